@@ -1,0 +1,120 @@
+//! Whose memory a request's data is.
+
+use reactor::Buffer;
+use std::any::Any;
+use std::rc::Rc;
+
+/// Data of a request: a buffer owned by the caller, or memory lent by one side for a while.
+#[derive(Default)]
+pub enum Data {
+    /// No data; on a read of a namespace that lends, a request for lent memory.
+    #[default]
+    None,
+    /// A pool buffer that travels with the request.
+    Buffer(Buffer),
+    /// Write data that is valid only until `submit` returns. Given only to namespaces whose
+    /// `limits.immediate` is set; they copy it or are done with it by then.
+    Transient(Transient),
+    /// Memory of the backend, to be read by the front door. It may change while it is lent (a
+    /// later write to the same blocks), though never within a block during one call on this core.
+    Lent(Lent),
+}
+
+/// Bytes borrowed for the duration of one `submit` call.
+#[derive(Clone, Copy)]
+pub struct Transient {
+    pointer: *const u8,
+    len: usize,
+}
+
+/// Bytes lent by a backend, kept mapped by `owner`.
+pub struct Lent {
+    pointer: *const u8,
+    len: usize,
+    _owner: Rc<dyn Any>,
+}
+
+impl Transient {
+    /// Borrows `bytes` without a lifetime.
+    ///
+    /// # Safety
+    /// `bytes` must stay valid and unchanged until the `submit` call that carries it has returned.
+    #[inline]
+    pub unsafe fn new(bytes: &[u8]) -> Transient {
+        Transient { pointer: bytes.as_ptr(), len: bytes.len() }
+    }
+
+    /// Start of the bytes.
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.pointer
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Lent {
+    /// Lends `len` bytes at `pointer`.
+    ///
+    /// # Safety
+    /// The bytes must stay mapped and readable while `owner` lives.
+    #[inline]
+    pub unsafe fn new(pointer: *const u8, len: usize, owner: Rc<dyn Any>) -> Lent {
+        Lent { pointer, len, _owner: owner }
+    }
+
+    /// Start of the bytes. Read them through raw pointers only: they may change.
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.pointer
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Data {
+    /// Length in bytes; zero for [`Data::None`].
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Data::None => 0,
+            Data::Buffer(buffer) => buffer.len(),
+            Data::Transient(bytes) => bytes.len(),
+            Data::Lent(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Start of readable bytes, `len` of them; dangling when empty.
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        match self {
+            Data::None => std::ptr::NonNull::dangling().as_ptr(),
+            Data::Buffer(buffer) => buffer.as_ptr(),
+            Data::Transient(bytes) => bytes.as_ptr(),
+            Data::Lent(bytes) => bytes.as_ptr(),
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! NVMe structures as the specifications lay them out on the wire.
+//!
+//! Sources: NVM Express Base Specification 2.1 ("NVMe Base 2.1"), NVM Command Set
+//! Specification 1.1 ("NVM 1.1").
+//!
+//! ```text
+//!   bytes  <-- zerocopy -->  Command, Completion, identify::*, log::*, ...  <-->  target, host, layers
+//! ```
+//!
+//! What it does not do: no I/O, no clock, no state; transports have crates of their own.
+//!
+//! Fields whose names end in `_z` are zero-based as on the wire. Enumerations from the wire are
+//! open newtypes: a value that this crate does not know survives.
+#![forbid(unsafe_code)]
+
+pub mod command;
+pub mod limits;
+pub mod opcode;
+pub mod status;
+
+pub use command::{Command, Completion, Fuse};
+pub use limits::Limits;
+pub use status::Status;

@@ -1,0 +1,61 @@
+//! What a namespace can do, as data: layers combine it, front doors publish it as Identify data.
+
+/// Commands that a namespace carries out beside Read, Write and Flush.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Commands {
+    /// Write Zeroes.
+    pub write_zeroes: bool,
+    /// Dataset Management deallocate, and the Deallocate bit of Write Zeroes.
+    pub deallocate: bool,
+    /// Write Uncorrectable.
+    pub write_uncorrectable: bool,
+    /// Compare.
+    pub compare: bool,
+    /// Fused Compare-and-Write.
+    pub compare_and_write: bool,
+    /// Verify.
+    pub verify: bool,
+}
+
+/// Limits and capabilities of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Logical block size in bytes as a power of two: 9 (512) or 12 (4096).
+    pub block_shift: u8,
+    /// Capacity in logical blocks.
+    pub blocks: u64,
+    /// Largest data transfer of one command in bytes.
+    pub transfer_bytes_max: u32,
+    /// Preferred write granularity and alignment in bytes.
+    pub optimal_write_bytes: u32,
+    /// No write is accepted.
+    pub read_only: bool,
+    /// Data survives a power cut only once flushed or written with FUA.
+    pub volatile_write_cache: bool,
+    /// Optional commands.
+    pub commands: Commands,
+    /// Reads may be answered with lent memory (see `namespace::Data::Lent`).
+    pub lends_reads: bool,
+    /// Every command is finished, or its write data taken, before `submit` returns.
+    pub immediate: bool,
+}
+
+impl Limits {
+    /// Logical block size in bytes.
+    #[inline]
+    pub fn block_bytes(&self) -> u32 {
+        1 << self.block_shift
+    }
+
+    /// Capacity in bytes.
+    #[inline]
+    pub fn bytes(&self) -> u64 {
+        self.blocks << self.block_shift
+    }
+
+    /// Whether `count` blocks from `slba` lie within the namespace.
+    #[inline]
+    pub fn contains(&self, slba: u64, count: u32) -> bool {
+        slba.checked_add(u64::from(count)).is_some_and(|end| end <= self.blocks)
+    }
+}

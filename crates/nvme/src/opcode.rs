@@ -1,0 +1,69 @@
+//! Opcodes (NVMe Base 2.1, Figures 141 and 554; NVM 1.1, section 3).
+
+/// Admin commands.
+pub mod admin {
+    /// Get Log Page.
+    pub const GET_LOG_PAGE: u8 = 0x02;
+    /// Identify.
+    pub const IDENTIFY: u8 = 0x06;
+    /// Abort.
+    pub const ABORT: u8 = 0x08;
+    /// Set Features.
+    pub const SET_FEATURES: u8 = 0x09;
+    /// Get Features.
+    pub const GET_FEATURES: u8 = 0x0a;
+    /// Asynchronous Event Request.
+    pub const ASYNC_EVENT_REQUEST: u8 = 0x0c;
+    /// Namespace Attachment.
+    pub const NAMESPACE_ATTACHMENT: u8 = 0x15;
+    /// Keep Alive.
+    pub const KEEP_ALIVE: u8 = 0x18;
+    /// Fabrics commands (admin and I/O queues).
+    pub const FABRICS: u8 = 0x7f;
+}
+
+/// NVM command set I/O commands.
+pub mod io {
+    /// Flush.
+    pub const FLUSH: u8 = 0x00;
+    /// Write.
+    pub const WRITE: u8 = 0x01;
+    /// Read.
+    pub const READ: u8 = 0x02;
+    /// Write Uncorrectable.
+    pub const WRITE_UNCORRECTABLE: u8 = 0x04;
+    /// Compare.
+    pub const COMPARE: u8 = 0x05;
+    /// Write Zeroes.
+    pub const WRITE_ZEROES: u8 = 0x08;
+    /// Dataset Management.
+    pub const DATASET_MANAGEMENT: u8 = 0x09;
+    /// Verify.
+    pub const VERIFY: u8 = 0x0c;
+    /// Reservation Register.
+    pub const RESERVATION_REGISTER: u8 = 0x0d;
+    /// Reservation Report.
+    pub const RESERVATION_REPORT: u8 = 0x0e;
+    /// Reservation Acquire.
+    pub const RESERVATION_ACQUIRE: u8 = 0x11;
+    /// Reservation Release.
+    pub const RESERVATION_RELEASE: u8 = 0x15;
+    /// Copy.
+    pub const COPY: u8 = 0x19;
+}
+
+/// Fabrics command types: the byte at offset 4 of a command with opcode 7Fh.
+pub mod fabrics {
+    /// Property Set.
+    pub const PROPERTY_SET: u8 = 0x00;
+    /// Connect.
+    pub const CONNECT: u8 = 0x01;
+    /// Property Get.
+    pub const PROPERTY_GET: u8 = 0x04;
+    /// Authentication Send.
+    pub const AUTHENTICATION_SEND: u8 = 0x05;
+    /// Authentication Receive.
+    pub const AUTHENTICATION_RECEIVE: u8 = 0x06;
+    /// Disconnect.
+    pub const DISCONNECT: u8 = 0x08;
+}
