@@ -1,1 +1,31 @@
-//! nvme-tcp
+//! NVMe/TCP: PDUs, digests, and both ends of a connection as state machines.
+//!
+//! Source: NVM Express NVMe over TCP Transport Specification 1.1 ("NVMe/TCP Transport 1.1").
+//!
+//! ```text
+//!            driver (socket, buffers, time)
+//!    bytes in |   ^ events            ^ bytes out
+//!             v   |                   |
+//!    controller::Connection or host::Connection
+//!             |   frame: lengths, digests, alignment
+//!             v   pdu: wire structures
+//! ```
+//!
+//! What it does not do: no I/O, no clock, no buffers of its own (bytes of an incomplete PDU stay
+//! with the driver), no commands (it carries them), no TLS, no kickstart discovery.
+//!
+//! Key constants: PDU headers are 24, 72 or 128 bytes, digests 4; data starts at most 255 bytes
+//! into a PDU; a terminating PDU is at most 152 bytes.
+#![forbid(unsafe_code)]
+
+pub mod controller;
+pub mod digest;
+mod frame;
+mod payload;
+pub mod pdu;
+mod terminate;
+
+pub use digest::Digest;
+pub use frame::{Format, Frame};
+pub use payload::Pending;
+pub use terminate::{FatalError, Terminate};
