@@ -1,1 +1,39 @@
-fn main() {}
+//! The project's task runner: `cargo xtask --help`. `make` has the everyday verbs.
+
+mod guest;
+mod initramfs;
+mod kernel;
+mod process;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Tasks of the nvlane project")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    Guest(guest::GuestArguments),
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().task) {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> Result<u8> {
+    match task {
+        Task::Guest(arguments) => guest::run(arguments),
+    }
+}
