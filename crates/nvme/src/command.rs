@@ -6,8 +6,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// A submission queue entry: Common Command Format (NVMe Base 2.1, Figure 91).
 #[repr(C)]
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[derive(
+    Clone, Copy, Default, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
 pub struct Command {
     /// Opcode; see [`crate::opcode`].
     pub opcode: u8,
@@ -56,7 +57,7 @@ pub enum Fuse {
 impl Command {
     /// An I/O command that addresses logical blocks (NVM 1.1, section 3.2 and 3.3): `blocks` is one-based.
     pub fn blocks(opcode: u8, nsid: u32, slba: u64, blocks: u32) -> Command {
-        debug_assert!(blocks >= 1 && blocks <= 0x1_0000);
+        debug_assert!((1..=0x1_0000).contains(&blocks));
         Command {
             opcode,
             nsid: nsid.into(),
@@ -112,8 +113,9 @@ impl Command {
 
 /// A completion queue entry (NVMe Base 2.1, Figure 96), as fabrics carry it.
 #[repr(C)]
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[derive(
+    Clone, Copy, Default, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
 pub struct Completion {
     /// Command-specific result: dwords 0 and 1.
     pub result: U64,

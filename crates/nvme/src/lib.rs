@@ -14,10 +14,28 @@
 #![forbid(unsafe_code)]
 
 pub mod command;
+pub mod dataset;
+pub mod event;
+pub mod fabrics;
+pub mod feature;
+pub mod identify;
 pub mod limits;
+pub mod log;
 pub mod opcode;
+pub mod sgl;
 pub mod status;
+mod wire;
+
+#[cfg(test)]
+mod tests;
 
 pub use command::{Command, Completion, Fuse};
 pub use limits::Limits;
+pub use sgl::Sgl;
 pub use status::Status;
+
+/// Version of the base specification that this crate follows, as VS and Identify have it: 2.1.
+pub const VERSION: u32 = 0x0002_0100;
+
+/// Namespace id that addresses all namespaces.
+pub const NSID_ALL: u32 = 0xffff_ffff;

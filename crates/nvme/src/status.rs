@@ -38,6 +38,7 @@ statuses! {
     INVALID_SGL_COUNT = 0x00e, "Invalid Number of SGL Descriptors";
     SGL_LENGTH_INVALID = 0x00f, "Data SGL Length Invalid";
     SGL_TYPE_INVALID = 0x011, "SGL Descriptor Type Invalid";
+    ATOMIC_WRITE_UNIT_EXCEEDED = 0x014, "Atomic Write Unit Exceeded";
     SGL_OFFSET_INVALID = 0x016, "SGL Offset Invalid";
     HOST_ID_INCONSISTENT = 0x018, "Host Identifier Inconsistent Format";
     KEEP_ALIVE_EXPIRED = 0x019, "Keep Alive Timer Expired";
@@ -49,6 +50,7 @@ statuses! {
     CAPACITY_EXCEEDED = 0x081, "Capacity Exceeded";
     NAMESPACE_NOT_READY = 0x082, "Namespace Not Ready";
     RESERVATION_CONFLICT = 0x083, "Reservation Conflict";
+    INVALID_QUEUE_IDENTIFIER = 0x101, "Invalid Queue Identifier";
     INVALID_LOG_PAGE = 0x109, "Invalid Log Page";
     AER_LIMIT_EXCEEDED = 0x105, "Asynchronous Event Request Limit Exceeded";
     ABORT_LIMIT_EXCEEDED = 0x103, "Abort Command Limit Exceeded";

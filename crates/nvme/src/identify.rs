@@ -1,0 +1,474 @@
+//! Identify data structures (NVMe Base 2.1, section 5.1.13; NVM 1.1, section 4.1.5).
+
+use crate::wire::{open_enum, wire};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Size of every Identify data structure in bytes.
+pub const DATA_BYTES: usize = 4096;
+
+/// Entries of a namespace list (NVMe Base 2.1, section 4.4.2).
+pub const NAMESPACE_LIST_ENTRIES: usize = 1024;
+
+open_enum! {
+    /// Controller or Namespace Structure: what Identify returns (NVMe Base 2.1, Figure 310).
+    pub enum Cns: u8 {
+        /// Identify Namespace data structure of the NVM command set.
+        NAMESPACE = 0x00,
+        /// Identify Controller data structure.
+        CONTROLLER = 0x01,
+        /// Active Namespace ID list.
+        ACTIVE_NAMESPACES = 0x02,
+        /// Namespace Identification Descriptor list.
+        NAMESPACE_DESCRIPTORS = 0x03,
+        /// I/O Command Set specific Identify Namespace data structure.
+        COMMAND_SET_NAMESPACE = 0x05,
+        /// I/O Command Set specific Identify Controller data structure.
+        COMMAND_SET_CONTROLLER = 0x06,
+        /// I/O Command Set specific Active Namespace ID list.
+        COMMAND_SET_ACTIVE_NAMESPACES = 0x07,
+        /// I/O Command Set Independent Identify Namespace data structure.
+        INDEPENDENT_NAMESPACE = 0x08,
+        /// Controllers attached to a namespace.
+        NAMESPACE_CONTROLLERS = 0x12,
+        /// Controllers of the subsystem.
+        CONTROLLERS = 0x13,
+        /// Identify I/O Command Set data structure.
+        COMMAND_SETS = 0x1c,
+    }
+
+    /// Namespace Identifier Type (NVMe Base 2.1, Figure 315).
+    pub enum Nidt: u8 {
+        /// IEEE Extended Unique Identifier, 8 bytes.
+        EUI64 = 1,
+        /// Namespace Globally Unique Identifier, 16 bytes.
+        NGUID = 2,
+        /// Namespace UUID, 16 bytes.
+        UUID = 3,
+        /// Command Set Identifier, 1 byte.
+        CSI = 4,
+    }
+
+    /// Controller Type (NVMe Base 2.1, Figure 312, byte 111).
+    pub enum ControllerType: u8 {
+        /// I/O controller.
+        IO = 1,
+        /// Discovery controller.
+        DISCOVERY = 2,
+        /// Administrative controller.
+        ADMINISTRATIVE = 3,
+    }
+}
+
+wire! {
+    /// Power State Descriptor (NVMe Base 2.1, Figure 313).
+    pub struct PowerState[32] {
+        /// Maximum power in centiwatts.
+        pub mp: U16,
+        /// Reserved.
+        pub reserved2: u8,
+        /// Bit 0: scale of MP; bit 1: non-operational.
+        pub flags: u8,
+        /// Entry latency in microseconds.
+        pub enlat: U32,
+        /// Exit latency in microseconds.
+        pub exlat: U32,
+        /// Relative throughput, latency and power figures.
+        pub relative: [u8; 20],
+    }
+
+    /// Identify Controller data structure (NVMe Base 2.1, Figure 312).
+    pub struct Controller[4096] {
+        /// PCI vendor id.
+        pub vid: U16,
+        /// PCI subsystem vendor id.
+        pub ssvid: U16,
+        /// Serial number, ASCII, padded with spaces.
+        pub sn: [u8; 20],
+        /// Model number, ASCII, padded with spaces.
+        pub mn: [u8; 40],
+        /// Firmware revision, ASCII, padded with spaces.
+        pub fr: [u8; 8],
+        /// Recommended arbitration burst as a power of two.
+        pub rab: u8,
+        /// IEEE OUI.
+        pub ieee: [u8; 3],
+        /// Multi-path and sharing: bit 0 several ports, 1 several controllers, 3 ANA reporting.
+        pub cmic: u8,
+        /// Maximum data transfer size as a power of two in units of CAP.MPSMIN; 0 is unlimited.
+        pub mdts: u8,
+        /// Controller id.
+        pub cntlid: U16,
+        /// Version.
+        pub ver: U32,
+        /// RTD3 resume latency in microseconds.
+        pub rtd3r: U32,
+        /// RTD3 entry latency in microseconds.
+        pub rtd3e: U32,
+        /// Optional asynchronous events supported; see [`crate::event::notice`].
+        pub oaes: U32,
+        /// Controller attributes: bit 0 128-bit host id, 6 traffic based keep alive.
+        pub ctratt: U32,
+        /// Read Recovery Levels and NVM subsystem fields that fabrics targets leave zero.
+        pub reserved100: [u8; 11],
+        /// Controller type.
+        pub cntrltype: u8,
+        /// FRU globally unique identifier.
+        pub fguid: [u8; 16],
+        /// Command Retry Delay Times 1 to 3 in units of 100 ms.
+        pub crdt: [U16; 3],
+        /// Controller reachability capabilities, and reserved.
+        pub reserved134: [u8; 119],
+        /// NVM subsystem report.
+        pub nvmsr: u8,
+        /// VPD write cycle information.
+        pub vwci: u8,
+        /// Management endpoint capabilities.
+        pub mec: u8,
+        /// Optional admin command support.
+        pub oacs: U16,
+        /// Abort command limit, zero-based.
+        pub acl_z: u8,
+        /// Asynchronous Event Request limit, zero-based.
+        pub aerl_z: u8,
+        /// Firmware updates: bit 0 slot 1 read-only, bits 3:1 number of slots.
+        pub frmw: u8,
+        /// Log page attributes: bit 0 SMART per namespace, 1 effects log, 2 extended data (offset),
+        /// 5 supported-log-pages and feature-effects logs.
+        pub lpa: u8,
+        /// Error log page entries, zero-based.
+        pub elpe_z: u8,
+        /// Number of power states, zero-based.
+        pub npss_z: u8,
+        /// Admin vendor specific command configuration.
+        pub avscc: u8,
+        /// Autonomous power state transition attributes.
+        pub apsta: u8,
+        /// Warning composite temperature threshold in kelvin.
+        pub wctemp: U16,
+        /// Critical composite temperature threshold in kelvin.
+        pub cctemp: U16,
+        /// Maximum time for firmware activation in units of 100 ms.
+        pub mtfa: U16,
+        /// Host memory buffer preferred size.
+        pub hmpre: U32,
+        /// Host memory buffer minimum size.
+        pub hmmin: U32,
+        /// Total NVM capacity in bytes.
+        pub tnvmcap: [u8; 16],
+        /// Unallocated NVM capacity in bytes.
+        pub unvmcap: [u8; 16],
+        /// Replay protected memory block support.
+        pub rpmbs: U32,
+        /// Extended device self-test time in minutes.
+        pub edstt: U16,
+        /// Device self-test options.
+        pub dsto: u8,
+        /// Firmware update granularity.
+        pub fwug: u8,
+        /// Keep alive granularity in units of 100 ms; 0: not supported.
+        pub kas: U16,
+        /// Host controlled thermal management, sanitize and host memory buffer fields.
+        pub reserved322: [u8; 16],
+        /// NVM set identifier maximum.
+        pub nsetidmax: U16,
+        /// Endurance group identifier maximum.
+        pub endgidmax: U16,
+        /// ANA transition time in seconds.
+        pub anatt: u8,
+        /// ANA capabilities: bits 0 to 4 states reported, 6 group ids do not change, 7 group ids can
+        /// be chosen when a namespace is created.
+        pub anacap: u8,
+        /// ANA group identifier maximum.
+        pub anagrpmax: U32,
+        /// Number of ANA group identifiers.
+        pub nanagrpid: U32,
+        /// Persistent event log size in units of 64 KiB.
+        pub pels: U32,
+        /// Domain identifier.
+        pub domain: U16,
+        /// Key per I/O, endurance group and temperature fields, and reserved.
+        pub reserved358: [u8; 154],
+        /// Submission queue entry size: required in bits 3:0, maximum in bits 7:4, powers of two.
+        pub sqes: u8,
+        /// Completion queue entry size: required in bits 3:0, maximum in bits 7:4, powers of two.
+        pub cqes: u8,
+        /// Maximum outstanding commands of an I/O queue.
+        pub maxcmd: U16,
+        /// Number of namespaces: the largest NSID.
+        pub nn: U32,
+        /// Optional NVM command support; see [`oncs`].
+        pub oncs: U16,
+        /// Fused operation support: bit 0 Compare and Write.
+        pub fuses: U16,
+        /// Format NVM attributes.
+        pub fna: u8,
+        /// Volatile write cache: bit 0 present, bits 2:1 Flush of NSID FFFFFFFFh (2 no, 3 yes).
+        pub vwc: u8,
+        /// Atomic write unit normal in logical blocks, zero-based.
+        pub awun_z: U16,
+        /// Atomic write unit power fail in logical blocks, zero-based.
+        pub awupf_z: U16,
+        /// I/O command set vendor specific command configuration.
+        pub icsvscc: u8,
+        /// Namespace write protection capabilities.
+        pub nwpc: u8,
+        /// Atomic compare and write unit in logical blocks, zero-based.
+        pub acwu_z: U16,
+        /// Copy descriptor formats supported.
+        pub cdfs: U16,
+        /// SGL support; see [`sgls`].
+        pub sgls: U32,
+        /// Maximum number of allowed namespaces.
+        pub mnan: U32,
+        /// Maximum domain namespace attachments.
+        pub maxdna: [u8; 16],
+        /// Maximum I/O controller namespace attachments.
+        pub maxcna: U32,
+        /// Discovery, reachability and migration fields, and reserved.
+        pub reserved564: [u8; 204],
+        /// NVM subsystem NQN, terminated by zero.
+        pub subnqn: [u8; 256],
+        /// Reserved.
+        pub reserved1024: [u8; 768],
+        /// I/O queue command capsule supported size in units of 16 bytes.
+        pub ioccsz: U32,
+        /// I/O queue response capsule supported size in units of 16 bytes.
+        pub iorcsz: U32,
+        /// In-capsule data offset in units of 16 bytes.
+        pub icdoff: U16,
+        /// Fabrics controller attributes: bit 0 static controller model.
+        pub fcatt: u8,
+        /// Maximum SGL data block descriptors in a capsule.
+        pub msdbd: u8,
+        /// Optional fabrics commands support: bit 0 Disconnect.
+        pub ofcs: U16,
+        /// Discovery controller type.
+        pub dctype: u8,
+        /// Reserved.
+        pub reserved1807: [u8; 241],
+        /// Power state descriptors.
+        pub psd: [PowerState; 32],
+        /// Vendor specific.
+        pub vs: [u8; 1024],
+    }
+
+    /// LBA Format (NVM 1.1, Figure 116).
+    pub struct LbaFormat[4] {
+        /// Metadata size in bytes.
+        pub ms: U16,
+        /// LBA data size as a power of two.
+        pub lbads: u8,
+        /// Relative performance.
+        pub rp: u8,
+    }
+
+    /// Identify Namespace data structure of the NVM command set (NVM 1.1, Figure 114).
+    pub struct Namespace[4096] {
+        /// Namespace size in logical blocks.
+        pub nsze: U64,
+        /// Namespace capacity in logical blocks.
+        pub ncap: U64,
+        /// Namespace utilization in logical blocks.
+        pub nuse: U64,
+        /// Features: bit 0 thin provisioning, 1 NAWUN/NAWUPF/NACWU valid, 2 deallocated error,
+        /// 3 identifiers never reused, 4 NPWG/NPWA/NPDG/NPDA/NOWS valid.
+        pub nsfeat: u8,
+        /// Number of LBA formats, zero-based.
+        pub nlbaf_z: u8,
+        /// Formatted LBA size: index of the format.
+        pub flbas: u8,
+        /// Metadata capabilities.
+        pub mc: u8,
+        /// Data protection capabilities.
+        pub dpc: u8,
+        /// Data protection settings.
+        pub dps: u8,
+        /// Multi-path and sharing: bit 0 shared.
+        pub nmic: u8,
+        /// Reservation capabilities.
+        pub rescap: u8,
+        /// Format progress.
+        pub fpi: u8,
+        /// Deallocate features: bits 2:0 what is read (1: zeroes), 3 Write Zeroes with Deallocate.
+        pub dlfeat: u8,
+        /// Namespace atomic write unit normal in logical blocks, zero-based.
+        pub nawun_z: U16,
+        /// Namespace atomic write unit power fail in logical blocks, zero-based.
+        pub nawupf_z: U16,
+        /// Namespace atomic compare and write unit in logical blocks, zero-based.
+        pub nacwu_z: U16,
+        /// Atomic boundary size normal in logical blocks, zero-based; 0: none.
+        pub nabsn_z: U16,
+        /// Atomic boundary offset in logical blocks.
+        pub nabo: U16,
+        /// Atomic boundary size power fail in logical blocks, zero-based; 0: none.
+        pub nabspf_z: U16,
+        /// Optimal I/O boundary in logical blocks.
+        pub noiob: U16,
+        /// NVM capacity in bytes.
+        pub nvmcap: [u8; 16],
+        /// Preferred write granularity in logical blocks, zero-based.
+        pub npwg_z: U16,
+        /// Preferred write alignment in logical blocks, zero-based.
+        pub npwa_z: U16,
+        /// Preferred deallocate granularity in logical blocks, zero-based.
+        pub npdg_z: U16,
+        /// Preferred deallocate alignment in logical blocks, zero-based.
+        pub npda_z: U16,
+        /// Optimal write size in logical blocks, zero-based.
+        pub nows_z: U16,
+        /// Maximum single source range length of Copy in logical blocks.
+        pub mssrl: U16,
+        /// Maximum copy length in logical blocks.
+        pub mcl: U32,
+        /// Maximum source range count of Copy, zero-based.
+        pub msrc_z: u8,
+        /// Key per I/O and unique format fields, and reserved.
+        pub reserved81: [u8; 11],
+        /// ANA group identifier.
+        pub anagrpid: U32,
+        /// Reserved.
+        pub reserved96: [u8; 3],
+        /// Namespace attributes: bit 0 write protected.
+        pub nsattr: u8,
+        /// NVM set identifier.
+        pub nvmsetid: U16,
+        /// Endurance group identifier.
+        pub endgid: U16,
+        /// Namespace globally unique identifier; big-endian.
+        pub nguid: [u8; 16],
+        /// IEEE extended unique identifier; big-endian.
+        pub eui64: [u8; 8],
+        /// LBA formats.
+        pub lbaf: [LbaFormat; 64],
+        /// Vendor specific.
+        pub vs: [u8; 3712],
+    }
+
+    /// I/O Command Set Independent Identify Namespace data structure (NVMe Base 2.1, Figure 319).
+    pub struct IndependentNamespace[4096] {
+        /// Features: bit 3 identifiers never reused, 4 rotational media, 5 no volatile write cache.
+        pub nsfeat: u8,
+        /// Multi-path and sharing: bit 0 shared.
+        pub nmic: u8,
+        /// Reservation capabilities.
+        pub rescap: u8,
+        /// Format progress.
+        pub fpi: u8,
+        /// ANA group identifier.
+        pub anagrpid: U32,
+        /// Namespace attributes: bit 0 write protected.
+        pub nsattr: u8,
+        /// Reserved.
+        pub reserved9: u8,
+        /// NVM set identifier.
+        pub nvmsetid: U16,
+        /// Endurance group identifier.
+        pub endgid: U16,
+        /// Namespace status: bit 0 ready.
+        pub nstat: u8,
+        /// Key per I/O status.
+        pub kpios: u8,
+        /// Maximum key tag.
+        pub maxkt: U16,
+        /// Reserved.
+        pub reserved18: [u8; 2],
+        /// Reachability group identifier.
+        pub rgrpid: U32,
+        /// Reserved.
+        pub reserved24: [u8; 4072],
+    }
+
+    /// I/O Command Set specific Identify Namespace data structure for the NVM command set
+    /// (NVM 1.1, Figure 118).
+    pub struct NvmNamespace[4096] {
+        /// Logical block storage tag mask.
+        pub lbstm: U64,
+        /// Protection information capabilities.
+        pub pic: u8,
+        /// Protection information format attribute.
+        pub pifa: u8,
+        /// Reserved.
+        pub reserved10: [u8; 2],
+        /// Extended LBA formats.
+        pub elbaf: [U32; 64],
+        /// Preferred deallocate granularity (large) in logical blocks.
+        pub npdgl: U32,
+        /// Preferred read granularity in logical blocks.
+        pub nprg: U32,
+        /// Preferred read alignment in logical blocks.
+        pub npra: U32,
+        /// Optimal read size in logical blocks.
+        pub nors: U32,
+        /// Preferred deallocate alignment (large) in logical blocks.
+        pub npdal: U32,
+        /// LBA format placement shard size.
+        pub lbapss: U32,
+        /// Tracked LBA allocation granularity.
+        pub tlbaag: U32,
+        /// Reserved.
+        pub reserved296: [u8; 3800],
+    }
+
+    /// I/O Command Set specific Identify Controller data structure for the NVM command set
+    /// (NVM 1.1, Figure 119).
+    pub struct NvmController[4096] {
+        /// Verify size limit as a power of two in units of CAP.MPSMIN; 0: unlimited.
+        pub vsl: u8,
+        /// Write Zeroes size limit as a power of two in units of CAP.MPSMIN; 0: unlimited.
+        pub wzsl: u8,
+        /// Write Uncorrectable size limit as a power of two in units of CAP.MPSMIN; 0: unlimited.
+        pub wusl: u8,
+        /// Dataset Management ranges limit; 0: unlimited.
+        pub dmrl: u8,
+        /// Dataset Management range size limit in logical blocks; 0: unlimited.
+        pub dmrsl: U32,
+        /// Dataset Management size limit in logical blocks; 0: unlimited.
+        pub dmsl: U64,
+        /// Key per I/O, deallocating Write Zeroes limit and admin command fields, and reserved.
+        pub reserved16: [u8; 4080],
+    }
+
+    /// Head of a Namespace Identification Descriptor (NVMe Base 2.1, Figure 315).
+    pub struct DescriptorHeader[4] {
+        /// Namespace identifier type.
+        pub nidt: u8,
+        /// Namespace identifier length in bytes.
+        pub nidl: u8,
+        /// Reserved.
+        pub reserved2: [u8; 2],
+    }
+}
+
+/// Bits of ONCS (NVMe Base 2.1, Figure 312, bytes 521:520).
+pub mod oncs {
+    /// Compare.
+    pub const COMPARE: u16 = 1 << 0;
+    /// Write Uncorrectable.
+    pub const WRITE_UNCORRECTABLE: u16 = 1 << 1;
+    /// Dataset Management.
+    pub const DATASET_MANAGEMENT: u16 = 1 << 2;
+    /// Write Zeroes.
+    pub const WRITE_ZEROES: u16 = 1 << 3;
+    /// Save field of Set Features and Select field of Get Features.
+    pub const SAVE_SELECT: u16 = 1 << 4;
+    /// Reservations.
+    pub const RESERVATIONS: u16 = 1 << 5;
+    /// Timestamp feature.
+    pub const TIMESTAMP: u16 = 1 << 6;
+    /// Verify.
+    pub const VERIFY: u16 = 1 << 7;
+    /// Copy.
+    pub const COPY: u16 = 1 << 8;
+}
+
+/// Bits of SGLS (NVMe Base 2.1, Figure 312, bytes 539:536).
+pub mod sgls {
+    /// SGLs are supported, without alignment.
+    pub const SUPPORTED: u32 = 1 << 0;
+    /// Data blocks may be given as an offset into the capsule.
+    pub const OFFSET: u32 = 1 << 20;
+    /// Transport SGL data block descriptors.
+    pub const TRANSPORT: u32 = 1 << 21;
+}

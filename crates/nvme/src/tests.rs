@@ -1,0 +1,132 @@
+//! Layout and round trips.
+
+use crate::event::AsyncEvent;
+use crate::fabrics::{Connect, ConnectData, Property, PropertyAccess};
+use crate::identify::{Controller, IndependentNamespace, Namespace, NvmController, NvmNamespace};
+use crate::log::{GetLogPage, Lid, Smart, ana, discovery};
+use crate::{Command, Sgl, Status};
+use proptest::prelude::*;
+use std::mem::offset_of;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Offsets as the figures print them: a size alone does not notice two fields exchanged.
+#[test]
+fn fields_are_where_the_figures_put_them() {
+    let controller = [
+        (offset_of!(Controller, cmic), 76),
+        (offset_of!(Controller, cntlid), 78),
+        (offset_of!(Controller, oaes), 92),
+        (offset_of!(Controller, cntrltype), 111),
+        (offset_of!(Controller, crdt), 128),
+        (offset_of!(Controller, nvmsr), 253),
+        (offset_of!(Controller, oacs), 256),
+        (offset_of!(Controller, lpa), 261),
+        (offset_of!(Controller, tnvmcap), 280),
+        (offset_of!(Controller, kas), 320),
+        (offset_of!(Controller, anatt), 342),
+        (offset_of!(Controller, nanagrpid), 348),
+        (offset_of!(Controller, domain), 356),
+        (offset_of!(Controller, sqes), 512),
+        (offset_of!(Controller, nn), 516),
+        (offset_of!(Controller, vwc), 525),
+        (offset_of!(Controller, acwu_z), 532),
+        (offset_of!(Controller, sgls), 536),
+        (offset_of!(Controller, mnan), 540),
+        (offset_of!(Controller, subnqn), 768),
+        (offset_of!(Controller, ioccsz), 1792),
+        (offset_of!(Controller, ofcs), 1804),
+        (offset_of!(Controller, psd), 2048),
+    ];
+    let namespace = [
+        (offset_of!(Namespace, nmic), 30),
+        (offset_of!(Namespace, dlfeat), 33),
+        (offset_of!(Namespace, nvmcap), 48),
+        (offset_of!(Namespace, npwg_z), 64),
+        (offset_of!(Namespace, mssrl), 74),
+        (offset_of!(Namespace, anagrpid), 92),
+        (offset_of!(Namespace, nsattr), 99),
+        (offset_of!(Namespace, nguid), 104),
+        (offset_of!(Namespace, lbaf), 128),
+        (offset_of!(IndependentNamespace, nstat), 14),
+        (offset_of!(NvmNamespace, npdgl), 268),
+        (offset_of!(NvmController, dmsl), 8),
+    ];
+    let others = [
+        (offset_of!(Smart, data_units_read), 32),
+        (offset_of!(Smart, error_entries), 176),
+        (offset_of!(Smart, sensors), 200),
+        (offset_of!(ana::Group, state), 16),
+        (offset_of!(discovery::Entry, trsvcid), 32),
+        (offset_of!(discovery::Entry, traddr), 512),
+        (offset_of!(ConnectData, hostnqn), 512),
+        (offset_of!(Sgl, identifier), 15),
+    ];
+    for (found, printed) in controller.into_iter().chain(namespace).chain(others) {
+        assert_eq!(found, printed);
+    }
+}
+
+proptest! {
+    #[test]
+    fn commands_survive(bytes in proptest::array::uniform32(any::<u8>())) {
+        let whole: Vec<u8> = bytes.iter().chain(&bytes).copied().collect();
+        let command = Command::read_from_bytes(&whole).unwrap();
+        prop_assert_eq!(command.as_bytes(), &whole[..]);
+    }
+
+    #[test]
+    fn structures_survive(bytes in proptest::collection::vec(any::<u8>(), 4096)) {
+        let controller = Controller::read_from_bytes(&bytes).unwrap();
+        prop_assert_eq!(controller.as_bytes(), &bytes[..]);
+        let namespace = Namespace::read_from_bytes(&bytes).unwrap();
+        prop_assert_eq!(namespace.as_bytes(), &bytes[..]);
+    }
+
+    #[test]
+    fn log_page_parameters_survive(
+        lid: u8, lsp in 0u8..0x80, retain_event: bool, dwords in 1u64..=1 << 32, offset: u64,
+        index_offset: bool, csi: u8,
+    ) {
+        let lid = Lid(lid);
+        let bytes = dwords * 4;
+        let page = GetLogPage { lid, lsp, retain_event, bytes, offset, index_offset, csi };
+        prop_assert_eq!(GetLogPage::of(&page.command()), page);
+    }
+
+    #[test]
+    fn connect_parameters_survive(
+        recfmt: u16, qid: u16, sqsize_z: u16, cattr: u8, kato_ms: u32,
+    ) {
+        let connect = Connect { recfmt, qid, sqsize_z, cattr, kato_ms };
+        prop_assert_eq!(Connect::of(&connect.command()), connect);
+    }
+
+    #[test]
+    fn sgl_survives(offset: u64, length: u32, flags: u8) {
+        let mut command = Command { flags, ..Command::default() };
+        command.set_sgl(Sgl::in_capsule(offset, length));
+        prop_assert_eq!(command.sgl(), Sgl::in_capsule(offset, length));
+        prop_assert!(command.uses_sgl());
+        prop_assert_eq!(command.flags & 3, flags & 3);
+    }
+
+    #[test]
+    fn events_survive(kind in 0u8..8, information: u8, log_page: u8) {
+        let event = AsyncEvent { kind, information, log_page };
+        prop_assert_eq!(AsyncEvent::from_dword0(event.dword0()), event);
+    }
+
+    #[test]
+    fn status_keeps_unknown_codes(bits in 0u16..0x8000) {
+        let completion = crate::Completion::new(7, Status(bits), 0);
+        prop_assert_eq!(completion.status(), Status(bits));
+    }
+}
+
+#[test]
+fn property_commands_carry_their_size() {
+    let cap = PropertyAccess::of(&PropertyAccess::read(Property::CAP));
+    assert_eq!((cap.bytes, cap.property), (Some(8), Property::CAP));
+    let cc = PropertyAccess::of(&PropertyAccess::write(Property::CC, 0x46_0001));
+    assert_eq!((cc.bytes, cc.property, cc.value), (Some(4), Property::CC, 0x46_0001));
+}
