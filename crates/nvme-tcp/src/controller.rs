@@ -13,13 +13,13 @@
 //! in use (a host may wrongly use one twice; transfers are told apart by tag here), whether the
 //! length of in-capsule data is what the command's SGL says, and the order of Connect and the rest.
 
-use crate::frame::Format;
-use crate::payload::{Payload, Pending, Step};
+use crate::frame::{Format, at};
+use crate::payload::{Payload, Pending, Phase, Step};
 use crate::pdu::{
     ALIGNMENT_Z_MAX, C2hData, CapsuleCmd, CapsuleResp, CommonHeader, H2cData, IcReq, IcResp, Kind,
-    MAX_H2C_DATA_MIN, R2t, TERM_BYTES_MAX, TermReq, dgst, flags,
+    MAX_H2C_DATA_MIN, R2t, dgst, flags,
 };
-use crate::terminate::{FatalError, Fault, Terminate};
+use crate::terminate::{self, FatalError, Fault, Terminate};
 use nvme::{Command, Completion};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -128,18 +128,6 @@ pub struct Connection {
     config: Config,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Nothing but an ICReq is expected.
-    Start,
-    /// The next byte is the first of a PDU.
-    Ready,
-    /// The next byte is data or digest of an H2CData PDU.
-    Payload,
-    /// Terminated by either side; whatever comes is dropped.
-    Closed,
-}
-
 /// One outstanding R2T.
 #[derive(Clone, Copy, Debug, Default)]
 struct Transfer {
@@ -244,9 +232,14 @@ impl Connection {
         let pdu = *input;
         let Ok((common, _)) = CommonHeader::read_from_prefix(pdu) else { return Ok(None) };
         match common.kind {
-            Kind::H2C_TERM_REQ => return Ok(self.receive_termination(&common, input)),
+            Kind::H2C_TERM_REQ => {
+                let Some((fes, fei)) = terminate::parse(&common, pdu) else { return Ok(None) };
+                *input = &[];
+                self.phase = Phase::Closed;
+                return Ok(Some(Event::Terminated { fes, fei }));
+            }
             Kind::IC_REQ | Kind::CAPSULE_CMD | Kind::H2C_DATA => {}
-            _ => return Err(Fault::field(crate::frame::at::KIND)),
+            _ => return Err(Fault::field(at::KIND)),
         }
         if (common.kind == Kind::IC_REQ) != (self.phase == Phase::Start) {
             return Err(Fault::plain(FatalError::PDU_SEQUENCE));
@@ -328,26 +321,6 @@ impl Connection {
             reserved: [0; 112],
         };
         Ok(zerocopy::transmute!(response))
-    }
-
-    /// Terminations are never answered with a termination, however malformed (section 3.5).
-    fn receive_termination<'a>(
-        &mut self,
-        common: &CommonHeader,
-        input: &mut &'a [u8],
-    ) -> Option<Event<'a>> {
-        let hlen = size_of::<TermReq>();
-        let well_formed = usize::from(common.hlen) == hlen
-            && (hlen..=TERM_BYTES_MAX).contains(&(common.plen.get() as usize));
-        let request = match TermReq::read_from_prefix(input) {
-            Ok((request, _)) if well_formed => request,
-            Err(_) if well_formed => return None,
-            _ => TermReq::default(),
-        };
-        *input = &[];
-        self.phase = Phase::Closed;
-        let fei = u32::from_le_bytes(request.fei);
-        Some(Event::Terminated { fes: FatalError(request.fes.get()), fei })
     }
 
     /// Checks an H2CData header against the outstanding transfers (section 3.6.2.6); advances the

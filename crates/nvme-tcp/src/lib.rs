@@ -21,11 +21,14 @@
 pub mod controller;
 pub mod digest;
 mod frame;
+pub mod host;
 mod payload;
 pub mod pdu;
+pub mod sgl;
 mod terminate;
 
 pub use digest::Digest;
 pub use frame::{Format, Frame};
 pub use payload::Pending;
+pub use sgl::Descriptor;
 pub use terminate::{FatalError, Terminate};

@@ -1,8 +1,21 @@
-//! The data of one H2CData or C2HData PDU while it comes in.
+//! Where a connection is in what it receives, and the data of one H2CData or C2HData PDU.
 
 use crate::digest::Digest;
 use crate::frame::Frame;
 use crate::pdu::DIGEST_BYTES;
+
+/// What the next byte received is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The first of an ICReq or ICResp.
+    Start,
+    /// The first of any other PDU.
+    Ready,
+    /// Data or data digest.
+    Payload,
+    /// Nothing: terminated by either side; whatever comes is dropped.
+    Closed,
+}
 
 /// Where the rest of the data belongs whose header was received.
 ///

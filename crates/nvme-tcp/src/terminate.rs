@@ -68,6 +68,21 @@ impl Fault {
     }
 }
 
+/// FES and FEI of a terminating PDU; `None` if it is not all there.
+///
+/// A malformed one ends the connection all the same, with FES 0: terminations are never answered
+/// with a termination (section 3.5).
+#[cold]
+pub(crate) fn parse(common: &CommonHeader, pdu: &[u8]) -> Option<(FatalError, u32)> {
+    let hlen = size_of::<TermReq>();
+    let plen = common.plen.get() as usize;
+    if usize::from(common.hlen) != hlen || !(hlen..=TERM_BYTES_MAX).contains(&plen) {
+        return Some((FatalError(0), 0));
+    }
+    let (request, _) = TermReq::read_from_prefix(pdu).ok()?;
+    Some((FatalError(request.fes.get()), u32::from_le_bytes(request.fei)))
+}
+
 /// The peer has broken the protocol: send [`Terminate::pdu`], close the connection, and do not
 /// process what it sent after that.
 #[derive(Clone, PartialEq, Eq, Debug)]
