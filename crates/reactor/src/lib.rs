@@ -1,7 +1,54 @@
 //! One core's event loop: ring, sockets, timers, the buffer pool, and the pool for calls that block.
+//!
+//! ```text
+//!   other threads --Mailbox--+     +--> Complete::complete     blocking pool (threads)
+//!                            v     |                               ^    |
+//!   turn: mailbox -> active pollers -> submit + reap -> timers -> deferred -> pool waiters
+//!            ^       (sockets, direct)  (one enter         |
+//!            |                           or none)          v
+//!            +------------------ nothing done for a while: park, sleep in one enter
+//! ```
+//!
+//! A [`Reactor`] lives on the thread that made it (it is not `Send`) and is handed around as
+//! `Rc<Reactor>`. What the kernel holds belongs to the reactor: each operation keeps its sink alive
+//! until its completion was reaped, and [`Reactor::run`] returns only when nothing is in flight.
+//! Once warm, no operation allocates. A reactor without work sleeps in the kernel, without any
+//! periodic wake-up.
+//!
+//! Sockets are not operated through the ring: [`Stream`] makes direct non-blocking calls within
+//! [`Poll::poll`], and the ring tells readiness ([`Reactor::watch`]) when the loop sleeps or many
+//! sockets are open (docs/decisions/0002, 0003).
+//!
+//! What it does not do: futures and wakers, fairness between pollers beyond one call each per turn,
+//! or ordering among operations.
+//!
+//! Key constants: [`BufferPool::buffer_len_max`] 1 MiB, 65,536 letters in a mailbox, registered
+//! files 1,024, registered buffer memory in pieces of 2 MiB.
 
-use std::rc::Rc;
-use std::time::{Duration, Instant};
+mod affinity;
+mod blocking;
+mod buddy;
+mod error;
+mod mailbox;
+mod pollers;
+mod pool;
+mod reactor;
+mod slots;
+mod socket;
+mod spin;
+mod stats;
+mod timers;
+mod turn;
+
+pub use affinity::pin;
+pub use error::Error;
+pub use mailbox::Mailbox;
+pub use pollers::PollerId;
+pub use pool::{Buffer, BufferPool};
+pub use reactor::{Config, FixedFile, Interest, Reactor, WatchId};
+pub use socket::{Listener, Stream};
+pub use stats::Stats;
+pub use timers::TimerId;
 
 /// Receives what became of an operation handed to the reactor.
 ///
@@ -17,8 +64,8 @@ pub trait Complete {
 pub trait Poll {
     /// Does what can be done without blocking. Returns whether anything was done.
     fn poll(&self) -> bool;
-    /// The loop is about to sleep: arrange to be woken ([`Reactor::watch`]), or return `false` if
-    /// there is work after all. A poller that returns `true` is polled again only after
-    /// [`Reactor::activate`].
+    /// The loop is about to sleep, or many pollers are active and this one has had nothing to do:
+    /// arrange to be woken ([`Reactor::watch`]), or return `false` if there is work after all. A
+    /// poller that returns `true` is polled again only after [`Reactor::activate`].
     fn park(&self) -> bool;
 }

@@ -1,0 +1,312 @@
+//! The buffer pool of one core: memory that the kernel can read and write directly.
+
+use crate::Complete;
+use crate::buddy::{BLOCK_MAX, BLOCK_MIN, Buddy};
+use rustix::mm::{self, MapFlags, ProtFlags};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::{fmt, io, slice};
+use uring::Ring;
+
+/// The region is registered with the ring in pieces of this size, each when it is first needed:
+/// registering pins memory, and an idle server shall not hold what it does not use.
+pub const PIECE: usize = 2 << 20;
+
+/// Most bytes of a pool: pieces are numbered with 14 bits by the kernel.
+const POOL_MAX: usize = PIECE << 14;
+
+/// Page-aligned buffers of 4 KiB to 1 MiB in power-of-two classes, out of one region.
+///
+/// The region is reserved, not populated: it costs memory as far as it was used. A buffer's bytes
+/// are initialised, but hold what the last user left: whoever hands a buffer to a peer must have
+/// filled it.
+pub struct BufferPool {
+    shared: Rc<Shared>,
+}
+
+/// Memory of a [`BufferPool`], given back when dropped. A buffer keeps the region mapped.
+///
+/// While an operation of the kernel uses the memory, the buffer must be kept (moved into what
+/// completes, for example); see [`crate::Reactor::submit`].
+pub struct Buffer {
+    pool: Rc<Shared>,
+    start: NonNull<u8>,
+    len: u32,
+    page: u32,
+    class: u8,
+}
+
+struct Shared {
+    region: Region,
+    buddy: RefCell<Buddy>,
+    waiters: RefCell<VecDeque<(Rc<dyn Complete>, u64)>>,
+    /// A buffer came back since waiters were last served.
+    returned: Cell<bool>,
+    /// Absent in a pool without a ring.
+    ring: Option<Rc<RefCell<Ring>>>,
+    pieces: RefCell<Box<[Piece]>>,
+    refusal: RefCell<Option<io::Error>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Piece {
+    Untried,
+    Registered,
+    Refused,
+}
+
+/// Reserved address space, aligned to [`PIECE`].
+struct Region {
+    mapping: NonNull<u8>,
+    mapped: usize,
+    start: NonNull<u8>,
+}
+
+impl BufferPool {
+    /// Reserves `bytes`, rounded up to whole pieces of 2 MiB. With a ring, buffers can be
+    /// registered; the ring must have no registered buffers of its own.
+    pub(crate) fn new(bytes: usize, ring: Option<Rc<RefCell<Ring>>>) -> io::Result<BufferPool> {
+        let bytes = bytes.clamp(PIECE, POOL_MAX).next_multiple_of(PIECE);
+        let region = Region::reserve(bytes)?;
+        let pieces = vec![Piece::Untried; bytes / PIECE];
+        let table =
+            ring.as_ref().map(|ring| ring.borrow_mut().register_buffers(pieces.len() as u32));
+        let refusal = table.and_then(Result::err);
+        let ring = ring.filter(|_| refusal.is_none());
+        let shared = Shared {
+            region,
+            buddy: RefCell::new(Buddy::new(bytes)),
+            waiters: RefCell::default(),
+            returned: Cell::new(false),
+            ring,
+            pieces: RefCell::new(pieces.into()),
+            refusal: RefCell::new(refusal),
+        };
+        Ok(BufferPool { shared: Rc::new(shared) })
+    }
+
+    /// A buffer of `len` bytes; `None` if there is no room now, or `len` is more than 1 MiB.
+    #[inline]
+    pub fn allocate(&self, len: usize) -> Option<Buffer> {
+        let class = Buddy::class_of(len)?;
+        let page = self.shared.buddy.borrow_mut().take(class)?;
+        // SAFETY: the buddy hands out pages within the region.
+        let start = unsafe { self.shared.region.start.add(page as usize * BLOCK_MIN) };
+        let pool = Rc::clone(&self.shared);
+        Some(Buffer { pool, start, len: len as u32, page, class: class as u8 })
+    }
+
+    /// Calls `sink` once, at the end of a turn in which memory was freed, first come first
+    /// served. Allocate again then, and wait again if that fails: a waiter that could take
+    /// nothing keeps its place, and those behind it go on waiting.
+    pub fn wait(&self, sink: Rc<dyn Complete>, token: u64) {
+        self.shared.waiters.borrow_mut().push_back((sink, token));
+    }
+
+    /// Bytes not handed out; not all need be to be had in one buffer.
+    pub fn available(&self) -> usize {
+        self.shared.buddy.borrow().free_bytes()
+    }
+
+    /// Bytes in all.
+    pub fn capacity(&self) -> usize {
+        self.shared.buddy.borrow().bytes()
+    }
+
+    /// Largest buffer, in bytes.
+    pub const fn buffer_len_max() -> usize {
+        BLOCK_MAX
+    }
+
+    /// Bytes registered with the ring, and so pinned.
+    pub fn registered(&self) -> usize {
+        let pieces = self.shared.pieces.borrow();
+        pieces.iter().filter(|piece| **piece == Piece::Registered).count() * PIECE
+    }
+
+    /// Why some buffers are not registered, for people; `None` if all that were tried are.
+    pub fn refusal(&self) -> Option<String> {
+        let refusal = self.shared.refusal.borrow();
+        let error = refusal.as_ref()?;
+        Some(format!(
+            "{} of {} KiB are registered as fixed buffers, the kernel refused more ({error}); \
+             raise RLIMIT_MEMLOCK (`ulimit -l`) to register all",
+            self.registered() >> 10,
+            self.capacity() >> 10,
+        ))
+    }
+
+    /// Whether [`BufferPool::serve`] has something to do.
+    pub(crate) fn has_served(&self) -> bool {
+        self.shared.returned.get() && !self.shared.waiters.borrow().is_empty()
+    }
+
+    /// Calls waiters as long as they make use of the memory there is. Returns whether any was.
+    pub(crate) fn serve(&self) -> bool {
+        if !self.has_served() {
+            return false;
+        }
+        self.shared.returned.set(false);
+        let waiting = self.shared.waiters.borrow().len();
+        for _ in 0..waiting {
+            let Some((sink, token)) = self.shared.waiters.borrow_mut().pop_front() else { break };
+            let (before, queued) = (self.available(), self.shared.waiters.borrow().len());
+            sink.complete(token, 0, 0);
+            let again = self.shared.waiters.borrow().len().saturating_sub(queued);
+            if again > 0 && self.available() >= before {
+                self.shared.waiters.borrow_mut().rotate_right(again);
+                break;
+            }
+        }
+        true
+    }
+
+    /// Drops waiters without calling them.
+    pub(crate) fn forget_waiters(&self) {
+        let waiters = std::mem::take(&mut *self.shared.waiters.borrow_mut());
+        drop(waiters);
+    }
+}
+
+impl Buffer {
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes that the buffer could hold.
+    pub fn capacity(&self) -> usize {
+        BLOCK_MIN << self.class
+    }
+
+    /// Start of the bytes, aligned to 4 KiB.
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+
+    /// Start of the bytes, aligned to 4 KiB.
+    #[inline]
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// The bytes.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: the block is ours alone, mapped while `pool` lives, initialised by the kernel;
+        // operations of the kernel are started by unsafe calls whose callers vouch for it.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
+    }
+
+    /// The bytes.
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as in `as_slice`, and `self` is borrowed exclusively.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len as usize) }
+    }
+
+    /// Shortens the buffer to `len` bytes; no effect if it is not longer.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(u32::try_from(len).unwrap_or(u32::MAX));
+    }
+
+    /// Index for [`uring::entry::read_fixed`] and its like, if this memory is registered.
+    #[inline]
+    pub fn fixed_index(&self) -> Option<u16> {
+        let piece = self.piece();
+        (self.pool.pieces.borrow()[piece] == Piece::Registered).then_some(piece as u16)
+    }
+
+    /// Like [`Buffer::fixed_index`], but registers the surrounding 2 MiB first if that was not
+    /// tried yet. For queues of files opened with `O_DIRECT`, which gain from it.
+    #[inline]
+    pub fn ensure_registered(&self) -> Option<u16> {
+        let piece = self.piece();
+        let state = self.pool.pieces.borrow()[piece];
+        match state {
+            Piece::Registered => Some(piece as u16),
+            Piece::Refused => None,
+            Piece::Untried => self.pool.register(piece),
+        }
+    }
+
+    fn piece(&self) -> usize {
+        self.page as usize / (PIECE / BLOCK_MIN)
+    }
+}
+
+impl Drop for Buffer {
+    #[inline]
+    fn drop(&mut self) {
+        self.pool.buddy.borrow_mut().put(self.page, usize::from(self.class));
+        self.pool.returned.set(true);
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Buffer").field("page", &self.page).field("len", &self.len).finish()
+    }
+}
+
+impl Shared {
+    #[cold]
+    fn register(&self, piece: usize) -> Option<u16> {
+        let ring = self.ring.as_ref()?;
+        // SAFETY: the piece lies within the region, which outlives its registration: the region
+        // is unmapped only with the last buffer, and the kernel pins pages by itself.
+        let registered = unsafe {
+            let start = self.region.start.add(piece * PIECE).as_ptr();
+            ring.borrow_mut().update_buffer(piece as u32, start, PIECE)
+        };
+        match registered {
+            Ok(()) => {
+                self.pieces.borrow_mut()[piece] = Piece::Registered;
+                Some(piece as u16)
+            }
+            Err(error) => {
+                // What was refused once for want of lockable memory will be again: ask no more.
+                for piece in self.pieces.borrow_mut().iter_mut() {
+                    if *piece == Piece::Untried {
+                        *piece = Piece::Refused;
+                    }
+                }
+                *self.refusal.borrow_mut() = Some(error);
+                None
+            }
+        }
+    }
+}
+
+impl Region {
+    fn reserve(bytes: usize) -> io::Result<Region> {
+        let mapped = bytes + PIECE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice.
+        let mapping =
+            unsafe { mm::mmap_anonymous(std::ptr::null_mut(), mapped, protection, flags)? };
+        let mapping = NonNull::new(mapping.cast::<u8>()).expect("a mapping is not at 0");
+        let skip = mapping.as_ptr().align_offset(PIECE);
+        // SAFETY: `skip` is less than PIECE, by which the mapping is longer than asked.
+        let start = unsafe { mapping.add(skip) };
+        Ok(Region { mapping, mapped, start })
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; no buffer is left, since each holds the pool.
+        let _ = unsafe { mm::munmap(self.mapping.as_ptr().cast(), self.mapped) };
+    }
+}

@@ -1,0 +1,408 @@
+//! The reactor and what can be asked of it; its loop is in `turn`.
+
+use crate::blocking::{Blocking, Work};
+use crate::mailbox::Post;
+use crate::pollers::Pollers;
+use crate::slots::{OWN, Slots};
+use crate::spin::Spin;
+use crate::stats::Counts;
+use crate::timers::Timers;
+use crate::{BufferPool, Complete, Error, Mailbox, Poll, PollerId, Stats, TimerId, affinity};
+use rustix::io::Errno;
+use std::cell::{Cell, OnceCell, RefCell, UnsafeCell};
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::rc::{Rc, Weak};
+use std::time::{Duration, Instant};
+use uring::{Completion, Entry, File, Ring, Wait, entry};
+
+/// Places in the table of registered files.
+const FILES_MAX: u32 = 1024;
+
+/// Completions taken from the ring at a time.
+const BATCH: usize = 256;
+
+/// Completion events of a poll, and what to wait for (`poll(2)`).
+const POLLIN: u32 = 0x001;
+const POLLOUT: u32 = 0x004;
+const POLLRDHUP: u32 = 0x2000;
+
+/// How a reactor is set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Entries of the submission queue; more in flight than that is no error.
+    pub entries: u32,
+    /// How long to spin after the last work before sleeping, where that has been paying.
+    pub spin: Duration,
+    /// Never sleep: trades a whole core for the time it takes to be woken.
+    pub poll_always: bool,
+    /// Run on this core only.
+    pub cpu: Option<usize>,
+    /// Address space of the buffer pool, in bytes; memory is used as far as needed.
+    pub buffer_bytes: usize,
+    /// Most threads for calls that block; started when needed.
+    pub blocking_threads: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            entries: 1024,
+            spin: Duration::from_micros(20),
+            poll_always: false,
+            cpu: None,
+            buffer_bytes: 32 << 20,
+            blocking_threads: 4,
+        }
+    }
+}
+
+/// Readiness to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interest(u32);
+
+impl Interest {
+    /// Something to read, a connection to accept, or the end of the stream.
+    pub const READ: Interest = Interest(POLLIN | POLLRDHUP);
+    /// Room to write.
+    pub const WRITE: Interest = Interest(POLLOUT);
+}
+
+impl std::ops::BitOr for Interest {
+    type Output = Interest;
+    fn bitor(self, other: Interest) -> Interest {
+        Interest(self.0 | other.0)
+    }
+}
+
+/// A watch that was started; see [`Reactor::unwatch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WatchId(u64);
+
+/// A place in the ring's table of registered files; give it back with
+/// [`Reactor::unregister_file`].
+#[derive(Debug, PartialEq, Eq)]
+pub struct FixedFile(u32);
+
+impl FixedFile {
+    /// For the builders in [`uring::entry`].
+    #[inline]
+    pub fn file(&self) -> File {
+        File::Fixed(self.0)
+    }
+}
+
+/// One core's event loop. See the crate's documentation.
+pub struct Reactor {
+    pub(crate) this: Weak<Reactor>,
+    pub(crate) config: Config,
+    pub(crate) ring: Rc<RefCell<Ring>>,
+    pub(crate) slots: RefCell<Slots>,
+    /// Entries for which the kernel had no room.
+    pub(crate) backlog: RefCell<VecDeque<Entry>>,
+    pub(crate) completions: RefCell<Vec<Completion>>,
+    pub(crate) timers: RefCell<Timers>,
+    pub(crate) pollers: RefCell<Pollers>,
+    pub(crate) deferred: RefCell<Vec<Deferred>>,
+    /// Empty between turns; swapped with `deferred`.
+    pub(crate) deferring: RefCell<Vec<Deferred>>,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) post: RefCell<Post>,
+    pub(crate) blocking: OnceCell<Blocking>,
+    pub(crate) buffers: BufferPool,
+    pub(crate) spin: RefCell<Spin>,
+    pub(crate) now: Cell<Instant>,
+    pub(crate) state: Cell<State>,
+    pub(crate) counts: Counts,
+    /// A read of the mailbox's eventfd is in flight, into `wakes`.
+    pub(crate) wake_armed: Cell<bool>,
+    pub(crate) wakes: UnsafeCell<u64>,
+    files: RefCell<Files>,
+}
+
+/// A completion to deliver at the end of the turn.
+pub(crate) struct Deferred {
+    pub sink: Rc<dyn Complete>,
+    pub token: u64,
+    pub result: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Running,
+    /// [`Reactor::stop`] was called; the turn is finished.
+    Stopping,
+    /// Waiting for what the kernel holds; nothing new is taken.
+    Draining,
+    /// Nothing is in flight and nothing is taken.
+    Ended,
+}
+
+/// The table of registered files.
+#[derive(Default)]
+struct Files {
+    /// Made at the first need; `Some(false)` if the kernel refused it.
+    made: Option<bool>,
+    used: u32,
+    free: Vec<u32>,
+}
+
+impl Reactor {
+    /// Makes a reactor that belongs to the calling thread.
+    ///
+    /// # Errors
+    /// [`Error::Ring`] says who refuses io_uring and what to allow, or what the kernel lacks.
+    pub fn new(config: &Config) -> Result<Rc<Reactor>, Error> {
+        if let Some(cpu) = config.cpu {
+            affinity::pin(cpu).map_err(|source| Error::Pin { cpu, source })?;
+        }
+        let mut ring = Ring::new(config.entries)?;
+        check_enter(&mut ring)?;
+        let ring = Rc::new(RefCell::new(ring));
+        let bytes = config.buffer_bytes;
+        let buffers = BufferPool::new(bytes, Some(Rc::clone(&ring)))
+            .map_err(|source| Error::Buffers { bytes, source })?;
+        let mailbox = Mailbox::new().map_err(Error::Wake)?;
+        Ok(Rc::new_cyclic(|this| Reactor {
+            this: Weak::clone(this),
+            config: config.clone(),
+            ring,
+            slots: RefCell::default(),
+            backlog: RefCell::default(),
+            completions: RefCell::new(Vec::with_capacity(BATCH)),
+            timers: RefCell::default(),
+            pollers: RefCell::default(),
+            deferred: RefCell::default(),
+            deferring: RefCell::default(),
+            mailbox,
+            post: RefCell::default(),
+            blocking: OnceCell::new(),
+            buffers,
+            spin: RefCell::new(Spin::new(config.spin)),
+            now: Cell::new(Instant::now()),
+            state: Cell::new(State::Running),
+            counts: Counts::default(),
+            wake_armed: Cell::new(false),
+            wakes: UnsafeCell::new(0),
+            files: RefCell::default(),
+        }))
+    }
+
+    /// Ends [`Reactor::run`] after this turn. Finish or give up what is to be acknowledged before:
+    /// operations started later complete with `-ECANCELED`.
+    pub fn stop(&self) {
+        if self.state.get() == State::Running {
+            self.state.set(State::Stopping);
+        }
+    }
+
+    /// When this turn began.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        self.now.get()
+    }
+
+    /// Starts an operation of the kernel; it is submitted at the end of this turn at the latest.
+    /// `sink` is told the result, and for multishot entries each of the results.
+    ///
+    /// # Safety
+    /// What `entry` points to stays valid until `sink` was told (the last of) its results. To have
+    /// the sink own it is enough: the reactor keeps the sink until then.
+    #[inline]
+    pub unsafe fn submit(&self, entry: Entry, sink: Rc<dyn Complete>, token: u64) {
+        if self.refuses() {
+            return self.answer(sink, token, -Errno::CANCELED.raw_os_error());
+        }
+        let key = self.slots.borrow_mut().insert(sink, token, false);
+        // SAFETY: the caller vouches for what the entry points to.
+        unsafe { self.queue(entry.user_data(key)) };
+    }
+
+    /// Tells `sink` once when `fd` is ready: the result has the events that are there (`POLLIN`,
+    /// `POLLOUT`, `POLLHUP`, ...), or is `-ECANCELED` after [`Reactor::unwatch`]. `fd` must stay open
+    /// until then: unwatch, and close when told.
+    pub fn watch(
+        &self,
+        fd: RawFd,
+        interest: Interest,
+        sink: Rc<dyn Complete>,
+        token: u64,
+    ) -> WatchId {
+        if self.refuses() {
+            self.answer(sink, token, -Errno::CANCELED.raw_os_error());
+            return WatchId(OWN);
+        }
+        let key = self.slots.borrow_mut().insert(sink, token, true);
+        let entry = entry::poll_add(File::Fd(fd), interest.0).user_data(key);
+        // SAFETY: a poll points to no memory.
+        unsafe { self.queue(entry) };
+        WatchId(key)
+    }
+
+    /// Ends a watch early; its sink is still told, with `-ECANCELED` or what came before that. No
+    /// effect on a watch that has ended.
+    pub fn unwatch(&self, id: WatchId) {
+        if self.slots.borrow().contains(id.0) {
+            // SAFETY: a removal points to no memory.
+            unsafe { self.queue(entry::poll_remove(id.0).user_data(OWN)) };
+        }
+    }
+
+    /// Tells `sink` once at `at` or soon after, with result 0.
+    pub fn timer(&self, at: Instant, sink: Rc<dyn Complete>, token: u64) -> TimerId {
+        self.timers.borrow_mut().set(at, sink, token)
+    }
+
+    /// Drops a timer: its sink is not told. No effect on one that has fired.
+    pub fn cancel_timer(&self, id: TimerId) {
+        let cancelled = self.timers.borrow_mut().cancel(id);
+        drop(cancelled);
+    }
+
+    /// Runs `work` on a thread where it may block, and tells `sink` what it returned: by custom a
+    /// count or `-errno`; `-EIO` if it panicked, `-EAGAIN` if no thread can be had.
+    pub fn blocking(&self, work: Work, sink: Rc<dyn Complete>, token: u64) {
+        if self.refuses() {
+            return self.answer(sink, token, -Errno::CANCELED.raw_os_error());
+        }
+        let key = self.slots.borrow_mut().insert(sink, token, false);
+        let start = || Blocking::new(self.config.blocking_threads, self.mailbox.clone());
+        self.blocking.get_or_init(start).run(work, key);
+    }
+
+    /// Tells `sink` at the end of this turn, after all completions of the turn were delivered; or
+    /// of the next one, if called during the end of a turn.
+    #[inline]
+    pub fn defer(&self, sink: Rc<dyn Complete>, token: u64) {
+        self.answer(sink, token, 0);
+    }
+
+    /// Adds a poller, which is active at first.
+    pub fn attach(&self, poller: Rc<dyn Poll>) -> PollerId {
+        self.pollers.borrow_mut().attach(poller)
+    }
+
+    /// Polls a parked poller again, from the next turn on.
+    #[inline]
+    pub fn activate(&self, id: PollerId) {
+        self.pollers.borrow_mut().activate(id);
+    }
+
+    /// Removes a poller; it is not polled again.
+    pub fn detach(&self, id: PollerId) {
+        let poller = self.pollers.borrow_mut().detach(id);
+        drop(poller);
+    }
+
+    /// A handle by which other threads reach this reactor.
+    pub fn mailbox(&self) -> Mailbox {
+        self.mailbox.clone()
+    }
+
+    /// The buffer pool.
+    #[inline]
+    pub fn buffers(&self) -> &BufferPool {
+        &self.buffers
+    }
+
+    /// Registers a file with the ring, which spares the kernel a look-up per operation. `None` if
+    /// the table is full or refused: use the descriptor then.
+    pub fn register_file(&self, fd: RawFd) -> Option<FixedFile> {
+        let mut files = self.files.borrow_mut();
+        let mut ring = self.ring.borrow_mut();
+        if !*files.made.get_or_insert_with(|| ring.register_files(FILES_MAX).is_ok()) {
+            return None;
+        }
+        let index = match files.free.pop() {
+            Some(index) => index,
+            None if files.used < FILES_MAX => {
+                files.used += 1;
+                files.used - 1
+            }
+            None => return None,
+        };
+        if ring.update_file(index, fd).is_err() {
+            files.free.push(index);
+            return None;
+        }
+        Some(FixedFile(index))
+    }
+
+    /// Takes a file out of the table. Operations in flight on it go on.
+    pub fn unregister_file(&self, file: FixedFile) {
+        // Queued entries name the place, not the file: the kernel must see them first.
+        self.flush();
+        let emptied = self.ring.borrow_mut().update_file(file.0, -1);
+        if emptied.is_ok() {
+            self.files.borrow_mut().free.push(file.0);
+        }
+    }
+
+    /// What the kernel granted the ring.
+    pub fn setup(&self) -> uring::Setup {
+        self.ring.borrow().setup()
+    }
+
+    /// Whether the kernel knows an operation (codes in [`uring::code`]).
+    pub fn supports(&self, code: u8) -> bool {
+        self.ring.borrow().supports(code)
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> Stats {
+        let counts = &self.counts;
+        Stats {
+            turns: counts.turns.read(),
+            enters: counts.enters.read(),
+            sleeps: counts.sleeps.read(),
+            submitted: counts.submitted.read(),
+            completed: counts.completed.read(),
+            spins_fruitless: self.spin.borrow().fruitless,
+            crowd_parks: counts.crowd_parks.read(),
+            backlogged: counts.backlogged.read(),
+            letters: counts.letters.read(),
+            in_flight: self.slots.borrow().live(),
+        }
+    }
+
+    fn refuses(&self) -> bool {
+        matches!(self.state.get(), State::Draining | State::Ended)
+    }
+
+    #[inline]
+    fn answer(&self, sink: Rc<dyn Complete>, token: u64, result: i32) {
+        self.deferred.borrow_mut().push(Deferred { sink, token, result });
+    }
+}
+
+/// Does one operation, since a filter may allow set-up and refuse the call that is made all the time.
+fn check_enter(ring: &mut Ring) -> Result<(), Error> {
+    // SAFETY: a no-operation points to nothing.
+    unsafe { ring.push(&entry::nop().user_data(OWN)) }.expect("a new ring has room");
+    ring.enter(Wait::Forever).map_err(|source| uring::Error::explain("io_uring_enter", source))?;
+    let mut completions = Vec::with_capacity(1);
+    while completions.is_empty() {
+        ring.reap(&mut completions);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reactor_is_its_threads_own() {
+        // Compiles only as long as `Reactor` is not Send: both impls would apply otherwise.
+        trait NotSend<A> {
+            fn holds() -> bool {
+                true
+            }
+        }
+        impl<T: ?Sized> NotSend<()> for T {}
+        struct Sent;
+        impl<T: ?Sized + Send> NotSend<Sent> for T {}
+        assert!(<Reactor as NotSend<_>>::holds());
+        assert!(<crate::Buffer as NotSend<_>>::holds());
+    }
+}

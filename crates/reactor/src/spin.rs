@@ -1,0 +1,113 @@
+//! When to spin before sleeping: adapts to the gaps between pieces of work.
+
+use std::time::{Duration, Instant};
+
+/// Going to sleep and being woken lengthens a gap by about this much.
+const WAKE: Duration = Duration::from_micros(20);
+
+/// Credit moves between 0 and this.
+const CREDIT_MAX: u32 = 8;
+/// Spin only with this much credit.
+const CREDIT_SPIN: u32 = 2;
+/// What a spin that met work earns. One that met none costs 1, so that spinning goes on as long
+/// as more than a third of the spins meet work.
+const REWARD: u32 = 2;
+
+/// Decides about each gap, from the last work to the next, whether to spin into it.
+pub struct Spin {
+    limit: Duration,
+    credit: u32,
+    idle_since: Option<Instant>,
+    slept: bool,
+    /// Spins that met no work.
+    pub fruitless: u64,
+}
+
+impl Spin {
+    pub fn new(limit: Duration) -> Spin {
+        Spin { limit, credit: CREDIT_MAX, idle_since: None, slept: false, fruitless: 0 }
+    }
+
+    /// A turn that began at `now` did something.
+    #[inline]
+    pub fn worked(&mut self, now: Instant) {
+        if let Some(since) = self.idle_since.take() {
+            self.judge(now.saturating_duration_since(since));
+        }
+    }
+
+    /// A turn that began at `now` did nothing. Whether to go on spinning.
+    #[inline]
+    pub fn idled(&mut self, now: Instant) -> bool {
+        let since = *self.idle_since.get_or_insert(now);
+        self.credit >= CREDIT_SPIN
+            && !self.slept
+            && now.saturating_duration_since(since) < self.limit
+    }
+
+    /// The loop goes to sleep.
+    pub fn sleeps(&mut self) {
+        if self.credit >= CREDIT_SPIN && !self.slept && !self.limit.is_zero() {
+            self.credit -= 1;
+            self.fruitless += 1;
+        }
+        self.slept = true;
+    }
+
+    /// A gap has ended.
+    fn judge(&mut self, gap: Duration) {
+        let slept = std::mem::take(&mut self.slept);
+        // Slept and yet soon woken: a spin would have met the work.
+        if !slept || (self.credit < CREDIT_SPIN && gap < self.limit + WAKE) {
+            self.credit = (self.credit + REWARD).min(CREDIT_MAX);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+
+    /// Lets `gap` pass in turns of 1 us, sleeping as told; whether it was slept through.
+    fn pass(spin: &mut Spin, now: &mut Instant, gap: Duration) -> bool {
+        let end = *now + gap;
+        let mut slept = false;
+        while *now < end {
+            if spin.idled(*now) {
+                *now += US;
+            } else {
+                spin.sleeps();
+                slept = true;
+                *now = end + 10 * US;
+            }
+        }
+        spin.worked(*now);
+        slept
+    }
+
+    #[test]
+    fn short_gaps_are_spun_through() {
+        let (mut spin, mut now) = (Spin::new(20 * US), Instant::now());
+        assert!((0..100).all(|_| !pass(&mut spin, &mut now, 10 * US)));
+        assert_eq!(spin.fruitless, 0);
+    }
+
+    #[test]
+    fn long_gaps_end_the_spinning_and_a_short_one_starts_it_again() {
+        let (mut spin, mut now) = (Spin::new(20 * US), Instant::now());
+        assert!((0..100).all(|_| pass(&mut spin, &mut now, 500 * US)));
+        assert!(spin.fruitless <= u64::from(CREDIT_MAX), "{}", spin.fruitless);
+        // The first is slept through, as nothing announced it.
+        assert!(pass(&mut spin, &mut now, 10 * US));
+        assert!((0..100).all(|_| !pass(&mut spin, &mut now, 10 * US)));
+    }
+
+    #[test]
+    fn without_a_limit_there_is_no_spinning() {
+        let (mut spin, mut now) = (Spin::new(Duration::ZERO), Instant::now());
+        assert!((0..10).all(|_| pass(&mut spin, &mut now, US)));
+        assert_eq!(spin.fruitless, 0);
+    }
+}

@@ -1,0 +1,117 @@
+//! Builders of submission queue entries.
+//!
+//! Building an entry is safe, handing it to the kernel is not: see [`crate::Ring::push`].
+
+use io_uring::{opcode, types};
+use std::os::fd::RawFd;
+
+/// A submission queue entry of 64 bytes (`struct io_uring_sqe`).
+pub type Entry = io_uring::squeue::Entry;
+
+/// The file an entry works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum File {
+    /// An open descriptor.
+    Fd(RawFd),
+    /// An index into the ring's table of registered files.
+    Fixed(u32),
+}
+
+/// Applies an opcode's constructor to whichever kind of file was given.
+macro_rules! on {
+    ($file:expr, $fd:ident => $build:expr) => {
+        match $file {
+            File::Fd(number) => {
+                let $fd = types::Fd(number);
+                $build.build()
+            }
+            File::Fixed(index) => {
+                let $fd = types::Fixed(index);
+                $build.build()
+            }
+        }
+    };
+}
+
+/// Does nothing and completes with 0.
+pub fn nop() -> Entry {
+    opcode::Nop::new().build()
+}
+
+/// Reads `len` bytes at `offset` into `buffer`.
+pub fn read(file: File, buffer: *mut u8, len: u32, offset: u64) -> Entry {
+    on!(file, fd => opcode::Read::new(fd, buffer, len).offset(offset))
+}
+
+/// Reads into memory of the registered buffer `index`.
+pub fn read_fixed(file: File, buffer: *mut u8, len: u32, offset: u64, index: u16) -> Entry {
+    on!(file, fd => opcode::ReadFixed::new(fd, buffer, len, index).offset(offset))
+}
+
+/// Reads into `count` vectors.
+pub fn readv(file: File, vectors: *const libc::iovec, count: u32, offset: u64) -> Entry {
+    on!(file, fd => opcode::Readv::new(fd, vectors, count).offset(offset))
+}
+
+/// Writes `len` bytes at `offset`; `flags` are `RWF_*`, `RWF_DSYNC` for force unit access.
+pub fn write(file: File, buffer: *const u8, len: u32, offset: u64, flags: i32) -> Entry {
+    on!(file, fd => opcode::Write::new(fd, buffer, len).offset(offset).rw_flags(flags))
+}
+
+/// Writes from memory of the registered buffer `index`; `flags` are `RWF_*`.
+pub fn write_fixed(
+    file: File,
+    buffer: *const u8,
+    len: u32,
+    offset: u64,
+    flags: i32,
+    index: u16,
+) -> Entry {
+    on!(file, fd => opcode::WriteFixed::new(fd, buffer, len, index).offset(offset).rw_flags(flags))
+}
+
+/// Writes from `count` vectors; `flags` are `RWF_*`.
+pub fn writev(
+    file: File,
+    vectors: *const libc::iovec,
+    count: u32,
+    offset: u64,
+    flags: i32,
+) -> Entry {
+    on!(file, fd => opcode::Writev::new(fd, vectors, count).offset(offset).rw_flags(flags))
+}
+
+/// Makes data and metadata durable.
+pub fn fsync(file: File) -> Entry {
+    on!(file, fd => opcode::Fsync::new(fd))
+}
+
+/// Makes data durable, and metadata only as far as needed to read it back.
+pub fn fdatasync(file: File) -> Entry {
+    on!(file, fd => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC))
+}
+
+/// `fallocate(2)` with `FALLOC_FL_*` in `mode`. Always runs on a kernel worker thread.
+pub fn fallocate(file: File, mode: i32, offset: u64, len: u64) -> Entry {
+    on!(file, fd => opcode::Fallocate::new(fd, len).offset(offset).mode(mode))
+}
+
+/// Completes once with the events that are there, when one of `events` (`POLLIN`, ...) is.
+pub fn poll_add(file: File, events: u32) -> Entry {
+    on!(file, fd => opcode::PollAdd::new(fd, events))
+}
+
+/// Ends the poll that was submitted with `user_data`; that one completes with `-ECANCELED`.
+pub fn poll_remove(user_data: u64) -> Entry {
+    opcode::PollRemove::new(user_data).build()
+}
+
+/// Asks to end the entry that was submitted with `user_data`.
+pub fn cancel(user_data: u64) -> Entry {
+    opcode::AsyncCancel::new(user_data).build()
+}
+
+/// Asks to end every entry of this ring that can still be ended.
+pub fn cancel_any() -> Entry {
+    opcode::AsyncCancel2::new(types::CancelBuilder::any()).build()
+}

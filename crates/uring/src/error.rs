@@ -1,0 +1,147 @@
+//! Why io_uring is not to be had, and the mend.
+
+use std::{fmt, fs, io};
+
+/// An io_uring call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Somebody forbids io_uring here.
+    #[error("{call} was refused ({source}): {refusal}")]
+    Refused {
+        /// The system call.
+        call: &'static str,
+        /// Who refused, as far as can be seen from inside.
+        refusal: Refusal,
+        /// What the call returned.
+        source: io::Error,
+    },
+    /// The kernel is too old.
+    #[error("this kernel's io_uring lacks {feature}; Linux 6.1 or newer is needed")]
+    Unsupported {
+        /// What is missing.
+        feature: &'static str,
+    },
+    /// The call failed for a reason of its own.
+    #[error("{call} failed: {source}")]
+    Failed {
+        /// The system call.
+        call: &'static str,
+        /// What the call returned.
+        source: io::Error,
+    },
+}
+
+/// Who refuses io_uring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// `kernel.io_uring_disabled` has this value, 1 or 2.
+    Sysctl(u32),
+    /// A seccomp filter is in force on this thread, as container runtimes apply.
+    Seccomp,
+    /// Not permitted, and neither of the two above: a security module.
+    SecurityModule,
+    /// The kernel was built without `CONFIG_IO_URING`.
+    NotBuilt,
+    /// Not enough memory may be locked (`RLIMIT_MEMLOCK`).
+    LockedMemory,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Sysctl(1) => out.write_str(
+                "sysctl kernel.io_uring_disabled is 1, so only CAP_SYS_ADMIN and the group in \
+                 kernel.io_uring_group may use it: join that group, or run \
+                 `sysctl -w kernel.io_uring_disabled=0` as root",
+            ),
+            Refusal::Sysctl(value) => write!(
+                out,
+                "sysctl kernel.io_uring_disabled is {value}, so nobody may use it: run \
+                 `sysctl -w kernel.io_uring_disabled=0` as root",
+            ),
+            Refusal::Seccomp => out.write_str(
+                "a seccomp profile is in force (container runtimes apply one by default): allow \
+                 io_uring_setup, io_uring_enter and io_uring_register in it, for example with \
+                 `--security-opt seccomp=PROFILE.json`",
+            ),
+            Refusal::SecurityModule => out.write_str(
+                "neither a seccomp profile nor kernel.io_uring_disabled forbids it, so a security \
+                 module (SELinux, AppArmor) does: allow io_uring for this program in its policy",
+            ),
+            Refusal::NotBuilt => out.write_str(
+                "the kernel was built without CONFIG_IO_URING: boot one that has it, 6.1 or newer",
+            ),
+            Refusal::LockedMemory => out.write_str(
+                "RLIMIT_MEMLOCK is too small: raise it (`ulimit -l`, or LimitMEMLOCK= in a unit)",
+            ),
+        }
+    }
+}
+
+impl Error {
+    /// Explains a failed `call` by what `/proc` tells about this thread and machine.
+    pub fn explain(call: &'static str, source: io::Error) -> Error {
+        let sysctl = fs::read_to_string("/proc/sys/kernel/io_uring_disabled")
+            .ok()
+            .and_then(|text| text.trim().parse().ok());
+        let seccomp = fs::read_to_string("/proc/thread-self/status").ok().and_then(|text| {
+            let line = text.lines().find_map(|line| line.strip_prefix("Seccomp:"))?;
+            line.trim().parse().ok()
+        });
+        Self::diagnose(call, source, sysctl.unwrap_or(0), seccomp.unwrap_or(0))
+    }
+
+    /// `sysctl` is the value of kernel.io_uring_disabled, `seccomp` the thread's mode (2: filter).
+    fn diagnose(call: &'static str, source: io::Error, sysctl: u32, seccomp: u32) -> Error {
+        let refusal = match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) if sysctl > 0 => Refusal::Sysctl(sysctl),
+            Some(libc::EPERM | libc::EACCES | libc::ENOSYS) if seccomp == 2 => Refusal::Seccomp,
+            Some(libc::EPERM | libc::EACCES) => Refusal::SecurityModule,
+            Some(libc::ENOSYS) => Refusal::NotBuilt,
+            Some(libc::ENOMEM) => Refusal::LockedMemory,
+            _ => return Error::Failed { call, source },
+        };
+        Error::Refused { call, refusal, source }
+    }
+
+    /// The error number of the call, if a call failed.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Error::Refused { source, .. } | Error::Failed { source, .. } => source.raw_os_error(),
+            Error::Unsupported { .. } => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(errno: i32, sysctl: u32, seccomp: u32) -> Option<Refusal> {
+        let source = io::Error::from_raw_os_error(errno);
+        match Error::diagnose("io_uring_setup", source, sysctl, seccomp) {
+            Error::Refused { refusal, .. } => Some(refusal),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn each_refusal_is_told_apart() {
+        assert_eq!(refusal(libc::EPERM, 2, 2), Some(Refusal::Sysctl(2)));
+        assert_eq!(refusal(libc::EPERM, 0, 2), Some(Refusal::Seccomp));
+        assert_eq!(refusal(libc::ENOSYS, 0, 2), Some(Refusal::Seccomp));
+        assert_eq!(refusal(libc::ENOSYS, 0, 0), Some(Refusal::NotBuilt));
+        assert_eq!(refusal(libc::EPERM, 0, 0), Some(Refusal::SecurityModule));
+        assert_eq!(refusal(libc::ENOMEM, 0, 0), Some(Refusal::LockedMemory));
+        assert_eq!(refusal(libc::EMFILE, 0, 0), None);
+    }
+
+    #[test]
+    fn the_message_names_what_to_allow() {
+        let source = io::Error::from_raw_os_error(libc::EPERM);
+        let text = Error::diagnose("io_uring_setup", source, 0, 2).to_string();
+        for call in ["io_uring_setup", "io_uring_enter", "io_uring_register"] {
+            assert!(text.contains(call), "{text}");
+        }
+    }
+}
