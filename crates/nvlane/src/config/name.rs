@@ -1,0 +1,105 @@
+//! Names and addresses as people write them.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+/// The port that IANA gave to NVMe over Fabrics.
+pub const LISTEN_PORT: u16 = 4420;
+
+/// Longest NQN in bytes (NVMe Base 2.1, 4.7).
+const NQN_BYTES_MAX: usize = 223;
+/// The well-known name of discovery subsystems (NVMe Base 2.1, 4.7).
+const NQN_DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
+/// Length of the serial number field of Identify Controller.
+const SERIAL_BYTES_MAX: usize = 20;
+/// FFF0h and above are reserved (NVMe Base 2.1, 5.1.13.2.1, CNTLID).
+const CONTROLLER_ID_MAX: u16 = 0xffef;
+
+/// A range of controller ids, both ends included, written `MIN-MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ControllerIds {
+    /// Lowest id.
+    pub min: u16,
+    /// Highest id.
+    pub max: u16,
+}
+
+/// Checks a subsystem's or host's NQN. The form `nqn.DATE.DOMAIN:NAME` is not insisted upon:
+/// Linux does not either, and its users have subsystems called `testnqn`.
+pub fn check_nqn(nqn: &str) -> Result<(), String> {
+    if nqn.len() > NQN_BYTES_MAX {
+        return Err(format!("is {} bytes long, more than {NQN_BYTES_MAX}", nqn.len()));
+    }
+    if nqn.is_empty() {
+        return Err("is empty; an NQN looks like nqn.2026-11.com.example:disk".to_owned());
+    }
+    if nqn.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err("contains white space or control characters".to_owned());
+    }
+    if nqn == NQN_DISCOVERY {
+        return Err("is the name of discovery, which is served beside every subsystem".to_owned());
+    }
+    Ok(())
+}
+
+/// Checks a serial number: 1 to 20 printable ASCII characters without spaces at the ends.
+pub(super) fn check_serial(serial: &str) -> Result<(), String> {
+    let printable = serial.bytes().all(|byte| (0x20..0x7f).contains(&byte));
+    if serial.is_empty() || serial.len() > SERIAL_BYTES_MAX || !printable || serial.trim() != serial
+    {
+        return Err(format!("`{serial}` is not 1 to {SERIAL_BYTES_MAX} printable ASCII characters"));
+    }
+    Ok(())
+}
+
+/// Reads `ADDRESS:PORT`, or an address alone, which gets port 4420.
+pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok(address);
+    }
+    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+    bare.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, LISTEN_PORT)).map_err(|_| {
+        format!("`{text}` is no address: write 127.0.0.1:4420 or [::1]:4420, or an address alone")
+    })
+}
+
+impl FromStr for ControllerIds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ControllerIds, String> {
+        let ids = text.split_once('-').and_then(|(min, max)| {
+            Some(ControllerIds { min: min.trim().parse().ok()?, max: max.trim().parse().ok()? })
+        });
+        match ids {
+            Some(ids) if 1 <= ids.min && ids.min <= ids.max && ids.max <= CONTROLLER_ID_MAX => {
+                Ok(ids)
+            }
+            _ => Err(format!(
+                "`{text}` is no range of controller ids: write MIN-MAX with 1 <= MIN <= MAX <= {CONTROLLER_ID_MAX}"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for ControllerIds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.min, self.max)
+    }
+}
+
+impl TryFrom<String> for ControllerIds {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<ControllerIds, String> {
+        text.parse()
+    }
+}
+
+impl From<ControllerIds> for String {
+    fn from(ids: ControllerIds) -> String {
+        ids.to_string()
+    }
+}

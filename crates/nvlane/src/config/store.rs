@@ -1,0 +1,247 @@
+//! The state file: what run-time changes have made of a configuration, written atomically.
+//!
+//! A state continues one starting point, a configuration file or a command line; its fingerprint
+//! is kept in it. When the starting point is edited, it wins, and the state is put aside.
+
+use super::Config;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use uuid::Uuid;
+
+/// Version of the state file's layout.
+const VERSION: u32 = 1;
+/// Largest state file that is read.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// Where one daemon keeps its state. Only one process has it open.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    fingerprint: String,
+    _lock: File,
+}
+
+/// What was found when a [`Store`] was opened.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found {
+    /// No state: nothing was ever changed.
+    Nothing,
+    /// The state that continues this starting point.
+    State(Config),
+    /// A state of another starting point, now at this path.
+    PutAside(PathBuf),
+}
+
+/// Why a state file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The operating system refused.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+    /// Another daemon has it.
+    #[error("the same is already being served by another nvlane (process {process}): stop that one, or give this one another --data-dir")]
+    Taken {
+        /// Its process id, if known.
+        process: String,
+    },
+    /// It does not say what a state file says.
+    #[error("{path}: not a state file of this version: {problem}; move it away to start anew")]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    version: u32,
+    fingerprint: String,
+    config: Config,
+}
+
+/// A short name for a starting point: equal texts give equal names.
+pub fn fingerprint(text: &str) -> String {
+    Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()).simple().to_string()
+}
+
+impl Store {
+    /// Opens the state at `path` for the starting point with this fingerprint.
+    pub fn open(path: &Path, fingerprint: String) -> Result<(Store, Found), StoreError> {
+        let lock = lock(&beside(path, ".lock"))?;
+        let store = Store { path: path.to_owned(), fingerprint, _lock: lock };
+        let found = store.load()?;
+        Ok((store, found))
+    }
+
+    /// Replaces the state, durably: after a crash at any point there is the old or the new one.
+    pub fn save(&self, config: &Config) -> Result<(), StoreError> {
+        let document =
+            Document { version: VERSION, fingerprint: self.fingerprint.clone(), config: config.clone() };
+        let mut text = serde_json::to_vec_pretty(&document).expect("a configuration is plain data");
+        text.push(b'\n');
+        write_atomically(&self.path, &text).map_err(|source| io_error(&self.path, source))
+    }
+
+    /// Where the state is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn load(&self) -> Result<Found, StoreError> {
+        let file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+            Err(error) => return Err(io_error(&self.path, error)),
+        };
+        let mut text = Vec::new();
+        file.take(BYTES_MAX).read_to_end(&mut text).map_err(|e| io_error(&self.path, e))?;
+        let content = |problem: String| StoreError::Content { path: self.path.clone(), problem };
+        let document: Document =
+            serde_json::from_slice(&text).map_err(|error| content(error.to_string()))?;
+        if document.version != VERSION {
+            return Err(content(format!("version {}, not {VERSION}", document.version)));
+        }
+        if document.fingerprint != self.fingerprint {
+            let aside = beside(&self.path, ".old");
+            fs::rename(&self.path, &aside).map_err(|error| io_error(&self.path, error))?;
+            return Ok(Found::PutAside(aside));
+        }
+        document.config.check().map_err(|error| content(error.to_string()))?;
+        Ok(Found::State(document.config))
+    }
+}
+
+/// Replaces the content of `path`: a new file beside it, synced, renamed over it, and the
+/// directory synced, so that the rename is durable too.
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = beside(path, ".new");
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Takes the lock file at `path`, for as long as the result lives, and writes our process id there.
+pub fn lock(path: &Path) -> Result<File, StoreError> {
+    let open = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path);
+    let mut file = open.map_err(|source| io_error(path, source))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut process = String::new();
+            let _ = file.take(20).read_to_string(&mut process);
+            let process = process.trim();
+            let process = if process.is_empty() { "unknown" } else { process }.to_owned();
+            return Err(StoreError::Taken { process });
+        }
+        Err(TryLockError::Error(source)) => return Err(io_error(path, source)),
+    }
+    file.set_len(0)
+        .and_then(|()| writeln!(file, "{}", std::process::id()))
+        .map_err(|source| io_error(path, source))?;
+    Ok(file)
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn io_error(path: &Path, source: io::Error) -> StoreError {
+    StoreError::Io { path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Namespace, Subsystem};
+
+    fn config(volume: &str) -> Config {
+        let mut subsystem = Subsystem::new("nqn.2026-11.com.example:a".to_owned());
+        subsystem.namespaces.push(Namespace::new(volume.to_owned()));
+        Config { subsystems: vec![subsystem], ..Config::default() }
+    }
+
+    #[test]
+    fn a_saved_state_is_found_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        let (store, found) = Store::open(&path, "a".into()).unwrap();
+        assert_eq!(found, Found::Nothing);
+        store.save(&config("mem:1G")).unwrap();
+        store.save(&config("mem:2G")).unwrap();
+        drop(store);
+        let (_store, found) = Store::open(&path, "a".into()).unwrap();
+        assert_eq!(found, Found::State(config("mem:2G")));
+    }
+
+    #[test]
+    fn an_edited_starting_point_wins_and_the_state_is_kept_aside() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        Store::open(&path, "a".into()).unwrap().0.save(&config("mem:1G")).unwrap();
+        let (store, found) = Store::open(&path, "b".into()).unwrap();
+        let Found::PutAside(aside) = found else { panic!("found {found:?}") };
+        assert!(fs::read_to_string(aside).unwrap().contains("mem:1G"));
+        assert!(!store.path().exists());
+    }
+
+    #[test]
+    fn one_daemon_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        let (store, _) = Store::open(&path, "a".into()).unwrap();
+        let error = Store::open(&path, "a".into()).unwrap_err();
+        assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
+        drop(store);
+        Store::open(&path, "a".into()).unwrap();
+    }
+
+    #[test]
+    fn an_interrupted_write_leaves_the_old_state() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        Store::open(&path, "a".into()).unwrap().0.save(&config("mem:1G")).unwrap();
+        // What a kill in the middle of `write_all` leaves behind.
+        fs::write(beside(&path, ".new"), b"{\"version\": 1, \"fing").unwrap();
+        let (store, found) = Store::open(&path, "a".into()).unwrap();
+        assert_eq!(found, Found::State(config("mem:1G")));
+        store.save(&config("mem:3G")).unwrap();
+        drop(store);
+        let (_store, found) = Store::open(&path, "a".into()).unwrap();
+        assert_eq!(found, Found::State(config("mem:3G")));
+    }
+
+    #[test]
+    fn damage_is_an_error_and_not_an_empty_state() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        for damage in ["", "{}", "{\"version\":2,\"fingerprint\":\"a\",\"config\":{}}"] {
+            fs::write(&path, damage).unwrap();
+            let error = Store::open(&path, "a".into()).unwrap_err();
+            assert!(matches!(error, StoreError::Content { .. }), "{error}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), damage);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The other end of the control socket.
+
+use super::protocol::{Failure, Messages, Request, Response};
+use serde_json::Value;
+use std::io::{self, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+/// A connection to a daemon.
+pub struct Client {
+    path: PathBuf,
+    stream: UnixStream,
+    answers: Messages<BufReader<UnixStream>>,
+    calls: u64,
+}
+
+/// Why a call gave no result.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens at the socket.
+    #[error("{path}: {source}; is `nvlane serve` running? (--socket PATH for another one)")]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The conversation broke.
+    #[error("{path}: {problem}")]
+    Broken {
+        /// The socket.
+        path: PathBuf,
+        /// How.
+        problem: String,
+    },
+    /// The daemon answered with an error.
+    #[error("{0}")]
+    Failed(Failure),
+}
+
+impl Client {
+    /// Connects to the daemon whose socket is at `path`.
+    pub fn connect(path: &Path) -> Result<Client, ClientError> {
+        let connect = || {
+            let stream = UnixStream::connect(path)?;
+            let reader = BufReader::new(stream.try_clone()?);
+            Ok((stream, reader))
+        };
+        let (stream, reader) =
+            connect().map_err(|source| ClientError::Connect { path: path.to_owned(), source })?;
+        Ok(Client { path: path.to_owned(), stream, answers: Messages::new(reader), calls: 0 })
+    }
+
+    /// Calls a method and waits for what comes of it.
+    pub fn call(&mut self, method: &str, params: Value) -> Result<Value, ClientError> {
+        self.calls += 1;
+        let id = Value::from(self.calls);
+        let request = Request {
+            jsonrpc: "2.0".to_owned(),
+            method: method.to_owned(),
+            params,
+            id: Some(id.clone()),
+        };
+        let mut text = serde_json::to_vec(&request).expect("a request is plain data");
+        text.push(b'\n');
+        self.stream.write_all(&text).map_err(|error| self.broken(error.to_string()))?;
+        let answer = match self.answers.next() {
+            Some(Ok(answer)) => answer,
+            Some(Err(error)) => return Err(self.broken(error.to_string())),
+            None => return Err(self.broken("the daemon hung up".to_owned())),
+        };
+        let response: Response = serde_json::from_value(answer)
+            .map_err(|error| self.broken(format!("no JSON-RPC answer: {error}")))?;
+        match (response.error, response.result) {
+            (Some(failure), _) => Err(ClientError::Failed(failure)),
+            (None, result) if response.id == id => Ok(result.unwrap_or(Value::Null)),
+            (None, _) => Err(self.broken(format!("an answer to call {}, not {id}", response.id))),
+        }
+    }
+
+    fn broken(&self, problem: String) -> ClientError {
+        ClientError::Broken { path: self.path.clone(), problem }
+    }
+}

@@ -1,0 +1,239 @@
+//! The daemon's end: a socket that only its owner can open, and a thread for each client.
+
+use super::protocol::{Failure, Messages, answer, answer_unreadable};
+use crate::config::store::{self, StoreError};
+use serde_json::Value;
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, BufReader, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+/// Clients at one time; a further one is turned away.
+const CLIENTS_MAX: usize = 32;
+/// How long a client may take to accept an answer.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A call, for the thread that owns the daemon.
+pub struct Call {
+    /// The method's name.
+    pub method: String,
+    /// Its parameters.
+    pub params: Value,
+    /// Where the outcome goes.
+    pub reply: SyncSender<Result<Value, Failure>>,
+}
+
+/// The socket, bound. It is removed when this is dropped.
+pub struct ControlSocket {
+    path: PathBuf,
+    listener: Option<UnixListener>,
+    _lock: File,
+}
+
+/// Why there is no control socket.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Another daemon has it.
+    #[error("control socket {path}: belongs to another nvlane (process {process}); give --socket PATH")]
+    Taken {
+        /// The socket.
+        path: PathBuf,
+        /// Who.
+        process: String,
+    },
+    /// The operating system refused.
+    #[error("control socket {path}: {source}")]
+    Io {
+        /// The socket.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+impl ControlSocket {
+    /// Binds `path`, mode 0600. What a killed daemon left there is replaced.
+    pub fn bind(path: &Path) -> Result<ControlSocket, SocketError> {
+        let io_error = |source| SocketError::Io { path: path.to_owned(), source };
+        let mut lock_path = path.as_os_str().to_owned();
+        lock_path.push(".lock");
+        let lock = store::lock(Path::new(&lock_path)).map_err(|error| match error {
+            StoreError::Taken { process } => {
+                SocketError::Taken { path: path.to_owned(), process }
+            }
+            StoreError::Io { source, .. } => io_error(source),
+            StoreError::Content { .. } => unreachable!("a lock file has no content to be wrong"),
+        })?;
+        let listener = bind_private(path).map_err(io_error)?;
+        Ok(ControlSocket { path: path.to_owned(), listener: Some(listener), _lock: lock })
+    }
+
+    /// Serves clients from now on; `calls` makes of each call what the daemon's loop receives.
+    pub fn serve<E: Send + 'static>(
+        &mut self,
+        events: SyncSender<E>,
+        wrap: fn(Call) -> E,
+    ) -> io::Result<()> {
+        let listener = self.listener.take().expect("a socket is served once");
+        let clients = Arc::new(AtomicUsize::new(0));
+        thread::Builder::new().name("control".to_owned()).spawn(move || {
+            for stream in listener.incoming() {
+                match stream {
+                    Ok(stream) => admit(stream, &clients, &events, wrap),
+                    // Out of descriptors, most likely: wait for some to be closed.
+                    Err(error) => {
+                        tracing::warn!("control socket: {error}");
+                        thread::sleep(Duration::from_millis(100));
+                    }
+                }
+            }
+        })?;
+        Ok(())
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Binds within a private directory first, so that nobody can connect before the mode is set.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let private = parent.unwrap_or(Path::new(".")).join(format!(".nvl{}", std::process::id()));
+    DirBuilder::new().mode(0o700).create(&private)?;
+    let inside = private.join("s");
+    let bound = UnixListener::bind(&inside).and_then(|listener| {
+        fs::set_permissions(&inside, Permissions::from_mode(0o600))?;
+        fs::rename(&inside, path)?;
+        Ok(listener)
+    });
+    let _ = fs::remove_file(&inside);
+    let _ = fs::remove_dir(&private);
+    bound
+}
+
+fn admit<E: Send + 'static>(
+    stream: UnixStream,
+    clients: &Arc<AtomicUsize>,
+    events: &SyncSender<E>,
+    wrap: fn(Call) -> E,
+) {
+    if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
+        clients.fetch_sub(1, Ordering::Relaxed);
+        tracing::warn!("control socket: more than {CLIENTS_MAX} clients, one turned away");
+        return;
+    }
+    let (count, events) = (clients.clone(), events.clone());
+    let spawned = thread::Builder::new().name("control-client".to_owned()).spawn(move || {
+        if let Err(error) = converse(&stream, &events, wrap) {
+            tracing::debug!("control client: {error}");
+        }
+        count.fetch_sub(1, Ordering::Relaxed);
+    });
+    if let Err(error) = spawned {
+        clients.fetch_sub(1, Ordering::Relaxed);
+        tracing::warn!("control socket: no thread for a client: {error}");
+    }
+}
+
+/// Answers a client until it hangs up or sends what is no JSON.
+fn converse<E>(stream: &UnixStream, events: &SyncSender<E>, wrap: fn(Call) -> E) -> io::Result<()> {
+    stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+    let mut call = |method: &str, params: Value| {
+        let (reply, outcome): (_, Receiver<Result<Value, Failure>>) = sync_channel(1);
+        let stopping = || Failure::refused("the daemon is stopping");
+        let call = Call { method: method.to_owned(), params, reply };
+        events.send(wrap(call)).map_err(|_| stopping())?;
+        outcome.recv().map_err(|_| stopping())?
+    };
+    for message in Messages::new(BufReader::new(stream)) {
+        match message {
+            Ok(message) => {
+                if let Some(answer) = answer(message, &mut call) {
+                    send(stream, &answer)?;
+                }
+            }
+            Err(error) if error.is_io() => return Err(error.into()),
+            Err(error) => return send(stream, &answer_unreadable(&error)),
+        }
+    }
+    Ok(())
+}
+
+fn send(mut stream: &UnixStream, answer: &Value) -> io::Result<()> {
+    stream.write_all(format!("{answer}\n").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::client::Client;
+    use super::*;
+    use serde_json::json;
+    use std::io::Read;
+
+    /// A daemon's loop that answers `double`.
+    fn start(path: &Path) -> ControlSocket {
+        let mut socket = ControlSocket::bind(path).unwrap();
+        let (events, calls) = sync_channel::<Call>(4);
+        socket.serve(events, |call| call).unwrap();
+        thread::spawn(move || {
+            for call in calls {
+                let outcome = match (call.method.as_str(), call.params["n"].as_u64()) {
+                    ("double", Some(n)) => Ok(json!(2 * n)),
+                    ("double", None) => Err(Failure::params("`n` is missing")),
+                    (other, _) => Err(Failure::method(other)),
+                };
+                let _ = call.reply.send(outcome);
+            }
+        });
+        socket
+    }
+
+    #[test]
+    fn clients_are_answered_and_only_the_owner_may_open_the_socket() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let socket = start(&path);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let mut client = Client::connect(&path).unwrap();
+        let mut other = Client::connect(&path).unwrap();
+        assert_eq!(client.call("double", json!({"n": 4})).unwrap(), json!(8));
+        assert_eq!(other.call("double", json!({"n": 5})).unwrap(), json!(10));
+        let error = client.call("double", json!({})).unwrap_err();
+        assert_eq!(error.to_string(), "`n` is missing");
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_is_bound_once_and_what_a_dead_daemon_left_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "left behind");
+        let _socket = start(&path);
+        assert!(matches!(ControlSocket::bind(&path), Err(SocketError::Taken { .. })));
+        let mut client = Client::connect(&path).unwrap();
+        assert_eq!(client.call("double", json!({"n": 1})).unwrap(), json!(2));
+    }
+
+    #[test]
+    fn what_is_no_json_is_answered_and_ends_the_conversation() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let _socket = start(&path);
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(b"hello\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert!(text.contains("-32700"), "{text}");
+    }
+}
