@@ -27,7 +27,9 @@ pub struct Request {
     pub result: u64,
     /// For the backend while it holds the request.
     pub scratch: [u64; 4],
-    /// The second command of a fused pair, with its data.
+    /// The second command of a fused pair, with its data: this request is the Compare, `fused`
+    /// the Write. Both go down and come back as one; each has its own status. A namespace whose
+    /// `limits.commands.compare_and_write` is unset is never given one.
     pub fused: Option<Box<Request>>,
     frames: Frames,
 }
@@ -80,6 +82,20 @@ pub trait Namespace: Send + Sync + fmt::Debug {
 
     /// The volume's own persistent UUID if it carries or was given one.
     fn uuid(&self) -> Option<[u8; 16]>;
+
+    /// Whether a logical block is read and written whole even while other commands on the same
+    /// block are in flight, on this core or another. If not, the layer that `volume::open` puts
+    /// on top keeps overlapping commands apart.
+    fn keeps_blocks_whole(&self) -> bool {
+        false
+    }
+
+    /// Plays a power cut: forgets every acknowledged write that was neither flushed nor made
+    /// with FUA, and returns how many blocks were forgotten. For tests: only `volatile:` forgets
+    /// anything, and layers pass the call on.
+    fn cut(&self) -> u64 {
+        0
+    }
 }
 
 /// One core's way to a namespace: the counterpart of an NVMe submission and completion queue.
@@ -89,7 +105,9 @@ pub trait Queue {
     ///
     /// The caller has checked that an addressed range lies within `limits` and that `data` has
     /// the length the command implies: `data` is a buffer of exactly that length, or for a
-    /// read, when `limits.lends_reads`, possibly [`Data::None`] to ask for lent memory.
+    /// read, when `limits.lends_reads`, possibly [`Data::None`] to ask for lent memory. Such a
+    /// read is answered with [`Data::Lent`], or with a [`Data::Buffer`] of the implementer's
+    /// where the range cannot be lent in one piece; `Data::as_ptr` serves both.
     /// The implementer may still meet a namespace that has shrunk, and answers LBA Out of Range.
     /// Unknown commands: an identity layer passes them on, others answer Invalid Command Opcode.
     fn submit(&self, request: Box<Request>);
@@ -132,7 +150,24 @@ impl Request {
         frame.sink.completed(self, frame.state);
     }
 
-    /// Completes with `status` and no result.
+    /// How many more sinks may be pushed.
+    #[inline]
+    pub fn depth_left(&self) -> usize {
+        DEPTH_MAX - self.frames.len
+    }
+
+    /// Completes with `status` and no result; a fused second command is given the same status,
+    /// or, when the first failed, Command Aborted due to Failed Fused Command.
+    #[inline]
+    pub fn finish_pair(mut self: Box<Self>, status: Status) {
+        if let Some(second) = self.fused.as_deref_mut() {
+            second.status = if status.is_success() { status } else { Status::ABORTED_FAILED_FUSED };
+            second.result = 0;
+        }
+        self.finish(status);
+    }
+
+    /// Completes with `status` and no result. For a fused pair see [`Request::finish_pair`].
     #[inline]
     pub fn finish(mut self: Box<Self>, status: Status) {
         self.status = status;

@@ -18,6 +18,15 @@ pub enum Data {
     /// Memory of the backend, to be read by the front door. It may change while it is lent (a
     /// later write to the same blocks), though never within a block during one call on this core.
     Lent(Lent),
+    /// A piece of another request's data, made by a layer that splits; front doors never see it.
+    Part(Part),
+}
+
+/// A piece of a buffer that somebody else owns until this request has completed.
+pub struct Part {
+    pointer: *mut u8,
+    len: usize,
+    fixed: Option<u16>,
 }
 
 /// Bytes borrowed for the duration of one `submit` call.
@@ -62,6 +71,18 @@ impl Transient {
     }
 }
 
+impl Part {
+    /// Borrows `len` bytes at `pointer`; `fixed` is the index of the registered buffer they are in.
+    ///
+    /// # Safety
+    /// The bytes must stay valid until the request that carries the part has completed, and be
+    /// writable if it is a read.
+    #[inline]
+    pub unsafe fn new(pointer: *mut u8, len: usize, fixed: Option<u16>) -> Part {
+        Part { pointer, len, fixed }
+    }
+}
+
 impl Lent {
     /// Lends `len` bytes at `pointer`.
     ///
@@ -99,12 +120,26 @@ impl Data {
             Data::Buffer(buffer) => buffer.len(),
             Data::Transient(bytes) => bytes.len(),
             Data::Lent(bytes) => bytes.len(),
+            Data::Part(part) => part.len,
         }
     }
 
     /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Keeps the first `len` bytes of a buffer or a part.
+    ///
+    /// # Panics
+    /// If there are fewer, or the data is of another kind.
+    pub fn truncate(&mut self, len: usize) {
+        assert!(len <= self.len());
+        match self {
+            Data::Buffer(buffer) => buffer.truncate(len),
+            Data::Part(part) => part.len = len,
+            Data::None | Data::Transient(_) | Data::Lent(_) => panic!("nothing to shorten"),
+        }
     }
 
     /// Start of readable bytes, `len` of them; dangling when empty.
@@ -115,6 +150,28 @@ impl Data {
             Data::Buffer(buffer) => buffer.as_ptr(),
             Data::Transient(bytes) => bytes.as_ptr(),
             Data::Lent(bytes) => bytes.as_ptr(),
+            Data::Part(part) => part.pointer,
+        }
+    }
+
+    /// Start of `len` writable bytes, for a read to fill; none where there is nothing to fill.
+    #[inline]
+    pub fn as_mut_ptr(&mut self) -> Option<*mut u8> {
+        match self {
+            Data::Buffer(buffer) => Some(buffer.as_mut_ptr()),
+            Data::Part(part) => Some(part.pointer),
+            Data::None | Data::Transient(_) | Data::Lent(_) => None,
+        }
+    }
+
+    /// The registered buffer of this core's ring that the bytes lie in, if any; a pool buffer is
+    /// registered now if it was not.
+    #[inline]
+    pub fn fixed_index(&self) -> Option<u16> {
+        match self {
+            Data::Buffer(buffer) => buffer.ensure_registered(),
+            Data::Part(part) => part.fixed,
+            Data::None | Data::Transient(_) | Data::Lent(_) => None,
         }
     }
 }

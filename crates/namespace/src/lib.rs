@@ -1,7 +1,29 @@
 //! The `Namespace` contract, its local backends and its layers.
+//!
+//! ```text
+//!   front door --submit(Request)--> [guard] -> delay, fault, rate, volatile, linear -> backend
+//!        ^                             |                     |                            |
+//!        '------completed(Request)-----'------frame----------'------------frame-----------'
+//!
+//!   backends:  memory   null   file (and block devices)
+//! ```
+//!
+//! A [`Request`] is owned by whoever works on it and comes back the way it went, through the
+//! frames that layers pushed: no allocation, no lookup, no shared state per I/O.
+//!
+//! What it does not do: parse URIs and build stacks (that is `volume`), speak a protocol, or
+//! check what a peer asks for: front doors do that against [`Namespace::limits`] first.
+//!
+//! Key constants: [`DEPTH_MAX`] frames per request.
 
 mod contract;
 mod data;
+pub mod dataset;
+pub mod file;
+pub mod memory;
+pub mod null;
+pub mod percent;
+mod spin;
 
 pub use contract::{DEPTH_MAX, Namespace, Queue, Request, Sink};
-pub use data::{Data, Lent, Transient};
+pub use data::{Data, Lent, Part, Transient};

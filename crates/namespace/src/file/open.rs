@@ -1,0 +1,399 @@
+//! Opening: what kind of file, who else uses it, what alignment it asks for.
+
+use super::{File, Kind};
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::{fs, io};
+
+/// How a file volume is opened.
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    /// The file or block device.
+    pub path: PathBuf,
+    /// Make a sparse file of this size if there is none.
+    pub create_bytes: Option<u64>,
+    /// Logical block size as a power of two, 9 or 12. Without it 512 bytes, or 4096 where
+    /// O_DIRECT asks for that.
+    pub block_shift: Option<u8>,
+    /// Refuse writes, and share the file with other readers.
+    pub read_only: bool,
+    /// Share the file with other servers that say so too.
+    pub shared: bool,
+    /// Never bypass the page cache.
+    pub buffered: bool,
+    /// The volume's UUID, if it was given one.
+    pub uuid: Option<[u8; 16]>,
+}
+
+/// Why a file cannot be served. Every message is one line and names the mend.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// There is no such file.
+    #[error("{} does not exist; add ?create&size=10G to make it", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Its directory does not exist, so it cannot be made either.
+    #[error("{} cannot be made: the directory {} does not exist", path.display(), directory.display())]
+    MissingDirectory {
+        /// The file.
+        path: PathBuf,
+        /// What is missing.
+        directory: PathBuf,
+    },
+    /// The user may not open it.
+    #[error("{} is not {}: permission denied; check its owner and mode{}", path.display(),
+        if *read_only { "readable" } else { "readable and writable" },
+        if *read_only { "" } else { ", or add ?ro" })]
+    Denied {
+        /// The file.
+        path: PathBuf,
+        /// Whether only reading was asked for.
+        read_only: bool,
+    },
+    /// It lies on a read-only file system.
+    #[error("{} is on a read-only file system; add ?ro to serve it read-only", path.display())]
+    ReadOnlyFileSystem {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is a directory, a socket, a character device.
+    #[error("{} is {what}, not a file or a block device", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+        /// What it is instead.
+        what: &'static str,
+    },
+    /// Somebody else has it.
+    #[error("{} is already served {} by another process; stop that one{}", path.display(),
+        if *read_only { "read-write" } else { "or in use" },
+        if *shared { "" } else { ", or say --shared on both" })]
+    Busy {
+        /// The file.
+        path: PathBuf,
+        /// Whether only reading was asked for.
+        read_only: bool,
+        /// Whether sharing was asked for.
+        shared: bool,
+    },
+    /// Mounted, or part of something else.
+    #[error("{} is in use (mounted, or part of another device); unmount it, or add ?ro", path.display())]
+    DeviceBusy {
+        /// The device.
+        path: PathBuf,
+    },
+    /// Not even one block fits.
+    #[error("{} holds {bytes} bytes, less than one block of {block_bytes}; make it larger", path.display())]
+    TooSmall {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// The block size.
+        block_bytes: u32,
+    },
+    /// The device's blocks are larger than those asked for.
+    #[error("{} has blocks of {device_bytes} bytes, so it cannot serve blocks of {block_bytes}; \
+        use ?bs={device_bytes}", path.display())]
+    BlockSize {
+        /// The device.
+        path: PathBuf,
+        /// The block size asked for.
+        block_bytes: u32,
+        /// The device's own.
+        device_bytes: u32,
+    },
+    /// The size asked for is not a whole number of blocks.
+    #[error("{}: a size of {bytes} is not aligned to blocks of {block_bytes} bytes", path.display())]
+    Misaligned {
+        /// The file.
+        path: PathBuf,
+        /// The size.
+        bytes: u64,
+        /// The block size.
+        block_bytes: u32,
+    },
+    /// Anything else the kernel said.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl File {
+    /// Opens and locks the file, and finds out what it allows.
+    pub fn open(options: &FileOptions) -> Result<Arc<File>, OpenError> {
+        let path = &options.path;
+        let io = |action| move |source| OpenError::Io { path: path.clone(), action, source };
+        let kind = classify(options)?;
+        let (file, created) = open_or_create(options, kind)?;
+        lock(&file, options)?;
+        if created {
+            let bytes = options.create_bytes.expect("only made when a size is given");
+            if let Err(source) = file.set_len(bytes) {
+                // Nothing half-made is left behind.
+                let _ = fs::remove_file(path);
+                return Err(io("set its size")(source));
+            }
+        }
+        let bytes = size(&file, kind).map_err(io("read its size"))?;
+        let (block_shift, buffered) = choose_block(&file, kind, options)?;
+        if buffered.is_none() {
+            set_direct(&file).map_err(io("set O_DIRECT"))?;
+        }
+        if bytes >> block_shift == 0 {
+            return Err(OpenError::TooSmall {
+                path: path.clone(),
+                bytes,
+                block_bytes: 1 << block_shift,
+            });
+        }
+        let punches = !options.read_only && punches(&file, kind, bytes);
+        Ok(Arc::new(File {
+            path: fs::canonicalize(path).unwrap_or_else(|_| path.clone()),
+            kind,
+            block_shift,
+            blocks: AtomicU64::new(bytes >> block_shift),
+            read_only: options.read_only,
+            buffered,
+            uuid: options.uuid,
+            punches,
+            zeroes_ranges: AtomicBool::new(true),
+            file,
+        }))
+    }
+}
+
+/// What kind of file it is or will be.
+fn classify(options: &FileOptions) -> Result<Kind, OpenError> {
+    let path = options.path.clone();
+    let kind = match fs::metadata(&path) {
+        Ok(metadata) => metadata.file_type(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let Some(bytes) = options.create_bytes else {
+                return Err(OpenError::Missing { path });
+            };
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let directory = parent.unwrap_or(Path::new("."));
+            if !directory.is_dir() {
+                return Err(OpenError::MissingDirectory { directory: directory.into(), path });
+            }
+            let block_bytes = 1 << options.block_shift.unwrap_or(9);
+            if bytes < u64::from(block_bytes) {
+                return Err(OpenError::TooSmall { path, bytes, block_bytes });
+            }
+            if !bytes.is_multiple_of(u64::from(block_bytes)) {
+                return Err(OpenError::Misaligned { path, bytes, block_bytes });
+            }
+            return Ok(Kind::Regular);
+        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return Err(OpenError::Denied { path, read_only: options.read_only });
+        }
+        Err(source) => return Err(OpenError::Io { path, action: "look at it", source }),
+    };
+    let what = if kind.is_file() {
+        return Ok(Kind::Regular);
+    } else if kind.is_block_device() {
+        return Ok(Kind::Block);
+    } else if kind.is_dir() {
+        "a directory"
+    } else if kind.is_char_device() {
+        "a character device"
+    } else {
+        "a pipe or a socket"
+    };
+    Err(OpenError::NotAFile { path, what })
+}
+
+/// The open file, and whether it was made just now.
+fn open_or_create(options: &FileOptions, kind: Kind) -> Result<(fs::File, bool), OpenError> {
+    let path = &options.path;
+    let mut open = OpenOptions::new();
+    open.read(true).write(!options.read_only);
+    if kind == Kind::Block && !options.read_only && !options.shared {
+        open.custom_flags(libc::O_EXCL);
+    }
+    let error = match open.open(path) {
+        Ok(file) => return Ok((file, false)),
+        Err(error) => error,
+    };
+    match error.raw_os_error() {
+        Some(libc::ENOENT) if options.create_bytes.is_some() => {
+            // Exclusively: if somebody makes it at this moment, one of the two is told.
+            let made = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+            made.map(|file| (file, true)).map_err(|source| OpenError::Io {
+                path: path.clone(),
+                action: "make it",
+                source,
+            })
+        }
+        Some(libc::EACCES | libc::EPERM) => {
+            Err(OpenError::Denied { path: path.clone(), read_only: options.read_only })
+        }
+        Some(libc::EROFS) => Err(OpenError::ReadOnlyFileSystem { path: path.clone() }),
+        Some(libc::EBUSY) => Err(OpenError::DeviceBusy { path: path.clone() }),
+        _ => Err(OpenError::Io { path: path.clone(), action: "open it", source: error }),
+    }
+}
+
+/// One writer, or any number of readers, or any number that agreed to share.
+fn lock(file: &fs::File, options: &FileOptions) -> Result<(), OpenError> {
+    let share = options.shared || options.read_only;
+    let operation = if share { libc::LOCK_SH } else { libc::LOCK_EX };
+    // SAFETY: a system call on an open descriptor, without memory.
+    if unsafe { libc::flock(file.as_raw_fd(), operation | libc::LOCK_NB) } == 0 {
+        return Ok(());
+    }
+    let source = io::Error::last_os_error();
+    let path = options.path.clone();
+    if source.kind() == io::ErrorKind::WouldBlock {
+        return Err(OpenError::Busy { path, read_only: options.read_only, shared: options.shared });
+    }
+    Err(OpenError::Io { path, action: "lock it", source })
+}
+
+/// Size in bytes now.
+pub(super) fn size(file: &fs::File, kind: Kind) -> io::Result<u64> {
+    if kind == Kind::Regular {
+        return Ok(file.metadata()?.len());
+    }
+    const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+    let mut bytes = 0u64;
+    // SAFETY: the request writes one u64 (linux/fs.h).
+    if unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &mut bytes) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(bytes)
+}
+
+/// The block size as a power of two, and why the page cache is needed, if it is.
+fn choose_block(
+    file: &fs::File,
+    kind: Kind,
+    options: &FileOptions,
+) -> Result<(u8, Option<&'static str>), OpenError> {
+    if kind == Kind::Block {
+        let device_bytes = sector_bytes(file).map_err(|source| OpenError::Io {
+            path: options.path.clone(),
+            action: "read its block size",
+            source,
+        })?;
+        let block_bytes = 1 << options.block_shift.unwrap_or(9);
+        let refused = options.block_shift.is_some() && block_bytes < device_bytes;
+        if refused || device_bytes > 4096 {
+            let path = options.path.clone();
+            return Err(OpenError::BlockSize { path, block_bytes, device_bytes });
+        }
+    }
+    let wanted = options.block_shift.unwrap_or(9);
+    if options.buffered {
+        let least = if kind == Kind::Block { sector_bytes(file).unwrap_or(512) } else { 512 };
+        return Ok((wanted.max(least.ilog2() as u8), Some("asked for")));
+    }
+    let Some(align) = direct_align(file) else {
+        return Ok((wanted, Some("the file system has no O_DIRECT")));
+    };
+    match options.block_shift {
+        Some(shift) if align > 1 << shift => {
+            Ok((shift, Some("O_DIRECT needs larger blocks than ?bs= says")))
+        }
+        Some(shift) => Ok((shift, None)),
+        None if align <= 512 => Ok((9, None)),
+        None if align <= 4096 => Ok((12, None)),
+        None => Ok((12, Some("O_DIRECT needs blocks larger than 4096"))),
+    }
+}
+
+/// What O_DIRECT asks of offsets, lengths and memory; none where it is refused.
+fn direct_align(file: &fs::File) -> Option<u32> {
+    // SAFETY: an all-zero statx is valid, and the call fills it.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is an empty C string, which AT_EMPTY_PATH takes as the descriptor itself.
+    let result = unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            libc::STATX_DIOALIGN,
+            &mut stat,
+        )
+    };
+    if result == 0 && stat.stx_mask & libc::STATX_DIOALIGN != 0 {
+        // Zero means that this file cannot be read directly.
+        let align = stat.stx_dio_offset_align.max(stat.stx_dio_mem_align);
+        return (stat.stx_dio_offset_align != 0).then_some(align);
+    }
+    // The file system does not say: try the flag, and a page, which satisfies everybody.
+    set_direct(file).ok()?;
+    let found = [512usize, 4096].into_iter().find(|&len| reads_directly(file, len));
+    set_flags(file, 0).ok()?;
+    found.map(|len| len as u32)
+}
+
+/// Whether `len` bytes at offset `len` can be read into memory aligned to `len`.
+fn reads_directly(file: &fs::File, len: usize) -> bool {
+    #[repr(align(4096))]
+    struct Page([u8; 8192]);
+    let mut page = Box::new(Page([0; 8192]));
+    // SAFETY: `len` bytes from `len` on lie within the page pair.
+    let result = unsafe {
+        libc::pread(file.as_raw_fd(), page.0.as_mut_ptr().add(len).cast(), len, len as libc::off_t)
+    };
+    result >= 0
+}
+
+fn set_direct(file: &fs::File) -> io::Result<()> {
+    set_flags(file, libc::O_DIRECT)
+}
+
+/// Sets the descriptor's status flags that matter here.
+fn set_flags(file: &fs::File, flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: a system call on an open descriptor, without memory.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// A block device's logical block size.
+fn sector_bytes(file: &fs::File) -> io::Result<u32> {
+    const BLKSSZGET: libc::c_ulong = 0x1268;
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the request writes one int (linux/fs.h).
+    if unsafe { libc::ioctl(file.as_raw_fd(), BLKSSZGET, &mut bytes) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    u32::try_from(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// Whether holes can be made, found out without touching any data.
+fn punches(file: &fs::File, kind: Kind, bytes: u64) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    if kind == Kind::Block {
+        let Ok(metadata) = file.metadata() else { return false };
+        let (major, minor) = (libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
+        let limit = |place| {
+            let path = format!("/sys/dev/block/{major}:{minor}/{place}/discard_max_bytes");
+            fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
+        };
+        // A partition's queue is its parent's.
+        return limit("queue").or_else(|| limit("../queue")).is_some_and(|limit| limit > 0);
+    }
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let Ok(end) = libc::off_t::try_from(bytes) else { return false };
+    // Beyond the end there is nothing to lose.
+    // SAFETY: a system call on an open descriptor, without memory.
+    unsafe { libc::fallocate(file.as_raw_fd(), mode, end, 4096) == 0 }
+}

@@ -1,0 +1,297 @@
+//! One core's ring operations on a file: a request is one operation at a time until it is done.
+
+use super::File;
+use crate::memory::Mapping;
+use crate::{Queue, Request, dataset};
+use nvme::opcode::io as opcode;
+use nvme::{Command, Status};
+use reactor::{Complete, FixedFile, Reactor};
+use std::os::fd::AsRawFd;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+use uring::entry;
+
+/// Zeroes written at once where a range cannot be zeroed.
+const ZEROES_BYTES: u64 = 1 << 20;
+/// `RWF_DSYNC`: durable before it completes.
+const DSYNC: i32 = libc::RWF_DSYNC;
+
+/// What a request in flight is doing: `Request::scratch[STEP]`. `Request::scratch[DONE]` counts
+/// the bytes done, or for Dataset Management the ranges.
+mod step {
+    pub const MAIN: u64 = 0;
+    pub const WRITE_ZEROES: u64 = 1;
+    pub const SYNC: u64 = 2;
+}
+const DONE: usize = 0;
+const STEP: usize = 1;
+
+pub(super) struct FileQueue {
+    me: Weak<FileQueue>,
+    volume: Arc<File>,
+    reactor: Rc<Reactor>,
+    file: uring::File,
+    registered: Option<FixedFile>,
+}
+
+impl FileQueue {
+    pub(super) fn open(volume: Arc<File>, reactor: &Rc<Reactor>) -> Rc<FileQueue> {
+        let registered = reactor.register_file(volume.as_raw_fd());
+        let file = match &registered {
+            Some(registered) => registered.file(),
+            None => uring::File::Fd(volume.as_raw_fd()),
+        };
+        let reactor = Rc::clone(reactor);
+        Rc::new_cyclic(|me| FileQueue { me: me.clone(), volume, reactor, file, registered })
+    }
+}
+
+impl Drop for FileQueue {
+    fn drop(&mut self) {
+        if let Some(registered) = self.registered.take() {
+            self.reactor.unregister_file(registered);
+        }
+    }
+}
+
+impl Queue for FileQueue {
+    fn submit(&self, mut request: Box<Request>) {
+        request.scratch = [0; 4];
+        let outcome = if request.fused.is_some() {
+            Err(Status::INVALID_OPCODE.dnr())
+        } else {
+            self.check(&request.command, &request)
+        };
+        match outcome {
+            Ok(()) => self.proceed(request),
+            Err(status) => request.finish_pair(status),
+        }
+    }
+}
+
+impl Complete for FileQueue {
+    fn complete(&self, token: u64, result: i32, _flags: u32) {
+        // SAFETY: `start` made the token from a box and gave it away; it is completed once.
+        let mut request = unsafe { Box::from_raw(token as *mut Request) };
+        if result < 0 {
+            return self.failed(request, -result);
+        }
+        match (request.command.opcode, request.scratch[STEP]) {
+            (_, step::SYNC) | (opcode::FLUSH, _) => return request.finish(Status::SUCCESS),
+            (opcode::READ | opcode::WRITE, _) if result == 0 => return self.ended(request),
+            (opcode::READ | opcode::WRITE, _) | (_, step::WRITE_ZEROES) => {
+                request.scratch[DONE] += result as u64;
+            }
+            (opcode::WRITE_ZEROES, _) => request.scratch[DONE] = self.bytes(&request.command).1,
+            (opcode::DATASET_MANAGEMENT, _) => request.scratch[DONE] += 1,
+            (other, _) => unreachable!("opcode {other:#x} was never started"),
+        }
+        self.proceed(request);
+    }
+}
+
+impl FileQueue {
+    /// Refuses what cannot be started.
+    fn check(&self, command: &Command, request: &Request) -> Result<(), Status> {
+        let addresses =
+            matches!(command.opcode, opcode::READ | opcode::WRITE | opcode::WRITE_ZEROES);
+        let known = [opcode::FLUSH, opcode::DATASET_MANAGEMENT];
+        if !addresses && !known.contains(&command.opcode) {
+            return Err(Status::INVALID_OPCODE.dnr());
+        }
+        if self.volume.read_only && ![opcode::READ, opcode::FLUSH].contains(&command.opcode) {
+            return Err(Status::NAMESPACE_WRITE_PROTECTED.dnr());
+        }
+        let count = u64::from(command.block_count());
+        let end = command.slba().checked_add(count);
+        if addresses && end.is_none_or(|end| end > self.volume.blocks()) {
+            return Err(Status::LBA_OUT_OF_RANGE.dnr());
+        }
+        if matches!(command.opcode, opcode::READ | opcode::WRITE) {
+            let len = request.data.len() as u64;
+            assert_eq!(len, self.bytes(command).1, "a transfer comes with a buffer of its length");
+        }
+        if command.opcode == opcode::DATASET_MANAGEMENT {
+            let (data, blocks) = (&request.data, self.volume.blocks());
+            // SAFETY: the request holds its data during this call.
+            let ranges = unsafe { dataset::ranges(command, data.as_ptr(), data.len(), blocks) };
+            drop(ranges.map_err(Status::dnr)?);
+        }
+        Ok(())
+    }
+
+    /// First byte and length that the command addresses.
+    fn bytes(&self, command: &Command) -> (u64, u64) {
+        let shift = self.volume.block_shift;
+        (command.slba() << shift, u64::from(command.block_count()) << shift)
+    }
+
+    /// Starts the next operation of a request, or completes it.
+    fn proceed(&self, request: Box<Request>) {
+        match request.command.opcode {
+            opcode::READ | opcode::WRITE => self.transfer(request),
+            opcode::FLUSH if self.volume.read_only => request.finish(Status::SUCCESS),
+            opcode::FLUSH => self.start(request, entry::fdatasync(self.file)),
+            opcode::WRITE_ZEROES => self.zero(request),
+            _ => self.deallocate(request),
+        }
+    }
+
+    fn transfer(&self, mut request: Box<Request>) {
+        let (start, len) = self.bytes(&request.command);
+        let done = request.scratch[DONE];
+        if done == len {
+            return request.finish(Status::SUCCESS);
+        }
+        let (offset, left) = (start + done, (len - done) as u32);
+        let fixed = request.data.fixed_index();
+        let entry = if request.command.opcode == opcode::READ {
+            let target = request.data.as_mut_ptr().expect("a read comes with a buffer");
+            // SAFETY: `done` is below the buffer's length.
+            let target = unsafe { target.add(done as usize) };
+            match fixed {
+                Some(index) => entry::read_fixed(self.file, target, left, offset, index),
+                None => entry::read(self.file, target, left, offset),
+            }
+        } else {
+            // SAFETY: `done` is below the data's length.
+            let source = unsafe { request.data.as_ptr().add(done as usize) };
+            let flags = if request.command.fua() { DSYNC } else { 0 };
+            match fixed {
+                Some(index) => entry::write_fixed(self.file, source, left, offset, flags, index),
+                None => entry::write(self.file, source, left, offset, flags),
+            }
+        };
+        self.start(request, entry);
+    }
+
+    fn zero(&self, mut request: Box<Request>) {
+        let (start, len) = self.bytes(&request.command);
+        let done = request.scratch[DONE];
+        if done == len {
+            if request.command.fua() {
+                request.scratch[STEP] = step::SYNC;
+                return self.start(request, entry::fdatasync(self.file));
+            }
+            return request.finish(Status::SUCCESS);
+        }
+        let (offset, left) = (start + done, len - done);
+        if self.volume.zeroes_ranges.load(Ordering::Relaxed) {
+            let hole = request.command.deac() && self.volume.punches;
+            let mode = if hole { libc::FALLOC_FL_PUNCH_HOLE } else { libc::FALLOC_FL_ZERO_RANGE };
+            let mode = mode | libc::FALLOC_FL_KEEP_SIZE;
+            return self.start(request, entry::fallocate(self.file, mode, offset, left));
+        }
+        let Some(zeroes) = zeroes() else {
+            return request.finish(Status::INTERNAL);
+        };
+        request.scratch[STEP] = step::WRITE_ZEROES;
+        let len = left.min(ZEROES_BYTES) as u32;
+        self.start(request, entry::write(self.file, zeroes.base(), len, offset, 0));
+    }
+
+    /// Makes a hole of the next range, if there is one left.
+    fn deallocate(&self, mut request: Box<Request>) {
+        let (command, data) = (request.command, &request.data);
+        if !dataset::deallocates(&command) || !self.volume.punches {
+            // Advice may be left alone (NVM 1.1, section 3.3.3).
+            return request.finish(Status::SUCCESS);
+        }
+        // SAFETY: the request holds its data during this call.
+        let ranges =
+            unsafe { dataset::ranges(&command, data.as_ptr(), data.len(), self.volume.blocks()) };
+        let Ok(mut ranges) = ranges else {
+            return request.finish(Status::LBA_OUT_OF_RANGE.dnr());
+        };
+        let mut index = request.scratch[DONE];
+        let next = ranges.by_ref().skip(index as usize).find(|range| {
+            index += u64::from(range.blocks == 0);
+            range.blocks > 0
+        });
+        request.scratch[DONE] = index;
+        let Some(range) = next else {
+            return request.finish(Status::SUCCESS);
+        };
+        let shift = self.volume.block_shift;
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let (offset, len) = (range.slba << shift, u64::from(range.blocks) << shift);
+        self.start(request, entry::fallocate(self.file, mode, offset, len));
+    }
+
+    /// Hands one operation to the kernel, with the request as its token.
+    fn start(&self, request: Box<Request>, entry: uring::Entry) {
+        let sink = self.me.upgrade().expect("the queue lives while it is called");
+        let token = Box::into_raw(request) as u64;
+        // SAFETY: the entry names memory of the request's data (or zeroes that are mapped for
+        // good), and the request stays in its box until `complete` takes it back.
+        unsafe { self.reactor.submit(entry, sink, token) };
+    }
+
+    /// Nothing was transferred: the file ends before the size we know.
+    fn ended(&self, request: Box<Request>) {
+        let status = match request.command.opcode {
+            opcode::READ => Status::LBA_OUT_OF_RANGE,
+            _ => Status::WRITE_FAULT,
+        };
+        request.finish(status);
+    }
+
+    /// The kernel refused an operation.
+    fn failed(&self, mut request: Box<Request>, errno: i32) {
+        let command = request.command;
+        let refused = matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY);
+        let main = request.scratch[STEP] == step::MAIN;
+        match command.opcode {
+            _ if errno == libc::EINTR => self.proceed(request),
+            opcode::WRITE_ZEROES if main && refused => {
+                self.volume.zeroes_ranges.store(false, Ordering::Relaxed);
+                self.proceed(request);
+            }
+            opcode::DATASET_MANAGEMENT if refused => {
+                // Advice that this file system does not take.
+                request.scratch[DONE] += 1;
+                self.proceed(request);
+            }
+            _ => request.finish(status(command.opcode, errno)),
+        }
+    }
+}
+
+/// The status that tells an error of the kernel best (NVMe Base 2.1, section 4.2.3).
+fn status(opcode: u8, errno: i32) -> Status {
+    match errno {
+        libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Status::CAPACITY_EXCEEDED,
+        libc::EROFS | libc::EPERM | libc::EBADF => Status::NAMESPACE_WRITE_PROTECTED,
+        libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS => Status::COMMAND_INTERRUPTED,
+        libc::ENODEV | libc::ENXIO => Status::NAMESPACE_NOT_READY,
+        libc::EINVAL | libc::EFAULT | libc::EOPNOTSUPP => Status::INTERNAL,
+        _ if opcode == opcode::READ => Status::UNRECOVERED_READ,
+        _ => Status::WRITE_FAULT,
+    }
+}
+
+/// Zeroes to write from, mapped when first needed.
+fn zeroes() -> Option<&'static Mapping> {
+    static ZEROES: OnceLock<Mapping> = OnceLock::new();
+    if let Some(zeroes) = ZEROES.get() {
+        return Some(zeroes);
+    }
+    let mapping = Mapping::zeroes(ZEROES_BYTES as usize).ok()?;
+    Some(ZEROES.get_or_init(|| mapping))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_become_the_status_that_says_most() {
+        assert_eq!(status(opcode::READ, libc::EIO), Status::UNRECOVERED_READ);
+        assert_eq!(status(opcode::WRITE, libc::EIO), Status::WRITE_FAULT);
+        assert_eq!(status(opcode::FLUSH, libc::EIO), Status::WRITE_FAULT);
+        assert_eq!(status(opcode::WRITE, libc::ENOSPC), Status::CAPACITY_EXCEEDED);
+        assert_eq!(status(opcode::WRITE, libc::EDQUOT), Status::CAPACITY_EXCEEDED);
+    }
+}

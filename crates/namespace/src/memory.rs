@@ -1,0 +1,341 @@
+//! `mem:`: a volume in anonymous memory, zero at the start and gone at the end.
+//!
+//! ```text
+//!   one core:       Read -> Data::Lent into the mapping      Write -> copied during submit
+//!   several cores:  Read -> copied under a chunk's lock      Write -> copied under a chunk's lock
+//! ```
+//!
+//! Every command is finished before `submit` returns. A logical block never spans two chunks, so
+//! with several cores every block is read and written whole; a longer transfer is not atomic as
+//! a whole, which NVMe does not ask for. The fused pair holds the locks of its whole range.
+
+mod locks;
+mod mapping;
+
+pub use mapping::{Mapping, PAGE_BYTES};
+
+use crate::{Data, Lent, Namespace, Queue, Request, dataset};
+use locks::{CHUNK_BYTES, Locks};
+use nvme::limits::Commands;
+use nvme::opcode::io as opcode;
+use nvme::{Command, Limits, Status};
+use reactor::Reactor;
+use std::any::Any;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Largest data transfer of one command: the largest buffer of the pool.
+const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+/// From this length on, zeroes are pages given back; below, filling is quicker than asking.
+const DISCARD_BYTES_MIN: usize = 64 << 10;
+/// Pages given back under one hold of the locks.
+const DISCARD_BYTES_MAX: usize = 256 << 10;
+
+/// How a memory volume is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryOptions {
+    /// Capacity in bytes: a multiple of the block size, at least one block.
+    pub bytes: u64,
+    /// Logical block size as a power of two: 9 or 12.
+    pub block_shift: u8,
+    /// Cores that will open queues.
+    pub cores: usize,
+    /// Answer reads with memory of the mapping. Ignored when several cores serve: another core's
+    /// write could tear a block that is being sent.
+    pub lend: bool,
+    /// The volume's UUID, if it was given one.
+    pub uuid: Option<[u8; 16]>,
+}
+
+/// A volume in memory.
+#[derive(Debug)]
+pub struct Memory {
+    mapping: Arc<Mapping>,
+    blocks: AtomicU64,
+    options: MemoryOptions,
+    locks: Option<Locks>,
+}
+
+impl Memory {
+    /// Maps the memory; pages are taken when they are first written.
+    ///
+    /// # Panics
+    /// If the options are not as their fields say; `volume` checks them.
+    pub fn open(options: MemoryOptions) -> io::Result<Arc<Memory>> {
+        let blocks = options.bytes >> options.block_shift;
+        assert!(blocks > 0 && blocks << options.block_shift == options.bytes);
+        assert!(1 << options.block_shift <= CHUNK_BYTES);
+        let bytes = usize::try_from(options.bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        Ok(Arc::new(Memory {
+            mapping: Arc::new(Mapping::new(bytes)?),
+            blocks: AtomicU64::new(blocks),
+            options: MemoryOptions { lend: options.lend && options.cores == 1, ..options },
+            locks: (options.cores > 1).then(Locks::new),
+        }))
+    }
+}
+
+impl Namespace for Memory {
+    fn limits(&self) -> Limits {
+        Limits {
+            block_shift: self.options.block_shift,
+            blocks: self.blocks.load(Ordering::Relaxed),
+            transfer_bytes_max: TRANSFER_BYTES_MAX,
+            optimal_write_bytes: CHUNK_BYTES as u32,
+            read_only: false,
+            volatile_write_cache: false,
+            commands: Commands {
+                write_zeroes: true,
+                deallocate: true,
+                write_uncorrectable: false,
+                compare: true,
+                compare_and_write: true,
+                verify: true,
+            },
+            lends_reads: self.options.lend,
+            immediate: true,
+        }
+    }
+
+    fn open_queue(self: Arc<Self>, _reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+        let owner = Rc::new(Arc::clone(&self.mapping));
+        Ok(Rc::new(MemoryQueue { base: self.mapping.base(), memory: self, owner }))
+    }
+
+    fn refresh(&self) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn resize(&self, bytes: u64) -> io::Result<()> {
+        let blocks = bytes >> self.options.block_shift;
+        if blocks == 0 || blocks << self.options.block_shift != bytes {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "not a whole number of blocks",
+            ));
+        }
+        let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let before = self.limits().bytes() as usize;
+        if bytes > before {
+            self.mapping.grow(bytes)?;
+            // What an earlier shrinking left behind must not come back.
+            let start = before.next_multiple_of(PAGE_BYTES);
+            let end = bytes.next_multiple_of(PAGE_BYTES);
+            // SAFETY: whole pages inside the mapping, beyond the capacity: no command reaches them.
+            unsafe { self.mapping.discard(start, end.saturating_sub(start)) };
+            let tail = start.min(bytes) - before;
+            // SAFETY: bytes inside the mapping and beyond the capacity.
+            unsafe { self.mapping.base().add(before).write_bytes(0, tail) };
+        }
+        self.blocks.store(blocks, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn uri(&self) -> String {
+        format!("mem:{}?bs={}", self.limits().bytes(), self.limits().block_bytes())
+    }
+
+    fn describe(&self, facts: &mut Vec<(String, String)>) {
+        let reads = if self.options.lend { "lent" } else { "copied" };
+        facts.push(("memory reads".into(), reads.into()));
+    }
+
+    fn uuid(&self) -> Option<[u8; 16]> {
+        self.options.uuid
+    }
+
+    fn keeps_blocks_whole(&self) -> bool {
+        true
+    }
+}
+
+struct MemoryQueue {
+    memory: Arc<Memory>,
+    base: *mut u8,
+    /// Keeps the mapping while any of it is lent.
+    owner: Rc<dyn Any>,
+}
+
+impl Queue for MemoryQueue {
+    #[inline]
+    fn submit(&self, mut request: Box<Request>) {
+        if request.fused.is_some() {
+            return self.compare_and_write(request);
+        }
+        let Request { command, data, .. } = &mut *request;
+        let status = self.execute(command, data);
+        request.finish(status);
+    }
+}
+
+impl MemoryQueue {
+    #[inline]
+    fn execute(&self, command: &Command, data: &mut Data) -> Status {
+        match command.opcode {
+            opcode::READ => self.with_range(command, |start, len| self.read(start, len, data)),
+            opcode::WRITE => self.with_range(command, |start, len| self.write(start, len, data)),
+            opcode::FLUSH => Status::SUCCESS,
+            opcode::COMPARE => {
+                self.with_range(command, |start, len| self.compare(start, len, data))
+            }
+            opcode::WRITE_ZEROES => {
+                self.with_range(command, |start, len| self.zero(start, len, command.deac()))
+            }
+            opcode::VERIFY => self.with_range(command, |_, _| Status::SUCCESS),
+            opcode::DATASET_MANAGEMENT => self.dataset(command, data),
+            _ => Status::INVALID_OPCODE.dnr(),
+        }
+    }
+
+    /// Calls `work` with the first byte and the length that the command addresses.
+    #[inline]
+    fn with_range(&self, command: &Command, work: impl FnOnce(usize, usize) -> Status) -> Status {
+        let (slba, count) = (command.slba(), command.block_count());
+        let blocks = self.memory.blocks.load(Ordering::Relaxed);
+        if slba.checked_add(u64::from(count)).is_none_or(|end| end > blocks) {
+            return Status::LBA_OUT_OF_RANGE.dnr();
+        }
+        let shift = self.memory.options.block_shift;
+        work((slba << shift) as usize, (count as usize) << shift)
+    }
+
+    /// Calls `work` for pieces of a range, each under its lock where cores share the memory.
+    #[inline]
+    fn pieces(&self, start: usize, len: usize, mut work: impl FnMut(usize, usize)) {
+        let Some(locks) = &self.memory.locks else {
+            return work(start, len);
+        };
+        let end = start + len;
+        let mut at = start;
+        while at < end {
+            let next = (at + 1).next_multiple_of(CHUNK_BYTES).min(end);
+            let _lock = locks.chunk(at);
+            work(at, next - at);
+            at = next;
+        }
+    }
+
+    #[inline]
+    fn read(&self, start: usize, len: usize, data: &mut Data) -> Status {
+        if matches!(data, Data::None) && self.memory.options.lend {
+            // SAFETY: the range lies in the mapping, which `owner` keeps.
+            *data =
+                Data::Lent(unsafe { Lent::new(self.base.add(start), len, Rc::clone(&self.owner)) });
+            return Status::SUCCESS;
+        }
+        assert_eq!(data.len(), len, "a read comes with a buffer of its length");
+        let target = data.as_mut_ptr().expect("a read comes with a buffer");
+        self.pieces(start, len, |at, count| {
+            // SAFETY: both ranges hold `count` bytes, and the mapping does not overlap a buffer.
+            unsafe { target.add(at - start).copy_from_nonoverlapping(self.base.add(at), count) }
+        });
+        Status::SUCCESS
+    }
+
+    #[inline]
+    fn write(&self, start: usize, len: usize, data: &Data) -> Status {
+        assert_eq!(data.len(), len, "a write comes with data of its length");
+        let source = data.as_ptr();
+        self.pieces(start, len, |at, count| {
+            // SAFETY: both ranges hold `count` bytes. `copy_from` since data lent by this very
+            // mapping may be written back to it.
+            unsafe { self.base.add(at).copy_from(source.add(at - start), count) }
+        });
+        Status::SUCCESS
+    }
+
+    fn compare(&self, start: usize, len: usize, data: &Data) -> Status {
+        assert_eq!(data.len(), len, "a compare comes with data of its length");
+        let mut same = true;
+        self.pieces(start, len, |at, count| same &= self.equals(at, count, data, at - start));
+        if same { Status::SUCCESS } else { Status::COMPARE_FAILURE.dnr() }
+    }
+
+    /// Whether `count` bytes of the volume equal those `offset` bytes into `data`. The caller
+    /// holds the lock.
+    fn equals(&self, at: usize, count: usize, data: &Data, offset: usize) -> bool {
+        // SAFETY: both hold `count` bytes; nobody writes to the mapping now: this core is here,
+        // and other cores are kept out by the lock.
+        unsafe {
+            std::slice::from_raw_parts(self.base.add(at), count)
+                == std::slice::from_raw_parts(data.as_ptr().add(offset), count)
+        }
+    }
+
+    /// Zeroes a range; gives whole pages back where the caller wants that or it is quicker.
+    fn zero(&self, start: usize, len: usize, deallocate: bool) -> Status {
+        let fill = |from: usize, to: usize| {
+            self.pieces(from, to - from, |at, count| {
+                // SAFETY: the range lies in the mapping.
+                unsafe { self.base.add(at).write_bytes(0, count) }
+            });
+        };
+        let end = start + len;
+        let pages = start.next_multiple_of(PAGE_BYTES)..end & !(PAGE_BYTES - 1);
+        if pages.is_empty() || !deallocate && len < DISCARD_BYTES_MIN {
+            fill(start, end);
+            return Status::SUCCESS;
+        }
+        fill(start, pages.start);
+        for at in pages.clone().step_by(DISCARD_BYTES_MAX) {
+            let count = DISCARD_BYTES_MAX.min(pages.end - at);
+            // SAFETY: whole pages within the mapping; the locks keep other cores away.
+            let discard = || unsafe { self.memory.mapping.discard(at, count) };
+            match &self.memory.locks {
+                None => discard(),
+                Some(locks) => locks.with_range(at, count, discard),
+            }
+        }
+        fill(pages.end, end);
+        Status::SUCCESS
+    }
+
+    fn dataset(&self, command: &Command, data: &Data) -> Status {
+        let blocks = self.memory.blocks.load(Ordering::Relaxed);
+        // SAFETY: the request holds its data during this call.
+        let ranges = match unsafe { dataset::ranges(command, data.as_ptr(), data.len(), blocks) } {
+            Ok(ranges) => ranges,
+            Err(status) => return status.dnr(),
+        };
+        if dataset::deallocates(command) {
+            let shift = self.memory.options.block_shift;
+            for range in ranges.filter(|range| range.blocks > 0) {
+                self.zero((range.slba << shift) as usize, (range.blocks as usize) << shift, true);
+            }
+        }
+        Status::SUCCESS
+    }
+
+    /// The fused pair: both commands under the locks of their range, which is the same for both.
+    fn compare_and_write(&self, mut request: Box<Request>) {
+        let Request { command, data, fused, .. } = &mut *request;
+        let second = fused.as_deref_mut().expect("a fused pair has two commands");
+        let status = self.with_range(command, |start, len| {
+            let same_range = second.command.slba() == command.slba()
+                && second.command.block_count() == command.block_count();
+            if !same_range {
+                return Status::INVALID_FIELD.dnr();
+            }
+            assert!(data.len() == len && second.data.len() == len, "data fits the commands");
+            let swap = || {
+                if !self.equals(start, len, data, 0) {
+                    return Status::COMPARE_FAILURE.dnr();
+                }
+                // SAFETY: the mapping and the data hold `len` bytes.
+                unsafe { self.base.add(start).copy_from(second.data.as_ptr(), len) };
+                Status::SUCCESS
+            };
+            match &self.memory.locks {
+                None => swap(),
+                Some(locks) => locks.with_range(start, len, swap),
+            }
+        });
+        request.finish_pair(status);
+    }
+}
