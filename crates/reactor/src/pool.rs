@@ -310,3 +310,107 @@ impl Drop for Region {
         let _ = unsafe { mm::munmap(self.mapping.as_ptr().cast(), self.mapped) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Allocates `len` bytes when told, or waits again.
+    struct Wants {
+        pool: Rc<BufferPool>,
+        this: std::rc::Weak<Wants>,
+        len: usize,
+        got: RefCell<Option<Buffer>>,
+        told: Cell<usize>,
+    }
+
+    impl Wants {
+        fn wait(pool: &Rc<BufferPool>, len: usize) -> Rc<Wants> {
+            let wants = Rc::new_cyclic(|this| Wants {
+                pool: Rc::clone(pool),
+                this: std::rc::Weak::clone(this),
+                len,
+                got: RefCell::default(),
+                told: Cell::default(),
+            });
+            pool.wait(Rc::clone(&wants) as Rc<_>, 0);
+            wants
+        }
+
+        fn has(&self) -> bool {
+            self.got.borrow().is_some()
+        }
+    }
+
+    impl Complete for Wants {
+        fn complete(&self, token: u64, _result: i32, _flags: u32) {
+            self.told.set(self.told.get() + 1);
+            *self.got.borrow_mut() = self.pool.allocate(self.len);
+            if !self.has() {
+                self.pool.wait(self.this.upgrade().expect("waiting"), token);
+            }
+        }
+    }
+
+    fn pool() -> Rc<BufferPool> {
+        Rc::new(BufferPool::new(PIECE, None).expect("address space"))
+    }
+
+    #[test]
+    fn waiters_are_served_in_order_and_a_large_one_is_not_starved() {
+        let pool = pool();
+        let mut held: Vec<Buffer> = std::iter::from_fn(|| pool.allocate(BLOCK_MIN)).collect();
+        assert_eq!((held.len(), pool.available()), (PIECE / BLOCK_MIN, 0));
+        let large = Wants::wait(&pool, BLOCK_MAX);
+        let small = Wants::wait(&pool, 1);
+        assert!(!pool.serve(), "nothing came back");
+        // One page does for the small one, but the large one was first.
+        held.pop();
+        assert!(pool.serve());
+        assert_eq!((large.told.get(), small.told.get()), (1, 0));
+        held.clear();
+        assert!(pool.serve());
+        assert!(large.has() && small.has());
+        assert!(!pool.serve(), "nobody waits");
+        assert_eq!(pool.available(), PIECE - BLOCK_MAX - BLOCK_MIN);
+    }
+
+    #[test]
+    fn a_waiter_that_needs_nothing_any_more_does_not_stop_the_others() {
+        let pool = pool();
+        let mut held: Vec<Buffer> = std::iter::from_fn(|| pool.allocate(BLOCK_MAX)).collect();
+        struct Gone;
+        impl Complete for Gone {
+            fn complete(&self, _: u64, _: i32, _: u32) {}
+        }
+        pool.wait(Rc::new(Gone), 0);
+        let other = Wants::wait(&pool, BLOCK_MAX);
+        held.pop();
+        assert!(pool.serve() && other.has());
+    }
+
+    #[test]
+    fn buffers_are_aligned_disjoint_and_outlive_the_pool() {
+        let pool = pool();
+        let mut first = pool.allocate(5000).expect("room");
+        let mut second = pool.allocate(1 << 20).expect("room");
+        drop(pool);
+        first.as_mut_slice().fill(1);
+        second.as_mut_slice().fill(2);
+        assert_eq!(first.as_ptr() as usize % BLOCK_MIN, 0);
+        assert_eq!((first.len(), first.capacity()), (5000, 8192));
+        assert!(first.as_slice().iter().all(|byte| *byte == 1));
+        first.truncate(10_000);
+        assert_eq!(first.len(), 5000);
+        first.truncate(10);
+        assert_eq!(first.as_slice().len(), 10);
+        assert_eq!(first.ensure_registered(), None, "there is no ring");
+    }
+
+    #[test]
+    fn more_than_the_largest_buffer_is_refused() {
+        let pool = pool();
+        assert!(pool.allocate(BLOCK_MAX + 1).is_none());
+        assert_eq!(pool.available(), pool.capacity());
+    }
+}

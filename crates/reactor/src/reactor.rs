@@ -330,10 +330,12 @@ impl Reactor {
 
     /// Takes a file out of the table. Operations in flight on it go on.
     pub fn unregister_file(&self, file: FixedFile) {
-        // Queued entries name the place, not the file: the kernel must see them first.
+        // Queued entries name the place, not the file: the kernel must see them first. Where it
+        // takes none just now, the place is given up rather than handed to another file.
         self.flush();
-        let emptied = self.ring.borrow_mut().update_file(file.0, -1);
-        if emptied.is_ok() {
+        let mut ring = self.ring.borrow_mut();
+        let taken = ring.queued() == 0 && self.backlog.borrow().is_empty();
+        if taken && ring.update_file(file.0, -1).is_ok() {
             self.files.borrow_mut().free.push(file.0);
         }
     }

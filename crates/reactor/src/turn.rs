@@ -97,11 +97,10 @@ impl Reactor {
         parked
     }
 
-    /// Parks all pollers. Whether all of them have nothing to do.
+    /// Parks pollers up to the first that has something to do. Whether none has.
     fn park_all(&self) -> bool {
         let listed = self.pollers.borrow().listed();
-        // All, not only up to the first that has work: the others are done with for now.
-        let parked = (0..listed).fold(true, |parked, place| self.park(place) && parked);
+        let parked = (0..listed).all(|place| self.park(place));
         self.pollers.borrow_mut().sweep();
         parked && self.pollers.borrow().listed() == 0
     }

@@ -1,0 +1,124 @@
+//! Once warm, operations do not allocate.
+
+mod recorder;
+
+use reactor::{Complete, Interest, Reactor};
+use recorder::{config, reactor};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
+use std::os::fd::AsRawFd;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+use uring::entry;
+
+/// Counts the allocations of each thread.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: passes everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: passed on to the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: passed on to the caller.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: passed on to the caller.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const WARM: u64 = 500;
+const ROUNDS: u64 = 3000;
+
+/// Each round: 32 no-operations, a watch, a cancelled and a fired timer, a deferred completion,
+/// buffers of two sizes, and one that has to be waited for.
+struct Rounds {
+    reactor: Rc<Reactor>,
+    this: Weak<Rounds>,
+    reader: PipeReader,
+    writer: PipeWriter,
+    open: Cell<u32>,
+    round: Cell<u64>,
+    warm: Cell<u64>,
+}
+
+impl Rounds {
+    fn round(&self) {
+        let sink = || self.this.upgrade().expect("running") as Rc<dyn Complete>;
+        let reactor = &self.reactor;
+        self.open.set(32 + 1 + 1 + 1 + 1);
+        for token in 0..32 {
+            // SAFETY: a no-operation points to nothing.
+            unsafe { reactor.submit(entry::nop(), sink(), token) };
+        }
+        reactor.watch(self.reader.as_raw_fd(), Interest::READ, sink(), 100);
+        (&self.writer).write_all(b"x").expect("room");
+        let soon = reactor.now() + Duration::from_micros(10);
+        let never = reactor.timer(soon + Duration::from_secs(60), sink(), 200);
+        reactor.timer(soon, sink(), 300);
+        reactor.cancel_timer(never);
+        reactor.defer(sink(), 400);
+        let small = reactor.buffers().allocate(4096).expect("room");
+        let large = reactor.buffers().allocate(1 << 20).expect("room");
+        reactor.buffers().wait(sink(), 500);
+        drop((small, large));
+    }
+}
+
+impl Complete for Rounds {
+    fn complete(&self, token: u64, _result: i32, _flags: u32) {
+        if token == 100 {
+            (&self.reader).read_exact(&mut [0]).expect("ready");
+        }
+        self.open.set(self.open.get() - 1);
+        if self.open.get() > 0 {
+            return;
+        }
+        self.round.set(self.round.get() + 1);
+        match self.round.get() {
+            WARM => self.warm.set(ALLOCATIONS.get()),
+            ROUNDS => return self.reactor.stop(),
+            _ => {}
+        }
+        self.round();
+    }
+}
+
+#[test]
+fn a_warm_reactor_does_not_allocate() {
+    let reactor = reactor(&config());
+    let (reader, writer) = pipe().expect("a pipe");
+    let rounds = Rc::new_cyclic(|this| Rounds {
+        reactor: Rc::clone(&reactor),
+        this: Weak::clone(this),
+        reader,
+        writer,
+        open: Cell::new(0),
+        round: Cell::new(0),
+        warm: Cell::new(0),
+    });
+    rounds.round();
+    let at_end = Rc::new(Cell::new(0));
+    reactor.run();
+    at_end.set(ALLOCATIONS.get());
+    assert_eq!(rounds.round.get(), ROUNDS);
+    assert!(rounds.warm.get() > 0, "the counter counts");
+    // Draining makes a list of watches and the like: a few, and not one per round.
+    let allocated = at_end.get() - rounds.warm.get();
+    assert!(allocated < 20, "{allocated} allocations in {} rounds", ROUNDS - WARM);
+}

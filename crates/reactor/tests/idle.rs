@@ -1,0 +1,50 @@
+//! A reactor without work sleeps, and uses neither time nor memory.
+
+mod recorder;
+
+use recorder::reactor;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+/// User and system time of the calling thread, and how often it gave up the core by itself.
+fn usage() -> (Duration, i64) {
+    // SAFETY: all-zero is a valid rusage, which the call fills.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage), 0);
+        usage
+    };
+    let time = |at: libc::timeval| Duration::new(at.tv_sec as u64, at.tv_usec as u32 * 1000);
+    (time(usage.ru_utime) + time(usage.ru_stime), usage.ru_nvcsw)
+}
+
+#[test]
+fn an_idle_second_costs_nothing() {
+    let (send, receive) = channel();
+    let (report, reports) = channel();
+    let runner = thread::spawn(move || {
+        let reactor = reactor(&reactor::Config::default());
+        send.send(reactor.mailbox()).expect("awaited");
+        reactor.run();
+    });
+    let mailbox = receive.recv().expect("sent");
+    let ask = || {
+        let report = report.clone();
+        assert!(mailbox.post(move |reactor| {
+            report.send((usage(), reactor.stats())).expect("awaited");
+        }));
+        reports.recv().expect("answered")
+    };
+    ask();
+    let ((before, switches), first) = ask();
+    thread::sleep(Duration::from_secs(1));
+    let ((after, switched), second) = ask();
+    assert!(mailbox.post(|reactor| reactor.stop()));
+    runner.join().expect("stopped");
+    // One sleep, ended by the second letter.
+    assert_eq!(second.sleeps - first.sleeps, 1, "{first:?} {second:?}");
+    assert!(second.enters - first.enters <= 2, "{first:?} {second:?}");
+    assert!(switched - switches <= 2, "{switches} {switched}");
+    assert!(after - before < Duration::from_millis(1), "{:?}", after - before);
+}

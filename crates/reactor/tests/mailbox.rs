@@ -1,0 +1,94 @@
+//! Letters from other threads: none lost, whatever the moment.
+
+mod recorder;
+
+use reactor::Config;
+use recorder::{config, reactor};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// xorshift64, so that the pauses differ and are the same every time.
+fn pause(state: &mut u64) -> Duration {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    Duration::from_nanos(*state % 30_000)
+}
+
+/// Posts `count` letters one at a time, each after a pause that makes it meet the loop busy,
+/// spinning, falling asleep or asleep; each must be run before the next is posted.
+fn hammer(spin: Duration, count: u64, seed: u64) {
+    let (send, receive) = std::sync::mpsc::channel();
+    let runner = thread::spawn(move || {
+        let reactor = reactor(&Config { spin, ..config() });
+        send.send(reactor.mailbox()).expect("awaited");
+        reactor.run();
+        reactor.stats()
+    });
+    let mailbox = receive.recv().expect("sent");
+    let seen = Arc::new(AtomicU64::new(0));
+    let mut state = seed;
+    for number in 1..=count {
+        let until = Instant::now() + pause(&mut state);
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        let counter = Arc::clone(&seen);
+        assert!(mailbox.post(move |_| {
+            counter.fetch_add(1, Ordering::Release);
+        }));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while seen.load(Ordering::Acquire) != number {
+            assert!(Instant::now() < deadline, "letter {number} was never run");
+            thread::yield_now();
+        }
+    }
+    assert!(mailbox.post(|reactor| reactor.stop()));
+    let stats = runner.join().expect("stopped");
+    assert_eq!(stats.letters, count + 1);
+    assert!(stats.sleeps > 0, "the race was not run: {stats:?}");
+    assert!(!mailbox.post(|_| ()), "an ended reactor takes no letters");
+}
+
+#[test]
+fn no_wake_up_is_lost_when_it_sleeps_at_once() {
+    hammer(Duration::ZERO, 50_000, 0x9e37_79b9);
+}
+
+#[test]
+fn no_wake_up_is_lost_when_it_spins_first() {
+    hammer(Duration::from_micros(5), 50_000, 0x85eb_ca6b);
+}
+
+#[test]
+fn letters_of_many_threads_arrive_in_each_ones_order() {
+    let (send, receive) = std::sync::mpsc::channel();
+    let runner = thread::spawn(move || {
+        let reactor = reactor(&config());
+        send.send(reactor.mailbox()).expect("awaited");
+        reactor.run();
+    });
+    let mailbox = receive.recv().expect("sent");
+    let next: Arc<[AtomicU64; 4]> = Arc::default();
+    let writers: Vec<_> = (0..4)
+        .map(|writer| {
+            let (mailbox, next) = (mailbox.clone(), Arc::clone(&next));
+            thread::spawn(move || {
+                for number in 0..5000 {
+                    let next = Arc::clone(&next);
+                    assert!(mailbox.post(move |_| {
+                        assert_eq!(next[writer].fetch_add(1, Ordering::Relaxed), number);
+                    }));
+                }
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.join().expect("posted");
+    }
+    assert!(mailbox.post(|reactor| reactor.stop()));
+    runner.join().expect("in order");
+    assert!(next.iter().all(|next| next.load(Ordering::Relaxed) == 5000));
+}

@@ -1,0 +1,148 @@
+//! What the kernel holds is not freed before it lets go, and everything is freed then.
+
+mod recorder;
+
+use reactor::{Buffer, Complete, Interest, Reactor};
+use recorder::{Calls, config, reactor};
+use std::cell::{Cell, RefCell};
+use std::io::pipe;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use uring::{File, entry};
+
+/// Owns the buffers of reads in flight, and counts the results.
+struct Reads {
+    buffers: RefCell<Vec<Option<Buffer>>>,
+    ended: Rc<Cell<usize>>,
+}
+
+impl Complete for Reads {
+    fn complete(&self, token: u64, _result: i32, _flags: u32) {
+        self.ended.set(self.ended.get() + 1);
+        drop(self.buffers.borrow_mut()[token as usize].take());
+    }
+}
+
+/// Starts `count` reads of a pipe that nobody writes to, and keeps nothing of them.
+fn start_reads(reactor: &Rc<Reactor>, count: usize, fd: i32) -> Rc<Cell<usize>> {
+    let ended: Rc<Cell<usize>> = Rc::default();
+    let reads = Rc::new(Reads { buffers: RefCell::default(), ended: Rc::clone(&ended) });
+    for token in 0..count {
+        let mut buffer = reactor.buffers().allocate(4096).expect("room");
+        let entry = entry::read(File::Fd(fd), buffer.as_mut_ptr(), 4096, 0);
+        reads.buffers.borrow_mut().push(Some(buffer));
+        // SAFETY: the sink owns the buffer and gives it up when told.
+        unsafe { reactor.submit(entry, Rc::clone(&reads) as Rc<_>, token as u64) };
+    }
+    ended
+}
+
+#[test]
+fn eighteen_reads_in_flight_end_and_their_buffers_come_back() {
+    let stopping = reactor(&config());
+    let (reader, writer) = pipe().expect("a pipe");
+    let ended = start_reads(&stopping, 18, reader.as_raw_fd());
+    let (total, before) = (stopping.buffers().capacity(), stopping.buffers().available());
+    assert_eq!(total - before, 18 * 4096);
+    let handle = Rc::clone(&stopping);
+    let reader = Cell::new(Some(reader));
+    let stop = Calls(move |_, _| {
+        assert_eq!(handle.stats().in_flight, 18);
+        // Nobody cares for the file any more, and the kernel reads on.
+        drop(reader.take());
+        handle.stop();
+    });
+    stopping.timer(Instant::now() + Duration::from_millis(10), Rc::new(stop), 0);
+    stopping.run();
+    assert_eq!((ended.get(), stopping.stats().in_flight), (18, 0));
+    assert_eq!(stopping.buffers().available(), total);
+    drop(writer);
+    assert_eq!(Rc::strong_count(&stopping), 1, "nothing holds the reactor any more");
+}
+
+#[test]
+fn a_reactor_dropped_without_running_waits_too() {
+    let dropped = reactor(&config());
+    let (reader, writer) = pipe().expect("a pipe");
+    let ended = start_reads(&dropped, 18, reader.as_raw_fd());
+    let closer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        drop(writer);
+    });
+    drop(dropped);
+    assert_eq!(ended.get(), 18);
+    closer.join().expect("closed");
+}
+
+#[test]
+fn files_written_before_the_stop_are_whole() {
+    let path = std::env::temp_dir().join(format!("reactor-{}-stop", std::process::id()));
+    let file = std::fs::File::create(&path).expect("a scratch file");
+    let stopping = reactor(&config());
+    let results: Rc<RefCell<Vec<i32>>> = Rc::default();
+    for place in 0..18u64 {
+        let mut buffer = stopping.buffers().allocate(128 << 10).expect("room");
+        buffer.as_mut_slice().fill(place as u8 + 1);
+        let fd = File::Fd(file.as_raw_fd());
+        let entry = entry::write(fd, buffer.as_ptr(), 128 << 10, place * (128 << 10), 0);
+        let (results, held) = (Rc::clone(&results), Cell::new(Some(buffer)));
+        let sink = Calls(move |_, result| {
+            held.take();
+            results.borrow_mut().push(result);
+        });
+        // SAFETY: the sink owns the buffer and gives it up when told.
+        unsafe { stopping.submit(entry, Rc::new(sink), place) };
+    }
+    stopping.stop();
+    stopping.run();
+    let bytes = std::fs::read(&path).expect("readable");
+    std::fs::remove_file(&path).expect("ours");
+    assert_eq!(*results.borrow(), [128 << 10; 18]);
+    assert_eq!(bytes.len(), 18 * (128 << 10));
+    assert!(bytes.chunks(128 << 10).zip(1..).all(|(chunk, n)| chunk.iter().all(|b| *b == n)));
+}
+
+#[test]
+fn what_starts_too_late_is_refused_and_watches_end() {
+    let stopping = reactor(&config());
+    let (reader, _writer) = pipe().expect("a pipe");
+    let late: Rc<RefCell<Vec<(u64, i32)>>> = Rc::default();
+    let note = Rc::clone(&late);
+    let noting: Rc<dyn Complete> =
+        Rc::new(Calls(move |token, result| note.borrow_mut().push((token, result))));
+    let (this, fd, sink) = (Rc::clone(&stopping), reader.as_raw_fd(), Rc::clone(&noting));
+    let on_cancel = Calls(move |_, result| {
+        assert_eq!(result, -libc::ECANCELED);
+        this.watch(fd, Interest::READ, Rc::clone(&sink), 1);
+        // SAFETY: a no-operation points to nothing.
+        unsafe { this.submit(entry::nop(), Rc::clone(&sink), 2) };
+        this.blocking(Box::new(|| 0), Rc::clone(&sink), 3);
+    });
+    stopping.watch(reader.as_raw_fd(), Interest::READ, Rc::new(on_cancel), 0);
+    stopping.blocking(Box::new(|| 5), Rc::clone(&noting), 4);
+    let handle = Rc::clone(&stopping);
+    let stop = Calls(move |_, _| handle.stop());
+    stopping.timer(Instant::now() + Duration::from_millis(5), Rc::new(stop), 0);
+    stopping.run();
+    let mut late = late.borrow().clone();
+    late.sort_unstable();
+    let refused = -libc::ECANCELED;
+    assert_eq!(late, [(1, refused), (2, refused), (3, refused), (4, 5)]);
+}
+
+#[test]
+fn blocking_work_is_waited_for() {
+    let stopping = reactor(&config());
+    let result: Rc<Cell<i32>> = Rc::default();
+    let seen = Rc::clone(&result);
+    let work = || {
+        std::thread::sleep(Duration::from_millis(50));
+        42
+    };
+    let sink = Calls(move |_, result| seen.set(result));
+    stopping.blocking(Box::new(work), Rc::new(sink), 0);
+    stopping.stop();
+    stopping.run();
+    assert_eq!(result.get(), 42);
+}

@@ -1,0 +1,95 @@
+//! Timers, deferred completions and calls that block.
+
+mod recorder;
+
+use reactor::{Complete, Reactor};
+use recorder::{Calls, Recorder, config, reactor};
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+#[test]
+fn timers_fire_in_order_and_not_early() {
+    let timing = reactor(&config());
+    let start = Instant::now();
+    let seen: Rc<RefCell<Vec<(u64, Duration)>>> = Rc::default();
+    let note = Rc::clone(&seen);
+    let stop = Rc::clone(&timing);
+    let sink: Rc<dyn Complete> = Rc::new(Calls(move |token, _| {
+        note.borrow_mut().push((token, start.elapsed()));
+        if token == 30 {
+            stop.stop();
+        }
+    }));
+    for ms in [30, 10, 20] {
+        timing.timer(start + Duration::from_millis(ms), Rc::clone(&sink), ms);
+    }
+    let cancelled = timing.timer(start + Duration::from_millis(15), Rc::clone(&sink), 15);
+    timing.cancel_timer(cancelled);
+    timing.run();
+    let seen = seen.borrow();
+    assert!(seen.iter().map(|(ms, _)| *ms).eq([10, 20, 30]), "{seen:?}");
+    assert!(seen.iter().all(|(ms, at)| *at >= Duration::from_millis(*ms)), "{seen:?}");
+    let stats = timing.stats();
+    assert!((2..=6).contains(&stats.sleeps), "one sleep per timer or so: {stats:?}");
+}
+
+/// Defers 11 to 13 for 1 to 3, then 99 for 12, and stops.
+struct Chain {
+    reactor: Rc<Reactor>,
+    this: Weak<Chain>,
+    order: RefCell<Vec<u64>>,
+}
+
+impl Complete for Chain {
+    fn complete(&self, token: u64, _result: i32, _flags: u32) {
+        self.order.borrow_mut().push(token);
+        let again = self.this.upgrade().expect("pending");
+        match token {
+            1..=3 => self.reactor.defer(again, token + 10),
+            12 => self.reactor.defer(again, 99),
+            99 => self.reactor.stop(),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn deferred_come_after_the_turns_completions() {
+    let reactor = reactor(&config());
+    let chain = Rc::new_cyclic(|this| Chain {
+        reactor: Rc::clone(&reactor),
+        this: Weak::clone(this),
+        order: RefCell::default(),
+    });
+    for token in 1..=3 {
+        // SAFETY: a no-operation points to nothing.
+        unsafe { reactor.submit(uring::entry::nop(), Rc::clone(&chain) as Rc<_>, token) };
+    }
+    reactor.run();
+    assert_eq!(*chain.order.borrow(), [1, 2, 3, 11, 12, 13, 99]);
+}
+
+#[test]
+fn blocking_calls_run_beside_the_loop_on_a_bounded_number_of_threads() {
+    let pooled = reactor(&reactor::Config { blocking_threads: 3, ..config() });
+    let sink = Recorder::new(&pooled, 30);
+    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    for token in 0..30 {
+        let (running, most) = (Arc::clone(&running), Arc::clone(&most));
+        let work = move || {
+            most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(3));
+            running.fetch_sub(1, Ordering::SeqCst);
+            assert_ne!(token, 7, "a panic is an answer too");
+            token as i32
+        };
+        pooled.blocking(Box::new(work), Rc::clone(&sink) as Rc<_>, token);
+    }
+    pooled.run();
+    let expected = (0..30).map(|n| (n, if n == 7 { -libc::EIO } else { n as i32 }));
+    assert!(sink.results().into_iter().eq(expected));
+    assert_eq!(most.load(Ordering::SeqCst), 3);
+}
