@@ -1,1 +1,107 @@
-//! subsystem
+//! The controller side of NVMe over Fabrics: everything but the transport and the data.
+//!
+//! ```text
+//!   control plane                   transport (connections, capsules, data)
+//!        | add_namespace,               | connect, admin,         ^ poll_event:
+//!        | set_ana_state, ...           | disconnected,           |  Complete (events held back),
+//!        v                              v activity                |  Drop, NamespacesChanged
+//!   +---------------------------- Target ----------------------------+
+//!   |  ports    subsystems            controllers                    |
+//!   |           - hosts allowed       - CC, CSTS, features           |
+//!   |           - namespaces          - held event requests          |
+//!   |           - ANA groups          - keep alive, error log        |
+//!   |  discovery: generation counter  - changed namespace list       |
+//!   +----------------------------------------------------------------+
+//!        ^ handle_timeout(now), next_timeout
+//!
+//!   io::check(command, limits) -> Transfer or Status      (any core, no state)
+//! ```
+//!
+//! One thread owns a [`Target`] and passes the time in as a [`Duration`](std::time::Duration)
+//! since an epoch of its choice. I/O commands never come here: the data path checks them with
+//! [`io::check`] against the [`nvme::Limits`] that [`Target::namespaces`] gave it.
+//!
+//! What it does not do: no sockets, no clock, no data path, no authentication, no reservations,
+//! no namespace management by hosts, no firmware.
+//!
+//! Bytes from a peer only ever produce a status of the specification; every list that a peer can
+//! fill has a bound here.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod async_event;
+mod config;
+mod connect;
+mod controller;
+mod discovery;
+mod event;
+mod feature;
+mod identify;
+pub mod io;
+mod log_page;
+mod nqn;
+mod property;
+mod subsystem;
+mod target;
+
+#[cfg(test)]
+mod tests;
+
+pub use admin::{IoStatistics, Reply};
+pub use config::{ConfigError, NamespaceConfig, PortConfig, PortId, SubsystemConfig, TargetConfig};
+pub use connect::{Connected, Origin, Refused};
+pub use event::{ControllerId, DropReason, Event};
+pub use nqn::is_valid_nqn;
+pub use nvme::log::ana::AnaState;
+pub use target::{ControllerSummary, NamespaceAccess, Target};
+
+use std::time::Duration;
+
+/// Data of an I/O queue's command that may travel in its capsule, in bytes (IOCCSZ).
+pub const IN_CAPSULE_BYTES: u32 = 16 * 1024;
+
+/// Data of an admin queue's command that may travel in its capsule, in bytes (NVMe/TCP 1.1,
+/// section 3.3.2.1: 8 KiB for Fabrics and admin commands).
+pub const ADMIN_IN_CAPSULE_BYTES: u32 = 8 * 1024;
+
+/// Largest data transfer of one command in bytes (MDTS, in units of 4 KiB).
+pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+
+/// Largest range of one Write Zeroes command in bytes (WZSL): zeroing by hand must not hold up a
+/// core for long.
+pub const WRITE_ZEROES_BYTES_MAX: u32 = 8 << 20;
+
+/// Entries of a queue (CAP.MQES) and commands outstanding on it (MAXCMD).
+pub const QUEUE_ENTRIES_MAX: u16 = 1024;
+
+/// I/O queues of a controller.
+pub const IO_QUEUES_MAX: u16 = 128;
+
+/// Namespaces of a subsystem, and the largest namespace id (NN, MNAN).
+///
+/// Linux sizes its ANA log buffer by it, which must stay below MDTS.
+pub const NAMESPACES_MAX: u32 = 8192;
+
+/// ANA groups of a subsystem, and the largest group id (NANAGRPID, ANAGRPMAX).
+pub const ANA_GROUPS_MAX: u32 = 128;
+
+/// Time that a change of ANA states may take in seconds (ANATT).
+pub const ANA_TRANSITION_SECONDS: u8 = 10;
+
+/// Asynchronous Event Requests held per controller (AERL).
+pub const EVENT_REQUESTS_MAX: usize = 4;
+
+/// Entries of a controller's error log (ELPE).
+pub const ERROR_ENTRIES_MAX: usize = 64;
+
+/// Granularity of the keep alive timer (KAS).
+pub const KEEP_ALIVE_GRANULARITY: Duration = Duration::from_secs(1);
+
+/// How long a discovery controller without a keep alive timer may idle.
+pub const DISCOVERY_IDLE: Duration = Duration::from_secs(120);
+
+/// How long the admin queue outlives a reset or shutdown, for the host to read CSTS.
+pub const ASSOCIATION_LINGER: Duration = Duration::from_secs(10);
+
+/// How long a controller may take to become ready, as CAP.TO and CRTO tell it (here it is instant).
+pub const READY_TIMEOUT: Duration = Duration::from_millis(7500);

@@ -1,0 +1,229 @@
+//! Commands of a connected admin queue, and fabrics commands of I/O queues.
+
+use crate::event::{ControllerId, Event};
+use crate::target::Target;
+use nvme::{Command, Sgl, Status, opcode};
+use std::time::Duration;
+
+/// What becomes of an admin command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Complete it.
+    Complete {
+        /// Status.
+        status: Status,
+        /// Completion dwords 0 and 1.
+        result: u64,
+        /// Data for the host, of exactly the length that the command's SGL has.
+        data: Option<Vec<u8>>,
+    },
+    /// It is completed later, by [`Event::Complete`] or not at all (the controller goes).
+    Held,
+    /// An Abort: try to cancel the command, then complete the Abort with success and result 0 if
+    /// it was cancelled (it completed as Command Abort Requested), or 1 if not.
+    AbortCommand {
+        /// Submission queue of the command to abort: a connected I/O queue.
+        queue_id: u16,
+        /// Its command identifier.
+        cid: u16,
+    },
+    /// Complete it with success, then close this connection: Disconnect.
+    Disconnect,
+}
+
+/// Counters of the data path, for the SMART log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoStatistics {
+    /// Read, Compare and Verify commands.
+    pub reads: u64,
+    /// Write commands of any kind.
+    pub writes: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Commands that failed with a media error (status code type 2h).
+    pub media_errors: u64,
+}
+
+/// Result and data of a successful command.
+pub(crate) struct Answer {
+    pub result: u64,
+    pub data: Option<Vec<u8>>,
+}
+
+impl Answer {
+    pub fn result(result: u64) -> Answer {
+        Answer { result, data: None }
+    }
+
+    pub fn data(data: Vec<u8>) -> Answer {
+        Answer { result: 0, data: Some(data) }
+    }
+}
+
+impl From<Answer> for Reply {
+    fn from(Answer { result, data }: Answer) -> Reply {
+        Reply::Complete { status: Status::SUCCESS, result, data }
+    }
+}
+
+impl From<Status> for Reply {
+    fn from(status: Status) -> Reply {
+        Reply::Complete { status, result: 0, data: None }
+    }
+}
+
+impl Target {
+    /// Carries out a command of an admin queue; `data` is what the host sent with it.
+    ///
+    /// `io_statistics` is asked only for the SMART log: for a namespace, or for `None` the sum
+    /// over the controller's subsystem.
+    pub fn admin(
+        &mut self,
+        controller: ControllerId,
+        command: &Command,
+        data: &[u8],
+        now: Duration,
+        io_statistics: &dyn Fn(Option<u32>) -> IoStatistics,
+    ) -> Reply {
+        if self.controllers.get(&controller).is_none_or(|controller| controller.dropped) {
+            return Status::COMMAND_SEQUENCE_ERROR.dnr().into();
+        }
+        self.activity(controller, now);
+        let outcome = self.dispatch(controller, command, data, now, io_statistics);
+        let reply = outcome.unwrap_or_else(Reply::from);
+        if let Reply::Complete { status, .. } = reply
+            && !status.is_success()
+        {
+            self.note_error(controller, 0, command, status);
+        }
+        reply
+    }
+
+    /// Carries out a fabrics command (opcode 7Fh) of a connected I/O queue.
+    pub fn fabrics_on_io_queue(
+        &mut self,
+        controller: ControllerId,
+        command: &Command,
+        now: Duration,
+    ) -> Reply {
+        self.activity(controller, now);
+        // Connect here is a second one for this queue; properties belong to the admin queue.
+        match command.fctype() {
+            opcode::fabrics::DISCONNECT if command.cdw10.get() & 0xffff == 0 => Reply::Disconnect,
+            opcode::fabrics::DISCONNECT => Status::INCOMPATIBLE_FORMAT.dnr().into(),
+            opcode::fabrics::CONNECT => Status::COMMAND_SEQUENCE_ERROR.dnr().into(),
+            opcode::fabrics::PROPERTY_GET | opcode::fabrics::PROPERTY_SET => {
+                Status::INVALID_QUEUE_TYPE.dnr().into()
+            }
+            _ => Status::INVALID_OPCODE.dnr().into(),
+        }
+    }
+
+    /// Enters a failed command into the controller's error log; for I/O queues the data path
+    /// decides which failures are worth it.
+    pub fn note_error(
+        &mut self,
+        controller: ControllerId,
+        queue_id: u16,
+        command: &Command,
+        status: Status,
+    ) {
+        if let Some(controller) = self.controllers.get_mut(&controller) {
+            controller.errors.note(queue_id, command, status);
+        }
+    }
+
+    fn dispatch(
+        &mut self,
+        id: ControllerId,
+        command: &Command,
+        data: &[u8],
+        now: Duration,
+        io_statistics: &dyn Fn(Option<u32>) -> IoStatistics,
+    ) -> Result<Reply, Status> {
+        if command.flags & 3 != 0 || !command.uses_sgl() {
+            return Err(Status::INVALID_FIELD.dnr());
+        }
+        if command.opcode == opcode::admin::FABRICS {
+            return self.fabrics_on_admin_queue(id, command, now).map(Reply::from);
+        }
+        let controller = &self.controllers[&id];
+        if !controller.csts.ready() {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.dnr());
+        }
+        let discovery = controller.discovery;
+        match command.opcode {
+            opcode::admin::IDENTIFY => self.identify(id, command).map(Reply::from),
+            opcode::admin::GET_LOG_PAGE => {
+                self.log_page(id, command, now, io_statistics).map(Reply::from)
+            }
+            opcode::admin::SET_FEATURES => {
+                self.set_features(id, command, data, now).map(Reply::from)
+            }
+            opcode::admin::GET_FEATURES => self.features(id, command).map(Reply::from),
+            opcode::admin::ASYNC_EVENT_REQUEST => self.hold_event_request(id, command),
+            opcode::admin::KEEP_ALIVE => Ok(Answer::result(0).into()),
+            opcode::admin::ABORT if !discovery => self.abort(id, command),
+            _ => Err(Status::INVALID_OPCODE.dnr()),
+        }
+    }
+
+    fn fabrics_on_admin_queue(
+        &mut self,
+        id: ControllerId,
+        command: &Command,
+        now: Duration,
+    ) -> Result<Answer, Status> {
+        match command.fctype() {
+            opcode::fabrics::PROPERTY_GET => self.property_get(id, command),
+            opcode::fabrics::PROPERTY_SET => self.property_set(id, command, now),
+            opcode::fabrics::CONNECT => Err(Status::COMMAND_SEQUENCE_ERROR.dnr()),
+            // NVMe Base 2.1, section 6.4: only I/O queues can be disconnected.
+            opcode::fabrics::DISCONNECT => Err(Status::INVALID_QUEUE_TYPE.dnr()),
+            _ => Err(Status::INVALID_OPCODE.dnr()),
+        }
+    }
+
+    fn hold_event_request(&mut self, id: ControllerId, command: &Command) -> Result<Reply, Status> {
+        let Some(controller) = self.controllers.get_mut(&id) else {
+            return Err(Status::INTERNAL);
+        };
+        controller.events.hold(command.cid.get())?;
+        self.deliver(id);
+        Ok(Reply::Held)
+    }
+
+    /// Abort (NVMe Base 2.1, section 5.1.1): SQID in bits 15:0, CID in bits 31:16 of dword 10.
+    fn abort(&mut self, id: ControllerId, command: &Command) -> Result<Reply, Status> {
+        let (queue_id, cid) = (command.cdw10.get() as u16, (command.cdw10.get() >> 16) as u16);
+        let Some(controller) = self.controllers.get_mut(&id) else {
+            return Err(Status::INTERNAL);
+        };
+        if !controller.queues.contains(queue_id) {
+            return Err(Status::INVALID_FIELD.dnr());
+        }
+        if queue_id != 0 {
+            return Ok(Reply::AbortCommand { queue_id, cid });
+        }
+        if !controller.events.abort(cid) {
+            return Ok(Answer::result(1).into());
+        }
+        let status = Status::ABORT_REQUESTED;
+        self.events.push_back(Event::Complete { controller: id, cid, status, result: 0 });
+        Ok(Answer::result(0).into())
+    }
+}
+
+/// Checks that a command's SGL asks for exactly `bytes` of data.
+pub(crate) fn expect_length(command: &Command, bytes: u64) -> Result<(), Status> {
+    let sgl = command.sgl();
+    if !matches!(sgl.identifier, Sgl::TRANSPORT | Sgl::IN_CAPSULE) {
+        return Err(Status::SGL_TYPE_INVALID.dnr());
+    }
+    if u64::from(sgl.length.get()) != bytes {
+        return Err(Status::SGL_LENGTH_INVALID.dnr());
+    }
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! Connect: admin queues make controllers, I/O queues join them (NVMe Base 2.1, section 6.3).
+
+use crate::async_event::AsyncEvents;
+use crate::config::PortId;
+use crate::controller::{ChangedNamespaces, Controller, ErrorLog, KeepAlive, QueueSet};
+use crate::event::ControllerId;
+use crate::feature::Features;
+use crate::nqn::nqn_in_field;
+use crate::target::Target;
+use crate::{IO_QUEUES_MAX, QUEUE_ENTRIES_MAX};
+use nvme::fabrics::{CNTLID_DYNAMIC, Cc, Connect, ConnectData, Csts};
+use nvme::{Command, Status, opcode};
+use std::mem::offset_of;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use zerocopy::FromBytes;
+
+/// Where a connection came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The port that accepted it.
+    pub port: PortId,
+    /// The connection's local address, if known: the discovery log names it for ports that listen
+    /// on an unspecified address.
+    pub local_address: Option<IpAddr>,
+}
+
+/// A successful Connect. Completion dword 0 is the controller id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connected {
+    /// The controller that the queue belongs to.
+    pub controller: ControllerId,
+    /// Controller id on the wire: the response's dword 0.
+    pub cntlid: u16,
+    /// Queue id; 0 is the admin queue.
+    pub queue_id: u16,
+    /// Entries of the submission and the completion queue, 2 to [`QUEUE_ENTRIES_MAX`].
+    pub queue_entries: u16,
+    /// The host does without SQ flow control: SQHD of completions is FFFFh.
+    pub sq_flow_control_disabled: bool,
+    /// NQN of the subsystem.
+    pub nqn: Arc<str>,
+    /// NQN of the host.
+    pub host_nqn: Arc<str>,
+    /// Whether it is a discovery controller: no I/O queues, no namespaces.
+    pub discovery: bool,
+}
+
+/// A refused Connect: the status, and the response's dword 0, which names the culprit
+/// (IPO in bits 15:0, IATTR in bit 16; NVMe Base 2.1, Figure 548).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Status.
+    pub status: Status,
+    /// Completion dwords 0 and 1.
+    pub result: u64,
+}
+
+const IN_DATA: u64 = 1 << 16;
+
+fn invalid_in_command(offset: u16) -> Refused {
+    Refused { status: Status::CONNECT_INVALID_PARAMETERS.dnr(), result: offset.into() }
+}
+
+fn invalid_in_data(offset: usize) -> Refused {
+    Refused { status: Status::CONNECT_INVALID_PARAMETERS.dnr(), result: IN_DATA | offset as u64 }
+}
+
+fn refused(status: Status) -> Refused {
+    Refused { status: status.dnr(), result: 0 }
+}
+
+impl Target {
+    /// Carries out the first command of a connection, which must be Connect; `data` is its
+    /// [`ConnectData`]. After a refusal the connection may try again.
+    pub fn connect(
+        &mut self,
+        origin: Origin,
+        command: &Command,
+        data: &[u8],
+        now: Duration,
+    ) -> Result<Connected, Refused> {
+        if command.opcode != opcode::admin::FABRICS || command.fctype() != opcode::fabrics::CONNECT
+        {
+            return Err(refused(Status::COMMAND_SEQUENCE_ERROR));
+        }
+        if command.flags & 3 != 0 || !command.uses_sgl() {
+            return Err(refused(Status::INVALID_FIELD));
+        }
+        let connect = Connect::of(command);
+        if connect.recfmt != 0 {
+            return Err(refused(Status::INCOMPATIBLE_FORMAT));
+        }
+        let Ok(data) = ConnectData::read_from_bytes(data) else {
+            return Err(refused(Status::SGL_LENGTH_INVALID));
+        };
+        if connect.sqsize_z == 0 || connect.sqsize_z >= QUEUE_ENTRIES_MAX {
+            return Err(invalid_in_command(Connect::SQSIZE_OFFSET));
+        }
+        if !self.ports.contains_key(&origin.port) {
+            return Err(refused(Status::CONNECT_INVALID_PARAMETERS));
+        }
+        if connect.qid == 0 {
+            self.connect_admin(origin, connect, &data, now)
+        } else {
+            self.connect_io(origin, connect, &data, now)
+        }
+    }
+
+    fn connect_admin(
+        &mut self,
+        origin: Origin,
+        connect: Connect,
+        data: &ConnectData,
+        now: Duration,
+    ) -> Result<Connected, Refused> {
+        let (nqn, discovery) = self.authorize(data)?;
+        if data.cntlid.get() != CNTLID_DYNAMIC {
+            return Err(invalid_in_data(offset_of!(ConnectData, cntlid)));
+        }
+        let host_nqn =
+            nqn_in_field(&data.hostnqn).ok_or(invalid_in_data(offset_of!(ConnectData, hostnqn)))?;
+        let busy = Refused { status: Status::CONTROLLER_BUSY, result: 0 };
+        let cntlid = self.allocate_cntlid().ok_or(busy)?;
+        let mut queues = QueueSet::default();
+        queues.insert(0);
+        let controller = Controller {
+            cntlid,
+            discovery,
+            subsystem_nqn: nqn,
+            host_nqn: host_nqn.into(),
+            host_id: data.hostid,
+            port: origin.port,
+            local_address: origin.local_address,
+            cc: Cc(0),
+            csts: Csts(0),
+            queues,
+            keep_alive: KeepAlive::new(connect.kato_ms, now),
+            linger: None,
+            dropped: false,
+            events: AsyncEvents::new(Features::events_supported(discovery)),
+            features: Features::default(),
+            errors: ErrorLog::default(),
+            changed: ChangedNamespaces::default(),
+        };
+        let id = ControllerId(cntlid);
+        let connected = connected(&controller, connect);
+        self.controllers.insert(id, controller);
+        self.schedule(id);
+        Ok(connected)
+    }
+
+    fn connect_io(
+        &mut self,
+        _origin: Origin,
+        connect: Connect,
+        data: &ConnectData,
+        now: Duration,
+    ) -> Result<Connected, Refused> {
+        let (nqn, discovery) = self.authorize(data)?;
+        if discovery {
+            return Err(invalid_in_command(Connect::QID_OFFSET));
+        }
+        let io_queues_max = self.subsystems[&nqn].io_queues_max;
+        let id = ControllerId(data.cntlid.get());
+        let controller = self.controllers.get_mut(&id).filter(|controller| {
+            controller.subsystem_nqn == nqn
+                && nqn_in_field(&data.hostnqn) == Some(&*controller.host_nqn)
+                && !controller.dropped
+        });
+        let Some(controller) = controller else {
+            return Err(invalid_in_data(offset_of!(ConnectData, cntlid)));
+        };
+        if controller.host_id != data.hostid {
+            return Err(invalid_in_data(offset_of!(ConnectData, hostid)));
+        }
+        if !controller.csts.ready() || controller.queues.contains(connect.qid) {
+            return Err(refused(Status::COMMAND_SEQUENCE_ERROR));
+        }
+        if connect.qid > io_queues_max.min(IO_QUEUES_MAX) {
+            return Err(invalid_in_command(Connect::QID_OFFSET));
+        }
+        controller.queues.insert(connect.qid);
+        controller.keep_alive.last = now;
+        Ok(connected(controller, connect))
+    }
+
+    /// The subsystem that Connect data names, and whether it is that of discovery, if the host may.
+    fn authorize(&self, data: &ConnectData) -> Result<(Arc<str>, bool), Refused> {
+        let bad_subnqn = invalid_in_data(offset_of!(ConnectData, subnqn));
+        let bad_hostnqn = invalid_in_data(offset_of!(ConnectData, hostnqn));
+        let nqn = nqn_in_field(&data.subnqn).ok_or(bad_subnqn)?;
+        let host_nqn = nqn_in_field(&data.hostnqn).ok_or(bad_hostnqn)?;
+        if *nqn == *self.discovery_nqn {
+            return Ok((Arc::clone(&self.discovery_nqn), true));
+        }
+        let subsystem = self.subsystems.get(nqn).ok_or(bad_subnqn)?;
+        if !subsystem.allows(host_nqn) {
+            let status = Status::CONNECT_INVALID_HOST.dnr();
+            return Err(Refused { status, result: bad_hostnqn.result });
+        }
+        Ok((Arc::clone(&subsystem.nqn), false))
+    }
+
+    /// The next free controller id, going round so that an id rests as long as possible.
+    fn allocate_cntlid(&mut self) -> Option<u16> {
+        let (first, last) = (*self.cntlids.start(), *self.cntlids.end());
+        let after = self.cntlid_next.clamp(first, last.max(first));
+        let free = (after..=last)
+            .chain(first..after)
+            .find(|&cntlid| !self.controllers.contains_key(&ControllerId(cntlid)))?;
+        self.cntlid_next = if free == last { first } else { free + 1 };
+        Some(free)
+    }
+}
+
+fn connected(controller: &Controller, connect: Connect) -> Connected {
+    Connected {
+        controller: ControllerId(controller.cntlid),
+        cntlid: controller.cntlid,
+        queue_id: connect.qid,
+        queue_entries: connect.sqsize_z + 1,
+        sq_flow_control_disabled: connect.cattr & Connect::NO_FLOW_CONTROL != 0,
+        nqn: Arc::clone(&controller.subsystem_nqn),
+        host_nqn: Arc::clone(&controller.host_nqn),
+        discovery: controller.discovery,
+    }
+}

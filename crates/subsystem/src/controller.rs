@@ -1,0 +1,185 @@
+//! State of one controller.
+
+use crate::async_event::AsyncEvents;
+use crate::config::PortId;
+use crate::event::DropReason;
+use crate::feature::Features;
+use crate::{DISCOVERY_IDLE, ERROR_ENTRIES_MAX, IO_QUEUES_MAX, KEEP_ALIVE_GRANULARITY};
+use nvme::fabrics::{Cc, Csts};
+use nvme::log::{CHANGED_NAMESPACES_MAX, ErrorEntry};
+use nvme::{Command, NSID_ALL, Status};
+use std::collections::{BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use zerocopy::FromZeros;
+
+/// One association's controller, from the admin queue's Connect to its last connection's end.
+pub(crate) struct Controller {
+    pub cntlid: u16,
+    pub discovery: bool,
+    pub subsystem_nqn: Arc<str>,
+    pub host_nqn: Arc<str>,
+    pub host_id: [u8; 16],
+    pub port: PortId,
+    pub local_address: Option<IpAddr>,
+    pub cc: Cc,
+    pub csts: Csts,
+    pub queues: QueueSet,
+    pub keep_alive: KeepAlive,
+    /// After a reset or shutdown: when the remaining connection is closed, and why.
+    pub linger: Option<(Duration, DropReason)>,
+    /// The transport was told to close everything.
+    pub dropped: bool,
+    pub events: AsyncEvents,
+    pub features: Features,
+    pub errors: ErrorLog,
+    pub changed: ChangedNamespaces,
+}
+
+impl Controller {
+    /// When this controller needs attention next.
+    pub fn deadline(&self) -> Option<Duration> {
+        if self.dropped {
+            return None;
+        }
+        let alive = self.keep_alive.deadline(self.discovery);
+        let linger = self.linger.map(|(at, _)| at);
+        alive.into_iter().chain(linger).min()
+    }
+
+    /// Why the controller has to go at `now`, if it has to.
+    pub fn expired(&self, now: Duration) -> Option<DropReason> {
+        if self.dropped {
+            return None;
+        }
+        if let Some((_, reason)) = self.linger.filter(|&(at, _)| at <= now) {
+            return Some(reason);
+        }
+        let late = self.keep_alive.deadline(self.discovery).is_some_and(|at| at <= now);
+        late.then_some(match self.keep_alive.timeout {
+            Some(_) => DropReason::KeepAliveExpired,
+            None => DropReason::Idle,
+        })
+    }
+}
+
+/// The keep alive timer, restarted by any traffic (TBKAS; NVMe Base 2.1, section 3.9).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeepAlive {
+    /// Timeout, rounded up to the granularity; `None`: off.
+    pub timeout: Option<Duration>,
+    /// When something was last heard from the host.
+    pub last: Duration,
+}
+
+impl KeepAlive {
+    /// A timer of `kato_ms` milliseconds, zero for none, started at `now`.
+    pub fn new(kato_ms: u32, now: Duration) -> KeepAlive {
+        let granules = u64::from(kato_ms).div_ceil(KEEP_ALIVE_GRANULARITY.as_millis() as u64);
+        let timeout = Duration::from_secs(granules * KEEP_ALIVE_GRANULARITY.as_secs());
+        KeepAlive { timeout: (kato_ms != 0).then_some(timeout), last: now }
+    }
+
+    /// The timeout in force in milliseconds.
+    pub fn kato_ms(&self) -> u32 {
+        self.timeout.map_or(0, |timeout| timeout.as_millis().try_into().unwrap_or(u32::MAX))
+    }
+
+    fn deadline(&self, discovery: bool) -> Option<Duration> {
+        let timeout = self.timeout.or(discovery.then_some(DISCOVERY_IDLE))?;
+        Some(self.last + timeout)
+    }
+}
+
+/// Queue ids with a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct QueueSet([u64; 3]);
+const _: () = assert!((IO_QUEUES_MAX as usize) < 3 * 64);
+
+impl QueueSet {
+    pub fn contains(&self, qid: u16) -> bool {
+        qid <= IO_QUEUES_MAX && self.0[usize::from(qid / 64)] & 1 << (qid % 64) != 0
+    }
+
+    pub fn insert(&mut self, qid: u16) {
+        debug_assert!(qid <= IO_QUEUES_MAX);
+        self.0[usize::from(qid / 64)] |= 1 << (qid % 64);
+    }
+
+    pub fn remove(&mut self, qid: u16) {
+        if self.contains(qid) {
+            self.0[usize::from(qid / 64)] &= !(1 << (qid % 64));
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0 == [0; 3]
+    }
+
+    /// I/O queues with a connection.
+    pub fn io_count(&self) -> u16 {
+        let all: u32 = self.0.iter().map(|word| word.count_ones()).sum();
+        all as u16 - u16::from(self.contains(0))
+    }
+}
+
+/// The last failed commands (NVMe Base 2.1, section 5.1.12.1.2).
+#[derive(Default)]
+pub(crate) struct ErrorLog {
+    /// Errors since the controller came to be.
+    pub count: u64,
+    /// Newest first.
+    pub entries: VecDeque<ErrorEntry>,
+}
+
+impl ErrorLog {
+    pub fn note(&mut self, sqid: u16, command: &Command, status: Status) {
+        self.count += 1;
+        let mut entry = ErrorEntry::new_zeroed();
+        entry.error_count = self.count.into();
+        entry.sqid = sqid.into();
+        entry.cid = command.cid;
+        entry.status = (status.0 << 1).into();
+        entry.location = 0xffff.into();
+        if sqid != 0 {
+            entry.lba = command.slba().into();
+        }
+        if command.opcode != nvme::opcode::admin::FABRICS {
+            entry.nsid = command.nsid;
+        }
+        entry.trtype = nvme::log::discovery::TransportType::TCP.0;
+        entry.opcode = command.opcode;
+        entry.version = 1;
+        self.entries.truncate(ERROR_ENTRIES_MAX - 1);
+        self.entries.push_front(entry);
+    }
+}
+
+/// Namespaces that changed since the list was last read (NVMe Base 2.1, section 5.1.12.1.5).
+#[derive(Debug, Default)]
+pub(crate) struct ChangedNamespaces {
+    nsids: BTreeSet<u32>,
+    overflow: bool,
+}
+
+impl ChangedNamespaces {
+    pub fn note(&mut self, nsid: u32) {
+        if self.overflow {
+            return;
+        }
+        self.nsids.insert(nsid);
+        if self.nsids.len() > CHANGED_NAMESPACES_MAX {
+            self.nsids.clear();
+            self.overflow = true;
+        }
+    }
+
+    pub fn list(&self) -> Vec<u32> {
+        if self.overflow { vec![NSID_ALL] } else { self.nsids.iter().copied().collect() }
+    }
+
+    pub fn clear(&mut self) {
+        *self = ChangedNamespaces::default();
+    }
+}

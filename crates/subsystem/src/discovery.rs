@@ -1,0 +1,90 @@
+//! The discovery log, and who is told when it changes (NVMe Base 2.1, section 5.1.12.3.1).
+
+use crate::async_event::Notice;
+use crate::config::{PortConfig, PortId, adrfam};
+use crate::controller::Controller;
+use crate::target::Target;
+use nvme::fabrics::CNTLID_DYNAMIC;
+use nvme::log::discovery::{
+    EFLAG_DUPLICATE, EFLAG_PERSISTENT, Entry, Header, SubsystemType, TransportType,
+};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Largest admin queue told to hosts.
+const ADMIN_QUEUE_ENTRIES: u16 = 32;
+
+/// TREQ: secure channel not specified, SQ flow control may be disabled.
+const TREQ: u8 = 1 << 2;
+
+impl Target {
+    /// The discovery log as `controller`'s host may see it: its header and one entry per port for
+    /// discovery itself and for every subsystem that allows the host.
+    pub(crate) fn discovery_log(&self, controller: &Controller) -> Vec<u8> {
+        let mut entries = Vec::new();
+        for (&id, port) in &self.ports {
+            let flags = EFLAG_DUPLICATE | EFLAG_PERSISTENT;
+            let kind = SubsystemType::CURRENT_DISCOVERY;
+            entries.push(entry(controller, id, port, (&self.discovery_nqn, kind, flags)));
+            for subsystem in self.subsystems.values() {
+                if subsystem.allows(&controller.host_nqn) {
+                    let what = (&*subsystem.nqn, SubsystemType::NVM, 0);
+                    entries.push(entry(controller, id, port, what));
+                }
+            }
+        }
+        let mut header = Header::new_zeroed();
+        header.genctr = self.generation.into();
+        header.numrec = (entries.len() as u64).into();
+        let mut log = header.as_bytes().to_vec();
+        log.extend_from_slice(entries.as_bytes());
+        log
+    }
+
+    /// The log changed for every host that may see `nqn`, or for all.
+    pub(crate) fn discovery_changed(&mut self, nqn: Option<&str>) {
+        let subsystem = nqn.and_then(|nqn| self.subsystems.get(nqn));
+        let hosts = match subsystem {
+            Some(subsystem) if !subsystem.allow_any_host => Some(subsystem.hosts.clone()),
+            _ => None,
+        };
+        self.discovery_changed_for_hosts(|host| {
+            hosts.as_ref().is_none_or(|hosts| hosts.contains(host))
+        });
+    }
+
+    /// The log changed for the hosts chosen by their NQN.
+    pub(crate) fn discovery_changed_for_hosts(&mut self, sees: impl Fn(&str) -> bool) {
+        self.generation += 1;
+        self.raise_where(Notice::DiscoveryChange, |controller| {
+            controller.discovery && sees(&controller.host_nqn)
+        });
+    }
+}
+
+fn entry(
+    controller: &Controller,
+    id: PortId,
+    port: &PortConfig,
+    (nqn, kind, flags): (&str, SubsystemType, u16),
+) -> Entry {
+    let local = controller.local_address.map(|address| address.to_canonical());
+    // A listener on all addresses is reachable at the one that this host has found.
+    let address = local.filter(|_| port.traddr.is_unspecified()).unwrap_or(port.traddr);
+    let mut entry = Entry::new_zeroed();
+    entry.trtype = TransportType::TCP.0;
+    entry.adrfam = adrfam(address).0;
+    entry.subtype = kind.0;
+    entry.treq = TREQ;
+    entry.portid = id.0.into();
+    entry.cntlid = CNTLID_DYNAMIC.into();
+    entry.asqsz = ADMIN_QUEUE_ENTRIES.into();
+    entry.eflags = flags.into();
+    fill(&mut entry.trsvcid, &port.trsvcid.to_string());
+    fill(&mut entry.traddr, &address.to_string());
+    fill(&mut entry.subnqn, nqn);
+    entry
+}
+
+fn fill(field: &mut [u8], text: &str) {
+    field[..text.len()].copy_from_slice(text.as_bytes());
+}
