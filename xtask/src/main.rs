@@ -3,6 +3,8 @@
 mod guest;
 mod initramfs;
 mod kernel;
+mod ledger;
+mod packages;
 mod process;
 
 use std::process::ExitCode;
@@ -20,6 +22,14 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Task {
     Guest(guest::GuestArguments),
+    /// Install the Debian packages that a task needs; does nothing when they are there.
+    Deps {
+        /// For which task.
+        #[arg(value_enum, default_value = "test")]
+        list: packages::List,
+    },
+    /// Check whether a device kept what it acknowledged as durable (a tool of the tests).
+    Ledger(ledger::LedgerArguments),
 }
 
 fn main() -> ExitCode {
@@ -35,5 +45,7 @@ fn main() -> ExitCode {
 fn run(task: Task) -> Result<u8> {
     match task {
         Task::Guest(arguments) => guest::run(arguments),
+        Task::Deps { list } => packages::install(list).map(|()| 0),
+        Task::Ledger(arguments) => ledger::run(arguments),
     }
 }

@@ -200,9 +200,8 @@ fn attach(qemu: &mut Command, index: usize, disk: &Disk) -> Result<()> {
     ensure!(!image.contains(','), "QEMU cannot take a comma in the name of an image: {image:?}");
     // "unsafe" drops the guest's flushes: they protect against a crash of this machine, which ends
     // the test as well. What the guest wrote survives the guest.
-    qemu.arg("-drive").arg(format!(
-        "file={image},if=none,id=disk{index},format=raw,cache=unsafe,discard=unmap"
-    ));
+    qemu.arg("-drive")
+        .arg(format!("file={image},if=none,id=disk{index},format=raw,cache=unsafe,discard=unmap"));
     match disk.bus {
         Bus::Virtio => {
             qemu.arg("-device").arg(format!("virtio-blk-pci,drive=disk{index},serial=disk{index}"));

@@ -1,6 +1,8 @@
 //! `cargo xtask guest -- COMMAND`: a command in a stock Linux kernel, with this machine's files.
 
 pub mod machine;
+pub mod power_cut;
+pub mod session;
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -115,7 +117,8 @@ fn machine_of(arguments: &GuestArguments) -> Result<Machine> {
             machine.disks.push(disk(specification, bus)?);
         }
     }
-    machine.environment = std::env::vars().filter(|(name, _)| name.starts_with("NVLANE_")).collect();
+    machine.environment =
+        std::env::vars().filter(|(name, _)| name.starts_with("NVLANE_")).collect();
     for variable in &arguments.env {
         let (name, value) = variable.split_once('=').context("--env wants NAME=VALUE")?;
         machine.environment.push((name.to_owned(), value.to_owned()));

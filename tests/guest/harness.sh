@@ -1,0 +1,213 @@
+# For sourcing by the tests in this directory: a server to test, a host to test it with, and checks.
+#
+#   serve VOLUME...     starts `nvlane serve` on 127.0.0.1:$PORT; sets NQN and SERVER
+#   connect [OPTION]... connects this kernel to it; namespace N prints the device of namespace N
+#   expect, expect_match, fails, await   check something, and stop the test with a clear line
+#
+# NVLANE is the program under test, XTASK the task runner (for `ledger`), SCRATCH a directory on
+# ext4, WORK one on tmpfs. FULL is 1 in the full run, ROUNDS the rounds of repeated tests.
+# With NVLANE_PEER=kernel the kernel's own target is served instead: a test that fails there as well
+# is wrong about the protocol, not about us.
+set -euo pipefail
+shopt -s nullglob
+
+PORT=${PORT:-4420}
+WORK=/tmp/nvlane-test
+CTL=$WORK/ctl.sock
+FULL=${FULL:-0}
+ROUNDS=${ROUNDS:-5}
+SERVER=
+NQN=
+mkdir -p "$WORK" /mnt/test
+modprobe -a nvme-tcp loop
+
+# Ends the test, naming the line of the test that asked.
+die() {
+    local depth=1
+    while [[ ${BASH_SOURCE[$depth]:-} == */harness.sh ]]; do depth=$((depth + 1)); done
+    echo "FAILED ${BASH_SOURCE[$depth]##*/}:${BASH_LINENO[$((depth - 1))]}: $*" >&2
+    exit 1
+}
+
+# expect WHAT GOT WANTED
+expect() { [[ $2 == "$3" ]] || die "$1 is '$2', wanted '$3'"; }
+
+# expect_match WHAT GOT REGEX
+expect_match() { [[ $2 =~ $3 ]] || die "$1 is '$2', wanted a match of '$3'"; }
+
+# expect_json FILE FILTER WANTED: what jq's FILTER makes of FILE
+expect_json() {
+    local got
+    got=$(jq -r "$2" <"$1") || die "$1 is not the JSON expected: $(head -c 400 "$1")"
+    [[ $got == "$3" ]] || die "$2 is '$got', wanted '$3', in $(head -c 2000 "$1")"
+}
+
+# fails COMMAND...: it must fail, and say something
+fails() {
+    local said
+    if said=$("$@" 2>&1); then die "succeeded, and should not have: $*: $said"; fi
+    [[ -n $said ]] || die "failed without a word: $*"
+    printf '%s\n' "$said"
+}
+
+# await SECONDS COMMAND...: until the command succeeds
+await() {
+    local until=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        ((SECONDS < until)) || die "did not come true: $*"
+        sleep 0.1
+    done
+}
+
+# serve VOLUME... [OPTION]...: returns once it listens
+serve() {
+    if [[ ${NVLANE_PEER:-} == kernel ]]; then
+        kernel_serve "$@"
+        return
+    fi
+    local log=$WORK/serve.log
+    : >"$log"
+    "$NVLANE" serve --listen "127.0.0.1:$PORT" --socket "$CTL" --data-dir "$WORK/data" "$@" \
+        >"$log" 2>&1 </dev/null &
+    SERVER=$!
+    local until=$((SECONDS + 30))
+    until NQN=$(sed -nE 's/.*nvme connect .*(-n|--nqn)[ =]([^ ]+).*/\2/p' "$log" | head -n1) && [[ -n $NQN ]]; do
+        kill -0 "$SERVER" 2>/dev/null || die "the server ended: $(cat "$log")"
+        ((SECONDS < until)) || die "the server is not ready: $(cat "$log")"
+        sleep 0.1
+    done
+}
+
+# Stops the server as a person would, and wants a clean end.
+stop() {
+    if [[ ${NVLANE_PEER:-} == kernel ]]; then
+        kernel_stop
+        return
+    fi
+    kill -TERM "$SERVER"
+    local status=0
+    wait "$SERVER" || status=$?
+    expect "the server's exit status after SIGTERM" $status 0
+    SERVER=
+}
+
+# What an accident does: nothing is flushed, nothing is said.
+kill_server() {
+    kill -KILL "$SERVER"
+    wait "$SERVER" 2>/dev/null || true
+}
+
+ctl() { "$NVLANE" ctl --socket "$CTL" "$@"; }
+
+# connect [OPTION]...: as nvme connect
+connect() { nvme connect -t tcp -a 127.0.0.1 -s "$PORT" -n "$NQN" "$@"; }
+
+disconnect() { nvme disconnect -n "$NQN"; }
+
+# Names of the controllers (nvme0 ...) connected to NQN.
+controllers() {
+    local path
+    for path in /sys/class/nvme/nvme*; do
+        [[ $(cat "$path/subsysnqn" 2>/dev/null) == "$NQN" ]] && echo "${path##*/}"
+    done
+    return 0
+}
+
+# The device of the namespace with that id, or nothing.
+namespace_now() {
+    local path
+    for path in /sys/block/nvme*n*; do
+        [[ ${path##*/} =~ ^nvme[0-9]+n[0-9]+$ ]] || continue
+        if [[ $(cat "$path/device/subsysnqn" 2>/dev/null) == "$NQN" && $(cat "$path/nsid" 2>/dev/null) == "$1" ]]; then
+            echo "/dev/${path##*/}"
+            return
+        fi
+    done
+    return 1
+}
+
+# The device of the namespace with that id; waits for it, since the kernel scans in the background.
+namespace() {
+    local until=$((SECONDS + 20))
+    until namespace_now "$1"; do
+        ((SECONDS < until)) || die "namespace $1 does not appear: $(nvme list -v 2>&1)"
+        sleep 0.1
+    done
+}
+
+# controller_state NAME: live, connecting, ...
+controller_state() { cat "/sys/class/nvme/$1/state"; }
+
+is_live() { [[ $(controller_state "$1") == live ]]; }
+
+# verified_io DEVICE SIZE [OPTION]...: fio writes and reads at random, then checks every block
+verified_io() {
+    local device=$1 size=$2 output=${FIO_OUTPUT:-$WORK/fio.json}
+    shift 2
+    fio --name=verify --filename="$device" --direct=1 --ioengine=libaio --iodepth=32 --rw=randrw \
+        --bssplit=512/20:4k/30:16k/20:128k/20:1M/10 --size="$size" --verify=crc32c --verify_fatal=1 \
+        --randseed=1 --output-format=json --output="$output" "$@" || die "fio: $(tail -n 40 "$output")"
+    expect_json "$output" '[.jobs[].error] | add' 0
+    expect_json "$output" '.jobs[0].write.total_ios > 100' true
+    jq -r '"fio: \(.jobs[0].read.total_ios) reads, \(.jobs[0].write.total_ios) writes, all as written"' "$output"
+}
+
+# data_bytes FILE: bytes that are not holes
+data_bytes() { echo $(($(stat -c %b "$1") * 512)); }
+
+# --- The kernel's own target, to try the tests on --------------------------------------------------
+NVMET=/sys/kernel/config/nvmet
+
+kernel_serve() {
+    modprobe -a nvmet nvmet-tcp
+    NQN=nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-000000000001
+    SERVER=kernel
+    trap kernel_stop EXIT
+    local subsystem=$NVMET/subsystems/$NQN nsid=0 volume
+    mkdir "$subsystem"
+    echo 1 >"$subsystem/attr_allow_any_host"
+    for volume in "$@"; do
+        [[ $volume == --* ]] && die "kernel peer: option $volume"
+        nsid=$((nsid + 1))
+        mkdir "$subsystem/namespaces/$nsid"
+        kernel_backing "$volume" "$nsid" >"$subsystem/namespaces/$nsid/device_path"
+        echo 1 >"$subsystem/namespaces/$nsid/enable"
+    done
+    mkdir "$NVMET/ports/1"
+    echo tcp >"$NVMET/ports/1/addr_trtype"
+    echo ipv4 >"$NVMET/ports/1/addr_adrfam"
+    echo 127.0.0.1 >"$NVMET/ports/1/addr_traddr"
+    echo "$PORT" >"$NVMET/ports/1/addr_trsvcid"
+    ln -s "$subsystem" "$NVMET/ports/1/subsystems/$NQN"
+}
+
+# A path for what our URI names; nothing but the name goes to stdout.
+kernel_backing() {
+    local path=${1#file:}
+    case $1 in
+    mem:*)
+        path=$WORK/mem$2
+        truncate -s "${1#mem:}" "$path"
+        ;;
+    /dev/*) ;;
+    *\?size=*)
+        path=${path%%\?*}
+        local size=${1##*size=}
+        truncate -s "${size%%&*}" "$path"
+        ;;
+    esac
+    printf %s "$path"
+}
+
+kernel_stop() {
+    [[ -e $NVMET/ports/1 ]] || return 0
+    rm -f "$NVMET"/ports/1/subsystems/*
+    rmdir "$NVMET/ports/1"
+    local path
+    for path in "$NVMET"/subsystems/*/namespaces/*; do
+        echo 0 >"$path/enable"
+        rmdir "$path"
+    done
+    rmdir "$NVMET"/subsystems/*
+}

@@ -1,0 +1,96 @@
+#!/bin/bash
+# limit: 120
+# What nvme-cli asks a controller, read as JSON, with the values that we must give.
+. "$(dirname "$0")/harness.sh"
+
+serve mem:64M "file:$SCRATCH/b.img?size=128M&create"
+connect
+device=$(namespace 1)
+second=$(namespace 2)
+controller=/dev/$(controllers)
+ask() { # ask FILE COMMAND...
+    local file=$WORK/$1.json
+    shift
+    nvme "$@" -o json >"$file" || die "nvme $*"
+    jq -e . <"$file" >/dev/null || die "nvme $*: not JSON: $(head -c 400 "$file")"
+}
+
+ask ctrl id-ctrl "$controller"
+expect_json "$WORK/ctrl.json" '.subnqn' "$NQN"
+expect_json "$WORK/ctrl.json" '.cntrltype' 1
+expect_json "$WORK/ctrl.json" '.sqes' 102 # 64-byte commands: 66h
+expect_json "$WORK/ctrl.json" '.cqes' 68  # 16-byte completions: 44h
+expect_json "$WORK/ctrl.json" '.vwc % 2' 1
+expect_json "$WORK/ctrl.json" '(.sgls % 4) > 0' true
+expect_json "$WORK/ctrl.json" '.ioccsz >= 4' true
+expect_json "$WORK/ctrl.json" '.nn >= 2' true
+expect_json "$WORK/ctrl.json" '((.lpa / 2) | floor) % 2' 1 # the effects log is there
+expect_json "$WORK/ctrl.json" '.kas > 0' true
+expect_json "$WORK/ctrl.json" '((.oncs / 8) | floor) % 2' 1 # Write Zeroes
+expect_json "$WORK/ctrl.json" '((.oncs / 4) | floor) % 2' 1 # Dataset Management
+expect_json "$WORK/ctrl.json" '(.sn | length) > 0 and (.mn | length) > 0' true
+
+ask ns1 id-ns "$device"
+block=$(blockdev --getss "$device")
+expect_json "$WORK/ns1.json" '.nsze' $(((64 << 20) / block))
+expect_json "$WORK/ns1.json" '.ncap <= .nsze' true
+expect_json "$WORK/ns1.json" "pow(2; .lbafs[.flbas % 16].ds) | floor" "$block"
+ask ns2 id-ns "$second"
+expect_json "$WORK/ns2.json" '.nsze' $(((128 << 20) / $(blockdev --getss "$second")))
+
+ask descs ns-descs "$device"
+uuid=$(cat "/sys/block/${device#/dev/}/uuid")
+expect_match "the namespace's UUID" "$uuid" '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
+expect_match "ns-descs" "$(cat "$WORK/descs.json")" "$uuid"
+[[ $uuid != "$(cat "/sys/block/${second#/dev/}/uuid")" ]] || die "two namespaces share a UUID"
+
+ask nsids list-ns "$controller"
+expect_json "$WORK/nsids.json" '[.nsid_list[].nsid] | join(",")' 1,2
+ask list list
+expect_json "$WORK/list.json" "[.Devices[] | select(.DevicePath == \"$device\")][0].PhysicalSize" $((64 << 20))
+ask smart smart-log "$controller"
+expect_json "$WORK/smart.json" '.critical_warning | if type == "object" then .value else . end' 0
+expect_json "$WORK/smart.json" '.percent_used' 0
+ask errors error-log "$controller"
+expect_json "$WORK/errors.json" '.errors | length > 0' true
+ask firmware fw-log "$controller"
+ask effects effects-log "$controller"
+nvme effects-log "$controller" -H >"$WORK/effects.txt"
+for command in Read Write Flush "Write Zeroes" "Dataset Management"; do
+    grep -qi "$command" "$WORK/effects.txt" || die "the effects log lacks $command: $(cat "$WORK/effects.txt")"
+done
+ask ana ana-log "$controller"
+expect_match "the ANA log" "$(cat "$WORK/ana.json")" optimized
+expect "ANA state" "$(cat /sys/block/nvme*c*n1/ana_state | sort -u)" optimized
+
+# Features: number of queues, volatile write cache, keep alive, asynchronous events.
+for feature in 6 7 0xb 0xf; do
+    nvme get-feature "$controller" -f "$feature" -H >"$WORK/feature" || die "get-feature $feature"
+    expect_match "get-feature $feature" "$(cat "$WORK/feature")" '[vV]alue'
+done
+expect_match "the volatile write cache" "$(nvme get-feature "$controller" -f 6)" '0*1$'
+
+# What the block layer made of it.
+queue=/sys/block/${device#/dev/}/queue
+expect "write_cache" "$(cat "$queue/write_cache")" "write back"
+expect "fua" "$(cat "$queue/fua")" 1
+expect "discards" "$(($(cat "$queue/discard_max_bytes") > 0))" 1
+expect "write zeroes" "$(($(cat "$queue/write_zeroes_max_bytes") > 0))" 1
+
+# An ordinary user may read and write, since the effects log says these are harmless.
+generic=${device/nvme/ng}
+chmod 666 "$generic"
+setpriv --reuid 65534 --clear-groups nvme read "$generic" -s 0 -c 0 -z "$block" -d /dev/null 2>&1 \
+    || die "an unprivileged read is refused"
+
+# Errors have the specification's status: out of range, a namespace that is not there.
+fails nvme read "$device" -s $(((64 << 20) / block)) -c 0 -z "$block" -d /dev/null >"$WORK/out"
+expect_match "reading past the end" "$(cat "$WORK/out")" 'LBA (O|o)ut (O|o)f (R|r)ange|LBA_RANGE'
+fails nvme id-ns "$controller" -n 4000000000 >"$WORK/out"
+expect_match "a namespace that is not there" "$(cat "$WORK/out")" '[nN]amespace'
+
+# Reservations are absent, and the controller says so.
+expect_json "$WORK/ctrl.json" '((.oncs / 32) | floor) % 2' 0
+expect_match "resv-report" "$(fails nvme resv-report "$device")" 'INVALID_OPCODE|Invalid Command Opcode|Invalid|invalid'
+disconnect
+stop

@@ -1,0 +1,92 @@
+//! The guest whose power is cut: nvlane serves a file on a file system inside the guest, the guest's
+//! own host writes to it, the guest is killed, and the next boot looks for every write that was
+//! acknowledged as durable. The ledger of those is on this machine, out of the accident's reach.
+//!
+//! ```text
+//! boot ── mount, journal replay ── serve, connect ── verify ledger of the last round
+//!   ^                                                   │
+//!   └────────── power cut ── some seconds ── write, note in ledger
+//! ```
+//!
+//! What a killed guest loses is its memory: the page cache and the file system's journal that was not
+//! yet written. What reached its disk stays, which is more than a real power cut leaves of a disk
+//! with a volatile cache; the `volatile:` tests cover that.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+
+use super::machine::{Bus, Disk, Ending, Machine};
+use super::session::lines_of;
+use crate::process::{checkout, shell_quoted};
+
+/// A round from power on to power off, at most.
+const ROUND_LIMIT: Duration = Duration::from_secs(180);
+/// Durable writes noted before the power may be cut.
+const NOTED_MIN: usize = 50;
+
+/// Cuts the power `rounds` times; an error names what was lost.
+pub fn run(machine: &Machine, rounds: u32, seed: u64) -> Result<()> {
+    let directory = checkout()?.join("target/guest/power-cut");
+    if directory.exists() {
+        fs::remove_dir_all(&directory)?;
+    }
+    fs::create_dir_all(&directory)?;
+    let mut machine = machine.clone();
+    let image = directory.join("disk.img");
+    machine.disks = vec![Disk { image, bytes: Some(2 << 30), bus: Bus::Virtio }];
+    machine.share.clone_from(&directory);
+    for round in 0..=rounds {
+        let last = round == rounds;
+        boot(&machine, &directory, round, last, seed)?;
+    }
+    fs::remove_dir_all(&directory)?;
+    Ok(())
+}
+
+/// One boot: verifies the round before, writes until the power goes (unless it is the last).
+fn boot(machine: &Machine, directory: &Path, round: u32, last: bool, seed: u64) -> Result<()> {
+    let script = checkout()?.join("tests/guest/_power_cut.sh");
+    let script = shell_quoted(&script.display().to_string());
+    let mut guest = machine
+        .boot(&format!("bash {script} {round} {} 2>&1\n", if last { "last" } else { "cut" }))?;
+    let (stdout, _stderr) = guest.output();
+    let lines = lines_of(stdout);
+    let started = Instant::now();
+    let mut said = String::new();
+    loop {
+        let left = ROUND_LIMIT.saturating_sub(started.elapsed());
+        match lines.recv_timeout(left) {
+            Ok(line) if line == "@writing" && !last => break,
+            Ok(line) => {
+                said.push_str(&line);
+                said.push('\n');
+            }
+            Err(_) => {
+                let ending = guest.wait(ROUND_LIMIT)?;
+                if last && ending == Ending::Exited(0) {
+                    print!("{said}");
+                    guest.discard_logs()?;
+                    return Ok(());
+                }
+                bail!("round {round}: {ending:?}\n{said}{}", guest.console_tail());
+            }
+        }
+    }
+    // A moment that differs from round to round and not from run to run.
+    let moment = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(round) * 0x5851_f42d) >> 7;
+    let writing = Duration::from_millis(1500 + moment % 3000);
+    let ledger = directory.join(format!("ledger-{round}"));
+    let noted = || fs::read_to_string(&ledger).map_or(0, |text| text.lines().count());
+    let writing_since = Instant::now();
+    while writing_since.elapsed() < writing || noted() < NOTED_MIN {
+        ensure!(started.elapsed() < ROUND_LIMIT, "round {round}: nothing is written\n{said}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    guest.cut_power()?;
+    print!("{said}");
+    println!("round {round}: power cut after {} durable writes", noted());
+    guest.discard_logs()
+}

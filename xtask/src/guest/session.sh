@@ -1,0 +1,50 @@
+#!/bin/bash
+# Runs the tests of plan.txt one after the other, each with a clean slate, and says on stdout what
+# became of each: "@begin NAME", then "@end NAME STATUS SECONDS". Output goes to $RUN/NAME.log.
+set -u
+export SCRATCH=/mnt/scratch
+
+# A file system of real disk behaviour for backing files: holes, fdatasync, O_DIRECT.
+mkdir -p "$SCRATCH"
+mkfs.ext4 -q -F -E lazy_itable_init=1,lazy_journal_init=1 /dev/vda || exit 1
+mount /dev/vda "$SCRATCH" || exit 1
+group=/sys/fs/cgroup/test
+
+# Whatever the test left: processes first, since mounts and devices wait for them.
+sweep() {
+    [ -e "$group/cgroup.kill" ] && echo 1 >"$group/cgroup.kill"
+    local waited=0
+    while [ -s "$group/cgroup.procs" ] && [ $waited -lt 100 ]; do sleep 0.1; waited=$((waited + 1)); done
+    awk '$2 ~ "^/mnt/test" { print $2 }' /proc/mounts | sort -r | xargs -r umount -l
+    [ -e /sys/class/nvme-fabrics ] && timeout 60 nvme disconnect-all
+    losetup -D
+    rm -rf "${SCRATCH:?}"/* /tmp/nvlane-test
+    rmdir "$group" 2>/dev/null
+}
+
+while IFS=$'\t' read -r -u 9 name limit script; do
+    echo "@begin $name"
+    mkdir -p "$group" /tmp/nvlane-test /mnt/test
+    dmesg -C
+    begun=$(date +%s%N)
+    (
+        echo $BASHPID >"$group/cgroup.procs"
+        exec timeout -k 10 "$limit" bash "$script"
+    ) >"$RUN/$name.log" 2>&1 </dev/null 9<&-
+    status=$?
+    # The server's complaints and the kernel's belong to the failure they explain.
+    if [ $status -ne 0 ]; then
+        {
+            for log in /tmp/nvlane-test/*.log; do
+                [ -e "$log" ] && echo "--- $log" && tail -n 40 "$log"
+            done
+            echo "--- kernel"
+            dmesg | tail -n 60
+        } >>"$RUN/$name.log" 2>&1
+    elif dmesg | grep -qE 'BUG:|WARNING: CPU|Oops|hung_task|blocked for more than'; then
+        { echo "--- the kernel complained"; dmesg | tail -n 100; } >>"$RUN/$name.log"
+        status=99
+    fi
+    sweep >>"$RUN/$name.log" 2>&1
+    echo "@end $name $status $((($(date +%s%N) - begun) / 1000000))"
+done 9<"$RUN/plan.txt"
