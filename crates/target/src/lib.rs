@@ -1,1 +1,35 @@
-//! target
+//! The NVMe/TCP target: serves any [`namespace::Namespace`] to any NVMe/TCP host.
+//!
+//! ```text
+//!   control plane ---- Server ----------------------------------------------.
+//!                        | mailbox of core 0             mailboxes of all   |
+//!                        v                                                  v
+//!   core 0:  Control = listeners + subsystem::Target     every core:  SubsystemView,
+//!            + admin queues                              NamespaceView (limits, ANA, queue)
+//!                        |                                                  |
+//!            Connection: socket + nvme_tcp machine + exchanges <------------'
+//!                        |                   moves to core (queue id mod cores) after Connect
+//!                        v
+//!            namespace::Queue::submit ... Connection::completed
+//! ```
+//!
+//! Read `server`, `control`, `connection`, `io`, `output`, in this order.
+//!
+//! What it does not do: authentication and TLS, reservations, transports other than TCP.
+//!
+//! Bounds: 1,024 connections that have not sent Connect, for 10 s each; as many commands per
+//! connection as its queue has entries; a receive buffer of 256 KiB per core; data in the core's
+//! buffer pool, else commands wait for it.
+
+mod admin;
+mod connection;
+mod control;
+mod core;
+mod exchange;
+mod io;
+mod output;
+mod server;
+mod view;
+
+pub use server::{CoreStats, Error, NamespaceOptions, NamespaceStats, Server, ServerConfig, Stats};
+pub use subsystem::{AnaState, ConfigError, PortId, SubsystemConfig, TargetConfig};

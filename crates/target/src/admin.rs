@@ -1,0 +1,177 @@
+//! Commands that the control core answers: Connect, and everything on an admin queue.
+
+use crate::connection::{Connection, Inner, IoQueue, Link, Role};
+use crate::exchange::Stage;
+use crate::output::Payload;
+use nvme::{Command, Sgl, Status, opcode};
+use subsystem::io::{Direction, Placement, Transfer};
+use subsystem::{ControllerId, Reply};
+
+/// Most data that an admin command may bring.
+const ADMIN_DATA_BYTES_MAX: u32 = 64 * 1024;
+
+impl Connection {
+    /// A capsule on an admin queue, on a queue that is not connected yet, or a fabrics command.
+    pub(crate) fn admin_capsule(
+        &self,
+        inner: &mut Inner,
+        slot: u32,
+        command: Command,
+        capsule: &[u8],
+    ) {
+        match self.admin_data(&command, capsule) {
+            Ok(0) => self.admin(inner, slot, &command, &[]),
+            Ok(bytes) if command.sgl().identifier == Sgl::TRANSPORT => {
+                self.keep(inner, slot, command, bytes);
+            }
+            Ok(bytes) => self.admin(inner, slot, &command, &capsule[..bytes as usize]),
+            Err(status) => self.respond(inner, slot, status, 0, Payload::None),
+        }
+    }
+
+    /// How much data the host sends with the command.
+    fn admin_data(&self, command: &Command, capsule: &[u8]) -> Result<u32, Status> {
+        // "Data Transfer Direction" is in bits 1:0 of the opcode, for fabrics commands of FCTYPE.
+        let fabrics = command.opcode == opcode::admin::FABRICS;
+        let kind = if fabrics { command.nsid.get() as u8 } else { command.opcode };
+        if kind & 3 != 1 {
+            return Ok(0);
+        }
+        let bytes = command.sgl().length.get();
+        if bytes > ADMIN_DATA_BYTES_MAX {
+            return Err(Status::SGL_LENGTH_INVALID.dnr());
+        }
+        let transfer = Transfer { direction: Direction::ToController, bytes };
+        match subsystem::io::locate(command, transfer, capsule.len() as u32)? {
+            Placement::InCapsule { offset: 1.., .. } => Err(Status::SGL_OFFSET_INVALID.dnr()),
+            _ => Ok(bytes),
+        }
+    }
+
+    /// An admin or fabrics command is complete with its data.
+    pub(crate) fn admin(&self, inner: &mut Inner, slot: u32, command: &Command, data: &[u8]) {
+        let fabrics = command.opcode == opcode::admin::FABRICS;
+        match &inner.role {
+            Role::Fresh if fabrics && command.nsid.get() as u8 == opcode::fabrics::CONNECT => {
+                self.connect(inner, slot, command, data);
+            }
+            Role::Fresh => {
+                // Nothing may come before Connect (NVMe Base 2.1, section 3.3).
+                let status = Status::COMMAND_SEQUENCE_ERROR.dnr();
+                self.respond(inner, slot, status, 0, Payload::None);
+            }
+            Role::Admin(controller) => {
+                let controller = *controller;
+                self.controller_command(inner, slot, controller, command, data);
+            }
+            Role::Io(queue) => {
+                let controller = queue.link.controller;
+                self.fabrics_on_io_queue(inner, slot, controller, command);
+            }
+        }
+    }
+
+    fn connect(&self, inner: &mut Inner, slot: u32, command: &Command, data: &[u8]) {
+        let control = self.core.control.get().expect("fresh connections are on the control core");
+        let port = inner.port;
+        let connected = match control.connect(port, command, data, self) {
+            Ok(connected) => connected,
+            Err((status, result)) => {
+                self.respond(inner, slot, status, result, Payload::None);
+                return;
+            }
+        };
+        let entries = connected.queue_entries;
+        inner.sq_head = 1 % entries;
+        let flow_control = !connected.sq_flow_control_disabled;
+        if connected.queue_id == 0 {
+            inner.role = Role::Admin(connected.controller);
+        } else {
+            inner.machine.set_in_capsule_max(subsystem::IN_CAPSULE_BYTES);
+            inner.machine.set_queue_entries(usize::from(entries));
+            inner.exchanges.set_entries_max(usize::from(entries));
+            let link = Link {
+                controller: connected.controller,
+                queue_id: connected.queue_id,
+                entries,
+                flow_control,
+                active: control.activity(connected.controller),
+                nqn: connected.nqn.clone(),
+            };
+            let view = self.core.subsystem(&link.nqn);
+            inner.role = Role::Io(IoQueue { link, view, cached: None });
+        }
+        self.respond(inner, slot, Status::SUCCESS, u64::from(connected.cntlid), Payload::None);
+        control.kick();
+    }
+
+    fn controller_command(
+        &self,
+        inner: &mut Inner,
+        slot: u32,
+        controller: ControllerId,
+        command: &Command,
+        data: &[u8],
+    ) {
+        let control = self.core.control.get().expect("admin queues are on the control core");
+        match control.admin(controller, command, data) {
+            Reply::Complete { status, result, data } => {
+                let Some(bytes) = data.filter(|_| status.is_success()) else {
+                    self.respond(inner, slot, status, result, Payload::None);
+                    control.kick();
+                    return;
+                };
+                let exchange = inner.exchanges.slot(slot);
+                exchange.direction = Direction::ToHost;
+                exchange.bytes = bytes.len() as u32;
+                self.respond(inner, slot, status, result, Payload::Bytes(bytes));
+            }
+            Reply::Held => inner.exchanges.slot(slot).stage = Stage::Running,
+            Reply::Disconnect => {
+                self.respond(inner, slot, Status::SUCCESS, 0, Payload::None);
+                self.hang_up(inner);
+            }
+            Reply::AbortCommand { .. } => {
+                // Bit 0 of dword 0 set: the command was not aborted (NVMe Base 2.1, section 5.1.1).
+                // What runs here either waits for its data or is with the kernel.
+                self.respond(inner, slot, Status::SUCCESS, 1, Payload::None);
+            }
+        }
+        control.kick();
+    }
+
+    /// Fabrics commands on an I/O queue: Disconnect alone makes sense there.
+    fn fabrics_on_io_queue(
+        &self,
+        inner: &mut Inner,
+        slot: u32,
+        controller: ControllerId,
+        command: &Command,
+    ) {
+        let core = self.core.index;
+        let (key, command) = (self.key(), *command);
+        inner.exchanges.slot(slot).stage = Stage::Running;
+        // The control core decides; its answer comes back to this connection.
+        self.core.post_control(move |control| {
+            let reply = control.fabrics(controller, &command);
+            control.post(core, move |core| {
+                if let Some(connection) = core.connection(key) {
+                    connection.complete_fabrics(command.cid.get(), &reply);
+                }
+            });
+        });
+    }
+
+    fn complete_fabrics(&self, cid: u16, reply: &Reply) {
+        match reply {
+            Reply::Complete { status, result, .. } => self.complete_held(cid, *status, *result),
+            Reply::Disconnect => {
+                self.complete_held(cid, Status::SUCCESS, 0);
+                self.hang_up(&mut self.inner.borrow_mut());
+            }
+            Reply::Held | Reply::AbortCommand { .. } => {
+                unreachable!("I/O queues have no such fabrics commands")
+            }
+        }
+    }
+}

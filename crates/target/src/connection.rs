@@ -1,0 +1,753 @@
+//! One NVMe/TCP connection: a socket, its protocol machine, and the commands in flight on it.
+//!
+//! ```text
+//!  socket --recv--> receive buffer of the core --machine--> command() --> namespace or controller
+//!  socket <-writev-- output <-- respond() <-- finished() <------------------------'
+//! ```
+//!
+//! A turn is: one receive, every command in it started, every completion that came meanwhile
+//! answered, one `writev`. What completes outside a turn is sent at the end of the reactor's.
+
+use crate::core::Core;
+use crate::exchange::{Exchanges, Kept, Refused, Stage};
+use crate::output::{Flushed, Output, Payload};
+use crate::view::{NamespaceView, SubsystemView};
+use namespace::{Data, Request, Sink};
+use nvme::{Command, Status};
+use nvme_tcp::Pending;
+use nvme_tcp::Terminate;
+use nvme_tcp::controller::{self, Event};
+use reactor::{Complete, Interest, Poll, PollerId, Stream, WatchId};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use subsystem::io::Direction;
+use subsystem::{ControllerId, PortId};
+
+/// Rest of a payload from which on it is received straight into its buffer.
+const DIRECT_BYTES_MIN: usize = 4096;
+
+/// Commands before and on the admin queue: what Linux uses is 32.
+pub(crate) const ADMIN_ENTRIES_MAX: usize = 256;
+
+const TOKEN_READABLE: u64 = 0;
+const TOKEN_WRITABLE: u64 = 1;
+const TOKEN_DEFERRED: u64 = 2;
+const TOKEN_BUFFERS: u64 = 3;
+
+/// A connection on its core.
+pub(crate) struct Connection {
+    pub(crate) core: Rc<Core>,
+    pub(crate) stream: Stream,
+    pub(crate) inner: RefCell<Inner>,
+    key: u64,
+    me: Weak<Connection>,
+    poller: Cell<Option<PollerId>>,
+    /// Requests that came back and are not answered yet.
+    done: RefCell<Vec<(u32, Box<Request>)>>,
+    /// A turn is running and will see `done` at its end.
+    in_turn: Cell<bool>,
+    deferred: Cell<bool>,
+    closed: Cell<bool>,
+    watches: [Cell<Option<WatchId>>; 2],
+    /// Requests the namespaces hold.
+    running: Cell<u32>,
+    /// Closed, but not yet reported to the control core: requests are still out.
+    to_report: Cell<Option<(ControllerId, u16)>>,
+}
+
+/// What changes as bytes come and go.
+pub(crate) struct Inner {
+    pub(crate) machine: controller::Connection,
+    pub(crate) role: Role,
+    pub(crate) port: PortId,
+    pub(crate) exchanges: Exchanges,
+    /// First command of a fused pair whose second has not come.
+    pub(crate) fused: Option<u32>,
+    /// I/O commands that wait for a buffer.
+    pub(crate) waiting: VecDeque<u32>,
+    pub(crate) output: Box<Output>,
+    /// Whether `output` is this connection's own (taken from the core's spares).
+    has_output: bool,
+    /// Commands fetched: the submission queue head, modulo the entries.
+    pub(crate) sq_head: u16,
+    /// Bytes of a PDU that is not complete.
+    stash: Vec<u8>,
+    /// The peer is told to go: close once everything is sent.
+    closing: bool,
+    waits_for_buffers: bool,
+}
+
+/// What a connection is for, known once Connect succeeded.
+pub(crate) enum Role {
+    /// Nothing yet: only Connect is accepted.
+    Fresh,
+    /// The admin queue of a controller.
+    Admin(ControllerId),
+    /// An I/O queue.
+    Io(IoQueue),
+}
+
+/// An I/O queue.
+pub(crate) struct IoQueue {
+    pub(crate) link: Link,
+    pub(crate) view: Rc<SubsystemView>,
+    /// The namespace used last: (generation of the view, namespace id, namespace).
+    pub(crate) cached: Option<(u64, u32, Rc<NamespaceView>)>,
+}
+
+/// What ties an I/O queue to its controller; goes along when a connection moves to another core.
+#[derive(Clone)]
+pub(crate) struct Link {
+    pub(crate) controller: ControllerId,
+    pub(crate) nqn: Arc<str>,
+    pub(crate) queue_id: u16,
+    pub(crate) entries: u16,
+    pub(crate) flow_control: bool,
+    /// Set by any command: traffic-based keep alive.
+    pub(crate) active: Arc<AtomicBool>,
+}
+
+/// A connection between two cores.
+pub(crate) struct Moving {
+    socket: OwnedFd,
+    machine: controller::Connection,
+    port: PortId,
+    link: Link,
+    sq_head: u16,
+    stash: Vec<u8>,
+}
+
+impl Inner {
+    pub(crate) fn new(machine: controller::Connection, port: PortId) -> Inner {
+        Inner {
+            machine,
+            role: Role::Fresh,
+            port,
+            exchanges: Exchanges::new(ADMIN_ENTRIES_MAX),
+            fused: None,
+            waiting: VecDeque::new(),
+            output: Box::default(),
+            has_output: false,
+            sq_head: 0,
+            stash: Vec::new(),
+            closing: false,
+            waits_for_buffers: false,
+        }
+    }
+}
+
+impl Connection {
+    /// A connection on `core`, not polled before [`Connection::start`].
+    pub(crate) fn new(core: Rc<Core>, key: u64, stream: Stream, inner: Inner) -> Rc<Connection> {
+        Rc::new_cyclic(|me| Connection {
+            core,
+            stream,
+            inner: RefCell::new(inner),
+            key,
+            me: me.clone(),
+            poller: Cell::new(None),
+            done: RefCell::default(),
+            in_turn: Cell::new(false),
+            deferred: Cell::new(false),
+            closed: Cell::new(false),
+            watches: [Cell::new(None), Cell::new(None)],
+            running: Cell::new(0),
+            to_report: Cell::new(None),
+        })
+    }
+
+    /// The connection that `moving` was, on this core from now on.
+    pub(crate) fn arrive(core: &Rc<Core>, key: u64, moving: Moving) -> io::Result<Rc<Connection>> {
+        let Moving { socket, machine, port, link, sq_head, stash } = moving;
+        let stream = Stream::try_from(socket)?;
+        let mut inner = Inner::new(machine, port);
+        inner.exchanges.set_entries_max(usize::from(link.entries));
+        inner.role = Role::Io(IoQueue { view: core.subsystem(&link.nqn), link, cached: None });
+        inner.sq_head = sq_head;
+        inner.stash = stash;
+        Ok(Connection::new(core.clone(), key, stream, inner))
+    }
+
+    /// Takes part in the reactor's turns.
+    pub(crate) fn start(&self) {
+        let poller = self.core.reactor.attach(self.me());
+        self.poller.set(Some(poller));
+    }
+
+    pub(crate) fn me(&self) -> Rc<Connection> {
+        self.me.upgrade().expect("a connection that runs is held")
+    }
+
+    /// Key of this connection on its core.
+    pub(crate) fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// The controller this connection belongs to.
+    pub(crate) fn controller(&self) -> Option<ControllerId> {
+        match &self.inner.try_borrow().ok()?.role {
+            Role::Fresh => None,
+            Role::Admin(controller) => Some(*controller),
+            Role::Io(queue) => Some(queue.link.controller),
+        }
+    }
+
+    pub(crate) fn is_admin(&self) -> bool {
+        self.inner.try_borrow().is_ok_and(|inner| matches!(inner.role, Role::Admin(_)))
+    }
+
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.inner.try_borrow().is_ok_and(|inner| matches!(inner.role, Role::Fresh))
+    }
+
+    /// Sends `request` to a namespace; it comes back to slot `slot`.
+    #[inline]
+    pub(crate) fn start_request(
+        &self,
+        queue: &Rc<dyn namespace::Queue>,
+        slot: u32,
+        mut request: Box<Request>,
+    ) {
+        request.push(self.me(), u64::from(slot));
+        self.running.set(self.running.get() + 1);
+        queue.submit(request);
+    }
+
+    /// Completes an Asynchronous Event Request that the controller held.
+    pub(crate) fn complete_held(&self, cid: u16, status: Status, result: u64) {
+        if self.closed.get() {
+            return;
+        }
+        {
+            let mut inner = self.inner.borrow_mut();
+            let inner = &mut *inner;
+            if let Some(slot) = inner.exchanges.find(cid, Stage::Running) {
+                self.respond(inner, slot, status, result, Payload::None);
+            }
+        }
+        self.defer();
+    }
+
+    /// Closes the connection. What namespaces still hold comes back later and is dropped.
+    pub(crate) fn close(&self) {
+        if self.closed.replace(true) {
+            return;
+        }
+        if let Some(poller) = self.poller.take() {
+            self.core.reactor.detach(poller);
+        }
+        for watch in &self.watches {
+            if let Some(watch) = watch.take() {
+                self.core.reactor.unwatch(watch);
+            }
+        }
+        // The peer learns of it now; the descriptor goes when the last request is back.
+        let _ = self.stream.shutdown();
+        if !self.in_turn.get() {
+            self.tear_down();
+        }
+    }
+
+    fn tear_down(&self) {
+        let role = {
+            let mut inner = self.inner.borrow_mut();
+            let inner = &mut *inner;
+            let mut spare = self.core.spare.borrow_mut();
+            inner.output.discard(&mut spare);
+            if inner.has_output {
+                spare.put(std::mem::take(&mut inner.output));
+                inner.has_output = false;
+            }
+            inner.waiting.clear();
+            inner.fused = None;
+            for slot in inner.exchanges.slots_mut() {
+                if let Some(request) = slot.request.take() {
+                    self.core.recycle(request);
+                }
+                slot.kept = None;
+                slot.view = None;
+            }
+            std::mem::replace(&mut inner.role, Role::Fresh)
+        };
+        for (_, request) in self.done.take() {
+            self.core.recycle(request);
+        }
+        let queue = match role {
+            Role::Fresh => None,
+            Role::Admin(controller) => Some((controller, 0)),
+            Role::Io(queue) => Some((queue.link.controller, queue.link.queue_id)),
+        };
+        self.to_report.set(queue);
+        self.core.remove_connection(self.key);
+        self.report();
+    }
+
+    /// Tells the control core that the queue is gone, once nothing of it is with a namespace: no
+    /// late write of it may follow what the same host does next.
+    fn report(&self) {
+        if self.running.get() == 0
+            && let Some((controller, queue_id)) = self.to_report.take()
+        {
+            self.core.post_control(move |control| control.queue_closed(controller, queue_id));
+        }
+    }
+
+    /// One turn: with `receive`, the socket is read first. Returns whether anything moved.
+    fn turn(&self, receive: bool) -> bool {
+        if self.closed.get() {
+            return false;
+        }
+        self.in_turn.set(true);
+        let outcome = self.turn_within(&mut self.inner.borrow_mut(), receive);
+        self.in_turn.set(false);
+        match outcome {
+            _ if self.closed.get() => self.tear_down(),
+            Ok(progress) => return progress,
+            Err(error) => {
+                tracing::debug!(%error, "connection ends");
+                self.close();
+            }
+        }
+        true
+    }
+
+    fn turn_within(&self, inner: &mut Inner, receive: bool) -> io::Result<bool> {
+        let mut progress = false;
+        if !inner.output.is_empty() {
+            progress |= self.flush(inner)?;
+        }
+        if receive && !inner.closing && !self.wants_to_move(inner) {
+            progress |= self.receive(inner)?;
+        }
+        progress |= self.finish_done(inner);
+        progress |= self.flush(inner)?;
+        if inner.output.is_empty() {
+            if inner.closing {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            self.move_home(inner);
+        }
+        Ok(progress)
+    }
+
+    /// Gives the socket what is queued.
+    fn flush(&self, inner: &mut Inner) -> io::Result<bool> {
+        if inner.output.is_empty() {
+            return Ok(false);
+        }
+        let mut spare = self.core.spare.borrow_mut();
+        let exchanges = &mut inner.exchanges;
+        let flushed = inner.output.flush(&self.stream, &mut spare, |slot| {
+            if slot != crate::exchange::NONE {
+                exchanges.end(slot);
+            }
+        })?;
+        if flushed == Flushed::All && inner.has_output {
+            spare.put(std::mem::take(&mut inner.output));
+            inner.has_output = false;
+        }
+        Ok(flushed != Flushed::Blocked(false))
+    }
+
+    /// Makes sure that `inner.output` is this connection's own.
+    #[inline]
+    pub(crate) fn ensure_output(&self, inner: &mut Inner) {
+        self.output(inner);
+    }
+
+    /// The output, taken from the core's spares when there is none.
+    #[inline]
+    pub(crate) fn output<'a>(&self, inner: &'a mut Inner) -> &'a mut Output {
+        if !inner.has_output {
+            inner.output = self.core.spare.borrow_mut().take();
+            inner.has_output = true;
+        }
+        &mut inner.output
+    }
+
+    /// Takes one helping of bytes from the socket and starts every command in it.
+    fn receive(&self, inner: &mut Inner) -> io::Result<bool> {
+        let mut buffer = self.core.receive_buffer.borrow_mut();
+        let stashed = inner.stash.len();
+        let count = match inner.machine.payload_pending() {
+            Some(pending) if stashed == 0 && pending.remaining as usize >= DIRECT_BYTES_MIN => {
+                match self.receive_payload(inner, pending, &mut buffer)? {
+                    Some(count) => count,
+                    None => return Ok(false),
+                }
+            }
+            _ => {
+                buffer[..stashed].copy_from_slice(&inner.stash);
+                match self.stream.recv(&mut buffer[stashed..]) {
+                    Ok(0) => return Err(io::ErrorKind::ConnectionReset.into()),
+                    Ok(count) => stashed + count,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        self.process(inner, &buffer[..count]);
+        Ok(true)
+    }
+
+    /// Works through `input`, and keeps what is left of it.
+    fn process(&self, inner: &mut Inner, mut input: &[u8]) {
+        while !inner.closing {
+            match inner.machine.receive(&mut input) {
+                Ok(Some(event)) => self.event(inner, event),
+                Ok(None) => break,
+                Err(fault) => self.terminate(inner, &fault),
+            }
+            if self.wants_to_move(inner) {
+                break;
+            }
+        }
+        inner.stash.clear();
+        if inner.closing || input.is_empty() {
+            inner.stash.shrink_to(0);
+        } else {
+            inner.stash.extend_from_slice(input);
+        }
+        if let Role::Io(queue) = &inner.role
+            && !queue.link.active.load(Ordering::Relaxed)
+        {
+            queue.link.active.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn event(&self, inner: &mut Inner, event: Event<'_>) {
+        match event {
+            Event::Initialize { response } => {
+                let output = self.output(inner);
+                output.bytes(&response, &mut self.core.spare.borrow_mut());
+                output.hold(crate::exchange::NONE, Payload::None);
+            }
+            Event::Command { command, data, digest_error } => {
+                self.command(inner, command, data, digest_error);
+            }
+            Event::Data { tag, offset, bytes, done, digest_error } => {
+                self.data(inner, u32::from(tag), offset, bytes);
+                if done {
+                    self.data_done(inner, u32::from(tag), digest_error);
+                }
+            }
+            Event::Terminated { fes, fei } => {
+                tracing::warn!(?fes, fei, "host terminated the connection");
+                inner.closing = true;
+            }
+        }
+    }
+
+    /// Tells the peer what it did wrong; the connection closes once that is sent.
+    fn terminate(&self, inner: &mut Inner, fault: &Terminate) {
+        tracing::warn!(%fault, "terminating a connection");
+        let pdu = fault.pdu();
+        let output = self.output(inner);
+        output.bytes(&pdu, &mut self.core.spare.borrow_mut());
+        output.hold(crate::exchange::NONE, Payload::None);
+        inner.closing = true;
+    }
+
+    /// Closes without a word, once what is queued was sent.
+    pub(crate) fn hang_up(&self, inner: &mut Inner) {
+        inner.closing = true;
+    }
+
+    /// Receives the rest of a payload into its buffer, and what follows into `buffer`. Returns
+    /// how much followed, or `None` if nothing came.
+    fn receive_payload(
+        &self,
+        inner: &mut Inner,
+        pending: Pending,
+        buffer: &mut [u8],
+    ) -> io::Result<Option<usize>> {
+        let slot = u32::from(pending.key);
+        let exchange = inner.exchanges.slot(slot);
+        let place = payload_place(exchange);
+        let start = pending.offset as usize;
+        let place = &mut place[start..start + pending.remaining as usize];
+        let count =
+            match self.stream.readv(&mut [io::IoSliceMut::new(place), io::IoSliceMut::new(buffer)])
+            {
+                Ok(0) => return Err(io::ErrorKind::ConnectionReset.into()),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            };
+        let direct = count.min(place.len());
+        let done = inner.machine.payload_received(&place[..direct]);
+        if let Some(done) = done {
+            self.data_done(inner, slot, done.digest_error);
+        }
+        Ok(Some(count - direct))
+    }
+
+    /// Part of a command's data has come.
+    fn data(&self, inner: &mut Inner, slot: u32, offset: u32, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let exchange = inner.exchanges.slot(slot);
+        let start = offset as usize;
+        payload_place(exchange)[start..start + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// All of a command's data has come.
+    fn data_done(&self, inner: &mut Inner, slot: u32, digest_error: bool) {
+        let exchange = inner.exchanges.slot(slot);
+        if exchange.stage == Stage::Cancelled {
+            let status = exchange.status;
+            self.respond(inner, slot, status, 0, Payload::None);
+        } else if digest_error {
+            self.data_failed(inner, slot, Status::TRANSIENT_TRANSPORT);
+        } else if let Some(kept) = exchange.kept.take() {
+            exchange.stage = Stage::Running;
+            self.admin(inner, slot, &kept.command, &kept.data);
+        } else {
+            self.io_data_complete(inner, slot);
+        }
+    }
+
+    /// Finishes what came back from the namespaces.
+    fn finish_done(&self, inner: &mut Inner) -> bool {
+        let mut progress = false;
+        loop {
+            let mut done = self.done.take();
+            if done.is_empty() {
+                return progress;
+            }
+            progress = true;
+            for (slot, request) in done.drain(..) {
+                self.finished(inner, slot, request);
+            }
+            // Keeps the vector's memory.
+            let mut now = self.done.borrow_mut();
+            if now.is_empty() {
+                *now = done;
+            }
+        }
+    }
+
+    /// Arranges for a turn at the end of the reactor's.
+    fn defer(&self) {
+        if !self.deferred.replace(true) {
+            self.core.reactor.defer(self.me(), TOKEN_DEFERRED);
+        }
+    }
+
+    /// Commands wait for memory: be told when some is free.
+    pub(crate) fn wait_for_buffers(&self, inner: &mut Inner) {
+        if !inner.waits_for_buffers {
+            inner.waits_for_buffers = true;
+            self.core.reactor.buffers().wait(self.me(), TOKEN_BUFFERS);
+        }
+    }
+
+    fn wants_to_move(&self, inner: &Inner) -> bool {
+        match &inner.role {
+            Role::Io(queue) => {
+                usize::from(queue.link.queue_id) % self.core.core_count() != self.core.index
+            }
+            _ => false,
+        }
+    }
+
+    /// A connection whose queue belongs to another core goes there, as long as nothing has begun.
+    fn move_home(&self, inner: &mut Inner) {
+        if !self.wants_to_move(inner) || self.closed.get() {
+            return;
+        }
+        let Role::Io(queue) = std::mem::replace(&mut inner.role, Role::Fresh) else { return };
+        let home = usize::from(queue.link.queue_id) % self.core.core_count();
+        let machine = std::mem::replace(
+            &mut inner.machine,
+            controller::Connection::new(controller::Config::default()),
+        );
+        let Ok(socket) = duplicate(&self.stream) else {
+            inner.role = Role::Io(queue);
+            inner.machine = machine;
+            inner.closing = true;
+            return;
+        };
+        let moving = Moving {
+            socket,
+            machine,
+            port: inner.port,
+            link: queue.link,
+            sq_head: inner.sq_head,
+            stash: std::mem::take(&mut inner.stash),
+        };
+        let (controller, queue_id) = (moving.link.controller, moving.link.queue_id);
+        // This end is dropped without a shutdown: the socket lives on under the duplicate.
+        self.closed.set(true);
+        if let Some(poller) = self.poller.take() {
+            self.core.reactor.detach(poller);
+        }
+        let sent = self.core.post(home, move |core| {
+            let here = Core::here();
+            if let Err(error) = core.add_connection(|key| Connection::arrive(&here, key, moving)) {
+                tracing::warn!(%error, "a connection was lost on its way to its core");
+                core.post_control(move |control| control.queue_closed(controller, queue_id));
+            }
+        });
+        if !sent {
+            self.core.post_control(move |control| control.queue_closed(controller, queue_id));
+        }
+    }
+}
+
+/// Another descriptor of the same socket.
+fn duplicate(stream: &Stream) -> io::Result<OwnedFd> {
+    // SAFETY: the descriptor is open as long as the stream is borrowed.
+    unsafe { BorrowedFd::borrow_raw(stream.as_raw_fd()) }.try_clone_to_owned()
+}
+
+/// Where the data of a command that the host sends goes.
+fn payload_place(exchange: &mut crate::exchange::Exchange) -> &mut [u8] {
+    if let Some(kept) = &mut exchange.kept {
+        return &mut kept.data;
+    }
+    let request = exchange.request.as_mut().expect("a command that receives has its request");
+    match &mut request.data {
+        Data::Buffer(buffer) => buffer.as_mut_slice(),
+        _ => unreachable!("a command that receives has a buffer"),
+    }
+}
+
+impl Connection {
+    /// A command capsule has come.
+    fn command(&self, inner: &mut Inner, command: Command, data: &[u8], digest_error: bool) {
+        let entries = match &inner.role {
+            Role::Io(queue) => queue.link.entries,
+            _ => ADMIN_ENTRIES_MAX as u16,
+        };
+        inner.sq_head = if inner.sq_head + 1 >= entries { 0 } else { inner.sq_head + 1 };
+        let slot = match inner.exchanges.begin(command.cid.get()) {
+            Ok(slot) => slot,
+            Err(Refused::CidInUse) => {
+                self.respond_without_slot(inner, command.cid.get(), Status::CID_CONFLICT.dnr());
+                return;
+            }
+            Err(Refused::QueueOverrun) => {
+                tracing::warn!("host sent more commands than its queue has entries");
+                self.hang_up(inner);
+                return;
+            }
+        };
+        if digest_error {
+            self.respond(inner, slot, Status::TRANSIENT_TRANSPORT, 0, Payload::None);
+            return;
+        }
+        match &inner.role {
+            Role::Io(_) if command.opcode != nvme::opcode::admin::FABRICS => {
+                self.io(inner, slot, command, data);
+            }
+            _ => self.admin_capsule(inner, slot, command, data),
+        }
+    }
+
+    /// Keeps an admin command whose data is still to come.
+    pub(crate) fn keep(&self, inner: &mut Inner, slot: u32, command: Command, bytes: u32) {
+        let exchange = inner.exchanges.slot(slot);
+        exchange.direction = Direction::ToController;
+        exchange.bytes = bytes;
+        exchange.kept = Some(Box::new(Kept { command, data: vec![0; bytes as usize] }));
+        self.ask_for_data(inner, slot);
+    }
+
+    /// Sends a ready-to-transfer for all of a command's data.
+    pub(crate) fn ask_for_data(&self, inner: &mut Inner, slot: u32) {
+        let exchange = inner.exchanges.slot(slot);
+        exchange.stage = Stage::Receiving;
+        let (cid, bytes) = (exchange.cid, exchange.bytes);
+        let mut header = [0; controller::RESPONSE_BYTES_MAX];
+        let len = inner.machine.expect(cid, slot as u16, 0, bytes, &mut header);
+        let output = self.output(inner);
+        output.bytes(&header[..len], &mut self.core.spare.borrow_mut());
+        output.hold(crate::exchange::NONE, Payload::None);
+    }
+}
+
+impl Poll for Connection {
+    fn poll(&self) -> bool {
+        self.turn(true)
+    }
+
+    fn park(&self) -> bool {
+        if self.closed.get() {
+            return true;
+        }
+        let me = self.me();
+        let blocked = !self.inner.borrow().output.is_empty();
+        if blocked && self.watches[1].get().is_none() {
+            let watch = self.core.reactor.watch(
+                self.stream.as_raw_fd(),
+                Interest::WRITE,
+                me.clone(),
+                TOKEN_WRITABLE,
+            );
+            self.watches[1].set(Some(watch));
+        }
+        if self.watches[0].get().is_none() {
+            let watch = self.core.reactor.watch(
+                self.stream.as_raw_fd(),
+                Interest::READ,
+                me,
+                TOKEN_READABLE,
+            );
+            self.watches[0].set(Some(watch));
+        }
+        true
+    }
+}
+
+impl Complete for Connection {
+    fn complete(&self, token: u64, _result: i32, _flags: u32) {
+        match token {
+            TOKEN_READABLE => self.watches[0].set(None),
+            TOKEN_WRITABLE => self.watches[1].set(None),
+            TOKEN_DEFERRED => {
+                self.deferred.set(false);
+                self.turn(false);
+                return;
+            }
+            TOKEN_BUFFERS => {
+                if self.closed.get() {
+                    return;
+                }
+                {
+                    let mut inner = self.inner.borrow_mut();
+                    inner.waits_for_buffers = false;
+                    self.retry_waiting(&mut inner);
+                }
+                self.defer();
+                return;
+            }
+            _ => unreachable!("tokens are ours"),
+        }
+        if let Some(poller) = self.poller.get() {
+            self.core.reactor.activate(poller);
+        }
+    }
+}
+
+impl Sink for Connection {
+    #[inline]
+    fn completed(&self, request: Box<Request>, state: u64) {
+        self.running.set(self.running.get() - 1);
+        if self.closed.get() {
+            self.core.recycle(request);
+            self.report();
+            return;
+        }
+        self.done.borrow_mut().push((state as u32, request));
+        if !self.in_turn.get() {
+            self.defer();
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! The control core's part: listeners, the subsystems' state machine, and the admin queues.
+
+use crate::connection::{Connection, Inner};
+use crate::core::Core;
+use crate::view::Counters;
+use nvme::{Command, Status};
+use nvme_tcp::controller;
+use reactor::{Complete, Interest, Listener, TimerId, WatchId};
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use subsystem::{Connected, ControllerId, Event, IoStatistics, Origin, PortId, Reply, Target};
+
+/// Connections that have not sent Connect yet; the oldest goes when one more comes.
+const HALF_OPEN_MAX: usize = 1024;
+
+/// How long a connection may take until its Connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long accepting pauses when the process is out of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+const TOKEN_EVENTS: u64 = 0;
+const TOKEN_TIMEOUT: u64 = 1;
+const TOKEN_HALF_OPEN: u64 = 2;
+
+/// What the control core keeps.
+pub(crate) struct Control {
+    pub(crate) target: RefCell<Target>,
+    core: Weak<Core>,
+    me: Weak<Control>,
+    controllers: RefCell<HashMap<ControllerId, Association>>,
+    listeners: RefCell<HashMap<PortId, Rc<Acceptor>>>,
+    /// By subsystem and namespace id, one per core.
+    counters: RefCell<HashMap<(Arc<str>, u32), Vec<Arc<Counters>>>>,
+    half_open: RefCell<VecDeque<(Duration, u64)>>,
+    half_open_timer: Cell<bool>,
+    events_due: Cell<bool>,
+    timer: Cell<Option<(Duration, TimerId)>>,
+}
+
+/// The connections of one controller.
+struct Association {
+    /// Key of the admin connection on the control core.
+    admin: Option<u64>,
+    active: Arc<AtomicBool>,
+    nqn: Arc<str>,
+}
+
+impl Control {
+    pub(crate) fn new(core: &Rc<Core>, target: Target) -> Rc<Control> {
+        Rc::new_cyclic(|me| Control {
+            target: RefCell::new(target),
+            core: Rc::downgrade(core),
+            me: me.clone(),
+            controllers: RefCell::default(),
+            listeners: RefCell::default(),
+            counters: RefCell::default(),
+            half_open: RefCell::default(),
+            half_open_timer: Cell::new(false),
+            events_due: Cell::new(false),
+            timer: Cell::new(None),
+        })
+    }
+
+    fn core(&self) -> Rc<Core> {
+        self.core.upgrade().expect("the core outlives its control")
+    }
+
+    fn me(&self) -> Rc<Control> {
+        self.me.upgrade().expect("in use")
+    }
+
+    /// A Connect command.
+    pub(crate) fn connect(
+        &self,
+        port: PortId,
+        command: &Command,
+        data: &[u8],
+        connection: &Connection,
+    ) -> Result<Connected, (Status, u64)> {
+        let local_address = connection.stream.local_addr().ok().map(|address| address.ip());
+        let origin = Origin { port, local_address };
+        let now = self.core().now();
+        let connected = self
+            .target
+            .borrow_mut()
+            .connect(origin, command, data, now)
+            .map_err(|refused| (refused.status, refused.result))?;
+        let mut controllers = self.controllers.borrow_mut();
+        let association = controllers.entry(connected.controller).or_insert_with(|| Association {
+            admin: None,
+            active: Arc::default(),
+            nqn: connected.nqn.clone(),
+        });
+        if connected.queue_id == 0 {
+            association.admin = Some(connection.key());
+            association.nqn = connected.nqn.clone();
+        }
+        Ok(connected)
+    }
+
+    /// The flag that I/O queues of `controller` set when they are used.
+    pub(crate) fn activity(&self, controller: ControllerId) -> Arc<AtomicBool> {
+        let controllers = self.controllers.borrow();
+        controllers.get(&controller).map(|it| it.active.clone()).unwrap_or_default()
+    }
+
+    /// A command on a controller's admin queue.
+    pub(crate) fn admin(&self, controller: ControllerId, command: &Command, data: &[u8]) -> Reply {
+        let now = self.core().now();
+        let statistics = |nsid| self.statistics(controller, nsid);
+        self.target.borrow_mut().admin(controller, command, data, now, &statistics)
+    }
+
+    /// A fabrics command on an I/O queue.
+    pub(crate) fn fabrics(&self, controller: ControllerId, command: &Command) -> Reply {
+        let now = self.core().now();
+        self.target.borrow_mut().fabrics_on_io_queue(controller, command, now)
+    }
+
+    /// I/O counts of one namespace of the controller's subsystem, or of all, over all cores.
+    fn statistics(&self, controller: ControllerId, nsid: Option<u32>) -> IoStatistics {
+        let mut sum = IoStatistics::default();
+        let controllers = self.controllers.borrow();
+        let counters = self.counters.borrow();
+        let Some(association) = controllers.get(&controller) else { return sum };
+        for ((nqn, of), cores) in counters.iter() {
+            if *nqn != association.nqn || nsid.is_some_and(|nsid| nsid != *of) {
+                continue;
+            }
+            for one in cores {
+                sum.reads += one.reads.load(Ordering::Relaxed);
+                sum.writes += one.writes.load(Ordering::Relaxed);
+                sum.bytes_read += one.read_bytes.load(Ordering::Relaxed);
+                sum.bytes_written += one.written_bytes.load(Ordering::Relaxed);
+                sum.media_errors += one.media_errors.load(Ordering::Relaxed);
+            }
+        }
+        sum
+    }
+
+    /// Counters of a namespace, one per core.
+    pub(crate) fn add_counters(&self, nqn: &Arc<str>, nsid: u32, counters: Vec<Arc<Counters>>) {
+        self.counters.borrow_mut().insert((nqn.clone(), nsid), counters);
+    }
+
+    /// A command failed on an I/O queue: the error log tells hosts.
+    pub(crate) fn note_error(
+        &self,
+        controller: ControllerId,
+        queue_id: u16,
+        command: &Command,
+        status: Status,
+    ) {
+        self.target.borrow_mut().note_error(controller, queue_id, command, status);
+    }
+
+    /// The connection of a queue has ended.
+    pub(crate) fn queue_closed(&self, controller: ControllerId, queue_id: u16) {
+        let now = self.core().now();
+        if queue_id == 0
+            && let Some(association) = self.controllers.borrow_mut().get_mut(&controller)
+        {
+            association.admin = None;
+        }
+        self.target.borrow_mut().disconnected(controller, queue_id, now);
+        self.kick();
+    }
+
+    /// Has the events looked after at the end of this turn.
+    pub(crate) fn kick(&self) {
+        if !self.events_due.replace(true) {
+            self.core().reactor.defer(self.me(), TOKEN_EVENTS);
+        }
+    }
+
+    fn events(&self) {
+        self.events_due.set(false);
+        loop {
+            let event = self.target.borrow_mut().poll_event();
+            match event {
+                None => break,
+                Some(Event::Complete { controller, cid, status, result }) => {
+                    let admin = self.controllers.borrow().get(&controller).and_then(|it| it.admin);
+                    if let Some(connection) = admin.and_then(|key| self.core().connection(key)) {
+                        connection.complete_held(cid, status, result);
+                    }
+                }
+                Some(Event::DropIoQueues { controller }) => self.close(controller, false),
+                Some(Event::Drop { controller, reason }) => {
+                    tracing::info!(controller = controller.0, ?reason, "dropping a controller");
+                    self.close(controller, true);
+                }
+                // The server tells the cores itself, before it tells the target.
+                Some(Event::NamespacesChanged { .. }) => {}
+            }
+        }
+        self.forget_controllers();
+        self.set_timer();
+    }
+
+    /// Runs `work` on core `index`, later.
+    pub(crate) fn post(&self, index: usize, work: impl FnOnce(&Core) + Send + 'static) {
+        self.core().post(index, work);
+    }
+
+    /// Closes a controller's connections on every core.
+    fn close(&self, controller: ControllerId, admin: bool) {
+        let core = self.core();
+        for index in 0..core.core_count() {
+            core.post(index, move |core| {
+                core.close_connections(|connection| {
+                    connection.controller() == Some(controller) && (admin || !connection.is_admin())
+                });
+            });
+        }
+    }
+
+    fn forget_controllers(&self) {
+        let mut controllers = self.controllers.borrow_mut();
+        if controllers.values().all(|it| it.admin.is_some()) {
+            return;
+        }
+        let target = self.target.borrow();
+        let known: HashSet<_> = target.controllers().map(|it| it.controller).collect();
+        controllers.retain(|controller, _| known.contains(controller));
+    }
+
+    fn set_timer(&self) {
+        let next = self.target.borrow().next_timeout();
+        let current = self.timer.get();
+        if next == current.map(|(at, _)| at) {
+            return;
+        }
+        let core = self.core();
+        if let Some((_, id)) = self.timer.take() {
+            core.reactor.cancel_timer(id);
+        }
+        if let Some(at) = next {
+            let id = core.reactor.timer(core.instant(at), self.me(), TOKEN_TIMEOUT);
+            self.timer.set(Some((at, id)));
+        }
+    }
+
+    fn timeout(&self) {
+        self.timer.set(None);
+        let now = self.core().now();
+        let mut target = self.target.borrow_mut();
+        for (controller, association) in self.controllers.borrow().iter() {
+            if association.active.swap(false, Ordering::Relaxed) {
+                target.activity(*controller, now);
+            }
+        }
+        target.handle_timeout(now);
+        drop(target);
+        self.kick();
+    }
+
+    /// Accepts connections of `port` from `listener`.
+    pub(crate) fn listen(&self, port: PortId, listener: Listener) {
+        let acceptor = Rc::new_cyclic(|me| Acceptor {
+            control: self.me.clone(),
+            me: me.clone(),
+            port,
+            listener,
+            watch: Cell::new(None),
+            closed: Cell::new(false),
+        });
+        acceptor.watch();
+        self.listeners.borrow_mut().insert(port, acceptor);
+    }
+
+    /// Stops listening on `port`. Its connections are dropped by the target's event.
+    pub(crate) fn unlisten(&self, port: PortId) {
+        if let Some(acceptor) = self.listeners.borrow_mut().remove(&port) {
+            acceptor.close();
+        }
+    }
+
+    /// Stops listening everywhere.
+    pub(crate) fn unlisten_all(&self) {
+        for (_, acceptor) in self.listeners.borrow_mut().drain() {
+            acceptor.close();
+        }
+        if let Some((_, id)) = self.timer.take() {
+            self.core().reactor.cancel_timer(id);
+        }
+    }
+
+    fn accepted(&self, port: PortId, stream: reactor::Stream) {
+        let core = self.core();
+        let machine = controller::Connection::new(controller::Config::default());
+        let added = core.add_connection(|key| {
+            Ok(Connection::new(core.clone(), key, stream, Inner::new(machine, port)))
+        });
+        let Ok(key) = added else { return };
+        let mut half_open = self.half_open.borrow_mut();
+        half_open.push_back((core.now() + CONNECT_TIMEOUT, key));
+        let oldest = if half_open.len() > HALF_OPEN_MAX { half_open.pop_front() } else { None };
+        drop(half_open);
+        if let Some((_, key)) = oldest {
+            self.close_if_fresh(key);
+        }
+        self.watch_half_open();
+    }
+
+    fn watch_half_open(&self) {
+        let Some(&(deadline, _)) = self.half_open.borrow().front() else { return };
+        if !self.half_open_timer.replace(true) {
+            let core = self.core();
+            core.reactor.timer(core.instant(deadline), self.me(), TOKEN_HALF_OPEN);
+        }
+    }
+
+    fn expire_half_open(&self) {
+        self.half_open_timer.set(false);
+        let now = self.core().now();
+        loop {
+            let mut half_open = self.half_open.borrow_mut();
+            let Some(&(deadline, key)) = half_open.front() else { break };
+            if deadline > now {
+                break;
+            }
+            half_open.pop_front();
+            drop(half_open);
+            self.close_if_fresh(key);
+        }
+        self.watch_half_open();
+    }
+
+    fn close_if_fresh(&self, key: u64) {
+        if let Some(connection) = self.core().connection(key)
+            && connection.is_fresh()
+        {
+            connection.close();
+        }
+    }
+}
+
+impl Complete for Control {
+    fn complete(&self, token: u64, result: i32, _flags: u32) {
+        match token {
+            _ if result < 0 => {}
+            TOKEN_EVENTS => self.events(),
+            TOKEN_TIMEOUT => self.timeout(),
+            TOKEN_HALF_OPEN => self.expire_half_open(),
+            _ => unreachable!("tokens are ours"),
+        }
+    }
+}
+
+/// A listening socket on the control core.
+struct Acceptor {
+    control: Weak<Control>,
+    me: Weak<Acceptor>,
+    port: PortId,
+    listener: Listener,
+    watch: Cell<Option<WatchId>>,
+    closed: Cell<bool>,
+}
+
+impl Acceptor {
+    fn watch(&self) {
+        let (Some(control), Some(me)) = (self.control.upgrade(), self.me.upgrade()) else { return };
+        let fd = self.listener.as_raw_fd();
+        let watch = control.core().reactor.watch(fd, Interest::READ, me, TOKEN_EVENTS);
+        self.watch.set(Some(watch));
+    }
+
+    fn close(&self) {
+        self.closed.set(true);
+        if let (Some(watch), Some(control)) = (self.watch.take(), self.control.upgrade()) {
+            control.core().reactor.unwatch(watch);
+        }
+    }
+
+    /// Takes what waits, a bounded number per turn.
+    fn accept(&self) -> io::Result<()> {
+        let Some(control) = self.control.upgrade() else { return Ok(()) };
+        for _ in 0..64 {
+            match self.listener.accept() {
+                Ok((stream, peer)) => {
+                    tracing::debug!(%peer, "connection");
+                    control.accepted(self.port, stream);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Complete for Acceptor {
+    fn complete(&self, token: u64, _result: i32, _flags: u32) {
+        if token == TOKEN_EVENTS {
+            self.watch.set(None);
+        }
+        if self.closed.get() {
+            return;
+        }
+        match self.accept() {
+            Ok(()) => self.watch(),
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept; trying again soon");
+                if let (Some(control), Some(me)) = (self.control.upgrade(), self.me.upgrade()) {
+                    let reactor = &control.core().reactor;
+                    reactor.timer(reactor.now() + ACCEPT_PAUSE, me, TOKEN_TIMEOUT);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! One core's world: its reactor, connections, views, and what they share.
+
+use crate::connection::Connection;
+use crate::control::Control;
+use crate::output::Spare;
+use crate::view::SubsystemView;
+use namespace::{Data, Request};
+use reactor::{Mailbox, Reactor};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Receive buffer of a core, shared by its connections: what one `recv` may bring.
+pub(crate) const RECEIVE_BYTES: usize = 256 * 1024;
+
+/// Requests kept for reuse per core.
+const REQUESTS_MAX: usize = 4096;
+
+thread_local! {
+    static CORE: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
+}
+
+/// The mailboxes of all cores, core 0 (the control core) first.
+pub(crate) type Cores = Arc<OnceLock<Vec<Mailbox>>>;
+
+/// One core.
+pub(crate) struct Core {
+    pub(crate) index: usize,
+    pub(crate) reactor: Rc<Reactor>,
+    pub(crate) receive_buffer: RefCell<Box<[u8]>>,
+    pub(crate) spare: RefCell<Spare>,
+    pub(crate) subsystems: RefCell<HashMap<Arc<str>, Rc<SubsystemView>>>,
+    /// Only on the control core.
+    pub(crate) control: OnceCell<Rc<Control>>,
+    requests: RefCell<Vec<Box<Request>>>,
+    connections: RefCell<HashMap<u64, Rc<Connection>>>,
+    next_connection: Cell<u64>,
+    cores: Cores,
+    epoch: Instant,
+    stopping: Cell<bool>,
+}
+
+impl Core {
+    /// The core that runs on this thread.
+    ///
+    /// # Panics
+    /// On a thread that runs none.
+    pub(crate) fn here() -> Rc<Core> {
+        CORE.with(|core| core.borrow().clone()).expect("called on a core's thread")
+    }
+
+    /// Makes a core of this thread.
+    pub(crate) fn install(
+        index: usize,
+        reactor: Rc<Reactor>,
+        cores: Cores,
+        epoch: Instant,
+    ) -> Rc<Core> {
+        let core = Rc::new(Core {
+            index,
+            reactor,
+            receive_buffer: RefCell::new(vec![0; RECEIVE_BYTES].into_boxed_slice()),
+            spare: RefCell::default(),
+            subsystems: RefCell::default(),
+            control: OnceCell::new(),
+            requests: RefCell::default(),
+            connections: RefCell::default(),
+            next_connection: Cell::new(0),
+            cores,
+            epoch,
+            stopping: Cell::new(false),
+        });
+        CORE.with(|here| *here.borrow_mut() = Some(core.clone()));
+        core
+    }
+
+    /// Takes the core off this thread, which is about to end.
+    pub(crate) fn uninstall() {
+        CORE.with(|here| here.borrow_mut().take());
+    }
+
+    /// Time since the server's epoch, as of this turn of the loop.
+    pub(crate) fn now(&self) -> Duration {
+        self.reactor.now().saturating_duration_since(self.epoch)
+    }
+
+    /// The instant at `time` since the epoch.
+    pub(crate) fn instant(&self, time: Duration) -> Instant {
+        self.epoch + time
+    }
+
+    /// Number of cores.
+    pub(crate) fn core_count(&self) -> usize {
+        self.cores.get().map_or(1, Vec::len)
+    }
+
+    /// Runs `work` on core `index`, later. `false` if that core has stopped.
+    pub(crate) fn post(&self, index: usize, work: impl FnOnce(&Core) + Send + 'static) -> bool {
+        let Some(cores) = self.cores.get() else { return false };
+        cores[index].post(move |_reactor| work(&Core::here()))
+    }
+
+    /// Runs `work` on the control core, later.
+    pub(crate) fn post_control(&self, work: impl FnOnce(&Control) + Send + 'static) -> bool {
+        self.post(0, move |core| {
+            work(core.control.get().expect("core 0 is the control core"));
+        })
+    }
+
+    /// A request out of the pool, with nothing in it.
+    #[inline]
+    pub(crate) fn request(&self) -> Box<Request> {
+        self.requests.borrow_mut().pop().unwrap_or_else(Request::new)
+    }
+
+    /// Takes a request back; its data is dropped.
+    #[inline]
+    pub(crate) fn recycle(&self, mut request: Box<Request>) {
+        request.data = Data::None;
+        if let Some(fused) = request.fused.take() {
+            self.recycle(fused);
+        }
+        let mut requests = self.requests.borrow_mut();
+        if requests.len() < REQUESTS_MAX {
+            requests.push(request);
+        }
+    }
+
+    /// The view of subsystem `nqn`, made if it is not there.
+    pub(crate) fn subsystem(&self, nqn: &Arc<str>) -> Rc<SubsystemView> {
+        self.subsystems.borrow_mut().entry(nqn.clone()).or_default().clone()
+    }
+
+    /// Adds a connection under a new key.
+    pub(crate) fn add_connection(
+        &self,
+        make: impl FnOnce(u64) -> io::Result<Rc<Connection>>,
+    ) -> io::Result<u64> {
+        if self.stopping.get() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        let key = self.next_connection.get();
+        self.next_connection.set(key + 1);
+        let connection = make(key)?;
+        self.connections.borrow_mut().insert(key, connection.clone());
+        connection.start();
+        Ok(key)
+    }
+
+    pub(crate) fn remove_connection(&self, key: u64) {
+        self.connections.borrow_mut().remove(&key);
+    }
+
+    pub(crate) fn connection(&self, key: u64) -> Option<Rc<Connection>> {
+        self.connections.borrow().get(&key).cloned()
+    }
+
+    pub(crate) fn connection_count(&self) -> usize {
+        self.connections.borrow().len()
+    }
+
+    /// Closes every connection that `which` picks.
+    pub(crate) fn close_connections(&self, which: impl Fn(&Connection) -> bool) {
+        let chosen: Vec<_> =
+            self.connections.borrow().values().filter(|c| which(c)).cloned().collect();
+        for connection in chosen {
+            connection.close();
+        }
+    }
+
+    /// Closes everything and lets the reactor run dry.
+    pub(crate) fn stop(&self) {
+        self.stopping.set(true);
+        self.close_connections(|_| true);
+        self.subsystems.borrow_mut().clear();
+        self.reactor.stop();
+    }
+}

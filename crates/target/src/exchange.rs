@@ -1,0 +1,181 @@
+//! The commands of one connection, each from its capsule until its response is sent.
+
+use crate::view::NamespaceView;
+use namespace::Request;
+use nvme::{Command, Status};
+use std::rc::Rc;
+use subsystem::io::Direction;
+
+/// No slot.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Where a command stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// The slot is free.
+    Free,
+    /// An I/O command waits for a buffer of the pool.
+    Waiting,
+    /// Data is on its way from the host.
+    Receiving,
+    /// Not wanted any more, though its data may still be on its way.
+    Cancelled,
+    /// First of a fused pair, complete with its data, waiting for the second.
+    Paired,
+    /// With the namespace, or held by the controller (Asynchronous Event Request).
+    Running,
+    /// The response is queued.
+    Sending,
+}
+
+/// One command.
+pub(crate) struct Exchange {
+    pub(crate) cid: u16,
+    pub(crate) stage: Stage,
+    pub(crate) direction: Direction,
+    /// Length of the data in bytes.
+    pub(crate) bytes: u32,
+    /// The first command of a fused pair, for the second to be held against.
+    pub(crate) command: Command,
+    /// The other command of a fused pair.
+    pub(crate) partner: u32,
+    /// What a cancelled command is answered with.
+    pub(crate) status: Status,
+    /// The request, unless the namespace has it.
+    pub(crate) request: Option<Box<Request>>,
+    pub(crate) view: Option<Rc<NamespaceView>>,
+    /// In-capsule data of a command that waits for a buffer, or an admin command and its data.
+    pub(crate) kept: Option<Box<Kept>>,
+}
+
+/// What a command that cannot run yet must remember.
+pub(crate) struct Kept {
+    pub(crate) command: Command,
+    pub(crate) data: Vec<u8>,
+}
+
+/// A command that may not begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refused {
+    /// The command identifier is in use.
+    CidInUse,
+    /// The host has more commands outstanding than the queue has entries.
+    QueueOverrun,
+}
+
+/// The table of commands. Grows as the host uses the queue: an idle queue costs almost nothing.
+pub(crate) struct Exchanges {
+    slots: Vec<Exchange>,
+    free: Vec<u32>,
+    entries_max: usize,
+    /// Commands in use by the low byte of their identifier: zero means surely not in use.
+    in_use: [u16; 256],
+}
+
+impl Exchanges {
+    pub(crate) fn new(entries_max: usize) -> Exchanges {
+        Exchanges { slots: Vec::new(), free: Vec::new(), entries_max, in_use: [0; 256] }
+    }
+
+    pub(crate) fn set_entries_max(&mut self, entries_max: usize) {
+        self.entries_max = entries_max;
+    }
+
+    /// Takes a slot for command `cid`.
+    #[inline]
+    pub(crate) fn begin(&mut self, cid: u16) -> Result<u32, Refused> {
+        let count = &mut self.in_use[usize::from(cid & 0xff)];
+        if *count != 0 && self.slots.iter().any(|slot| slot.stage != Stage::Free && slot.cid == cid)
+        {
+            return Err(Refused::CidInUse);
+        }
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.slots.len() < self.entries_max => {
+                self.slots.push(Exchange {
+                    cid: 0,
+                    stage: Stage::Free,
+                    direction: Direction::None,
+                    bytes: 0,
+                    command: Command::default(),
+                    partner: NONE,
+                    status: Status::SUCCESS,
+                    request: None,
+                    view: None,
+                    kept: None,
+                });
+                (self.slots.len() - 1) as u32
+            }
+            None => return Err(Refused::QueueOverrun),
+        };
+        *count += 1;
+        let slot = &mut self.slots[index as usize];
+        debug_assert_eq!(slot.stage, Stage::Free);
+        slot.cid = cid;
+        slot.stage = Stage::Running;
+        slot.direction = Direction::None;
+        slot.bytes = 0;
+        slot.partner = NONE;
+        Ok(index)
+    }
+
+    /// The response of `index` is sent: the slot and its identifier are free.
+    #[inline]
+    pub(crate) fn end(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        assert!(slot.stage != Stage::Free, "an exchange ends once");
+        debug_assert!(slot.request.is_none());
+        slot.stage = Stage::Free;
+        slot.view = None;
+        slot.kept = None;
+        self.in_use[usize::from(slot.cid & 0xff)] -= 1;
+        self.free.push(index);
+    }
+
+    #[inline]
+    pub(crate) fn slot(&mut self, index: u32) -> &mut Exchange {
+        &mut self.slots[index as usize]
+    }
+
+    /// The slot of command `cid` in stage `stage`.
+    pub(crate) fn find(&self, cid: u16, stage: Stage) -> Option<u32> {
+        let at = self.slots.iter().position(|slot| slot.stage == stage && slot.cid == cid)?;
+        Some(at as u32)
+    }
+
+    /// Commands in use.
+    pub(crate) fn active(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// All slots, to be torn down.
+    pub(crate) fn slots_mut(&mut self) -> impl Iterator<Item = &mut Exchange> {
+        self.slots.iter_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_in_use_are_refused_until_their_response_is_sent() {
+        let mut exchanges = Exchanges::new(3);
+        let a = exchanges.begin(7).unwrap();
+        let b = exchanges.begin(7 + 256).unwrap();
+        assert_eq!(exchanges.begin(7), Err(Refused::CidInUse));
+        assert_eq!(exchanges.begin(7 + 256), Err(Refused::CidInUse));
+        exchanges.end(a);
+        let c = exchanges.begin(7).unwrap();
+        assert_ne!(b, c);
+        assert_eq!(exchanges.active(), 2);
+    }
+
+    #[test]
+    fn more_commands_than_entries_are_an_overrun() {
+        let mut exchanges = Exchanges::new(2);
+        exchanges.begin(1).unwrap();
+        exchanges.begin(2).unwrap();
+        assert_eq!(exchanges.begin(3), Err(Refused::QueueOverrun));
+    }
+}

@@ -1,0 +1,429 @@
+//! I/O commands: from the capsule to the namespace and back to a response.
+
+use crate::connection::{Connection, Inner, Role};
+use crate::exchange::{Kept, NONE, Stage};
+use crate::output::Payload;
+use crate::view::{Counters, NamespaceView};
+use namespace::{Data, Request, Transient};
+use nvme::dataset::Range;
+use nvme::{Command, Completion, Fuse, Status, opcode};
+use nvme_tcp::Digest;
+use nvme_tcp::controller::{DATA_HEADER_BYTES_MAX, DataHeader, RESPONSE_BYTES_MAX};
+use std::rc::Rc;
+use subsystem::io::{Direction, Placement, Transfer};
+
+impl Connection {
+    /// An I/O command has come in `slot`, with `capsule` as its in-capsule data.
+    #[inline]
+    pub(crate) fn io(&self, inner: &mut Inner, slot: u32, command: Command, capsule: &[u8]) {
+        let (view, transfer, placement) = match self.admit(inner, &command, capsule) {
+            Ok(admitted) => admitted,
+            Err(status) => {
+                self.io_refused(inner, slot, &command, status);
+                return;
+            }
+        };
+        let exchange = inner.exchanges.slot(slot);
+        exchange.direction = transfer.direction;
+        exchange.view = Some(view.clone());
+        let capsule = match placement {
+            Placement::InCapsule { offset, bytes } => {
+                exchange.bytes = transfer.bytes;
+                &capsule[offset as usize..][..bytes.min(transfer.bytes) as usize]
+            }
+            Placement::Transport { bytes } => {
+                exchange.bytes = bytes;
+                &[]
+            }
+            Placement::None => &[],
+        };
+        let mut request = self.core.request();
+        request.command = command;
+        if command.fuse() != Fuse::None {
+            self.io_fused(inner, slot, request, capsule);
+            return;
+        }
+        if inner.fused.is_some() {
+            self.fuse_broken(inner);
+        }
+        let limits = view.limits.get();
+        match transfer.direction {
+            Direction::None => self.io_submit(inner, slot, request),
+            Direction::ToHost if limits.lends_reads && !inner.machine.data_digest() => {
+                self.io_submit(inner, slot, request);
+            }
+            Direction::ToHost => self.io_with_buffer(inner, slot, request, &[]),
+            Direction::ToController if limits.immediate && !capsule.is_empty() => {
+                // SAFETY: an immediate namespace is done with the bytes when submit returns,
+                // and the receive buffer they lie in is not touched before that.
+                request.data = Data::Transient(unsafe { Transient::new(capsule) });
+                self.io_submit(inner, slot, request);
+            }
+            Direction::ToController => self.io_with_buffer(inner, slot, request, capsule),
+        }
+    }
+
+    /// Checks a command and finds its namespace.
+    #[inline]
+    fn admit(
+        &self,
+        inner: &mut Inner,
+        command: &Command,
+        capsule: &[u8],
+    ) -> Result<(Rc<NamespaceView>, Transfer, Placement), Status> {
+        let Role::Io(queue) = &mut inner.role else { unreachable!("I/O comes on I/O queues") };
+        let nsid = command.nsid.get();
+        let generation = queue.view.generation.get();
+        let view = match &queue.cached {
+            Some((at, cached, view)) if *at == generation && *cached == nsid => view.clone(),
+            _ => {
+                let view = queue.view.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.dnr())?;
+                queue.cached = Some((generation, nsid, view.clone()));
+                view
+            }
+        };
+        if let Some(status) = queue.view.ana(inner.port, view.ana_group).io_status() {
+            return Err(status);
+        }
+        let transfer = subsystem::io::check(command, &view.limits.get())?;
+        let placement = subsystem::io::locate(command, transfer, capsule.len() as u32)?;
+        Ok((view, transfer, placement))
+    }
+
+    /// A command that may not run is answered; its fused partner goes with it.
+    fn io_refused(&self, inner: &mut Inner, slot: u32, command: &Command, status: Status) {
+        if inner.fused.is_some() {
+            match command.fuse() {
+                Fuse::Second => {
+                    if let Some(first) = inner.fused.take() {
+                        self.drop_exchange(inner, first, Status::ABORTED_FAILED_FUSED);
+                    }
+                }
+                _ => self.fuse_broken(inner),
+            }
+        }
+        self.respond(inner, slot, status, 0, Payload::None);
+    }
+
+    /// The first of a fused pair was not followed by its second.
+    fn fuse_broken(&self, inner: &mut Inner) {
+        if let Some(first) = inner.fused.take() {
+            self.drop_exchange(inner, first, Status::ABORTED_MISSING_FUSED);
+        }
+    }
+
+    /// Answers a command that has not been submitted, and cancels what it waits for.
+    fn drop_exchange(&self, inner: &mut Inner, slot: u32, status: Status) {
+        inner.waiting.retain(|waiting| *waiting != slot);
+        let exchange = inner.exchanges.slot(slot);
+        exchange.partner = NONE;
+        exchange.kept = None;
+        if let Some(request) = exchange.request.take() {
+            self.core.recycle(request);
+        }
+        if exchange.stage == Stage::Receiving {
+            // The host may still send the data: the answer waits until it has.
+            inner.machine.cancel(slot as u16);
+            exchange.stage = Stage::Cancelled;
+            exchange.status = status;
+        } else {
+            self.respond(inner, slot, status, 0, Payload::None);
+        }
+    }
+
+    /// One half of a fused Compare-and-Write.
+    fn io_fused(&self, inner: &mut Inner, slot: u32, request: Box<Request>, capsule: &[u8]) {
+        let command = request.command;
+        match (command.fuse(), inner.fused.take()) {
+            (Fuse::First, first) => {
+                if let Some(first) = first {
+                    self.drop_exchange(inner, first, Status::ABORTED_MISSING_FUSED);
+                }
+                inner.exchanges.slot(slot).command = command;
+                inner.fused = Some(slot);
+            }
+            (_, Some(first)) => {
+                let compare = inner.exchanges.slot(first).command;
+                if let Err(status) = subsystem::io::check_fused(&compare, &command) {
+                    self.core.recycle(request);
+                    self.drop_exchange(inner, first, status);
+                    self.respond(inner, slot, status, 0, Payload::None);
+                    return;
+                }
+                inner.exchanges.slot(first).partner = slot;
+                inner.exchanges.slot(slot).partner = first;
+            }
+            (_, None) => {
+                self.core.recycle(request);
+                self.respond(inner, slot, Status::ABORTED_MISSING_FUSED, 0, Payload::None);
+                return;
+            }
+        }
+        self.io_with_buffer(inner, slot, request, capsule);
+    }
+
+    /// Gives `request` a buffer, and gets or copies the host's data into it.
+    fn io_with_buffer(
+        &self,
+        inner: &mut Inner,
+        slot: u32,
+        mut request: Box<Request>,
+        capsule: &[u8],
+    ) {
+        let exchange = inner.exchanges.slot(slot);
+        let bytes = exchange.bytes as usize;
+        let Some(mut buffer) = self.core.reactor.buffers().allocate(bytes) else {
+            exchange.stage = Stage::Waiting;
+            exchange.request = Some(request);
+            if !capsule.is_empty() {
+                let command = Command::default();
+                exchange.kept = Some(Box::new(Kept { command, data: capsule[..bytes].to_vec() }));
+            }
+            inner.waiting.push_back(slot);
+            self.wait_for_buffers(inner);
+            return;
+        };
+        if exchange.direction == Direction::ToHost {
+            request.data = Data::Buffer(buffer);
+            self.io_submit(inner, slot, request);
+        } else if capsule.is_empty() {
+            request.data = Data::Buffer(buffer);
+            exchange.request = Some(request);
+            self.ask_for_data(inner, slot);
+        } else {
+            buffer.as_mut_slice().copy_from_slice(&capsule[..bytes]);
+            request.data = Data::Buffer(buffer);
+            exchange.request = Some(request);
+            self.io_data_complete(inner, slot);
+        }
+    }
+
+    /// Memory of the pool came free: commands that wait get another try, in order.
+    pub(crate) fn retry_waiting(&self, inner: &mut Inner) {
+        for _ in 0..inner.waiting.len() {
+            let Some(slot) = inner.waiting.pop_front() else { return };
+            let exchange = inner.exchanges.slot(slot);
+            exchange.stage = Stage::Running;
+            let request = exchange.request.take().expect("a waiting command has its request");
+            let kept = exchange.kept.take();
+            let capsule = kept.as_ref().map_or(&[][..], |kept| &kept.data);
+            self.io_with_buffer(inner, slot, request, capsule);
+            if inner.exchanges.slot(slot).stage == Stage::Waiting {
+                // It went to the back; the order is restored.
+                inner.waiting.rotate_right(1);
+                return;
+            }
+        }
+    }
+
+    /// The data of an I/O command is complete in its buffer.
+    pub(crate) fn io_data_complete(&self, inner: &mut Inner, slot: u32) {
+        let exchange = inner.exchanges.slot(slot);
+        let request = exchange.request.as_mut().expect("data went into the request's buffer");
+        let fuse = request.command.fuse();
+        if request.command.opcode == opcode::io::DATASET_MANAGEMENT
+            && let Data::Buffer(buffer) = &mut request.data
+        {
+            // Linux sends room for all ranges.
+            buffer.truncate(request.command.range_count() as usize * size_of::<Range>());
+        }
+        if fuse == Fuse::None {
+            let request = exchange.request.take().expect("just seen");
+            self.io_submit(inner, slot, request);
+            return;
+        }
+        exchange.stage = Stage::Paired;
+        let partner = exchange.partner;
+        if partner == NONE || inner.exchanges.slot(partner).stage != Stage::Paired {
+            return;
+        }
+        let (first, second) = if fuse == Fuse::First { (slot, partner) } else { (partner, slot) };
+        let exchange = inner.exchanges.slot(second);
+        exchange.stage = Stage::Running;
+        let write = exchange.request.take().expect("a paired command has its request");
+        let exchange = inner.exchanges.slot(first);
+        let mut compare = exchange.request.take().expect("a paired command has its request");
+        compare.fused = Some(write);
+        self.io_submit(inner, first, compare);
+    }
+
+    /// Data of a command came damaged.
+    pub(crate) fn data_failed(&self, inner: &mut Inner, slot: u32, status: Status) {
+        let exchange = inner.exchanges.slot(slot);
+        exchange.kept = None;
+        exchange.stage = Stage::Running;
+        let partner = std::mem::replace(&mut exchange.partner, NONE);
+        if let Some(request) = exchange.request.take() {
+            self.core.recycle(request);
+        }
+        if inner.fused == Some(slot) {
+            inner.fused = None;
+        }
+        self.respond(inner, slot, status, 0, Payload::None);
+        if partner != NONE {
+            self.drop_exchange(inner, partner, Status::ABORTED_FAILED_FUSED);
+        }
+    }
+
+    #[inline]
+    fn io_submit(&self, inner: &mut Inner, slot: u32, request: Box<Request>) {
+        let exchange = inner.exchanges.slot(slot);
+        exchange.stage = Stage::Running;
+        let view = exchange.view.as_ref().expect("an admitted command has its namespace");
+        match view.queue(&self.core.reactor) {
+            Ok(queue) => self.start_request(&queue, slot, request),
+            Err(error) => {
+                tracing::error!(%error, volume = view.namespace.uri(), "cannot open a queue");
+                self.core.recycle(request);
+                self.respond(inner, slot, Status::NAMESPACE_NOT_READY, 0, Payload::None);
+            }
+        }
+    }
+
+    /// A request came back from its namespace.
+    #[inline]
+    pub(crate) fn finished(&self, inner: &mut Inner, slot: u32, mut request: Box<Request>) {
+        let status = request.status;
+        self.count(inner, slot, request.command.opcode, status);
+        if !status.is_success() {
+            self.note_error(inner, &request.command, status);
+        }
+        if let Some(second) = request.fused.take() {
+            let partner = inner.exchanges.slot(slot).partner;
+            let failed = second.status;
+            self.core.recycle(second);
+            self.core.recycle(request);
+            self.respond(inner, slot, status, 0, Payload::None);
+            self.count(inner, partner, opcode::io::WRITE, failed);
+            self.respond(inner, partner, failed, 0, Payload::None);
+            return;
+        }
+        let data = std::mem::take(&mut request.data);
+        let result = request.result;
+        self.core.recycle(request);
+        self.respond(inner, slot, status, result, Payload::Data(data));
+    }
+
+    /// Failures of the volume go into the error log (a Compare that differs is none).
+    #[cold]
+    fn note_error(&self, inner: &Inner, command: &Command, status: Status) {
+        if status.code() == Status::COMPARE_FAILURE {
+            return;
+        }
+        let Role::Io(queue) = &inner.role else { return };
+        let (controller, queue_id) = (queue.link.controller, queue.link.queue_id);
+        let command = *command;
+        self.core.post_control(move |control| {
+            control.note_error(controller, queue_id, &command, status);
+        });
+    }
+
+    #[inline]
+    fn count(&self, inner: &mut Inner, slot: u32, opcode: u8, status: Status) {
+        let exchange = inner.exchanges.slot(slot);
+        let Some(view) = &exchange.view else { return };
+        let counters = &view.counters;
+        if !status.is_success() {
+            Counters::add(&counters.errors, 1);
+            if status.sct() == 2 {
+                Counters::add(&counters.media_errors, 1);
+            }
+            return;
+        }
+        match opcode {
+            opcode::io::READ | opcode::io::COMPARE => {
+                Counters::add(&counters.reads, 1);
+                Counters::add(&counters.read_bytes, u64::from(exchange.bytes));
+            }
+            opcode::io::WRITE => {
+                Counters::add(&counters.writes, 1);
+                Counters::add(&counters.written_bytes, u64::from(exchange.bytes));
+            }
+            _ => Counters::add(&counters.others, 1),
+        }
+    }
+
+    /// Queues the response of the command in `slot`: its data first, if it succeeded and sends any.
+    #[inline]
+    pub(crate) fn respond(
+        &self,
+        inner: &mut Inner,
+        slot: u32,
+        status: Status,
+        result: u64,
+        mut payload: Payload,
+    ) {
+        let sq_head = inner.sq_head;
+        let flow_control = match &inner.role {
+            Role::Io(queue) => queue.link.flow_control,
+            _ => true,
+        };
+        let lent_block = self.lent_block(inner, slot, &payload);
+        let exchange = inner.exchanges.slot(slot);
+        exchange.stage = Stage::Sending;
+        let cid = exchange.cid;
+        let (pointer, available) = match &payload {
+            Payload::Data(data) if exchange.direction == Direction::ToHost => {
+                (data.as_ptr(), data.len())
+            }
+            Payload::Bytes(bytes) => (bytes.as_ptr(), bytes.len()),
+            _ => (std::ptr::null(), 0),
+        };
+        let len = available.min(exchange.bytes as usize);
+        let send = status.is_success() && len > 0;
+        if !send {
+            payload = Payload::None;
+        }
+        self.ensure_output(inner);
+        let mut spare = self.core.spare.borrow_mut();
+        let machine = &inner.machine;
+        let output = &mut inner.output;
+        let mut success_told = false;
+        if send {
+            // "SUCCESS flag: ... set only if SQ flow control is disabled" and the completion
+            // carries nothing else (NVMe/TCP 1.1, section 3.3.2.3).
+            success_told = !flow_control && result == 0 && status == Status::SUCCESS;
+            let mut header = [0; DATA_HEADER_BYTES_MAX];
+            let data =
+                DataHeader { cid, offset: 0, len: len as u32, last: true, success: success_told };
+            let header_len = machine.data_header(data, &mut header);
+            output.bytes(&header[..header_len], &mut spare);
+            output.borrowed(pointer, len, lent_block);
+            if machine.data_digest() {
+                let mut digest = Digest::new();
+                // SAFETY: the payload has `len` readable bytes; with digests on, none is lent, so
+                // nobody changes them.
+                digest.update(unsafe { std::slice::from_raw_parts(pointer, len) });
+                output.bytes(&digest.finish(), &mut spare);
+            }
+        }
+        if !success_told {
+            let mut completion = Completion::new(cid, status, result);
+            completion.sqhd = if flow_control { sq_head.into() } else { 0xffff.into() };
+            let mut bytes = [0; RESPONSE_BYTES_MAX];
+            let len = machine.response(&completion, &mut bytes);
+            output.bytes(&bytes[..len], &mut spare);
+        }
+        output.hold(slot, payload);
+    }
+
+    /// Block size of memory that was lent for the response, zero if none was.
+    #[inline]
+    fn lent_block(&self, inner: &mut Inner, slot: u32, payload: &Payload) -> u32 {
+        match (payload, &inner.exchanges.slot(slot).view) {
+            (Payload::Data(Data::Lent(_)), Some(view)) => view.limits.get().block_bytes(),
+            _ => 0,
+        }
+    }
+
+    /// Answers a command that got no slot.
+    pub(crate) fn respond_without_slot(&self, inner: &mut Inner, cid: u16, status: Status) {
+        let mut completion = Completion::new(cid, status, 0);
+        completion.sqhd = inner.sq_head.into();
+        let mut bytes = [0; RESPONSE_BYTES_MAX];
+        let len = inner.machine.response(&completion, &mut bytes);
+        let output = self.output(inner);
+        output.bytes(&bytes[..len], &mut self.core.spare.borrow_mut());
+        output.hold(NONE, Payload::None);
+    }
+}

@@ -1,0 +1,531 @@
+//! The server as the control plane sees it: threads, one per core, and calls into them.
+
+use crate::control::Control;
+use crate::core::{Core, Cores};
+use crate::view::{Counters, NamespaceView};
+use namespace::Namespace;
+use reactor::{Listener, Mailbox, Reactor};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Instant;
+use std::{fmt, io};
+use subsystem::{
+    AnaState, ConfigError, NamespaceConfig, PortConfig, PortId, SubsystemConfig, TargetConfig,
+};
+
+/// How a server is set up.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// One entry per core: the CPU to run on, or `None` for wherever the kernel puts it.
+    pub cores: Vec<Option<usize>>,
+    /// Poll without ever sleeping.
+    pub poll: bool,
+    /// Address space of each core's buffer pool in bytes.
+    pub buffer_bytes: usize,
+    /// The target's identity.
+    pub target: TargetConfig,
+}
+
+impl Default for ServerConfig {
+    fn default() -> ServerConfig {
+        ServerConfig {
+            cores: vec![None],
+            poll: false,
+            buffer_bytes: 32 << 20,
+            target: TargetConfig::default(),
+        }
+    }
+}
+
+/// What may go wrong when a server is told to do something.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A reactor could not be made.
+    #[error(transparent)]
+    Reactor(#[from] reactor::Error),
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
+    /// The configuration cannot be.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// A volume could not be made durable.
+    #[error("cannot flush {volume}: {source}")]
+    Flush {
+        /// Its URI.
+        volume: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The server's threads have ended.
+    #[error("the server has stopped")]
+    Stopped,
+}
+
+/// A namespace to be served.
+pub struct NamespaceOptions {
+    /// Namespace id; `None` takes the lowest that is free.
+    pub nsid: Option<u32>,
+    /// UUID; must be the same after a restart.
+    pub uuid: [u8; 16],
+    /// NGUID; all zero: none.
+    pub nguid: [u8; 16],
+    /// ANA group, from 1.
+    pub ana_group: u32,
+}
+
+/// Counters of one namespace, summed over the cores.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceStats {
+    /// The subsystem.
+    pub nqn: String,
+    /// Namespace id.
+    pub nsid: u32,
+    /// Commands that read.
+    pub reads: u64,
+    /// Commands that wrote.
+    pub writes: u64,
+    /// Bytes sent to hosts.
+    pub read_bytes: u64,
+    /// Bytes taken from hosts.
+    pub written_bytes: u64,
+    /// Other commands.
+    pub others: u64,
+    /// Commands that failed.
+    pub errors: u64,
+}
+
+/// Counters of one core.
+#[derive(Clone, Debug, Default)]
+pub struct CoreStats {
+    /// Connections.
+    pub connections: usize,
+    /// The reactor's own counters.
+    pub reactor: reactor::Stats,
+    /// Free bytes of the buffer pool.
+    pub buffer_bytes_free: usize,
+}
+
+/// What a server has done.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// Per namespace.
+    pub namespaces: Vec<NamespaceStats>,
+    /// Per core.
+    pub cores: Vec<CoreStats>,
+}
+
+/// A running NVMe/TCP target.
+pub struct Server {
+    cores: Vec<Mailbox>,
+    threads: Vec<JoinHandle<()>>,
+    namespaces: Mutex<BTreeMap<(Arc<str>, u32), Served>>,
+}
+
+struct Served {
+    namespace: Arc<dyn Namespace>,
+    counters: Vec<Arc<Counters>>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("cores", &self.cores.len()).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Starts the cores; nothing is served and nobody can connect yet.
+    pub fn start(config: &ServerConfig) -> Result<Server, Error> {
+        assert!(!config.cores.is_empty(), "a server has at least one core");
+        subsystem::Target::new(config.target.clone())?;
+        let shared: Cores = Arc::new(OnceLock::new());
+        let epoch = Instant::now();
+        let mut server =
+            Server { cores: Vec::new(), threads: Vec::new(), namespaces: Mutex::default() };
+        for (index, cpu) in config.cores.iter().enumerate() {
+            let (sender, receiver) = mpsc::channel();
+            let seed = Seed {
+                index,
+                reactor: reactor::Config {
+                    cpu: *cpu,
+                    poll_always: config.poll,
+                    buffer_bytes: config.buffer_bytes,
+                    ..reactor::Config::default()
+                },
+                target: (index == 0).then(|| config.target.clone()),
+                shared: shared.clone(),
+                epoch,
+            };
+            let thread = std::thread::Builder::new()
+                .name(format!("nvlane-core-{index}"))
+                .spawn(move || run_core(seed, &sender))
+                .map_err(Error::Thread)?;
+            match receiver.recv() {
+                Ok(Ok(mailbox)) => {
+                    server.cores.push(mailbox);
+                    server.threads.push(thread);
+                }
+                Ok(Err(error)) => {
+                    server.halt();
+                    return Err(error.into());
+                }
+                Err(_) => {
+                    server.halt();
+                    return Err(Error::Stopped);
+                }
+            }
+        }
+        assert!(shared.set(server.cores.clone()).is_ok(), "set once");
+        Ok(server)
+    }
+
+    /// Adds a subsystem.
+    pub fn add_subsystem(&self, config: SubsystemConfig) -> Result<(), Error> {
+        Ok(self.control(move |control| control.target.borrow_mut().add_subsystem(config))??)
+    }
+
+    /// Removes a subsystem with its namespaces, and drops its controllers.
+    pub fn remove_subsystem(&self, nqn: &str) -> Result<(), Error> {
+        let name = nqn.to_string();
+        self.control(move |control| {
+            let removed = control.target.borrow_mut().remove_subsystem(&name);
+            control.kick();
+            removed
+        })??;
+        let nqn: Arc<str> = nqn.into();
+        self.served().retain(|(of, _), _| *of != nqn);
+        self.on_every_core(|_| {
+            let nqn = nqn.clone();
+            Box::new(move |core: &Core| {
+                core.subsystems.borrow_mut().remove(&nqn);
+            })
+        })
+    }
+
+    /// Serves `namespace` in subsystem `nqn`. Returns its namespace id.
+    pub fn add_namespace(
+        &self,
+        nqn: &str,
+        options: &NamespaceOptions,
+        namespace: Arc<dyn Namespace>,
+    ) -> Result<u32, Error> {
+        let nqn: Arc<str> = nqn.into();
+        let mut served = self.served();
+        let nsid = options.nsid.unwrap_or_else(|| {
+            (1..).find(|nsid| !served.contains_key(&(nqn.clone(), *nsid))).expect("one is free")
+        });
+        if served.contains_key(&(nqn.clone(), nsid)) {
+            return Err(ConfigError::NamespaceExists { nqn: nqn.to_string(), nsid }.into());
+        }
+        let limits = namespace.limits();
+        let config = NamespaceConfig {
+            nsid: Some(nsid),
+            uuid: options.uuid,
+            nguid: options.nguid,
+            ana_group: options.ana_group,
+            limits,
+        };
+        let counters: Vec<Arc<Counters>> = self.cores.iter().map(|_| Arc::default()).collect();
+        // Cores know it before any host can.
+        self.on_every_core(|index| {
+            let (nqn, namespace) = (nqn.clone(), namespace.clone());
+            let (counters, group) = (counters[index].clone(), config.ana_group);
+            Box::new(move |core: &Core| {
+                let view = NamespaceView::new(namespace, group, counters);
+                core.subsystem(&nqn).insert(nsid, view);
+            })
+        })?;
+        let (name, all) = (nqn.clone(), counters.clone());
+        let added = self.control(move |control| {
+            let added = control.target.borrow_mut().add_namespace(&name, config);
+            if added.is_ok() {
+                control.add_counters(&name, nsid, all);
+            }
+            control.kick();
+            added
+        })?;
+        if let Err(error) = added {
+            self.forget_view(&nqn, nsid)?;
+            return Err(error.into());
+        }
+        served.insert((nqn, nsid), Served { namespace, counters });
+        Ok(nsid)
+    }
+
+    /// Stops serving a namespace. What is in flight is finished.
+    pub fn remove_namespace(&self, nqn: &str, nsid: u32) -> Result<(), Error> {
+        let name = nqn.to_string();
+        self.control(move |control| {
+            let removed = control.target.borrow_mut().remove_namespace(&name, nsid);
+            control.kick();
+            removed
+        })??;
+        let nqn: Arc<str> = nqn.into();
+        self.forget_view(&nqn, nsid)?;
+        self.served().remove(&(nqn, nsid));
+        Ok(())
+    }
+
+    fn forget_view(&self, nqn: &Arc<str>, nsid: u32) -> Result<(), Error> {
+        self.on_every_core(|_| {
+            let nqn = nqn.clone();
+            Box::new(move |core: &Core| core.subsystem(&nqn).remove(nsid))
+        })
+    }
+
+    /// The namespace's limits have changed: cores and hosts are told.
+    pub fn namespace_changed(&self, nqn: &str, nsid: u32) -> Result<(), Error> {
+        let nqn: Arc<str> = nqn.into();
+        let Some(limits) =
+            self.served().get(&(nqn.clone(), nsid)).map(|served| served.namespace.limits())
+        else {
+            return Err(ConfigError::UnknownNamespace { nqn: nqn.to_string(), nsid }.into());
+        };
+        self.on_every_core(|_| {
+            let nqn = nqn.clone();
+            Box::new(move |core: &Core| {
+                if let Some(view) = core.subsystem(&nqn).namespace(nsid) {
+                    view.limits.set(limits);
+                }
+            })
+        })?;
+        self.control(move |control| {
+            let updated = control.target.borrow_mut().update_limits(&nqn, nsid, limits);
+            control.kick();
+            updated
+        })??;
+        Ok(())
+    }
+
+    /// Listens on `address`; port 0 takes a free one. Returns the port's id and the address.
+    pub fn add_listener(&self, address: SocketAddr) -> Result<(PortId, SocketAddr), Error> {
+        let refused = |source| Error::Listen { address, source };
+        let listener = Listener::bind(address).map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        let port = self.control(move |control| {
+            let config = PortConfig { traddr: address.ip(), trsvcid: address.port() };
+            let port = control.target.borrow_mut().add_port(config)?;
+            control.listen(port, listener);
+            control.kick();
+            Ok::<_, ConfigError>(port)
+        })??;
+        Ok((port, address))
+    }
+
+    /// Stops listening on a port and drops what is connected through it.
+    pub fn remove_listener(&self, port: PortId) -> Result<(), Error> {
+        self.control(move |control| {
+            let removed = control.target.borrow_mut().remove_port(port);
+            control.unlisten(port);
+            control.kick();
+            removed
+        })??;
+        Ok(())
+    }
+
+    /// Lets the host `host` connect to subsystem `nqn`.
+    pub fn allow_host(&self, nqn: &str, host: &str) -> Result<(), Error> {
+        let (nqn, host) = (nqn.to_string(), host.to_string());
+        Ok(self.control(move |control| {
+            let done = control.target.borrow_mut().allow_host(&nqn, &host);
+            control.kick();
+            done
+        })??)
+    }
+
+    /// Takes the host off the list and drops its controllers.
+    pub fn disallow_host(&self, nqn: &str, host: &str) -> Result<(), Error> {
+        let (nqn, host) = (nqn.to_string(), host.to_string());
+        Ok(self.control(move |control| {
+            let done = control.target.borrow_mut().disallow_host(&nqn, &host);
+            control.kick();
+            done
+        })??)
+    }
+
+    /// Lets any host connect to `nqn`, or only those listed.
+    pub fn set_allow_any_host(&self, nqn: &str, allow: bool) -> Result<(), Error> {
+        let nqn = nqn.to_string();
+        Ok(self.control(move |control| {
+            let done = control.target.borrow_mut().set_allow_any_host(&nqn, allow);
+            control.kick();
+            done
+        })??)
+    }
+
+    /// Sets the ANA state of `group` through `port`. Every core keeps to it before hosts are told.
+    pub fn set_ana_state(
+        &self,
+        nqn: &str,
+        port: PortId,
+        group: u32,
+        state: AnaState,
+    ) -> Result<(), Error> {
+        let name = nqn.to_string();
+        self.control(move |control| {
+            let target = &control.target;
+            target.borrow_mut().set_ana_state(&name, port, group, state)
+        })??;
+        let nqn: Arc<str> = nqn.into();
+        self.on_every_core(|_| {
+            let nqn = nqn.clone();
+            Box::new(move |core: &Core| core.subsystem(&nqn).set_ana(port, group, state))
+        })?;
+        self.control(Control::kick)
+    }
+
+    /// What was done so far.
+    pub fn stats(&self) -> Result<Stats, Error> {
+        let namespaces = self.served().iter().map(|((nqn, nsid), it)| it.sum(nqn, *nsid)).collect();
+        let (sender, receiver) = mpsc::channel();
+        self.on_every_core(|index| {
+            let sender = sender.clone();
+            Box::new(move |core: &Core| {
+                let stats = CoreStats {
+                    connections: core.connection_count(),
+                    reactor: core.reactor.stats(),
+                    buffer_bytes_free: core.reactor.buffers().available(),
+                };
+                let _ = sender.send((index, stats));
+            })
+        })?;
+        drop(sender);
+        let mut cores: Vec<_> = receiver.iter().collect();
+        cores.sort_by_key(|(index, _)| *index);
+        Ok(Stats { namespaces, cores: cores.into_iter().map(|(_, stats)| stats).collect() })
+    }
+
+    /// Stops accepting, closes all connections, waits for what is in flight and makes all volumes
+    /// durable.
+    pub fn stop(mut self) -> Result<(), Error> {
+        self.halt();
+        let mut outcome = Ok(());
+        for served in std::mem::take(&mut *self.served()).into_values() {
+            if let Err(source) = served.namespace.flush() {
+                let volume = served.namespace.uri();
+                outcome = Err(Error::Flush { volume, source });
+            }
+        }
+        outcome
+    }
+
+    fn halt(&mut self) {
+        for mailbox in &self.cores {
+            mailbox.post(|_reactor| {
+                let core = Core::here();
+                if let Some(control) = core.control.get() {
+                    control.unlisten_all();
+                }
+                core.stop();
+            });
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a core's thread panicked");
+            }
+        }
+    }
+
+    fn served(&self) -> MutexGuard<'_, BTreeMap<(Arc<str>, u32), Served>> {
+        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `work` on the control core and waits for its answer.
+    fn control<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Control) -> R + Send + 'static,
+    ) -> Result<R, Error> {
+        let (sender, receiver) = mpsc::channel();
+        let posted = self.cores[0].post(move |_reactor| {
+            let core = Core::here();
+            let control = core.control.get().expect("core 0 is the control core");
+            let _ = sender.send(work(control));
+        });
+        if !posted {
+            return Err(Error::Stopped);
+        }
+        receiver.recv().map_err(|_| Error::Stopped)
+    }
+
+    /// Runs what `make` gives for each core there, and waits for all.
+    fn on_every_core(
+        &self,
+        make: impl Fn(usize) -> Box<dyn FnOnce(&Core) + Send>,
+    ) -> Result<(), Error> {
+        let (sender, receiver) = mpsc::channel();
+        for (index, mailbox) in self.cores.iter().enumerate() {
+            let (work, sender) = (make(index), sender.clone());
+            let posted = mailbox.post(move |_reactor| {
+                work(&Core::here());
+                let _ = sender.send(());
+            });
+            if !posted {
+                return Err(Error::Stopped);
+            }
+        }
+        drop(sender);
+        if receiver.iter().count() == self.cores.len() { Ok(()) } else { Err(Error::Stopped) }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.halt();
+    }
+}
+
+impl Served {
+    fn sum(&self, nqn: &str, nsid: u32) -> NamespaceStats {
+        let mut sum = NamespaceStats { nqn: nqn.into(), nsid, ..NamespaceStats::default() };
+        for one in &self.counters {
+            sum.reads += one.reads.load(Ordering::Relaxed);
+            sum.writes += one.writes.load(Ordering::Relaxed);
+            sum.read_bytes += one.read_bytes.load(Ordering::Relaxed);
+            sum.written_bytes += one.written_bytes.load(Ordering::Relaxed);
+            sum.others += one.others.load(Ordering::Relaxed);
+            sum.errors += one.errors.load(Ordering::Relaxed);
+        }
+        sum
+    }
+}
+
+/// What a core's thread starts from.
+struct Seed {
+    index: usize,
+    reactor: reactor::Config,
+    /// On the control core.
+    target: Option<TargetConfig>,
+    shared: Cores,
+    epoch: Instant,
+}
+
+fn run_core(seed: Seed, started: &mpsc::Sender<Result<Mailbox, reactor::Error>>) {
+    let reactor = match Reactor::new(&seed.reactor) {
+        Ok(reactor) => reactor,
+        Err(error) => {
+            let _ = started.send(Err(error));
+            return;
+        }
+    };
+    let core = Core::install(seed.index, reactor.clone(), seed.shared, seed.epoch);
+    if let Some(config) = seed.target {
+        let control =
+            Control::new(&core, subsystem::Target::new(config).expect("checked by start"));
+        assert!(core.control.set(control).is_ok(), "set once");
+    }
+    let _ = started.send(Ok(reactor.mailbox()));
+    drop(core);
+    reactor.run();
+    Core::uninstall();
+}

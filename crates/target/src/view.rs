@@ -1,0 +1,122 @@
+//! What one core knows of the subsystems: enough to carry out I/O without asking another core.
+//!
+//! The control core tells every core of each change by mailbox before the change is reported done.
+
+use namespace::{Namespace, Queue};
+use nvme::Limits;
+use reactor::Reactor;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use subsystem::{AnaState, PortId};
+
+/// I/O counters of one namespace on one core: written there only, read from anywhere.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct Counters {
+    /// Read, Compare and Verify commands that succeeded.
+    pub reads: AtomicU64,
+    /// Write commands that succeeded.
+    pub writes: AtomicU64,
+    /// Bytes sent to hosts.
+    pub read_bytes: AtomicU64,
+    /// Bytes taken from hosts.
+    pub written_bytes: AtomicU64,
+    /// Other commands that succeeded.
+    pub others: AtomicU64,
+    /// Commands that failed.
+    pub errors: AtomicU64,
+    /// Those of them that failed with a media error (status code type 2h).
+    pub media_errors: AtomicU64,
+}
+
+impl Counters {
+    /// Adds without a locked instruction: each counter has one writer.
+    #[inline]
+    pub(crate) fn add(counter: &AtomicU64, count: u64) {
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+    }
+}
+
+/// A namespace as one core sees it.
+pub(crate) struct NamespaceView {
+    pub(crate) namespace: Arc<dyn Namespace>,
+    pub(crate) limits: Cell<Limits>,
+    pub(crate) ana_group: u32,
+    pub(crate) counters: Arc<Counters>,
+    queue: RefCell<Option<Rc<dyn Queue>>>,
+}
+
+impl NamespaceView {
+    pub(crate) fn new(
+        namespace: Arc<dyn Namespace>,
+        ana_group: u32,
+        counters: Arc<Counters>,
+    ) -> NamespaceView {
+        let limits = Cell::new(namespace.limits());
+        NamespaceView { namespace, limits, ana_group, counters, queue: RefCell::new(None) }
+    }
+
+    /// This core's queue, opened at the first I/O.
+    #[inline]
+    pub(crate) fn queue(&self, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+        let mut slot = self.queue.borrow_mut();
+        match &*slot {
+            Some(queue) => Ok(queue.clone()),
+            None => {
+                let queue = self.namespace.clone().open_queue(reactor)?;
+                *slot = Some(queue.clone());
+                Ok(queue)
+            }
+        }
+    }
+}
+
+/// A subsystem as one core sees it.
+#[derive(Default)]
+pub(crate) struct SubsystemView {
+    namespaces: RefCell<HashMap<u32, Rc<NamespaceView>>>,
+    /// Changes whenever a namespace comes or goes: connections cache the one they used last.
+    pub(crate) generation: Cell<u64>,
+    /// States other than optimized.
+    ana: RefCell<HashMap<(PortId, u32), AnaState>>,
+    ana_restricted: Cell<bool>,
+}
+
+impl SubsystemView {
+    pub(crate) fn namespace(&self, nsid: u32) -> Option<Rc<NamespaceView>> {
+        self.namespaces.borrow().get(&nsid).cloned()
+    }
+
+    pub(crate) fn insert(&self, nsid: u32, view: NamespaceView) {
+        self.namespaces.borrow_mut().insert(nsid, Rc::new(view));
+        self.generation.set(self.generation.get() + 1);
+    }
+
+    pub(crate) fn remove(&self, nsid: u32) {
+        self.namespaces.borrow_mut().remove(&nsid);
+        self.generation.set(self.generation.get() + 1);
+    }
+
+    pub(crate) fn set_ana(&self, port: PortId, group: u32, state: AnaState) {
+        let mut ana = self.ana.borrow_mut();
+        if state == AnaState::OPTIMIZED {
+            ana.remove(&(port, group));
+        } else {
+            ana.insert((port, group), state);
+        }
+        self.ana_restricted.set(!ana.is_empty());
+    }
+
+    /// ANA state of `group` through `port`.
+    #[inline]
+    pub(crate) fn ana(&self, port: PortId, group: u32) -> AnaState {
+        if !self.ana_restricted.get() {
+            return AnaState::OPTIMIZED;
+        }
+        self.ana.borrow().get(&(port, group)).copied().unwrap_or(AnaState::OPTIMIZED)
+    }
+}
