@@ -500,6 +500,12 @@ impl Connection {
         self.phase != Phase::Start
     }
 
+    /// How the host sends now.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn received_format(&self) -> Format {
+        self.receives
+    }
+
     /// Whether either side has terminated the connection.
     pub fn is_closed(&self) -> bool {
         self.phase == Phase::Closed

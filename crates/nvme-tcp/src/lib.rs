@@ -21,6 +21,8 @@
 pub mod controller;
 pub mod digest;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod host;
 mod payload;
 pub mod pdu;

@@ -97,8 +97,16 @@ struct HostSide {
     todo: VecDeque<(u8, u32)>,
     started: u32,
     finished: usize,
-    /// Command number, kind, length and received data by CID.
-    flight: Vec<Option<(u32, u8, u32, Vec<u8>)>>,
+    /// By CID.
+    flight: Vec<Option<Flight>>,
+}
+
+#[derive(Clone)]
+struct Flight {
+    number: u32,
+    kind: u8,
+    len: u32,
+    got: Vec<u8>,
 }
 
 struct ControllerSide {
@@ -140,19 +148,20 @@ impl HostSide {
             if kind == 3 {
                 out.send_data(&bytes(number, 0, len), self.connection.data_digest());
             }
-            self.flight[usize::from(cid)] = Some((number, kind, len, Vec::new()));
+            self.flight[usize::from(cid)] = Some(Flight { number, kind, len, got: Vec::new() });
         }
     }
 
     fn data(&mut self, cid: u16, offset: u32, data: &[u8]) {
-        let (_, kind, _, got) = self.flight[usize::from(cid)].as_mut().expect("in flight");
-        assert_eq!(*kind, 1);
-        assert_eq!(got.len(), offset as usize);
-        got.extend_from_slice(data);
+        let flight = self.flight[usize::from(cid)].as_mut().expect("in flight");
+        assert_eq!(flight.kind, 1);
+        assert_eq!(flight.got.len(), offset as usize);
+        flight.got.extend_from_slice(data);
     }
 
     fn finish(&mut self, cid: u16) {
-        let (number, kind, len, got) = self.flight[usize::from(cid)].take().expect("in flight");
+        let flight = self.flight[usize::from(cid)].take().expect("in flight");
+        let Flight { number, kind, len, got } = flight;
         if kind == 1 {
             assert!(got == bytes(number, 0, len), "data of command {number} differs");
         }
@@ -177,9 +186,9 @@ impl HostSide {
                 host::Event::Response { completion, received, digest_error } => {
                     assert!(!digest_error && completion.status().is_success());
                     let cid = completion.cid.get();
-                    let (number, kind, len, _) = self.flight[usize::from(cid)].as_ref().unwrap();
-                    assert_eq!(completion.result.get(), u64::from(*number));
-                    assert_eq!(received, if *kind == 1 { *len } else { 0 });
+                    let flight = self.flight[usize::from(cid)].as_ref().unwrap();
+                    assert_eq!(completion.result.get(), u64::from(flight.number));
+                    assert_eq!(received, if flight.kind == 1 { flight.len } else { 0 });
                     self.finish(cid);
                 }
                 host::Event::Data { cid, offset, bytes, end } => {
@@ -187,7 +196,7 @@ impl HostSide {
                     self.end(end);
                 }
                 host::Event::ReadyToTransfer(mut outgoing) => {
-                    let (number, ..) = *self.flight[usize::from(outgoing.cid)].as_ref().unwrap();
+                    let number = self.flight[usize::from(outgoing.cid)].as_ref().unwrap().number;
                     let mut header = [0; host::DATA_HEADER_BYTES_MAX];
                     while let Some(pdu) = self.connection.data_header(&mut outgoing, &mut header) {
                         out.send(&header[..pdu.header_bytes]);
