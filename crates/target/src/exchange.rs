@@ -143,11 +143,6 @@ impl Exchanges {
         Some(at as u32)
     }
 
-    /// Commands in use.
-    pub(crate) fn active(&self) -> usize {
-        self.slots.len() - self.free.len()
-    }
-
     /// All slots, to be torn down.
     pub(crate) fn slots_mut(&mut self) -> impl Iterator<Item = &mut Exchange> {
         self.slots.iter_mut()
@@ -168,7 +163,7 @@ mod tests {
         exchanges.end(a);
         let c = exchanges.begin(7).unwrap();
         assert_ne!(b, c);
-        assert_eq!(exchanges.active(), 2);
+        assert_eq!(exchanges.begin(7), Err(Refused::CidInUse));
     }
 
     #[test]
