@@ -70,9 +70,8 @@ pub(crate) struct Inner {
     pub(crate) fused: Option<u32>,
     /// I/O commands that wait for a buffer.
     pub(crate) waiting: VecDeque<u32>,
-    pub(crate) output: Box<Output>,
-    /// Whether `output` is this connection's own (taken from the core's spares).
-    has_output: bool,
+    /// Taken from the core's spares while there is something to send.
+    pub(crate) output: Option<Box<Output>>,
     /// Commands fetched: the submission queue head, modulo the entries.
     pub(crate) sq_head: u16,
     /// Bytes of a PDU that is not complete.
@@ -131,8 +130,7 @@ impl Inner {
             exchanges: Exchanges::new(ADMIN_ENTRIES_MAX),
             fused: None,
             waiting: VecDeque::new(),
-            output: Box::default(),
-            has_output: false,
+            output: None,
             sq_head: 0,
             stash: Vec::new(),
             closing: false,
@@ -258,10 +256,9 @@ impl Connection {
             let mut inner = self.inner.borrow_mut();
             let inner = &mut *inner;
             let mut spare = self.core.spare.borrow_mut();
-            inner.output.discard(&mut spare);
-            if inner.has_output {
-                spare.put(std::mem::take(&mut inner.output));
-                inner.has_output = false;
+            if let Some(mut output) = inner.output.take() {
+                output.discard(&mut spare);
+                spare.put(output);
             }
             inner.waiting.clear();
             inner.fused = None;
@@ -318,15 +315,13 @@ impl Connection {
 
     fn turn_within(&self, inner: &mut Inner, receive: bool) -> io::Result<bool> {
         let mut progress = false;
-        if !inner.output.is_empty() {
-            progress |= self.flush(inner)?;
-        }
+        progress |= self.flush(inner)?;
         if receive && !inner.closing && !self.wants_to_move(inner) {
             progress |= self.receive(inner)?;
         }
         progress |= self.finish_done(inner);
         progress |= self.flush(inner)?;
-        if inner.output.is_empty() {
+        if inner.output.is_none() {
             if inner.closing {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
@@ -337,37 +332,26 @@ impl Connection {
 
     /// Gives the socket what is queued.
     fn flush(&self, inner: &mut Inner) -> io::Result<bool> {
-        if inner.output.is_empty() {
-            return Ok(false);
-        }
+        let Some(output) = &mut inner.output else { return Ok(false) };
         let mut spare = self.core.spare.borrow_mut();
         let exchanges = &mut inner.exchanges;
-        let flushed = inner.output.flush(&self.stream, &mut spare, |slot| {
+        let flushed = output.flush(&self.stream, &mut spare, |slot| {
             if slot != crate::exchange::NONE {
                 exchanges.end(slot);
             }
         })?;
-        if flushed == Flushed::All && inner.has_output {
-            spare.put(std::mem::take(&mut inner.output));
-            inner.has_output = false;
+        if flushed == Flushed::All {
+            spare.put(inner.output.take().expect("just flushed"));
         }
         Ok(flushed != Flushed::Blocked(false))
     }
 
-    /// Makes sure that `inner.output` is this connection's own.
-    #[inline]
-    pub(crate) fn ensure_output(&self, inner: &mut Inner) {
-        self.output(inner);
-    }
-
-    /// The output, taken from the core's spares when there is none.
-    #[inline]
-    pub(crate) fn output<'a>(&self, inner: &'a mut Inner) -> &'a mut Output {
-        if !inner.has_output {
-            inner.output = self.core.spare.borrow_mut().take();
-            inner.has_output = true;
-        }
-        &mut inner.output
+    /// Queues `bytes` that answer no command.
+    pub(crate) fn send(&self, inner: &mut Inner, bytes: &[u8]) {
+        let mut spare = self.core.spare.borrow_mut();
+        let output = inner.output.get_or_insert_with(|| spare.take());
+        output.bytes(bytes, &mut spare);
+        output.hold(crate::exchange::NONE, Payload::None);
     }
 
     /// Takes one helping of bytes from the socket and starts every command in it.
@@ -408,9 +392,7 @@ impl Connection {
             }
         }
         inner.stash.clear();
-        if inner.closing || input.is_empty() {
-            inner.stash.shrink_to(0);
-        } else {
+        if !inner.closing {
             inner.stash.extend_from_slice(input);
         }
         if let Role::Io(queue) = &inner.role
@@ -423,9 +405,7 @@ impl Connection {
     fn event(&self, inner: &mut Inner, event: Event<'_>) {
         match event {
             Event::Initialize { response } => {
-                let output = self.output(inner);
-                output.bytes(&response, &mut self.core.spare.borrow_mut());
-                output.hold(crate::exchange::NONE, Payload::None);
+                self.send(inner, &response);
             }
             Event::Command { command, data, digest_error } => {
                 self.command(inner, command, data, digest_error);
@@ -447,9 +427,7 @@ impl Connection {
     fn terminate(&self, inner: &mut Inner, fault: &Terminate) {
         tracing::warn!(%fault, "terminating a connection");
         let pdu = fault.pdu();
-        let output = self.output(inner);
-        output.bytes(&pdu, &mut self.core.spare.borrow_mut());
-        output.hold(crate::exchange::NONE, Payload::None);
+        self.send(inner, &pdu);
         inner.closing = true;
     }
 
@@ -667,9 +645,7 @@ impl Connection {
         let (cid, bytes) = (exchange.cid, exchange.bytes);
         let mut header = [0; controller::RESPONSE_BYTES_MAX];
         let len = inner.machine.expect(cid, slot as u16, 0, bytes, &mut header);
-        let output = self.output(inner);
-        output.bytes(&header[..len], &mut self.core.spare.borrow_mut());
-        output.hold(crate::exchange::NONE, Payload::None);
+        self.send(inner, &header[..len]);
     }
 }
 
@@ -683,7 +659,14 @@ impl Poll for Connection {
             return true;
         }
         let me = self.me();
-        let blocked = !self.inner.borrow().output.is_empty();
+        let blocked = {
+            let mut inner = self.inner.borrow_mut();
+            if inner.stash.is_empty() {
+                // An idle connection holds no memory.
+                inner.stash.shrink_to(0);
+            }
+            inner.output.is_some()
+        };
         if blocked && self.watches[1].get().is_none() {
             let watch = self.core.reactor.watch(
                 self.stream.as_raw_fd(),
@@ -714,7 +697,10 @@ impl Complete for Connection {
             TOKEN_DEFERRED => {
                 self.deferred.set(false);
                 self.turn(false);
-                return;
+                if self.closed.get() || self.inner.borrow().output.is_none() {
+                    return;
+                }
+                // The socket took not all: the poller has to see to the rest.
             }
             TOKEN_BUFFERS => {
                 if self.closed.get() {

@@ -374,10 +374,9 @@ impl Connection {
         if !send {
             payload = Payload::None;
         }
-        self.ensure_output(inner);
         let mut spare = self.core.spare.borrow_mut();
         let machine = &inner.machine;
-        let output = &mut inner.output;
+        let output = inner.output.get_or_insert_with(|| spare.take());
         let mut success_told = false;
         if send {
             // "SUCCESS flag: ... set only if SQ flow control is disabled" and the completion
@@ -422,8 +421,6 @@ impl Connection {
         completion.sqhd = inner.sq_head.into();
         let mut bytes = [0; RESPONSE_BYTES_MAX];
         let len = inner.machine.response(&completion, &mut bytes);
-        let output = self.output(inner);
-        output.bytes(&bytes[..len], &mut self.core.spare.borrow_mut());
-        output.hold(NONE, Payload::None);
+        self.send(inner, &bytes[..len]);
     }
 }

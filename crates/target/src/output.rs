@@ -83,11 +83,6 @@ impl Spare {
 }
 
 impl Output {
-    /// Whether there is nothing to send.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.segments.is_empty()
-    }
-
     /// Copies `bytes` behind what is queued.
     #[inline]
     pub(crate) fn bytes(&mut self, bytes: &[u8], spare: &mut Spare) {
