@@ -1,0 +1,47 @@
+//! Which core runs what: one for the server, one for the client, as the figures demand.
+
+use anyhow::{Context, bail};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Pins the calling thread to `core`.
+pub fn pin(core: usize) -> io::Result<()> {
+    let set = set_of(core);
+    // SAFETY: `set` is a complete cpu_set_t that outlives the call; 0 means the calling thread.
+    let result =
+        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes a child, and whatever threads it starts, run on `core` only.
+pub fn pin_child(command: &mut Command, core: usize) -> &mut Command {
+    // SAFETY: between fork and exec only sched_setaffinity is called, which is async-signal-safe.
+    unsafe { command.pre_exec(move || pin(core)) }
+}
+
+/// Fails with one clear line when the two cores cannot be had.
+pub fn require(server: usize, client: usize) -> anyhow::Result<()> {
+    if server == client {
+        bail!("server and client need a core each, both were told to use core {server}");
+    }
+    for core in [server, client] {
+        std::thread::spawn(move || pin(core))
+            .join()
+            .expect("pinning does not panic")
+            .with_context(|| {
+                format!("core {core} cannot be used; see --server-core, --client-core")
+            })?;
+    }
+    Ok(())
+}
+
+fn set_of(core: usize) -> libc::cpu_set_t {
+    // SAFETY: cpu_set_t is plain bits, for which zero is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if core < libc::CPU_SETSIZE as usize {
+        // SAFETY: `core` lies within the set, as just checked.
+        unsafe { libc::CPU_SET(core, &mut set) };
+    }
+    set
+}

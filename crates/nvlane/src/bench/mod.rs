@@ -1,0 +1,136 @@
+//! `nvlane bench`: scenarios that measure, each beside its peers and in the same run.
+//!
+//! ```text
+//!   Scenario::run --> Report --> JSON (the bench contract) | tables | SVG
+//!      `- pipeline: the client loop      `- rows with samples, named figures
+//!         exchange, initiator, peers: what it speaks, and with whom
+//! ```
+//!
+//! How each figure comes about, and what it was on which day: docs/performance.md.
+
+mod cores;
+mod exchange;
+mod initiator;
+mod pattern;
+mod peers;
+mod pipeline;
+mod random;
+mod report;
+mod served;
+mod svg;
+mod target;
+mod usage;
+
+use anyhow::{Context, bail};
+use report::Report;
+use std::path::PathBuf;
+
+/// All scenarios.
+const SCENARIOS: &[&dyn Scenario] = &[&target::Target];
+
+/// Arguments of `nvlane bench`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  nvlane bench --list
+  nvlane bench target                     tables; some minutes
+  nvlane bench target --quick --json      one JSON object, within 45 seconds
+  nvlane bench target --against tcp://127.0.0.1:4420/nqn.2016-06.io.spdk:cnode1 --against-pid 4711")]
+pub struct BenchArgs {
+    /// What to measure; see --list
+    #[arg(required_unless_present = "list")]
+    scenario: Option<String>,
+    /// Name the scenarios
+    #[arg(long)]
+    list: bool,
+    /// Fewer and shorter windows: ends within 45 seconds
+    #[arg(long)]
+    quick: bool,
+    /// Print one JSON object with rows and figures
+    #[arg(long)]
+    json: bool,
+    /// Draw the result
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Where files to be measured are made; on the disk that is meant
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dir: PathBuf,
+    /// Core of the servers
+    #[arg(long, value_name = "CORE", default_value_t = 0)]
+    server_core: usize,
+    /// Core of the client
+    #[arg(long, value_name = "CORE", default_value_t = 1)]
+    client_core: usize,
+    /// Measure a target that runs already (tcp://ADDRESS:PORT/NQN); overwrites its namespaces 1 and 3
+    #[arg(long, value_name = "URI")]
+    against: Option<String>,
+    /// Process of that target, to be observed
+    #[arg(long, value_name = "PID", requires = "against")]
+    against_pid: Option<u32>,
+}
+
+/// What a scenario is told.
+pub struct Options {
+    /// End within 45 seconds.
+    pub quick: bool,
+    /// Say nothing on the way.
+    pub quiet: bool,
+    /// Directory for files.
+    pub dir: PathBuf,
+    /// Core of the servers.
+    pub server_core: usize,
+    /// Core of the client.
+    pub client_core: usize,
+    /// A target that runs already.
+    pub against: Option<String>,
+    /// Its process.
+    pub against_pid: Option<u32>,
+}
+
+/// One thing to measure.
+///
+/// An implementer measures its peers in the same run, names those that are missing in
+/// `machine.peers`, gives rows the samples from which figures follow, and ends within 45 s when
+/// `options.quick`.
+pub trait Scenario: Sync {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// One line for `--list`.
+    fn about(&self) -> &'static str;
+
+    /// Measures.
+    fn run(&self, options: &Options) -> anyhow::Result<Report>;
+}
+
+/// Runs `nvlane bench`.
+pub fn run(arguments: BenchArgs) -> anyhow::Result<()> {
+    let Some(name) = arguments.scenario.as_deref().filter(|_| !arguments.list) else {
+        for scenario in SCENARIOS {
+            println!("{:<12} {}", scenario.name(), scenario.about());
+        }
+        return Ok(());
+    };
+    let Some(scenario) = SCENARIOS.iter().find(|scenario| scenario.name() == name) else {
+        let names: Vec<&str> = SCENARIOS.iter().map(|scenario| scenario.name()).collect();
+        bail!("there is no scenario {name}; there are: {}", names.join(", "));
+    };
+    let report = scenario.run(&Options {
+        quick: arguments.quick,
+        quiet: arguments.json,
+        dir: arguments.dir,
+        server_core: arguments.server_core,
+        client_core: arguments.client_core,
+        against: arguments.against,
+        against_pid: arguments.against_pid,
+    })?;
+    if let Some(path) = &arguments.svg {
+        std::fs::write(path, svg::draw(&report))
+            .with_context(|| format!("{} cannot be written", path.display()))?;
+    }
+    if arguments.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{report}");
+    }
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! fio on the local file: what the disk gives without a network.
+
+use crate::bench::cores;
+use crate::bench::initiator::Pattern;
+use anyhow::{Context, bail};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// What fio measured.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct Measured {
+    /// Requests per second.
+    pub iops: f64,
+    /// Latency, half of the requests.
+    pub p50_us: f64,
+    /// Latency, 99 of 100.
+    pub p99_us: f64,
+}
+
+/// Runs fio with io_uring and O_DIRECT on `core` for `time`.
+pub fn run(
+    path: &Path,
+    pattern: Pattern,
+    bytes: u32,
+    depth: u16,
+    core: usize,
+    time: Duration,
+) -> anyhow::Result<Measured> {
+    let (rw, section) = match pattern {
+        Pattern::RandomRead => ("randread", "read"),
+        Pattern::RandomWrite => ("randwrite", "write"),
+        Pattern::SequentialRead => ("read", "read"),
+    };
+    let mut command = Command::new("fio");
+    command.args(["--name=local", "--ioengine=io_uring", "--direct=1", "--time_based", "--thread"]);
+    command.args(["--output-format=json", "--lat_percentiles=1", "--norandommap"]);
+    command.arg(format!("--filename={}", path.display()));
+    command.arg(format!("--rw={rw}")).arg(format!("--bs={bytes}"));
+    command.arg(format!("--iodepth={depth}")).arg(format!("--runtime={}ms", time.as_millis()));
+    let output = cores::pin_child(&mut command, core).output().context("fio cannot be run")?;
+    if !output.status.success() {
+        bail!("fio failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    let report: Value = serde_json::from_slice(&output.stdout).context("fio printed no JSON")?;
+    let measured = &report["jobs"][0][section];
+    let percentile =
+        |name: &str| measured["lat_ns"]["percentile"][name].as_f64().unwrap_or(f64::NAN) / 1e3;
+    Ok(Measured {
+        iops: measured["iops"].as_f64().context("fio reports no rate")?,
+        p50_us: percentile("50.000000"),
+        p99_us: percentile("99.000000"),
+    })
+}

@@ -1,0 +1,301 @@
+//! The limit of each row, and the target measured between two windows of it.
+//!
+//! Loopback on virtual machines runs in one of two speeds, by where the hypervisor has put the
+//! cores, and changes between them. So each window of the target lies between two windows of the
+//! limit; where those differ by more than a tenth, the window is discarded and another is tried.
+
+use super::plan::{Job, Plan};
+use crate::bench::exchange::{Exchange, Shape, Waiting};
+use crate::bench::pipeline::{Window, histogram};
+use crate::bench::report::median;
+use crate::bench::usage::Usage;
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// How much the limit may move around a window.
+const MOVED_MAX: f64 = 0.10;
+
+/// The three bare servers at one shape and depth.
+pub struct Choice {
+    shape: Shape,
+    depth: u16,
+    /// Rates in the order of [`Waiting::ALL`].
+    iops: [f64; 3],
+    p50_us: [f64; 3],
+}
+
+/// Rates of the limit, remembered by shape and depth.
+pub struct Limit<'a> {
+    exchange: &'a Exchange,
+    plan: Plan,
+    choices: Vec<Choice>,
+}
+
+impl<'a> Limit<'a> {
+    /// Nothing measured yet.
+    pub fn new(exchange: &'a Exchange, plan: Plan) -> Limit<'a> {
+        Limit { exchange, plan, choices: Vec::new() }
+    }
+
+    /// Measures all three bare servers for `job`, unless that was done before. Returns the index.
+    fn choose(&mut self, job: &Job) -> anyhow::Result<usize> {
+        let (shape, depth) = (job.shape(), job.depth);
+        let known = self.choices.iter().position(|c| c.shape == shape && c.depth == depth);
+        if let Some(index) = known {
+            return Ok(index);
+        }
+        let mut choice = Choice { shape, depth, iops: [0.0; 3], p50_us: [0.0; 3] };
+        for (index, waiting) in Waiting::ALL.into_iter().enumerate() {
+            let window = self.exchange.window(shape, waiting, depth, self.plan.choose)?;
+            choice.iops[index] = window.iops();
+            choice.p50_us[index] = quantile_us(&window.latency, 0.5);
+        }
+        self.choices.push(choice);
+        Ok(self.choices.len() - 1)
+    }
+
+    /// Windows of the target for `job`, each between two of the best bare server.
+    /// Stops trying at `deadline`, but not before one pair was measured.
+    pub fn beside(
+        &mut self,
+        job: &Job,
+        deadline: Instant,
+        target: &mut dyn FnMut() -> anyhow::Result<Window>,
+    ) -> anyhow::Result<Paired> {
+        let choice = self.choose(job)?;
+        let (best, shape, depth) = {
+            let choice = &self.choices[choice];
+            (choice.best(), choice.shape, choice.depth)
+        };
+        let limit_timing = self.plan.limit;
+        let exchange = self.exchange;
+        let limit = || anyhow::Ok(exchange.window(shape, best, depth, limit_timing)?.iops());
+        let mut paired = Paired::new(&self.choices[choice]);
+        let mut before = limit()?;
+        for tried in 0..self.plan.tries {
+            let enough = paired.kept().count() >= self.plan.pairs;
+            if enough || (tried > 0 && Instant::now() > deadline) {
+                break;
+            }
+            let window = target()?;
+            let after = limit()?;
+            paired.add(Sample::new(before, &window, after), &window);
+            before = after;
+        }
+        Ok(paired)
+    }
+}
+
+impl Choice {
+    fn best(&self) -> Waiting {
+        let best = (0..3).max_by(|&a, &b| self.iops[a].total_cmp(&self.iops[b]));
+        Waiting::ALL[best.expect("there are three")]
+    }
+
+    fn json(&self) -> Value {
+        let mut object = json!({ "best": self.best().name() });
+        for (index, waiting) in Waiting::ALL.into_iter().enumerate() {
+            object[waiting.name()] =
+                json!({ "iops": self.iops[index].round(), "p50_us": self.p50_us[index] });
+        }
+        object
+    }
+}
+
+/// One window of the target and its neighbours.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct Sample {
+    /// The limit's rate before, per second.
+    pub limit_before: f64,
+    /// The target's rate.
+    pub iops: f64,
+    /// The limit's rate after.
+    pub limit_after: f64,
+    /// The limit stood still.
+    pub kept: bool,
+}
+
+impl Sample {
+    fn new(limit_before: f64, window: &Window, limit_after: f64) -> Sample {
+        let mut sample = Sample { limit_before, iops: window.iops(), limit_after, kept: true };
+        sample.kept = sample.moved() <= MOVED_MAX;
+        sample
+    }
+
+    fn moved(&self) -> f64 {
+        let larger = self.limit_before.max(self.limit_after);
+        (self.limit_before - self.limit_after).abs() / larger
+    }
+
+    /// The target's share of the limit around it.
+    pub fn share(&self) -> f64 {
+        self.iops / ((self.limit_before + self.limit_after) / 2.0)
+    }
+}
+
+/// A row's windows.
+pub struct Paired {
+    /// All of them, the discarded too.
+    pub samples: Vec<Sample>,
+    /// Latencies in the kept ones.
+    pub latency: Histogram<u32>,
+    /// What the three bare servers gave.
+    pub limit: Value,
+    ios: u64,
+    seconds: f64,
+    client: Usage,
+    server: Usage,
+}
+
+impl Paired {
+    fn new(choice: &Choice) -> Paired {
+        Paired {
+            samples: Vec::new(),
+            latency: histogram(),
+            limit: choice.json(),
+            ios: 0,
+            seconds: 0.0,
+            client: Usage::default(),
+            server: Usage::default(),
+        }
+    }
+
+    fn add(&mut self, sample: Sample, window: &Window) {
+        let first_kept = sample.kept && self.kept().next().is_none();
+        if first_kept {
+            // What a row without any kept window would have shown does not count any more.
+            self.latency.reset();
+            (self.ios, self.seconds) = (0, 0.0);
+            (self.client, self.server) = (Usage::default(), Usage::default());
+        }
+        if sample.kept || self.kept().next().is_none() {
+            self.latency.add(&window.latency).expect("all histograms have the same bounds");
+            self.ios += window.ios;
+            self.seconds += window.seconds;
+            self.client = plus(self.client, window.client);
+            self.server = plus(self.server, window.server);
+        }
+        self.samples.push(sample);
+    }
+
+    fn kept(&self) -> impl Iterator<Item = &Sample> {
+        self.samples.iter().filter(|sample| sample.kept)
+    }
+
+    /// Whether the limit stood still around at least one window.
+    pub fn steady(&self) -> bool {
+        self.kept().next().is_some()
+    }
+
+    /// Median share of the limit. A row around which the limit never stood still gives none.
+    pub fn of_limit(&self) -> f64 {
+        median(self.kept().map(Sample::share))
+    }
+
+    /// Median rate: of the kept windows, or of all if none was.
+    pub fn iops(&self) -> f64 {
+        let steady = self.steady();
+        median(
+            self.samples.iter().filter(|sample| sample.kept || !steady).map(|sample| sample.iops),
+        )
+    }
+
+    /// Median rate of the limit around the kept windows.
+    pub fn limit_iops(&self) -> f64 {
+        median(self.kept().flat_map(|sample| [sample.limit_before, sample.limit_after]))
+    }
+
+    /// Costs per request on the client's side, and on the server's.
+    pub fn costs(&self) -> (Cost, Cost) {
+        (Cost::new(self.client, self.ios), Cost::new(self.server, self.ios))
+    }
+}
+
+/// What one request costs one side.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct Cost {
+    /// CPU time in microseconds.
+    pub cpu_us: f64,
+    /// System calls; absent where they could not be counted.
+    pub system_calls: Option<f64>,
+    /// Context switches.
+    pub context_switches: f64,
+}
+
+impl Cost {
+    /// `usage` spread over `ios` requests.
+    pub fn new(usage: Usage, ios: u64) -> Cost {
+        let ios = ios.max(1) as f64;
+        Cost {
+            cpu_us: usage.cpu.as_secs_f64() * 1e6 / ios,
+            system_calls: Some(usage.system_calls as f64 / ios),
+            context_switches: usage.switches as f64 / ios,
+        }
+    }
+}
+
+fn plus(a: Usage, b: Usage) -> Usage {
+    Usage {
+        cpu: a.cpu.checked_add(b.cpu).unwrap_or(Duration::MAX),
+        switches: a.switches + b.switches,
+        system_calls: a.system_calls + b.system_calls,
+    }
+}
+
+/// A quantile in microseconds.
+pub fn quantile_us(latency: &Histogram<u32>, quantile: f64) -> f64 {
+    latency.value_at_quantile(quantile) as f64 / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(iops: u64) -> Window {
+        let usage = Usage::default();
+        Window { ios: iops, seconds: 1.0, latency: histogram(), client: usage, server: usage }
+    }
+
+    #[test]
+    fn windows_around_which_the_limit_moved_do_not_count() {
+        let choice = Choice {
+            shape: Shape {
+                request_data: 0,
+                answer_data: 1,
+                source: crate::bench::exchange::Source::Hot,
+            },
+            depth: 1,
+            iops: [1.0, 3.0, 2.0],
+            p50_us: [0.0; 3],
+        };
+        assert_eq!(choice.best(), Waiting::Blocking);
+        let mut paired = Paired::new(&choice);
+        for (before, rate, after) in [(100.0, 90, 50.0), (100.0, 80, 95.0), (100.0, 60, 100.0)] {
+            let window = window(rate);
+            paired.add(Sample::new(before, &window, after), &window);
+        }
+        assert_eq!(paired.samples.iter().map(|s| s.kept).collect::<Vec<_>>(), [false, true, true]);
+        assert_eq!(paired.ios, 140);
+        assert_eq!(paired.iops(), 70.0);
+        assert!((paired.of_limit() - (80.0 / 97.5 + 0.6) / 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_row_that_never_stood_still_has_no_share() {
+        let choice = Choice {
+            shape: Shape {
+                request_data: 0,
+                answer_data: 1,
+                source: crate::bench::exchange::Source::Hot,
+            },
+            depth: 1,
+            iops: [1.0; 3],
+            p50_us: [0.0; 3],
+        };
+        let mut paired = Paired::new(&choice);
+        paired.add(Sample::new(100.0, &window(50), 50.0), &window(50));
+        assert!(!paired.steady() && paired.of_limit().is_nan());
+        assert_eq!(paired.iops(), 50.0);
+    }
+}

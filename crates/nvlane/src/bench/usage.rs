@@ -1,0 +1,222 @@
+//! What a process costs: CPU time, context switches, system calls, memory.
+//!
+//! CPU time is the process's own clock (`clock_getcpuclockid`), which is exact to the moment of
+//! reading, unlike `/proc/PID/stat`. Context switches are summed over `/proc/PID/task/*/status`.
+//! System calls are counted by the `raw_syscalls:sys_enter` tracepoint, one `perf_event_open`
+//! counter per thread; since an armed tracepoint slows each call down, they are counted in windows
+//! of their own and never in those that give rates and latencies.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::FromRawFd;
+use std::time::Duration;
+
+/// What had been used up at one moment; differences are what counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// CPU time, user and system, of all threads.
+    pub cpu: Duration,
+    /// Voluntary and involuntary context switches.
+    pub switches: u64,
+    /// System calls, while they are counted.
+    pub system_calls: u64,
+}
+
+impl Usage {
+    /// What was used since `earlier`.
+    pub fn since(self, earlier: Usage) -> Usage {
+        Usage {
+            cpu: self.cpu.saturating_sub(earlier.cpu),
+            switches: self.switches.saturating_sub(earlier.switches),
+            system_calls: self.system_calls.saturating_sub(earlier.system_calls),
+        }
+    }
+}
+
+/// A process under observation.
+pub struct Observed {
+    pid: u32,
+    clock: libc::clockid_t,
+    counters: Vec<File>,
+}
+
+impl Observed {
+    /// Observes `pid`, which must exist.
+    pub fn new(pid: u32) -> io::Result<Observed> {
+        let mut clock = 0;
+        // SAFETY: `clock` is a valid place for the answer.
+        match unsafe { libc::clock_getcpuclockid(pid as libc::pid_t, &raw mut clock) } {
+            0 => Ok(Observed { pid, clock, counters: Vec::new() }),
+            code => Err(io::Error::from_raw_os_error(code)),
+        }
+    }
+
+    /// What it has used until now.
+    pub fn usage(&self) -> io::Result<Usage> {
+        let mut usage = Usage { cpu: clock_value(self.clock)?, ..Usage::default() };
+        for task in self.tasks()? {
+            // A thread may end between the listing and the reading.
+            let Ok(status) =
+                std::fs::read_to_string(format!("/proc/{}/task/{task}/status", self.pid))
+            else {
+                continue;
+            };
+            usage.switches += status
+                .lines()
+                .filter(|line| line.contains("voluntary_ctxt_switches"))
+                .filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok())
+                .sum::<u64>();
+        }
+        for mut counter in &self.counters {
+            let mut value = [0; 8];
+            counter.read_exact(&mut value)?;
+            usage.system_calls += u64::from_ne_bytes(value);
+        }
+        Ok(usage)
+    }
+
+    /// Starts to count system calls in all present threads, until [`Observed::stop_counting`].
+    pub fn count_system_calls(&mut self) -> io::Result<()> {
+        let tracepoint = tracepoint_id()?;
+        self.counters.clear();
+        for task in self.tasks()? {
+            self.counters.push(open_counter(tracepoint, task)?);
+        }
+        Ok(())
+    }
+
+    /// Stops counting system calls.
+    pub fn stop_counting(&mut self) {
+        self.counters.clear();
+    }
+
+    /// Resident memory in bytes (VmRSS).
+    pub fn resident_bytes(&self) -> io::Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid))?;
+        status
+            .lines()
+            .find_map(|line| {
+                line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<u64>().ok()
+            })
+            .map(|kib| kib * 1024)
+            .ok_or_else(|| io::Error::other(format!("/proc/{}/status has no VmRSS", self.pid)))
+    }
+
+    fn tasks(&self) -> io::Result<Vec<i32>> {
+        Ok(std::fs::read_dir(format!("/proc/{}/task", self.pid))?
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .collect())
+    }
+}
+
+/// CPU time and context switches of the calling thread; system calls are its own to count.
+pub fn of_this_thread() -> io::Result<Usage> {
+    // SAFETY: rusage is plain numbers, and a valid place for the answer.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    if unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Usage {
+        cpu: clock_value(libc::CLOCK_THREAD_CPUTIME_ID)?,
+        switches: (usage.ru_nvcsw + usage.ru_nivcsw) as u64,
+        system_calls: 0,
+    })
+}
+
+/// CPU time of another thread of this process.
+pub fn of_own_thread(task: libc::pid_t) -> io::Result<Usage> {
+    // The kernel's encoding of a thread's scheduler clock: MAKE_THREAD_CPUCLOCK(tid, CPUCLOCK_SCHED)
+    // in linux/posix-timers_types.h.
+    const SCHEDULED: libc::clockid_t = 2;
+    const PER_THREAD: libc::clockid_t = 4;
+    Ok(Usage { cpu: clock_value((!task << 3) | SCHEDULED | PER_THREAD)?, ..Usage::default() })
+}
+
+fn clock_value(clock: libc::clockid_t) -> io::Result<Duration> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid place for the answer.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}
+
+/// The number of the tracepoint, mounting tracefs as `perf` does where nobody has.
+fn tracepoint_id() -> io::Result<u64> {
+    const ID: &str = "/sys/kernel/tracing/events/raw_syscalls/sys_enter/id";
+    let read = || std::fs::read_to_string(ID);
+    let text = read().or_else(|error| {
+        // SAFETY: four valid C strings and no data; mounting has no effect on this program's memory.
+        let mounted = unsafe {
+            libc::mount(
+                c"tracefs".as_ptr(),
+                c"/sys/kernel/tracing".as_ptr(),
+                c"tracefs".as_ptr(),
+                0,
+                std::ptr::null(),
+            )
+        };
+        if mounted == 0 { read() } else { Err(error) }
+    })?;
+    text.trim().parse().map_err(io::Error::other)
+}
+
+/// `struct perf_event_attr` of linux/perf_event.h, first published size (PERF_ATTR_SIZE_VER0).
+#[repr(C)]
+#[derive(Default)]
+struct EventAttributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup: u32,
+    breakpoint: u32,
+    config1: u64,
+}
+const _: () = assert!(size_of::<EventAttributes>() == 64);
+
+fn open_counter(tracepoint: u64, task: i32) -> io::Result<File> {
+    const TYPE_TRACEPOINT: u32 = 2;
+    let attributes = EventAttributes {
+        kind: TYPE_TRACEPOINT,
+        size: size_of::<EventAttributes>() as u32,
+        config: tracepoint,
+        ..EventAttributes::default()
+    };
+    // SAFETY: `attributes` is a complete structure of the size it names; the rest are numbers.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_perf_event_open, &raw const attributes, task, -1, -1, 0u64)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave us this descriptor, and nobody else knows it.
+    Ok(unsafe { File::from_raw_fd(fd as i32) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_process_uses_cpu_time() {
+        let observed = Observed::new(std::process::id()).unwrap();
+        let before = observed.usage().unwrap();
+        let end = std::time::Instant::now() + Duration::from_millis(30);
+        while std::time::Instant::now() < end {}
+        let used = observed.usage().unwrap().since(before);
+        assert!(used.cpu >= Duration::from_millis(5), "{used:?}");
+        assert!(observed.resident_bytes().unwrap() > 4096);
+    }
+
+    #[test]
+    fn a_sleeping_thread_is_switched_away_from() {
+        let before = of_this_thread().unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(of_this_thread().unwrap().since(before).switches >= 1);
+    }
+}
