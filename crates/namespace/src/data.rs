@@ -164,12 +164,21 @@ impl Data {
         }
     }
 
-    /// The registered buffer of this core's ring that the bytes lie in, if any; a pool buffer is
-    /// registered now if it was not.
+    /// Like [`Data::fixed_index`], but has a pool buffer registered if that was not tried yet:
+    /// worth its pinned memory where the kernel transfers straight into it (O_DIRECT).
+    #[inline]
+    pub fn ensure_registered(&self) -> Option<u16> {
+        match self {
+            Data::Buffer(buffer) => buffer.ensure_registered(),
+            _ => self.fixed_index(),
+        }
+    }
+
+    /// The registered buffer of this core's ring that the bytes lie in, if any.
     #[inline]
     pub fn fixed_index(&self) -> Option<u16> {
         match self {
-            Data::Buffer(buffer) => buffer.ensure_registered(),
+            Data::Buffer(buffer) => buffer.fixed_index(),
             Data::Part(part) => part.fixed,
             Data::None | Data::Transient(_) | Data::Lent(_) => None,
         }

@@ -20,6 +20,8 @@ mod contract;
 mod data;
 pub mod dataset;
 pub mod file;
+pub mod human;
+pub mod layer;
 pub mod memory;
 pub mod null;
 pub mod percent;

@@ -146,7 +146,10 @@ impl FileQueue {
             return request.finish(Status::SUCCESS);
         }
         let (offset, left) = (start + done, (len - done) as u32);
-        let fixed = request.data.fixed_index();
+        let fixed = match self.volume.is_direct() {
+            true => request.data.ensure_registered(),
+            false => request.data.fixed_index(),
+        };
         let entry = if request.command.opcode == opcode::READ {
             let target = request.data.as_mut_ptr().expect("a read comes with a buffer");
             // SAFETY: `done` is below the buffer's length.

@@ -1,0 +1,75 @@
+//! Layers: namespaces made of other namespaces.
+//!
+//! ```text
+//!   guard      on top of every stack: what the stack below lacks (Compare, Verify, fused pairs,
+//!              whole blocks), and read-only access
+//!   linear     one namespace after another
+//!   delay      holds commands back for a time
+//!   rate       holds commands back to so many bytes or commands a second
+//!   fault      fails commands on purpose, and keeps blocks marked by Write Uncorrectable
+//!   volatile   keeps writes until they are flushed, so that a power cut can be played
+//! ```
+
+pub mod delay;
+pub mod fault;
+pub mod guard;
+pub mod linear;
+pub mod rate;
+pub mod volatile;
+
+mod conflicts;
+mod slab;
+mod wake;
+
+/// Implements methods of `Namespace` by handing them to the field `child`.
+macro_rules! pass_to_child {
+    ($($method:ident)*) => { $(pass_to_child!(@ $method);)* };
+    (@ refresh) => {
+        fn refresh(&self) -> std::io::Result<bool> {
+            self.child.refresh()
+        }
+    };
+    (@ resize) => {
+        fn resize(&self, bytes: u64) -> std::io::Result<()> {
+            self.child.resize(bytes)
+        }
+    };
+    (@ flush) => {
+        fn flush(&self) -> std::io::Result<()> {
+            self.child.flush()
+        }
+    };
+    (@ uuid) => {
+        fn uuid(&self) -> Option<[u8; 16]> {
+            self.child.uuid()
+        }
+    };
+    (@ keeps_blocks_whole) => {
+        fn keeps_blocks_whole(&self) -> bool {
+            self.child.keeps_blocks_whole()
+        }
+    };
+    (@ cut) => {
+        fn cut(&self) -> u64 {
+            self.child.cut()
+        }
+    };
+}
+pub(crate) use pass_to_child;
+
+use nvme::Command;
+use nvme::opcode::io as opcode;
+
+/// Whether a command addresses `block_count` logical blocks from `slba`.
+#[inline]
+pub(crate) fn addresses_blocks(command: &Command) -> bool {
+    matches!(
+        command.opcode,
+        opcode::READ
+            | opcode::WRITE
+            | opcode::COMPARE
+            | opcode::WRITE_ZEROES
+            | opcode::WRITE_UNCORRECTABLE
+            | opcode::VERIFY
+    )
+}

@@ -1,0 +1,156 @@
+//! Which ranges of blocks are in use, so that overlapping commands follow one another.
+//!
+//! The blocks are cut into regions, and regions are dealt to shards, each a short list under a
+//! spin lock. A command enters the shards of its range in ascending order, waiting in line
+//! wherever an earlier command overlaps it; so the order is fair, and nobody waits in a circle.
+
+use crate::spin::SpinLock;
+
+/// Shards: as many as a `u64` has bits.
+const SHARDS: u64 = 64;
+/// Blocks of one region as a power of two. Most commands lie within one.
+const REGION_SHIFT: u32 = 8;
+
+/// The table, shared by all cores.
+#[derive(Debug)]
+pub struct Conflicts {
+    shards: Box<[Shard]>,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Shard(SpinLock<Vec<Entry>>);
+
+/// Who uses a range: a queue (by number) and its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct User {
+    pub queue: u64,
+    pub slot: u64,
+}
+
+/// A range of blocks and how it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    pub start: u64,
+    /// One past the last block; above `start`.
+    pub end: u64,
+    /// Nobody else may use it at the same time; otherwise others may that are not exclusive.
+    pub exclusive: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    user: User,
+    range: Range,
+    granted: bool,
+}
+
+impl Range {
+    fn conflicts(&self, other: &Range) -> bool {
+        (self.exclusive || other.exclusive) && self.start < other.end && other.start < self.end
+    }
+
+    /// The shards to enter, as bits.
+    #[inline]
+    pub fn shards(&self) -> u64 {
+        let first = self.start >> REGION_SHIFT;
+        let last = (self.end - 1) >> REGION_SHIFT;
+        if last - first >= SHARDS - 1 {
+            return u64::MAX;
+        }
+        let run = u64::MAX >> (SHARDS - 1 - (last - first));
+        run.rotate_left((first % SHARDS) as u32)
+    }
+}
+
+impl Conflicts {
+    pub fn new() -> Conflicts {
+        Conflicts { shards: (0..SHARDS).map(|_| Shard::default()).collect() }
+    }
+
+    /// Gets in line in one shard. Returns whether the range may be used at once; if not, a
+    /// [`Conflicts::leave`] of somebody else will name this user.
+    #[inline]
+    pub fn enter(&self, shard: u32, user: User, range: Range) -> bool {
+        let mut entries = self.shards[shard as usize].0.lock();
+        let granted = !entries.iter().any(|entry| entry.range.conflicts(&range));
+        entries.push(Entry { user, range, granted });
+        granted
+    }
+
+    /// Leaves one shard; adds those whose turn has come to `next`.
+    #[inline]
+    pub fn leave(&self, shard: u32, user: User, next: &mut Vec<User>) {
+        let mut entries = self.shards[shard as usize].0.lock();
+        let place = entries.iter().position(|entry| entry.user == user);
+        entries.remove(place.expect("who leaves has entered"));
+        for index in 0..entries.len() {
+            let (earlier, rest) = entries.split_at_mut(index);
+            let entry = &mut rest[0];
+            if !entry.granted && !earlier.iter().any(|other| other.range.conflicts(&entry.range)) {
+                entry.granted = true;
+                next.push(entry.user);
+            }
+        }
+    }
+
+    /// Whether nobody is in the table.
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| shard.0.lock().is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn range(start: u64, end: u64, exclusive: bool) -> Range {
+        Range { start, end, exclusive }
+    }
+
+    #[test]
+    fn readers_share_and_writers_wait_in_line() {
+        let table = Conflicts::new();
+        let user = |slot| User { queue: 1, slot };
+        let (shared, exclusive) = (range(0, 8, false), range(4, 12, true));
+        assert!(table.enter(0, user(0), shared));
+        assert!(table.enter(0, user(1), shared));
+        assert!(!table.enter(0, user(2), exclusive));
+        // Later readers do not overtake the writer that waits.
+        assert!(!table.enter(0, user(3), range(7, 8, false)));
+        assert!(table.enter(0, user(4), range(0, 4, false)));
+        let mut next = Vec::new();
+        table.leave(0, user(0), &mut next);
+        assert_eq!(next, []);
+        table.leave(0, user(1), &mut next);
+        assert_eq!(next, [user(2)]);
+        next.clear();
+        table.leave(0, user(2), &mut next);
+        assert_eq!(next, [user(3)]);
+        table.leave(0, user(3), &mut next);
+        table.leave(0, user(4), &mut next);
+        assert!(table.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_that_overlap_share_a_shard(
+            a in 0u64..1 << 20, b in 0u64..1 << 20, len_a in 1u64..70_000, len_b in 1u64..70_000,
+        ) {
+            let (one, two) = (range(a, a + len_a, true), range(b, b + len_b, true));
+            prop_assert!(one.shards() != 0);
+            if one.conflicts(&two) {
+                prop_assert!(one.shards() & two.shards() != 0);
+            }
+        }
+
+        #[test]
+        fn shards_are_those_of_the_regions(start in 0u64..1 << 30, len in 1u64..20_000) {
+            let regions = start >> REGION_SHIFT..=(start + len - 1) >> REGION_SHIFT;
+            let wanted = regions.fold(0u64, |bits, region| bits | 1 << (region % SHARDS));
+            prop_assert_eq!(range(start, start + len, false).shards(), wanted);
+        }
+    }
+}

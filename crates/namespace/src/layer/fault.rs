@@ -1,0 +1,331 @@
+//! `fault:`: fails commands on purpose, and keeps blocks marked by Write Uncorrectable.
+//!
+//! The model: a command that the rule matches is failed with the rule's status and does not
+//! reach the child. Whether the n-th matching command of a volume is failed follows from the
+//! seed and n alone, so one core's run replays; with several cores, which command is the n-th
+//! depends on how they race.
+
+use crate::layer::{addresses_blocks, pass_to_child};
+use crate::{Namespace, Queue, Request, Sink};
+use nvme::opcode::io as opcode;
+use nvme::{Command, Limits, Status};
+use reactor::Reactor;
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fmt, io};
+
+/// Which commands are failed, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    /// Share of the matching commands that fail, 0 to 1.
+    pub rate: f64,
+    /// Only these opcodes; all if empty.
+    pub opcodes: Vec<u8>,
+    /// Only commands that touch these blocks, first and last included.
+    pub lba: Option<(u64, u64)>,
+    /// So many matching commands pass first.
+    pub skip: u64,
+    /// So many failures, then no more.
+    pub count: Option<u64>,
+    /// What the host is told; by default Unrecovered Read for what reads, Write Fault otherwise.
+    pub status: Option<Status>,
+    /// Where the dice start.
+    pub seed: u64,
+}
+
+impl Default for Rule {
+    fn default() -> Rule {
+        Rule {
+            rate: 1.0,
+            opcodes: Vec::new(),
+            lba: None,
+            skip: 0,
+            count: None,
+            status: None,
+            seed: 0,
+        }
+    }
+}
+
+/// Opcodes by the names they have in a rule.
+pub const OPCODE_NAMES: [(&str, u8); 8] = [
+    ("flush", opcode::FLUSH),
+    ("write", opcode::WRITE),
+    ("read", opcode::READ),
+    ("write-uncorrectable", opcode::WRITE_UNCORRECTABLE),
+    ("compare", opcode::COMPARE),
+    ("write-zeroes", opcode::WRITE_ZEROES),
+    ("dsm", opcode::DATASET_MANAGEMENT),
+    ("verify", opcode::VERIFY),
+];
+
+/// As in a volume URI: `rate=0.01,op=read,op=write,lba=0-1023,skip=5,count=3,status=0x281,seed=7`.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rate={}", self.rate)?;
+        for code in &self.opcodes {
+            match OPCODE_NAMES.iter().find(|(_, named)| named == code) {
+                Some((name, _)) => write!(f, ",op={name}")?,
+                None => write!(f, ",op={code:#04x}")?,
+            }
+        }
+        if let Some((first, last)) = self.lba {
+            write!(f, ",lba={first}-{last}")?;
+        }
+        if self.skip > 0 {
+            write!(f, ",skip={}", self.skip)?;
+        }
+        if let Some(count) = self.count {
+            write!(f, ",count={count}")?;
+        }
+        if let Some(status) = self.status {
+            write!(f, ",status={:#05x}", status.0)?;
+        }
+        if self.seed > 0 {
+            write!(f, ",seed={}", self.seed)?;
+        }
+        Ok(())
+    }
+}
+
+/// A namespace that fails now and then.
+#[derive(Debug)]
+pub struct Fault {
+    child: Arc<dyn Namespace>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    rule: Rule,
+    matched: AtomicU64,
+    failed: AtomicU64,
+    /// Whether `bad` has ever held anything: what ordinary commands look at.
+    any_bad: AtomicBool,
+    /// Blocks marked by Write Uncorrectable: first block to one past the last, disjoint.
+    bad: Mutex<BTreeMap<u64, u64>>,
+}
+
+impl Fault {
+    /// Puts `rule` before `child`.
+    pub fn new(child: Arc<dyn Namespace>, rule: Rule) -> Arc<Fault> {
+        let shared = Shared {
+            rule,
+            matched: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            any_bad: AtomicBool::new(false),
+            bad: Mutex::default(),
+        };
+        Arc::new(Fault { child, shared: Arc::new(shared) })
+    }
+
+    /// Commands failed so far by the rule.
+    pub fn failures(&self) -> u64 {
+        self.shared.failed.load(Ordering::Relaxed)
+    }
+}
+
+impl Namespace for Fault {
+    fn limits(&self) -> Limits {
+        let mut limits = self.child.limits();
+        limits.commands.write_uncorrectable = !limits.read_only;
+        limits
+    }
+
+    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+        let child = Arc::clone(&self.child).open_queue(reactor)?;
+        let blocks = self.child.limits().blocks;
+        Ok(Rc::new_cyclic(|me| FaultQueue {
+            me: me.clone(),
+            child,
+            shared: Arc::clone(&self.shared),
+            namespace: Arc::clone(&self.child),
+            blocks,
+        }))
+    }
+
+    pass_to_child!(refresh resize flush uuid keeps_blocks_whole cut);
+
+    fn uri(&self) -> String {
+        format!("fault:{}({})", self.shared.rule, self.child.uri())
+    }
+
+    fn describe(&self, facts: &mut Vec<(String, String)>) {
+        facts.push(("fault".into(), self.shared.rule.to_string()));
+        facts.push(("commands failed".into(), self.failures().to_string()));
+        self.child.describe(facts);
+    }
+}
+
+impl Shared {
+    /// Whether the rule fails this command.
+    #[inline]
+    fn fails(&self, command: &Command) -> bool {
+        let rule = &self.rule;
+        if !rule.opcodes.is_empty() && !rule.opcodes.contains(&command.opcode) {
+            return false;
+        }
+        if let Some((first, last)) = rule.lba {
+            let end = command.slba().saturating_add(u64::from(command.block_count()));
+            if !addresses_blocks(command) || command.slba() > last || end <= first {
+                return false;
+            }
+        }
+        let number = self.matched.fetch_add(1, Ordering::Relaxed);
+        if number < rule.skip || !hits(rule.seed, number, rule.rate) {
+            return false;
+        }
+        let limit = rule.count.unwrap_or(u64::MAX);
+        let more = |failed: u64| (failed < limit).then_some(failed + 1);
+        self.failed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    fn status(&self, code: u8) -> Status {
+        let reads = matches!(code, opcode::READ | opcode::COMPARE | opcode::VERIFY);
+        let usual = if reads { Status::UNRECOVERED_READ } else { Status::WRITE_FAULT };
+        self.rule.status.unwrap_or(usual)
+    }
+
+    fn bad(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+        self.bad.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether any block of the range is marked.
+    fn is_bad(&self, start: u64, end: u64) -> bool {
+        let bad = self.bad();
+        bad.range(..end).next_back().is_some_and(|(_, &bad_end)| bad_end > start)
+    }
+
+    fn mark(&self, start: u64, end: u64) {
+        self.unmark(start, end);
+        self.bad().insert(start, end);
+        self.any_bad.store(true, Ordering::Release);
+    }
+
+    /// Takes the marks off a range that was written.
+    fn unmark(&self, start: u64, end: u64) {
+        let mut bad = self.bad();
+        while let Some((&first, &last)) =
+            bad.range(..end).next_back().filter(|(_, last)| **last > start)
+        {
+            bad.remove(&first);
+            if first < start {
+                bad.insert(first, start);
+            }
+            if last > end {
+                bad.insert(end, last);
+            }
+        }
+    }
+}
+
+/// Whether the dice with this seed hit at throw `number`, with probability `rate`.
+fn hits(seed: u64, number: u64, rate: f64) -> bool {
+    if rate >= 1.0 {
+        return true;
+    }
+    // SplitMix64: a bijection whose outputs for consecutive numbers look independent.
+    let mut mixed = seed.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(number);
+    mixed = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^= mixed >> 31;
+    ((mixed >> 11) as f64) < rate * (1u64 << 53) as f64
+}
+
+struct FaultQueue {
+    me: Weak<FaultQueue>,
+    child: Rc<dyn Queue>,
+    shared: Arc<Shared>,
+    namespace: Arc<dyn Namespace>,
+    blocks: u64,
+}
+
+impl Queue for FaultQueue {
+    #[inline]
+    fn submit(&self, request: Box<Request>) {
+        if self.shared.fails(&request.command) {
+            let status = self.shared.status(request.command.opcode);
+            return request.finish_pair(status);
+        }
+        if let Some(second) = request.fused.as_deref()
+            && self.shared.fails(&second.command)
+        {
+            return self.fail_second(request);
+        }
+        let marks = request.command.opcode == opcode::WRITE_UNCORRECTABLE;
+        if !marks && !self.shared.any_bad.load(Ordering::Acquire) {
+            return self.child.submit(request);
+        }
+        self.submit_with_marks(request);
+    }
+}
+
+impl Sink for FaultQueue {
+    /// A write over marked blocks has ended.
+    fn completed(&self, request: Box<Request>, _state: u64) {
+        let command = match request.fused.as_deref() {
+            Some(second) => &second.command,
+            None => &request.command,
+        };
+        if request.status.is_success() {
+            let start = command.slba();
+            self.shared.unmark(start, start + u64::from(command.block_count()));
+        }
+        request.complete();
+    }
+}
+
+impl FaultQueue {
+    /// The first of a pair would succeed, the second is failed: nothing is written either way.
+    fn fail_second(&self, mut request: Box<Request>) {
+        let second = request.fused.as_deref_mut().expect("checked by the caller");
+        second.status = self.shared.status(second.command.opcode);
+        second.result = 0;
+        request.finish(Status::SUCCESS);
+    }
+
+    /// There are, or will be, marked blocks.
+    fn submit_with_marks(&self, mut request: Box<Request>) {
+        let command = request.command;
+        if !addresses_blocks(&command) {
+            return self.child.submit(request);
+        }
+        let start = command.slba();
+        let end = start.saturating_add(u64::from(command.block_count()));
+        if command.opcode == opcode::WRITE_UNCORRECTABLE {
+            if end > self.blocks && end > self.namespace.limits().blocks {
+                return request.finish(Status::LBA_OUT_OF_RANGE.dnr());
+            }
+            self.shared.mark(start, end);
+            return request.finish(Status::SUCCESS);
+        }
+        if !self.shared.is_bad(start, end) {
+            return self.child.submit(request);
+        }
+        if matches!(command.opcode, opcode::WRITE | opcode::WRITE_ZEROES) {
+            request.push(self.me.upgrade().expect("the queue lives while it is called"), 0);
+            return self.child.submit(request);
+        }
+        request.finish_pair(Status::UNRECOVERED_READ.dnr());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dice_hit_as_often_as_asked_and_replay() {
+        for rate in [0.0, 0.01, 0.5, 1.0] {
+            let count = (0..100_000).filter(|&number| hits(7, number, rate)).count();
+            let expected = rate * 100_000.0;
+            assert!((count as f64 - expected).abs() <= 0.1 * expected + 1.0, "{rate}: {count}");
+        }
+        let run = |seed| (0..64).map(|number| hits(seed, number, 0.5)).collect::<Vec<_>>();
+        assert_eq!(run(1), run(1));
+        assert_ne!(run(1), run(2));
+    }
+}

@@ -1,0 +1,122 @@
+//! The guard: on top of every stack, it adds what the stack below lacks.
+//!
+//! ```text
+//!              child cannot Compare, Verify   read here and compared, or dropped
+//!              child cannot fuse              Compare and Write here, alone on their blocks
+//!              child may tear a block         overlapping commands follow one another
+//!              volume opened read-only        writes refused here
+//!   nothing of that                           the child's own queue is handed out: no guard at all
+//! ```
+//!
+//! Commands are kept apart by one table of ranges for all cores (`conflicts`). A child that keeps
+//! blocks whole needs it only while a fused pair is at work: then ordinary commands enter the
+//! table, otherwise they pay one relaxed load and a count of this core's own (`truce`).
+
+mod queue;
+mod scratch;
+mod truce;
+
+use crate::layer::conflicts::Conflicts;
+use crate::layer::pass_to_child;
+use crate::{Namespace, Queue};
+use nvme::Limits;
+use queue::GuardQueue;
+use reactor::Reactor;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use truce::Truce;
+
+/// What a guard is to see to.
+#[derive(Clone, Copy, Debug)]
+pub struct GuardOptions {
+    /// Cores that will open queues.
+    pub cores: usize,
+    /// Another server may write to the volume at the same time: fused pairs are not offered.
+    pub shared: bool,
+    /// Refuse everything that writes.
+    pub read_only: bool,
+}
+
+/// A namespace that can do all that front doors expect.
+#[derive(Debug)]
+pub struct Guard {
+    child: Arc<dyn Namespace>,
+    options: GuardOptions,
+    conflicts: Conflicts,
+    truce: Truce,
+}
+
+impl Guard {
+    /// Puts a guard over `child`.
+    pub fn new(child: Arc<dyn Namespace>, options: GuardOptions) -> Arc<Guard> {
+        let always = !child.keeps_blocks_whole();
+        let (conflicts, truce) = (Conflicts::new(), Truce::new(always, options.cores == 1));
+        Arc::new(Guard { child, options, conflicts, truce })
+    }
+
+    /// Whether the child needs no guard.
+    fn is_idle(&self) -> bool {
+        let can = self.child.limits().commands;
+        let fuses = can.compare_and_write || self.options.shared;
+        can.compare
+            && can.verify
+            && fuses
+            && self.child.keeps_blocks_whole()
+            && !self.refuses_writes()
+    }
+
+    /// Whether writes are refused here; a child that is read-only may refuse them itself.
+    fn refuses_writes(&self) -> bool {
+        self.options.read_only
+    }
+
+    /// Whether every command ends within `submit`, provided that the child's do.
+    fn is_immediate(&self) -> bool {
+        let can = self.child.limits().commands;
+        let fuses = can.compare_and_write || self.options.shared || self.options.cores == 1;
+        self.child.keeps_blocks_whole() && can.compare && can.verify && fuses
+    }
+}
+
+impl Namespace for Guard {
+    fn limits(&self) -> Limits {
+        let mut limits = self.child.limits();
+        limits.immediate &= self.is_immediate();
+        limits.read_only |= self.options.read_only;
+        limits.commands.compare = true;
+        limits.commands.verify = true;
+        limits.commands.compare_and_write = !self.options.shared && !limits.read_only;
+        limits
+    }
+
+    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+        let child = Arc::clone(&self.child).open_queue(reactor)?;
+        if self.is_idle() {
+            return Ok(child);
+        }
+        Ok(GuardQueue::open(self, child, reactor))
+    }
+
+    pass_to_child!(refresh resize flush uuid cut);
+
+    fn uri(&self) -> String {
+        self.child.uri()
+    }
+
+    fn describe(&self, facts: &mut Vec<(String, String)>) {
+        self.child.describe(facts);
+        let blocks = match self.child.keeps_blocks_whole() {
+            true => "by the backend",
+            false => "overlapping commands follow one another",
+        };
+        facts.push(("whole blocks".into(), blocks.into()));
+        if self.options.shared {
+            facts.push(("fused commands".into(), "refused: the volume is shared".into()));
+        }
+    }
+
+    fn keeps_blocks_whole(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,463 @@
+//! One core's side of the guard.
+
+use super::Guard;
+use super::scratch::{self, PIECE_BYTES, Scratch, Waiter};
+use super::truce::AGREE;
+use crate::layer::conflicts::{Range, User};
+use crate::layer::slab::Slab;
+use crate::layer::wake::{Wake, Waker};
+use crate::{Data, Queue, Request, Sink, dataset};
+use nvme::opcode::io as opcode;
+use nvme::{Command, Status};
+use reactor::Reactor;
+use std::cell::{Cell, RefCell};
+use std::mem;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+/// Frame state of a command that passed outside the table.
+const PASSING: u64 = u64::MAX;
+
+pub(super) struct GuardQueue {
+    me: Weak<GuardQueue>,
+    guard: Arc<Guard>,
+    child: Rc<dyn Queue>,
+    reactor: Rc<Reactor>,
+    waker: Waker,
+    slots: Slab<Slot>,
+    /// Commands in flight below that did not enter the table.
+    passing: Cell<u32>,
+    /// To agree once `passing` is zero.
+    asked: Cell<bool>,
+    next: RefCell<Vec<User>>,
+    /// Facts about the child that do not change.
+    compares: bool,
+    verifies: bool,
+    shift: u8,
+}
+
+/// A command in the table, or on its way into it.
+struct Slot {
+    range: Range,
+    /// Shards still to be entered, and those entered, as bits.
+    missing: u64,
+    entered: u64,
+    /// In line in the lowest missing shard.
+    waits: bool,
+    work: Work,
+    /// Here while it is not below.
+    request: Option<Box<Request>>,
+    /// Memory to read into, for a command that is carried out here.
+    scratch: Option<Scratch>,
+    /// The data of an emulated Compare while its request carries the scratch memory.
+    expected: Data,
+    /// The command as it came, where it is rewritten.
+    command: Command,
+    /// Blocks read so far.
+    done: u32,
+}
+
+/// What is to be done, or being done, with a command that holds its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// Goes down as it is.
+    Pass,
+    /// A Compare that the child does not know: read, then compared.
+    Compare,
+    /// A Verify that the child does not know: read in pieces.
+    Verify,
+    /// The first and the second half of a fused pair.
+    FusedCompare,
+    FusedWrite,
+}
+
+impl GuardQueue {
+    pub(super) fn open(
+        guard: Arc<Guard>,
+        child: Rc<dyn Queue>,
+        reactor: &Rc<Reactor>,
+    ) -> Rc<GuardQueue> {
+        let can = guard.child.limits().commands;
+        let queue = Rc::new_cyclic(|me: &Weak<GuardQueue>| GuardQueue {
+            me: me.clone(),
+            child,
+            reactor: Rc::clone(reactor),
+            waker: Waker::new(reactor, me.clone() as Weak<dyn Wake>),
+            slots: Slab::default(),
+            passing: Cell::new(0),
+            asked: Cell::new(false),
+            next: RefCell::default(),
+            compares: can.compare,
+            verifies: can.verify,
+            shift: guard.child.limits().block_shift,
+            guard,
+        });
+        queue.guard.truce.join(queue.waker.clone());
+        queue
+    }
+}
+
+impl Drop for GuardQueue {
+    fn drop(&mut self) {
+        self.guard.truce.quit(&self.waker);
+        self.waker.forget();
+    }
+}
+
+impl Queue for GuardQueue {
+    #[inline]
+    fn submit(&self, mut request: Box<Request>) {
+        if self.guard.options.read_only && writes(request.command.opcode) {
+            return request.finish_pair(Status::NAMESPACE_WRITE_PROTECTED.dnr());
+        }
+        let work = match request.command.opcode {
+            _ if request.fused.is_some() => return self.submit_fused(request),
+            opcode::COMPARE if !self.compares => Work::Compare,
+            opcode::VERIFY if !self.verifies => Work::Verify,
+            _ => Work::Pass,
+        };
+        if work == Work::Pass && !self.guard.truce.is_on() {
+            self.passing.set(self.passing.get() + 1);
+            request.push(self.sink(), PASSING);
+            return self.child.submit(request);
+        }
+        match range_of(&request) {
+            // Without a range there is nothing to keep apart.
+            None => self.child.submit(request),
+            Some(range) => {
+                let slot = self.slots.insert(Slot::new(range, work, request));
+                self.prepare(slot);
+            }
+        }
+    }
+}
+
+impl Sink for GuardQueue {
+    #[inline]
+    fn completed(&self, request: Box<Request>, state: u64) {
+        if state == PASSING {
+            self.passing.set(self.passing.get() - 1);
+            if self.passing.get() == 0 && self.asked.take() {
+                self.guard.truce.agree(&self.waker);
+            }
+            return request.complete();
+        }
+        match self.slots.with(state, |slot| slot.work) {
+            Work::Pass => self.leave(state, request),
+            Work::FusedCompare if self.compares => self.fused_compared(state, request),
+            Work::Compare | Work::Verify | Work::FusedCompare => self.piece_read(state, request),
+            Work::FusedWrite => self.fused_written(state, request),
+        }
+    }
+}
+
+impl Wake for GuardQueue {
+    fn wake(&self, value: u64) {
+        if value != AGREE {
+            // Its turn has come in the shard it waits in, or the truce is agreed.
+            return self.turn(value);
+        }
+        if self.passing.get() == 0 {
+            self.guard.truce.agree(&self.waker);
+        } else {
+            self.asked.set(true);
+        }
+    }
+}
+
+/// There is memory again for a command that waited for it.
+impl Waiter for GuardQueue {
+    fn granted(&self, slot: u64, scratch: Scratch) {
+        self.slots.with(slot, |slot| slot.scratch = Some(scratch));
+        self.begin(slot);
+    }
+}
+
+impl GuardQueue {
+    #[inline]
+    fn sink(&self) -> Rc<dyn Sink> {
+        self.me.upgrade().expect("the queue lives while it is called")
+    }
+
+    fn submit_fused(&self, request: Box<Request>) {
+        let first = request.command;
+        let second = request.fused.as_deref().expect("checked by the caller").command;
+        let pair = first.opcode == opcode::COMPARE && second.opcode == opcode::WRITE;
+        let same = first.slba() == second.slba() && first.block_count() == second.block_count();
+        if self.guard.options.shared || !pair {
+            return request.finish_pair(Status::INVALID_FIELD.dnr());
+        }
+        let Some(range) = range_of(&request).filter(|_| same) else {
+            return request.finish_pair(Status::INVALID_FIELD.dnr());
+        };
+        let range = Range { exclusive: true, ..range };
+        let slot = self.slots.insert(Slot::new(range, Work::FusedCompare, request));
+        self.prepare(slot);
+    }
+
+    /// Gets the memory that a command needs, before it holds a range that others wait for.
+    fn prepare(&self, slot: u64) {
+        let (work, blocks) =
+            self.slots.with(slot, |slot| (slot.work, slot.command.block_count() as usize));
+        let reads = match work {
+            Work::Compare | Work::Verify => true,
+            Work::FusedCompare => !self.compares,
+            Work::Pass | Work::FusedWrite => false,
+        };
+        if reads {
+            let waiter = self.me.clone() as Weak<dyn Waiter>;
+            let bytes = blocks << self.block_shift();
+            match scratch::obtain(&self.reactor, bytes, waiter, slot) {
+                Ok(Some(scratch)) => self.slots.with(slot, |slot| slot.scratch = Some(scratch)),
+                Ok(None) => return,
+                Err(_) => {
+                    let request = self.slots.take(slot).take_request();
+                    return request.finish_pair(Status::COMMAND_INTERRUPTED);
+                }
+            }
+        }
+        self.begin(slot);
+    }
+
+    /// Goes for the range; a fused pair once everybody uses the table.
+    fn begin(&self, slot: u64) {
+        let fused = self.slots.with(slot, |slot| slot.work == Work::FusedCompare);
+        if !fused || self.guard.truce.announce(&self.waker, slot, self.passing.get()) {
+            self.enter(slot);
+        }
+    }
+
+    fn user(&self, slot: u64) -> User {
+        User { queue: self.waker.id(), slot }
+    }
+
+    /// A command that waited may go on.
+    fn turn(&self, slot: u64) {
+        self.slots.with(slot, |slot| {
+            // A fused pair that waited for the truce has entered nothing yet.
+            if slot.waits {
+                slot.waits = false;
+                slot.advance();
+            }
+        });
+        self.enter(slot);
+    }
+
+    /// Enters what shards are missing, one after another, and starts when there are none.
+    fn enter(&self, slot: u64) {
+        let (mut missing, range) = self.slots.with(slot, |slot| (slot.missing, slot.range));
+        while missing != 0 {
+            let granted =
+                self.guard.conflicts.enter(missing.trailing_zeros(), self.user(slot), range);
+            if !granted {
+                return self.slots.with(slot, |slot| slot.waits = true);
+            }
+            missing = self.slots.with(slot, |slot| {
+                slot.advance();
+                slot.missing
+            });
+        }
+        self.run(slot);
+    }
+
+    /// Starts the work of a command that holds its range, or the next piece of it.
+    fn run(&self, slot: u64) {
+        let shift = self.block_shift();
+        let mut request = self.slots.with(slot, |slot| {
+            let mut request = slot.take_request();
+            if slot.scratch.is_some() {
+                slot.prepare_read(&mut request, shift);
+            }
+            if slot.work == Work::FusedCompare {
+                // To the child these are two ordinary commands.
+                request.command.flags &= !3;
+            }
+            request
+        });
+        request.push(self.sink(), slot);
+        self.child.submit(request);
+    }
+
+    fn block_shift(&self) -> u8 {
+        self.shift
+    }
+
+    /// A piece was read for a command that is carried out here.
+    fn piece_read(&self, slot: u64, mut request: Box<Request>) {
+        let shift = self.block_shift();
+        let (work, finished) = self.slots.with(slot, |slot| {
+            slot.restore(&mut request, shift);
+            (slot.work, slot.done >= slot.command.block_count())
+        });
+        if finished || !request.status.is_success() {
+            return match work {
+                Work::FusedCompare => self.fused_compared(slot, request),
+                _ => self.leave(slot, request),
+            };
+        }
+        self.slots.with(slot, |slot| slot.request = Some(request));
+        self.run(slot);
+    }
+
+    /// The first half of a fused pair has ended.
+    fn fused_compared(&self, slot: u64, mut request: Box<Request>) {
+        request.command = self.slots.with(slot, |slot| slot.command);
+        if !request.status.is_success() {
+            let status = request.status;
+            let second = request.fused.as_deref_mut().expect("a fused pair has two commands");
+            second.status = Status::ABORTED_FAILED_FUSED;
+            return self.leave_fused(slot, request, status);
+        }
+        let mut second = request.fused.take().expect("a fused pair has two commands");
+        self.slots.with(slot, |slot| {
+            slot.request = Some(request);
+            slot.work = Work::FusedWrite;
+            slot.command = second.command;
+        });
+        second.command.flags &= !3;
+        second.push(self.sink(), slot);
+        self.child.submit(second);
+    }
+
+    /// The second half has ended.
+    fn fused_written(&self, slot: u64, mut second: Box<Request>) {
+        let mut request = self.slots.with(slot, |slot| {
+            second.command = slot.command;
+            slot.take_request()
+        });
+        request.fused = Some(second);
+        self.leave_fused(slot, request, Status::SUCCESS);
+    }
+
+    fn leave_fused(&self, slot: u64, mut request: Box<Request>, status: Status) {
+        request.status = status;
+        request.result = 0;
+        self.leave_table(slot);
+        self.guard.truce.withdraw();
+        request.complete();
+    }
+
+    /// A command has ended: the next may have its range.
+    #[inline]
+    fn leave(&self, slot: u64, request: Box<Request>) {
+        self.leave_table(slot);
+        request.complete();
+    }
+
+    #[inline]
+    fn leave_table(&self, slot: u64) {
+        let mut entered = self.slots.with(slot, |slot| slot.entered);
+        let mut next = self.next.take();
+        while entered != 0 {
+            let shard = entered.trailing_zeros();
+            self.guard.conflicts.leave(shard, self.user(slot), &mut next);
+            entered &= entered - 1;
+        }
+        let scratch = self.slots.take(slot).scratch;
+        for user in next.drain(..) {
+            self.guard.truce.wake(user.queue, user.slot);
+        }
+        self.next.replace(next);
+        if let Some(scratch) = scratch {
+            scratch.release();
+        }
+    }
+}
+
+impl Slot {
+    fn new(range: Range, work: Work, request: Box<Request>) -> Slot {
+        Slot {
+            range,
+            missing: range.shards(),
+            entered: 0,
+            waits: false,
+            work,
+            command: request.command,
+            request: Some(request),
+            scratch: None,
+            expected: Data::None,
+            done: 0,
+        }
+    }
+
+    /// The lowest missing shard was entered.
+    fn advance(&mut self) {
+        let lowest = self.missing & self.missing.wrapping_neg();
+        self.entered |= lowest;
+        self.missing &= !lowest;
+    }
+
+    fn take_request(&mut self) -> Box<Request> {
+        self.request.take().expect("the request is here")
+    }
+
+    /// Turns the command into a read of the next piece, into the scratch memory.
+    fn prepare_read(&mut self, request: &mut Request, shift: u8) {
+        let most = (PIECE_BYTES >> shift) as u32;
+        let blocks = (self.command.block_count() - self.done).min(most);
+        let slba = self.command.slba() + u64::from(self.done);
+        let read = Command::blocks(opcode::READ, self.command.nsid.get(), slba, blocks);
+        request.command = Command { cid: self.command.cid, ..read };
+        let scratch = self.scratch.as_mut().expect("memory was obtained");
+        scratch.data.truncate((blocks as usize) << shift);
+        self.expected = mem::replace(&mut request.data, mem::take(&mut scratch.data));
+    }
+
+    /// Undoes that after the read, and notes what came of it.
+    fn restore(&mut self, request: &mut Request, shift: u8) {
+        let blocks = request.command.block_count();
+        let read = mem::replace(&mut request.data, mem::take(&mut self.expected));
+        request.command = self.command;
+        let offset = (self.done as usize) << shift;
+        let compares = self.work != Work::Verify;
+        if request.status.is_success() && compares && !matches(&read, &request.data, offset) {
+            request.status = Status::COMPARE_FAILURE.dnr();
+        }
+        self.scratch.as_mut().expect("memory was obtained").data = read;
+        self.done += blocks;
+    }
+}
+
+fn writes(code: u8) -> bool {
+    matches!(
+        code,
+        opcode::WRITE
+            | opcode::WRITE_ZEROES
+            | opcode::WRITE_UNCORRECTABLE
+            | opcode::DATASET_MANAGEMENT
+    )
+}
+
+/// The blocks that a command uses, if it uses any.
+#[inline]
+fn range_of(request: &Request) -> Option<Range> {
+    let command = &request.command;
+    let exclusive = writes(command.opcode);
+    if crate::layer::addresses_blocks(command) {
+        let start = command.slba();
+        let end = start.saturating_add(u64::from(command.block_count()));
+        return (start < end).then_some(Range { start, end, exclusive });
+    }
+    if command.opcode != opcode::DATASET_MANAGEMENT || !dataset::deallocates(command) {
+        return None;
+    }
+    // Everything between the first and the last block of all ranges.
+    // SAFETY: the request holds its data during this call.
+    let ranges = unsafe {
+        dataset::ranges(command, request.data.as_ptr(), request.data.len(), u64::MAX).ok()?
+    };
+    let used = ranges.filter(|range| range.blocks > 0);
+    let start = used.clone().map(|range| range.slba).min()?;
+    let end = used.map(|range| range.slba + u64::from(range.blocks)).max()?;
+    Some(Range { start, end, exclusive })
+}
+
+/// Whether what was read equals what is expected from `offset` on.
+fn matches(read: &Data, expected: &Data, offset: usize) -> bool {
+    assert!(offset + read.len() <= expected.len(), "a compare comes with data of its length");
+    // SAFETY: both are readable for their lengths, and nobody writes to either now.
+    unsafe {
+        std::slice::from_raw_parts(read.as_ptr(), read.len())
+            == std::slice::from_raw_parts(expected.as_ptr().add(offset), read.len())
+    }
+}

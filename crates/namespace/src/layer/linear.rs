@@ -1,0 +1,356 @@
+//! `linear:`: one namespace after another.
+//!
+//! A command within one child goes down with its address changed and nothing else. One that
+//! crosses a boundary is split into requests of a pool, whose data are parts of the original's;
+//! its status is that of the first part that failed.
+
+use crate::layer::addresses_blocks;
+use crate::layer::slab::Slab;
+use crate::{Data, Namespace, Part, Queue, Request, Sink, dataset};
+use nvme::opcode::io as opcode;
+use nvme::{Limits, Status};
+use reactor::Reactor;
+use std::cell::RefCell;
+use std::io;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+/// Bytes of a full list of ranges.
+const LIST_BYTES: usize = dataset::RANGES_MAX * dataset::RANGE_BYTES;
+
+/// Namespaces one after another.
+#[derive(Debug)]
+pub struct Linear {
+    children: Vec<Child>,
+}
+
+#[derive(Debug)]
+struct Child {
+    namespace: Arc<dyn Namespace>,
+    /// First block of this child, counted over all.
+    start: u64,
+}
+
+/// Why namespaces cannot follow one another.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum LinearError {
+    /// There is none.
+    #[error("linear: needs at least one volume")]
+    Empty,
+    /// Their blocks differ in size.
+    #[error("linear: volumes have blocks of {first} and {other} bytes; give all the same ?bs=")]
+    BlockSize {
+        /// Of the first.
+        first: u32,
+        /// Of another.
+        other: u32,
+    },
+}
+
+impl Linear {
+    /// Puts `children` one after another. All but the last keep the size they have now.
+    pub fn new(children: Vec<Arc<dyn Namespace>>) -> Result<Arc<Linear>, LinearError> {
+        let first = children.first().ok_or(LinearError::Empty)?.limits().block_bytes();
+        let mut start = 0;
+        let mut placed = Vec::with_capacity(children.len());
+        for namespace in children {
+            let limits = namespace.limits();
+            if limits.block_bytes() != first {
+                return Err(LinearError::BlockSize { first, other: limits.block_bytes() });
+            }
+            placed.push(Child { namespace, start });
+            start += limits.blocks;
+        }
+        Ok(Arc::new(Linear { children: placed }))
+    }
+
+    fn last(&self) -> &Child {
+        self.children.last().expect("checked when made")
+    }
+}
+
+impl Namespace for Linear {
+    fn limits(&self) -> Limits {
+        let last = self.last();
+        let mut limits = last.namespace.limits();
+        limits.blocks += last.start;
+        for child in &self.children[..self.children.len() - 1] {
+            let other = child.namespace.limits();
+            limits.transfer_bytes_max = limits.transfer_bytes_max.min(other.transfer_bytes_max);
+            limits.optimal_write_bytes = limits.optimal_write_bytes.max(other.optimal_write_bytes);
+            limits.read_only |= other.read_only;
+            limits.volatile_write_cache |= other.volatile_write_cache;
+            limits.lends_reads &= other.lends_reads;
+            limits.immediate &= other.immediate;
+            limits.commands.write_zeroes &= other.commands.write_zeroes;
+            limits.commands.deallocate &= other.commands.deallocate;
+            limits.commands.write_uncorrectable &= other.commands.write_uncorrectable;
+            limits.commands.compare &= other.commands.compare;
+            limits.commands.verify &= other.commands.verify;
+        }
+        // A pair that crosses a boundary could not be atomic.
+        limits.commands.compare_and_write = false;
+        limits
+    }
+
+    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+        let open = |child: &Child| Arc::clone(&child.namespace).open_queue(reactor);
+        let children = self.children.iter().map(open).collect::<io::Result<Vec<_>>>()?;
+        let starts = self.children.iter().map(|child| child.start).collect();
+        let block_shift = self.limits().block_shift;
+        Ok(Rc::new_cyclic(|me| LinearQueue {
+            me: me.clone(),
+            children,
+            starts,
+            block_shift,
+            reactor: Rc::clone(reactor),
+            split: Slab::default(),
+            spare: RefCell::default(),
+            lists: RefCell::default(),
+        }))
+    }
+
+    fn refresh(&self) -> io::Result<bool> {
+        let mut changed = false;
+        for child in &self.children {
+            changed |= child.namespace.refresh()?;
+        }
+        Ok(changed)
+    }
+
+    fn resize(&self, bytes: u64) -> io::Result<()> {
+        let last = self.last();
+        let before = last.start << last.namespace.limits().block_shift;
+        match bytes.checked_sub(before).filter(|&rest| rest > 0) {
+            Some(rest) => last.namespace.resize(rest),
+            None => {
+                let why = "only the last volume of linear: can be resized, not taken away";
+                Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+            }
+        }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.children.iter().try_for_each(|child| child.namespace.flush())
+    }
+
+    fn uri(&self) -> String {
+        let children: Vec<_> = self.children.iter().map(|child| child.namespace.uri()).collect();
+        format!("linear:({})", children.join(","))
+    }
+
+    fn describe(&self, facts: &mut Vec<(String, String)>) {
+        for child in &self.children {
+            facts.push(("from block".into(), child.start.to_string()));
+            child.namespace.describe(facts);
+        }
+    }
+
+    fn uuid(&self) -> Option<[u8; 16]> {
+        None
+    }
+
+    fn keeps_blocks_whole(&self) -> bool {
+        self.children.iter().all(|child| child.namespace.keeps_blocks_whole())
+    }
+
+    fn cut(&self) -> u64 {
+        self.children.iter().map(|child| child.namespace.cut()).sum()
+    }
+}
+
+struct LinearQueue {
+    me: Weak<LinearQueue>,
+    children: Vec<Rc<dyn Queue>>,
+    starts: Vec<u64>,
+    block_shift: u8,
+    reactor: Rc<Reactor>,
+    split: Slab<Split>,
+    /// Requests for parts, and lists of ranges, to be used again.
+    spare: RefCell<Vec<Box<Request>>>,
+    lists: RefCell<Vec<List>>,
+}
+
+type List = Box<[u8; LIST_BYTES]>;
+
+/// A request whose parts are in flight.
+struct Split {
+    request: Box<Request>,
+    left: usize,
+    status: Status,
+    /// Lists that parts point to.
+    lists: Vec<List>,
+}
+
+impl Queue for LinearQueue {
+    #[inline]
+    fn submit(&self, mut request: Box<Request>) {
+        let command = &mut request.command;
+        if addresses_blocks(command) && request.fused.is_none() {
+            let slba = command.slba();
+            let (child, end) = self.child_of(slba);
+            if slba.saturating_add(u64::from(command.block_count())) <= end {
+                command.set_slba(slba - self.starts[child]);
+                return self.children[child].submit(request);
+            }
+            return self.split(request);
+        }
+        match command.opcode {
+            _ if request.fused.is_some() => request.finish_pair(Status::INVALID_OPCODE.dnr()),
+            opcode::FLUSH => self.to_all(request),
+            opcode::DATASET_MANAGEMENT => self.split_ranges(request),
+            // What is not known cannot be translated.
+            _ => request.finish(Status::INVALID_OPCODE.dnr()),
+        }
+    }
+}
+
+impl Sink for LinearQueue {
+    /// A part has ended.
+    fn completed(&self, mut part: Box<Request>, state: u64) {
+        let status = part.status;
+        part.data = Data::None;
+        self.spare.borrow_mut().push(part);
+        let ended = self.split.with(state, |split| {
+            if split.status.is_success() {
+                split.status = status;
+            }
+            split.left -= 1;
+            split.left == 0
+        });
+        if ended {
+            let Split { request, status, lists, .. } = self.split.take(state);
+            self.lists.borrow_mut().extend(lists);
+            request.finish(status);
+        }
+    }
+}
+
+impl LinearQueue {
+    /// The child that block `slba` is in, and where it ends.
+    #[inline]
+    fn child_of(&self, slba: u64) -> (usize, u64) {
+        let next = self.starts.partition_point(|&start| start <= slba);
+        (next - 1, self.starts.get(next).copied().unwrap_or(u64::MAX))
+    }
+
+    fn begin(&self, request: Box<Request>, parts: usize, lists: Vec<List>) -> u64 {
+        self.split.insert(Split { request, left: parts, status: Status::SUCCESS, lists })
+    }
+
+    /// A request for one part.
+    fn part(&self, slot: u64, command: nvme::Command, data: Data) -> Box<Request> {
+        let mut part = self.spare.borrow_mut().pop().unwrap_or_else(Request::new);
+        part.command = command;
+        part.data = data;
+        part.status = Status::SUCCESS;
+        part.result = 0;
+        part.push(self.me.upgrade().expect("the queue lives while it is called"), slot);
+        part
+    }
+
+    /// Splits a command that crosses a boundary.
+    fn split(&self, mut request: Box<Request>) {
+        let command = request.command;
+        let total = u64::from(command.block_count());
+        if command.opcode == opcode::READ && matches!(request.data, Data::None) {
+            // Two places cannot be lent as one.
+            let Some(buffer) =
+                self.reactor.buffers().allocate((total as usize) << self.block_shift)
+            else {
+                return request.finish(Status::COMMAND_INTERRUPTED);
+            };
+            request.data = Data::Buffer(buffer);
+        }
+        let fixed = request.data.fixed_index();
+        let carries = matches!(command.opcode, opcode::READ | opcode::WRITE | opcode::COMPARE);
+        let base = match request.data.as_mut_ptr() {
+            Some(pointer) => pointer,
+            None => request.data.as_ptr().cast_mut(),
+        };
+        assert!(!carries || request.data.len() as u64 == total << self.block_shift);
+        let slba = command.slba();
+        let last = self.child_of(slba + total - 1).0;
+        let first = self.child_of(slba).0;
+        let slot = self.begin(request, last - first + 1, Vec::new());
+        let mut done = 0;
+        while done < total {
+            let (child, end) = self.child_of(slba + done);
+            let count = (end - slba - done).min(total - done);
+            let mut piece = command;
+            piece.set_slba(slba + done - self.starts[child]);
+            let other = command.cdw12.get() & !0xffff;
+            piece.cdw12 = (other | (count as u32 - 1)).into();
+            let mut data = Data::None;
+            if carries {
+                let len = (count as usize) << self.block_shift;
+                // SAFETY: the part lies within the data of the original, which waits in its slot
+                // until the last part has ended.
+                data = Data::Part(unsafe {
+                    Part::new(base.add((done as usize) << self.block_shift), len, fixed)
+                });
+            }
+            self.children[child].submit(self.part(slot, piece, data));
+            done += count;
+        }
+    }
+
+    /// Flush goes to every child.
+    fn to_all(&self, request: Box<Request>) {
+        let command = request.command;
+        let slot = self.begin(request, self.children.len(), Vec::new());
+        for child in &self.children {
+            child.submit(self.part(slot, command, Data::None));
+        }
+    }
+
+    /// Deals the ranges of Dataset Management to the children.
+    fn split_ranges(&self, request: Box<Request>) {
+        let (command, data) = (request.command, &request.data);
+        // SAFETY: the request holds its data during this call.
+        let ranges = unsafe { dataset::ranges(&command, data.as_ptr(), data.len(), u64::MAX) };
+        let ranges = match ranges {
+            Ok(ranges) => ranges,
+            Err(status) => return request.finish(status.dnr()),
+        };
+        let mut lists: Vec<(usize, usize, List)> = Vec::new();
+        for child in 0..self.children.len() {
+            let start = self.starts[child];
+            let end = self.starts.get(child + 1).copied().unwrap_or(u64::MAX);
+            let mut list =
+                self.lists.borrow_mut().pop().unwrap_or_else(|| Box::new([0; LIST_BYTES]));
+            let mut count = 0;
+            for range in ranges.clone() {
+                let from = range.slba.max(start);
+                let to = (range.slba + u64::from(range.blocks)).min(end);
+                if from < to {
+                    let (slba, blocks) = (from - start, (to - from) as u32);
+                    let place = count * dataset::RANGE_BYTES;
+                    list[place..place + dataset::RANGE_BYTES]
+                        .copy_from_slice(&dataset::Range { slba, blocks, ..range }.to_bytes());
+                    count += 1;
+                }
+            }
+            match count {
+                0 => self.lists.borrow_mut().push(list),
+                _ => lists.push((child, count, list)),
+            }
+        }
+        if lists.is_empty() {
+            return request.finish(Status::SUCCESS);
+        }
+        let places: Vec<_> = lists
+            .iter_mut()
+            .map(|(child, count, list)| (*child, *count, list.as_mut_ptr()))
+            .collect();
+        let lists = lists.into_iter().map(|(_, _, list)| list).collect();
+        let slot = self.begin(request, places.len(), lists);
+        for (child, count, list) in places {
+            let mut piece = command;
+            piece.cdw10 = (count as u32 - 1).into();
+            // SAFETY: the list stays where it is, in its slot, until the last part has ended.
+            let part = unsafe { Part::new(list, count * dataset::RANGE_BYTES, None) };
+            self.children[child].submit(self.part(slot, piece, Data::Part(part)));
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! One core's side of `volatile:`: overlays reads, and writes down in jobs.
+
+use super::Shared;
+use crate::layer::slab::Slab;
+use crate::layer::wake::{Wake, Waker};
+use crate::memory::Mapping;
+use crate::{Data, Part, Queue, Request, Sink, dataset};
+use nvme::opcode::io as opcode;
+use nvme::{Command, Status};
+use reactor::Reactor;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+/// Written down at once.
+const RUN_BYTES: usize = 128 << 10;
+/// Frame state of the request that writes down, and of one that passes through. Others are
+/// slots of overlaid reads.
+const OWN: u64 = u64::MAX;
+const THROUGH: u64 = u64::MAX - 1;
+
+pub(super) struct VolatileQueue {
+    me: Weak<VolatileQueue>,
+    shared: Arc<Shared>,
+    child: Rc<dyn Queue>,
+    waker: Waker,
+    shift: u8,
+    overlays: Slab<Vec<(usize, Arc<[u8]>)>>,
+    /// Waiting for their turn; the first is at work once it has it.
+    jobs: RefCell<VecDeque<Job>>,
+    work: RefCell<Work>,
+    /// Memory that runs of blocks are collected in.
+    run: Mapping,
+    /// The request that writes down, when it is not below.
+    own: RefCell<Option<Box<Request>>>,
+    /// `proceed` is on the stack; it goes on when the step it started has ended already.
+    proceeding: Cell<bool>,
+    ended: Cell<bool>,
+}
+
+struct Job {
+    kind: Kind,
+    request: Option<Box<Request>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Write down, flush the child.
+    Flush,
+    /// Write down, then keep this write.
+    MakeRoom,
+    /// Send this to the child, then drop what was kept of its blocks.
+    Through,
+}
+
+/// How far the job at work has come.
+#[derive(Default)]
+struct Work {
+    /// Next block to write down, and the newest write to.
+    cursor: u64,
+    sequence: u64,
+    cuts: u64,
+    /// Numbers of the writes whose blocks are going down now, from block `run_start`.
+    run: Vec<u64>,
+    run_start: u64,
+    step: Step,
+    /// What the last step came to.
+    status: Status,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Step {
+    #[default]
+    WriteDown,
+    Flush,
+    Through,
+}
+
+impl VolatileQueue {
+    pub(super) fn open(
+        shared: Arc<Shared>,
+        child: Rc<dyn Queue>,
+        reactor: &Rc<Reactor>,
+        shift: u8,
+    ) -> io::Result<Rc<VolatileQueue>> {
+        let run = Mapping::fixed(RUN_BYTES)?;
+        Ok(Rc::new_cyclic(|me: &Weak<VolatileQueue>| VolatileQueue {
+            me: me.clone(),
+            shared,
+            child,
+            waker: Waker::new(reactor, me.clone() as Weak<dyn Wake>),
+            shift,
+            overlays: Slab::default(),
+            jobs: RefCell::default(),
+            work: RefCell::default(),
+            run,
+            own: RefCell::new(Some(Request::new())),
+            proceeding: Cell::new(false),
+            ended: Cell::new(false),
+        }))
+    }
+}
+
+impl Drop for VolatileQueue {
+    fn drop(&mut self) {
+        self.waker.forget();
+    }
+}
+
+impl Queue for VolatileQueue {
+    fn submit(&self, request: Box<Request>) {
+        let command = request.command;
+        match command.opcode {
+            _ if request.fused.is_some() => request.finish_pair(Status::INVALID_OPCODE.dnr()),
+            opcode::READ => self.read(request),
+            opcode::WRITE if command.fua() => self.add(Kind::Through, request),
+            opcode::WRITE => self.write(request),
+            opcode::FLUSH => self.add(Kind::Flush, request),
+            opcode::WRITE_ZEROES | opcode::DATASET_MANAGEMENT => self.add(Kind::Through, request),
+            _ => request.finish(Status::INVALID_OPCODE.dnr()),
+        }
+    }
+}
+
+impl Sink for VolatileQueue {
+    fn completed(&self, request: Box<Request>, state: u64) {
+        if state != OWN && state != THROUGH {
+            return self.overlay(request, state);
+        }
+        self.work.borrow_mut().status = request.status;
+        if state == OWN {
+            self.own.replace(Some(request));
+        } else {
+            self.jobs.borrow_mut()[0].request = Some(request);
+        }
+        self.ended.set(true);
+        if !self.proceeding.get() {
+            self.proceed();
+        }
+    }
+}
+
+impl Wake for VolatileQueue {
+    /// The turn is ours.
+    fn wake(&self, _value: u64) {
+        self.start();
+        if !self.proceeding.get() {
+            self.proceed();
+        }
+    }
+}
+
+impl VolatileQueue {
+    fn sink(&self) -> Rc<dyn Sink> {
+        self.me.upgrade().expect("the queue lives while it is called")
+    }
+
+    fn write(&self, request: Box<Request>) {
+        if self.keep(&request) {
+            return request.finish(Status::SUCCESS);
+        }
+        self.add(Kind::MakeRoom, request);
+    }
+
+    fn keep(&self, request: &Request) -> bool {
+        let start = request.command.slba();
+        let most = self.shared.blocks_max;
+        self.shared.cache().keep(start, &request.data, 1 << self.shift, most)
+    }
+
+    fn read(&self, mut request: Box<Request>) {
+        let start = request.command.slba();
+        let end = start + u64::from(request.command.block_count());
+        let kept: Vec<_> = {
+            let cache = self.shared.cache();
+            let kept = cache.blocks.range(start..end);
+            kept.map(|(block, kept)| ((block - start) as usize, Arc::clone(&kept.data))).collect()
+        };
+        if kept.is_empty() {
+            return self.child.submit(request);
+        }
+        let all = kept.len() as u64 == end - start;
+        let slot = self.overlays.insert(kept);
+        if all {
+            request.status = Status::SUCCESS;
+            request.result = 0;
+            return self.overlay(request, slot);
+        }
+        request.push(self.sink(), slot);
+        self.child.submit(request);
+    }
+
+    /// Puts what was kept when the read came over what the child says.
+    fn overlay(&self, mut request: Box<Request>, slot: u64) {
+        let kept = self.overlays.take(slot);
+        if request.status.is_success() {
+            let len = request.data.len();
+            let target = request.data.as_mut_ptr().expect("a read comes with a buffer");
+            for (index, block) in kept {
+                let place = index << self.shift;
+                assert!(place + block.len() <= len, "a read comes with a buffer of its length");
+                // SAFETY: checked just above; the buffer is this request's alone.
+                unsafe { target.add(place).copy_from_nonoverlapping(block.as_ptr(), block.len()) };
+            }
+        }
+        request.complete();
+    }
+
+    /// Puts a job in line, and starts it if nobody is at work.
+    fn add(&self, kind: Kind, request: Box<Request>) {
+        let first = {
+            let mut jobs = self.jobs.borrow_mut();
+            jobs.push_back(Job { kind, request: Some(request) });
+            jobs.len() == 1
+        };
+        if first && self.shared.take_turn(&self.waker) {
+            self.start();
+        }
+        if !self.proceeding.get() {
+            self.proceed();
+        }
+    }
+
+    /// Starts the first job; it has the turn.
+    fn start(&self) {
+        let kind = self.jobs.borrow()[0].kind;
+        let mut work = self.work.borrow_mut();
+        {
+            let cache = self.shared.cache();
+            (work.sequence, work.cuts) = (cache.sequence, cache.cuts);
+        }
+        work.cursor = 0;
+        work.run.clear();
+        work.status = Status::SUCCESS;
+        if kind != Kind::Through {
+            work.step = Step::WriteDown;
+            return self.ended.set(true);
+        }
+        work.step = Step::Through;
+        drop(work);
+        let request = self.jobs.borrow_mut()[0].request.take();
+        let mut request = request.expect("a job waits with its request");
+        request.push(self.sink(), THROUGH);
+        self.child.submit(request);
+    }
+
+    /// Goes from step to step as long as they end at once: not by recursion, which a child that
+    /// completes at once would make as deep as there are runs.
+    fn proceed(&self) {
+        self.proceeding.set(true);
+        while self.ended.take() {
+            if let Some(status) = self.step_ended() {
+                self.job_ended(status);
+            }
+        }
+        self.proceeding.set(false);
+    }
+
+    /// A step has ended: starts the next, or says how the job ended.
+    fn step_ended(&self) -> Option<Status> {
+        let mut work = self.work.borrow_mut();
+        if work.step != Step::WriteDown || !work.status.is_success() {
+            return Some(work.status);
+        }
+        if !self.collect_run(&mut work) {
+            return Some(Status::POWER_LOSS);
+        }
+        let (start, count) = (work.run_start, work.run.len());
+        if count > 0 {
+            drop(work);
+            let len = count << self.shift;
+            // SAFETY: the mapping lives as long as this queue, which the request's frame keeps.
+            let data = Data::Part(unsafe { Part::new(self.run.base(), len, None) });
+            self.submit_own(Command::blocks(opcode::WRITE, 0, start, count as u32), data);
+            return None;
+        }
+        if self.jobs.borrow()[0].kind == Kind::MakeRoom {
+            return Some(Status::SUCCESS);
+        }
+        work.step = Step::Flush;
+        drop(work);
+        self.submit_own(Command { opcode: opcode::FLUSH, ..Command::default() }, Data::None);
+        None
+    }
+
+    /// Forgets the run that went down, and copies the next one together; false after a cut.
+    fn collect_run(&self, work: &mut Work) -> bool {
+        let mut cache = self.shared.cache();
+        if cache.cuts != work.cuts {
+            return false;
+        }
+        for (index, &sequence) in work.run.iter().enumerate() {
+            let block = work.run_start + index as u64;
+            cache.drop_range(block, block + 1, sequence);
+        }
+        work.run.clear();
+        let newest = work.sequence;
+        let rest = cache.blocks.range(work.cursor..);
+        for (&block, kept) in rest.skip_while(|(_, kept)| kept.sequence > newest) {
+            let count = work.run.len();
+            if count == 0 {
+                work.run_start = block;
+            }
+            let place = count << self.shift;
+            let follows = block == work.run_start + count as u64 && kept.sequence <= newest;
+            if !follows || place + kept.data.len() > RUN_BYTES {
+                break;
+            }
+            // SAFETY: checked just above; the mapping is this queue's alone.
+            unsafe { self.run.base().add(place).copy_from(kept.data.as_ptr(), kept.data.len()) };
+            work.run.push(kept.sequence);
+        }
+        work.cursor = work.run_start + work.run.len() as u64;
+        true
+    }
+
+    fn submit_own(&self, command: Command, data: Data) {
+        let nsid = self.jobs.borrow()[0].request.as_ref().map(|request| request.command.nsid);
+        let mut own = self.own.take().expect("one step at a time");
+        own.command = Command { nsid: nsid.unwrap_or_default(), ..command };
+        own.data = data;
+        own.push(self.sink(), OWN);
+        self.child.submit(own);
+    }
+
+    /// The first job has ended with `status`.
+    fn job_ended(&self, status: Status) {
+        let Job { kind, request } =
+            self.jobs.borrow_mut().pop_front().expect("the job at work is the first");
+        let mut request = request.expect("what went down has come back");
+        let newest = self.work.borrow().sequence;
+        if kind == Kind::Through && status.is_success() {
+            self.drop_kept(&request, newest);
+        }
+        // Others may have been quicker to take the room; then it waits once more.
+        let again = kind == Kind::MakeRoom && status.is_success() && !self.keep(&request);
+        self.shared.pass_turn();
+        let more = !self.jobs.borrow().is_empty();
+        if more && self.shared.take_turn(&self.waker) {
+            self.start();
+        }
+        if again {
+            return self.add(kind, request);
+        }
+        if kind != Kind::Through {
+            request.result = 0;
+        }
+        request.status = status;
+        request.complete();
+    }
+
+    /// What was kept of the blocks that went through is older than what the child has now.
+    fn drop_kept(&self, request: &Request, newest: u64) {
+        let command = &request.command;
+        let mut cache = self.shared.cache();
+        if command.opcode != opcode::DATASET_MANAGEMENT {
+            let start = command.slba();
+            let end = start + u64::from(command.block_count());
+            return cache.drop_range(start, end, newest);
+        }
+        let data = &request.data;
+        // SAFETY: the request holds its data during this call.
+        let ranges = unsafe { dataset::ranges(command, data.as_ptr(), data.len(), u64::MAX) };
+        if let Ok(ranges) = ranges
+            && dataset::deallocates(command)
+        {
+            for range in ranges {
+                cache.drop_range(range.slba, range.slba + u64::from(range.blocks), newest);
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Calling a queue on its own core from any other.
+
+use reactor::{Mailbox, Reactor};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Weak;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Something that can be called from other cores, by number since it cannot leave its own.
+pub trait Wake {
+    /// Called on its own thread, from the reactor's loop.
+    fn wake(&self, value: u64);
+}
+
+thread_local! {
+    static SLEEPERS: RefCell<HashMap<u64, Weak<dyn Wake>>> = RefCell::default();
+}
+
+/// A handle for other threads. Dropping the last use of its number is [`Waker::forget`].
+#[derive(Clone)]
+pub struct Waker {
+    mailbox: Mailbox,
+    id: u64,
+}
+
+impl std::fmt::Debug for Waker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Waker").field(&self.id).finish()
+    }
+}
+
+impl Waker {
+    /// Makes `sleeper`, which lives on this thread under `reactor`, reachable.
+    pub fn new(reactor: &Reactor, sleeper: Weak<dyn Wake>) -> Waker {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        SLEEPERS.with_borrow_mut(|sleepers| sleepers.insert(id, sleeper));
+        Waker { mailbox: reactor.mailbox(), id }
+    }
+
+    /// A number that no other waker of the process has.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Has `wake(value)` called soon. `false` if the reactor has ended.
+    pub fn wake(&self, value: u64) -> bool {
+        let id = self.id;
+        self.mailbox.post(move |_| {
+            let sleeper = SLEEPERS.with_borrow(|sleepers| sleepers.get(&id).cloned());
+            if let Some(sleeper) = sleeper.and_then(|sleeper| sleeper.upgrade()) {
+                sleeper.wake(value);
+            }
+        })
+    }
+
+    /// Ends reachability. To be called on the sleeper's thread, when it ends.
+    pub fn forget(&self) {
+        // The table may be gone already when the thread is ending.
+        let _ = SLEEPERS.try_with(|sleepers| sleepers.borrow_mut().remove(&self.id));
+    }
+}
