@@ -145,8 +145,10 @@ is_live() { [[ $(controller_state "$1") == live ]]; }
 verified_io() {
     local device=$1 size=$2 output=${FIO_OUTPUT:-$WORK/fio.json}
     shift 2
+    local split=512/20:4k/30:16k/20:128k/20:1M/10
+    (($(blockdev --getss "$device") > 512)) && split=4k/50:16k/20:128k/20:1M/10
     fio --name=verify --filename="$device" --direct=1 --ioengine=libaio --iodepth=32 --rw=randrw \
-        --bssplit=512/20:4k/30:16k/20:128k/20:1M/10 --size="$size" --verify=crc32c --verify_fatal=1 \
+        --bssplit=$split --size="$size" --verify=crc32c --verify_fatal=1 \
         --randseed=1 --output-format=json --output="$output" "$@" || die "fio: $(tail -n 40 "$output")"
     expect_json "$output" '[.jobs[].error] | add' 0
     expect_json "$output" '.jobs[0].write.total_ios > 100' true

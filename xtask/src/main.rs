@@ -5,7 +5,10 @@ mod initramfs;
 mod kernel;
 mod ledger;
 mod packages;
+mod plan;
 mod process;
+mod runner;
+mod tidy;
 
 use std::process::ExitCode;
 
@@ -28,6 +31,23 @@ enum Task {
         #[arg(value_enum, default_value = "test")]
         list: packages::List,
     },
+    /// Format, lints, unit tests and `tidy`: under three minutes.
+    Check,
+    Test(plan::TestArguments),
+    /// Check the tree's own rules: order of crates, names, lengths, decisions.
+    Tidy,
+    /// Build in release mode and serve; arguments go to `nvlane serve`.
+    Run {
+        /// Volumes and options; none serves the default volume.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Build in release mode and measure; arguments go to `nvlane bench`.
+    Bench {
+        /// Scenario and options.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Check whether a device kept what it acknowledged as durable (a tool of the tests).
     Ledger(ledger::LedgerArguments),
 }
@@ -46,6 +66,11 @@ fn run(task: Task) -> Result<u8> {
     match task {
         Task::Guest(arguments) => guest::run(arguments),
         Task::Deps { list } => packages::install(list).map(|()| 0),
+        Task::Check => plan::check(),
+        Task::Test(arguments) => plan::test(arguments),
+        Task::Tidy => tidy::check().map(|()| 0),
+        Task::Run { arguments } => plan::serve(&arguments),
+        Task::Bench { arguments } => plan::bench(&arguments),
         Task::Ledger(arguments) => ledger::run(arguments),
     }
 }

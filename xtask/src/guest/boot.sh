@@ -3,7 +3,7 @@
 # command.sh of this run, writes its exit status to the file `status`, and switches off.
 RUN=$1
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LC_ALL=C.UTF-8
-# Sets KERNEL, MODULES, SHARE, DIRECTORY and whatever the command's environment shall have.
+# Exports KERNEL, MODULES, SHARE, DIRECTORY and whatever the command's environment shall have.
 . "$RUN/environment.sh"
 
 mkdir -p /dev/pts /dev/shm /run/lock

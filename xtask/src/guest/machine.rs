@@ -121,6 +121,7 @@ impl Machine {
         let modules = self.kernel.modules().display().to_string();
         let mut environment = String::new();
         let own = [
+            ("RUN", run.display().to_string()),
             ("KERNEL", self.kernel.version.clone()),
             ("MODULES", modules),
             ("SHARE", self.share.display().to_string()),

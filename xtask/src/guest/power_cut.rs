@@ -76,7 +76,7 @@ fn boot(machine: &Machine, directory: &Path, round: u32, last: bool, seed: u64) 
         }
     }
     // A moment that differs from round to round and not from run to run.
-    let moment = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(round) * 0x5851_f42d) >> 7;
+    let moment = (seed + u64::from(round)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 7;
     let writing = Duration::from_millis(1500 + moment % 3000);
     let ledger = directory.join(format!("ledger-{round}"));
     let noted = || fs::read_to_string(&ledger).map_or(0, |text| text.lines().count());

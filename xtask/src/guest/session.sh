@@ -18,13 +18,15 @@ sweep() {
     awk '$2 ~ "^/mnt/test" { print $2 }' /proc/mounts | sort -r | xargs -r umount -l
     [ -e /sys/class/nvme-fabrics ] && timeout 60 nvme disconnect-all
     losetup -D
-    rm -rf "${SCRATCH:?}"/* /tmp/nvlane-test
+    rm -rf "${SCRATCH:?}"/*
+    umount -l /tmp/nvlane-test
     rmdir "$group" 2>/dev/null
 }
 
 while IFS=$'\t' read -r -u 9 name limit script; do
     echo "@begin $name"
     mkdir -p "$group" /tmp/nvlane-test /mnt/test
+    mount -t tmpfs -o size=50% tmpfs /tmp/nvlane-test
     dmesg -C
     begun=$(date +%s%N)
     (
@@ -41,7 +43,7 @@ while IFS=$'\t' read -r -u 9 name limit script; do
             echo "--- kernel"
             dmesg | tail -n 60
         } >>"$RUN/$name.log" 2>&1
-    elif dmesg | grep -qE 'BUG:|WARNING: CPU|Oops|hung_task|blocked for more than'; then
+    elif dmesg | grep -qE 'BUG:|WARNING: .* at |Oops|hung_task|blocked for more than'; then
         { echo "--- the kernel complained"; dmesg | tail -n 100; } >>"$RUN/$name.log"
         status=99
     fi

@@ -1,0 +1,316 @@
+//! Checks of the tree that neither rustfmt nor clippy makes. Each rule says what to do about it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process::{capture, checkout};
+
+/// The workspace from its foundation up (ARCHITECTURE.md): a crate may depend only on those before it.
+const ORDER: &[&str] = &[
+    "nvme",
+    "nvme-tcp",
+    "subsystem",
+    "association",
+    "multipath",
+    "copy",
+    "uring",
+    "reactor",
+    "namespace",
+    "bpf",
+    "host",
+    "volume",
+    "target",
+    "ublk",
+    "nbd",
+    "aio",
+    "nvlane",
+    "capi",
+];
+
+/// No I/O, no clock, no unsafe: time and bytes come in as arguments.
+const PURE: &[&str] = &["nvme", "nvme-tcp", "subsystem", "association", "multipath", "copy"];
+
+/// What a pure crate does not name; addresses are data and allowed.
+const IMPURE: &[&str] =
+    &["std::fs", "TcpStream", "TcpListener", "std::thread", "Instant::now", "SystemTime::now"];
+
+/// Names that say nothing.
+const BANNED: &[&str] =
+    &["util", "utils", "common", "base", "helper", "helpers", "misc", "manager"];
+
+/// Lines of a Rust file, at most.
+const LINES_MAX: usize = 700;
+
+/// Files that may be longer, with the reason.
+const LONG: &[(&str, &str)] = &[];
+
+/// What belongs to one machine, or names one server of a registry, and not into the repository.
+const MACHINE: &[&str] = &["/work/", "/tmp/target-", "/root/.", "/home/", "deb.debian.org"];
+
+/// The only place that crates come from.
+const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+/// A rule that a file breaks.
+struct Complaint {
+    path: PathBuf,
+    line: Option<usize>,
+    what: String,
+}
+
+/// Checks the whole tree; an error lists everything that is wrong.
+pub fn check() -> Result<()> {
+    let tree = Tree::read()?;
+    let mut complaints = Vec::new();
+    for rule in [crates, names, lengths, machine_words, unfinished, lock_file, decisions, scripts] {
+        rule(&tree, &mut complaints)?;
+    }
+    if complaints.is_empty() {
+        println!("tidy: {} files are in order", tree.files.len());
+        return Ok(());
+    }
+    for Complaint { path, line, what } in &complaints {
+        let line = line.map_or(String::new(), |line| format!(":{line}"));
+        println!("{}{line}: {what}", path.display());
+    }
+    bail!("tidy: {} complaints", complaints.len());
+}
+
+/// The files of the repository: tracked, or about to be.
+struct Tree {
+    root: PathBuf,
+    /// Relative to the root, sorted.
+    files: Vec<PathBuf>,
+}
+
+impl Tree {
+    fn read() -> Result<Self> {
+        let root = checkout()?;
+        let list = ["ls-files", "--cached", "--others", "--exclude-standard", "-z"];
+        let listed = capture(Command::new("git").args(list).current_dir(&root))?;
+        let names: BTreeSet<PathBuf> =
+            listed.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from).collect();
+        // A file that was deleted and not yet committed is still listed.
+        let files = names.into_iter().filter(|path| root.join(path).is_file()).collect();
+        Ok(Self { root, files })
+    }
+
+    /// The text of a file; None when it is no text.
+    fn text(&self, path: &Path) -> Result<Option<String>> {
+        let bytes = fs::read(self.root.join(path)).with_context(|| path.display().to_string())?;
+        Ok(String::from_utf8(bytes).ok())
+    }
+
+    fn rust(&self) -> impl Iterator<Item = &PathBuf> {
+        self.files.iter().filter(|path| path.extension().is_some_and(|e| e == "rs"))
+    }
+}
+
+fn complain(complaints: &mut Vec<Complaint>, path: &Path, line: Option<usize>, what: String) {
+    complaints.push(Complaint { path: path.to_owned(), line, what });
+}
+
+/// Every crate is in the order, keeps to it, takes the workspace's lints, and says what it is for.
+fn crates(tree: &Tree, complaints: &mut Vec<Complaint>) -> Result<()> {
+    for entry in fs::read_dir(tree.root.join("crates"))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        let manifest = Path::new("crates").join(&name).join("Cargo.toml");
+        if !tree.root.join(&manifest).exists() {
+            continue;
+        }
+        let mut say = |path: &Path, what: String| complain(complaints, path, None, what);
+        let text = tree.text(&manifest)?.unwrap_or_default();
+        let Some(place) = ORDER.iter().position(|crate_| *crate_ == name) else {
+            say(&manifest, "not in the order of the workspace; give it a place in tidy.rs".into());
+            continue;
+        };
+        for dependency in dependencies(&text) {
+            if ORDER.iter().position(|crate_| *crate_ == dependency).is_some_and(|it| it >= place) {
+                say(&manifest, format!("depends on {dependency}, which is not above it"));
+            }
+        }
+        if !text.contains("[lints]\nworkspace = true") {
+            say(&manifest, "does not take the workspace's lints".into());
+        }
+        let folder = Path::new("crates").join(&name).join("src");
+        let roots = ["lib.rs", "main.rs"].map(|file| folder.join(file));
+        let Some(root) = roots.iter().find(|path| tree.root.join(path).exists()) else {
+            say(&manifest, "has neither lib.rs nor main.rs".into());
+            continue;
+        };
+        let source = tree.text(root)?.unwrap_or_default();
+        if source.lines().filter(|line| line.starts_with("//!")).count() < 3 {
+            say(root, "no crate docs: what it is for, a picture, what it does not do".into());
+        }
+        if PURE.contains(&name.as_str()) {
+            if !source.contains("#![forbid(unsafe_code)]") {
+                say(root, "a pure crate says #![forbid(unsafe_code)]".into());
+            }
+            pure_sources(tree, &folder, complaints)?;
+        }
+    }
+    Ok(())
+}
+
+fn pure_sources(tree: &Tree, folder: &Path, complaints: &mut Vec<Complaint>) -> Result<()> {
+    for path in tree.rust().filter(|path| path.starts_with(folder)) {
+        let text = tree.text(path)?.unwrap_or_default();
+        let shipped = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for (number, line) in (1..).zip(shipped.lines()) {
+            let code = line.split("//").next().unwrap_or_default();
+            for word in IMPURE.iter().filter(|word| code.contains(**word)) {
+                complain(complaints, path, Some(number), format!("{word} in a pure crate"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Names of the crates that a manifest depends on, in whatever section.
+fn dependencies(manifest: &str) -> Vec<String> {
+    let mut inside = false;
+    let mut found = Vec::new();
+    for line in manifest.lines() {
+        if let Some(section) = line.strip_prefix('[') {
+            inside = section.trim_end_matches(']').ends_with("dependencies");
+            continue;
+        }
+        let name: String = line.chars().take_while(|c| c.is_alphanumeric() || *c == '-').collect();
+        if inside && !name.is_empty() {
+            found.push(name);
+        }
+    }
+    found
+}
+
+fn names(tree: &Tree, complaints: &mut Vec<Complaint>) -> Result<()> {
+    for path in tree.rust() {
+        for part in path.iter() {
+            let part = part.to_string_lossy();
+            let stem = part.strip_suffix(".rs").unwrap_or(&part);
+            if BANNED.contains(&stem) {
+                complain(complaints, path, None, format!("{stem} says nothing; name the thing"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn lengths(tree: &Tree, complaints: &mut Vec<Complaint>) -> Result<()> {
+    for path in tree.rust() {
+        let lines = tree.text(path)?.unwrap_or_default().lines().count();
+        let allowed = LONG.iter().any(|(long, _)| Path::new(long) == path);
+        if lines > LINES_MAX && !allowed {
+            let what = format!(
+                "{lines} lines; split it where a real noun appears, or give tidy.rs a reason"
+            );
+            complain(complaints, path, None, what);
+        }
+    }
+    for (long, reason) in LONG {
+        let lines = tree.text(Path::new(long))?.unwrap_or_default().lines().count();
+        if lines <= LINES_MAX || reason.is_empty() {
+            complain(complaints, Path::new(long), None, "needs no exception in tidy.rs".into());
+        }
+    }
+    Ok(())
+}
+
+fn machine_words(tree: &Tree, complaints: &mut Vec<Complaint>) -> Result<()> {
+    each_line(tree, complaints, |line| {
+        let word = MACHINE.iter().find(|word| line.contains(**word))?;
+        Some(format!("{word} belongs to one machine"))
+    })
+}
+
+fn unfinished(tree: &Tree, complaints: &mut Vec<Complaint>) -> Result<()> {
+    each_line(tree, complaints, |line| {
+        let words = ["todo!(", "unimplemented!(", "FIXME", "XXX", "TODO"];
+        let word = words.iter().find(|word| {
+            // XXXXXX is mktemp's and nobody's note.
+            line.contains(**word) && !(**word == "XXX" && line.contains("XXXX"))
+        })?;
+        Some(format!("{word}: do it, or write it down where plans are kept"))
+    })
+}
+
+/// Applies `rule` to each line of each text, this file (which quotes what it bans) aside.
+fn each_line(
+    tree: &Tree,
+    complaints: &mut Vec<Complaint>,
+    rule: impl Fn(&str) -> Option<String>,
+) -> Result<()> {
+    for path in &tree.files {
+        if path == Path::new("xtask/src/tidy.rs") || path.ends_with("Cargo.lock") {
+            continue;
+        }
+        let Some(text) = tree.text(path)? else { continue };
+        for (number, line) in (1..).zip(text.lines()) {
+            if let Some(what) = rule(line) {
+                complain(complaints, path, Some(number), what);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Crates come from crates.io or from here.
+fn lock_file(tree: &Tree, complaints: &mut Vec<Complaint>) -> Result<()> {
+    for path in tree.files.iter().filter(|path| path.ends_with("Cargo.lock")) {
+        let text = tree.text(path)?.unwrap_or_default();
+        for (number, line) in (1..).zip(text.lines()) {
+            let Some(source) = line.strip_prefix("source = ") else { continue };
+            if source.trim_matches('"') != REGISTRY {
+                complain(complaints, path, Some(number), format!("not from crates.io: {source}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Decisions are numbered from 0001 without gaps.
+fn decisions(tree: &Tree, complaints: &mut Vec<Complaint>) -> Result<()> {
+    let folder = Path::new("docs/decisions");
+    let numbered = tree.files.iter().filter(|path| {
+        path.parent() == Some(folder) && path.file_name().is_some_and(|name| name != "README.md")
+    });
+    for (expected, path) in (1..).zip(numbered) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let wanted = format!("{expected:04}-");
+        if !name.starts_with(&wanted) || !name.ends_with(".md") {
+            complain(complaints, path, None, format!("the next decision is {wanted}title.md"));
+        }
+    }
+    Ok(())
+}
+
+/// Shell scripts parse.
+fn scripts(tree: &Tree, complaints: &mut Vec<Complaint>) -> Result<()> {
+    for path in tree.files.iter().filter(|path| path.extension().is_some_and(|e| e == "sh")) {
+        if let Err(error) = capture(Command::new("bash").arg("-n").arg(tree.root.join(path))) {
+            complain(complaints, path, None, format!("{error:#}"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dependencies_of_every_form_are_found() {
+        let manifest = "[package]\nname = \"x\"\n[dependencies]\nnvme.workspace = true\n\
+                        reactor = { path = \"../reactor\" }\n[target.'cfg(unix)'.dev-dependencies]\n\
+                        nvme-tcp = \"1\"\n[features]\nnamespace = []\n";
+        assert_eq!(dependencies(manifest), ["nvme", "reactor", "nvme-tcp"]);
+    }
+
+    #[test]
+    fn pure_crates_are_the_foundation() {
+        assert_eq!(&ORDER[..PURE.len()], PURE);
+    }
+}
