@@ -133,7 +133,10 @@ impl Namespace for File {
     fn uri(&self) -> String {
         let path = crate::percent::encode(&self.path);
         let read_only = if self.read_only { "&ro" } else { "" };
-        format!("file:{path}?bs={}{read_only}", self.limits().block_bytes())
+        let uuid = crate::uuid::query(self.uuid.as_ref());
+        let block_bytes = self.limits().block_bytes();
+        let buffered = if self.buffered == Some(open::ASKED_FOR) { "&buffered" } else { "" };
+        format!("file:{path}?bs={block_bytes}{read_only}{buffered}{uuid}")
     }
 
     fn describe(&self, facts: &mut Vec<(String, String)>) {

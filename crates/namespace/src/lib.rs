@@ -26,6 +26,7 @@ pub mod memory;
 pub mod null;
 pub mod percent;
 mod spin;
+pub mod uuid;
 
 pub use contract::{DEPTH_MAX, Namespace, Queue, Request, Sink};
 pub use data::{Data, Lent, Part, Transient};

@@ -138,7 +138,9 @@ impl Namespace for Memory {
     }
 
     fn uri(&self) -> String {
-        format!("mem:{}?bs={}", self.limits().bytes(), self.limits().block_bytes())
+        let size = crate::human::format_bytes(self.limits().bytes());
+        let uuid = crate::uuid::query(self.options.uuid.as_ref());
+        format!("mem:{size}?bs={}{uuid}", self.limits().block_bytes())
     }
 
     fn describe(&self, facts: &mut Vec<(String, String)>) {

@@ -92,7 +92,9 @@ impl Namespace for Null {
     }
 
     fn uri(&self) -> String {
-        format!("null:{}?bs={}", self.limits().bytes(), self.limits().block_bytes())
+        let size = crate::human::format_bytes(self.limits().bytes());
+        let uuid = crate::uuid::query(self.uuid.as_ref());
+        format!("null:{size}?bs={}{uuid}", self.limits().block_bytes())
     }
 
     fn describe(&self, _facts: &mut Vec<(String, String)>) {}

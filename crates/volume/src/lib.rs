@@ -1,1 +1,117 @@
-//! volume
+//! Opens any volume by its URI, building the stack of layers that it names.
+//!
+//! ```text
+//!   "delay:30ms(linear:(mem:1G,/srv/disk.img?ro))"  --parse-->  Uri  --open-->  Arc<dyn Namespace>
+//!
+//!                                      guard            added on top of every stack
+//!                                        delay 30 ms
+//!                                          linear
+//!                                            memory   file
+//! ```
+//!
+//! | volume | options |
+//! |---|---|
+//! | `mem:1G`, `null:1G` | `bs`, `uuid` |
+//! | `file:/path`, a path, `/dev/sdX` | `create&size=`, `bs`, `ro`, `uuid`, `buffered` |
+//! | `linear:(a,b)`, `delay:30ms(a)`, `delay:read=1ms,write=2ms(a)`, `rate:1G(a)`, `rate:iops=10K(a)`, `fault:rate=1%,op=read(a)`, `volatile:(a)`, `volatile:cache=1M(a)` | `ro`, `uuid` |
+//!
+//! Blocks are of 512 bytes unless `bs=4096` says otherwise or the file's device needs 4096. Bytes
+//! of a path that mean something in a URI are written `%XX`. Sizes are powers of 1024.
+//!
+//! What it does not do: carry out any I/O; that is `namespace`.
+//!
+//! Key constants: [`DEPTH_MAX`] volumes above one another.
+
+mod open;
+mod parse;
+mod uri;
+
+pub use open::{OpenOptions, open, open_uri};
+pub use uri::{Kind, Options, Uri};
+
+use namespace::file::OpenError;
+use namespace::layer::linear::LinearError;
+use std::io;
+
+/// Volumes that may lie above one another: every layer may push one frame on a request, and the
+/// guard and the front door one each.
+pub const DEPTH_MAX: usize = namespace::DEPTH_MAX - 2;
+
+/// Why a volume could not be opened, in one line that names the mend.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The text is no URI.
+    #[error("volume {text:?}, at letter {at}: {message}")]
+    Syntax {
+        /// What was given.
+        text: String,
+        /// Where reading stopped, counted from 1.
+        at: usize,
+        /// What is wrong there.
+        message: &'static str,
+    },
+    /// No backend or layer has that name.
+    #[error("unknown kind of volume {scheme:?}: {hint}")]
+    UnknownScheme {
+        /// What was given.
+        scheme: String,
+        /// What may have been meant.
+        hint: String,
+    },
+    /// The volume has no such option, or not in that form.
+    #[error("{scheme}: does not take the option {option:?}; it takes {known}")]
+    UnknownOption {
+        /// What was given.
+        option: String,
+        /// The volume.
+        scheme: String,
+        /// What there is.
+        known: String,
+    },
+    /// An option's value makes no sense.
+    #[error("{option} cannot be {value:?}; give {expected}")]
+    BadValue {
+        /// The option.
+        option: String,
+        /// What was given.
+        value: String,
+        /// What it can be.
+        expected: &'static str,
+    },
+    /// Too many layers.
+    #[error("more than {DEPTH_MAX} volumes lie above one another; take layers away")]
+    TooDeep,
+    /// The size of a memory or null volume is not a whole number of blocks.
+    #[error("{uri}: the size is {problem} blocks of {block_bytes} bytes; change it or ?bs=")]
+    Size {
+        /// The volume.
+        uri: String,
+        /// Less than one of, or not a whole number of.
+        problem: &'static str,
+        /// The block size.
+        block_bytes: u32,
+    },
+    /// The memory for it cannot be had.
+    #[error(
+        "{uri}: cannot map the memory: {source}; make it smaller or raise the limit on address space"
+    )]
+    Memory {
+        /// The volume.
+        uri: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file cannot be served.
+    #[error(transparent)]
+    File(#[from] OpenError),
+    /// Volumes do not go together.
+    #[error(transparent)]
+    Linear(#[from] LinearError),
+}
+
+impl Error {
+    fn syntax(text: &str, at: usize, message: &'static str) -> Error {
+        let letters = text.get(..at).map_or(0, |before| before.chars().count());
+        Error::Syntax { text: text.into(), at: letters + 1, message }
+    }
+}

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::{fs, io};
 
+/// The reason for the page cache that is the user's wish.
+pub(super) const ASKED_FOR: &str = "asked for";
+
 /// How a file volume is opened.
 #[derive(Clone, Debug)]
 pub struct FileOptions {
@@ -300,7 +303,7 @@ fn choose_block(
     let wanted = options.block_shift.unwrap_or(9);
     if options.buffered {
         let least = if kind == Kind::Block { sector_bytes(file).unwrap_or(512) } else { 512 };
-        return Ok((wanted.max(least.ilog2() as u8), Some("asked for")));
+        return Ok((wanted.max(least.ilog2() as u8), Some(ASKED_FOR)));
     }
     let Some(align) = direct_align(file) else {
         return Ok((wanted, Some("the file system has no O_DIRECT")));

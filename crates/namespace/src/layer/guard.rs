@@ -36,6 +36,10 @@ pub struct GuardOptions {
     pub shared: bool,
     /// Refuse everything that writes.
     pub read_only: bool,
+    /// A UUID for the stack.
+    pub uuid: Option<[u8; 16]>,
+    /// Tell `read_only` and `uuid` in the URI: they came with the stack, not with a backend.
+    pub in_uri: bool,
 }
 
 /// A namespace that can do all that front doors expect.
@@ -98,10 +102,21 @@ impl Namespace for Guard {
         Ok(GuardQueue::open(self, child, reactor))
     }
 
-    pass_to_child!(refresh resize flush uuid cut);
+    pass_to_child!(refresh resize flush cut);
 
     fn uri(&self) -> String {
-        self.child.uri()
+        let mut uri = self.child.uri();
+        if self.options.in_uri {
+            let uuid = crate::uuid::query(self.options.uuid.as_ref());
+            let read_only = if self.options.read_only { "&ro" } else { "" };
+            let query = format!("{read_only}{uuid}");
+            uri.push_str(&query.replacen('&', "?", 1));
+        }
+        uri
+    }
+
+    fn uuid(&self) -> Option<[u8; 16]> {
+        self.options.uuid.or_else(|| self.child.uuid())
     }
 
     fn describe(&self, facts: &mut Vec<(String, String)>) {

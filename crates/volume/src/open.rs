@@ -1,0 +1,131 @@
+//! From a URI to the stack that it names.
+
+use crate::{DEPTH_MAX, Error, Kind, Uri};
+use namespace::Namespace;
+use namespace::file::{File, FileOptions};
+use namespace::layer::delay::Delay;
+use namespace::layer::fault::Fault;
+use namespace::layer::guard::{Guard, GuardOptions};
+use namespace::layer::linear::Linear;
+use namespace::layer::rate::Rate;
+use namespace::layer::volatile::{CACHE_BYTES, Volatile};
+use namespace::memory::{Memory, MemoryOptions};
+use namespace::null::Null;
+use std::sync::Arc;
+
+/// What opening a volume depends on beside its URI.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenOptions {
+    /// Reactors that will open queues, one at least. With one, memory lends what is read.
+    pub cores: usize,
+    /// Other servers may have the volume open too, if they say so as well; fused commands are
+    /// not offered then.
+    pub shared: bool,
+    /// Refuse writes, whatever the URI says.
+    pub read_only: bool,
+    /// Let memory lend what is read where it can.
+    pub lend: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions { cores: 1, shared: false, read_only: false, lend: true }
+    }
+}
+
+/// Opens the volume that `uri` names.
+pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Namespace>, Error> {
+    open_uri(&uri.parse()?, options)
+}
+
+/// Opens the volume that `uri` names.
+pub fn open_uri(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Namespace>, Error> {
+    assert!(options.cores > 0, "somebody has to serve it");
+    if uri.depth() > DEPTH_MAX {
+        return Err(Error::TooDeep);
+    }
+    let child = build(uri, options)?;
+    let guard = GuardOptions {
+        cores: options.cores,
+        shared: options.shared,
+        read_only: options.read_only,
+        uuid: None,
+        in_uri: false,
+    };
+    Ok(Guard::new(child, guard))
+}
+
+fn build(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Namespace>, Error> {
+    let below = |child: &Uri| build(child, options);
+    let layer: Arc<dyn Namespace> = match &uri.kind {
+        Kind::Memory(bytes) => return memory(uri, *bytes, options),
+        Kind::Null(bytes) => return null(uri, *bytes),
+        Kind::File { .. } => return file(uri, options),
+        Kind::Linear(children) => {
+            Linear::new(children.iter().map(below).collect::<Result<_, _>>()?)?
+        }
+        Kind::Delay(delays, child) => Delay::new(below(child)?, *delays),
+        Kind::Rate(rates, child) => Rate::new(below(child)?, *rates),
+        Kind::Fault(rule, child) => Fault::new(below(child)?, rule.clone()),
+        Kind::Volatile(bytes, child) => Volatile::new(below(child)?, bytes.unwrap_or(CACHE_BYTES)),
+    };
+    if !uri.options.read_only && uri.options.uuid.is_none() {
+        return Ok(layer);
+    }
+    // A guard of the layer's own carries its options.
+    let guard = GuardOptions {
+        cores: options.cores,
+        shared: options.shared,
+        read_only: uri.options.read_only,
+        uuid: uri.options.uuid,
+        in_uri: true,
+    };
+    Ok(Guard::new(layer, guard))
+}
+
+/// The block size of a backend without a device, as a power of two.
+fn block_shift(uri: &Uri, bytes: u64) -> Result<u8, Error> {
+    let block_bytes = uri.options.block_bytes.unwrap_or(512);
+    let problem = match bytes {
+        _ if bytes < u64::from(block_bytes) => "less than one of",
+        _ if !bytes.is_multiple_of(u64::from(block_bytes)) => "not a whole number of",
+        _ => return Ok(block_bytes.ilog2() as u8),
+    };
+    Err(Error::Size { uri: uri.to_string(), problem, block_bytes })
+}
+
+fn memory(uri: &Uri, bytes: u64, options: &OpenOptions) -> Result<Arc<dyn Namespace>, Error> {
+    let memory = Memory::open(MemoryOptions {
+        bytes,
+        block_shift: block_shift(uri, bytes)?,
+        cores: options.cores,
+        lend: options.lend,
+        uuid: uri.options.uuid,
+    });
+    match memory {
+        Ok(memory) => Ok(memory),
+        Err(source) => Err(Error::Memory { uri: uri.to_string(), source }),
+    }
+}
+
+fn null(uri: &Uri, bytes: u64) -> Result<Arc<dyn Namespace>, Error> {
+    match Null::open(bytes, block_shift(uri, bytes)?, uri.options.uuid) {
+        Ok(null) => Ok(null),
+        Err(source) => Err(Error::Memory { uri: uri.to_string(), source }),
+    }
+}
+
+fn file(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Namespace>, Error> {
+    let Kind::File { path, create_bytes, buffered } = &uri.kind else {
+        unreachable!("called for files")
+    };
+    Ok(File::open(&FileOptions {
+        path: path.clone(),
+        create_bytes: *create_bytes,
+        block_shift: uri.options.block_bytes.map(|bytes| bytes.ilog2() as u8),
+        read_only: uri.options.read_only || options.read_only,
+        shared: options.shared,
+        buffered: *buffered,
+        uuid: uri.options.uuid,
+    })?)
+}

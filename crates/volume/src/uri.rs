@@ -1,0 +1,128 @@
+//! What a volume URI says, as a value; text to value and back.
+//!
+//! ```text
+//!   volume   = backend | layer
+//!   backend  = path query? | ("file:" path | "mem:" size | "null:" size) query?
+//!   layer    = name ":" arguments? "(" volume ("," volume)* ")" query?
+//!   query    = "?" option ("&" option)*
+//! ```
+
+use crate::Error;
+use crate::parse;
+use namespace::human::format_bytes;
+use namespace::layer::delay::Delays;
+use namespace::layer::fault::Rule;
+use namespace::layer::rate::Rates;
+use namespace::{percent, uuid};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A volume as it was named.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Uri {
+    /// Backend or layer, with what only it knows.
+    pub kind: Kind,
+    /// What every volume can be told.
+    pub options: Options,
+}
+
+/// Options of every volume; `block_bytes` only of backends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// `bs=`: logical block size, 512 or 4096.
+    pub block_bytes: Option<u32>,
+    /// `ro`: refuse writes.
+    pub read_only: bool,
+    /// `uuid=`.
+    pub uuid: Option<[u8; 16]>,
+}
+
+/// A backend, or a layer with its volumes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Kind {
+    /// `mem:1G`: bytes.
+    Memory(u64),
+    /// `null:1G`: bytes.
+    Null(u64),
+    /// `file:/path`, or a path: a file or block device.
+    File {
+        /// Where it is.
+        path: PathBuf,
+        /// `create&size=`: make it of this size if there is none.
+        create_bytes: Option<u64>,
+        /// `buffered`: never bypass the page cache.
+        buffered: bool,
+    },
+    /// `linear:(a,b)`.
+    Linear(Vec<Uri>),
+    /// `delay:30ms(a)`.
+    Delay(Delays, Box<Uri>),
+    /// `rate:1G(a)`.
+    Rate(Rates, Box<Uri>),
+    /// `fault:rate=0.01(a)`.
+    Fault(Rule, Box<Uri>),
+    /// `volatile:(a)`, `volatile:cache=1M(a)`.
+    Volatile(Option<u64>, Box<Uri>),
+}
+
+impl Uri {
+    /// Volumes above one another, this one included; a layer's options count as one more.
+    pub fn depth(&self) -> usize {
+        let options = usize::from(self.options.read_only || self.options.uuid.is_some());
+        options
+            + match &self.kind {
+                Kind::Memory(_) | Kind::Null(_) | Kind::File { .. } => 1,
+                Kind::Linear(children) => 1 + children.iter().map(Uri::depth).max().unwrap_or(0),
+                Kind::Delay(_, child)
+                | Kind::Rate(_, child)
+                | Kind::Fault(_, child)
+                | Kind::Volatile(_, child) => 1 + child.depth(),
+            }
+    }
+}
+
+impl FromStr for Uri {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Uri, Error> {
+        parse::volume(text)
+    }
+}
+
+impl fmt::Display for Uri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut options = Vec::new();
+        match &self.kind {
+            Kind::Memory(bytes) => write!(f, "mem:{}", format_bytes(*bytes))?,
+            Kind::Null(bytes) => write!(f, "null:{}", format_bytes(*bytes))?,
+            Kind::File { path, create_bytes, buffered } => {
+                write!(f, "file:{}", percent::encode(path))?;
+                if let Some(bytes) = create_bytes {
+                    options.push(format!("create&size={}", format_bytes(*bytes)));
+                }
+                if *buffered {
+                    options.push("buffered".to_owned());
+                }
+            }
+            Kind::Linear(children) => {
+                f.write_str("linear:(")?;
+                for (index, child) in children.iter().enumerate() {
+                    write!(f, "{}{child}", if index > 0 { "," } else { "" })?;
+                }
+                f.write_str(")")?;
+            }
+            Kind::Delay(delays, child) => write!(f, "delay:{delays}({child})")?,
+            Kind::Rate(rates, child) => write!(f, "rate:{rates}({child})")?,
+            Kind::Fault(rule, child) => write!(f, "fault:{rule}({child})")?,
+            Kind::Volatile(None, child) => write!(f, "volatile:({child})")?,
+            Kind::Volatile(Some(bytes), child) => {
+                write!(f, "volatile:cache={}({child})", format_bytes(*bytes))?;
+            }
+        }
+        options.extend(self.options.block_bytes.map(|bytes| format!("bs={bytes}")));
+        options.extend(self.options.read_only.then(|| "ro".to_owned()));
+        options.extend(self.options.uuid.map(|uuid| format!("uuid={}", uuid::format(&uuid))));
+        if options.is_empty() { Ok(()) } else { write!(f, "?{}", options.join("&")) }
+    }
+}
