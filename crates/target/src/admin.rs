@@ -1,8 +1,9 @@
 //! Commands that the control core answers: Connect, and everything on an admin queue.
 
 use crate::connection::{Connection, Inner, IoQueue, Link, Role};
-use crate::exchange::Stage;
+use crate::exchange::{Kept, Stage};
 use crate::output::Payload;
+use crate::takeover::Takeover;
 use nvme::{Command, Sgl, Status, opcode};
 use subsystem::io::{Direction, Placement, Transfer};
 use subsystem::{ControllerId, Reply};
@@ -72,6 +73,37 @@ impl Connection {
     }
 
     fn connect(&self, inner: &mut Inner, slot: u32, command: &Command, data: &[u8]) {
+        let control = self.core.control.get().expect("fresh connections are on the control core");
+        if Takeover::begin(control, self.key(), command, data) {
+            let kept = Kept { command: *command, data: data.to_vec() };
+            inner.exchanges.slot(slot).kept = Some(Box::new(kept));
+            return;
+        }
+        self.connect_now(inner, slot, command, data);
+    }
+
+    /// A Connect that had to wait goes on, or is refused.
+    pub(crate) fn resume_connect(&self, cid: u16, refused: Option<Status>) {
+        {
+            let mut inner = self.inner.borrow_mut();
+            let inner = &mut *inner;
+            let Some(slot) = inner.exchanges.find(cid, Stage::Running) else { return };
+            let Some(kept) = inner.exchanges.slot(slot).kept.take() else { return };
+            match refused {
+                Some(status) => self.respond(inner, slot, status, 0, Payload::None),
+                None if matches!(inner.role, Role::Fresh) => {
+                    self.connect_now(inner, slot, &kept.command, &kept.data);
+                }
+                None => {
+                    let status = Status::COMMAND_SEQUENCE_ERROR.dnr();
+                    self.respond(inner, slot, status, 0, Payload::None);
+                }
+            }
+        }
+        self.defer();
+    }
+
+    fn connect_now(&self, inner: &mut Inner, slot: u32, command: &Command, data: &[u8]) {
         let control = self.core.control.get().expect("fresh connections are on the control core");
         let port = inner.port;
         let connected = match control.connect(port, command, data, self) {

@@ -281,15 +281,28 @@ impl Connection {
         };
         self.to_report.set(queue);
         self.core.remove_connection(self.key);
-        self.report();
+        if self.running.get() == 0 {
+            self.report();
+        } else if let Some((controller, _)) = queue {
+            self.core.drain_begins(controller);
+        }
+    }
+
+    /// A request of a closed connection came back.
+    #[cold]
+    fn drained(&self) {
+        if self.running.get() == 0
+            && let Some((controller, _)) = self.to_report.get()
+        {
+            self.core.drain_ends(controller);
+            self.report();
+        }
     }
 
     /// Tells the control core that the queue is gone, once nothing of it is with a namespace: no
     /// late write of it may follow what the same host does next.
     fn report(&self) {
-        if self.running.get() == 0
-            && let Some((controller, queue_id)) = self.to_report.take()
-        {
+        if let Some((controller, queue_id)) = self.to_report.take() {
             self.core.post_control(move |control| control.queue_closed(controller, queue_id));
         }
     }
@@ -512,7 +525,7 @@ impl Connection {
     }
 
     /// Arranges for a turn at the end of the reactor's.
-    fn defer(&self) {
+    pub(crate) fn defer(&self) {
         if !self.deferred.replace(true) {
             self.core.reactor.defer(self.me(), TOKEN_DEFERRED);
         }
@@ -728,7 +741,7 @@ impl Sink for Connection {
         self.running.set(self.running.get() - 1);
         if self.closed.get() {
             self.core.recycle(request);
-            self.report();
+            self.drained();
             return;
         }
         self.done.borrow_mut().push((state as u32, request));

@@ -2,6 +2,7 @@
 
 use crate::connection::{Connection, Inner};
 use crate::core::Core;
+use crate::takeover::Takeover;
 use crate::view::Counters;
 use nvme::{Command, Status};
 use nvme_tcp::controller;
@@ -29,6 +30,9 @@ const TOKEN_EVENTS: u64 = 0;
 const TOKEN_TIMEOUT: u64 = 1;
 const TOKEN_HALF_OPEN: u64 = 2;
 
+/// Counters by subsystem and namespace id, one for each core.
+type AllCounters = HashMap<(Arc<str>, u32), Vec<Arc<Counters>>>;
+
 /// What the control core keeps.
 pub(crate) struct Control {
     pub(crate) target: RefCell<Target>,
@@ -36,10 +40,11 @@ pub(crate) struct Control {
     me: Weak<Control>,
     controllers: RefCell<HashMap<ControllerId, Association>>,
     listeners: RefCell<HashMap<PortId, Rc<Acceptor>>>,
-    /// By subsystem and namespace id, one per core.
-    counters: RefCell<HashMap<(Arc<str>, u32), Vec<Arc<Counters>>>>,
+    counters: RefCell<AllCounters>,
     half_open: RefCell<VecDeque<(Duration, u64)>>,
     half_open_timer: Cell<bool>,
+    takeovers: RefCell<HashMap<u64, Rc<Takeover>>>,
+    next_takeover: Cell<u64>,
     events_due: Cell<bool>,
     timer: Cell<Option<(Duration, TimerId)>>,
 }
@@ -63,16 +68,18 @@ impl Control {
             counters: RefCell::default(),
             half_open: RefCell::default(),
             half_open_timer: Cell::new(false),
+            takeovers: RefCell::default(),
+            next_takeover: Cell::new(0),
             events_due: Cell::new(false),
             timer: Cell::new(None),
         })
     }
 
-    fn core(&self) -> Rc<Core> {
+    pub(crate) fn core(&self) -> Rc<Core> {
         self.core.upgrade().expect("the core outlives its control")
     }
 
-    fn me(&self) -> Rc<Control> {
+    pub(crate) fn me(&self) -> Rc<Control> {
         self.me.upgrade().expect("in use")
     }
 
@@ -103,6 +110,22 @@ impl Control {
             association.nqn = connected.nqn.clone();
         }
         Ok(connected)
+    }
+
+    /// Keeps a takeover while the cores are asked; gives its ticket.
+    pub(crate) fn park_takeover(&self, takeover: Rc<Takeover>) -> u64 {
+        let ticket = self.next_takeover.get();
+        self.next_takeover.set(ticket + 1);
+        self.takeovers.borrow_mut().insert(ticket, takeover);
+        ticket
+    }
+
+    pub(crate) fn parked_takeover(&self, ticket: u64) -> Option<Rc<Takeover>> {
+        self.takeovers.borrow().get(&ticket).cloned()
+    }
+
+    pub(crate) fn forget_takeover(&self, ticket: u64) {
+        self.takeovers.borrow_mut().remove(&ticket);
     }
 
     /// The flag that I/O queues of `controller` set when they are used.

@@ -12,6 +12,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use subsystem::ControllerId;
 
 /// Receive buffer of a core, shared by its connections: what one `recv` may bring.
 pub(crate) const RECEIVE_BYTES: usize = 256 * 1024;
@@ -35,9 +36,12 @@ pub(crate) struct Core {
     pub(crate) subsystems: RefCell<HashMap<Arc<str>, Rc<SubsystemView>>>,
     /// Only on the control core.
     pub(crate) control: OnceCell<Rc<Control>>,
+    #[expect(clippy::vec_box, reason = "requests travel as boxes: nothing is moved but a pointer")]
     requests: RefCell<Vec<Box<Request>>>,
     connections: RefCell<HashMap<u64, Rc<Connection>>>,
     next_connection: Cell<u64>,
+    /// Closed connections of a controller whose requests are still with namespaces.
+    draining: RefCell<HashMap<ControllerId, u32>>,
     cores: Cores,
     epoch: Instant,
     stopping: Cell<bool>,
@@ -69,6 +73,7 @@ impl Core {
             requests: RefCell::default(),
             connections: RefCell::default(),
             next_connection: Cell::new(0),
+            draining: RefCell::default(),
             cores,
             epoch,
             stopping: Cell::new(false),
@@ -169,6 +174,27 @@ impl Core {
         for connection in chosen {
             connection.close();
         }
+    }
+
+    /// A closed connection of `controller` has requests out.
+    pub(crate) fn drain_begins(&self, controller: ControllerId) {
+        *self.draining.borrow_mut().entry(controller).or_default() += 1;
+    }
+
+    /// All of them are back.
+    pub(crate) fn drain_ends(&self, controller: ControllerId) {
+        let mut draining = self.draining.borrow_mut();
+        let count = draining.get_mut(&controller).expect("it had begun");
+        *count -= 1;
+        if *count == 0 {
+            draining.remove(&controller);
+        }
+    }
+
+    /// Whether closed connections of any of `controllers` have requests out.
+    pub(crate) fn is_draining(&self, controllers: &[ControllerId]) -> bool {
+        let draining = self.draining.borrow();
+        controllers.iter().any(|controller| draining.contains_key(controller))
     }
 
     /// Closes everything and lets the reactor run dry.

@@ -29,6 +29,7 @@ mod exchange;
 mod io;
 mod output;
 mod server;
+mod takeover;
 mod view;
 
 pub use server::{CoreStats, Error, NamespaceOptions, NamespaceStats, Server, ServerConfig, Stats};

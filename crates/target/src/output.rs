@@ -18,6 +18,7 @@ const SEGMENTS_MAX: usize = 1024;
 /// Spare outputs and chunks of one core. Idle connections hold none.
 #[derive(Default)]
 pub(crate) struct Spare {
+    #[expect(clippy::vec_box, reason = "connections hold a pointer, not the whole")]
     outputs: Vec<Box<Output>>,
     chunks: Vec<Chunk>,
 }

@@ -1,0 +1,152 @@
+//! A host comes back while requests of its lost connections are still with the namespaces.
+//!
+//! ```text
+//!   Connect (admin queue) --> every core: close what the host has hung up on, unread;
+//!                                         is anything of it still in flight?
+//!             ^------ again, in 2 ms, while there is ------'
+//!   Connect is answered
+//! ```
+//!
+//! Without this a write of the old association could be applied after a later one of the new
+//! association to the same block was acknowledged. What it does not cover: a host that gave up on
+//! a path that is silently dead; there only the keep alive timer ends the old association.
+
+use crate::control::Control;
+use crate::core::Core;
+use nvme::fabrics::ConnectData;
+use nvme::{Command, Status};
+use reactor::Complete;
+use std::cell::Cell;
+use std::os::fd::{AsRawFd, RawFd};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+use subsystem::ControllerId;
+use zerocopy::FromBytes;
+
+/// Time between two looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// How long a Connect may wait; then the host is told to come back.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// A Connect that waits for the host's earlier requests to end.
+pub(crate) struct Takeover {
+    control: Rc<Control>,
+    /// The connection and command that wait.
+    key: u64,
+    cid: u16,
+    /// The host's other controllers.
+    earlier: Vec<ControllerId>,
+    deadline: Duration,
+    answers: Cell<usize>,
+    in_flight: Cell<bool>,
+    me: Weak<Takeover>,
+}
+
+impl Takeover {
+    /// Makes the Connect of connection `key` wait if it has to; `false` if it need not.
+    pub(crate) fn begin(control: &Rc<Control>, key: u64, command: &Command, data: &[u8]) -> bool {
+        // Queue id in bits 31:16 (NVMe Base 2.1, Figure 546): I/O queues follow their admin queue.
+        if command.cdw10.get() >> 16 != 0 {
+            return false;
+        }
+        let Ok((connect, _)) = ConnectData::ref_from_prefix(data) else { return false };
+        let host = connect.hostnqn.split(|byte| *byte == 0).next().unwrap_or_default();
+        let earlier: Vec<_> = control
+            .target
+            .borrow()
+            .controllers()
+            .filter(|it| it.host_nqn.as_bytes() == host && !it.discovery)
+            .map(|it| it.controller)
+            .collect();
+        if earlier.is_empty() {
+            return false;
+        }
+        let takeover = Rc::new_cyclic(|me| Takeover {
+            control: control.clone(),
+            key,
+            cid: command.cid.get(),
+            earlier,
+            deadline: control.core().now() + WAIT_MAX,
+            answers: Cell::new(0),
+            in_flight: Cell::new(false),
+            me: me.clone(),
+        });
+        takeover.look();
+        true
+    }
+
+    fn me(&self) -> Rc<Takeover> {
+        self.me.upgrade().expect("in use")
+    }
+
+    /// Asks every core.
+    fn look(&self) {
+        let core = self.control.core();
+        self.answers.set(0);
+        self.in_flight.set(false);
+        let ticket = self.control.park_takeover(self.me());
+        for index in 0..core.core_count() {
+            let earlier = self.earlier.clone();
+            core.post(index, move |core| {
+                let in_flight = end_abandoned(core, &earlier);
+                core.post_control(move |control| {
+                    if let Some(takeover) = control.parked_takeover(ticket) {
+                        takeover.answer(ticket, in_flight);
+                    }
+                });
+            });
+        }
+    }
+
+    fn answer(&self, ticket: u64, in_flight: bool) {
+        let core = self.control.core();
+        self.in_flight.set(self.in_flight.get() | in_flight);
+        self.answers.set(self.answers.get() + 1);
+        if self.answers.get() < core.core_count() {
+            return;
+        }
+        self.control.forget_takeover(ticket);
+        if !self.in_flight.get() {
+            self.finish(None);
+        } else if core.now() >= self.deadline {
+            tracing::warn!("a host's earlier requests do not end; its Connect is put off");
+            self.finish(Some(Status::CONTROLLER_BUSY));
+        } else {
+            core.reactor.timer(core.reactor.now() + LOOK_AGAIN, self.me(), 0);
+        }
+    }
+
+    fn finish(&self, refused: Option<Status>) {
+        if let Some(connection) = self.control.core().connection(self.key) {
+            connection.resume_connect(self.cid, refused);
+        }
+    }
+}
+
+impl Complete for Takeover {
+    fn complete(&self, _token: u64, result: i32, _flags: u32) {
+        if result < 0 {
+            return;
+        }
+        self.me().look();
+    }
+}
+
+/// Closes the connections of `controllers` that their host has left, and tells whether anything
+/// of closed ones is still with a namespace.
+fn end_abandoned(core: &Core, controllers: &[ControllerId]) -> bool {
+    core.close_connections(|connection| {
+        connection.controller().is_some_and(|it| controllers.contains(&it))
+            && hung_up(connection.stream.as_raw_fd())
+    });
+    core.is_draining(controllers)
+}
+
+/// Whether the peer has closed or reset the connection, whatever is still unread.
+fn hung_up(socket: RawFd) -> bool {
+    let mut poll = libc::pollfd { fd: socket, events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one valid pollfd, and no waiting.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    ready > 0 && poll.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+}
