@@ -185,6 +185,12 @@ pub enum ConfigError {
         /// Capacity in blocks.
         blocks: u64,
     },
+    /// The volume takes too little in one command for MDTS to tell.
+    #[error("transfers of {bytes} bytes: must be {} or more", crate::TRANSFER_BYTES_MIN)]
+    TransferTooSmall {
+        /// Largest transfer of the volume in bytes.
+        bytes: u32,
+    },
     /// The block size of a namespace changed while it is served.
     #[error("the block size of namespace {nsid} cannot change while it is served")]
     BlockSizeChanged {

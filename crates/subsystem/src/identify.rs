@@ -81,7 +81,7 @@ impl Target {
                 let found = existing(controller, subsystem, nsid)?;
                 Ok(found.map_or(Vec::new(), |_| NvmNamespace::new_zeroed().as_bytes().to_vec()))
             }
-            Cns::COMMAND_SET_CONTROLLER => nvm().map(|()| command_set_controller()),
+            Cns::COMMAND_SET_CONTROLLER => nvm().map(|()| command_set_controller(subsystem)),
             Cns::COMMAND_SET_ACTIVE_NAMESPACES => {
                 nvm()?;
                 active_list(subsystem, nsid)
@@ -122,6 +122,7 @@ impl Target {
         data.sn = subsystem.serial;
         data.mn = subsystem.model;
         data.rab = 6;
+        data.mdts = in_pages(subsystem.transfer_bytes_max());
         // Several ports, several controllers, ANA reporting.
         data.cmic = 1 << 0 | 1 << 1 | 1 << 3;
         data.cntrltype = ControllerType::IO.0;
@@ -272,9 +273,9 @@ fn independent_namespace(namespace: &Namespace) -> IndependentNamespace {
     data
 }
 
-fn command_set_controller() -> Vec<u8> {
+fn command_set_controller(subsystem: &Subsystem) -> Vec<u8> {
     let mut data = NvmController::new_zeroed();
-    data.vsl = in_pages(TRANSFER_BYTES_MAX);
+    data.vsl = in_pages(subsystem.transfer_bytes_max());
     data.wzsl = in_pages(WRITE_ZEROES_BYTES_MAX);
     data.as_bytes().to_vec()
 }

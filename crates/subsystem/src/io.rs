@@ -219,7 +219,7 @@ fn check_flags(command: &Command, limits: &Limits) -> Result<(), Status> {
 #[inline]
 fn block_transfer(command: &Command, limits: &Limits) -> Result<u32, Status> {
     let bytes = u64::from(command.block_count()) << limits.block_shift;
-    if bytes > u64::from(TRANSFER_BYTES_MAX) {
+    if bytes > u64::from(limits.transfer_bytes_max.min(TRANSFER_BYTES_MAX)) {
         return Err(Status::INVALID_FIELD.dnr());
     }
     check_range(command, limits)?;

@@ -18,7 +18,8 @@
 //! ```
 //!
 //! One thread owns a [`Target`] and passes the time in as a [`Duration`](std::time::Duration)
-//! since an epoch of its choice. I/O commands never come here: the data path checks them with
+//! since an epoch of its choice, best
+//! its own start (the SMART log counts hours from it). I/O commands never come here: the data path checks them with
 //! [`io::check`] against the [`nvme::Limits`] that [`Target::namespaces`] gave it.
 //!
 //! What it does not do: no sockets, no clock, no data path, no authentication, no reservations,
@@ -64,8 +65,11 @@ pub const IN_CAPSULE_BYTES: u32 = 16 * 1024;
 /// section 3.3.2.1: 8 KiB for Fabrics and admin commands).
 pub const ADMIN_IN_CAPSULE_BYTES: u32 = 8 * 1024;
 
-/// Largest data transfer of one command in bytes (MDTS, in units of 4 KiB).
+/// Largest data transfer of one command in bytes (MDTS); less if a namespace takes less.
 pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+
+/// Smallest limit on transfers that a namespace may have in bytes: MDTS cannot tell less.
+pub const TRANSFER_BYTES_MIN: u32 = 8 * 1024;
 
 /// Largest range of one Write Zeroes command in bytes (WZSL): zeroing by hand must not hold up a
 /// core for long.

@@ -1,6 +1,5 @@
 //! Get Log Page (NVMe Base 2.1, section 5.1.12).
 
-use crate::TRANSFER_BYTES_MAX;
 use crate::admin::{Answer, IoStatistics, expect_length};
 use crate::async_event::Notice;
 use crate::controller::Controller;
@@ -8,6 +7,7 @@ use crate::event::ControllerId;
 use crate::feature::FEATURES;
 use crate::subsystem::Subsystem;
 use crate::target::Target;
+use crate::{ANA_GROUPS_MAX, NAMESPACES_MAX, TRANSFER_BYTES_MAX};
 use nvme::log::{
     Effects, ErrorEntry, FeatureEffects, FirmwareSlots, GetLogPage, Lid, Smart, SupportedPages,
     ana, effect,
@@ -19,6 +19,11 @@ use zerocopy::{FromZeros, IntoBytes};
 
 /// Composite temperature reported, in kelvin: a server room's 300 K.
 const TEMPERATURE_KELVIN: u16 = 300;
+
+/// Size of the ANA log with every group and every namespace, as hosts compute it.
+const ANA_LOG_BYTES_MAX: usize = size_of::<ana::Header>()
+    + ANA_GROUPS_MAX as usize * size_of::<ana::Group>()
+    + NAMESPACES_MAX as usize * size_of::<u32>();
 
 /// Pages of an I/O controller.
 const IO_PAGES: [Lid; 8] = [
@@ -85,8 +90,8 @@ impl Target {
             (Lid::DISCOVERY, _) => Ok(self.discovery_log(controller)),
             (Lid::FIRMWARE, _) => Ok(firmware_slots(self.firmware)),
             (Lid::CHANGED_NAMESPACES, _) => {
-                Ok(controller.changed.list().into_iter().flat_map(u32::to_le_bytes).collect())
-                    .map(|list: Vec<u8>| padded_to(list, 4096))
+                let nsids = controller.changed.list().into_iter();
+                Ok(padded_to(nsids.flat_map(u32::to_le_bytes).collect(), 4096))
             }
             (Lid::SMART, Some(subsystem)) => {
                 let nsid = command.nsid.get();
@@ -229,5 +234,6 @@ fn ana_log(controller: &Controller, subsystem: &Subsystem, groups_only: bool) ->
         log.extend_from_slice(head.as_bytes());
         log.extend(nsids.into_iter().flat_map(u32::to_le_bytes));
     }
-    log
+    // Hosts read as much as there could be, in parts: NANAGRPID groups and MNAN namespaces.
+    padded_to(log, ANA_LOG_BYTES_MAX)
 }

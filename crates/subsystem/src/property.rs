@@ -12,12 +12,13 @@ use std::time::Duration;
 /// Ready timeout in units of 500 ms, as CAP.TO and CRTO have it.
 const READY_UNITS: u64 = READY_TIMEOUT.as_millis() as u64 / 500;
 
-/// Controller Capabilities: contiguous queues, 4 KiB pages, the NVM command set, ready with media.
+/// Controller Capabilities: contiguous queues, 4 KiB pages, ready with media. Of command sets only
+/// NVM, without CSS.IOCSS: nvme-cli would ask for the effects log of the zoned command set as well
+/// and report that there is none as a failure.
 const CAP: Cap = Cap((QUEUE_ENTRIES_MAX - 1) as u64
     | Cap::CQR
     | READY_UNITS << 24
     | Cap::CSS_NVM
-    | Cap::CSS_IOCSS
     | Cap::CRMS_CRWMS);
 
 impl Target {
@@ -84,7 +85,7 @@ impl Controller {
     fn enable(&mut self) {
         let cc = self.cc;
         let queues_fit = self.discovery || (cc.iosqes() == 6 && cc.iocqes() == 4);
-        let supported = cc.mps() == 0 && cc.ams() == 0 && matches!(cc.css(), 0 | 6) && queues_fit;
+        let supported = cc.mps() == 0 && cc.ams() == 0 && cc.css() == 0 && queues_fit;
         self.csts = Csts(if supported { Csts::RDY } else { Csts::CFS });
         self.linger = None;
     }

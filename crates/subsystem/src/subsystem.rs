@@ -1,7 +1,7 @@
 //! A subsystem: who may connect, which namespaces there are, and how well each port reaches them.
 
 use crate::config::{ConfigError, NamespaceConfig, PortId, SubsystemConfig};
-use crate::{ANA_GROUPS_MAX, AnaState, NAMESPACES_MAX};
+use crate::{ANA_GROUPS_MAX, AnaState, NAMESPACES_MAX, TRANSFER_BYTES_MAX, TRANSFER_BYTES_MIN};
 use nvme::Limits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -128,7 +128,14 @@ impl Subsystem {
     /// What hosts are offered of what a volume can do.
     fn offered(&self, mut limits: Limits) -> Limits {
         limits.commands.compare_and_write &= self.fused && limits.commands.compare;
+        limits.transfer_bytes_max = limits.transfer_bytes_max.min(TRANSFER_BYTES_MAX);
         limits
+    }
+
+    /// Largest transfer that every namespace takes, a power of two in bytes: MDTS.
+    pub fn transfer_bytes_max(&self) -> u32 {
+        let each = self.namespaces.values().map(|namespace| namespace.limits.transfer_bytes_max);
+        1 << each.fold(TRANSFER_BYTES_MAX, u32::min).ilog2()
     }
 
     fn free_nsid(&self, wanted: Option<u32>) -> Result<u32, ConfigError> {
@@ -202,6 +209,10 @@ fn check_limits(limits: &Limits) -> Result<(), ConfigError> {
     let bytes = blocks.checked_mul(1 << block_shift.min(12));
     if !matches!(block_shift, 9 | 12) || blocks == 0 || bytes.is_none() {
         return Err(ConfigError::InvalidLimits { block_shift, blocks });
+    }
+    let bytes = limits.transfer_bytes_max;
+    if bytes < TRANSFER_BYTES_MIN {
+        return Err(ConfigError::TransferTooSmall { bytes });
     }
     Ok(())
 }

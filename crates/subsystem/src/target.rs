@@ -387,7 +387,7 @@ impl Target {
         reason: DropReason,
         matches: impl Fn(&Controller) -> bool,
     ) -> Vec<ControllerId> {
-        let chosen = self.controllers.iter().filter(|(_, controller)| matches(controller));
+        let chosen = self.controllers.iter().filter(|(_, found)| !found.dropped && matches(found));
         let ids: Vec<_> = chosen.map(|(&id, _)| id).collect();
         for &id in &ids {
             self.drop_controller(id, reason);

@@ -1,1 +1,13 @@
-//! Tests against the public interface.
+//! Tests against the public interface: a host that speaks commands, without a transport.
+
+mod arbitrary;
+mod connecting;
+mod discovering;
+mod events;
+mod features;
+mod host;
+mod identifying;
+mod io_checks;
+mod logs;
+mod memory;
+mod time;

@@ -1,0 +1,74 @@
+use super::host::*;
+use crate::{DISCOVERY_IDLE, DropReason, Event, Target};
+use nvme::fabrics::{Connect, Csts, DISCOVERY_NQN};
+use nvme::{Status, opcode};
+use std::time::Duration;
+
+fn seconds(seconds: u64) -> Duration {
+    NOW + Duration::from_secs(seconds)
+}
+
+/// Runs the timers as a transport does, at the instants the target asks for, up to `end`.
+fn run(target: &mut Target, end: Duration) -> Vec<Event> {
+    let mut turns = 0;
+    while let Some(at) = target.next_timeout().filter(|&at| at <= end) {
+        target.handle_timeout(at);
+        turns += 1;
+        assert!(turns < 100, "the timer does not advance");
+    }
+    drain(target)
+}
+
+#[test]
+fn silence_ends_a_controller_with_fatal_status() {
+    let (mut target, port) = target();
+    let id = Host::connect(&mut target, port).id;
+    assert_eq!(run(&mut target, seconds(5) - Duration::from_millis(1)), []);
+    let reason = DropReason::KeepAliveExpired;
+    assert_eq!(run(&mut target, seconds(5)), [Event::Drop { controller: id, reason }]);
+    assert_eq!(run(&mut target, seconds(500)), [], "told once");
+    let mut host = Host::resume(&mut target, id);
+    assert_eq!(host.status(&identify(1, 0), &[]), Status::COMMAND_SEQUENCE_ERROR.dnr());
+    target.disconnected(id, 0, seconds(5));
+    assert_eq!(target.controllers().count(), 0);
+    assert_eq!(Csts::CFS, 2);
+}
+
+#[test]
+fn commands_and_io_keep_it_alive() {
+    let (mut target, port) = target();
+    let id = Host::connect(&mut target, port).id;
+    let mut host = Host::resume(&mut target, id);
+    host.now = seconds(4);
+    host.ok(&admin(opcode::admin::KEEP_ALIVE), &[]);
+    assert_eq!(run(&mut target, seconds(8)), []);
+    target.activity(id, seconds(8));
+    assert_eq!(run(&mut target, seconds(12)), []);
+    // A late report of earlier traffic does not turn the timer back.
+    target.activity(id, seconds(3));
+    assert_eq!(run(&mut target, seconds(12)), []);
+    assert_eq!(run(&mut target, seconds(13)).len(), 1);
+}
+
+#[test]
+fn without_a_timeout_silence_is_fine_except_for_discovery() {
+    let (mut target, port) = target();
+    let connect = Connect { kato_ms: 0, ..ADMIN.connect };
+    Host::attempt(&mut target, port, Attempt { connect, ..ADMIN });
+    assert_eq!(target.next_timeout(), None);
+    let discovery = Attempt { nqn: DISCOVERY_NQN, connect, ..ADMIN };
+    let id = Host::attempt(&mut target, port, discovery).id;
+    let reason = DropReason::Idle;
+    let dropped = run(&mut target, NOW + DISCOVERY_IDLE);
+    assert_eq!(dropped, [Event::Drop { controller: id, reason }]);
+}
+
+#[test]
+fn a_changed_timeout_counts_from_then() {
+    let (mut target, port) = target();
+    let mut host = Host::connect(&mut target, port);
+    host.now = seconds(3);
+    host.ok(&set_feature(0x0f, 1000), &[]);
+    assert_eq!(run(&mut target, seconds(4) - Duration::from_millis(1)), []);
+    assert_eq!(run(&mut target, seconds(4)).len(), 1);
+}
