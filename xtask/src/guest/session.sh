@@ -18,6 +18,8 @@ sweep() {
     awk '$2 ~ "^/mnt/test" { print $2 }' /proc/mounts | sort -r | xargs -r umount -l
     [ -e /sys/class/nvme-fabrics ] && timeout 60 nvme disconnect-all
     losetup -D
+    # Module parameters, too, are the test's own.
+    modprobe -q -r nvmet-tcp nvme-tcp nvmet nvme-fabrics nvme-core
     rm -rf "${SCRATCH:?}"/*
     umount -l /tmp/nvlane-test
     rmdir "$group" 2>/dev/null

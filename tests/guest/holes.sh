@@ -1,0 +1,54 @@
+#!/bin/bash
+# limit: 120
+# Discard and zeroing reach the backing file: holes are made, what is beside them stays, and the
+# file grows no further than its size.
+. "$(dirname "$0")/harness.sh"
+
+image=$SCRATCH/h.img
+serve "file:$image?size=256M&create"
+expect "data of a new sparse file" "$(($(data_bytes "$image") < (1 << 20)))" 1
+connect
+device=$(namespace 1)
+fill() { dd if=/dev/urandom of="$device" bs=1M count=64 oflag=direct conv=fsync status=none; }
+zeroes() { # zeroes OFFSET_MIB LENGTH_MIB
+    cmp -n $(($2 << 20)) /dev/zero <(dd if="$device" bs=1M skip="$1" count="$2" iflag=direct status=none)
+}
+
+fill
+full=$(data_bytes "$image")
+expect "data after 64 MiB were written" $((full >= 64 << 20)) 1
+sum=$(dd if="$device" bs=1M skip=48 count=16 iflag=direct status=none | sha256sum)
+
+blkdiscard -o $((16 << 20)) -l $((16 << 20)) "$device"
+zeroes 16 16 || die "discarded blocks are not zeroes"
+expect "hole made by blkdiscard" $((full - $(data_bytes "$image") >= 15 << 20)) 1
+
+# Write Zeroes with deallocation: what fallocate's punch-hole sends.
+before=$(data_bytes "$image")
+fallocate -p -o $((32 << 20)) -l $((16 << 20)) "$device"
+zeroes 32 16 || die "a punched range is not zeroes"
+expect "hole made by fallocate -p" $((before - $(data_bytes "$image") >= 15 << 20)) 1
+
+# Write Zeroes without deallocation must read as zeroes; how is the backend's affair.
+blkdiscard -z -o 0 -l $((8 << 20)) "$device"
+zeroes 0 8 || die "blkdiscard -z left something"
+fallocate -z -o $((8 << 20)) -l $((4 << 20)) "$device"
+zeroes 8 4 || die "fallocate -z left something"
+
+expect "the blocks beside the holes" \
+    "$(dd if="$device" bs=1M skip=48 count=16 iflag=direct status=none | sha256sum)" "$sum"
+# A range that begins and ends inside the file system's blocks.
+block=$(blockdev --getss "$device")
+fill
+sum=$(sha256sum <(dd if="$device" bs="$block" count=3 iflag=direct status=none) | cut -d' ' -f1)
+blkdiscard -o $((3 * block)) -l $((5 * block)) "$device"
+expect "the blocks before an unaligned discard" \
+    "$(sha256sum <(dd if="$device" bs="$block" count=3 iflag=direct status=none) | cut -d' ' -f1)" "$sum"
+
+# The whole device, as mkfs does it.
+blkdiscard "$device"
+zeroes 0 64 || die "the discarded device is not zeroes"
+expect "data after everything was discarded" $(($(data_bytes "$image") < (1 << 20))) 1
+expect "size of the file" "$(stat -c %s "$image")" $((256 << 20))
+disconnect
+stop

@@ -1,0 +1,43 @@
+#!/bin/bash
+# limit: 240
+# Resets, deletions and idle connections, under I/O: what the blktests nvme group asks of a target.
+. "$(dirname "$0")/harness.sh"
+
+serve mem:256M "file:$SCRATCH/r.img?size=256M&create"
+connect -i 2 --keep-alive-tmo=5
+controller=$(controllers)
+# Resets under verified I/O: nothing is lost, nobody notices.
+FIO_OUTPUT=$WORK/reset.json verified_io "$(namespace 1)" 64M &
+io=$!
+for _ in 1 2 3; do
+    sleep 0.7
+    nvme reset "/dev/$controller"
+    await 30 is_live "$controller"
+done
+wait $io || die "fio across resets"
+rescan_ok() { nvme ns-rescan "/dev/$controller"; }
+rescan_ok
+
+# Idle for longer than the keep alive timeout: still live, by keep alives alone.
+sleep 8
+is_live "$controller" || die "an idle controller is $(controller_state "$controller")"
+dmesg | grep -q 'error recovery' && die "an idle connection broke: $(dmesg | tail -n 5)"
+
+# Deleted under I/O: the I/O fails, the server stays.
+fio --name=doomed --filename="$(namespace 2)" --direct=1 --ioengine=libaio --iodepth=32 --rw=randrw \
+    --bs=16k --time_based --runtime=60 >"$WORK/doomed.txt" 2>&1 &
+io=$!
+sleep 2
+echo 1 >"/sys/class/nvme/$controller/delete_controller"
+wait $io && die "fio survived the deletion of its device"
+kill -0 "$SERVER" || die "the server died with its host's controller"
+
+# Many short connections, then one that works.
+for _ in $(seq $((FULL ? 100 : 10))); do
+    connect -i 1
+    disconnect >/dev/null
+done
+connect -i 2
+verified_io "$(namespace 2)" 16M
+disconnect
+stop
