@@ -2,14 +2,20 @@
 
 use crate::Poll;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 /// Up to this many active pollers are polled in every turn until the reactor sleeps. With more,
 /// polling those that have nothing to do costs more than having the ring tell when they have:
 /// see docs/decisions/0002-sockets-ring-or-direct.md.
-pub const DIRECT_MAX: usize = 4;
+pub const DIRECT_MAX: usize = 8;
 
-/// In a crowd, a poller is parked after this many fruitless polls in a row.
-pub const PATIENCE: u32 = 2;
+/// In a crowd, a poller is parked after this many fruitless polls in a row: they cost about what
+/// it costs to be told by the ring.
+pub const PATIENCE: u32 = 8;
+
+/// For so long after more than [`DIRECT_MAX`] were active, it counts as a crowd. Without this the
+/// last few pollers left active would be polled in vain while the ring tells of all the others.
+const SPELL: Duration = Duration::from_millis(1);
 
 /// A poller that was attached; see [`crate::Reactor::activate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +25,11 @@ pub struct PollerId {
 }
 
 /// All pollers, and the indexes of the active ones.
-#[derive(Default)]
 pub struct Pollers {
+    direct_max: usize,
+    patience: u32,
+    crowd: bool,
+    crowd_until: Option<Instant>,
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// May name slots that are no longer active, until [`Pollers::sweep`].
@@ -37,7 +46,28 @@ struct Slot {
     fruitless: u32,
 }
 
+impl Default for Pollers {
+    fn default() -> Pollers {
+        Pollers {
+            direct_max: DIRECT_MAX,
+            patience: PATIENCE,
+            crowd: false,
+            crowd_until: None,
+            slots: Vec::new(),
+            free: Vec::new(),
+            active: Vec::new(),
+            stale: false,
+        }
+    }
+}
+
 impl Pollers {
+    /// See [`crate::Reactor::set_crowd`].
+    pub fn set_crowd(&mut self, direct_max: usize, patience: u32) {
+        self.direct_max = direct_max;
+        self.patience = patience;
+    }
+
     pub fn attach(&mut self, poller: Rc<dyn Poll>) -> PollerId {
         let index = match self.free.pop() {
             Some(index) => {
@@ -89,6 +119,19 @@ impl Pollers {
         self.active.len()
     }
 
+    /// Begins a pass at `now`: as [`Pollers::listed`], and looks whether there is a crowd.
+    #[inline]
+    pub fn begin_pass(&mut self, now: Instant) -> usize {
+        let listed = self.active.len();
+        if listed > self.direct_max {
+            self.crowd = true;
+            self.crowd_until = Some(now + SPELL);
+        } else if self.crowd {
+            self.crowd = self.crowd_until.is_some_and(|until| now < until);
+        }
+        listed
+    }
+
     /// The poller at a place of the list, unless it is no longer active.
     #[inline]
     pub fn at(&self, place: usize) -> Option<(Rc<dyn Poll>, PollerId)> {
@@ -101,13 +144,12 @@ impl Pollers {
     /// Notes how a poll went. Whether the poller is to be parked.
     #[inline]
     pub fn polled(&mut self, id: PollerId, worked: bool) -> bool {
-        let crowd = self.active.len() > DIRECT_MAX;
         let slot = &mut self.slots[id.index as usize];
         if slot.generation != id.generation {
             return false;
         }
         slot.fruitless = if worked { 0 } else { slot.fruitless.saturating_add(1) };
-        crowd && slot.fruitless >= PATIENCE
+        self.crowd && slot.fruitless >= self.patience
     }
 
     /// Polls no more until activated. To be called before [`Poll::park`], which may activate.
@@ -179,15 +221,26 @@ mod tests {
 
     #[test]
     fn only_a_crowd_is_impatient() {
-        let mut pollers = Pollers::default();
+        let (mut pollers, mut now) = (Pollers::default(), Instant::now());
         let first = pollers.attach(Rc::new(Nothing));
         for _ in 1..DIRECT_MAX {
             pollers.attach(Rc::new(Nothing));
         }
+        assert_eq!(pollers.begin_pass(now), DIRECT_MAX);
         assert!((0..100).all(|_| !pollers.polled(first, false)));
-        pollers.attach(Rc::new(Nothing));
+        let last = pollers.attach(Rc::new(Nothing));
+        pollers.begin_pass(now);
         assert!(!pollers.polled(first, true));
         assert!((1..PATIENCE).all(|_| !pollers.polled(first, false)));
         assert!(pollers.polled(first, false));
+        // It stays a crowd for a spell after some were parked.
+        pollers.deactivate(last);
+        pollers.sweep();
+        now += SPELL / 2;
+        pollers.begin_pass(now);
+        assert!(pollers.polled(first, false));
+        now += SPELL;
+        pollers.begin_pass(now);
+        assert!(!pollers.polled(first, false));
     }
 }

@@ -294,6 +294,14 @@ impl Reactor {
         drop(poller);
     }
 
+    /// Changes when pollers count as a crowd: with more than `direct_max` active, and for a
+    /// millisecond after, each is parked after `patience` fruitless polls in a row. The defaults,
+    /// 8 and 8, were measured
+    /// (docs/decisions/0002-sockets-ring-or-direct.md).
+    pub fn set_crowd(&self, direct_max: usize, patience: u32) {
+        self.pollers.borrow_mut().set_crowd(direct_max, patience);
+    }
+
     /// A handle by which other threads reach this reactor.
     pub fn mailbox(&self) -> Mailbox {
         self.mailbox.clone()

@@ -71,9 +71,10 @@ impl Reactor {
     }
 
     fn poll_active(&self) -> bool {
-        let listed = self.pollers.borrow().listed();
+        let listed = self.pollers.borrow_mut().begin_pass(self.now.get());
         let mut worked = false;
-        for place in 0..listed {
+        // The last were activated most recently: they have work, the others may.
+        for place in (0..listed).rev() {
             let Some((poller, id)) = self.pollers.borrow().at(place) else { continue };
             let did = poller.poll();
             worked |= did;

@@ -1,0 +1,178 @@
+//! Costs of the loop itself: no-operations, cached reads, empty turns.
+
+use crate::processor_time;
+use reactor::{Buffer, Complete, Config, FixedFile, Poll, Reactor};
+use std::cell::{Cell, RefCell};
+use std::os::fd::AsRawFd;
+use std::rc::{Rc, Weak};
+use std::time::{Duration, Instant};
+use uring::{Completion, Entry, Ring, Wait, entry};
+
+const OPERATIONS: u64 = 2_000_000;
+const DEPTHS: [u64; 3] = [1, 32, 128];
+
+/// Keeps `depth` operations in flight until all were done.
+struct Load {
+    reactor: Rc<Reactor>,
+    this: Weak<Load>,
+    file: Option<FixedFile>,
+    buffers: RefCell<Vec<Buffer>>,
+    left: Cell<u64>,
+    open: Cell<u64>,
+    place: Cell<u64>,
+}
+
+const BLOCKS: u64 = 4096;
+
+impl Load {
+    fn run(file: Option<&std::fs::File>, depth: u64, operations: u64) -> Duration {
+        let config = Config { cpu: Some(0), ..Config::default() };
+        let reactor = Reactor::new(&config).expect("io_uring");
+        let place = |_| {
+            let buffer = reactor.buffers().allocate(4096).expect("room");
+            buffer.ensure_registered().expect("lockable memory");
+            buffer
+        };
+        let load = Rc::new_cyclic(|this| Load {
+            this: Weak::clone(this),
+            file: file.map(|file| reactor.register_file(file.as_raw_fd()).expect("a place")),
+            buffers: RefCell::new((0..depth).map(place).collect()),
+            left: Cell::new(operations),
+            open: Cell::new(depth),
+            place: Cell::new(1),
+            reactor: Rc::clone(&reactor),
+        });
+        (0..depth).for_each(|token| load.start(token));
+        let begin = Instant::now();
+        reactor.run();
+        begin.elapsed()
+    }
+
+    fn entry(&self, token: u64) -> Entry {
+        let Some(file) = &self.file else { return entry::nop() };
+        let mut buffers = self.buffers.borrow_mut();
+        let buffer = &mut buffers[token as usize];
+        let index = buffer.fixed_index().expect("registered");
+        // A full-period generator over the blocks.
+        let place = (self.place.get() * 1_103_515_245 + 12_345) % BLOCKS;
+        self.place.set(place);
+        entry::read_fixed(file.file(), buffer.as_mut_ptr(), 4096, place * 4096, index)
+    }
+
+    fn start(&self, token: u64) {
+        let sink = self.this.upgrade().expect("running");
+        // SAFETY: the load owns the buffers and lives until the reactor has drained.
+        unsafe { self.reactor.submit(self.entry(token), sink, token) };
+    }
+}
+
+impl Complete for Load {
+    fn complete(&self, token: u64, result: i32, _flags: u32) {
+        assert!(result == 0 || result == 4096, "{result}");
+        if self.left.get() > 0 {
+            self.left.set(self.left.get() - 1);
+            return self.start(token);
+        }
+        self.open.set(self.open.get() - 1);
+        if self.open.get() == 0 {
+            self.reactor.stop();
+        }
+    }
+}
+
+/// The same on the bare ring, for comparison.
+fn raw(file: Option<&std::fs::File>, depth: u64, operations: u64) -> Duration {
+    let mut ring = Ring::new(1024).expect("io_uring");
+    let mut memory = vec![0u8; 4096 * depth as usize];
+    ring.register_buffers(1).expect("a table");
+    // SAFETY: the memory lives longer than the ring's last operation.
+    unsafe { ring.update_buffer(0, memory.as_mut_ptr(), memory.len()) }.expect("lockable memory");
+    if let Some(file) = file {
+        ring.register_files(1).expect("a table");
+        ring.update_file(0, file.as_raw_fd()).expect("a place");
+    }
+    let mut completions: Vec<Completion> = Vec::with_capacity(256);
+    let mut place = 1;
+    let begin = Instant::now();
+    let mut done = 0;
+    while done < operations {
+        for slot in 0..depth {
+            place = (place * 1_103_515_245 + 12_345) % BLOCKS;
+            // SAFETY: within the memory, which has a block per slot.
+            let start = unsafe { memory.as_mut_ptr().add(4096 * slot as usize) };
+            let fixed = uring::File::Fixed(0);
+            let entry = match file {
+                Some(_) => entry::read_fixed(fixed, start, 4096, place * 4096, 0),
+                None => entry::nop(),
+            };
+            // SAFETY: as above.
+            unsafe { ring.push(&entry) }.expect("room");
+        }
+        let mut open = depth;
+        while open > 0 {
+            ring.enter(if open == depth { Wait::No } else { Wait::Forever }).expect("sound");
+            ring.reap(&mut completions);
+            open -= completions.len() as u64;
+            completions.clear();
+        }
+        done += depth;
+    }
+    begin.elapsed()
+}
+
+fn rows(name: &str, file: Option<&std::fs::File>, operations: u64) {
+    for depth in DEPTHS {
+        let mut best = [Duration::MAX; 2];
+        for _ in 0..5 {
+            best[0] = best[0].min(Load::run(file, depth, operations));
+            best[1] = best[1].min(raw(file, depth, operations));
+        }
+        let [reactor, raw] = best.map(|time| time.as_secs_f64() * 1e9 / operations as f64);
+        println!("{name} QD {depth:>3}: reactor {reactor:6.1} ns, bare ring {raw:6.1} ns");
+    }
+}
+
+/// Cost of a no-operation.
+pub fn nop() {
+    rows("nop ", None, OPERATIONS);
+}
+
+/// Cost of a 4 KiB read from the page cache, registered file and buffer. The file is made.
+pub fn read(path: &str) {
+    std::fs::write(path, vec![7; (BLOCKS * 4096) as usize]).expect("writable");
+    let file = std::fs::File::open(path).expect("readable");
+    rows("read", Some(&file), OPERATIONS / 4);
+    drop(file);
+    std::fs::remove_file(path).expect("ours");
+}
+
+/// Cost of a turn in which nothing is to be done.
+pub fn turn() {
+    struct Nothing {
+        reactor: Rc<Reactor>,
+        left: Cell<u64>,
+    }
+    impl Poll for Nothing {
+        fn poll(&self) -> bool {
+            self.left.set(self.left.get() - 1);
+            if self.left.get() == 0 {
+                self.reactor.stop();
+            }
+            false
+        }
+        fn park(&self) -> bool {
+            false
+        }
+    }
+    let config = Config { cpu: Some(0), poll_always: true, ..Config::default() };
+    let mut best = Duration::MAX;
+    for _ in 0..5 {
+        let reactor = Reactor::new(&config).expect("io_uring");
+        let left = Cell::new(10_000_000);
+        reactor.attach(Rc::new(Nothing { reactor: Rc::clone(&reactor), left }));
+        let before = processor_time();
+        reactor.run();
+        best = best.min(processor_time() - before);
+    }
+    println!("turn with one active poller: {:.1} ns", best.as_secs_f64() * 1e9 / 1e7);
+}
