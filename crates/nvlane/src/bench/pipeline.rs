@@ -168,6 +168,12 @@ impl Window {
     pub fn iops(&self) -> f64 {
         self.ios as f64 / self.seconds
     }
+
+    /// The share of the time in which one of both sides waited for its core, because something
+    /// else ran there.
+    pub fn disturbed(&self) -> f64 {
+        (self.client.waited + self.server.waited).as_secs_f64() / self.seconds
+    }
 }
 
 /// An empty histogram: nanoseconds up to ten seconds, within 1 %.

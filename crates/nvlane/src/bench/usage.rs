@@ -16,6 +16,8 @@ use std::time::Duration;
 pub struct Usage {
     /// CPU time, user and system, of all threads.
     pub cpu: Duration,
+    /// Time that threads were ready to run while their core did something else.
+    pub waited: Duration,
     /// Voluntary and involuntary context switches.
     pub switches: u64,
     /// System calls, while they are counted.
@@ -27,6 +29,7 @@ impl Usage {
     pub fn since(self, earlier: Usage) -> Usage {
         Usage {
             cpu: self.cpu.saturating_sub(earlier.cpu),
+            waited: self.waited.saturating_sub(earlier.waited),
             switches: self.switches.saturating_sub(earlier.switches),
             system_calls: self.system_calls.saturating_sub(earlier.system_calls),
         }
@@ -66,6 +69,7 @@ impl Observed {
                 .filter(|line| line.contains("voluntary_ctxt_switches"))
                 .filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok())
                 .sum::<u64>();
+            usage.waited += waited(&format!("/proc/{}/task/{task}/schedstat", self.pid));
         }
         for mut counter in &self.counters {
             let mut value = [0; 8];
@@ -119,6 +123,7 @@ pub fn of_this_thread() -> io::Result<Usage> {
     }
     Ok(Usage {
         cpu: clock_value(libc::CLOCK_THREAD_CPUTIME_ID)?,
+        waited: waited("/proc/thread-self/schedstat"),
         switches: (usage.ru_nvcsw + usage.ru_nivcsw) as u64,
         system_calls: 0,
     })
@@ -130,7 +135,19 @@ pub fn of_own_thread(task: libc::pid_t) -> io::Result<Usage> {
     // in linux/posix-timers_types.h.
     const SCHEDULED: libc::clockid_t = 2;
     const PER_THREAD: libc::clockid_t = 4;
-    Ok(Usage { cpu: clock_value((!task << 3) | SCHEDULED | PER_THREAD)?, ..Usage::default() })
+    Ok(Usage {
+        cpu: clock_value((!task << 3) | SCHEDULED | PER_THREAD)?,
+        waited: waited(&format!("/proc/self/task/{task}/schedstat")),
+        ..Usage::default()
+    })
+}
+
+/// The second number of a `schedstat`: nanoseconds on a run queue. Nothing where the kernel does
+/// not keep it, or the thread has ended.
+fn waited(path: &str) -> Duration {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let nanoseconds = text.split_whitespace().nth(1).and_then(|number| number.parse().ok());
+    Duration::from_nanos(nanoseconds.unwrap_or(0))
 }
 
 fn clock_value(clock: libc::clockid_t) -> io::Result<Duration> {

@@ -34,6 +34,9 @@ const DEPTH_MAX: u16 = 128;
 /// When the rows of a quick run stop to retry, so that it ends within 45 s.
 const QUICK_ROWS: Duration = Duration::from_secs(30);
 
+/// In this order.
+const VOLUMES: [Volume; 3] = [Volume::Memory, Volume::Null, Volume::File];
+
 /// The scenario.
 pub struct Target;
 
@@ -73,6 +76,7 @@ impl Scenario for Target {
             nbd: None,
             fio: false,
             calls_counted: true,
+            rows_left: VOLUMES.iter().map(|&volume| plan.jobs(volume).len()).sum(),
         };
         run.find_peers(&scratch, &mut report);
         let mut rows = run.rows(own, &mut report)?;
@@ -110,6 +114,7 @@ struct Run<'a> {
     nbd: Option<(nbd::Server, Served)>,
     fio: bool,
     calls_counted: bool,
+    rows_left: usize,
 }
 
 impl Run<'_> {
@@ -134,7 +139,7 @@ impl Run<'_> {
 
     fn rows(&mut self, own: bool, report: &mut Report) -> anyhow::Result<Vec<Row>> {
         let mut rows = Vec::new();
-        for volume in [Volume::Memory, Volume::Null, Volume::File] {
+        for volume in VOLUMES {
             let (_controller, mut queue, geometry) = match self.subject.open(volume, DEPTH_MAX) {
                 Ok(opened) => opened,
                 Err(error) if !own => {
@@ -150,6 +155,7 @@ impl Run<'_> {
                 verify::check(&mut queue, volume, geometry, verify::BEFORE, false)?;
             }
             for job in self.plan.jobs(volume) {
+                self.rows_left -= 1;
                 if !self.options.quiet {
                     eprintln!("{}", job.figure());
                 }
@@ -181,7 +187,11 @@ impl Run<'_> {
             seed += 1;
             window(&job, queue, geometry, subject, timing, seed)
         };
-        let paired = self.limit.beside(&job, self.deadline, &mut target)?;
+        // Retries may take no more than the row's share of what is left.
+        let now = Instant::now();
+        let left = self.deadline.saturating_duration_since(now);
+        let deadline = now + left / (self.rows_left as u32 + 1);
+        let paired = self.limit.beside(&job, deadline, &mut target)?;
         let costs = self.costs(&job, queue, geometry, paired.costs())?;
         let beside = self.beside(&job)?;
         Ok(Row { job, paired, costs, beside })

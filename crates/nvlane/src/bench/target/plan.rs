@@ -126,10 +126,10 @@ impl Plan {
                 target: timing(10, 80),
                 count: timing(5, 20),
                 pairs: 3,
-                tries: 5,
+                tries: 12,
                 fio: Duration::from_millis(500),
                 file_bytes: 128 << 20,
-                idle_samples: 4,
+                idle_samples: 3,
                 quick,
             }
         } else {

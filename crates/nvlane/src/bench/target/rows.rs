@@ -115,7 +115,8 @@ impl Row {
         vec![
             format!("{} {} qd{}", job.volume.name(), job.operation(), job.depth),
             format!("{:.0}", paired.iops()),
-            decimals(self.of_limit(), 2),
+            // A tilde: no window was steady.
+            decimals(self.of_limit(), 2) + if paired.steady() { "" } else { "~" },
             decimals(paired.limit_iops(), 0),
             best.to_owned(),
             latency(0.5),
