@@ -37,6 +37,10 @@ pub struct Config {
     /// Never sleep: busy polling on every core.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub poll: bool,
+    /// Controller ids that this server gives out, `MIN-MAX`; all when left out. Two servers of one
+    /// volume need ranges that do not meet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller_ids: Option<ControllerIds>,
     /// Addresses that accept NVMe/TCP connections; 127.0.0.1:4420 when there are none.
     #[serde(default)]
     pub listeners: Vec<SocketAddr>,
@@ -63,9 +67,6 @@ pub struct Subsystem {
     /// Another server may serve the same volumes at the same time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
-    /// Controller ids that this server gives out, `MIN-MAX`; all when left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub controller_ids: Option<ControllerIds>,
     /// The namespaces.
     #[serde(default)]
     pub namespaces: Vec<Namespace>,
@@ -108,9 +109,7 @@ pub struct Ana {
 }
 
 /// Asymmetric namespace access states (NVMe Base 2.1, 8.1.1), by the names Linux gives them.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum AnaState {
     /// Reachable, the way to prefer.
@@ -151,7 +150,10 @@ impl Config {
         let mut seen = BTreeSet::new();
         for (index, address) in self.listeners.iter().enumerate() {
             if address.port() != 0 && !seen.insert(address) {
-                return invalid(format!("listeners[{index}]"), format!("{address} is listed twice"));
+                return invalid(
+                    format!("listeners[{index}]"),
+                    format!("{address} is listed twice"),
+                );
             }
         }
         bounded("subsystems", self.subsystems.len(), SUBSYSTEMS_MAX)?;
@@ -161,6 +163,12 @@ impl Config {
             let at = format!("subsystems[{index}]");
             if !nqns.insert(subsystem.nqn.as_str()) {
                 return invalid(format!("{at}.nqn"), format!("{} is used twice", subsystem.nqn));
+            }
+            if subsystem.shared && self.controller_ids.is_none() {
+                return invalid(
+                    "controller_ids",
+                    "a shared subsystem needs a range that no other server uses, such as 1-32767",
+                );
             }
             subsystem.check(&at, &self.listeners, &mut uuids)?;
         }
@@ -190,13 +198,6 @@ impl Config {
 }
 
 impl Subsystem {
-    /// An empty subsystem with the values that hosts would see of it.
-    pub fn new(nqn: String) -> Subsystem {
-        let mut subsystem = Subsystem { nqn, ..Subsystem::default() };
-        subsystem.complete();
-        subsystem
-    }
-
     /// Fills in serial, host rule and namespace ids.
     pub fn complete(&mut self) {
         if self.serial.is_none() {
@@ -237,12 +238,6 @@ impl Subsystem {
             check_nqn(host)
                 .or_else(|problem| invalid(format!("{at}.allowed_hosts[{index}]"), problem))?;
         }
-        if self.shared && self.controller_ids.is_none() {
-            return invalid(
-                format!("{at}.controller_ids"),
-                "a shared subsystem needs a range that no other server uses, such as 1-32767",
-            );
-        }
         bounded(&format!("{at}.namespaces"), self.namespaces.len(), NAMESPACES_MAX)?;
         let mut nsids = BTreeSet::new();
         for (index, namespace) in self.namespaces.iter().enumerate() {
@@ -276,8 +271,8 @@ impl Namespace {
                 format!("{nsid} is not between 1 and {}", limits::NSID_MAX),
             );
         }
-        if self.volume.is_empty() {
-            return invalid(format!("{at}.volume"), "is empty");
+        if let Err(error) = self.volume.parse::<volume::Uri>() {
+            return invalid(format!("{at}.volume"), error.to_string());
         }
         if shared && self.uuid.is_none() {
             return invalid(
@@ -294,19 +289,6 @@ impl Namespace {
             return invalid(format!("{at}.uuid"), format!("{uuid} is used twice"));
         }
         check_group(&format!("{at}.ana_group"), self.ana_group)
-    }
-}
-
-impl AnaState {
-    /// The name, as in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            AnaState::Optimized => "optimized",
-            AnaState::NonOptimized => "non-optimized",
-            AnaState::Inaccessible => "inaccessible",
-            AnaState::PersistentLoss => "persistent-loss",
-            AnaState::Change => "change",
-        }
     }
 }
 

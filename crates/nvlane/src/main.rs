@@ -1,1 +1,82 @@
-fn main() {}
+//! `nvlane`: the command and the daemon.
+//!
+//! ```text
+//!   cli --> serve --> daemon (control plane) --> target, volume (data path)
+//!       \-> ctl ------^ control socket
+//!       \-> config, info, bench, completions, man
+//! ```
+//!
+//! What it does not do: no I/O of its own. The data path is in `target`, volumes are in `volume`.
+//! A user's mistake costs one line on standard error and exit status 1.
+//!
+//! Read `config`, `serve`, `daemon`, `control`, in this order.
+
+mod bench;
+mod cli;
+mod config;
+mod config_command;
+mod control;
+mod ctl;
+mod daemon;
+mod info;
+mod manual;
+mod origin;
+mod serve;
+mod size;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use cli::{Cli, Command};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return command_line_error(&error),
+    };
+    let outcome = match cli.command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Ctl(args) => ctl::run(args),
+        Command::Config(command) => config_command::run(&command),
+        Command::Info(args) => info::run(&args),
+        Command::Bench(args) => bench::run(args),
+        Command::Completions(args) => manual::completions(args.shell),
+        Command::Man(args) => manual::pages(args.dir.as_deref()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nvlane: {}", one_line(&format!("{error:#}")));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn command_line_error(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            ExitCode::FAILURE
+        }
+        _ => {
+            eprintln!("nvlane: {}", cli::one_line(error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// Whoever read our output has seen enough: `nvlane man | head`.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}

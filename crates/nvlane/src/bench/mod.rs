@@ -10,6 +10,7 @@
 
 mod cores;
 mod exchange;
+mod in_process;
 mod initiator;
 mod pattern;
 mod peers;
@@ -26,7 +27,7 @@ use report::Report;
 use std::path::PathBuf;
 
 /// All scenarios.
-const SCENARIOS: &[&dyn Scenario] = &[&target::Target];
+const SCENARIOS: &[&dyn Scenario] = &[&target::Target, &in_process::InProcess];
 
 /// Arguments of `nvlane bench`.
 #[derive(clap::Args, Debug)]

@@ -96,10 +96,19 @@ mod tests {
     fn a_file_keeps_its_name_in_another_subsystem_and_memory_does_not() {
         let machine = Machine::from_id(Uuid::from_u128(1));
         let none = BTreeSet::new();
-        assert_eq!(machine.volume("file:/a", "nqn.x", &none), machine.volume("file:/a", "nqn.y", &none));
-        assert_ne!(machine.volume("mem:1G", "nqn.x", &none), machine.volume("mem:1G", "nqn.y", &none));
+        assert_eq!(
+            machine.volume("file:/a", "nqn.x", &none),
+            machine.volume("file:/a", "nqn.y", &none)
+        );
+        assert_ne!(
+            machine.volume("mem:1G", "nqn.x", &none),
+            machine.volume("mem:1G", "nqn.y", &none)
+        );
         let other = Machine::from_id(Uuid::from_u128(2));
-        assert_ne!(machine.volume("file:/a", "nqn.x", &none), other.volume("file:/a", "nqn.x", &none));
+        assert_ne!(
+            machine.volume("file:/a", "nqn.x", &none),
+            other.volume("file:/a", "nqn.x", &none)
+        );
     }
 
     #[test]

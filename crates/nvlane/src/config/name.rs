@@ -50,7 +50,9 @@ pub(super) fn check_serial(serial: &str) -> Result<(), String> {
     let printable = serial.bytes().all(|byte| (0x20..0x7f).contains(&byte));
     if serial.is_empty() || serial.len() > SERIAL_BYTES_MAX || !printable || serial.trim() != serial
     {
-        return Err(format!("`{serial}` is not 1 to {SERIAL_BYTES_MAX} printable ASCII characters"));
+        return Err(format!(
+            "`{serial}` is not 1 to {SERIAL_BYTES_MAX} printable ASCII characters"
+        ));
     }
     Ok(())
 }
@@ -64,6 +66,11 @@ pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     bare.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, LISTEN_PORT)).map_err(|_| {
         format!("`{text}` is no address: write 127.0.0.1:4420 or [::1]:4420, or an address alone")
     })
+}
+
+impl ControllerIds {
+    /// Every id there is.
+    pub const ALL: ControllerIds = ControllerIds { min: 1, max: CONTROLLER_ID_MAX };
 }
 
 impl FromStr for ControllerIds {

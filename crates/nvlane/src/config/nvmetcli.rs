@@ -8,6 +8,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use uuid::Uuid;
+use volume::{Kind, Options, Uri};
 
 #[derive(Deserialize)]
 struct Saved {
@@ -113,6 +114,7 @@ pub fn import(text: &str) -> Result<(Config, Vec<String>), String> {
     for subsystem in &saved.subsystems {
         config.subsystems.push(subsystem.translate(&mut notes)?);
     }
+    config.controller_ids = controller_ids(&saved.subsystems, &mut notes)?;
     for port in &saved.ports {
         port.translate(&mut config, &mut notes)?;
     }
@@ -122,6 +124,27 @@ pub fn import(text: &str) -> Result<(Config, Vec<String>), String> {
     config.complete();
     config.check().map_err(|error| error.to_string())?;
     Ok((config, notes))
+}
+
+/// The kernel has a range for each subsystem, we have one for all.
+fn controller_ids(
+    subsystems: &[SavedSubsystem],
+    notes: &mut Vec<String>,
+) -> Result<Option<ControllerIds>, String> {
+    let mut all = None;
+    for subsystem in subsystems {
+        let attr = |name: &str| subsystem.attr.get(name).map(Number::text);
+        let (Some(min), Some(max)) = (attr("cntlid_min"), attr("cntlid_max")) else { continue };
+        let nqn = &subsystem.nqn;
+        let ids: ControllerIds =
+            format!("{min}-{max}").parse().map_err(|error| format!("{nqn}: {error}"))?;
+        if ids == ControllerIds::ALL || all == Some(ids) {
+            continue;
+        }
+        let used = *all.get_or_insert(ids);
+        notes.push(format!("{nqn} had controller ids {ids}; every subsystem now has {used}"));
+    }
+    Ok(all)
 }
 
 impl SavedSubsystem {
@@ -135,13 +158,6 @@ impl SavedSubsystem {
             allowed_hosts: self.allowed_hosts.clone(),
             ..Subsystem::default()
         };
-        if let (Some(min), Some(max)) = (attr("cntlid_min"), attr("cntlid_max"))
-            && (min.as_str(), max.as_str()) != ("1", "65519")
-        {
-            let ids: ControllerIds =
-                format!("{min}-{max}").parse().map_err(|error| format!("{nqn}: {error}"))?;
-            subsystem.controller_ids = Some(ids);
-        }
         if attr("pi_enable").is_some_and(|value| value == "1") {
             notes.push(format!("{nqn}: protection information is not served"));
         }
@@ -171,12 +187,18 @@ impl SavedNamespace {
         };
         Ok(Some(Namespace {
             nsid: Some(nsid),
-            volume: self.device.path.clone(),
+            volume: file_uri(&self.device.path),
             uuid: id("uuid", &self.device.uuid)?,
             nguid: id("nguid", &self.device.nguid)?,
             ana_group: group.map_or(Ok(1), |group| group.value("ana_grpid"))?,
         }))
     }
+}
+
+/// The URI of a path, whatever characters it has.
+fn file_uri(path: &str) -> String {
+    let kind = Kind::File { path: path.into(), create_bytes: None, buffered: false };
+    Uri { kind, options: Options::default() }.to_string()
 }
 
 impl Port {
@@ -239,24 +261,33 @@ mod tests {
         let (config, notes) = import(SAMPLE).unwrap();
         assert_eq!(
             config.listeners,
-            ["192.0.2.10:4420".parse().unwrap(), "[2001:db8::10]:4421".parse::<SocketAddr>().unwrap()]
+            [
+                "192.0.2.10:4420".parse().unwrap(),
+                "[2001:db8::10]:4421".parse::<SocketAddr>().unwrap()
+            ]
         );
         let [one, two] = &config.subsystems[..] else { panic!("{config:?}") };
         assert_eq!(one.nqn, "nqn.2014-08.org.example:storage1");
         assert_eq!(one.serial.as_deref(), Some("abcdef0123456789"));
         assert_eq!(one.allow_any_host, Some(false));
-        assert_eq!(one.allowed_hosts, ["nqn.2014-08.org.nvmexpress:uuid:2f2b5d1c-0000-4000-8000-0000000000aa"]);
+        assert_eq!(
+            one.allowed_hosts,
+            ["nqn.2014-08.org.nvmexpress:uuid:2f2b5d1c-0000-4000-8000-0000000000aa"]
+        );
         assert_eq!(one.namespaces.len(), 1, "the disabled one is left out");
         let namespace = &one.namespaces[0];
         assert_eq!((namespace.nsid, namespace.ana_group), (Some(1), 2));
-        assert_eq!(namespace.volume, "/dev/vg0/disk1");
+        assert_eq!(namespace.volume, "file:/dev/vg0/disk1");
         assert_eq!(namespace.uuid.unwrap().to_string(), "b0c2a1f6-7d8e-4f3a-9b1c-2d3e4f5a6b7c");
         assert_eq!(namespace.nguid, None, "a zero NGUID means none");
         let second: SocketAddr = "[2001:db8::10]:4421".parse().unwrap();
-        assert_eq!(one.ana, [Ana { listener: Some(second), group: 2, state: AnaState::NonOptimized }]);
+        assert_eq!(
+            one.ana,
+            [Ana { listener: Some(second), group: 2, state: AnaState::NonOptimized }]
+        );
         assert_eq!(two.nqn, "testnqn");
         assert_eq!(two.allow_any_host, Some(true));
-        assert_eq!(two.controller_ids, Some(ControllerIds { min: 1, max: 100 }));
+        assert_eq!(config.controller_ids, Some(ControllerIds { min: 1, max: 100 }));
         let text = notes.join("\n");
         for part in ["namespace 2: left out", "transport is rdma", "did not export testnqn"] {
             assert!(text.contains(part), "no note about `{part}` in:\n{text}");
@@ -267,10 +298,22 @@ mod tests {
     fn what_cannot_be_served_is_named() {
         for (text, part) in [
             ("{]", "not nvmetcli's JSON"),
-            (r#"{"ports":[{"portid":1,"addr":{"trtype":"tcp","adrfam":"ipv4","traddr":"here","trsvcid":"4420"}}]}"#, "`here` is no ipv4 address"),
-            (r#"{"ports":[{"portid":1,"addr":{"trtype":"tcp","traddr":"192.0.2.1","trsvcid":"99999"}}]}"#, "no TCP port"),
-            (r#"{"subsystems":[{"nqn":"x","namespaces":[{"nsid":1,"device":{"path":"/a","uuid":"zz"}}]}]}"#, "`zz` is no UUID"),
-            (r#"{"subsystems":[{"nqn":"x","namespaces":[{"nsid":0,"device":{"path":"/a"}}]}]}"#, "nsid"),
+            (
+                r#"{"ports":[{"portid":1,"addr":{"trtype":"tcp","adrfam":"ipv4","traddr":"here","trsvcid":"4420"}}]}"#,
+                "`here` is no ipv4 address",
+            ),
+            (
+                r#"{"ports":[{"portid":1,"addr":{"trtype":"tcp","traddr":"192.0.2.1","trsvcid":"99999"}}]}"#,
+                "no TCP port",
+            ),
+            (
+                r#"{"subsystems":[{"nqn":"x","namespaces":[{"nsid":1,"device":{"path":"/a","uuid":"zz"}}]}]}"#,
+                "`zz` is no UUID",
+            ),
+            (
+                r#"{"subsystems":[{"nqn":"x","namespaces":[{"nsid":0,"device":{"path":"/a"}}]}]}"#,
+                "nsid",
+            ),
             (r#"{"subsystems":[{"nqn":"x"},{"nqn":"x"}]}"#, "used twice"),
         ] {
             let error = import(text).unwrap_err();

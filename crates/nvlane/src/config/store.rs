@@ -48,7 +48,9 @@ pub enum StoreError {
         source: io::Error,
     },
     /// Another daemon has it.
-    #[error("the same is already being served by another nvlane (process {process}): stop that one, or give this one another --data-dir")]
+    #[error(
+        "the same is already being served by another nvlane (process {process}): stop that one, or give this one another --data-dir"
+    )]
     Taken {
         /// Its process id, if known.
         process: String,
@@ -86,8 +88,11 @@ impl Store {
 
     /// Replaces the state, durably: after a crash at any point there is the old or the new one.
     pub fn save(&self, config: &Config) -> Result<(), StoreError> {
-        let document =
-            Document { version: VERSION, fingerprint: self.fingerprint.clone(), config: config.clone() };
+        let document = Document {
+            version: VERSION,
+            fingerprint: self.fingerprint.clone(),
+            config: config.clone(),
+        };
         let mut text = serde_json::to_vec_pretty(&document).expect("a configuration is plain data");
         text.push(b'\n');
         write_atomically(&self.path, &text).map_err(|source| io_error(&self.path, source))
@@ -178,7 +183,8 @@ mod tests {
     use crate::config::{Namespace, Subsystem};
 
     fn config(volume: &str) -> Config {
-        let mut subsystem = Subsystem::new("nqn.2026-11.com.example:a".to_owned());
+        let nqn = "nqn.2026-11.com.example:a".to_owned();
+        let mut subsystem = Subsystem { nqn, ..Subsystem::default() };
         subsystem.namespaces.push(Namespace::new(volume.to_owned()));
         Config { subsystems: vec![subsystem], ..Config::default() }
     }

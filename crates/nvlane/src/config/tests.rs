@@ -56,7 +56,9 @@ fn nothing_said_means_the_loopback_listener_and_any_host() {
 #[test]
 fn wrong_values_are_named_with_their_place() {
     let namespace = |line: &str| {
-        format!("[[subsystems]]\nnqn = \"nqn.x\"\n[[subsystems.namespaces]]\nvolume = \"mem:1G\"\n{line}")
+        format!(
+            "[[subsystems]]\nnqn = \"nqn.x\"\n[[subsystems.namespaces]]\nvolume = \"mem:1G\"\n{line}"
+        )
     };
     let long = "n".repeat(224);
     for (text, at) in [
@@ -65,13 +67,13 @@ fn wrong_values_are_named_with_their_place() {
         ("[[subsystems]]\nnqn = \"a\\u0000b\"".to_owned(), "subsystems[0].nqn"),
         ("[[subsystems]]\nnqn = \"nqn.2014-08.org.nvmexpress.discovery\"".to_owned(), "subsystems[0].nqn"),
         ("[[subsystems]]\nnqn = \"x\"\nserial = \"123456789012345678901\"".to_owned(), "subsystems[0].serial"),
-        ("[[subsystems]]\nnqn = \"x\"\nshared = true".to_owned(), "subsystems[0].controller_ids"),
+        ("[[subsystems]]\nnqn = \"x\"\nshared = true".to_owned(), "controller_ids"),
         ("[[subsystems]]\nnqn = \"x\"\n[[subsystems]]\nnqn = \"x\"".to_owned(), "subsystems[1].nqn"),
         ("[[subsystems]]\nnqn = \"x\"\n[[subsystems.ana]]\ngroup = 0\nstate = \"change\"".to_owned(), "subsystems[0].ana[0].group"),
         ("[[subsystems]]\nnqn = \"x\"\n[[subsystems.ana]]\ngroup = 1\nstate = \"change\"\nlistener = \"127.0.0.1:1\"".to_owned(), "subsystems[0].ana[0].listener"),
         ("listeners = [\"127.0.0.1:1\", \"127.0.0.1:1\"]".to_owned(), "listeners[1]"),
         (namespace("nsid = 0"), "subsystems[0].namespaces[0].nsid"),
-        (namespace("nsid = 4097"), "subsystems[0].namespaces[0].nsid"),
+        (namespace("nsid = 8193"), "subsystems[0].namespaces[0].nsid"),
         (namespace("uuid = \"00000000-0000-0000-0000-000000000000\""), "subsystems[0].namespaces[0].uuid"),
         (namespace("ana_group = 129"), "subsystems[0].namespaces[0].ana_group"),
     ] {

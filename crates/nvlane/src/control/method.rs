@@ -2,7 +2,7 @@
 //!
 //! Where `nqn` is optional it may be left out while there is exactly one subsystem.
 
-use crate::config::{AnaState, ControllerIds};
+use crate::config::AnaState;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use uuid::Uuid;
@@ -104,9 +104,6 @@ pub struct SubsystemAdd {
     /// Another server serves the same volumes.
     #[serde(default)]
     pub shared: bool,
-    /// Controller ids that this server gives out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub controller_ids: Option<ControllerIds>,
 }
 
 /// `subsystem_remove`: ends a subsystem and its namespaces. Gives an empty object.

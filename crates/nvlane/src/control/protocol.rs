@@ -220,7 +220,8 @@ mod tests {
 
     #[test]
     fn requests_are_answered_with_their_id() {
-        let answer = ask(json!({"jsonrpc": "2.0", "method": "echo", "params": {"a": 1}, "id": "x"}));
+        let answer =
+            ask(json!({"jsonrpc": "2.0", "method": "echo", "params": {"a": 1}, "id": "x"}));
         assert_eq!(answer, Some(json!({"jsonrpc": "2.0", "result": {"a": 1}, "id": "x"})));
         let answer = ask(json!({"jsonrpc": "2.0", "method": "fail", "id": 7}));
         assert_eq!(

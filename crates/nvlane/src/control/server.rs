@@ -40,7 +40,9 @@ pub struct ControlSocket {
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another daemon has it.
-    #[error("control socket {path}: belongs to another nvlane (process {process}); give --socket PATH")]
+    #[error(
+        "control socket {path}: belongs to another nvlane (process {process}); give --socket PATH"
+    )]
     Taken {
         /// The socket.
         path: PathBuf,
@@ -64,9 +66,7 @@ impl ControlSocket {
         let mut lock_path = path.as_os_str().to_owned();
         lock_path.push(".lock");
         let lock = store::lock(Path::new(&lock_path)).map_err(|error| match error {
-            StoreError::Taken { process } => {
-                SocketError::Taken { path: path.to_owned(), process }
-            }
+            StoreError::Taken { process } => SocketError::Taken { path: path.to_owned(), process },
             StoreError::Io { source, .. } => io_error(source),
             StoreError::Content { .. } => unreachable!("a lock file has no content to be wrong"),
         })?;
@@ -74,7 +74,12 @@ impl ControlSocket {
         Ok(ControlSocket { path: path.to_owned(), listener: Some(listener), _lock: lock })
     }
 
-    /// Serves clients from now on; `calls` makes of each call what the daemon's loop receives.
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Serves clients from now on; `wrap` makes of each call what the daemon's loop receives.
     pub fn serve<E: Send + 'static>(
         &mut self,
         events: SyncSender<E>,

@@ -1,0 +1,189 @@
+//! The command line.
+
+mod ctl;
+mod serve;
+
+pub use ctl::{
+    AnaCommand, CtlArgs, CtlCommand, HostCommand, ListenerCommand, Output, SubsystemCommand,
+    VolumeCommand,
+};
+pub use serve::ServeArgs;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Serves any volume over NVMe/TCP, from user space, to stock Linux hosts.
+#[derive(Debug, Parser)]
+#[command(
+    name = "nvlane",
+    version,
+    propagate_version = true,
+    max_term_width = 100,
+    after_help = "Examples:
+  nvlane serve                            a 4 GiB volume in the data directory, on 127.0.0.1:4420
+  nvlane serve disk.img --listen 0.0.0.0:4420
+  nvlane ctl volume add mem:1G            another volume, while the daemon runs
+  nvlane COMMAND --help                   examples of each command"
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve volumes over NVMe/TCP until stopped.
+    Serve(Box<ServeArgs>),
+    /// Look into a running daemon, and change it.
+    Ctl(CtlArgs),
+    /// Import, check and show configurations.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Show what a volume is and can do.
+    Info(InfoArgs),
+    /// Measure nvlane beside its peers.
+    Bench(crate::bench::BenchArgs),
+    /// Print the completion script of a shell.
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write those of all commands.
+    Man(ManArgs),
+}
+
+/// `nvlane config`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:
+  nvlane config import /etc/nvmet/config.json -o nvlane.toml
+  nvlane config check nvlane.toml
+  nvlane config show nvlane.toml --json")]
+pub enum ConfigCommand {
+    /// Translate the configuration that nvmetcli saved for the kernel's target.
+    #[command(after_help = "Examples:
+  nvlane config import /etc/nvmet/config.json > nvlane.toml
+  nvlane config import config.json -o nvlane.json     JSON, by the name
+
+What has no counterpart (other transports, disabled namespaces) is named on standard error.")]
+    Import {
+        /// The file that nvmetcli saved.
+        file: PathBuf,
+        /// Write there instead of to standard output; JSON if the name ends in .json.
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// Write JSON, not TOML.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check a configuration file without opening a volume.
+    #[command(after_help = "Example:
+  nvlane config check /etc/nvlane.toml && systemctl restart nvlane")]
+    Check {
+        /// The configuration file.
+        file: PathBuf,
+    },
+    /// Show a configuration file with everything filled in that it leaves out.
+    #[command(after_help = "Example:
+  nvlane config show /etc/nvlane.toml
+  nvlane ctl config                       what a running daemon has")]
+    Show {
+        /// The configuration file.
+        file: PathBuf,
+        /// Write JSON, not TOML.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// `nvlane info`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nvlane info disk.img
+  nvlane info 'delay:1ms(mem:1G)' --json
+
+The volume is opened as `serve` opens it: one that is being served is refused.")]
+pub struct InfoArgs {
+    /// The volume: a path or a URI.
+    pub volume: String,
+    /// Write JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `nvlane completions`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nvlane completions bash > ~/.local/share/bash-completion/completions/nvlane
+  nvlane completions fish > ~/.config/fish/completions/nvlane.fish")]
+pub struct CompletionsArgs {
+    /// The shell.
+    pub shell: clap_complete::Shell,
+}
+
+/// `nvlane man`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nvlane man | man -l -
+  nvlane man --dir /usr/local/share/man/man1")]
+pub struct ManArgs {
+    /// Write a page for every command into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
+
+/// The command line's description, for completions and manual pages.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// What clap says about a wrong command line, in one line.
+pub fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let said: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
+        .filter(|line| !line.is_empty())
+        .collect();
+    said.join("; ").trim_start_matches("error: ").replace(":; ", ": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        fn visit(command: &clap::Command, path: &str) {
+            if command.get_name() == "help" {
+                return;
+            }
+            let path = format!("{path} {}", command.get_name());
+            let help = command.get_after_help().or(command.get_after_long_help());
+            let help = help.map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example"), "{path} has no example");
+            assert!(command.get_about().is_some(), "{path} says nothing about itself");
+            command.get_subcommands().for_each(|command| visit(command, &path));
+        }
+        visit(&command(), "");
+    }
+
+    #[test]
+    fn wrong_command_lines_are_told_in_one_line() {
+        for (line, part) in [
+            (&["nvlane", "serve", "--lisen", "x"][..], "'--lisen'"),
+            (&["nvlane", "info"], "<VOLUME>"),
+            (&["nvlane", "serve", "--listen", "here"], "`here` is no address"),
+            (&["nvlane", "serve", "--cores", "0"], "0 cores"),
+            (&["nvlane", "serve", "--shared"], "--nqn"),
+            (&["nvlane", "serve", "--config", "a.toml", "mem:1G"], "--config"),
+        ] {
+            let said = one_line(&Cli::try_parse_from(line).unwrap_err());
+            assert!(said.contains(part) && !said.contains('\n'), "{line:?}: {said}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! `nvlane ctl`.
+
+use crate::config::{AnaState, parse_listen};
+use crate::size;
+use clap::{Args, Subcommand, ValueEnum};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use uuid::Uuid;
+
+/// Arguments of `nvlane ctl`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nvlane ctl volume add 'file:/srv/b.img?size=20G&create'
+  nvlane ctl volume resize 1 40G
+  nvlane ctl stats -o json
+  nvlane ctl call config_get
+
+The methods behind it, for programs, are in docs/control.md.")]
+pub struct CtlArgs {
+    /// The daemon's control socket.
+    #[arg(long, value_name = "PATH", global = true)]
+    pub socket: Option<PathBuf>,
+    /// How to write what comes back.
+    #[arg(short, long, value_enum, default_value_t, global = true)]
+    pub output: Output,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: CtlCommand,
+}
+
+/// Form of the output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs: the method's result.
+    Json,
+}
+
+/// The commands of `nvlane ctl`.
+#[derive(Debug, Subcommand)]
+pub enum CtlCommand {
+    /// Add, remove and resize volumes.
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+    /// Say which hosts may connect.
+    #[command(subcommand)]
+    Host(HostCommand),
+    /// Add and remove addresses.
+    #[command(subcommand)]
+    Listener(ListenerCommand),
+    /// Set ANA states.
+    #[command(subcommand)]
+    Ana(AnaCommand),
+    /// Add and remove subsystems.
+    #[command(subcommand)]
+    Subsystem(SubsystemCommand),
+    /// Show what was served so far.
+    #[command(after_help = "Example:
+  nvlane ctl stats -o json | jq .namespaces")]
+    Stats,
+    /// Show the configuration as it is now.
+    #[command(after_help = "Example:
+  nvlane ctl config > nvlane.toml")]
+    Config,
+    /// Call a method of the control socket.
+    #[command(after_help = "Example:
+  nvlane ctl call volume_add '{\"volume\": \"mem:1G\"}'")]
+    Call {
+        /// The method.
+        method: String,
+        /// Its parameters, a JSON object.
+        #[arg(value_parser = json, default_value = "{}")]
+        params: serde_json::Value,
+    },
+}
+
+/// `nvlane ctl volume`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:
+  nvlane ctl volume add mem:1G
+  nvlane ctl volume remove 2")]
+pub enum VolumeCommand {
+    /// Open a volume and serve it.
+    #[command(after_help = "Examples:
+  nvlane ctl volume add disk.img
+  nvlane ctl volume add mem:1G --nsid 7 --ana-group 2")]
+    Add {
+        /// The volume: a path or a URI.
+        volume: String,
+        /// The subsystem; needed when there are several.
+        #[arg(long)]
+        nqn: Option<String>,
+        /// Namespace id; the lowest free one when left out.
+        #[arg(long)]
+        nsid: Option<u32>,
+        /// UUID; made when left out.
+        #[arg(long)]
+        uuid: Option<Uuid>,
+        /// NGUID; made when left out.
+        #[arg(long)]
+        nguid: Option<Uuid>,
+        /// ANA group; 1 when left out.
+        #[arg(long, value_name = "GROUP")]
+        ana_group: Option<u32>,
+    },
+    /// Stop serving a volume, flush and close it.
+    #[command(after_help = "Example:
+  nvlane ctl volume remove 2")]
+    Remove {
+        /// Namespace id.
+        nsid: u32,
+        /// The subsystem; needed when there are several.
+        #[arg(long)]
+        nqn: Option<String>,
+    },
+    /// Change a volume's capacity; hosts notice.
+    #[command(after_help = "Example:
+  nvlane ctl volume resize 1 40G")]
+    Resize {
+        /// Namespace id.
+        nsid: u32,
+        /// The new capacity.
+        #[arg(value_parser = size::parse)]
+        size: u64,
+        /// The subsystem; needed when there are several.
+        #[arg(long)]
+        nqn: Option<String>,
+    },
+    /// List the volumes that are served.
+    #[command(after_help = "Example:
+  nvlane ctl volume list -o json")]
+    List,
+}
+
+/// `nvlane ctl host`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Example:
+  nvlane ctl host disallow '*'            from now on only hosts that are listed")]
+pub enum HostCommand {
+    /// Let a host connect.
+    #[command(after_help = "Examples:
+  nvlane ctl host allow nqn.2014-08.org.example:host1
+  nvlane ctl host allow '*'               any host")]
+    Allow {
+        /// The host's NQN, or * for any.
+        host: String,
+        /// The subsystem; needed when there are several.
+        #[arg(long)]
+        nqn: Option<String>,
+    },
+    /// No longer let a host connect; what it has connected is dropped.
+    #[command(after_help = "Example:
+  nvlane ctl host disallow nqn.2014-08.org.example:host1")]
+    Disallow {
+        /// The host's NQN, or * for hosts that are not listed.
+        host: String,
+        /// The subsystem; needed when there are several.
+        #[arg(long)]
+        nqn: Option<String>,
+    },
+}
+
+/// `nvlane ctl listener`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Example:
+  nvlane ctl listener add 0.0.0.0:4421")]
+pub enum ListenerCommand {
+    /// Listen on one more address.
+    #[command(after_help = "Example:
+  nvlane ctl listener add [::]:4420")]
+    Add {
+        /// The address, with or without port.
+        #[arg(value_parser = parse_listen)]
+        address: SocketAddr,
+    },
+    /// Stop listening on an address; what is connected through it is dropped.
+    #[command(after_help = "Example:
+  nvlane ctl listener remove 0.0.0.0:4421")]
+    Remove {
+        /// The address, with or without port.
+        #[arg(value_parser = parse_listen)]
+        address: SocketAddr,
+    },
+}
+
+/// `nvlane ctl ana`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Example:
+  nvlane ctl ana set 1 inaccessible --listener 192.0.2.1:4420")]
+pub enum AnaCommand {
+    /// Set the state of a group, on one listener or on all.
+    #[command(after_help = "Examples:
+  nvlane ctl ana set 1 non-optimized
+  nvlane ctl ana set 2 optimized --listener 192.0.2.1:4420")]
+    Set {
+        /// The group.
+        group: u32,
+        /// Its state.
+        state: AnaState,
+        /// The listener; all when left out.
+        #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen)]
+        listener: Option<SocketAddr>,
+        /// The subsystem; needed when there are several.
+        #[arg(long)]
+        nqn: Option<String>,
+    },
+}
+
+/// `nvlane ctl subsystem`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Example:
+  nvlane ctl subsystem add nqn.2026-11.com.example:b")]
+pub enum SubsystemCommand {
+    /// Add an empty subsystem.
+    #[command(after_help = "Example:
+  nvlane ctl subsystem add nqn.2026-11.com.example:b --allow-host nqn.2014-08.org.example:host1")]
+    Add {
+        /// Its name.
+        nqn: String,
+        /// Its serial number; made when left out.
+        #[arg(long)]
+        serial: Option<String>,
+        /// A host that may connect; any when none is given.
+        #[arg(long, value_name = "NQN")]
+        allow_host: Vec<String>,
+    },
+    /// Remove a subsystem with its volumes.
+    #[command(after_help = "Example:
+  nvlane ctl subsystem remove nqn.2026-11.com.example:b")]
+    Remove {
+        /// Its name.
+        nqn: String,
+    },
+}
+
+fn json(text: &str) -> Result<serde_json::Value, String> {
+    match serde_json::from_str(text) {
+        Ok(value @ serde_json::Value::Object(_)) => Ok(value),
+        Ok(_) => Err("parameters are a JSON object".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}

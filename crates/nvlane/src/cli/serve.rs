@@ -1,0 +1,75 @@
+//! `nvlane serve`.
+
+use crate::config::{ControllerIds, Cores, parse_listen};
+use crate::size;
+use clap::Args;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use uuid::Uuid;
+
+/// Arguments of `nvlane serve`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  nvlane serve                                   a file of 4 GiB in the data directory
+  nvlane serve disk.img mem:1G                   two namespaces of one subsystem
+  nvlane serve /dev/sdb --listen 0.0.0.0 --listen [::] --allow-host nqn.2014-08.org.example:host1
+  nvlane serve 'file:/srv/a.img?size=100G&create' --cores 0-3
+  nvlane serve --config /etc/nvlane.toml
+  nvlane serve /mnt/shared/a.img --shared --nqn nqn.2026-11.com.example:a \\
+      --uuid b0c2a1f6-7d8e-4f3a-9b1c-2d3e4f5a6b7c --cntlid 1-1000     one of two gateways
+
+What `nvlane ctl` changes is kept in the data directory and continued when the same command or the
+same file is served again; an edited configuration file wins over it.")]
+pub struct ServeArgs {
+    /// Volumes: paths or URIs (file:, mem:, null:, delay:..(..), ...). None: a file in the data
+    /// directory.
+    #[arg(value_name = "VOLUME", conflicts_with = "config")]
+    pub volumes: Vec<String>,
+    /// Address to listen on, with or without port; may be given more than once.
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen, default_value = "127.0.0.1:4420", conflicts_with = "config")]
+    pub listen: Vec<SocketAddr>,
+    /// Name of the subsystem; derived from the machine and the volumes when left out.
+    #[arg(long, value_name = "NQN", conflicts_with = "config")]
+    pub nqn: Option<String>,
+    /// Let only this host connect; may be given more than once.
+    #[arg(long, value_name = "NQN", conflicts_with = "config")]
+    pub allow_host: Vec<String>,
+    /// Configuration file: TOML, or JSON if its name ends in .json.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Size of the volume that is served when none is named, when it is first made.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "4G", conflicts_with_all = ["volumes", "config"])]
+    pub size: u64,
+    /// Cores of the data path: how many (4) or which (0,2-5; 3-3 for one).
+    #[arg(long, value_name = "N|LIST")]
+    pub cores: Option<Cores>,
+    /// Poll without ever sleeping: lower latency, and each core fully used.
+    #[arg(long)]
+    pub poll: bool,
+    /// Another server may serve the same volumes: give each the same NQN and UUID, and ranges of
+    /// controller ids that do not meet.
+    #[arg(long, requires_all = ["nqn", "uuid", "cntlid"], conflicts_with = "config")]
+    pub shared: bool,
+    /// UUID of the volume; one for each volume, in their order.
+    #[arg(long, value_name = "UUID", requires = "volumes")]
+    pub uuid: Vec<Uuid>,
+    /// Range of controller ids to give out.
+    #[arg(long, value_name = "MIN-MAX", conflicts_with = "config")]
+    pub cntlid: Option<ControllerIds>,
+    /// Control socket, for `nvlane ctl`.
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Directory for state and for the default volume.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Put the state of earlier changes aside and start from the command line or file alone.
+    #[arg(long)]
+    pub fresh: bool,
+    /// What to log to standard error: error, warn, info, debug, trace, or a filter such as
+    /// target=debug,warn.
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub log: String,
+    /// Write one line of JSON (nqns, listeners, socket) to this file descriptor when ready.
+    #[arg(long, value_name = "FD")]
+    pub ready_fd: Option<u32>,
+}

@@ -1,0 +1,159 @@
+//! `nvlane ctl`: the control socket for people.
+
+use crate::cli::{
+    AnaCommand, CtlArgs, CtlCommand, HostCommand, ListenerCommand, Output, SubsystemCommand,
+    VolumeCommand,
+};
+use crate::config::Config;
+use crate::config_command;
+use crate::control::client::Client;
+use crate::control::method::{
+    AnaSet, Host, Listener, SubsystemAdd, SubsystemRemove, Volume, VolumeAdd, VolumeRemove,
+    VolumeResize,
+};
+use crate::control::path;
+use crate::daemon::Statistics;
+use crate::size;
+use anyhow::{Context, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+/// Calls one method and prints what comes back.
+pub fn run(args: CtlArgs) -> Result<()> {
+    let (method, params) = call_of(args.command)?;
+    let socket = args.socket.unwrap_or_else(path::socket);
+    let result = Client::connect(&socket)?.call(&method, params)?;
+    let text = match args.output {
+        Output::Json => format!("{result:#}\n"),
+        Output::Text => text(&method, result)?,
+    };
+    io::stdout().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+fn call_of(command: CtlCommand) -> Result<(String, Value)> {
+    let (method, params) = match command {
+        CtlCommand::Volume(command) => volume_call(command)?,
+        CtlCommand::Host(HostCommand::Allow { host, nqn }) => {
+            ("host_allow", params(&Host { nqn, host }))
+        }
+        CtlCommand::Host(HostCommand::Disallow { host, nqn }) => {
+            ("host_disallow", params(&Host { nqn, host }))
+        }
+        CtlCommand::Listener(ListenerCommand::Add { address }) => {
+            ("listener_add", params(&Listener { address }))
+        }
+        CtlCommand::Listener(ListenerCommand::Remove { address }) => {
+            ("listener_remove", params(&Listener { address }))
+        }
+        CtlCommand::Ana(AnaCommand::Set { group, state, listener, nqn }) => {
+            ("ana_set", params(&AnaSet { nqn, listener, group, state }))
+        }
+        CtlCommand::Subsystem(SubsystemCommand::Add { nqn, serial, allow_host }) => {
+            let allowed_hosts = allow_host;
+            let shared = false;
+            ("subsystem_add", params(&SubsystemAdd { nqn, serial, allowed_hosts, shared }))
+        }
+        CtlCommand::Subsystem(SubsystemCommand::Remove { nqn }) => {
+            ("subsystem_remove", params(&SubsystemRemove { nqn }))
+        }
+        CtlCommand::Stats => ("stats", json!({})),
+        CtlCommand::Config => ("config_get", json!({})),
+        CtlCommand::Call { method, params } => return Ok((method, params)),
+    };
+    Ok((method.to_owned(), params))
+}
+
+fn volume_call(command: VolumeCommand) -> Result<(&'static str, Value)> {
+    Ok(match command {
+        VolumeCommand::Add { volume, nqn, nsid, uuid, nguid, ana_group } => {
+            // The daemon's current directory is another one.
+            let volume = crate::origin::settled(&volume)?;
+            ("volume_add", params(&VolumeAdd { volume, nqn, nsid, uuid, nguid, ana_group }))
+        }
+        VolumeCommand::Remove { nsid, nqn } => {
+            ("volume_remove", params(&VolumeRemove { nqn, nsid }))
+        }
+        VolumeCommand::Resize { nsid, size, nqn } => {
+            ("volume_resize", params(&VolumeResize { nqn, nsid, bytes: size }))
+        }
+        VolumeCommand::List => ("volume_list", json!({})),
+    })
+}
+
+fn params<T: Serialize>(params: &T) -> Value {
+    serde_json::to_value(params).expect("parameters are plain data")
+}
+
+/// A result for people.
+fn text(method: &str, result: Value) -> Result<String> {
+    Ok(match method {
+        "volume_add" | "volume_resize" => volumes(&[read(result)?]),
+        "volume_list" => volumes(&read::<Vec<Volume>>(result)?),
+        "listener_add" => format!("listening on {}\n", read::<Listener>(result)?.address),
+        "stats" => statistics(&read(result)?),
+        "config_get" => config_command::text(&read::<Config>(result)?, false),
+        // The others have nothing to tell but that it is done.
+        _ if result == json!({}) => String::new(),
+        _ => format!("{result:#}\n"),
+    })
+}
+
+fn read<T: DeserializeOwned>(result: Value) -> Result<T> {
+    serde_json::from_value(result).context("the daemon is of another version (try -o json)")
+}
+
+fn volumes(volumes: &[Volume]) -> String {
+    let mut text = String::new();
+    for volume in volumes {
+        let _ = writeln!(
+            text,
+            "namespace {} of {}: {}, {} in blocks of {}, uuid {}, ANA group {}",
+            volume.nsid,
+            volume.nqn,
+            volume.volume,
+            size::format(volume.bytes),
+            volume.block_bytes,
+            volume.uuid,
+            volume.ana_group
+        );
+    }
+    text
+}
+
+fn statistics(stats: &Statistics) -> String {
+    let mut text = format!(
+        "nvlane {}, up {} s, {} connection(s)\n",
+        stats.version, stats.uptime_seconds, stats.connections
+    );
+    for one in &stats.namespaces {
+        let _ = writeln!(
+            text,
+            "namespace {} of {}: {} reads ({}), {} writes ({}), {} others, {} errors",
+            one.nsid,
+            one.nqn,
+            one.reads,
+            size::format(one.read_bytes),
+            one.writes,
+            size::format(one.written_bytes),
+            one.others,
+            one.errors
+        );
+    }
+    for (index, core) in stats.cores.iter().enumerate() {
+        let _ = writeln!(
+            text,
+            "core {index}: {} connection(s), {} turns, {} enters, {} sleeps, {} in flight, {} of buffers free",
+            core.connections,
+            core.turns,
+            core.enters,
+            core.sleeps,
+            core.in_flight,
+            size::format(core.buffer_bytes_free as u64)
+        );
+    }
+    text
+}

@@ -1,0 +1,143 @@
+//! The daemon: a running [`target::Server`], the configuration that it carries out, and its changes.
+//!
+//! ```text
+//!   signals -----------\                      /--> target::Server (cores, connections)
+//!   control socket -----+--> Daemon::run -----+--> namespace::Namespace (refresh, resize, flush)
+//!   once a second ------/   (one thread)      \--> config::store (every change, before it is answered)
+//! ```
+//!
+//! Everything happens on one thread, one thing after the other: changes cannot race. What blocks
+//! (opening, resizing and flushing volumes) blocks other control commands meanwhile, never I/O.
+//!
+//! Files: `start` brings a configuration up, `change` is what can be changed afterwards, `dispatch`
+//! knows the control socket's methods, `statistics` what it tells.
+
+mod change;
+mod dispatch;
+mod start;
+mod statistics;
+
+pub use statistics::Statistics;
+
+use crate::config::identity::Machine;
+use crate::config::store::Store;
+use crate::config::{self, Config};
+use crate::control::method::Volume;
+use crate::control::server::Call;
+use namespace::Namespace;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+use target::{PortId, Server};
+
+/// How often volumes are asked whether their size has changed.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What the daemon's loop waits for.
+pub enum Event {
+    /// A call from the control socket.
+    Call(Call),
+    /// A signal to stop.
+    Stop,
+}
+
+/// A running daemon.
+pub struct Daemon {
+    server: Server,
+    config: Config,
+    volumes: BTreeMap<(String, u32), Arc<dyn Namespace>>,
+    ports: Vec<(SocketAddr, PortId)>,
+    /// Volumes whose last look at the size failed, so as to say it once.
+    unwell: BTreeSet<(String, u32)>,
+    store: Store,
+    machine: Machine,
+    started: Instant,
+}
+
+impl Daemon {
+    /// The configuration as it is now, complete.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The volumes that are served.
+    pub fn volumes(&self) -> Vec<Volume> {
+        self.config
+            .subsystems
+            .iter()
+            .flat_map(|subsystem| {
+                subsystem.namespaces.iter().filter_map(|n| self.volume(&subsystem.nqn, n))
+            })
+            .collect()
+    }
+
+    fn volume(&self, nqn: &str, namespace: &config::Namespace) -> Option<Volume> {
+        let nsid = namespace.nsid?;
+        let limits = self.volumes.get(&(nqn.to_owned(), nsid))?.limits();
+        Some(Volume {
+            nqn: nqn.to_owned(),
+            nsid,
+            volume: namespace.volume.clone(),
+            uuid: namespace.uuid?,
+            nguid: namespace.nguid?,
+            ana_group: namespace.ana_group,
+            bytes: limits.bytes(),
+            block_bytes: limits.block_bytes(),
+        })
+    }
+
+    /// Answers calls and looks after the volumes until it is told to stop, or nobody can tell it
+    /// anything any more.
+    pub fn run(&mut self, events: &Receiver<Event>) {
+        let mut refresh_at = Instant::now() + REFRESH_INTERVAL;
+        loop {
+            let wait = refresh_at.saturating_duration_since(Instant::now());
+            match events.recv_timeout(wait) {
+                Ok(Event::Call(call)) => {
+                    let outcome = self.call(&call.method, call.params);
+                    // A client that has gone needs no answer.
+                    let _ = call.reply.send(outcome);
+                }
+                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if Instant::now() >= refresh_at {
+                self.refresh();
+                refresh_at = Instant::now() + REFRESH_INTERVAL;
+            }
+        }
+    }
+
+    /// Stops accepting, finishes what is in flight and makes every volume durable.
+    pub fn stop(self) -> Result<(), target::Error> {
+        self.server.stop()
+    }
+
+    /// Looks whether volumes were resized outside, and tells their hosts.
+    fn refresh(&mut self) {
+        for (key, namespace) in &self.volumes {
+            let (nqn, nsid) = key;
+            let changed = match namespace.refresh() {
+                Ok(changed) => {
+                    self.unwell.remove(key);
+                    changed
+                }
+                Err(error) => {
+                    if self.unwell.insert(key.clone()) {
+                        tracing::warn!("{}: cannot look at its size: {error}", namespace.uri());
+                    }
+                    continue;
+                }
+            };
+            if changed {
+                let size = crate::size::format(namespace.limits().bytes());
+                tracing::info!("{}: is now {size}", namespace.uri());
+                if let Err(error) = self.server.namespace_changed(nqn, *nsid) {
+                    tracing::warn!("{}: cannot announce its size: {error}", namespace.uri());
+                }
+            }
+        }
+    }
+}

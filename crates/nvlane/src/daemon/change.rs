@@ -1,0 +1,284 @@
+//! Changes to a running daemon.
+//!
+//! A change is saved before it is made: if it cannot be saved it is not made, and if it cannot be
+//! made the old state is saved again. A crash between the two leaves a change that nobody was told
+//! of, which the next start makes.
+
+use super::Daemon;
+use super::start::{ana_state, open, options, subsystem_config};
+use crate::config::{Ana, Config, Namespace, Subsystem, check_group, check_nqn};
+use crate::control::method::{
+    AnaSet, Host, Listener, SubsystemAdd, SubsystemRemove, Volume, VolumeAdd, VolumeRemove,
+    VolumeResize,
+};
+use crate::control::protocol::Failure;
+use std::net::SocketAddr;
+use target::{PortId, Server};
+
+/// The host that stands for all which are not listed.
+const ANY_HOST: &str = "*";
+
+type Done<T = ()> = Result<T, Failure>;
+
+impl Daemon {
+    pub(super) fn volume_add(&mut self, wanted: VolumeAdd) -> Done<Volume> {
+        let nqn = self.nqn(wanted.nqn)?;
+        let subsystem = self.config.subsystem(&nqn).expect("resolved");
+        if let Some(nsid) = wanted.nsid.filter(|&nsid| subsystem.namespace(nsid).is_some()) {
+            return Err(Failure::conflict(format!("namespace {nsid} of {nqn} exists already")));
+        }
+        let mut namespace = Namespace::new(wanted.volume);
+        namespace.nsid = Some(wanted.nsid.unwrap_or_else(|| subsystem.nsid_free()));
+        namespace.uuid = wanted.uuid;
+        namespace.nguid = wanted.nguid;
+        namespace.ana_group = wanted.ana_group.unwrap_or(namespace.ana_group);
+        let mut config = self.config.clone();
+        config.subsystem_mut(&nqn).expect("resolved").namespaces.push(namespace.clone());
+        config.check().map_err(|error| Failure::params(error.problem))?;
+
+        let volume = open(&namespace.volume, subsystem.shared, self.core_count())
+            .map_err(|error| Failure::volume(error.to_string()))?;
+        self.identify(&nqn, &mut namespace, &volume);
+        let entries = &mut config.subsystem_mut(&nqn).expect("resolved").namespaces;
+        *entries.last_mut().expect("pushed above") = namespace.clone();
+        self.change(config, |server| {
+            server.add_namespace(&nqn, &options(&namespace), volume.clone()).map(|_| ())
+        })?;
+        let nsid = namespace.nsid.expect("set above");
+        self.volumes.insert((nqn.clone(), nsid), volume);
+        Ok(self.volume(&nqn, &namespace).expect("inserted"))
+    }
+
+    pub(super) fn volume_remove(&mut self, wanted: VolumeRemove) -> Done {
+        let nqn = self.nqn(wanted.nqn)?;
+        self.namespace(&nqn, wanted.nsid)?;
+        let mut config = self.config.clone();
+        let subsystem = config.subsystem_mut(&nqn).expect("resolved");
+        subsystem.namespaces.retain(|namespace| namespace.nsid != Some(wanted.nsid));
+        self.change(config, |server| server.remove_namespace(&nqn, wanted.nsid))?;
+        self.close((nqn, wanted.nsid))
+    }
+
+    pub(super) fn volume_resize(&mut self, wanted: VolumeResize) -> Done<Volume> {
+        let nqn = self.nqn(wanted.nqn)?;
+        self.namespace(&nqn, wanted.nsid)?;
+        let volume = self.volumes[&(nqn.clone(), wanted.nsid)].clone();
+        volume
+            .resize(wanted.bytes)
+            .map_err(|error| Failure::volume(format!("{}: {error}", volume.uri())))?;
+        // The size may be part of the URI (memory), and must be found again at the next start.
+        let mut config = self.config.clone();
+        let subsystem = config.subsystem_mut(&nqn).expect("resolved");
+        let entry = subsystem.namespaces.iter_mut().find(|n| n.nsid == Some(wanted.nsid));
+        let entry = entry.expect("resolved");
+        entry.volume = volume.uri();
+        let entry = entry.clone();
+        let saved = self.store.save(&config);
+        self.config = config;
+        self.server.namespace_changed(&nqn, wanted.nsid).map_err(refused)?;
+        saved.map_err(|error| {
+            Failure::unsaved(format!(
+                "the volume has its new size, but it could not be saved: {error}"
+            ))
+        })?;
+        Ok(self.volume(&nqn, &entry).expect("it is served"))
+    }
+
+    pub(super) fn host_allow(&mut self, wanted: Host) -> Done {
+        let nqn = self.nqn(wanted.nqn)?;
+        let host = wanted.host;
+        let mut config = self.config.clone();
+        let subsystem = config.subsystem_mut(&nqn).expect("resolved");
+        if host == ANY_HOST {
+            subsystem.allow_any_host = Some(true);
+            return self.change(config, |server| server.set_allow_any_host(&nqn, true));
+        }
+        check_nqn(&host).map_err(|problem| Failure::params(format!("host: {problem}")))?;
+        if subsystem.allowed_hosts.contains(&host) {
+            return Ok(());
+        }
+        subsystem.allowed_hosts.push(host.clone());
+        self.change(config, |server| server.allow_host(&nqn, &host))
+    }
+
+    pub(super) fn host_disallow(&mut self, wanted: Host) -> Done {
+        let nqn = self.nqn(wanted.nqn)?;
+        let host = wanted.host;
+        let mut config = self.config.clone();
+        let subsystem = config.subsystem_mut(&nqn).expect("resolved");
+        if host == ANY_HOST {
+            subsystem.allow_any_host = Some(false);
+            return self.change(config, |server| server.set_allow_any_host(&nqn, false));
+        }
+        if !subsystem.allowed_hosts.contains(&host) {
+            return Err(Failure::missing(format!("{host} is not on the list of {nqn}")));
+        }
+        subsystem.allowed_hosts.retain(|listed| *listed != host);
+        self.change(config, |server| server.disallow_host(&nqn, &host))
+    }
+
+    pub(super) fn listener_add(&mut self, wanted: Listener) -> Done<Listener> {
+        if self.port(wanted.address).is_some() {
+            return Err(Failure::conflict(format!("{} is listened on already", wanted.address)));
+        }
+        let mut config = self.config.clone();
+        config.listeners.push(wanted.address);
+        config.check().map_err(|error| Failure::params(error.to_string()))?;
+        // Which port it is, if the kernel chooses, is known only when it is bound.
+        let (port, address) = self.server.add_listener(wanted.address).map_err(refused)?;
+        *config.listeners.last_mut().expect("pushed above") = address;
+        let anas: Vec<(String, Ana)> = config
+            .subsystems
+            .iter()
+            .flat_map(|s| s.ana.iter().map(|ana| (s.nqn.clone(), ana.clone())))
+            .filter(|(_, ana)| ana.listener.is_none())
+            .collect();
+        let made = self.change(config, |server| {
+            anas.iter().try_for_each(|(nqn, ana)| {
+                server.set_ana_state(nqn, port, ana.group, ana_state(ana.state))
+            })
+        });
+        if let Err(failure) = made {
+            if let Err(error) = self.server.remove_listener(port) {
+                tracing::error!("{address}: still listened on: {error}");
+            }
+            return Err(failure);
+        }
+        self.ports.push((address, port));
+        Ok(Listener { address })
+    }
+
+    pub(super) fn listener_remove(&mut self, wanted: Listener) -> Done<Listener> {
+        let address = wanted.address;
+        let port = self.port(address).ok_or_else(|| no_listener(address))?;
+        let mut config = self.config.clone();
+        config.listeners.retain(|&listener| listener != address);
+        for subsystem in &mut config.subsystems {
+            subsystem.ana.retain(|ana| ana.listener != Some(address));
+        }
+        if config.listeners.is_empty() {
+            return Err(Failure::conflict(format!(
+                "{address} is the last listener: nobody could connect any more"
+            )));
+        }
+        self.change(config, |server| server.remove_listener(port))?;
+        self.ports.retain(|&(_, known)| known != port);
+        Ok(wanted)
+    }
+
+    pub(super) fn ana_set(&mut self, wanted: AnaSet) -> Done {
+        let nqn = self.nqn(wanted.nqn)?;
+        check_group("group", wanted.group).map_err(|error| Failure::params(error.to_string()))?;
+        let ports: Vec<PortId> = match wanted.listener {
+            Some(address) => vec![self.port(address).ok_or_else(|| no_listener(address))?],
+            None => self.ports.iter().map(|&(_, port)| port).collect(),
+        };
+        let mut config = self.config.clone();
+        let subsystem = config.subsystem_mut(&nqn).expect("resolved");
+        // A state for all listeners replaces those for single ones.
+        subsystem.ana.retain(|ana| {
+            ana.group != wanted.group
+                || (wanted.listener.is_some() && ana.listener != wanted.listener)
+        });
+        let (listener, group, state) = (wanted.listener, wanted.group, wanted.state);
+        subsystem.ana.push(Ana { listener, group, state });
+        self.change(config, |server| {
+            ports.iter().try_for_each(|&port| {
+                server.set_ana_state(&nqn, port, wanted.group, ana_state(wanted.state))
+            })
+        })
+    }
+
+    pub(super) fn subsystem_add(&mut self, wanted: SubsystemAdd) -> Done {
+        if self.config.subsystem(&wanted.nqn).is_some() {
+            return Err(Failure::conflict(format!("{} exists already", wanted.nqn)));
+        }
+        let mut subsystem = Subsystem {
+            nqn: wanted.nqn,
+            serial: wanted.serial,
+            allowed_hosts: wanted.allowed_hosts,
+            shared: wanted.shared,
+            ..Subsystem::default()
+        };
+        subsystem.complete();
+        let mut config = self.config.clone();
+        config.subsystems.push(subsystem.clone());
+        config.check().map_err(|error| Failure::params(error.problem))?;
+        self.change(config, |server| server.add_subsystem(subsystem_config(&subsystem)))
+    }
+
+    pub(super) fn subsystem_remove(&mut self, wanted: SubsystemRemove) -> Done {
+        let nqn = self.nqn(Some(wanted.nqn))?;
+        let mut config = self.config.clone();
+        config.subsystems.retain(|subsystem| subsystem.nqn != nqn);
+        self.change(config, |server| server.remove_subsystem(&nqn))?;
+        let keys: Vec<_> = self.volumes.keys().filter(|(of, _)| *of == nqn).cloned().collect();
+        // Every volume is closed, even if one before it could not be flushed.
+        let closed: Vec<Done> = keys.into_iter().map(|key| self.close(key)).collect();
+        closed.into_iter().collect()
+    }
+
+    /// Saves `config`, then makes it true with `make`.
+    fn change(
+        &mut self,
+        config: Config,
+        make: impl FnOnce(&Server) -> Result<(), target::Error>,
+    ) -> Done {
+        self.store.save(&config).map_err(|error| {
+            Failure::unsaved(format!("nothing was changed, since it could not be saved: {error}"))
+        })?;
+        match make(&self.server) {
+            Ok(()) => {
+                self.config = config;
+                Ok(())
+            }
+            Err(error) => {
+                if let Err(error) = self.store.save(&self.config) {
+                    tracing::error!("a change that was not made is in the state file: {error}");
+                }
+                Err(refused(error))
+            }
+        }
+    }
+
+    /// Makes a volume that is no longer served durable, and closes it.
+    fn close(&mut self, key: (String, u32)) -> Done {
+        self.unwell.remove(&key);
+        let Some(volume) = self.volumes.remove(&key) else { return Ok(()) };
+        volume.flush().map_err(|error| {
+            Failure::volume(format!("{}: removed, but not flushed: {error}", volume.uri()))
+        })
+    }
+
+    /// The subsystem that is meant: the named one, or the only one.
+    fn nqn(&self, nqn: Option<String>) -> Done<String> {
+        match (nqn, &self.config.subsystems[..]) {
+            (Some(nqn), _) if self.config.subsystem(&nqn).is_some() => Ok(nqn),
+            (Some(nqn), _) => Err(Failure::missing(format!("there is no subsystem {nqn}"))),
+            (None, [only]) => Ok(only.nqn.clone()),
+            (None, all) => Err(Failure::params(format!(
+                "there are {} subsystems: say which, with its NQN",
+                all.len()
+            ))),
+        }
+    }
+
+    fn namespace(&self, nqn: &str, nsid: u32) -> Done<&Namespace> {
+        self.config
+            .subsystem(nqn)
+            .and_then(|subsystem| subsystem.namespace(nsid))
+            .ok_or_else(|| Failure::missing(format!("there is no namespace {nsid} in {nqn}")))
+    }
+
+    fn port(&self, address: SocketAddr) -> Option<PortId> {
+        self.ports.iter().find(|&&(known, _)| known == address).map(|&(_, port)| port)
+    }
+}
+
+fn no_listener(address: SocketAddr) -> Failure {
+    Failure::missing(format!("{address} is not listened on"))
+}
+
+fn refused(error: target::Error) -> Failure {
+    Failure::refused(error.to_string())
+}

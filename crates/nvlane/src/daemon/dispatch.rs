@@ -1,0 +1,50 @@
+//! From method names to what they do.
+
+use super::Daemon;
+use crate::control::protocol::Failure;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+impl Daemon {
+    /// Carries out a method of the control socket.
+    pub(super) fn call(&mut self, method: &str, params: Value) -> Result<Value, Failure> {
+        match method {
+            "volume_add" => result(&self.volume_add(read(params)?)?),
+            "volume_remove" => nothing(self.volume_remove(read(params)?)),
+            "volume_resize" => result(&self.volume_resize(read(params)?)?),
+            "volume_list" => none(&params).and_then(|()| result(&self.volumes())),
+            "host_allow" => nothing(self.host_allow(read(params)?)),
+            "host_disallow" => nothing(self.host_disallow(read(params)?)),
+            "listener_add" => result(&self.listener_add(read(params)?)?),
+            "listener_remove" => result(&self.listener_remove(read(params)?)?),
+            "ana_set" => nothing(self.ana_set(read(params)?)),
+            "subsystem_add" => nothing(self.subsystem_add(read(params)?)),
+            "subsystem_remove" => nothing(self.subsystem_remove(read(params)?)),
+            "stats" => none(&params).and_then(|()| result(&self.statistics()?)),
+            "config_get" => none(&params).and_then(|()| result(self.config())),
+            other => Err(Failure::method(other)),
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(params: Value) -> Result<T, Failure> {
+    let params = if params.is_null() { json!({}) } else { params };
+    serde_json::from_value(params).map_err(|error| Failure::params(error.to_string()))
+}
+
+fn none(params: &Value) -> Result<(), Failure> {
+    match params {
+        Value::Null => Ok(()),
+        Value::Object(fields) if fields.is_empty() => Ok(()),
+        _ => Err(Failure::params("takes no parameters")),
+    }
+}
+
+fn nothing(done: Result<(), Failure>) -> Result<Value, Failure> {
+    done.map(|()| json!({}))
+}
+
+fn result<T: Serialize>(value: &T) -> Result<Value, Failure> {
+    Ok(serde_json::to_value(value).expect("results are plain data"))
+}

@@ -1,0 +1,190 @@
+//! Bringing a configuration up.
+
+use super::Daemon;
+use crate::config::identity::{self, Machine};
+use crate::config::store::Store;
+use crate::config::{self, AnaState, Config, ControllerIds, Invalid, Subsystem};
+use namespace::Namespace;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+use target::{NamespaceOptions, Server, ServerConfig, SubsystemConfig, TargetConfig};
+use uuid::Uuid;
+use volume::OpenOptions;
+
+/// Model number that hosts see.
+const MODEL: &str = "nvlane";
+
+/// Why a configuration cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// It says something impossible.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// A volume cannot be opened; the message names it.
+    #[error(transparent)]
+    Volume(#[from] volume::Error),
+    /// The data path refused.
+    #[error(transparent)]
+    Target(#[from] target::Error),
+}
+
+impl Daemon {
+    /// Starts the cores, opens all volumes, and only then listens.
+    pub fn start(mut config: Config, store: Store, machine: Machine) -> Result<Daemon, StartError> {
+        config.complete();
+        config.check()?;
+        let server = Server::start(&server_config(&config))?;
+        let mut daemon = Daemon {
+            server,
+            config: Config { subsystems: Vec::new(), listeners: Vec::new(), ..config.clone() },
+            volumes: BTreeMap::new(),
+            ports: Vec::new(),
+            unwell: BTreeSet::new(),
+            store,
+            machine,
+            started: Instant::now(),
+        };
+        let cores = daemon.core_count();
+        let mut opened = Vec::new();
+        for subsystem in &config.subsystems {
+            for namespace in &subsystem.namespaces {
+                opened.push(open(&namespace.volume, subsystem.shared, cores)?);
+            }
+        }
+        let mut opened = opened.into_iter();
+        for subsystem in config.subsystems {
+            daemon.start_subsystem(subsystem, &mut opened)?;
+        }
+        for address in config.listeners {
+            let (port, actual) = daemon.server.add_listener(address)?;
+            daemon.ports.push((actual, port));
+            daemon.config.listeners.push(actual);
+            // An ANA state may name the listener as it was written, with port 0.
+            for subsystem in &mut daemon.config.subsystems {
+                for ana in subsystem.ana.iter_mut().filter(|ana| ana.listener == Some(address)) {
+                    ana.listener = Some(actual);
+                }
+            }
+        }
+        daemon.start_ana()?;
+        daemon.config.check()?;
+        Ok(daemon)
+    }
+
+    fn start_subsystem(
+        &mut self,
+        mut subsystem: Subsystem,
+        opened: &mut dyn Iterator<Item = Arc<dyn Namespace>>,
+    ) -> Result<(), StartError> {
+        self.server.add_subsystem(subsystem_config(&subsystem))?;
+        let namespaces = std::mem::take(&mut subsystem.namespaces);
+        let nqn = subsystem.nqn.clone();
+        self.config.subsystems.push(subsystem);
+        let at = self.config.subsystems.len() - 1;
+        for mut namespace in namespaces {
+            let volume = opened.next().expect("one was opened for each");
+            self.identify(&nqn, &mut namespace, &volume);
+            let nsid = self.server.add_namespace(&nqn, &options(&namespace), volume.clone())?;
+            self.volumes.insert((nqn.clone(), nsid), volume);
+            self.config.subsystems[at].namespaces.push(namespace);
+        }
+        Ok(())
+    }
+
+    fn start_ana(&self) -> Result<(), StartError> {
+        for subsystem in &self.config.subsystems {
+            for &(address, port) in &self.ports {
+                for ana in &subsystem.ana {
+                    if ana.listener.is_none_or(|listener| listener == address) {
+                        self.server.set_ana_state(
+                            &subsystem.nqn,
+                            port,
+                            ana.group,
+                            ana_state(ana.state),
+                        )?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Cores that will open queues to each volume.
+    pub(super) fn core_count(&self) -> usize {
+        self.config.cores.clone().unwrap_or_default().cpus().len()
+    }
+
+    /// Fills in a namespace's names and its volume's canonical URI.
+    pub(super) fn identify(
+        &self,
+        nqn: &str,
+        namespace: &mut config::Namespace,
+        volume: &Arc<dyn Namespace>,
+    ) {
+        namespace.volume = volume.uri();
+        let uuid = namespace.uuid.or_else(|| volume.uuid().map(Uuid::from_bytes));
+        let uuid = uuid.unwrap_or_else(|| {
+            let all = self.config.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
+            let used = all.filter_map(|namespace| namespace.uuid).collect();
+            self.machine.volume(&namespace.volume, nqn, &used)
+        });
+        namespace.uuid = Some(uuid);
+        namespace.nguid.get_or_insert_with(|| identity::nguid(uuid));
+    }
+}
+
+/// Opens a volume for serving.
+pub(super) fn open(
+    uri: &str,
+    shared: bool,
+    cores: usize,
+) -> Result<Arc<dyn Namespace>, volume::Error> {
+    let options = OpenOptions { cores, shared, ..OpenOptions::default() };
+    volume::open(uri, &options)
+}
+
+pub(super) fn subsystem_config(subsystem: &Subsystem) -> SubsystemConfig {
+    SubsystemConfig {
+        nqn: subsystem.nqn.clone(),
+        serial: subsystem.serial.clone().expect("complete"),
+        model: MODEL.to_owned(),
+        allow_any_host: subsystem.allow_any_host.expect("complete"),
+        hosts: subsystem.allowed_hosts.clone(),
+        io_queues_max: 128,
+        fused: !subsystem.shared,
+    }
+}
+
+pub(super) fn options(namespace: &config::Namespace) -> NamespaceOptions {
+    NamespaceOptions {
+        nsid: namespace.nsid,
+        uuid: namespace.uuid.expect("identified").into_bytes(),
+        nguid: namespace.nguid.expect("identified").into_bytes(),
+        ana_group: namespace.ana_group,
+    }
+}
+
+pub(super) fn ana_state(state: AnaState) -> target::AnaState {
+    match state {
+        AnaState::Optimized => target::AnaState::OPTIMIZED,
+        AnaState::NonOptimized => target::AnaState::NON_OPTIMIZED,
+        AnaState::Inaccessible => target::AnaState::INACCESSIBLE,
+        AnaState::PersistentLoss => target::AnaState::PERSISTENT_LOSS,
+        AnaState::Change => target::AnaState::CHANGE,
+    }
+}
+
+fn server_config(config: &Config) -> ServerConfig {
+    let ids = config.controller_ids.unwrap_or(ControllerIds::ALL);
+    ServerConfig {
+        cores: config.cores.clone().unwrap_or_default().cpus().to_vec(),
+        poll: config.poll,
+        target: TargetConfig {
+            cntlid_min: ids.min,
+            cntlid_max: ids.max,
+            ..TargetConfig::default()
+        },
+        ..ServerConfig::default()
+    }
+}

@@ -1,0 +1,64 @@
+//! `nvlane info`: what a volume is and can do.
+
+use crate::cli::InfoArgs;
+use crate::size;
+use anyhow::Result;
+use serde_json::{Map, Value, json};
+use std::io::{self, Write};
+
+/// Opens the volume, read as `serve` would, and prints its facts.
+pub fn run(args: &InfoArgs) -> Result<()> {
+    let volume = volume::open(&args.volume, &volume::OpenOptions::default())?;
+    let limits = volume.limits();
+    let mut facts = Vec::new();
+    volume.describe(&mut facts);
+    let commands = [
+        ("write zeroes", limits.commands.write_zeroes),
+        ("deallocate", limits.commands.deallocate),
+        ("write uncorrectable", limits.commands.write_uncorrectable),
+        ("compare", limits.commands.compare),
+        ("compare and write", limits.commands.compare_and_write),
+        ("verify", limits.commands.verify),
+    ];
+    let able: Vec<&str> = commands.iter().filter(|(_, can)| *can).map(|(name, _)| *name).collect();
+
+    let mut out = Vec::new();
+    if args.json {
+        let facts: Map<String, Value> =
+            facts.into_iter().map(|(key, value)| (key, value.into())).collect();
+        let object = json!({
+            "volume": volume.uri(),
+            "bytes": limits.bytes(),
+            "block_bytes": limits.block_bytes(),
+            "transfer_bytes_max": limits.transfer_bytes_max,
+            "optimal_write_bytes": limits.optimal_write_bytes,
+            "read_only": limits.read_only,
+            "volatile_write_cache": limits.volatile_write_cache,
+            "commands": able,
+            "facts": facts,
+        });
+        writeln!(out, "{object:#}")?;
+    } else {
+        let yes = |value: bool| if value { "yes" } else { "no" }.to_owned();
+        let mut rows = vec![
+            ("volume".to_owned(), volume.uri()),
+            (
+                "size".to_owned(),
+                format!("{} ({} bytes)", size::format(limits.bytes()), limits.bytes()),
+            ),
+            ("block".to_owned(), format!("{} bytes", limits.block_bytes())),
+            ("largest transfer".to_owned(), size::format(limits.transfer_bytes_max.into())),
+            ("optimal write".to_owned(), size::format(limits.optimal_write_bytes.into())),
+            ("read only".to_owned(), yes(limits.read_only)),
+            ("volatile write cache".to_owned(), yes(limits.volatile_write_cache)),
+            ("commands".to_owned(), format!("read, write, flush, {}", able.join(", "))),
+        ];
+        rows.extend(facts);
+        let width = rows.iter().map(|(key, _)| key.len()).max().unwrap_or(0);
+        for (key, value) in rows {
+            writeln!(out, "{key:width$}  {value}")?;
+        }
+    }
+    io::stdout().write_all(&out)?;
+    Ok(())
+}

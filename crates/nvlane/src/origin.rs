@@ -1,0 +1,157 @@
+//! The starting point of a daemon: the configuration that a command line or a file asks for, and
+//! where the state that continues it is kept.
+
+use crate::cli::ServeArgs;
+use crate::config::identity::Machine;
+use crate::config::store::fingerprint;
+use crate::config::{Config, Namespace, Subsystem, file};
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use volume::{Kind, Options, Uri};
+
+/// The file that is served when no volume is named.
+const DEFAULT_VOLUME: &str = "default.img";
+
+/// A starting point.
+pub struct Origin {
+    /// What to serve if nothing was changed since.
+    pub config: Config,
+    /// Where changes are kept.
+    pub state: PathBuf,
+    /// What the state has to continue: it changes when the configuration file is edited.
+    pub fingerprint: String,
+}
+
+impl Origin {
+    /// Reads the command line, and the file it names.
+    pub fn find(args: &ServeArgs, data_dir: &Path, machine: &Machine) -> Result<Origin> {
+        let mut origin = match &args.config {
+            Some(path) => from_file(path, args.data_dir.as_deref())?,
+            None => from_volumes(args, data_dir, machine)?,
+        };
+        override_machine(&mut origin.config, args);
+        Ok(origin)
+    }
+}
+
+/// Applies `--cores` and `--poll`, which hold for state and file alike.
+pub fn override_machine(config: &mut Config, args: &ServeArgs) {
+    if args.cores.is_some() {
+        config.cores.clone_from(&args.cores);
+    }
+    config.poll |= args.poll;
+}
+
+/// A file's state is beside it, or in the data directory that was named.
+fn from_file(path: &Path, data_dir: Option<&Path>) -> Result<Origin> {
+    let (config, text) = file::read(path)?;
+    let absolute = path.canonicalize().with_context(|| path.display().to_string())?;
+    let state = match data_dir {
+        Some(data_dir) => {
+            let key = fingerprint(&absolute.to_string_lossy());
+            data_dir.join(format!("state-{}.json", &key[..12]))
+        }
+        None => {
+            let mut name = absolute.into_os_string();
+            name.push(".state.json");
+            PathBuf::from(name)
+        }
+    };
+    Ok(Origin { config, state, fingerprint: fingerprint(&text) })
+}
+
+/// A command line is its own key: the same one again continues its state, another one is another
+/// server.
+fn from_volumes(args: &ServeArgs, data_dir: &Path, machine: &Machine) -> Result<Origin> {
+    ensure!(
+        args.uuid.is_empty() || args.uuid.len() == args.volumes.len(),
+        "--uuid was given {} times for {} volumes: give one for each, in their order",
+        args.uuid.len(),
+        args.volumes.len()
+    );
+    let mut volumes = Vec::new();
+    for volume in &args.volumes {
+        volumes.push(settled(volume)?);
+    }
+    if volumes.is_empty() {
+        volumes.push(default_volume(data_dir, args.size)?);
+    }
+    let nqn = args.nqn.clone().unwrap_or_else(|| machine.nqn(&origin_of(&volumes, args)));
+    let namespaces = volumes.into_iter().enumerate().map(|(index, volume)| Namespace {
+        uuid: args.uuid.get(index).copied(),
+        ..Namespace::new(volume)
+    });
+    let subsystem = Subsystem {
+        namespaces: namespaces.collect(),
+        allowed_hosts: args.allow_host.clone(),
+        shared: args.shared,
+        nqn,
+        ..Subsystem::default()
+    };
+    let config = Config {
+        controller_ids: args.cntlid,
+        listeners: args.listen.clone(),
+        subsystems: vec![subsystem],
+        ..Config::default()
+    };
+    let fingerprint = fingerprint(&serde_json::to_string(&config).expect("plain data"));
+    let state = data_dir.join(format!("state-{}.json", &fingerprint[..12]));
+    Ok(Origin { config, state, fingerprint })
+}
+
+/// What a derived NQN is derived from: the volumes; and the listeners, if there are volumes that
+/// another server on this machine may have under the same name.
+fn origin_of(volumes: &[String], args: &ServeArgs) -> String {
+    let mut origin = volumes.join(" ");
+    if volumes.iter().any(|volume| volume.contains("mem:") || volume.contains("null:")) {
+        origin.push_str(&format!(" {:?}", args.listen));
+    }
+    origin
+}
+
+/// The sparse file in the data directory, made when it is not there.
+fn default_volume(data_dir: &Path, bytes: u64) -> Result<String> {
+    let path = std::path::absolute(data_dir)?.join(DEFAULT_VOLUME);
+    let kind = Kind::File { path, create_bytes: Some(bytes), buffered: false };
+    Ok(Uri { kind, options: Options::default() }.to_string())
+}
+
+/// A volume's URI with paths that do not depend on the current directory.
+pub fn settled(volume: &str) -> Result<String> {
+    let mut uri: Uri = volume.parse()?;
+    settle(&mut uri)?;
+    Ok(uri.to_string())
+}
+
+fn settle(uri: &mut Uri) -> Result<()> {
+    match &mut uri.kind {
+        Kind::File { path, .. } => {
+            *path = std::path::absolute(&*path).with_context(|| path.display().to_string())?;
+        }
+        Kind::Linear(children) => children.iter_mut().try_for_each(settle)?,
+        Kind::Delay(_, child)
+        | Kind::Rate(_, child)
+        | Kind::Fault(_, child)
+        | Kind::Volatile(_, child) => settle(child)?,
+        Kind::Memory(_) | Kind::Null(_) => {}
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_no_longer_depend_on_the_directory() {
+        let here = std::env::current_dir().unwrap();
+        let here = here.to_str().unwrap();
+        assert_eq!(settled("a.img").unwrap(), format!("file:{here}/a.img"));
+        assert_eq!(
+            settled("delay:1ms(linear:(./a.img?ro,mem:1G))").unwrap(),
+            format!("delay:1ms(linear:(file:{here}/a.img?ro,mem:1G))")
+        );
+        assert_eq!(settled("/a").unwrap(), settled("file:/a").unwrap());
+        assert!(settled("wat:1G").is_err());
+    }
+}

@@ -1,0 +1,140 @@
+//! `nvlane serve`: from the command line to a daemon that runs until it is told to stop.
+
+mod announce;
+
+use crate::cli::ServeArgs;
+use crate::config::identity::Machine;
+use crate::config::store::{Found, Store};
+use crate::control::path;
+use crate::control::server::{ControlSocket, SocketError};
+use crate::daemon::{Daemon, Event};
+use crate::origin::{Origin, override_machine};
+use anyhow::{Context, Result, anyhow};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::fs::DirBuilder;
+use std::io::IsTerminal;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
+use tracing_subscriber::EnvFilter;
+
+/// Calls and signals that wait for the daemon's loop.
+const EVENTS_MAX: usize = 64;
+
+/// Serves until SIGINT or SIGTERM.
+pub fn run(args: &ServeArgs) -> Result<()> {
+    log_to_stderr(&args.log)?;
+    raise_descriptor_limit();
+    let data_dir = args.data_dir.clone().unwrap_or_else(path::data_dir);
+    DirBuilder::new().recursive(true).mode(0o700).create(&data_dir).with_context(|| {
+        format!("data directory {} (--data-dir DIR for another one)", data_dir.display())
+    })?;
+    let machine = Machine::find(&data_dir).context("cannot find out which machine this is")?;
+    let origin = Origin::find(args, &data_dir, &machine)?;
+    if args.fresh {
+        put_aside(&origin.state)?;
+    }
+    let (store, found) = Store::open(&origin.state, origin.fingerprint)?;
+    let mut config = match found {
+        Found::Nothing => origin.config,
+        Found::State(mut config) => {
+            tracing::info!("continuing the state in {}", store.path().display());
+            override_machine(&mut config, args);
+            config
+        }
+        Found::PutAside(path) => {
+            tracing::warn!(
+                "the configuration file was edited: it is served as it is, without what was \
+                 changed meanwhile, which is now in {}",
+                path.display()
+            );
+            origin.config
+        }
+    };
+    config.complete();
+
+    let (events, inbox) = sync_channel(EVENTS_MAX);
+    stop_on_signals(events.clone())?;
+    let mut socket = control_socket(args.socket.as_deref())?;
+    let mut daemon = Daemon::start(config, store, machine)?;
+    if let Some(socket) = &mut socket {
+        socket.serve(events, Event::Call).context("control socket")?;
+    }
+    announce::ready(&daemon, socket.as_ref().map(ControlSocket::path), args.ready_fd)?;
+
+    daemon.run(&inbox);
+    tracing::info!("stopping");
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    // Nobody reads calls any more: their clients are told that the daemon is stopping.
+    drop(inbox);
+    drop(socket);
+    daemon.stop()?;
+    tracing::info!("stopped; everything is flushed");
+    Ok(())
+}
+
+fn log_to_stderr(level: &str) -> Result<()> {
+    let filter = EnvFilter::try_new(level)
+        .map_err(|_| anyhow!("--log `{level}` is no level: error, warn, info, debug or trace"))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+    Ok(())
+}
+
+/// Connections are descriptors: take as many as an administrator allows.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!("the limit of open files stays at {:?}: {error}", limit.current);
+    }
+}
+
+fn put_aside(state: &Path) -> Result<()> {
+    let mut old = state.as_os_str().to_owned();
+    old.push(".old");
+    match std::fs::rename(state, &old) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| state.display().to_string())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The first signal stops the daemon in order; a second one does not wait for that.
+fn stop_on_signals(events: SyncSender<Event>) -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot wait for signals")?;
+    thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        let mut told = false;
+        for signal in signals.forever() {
+            if told {
+                eprintln!("nvlane: told twice to stop: leaving without flushing");
+                std::process::exit(128 + signal);
+            }
+            told = true;
+            // Blocks while calls fill the queue; the loop empties it.
+            let _ = events.send(Event::Stop);
+        }
+    })?;
+    Ok(())
+}
+
+/// Binds the control socket. The usual place being unusable costs a warning, a place that was
+/// asked for an error.
+fn control_socket(asked: Option<&Path>) -> Result<Option<ControlSocket>> {
+    match (asked, ControlSocket::bind(&asked.map_or_else(path::socket, Path::to_owned))) {
+        (_, Ok(socket)) => Ok(Some(socket)),
+        (Some(_), Err(error)) => Err(error.into()),
+        (None, Err(error @ (SocketError::Taken { .. } | SocketError::Io { .. }))) => {
+            tracing::warn!("this server cannot be controlled: {error}");
+            Ok(None)
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Telling people and supervisors that the daemon is ready.
+
+use crate::daemon::Daemon;
+use crate::size;
+use anyhow::{Context, Result};
+use serde_json::json;
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::Path;
+
+/// Prints what is served and how to connect, and tells systemd and `--ready-fd`.
+pub fn ready(daemon: &Daemon, socket: Option<&Path>, ready_fd: Option<u32>) -> Result<()> {
+    // Somebody who closed our output still wants to be served.
+    let _ = io::stdout().write_all(text(daemon, socket).as_bytes());
+    let _ = io::stdout().flush();
+    let status = format!("serving {} volume(s)", daemon.volumes().len());
+    let _ = sd_notify::notify(&[
+        sd_notify::NotifyState::Ready,
+        sd_notify::NotifyState::Status(&status),
+    ]);
+    if let Some(fd) = ready_fd {
+        write_line(fd, daemon, socket)
+            .with_context(|| format!("--ready-fd {fd}: cannot write to it"))?;
+    }
+    Ok(())
+}
+
+/// Opens the descriptor anew through /dev/fd: it is somebody else's, and not ours to close.
+fn write_line(fd: u32, daemon: &Daemon, socket: Option<&Path>) -> io::Result<()> {
+    let config = daemon.config();
+    let nqns: Vec<&str> = config.subsystems.iter().map(|s| s.nqn.as_str()).collect();
+    let line = json!({ "nqns": nqns, "listeners": config.listeners, "socket": socket });
+    let mut file = OpenOptions::new().write(true).open(format!("/dev/fd/{fd}"))?;
+    writeln!(file, "{line}")
+}
+
+fn text(daemon: &Daemon, socket: Option<&Path>) -> String {
+    let mut text = String::new();
+    let volumes = daemon.volumes();
+    for subsystem in &daemon.config().subsystems {
+        let _ = writeln!(text, "serving {}", subsystem.nqn);
+        for volume in volumes.iter().filter(|volume| volume.nqn == subsystem.nqn) {
+            let _ = writeln!(
+                text,
+                "  namespace {}: {}, {} in blocks of {}, uuid {}",
+                volume.nsid,
+                volume.volume,
+                size::format(volume.bytes),
+                volume.block_bytes,
+                volume.uuid
+            );
+        }
+    }
+    for listener in &daemon.config().listeners {
+        let _ = writeln!(text, "listening on {listener}");
+    }
+    if let Some(socket) = socket {
+        let _ = writeln!(text, "controlled through {}", socket.display());
+    }
+    text.push_str("ready; connect with\n");
+    for subsystem in &daemon.config().subsystems {
+        for listener in &daemon.config().listeners {
+            let (address, port) = (reachable(*listener), listener.port());
+            let nqn = &subsystem.nqn;
+            let _ = writeln!(text, "  nvme connect -t tcp -a {address} -s {port} -n {nqn}");
+        }
+    }
+    text
+}
+
+/// An address at which a listener on all addresses can be reached: the one from which packets
+/// would leave this machine (no packet is sent to find that out), or the loopback address.
+fn reachable(listener: SocketAddr) -> IpAddr {
+    if !listener.ip().is_unspecified() {
+        return listener.ip();
+    }
+    // Addresses for documentation (RFC 5737, RFC 3849): routed like any other.
+    let (outside, loopback): (SocketAddr, IpAddr) = if listener.is_ipv4() {
+        (SocketAddr::from(([192, 0, 2, 1], 9)), Ipv4Addr::LOCALHOST.into())
+    } else {
+        (SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 9)), Ipv6Addr::LOCALHOST.into())
+    };
+    UdpSocket::bind(SocketAddr::new(listener.ip(), 0))
+        .and_then(|socket| {
+            socket.connect(outside)?;
+            socket.local_addr()
+        })
+        .map_or(loopback, |address| address.ip())
+}

@@ -1,0 +1,240 @@
+//! The control socket of a live daemon, and what of it is there again after a crash.
+
+use crate::daemon::{Daemon, ask, nvlane};
+use serde_json::{Value, json};
+use std::fs;
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+const NQN: &str = "nqn.2026-11.com.example:a";
+
+fn start(dir: &Path) -> Daemon {
+    Daemon::start(dir, &["mem:1M", "--nqn", NQN])
+}
+
+fn host(number: usize) -> String {
+    format!("nqn.2014-08.org.example:host{number}")
+}
+
+#[test]
+fn every_change_is_there_again_after_a_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path());
+    let file = dir.path().join("b.img");
+    let uri = format!("file:{}?size=2M&create", file.display());
+    let added = daemon.call("volume_add", json!({"volume": uri, "ana_group": 2}));
+    assert_eq!((&added["nsid"], &added["bytes"]), (&json!(2), &json!(2 << 20)));
+    daemon.call("volume_resize", json!({"nsid": 2, "bytes": 4 << 20}));
+    daemon.call("volume_resize", json!({"nsid": 1, "bytes": 2 << 20}));
+    daemon.call("host_allow", json!({"host": host(1)}));
+    daemon.call("host_allow", json!({"host": host(2)}));
+    daemon.call("host_disallow", json!({"host": host(1)}));
+    daemon.call("host_disallow", json!({"host": "*"}));
+    let listener = daemon.call("listener_add", json!({"address": "127.0.0.1:0"}));
+    TcpStream::connect(listener["address"].as_str().unwrap()).unwrap();
+    daemon.call("ana_set", json!({"group": 2, "state": "inaccessible"}));
+    daemon.call(
+        "ana_set",
+        json!({"group": 1, "state": "non-optimized", "listener": listener["address"]}),
+    );
+    daemon.call("subsystem_add", json!({"nqn": "nqn.2026-11.com.example:b"}));
+    daemon.call("volume_add", json!({"volume": "mem:1M", "nqn": "nqn.2026-11.com.example:b"}));
+    let (config, volumes) =
+        (daemon.call("config_get", json!({})), daemon.call("volume_list", json!({})));
+    assert_eq!(config["subsystems"][0]["allowed_hosts"], json!([host(2)]));
+    assert_eq!(config["subsystems"][0]["allow_any_host"], json!(false));
+    assert_eq!(config["subsystems"][0]["ana"].as_array().unwrap().len(), 2);
+    assert_eq!(volumes[0]["bytes"], 2 << 20);
+    assert_eq!(volumes[1]["bytes"], 4 << 20);
+    daemon.kill();
+
+    let daemon = start(dir.path());
+    assert_eq!(daemon.call("config_get", json!({})), config);
+    assert_eq!(daemon.call("volume_list", json!({})), volumes);
+    TcpStream::connect(listener["address"].as_str().unwrap()).unwrap();
+
+    daemon.call("subsystem_remove", json!({"nqn": "nqn.2026-11.com.example:b"}));
+    daemon.call("volume_remove", json!({"nsid": 2}));
+    daemon.call("listener_remove", json!({"address": listener["address"]}));
+    assert!(TcpStream::connect(listener["address"].as_str().unwrap()).is_err());
+    daemon.kill();
+    let daemon = start(dir.path());
+    assert_eq!(daemon.call("volume_list", json!({})).as_array().unwrap().len(), 1);
+    assert_eq!(daemon.call("config_get", json!({}))["listeners"].as_array().unwrap().len(), 1);
+}
+
+/// Killed at twenty different moments while it changes its state: it always starts again, and
+/// everything that it had acknowledged is there.
+#[test]
+fn a_kill_at_any_moment_loses_nothing_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    let acknowledged = AtomicUsize::new(0);
+    for round in 0..20u64 {
+        let daemon = start(dir.path());
+        let config = daemon.call("config_get", json!({}));
+        let hosts = config["subsystems"][0]["allowed_hosts"].as_array().unwrap().clone();
+        let count = acknowledged.load(Ordering::Relaxed);
+        for number in 0..count {
+            assert!(hosts.contains(&json!(host(number))), "round {round}: host {number} is lost");
+        }
+        let socket = daemon.socket.clone();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in count..count + 40 {
+                    match ask(&socket, "host_allow", json!({"host": host(number)})) {
+                        Ok(answer) if answer["result"] == json!({}) => {
+                            acknowledged.store(number + 1, Ordering::Relaxed);
+                        }
+                        _ => return,
+                    }
+                }
+            });
+            std::thread::sleep(Duration::from_millis(1 + round * 7 % 23));
+            daemon.kill();
+        });
+    }
+    assert!(
+        acknowledged.load(Ordering::Relaxed) > 20,
+        "the kills came too early to prove anything"
+    );
+}
+
+#[test]
+fn wrong_calls_are_refused_and_change_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path());
+    let before = daemon.call("config_get", json!({}));
+    for (method, params, code) in [
+        ("volume_ad", json!({}), -32601),
+        ("volume_add", json!({}), -32602),
+        ("volume_add", json!({"volume": "mem:1M", "nsdi": 3}), -32602),
+        ("volume_add", json!({"volume": "mem:1M", "nsid": 0}), -32602),
+        ("volume_add", json!({"volume": "mem:1M", "ana_group": 129}), -32602),
+        ("volume_add", json!({"volume": "mem:1M", "nsid": 1}), -32002),
+        ("volume_add", json!({"volume": "/does/not/exist"}), -32003),
+        ("volume_add", json!({"volume": "mem:1M", "nqn": "nqn.2026-11.com.example:x"}), -32001),
+        ("volume_remove", json!({"nsid": 9}), -32001),
+        ("volume_resize", json!({"nsid": 9, "bytes": 1 << 20}), -32001),
+        ("volume_resize", json!({"nsid": 1, "bytes": 100}), -32003),
+        ("host_allow", json!({"host": ""}), -32602),
+        ("host_disallow", json!({"host": host(1)}), -32001),
+        ("listener_add", json!({"address": "here"}), -32602),
+        ("listener_add", json!({"address": daemon.listeners[0]}), -32002),
+        ("listener_add", json!({"address": "203.0.113.1:4420"}), -32005),
+        ("listener_remove", json!({"address": "127.0.0.1:1"}), -32001),
+        ("listener_remove", json!({"address": daemon.listeners[0]}), -32002),
+        ("ana_set", json!({"group": 0, "state": "optimized"}), -32602),
+        ("ana_set", json!({"group": 1, "state": "best"}), -32602),
+        ("subsystem_add", json!({"nqn": NQN}), -32002),
+        ("subsystem_remove", json!({"nqn": "nqn.2026-11.com.example:x"}), -32001),
+        ("stats", json!({"all": true}), -32602),
+    ] {
+        assert_eq!(daemon.refuse(method, params.clone()), code, "{method} {params}");
+    }
+    assert_eq!(daemon.call("config_get", json!({})), before);
+}
+
+#[test]
+fn what_cannot_be_saved_is_not_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path());
+    let before = daemon.call("config_get", json!({}));
+    // Nothing can be renamed over a directory.
+    let states: Vec<_> = fs::read_dir(dir.path().join("data"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "lock"))
+        .collect();
+    let [lock] = &states[..] else { panic!("{states:?}") };
+    fs::create_dir(lock.with_extension("")).unwrap();
+    assert_eq!(daemon.refuse("host_allow", json!({"host": host(1)})), -32004);
+    assert_eq!(daemon.refuse("volume_add", json!({"volume": "mem:1M"})), -32004);
+    assert_eq!(daemon.refuse("listener_add", json!({"address": "127.0.0.1:0"})), -32004);
+    assert_eq!(daemon.call("config_get", json!({})), before);
+    assert_eq!(daemon.call("volume_list", json!({})).as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn an_edited_file_wins_and_names_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("nvlane.toml");
+    let text = |more: &str| {
+        format!(
+            "listeners = [\"127.0.0.1:0\"]\n{more}[[subsystems]]\nnqn = \"{NQN}\"\n[[subsystems.namespaces]]\nvolume = \"mem:1M\"\n"
+        )
+    };
+    fs::write(&file, text("")).unwrap();
+    let args = ["--config", file.to_str().unwrap()];
+    let daemon = Daemon::start(dir.path(), &args);
+    let volumes = daemon.call("volume_list", json!({}));
+    daemon.call("volume_add", json!({"volume": "mem:3M"}));
+    daemon.kill();
+
+    let daemon = Daemon::start(dir.path(), &args);
+    assert_eq!(daemon.call("volume_list", json!({})).as_array().unwrap().len(), 2);
+    daemon.kill();
+
+    fs::write(&file, text("cores = 2\n")).unwrap();
+    let daemon = Daemon::start(dir.path(), &args);
+    assert_eq!(daemon.call("volume_list", json!({})), volumes);
+    assert_eq!(daemon.call("stats", json!({}))["cores"].as_array().unwrap().len(), 2);
+}
+
+fn ctl(daemon: &Daemon, args: &[&str]) -> String {
+    let output =
+        nvlane().arg("ctl").args(args).arg("--socket").arg(&daemon.socket).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{args:?}: {said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn ctl_speaks_to_people_and_to_programs() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path());
+    let text = ctl(&daemon, &["volume", "add", "mem:2M", "--nsid", "7"]);
+    assert!(text.starts_with("namespace 7 of") && text.contains("2 MiB"), "{text}");
+    ctl(&daemon, &["volume", "resize", "7", "4M"]);
+    let list: Value =
+        serde_json::from_str(&ctl(&daemon, &["volume", "list", "-o", "json"])).unwrap();
+    assert_eq!(list[1]["bytes"], 4 << 20);
+    ctl(&daemon, &["host", "disallow", "*"]);
+    ctl(&daemon, &["ana", "set", "1", "change"]);
+    let text = ctl(&daemon, &["listener", "add", "127.0.0.1:0"]);
+    assert!(text.starts_with("listening on 127.0.0.1:"), "{text}");
+    assert!(ctl(&daemon, &["stats"]).contains("core 0"), "no core");
+    let stats: Value = serde_json::from_str(&ctl(&daemon, &["stats", "-o", "json"])).unwrap();
+    assert_eq!(stats["namespaces"].as_array().unwrap().len(), 2);
+    // What `config` prints is a configuration file.
+    let file = dir.path().join("now.toml");
+    fs::write(&file, ctl(&daemon, &["config"])).unwrap();
+    assert!(nvlane().args(["config", "check"]).arg(&file).status().unwrap().success());
+    assert_eq!(ctl(&daemon, &["call", "volume_remove", "{\"nsid\": 7}"]), "");
+    let output = nvlane()
+        .args(["ctl", "volume", "remove", "7", "--socket"])
+        .arg(&daemon.socket)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        format!("nvlane: there is no namespace 7 in {NQN}\n")
+    );
+}
+
+#[test]
+fn a_kernel_targets_configuration_is_imported() {
+    let dir = tempfile::tempdir().unwrap();
+    let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/nvmetcli.json");
+    let toml = dir.path().join("nvlane.toml");
+    let output = nvlane().args(["config", "import", sample, "-o"]).arg(&toml).output().unwrap();
+    assert!(output.status.success());
+    assert!(String::from_utf8(output.stderr).unwrap().contains("note: port 3"));
+    let json = nvlane().args(["config", "import", sample, "--json"]).output().unwrap().stdout;
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    let shown = nvlane().args(["config", "show", "--json"]).arg(&toml).output().unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&shown.stdout).unwrap(), json);
+    assert_eq!(json["subsystems"][0]["namespaces"][0]["volume"], "file:/dev/vg0/disk1");
+}

@@ -1,0 +1,135 @@
+//! A daemon of the real binary, in a directory of its own, for tests to talk to.
+
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test fails.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running `nvlane serve`. Killed when dropped.
+pub struct Daemon {
+    child: Child,
+    pub nqn: String,
+    pub listeners: Vec<SocketAddr>,
+    pub socket: PathBuf,
+    /// Standard error, to be read when it has ended.
+    log: Option<JoinHandle<String>>,
+}
+
+/// The binary, with an empty environment as far as it matters.
+pub fn nvlane() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nvlane"));
+    command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null());
+    command
+}
+
+impl Daemon {
+    /// Starts `nvlane serve ARGS` on a free port with its data in `dir`, and waits until it is ready.
+    pub fn start(dir: &Path, args: &[&str]) -> Daemon {
+        let mut command = nvlane();
+        command.arg("serve").args(args).current_dir(dir);
+        command.arg("--data-dir").arg(dir.join("data")).arg("--socket").arg(dir.join("s"));
+        if !args.iter().any(|arg| ["--listen", "--config"].contains(arg)) {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
+        command.args(["--ready-fd", "1"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stderr = child.stderr.take().unwrap();
+        let log = std::thread::spawn(move || {
+            let mut text = String::new();
+            let _ = stderr.read_to_string(&mut text);
+            text
+        });
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let ready = lines.map_while(Result::ok).find(|line| line.starts_with('{'));
+        let Some(ready) = ready else {
+            panic!("no readiness: {:?}\n{}", child.wait(), log.join().unwrap())
+        };
+        let ready: Value = serde_json::from_str(&ready).unwrap();
+        Daemon {
+            child,
+            nqn: ready["nqns"][0].as_str().unwrap_or_default().to_owned(),
+            listeners: serde_json::from_value(ready["listeners"].clone()).unwrap(),
+            socket: dir.join("s"),
+            log: Some(log),
+        }
+    }
+
+    /// Calls a method that must succeed.
+    pub fn call(&self, method: &str, params: Value) -> Value {
+        let answer = ask(&self.socket, method, params).unwrap();
+        assert_eq!(answer.get("error"), None, "{method}");
+        answer["result"].clone()
+    }
+
+    /// Calls a method that must fail, and gives its error's code.
+    pub fn refuse(&self, method: &str, params: Value) -> i64 {
+        let answer = ask(&self.socket, method, params).unwrap();
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(!message.is_empty() && !message.contains('\n'), "{method}: {answer}");
+        answer["error"]["code"].as_i64().unwrap()
+    }
+
+    /// Kills it as a crash would.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        assert_eq!(self.child.wait().unwrap().signal(), Some(9));
+    }
+
+    /// Asks it to stop; gives its exit status and what it had logged.
+    pub fn stop(mut self, signal: &str) -> (ExitStatus, String) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &id]).status().unwrap().success());
+        let status = wait(&mut self.child);
+        (status, self.log.take().unwrap().join().unwrap())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One call on a connection of its own.
+pub fn ask(socket: &Path, method: &str, params: Value) -> std::io::Result<Value> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let request = json!({"jsonrpc": "2.0", "method": method, "params": params, "id": 1});
+    stream.write_all(request.to_string().as_bytes())?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+/// Waits for a child that has to end by itself.
+pub fn wait(child: &mut Child) -> ExitStatus {
+    let since = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if since.elapsed() > PATIENCE {
+            let _ = child.kill();
+            panic!("it does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until `holds`.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !holds() {
+        assert!(since.elapsed() < PATIENCE, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,5 @@
+//! The real binary, from outside: its errors, its control socket, and what survives it.
+
+mod control;
+mod daemon;
+mod serve;

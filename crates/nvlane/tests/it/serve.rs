@@ -1,0 +1,209 @@
+//! `nvlane serve` from outside: readiness, stopping, and the errors that users meet.
+
+use crate::daemon::{Daemon, eventually, nvlane};
+use serde_json::json;
+use std::fs::{self, File};
+use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+/// Runs a command that must fail; gives the one line that it says.
+fn fails(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{command:?} said {said:?}");
+    assert_eq!(said.lines().count(), 1, "{command:?} said {said:?}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "", "{command:?}");
+    said
+}
+
+fn serve(dir: &Path, volume: &str) -> Command {
+    let mut command = nvlane();
+    command.args(["serve", volume, "--listen", "127.0.0.1:0", "--log", "error"]);
+    command.arg("--data-dir").arg(dir.join("other")).arg("--socket").arg(dir.join("other.s"));
+    command
+}
+
+#[test]
+fn a_volume_that_cannot_be_served_costs_one_line_and_is_not_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.img");
+    let name = path.to_str().unwrap();
+
+    let said = fails(&mut serve(dir.path(), name));
+    assert!(said.contains(name) && said.contains("not exist"), "{said}");
+    assert!(!path.exists(), "it was made");
+
+    fs::write(&path, [7; 511]).unwrap();
+    let said = fails(&mut serve(dir.path(), name));
+    assert!(said.contains(name) && said.contains("smaller"), "{said}");
+    assert_eq!(fs::read(&path).unwrap(), [7; 511]);
+
+    for (volume, part) in [("wat:1G", "wat"), ("mem:much", "much"), ("mem:100", "100")] {
+        let said = fails(&mut serve(dir.path(), volume));
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn a_volume_that_may_not_be_read_costs_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let path = dir.path().join("a.img");
+    fs::write(&path, [7; 8192]).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
+    let mut command = serve(dir.path(), path.to_str().unwrap());
+    if fs::metadata(dir.path()).unwrap().uid() == 0 {
+        // Root may read anything, so somebody else has to try, with a binary within reach.
+        let binary = dir.path().join("nvlane");
+        fs::copy(env!("CARGO_BIN_EXE_nvlane"), &binary).unwrap();
+        let args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+        command = Command::new(binary);
+        command.args(args).current_dir("/").uid(65534).gid(65534);
+    }
+    let said = fails(&mut command);
+    assert!(said.contains("a.img") && said.to_lowercase().contains("permission"), "{said}");
+}
+
+#[test]
+fn a_volume_has_one_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.img");
+    File::create(&path).unwrap().set_len(1 << 20).unwrap();
+    let name = path.to_str().unwrap();
+    let daemon = Daemon::start(dir.path(), &[name]);
+    let before = fs::metadata(&path).unwrap();
+    let said = fails(&mut serve(dir.path(), name));
+    assert!(said.contains(name) && said.contains("already"), "{said}");
+    assert_eq!(fs::metadata(&path).unwrap().mtime_nsec(), before.mtime_nsec());
+    // The first one serves on.
+    assert_eq!(daemon.call("volume_list", json!({}))[0]["bytes"], 1 << 20);
+}
+
+#[test]
+fn two_gateways_share_a_volume_when_both_say_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.img");
+    File::create(&path).unwrap().set_len(1 << 20).unwrap();
+    let uuid = "b0c2a1f6-7d8e-4f3a-9b1c-2d3e4f5a6b7c";
+    let gateway = |place: &str, ids: &str| {
+        let place = dir.path().join(place);
+        fs::create_dir(&place).unwrap();
+        let nqn = "nqn.2026-11.com.example:a";
+        let path = path.to_str().unwrap();
+        Daemon::start(&place, &[path, "--shared", "--nqn", nqn, "--uuid", uuid, "--cntlid", ids])
+    };
+    let one = gateway("one", "1-1000");
+    let two = gateway("two", "1001-2000");
+    for daemon in [&one, &two] {
+        assert_eq!(daemon.call("volume_list", json!({}))[0]["uuid"], uuid);
+    }
+    let said = fails(&mut serve(dir.path(), path.to_str().unwrap()));
+    assert!(said.contains("already"), "{said}");
+}
+
+#[test]
+fn wrong_command_lines_and_files_cost_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("nvlane.toml");
+    fs::write(&config, "[[subsystems]]\nnqn = \"nqn.2026-11.com.example:a\"\nserail = \"1\"\n")
+        .unwrap();
+    let said = fails(nvlane().arg("serve").arg("--config").arg(&config));
+    assert!(said.contains("nvlane.toml: line 3") && said.contains("serail"), "{said}");
+    let said = fails(nvlane().arg("serve").arg("--config").arg(dir.path().join("none.toml")));
+    assert!(said.contains("none.toml"), "{said}");
+    let said = fails(nvlane().args(["serve", "--lisen", "127.0.0.1"]));
+    assert!(said.contains("--lisen"), "{said}");
+    let said = fails(nvlane().args(["serve", "mem:1M", "--log", "a=b=c"]));
+    assert!(said.contains("--log"), "{said}");
+    let said = fails(nvlane().args(["ctl", "stats", "--socket"]).arg(dir.path().join("none")));
+    assert!(said.contains("none") && said.contains("nvlane serve"), "{said}");
+    let said = fails(
+        serve(dir.path(), "mem:1M")
+            .args(["--uuid", "b0c2a1f6-7d8e-4f3a-9b1c-2d3e4f5a6b7c"])
+            .args(["--uuid", "b0c2a1f6-7d8e-4f3a-9b1c-2d3e4f5a6b7d"]),
+    );
+    assert!(said.contains("--uuid"), "{said}");
+}
+
+#[test]
+fn an_address_in_use_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &["mem:1M"]);
+    let address = daemon.listeners[0].to_string();
+    let mut command = nvlane();
+    command.args(["serve", "mem:1M", "--log", "error", "--listen", &address]);
+    command.arg("--data-dir").arg(dir.path().join("other"));
+    let said = fails(command.arg("--socket").arg(dir.path().join("other.s")));
+    assert!(said.contains(&address), "{said}");
+}
+
+#[test]
+fn signals_stop_it_in_order() {
+    for signal in ["TERM", "INT"] {
+        let dir = tempfile::tempdir().unwrap();
+        let daemon = Daemon::start(dir.path(), &["mem:1M"]);
+        let address = daemon.listeners[0];
+        let connection = TcpStream::connect(address).unwrap();
+        let (status, log) = daemon.stop(signal);
+        assert_eq!(status.code(), Some(0), "{log}");
+        assert!(log.contains("everything is flushed"), "{log}");
+        drop(connection);
+        assert!(TcpStream::connect(address).is_err(), "still listening");
+        assert!(!dir.path().join("s").exists(), "the socket is left");
+    }
+}
+
+#[test]
+fn the_default_volume_is_sparse_and_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &["--size", "64M"]);
+    let first = daemon.call("volume_list", json!({}));
+    let nqn = daemon.nqn.clone();
+    let (status, log) = daemon.stop("TERM");
+    assert!(status.success(), "{log}");
+    let path = dir.path().join("data/default.img");
+    let file = fs::metadata(&path).unwrap();
+    assert_eq!(file.len(), 64 << 20);
+    assert!(file.blocks() * 512 < 1 << 20, "not sparse");
+    let daemon = Daemon::start(dir.path(), &["--size", "64M"]);
+    assert_eq!(daemon.call("volume_list", json!({})), first);
+    assert_eq!(daemon.nqn, nqn);
+}
+
+#[test]
+fn a_size_that_changes_outside_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.img");
+    let file = File::create(&path).unwrap();
+    file.set_len(1 << 20).unwrap();
+    let daemon = Daemon::start(dir.path(), &[path.to_str().unwrap()]);
+    file.set_len(3 << 20).unwrap();
+    eventually("the new size", || daemon.call("volume_list", json!({}))[0]["bytes"] == 3 << 20);
+}
+
+#[test]
+fn manuals_and_completions_are_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let status = nvlane().args(["man", "--dir"]).arg(dir.path()).status().unwrap();
+    assert!(status.success());
+    for page in ["nvlane.1", "nvlane-serve.1", "nvlane-ctl-volume-add.1"] {
+        let text = fs::read_to_string(dir.path().join(page)).unwrap();
+        assert!(text.contains("Example"), "{page}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let output = nvlane().args(["completions", shell]).output().unwrap();
+        assert!(String::from_utf8(output.stdout).unwrap().contains("serve"), "{shell}");
+    }
+}
+
+#[test]
+fn info_tells_what_a_volume_is() {
+    let output = nvlane().args(["info", "mem:1M", "--json"]).output().unwrap();
+    let info: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(info["bytes"], 1 << 20);
+    let output = nvlane().args(["info", "mem:1M"]).output().unwrap();
+    assert!(String::from_utf8(output.stdout).unwrap().contains("1 MiB"));
+}
