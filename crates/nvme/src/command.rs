@@ -4,7 +4,7 @@ use crate::Status;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A submission queue entry: Common Command Format (NVMe Base 2.1, Figure 91).
+/// A submission queue entry: Common Command Format (NVMe Base 2.1, Figure 92).
 #[repr(C)]
 #[derive(
     Clone, Copy, Default, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,

@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const RANGES_MAX: u32 = 256;
 
 wire! {
-    /// One range of a Dataset Management command (NVM 1.1, Figure 43).
+    /// One range of a Dataset Management command (NVM 1.1, section 3.3.3).
     #[derive(Default)]
     pub struct Range[16] {
         /// Context attributes: hints.

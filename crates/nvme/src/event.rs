@@ -1,7 +1,7 @@
 //! Asynchronous events (NVMe Base 2.1, section 5.2 and 5.1.2).
 
 /// What a completed Asynchronous Event Request reports: dword 0 of its completion
-/// (NVMe Base 2.1, Figure 150).
+/// (NVMe Base 2.1, Figure 147).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
     /// Asynchronous Event Type, three bits: 0 error, 1 SMART/health, 2 notice, 6 I/O set, 7 vendor.
@@ -13,7 +13,7 @@ pub struct AsyncEvent {
 }
 
 impl AsyncEvent {
-    /// Attached Namespace Attribute Changed (NVMe Base 2.1, Figure 153).
+    /// Attached Namespace Attribute Changed (NVMe Base 2.1, Figure 151).
     pub const NAMESPACE_ATTRIBUTE: AsyncEvent = AsyncEvent::notice(0x00, 0x04);
     /// Asymmetric Namespace Access Change.
     pub const ANA_CHANGE: AsyncEvent = AsyncEvent::notice(0x03, 0x0c);
@@ -40,7 +40,7 @@ impl AsyncEvent {
 }
 
 /// Bits of OAES and of the feature Asynchronous Event Configuration (NVMe Base 2.1, Figure 312
-/// bytes 95:92 and Figure 402).
+/// bytes 95:92 and Figure 391).
 pub mod notice {
     /// SMART / health critical warnings (configuration only).
     pub const SMART: u32 = 0xff;

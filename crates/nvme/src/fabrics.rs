@@ -16,7 +16,7 @@ pub const NQN_BYTES_MAX: usize = 223;
 pub const CNTLID_DYNAMIC: u16 = 0xffff;
 
 wire! {
-    /// Connect data (NVMe Base 2.1, Figure 547).
+    /// Connect data (NVMe Base 2.1, Figure 546).
     pub struct ConnectData[1024] {
         /// Host identifier.
         pub hostid: [u8; 16],
@@ -33,7 +33,7 @@ wire! {
     }
 }
 
-/// Parameters of the Connect command (NVMe Base 2.1, Figure 546).
+/// Parameters of the Connect command (NVMe Base 2.1, Figure 545).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
     /// Record format: 0.
@@ -102,7 +102,7 @@ open_enum! {
     }
 }
 
-/// Parameters of Property Get and Property Set (NVMe Base 2.1, Figures 549 and 552).
+/// Parameters of Property Get and Property Set (NVMe Base 2.1, Figures 551 and 553).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PropertyAccess {
     /// Size in bytes: 4 or 8; `None` for a reserved encoding.

@@ -33,7 +33,7 @@ open_enum! {
         HOST_IDENTIFIER = 0x81,
     }
 
-    /// Select field of Get Features (NVMe Base 2.1, Figure 195).
+    /// Select field of Get Features (NVMe Base 2.1, Figure 192).
     pub enum Select: u8 {
         /// Current value.
         CURRENT = 0,
@@ -57,7 +57,7 @@ pub mod capability {
 }
 
 wire! {
-    /// Host Behavior Support data structure (NVMe Base 2.1, Figure 415).
+    /// Host Behavior Support data structure (NVMe Base 2.1, Figure 407).
     pub struct HostBehavior[512] {
         /// Advanced command retry enable.
         pub acre: u8,

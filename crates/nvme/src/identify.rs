@@ -253,7 +253,7 @@ wire! {
         pub vs: [u8; 1024],
     }
 
-    /// LBA Format (NVM 1.1, Figure 116).
+    /// LBA Format (NVM 1.1, section 4.1.5.1).
     pub struct LbaFormat[4] {
         /// Metadata size in bytes.
         pub ms: U16,
@@ -263,7 +263,7 @@ wire! {
         pub rp: u8,
     }
 
-    /// Identify Namespace data structure of the NVM command set (NVM 1.1, Figure 114).
+    /// Identify Namespace data structure of the NVM command set (NVM 1.1, section 4.1.5.1).
     pub struct Namespace[4096] {
         /// Namespace size in logical blocks.
         pub nsze: U64,
@@ -381,7 +381,7 @@ wire! {
     }
 
     /// I/O Command Set specific Identify Namespace data structure for the NVM command set
-    /// (NVM 1.1, Figure 118).
+    /// (NVM 1.1, section 4.1.5.3).
     pub struct NvmNamespace[4096] {
         /// Logical block storage tag mask.
         pub lbstm: U64,
@@ -412,7 +412,7 @@ wire! {
     }
 
     /// I/O Command Set specific Identify Controller data structure for the NVM command set
-    /// (NVM 1.1, Figure 119).
+    /// (NVM 1.1, section 4.1.5.4).
     pub struct NvmController[4096] {
         /// Verify size limit as a power of two in units of CAP.MPSMIN; 0: unlimited.
         pub vsl: u8,

@@ -36,7 +36,7 @@ open_enum! {
 }
 
 wire! {
-    /// Error Information log entry (NVMe Base 2.1, Figure 206).
+    /// Error Information log entry (NVMe Base 2.1, Figure 205).
     pub struct ErrorEntry[64] {
         /// Error count: unique, increasing; 0 is an unused entry.
         pub error_count: U64,
@@ -70,7 +70,7 @@ wire! {
         pub version: u8,
     }
 
-    /// SMART / Health Information log page (NVMe Base 2.1, Figure 207).
+    /// SMART / Health Information log page (NVMe Base 2.1, Figure 206).
     pub struct Smart[512] {
         /// Critical warnings.
         pub critical_warning: u8,
@@ -116,7 +116,7 @@ wire! {
         pub reserved216: [u8; 296],
     }
 
-    /// Firmware Slot Information log page (NVMe Base 2.1, Figure 209).
+    /// Firmware Slot Information log page (NVMe Base 2.1, Figure 208).
     pub struct FirmwareSlots[512] {
         /// Active firmware slot in bits 2:0, next slot in bits 6:4.
         pub active: u8,
@@ -128,7 +128,7 @@ wire! {
         pub reserved64: [u8; 448],
     }
 
-    /// Commands Supported and Effects log page (NVMe Base 2.1, Figure 210).
+    /// Commands Supported and Effects log page (NVMe Base 2.1, Figure 209).
     pub struct Effects[4096] {
         /// Admin commands by opcode; see [`effect`].
         pub admin: [U32; 256],
@@ -144,7 +144,7 @@ wire! {
         pub pages: [U32; 256],
     }
 
-    /// Feature Identifiers Supported and Effects log page (NVMe Base 2.1, Figure 256): by feature,
+    /// Feature Identifiers Supported and Effects log page (NVMe Base 2.1, Figure 261): by feature,
     /// bit 0 supported, bit 4 changes controller capability.
     pub struct FeatureEffects[1024] {
         /// Descriptor by feature identifier.
@@ -152,7 +152,7 @@ wire! {
     }
 }
 
-/// Bits of a Commands Supported and Effects descriptor (NVMe Base 2.1, Figure 211).
+/// Bits of a Commands Supported and Effects descriptor (NVMe Base 2.1, Figure 210).
 pub mod effect {
     /// Command supported.
     pub const CSUPP: u32 = 1 << 0;

@@ -1,4 +1,4 @@
-//! Opcodes (NVMe Base 2.1, Figures 141 and 554; NVM 1.1, section 3).
+//! Opcodes (NVMe Base 2.1, Figures 141 and 555; NVM 1.1, section 3).
 
 /// Admin commands.
 pub mod admin {

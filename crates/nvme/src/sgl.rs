@@ -6,7 +6,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 wire! {
-    /// SGL descriptor (NVMe Base 2.1, Figure 116 to 126).
+    /// SGL descriptor (NVMe Base 2.1, Figures 114 to 122).
     #[derive(Default)]
     pub struct Sgl[16] {
         /// Address, or offset into the capsule's data for the offset subtype.

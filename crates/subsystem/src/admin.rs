@@ -1,5 +1,6 @@
 //! Commands of a connected admin queue, and fabrics commands of I/O queues.
 
+use crate::controller::Controller;
 use crate::event::{ControllerId, Event};
 use crate::target::Target;
 use nvme::{Command, Sgl, Status, opcode};
@@ -87,14 +88,20 @@ impl Target {
         now: Duration,
         io_statistics: &dyn Fn(Option<u32>) -> IoStatistics,
     ) -> Reply {
-        if self.controllers.get(&controller).is_none_or(|controller| controller.dropped) {
+        let fabrics = command.opcode == opcode::admin::FABRICS;
+        // A controller that was told to go still says why: CSTS can be read.
+        let reads_property = fabrics && command.fctype() == opcode::fabrics::PROPERTY_GET;
+        let refused = |found: &Controller| found.dropped && !reads_property;
+        if self.controllers.get(&controller).is_none_or(refused) {
             return Status::COMMAND_SEQUENCE_ERROR.dnr().into();
         }
         self.activity(controller, now);
         let outcome = self.dispatch(controller, command, data, now, io_statistics);
         let reply = outcome.unwrap_or_else(Reply::from);
+        let connect = fabrics && command.fctype() == opcode::fabrics::CONNECT;
         if let Reply::Complete { status, .. } = reply
             && !status.is_success()
+            && !connect
         {
             self.note_error(controller, 0, command, status);
         }

@@ -57,7 +57,11 @@ pub struct Refused {
     pub result: u64,
 }
 
+/// The culprit is in the data, not in the command.
 const IN_DATA: u64 = 1 << 16;
+
+/// Byte offset of FUSE and PSDT in the command.
+const FLAGS_OFFSET: u16 = 1;
 
 fn invalid_in_command(offset: u16) -> Refused {
     Refused { status: Status::CONNECT_INVALID_PARAMETERS.dnr(), result: offset.into() }
@@ -73,7 +77,8 @@ fn refused(status: Status) -> Refused {
 
 impl Target {
     /// Carries out the first command of a connection, which must be Connect; `data` is its
-    /// [`ConnectData`]. After a refusal the connection may try again.
+    /// [`ConnectData`]. After a refusal the connection may try again. A failed Connect enters no
+    /// error log (NVMe Base 2.1, section 6.3).
     pub fn connect(
         &mut self,
         origin: Origin,
@@ -86,7 +91,7 @@ impl Target {
             return Err(refused(Status::COMMAND_SEQUENCE_ERROR));
         }
         if command.flags & 3 != 0 || !command.uses_sgl() {
-            return Err(refused(Status::INVALID_FIELD));
+            return Err(invalid_in_command(FLAGS_OFFSET));
         }
         let connect = Connect::of(command);
         if connect.recfmt != 0 {
@@ -172,17 +177,22 @@ impl Target {
         let Some(controller) = controller else {
             return Err(invalid_in_data(offset_of!(ConnectData, cntlid)));
         };
-        if controller.host_id != data.hostid {
+        // Figure 546: on an I/O queue a host identifier of zero is ignored.
+        if data.hostid != [0; 16] && controller.host_id != data.hostid {
             return Err(invalid_in_data(offset_of!(ConnectData, hostid)));
         }
-        if !controller.csts.ready() || controller.queues.contains(connect.qid) {
+        if !controller.csts.ready() {
             return Err(refused(Status::COMMAND_SEQUENCE_ERROR));
+        }
+        // Figure 545: a queue that already exists.
+        if controller.queues.contains(connect.qid) {
+            return Err(refused(Status::INVALID_QUEUE_IDENTIFIER));
         }
         if connect.qid > io_queues_max.min(IO_QUEUES_MAX) {
             return Err(invalid_in_command(Connect::QID_OFFSET));
         }
         controller.queues.insert(connect.qid);
-        controller.keep_alive.last = now;
+        controller.keep_alive.heard(now);
         Ok(connected(controller, connect))
     }
 

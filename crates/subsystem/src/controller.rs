@@ -49,7 +49,7 @@ impl Controller {
     }
 
     /// Why the controller has to go at `now`, if it has to.
-    pub fn expired(&self, now: Duration) -> Option<DropReason> {
+    pub fn expired(&mut self, now: Duration) -> Option<DropReason> {
         if self.dropped {
             return None;
         }
@@ -57,20 +57,27 @@ impl Controller {
             return Some(reason);
         }
         let late = self.keep_alive.deadline(self.discovery).is_some_and(|at| at <= now);
-        late.then_some(match self.keep_alive.timeout {
+        if !late || self.keep_alive.restart(now) {
+            return None;
+        }
+        Some(match self.keep_alive.timeout {
             Some(_) => DropReason::KeepAliveExpired,
             None => DropReason::Idle,
         })
     }
 }
 
-/// The keep alive timer, restarted by any traffic (TBKAS; NVMe Base 2.1, section 3.9).
+/// The keep alive timer, traffic based (TBKAS; NVMe Base 2.1, section 3.9.4.1): when it expires it
+/// starts again if there was any command since it was started, so that silence is noticed after
+/// one to two timeouts. Older Linux hosts rely on the second: a completion makes them leave out
+/// their next Keep Alive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeepAlive {
     /// Timeout, rounded up to the granularity; `None`: off.
     pub timeout: Option<Duration>,
+    started: Duration,
     /// When something was last heard from the host.
-    pub last: Duration,
+    last: Duration,
 }
 
 impl KeepAlive {
@@ -78,7 +85,7 @@ impl KeepAlive {
     pub fn new(kato_ms: u32, now: Duration) -> KeepAlive {
         let granules = u64::from(kato_ms).div_ceil(KEEP_ALIVE_GRANULARITY.as_millis() as u64);
         let timeout = Duration::from_secs(granules * KEEP_ALIVE_GRANULARITY.as_secs());
-        KeepAlive { timeout: (kato_ms != 0).then_some(timeout), last: now }
+        KeepAlive { timeout: (kato_ms != 0).then_some(timeout), started: now, last: now }
     }
 
     /// The timeout in force in milliseconds.
@@ -88,7 +95,21 @@ impl KeepAlive {
 
     fn deadline(&self, discovery: bool) -> Option<Duration> {
         let timeout = self.timeout.or(discovery.then_some(DISCOVERY_IDLE))?;
-        Some(self.last + timeout)
+        Some(self.started + timeout)
+    }
+
+    /// A command of the host was processed at `now`.
+    pub fn heard(&mut self, now: Duration) {
+        self.last = self.last.max(now);
+    }
+
+    /// The timer has expired: starts it again if there was a command, and tells whether there was.
+    fn restart(&mut self, now: Duration) -> bool {
+        let heard = self.last > self.started;
+        if heard {
+            self.started = now;
+        }
+        heard
     }
 }
 

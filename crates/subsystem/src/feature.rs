@@ -105,7 +105,7 @@ impl Target {
                 Ok(Answer::result(changeable.into()))
             }
             Select::CURRENT => value(controller, &controller.features, subsystem, command),
-            // Nothing is saved, so that the saved value is the default (Figure 195).
+            // Nothing is saved, so that the saved value is the default (Figure 192).
             Select::DEFAULT | Select::SAVED => {
                 value(controller, &Features::default(), subsystem, command)
             }

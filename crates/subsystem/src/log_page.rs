@@ -54,7 +54,7 @@ impl Target {
         if asked.bytes > u64::from(TRANSFER_BYTES_MAX) || asked.index_offset {
             return Err(Status::INVALID_FIELD.dnr());
         }
-        // NVMe Base 2.1, Figure 200: an offset beyond the page, or not a multiple of four.
+        // NVMe Base 2.1, Figure 199: an offset beyond the page, or not a multiple of four.
         if asked.offset > page.len() as u64 || !asked.offset.is_multiple_of(4) {
             return Err(Status::INVALID_FIELD.dnr());
         }
@@ -101,7 +101,7 @@ impl Target {
                 }
                 Ok(smart(controller, &io_statistics(nsid), now))
             }
-            (Lid::EFFECTS, Some(_)) if asked.csi != 0 => Err(Status::INVALID_FIELD.dnr()),
+            // CSI is ignored unless CC.CSS is 110b (Figure 201), which CAP does not offer.
             (Lid::EFFECTS, Some(subsystem)) => Ok(effects(subsystem)),
             (Lid::ANA, Some(subsystem)) => {
                 Ok(ana_log(controller, subsystem, asked.lsp & ana::GROUPS_ONLY != 0))

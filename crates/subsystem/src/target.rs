@@ -280,7 +280,7 @@ impl Target {
     #[inline]
     pub fn activity(&mut self, controller: ControllerId, now: Duration) {
         if let Some(controller) = self.controllers.get_mut(&controller) {
-            controller.keep_alive.last = controller.keep_alive.last.max(now);
+            controller.keep_alive.heard(now);
         }
     }
 
@@ -290,14 +290,15 @@ impl Target {
         self.wake
     }
 
-    /// Drops controllers that were silent for too long.
+    /// Drops controllers that were silent for too long: for one to two keep alive timeouts, as
+    /// traffic based keep alive has it (NVMe Base 2.1, section 3.9.4.1).
     pub fn handle_timeout(&mut self, now: Duration) {
         if self.wake.is_none_or(|wake| now < wake) {
             return;
         }
         let expired: Vec<_> = self
             .controllers
-            .iter()
+            .iter_mut()
             .filter_map(|(&id, controller)| Some((id, controller.expired(now)?)))
             .collect();
         for (id, reason) in expired {

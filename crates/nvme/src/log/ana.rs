@@ -43,7 +43,7 @@ impl AnaState {
 }
 
 wire! {
-    /// Head of the log page (NVMe Base 2.1, Figure 219).
+    /// Head of the log page (NVMe Base 2.1, Figure 223).
     pub struct Header[16] {
         /// Change count of the page.
         pub change_count: U64,
@@ -54,7 +54,7 @@ wire! {
     }
 
     /// Head of an ANA group descriptor; the namespace ids follow, ascending
-    /// (NVMe Base 2.1, Figure 220).
+    /// (NVMe Base 2.1, Figure 224).
     pub struct Group[32] {
         /// ANA group identifier.
         pub group: U32,

@@ -42,7 +42,7 @@ pub const EFLAG_DUPLICATE: u16 = 1 << 0;
 pub const EFLAG_PERSISTENT: u16 = 1 << 1;
 
 wire! {
-    /// Head of the log page (NVMe Base 2.1, Figure 293).
+    /// Head of the log page (NVMe Base 2.1, Figure 296).
     pub struct Header[1024] {
         /// Generation counter.
         pub genctr: U64,
