@@ -113,6 +113,8 @@ pub struct Reactor {
     pub(crate) spin: RefCell<Spin>,
     pub(crate) now: Cell<Instant>,
     pub(crate) state: Cell<State>,
+    /// The sleep before this turn ended with completions, which were delivered.
+    pub(crate) woken: Cell<bool>,
     pub(crate) counts: Counts,
     /// A read of the mailbox's eventfd is in flight, into `wakes`.
     pub(crate) wake_armed: Cell<bool>,
@@ -181,6 +183,7 @@ impl Reactor {
             spin: RefCell::new(Spin::new(config.spin)),
             now: Cell::new(Instant::now()),
             state: Cell::new(State::Running),
+            woken: Cell::new(false),
             counts: Counts::default(),
             wake_armed: Cell::new(false),
             wakes: UnsafeCell::new(0),

@@ -48,3 +48,21 @@ fn an_idle_second_costs_nothing() {
     assert!(switched - switches <= 2, "{switches} {switched}");
     assert!(after - before < Duration::from_millis(1), "{:?}", after - before);
 }
+
+/// Resident memory of this process in bytes.
+fn resident() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").expect("proc is mounted");
+    let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
+    pages.expect("a number of pages") * 4096
+}
+
+#[test]
+fn buffers_that_are_not_used_cost_no_memory() {
+    let before = resident();
+    let config = reactor::Config { buffer_bytes: 1 << 30, ..reactor::Config::default() };
+    let reactor = reactor::Reactor::new(&config).expect("io_uring is allowed where tests run");
+    let buffer = reactor.buffers().allocate(1 << 20).expect("room");
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 4 << 20, "{grown} bytes for a pool of {}", reactor.buffers().capacity());
+    drop(buffer);
+}
