@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("nvlane: {}", one_line(&format!("{error:#}")));
+            eprintln!("nvlane: {}", one_line(&error));
             ExitCode::FAILURE
         }
     }
@@ -70,7 +70,16 @@ fn command_line_error(error: &clap::Error) -> ExitCode {
     }
 }
 
-fn one_line(text: &str) -> String {
+/// The error and its causes, without those that the text before has quoted already.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }
 

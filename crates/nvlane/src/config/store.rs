@@ -7,7 +7,7 @@ use super::Config;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
@@ -22,7 +22,14 @@ const BYTES_MAX: u64 = 64 << 20;
 pub struct Store {
     path: PathBuf,
     fingerprint: String,
-    _lock: File,
+    lock: Lock,
+}
+
+/// A lock file that is held. Emptied when it is let go in order, so that the next holder knows.
+#[derive(Debug)]
+pub struct Lock {
+    file: File,
+    after_crash: bool,
 }
 
 /// What was found when a [`Store`] was opened.
@@ -81,7 +88,7 @@ impl Store {
     /// Opens the state at `path` for the starting point with this fingerprint.
     pub fn open(path: &Path, fingerprint: String) -> Result<(Store, Found), StoreError> {
         let lock = lock(&beside(path, ".lock"))?;
-        let store = Store { path: path.to_owned(), fingerprint, _lock: lock };
+        let store = Store { path: path.to_owned(), fingerprint, lock };
         let found = store.load()?;
         Ok((store, found))
     }
@@ -96,6 +103,12 @@ impl Store {
         let mut text = serde_json::to_vec_pretty(&document).expect("a configuration is plain data");
         text.push(b'\n');
         write_atomically(&self.path, &text).map_err(|source| io_error(&self.path, source))
+    }
+
+    /// Whether the daemon that had this state before did not end in order. What it held in the
+    /// kernel (sockets, locks of files) may then take a moment to be let go.
+    pub fn is_after_crash(&self) -> bool {
+        self.lock.after_crash
     }
 
     /// Where the state is.
@@ -141,7 +154,7 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Takes the lock file at `path`, for as long as the result lives, and writes our process id there.
-pub fn lock(path: &Path) -> Result<File, StoreError> {
+pub fn lock(path: &Path) -> Result<Lock, StoreError> {
     let open = OpenOptions::new()
         .read(true)
         .write(true)
@@ -150,21 +163,29 @@ pub fn lock(path: &Path) -> Result<File, StoreError> {
         .mode(0o600)
         .open(path);
     let mut file = open.map_err(|source| io_error(path, source))?;
-    match file.try_lock() {
+    let locked = file.try_lock();
+    let mut process = String::new();
+    let _ = (&file).take(20).read_to_string(&mut process);
+    let process = process.trim();
+    match locked {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            let mut process = String::new();
-            let _ = file.take(20).read_to_string(&mut process);
-            let process = process.trim();
             let process = if process.is_empty() { "unknown" } else { process }.to_owned();
             return Err(StoreError::Taken { process });
         }
         Err(TryLockError::Error(source)) => return Err(io_error(path, source)),
     }
     file.set_len(0)
+        .and_then(|()| file.rewind())
         .and_then(|()| writeln!(file, "{}", std::process::id()))
         .map_err(|source| io_error(path, source))?;
-    Ok(file)
+    Ok(Lock { file, after_crash: !process.is_empty() })
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = self.file.set_len(0);
+    }
 }
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {
@@ -221,7 +242,10 @@ mod tests {
         let error = Store::open(&path, "a".into()).unwrap_err();
         assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
         drop(store);
-        Store::open(&path, "a".into()).unwrap();
+        assert!(!Store::open(&path, "a".into()).unwrap().0.is_after_crash());
+        // What a killed process leaves behind.
+        fs::write(beside(&path, ".lock"), "4711\n").unwrap();
+        assert!(Store::open(&path, "a".into()).unwrap().0.is_after_crash());
     }
 
     #[test]

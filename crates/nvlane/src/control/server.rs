@@ -1,9 +1,9 @@
 //! The daemon's end: a socket that only its owner can open, and a thread for each client.
 
 use super::protocol::{Failure, Messages, answer, answer_unreadable};
-use crate::config::store::{self, StoreError};
+use crate::config::store::{self, Lock, StoreError};
 use serde_json::Value;
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -33,7 +33,7 @@ pub struct Call {
 pub struct ControlSocket {
     path: PathBuf,
     listener: Option<UnixListener>,
-    _lock: File,
+    _lock: Lock,
 }
 
 /// Why there is no control socket.

@@ -5,15 +5,23 @@ use crate::config::identity::{self, Machine};
 use crate::config::store::Store;
 use crate::config::{self, AnaState, Config, ControllerIds, Invalid, Subsystem};
 use namespace::Namespace;
+use namespace::file::OpenError;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use target::{NamespaceOptions, Server, ServerConfig, SubsystemConfig, TargetConfig};
 use uuid::Uuid;
 use volume::OpenOptions;
 
 /// Model number that hosts see.
 const MODEL: &str = "nvlane";
+
+/// How long what a killed daemon held may stay in use: the kernel takes its rings down in the
+/// background, and they hold on to sockets and to the locks of files.
+const CRASH_WAIT: Duration = Duration::from_secs(5);
+/// How often to look whether it is free.
+const CRASH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Why a configuration cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +42,8 @@ impl Daemon {
     pub fn start(mut config: Config, store: Store, machine: Machine) -> Result<Daemon, StartError> {
         config.complete();
         config.check()?;
+        let patience =
+            Patience::new(if store.is_after_crash() { CRASH_WAIT } else { Duration::ZERO });
         let server = Server::start(&server_config(&config))?;
         let mut daemon = Daemon {
             server,
@@ -49,7 +59,10 @@ impl Daemon {
         let mut opened = Vec::new();
         for subsystem in &config.subsystems {
             for namespace in &subsystem.namespaces {
-                opened.push(open(&namespace.volume, subsystem.shared, cores)?);
+                opened.push(patience.wait(
+                    || open(&namespace.volume, subsystem.shared, cores),
+                    |error| matches!(error, volume::Error::File(OpenError::Busy { .. })),
+                )?);
             }
         }
         let mut opened = opened.into_iter();
@@ -57,7 +70,13 @@ impl Daemon {
             daemon.start_subsystem(subsystem, &mut opened)?;
         }
         for address in config.listeners {
-            let (port, actual) = daemon.server.add_listener(address)?;
+            let (port, actual) = patience.wait(
+                || daemon.server.add_listener(address),
+                |error| match error {
+                    target::Error::Listen { source, .. } => source.kind() == ErrorKind::AddrInUse,
+                    _ => false,
+                },
+            )?;
             daemon.ports.push((actual, port));
             daemon.config.listeners.push(actual);
             // An ANA state may name the listener as it was written, with port 0.
@@ -131,6 +150,32 @@ impl Daemon {
         });
         namespace.uuid = Some(uuid);
         namespace.nguid.get_or_insert_with(|| identity::nguid(uuid));
+    }
+}
+
+/// Tries again, for a while in all, what a killed daemon may still be in the way of.
+struct Patience {
+    deadline: Instant,
+}
+
+impl Patience {
+    fn new(wait: Duration) -> Patience {
+        Patience { deadline: Instant::now() + wait }
+    }
+
+    fn wait<T, E>(
+        &self,
+        mut attempt: impl FnMut() -> Result<T, E>,
+        is_in_the_way: impl Fn(&E) -> bool,
+    ) -> Result<T, E> {
+        loop {
+            match attempt() {
+                Err(error) if is_in_the_way(&error) && Instant::now() < self.deadline => {
+                    std::thread::sleep(CRASH_INTERVAL);
+                }
+                outcome => return outcome,
+            }
+        }
     }
 }
 
