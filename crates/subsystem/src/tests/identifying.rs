@@ -102,6 +102,22 @@ fn a_namespace_shows_its_limits() {
 }
 
 #[test]
+fn utilization_is_known_only_where_the_namespace_is_reached() {
+    let (mut target, port) = target();
+    let id = Host::connect(&mut target, port).id;
+    let states = [(1, true), (2, true), (3, false), (4, false), (0x0f, true)];
+    for (state, known) in states {
+        target.set_ana_state(NQN, port, 1, crate::AnaState(state)).unwrap();
+        let data = Host::resume(&mut target, id).identify(Cns::NAMESPACE.0, 1);
+        let shown = Namespace::read_from_bytes(&data).unwrap();
+        assert_eq!(shown.nuse.get(), if known { 1 << 21 } else { 0 });
+        assert_eq!(shown.nvmcap != [0; 16], known);
+        // Linux takes a capacity of zero for a namespace that is gone.
+        assert_eq!(shown.ncap.get(), 1 << 21);
+    }
+}
+
+#[test]
 fn namespace_ids_are_valid_inactive_or_invalid() {
     let (mut target, port) = target();
     let mut host = Host::connect(&mut target, port);
