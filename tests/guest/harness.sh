@@ -103,7 +103,7 @@ ctl() { "$NVLANE" ctl --socket "$CTL" "$@"; }
 # connect [OPTION]...: as nvme connect
 connect() { nvme connect -t tcp -a 127.0.0.1 -s "$PORT" -n "$NQN" "$@"; }
 
-disconnect() { nvme disconnect -n "$NQN"; }
+disconnect() { nvme disconnect -n "$NQN" >/dev/null; }
 
 # Names of the controllers (nvme0 ...) connected to NQN.
 controllers() {

@@ -30,7 +30,7 @@ for nsid in 1 2; do
     io read 16 "$WORK/out"
     cmp -n $((4 * block)) /dev/zero "$WORK/out"
     cmp -i $((4 * block)) "$WORK/a" "$WORK/out"
-    nvme write-zeroes "$device" -s 20 -c 3 -D 2>/dev/null || nvme write-zeroes "$device" -s 20 -c 3 -d
+    nvme write-zeroes "$device" -s 20 -c 3 -d
     nvme dsm "$device" -n $nsid -b 8 -s 24 -d
     io read 24 "$WORK/out"
     cmp -n $size /dev/zero "$WORK/out"

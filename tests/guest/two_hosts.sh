@@ -12,8 +12,8 @@ modprobe nvme-tcp
 serve "file:$SCRATCH/two.img?size=256M&create"
 first=nqn.2014-08.org.nvmexpress:uuid:11111111-1111-4111-8111-111111111111
 second=nqn.2014-08.org.nvmexpress:uuid:22222222-2222-4222-8222-222222222222
-connect -i 1 -q "$first" -I 11111111-1111-4111-8111-111111111111
-connect -i 1 -q "$second" -I 22222222-2222-4222-8222-222222222222
+connect -D -i 1 -q "$first" -I 11111111-1111-4111-8111-111111111111
+connect -D -i 1 -q "$second" -I 22222222-2222-4222-8222-222222222222
 
 # The block device of the host with that NQN.
 device_of() {

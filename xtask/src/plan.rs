@@ -20,6 +20,9 @@ use crate::tidy;
 /// The older kernel of the full run.
 const OLDER_SUITE: &str = "bookworm-backports";
 
+/// Lines shown of a guest test that passed.
+const LINES_OF_PASSED: usize = 6;
+
 /// Counts of the everyday run and of the full one.
 struct Depth {
     /// Rounds of tests that repeat an accident.
@@ -167,9 +170,11 @@ fn guest_tests(
     Ok(version)
 }
 
-/// A passed test's own words, indented; a failed one's with the reason.
+/// The last words of a test that passed; all words of one that failed, with the reason.
 fn show(verdict: &Verdict) {
-    for line in verdict.log.lines() {
+    let lines: Vec<&str> = verdict.log.lines().collect();
+    let shown = if verdict.failure.is_some() { lines.len() } else { LINES_OF_PASSED };
+    for line in &lines[lines.len().saturating_sub(shown)..] {
         println!("   {line}");
     }
     if let Some(why) = &verdict.failure {
