@@ -4,12 +4,13 @@ use crate::connection::{Connection, Inner, IoQueue, Link, Role};
 use crate::exchange::{Kept, Stage};
 use crate::output::Payload;
 use crate::takeover::Takeover;
+use nvme::fabrics::ConnectData;
 use nvme::{Command, Sgl, Status, opcode};
 use subsystem::io::{Direction, Placement, Transfer};
 use subsystem::{ControllerId, Reply};
 
 /// Most data that an admin command may bring.
-const ADMIN_DATA_BYTES_MAX: u32 = 64 * 1024;
+const ADMIN_DATA_BYTES_MAX: u32 = 8 * 1024;
 
 impl Connection {
     /// A capsule on an admin queue, on a queue that is not connected yet, or a fabrics command.
@@ -20,6 +21,21 @@ impl Connection {
         command: Command,
         capsule: &[u8],
     ) {
+        if matches!(inner.role, Role::Fresh) {
+            let connect = command.opcode == opcode::admin::FABRICS
+                && command.fctype() == opcode::fabrics::CONNECT;
+            // Nothing may come before Connect (NVMe Base 2.1, section 3.3), nor beside it.
+            if !connect || inner.exchanges.others_begun(slot) {
+                let status = Status::COMMAND_SEQUENCE_ERROR.dnr();
+                self.respond(inner, slot, status, 0, Payload::None);
+                return;
+            }
+            if command.sgl().length.get() as usize != size_of::<ConnectData>() {
+                let status = Status::SGL_LENGTH_INVALID.dnr();
+                self.respond(inner, slot, status, 0, Payload::None);
+                return;
+            }
+        }
         match self.admin_data(&command, capsule) {
             Ok(0) => self.admin(inner, slot, &command, &[]),
             Ok(bytes) if command.sgl().identifier == Sgl::TRANSPORT => {
@@ -51,16 +67,8 @@ impl Connection {
 
     /// An admin or fabrics command is complete with its data.
     pub(crate) fn admin(&self, inner: &mut Inner, slot: u32, command: &Command, data: &[u8]) {
-        let fabrics = command.opcode == opcode::admin::FABRICS;
         match &inner.role {
-            Role::Fresh if fabrics && command.nsid.get() as u8 == opcode::fabrics::CONNECT => {
-                self.connect(inner, slot, command, data);
-            }
-            Role::Fresh => {
-                // Nothing may come before Connect (NVMe Base 2.1, section 3.3).
-                let status = Status::COMMAND_SEQUENCE_ERROR.dnr();
-                self.respond(inner, slot, status, 0, Payload::None);
-            }
+            Role::Fresh => self.connect(inner, slot, command, data),
             Role::Admin(controller) => {
                 let controller = *controller;
                 self.controller_command(inner, slot, controller, command, data);
@@ -114,14 +122,13 @@ impl Connection {
             }
         };
         let entries = connected.queue_entries;
+        inner.set_entries(entries);
         inner.sq_head = 1 % entries;
         let flow_control = !connected.sq_flow_control_disabled;
         if connected.queue_id == 0 {
             inner.role = Role::Admin(connected.controller);
         } else {
             inner.machine.set_in_capsule_max(subsystem::IN_CAPSULE_BYTES);
-            inner.machine.set_queue_entries(usize::from(entries));
-            inner.exchanges.set_entries_max(usize::from(entries));
             let link = Link {
                 controller: connected.controller,
                 queue_id: connected.queue_id,

@@ -17,7 +17,7 @@ use nvme::{Command, Status};
 use nvme_tcp::Pending;
 use nvme_tcp::Terminate;
 use nvme_tcp::controller::{self, Event};
-use reactor::{Complete, Interest, Poll, PollerId, Stream, WatchId};
+use reactor::{Complete, Interest, Poll, PollerId, Stream, TimerId, WatchId};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
@@ -25,19 +25,27 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use subsystem::io::Direction;
 use subsystem::{ControllerId, PortId};
 
 /// Rest of a payload from which on it is received straight into its buffer.
 const DIRECT_BYTES_MIN: usize = 4096;
 
-/// Commands before and on the admin queue: what Linux uses is 32.
-pub(crate) const ADMIN_ENTRIES_MAX: usize = 256;
+/// Commands outstanding on a connection that has not sent Connect, which alone makes sense there.
+pub(crate) const FRESH_ENTRIES: u16 = 32;
+
+/// PDUs queued that belong to no command: a host that provokes more and reads none is dropped.
+const UNREAD_MAX: usize = 4096;
+
+/// How long a peer that is told to go may take to read what is queued.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 const TOKEN_READABLE: u64 = 0;
 const TOKEN_WRITABLE: u64 = 1;
 const TOKEN_DEFERRED: u64 = 2;
 const TOKEN_BUFFERS: u64 = 3;
+const TOKEN_CLOSE: u64 = 4;
 
 /// A connection on its core.
 pub(crate) struct Connection {
@@ -54,6 +62,8 @@ pub(crate) struct Connection {
     deferred: Cell<bool>,
     closed: Cell<bool>,
     watches: [Cell<Option<WatchId>>; 2],
+    /// Runs while the peer is told to go and does not read it.
+    close_timer: Cell<Option<TimerId>>,
     /// Requests the namespaces hold.
     running: Cell<u32>,
     /// Closed, but not yet reported to the control core: requests are still out.
@@ -66,16 +76,20 @@ pub(crate) struct Inner {
     pub(crate) role: Role,
     pub(crate) port: PortId,
     pub(crate) exchanges: Exchanges,
-    /// First command of a fused pair whose second has not come.
+    /// First command of a fused pair whose second has not come; `NONE` if it failed already.
     pub(crate) fused: Option<u32>,
     /// I/O commands that wait for a buffer.
     pub(crate) waiting: VecDeque<u32>,
     /// Taken from the core's spares while there is something to send.
     pub(crate) output: Option<Box<Output>>,
+    /// Entries of the queue.
+    pub(crate) entries: u16,
     /// Commands fetched: the submission queue head, modulo the entries.
     pub(crate) sq_head: u16,
     /// Bytes of a PDU that is not complete.
     stash: Vec<u8>,
+    /// The stash came along from another core and may hold whole PDUs.
+    stash_unseen: bool,
     /// The peer is told to go: close once everything is sent.
     closing: bool,
     waits_for_buffers: bool,
@@ -127,15 +141,24 @@ impl Inner {
             machine,
             role: Role::Fresh,
             port,
-            exchanges: Exchanges::new(ADMIN_ENTRIES_MAX),
+            exchanges: Exchanges::new(usize::from(FRESH_ENTRIES)),
             fused: None,
             waiting: VecDeque::new(),
             output: None,
+            entries: FRESH_ENTRIES,
             sq_head: 0,
             stash: Vec::new(),
+            stash_unseen: false,
             closing: false,
             waits_for_buffers: false,
         }
+    }
+
+    /// Connect has told the size of the queue.
+    pub(crate) fn set_entries(&mut self, entries: u16) {
+        self.entries = entries;
+        self.machine.set_queue_entries(usize::from(entries));
+        self.exchanges.set_entries_max(usize::from(entries));
     }
 }
 
@@ -154,6 +177,7 @@ impl Connection {
             deferred: Cell::new(false),
             closed: Cell::new(false),
             watches: [Cell::new(None), Cell::new(None)],
+            close_timer: Cell::new(None),
             running: Cell::new(0),
             to_report: Cell::new(None),
         })
@@ -164,9 +188,10 @@ impl Connection {
         let Moving { socket, machine, port, link, sq_head, stash } = moving;
         let stream = Stream::try_from(socket)?;
         let mut inner = Inner::new(machine, port);
-        inner.exchanges.set_entries_max(usize::from(link.entries));
+        inner.set_entries(link.entries);
         inner.role = Role::Io(IoQueue { view: core.subsystem(&link.nqn), link, cached: None });
         inner.sq_head = sq_head;
+        inner.stash_unseen = !stash.is_empty();
         inner.stash = stash;
         Ok(Connection::new(core.clone(), key, stream, inner))
     }
@@ -243,6 +268,9 @@ impl Connection {
             if let Some(watch) = watch.take() {
                 self.core.reactor.unwatch(watch);
             }
+        }
+        if let Some(timer) = self.close_timer.take() {
+            self.core.reactor.cancel_timer(timer);
         }
         // The peer learns of it now; the descriptor goes when the last request is back.
         let _ = self.stream.shutdown();
@@ -339,6 +367,10 @@ impl Connection {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
             self.move_home(inner);
+        } else if inner.closing && self.close_timer.get().is_none() {
+            let reactor = &self.core.reactor;
+            let timer = reactor.timer(reactor.now() + CLOSE_TIMEOUT, self.me(), TOKEN_CLOSE);
+            self.close_timer.set(Some(timer));
         }
         Ok(progress)
     }
@@ -380,6 +412,10 @@ impl Connection {
             }
             _ => {
                 buffer[..stashed].copy_from_slice(&inner.stash);
+                if std::mem::take(&mut inner.stash_unseen) {
+                    self.process(inner, &buffer[..stashed]);
+                    return Ok(true);
+                }
                 match self.stream.recv(&mut buffer[stashed..]) {
                     Ok(0) => return Err(io::ErrorKind::ConnectionReset.into()),
                     Ok(count) => stashed + count,
@@ -613,15 +649,16 @@ fn payload_place(exchange: &mut crate::exchange::Exchange) -> &mut [u8] {
 impl Connection {
     /// A command capsule has come.
     fn command(&self, inner: &mut Inner, command: Command, data: &[u8], digest_error: bool) {
-        let entries = match &inner.role {
-            Role::Io(queue) => queue.link.entries,
-            _ => ADMIN_ENTRIES_MAX as u16,
-        };
-        inner.sq_head = if inner.sq_head + 1 >= entries { 0 } else { inner.sq_head + 1 };
+        inner.sq_head = if inner.sq_head + 1 >= inner.entries { 0 } else { inner.sq_head + 1 };
         let slot = match inner.exchanges.begin(command.cid.get()) {
             Ok(slot) => slot,
             Err(Refused::CidInUse) => {
                 self.respond_without_slot(inner, command.cid.get(), Status::CID_CONFLICT.dnr());
+                if inner.output.as_ref().is_some_and(|output| output.unread() > UNREAD_MAX) {
+                    tracing::warn!("host reuses identifiers and reads no answers");
+                    inner.closing = true;
+                    self.close();
+                }
                 return;
             }
             Err(Refused::QueueOverrun) => {
@@ -630,11 +667,13 @@ impl Connection {
                 return;
             }
         };
-        if digest_error {
-            self.respond(inner, slot, Status::TRANSIENT_TRANSPORT, 0, Payload::None);
-            return;
-        }
         match &inner.role {
+            Role::Io(_) if digest_error => {
+                self.io_refused(inner, slot, &command, Status::TRANSIENT_TRANSPORT);
+            }
+            _ if digest_error => {
+                self.respond(inner, slot, Status::TRANSIENT_TRANSPORT, 0, Payload::None);
+            }
             Role::Io(_) if command.opcode != nvme::opcode::admin::FABRICS => {
                 self.io(inner, slot, command, data);
             }
@@ -672,13 +711,13 @@ impl Poll for Connection {
             return true;
         }
         let me = self.me();
-        let blocked = {
+        let (blocked, closing) = {
             let mut inner = self.inner.borrow_mut();
             if inner.stash.is_empty() {
                 // An idle connection holds no memory.
                 inner.stash.shrink_to(0);
             }
-            inner.output.is_some()
+            (inner.output.is_some(), inner.closing)
         };
         if blocked && self.watches[1].get().is_none() {
             let watch = self.core.reactor.watch(
@@ -689,7 +728,8 @@ impl Poll for Connection {
             );
             self.watches[1].set(Some(watch));
         }
-        if self.watches[0].get().is_none() {
+        // What a peer says that is told to go is not read any more.
+        if !closing && self.watches[0].get().is_none() {
             let watch = self.core.reactor.watch(
                 self.stream.as_raw_fd(),
                 Interest::READ,
@@ -707,6 +747,11 @@ impl Complete for Connection {
         match token {
             TOKEN_READABLE => self.watches[0].set(None),
             TOKEN_WRITABLE => self.watches[1].set(None),
+            TOKEN_CLOSE => {
+                self.close_timer.set(None);
+                self.close();
+                return;
+            }
             TOKEN_DEFERRED => {
                 self.deferred.set(false);
                 self.turn(false);

@@ -1,6 +1,6 @@
 //! The control core's part: listeners, the subsystems' state machine, and the admin queues.
 
-use crate::connection::{Connection, Inner};
+use crate::connection::{Connection, FRESH_ENTRIES, Inner};
 use crate::core::Core;
 use crate::takeover::Takeover;
 use crate::view::Counters;
@@ -235,13 +235,16 @@ impl Control {
 
     /// Closes a controller's connections on every core.
     fn close(&self, controller: ControllerId, admin: bool) {
-        let core = self.core();
-        for index in 0..core.core_count() {
-            core.post(index, move |core| {
-                core.close_connections(|connection| {
-                    connection.controller() == Some(controller) && (admin || !connection.is_admin())
-                });
+        let close = move |core: &Core| {
+            core.close_connections(|connection| {
+                connection.controller() == Some(controller) && (admin || !connection.is_admin())
             });
+        };
+        let core = self.core();
+        // Here at once: a connection that goes to its own core later than the letter would get by.
+        close(&core);
+        for index in 1..core.core_count() {
+            core.post(index, close);
         }
     }
 
@@ -318,7 +321,10 @@ impl Control {
 
     fn accepted(&self, port: PortId, stream: reactor::Stream) {
         let core = self.core();
-        let machine = controller::Connection::new(controller::Config::default());
+        let machine = controller::Connection::new(controller::Config {
+            queue_entries: FRESH_ENTRIES,
+            ..controller::Config::default()
+        });
         let added = core.add_connection(|key| {
             Ok(Connection::new(core.clone(), key, stream, Inner::new(machine, port)))
         });

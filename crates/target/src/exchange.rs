@@ -89,9 +89,12 @@ impl Exchanges {
         {
             return Err(Refused::CidInUse);
         }
+        if self.slots.len() - self.free.len() >= self.entries_max {
+            return Err(Refused::QueueOverrun);
+        }
         let index = match self.free.pop() {
             Some(index) => index,
-            None if self.slots.len() < self.entries_max => {
+            None => {
                 self.slots.push(Exchange {
                     cid: 0,
                     stage: Stage::Free,
@@ -106,7 +109,6 @@ impl Exchanges {
                 });
                 (self.slots.len() - 1) as u32
             }
-            None => return Err(Refused::QueueOverrun),
         };
         *count += 1;
         let slot = &mut self.slots[index as usize];
@@ -135,6 +137,12 @@ impl Exchanges {
     #[inline]
     pub(crate) fn slot(&mut self, index: u32) -> &mut Exchange {
         &mut self.slots[index as usize]
+    }
+
+    /// Whether a command beside `index` has begun and is not answered yet.
+    pub(crate) fn others_begun(&self, index: u32) -> bool {
+        let begun = |slot: &Exchange| !matches!(slot.stage, Stage::Free | Stage::Sending);
+        self.slots.iter().enumerate().any(|(at, slot)| at != index as usize && begun(slot))
     }
 
     /// The slot of command `cid` in stage `stage`.

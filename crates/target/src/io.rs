@@ -91,15 +91,21 @@ impl Connection {
     }
 
     /// A command that may not run is answered; its fused partner goes with it.
-    fn io_refused(&self, inner: &mut Inner, slot: u32, command: &Command, status: Status) {
-        if inner.fused.is_some() {
-            match command.fuse() {
-                Fuse::Second => {
-                    if let Some(first) = inner.fused.take() {
-                        self.drop_exchange(inner, first, Status::ABORTED_FAILED_FUSED);
-                    }
+    pub(crate) fn io_refused(
+        &self,
+        inner: &mut Inner,
+        slot: u32,
+        command: &Command,
+        status: Status,
+    ) {
+        match command.fuse() {
+            Fuse::Second => self.drop_first(inner, Status::ABORTED_FAILED_FUSED),
+            fuse => {
+                self.fuse_broken(inner);
+                if fuse == Fuse::First {
+                    // The second is to learn that it came in vain.
+                    inner.fused = Some(NONE);
                 }
-                _ => self.fuse_broken(inner),
             }
         }
         self.respond(inner, slot, status, 0, Payload::None);
@@ -107,8 +113,13 @@ impl Connection {
 
     /// The first of a fused pair was not followed by its second.
     fn fuse_broken(&self, inner: &mut Inner) {
-        if let Some(first) = inner.fused.take() {
-            self.drop_exchange(inner, first, Status::ABORTED_MISSING_FUSED);
+        self.drop_first(inner, Status::ABORTED_MISSING_FUSED);
+    }
+
+    /// Answers the first of a fused pair, unless it was answered when it failed.
+    fn drop_first(&self, inner: &mut Inner, status: Status) {
+        if let Some(first) = inner.fused.take().filter(|first| *first != NONE) {
+            self.drop_exchange(inner, first, status);
         }
     }
 
@@ -134,15 +145,14 @@ impl Connection {
     /// One half of a fused Compare-and-Write.
     fn io_fused(&self, inner: &mut Inner, slot: u32, request: Box<Request>, capsule: &[u8]) {
         let command = request.command;
-        match (command.fuse(), inner.fused.take()) {
-            (Fuse::First, first) => {
-                if let Some(first) = first {
-                    self.drop_exchange(inner, first, Status::ABORTED_MISSING_FUSED);
-                }
+        match (command.fuse(), inner.fused) {
+            (Fuse::First, _) => {
+                self.fuse_broken(inner);
                 inner.exchanges.slot(slot).command = command;
                 inner.fused = Some(slot);
             }
-            (_, Some(first)) => {
+            (_, Some(first)) if first != NONE => {
+                inner.fused = None;
                 let compare = inner.exchanges.slot(first).command;
                 if let Err(status) = subsystem::io::check_fused(&compare, &command) {
                     self.core.recycle(request);
@@ -153,9 +163,14 @@ impl Connection {
                 inner.exchanges.slot(first).partner = slot;
                 inner.exchanges.slot(slot).partner = first;
             }
-            (_, None) => {
+            (_, failed) => {
+                inner.fused = None;
                 self.core.recycle(request);
-                self.respond(inner, slot, Status::ABORTED_MISSING_FUSED, 0, Payload::None);
+                let status = match failed {
+                    Some(_) => Status::ABORTED_FAILED_FUSED,
+                    None => Status::ABORTED_MISSING_FUSED,
+                };
+                self.respond(inner, slot, status, 0, Payload::None);
                 return;
             }
         }
@@ -257,7 +272,7 @@ impl Connection {
             self.core.recycle(request);
         }
         if inner.fused == Some(slot) {
-            inner.fused = None;
+            inner.fused = Some(NONE);
         }
         self.respond(inner, slot, status, 0, Payload::None);
         if partner != NONE {

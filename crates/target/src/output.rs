@@ -84,6 +84,11 @@ impl Spare {
 }
 
 impl Output {
+    /// Responses and other PDUs that the peer has not taken yet.
+    pub(crate) fn unread(&self) -> usize {
+        self.held.len()
+    }
+
     /// Copies `bytes` behind what is queued.
     #[inline]
     pub(crate) fn bytes(&mut self, bytes: &[u8], spare: &mut Spare) {

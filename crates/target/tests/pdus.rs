@@ -116,7 +116,7 @@ fn wrong_headers_are_terminated_on_every_kind_of_queue() {
 fn connected_again(rig: &Rig, admin: &Queue, qid: u16) -> Queue {
     for _ in 0..1000 {
         let (queue, done) = rig.host().connect(qid, admin.cntlid);
-        if done.status != Status::COMMAND_SEQUENCE_ERROR.dnr() {
+        if done.status != Status::INVALID_QUEUE_IDENTIFIER.dnr() {
             done.ok();
             return queue;
         }
