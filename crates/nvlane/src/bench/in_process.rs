@@ -5,10 +5,11 @@
 //!        ^----------completed (same call)-----------'
 //! ```
 //!
+//! Rates are per second of CPU time, so that other work on the core does not count.
 //! Beside them, a bare copy of random 4 KiB blocks: what reading memory cannot be faster than.
 
 use super::report::{Bars, Report, Table, median};
-use super::{Options, Scenario, cores, random::Random};
+use super::{Options, Scenario, cores, random::Random, usage};
 use anyhow::{Context, ensure};
 use namespace::layer::linear::Linear;
 use namespace::memory::{Memory, MemoryOptions};
@@ -64,11 +65,13 @@ impl Scenario for InProcess {
         let mut report = Report::new(self.name());
         let mut bench = Bench { report: &mut report, rows: Vec::new(), bars: Vec::new() };
         let copy = Copy::new();
-        let copies = (0..windows).map(|seed| copy.window(window, seed)).collect();
+        let copies =
+            (0..windows).map(|seed| copy.window(window, seed)).collect::<Result<_, _>>()?;
         let limit = bench.add("bare_copy", copies, None);
         for (name, namespace, lent) in cases {
             let load = Load::new(&reactor, namespace, lent)?;
-            let rates = (0..windows).map(|seed| load.window(window, seed)).collect::<Result<_, _>>()?;
+            let rates =
+                (0..windows).map(|seed| load.window(window, seed)).collect::<Result<_, _>>()?;
             bench.add(name, rates, (name == "memory").then_some(limit));
         }
         let Bench { rows, bars, .. } = bench;
@@ -119,8 +122,7 @@ impl Bench<'_> {
 }
 
 fn memory() -> anyhow::Result<Arc<dyn Namespace>> {
-    let options =
-        MemoryOptions { bytes: BYTES, block_shift: 12, cores: 1, lend: true, uuid: None };
+    let options = MemoryOptions { bytes: BYTES, block_shift: 12, cores: 1, lend: true, uuid: None };
     Ok(Memory::open(options)?)
 }
 
@@ -145,7 +147,11 @@ struct Load {
 
 impl Load {
     /// Opens a queue and writes every block, so that reads meet memory and not the zero page.
-    fn new(reactor: &Rc<Reactor>, namespace: Arc<dyn Namespace>, lent: bool) -> anyhow::Result<Load> {
+    fn new(
+        reactor: &Rc<Reactor>,
+        namespace: Arc<dyn Namespace>,
+        lent: bool,
+    ) -> anyhow::Result<Load> {
         let queue = namespace.open_queue(reactor)?;
         let pool = Rc::new(Pool { idle: RefCell::new(VecDeque::with_capacity(DEPTH)) });
         for _ in 0..DEPTH {
@@ -162,11 +168,11 @@ impl Load {
         Ok(load)
     }
 
-    /// Reads per second over one window.
+    /// Reads per second of CPU time over one window.
     fn window(&self, time: Duration, seed: u64) -> anyhow::Result<f64> {
         let mut random = Random::new(seed);
         let mut reads = 0u64;
-        let start = Instant::now();
+        let (start, before) = (Instant::now(), usage::of_this_thread()?);
         while start.elapsed() < time {
             for _ in 0..ROUNDS_PER_LOOK * DEPTH {
                 let block = random.below(self.blocks);
@@ -174,7 +180,7 @@ impl Load {
                 reads += 1;
             }
         }
-        Ok(reads as f64 / start.elapsed().as_secs_f64())
+        Ok(reads as f64 / usage::of_this_thread()?.since(before).cpu.as_secs_f64())
     }
 
     /// One command. The request that has rested longest is used, so all buffers take part.
@@ -205,11 +211,11 @@ impl Copy {
         Copy { source: vec![0x5a; BYTES as usize] }
     }
 
-    fn window(&self, time: Duration, seed: u64) -> f64 {
+    fn window(&self, time: Duration, seed: u64) -> anyhow::Result<f64> {
         let mut random = Random::new(seed);
         let mut target = vec![0; DEPTH * BLOCK_BYTES as usize];
         let mut copies = 0u64;
-        let start = Instant::now();
+        let (start, before) = (Instant::now(), usage::of_this_thread()?);
         while start.elapsed() < time {
             for _ in 0..ROUNDS_PER_LOOK {
                 for target in target.chunks_exact_mut(BLOCK_BYTES as usize) {
@@ -220,6 +226,6 @@ impl Copy {
                 }
             }
         }
-        copies as f64 / start.elapsed().as_secs_f64()
+        Ok(copies as f64 / usage::of_this_thread()?.since(before).cpu.as_secs_f64())
     }
 }

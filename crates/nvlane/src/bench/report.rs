@@ -29,7 +29,7 @@ pub struct Report {
 pub struct Machine {
     /// Model name of the processor.
     pub processor: String,
-    /// Cores that may be used.
+    /// Cores that are on line.
     pub cores: usize,
     /// Memory in MiB.
     pub memory_mib: u64,
@@ -98,7 +98,8 @@ impl Machine {
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Machine {
             processor: line("/proc/cpuinfo", "model name"),
-            cores: std::thread::available_parallelism().map_or(1, Into::into),
+            // SAFETY: sysconf has no preconditions.
+            cores: unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize,
             memory_mib: kib.unwrap_or(0) / 1024,
             kernel: kernel.trim().to_owned(),
             unix_time: now.map_or(0, |elapsed| elapsed.as_secs()),
