@@ -4,7 +4,7 @@ use crate::async_event::AsyncEvents;
 use crate::config::PortId;
 use crate::event::DropReason;
 use crate::feature::Features;
-use crate::{DISCOVERY_IDLE, ERROR_ENTRIES_MAX, IO_QUEUES_MAX, KEEP_ALIVE_GRANULARITY};
+use crate::{ERROR_ENTRIES_MAX, IO_QUEUES_MAX, KEEP_ALIVE_GRANULARITY, UNUSED_IDLE};
 use nvme::fabrics::{Cc, Csts};
 use nvme::log::{CHANGED_NAMESPACES_MAX, ErrorEntry};
 use nvme::{Command, NSID_ALL, Status};
@@ -43,9 +43,14 @@ impl Controller {
         if self.dropped {
             return None;
         }
-        let alive = self.keep_alive.deadline(self.discovery);
+        let alive = self.keep_alive.deadline(self.may_not_idle());
         let linger = self.linger.map(|(at, _)| at);
         alive.into_iter().chain(linger).min()
+    }
+
+    /// Whether silence ends it even without a keep alive timer.
+    fn may_not_idle(&self) -> bool {
+        self.discovery || !self.csts.ready()
     }
 
     /// Why the controller has to go at `now`, if it has to.
@@ -56,7 +61,7 @@ impl Controller {
         if let Some((_, reason)) = self.linger.filter(|&(at, _)| at <= now) {
             return Some(reason);
         }
-        let late = self.keep_alive.deadline(self.discovery).is_some_and(|at| at <= now);
+        let late = self.keep_alive.deadline(self.may_not_idle()).is_some_and(|at| at <= now);
         if !late || self.keep_alive.restart(now) {
             return None;
         }
@@ -93,8 +98,8 @@ impl KeepAlive {
         self.timeout.map_or(0, |timeout| timeout.as_millis().try_into().unwrap_or(u32::MAX))
     }
 
-    fn deadline(&self, discovery: bool) -> Option<Duration> {
-        let timeout = self.timeout.or(discovery.then_some(DISCOVERY_IDLE))?;
+    fn deadline(&self, may_not_idle: bool) -> Option<Duration> {
+        let timeout = self.timeout.or(may_not_idle.then_some(UNUSED_IDLE))?;
         Some(self.started + timeout)
     }
 

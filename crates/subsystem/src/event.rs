@@ -16,7 +16,8 @@ pub struct ControllerId(pub u16);
 pub enum DropReason {
     /// Nothing was heard within the keep alive timeout.
     KeepAliveExpired,
-    /// A discovery controller without keep alive timer idled for too long.
+    /// A controller without keep alive timer that serves discovery or was not enabled idled for too
+    /// long.
     Idle,
     /// The host shut the controller down and did not leave.
     Shutdown,

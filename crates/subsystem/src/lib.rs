@@ -25,6 +25,8 @@
 //! What it does not do: no sockets, no clock, no data path, no authentication, no reservations,
 //! no namespace management by hosts, no firmware.
 //!
+//! What idles here is small: some 80 bytes for a namespace, some 400 for a controller.
+//!
 //! Bytes from a peer only ever produce a status of the specification; every list that a peer can
 //! fill has a bound here.
 #![forbid(unsafe_code)]
@@ -101,8 +103,9 @@ pub const ERROR_ENTRIES_MAX: usize = 64;
 /// Granularity of the keep alive timer (KAS).
 pub const KEEP_ALIVE_GRANULARITY: Duration = Duration::from_secs(1);
 
-/// How long a discovery controller without a keep alive timer may idle.
-pub const DISCOVERY_IDLE: Duration = Duration::from_secs(120);
+/// How long a controller without a keep alive timer may idle if it serves discovery or is not
+/// enabled.
+pub const UNUSED_IDLE: Duration = Duration::from_secs(120);
 
 /// How long the admin queue outlives a reset or shutdown, for the host to read CSTS.
 pub const ASSOCIATION_LINGER: Duration = Duration::from_secs(10);

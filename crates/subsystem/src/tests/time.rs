@@ -1,5 +1,5 @@
 use super::host::*;
-use crate::{DISCOVERY_IDLE, DropReason, Event, Target};
+use crate::{DropReason, Event, Target, UNUSED_IDLE};
 use nvme::fabrics::{Connect, Csts, DISCOVERY_NQN};
 use nvme::{Status, opcode};
 use std::time::Duration;
@@ -50,16 +50,17 @@ fn commands_and_io_keep_it_alive() {
 }
 
 #[test]
-fn without_a_timeout_silence_is_fine_except_for_discovery() {
+fn without_a_timeout_silence_is_fine_only_where_something_is_served() {
     let (mut target, port) = target();
     let connect = Connect { kato_ms: 0, ..ADMIN.connect };
     Host::attempt(&mut target, port, Attempt { connect, ..ADMIN });
-    assert_eq!(target.next_timeout(), None);
+    let unused = Attempt { connect, ..ADMIN }.make(&mut target, port).unwrap().controller;
     let discovery = Attempt { nqn: DISCOVERY_NQN, connect, ..ADMIN };
-    let id = Host::attempt(&mut target, port, discovery).id;
+    let discovery = Host::attempt(&mut target, port, discovery).id;
     let reason = DropReason::Idle;
-    let dropped = run(&mut target, NOW + DISCOVERY_IDLE);
-    assert_eq!(dropped, [Event::Drop { controller: id, reason }]);
+    let expected = [unused, discovery].map(|controller| Event::Drop { controller, reason });
+    assert_eq!(run(&mut target, NOW + UNUSED_IDLE), expected);
+    assert_eq!(target.next_timeout(), None, "the first one stays");
 }
 
 #[test]
