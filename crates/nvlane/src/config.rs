@@ -27,6 +27,9 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use uuid::Uuid;
 
+/// The host that stands for all which are not listed, on command lines and in calls.
+pub const ANY_HOST: &str = "*";
+
 /// What a daemon serves, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -14,6 +14,8 @@
 
 mod change;
 mod dispatch;
+#[cfg(feature = "mutants")]
+mod mutant;
 mod start;
 mod statistics;
 

@@ -4,7 +4,7 @@
 use crate::cli::ServeArgs;
 use crate::config::identity::Machine;
 use crate::config::store::fingerprint;
-use crate::config::{Config, Namespace, Subsystem, file};
+use crate::config::{ANY_HOST, Config, Namespace, Subsystem, file};
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use volume::{Kind, Options, Uri};
@@ -81,9 +81,12 @@ fn from_volumes(args: &ServeArgs, data_dir: &Path, machine: &Machine) -> Result<
         uuid: args.uuid.get(index).copied(),
         ..Namespace::new(volume)
     });
+    let (any, listed): (Vec<_>, Vec<_>) =
+        args.allow_host.iter().cloned().partition(|host| host == ANY_HOST);
     let subsystem = Subsystem {
         namespaces: namespaces.collect(),
-        allowed_hosts: args.allow_host.clone(),
+        allow_any_host: Some(listed.is_empty() || !any.is_empty()),
+        allowed_hosts: listed,
         shared: args.shared,
         nqn,
         ..Subsystem::default()

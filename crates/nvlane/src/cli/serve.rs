@@ -31,7 +31,7 @@ pub struct ServeArgs {
     /// Name of the subsystem; derived from the machine and the volumes when left out.
     #[arg(long, value_name = "NQN", conflicts_with = "config")]
     pub nqn: Option<String>,
-    /// Let only this host connect; may be given more than once.
+    /// Let only this host connect (* for any); may be given more than once.
     #[arg(long, value_name = "NQN", conflicts_with = "config")]
     pub allow_host: Vec<String>,
     /// Configuration file: TOML, or JSON if its name ends in .json.

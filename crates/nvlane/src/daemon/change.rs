@@ -6,7 +6,7 @@
 
 use super::Daemon;
 use super::start::{ana_state, open, options, subsystem_config};
-use crate::config::{Ana, Config, Namespace, Subsystem, check_group, check_nqn};
+use crate::config::{ANY_HOST, Ana, Config, Namespace, Subsystem, check_group, check_nqn};
 use crate::control::method::{
     AnaSet, Host, Listener, SubsystemAdd, SubsystemRemove, Volume, VolumeAdd, VolumeRemove,
     VolumeResize,
@@ -14,9 +14,6 @@ use crate::control::method::{
 use crate::control::protocol::Failure;
 use std::net::SocketAddr;
 use target::{PortId, Server};
-
-/// The host that stands for all which are not listed.
-const ANY_HOST: &str = "*";
 
 type Done<T = ()> = Result<T, Failure>;
 

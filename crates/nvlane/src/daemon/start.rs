@@ -186,7 +186,10 @@ pub(super) fn open(
     cores: usize,
 ) -> Result<Arc<dyn Namespace>, volume::Error> {
     let options = OpenOptions { cores, shared, ..OpenOptions::default() };
-    volume::open(uri, &options)
+    let volume = volume::open(uri, &options)?;
+    #[cfg(feature = "mutants")]
+    let volume = super::mutant::Mutant::over(volume);
+    Ok(volume)
 }
 
 pub(super) fn subsystem_config(subsystem: &Subsystem) -> SubsystemConfig {

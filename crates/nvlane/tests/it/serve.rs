@@ -21,7 +21,7 @@ fn fails(command: &mut Command) -> String {
 
 fn serve(dir: &Path, volume: &str) -> Command {
     let mut command = nvlane();
-    command.args(["serve", volume, "--listen", "127.0.0.1:0", "--log", "error"]);
+    command.args(["serve", volume, "--listen", "127.0.0.1:0"]);
     command.arg("--data-dir").arg(dir.join("other")).arg("--socket").arg(dir.join("other.s"));
     command
 }
