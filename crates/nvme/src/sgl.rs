@@ -57,6 +57,15 @@ impl Command {
         self.flags = self.flags & 0x3f | Sgl::PSDT_SGL;
     }
 
+    /// Whether the command transfers data: Data Transfer Direction in bits 1:0 of the opcode, for
+    /// fabrics commands of the fabrics command type (NVMe Base 2.1, Figures 141, 540 and 555).
+    #[inline]
+    pub fn transfers_data(&self) -> bool {
+        let fabrics = self.opcode == crate::opcode::admin::FABRICS;
+        let code = if fabrics { self.fctype() } else { self.opcode };
+        code & 3 != 0
+    }
+
     /// Whether the data pointer is an SGL (PSDT 01b or 10b), as fabrics demand.
     #[inline]
     pub fn uses_sgl(&self) -> bool {

@@ -124,6 +124,23 @@ proptest! {
 }
 
 #[test]
+fn opcodes_tell_whether_there_is_data() {
+    use crate::opcode::{admin, fabrics, io};
+    let opcode = |opcode| Command { opcode, ..Command::default() }.transfers_data();
+    for with_data in [io::READ, io::WRITE, io::COMPARE, io::DATASET_MANAGEMENT, admin::IDENTIFY] {
+        assert!(opcode(with_data));
+    }
+    let without = [io::FLUSH, io::WRITE_ZEROES, io::VERIFY, admin::KEEP_ALIVE];
+    assert!(without.into_iter().all(|without| !opcode(without)));
+    let of_type = |fctype: u8| {
+        let nsid = u32::from(fctype).into();
+        Command { opcode: admin::FABRICS, nsid, ..Command::default() }.transfers_data()
+    };
+    assert!(of_type(fabrics::CONNECT) && !of_type(fabrics::PROPERTY_GET));
+    assert!(!of_type(fabrics::DISCONNECT) && !of_type(fabrics::PROPERTY_SET));
+}
+
+#[test]
 fn property_commands_carry_their_size() {
     let cap = PropertyAccess::of(&PropertyAccess::read(Property::CAP));
     assert_eq!((cap.bytes, cap.property), (Some(8), Property::CAP));

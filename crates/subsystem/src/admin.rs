@@ -150,11 +150,16 @@ impl Target {
         now: Duration,
         io_statistics: &dyn Fn(Option<u32>) -> IoStatistics,
     ) -> Result<Reply, Status> {
-        if command.flags & 3 != 0 || !command.uses_sgl() {
+        // No admin command is fused.
+        if command.flags & 3 != 0 {
             return Err(Status::INVALID_FIELD.dnr());
         }
+        // Fabrics commands use SGLs whatever their PSDT says (Figure 95).
         if command.opcode == opcode::admin::FABRICS {
             return self.fabrics_on_admin_queue(id, command, now).map(Reply::from);
+        }
+        if command.transfers_data() && !command.uses_sgl() {
+            return Err(Status::INVALID_FIELD.dnr());
         }
         let controller = &self.controllers[&id];
         if !controller.csts.ready() {

@@ -3,6 +3,10 @@
 //! An event goes out when its notice is enabled, a request is held, and it is not masked. Sending
 //! masks it; reading its log page with Retain Asynchronous Event cleared unmasks it and drops what
 //! is pending, since the page told it.
+//!
+//! Section 5.1.2 masks by event type, and all three are notices. As targets that hosts are used to
+//! do, this one masks each notice for itself: a page that a host never reads must not hold back
+//! the others.
 
 use crate::EVENT_REQUESTS_MAX;
 use nvme::Status;

@@ -60,7 +60,7 @@ pub struct Refused {
 /// The culprit is in the data, not in the command.
 const IN_DATA: u64 = 1 << 16;
 
-/// Byte offset of FUSE and PSDT in the command.
+/// Byte offset of FUSE in the command.
 const FLAGS_OFFSET: u16 = 1;
 
 fn invalid_in_command(offset: u16) -> Refused {
@@ -90,7 +90,7 @@ impl Target {
         {
             return Err(refused(Status::COMMAND_SEQUENCE_ERROR));
         }
-        if command.flags & 3 != 0 || !command.uses_sgl() {
+        if command.flags & 3 != 0 {
             return Err(invalid_in_command(FLAGS_OFFSET));
         }
         let connect = Connect::of(command);

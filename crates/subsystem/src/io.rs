@@ -212,7 +212,11 @@ fn check_flags(command: &Command, limits: &Limits) -> Result<(), Status> {
         Fuse::Second => command.opcode == opcode::WRITE && limits.commands.compare_and_write,
         Fuse::Reserved => false,
     };
-    if fused_as_offered && command.uses_sgl() { Ok(()) } else { Err(Status::INVALID_FIELD.dnr()) }
+    if fused_as_offered && (command.uses_sgl() || !command.transfers_data()) {
+        Ok(())
+    } else {
+        Err(Status::INVALID_FIELD.dnr())
+    }
 }
 
 /// Length of a transfer of logical blocks, within MDTS and the namespace.

@@ -17,7 +17,7 @@
 //!   io::check(command, limits) -> Transfer or Status      (any core, no state)
 //! ```
 //!
-//! One thread owns a [`Target`] and passes the time in as a [`Duration`](std::time::Duration)
+//! One thread owns a [`Target`] and passes the time in as a [`Duration`]
 //! since an epoch of its choice, best
 //! its own start (the SMART log counts hours from it). I/O commands never come here: the data path checks them with
 //! [`io::check`] against the [`nvme::Limits`] that [`Target::namespaces`] gave it.

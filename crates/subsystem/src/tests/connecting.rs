@@ -69,11 +69,14 @@ fn short_data_other_commands_and_unknown_ports_are_refused() {
     let early = PropertyAccess::read(Property::CAP);
     assert_eq!(refusal(origin, &early, &[]), Status::COMMAND_SEQUENCE_ERROR);
     let data = ADMIN.data();
+    let bare = Command { flags: 0, ..command };
+    let status = refusal(origin, &bare, &[]);
+    assert_eq!(status, Status::SGL_LENGTH_INVALID, "PSDT does not matter (Figure 95)");
     let nowhere = Origin { port: PortId(9), local_address: None };
     let status = refusal(nowhere, &command, data.as_bytes());
     assert_eq!(status, Status::CONNECT_INVALID_PARAMETERS);
-    let prp = Command { flags: 0, ..command };
-    let status = refusal(origin, &prp, data.as_bytes());
+    let fused = Command { flags: 1, ..command };
+    let status = refusal(origin, &fused, data.as_bytes());
     assert_eq!(status, Status::CONNECT_INVALID_PARAMETERS, "Connect never says Invalid Field");
 }
 
@@ -162,6 +165,8 @@ fn properties_read_and_refuse() {
     assert_eq!(host.status(&PropertyAccess::read(Property::NSSR), &[]), invalid);
     assert_eq!(host.status(&PropertyAccess::write(Property::NSSR, 1), &[]), invalid);
     assert_eq!(host.status(&PropertyAccess::write(Property::CSTS, 0), &[]), invalid);
+    let bare = Command { flags: 0, ..PropertyAccess::read(Property::VS) };
+    assert_eq!(host.ok(&bare, &[]).0, 0x2_0100, "byte 1 is zero where there is no data");
     let mut narrow = PropertyAccess::read(Property::CAP);
     narrow.cdw10 = 0.into();
     assert_eq!(host.status(&narrow, &[]), invalid);

@@ -49,6 +49,19 @@ fn an_event_is_masked_until_its_page_is_read_without_retaining() {
 }
 
 #[test]
+fn an_unread_page_does_not_hold_back_other_notices() {
+    let (mut target, port) = target();
+    let id = Host::connect(&mut target, port).id;
+    for cid in 1..=2 {
+        Host::resume(&mut target, id).await_event(cid);
+    }
+    target.update_limits(NQN, 1, resized(8)).unwrap();
+    target.set_ana_state(NQN, port, 1, AnaState::CHANGE).unwrap();
+    let told = completions(&drain(&mut target));
+    assert_eq!(told, [(1, NAMESPACE_CHANGED), (2, ANA_CHANGED)]);
+}
+
+#[test]
 fn what_did_not_change_is_not_announced() {
     let (mut target, port) = target();
     Host::connect(&mut target, port).await_event(1);

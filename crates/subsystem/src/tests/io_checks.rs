@@ -129,6 +129,9 @@ fn prps_are_refused() {
     assert_eq!(check(&command, &LIMITS), Err(Status::INVALID_FIELD.dnr()));
     command.flags = 0x80;
     assert!(check(&command, &LIMITS).is_ok());
+    command.opcode = opcode::FLUSH;
+    command.flags = 0;
+    assert!(check(&command, &LIMITS).is_ok(), "no data, no pointer");
 }
 
 fn placement(opcode: u8, sgl: Sgl, capsule_bytes: u32) -> Result<Placement, Status> {
