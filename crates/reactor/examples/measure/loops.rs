@@ -1,11 +1,11 @@
-//! Costs of the loop itself: no-operations, cached reads, empty turns.
+//! Costs of the loop itself, in processor time: no-operations, cached reads, empty turns.
 
 use crate::processor_time;
 use reactor::{Buffer, Complete, Config, FixedFile, Poll, Reactor};
 use std::cell::{Cell, RefCell};
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use uring::{Completion, Entry, Ring, Wait, entry};
 
 const OPERATIONS: u64 = 2_000_000;
@@ -43,9 +43,9 @@ impl Load {
             reactor: Rc::clone(&reactor),
         });
         (0..depth).for_each(|token| load.start(token));
-        let begin = Instant::now();
+        let begin = processor_time();
         reactor.run();
-        begin.elapsed()
+        processor_time() - begin
     }
 
     fn entry(&self, token: u64) -> Entry {
@@ -93,7 +93,7 @@ fn raw(file: Option<&std::fs::File>, depth: u64, operations: u64) -> Duration {
     }
     let mut completions: Vec<Completion> = Vec::with_capacity(256);
     let mut place = 1;
-    let begin = Instant::now();
+    let begin = processor_time();
     let mut done = 0;
     while done < operations {
         for slot in 0..depth {
@@ -117,7 +117,7 @@ fn raw(file: Option<&std::fs::File>, depth: u64, operations: u64) -> Duration {
         }
         done += depth;
     }
-    begin.elapsed()
+    processor_time() - begin
 }
 
 fn rows(name: &str, file: Option<&std::fs::File>, operations: u64) {
