@@ -14,6 +14,8 @@ const TEXT_BYTES_MAX: usize = 64 << 10;
 /// Schemes, for telling and for suggesting.
 pub const SCHEMES: [&str; 8] =
     ["file", "mem", "null", "linear", "delay", "rate", "fault", "volatile"];
+/// Those of them that have volumes in parentheses.
+const LAYERS: [&str; 5] = ["linear", "delay", "rate", "fault", "volatile"];
 /// Names of statuses in a fault rule, beside numbers.
 const STATUSES: [(&str, Status); 8] = [
     ("unrecovered-read", Status::UNRECOVERED_READ),
@@ -75,7 +77,12 @@ impl<'a> Parser<'a> {
             return Err(Error::TooDeep);
         }
         let start = self.at;
-        let head = self.until(&['(', ')', ',', '?']);
+        let mut head = self.until(&['(', ')', ',', '?']);
+        if split_scheme(head).is_some_and(|(scheme, _)| LAYERS.contains(&scheme)) {
+            // Arguments of a layer may be several; they end where its volumes begin.
+            self.at = start;
+            head = self.until(&['(', ')', '?']);
+        }
         if head.is_empty() {
             return Err(self.error("a volume is missing here"));
         }
@@ -90,7 +97,7 @@ impl<'a> Parser<'a> {
                 let options = self.options(scheme, &["bs", "uuid"], |_, _| Ok(false))?;
                 Ok(Uri { kind, options })
             }
-            "linear" | "delay" | "rate" | "fault" | "volatile" => {
+            _ if LAYERS.contains(&scheme) => {
                 if !self.rest().starts_with('(') {
                     return Err(
                         self.error("a layer has its volumes in parentheses: delay:30ms(mem:1G)")

@@ -264,15 +264,12 @@ impl Queue for FaultQueue {
 }
 
 impl Sink for FaultQueue {
-    /// A write over marked blocks has ended.
-    fn completed(&self, request: Box<Request>, _state: u64) {
-        let command = match request.fused.as_deref() {
-            Some(second) => &second.command,
-            None => &request.command,
-        };
+    /// A write over marked blocks from `start` on has ended. The command's own address may have
+    /// been rewritten below, its length not.
+    fn completed(&self, request: Box<Request>, start: u64) {
         if request.status.is_success() {
-            let start = command.slba();
-            self.shared.unmark(start, start + u64::from(command.block_count()));
+            let count = u64::from(request.command.block_count());
+            self.shared.unmark(start, start.saturating_add(count));
         }
         request.complete();
     }
@@ -306,7 +303,7 @@ impl FaultQueue {
             return self.child.submit(request);
         }
         if matches!(command.opcode, opcode::WRITE | opcode::WRITE_ZEROES) {
-            request.push(self.me.upgrade().expect("the queue lives while it is called"), 0);
+            request.push(self.me.upgrade().expect("the queue lives while it is called"), start);
             return self.child.submit(request);
         }
         request.finish_pair(Status::UNRECOVERED_READ.dnr());

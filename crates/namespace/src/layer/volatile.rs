@@ -101,8 +101,8 @@ impl Namespace for Volatile {
 
     fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
         let child = Arc::clone(&self.child).open_queue(reactor)?;
-        let shift = self.limits().block_shift;
-        Ok(VolatileQueue::open(Arc::clone(&self.shared), child, reactor, shift)?)
+        let namespace = Arc::clone(&self.child);
+        Ok(VolatileQueue::open(Arc::clone(&self.shared), namespace, child, reactor)?)
     }
 
     pass_to_child!(refresh resize uuid keeps_blocks_whole);

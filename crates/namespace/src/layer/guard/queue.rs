@@ -47,6 +47,8 @@ struct Slot {
     work: Work,
     /// Here while it is not below.
     request: Option<Box<Request>>,
+    /// The second half of a fused pair while the first is below: the child is not to see it.
+    second: Option<Box<Request>>,
     /// Memory to read into, for a command that is carried out here.
     scratch: Option<Scratch>,
     /// The data of an emulated Compare while its request carries the scratch memory.
@@ -271,6 +273,7 @@ impl GuardQueue {
             if slot.work == Work::FusedCompare {
                 // To the child these are two ordinary commands.
                 request.command.flags &= !3;
+                slot.second = request.fused.take().or(slot.second.take());
             }
             request
         });
@@ -301,7 +304,8 @@ impl GuardQueue {
 
     /// The first half of a fused pair has ended.
     fn fused_compared(&self, slot: u64, mut request: Box<Request>) {
-        request.command = self.slots.with(slot, |slot| slot.command);
+        (request.command, request.fused) =
+            self.slots.with(slot, |slot| (slot.command, slot.second.take()));
         if !request.status.is_success() {
             let status = request.status;
             let second = request.fused.as_deref_mut().expect("a fused pair has two commands");
@@ -374,6 +378,7 @@ impl Slot {
             work,
             command: request.command,
             request: Some(request),
+            second: None,
             scratch: None,
             expected: Data::None,
             done: 0,

@@ -1,10 +1,11 @@
 //! One core's side of `volatile:`: overlays reads, and writes down in jobs.
 
 use super::Shared;
+use crate::layer::addresses_blocks;
 use crate::layer::slab::Slab;
 use crate::layer::wake::{Wake, Waker};
 use crate::memory::Mapping;
-use crate::{Data, Part, Queue, Request, Sink, dataset};
+use crate::{Data, Namespace, Part, Queue, Request, Sink, dataset};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
 use reactor::Reactor;
@@ -24,6 +25,7 @@ const THROUGH: u64 = u64::MAX - 1;
 pub(super) struct VolatileQueue {
     me: Weak<VolatileQueue>,
     shared: Arc<Shared>,
+    namespace: Arc<dyn Namespace>,
     child: Rc<dyn Queue>,
     waker: Waker,
     shift: u8,
@@ -42,6 +44,8 @@ pub(super) struct VolatileQueue {
 
 struct Job {
     kind: Kind,
+    /// As it came: layers below may rewrite the request's.
+    command: Command,
     request: Option<Box<Request>>,
 }
 
@@ -81,14 +85,16 @@ enum Step {
 impl VolatileQueue {
     pub(super) fn open(
         shared: Arc<Shared>,
+        namespace: Arc<dyn Namespace>,
         child: Rc<dyn Queue>,
         reactor: &Rc<Reactor>,
-        shift: u8,
     ) -> io::Result<Rc<VolatileQueue>> {
+        let shift = namespace.limits().block_shift;
         let run = Mapping::fixed(RUN_BYTES)?;
         Ok(Rc::new_cyclic(|me: &Weak<VolatileQueue>| VolatileQueue {
             me: me.clone(),
             shared,
+            namespace,
             child,
             waker: Waker::new(reactor, me.clone() as Weak<dyn Wake>),
             shift,
@@ -114,6 +120,12 @@ impl Queue for VolatileQueue {
         let command = request.command;
         match command.opcode {
             _ if request.fused.is_some() => request.finish_pair(Status::INVALID_OPCODE.dnr()),
+            _ if addresses_blocks(&command) && !self.is_inside(&command) => {
+                request.finish(Status::LBA_OUT_OF_RANGE.dnr());
+            }
+            opcode::DATASET_MANAGEMENT if !self.are_inside(&request) => {
+                request.finish(Status::LBA_OUT_OF_RANGE.dnr());
+            }
             opcode::READ => self.read(request),
             opcode::WRITE if command.fua() => self.add(Kind::Through, request),
             opcode::WRITE => self.write(request),
@@ -155,6 +167,17 @@ impl Wake for VolatileQueue {
 impl VolatileQueue {
     fn sink(&self) -> Rc<dyn Sink> {
         self.me.upgrade().expect("the queue lives while it is called")
+    }
+
+    /// What is kept would hide that the child has ended before.
+    fn is_inside(&self, command: &Command) -> bool {
+        self.namespace.limits().contains(command.slba(), command.block_count())
+    }
+
+    fn are_inside(&self, request: &Request) -> bool {
+        let (data, blocks) = (&request.data, self.namespace.limits().blocks);
+        // SAFETY: the request holds its data during this call.
+        unsafe { dataset::ranges(&request.command, data.as_ptr(), data.len(), blocks) }.is_ok()
     }
 
     fn write(&self, request: Box<Request>) {
@@ -212,7 +235,7 @@ impl VolatileQueue {
     fn add(&self, kind: Kind, request: Box<Request>) {
         let first = {
             let mut jobs = self.jobs.borrow_mut();
-            jobs.push_back(Job { kind, request: Some(request) });
+            jobs.push_back(Job { kind, command: request.command, request: Some(request) });
             jobs.len() == 1
         };
         if first && self.shared.take_turn(&self.waker) {
@@ -327,9 +350,10 @@ impl VolatileQueue {
 
     /// The first job has ended with `status`.
     fn job_ended(&self, status: Status) {
-        let Job { kind, request } =
+        let Job { kind, command, request } =
             self.jobs.borrow_mut().pop_front().expect("the job at work is the first");
         let mut request = request.expect("what went down has come back");
+        request.command = command;
         let newest = self.work.borrow().sequence;
         if kind == Kind::Through && status.is_success() {
             self.drop_kept(&request, newest);

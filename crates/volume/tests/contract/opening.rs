@@ -1,0 +1,233 @@
+//! What is refused, and in which words; and what a URI says, there and back.
+
+use proptest::prelude::*;
+use std::path::PathBuf;
+use volume::{Error, Kind, OpenOptions, Options, Uri};
+
+fn refused(uri: &str, options: OpenOptions) -> String {
+    let message = volume::open(uri, &options).expect_err(uri).to_string();
+    assert!(!message.contains('\n'), "more than one line: {message}");
+    message
+}
+
+fn refused_plainly(uri: &str) -> String {
+    refused(uri, OpenOptions::default())
+}
+
+#[test]
+fn a_file_that_cannot_be_served_is_left_alone_and_the_message_names_the_mend() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("a.img");
+    let shown = path.display();
+    assert_eq!(
+        refused_plainly(&shown.to_string()),
+        format!("{shown} does not exist; add ?create&size=10G to make it")
+    );
+    assert!(refused_plainly(&format!("{shown}/x/y.img?create&size=1M")).contains("does not exist"));
+    assert!(refused_plainly(&directory.path().display().to_string()).contains("is a directory"));
+    assert!(refused_plainly("/dev/zero").contains("is a character device"));
+    assert!(refused_plainly(&format!("{shown}?create&size=100")).contains("less than one block"));
+    assert!(refused_plainly(&format!("{shown}?create&size=1000")).contains("not aligned"));
+    assert!(!path.exists(), "something was made");
+    std::fs::write(&path, [1; 100]).expect("written");
+    let message = refused_plainly(&shown.to_string());
+    assert!(message.contains("holds 100 bytes, less than one block of 512"), "{message}");
+    assert_eq!(std::fs::read(&path).expect("there"), [1; 100]);
+    assert!(refused_plainly("mem:100").contains("less than one of blocks"));
+    assert!(refused_plainly("mem:1000").contains("not a whole number of blocks"));
+    let mixed = refused_plainly("linear:(mem:1M,mem:1M?bs=4096)");
+    assert!(mixed.contains("512 and 4096") && mixed.contains("?bs="), "{mixed}");
+}
+
+#[test]
+fn a_file_has_one_writer_unless_both_share() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let uri = format!("{}?create&size=1M", directory.path().join("a.img").display());
+    let plain = OpenOptions::default();
+    let shared = OpenOptions { shared: true, ..plain };
+    let read_only = OpenOptions { read_only: true, ..plain };
+    let opens = |options| volume::open(&uri, &options);
+    {
+        let _writer = opens(plain).expect("the first");
+        for options in [plain, shared, read_only] {
+            let message = refused(&uri, options);
+            assert!(message.contains("already served"), "{message}");
+        }
+    }
+    {
+        let _one = opens(shared).expect("the first");
+        let _two = opens(shared).expect("the second says so too");
+        assert!(refused(&uri, plain).contains("--shared"));
+    }
+    let _one = opens(read_only).expect("a reader");
+    let _two = opens(read_only).expect("another");
+    assert!(opens(plain).is_err());
+}
+
+#[test]
+fn an_existing_file_keeps_its_size_when_it_is_created_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("a.img");
+    let open = |size: &str| {
+        let uri = format!("{}?create&size={size}", path.display());
+        volume::open(&uri, &OpenOptions::default()).expect("opened").limits().bytes()
+    };
+    assert_eq!(open("1M"), 1 << 20);
+    assert_eq!(open("2M"), 1 << 20);
+}
+
+#[test]
+fn what_is_no_uri_is_refused_where_it_goes_wrong() {
+    for (uri, words) in [
+        ("", "a volume is missing"),
+        ("delay:30ms", "in parentheses"),
+        ("delay:30ms(mem:1G", "closing parenthesis"),
+        ("delay:30ms()", "a volume is missing"),
+        ("delay:30ms(mem:1G,mem:1G)", "linear:"),
+        ("delay:30(mem:1G)", "30ms"),
+        ("mem:1G?size=1", "does not take"),
+        ("mem:1G?ro", "does not take"),
+        ("mem:", "a size like 10G"),
+        ("mem:0", "a size like 10G"),
+        ("mem:1G?bs=1024", "512 or 4096"),
+        ("mem:1G)", "nothing may follow"),
+        ("file:?ro", "a path is missing"),
+        ("/a%zz", "two hexadecimal digits"),
+        ("/a?create", "needs a size"),
+        ("/a?size=1G", "?create"),
+        ("men:1G", "did you mean mem:"),
+        ("foo:1G", "known are file, mem"),
+        ("rate:0(mem:1G)", "1G"),
+        ("fault:rate=2(mem:1G)", "0 to 1"),
+        ("fault:op=boil(mem:1G)", "read, write"),
+        ("fault:lba=9-1(mem:1G)", "first-last"),
+        ("linear:(mem:1G,)", "a volume is missing"),
+    ] {
+        let message = refused_plainly(uri);
+        assert!(message.contains(words), "{uri}: {message}");
+    }
+    let deep = format!("{}mem:1G{}", "delay:0(".repeat(100), ")".repeat(100));
+    assert!(matches!(deep.parse::<Uri>(), Err(Error::TooDeep)));
+    let most = volume::DEPTH_MAX - 1;
+    let stack = format!("{}mem:1M{}", "delay:0(".repeat(most), ")".repeat(most));
+    assert!(volume::open(&stack, &OpenOptions::default()).is_ok());
+    let stack = format!("delay:0({stack})");
+    assert!(matches!(volume::open(&stack, &OpenOptions::default()), Err(Error::TooDeep)));
+}
+
+#[test]
+fn an_open_volume_tells_a_uri_that_opens_it_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("odd (name), 100%?.img");
+    let path = namespace::percent::encode(&path);
+    let created = format!("{path}?create&size=1M");
+    let uuid = "uuid=00112233-4455-6677-8899-aabbccddeeff";
+    for uri in [
+        created.clone(),
+        format!("{created}&{uuid}&buffered&bs=4096"),
+        format!("mem:3M?{uuid}"),
+        "null:3G?bs=4096".into(),
+        format!("delay:read=30ms(linear:({created},mem:1M))?ro&{uuid}"),
+        "rate:bytes=1G,iops=10K(fault:rate=0.25,op=read,lba=1-9,count=3,seed=7(mem:1M))".into(),
+        "volatile:cache=2M(mem:1M)".into(),
+    ] {
+        let open = |uri: &str| {
+            let namespace = volume::open(uri, &OpenOptions::default()).expect(uri);
+            (namespace.uri(), namespace.uuid(), namespace.limits())
+        };
+        let first = open(&uri);
+        assert_eq!(open(&first.0), first, "{uri}");
+        assert_eq!(uri.contains("uuid"), first.1.is_some());
+        assert_eq!(uri.contains("ro&"), first.2.read_only);
+    }
+}
+
+fn options(blocks: bool) -> impl Strategy<Value = Options> {
+    let block = prop::option::of(prop::sample::select(vec![512u32, 4096]));
+    let uuid = prop::option::of(any::<[u8; 16]>());
+    (block, any::<bool>(), uuid).prop_map(move |(block_bytes, read_only, uuid)| Options {
+        block_bytes: block_bytes.filter(|_| blocks),
+        read_only,
+        uuid,
+    })
+}
+
+fn backend() -> impl Strategy<Value = Uri> {
+    let memory = (1u64.., options(true)).prop_map(|(bytes, options)| Uri {
+        kind: if bytes % 2 == 0 { Kind::Memory(bytes) } else { Kind::Null(bytes) },
+        options: Options { read_only: false, ..options },
+    });
+    let file = ("[ -~]{0,20}|\\PC{1,8}", prop::option::of(1u64..), any::<bool>(), options(true))
+        .prop_map(|(name, create_bytes, buffered, options)| Uri {
+            kind: Kind::File { path: PathBuf::from(format!("/{name}")), create_bytes, buffered },
+            options,
+        });
+    prop_oneof![memory, file]
+}
+
+fn any_uri() -> impl Strategy<Value = Uri> {
+    backend().prop_recursive(4, 12, 3, |inner| {
+        let times = (0u64..1 << 40, 0u64..1 << 40);
+        let layer = (inner.clone(), times, any::<u32>(), 0.0f64..1.0);
+        let layer = layer.prop_map(|(child, (a, b), number, share)| {
+            use namespace::layer::{delay::Delays, fault::Rule, rate::Rates};
+            use std::time::Duration;
+            let child = Box::new(child);
+            match number % 4 {
+                0 => Kind::Delay(
+                    Delays {
+                        read: Duration::from_nanos(a + 1),
+                        write: Duration::from_nanos(b),
+                        ..Delays::default()
+                    },
+                    child,
+                ),
+                1 => Kind::Rate(Rates { bytes: Some(a + 1), commands: Some(b + 1) }, child),
+                2 => {
+                    let rule = Rule {
+                        rate: share,
+                        opcodes: vec![number as u8, 2],
+                        lba: Some((a, a + b)),
+                        skip: a,
+                        count: Some(b),
+                        status: Some(nvme::Status(1 + (number as u16 & 0x0fe))),
+                        seed: b,
+                    };
+                    Kind::Fault(rule, child)
+                }
+                _ => Kind::Volatile(Some(a + 1), child),
+            }
+        });
+        let linear = prop::collection::vec(inner, 1..4).prop_map(Kind::Linear);
+        (prop_oneof![layer, linear], options(false))
+            .prop_map(|(kind, options)| Uri { kind, options })
+    })
+}
+
+proptest! {
+    #[test]
+    fn parsing_undoes_printing(uri in any_uri()) {
+        let text = uri.to_string();
+        prop_assert_eq!(text.parse::<Uri>().expect(&text), uri);
+    }
+
+    #[test]
+    fn no_text_panics(text in "\\PC*") {
+        let _ = text.parse::<Uri>();
+    }
+
+    #[test]
+    fn no_text_of_the_right_letters_panics(text in "[a-f%?&(),:=0-9GKmslinerdya./ -]{0,60}") {
+        if let Ok(uri) = text.parse::<Uri>() {
+            prop_assert_eq!(uri.to_string().parse::<Uri>().expect("printed"), uri);
+        }
+    }
+
+    #[test]
+    fn no_layer_argument_panics(
+        scheme in "(delay|rate|fault|volatile|linear)",
+        arguments in "[a-z=0-9.,%-]{0,30}",
+    ) {
+        let _ = format!("{scheme}:{arguments}(mem:1G)").parse::<Uri>();
+    }
+}

@@ -1,0 +1,171 @@
+//! Two cores on the same blocks.
+
+use crate::core::{Core, compare_and_write, read, write};
+use nvme::Status;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use volume::OpenOptions;
+
+const BLOCK: usize = 4096;
+/// Blocks that everybody writes and reads.
+const BLOCKS: u32 = 64;
+
+/// Writes whole transfers of one byte each from both cores, reads them from both, and looks
+/// whether every block is of one byte.
+fn no_torn_block(uri: &str) {
+    let options = OpenOptions { cores: 2, ..OpenOptions::default() };
+    let namespace = volume::open(uri, &options).expect(uri);
+    let until = Instant::now() + Duration::from_millis(700);
+    let mut threads = Vec::new();
+    for number in 0..2u8 {
+        let core = Core::start(Arc::clone(&namespace));
+        threads.push(std::thread::spawn(move || {
+            let (mut byte, mut mixed, mut reads) = (number, 0, 0);
+            while Instant::now() < until {
+                byte = byte.wrapping_add(2);
+                // Several at once, so that commands of one core meet too.
+                let writes = [byte, byte ^ 0x80]
+                    .map(|byte| core.submit(write(0, vec![byte; BLOCKS as usize * BLOCK], BLOCK)));
+                let read = core.submit(read(0, BLOCKS, BLOCK));
+                let answer = read.recv().expect("answered");
+                assert_eq!(answer.status, Status::SUCCESS);
+                let mut blocks = answer.data.chunks_exact(BLOCK);
+                assert!(blocks.all(|block| block.iter().all(|byte| *byte == block[0])), "torn");
+                mixed += u32::from(answer.data.iter().any(|byte| *byte != answer.data[0]));
+                reads += 1;
+                for write in writes {
+                    assert_eq!(write.recv().expect("answered").status, Status::SUCCESS);
+                }
+            }
+            (mixed, reads)
+        }));
+    }
+    for thread in threads {
+        let (mixed, reads) = thread.join().expect("no torn block");
+        assert!(reads > 20, "{uri}: only {reads} reads");
+        println!("{uri}: {mixed} of {reads} reads met a write");
+    }
+}
+
+#[test]
+fn memory_has_no_torn_block() {
+    no_torn_block("mem:256K?bs=4096");
+}
+
+#[test]
+fn files_have_no_torn_block() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for query in ["", "&buffered"] {
+        let path = directory.path().join("volume.img");
+        no_torn_block(&format!("file:{}?create&size=256K&bs=4096{query}", path.display()));
+    }
+}
+
+#[test]
+fn stacks_have_no_torn_block() {
+    no_torn_block("linear:(mem:100K?bs=4096,mem:156K?bs=4096)");
+    no_torn_block("volatile:(mem:256K?bs=4096)");
+}
+
+/// Both cores count up in one block by Compare-and-Write, and write and read around it.
+fn one_winner(uri: &str) {
+    let options = OpenOptions { cores: 2, ..OpenOptions::default() };
+    let namespace = volume::open(uri, &options).expect(uri);
+    assert!(namespace.limits().commands.compare_and_write);
+    let until = Instant::now() + Duration::from_millis(700);
+    let mut threads = Vec::new();
+    let block = |count: u64| {
+        let mut block = vec![0; BLOCK];
+        block[..8].copy_from_slice(&count.to_le_bytes());
+        block[BLOCK - 8..].copy_from_slice(&count.to_le_bytes());
+        block
+    };
+    let value = |block: &[u8]| {
+        let count = u64::from_le_bytes(block[..8].try_into().expect("eight bytes"));
+        assert_eq!(block[BLOCK - 8..], count.to_le_bytes(), "a torn block");
+        count
+    };
+    for number in 0..2u64 {
+        let core = Core::start(Arc::clone(&namespace));
+        threads.push(std::thread::spawn(move || {
+            let (mut wins, mut losses) = (0, 0);
+            while Instant::now() < until {
+                let before = core.read(3, 1, BLOCK);
+                let count = value(&before.data);
+                // Two attempts at once from this core as well; and ordinary commands beside.
+                let attempts = [(), ()].map(|()| {
+                    core.submit(compare_and_write(3, block(count), block(count + 1), BLOCK))
+                });
+                let aside = core.submit(write(4 + number, vec![7; BLOCK], BLOCK));
+                let over = core.submit(read(2, 4, BLOCK));
+                for attempt in attempts {
+                    let answer = attempt.recv().expect("answered");
+                    match (answer.status.code(), answer.second) {
+                        (Status::SUCCESS, Some(Status::SUCCESS)) => wins += 1,
+                        (Status::COMPARE_FAILURE, Some(Status::ABORTED_FAILED_FUSED)) => {
+                            losses += 1;
+                        }
+                        other => panic!("unexpected {other:?}"),
+                    }
+                }
+                assert_eq!(aside.recv().expect("answered").status, Status::SUCCESS);
+                value(&over.recv().expect("answered").data[BLOCK..2 * BLOCK]);
+            }
+            (core, wins, losses)
+        }));
+    }
+    let mut total = 0;
+    let mut cores = Vec::new();
+    for thread in threads {
+        let (core, wins, losses): (Core, u64, u64) = thread.join().expect("no surprise");
+        assert!(losses > 0, "{uri}: nobody ever lost");
+        total += wins;
+        cores.push(core);
+    }
+    assert!(total > 20, "{uri}: only {total} wins");
+    assert_eq!(value(&cores[0].read(3, 1, BLOCK).data), total, "{uri}: two winners at once");
+}
+
+#[test]
+fn fused_pairs_have_one_winner() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("volume.img");
+    one_winner("mem:64K?bs=4096");
+    one_winner(&format!("file:{}?create&size=64K&bs=4096", path.display()));
+    one_winner("linear:(mem:16K?bs=4096,mem:48K?bs=4096)");
+    one_winner("delay:20us(linear:(mem:16K?bs=4096,mem:48K?bs=4096))");
+    one_winner("volatile:(mem:64K?bs=4096)");
+}
+
+#[test]
+fn overlapping_commands_of_one_core_follow_one_another() {
+    // Without the guard's table, the read could overtake half of the write below the delay.
+    let uri = "delay:read=0,write=200us(linear:(delay:1ms(mem:32K?bs=4096),mem:32K?bs=4096))";
+    let namespace = volume::open(uri, &OpenOptions::default()).expect(uri);
+    let core = Core::start(namespace);
+    assert_eq!(core.write(0, vec![1; 16 * BLOCK], BLOCK), Status::SUCCESS);
+    assert_eq!(core.read(0, 16, BLOCK).data, vec![1; 16 * BLOCK]);
+}
+
+#[test]
+fn commands_that_need_memory_get_through_an_exhausted_pool() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("volume.img");
+    let uri = format!("file:{}?create&size=4M&bs=4096", path.display());
+    let namespace = volume::open(&uri, &OpenOptions::default()).expect("opened");
+    // Sixteen writes and compares of 256 KiB more than fill the pool; each compare needs more to
+    // read into.
+    let core = Core::with_pool(namespace, 2 << 20);
+    assert_eq!(core.write(0, vec![9; 256 << 10], BLOCK), Status::SUCCESS);
+    let compare = || {
+        let order = write(0, vec![9; 256 << 10], BLOCK);
+        let command = nvme::Command { opcode: nvme::opcode::io::COMPARE, ..order.command };
+        core.submit(crate::core::Order { command, ..order })
+    };
+    let again = || core.submit(write(0, vec![9; 256 << 10], BLOCK));
+    let answers: Vec<_> = (0..8).flat_map(|_| [compare(), again()]).collect();
+    for answer in answers {
+        let answer = answer.recv_timeout(Duration::from_secs(20)).expect("nobody stands still");
+        assert_eq!(answer.status, Status::SUCCESS);
+    }
+}
