@@ -8,6 +8,7 @@
 //! Rates are per second of CPU time, so that other work on the core does not count.
 //! Beside them, a bare copy of random 4 KiB blocks: what reading memory cannot be faster than.
 
+use super::exchange::Region;
 use super::report::{Bars, Report, Table, median};
 use super::{Options, Scenario, cores, random::Random, usage};
 use anyhow::{Context, ensure};
@@ -64,7 +65,7 @@ impl Scenario for InProcess {
         ];
         let mut report = Report::new(self.name());
         let mut bench = Bench { report: &mut report, rows: Vec::new(), bars: Vec::new() };
-        let copy = Copy::new();
+        let copy = Copy::new()?;
         let copies =
             (0..windows).map(|seed| copy.window(window, seed)).collect::<Result<_, _>>()?;
         let limit = bench.add("bare_copy", copies, None);
@@ -203,12 +204,12 @@ impl Load {
 
 /// Copies random blocks, and nothing else.
 struct Copy {
-    source: Vec<u8>,
+    source: Region,
 }
 
 impl Copy {
-    fn new() -> Copy {
-        Copy { source: vec![0x5a; BYTES as usize] }
+    fn new() -> anyhow::Result<Copy> {
+        Ok(Copy { source: Region::new(BYTES as usize)? })
     }
 
     fn window(&self, time: Duration, seed: u64) -> anyhow::Result<f64> {
@@ -220,7 +221,7 @@ impl Copy {
             for _ in 0..ROUNDS_PER_LOOK {
                 for target in target.chunks_exact_mut(BLOCK_BYTES as usize) {
                     let from = (random.below(BYTES / BLOCK_BYTES) * BLOCK_BYTES) as usize;
-                    target.copy_from_slice(&self.source[from..from + BLOCK_BYTES as usize]);
+                    target.copy_from_slice(self.source.slice(from, BLOCK_BYTES as usize));
                     std::hint::black_box(&target);
                     copies += 1;
                 }

@@ -189,6 +189,7 @@ impl Exchange {
         let (tell, told) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("bare server".into()).spawn(move || {
             cores::pin(core)?;
+            cores::prefer();
             // SAFETY: gettid has no preconditions.
             tell.send(unsafe { libc::gettid() }).expect("the starter waits for this");
             let answers = Answers::new(shape, region);

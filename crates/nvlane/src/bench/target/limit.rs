@@ -48,7 +48,8 @@ impl<'a> Limit<'a> {
     }
 
     /// Measures all three bare servers for `job`, unless that was done before. Returns the index.
-    fn choose(&mut self, job: &Job) -> anyhow::Result<usize> {
+    /// Disturbed windows are tried again until `deadline`.
+    fn choose(&mut self, job: &Job, deadline: Instant) -> anyhow::Result<usize> {
         let (shape, depth) = (job.shape(), job.depth);
         let known = self.choices.iter().position(|c| c.shape == shape && c.depth == depth);
         if let Some(index) = known {
@@ -62,7 +63,7 @@ impl<'a> Limit<'a> {
                     choice.iops[index] = window.iops();
                     choice.p50_us[index] = quantile_us(&window.latency, 0.5);
                 }
-                if window.disturbed() <= DISTURBED_MAX {
+                if window.disturbed() <= DISTURBED_MAX || Instant::now() > deadline {
                     break;
                 }
             }
@@ -79,7 +80,7 @@ impl<'a> Limit<'a> {
         deadline: Instant,
         target: &mut dyn FnMut() -> anyhow::Result<Window>,
     ) -> anyhow::Result<Paired> {
-        let choice = self.choose(job)?;
+        let choice = self.choose(job, deadline)?;
         let (best, shape, depth) = {
             let choice = &self.choices[choice];
             (choice.best(), choice.shape, choice.depth)

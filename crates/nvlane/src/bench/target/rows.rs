@@ -136,7 +136,7 @@ impl Row {
 /// A table of all bare servers, so that all three are printed.
 pub fn limits(rows: &[Row]) -> Table {
     let mut table = Table {
-        title: "limit: bare exchange, requests per second (s: server; best of the three)".into(),
+        title: "limit: bare exchange, requests per second by how the server waits; the best is the limit".into(),
         columns: vec!["exchange", "busy_polled", "blocking", "reactor", "best"],
         rows: Vec::new(),
     };
