@@ -92,7 +92,8 @@ pub(crate) struct Inner {
     stash_unseen: bool,
     /// The peer is told to go: close once everything is sent.
     closing: bool,
-    waits_for_buffers: bool,
+    /// In the queue of those to whom the pool's free memory goes next.
+    pub(crate) waits_for_buffers: bool,
 }
 
 /// What a connection is for, known once Connect succeeded.
@@ -289,6 +290,7 @@ impl Connection {
                 spare.put(output);
             }
             inner.waiting.clear();
+            self.waits_no_more(inner);
             inner.fused = None;
             for slot in inner.exchanges.slots_mut() {
                 if let Some(request) = slot.request.take() {
@@ -360,8 +362,13 @@ impl Connection {
         if receive && !inner.closing && !self.wants_to_move(inner) {
             progress |= self.receive(inner)?;
         }
-        progress |= self.finish_done(inner);
-        progress |= self.flush(inner)?;
+        loop {
+            progress |= self.finish_done(inner);
+            progress |= self.flush(inner)?;
+            if !self.retry_share(inner) {
+                break;
+            }
+        }
         if inner.output.is_none() {
             if inner.closing {
                 return Err(io::ErrorKind::ConnectionAborted.into());
@@ -571,8 +578,22 @@ impl Connection {
     pub(crate) fn wait_for_buffers(&self, inner: &mut Inner) {
         if !inner.waits_for_buffers {
             inner.waits_for_buffers = true;
+            self.core.buffer_waiters.set(self.core.buffer_waiters.get() + 1);
             self.core.reactor.buffers().wait(self.me(), TOKEN_BUFFERS);
+            self.core.watch_stalls();
         }
+    }
+
+    fn waits_no_more(&self, inner: &mut Inner) {
+        if std::mem::take(&mut inner.waits_for_buffers) {
+            self.core.buffer_waiters.set(self.core.buffer_waiters.get() - 1);
+        }
+    }
+
+    /// Whether commands wait for the pool, and whether the peer sits on memory of it.
+    pub(crate) fn memory_state(&self) -> (bool, bool) {
+        let mut inner = self.inner.borrow_mut();
+        (inner.waits_for_buffers, inner.exchanges.stalled())
     }
 
     fn wants_to_move(&self, inner: &Inner) -> bool {
@@ -766,7 +787,7 @@ impl Complete for Connection {
                 }
                 {
                     let mut inner = self.inner.borrow_mut();
-                    inner.waits_for_buffers = false;
+                    self.waits_no_more(&mut inner);
                     self.retry_waiting(&mut inner);
                 }
                 self.defer();

@@ -5,7 +5,7 @@ use crate::control::Control;
 use crate::output::Spare;
 use crate::view::SubsystemView;
 use namespace::{Data, Request};
-use reactor::{Mailbox, Reactor};
+use reactor::{Complete, Mailbox, Reactor};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::io;
@@ -16,6 +16,9 @@ use subsystem::ControllerId;
 
 /// Receive buffer of a core, shared by its connections: what one `recv` may bring.
 pub(crate) const RECEIVE_BYTES: usize = 256 * 1024;
+
+/// Time in which a peer that holds buffers must let one go, while others wait for any.
+const STALL_PERIOD: Duration = Duration::from_secs(2);
 
 /// Requests kept for reuse per core.
 const REQUESTS_MAX: usize = 4096;
@@ -45,6 +48,10 @@ pub(crate) struct Core {
     cores: Cores,
     epoch: Instant,
     stopping: Cell<bool>,
+    /// Connections in the queue for buffers of the pool.
+    pub(crate) buffer_waiters: Cell<u32>,
+    /// Looks at who holds buffers are under way; so many were taken.
+    stall_looks: Cell<Option<u32>>,
 }
 
 impl Core {
@@ -77,6 +84,8 @@ impl Core {
             cores,
             epoch,
             stopping: Cell::new(false),
+            buffer_waiters: Cell::new(0),
+            stall_looks: Cell::new(None),
         });
         CORE.with(|here| *here.borrow_mut() = Some(core.clone()));
         core
@@ -197,11 +206,59 @@ impl Core {
         controllers.iter().any(|controller| draining.contains_key(controller))
     }
 
+    /// Somebody waits for memory of the pool: sees to it that nobody sits on it for long.
+    #[cold]
+    pub(crate) fn watch_stalls(&self) {
+        if self.stall_looks.get().is_none() {
+            self.stall_looks.set(Some(0));
+            self.look_for_stalls_later();
+        }
+    }
+
+    fn look_for_stalls_later(&self) {
+        self.reactor.timer(self.reactor.now() + STALL_PERIOD, Core::here(), 0);
+    }
+
+    /// Drops the connections whose peers hold memory and let none go for a whole period, as long
+    /// as somebody waits. The first look only begins the period.
+    fn look_for_stalls(&self) {
+        let looks = self.stall_looks.get().unwrap_or(0);
+        let mut somebody_waits = false;
+        let mut stalled = Vec::new();
+        for connection in self.connections.borrow().values() {
+            let (waits, stalls) = connection.memory_state();
+            somebody_waits |= waits;
+            if stalls {
+                stalled.push(connection.clone());
+            }
+        }
+        if !somebody_waits || self.stopping.get() {
+            self.stall_looks.set(None);
+            return;
+        }
+        if looks > 0 {
+            for connection in stalled {
+                tracing::warn!("dropping a peer that holds buffers which others wait for");
+                connection.close();
+            }
+        }
+        self.stall_looks.set(Some(looks + 1));
+        self.look_for_stalls_later();
+    }
+
     /// Closes everything and lets the reactor run dry.
     pub(crate) fn stop(&self) {
         self.stopping.set(true);
         self.close_connections(|_| true);
         self.subsystems.borrow_mut().clear();
         self.reactor.stop();
+    }
+}
+
+impl Complete for Core {
+    fn complete(&self, _token: u64, result: i32, _flags: u32) {
+        if result >= 0 {
+            self.look_for_stalls();
+        }
     }
 }

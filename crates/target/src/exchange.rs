@@ -35,6 +35,8 @@ pub(crate) struct Exchange {
     pub(crate) direction: Direction,
     /// Length of the data in bytes.
     pub(crate) bytes: u32,
+    /// Bytes of the core's buffer pool that it was given.
+    pool_bytes: u32,
     /// The first command of a fused pair, for the second to be held against.
     pub(crate) command: Command,
     /// The other command of a fused pair.
@@ -68,13 +70,24 @@ pub(crate) struct Exchanges {
     slots: Vec<Exchange>,
     free: Vec<u32>,
     entries_max: usize,
+    /// Pool memory of all slots.
+    pool_bytes: usize,
+    /// A command that held pool memory has ended since [`Exchanges::stalled`] last looked.
+    ended: bool,
     /// Commands in use by the low byte of their identifier: zero means surely not in use.
     in_use: [u16; 256],
 }
 
 impl Exchanges {
     pub(crate) fn new(entries_max: usize) -> Exchanges {
-        Exchanges { slots: Vec::new(), free: Vec::new(), entries_max, in_use: [0; 256] }
+        Exchanges {
+            slots: Vec::new(),
+            free: Vec::new(),
+            entries_max,
+            pool_bytes: 0,
+            ended: false,
+            in_use: [0; 256],
+        }
     }
 
     pub(crate) fn set_entries_max(&mut self, entries_max: usize) {
@@ -100,6 +113,7 @@ impl Exchanges {
                     stage: Stage::Free,
                     direction: Direction::None,
                     bytes: 0,
+                    pool_bytes: 0,
                     command: Command::default(),
                     partner: NONE,
                     status: Status::SUCCESS,
@@ -130,8 +144,35 @@ impl Exchanges {
         slot.stage = Stage::Free;
         slot.view = None;
         slot.kept = None;
+        if slot.pool_bytes != 0 {
+            self.pool_bytes -= std::mem::take(&mut slot.pool_bytes) as usize;
+            self.ended = true;
+        }
         self.in_use[usize::from(slot.cid & 0xff)] -= 1;
         self.free.push(index);
+    }
+
+    /// Notes that `index` was given `bytes` of the pool, until it ends.
+    #[inline]
+    pub(crate) fn give(&mut self, index: u32, bytes: usize) {
+        self.pool_bytes += bytes;
+        self.slots[index as usize].pool_bytes += bytes as u32;
+    }
+
+    /// Bytes of the pool that commands in progress were given.
+    #[inline]
+    pub(crate) fn pool_bytes(&self) -> usize {
+        self.pool_bytes
+    }
+
+    /// Whether the peer sits on pool memory: it has some that waits for nobody else, and nothing
+    /// that had any has ended since this was last asked.
+    pub(crate) fn stalled(&mut self) -> bool {
+        let waits_for_peer = |slot: &Exchange| {
+            let stage = matches!(slot.stage, Stage::Receiving | Stage::Cancelled | Stage::Sending);
+            stage && slot.pool_bytes != 0
+        };
+        !std::mem::take(&mut self.ended) && self.slots.iter().any(waits_for_peer)
     }
 
     #[inline]

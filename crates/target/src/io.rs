@@ -185,9 +185,12 @@ impl Connection {
         mut request: Box<Request>,
         capsule: &[u8],
     ) {
+        let bytes = inner.exchanges.slot(slot).bytes as usize;
+        let second = request.command.fuse() == Fuse::Second;
+        let allowed = second || self.may_take(inner, bytes);
+        let buffer = allowed.then(|| self.core.reactor.buffers().allocate(bytes)).flatten();
         let exchange = inner.exchanges.slot(slot);
-        let bytes = exchange.bytes as usize;
-        let Some(mut buffer) = self.core.reactor.buffers().allocate(bytes) else {
+        let Some(mut buffer) = buffer else {
             exchange.stage = Stage::Waiting;
             exchange.request = Some(request);
             if !capsule.is_empty() {
@@ -195,9 +198,13 @@ impl Connection {
                 exchange.kept = Some(Box::new(Kept { command, data: capsule[..bytes].to_vec() }));
             }
             inner.waiting.push_back(slot);
-            self.wait_for_buffers(inner);
+            if allowed {
+                self.wait_for_buffers(inner);
+            }
             return;
         };
+        inner.exchanges.give(slot, buffer.capacity());
+        let exchange = inner.exchanges.slot(slot);
         if exchange.direction == Direction::ToHost {
             request.data = Data::Buffer(buffer);
             self.io_submit(inner, slot, request);
@@ -211,6 +218,31 @@ impl Connection {
             exchange.request = Some(request);
             self.io_data_complete(inner, slot);
         }
+    }
+
+    /// Whether this connection's share of the pool leaves room for `bytes` more: it never holds
+    /// more than is free, so that however many peers sit on what they have, something is left for
+    /// the next; and who holds something takes no more while others wait for any. The first of
+    /// its commands may always try.
+    ///
+    /// What this refuses is tried again when another command of the connection has ended, and
+    /// the second of a fused pair is never refused: its first cannot end before it.
+    #[inline]
+    fn may_take(&self, inner: &Inner, bytes: usize) -> bool {
+        let held = inner.exchanges.pool_bytes();
+        let others_wait = || self.core.buffer_waiters.get() != 0;
+        held == 0 || held + bytes <= self.core.reactor.buffers().available() && !others_wait()
+    }
+
+    /// Commands that waited for this connection's share get another try. Returns whether any was
+    /// let through.
+    pub(crate) fn retry_share(&self, inner: &mut Inner) -> bool {
+        if inner.waiting.is_empty() || inner.waits_for_buffers {
+            return false;
+        }
+        let before = inner.waiting.len();
+        self.retry_waiting(inner);
+        inner.waiting.len() < before
     }
 
     /// Memory of the pool came free: commands that wait get another try, in order.

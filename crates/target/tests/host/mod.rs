@@ -21,6 +21,7 @@ use nvme_tcp::{FatalError, Format};
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -35,6 +36,22 @@ pub struct Socket {
     pub stream: TcpStream,
     /// How both sides send: this host asks for no alignment.
     pub format: Format,
+}
+
+/// Makes the peer's window small, so that the kernel takes little for it.
+pub fn narrow(socket: &Socket) {
+    let bytes: libc::c_int = 128 << 10;
+    // SAFETY: an open socket and an int.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUF,
+            (&raw const bytes).cast(),
+            size_of_val(&bytes) as libc::socklen_t,
+        )
+    };
+    assert_eq!(done, 0);
 }
 
 /// A PDU as it was received, its digests checked.
@@ -259,6 +276,13 @@ impl Queue {
         }
         self.socket.send(&capsule);
         cid
+    }
+
+    /// Issues a command without data of the host's, unless the connection has ended.
+    pub fn issue_if_open(&mut self, command: Command, bytes: Bytes<'_>) -> Option<u16> {
+        let command = self.prepare(command, bytes);
+        let capsule = self.socket.capsule(&command, &[]);
+        self.socket.stream.write_all(&capsule).ok().map(|()| command.cid.get())
     }
 
     /// Takes one PDU: answers what asks for data, notes what completes.

@@ -1,0 +1,95 @@
+//! What strangers and fools can make the server keep: descriptors and memory are bounded.
+//!
+//! The tests here measure the memory of the whole process and take turns.
+
+mod host;
+
+use host::rig::Rig;
+use host::{Bytes, PATIENCE, ic_req, narrow};
+use nvme::{Command, opcode};
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+const MIB: usize = 1 << 20;
+
+/// Held by the test that measures.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Lets this process have as many descriptors as it may.
+fn raise_descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: one valid rlimit each.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+        limit.rlim_cur = limit.rlim_max;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+    }
+    limit.rlim_max
+}
+
+/// Resident memory of this process, server and host, in bytes.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("procfs");
+    let pages: usize = statm.split(' ').nth(1).expect("two numbers").parse().expect("a number");
+    pages * 4096
+}
+
+#[test]
+fn ten_thousand_half_open_connections_shut_nobody_out() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let limit = raise_descriptor_limit();
+    assert!(limit >= 12_000, "this needs 12,000 descriptors (ulimit -Hn), not {limit}");
+    let rig = Rig::memory(2);
+    let mut witness = rig.witness();
+    witness.check();
+    let before = resident();
+    let request = ic_req(|_| {});
+    let mut crowd = Vec::new();
+    for index in 0..10_000u32 {
+        // Several addresses of the server: ports are reckoned for each.
+        let address = SocketAddr::from(([127, 0, (index % 4) as u8, 1], rig.address.port()));
+        let mut stream = TcpStream::connect(address).expect("the server accepts");
+        // Nothing, part of an ICReq, or all of it; those dropped already may refuse it.
+        let _ = match index % 3 {
+            0 => Ok(()),
+            1 => stream.write_all(&request[..100]),
+            _ => stream.write_all(&request),
+        };
+        crowd.push(stream);
+        if index % 500 == 499 {
+            witness.check();
+        }
+    }
+    let mut late = rig.witness();
+    late.check();
+    witness.check();
+    let stats = rig.server.stats().expect("running");
+    let open: usize = stats.cores.iter().map(|core| core.connections).sum();
+    assert!(open <= 1024 + 4, "{open} connections are open");
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 48 * MIB, "{} MiB more are resident", grown / MIB);
+    drop(crowd);
+    late.check();
+    witness.check();
+}
+
+#[test]
+fn answers_that_are_not_read_are_bounded() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let rig = Rig::memory(1);
+    let mut witness = rig.witness();
+    let (_admin, mut io) = rig.connect();
+    narrow(&io.socket);
+    let before = resident();
+    // One command that waits for its data, and its identifier again and again.
+    let command = io.prepare(Command::blocks(opcode::io::WRITE, 1, 0, 8), Bytes::Wanted(32768));
+    let flood = io.socket.capsule(&command, &[]).repeat(1000);
+    let begin = Instant::now();
+    while io.socket.stream.write_all(&flood).is_ok() {
+        assert!(begin.elapsed() < PATIENCE, "the flood is not stopped");
+    }
+    witness.check();
+    assert!(resident().saturating_sub(before) < 64 * MIB);
+}

@@ -1,0 +1,272 @@
+//! Peers that hold on to what they can get: connections, buffers, unread answers. Others' I/O goes
+//! on, and memory stays bounded.
+
+mod host;
+
+use host::rig::{Rig, Witness, directory, file, memory};
+use host::{Bytes, PATIENCE, Queue, Socket, narrow};
+use nvme::{Command, opcode};
+use nvme_tcp::pdu::dgst;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+
+/// Has the witness do I/O for `time`; gives the longest that one round took.
+fn keep_checking(witness: &mut Witness, time: Duration) -> Duration {
+    let begin = Instant::now();
+    let mut longest = Duration::ZERO;
+    while begin.elapsed() < time {
+        let round = Instant::now();
+        witness.check();
+        longest = longest.max(round.elapsed());
+    }
+    longest
+}
+
+#[test]
+fn a_connection_without_connect_is_closed_in_time() {
+    let rig = Rig::memory(1);
+    let mut silent = Socket::open(rig.address);
+    let mut initialized = rig.host().socket();
+    let (_admin, mut io) = rig.connect();
+    let begin = Instant::now();
+    for socket in [&mut silent, &mut initialized] {
+        socket.stream.set_read_timeout(Some(2 * PATIENCE)).expect("a TCP socket");
+        socket.expect_end();
+    }
+    assert!(begin.elapsed() > Duration::from_secs(8), "{:?}", begin.elapsed());
+    io.read(1, 0, 1, 4096);
+}
+
+/// Issues `count` reads of 1 MiB and reads none of the answers.
+fn stop_reading(io: &mut Queue, count: usize) {
+    narrow(&io.socket);
+    for index in 0..count {
+        let command = Command::blocks(opcode::io::READ, 1, (index % 32) as u64 * 256, 256);
+        io.issue(command, Bytes::Wanted(MIB));
+    }
+}
+
+/// Issues `count` writes of 1 MiB and sends no data.
+fn never_send(io: &mut Queue, count: usize) {
+    for index in 0..count {
+        let command = Command::blocks(opcode::io::WRITE, 1, (index % 32) as u64 * 256 + 256, 256);
+        let command = io.prepare(command, Bytes::Wanted(MIB));
+        let capsule = io.socket.capsule(&command, &[]);
+        io.socket.send(&capsule);
+    }
+}
+
+#[test]
+fn peers_that_stop_reading_starve_nobody() {
+    let directory = directory();
+    for volume in ["memory", "memory with digests", "file"] {
+        let rig = Rig::empty(1);
+        match volume {
+            "file" => rig.add(1, file(&directory, 64 << 20, 12, 1, Duration::ZERO)),
+            _ => rig.add(1, memory(64 << 20, 12, 1)),
+        }
+        let mut witness = rig.witness();
+        witness.check();
+        let mut host = rig.host();
+        host.dgst = if volume == "memory with digests" { dgst::DATA } else { 0 };
+        let admin = host.enabled();
+        let mut hogs: Vec<_> = (1..=4).map(|qid| host.io(&admin, qid)).collect();
+        for hog in &mut hogs {
+            stop_reading(hog, 64);
+        }
+        let longest = keep_checking(&mut witness, Duration::from_millis(1500));
+        assert!(longest < Duration::from_secs(1), "{volume}: a round took {longest:?}");
+        let mut late = rig.witness();
+        late.check();
+        // They are slow, not wrong: who reads again gets everything.
+        let first = hogs[0].next_cid - 63;
+        for cid in first..first + 64 {
+            assert_eq!(hogs[0].complete(cid).ok().data.len(), MIB, "{volume}");
+        }
+        rig.server.stop().expect("stops");
+    }
+}
+
+#[test]
+fn peers_that_never_send_their_data_starve_nobody() {
+    let directory = directory();
+    let rig = Rig::empty(1);
+    rig.add(1, file(&directory, 64 << 20, 12, 1, Duration::ZERO));
+    let mut witness = rig.witness();
+    let admin = rig.host().enabled();
+    let mut hogs: Vec<_> = (1..=4).map(|qid| rig.host().io(&admin, qid)).collect();
+    for hog in &mut hogs {
+        never_send(hog, 128);
+    }
+    let longest = keep_checking(&mut witness, Duration::from_millis(1500));
+    assert!(longest < Duration::from_secs(1), "a round took {longest:?}");
+    let mut late = rig.witness();
+    late.check();
+    // Nobody waits for memory: the hogs may stay.
+    assert_eq!(rig.server.stats().expect("running").cores[0].connections, 4 + 1 + 4);
+}
+
+#[test]
+fn a_crowd_that_holds_all_memory_is_dropped() {
+    let rig = Rig::memory(1);
+    let mut witness = rig.witness();
+    let admin = rig.host().enabled();
+    let mut hogs: Vec<_> = (1..=64).map(|qid| rig.host().io(&admin, qid)).collect();
+    for hog in &mut hogs {
+        never_send(hog, 4);
+    }
+    // Reads of memory need no buffer, writes out of the capsule do.
+    let data = vec![0x77; MIB];
+    let begin = Instant::now();
+    witness.io.write(1, 0, 256, &data);
+    assert!(begin.elapsed() < PATIENCE);
+    assert!(witness.io.read(1, 0, 256, MIB) == data);
+    keep_checking(&mut witness, Duration::from_millis(200));
+}
+
+#[test]
+fn a_violator_that_does_not_read_is_closed_all_the_same() {
+    let rig = Rig::memory(1);
+    let mut witness = rig.witness();
+    let (_admin, mut io) = rig.connect();
+    stop_reading(&mut io, 128);
+    // Not a PDU; and more of it, which nobody is to look at.
+    let _ = io.socket.stream.write_all(&[0x99; 4096]);
+    let begin = Instant::now();
+    let connections = || rig.server.stats().expect("running").cores[0].connections;
+    while connections() > 3 {
+        assert!(begin.elapsed() < PATIENCE, "the violator is still there");
+        keep_checking(&mut witness, Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn slow_senders_hold_up_nobody() {
+    let rig = Rig::memory(1);
+    let mut witness = rig.witness();
+    let (_admin, mut io) = rig.connect();
+    let data = [0x3c; 16384];
+    let command = Command::blocks(opcode::io::WRITE, 1, 100, 4);
+    let command = io.prepare(command, Bytes::InCapsule(&data));
+    let capsule = io.socket.capsule(&command, &data);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for byte in &capsule[..capsule.len() - 1] {
+                io.socket.stream.write_all(std::slice::from_ref(byte)).expect("connected");
+                thread::sleep(Duration::from_micros(20));
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        let begin = Instant::now();
+        while !done.load(Ordering::Relaxed) {
+            assert!(keep_checking(&mut witness, Duration::from_millis(20)) < PATIENCE / 10);
+            assert!(begin.elapsed() < 2 * PATIENCE);
+        }
+    });
+    assert!(witness.io.read(1, 100, 4, 16384) == [0; 16384], "a byte is missing yet");
+    io.socket.send(&capsule[capsule.len() - 1..]);
+    io.complete(command.cid.get()).ok();
+    assert!(witness.io.read(1, 100, 4, 16384) == data);
+}
+
+#[test]
+fn abrupt_ends_with_io_in_flight_leave_nothing_behind() {
+    let directory = directory();
+    for (cores, delay) in [(1, 0), (2, 3)] {
+        let rig = Rig::empty(cores);
+        let delay = Duration::from_millis(delay);
+        rig.add(1, file(&directory, 64 << 20, 12, cores, delay));
+        let mut witness = rig.witness();
+        witness.check();
+        let free = |rig: &Rig| -> Vec<usize> {
+            let stats = rig.server.stats().expect("running");
+            stats.cores.iter().map(|core| core.buffer_bytes_free).collect()
+        };
+        let all = free(&rig);
+        let block = [0xab; 4096];
+        let large = vec![0xcd; 256 << 10];
+        for round in 0..12u64 {
+            let admin = rig.host().enabled();
+            for qid in 1..=2 {
+                let mut io = rig.host().io(&admin, qid);
+                for index in 0..24u64 {
+                    let slba = 512 + index * 64;
+                    let at = |opcode, blocks| Command::blocks(opcode, 1, slba, blocks);
+                    io.issue(at(opcode::io::WRITE, 1), Bytes::InCapsule(&block));
+                    io.issue(at(opcode::io::READ, 64), Bytes::Wanted(256 << 10));
+                    io.issue(at(opcode::io::WRITE, 64), Bytes::OnRequest(&large));
+                    io.issue(at(opcode::io::COMPARE, 1), Bytes::InCapsule(&block));
+                }
+                // Some of it answered, some in the middle, some not begun.
+                for _ in 0..round * 2 {
+                    io.step().expect("connected");
+                }
+                if round % 3 == 0 {
+                    io.socket.stream.shutdown(Shutdown::Both).expect("connected");
+                }
+            }
+            witness.check();
+        }
+        let begin = Instant::now();
+        while free(&rig) != all {
+            assert!(begin.elapsed() < PATIENCE, "buffers are lost: {:?} of {all:?}", free(&rig));
+            thread::sleep(Duration::from_millis(5));
+        }
+        // Every block is what some command made of it, whole.
+        for index in 0..24u64 {
+            let read = witness.io.read(1, 512 + index * 64, 64, 256 << 10);
+            for block in read.chunks(4096) {
+                assert!([0, 0xab, 0xcd].contains(&block[0]), "{:#x}", block[0]);
+                assert!(block.iter().all(|byte| *byte == block[0]), "a torn block");
+            }
+        }
+        rig.server.stop().expect("stops");
+        std::fs::remove_file(directory.path().join("volume.img")).expect("made above");
+    }
+}
+
+#[test]
+fn the_server_stops_while_connections_are_busy() {
+    let directory = directory();
+    for cores in [1, 2] {
+        let rig = Rig::empty(cores);
+        rig.add(1, file(&directory, 64 << 20, 12, cores, Duration::from_millis(30)));
+        rig.add(2, memory(16 << 20, 12, cores));
+        let admin = rig.host().enabled();
+        let mut queues: Vec<_> = (1..=4).map(|qid| rig.host().io(&admin, qid)).collect();
+        stop_reading(&mut queues[0], 64);
+        never_send(&mut queues[1], 64);
+        let block = [1; 4096];
+        for index in 0..64 {
+            let write = Command::blocks(opcode::io::WRITE, 1, index, 1);
+            queues[2].issue(write, Bytes::InCapsule(&block));
+        }
+        let mut half_open = Socket::open(rig.address);
+        let mut busy = queues.pop().expect("four");
+        let worker = thread::spawn(move || {
+            let read = Command::blocks(opcode::io::READ, 2, 0, 1);
+            loop {
+                let cid = busy.issue_if_open(read, Bytes::Wanted(4096));
+                let Some(cid) = cid else { return };
+                if busy.try_complete(cid).is_err() {
+                    return;
+                }
+            }
+        });
+        thread::sleep(Duration::from_millis(50));
+        let begin = Instant::now();
+        rig.server.stop().expect("stops");
+        assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+        worker.join().expect("sees the end");
+        let mut byte = [0];
+        assert!(!matches!(half_open.stream.read(&mut byte), Ok(1..)), "closed");
+        assert!(TcpStream::connect(rig.address).is_err(), "nobody listens any more");
+        std::fs::remove_file(directory.path().join("volume.img")).expect("made above");
+    }
+}
