@@ -268,6 +268,8 @@ fn status(opcode: u8, errno: i32) -> Status {
         libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Status::CAPACITY_EXCEEDED,
         libc::EROFS | libc::EPERM | libc::EBADF => Status::NAMESPACE_WRITE_PROTECTED,
         libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS => Status::COMMAND_INTERRUPTED,
+        // The reactor is stopping.
+        libc::ECANCELED => Status::ABORT_REQUESTED,
         libc::ENODEV | libc::ENXIO => Status::NAMESPACE_NOT_READY,
         libc::EINVAL | libc::EFAULT | libc::EOPNOTSUPP => Status::INTERNAL,
         _ if opcode == opcode::READ => Status::UNRECOVERED_READ,

@@ -9,7 +9,7 @@ use crate::layer::wake::{Wake, Waker};
 use crate::{Data, Queue, Request, Sink, dataset};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
-use reactor::Reactor;
+use reactor::{Complete, Reactor};
 use std::cell::{Cell, RefCell};
 use std::mem;
 use std::rc::{Rc, Weak};
@@ -164,6 +164,13 @@ impl Wake for GuardQueue {
         } else {
             self.asked.set(true);
         }
+    }
+}
+
+/// A command of this core has left the range that another of this core waits for.
+impl Complete for GuardQueue {
+    fn complete(&self, token: u64, _result: i32, _flags: u32) {
+        self.turn(token);
     }
 }
 
@@ -359,7 +366,13 @@ impl GuardQueue {
         }
         let scratch = self.slots.take(slot).scratch;
         for user in next.drain(..) {
-            self.guard.truce.wake(user.queue, user.slot);
+            if user.queue == self.waker.id() {
+                // Later, not from here: a chain of waiting commands would nest without bound.
+                let sink = self.me.upgrade().expect("the queue lives while it is called");
+                self.reactor.defer(sink, user.slot);
+            } else {
+                self.guard.truce.wake(user.queue, user.slot);
+            }
         }
         self.next.replace(next);
         if let Some(scratch) = scratch {

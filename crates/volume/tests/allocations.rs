@@ -1,0 +1,182 @@
+//! No allocation per I/O, through three layers and the guard, in every way a command can go.
+
+use namespace::{Data, Queue, Request, Sink};
+use nvme::Command;
+use nvme::opcode::io as opcode;
+use reactor::{Config, Poll, Reactor};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use volume::OpenOptions;
+
+/// Counts the allocations of this thread.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+}
+
+// SAFETY: everything is handed to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promised.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const DEPTH: u64 = 16;
+/// Commands before counting starts: tables and pools grow to what they need.
+const WARM_UP: u64 = 4_000;
+const COUNTED: u64 = 10_000;
+/// Tables that are still growing after the warm-up, because more commands happened to meet in one
+/// place than before. Not one per command, nor per thousand.
+const GROWTH: u64 = 4;
+/// Blocks of 4096 bytes of every volume here.
+const BLOCKS: u64 = 256;
+
+/// Keeps `DEPTH` commands in flight, until all are done.
+struct Load {
+    queue: Rc<dyn Queue>,
+    reactor: Rc<Reactor>,
+    done: RefCell<Vec<Box<Request>>>,
+    number: Cell<u64>,
+    finished: Cell<u64>,
+    before: Cell<u64>,
+    allocations: Cell<Option<u64>>,
+    me: Weak<Load>,
+}
+
+impl Sink for Load {
+    fn completed(&self, request: Box<Request>, _state: u64) {
+        // What is in flight when the reactor stops may be cancelled.
+        let stopping = self.allocations.get().is_some();
+        assert!(
+            stopping || request.status.is_success(),
+            "{} {:?}",
+            request.status,
+            request.command
+        );
+        self.done.borrow_mut().push(request);
+    }
+}
+
+impl Poll for Load {
+    fn poll(&self) -> bool {
+        let mut worked = false;
+        loop {
+            let Some(request) = self.done.borrow_mut().pop() else { return worked };
+            worked = true;
+            self.finished.set(self.finished.get() + 1);
+            match self.finished.get() {
+                WARM_UP => self.before.set(ALLOCATIONS.get()),
+                done if done == WARM_UP + COUNTED => {
+                    self.allocations.set(Some(ALLOCATIONS.get() - self.before.get()));
+                    self.reactor.stop();
+                    return true;
+                }
+                _ => {}
+            }
+            self.send(request);
+        }
+    }
+
+    fn park(&self) -> bool {
+        false
+    }
+}
+
+impl Load {
+    /// The next of a fixed mix: reads, writes, some across the middle, zeroes, compares, flushes.
+    fn send(&self, mut request: Box<Request>) {
+        let number = self.number.get();
+        self.number.set(number + 1);
+        let middle = BLOCKS / 2 - 1;
+        let slba = number * 7 % (BLOCKS - 4);
+        let (code, slba) = match number % 8 {
+            0 | 1 => (opcode::READ, slba),
+            2 => (opcode::WRITE, slba),
+            3 => (opcode::READ, middle),
+            4 => (opcode::WRITE, middle),
+            5 => (opcode::VERIFY, slba),
+            6 => (opcode::WRITE_ZEROES, slba),
+            _ => (opcode::FLUSH, 0),
+        };
+        request.command = Command::blocks(code, 1, slba, 4);
+        request.push(self.me.upgrade().expect("alive"), 0);
+        self.queue.submit(request);
+    }
+}
+
+/// Allocations during ten thousand commands on `uri`.
+fn allocations(uri: &str) -> u64 {
+    let namespace = volume::open(uri, &OpenOptions::default()).expect(uri);
+    assert_eq!(namespace.limits().blocks, BLOCKS);
+    let reactor = Reactor::new(&Config::default()).expect("a reactor");
+    let queue = namespace.open_queue(&reactor).expect("a queue");
+    let load = Rc::new_cyclic(|me| Load {
+        queue,
+        reactor: Rc::clone(&reactor),
+        done: RefCell::default(),
+        number: Cell::new(0),
+        finished: Cell::new(0),
+        before: Cell::new(0),
+        allocations: Cell::new(None),
+        me: Weak::clone(me),
+    });
+    for _ in 0..DEPTH {
+        let mut request = Request::new();
+        let mut buffer = reactor.buffers().allocate(16 << 10).expect("the pool is large enough");
+        buffer.as_mut_slice().fill(1);
+        request.data = Data::Buffer(buffer);
+        load.send(request);
+    }
+    reactor.attach(load.clone());
+    reactor.run();
+    load.allocations.get().expect("all were done")
+}
+
+#[test]
+fn commands_allocate_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("volume.img");
+    let file = format!("file:{}?create&size=1M&bs=4096", path.display());
+    for uri in [
+        "null:1M?bs=4096",
+        "mem:1M?bs=4096",
+        "delay:0(fault:rate=0(linear:(mem:512K?bs=4096,mem:512K?bs=4096)))",
+        "delay:10us(fault:rate=0(linear:(mem:512K?bs=4096,mem:512K?bs=4096)))",
+        "rate:iops=10M(linear:(mem:512K?bs=4096,mem:512K?bs=4096))",
+        &file,
+    ] {
+        let count = allocations(uri);
+        assert!(count <= GROWTH, "{uri}: {count} allocations for {COUNTED} commands");
+    }
+}
+
+#[test]
+fn the_count_counts() {
+    let before = ALLOCATIONS.get();
+    drop(std::hint::black_box(Box::new(1)));
+    assert_eq!(ALLOCATIONS.get(), before + 1);
+    // The one layer that allocates, and says so.
+    assert!(allocations("volatile:(mem:1M?bs=4096)") > 0);
+}
