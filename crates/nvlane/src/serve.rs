@@ -6,7 +6,7 @@ use crate::cli::ServeArgs;
 use crate::config::identity::Machine;
 use crate::config::store::{Found, Store};
 use crate::control::path;
-use crate::control::server::{ControlSocket, SocketError};
+use crate::control::server::ControlSocket;
 use crate::daemon::{Daemon, Event};
 use crate::origin::{Origin, override_machine};
 use anyhow::{Context, Result, anyhow};
@@ -38,19 +38,21 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         put_aside(&origin.state)?;
     }
     let (store, found) = Store::open(&origin.state, origin.fingerprint)?;
+    // Said once it serves: an error before that is to be one line.
+    let mut notes = Vec::new();
     let mut config = match found {
         Found::Nothing => origin.config,
         Found::State(mut config) => {
-            tracing::info!("continuing the state in {}", store.path().display());
+            notes.push(format!("continuing the state in {}", store.path().display()));
             override_machine(&mut config, args);
             config
         }
         Found::PutAside(path) => {
-            tracing::warn!(
+            notes.push(format!(
                 "the configuration file was edited: it is served as it is, without what was \
                  changed meanwhile, which is now in {}",
                 path.display()
-            );
+            ));
             origin.config
         }
     };
@@ -58,8 +60,11 @@ pub fn run(args: &ServeArgs) -> Result<()> {
 
     let (events, inbox) = sync_channel(EVENTS_MAX);
     stop_on_signals(events.clone())?;
-    let mut socket = control_socket(args.socket.as_deref())?;
+    let mut socket = control_socket(args.socket.as_deref(), &mut notes)?;
     let mut daemon = Daemon::start(config, store, machine)?;
+    for note in notes {
+        tracing::warn!("{note}");
+    }
     if let Some(socket) = &mut socket {
         socket.serve(events, Event::Call).context("control socket")?;
     }
@@ -126,14 +131,14 @@ fn stop_on_signals(events: SyncSender<Event>) -> Result<()> {
     Ok(())
 }
 
-/// Binds the control socket. The usual place being unusable costs a warning, a place that was
-/// asked for an error.
-fn control_socket(asked: Option<&Path>) -> Result<Option<ControlSocket>> {
+/// Binds the control socket. The usual place being unusable costs a note, a place that was asked
+/// for an error.
+fn control_socket(asked: Option<&Path>, notes: &mut Vec<String>) -> Result<Option<ControlSocket>> {
     match (asked, ControlSocket::bind(&asked.map_or_else(path::socket, Path::to_owned))) {
         (_, Ok(socket)) => Ok(Some(socket)),
         (Some(_), Err(error)) => Err(error.into()),
-        (None, Err(error @ (SocketError::Taken { .. } | SocketError::Io { .. }))) => {
-            tracing::warn!("this server cannot be controlled: {error}");
+        (None, Err(error)) => {
+            notes.push(format!("this server cannot be controlled: {error}"));
             Ok(None)
         }
     }

@@ -8,8 +8,6 @@ use std::str::FromStr;
 /// The port that IANA gave to NVMe over Fabrics.
 pub const LISTEN_PORT: u16 = 4420;
 
-/// Longest NQN in bytes (NVMe Base 2.1, 4.7).
-const NQN_BYTES_MAX: usize = 223;
 /// The well-known name of discovery subsystems (NVMe Base 2.1, 4.7).
 const NQN_DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
 /// Length of the serial number field of Identify Controller.
@@ -27,20 +25,16 @@ pub struct ControllerIds {
     pub max: u16,
 }
 
-/// Checks a subsystem's or host's NQN. The form `nqn.DATE.DOMAIN:NAME` is not insisted upon:
-/// Linux does not either, and its users have subsystems called `testnqn`.
+/// Checks a subsystem's or host's NQN.
 pub fn check_nqn(nqn: &str) -> Result<(), String> {
-    if nqn.len() > NQN_BYTES_MAX {
-        return Err(format!("is {} bytes long, more than {NQN_BYTES_MAX}", nqn.len()));
-    }
-    if nqn.is_empty() {
-        return Err("is empty; an NQN looks like nqn.2026-11.com.example:disk".to_owned());
-    }
-    if nqn.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err("contains white space or control characters".to_owned());
-    }
     if nqn == NQN_DISCOVERY {
         return Err("is the name of discovery, which is served beside every subsystem".to_owned());
+    }
+    if !subsystem::is_valid_nqn(nqn) {
+        return Err(format!(
+            "`{nqn}` is no NQN: it looks like nqn.2026-11.com.example:disk, without white space, \
+             and has at most 223 bytes"
+        ));
     }
     Ok(())
 }

@@ -285,11 +285,15 @@ mod tests {
             one.ana,
             [Ana { listener: Some(second), group: 2, state: AnaState::NonOptimized }]
         );
-        assert_eq!(two.nqn, "testnqn");
+        assert_eq!(two.nqn, "nqn.2014-08.org.example:scratch");
         assert_eq!(two.allow_any_host, Some(true));
         assert_eq!(config.controller_ids, Some(ControllerIds { min: 1, max: 100 }));
         let text = notes.join("\n");
-        for part in ["namespace 2: left out", "transport is rdma", "did not export testnqn"] {
+        for part in [
+            "namespace 2: left out",
+            "transport is rdma",
+            "did not export nqn.2014-08.org.example:scratch",
+        ] {
             assert!(text.contains(part), "no note about `{part}` in:\n{text}");
         }
     }
@@ -307,14 +311,18 @@ mod tests {
                 "no TCP port",
             ),
             (
-                r#"{"subsystems":[{"nqn":"x","namespaces":[{"nsid":1,"device":{"path":"/a","uuid":"zz"}}]}]}"#,
+                r#"{"subsystems":[{"nqn":"nqn.2014-08.org.example:x","namespaces":[{"nsid":1,"device":{"path":"/a","uuid":"zz"}}]}]}"#,
                 "`zz` is no UUID",
             ),
             (
-                r#"{"subsystems":[{"nqn":"x","namespaces":[{"nsid":0,"device":{"path":"/a"}}]}]}"#,
+                r#"{"subsystems":[{"nqn":"nqn.2014-08.org.example:x","namespaces":[{"nsid":0,"device":{"path":"/a"}}]}]}"#,
                 "nsid",
             ),
-            (r#"{"subsystems":[{"nqn":"x"},{"nqn":"x"}]}"#, "used twice"),
+            (
+                r#"{"subsystems":[{"nqn":"nqn.2014-08.org.example:x"},{"nqn":"nqn.2014-08.org.example:x"}]}"#,
+                "used twice",
+            ),
+            (r#"{"subsystems":[{"nqn":"testnqn"}]}"#, "`testnqn` is no NQN"),
         ] {
             let error = import(text).unwrap_err();
             assert!(error.contains(part), "`{error}` does not say `{part}`");

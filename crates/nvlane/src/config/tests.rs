@@ -46,7 +46,8 @@ fn a_file_becomes_complete_and_survives_both_forms() {
 
 #[test]
 fn nothing_said_means_the_loopback_listener_and_any_host() {
-    let mut config: Config = toml::from_str("[[subsystems]]\nnqn = \"nqn.x\"").unwrap();
+    let mut config: Config =
+        toml::from_str("[[subsystems]]\nnqn = \"nqn.2026-11.com.example:x\"").unwrap();
     config.complete();
     assert_eq!(config.listeners, ["127.0.0.1:4420".parse().unwrap()]);
     assert_eq!(config.subsystems[0].allow_any_host, Some(true));
@@ -57,7 +58,7 @@ fn nothing_said_means_the_loopback_listener_and_any_host() {
 fn wrong_values_are_named_with_their_place() {
     let namespace = |line: &str| {
         format!(
-            "[[subsystems]]\nnqn = \"nqn.x\"\n[[subsystems.namespaces]]\nvolume = \"mem:1G\"\n{line}"
+            "[[subsystems]]\nnqn = \"nqn.2026-11.com.example:x\"\n[[subsystems.namespaces]]\nvolume = \"mem:1G\"\n{line}"
         )
     };
     let long = "n".repeat(224);
@@ -66,11 +67,11 @@ fn wrong_values_are_named_with_their_place() {
         (format!("[[subsystems]]\nnqn = \"{long}\""), "subsystems[0].nqn"),
         ("[[subsystems]]\nnqn = \"a\\u0000b\"".to_owned(), "subsystems[0].nqn"),
         ("[[subsystems]]\nnqn = \"nqn.2014-08.org.nvmexpress.discovery\"".to_owned(), "subsystems[0].nqn"),
-        ("[[subsystems]]\nnqn = \"x\"\nserial = \"123456789012345678901\"".to_owned(), "subsystems[0].serial"),
-        ("[[subsystems]]\nnqn = \"x\"\nshared = true".to_owned(), "controller_ids"),
-        ("[[subsystems]]\nnqn = \"x\"\n[[subsystems]]\nnqn = \"x\"".to_owned(), "subsystems[1].nqn"),
-        ("[[subsystems]]\nnqn = \"x\"\n[[subsystems.ana]]\ngroup = 0\nstate = \"change\"".to_owned(), "subsystems[0].ana[0].group"),
-        ("[[subsystems]]\nnqn = \"x\"\n[[subsystems.ana]]\ngroup = 1\nstate = \"change\"\nlistener = \"127.0.0.1:1\"".to_owned(), "subsystems[0].ana[0].listener"),
+        ("[[subsystems]]\nnqn = \"nqn.2026-11.com.example:x\"\nserial = \"123456789012345678901\"".to_owned(), "subsystems[0].serial"),
+        ("[[subsystems]]\nnqn = \"nqn.2026-11.com.example:x\"\nshared = true".to_owned(), "controller_ids"),
+        ("[[subsystems]]\nnqn = \"nqn.2026-11.com.example:x\"\n[[subsystems]]\nnqn = \"nqn.2026-11.com.example:x\"".to_owned(), "subsystems[1].nqn"),
+        ("[[subsystems]]\nnqn = \"nqn.2026-11.com.example:x\"\n[[subsystems.ana]]\ngroup = 0\nstate = \"change\"".to_owned(), "subsystems[0].ana[0].group"),
+        ("[[subsystems]]\nnqn = \"nqn.2026-11.com.example:x\"\n[[subsystems.ana]]\ngroup = 1\nstate = \"change\"\nlistener = \"127.0.0.1:1\"".to_owned(), "subsystems[0].ana[0].listener"),
         ("listeners = [\"127.0.0.1:1\", \"127.0.0.1:1\"]".to_owned(), "listeners[1]"),
         (namespace("nsid = 0"), "subsystems[0].namespaces[0].nsid"),
         (namespace("nsid = 8193"), "subsystems[0].namespaces[0].nsid"),

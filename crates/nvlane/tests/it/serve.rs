@@ -1,13 +1,14 @@
 //! `nvlane serve` from outside: readiness, stopping, and the errors that users meet.
 
-use crate::daemon::{Daemon, eventually, nvlane};
+use crate::daemon::{self, Daemon, eventually, nvlane};
 use serde_json::json;
 use std::fs::{self, File};
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Runs a command that must fail; gives the one line that it says.
 fn fails(command: &mut Command) -> String {
@@ -208,4 +209,40 @@ fn info_tells_what_a_volume_is() {
     assert_eq!(info["bytes"], 1 << 20);
     let output = nvlane().args(["info", "mem:1M"]).output().unwrap();
     assert!(String::from_utf8(output.stdout).unwrap().contains("1 MiB"));
+}
+
+#[test]
+fn a_supervisor_is_told_when_it_is_ready_and_when_it_stops() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(daemon::PATIENCE)).unwrap();
+    let mut child = serve(dir.path(), "mem:1M")
+        .env("NOTIFY_SOCKET", &path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let hear = || {
+        let mut text = [0; 256];
+        let len = socket.recv(&mut text).unwrap();
+        String::from_utf8(text[..len].to_vec()).unwrap()
+    };
+    let ready = hear();
+    assert!(ready.contains("READY=1") && ready.contains("1 volume"), "{ready}");
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-s", "TERM", &id]).status().unwrap().success());
+    assert!(hear().contains("STOPPING=1"));
+    assert!(daemon::wait(&mut child).success());
+}
+
+#[test]
+fn it_listens_on_several_addresses_of_both_families() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["mem:1M", "--listen", "127.0.0.1:0", "--listen", "[::1]:0"];
+    let daemon = Daemon::start(dir.path(), &args);
+    let [four, six] = daemon.listeners[..] else { panic!("{:?}", daemon.listeners) };
+    assert!(four.is_ipv4() && six.is_ipv6());
+    TcpStream::connect(four).unwrap();
+    TcpStream::connect(six).unwrap();
 }
