@@ -1,0 +1,274 @@
+//! What the control plane does shows at the hosts: keep alive, asynchronous events, ANA, many
+//! namespaces.
+
+mod host;
+
+use host::rig::{NQN, Rig, file, memory};
+use host::{Bytes, Done, PATIENCE, Queue};
+use namespace::Namespace;
+use nvme::event::{AsyncEvent, notice};
+use nvme::{Command, NSID_ALL, Status, opcode};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use target::AnaState;
+
+fn identify(cns: u32, nsid: u32) -> Command {
+    Command {
+        opcode: opcode::admin::IDENTIFY,
+        nsid: nsid.into(),
+        cdw10: cns.into(),
+        ..Command::default()
+    }
+}
+
+/// Get Log Page of `bytes` bytes, which also clears its event.
+fn log_page(page: u32, nsid: u32, bytes: u32) -> Command {
+    Command {
+        opcode: opcode::admin::GET_LOG_PAGE,
+        nsid: nsid.into(),
+        cdw10: (page | (bytes / 4 - 1) << 16).into(),
+        ..Command::default()
+    }
+}
+
+/// Enables the notices of namespaces and of ANA, and leaves a request for an event.
+fn expect_event(admin: &mut Queue) -> u16 {
+    let configure = Command {
+        opcode: opcode::admin::SET_FEATURES,
+        cdw10: 0x0b.into(),
+        cdw11: (notice::NAMESPACE_ATTRIBUTE | notice::ANA_CHANGE).into(),
+        ..Command::default()
+    };
+    admin.command(configure, Bytes::None).ok();
+    request_event(admin)
+}
+
+fn request_event(admin: &mut Queue) -> u16 {
+    let command = Command { opcode: opcode::admin::ASYNC_EVENT_REQUEST, ..Command::default() };
+    admin.issue(command, Bytes::None)
+}
+
+/// Sees that the event that completed is `event`, reads its log page, and asks for the next.
+#[track_caller]
+fn acknowledge(admin: &mut Queue, done: Done, event: AsyncEvent, changed: &[u32]) -> u16 {
+    assert_eq!(AsyncEvent::from_dword0(done.ok().result as u32), event);
+    let page = u32::from(event.log_page);
+    let log = admin.command(log_page(page, NSID_ALL, 4096), Bytes::Wanted(4096)).ok().data;
+    if event == AsyncEvent::NAMESPACE_ATTRIBUTE {
+        let numbers = log.chunks(4).map(|word| word.try_into().expect("four bytes"));
+        let nsids: Vec<_> = numbers.map(u32::from_le_bytes).take_while(|nsid| *nsid != 0).collect();
+        assert_eq!(nsids, changed);
+    }
+    request_event(admin)
+}
+
+/// Capacity in blocks, as Identify Namespace tells it.
+fn capacity(admin: &mut Queue, nsid: u32) -> u64 {
+    let data = admin.command(identify(0, nsid), Bytes::Wanted(4096)).ok().data;
+    u64::from_le_bytes(data[..8].try_into().expect("eight bytes"))
+}
+
+#[test]
+fn changes_of_namespaces_are_announced() {
+    for cores in [1, 2] {
+        let rig = Rig::empty(cores);
+        let volume = memory(1 << 20, 12, cores);
+        rig.add(1, volume.clone());
+        let (mut admin, mut io) = rig.connect();
+        let mut cid = expect_event(&mut admin);
+        let event = AsyncEvent::NAMESPACE_ATTRIBUTE;
+        rig.add(2, memory(1 << 20, 9, cores));
+        let done = admin.complete(cid);
+        cid = acknowledge(&mut admin, done, event, &[2]);
+        io.write(2, 5, 1, &[5; 512]);
+        // Larger: the new blocks are there. Smaller: they are gone.
+        volume.resize(2 << 20).expect("memory grows");
+        rig.server.namespace_changed(NQN, 1).expect("served");
+        let done = admin.complete(cid);
+        cid = acknowledge(&mut admin, done, event, &[1]);
+        assert_eq!(capacity(&mut admin, 1), 512);
+        io.write(1, 511, 1, &[1; 4096]);
+        volume.resize(1 << 20).expect("memory shrinks");
+        rig.server.namespace_changed(NQN, 1).expect("served");
+        let done = admin.complete(cid);
+        cid = acknowledge(&mut admin, done, event, &[1]);
+        let read = Command::blocks(opcode::io::READ, 1, 511, 1);
+        io.command(read, Bytes::Wanted(4096)).refused(Status::LBA_OUT_OF_RANGE.dnr());
+        rig.server.remove_namespace(NQN, 2).expect("served");
+        let done = admin.complete(cid);
+        cid = acknowledge(&mut admin, done, event, &[2]);
+        let read = Command::blocks(opcode::io::READ, 2, 0, 1);
+        io.command(read, Bytes::Wanted(512)).refused(Status::INVALID_NAMESPACE.dnr());
+        // What happens before the log page is read is told by it: one event, both namespaces.
+        rig.add(7, memory(1 << 20, 12, cores));
+        let done = admin.complete(cid);
+        rig.add(9, memory(1 << 20, 12, cores));
+        let cid = acknowledge(&mut admin, done, event, &[7, 9]);
+        // An abort takes the request back.
+        let abort = Command {
+            opcode: opcode::admin::ABORT,
+            cdw10: (u32::from(cid) << 16).into(),
+            ..Command::default()
+        };
+        assert_eq!(admin.command(abort, Bytes::None).ok().result & 1, 0);
+        admin.complete(cid).refused(Status::ABORT_REQUESTED);
+    }
+}
+
+#[test]
+fn changes_of_ana_states_are_announced_and_obeyed() {
+    for cores in [1, 2] {
+        let rig = Rig::memory(cores);
+        let (mut admin, mut io) = rig.connect();
+        let mut cid = expect_event(&mut admin);
+        let read = Command::blocks(opcode::io::READ, 1, 0, 1);
+        for (state, status) in [
+            (AnaState::INACCESSIBLE, Status::ANA_INACCESSIBLE),
+            (AnaState::NON_OPTIMIZED, Status::SUCCESS),
+            (AnaState::PERSISTENT_LOSS, Status::ANA_PERSISTENT_LOSS),
+            (AnaState::CHANGE, Status::ANA_TRANSITION),
+            (AnaState::OPTIMIZED, Status::SUCCESS),
+        ] {
+            rig.server.set_ana_state(NQN, rig.port, 1, state).expect("a group");
+            // It is in force as soon as the call has returned, and told after.
+            let done = io.command(read, Bytes::Wanted(4096));
+            assert_eq!(done.status.code(), status, "{state:?}");
+            let done = admin.complete(cid);
+            cid = acknowledge(&mut admin, done, AsyncEvent::ANA_CHANGE, &[]);
+        }
+    }
+}
+
+#[test]
+fn requests_for_events_have_a_limit() {
+    let rig = Rig::memory(1);
+    let (mut admin, _io) = rig.connect();
+    let _first = expect_event(&mut admin);
+    for _ in 0..3 {
+        request_event(&mut admin);
+    }
+    for _ in 0..100 {
+        let cid = request_event(&mut admin);
+        admin.complete(cid).refused(Status::AER_LIMIT_EXCEEDED.dnr());
+    }
+}
+
+#[test]
+fn a_host_that_falls_silent_is_dropped() {
+    let rig = Rig::memory(2);
+    let mut witness = rig.witness();
+    let mut host = rig.host();
+    host.kato_ms = 1000;
+    let mut silent = host.enabled();
+    let mut idle: Vec<_> = (1..=2).map(|qid| host.io(&silent, qid)).collect();
+    // Those who send Keep Alive, or have I/O, stay.
+    let mut dutiful = host.enabled();
+    let busy = host.enabled();
+    let mut io = host.io(&busy, 1);
+    let begin = Instant::now();
+    let keep_alive = Command { opcode: opcode::admin::KEEP_ALIVE, ..Command::default() };
+    while begin.elapsed() < Duration::from_millis(3500) {
+        dutiful.command(keep_alive, Bytes::None).ok();
+        io.read(1, 0, 1, 4096);
+        witness.check();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    silent.socket.stream.set_read_timeout(Some(Duration::from_millis(500))).expect("a socket");
+    silent.expect_end();
+    for queue in &mut idle {
+        queue.expect_end();
+    }
+    // Its controller is gone with it.
+    let (_, done) = host.connect(3, silent.cntlid);
+    done.refused(Status::CONNECT_INVALID_PARAMETERS.dnr());
+    dutiful.command(keep_alive, Bytes::None).ok();
+    drop(busy);
+}
+
+#[test]
+fn a_controller_ends_with_its_admin_queue() {
+    let rig = Rig::memory(2);
+    let mut witness = rig.witness();
+    let (admin, mut first) = rig.connect();
+    let mut second = rig.host().io(&admin, 2);
+    second.write(1, 0, 1, &[1; 4096]);
+    let cntlid = admin.cntlid;
+    drop(admin);
+    first.expect_end();
+    second.expect_end();
+    let (_, done) = rig.host().connect(3, cntlid);
+    done.refused(Status::CONNECT_INVALID_PARAMETERS.dnr());
+    witness.check();
+}
+
+#[test]
+fn a_listener_that_is_removed_takes_its_connections_along() {
+    let rig = Rig::memory(2);
+    let any = "127.0.0.1:0".parse().expect("an address");
+    let (port, address) = rig.server.add_listener(any).expect("a second listener");
+    let mut witness = rig.witness();
+    let mut host = rig.host();
+    host.address = address;
+    let admin = host.enabled();
+    let mut io = host.io(&admin, 1);
+    io.read(1, 0, 1, 4096);
+    rig.server.remove_listener(port).expect("added above");
+    io.expect_end();
+    assert!(std::net::TcpStream::connect(address).is_err());
+    witness.check();
+}
+
+#[test]
+fn a_thousand_namespaces_are_told_apart() {
+    const COUNT: u32 = 1000;
+    let rig = Rig::empty(2);
+    for nsid in 1..=COUNT {
+        rig.add(nsid, memory(64 << 10, if nsid % 2 == 0 { 9 } else { 12 }, 2));
+    }
+    let (mut admin, mut io) = rig.connect();
+    let data = admin.command(identify(2, 0), Bytes::Wanted(4096)).ok().data;
+    let listed: Vec<_> = data
+        .chunks(4)
+        .map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")))
+        .take_while(|nsid| *nsid != 0)
+        .collect();
+    assert_eq!(listed, (1..=COUNT).collect::<Vec<_>>());
+    let block = |nsid: u32| if nsid.is_multiple_of(2) { 512 } else { 4096 };
+    for nsid in 1..=COUNT {
+        io.write(nsid, 3, 1, &nsid.to_le_bytes().repeat(block(nsid) / 4));
+    }
+    for nsid in (1..=COUNT).rev() {
+        assert!(io.read(nsid, 3, 1, block(nsid)) == nsid.to_le_bytes().repeat(block(nsid) / 4));
+    }
+    assert_eq!(rig.server.stats().expect("running").namespaces.len(), COUNT as usize);
+    let begin = Instant::now();
+    for nsid in 1..=COUNT {
+        rig.server.remove_namespace(NQN, nsid).expect("served");
+    }
+    assert!(begin.elapsed() < PATIENCE);
+    let read = Command::blocks(opcode::io::READ, 1, 0, 1);
+    io.command(read, Bytes::Wanted(4096)).refused(Status::INVALID_NAMESPACE.dnr());
+}
+
+#[test]
+fn a_returning_host_is_not_overtaken_by_its_own_past() {
+    let directory = host::rig::directory();
+    let rig = Rig::empty(2);
+    let delay = Duration::from_millis(300);
+    let volume: Arc<dyn Namespace> = file(&directory, 16 << 20, 12, 2, delay);
+    rig.add(1, volume);
+    for qid in [1, 2] {
+        let admin = rig.host().enabled();
+        let mut io = rig.host().io(&admin, qid);
+        let write = Command::blocks(opcode::io::WRITE, 1, 0, 1);
+        io.issue(write, Bytes::InCapsule(&[1; 4096]));
+        // Late enough for the write to be with the volume, early enough for it not to be done.
+        std::thread::sleep(Duration::from_millis(50));
+        drop((io, admin));
+        let admin = rig.host().enabled();
+        let mut io = rig.host().io(&admin, qid);
+        io.write(1, 0, 1, &[2; 4096]);
+        std::thread::sleep(delay);
+        assert_eq!(io.read(1, 0, 1, 4096), [2; 4096], "the old write came last");
+    }
+}
