@@ -221,6 +221,8 @@ impl Daemon {
         config: Config,
         make: impl FnOnce(&Server) -> Result<(), target::Error>,
     ) -> Done {
+        // What is saved must be served again.
+        config.check().map_err(|error| Failure::params(error.to_string()))?;
         self.store.save(&config).map_err(|error| {
             Failure::unsaved(format!("nothing was changed, since it could not be saved: {error}"))
         })?;

@@ -138,6 +138,26 @@ fn wrong_calls_are_refused_and_change_nothing() {
 }
 
 #[test]
+fn lists_have_a_bound_that_a_restart_does_not_meet_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("nvlane.toml");
+    let hosts: Vec<String> = (0..1024).map(host).collect();
+    let text = format!(
+        "listeners = [\"127.0.0.1:0\"]\n[[subsystems]]\nnqn = \"{NQN}\"\nallowed_hosts = {hosts:?}\n"
+    );
+    fs::write(&file, text).unwrap();
+    let args = ["--config", file.to_str().unwrap()];
+    let daemon = Daemon::start(dir.path(), &args);
+    assert_eq!(daemon.refuse("host_allow", json!({"host": host(1024)})), -32602);
+    daemon.call("host_disallow", json!({"host": host(0)}));
+    daemon.call("host_allow", json!({"host": host(1024)}));
+    daemon.kill();
+    let daemon = Daemon::start(dir.path(), &args);
+    let hosts = daemon.call("config_get", json!({}))["subsystems"][0]["allowed_hosts"].clone();
+    assert_eq!(hosts.as_array().unwrap().len(), 1024);
+}
+
+#[test]
 fn what_cannot_be_saved_is_not_done() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = start(dir.path());
