@@ -551,10 +551,10 @@ impl Connection {
     fn finish_done(&self, inner: &mut Inner) -> bool {
         let mut progress = false;
         loop {
-            let mut done = self.done.take();
-            if done.is_empty() {
+            if self.done.borrow().is_empty() {
                 return progress;
             }
+            let mut done = self.done.take();
             progress = true;
             for (slot, request) in done.drain(..) {
                 self.finished(inner, slot, request);
