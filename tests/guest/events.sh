@@ -4,7 +4,7 @@
 . "$(dirname "$0")/harness.sh"
 
 image=$SCRATCH/e.img
-serve "file:$image?size=64M&create" --allow-host '*'
+serve "file:$image?size=64M&create"
 connect -i 2
 device=$(namespace 1)
 has_size() { [[ $(blockdev --getsize64 "$1") == "$2" ]]; }

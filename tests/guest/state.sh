@@ -3,7 +3,7 @@
 # Changes survive a restart, clean or not, and identifiers stay the same.
 . "$(dirname "$0")/harness.sh"
 
-volumes=("file:$SCRATCH/s.img?size=64M&create" --allow-host '*')
+volumes=("file:$SCRATCH/s.img?size=64M&create")
 serve "${volumes[@]}"
 ctl volume add "file:$SCRATCH/t.img?size=32M&create" --nsid 5
 ctl listener add 127.0.0.1:4434

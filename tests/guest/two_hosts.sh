@@ -10,10 +10,14 @@ modprobe nvme-core multipath=N
 modprobe nvme-tcp
 
 serve "file:$SCRATCH/two.img?size=256M&create"
-first=nqn.2014-08.org.nvmexpress:uuid:11111111-1111-4111-8111-111111111111
-second=nqn.2014-08.org.nvmexpress:uuid:22222222-2222-4222-8222-222222222222
-connect -D -i 1 -q "$first" -I 11111111-1111-4111-8111-111111111111
-connect -D -i 1 -q "$second" -I 22222222-2222-4222-8222-222222222222
+# Through the kernel's own interface: nvme-cli 2.3 says "already connected" of another host.
+uuids=(11111111-1111-4111-8111-111111111111 22222222-2222-4222-8222-222222222222)
+first=nqn.2014-08.org.nvmexpress:uuid:${uuids[0]}
+second=nqn.2014-08.org.nvmexpress:uuid:${uuids[1]}
+for uuid in "${uuids[@]}"; do
+    printf %s "nqn=$NQN,transport=tcp,traddr=127.0.0.1,trsvcid=$PORT,nr_io_queues=1,hostnqn=nqn.2014-08.org.nvmexpress:uuid:$uuid,hostid=$uuid" \
+        >/dev/nvme-fabrics
+done
 
 # The block device of the host with that NQN.
 device_of() {
