@@ -57,6 +57,7 @@ const BLOCKS: u64 = 256;
 struct Load {
     queue: Rc<dyn Queue>,
     reactor: Rc<Reactor>,
+    #[expect(clippy::vec_box, reason = "requests are passed on in their boxes")]
     done: RefCell<Vec<Box<Request>>>,
     number: Cell<u64>,
     finished: Cell<u64>,

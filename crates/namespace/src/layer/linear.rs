@@ -167,6 +167,7 @@ struct LinearQueue {
     reactor: Rc<Reactor>,
     split: Slab<Split>,
     /// Requests for parts, and lists of ranges, to be used again.
+    #[expect(clippy::vec_box, reason = "requests are passed on in their boxes")]
     spare: RefCell<Vec<Box<Request>>>,
     lists: RefCell<Vec<List>>,
 }

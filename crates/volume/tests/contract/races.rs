@@ -10,6 +10,9 @@ const BLOCK: usize = 4096;
 /// Blocks that everybody writes and reads.
 const BLOCKS: u32 = 64;
 
+/// Rounds of each core at least, however slow the machine is at the moment.
+const LEAST: u32 = 20;
+
 /// Writes whole transfers of one byte each from both cores, reads them from both, and looks
 /// whether every block is of one byte.
 fn no_torn_block(uri: &str) {
@@ -21,7 +24,7 @@ fn no_torn_block(uri: &str) {
         let core = Core::start(Arc::clone(&namespace));
         threads.push(std::thread::spawn(move || {
             let (mut byte, mut mixed, mut reads) = (number, 0, 0);
-            while Instant::now() < until {
+            while Instant::now() < until || reads < LEAST {
                 byte = byte.wrapping_add(2);
                 // Several at once, so that commands of one core meet too.
                 let writes = [byte, byte ^ 0x80]
@@ -42,7 +45,6 @@ fn no_torn_block(uri: &str) {
     }
     for thread in threads {
         let (mixed, reads) = thread.join().expect("no torn block");
-        assert!(reads > 20, "{uri}: only {reads} reads");
         println!("{uri}: {mixed} of {reads} reads met a write");
     }
 }
@@ -88,8 +90,8 @@ fn one_winner(uri: &str) {
     for number in 0..2u64 {
         let core = Core::start(Arc::clone(&namespace));
         threads.push(std::thread::spawn(move || {
-            let (mut wins, mut losses) = (0, 0);
-            while Instant::now() < until {
+            let (mut wins, mut losses) = (0, 0u32);
+            while Instant::now() < until || losses < LEAST {
                 let before = core.read(3, 1, BLOCK);
                 let count = value(&before.data);
                 // Two attempts at once from this core as well; and ordinary commands beside.
@@ -111,18 +113,16 @@ fn one_winner(uri: &str) {
                 assert_eq!(aside.recv().expect("answered").status, Status::SUCCESS);
                 value(&over.recv().expect("answered").data[BLOCK..2 * BLOCK]);
             }
-            (core, wins, losses)
+            (core, wins)
         }));
     }
     let mut total = 0;
     let mut cores = Vec::new();
     for thread in threads {
-        let (core, wins, losses): (Core, u64, u64) = thread.join().expect("no surprise");
-        assert!(losses > 0, "{uri}: nobody ever lost");
+        let (core, wins): (Core, u64) = thread.join().expect("no surprise");
         total += wins;
         cores.push(core);
     }
-    assert!(total > 20, "{uri}: only {total} wins");
     assert_eq!(value(&cores[0].read(3, 1, BLOCK).data), total, "{uri}: two winners at once");
 }
 
