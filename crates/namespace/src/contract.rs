@@ -109,6 +109,8 @@ pub trait Queue {
     /// read is answered with [`Data::Lent`], or with a [`Data::Buffer`] of the implementer's
     /// where the range cannot be lent in one piece; `Data::as_ptr` serves both.
     /// The implementer may still meet a namespace that has shrunk, and answers LBA Out of Range.
+    /// The caller keeps the queue until everything submitted has come back: a command that waits
+    /// here (for a timer, or for another command on its blocks) is forgotten with its queue.
     /// Unknown commands: an identity layer passes them on, others answer Invalid Command Opcode.
     fn submit(&self, request: Box<Request>);
 }
