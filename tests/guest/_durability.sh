@@ -24,7 +24,7 @@ accident() {
     await 60 enough "$WORK/fua"
     sleep "0.$((seed * 37 % 100))"
     kill_server
-    disconnect >/dev/null
+    drop
     wait "${writers[@]}" || true
     serve "${VOLUMES[@]}"
     connect -i 2

@@ -105,6 +105,12 @@ connect() { nvme connect -t tcp -a 127.0.0.1 -s "$PORT" -n "$NQN" "$@"; }
 
 disconnect() { nvme disconnect -n "$NQN" >/dev/null; }
 
+# Takes the controllers of a dead server away; nvme-cli would first ask them what they are.
+drop() {
+    local controller
+    for controller in $(controllers); do echo 1 >"/sys/class/nvme/$controller/delete_controller"; done
+}
+
 # Names of the controllers (nvme0 ...) connected to NQN.
 controllers() {
     local path

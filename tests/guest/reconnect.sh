@@ -1,5 +1,6 @@
 #!/bin/bash
-# limit: 600
+# limit: 90
+# round: 30
 # kill -9 of the target under writes, restarted on the same port: the host reconnects by itself, its
 # writers notice nothing, and no write that was acknowledged and flushed, or had FUA, is lost.
 . "$(dirname "$0")/harness.sh"
@@ -11,11 +12,14 @@ flushed=$(namespace 1)
 fua=$(namespace 2)
 controller=$(controllers)
 "$XTASK" ledger write --device "$flushed" --ledger "$WORK/flush" --seconds 3600 --blocks 1024 &
-writer=$!
+writers=($!)
 # A passthrough command fails with its path and is not repeated by the kernel: the writer does.
 "$XTASK" ledger write --device "$fua" --ledger "$WORK/fua" --seconds 3600 --blocks 1024 \
     --by fua --on-error retry &
-noted() { cat "$WORK/flush" "$WORK/fua" 2>/dev/null | wc -l; }
+writers+=($!)
+noted() { cat "$WORK/flush" "$WORK/fua" | wc -l; }
+await 60 test -s "$WORK/flush"
+await 60 test -s "$WORK/fua"
 noted_since() { (($(wc -l <"$WORK/flush") > $1 && $(wc -l <"$WORK/fua") > $2)); }
 
 for ((round = 1; round <= ROUNDS; round++)); do
@@ -25,7 +29,7 @@ for ((round = 1; round <= ROUNDS; round++)); do
     sleep "$((round % 3)).2"
     serve "${volumes[@]}"
     await 60 is_live "$controller"
-    kill -0 $writer || die "round $round: the writer saw an error"
+    kill -0 "${writers[0]}" || die "round $round: the writer saw an error"
     await 60 noted_since "$(wc -l <"$WORK/flush")" "$(wc -l <"$WORK/fua")"
     for by in flush fua; do
         device=$flushed
@@ -36,7 +40,7 @@ for ((round = 1; round <= ROUNDS; round++)); do
     echo "round $round: $(noted) durable writes so far, all there"
 done
 expect "the controller is the same" "$(controllers)" "$controller"
-kill %1 %2
-wait
+kill "${writers[@]}"
+wait "${writers[@]}" || true
 disconnect
 stop

@@ -1,5 +1,6 @@
 #!/bin/bash
-# limit: 600
+# limit: 90
+# round: 40
 # A server that loses what was not flushed when it is killed: what was flushed, or had FUA, is there.
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_durability.sh"
@@ -13,7 +14,7 @@ head -c 1M /dev/urandom | tee "$WORK/lost" | dd of="$device" bs=64k seek=16 ofla
 read_mib() { dd if="$device" bs=1M skip="$1" count=1 iflag=direct status=none; }
 cmp "$WORK/lost" <(read_mib 1) || die "an unflushed write is not read back before the accident"
 kill_server
-disconnect
+drop
 serve "volatile:(file:$SCRATCH/lost.img)"
 connect
 device=$(namespace 1)

@@ -73,7 +73,7 @@ pub fn check() -> Result<u8> {
 /// `cargo xtask test`.
 pub fn test(arguments: TestArguments) -> Result<u8> {
     let depth = if arguments.full { FULL } else { EVERYDAY };
-    let scripts = Script::all()?;
+    let scripts = Script::all(depth.rounds)?;
     if arguments.list {
         for name in names(&scripts)? {
             println!("{name}");

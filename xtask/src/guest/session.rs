@@ -6,8 +6,8 @@
 //!                    └ blame that test, boot again with those that are left
 //! ```
 //!
-//! A test is a script whose first lines say `# limit: SECONDS` and may say `# only: full` (not in
-//! the everyday run) or `# kernel: newest` (needs what older kernels lack). What it may use is in
+//! A test is a script whose first lines say `# limit: SECONDS` and may say `# round: SECONDS` (added
+//! to the limit for each of the `ROUNDS` that it repeats), `# only: full` (not in the everyday run) or `# kernel: newest` (needs what older kernels lack). What it may use is in
 //! tests/guest/harness.sh. It passes when it ends with status 0.
 
 use std::fs;
@@ -24,7 +24,7 @@ use super::machine::{Bus, Disk, Guest, Machine};
 use crate::process::checkout;
 
 /// How long a boot may take until the first test begins, and a test's cleaning up after its limit.
-const GRACE: Duration = Duration::from_secs(120);
+const GRACE: Duration = Duration::from_secs(90);
 /// Size of the sparse disk that holds the tests' backing files.
 const SCRATCH_BYTES: u64 = 8 << 30;
 
@@ -45,7 +45,7 @@ pub struct Script {
 
 impl Script {
     /// All scripts below tests/guest, by name. harness.sh and files named `_*` are for sourcing.
-    pub fn all() -> Result<Vec<Self>> {
+    pub fn all(rounds: u32) -> Result<Vec<Self>> {
         let directory = checkout()?.join("tests/guest");
         let mut scripts = Vec::new();
         for entry in fs::read_dir(&directory).context("tests/guest")? {
@@ -56,13 +56,13 @@ impl Script {
                 continue;
             }
             let text = fs::read_to_string(&path)?;
-            scripts.push(Self::parse(name, &path, &text)?);
+            scripts.push(Self::parse(name, &path, &text, rounds)?);
         }
         scripts.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(scripts)
     }
 
-    fn parse(name: &str, path: &Path, text: &str) -> Result<Self> {
+    fn parse(name: &str, path: &Path, text: &str, rounds: u32) -> Result<Self> {
         let says = |key: &str| {
             let lines = text.lines().take_while(|line| line.starts_with('#'));
             let mut values = lines.filter_map(|line| line.strip_prefix("# ")?.strip_prefix(key));
@@ -70,11 +70,15 @@ impl Script {
         };
         let limit =
             says("limit:").with_context(|| format!("{name}: no line `# limit: SECONDS`"))?;
-        let seconds = limit.parse().with_context(|| format!("{name}: limit {limit:?}"))?;
+        let seconds = |text: &str| -> Result<u64> {
+            text.parse().with_context(|| format!("{name}: {text:?} is not a number of seconds"))
+        };
+        let round = says("round:").map_or(Ok(0), |text| seconds(&text))?;
+        let limit = seconds(&limit)? + round * u64::from(rounds);
         Ok(Self {
             name: name.to_owned(),
             path: path.to_owned(),
-            limit: Duration::from_secs(seconds),
+            limit: Duration::from_secs(limit),
             full_only: says("only:").is_some_and(|value| value == "full"),
             newest_only: says("kernel:").is_some_and(|value| value == "newest"),
         })
@@ -227,10 +231,12 @@ mod tests {
     #[test]
     fn a_script_says_its_limit_at_its_top() {
         let path = Path::new("/x/discover.sh");
-        let script = Script::parse("discover", path, "#!/bin/bash\n# limit: 30\n# only: full\n");
+        let script = Script::parse("discover", path, "#!/bin/bash\n# limit: 30\n# only: full\n", 5);
         let script = script.unwrap();
         assert_eq!((script.limit, script.full_only), (Duration::from_secs(30), true));
         assert!(!script.newest_only);
-        assert!(Script::parse("discover", path, "#!/bin/bash\ntrue\n# limit: 30\n").is_err());
+        assert!(Script::parse("discover", path, "#!/bin/bash\ntrue\n# limit: 30\n", 5).is_err());
+        let repeated = Script::parse("kill", path, "# limit: 30\n# round: 10\n", 5).unwrap();
+        assert_eq!(repeated.limit, Duration::from_secs(80));
     }
 }

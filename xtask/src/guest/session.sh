@@ -10,13 +10,16 @@ mkfs.ext4 -q -F -E lazy_itable_init=1,lazy_journal_init=1 /dev/vda || exit 1
 mount /dev/vda "$SCRATCH" || exit 1
 group=/sys/fs/cgroup/test
 
-# Whatever the test left: processes first, since mounts and devices wait for them.
+# Whatever the test left. Controllers go first: whoever waits for a dead one cannot be killed.
 sweep() {
+    local path waited=0
+    for path in /sys/class/nvme/nvme*/delete_controller; do
+        [ -e "$path" ] && { timeout 30 sh -c "echo 1 >$path" & }
+    done
+    wait
     [ -e "$group/cgroup.kill" ] && echo 1 >"$group/cgroup.kill"
-    local waited=0
     while [ -s "$group/cgroup.procs" ] && [ $waited -lt 100 ]; do sleep 0.1; waited=$((waited + 1)); done
     awk '$2 ~ "^/mnt/test" { print $2 }' /proc/mounts | sort -r | xargs -r umount -l
-    [ -e /sys/class/nvme-fabrics ] && timeout 60 nvme disconnect-all
     losetup -D
     # Module parameters, too, are the test's own.
     modprobe -q -r nvmet-tcp nvme-tcp nvmet nvme-fabrics nvme-core
