@@ -17,8 +17,8 @@ use std::time::Instant;
 /// How much the limit may move around a window.
 const MOVED_MAX: f64 = 0.10;
 
-/// How much the limit may move around the window that stands in for a row without a steady one:
-/// less than the two speeds differ.
+/// How much the limit may move around the windows that stand in for those of a row without a
+/// steady one: less than the two speeds differ.
 const UNSTEADY_MAX: f64 = 0.25;
 /// How much of a window something else may run.
 const DISTURBED_MAX: f64 = 0.05;
@@ -214,15 +214,14 @@ impl Paired {
         self.kept().next().is_some()
     }
 
-    /// Median share of the limit. If no window was kept, that of the least disturbed one around
-    /// which the limit moved so little that it was in one of its speeds; else none.
+    /// Median share of the limit. If no window was kept, that of those around which the limit moved
+    /// so little that it was in one of its speeds; if there is none either, not a number.
     pub fn of_limit(&self) -> f64 {
         if self.steady() {
             return median(self.kept().map(Sample::share));
         }
         let usable = self.samples.iter().filter(|sample| sample.moved() <= UNSTEADY_MAX);
-        let least = usable.min_by(|a, b| a.disturbed.total_cmp(&b.disturbed));
-        least.map_or(f64::NAN, Sample::share)
+        median(usable.map(Sample::share))
     }
 
     /// Median rate: of the kept windows, or of all if none was.
