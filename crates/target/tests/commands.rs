@@ -88,7 +88,8 @@ fn wrong_connects_name_their_culprit() {
     type Edit = fn(&mut Connect, &mut ConnectData);
     let dynamic = (0, CNTLID_DYNAMIC);
     let (io, used) = ((3, admin.cntlid), (1, admin.cntlid));
-    let cases: &[(&str, (u16, u16), Edit, Status, u64)] = &[
+    type Case = (&'static str, (u16, u16), Edit, Status, u64);
+    let cases: &[Case] = &[
         ("a missing NQN", dynamic, |_, data| data.subnqn[24] = b'x', invalid, IN_DATA | 256),
         ("no NQN", dynamic, |_, data| data.subnqn = [0; 256], invalid, IN_DATA | 256),
         ("an endless NQN", dynamic, |_, data| data.subnqn = [b'n'; 256], invalid, IN_DATA | 256),

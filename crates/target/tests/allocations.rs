@@ -1,0 +1,186 @@
+//! In steady state the server's core allocates nothing per I/O.
+
+mod host;
+
+use host::rig::{Rig, directory, file};
+use host::{Bytes, Queue};
+use namespace::{Namespace, Queue as NamespaceQueue};
+use nvme::{Command, Limits, opcode};
+use nvme_tcp::pdu::dgst;
+use reactor::Reactor;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Counts what threads allocate that were marked.
+struct Counting;
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static COUNTED: Cell<bool> = const { Cell::new(false) };
+}
+
+fn note() {
+    // A thread that ends may allocate when its variables are gone already.
+    if COUNTED.try_with(Cell::get).unwrap_or(false) {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: passes everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note();
+        // SAFETY: passed on to the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: passed on to the caller.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        note();
+        // SAFETY: passed on to the caller.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Marks the thread of the core that opens a queue; everything else is the child's.
+#[derive(Debug)]
+struct Marked(Arc<dyn Namespace>);
+
+impl Namespace for Marked {
+    fn limits(&self) -> Limits {
+        self.0.limits()
+    }
+
+    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn NamespaceQueue>> {
+        COUNTED.set(true);
+        Arc::clone(&self.0).open_queue(reactor)
+    }
+
+    fn refresh(&self) -> io::Result<bool> {
+        self.0.refresh()
+    }
+
+    fn resize(&self, bytes: u64) -> io::Result<()> {
+        self.0.resize(bytes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+
+    fn uri(&self) -> String {
+        self.0.uri()
+    }
+
+    fn describe(&self, facts: &mut Vec<(String, String)>) {
+        self.0.describe(facts);
+    }
+
+    fn uuid(&self) -> Option<[u8; 16]> {
+        self.0.uuid()
+    }
+}
+
+/// One kind of I/O.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    opcode: u8,
+    blocks: u32,
+    depth: usize,
+}
+
+const READ: Load = Load { opcode: opcode::io::READ, blocks: 1, depth: 1 };
+const WRITE: Load = Load { opcode: opcode::io::WRITE, blocks: 1, depth: 1 };
+
+/// Carries out `rounds` times `depth` commands.
+fn run(io: &mut Queue, load: Load, rounds: usize) {
+    let data = vec![0x5a; load.blocks as usize * 4096];
+    for round in 0..rounds {
+        let cids: Vec<_> = (0..load.depth)
+            .map(|index| {
+                let slba = (round * load.depth + index) as u64 * u64::from(load.blocks) % 2048;
+                let command = Command::blocks(load.opcode, 1, slba, load.blocks);
+                let bytes = match load.opcode {
+                    opcode::io::READ => Bytes::Wanted(data.len()),
+                    _ if data.len() <= 16384 => Bytes::InCapsule(&data),
+                    _ => Bytes::OnRequest(&data),
+                };
+                io.issue(command, bytes)
+            })
+            .collect();
+        for cid in cids {
+            io.complete(cid).ok();
+        }
+    }
+}
+
+/// Tests take turns: there is one count.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn check(volume: Arc<dyn Namespace>, dgst: u8, loads: &[Load]) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let rig = Rig::empty(1);
+    rig.add(1, Arc::new(Marked(volume)));
+    let mut host = rig.host();
+    host.dgst = dgst;
+    let admin = host.enabled();
+    let mut io = host.io(&admin, 1);
+    let fresh = COUNT.load(Ordering::Relaxed);
+    // Warm for all kinds: what grows with the depth has grown.
+    for load in loads {
+        run(&mut io, *load, 200 / load.depth);
+    }
+    assert!(COUNT.load(Ordering::Relaxed) > fresh, "the counter counts");
+    for load in loads {
+        let ios = 600 / load.blocks.isqrt() as usize;
+        // Steady state is when as many commands were in flight at once as ever will be; and an
+        // idle connection gives back the memory for parts of PDUs, which it takes again when the
+        // socket cuts one in two. Both are rare, neither per command nor per batch.
+        let counts: Vec<_> = (0..5)
+            .map(|_| {
+                let before = COUNT.load(Ordering::Relaxed);
+                run(&mut io, *load, ios / load.depth);
+                COUNT.load(Ordering::Relaxed) - before
+            })
+            .collect();
+        let least = counts.iter().min().expect("five windows");
+        assert!(*least <= ios as u64 / 100, "allocations in {ios} I/Os: {counts:?}, {load:?}");
+    }
+}
+
+/// 4 KiB at depths 1 and 32, and 128 KiB at depth 4.
+fn all() -> Vec<Load> {
+    [READ, WRITE]
+        .into_iter()
+        .flat_map(|load| [load, Load { depth: 32, ..load }, Load { depth: 4, blocks: 32, ..load }])
+        .collect()
+}
+
+#[test]
+fn memory() {
+    check(host::rig::memory(16 << 20, 12, 1), 0, &all());
+}
+
+#[test]
+fn memory_with_digests() {
+    check(host::rig::memory(16 << 20, 12, 1), dgst::HEADER | dgst::DATA, &all());
+}
+
+#[test]
+fn file_volume() {
+    let directory = directory();
+    check(file(&directory, 16 << 20, 12, 1, Duration::ZERO), 0, &all());
+}
