@@ -94,6 +94,9 @@ fn text(method: &str, result: Value) -> Result<String> {
         "volume_add" | "volume_resize" => volumes(&[read(result)?]),
         "volume_list" => volumes(&read::<Vec<Volume>>(result)?),
         "listener_add" => format!("listening on {}\n", read::<Listener>(result)?.address),
+        "listener_remove" => {
+            format!("no longer listening on {}\n", read::<Listener>(result)?.address)
+        }
         "stats" => statistics(&read(result)?),
         "config_get" => config_command::text(&read::<Config>(result)?, false),
         // The others have nothing to tell but that it is done.

@@ -225,6 +225,9 @@ fn ctl_speaks_to_people_and_to_programs() {
     ctl(&daemon, &["ana", "set", "1", "change"]);
     let text = ctl(&daemon, &["listener", "add", "127.0.0.1:0"]);
     assert!(text.starts_with("listening on 127.0.0.1:"), "{text}");
+    let address = text.trim_start_matches("listening on ").trim();
+    let text = ctl(&daemon, &["listener", "remove", address]);
+    assert_eq!(text, format!("no longer listening on {address}\n"));
     assert!(ctl(&daemon, &["stats"]).contains("core 0"), "no core");
     let stats: Value = serde_json::from_str(&ctl(&daemon, &["stats", "-o", "json"])).unwrap();
     assert_eq!(stats["namespaces"].as_array().unwrap().len(), 2);
