@@ -239,3 +239,51 @@ fn files_get_holes_keep_their_size_and_notice_when_it_changes() {
     assert_eq!(std::fs::metadata(&path).expect("there").len(), 3 << 20);
     assert_eq!(core.write(6143, vec![1; BLOCK], BLOCK), Status::SUCCESS);
 }
+
+/// A loop device, where this machine lets one be made.
+struct Loop(String);
+
+impl Loop {
+    fn over(path: &std::path::Path, sector_bytes: &str) -> Option<Loop> {
+        let mut losetup = std::process::Command::new("losetup");
+        losetup.args(["--find", "--show", "--sector-size", sector_bytes]).arg(path);
+        let output = losetup.output().ok().filter(|output| output.status.success());
+        if output.is_none() {
+            println!("skipped: no loop device can be made here (it takes root and losetup)");
+        }
+        Some(Loop(String::from_utf8(output?.stdout).ok()?.trim().to_owned()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_block_device_is_served_with_its_own_block_size() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("disk.img");
+    std::fs::File::create(&path).and_then(|file| file.set_len(8 << 20)).expect("made");
+    let Some(device) = Loop::over(&path, "4096") else { return };
+    let too_small = volume::open(&format!("{}?bs=512", device.0), &OpenOptions::default());
+    let message = too_small.expect_err("smaller than the device's").to_string();
+    assert!(message.contains("blocks of 4096") && message.contains("?bs=4096"), "{message}");
+    let namespace = open(&device.0);
+    let limits = namespace.limits();
+    assert_eq!((limits.block_bytes(), limits.bytes()), (4096, 8 << 20));
+    assert!(volume::open(&device.0, &OpenOptions::default()).is_err(), "two writers");
+    let core = Core::start(Arc::clone(&namespace));
+    assert_eq!(core.write(8, vec![7; 16 << 10], 4096), Status::SUCCESS);
+    assert_eq!(core.flush(), Status::SUCCESS);
+    let mut zero = Command::blocks(opcode::WRITE_ZEROES, 1, 9, 1);
+    zero.cdw12 = (zero.cdw12.get() | 1 << 25 | 1 << 30).into();
+    assert_eq!(core.run(Order { command: zero, ..Order::default() }).status, Status::SUCCESS);
+    let expected = [vec![7; 4096], vec![0; 4096], vec![7; 8192]].concat();
+    assert_eq!(core.read(8, 4, 4096).data, expected);
+    assert_eq!(core.read(2048, 1, 4096).status.code(), Status::LBA_OUT_OF_RANGE);
+    assert!(namespace.resize(16 << 20).is_err());
+    drop(core);
+    drop(namespace);
+}

@@ -138,13 +138,24 @@ fn fused_pairs_have_one_winner() {
 }
 
 #[test]
-fn overlapping_commands_of_one_core_follow_one_another() {
-    // Without the guard's table, the read could overtake half of the write below the delay.
-    let uri = "delay:read=0,write=200us(linear:(delay:1ms(mem:32K?bs=4096),mem:32K?bs=4096))";
-    let namespace = volume::open(uri, &OpenOptions::default()).expect(uri);
-    let core = Core::start(namespace);
-    assert_eq!(core.write(0, vec![1; 16 * BLOCK], BLOCK), Status::SUCCESS);
-    assert_eq!(core.read(0, 16, BLOCK).data, vec![1; 16 * BLOCK]);
+fn overlapping_commands_on_a_file_follow_one_another() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("volume.img");
+    let uri = format!("delay:write=50ms(file:{}?create&size=64K&bs=4096)", path.display());
+    let namespace = volume::open(&uri, &OpenOptions { cores: 2, ..OpenOptions::default() });
+    let namespace = namespace.expect("opened");
+    let (one, two) = (Core::start(Arc::clone(&namespace)), Core::start(namespace));
+    let writing = one.submit(write(0, vec![1; 2 * BLOCK], BLOCK));
+    // Known to have begun: commands of a core are taken in order.
+    assert_eq!(one.read(8, 1, BLOCK).status, Status::SUCCESS);
+    // Left to themselves, these would overtake the write.
+    assert_eq!(one.read(1, 2, BLOCK).data, [vec![1; BLOCK], vec![0; BLOCK]].concat());
+    let again = one.submit(write(0, vec![2; BLOCK], BLOCK));
+    assert_eq!(one.read(8, 1, BLOCK).status, Status::SUCCESS);
+    assert_eq!(two.read(0, 1, BLOCK).data, vec![2; BLOCK]);
+    for write in [writing, again] {
+        assert_eq!(write.recv().expect("answered").status, Status::SUCCESS);
+    }
 }
 
 #[test]
