@@ -32,7 +32,7 @@ use subject::Subject;
 /// The largest depth of any row.
 const DEPTH_MAX: u16 = 128;
 /// When the rows of a quick run stop to retry, so that it ends within 45 s.
-const QUICK_ROWS: Duration = Duration::from_secs(27);
+const QUICK_ROWS: Duration = Duration::from_secs(24);
 
 /// In this order.
 const VOLUMES: [Volume; 3] = [Volume::Memory, Volume::Null, Volume::File];
