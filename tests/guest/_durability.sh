@@ -4,6 +4,16 @@
 # cut would. The host must not reconnect by itself here: it would repeat what it has in flight, and
 # a Flush sent to the new server says nothing of what the old one had lost.
 
+# Native multipath stays off: with it, Linux 7.2 tells the writer that a Flush has succeeded when its
+# path died under it (nvme_failover_req takes the bios of the request away and ends it without error,
+# and the block layer's own flush request has none), so that the ledger would note promises that
+# nobody made to the host.
+single_path() {
+    modprobe -r nvme-tcp nvme-fabrics nvme-core
+    modprobe nvme-core multipath=N
+    modprobe nvme-tcp
+}
+
 # accident SEED: writes to namespace 1 with Flush and to namespace 2 with FUA, kills the server under
 # the writers, serves again, connects. Then verdict flush and verdict fua tell what became of it.
 VOLUMES=()

@@ -4,6 +4,7 @@
 # ignores FUA, each where it should and nowhere else; the same build with nothing ignored passes.
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_durability.sh"
+single_path
 NVLANE=$NVLANE_MUTANTS
 
 # attempt MUTANT WANTED_FLUSH WANTED_FUA

@@ -4,6 +4,7 @@
 # A server that loses what was not flushed when it is killed: what was flushed, or had FUA, is there.
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_durability.sh"
+single_path
 
 # First that it does lose something, or the rest would prove nothing.
 serve "volatile:(file:$SCRATCH/lost.img?size=64M&create)"

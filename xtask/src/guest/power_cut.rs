@@ -23,16 +23,13 @@ use super::session::lines_of;
 use crate::process::{checkout, shell_quoted};
 
 /// A round from power on to power off, at most.
-const ROUND_LIMIT: Duration = Duration::from_secs(180);
+const ROUND_LIMIT: Duration = Duration::from_secs(300);
 /// Durable writes noted before the power may be cut.
 const NOTED_MIN: usize = 50;
 
 /// Cuts the power `rounds` times; an error names what was lost.
 pub fn run(machine: &Machine, rounds: u32, seed: u64) -> Result<()> {
-    let directory = checkout()?.join("target/guest/power-cut");
-    if directory.exists() {
-        fs::remove_dir_all(&directory)?;
-    }
+    let directory = checkout()?.join(format!("target/guest/power-cut-{}", std::process::id()));
     fs::create_dir_all(&directory)?;
     let mut machine = machine.clone();
     let image = directory.join("disk.img");

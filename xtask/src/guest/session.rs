@@ -23,7 +23,9 @@ use super::copied;
 use super::machine::{Bus, Disk, Guest, Machine};
 use crate::process::checkout;
 
-/// How long a boot may take until the first test begins, and a test's cleaning up after its limit.
+/// How long a boot may take until the first test begins, on a machine that is busy.
+const BOOT_LIMIT: Duration = Duration::from_secs(300);
+/// How long the cleaning up after a test may take.
 const GRACE: Duration = Duration::from_secs(90);
 /// Size of the sparse disk that holds the tests' backing files.
 const SCRATCH_BYTES: u64 = 8 << 30;
@@ -100,7 +102,8 @@ pub struct Verdict {
 
 /// Runs `scripts` in as few boots of `machine` as they allow; `report` hears of each as it ends.
 pub fn run(machine: &Machine, scripts: &[Script], report: &mut dyn FnMut(&Verdict)) -> Result<()> {
-    let scratch = checkout()?.join("target/guest/scratch.img");
+    // Of this process alone: others may test in the same checkout.
+    let scratch = checkout()?.join(format!("target/guest/scratch-{}.img", std::process::id()));
     let mut left = scripts;
     while !left.is_empty() {
         if scratch.exists() {
@@ -167,7 +170,7 @@ fn follow(
 ) -> Result<Option<Verdict>> {
     let begin = format!("@begin {}", script.name);
     loop {
-        match events.recv_timeout(GRACE) {
+        match events.recv_timeout(BOOT_LIMIT) {
             Ok(line) if line == begin => break,
             Ok(line) => println!("{line}"),
             Err(_) => {
