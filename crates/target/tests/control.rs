@@ -162,12 +162,13 @@ fn a_host_that_falls_silent_is_dropped() {
     let mut silent = host.enabled();
     let mut idle: Vec<_> = (1..=2).map(|qid| host.io(&silent, qid)).collect();
     // Those who send Keep Alive, or have I/O, stay.
+    host.kato_ms = 3000;
     let mut dutiful = host.enabled();
     let busy = host.enabled();
     let mut io = host.io(&busy, 1);
     let begin = Instant::now();
     let keep_alive = Command { opcode: opcode::admin::KEEP_ALIVE, ..Command::default() };
-    while begin.elapsed() < Duration::from_millis(3500) {
+    while begin.elapsed() < Duration::from_millis(4500) {
         dutiful.command(keep_alive, Bytes::None).ok();
         io.read(1, 0, 1, 4096);
         witness.check();
@@ -261,11 +262,13 @@ fn a_returning_host_is_not_overtaken_by_its_own_past() {
         let admin = rig.host().enabled();
         let mut io = rig.host().io(&admin, qid);
         let write = Command::blocks(opcode::io::WRITE, 1, 0, 1);
+        let issued = Instant::now();
         io.issue(write, Bytes::InCapsule(&[1; 4096]));
         // Late enough for the write to be with the volume, early enough for it not to be done.
         std::thread::sleep(Duration::from_millis(50));
         drop((io, admin));
         let admin = rig.host().enabled();
+        assert!(issued.elapsed() >= delay, "its Connect waits for the old write to end");
         let mut io = rig.host().io(&admin, qid);
         io.write(1, 0, 1, &[2; 4096]);
         std::thread::sleep(delay);

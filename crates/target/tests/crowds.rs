@@ -80,9 +80,11 @@ fn peers_that_stop_reading_starve_nobody() {
             stop_reading(hog, 64);
         }
         let longest = keep_checking(&mut witness, Duration::from_millis(1500));
-        assert!(longest < Duration::from_secs(1), "{volume}: a round took {longest:?}");
+        assert!(longest < PATIENCE / 2, "{volume}: a round took {longest:?}");
         let mut late = rig.witness();
         late.check();
+        // By quota, not by dropping anybody.
+        assert_eq!(rig.server.stats().expect("running").cores[0].connections, 4 + 1 + 4);
         // They are slow, not wrong: who reads again gets everything.
         let first = hogs[0].next_cid - 63;
         for cid in first..first + 64 {
@@ -104,7 +106,7 @@ fn peers_that_never_send_their_data_starve_nobody() {
         never_send(hog, 128);
     }
     let longest = keep_checking(&mut witness, Duration::from_millis(1500));
-    assert!(longest < Duration::from_secs(1), "a round took {longest:?}");
+    assert!(longest < PATIENCE / 2, "a round took {longest:?}");
     let mut late = rig.witness();
     late.check();
     // Nobody waits for memory: the hogs may stay.
@@ -165,7 +167,7 @@ fn slow_senders_hold_up_nobody() {
         });
         let begin = Instant::now();
         while !done.load(Ordering::Relaxed) {
-            assert!(keep_checking(&mut witness, Duration::from_millis(20)) < PATIENCE / 10);
+            assert!(keep_checking(&mut witness, Duration::from_millis(20)) < PATIENCE / 2);
             assert!(begin.elapsed() < 2 * PATIENCE);
         }
     });

@@ -186,8 +186,8 @@ fn count_up(io: &mut Queue, slba: u64, wins: u64, on_request: bool) -> u64 {
 
 #[test]
 fn of_those_who_compare_and_write_one_wins() {
-    const WINS: u64 = 150;
     for (name, _directory, volume) in volumes() {
+        let wins = if name == "memory" { 1000 } else { 100 };
         let rig = Rig::empty(2);
         rig.add(1, volume);
         let admin = rig.host().enabled();
@@ -197,7 +197,7 @@ fn of_those_who_compare_and_write_one_wins() {
                 let mut io = rig.host().io(&admin, qid);
                 let lost = lost.clone();
                 thread::spawn(move || {
-                    lost.fetch_add(count_up(&mut io, 5, WINS, qid > 2), Ordering::Relaxed);
+                    lost.fetch_add(count_up(&mut io, 5, wins, qid > 2), Ordering::Relaxed);
                 })
             })
             .collect();
@@ -213,7 +213,7 @@ fn of_those_who_compare_and_write_one_wins() {
         for racer in racers {
             racer.join().expect("counts");
         }
-        assert!(io.read(1, 5, 1, 4096) == counter(4 * WINS), "{name}: every win counts once");
+        assert!(io.read(1, 5, 1, 4096) == counter(4 * wins), "{name}: every win counts once");
         assert!(lost.load(Ordering::Relaxed) > 0, "{name}: they did race");
     }
 }

@@ -29,7 +29,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 pub const HOST_NQN: &str = "nqn.2026-11.org.example:host";
 
 /// How long anything may take before a test gives up on it.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One connection.
 pub struct Socket {
