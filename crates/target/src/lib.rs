@@ -19,7 +19,8 @@
 //!
 //! Bounds: 1,024 connections that have not sent Connect, for 10 s each; as many commands per
 //! connection as its queue has entries; a receive buffer of 256 KiB per core; data in the core's
-//! buffer pool, else commands wait for it.
+//! buffer pool, else commands wait for it. No connection holds more of the pool than it leaves
+//! free, and one whose peer lets nothing go for 2 s while others wait is dropped.
 
 mod admin;
 mod connection;

@@ -2,15 +2,13 @@
 
 use super::{Host, Queue};
 use namespace::Namespace;
-use namespace::file::{File, FileOptions};
-use namespace::layer::delay::{Delay, Delays};
-use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::memory::{Memory, MemoryOptions};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use target::{NamespaceOptions, PortId, Server, ServerConfig, SubsystemConfig};
 use tempfile::TempDir;
+use volume::OpenOptions;
 
 pub const NQN: &str = "nqn.2026-11.org.example:volume";
 
@@ -20,8 +18,8 @@ pub fn memory(bytes: u64, block_shift: u8, cores: usize) -> Arc<Memory> {
     Memory::open(options).expect("memory")
 }
 
-/// A file volume of `bytes` bytes in `directory`, complete with what files lack; every command is
-/// held back by `delay`.
+/// A file volume of `bytes` bytes in `directory`, opened as by its URI; every command is held back
+/// by `delay`.
 pub fn file(
     directory: &TempDir,
     bytes: u64,
@@ -29,20 +27,13 @@ pub fn file(
     cores: usize,
     delay: Duration,
 ) -> Arc<dyn Namespace> {
-    let file = File::open(&FileOptions {
-        path: directory.path().join("volume.img"),
-        create_bytes: Some(bytes),
-        block_shift: Some(block_shift),
-        read_only: false,
-        shared: false,
-        buffered: false,
-        uuid: None,
-    })
-    .expect("a file");
-    let delayed = Delay::new(file, Delays::all(delay));
-    let options =
-        GuardOptions { cores, shared: false, read_only: false, in_uri: false, uuid: None };
-    Guard::new(delayed, options)
+    let path = directory.path().join("volume.img");
+    let file = format!("{}?create&size={bytes}&bs={}", path.display(), 1 << block_shift);
+    let uri = match delay.as_millis() {
+        0 => file,
+        time => format!("delay:{time}ms({file})"),
+    };
+    volume::open(&uri, &OpenOptions { cores, ..OpenOptions::default() }).expect("a volume")
 }
 
 /// A directory on the disk that the tests are built on.
@@ -107,7 +98,7 @@ impl Rig {
 pub fn subsystem(nqn: &str) -> SubsystemConfig {
     SubsystemConfig {
         nqn: nqn.into(),
-        serial: "hostile".into(),
+        serial: "test".into(),
         model: "nvlane".into(),
         allow_any_host: true,
         hosts: Vec::new(),
