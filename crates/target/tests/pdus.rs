@@ -10,7 +10,8 @@ use nvme_tcp::FatalError;
 use nvme_tcp::pdu::{Kind, R2t, dgst, flags};
 use std::io::Write;
 use std::net::Shutdown;
-use zerocopy::FromBytes;
+use std::time::{Duration, Instant};
+use zerocopy::{FromBytes, IntoBytes};
 
 const FIELD: FatalError = FatalError::INVALID_HEADER_FIELD;
 const SEQUENCE: FatalError = FatalError::PDU_SEQUENCE;
@@ -120,7 +121,7 @@ fn connected_again(rig: &Rig, admin: &Queue, qid: u16) -> Queue {
             done.ok();
             return queue;
         }
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
     panic!("queue {qid} is not given back");
 }
@@ -378,6 +379,90 @@ fn terminations_by_the_host_are_not_answered() {
         io.socket.expect_end();
         witness.check();
     }
+}
+
+/// A whole conversation of one I/O queue, as a host sends it that waits for nothing.
+fn conversation(rig: &Rig, qid: u16, cntlid: u16) -> Vec<u8> {
+    let host = rig.host();
+    let mut queue = Queue::fresh(host.socket());
+    let block = [0x11; 4096];
+    let mut stream = ic_req(|_| {});
+    let mut say = |queue: &mut Queue, command: Command, bytes: Bytes<'_>, flags: u8| {
+        let mut command = queue.prepare(command, bytes);
+        command.flags |= flags;
+        let data: &[u8] = if let Bytes::InCapsule(data) = bytes { data } else { &[] };
+        stream.extend(queue.socket.capsule(&command, data));
+        if let Bytes::OnRequest(data) = bytes {
+            // The lowest tag that is free is as good a guess as any.
+            stream.extend(queue.socket.h2c(command.cid.get(), 1, 0, data, true));
+        }
+    };
+    let data = host.connect_data(cntlid);
+    let connect = host.connect_parameters(qid).command();
+    say(&mut queue, connect, Bytes::InCapsule(data.as_bytes()), 0);
+    let at = |opcode, slba, blocks| Command::blocks(opcode, 1, slba, blocks);
+    say(&mut queue, at(opcode::io::READ, 100, 2), Bytes::Wanted(8192), 0);
+    say(&mut queue, at(opcode::io::WRITE, 100, 1), Bytes::InCapsule(&block), 0);
+    say(&mut queue, at(opcode::io::COMPARE, 100, 1), Bytes::InCapsule(&block), 1);
+    say(&mut queue, at(opcode::io::WRITE, 100, 1), Bytes::InCapsule(&block), 2);
+    say(&mut queue, at(opcode::io::WRITE, 104, 2), Bytes::OnRequest(&[0x22; 8192]), 0);
+    say(&mut queue, at(opcode::io::WRITE_ZEROES, 110, 4), Bytes::None, 0);
+    let ranges = [[0; 8], [0, 0, 0, 0, 1, 0, 0, 0]].concat();
+    say(&mut queue, at(opcode::io::DATASET_MANAGEMENT, 0, 5), Bytes::InCapsule(&ranges), 0);
+    say(&mut queue, at(opcode::io::VERIFY, 100, 9), Bytes::None, 0);
+    say(&mut queue, at(opcode::io::READ, 100, 256), Bytes::Wanted(1 << 20), 0);
+    say(&mut queue, connect, Bytes::InCapsule(data.as_bytes()), 0);
+    stream
+}
+
+#[test]
+fn damaged_conversations_harm_nobody() {
+    let rig = Rig::memory(2);
+    let mut witness = rig.witness();
+    let admin = rig.host().enabled();
+    let streams = [1, 2].map(|qid| conversation(&rig, qid, admin.cntlid));
+    let mut seed = 0x5eed_u64;
+    let mut random = |bound: usize| {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (seed >> 33) as usize % bound
+    };
+    for round in 0..1500 {
+        let mut stream = streams[round % 2].clone();
+        // Headers are hit as often as data: the first bytes of some PDU, or anywhere.
+        for _ in 0..random(4) {
+            let at = match random(2) {
+                0 => 128 + random(1400),
+                _ => random(stream.len()),
+            };
+            stream[at] = random(256) as u8;
+        }
+        if random(4) == 0 {
+            stream.truncate(random(stream.len()));
+        }
+        let mut socket = Socket::open(rig.address);
+        if socket.stream.write_all(&stream).is_ok() {
+            let _ = socket.stream.shutdown(Shutdown::Write);
+            let _ = std::io::copy(&mut socket.stream, &mut std::io::sink());
+        }
+        if round % 50 == 0 {
+            witness.check();
+        }
+    }
+    witness.check();
+    // Both cores are there still, and nothing is left behind on them.
+    let begin = Instant::now();
+    loop {
+        let stats = rig.server.stats().expect("running");
+        let connections: usize = stats.cores.iter().map(|core| core.connections).sum();
+        if connections == 3 {
+            // Most of the conversations got as far as their commands.
+            assert!(stats.namespaces[0].writes > 1000, "{:?}", stats.namespaces[0]);
+            break;
+        }
+        assert!(begin.elapsed() < host::PATIENCE, "{connections} connections are left");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    rig.server.stop().expect("stops");
 }
 
 #[test]
