@@ -97,7 +97,10 @@ pub(crate) fn adrfam(address: IpAddr) -> AddressFamily {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ConfigError {
     /// The NQN is malformed.
-    #[error("{nqn:?} is not an NQN; it must look like nqn.2024-01.org.example:name")]
+    #[error(
+        "{nqn:?} is not an NQN: 1 to 223 bytes without white space, like \
+         nqn.2024-01.org.example:name"
+    )]
     InvalidNqn {
         /// What was given.
         nqn: String,

@@ -2,17 +2,14 @@
 
 use nvme::fabrics::NQN_BYTES_MAX;
 
-/// Whether `nqn` has the form of an NQN: `nqn.yyyy-mm.` and a name, at most 223 bytes, without
-/// white space or control characters.
+/// Whether `nqn` can be an NQN: 1 to 223 bytes without white space or control characters.
+///
+/// The form `nqn.yyyy-mm.` is not insisted on: Linux hosts and its own target never did, and
+/// configurations with names such as `testnqn` exist.
 pub fn is_valid_nqn(nqn: &str) -> bool {
-    let Some(rest) = nqn.strip_prefix("nqn.") else { return false };
-    let bytes = rest.as_bytes();
-    let dated = bytes.len() > 8
-        && bytes[..4].iter().all(u8::is_ascii_digit)
-        && bytes[4] == b'-'
-        && bytes[5..7].iter().all(u8::is_ascii_digit)
-        && bytes[7] == b'.';
-    dated && nqn.len() <= NQN_BYTES_MAX && !nqn.chars().any(|c| c.is_control() || c == ' ')
+    !nqn.is_empty()
+        && nqn.len() <= NQN_BYTES_MAX
+        && !nqn.chars().any(|c| c.is_control() || c.is_whitespace())
 }
 
 /// The NQN in a field of a structure: terminated by zero within the field, UTF-8, of valid form.

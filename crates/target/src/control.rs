@@ -404,6 +404,9 @@ impl Acceptor {
 
     fn close(&self) {
         self.closed.set(true);
+        // The ring holds the descriptor a little longer: nobody is to be accepted meanwhile.
+        // SAFETY: a plain call on a descriptor that is open.
+        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
         if let (Some(watch), Some(control)) = (self.watch.take(), self.control.upgrade()) {
             control.core().reactor.unwatch(watch);
         }

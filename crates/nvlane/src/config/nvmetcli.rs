@@ -322,7 +322,7 @@ mod tests {
                 r#"{"subsystems":[{"nqn":"nqn.2014-08.org.example:x"},{"nqn":"nqn.2014-08.org.example:x"}]}"#,
                 "used twice",
             ),
-            (r#"{"subsystems":[{"nqn":"testnqn"}]}"#, "`testnqn` is no NQN"),
+            (r#"{"subsystems":[{"nqn":"test nqn"}]}"#, "`test nqn` is no NQN"),
         ] {
             let error = import(text).unwrap_err();
             assert!(error.contains(part), "`{error}` does not say `{part}`");

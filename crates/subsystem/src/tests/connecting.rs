@@ -40,7 +40,7 @@ fn bad_parameters_are_named() {
     let missing = Attempt { nqn: "nqn.2026-11.test.nvlane:missing", ..ADMIN };
     assert_eq!(refusal(missing), (invalid, IN_DATA | 256));
     assert_eq!(refusal(Attempt { nqn: "nothing", ..ADMIN }), (invalid, IN_DATA | 256));
-    assert_eq!(refusal(Attempt { host: "me", ..ADMIN }), (invalid, IN_DATA | 512));
+    assert_eq!(refusal(Attempt { host: "m e", ..ADMIN }), (invalid, IN_DATA | 512));
     assert_eq!(refusal(Attempt { cntlid: 1, ..ADMIN }), (invalid, IN_DATA | 16));
     let discovery = Attempt { nqn: DISCOVERY_NQN, ..attempt_io(1, 1) };
     assert_eq!(refusal(discovery), (invalid, 42));
