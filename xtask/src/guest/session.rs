@@ -116,7 +116,9 @@ pub fn run(machine: &Machine, scripts: &[Script], report: &mut dyn FnMut(&Verdic
         ensure!(done > 0, "the guest does not get as far as its first test");
         left = &left[done..];
     }
-    fs::remove_file(&scratch)?;
+    if !scripts.is_empty() {
+        fs::remove_file(&scratch)?;
+    }
     Ok(())
 }
 
