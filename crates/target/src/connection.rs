@@ -8,29 +8,26 @@
 //! A turn is: one receive, every command in it started, every completion that came meanwhile
 //! answered, one `writev`. What completes outside a turn is sent at the end of the reactor's.
 
+mod moving;
+mod receive;
+
 use crate::core::Core;
-use crate::exchange::{Exchanges, Kept, Refused, Stage};
+use crate::exchange::{Exchanges, Stage};
 use crate::output::{Flushed, Output, Payload};
 use crate::view::{NamespaceView, SubsystemView};
-use namespace::{Data, Request, Sink};
-use nvme::{Command, Status};
-use nvme_tcp::Pending;
-use nvme_tcp::Terminate;
-use nvme_tcp::controller::{self, Event};
+use namespace::{Request, Sink};
+use nvme::Status;
+use nvme_tcp::controller;
 use reactor::{Complete, Interest, Poll, PollerId, Stream, TimerId, WatchId};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use subsystem::io::Direction;
 use subsystem::{ControllerId, PortId};
-
-/// Rest of a payload from which on it is received straight into its buffer.
-const DIRECT_BYTES_MIN: usize = 4096;
 
 /// Commands outstanding on a connection that has not sent Connect, which alone makes sense there.
 pub(crate) const FRESH_ENTRIES: u16 = 32;
@@ -126,16 +123,6 @@ pub(crate) struct Link {
     pub(crate) active: Arc<AtomicBool>,
 }
 
-/// A connection between two cores.
-pub(crate) struct Moving {
-    socket: OwnedFd,
-    machine: controller::Connection,
-    port: PortId,
-    link: Link,
-    sq_head: u16,
-    stash: Vec<u8>,
-}
-
 impl Inner {
     pub(crate) fn new(machine: controller::Connection, port: PortId) -> Inner {
         Inner {
@@ -182,19 +169,6 @@ impl Connection {
             running: Cell::new(0),
             to_report: Cell::new(None),
         })
-    }
-
-    /// The connection that `moving` was, on this core from now on.
-    pub(crate) fn arrive(core: &Rc<Core>, key: u64, moving: Moving) -> io::Result<Rc<Connection>> {
-        let Moving { socket, machine, port, link, sq_head, stash } = moving;
-        let stream = Stream::try_from(socket)?;
-        let mut inner = Inner::new(machine, port);
-        inner.set_entries(link.entries);
-        inner.role = Role::Io(IoQueue { view: core.subsystem(&link.nqn), link, cached: None });
-        inner.sq_head = sq_head;
-        inner.stash_unseen = !stash.is_empty();
-        inner.stash = stash;
-        Ok(Connection::new(core.clone(), key, stream, inner))
     }
 
     /// Takes part in the reactor's turns.
@@ -406,147 +380,6 @@ impl Connection {
         output.hold(crate::exchange::NONE, Payload::None);
     }
 
-    /// Takes one helping of bytes from the socket and starts every command in it.
-    fn receive(&self, inner: &mut Inner) -> io::Result<bool> {
-        let mut buffer = self.core.receive_buffer.borrow_mut();
-        let stashed = inner.stash.len();
-        let count = match inner.machine.payload_pending() {
-            Some(pending) if stashed == 0 && pending.remaining as usize >= DIRECT_BYTES_MIN => {
-                match self.receive_payload(inner, pending, &mut buffer)? {
-                    Some(count) => count,
-                    None => return Ok(false),
-                }
-            }
-            _ => {
-                buffer[..stashed].copy_from_slice(&inner.stash);
-                if std::mem::take(&mut inner.stash_unseen) {
-                    self.process(inner, &buffer[..stashed]);
-                    return Ok(true);
-                }
-                match self.stream.recv(&mut buffer[stashed..]) {
-                    Ok(0) => return Err(io::ErrorKind::ConnectionReset.into()),
-                    Ok(count) => stashed + count,
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                    Err(error) => return Err(error),
-                }
-            }
-        };
-        self.process(inner, &buffer[..count]);
-        Ok(true)
-    }
-
-    /// Works through `input`, and keeps what is left of it.
-    fn process(&self, inner: &mut Inner, mut input: &[u8]) {
-        while !inner.closing {
-            match inner.machine.receive(&mut input) {
-                Ok(Some(event)) => self.event(inner, event),
-                Ok(None) => break,
-                Err(fault) => self.terminate(inner, &fault),
-            }
-            if self.wants_to_move(inner) {
-                break;
-            }
-        }
-        inner.stash.clear();
-        if !inner.closing {
-            inner.stash.extend_from_slice(input);
-        }
-        if let Role::Io(queue) = &inner.role
-            && !queue.link.active.load(Ordering::Relaxed)
-        {
-            queue.link.active.store(true, Ordering::Relaxed);
-        }
-    }
-
-    fn event(&self, inner: &mut Inner, event: Event<'_>) {
-        match event {
-            Event::Initialize { response } => {
-                self.send(inner, &response);
-            }
-            Event::Command { command, data, digest_error } => {
-                self.command(inner, command, data, digest_error);
-            }
-            Event::Data { tag, offset, bytes, done, digest_error } => {
-                self.data(inner, u32::from(tag), offset, bytes);
-                if done {
-                    self.data_done(inner, u32::from(tag), digest_error);
-                }
-            }
-            Event::Terminated { fes, fei } => {
-                tracing::warn!(?fes, fei, "host terminated the connection");
-                inner.closing = true;
-            }
-        }
-    }
-
-    /// Tells the peer what it did wrong; the connection closes once that is sent.
-    fn terminate(&self, inner: &mut Inner, fault: &Terminate) {
-        tracing::warn!(%fault, "terminating a connection");
-        let pdu = fault.pdu();
-        self.send(inner, &pdu);
-        inner.closing = true;
-    }
-
-    /// Closes without a word, once what is queued was sent.
-    pub(crate) fn hang_up(&self, inner: &mut Inner) {
-        inner.closing = true;
-    }
-
-    /// Receives the rest of a payload into its buffer, and what follows into `buffer`. Returns
-    /// how much followed, or `None` if nothing came.
-    fn receive_payload(
-        &self,
-        inner: &mut Inner,
-        pending: Pending,
-        buffer: &mut [u8],
-    ) -> io::Result<Option<usize>> {
-        let slot = u32::from(pending.key);
-        let exchange = inner.exchanges.slot(slot);
-        let place = payload_place(exchange);
-        let start = pending.offset as usize;
-        let place = &mut place[start..start + pending.remaining as usize];
-        let count =
-            match self.stream.readv(&mut [io::IoSliceMut::new(place), io::IoSliceMut::new(buffer)])
-            {
-                Ok(0) => return Err(io::ErrorKind::ConnectionReset.into()),
-                Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(error),
-            };
-        let direct = count.min(place.len());
-        let done = inner.machine.payload_received(&place[..direct]);
-        if let Some(done) = done {
-            self.data_done(inner, slot, done.digest_error);
-        }
-        Ok(Some(count - direct))
-    }
-
-    /// Part of a command's data has come.
-    fn data(&self, inner: &mut Inner, slot: u32, offset: u32, bytes: &[u8]) {
-        if bytes.is_empty() {
-            return;
-        }
-        let exchange = inner.exchanges.slot(slot);
-        let start = offset as usize;
-        payload_place(exchange)[start..start + bytes.len()].copy_from_slice(bytes);
-    }
-
-    /// All of a command's data has come.
-    fn data_done(&self, inner: &mut Inner, slot: u32, digest_error: bool) {
-        let exchange = inner.exchanges.slot(slot);
-        if exchange.stage == Stage::Cancelled {
-            let status = exchange.status;
-            self.respond(inner, slot, status, 0, Payload::None);
-        } else if digest_error {
-            self.data_failed(inner, slot, Status::TRANSIENT_TRANSPORT);
-        } else if let Some(kept) = exchange.kept.take() {
-            exchange.stage = Stage::Running;
-            self.admin(inner, slot, &kept.command, &kept.data);
-        } else {
-            self.io_data_complete(inner, slot);
-        }
-    }
-
     /// Finishes what came back from the namespaces.
     fn finish_done(&self, inner: &mut Inner) -> bool {
         let mut progress = false;
@@ -594,131 +427,6 @@ impl Connection {
     pub(crate) fn memory_state(&self) -> (bool, bool) {
         let mut inner = self.inner.borrow_mut();
         (inner.waits_for_buffers, inner.exchanges.stalled())
-    }
-
-    fn wants_to_move(&self, inner: &Inner) -> bool {
-        match &inner.role {
-            Role::Io(queue) => {
-                usize::from(queue.link.queue_id) % self.core.core_count() != self.core.index
-            }
-            _ => false,
-        }
-    }
-
-    /// A connection whose queue belongs to another core goes there, as long as nothing has begun.
-    fn move_home(&self, inner: &mut Inner) {
-        if !self.wants_to_move(inner) || self.closed.get() {
-            return;
-        }
-        let Role::Io(queue) = std::mem::replace(&mut inner.role, Role::Fresh) else { return };
-        let home = usize::from(queue.link.queue_id) % self.core.core_count();
-        let machine = std::mem::replace(
-            &mut inner.machine,
-            controller::Connection::new(controller::Config::default()),
-        );
-        let Ok(socket) = duplicate(&self.stream) else {
-            inner.role = Role::Io(queue);
-            inner.machine = machine;
-            inner.closing = true;
-            return;
-        };
-        let moving = Moving {
-            socket,
-            machine,
-            port: inner.port,
-            link: queue.link,
-            sq_head: inner.sq_head,
-            stash: std::mem::take(&mut inner.stash),
-        };
-        let (controller, queue_id) = (moving.link.controller, moving.link.queue_id);
-        // This end is dropped without a shutdown: the socket lives on under the duplicate.
-        self.closed.set(true);
-        if let Some(poller) = self.poller.take() {
-            self.core.reactor.detach(poller);
-        }
-        let sent = self.core.post(home, move |core| {
-            let here = Core::here();
-            if let Err(error) = core.add_connection(|key| Connection::arrive(&here, key, moving)) {
-                tracing::warn!(%error, "a connection was lost on its way to its core");
-                core.post_control(move |control| control.queue_closed(controller, queue_id));
-            }
-        });
-        if !sent {
-            self.core.post_control(move |control| control.queue_closed(controller, queue_id));
-        }
-    }
-}
-
-/// Another descriptor of the same socket.
-fn duplicate(stream: &Stream) -> io::Result<OwnedFd> {
-    // SAFETY: the descriptor is open as long as the stream is borrowed.
-    unsafe { BorrowedFd::borrow_raw(stream.as_raw_fd()) }.try_clone_to_owned()
-}
-
-/// Where the data of a command that the host sends goes.
-fn payload_place(exchange: &mut crate::exchange::Exchange) -> &mut [u8] {
-    if let Some(kept) = &mut exchange.kept {
-        return &mut kept.data;
-    }
-    let request = exchange.request.as_mut().expect("a command that receives has its request");
-    match &mut request.data {
-        Data::Buffer(buffer) => buffer.as_mut_slice(),
-        _ => unreachable!("a command that receives has a buffer"),
-    }
-}
-
-impl Connection {
-    /// A command capsule has come.
-    fn command(&self, inner: &mut Inner, command: Command, data: &[u8], digest_error: bool) {
-        inner.sq_head = if inner.sq_head + 1 >= inner.entries { 0 } else { inner.sq_head + 1 };
-        let slot = match inner.exchanges.begin(command.cid.get()) {
-            Ok(slot) => slot,
-            Err(Refused::CidInUse) => {
-                self.respond_without_slot(inner, command.cid.get(), Status::CID_CONFLICT.dnr());
-                if inner.output.as_ref().is_some_and(|output| output.unread() > UNREAD_MAX) {
-                    tracing::warn!("host reuses identifiers and reads no answers");
-                    inner.closing = true;
-                    self.close();
-                }
-                return;
-            }
-            Err(Refused::QueueOverrun) => {
-                tracing::warn!("host sent more commands than its queue has entries");
-                self.hang_up(inner);
-                return;
-            }
-        };
-        match &inner.role {
-            Role::Io(_) if digest_error => {
-                self.io_refused(inner, slot, &command, Status::TRANSIENT_TRANSPORT);
-            }
-            _ if digest_error => {
-                self.respond(inner, slot, Status::TRANSIENT_TRANSPORT, 0, Payload::None);
-            }
-            Role::Io(_) if command.opcode != nvme::opcode::admin::FABRICS => {
-                self.io(inner, slot, command, data);
-            }
-            _ => self.admin_capsule(inner, slot, command, data),
-        }
-    }
-
-    /// Keeps an admin command whose data is still to come.
-    pub(crate) fn keep(&self, inner: &mut Inner, slot: u32, command: Command, bytes: u32) {
-        let exchange = inner.exchanges.slot(slot);
-        exchange.direction = Direction::ToController;
-        exchange.bytes = bytes;
-        exchange.kept = Some(Box::new(Kept { command, data: vec![0; bytes as usize] }));
-        self.ask_for_data(inner, slot);
-    }
-
-    /// Sends a ready-to-transfer for all of a command's data.
-    pub(crate) fn ask_for_data(&self, inner: &mut Inner, slot: u32) {
-        let exchange = inner.exchanges.slot(slot);
-        exchange.stage = Stage::Receiving;
-        let (cid, bytes) = (exchange.cid, exchange.bytes);
-        let mut header = [0; controller::RESPONSE_BYTES_MAX];
-        let len = inner.machine.expect(cid, slot as u16, 0, bytes, &mut header);
-        self.send(inner, &header[..len]);
     }
 }
 

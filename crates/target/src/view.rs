@@ -17,7 +17,7 @@ use subsystem::{AnaState, PortId};
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Counters {
-    /// Read, Compare and Verify commands that succeeded.
+    /// Read and Compare commands that succeeded.
     pub reads: AtomicU64,
     /// Write commands that succeeded.
     pub writes: AtomicU64,
