@@ -116,7 +116,7 @@ pub fn run(machine: &Machine, scripts: &[Script], report: &mut dyn FnMut(&Verdic
         ensure!(done > 0, "the guest does not get as far as its first test");
         left = &left[done..];
     }
-    if !scripts.is_empty() {
+    if scratch.exists() {
         fs::remove_file(&scratch)?;
     }
     Ok(())
