@@ -11,6 +11,7 @@
 
 mod locks;
 mod mapping;
+mod stream;
 
 pub use mapping::{Mapping, PAGE_BYTES};
 
@@ -244,6 +245,16 @@ impl MemoryQueue {
     fn write(&self, start: usize, len: usize, data: &Data) -> Status {
         assert_eq!(data.len(), len, "a write comes with data of its length");
         let source = data.as_ptr();
+        let large = self.memory.blocks.load(Ordering::Relaxed) << self.memory.options.block_shift
+            >= stream::VOLUME_BYTES_MIN;
+        if large && matches!(data, Data::Buffer(_) | Data::Transient(_)) {
+            self.pieces(start, len, |at, count| {
+                // SAFETY: both ranges hold `count` bytes; buffers and transient bytes are no part
+                // of the mapping; blocks are multiples of 64 bytes in place and length.
+                unsafe { stream::copy(self.base.add(at), source.add(at - start), count) }
+            });
+            return Status::SUCCESS;
+        }
         self.pieces(start, len, |at, count| {
             // SAFETY: both ranges hold `count` bytes. `copy_from` since data lent by this very
             // mapping may be written back to it.
