@@ -48,7 +48,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             entries: 1024,
-            spin: Duration::from_micros(20),
+            spin: Duration::from_micros(50),
             poll_always: false,
             cpu: None,
             buffer_bytes: 32 << 20,
