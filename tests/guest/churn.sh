@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 300
+# limit: 900
 # Subsystems and namespaces that come and go: what discovery says, what a connected host is left
 # with. Of blktests' nvme group this stands for 002, 016, 017, 030, 031, 051, 052 and 058, most of
 # which it can only ask of the kernel's own target.
@@ -58,12 +58,12 @@ spare_disk() { grep -lxF "$uuid" /sys/block/nvme*n*/uuid | sed -nE 's,/sys/block
 for n in 1 2 3 4; do
     uuid=0000000$n-0000-4000-8000-000000000001
     ctl volume add mem:2M --nsid "$spare" --uuid "$uuid" >/dev/null
-    await 30 spare_disk
+    await $((30 + count / 10)) spare_disk
     dd if=/dev/urandom of="$(spare_disk)" bs=64k count=4 oflag=direct status=none
     # In the next round another namespace has the same id, before or after the host looks.
     ctl volume remove "$spare"
 done
-await 30 all_there
+await $((30 + count / 10)) all_there
 
 # Two who add and remove the same one at once: one of them is told no, nothing else happens.
 fight() {
@@ -76,9 +76,9 @@ fight() {
 fight >/dev/null 2>&1 &
 fight >/dev/null 2>&1
 wait $!
-await 30 all_there
+await $((30 + count / 10)) all_there
 ctl volume add mem:2M --nsid "$spare" --uuid "$uuid" >/dev/null
-await 30 spare_disk
+await $((30 + count / 10)) spare_disk
 verified_io "$(spare_disk)" 2M --bssplit=4k/100
 is_live "$controller" || die "the controller is $(controller_state "$controller")"
 expect "the controller is the same" "$(controllers)" "$controller"
