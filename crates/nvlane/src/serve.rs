@@ -11,7 +11,7 @@ use crate::daemon::{Daemon, Event};
 use crate::origin::{Origin, override_machine};
 use anyhow::{Context, Result, anyhow};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::DirBuilder;
 use std::io::IsTerminal;
@@ -19,12 +19,16 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
+use std::time::{Duration, Instant};
 use tracing_subscriber::EnvFilter;
 
 /// Calls and signals that wait for the daemon's loop.
 const EVENTS_MAX: usize = 64;
+/// Signals this soon after the first one are the same wish: `timeout` and shells tell a process
+/// and its group.
+const REPEAT_MAX: Duration = Duration::from_secs(1);
 
-/// Serves until SIGINT or SIGTERM.
+/// Serves until SIGINT, SIGTERM or SIGHUP.
 pub fn run(args: &ServeArgs) -> Result<()> {
     log_to_stderr(&args.log)?;
     raise_descriptor_limit();
@@ -113,22 +117,44 @@ fn put_aside(state: &Path) -> Result<()> {
     }
 }
 
-/// The first signal stops the daemon in order; a second one does not wait for that.
+/// The first signal stops the daemon in order; one that comes later does not wait for that.
 fn stop_on_signals(events: SyncSender<Event>) -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot wait for signals")?;
+    let mut wanted = vec![SIGINT, SIGTERM];
+    if !ignores_hangup() {
+        wanted.push(SIGHUP);
+    }
+    let mut signals = Signals::new(wanted).context("cannot wait for signals")?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        let mut told = false;
+        let mut told: Option<Instant> = None;
         for signal in signals.forever() {
-            if told {
-                eprintln!("nvlane: told twice to stop: leaving without flushing");
-                std::process::exit(128 + signal);
+            match told {
+                None => {
+                    told = Some(Instant::now());
+                    // Blocks while calls fill the queue; the loop empties it.
+                    let _ = events.send(Event::Stop);
+                }
+                Some(first) if first.elapsed() < REPEAT_MAX => {}
+                Some(_) => {
+                    eprintln!(
+                        "nvlane: told again to stop: leaving now; what was written and not \
+                         flushed may be lost"
+                    );
+                    std::process::exit(128 + signal);
+                }
             }
-            told = true;
-            // Blocks while calls fill the queue; the loop empties it.
-            let _ = events.send(Event::Stop);
         }
     })?;
     Ok(())
+}
+
+/// Whether we were started so as to outlive a terminal (nohup), which is to stay so.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // proc_pid_status(5): a mask in hexadecimal digits, the lowest bit being signal 1.
+    ignored
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & 1 << (SIGHUP - 1) != 0)
 }
 
 /// Binds the control socket. The usual place being unusable costs a note, a place that was asked

@@ -84,9 +84,20 @@ impl Daemon {
     }
 
     /// Asks it to stop; gives its exit status and what it had logged.
-    pub fn stop(mut self, signal: &str) -> (ExitStatus, String) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", signal, &id]).status().unwrap().success());
+    pub fn stop(self, signal: &str) -> (ExitStatus, String) {
+        self.stop_with(&[signal])
+    }
+
+    /// Asks it to stop with signals that follow at once on each other.
+    pub fn stop_with(mut self, signals: &[&str]) -> (ExitStatus, String) {
+        let id = self.child.id();
+        let kills: Vec<_> = signals.iter().map(|signal| format!("kill -s {signal} {id}")).collect();
+        // One shell, whose `kill` is its own: the daemon has microseconds between them.
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(kills.join(" && ")).stderr(Stdio::null());
+        let sent = shell.status().unwrap();
+        // The last ones may find that it has ended already.
+        assert!(sent.success() || signals.len() > 1);
         let status = wait(&mut self.child);
         (status, self.log.take().unwrap().join().unwrap())
     }

@@ -144,7 +144,7 @@ fn an_address_in_use_is_named() {
 
 #[test]
 fn signals_stop_it_in_order() {
-    for signal in ["TERM", "INT"] {
+    for signal in ["TERM", "INT", "HUP"] {
         let dir = tempfile::tempdir().unwrap();
         let daemon = Daemon::start(dir.path(), &["mem:1M"]);
         let address = daemon.listeners[0];
@@ -156,6 +156,18 @@ fn signals_stop_it_in_order() {
         // The kernel's ring lets go of the socket a moment later.
         eventually("no listener", || TcpStream::connect(address).is_err());
         assert!(!dir.path().join("s").exists(), "the socket is left");
+    }
+}
+
+/// `timeout` tells a process and then its group, which is the process again.
+#[test]
+fn told_twice_at_once_it_still_flushes() {
+    for signals in [["TERM", "TERM"], ["TERM", "INT"], ["HUP", "TERM"]] {
+        let dir = tempfile::tempdir().unwrap();
+        let daemon = Daemon::start(dir.path(), &["--size", "64M"]);
+        let (status, log) = daemon.stop_with(&signals);
+        assert_eq!(status.code(), Some(0), "{signals:?}: {log}");
+        assert!(log.contains("everything is flushed"), "{signals:?}: {log}");
     }
 }
 
