@@ -170,13 +170,29 @@ impl Connection {
                 self.respond(inner, slot, Status::SUCCESS, 0, Payload::None);
                 self.hang_up(inner);
             }
-            Reply::AbortCommand { .. } => {
-                // Bit 0 of dword 0 set: the command was not aborted (NVMe Base 2.1, section 5.1.1).
-                // What runs here either waits for its data or is with the kernel.
-                self.respond(inner, slot, Status::SUCCESS, 1, Payload::None);
+            Reply::AbortCommand { queue_id, cid } => {
+                inner.exchanges.slot(slot).stage = Stage::Running;
+                self.abort_elsewhere(controller, queue_id, cid, command.cid.get());
             }
         }
         control.kick();
+    }
+
+    /// Has the core of queue `queue_id` cancel command `cid`, and completes the Abort `abort_cid`.
+    ///
+    /// What a namespace has is not cancelled: bit 0 of dword 0 set tells that (NVMe Base 2.1,
+    /// section 5.1.1).
+    fn abort_elsewhere(&self, controller: ControllerId, queue_id: u16, cid: u16, abort_cid: u16) {
+        let (home, key) = (usize::from(queue_id) % self.core.core_count(), self.key());
+        self.core.post(home, move |core| {
+            let aborted =
+                core.queue(controller, queue_id).is_some_and(|connection| connection.abort(cid));
+            core.post_control(move |control| {
+                if let Some(connection) = control.core().connection(key) {
+                    connection.complete_held(abort_cid, Status::SUCCESS, u64::from(!aborted));
+                }
+            });
+        });
     }
 
     /// Fabrics commands on an I/O queue: Disconnect alone makes sense there.

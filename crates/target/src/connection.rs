@@ -35,6 +35,11 @@ pub(crate) const FRESH_ENTRIES: u16 = 32;
 /// PDUs queued that belong to no command: a host that provokes more and reads none is dropped.
 const UNREAD_MAX: usize = 4096;
 
+/// Memory outside the buffer pool that a connection may take before nothing more is read from it:
+/// answers to admin commands that the host has not read, and data in capsules that wait for a
+/// buffer. The socket is the queue then.
+pub(crate) const HEAP_BYTES_MAX: usize = 256 * 1024;
+
 /// How long a peer that is told to go may take to read what is queued.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -61,6 +66,8 @@ pub(crate) struct Connection {
     watches: [Cell<Option<WatchId>>; 2],
     /// Runs while the peer is told to go and does not read it.
     close_timer: Cell<Option<TimerId>>,
+    /// A failed command is on its way to the error log; no second one at a time.
+    pub(crate) noting_error: Arc<AtomicBool>,
     /// Requests the namespaces hold.
     running: Cell<u32>,
     /// Closed, but not yet reported to the control core: requests are still out.
@@ -142,6 +149,16 @@ impl Inner {
         }
     }
 
+    /// Whether nothing is read before memory is free again. Data that was asked for comes through
+    /// the same socket, so a connection that waits for such is never held back for its capsules.
+    #[inline]
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.output.as_ref().is_some_and(|output| output.heap_bytes() > HEAP_BYTES_MAX)
+            || !self.waiting.is_empty()
+                && self.exchanges.kept_bytes() > HEAP_BYTES_MAX
+                && !self.exchanges.receiving()
+    }
+
     /// Connect has told the size of the queue.
     pub(crate) fn set_entries(&mut self, entries: u16) {
         self.entries = entries;
@@ -166,6 +183,7 @@ impl Connection {
             closed: Cell::new(false),
             watches: [Cell::new(None), Cell::new(None)],
             close_timer: Cell::new(None),
+            noting_error: Arc::default(),
             running: Cell::new(0),
             to_report: Cell::new(None),
         })
@@ -193,6 +211,15 @@ impl Connection {
             Role::Admin(controller) => Some(*controller),
             Role::Io(queue) => Some(queue.link.controller),
         }
+    }
+
+    pub(crate) fn is_queue(&self, controller: ControllerId, queue_id: u16) -> bool {
+        self.inner.try_borrow().is_ok_and(|inner| match &inner.role {
+            Role::Io(queue) => {
+                queue.link.controller == controller && queue.link.queue_id == queue_id
+            }
+            _ => false,
+        })
     }
 
     pub(crate) fn is_admin(&self) -> bool {
@@ -239,11 +266,7 @@ impl Connection {
         if let Some(poller) = self.poller.take() {
             self.core.reactor.detach(poller);
         }
-        for watch in &self.watches {
-            if let Some(watch) = watch.take() {
-                self.core.reactor.unwatch(watch);
-            }
-        }
+        self.unwatch();
         if let Some(timer) = self.close_timer.take() {
             self.core.reactor.cancel_timer(timer);
         }
@@ -251,6 +274,14 @@ impl Connection {
         let _ = self.stream.shutdown();
         if !self.in_turn.get() {
             self.tear_down();
+        }
+    }
+
+    fn unwatch(&self) {
+        for watch in &self.watches {
+            if let Some(watch) = watch.take() {
+                self.core.reactor.unwatch(watch);
+            }
         }
     }
 
@@ -333,7 +364,7 @@ impl Connection {
     fn turn_within(&self, inner: &mut Inner, receive: bool) -> io::Result<bool> {
         let mut progress = false;
         progress |= self.flush(inner)?;
-        if receive && !inner.closing && !self.wants_to_move(inner) {
+        if receive && !inner.closing && !self.wants_to_move(inner) && !inner.is_held_back() {
             progress |= self.receive(inner)?;
         }
         loop {
@@ -440,13 +471,17 @@ impl Poll for Connection {
             return true;
         }
         let me = self.me();
-        let (blocked, closing) = {
+        let (blocked, deaf) = {
             let mut inner = self.inner.borrow_mut();
             if inner.stash.is_empty() {
                 // An idle connection holds no memory.
                 inner.stash.shrink_to(0);
             }
-            (inner.output.is_some(), inner.closing)
+            let held_back = inner.is_held_back();
+            if inner.stash_unseen && !held_back && !inner.closing {
+                return false;
+            }
+            (inner.output.is_some(), inner.closing || held_back)
         };
         if blocked && self.watches[1].get().is_none() {
             let watch = self.core.reactor.watch(
@@ -458,7 +493,7 @@ impl Poll for Connection {
             self.watches[1].set(Some(watch));
         }
         // What a peer says that is told to go is not read any more.
-        if !closing && self.watches[0].get().is_none() {
+        if !deaf && self.watches[0].get().is_none() {
             let watch = self.core.reactor.watch(
                 self.stream.as_raw_fd(),
                 Interest::READ,
@@ -484,10 +519,15 @@ impl Complete for Connection {
             TOKEN_DEFERRED => {
                 self.deferred.set(false);
                 self.turn(false);
-                if self.closed.get() || self.inner.borrow().output.is_none() {
+                let idle = {
+                    let inner = self.inner.borrow();
+                    inner.output.is_none()
+                        && (inner.is_held_back() || self.watches[0].get().is_some())
+                };
+                if self.closed.get() || idle {
                     return;
                 }
-                // The socket took not all: the poller has to see to the rest.
+                // The socket took not all, or may be read again: the poller has to see to it.
             }
             TOKEN_BUFFERS => {
                 if self.closed.get() {

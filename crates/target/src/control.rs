@@ -173,6 +173,11 @@ impl Control {
         self.counters.borrow_mut().insert((nqn.clone(), nsid), counters);
     }
 
+    /// Forgets the counters of namespaces that are no more.
+    pub(crate) fn forget_counters(&self, which: impl Fn(&(Arc<str>, u32)) -> bool) {
+        self.counters.borrow_mut().retain(|namespace, _| !which(namespace));
+    }
+
     /// A command failed on an I/O queue: the error log tells hosts.
     pub(crate) fn note_error(
         &self,

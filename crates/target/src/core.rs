@@ -172,6 +172,12 @@ impl Core {
         self.connections.borrow().get(&key).cloned()
     }
 
+    /// The connection of an I/O queue.
+    pub(crate) fn queue(&self, controller: ControllerId, queue_id: u16) -> Option<Rc<Connection>> {
+        let connections = self.connections.borrow();
+        connections.values().find(|it| it.is_queue(controller, queue_id)).cloned()
+    }
+
     pub(crate) fn connection_count(&self) -> usize {
         self.connections.borrow().len()
     }

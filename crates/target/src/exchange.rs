@@ -175,6 +175,16 @@ impl Exchanges {
         !std::mem::take(&mut self.ended) && self.slots.iter().any(waits_for_peer)
     }
 
+    /// Data that waits on the heap: in capsules of commands without a buffer, or of admin commands.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.slots.iter().filter_map(|slot| slot.kept.as_ref()).map(|kept| kept.data.len()).sum()
+    }
+
+    /// Whether data of any command is on its way from the host.
+    pub(crate) fn receiving(&self) -> bool {
+        self.slots.iter().any(|slot| matches!(slot.stage, Stage::Receiving | Stage::Cancelled))
+    }
+
     #[inline]
     pub(crate) fn slot(&mut self, index: u32) -> &mut Exchange {
         &mut self.slots[index as usize]
@@ -189,6 +199,16 @@ impl Exchanges {
     /// The slot of command `cid` in stage `stage`.
     pub(crate) fn find(&self, cid: u16, stage: Stage) -> Option<u32> {
         let at = self.slots.iter().position(|slot| slot.stage == stage && slot.cid == cid)?;
+        Some(at as u32)
+    }
+
+    /// The slot of command `cid`, if it waits for its data, a buffer or its partner: nothing of it
+    /// has been started.
+    pub(crate) fn find_unstarted(&self, cid: u16) -> Option<u32> {
+        let unstarted = |slot: &Exchange| {
+            matches!(slot.stage, Stage::Waiting | Stage::Receiving | Stage::Paired)
+        };
+        let at = self.slots.iter().position(|slot| slot.cid == cid && unstarted(slot))?;
         Some(at as u32)
     }
 

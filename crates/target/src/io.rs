@@ -1,6 +1,6 @@
 //! I/O commands: from the capsule to the namespace and back to a response.
 
-use crate::connection::{Connection, Inner, Role};
+use crate::connection::{Connection, HEAP_BYTES_MAX, Inner, Role};
 use crate::exchange::{Kept, NONE, Stage};
 use crate::output::Payload;
 use crate::view::{Counters, NamespaceView};
@@ -10,6 +10,7 @@ use nvme::{Command, Completion, Fuse, Status, opcode};
 use nvme_tcp::Digest;
 use nvme_tcp::controller::{DATA_HEADER_BYTES_MAX, DataHeader, RESPONSE_BYTES_MAX};
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use subsystem::io::{Direction, Placement, Transfer};
 
 impl Connection {
@@ -142,6 +143,28 @@ impl Connection {
         }
     }
 
+    /// An Abort: cancels command `cid` if nothing of it was started. Whether it was.
+    pub(crate) fn abort(&self, cid: u16) -> bool {
+        let aborted = {
+            let mut inner = self.inner.borrow_mut();
+            let inner = &mut *inner;
+            let slot = inner.exchanges.find_unstarted(cid);
+            if let Some(slot) = slot {
+                let partner = inner.exchanges.slot(slot).partner;
+                if inner.fused == Some(slot) {
+                    inner.fused = Some(NONE);
+                }
+                self.drop_exchange(inner, slot, Status::ABORT_REQUESTED);
+                if partner != NONE {
+                    self.drop_exchange(inner, partner, Status::ABORTED_FAILED_FUSED);
+                }
+            }
+            slot.is_some()
+        };
+        self.defer();
+        aborted
+    }
+
     /// One half of a fused Compare-and-Write.
     fn io_fused(&self, inner: &mut Inner, slot: u32, request: Box<Request>, capsule: &[u8]) {
         let command = request.command;
@@ -189,8 +212,13 @@ impl Connection {
         let second = request.command.fuse() == Fuse::Second;
         let allowed = second || self.may_take(inner, bytes);
         let buffer = allowed.then(|| self.core.reactor.buffers().allocate(bytes)).flatten();
-        let exchange = inner.exchanges.slot(slot);
         let Some(mut buffer) = buffer else {
+            if !capsule.is_empty() && inner.exchanges.kept_bytes() > HEAP_BYTES_MAX {
+                self.core.recycle(request);
+                self.data_failed(inner, slot, Status::COMMAND_INTERRUPTED);
+                return;
+            }
+            let exchange = inner.exchanges.slot(slot);
             exchange.stage = Stage::Waiting;
             exchange.request = Some(request);
             if !capsule.is_empty() {
@@ -359,8 +387,13 @@ impl Connection {
         }
         let Role::Io(queue) = &inner.role else { return };
         let (controller, queue_id) = (queue.link.controller, queue.link.queue_id);
-        let command = *command;
+        // One at a time: failing commands must not fill the control core's mailbox.
+        if self.noting_error.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (command, noting) = (*command, self.noting_error.clone());
         self.core.post_control(move |control| {
+            noting.store(false, Ordering::Release);
             control.note_error(controller, queue_id, &command, status);
         });
     }

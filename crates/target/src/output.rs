@@ -45,6 +45,8 @@ pub(crate) struct Output {
     chunks: Vec<Chunk>,
     chunk_used: usize,
     held: VecDeque<Held>,
+    /// Bytes of `Payload::Bytes` among them.
+    heap_bytes: usize,
     queued: u64,
     sent: u64,
 }
@@ -89,6 +91,12 @@ impl Output {
         self.held.len()
     }
 
+    /// Memory that answers to admin commands take until they are sent.
+    #[inline]
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.heap_bytes
+    }
+
     /// Copies `bytes` behind what is queued.
     #[inline]
     pub(crate) fn bytes(&mut self, bytes: &[u8], spare: &mut Spare) {
@@ -128,6 +136,9 @@ impl Output {
     /// Notes that what was queued so far answers the command in `slot` and needs `payload`.
     #[inline]
     pub(crate) fn hold(&mut self, slot: u32, payload: Payload) {
+        if let Payload::Bytes(bytes) = &payload {
+            self.heap_bytes += bytes.len();
+        }
         self.held.push_back(Held { end: self.queued, slot, payload });
     }
 
@@ -168,6 +179,7 @@ impl Output {
     /// Forgets everything: the connection is gone.
     pub(crate) fn discard(&mut self, spare: &mut Spare) {
         self.held.clear();
+        self.heap_bytes = 0;
         self.reset(spare);
     }
 
@@ -189,6 +201,9 @@ impl Output {
         while self.held.front().is_some_and(|held| held.end <= self.sent) {
             if let Some(held) = self.held.pop_front() {
                 released(held.slot);
+                if let Payload::Bytes(bytes) = &held.payload {
+                    self.heap_bytes -= bytes.len();
+                }
                 drop(held.payload);
             }
         }

@@ -200,6 +200,7 @@ impl Server {
         let name = nqn.to_string();
         self.control(move |control| {
             let removed = control.target.borrow_mut().remove_subsystem(&name);
+            control.forget_counters(|(nqn, _)| **nqn == *name);
             control.kick();
             removed
         })??;
@@ -268,6 +269,7 @@ impl Server {
         let name = nqn.to_string();
         self.control(move |control| {
             let removed = control.target.borrow_mut().remove_namespace(&name, nsid);
+            control.forget_counters(|(nqn, of)| **nqn == *name && *of == nsid);
             control.kick();
             removed
         })??;
@@ -331,7 +333,13 @@ impl Server {
             control.kick();
             removed
         })??;
-        Ok(())
+        self.on_every_core(|_| {
+            Box::new(move |core: &Core| {
+                for view in core.subsystems.borrow().values() {
+                    view.forget_port(port);
+                }
+            })
+        })
     }
 
     /// Lets the host `host` connect to subsystem `nqn`.

@@ -111,6 +111,13 @@ impl SubsystemView {
         self.ana_restricted.set(!ana.is_empty());
     }
 
+    /// Forgets a port's states: its id may be given to another.
+    pub(crate) fn forget_port(&self, port: PortId) {
+        let mut ana = self.ana.borrow_mut();
+        ana.retain(|(of, _), _| *of != port);
+        self.ana_restricted.set(!ana.is_empty());
+    }
+
     /// ANA state of `group` through `port`.
     #[inline]
     pub(crate) fn ana(&self, port: PortId, group: u32) -> AnaState {

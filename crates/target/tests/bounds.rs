@@ -93,3 +93,32 @@ fn answers_that_are_not_read_are_bounded() {
     witness.check();
     assert!(resident().saturating_sub(before) < 64 * MIB);
 }
+
+#[test]
+fn admin_answers_that_are_not_read_are_bounded_and_all_come_in_the_end() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let rig = Rig::memory(1);
+    let mut witness = rig.witness();
+    let (mut admin, _io) = rig.connect();
+    narrow(&admin.socket);
+    let before = resident();
+    // Get Log Page of the SMART log, 1 MiB: a few bytes that cost the controller as much.
+    let dwords_z = (MIB as u32 / 4) - 1;
+    let command = Command {
+        opcode: opcode::admin::GET_LOG_PAGE,
+        nsid: u32::MAX.into(),
+        cdw10: (2 | (dwords_z & 0xffff) << 16).into(),
+        cdw11: (dwords_z >> 16).into(),
+        ..Command::default()
+    };
+    let cids: Vec<u16> = (0..30).map(|_| admin.issue(command, Bytes::Wanted(MIB))).collect();
+    for _ in 0..20 {
+        witness.check();
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 8 * MIB, "{} MiB more are resident", grown / MIB);
+    for cid in cids {
+        assert_eq!(admin.complete(cid).ok().data.len(), MIB);
+    }
+}

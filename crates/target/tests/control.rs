@@ -220,6 +220,21 @@ fn a_listener_that_is_removed_takes_its_connections_along() {
 }
 
 #[test]
+fn a_new_listener_has_no_ana_state_of_an_old_one() {
+    let rig = Rig::memory(2);
+    let any = "127.0.0.1:0".parse().expect("an address");
+    let (old, _) = rig.server.add_listener(any).expect("a second listener");
+    rig.server.set_ana_state(NQN, old, 1, AnaState::INACCESSIBLE).expect("a group");
+    rig.server.remove_listener(old).expect("added above");
+    let (new, address) = rig.server.add_listener(any).expect("a third listener");
+    assert_eq!(new, old, "the id is used again, or this test tests nothing");
+    let mut host = rig.host();
+    host.address = address;
+    let admin = host.enabled();
+    host.io(&admin, 1).read(1, 0, 1, 4096);
+}
+
+#[test]
 fn a_thousand_namespaces_are_told_apart() {
     const COUNT: u32 = 1000;
     let rig = Rig::empty(2);

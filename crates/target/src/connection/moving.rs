@@ -73,6 +73,7 @@ impl Connection {
         if let Some(poller) = self.poller.take() {
             self.core.reactor.detach(poller);
         }
+        self.unwatch();
         let sent = self.core.post(home, move |core| {
             let here = Core::here();
             if let Err(error) = core.add_connection(|key| Connection::arrive(&here, key, moving)) {

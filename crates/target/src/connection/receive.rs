@@ -1,6 +1,6 @@
 //! What comes from the host: bytes, PDUs, commands and their data.
 
-use super::{Connection, Inner, Role, UNREAD_MAX};
+use super::{Connection, HEAP_BYTES_MAX, Inner, Role, UNREAD_MAX};
 use crate::exchange::{Exchange, Kept, Refused, Stage};
 use crate::output::Payload;
 use namespace::Data;
@@ -53,6 +53,10 @@ impl Connection {
                 Err(fault) => self.terminate(inner, &fault),
             }
             if self.wants_to_move(inner) {
+                break;
+            }
+            if inner.is_held_back() {
+                inner.stash_unseen = !input.is_empty();
                 break;
             }
         }
@@ -198,6 +202,10 @@ impl Connection {
 
     /// Keeps an admin command whose data is still to come.
     pub(crate) fn keep(&self, inner: &mut Inner, slot: u32, command: Command, bytes: u32) {
+        if inner.exchanges.kept_bytes() > HEAP_BYTES_MAX {
+            self.respond(inner, slot, Status::COMMAND_INTERRUPTED, 0, Payload::None);
+            return;
+        }
         let exchange = inner.exchanges.slot(slot);
         exchange.direction = Direction::ToController;
         exchange.bytes = bytes;
