@@ -29,8 +29,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Largest data transfer of one command: the largest buffer of the pool.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
@@ -50,8 +50,34 @@ pub struct File {
     uuid: Option<[u8; 16]>,
     /// Holes can be made.
     punches: bool,
-    /// Cleared when the file system refuses to zero a range: zeroes are written from then on.
-    zeroes_ranges: AtomicBool,
+    zeroes_by: ZeroesBy,
+    /// A write ended beyond the size we have: it was on its way when `resize` shrank the file.
+    overrun: AtomicBool,
+    /// What `resize` took away, until the file has grown from outside.
+    shrunk: Mutex<Option<Shrunk>>,
+}
+
+/// Ways to write zeroes that the file system has not refused yet.
+#[derive(Debug)]
+struct ZeroesBy {
+    hole: AtomicBool,
+    range: AtomicBool,
+}
+
+impl Default for ZeroesBy {
+    fn default() -> ZeroesBy {
+        ZeroesBy { hole: AtomicBool::new(true), range: AtomicBool::new(true) }
+    }
+}
+
+/// After `resize` has made the file smaller. A write that was checked before may make it larger
+/// again, no larger than it was.
+#[derive(Debug)]
+struct Shrunk {
+    /// Blocks before.
+    from: u64,
+    /// Size in bytes that the last look found to be larger than ours.
+    seen: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +94,18 @@ impl File {
 
     fn blocks(&self) -> u64 {
         self.blocks.load(Ordering::Relaxed)
+    }
+
+    /// A write of blocks up to `end` was carried out.
+    #[inline]
+    fn written(&self, end: u64) {
+        if end > self.blocks() {
+            self.overrun.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn shrunk(&self) -> MutexGuard<'_, Option<Shrunk>> {
+        self.shrunk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -98,7 +136,26 @@ impl Namespace for File {
     }
 
     fn refresh(&self) -> io::Result<bool> {
-        let blocks = open::size(&self.file, self.kind)? >> self.block_shift;
+        let mut shrunk = self.shrunk();
+        // Taken before the size: what it stands for has made the file larger by then, or never.
+        let overrun = self.overrun.swap(false, Ordering::Relaxed);
+        let bytes = open::size(&self.file, self.kind)?;
+        let blocks = bytes >> self.block_shift;
+        if let Some(before) = &mut *shrunk
+            && blocks > self.blocks()
+        {
+            if overrun {
+                before.seen = None;
+                self.file.set_len(self.blocks() << self.block_shift)?;
+                return Ok(false);
+            }
+            // Somebody's wish, or a late write whose completion we have not seen yet: the next
+            // look knows.
+            if blocks <= before.from && before.seen.replace(bytes) != Some(bytes) {
+                return Ok(false);
+            }
+            *shrunk = None;
+        }
         Ok(self.blocks.swap(blocks, Ordering::Relaxed) != blocks)
     }
 
@@ -114,11 +171,19 @@ impl Namespace for File {
         if blocks == 0 || blocks << self.block_shift != bytes {
             return refuse("not a whole number of blocks");
         }
-        if blocks < self.blocks() {
+        let mut shrunk = self.shrunk();
+        let from = self.blocks();
+        if blocks < from {
+            let from = shrunk.as_ref().map_or(from, |before| from.max(before.from));
+            *shrunk = Some(Shrunk { from, seen: None });
             // First no new command beyond the end, then no end beyond it.
             self.blocks.store(blocks, Ordering::Relaxed);
+        } else if shrunk.is_some() && self.overrun.swap(false, Ordering::Relaxed) {
+            // What came too late is not to be seen in what is new.
+            self.file.set_len(from << self.block_shift)?;
         }
         self.file.set_len(bytes)?;
+        self.file.sync_all()?;
         self.blocks.store(blocks, Ordering::Relaxed);
         Ok(())
     }
@@ -145,7 +210,7 @@ impl Namespace for File {
             Some(why) => format!("page cache: {why}"),
         };
         facts.push(("file I/O".into(), io));
-        let zeroes = match self.zeroes_ranges.load(Ordering::Relaxed) {
+        let zeroes = match self.zeroes_by.range.load(Ordering::Relaxed) {
             true => "fallocate",
             false => "written: the file system cannot zero a range",
         };
@@ -162,5 +227,69 @@ impl Namespace for File {
 impl AsRawFd for File {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.file.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    const BLOCK: u64 = 512;
+
+    fn made(directory: &tempfile::TempDir, blocks: u64) -> Arc<File> {
+        let options = FileOptions {
+            path: directory.path().join("a.img"),
+            create_bytes: Some(blocks * BLOCK),
+            block_shift: Some(9),
+            read_only: false,
+            shared: false,
+            buffered: true,
+            uuid: None,
+        };
+        File::open(&options).unwrap()
+    }
+
+    fn write_from_outside(file: &File, block: u64) {
+        let outside = std::fs::File::options().write(true).open(&file.path).unwrap();
+        outside.write_all_at(&[7; BLOCK as usize], block * BLOCK).unwrap();
+    }
+
+    #[test]
+    fn a_write_that_comes_after_its_end_was_cut_off_does_not_bring_it_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = made(&directory, 64);
+        file.resize(16 * BLOCK).unwrap();
+        write_from_outside(&file, 40);
+        // A look between the write and its completion.
+        assert!(!file.refresh().unwrap());
+        assert_eq!(file.blocks(), 16);
+        file.written(41);
+        assert!(!file.refresh().unwrap());
+        assert_eq!(file.blocks(), 16);
+        assert_eq!(std::fs::metadata(&file.path).unwrap().len(), 16 * BLOCK);
+        // Nor is it there when the file grows again.
+        write_from_outside(&file, 40);
+        file.written(41);
+        file.resize(64 * BLOCK).unwrap();
+        let mut block = [1; BLOCK as usize];
+        std::fs::File::open(&file.path).unwrap().read_exact_at(&mut block, 40 * BLOCK).unwrap();
+        assert_eq!(block, [0; BLOCK as usize]);
+    }
+
+    #[test]
+    fn growth_from_outside_is_noticed_after_a_shrink_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = made(&directory, 64);
+        file.resize(16 * BLOCK).unwrap();
+        write_from_outside(&file, 47);
+        assert!(!file.refresh().unwrap());
+        assert!(file.refresh().unwrap());
+        assert_eq!(file.blocks(), 48);
+        file.resize(16 * BLOCK).unwrap();
+        // No write of ours reaches beyond what it was.
+        write_from_outside(&file, 127);
+        assert!(file.refresh().unwrap());
+        assert_eq!(file.blocks(), 128);
     }
 }

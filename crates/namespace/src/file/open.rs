@@ -1,12 +1,12 @@
 //! Opening: what kind of file, who else uses it, what alignment it asks for.
 
-use super::{File, Kind};
+use super::{File, Kind, ZeroesBy};
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
 use std::{fs, io};
 
 /// The reason for the page cache that is the user's wish.
@@ -144,7 +144,10 @@ impl File {
         lock(&file, options)?;
         if created {
             let bytes = options.create_bytes.expect("only made when a size is given");
-            if let Err(source) = file.set_len(bytes) {
+            // Durable before anybody is told that it exists.
+            if let Err(source) =
+                file.set_len(bytes).and_then(|()| file.sync_all()).and_then(|()| sync_parent(path))
+            {
                 // Nothing half-made is left behind.
                 let _ = fs::remove_file(path);
                 return Err(io("set its size")(source));
@@ -172,10 +175,22 @@ impl File {
             buffered,
             uuid: options.uuid,
             punches,
-            zeroes_ranges: AtomicBool::new(true),
+            zeroes_by: ZeroesBy::default(),
+            overrun: AtomicBool::new(false),
+            shrunk: Mutex::new(None),
             file,
         }))
     }
+}
+
+/// Where the file's name is.
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Makes the name of a new file durable.
+fn sync_parent(path: &Path) -> io::Result<()> {
+    fs::File::open(directory(path))?.sync_all()
 }
 
 /// What kind of file it is or will be.
@@ -187,10 +202,10 @@ fn classify(options: &FileOptions) -> Result<Kind, OpenError> {
             let Some(bytes) = options.create_bytes else {
                 return Err(OpenError::Missing { path });
             };
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let directory = parent.unwrap_or(Path::new("."));
+            let directory = directory(&path);
             if !directory.is_dir() {
-                return Err(OpenError::MissingDirectory { directory: directory.into(), path });
+                let directory = directory.to_owned();
+                return Err(OpenError::MissingDirectory { directory, path });
             }
             let block_bytes = 1 << options.block_shift.unwrap_or(9);
             if bytes < u64::from(block_bytes) {

@@ -1,6 +1,6 @@
 //! One core's ring operations on a file: a request is one operation at a time until it is done.
 
-use super::File;
+use super::{File, ZeroesBy};
 use crate::memory::Mapping;
 use crate::{Queue, Request, dataset};
 use nvme::opcode::io as opcode;
@@ -24,6 +24,7 @@ mod step {
     pub const MAIN: u64 = 0;
     pub const WRITE_ZEROES: u64 = 1;
     pub const SYNC: u64 = 2;
+    pub const MAKE_HOLE: u64 = 3;
 }
 const DONE: usize = 0;
 const STEP: usize = 1;
@@ -75,6 +76,13 @@ impl Complete for FileQueue {
     fn complete(&self, token: u64, result: i32, _flags: u32) {
         // SAFETY: `start` made the token from a box and gave it away; it is completed once.
         let mut request = unsafe { Box::from_raw(token as *mut Request) };
+        let command = &request.command;
+        let zeroes = command.opcode == opcode::WRITE_ZEROES;
+        if command.opcode == opcode::WRITE || zeroes && request.scratch[STEP] == step::WRITE_ZEROES
+        {
+            // Checked when it came in; the file may have been made smaller since.
+            self.volume.written(command.slba() + u64::from(command.block_count()));
+        }
         if result < 0 {
             return self.failed(request, -result);
         }
@@ -181,9 +189,9 @@ impl FileQueue {
             return request.finish(Status::SUCCESS);
         }
         let (offset, left) = (start + done, len - done);
-        if self.volume.zeroes_ranges.load(Ordering::Relaxed) {
-            let hole = request.command.deac() && self.volume.punches;
-            let mode = if hole { libc::FALLOC_FL_PUNCH_HOLE } else { libc::FALLOC_FL_ZERO_RANGE };
+        let hole = request.command.deac() && self.volume.punches;
+        if let Some((step, mode)) = fallocate_mode(&self.volume.zeroes_by, hole) {
+            request.scratch[STEP] = step;
             let mode = mode | libc::FALLOC_FL_KEEP_SIZE;
             return self.start(request, entry::fallocate(self.file, mode, offset, left));
         }
@@ -245,11 +253,10 @@ impl FileQueue {
     fn failed(&self, mut request: Box<Request>, errno: i32) {
         let command = request.command;
         let refused = matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY);
-        let main = request.scratch[STEP] == step::MAIN;
+        let step = request.scratch[STEP];
         match command.opcode {
             _ if errno == libc::EINTR => self.proceed(request),
-            opcode::WRITE_ZEROES if main && refused => {
-                self.volume.zeroes_ranges.store(false, Ordering::Relaxed);
+            opcode::WRITE_ZEROES if refused && refuse(&self.volume.zeroes_by, step) => {
                 self.proceed(request);
             }
             opcode::DATASET_MANAGEMENT if refused => {
@@ -260,6 +267,26 @@ impl FileQueue {
             _ => request.finish(status(command.opcode, errno)),
         }
     }
+}
+
+/// How to zero a range, unless zeroes have to be written: the step and fallocate(2)'s mode.
+fn fallocate_mode(by: &ZeroesBy, hole: bool) -> Option<(u64, libc::c_int)> {
+    if hole && by.hole.load(Ordering::Relaxed) {
+        return Some((step::MAKE_HOLE, libc::FALLOC_FL_PUNCH_HOLE));
+    }
+    let range = by.range.load(Ordering::Relaxed);
+    range.then_some((step::MAIN, libc::FALLOC_FL_ZERO_RANGE))
+}
+
+/// Remembers that the file system refuses this way to zero a range; another one is to be tried.
+/// False if it was no way of ours.
+fn refuse(by: &ZeroesBy, step: u64) -> bool {
+    match step {
+        step::MAKE_HOLE => by.hole.store(false, Ordering::Relaxed),
+        step::MAIN => by.range.store(false, Ordering::Relaxed),
+        _ => return false,
+    }
+    true
 }
 
 /// The status that tells an error of the kernel best (NVMe Base 2.1, section 4.2.3).
@@ -290,6 +317,19 @@ fn zeroes() -> Option<&'static Mapping> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_way_to_zero_that_is_refused_does_not_take_the_others_along() {
+        let by = ZeroesBy::default();
+        let mode = |hole| fallocate_mode(&by, hole).map(|(_, mode)| mode);
+        assert_eq!(mode(true), Some(libc::FALLOC_FL_PUNCH_HOLE));
+        let (step, _) = fallocate_mode(&by, true).unwrap();
+        assert!(refuse(&by, step));
+        assert_eq!((mode(true), mode(false)), (Some(libc::FALLOC_FL_ZERO_RANGE), mode(true)));
+        assert!(refuse(&by, fallocate_mode(&by, true).unwrap().0));
+        assert_eq!((mode(true), mode(false)), (None, None));
+        assert!(!refuse(&by, step::WRITE_ZEROES));
+    }
 
     #[test]
     fn errors_become_the_status_that_says_most() {
