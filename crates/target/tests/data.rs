@@ -298,3 +298,49 @@ fn data_for_the_host_is_aligned_as_it_asks() {
         io.complete(cid).ok();
     }
 }
+
+#[test]
+fn blocks_marked_uncorrectable_fail_until_they_are_written() {
+    let rig = Rig::empty(1);
+    let options = volume::OpenOptions { cores: 1, ..volume::OpenOptions::default() };
+    let volume = volume::open("fault:rate=0(mem:16M?bs=4096)", &options).expect("a volume");
+    rig.add(1, volume);
+    let (_admin, mut io) = rig.connect();
+    let old = pattern(8 * 4096, 1);
+    io.write(1, 0, 8, &old);
+    let mark = Command::blocks(opcode::io::WRITE_UNCORRECTABLE, 1, 2, 3);
+    assert!(io.command(mark, Bytes::None).ok().data.is_empty());
+
+    // Any read that touches a marked block fails, at its edges too; its neighbours are as they were.
+    for (slba, blocks) in [(2, 1), (4, 1), (2, 3), (0, 8), (1, 2), (4, 2)] {
+        let read = Command::blocks(opcode::io::READ, 1, slba, blocks);
+        let done = io.command(read, Bytes::Wanted(blocks as usize * 4096));
+        assert_eq!(done.status.code(), Status::UNRECOVERED_READ, "{slba}+{blocks}");
+    }
+    assert!(io.read(1, 0, 2, 8192) == old[..8192]);
+    assert!(io.read(1, 5, 3, 12288) == old[5 * 4096..]);
+
+    // Writing mends what it writes and no more.
+    let new = pattern(4096, 2);
+    io.write(1, 3, 1, &new);
+    assert!(io.read(1, 3, 1, 4096) == new);
+    for slba in [2, 4] {
+        let read = Command::blocks(opcode::io::READ, 1, slba, 1);
+        let status = io.command(read, Bytes::Wanted(4096)).status;
+        assert_eq!(status.code(), Status::UNRECOVERED_READ, "{slba}");
+    }
+    let all = pattern(8 * 4096, 3);
+    io.write(1, 0, 8, &all);
+    assert!(io.read(1, 0, 8, all.len()) == all);
+}
+
+#[test]
+fn a_volume_that_cannot_mark_blocks_refuses_to() {
+    let rig = Rig::memory(1);
+    let (_admin, mut io) = rig.connect();
+    io.write(1, 2, 1, &pattern(4096, 4));
+    let mark = Command::blocks(opcode::io::WRITE_UNCORRECTABLE, 1, 2, 1);
+    let status = io.command(mark, Bytes::None).status;
+    assert_eq!(status.code(), Status::INVALID_OPCODE, "{status}");
+    assert!(io.read(1, 2, 1, 4096) == pattern(4096, 4));
+}

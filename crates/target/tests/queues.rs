@@ -1,0 +1,84 @@
+//! As many I/O queues as a controller has.
+
+mod host;
+
+use host::Bytes;
+use host::rig::Rig;
+use nvme::fabrics::Connect;
+use nvme::feature::Fid;
+use nvme::{Command, Status, opcode};
+use zerocopy::IntoBytes;
+
+/// I/O queues per controller, as documented for users.
+const QUEUES: u16 = 128;
+
+/// Set Features, Number of Queues: `count` of each kind (zero-based in the command).
+fn number_of_queues(count: u16) -> Command {
+    let count_z = u32::from(count - 1);
+    Command {
+        opcode: opcode::admin::SET_FEATURES,
+        cdw10: u32::from(Fid::NUMBER_OF_QUEUES.0).into(),
+        cdw11: (count_z << 16 | count_z).into(),
+        ..Command::default()
+    }
+}
+
+#[test]
+fn a_controller_has_128_io_queues_and_no_more() {
+    let rig = Rig::memory(2);
+    let mut witness = rig.witness();
+    let host = rig.host();
+    let mut admin = host.enabled();
+    let allotted = 127 << 16 | 127;
+    let done = admin.command(number_of_queues(1000), Bytes::None).ok();
+    assert_eq!(done.result, allotted, "more than there are: as many as there are");
+    let done = admin.command(number_of_queues(QUEUES), Bytes::None).ok();
+    assert_eq!(done.result, allotted);
+
+    let mut queues: Vec<_> = (1..=QUEUES).map(|qid| host.io(&admin, qid)).collect();
+    let connections = rig.server.stats().expect("running");
+    let connections: usize = connections.cores.iter().map(|core| core.connections).sum();
+    assert_eq!(connections, 2 + 1 + usize::from(QUEUES));
+
+    let (mut extra, done) = host.connect(QUEUES + 1, admin.cntlid);
+    done.refused(Status::CONNECT_INVALID_PARAMETERS.dnr());
+    assert_eq!(done.result, Connect::QID_OFFSET.into(), "the queue id is the culprit");
+    // Nor is it a queue now.
+    let read = Command::blocks(opcode::io::READ, 1, 0, 1);
+    extra.command(read, Bytes::Wanted(4096)).refused(Status::COMMAND_SEQUENCE_ERROR.dnr());
+    let data = host.connect_data(admin.cntlid);
+    let again = host.connect_parameters(QUEUES).command();
+    let done = extra.command(again, Bytes::InCapsule(data.as_bytes()));
+    done.refused(Status::INVALID_QUEUE_IDENTIFIER.dnr());
+
+    // Each writes a block of its own, all before any waits; its neighbour reads it.
+    let block = |qid: u16| vec![qid as u8 ^ 0x5a; 4096];
+    let cids: Vec<u16> = queues
+        .iter_mut()
+        .zip(1..)
+        .map(|(queue, qid)| {
+            let write = Command::blocks(opcode::io::WRITE, 1, 16 + u64::from(qid), 1);
+            queue.issue(write, Bytes::InCapsule(&block(qid)))
+        })
+        .collect();
+    for (queue, cid) in queues.iter_mut().zip(cids) {
+        queue.complete(cid).ok();
+    }
+    for (queue, qid) in queues.iter_mut().zip(1..) {
+        let other = qid % QUEUES + 1;
+        assert!(queue.read(1, 16 + u64::from(other), 1, 4096) == block(other), "queue {qid}");
+    }
+    witness.check();
+
+    // A queue that ends makes room for one with its id.
+    drop(queues.pop());
+    let replaced = (0..200).find_map(|_| {
+        let (queue, done) = host.connect(QUEUES, admin.cntlid);
+        if done.status.is_success() {
+            return Some(queue);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        None
+    });
+    replaced.expect("the id is free again").read(1, 17, 1, 4096);
+}
