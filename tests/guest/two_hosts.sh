@@ -53,10 +53,12 @@ one=$!
 FIO_OUTPUT=$WORK/b.json verified_io "$b" 32M --offset=64M --randseed=7
 wait $one || die "fio of the first host"
 
+# Status 0x1, with or without Do Not Retry (0x4000).
+INVALID_OPCODE='Invalid Command Opcode.*\(0x(400)?1\)'
 for device in "$a" "$b"; do
     for command in "resv-report $device" "resv-register $device --nrkey=1 --rrega=0"; do
         # shellcheck disable=SC2086 # a command and its words
-        expect_match "nvme $command" "$(fails nvme $command)" '(I|i)nvalid|INVALID|not supported'
+        expect_match "nvme $command" "$(fails nvme $command)" "$INVALID_OPCODE"
     done
 done
 disconnect
