@@ -114,8 +114,9 @@ pub(crate) enum Role {
 pub(crate) struct IoQueue {
     pub(crate) link: Link,
     pub(crate) view: Rc<SubsystemView>,
-    /// The namespace used last: (generation of the view, namespace id, namespace).
-    pub(crate) cached: Option<(u64, u32, Rc<NamespaceView>)>,
+    /// The namespace used last: (generation of the view, namespace id, namespace). Weak, so that an
+    /// idle connection does not keep open what was removed.
+    pub(crate) cached: Option<(u64, u32, Weak<NamespaceView>)>,
 }
 
 /// What ties an I/O queue to its controller; goes along when a connection moves to another core.

@@ -75,11 +75,15 @@ impl Connection {
         let Role::Io(queue) = &mut inner.role else { unreachable!("I/O comes on I/O queues") };
         let nsid = command.nsid.get();
         let generation = queue.view.generation.get();
-        let view = match &queue.cached {
-            Some((at, cached, view)) if *at == generation && *cached == nsid => view.clone(),
-            _ => {
+        let used_last = match &queue.cached {
+            Some((at, cached, view)) if *at == generation && *cached == nsid => view.upgrade(),
+            _ => None,
+        };
+        let view = match used_last {
+            Some(view) => view,
+            None => {
                 let view = queue.view.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.dnr())?;
-                queue.cached = Some((generation, nsid, view.clone()));
+                queue.cached = Some((generation, nsid, Rc::downgrade(&view)));
                 view
             }
         };

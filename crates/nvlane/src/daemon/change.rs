@@ -13,7 +13,14 @@ use crate::control::method::{
 };
 use crate::control::protocol::Failure;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use target::{PortId, Server};
+
+/// How long a volume that is removed may take to finish what is in flight.
+const CLOSE_WAIT: Duration = Duration::from_secs(10);
+/// How often to look whether it has.
+const CLOSE_INTERVAL: Duration = Duration::from_millis(2);
 
 type Done<T = ()> = Result<T, Failure>;
 
@@ -244,6 +251,15 @@ impl Daemon {
     fn close(&mut self, key: (String, u32)) -> Done {
         self.unwell.remove(&key);
         let Some(volume) = self.volumes.remove(&key) else { return Ok(()) };
+        // What is in flight on the cores holds it too.
+        let deadline = Instant::now() + CLOSE_WAIT;
+        while Arc::strong_count(&volume) > 1 {
+            if Instant::now() >= deadline {
+                tracing::warn!("{}: removed, but some I/O on it does not end", volume.uri());
+                break;
+            }
+            std::thread::sleep(CLOSE_INTERVAL);
+        }
         volume.flush().map_err(|error| {
             Failure::volume(format!("{}: removed, but not flushed: {error}", volume.uri()))
         })

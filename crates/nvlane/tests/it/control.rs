@@ -102,6 +102,21 @@ fn a_kill_at_any_moment_loses_nothing_acknowledged() {
     }
 }
 
+/// Removed means closed: its lock is free and it can be served again at once.
+#[test]
+fn a_removed_volume_can_be_added_again_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path());
+    let uri = format!("file:{}?size=2M&create", dir.path().join("b.img").display());
+    let path = dir.path().join("b.img");
+    for _ in 0..20 {
+        let added = daemon.call("volume_add", json!({"volume": uri}));
+        assert_eq!(added["nsid"], 2);
+        daemon.call("volume_remove", json!({"nsid": 2}));
+        fs::File::open(&path).unwrap().try_lock().expect("it is closed");
+    }
+}
+
 #[test]
 fn wrong_calls_are_refused_and_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
