@@ -35,7 +35,7 @@ const SCENARIOS: &[&dyn Scenario] = &[&target::Target, &in_process::InProcess];
   nvlane bench --list
   nvlane bench target                     tables; some minutes
   nvlane bench target --quick --json      one JSON object, within 45 seconds
-  nvlane bench target --against tcp://127.0.0.1:4420/nqn.2016-06.io.spdk:cnode1 --against-pid 4711")]
+  nvlane bench target --against tcp://127.0.0.1:4420/nqn.2014-08.org.example:disk --against-pid 4711")]
 pub struct BenchArgs {
     /// What to measure; see --list
     #[arg(required_unless_present = "list")]
@@ -46,6 +46,9 @@ pub struct BenchArgs {
     /// Fewer and shorter windows: ends within 45 seconds
     #[arg(long)]
     quick: bool,
+    /// As --quick, and so brief that the figures mean nothing: for tests of the report's form
+    #[arg(long, hide = true)]
+    tiny: bool,
     /// Print one JSON object with rows and figures
     #[arg(long)]
     json: bool,
@@ -73,6 +76,8 @@ pub struct BenchArgs {
 pub struct Options {
     /// End within 45 seconds.
     pub quick: bool,
+    /// Only the report's form matters.
+    pub tiny: bool,
     /// Say nothing on the way.
     pub quiet: bool,
     /// Directory for files.
@@ -116,7 +121,8 @@ pub fn run(arguments: BenchArgs) -> anyhow::Result<()> {
         bail!("there is no scenario {name}; there are: {}", names.join(", "));
     };
     let report = scenario.run(&Options {
-        quick: arguments.quick,
+        quick: arguments.quick || arguments.tiny,
+        tiny: arguments.tiny,
         quiet: arguments.json,
         dir: arguments.dir,
         server_core: arguments.server_core,

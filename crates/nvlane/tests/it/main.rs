@@ -1,5 +1,6 @@
 //! The real binary, from outside: its errors, its control socket, and what survives it.
 
+mod bench;
 mod control;
 mod daemon;
 mod serve;

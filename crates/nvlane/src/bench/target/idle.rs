@@ -1,6 +1,6 @@
 //! What a target costs that has nothing to do: CPU, memory, and the first I/O after a rest.
 
-use super::plan::{MEMORY_BYTES, Plan, Volume};
+use super::plan::{Plan, Volume};
 use super::subject::Subject;
 use crate::bench::exchange::{Bare, COMMAND_BYTES, Exchange, Shape, Source, Waiting};
 use crate::bench::initiator::{Controller, Geometry, Load, Pattern, Queue};
@@ -24,6 +24,11 @@ const WARMING: usize = 4;
 /// How long to rest before a first I/O.
 const REST: Duration = Duration::from_secs(1);
 
+/// Namespaces, beyond the first one, that nobody uses.
+const NAMESPACES: usize = 1000;
+/// Namespaces before them: what the first few set up is not counted as theirs.
+const NAMESPACES_BEFORE: usize = 8;
+
 /// Measures, and adds rows and figures to `report`.
 pub fn measure(
     exchange: &Exchange,
@@ -33,7 +38,7 @@ pub fn measure(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     allow_files()?;
-    let volume = format!("mem:{}M", MEMORY_BYTES >> 20);
+    let volume = format!("mem:{}M", plan.memory_bytes >> 20);
     let mut subject = Subject::start(&[volume], core, scratch)?;
     let mut few = Connected::new(&subject, FEW)?;
     let rss_few = resident(&mut subject)?;
@@ -51,6 +56,7 @@ pub fn measure(
 
     let rest = rest(exchange, &mut subject, &mut few, plan.idle_samples)?;
     let extra = median(rest.target_us.iter().copied()) - median(rest.echo_us.iter().copied());
+    let (queues, controllers) = (count + few.queues.len(), crowd.len() + 1);
     report.figure("idle_cpu_percent", rest.cpu_percent);
     report.figure("idle_first_io_extra_us", extra);
     report.figure("rss_mib", rss_few as f64 / (1 << 20) as f64);
@@ -58,8 +64,8 @@ pub fn measure(
     report.rows.push(json!({
         "volume": "memory",
         "operation": "idle",
-        "queues": count + few.queues.len(),
-        "controllers": crowd.len() + 1,
+        "queues": queues,
+        "controllers": controllers,
         "seconds": rest.seconds,
         "cpu_percent": rest.cpu_percent,
         "context_switches_per_s": rest.switches_per_s,
@@ -68,12 +74,10 @@ pub fn measure(
         "beside": "blocking echo of the same byte counts, equally long asleep",
         "samples": { "first_io_us": rest.target_us, "first_echo_us": rest.echo_us },
     }));
+    drop((crowd, few, subject));
+    namespaces(core, scratch, report)?;
     report.tables.push(Table {
-        title: format!(
-            "idle, {} queues of {} controllers",
-            count + few.queues.len(),
-            crowd.len() + 1
-        ),
+        title: format!("idle, {} queues of {} controllers", queues, controllers),
         columns: vec![
             "",
             "cpu %",
@@ -93,6 +97,31 @@ pub fn measure(
             format!("{idle_queue:.1}"),
         ]],
     });
+    Ok(())
+}
+
+/// What a further namespace takes that nobody uses: two servers, one with a few namespaces and one
+/// with many more.
+fn namespaces(core: usize, scratch: &Scratch, report: &mut Report) -> anyhow::Result<()> {
+    let resident_with = |count: usize| {
+        let volumes = vec!["null:1M".to_owned(); count];
+        let mut subject = Subject::start(&volumes, core, scratch)?;
+        // Every one of them is there.
+        let mut controller = Controller::connect(&subject.peer, 1)?;
+        controller.geometry(count as u32)?;
+        resident(&mut subject)
+    };
+    let few = resident_with(NAMESPACES_BEFORE)?;
+    let many = resident_with(NAMESPACES_BEFORE + NAMESPACES)?;
+    let each = many.saturating_sub(few) as f64 / NAMESPACES as f64 / 1024.0;
+    report.figure("idle_namespace_kib", each);
+    report.rows.push(json!({
+        "volume": "null",
+        "operation": "idle",
+        "namespaces": NAMESPACES_BEFORE + NAMESPACES,
+        "beside": format!("the same server with {NAMESPACES_BEFORE} namespaces"),
+        "samples": { "rss_bytes_few_namespaces": few, "rss_bytes_all_namespaces": many },
+    }));
     Ok(())
 }
 

@@ -215,13 +215,14 @@ impl Paired {
     }
 
     /// Median share of the limit. If no window was kept, that of those around which the limit moved
-    /// so little that it was in one of its speeds; if there is none either, not a number.
+    /// so little that it was in one of its speeds; if there is none either, of all.
     pub fn of_limit(&self) -> f64 {
         if self.steady() {
             return median(self.kept().map(Sample::share));
         }
         let usable = self.samples.iter().filter(|sample| sample.moved() <= UNSTEADY_MAX);
-        median(usable.map(Sample::share))
+        let share = median(usable.map(Sample::share));
+        if share.is_finite() { share } else { median(self.samples.iter().map(Sample::share)) }
     }
 
     /// Median rate: of the kept windows, or of all if none was.
@@ -321,10 +322,15 @@ mod tests {
     }
 
     #[test]
-    fn a_row_between_two_speeds_has_no_share() {
-        let paired = paired(&[(100, 50, 50)]);
-        assert!(!paired.steady() && paired.of_limit().is_nan());
-        assert_eq!(paired.iops(), 50.0);
+    fn a_row_between_two_speeds_has_the_share_of_what_there_is() {
+        let two_speeds = paired(&[(100, 60, 50), (50, 75, 100), (100, 30, 50)]);
+        assert!(!two_speeds.steady());
+        assert!((two_speeds.of_limit() - 0.8).abs() < 1e-9);
+        assert_eq!(two_speeds.iops(), 60.0);
+        // One window within one speed is better than any between two.
+        let one_speed = paired(&[(100, 60, 50), (50, 75, 100), (100, 40, 80)]);
+        assert!(!one_speed.steady());
+        assert!((one_speed.of_limit() - 40.0 / 90.0).abs() < 1e-9);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use super::usage::Usage;
 use super::{Options, Scenario, cores};
 use anyhow::Context;
 use limit::{Cost, Limit};
-use plan::{Job, MEMORY_BYTES, Plan, Volume};
+use plan::{Job, Plan, Volume};
 use rows::{Beside, Row};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -54,8 +54,8 @@ impl Scenario for Target {
         cores::require(options.server_core, options.client_core)?;
         cores::pin(options.client_core)?;
         let scratch = Scratch::new(&options.dir)?;
-        let plan = Plan::new(options.quick);
-        let exchange = Exchange::new(MEMORY_BYTES as usize, options.server_core)?;
+        let plan = if options.tiny { Plan::tiny() } else { Plan::new(options.quick) };
+        let exchange = Exchange::new(plan.memory_bytes as usize, options.server_core)?;
         let mut report = Report::new(self.name());
         report.machine.notes.push(if cores::prefer() {
             "client and servers ran at a raised priority".into()
@@ -68,7 +68,7 @@ impl Scenario for Target {
         std::fs::File::create(&file)?.set_len(plan.file_bytes)?;
         let own = options.against.is_none();
         let subject = match &options.against {
-            None => Subject::start(&subject::volumes(&file), options.server_core, &scratch)?,
+            None => Subject::start(&subject::volumes(&plan, &file), options.server_core, &scratch)?,
             Some(uri) => Subject::running(uri, options.against_pid)?,
         };
         let mut run = Run {
@@ -130,7 +130,7 @@ impl Run<'_> {
             if state.is_ok() && self.nbd.is_some() {
                 state = state.map(|version| format!("{version} (not measured, the first one was)"));
             } else if state.is_ok() {
-                match start_nbd(server, self.options.server_core, scratch) {
+                match start_nbd(server, self.plan.memory_bytes, self.options.server_core, scratch) {
                     Ok(served) => self.nbd = Some((server, served)),
                     Err(error) => state = Err(format!("missing: {error:#}")),
                 }
@@ -272,8 +272,13 @@ fn window(
 }
 
 /// Starts a server and writes all its memory once, so that reads do not meet holes.
-fn start_nbd(server: nbd::Server, core: usize, scratch: &Scratch) -> anyhow::Result<Served> {
-    let served = server.start(MEMORY_BYTES, core, scratch)?;
+fn start_nbd(
+    server: nbd::Server,
+    bytes: u64,
+    core: usize,
+    scratch: &Scratch,
+) -> anyhow::Result<Served> {
+    let served = server.start(bytes, core, scratch)?;
     let client = nbd::Client::connect(served.address)?;
     let mut fill = client.fill(4096);
     let mut batch = fill.batch(verify::FILL_DEPTH);

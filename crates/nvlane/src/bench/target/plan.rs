@@ -6,7 +6,7 @@ use crate::bench::pipeline::Timing;
 use std::time::Duration;
 
 /// Bytes of the memory volume, of the null volume, and of the memory behind the bare exchange.
-pub const MEMORY_BYTES: u64 = 256 << 20;
+const MEMORY_BYTES: u64 = 256 << 20;
 
 /// The volumes, in the order of their namespace ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +104,8 @@ pub struct Plan {
     pub tries: usize,
     /// Run time of fio per row.
     pub fio: Duration,
+    /// Bytes of the memory volume, of the null volume, and of the memory behind the bare exchange.
+    pub memory_bytes: u64,
     /// Bytes of the file volume.
     pub file_bytes: u64,
     /// First I/Os after an idle second.
@@ -128,6 +130,7 @@ impl Plan {
                 pairs: 3,
                 tries: 12,
                 fio: Duration::from_millis(500),
+                memory_bytes: MEMORY_BYTES,
                 file_bytes: 128 << 20,
                 idle_samples: 3,
                 quick,
@@ -141,10 +144,29 @@ impl Plan {
                 pairs: 5,
                 tries: 15,
                 fio: Duration::from_secs(3),
+                memory_bytes: MEMORY_BYTES,
                 file_bytes: 1 << 30,
                 idle_samples: 15,
                 quick,
             }
+        }
+    }
+
+    /// All rows of a quick run, each as briefly as can be: for tests of what the report says, not
+    /// of how fast anything is.
+    pub fn tiny() -> Plan {
+        let timing = Timing { warm: Duration::ZERO, measure: Duration::from_millis(10) };
+        Plan {
+            choose: timing,
+            limit: timing,
+            target: timing,
+            count: timing,
+            pairs: 1,
+            tries: 1,
+            memory_bytes: 8 << 20,
+            file_bytes: 4 << 20,
+            idle_samples: 1,
+            ..Plan::new(true)
         }
     }
 

@@ -1,6 +1,6 @@
 //! The target under measurement: our own, started here, or another that runs already.
 
-use super::plan::{MEMORY_BYTES, Volume};
+use super::plan::{Plan, Volume};
 use crate::bench::initiator::{Controller, Geometry, Peer, Queue};
 use crate::bench::served::{Scratch, Served, free_address};
 use crate::bench::usage::{Observed, Usage};
@@ -75,7 +75,7 @@ impl Subject {
 }
 
 /// The volumes of the speed rows, in the order of [`Volume::nsid`].
-pub fn volumes(file: &Path) -> Vec<String> {
-    let bytes = MEMORY_BYTES >> 20;
+pub fn volumes(plan: &Plan, file: &Path) -> Vec<String> {
+    let bytes = plan.memory_bytes >> 20;
     vec![format!("mem:{bytes}M"), format!("null:{bytes}M"), format!("file:{}", file.display())]
 }
