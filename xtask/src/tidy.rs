@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -65,7 +66,9 @@ struct Complaint {
 pub fn check() -> Result<()> {
     let tree = Tree::read()?;
     let mut complaints = Vec::new();
-    for rule in [crates, names, lengths, machine_words, unfinished, lock_file, decisions, scripts] {
+    for rule in
+        [crates, names, lengths, machine_words, unfinished, lock_file, decisions, scripts, units]
+    {
         rule(&tree, &mut complaints)?;
     }
     if complaints.is_empty() {
@@ -292,6 +295,49 @@ fn scripts(tree: &Tree, complaints: &mut Vec<Complaint>) -> Result<()> {
     for path in tree.files.iter().filter(|path| path.extension().is_some_and(|e| e == "sh")) {
         if let Err(error) = capture(Command::new("bash").arg("-n").arg(tree.root.join(path))) {
             complain(complaints, path, None, format!("{error:#}"));
+        }
+    }
+    Ok(())
+}
+
+/// Where the packages put the program.
+const INSTALLED: &str = "/usr/bin/nvlane";
+
+/// Units of systemd: known keys, values that it understands. It says what it ignores and succeeds
+/// all the same, so what counts is what it says about our file. Our program is not installed where
+/// this runs, so a copy of the unit starts this one instead.
+fn units(tree: &Tree, complaints: &mut Vec<Complaint>) -> Result<()> {
+    let units = tree.files.iter().filter(|path| path.extension().is_some_and(|e| e == "service"));
+    for path in units {
+        let text = tree.text(path)?.context("a unit is text")?;
+        if !text.contains(&format!("\nExecStart={INSTALLED} ")) {
+            complain(complaints, path, None, format!("ExecStart is not {INSTALLED}"));
+            continue;
+        }
+        let present = std::env::current_exe()?.display().to_string();
+        let folder = std::env::temp_dir().join(format!("nvlane-tidy-{}", std::process::id()));
+        fs::create_dir_all(&folder)?;
+        let copy = folder.join(path.file_name().context("a file has a name")?);
+        fs::write(&copy, text.replace(INSTALLED, &present))?;
+        let mut command = Command::new("systemd-analyze");
+        let output = command.args(["verify", "--man=no"]).arg(&copy).output();
+        fs::remove_dir_all(&folder)?;
+        let output = match output {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                println!("tidy: {} not verified: systemd-analyze is missing", path.display());
+                continue;
+            }
+            output => output.context("systemd-analyze")?,
+        };
+        let said = String::from_utf8_lossy(&output.stderr);
+        let name = copy.file_name().unwrap_or_default().to_string_lossy();
+        let mut about = said.lines().filter(|line| line.contains(&*name)).peekable();
+        if about.peek().is_none() && !output.status.success() {
+            complain(complaints, path, None, format!("systemd-analyze failed: {said}"));
+        }
+        for line in about {
+            let line = line.strip_prefix(&format!("{}:", copy.display())).unwrap_or(line);
+            complain(complaints, path, None, format!("systemd-analyze verify: {line}"));
         }
     }
     Ok(())
