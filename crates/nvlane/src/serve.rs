@@ -1,26 +1,26 @@
 //! `nvlane serve`: from the command line to a daemon that runs until it is told to stop.
 
 mod announce;
+mod log;
+mod place;
 
 use crate::cli::ServeArgs;
+use crate::config::Config;
 use crate::config::identity::Machine;
 use crate::config::store::{Found, Store};
 use crate::control::path;
 use crate::control::server::ControlSocket;
 use crate::daemon::{Daemon, Event};
 use crate::origin::{Origin, override_machine};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
+use place::DataDir;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::fs::DirBuilder;
-use std::io::IsTerminal;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
-use tracing_subscriber::EnvFilter;
 
 /// Calls and signals that wait for the daemon's loop.
 const EVENTS_MAX: usize = 64;
@@ -30,14 +30,12 @@ const REPEAT_MAX: Duration = Duration::from_secs(1);
 
 /// Serves until SIGINT, SIGTERM or SIGHUP.
 pub fn run(args: &ServeArgs) -> Result<()> {
-    log_to_stderr(&args.log)?;
+    log::to_stderr(&args.log)?;
     raise_descriptor_limit();
-    let data_dir = args.data_dir.clone().unwrap_or_else(path::data_dir);
-    DirBuilder::new().recursive(true).mode(0o700).create(&data_dir).with_context(|| {
-        format!("data directory {} (--data-dir DIR for another one)", data_dir.display())
-    })?;
-    let machine = Machine::find(&data_dir).context("cannot find out which machine this is")?;
-    let origin = Origin::find(args, &data_dir, &machine)?;
+    let mut data_dir = DataDir::make(args.data_dir.clone().unwrap_or_else(path::data_dir))?;
+    let machine =
+        Machine::find(data_dir.path()).context("cannot find out which machine this is")?;
+    let origin = Origin::find(args, data_dir.path(), &machine)?;
     if args.fresh {
         put_aside(&origin.state)?;
     }
@@ -61,11 +59,13 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         }
     };
     config.complete();
+    notes.extend(too_many_cores(&config));
 
     let (events, inbox) = sync_channel(EVENTS_MAX);
     stop_on_signals(events.clone())?;
     let mut socket = control_socket(args.socket.as_deref(), &mut notes)?;
     let mut daemon = Daemon::start(config, store, machine)?;
+    data_dir.keep();
     for note in notes {
         tracing::warn!("{note}");
     }
@@ -85,16 +85,13 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     Ok(())
 }
 
-fn log_to_stderr(level: &str) -> Result<()> {
-    let filter = EnvFilter::try_new(level)
-        .map_err(|_| anyhow!("--log `{level}` is no level: error, warn, info, debug or trace"))?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
-    Ok(())
+/// More threads than processors only take turns.
+fn too_many_cores(config: &Config) -> Option<String> {
+    let wanted = config.cores.as_ref()?.cpus().len();
+    let processors = thread::available_parallelism().ok()?.get();
+    (wanted > processors).then(|| {
+        format!("--cores: {wanted} threads share {processors} processor(s), which makes it slower")
+    })
 }
 
 /// Connections are descriptors: take as many as an administrator allows.

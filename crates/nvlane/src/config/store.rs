@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
@@ -25,10 +25,12 @@ pub struct Store {
     lock: Lock,
 }
 
-/// A lock file that is held. Emptied when it is let go in order, so that the next holder knows.
+/// A lock file that is held. Removed when it is let go in order, so that the next holder knows.
 #[derive(Debug)]
 pub struct Lock {
-    file: File,
+    /// Held for its lock.
+    _file: File,
+    path: PathBuf,
     after_crash: bool,
 }
 
@@ -155,6 +157,23 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Takes the lock file at `path`, for as long as the result lives, and writes our process id there.
 pub fn lock(path: &Path) -> Result<Lock, StoreError> {
+    loop {
+        let lock = lock_file(path)?;
+        // The holder before us may have removed it after we opened it: then a third one could
+        // lock another file of that name.
+        if lock.file.metadata().map_err(|source| io_error(path, source))?.nlink() > 0 {
+            return lock.claim(path);
+        }
+    }
+}
+
+/// A lock file that is locked, and what its last holder left in it.
+struct Locked {
+    file: File,
+    process: String,
+}
+
+fn lock_file(path: &Path) -> Result<Locked, StoreError> {
     let open = OpenOptions::new()
         .read(true)
         .write(true)
@@ -162,7 +181,7 @@ pub fn lock(path: &Path) -> Result<Lock, StoreError> {
         .truncate(false)
         .mode(0o600)
         .open(path);
-    let mut file = open.map_err(|source| io_error(path, source))?;
+    let file = open.map_err(|source| io_error(path, source))?;
     let locked = file.try_lock();
     let mut process = String::new();
     let _ = (&file).take(20).read_to_string(&mut process);
@@ -175,16 +194,24 @@ pub fn lock(path: &Path) -> Result<Lock, StoreError> {
         }
         Err(TryLockError::Error(source)) => return Err(io_error(path, source)),
     }
-    file.set_len(0)
-        .and_then(|()| file.rewind())
-        .and_then(|()| writeln!(file, "{}", std::process::id()))
-        .map_err(|source| io_error(path, source))?;
-    Ok(Lock { file, after_crash: !process.is_empty() })
+    Ok(Locked { file, process: process.to_owned() })
+}
+
+impl Locked {
+    /// Writes our process id.
+    fn claim(self, path: &Path) -> Result<Lock, StoreError> {
+        let Locked { mut file, process } = self;
+        file.set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| writeln!(file, "{}", std::process::id()))
+            .map_err(|source| io_error(path, source))?;
+        Ok(Lock { _file: file, path: path.to_owned(), after_crash: !process.is_empty() })
+    }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        let _ = self.file.set_len(0);
+        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -242,6 +269,7 @@ mod tests {
         let error = Store::open(&path, "a".into()).unwrap_err();
         assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
         drop(store);
+        assert!(!beside(&path, ".lock").exists(), "left behind");
         assert!(!Store::open(&path, "a".into()).unwrap().0.is_after_crash());
         // What a killed process leaves behind.
         fs::write(beside(&path, ".lock"), "4711\n").unwrap();
