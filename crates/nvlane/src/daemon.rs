@@ -18,6 +18,7 @@ mod dispatch;
 mod mutant;
 mod start;
 mod statistics;
+mod twice;
 
 pub use statistics::Statistics;
 

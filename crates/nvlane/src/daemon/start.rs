@@ -1,6 +1,7 @@
 //! Bringing a configuration up.
 
 use super::Daemon;
+use super::twice::named_twice;
 use crate::config::identity::{self, Machine};
 use crate::config::store::Store;
 use crate::config::{self, AnaState, Config, ControllerIds, Invalid, Subsystem};
@@ -8,6 +9,7 @@ use namespace::Namespace;
 use namespace::file::OpenError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use target::{NamespaceOptions, Server, ServerConfig, SubsystemConfig, TargetConfig};
@@ -29,6 +31,14 @@ pub enum StartError {
     /// It says something impossible.
     #[error(transparent)]
     Invalid(#[from] Invalid),
+    /// Two volumes are one file.
+    #[error("{} is named twice (as {} too): a file has one writer", first.display(), second.display())]
+    Twice {
+        /// One path.
+        first: PathBuf,
+        /// The other, which may be the same.
+        second: PathBuf,
+    },
     /// A volume cannot be opened; the message names it.
     #[error(transparent)]
     Volume(#[from] volume::Error),
@@ -42,6 +52,9 @@ impl Daemon {
     pub fn start(mut config: Config, store: Store, machine: Machine) -> Result<Daemon, StartError> {
         config.complete();
         config.check()?;
+        if let Some((first, second)) = named_twice(&config) {
+            return Err(StartError::Twice { first, second });
+        }
         let patience =
             Patience::new(if store.is_after_crash() { CRASH_WAIT } else { Duration::ZERO });
         let server = Server::start(&server_config(&config))?;
