@@ -19,7 +19,7 @@ pub mod nvmetcli;
 pub mod store;
 
 pub use cores::Cores;
-pub use name::{ControllerIds, LISTEN_PORT, check_nqn, parse_listen};
+pub use name::{ControllerIds, LISTEN_PORT, check_nqn, parse_host, parse_listen, parse_nqn};
 
 use limits::{ANA_GROUP_MAX, HOSTS_MAX, LISTENERS_MAX, NAMESPACES_MAX, SUBSYSTEMS_MAX};
 use serde::{Deserialize, Serialize};
@@ -159,6 +159,21 @@ impl Config {
                 );
             }
         }
+        for (index, address) in self.listeners.iter().enumerate() {
+            let covered_by = |all: &&SocketAddr| {
+                all.ip().is_unspecified()
+                    && (all.port(), all.is_ipv4()) == (address.port(), address.is_ipv4())
+            };
+            if address.port() != 0
+                && !address.ip().is_unspecified()
+                && let Some(all) = self.listeners.iter().find(covered_by)
+            {
+                return invalid(
+                    format!("listeners[{index}]"),
+                    format!("{address} is one of the addresses that {all} covers: leave it out"),
+                );
+            }
+        }
         bounded("subsystems", self.subsystems.len(), SUBSYSTEMS_MAX)?;
         let mut nqns = BTreeSet::new();
         let mut uuids = BTreeSet::new();
@@ -274,8 +289,15 @@ impl Namespace {
                 format!("{nsid} is not between 1 and {}", limits::NSID_MAX),
             );
         }
-        if let Err(error) = self.volume.parse::<volume::Uri>() {
-            return invalid(format!("{at}.volume"), error.to_string());
+        match self.volume.parse::<volume::Uri>() {
+            Err(error) => return invalid(format!("{at}.volume"), error.to_string()),
+            Ok(uri) if shared && has_memory(&uri) => {
+                return invalid(
+                    format!("{at}.volume"),
+                    format!("{} is memory of this process: it cannot be shared", self.volume),
+                );
+            }
+            Ok(_) => {}
         }
         if shared && self.uuid.is_none() {
             return invalid(
@@ -292,6 +314,20 @@ impl Namespace {
             return invalid(format!("{at}.uuid"), format!("{uuid} is used twice"));
         }
         check_group(&format!("{at}.ana_group"), self.ana_group)
+    }
+}
+
+/// Whether a volume, or a part of it, exists within one process only.
+fn has_memory(uri: &volume::Uri) -> bool {
+    use volume::Kind;
+    match &uri.kind {
+        Kind::Memory(_) => true,
+        Kind::Linear(children) => children.iter().any(has_memory),
+        Kind::Delay(_, child)
+        | Kind::Rate(_, child)
+        | Kind::Fault(_, child)
+        | Kind::Volatile(_, child) => has_memory(child),
+        Kind::File { .. } | Kind::Null(_) => false,
     }
 }
 

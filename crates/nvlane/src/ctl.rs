@@ -4,7 +4,7 @@ use crate::cli::{
     AnaCommand, CtlArgs, CtlCommand, HostCommand, ListenerCommand, Output, SubsystemCommand,
     VolumeCommand,
 };
-use crate::config::Config;
+use crate::config::{ANY_HOST, Config};
 use crate::config_command;
 use crate::control::client::Client;
 use crate::control::method::{
@@ -23,12 +23,16 @@ use std::io::{self, Write};
 
 /// Calls one method and prints what comes back.
 pub fn run(args: CtlArgs) -> Result<()> {
+    let usual = match args.command {
+        CtlCommand::Call { .. } => Output::Json,
+        _ => Output::Text,
+    };
     let (method, params) = call_of(args.command)?;
     let socket = args.socket.unwrap_or_else(path::socket);
-    let result = Client::connect(&socket)?.call(&method, params)?;
-    let text = match args.output {
+    let result = Client::connect(&socket)?.call(&method, params.clone())?;
+    let text = match args.output.unwrap_or(usual) {
         Output::Json => format!("{result:#}\n"),
-        Output::Text => text(&method, result)?,
+        Output::Text => text(&method, &params, result)?,
     };
     io::stdout().write_all(text.as_bytes())?;
     Ok(())
@@ -89,7 +93,7 @@ fn params<T: Serialize>(params: &T) -> Value {
 }
 
 /// A result for people.
-fn text(method: &str, result: Value) -> Result<String> {
+fn text(method: &str, params: &Value, result: Value) -> Result<String> {
     Ok(match method {
         "volume_add" | "volume_resize" => volumes(&[read(result)?]),
         "volume_list" => volumes(&read::<Vec<Volume>>(result)?),
@@ -99,10 +103,30 @@ fn text(method: &str, result: Value) -> Result<String> {
         }
         "stats" => statistics(&read(result)?),
         "config_get" => config_command::text(&read::<Config>(result)?, false),
-        // The others have nothing to tell but that it is done.
-        _ if result == json!({}) => String::new(),
+        _ if result == json!({}) => done(method, params),
         _ => format!("{result:#}\n"),
     })
+}
+
+/// What a method did that has no result but that it is done.
+fn done(method: &str, params: &Value) -> String {
+    let said = |name: &str| match &params[name] {
+        Value::String(text) if text == ANY_HOST => "any host".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    match method {
+        "volume_remove" => format!("namespace {} is removed, flushed and closed\n", said("nsid")),
+        "host_allow" => format!("{} may connect\n", said("host")),
+        "host_disallow" if params["host"] == ANY_HOST => {
+            "only hosts that are listed may connect\n".to_owned()
+        }
+        "host_disallow" => format!("{} is no longer listed\n", said("host")),
+        "ana_set" => format!("ANA group {} is now {}\n", said("group"), said("state")),
+        "subsystem_add" => format!("subsystem {} is added\n", said("nqn")),
+        "subsystem_remove" => format!("subsystem {} is removed\n", said("nqn")),
+        _ => "done\n".to_owned(),
+    }
 }
 
 fn read<T: DeserializeOwned>(result: Value) -> Result<T> {

@@ -1,6 +1,6 @@
 //! `nvlane ctl`.
 
-use crate::config::{AnaState, parse_listen};
+use crate::config::{AnaState, parse_host, parse_listen};
 use crate::size;
 use clap::{Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -20,19 +20,18 @@ pub struct CtlArgs {
     /// The daemon's control socket.
     #[arg(long, value_name = "PATH", global = true)]
     pub socket: Option<PathBuf>,
-    /// How to write what comes back.
-    #[arg(short, long, value_enum, default_value_t, global = true)]
-    pub output: Output,
+    /// How to write what comes back: text, but for `call` json.
+    #[arg(short, long, value_enum, global = true)]
+    pub output: Option<Output>,
     /// What to do.
     #[command(subcommand)]
     pub command: CtlCommand,
 }
 
 /// Form of the output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// For people.
-    #[default]
     Text,
     /// For programs: the method's result.
     Json,
@@ -145,6 +144,7 @@ pub enum HostCommand {
   nvlane ctl host allow '*'               any host")]
     Allow {
         /// The host's NQN, or * for any.
+        #[arg(value_parser = parse_host)]
         host: String,
         /// The subsystem; needed when there are several.
         #[arg(long)]

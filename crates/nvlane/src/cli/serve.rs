@@ -1,6 +1,6 @@
 //! `nvlane serve`.
 
-use crate::config::{ControllerIds, Cores, parse_listen};
+use crate::config::{ControllerIds, Cores, parse_host, parse_listen, parse_nqn};
 use crate::size;
 use clap::Args;
 use std::net::SocketAddr;
@@ -29,10 +29,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen, default_value = "127.0.0.1:4420", conflicts_with = "config")]
     pub listen: Vec<SocketAddr>,
     /// Name of the subsystem; derived from the machine and the volumes when left out.
-    #[arg(long, value_name = "NQN", conflicts_with = "config")]
+    #[arg(long, value_name = "NQN", value_parser = parse_nqn, conflicts_with = "config")]
     pub nqn: Option<String>,
     /// Let only this host connect (* for any); may be given more than once.
-    #[arg(long, value_name = "NQN", conflicts_with = "config")]
+    #[arg(long, value_name = "NQN", value_parser = parse_host, conflicts_with = "config")]
     pub allow_host: Vec<String>,
     /// Configuration file: TOML, or JSON if its name ends in .json.
     #[arg(long, value_name = "FILE")]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
 /// The port that IANA gave to NVMe over Fabrics.
@@ -39,6 +39,21 @@ pub fn check_nqn(nqn: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Reads an NQN from a command line. What is imported or in a file may be any name that the
+/// specification's length allows, since other targets gave such names; a typing mistake may not.
+pub fn parse_nqn(text: &str) -> Result<String, String> {
+    check_nqn(text)?;
+    if !text.starts_with("nqn.") {
+        return Err(format!("`{text}` is no NQN: it looks like nqn.2026-11.com.example:disk"));
+    }
+    Ok(text.to_owned())
+}
+
+/// Reads a host from a command line: an NQN, or `*`.
+pub fn parse_host(text: &str) -> Result<String, String> {
+    if text == super::ANY_HOST { Ok(text.to_owned()) } else { parse_nqn(text) }
+}
+
 /// Checks a serial number: 1 to 20 printable ASCII characters without spaces at the ends.
 pub(super) fn check_serial(serial: &str) -> Result<(), String> {
     let printable = serial.bytes().all(|byte| (0x20..0x7f).contains(&byte));
@@ -51,15 +66,29 @@ pub(super) fn check_serial(serial: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads `ADDRESS:PORT`, or an address alone, which gets port 4420.
+/// Reads `ADDRESS:PORT`, or an address alone, which gets port 4420. A host's name stands for the
+/// first of its addresses.
 pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(address);
     }
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
-    bare.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, LISTEN_PORT)).map_err(|_| {
-        format!("`{text}` is no address: write 127.0.0.1:4420 or [::1]:4420, or an address alone")
-    })
+    if let Ok(ip) = bare.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, LISTEN_PORT));
+    }
+    let wrong = || {
+        format!(
+            "`{text}` is no address and no known host: write 127.0.0.1:4420 or [::1]:4420, or an \
+             address alone"
+        )
+    };
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, "4420"));
+    let port: u16 = port.parse().map_err(|_| wrong())?;
+    let nameable = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    if !host.starts_with(|first: char| first.is_ascii_alphabetic()) || !host.bytes().all(nameable) {
+        return Err(wrong());
+    }
+    (host, port).to_socket_addrs().ok().and_then(|mut all| all.next()).ok_or_else(wrong)
 }
 
 impl ControllerIds {

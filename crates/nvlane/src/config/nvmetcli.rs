@@ -107,8 +107,13 @@ impl Number {
 
 /// Translates the text of a saved configuration. Also gives a note for everything left out.
 pub fn import(text: &str) -> Result<(Config, Vec<String>), String> {
-    let saved: Saved =
-        serde_json::from_str(text).map_err(|error| format!("not nvmetcli's JSON: {error}"))?;
+    let not = |why: String| format!("no nvmetcli file: {why}");
+    let saved: serde_json::Value =
+        serde_json::from_str(text).map_err(|error| not(error.to_string()))?;
+    if saved.get("subsystems").or(saved.get("ports")).is_none() {
+        return Err(not("it has neither `subsystems` nor `ports`".to_owned()));
+    }
+    let saved: Saved = serde_json::from_value(saved).map_err(|error| not(error.to_string()))?;
     let mut notes = Vec::new();
     let mut config = Config::default();
     for subsystem in &saved.subsystems {
@@ -301,7 +306,9 @@ mod tests {
     #[test]
     fn what_cannot_be_served_is_named() {
         for (text, part) in [
-            ("{]", "not nvmetcli's JSON"),
+            ("{]", "no nvmetcli file"),
+            ("[]", "no nvmetcli file"),
+            ("{}", "neither `subsystems` nor `ports`"),
             (
                 r#"{"ports":[{"portid":1,"addr":{"trtype":"tcp","adrfam":"ipv4","traddr":"here","trsvcid":"4420"}}]}"#,
                 "`here` is no ipv4 address",

@@ -111,7 +111,7 @@ fn listeners_have_a_port_by_default() {
     ] {
         assert_eq!(parse_listen(text).unwrap().to_string(), address);
     }
-    for text in ["", "localhost", "1.2.3.4:99999", "::1:4420:zz"] {
+    for text in ["", "no such host", "1.2.3.4:99999", "::1:4420:zz"] {
         assert!(parse_listen(text).is_err(), "{text}");
     }
 }

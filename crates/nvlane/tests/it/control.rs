@@ -236,8 +236,12 @@ fn ctl_speaks_to_people_and_to_programs() {
     let list: Value =
         serde_json::from_str(&ctl(&daemon, &["volume", "list", "-o", "json"])).unwrap();
     assert_eq!(list[1]["bytes"], 4 << 20);
-    ctl(&daemon, &["host", "disallow", "*"]);
-    ctl(&daemon, &["ana", "set", "1", "change"]);
+    let text = ctl(&daemon, &["host", "disallow", "*"]);
+    assert_eq!(text, "only hosts that are listed may connect\n");
+    let text = ctl(&daemon, &["host", "allow", &host(1)]);
+    assert_eq!(text, format!("{} may connect\n", host(1)));
+    let text = ctl(&daemon, &["ana", "set", "1", "change"]);
+    assert_eq!(text, "ANA group 1 is now change\n");
     let text = ctl(&daemon, &["listener", "add", "127.0.0.1:0"]);
     assert!(text.starts_with("listening on 127.0.0.1:"), "{text}");
     let address = text.trim_start_matches("listening on ").trim();
@@ -250,7 +254,7 @@ fn ctl_speaks_to_people_and_to_programs() {
     let file = dir.path().join("now.toml");
     fs::write(&file, ctl(&daemon, &["config"])).unwrap();
     assert!(nvlane().args(["config", "check"]).arg(&file).status().unwrap().success());
-    assert_eq!(ctl(&daemon, &["call", "volume_remove", "{\"nsid\": 7}"]), "");
+    assert_eq!(ctl(&daemon, &["call", "volume_remove", "{\"nsid\": 7}"]), "{}\n");
     let output = nvlane()
         .args(["ctl", "volume", "remove", "7", "--socket"])
         .arg(&daemon.socket)

@@ -130,6 +130,60 @@ fn wrong_command_lines_and_files_cost_one_line() {
 }
 
 #[test]
+fn mistakes_of_newcomers_cost_one_line_and_leave_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("own.img");
+    File::create(&image).unwrap().set_len(1 << 20).unwrap();
+    let link = dir.path().join("link.img");
+    std::os::unix::fs::symlink(&image, &link).unwrap();
+    let (image, link) = (image.to_str().unwrap(), link.to_str().unwrap());
+    let uuid = "b0c2a1f6-7d8e-4f3a-9b1c-2d3e4f5a6b7c";
+    let shared = ["--shared", "--nqn", "nqn.2026-11.com.example:a", "--cntlid", "1-9", "--uuid"];
+    for (args, parts) in [
+        (vec![link], vec!["own.img", "link.img", "twice"]),
+        (vec!["--nqn", "bogus"], vec!["bogus", "nqn."]),
+        (vec!["--allow-host", "bogus"], vec!["bogus", "nqn."]),
+        (vec!["--log", "bogus,,"], vec!["bogus,,", "error, warn, info, debug, trace"]),
+        (
+            vec!["--listen", "no.such.host.invalid:1"],
+            vec!["no.such.host.invalid", "127.0.0.1:4420"],
+        ),
+        (
+            vec!["--listen", "0.0.0.0:4499", "--listen", "127.0.0.1:4499"],
+            vec!["0.0.0.0:4499 covers"],
+        ),
+        (vec!["/does/not/exist"], vec!["/does/not/exist"]),
+    ] {
+        let said = fails(serve(dir.path(), image).args(&args));
+        assert!(parts.iter().all(|part| said.contains(part)), "{args:?}: {said}");
+    }
+    let said = fails(serve(dir.path(), "mem:1M").args(shared).arg(uuid));
+    assert!(said.contains("cannot be shared"), "{said}");
+    let mut left: Vec<_> =
+        fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["link.img", "own.img"]);
+
+    let said = fails(nvlane().args(["ctl", "host", "allow", "bogus"]));
+    assert!(said.contains("bogus") && said.contains("nqn."), "{said}");
+    let saved = dir.path().join("saved.json");
+    fs::write(&saved, "[]").unwrap();
+    let said = fails(nvlane().args(["config", "import"]).arg(&saved));
+    assert!(said.contains("no nvmetcli file"), "{said}");
+}
+
+#[test]
+fn a_hosts_name_is_listened_on_and_too_many_cores_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &["mem:1M", "--listen", "localhost:0", "--cores", "64"]);
+    assert!(daemon.listeners[0].ip().is_loopback());
+    let (status, log) = daemon.stop("TERM");
+    assert!(status.success());
+    let processors = std::thread::available_parallelism().unwrap().get();
+    assert_eq!(log.contains("64 threads share"), processors < 64, "{log}");
+}
+
+#[test]
 fn an_address_in_use_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(dir.path(), &["mem:1M"]);
