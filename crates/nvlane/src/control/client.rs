@@ -63,9 +63,13 @@ impl Client {
         };
         let mut text = serde_json::to_vec(&request).expect("a request is plain data");
         text.push(b'\n');
-        self.stream.write_all(&text).map_err(|error| self.broken(error.to_string()))?;
+        // Whoever turns us away says why before hanging up.
+        let sent = self.stream.write_all(&text);
         let answer = match self.answers.next() {
             Some(Ok(answer)) => answer,
+            _ if sent.is_err() => {
+                return Err(self.broken(sent.expect_err("just seen").to_string()));
+            }
             Some(Err(error)) => return Err(self.broken(error.to_string())),
             None => return Err(self.broken("the daemon hung up".to_owned())),
         };

@@ -152,6 +152,12 @@ pub fn answer_unreadable(error: &serde_json::Error) -> Value {
     value(&Response::new(Value::Null, Err(Failure::parse(error.to_string()))))
 }
 
+/// What a client is told that is one too many.
+pub fn answer_busy(clients: usize) -> Value {
+    let what = format!("{clients} clients are connected already: try again when one has gone");
+    value(&Response::new(Value::Null, Err(Failure::refused(what))))
+}
+
 fn value<T: Serialize>(message: &T) -> Value {
     serde_json::to_value(message).expect("messages are plain data")
 }

@@ -1,6 +1,6 @@
 //! The daemon's end: a socket that only its owner can open, and a thread for each client.
 
-use super::protocol::{Failure, Messages, answer, answer_unreadable};
+use super::protocol::{Failure, Messages, answer, answer_busy, answer_unreadable};
 use crate::config::store::{self, Lock, StoreError};
 use serde_json::Value;
 use std::fs::{self, DirBuilder, Permissions};
@@ -18,6 +18,8 @@ use std::time::Duration;
 const CLIENTS_MAX: usize = 32;
 /// How long a client may take to accept an answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a client may say nothing: idle ones are not to keep others out.
+const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// A call, for the thread that owns the daemon.
 pub struct Call {
@@ -134,11 +136,13 @@ fn admit<E: Send + 'static>(
     if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
         clients.fetch_sub(1, Ordering::Relaxed);
         tracing::warn!("control socket: more than {CLIENTS_MAX} clients, one turned away");
+        // A socket's buffer takes one line at once.
+        let _ = send(&stream, &answer_busy(CLIENTS_MAX));
         return;
     }
     let (count, events) = (clients.clone(), events.clone());
     let spawned = thread::Builder::new().name("control-client".to_owned()).spawn(move || {
-        if let Err(error) = converse(&stream, &events, wrap) {
+        if let Err(error) = converse(&stream, &events, wrap, IDLE_MAX) {
             tracing::debug!("control client: {error}");
         }
         count.fetch_sub(1, Ordering::Relaxed);
@@ -149,8 +153,14 @@ fn admit<E: Send + 'static>(
     }
 }
 
-/// Answers a client until it hangs up or sends what is no JSON.
-fn converse<E>(stream: &UnixStream, events: &SyncSender<E>, wrap: fn(Call) -> E) -> io::Result<()> {
+/// Answers a client until it hangs up, says nothing for `idle`, or sends what is no JSON.
+fn converse<E>(
+    stream: &UnixStream,
+    events: &SyncSender<E>,
+    wrap: fn(Call) -> E,
+    idle: Duration,
+) -> io::Result<()> {
+    stream.set_read_timeout(Some(idle))?;
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let mut call = |method: &str, params: Value| {
         let (reply, outcome): (_, Receiver<Result<Value, Failure>>) = sync_channel(1);
@@ -228,6 +238,23 @@ mod tests {
         assert!(matches!(ControlSocket::bind(&path), Err(SocketError::Taken { .. })));
         let mut client = Client::connect(&path).unwrap();
         assert_eq!(client.call("double", json!({"n": 1})).unwrap(), json!(2));
+    }
+
+    #[test]
+    fn a_client_too_many_is_told_so_and_idle_ones_are_hung_up_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let _socket = start(&path);
+        let _all: Vec<_> = (0..CLIENTS_MAX).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        let mut client = Client::connect(&path).unwrap();
+        let error = client.call("double", json!({"n": 1})).unwrap_err();
+        assert!(error.to_string().contains("32 clients"), "{error}");
+
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (events, _calls) = sync_channel::<Call>(1);
+        assert!(converse(&ours, &events, |call| call, Duration::from_millis(10)).is_err());
+        drop(ours);
+        assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
     }
 
     #[test]
