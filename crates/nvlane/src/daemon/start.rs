@@ -32,7 +32,8 @@ pub enum StartError {
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// Two volumes are one file.
-    #[error("{} is named twice (as {} too): a file has one writer", first.display(), second.display())]
+    #[error("{}{} is named twice: a file has one writer", first.display(),
+        if first == second { String::new() } else { format!(", as {},", second.display()) })]
     Twice {
         /// One path.
         first: PathBuf,
