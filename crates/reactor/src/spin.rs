@@ -13,19 +13,34 @@ const CREDIT_SPIN: u32 = 2;
 /// as more than a third of the spins meet work.
 const REWARD: u32 = 2;
 
+/// Without credit, every so many gaps one is spun into all the same: being asleep makes gaps longer
+/// than they would be, so that their length alone does not tell that spinning would pay.
+const PROBE_EVERY: u32 = 16;
+
 /// Decides about each gap, from the last work to the next, whether to spin into it.
 pub struct Spin {
     limit: Duration,
     credit: u32,
     idle_since: Option<Instant>,
     slept: bool,
+    /// Gaps slept through since the last probe, and whether this one is a probe.
+    unprobed: u32,
+    probing: bool,
     /// Spins that met no work.
     pub fruitless: u64,
 }
 
 impl Spin {
     pub fn new(limit: Duration) -> Spin {
-        Spin { limit, credit: CREDIT_MAX, idle_since: None, slept: false, fruitless: 0 }
+        Spin {
+            limit,
+            credit: CREDIT_MAX,
+            idle_since: None,
+            slept: false,
+            unprobed: 0,
+            probing: false,
+            fruitless: 0,
+        }
     }
 
     /// A turn that began at `now` did something.
@@ -39,17 +54,25 @@ impl Spin {
     /// A turn that began at `now` did nothing. Whether to go on spinning.
     #[inline]
     pub fn idled(&mut self, now: Instant) -> bool {
-        let since = *self.idle_since.get_or_insert(now);
-        self.credit >= CREDIT_SPIN
+        let since = *self.idle_since.get_or_insert_with(|| {
+            self.probing = self.credit < CREDIT_SPIN && self.unprobed >= PROBE_EVERY;
+            now
+        });
+        (self.credit >= CREDIT_SPIN || self.probing)
             && !self.slept
             && now.saturating_duration_since(since) < self.limit
     }
 
     /// The loop goes to sleep.
     pub fn sleeps(&mut self) {
-        if self.credit >= CREDIT_SPIN && !self.slept && !self.limit.is_zero() {
-            self.credit -= 1;
-            self.fruitless += 1;
+        if !self.slept && !self.limit.is_zero() {
+            if self.credit >= CREDIT_SPIN || self.probing {
+                self.credit = self.credit.saturating_sub(1);
+                self.fruitless += 1;
+                self.unprobed = 0;
+            } else {
+                self.unprobed += 1;
+            }
         }
         self.slept = true;
     }
@@ -57,6 +80,7 @@ impl Spin {
     /// A gap has ended.
     fn judge(&mut self, gap: Duration) {
         let slept = std::mem::take(&mut self.slept);
+        self.probing = false;
         // Slept and yet soon woken: a spin would have met the work.
         if !slept || (self.credit < CREDIT_SPIN && gap < self.limit + WAKE) {
             self.credit = (self.credit + REWARD).min(CREDIT_MAX);
@@ -98,10 +122,25 @@ mod tests {
     fn long_gaps_end_the_spinning_and_a_short_one_starts_it_again() {
         let (mut spin, mut now) = (Spin::new(20 * US), Instant::now());
         assert!((0..100).all(|_| pass(&mut spin, &mut now, 500 * US)));
-        assert!(spin.fruitless <= u64::from(CREDIT_MAX), "{}", spin.fruitless);
-        // The first is slept through, as nothing announced it.
-        assert!(pass(&mut spin, &mut now, 10 * US));
+        let probes = 100 / u64::from(PROBE_EVERY);
+        assert!(spin.fruitless <= u64::from(CREDIT_MAX) + probes, "{}", spin.fruitless);
+        // The first may be slept through, as nothing announced it.
+        pass(&mut spin, &mut now, 10 * US);
         assert!((0..100).all(|_| !pass(&mut spin, &mut now, 10 * US)));
+    }
+
+    /// Gaps that sleeping makes longer than the limit, though they would be short: a batch whose
+    /// next comes 15 us after its answer, and 90 us after a sleep.
+    #[test]
+    fn sleep_that_lengthens_gaps_does_not_last() {
+        let (mut spin, mut now) = (Spin::new(20 * US), Instant::now());
+        (0..CREDIT_MAX + 2).for_each(|_| assert!(pass(&mut spin, &mut now, 200 * US)));
+        let mut slept = 0;
+        for _ in 0..100 {
+            let spins = spin.credit >= CREDIT_SPIN || spin.unprobed >= PROBE_EVERY;
+            slept += u32::from(pass(&mut spin, &mut now, if spins { 15 * US } else { 90 * US }));
+        }
+        assert!(slept <= PROBE_EVERY + 1, "{slept} of 100 gaps were slept through");
     }
 
     #[test]
