@@ -11,8 +11,9 @@ use anyhow::{Context, Result};
 
 use crate::kernel::Kernel;
 
-/// What mounting the machine's root needs; everything else is loaded from there.
-const MODULES: [&str; 3] = ["9p", "9pnet_virtio", "overlay"];
+/// What mounting the machine's root needs; everything else is loaded from there. Kernels before
+/// 6.12 have `virtio_pci` and `virtio_console`, which brings the output back, as modules.
+const MODULES: [&str; 5] = ["virtio_pci", "virtio_console", "9p", "9pnet_virtio", "overlay"];
 
 /// From busybox-static: it must run before any library is there.
 const BUSYBOX: &str = "/bin/busybox";
