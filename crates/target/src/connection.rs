@@ -40,6 +40,11 @@ const UNREAD_MAX: usize = 4096;
 /// buffer. The socket is the queue then.
 pub(crate) const HEAP_BYTES_MAX: usize = 256 * 1024;
 
+/// Data in capsules that a connection may have waiting while it also receives data it asked for, when
+/// reading on is the only way to get that. More is answered Command Interrupted, which hosts retry
+/// only a few times, so every capsule of a queue of 128 entries (Linux's default) has room.
+pub(crate) const KEPT_BYTES_MAX: usize = 128 * subsystem::IN_CAPSULE_BYTES as usize;
+
 /// How long a peer that is told to go may take to read what is queued.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 

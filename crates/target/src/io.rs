@@ -1,6 +1,6 @@
 //! I/O commands: from the capsule to the namespace and back to a response.
 
-use crate::connection::{Connection, HEAP_BYTES_MAX, Inner, Role};
+use crate::connection::{Connection, Inner, KEPT_BYTES_MAX, Role};
 use crate::exchange::{Kept, NONE, Stage};
 use crate::output::Payload;
 use crate::view::{Counters, NamespaceView};
@@ -217,7 +217,7 @@ impl Connection {
         let allowed = second || self.may_take(inner, bytes);
         let buffer = allowed.then(|| self.core.reactor.buffers().allocate(bytes)).flatten();
         let Some(mut buffer) = buffer else {
-            if !capsule.is_empty() && inner.exchanges.kept_bytes() > HEAP_BYTES_MAX {
+            if !capsule.is_empty() && inner.exchanges.kept_bytes() >= KEPT_BYTES_MAX {
                 self.core.recycle(request);
                 self.data_failed(inner, slot, Status::COMMAND_INTERRUPTED);
                 return;

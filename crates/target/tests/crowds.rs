@@ -272,3 +272,30 @@ fn the_server_stops_while_connections_are_busy() {
         std::fs::remove_file(directory.path().join("volume.img")).expect("made above");
     }
 }
+
+/// A host with large writes under way and a queue full of small ones behind them: all are waited
+/// for and none is refused, however long the pool is empty for this connection.
+#[test]
+fn small_writes_behind_large_ones_are_not_refused() {
+    const LARGE: usize = 1 << 20;
+    let rig = Rig::empty(1);
+    let directory = directory();
+    rig.add(1, file(&directory, 64 << 20, 12, 1, Duration::ZERO));
+    let (_admin, mut io) = rig.connect();
+    let (large, small) = (vec![1; LARGE], vec![2; 16384]);
+    let mut cids = Vec::new();
+    // More than this connection's share of the pool, none of it sent yet.
+    for index in 0..24 {
+        let write = Command::blocks(opcode::io::WRITE, 1, index * 256, 256);
+        cids.push(io.issue(write, Bytes::OnRequest(&large)));
+    }
+    for index in 0..100 {
+        let write = Command::blocks(opcode::io::WRITE, 1, 8192 + index * 4, 4);
+        cids.push(io.issue(write, Bytes::InCapsule(&small)));
+    }
+    for cid in cids {
+        io.complete(cid).ok();
+    }
+    assert!(io.read(1, 8192 + 99 * 4, 4, 16384) == small);
+    assert!(io.read(1, 23 * 256, 256, LARGE) == large);
+}
