@@ -96,6 +96,46 @@ pub trait Namespace: Send + Sync + fmt::Debug {
     fn cut(&self) -> u64 {
         0
     }
+
+    /// The ways to what is stored, for people and for statistics: one report per path, of all
+    /// cores together. Empty where there is but one way and nothing is known of it.
+    fn paths(&self) -> Vec<PathReport> {
+        Vec::new()
+    }
+
+    /// Changes a setting while the namespace is in use, `("policy", "round-robin")`. Layers that do
+    /// not know the name pass the call on. May block; control thread only.
+    fn tune(&self, name: &str, value: &str) -> io::Result<()> {
+        let what = format!("{name}={value}: nothing here has such a setting");
+        Err(io::Error::new(io::ErrorKind::Unsupported, what))
+    }
+}
+
+/// One path as `nvlane paths` shows it; counts are since the volume was opened.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PathReport {
+    /// What tells it from the others: `tcp://192.0.2.1:4420`.
+    pub name: String,
+    /// Its best state on any core.
+    pub access: Access,
+    /// Why it is not live, in words; empty otherwise.
+    pub reason: String,
+    /// Commands in flight.
+    pub in_flight: u64,
+    /// Commands sent.
+    pub selections: u64,
+    /// Commands that came back with an error of the path.
+    pub errors: u64,
+    /// Connections made after the first.
+    pub reconnects: u64,
+    /// What the policy gives it, 0 to 128, averaged over cores.
+    pub weight: u32,
+    /// Latency in nanoseconds of the last some seconds: half are below.
+    pub p50_ns: u64,
+    /// The same: 99 of 100 are below.
+    pub p99_ns: u64,
+    /// What only some policies or transports know, by name.
+    pub details: Vec<(String, String)>,
 }
 
 /// One core's way to a namespace: the counterpart of an NVMe submission and completion queue.
@@ -113,6 +153,51 @@ pub trait Queue {
     /// here (for a timer, or for another command on its blocks) is forgotten with its queue.
     /// Unknown commands: an identity layer passes them on, others answer Invalid Command Opcode.
     fn submit(&self, request: Box<Request>);
+
+    /// How this way to the namespace stands now. Cheap: multipath asks per command.
+    fn access(&self) -> Access {
+        Access::Optimized
+    }
+
+    /// Has `watcher` told, in the reactor's turn, after [`Queue::access`] has changed. One watcher
+    /// at a time; a queue whose access never changes drops it.
+    fn watch_access(&self, watcher: std::rc::Weak<dyn AccessWatcher>) {
+        drop(watcher);
+    }
+}
+
+/// How one way to a namespace stands, the better the smaller: ANA's states (NVMe Base 2.1, section
+/// 8.1.1) and what a host knows of its connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    /// Live; ANA optimized, or no ANA.
+    #[default]
+    Optimized,
+    /// Live; ANA non-optimized: used where there is nothing optimized.
+    NonOptimized,
+    /// Live, but commands would fail: ANA inaccessible, persistent loss or change.
+    Inaccessible,
+    /// No connection now; one is being made.
+    Lost,
+    /// No connection, and commands that wait for one are to fail (`fast_io_fail_tmo`); one is still
+    /// being tried.
+    Failing,
+    /// Given up (`ctrl_loss_tmo`), for good.
+    Gone,
+}
+
+impl Access {
+    /// Whether commands may be sent.
+    #[inline]
+    pub fn is_usable(self) -> bool {
+        self <= Access::NonOptimized
+    }
+}
+
+/// Is told of a queue's [`Queue::access`].
+pub trait AccessWatcher {
+    /// It may have changed. Must not submit from here: note it and [`Reactor::defer`].
+    fn access_changed(&self);
 }
 
 impl Request {

@@ -49,6 +49,16 @@ macro_rules! pass_to_child {
             self.child.keeps_blocks_whole()
         }
     };
+    (@ paths) => {
+        fn paths(&self) -> Vec<crate::PathReport> {
+            self.child.paths()
+        }
+    };
+    (@ tune) => {
+        fn tune(&self, name: &str, value: &str) -> std::io::Result<()> {
+            self.child.tune(name, value)
+        }
+    };
     (@ cut) => {
         fn cut(&self) -> u64 {
             self.child.cut()

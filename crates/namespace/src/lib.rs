@@ -28,5 +28,5 @@ pub mod percent;
 mod spin;
 pub mod uuid;
 
-pub use contract::{DEPTH_MAX, Namespace, Queue, Request, Sink};
+pub use contract::{Access, AccessWatcher, DEPTH_MAX, Namespace, PathReport, Queue, Request, Sink};
 pub use data::{Data, Lent, Part, Transient};

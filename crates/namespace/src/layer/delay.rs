@@ -98,7 +98,7 @@ impl Namespace for Delay {
         }))
     }
 
-    pass_to_child!(refresh resize flush uuid keeps_blocks_whole cut);
+    pass_to_child!(refresh resize flush uuid keeps_blocks_whole cut paths tune);
 
     fn uri(&self) -> String {
         format!("delay:{}({})", self.delays, self.child.uri())

@@ -6,7 +6,7 @@
 
 use crate::layer::addresses_blocks;
 use crate::layer::slab::Slab;
-use crate::{Data, Namespace, Part, Queue, Request, Sink, dataset};
+use crate::{Data, Namespace, Part, PathReport, Queue, Request, Sink, dataset};
 use nvme::opcode::io as opcode;
 use nvme::{Limits, Status};
 use reactor::Reactor;
@@ -152,6 +152,24 @@ impl Namespace for Linear {
 
     fn keeps_blocks_whole(&self) -> bool {
         self.children.iter().all(|child| child.namespace.keeps_blocks_whole())
+    }
+
+    fn paths(&self) -> Vec<PathReport> {
+        self.children.iter().flat_map(|child| child.namespace.paths()).collect()
+    }
+
+    /// Every child that knows the setting is given it; an error if none does.
+    fn tune(&self, name: &str, value: &str) -> io::Result<()> {
+        let mut known = false;
+        for child in &self.children {
+            match child.namespace.tune(name, value) {
+                Ok(()) => known = true,
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let what = || format!("{name}={value}: nothing below has such a setting");
+        if known { Ok(()) } else { Err(io::Error::new(io::ErrorKind::Unsupported, what())) }
     }
 
     fn cut(&self) -> u64 {

@@ -1,0 +1,1 @@
+//! The NVMe/TCP host: remote namespaces as volumes.

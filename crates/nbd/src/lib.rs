@@ -1,0 +1,1 @@
+//! The NBD server: any volume for clients of the Network Block Device protocol.
