@@ -35,6 +35,7 @@ const SCENARIOS: &[&dyn Scenario] = &[&target::Target, &in_process::InProcess];
   nvlane bench --list
   nvlane bench target                     tables; some minutes
   nvlane bench target --quick --json      one JSON object, within 45 seconds
+  nvlane bench target --only idle         just what idling costs
   nvlane bench target --against tcp://127.0.0.1:4420/nqn.2014-08.org.example:disk --against-pid 4711")]
 pub struct BenchArgs {
     /// What to measure; see --list
@@ -64,6 +65,9 @@ pub struct BenchArgs {
     /// Core of the client
     #[arg(long, value_name = "CORE", default_value_t = 1)]
     client_core: usize,
+    /// Only rows whose names contain one of these words: `idle`, `randwrite_qd16`
+    #[arg(long, value_name = "WORDS", value_delimiter = ',')]
+    only: Vec<String>,
     /// Measure a target that runs already (tcp://ADDRESS:PORT/NQN); overwrites its namespaces 1 and 3
     #[arg(long, value_name = "URI")]
     against: Option<String>,
@@ -86,10 +90,19 @@ pub struct Options {
     pub server_core: usize,
     /// Core of the client.
     pub client_core: usize,
+    /// Words of the rows that are wanted; empty for all.
+    pub only: Vec<String>,
     /// A target that runs already.
     pub against: Option<String>,
     /// Its process.
     pub against_pid: Option<u32>,
+}
+
+impl Options {
+    /// Whether the row of that name was asked for.
+    fn wants(&self, row: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|word| row.contains(word.as_str()))
+    }
 }
 
 /// One thing to measure.
@@ -127,6 +140,7 @@ pub fn run(arguments: BenchArgs) -> anyhow::Result<()> {
         dir: arguments.dir,
         server_core: arguments.server_core,
         client_core: arguments.client_core,
+        only: arguments.only,
         against: arguments.against,
         against_pid: arguments.against_pid,
     })?;

@@ -72,7 +72,8 @@ pub fn measure(
         "rss_bytes_few_queues": rss_few,
         "rss_bytes_all_queues": rss_crowd,
         "beside": "blocking echo of the same byte counts, equally long asleep",
-        "samples": { "first_io_us": rest.target_us, "first_echo_us": rest.echo_us },
+        "samples": { "first_io_us": rest.target_us, "first_echo_us": rest.echo_us,
+            "first_reactor_echo_us": rest.reactor_us },
     }));
     drop((crowd, few, subject));
     namespaces(core, scratch, report)?;
@@ -84,6 +85,7 @@ pub fn measure(
             "switches/s",
             "first I/O us",
             "first echo us",
+            "on reactor us",
             "rss MiB",
             "KiB per queue",
         ],
@@ -93,6 +95,7 @@ pub fn measure(
             format!("{:.1}", rest.switches_per_s),
             format!("{:.1}", median(rest.target_us)),
             format!("{:.1}", median(rest.echo_us)),
+            format!("{:.1}", median(rest.reactor_us)),
             format!("{:.1}", rss_few as f64 / (1 << 20) as f64),
             format!("{idle_queue:.1}"),
         ]],
@@ -156,6 +159,8 @@ struct Rest {
     switches_per_s: f64,
     target_us: Vec<f64>,
     echo_us: Vec<f64>,
+    /// The echo as a poller of the reactor: what waking costs without NVMe.
+    reactor_us: Vec<f64>,
 }
 
 /// Rests, and now and then asks the target or the echo for one block. Two I/Os in that time do not
@@ -168,9 +173,10 @@ fn rest(
 ) -> anyhow::Result<Rest> {
     let shape = Shape { request_data: 0, answer_data: 4096, source: Source::Hot };
     let (socket, echo) = exchange.connect(shape, Waiting::Blocking)?;
+    let (reactor_socket, reactor_echo) = exchange.connect(shape, Waiting::Reactor)?;
     let mut batch = Batch::new(2 * COMMAND_BYTES, Vec::new());
-    let mut bare = Bare::new(shape, 1);
-    let (mut target_us, mut echo_us) = (Vec::new(), Vec::new());
+    let (mut bare, mut on_reactor) = (Bare::new(shape, 1), Bare::new(shape, 1));
+    let (mut target_us, mut echo_us, mut reactor_us) = (Vec::new(), Vec::new(), Vec::new());
     let start = Instant::now();
     let before = subject.usage()?;
     for _ in 0..samples {
@@ -180,10 +186,14 @@ fn rest(
         std::thread::sleep(REST);
         let taken = pipeline::once(&socket, &mut bare, &mut batch)?;
         echo_us.push(taken.as_secs_f64() * 1e6);
+        std::thread::sleep(REST);
+        let taken = pipeline::once(&reactor_socket, &mut on_reactor, &mut batch)?;
+        reactor_us.push(taken.as_secs_f64() * 1e6);
     }
     let used = subject.usage()?.since(before);
     let seconds = start.elapsed().as_secs_f64();
-    drop(socket);
+    drop((socket, reactor_socket));
+    reactor_echo.thread.join().expect("the bare server does not panic")?;
     echo.thread.join().expect("the bare server does not panic")?;
     Ok(Rest {
         seconds,
@@ -191,6 +201,7 @@ fn rest(
         switches_per_s: used.switches as f64 / seconds,
         target_us,
         echo_us,
+        reactor_us,
     })
 }
 
