@@ -52,8 +52,18 @@ impl Mailbox {
     /// it sleeps. `false` if the reactor has ended or 65,536 letters wait. A letter that a
     /// reactor has not come to when it stops is dropped unrun.
     pub fn post(&self, work: impl FnOnce(&Rc<Reactor>) + Send + 'static) -> bool {
+        self.put(LETTERS_MAX, work)
+    }
+
+    /// As [`Mailbox::post`], however many wait: for letters that must not be lost, such as the end
+    /// of something that was counted when it began, and whose number is bounded by that.
+    pub fn post_counted(&self, work: impl FnOnce(&Rc<Reactor>) + Send + 'static) -> bool {
+        self.put(usize::MAX, work)
+    }
+
+    fn put(&self, most: usize, work: impl FnOnce(&Rc<Reactor>) + Send + 'static) -> bool {
         let mut post = self.lock();
-        if post.closed || post.letters.len() >= LETTERS_MAX {
+        if post.closed || post.letters.len() >= most {
             return false;
         }
         post.letters.push(Box::new(work));

@@ -1,10 +1,15 @@
-//! TCP sockets operated by direct, non-blocking calls.
+//! Stream sockets, TCP or Unix, operated by direct, non-blocking calls.
 
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use rustix::net::{
+    self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
+    sockopt,
+};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -15,13 +20,15 @@ pub const VECTORS_MAX: usize = 1024;
 /// A listening socket.
 #[derive(Debug)]
 pub struct Listener {
-    socket: TcpListener,
+    socket: OwnedFd,
 }
 
-/// A connected, non-blocking socket with `TCP_NODELAY`.
+/// A connected, non-blocking socket; TCP with `TCP_NODELAY`.
 #[derive(Debug)]
 pub struct Stream {
-    socket: TcpStream,
+    socket: OwnedFd,
+    /// A Unix socket: there is nothing to delay, and no address worth telling.
+    is_local: bool,
 }
 
 impl Listener {
@@ -37,43 +44,65 @@ impl Listener {
         }
         net::bind(&socket, &address)?;
         net::listen(&socket, BACKLOG)?;
-        Ok(Listener { socket: TcpListener::from(socket) })
+        Ok(Listener { socket })
     }
 
-    /// The next connection that waits; `WouldBlock` if none does.
+    /// Listens on a Unix socket at `path`, which must not exist and is left there when dropped.
+    pub fn bind_local(path: &Path) -> io::Result<Listener> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+        net::listen(&socket, BACKLOG)?;
+        Ok(Listener { socket })
+    }
+
+    /// The next connection that waits, with its TCP address; `WouldBlock` if none does.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
+        loop {
+            let stream = self.accept_any()?;
+            // Who has gone already has no address.
+            let Ok(peer) = stream.peer_addr() else { continue };
+            return Ok((stream, peer));
+        }
+    }
+
+    /// The next connection that waits, TCP or Unix; `WouldBlock` if none does.
+    pub fn accept_any(&self) -> io::Result<Stream> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         loop {
             match net::accept_with(&self.socket, flags) {
                 // The peer has gone already: that is no error of ours.
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(error) => return Err(error.into()),
-                Ok(socket) => {
-                    let socket = TcpStream::from(socket);
-                    let Ok(peer) = socket.peer_addr() else { continue };
-                    socket.set_nodelay(true)?;
-                    return Ok((Stream { socket }, peer));
-                }
+                Ok(socket) => return Stream::from_socket(socket),
             }
         }
     }
 
-    /// Where it listens, with the port that the kernel chose if 0 was asked for.
+    /// Where it listens, with the port that the kernel chose if 0 was asked for; an error if that
+    /// is a Unix socket.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+        Ok(net::getsockname(&self.socket)?.try_into()?)
     }
 }
 
 impl Stream {
     /// Connects, blocking: not for use on a running reactor.
     pub fn connect(address: SocketAddr) -> io::Result<Stream> {
-        Stream::from_socket(TcpStream::connect(address)?)
+        Stream::from_socket(TcpStream::connect(address)?.into())
     }
 
-    fn from_socket(socket: TcpStream) -> io::Result<Stream> {
-        socket.set_nonblocking(true)?;
-        socket.set_nodelay(true)?;
-        Ok(Stream { socket })
+    /// Connects to a Unix socket, blocking: not for use on a running reactor.
+    pub fn connect_local(path: &Path) -> io::Result<Stream> {
+        Stream::from_socket(UnixStream::connect(path)?.into())
+    }
+
+    fn from_socket(socket: OwnedFd) -> io::Result<Stream> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let is_local = sockopt::socket_domain(&socket)? == AddressFamily::UNIX;
+        let stream = Stream { socket, is_local };
+        stream.set_nodelay(true)?;
+        Ok(stream)
     }
 
     /// Receives what is there into `bytes`: 0 at the end of the stream, `WouldBlock` if nothing.
@@ -101,9 +130,12 @@ impl Stream {
         Ok(retry_on_intr(|| net::sendmsg(&self.socket, pieces, &mut control, flags))?)
     }
 
-    /// Turns Nagle's algorithm off (as it is at first) or on.
+    /// Turns Nagle's algorithm off (as it is at first) or on; no effect on a Unix socket.
     pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
-        self.socket.set_nodelay(on)
+        if self.is_local {
+            return Ok(());
+        }
+        Ok(sockopt::set_tcp_nodelay(&self.socket, on)?)
     }
 
     /// Asks for a send buffer of `bytes`; the kernel doubles and bounds that.
@@ -116,19 +148,19 @@ impl Stream {
         Ok(sockopt::set_socket_recv_buffer_size(&self.socket, bytes)?)
     }
 
-    /// This end's address.
+    /// This end's address; an error on a Unix socket.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+        Ok(net::getsockname(&self.socket)?.try_into()?)
     }
 
-    /// The other end's address.
+    /// The other end's address; an error on a Unix socket.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.peer_addr()
+        Ok(net::getpeername(&self.socket)?.try_into()?)
     }
 
     /// Ends the stream in both directions: the peer sees it, and a watch of ours completes.
     pub fn shutdown(&self) -> io::Result<()> {
-        self.socket.shutdown(std::net::Shutdown::Both)
+        Ok(net::shutdown(&self.socket, Shutdown::Both)?)
     }
 }
 
@@ -147,20 +179,20 @@ impl AsRawFd for Stream {
 impl From<Stream> for OwnedFd {
     /// For the way to another core: descriptors may cross threads, watches may not.
     fn from(stream: Stream) -> OwnedFd {
-        stream.socket.into()
+        stream.socket
     }
 }
 
 impl TryFrom<OwnedFd> for Stream {
     type Error = io::Error;
     fn try_from(fd: OwnedFd) -> io::Result<Stream> {
-        Stream::from_socket(TcpStream::from(fd))
+        Stream::from_socket(fd)
     }
 }
 
 impl From<Listener> for OwnedFd {
     fn from(listener: Listener) -> OwnedFd {
-        listener.socket.into()
+        listener.socket
     }
 }
 
@@ -168,8 +200,7 @@ impl TryFrom<OwnedFd> for Listener {
     type Error = io::Error;
     /// Takes over a socket that listens already, as handed in by systemd.
     fn try_from(fd: OwnedFd) -> io::Result<Listener> {
-        let socket = TcpListener::from(fd);
-        socket.set_nonblocking(true)?;
-        Ok(Listener { socket })
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Listener { socket: fd })
     }
 }

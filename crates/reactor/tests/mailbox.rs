@@ -92,3 +92,19 @@ fn letters_of_many_threads_arrive_in_each_ones_order() {
     runner.join().expect("in order");
     assert!(next.iter().all(|next| next.load(Ordering::Relaxed) == 5000));
 }
+
+#[test]
+fn a_full_mailbox_refuses_letters_but_not_those_that_are_counted() {
+    let reactor = reactor(&config());
+    let mailbox = reactor.mailbox();
+    let mut waiting = 0;
+    while mailbox.post(|_| ()) {
+        waiting += 1;
+        assert!(waiting <= 65_536);
+    }
+    assert_eq!(waiting, 65_536);
+    assert!(mailbox.post_counted(|reactor| reactor.stop()), "a letter that must not be lost is");
+    reactor.run();
+    assert_eq!(reactor.stats().letters, waiting + 1);
+    assert!(!mailbox.post_counted(|_| ()), "an ended reactor takes no letters");
+}

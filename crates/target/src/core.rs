@@ -112,9 +112,12 @@ impl Core {
     }
 
     /// Runs `work` on core `index`, later. `false` if that core has stopped.
+    ///
+    /// Cores rely on each other's letters. Their number is bounded by the connections and by the
+    /// entries of their queues.
     pub(crate) fn post(&self, index: usize, work: impl FnOnce(&Core) + Send + 'static) -> bool {
         let Some(cores) = self.cores.get() else { return false };
-        cores[index].post(move |_reactor| work(&Core::here()))
+        cores[index].post_counted(move |_reactor| work(&Core::here()))
     }
 
     /// Runs `work` on the control core, later.

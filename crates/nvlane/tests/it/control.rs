@@ -1,6 +1,8 @@
 //! The control socket of a live daemon, and what of it is there again after a crash.
 
 use crate::daemon::{Daemon, ask, eventually, nvlane};
+use crate::host::{Bytes, Host};
+use nvme::{Command, opcode};
 use serde_json::{Value, json};
 use std::fs;
 use std::net::TcpStream;
@@ -102,18 +104,28 @@ fn a_kill_at_any_moment_loses_nothing_acknowledged() {
     }
 }
 
-/// Removed means closed: its lock is free and it can be served again at once.
+/// Removed means closed: its lock is free and it can be served again at once, even if a host had a
+/// command on it then and its queue has used it before.
 #[test]
 fn a_removed_volume_can_be_added_again_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = start(dir.path());
-    let uri = format!("file:{}?size=2M&create", dir.path().join("b.img").display());
     let path = dir.path().join("b.img");
-    for _ in 0..20 {
+    let uri = format!("delay:write=300ms(file:{}?size=2M&create)", path.display());
+    let host = Host::new(daemon.listeners[0], &daemon.nqn);
+    let admin = host.enabled();
+    let mut queue = host.io(&admin, 1);
+    for _ in 0..5 {
         let added = daemon.call("volume_add", json!({"volume": uri}));
         assert_eq!(added["nsid"], 2);
+        queue.read(2, 0, 1, 512);
+        let write = Command::blocks(opcode::io::WRITE, 2, 0, 1);
+        let cid = queue.issue(write, Bytes::InCapsule(&[7; 512]));
+        // Answered after the write on the same connection: that one is on its way by now.
+        queue.read(2, 1, 1, 512);
         daemon.call("volume_remove", json!({"nsid": 2}));
         fs::File::open(&path).unwrap().try_lock().expect("it is closed");
+        queue.complete(cid).ok();
     }
 }
 

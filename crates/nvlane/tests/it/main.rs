@@ -3,4 +3,6 @@
 mod bench;
 mod control;
 mod daemon;
+#[path = "../../../target/tests/host/mod.rs"]
+mod host;
 mod serve;
