@@ -155,7 +155,8 @@ impl Stream {
 
     /// The other end's address; an error on a Unix socket.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        Ok(net::getpeername(&self.socket)?.try_into()?)
+        let peer = net::getpeername(&self.socket)?.ok_or(io::ErrorKind::NotConnected)?;
+        Ok(peer.try_into()?)
     }
 
     /// Ends the stream in both directions: the peer sees it, and a watch of ours completes.

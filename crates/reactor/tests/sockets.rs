@@ -36,6 +36,28 @@ fn both_families_on_one_port() {
 }
 
 #[test]
+fn unix_sockets_are_streams_too() {
+    let path = std::env::temp_dir().join(format!("reactor-{}.s", std::process::id()));
+    let listener = Listener::bind_local(&path).expect("bound");
+    assert_eq!(listener.accept_any().map(drop).unwrap_err().kind(), ErrorKind::WouldBlock);
+    let client = Stream::connect_local(&path).expect("connected");
+    let server = listener.accept_any().expect("one waits");
+    assert_eq!(Listener::bind_local(&path).map(drop).unwrap_err().kind(), ErrorKind::AddrInUse);
+    std::fs::remove_file(&path).expect("it is left there");
+    assert_eq!(server.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    // On the way to another core.
+    let server = Stream::try_from(OwnedFd::from(server)).expect("a socket");
+    server.set_nodelay(false).expect("no effect");
+    assert!(server.peer_addr().is_err() && listener.local_addr().is_err());
+    assert_eq!(client.writev(&[IoSlice::new(b"to "), IoSlice::new(b"you")]).expect("room"), 6);
+    let mut bytes = [0; 8];
+    assert_eq!(server.recv(&mut bytes).expect("sent"), 6);
+    assert_eq!(&bytes[..6], b"to you");
+    client.shutdown().expect("connected");
+    assert_eq!(server.recv(&mut bytes).expect("ended"), 0);
+}
+
+#[test]
 fn vectors_go_out_whole_and_come_in_whole() {
     let (server, mut client) = pair("[::1]:0");
     let pieces: Vec<[u8; 3]> = (0..2000u32).map(|n| [n as u8, (n >> 8) as u8, 7]).collect();
