@@ -103,12 +103,32 @@ pub trait Namespace: Send + Sync + fmt::Debug {
         Vec::new()
     }
 
+    /// Which of `blocks` blocks from `slba` on are stored, as consecutive runs: at least one, at most
+    /// `runs_max`, together no longer than asked for, and shorter where finding out more would take
+    /// long. What is not known counts as stored. May block: not for a reactor's thread.
+    ///
+    /// NVMe has Get LBA Status for this (NVM 1.1, section 4.2.1), an admin command; volumes on this
+    /// machine are asked by a call instead, as there is no admin queue between them and a front door.
+    fn allocation(&self, slba: u64, blocks: u64, runs_max: usize) -> io::Result<Vec<Run>> {
+        let _ = (slba, runs_max);
+        Ok(vec![Run { blocks, is_stored: true }])
+    }
+
     /// Changes a setting while the namespace is in use, `("policy", "round-robin")`. Layers that do
     /// not know the name pass the call on. May block; control thread only.
     fn tune(&self, name: &str, value: &str) -> io::Result<()> {
         let what = format!("{name}={value}: nothing here has such a setting");
         Err(io::Error::new(io::ErrorKind::Unsupported, what))
     }
+}
+
+/// Consecutive blocks of which all are stored, or none is; see [`Namespace::allocation`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// How many, at least one.
+    pub blocks: u64,
+    /// Something is kept for them. Others take no room, and read as zeroes.
+    pub is_stored: bool,
 }
 
 /// One path as `nvlane paths` shows it; counts are since the volume was opened.

@@ -15,12 +15,13 @@
 //! The file never grows beyond the size it was opened or resized to. Nothing is stored beside
 //! the data: the UUID comes from the caller.
 
+mod holes;
 mod open;
 mod queue;
 
 pub use open::{FileOptions, OpenError};
 
-use crate::{Namespace, Queue};
+use crate::{Namespace, Queue, Run};
 use nvme::Limits;
 use nvme::limits::Commands;
 use queue::FileQueue;
@@ -195,6 +196,14 @@ impl Namespace for File {
         self.file.sync_data()
     }
 
+    fn allocation(&self, slba: u64, blocks: u64, runs_max: usize) -> io::Result<Vec<Run>> {
+        match self.kind {
+            Kind::Regular => holes::runs(&self.file, self.block_shift, slba, blocks, runs_max),
+            // A device does not tell.
+            Kind::Block => Ok(vec![Run { blocks, is_stored: true }]),
+        }
+    }
+
     fn uri(&self) -> String {
         let path = crate::percent::encode(&self.path);
         let read_only = if self.read_only { "&ro" } else { "" };
@@ -275,6 +284,30 @@ mod tests {
         let mut block = [1; BLOCK as usize];
         std::fs::File::open(&file.path).unwrap().read_exact_at(&mut block, 40 * BLOCK).unwrap();
         assert_eq!(block, [0; BLOCK as usize]);
+    }
+
+    #[test]
+    fn holes_are_told_in_whole_blocks() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = made(&directory, 4096);
+        let outside = std::fs::File::options().write(true).open(&file.path).unwrap();
+        outside.write_all_at(&[7; 8192], 1 << 20).unwrap();
+        let runs = file.allocation(0, 4096, 8).unwrap();
+        let stored: u64 = runs.iter().filter(|run| run.is_stored).map(|run| run.blocks).sum();
+        assert_eq!(runs.iter().map(|run| run.blocks).sum::<u64>(), 4096, "{runs:?}");
+        if runs.len() == 1 {
+            // A file system that does not know holes stores everything.
+            assert_eq!(runs, [Run { blocks: 4096, is_stored: true }]);
+            return;
+        }
+        assert!((16..4096).contains(&stored), "{runs:?}");
+        assert_eq!(runs[0], Run { blocks: 2048, is_stored: false });
+        assert_eq!(file.allocation(0, 4096, 1).unwrap(), [runs[0]]);
+        // Within a hole, within the data, and what ends in the middle.
+        assert_eq!(file.allocation(7, 3, 8).unwrap(), [Run { blocks: 3, is_stored: false }]);
+        assert_eq!(file.allocation(2050, 3, 8).unwrap(), [Run { blocks: 3, is_stored: true }]);
+        let two = [Run { blocks: 48, is_stored: false }, Run { blocks: 5, is_stored: true }];
+        assert_eq!(file.allocation(2000, 53, 8).unwrap(), two);
     }
 
     #[test]

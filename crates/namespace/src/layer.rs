@@ -54,6 +54,16 @@ macro_rules! pass_to_child {
             self.child.paths()
         }
     };
+    (@ allocation) => {
+        fn allocation(
+            &self,
+            slba: u64,
+            blocks: u64,
+            runs_max: usize,
+        ) -> std::io::Result<Vec<crate::Run>> {
+            self.child.allocation(slba, blocks, runs_max)
+        }
+    };
     (@ tune) => {
         fn tune(&self, name: &str, value: &str) -> std::io::Result<()> {
             self.child.tune(name, value)

@@ -28,5 +28,7 @@ pub mod percent;
 mod spin;
 pub mod uuid;
 
-pub use contract::{Access, AccessWatcher, DEPTH_MAX, Namespace, PathReport, Queue, Request, Sink};
+pub use contract::{
+    Access, AccessWatcher, DEPTH_MAX, Namespace, PathReport, Queue, Request, Run, Sink,
+};
 pub use data::{Data, Lent, Part, Transient};

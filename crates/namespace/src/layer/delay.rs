@@ -98,7 +98,7 @@ impl Namespace for Delay {
         }))
     }
 
-    pass_to_child!(refresh resize flush uuid keeps_blocks_whole cut paths tune);
+    pass_to_child!(refresh resize flush uuid keeps_blocks_whole cut paths tune allocation);
 
     fn uri(&self) -> String {
         format!("delay:{}({})", self.delays, self.child.uri())

@@ -6,7 +6,7 @@
 
 use crate::layer::addresses_blocks;
 use crate::layer::slab::Slab;
-use crate::{Data, Namespace, Part, PathReport, Queue, Request, Sink, dataset};
+use crate::{Data, Namespace, Part, PathReport, Queue, Request, Run, Sink, dataset};
 use nvme::opcode::io as opcode;
 use nvme::{Limits, Status};
 use reactor::Reactor;
@@ -156,6 +156,26 @@ impl Namespace for Linear {
 
     fn paths(&self) -> Vec<PathReport> {
         self.children.iter().flat_map(|child| child.namespace.paths()).collect()
+    }
+
+    fn allocation(&self, slba: u64, blocks: u64, runs_max: usize) -> io::Result<Vec<Run>> {
+        let mut runs = Vec::new();
+        let (mut at, end) = (slba, slba + blocks);
+        for (index, child) in self.children.iter().enumerate() {
+            let next = self.children.get(index + 1).map_or(u64::MAX, |child| child.start);
+            if at >= end || at >= next || runs.len() >= runs_max {
+                continue;
+            }
+            let (asked, left) = (end.min(next) - at, runs_max - runs.len());
+            let more = child.namespace.allocation(at - child.start, asked, left)?;
+            let told: u64 = more.iter().map(|run| run.blocks).sum();
+            runs.extend(more);
+            at += told;
+            if told < asked {
+                break;
+            }
+        }
+        Ok(runs)
     }
 
     /// Every child that knows the setting is given it; an error if none does.
