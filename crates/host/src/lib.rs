@@ -1,1 +1,3 @@
 //! The NVMe/TCP host: remote namespaces as volumes.
+
+pub mod client;

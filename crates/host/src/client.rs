@@ -1,0 +1,270 @@
+//! A blocking client of one controller, for administration: one admin queue, one command at a time,
+//! on the calling thread.
+//!
+//! ```text
+//!   Client::connect --> link (TcpStream + nvme_tcp::host::Connection) --> Connect, enable, ...
+//!     identify, list, namespace --> Identify        log_page, discovery_log, ana_groups --> Get Log Page
+//!     property --> Property Get                     feature --> Get Features
+//!     execute  --> any admin command
+//! ```
+//!
+//! What it does not do: I/O queues, reconnecting, keep alive, asynchronous events. A connection
+//! that has failed once fails every command after that; make another one.
+//!
+//! Whatever the controller sends ends in an error that names it, at the latest after
+//! [`Options::command_timeout`] per command; lists and logs are bounded ([`LOG_BYTES_MAX`],
+//! [`NAMESPACES_MAX`], [`DISCOVERY_ENTRIES_MAX`], [`LOG_CHANGES_MAX`]).
+
+mod error;
+mod identify;
+mod link;
+mod log;
+
+pub use error::{ClientError, Reason};
+pub use identify::{Descriptor, Identify, NAMESPACES_MAX, lba_format};
+pub use log::{
+    AnaGroup, AnaGroups, DISCOVERY_ENTRIES_MAX, DiscoveryLog, LOG_BYTES_MAX, LOG_CHANGES_MAX,
+    LogPage,
+};
+
+use link::Link;
+use nvme::fabrics::{
+    CNTLID_DYNAMIC, Cap, Cc, Connect, ConnectData, Csts, NQN_BYTES_MAX, Property, PropertyAccess,
+};
+use nvme::feature::{Fid, Select};
+use nvme::{Command, opcode};
+use nvme_tcp::host::Config;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use std::{fmt, thread};
+use zerocopy::IntoBytes;
+
+/// Entries of the admin queue.
+const ADMIN_ENTRIES: u16 = 32;
+/// Keep alive timeout told to the controller: it may forget a client that was killed after this.
+const KEEP_ALIVE_MS: u32 = 120_000;
+/// How often to look whether the controller is ready.
+const READY_INTERVAL: Duration = Duration::from_millis(1);
+/// Bytes of data that every NVMe/TCP controller takes in an admin capsule (NVMe/TCP Transport 1.1,
+/// section 3.3.2).
+const CAPSULE_BYTES_MAX: usize = 8192;
+
+/// Which controller: where it listens, and the subsystem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// NQN of the subsystem; of a discovery controller [`nvme::fabrics::DISCOVERY_NQN`].
+    pub subsystem: String,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tcp://{}", self.address)
+    }
+}
+
+/// Who connects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostIdentity {
+    /// Host NQN.
+    pub nqn: String,
+    /// Host identifier.
+    pub id: [u8; 16],
+}
+
+/// How to connect, and how long to wait.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Until the TCP connection is there.
+    pub connect_timeout: Duration,
+    /// Until a command has completed.
+    pub command_timeout: Duration,
+    /// Ask for header digests.
+    pub header_digest: bool,
+    /// Ask for data digests.
+    pub data_digest: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            connect_timeout: Duration::from_secs(5),
+            command_timeout: Duration::from_secs(10),
+            header_digest: false,
+            data_digest: false,
+        }
+    }
+}
+
+/// Data of a command.
+#[derive(Debug)]
+pub enum Payload<'a> {
+    /// None.
+    None,
+    /// To the controller.
+    Send(&'a [u8]),
+    /// From the controller: exactly as many bytes.
+    Receive(&'a mut [u8]),
+}
+
+/// A controller whose admin queue is connected, enabled.
+#[derive(Debug)]
+pub struct Client {
+    peer: Peer,
+    link: Link,
+    controller_id: u16,
+    cap: Cap,
+}
+
+impl Client {
+    /// Connects the admin queue and enables the controller.
+    ///
+    /// # Errors
+    /// Nobody listens there, the controller refuses this host or that subsystem, or does not become
+    /// ready.
+    pub fn connect(
+        peer: &Peer,
+        host: &HostIdentity,
+        options: &Options,
+    ) -> Result<Client, ClientError> {
+        let error = |doing: &str, reason| ClientError::new(peer, doing.to_owned(), reason);
+        for nqn in [&peer.subsystem, &host.nqn] {
+            if nqn.is_empty() || nqn.len() > NQN_BYTES_MAX {
+                return Err(error("Connect", Reason::Nqn { nqn: nqn.clone() }));
+            }
+        }
+        let config = Config {
+            header_digest: options.header_digest,
+            data_digest: options.data_digest,
+            queue_entries: ADMIN_ENTRIES,
+            ..Config::default()
+        };
+        let link = Link::open(peer.address, config, options)
+            .map_err(|reason| error("connecting", reason))?;
+        let mut client =
+            Client { peer: peer.clone(), link, controller_id: CNTLID_DYNAMIC, cap: Cap(0) };
+        client.controller_id = client.send_connect(host)?;
+        client.cap = Cap(client.property(Property::CAP)?);
+        client.enable()?;
+        Ok(client)
+    }
+
+    /// Which controller it is.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Its id within the subsystem.
+    pub fn controller_id(&self) -> u16 {
+        self.controller_id
+    }
+
+    /// Our end of the connection.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.link.local_address()
+    }
+
+    /// Reads a property (NVMe Base 2.1, section 6.4).
+    ///
+    /// # Errors
+    /// The controller has none there, or the connection failed.
+    pub fn property(&mut self, property: Property) -> Result<u64, ClientError> {
+        let doing = format!("Property Get {:#x}", property.0);
+        self.execute(PropertyAccess::read(property), Payload::None, &doing)
+    }
+
+    /// Gets a feature (NVMe Base 2.1, section 5.1.11): dword 0 of the completion; `data`, if not
+    /// empty, is filled with the feature's data structure.
+    ///
+    /// # Errors
+    /// The controller has no such feature, or the connection failed.
+    pub fn feature(
+        &mut self,
+        fid: Fid,
+        select: Select,
+        nsid: u32,
+        data: &mut [u8],
+    ) -> Result<u32, ClientError> {
+        let command = Command {
+            opcode: opcode::admin::GET_FEATURES,
+            nsid: nsid.into(),
+            cdw10: (u32::from(fid.0) | u32::from(select.0) << 8).into(),
+            ..Command::default()
+        };
+        let payload = if data.is_empty() { Payload::None } else { Payload::Receive(data) };
+        self.execute(command, payload, &format!("Get Features {:#04x}", fid.0))
+            .map(|result| result as u32)
+    }
+
+    /// Carries out any admin command and gives dwords 0 and 1 of its completion. Command identifier
+    /// and data pointer are set here; `doing` names the command in an error.
+    ///
+    /// # Errors
+    /// Any status but success; the connection failed, now or before.
+    pub fn execute(
+        &mut self,
+        command: Command,
+        payload: Payload<'_>,
+        doing: &str,
+    ) -> Result<u64, ClientError> {
+        self.link
+            .execute(command, payload)
+            .map_err(|reason| ClientError::new(&self.peer, doing.to_owned(), reason))
+    }
+
+    pub(crate) fn failed(&self, doing: &str, reason: Reason) -> ClientError {
+        ClientError::new(&self.peer, doing.to_owned(), reason)
+    }
+
+    /// Connect (NVMe Base 2.1, section 6.3), without flow control, as Linux does. Gives the
+    /// controller's id.
+    fn send_connect(&mut self, host: &HostIdentity) -> Result<u16, ClientError> {
+        let mut data = ConnectData {
+            hostid: host.id,
+            cntlid: CNTLID_DYNAMIC.into(),
+            reserved18: [0; 238],
+            subnqn: [0; 256],
+            hostnqn: [0; 256],
+            reserved768: [0; 256],
+        };
+        data.subnqn[..self.peer.subsystem.len()].copy_from_slice(self.peer.subsystem.as_bytes());
+        data.hostnqn[..host.nqn.len()].copy_from_slice(host.nqn.as_bytes());
+        let connect = Connect {
+            recfmt: 0,
+            qid: 0,
+            sqsize_z: ADMIN_ENTRIES - 1,
+            cattr: Connect::NO_FLOW_CONTROL,
+            kato_ms: KEEP_ALIVE_MS,
+        };
+        let doing = format!("Connect to {} as {}", self.peer.subsystem, host.nqn);
+        let result = self.execute(connect.command(), Payload::Send(data.as_bytes()), &doing)?;
+        Ok(result as u16)
+    }
+
+    /// Sets CC.EN and waits for CSTS.RDY (NVMe Base 2.1, section 3.5.2). All I/O command sets are
+    /// selected where there is such a choice, as Linux does.
+    fn enable(&mut self) -> Result<(), ClientError> {
+        /// CC.CSS: all supported I/O command sets.
+        const CSS_ALL: u32 = 6 << 4;
+        let sets = if self.cap.0 & Cap::CSS_IOCSS != 0 { CSS_ALL } else { 0 };
+        let enabled = Cc::EN | Cc::ENTRY_SIZES | sets;
+        let set = PropertyAccess::write(Property::CC, enabled);
+        self.execute(set, Payload::None, "enabling it")?;
+        let patience = Duration::from_millis(500) * u32::from(self.cap.timeout().max(1));
+        let since = Instant::now();
+        loop {
+            let status = self.property(Property::CSTS)? as u32;
+            if status & Csts::CFS != 0 {
+                return Err(self.failed("enabling it", Reason::Fatal));
+            }
+            if Csts(status).ready() {
+                return Ok(());
+            }
+            if since.elapsed() > patience {
+                return Err(self.failed("enabling it", Reason::NotReady { patience }));
+            }
+            thread::sleep(READY_INTERVAL);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Why a controller could not be asked.
+
+use super::Peer;
+use nvme::Status;
+use nvme_tcp::{FatalError, Terminate};
+use std::io;
+use std::time::Duration;
+
+/// A command that was not carried out: which, by whom, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{peer}: {doing}: {reason}")]
+pub struct ClientError {
+    /// The controller.
+    pub peer: Box<Peer>,
+    /// What was asked of it.
+    pub doing: String,
+    /// What came instead.
+    #[source]
+    pub reason: Reason,
+}
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum Reason {
+    /// The operating system refused, or the network.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// Nothing came in time.
+    #[error("no answer within {} ms", .0.as_millis())]
+    TimedOut(Duration),
+    /// The connection was closed.
+    #[error("it closed the connection")]
+    Closed,
+    /// The connection failed with an earlier command.
+    #[error("the connection has failed before")]
+    Broken,
+    /// What it sent breaks the protocol.
+    #[error("what it sent is no NVMe/TCP: {0}")]
+    Protocol(Terminate),
+    /// It has terminated the connection.
+    #[error("it terminated the connection: {0}")]
+    Terminated(FatalError),
+    /// It answered with an error.
+    #[error("{0}")]
+    Status(Status),
+    /// The data did not arrive as it was sent.
+    #[error("the data digest is wrong")]
+    Digest,
+    /// It answered success, and sent less data than was asked for.
+    #[error("it sent {received} of {wanted} bytes")]
+    Short {
+        /// Bytes that came.
+        received: u32,
+        /// Bytes that should have come.
+        wanted: usize,
+    },
+    /// It sent something that does not belong there.
+    #[error("it sent what was not asked for")]
+    Unasked,
+    /// A name that cannot be sent.
+    #[error("{nqn:?} is no NQN: it has 1 to 223 bytes")]
+    Nqn {
+        /// The name.
+        nqn: String,
+    },
+    /// The controller reports a fatal status.
+    #[error("it reports a fatal controller status (CSTS.CFS)")]
+    Fatal,
+    /// The controller does not become ready.
+    #[error("it did not become ready within {} ms", .patience.as_millis())]
+    NotReady {
+        /// What it had asked for itself, in CAP.TO.
+        patience: Duration,
+    },
+    /// More than is taken of a log.
+    #[error("{count} {what} are more than the {max} that are read")]
+    TooMany {
+        /// What there is too much of.
+        what: &'static str,
+        /// How many it says there are.
+        count: u64,
+        /// The bound.
+        max: u64,
+    },
+    /// A log that is another one each time.
+    #[error("it has changed {times} times while it was read")]
+    Changing {
+        /// Attempts.
+        times: u32,
+    },
+    /// A field with a value that makes no sense.
+    #[error("{field} cannot be {value}")]
+    Field {
+        /// The field, by the specification's name.
+        field: &'static str,
+        /// What it says.
+        value: u64,
+    },
+    /// There is no namespace with that id.
+    #[error("namespace {nsid} is not active")]
+    NoNamespace {
+        /// Namespace id.
+        nsid: u32,
+    },
+}
+
+impl ClientError {
+    pub(super) fn new(peer: &Peer, doing: String, reason: Reason) -> ClientError {
+        ClientError { peer: Box::new(peer.clone()), doing, reason }
+    }
+
+    /// The status that the controller answered with, if it answered.
+    pub fn status(&self) -> Option<Status> {
+        match self.reason {
+            Reason::Status(status) => Some(status),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! One connection: a socket with its protocol state, and commands carried out one at a time.
+
+use super::{CAPSULE_BYTES_MAX, Options, Payload, Reason};
+use nvme::{Command, Completion};
+use nvme_tcp::host::{
+    COMMAND_HEADER_BYTES_MAX, Config, Connection, DATA_HEADER_BYTES_MAX, Event, INPUT_BYTES_MAX,
+    Outgoing, Transfer,
+};
+use nvme_tcp::{Digest, Terminate};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Bytes received at a time.
+const INPUT_BYTES: usize = 64 << 10;
+const _: () = assert!(INPUT_BYTES > INPUT_BYTES_MAX);
+
+/// The command identifier of every command: there is one at a time.
+const CID: u16 = 0;
+
+#[derive(Debug)]
+pub(super) struct Link {
+    socket: TcpStream,
+    connection: Connection,
+    command_timeout: Duration,
+    /// Received and not yet consumed: `input[start..end]`.
+    input: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// A command failed without having completed: nothing can be said of what comes next.
+    broken: bool,
+}
+
+/// What came in answer to a command.
+enum Answer {
+    /// It has completed; so many bytes of data came for it, and they were intact.
+    Done { completion: Completion, received: u32, digest_error: bool },
+    /// Its data is asked for.
+    Asked(Outgoing),
+}
+
+impl Link {
+    /// Opens the connection and initializes it (NVMe/TCP Transport 1.1, section 3.3).
+    pub fn open(address: SocketAddr, config: Config, options: &Options) -> Result<Link, Reason> {
+        let socket =
+            TcpStream::connect_timeout(&address, options.connect_timeout).map_err(|error| {
+                match error.kind() {
+                    ErrorKind::TimedOut => Reason::TimedOut(options.connect_timeout),
+                    _ => Reason::Io(error),
+                }
+            })?;
+        socket.set_nodelay(true)?;
+        socket.set_write_timeout(Some(options.command_timeout))?;
+        let mut link = Link {
+            socket,
+            connection: Connection::new(config),
+            command_timeout: options.command_timeout,
+            input: vec![0; INPUT_BYTES].into(),
+            start: 0,
+            end: 0,
+            broken: false,
+        };
+        let request = link.connection.initialize();
+        link.send(&request)?;
+        let deadline = Instant::now() + options.command_timeout;
+        link.wait(deadline, |event| match event {
+            Event::Initialized => Ok(Some(())),
+            other => Err(unasked(&other)),
+        })?;
+        Ok(link)
+    }
+
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.socket.local_addr().ok()
+    }
+
+    /// Carries out one command; gives dwords 0 and 1 of its completion.
+    pub fn execute(&mut self, mut command: Command, payload: Payload<'_>) -> Result<u64, Reason> {
+        if self.broken {
+            return Err(Reason::Broken);
+        }
+        command.cid = CID.into();
+        // Until the command has completed, any way out of here leaves it in flight.
+        self.broken = true;
+        let (mut sent, mut wanted): (&[u8], &mut [u8]) = (&[], &mut []);
+        let transfer = match payload {
+            Payload::None => Transfer::None,
+            Payload::Send(data) => {
+                sent = data;
+                match data.len() {
+                    0..=CAPSULE_BYTES_MAX => Transfer::InCapsule(data.len() as u32),
+                    more => Transfer::ToController(more as u32),
+                }
+            }
+            Payload::Receive(data) => {
+                wanted = data;
+                Transfer::ToHost(wanted.len() as u32)
+            }
+        };
+        self.send_capsule(&command, transfer, sent)?;
+        let deadline = Instant::now() + self.command_timeout;
+        loop {
+            let asked = match self.answer(deadline, wanted)? {
+                Answer::Asked(outgoing) => outgoing,
+                Answer::Done { completion, received, digest_error } => {
+                    self.broken = false;
+                    return verdict(&completion, received, digest_error, wanted.len());
+                }
+            };
+            self.send_data(asked, sent)?;
+        }
+    }
+
+    fn send_capsule(
+        &mut self,
+        command: &Command,
+        transfer: Transfer,
+        data: &[u8],
+    ) -> Result<(), Reason> {
+        let mut header = [0; COMMAND_HEADER_BYTES_MAX];
+        let len = self.connection.command(command, transfer, &mut header);
+        let mut pdu = header[..len].to_vec();
+        if let Transfer::InCapsule(_) = transfer {
+            self.append(&mut pdu, data);
+        }
+        self.send(&pdu)
+    }
+
+    /// Sends what the controller has asked for.
+    fn send_data(&mut self, mut asked: Outgoing, data: &[u8]) -> Result<(), Reason> {
+        let mut header = [0; DATA_HEADER_BYTES_MAX];
+        while let Some(next) = self.connection.data_header(&mut asked, &mut header) {
+            let mut pdu = header[..next.header_bytes].to_vec();
+            self.append(&mut pdu, &data[next.offset as usize..][..next.len as usize]);
+            self.send(&pdu)?;
+        }
+        Ok(())
+    }
+
+    /// Data behind its header, and its digest where digests are in use.
+    fn append(&self, pdu: &mut Vec<u8>, data: &[u8]) {
+        pdu.extend_from_slice(data);
+        if self.connection.data_digest() && !data.is_empty() {
+            let mut digest = Digest::new();
+            digest.update(data);
+            pdu.extend_from_slice(&digest.finish());
+        }
+    }
+
+    fn answer(&mut self, deadline: Instant, wanted: &mut [u8]) -> Result<Answer, Reason> {
+        self.wait(deadline, |event| match event {
+            Event::Response { completion, received, digest_error } => {
+                Ok(Some(Answer::Done { completion, received, digest_error }))
+            }
+            Event::ReadyToTransfer(outgoing) => Ok(Some(Answer::Asked(outgoing))),
+            Event::Data { offset, bytes, end, .. } => {
+                // The connection has checked the range against the command.
+                wanted[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+                let end = end.filter(|end| end.success);
+                Ok(end.map(|end| Answer::Done {
+                    completion: Completion::default(),
+                    received: wanted.len() as u32,
+                    digest_error: end.digest_error,
+                }))
+            }
+            other => Err(unasked(&other)),
+        })
+    }
+
+    /// Receives until `done` has something, or `deadline`.
+    fn wait<T>(
+        &mut self,
+        deadline: Instant,
+        mut done: impl FnMut(Event<'_>) -> Result<Option<T>, Reason>,
+    ) -> Result<T, Reason> {
+        loop {
+            let mut rest = &self.input[self.start..self.end];
+            let mut found = None;
+            while found.is_none() {
+                match self.connection.receive(&mut rest) {
+                    Ok(Some(event)) => found = done(event)?,
+                    Ok(None) => break,
+                    Err(terminate) => return Err(self.terminate(terminate)),
+                }
+            }
+            self.start = self.end - rest.len();
+            if let Some(found) = found {
+                return Ok(found);
+            }
+            self.receive(deadline)?;
+        }
+    }
+
+    fn receive(&mut self, deadline: Instant) -> Result<(), Reason> {
+        self.input.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Reason::TimedOut(self.command_timeout));
+            }
+            self.socket.set_read_timeout(Some(left))?;
+            match self.socket.read(&mut self.input[self.end..]) {
+                Ok(0) => return Err(Reason::Closed),
+                Ok(count) => {
+                    self.end += count;
+                    return Ok(());
+                }
+                Err(error) if is_timeout(&error) || error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<(), Reason> {
+        self.socket.write_all(bytes).map_err(|error| match error {
+            error if is_timeout(&error) => Reason::TimedOut(self.command_timeout),
+            error => error.into(),
+        })
+    }
+
+    /// Tells the controller what it did wrong; whether it hears that does not matter any more.
+    fn terminate(&mut self, terminate: Terminate) -> Reason {
+        self.broken = true;
+        let _ = self.socket.write_all(&terminate.pdu());
+        Reason::Protocol(terminate)
+    }
+}
+
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+fn unasked(event: &Event<'_>) -> Reason {
+    match event {
+        Event::Terminated { fes, .. } => Reason::Terminated(*fes),
+        _ => Reason::Unasked,
+    }
+}
+
+/// What a completed command comes to.
+fn verdict(
+    completion: &Completion,
+    received: u32,
+    digest_error: bool,
+    wanted: usize,
+) -> Result<u64, Reason> {
+    let status = completion.status();
+    if !status.is_success() {
+        return Err(Reason::Status(status));
+    }
+    if digest_error {
+        return Err(Reason::Digest);
+    }
+    if received as usize != wanted {
+        return Err(Reason::Short { received, wanted });
+    }
+    Ok(completion.result.get())
+}
