@@ -24,6 +24,7 @@ pub mod human;
 pub mod layer;
 pub mod memory;
 pub mod null;
+pub mod output;
 pub mod percent;
 mod spin;
 pub mod uuid;

@@ -2,8 +2,8 @@
 
 use crate::connection::{Connection, Inner, IoQueue, Link, Role};
 use crate::exchange::{Kept, Stage};
-use crate::output::Payload;
 use crate::takeover::Takeover;
+use namespace::output::Payload;
 use nvme::fabrics::ConnectData;
 use nvme::{Command, Sgl, Status, opcode};
 use subsystem::io::{Direction, Placement, Transfer};

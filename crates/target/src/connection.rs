@@ -13,8 +13,8 @@ mod receive;
 
 use crate::core::Core;
 use crate::exchange::{Exchanges, Stage};
-use crate::output::{Flushed, Output, Payload};
 use crate::view::{NamespaceView, SubsystemView};
+use namespace::output::{Flushed, Output, Payload};
 use namespace::{Request, Sink};
 use nvme::Status;
 use nvme_tcp::controller;
@@ -398,7 +398,7 @@ impl Connection {
         let Some(output) = &mut inner.output else { return Ok(false) };
         let mut spare = self.core.spare.borrow_mut();
         let exchanges = &mut inner.exchanges;
-        let flushed = output.flush(&self.stream, &mut spare, |slot| {
+        let flushed = output.flush(&self.stream, &mut spare, |slot, _payload| {
             if slot != crate::exchange::NONE {
                 exchanges.end(slot);
             }

@@ -2,8 +2,8 @@
 
 use crate::connection::Connection;
 use crate::control::Control;
-use crate::output::Spare;
 use crate::view::SubsystemView;
+use namespace::output::Spare;
 use namespace::{Data, Request};
 use reactor::{Complete, Mailbox, Reactor};
 use std::cell::{Cell, OnceCell, RefCell};

@@ -2,8 +2,8 @@
 
 use crate::connection::{Connection, Inner, KEPT_BYTES_MAX, Role};
 use crate::exchange::{Kept, NONE, Stage};
-use crate::output::Payload;
 use crate::view::{Counters, NamespaceView};
+use namespace::output::Payload;
 use namespace::{Data, Request, Transient};
 use nvme::dataset::Range;
 use nvme::{Command, Completion, Fuse, Status, opcode};
@@ -471,7 +471,8 @@ impl Connection {
                 DataHeader { cid, offset: 0, len: len as u32, last: true, success: success_told };
             let header_len = machine.data_header(data, &mut header);
             output.bytes(&header[..header_len], &mut spare);
-            output.borrowed(pointer, len, lent_block);
+            // SAFETY: the payload has `len` readable bytes, and is held below.
+            unsafe { output.borrowed(pointer, len, lent_block) };
             if machine.data_digest() {
                 let mut digest = Digest::new();
                 // SAFETY: the payload has `len` readable bytes; with digests on, none is lent, so

@@ -13,7 +13,7 @@
 //!            namespace::Queue::submit ... Connection::completed
 //! ```
 //!
-//! Read `server`, `control`, `connection`, `io`, `output`, in this order.
+//! Read `server`, `control`, `connection`, `io`, and `namespace::output`, in this order.
 //!
 //! What it does not do: authentication and TLS, reservations, transports other than TCP.
 //!
@@ -28,7 +28,6 @@ mod control;
 mod core;
 mod exchange;
 mod io;
-mod output;
 mod server;
 mod takeover;
 mod view;

@@ -2,8 +2,8 @@
 
 use super::{Connection, HEAP_BYTES_MAX, Inner, Role, UNREAD_MAX};
 use crate::exchange::{Exchange, Kept, Refused, Stage};
-use crate::output::Payload;
 use namespace::Data;
+use namespace::output::Payload;
 use nvme::{Command, Status};
 use nvme_tcp::controller::{self, Event};
 use nvme_tcp::{Pending, Terminate};

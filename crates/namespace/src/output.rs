@@ -1,41 +1,41 @@
-//! What one connection has still to send: PDU headers and responses packed into chunks, data where
-//! it lies, and whatever must stay alive until the socket has taken it.
+//! What a front door's connection has still to send: headers and responses packed into chunks,
+//! data where it lies, and whatever must stay alive until the socket has taken it.
 
-use namespace::Data;
+use crate::Data;
 use reactor::Stream;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 
 /// Size of the chunks that headers and responses are packed into.
-pub(crate) const CHUNK_BYTES: usize = 16 * 1024;
+pub const CHUNK_BYTES: usize = 16 * 1024;
 
 /// A chunk: bytes at a stable address.
-pub(crate) type Chunk = Box<[u8; CHUNK_BYTES]>;
+pub type Chunk = Box<[u8; CHUNK_BYTES]>;
 
 /// Most segments that one `writev` takes (IOV_MAX).
 const SEGMENTS_MAX: usize = 1024;
 
 /// Spare outputs and chunks of one core. Idle connections hold none.
 #[derive(Default)]
-pub(crate) struct Spare {
+pub struct Spare {
     #[expect(clippy::vec_box, reason = "connections hold a pointer, not the whole")]
     outputs: Vec<Box<Output>>,
     chunks: Vec<Chunk>,
 }
 
 /// The payload of a response, kept until it is sent.
-pub(crate) enum Payload {
+pub enum Payload {
     /// None.
     None,
     /// Data of an I/O command.
     Data(Data),
-    /// Data of an admin command.
+    /// Memory outside the buffer pool.
     Bytes(Vec<u8>),
 }
 
-/// Bytes on their way out.
+/// Bytes on their way out. Those given to [`Output::borrowed`] are read until they are sent.
 #[derive(Default)]
-pub(crate) struct Output {
+pub struct Output {
     segments: Vec<libc::iovec>,
     /// Per segment: the block size in bytes if it is lent memory, else zero.
     lent: Vec<u32>,
@@ -60,7 +60,7 @@ struct Held {
 
 /// How far a flush got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Flushed {
+pub enum Flushed {
     /// Everything is with the kernel.
     All,
     /// The socket takes no more; some was sent if `true`.
@@ -69,12 +69,12 @@ pub(crate) enum Flushed {
 
 impl Spare {
     /// An empty output.
-    pub(crate) fn take(&mut self) -> Box<Output> {
+    pub fn take(&mut self) -> Box<Output> {
         self.outputs.pop().unwrap_or_default()
     }
 
     /// Takes back an output that is empty.
-    pub(crate) fn put(&mut self, mut output: Box<Output>) {
+    pub fn put(&mut self, mut output: Box<Output>) {
         debug_assert!(output.held.is_empty() && output.segments.is_empty());
         self.chunks.append(&mut output.chunks);
         // A burst must not pin memory for good.
@@ -86,20 +86,20 @@ impl Spare {
 }
 
 impl Output {
-    /// Responses and other PDUs that the peer has not taken yet.
-    pub(crate) fn unread(&self) -> usize {
+    /// Responses and other messages that the peer has not taken yet.
+    pub fn unread(&self) -> usize {
         self.held.len()
     }
 
-    /// Memory that answers to admin commands take until they are sent.
+    /// Memory that payloads outside the buffer pool take until they are sent.
     #[inline]
-    pub(crate) fn heap_bytes(&self) -> usize {
+    pub fn heap_bytes(&self) -> usize {
         self.heap_bytes
     }
 
     /// Copies `bytes` behind what is queued.
     #[inline]
-    pub(crate) fn bytes(&mut self, bytes: &[u8], spare: &mut Spare) {
+    pub fn bytes(&mut self, bytes: &[u8], spare: &mut Spare) {
         assert!(bytes.len() <= CHUNK_BYTES);
         if self.chunks.is_empty() || self.chunk_used + bytes.len() > CHUNK_BYTES {
             self.chunks.push(spare.chunks.pop().unwrap_or_else(|| Box::new([0; CHUNK_BYTES])));
@@ -121,10 +121,13 @@ impl Output {
         self.lent.push(0);
     }
 
-    /// Queues `len` bytes at `pointer` without copying. The caller holds them through
-    /// [`Output::hold`], called next. `lent` is the block size if they may change meanwhile.
+    /// Queues `len` bytes at `pointer` without copying. `lent` is the block size if they may change
+    /// meanwhile, else zero.
+    ///
+    /// # Safety
+    /// The bytes must stay readable as long as the payload given to [`Output::hold`] next is kept.
     #[inline]
-    pub(crate) fn borrowed(&mut self, pointer: *const u8, len: usize, lent: u32) {
+    pub unsafe fn borrowed(&mut self, pointer: *const u8, len: usize, lent: u32) {
         if len == 0 {
             return;
         }
@@ -135,7 +138,7 @@ impl Output {
 
     /// Notes that what was queued so far answers the command in `slot` and needs `payload`.
     #[inline]
-    pub(crate) fn hold(&mut self, slot: u32, payload: Payload) {
+    pub fn hold(&mut self, slot: u32, payload: Payload) {
         if let Payload::Bytes(bytes) = &payload {
             self.heap_bytes += bytes.len();
         }
@@ -143,12 +146,12 @@ impl Output {
     }
 
     /// Gives the socket as much as it takes; `released` is told the slot of each response that is
-    /// completely sent.
-    pub(crate) fn flush(
+    /// completely sent, and given its payload.
+    pub fn flush(
         &mut self,
         stream: &Stream,
         spare: &mut Spare,
-        mut released: impl FnMut(u32),
+        mut released: impl FnMut(u32, Payload),
     ) -> io::Result<Flushed> {
         let mut progress = false;
         while self.first < self.segments.len() {
@@ -177,7 +180,7 @@ impl Output {
     }
 
     /// Forgets everything: the connection is gone.
-    pub(crate) fn discard(&mut self, spare: &mut Spare) {
+    pub fn discard(&mut self, spare: &mut Spare) {
         self.held.clear();
         self.heap_bytes = 0;
         self.reset(spare);
@@ -197,14 +200,13 @@ impl Output {
         self.sent = 0;
     }
 
-    fn release(&mut self, released: &mut impl FnMut(u32)) {
+    fn release(&mut self, released: &mut impl FnMut(u32, Payload)) {
         while self.held.front().is_some_and(|held| held.end <= self.sent) {
             if let Some(held) = self.held.pop_front() {
-                released(held.slot);
                 if let Payload::Bytes(bytes) = &held.payload {
                     self.heap_bytes -= bytes.len();
                 }
-                drop(held.payload);
+                released(held.slot, held.payload);
             }
         }
     }
