@@ -3,6 +3,7 @@
 use crate::connection::Connection;
 use crate::control::Control;
 use crate::view::SubsystemView;
+use namespace::layer::delay::Delays;
 use namespace::output::Spare;
 use namespace::{Data, Request};
 use reactor::{Complete, Mailbox, Reactor};
@@ -12,7 +13,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use subsystem::ControllerId;
+use subsystem::{ControllerId, PortId};
 
 /// Receive buffer of a core, shared by its connections: what one `recv` may bring.
 pub(crate) const RECEIVE_BYTES: usize = 256 * 1024;
@@ -52,6 +53,8 @@ pub(crate) struct Core {
     pub(crate) buffer_waiters: Cell<u32>,
     /// Looks at who holds buffers are under way; so many were taken.
     stall_looks: Cell<Option<u32>>,
+    /// Ports whose commands are held back.
+    delays: RefCell<Vec<(PortId, Delays)>>,
 }
 
 impl Core {
@@ -86,6 +89,7 @@ impl Core {
             stopping: Cell::new(false),
             buffer_waiters: Cell::new(0),
             stall_looks: Cell::new(None),
+            delays: RefCell::default(),
         });
         CORE.with(|here| *here.borrow_mut() = Some(core.clone()));
         core
@@ -149,6 +153,30 @@ impl Core {
     /// The view of subsystem `nqn`, made if it is not there.
     pub(crate) fn subsystem(&self, nqn: &Arc<str>) -> Rc<SubsystemView> {
         self.subsystems.borrow_mut().entry(nqn.clone()).or_default().clone()
+    }
+
+    /// Whether commands that come through `port` are held back.
+    #[inline]
+    pub(crate) fn is_delayed(&self, port: PortId) -> bool {
+        self.delays.borrow().iter().any(|(of, _)| *of == port)
+    }
+
+    /// How long those that come through `port` are held back.
+    pub(crate) fn delay(&self, port: PortId) -> Delays {
+        let delays = self.delays.borrow();
+        delays.iter().find(|(of, _)| *of == port).map_or(Delays::default(), |(_, delays)| *delays)
+    }
+
+    /// Holds commands back that come through `port`; no delays: no longer.
+    pub(crate) fn set_delay(&self, port: PortId, new: Delays) {
+        let mut delays = self.delays.borrow_mut();
+        delays.retain(|(of, _)| *of != port);
+        if new != Delays::default() {
+            delays.push((port, new));
+        }
+        for view in self.subsystems.borrow().values() {
+            view.forget_delayed(port);
+        }
     }
 
     /// Adds a connection under a new key.

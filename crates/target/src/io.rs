@@ -54,7 +54,9 @@ impl Connection {
                 self.io_submit(inner, slot, request);
             }
             Direction::ToHost => self.io_with_buffer(inner, slot, request, &[]),
-            Direction::ToController if limits.immediate && !capsule.is_empty() => {
+            Direction::ToController
+                if limits.immediate && !capsule.is_empty() && !self.core.is_delayed(inner.port) =>
+            {
                 // SAFETY: an immediate namespace is done with the bytes when submit returns,
                 // and the receive buffer they lie in is not touched before that.
                 request.data = Data::Transient(unsafe { Transient::new(capsule) });
@@ -349,7 +351,7 @@ impl Connection {
         let exchange = inner.exchanges.slot(slot);
         exchange.stage = Stage::Running;
         let view = exchange.view.as_ref().expect("an admitted command has its namespace");
-        match view.queue(&self.core.reactor) {
+        match view.queue(&self.core, inner.port) {
             Ok(queue) => self.start_request(&queue, slot, request),
             Err(error) => {
                 tracing::error!(%error, volume = view.namespace.uri(), "cannot open a queue");

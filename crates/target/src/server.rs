@@ -4,6 +4,7 @@ use crate::control::Control;
 use crate::core::{Core, Cores};
 use crate::view::{Counters, NamespaceView};
 use namespace::Namespace;
+use namespace::layer::delay::Delays;
 use reactor::{Listener, Mailbox, Reactor};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -325,6 +326,12 @@ impl Server {
         Ok((port, address))
     }
 
+    /// Holds every command back that comes through `port` from now on, as the `delay:` layer does:
+    /// one slow path to a namespace that has others. No delays: not any longer.
+    pub fn set_delay(&self, port: PortId, delays: Delays) -> Result<(), Error> {
+        self.on_every_core(|_| Box::new(move |core: &Core| core.set_delay(port, delays)))
+    }
+
     /// Stops listening on a port and drops what is connected through it.
     pub fn remove_listener(&self, port: PortId) -> Result<(), Error> {
         self.control(move |control| {
@@ -335,6 +342,7 @@ impl Server {
         })??;
         self.on_every_core(|_| {
             Box::new(move |core: &Core| {
+                core.set_delay(port, Delays::default());
                 for view in core.subsystems.borrow().values() {
                     view.forget_port(port);
                 }

@@ -2,9 +2,10 @@
 //!
 //! The control core tells every core of each change by mailbox before the change is reported done.
 
+use crate::core::Core;
+use namespace::layer::delay;
 use namespace::{Namespace, Queue};
 use nvme::Limits;
-use reactor::Reactor;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
@@ -48,6 +49,8 @@ pub(crate) struct NamespaceView {
     pub(crate) ana_group: u32,
     pub(crate) counters: Arc<Counters>,
     queue: RefCell<Option<Rc<dyn Queue>>>,
+    /// The same behind the delay of a port.
+    delayed: RefCell<Vec<(PortId, Rc<dyn Queue>)>>,
 }
 
 impl NamespaceView {
@@ -57,12 +60,41 @@ impl NamespaceView {
         counters: Arc<Counters>,
     ) -> NamespaceView {
         let limits = Cell::new(namespace.limits());
-        NamespaceView { namespace, limits, ana_group, counters, queue: RefCell::new(None) }
+        NamespaceView {
+            namespace,
+            limits,
+            ana_group,
+            counters,
+            queue: RefCell::new(None),
+            delayed: RefCell::default(),
+        }
     }
 
-    /// This core's queue, opened at the first I/O.
+    /// This core's queue, opened at the first I/O, as it is reached through `port`.
     #[inline]
-    pub(crate) fn queue(&self, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+    pub(crate) fn queue(&self, core: &Core, port: PortId) -> io::Result<Rc<dyn Queue>> {
+        if core.is_delayed(port) { self.queue_behind(core, port) } else { self.direct(core) }
+    }
+
+    /// The queue behind the delay of `port`.
+    #[cold]
+    fn queue_behind(&self, core: &Core, port: PortId) -> io::Result<Rc<dyn Queue>> {
+        if let Some((_, queue)) = self.delayed.borrow().iter().find(|(of, _)| *of == port) {
+            return Ok(queue.clone());
+        }
+        let queue = delay::queue(self.direct(core)?, &core.reactor, core.delay(port));
+        self.delayed.borrow_mut().push((port, queue.clone()));
+        Ok(queue)
+    }
+
+    /// Another delay holds for `port`, from the next command on.
+    fn forget_delayed(&self, port: PortId) {
+        self.delayed.borrow_mut().retain(|(of, _)| *of != port);
+    }
+
+    #[inline]
+    fn direct(&self, core: &Core) -> io::Result<Rc<dyn Queue>> {
+        let reactor = &core.reactor;
         let mut slot = self.queue.borrow_mut();
         match &*slot {
             Some(queue) => Ok(queue.clone()),
@@ -109,6 +141,13 @@ impl SubsystemView {
             ana.insert((port, group), state);
         }
         self.ana_restricted.set(!ana.is_empty());
+    }
+
+    /// Another delay holds for `port`, or none.
+    pub(crate) fn forget_delayed(&self, port: PortId) {
+        for view in self.namespaces.borrow().values() {
+            view.forget_delayed(port);
+        }
     }
 
     /// Forgets a port's states: its id may be given to another.

@@ -1,12 +1,15 @@
-//! As many I/O queues as a controller has.
+//! As many I/O queues as a controller has, and one port slower than the other.
 
 mod host;
 
 use host::Bytes;
 use host::rig::Rig;
+use namespace::layer::delay::Delays;
 use nvme::fabrics::Connect;
 use nvme::feature::Fid;
 use nvme::{Command, Status, opcode};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
 /// I/O queues per controller, as documented for users.
@@ -81,4 +84,42 @@ fn a_controller_has_128_io_queues_and_no_more() {
         None
     });
     replaced.expect("the id is free again").read(1, 17, 1, 4096);
+}
+
+#[test]
+fn a_delay_on_one_port_holds_back_what_comes_through_that_one() {
+    let rig = Rig::memory(2);
+    let (slow, address) =
+        rig.server.add_listener(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a second port");
+    let delay = Duration::from_millis(60);
+    rig.server.set_delay(slow, Delays::all(delay)).expect("running");
+    let mut host = rig.host();
+    host.address = address;
+    host.host_id = [8; 16];
+    let admin = host.enabled();
+    let mut delayed = host.io(&admin, 1);
+    let (_admin, mut direct) = rig.connect();
+    // In the capsule: bytes that are gone when the delay is over, unless they were kept.
+    let start = Instant::now();
+    delayed.write(1, 3, 1, &[0x5a; 4096]);
+    delayed.write(1, 4, 1, &[0xa5; 4096]);
+    assert!(start.elapsed() >= 2 * delay);
+    assert_eq!(direct.read(1, 3, 1, 4096), [0x5a; 4096]);
+    assert_eq!(direct.read(1, 4, 1, 4096), [0xa5; 4096]);
+    // Several at once are held back together, not one after the other; the other port is free.
+    let cids: Vec<u16> = (0..32)
+        .map(|at| delayed.issue(Command::blocks(opcode::io::READ, 1, at, 1), Bytes::Wanted(4096)))
+        .collect();
+    let mut reads = 0;
+    let start = Instant::now();
+    while start.elapsed() < delay / 2 {
+        direct.read(1, 0, 1, 4096);
+        reads += 1;
+    }
+    assert!(reads > 1, "{reads} reads while the slow port held its own back");
+    for cid in cids {
+        assert_eq!(delayed.complete(cid).ok().data.len(), 4096);
+    }
+    rig.server.set_delay(slow, Delays::default()).expect("running");
+    assert_eq!(delayed.read(1, 3, 1, 4096), [0x5a; 4096]);
 }

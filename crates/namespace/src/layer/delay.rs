@@ -88,14 +88,7 @@ impl Namespace for Delay {
     }
 
     fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
-        let child = Arc::clone(&self.child).open_queue(reactor)?;
-        Ok(Rc::new_cyclic(|me| DelayQueue {
-            me: me.clone(),
-            child,
-            reactor: Rc::clone(reactor),
-            delays: self.delays,
-            held: Slab::default(),
-        }))
+        Ok(queue(Arc::clone(&self.child).open_queue(reactor)?, reactor, self.delays))
     }
 
     pass_to_child!(refresh resize flush uuid keeps_blocks_whole cut paths tune allocation);
@@ -108,6 +101,18 @@ impl Namespace for Delay {
         facts.push(("delay".into(), self.delays.to_string()));
         self.child.describe(facts);
     }
+}
+
+/// Puts `delays` before one core's way to a namespace. What it is given is no longer done with when
+/// `submit` returns, whatever the namespace's limits say.
+pub fn queue(child: Rc<dyn Queue>, reactor: &Rc<Reactor>, delays: Delays) -> Rc<dyn Queue> {
+    Rc::new_cyclic(|me| DelayQueue {
+        me: me.clone(),
+        child,
+        reactor: Rc::clone(reactor),
+        delays,
+        held: Slab::default(),
+    })
 }
 
 struct DelayQueue {
