@@ -1,0 +1,495 @@
+//! The state machine.
+
+mod answers;
+
+use crate::admin::{self, Built, Purpose, Query};
+use crate::{ADMIN_COMMANDS_MAX, Config, Controller, Namespace, Reason};
+use nvme::log::ana::AnaState;
+use nvme::{Command, Completion};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// From one look at CSTS.RDY to the next.
+const READY_POLL: Duration = Duration::from_millis(20);
+
+/// A live path that cannot be used is looked at again after so long, whatever events tell.
+const RECHECK: Duration = Duration::from_secs(1);
+
+/// From an I/O command's ANA status to the log page, so that a controller which contradicts itself
+/// does not keep us busy.
+const ANA_RECHECK: Duration = Duration::from_millis(50);
+
+/// Beyond the time after which a silent controller has ended an association: for what both clocks
+/// and the network add.
+const QUIET_MARGIN: Duration = Duration::from_secs(1);
+
+/// How a path stands, the better the smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// Live; ANA optimized, or no ANA.
+    Optimized,
+    /// Live; ANA non-optimized.
+    NonOptimized,
+    /// Live; commands would fail: ANA, or the namespace is gone.
+    Inaccessible,
+    /// No association now.
+    Lost,
+    /// The same, for longer than `fast_io_fail_tmo`.
+    Failing,
+    /// Given up.
+    Gone,
+}
+
+/// What happened to a connection; comes with its generation.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The admin connection is initialized (ICResp).
+    Connected,
+    /// The admin connection could not be made, or is lost.
+    Lost(Reason),
+    /// An admin command was answered, with its data.
+    Completed(&'a Completion, &'a [u8]),
+    /// An I/O queue could not be connected, or is lost.
+    QueueLost(u16, String),
+    /// Command `cid` of I/O queue `queue` has not completed within the I/O timeout.
+    IoTimeout {
+        /// Queue id.
+        queue: u16,
+        /// Command identifier.
+        cid: u16,
+        /// It was reported before, so that Abort has not helped.
+        again: bool,
+    },
+    /// An I/O command came back with an ANA status.
+    AnaStatus,
+}
+
+/// What the driver is to do.
+#[derive(Debug)]
+pub enum Action {
+    /// Make the admin connection of this generation, up to ICResp.
+    Dial(u64),
+    /// Send an admin command.
+    Send {
+        /// Of which connection.
+        generation: u64,
+        /// The command with its identifier.
+        command: Command,
+        /// Data that goes in its capsule.
+        data: Vec<u8>,
+        /// Bytes of data that come.
+        answer_bytes: u32,
+    },
+    /// Connect I/O queues: see [`Association::controller`].
+    Live(u64),
+    /// Close the admin connection and all I/O queues of this generation.
+    HangUp {
+        /// Of which connection.
+        generation: u64,
+        /// After so long without a byte sent, the controller has surely ended the association.
+        quiet: Duration,
+    },
+    /// [`Association::access`] or [`Association::reason`] has changed.
+    AccessChanged,
+    /// [`Association::namespace`] has changed.
+    NamespaceChanged,
+    /// The discovery log has changed.
+    DiscoveryChanged,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not started, or closed.
+    Off,
+    /// The driver makes the connection.
+    Dialing {
+        until: Duration,
+    },
+    /// The connect sequence runs.
+    Connecting,
+    Live,
+    Waiting {
+        until: Duration,
+    },
+    Gone,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    purpose: Purpose,
+    /// When it has taken too long; `None` for what may take for ever.
+    deadline: Option<Duration>,
+}
+
+/// The host side of an association with one controller. Times are since an epoch of the driver's choice.
+#[derive(Debug)]
+pub struct Association {
+    config: Config,
+    state: State,
+    generation: u64,
+    pending: [Option<Pending>; ADMIN_COMMANDS_MAX as usize],
+    actions: VecDeque<Action>,
+    controller: Controller,
+    nsid: u32,
+    namespace: Option<Namespace>,
+    /// The namespace as the queries that run find it.
+    found: Option<Namespace>,
+    /// Queries to be made, by [`Query::bit`].
+    wanted: u8,
+    ready_at: Option<Duration>,
+    ready_until: Duration,
+    keep_alive_at: Option<Duration>,
+    recheck_at: Option<Duration>,
+    /// An I/O command contradicted what the ANA log said.
+    ana_suspect: bool,
+    traffic: bool,
+    lost_since: Option<Duration>,
+    failing: bool,
+    reason: Reason,
+    told: Access,
+}
+
+impl Association {
+    /// An association that does nothing before [`Association::start`].
+    pub fn new(config: Config) -> Association {
+        Association {
+            config,
+            state: State::Off,
+            generation: 0,
+            pending: [None; ADMIN_COMMANDS_MAX as usize],
+            actions: VecDeque::new(),
+            controller: Controller::default(),
+            nsid: 0,
+            namespace: None,
+            found: None,
+            wanted: 0,
+            ready_at: None,
+            ready_until: Duration::ZERO,
+            keep_alive_at: None,
+            recheck_at: None,
+            ana_suspect: false,
+            traffic: false,
+            lost_since: None,
+            failing: false,
+            reason: Reason::Connecting,
+            told: Access::Lost,
+        }
+    }
+
+    /// Begins the first attempt.
+    pub fn start(&mut self, now: Duration) {
+        if self.state == State::Off {
+            self.lost_since = Some(now);
+            self.dial(now);
+        }
+    }
+
+    /// Ends everything, for good.
+    pub fn close(&mut self) {
+        self.hang_up();
+        self.state = State::Off;
+        self.reason = Reason::Closed;
+        self.tell();
+    }
+
+    /// What to do next; until there is nothing more, after every other call.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// How the path stands. I/O queues have states of their own beside it.
+    pub fn access(&self) -> Access {
+        match self.state {
+            State::Gone => Access::Gone,
+            State::Live => self.live_access(),
+            _ if self.failing => Access::Failing,
+            _ => Access::Lost,
+        }
+    }
+
+    fn live_access(&self) -> Access {
+        match &self.namespace {
+            Some(namespace) if !self.ana_suspect => match namespace.ana {
+                AnaState::OPTIMIZED => Access::Optimized,
+                AnaState::NON_OPTIMIZED => Access::NonOptimized,
+                _ => Access::Inaccessible,
+            },
+            _ => Access::Inaccessible,
+        }
+    }
+
+    /// Why the path is not usable, or was not when it last was not.
+    pub fn reason(&self) -> &Reason {
+        &self.reason
+    }
+
+    /// The present or last connection.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The controller, once live.
+    pub fn controller(&self) -> &Controller {
+        &self.controller
+    }
+
+    /// The namespace, once it was seen.
+    pub fn namespace(&self) -> Option<&Namespace> {
+        self.namespace.as_ref()
+    }
+
+    /// The namespace's id, once live.
+    pub fn nsid(&self) -> u32 {
+        self.nsid
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Entries of each I/O queue.
+    pub fn queue_entries(&self) -> u16 {
+        self.config.queue_entries
+    }
+
+    /// Connect of I/O queue `queue` with its data; the driver adds the identifier.
+    pub fn connect_io(&self, queue: u16, flow_control: bool) -> (Command, Vec<u8>) {
+        use nvme::fabrics::Connect;
+        let connect = Connect {
+            recfmt: 0,
+            qid: queue,
+            sqsize_z: self.config.queue_entries - 1,
+            cattr: if flow_control { 0 } else { Connect::NO_FLOW_CONTROL },
+            kato_ms: 0,
+        };
+        (connect.command(), admin::connect_data(&self.config, self.controller.cntlid))
+    }
+
+    /// Commands have completed on I/O queues since the last call: the controller is alive, and knows
+    /// that we are.
+    pub fn traffic(&mut self) {
+        self.traffic = true;
+    }
+
+    /// Ends the connection because of what the driver found out, and tries again later.
+    pub fn refuse(&mut self, now: Duration, generation: u64, reason: Reason) {
+        if generation == self.generation && self.is_up() {
+            self.lost(now, reason);
+        }
+    }
+
+    /// Takes an event of the connection `generation`; what concerns another is ignored.
+    pub fn handle(&mut self, now: Duration, generation: u64, event: Event<'_>) {
+        if generation != self.generation || !self.is_up() {
+            return;
+        }
+        match event {
+            Event::Connected if matches!(self.state, State::Dialing { .. }) => {
+                self.state = State::Connecting;
+                self.send(now, Purpose::Connect);
+            }
+            Event::Connected => {}
+            Event::Lost(reason) => self.lost(now, reason),
+            Event::Completed(completion, data) => self.completed(now, completion, data),
+            Event::QueueLost(queue, reason) => self.lost(now, Reason::Queue { queue, reason }),
+            Event::IoTimeout { queue, cid, again } => self.io_timeout(now, queue, cid, again),
+            Event::AnaStatus => self.ana_status(now),
+        }
+    }
+
+    /// When [`Association::handle_timeout`] is due.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        let state = match self.state {
+            State::Dialing { until } | State::Waiting { until } => Some(until),
+            _ => None,
+        };
+        let commands = self.pending.iter().flatten().filter_map(|pending| pending.deadline);
+        let own = [state, self.ready_at, self.keep_alive_at, self.recheck_at];
+        let own = own.into_iter().chain([self.fail_at(), self.gone_at()]).flatten();
+        commands.chain(own).min()
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        let due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
+        match self.state {
+            State::Waiting { until } if until <= now => self.dial(now),
+            State::Dialing { until } if until <= now => {
+                let after = self.config.admin_timeout;
+                self.lost(now, Reason::NoAnswer { what: "the connection request", after });
+            }
+            _ => {}
+        }
+        if let Some(late) = self.pending.iter().flatten().find(|it| due(it.deadline)).copied() {
+            let after = self.timeout_of(late.purpose);
+            self.lost(now, Reason::NoAnswer { what: late.purpose.name(), after });
+        }
+        if due(self.ready_at) {
+            self.ready_at = None;
+            self.send(now, Purpose::Ready);
+        }
+        if due(self.keep_alive_at) {
+            self.keep_alive(now);
+        }
+        if due(self.recheck_at) {
+            self.recheck_at = None;
+            self.ask(now, if self.ana_suspect { Query::Ana.bit() } else { Query::SURVEY });
+        }
+        if due(self.fail_at()) {
+            self.failing = true;
+            self.tell();
+        }
+        if due(self.gone_at()) {
+            self.hang_up();
+            self.state = State::Gone;
+            let last = Box::new(std::mem::replace(&mut self.reason, Reason::Closed));
+            let after = self.config.ctrl_loss_tmo.unwrap_or_default();
+            self.reason = Reason::GivenUp { after, last };
+            self.tell();
+        }
+    }
+
+    fn fail_at(&self) -> Option<Duration> {
+        let after = self.config.fast_io_fail_tmo.filter(|_| !self.failing)?;
+        self.not_live_since().map(|since| since.saturating_add(after))
+    }
+
+    fn gone_at(&self) -> Option<Duration> {
+        let after = self.config.ctrl_loss_tmo?;
+        self.not_live_since().map(|since| since.saturating_add(after))
+    }
+
+    fn not_live_since(&self) -> Option<Duration> {
+        let trying = !matches!(self.state, State::Live | State::Gone | State::Off);
+        self.lost_since.filter(|_| trying)
+    }
+
+    /// A connection exists or is being made.
+    fn is_up(&self) -> bool {
+        matches!(self.state, State::Dialing { .. } | State::Connecting | State::Live)
+    }
+
+    fn dial(&mut self, now: Duration) {
+        self.generation += 1;
+        self.state = State::Dialing { until: now + self.config.admin_timeout };
+        self.actions.push_back(Action::Dial(self.generation));
+    }
+
+    /// The connection is of no use any more.
+    fn lost(&mut self, now: Duration, reason: Reason) {
+        self.hang_up();
+        self.lost_since = self.lost_since.or(Some(now));
+        self.reason = reason;
+        self.state = State::Waiting { until: now + self.config.reconnect_delay };
+        self.told = Access::Optimized; // The reason is news too.
+        self.tell();
+    }
+
+    fn hang_up(&mut self) {
+        if self.is_up() {
+            let (generation, quiet) = (self.generation, self.quiet());
+            self.actions.push_back(Action::HangUp { generation, quiet });
+        }
+        self.pending = [None; ADMIN_COMMANDS_MAX as usize];
+        (self.ready_at, self.keep_alive_at, self.recheck_at) = (None, None, None);
+        self.wanted = 0;
+        self.found = None;
+        self.ana_suspect = false;
+    }
+
+    /// After so long without a byte sent, the controller's keep alive timer has surely expired: it
+    /// runs once more if there was traffic (NVMe Base 2.1, section 3.9.4.1).
+    pub fn quiet(&self) -> Duration {
+        let granularity = self.controller.keep_alive_granularity.max(Duration::from_secs(1));
+        let granules = self.config.keep_alive_tmo.as_millis().div_ceil(granularity.as_millis());
+        let timeout = granularity * u32::try_from(granules).unwrap_or(u32::MAX / 1000);
+        timeout * if self.controller.traffic_based { 2 } else { 1 } + QUIET_MARGIN
+    }
+
+    /// Has the driver told of a change of access.
+    fn tell(&mut self) {
+        let access = self.access();
+        if access != self.told {
+            self.told = access;
+            self.actions.push_back(Action::AccessChanged);
+        }
+    }
+
+    /// A command was refused because of the ANA state: believe it until the log page was read.
+    fn ana_status(&mut self, now: Duration) {
+        if self.state != State::Live || self.ana_suspect {
+            return;
+        }
+        self.ana_suspect = self.controller.ana_groups > 0;
+        if self.ana_suspect {
+            self.reason = Reason::Ana("unknown: a command was refused");
+            self.recheck_at = Some(now + ANA_RECHECK);
+        }
+        // Told in any case: whoever asked waits for an answer.
+        self.told = self.access();
+        self.actions.push_back(Action::AccessChanged);
+    }
+
+    fn io_timeout(&mut self, now: Duration, queue: u16, cid: u16, again: bool) {
+        if self.state != State::Live {
+            return;
+        }
+        let aborts = |pending: &&Pending| pending.purpose == Purpose::Abort;
+        let outstanding = self.pending.iter().flatten().filter(aborts).count();
+        if again {
+            self.lost(now, Reason::IoTimeout { queue });
+        } else if outstanding < usize::from(self.controller.aborts_max) {
+            self.transmit(now, Purpose::Abort, admin::abort(queue, cid));
+        }
+    }
+
+    fn keep_alive(&mut self, now: Duration) {
+        self.keep_alive_at = Some(now + self.config.keep_alive_tmo / 2);
+        let waits = self.pending.iter().flatten().any(|it| it.purpose == Purpose::KeepAlive);
+        let spared = self.controller.traffic_based && self.traffic;
+        self.traffic = false;
+        if !waits && !spared {
+            self.send(now, Purpose::KeepAlive);
+        }
+    }
+
+    /// Has queries made, one after the other.
+    fn ask(&mut self, now: Duration, queries: u8) {
+        if !matches!(self.state, State::Connecting | State::Live) {
+            return;
+        }
+        self.wanted |= queries;
+        let runs = |pending: &Pending| matches!(pending.purpose, Purpose::Query(_));
+        if !self.pending.iter().flatten().any(runs) {
+            self.next_query(now);
+        }
+    }
+
+    fn send(&mut self, now: Duration, purpose: Purpose) {
+        let built = admin::build(purpose, &self.config, &self.controller, self.nsid);
+        self.transmit(now, purpose, built);
+    }
+
+    fn transmit(&mut self, now: Duration, purpose: Purpose, built: Built) {
+        let Built { mut command, data, answer_bytes } = built;
+        let Some(cid) = self.pending.iter().position(Option::is_none) else {
+            // More than we ever have outstanding: only a lost Abort is let go.
+            debug_assert!(purpose == Purpose::Abort);
+            return;
+        };
+        let waits = purpose != Purpose::Event;
+        let deadline = waits.then(|| now + self.timeout_of(purpose));
+        self.pending[cid] = Some(Pending { purpose, deadline });
+        command.cid = (cid as u16).into();
+        let generation = self.generation;
+        self.actions.push_back(Action::Send { generation, command, data, answer_bytes });
+    }
+
+    fn timeout_of(&self, purpose: Purpose) -> Duration {
+        match purpose {
+            Purpose::KeepAlive => self.config.keep_alive_tmo,
+            _ => self.config.admin_timeout,
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! What answers to admin commands lead to.
+
+use super::{Action, Association, READY_POLL, RECHECK, State};
+use crate::admin::{self, Purpose, Query};
+use crate::{ADMIN_COMMANDS_MAX, Controller, Reason, ana, facts};
+use nvme::event::AsyncEvent;
+use nvme::fabrics::{Cap, Csts};
+use nvme::log::ana::AnaState;
+use nvme::{Completion, Status};
+use std::time::Duration;
+
+impl Association {
+    pub(super) fn completed(&mut self, now: Duration, completion: &Completion, data: &[u8]) {
+        let cid = completion.cid.get();
+        let pending = (cid < ADMIN_COMMANDS_MAX).then(|| self.pending[usize::from(cid)].take());
+        let Some(Some(pending)) = pending else {
+            return self.lost(now, Reason::Malformed { what: "an answer without a command" });
+        };
+        // The answer to any command tells the controller is alive.
+        let purpose = pending.purpose;
+        if let Err(reason) = self.answered(now, purpose, completion, data) {
+            self.lost(now, reason);
+        }
+    }
+
+    fn answered(
+        &mut self,
+        now: Duration,
+        purpose: Purpose,
+        completion: &Completion,
+        data: &[u8],
+    ) -> Result<(), Reason> {
+        let (status, result) = (completion.status(), completion.result.get());
+        match purpose {
+            Purpose::Connect if !status.is_success() => {
+                return Err(Reason::Connect { status, result });
+            }
+            // Only hints, or answered by what becomes of the command itself.
+            Purpose::Abort => return Ok(()),
+            Purpose::HostBehavior | Purpose::Events => {}
+            Purpose::Query(query) => return self.query_answered(now, query, status, data),
+            Purpose::Event if !status.is_success() => return Ok(()),
+            _ if !status.is_success() => {
+                return Err(Reason::Failed { what: purpose.name(), status });
+            }
+            _ => {}
+        }
+        match purpose {
+            Purpose::Connect => self.send(now, Purpose::Capabilities),
+            Purpose::Capabilities => self.capabilities(now, Cap(result)),
+            Purpose::Enable => {
+                self.send(now, Purpose::Ready);
+            }
+            Purpose::Ready => self.ready(now, Csts(result as u32))?,
+            Purpose::Controller => self.identified(now, data)?,
+            Purpose::HostBehavior => self.send(now, Purpose::Queues),
+            Purpose::Queues => {
+                let (submission, completion) = (result as u16, (result >> 16) as u16);
+                self.controller.io_queues = submission.min(completion).saturating_add(1);
+                if admin::has_events(self.controller.oaes) {
+                    self.send(now, Purpose::Events);
+                } else {
+                    self.ask(now, self.survey());
+                }
+            }
+            Purpose::Events => {
+                self.send(now, Purpose::Event);
+                self.ask(now, self.survey());
+            }
+            Purpose::Event => self.event(now, AsyncEvent::from_dword0(result as u32)),
+            Purpose::KeepAlive | Purpose::Abort | Purpose::Query(_) => {}
+        }
+        Ok(())
+    }
+
+    fn capabilities(&mut self, now: Duration, cap: Cap) {
+        let entries = u32::from(cap.mqes_z()) + 1;
+        let entries = u32::from(self.config.queue_entries).min(entries);
+        self.config.queue_entries = u16::try_from(entries).unwrap_or(u16::MAX).max(2);
+        self.ready_until = now + admin::ready_timeout(cap);
+        self.send(now, Purpose::Enable);
+    }
+
+    fn ready(&mut self, now: Duration, csts: Csts) -> Result<(), Reason> {
+        if csts.0 & Csts::CFS != 0 {
+            return Err(Reason::Fatal);
+        }
+        if csts.ready() {
+            self.keep_alive_at = Some(now + self.config.keep_alive_tmo / 2);
+            self.send(now, Purpose::Controller);
+        } else if now >= self.ready_until {
+            return Err(Reason::NotReady(self.config.admin_timeout));
+        } else {
+            self.ready_at = Some(now + READY_POLL);
+        }
+        Ok(())
+    }
+
+    fn identified(&mut self, now: Duration, data: &[u8]) -> Result<(), Reason> {
+        self.controller = Controller::parse(data)?;
+        let delays = self.controller.retry_delays;
+        let delayed = delays.iter().any(|time| !time.is_zero());
+        self.send(now, if delayed { Purpose::HostBehavior } else { Purpose::Queues });
+        Ok(())
+    }
+
+    /// All that is to be known of the namespace.
+    fn survey(&self) -> u8 {
+        Query::SURVEY
+    }
+
+    /// An asynchronous event: read what it tells to read, which lets the next one come.
+    fn event(&mut self, now: Duration, event: AsyncEvent) {
+        self.send(now, Purpose::Event);
+        match event {
+            AsyncEvent::NAMESPACE_ATTRIBUTE => {
+                self.ask(now, Query::ChangedNamespaces.bit() | self.survey());
+            }
+            AsyncEvent::ANA_CHANGE => self.ask(now, Query::Ana.bit()),
+            AsyncEvent::DISCOVERY_CHANGE => {
+                self.actions.push_back(Action::DiscoveryChanged);
+                self.ask(now, Query::DiscoveryLog.bit());
+            }
+            // Nothing that was asked for.
+            _ => {}
+        }
+    }
+
+    /// Makes the next query that is wanted, or draws the conclusions of those made.
+    pub(super) fn next_query(&mut self, now: Duration) {
+        if self.controller.ana_groups == 0 {
+            self.wanted &= !Query::Ana.bit();
+        }
+        let next = Query::ALL.into_iter().find(|query| self.wanted & query.bit() != 0);
+        match next {
+            Some(query) => {
+                self.wanted &= !query.bit();
+                if query == Query::Ana && self.found.is_none() {
+                    self.found = self.namespace.clone();
+                }
+                self.send(now, Purpose::Query(query));
+            }
+            None => self.surveyed(now),
+        }
+    }
+
+    fn query_answered(
+        &mut self,
+        now: Duration,
+        query: Query,
+        status: Status,
+        data: &[u8],
+    ) -> Result<(), Reason> {
+        let connecting = self.state == State::Connecting;
+        let failed = || Reason::Failed { what: Purpose::Query(query).name(), status };
+        let mut gone = None;
+        match query {
+            // Read only so that the next event comes.
+            Query::ChangedNamespaces | Query::DiscoveryLog => {}
+            Query::Descriptors if !status.is_success() => {}
+            Query::Namespace if status.code() == Status::INVALID_NAMESPACE => {
+                gone = Some(failed());
+            }
+            _ if !status.is_success() => return Err(failed()),
+            Query::Namespaces => match facts::choose(data, self.config.nsid) {
+                Ok(nsid) => self.nsid = nsid,
+                Err(reason) => gone = Some(reason),
+            },
+            Query::Namespace => match facts::namespace(self.nsid, data, &self.controller)? {
+                Some(found) => self.found = Some(found),
+                None => {
+                    let (nsid, found) = (Some(self.nsid), "nothing".into());
+                    gone = Some(Reason::NoNamespace { nsid, found });
+                }
+            },
+            Query::Descriptors => {
+                if let Some(found) = &mut self.found {
+                    facts::descriptors(data, &mut found.identity)?;
+                }
+            }
+            Query::Ana => {
+                if let Some(found) = &mut self.found {
+                    let state = ana::state(data, found.ana_group)?;
+                    found.ana = state.unwrap_or(AnaState::OPTIMIZED);
+                }
+            }
+        }
+        match gone {
+            Some(reason) if connecting => return Err(reason),
+            Some(reason) => self.namespace_gone(now, reason),
+            None => self.next_query(now),
+        }
+        Ok(())
+    }
+
+    /// The namespace went away under a live association.
+    fn namespace_gone(&mut self, now: Duration, reason: Reason) {
+        self.wanted = 0;
+        (self.namespace, self.found) = (None, None);
+        self.reason = reason;
+        self.recheck_at = Some(now + RECHECK);
+        self.tell();
+    }
+
+    /// All queries were answered.
+    fn surveyed(&mut self, now: Duration) {
+        if let Some(found) = self.found.take() {
+            self.ana_suspect = false;
+            if self.namespace.as_ref() != Some(&found) {
+                self.namespace = Some(found);
+                self.actions.push_back(Action::NamespaceChanged);
+            }
+        }
+        if self.state == State::Connecting {
+            self.state = State::Live;
+            (self.lost_since, self.failing) = (None, false);
+            self.traffic = false;
+            self.actions.push_back(Action::Live(self.generation));
+        }
+        let usable = self.live_access() <= super::Access::NonOptimized;
+        self.recheck_at = (!usable).then(|| now + RECHECK);
+        if let Some(namespace) = &self.namespace
+            && !usable
+        {
+            self.reason = Reason::Ana(match namespace.ana {
+                AnaState::INACCESSIBLE => "inaccessible",
+                AnaState::PERSISTENT_LOSS => "persistent loss",
+                AnaState::CHANGE => "change",
+                _ => "unknown",
+            });
+        }
+        self.tell();
+    }
+}

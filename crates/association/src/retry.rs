@@ -1,0 +1,151 @@
+//! What may be sent again after a path failed it.
+
+use nvme::opcode::io as opcode;
+use nvme::{Command, Fuse, Status};
+
+/// What to do with a command that came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// Nothing: this is its result.
+    No,
+    /// Send it on another path, or on the same one once that is usable again.
+    OtherPath,
+    /// Send it again, on any path, after the controller's Command Retry Delay Time of this number,
+    /// 1 to 3; 0: at once (NVMe Base 2.1, section 4.2.3, CRD).
+    Delayed(u8),
+}
+
+/// Whether a command that came back with `status` may be sent again, and how. `fused`: it is a
+/// fused pair. The command was not necessarily carried out, nor necessarily not.
+#[inline]
+pub fn may_retry(command: &Command, fused: bool, status: Status) -> Retry {
+    if status.is_success() {
+        return Retry::No;
+    }
+    retry_failed(command, fused, status)
+}
+
+#[cold]
+fn retry_failed(command: &Command, fused: bool, status: Status) -> Retry {
+    match status.code() {
+        // It never reached the peer.
+        Status::HOST_ABORTED => Retry::OtherPath,
+        _ if status.0 & Status::DNR != 0 => Retry::No,
+        // The controller refused it before doing anything.
+        Status::ANA_INACCESSIBLE | Status::ANA_TRANSITION | Status::ANA_PERSISTENT_LOSS => {
+            Retry::OtherPath
+        }
+        code if code.sct() == 3 && is_idempotent(command, fused) => Retry::OtherPath,
+        // Not carried out, or may be carried out again.
+        Status::COMMAND_INTERRUPTED | Status::NAMESPACE_NOT_READY | Status::TRANSIENT_TRANSPORT
+            if is_idempotent(command, fused) =>
+        {
+            Retry::Delayed((status.0 >> 11 & 3) as u8)
+        }
+        _ => Retry::No,
+    }
+}
+
+/// Whether doing the command twice is as good as once, provided that nothing else happens to its
+/// blocks in between. Vendor specific and unknown commands are not, nor is Zone Append.
+#[inline]
+pub fn is_idempotent(command: &Command, fused: bool) -> bool {
+    let known = matches!(
+        command.opcode,
+        opcode::FLUSH
+            | opcode::WRITE
+            | opcode::READ
+            | opcode::WRITE_UNCORRECTABLE
+            | opcode::COMPARE
+            | opcode::WRITE_ZEROES
+            | opcode::DATASET_MANAGEMENT
+            | opcode::VERIFY
+            | opcode::RESERVATION_REPORT
+    );
+    known && !fused && command.fuse() == Fuse::None
+}
+
+/// Whether the command leaves everything as it was: when it is lost, what becomes of it on the old
+/// connection concerns nobody.
+#[inline]
+pub fn changes_nothing(command: &Command) -> bool {
+    matches!(
+        command.opcode,
+        opcode::FLUSH
+            | opcode::READ
+            | opcode::COMPARE
+            | opcode::VERIFY
+            | opcode::RESERVATION_REPORT
+    ) && command.fuse() == Fuse::None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ZONE_APPEND: u8 = 0x7d;
+    const VENDOR: u8 = 0x81;
+
+    fn command(opcode: u8) -> Command {
+        Command { opcode, ..Command::default() }
+    }
+
+    #[test]
+    fn what_is_retried() {
+        let crd_2 = Status(Status::COMMAND_INTERRUPTED.0 | 2 << 11);
+        let vendor_path = Status(0x3c0);
+        let table = [
+            (opcode::READ, false, Status::SUCCESS, Retry::No),
+            (opcode::READ, false, Status::HOST_ABORTED, Retry::OtherPath),
+            (ZONE_APPEND, false, Status::HOST_ABORTED, Retry::OtherPath),
+            (VENDOR, false, Status::HOST_ABORTED, Retry::OtherPath),
+            (opcode::COMPARE, true, Status::HOST_ABORTED, Retry::OtherPath),
+            (opcode::READ, false, Status::HOST_PATHING_ERROR, Retry::OtherPath),
+            (opcode::WRITE, false, Status::HOST_PATHING_ERROR, Retry::OtherPath),
+            (opcode::FLUSH, false, Status::HOST_PATHING_ERROR, Retry::OtherPath),
+            (ZONE_APPEND, false, Status::HOST_PATHING_ERROR, Retry::No),
+            (VENDOR, false, Status::HOST_PATHING_ERROR, Retry::No),
+            (opcode::RESERVATION_ACQUIRE, false, Status::HOST_PATHING_ERROR, Retry::No),
+            (opcode::COPY, false, Status::HOST_PATHING_ERROR, Retry::No),
+            (opcode::COMPARE, true, Status::HOST_PATHING_ERROR, Retry::No),
+            (opcode::WRITE, false, Status::HOST_PATHING_ERROR.dnr(), Retry::No),
+            (opcode::WRITE, false, Status::INTERNAL_PATH_ERROR, Retry::OtherPath),
+            (opcode::WRITE, false, vendor_path, Retry::OtherPath),
+            (ZONE_APPEND, false, Status::ANA_INACCESSIBLE, Retry::OtherPath),
+            (opcode::READ, false, Status::ANA_TRANSITION, Retry::OtherPath),
+            (opcode::READ, false, Status::ANA_PERSISTENT_LOSS.dnr(), Retry::No),
+            (opcode::READ, false, Status::COMMAND_INTERRUPTED, Retry::Delayed(0)),
+            (opcode::READ, false, crd_2, Retry::Delayed(2)),
+            (opcode::WRITE, false, crd_2.dnr(), Retry::No),
+            (opcode::WRITE, false, Status::NAMESPACE_NOT_READY, Retry::Delayed(0)),
+            (opcode::WRITE, false, Status::TRANSIENT_TRANSPORT, Retry::Delayed(0)),
+            (VENDOR, false, Status::COMMAND_INTERRUPTED, Retry::No),
+            (opcode::READ, false, Status::UNRECOVERED_READ, Retry::No),
+            (opcode::COMPARE, false, Status::COMPARE_FAILURE, Retry::No),
+            (opcode::WRITE, false, Status::LBA_OUT_OF_RANGE.dnr(), Retry::No),
+        ];
+        for (opcode, fused, status, expected) in table {
+            let got = may_retry(&command(opcode), fused, status);
+            assert_eq!(got, expected, "opcode {opcode:#04x}, fused {fused}, {status}");
+        }
+    }
+
+    #[test]
+    fn half_of_a_fused_pair_is_not_idempotent() {
+        let half = Command { flags: 1, ..command(opcode::WRITE) };
+        assert!(!is_idempotent(&half, false) && is_idempotent(&command(opcode::WRITE), false));
+        let half = Command { flags: 1, ..command(opcode::COMPARE) };
+        assert!(!changes_nothing(&half) && changes_nothing(&command(opcode::COMPARE)));
+    }
+
+    #[test]
+    fn what_changes_nothing_is_idempotent() {
+        for opcode in 0..=255 {
+            let command = command(opcode);
+            assert!(!changes_nothing(&command) || is_idempotent(&command, false), "{opcode:#04x}");
+        }
+        assert!(!changes_nothing(&command(opcode::WRITE)));
+        assert!(!changes_nothing(&command(opcode::DATASET_MANAGEMENT)));
+        assert!(!changes_nothing(&command(ZONE_APPEND)));
+    }
+}
