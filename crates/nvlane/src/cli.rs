@@ -1,8 +1,15 @@
 //! The command line.
 
+mod admin;
+mod content;
 mod ctl;
 mod serve;
 
+pub use admin::{
+    DiscoverArgs, Format, GetLogArgs, IdCtrlArgs, IdNsArgs, ListArgs, ListFormat, ListSubsysArgs,
+    RemoteArgs, ShowArgs, ShowRegsArgs,
+};
+pub use content::{CatArgs, PathsArgs, WriteArgs};
 pub use ctl::{
     AnaCommand, CtlArgs, CtlCommand, HostCommand, ListenerCommand, Output, SubsystemCommand,
     VolumeCommand,
@@ -43,6 +50,26 @@ pub enum Command {
     Config(ConfigCommand),
     /// Show what a volume is and can do.
     Info(InfoArgs),
+    /// Write a volume's bytes to standard output.
+    Cat(CatArgs),
+    /// Write standard input, or a file, to a volume.
+    Write(WriteArgs),
+    /// Show the paths to volumes: state, latency, share of the I/O.
+    Paths(PathsArgs),
+    /// Ask a discovery controller which subsystems there are.
+    Discover(DiscoverArgs),
+    /// List namespaces, with their sizes.
+    List(ListArgs),
+    /// List subsystems, with the paths to them.
+    ListSubsys(ListSubsysArgs),
+    /// Show the Identify Controller data structure.
+    IdCtrl(IdCtrlArgs),
+    /// Show the Identify Namespace data structure.
+    IdNs(IdNsArgs),
+    /// Read a log page.
+    GetLog(GetLogArgs),
+    /// Show a controller's properties.
+    ShowRegs(ShowRegsArgs),
     /// Measure nvlane beside its peers.
     Bench(crate::bench::BenchArgs),
     /// Print the completion script of a shell.

@@ -8,11 +8,12 @@ use crate::config::{ANY_HOST, Config};
 use crate::config_command;
 use crate::control::client::Client;
 use crate::control::method::{
-    AnaSet, Host, Listener, SubsystemAdd, SubsystemRemove, Volume, VolumeAdd, VolumeRemove,
-    VolumeResize,
+    AnaSet, Host, Listener, SubsystemAdd, SubsystemRemove, Volume, VolumeAdd, VolumePaths,
+    VolumePathsOf, VolumeRemove, VolumeResize, VolumeTune,
 };
 use crate::control::path;
 use crate::daemon::Statistics;
+use crate::paths;
 use crate::size;
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -84,6 +85,12 @@ fn volume_call(command: VolumeCommand) -> Result<(&'static str, Value)> {
         VolumeCommand::Resize { nsid, size, nqn } => {
             ("volume_resize", params(&VolumeResize { nqn, nsid, bytes: size }))
         }
+        VolumeCommand::Tune { nsid, setting: (name, value), nqn } => {
+            ("volume_tune", params(&VolumeTune { nqn, nsid, name, value }))
+        }
+        VolumeCommand::Paths { nsid, nqn } => {
+            ("volume_paths", params(&VolumePathsOf { nqn, nsid }))
+        }
         VolumeCommand::List => ("volume_list", json!({})),
     })
 }
@@ -95,8 +102,9 @@ fn params<T: Serialize>(params: &T) -> Value {
 /// A result for people.
 fn text(method: &str, params: &Value, result: Value) -> Result<String> {
     Ok(match method {
-        "volume_add" | "volume_resize" => volumes(&[read(result)?]),
+        "volume_add" | "volume_resize" | "volume_tune" => volumes(&[read(result)?]),
         "volume_list" => volumes(&read::<Vec<Volume>>(result)?),
+        "volume_paths" => paths::table_of(&read::<Vec<VolumePaths>>(result)?),
         "listener_add" => format!("listening on {}\n", read::<Listener>(result)?.address),
         "listener_remove" => {
             format!("no longer listening on {}\n", read::<Listener>(result)?.address)

@@ -10,16 +10,18 @@
 //! (opening, resizing and flushing volumes) blocks other control commands meanwhile, never I/O.
 //!
 //! Files: `start` brings a configuration up, `change` is what can be changed afterwards, `dispatch`
-//! knows the control socket's methods, `statistics` what it tells.
+//! knows the control socket's methods, `statistics` and `paths` what it tells.
 
 mod change;
 mod dispatch;
 #[cfg(feature = "mutants")]
 mod mutant;
+mod paths;
 mod start;
 mod statistics;
 mod twice;
 
+pub use paths::policy;
 pub use statistics::Statistics;
 
 use crate::config::identity::Machine;

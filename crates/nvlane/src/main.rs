@@ -3,25 +3,32 @@
 //! ```text
 //!   cli --> serve --> daemon (control plane) --> target, volume (data path)
 //!       \-> ctl ------^ control socket
+//!       |-> discover, id-ctrl, ... (admin) --> host::client --> a controller
+//!       |-> cat, write, paths (session) --> volume
 //!       \-> config, info, bench, completions, man
 //! ```
 //!
-//! What it does not do: no I/O of its own. The data path is in `target`, volumes are in `volume`.
+//! What it does not do: no data path of its own. That of the daemon is in `target`, volumes are in `volume`;
+//! `session` has commands use one.
 //! A user's mistake costs one line on standard error and exit status 1.
 //!
 //! Read `config`, `serve`, `daemon`, `control`, in this order.
 
+mod admin;
 mod bench;
 mod cli;
 mod config;
 mod config_command;
+mod content;
 mod control;
 mod ctl;
 mod daemon;
 mod info;
 mod manual;
 mod origin;
+mod paths;
 mod serve;
+mod session;
 mod size;
 
 use clap::Parser;
@@ -39,6 +46,16 @@ fn main() -> ExitCode {
         Command::Ctl(args) => ctl::run(args),
         Command::Config(command) => config_command::run(&command),
         Command::Info(args) => info::run(&args),
+        Command::Cat(args) => content::cat(&args),
+        Command::Write(args) => content::write(&args),
+        Command::Paths(args) => paths::run(&args),
+        Command::Discover(args) => admin::discover(&args),
+        Command::List(args) => admin::list(&args),
+        Command::ListSubsys(args) => admin::list_subsys(&args),
+        Command::IdCtrl(args) => admin::id_ctrl(&args),
+        Command::IdNs(args) => admin::id_ns(&args),
+        Command::GetLog(args) => admin::get_log(&args),
+        Command::ShowRegs(args) => admin::show_regs(&args),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => manual::completions(args.shell),
         Command::Man(args) => manual::pages(args.dir.as_deref()),

@@ -127,6 +127,30 @@ pub enum VolumeCommand {
         #[arg(long)]
         nqn: Option<String>,
     },
+    /// Change a setting of a volume in use, such as the policy of its paths.
+    #[command(after_help = "Examples:
+  nvlane ctl volume tune 1 policy=round-robin
+  nvlane ctl volume tune 1 latency_ewma_shift=5")]
+    Tune {
+        /// Namespace id.
+        nsid: u32,
+        /// The setting and its new value.
+        #[arg(value_name = "NAME=VALUE", value_parser = setting)]
+        setting: (String, String),
+        /// The subsystem; needed when there are several.
+        #[arg(long)]
+        nqn: Option<String>,
+    },
+    /// Show the paths to volumes; `nvlane paths` shows them as a table.
+    #[command(after_help = "Example:
+  nvlane ctl volume paths -o json")]
+    Paths {
+        /// Namespace id; all volumes that have paths when left out.
+        nsid: Option<u32>,
+        /// The subsystem.
+        #[arg(long)]
+        nqn: Option<String>,
+    },
     /// List the volumes that are served.
     #[command(after_help = "Example:
   nvlane ctl volume list -o json")]
@@ -240,5 +264,12 @@ fn json(text: &str) -> Result<serde_json::Value, String> {
         Ok(value @ serde_json::Value::Object(_)) => Ok(value),
         Ok(_) => Err("parameters are a JSON object".to_owned()),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("write NAME=VALUE, such as policy=round-robin".to_owned()),
     }
 }

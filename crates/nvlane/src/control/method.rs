@@ -3,7 +3,9 @@
 //! Where `nqn` is optional it may be left out while there is exactly one subsystem.
 
 use crate::config::AnaState;
+use namespace::{Access, PathReport};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use uuid::Uuid;
 
@@ -52,6 +54,33 @@ pub struct VolumeResize {
     pub nsid: u32,
     /// The new capacity in bytes.
     pub bytes: u64,
+}
+
+/// `volume_paths`: the ways to volumes. Gives an array of [`VolumePaths`].
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumePathsOf {
+    /// The subsystem; all of them when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nqn: Option<String>,
+    /// The namespace; all that have paths when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nsid: Option<u32>,
+}
+
+/// `volume_tune`: changes a setting of an open volume, such as its policy. Gives a [`Volume`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeTune {
+    /// The subsystem.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nqn: Option<String>,
+    /// The namespace.
+    pub nsid: u32,
+    /// The setting.
+    pub name: String,
+    /// Its new value.
+    pub value: String,
 }
 
 /// `host_allow` and `host_disallow`: changes who may connect. Give an empty object.
@@ -133,4 +162,80 @@ pub struct Volume {
     pub bytes: u64,
     /// Its logical block size in bytes.
     pub block_bytes: u32,
+}
+
+/// The ways to a volume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VolumePaths {
+    /// Its subsystem.
+    pub nqn: String,
+    /// Its namespace id.
+    pub nsid: u32,
+    /// Its URI in canonical form.
+    pub volume: String,
+    /// How commands are spread over the paths, where that can be chosen.
+    #[serde(default)]
+    pub policy: Option<String>,
+    /// The paths.
+    pub paths: Vec<PathNow>,
+}
+
+/// A path, as [`PathReport`] has it; counts are since the volume was opened.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PathNow {
+    /// What tells it from the others.
+    pub name: String,
+    /// `optimized`, `non-optimized`, `inaccessible`, `lost`, `failing` or `gone`.
+    pub access: String,
+    /// Why it is not live; empty if it is.
+    pub reason: String,
+    /// Commands in flight.
+    pub in_flight: u64,
+    /// Commands sent.
+    pub selections: u64,
+    /// Commands that came back with an error of the path.
+    pub errors: u64,
+    /// Connections made after the first.
+    pub reconnects: u64,
+    /// What the policy gives it, 0 to 128.
+    pub weight: u32,
+    /// Half of the latencies are below, in nanoseconds.
+    pub p50_ns: u64,
+    /// 99 of 100 latencies are below, in nanoseconds.
+    pub p99_ns: u64,
+    /// What only some policies or transports know.
+    pub details: BTreeMap<String, String>,
+}
+
+impl PathNow {
+    /// Whether commands may be sent over it.
+    pub fn is_live(&self) -> bool {
+        self.access == "optimized" || self.access == "non-optimized"
+    }
+}
+
+impl From<PathReport> for PathNow {
+    fn from(report: PathReport) -> PathNow {
+        let access = match report.access {
+            Access::Optimized => "optimized",
+            Access::NonOptimized => "non-optimized",
+            Access::Inaccessible => "inaccessible",
+            Access::Lost => "lost",
+            Access::Failing => "failing",
+            Access::Gone => "gone",
+        };
+        PathNow {
+            name: report.name,
+            access: access.to_owned(),
+            reason: report.reason,
+            in_flight: report.in_flight,
+            selections: report.selections,
+            errors: report.errors,
+            reconnects: report.reconnects,
+            weight: report.weight,
+            p50_ns: report.p50_ns,
+            p99_ns: report.p99_ns,
+            details: report.details.into_iter().collect(),
+        }
+    }
 }

@@ -266,7 +266,7 @@ impl Daemon {
     }
 
     /// The subsystem that is meant: the named one, or the only one.
-    fn nqn(&self, nqn: Option<String>) -> Done<String> {
+    pub(super) fn nqn(&self, nqn: Option<String>) -> Done<String> {
         match (nqn, &self.config.subsystems[..]) {
             (Some(nqn), _) if self.config.subsystem(&nqn).is_some() => Ok(nqn),
             (Some(nqn), _) => Err(Failure::missing(format!("there is no subsystem {nqn}"))),
@@ -278,7 +278,7 @@ impl Daemon {
         }
     }
 
-    fn namespace(&self, nqn: &str, nsid: u32) -> Done<&Namespace> {
+    pub(super) fn namespace(&self, nqn: &str, nsid: u32) -> Done<&Namespace> {
         self.config
             .subsystem(nqn)
             .and_then(|subsystem| subsystem.namespace(nsid))

@@ -14,6 +14,8 @@ impl Daemon {
             "volume_remove" => nothing(self.volume_remove(read(params)?)),
             "volume_resize" => result(&self.volume_resize(read(params)?)?),
             "volume_list" => none(&params).and_then(|()| result(&self.volumes())),
+            "volume_paths" => result(&self.volume_paths(&read(params)?)?),
+            "volume_tune" => result(&self.volume_tune(read(params)?)?),
             "host_allow" => nothing(self.host_allow(read(params)?)),
             "host_disallow" => nothing(self.host_disallow(read(params)?)),
             "listener_add" => result(&self.listener_add(read(params)?)?),

@@ -1,0 +1,187 @@
+//! The Identify Namespace data structure of the NVM command set (NVM 1.1, section 4.1.5.1) as a
+//! table.
+
+use super::fields::{Field, More, Table, bit, bytes, decimal, either, hex, value};
+use host::client::lba_format;
+use nvme::identify::{DATA_BYTES, LbaFormat, Namespace};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use zerocopy::FromBytes;
+
+/// NSFEAT bit: NPWG, NPWA, NPDG, NPDA and NOWS are valid.
+const OPTIMAL_IO: u8 = 1 << 4;
+
+/// The structure. Names are nvme-cli's.
+pub const TABLE: Table = Table {
+    name_width: 8,
+    fields: FIELDS,
+    more: More { text: formats_text, json: formats_json, shows },
+    vendor_specific: 384..DATA_BYTES,
+};
+
+const FIELDS: &[Field] = &[
+    hex("nsze", 0, 8),
+    hex("ncap", 8, 8),
+    hex("nuse", 16, 8),
+    hex("nsfeat", 24, 1).bits(&[
+        bit(4, "NPWG, NPWA, NPDG, NPDA and NOWS"),
+        either(3, "NGUID and EUI64 may be reused", "NGUID and EUI64 are never reused"),
+        bit(2, "Deallocated or Unwritten Logical Block error"),
+        bit(1, "Namespace atomic units NAWUN, NAWUPF and NACWU"),
+        bit(0, "Thin Provisioning"),
+    ]),
+    decimal("nlbaf", 25, 1),
+    hex("flbas", 26, 1).bits(&[
+        either(
+            4,
+            "Metadata Transferred in Separate Contiguous Buffer",
+            "Metadata Transferred at End of Data",
+        ),
+        value(3, 0, "Current LBA Format, lower bits"),
+    ]),
+    hex("mc", 27, 1).bits(&[
+        bit(1, "Metadata in a separate buffer"),
+        bit(0, "Metadata as part of an extended LBA"),
+    ]),
+    hex("dpc", 28, 1).bits(&[
+        bit(4, "Protection Information in the last bytes of metadata"),
+        bit(3, "Protection Information in the first bytes of metadata"),
+        bit(2, "Protection Information Type 3"),
+        bit(1, "Protection Information Type 2"),
+        bit(0, "Protection Information Type 1"),
+    ]),
+    hex("dps", 29, 1).bits(&[
+        either(
+            3,
+            "Protection Information in the last bytes",
+            "Protection Information in the first bytes",
+        ),
+        value(2, 0, "Protection Information Type, 0 disabled"),
+    ]),
+    hex("nmic", 30, 1).bits(&[either(0, "Private namespace", "Shared by several controllers")]),
+    hex("rescap", 31, 1).bits(&[
+        bit(6, "Exclusive Access - All Registrants"),
+        bit(5, "Write Exclusive - All Registrants"),
+        bit(4, "Exclusive Access - Registrants Only"),
+        bit(3, "Write Exclusive - Registrants Only"),
+        bit(2, "Exclusive Access"),
+        bit(1, "Write Exclusive"),
+        bit(0, "Persist Through Power Loss"),
+    ]),
+    hex("fpi", 32, 1).bits(&[bit(7, "Format Progress Indicator")]),
+    decimal("dlfeat", 33, 1).bits(&[
+        either(4, "Guard of deallocated blocks is FFFFh", "Guard of deallocated blocks is a CRC"),
+        bit(3, "Deallocate bit of Write Zeroes"),
+        value(2, 0, "Deallocated blocks read as: 0 not reported, 1 zeroes, 2 FFh"),
+    ]),
+    decimal("nawun", 34, 2),
+    decimal("nawupf", 36, 2),
+    decimal("nacwu", 38, 2),
+    decimal("nabsn", 40, 2),
+    decimal("nabo", 42, 2),
+    decimal("nabspf", 44, 2),
+    decimal("noiob", 46, 2),
+    decimal("nvmcap", 48, 16),
+    decimal("npwg", 64, 2),
+    decimal("npwa", 66, 2),
+    decimal("npdg", 68, 2),
+    decimal("npda", 70, 2),
+    decimal("nows", 72, 2),
+    decimal("mssrl", 74, 2),
+    decimal("mcl", 76, 4),
+    decimal("msrc", 80, 1),
+    decimal("nulbaf", 82, 1),
+    decimal("anagrpid", 92, 4),
+    decimal("nsattr", 99, 1),
+    decimal("nvmsetid", 100, 2),
+    decimal("endgid", 102, 2),
+    bytes("nguid", 104, 16),
+    bytes("eui64", 120, 8),
+];
+
+fn shows(field: &Field, data: &[u8]) -> bool {
+    let optimal = matches!(field.name, "npwg" | "npwa" | "npdg" | "npda" | "nows");
+    !optimal || data[24] & OPTIMAL_IO != 0
+}
+
+/// The LBA formats that there are, and the one in use.
+fn formats(data: &[u8]) -> (Vec<LbaFormat>, LbaFormat) {
+    let namespace = Namespace::ref_from_bytes(data).expect("a whole structure of bytes");
+    // NLBAF is zero-based; formats with attributes of their own follow (NULBAF).
+    let count = usize::from(namespace.nlbaf_z) + 1 + usize::from(data[82]);
+    let formats = namespace.lbaf.iter().copied().take(count).collect();
+    (formats, lba_format(namespace))
+}
+
+fn formats_text(data: &[u8], human: bool) -> String {
+    const PERFORMANCE: [&str; 4] = ["Best", "Better", "Good", "Degraded"];
+    let mut text = String::new();
+    let (formats, used) = formats(data);
+    for (index, format) in formats.iter().enumerate() {
+        let LbaFormat { ms, lbads, rp } = format;
+        let (ms, rp) = (ms.get(), rp & 3);
+        let used = if *format == used { " (in use)" } else { "" };
+        let _ = if human {
+            let bytes = 1u64.checked_shl((*lbads).into()).unwrap_or(0);
+            let words = PERFORMANCE[usize::from(rp)];
+            writeln!(
+                text,
+                "LBA Format {index:2} : Metadata Size: {ms:<3} bytes - Data Size: {bytes:<2} bytes - Relative Performance: {rp:#x} {words}{used}"
+            )
+        } else {
+            writeln!(text, "lbaf {index:2} : ms:{ms:<3} lbads:{lbads:<2} rp:{rp:#x}{used}")
+        };
+    }
+    text
+}
+
+fn formats_json(data: &[u8]) -> (&'static str, Value) {
+    let (formats, _) = formats(data);
+    let json = formats
+        .iter()
+        .map(|format| json!({"ms": format.ms.get(), "ds": format.lbads, "rp": format.rp & 3}));
+    ("lbafs", json.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::{FromZeros, IntoBytes};
+
+    #[test]
+    fn the_table_agrees_with_the_structure() {
+        let mut data = Namespace::new_zeroed();
+        data.nsze = 0x1_0000_0001.into();
+        data.nlbaf_z = 1;
+        data.flbas = 1;
+        data.nmic = 1;
+        data.dlfeat = 9;
+        data.noiob = 8.into();
+        data.npwg_z = 7.into();
+        data.mssrl = 5.into();
+        data.anagrpid = 3.into();
+        data.nguid = [0xab; 16];
+        data.lbaf[0].lbads = 9;
+        data.lbaf[1].lbads = 12;
+        let json = Value::Object(TABLE.json(data.as_bytes()));
+        for (name, value) in [
+            ("nsze", json!(0x1_0000_0001u64)),
+            ("nmic", json!(1)),
+            ("dlfeat", json!(9)),
+            ("noiob", json!(8)),
+            ("mssrl", json!(5)),
+            ("anagrpid", json!(3)),
+            ("nguid", json!("ab".repeat(16))),
+            ("lbafs", json!([{"ms": 0, "ds": 9, "rp": 0}, {"ms": 0, "ds": 12, "rp": 0}])),
+        ] {
+            assert_eq!(json[name], value, "{name}");
+        }
+        assert_eq!(json.get("npwg"), None, "not valid");
+        data.nsfeat = OPTIMAL_IO;
+        assert_eq!(TABLE.json(data.as_bytes())["npwg"], 7);
+        let text = TABLE.text(data.as_bytes(), false);
+        assert!(text.starts_with("nsze    : 0x100000001\n"), "{text}");
+        assert!(text.contains("lbaf  1 : ms:0   lbads:12 rp:0x0 (in use)\n"), "{text}");
+        assert!(TABLE.text(data.as_bytes(), true).contains("Data Size: 4096 bytes"));
+    }
+}

@@ -1,0 +1,137 @@
+//! Paths as a table.
+
+use crate::admin::columns;
+use crate::control::method::{PathNow, VolumePaths};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// The weight of a path that is given everything.
+const WEIGHT_MAX: u32 = 128;
+
+/// What each path had sent when it was last looked at.
+#[derive(Default)]
+pub struct Shares {
+    sent: BTreeMap<(String, u32, String), u64>,
+}
+
+impl Shares {
+    /// Each path's share, 0 to 1, of what its volume has sent since the last call; at the first,
+    /// since it was opened.
+    pub fn since_last(&mut self, volumes: &[VolumePaths]) -> Vec<Vec<f64>> {
+        let mut all = Vec::with_capacity(volumes.len());
+        for volume in volumes {
+            let sent: Vec<u64> = volume.paths.iter().map(|path| self.sent(volume, path)).collect();
+            let total: u64 = sent.iter().sum();
+            let share = |sent: u64| if total == 0 { 0.0 } else { sent as f64 / total as f64 };
+            all.push(sent.into_iter().map(share).collect());
+        }
+        all
+    }
+
+    fn sent(&mut self, volume: &VolumePaths, path: &PathNow) -> u64 {
+        let key = (volume.nqn.clone(), volume.nsid, path.name.clone());
+        let before = self.sent.insert(key, path.selections).unwrap_or(0);
+        path.selections.saturating_sub(before)
+    }
+}
+
+/// Tables of one sample.
+pub fn table_of(volumes: &[VolumePaths]) -> String {
+    text(volumes, &Shares::default().since_last(volumes))
+}
+
+/// Tables, with the shares that go with them.
+pub fn text(volumes: &[VolumePaths], shares: &[Vec<f64>]) -> String {
+    if volumes.is_empty() {
+        return "no volume has paths\n".to_owned();
+    }
+    let mut out = String::new();
+    for (volume, shares) in volumes.iter().zip(shares) {
+        let policy = volume.policy.as_ref().map(|policy| format!(", {policy}")).unwrap_or_default();
+        let _ = writeln!(out, "{}{policy}", volume.volume);
+        if volume.paths.is_empty() {
+            out.push_str("one way, of which nothing is known\n");
+            continue;
+        }
+        let head =
+            ["Path", "State", "In flight", "p50", "p99", "Weight", "Share", "Errors", "Reconnects"];
+        let rows = volume.paths.iter().zip(shares).map(|(path, share)| {
+            [
+                path.name.clone(),
+                path.access.clone(),
+                path.in_flight.to_string(),
+                latency(path.p50_ns),
+                latency(path.p99_ns),
+                format!("{}/{WEIGHT_MAX}", path.weight),
+                format!("{:.1} %", share * 100.0),
+                path.errors.to_string(),
+                path.reconnects.to_string(),
+            ]
+        });
+        out.push_str(&columns(&head, &rows.collect::<Vec<_>>()));
+        for path in volume.paths.iter().filter(|path| !path.reason.is_empty()) {
+            let _ = writeln!(out, "{}: {}", path.name, path.reason);
+        }
+    }
+    out
+}
+
+/// A time for reading; nothing is known of one that is zero.
+fn latency(ns: u64) -> String {
+    match ns {
+        0 => "-".to_owned(),
+        1..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.2} ms", ns as f64 / 1e6),
+        _ => format!("{:.2} s", ns as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume(sent: [u64; 2]) -> VolumePaths {
+        let path = |name: &str, access: &str, reason: &str, selections| PathNow {
+            name: name.into(),
+            access: access.into(),
+            reason: reason.into(),
+            selections,
+            weight: 64,
+            p50_ns: 90_500,
+            p99_ns: 31_000_000,
+            ..PathNow::default()
+        };
+        VolumePaths {
+            nqn: "nqn.a".into(),
+            nsid: 1,
+            volume: "tcp://a,b/nqn.r?ns=1".into(),
+            policy: Some("numa".into()),
+            paths: vec![
+                path("tcp://a", "optimized", "", sent[0]),
+                path("tcp://b", "lost", "refused", sent[1]),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_table_has_a_line_for_each_path_and_reasons_below() {
+        let text = table_of(&[volume([75, 25])]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "tcp://a,b/nqn.r?ns=1, numa");
+        assert!(lines[1].starts_with("Path    State"), "{text}");
+        assert!(lines[3].contains("90.5 us") && lines[3].contains("75.0 %"), "{text}");
+        assert!(lines[4].contains("31.00 ms") && lines[4].contains("64/128"), "{text}");
+        assert_eq!(lines[5], "tcp://b: refused");
+        assert_eq!(table_of(&[]), "no volume has paths\n");
+    }
+
+    #[test]
+    fn shares_are_of_the_time_since_the_last_look() {
+        let mut shares = Shares::default();
+        assert_eq!(shares.since_last(&[volume([75, 25])]), [[0.75, 0.25]]);
+        assert_eq!(shares.since_last(&[volume([75, 35])]), [[0.0, 1.0]]);
+        assert_eq!(shares.since_last(&[volume([75, 35])]), [[0.0, 0.0]]);
+        // Opened anew in between: counts begin again.
+        assert_eq!(shares.since_last(&[volume([1, 36])]), [[0.0, 1.0]]);
+    }
+}

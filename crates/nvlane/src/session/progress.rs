@@ -1,0 +1,76 @@
+//! How far a command is, on a terminal.
+
+use crate::size;
+use std::io::{IsTerminal, Write, stderr};
+use std::time::{Duration, Instant};
+
+/// How often it is written.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Bytes done of bytes to do.
+pub struct Progress {
+    /// None where nobody watches.
+    shown: Option<Shown>,
+    what: &'static str,
+    total: Option<u64>,
+    started: Instant,
+}
+
+struct Shown {
+    next: Instant,
+    width: usize,
+}
+
+impl Progress {
+    /// Of `what` (`"read"`), of which there are `total` bytes if that is known.
+    pub fn new(what: &'static str, total: Option<u64>) -> Progress {
+        let started = Instant::now();
+        let shown = stderr().is_terminal().then(|| Shown { next: started + INTERVAL, width: 0 });
+        Progress { shown, what, total, started }
+    }
+
+    /// So many bytes are done.
+    pub fn update(&mut self, now: Instant, done: u64) {
+        let Some(shown) = self.shown.as_mut().filter(|shown| now >= shown.next) else { return };
+        shown.next = now + INTERVAL;
+        let elapsed = now.duration_since(self.started).as_secs_f64();
+        let line = line(self.what, done, self.total, elapsed);
+        let width = shown.width.max(line.len());
+        shown.width = line.len();
+        // A terminal that cannot be written to has nobody before it.
+        let _ = write!(stderr(), "\r{line:width$}");
+    }
+
+    /// Takes the line away.
+    pub fn end(&mut self) {
+        if let Some(Shown { width, .. }) = self.shown.take().filter(|shown| shown.width > 0) {
+            let _ = write!(stderr(), "\r{:width$}\r", "");
+        }
+    }
+}
+
+fn line(what: &str, done: u64, total: Option<u64>, elapsed: f64) -> String {
+    let rate = size::format((done as f64 / elapsed.max(1e-9)) as u64);
+    let of = match total {
+        Some(total) if total > 0 => {
+            let percent = u128::from(done) * 100 / u128::from(total);
+            format!(" of {} ({percent} %)", size::format(total))
+        }
+        _ => String::new(),
+    };
+    format!("{}{of} {what}, {rate}/s", size::format(done)).replace("about ", "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::line;
+
+    #[test]
+    fn a_line_says_how_far_and_how_fast() {
+        assert_eq!(
+            line("read", 1 << 30, Some(4 << 30), 2.0),
+            "1 GiB of 4 GiB (25 %) read, 512 MiB/s"
+        );
+        assert_eq!(line("written", 0, None, 0.0), "0 B written, 0 B/s");
+    }
+}
