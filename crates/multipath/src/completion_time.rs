@@ -1,0 +1,401 @@
+//! completion-time: chooses the path that is expected to complete this command first.
+//!
+//! ```text
+//!   T = max(L + (Q + w - Qb) / B, l0)     L   smoothed latency
+//!                                         Qb  smoothed work that was in flight around those samples
+//!   silent longer than T:                 Q   work in flight now,  w  of this command
+//!   T = silence x (1 + n / 10)            B   rate at which the path delivers work
+//!                                         l0  least latency of the last seconds
+//!                                         n   commands in flight
+//! ```
+//!
+//! Work is bytes plus [`WORK_OVERHEAD`] per command, so one line through (work, time) serves 4 KiB
+//! and 1 MiB alike. All is kept per core, path and group: reads of a path do not wait behind its
+//! writes where bandwidth differs by direction.
+//!
+//! A path that is chosen no more is measured no more. Reads are helped by probes (`probe`), other
+//! groups by giving one command in [`REFRESH_EVERY`] to a path whose estimate is old.
+
+use crate::PATHS_MAX;
+use crate::selector::Token;
+use crate::set::PathSet;
+
+/// Work of a command beside its bytes.
+pub const WORK_OVERHEAD: u64 = 4096;
+/// Samples that end a batch before its time.
+const BATCH_SAMPLES: u32 = 64;
+/// A sample counts as at most so many smoothed latencies: one lost packet is no trend.
+const CLIP: f64 = 8.0;
+/// Half-life of a delivery rate that is not reached again.
+const RATE_HALF_LIFE_NS: f64 = 1e9;
+/// The least latency is that of this long at least and twice this long at most.
+const LEAST_BUCKET_NS: u64 = 2_500_000_000;
+/// Commands given to a path that has never answered, until it does, while others have.
+const UNKNOWN_MAX: u32 = 8;
+/// Expected time of a command on such a path, per command in flight.
+const UNKNOWN_NS: f64 = 1_000.0;
+/// A rank behind every measured time: more than a century.
+const LAST_NS: f64 = 4e18;
+/// Every so many commands of a group other than reads, a path with an old estimate has its turn.
+const REFRESH_EVERY: u32 = 1024;
+/// How old that is.
+const REFRESH_AGE_NS: u64 = 400_000_000;
+/// What a path that fails commands is thought to take at first, and at most.
+const FAILED_NS: f64 = 1e6;
+const FAILED_NS_MAX: f64 = 1e9;
+
+/// What is known of one path in one group.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Estimate {
+    /// Smoothed latency in nanoseconds; 0 before the first sample.
+    pub latency_ns: f64,
+    /// Smoothed work in flight when those commands were sent.
+    pub backlog: f64,
+    /// Nanoseconds per unit of work: the inverse of the rate.
+    inverse_rate: f64,
+    least_ns: f64,
+    /// Work in flight.
+    pub queued: u64,
+    /// When a command was completed last, or the first of those in flight was sent.
+    active_ns: u64,
+    /// Commands in flight.
+    pub in_flight: u32,
+
+    /// Work delivered since the beginning.
+    delivered: u64,
+    /// Work per nanosecond.
+    rate: f64,
+    rate_ns: u64,
+    least_now_ns: f64,
+    least_before_ns: f64,
+    least_began_ns: u64,
+    batch_began_ns: u64,
+    batch_latency_ns: f64,
+    batch_backlog: f64,
+    batch_samples: u32,
+    /// Samples that were cut to [`CLIP`] smoothed latencies.
+    pub clipped: u64,
+    /// When the smoothed latency changed last.
+    pub updated_ns: u64,
+    /// The path has failed commands and answered none since: the latency is a penalty.
+    failing: bool,
+}
+
+/// The paths of one group on one core.
+#[derive(Clone, Debug)]
+pub struct Estimates {
+    paths: [Estimate; PATHS_MAX],
+    /// Selections, for [`REFRESH_EVERY`].
+    selections: u32,
+    rotation: usize,
+}
+
+impl Default for Estimates {
+    fn default() -> Estimates {
+        Estimates { paths: [Estimate::default(); PATHS_MAX], selections: 0, rotation: 0 }
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Demand {
+    /// Paths to choose from, one at least.
+    pub candidates: PathSet,
+    /// Those of them that are farther away than the nearest.
+    pub remote: PathSet,
+    /// How many paths there are at all.
+    pub paths: usize,
+    /// Of the command.
+    pub work: u64,
+    /// The time.
+    pub now_ns: u64,
+    /// Added to remote paths.
+    pub numa_bias_ns: f64,
+    /// Whether paths with old estimates are to have their turn: nobody probes this group.
+    pub refreshes: bool,
+}
+
+impl Estimates {
+    /// The path with the least expected time; `stand_in` is asked about paths that are not known.
+    #[inline]
+    pub fn select(&mut self, demand: &Demand, stand_in: &Estimates) -> usize {
+        if demand.refreshes
+            && let Some(path) = self.refresh(demand)
+        {
+            return path;
+        }
+        // Whoever has the same time is served in turn: start at another path each time.
+        let paths = demand.paths;
+        let mut start = self.rotation + 1;
+        start = if start >= paths { 0 } else { start };
+        self.rotation = start;
+        let bits = u32::from(demand.candidates.0);
+        let mut rest = bits >> start | (bits & ((1 << start) - 1)) << (paths - start);
+        let least_rate_factor = 2.0 / demand.work as f64;
+        let (mut best, mut best_ns) = (0, f64::INFINITY);
+        while rest != 0 {
+            let turned = rest.trailing_zeros() as usize + start;
+            rest &= rest - 1;
+            let path = if turned >= paths { turned - paths } else { turned };
+            let own = &self.paths[path];
+            let mut time_ns = if own.latency_ns > 0.0 {
+                own.expected_ns(own, demand, least_rate_factor)
+            } else {
+                own.unknown_ns(&stand_in.paths[path], demand, least_rate_factor)
+            };
+            if demand.remote.contains(path) {
+                time_ns += demand.numa_bias_ns;
+            }
+            if time_ns < best_ns {
+                (best, best_ns) = (path, time_ns);
+            }
+        }
+        best
+    }
+
+    /// Notes a command sent.
+    #[inline]
+    pub fn submitted(&mut self, token: &Token) {
+        let path = &mut self.paths[token.path()];
+        path.queued += token.work;
+        if path.in_flight == 0 {
+            path.active_ns = token.sent_ns;
+        }
+        path.in_flight += 1;
+    }
+
+    /// Takes back a command that is no longer in flight.
+    #[inline]
+    pub fn ended(&mut self, token: &Token, now_ns: u64) {
+        let path = &mut self.paths[token.path()];
+        path.queued -= token.work;
+        path.in_flight -= 1;
+        path.active_ns = now_ns;
+    }
+
+    /// Learns from a command that was answered, after [`Estimates::ended`].
+    #[inline]
+    pub fn sample(&mut self, token: &Token, now_ns: u64, batch_ns: u64, ewma_shift: u8) {
+        let path = &mut self.paths[token.path()];
+        let latency_ns = now_ns.saturating_sub(token.sent_ns).max(1) as f64;
+        if path.failing {
+            path.forgive();
+        }
+        path.delivered += token.work;
+        path.rate_sample((path.delivered - token.delivered) as f64 / latency_ns, now_ns);
+        path.least_sample(latency_ns, now_ns);
+        if token.probe && path.latency_ns > 2.0 * latency_ns {
+            return path.rebound(token, latency_ns, now_ns);
+        }
+        let clipped_ns = if path.latency_ns > 0.0 && latency_ns > CLIP * path.latency_ns {
+            path.clipped += 1;
+            CLIP * path.latency_ns
+        } else {
+            latency_ns
+        };
+        path.batch_latency_ns += clipped_ns;
+        path.batch_backlog += token.queued as f64 * (clipped_ns / latency_ns);
+        path.batch_samples += 1;
+        let elapsed_ns = now_ns.saturating_sub(path.batch_began_ns);
+        if path.latency_ns == 0.0 || elapsed_ns >= batch_ns || path.batch_samples >= BATCH_SAMPLES {
+            path.end_batch(now_ns, elapsed_ns, batch_ns, ewma_shift);
+        }
+    }
+
+    /// Learns that the path failed a command. A path that fails at once would look fast: what it is
+    /// thought to take doubles, until it answers a probe or a refresh.
+    pub fn failed(&mut self, path: usize, now_ns: u64) {
+        let path = &mut self.paths[path];
+        let penalty_ns = (path.latency_ns * 2.0).clamp(FAILED_NS, FAILED_NS_MAX);
+        path.assume(penalty_ns, now_ns);
+        path.slow_down();
+        path.failing = true;
+    }
+
+    /// The path has answered in another group: what it is thought to take for its failures alone
+    /// is forgotten.
+    pub fn forgive(&mut self, path: usize) {
+        let path = &mut self.paths[path];
+        if path.failing {
+            path.forgive();
+        }
+    }
+
+    /// A path has come back: it keeps its estimate, but starts slowly.
+    pub fn returned(&mut self, path: usize) {
+        self.paths[path].slow_down();
+    }
+
+    /// Takes over what a sibling core has measured with a probe of `work`.
+    pub fn told(&mut self, path: usize, latency_ns: u64, work: u64, now_ns: u64) {
+        let path = &mut self.paths[path];
+        path.assume(latency_ns.max(1) as f64, now_ns);
+        path.rate = work as f64 / path.latency_ns;
+        path.rate_ns = now_ns;
+        path.inverse_rate = 1.0 / path.rate;
+    }
+
+    /// Forgets what was learned, not what is in flight.
+    pub fn reset(&mut self) {
+        for path in &mut self.paths {
+            let Estimate { queued, active_ns, in_flight, delivered, .. } = *path;
+            *path = Estimate { queued, active_ns, in_flight, delivered, ..Estimate::default() };
+        }
+    }
+
+    /// What is known of `path`.
+    pub fn path(&self, path: usize) -> &Estimate {
+        &self.paths[path]
+    }
+
+    /// Work delivered by `path` so far, to be kept with a command.
+    #[inline]
+    pub fn delivered(&self, path: usize) -> u64 {
+        self.paths[path].delivered
+    }
+
+    /// The path with the oldest estimate, once in a while, if that is old enough.
+    #[inline]
+    fn refresh(&mut self, demand: &Demand) -> Option<usize> {
+        self.selections += 1;
+        if self.selections < REFRESH_EVERY {
+            return None;
+        }
+        self.selections = 0;
+        let idle = demand.candidates.filter(|&path| {
+            let path = &self.paths[path];
+            path.in_flight == 0 && demand.now_ns.saturating_sub(path.updated_ns) > REFRESH_AGE_NS
+        });
+        idle.min_by_key(|&path| self.paths[path].updated_ns)
+    }
+}
+
+impl Estimate {
+    /// Work delivered per second.
+    pub fn rate_per_second(&self) -> f64 {
+        self.rate * 1e9
+    }
+
+    /// Least latency of the last seconds.
+    pub fn least_ns(&self) -> f64 {
+        self.least_ns
+    }
+
+    /// Nanoseconds since anything was heard of the path, if it owes an answer.
+    pub fn silent_ns(&self, now_ns: u64) -> u64 {
+        if self.in_flight == 0 { 0 } else { now_ns.saturating_sub(self.active_ns) }
+    }
+
+    /// Expected time of a command, by what `known` knows and what is in flight here.
+    #[inline]
+    fn expected_ns(&self, known: &Estimate, demand: &Demand, least_rate_factor: f64) -> f64 {
+        // A rate below half of work / L contradicts L.
+        let inverse_rate = known.inverse_rate.min(least_rate_factor * known.latency_ns);
+        let ahead = (self.queued + demand.work) as f64 - known.backlog;
+        let time_ns = (known.latency_ns + ahead * inverse_rate).max(known.least_ns);
+        let silent_ns = demand.now_ns.saturating_sub(self.active_ns) as f64;
+        if self.in_flight > 0 && silent_ns > time_ns {
+            return silent_ns * (1.0 + 0.1 * f64::from(self.in_flight));
+        }
+        time_ns
+    }
+
+    /// The same where nothing was measured in this group.
+    #[cold]
+    fn unknown_ns(&self, stand_in: &Estimate, demand: &Demand, least_rate_factor: f64) -> f64 {
+        if stand_in.latency_ns > 0.0 {
+            return self.expected_ns(stand_in, demand, least_rate_factor);
+        }
+        let waiting = UNKNOWN_NS * f64::from(self.in_flight);
+        // It may be slow or dead: not everything is staked on it. Above `LAST_NS` a double counts
+        // in steps of 512.
+        if self.in_flight < UNKNOWN_MAX { waiting } else { LAST_NS + waiting }
+    }
+
+    #[inline]
+    fn rate_sample(&mut self, rate: f64, now_ns: u64) {
+        let age = now_ns.saturating_sub(self.rate_ns) as f64 / RATE_HALF_LIFE_NS;
+        // 2^-age; the tangent is good to one in a million for a millisecond.
+        let left = if age < 1e-3 { 1.0 - age * std::f64::consts::LN_2 } else { (-age).exp2() };
+        self.rate = rate.max(self.rate * left);
+        self.inverse_rate = 1.0 / self.rate;
+        self.rate_ns = now_ns;
+    }
+
+    #[inline]
+    fn least_sample(&mut self, latency_ns: f64, now_ns: u64) {
+        let first = self.least_ns == 0.0;
+        if first || now_ns.saturating_sub(self.least_began_ns) >= LEAST_BUCKET_NS {
+            // A bucket that ended long ago says nothing any more.
+            let stale = now_ns.saturating_sub(self.least_began_ns) >= 2 * LEAST_BUCKET_NS;
+            self.least_before_ns = if first || stale { latency_ns } else { self.least_now_ns };
+            self.least_now_ns = latency_ns;
+            self.least_began_ns = now_ns;
+        }
+        self.least_now_ns = self.least_now_ns.min(latency_ns);
+        self.least_ns = self.least_now_ns.min(self.least_before_ns);
+    }
+
+    fn end_batch(&mut self, now_ns: u64, elapsed_ns: u64, batch_ns: u64, ewma_shift: u8) {
+        let samples = f64::from(self.batch_samples);
+        let latency_ns = self.batch_latency_ns / samples;
+        let backlog = self.batch_backlog / samples;
+        let share = if self.latency_ns == 0.0 {
+            1.0
+        } else {
+            // As many steps as batches had time for, so that a quiet path is not an inert one.
+            let steps = (elapsed_ns / batch_ns.max(1)).clamp(1, 64) as i32;
+            1.0 - (1.0 - 0.5f64.powi(i32::from(ewma_shift))).powi(steps)
+        };
+        self.latency_ns += share * (latency_ns - self.latency_ns);
+        self.backlog += share * (backlog - self.backlog);
+        self.begin_batch(now_ns);
+    }
+
+    fn begin_batch(&mut self, now_ns: u64) {
+        self.batch_latency_ns = 0.0;
+        self.batch_backlog = 0.0;
+        self.batch_samples = 0;
+        self.batch_began_ns = now_ns;
+        self.updated_ns = now_ns;
+    }
+
+    /// Forgets the rate: as many commands as half of work / L allows, until more is seen.
+    fn slow_down(&mut self) {
+        self.rate = 0.0;
+        self.inverse_rate = f64::INFINITY;
+    }
+
+    /// Takes a latency for granted, in place of all that was measured.
+    fn assume(&mut self, latency_ns: f64, now_ns: u64) {
+        self.failing = false;
+        self.latency_ns = latency_ns;
+        self.backlog = 0.0;
+        self.least_ns = latency_ns;
+        self.least_now_ns = latency_ns;
+        self.least_before_ns = latency_ns;
+        self.least_began_ns = now_ns;
+        self.begin_batch(now_ns);
+    }
+
+    /// Forgets the latency: the next sample is the first.
+    #[cold]
+    fn forgive(&mut self) {
+        self.failing = false;
+        self.latency_ns = 0.0;
+        self.least_ns = 0.0;
+    }
+
+    /// A probe came back much sooner than was expected: the estimate was old. Only the rate of the
+    /// probe itself counts, so that the path is taken into use step by step.
+    fn rebound(&mut self, token: &Token, latency_ns: f64, now_ns: u64) {
+        self.latency_ns = latency_ns;
+        self.backlog = token.queued as f64;
+        self.rate = token.work as f64 / latency_ns;
+        self.inverse_rate = 1.0 / self.rate;
+        self.begin_batch(now_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! When a path that nobody uses is to be measured.
+//!
+//! A path without commands for 100 ms (25 % more or less, so that hosts do not probe in step) gets
+//! one small read, if this core has sent 128 commands since its last probe there or a second has
+//! passed. One probe per host is enough: cores share what they know through [`Shared`], a few
+//! relaxed atomics that are looked at from [`crate::Selector::probe`] and never per command.
+
+use crate::PATHS_MAX;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A path is idle after so long without an answer.
+pub const IDLE_NS: u64 = 100_000_000;
+/// Commands of this core between two probes of a path, if they come within [`PATIENCE_NS`].
+const COMMANDS_BETWEEN: u64 = 128;
+/// A probe that is due waits no longer for commands.
+const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// What the cores of a host tell one another of the paths.
+#[derive(Debug, Default)]
+pub struct Shared {
+    paths: [SharedPath; PATHS_MAX],
+}
+
+/// On a cache line of its own. The last two belong together but are not written together: a
+/// reader may see the time of one sample with the latency of another, which is an estimate too.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct SharedPath {
+    /// When a core took it upon itself to probe.
+    claimed_ns: AtomicU64,
+    /// When what follows was measured.
+    measured_ns: AtomicU64,
+    latency_ns: AtomicU64,
+}
+
+/// One core's part.
+#[derive(Clone, Debug)]
+pub struct Prober {
+    paths: [ProbedPath; PATHS_MAX],
+    random: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ProbedPath {
+    /// After how long without an answer it counts as idle next time.
+    idle_ns: u64,
+    /// When it was probed last from here, and after how many commands of this core.
+    probed_ns: u64,
+    commands: u64,
+    probes: u64,
+}
+
+impl Shared {
+    /// Has siblings know what was measured.
+    pub fn tell(&self, path: usize, latency_ns: u64, now_ns: u64) {
+        let path = &self.paths[path];
+        path.latency_ns.store(latency_ns, Ordering::Relaxed);
+        path.measured_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// What was measured last, and when.
+    pub fn told(&self, path: usize) -> (u64, u64) {
+        let path = &self.paths[path];
+        (path.latency_ns.load(Ordering::Relaxed), path.measured_ns.load(Ordering::Relaxed))
+    }
+
+    /// Takes a probe upon oneself, unless a sibling did within `idle_ns`.
+    fn claim(&self, path: usize, now_ns: u64, idle_ns: u64) -> bool {
+        let claimed = &self.paths[path].claimed_ns;
+        let before = claimed.load(Ordering::Relaxed);
+        let (order, relaxed) = (Ordering::Relaxed, Ordering::Relaxed);
+        (before == 0 || now_ns.saturating_sub(before) >= idle_ns)
+            && claimed.compare_exchange(before, now_ns.max(1), order, relaxed).is_ok()
+    }
+}
+
+impl Prober {
+    pub fn new(seed: u64) -> Prober {
+        let path = ProbedPath { idle_ns: IDLE_NS, probed_ns: 0, commands: 0, probes: 0 };
+        let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut prober = Prober { paths: [path; PATHS_MAX], random };
+        for path in 0..PATHS_MAX {
+            prober.paths[path].idle_ns = prober.jittered();
+        }
+        prober
+    }
+
+    /// Whether `path`, silent since `heard_ns`, counts as idle.
+    pub fn is_idle(&self, path: usize, heard_ns: u64, now_ns: u64) -> bool {
+        now_ns.saturating_sub(heard_ns) >= self.paths[path].idle_ns
+    }
+
+    /// Whether this core is to probe an idle `path` now; `commands` were sent by it so far.
+    pub fn is_due(&mut self, path: usize, commands: u64, now_ns: u64, shared: &Shared) -> bool {
+        let state = &self.paths[path];
+        let since_ns = now_ns.saturating_sub(state.probed_ns);
+        let ready = commands - state.commands >= COMMANDS_BETWEEN || since_ns >= PATIENCE_NS;
+        // After a probe that told nothing, as long as for the first.
+        if !ready || since_ns < state.idle_ns || !shared.claim(path, now_ns, state.idle_ns) {
+            return false;
+        }
+        let idle_ns = self.jittered();
+        let probes = self.paths[path].probes + 1;
+        self.paths[path] = ProbedPath { idle_ns, probed_ns: now_ns, commands, probes };
+        true
+    }
+
+    /// Probes of `path` from here.
+    pub fn probes(&self, path: usize) -> u64 {
+        self.paths[path].probes
+    }
+
+    /// [`IDLE_NS`], a quarter more or less (xorshift, which is random enough).
+    fn jittered(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        IDLE_NS - IDLE_NS / 4 + (self.random >> 11) % (IDLE_NS / 2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn one_core_of_two_probes() {
+        let shared = Shared::default();
+        let (mut one, mut other) = (Prober::new(1), Prober::new(2));
+        let now = 5_000 * MS;
+        assert!(!one.is_idle(0, now - 70 * MS, now));
+        assert!(one.is_idle(0, now - 130 * MS, now));
+        assert!(one.is_due(0, 200, now, &shared));
+        assert!(!other.is_due(0, 200, now + 10 * MS, &shared), "its sibling does");
+        assert!(other.is_due(1, 200, now + 10 * MS, &shared), "of another path nobody does");
+        assert_eq!((one.probes(0), other.probes(0), other.probes(1)), (1, 0, 1));
+    }
+
+    #[test]
+    fn commands_or_a_second_come_between() {
+        let (shared, mut prober) = (Shared::default(), Prober::new(3));
+        let now = 5_000 * MS;
+        assert!(prober.is_due(0, 200, now, &shared));
+        assert!(!prober.is_due(0, 327, now + 200 * MS, &shared), "127 commands");
+        assert!(prober.is_due(0, 328, now + 200 * MS, &shared));
+        assert!(!prober.is_due(0, 329, now + 1_100 * MS, &shared));
+        assert!(prober.is_due(0, 329, now + 1_200 * MS, &shared));
+        assert!(!prober.is_due(0, 900, now + 1_260 * MS, &shared), "too soon after");
+    }
+
+    #[test]
+    fn idle_times_vary_by_a_quarter() {
+        let mut prober = Prober::new(4);
+        let times: Vec<_> = (0..1000).map(|_| prober.jittered() / MS).collect();
+        assert!(times.iter().all(|time| (75..125).contains(time)));
+        let (low, high) = (times.iter().min().unwrap(), times.iter().max().unwrap());
+        assert!(*low < 80 && *high > 119, "{low} to {high}");
+    }
+}
