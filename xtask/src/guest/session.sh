@@ -28,20 +28,6 @@ sweep() {
     rmdir "$group" 2>/dev/null
 }
 
-# The kernel's log without what is known to be a fault of Linux itself: for a polled queue, 7.2's
-# nvme-tcp takes the socket's lock, and may sleep for it, within the RCU read-side section of bio_poll.
-kernel_log() {
-    dmesg | awk '
-        /cut here/ { block = $0; inside = 1; next }
-        !inside { print; next }
-        { block = block "\n" $0 }
-        /end trace/ {
-            inside = 0
-            if (block !~ /within RCU read-side critical section/ || block !~ / nvme_tcp_poll\+/) print block
-        }
-        END { if (inside) print block }'
-}
-
 while IFS=$'\t' read -r -u 9 name limit script; do
     echo "@begin $name"
     mkdir -p "$group" /tmp/nvlane-test /mnt/test
@@ -62,7 +48,7 @@ while IFS=$'\t' read -r -u 9 name limit script; do
             echo "--- kernel"
             dmesg | tail -n 60
         } >>"$RUN/$name.log" 2>&1
-    elif kernel_log | grep -qE 'BUG:|WARNING: .* at |Oops|hung_task|blocked for more than'; then
+    elif dmesg | grep -qE 'BUG:|WARNING: .* at |Oops|hung_task|blocked for more than'; then
         { echo "--- the kernel complained"; dmesg | tail -n 100; } >>"$RUN/$name.log"
         status=99
     fi
