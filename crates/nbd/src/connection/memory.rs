@@ -1,0 +1,137 @@
+//! Memory of the buffer pool: who may take how much, and who waits for it.
+
+use super::{Connection, Inner, TOKEN_BUFFERS};
+use namespace::Data;
+use namespace::output::Payload;
+use reactor::Buffer;
+
+/// What a connection has of the core's buffer pool, in bytes.
+#[derive(Default)]
+pub(super) struct Holding {
+    held: usize,
+    /// Of that, data of replies that the client has not taken yet.
+    sending: usize,
+    /// Some was given back since [`Connection::memory_state`] last looked.
+    has_given_back: bool,
+    /// In the queue of those to whom the pool's free memory goes next.
+    pub(super) waits_for_buffers: bool,
+}
+
+impl Holding {
+    /// A reply was sent.
+    pub(super) fn sent(&mut self, payload: Payload) {
+        if let Payload::Data(Data::Buffer(buffer)) = &payload {
+            self.sending -= buffer.capacity();
+            self.given_back(buffer);
+        }
+    }
+
+    /// Data is about to be queued for the client.
+    pub(super) fn send(&mut self, data: &Data) {
+        if let Data::Buffer(buffer) = data {
+            self.sending += buffer.capacity();
+        }
+    }
+
+    /// A buffer is about to be dropped.
+    pub(super) fn given_back(&mut self, buffer: &Buffer) {
+        self.held -= buffer.capacity();
+        self.has_given_back = true;
+    }
+
+    /// Data is about to be dropped.
+    pub(super) fn dropped(&mut self, data: &Data) {
+        if let Data::Buffer(buffer) = data {
+            self.given_back(buffer);
+        }
+    }
+}
+
+impl Connection {
+    /// A buffer of `bytes`, if this connection's share of the pool leaves room: it never holds more
+    /// than is free, so that however many peers sit on what they have, something is left for the
+    /// next; and who holds something takes no more while others wait for any. The first buffer may
+    /// always be tried for, and one that `is_urgent`.
+    ///
+    /// What this refuses is tried again when another command of the connection has ended.
+    #[inline]
+    pub(super) fn allocate(
+        &self,
+        inner: &mut Inner,
+        bytes: usize,
+        is_urgent: bool,
+    ) -> Option<Buffer> {
+        let held = inner.memory.held;
+        let pool = self.core.reactor.buffers();
+        let others_wait = || self.core.buffer_waiters.get() != 0;
+        if !is_urgent && held > 0 && (held + bytes > pool.available() || others_wait()) {
+            return None;
+        }
+        let Some(buffer) = pool.allocate(bytes) else {
+            self.wait_for_buffers(inner);
+            return None;
+        };
+        inner.memory.held += buffer.capacity();
+        Some(buffer)
+    }
+
+    /// Be told when some memory is free.
+    fn wait_for_buffers(&self, inner: &mut Inner) {
+        if !inner.memory.waits_for_buffers {
+            inner.memory.waits_for_buffers = true;
+            self.core.buffer_waiters.set(self.core.buffer_waiters.get() + 1);
+            self.core.reactor.buffers().wait(self.me(), TOKEN_BUFFERS);
+            self.core.watch_stalls();
+        }
+    }
+
+    pub(super) fn waits_no_more(&self, inner: &mut Inner) {
+        if std::mem::take(&mut inner.memory.waits_for_buffers) {
+            self.core.buffer_waiters.set(self.core.buffer_waiters.get() - 1);
+        }
+    }
+
+    /// What waited for this connection's share gets another try. Whether anything was let through.
+    pub(super) fn retry_share(&self, inner: &mut Inner) -> bool {
+        let waits = inner.incoming.as_ref().is_some_and(|incoming| incoming.waits);
+        if inner.memory.waits_for_buffers || !waits && inner.waiting.is_empty() {
+            return false;
+        }
+        self.retry_waiting(inner)
+    }
+
+    /// Memory of the pool came free: the write that is being received gets another try, then the
+    /// requests that wait, in order. Whether anything was let through.
+    pub(super) fn retry_waiting(&self, inner: &mut Inner) -> bool {
+        let mut progress = false;
+        if inner.incoming.as_ref().is_some_and(|incoming| incoming.waits) {
+            if !self.place_incoming(inner) {
+                return false;
+            }
+            progress = true;
+        }
+        for _ in 0..inner.waiting.len() {
+            let Some(slot) = inner.waiting.pop_front() else { break };
+            inner.exchanges.slot(slot).waits = false;
+            self.proceed(inner, slot);
+            if inner.exchanges.slot(slot).waits {
+                // It went to the back; the order is restored.
+                inner.waiting.rotate_right(1);
+                break;
+            }
+            progress = true;
+        }
+        progress
+    }
+
+    /// Whether requests wait for the pool, and whether the peer sits on memory of it: it has some
+    /// that waits for nobody else, and nothing was given back since this was last asked.
+    pub(crate) fn memory_state(&self) -> (bool, bool) {
+        let mut inner = self.inner.borrow_mut();
+        let inner = &mut *inner;
+        let receiving = inner.incoming.as_ref().is_some_and(|incoming| incoming.holds_memory());
+        let waits_for_peer = inner.memory.sending > 0 || receiving;
+        let has_given_back = std::mem::take(&mut inner.memory.has_given_back);
+        (inner.memory.waits_for_buffers, waits_for_peer && !has_given_back)
+    }
+}

@@ -1,0 +1,247 @@
+//! One core's world: its reactor, its connections, and what they share.
+
+use crate::connection::Connection;
+use crate::export::Exports;
+use namespace::output::Spare;
+use namespace::{Data, Namespace, Queue, Request};
+use nvme::Limits;
+use reactor::{Complete, Mailbox, Reactor, Stream};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Receive buffer of a core, shared by its connections: what one `recv` may bring.
+const RECEIVE_BYTES: usize = 256 * 1024;
+
+/// Requests kept for reuse per core.
+const REQUESTS_MAX: usize = 4096;
+
+/// Time in which a peer that holds buffers must let one go, while others wait for any.
+const STALL_PERIOD: Duration = Duration::from_secs(2);
+
+/// How long connections may take to finish what is in progress when the server stops.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Connections of a server; who comes then is hung up on.
+pub(crate) const CONNECTIONS_MAX: usize = 1024;
+
+const TOKEN_STALLS: u64 = 0;
+const TOKEN_STOP: u64 = 1;
+
+thread_local! {
+    static CORE: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
+}
+
+/// A volume under the name by which clients know it.
+#[derive(Clone, Debug)]
+pub struct Export {
+    /// Its name, at most 4096 bytes; the first export is the one without a name too.
+    pub name: String,
+    /// Words for people, at most 4096 bytes; every client may read them.
+    pub description: String,
+    /// The volume, opened for as many cores as the server has.
+    pub namespace: Arc<dyn Namespace>,
+}
+
+/// What all cores of a server share.
+pub(crate) struct Shared {
+    pub(crate) exports: Vec<Export>,
+    pub(crate) mailboxes: OnceLock<Vec<Mailbox>>,
+    pub(crate) connections: AtomicUsize,
+}
+
+impl Exports for Shared {
+    fn count(&self) -> usize {
+        self.exports.len()
+    }
+
+    fn name(&self, index: usize) -> &str {
+        &self.exports[index].name
+    }
+
+    fn description(&self, index: usize) -> &str {
+        &self.exports[index].description
+    }
+
+    fn limits(&self, index: usize) -> Limits {
+        self.exports[index].namespace.limits()
+    }
+}
+
+/// One core.
+pub(crate) struct Core {
+    pub(crate) reactor: Rc<Reactor>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) receive_buffer: RefCell<Box<[u8]>>,
+    pub(crate) spare: RefCell<Spare>,
+    #[expect(clippy::vec_box, reason = "requests travel as boxes: nothing is moved but a pointer")]
+    requests: RefCell<Vec<Box<Request>>>,
+    /// This core's ways to the exports, opened when first used.
+    queues: RefCell<Vec<Option<Rc<dyn Queue>>>>,
+    connections: RefCell<HashMap<u64, Rc<Connection>>>,
+    next_connection: Cell<u64>,
+    stopping: Cell<bool>,
+    /// Connections in the queue for buffers of the pool.
+    pub(crate) buffer_waiters: Cell<u32>,
+    /// Looks at who holds buffers are under way; so many were taken.
+    stall_looks: Cell<Option<u32>>,
+}
+
+impl Core {
+    /// The core that runs on this thread.
+    ///
+    /// # Panics
+    /// On a thread that runs none.
+    pub(crate) fn here() -> Rc<Core> {
+        CORE.with(|core| core.borrow().clone()).expect("called on a core's thread")
+    }
+
+    /// Makes a core of this thread.
+    pub(crate) fn install(reactor: Rc<Reactor>, shared: Arc<Shared>) {
+        let core = Rc::new(Core {
+            reactor,
+            queues: RefCell::new(vec![None; shared.exports.len()]),
+            shared,
+            receive_buffer: RefCell::new(vec![0; RECEIVE_BYTES].into_boxed_slice()),
+            spare: RefCell::default(),
+            requests: RefCell::default(),
+            connections: RefCell::default(),
+            next_connection: Cell::new(0),
+            stopping: Cell::new(false),
+            buffer_waiters: Cell::new(0),
+            stall_looks: Cell::new(None),
+        });
+        CORE.with(|here| *here.borrow_mut() = Some(core));
+    }
+
+    /// Takes the core off this thread, which is about to end.
+    pub(crate) fn uninstall() {
+        CORE.with(|here| here.borrow_mut().take());
+    }
+
+    /// A request out of the pool, with nothing in it.
+    #[inline]
+    pub(crate) fn request(&self) -> Box<Request> {
+        self.requests.borrow_mut().pop().unwrap_or_else(Request::new)
+    }
+
+    /// Takes a request back; its data is dropped.
+    #[inline]
+    pub(crate) fn recycle(&self, mut request: Box<Request>) {
+        request.data = Data::None;
+        if let Some(fused) = request.fused.take() {
+            self.recycle(fused);
+        }
+        let mut requests = self.requests.borrow_mut();
+        if requests.len() < REQUESTS_MAX {
+            requests.push(request);
+        }
+    }
+
+    /// This core's way to an export.
+    pub(crate) fn queue(&self, export: usize) -> io::Result<Rc<dyn Queue>> {
+        if let Some(queue) = &self.queues.borrow()[export] {
+            return Ok(queue.clone());
+        }
+        let namespace = self.shared.exports[export].namespace.clone();
+        let queue = namespace.open_queue(&self.reactor)?;
+        self.queues.borrow_mut()[export] = Some(queue.clone());
+        Ok(queue)
+    }
+
+    /// Serves a connection that was counted in `Shared::connections`.
+    pub(crate) fn adopt(self: &Rc<Core>, socket: OwnedFd) {
+        let stream = Stream::try_from(socket);
+        let (false, Ok(stream)) = (self.stopping.get(), stream) else {
+            self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+            return;
+        };
+        let key = self.next_connection.get();
+        self.next_connection.set(key + 1);
+        let connection = Connection::new(self.clone(), key, stream);
+        self.connections.borrow_mut().insert(key, connection.clone());
+        connection.start();
+    }
+
+    pub(crate) fn remove_connection(&self, key: u64) {
+        if self.connections.borrow_mut().remove(&key).is_some() {
+            self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.end_if_stopped();
+    }
+
+    fn all_connections(&self) -> Vec<Rc<Connection>> {
+        self.connections.borrow().values().cloned().collect()
+    }
+
+    /// Somebody waits for memory of the pool: sees to it that nobody sits on it for long.
+    #[cold]
+    pub(crate) fn watch_stalls(&self) {
+        if self.stall_looks.get().is_none() {
+            self.stall_looks.set(Some(0));
+            self.later(STALL_PERIOD, TOKEN_STALLS);
+        }
+    }
+
+    fn later(&self, time: Duration, token: u64) {
+        self.reactor.timer(self.reactor.now() + time, Core::here(), token);
+    }
+
+    /// Drops the connections whose peers hold memory and let none go for a whole period, as long
+    /// as somebody waits. The first look only begins the period.
+    fn look_for_stalls(&self) {
+        let looks = self.stall_looks.get().unwrap_or(0);
+        let connections = self.all_connections();
+        let states: Vec<_> = connections.iter().map(|it| it.memory_state()).collect();
+        if !states.iter().any(|(waits, _)| *waits) || self.stopping.get() {
+            self.stall_looks.set(None);
+            return;
+        }
+        for (connection, (_, stalls)) in connections.iter().zip(states) {
+            if stalls && looks > 0 {
+                tracing::warn!("dropping a client that holds buffers which others wait for");
+                connection.close();
+            }
+        }
+        self.stall_looks.set(Some(looks + 1));
+        self.later(STALL_PERIOD, TOKEN_STALLS);
+    }
+
+    /// Lets every connection finish what is in progress, then ends the reactor.
+    pub(crate) fn stop(&self) {
+        self.stopping.set(true);
+        for connection in self.all_connections() {
+            connection.finish();
+        }
+        self.later(STOP_TIMEOUT, TOKEN_STOP);
+        self.end_if_stopped();
+    }
+
+    fn end_if_stopped(&self) {
+        if self.stopping.get() && self.connections.borrow().is_empty() {
+            self.queues.borrow_mut().clear();
+            self.reactor.stop();
+        }
+    }
+}
+
+impl Complete for Core {
+    fn complete(&self, token: u64, result: i32, _flags: u32) {
+        match token {
+            _ if result < 0 => {}
+            TOKEN_STALLS => self.look_for_stalls(),
+            TOKEN_STOP => {
+                for connection in self.all_connections() {
+                    connection.close();
+                }
+                self.end_if_stopped();
+            }
+            _ => unreachable!("tokens are ours"),
+        }
+    }
+}
