@@ -32,7 +32,7 @@ use nvme::fabrics::{
     CNTLID_DYNAMIC, Cap, Cc, Connect, ConnectData, Csts, NQN_BYTES_MAX, Property, PropertyAccess,
 };
 use nvme::feature::{Fid, Select};
-use nvme::{Command, opcode};
+use nvme::{Command, Status, opcode};
 use nvme_tcp::host::Config;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -238,8 +238,26 @@ impl Client {
             kato_ms: KEEP_ALIVE_MS,
         };
         let doing = format!("Connect to {} as {}", self.peer.subsystem, host.nqn);
-        let result = self.execute(connect.command(), Payload::Send(data.as_bytes()), &doing)?;
-        Ok(result as u16)
+        match self.execute(connect.command(), Payload::Send(data.as_bytes()), &doing) {
+            Ok(result) => Ok(result as u16),
+            Err(error) => Err(self.explained(error)),
+        }
+    }
+
+    /// Says of a refused Connect what is most often wrong: the completion names the parameter
+    /// (NVMe Base 2.1, Figure 548: IPO in bits 15:0, IATTR in bit 16).
+    fn explained(&self, error: ClientError) -> ClientError {
+        const IN_DATA: u64 = 1 << 16;
+        let subnqn = IN_DATA | std::mem::offset_of!(ConnectData, subnqn) as u64;
+        match error.reason {
+            Reason::Status { status, result }
+                if status.code() == Status::CONNECT_INVALID_PARAMETERS
+                    && result & 0x1_ffff == subnqn =>
+            {
+                self.failed(&error.doing, Reason::NoSubsystem)
+            }
+            _ => error,
+        }
     }
 
     /// Sets CC.EN and waits for CSTS.RDY (NVMe Base 2.1, section 3.5.2). All I/O command sets are

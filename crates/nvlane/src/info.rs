@@ -1,6 +1,9 @@
 //! `nvlane info`: what a volume is and can do.
 
 use crate::cli::InfoArgs;
+use crate::control::method::{PathNow, VolumePaths};
+use crate::daemon::policy;
+use crate::paths;
 use crate::size;
 use anyhow::Result;
 use serde_json::{Map, Value, json};
@@ -22,6 +25,8 @@ pub fn run(args: &InfoArgs) -> Result<()> {
     ];
     let able: Vec<&str> = commands.iter().filter(|(_, can)| *can).map(|(name, _)| *name).collect();
 
+    let paths: Vec<PathNow> = volume.paths().into_iter().map(PathNow::from).collect();
+
     let mut out = Vec::new();
     if args.json {
         let facts: Map<String, Value> =
@@ -36,6 +41,8 @@ pub fn run(args: &InfoArgs) -> Result<()> {
             "volatile_write_cache": limits.volatile_write_cache,
             "commands": able,
             "facts": facts,
+            "policy": policy(&*volume),
+            "paths": paths,
         });
         writeln!(out, "{object:#}")?;
     } else {
@@ -57,6 +64,11 @@ pub fn run(args: &InfoArgs) -> Result<()> {
         let width = rows.iter().map(|(key, _)| key.len()).max().unwrap_or(0);
         for (key, value) in rows {
             writeln!(out, "{key:width$}  {value}")?;
+        }
+        if !paths.is_empty() {
+            let (volume, policy) = (volume.uri(), policy(&*volume));
+            let all = VolumePaths { nqn: String::new(), nsid: 0, volume, policy, paths };
+            write!(out, "\npaths of {}", paths::table_of(&[all]))?;
         }
     }
     io::stdout().write_all(&out)?;

@@ -41,8 +41,16 @@ pub enum Reason {
     #[error("it terminated the connection: {0}")]
     Terminated(FatalError),
     /// It answered with an error.
-    #[error("{0}")]
-    Status(Status),
+    #[error("{status}")]
+    Status {
+        /// The status.
+        status: Status,
+        /// Dwords 0 and 1 of the completion.
+        result: u64,
+    },
+    /// Connect was refused for the subsystem's name.
+    #[error("it has no such subsystem (Connect Invalid Parameters)")]
+    NoSubsystem,
     /// The data did not arrive as it was sent.
     #[error("the data digest is wrong")]
     Digest,
@@ -112,7 +120,8 @@ impl ClientError {
     /// The status that the controller answered with, if it answered.
     pub fn status(&self) -> Option<Status> {
         match self.reason {
-            Reason::Status(status) => Some(status),
+            Reason::Status { status, .. } => Some(status),
+            Reason::NoSubsystem => Some(Status::CONNECT_INVALID_PARAMETERS.dnr()),
             _ => None,
         }
     }

@@ -247,7 +247,7 @@ fn verdict(
 ) -> Result<u64, Reason> {
     let status = completion.status();
     if !status.is_success() {
-        return Err(Reason::Status(status));
+        return Err(Reason::Status { status, result: completion.result.get() });
     }
     if digest_error {
         return Err(Reason::Digest);
