@@ -12,9 +12,11 @@ mod cores;
 mod exchange;
 mod in_process;
 mod initiator;
+mod multipath;
 mod pattern;
 mod peers;
 mod pipeline;
+mod player;
 mod random;
 mod report;
 mod served;
@@ -27,7 +29,8 @@ use report::Report;
 use std::path::PathBuf;
 
 /// All scenarios.
-const SCENARIOS: &[&dyn Scenario] = &[&target::Target, &in_process::InProcess];
+const SCENARIOS: &[&dyn Scenario] =
+    &[&target::Target, &multipath::Multipath, &in_process::InProcess];
 
 /// Arguments of `nvlane bench`.
 #[derive(clap::Args, Debug)]

@@ -22,6 +22,9 @@ pub struct Report {
     /// For the picture.
     #[serde(skip)]
     pub bars: Vec<Bars>,
+    /// For the picture.
+    #[serde(skip)]
+    pub lines: Vec<Lines>,
 }
 
 /// Where a scenario ran.
@@ -63,6 +66,16 @@ pub struct Bars {
     pub bars: Vec<(String, f64, String)>,
 }
 
+/// Values over time.
+pub struct Lines {
+    /// What they show.
+    pub title: String,
+    /// Seconds between two values.
+    pub step: f64,
+    /// Label and values.
+    pub lines: Vec<(String, Vec<f64>)>,
+}
+
 impl Report {
     /// An empty report.
     pub fn new(scenario: &'static str) -> Report {
@@ -73,6 +86,7 @@ impl Report {
             figures: BTreeMap::new(),
             tables: Vec::new(),
             bars: Vec::new(),
+            lines: Vec::new(),
         }
     }
 

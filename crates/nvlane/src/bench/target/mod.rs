@@ -181,7 +181,10 @@ impl Run<'_> {
             }
             if keeps {
                 let met = verify::check(&mut queue, volume, geometry, verify::BEFORE, true)?;
-                anyhow::ensure!(!writes || met.1 > 0, "nothing of what was measured as written is there");
+                anyhow::ensure!(
+                    !writes || met.1 > 0,
+                    "nothing of what was measured as written is there"
+                );
                 verify::fill(&mut queue, volume, geometry, verify::AFTER)?;
                 verify::check(&mut queue, volume, geometry, verify::AFTER, false)?;
             }

@@ -1,0 +1,140 @@
+//! What was measured so far, kept in a file: a full run takes hours, and may be stopped.
+
+use super::best::Best;
+use crate::bench::player::PlayedWindow;
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Name of the file in the bench's directory.
+const FILE: &str = "nvlane-bench-multipath.json";
+
+/// One policy, one run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Cell {
+    /// By window.
+    pub windows: Vec<WindowFigures>,
+    /// MiB/s by second.
+    pub series_mib_s: Vec<f64>,
+    /// By path.
+    pub shares: Vec<f64>,
+}
+
+/// What one window showed.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct WindowFigures {
+    /// Throughput.
+    pub mib_s: f64,
+    /// Latency that half of the commands did not exceed.
+    pub p50_us: f64,
+    /// The same for 99 of 100.
+    pub p99_us: f64,
+    /// The same for 999 of 1,000.
+    pub p99_9_us: f64,
+    /// CPU time of the host per command.
+    pub host_cpu_us: f64,
+}
+
+impl WindowFigures {
+    /// From what was played.
+    pub fn new(window: &PlayedWindow) -> WindowFigures {
+        let quantile = |share| window.latency.value_at_quantile(share) as f64 / 1e3;
+        WindowFigures {
+            mib_s: window.iops() * f64::from(super::BYTES) / f64::from(1 << 20),
+            p50_us: quantile(0.5),
+            p99_us: quantile(0.99),
+            p99_9_us: quantile(0.999),
+            host_cpu_us: window.usage.cpu.as_secs_f64() * 1e6 / window.ios.max(1) as f64,
+        }
+    }
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct Kept {
+    /// What the cells are of; others are dropped.
+    what: String,
+    best: BTreeMap<String, Best>,
+    cells: BTreeMap<String, Cell>,
+}
+
+/// All cells of a run, and where they are kept.
+pub struct Cells {
+    path: PathBuf,
+    kept: Kept,
+}
+
+impl Cells {
+    /// Those that an earlier run of the same `what` has left in `dir`, or none.
+    pub fn open(dir: &Path, what: &str) -> anyhow::Result<Cells> {
+        let path = dir.join(FILE);
+        let kept = match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
+            Err(error) if error.kind() == ErrorKind::NotFound => Kept::default(),
+            Err(error) => return Err(error).context(path.display().to_string()),
+        };
+        let kept =
+            if kept.what == what { kept } else { Kept { what: what.into(), ..Kept::default() } };
+        Ok(Cells { path, kept })
+    }
+
+    /// What was measured of that row.
+    pub fn find(&self, name: &str, run: usize) -> Option<&Cell> {
+        self.kept.cells.get(&format!("{name}/{run}"))
+    }
+
+    /// Keeps one more.
+    pub fn note(&mut self, name: &str, run: usize, cell: Cell) -> anyhow::Result<()> {
+        self.kept.cells.insert(format!("{name}/{run}"), cell);
+        self.save()
+    }
+
+    /// The paths alone, if they were measured.
+    pub fn best(&self, operation: &str) -> Option<Best> {
+        self.kept.best.get(operation).copied()
+    }
+
+    /// Keeps them.
+    pub fn note_best(&mut self, operation: &str, best: Best) -> anyhow::Result<()> {
+        self.kept.best.insert(operation.into(), best);
+        self.save()
+    }
+
+    /// The run is complete: the next one begins anew.
+    pub fn finished(&self) -> anyhow::Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn save(&self) -> anyhow::Result<()> {
+        let new = self.path.with_extension("new");
+        fs::write(&new, serde_json::to_vec(&self.kept)?)
+            .and_then(|()| fs::rename(&new, &self.path))
+            .with_context(|| format!("{} cannot be written; see --dir", self.path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_goes_on_where_it_was_stopped_and_only_that_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let cell = Cell { windows: Vec::new(), series_mib_s: vec![1.5], shares: vec![1.0] };
+        let mut cells = Cells::open(dir.path(), "a").unwrap();
+        assert!(cells.find("read_numa", 0).is_none());
+        cells.note("read_numa", 0, cell).unwrap();
+        let again = Cells::open(dir.path(), "a").unwrap();
+        assert_eq!(again.find("read_numa", 0).unwrap().series_mib_s, [1.5]);
+        assert!(again.find("read_numa", 1).is_none());
+        assert!(Cells::open(dir.path(), "b").unwrap().find("read_numa", 0).is_none());
+        again.finished().unwrap();
+        assert!(Cells::open(dir.path(), "a").unwrap().find("read_numa", 0).is_none());
+        again.finished().unwrap();
+    }
+}

@@ -1,0 +1,302 @@
+//! Scenario `multipath`: two paths to one namespace, one with 30 ms added, under each policy.
+//!
+//! ```text
+//!   core 1: 16 jobs x 32 commands of 4 KiB, one host            core 0: our target
+//!      policy --+--> port A ------------------------------+--> delay --> rate --> memory
+//!               `--> port B --> 30 ms more ---------------'    (shared backend)
+//! ```
+//!
+//! The shared backend is the bottleneck: a policy that keeps enough commands on the fast path
+//! reaches its rate, one that leaves too many on the slow path does not (Little's law). What the
+//! best possible split gives is computed from each path measured alone.
+
+mod best;
+mod cells;
+mod stage;
+
+use super::player::{Load, Mix, Player, Watch};
+use super::report::{Bars, Lines, Report, Table, median};
+use super::{Options, Scenario, cores};
+use best::Best;
+use cells::{Cell, Cells, WindowFigures};
+use serde_json::json;
+use stage::Stage;
+use std::ops::Range;
+use std::time::Duration;
+
+/// Commands in flight: 16 jobs of 32.
+const IN_FLIGHT: usize = 16 * 32;
+/// Bytes per command.
+const BYTES: u32 = 4096;
+/// Commands are counted by intervals of this length.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+const POLICIES: [&str; 5] = ["numa", "round-robin", "queue-depth", "latency", "completion-time"];
+
+/// What is done, with the latencies and rates that the proposal's numbers imply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// 4.6 ms on the fast path, 350 MiB/s.
+    Read,
+    /// 2.8 ms, 446 MiB/s.
+    Write,
+    /// Half of each: 4.7 ms, 350 MiB/s together.
+    Mixed,
+}
+
+impl Operation {
+    const ALL: [Operation; 3] = [Operation::Read, Operation::Write, Operation::Mixed];
+
+    fn name(self) -> &'static str {
+        match self {
+            Operation::Read => "read",
+            Operation::Write => "write",
+            Operation::Mixed => "mixed",
+        }
+    }
+
+    fn mix(self) -> Mix {
+        match self {
+            Operation::Read => Mix::Read,
+            Operation::Write => Mix::Write,
+            Operation::Mixed => Mix::Mixed,
+        }
+    }
+
+    /// What stands behind both ports.
+    fn volume(self) -> &'static str {
+        match self {
+            Operation::Read => "delay:4600us(rate:350M(mem:1G))",
+            Operation::Write => "delay:2800us(rate:446M(mem:1G))",
+            Operation::Mixed => "delay:4700us(rate:350M(mem:1G))",
+        }
+    }
+}
+
+/// How much is run.
+struct Plan {
+    operations: Vec<Operation>,
+    policies: Vec<&'static str>,
+    windows: Vec<Range<Duration>>,
+    runs: usize,
+    /// For each path alone.
+    alone: Duration,
+}
+
+impl Plan {
+    fn new(options: &Options) -> Plan {
+        let seconds =
+            |range: Range<u64>| Duration::from_secs(range.start)..Duration::from_secs(range.end);
+        let milliseconds = |range: Range<u64>| {
+            Duration::from_millis(range.start)..Duration::from_millis(range.end)
+        };
+        let mut plan = Plan {
+            operations: Operation::ALL.to_vec(),
+            policies: POLICIES.to_vec(),
+            windows: vec![seconds(0..20), seconds(40..60), seconds(240..300)],
+            runs: 3,
+            alone: Duration::from_secs(5),
+        };
+        if options.quick {
+            plan.operations = vec![Operation::Read];
+            plan.policies = vec!["queue-depth", "latency", "completion-time"];
+            plan.windows = vec![seconds(0..2), seconds(2..4), seconds(4..8)];
+            plan.runs = 1;
+            plan.alone = Duration::from_millis(1500);
+        }
+        if options.tiny {
+            plan.windows =
+                vec![milliseconds(0..100), milliseconds(100..200), milliseconds(200..400)];
+            plan.alone = Duration::from_millis(100);
+        }
+        plan.operations.retain(|operation| {
+            plan.policies.iter().any(|policy| options.wants(&row_name(*operation, policy)))
+        });
+        plan
+    }
+}
+
+/// `read_queue_depth`
+fn row_name(operation: Operation, policy: &str) -> String {
+    format!("{}_{}", operation.name(), policy.replace('-', "_"))
+}
+
+/// The scenario.
+pub struct Multipath;
+
+impl Scenario for Multipath {
+    fn name(&self) -> &'static str {
+        "multipath"
+    }
+
+    fn about(&self) -> &'static str {
+        "two paths, one 30 ms slower, under each policy; a full run takes hours and can be resumed"
+    }
+
+    fn run(&self, options: &Options) -> anyhow::Result<Report> {
+        cores::require(options.server_core, options.client_core)?;
+        let plan = Plan::new(options);
+        let mut report = Report::new(self.name());
+        let what =
+            format!("{} {:?} {}", report.machine.nvlane, plan.windows, report.machine.processor);
+        let mut cells = Cells::open(&options.dir, &what)?;
+        let player = Player::start(options.client_core)?;
+        for &operation in &plan.operations {
+            let best = match cells.best(operation.name()) {
+                Some(best) => best,
+                None => {
+                    let stage = Stage::start(operation, options.server_core)?;
+                    let best = Best::measure(&stage, &player, operation, plan.alone)?;
+                    cells.note_best(operation.name(), best)?;
+                    best
+                }
+            };
+            for run in 0..plan.runs {
+                for policy in &plan.policies {
+                    let name = row_name(operation, policy);
+                    if !options.wants(&name) || cells.find(&name, run).is_some() {
+                        continue;
+                    }
+                    if !options.quiet {
+                        eprintln!("{name}, run {} of {}", run + 1, plan.runs);
+                    }
+                    let cell = measure(operation, policy, &plan, options, &player)?;
+                    cells.note(&name, run, cell)?;
+                }
+            }
+            add(operation, &plan, &cells, best, &mut report);
+        }
+        if options.wants("recovery_ms") {
+            let recovery = stage::recovery(&player, options)?;
+            report.figure("recovery_ms", recovery);
+        }
+        if plan.operations.contains(&Operation::Read) {
+            let read = |policy: &str| report.figures.get(&format!("read_{policy}_mib_s")).copied();
+            if let (Some(ours), Some(depth)) = (read("completion_time"), read("queue_depth")) {
+                report.figure("read_completion_time_over_queue_depth", ours / depth);
+            }
+        }
+        cells.finished()?;
+        Ok(report)
+    }
+}
+
+/// One policy for as long as the plan says, on paths that nobody has used before.
+fn measure(
+    operation: Operation,
+    policy: &str,
+    plan: &Plan,
+    options: &Options,
+    player: &Player,
+) -> anyhow::Result<Cell> {
+    let stage = Stage::start(operation, options.server_core)?;
+    let volume = stage.open(&[stage.fast, stage.slow], policy)?;
+    let load = Load { mix: operation.mix(), bytes: BYTES, in_flight: IN_FLIGHT, seed: 1 };
+    let watch = Watch { windows: plan.windows.clone(), interval: INTERVAL };
+    let played = player.play(&volume, load, &watch)?;
+    let paths = volume.paths();
+    let selections: u64 = paths.iter().map(|path| path.selections).sum();
+    Ok(Cell {
+        windows: played.windows.iter().map(WindowFigures::new).collect(),
+        series_mib_s: played
+            .series
+            .chunks(10)
+            .map(|chunk| {
+                let seconds = INTERVAL.as_secs_f64() * chunk.len() as f64;
+                let ios: u64 = chunk.iter().map(|&count| u64::from(count)).sum();
+                (ios as f64 * f64::from(BYTES) / f64::from(1 << 20) / seconds * 10.0).round() / 10.0
+            })
+            .collect(),
+        shares: paths
+            .iter()
+            .map(|path| path.selections as f64 / selections.max(1) as f64)
+            .collect(),
+    })
+}
+
+/// Adds one operation's rows, figures, table and picture.
+fn add(operation: Operation, plan: &Plan, cells: &Cells, best: Best, report: &mut Report) {
+    let mut table = Table {
+        title: format!(
+            "{}, MiB/s by window (p50 / p99 / p99.9 ms); the best possible split gives {:.0} MiB/s",
+            operation.name(),
+            best.mib_s
+        ),
+        columns: vec![
+            "policy",
+            "first",
+            "second",
+            "last",
+            "last: latencies",
+            "of best",
+            "share of A",
+        ],
+        rows: Vec::new(),
+    };
+    let mut bars =
+        Bars { title: format!("{}: share of the best split", operation.name()), bars: Vec::new() };
+    let mut lines = Lines {
+        title: format!("{}: MiB/s over time", operation.name()),
+        step: 1.0,
+        lines: Vec::new(),
+    };
+    for policy in &plan.policies {
+        let name = row_name(operation, policy);
+        let runs: Vec<&Cell> = (0..plan.runs).filter_map(|run| cells.find(&name, run)).collect();
+        if runs.is_empty() {
+            continue;
+        }
+        let over_runs = |value: &dyn Fn(&Cell) -> f64| median(runs.iter().map(|cell| value(cell)));
+        let rates: Vec<f64> =
+            (0..plan.windows.len()).map(|at| over_runs(&|cell| cell.windows[at].mib_s)).collect();
+        let last = plan.windows.len() - 1;
+        let latency =
+            |which: &dyn Fn(&WindowFigures) -> f64| over_runs(&|cell| which(&cell.windows[last]));
+        let (p50, p99, p99_9) = (
+            latency(&|window| window.p50_us),
+            latency(&|window| window.p99_us),
+            latency(&|window| window.p99_9_us),
+        );
+        let share = over_runs(&|cell| cell.shares.first().copied().unwrap_or(f64::NAN));
+        report.figure(format!("{name}_mib_s"), rates[last]);
+        report.figure(format!("{name}_p99_us"), p99);
+        if operation == Operation::Read && *policy == "completion-time" {
+            report.figure("completion_time_of_best_split", rates[last] / best.mib_s);
+        }
+        report.rows.push(json!({
+            "operation": operation.name(), "policy": policy, "in_flight": IN_FLIGHT, "block_bytes": BYTES,
+            "windows_s": plan.windows.iter().map(|w| [w.start.as_secs_f64(), w.end.as_secs_f64()]).collect::<Vec<_>>(),
+            "mib_s": rates, "p50_us": p50, "p99_us": p99, "p99_9_us": p99_9, "share_of_fast_path": share,
+            "best_split": best, "beside": "each path alone", "samples": runs,
+        }));
+        table.rows.push(vec![
+            (*policy).to_owned(),
+            format!("{:.1}", rates[0]),
+            format!("{:.1}", rates[last.min(1)]),
+            format!("{:.1}", rates[last]),
+            format!("{:.1} / {:.1} / {:.1}", p50 / 1e3, p99 / 1e3, p99_9 / 1e3),
+            format!("{:.2}", rates[last] / best.mib_s),
+            format!("{share:.2}"),
+        ]);
+        bars.bars.push((
+            (*policy).to_owned(),
+            rates[last] / best.mib_s,
+            format!("{:.0} MiB/s", rates[last]),
+        ));
+        lines.lines.push(((*policy).to_owned(), runs[0].series_mib_s.clone()));
+    }
+    report.tables.push(table);
+    report.bars.push(bars);
+    report.lines.push(lines);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_figures() {
+        assert_eq!(row_name(Operation::Read, "completion-time"), "read_completion_time");
+        assert_eq!(row_name(Operation::Mixed, "numa"), "mixed_numa");
+    }
+}

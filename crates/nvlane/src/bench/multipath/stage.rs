@@ -1,0 +1,107 @@
+//! The target with its two ports, and the host's way to them.
+
+use super::{BYTES, IN_FLIGHT, Operation};
+use crate::bench::Options;
+use crate::bench::player::{Load, Mix, Player, Watch};
+use anyhow::{Context, bail};
+use namespace::Namespace;
+use namespace::layer::delay::Delays;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use subsystem::SubsystemConfig;
+use target::{NamespaceOptions, PortId, Server, ServerConfig};
+
+const NQN: &str = "nqn.2026-11.io.nvlane:bench-multipath";
+/// What the slow path adds.
+const SLOWER: Duration = Duration::from_millis(30);
+
+/// A target in this process, on a core of its own.
+pub struct Stage {
+    server: Server,
+    fast_port: PortId,
+    /// The path without anything added.
+    pub fast: SocketAddr,
+    /// The other.
+    pub slow: SocketAddr,
+}
+
+impl Stage {
+    /// Serves what `operation` stands for.
+    pub fn start(operation: Operation, core: usize) -> anyhow::Result<Stage> {
+        let server =
+            Server::start(&ServerConfig { cores: vec![Some(core)], ..ServerConfig::default() })?;
+        server.add_subsystem(SubsystemConfig {
+            nqn: NQN.into(),
+            serial: "bench".into(),
+            model: "nvlane".into(),
+            allow_any_host: true,
+            hosts: Vec::new(),
+            io_queues_max: 16,
+            fused: false,
+        })?;
+        let volume = volume::open(operation.volume(), &volume::OpenOptions::default())?;
+        let options =
+            NamespaceOptions { nsid: Some(1), uuid: [0x42; 16], nguid: [0; 16], ana_group: 1 };
+        server.add_namespace(NQN, &options, volume)?;
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (fast_port, fast) = server.add_listener(any)?;
+        let (slow_port, slow) = server.add_listener(any)?;
+        server.set_delay(slow_port, Delays::all(SLOWER))?;
+        Ok(Stage { server, fast_port, fast, slow })
+    }
+
+    /// The namespace through `addresses`, under `policy`.
+    pub fn open(
+        &self,
+        addresses: &[SocketAddr],
+        policy: &str,
+    ) -> anyhow::Result<Arc<dyn Namespace>> {
+        let addresses: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+        let uri =
+            format!("tcp://{}/{NQN}?ns=1&queue_size=1024&policy={policy}", addresses.join(","));
+        volume::open(&uri, &volume::OpenOptions::default())
+            .with_context(|| format!("cannot open {uri}"))
+    }
+
+    fn delay_fast(&self, time: Duration) -> anyhow::Result<()> {
+        Ok(self.server.set_delay(self.fast_port, Delays::all(time))?)
+    }
+}
+
+/// How long completion-time takes, once a path is fast again, until reads flow at nine tenths of
+/// the rate before: milliseconds.
+pub fn recovery(player: &Player, options: &Options) -> anyhow::Result<f64> {
+    const INTERVAL: Duration = Duration::from_millis(10);
+    let scale = if options.tiny { 10 } else { 1 };
+    let (slow_at, fast_at, end) = (
+        Duration::from_secs(2) / scale,
+        Duration::from_secs(4) / scale,
+        Duration::from_secs(8) / scale,
+    );
+    let stage = Stage::start(Operation::Read, options.server_core)?;
+    let volume = stage.open(&[stage.fast, stage.slow], "completion-time")?;
+    let load = Load { mix: Mix::Read, bytes: BYTES, in_flight: IN_FLIGHT, seed: 1 };
+    let watch = Watch { windows: vec![Duration::ZERO..end], interval: INTERVAL };
+    let played = std::thread::scope(|scope| {
+        let player = scope.spawn(|| player.play(&volume, load, &watch));
+        std::thread::sleep(slow_at);
+        stage.delay_fast(Duration::from_millis(200))?;
+        std::thread::sleep(fast_at - slow_at);
+        stage.delay_fast(Duration::ZERO)?;
+        player.join().expect("playing does not panic")
+    })?;
+    let at = |time: Duration| (time.as_nanos() / INTERVAL.as_nanos()) as usize;
+    let mean = |counts: &[u32]| {
+        counts.iter().map(|&count| f64::from(count)).sum::<f64>() / counts.len().max(1) as f64
+    };
+    let before = mean(&played.series[at(slow_at / 2)..at(slow_at)]);
+    if before == 0.0 && !options.tiny {
+        bail!("nothing was read before the path became slow");
+    }
+    // Five intervals in a row: one alone may be luck.
+    let after = &played.series[at(fast_at)..];
+    let recovered = after.windows(5).position(|counts| mean(counts) >= 0.9 * before);
+    Ok(recovered
+        .map_or(f64::NAN, |intervals| (intervals as f64 + 1.0) * INTERVAL.as_secs_f64() * 1e3))
+}
