@@ -1,7 +1,7 @@
 //! The Identify Namespace data structure of the NVM command set (NVM 1.1, section 4.1.5.1) as a
 //! table.
 
-use super::fields::{Field, More, Table, bit, bytes, decimal, either, hex, value};
+use super::fields::{Field, More, Table, bit, bytes, decimal, either, hex, hex_text, value};
 use host::client::lba_format;
 use nvme::identify::{DATA_BYTES, LbaFormat, Namespace};
 use serde_json::{Value, json};
@@ -120,16 +120,17 @@ fn formats_text(data: &[u8], human: bool) -> String {
     for (index, format) in formats.iter().enumerate() {
         let LbaFormat { ms, lbads, rp } = format;
         let (ms, rp) = (ms.get(), rp & 3);
+        let words = PERFORMANCE[usize::from(rp)];
+        let rp = hex_text(rp.into());
         let used = if *format == used { " (in use)" } else { "" };
         let _ = if human {
             let bytes = 1u64.checked_shl((*lbads).into()).unwrap_or(0);
-            let words = PERFORMANCE[usize::from(rp)];
             writeln!(
                 text,
-                "LBA Format {index:2} : Metadata Size: {ms:<3} bytes - Data Size: {bytes:<2} bytes - Relative Performance: {rp:#x} {words}{used}"
+                "LBA Format {index:2} : Metadata Size: {ms:<3} bytes - Data Size: {bytes:<2} bytes - Relative Performance: {rp} {words}{used}"
             )
         } else {
-            writeln!(text, "lbaf {index:2} : ms:{ms:<3} lbads:{lbads:<2} rp:{rp:#x}{used}")
+            writeln!(text, "lbaf {index:2} : ms:{ms:<3} lbads:{lbads:<2} rp:{rp}{used}")
         };
     }
     text
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!(TABLE.json(data.as_bytes())["npwg"], 7);
         let text = TABLE.text(data.as_bytes(), false);
         assert!(text.starts_with("nsze    : 0x100000001\n"), "{text}");
-        assert!(text.contains("lbaf  1 : ms:0   lbads:12 rp:0x0 (in use)\n"), "{text}");
+        assert!(text.contains("lbaf  1 : ms:0   lbads:12 rp:0 (in use)\n"), "{text}");
         assert!(TABLE.text(data.as_bytes(), true).contains("Data Size: 4096 bytes"));
     }
 }

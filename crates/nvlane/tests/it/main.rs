@@ -1,8 +1,11 @@
 //! The real binary, from outside: its errors, its control socket, and what survives it.
 
+mod admin;
 mod bench;
+mod content;
 mod control;
 mod daemon;
 #[path = "../../../target/tests/host/mod.rs"]
 mod host;
+mod hostile;
 mod serve;
