@@ -1,3 +1,33 @@
 //! The NVMe/TCP host: remote namespaces as volumes.
+//!
+//! ```text
+//!   layer::multipath --submit--> Path's queue, one per core: socket, nvme_tcp machine, slots by CID
+//!        ^ access_changed             | lost, late, ANA            ^ sockets, live, hang up
+//!        '----------------------------+                            |
+//!                                     v                            |
+//!                     control thread: Driver per path = association::Association + admin connection
+//! ```
+//!
+//! [`open`] gives one [`Path`] per address. A path sends each command once: what is lost with its
+//! connection comes back with `HOST_PATHING_ERROR` (`HOST_ABORTED` if it was never sent) and is
+//! retried by `namespace::layer::multipath`, or by nobody. [`client`] is for administration.
+//!
+//! What it does not do: choose among paths, wait for one, retry; metadata, fused commands, TLS and
+//! authentication.
+//!
+//! Key constants: [`PATHS_MAX`] paths, 128 I/O queues each, 256 KiB of receive buffer per core. All
+//! else that a controller can make grow is bounded by the queue's entries and by what was asked of it.
 
+mod admin;
 pub mod client;
+mod control;
+mod dial;
+mod flush;
+mod options;
+mod path;
+mod queue;
+mod shared;
+mod subsystem;
+
+pub use options::{Address, BadAddress, Failover, Options, PORT};
+pub use path::{Error, PATHS_MAX, Path, open};

@@ -165,6 +165,13 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// Ends only the direction from here to the peer: what it still sends can be received.
+    pub fn end_sending(&self) -> io::Result<()> {
+        Ok(net::shutdown(&self.socket, Shutdown::Write)?)
+    }
+}
+
 impl AsRawFd for Listener {
     fn as_raw_fd(&self) -> RawFd {
         self.socket.as_raw_fd()

@@ -1,0 +1,423 @@
+//! The control thread: one per process, with the admin connections of all paths.
+//!
+//! ```text
+//!   Path (any thread) --letter--> Driver: Association --actions--> AdminConnection, IoQueue
+//!                                   ^                                   |            |
+//!                                   '--------------- events ------------+------------'
+//! ```
+
+use crate::admin::AdminConnection;
+use crate::dial::{Dialed, Peer, dial};
+use crate::queue::{Handle, Params};
+use crate::shared::Shared;
+use association::{Access, Action, Association, Event, Reason};
+use reactor::{Complete, Mailbox, Reactor, Stream, TimerId};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak as ArcWeak, mpsc};
+use std::time::{Duration, Instant};
+
+/// Connections being made at a time, over all paths: each may hang for the whole time-out.
+const DIALS_MAX: usize = 32;
+
+/// I/O queues of a path: the most that are asked of a controller.
+pub(crate) const QUEUES_MAX: usize = 128;
+
+/// The control thread, which ends when the last path lets go of it.
+#[derive(Debug)]
+pub(crate) struct Control {
+    mailbox: Mailbox,
+}
+
+static CONTROL: Mutex<ArcWeak<Control>> = Mutex::new(ArcWeak::new());
+
+thread_local! {
+    static DRIVERS: RefCell<HashMap<u64, Rc<Driver>>> = RefCell::default();
+}
+
+impl Control {
+    /// The process's control thread, started if there is none.
+    pub(crate) fn shared() -> io::Result<Arc<Control>> {
+        let mut shared = CONTROL.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(control) = shared.upgrade() {
+            return Ok(control);
+        }
+        let (sender, receiver) = mpsc::channel();
+        std::thread::Builder::new().name("nvlane-host".into()).spawn(move || run(&sender))?;
+        let ended = || io::Error::other("the host's control thread ended");
+        let mailbox = receiver.recv().map_err(|_| ended())?.map_err(io::Error::other)?;
+        let control = Arc::new(Control { mailbox });
+        *shared = Arc::downgrade(&control);
+        Ok(control)
+    }
+
+    /// Drives a new path. Returns the number it is known by.
+    pub(crate) fn add(&self, shared: Arc<Shared>) -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.mailbox.post(move |reactor| {
+            let driver = Driver::new(reactor, shared);
+            DRIVERS.with_borrow_mut(|drivers| drivers.insert(id, Rc::clone(&driver)));
+            driver.begin();
+        });
+        id
+    }
+
+    /// Closes a path.
+    pub(crate) fn remove(&self, id: u64) {
+        self.mailbox.post(move |_| {
+            if let Some(driver) = DRIVERS.with_borrow_mut(|drivers| drivers.remove(&id)) {
+                driver.end();
+            }
+        });
+    }
+
+    /// Calls `work` on the control thread with the path `id`, unless it is gone.
+    pub(crate) fn with(&self, id: u64, work: impl FnOnce(&Driver) + Send + 'static) {
+        self.mailbox.post(move |_| {
+            let driver = DRIVERS.with_borrow(|drivers| drivers.get(&id).cloned());
+            if let Some(driver) = driver {
+                work(&driver);
+            }
+        });
+    }
+
+    /// Its mailbox.
+    pub(crate) fn mailbox(&self) -> &Mailbox {
+        &self.mailbox
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.mailbox.post(|reactor| reactor.stop());
+    }
+}
+
+fn run(sender: &mpsc::Sender<Result<Mailbox, reactor::Error>>) {
+    let config = reactor::Config {
+        entries: 256,
+        // Nothing here is worth a spinning core.
+        spin: Duration::ZERO,
+        buffer_bytes: 2 << 20,
+        blocking_threads: DIALS_MAX,
+        ..reactor::Config::default()
+    };
+    match Reactor::new(&config) {
+        Err(error) => drop(sender.send(Err(error))),
+        Ok(reactor) => {
+            if sender.send(Ok(reactor.mailbox())).is_ok() {
+                reactor.run();
+            }
+            DRIVERS.take();
+        }
+    }
+}
+
+/// One path on the control thread.
+pub(crate) struct Driver {
+    me: Weak<Driver>,
+    reactor: Rc<Reactor>,
+    shared: Arc<Shared>,
+    epoch: Instant,
+    association: RefCell<Association>,
+    admin: RefCell<Option<Rc<AdminConnection>>>,
+    /// The queues that cores have opened; queue id less one is the place.
+    queues: RefCell<Vec<Place>>,
+    timer: Cell<Option<(TimerId, Duration)>>,
+    /// What I/O queues of the present association need.
+    live: RefCell<Option<(SocketAddr, Arc<Params>)>>,
+}
+
+struct Place {
+    handle: Option<Handle>,
+    /// The last association in which the queue id was used.
+    used: u64,
+}
+
+impl Driver {
+    fn new(reactor: &Rc<Reactor>, shared: Arc<Shared>) -> Rc<Driver> {
+        let association = Association::new(shared.options.association.clone());
+        Rc::new_cyclic(|me| Driver {
+            me: me.clone(),
+            reactor: Rc::clone(reactor),
+            shared,
+            epoch: Instant::now(),
+            association: RefCell::new(association),
+            admin: RefCell::new(None),
+            queues: RefCell::default(),
+            timer: Cell::new(None),
+            live: RefCell::new(None),
+        })
+    }
+
+    fn now(&self) -> Duration {
+        self.reactor.now().saturating_duration_since(self.epoch)
+    }
+
+    fn begin(&self) {
+        self.association.borrow_mut().start(self.now());
+        self.pump();
+    }
+
+    fn end(&self) {
+        self.association.borrow_mut().close();
+        self.pump();
+        if let Some((timer, _)) = self.timer.take() {
+            self.reactor.cancel_timer(timer);
+        }
+    }
+
+    /// Something happened to a connection of this path.
+    pub(crate) fn event(&self, generation: u64, event: Event<'_>) {
+        self.association.borrow_mut().handle(self.now(), generation, event);
+        self.pump();
+    }
+
+    /// A core has opened a queue.
+    pub(crate) fn queue_opened(&self, handle: Handle) {
+        let generation = self.association.borrow().generation();
+        let index = {
+            let mut queues = self.queues.borrow_mut();
+            // An id that was not used in this association, so that the controller has surely let go
+            // of it.
+            let free = |place: &Place| place.handle.is_none();
+            let index = queues.iter().position(|place| free(place) && place.used != generation);
+            let index = index.or_else(|| {
+                (queues.len() == QUEUES_MAX).then(|| queues.iter().position(free)).flatten()
+            });
+            match index {
+                Some(index) => queues[index] = Place { handle: Some(handle), used: 0 },
+                None => queues.push(Place { handle: Some(handle), used: 0 }),
+            }
+            index.unwrap_or(queues.len() - 1)
+        };
+        self.connect_queue(index);
+    }
+
+    /// A core has closed a queue.
+    pub(crate) fn queue_closed(&self, key: u64) {
+        for place in self.queues.borrow_mut().iter_mut() {
+            if place.handle.as_ref().is_some_and(|handle| handle.key() == key) {
+                place.handle = None;
+            }
+        }
+    }
+
+    /// Does what the association wants done.
+    fn pump(&self) {
+        loop {
+            let action = self.association.borrow_mut().poll_action();
+            let Some(action) = action else { break };
+            self.act(action);
+        }
+        self.set_timer();
+    }
+
+    fn act(&self, action: Action) {
+        match action {
+            Action::Dial(generation) => self.dial(generation),
+            Action::Send { generation, command, data, answer_bytes } => {
+                let admin = self.admin.borrow().clone();
+                if let Some(admin) = admin
+                    && generation == self.association.borrow().generation()
+                {
+                    admin.send(&command, &data, answer_bytes);
+                }
+            }
+            Action::Live(generation) => self.live(generation),
+            Action::HangUp { generation, .. } => self.hang_up(generation),
+            Action::AccessChanged => self.access_changed(),
+            Action::NamespaceChanged => self.namespace_changed(),
+            Action::DiscoveryChanged => {}
+        }
+    }
+
+    fn dial(&self, generation: u64) {
+        let timeout = self.shared.options.association.admin_timeout;
+        let me = self.me.clone();
+        let peer = Peer::Named(self.shared.address.clone());
+        dial(&self.reactor, peer, timeout, move |dialed| {
+            if let Some(driver) = me.upgrade() {
+                driver.dialed(generation, dialed);
+            }
+        });
+    }
+
+    fn dialed(&self, generation: u64, dialed: Dialed) {
+        {
+            let association = self.association.borrow();
+            if association.generation() != generation || association.access() == Access::Gone {
+                return;
+            }
+        }
+        let stream = dialed.and_then(|stream| {
+            Stream::try_from(OwnedFd::from(stream)).map_err(|error| error.to_string())
+        });
+        match stream {
+            Err(reason) => self.event(generation, Event::Lost(Reason::Dial(reason))),
+            Ok(stream) => {
+                let options = &self.shared.options;
+                let digests = (options.header_digest, options.data_digest);
+                let me = self.me.clone();
+                let admin = AdminConnection::start(&self.reactor, me, generation, stream, digests);
+                if let Some(old) = self.admin.replace(Some(admin)) {
+                    old.close();
+                }
+            }
+        }
+    }
+
+    /// The association is live: every core's queue is to be connected.
+    fn live(&self, generation: u64) {
+        let address = self.admin.borrow().as_ref().and_then(|admin| admin.peer_addr());
+        let params = {
+            let association = self.association.borrow();
+            let current = association.generation() == generation;
+            if !current || association.access() >= Access::Lost {
+                return;
+            }
+            Arc::new(Params::new(&association, &self.shared.options))
+        };
+        let Some(address) = address else {
+            let reason = Reason::Transport("the peer closed the connection".into());
+            return self.event(generation, Event::Lost(reason));
+        };
+        {
+            let association = self.association.borrow();
+            let controller = association.controller().clone();
+            self.shared.set_access(local(association.access()));
+            self.shared.change(|standing| {
+                standing.lives += 1;
+                standing.controller = controller;
+                standing.nsid = association.nsid();
+            });
+        }
+        tracing::info!(peer = %self.shared.address, "path is live");
+        *self.live.borrow_mut() = Some((address, params));
+        for index in 0..self.queues.borrow().len() {
+            self.connect_queue(index);
+        }
+    }
+
+    fn connect_queue(&self, index: usize) {
+        let Some((address, params)) = self.live.borrow().clone() else { return };
+        let queue = index as u16 + 1;
+        let handle = {
+            let mut queues = self.queues.borrow_mut();
+            let place = &mut queues[index];
+            place.used = params.generation;
+            place.handle.clone()
+        };
+        let Some(handle) = handle else { return };
+        if queue > params.io_queues {
+            let peer = &self.shared.address;
+            tracing::error!(%peer, queue, granted = params.io_queues, "no I/O queue is left");
+            return;
+        }
+        let me = self.me.clone();
+        let timeout = self.shared.options.association.admin_timeout;
+        dial(&self.reactor, Peer::Known(address), timeout, move |dialed| {
+            let Some(driver) = me.upgrade() else { return };
+            let generation = params.generation;
+            match dialed {
+                Ok(stream) => {
+                    let socket = OwnedFd::from(stream);
+                    handle.tell(move |io| io.begin(queue, &params, socket));
+                }
+                Err(reason) => driver.event(generation, Event::QueueLost(queue, reason)),
+            }
+        });
+    }
+
+    fn hang_up(&self, generation: u64) {
+        self.live.replace(None);
+        if let Some(admin) = self.admin.take() {
+            admin.close();
+        }
+        self.each_queue(|handle| handle.tell(move |queue| queue.hang_up(generation)));
+    }
+
+    fn access_changed(&self) {
+        let (access, reason) = {
+            let association = self.association.borrow();
+            (association.access(), association.reason().clone())
+        };
+        let before = self.shared.access();
+        let now = local(access);
+        self.shared.set_access(now);
+        if now >= namespace::Access::Inaccessible {
+            let (peer, words) = (&self.shared.address, reason.to_string());
+            match now {
+                namespace::Access::Gone => tracing::error!(%peer, "path is gone: {words}"),
+                _ if now != before => tracing::warn!(%peer, "path is {now:?}: {words}"),
+                _ => tracing::debug!(%peer, "{words}"),
+            }
+        }
+        self.shared.change(|standing| {
+            standing.failures += u64::from(now >= namespace::Access::Lost);
+            standing.reason = reason;
+        });
+        self.each_queue(|handle| handle.tell(|queue| queue.access_changed()));
+    }
+
+    fn namespace_changed(&self) {
+        let namespace = self.association.borrow().namespace().cloned();
+        let Some(namespace) = namespace else { return };
+        let options = &self.shared.options;
+        if let Err(reason) = self.shared.subsystem.found(&namespace, options.read_only) {
+            let mut association = self.association.borrow_mut();
+            let generation = association.generation();
+            association.refuse(self.now(), generation, reason);
+        }
+    }
+
+    fn each_queue(&self, tell: impl Fn(&Handle)) {
+        self.queues.borrow().iter().filter_map(|place| place.handle.as_ref()).for_each(tell);
+    }
+
+    fn set_timer(&self) {
+        let next = self.association.borrow().next_timeout();
+        let set = self.timer.get();
+        if set.map(|(_, at)| at) == next {
+            return;
+        }
+        if let Some((timer, _)) = self.timer.take() {
+            self.reactor.cancel_timer(timer);
+        }
+        let (Some(at), Some(me)) = (next, self.me.upgrade()) else { return };
+        // Beyond what a clock can tell, never will do.
+        let Some(instant) = self.epoch.checked_add(at) else { return };
+        self.timer.set(Some((self.reactor.timer(instant, me, 0), at)));
+    }
+}
+
+impl Complete for Driver {
+    fn complete(&self, _token: u64, _result: i32, _flags: u32) {
+        self.timer.set(None);
+        {
+            let mut association = self.association.borrow_mut();
+            if self.shared.active.swap(false, Ordering::Relaxed) {
+                association.traffic();
+            }
+            association.handle_timeout(self.now());
+        }
+        self.pump();
+    }
+}
+
+fn local(access: Access) -> namespace::Access {
+    match access {
+        Access::Optimized => namespace::Access::Optimized,
+        Access::NonOptimized => namespace::Access::NonOptimized,
+        Access::Inaccessible => namespace::Access::Inaccessible,
+        Access::Lost => namespace::Access::Lost,
+        Access::Failing => namespace::Access::Failing,
+        Access::Gone => namespace::Access::Gone,
+    }
+}

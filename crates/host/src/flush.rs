@@ -1,0 +1,80 @@
+//! One Flush on a queue of its own, on the control thread.
+
+use namespace::{AccessWatcher, Queue, Request, Sink};
+use nvme::{Command, Status, opcode};
+use reactor::{Complete, Reactor};
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+const TOKEN_TRY: u64 = 0;
+const TOKEN_END: u64 = 1;
+
+/// Waits until the queue is usable, flushes, and tells how that went. Held by its timer and by its
+/// request; nothing is told when the time is over.
+pub(crate) struct Flush {
+    me: Weak<Flush>,
+    reactor: Rc<Reactor>,
+    queue: RefCell<Option<Rc<dyn Queue>>>,
+    sent: Cell<bool>,
+    sender: Sender<Status>,
+}
+
+impl Flush {
+    pub(crate) fn start(
+        reactor: &Rc<Reactor>,
+        queue: Rc<dyn Queue>,
+        timeout: Duration,
+        sender: Sender<Status>,
+    ) {
+        let flush = Rc::new_cyclic(|me| Flush {
+            me: me.clone(),
+            reactor: Rc::clone(reactor),
+            queue: RefCell::new(Some(Rc::clone(&queue))),
+            sent: Cell::new(false),
+            sender,
+        });
+        let watcher: Rc<dyn AccessWatcher> = flush.clone();
+        queue.watch_access(Rc::downgrade(&watcher));
+        reactor.timer(reactor.now() + timeout, flush.clone(), TOKEN_END);
+        reactor.defer(flush, TOKEN_TRY);
+    }
+
+    fn try_now(&self) {
+        let queue = self.queue.borrow().clone();
+        let Some(queue) = queue.filter(|queue| queue.access().is_usable()) else { return };
+        if self.sent.replace(true) {
+            return;
+        }
+        let mut request = Request::new();
+        request.command = Command { opcode: opcode::io::FLUSH, ..Command::default() };
+        request.push(self.me.upgrade().expect("it is being called"), 0);
+        queue.submit(request);
+    }
+}
+
+impl Complete for Flush {
+    fn complete(&self, token: u64, _result: i32, _flags: u32) {
+        if token == TOKEN_TRY {
+            self.try_now();
+        } else {
+            drop(self.queue.take());
+        }
+    }
+}
+
+impl AccessWatcher for Flush {
+    fn access_changed(&self) {
+        if let Some(me) = self.me.upgrade() {
+            self.reactor.defer(me, TOKEN_TRY);
+        }
+    }
+}
+
+impl Sink for Flush {
+    fn completed(&self, request: Box<Request>, _state: u64) {
+        // Whoever waited may have given up.
+        let _ = self.sender.send(request.status);
+    }
+}

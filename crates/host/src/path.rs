@@ -1,0 +1,240 @@
+//! One path to a remote namespace, as a namespace.
+
+use crate::control::Control;
+use crate::flush::Flush;
+use crate::options::{Address, Options};
+use crate::queue::IoQueue;
+use crate::shared::{Shared, Standing};
+use crate::subsystem::Subsystem;
+use association::Reason;
+use namespace::{Access, Namespace, PathReport, Queue};
+use nvme::Limits;
+use reactor::Reactor;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+/// Paths that one namespace may have.
+pub const PATHS_MAX: usize = 16;
+
+/// After the first path is live, the others have so long to become so too before opening ends.
+const OTHERS_WAIT: Duration = Duration::from_secs(2);
+
+/// Why a remote namespace cannot be opened: what each path said.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// No path is live.
+    #[error("cannot connect to {nqn}: {}", list(paths))]
+    NoPath {
+        /// The subsystem.
+        nqn: String,
+        /// Address and reason of each.
+        paths: Vec<(Address, Reason)>,
+    },
+    /// More addresses than are sensible.
+    #[error("{0} paths are too many; {PATHS_MAX} can be")]
+    TooManyPaths(usize),
+    /// The control thread cannot be started.
+    #[error("cannot start the host's control thread: {0}")]
+    Control(String),
+}
+
+fn list(paths: &[(Address, Reason)]) -> String {
+    let each = paths.iter().map(|(address, reason)| format!("{address}: {reason}"));
+    each.collect::<Vec<_>>().join("; ")
+}
+
+/// One path: one controller, reached at one address. No command waits here and none is sent twice:
+/// `layer::multipath` does that.
+pub struct Path {
+    id: u64,
+    control: Arc<Control>,
+    shared: Arc<Shared>,
+    /// The limits that the last call of `refresh` saw.
+    seen: Mutex<Option<Limits>>,
+    uri: String,
+}
+
+/// Connects to the namespace through each of `addresses`. Blocks until every path is live or has
+/// failed once, but not for long once one is live; those that failed go on trying. `query` is what
+/// follows the subsystem in the paths' URIs, with its question mark, or empty.
+pub fn open(
+    addresses: &[Address],
+    options: &Options,
+    query: &str,
+) -> Result<Vec<Arc<Path>>, Error> {
+    assert!(!addresses.is_empty(), "there is something to connect to");
+    if addresses.len() > PATHS_MAX {
+        return Err(Error::TooManyPaths(addresses.len()));
+    }
+    let control = Control::shared().map_err(|error| Error::Control(error.to_string()))?;
+    let subsystem = Arc::<Subsystem>::default();
+    let paths: Vec<Arc<Path>> = addresses
+        .iter()
+        .map(|address| Path::start(&control, address, options, &subsystem, query))
+        .collect();
+    // A name look-up, an attempt to connect, and the answer to one command.
+    let mut until = Instant::now() + 2 * options.association.admin_timeout;
+    let live = |standing: &Standing| standing.lives > 0;
+    for path in &paths {
+        path.shared.wait(until, |standing| live(standing) || standing.failures > 0);
+        if live(&path.shared.standing()) {
+            until = until.min(Instant::now() + OTHERS_WAIT);
+        }
+    }
+    if paths.iter().any(|path| live(&path.shared.standing())) {
+        for path in &paths {
+            path.refresh().expect("only reads memory");
+        }
+        return Ok(paths);
+    }
+    let reason = |path: &Arc<Path>| (path.shared.address.clone(), path.shared.standing().reason);
+    let nqn = options.association.nqn.clone();
+    Err(Error::NoPath { nqn, paths: paths.iter().map(reason).collect() })
+}
+
+impl Path {
+    fn start(
+        control: &Arc<Control>,
+        address: &Address,
+        options: &Options,
+        subsystem: &Arc<Subsystem>,
+        query: &str,
+    ) -> Arc<Path> {
+        let (address, subsystem) = (address.clone(), Arc::clone(subsystem));
+        let uri = format!("tcp://{address}/{}{query}", options.association.nqn);
+        let shared = Arc::new(Shared::new(address, options.clone(), subsystem));
+        let id = control.add(Arc::clone(&shared));
+        let control = Arc::clone(control);
+        Arc::new(Path { id, control, shared, seen: Mutex::default(), uri })
+    }
+
+    /// Where it leads.
+    pub fn address(&self) -> &Address {
+        &self.shared.address
+    }
+
+    /// Why it is not usable, or was not when it last was not.
+    pub fn reason(&self) -> Reason {
+        self.shared.standing().reason
+    }
+
+    /// Sends Flush by a queue on the control thread.
+    fn flush_within(&self, timeout: Duration) -> io::Result<()> {
+        let (sender, receiver) = mpsc::channel();
+        let (path, shared) = (self.id, Arc::clone(&self.shared));
+        let control = Arc::downgrade(&self.control);
+        self.control.mailbox().post(move |reactor| {
+            let Some(control) = control.upgrade() else { return };
+            let queue = IoQueue::open(&control, path, &shared, reactor, None);
+            Flush::start(reactor, queue, timeout, sender);
+        });
+        let words = || {
+            let what = format!("{}: {}", self.shared.address, self.reason());
+            io::Error::new(io::ErrorKind::NotConnected, what)
+        };
+        let status = receiver.recv_timeout(timeout).map_err(|_| words())?;
+        if status.is_success() {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("{}: Flush failed: {status}", self.shared.address)))
+    }
+}
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        self.control.remove(self.id);
+    }
+}
+
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Path").field("uri", &self.uri).finish_non_exhaustive()
+    }
+}
+
+impl Namespace for Path {
+    fn limits(&self) -> Limits {
+        self.shared.subsystem.limits().expect("a path is handed out once one was live")
+    }
+
+    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+        Ok(IoQueue::open(&self.control, self.id, &self.shared, reactor, Some(self.clone())))
+    }
+
+    fn refresh(&self) -> io::Result<bool> {
+        let now = self.shared.subsystem.limits();
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(std::mem::replace(&mut *seen, now) != now)
+    }
+
+    fn resize(&self, _bytes: u64) -> io::Result<()> {
+        let what = "a remote namespace is resized where it is";
+        Err(io::Error::new(io::ErrorKind::Unsupported, what))
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let writes_back = self.shared.subsystem.limits().is_some_and(|it| it.volatile_write_cache);
+        if !writes_back || self.shared.options.read_only {
+            return Ok(());
+        }
+        self.flush_within(self.shared.options.association.admin_timeout)
+    }
+
+    fn uri(&self) -> String {
+        self.uri.clone()
+    }
+
+    fn describe(&self, facts: &mut Vec<(String, String)>) {
+        let standing = self.shared.standing();
+        let name = format!("path {}", self.shared.address);
+        let access = self.shared.access();
+        let state = match access {
+            Access::Optimized | Access::NonOptimized => {
+                let controller = &standing.controller;
+                format!(
+                    "{access:?}, controller {} of {} {} ({}), namespace {}",
+                    controller.cntlid,
+                    controller.model,
+                    controller.firmware,
+                    controller.serial,
+                    standing.nsid,
+                )
+            }
+            _ => format!("{access:?}: {}", standing.reason),
+        };
+        facts.push((name, state));
+    }
+
+    fn uuid(&self) -> Option<[u8; 16]> {
+        let (_, identity) = self.shared.subsystem.identity()?;
+        [identity.uuid, identity.nguid].into_iter().find(|id| *id != [0; 16])
+    }
+
+    fn keeps_blocks_whole(&self) -> bool {
+        // NVMe Base 2.1, section 4.1.5 of NVM 1.1: AWUN is one logical block at least.
+        true
+    }
+
+    fn paths(&self) -> Vec<PathReport> {
+        let standing = self.shared.standing();
+        let access = self.shared.access();
+        let (in_flight, selections, errors) = self.shared.sums();
+        let reason = match access {
+            Access::Optimized | Access::NonOptimized => String::new(),
+            _ => standing.reason.to_string(),
+        };
+        vec![PathReport {
+            name: format!("tcp://{}", self.shared.address),
+            access,
+            reason,
+            in_flight,
+            selections,
+            errors,
+            reconnects: standing.lives.saturating_sub(1),
+            details: vec![("controller".into(), standing.controller.cntlid.to_string())],
+            ..PathReport::default()
+        }]
+    }
+}

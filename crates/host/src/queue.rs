@@ -1,0 +1,608 @@
+//! One core's way to a remote namespace: an I/O queue's connection on the core's own reactor.
+//!
+//! ```text
+//!   submit --> Connection: slot by CID --send queue--> one writev per turn --> socket
+//!   complete <-- done <-- Connection <-- nvme_tcp machine <-- recv (large data: into its buffer)
+//!
+//!   lost:  never sent             HOST_ABORTED, at once
+//!          changes nothing        HOST_PATHING_ERROR, at once
+//!          others                 HOST_PATHING_ERROR, once the old connection is surely dead (`old`)
+//! ```
+//!
+//! The control thread makes the TCP connection and hands it over ([`IoQueue::begin`]); the queue
+//! initializes it, sends Connect, and is usable from then on. When it dies, the control thread is
+//! told, and resets the whole controller.
+
+mod connection;
+mod old;
+mod receive;
+mod send;
+mod slot;
+
+use crate::control::{Control, Driver};
+use crate::options::{Failover, Options};
+use crate::path::Path;
+use crate::shared::{Counters, Shared};
+use association::{Association, Event};
+use connection::{Connection, Lost};
+use namespace::{Access, AccessWatcher, Queue, Request};
+use nvme::{Command, Status};
+use old::Old;
+use reactor::{Complete, Mailbox, Poll, PollerId, Reactor, Stream};
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The receive buffer that the queues of one core share.
+const RECEIVE_BYTES: usize = 256 * 1024;
+
+/// From one look at an old connection to the next.
+const OLD_INTERVAL: Duration = Duration::from_millis(10);
+
+/// After an Abort was asked for, its command has so long, or the I/O timeout if that is shorter.
+const ABORT_WAIT: Duration = Duration::from_secs(5);
+
+const TOKEN_DEFERRED: u64 = 0;
+const TOKEN_SCAN: u64 = 1;
+const TOKEN_OLD: u64 = 2;
+
+thread_local! {
+    static QUEUES: RefCell<HashMap<u64, Weak<IoQueue>>> = RefCell::default();
+    static RECEIVE_BUFFER: RefCell<Weak<ReceiveBuffer>> = const { RefCell::new(Weak::new()) };
+}
+
+/// Requests on their way back.
+type Requests = Vec<Box<Request>>;
+
+type ReceiveBuffer = RefCell<Box<[u8]>>;
+
+/// What the I/O queues of one association need to know.
+#[derive(Debug)]
+pub(crate) struct Params {
+    pub(crate) generation: u64,
+    pub(crate) io_queues: u16,
+    pub(crate) nsid: u32,
+    pub(crate) entries: u16,
+    /// Commands outstanding.
+    pub(crate) commands_max: u16,
+    pub(crate) in_capsule_bytes: u32,
+    pub(crate) header_digest: bool,
+    pub(crate) data_digest: bool,
+    pub(crate) flow_control: bool,
+    /// Connect for queue 1 without flow control, and its data.
+    connect: (Command, Vec<u8>),
+    /// A connection is surely dead so long after the last byte was sent; zero: at once.
+    pub(crate) quiet: Duration,
+    pub(crate) io_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+}
+
+impl Params {
+    pub(crate) fn new(association: &Association, options: &Options) -> Params {
+        let controller = association.controller();
+        let entries = association.queue_entries();
+        let commands_max = match controller.maxcmd {
+            0 => entries,
+            maxcmd => maxcmd.min(entries),
+        };
+        Params {
+            generation: association.generation(),
+            io_queues: controller.io_queues,
+            nsid: association.nsid(),
+            entries,
+            commands_max,
+            in_capsule_bytes: controller.in_capsule_bytes,
+            header_digest: options.header_digest,
+            data_digest: options.data_digest,
+            flow_control: options.flow_control,
+            connect: association.connect_io(1, false),
+            quiet: match options.failover {
+                Failover::Safe => association.quiet(),
+                Failover::Fast => Duration::ZERO,
+            },
+            io_timeout: options.io_timeout,
+            connect_timeout: options.association.admin_timeout,
+        }
+    }
+
+    /// Connect of queue `queue`.
+    pub(crate) fn connect(&self, queue: u16, flow_control: bool) -> (Command, &[u8]) {
+        use nvme::fabrics::Connect;
+        let (command, data) = &self.connect;
+        let connect = Connect::of(command);
+        let cattr = if flow_control { 0 } else { Connect::NO_FLOW_CONTROL };
+        (Connect { qid: queue, cattr, ..connect }.command(), data)
+    }
+}
+
+/// Reaches a queue from other threads.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle {
+    mailbox: Mailbox,
+    key: u64,
+}
+
+impl Handle {
+    /// Names the queue in the process.
+    pub(crate) fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Calls `work` on the queue's core, unless the queue is gone.
+    pub(crate) fn tell(&self, work: impl FnOnce(&IoQueue) + Send + 'static) {
+        let key = self.key;
+        self.mailbox.post(move |_| {
+            let queue = QUEUES.with_borrow(|queues| queues.get(&key).and_then(Weak::upgrade));
+            if let Some(queue) = queue {
+                work(&queue);
+            }
+        });
+    }
+}
+
+/// What callers hold: the queue ends with it, and the path goes on as long.
+pub(crate) struct PathQueue {
+    io: Rc<IoQueue>,
+    _path: Option<Arc<Path>>,
+}
+
+impl Queue for PathQueue {
+    #[inline]
+    fn submit(&self, request: Box<Request>) {
+        self.io.submit(request);
+    }
+
+    #[inline]
+    fn access(&self) -> Access {
+        self.io.access()
+    }
+
+    fn watch_access(&self, watcher: Weak<dyn AccessWatcher>) {
+        self.io.watcher.replace(Some(watcher));
+    }
+}
+
+impl Drop for PathQueue {
+    fn drop(&mut self) {
+        self.io.close();
+    }
+}
+
+/// The queue itself; its reactor holds it too.
+pub(crate) struct IoQueue {
+    me: Weak<IoQueue>,
+    key: u64,
+    path: u64,
+    control: Arc<Control>,
+    shared: Arc<Shared>,
+    reactor: Rc<Reactor>,
+    counters: Arc<Counters>,
+    receive_buffer: Rc<ReceiveBuffer>,
+    inner: RefCell<Inner>,
+    /// Requests to be completed when nothing is borrowed.
+    done: RefCell<Requests>,
+    poller: Cell<Option<PollerId>>,
+    watcher: RefCell<Option<Weak<dyn AccessWatcher>>>,
+    /// Connect has succeeded.
+    live: Cell<bool>,
+    /// A command was refused because of the ANA state; the control thread looks into it.
+    suspect: Cell<bool>,
+    in_turn: Cell<bool>,
+    deferred: Cell<bool>,
+    scanning: Cell<bool>,
+    closed: Cell<bool>,
+}
+
+#[derive(Default)]
+struct Inner {
+    connection: Option<Connection>,
+    /// Connections that were given up and may still be alive at the other end.
+    old: Vec<Old>,
+    /// Requests for which the queue has no room.
+    waiting: VecDeque<Box<Request>>,
+}
+
+impl IoQueue {
+    /// A queue on this thread's reactor, of the path with number `path`, which `owner` keeps; the
+    /// control thread will connect it.
+    pub(crate) fn open(
+        control: &Arc<Control>,
+        path: u64,
+        shared: &Arc<Shared>,
+        reactor: &Rc<Reactor>,
+        owner: Option<Arc<Path>>,
+    ) -> Rc<PathQueue> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let key = NEXT.fetch_add(1, Ordering::Relaxed);
+        let receive_buffer = RECEIVE_BUFFER.with_borrow_mut(|shared| {
+            shared.upgrade().unwrap_or_else(|| {
+                let buffer = Rc::new(RefCell::new(vec![0; RECEIVE_BYTES].into_boxed_slice()));
+                *shared = Rc::downgrade(&buffer);
+                buffer
+            })
+        });
+        let io = Rc::new_cyclic(|me| IoQueue {
+            me: me.clone(),
+            key,
+            path,
+            control: Arc::clone(control),
+            shared: Arc::clone(shared),
+            reactor: Rc::clone(reactor),
+            counters: shared.new_counters(),
+            receive_buffer,
+            inner: RefCell::default(),
+            done: RefCell::default(),
+            poller: Cell::new(None),
+            watcher: RefCell::new(None),
+            live: Cell::new(false),
+            suspect: Cell::new(false),
+            in_turn: Cell::new(false),
+            deferred: Cell::new(false),
+            scanning: Cell::new(false),
+            closed: Cell::new(false),
+        });
+        QUEUES.with_borrow_mut(|queues| queues.insert(key, Rc::downgrade(&io)));
+        let handle = Handle { mailbox: reactor.mailbox(), key };
+        control.with(path, move |driver| driver.queue_opened(handle));
+        Rc::new(PathQueue { io, _path: owner })
+    }
+
+    fn me(&self) -> Rc<IoQueue> {
+        self.me.upgrade().expect("a queue that runs is held")
+    }
+
+    #[inline]
+    fn access(&self) -> Access {
+        let access = self.shared.access();
+        if !self.live.get() {
+            access.max(Access::Lost)
+        } else if self.suspect.get() {
+            access.max(Access::Inaccessible)
+        } else {
+            access
+        }
+    }
+
+    #[inline]
+    fn submit(&self, request: Box<Request>) {
+        let refused = {
+            let mut inner = self.inner.borrow_mut();
+            let Inner { connection, waiting, .. } = &mut *inner;
+            match connection {
+                Some(connection) if self.live.get() => {
+                    if waiting.is_empty() && connection.has_room() {
+                        connection.start(request, self.reactor.now()).err()
+                    } else {
+                        waiting.push_back(request);
+                        None
+                    }
+                }
+                _ => Some((request, Status::HOST_ABORTED)),
+            }
+        };
+        Counters::add(&self.counters.submitted, 1);
+        Counters::add(&self.counters.in_flight, 1);
+        if let Some((mut request, status)) = refused {
+            (request.status, request.result) = (status, 0);
+            self.done.borrow_mut().push(request);
+        } else if !self.scanning.get() {
+            self.scan_later();
+        }
+        if !self.in_turn.get() {
+            self.defer();
+        }
+    }
+
+    /// Arranges for a turn at the end of the reactor's.
+    #[inline]
+    fn defer(&self) {
+        if !self.deferred.replace(true) {
+            self.reactor.defer(self.me(), TOKEN_DEFERRED);
+        }
+    }
+
+    /// Takes over the TCP connection for queue id `queue`.
+    pub(crate) fn begin(&self, queue: u16, params: &Arc<Params>, socket: OwnedFd) {
+        if self.closed.get() {
+            return;
+        }
+        let stream = match Stream::try_from(socket) {
+            Ok(stream) => stream,
+            Err(error) => {
+                return self.tell_lost(params.generation, queue, crate::dial::words(&error));
+            }
+        };
+        let newer = self.inner.borrow().connection.as_ref().map(|it| it.generation());
+        match newer {
+            // The control thread's newest word counts; this one was overtaken.
+            Some(generation) if generation >= params.generation => return,
+            Some(_) => self.lose(Lost::ours("replaced"), false),
+            None => {}
+        }
+        let now = self.reactor.now();
+        let connection = Connection::new(queue, params, stream, self.me.clone(), now);
+        self.inner.borrow_mut().connection = Some(connection);
+        match self.poller.get() {
+            Some(poller) => self.reactor.activate(poller),
+            None => self.poller.set(Some(self.reactor.attach(self.me()))),
+        }
+        self.scan_later();
+    }
+
+    /// The association `generation` has ended.
+    pub(crate) fn hang_up(&self, generation: u64) {
+        let ours = self.inner.borrow().connection.as_ref().map(|it| it.generation());
+        if ours == Some(generation) {
+            self.lose(Lost::ours("the association ended"), false);
+            self.deliver();
+        }
+    }
+
+    /// The control thread has news of the path.
+    pub(crate) fn access_changed(&self) {
+        self.suspect.set(false);
+        self.tell_watcher();
+    }
+
+    fn tell_watcher(&self) {
+        let watcher = self.watcher.borrow().as_ref().and_then(Weak::upgrade);
+        if let Some(watcher) = watcher {
+            watcher.access_changed();
+        }
+    }
+
+    fn tell_lost(&self, generation: u64, queue: u16, words: String) {
+        self.tell_control(move |driver| {
+            driver.event(generation, Event::QueueLost(queue, words));
+        });
+    }
+
+    fn tell_control(&self, work: impl FnOnce(&Driver) + Send + 'static) {
+        self.control.with(self.path, work);
+    }
+
+    /// The connection is of no use any more: completes what may be, keeps the rest until the old
+    /// connection is dead, and with `tell` has the controller reset.
+    fn lose(&self, lost: Lost, tell: bool) {
+        let now = self.reactor.now();
+        let (generation, queue) = {
+            let mut inner = self.inner.borrow_mut();
+            let Some(mut connection) = inner.connection.take() else { return };
+            let mut done = self.done.borrow_mut();
+            let held = connection.abandon(lost.by_peer, &mut done);
+            for mut request in inner.waiting.drain(..) {
+                request.status = Status::HOST_ABORTED;
+                done.push(request);
+            }
+            let whose = (connection.generation(), connection.queue());
+            let dead_at = now + connection.params.quiet;
+            if let Some(old) = Old::new(connection.into_link(&self.reactor), held, dead_at) {
+                if inner.old.is_empty() {
+                    self.reactor.timer(now + OLD_INTERVAL, self.me(), TOKEN_OLD);
+                }
+                inner.old.push(old);
+            }
+            whose
+        };
+        self.suspect.set(false);
+        if self.live.replace(false) {
+            self.tell_watcher();
+        }
+        if !self.done.borrow().is_empty() {
+            self.defer();
+        }
+        if tell {
+            self.tell_lost(generation, queue, lost.words);
+        }
+    }
+
+    /// Completes what is done. Nothing may be borrowed: completions may submit.
+    fn deliver(&self) {
+        let mut done = self.done.take();
+        let count = done.len() as u64;
+        if count == 0 {
+            return;
+        }
+        let failed = done.iter().filter(|request| request.status.sct() == 3).count() as u64;
+        Counters::add(&self.counters.in_flight, count.wrapping_neg());
+        if failed != 0 {
+            Counters::add(&self.counters.errors, failed);
+        }
+        for request in done.drain(..) {
+            request.complete();
+        }
+        // Keeps the vector's memory. What came meanwhile has a turn of its own.
+        let mut now = self.done.borrow_mut();
+        if now.is_empty() {
+            *now = done;
+        } else {
+            self.defer();
+        }
+    }
+
+    /// One turn: with `receive`, the socket is read first. Returns whether anything moved.
+    fn turn(&self, receive: bool) -> bool {
+        if self.closed.get() {
+            return false;
+        }
+        self.in_turn.set(true);
+        let mut progress = false;
+        let outcome = self.turn_within(receive, &mut progress);
+        if let Err(lost) = outcome {
+            self.lose(lost, true);
+            progress = true;
+        }
+        self.deliver();
+        self.in_turn.set(false);
+        // What completions have submitted goes with this turn.
+        let outcome = match &mut self.inner.borrow_mut().connection {
+            Some(connection) if connection.has_unsent() => connection.flush(),
+            _ => Ok(false),
+        };
+        if let Err(lost) = outcome {
+            self.lose(lost, true);
+        }
+        progress
+    }
+
+    fn turn_within(&self, receive: bool, progress: &mut bool) -> Result<(), Lost> {
+        let mut inner = self.inner.borrow_mut();
+        let Inner { connection, waiting, .. } = &mut *inner;
+        let Some(connection) = connection else { return Ok(()) };
+        *progress |= connection.flush()?;
+        if receive {
+            let mut buffer = self.receive_buffer.borrow_mut();
+            let mut done = self.done.borrow_mut();
+            let received = connection.receive(&mut buffer, &mut done)?;
+            *progress |= received;
+            if received && self.live.get() {
+                self.shared.note_traffic();
+            }
+        }
+        let (became_live, ana_status) = connection.take_news();
+        while !waiting.is_empty() && connection.has_room() && connection.is_live() {
+            let request = waiting.pop_front().expect("just seen");
+            if let Err((mut request, status)) = connection.start(request, self.reactor.now()) {
+                (request.status, request.result) = (status, 0);
+                self.done.borrow_mut().push(request);
+            }
+        }
+        *progress |= connection.flush()?;
+        if connection.take_late_answers() {
+            connection.finish_answered(&mut self.done.borrow_mut());
+        }
+        let generation = connection.generation();
+        drop(inner);
+        if ana_status && !self.suspect.replace(true) {
+            self.tell_control(move |driver| {
+                driver.event(generation, Event::AnaStatus);
+            });
+            self.tell_watcher();
+        }
+        if became_live {
+            self.live.set(true);
+            self.tell_watcher();
+        }
+        Ok(())
+    }
+
+    /// Has commands looked through for those that take too long.
+    fn scan_later(&self) {
+        if self.scanning.replace(true) {
+            return;
+        }
+        let timeout = self.shared.options.io_timeout;
+        let interval = (timeout / 4).clamp(Duration::from_millis(10), Duration::from_secs(1));
+        self.reactor.timer(self.reactor.now() + interval, self.me(), TOKEN_SCAN);
+    }
+
+    fn scan(&self) {
+        self.scanning.set(false);
+        let now = self.reactor.now();
+        let mut late = Vec::new();
+        let busy = match &mut self.inner.borrow_mut().connection {
+            Some(connection) => connection.scan(now, |cid, again| late.push((cid, again))),
+            None => Ok(false),
+        };
+        match busy {
+            Err(lost) => {
+                self.lose(lost, true);
+                self.deliver();
+            }
+            Ok(busy) => {
+                if busy {
+                    self.scan_later();
+                }
+                let inner = self.inner.borrow();
+                let Some(connection) = &inner.connection else { return };
+                let (generation, queue) = (connection.generation(), connection.queue());
+                for (cid, again) in late {
+                    let peer = &self.shared.address;
+                    tracing::warn!(%peer, queue, cid, again, "a command takes too long");
+                    self.tell_control(move |driver| {
+                        driver.event(generation, Event::IoTimeout { queue, cid, again });
+                    });
+                }
+            }
+        }
+    }
+
+    /// Looks which old connections are dead by now.
+    fn look_at_old(&self) {
+        let now = self.reactor.now();
+        {
+            let mut inner = self.inner.borrow_mut();
+            let mut done = self.done.borrow_mut();
+            let mut buffer = self.receive_buffer.borrow_mut();
+            inner.old.retain_mut(|old| !old.is_dead(now, &mut buffer, &mut done));
+            if !inner.old.is_empty() {
+                self.reactor.timer(now + OLD_INTERVAL, self.me(), TOKEN_OLD);
+            }
+        }
+        self.deliver();
+    }
+
+    fn close(&self) {
+        self.closed.set(true);
+        if let Some(poller) = self.poller.take() {
+            self.reactor.detach(poller);
+        }
+        let inner = self.inner.take();
+        if let Some(connection) = inner.connection {
+            let _ = connection.into_link(&self.reactor).stream.shutdown();
+        }
+        self.live.set(false);
+        let _ = QUEUES.try_with(|queues| queues.borrow_mut().remove(&self.key));
+        let key = self.key;
+        self.control.with(self.path, move |driver| driver.queue_closed(key));
+    }
+}
+
+impl Poll for IoQueue {
+    fn poll(&self) -> bool {
+        self.turn(true)
+    }
+
+    fn park(&self) -> bool {
+        match &self.inner.borrow().connection {
+            Some(connection) => connection.park(&self.reactor),
+            None => true,
+        }
+    }
+}
+
+impl Complete for IoQueue {
+    fn complete(&self, token: u64, _result: i32, _flags: u32) {
+        if self.closed.get() {
+            return;
+        }
+        match token {
+            TOKEN_DEFERRED => {
+                self.deferred.set(false);
+                self.turn(false);
+                let busy = self.inner.borrow().connection.as_ref().is_some_and(|it| it.is_busy());
+                if let Some(poller) = self.poller.get()
+                    && busy
+                {
+                    self.reactor.activate(poller);
+                }
+            }
+            TOKEN_SCAN => self.scan(),
+            TOKEN_OLD => self.look_at_old(),
+            _ => unreachable!("tokens are ours"),
+        }
+    }
+}
+
+impl IoQueue {
+    /// The socket is ready for something.
+    fn activate(&self) {
+        if let Some(poller) = self.poller.get() {
+            self.reactor.activate(poller);
+        }
+    }
+}

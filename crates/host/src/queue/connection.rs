@@ -1,0 +1,394 @@
+//! An I/O queue's connection: commands by identifier, and what is sent for them.
+
+use super::send::{Flushed, SendQueue};
+use super::slot::Slot;
+use super::{IoQueue, Params, Requests};
+use crate::dial::words;
+use association::{Credits, retry};
+use namespace::Request;
+use nvme::{Completion, Status, opcode};
+use nvme_tcp::digest::digest;
+use nvme_tcp::host::{COMMAND_HEADER_BYTES_MAX, Config, Connection as Machine, Transfer};
+use reactor::{Complete, Interest, Reactor, Stream, WatchId};
+use std::cell::Cell;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Offset of CATTR in Connect, as its result tells which parameter is invalid.
+const CATTR_OFFSET: u64 = 46;
+
+/// Reads of more than this have their data received straight into their buffers.
+pub(super) const PAGE_BYTES: u32 = 4096;
+
+/// Why a connection is given up.
+pub(crate) struct Lost {
+    pub(super) words: String,
+    /// The peer closed it: nothing that was sent will be carried out any more.
+    pub(super) by_peer: bool,
+}
+
+impl Lost {
+    /// Something that this end noticed.
+    pub(super) fn ours(words: impl Into<String>) -> Lost {
+        Lost { words: words.into(), by_peer: false }
+    }
+}
+
+impl From<io::Error> for Lost {
+    fn from(error: io::Error) -> Lost {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        let by_peer = matches!(error.kind(), ConnectionReset | BrokenPipe | UnexpectedEof);
+        Lost { by_peer, ..Lost::ours(words(&error)) }
+    }
+}
+
+/// The socket, which its watches keep open.
+pub(super) struct Link {
+    pub(super) stream: Stream,
+    queue: Weak<IoQueue>,
+    watches: [Cell<Option<WatchId>>; 2],
+}
+
+impl Complete for Link {
+    fn complete(&self, token: u64, _result: i32, _flags: u32) {
+        self.watches[token as usize].set(None);
+        if let Some(queue) = self.queue.upgrade() {
+            queue.activate();
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// ICReq is sent.
+    Initializing,
+    /// Connect is sent, with or without flow control.
+    Connecting { flow_control: bool },
+    /// Commands may be sent.
+    Live,
+}
+
+/// One connection of a queue.
+pub(super) struct Connection {
+    pub(super) link: Rc<Link>,
+    pub(super) params: Arc<Params>,
+    queue: u16,
+    pub(super) machine: Machine,
+    pub(super) stage: Stage,
+    pub(super) slots: Box<[Slot]>,
+    /// Identifiers that are free; the last is used next, whose memory is warm.
+    pub(super) free: Vec<u16>,
+    pub(super) send: SendQueue,
+    pub(super) credits: Credits,
+    /// The beginning of a PDU.
+    pub(super) stash: Vec<u8>,
+    /// Reads outstanding of more than a page, and of less.
+    pub(super) reads: [u32; 2],
+    since: Instant,
+    blocked: bool,
+    pub(super) became_live: bool,
+    pub(super) ana_status: bool,
+    /// Commands have ended whose data was being sent when they were answered.
+    late_answers: bool,
+}
+
+impl Connection {
+    pub(super) fn new(
+        queue: u16,
+        params: &Arc<Params>,
+        stream: Stream,
+        owner: Weak<IoQueue>,
+        now: Instant,
+    ) -> Connection {
+        let entries = params.entries;
+        let machine = Machine::new(Config {
+            header_digest: params.header_digest,
+            data_digest: params.data_digest,
+            queue_entries: entries,
+            ..Config::default()
+        });
+        let mut send = SendQueue::new(entries);
+        send.handshake.extend_from_slice(&machine.initialize());
+        let watches = [Cell::new(None), Cell::new(None)];
+        Connection {
+            link: Rc::new(Link { stream, queue: owner, watches }),
+            params: Arc::clone(params),
+            queue,
+            machine,
+            stage: Stage::Initializing,
+            slots: (0..entries).map(|_| Slot::new(now)).collect(),
+            free: (0..params.commands_max).rev().collect(),
+            send,
+            credits: Credits::new(entries, false),
+            stash: Vec::new(),
+            reads: [0; 2],
+            since: now,
+            blocked: false,
+            became_live: false,
+            ana_status: false,
+            late_answers: false,
+        }
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.params.generation
+    }
+
+    pub(super) fn queue(&self) -> u16 {
+        self.queue
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.stage == Stage::Live
+    }
+
+    /// Whether another command can be started.
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty() && self.credits.has_room()
+    }
+
+    /// Whether something is to be sent or to come.
+    #[inline]
+    pub(super) fn is_busy(&self) -> bool {
+        self.free.len() < usize::from(self.params.commands_max) || !self.send.is_empty()
+    }
+
+    #[inline]
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.send.is_empty() && !self.blocked
+    }
+
+    /// Whether Connect has succeeded, or an ANA status was seen, since the last call.
+    #[inline]
+    pub(super) fn take_news(&mut self) -> (bool, bool) {
+        (std::mem::take(&mut self.became_live), std::mem::take(&mut self.ana_status))
+    }
+
+    /// Queues a command to be sent. One that cannot be is given back with its status.
+    #[inline]
+    pub(super) fn start(
+        &mut self,
+        mut request: Box<Request>,
+        now: Instant,
+    ) -> Result<(), (Box<Request>, Status)> {
+        let len = request.data.len();
+        let (transfer, pointer) = match self.transfer(&mut request, len) {
+            Ok(found) => found,
+            Err(status) => return Err((request, status)),
+        };
+        let cid = self.free.pop().expect("there is room");
+        let slot = &mut self.slots[usize::from(cid)];
+        let mut command = request.command;
+        command.cid = cid.into();
+        command.nsid = self.params.nsid.into();
+        let capsule = &mut slot.capsule;
+        capsule.len = self.machine.command(&command, transfer, &mut capsule.bytes) as u8;
+        const { assert!(COMMAND_HEADER_BYTES_MAX <= u8::MAX as usize) };
+        (slot.in_capsule, capsule.digest_len) = (0, 0);
+        if let Transfer::InCapsule(bytes) = transfer {
+            slot.in_capsule = bytes;
+            if self.machine.data_digest() {
+                // SAFETY: the request owns so many readable bytes there.
+                let data = unsafe { std::slice::from_raw_parts(pointer, len) };
+                (capsule.digest, capsule.digest_len) = (digest(data), 4);
+            }
+        }
+        if let Transfer::ToHost(bytes) = transfer {
+            self.reads[usize::from(bytes <= PAGE_BYTES)] += 1;
+        }
+        (slot.pointer, slot.len) = (pointer, len as u32);
+        (slot.since, slot.reported, slot.sent) = (now, false, false);
+        slot.request = Some(request);
+        self.credits.sent();
+        self.send.commands.push_back(cid);
+        Ok(())
+    }
+
+    /// How a command moves its data, by the direction in its opcode (NVMe Base 2.1, Figure 91), and
+    /// where the data is.
+    #[inline]
+    fn transfer(&self, request: &mut Request, len: usize) -> Result<(Transfer, *mut u8), Status> {
+        if request.fused.is_some() {
+            // Not offered: no caller asks for it.
+            return Err(Status::INVALID_FIELD.dnr());
+        }
+        if len == 0 {
+            return Ok((Transfer::None, std::ptr::null_mut()));
+        }
+        let Ok(bytes) = u32::try_from(len) else { return Err(Status::INVALID_FIELD.dnr()) };
+        match request.command.opcode & 3 {
+            1 => {
+                let in_capsule = bytes <= self.params.in_capsule_bytes;
+                let transfer =
+                    if in_capsule { Transfer::InCapsule } else { Transfer::ToController };
+                Ok((transfer(bytes), request.data.as_ptr().cast_mut()))
+            }
+            2 => match request.data.as_mut_ptr() {
+                Some(pointer) => Ok((Transfer::ToHost(bytes), pointer)),
+                None => Err(Status::INVALID_FIELD.dnr()),
+            },
+            _ => Err(Status::INVALID_OPCODE.dnr()),
+        }
+    }
+
+    /// Gives the socket what is queued. Whether it took anything.
+    pub(super) fn flush(&mut self) -> Result<bool, Lost> {
+        if self.send.is_empty() {
+            return Ok(false);
+        }
+        let Connection { link, machine, slots, send, .. } = self;
+        let flushed = send.flush(&link.stream, machine, slots, &mut self.late_answers);
+        let flushed = flushed?;
+        self.blocked = matches!(flushed, Flushed::Blocked(_));
+        Ok(matches!(flushed, Flushed::All(true) | Flushed::Blocked(true)))
+    }
+
+    /// Whether [`Connection::finish_answered`] has something to do.
+    #[inline]
+    pub(super) fn take_late_answers(&mut self) -> bool {
+        std::mem::take(&mut self.late_answers)
+    }
+
+    /// Ends command `cid`: its request is `done`.
+    #[inline]
+    pub(super) fn finish(&mut self, cid: u16, status: Status, result: u64, done: &mut Requests) {
+        let slot = &mut self.slots[usize::from(cid)];
+        let Some(mut request) = slot.request.take() else { return };
+        slot.answer = None;
+        if request.command.opcode & 3 == 2 && slot.len != 0 {
+            self.reads[usize::from(slot.len <= PAGE_BYTES)] -= 1;
+        }
+        (request.status, request.result) = (status, result);
+        self.free.push(cid);
+        done.push(request);
+    }
+
+    /// Reports commands that take too long, and whether any is outstanding.
+    pub(super) fn scan(
+        &mut self,
+        now: Instant,
+        mut late: impl FnMut(u16, bool),
+    ) -> Result<bool, Lost> {
+        if self.stage != Stage::Live {
+            if now.saturating_duration_since(self.since) > self.params.connect_timeout {
+                return Err(Lost::ours("no answer to Connect in time"));
+            }
+            return Ok(true);
+        }
+        let timeout = self.params.io_timeout;
+        for (cid, slot) in (0u16..).zip(&mut self.slots) {
+            let taken = now.saturating_duration_since(slot.since);
+            let allowed = if slot.reported { timeout.min(super::ABORT_WAIT) } else { timeout };
+            if slot.request.is_some() && taken > allowed {
+                late(cid, slot.reported);
+                (slot.since, slot.reported) = (now, true);
+            }
+        }
+        Ok(self.is_busy())
+    }
+
+    /// Arranges for the queue to be polled when there is something to do.
+    pub(super) fn park(&self, reactor: &Reactor) -> bool {
+        let fd = self.link.stream.as_raw_fd();
+        let watch = |at: usize, interest: Interest| {
+            if self.link.watches[at].get().is_none() {
+                let id = reactor.watch(fd, interest, self.link.clone(), at as u64);
+                self.link.watches[at].set(Some(id));
+            }
+        };
+        watch(0, Interest::READ);
+        if !self.send.is_empty() {
+            watch(1, Interest::WRITE);
+        }
+        true
+    }
+
+    /// Gives up: what may be completed is `done`, the rest comes back.
+    pub(super) fn abandon(&mut self, dead: bool, done: &mut Requests) -> Requests {
+        let dead = dead || self.params.quiet.is_zero();
+        let mut held = Vec::new();
+        for cid in 0..self.slots.len() as u16 {
+            let begun = self.send.has_begun_command(cid);
+            let slot = &mut self.slots[usize::from(cid)];
+            let Some(mut request) = slot.request.take() else { continue };
+            request.result = 0;
+            request.status = Status::HOST_PATHING_ERROR;
+            if let Some((status, result)) = slot.answer.take() {
+                (request.status, request.result) = (status, result);
+                done.push(request);
+            } else if !slot.sent && !begun {
+                request.status = Status::HOST_ABORTED;
+                done.push(request);
+            } else if dead || retry::changes_nothing(&request.command) {
+                done.push(request);
+            } else {
+                held.push(request);
+            }
+        }
+        held
+    }
+
+    /// The socket, watched no more by its queue.
+    pub(super) fn into_link(self, reactor: &Reactor) -> Rc<Link> {
+        for watch in &self.link.watches {
+            if let Some(watch) = watch.take() {
+                reactor.unwatch(watch);
+            }
+        }
+        self.link
+    }
+
+    /// Connect, with its data, to be sent.
+    pub(super) fn send_connect(&mut self, flow_control: bool) {
+        let params = Arc::clone(&self.params);
+        let (mut command, data) = params.connect(self.queue, flow_control);
+        command.cid = 0.into();
+        let mut header = [0; COMMAND_HEADER_BYTES_MAX];
+        let transfer = Transfer::InCapsule(data.len() as u32);
+        let len = self.machine.command(&command, transfer, &mut header);
+        let handshake = &mut self.send.handshake;
+        handshake.extend_from_slice(&header[..len]);
+        handshake.extend_from_slice(data);
+        if self.machine.data_digest() {
+            handshake.extend_from_slice(&digest(data));
+        }
+        self.stage = Stage::Connecting { flow_control };
+    }
+
+    /// Connect was answered.
+    pub(super) fn connected(
+        &mut self,
+        completion: &Completion,
+        flow_control: bool,
+    ) -> Result<(), Lost> {
+        let (status, result) = (completion.status(), completion.result.get());
+        if status.is_success() {
+            self.credits = Credits::new(self.params.entries, flow_control);
+            // Connect took an entry.
+            self.credits.sent();
+            let _ = self.credits.fetched(completion.sqhd.get());
+            self.stage = Stage::Live;
+            self.became_live = true;
+            return Ok(());
+        }
+        let refuses_to_do_without = !flow_control
+            && status.code() == Status::CONNECT_INVALID_PARAMETERS
+            && result & 0x1_ffff == CATTR_OFFSET;
+        if refuses_to_do_without {
+            self.send_connect(true);
+            return Ok(());
+        }
+        let reason = association::Reason::Connect { status, result };
+        Err(Lost::ours(reason.to_string()))
+    }
+}
+
+/// Whether a read that came back short is an error, rather than zeroes: for commands that are
+/// known to fill their buffer.
+pub(super) fn must_fill(opcode: u8) -> bool {
+    opcode == opcode::io::READ
+}

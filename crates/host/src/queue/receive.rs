@@ -1,0 +1,260 @@
+//! What comes from the controller.
+
+use super::Requests;
+use super::connection::{Connection, Lost, PAGE_BYTES, Stage, must_fill};
+use nvme::{Completion, Status};
+use nvme_tcp::host::{DataEnd, Event, Outgoing};
+use nvme_tcp::{Pending, Terminate};
+use std::io::{self, IoSlice, IoSliceMut};
+
+/// Rest of a payload from which on it is received straight into its buffer.
+const DIRECT_BYTES_MIN: u32 = 4096;
+
+/// Bytes received at a time while only large data is to come: enough for the headers, so that as
+/// little as possible of the data behind them has to be copied.
+const HEADERS_BYTES: usize = 512;
+
+/// The same while large and small data is to come.
+const MIXED_BYTES: usize = 16 * 1024;
+
+impl Connection {
+    /// Takes one helping of bytes from the socket. Whether there was any.
+    pub(super) fn receive(&mut self, buffer: &mut [u8], done: &mut Requests) -> Result<bool, Lost> {
+        let stashed = self.stash.len();
+        let room = match self.reads {
+            [0, _] => buffer.len(),
+            [_, 0] => HEADERS_BYTES,
+            _ => MIXED_BYTES,
+        };
+        let received = match self.machine.payload_pending() {
+            Some(pending) if stashed == 0 && pending.remaining >= DIRECT_BYTES_MIN => {
+                self.receive_payload(pending, &mut buffer[..room], done)
+            }
+            _ => {
+                buffer[..stashed].copy_from_slice(&self.stash);
+                let end = buffer.len().min(stashed + room);
+                let received = self.link.stream.recv(&mut buffer[stashed..end]);
+                ended(received).map(|count| count.map(|count| stashed + count))
+            }
+        };
+        match received {
+            Err(error) => Err(error.into()),
+            Ok(None) => Ok(false),
+            Ok(Some(count)) => {
+                self.process(&buffer[..count], done)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Receives the rest of a payload into its buffer, and what follows into `buffer`. Returns how
+    /// much followed, or `None` if nothing came.
+    fn receive_payload(
+        &mut self,
+        pending: Pending,
+        buffer: &mut [u8],
+        done: &mut Requests,
+    ) -> io::Result<Option<usize>> {
+        let slot = &mut self.slots[usize::from(pending.key)];
+        debug_assert!(pending.offset + pending.remaining <= slot.len);
+        // SAFETY: the machine has checked that the range lies within the data of the command, whose
+        // request is in the slot and owns the buffer; nobody else refers to it.
+        let place = unsafe {
+            let start = slot.pointer.add(pending.offset as usize);
+            std::slice::from_raw_parts_mut(start, pending.remaining as usize)
+        };
+        let pieces = &mut [IoSliceMut::new(place), IoSliceMut::new(buffer)];
+        let Some(count) = ended(self.link.stream.readv(pieces))? else { return Ok(None) };
+        let direct = count.min(place.len());
+        if let Some(end) = self.machine.payload_received(&place[..direct]) {
+            self.data_end(end, done);
+        }
+        Ok(Some(count - direct))
+    }
+
+    /// Works through `input`, and keeps what is left of it.
+    fn process(&mut self, mut input: &[u8], done: &mut Requests) -> Result<(), Lost> {
+        loop {
+            match self.machine.receive(&mut input) {
+                Ok(None) => break,
+                Ok(Some(event)) => self.event(event, done)?,
+                Err(fault) => return Err(self.terminate(&fault)),
+            }
+        }
+        self.stash.clear();
+        self.stash.extend_from_slice(input);
+        Ok(())
+    }
+
+    fn terminate(&mut self, fault: &Terminate) -> Lost {
+        // In the middle of another PDU it would not be understood.
+        if self.send.is_empty() {
+            let _ = self.link.stream.writev(&[IoSlice::new(&fault.pdu())]);
+        }
+        Lost::ours(format!("the controller broke the protocol: {fault}"))
+    }
+
+    #[inline]
+    fn event(&mut self, event: Event<'_>, done: &mut Requests) -> Result<(), Lost> {
+        match event {
+            Event::Data { cid, offset, bytes, end } => {
+                let slot = &self.slots[usize::from(cid)];
+                if !slot.sent {
+                    return Err(too_early());
+                }
+                debug_assert!(offset as usize + bytes.len() <= slot.len as usize);
+                // SAFETY: as in `receive_payload`; `bytes` are in the receive buffer.
+                unsafe {
+                    let place = slot.pointer.add(offset as usize);
+                    place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+                }
+                if let Some(end) = end {
+                    self.data_end(end, done);
+                }
+            }
+            Event::Response { completion, received, digest_error } => match self.stage {
+                Stage::Live => self.response(&completion, received, digest_error, done)?,
+                Stage::Connecting { flow_control } => self.connected(&completion, flow_control)?,
+                Stage::Initializing => unreachable!("no command was sent"),
+            },
+            Event::Initialized => self.send_connect(self.params.flow_control),
+            Event::ReadyToTransfer(outgoing) => self.ready_to_transfer(outgoing)?,
+            Event::Terminated { fes, fei } => {
+                let words = format!("the controller ended the connection: {fes} ({fei:#x})");
+                return Err(Lost::ours(words));
+            }
+        }
+        Ok(())
+    }
+
+    /// All of a command's data has come.
+    #[inline]
+    fn data_end(&mut self, end: DataEnd, done: &mut Requests) {
+        if !end.success {
+            return;
+        }
+        let status = if end.digest_error { Status::TRANSIENT_TRANSPORT } else { Status::SUCCESS };
+        self.finish(end.cid, status, 0, done);
+    }
+
+    #[inline]
+    fn response(
+        &mut self,
+        completion: &Completion,
+        received: u32,
+        digest_error: bool,
+        done: &mut Requests,
+    ) -> Result<(), Lost> {
+        let cid = completion.cid.get();
+        let slot = &mut self.slots[usize::from(cid)];
+        if !slot.sent {
+            return Err(too_early());
+        }
+        let mut status = completion.status();
+        if status.sct() == 3 {
+            self.ana_status |= is_ana(status);
+        }
+        if status.is_success() && slot.len != received {
+            status = short(slot, received);
+        }
+        if digest_error {
+            status = Status::TRANSIENT_TRANSPORT;
+        }
+        if !self.credits.fetched(completion.sqhd.get()) {
+            return Err(Lost::ours("the controller's SQ head pointer cannot be"));
+        }
+        let result = completion.result.get();
+        if slot.outgoing.is_some() {
+            return self.answered_early(cid, status, result, done);
+        }
+        self.finish(cid, status, result, done);
+        Ok(())
+    }
+
+    /// A command was answered although it asked for more data: it is not sent, but for the rest of
+    /// a PDU that has begun.
+    #[cold]
+    fn answered_early(
+        &mut self,
+        cid: u16,
+        status: Status,
+        result: u64,
+        done: &mut Requests,
+    ) -> Result<(), Lost> {
+        if self.send.has_begun_data(cid) {
+            self.slots[usize::from(cid)].answer = Some((status, result));
+            return Ok(());
+        }
+        self.send.transfers.retain(|other| *other != cid);
+        let slot = &mut self.slots[usize::from(cid)];
+        (slot.outgoing, slot.data) = (None, None);
+        self.finish(cid, status, result, done);
+        Ok(())
+    }
+
+    fn ready_to_transfer(&mut self, outgoing: Outgoing) -> Result<(), Lost> {
+        let slot = &mut self.slots[usize::from(outgoing.cid)];
+        if !slot.sent {
+            return Err(too_early());
+        }
+        slot.outgoing = Some(outgoing);
+        self.send.transfers.push_back(outgoing.cid);
+        Ok(())
+    }
+
+    /// Ends commands that were answered while the last of their data was on its way.
+    pub(super) fn finish_answered(&mut self, done: &mut Requests) {
+        for cid in 0..self.slots.len() as u16 {
+            let slot = &mut self.slots[usize::from(cid)];
+            if slot.outgoing.is_none()
+                && let Some((status, result)) = slot.answer.take()
+            {
+                self.finish(cid, status, result, done);
+            }
+        }
+    }
+}
+
+#[cold]
+fn too_early() -> Lost {
+    Lost::ours("the controller answered a command before it was sent")
+}
+
+fn is_ana(status: Status) -> bool {
+    matches!(
+        status.code(),
+        Status::ANA_INACCESSIBLE | Status::ANA_TRANSITION | Status::ANA_PERSISTENT_LOSS
+    )
+}
+
+/// The status of a command that succeeded, and whose data has not all come.
+#[cold]
+fn short(slot: &mut super::slot::Slot, received: u32) -> Status {
+    let Some(request) = &slot.request else { return Status::SUCCESS };
+    if request.command.opcode & 3 != 2 {
+        return Status::SUCCESS;
+    }
+    if must_fill(request.command.opcode) {
+        return Status::DATA_TRANSFER_ERROR;
+    }
+    // What was in the buffer before is nobody's business.
+    // SAFETY: the request owns so many bytes there.
+    unsafe {
+        let rest = slot.pointer.add(received as usize);
+        rest.write_bytes(0, (slot.len - received) as usize);
+    }
+    Status::SUCCESS
+}
+
+/// `None` if there is nothing, an error at the end of the stream.
+#[inline]
+fn ended(received: io::Result<usize>) -> io::Result<Option<usize>> {
+    match received {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(count) => Ok(Some(count)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+const _: () = assert!(PAGE_BYTES == DIRECT_BYTES_MIN);

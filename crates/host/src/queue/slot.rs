@@ -1,0 +1,61 @@
+//! One command in flight, with the PDUs that are sent for it.
+
+use namespace::Request;
+use nvme::Status;
+use nvme_tcp::host::{COMMAND_HEADER_BYTES_MAX, DATA_HEADER_BYTES_MAX, Outgoing, OutgoingPdu};
+use std::time::Instant;
+
+/// A place for a command; its number is the command identifier. What the socket is given lies here
+/// and in the request's buffer, so that nothing is copied or allocated to send it.
+pub(super) struct Slot {
+    pub(super) request: Option<Box<Request>>,
+    /// The request's data.
+    pub(super) pointer: *mut u8,
+    pub(super) len: u32,
+    pub(super) since: Instant,
+    /// It was reported as late.
+    pub(super) reported: bool,
+    /// Its capsule has been sent.
+    pub(super) sent: bool,
+    /// Bytes of data that go in the capsule.
+    pub(super) in_capsule: u32,
+    pub(super) capsule: Header<COMMAND_HEADER_BYTES_MAX>,
+    /// Data that the controller asked for and that is to be sent.
+    pub(super) outgoing: Option<Outgoing>,
+    /// The data PDU that is being sent of it.
+    pub(super) data: Option<OutgoingPdu>,
+    pub(super) data_header: Header<DATA_HEADER_BYTES_MAX>,
+    /// It was answered while a data PDU was being sent.
+    pub(super) answer: Option<(Status, u64)>,
+}
+
+/// The bytes before a PDU's data, and the digest behind it.
+pub(super) struct Header<const N: usize> {
+    pub(super) bytes: [u8; N],
+    pub(super) len: u8,
+    pub(super) digest: [u8; 4],
+    pub(super) digest_len: u8,
+}
+
+impl<const N: usize> Header<N> {
+    const EMPTY: Header<N> = Header { bytes: [0; N], len: 0, digest: [0; 4], digest_len: 0 };
+}
+
+impl Slot {
+    pub(super) fn new(now: Instant) -> Slot {
+        Slot {
+            request: None,
+            pointer: std::ptr::null_mut(),
+            len: 0,
+            since: now,
+            reported: false,
+            sent: false,
+            in_capsule: 0,
+            capsule: Header::EMPTY,
+            outgoing: None,
+            data: None,
+            data_header: Header::EMPTY,
+            answer: None,
+        }
+    }
+}

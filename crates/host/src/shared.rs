@@ -1,0 +1,152 @@
+//! What of a path all threads see.
+
+use crate::options::{Address, Options};
+use crate::subsystem::Subsystem;
+use association::{Controller, Reason};
+use namespace::Access;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// One path, as its control thread, its queues and its users share it.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) address: Address,
+    pub(crate) options: Options,
+    pub(crate) subsystem: Arc<Subsystem>,
+    access: AtomicU8,
+    /// A command completed since the control thread last looked.
+    pub(crate) active: AtomicBool,
+    standing: Mutex<Standing>,
+    changed: Condvar,
+    counters: Mutex<Vec<Arc<Counters>>>,
+}
+
+/// How the path stands, in words and numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    /// Why it is not usable.
+    pub(crate) reason: Reason,
+    /// Attempts that failed.
+    pub(crate) failures: u64,
+    /// Times that it became live.
+    pub(crate) lives: u64,
+    /// What it leads to.
+    pub(crate) controller: Controller,
+    pub(crate) nsid: u32,
+}
+
+/// What one queue counts; only its own core writes.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) in_flight: AtomicU64,
+    pub(crate) submitted: AtomicU64,
+    pub(crate) errors: AtomicU64,
+}
+
+impl Counters {
+    /// Adds to a counter that this thread alone writes.
+    #[inline]
+    pub(crate) fn add(counter: &AtomicU64, count: u64) {
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+    }
+}
+
+const STATES: [Access; 6] = [
+    Access::Optimized,
+    Access::NonOptimized,
+    Access::Inaccessible,
+    Access::Lost,
+    Access::Failing,
+    Access::Gone,
+];
+
+impl Shared {
+    pub(crate) fn new(address: Address, options: Options, subsystem: Arc<Subsystem>) -> Shared {
+        Shared {
+            address,
+            options,
+            subsystem,
+            access: AtomicU8::new(Access::Lost as u8),
+            active: AtomicBool::new(false),
+            standing: Mutex::new(Standing {
+                reason: Reason::Connecting,
+                failures: 0,
+                lives: 0,
+                controller: Controller::default(),
+                nsid: 0,
+            }),
+            changed: Condvar::new(),
+            counters: Mutex::default(),
+        }
+    }
+
+    /// The association's state.
+    #[inline]
+    pub(crate) fn access(&self) -> Access {
+        STATES[usize::from(self.access.load(Ordering::Relaxed))]
+    }
+
+    pub(crate) fn set_access(&self, access: Access) {
+        self.access.store(access as u8, Ordering::Relaxed);
+    }
+
+    /// A command completed: the controller is alive.
+    #[inline]
+    pub(crate) fn note_traffic(&self) {
+        if !self.active.load(Ordering::Relaxed) {
+            self.active.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        self.lock().clone()
+    }
+
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Standing)) {
+        change(&mut self.lock());
+        self.changed.notify_all();
+    }
+
+    /// Waits until `done`, or `until`.
+    pub(crate) fn wait(&self, until: Instant, mut done: impl FnMut(&Standing) -> bool) {
+        let mut standing = self.lock();
+        while !done(&standing) {
+            let Some(left) = until.checked_duration_since(Instant::now()) else { return };
+            let waited = self.changed.wait_timeout(standing, left);
+            standing = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Counters of a new queue.
+    pub(crate) fn new_counters(&self) -> Arc<Counters> {
+        let mut all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those of queues that are gone are summed in the first.
+        if all.is_empty() {
+            all.push(Arc::default());
+        }
+        let (kept, gone): (Vec<_>, Vec<_>) =
+            all.drain(1..).partition(|counters| Arc::strong_count(counters) > 1);
+        for counters in gone {
+            Counters::add(&all[0].submitted, counters.submitted.load(Ordering::Relaxed));
+            Counters::add(&all[0].errors, counters.errors.load(Ordering::Relaxed));
+        }
+        all.extend(kept);
+        let counters = Arc::<Counters>::default();
+        all.push(Arc::clone(&counters));
+        counters
+    }
+
+    /// In flight, submitted, errors: sums over all queues.
+    pub(crate) fn sums(&self) -> (u64, u64, u64) {
+        let all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let sum = |of: fn(&Counters) -> &AtomicU64| {
+            all.iter().map(|counters| of(counters).load(Ordering::Relaxed)).sum()
+        };
+        (sum(|it| &it.in_flight), sum(|it| &it.submitted), sum(|it| &it.errors))
+    }
+}

@@ -1,0 +1,150 @@
+//! Data goes and comes as it should, at all sizes and depths.
+
+mod rig;
+
+use namespace::Namespace;
+use nvme::{Command, Status, opcode};
+use rig::{Core, Target, connect, options, pattern, read, write};
+use std::sync::Arc;
+
+const SIZES: [usize; 9] = [512, 1024, 4096, 4608, 8192, 16384, 20480, 131_072, 1 << 20];
+
+/// Writes and reads back every size, one at a time, then many at once.
+fn check(core: &Core) {
+    for (seed, size) in SIZES.into_iter().enumerate() {
+        let data = pattern(seed as u64, size);
+        core.write(4096 * seed as u64, &data);
+        assert!(core.read(4096 * seed as u64, size) == data, "{size} bytes");
+    }
+    for size in [512, 4096, 16384, 65536, 262_144] {
+        let count = (8 << 20) / size;
+        let count = count.min(200);
+        let answers: Vec<_> = (0..count)
+            .map(|at| {
+                core.issue(write((at * size) as u64, size), pattern((at + size) as u64, size))
+            })
+            .collect();
+        for answer in answers {
+            answer.recv_timeout(rig::PATIENCE).expect("an answer").ok();
+        }
+        let answers: Vec<_> = (0..count)
+            .map(|at| core.issue(read((at * size) as u64, size), vec![0; size]))
+            .collect();
+        for (at, answer) in answers.into_iter().enumerate() {
+            let data = answer.recv_timeout(rig::PATIENCE).expect("an answer").ok().data;
+            assert!(data == pattern((at + size) as u64, size), "{at} of {size} bytes");
+        }
+    }
+}
+
+#[test]
+fn all_sizes_and_depths() {
+    let target = Target::memory();
+    check(&Core::usable(connect(target.address, &options())));
+}
+
+#[test]
+fn with_digests() {
+    let target = Target::memory();
+    for (header_digest, data_digest) in [(true, false), (false, true), (true, true)] {
+        let options = host::Options { header_digest, data_digest, ..options() };
+        check(&Core::usable(connect(target.address, &options)));
+    }
+}
+
+#[test]
+fn with_flow_control() {
+    let target = Target::memory();
+    let mut options = host::Options { flow_control: true, ..options() };
+    options.association.queue_entries = 8;
+    check(&Core::usable(connect(target.address, &options)));
+}
+
+#[test]
+fn several_cores() {
+    let target = Target::serve(rig::memory(64 << 20, 9, 2), 2, 0);
+    let path = connect(target.address, &options());
+    let cores: Vec<Core> = (0..3).map(|_| Core::usable(path.clone())).collect();
+    std::thread::scope(|scope| {
+        for (index, core) in cores.iter().enumerate() {
+            scope.spawn(move || {
+                for round in 0..50 {
+                    let at = (index as u64) << 20;
+                    let data = pattern(round, 8192);
+                    core.write(at, &data);
+                    assert!(core.read(at, data.len()) == data);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn other_commands_and_errors_pass() {
+    let target = Target::memory();
+    let path = connect(target.address, &options());
+    let limits = path.limits();
+    assert_eq!((limits.blocks, limits.block_shift), (131_072, 9));
+    assert!(limits.commands.write_zeroes && limits.commands.compare && limits.commands.deallocate);
+    assert_eq!(path.uuid(), Some([0x42; 16]));
+    let core = Core::usable(path);
+    let data = pattern(1, 4096);
+    core.write(0, &data);
+    let flush = Command { opcode: opcode::io::FLUSH, ..Command::default() };
+    core.command(flush, Vec::new()).ok();
+    let compare = |data: &[u8]| {
+        core.command(Command::blocks(opcode::io::COMPARE, 1, 0, 8), data.to_vec()).status
+    };
+    assert_eq!(compare(&data), Status::SUCCESS);
+    assert_eq!(compare(&pattern(2, 4096)).code(), Status::COMPARE_FAILURE);
+    core.command(Command::blocks(opcode::io::WRITE_ZEROES, 1, 0, 4), Vec::new()).ok();
+    assert_eq!(core.read(0, 2048), vec![0; 2048]);
+    assert_eq!(core.read(2048, 2048), data[2048..]);
+    let beyond = core.command(read(64 << 20, 512), vec![0; 512]);
+    assert_eq!(beyond.status.code(), Status::LBA_OUT_OF_RANGE);
+    // A vendor's command goes there and comes back, with data either way.
+    for opcode in [0x80, 0x81, 0x82] {
+        let data = if opcode == 0x80 { Vec::new() } else { vec![1; 4096] };
+        let done = core.command(Command { opcode, ..Command::default() }, data);
+        assert_eq!(done.status.code(), Status::INVALID_OPCODE, "{opcode:#x}");
+    }
+    let both = core.command(Command { opcode: 0x83, ..Command::default() }, vec![1; 4096]);
+    assert_eq!(both.status.code(), Status::INVALID_OPCODE);
+}
+
+#[test]
+fn a_namespace_is_chosen_or_asked_for() {
+    let target = Target::memory();
+    let second: Arc<dyn Namespace> = rig::memory(1 << 20, 12, 1);
+    target.add(2, second, [0x43; 16]);
+    let mut options = options();
+    let error = host::open(&[rig::address(target.address)], &options, "").unwrap_err();
+    assert!(error.to_string().contains("1, 2") && error.to_string().contains("ns="), "{error}");
+    options.association.nsid = Some(2);
+    let path = connect(target.address, &options);
+    assert_eq!((path.limits().blocks, path.limits().block_shift), (256, 12));
+    options.association.nsid = Some(3);
+    let error = host::open(&[rig::address(target.address)], &options, "").unwrap_err();
+    assert!(error.to_string().contains("no namespace 3"), "{error}");
+}
+
+#[test]
+fn refusals_name_the_peer_and_the_reason() {
+    let target = Target::memory();
+    let mut unknown = options();
+    unknown.association.nqn = "nqn.2026-11.org.example:nothing".into();
+    let peer = rig::address(target.address);
+    let error = host::open(std::slice::from_ref(&peer), &unknown, "").unwrap_err().to_string();
+    assert!(error.contains(&peer.to_string()) && error.contains("subsystem not found"), "{error}");
+    // Nobody listens there.
+    let free = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+    let error = host::open(&[rig::address(free)], &options(), "").unwrap_err().to_string();
+    assert!(error.contains("connection refused"), "{error}");
+    let nowhere = "no-such-host.invalid:4420".parse().unwrap();
+    let error = host::open(&[nowhere], &options(), "").unwrap_err().to_string();
+    assert!(error.contains("no-such-host.invalid"), "{error}");
+    // One path is enough.
+    let paths = host::open(&[rig::address(free), peer], &options(), "").expect("one is live");
+    assert_eq!(paths.len(), 2);
+    assert!(!paths[0].paths()[0].access.is_usable() && paths[1].paths()[0].access.is_usable());
+}

@@ -1,0 +1,272 @@
+//! A target in this process, paths to it, and cores that use them.
+//!
+//! ```text
+//!   Target    the real one, on a port that can be taken again after a stop
+//!   Core      a thread with a reactor and one queue: issue, wait, read, write
+//!   Relay     forwards bytes between host and target until it is told to stop
+//! ```
+#![allow(dead_code, reason = "each test uses the part it needs")]
+
+pub mod relay;
+
+use association::Config;
+use host::{Address, Options, Path};
+use namespace::memory::{Memory, MemoryOptions};
+use namespace::{Access, AccessWatcher, Data, Namespace, Queue, Request, Sink};
+use nvme::{Command, Status, opcode};
+use reactor::{Mailbox, Reactor};
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use target::{NamespaceOptions, Server, ServerConfig, SubsystemConfig};
+
+pub const NQN: &str = "nqn.2026-11.org.example:volume";
+pub const HOST_NQN: &str = "nqn.2026-11.org.example:host";
+
+/// How long anything may take before a test gives up on it.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A served volume.
+pub struct Target {
+    pub server: Server,
+    pub address: SocketAddr,
+}
+
+/// A memory volume of `bytes` bytes.
+pub fn memory(bytes: u64, block_shift: u8, cores: usize) -> Arc<Memory> {
+    let options = MemoryOptions { bytes, block_shift, cores, lend: true, uuid: None };
+    Memory::open(options).expect("memory")
+}
+
+impl Target {
+    /// Serves `volume` as namespace 1 on `port`, 0 for any.
+    pub fn serve(volume: Arc<dyn Namespace>, cores: usize, port: u16) -> Target {
+        let config = ServerConfig { cores: vec![None; cores], ..ServerConfig::default() };
+        let server = Server::start(&config).expect("a server");
+        let subsystem = SubsystemConfig {
+            nqn: NQN.into(),
+            serial: "test".into(),
+            model: "nvlane".into(),
+            allow_any_host: true,
+            hosts: Vec::new(),
+            io_queues_max: 128,
+            fused: true,
+        };
+        server.add_subsystem(subsystem).expect("a subsystem");
+        let target = Target { server, address: SocketAddr::from(([127, 0, 0, 1], port)) };
+        target.add(1, volume, [0x42; 16]);
+        let (_, address) = target.server.add_listener(target.address).expect("a listener");
+        Target { address, ..target }
+    }
+
+    /// 64 MiB of memory in blocks of 512 bytes.
+    pub fn memory() -> Target {
+        Target::serve(memory(64 << 20, 9, 1), 1, 0)
+    }
+
+    pub fn add(&self, nsid: u32, volume: Arc<dyn Namespace>, uuid: [u8; 16]) {
+        let options = NamespaceOptions { nsid: Some(nsid), uuid, nguid: [0; 16], ana_group: 1 };
+        self.server.add_namespace(NQN, &options, volume).expect("a namespace");
+    }
+}
+
+/// Options with short times.
+pub fn options() -> Options {
+    let mut config = Config::new(NQN, HOST_NQN, [7; 16]);
+    config.reconnect_delay = Duration::from_millis(50);
+    Options::new(config)
+}
+
+pub fn address(address: SocketAddr) -> Address {
+    address.to_string().parse().expect("an address")
+}
+
+/// A path to `target`.
+pub fn connect(target: SocketAddr, options: &Options) -> Arc<Path> {
+    let paths = host::open(&[address(target)], options, "").expect("a path");
+    paths.into_iter().next().expect("one was asked for")
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Done {
+    pub status: Status,
+    pub result: u64,
+    pub data: Vec<u8>,
+    pub at: Instant,
+}
+
+impl Done {
+    #[track_caller]
+    pub fn ok(self) -> Done {
+        assert!(self.status.is_success(), "{}", self.status);
+        self
+    }
+}
+
+/// A thread with a reactor that holds one queue of a namespace.
+pub struct Core {
+    mailbox: Mailbox,
+    thread: Option<JoinHandle<()>>,
+    access: Arc<Mutex<Access>>,
+}
+
+thread_local! {
+    static USER: RefCell<Option<Rc<User>>> = const { RefCell::new(None) };
+}
+
+/// What lives on the core.
+struct User {
+    reactor: Rc<Reactor>,
+    queue: Rc<dyn Queue>,
+    me: Weak<User>,
+    access: Arc<Mutex<Access>>,
+    next: Cell<u64>,
+    waiting: RefCell<std::collections::HashMap<u64, mpsc::Sender<Done>>>,
+}
+
+impl Core {
+    pub fn new(namespace: Arc<dyn Namespace>) -> Core {
+        let (sender, receiver) = mpsc::channel();
+        let access = Arc::new(Mutex::new(Access::Lost));
+        let shown = Arc::clone(&access);
+        let thread = std::thread::spawn(move || {
+            let reactor = Reactor::new(&reactor::Config::default()).expect("a reactor");
+            let queue = namespace.open_queue(&reactor).expect("a queue");
+            let user = Rc::new_cyclic(|me| User {
+                reactor: Rc::clone(&reactor),
+                queue,
+                me: me.clone(),
+                access: shown,
+                next: Cell::new(0),
+                waiting: RefCell::default(),
+            });
+            user.access_changed();
+            let watcher: Rc<dyn AccessWatcher> = user.clone();
+            user.queue.watch_access(Rc::downgrade(&watcher));
+            drop(watcher);
+            USER.set(Some(user));
+            sender.send(reactor.mailbox()).expect("the test waits");
+            reactor.run();
+            USER.take();
+        });
+        let mailbox = receiver.recv().expect("the core runs");
+        Core { mailbox, thread: Some(thread), access }
+    }
+
+    /// A core whose queue is usable.
+    pub fn usable(namespace: Arc<dyn Namespace>) -> Core {
+        let core = Core::new(namespace);
+        core.await_access(Access::is_usable);
+        core
+    }
+
+    pub fn access(&self) -> Access {
+        *self.access.lock().expect("no panic")
+    }
+
+    #[track_caller]
+    pub fn await_access(&self, wanted: impl Fn(Access) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        while !wanted(self.access()) {
+            assert!(Instant::now() < until, "access stays {:?}", self.access());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Starts a command with `data` to write or a buffer as long to read into.
+    pub fn issue(&self, command: Command, data: Vec<u8>) -> mpsc::Receiver<Done> {
+        let (sender, receiver) = mpsc::channel();
+        self.mailbox.post(move |_| {
+            let user = USER.with_borrow(|user| user.clone()).expect("the core runs");
+            user.issue(command, &data, sender);
+        });
+        receiver
+    }
+
+    #[track_caller]
+    pub fn command(&self, command: Command, data: Vec<u8>) -> Done {
+        self.issue(command, data).recv_timeout(PATIENCE).expect("an answer")
+    }
+
+    /// Reads `bytes` bytes from byte `at`, in blocks of 512.
+    #[track_caller]
+    pub fn read(&self, at: u64, bytes: usize) -> Vec<u8> {
+        self.command(read(at, bytes), vec![0xee; bytes]).ok().data
+    }
+
+    #[track_caller]
+    pub fn write(&self, at: u64, data: &[u8]) {
+        self.command(write(at, data.len()), data.to_vec()).ok();
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.mailbox.post(|reactor| {
+            USER.take();
+            reactor.stop();
+        });
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+pub fn read(at: u64, bytes: usize) -> Command {
+    Command::blocks(opcode::io::READ, 1, at / 512, (bytes / 512) as u32)
+}
+
+pub fn write(at: u64, bytes: usize) -> Command {
+    Command::blocks(opcode::io::WRITE, 1, at / 512, (bytes / 512) as u32)
+}
+
+/// Bytes that differ from one another and between seeds.
+pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+impl User {
+    fn issue(&self, command: Command, data: &[u8], sender: mpsc::Sender<Done>) {
+        let mut request = Request::new();
+        request.command = command;
+        if !data.is_empty() {
+            let mut buffer = self.reactor.buffers().allocate(data.len()).expect("a buffer");
+            buffer.as_mut_slice().copy_from_slice(data);
+            request.data = Data::Buffer(buffer);
+        }
+        let id = self.next.replace(self.next.get() + 1);
+        self.waiting.borrow_mut().insert(id, sender);
+        request.push(self.me.upgrade().expect("the core runs"), id);
+        self.queue.submit(request);
+    }
+}
+
+impl Sink for User {
+    fn completed(&self, request: Box<Request>, state: u64) {
+        let data = match &request.data {
+            Data::Buffer(buffer) => buffer.as_slice().to_vec(),
+            _ => Vec::new(),
+        };
+        let (status, result) = (request.status, request.result);
+        let sender = self.waiting.borrow_mut().remove(&state).expect("completed once");
+        // A test that does not care has dropped its end.
+        let _ = sender.send(Done { status, result, data, at: Instant::now() });
+    }
+}
+
+impl AccessWatcher for User {
+    fn access_changed(&self) {
+        *self.access.lock().expect("no panic") = self.queue.access();
+    }
+}
