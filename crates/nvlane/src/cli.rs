@@ -3,6 +3,7 @@
 mod admin;
 mod content;
 mod ctl;
+mod nbd;
 mod serve;
 
 pub use admin::{
@@ -14,6 +15,7 @@ pub use ctl::{
     AnaCommand, CtlArgs, CtlCommand, HostCommand, ListenerCommand, Output, SubsystemCommand,
     VolumeCommand,
 };
+pub use nbd::{NBD_PORT, NbdArgs};
 pub use serve::ServeArgs;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -43,6 +45,8 @@ pub struct Cli {
 pub enum Command {
     /// Serve volumes over NVMe/TCP until stopped.
     Serve(Box<ServeArgs>),
+    /// Serve volumes over NBD until stopped: for qemu-img, nbdcopy, fio, nbd-client.
+    Nbd(NbdArgs),
     /// Look into a running daemon, and change it.
     Ctl(CtlArgs),
     /// Import, check and show configurations.

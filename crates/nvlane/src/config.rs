@@ -19,7 +19,9 @@ pub mod nvmetcli;
 pub mod store;
 
 pub use cores::Cores;
-pub use name::{ControllerIds, LISTEN_PORT, check_nqn, parse_host, parse_listen, parse_nqn};
+pub use name::{
+    ControllerIds, LISTEN_PORT, check_nqn, parse_address, parse_host, parse_listen, parse_nqn,
+};
 
 use limits::{ANA_GROUP_MAX, HOSTS_MAX, LISTENERS_MAX, NAMESPACES_MAX, SUBSYSTEMS_MAX};
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   cli --> serve --> daemon (control plane) --> target, volume (data path)
-//!       \-> ctl ------^ control socket
+//!       |-> ctl ------^ control socket
+//!       |-> nbd --> ::nbd, volume
 //!       |-> discover, id-ctrl, ... (admin) --> host::client --> a controller
 //!       |-> cat, write, paths (session) --> volume
 //!       \-> config, info, bench, completions, man
@@ -25,10 +26,12 @@ mod ctl;
 mod daemon;
 mod info;
 mod manual;
+mod nbd;
 mod origin;
 mod paths;
 mod serve;
 mod session;
+mod signals;
 mod size;
 
 use clap::Parser;
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Serve(args) => serve::run(&args),
+        Command::Nbd(args) => nbd::run(&args),
         Command::Ctl(args) => ctl::run(args),
         Command::Config(command) => config_command::run(&command),
         Command::Info(args) => info::run(&args),

@@ -1,7 +1,7 @@
 //! `nvlane serve`: from the command line to a daemon that runs until it is told to stop.
 
 mod announce;
-mod log;
+pub mod log;
 mod place;
 
 use crate::cli::ServeArgs;
@@ -12,21 +12,16 @@ use crate::control::path;
 use crate::control::server::ControlSocket;
 use crate::daemon::{Daemon, Event};
 use crate::origin::{Origin, override_machine};
+use crate::signals;
 use anyhow::{Context, Result};
 use place::DataDir;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::path::Path;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::thread;
-use std::time::{Duration, Instant};
 
 /// Calls and signals that wait for the daemon's loop.
 const EVENTS_MAX: usize = 64;
-/// Signals this soon after the first one are the same wish: `timeout` and shells tell a process
-/// and its group.
-const REPEAT_MAX: Duration = Duration::from_secs(1);
 
 /// Serves until SIGINT, SIGTERM or SIGHUP.
 pub fn run(args: &ServeArgs) -> Result<()> {
@@ -62,7 +57,11 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     notes.extend(too_many_cores(&config));
 
     let (events, inbox) = sync_channel(EVENTS_MAX);
-    stop_on_signals(events.clone())?;
+    let stop = events.clone();
+    // Blocks while calls fill the queue; the loop empties it.
+    signals::on_stop(move || {
+        let _ = stop.send(Event::Stop);
+    })?;
     let mut socket = control_socket(args.socket.as_deref(), &mut notes)?;
     let mut daemon = Daemon::start(config, store, machine)?;
     data_dir.keep();
@@ -95,7 +94,7 @@ fn too_many_cores(config: &Config) -> Option<String> {
 }
 
 /// Connections are descriptors: take as many as an administrator allows.
-fn raise_descriptor_limit() {
+pub fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
@@ -112,46 +111,6 @@ fn put_aside(state: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// The first signal stops the daemon in order; one that comes later does not wait for that.
-fn stop_on_signals(events: SyncSender<Event>) -> Result<()> {
-    let mut wanted = vec![SIGINT, SIGTERM];
-    if !ignores_hangup() {
-        wanted.push(SIGHUP);
-    }
-    let mut signals = Signals::new(wanted).context("cannot wait for signals")?;
-    thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        let mut told: Option<Instant> = None;
-        for signal in signals.forever() {
-            match told {
-                None => {
-                    told = Some(Instant::now());
-                    // Blocks while calls fill the queue; the loop empties it.
-                    let _ = events.send(Event::Stop);
-                }
-                Some(first) if first.elapsed() < REPEAT_MAX => {}
-                Some(_) => {
-                    eprintln!(
-                        "nvlane: told again to stop: leaving now; what was written and not \
-                         flushed may be lost"
-                    );
-                    std::process::exit(128 + signal);
-                }
-            }
-        }
-    })?;
-    Ok(())
-}
-
-/// Whether we were started so as to outlive a terminal (nohup), which is to stay so.
-fn ignores_hangup() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    // proc_pid_status(5): a mask in hexadecimal digits, the lowest bit being signal 1.
-    ignored
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .is_some_and(|mask| mask & 1 << (SIGHUP - 1) != 0)
 }
 
 /// Binds the control socket. The usual place being unusable costs a note, a place that was asked

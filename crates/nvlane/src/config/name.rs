@@ -69,21 +69,28 @@ pub(super) fn check_serial(serial: &str) -> Result<(), String> {
 /// Reads `ADDRESS:PORT`, or an address alone, which gets port 4420. A host's name stands for the
 /// first of its addresses.
 pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    parse_address(text, LISTEN_PORT)
+}
+
+/// As [`parse_listen`], with another port for an address alone.
+pub fn parse_address(text: &str, port: u16) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(address);
     }
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
     if let Ok(ip) = bare.parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, LISTEN_PORT));
+        return Ok(SocketAddr::new(ip, port));
     }
     let wrong = || {
         format!(
-            "`{text}` is no address and no known host: write 127.0.0.1:4420 or [::1]:4420, or an \
-             address alone"
+            "`{text}` is no address and no known host: write 127.0.0.1:{port} or [::1]:{port}, or \
+             an address alone"
         )
     };
-    let (host, port) = text.rsplit_once(':').unwrap_or((text, "4420"));
-    let port: u16 = port.parse().map_err(|_| wrong())?;
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) => (host, port.parse().map_err(|_| wrong())?),
+        None => (text, port),
+    };
     let nameable = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     if !host.starts_with(|first: char| first.is_ascii_alphabetic()) || !host.bytes().all(nameable) {
         return Err(wrong());

@@ -1,0 +1,190 @@
+//! `nvlane nbd`: volumes for clients of the Network Block Device protocol, until stopped.
+
+use crate::cli::{ListFormat, NBD_PORT, NbdArgs};
+use crate::serve::{log, raise_descriptor_limit};
+use crate::{signals, size};
+use ::nbd::{Export, Server, ServerConfig};
+use anyhow::{Context, Result, bail};
+use namespace::percent;
+use serde_json::json;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
+use volume::OpenOptions;
+
+/// Time between two looks at the sizes of the volumes.
+const REFRESH_PERIOD: Duration = Duration::from_secs(1);
+
+/// Version of the JSON that is written (docs/nbd.md).
+const SCHEMA_VERSION: u32 = 1;
+
+/// Serves until SIGINT, SIGTERM or SIGHUP.
+pub fn run(args: &NbdArgs) -> Result<()> {
+    log::to_stderr(&args.log)?;
+    raise_descriptor_limit();
+    let (stop, stopped) = sync_channel(1);
+    signals::on_stop(move || {
+        let _ = stop.try_send(());
+    })?;
+    let cores = args.cores.clone().unwrap_or_default();
+    let exports = open(args, cores.cpus().len())?;
+    let config =
+        ServerConfig { cores: cores.cpus().to_vec(), poll: args.poll, ..ServerConfig::default() };
+    let mut server = Server::start(&config, exports.clone())?;
+    let mut listeners = Vec::new();
+    for path in &args.socket {
+        server.listen_local(path)?;
+        let absolute = std::path::absolute(path).with_context(|| path.display().to_string())?;
+        listeners.push(Listener::Local(absolute));
+    }
+    let default = SocketAddr::from(([127, 0, 0, 1], NBD_PORT));
+    let addresses = match &args.listen[..] {
+        [] if args.socket.is_empty() => &[default][..],
+        given => given,
+    };
+    for address in addresses {
+        listeners.push(Listener::Tcp(server.listen(*address)?));
+    }
+    // Somebody who closed our output still wants to be served.
+    let _ = io::stdout().write_all(announce(&exports, &listeners, args.output_format).as_bytes());
+    let _ = io::stdout().flush();
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+
+    while stopped.recv_timeout(REFRESH_PERIOD) == Err(RecvTimeoutError::Timeout) {
+        refresh(&exports);
+    }
+    tracing::info!("stopping");
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    server.stop()?;
+    tracing::info!("stopped; everything is flushed");
+    Ok(())
+}
+
+/// Opens the volumes and gives each its name.
+fn open(args: &NbdArgs, cores: usize) -> Result<Vec<Export>> {
+    let options = OpenOptions { cores, read_only: args.read_only, ..OpenOptions::default() };
+    let mut exports: Vec<Export> = Vec::new();
+    for (number, text) in (1..).zip(&args.volumes) {
+        let (name, uri) = match split_name(text) {
+            Some((name, uri)) => (name.to_owned(), uri),
+            None if args.volumes.len() == 1 => (String::new(), text.as_str()),
+            None => (name_of_file(text).unwrap_or_else(|| number.to_string()), text.as_str()),
+        };
+        if exports.iter().any(|export| export.name == name) {
+            bail!("two exports are called {name}: write NAME={uri} for one of them");
+        }
+        let namespace = volume::open(uri, &options)?;
+        let limits = namespace.limits();
+        let description =
+            format!("{} in blocks of {}", size::format(limits.bytes()), limits.block_bytes());
+        exports.push(Export { name, description, namespace });
+    }
+    Ok(exports)
+}
+
+/// The name before a volume, if there is one.
+fn split_name(text: &str) -> Option<(&str, &str)> {
+    let (name, uri) = text.split_once('=')?;
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (!name.is_empty() && name.bytes().all(is_name)).then_some((name, uri))
+}
+
+/// The last part of a path or of what `file:` names.
+fn name_of_file(text: &str) -> Option<String> {
+    let uri: volume::Uri = text.parse().ok()?;
+    let volume::Kind::File { path, .. } = uri.kind else { return None };
+    Some(path.file_name()?.to_string_lossy().into_owned())
+}
+
+/// Clients that come later learn of a new size; those that are there keep the old one.
+fn refresh(exports: &[Export]) {
+    for export in exports {
+        match export.namespace.refresh() {
+            Ok(true) => tracing::info!(
+                volume = export.namespace.uri(),
+                bytes = export.namespace.limits().bytes(),
+                "the size has changed: who connects from now on sees it"
+            ),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(volume = export.namespace.uri(), "{error}"),
+        }
+    }
+}
+
+/// Where clients connect.
+enum Listener {
+    Tcp(SocketAddr),
+    /// An absolute path.
+    Local(PathBuf),
+}
+
+impl Listener {
+    /// The URI of an export (doc/uri.md of the NBD project).
+    fn uri(&self, name: &str) -> String {
+        let name = percent::encode(Path::new(name));
+        match self {
+            Listener::Tcp(address) => format!("nbd://{address}/{name}"),
+            Listener::Local(path) => format!("nbd+unix:///{name}?socket={}", percent::encode(path)),
+        }
+    }
+}
+
+fn announce(exports: &[Export], listeners: &[Listener], format: ListFormat) -> String {
+    let uris = |name: &str| listeners.iter().map(|it| it.uri(name)).collect::<Vec<_>>();
+    if format == ListFormat::Json {
+        let exports: Vec<_> = exports
+            .iter()
+            .map(|export| {
+                let limits = export.namespace.limits();
+                json!({
+                    "name": export.name,
+                    "volume": export.namespace.uri(),
+                    "bytes": limits.bytes(),
+                    "block_bytes": limits.block_bytes(),
+                    "read_only": limits.read_only,
+                    "uris": uris(&export.name),
+                })
+            })
+            .collect();
+        return format!("{}\n", json!({ "version": SCHEMA_VERSION, "exports": exports }));
+    }
+    let mut text = String::new();
+    for export in exports {
+        let read_only = if export.namespace.limits().read_only { ", read-only" } else { "" };
+        let volume = export.namespace.uri();
+        let _ = writeln!(text, "serving {volume}: {}{read_only}", export.description);
+        for uri in uris(&export.name) {
+            let _ = writeln!(text, "  {uri}");
+        }
+    }
+    text.push_str("ready\n");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_from_volumes() {
+        assert_eq!(split_name("a=mem:1G"), Some(("a", "mem:1G")));
+        assert_eq!(split_name("disk-1.img=./disk?ro"), Some(("disk-1.img", "./disk?ro")));
+        for volume in ["mem:1G", "./a=b.img", "file:/a?size=1G", "delay:read=1ms(mem:1G)", "=x"] {
+            assert_eq!(split_name(volume), None, "{volume}");
+        }
+        assert_eq!(name_of_file("/srv/a.img?ro").as_deref(), Some("a.img"));
+        assert_eq!(name_of_file("file:/srv/b.img?bs=4096").as_deref(), Some("b.img"));
+        assert_eq!(name_of_file("mem:1G"), None);
+    }
+
+    #[test]
+    fn uris_can_be_given_to_clients() {
+        let local = Listener::Local("/run/my disk.s".into());
+        assert_eq!(local.uri(""), "nbd+unix:///?socket=/run/my%20disk.s");
+        let tcp = Listener::Tcp("[::1]:10809".parse().unwrap());
+        assert_eq!(tcp.uri("a.img"), "nbd://[::1]:10809/a.img");
+    }
+}
