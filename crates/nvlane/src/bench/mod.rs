@@ -10,6 +10,7 @@
 
 mod cores;
 mod exchange;
+mod host;
 mod in_process;
 mod initiator;
 mod multipath;
@@ -30,7 +31,7 @@ use std::path::PathBuf;
 
 /// All scenarios.
 const SCENARIOS: &[&dyn Scenario] =
-    &[&target::Target, &multipath::Multipath, &in_process::InProcess];
+    &[&target::Target, &host::Host, &multipath::Multipath, &in_process::InProcess];
 
 /// Arguments of `nvlane bench`.
 #[derive(clap::Args, Debug)]

@@ -7,10 +7,10 @@
 //! ```
 
 mod idle;
-mod limit;
-mod plan;
-mod rows;
-mod subject;
+pub(super) mod limit;
+pub(super) mod plan;
+pub(super) mod rows;
+pub(super) mod subject;
 mod verify;
 
 use super::exchange::Exchange;

@@ -1,0 +1,149 @@
+//! Scenario `host`: our host against our target over loopback, one core each, beside the bare
+//! exchange of the same bytes.
+//!
+//! ```text
+//!   core 1: player -> guard -> multipath -> NVMe/TCP host        core 0: nvlane serve mem:256M
+//!           `-------------------- or the bare client -------------> or the bare server
+//! ```
+//!
+//! The whole stack that a user of a `tcp://` volume has is in the way, sleeping included.
+
+use super::exchange::Exchange;
+use super::initiator::Pattern;
+use super::pipeline::Window;
+use super::player::{Load, Mix, Player, Watch};
+use super::report::{Bars, Report, Table};
+use super::served::{self, Scratch};
+use super::target::limit::Limit;
+use super::target::plan::{Job, Plan, Volume};
+use super::target::rows::{self, Beside, Row};
+use super::target::subject::Subject;
+use super::{Options, Scenario, cores};
+use anyhow::Context;
+use namespace::Namespace;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// When the rows of a quick run stop to retry, so that it ends within 45 s.
+const QUICK_ROWS: Duration = Duration::from_secs(30);
+/// Peers that measure the same, where they are installed.
+const PEER: &str = "spdk_nvme_perf";
+
+/// The scenario.
+pub struct Host;
+
+impl Scenario for Host {
+    fn name(&self) -> &'static str {
+        "host"
+    }
+
+    fn about(&self) -> &'static str {
+        "NVMe/TCP host on one core against our target on another, beside the bare exchange"
+    }
+
+    fn run(&self, options: &Options) -> anyhow::Result<Report> {
+        let start = Instant::now();
+        cores::require(options.server_core, options.client_core)?;
+        let player = Player::start(options.client_core)?;
+        cores::pin(options.client_core)?;
+        cores::prefer();
+        let scratch = Scratch::new(&options.dir)?;
+        let plan = if options.tiny { Plan::tiny() } else { Plan::new(options.quick) };
+        let exchange = Exchange::new(plan.memory_bytes as usize, options.server_core)?;
+        let limit = Limit::new(&exchange, plan);
+        let mut report = Report::new(self.name());
+        // Not driven by us even where it is there: it wants hugepages and a build of its own.
+        let peer = served::version(PEER).unwrap_or_else(|why| why);
+        report.machine.peers.insert(PEER.into(), format!("{peer} (not measured)"));
+        let subject = Subject::start(
+            &[format!("mem:{}M", plan.memory_bytes >> 20)],
+            options.server_core,
+            &scratch,
+        )?;
+        let uri = format!("tcp://{}/{}?ns=1", subject.peer.address, subject.peer.subsystem);
+        let volume = volume::open(&uri, &volume::OpenOptions::default())
+            .with_context(|| format!("cannot open {uri}"))?;
+        let deadline = start + if plan.quick { QUICK_ROWS } else { Duration::from_secs(3600) };
+        let mut run = Run { plan, subject, limit, player, volume };
+        run.fill()?;
+        let jobs: Vec<Job> = plan
+            .jobs(Volume::Memory)
+            .into_iter()
+            .filter(|job| job.pattern != Pattern::SequentialRead && options.wants(&job.figure()))
+            .collect();
+        let mut rows = Vec::new();
+        for (done, job) in jobs.iter().enumerate() {
+            if !options.quiet {
+                eprintln!("{}", job.figure());
+            }
+            let now = Instant::now();
+            let share = deadline.saturating_duration_since(now) / (jobs.len() - done) as u32;
+            rows.push(run.row(*job, now + share)?);
+        }
+        add(&rows, &mut report);
+        Ok(report)
+    }
+}
+
+fn add(rows: &[Row], report: &mut Report) {
+    let mut table = Table {
+        title: "host (s: server's side, c: host's side, each per I/O)".into(),
+        columns: rows::COLUMNS.to_vec(),
+        rows: Vec::new(),
+    };
+    let mut bars = Bars { title: "share of the bare exchange".into(), bars: Vec::new() };
+    for row in rows {
+        row.add_to(report, &mut table, &mut bars);
+        report.figure(format!("{}_host_cpu_us", row.job.figure()), row.costs.0.cpu_us);
+    }
+    report.tables.push(rows::limits(rows));
+    report.tables.push(table);
+    report.bars.push(bars);
+}
+
+struct Run<'a> {
+    plan: Plan,
+    subject: Subject,
+    limit: Limit<'a>,
+    player: Player,
+    volume: Arc<dyn Namespace>,
+}
+
+impl Run<'_> {
+    /// Writes all over the volume, so that reads do not meet holes.
+    fn fill(&self) -> anyhow::Result<()> {
+        let load = Load { mix: Mix::Write, bytes: 128 << 10, in_flight: 16, seed: 3 };
+        let time = self.plan.target.measure * 4;
+        let watch = Watch { windows: vec![Duration::ZERO..time], interval: time };
+        self.player.play(&self.volume, load, &watch).map(drop)
+    }
+
+    fn row(&mut self, job: Job, deadline: Instant) -> anyhow::Result<Row> {
+        let (player, volume, subject) = (&self.player, &self.volume, &mut self.subject);
+        let timing = self.plan.target;
+        let mut seed = 0;
+        let mut target = || {
+            seed += 1;
+            let mix = if job.pattern == Pattern::RandomWrite { Mix::Write } else { Mix::Read };
+            let load = Load { mix, bytes: job.bytes, in_flight: job.depth.into(), seed };
+            let end = timing.warm + timing.measure;
+            let watch = Watch { windows: vec![timing.warm..end], interval: end };
+            let before = subject.usage()?;
+            let mut played = player.play(volume, load, &watch)?;
+            let server = subject.usage()?.since(before);
+            let window = played.windows.pop().context("one window was asked for")?;
+            Ok(Window {
+                ios: window.ios,
+                seconds: window.seconds,
+                latency: window.latency,
+                client: window.usage,
+                server,
+            })
+        };
+        let paired = self.limit.beside(&job, deadline, &mut target)?;
+        let (mut client, mut server) = paired.costs();
+        // Neither side's calls were counted.
+        (client.system_calls, server.system_calls) = (None, None);
+        Ok(Row { job, paired, costs: (client, server), beside: Beside::default() })
+    }
+}
