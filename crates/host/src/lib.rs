@@ -23,11 +23,13 @@ pub mod client;
 mod control;
 mod dial;
 mod flush;
+mod identity;
 mod options;
 mod path;
 mod queue;
 mod shared;
 mod subsystem;
 
+pub use identity::identity;
 pub use options::{Address, BadAddress, Failover, Options, PORT};
 pub use path::{Error, PATHS_MAX, Path, open};

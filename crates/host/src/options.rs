@@ -98,6 +98,8 @@ pub struct Options {
     pub failover: Failover,
     /// Refuse writes.
     pub read_only: bool,
+    /// The volume's UUID instead of the namespace's own.
+    pub uuid: Option<[u8; 16]>,
     /// Connect with submission queue flow control, whatever the controller can.
     pub flow_control: bool,
 }
@@ -112,6 +114,7 @@ impl Options {
             io_timeout: Duration::from_secs(30),
             failover: Failover::Safe,
             read_only: false,
+            uuid: None,
             flow_control: false,
         }
     }

@@ -208,6 +208,9 @@ impl Namespace for Path {
     }
 
     fn uuid(&self) -> Option<[u8; 16]> {
+        if let Some(uuid) = self.shared.options.uuid {
+            return Some(uuid);
+        }
         let (_, identity) = self.shared.subsystem.identity()?;
         [identity.uuid, identity.nguid].into_iter().find(|id| *id != [0; 16])
     }

@@ -136,7 +136,7 @@ fn settle(uri: &mut Uri) -> Result<()> {
         | Kind::Rate(_, child)
         | Kind::Fault(_, child)
         | Kind::Volatile(_, child) => settle(child)?,
-        Kind::Memory(_) | Kind::Null(_) => {}
+        Kind::Memory(_) | Kind::Null(_) | Kind::Remote(_) => {}
     }
     Ok(())
 }

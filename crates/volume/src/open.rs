@@ -61,6 +61,11 @@ fn build(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Namespace>, Error> 
         Kind::Memory(bytes) => return memory(uri, *bytes, options),
         Kind::Null(bytes) => return null(uri, *bytes),
         Kind::File { .. } => return file(uri, options),
+        Kind::Remote(remote) => {
+            let text = uri.to_string();
+            let query = text.find('?').map_or("", |at| &text[at..]);
+            return remote.open(&uri.options, query);
+        }
         Kind::Linear(children) => {
             Linear::new(children.iter().map(below).collect::<Result<_, _>>()?)?
         }

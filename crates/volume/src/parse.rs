@@ -1,7 +1,7 @@
 //! The parser of volume URIs.
 
 use crate::uri::{Kind, Options, Uri};
-use crate::{DEPTH_MAX, Error};
+use crate::{DEPTH_MAX, Error, Remote, remote};
 use namespace::human::{parse_bytes, parse_count, parse_duration};
 use namespace::layer::delay::Delays;
 use namespace::layer::fault::{OPCODE_NAMES, Rule};
@@ -12,8 +12,8 @@ use nvme::Status;
 /// Longest text that is looked at.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 /// Schemes, for telling and for suggesting.
-pub const SCHEMES: [&str; 8] =
-    ["file", "mem", "null", "linear", "delay", "rate", "fault", "volatile"];
+pub const SCHEMES: [&str; 9] =
+    ["file", "mem", "null", "tcp", "linear", "delay", "rate", "fault", "volatile"];
 /// Those of them that have volumes in parentheses.
 const LAYERS: [&str; 5] = ["linear", "delay", "rate", "fault", "volatile"];
 /// Names of statuses in a fault rule, beside numbers.
@@ -75,6 +75,9 @@ impl<'a> Parser<'a> {
     fn volume(&mut self, depth: usize) -> Result<Uri, Error> {
         if depth >= DEPTH_MAX {
             return Err(Error::TooDeep);
+        }
+        if self.rest().starts_with(remote::PREFIX) {
+            return self.remote();
         }
         let start = self.at;
         let mut head = self.until(&['(', ')', ',', '?']);
@@ -139,6 +142,20 @@ impl<'a> Parser<'a> {
             }
         };
         Ok(Uri { kind: Kind::File { path, create_bytes, buffered }, options })
+    }
+
+    fn remote(&mut self) -> Result<Uri, Error> {
+        self.at += remote::PREFIX.len();
+        // Commas are part of it up to the slash.
+        let hosts = self.until(&['(', ')', '/', '?']);
+        if !self.take('/') {
+            return Err(self.error("write tcp://host:port/NQN: the subsystem is missing here"));
+        }
+        let nqn = self.until(&['(', ')', ',', '?']);
+        let mut remote = Remote::parse(hosts, nqn)?;
+        let set = |name: &str, value: Option<&str>| remote.set(name, value);
+        let options = self.options("tcp", &remote::OPTIONS, set)?;
+        Ok(Uri { kind: Kind::Remote(Box::new(remote)), options })
     }
 
     fn layer(&mut self, scheme: &str, arguments: &str, depth: usize) -> Result<Uri, Error> {
@@ -240,7 +257,7 @@ fn hint(scheme: &str, head: &str) -> String {
     }
 }
 
-fn bad(option: &str, value: &str, expected: &'static str) -> Error {
+pub(crate) fn bad(option: &str, value: &str, expected: &'static str) -> Error {
     Error::BadValue { option: option.into(), value: value.into(), expected }
 }
 

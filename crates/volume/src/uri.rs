@@ -4,11 +4,12 @@
 //!   volume   = backend | layer
 //!   backend  = path query? | ("file:" path | "mem:" size | "null:" size) query?
 //!   layer    = name ":" arguments? "(" volume ("," volume)* ")" query?
+//!            | "tcp://" host (":" port)? ("," host (":" port)?)* "/" NQN query?
 //!   query    = "?" option ("&" option)*
 //! ```
 
-use crate::Error;
 use crate::parse;
+use crate::{Error, Remote};
 use namespace::human::format_bytes;
 use namespace::layer::delay::Delays;
 use namespace::layer::fault::Rule;
@@ -54,6 +55,8 @@ pub enum Kind {
         /// `buffered`: never bypass the page cache.
         buffered: bool,
     },
+    /// `tcp://host:port/NQN`.
+    Remote(Box<Remote>),
     /// `linear:(a,b)`.
     Linear(Vec<Uri>),
     /// `delay:30ms(a)`.
@@ -73,6 +76,8 @@ impl Uri {
         options
             + match &self.kind {
                 Kind::Memory(_) | Kind::Null(_) | Kind::File { .. } => 1,
+                // Multipath is on top of the paths.
+                Kind::Remote(_) => 2,
                 Kind::Linear(children) => 1 + children.iter().map(Uri::depth).max().unwrap_or(0),
                 Kind::Delay(_, child)
                 | Kind::Rate(_, child)
@@ -104,6 +109,10 @@ impl fmt::Display for Uri {
                 if *buffered {
                     options.push("buffered".to_owned());
                 }
+            }
+            Kind::Remote(remote) => {
+                write!(f, "{remote}")?;
+                options.extend(remote.differing());
             }
             Kind::Linear(children) => {
                 f.write_str("linear:(")?;

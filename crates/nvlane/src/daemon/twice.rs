@@ -44,7 +44,7 @@ fn collect(
         | Kind::Rate(_, child)
         | Kind::Fault(_, child)
         | Kind::Volatile(_, child) => collect(child, files),
-        Kind::Memory(_) | Kind::Null(_) => None,
+        Kind::Memory(_) | Kind::Null(_) | Kind::Remote(_) => None,
     }
 }
 

@@ -1,0 +1,57 @@
+//! Who this host is, to controllers.
+
+use crate::client::HostIdentity;
+use std::fs;
+use std::sync::OnceLock;
+use uuid::Uuid;
+
+/// The name space of what nvlane derives from a machine's id; the daemon's names are in it too.
+const NVLANE: Uuid = Uuid::from_u128(0x8f3c_1f0a_5d2b_4a6e_9b7d_6e76_6c61_6e65);
+
+/// This host: what is given; else what nvme-cli has in /etc/nvme; else a name made from the
+/// machine's id, or, where there is none (containers), a random one for this process. The identifier
+/// goes with the name: it is the UUID in it, or made from it.
+pub fn identity(nqn: Option<&str>, id: Option<[u8; 16]>) -> HostIdentity {
+    let filed = |name: &str| {
+        let text = fs::read_to_string(format!("/etc/nvme/{name}")).ok()?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    };
+    let (nqn, with_it) = match (nqn, filed("hostnqn")) {
+        (Some(nqn), _) => (nqn.to_owned(), None),
+        (None, Some(nqn)) => (nqn, filed("hostid").and_then(|id| Uuid::try_parse(&id).ok())),
+        (None, None) => (of_machine(), None),
+    };
+    let named = nqn.rsplit_once(":uuid:").and_then(|(_, id)| Uuid::try_parse(id).ok());
+    let id = id.map(Uuid::from_bytes).or(with_it).or(named);
+    let id = id.unwrap_or_else(|| Uuid::new_v5(&Uuid::NAMESPACE_URL, nqn.as_bytes()));
+    HostIdentity { nqn, id: id.into_bytes() }
+}
+
+fn of_machine() -> String {
+    static PROCESS: OnceLock<Uuid> = OnceLock::new();
+    let found = ["/etc/machine-id", "/var/lib/dbus/machine-id"].iter().find_map(|path| {
+        let id = Uuid::try_parse(fs::read_to_string(path).ok()?.trim()).ok()?;
+        (!id.is_nil()).then_some(id)
+    });
+    let id = found.unwrap_or_else(|| *PROCESS.get_or_init(Uuid::new_v4));
+    // The id itself is confidential (machine-id(5)), so it is hashed.
+    let machine = Uuid::new_v5(&NVLANE, id.as_bytes());
+    let host = Uuid::new_v5(&machine, b"subsystem host");
+    format!("nqn.2014-08.org.nvmexpress:uuid:{host}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_identifier_goes_with_the_name() {
+        let named = "nqn.2014-08.org.nvmexpress:uuid:00112233-4455-6677-8899-aabbccddeeff";
+        assert_eq!(identity(Some(named), None).id[..3], [0, 0x11, 0x22]);
+        assert_eq!(identity(Some(named), Some([9; 16])).id, [9; 16]);
+        let other = identity(Some("nqn.2026-11.org.example:h"), None);
+        assert_eq!(other, identity(Some("nqn.2026-11.org.example:h"), None));
+        assert_ne!(other.id, [0; 16]);
+        assert_eq!(identity(None, None), identity(None, None));
+    }
+}

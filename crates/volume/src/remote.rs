@@ -1,0 +1,226 @@
+//! `tcp://host:port[,host:port...]/NQN?ns=N&...`: a namespace of a remote NVMe/TCP subsystem.
+
+use crate::Error;
+use crate::parse::bad;
+use association::Config;
+use host::{Address, Failover, PATHS_MAX};
+use namespace::Namespace;
+use namespace::human::{format_duration, parse_count, parse_duration};
+use namespace::{percent, uuid};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What such a volume's URI begins with.
+pub(crate) const PREFIX: &str = "tcp://";
+
+/// Names of its options, beside `ro` and `uuid`, which all volumes have.
+pub(crate) const OPTIONS: [&str; 19] = [
+    "ro",
+    "uuid",
+    "ns",
+    "hostnqn",
+    "hostid",
+    "hdr_digest",
+    "data_digest",
+    "queue_size",
+    "keep_alive_tmo",
+    "reconnect_delay",
+    "ctrl_loss_tmo",
+    "fast_io_fail_tmo",
+    "io_timeout",
+    "connect_timeout",
+    "failover",
+    "policy",
+    "latency_ewma_shift",
+    "latency_batch_timeout",
+    "numa_bias",
+];
+
+/// A remote namespace and how to reach it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Remote {
+    /// One path each.
+    pub addresses: Vec<Address>,
+    /// All but the volume's own options. No host NQN, and a host identifier of zero: this host's own.
+    pub options: host::Options,
+    /// Settings of multipath, by name.
+    pub settings: Vec<(String, String)>,
+}
+
+impl Remote {
+    /// From the two parts before the options.
+    pub(crate) fn parse(hosts: &str, nqn: &str) -> Result<Remote, Error> {
+        let expected = "host:port[,host:port...], like 192.0.2.1:4420 or [::1]:4420";
+        let parsed = |host: &str| host.parse().map_err(|_| bad("tcp://", host, expected));
+        let addresses: Vec<Address> = hosts.split(',').map(parsed).collect::<Result<_, _>>()?;
+        if addresses.len() > PATHS_MAX {
+            return Err(bad("tcp://", hosts, "16 addresses at most"));
+        }
+        let nqn = name("NQN", nqn)?;
+        Ok(Remote { addresses, options: defaults(&nqn), settings: Vec::new() })
+    }
+
+    /// Takes an option; `false` if it is none of this volume's.
+    pub(crate) fn set(&mut self, option: &str, value: Option<&str>) -> Result<bool, Error> {
+        let options = &mut self.options;
+        let config = &mut options.association;
+        match (option, value) {
+            ("hdr_digest", value) => options.header_digest = flag(option, value)?,
+            ("data_digest", value) => options.data_digest = flag(option, value)?,
+            (_, None) => return Ok(false),
+            ("ns", Some(value)) => {
+                let nsid = value.parse().ok().filter(|nsid| (1..u32::MAX).contains(nsid));
+                config.nsid = Some(nsid.ok_or_else(|| bad(option, value, "a namespace id"))?);
+            }
+            ("hostnqn", Some(value)) => config.host_nqn = name(option, value)?,
+            ("hostid", Some(value)) => {
+                let id = uuid::parse(value).filter(|id| *id != [0; 16]);
+                config.host_id = id.ok_or_else(|| bad(option, value, "a UUID"))?;
+            }
+            ("queue_size", Some(value)) => {
+                let size = parse_count(value).filter(|size| (2..=1024).contains(size));
+                let size = size.ok_or_else(|| bad(option, value, "2 to 1024"))?;
+                config.queue_entries = size as u16;
+            }
+            ("keep_alive_tmo", Some(value)) => config.keep_alive_tmo = time(option, value)?,
+            ("reconnect_delay", Some(value)) => config.reconnect_delay = time(option, value)?,
+            ("io_timeout", Some(value)) => options.io_timeout = time(option, value)?,
+            ("connect_timeout", Some(value)) => config.admin_timeout = time(option, value)?,
+            ("ctrl_loss_tmo", Some(value)) => config.ctrl_loss_tmo = limit(option, value)?,
+            ("fast_io_fail_tmo", Some(value)) => config.fast_io_fail_tmo = limit(option, value)?,
+            ("failover", Some(value)) => {
+                options.failover = match value {
+                    "safe" => Failover::Safe,
+                    "fast" => Failover::Fast,
+                    _ => return Err(bad(option, value, "safe or fast")),
+                }
+            }
+            ("policy" | "latency_ewma_shift" | "latency_batch_timeout" | "numa_bias", _) => {
+                let value = value.unwrap_or_default().to_owned();
+                self.settings.retain(|(name, _)| name != option);
+                self.settings.push((option.to_owned(), value));
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// What differs from the defaults, as options of a URI.
+    pub(crate) fn differing(&self) -> Vec<String> {
+        let (options, usual) = (&self.options, defaults(&self.options.association.nqn));
+        let (config, standard) = (&options.association, &usual.association);
+        let mut out = Vec::new();
+        out.extend(config.nsid.map(|nsid| format!("ns={nsid}")));
+        if !config.host_nqn.is_empty() {
+            out.push(format!("hostnqn={}", encoded(&config.host_nqn)));
+        }
+        if config.host_id != [0; 16] {
+            out.push(format!("hostid={}", uuid::format(&config.host_id)));
+        }
+        out.extend(options.header_digest.then(|| "hdr_digest".to_owned()));
+        out.extend(options.data_digest.then(|| "data_digest".to_owned()));
+        if config.queue_entries != standard.queue_entries {
+            out.push(format!("queue_size={}", config.queue_entries));
+        }
+        for (name, now, usual) in [
+            ("keep_alive_tmo", config.keep_alive_tmo, standard.keep_alive_tmo),
+            ("reconnect_delay", config.reconnect_delay, standard.reconnect_delay),
+            ("io_timeout", options.io_timeout, usual.io_timeout),
+            ("connect_timeout", config.admin_timeout, standard.admin_timeout),
+        ] {
+            if now != usual {
+                out.push(format!("{name}={}", format_duration(now)));
+            }
+        }
+        for (name, now, usual) in [
+            ("ctrl_loss_tmo", config.ctrl_loss_tmo, standard.ctrl_loss_tmo),
+            ("fast_io_fail_tmo", config.fast_io_fail_tmo, standard.fast_io_fail_tmo),
+        ] {
+            if now != usual {
+                let time = now.map_or_else(|| "-1".to_owned(), format_duration);
+                out.push(format!("{name}={time}"));
+            }
+        }
+        if options.failover == Failover::Fast {
+            out.push("failover=fast".to_owned());
+        }
+        out.extend(self.settings.iter().map(|(name, value)| format!("{name}={value}")));
+        out
+    }
+
+    /// Connects; blocks for a bounded time.
+    pub(crate) fn open(
+        &self,
+        own: &crate::Options,
+        query: &str,
+    ) -> Result<Arc<dyn Namespace>, Error> {
+        let mut options = self.options.clone();
+        let config = &mut options.association;
+        let given = Some(config.host_nqn.as_str()).filter(|nqn| !nqn.is_empty());
+        let id = Some(config.host_id).filter(|id| *id != [0; 16]);
+        let identity = host::identity(given, id);
+        (config.host_nqn, config.host_id) = (identity.nqn, identity.id);
+        options.read_only = own.read_only;
+        options.uuid = own.uuid;
+        let paths = host::open(&self.addresses, &options, query)?;
+        let first = paths.into_iter().next().expect("as many paths as addresses");
+        Ok(first)
+    }
+}
+
+/// `tcp://`, addresses and NQN.
+impl fmt::Display for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(PREFIX)?;
+        for (index, address) in self.addresses.iter().enumerate() {
+            write!(f, "{}{address}", if index > 0 { "," } else { "" })?;
+        }
+        write!(f, "/{}", encoded(&self.options.association.nqn))
+    }
+}
+
+fn defaults(nqn: &str) -> host::Options {
+    host::Options::new(Config::new(nqn, "", [0; 16]))
+}
+
+fn encoded(text: &str) -> String {
+    percent::encode(Path::new(text))
+}
+
+/// An NQN, with `%XX` for what means something in a URI.
+fn name(option: &str, text: &str) -> Result<String, Error> {
+    let decoded = percent::decode(text).and_then(|path| path.into_os_string().into_string().ok());
+    let fits = |nqn: &String| {
+        let len = 1..=nvme::fabrics::NQN_BYTES_MAX;
+        len.contains(&nqn.len()) && !nqn.contains(|c: char| c.is_whitespace() || c.is_control())
+    };
+    let expected = "an NQN of 1 to 223 bytes, like nqn.2024-01.org.example:name";
+    decoded.filter(fits).ok_or_else(|| bad(option, text, expected))
+}
+
+fn flag(option: &str, value: Option<&str>) -> Result<bool, Error> {
+    match value {
+        None | Some("1" | "true" | "yes" | "on") => Ok(true),
+        Some("0" | "false" | "no" | "off") => Ok(false),
+        Some(value) => Err(bad(option, value, "nothing, or 0 or 1")),
+    }
+}
+
+/// A time with a unit, or seconds as Linux has them.
+fn time(option: &str, text: &str) -> Result<Duration, Error> {
+    /// Nobody waits longer.
+    const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+    let time = parse_duration(text).or_else(|| text.parse().ok().map(Duration::from_secs));
+    let time = time.filter(|time| (Duration::from_millis(1)..=LONGEST).contains(time));
+    time.ok_or_else(|| bad(option, text, "a time like 10s or 100ms, or seconds"))
+}
+
+/// The same, or -1 for never.
+fn limit(option: &str, text: &str) -> Result<Option<Duration>, Error> {
+    match text {
+        "-1" | "off" => Ok(None),
+        _ => time(option, text).map(Some),
+    }
+}
