@@ -329,7 +329,7 @@ fn has_memory(uri: &volume::Uri) -> bool {
         | Kind::Rate(_, child)
         | Kind::Fault(_, child)
         | Kind::Volatile(_, child) => has_memory(child),
-        Kind::File { .. } | Kind::Null(_) => false,
+        Kind::File { .. } | Kind::Null(_) | Kind::Remote(_) => false,
     }
 }
 
