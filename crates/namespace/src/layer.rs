@@ -4,6 +4,7 @@
 //!   guard      on top of every stack: what the stack below lacks (Compare, Verify, fused pairs,
 //!              whole blocks), and read-only access
 //!   linear     one namespace after another
+//!   multipath  one namespace by several paths
 //!   delay      holds commands back for a time
 //!   rate       holds commands back to so many bytes or commands a second
 //!   fault      fails commands on purpose, and keeps blocks marked by Write Uncorrectable
@@ -14,6 +15,7 @@ pub mod delay;
 pub mod fault;
 pub mod guard;
 pub mod linear;
+pub mod multipath;
 pub mod rate;
 pub mod volatile;
 

@@ -1,0 +1,368 @@
+//! `multipath:`: one namespace over several ways to it.
+//!
+//! ```text
+//!   submit -> select a path -> its queue -> completed -> up
+//!     |          ^                              | path error that may be retried
+//!     |          |                              v
+//!     '-> wait while no path is usable <--- another path, at once at first, then with pauses
+//! ```
+//!
+//! Per core: a queue of each path, a [`multipath::Selector`], the commands in flight and those that
+//! wait. Nothing is shared between cores per command; statistics are relaxed atomics.
+//!
+//! What is retried is `association::retry`'s to say, when a write may be retried the path's: it
+//! gives back a write that was lost only once it can no longer be carried out on the old
+//! connection. So a write that was retried is carried out before it is acknowledged, and none
+//! after a later one that was acknowledged first. What is waiting is in order of arrival; commands
+//! in flight have no order, as in NVMe.
+//!
+//! A Flush goes to one path, as in Linux: what several controllers share they flush together.
+//!
+//! Where paths are idle, reads of the layer's own measure them ([`multipath::Selector::probe`]):
+//! the one request that no front door has asked for. It reads where the last command was, and
+//! its data is dropped.
+
+mod counters;
+mod histogram;
+mod queue;
+mod tuning;
+
+use crate::human::format_bytes;
+use crate::{Access, Namespace, PathReport, Queue};
+use counters::Core;
+use multipath::{PATHS_MAX, Settings, Shared};
+use nvme::Limits;
+use queue::MultipathQueue;
+use reactor::Reactor;
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+pub use tuning::{SETTINGS, set};
+
+/// One namespace, reached in several ways.
+#[derive(Debug)]
+pub struct Multipath {
+    paths: Vec<Arc<dyn Namespace>>,
+    uri: Option<String>,
+    settings: Mutex<Settings>,
+    /// Changes with the settings.
+    generation: AtomicU32,
+    /// What time is counted from, on all cores.
+    epoch: Instant,
+    shared: Arc<Shared>,
+    cores: Mutex<Cores>,
+    seeds: AtomicU64,
+    /// What was logged of an outage: nothing, [`WAITING`] or [`FAILING`].
+    told: AtomicU8,
+}
+
+/// No path is usable, commands wait.
+const WAITING: u8 = 1;
+/// No path is left, commands fail.
+const FAILING: u8 = 2;
+
+/// The cores that have queues, and what those had counted that are gone.
+#[derive(Debug)]
+struct Cores {
+    open: Vec<Arc<Core>>,
+    past: Vec<(u64, u64)>,
+}
+
+/// What a multipath namespace is to be.
+#[derive(Clone, Debug, Default)]
+pub struct MultipathOptions {
+    /// Policy and tunables, until they are changed.
+    pub settings: Settings,
+    /// The volume's URI without the settings, where it is not `multipath:(...)`. Settings that
+    /// are not the defaults are appended as options of a query.
+    pub uri: Option<String>,
+}
+
+/// Why volumes cannot be paths to one namespace.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum MultipathError {
+    /// There is none, or there are too many.
+    #[error("multipath: {0} paths given; it takes 1 to {PATHS_MAX}")]
+    Count(usize),
+    /// Their blocks differ in size.
+    #[error(
+        "multipath: {first} has blocks of {first_bytes} bytes and {other} of {other_bytes}: not one volume"
+    )]
+    BlockSize {
+        /// A path.
+        first: String,
+        /// Its block size.
+        first_bytes: u32,
+        /// Another path.
+        other: String,
+        /// Its block size.
+        other_bytes: u32,
+    },
+    /// They say that they are different volumes.
+    #[error("multipath: {first} and {other} have different UUIDs: not one volume")]
+    Uuid {
+        /// A path.
+        first: String,
+        /// Another path.
+        other: String,
+    },
+}
+
+impl Multipath {
+    /// Makes one namespace of `paths`, which are ways to the same blocks.
+    pub fn new(
+        paths: Vec<Arc<dyn Namespace>>,
+        options: MultipathOptions,
+    ) -> Result<Arc<Multipath>, MultipathError> {
+        if !(1..=PATHS_MAX).contains(&paths.len()) {
+            return Err(MultipathError::Count(paths.len()));
+        }
+        let first = &paths[0];
+        for other in &paths[1..] {
+            let sizes = (first.limits().block_bytes(), other.limits().block_bytes());
+            if sizes.0 != sizes.1 {
+                return Err(MultipathError::BlockSize {
+                    first: first.uri(),
+                    first_bytes: sizes.0,
+                    other: other.uri(),
+                    other_bytes: sizes.1,
+                });
+            }
+        }
+        let mut known = paths.iter().filter_map(|path| Some((path, path.uuid()?)));
+        if let Some((first, uuid)) = known.next()
+            && let Some((other, _)) = known.find(|(_, other)| *other != uuid)
+        {
+            return Err(MultipathError::Uuid { first: first.uri(), other: other.uri() });
+        }
+        let cores = Cores { open: Vec::new(), past: vec![(0, 0); paths.len()] };
+        Ok(Arc::new(Multipath {
+            paths,
+            uri: options.uri,
+            settings: Mutex::new(options.settings),
+            generation: AtomicU32::new(0),
+            epoch: Instant::now(),
+            shared: Arc::default(),
+            cores: Mutex::new(cores),
+            // Hosts differ by where their memory happens to lie, cores by their number.
+            seeds: AtomicU64::new(std::process::id().into()),
+            told: AtomicU8::new(0),
+        }))
+    }
+
+    /// Policy and tunables now.
+    pub fn settings(&self) -> Settings {
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cores(&self) -> MutexGuard<'_, Cores> {
+        self.cores.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new core's counters.
+    fn enrol(&self) -> Arc<Core> {
+        let core = Arc::new(Core::new(self.paths.len()));
+        self.cores().open.push(Arc::clone(&core));
+        core
+    }
+
+    /// A core's queue has gone: its counts are kept.
+    fn retire(&self, core: &Arc<Core>) {
+        let mut cores = self.cores();
+        cores.open.retain(|open| !Arc::ptr_eq(open, core));
+        for (past, path) in cores.past.iter_mut().zip(&core.paths) {
+            past.0 += path.selections.read();
+            past.1 += path.errors.read();
+        }
+    }
+
+    /// Logs once per outage that commands wait, and once that they fail, each path with its reason.
+    fn tell_outage(&self, what: u8) {
+        if self.told.fetch_max(what, Ordering::Relaxed) >= what {
+            return;
+        }
+        let why = |path: &PathReport| match path.reason.as_str() {
+            "" => format!("{}: {:?}", path.name, path.access),
+            reason => format!("{}: {reason}", path.name),
+        };
+        let paths: Vec<String> = self.paths().iter().map(why).collect();
+        let paths = paths.join("; ");
+        match what {
+            WAITING => tracing::warn!("no path is usable, commands wait: {paths}"),
+            _ => tracing::error!("no path is left, commands fail: {paths}"),
+        }
+    }
+
+    /// Notes that there is a path again.
+    fn end_outage(&self) {
+        if self.told.swap(0, Ordering::Relaxed) > 0 {
+            tracing::info!("a path is usable again");
+        }
+    }
+
+    fn report(&self, cores: &[&Core], past: (u64, u64), path: usize) -> PathReport {
+        let child = &self.paths[path];
+        let mut own = child.paths();
+        let mut report = match own.len() {
+            1 => own.remove(0),
+            _ => PathReport {
+                name: child.uri(),
+                access: cores
+                    .iter()
+                    .map(|core| core.paths[path].access())
+                    .min()
+                    .unwrap_or_default(),
+                ..PathReport::default()
+            },
+        };
+        let counts = || cores.iter().map(|core| &core.paths[path]);
+        report.in_flight = counts().map(|count| count.in_flight.read()).sum();
+        report.selections = past.0 + counts().map(|count| count.selections.read()).sum::<u64>();
+        report.errors += past.1 + counts().map(|count| count.errors.read()).sum::<u64>();
+        // Cores that have sent nothing have no opinion.
+        let busy = cores.iter().filter(|core| core.paths.iter().any(|path| path.share() > 0));
+        let shares: Vec<u32> = busy.map(|core| core.paths[path].share()).collect();
+        report.weight = shares.iter().sum::<u32>() / (shares.len() as u32).max(1);
+        let latencies = counters::latencies(cores, path);
+        report.p50_ns = latencies.quantile_ns(0.5);
+        report.p99_ns = latencies.quantile_ns(0.99);
+        report.details.extend(counters::details(cores, path, self.settings().policy));
+        report
+    }
+}
+
+impl Namespace for Multipath {
+    /// What all paths can do.
+    fn limits(&self) -> Limits {
+        let mut limits = self.paths[0].limits();
+        for path in &self.paths[1..] {
+            let other = path.limits();
+            limits.blocks = limits.blocks.min(other.blocks);
+            limits.transfer_bytes_max = limits.transfer_bytes_max.min(other.transfer_bytes_max);
+            limits.optimal_write_bytes = limits.optimal_write_bytes.max(other.optimal_write_bytes);
+            limits.read_only |= other.read_only;
+            limits.volatile_write_cache |= other.volatile_write_cache;
+            limits.lends_reads &= other.lends_reads;
+            limits.commands.write_zeroes &= other.commands.write_zeroes;
+            limits.commands.deallocate &= other.commands.deallocate;
+            limits.commands.write_uncorrectable &= other.commands.write_uncorrectable;
+            limits.commands.compare &= other.commands.compare;
+            limits.commands.compare_and_write &= other.commands.compare_and_write;
+            limits.commands.verify &= other.commands.verify;
+        }
+        // A command may wait for a path.
+        Limits { immediate: false, ..limits }
+    }
+
+    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+        Ok(MultipathQueue::open(self, reactor)?)
+    }
+
+    /// Looks on every path; an error only if none can be asked.
+    fn refresh(&self) -> io::Result<bool> {
+        any_succeeds(self.paths.iter().map(|path| path.refresh()))
+            .map(|changes| changes.contains(&true))
+    }
+
+    /// Resizes what the paths lead to, by every path: some only note the new size.
+    fn resize(&self, bytes: u64) -> io::Result<()> {
+        self.paths.iter().try_for_each(|path| path.resize(bytes))
+    }
+
+    /// An error only if no path can flush.
+    fn flush(&self) -> io::Result<()> {
+        any_succeeds(self.paths.iter().map(|path| path.flush())).map(drop)
+    }
+
+    fn uri(&self) -> String {
+        let said = tuning::differing(&self.settings());
+        match &self.uri {
+            None => {
+                let paths: Vec<_> = self.paths.iter().map(|path| path.uri()).collect();
+                format!("multipath:{}({})", said.join(","), paths.join(","))
+            }
+            Some(uri) if said.is_empty() => uri.clone(),
+            Some(uri) => {
+                let separator = if uri.contains('?') { '&' } else { '?' };
+                format!("{uri}{separator}{}", said.join("&"))
+            }
+        }
+    }
+
+    fn describe(&self, facts: &mut Vec<(String, String)>) {
+        tuning::describe(&self.settings(), facts);
+        let capacity = self.limits().bytes();
+        for path in &self.paths {
+            facts.push(("path".into(), path.uri()));
+            let bytes = path.limits().bytes();
+            if bytes != capacity {
+                let what = format!("{}, more than another path", format_bytes(bytes));
+                facts.push(("path's size".into(), what));
+            }
+            path.describe(facts);
+        }
+    }
+
+    fn uuid(&self) -> Option<[u8; 16]> {
+        self.paths.iter().find_map(|path| path.uuid())
+    }
+
+    fn keeps_blocks_whole(&self) -> bool {
+        self.paths.iter().all(|path| path.keeps_blocks_whole())
+    }
+
+    fn cut(&self) -> u64 {
+        self.paths.iter().map(|path| path.cut()).sum()
+    }
+
+    fn paths(&self) -> Vec<PathReport> {
+        let (open, past) = {
+            let cores = self.cores();
+            (cores.open.clone(), cores.past.clone())
+        };
+        let cores: Vec<&Core> = open.iter().map(Arc::as_ref).collect();
+        (0..self.paths.len()).map(|path| self.report(&cores, past[path], path)).collect()
+    }
+
+    /// Takes policy and tunables; whatever it does not know, every path that knows it is told.
+    fn tune(&self, name: &str, value: &str) -> io::Result<()> {
+        if SETTINGS.contains(&name) {
+            let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+            tuning::set(&mut settings, name, value)?;
+            self.generation.fetch_add(1, Ordering::Release);
+            return Ok(());
+        }
+        let mut known = false;
+        for path in &self.paths {
+            match path.tune(name, value) {
+                Ok(()) => known = true,
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let what = || format!("{name}={value}: no such setting; there are {}", SETTINGS.join(", "));
+        if known { Ok(()) } else { Err(io::Error::new(io::ErrorKind::Unsupported, what())) }
+    }
+}
+
+/// What those that succeeded gave; the first error if none did.
+fn any_succeeds<T>(results: impl Iterator<Item = io::Result<T>>) -> io::Result<Vec<T>> {
+    let (mut good, mut first) = (Vec::new(), None);
+    for result in results {
+        match result {
+            Ok(value) => good.push(value),
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    match first {
+        Some(error) if good.is_empty() => Err(error),
+        _ => Ok(good),
+    }
+}
+
+/// Whether there is hope that commands can be sent on such a path again.
+fn may_return(access: Access) -> bool {
+    access < Access::Failing
+}

@@ -1,0 +1,500 @@
+//! One core's side: selection, retries, waiting.
+
+use super::counters::Core;
+use super::{FAILING, Multipath, WAITING, may_return};
+use crate::layer::addresses_blocks;
+use crate::layer::slab::Slab;
+use crate::{Access, AccessWatcher, Data, Queue, Request, Sink};
+use association::retry::{Retry, may_retry};
+use multipath::{
+    Group, Outcome, PATHS_MAX, PROBE_BYTES, PathSet, Selector, Settings, Standing, Token,
+};
+use nvme::opcode::io as opcode;
+use nvme::{Command, Status};
+use reactor::{Complete, Reactor};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Path errors of one command before it is given up. With the pauses between them they take the
+/// better part of a minute, in which a path that only pretends to be usable is found out.
+const FAILURES_MAX: u32 = 64;
+/// Longest pause after a path error; the first is a millisecond, each next twice the last.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Retries of a command that controllers put off, as many as Linux's `max_retries`.
+const DELAYS_MAX: u8 = 5;
+/// Pauses for Command Retry Delay numbers 0 to 3. What a controller means by 1 to 3 is in its
+/// Identify data, which differs from path to path and does not reach this layer.
+const DELAYS_MS: [u64; 4] = [10, 100, 200, 400];
+/// How often statistics are shown and idle paths looked at while commands come.
+const TICK_NS: u64 = 10_000_000;
+/// Halving time of the latencies that are shown.
+const DECAY_NS: u64 = 2_000_000_000;
+
+/// Timer token that looks after what waits; others are slots.
+const DRAIN: u64 = u64::MAX;
+/// Frame state of a probe, with its path; others are slots.
+const PROBE: u64 = 1 << 63;
+/// No second command.
+const ALONE: u64 = u64::MAX;
+
+pub(super) struct MultipathQueue {
+    me: Weak<MultipathQueue>,
+    namespace: Arc<Multipath>,
+    reactor: Rc<Reactor>,
+    paths: Vec<Rc<dyn Queue>>,
+    core: Arc<Core>,
+    selector: RefCell<Selector>,
+    flights: Slab<Flight>,
+    /// Second commands of fused pairs in flight, as they came.
+    seconds: Slab<Command>,
+    /// Slots of commands that wait for a path or for their retry, in order.
+    waiting: RefCell<VecDeque<u64>>,
+    /// [`DRAIN`] is on its way.
+    draining: Cell<bool>,
+    /// Some path's access has changed.
+    changed: Cell<bool>,
+    generation: Cell<u32>,
+    next_tick_ns: Cell<u64>,
+    next_decay_ns: Cell<u64>,
+    block_shift: u8,
+    probes: RefCell<Probes>,
+    /// Who wants to know how this queue stands.
+    watcher: RefCell<Option<Weak<dyn AccessWatcher>>>,
+}
+
+/// Group and bytes of a command.
+type Demand = (Group, u64);
+
+/// A command on its way.
+struct Flight {
+    /// Here while it is not below.
+    request: Option<Box<Request>>,
+    /// The command as it came: paths may rewrite it.
+    command: Command,
+    /// Slot of the second command of a fused pair as it came, or [`ALONE`].
+    second: u64,
+    token: Option<Token>,
+    /// Paths that have failed it since the last pause.
+    avoid: PathSet,
+    failures: u32,
+    delays: u8,
+    /// It came without a buffer, to be lent memory.
+    lends: bool,
+}
+
+/// Reads of our own.
+struct Probes {
+    tokens: [Option<Token>; PATHS_MAX],
+    #[expect(clippy::vec_box, reason = "requests are passed on in their boxes")]
+    spare: Vec<Box<Request>>,
+}
+
+impl MultipathQueue {
+    pub(super) fn open(
+        namespace: Arc<Multipath>,
+        reactor: &Rc<Reactor>,
+    ) -> io::Result<Rc<MultipathQueue>> {
+        let open = |path: &Arc<_>| crate::Namespace::open_queue(Arc::clone(path), reactor);
+        let paths = namespace.paths.iter().map(open).collect::<io::Result<Vec<_>>>()?;
+        let generation = namespace.generation.load(Ordering::Acquire);
+        let seed = namespace.seeds.fetch_add(1, Ordering::Relaxed);
+        let shared = Arc::clone(&namespace.shared);
+        let selector = Selector::new(paths.len(), namespace.settings(), shared, seed);
+        let spare = paths.iter().map(|_| Request::new()).collect();
+        let queue = Rc::new_cyclic(|me| MultipathQueue {
+            me: me.clone(),
+            reactor: Rc::clone(reactor),
+            core: namespace.enrol(),
+            selector: RefCell::new(selector),
+            flights: Slab::default(),
+            seconds: Slab::default(),
+            waiting: RefCell::default(),
+            draining: Cell::new(false),
+            changed: Cell::new(true),
+            generation: Cell::new(generation),
+            next_tick_ns: Cell::new(0),
+            next_decay_ns: Cell::new(0),
+            block_shift: crate::Namespace::limits(&*namespace).block_shift,
+            probes: RefCell::new(Probes { tokens: [None; PATHS_MAX], spare }),
+            watcher: RefCell::default(),
+            namespace,
+            paths,
+        });
+        let watcher: Weak<dyn AccessWatcher> = queue.me.clone();
+        queue.paths.iter().for_each(|path| path.watch_access(watcher.clone()));
+        queue.look_around();
+        Ok(queue)
+    }
+}
+
+impl Drop for MultipathQueue {
+    fn drop(&mut self) {
+        self.namespace.retire(&self.core);
+    }
+}
+
+impl Queue for MultipathQueue {
+    #[inline]
+    fn submit(&self, request: Box<Request>) {
+        self.look_around();
+        let now_ns = self.now_ns();
+        if now_ns >= self.next_tick_ns.get() {
+            self.tick(now_ns, &request.command);
+        }
+        let second = match &request.fused {
+            Some(second) => self.seconds.insert(second.command),
+            None => ALONE,
+        };
+        let flight = Flight {
+            command: request.command,
+            second,
+            token: None,
+            avoid: PathSet::EMPTY,
+            failures: 0,
+            delays: 0,
+            lends: matches!(request.data, Data::None),
+            request: None,
+        };
+        let demand = self.demand(&request);
+        // Who waits goes first.
+        if self.waiting.borrow().is_empty()
+            && let Some(path) = self.select(demand, PathSet::EMPTY, now_ns)
+        {
+            return self.send(path, demand, flight, request, now_ns);
+        }
+        let slot = self.flights.insert(Flight { request: Some(request), ..flight });
+        self.wait(slot);
+    }
+
+    /// The best of the paths'.
+    fn access(&self) -> Access {
+        self.paths.iter().map(|path| path.access()).min().expect("there is a path")
+    }
+
+    fn watch_access(&self, watcher: Weak<dyn AccessWatcher>) {
+        self.watcher.replace(Some(watcher));
+    }
+}
+
+impl Sink for MultipathQueue {
+    #[inline]
+    fn completed(&self, request: Box<Request>, state: u64) {
+        if state & PROBE != 0 {
+            return self.probed(request, (state & !PROBE) as usize);
+        }
+        let mut flight = self.flights.take(state);
+        let token = flight.token.take().expect("what comes back was sent");
+        let status = pair_status(&request);
+        let verdict = may_retry(&flight.command, flight.second != ALONE, status);
+        self.account(&token, status, verdict);
+        if verdict != Retry::No {
+            return self.retry(flight, request, &token, verdict);
+        }
+        if flight.second != ALONE {
+            self.seconds.take(flight.second);
+        }
+        request.complete();
+    }
+}
+
+impl AccessWatcher for MultipathQueue {
+    fn access_changed(&self) {
+        self.changed.set(true);
+        self.drain_soon();
+        let watcher = self.watcher.borrow().as_ref().and_then(Weak::upgrade);
+        if let Some(watcher) = watcher {
+            watcher.access_changed();
+        }
+    }
+}
+
+impl Complete for MultipathQueue {
+    fn complete(&self, token: u64, _result: i32, _flags: u32) {
+        if token == DRAIN {
+            self.draining.set(false);
+        } else {
+            self.waiting.borrow_mut().push_back(token);
+        }
+        self.look_around();
+        self.drain();
+    }
+}
+
+impl MultipathQueue {
+    /// Time since the namespace was opened, as old as the turn: a clock read per command would
+    /// cost as much as the choice.
+    #[inline]
+    fn now_ns(&self) -> u64 {
+        self.reactor.now().saturating_duration_since(self.namespace.epoch).as_nanos() as u64
+    }
+
+    /// Takes note of changed settings and of paths that stand otherwise than before.
+    #[inline]
+    fn look_around(&self) {
+        let generation = self.namespace.generation.load(Ordering::Acquire);
+        if generation != self.generation.get() {
+            self.generation.set(generation);
+            let settings: Settings = self.namespace.settings();
+            self.selector.borrow_mut().configure(settings);
+        }
+        if self.changed.get() {
+            self.look_at_paths();
+        }
+    }
+
+    #[cold]
+    fn look_at_paths(&self) {
+        self.changed.set(false);
+        let mut selector = self.selector.borrow_mut();
+        for (number, path) in self.paths.iter().enumerate() {
+            let access = path.access();
+            self.core.paths[number].set_access(access);
+            selector.stand(
+                number,
+                match access {
+                    Access::Optimized => Standing::Optimized,
+                    Access::NonOptimized => Standing::NonOptimized,
+                    _ => Standing::Unusable,
+                },
+            );
+        }
+        if selector.has_usable() {
+            self.namespace.end_outage();
+        }
+    }
+
+    #[inline]
+    fn select(&self, demand: Demand, avoid: PathSet, now_ns: u64) -> Option<usize> {
+        self.selector.borrow_mut().select(now_ns, demand.0, demand.1, avoid)
+    }
+
+    /// How a command counts: bits 1:0 of an opcode say where its data goes. A list of ranges is
+    /// no data.
+    #[inline]
+    fn demand(&self, request: &Request) -> Demand {
+        let command = &request.command;
+        match command.opcode & 3 {
+            1 if command.opcode != opcode::DATASET_MANAGEMENT => {
+                let second = request.fused.as_ref().map_or(0, |second| second.data.len());
+                (Group::Write, (request.data.len() + second) as u64)
+            }
+            2 if matches!(request.data, Data::None) => {
+                (Group::Read, u64::from(command.block_count()) << self.block_shift)
+            }
+            2 => (Group::Read, request.data.len() as u64),
+            _ => (Group::Other, 0),
+        }
+    }
+
+    #[inline]
+    fn send(
+        &self,
+        path: usize,
+        (group, bytes): Demand,
+        flight: Flight,
+        mut request: Box<Request>,
+        now_ns: u64,
+    ) {
+        let token = self.selector.borrow_mut().submitted(path, now_ns, group, bytes);
+        let slot = self.flights.insert(Flight { token: Some(token), ..flight });
+        let counters = &self.core.paths[path];
+        counters.selections.add(1);
+        counters.in_flight.add(1);
+        request.push(self.me.upgrade().expect("the queue lives while it is called"), slot);
+        self.paths[path].submit(request);
+    }
+
+    /// Tells the selector and the counters what came of a command.
+    #[inline]
+    fn account(&self, token: &Token, status: Status, verdict: Retry) {
+        let now_ns = self.now_ns();
+        let counters = &self.core.paths[token.path()];
+        counters.in_flight.sub(1);
+        let outcome = if verdict == Retry::OtherPath || status.sct() == 3 {
+            counters.errors.add(1);
+            Outcome::Failed
+        } else if verdict == Retry::No {
+            counters.latencies.record(now_ns.saturating_sub(token.sent_ns()));
+            Outcome::Answered
+        } else {
+            // Put off at once is not fast.
+            Outcome::Failed
+        };
+        self.selector.borrow_mut().completed(token, now_ns, outcome);
+    }
+
+    /// Has a command that a path failed, or a controller put off, sent again; or gives it up.
+    #[cold]
+    fn retry(&self, mut flight: Flight, mut request: Box<Request>, token: &Token, verdict: Retry) {
+        let pause = match verdict {
+            Retry::Delayed(number) if flight.delays < DELAYS_MAX => {
+                flight.delays += 1;
+                Duration::from_millis(DELAYS_MS[usize::from(number & 3)])
+            }
+            Retry::OtherPath if flight.failures < FAILURES_MAX => {
+                flight.failures += 1;
+                flight.avoid = flight.avoid.with(token.path());
+                self.pause_after(flight.failures)
+            }
+            _ => {
+                if flight.second != ALONE {
+                    self.seconds.take(flight.second);
+                }
+                return request.complete();
+            }
+        };
+        request.command = flight.command;
+        if flight.lends {
+            request.data = Data::None;
+        }
+        if let Some(second) = request.fused.as_deref_mut() {
+            second.command = self.seconds.with(flight.second, |command| *command);
+            (second.status, second.result) = (Status::SUCCESS, 0);
+        }
+        (request.status, request.result) = (Status::SUCCESS, 0);
+        if !pause.is_zero() {
+            flight.avoid = PathSet::EMPTY;
+        }
+        let slot = self.flights.insert(Flight { request: Some(request), ..flight });
+        if pause.is_zero() {
+            // Not from within the path's call: it may be in the middle of giving back others.
+            return self.wait(slot);
+        }
+        let me = self.me.upgrade().expect("the queue lives while it is called");
+        self.reactor.timer(Instant::now() + pause, me, slot);
+    }
+
+    /// Nothing until each path may have failed once, then a millisecond, and twice as long with
+    /// each further failure.
+    fn pause_after(&self, failures: u32) -> Duration {
+        match failures.checked_sub(self.paths.len() as u32) {
+            None | Some(0) => Duration::ZERO,
+            Some(further) => {
+                let pause = Duration::from_millis(1 << (further - 1).min(10));
+                pause.min(PAUSE_MAX)
+            }
+        }
+    }
+
+    fn wait(&self, slot: u64) {
+        self.waiting.borrow_mut().push_back(slot);
+        self.drain_soon();
+    }
+
+    fn drain_soon(&self) {
+        if !self.draining.replace(true) {
+            let me = self.me.upgrade().expect("the queue lives while it is called");
+            self.reactor.defer(me, DRAIN);
+        }
+    }
+
+    /// Sends what waits, in order, until there is no path for the first. What comes to wait
+    /// meanwhile has its turn later.
+    fn drain(&self) {
+        let now_ns = self.now_ns();
+        let count = self.waiting.borrow().len();
+        for _ in 0..count {
+            let Some(slot) = self.waiting.borrow_mut().pop_front() else { return };
+            let mut flight = self.flights.take(slot);
+            let request = flight.request.take().expect("what waits is here");
+            let demand = self.demand(&request);
+            let path = match self.select(demand, flight.avoid, now_ns) {
+                // Those that have failed it are better than nothing.
+                None if !flight.avoid.is_empty() => self.select(demand, PathSet::EMPTY, now_ns),
+                path => path,
+            };
+            match path {
+                Some(path) => self.send(path, demand, flight, request, now_ns),
+                None if self.paths.iter().any(|path| may_return(path.access())) => {
+                    self.namespace.tell_outage(WAITING);
+                    // The slot may be another now, its place in the line is the same.
+                    let slot = self.flights.insert(Flight { request: Some(request), ..flight });
+                    return self.waiting.borrow_mut().push_front(slot);
+                }
+                None => self.give_up(&flight, request),
+            }
+        }
+    }
+
+    /// No path will be usable again, or not in time.
+    fn give_up(&self, flight: &Flight, request: Box<Request>) {
+        if flight.second != ALONE {
+            self.seconds.take(flight.second);
+        }
+        self.namespace.tell_outage(FAILING);
+        request.finish_pair(Status::HOST_PATHING_ERROR);
+    }
+
+    /// Shows statistics, lets old ones fade, and has idle paths probed where `last` was.
+    #[cold]
+    fn tick(&self, now_ns: u64, last: &Command) {
+        self.next_tick_ns.set(now_ns + TICK_NS);
+        let decays = now_ns >= self.next_decay_ns.get();
+        if decays {
+            self.next_decay_ns.set(now_ns + DECAY_NS);
+        }
+        {
+            let mut selector = self.selector.borrow_mut();
+            for (path, counters) in self.core.paths.iter().enumerate() {
+                let groups = Group::ALL.map(|group| selector.statistics(path, group, now_ns));
+                counters.publish(selector.share(path, now_ns), &groups);
+                if decays {
+                    counters.latencies.decay();
+                }
+            }
+        }
+        if addresses_blocks(last) {
+            self.probe(now_ns, last);
+        }
+    }
+
+    fn probe(&self, now_ns: u64, last: &Command) {
+        loop {
+            let Some(path) = self.selector.borrow_mut().probe(now_ns) else { return };
+            let blocks = (PROBE_BYTES >> self.block_shift).max(1);
+            let capacity = crate::Namespace::limits(&*self.namespace).blocks;
+            let Some(last_place) = capacity.checked_sub(blocks) else { return };
+            let slba = last.slba().min(last_place);
+            let bytes = blocks << self.block_shift;
+            let Some(buffer) = self.reactor.buffers().allocate(bytes as usize) else { return };
+            let mut probes = self.probes.borrow_mut();
+            let Some(mut request) = probes.spare.pop() else { return };
+            request.command = Command::blocks(opcode::READ, last.nsid.get(), slba, blocks as u32);
+            request.data = Data::Buffer(buffer);
+            request.data.truncate(bytes as usize);
+            (request.status, request.result) = (Status::SUCCESS, 0);
+            let token = self.selector.borrow_mut().probe_submitted(path, now_ns, bytes);
+            probes.tokens[path] = Some(token);
+            drop(probes);
+            let me = self.me.upgrade().expect("the queue lives while it is called");
+            request.push(me, PROBE | path as u64);
+            self.paths[path].submit(request);
+        }
+    }
+
+    /// A probe has come back. It is never retried.
+    #[cold]
+    fn probed(&self, mut request: Box<Request>, path: usize) {
+        let mut probes = self.probes.borrow_mut();
+        let token = probes.tokens[path].take().expect("what comes back was sent");
+        let answered = request.status.sct() != 3;
+        let outcome = if answered { Outcome::Answered } else { Outcome::Failed };
+        self.selector.borrow_mut().completed(&token, self.now_ns(), outcome);
+        request.data = Data::None;
+        probes.spare.push(request);
+    }
+}
+
+/// The status that decides about a pair: the first that is no success.
+#[inline]
+fn pair_status(request: &Request) -> Status {
+    match &request.fused {
+        Some(second) if request.status.is_success() => second.status,
+        _ => request.status,
+    }
+}
