@@ -1,0 +1,149 @@
+//! Peers that break the protocol, never read, or never send: what they cost, and whom.
+
+mod client;
+
+use client::*;
+use nbd::ServerConfig;
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+const SIMPLE: Manners = Manners { structured: false, aligned: false, allocation: false };
+
+/// A pool of two of the largest buffers.
+fn small() -> ServerConfig {
+    ServerConfig { buffer_bytes: 2 << 20, ..ServerConfig::default() }
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn garbage_costs_the_connection_and_nothing_else() {
+    let (server, address) = serve(&["mem:4M"], &ServerConfig::default());
+    let mut good = Client::connect(address, "0", SIMPLE);
+    for seed in 0..200u64 {
+        let mut length = 1 + (seed as usize * 37) % 3000;
+        if seed % 4 != 0 {
+            // Almost a request: the head is right.
+            let mut client = Client::connect(address, "0", SIMPLE);
+            let mut bytes = pattern(seed, 28);
+            bytes[..4].copy_from_slice(&0x2560_9513u32.to_be_bytes());
+            bytes[4] = 0;
+            bytes[6] = 0;
+            length = length.min(500);
+            let _ = client.stream.write_all(&[bytes, pattern(seed + 1, length)].concat());
+        } else {
+            let _ = greet(address).write_all(&pattern(seed, length));
+        }
+    }
+    assert_eq!(good.read(0, 4096).len(), 4096);
+    drop(good);
+    eventually("connections end", || server.connections() == 0);
+    server.stop().unwrap();
+}
+
+#[test]
+fn breaking_the_protocol_is_hung_up_on() {
+    let (server, address) = serve(&["mem:4M"], &ServerConfig::default());
+    let mut client = Client::connect(address, "0", SIMPLE);
+    client.stream.write_all(&[0x42; 28]).unwrap();
+    assert!(client.is_hung_up_on());
+    let mut client = Client::connect(address, "0", SIMPLE);
+    client.stream.write_all(&request(WRITE, 0, 1, 0, u32::MAX)).unwrap();
+    assert!(client.is_hung_up_on());
+    let mut stream = greet(address);
+    stream.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\x04none").unwrap();
+    assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "no such export");
+    server.stop().unwrap();
+}
+
+#[test]
+fn one_that_never_reads_does_not_keep_others_from_memory() {
+    // A file does not lend: its reads need buffers.
+    let directory = tempfile::tempdir().unwrap();
+    let file = format!("file:{}/a.img?size=64M&create", directory.path().display());
+    let (server, address) = serve(&[&file], &small());
+    let mut deaf: Vec<Client> = (0..4).map(|_| Client::connect(address, "0", SIMPLE)).collect();
+    for client in &mut deaf {
+        for round in 0..100u64 {
+            client.send(READ, 0, (round % 32) << 20, 1 << 20, &[]);
+        }
+    }
+    let mut good = Client::connect(address, "0", SIMPLE);
+    for round in 0..20 {
+        let data = pattern(round, 1 << 20);
+        assert_eq!(good.write(0, 1 << 20, &data), Reply::Data(vec![]));
+        assert!(good.read(1 << 20, 1 << 20) == data);
+    }
+    server.stop().unwrap();
+}
+
+#[test]
+fn one_that_never_sends_its_data_does_not_keep_others_from_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = format!("file:{}/a.img?size=64M&create", directory.path().display());
+    let (server, address) = serve(&[&file], &small());
+    let mut mute: Vec<Client> = (0..8).map(|_| Client::connect(address, "0", SIMPLE)).collect();
+    for client in &mut mute {
+        client.stream.write_all(&request(WRITE, 0, 1, 0, 1 << 20)).unwrap();
+        client.stream.write_all(&[0; 4096]).unwrap();
+    }
+    let mut good = Client::connect(address, "0", SIMPLE);
+    for round in 0..20 {
+        let data = pattern(round, 1 << 20);
+        assert_eq!(good.write(0, 1 << 20, &data), Reply::Data(vec![]));
+        assert!(good.read(1 << 20, 1 << 20) == data);
+    }
+    server.stop().unwrap();
+}
+
+#[test]
+fn more_requests_than_are_taken_at_a_time_are_all_answered() {
+    for volume in ["mem:64M", "delay:1ms(mem:64M)"] {
+        let (server, address) = serve(&[volume], &small());
+        let mut client = Client::connect(address, "0", SIMPLE);
+        let mut sender = client.stream.try_clone().unwrap();
+        let count = 2000u64;
+        let writer = std::thread::spawn(move || {
+            for cookie in 0..count {
+                let offset = cookie * 8192;
+                let mut bytes = request(WRITE, 0, cookie, offset, 8192).to_vec();
+                bytes.extend([cookie as u8; 8192]);
+                sender.write_all(&bytes).unwrap();
+            }
+        });
+        let mut seen = vec![false; count as usize];
+        for _ in 0..count {
+            let (cookie, reply) = client.receive().unwrap();
+            assert_eq!(reply, Reply::Data(vec![]));
+            assert!(!std::mem::replace(&mut seen[cookie as usize], true));
+        }
+        writer.join().unwrap();
+        for cookie in 0..count {
+            let read = client.read(cookie * 8192, 8192);
+            assert!(read.iter().all(|byte| *byte == cookie as u8), "{cookie}");
+        }
+        server.stop().unwrap();
+    }
+}
+
+#[test]
+fn a_long_trim_leaves_room_for_others() {
+    let (server, address) = serve(&["mem:64G"], &ServerConfig::default());
+    let mut long = Client::connect(address, "0", SIMPLE);
+    let mut good = Client::connect(address, "0", SIMPLE);
+    let trims: Vec<u64> =
+        (0..8u64).map(|n| long.send(TRIM, 0, n << 32, u32::MAX & !511, &[])).collect();
+    for _ in 0..50 {
+        assert_eq!(good.read(0, 4096).len(), 4096);
+    }
+    for _ in &trims {
+        assert_eq!(long.receive().unwrap().1, Reply::Data(vec![]));
+    }
+    server.stop().unwrap();
+}
