@@ -130,7 +130,9 @@ impl Field {
             Kind::Oui => 3,
             Kind::Text(_) | Kind::Bytes(_) | Kind::Uuid => return self.text(data).into(),
         };
-        number_json(self.number(data, len))
+        let number = self.number(data, len);
+        // Of 128 bits always text, as with nvme-cli, whether or not this one would fit a number.
+        if len > size_of::<u64>() { number.to_string().into() } else { (number as u64).into() }
     }
 
     /// What its bits mean, one line each.
@@ -179,11 +181,6 @@ pub fn meaning(bits: &[Bits], value: u64) -> String {
 /// Hexadecimal as C's `%#x` writes it.
 pub fn hex_text(value: u128) -> String {
     if value == 0 { "0".to_owned() } else { format!("{value:#x}") }
-}
-
-/// A number, or a text where it does not fit 64 bits.
-pub fn number_json(value: u128) -> Value {
-    u64::try_from(value).map_or_else(|_| value.to_string().into(), Value::from)
 }
 
 /// Bytes as hexadecimal digits.
@@ -239,7 +236,9 @@ mod tests {
         assert_eq!(decimal("x", 0, 4).text(&data), "4660");
         assert_eq!(oui("x", 4).text(&data), "030201");
         assert_eq!(oui("x", 4).json(&data), Value::from(0x03_0201));
-        assert_eq!(number_json(u128::MAX), Value::from(u128::MAX.to_string()));
+        assert_eq!(decimal("x", 0, 2).json(&data), Value::from(0x1234));
+        assert_eq!(decimal("x", 0, 16).json(&[0xff; 16]), Value::from(u128::MAX.to_string()));
+        assert_eq!(decimal("x", 0, 16).json(&[0; 16]), Value::from("0"));
     }
 
     #[test]

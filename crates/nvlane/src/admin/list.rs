@@ -1,6 +1,6 @@
 //! `nvlane list`: namespaces with their sizes.
 
-use super::connect::{PORT, Remote, is_remote};
+use super::connect::{Remote, is_remote};
 use super::{json, text};
 use crate::cli::{ListArgs, ListFormat};
 use crate::control::client::Client as Control;
@@ -35,7 +35,7 @@ struct Device {
 pub fn list(args: &ListArgs) -> Result<()> {
     let mut devices = Vec::new();
     if let Some(nqn) = &args.nqn {
-        list_remote(&Remote::at(&args.remote, PORT, nqn)?, &mut devices)?;
+        list_remote(&Remote::at(&args.remote, host::PORT, nqn)?, &mut devices)?;
     } else if args.remote.traddr.is_some() {
         Remote::of(None, &args.remote, None)?;
     } else if args.volumes.is_empty() {

@@ -134,7 +134,7 @@ fn id_ctrl_shows_the_controller() {
     for (args, part) in [
         (&["id-ctrl"][..], "tcp://HOST:PORT/NQN"),
         (&["id-ctrl", "-a", "127.0.0.1"], "--nqn"),
-        (&["id-ctrl", "tcp://127.0.0.1"], "tcp://HOST:PORT/NQN"),
+        (&["id-ctrl", "tcp://127.0.0.1"], "tcp://host:port/NQN"),
         (&["id-ctrl", "tcp://127.0.0.1:1/nqn.x"], "tcp://127.0.0.1:1"),
         (&["id-ctrl", &uri, "-a", "127.0.0.1"], "--traddr"),
     ] {
