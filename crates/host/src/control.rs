@@ -300,7 +300,8 @@ impl Driver {
         }
         tracing::info!(peer = %self.shared.address, "path is live");
         *self.live.borrow_mut() = Some((address, params));
-        for index in 0..self.queues.borrow().len() {
+        let count = self.queues.borrow().len();
+        for index in 0..count {
             self.connect_queue(index);
         }
     }

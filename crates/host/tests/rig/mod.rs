@@ -21,7 +21,7 @@ use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use target::{NamespaceOptions, Server, ServerConfig, SubsystemConfig};
+use target::{NamespaceOptions, PortId, Server, ServerConfig, SubsystemConfig};
 
 pub const NQN: &str = "nqn.2026-11.org.example:volume";
 pub const HOST_NQN: &str = "nqn.2026-11.org.example:host";
@@ -32,6 +32,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// A served volume.
 pub struct Target {
     pub server: Server,
+    pub port: PortId,
     pub address: SocketAddr,
 }
 
@@ -56,10 +57,11 @@ impl Target {
             fused: true,
         };
         server.add_subsystem(subsystem).expect("a subsystem");
-        let target = Target { server, address: SocketAddr::from(([127, 0, 0, 1], port)) };
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let (port, address) = server.add_listener(address).expect("a listener");
+        let target = Target { server, port, address };
         target.add(1, volume, [0x42; 16]);
-        let (_, address) = target.server.add_listener(target.address).expect("a listener");
-        Target { address, ..target }
+        target
     }
 
     /// 64 MiB of memory in blocks of 512 bytes.

@@ -1,0 +1,188 @@
+//! What is lost comes back as it should, and paths recover.
+
+mod rig;
+
+use host::{Failover, Options};
+use namespace::layer::delay::{Delay, Delays};
+use namespace::{Access, Namespace};
+use nvme::Status;
+use rig::relay::Relay;
+use rig::{Core, NQN, PATIENCE, Target, connect, memory, options, pattern, read, write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use target::AnaState;
+
+/// A volume that holds every command back for `time`.
+fn slow(time: Duration) -> Arc<dyn Namespace> {
+    Delay::new(memory(16 << 20, 9, 1), Delays::all(time))
+}
+
+fn quick_keep_alive() -> Options {
+    let mut options = options();
+    options.association.keep_alive_tmo = Duration::from_secs(1);
+    options
+}
+
+#[test]
+fn a_restarted_target_is_found_again() {
+    let volume = memory(16 << 20, 9, 1);
+    let target = Target::serve(volume.clone(), 1, 0);
+    let path = connect(target.address, &options());
+    let core = Core::usable(path.clone());
+    let data = pattern(1, 8192);
+    core.write(0, &data);
+    let port = target.address.port();
+    drop(target);
+    core.await_access(|access| access == Access::Lost);
+    let refused = core.command(read(0, 512), vec![0; 512]);
+    assert_eq!(refused.status, Status::HOST_ABORTED);
+    assert!(!path.paths()[0].reason.is_empty());
+    for round in 0..3 {
+        let target = Target::serve(volume.clone(), 1, port);
+        core.await_access(Access::is_usable);
+        assert!(core.read(0, 8192) == data, "round {round}");
+        drop(target);
+        core.await_access(|access| access == Access::Lost);
+    }
+    assert_eq!(path.paths()[0].reconnects, 3);
+}
+
+#[test]
+fn a_dead_target_leaves_nothing_unanswered() {
+    let target = Target::serve(slow(Duration::from_secs(6)), 1, 0);
+    let core = Core::usable(connect(target.address, &options()));
+    let answers: Vec<_> = (0..40)
+        .map(|at| match at % 2 {
+            0 => core.issue(read(at * 4096, 4096), vec![0; 4096]),
+            _ => core.issue(write(at * 4096, 4096), vec![0; 4096]),
+        })
+        .collect();
+    // They are with the target.
+    std::thread::sleep(Duration::from_millis(300));
+    let begin = Instant::now();
+    std::thread::spawn(move || drop(target));
+    for answer in answers {
+        let done = answer.recv_timeout(PATIENCE).expect("an answer");
+        assert_eq!(done.status, Status::HOST_PATHING_ERROR);
+    }
+    assert!(begin.elapsed() < Duration::from_secs(10), "its end was seen");
+}
+
+/// Reads and writes in flight when everything is swallowed; how long either took.
+fn black_hole(options: &Options) -> (Duration, Duration) {
+    let target = Target::serve(slow(Duration::from_millis(500)), 1, 0);
+    let relay = Relay::to(target.address);
+    let core = Core::usable(connect(relay.address, options));
+    let reading = core.issue(read(0, 4096), vec![0; 4096]);
+    let writing = core.issue(write(0, 4096), vec![1; 4096]);
+    std::thread::sleep(Duration::from_millis(100));
+    relay.swallow(true);
+    let begin = Instant::now();
+    let took = |answer: std::sync::mpsc::Receiver<rig::Done>| {
+        let done = answer.recv_timeout(PATIENCE).expect("an answer");
+        assert_eq!(done.status, Status::HOST_PATHING_ERROR);
+        done.at - begin
+    };
+    let times = (took(reading), took(writing));
+    relay.swallow(false);
+    core.await_access(Access::is_usable);
+    core.write(0, &pattern(3, 4096));
+    assert!(core.read(0, 4096) == pattern(3, 4096));
+    times
+}
+
+#[test]
+fn writes_wait_until_a_silent_connection_is_dead() {
+    let (read, write) = black_hole(&quick_keep_alive());
+    // The target notices silence after one to two time-outs of a second.
+    assert!(write > Duration::from_secs(2) && write > read, "{read:?}, {write:?}");
+    assert!(read < Duration::from_secs(8), "{read:?}");
+}
+
+#[test]
+fn fast_failover_gives_writes_back_at_once() {
+    let options = Options { failover: Failover::Fast, ..quick_keep_alive() };
+    let (read, write) = black_hole(&options);
+    assert!(write < read + Duration::from_secs(1), "{read:?}, {write:?}");
+}
+
+#[test]
+fn a_command_that_is_never_answered_resets_the_controller() {
+    let target = Target::serve(slow(Duration::from_secs(6)), 1, 0);
+    let options = Options { io_timeout: Duration::from_millis(200), ..options() };
+    let path = connect(target.address, &options);
+    let core = Core::usable(path.clone());
+    let done = core.command(read(0, 4096), vec![0; 4096]);
+    assert_eq!(done.status, Status::HOST_PATHING_ERROR);
+    core.await_access(Access::is_usable);
+    assert!(path.paths()[0].reconnects >= 1);
+}
+
+#[test]
+fn states_follow_linux_times() {
+    let target = Target::memory();
+    let mut options = options();
+    options.association.fast_io_fail_tmo = Some(Duration::from_millis(300));
+    options.association.ctrl_loss_tmo = Some(Duration::from_secs(2));
+    let path = connect(target.address, &options);
+    let core = Core::usable(path.clone());
+    let begin = Instant::now();
+    drop(target);
+    core.await_access(|access| access == Access::Failing);
+    core.await_access(|access| access == Access::Gone);
+    assert!(begin.elapsed() >= Duration::from_secs(2));
+    let reason = path.paths()[0].reason.clone();
+    assert!(reason.contains("ctrl_loss_tmo") && reason.contains("refused"), "{reason}");
+}
+
+#[test]
+fn ana_states_are_followed() {
+    let target = Target::memory();
+    let core = Core::usable(connect(target.address, &options()));
+    for (state, access) in [
+        (AnaState::NON_OPTIMIZED, Access::NonOptimized),
+        (AnaState::INACCESSIBLE, Access::Inaccessible),
+        (AnaState::CHANGE, Access::Inaccessible),
+        (AnaState::OPTIMIZED, Access::Optimized),
+    ] {
+        target.server.set_ana_state(NQN, target.port, 1, state).expect("a state");
+        core.await_access(|now| now == access);
+    }
+    core.write(0, &[1; 512]);
+}
+
+#[test]
+fn a_resized_namespace_is_noticed() {
+    let volume = memory(16 << 20, 9, 1);
+    let target = Target::serve(volume.clone(), 1, 0);
+    let path = connect(target.address, &options());
+    assert_eq!(path.limits().bytes(), 16 << 20);
+    assert!(!path.refresh().expect("memory"));
+    volume.resize(32 << 20).expect("memory");
+    target.server.namespace_changed(NQN, 1).expect("served");
+    let until = Instant::now() + PATIENCE;
+    while !path.refresh().expect("memory") {
+        assert!(Instant::now() < until, "nothing was noticed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(path.limits().bytes(), 32 << 20);
+}
+
+#[test]
+fn another_namespace_is_not_taken_for_the_same() {
+    let target = Target::memory();
+    let path = connect(target.address, &options());
+    let core = Core::usable(path.clone());
+    let port = target.address.port();
+    target.server.remove_namespace(NQN, 1).expect("served");
+    core.await_access(|access| access == Access::Inaccessible);
+    target.add(1, memory(1 << 20, 9, 1), [0x99; 16]);
+    let until = Instant::now() + PATIENCE;
+    while !path.paths()[0].reason.contains("another namespace") {
+        assert!(Instant::now() < until, "{}", path.paths()[0].reason);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(target);
+    let _target = Target::serve(memory(64 << 20, 9, 1), 1, port);
+    core.await_access(Access::is_usable);
+}
