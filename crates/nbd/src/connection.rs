@@ -83,6 +83,8 @@ struct Inner {
     streaming: Option<u32>,
     /// Replies that wait for its end.
     delayed: VecDeque<u32>,
+    /// Empty; swapped with `Connection::done`.
+    looked_at: Vec<(u64, Box<Request>)>,
     /// Taken from the core's spares while there is something to send.
     output: Option<Box<Output>>,
     /// Bytes of what is not complete.
@@ -145,6 +147,7 @@ impl Connection {
                 waiting: VecDeque::new(),
                 streaming: None,
                 delayed: VecDeque::new(),
+                looked_at: Vec::new(),
                 output: None,
                 stash: Vec::new(),
                 stash_unseen: false,
@@ -320,15 +323,11 @@ impl Connection {
         if self.done.borrow().is_empty() {
             return false;
         }
-        let mut done = self.done.take();
+        let mut done = self.done.replace(std::mem::take(&mut inner.looked_at));
         for (state, request) in done.drain(..) {
             self.finished(inner, state, request);
         }
-        // Keeps the vector's memory.
-        let mut now = self.done.borrow_mut();
-        if now.is_empty() {
-            *now = done;
-        }
+        inner.looked_at = done;
         true
     }
 

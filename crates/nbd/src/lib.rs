@@ -30,6 +30,8 @@ mod exchange;
 mod export;
 mod extents;
 mod failure;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod handshake;
 mod pieces;
 mod reply;

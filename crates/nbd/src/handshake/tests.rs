@@ -48,7 +48,9 @@ fn named(name: &[u8], rest: &[u8]) -> Vec<u8> {
 }
 
 /// Replies as (option, kind, data).
-fn replies(mut output: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
+type Replies = Vec<(u32, u32, Vec<u8>)>;
+
+fn replies(mut output: &[u8]) -> Replies {
     let mut replies = Vec::new();
     while !output.is_empty() {
         let (head, rest) = OptionReply::read_from_prefix(output).unwrap();
@@ -70,7 +72,7 @@ fn begun(flags: u32) -> Handshake {
 }
 
 /// Sends options, all of which are answered but the last; its progress and all replies.
-fn converse(options: &[Vec<u8>]) -> (Result<Progress, Misbehaved>, Vec<(u32, u32, Vec<u8>)>) {
+fn converse(options: &[Vec<u8>]) -> (Result<Progress, Misbehaved>, Replies) {
     let (mut handshake, mut output) = (begun(3), Vec::new());
     let mut last = Ok(Progress::Incomplete);
     for option in options {

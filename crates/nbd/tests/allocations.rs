@@ -1,0 +1,162 @@
+//! In steady state the server's core allocates nothing per request.
+
+mod client;
+
+use client::*;
+use namespace::{Namespace, Queue};
+use nbd::{Export, Server, ServerConfig};
+use nvme::Limits;
+use reactor::Reactor;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Counts what threads allocate that were marked.
+struct Counting;
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static COUNTED: Cell<bool> = const { Cell::new(false) };
+}
+
+fn note() {
+    // A thread that ends may allocate when its variables are gone already.
+    if COUNTED.try_with(Cell::get).unwrap_or(false) {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: passes everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note();
+        // SAFETY: passed on to the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: passed on to the caller.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        note();
+        // SAFETY: passed on to the caller.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Marks the thread of the core that opens a queue; everything else is the child's.
+#[derive(Debug)]
+struct Marked(Arc<dyn Namespace>);
+
+impl Namespace for Marked {
+    fn limits(&self) -> Limits {
+        self.0.limits()
+    }
+
+    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+        COUNTED.set(true);
+        Arc::clone(&self.0).open_queue(reactor)
+    }
+
+    fn refresh(&self) -> io::Result<bool> {
+        self.0.refresh()
+    }
+
+    fn resize(&self, bytes: u64) -> io::Result<()> {
+        self.0.resize(bytes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+
+    fn uri(&self) -> String {
+        self.0.uri()
+    }
+
+    fn describe(&self, facts: &mut Vec<(String, String)>) {
+        self.0.describe(facts);
+    }
+
+    fn uuid(&self) -> Option<[u8; 16]> {
+        self.0.uuid()
+    }
+}
+
+/// One kind of I/O: what, bytes each, and how many at a time.
+type Load = (u16, u32, u64);
+
+fn run(client: &mut Client, (kind, length, depth): Load, rounds: u64) {
+    let data = vec![0x5a; if kind == WRITE { length as usize } else { 0 }];
+    for round in 0..rounds {
+        for index in 0..depth {
+            let offset = (round * depth + index) * u64::from(length) % (8 << 20);
+            // An odd length is written at an odd place.
+            client.send(kind, 0, offset, length, &data);
+        }
+        for _ in 0..depth {
+            let (_, reply) = client.receive().unwrap();
+            assert!(matches!(reply, Reply::Data(_)), "{reply:?}");
+        }
+    }
+}
+
+/// Tests take turns: there is one count.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn check(volume: &str) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let loads: Vec<Load> = [READ, WRITE, WRITE_ZEROES, TRIM, FLUSH]
+        .into_iter()
+        .flat_map(|kind| [(kind, 4096, 1), (kind, 4096, 32), (kind, 131_072, 4), (kind, 700, 3)])
+        .collect();
+    let namespace = volume::open(volume, &volume::OpenOptions::default()).unwrap();
+    let marked = Arc::new(Marked(namespace));
+    let export = Export { name: String::new(), description: String::new(), namespace: marked };
+    let server = Server::start(&ServerConfig::default(), vec![export]).unwrap();
+    let address = server.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    for structured in [false, true] {
+        let manners = Manners { structured, ..Manners::default() };
+        let mut client = Client::connect(address, "", manners);
+        let fresh = COUNT.load(Ordering::Relaxed);
+        // Warm for all kinds: what grows with the depth has grown.
+        for load in &loads {
+            run(&mut client, *load, 40);
+        }
+        assert!(COUNT.load(Ordering::Relaxed) > fresh, "the counter counts");
+        for load in &loads {
+            let rounds = 400 / load.2;
+            // An idle connection gives back the memory for parts of requests, which it takes again
+            // when the socket cuts one in two: rare, neither per request nor per batch.
+            let mut counts = Vec::new();
+            let steady = (0..5).any(|_| {
+                let before = COUNT.load(Ordering::Relaxed);
+                run(&mut client, *load, rounds);
+                counts.push(COUNT.load(Ordering::Relaxed) - before);
+                counts.last().is_some_and(|count| *count <= 4)
+            });
+            assert!(steady, "allocations in 400 requests: {counts:?}, {load:?}, {volume}");
+        }
+    }
+    server.stop().unwrap();
+}
+
+#[test]
+fn memory() {
+    check("mem:16M");
+}
+
+#[test]
+fn file() {
+    let directory = tempfile::tempdir().unwrap();
+    check(&format!("file:{}/a.img?size=16M&create", directory.path().display()));
+}
