@@ -25,7 +25,7 @@ pub struct Remote {
     pub nqn: String,
     /// The namespace, if one was named.
     pub nsid: Option<u32>,
-    /// The policy that the URI names.
+    /// How a volume with that URI spreads commands over its paths.
     pub policy: Option<String>,
     /// Who asks.
     pub host: HostIdentity,
@@ -76,7 +76,6 @@ impl Remote {
         for Address { host, port } in &volume.addresses {
             addresses.extend(resolve(host, *port)?.take(1));
         }
-        let policy = volume.settings.iter().find(|(name, _)| name == "policy");
         let mut options = options(args);
         options.header_digest |= volume.options.header_digest;
         options.data_digest |= volume.options.data_digest;
@@ -84,7 +83,7 @@ impl Remote {
             addresses,
             nqn: config.nqn.clone(),
             nsid: config.nsid,
-            policy: policy.map(|(_, value)| value.clone()),
+            policy: Some(volume.settings.policy.to_string()),
             host: host::identity(
                 args.hostnqn.as_deref().or(nqn),
                 args.hostid.map(Uuid::into_bytes).or(id),
