@@ -293,7 +293,7 @@ impl Namespace {
         }
         match self.volume.parse::<volume::Uri>() {
             Err(error) => return invalid(format!("{at}.volume"), error.to_string()),
-            Ok(uri) if shared && has_memory(&uri) => {
+            Ok(uri) if shared && uri.has_memory() => {
                 return invalid(
                     format!("{at}.volume"),
                     format!("{} is memory of this process: it cannot be shared", self.volume),
@@ -316,20 +316,6 @@ impl Namespace {
             return invalid(format!("{at}.uuid"), format!("{uuid} is used twice"));
         }
         check_group(&format!("{at}.ana_group"), self.ana_group)
-    }
-}
-
-/// Whether a volume, or a part of it, exists within one process only.
-fn has_memory(uri: &volume::Uri) -> bool {
-    use volume::Kind;
-    match &uri.kind {
-        Kind::Memory(_) => true,
-        Kind::Linear(children) => children.iter().any(has_memory),
-        Kind::Delay(_, child)
-        | Kind::Rate(_, child)
-        | Kind::Fault(_, child)
-        | Kind::Volatile(_, child) => has_memory(child),
-        Kind::File { .. } | Kind::Null(_) | Kind::Remote(_) => false,
     }
 }
 

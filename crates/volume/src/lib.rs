@@ -14,7 +14,7 @@
 //! | `mem:1G`, `null:1G` | `bs`, `uuid` |
 //! | `file:/path`, a path, `/dev/sdX` | `create&size=`, `bs`, `ro`, `uuid`, `buffered` |
 //! | `tcp://host:port,host:port/NQN` | `ns`, `hostnqn`, `hostid`, `hdr_digest`, `data_digest`, `queue_size`, `keep_alive_tmo`, `reconnect_delay`, `ctrl_loss_tmo`, `fast_io_fail_tmo`, `io_timeout`, `connect_timeout`, `failover`, `policy` and what it takes, `ro`, `uuid` |
-//! | `linear:(a,b)`, `delay:30ms(a)`, `delay:read=1ms,write=2ms(a)`, `rate:1G(a)`, `rate:iops=10K(a)`, `fault:rate=1%,op=read(a)`, `volatile:(a)`, `volatile:cache=1M(a)` | `ro`, `uuid` |
+//! | `linear:(a,b)`, `multipath:(a,b)`, `multipath:policy=latency,latency_batch_timeout=1s(a,b)`, `delay:30ms(a)`, `delay:read=1ms,write=2ms(a)`, `rate:1G(a)`, `rate:iops=10K(a)`, `fault:rate=1%,op=read(a)`, `volatile:(a)`, `volatile:cache=1M(a)` | `ro`, `uuid` |
 //!
 //! Blocks are of 512 bytes unless `bs=4096` says otherwise or the file's device needs 4096. Bytes
 //! of a path that mean something in a URI are written `%XX`. Sizes are powers of 1024.
@@ -34,6 +34,7 @@ pub use uri::{Kind, Options, Uri};
 
 use namespace::file::OpenError;
 use namespace::layer::linear::LinearError;
+use namespace::layer::multipath::MultipathError;
 use std::io;
 
 /// Volumes that may lie above one another: every layer may push one frame on a request, and the
@@ -113,6 +114,17 @@ pub enum Error {
     /// Volumes do not go together.
     #[error(transparent)]
     Linear(#[from] LinearError),
+    /// Volumes are not paths to one.
+    #[error(transparent)]
+    Multipath(#[from] MultipathError),
+    /// Memory has one path.
+    #[error(
+        "multipath: mem: volumes are different volumes, not paths to one; take null: to try policies"
+    )]
+    MemoryPaths,
+    /// A setting of multipath makes no sense.
+    #[error("{0}")]
+    Setting(io::Error),
 }
 
 impl Error {

@@ -7,6 +7,7 @@ use namespace::layer::delay::Delay;
 use namespace::layer::fault::Fault;
 use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::layer::linear::Linear;
+use namespace::layer::multipath::{Multipath, MultipathOptions};
 use namespace::layer::rate::Rate;
 use namespace::layer::volatile::{CACHE_BYTES, Volatile};
 use namespace::memory::{Memory, MemoryOptions};
@@ -61,13 +62,16 @@ fn build(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Namespace>, Error> 
         Kind::Memory(bytes) => return memory(uri, *bytes, options),
         Kind::Null(bytes) => return null(uri, *bytes),
         Kind::File { .. } => return file(uri, options),
-        Kind::Remote(remote) => {
-            let text = uri.to_string();
-            let query = text.find('?').map_or("", |at| &text[at..]);
-            return remote.open(&uri.options, query);
-        }
+        Kind::Remote(remote) => return remote.open(&uri.options),
         Kind::Linear(children) => {
             Linear::new(children.iter().map(below).collect::<Result<_, _>>()?)?
+        }
+        Kind::Multipath(settings, paths) => {
+            if paths.iter().filter(|path| path.has_memory()).count() > 1 {
+                return Err(Error::MemoryPaths);
+            }
+            let paths = paths.iter().map(below).collect::<Result<_, _>>()?;
+            Multipath::new(paths, MultipathOptions { settings: *settings, uri: None })?
         }
         Kind::Delay(delays, child) => Delay::new(below(child)?, *delays),
         Kind::Rate(rates, child) => Rate::new(below(child)?, *rates),

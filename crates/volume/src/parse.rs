@@ -5,6 +5,7 @@ use crate::{DEPTH_MAX, Error, Remote, remote};
 use namespace::human::{parse_bytes, parse_count, parse_duration};
 use namespace::layer::delay::Delays;
 use namespace::layer::fault::{OPCODE_NAMES, Rule};
+use namespace::layer::multipath::{self, Settings};
 use namespace::layer::rate::Rates;
 use namespace::{percent, uuid};
 use nvme::Status;
@@ -12,10 +13,10 @@ use nvme::Status;
 /// Longest text that is looked at.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 /// Schemes, for telling and for suggesting.
-pub const SCHEMES: [&str; 9] =
-    ["file", "mem", "null", "tcp", "linear", "delay", "rate", "fault", "volatile"];
+pub const SCHEMES: [&str; 10] =
+    ["file", "mem", "null", "tcp", "linear", "multipath", "delay", "rate", "fault", "volatile"];
 /// Those of them that have volumes in parentheses.
-const LAYERS: [&str; 5] = ["linear", "delay", "rate", "fault", "volatile"];
+const LAYERS: [&str; 6] = ["linear", "multipath", "delay", "rate", "fault", "volatile"];
 /// Names of statuses in a fault rule, beside numbers.
 const STATUSES: [(&str, Status); 8] = [
     ("unrecovered-read", Status::UNRECOVERED_READ),
@@ -172,6 +173,8 @@ impl<'a> Parser<'a> {
                 return Err(bad("linear:", arguments, "nothing: linear:(a,b)"));
             }
             Kind::Linear(children)
+        } else if scheme == "multipath" {
+            Kind::Multipath(settings(arguments)?, children)
         } else {
             let child = children.pop().expect("one was parsed");
             if !children.is_empty() {
@@ -313,6 +316,14 @@ fn rates(text: &str) -> Result<Rates, Error> {
         return Err(bad("rate:", text, expected));
     }
     Ok(rates)
+}
+
+fn settings(text: &str) -> Result<Settings, Error> {
+    let mut settings = Settings::default();
+    for (name, value) in pairs(text) {
+        multipath::set(&mut settings, name, value).map_err(Error::Setting)?;
+    }
+    Ok(settings)
 }
 
 fn cache(text: &str) -> Result<Option<u64>, Error> {

@@ -1,11 +1,12 @@
 //! `tcp://host:port[,host:port...]/NQN?ns=N&...`: a namespace of a remote NVMe/TCP subsystem.
 
-use crate::Error;
 use crate::parse::bad;
+use crate::{Error, Kind, Uri};
 use association::Config;
 use host::{Address, Failover, PATHS_MAX};
 use namespace::Namespace;
 use namespace::human::{format_duration, parse_count, parse_duration};
+use namespace::layer::multipath::{self, Multipath, MultipathOptions, Settings};
 use namespace::{percent, uuid};
 use std::fmt;
 use std::path::Path;
@@ -45,8 +46,8 @@ pub struct Remote {
     pub addresses: Vec<Address>,
     /// All but the volume's own options. No host NQN, and a host identifier of zero: this host's own.
     pub options: host::Options,
-    /// Settings of multipath, by name.
-    pub settings: Vec<(String, String)>,
+    /// Policy and tunables of multipath.
+    pub settings: Settings,
 }
 
 impl Remote {
@@ -59,7 +60,7 @@ impl Remote {
             return Err(bad("tcp://", hosts, "16 addresses at most"));
         }
         let nqn = name("NQN", nqn)?;
-        Ok(Remote { addresses, options: defaults(&nqn), settings: Vec::new() })
+        Ok(Remote { addresses, options: defaults(&nqn), settings: Settings::default() })
     }
 
     /// Takes an option; `false` if it is none of this volume's.
@@ -97,10 +98,8 @@ impl Remote {
                     _ => return Err(bad(option, value, "safe or fast")),
                 }
             }
-            ("policy" | "latency_ewma_shift" | "latency_batch_timeout" | "numa_bias", _) => {
-                let value = value.unwrap_or_default().to_owned();
-                self.settings.retain(|(name, _)| name != option);
-                self.settings.push((option.to_owned(), value));
+            (setting, Some(value)) if multipath::SETTINGS.contains(&setting) => {
+                multipath::set(&mut self.settings, setting, value).map_err(Error::Setting)?;
             }
             _ => return Ok(false),
         }
@@ -146,16 +145,16 @@ impl Remote {
         if options.failover == Failover::Fast {
             out.push("failover=fast".to_owned());
         }
-        out.extend(self.settings.iter().map(|(name, value)| format!("{name}={value}")));
+        out.extend(multipath::differing(&self.settings));
         out
     }
 
     /// Connects; blocks for a bounded time.
-    pub(crate) fn open(
-        &self,
-        own: &crate::Options,
-        query: &str,
-    ) -> Result<Arc<dyn Namespace>, Error> {
+    pub(crate) fn open(&self, own: &crate::Options) -> Result<Arc<dyn Namespace>, Error> {
+        // Multipath tells the settings, since it knows when they are changed.
+        let plain = Remote { settings: Settings::default(), ..self.clone() };
+        let uri = Uri { kind: Kind::Remote(Box::new(plain)), options: *own }.to_string();
+        let query = uri.find('?').map_or("", |at| &uri[at..]);
         let mut options = self.options.clone();
         let config = &mut options.association;
         let given = Some(config.host_nqn.as_str()).filter(|nqn| !nqn.is_empty());
@@ -165,8 +164,10 @@ impl Remote {
         options.read_only = own.read_only;
         options.uuid = own.uuid;
         let paths = host::open(&self.addresses, &options, query)?;
-        let first = paths.into_iter().next().expect("as many paths as addresses");
-        Ok(first)
+        let paths = paths.into_iter().map(|path| path as Arc<dyn Namespace>).collect();
+        // With one path too: it is what waits while that is lost.
+        let options = MultipathOptions { settings: self.settings, uri: Some(uri) };
+        Ok(Multipath::new(paths, options)?)
     }
 }
 

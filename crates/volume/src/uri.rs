@@ -13,6 +13,7 @@ use crate::{Error, Remote};
 use namespace::human::format_bytes;
 use namespace::layer::delay::Delays;
 use namespace::layer::fault::Rule;
+use namespace::layer::multipath::{self, Settings};
 use namespace::layer::rate::Rates;
 use namespace::{percent, uuid};
 use std::fmt;
@@ -59,6 +60,8 @@ pub enum Kind {
     Remote(Box<Remote>),
     /// `linear:(a,b)`.
     Linear(Vec<Uri>),
+    /// `multipath:policy=latency(a,b)`.
+    Multipath(Settings, Vec<Uri>),
     /// `delay:30ms(a)`.
     Delay(Delays, Box<Uri>),
     /// `rate:1G(a)`.
@@ -78,12 +81,29 @@ impl Uri {
                 Kind::Memory(_) | Kind::Null(_) | Kind::File { .. } => 1,
                 // Multipath is on top of the paths.
                 Kind::Remote(_) => 2,
-                Kind::Linear(children) => 1 + children.iter().map(Uri::depth).max().unwrap_or(0),
+                Kind::Linear(children) | Kind::Multipath(_, children) => {
+                    1 + children.iter().map(Uri::depth).max().unwrap_or(0)
+                }
                 Kind::Delay(_, child)
                 | Kind::Rate(_, child)
                 | Kind::Fault(_, child)
                 | Kind::Volatile(_, child) => 1 + child.depth(),
             }
+    }
+
+    /// Whether the volume, or a part of it, exists within one process only.
+    pub fn has_memory(&self) -> bool {
+        match &self.kind {
+            Kind::Memory(_) => true,
+            Kind::File { .. } | Kind::Null(_) | Kind::Remote(_) => false,
+            Kind::Linear(children) | Kind::Multipath(_, children) => {
+                children.iter().any(Uri::has_memory)
+            }
+            Kind::Delay(_, child)
+            | Kind::Rate(_, child)
+            | Kind::Fault(_, child)
+            | Kind::Volatile(_, child) => child.has_memory(),
+        }
     }
 }
 
@@ -115,11 +135,12 @@ impl fmt::Display for Uri {
                 options.extend(remote.differing());
             }
             Kind::Linear(children) => {
-                f.write_str("linear:(")?;
-                for (index, child) in children.iter().enumerate() {
-                    write!(f, "{}{child}", if index > 0 { "," } else { "" })?;
-                }
-                f.write_str(")")?;
+                f.write_str("linear:")?;
+                list(f, children)?;
+            }
+            Kind::Multipath(settings, children) => {
+                write!(f, "multipath:{}", multipath::differing(settings).join(","))?;
+                list(f, children)?;
             }
             Kind::Delay(delays, child) => write!(f, "delay:{delays}({child})")?,
             Kind::Rate(rates, child) => write!(f, "rate:{rates}({child})")?,
@@ -134,4 +155,12 @@ impl fmt::Display for Uri {
         options.extend(self.options.uuid.map(|uuid| format!("uuid={}", uuid::format(&uuid))));
         if options.is_empty() { Ok(()) } else { write!(f, "?{}", options.join("&")) }
     }
+}
+
+/// `(a,b)`
+fn list(f: &mut fmt::Formatter<'_>, volumes: &[Uri]) -> fmt::Result {
+    for (index, volume) in volumes.iter().enumerate() {
+        write!(f, "{}{volume}", if index > 0 { "," } else { "(" })?;
+    }
+    f.write_str(")")
 }

@@ -30,7 +30,7 @@ mod tuning;
 use crate::human::format_bytes;
 use crate::{Access, Namespace, PathReport, Queue};
 use counters::Core;
-use multipath::{PATHS_MAX, Settings, Shared};
+use multipath::{PATHS_MAX, Shared};
 use nvme::Limits;
 use queue::MultipathQueue;
 use reactor::Reactor;
@@ -39,7 +39,9 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-pub use tuning::{SETTINGS, set};
+
+pub use multipath::{Policy, Settings};
+pub use tuning::{SETTINGS, differing, set};
 
 /// One namespace, reached in several ways.
 #[derive(Debug)]
@@ -220,7 +222,7 @@ impl Multipath {
         let counts = || cores.iter().map(|core| &core.paths[path]);
         report.in_flight = counts().map(|count| count.in_flight.read()).sum();
         report.selections = past.0 + counts().map(|count| count.selections.read()).sum::<u64>();
-        report.errors += past.1 + counts().map(|count| count.errors.read()).sum::<u64>();
+        report.errors = past.1 + counts().map(|count| count.errors.read()).sum::<u64>();
         // Cores that have sent nothing have no opinion.
         let busy = cores.iter().filter(|core| core.paths.iter().any(|path| path.share() > 0));
         let shares: Vec<u32> = busy.map(|core| core.paths[path].share()).collect();
@@ -295,7 +297,9 @@ impl Namespace for Multipath {
         tuning::describe(&self.settings(), facts);
         let capacity = self.limits().bytes();
         for path in &self.paths {
-            facts.push(("path".into(), path.uri()));
+            if path.paths().is_empty() {
+                facts.push(("path".into(), path.uri()));
+            }
             let bytes = path.limits().bytes();
             if bytes != capacity {
                 let what = format!("{}, more than another path", format_bytes(bytes));

@@ -1,5 +1,6 @@
 //! What is refused, and in which words; and what a URI says, there and back.
 
+use namespace::layer::multipath::{Policy, Settings};
 use proptest::prelude::*;
 use std::path::PathBuf;
 use volume::{Error, Kind, OpenOptions, Options, Uri};
@@ -37,6 +38,18 @@ fn a_file_that_cannot_be_served_is_left_alone_and_the_message_names_the_mend() {
     assert!(refused_plainly("mem:1000").contains("not a whole number of blocks"));
     let mixed = refused_plainly("linear:(mem:1M,mem:1M?bs=4096)");
     assert!(mixed.contains("512 and 4096") && mixed.contains("?bs="), "{mixed}");
+    let mixed = refused_plainly("multipath:(null:1M,null:1M?bs=4096)");
+    assert!(mixed.contains("blocks of 512 bytes") && mixed.contains("not one volume"), "{mixed}");
+    let one = "00000000-0000-0000-0000-00000000000";
+    let mixed = refused_plainly(&format!("multipath:(null:1M?uuid={one}1,null:1M?uuid={one}2)"));
+    assert!(mixed.contains("different UUIDs"), "{mixed}");
+    assert!(refused_plainly("multipath:(mem:1M,delay:1ms(mem:1M))").contains("null:"));
+    let wrong = refused_plainly("multipath:policy=best(null:1M)");
+    assert!(wrong.contains("\"best\"") && wrong.contains("completion-time"), "{wrong}");
+    let wrong = refused_plainly("multipath:latency_ewma_shift=9(null:1M)");
+    assert!(wrong.contains("0 to 8"), "{wrong}");
+    let wrong = refused_plainly("multipath:speed=1(null:1M)");
+    assert!(wrong.contains("speed") && wrong.contains("numa_bias"), "{wrong}");
 }
 
 #[test]
@@ -165,6 +178,19 @@ fn backend() -> impl Strategy<Value = Uri> {
     prop_oneof![memory, file]
 }
 
+fn any_settings() -> impl Strategy<Value = Settings> {
+    let policy = prop::sample::select(Policy::ALL.to_vec());
+    let batch = prop::option::of(1u64..);
+    (policy, 0u8..=8, batch, any::<u64>()).prop_map(
+        |(policy, latency_ewma_shift, latency_batch_timeout_ns, numa_bias_ns)| Settings {
+            policy,
+            latency_ewma_shift,
+            latency_batch_timeout_ns,
+            numa_bias_ns,
+        },
+    )
+}
+
 fn any_uri() -> impl Strategy<Value = Uri> {
     backend().prop_recursive(4, 12, 3, |inner| {
         let times = (0u64..1 << 40, 0u64..1 << 40);
@@ -198,8 +224,10 @@ fn any_uri() -> impl Strategy<Value = Uri> {
                 _ => Kind::Volatile(Some(a + 1), child),
             }
         });
-        let linear = prop::collection::vec(inner, 1..4).prop_map(Kind::Linear);
-        (prop_oneof![layer, linear], options(false))
+        let linear = prop::collection::vec(inner.clone(), 1..4).prop_map(Kind::Linear);
+        let multipath = (any_settings(), prop::collection::vec(inner, 1..4))
+            .prop_map(|(settings, paths)| Kind::Multipath(settings, paths));
+        (prop_oneof![layer, linear, multipath], options(false))
             .prop_map(|(kind, options)| Uri { kind, options })
     })
 }
@@ -225,7 +253,7 @@ proptest! {
 
     #[test]
     fn no_layer_argument_panics(
-        scheme in "(delay|rate|fault|volatile|linear)",
+        scheme in "(delay|rate|fault|volatile|linear|multipath)",
         arguments in "[a-z=0-9.,%-]{0,30}",
     ) {
         let _ = format!("{scheme}:{arguments}(mem:1G)").parse::<Uri>();
