@@ -221,9 +221,14 @@ impl Estimates {
         }
     }
 
-    /// A path has come back: it keeps its estimate, but starts slowly.
+    /// A path has come back: it keeps its estimate, but starts slowly. What it failed when it was
+    /// lost says nothing of what it is now: such an estimate is forgotten.
     pub fn returned(&mut self, path: usize) {
-        self.paths[path].slow_down();
+        let path = &mut self.paths[path];
+        path.slow_down();
+        if path.failing {
+            path.forgive();
+        }
     }
 
     /// Takes over what a sibling core has measured with a probe of `work`.

@@ -2,7 +2,9 @@
 //!
 //! A path without commands for 100 ms (25 % more or less, so that hosts do not probe in step) gets
 //! one small read, if this core has sent 128 commands since its last probe there or a second has
-//! passed. One probe per host is enough: cores share what they know through [`Shared`], a few
+//! passed; and if it has sent 32 commands since its last probe anywhere. So probes are never more
+//! than 3 % of the commands: thousands of hosts that use 16 paths a little each would otherwise
+//! load their targets with probes (docs/simulation.md, herd-long). One probe per host is enough: cores share what they know through [`Shared`], a few
 //! relaxed atomics that are looked at from [`crate::Selector::probe`] and never per command.
 
 use crate::PATHS_MAX;
@@ -14,6 +16,8 @@ pub const IDLE_NS: u64 = 100_000_000;
 const COMMANDS_BETWEEN: u64 = 128;
 /// A probe that is due waits no longer for commands.
 const PATIENCE_NS: u64 = 1_000_000_000;
+/// Commands of this core between two probes of any paths.
+const COMMANDS_BETWEEN_ANY: u64 = 32;
 
 /// What the cores of a host tell one another of the paths.
 #[derive(Debug, Default)]
@@ -37,6 +41,8 @@ struct SharedPath {
 #[derive(Clone, Debug)]
 pub struct Prober {
     paths: [ProbedPath; PATHS_MAX],
+    /// Commands of this core before its last probe.
+    commands: u64,
     random: u64,
 }
 
@@ -78,7 +84,7 @@ impl Prober {
     pub fn new(seed: u64) -> Prober {
         let path = ProbedPath { idle_ns: IDLE_NS, probed_ns: 0, commands: 0, probes: 0 };
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut prober = Prober { paths: [path; PATHS_MAX], random };
+        let mut prober = Prober { paths: [path; PATHS_MAX], commands: 0, random };
         for path in 0..PATHS_MAX {
             prober.paths[path].idle_ns = prober.jittered();
         }
@@ -95,12 +101,18 @@ impl Prober {
         let state = &self.paths[path];
         let since_ns = now_ns.saturating_sub(state.probed_ns);
         let ready = commands - state.commands >= COMMANDS_BETWEEN || since_ns >= PATIENCE_NS;
+        let affordable = commands - self.commands >= COMMANDS_BETWEEN_ANY;
         // After a probe that told nothing, as long as for the first.
-        if !ready || since_ns < state.idle_ns || !shared.claim(path, now_ns, state.idle_ns) {
+        if !ready
+            || !affordable
+            || since_ns < state.idle_ns
+            || !shared.claim(path, now_ns, state.idle_ns)
+        {
             return false;
         }
         let idle_ns = self.jittered();
         let probes = self.paths[path].probes + 1;
+        self.commands = commands;
         self.paths[path] = ProbedPath { idle_ns, probed_ns: now_ns, commands, probes };
         true
     }
@@ -145,9 +157,22 @@ mod tests {
         assert!(prober.is_due(0, 200, now, &shared));
         assert!(!prober.is_due(0, 327, now + 200 * MS, &shared), "127 commands");
         assert!(prober.is_due(0, 328, now + 200 * MS, &shared));
-        assert!(!prober.is_due(0, 329, now + 1_100 * MS, &shared));
-        assert!(prober.is_due(0, 329, now + 1_200 * MS, &shared));
+        assert!(!prober.is_due(0, 360, now + 1_100 * MS, &shared));
+        assert!(prober.is_due(0, 360, now + 1_200 * MS, &shared));
         assert!(!prober.is_due(0, 900, now + 1_260 * MS, &shared), "too soon after");
+    }
+
+    #[test]
+    fn probes_are_few_among_the_commands() {
+        let (shared, mut prober) = (Shared::default(), Prober::new(5));
+        let now = 5_000 * MS;
+        assert!(!prober.is_due(0, 31, now, &shared), "31 commands so far");
+        assert!(prober.is_due(0, 32, now, &shared));
+        // Another path has waited long enough, but the last probe was 31 commands ago.
+        assert!(!prober.is_due(1, 63, now + 2_000 * MS, &shared));
+        assert!(prober.is_due(1, 64, now + 2_000 * MS, &shared));
+        // An idle host does not probe, however long it waits.
+        assert!(!prober.is_due(2, 64, now + 90_000 * MS, &shared));
     }
 
     #[test]

@@ -275,6 +275,30 @@ fn a_path_that_fails_at_once_does_not_look_fast() {
 }
 
 #[test]
+fn a_path_that_comes_back_is_not_held_to_its_failures() {
+    let mut bench = Bench::new();
+    bench.run(0, 0, 100 * US);
+    bench.run(1, 0, 100 * US);
+    for _ in 0..10 {
+        let token = bench.send(0, 10 * MS);
+        bench.estimates.ended(&token, 10 * MS);
+        bench.estimates.failed(0, 10 * MS);
+    }
+    let both = |bench: &mut Bench| {
+        let chosen: Vec<_> = (0..4).map(|_| bench.select(2_000 * MS)).collect();
+        chosen.contains(&0) && chosen.contains(&1)
+    };
+    assert!(!both(&mut bench), "it failed ten commands");
+    bench.estimates.returned(0);
+    assert!(bench.select(2_000 * MS) == 0, "it is looked at");
+    bench.run(0, 2_000 * MS, 100 * US);
+    assert!(both(&mut bench));
+    // One that was lost with nothing in flight keeps what was known of it.
+    bench.estimates.returned(1);
+    assert_eq!(bench.estimates.path(1).latency_ns, 100e3);
+}
+
+#[test]
 fn an_old_estimate_is_refreshed_once_in_a_while() {
     let mut bench = Bench::new();
     bench.run(0, 0, 100 * US);
