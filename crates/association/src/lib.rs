@@ -35,7 +35,6 @@ mod facts;
 mod reason;
 pub mod retry;
 
-
 pub use association::{Access, Action, Association, Event};
 pub use config::Config;
 pub use credits::Credits;

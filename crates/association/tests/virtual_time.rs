@@ -1,0 +1,587 @@
+//! Every rule of an association on virtual time, against a controller made of answers.
+
+use association::{Access, Action, Association, Config, Event, Reason};
+use nvme::event::AsyncEvent;
+use nvme::fabrics::Property;
+use nvme::identify::{self, Cns};
+use nvme::log::ana::{AnaState, Group, Header};
+use nvme::log::{GetLogPage, Lid};
+use nvme::{Command, Completion, Status, opcode};
+use proptest::prelude::*;
+use std::time::Duration;
+use zerocopy::{FromZeros, IntoBytes};
+
+const NQN: &str = "nqn.2026-11.org.example:volume";
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+/// What the controller is like now.
+struct Peer {
+    reachable: bool,
+    silent: bool,
+    traffic_based: bool,
+    ana: bool,
+    blocks: u64,
+    state: AnaState,
+    uuid: u8,
+    namespaces: Vec<u32>,
+    /// What Connect is answered.
+    connect: Status,
+}
+
+impl Default for Peer {
+    fn default() -> Peer {
+        Peer {
+            reachable: true,
+            silent: false,
+            traffic_based: false,
+            ana: true,
+            blocks: 1000,
+            state: AnaState::OPTIMIZED,
+            uuid: 1,
+            namespaces: vec![1],
+            connect: Status::SUCCESS,
+        }
+    }
+}
+
+impl Peer {
+    /// The answer to a command: status, result, data. `None`: not now.
+    fn answer(&self, command: &Command) -> Option<(Status, u64, Vec<u8>)> {
+        let ok = |result: u64, data: Vec<u8>| Some((Status::SUCCESS, result, data));
+        if self.silent || command.opcode == opcode::admin::ASYNC_EVENT_REQUEST {
+            return None;
+        }
+        match command.opcode {
+            opcode::admin::FABRICS => match command.fctype() {
+                opcode::fabrics::CONNECT => Some((self.connect, 1, Vec::new())),
+                opcode::fabrics::PROPERTY_GET => {
+                    let ready = command.cdw11.get() == Property::CSTS.0;
+                    ok(if ready { 1 } else { 1 << 37 | 1023 }, Vec::new())
+                }
+                _ => ok(0, Vec::new()),
+            },
+            opcode::admin::IDENTIFY => ok(0, self.identify(Cns(command.cdw10.get() as u8))),
+            opcode::admin::GET_LOG_PAGE => {
+                let page = GetLogPage::of(command);
+                let mut data = if page.lid == Lid::ANA { self.ana_log() } else { Vec::new() };
+                data.resize(page.bytes as usize, 0);
+                ok(0, data)
+            }
+            opcode::admin::SET_FEATURES => ok(7 | 7 << 16, Vec::new()),
+            _ => ok(0, Vec::new()),
+        }
+    }
+
+    fn identify(&self, cns: Cns) -> Vec<u8> {
+        let mut data = vec![0; 4096];
+        match cns {
+            Cns::CONTROLLER => {
+                let mut controller = identify::Controller::new_zeroed();
+                controller.cntlid = 9.into();
+                controller.kas = 10.into();
+                controller.oaes = (1 << 8 | 1 << 11).into();
+                controller.ioccsz = 260.into();
+                controller.cmic = if self.ana { 1 << 3 } else { 0 };
+                controller.nanagrpid = 4.into();
+                controller.ctratt = if self.traffic_based { 1 << 6 } else { 0 }.into();
+                return controller.as_bytes().to_vec();
+            }
+            Cns::ACTIVE_NAMESPACES => {
+                for (place, nsid) in data.chunks_exact_mut(4).zip(&self.namespaces) {
+                    place.copy_from_slice(&nsid.to_le_bytes());
+                }
+            }
+            Cns::NAMESPACE => {
+                let mut namespace = identify::Namespace::new_zeroed();
+                namespace.nsze = self.blocks.into();
+                namespace.lbaf[0].lbads = 12;
+                namespace.anagrpid = 2.into();
+                return namespace.as_bytes().to_vec();
+            }
+            _ => {
+                data[..4].copy_from_slice(&[3, 16, 0, 0]);
+                data[4..20].fill(self.uuid);
+            }
+        }
+        data
+    }
+
+    fn ana_log(&self) -> Vec<u8> {
+        let mut header = Header::new_zeroed();
+        header.groups = 2.into();
+        let mut data = header.as_bytes().to_vec();
+        for (group, state) in [(1, AnaState::INACCESSIBLE), (2, self.state)] {
+            let mut head = Group::new_zeroed();
+            (head.group, head.state) = (group.into(), state.0);
+            data.extend_from_slice(head.as_bytes());
+        }
+        data
+    }
+}
+
+/// An association with its peer and a clock.
+struct World {
+    association: Association,
+    peer: Peer,
+    now: Duration,
+    /// What the driver was told, in words, with the time.
+    log: Vec<(Duration, String)>,
+    /// The Asynchronous Event Request that waits.
+    event: Option<u16>,
+}
+
+impl World {
+    fn new(config: Config, peer: Peer) -> World {
+        let mut association = Association::new(config);
+        association.start(Duration::ZERO);
+        let mut world =
+            World { association, peer, now: Duration::ZERO, log: Vec::new(), event: None };
+        world.settle();
+        world
+    }
+
+    fn live() -> World {
+        let world = World::new(config(), Peer::default());
+        assert_eq!(world.association.access(), Access::Optimized);
+        world
+    }
+
+    fn handle(&mut self, event: Event<'_>) {
+        let generation = self.association.generation();
+        self.association.handle(self.now, generation, event);
+        self.settle();
+    }
+
+    /// Carries out actions until there are none.
+    fn settle(&mut self) {
+        while let Some(action) = self.association.poll_action() {
+            let generation = self.association.generation();
+            match action {
+                Action::Dial(of) => {
+                    self.log.push((self.now, "dial".into()));
+                    let event = match self.peer.reachable {
+                        true => Event::Connected,
+                        false => Event::Lost(Reason::Dial("refused".into())),
+                    };
+                    self.association.handle(self.now, of, event);
+                }
+                Action::Send { generation: of, command, answer_bytes, .. } => {
+                    assert_eq!(of, generation);
+                    self.log.push((self.now, name(&command)));
+                    let cid = command.cid.get();
+                    if command.opcode == opcode::admin::ASYNC_EVENT_REQUEST {
+                        self.event = Some(cid);
+                    }
+                    if let Some((status, result, data)) = self.peer.answer(&command) {
+                        assert_eq!(data.len(), answer_bytes as usize, "{command:?}");
+                        let completion = Completion::new(cid, status, result);
+                        let event = Event::Completed(&completion, &data);
+                        self.association.handle(self.now, of, event);
+                    }
+                }
+                Action::Live(_) => self.log.push((self.now, "live".into())),
+                Action::HangUp { .. } => self.log.push((self.now, "hang up".into())),
+                Action::AccessChanged => self.log.push((self.now, "access".into())),
+                Action::NamespaceChanged => self.log.push((self.now, "namespace".into())),
+                Action::DiscoveryChanged => self.log.push((self.now, "discovery".into())),
+            }
+        }
+    }
+
+    /// Lets time pass until `until`.
+    fn run(&mut self, until: Duration) {
+        while let Some(at) = self.association.next_timeout().filter(|at| *at <= until) {
+            assert!(at >= self.now || at == Duration::ZERO, "time goes forward");
+            self.now = at.max(self.now);
+            self.association.handle_timeout(self.now);
+            self.settle();
+        }
+        self.now = until;
+    }
+
+    fn raise(&mut self, event: AsyncEvent) {
+        let cid = self.event.take().expect("an event request is outstanding");
+        let completion = Completion::new(cid, Status::SUCCESS, event.dword0().into());
+        self.handle(Event::Completed(&completion, &[]));
+    }
+
+    fn times(&self, what: &str) -> Vec<Duration> {
+        self.log.iter().filter(|(_, it)| it == what).map(|(at, _)| *at).collect()
+    }
+
+    fn count(&self, what: &str) -> usize {
+        self.times(what).len()
+    }
+}
+
+fn name(command: &Command) -> String {
+    match command.opcode {
+        opcode::admin::FABRICS => format!("fabrics {}", command.fctype()),
+        opcode::admin::IDENTIFY => format!("identify {}", command.cdw10.get()),
+        opcode::admin::GET_LOG_PAGE => format!("log {}", command.cdw10.get() & 0xff),
+        opcode::admin::SET_FEATURES => format!("feature {}", command.cdw10.get() & 0xff),
+        opcode::admin::KEEP_ALIVE => "keep alive".into(),
+        opcode::admin::ABORT => "abort".into(),
+        opcode::admin::ASYNC_EVENT_REQUEST => "event".into(),
+        opcode => format!("opcode {opcode}"),
+    }
+}
+
+fn config() -> Config {
+    Config::new(NQN, "nqn.2026-11.org.example:host", [1; 16])
+}
+
+#[test]
+fn the_connect_sequence() {
+    let world = World::live();
+    let steps: Vec<&str> = world.log.iter().map(|(_, what)| what.as_str()).collect();
+    assert_eq!(
+        steps,
+        [
+            "dial",
+            "fabrics 1",
+            "fabrics 4",
+            "fabrics 0",
+            "fabrics 4",
+            "identify 1",
+            "feature 7",
+            "feature 11",
+            "event",
+            "identify 2",
+            "identify 0",
+            "identify 3",
+            "log 12",
+            "namespace",
+            "live",
+            "access",
+        ]
+    );
+    let association = &world.association;
+    assert_eq!((association.nsid(), association.controller().io_queues), (1, 8));
+    assert_eq!(association.controller().in_capsule_bytes, 4096);
+    let namespace = association.namespace().expect("it was found");
+    assert_eq!((namespace.limits.blocks, namespace.identity.uuid), (1000, [1; 16]));
+}
+
+#[test]
+fn keep_alives_go_at_half_the_time() {
+    let mut world = World::live();
+    world.run(seconds(11));
+    assert_eq!(world.times("keep alive"), [millis(2500), seconds(5), millis(7500), seconds(10)]);
+    assert_eq!(world.count("hang up"), 0);
+}
+
+#[test]
+fn traffic_spares_keep_alives_where_the_controller_counts_it() {
+    for (traffic_based, expected) in [(true, 1), (false, 4)] {
+        let mut world = World::new(config(), Peer { traffic_based, ..Peer::default() });
+        for at in [2, 4, 7] {
+            world.run(seconds(at));
+            world.association.traffic();
+        }
+        world.run(seconds(10));
+        assert_eq!(world.count("keep alive"), expected, "traffic based: {traffic_based}");
+    }
+}
+
+#[test]
+fn silence_is_noticed_and_the_connection_made_anew() {
+    let mut world = World::live();
+    world.peer.silent = true;
+    world.run(seconds(7));
+    assert_eq!(world.count("hang up"), 0);
+    world.run(seconds(8));
+    // The Keep Alive of 2.5 s was not answered for 5 s.
+    assert_eq!(world.times("hang up"), [millis(7500)]);
+    assert_eq!(world.association.access(), Access::Lost);
+    assert!(world.association.reason().to_string().contains("Keep Alive"));
+    world.peer.silent = false;
+    world.run(seconds(30));
+    assert_eq!(world.times("dial"), [Duration::ZERO, millis(17_500)]);
+    assert_eq!(world.association.access(), Access::Optimized);
+}
+
+#[test]
+fn a_loss_fails_fast_if_asked_to_and_is_given_up_in_the_end() {
+    let mut config = config();
+    config.fast_io_fail_tmo = Some(seconds(5));
+    config.ctrl_loss_tmo = Some(seconds(60));
+    let mut world = World::new(config, Peer::default());
+    world.run(seconds(1));
+    world.peer.reachable = false;
+    world.handle(Event::Lost(Reason::Transport("closed".into())));
+    world.run(millis(5900));
+    assert_eq!(world.association.access(), Access::Lost);
+    world.run(millis(6100));
+    assert_eq!(world.association.access(), Access::Failing);
+    // It recovers from that.
+    world.peer.reachable = true;
+    world.run(seconds(12));
+    assert_eq!(world.association.access(), Access::Optimized);
+    world.peer.reachable = false;
+    world.handle(Event::Lost(Reason::Transport("closed".into())));
+    world.run(seconds(71));
+    assert_eq!(world.association.access(), Access::Failing);
+    world.run(seconds(73));
+    assert_eq!(world.association.access(), Access::Gone);
+    let reason = world.association.reason().to_string();
+    assert!(reason.contains("ctrl_loss_tmo") && reason.contains("refused"), "{reason}");
+    let dials = world.count("dial");
+    world.peer.reachable = true;
+    world.run(seconds(1000));
+    assert_eq!((world.count("dial"), world.association.next_timeout()), (dials, None));
+}
+
+#[test]
+fn without_ctrl_loss_tmo_it_tries_for_ever() {
+    let config = Config { ctrl_loss_tmo: None, ..config() };
+    let mut world = World::new(config, Peer { reachable: false, ..Peer::default() });
+    world.run(seconds(100_000));
+    assert_eq!(world.count("dial"), 10_001);
+    world.peer.reachable = true;
+    world.run(seconds(100_020));
+    assert_eq!(world.association.access(), Access::Optimized);
+}
+
+#[test]
+fn old_connections_say_nothing() {
+    let mut world = World::live();
+    let old = world.association.generation();
+    world.handle(Event::Lost(Reason::Transport("closed".into())));
+    world.run(seconds(20));
+    assert_eq!(world.association.access(), Access::Optimized);
+    let before = world.log.len();
+    let completion = Completion::new(3, Status::INTERNAL, 0);
+    for event in [
+        Event::Lost(Reason::Transport("late".into())),
+        Event::Completed(&completion, &[]),
+        Event::QueueLost(1, "late".into()),
+        Event::IoTimeout { queue: 1, cid: 1, again: true },
+        Event::AnaStatus,
+    ] {
+        world.association.handle(world.now, old, event);
+        world.settle();
+    }
+    assert_eq!((world.association.access(), world.log.len()), (Access::Optimized, before));
+}
+
+#[test]
+fn namespace_changes_are_read() {
+    let mut world = World::live();
+    world.peer.blocks = 2000;
+    world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+    assert_eq!(world.count("log 4"), 1, "the log page that lets the next event come");
+    assert_eq!(world.association.namespace().map(|it| it.limits.blocks), Some(2000));
+    assert_eq!(world.count("namespace"), 2);
+    // It goes and comes back.
+    world.peer.namespaces.clear();
+    world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+    assert_eq!(world.association.access(), Access::Inaccessible);
+    world.peer.namespaces.push(1);
+    world.run(seconds(2));
+    assert_eq!(world.association.access(), Access::Optimized, "looked at without an event");
+    assert_eq!(world.count("hang up"), 0);
+}
+
+#[test]
+fn ana_changes_are_read() {
+    let mut world = World::live();
+    for (state, access) in [
+        (AnaState::NON_OPTIMIZED, Access::NonOptimized),
+        (AnaState::PERSISTENT_LOSS, Access::Inaccessible),
+        (AnaState::OPTIMIZED, Access::Optimized),
+        (AnaState::CHANGE, Access::Inaccessible),
+    ] {
+        world.peer.state = state;
+        world.raise(AsyncEvent::ANA_CHANGE);
+        assert_eq!(world.association.access(), access, "{state:?}");
+    }
+    world.peer.state = AnaState::OPTIMIZED;
+    world.run(seconds(2));
+    assert_eq!(world.association.access(), Access::Optimized, "looked at without an event");
+}
+
+#[test]
+fn a_refused_command_makes_the_path_inaccessible_until_the_log_was_read() {
+    let mut world = World::live();
+    world.peer.state = AnaState::INACCESSIBLE;
+    world.handle(Event::AnaStatus);
+    assert_eq!(world.association.access(), Access::Inaccessible);
+    assert_eq!(world.count("log 12"), 1, "not at once");
+    world.peer.state = AnaState::NON_OPTIMIZED;
+    world.run(millis(100));
+    assert_eq!(world.association.access(), Access::NonOptimized);
+    assert_eq!(world.count("log 12"), 2);
+    // Without ANA there is nothing to read.
+    let mut world = World::new(config(), Peer { ana: false, ..Peer::default() });
+    world.handle(Event::AnaStatus);
+    assert_eq!((world.association.access(), world.count("log 12")), (Access::Optimized, 0));
+}
+
+#[test]
+fn a_late_command_is_aborted_then_the_controller_reset() {
+    let mut world = World::live();
+    world.handle(Event::IoTimeout { queue: 3, cid: 7, again: false });
+    assert_eq!((world.count("abort"), world.count("hang up")), (1, 0));
+    world.handle(Event::IoTimeout { queue: 3, cid: 7, again: true });
+    assert_eq!(world.count("hang up"), 1);
+    assert_eq!(world.association.reason(), &Reason::IoTimeout { queue: 3 });
+}
+
+#[test]
+fn a_lost_queue_resets_the_controller() {
+    let mut world = World::live();
+    world.handle(Event::QueueLost(2, "connection reset".into()));
+    assert_eq!(world.count("hang up"), 1);
+    assert!(world.association.reason().to_string().contains("I/O queue 2: connection reset"));
+}
+
+#[test]
+fn aborts_keep_to_the_limit() {
+    let mut world = World::live();
+    world.peer.silent = true;
+    for cid in 0..100 {
+        world.handle(Event::IoTimeout { queue: 1, cid, again: false });
+    }
+    assert_eq!(world.count("abort"), 1, "ACL is 0: one at a time");
+}
+
+#[test]
+fn refusals_are_told_in_words() {
+    let refused = Peer { connect: Status::CONNECT_INVALID_HOST.dnr(), ..Peer::default() };
+    let world = World::new(config(), refused);
+    assert_eq!(world.association.access(), Access::Lost);
+    assert!(world.association.reason().to_string().contains("not allowed"));
+    let several = Peer { namespaces: vec![1, 5], ..Peer::default() };
+    let world = World::new(config(), several);
+    assert!(world.association.reason().to_string().contains("1, 5"));
+}
+
+#[test]
+fn quiet_covers_the_controllers_timer() {
+    for (traffic_based, expected) in [(false, 6), (true, 11)] {
+        let world = World::new(config(), Peer { traffic_based, ..Peer::default() });
+        assert_eq!(world.association.quiet(), seconds(expected));
+    }
+    let short = Config { keep_alive_tmo: millis(100), ..config() };
+    let world = World::new(short, Peer::default());
+    assert_eq!(world.association.quiet(), seconds(2), "the controller rounds up to a second");
+}
+
+#[test]
+fn closing_ends_everything() {
+    let mut world = World::live();
+    world.association.close();
+    world.settle();
+    assert_eq!((world.count("hang up"), world.association.next_timeout()), (1, None));
+}
+
+/// Something that may happen.
+#[derive(Clone, Debug)]
+enum Happening {
+    Connected,
+    Lost,
+    Completed { cid: u16, status: u16, result: u64, data: Vec<u8>, honest: bool },
+    QueueLost,
+    IoTimeout(bool),
+    AnaStatus,
+    Traffic,
+    Time(u64),
+    Old,
+}
+
+fn happenings() -> impl Strategy<Value = Vec<Happening>> {
+    let completed = (0..20u16, prop_oneof![3 => Just(0u16), 1 => any::<u16>()], any::<u64>());
+    let data = proptest::collection::vec(any::<u8>(), 0..64);
+    let completed = (completed, data, prop::bool::weighted(0.9)).prop_map(
+        |((cid, status, result), data, honest)| Happening::Completed {
+            cid,
+            status,
+            result,
+            data,
+            honest,
+        },
+    );
+    let one = prop_oneof![
+        2 => Just(Happening::Connected),
+        1 => Just(Happening::Lost),
+        30 => completed,
+        1 => Just(Happening::QueueLost),
+        2 => any::<bool>().prop_map(Happening::IoTimeout),
+        2 => Just(Happening::AnaStatus),
+        1 => Just(Happening::Traffic),
+        5 => (0..20_000u64).prop_map(Happening::Time),
+        1 => Just(Happening::Old),
+    ];
+    proptest::collection::vec(one, 0..200)
+}
+
+proptest! {
+    /// Whatever comes, nothing panics, commands outstanding are bounded and time goes on.
+    #[test]
+    fn anything_may_happen(happenings in happenings()) {
+        let peer = Peer::default();
+        let mut association = Association::new(config());
+        let mut now = Duration::ZERO;
+        association.start(now);
+        let mut sent: Vec<Command> = Vec::new();
+        for happening in happenings {
+            let mut actions = 0;
+            while let Some(action) = association.poll_action() {
+                actions += 1;
+                match action {
+                    Action::Send { command, .. } => sent.push(command),
+                    Action::HangUp { .. } => sent.clear(),
+                    _ => {}
+                }
+            }
+            prop_assert!(actions < 20 && sent.len() <= 16, "{actions} {}", sent.len());
+            let generation = association.generation();
+            let mut tell = |event| association.handle(now, generation, event);
+            match happening {
+                Happening::Connected => tell(Event::Connected),
+                Happening::Lost => tell(Event::Lost(Reason::Transport("lost".into()))),
+                Happening::Completed { cid, status, result, data, honest } => {
+                    let command = match sent.len() {
+                        0 => None,
+                        len => Some(sent.remove(usize::from(cid) % len)),
+                    };
+                    match command {
+                        Some(command) if honest => {
+                            let answer = peer.answer(&command);
+                            let (status, result, data) =
+                                answer.unwrap_or((Status(status), result, data));
+                            let it = Completion::new(command.cid.get(), status, result);
+                            tell(Event::Completed(&it, &data));
+                        }
+                        _ => {
+                            let it = Completion::new(cid, Status(status & 0x7fff), result);
+                            tell(Event::Completed(&it, &data));
+                        }
+                    }
+                }
+                Happening::QueueLost => tell(Event::QueueLost(1, "lost".into())),
+                Happening::IoTimeout(again) => {
+                    tell(Event::IoTimeout { queue: 1, cid: 1, again });
+                }
+                Happening::AnaStatus => tell(Event::AnaStatus),
+                Happening::Traffic => association.traffic(),
+                Happening::Time(passed) => {
+                    now += Duration::from_millis(passed);
+                    association.handle_timeout(now);
+                }
+                Happening::Old => {
+                    let old = generation.wrapping_sub(1);
+                    association.handle(now, old, Event::QueueLost(1, "old".into()));
+                }
+            }
+        }
+    }
+}
