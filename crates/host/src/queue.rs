@@ -402,11 +402,11 @@ impl IoQueue {
 
     /// Completes what is done. Nothing may be borrowed: completions may submit.
     fn deliver(&self) {
-        let mut done = self.done.take();
-        let count = done.len() as u64;
-        if count == 0 {
+        if self.done.borrow().is_empty() {
             return;
         }
+        let mut done = self.done.take();
+        let count = done.len() as u64;
         let failed = done.iter().filter(|request| request.status.sct() == 3).count() as u64;
         Counters::add(&self.counters.in_flight, count.wrapping_neg());
         if failed != 0 {
