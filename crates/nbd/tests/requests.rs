@@ -178,7 +178,8 @@ fn long_simple_replies_are_not_torn_by_others() {
 
 #[test]
 fn wrong_requests_are_refused_and_the_connection_goes_on() {
-    let (server, address) = serve(&["mem:1M", "linear:(mem:1M)?ro"], &ServerConfig::default());
+    let (server, address) =
+        serve(&["mem:1M", "linear:(mem:1M)?ro", "mem:4M"], &ServerConfig::default());
     for manners in [SIMPLE, STRUCTURED] {
         let mut client = Client::connect(address, "0", manners);
         let end = client.bytes;
@@ -192,6 +193,9 @@ fn wrong_requests_are_refused_and_the_connection_goes_on() {
         let fragmented = if manners.structured { DONE } else { Reply::Error(EINVAL) };
         let whole = client.ask(READ, DF, 0, 65536);
         assert!(whole == fragmented || matches!(&whole, Reply::Data(data) if data.len() == 65536));
+        let too_long = if manners.structured { EOVERFLOW } else { EINVAL };
+        let mut large = Client::connect(address, "2", manners);
+        assert_eq!(large.ask(READ, DF, 0, 2 << 20), Reply::Error(too_long));
         assert!(client.read(0, 512).iter().all(|byte| *byte == 0));
 
         let mut client = Client::connect(address, "1", manners);

@@ -303,6 +303,14 @@ fn refuse(request: &Request, view: &super::View) -> Option<Failure> {
             return Some(Failure::refused(Code::NotSup, "zeroing would be no faster than writing"));
         }
     }
+    if request.has(command_flag::DF) && request.length > 0 {
+        let piece =
+            pieces::covering(request.offset, request.end(), view.block_shift, view.blocks_max);
+        if piece.end() < request.end() {
+            let why = "more than the volume reads in one piece";
+            return Some(Failure::refused(Code::Overflow, why));
+        }
+    }
     let merges = view.limits.commands.compare_and_write;
     if !is_aligned && !merges && matches!(request.kind, command::WRITE | command::WRITE_ZEROES) {
         let why = "not whole blocks, and the volume has no Compare and Write";

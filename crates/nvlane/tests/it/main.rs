@@ -8,4 +8,5 @@ mod daemon;
 #[path = "../../../target/tests/host/mod.rs"]
 mod host;
 mod hostile;
+mod nbd;
 mod serve;

@@ -1,0 +1,276 @@
+//! `nvlane nbd` and the clients that people have: nbdinfo, nbdcopy, qemu-img, fio.
+
+use crate::daemon::{eventually, nvlane, wait};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+/// A running `nvlane nbd`. Killed when dropped.
+struct Door {
+    child: Child,
+    ready: Value,
+}
+
+impl Door {
+    fn start(dir: &Path, args: &[&str]) -> Door {
+        let mut command = nvlane();
+        command.arg("nbd").args(args).args(["-o", "json", "--log", "warn"]).current_dir(dir);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready = serde_json::from_str(&line).unwrap_or_else(|error| {
+            panic!("{args:?} is not ready: {error}, {line:?}, {:?}", child.wait())
+        });
+        Door { child, ready }
+    }
+
+    /// Where export `index` is, through the first listener.
+    fn uri(&self, index: usize) -> &str {
+        self.ready["exports"][index]["uris"][0].as_str().unwrap()
+    }
+
+    fn stop(mut self) -> ExitStatus {
+        self.signal("TERM");
+        wait(&mut self.child)
+    }
+
+    fn signal(&self, signal: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &id]).status().unwrap().success());
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a client that must succeed; gives what it writes.
+fn run(dir: &Path, program: &str, args: &[&str]) -> String {
+    let output = Command::new("timeout")
+        .args(["60", program])
+        .args(args)
+        .current_dir(dir)
+        .output()
+        .unwrap_or_else(|error| panic!("{program} (make test installs it): {error}"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {args:?}: {}\n{text}{said}", output.status);
+    text
+}
+
+/// Runs a server that must not start; gives the one line that it says.
+fn refused(dir: &Path, args: &[&str]) -> String {
+    let output = nvlane().arg("nbd").args(args).current_dir(dir).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{args:?} said {said:?}");
+    assert_eq!(said.lines().count(), 1, "{args:?} said {said:?}");
+    said
+}
+
+/// A sparse file of 32 MiB: data at the start and in the middle.
+fn image(dir: &Path, name: &str) -> PathBuf {
+    let path = dir.join(name);
+    let file = File::create(&path).unwrap();
+    file.set_len(32 << 20).unwrap();
+    let data: Vec<u8> = (0..1u64 << 20)
+        .flat_map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())
+        .collect();
+    file.write_all_at(&data[..5 << 20], 0).unwrap();
+    file.write_all_at(&data, 16 << 20).unwrap();
+    path
+}
+
+fn same(one: &Path, other: &Path) {
+    assert!(fs::read(one).unwrap() == fs::read(other).unwrap(), "{one:?} and {other:?} differ");
+}
+
+#[test]
+fn exports_are_listed_and_described() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["a.img?size=32M&create&bs=4096", "memory=mem:1G", "--listen", "127.0.0.1:0"];
+    let door = Door::start(dir.path(), &[&args[..], &["--socket", "s"]].concat());
+    let exports = &door.ready["exports"];
+    assert_eq!(exports[0]["name"], "a.img");
+    assert_eq!(exports[0]["block_bytes"], 4096);
+    let uris: Vec<&str> =
+        exports[1]["uris"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    let socket = fs::canonicalize(dir.path()).unwrap().join("s");
+    assert_eq!(uris[0], format!("nbd+unix:///memory?socket={}", socket.display()));
+    assert!(uris[1].starts_with("nbd://127.0.0.1:") && uris[1].ends_with("/memory"), "{uris:?}");
+    let both = [door.uri(0), exports[0]["uris"][1].as_str().unwrap()];
+    for uri in both {
+        let told = run(dir.path(), "nbdinfo", &["--json", uri]);
+        let told: Value = serde_json::from_str(&told).unwrap();
+        let export = &told["exports"][0];
+        assert_eq!(export["export-size"], 32 << 20, "{told}");
+        assert_eq!(export["block_size_minimum"], 4096, "{told}");
+        for ability in ["can_multi_conn", "can_flush", "can_fua", "can_zero", "can_trim", "can_df"]
+        {
+            assert_eq!(export[ability], true, "{ability}: {told}");
+        }
+        assert_eq!(export["is_read_only"], false);
+        assert!(told.to_string().contains("base:allocation"), "{told}");
+    }
+    let listed = run(dir.path(), "nbdinfo", &["--list", "--json", uris[1]]);
+    assert!(listed.contains("\"a.img\"") && listed.contains("\"memory\""), "{listed}");
+    assert_eq!(door.stop().code(), Some(0));
+    assert!(!socket.exists());
+}
+
+#[test]
+fn nbdcopy_brings_back_what_it_took_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = image(dir.path(), "source");
+    for (cores, volume) in [("1", "v1.img"), ("2", "v2.img"), ("2", "mem:32M")] {
+        let uri =
+            format!("{volume}{}", if volume.starts_with('v') { "?size=32M&create" } else { "" });
+        let door = Door::start(dir.path(), &[&uri, "--socket", "s", "--cores", cores]);
+        let copy = ["--connections=4", "--requests=32", "--flush", "source", door.uri(0)];
+        run(dir.path(), "nbdcopy", &copy);
+        run(dir.path(), "nbdcopy", &["--connections=4", door.uri(0), "back"]);
+        same(&source, &dir.path().join("back"));
+        assert_eq!(door.stop().code(), Some(0));
+        if volume.starts_with('v') {
+            let volume = dir.path().join(volume);
+            same(&source, &volume);
+            let (took, takes) =
+                (source.metadata().unwrap().blocks(), volume.metadata().unwrap().blocks());
+            assert!(takes <= took + 256, "holes were filled: {took} blocks, now {takes}");
+        }
+    }
+}
+
+#[test]
+fn qemu_keeps_its_images_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = image(dir.path(), "source");
+    let args = ["raw=raw.img?size=32M&create", "qcow=qcow.img?size=64M&create&bs=4096"];
+    let door = Door::start(dir.path(), &[&args[..], &["--listen", "127.0.0.1:0"]].concat());
+    let (raw, qcow) = (door.uri(0), door.uri(1));
+    run(dir.path(), "qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", "source", raw]);
+    run(dir.path(), "qemu-img", &["compare", "-f", "raw", "-F", "raw", "source", raw]);
+    same(&source, &dir.path().join("raw.img"));
+    // An image format on top: small writes, and flushes between them.
+    run(dir.path(), "qemu-img", &["create", "-f", "qcow2", qcow, "32M"]);
+    run(dir.path(), "qemu-img", &["convert", "-n", "-f", "raw", "-O", "qcow2", raw, qcow]);
+    run(dir.path(), "qemu-img", &["check", "-f", "qcow2", qcow]);
+    run(dir.path(), "qemu-img", &["compare", "-f", "raw", "-F", "qcow2", "source", qcow]);
+    let map = run(dir.path(), "qemu-img", &["map", "--output=json", "-f", "raw", raw]);
+    let map: Value = serde_json::from_str(&map).unwrap();
+    let zero = map.as_array().unwrap().iter().filter(|extent| extent["zero"] == true);
+    assert!(zero.count() >= 2, "{map}");
+    assert_eq!(door.stop().code(), Some(0));
+}
+
+/// A verifying load on `uri`, of several jobs that each have a connection and a range.
+fn fio(uri: &str, more: &[&str]) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["60", "fio", "--name=load", "--ioengine=nbd", "--uri", uri]);
+    command.args(["--rw=randwrite", "--bsrange=512-64k", "--bs_unaligned=0", "--iodepth=32"]);
+    command.args(["--numjobs=4", "--size=8M", "--offset_increment=8M", "--verify=crc32c"]);
+    command.args(["--verify_fatal=1", "--end_fsync=1", "--output-format=terse"]).args(more);
+    command.stdout(Stdio::null());
+    command
+}
+
+#[test]
+fn fio_verifies_on_several_connections() {
+    let dir = tempfile::tempdir().unwrap();
+    for volume in ["a.img?size=32M&create", "delay:1ms(mem:32M)"] {
+        let door = Door::start(dir.path(), &[volume, "--socket", "s", "--cores", "2"]);
+        let status = fio(door.uri(0), &[]).status().unwrap();
+        assert!(status.success(), "{volume}: {status}");
+        assert_eq!(door.stop().code(), Some(0));
+    }
+}
+
+#[test]
+fn a_killed_client_disturbs_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = image(dir.path(), "source");
+    let args = ["a=mem:32M", "b=delay:1ms(mem:32M)", "--socket", "s", "--cores", "2"];
+    let door = Door::start(dir.path(), &args);
+    run(dir.path(), "nbdcopy", &["source", door.uri(0)]);
+    for round in 0..5 {
+        // The client itself, not `timeout`, is what dies.
+        let load = fio(door.uri(1), &["--time_based", "--runtime=30", "--thread"]);
+        let args: Vec<_> = load.get_args().skip(2).map(ToOwned::to_owned).collect();
+        let mut client = Command::new("fio")
+            .args(args)
+            .current_dir(dir.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(200 + 50 * round));
+        client.kill().unwrap();
+        client.wait().unwrap();
+        run(dir.path(), "nbdcopy", &[door.uri(0), "back"]);
+        same(&source, &dir.path().join("back"));
+    }
+    let status = fio(door.uri(1), &[]).status().unwrap();
+    assert!(status.success(), "{status}");
+    assert_eq!(door.stop().code(), Some(0));
+}
+
+#[test]
+fn stopping_under_load_is_orderly_and_a_killed_servers_socket_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = ["a.img?size=32M&create", "--socket", "s"];
+    let door = Door::start(dir.path(), &volume);
+    assert!(refused(dir.path(), &["mem:1M", "--socket", "s"]).contains("another server"));
+    let mut load = fio(door.uri(0), &["--time_based", "--runtime=30"]);
+    let mut load = load.stderr(Stdio::null()).spawn().unwrap();
+    let written = || dir.path().join("a.img").metadata().unwrap().blocks() > 0;
+    eventually("the load has begun", written);
+    assert_eq!(door.stop().code(), Some(0));
+    assert!(!wait(&mut load).success(), "it was hung up on");
+    assert!(!dir.path().join("s").exists());
+
+    let mut door = Door::start(dir.path(), &volume);
+    door.child.kill().unwrap();
+    door.child.wait().unwrap();
+    assert!(dir.path().join("s").exists());
+    let door = Door::start(dir.path(), &volume);
+    run(dir.path(), "nbdinfo", &["--size", door.uri(0)]);
+    assert_eq!(door.stop().code(), Some(0));
+}
+
+#[test]
+fn a_read_only_volume_stays_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = image(dir.path(), "source");
+    let before = fs::read(&source).unwrap();
+    let door = Door::start(dir.path(), &["source", "--read-only", "--socket", "s"]);
+    assert_eq!(door.ready["exports"][0]["read_only"], true);
+    let told = run(dir.path(), "nbdinfo", &[door.uri(0)]);
+    assert!(told.contains("is_read_only: true"), "{told}");
+    let status = fio(door.uri(0), &[]).stderr(Stdio::null()).status().unwrap();
+    assert!(!status.success());
+    assert_eq!(door.stop().code(), Some(0));
+    assert!(fs::read(&source).unwrap() == before);
+}
+
+#[test]
+fn wrong_command_lines_cost_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), "mine").unwrap();
+    for (args, part) in [
+        (&["a=mem:1M", "a=mem:1M"][..], "two exports are called a"),
+        (&["mem:1M", "--socket", "file"], "no socket"),
+        (&["mem:1M", "--socket", "no/such/place"], "no/such/place"),
+        (&["none.img"], "none.img"),
+        (&["mem:1M", "--listen", "nowhere:x"], "nowhere"),
+        (&[], "VOLUME"),
+    ] {
+        let said = refused(dir.path(), args);
+        assert!(said.contains(part), "{args:?}: {said}");
+    }
+    assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"mine");
+}

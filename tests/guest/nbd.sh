@@ -1,0 +1,57 @@
+#!/bin/bash
+# limit: 240
+# The kernel's NBD client on `nvlane nbd`: verified I/O over a Unix socket and over TCP, two connections
+# for one device, holes made by discard, a file system, and a server that stops in order.
+. "$(dirname "$0")/harness.sh"
+
+modprobe nbd nbds_max=4
+image=$SCRATCH/nbd.img
+"$NVLANE" nbd "disk=$image?size=256M&create" memory=mem:128M --socket "$WORK/nbd.sock" \
+    --listen 127.0.0.1:10809 --cores 2 >"$WORK/nbd.log" 2>&1 </dev/null &
+SERVER=$!
+await 30 grep -q ready "$WORK/nbd.log"
+
+# attach DEVICE NAME [OPTION]...
+attach() {
+    local device=$1 name=$2
+    shift 2
+    nbd-client "$@" -N "$name" "$device" >/dev/null || die "nbd-client $*: $(cat "$WORK/nbd.log")"
+    await 20 test "$(blockdev --getsize64 "$device" 2>/dev/null || echo 0)" -gt 0
+}
+
+attach /dev/nbd0 disk -unix "$WORK/nbd.sock" -C 2
+attach /dev/nbd1 memory 127.0.0.1 10809 -C 2
+expect "size through the Unix socket" "$(blockdev --getsize64 /dev/nbd0)" $((256 << 20))
+expect "size through TCP" "$(blockdev --getsize64 /dev/nbd1)" $((128 << 20))
+verified_io /dev/nbd0 48M &
+one=$!
+FIO_OUTPUT=$WORK/fio-1.json verified_io /dev/nbd1 48M &
+two=$!
+wait "$one" || die "fio on the file"
+wait "$two" || die "fio on memory"
+
+full=$(data_bytes "$image")
+blkdiscard -o 0 -l $((32 << 20)) /dev/nbd0
+expect "hole made by blkdiscard" $((full - $(data_bytes "$image") >= 24 << 20)) 1
+cmp -n $((32 << 20)) /dev/zero <(dd if=/dev/nbd0 bs=1M count=32 iflag=direct status=none) ||
+    die "discarded blocks are not zeroes"
+blkdiscard -z -o $((32 << 20)) -l $((16 << 20)) /dev/nbd0
+cmp -n $((16 << 20)) /dev/zero <(dd if=/dev/nbd0 bs=1M skip=32 count=16 iflag=direct status=none) ||
+    die "zeroed blocks are not zeroes"
+
+mkfs.ext4 -q /dev/nbd0
+mount /dev/nbd0 /mnt/test
+dd if=/dev/urandom of=/mnt/test/data bs=1M count=64 conv=fsync status=none
+sum=$(sha256sum </mnt/test/data)
+umount /mnt/test
+nbd-client -d /dev/nbd0 >/dev/null
+nbd-client -d /dev/nbd1 >/dev/null
+fsck.ext4 -fn "$image" >"$WORK/fsck" 2>&1 || die "fsck of the image: $(cat "$WORK/fsck")"
+
+attach /dev/nbd2 disk 127.0.0.1 10809
+mount -o ro /dev/nbd2 /mnt/test
+expect "the file, through another device" "$(sha256sum </mnt/test/data)" "$sum"
+umount /mnt/test
+nbd-client -d /dev/nbd2 >/dev/null
+stop
+expect "the socket's file after the end" "$([[ -e $WORK/nbd.sock ]] && echo there || echo gone)" gone
