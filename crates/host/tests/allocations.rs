@@ -59,6 +59,9 @@ struct Load {
     depth: usize,
 }
 
+/// Requests that are not in flight.
+type Requests = Vec<Box<Request>>;
+
 /// A front door that keeps so many commands in flight, and uses requests and buffers again.
 struct Door {
     me: Weak<Door>,
@@ -67,7 +70,7 @@ struct Door {
     load: Load,
     left: Cell<u64>,
     in_flight: Cell<usize>,
-    back: RefCell<Vec<Box<Request>>>,
+    back: RefCell<Requests>,
     deferred: Cell<bool>,
 }
 

@@ -8,6 +8,7 @@
 #![allow(dead_code, reason = "each test uses the part it needs")]
 
 pub mod relay;
+pub mod tamper;
 
 use association::Config;
 use host::{Address, Options, Path};

@@ -1,0 +1,217 @@
+//! Controllers that break the protocol: commands fail, the path says why and comes back.
+
+mod rig;
+
+use namespace::{Access, Namespace};
+use nvme::Status;
+use rig::tamper::Tamper;
+use rig::{Core, PATIENCE, Target, connect, options, pattern, read};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+const C2H_DATA: u8 = 0x07;
+const CAPSULE_RESP: u8 = 0x05;
+
+/// An I/O queue's connection is the second; its ICResp and the answer to Connect come first.
+const IO: usize = 1;
+const FIRST: usize = 2;
+
+/// Reads 8 KiB while the PDU that answers is edited. How that ended, and what was said.
+fn tampered(
+    options: &host::Options,
+    edit: impl Fn(&mut Vec<u8>) -> bool + Send + Sync + 'static,
+) -> (Status, String) {
+    let target = Target::memory();
+    let tamper = Tamper::with(target.address, IO, FIRST, Arc::new(edit));
+    let path = connect(tamper.address, options);
+    let core = Core::usable(path.clone());
+    let done = core.command(read(0, 8192), vec![0xee; 8192]);
+    assert!(tamper.done.load(Ordering::SeqCst), "the PDU was edited");
+    // The path recovers, whatever it was; if it went down at all, it said why.
+    let until = Instant::now() + PATIENCE;
+    loop {
+        core.await_access(Access::is_usable);
+        let again = core.command(read(0, 8192), vec![0xee; 8192]);
+        if again.status.is_success() {
+            assert!(again.data.iter().all(|byte| *byte == 0));
+            break;
+        }
+        assert!(Instant::now() < until, "{}", again.status);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let report = path.paths().remove(0);
+    assert!(report.name.contains(&tamper.address.to_string()));
+    (done.status, path.reason().to_string())
+}
+
+#[track_caller]
+fn lost(words: &str, edit: impl Fn(&mut Vec<u8>) -> bool + Send + Sync + 'static) {
+    let (status, reason) = tampered(&options(), edit);
+    assert_eq!(status, Status::HOST_PATHING_ERROR, "{reason}");
+    assert!(reason.contains("I/O queue 1") && reason.contains(words), "{reason}");
+}
+
+#[test]
+fn a_pdu_that_is_cut() {
+    lost("closed", |pdu| {
+        pdu.truncate(pdu.len() / 2);
+        false
+    });
+    lost("closed", |pdu| {
+        pdu.truncate(5);
+        false
+    });
+}
+
+#[test]
+fn a_pdu_that_is_too_long() {
+    lost("Header Field", |pdu| {
+        pdu[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+        true
+    });
+}
+
+#[test]
+fn an_identifier_that_was_not_sent() {
+    for cid in [77u16, 0xffff] {
+        lost("Header Field", move |pdu| {
+            assert_eq!(pdu[0], C2H_DATA);
+            pdu[8..10].copy_from_slice(&cid.to_le_bytes());
+            true
+        });
+    }
+}
+
+#[test]
+fn unasked_data_and_answers() {
+    // Once more for a command that has its answer, which was good.
+    let (status, reason) = tampered(&options(), |pdu| {
+        let mut again = pdu.clone();
+        pdu.append(&mut again);
+        true
+    });
+    assert_eq!(status, Status::SUCCESS);
+    assert!(reason.contains("Header Field"), "{reason}");
+    lost("Header Field", |pdu| {
+        let mut answer = vec![CAPSULE_RESP, 0, 24, 0, 24, 0, 0, 0];
+        answer.extend([0; 12]);
+        answer.extend(99u16.to_le_bytes());
+        answer.extend([0; 2]);
+        pdu.splice(..0, answer);
+        true
+    });
+    // An R2T for a read.
+    lost("Header Field", |pdu| {
+        let mut r2t = vec![9, 0, 24, 0, 24, 0, 0, 0];
+        r2t.extend(&pdu[8..10]);
+        r2t.extend([0; 6]);
+        r2t.extend(4096u32.to_le_bytes());
+        r2t.extend([0; 4]);
+        pdu.splice(..0, r2t);
+        true
+    });
+    // A second ICResp.
+    lost("Sequence", |pdu| {
+        let mut response = vec![1, 0, 128, 0, 128, 0, 0, 0];
+        response.resize(128, 0);
+        pdu.splice(..0, response);
+        true
+    });
+}
+
+#[test]
+fn data_that_does_not_fit() {
+    lost("Out of Range", |pdu| {
+        pdu[12..16].copy_from_slice(&(1u32 << 30).to_le_bytes());
+        true
+    });
+    lost("Header Field", |pdu| {
+        pdu[16..20].copy_from_slice(&u32::MAX.to_le_bytes());
+        true
+    });
+}
+
+#[test]
+fn a_kind_that_does_not_exist() {
+    lost("Header Field", |pdu| {
+        pdu[0] = 0x42;
+        true
+    });
+    lost("Header Field", |pdu| {
+        pdu[0] = 0;
+        true
+    });
+}
+
+#[test]
+fn a_controller_that_ends_the_connection() {
+    lost("ended the connection", |pdu| {
+        *pdu = vec![3, 0, 24, 0, 24, 0, 0, 0, 2, 0];
+        pdu.resize(24, 0);
+        true
+    });
+}
+
+#[test]
+fn digests_that_are_wrong() {
+    let data = host::Options { data_digest: true, ..options() };
+    let (status, _) = tampered(&data, |pdu| {
+        let at = pdu.len() - 100;
+        pdu[at] ^= 1;
+        true
+    });
+    // Only this command's data is of no use.
+    assert_eq!(status, Status::TRANSIENT_TRANSPORT);
+    let header = host::Options { header_digest: true, ..options() };
+    let (status, reason) = tampered(&header, |pdu| {
+        pdu[24] ^= 1;
+        true
+    });
+    assert_eq!(status, Status::HOST_PATHING_ERROR);
+    assert!(reason.contains("Header Digest"), "{reason}");
+}
+
+#[test]
+fn success_without_data_is_no_success() {
+    let (status, _) = tampered(&options(), |pdu| {
+        let cid = [pdu[8], pdu[9]];
+        *pdu = vec![CAPSULE_RESP, 0, 24, 0, 24, 0, 0, 0];
+        pdu.extend([0; 12]);
+        pdu.extend(cid);
+        pdu.extend([0; 2]);
+        true
+    });
+    assert_eq!(status, Status::DATA_TRANSFER_ERROR);
+}
+
+#[test]
+fn nothing_of_admin_answers_is_believed() {
+    let target = Target::memory();
+    // Each of the PDUs of the connect sequence in turn, cut, or filled with ones behind its header.
+    for pdu in 0..14 {
+        for cut in [true, false] {
+            let edit = move |pdu: &mut Vec<u8>| {
+                if cut {
+                    pdu.truncate(pdu.len() - 1);
+                } else {
+                    pdu[8..].fill(0xff);
+                }
+                !cut
+            };
+            let tamper = Tamper::with(target.address, 0, pdu, Arc::new(edit));
+            let mut quick = options();
+            quick.association.admin_timeout = Duration::from_secs(2);
+            // The first attempt fails, or what was edited concerns nobody; the second succeeds.
+            match host::open(&[rig::address(tamper.address)], &quick, "") {
+                Ok(paths) => drop(paths),
+                Err(error) => {
+                    let words = error.to_string();
+                    assert!(words.contains(&tamper.address.to_string()), "{words}");
+                }
+            }
+        }
+    }
+    let core = Core::usable(connect(target.address, &options()));
+    core.write(0, &pattern(1, 4096));
+}
