@@ -1,0 +1,289 @@
+//! Selection, retries and waiting.
+
+use crate::core::{Core, Done, Fake};
+use namespace::layer::multipath::Policy;
+use namespace::{Access, Namespace};
+use nvme::opcode::io::{FLUSH, READ, WRITE};
+use nvme::{Command, Status};
+use std::time::{Duration, Instant};
+
+const ZONE_APPEND: u8 = 0x7d;
+const VENDOR: u8 = 0x82;
+
+#[test]
+fn commands_go_round_and_come_back() {
+    let core = Core::two(Policy::RoundRobin);
+    core.run(|world| (0..6).for_each(|slba| world.send(READ, slba)));
+    assert_eq!(core.counts(), [(3, 3), (3, 3)]);
+    let done = core.run(|world| {
+        assert_eq!(world.paths[0].places(), [0, 2, 4]);
+        assert_eq!(world.paths[1].places(), [1, 3, 5]);
+        world.paths[1].answer_all(Status::SUCCESS);
+        world.paths[0].answer_one(Status::UNRECOVERED_READ);
+        world.paths[0].answer_all(Status::SUCCESS);
+        world.done()
+    });
+    // What is no error of the path is nobody's to retry.
+    let failed: Vec<_> = done.iter().filter(|done| !done.status.is_success()).collect();
+    assert_eq!(
+        (failed.len(), failed[0].number, failed[0].status),
+        (1, 0, Status::UNRECOVERED_READ)
+    );
+    assert_eq!(done.len(), 6);
+    assert_eq!(core.counts(), [(0, 3), (0, 3)]);
+    assert!(core.namespace.paths().iter().all(|path| path.errors == 0 && path.p50_ns > 0));
+}
+
+#[test]
+fn better_paths_come_first_and_others_never() {
+    for policy in Policy::ALL {
+        let with = |name: &str, first_access| Fake { first_access, ..Fake::new(name) };
+        let core = Core::start(
+            vec![
+                with("gone", Access::Inaccessible),
+                with("far", Access::NonOptimized),
+                with("near", Access::Optimized),
+                with("lost", Access::Lost),
+            ],
+            policy,
+        );
+        core.run(|world| {
+            (0..10).for_each(|slba| world.send(WRITE, slba));
+            world.paths[2].stand(Access::Lost);
+        });
+        core.run(|world| {
+            (10..20).for_each(|slba| world.send(WRITE, slba));
+            world.paths[0].stand(Access::Optimized);
+            world.paths[1].stand(Access::Inaccessible);
+        });
+        core.run(|world| (20..30).for_each(|slba| world.send(WRITE, slba)));
+        core.settle();
+        let sent: Vec<u64> = core.counts().iter().map(|(_, sent)| *sent).collect();
+        assert_eq!(sent, [10, 10, 10, 0], "{policy}");
+        let states: Vec<Access> = core.namespace.paths().iter().map(|path| path.access).collect();
+        let (ana, lost) = (Access::Inaccessible, Access::Lost);
+        assert_eq!(states, [Access::Optimized, ana, lost, lost]);
+    }
+}
+
+#[test]
+fn what_a_path_lost_is_sent_on_another_as_it_was() {
+    let core = Core::two(Policy::Numa);
+    core.run(|world| {
+        world.send(READ, 1);
+        world.send(WRITE, 2);
+        world.send(FLUSH, 3);
+        world.paths[0].stand(Access::Lost);
+        world.paths[0].answer_all(Status::HOST_PATHING_ERROR);
+    });
+    core.settle();
+    let done = core.run(|world| {
+        let [one, other] = &world.paths[..] else { panic!("there are two") };
+        assert_eq!(*one.seen.borrow(), *other.seen.borrow(), "paths rewrite what they are given");
+        assert_eq!(world.done(), []);
+        other.answer_all(Status::SUCCESS);
+        world.done()
+    });
+    assert!(done.len() == 3 && done.iter().all(|done| done.status.is_success()));
+    let errors: Vec<u64> = core.namespace.paths().iter().map(|path| path.errors).collect();
+    assert_eq!(errors, [3, 0]);
+}
+
+#[test]
+fn what_cannot_be_done_twice_is_not_retried_once_it_was_sent() {
+    let core = Core::two(Policy::Numa);
+    core.run(|world| {
+        world.send(ZONE_APPEND, 1);
+        world.send(VENDOR, 2);
+        world.send_pair(3);
+        world.paths[0].answer_all(Status::HOST_PATHING_ERROR);
+    });
+    core.settle();
+    let done = core.run(|world| {
+        assert_eq!(world.paths[1].held(), 0);
+        world.done()
+    });
+    let lost =
+        |number, second| Done { number, status: Status::HOST_PATHING_ERROR, second, byte: None };
+    assert_eq!(done, [lost(1, None), lost(2, None), lost(3, Some(Status::ABORTED_FAILED_FUSED))]);
+
+    // What never left may go another way, whatever it is, the pair with both of its commands.
+    core.run(|world| {
+        world.paths.iter().for_each(|path| drop(path.seen.take()));
+        world.send(ZONE_APPEND, 4);
+        world.send(VENDOR, 5);
+        world.send_pair(6);
+        world.paths[0].stand(Access::Lost);
+        world.paths[0].answer_all(Status::HOST_ABORTED);
+    });
+    core.settle();
+    let done = core.run(|world| {
+        assert_eq!(world.paths[1].places(), [4, 5, 6]);
+        let pair = world.paths[1].held.borrow().back().map(|pair| pair.fused.is_some());
+        assert_eq!(pair, Some(true));
+        world.paths[1].answer_all(Status::SUCCESS);
+        world.done()
+    });
+    assert!(done.len() == 3 && done.iter().all(|done| done.status.is_success()));
+    assert_eq!(done[2].second, Some(Status::SUCCESS));
+}
+
+#[test]
+fn both_commands_of_a_pair_are_restored() {
+    let core = Core::two(Policy::Numa);
+    core.run(|world| {
+        world.send_pair(9);
+        world.paths[0].stand(Access::Lost);
+        world.paths[0].answer_all(Status::HOST_ABORTED);
+        assert_eq!(world.paths[1].held(), 0, "not from within the path's call");
+    });
+    core.settle();
+    core.run(|world| {
+        let [one, other] = &world.paths[..] else { panic!("there are two") };
+        assert_eq!(other.held(), 1);
+        assert_eq!(*one.seen.borrow(), *other.seen.borrow());
+        assert_eq!(*one.seconds.borrow(), *other.seconds.borrow());
+        assert_eq!(other.seconds.borrow()[0], Command::blocks(WRITE, 1, 9, 1));
+        other.answer_all(Status::SUCCESS);
+    });
+    assert_eq!(core.run(|world| world.numbers()), [9]);
+}
+
+#[test]
+fn commands_wait_in_order_while_no_path_is_usable() {
+    let core = Core::two(Policy::QueueDepth);
+    core.run(|world| {
+        world.paths[1].stand(Access::Inaccessible);
+        world.send(WRITE, 0);
+        world.paths[0].stand(Access::Lost);
+        world.paths[0].answer_all(Status::HOST_ABORTED);
+    });
+    core.run(|world| (1..100).for_each(|slba| world.send(WRITE, slba)));
+    std::thread::sleep(Duration::from_millis(50));
+    core.run(|world| {
+        assert_eq!(world.numbers(), [0; 0], "nothing fails as long as a path may return");
+        world.paths[1].seen.take();
+        world.paths[1].stand(Access::NonOptimized);
+        // It does not overtake.
+        world.send(WRITE, 100);
+    });
+    core.settle();
+    core.run(|world| {
+        assert_eq!(world.paths[1].places(), (0..=100).collect::<Vec<_>>());
+        world.paths[1].answer_all(Status::SUCCESS);
+        assert_eq!(world.numbers(), (0..=100).collect::<Vec<_>>());
+    });
+    assert!(core.counts().iter().all(|(in_flight, _)| *in_flight == 0));
+}
+
+#[test]
+fn commands_fail_once_no_path_will_return() {
+    let core = Core::two(Policy::CompletionTime);
+    core.run(|world| {
+        world.paths[0].stand(Access::Lost);
+        world.paths[1].stand(Access::Lost);
+        world.send(WRITE, 1);
+        world.send_pair(2);
+    });
+    core.run(|world| world.paths[0].stand(Access::Gone));
+    core.settle();
+    core.run(|world| {
+        assert_eq!(world.numbers(), [0; 0], "one path may still return");
+        world.paths[1].stand(Access::Failing);
+    });
+    core.settle();
+    let done = core.run(|world| {
+        world.send(READ, 3);
+        world.done()
+    });
+    assert_eq!(done.len(), 2);
+    assert!(done.iter().all(|done| done.status == Status::HOST_PATHING_ERROR), "{done:?}");
+    core.settle();
+    assert_eq!(core.run(|world| world.numbers()), [3]);
+    // It is tried all the while (fast_io_fail_tmo), and what comes later is served.
+    core.run(|world| {
+        world.paths[1].stand(Access::Optimized);
+        world.paths[1].answer.set(Some(Status::SUCCESS));
+        world.send(READ, 4);
+    });
+    assert_eq!(core.until(|world| world.done().pop()).status, Status::SUCCESS);
+}
+
+#[test]
+fn a_path_that_only_seems_usable_is_tried_with_pauses() {
+    let core = Core::start(vec![Fake::new("a")], Policy::CompletionTime);
+    core.run(|world| {
+        world.paths[0].answer.set(Some(Status::INTERNAL_PATH_ERROR));
+        world.send(READ, 1);
+    });
+    // After 1 + 2 + 4 + ... + 64 ms it has been tried nine times.
+    let begun = Instant::now();
+    core.until(|world| (world.paths[0].seen.borrow().len() >= 9).then_some(()));
+    assert!(begun.elapsed() >= Duration::from_millis(100), "without pauses");
+    assert_eq!(core.run(|world| world.numbers()), [0; 0]);
+    core.run(|world| world.paths[0].answer.set(Some(Status::SUCCESS)));
+    assert_eq!(core.until(|world| world.done().pop()).number, 1);
+}
+
+#[test]
+fn another_path_is_tried_before_the_same_one() {
+    for policy in Policy::ALL {
+        let paths = ["a", "b", "c"].map(Fake::new).into();
+        let core = Core::start(paths, policy);
+        core.run(|world| {
+            world.paths.iter().for_each(|path| path.answer.set(Some(Status::INTERNAL_PATH_ERROR)));
+            world.send(READ, 1);
+        });
+        core.until(|world| {
+            let seen: usize = world.paths.iter().map(|path| path.seen.borrow().len()).sum();
+            (seen >= 3).then_some(())
+        });
+        let each: Vec<u64> = core.counts().iter().map(|(_, sent)| *sent).collect();
+        assert!(each.iter().all(|&sent| sent >= 1), "{policy}: {each:?}");
+        core.run(|world| {
+            world.paths.iter().for_each(|path| path.answer.set(Some(Status::SUCCESS)));
+        });
+        assert_eq!(core.until(|world| world.done().pop()).status, Status::SUCCESS, "{policy}");
+    }
+}
+
+#[test]
+fn a_controller_may_put_a_command_off_five_times() {
+    let core = Core::two(Policy::RoundRobin);
+    core.run(|world| {
+        world.paths.iter().for_each(|path| path.answer.set(Some(Status::COMMAND_INTERRUPTED)));
+        world.send(READ, 1);
+    });
+    let done = core.until(|world| world.done().pop());
+    assert_eq!(done.status, Status::COMMAND_INTERRUPTED);
+    assert_eq!(core.counts().iter().map(|(_, sent)| sent).sum::<u64>(), 6);
+    // Not the path's fault, and no error of it.
+    assert!(core.namespace.paths().iter().all(|path| path.errors == 0));
+    core.run(|world| {
+        world
+            .paths
+            .iter()
+            .for_each(|path| path.answer.set(Some(Status::COMMAND_INTERRUPTED.dnr())));
+        world.send(READ, 2);
+        assert_eq!(world.numbers(), [2], "do not retry");
+    });
+}
+
+#[test]
+fn ana_errors_are_waited_out() {
+    let core = Core::start(vec![Fake::new("a")], Policy::CompletionTime);
+    core.run(|world| {
+        world.send(ZONE_APPEND, 1);
+        // As a path does: inaccessible until the log page was read again.
+        world.paths[0].stand(Access::Inaccessible);
+        world.paths[0].answer_all(Status::ANA_TRANSITION);
+    });
+    std::thread::sleep(Duration::from_millis(30));
+    core.run(|world| {
+        assert_eq!((world.numbers().len(), world.paths[0].seen.borrow().len()), (0, 1));
+        world.paths[0].stand(Access::Optimized);
+    });
+    core.settle();
+    core.run(|world| world.paths[0].answer_all(Status::SUCCESS));
+    assert_eq!(core.run(|world| world.numbers()), [1]);
+}

@@ -1,0 +1,176 @@
+//! What is combined, told and changed from outside.
+
+use crate::core::{Core, Fake, limits};
+use namespace::Namespace;
+use namespace::layer::multipath::{Multipath, MultipathError, MultipathOptions, Policy};
+use nvme::limits::Commands;
+use nvme::opcode::io::{READ, WRITE};
+use nvme::{Limits, Status};
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+fn over(paths: Vec<Fake>) -> Result<Arc<Multipath>, MultipathError> {
+    let paths = paths.into_iter().map(|path| Arc::new(path) as Arc<dyn Namespace>).collect();
+    Multipath::new(paths, MultipathOptions::default())
+}
+
+#[test]
+fn limits_are_those_of_all_paths() {
+    let (one, other) = (Fake::new("a"), Fake::new("b"));
+    *other.limits.lock().unwrap() = Limits {
+        blocks: 1 << 19,
+        transfer_bytes_max: 1 << 17,
+        optimal_write_bytes: 8192,
+        volatile_write_cache: true,
+        commands: Commands::default(),
+        ..limits()
+    };
+    let wanted = Limits { immediate: false, ..*other.limits.lock().unwrap() };
+    assert_eq!(over(vec![one, other]).unwrap().limits(), wanted);
+}
+
+#[test]
+fn different_volumes_are_refused() {
+    assert_eq!(over(Vec::new()).unwrap_err(), MultipathError::Count(0));
+    let many = (0..17).map(|_| Fake::new("a")).collect();
+    assert_eq!(over(many).unwrap_err(), MultipathError::Count(17));
+    let other = Fake::new("b");
+    other.limits.lock().unwrap().block_shift = 9;
+    let error = over(vec![Fake::new("a"), other]).unwrap_err().to_string();
+    assert!(error.contains("a has blocks of 4096 bytes and b of 512"), "{error}");
+    let with = |name: &str, id: u8| Fake { uuid: Some([id; 16]), ..Fake::new(name) };
+    let error = over(vec![with("a", 1), Fake::new("b"), with("c", 2)]).unwrap_err().to_string();
+    assert!(error.contains("a and c have different UUIDs"), "{error}");
+    assert_eq!(over(vec![Fake::new("a"), with("b", 2)]).unwrap().uuid(), Some([2; 16]));
+}
+
+#[test]
+fn the_policy_changes_while_commands_are_in_flight() {
+    let core = Core::two(Policy::Numa);
+    core.run(|world| (0..10).for_each(|slba| world.send(READ, slba)));
+    assert_eq!(core.counts(), [(10, 10), (0, 0)]);
+    core.namespace.tune("policy", "queue-depth").unwrap();
+    core.run(|world| (10..20).for_each(|slba| world.send(READ, slba)));
+    assert_eq!(core.counts(), [(10, 10), (10, 10)], "it knows what was in flight before");
+    core.run(|world| world.paths.iter().for_each(|path| path.answer_all(Status::SUCCESS)));
+    assert_eq!(core.counts(), [(0, 10), (0, 10)]);
+    core.namespace.tune("latency_ewma_shift", "1").unwrap();
+    core.namespace.tune("policy", "latency").unwrap();
+    assert_eq!(core.namespace.uri(), "multipath:policy=latency,latency_ewma_shift=1(a,b)");
+    let error = core.namespace.tune("policy", "best").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert_eq!(core.namespace.settings().policy, Policy::Latency);
+    // What is not multipath's is the paths'.
+    core.namespace.tune("known", "7").unwrap();
+    assert_eq!(core.namespace.tune("wat", "7").unwrap_err().kind(), ErrorKind::Unsupported);
+    let mut facts = Vec::new();
+    core.namespace.describe(&mut facts);
+    let fact =
+        |name: &str| facts.iter().find(|(known, _)| known == name).map(|(_, it)| it.as_str());
+    assert_eq!(fact("policy"), Some("latency"));
+    assert_eq!(fact("latency_batch_timeout"), Some("15s"));
+}
+
+#[test]
+fn a_uri_of_the_volumes_own_is_kept() {
+    let paths = || vec![Arc::new(Fake::new("a")) as Arc<dyn Namespace>];
+    let told = |uri: &str, change: Option<&str>| {
+        let options = MultipathOptions { uri: Some(uri.into()), ..MultipathOptions::default() };
+        let namespace = Multipath::new(paths(), options).unwrap();
+        change.into_iter().for_each(|policy| namespace.tune("policy", policy).unwrap());
+        namespace.uri()
+    };
+    assert_eq!(told("tcp://h/n?ns=1", None), "tcp://h/n?ns=1");
+    assert_eq!(told("tcp://h/n?ns=1", Some("numa")), "tcp://h/n?ns=1&policy=numa");
+    assert_eq!(told("tcp://h/n", Some("numa")), "tcp://h/n?policy=numa");
+}
+
+#[test]
+fn an_error_is_one_of_all_paths() {
+    let namespace = over(vec![Fake::new("a"), Fake::new("b")]).unwrap();
+    assert_eq!(namespace.refresh().unwrap_err().to_string(), "a");
+    namespace.flush().unwrap();
+    assert_eq!(namespace.resize(1 << 30).unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn counts_outlive_queues() {
+    let core = Core::two(Policy::RoundRobin);
+    core.run(|world| {
+        world.paths.iter().for_each(|path| path.answer.set(Some(Status::SUCCESS)));
+        (0..10).for_each(|slba| world.send(READ, slba));
+    });
+    let namespace = Arc::clone(&core.namespace);
+    drop(core);
+    let core = Core::over(Arc::clone(&namespace));
+    core.run(|world| {
+        world.paths.iter().for_each(|path| path.answer.set(Some(Status::SUCCESS)));
+        (0..4).for_each(|slba| world.send(READ, slba));
+    });
+    assert_eq!(core.counts(), [(0, 7), (0, 7)]);
+}
+
+#[test]
+fn statistics_are_shown() {
+    let core = Core::two(Policy::CompletionTime);
+    let end = Instant::now() + Duration::from_millis(100);
+    while Instant::now() < end {
+        core.run(|world| {
+            world.paths.iter().for_each(|path| path.answer.set(Some(Status::SUCCESS)));
+            (0..10).for_each(|slba| world.send(if slba < 5 { READ } else { WRITE }, slba));
+        });
+    }
+    let reports = core.namespace.paths();
+    let detail = |path: usize, name: &str| {
+        let found = reports[path].details.iter().find(|(known, _)| known == name);
+        found.map_or(String::new(), |(_, value)| value.clone())
+    };
+    assert!(detail(0, "read").contains("latency_ns="), "{reports:?}");
+    assert!(detail(1, "write").contains("sel="), "{reports:?}");
+    assert_eq!(detail(0, "other"), "");
+    let weights: u32 = reports.iter().map(|path| path.weight).sum();
+    assert!((126..=130).contains(&weights), "{weights}");
+    assert!(reports.iter().all(|path| path.name == "a" || path.name == "b"));
+}
+
+#[test]
+fn an_idle_path_is_probed_with_reads_that_nobody_sees() {
+    let core = Core::two(Policy::CompletionTime);
+    let mut sent = 0;
+    // The second path takes 30 ms, so that nobody chooses it again.
+    core.run(|world| {
+        world.paths[0].answer.set(Some(Status::SUCCESS));
+        world.paths[1].stand(namespace::Access::Lost);
+        world.send(WRITE, 500);
+    });
+    core.run(|world| {
+        world.paths[1].stand(namespace::Access::Optimized);
+        world.done();
+    });
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        sent += 10;
+        let (held, seen) = core.run(|world| {
+            (0..10).for_each(|_| world.send(WRITE, 500));
+            let path = &world.paths[1];
+            let reads = path.seen.borrow().iter().filter(|command| command.opcode == READ).count();
+            (path.held(), reads)
+        });
+        if seen >= 2 {
+            break;
+        }
+        assert!(Instant::now() < end, "never probed");
+        std::thread::sleep(Duration::from_millis(if held > 0 { 30 } else { 1 }));
+        core.run(|world| world.paths[1].answer_all(Status::SUCCESS));
+    }
+    core.run(|world| {
+        let seen = world.paths[1].seen.borrow();
+        let probe = seen.iter().find(|command| command.opcode == READ).unwrap();
+        assert_eq!((probe.slba(), probe.block_count(), probe.nsid.get()), (500, 1, 1));
+    });
+    core.run(|world| world.paths[1].answer_all(Status::SUCCESS));
+    let done = core.run(|world| world.numbers());
+    assert_eq!(done.len(), sent, "each command came back, and nothing else");
+    assert!(core.counts().iter().all(|(in_flight, _)| *in_flight == 0));
+}

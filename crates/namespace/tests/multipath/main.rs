@@ -1,0 +1,6 @@
+//! The multipath layer over paths that do as they are told.
+
+mod behaviour;
+mod control;
+mod core;
+mod registers;
