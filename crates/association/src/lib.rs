@@ -32,6 +32,8 @@ mod association;
 mod config;
 mod credits;
 mod facts;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod reason;
 pub mod retry;
 
