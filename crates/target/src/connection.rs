@@ -276,8 +276,11 @@ impl Connection {
         if let Some(timer) = self.close_timer.take() {
             self.core.reactor.cancel_timer(timer);
         }
-        // The peer learns of it now; the descriptor goes when the last request is back.
-        let _ = self.stream.shutdown();
+        // The peer learns of it once nothing of it is with a namespace: a host that sees the end may
+        // send a lost write through another target, and none of ours may follow that.
+        if self.running.get() == 0 {
+            let _ = self.stream.shutdown();
+        }
         if !self.in_turn.get() {
             self.tear_down();
         }
@@ -332,9 +335,11 @@ impl Connection {
     /// A request of a closed connection came back.
     #[cold]
     fn drained(&self) {
-        if self.running.get() == 0
-            && let Some((controller, _)) = self.to_report.get()
-        {
+        if self.running.get() != 0 {
+            return;
+        }
+        let _ = self.stream.shutdown();
+        if let Some((controller, _)) = self.to_report.get() {
             self.core.drain_ends(controller);
             self.report();
         }
