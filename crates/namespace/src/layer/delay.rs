@@ -135,6 +135,14 @@ impl Queue for DelayQueue {
         // Not `Reactor::now`, which is as old as the turn: a delay is never shorter than asked.
         self.reactor.timer(Instant::now() + time, sink, slot);
     }
+
+    fn access(&self) -> crate::Access {
+        self.child.access()
+    }
+
+    fn watch_access(&self, watcher: Weak<dyn crate::AccessWatcher>) {
+        self.child.watch_access(watcher);
+    }
 }
 
 impl Complete for DelayQueue {

@@ -261,6 +261,14 @@ impl Queue for FaultQueue {
         }
         self.submit_with_marks(request);
     }
+
+    fn access(&self) -> crate::Access {
+        self.child.access()
+    }
+
+    fn watch_access(&self, watcher: Weak<dyn crate::AccessWatcher>) {
+        self.child.watch_access(watcher);
+    }
 }
 
 impl Sink for FaultQueue {

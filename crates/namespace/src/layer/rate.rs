@@ -157,6 +157,14 @@ impl Queue for RateQueue {
         let sink = self.me.upgrade().expect("the queue lives while it is called");
         self.reactor.timer(at, sink, slot);
     }
+
+    fn access(&self) -> crate::Access {
+        self.child.access()
+    }
+
+    fn watch_access(&self, watcher: Weak<dyn crate::AccessWatcher>) {
+        self.child.watch_access(watcher);
+    }
 }
 
 impl RateQueue {

@@ -287,3 +287,34 @@ fn a_block_device_is_served_with_its_own_block_size() {
     drop(core);
     drop(namespace);
 }
+
+/// Two ways to one file, of which one is slow and both lose commands now and then.
+#[test]
+fn multipath_loses_nothing_under_any_policy() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = format!("file:{}?create&size=1M", directory.path().join("a.img").display());
+    let lossy = |seed| format!("fault:rate=5%,seed={seed},status=path-error({file})");
+    let shared = OpenOptions { shared: true, ..OpenOptions::default() };
+    for policy in ["numa", "round-robin", "queue-depth", "latency", "completion-time"] {
+        let uri = format!("multipath:policy={policy}({},delay:1ms({}))", lossy(1), lossy(2));
+        let namespace = volume::open(&uri, &shared).expect(&uri);
+        assert!(namespace.uri().starts_with("multipath:"), "{}", namespace.uri());
+        let core = Core::start(Arc::clone(&namespace));
+        let answers: Vec<_> = (0..200u64)
+            .map(|slba| core.submit(write(slba, vec![slba as u8 ^ 0x5a; 512], 512)))
+            .collect();
+        assert!(answers.into_iter().all(|answer| answer.recv().unwrap().status.is_success()));
+        let answers: Vec<_> = (0..200u64).map(|slba| core.submit(read(slba, 1, 512))).collect();
+        for (slba, answer) in answers.into_iter().enumerate() {
+            let answer = answer.recv().unwrap();
+            assert_eq!(
+                (answer.status, answer.data),
+                (Status::SUCCESS, vec![slba as u8 ^ 0x5a; 512])
+            );
+        }
+        let paths = namespace.paths();
+        assert_eq!(paths.len(), 2);
+        assert!(paths[0].errors > 0, "{policy}: nothing was lost: {paths:?}");
+        assert!(paths.iter().all(|path| path.in_flight == 0));
+    }
+}

@@ -244,6 +244,8 @@ fn layers_over_memory() {
         "rate:1G(mem:48K)",
         "fault:rate=0(mem:48K)",
         "volatile:(mem:48K)",
+        "multipath:(mem:48K)",
+        "multipath:policy=round-robin(fault:rate=20%,op=read,op=dsm,status=path-error(mem:48K))",
         "delay:0(linear:(fault:rate=0(mem:24K),rate:iops=10M(mem:24K)))",
         "volatile:(linear:(mem:24K,volatile:(mem:24K)))?uuid=00112233445566778899aabbccddeeff",
     ] {
