@@ -13,6 +13,7 @@ mod exchange;
 mod host;
 mod in_process;
 mod initiator;
+mod links;
 mod multipath;
 mod pattern;
 mod peers;
@@ -31,7 +32,7 @@ use std::path::PathBuf;
 
 /// All scenarios.
 const SCENARIOS: &[&dyn Scenario] =
-    &[&target::Target, &host::Host, &multipath::Multipath, &in_process::InProcess];
+    &[&target::Target, &host::Host, &multipath::Multipath, &links::Links, &in_process::InProcess];
 
 /// Arguments of `nvlane bench`.
 #[derive(clap::Args, Debug)]

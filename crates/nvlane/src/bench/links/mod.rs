@@ -1,0 +1,108 @@
+//! Scenario `links`: paths over links of different and changing speed, in a network namespace.
+//!
+//! ```text
+//!   core 1: one host, completion-time or queue-depth      core 0: our target, mem:1G
+//!      path 0 ==== tbf ====.
+//!      path 1 ==== tbf ====+===  a port each
+//!      ...                 |
+//! ```
+//!
+//! The links are the bottleneck, and they are independent: the best possible is the sum of what
+//! each path gives alone. Every case says what happens on the way (a spike, a link taken down, a
+//! target that is gone, a link that swallows everything) and how long it takes until reads flow at
+//! nine tenths of the rate before.
+
+mod case;
+mod net;
+
+use super::player::Player;
+use super::report::{Bars, Report, Table};
+use super::{Options, Scenario, cores};
+use case::{CASES, Outcome};
+use serde_json::json;
+
+/// Under which policies.
+const POLICIES: [&str; 2] = ["queue-depth", "completion-time"];
+
+/// The scenario.
+pub struct Links;
+
+impl Scenario for Links {
+    fn name(&self) -> &'static str {
+        "links"
+    }
+
+    fn about(&self) -> &'static str {
+        "multipath over links of unequal and changing speed, in a network namespace; as root"
+    }
+
+    fn run(&self, options: &Options) -> anyhow::Result<Report> {
+        cores::require(options.server_core, options.client_core)?;
+        let player = Player::start(options.client_core)?;
+        let mut report = Report::new(self.name());
+        let mut table = Table {
+            title: "links (MiB/s; the best possible is the sum of the paths alone)".into(),
+            columns: vec![
+                "case",
+                "policy",
+                "MiB/s",
+                "of best",
+                "p50 ms",
+                "p99.9",
+                "longest stall",
+                "recovered after",
+            ],
+            rows: Vec::new(),
+        };
+        let mut bars = Bars { title: "share of the best possible".into(), bars: Vec::new() };
+        for case in CASES {
+            let policies = POLICIES
+                .into_iter()
+                .filter(|policy| !options.quick || *policy == "completion-time");
+            for policy in policies {
+                let name = format!("{}_{}", case.name, policy.replace('-', "_"));
+                if !options.wants(&name) || options.quick && !case.quick {
+                    continue;
+                }
+                if !options.quiet {
+                    eprintln!("{name}: {}", case.about);
+                }
+                let outcome = case::run(case, policy, &player, options)?;
+                let milliseconds =
+                    |value: Option<f64>| value.map_or("-".into(), |ms| format!("{ms:.0} ms"));
+                table.rows.push(vec![
+                    case.name.to_owned(),
+                    policy.to_owned(),
+                    format!("{:.1}", outcome.mib_s),
+                    format!("{:.2}", outcome.of_best()),
+                    format!("{:.2}", outcome.p50_us / 1e3),
+                    format!("{:.2}", outcome.p99_9_us / 1e3),
+                    milliseconds(Some(outcome.stall_ms)),
+                    milliseconds(outcome.recovery_ms),
+                ]);
+                bars.bars.push((
+                    name.clone(),
+                    outcome.of_best(),
+                    format!("{:.0} MiB/s", outcome.mib_s),
+                ));
+                add(&name, case.about, policy, &outcome, &mut report);
+            }
+        }
+        report.tables.push(table);
+        report.bars.push(bars);
+        Ok(report)
+    }
+}
+
+fn add(name: &str, about: &str, policy: &str, outcome: &Outcome, report: &mut Report) {
+    report.figure(format!("{name}_mib_s"), outcome.mib_s);
+    report.figure(format!("{name}_of_best"), outcome.of_best());
+    report.figure(format!("{name}_p99_9_us"), outcome.p99_9_us);
+    report.figure(format!("{name}_stall_ms"), outcome.stall_ms);
+    if let Some(recovery) = outcome.recovery_ms {
+        report.figure(format!("{name}_recovery_ms"), recovery);
+    }
+    report.rows.push(json!({
+        "case": name, "about": about, "policy": policy, "beside": "each path alone", "samples": outcome,
+    }));
+}

@@ -1,0 +1,138 @@
+//! Links of this machine's own: pairs of virtual Ethernet devices into a network namespace.
+//!
+//! ```text
+//!   this namespace                       namespace nvl-PID
+//!   10.213.I.1 nvlPIDhI  ==== tbf ====>  nvlPIDtI 10.213.I.2   target listens
+//!                        <=== tbf =====
+//! ```
+
+use anyhow::{Context, bail, ensure};
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::process::Command;
+
+/// Bytes that a link lets through at once: a few segments as the kernel offloads them.
+const BURST: &str = "256kb";
+/// How long data may wait in a link's queue.
+const QUEUE: &str = "30ms";
+
+/// The namespace with its links; removed when dropped.
+pub struct Net {
+    name: String,
+    links: usize,
+}
+
+/// A direction of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// What the host sends: commands, and data to be written.
+    ToTarget,
+    /// What the target sends.
+    ToHost,
+}
+
+impl Net {
+    /// Makes `mbit.len()` links, each of so many Mbit/s in both directions.
+    pub fn new(mbit: &[u32]) -> anyhow::Result<Net> {
+        // SAFETY: geteuid has no preconditions.
+        if unsafe { libc::geteuid() } != 0 {
+            bail!("links can only be made by root: sudo nvlane bench links");
+        }
+        ensure!(mbit.len() <= 16, "too many links");
+        let net = Net { name: format!("nvl-{}", std::process::id()), links: mbit.len() };
+        ip(&format!("netns add {}", net.name))?;
+        ip(&format!("-n {} link set lo up", net.name))?;
+        for (link, &rate) in mbit.iter().enumerate() {
+            let (host, target) = net.devices(link);
+            ip(&format!("link add {host} type veth peer name {target} netns {}", net.name))?;
+            ip(&format!("addr add 10.213.{link}.1/30 dev {host}"))?;
+            ip(&format!("-n {} addr add 10.213.{link}.2/30 dev {target}", net.name))?;
+            ip(&format!("link set {host} up"))?;
+            ip(&format!("-n {} link set {target} up", net.name))?;
+            net.shape(link, Way::ToTarget, rate)?;
+            net.shape(link, Way::ToHost, rate)?;
+        }
+        Ok(net)
+    }
+
+    /// The target's address on a link.
+    pub fn address(&self, link: usize, port: u16) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::new(10, 213, link as u8, 2), port))
+    }
+
+    /// Sets the rate of one direction of a link.
+    pub fn shape(&self, link: usize, way: Way, mbit: u32) -> anyhow::Result<()> {
+        self.qdisc(link, way, &format!("tbf rate {mbit}mbit burst {BURST} latency {QUEUE}"))
+    }
+
+    /// Lets nothing through any more, without a word to either end.
+    pub fn swallow(&self, link: usize) -> anyhow::Result<()> {
+        for way in [Way::ToTarget, Way::ToHost] {
+            self.qdisc(link, way, "tbf rate 8bit burst 1 limit 1")?;
+        }
+        Ok(())
+    }
+
+    /// Takes a link down at the host, or up again.
+    pub fn set_up(&self, link: usize, up: bool) -> anyhow::Result<()> {
+        let (host, _) = self.devices(link);
+        ip(&format!("link set {host} {}", if up { "up" } else { "down" }))
+    }
+
+    /// Runs `work` on a thread within the namespace: sockets that it makes belong there.
+    pub fn within<T: Send>(
+        &self,
+        work: impl FnOnce() -> anyhow::Result<T> + Send,
+    ) -> anyhow::Result<T> {
+        let path = format!("/run/netns/{}", self.name);
+        let namespace = File::open(&path).context(path)?;
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                // SAFETY: an open descriptor and a flag; it changes nothing but this thread, which
+                // ends with `work`.
+                if unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } != 0 {
+                    return Err(std::io::Error::last_os_error()).context("setns");
+                }
+                work()
+            });
+            thread.join().expect("it does not panic")
+        })
+    }
+
+    fn devices(&self, link: usize) -> (String, String) {
+        let pid = std::process::id();
+        (format!("nvl{pid}h{link}"), format!("nvl{pid}t{link}"))
+    }
+
+    fn qdisc(&self, link: usize, way: Way, what: &str) -> anyhow::Result<()> {
+        let (host, target) = self.devices(link);
+        match way {
+            Way::ToTarget => call("tc", &format!("qdisc replace dev {host} root {what}")),
+            Way::ToHost => {
+                call("tc", &format!("-n {} qdisc replace dev {target} root {what}", self.name))
+            }
+        }
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for link in 0..self.links {
+            let _ = ip(&format!("link del {}", self.devices(link).0));
+        }
+        let _ = ip(&format!("netns del {}", self.name));
+    }
+}
+
+fn ip(arguments: &str) -> anyhow::Result<()> {
+    call("ip", arguments)
+}
+
+fn call(program: &str, arguments: &str) -> anyhow::Result<()> {
+    let output = Command::new(program).args(arguments.split_whitespace()).output();
+    let output = output.with_context(|| format!("{program} cannot be run (package iproute2)"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program} {arguments}: {}", said.trim());
+    Ok(())
+}
