@@ -23,6 +23,10 @@ const ANA_RECHECK: Duration = Duration::from_millis(50);
 /// and the network add.
 const QUIET_MARGIN: Duration = Duration::from_secs(1);
 
+/// Events that a controller may report in a row, without so long between them: more keep us busy.
+pub(crate) const EVENTS_MAX: u32 = 256;
+const EVENTS_TIME: Duration = Duration::from_millis(100);
+
 /// How a path stands, the better the smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
@@ -143,6 +147,8 @@ pub struct Association {
     /// An I/O command contradicted what the ANA log said.
     ana_suspect: bool,
     traffic: bool,
+    /// The last event, and how many came in a row.
+    events: (Duration, u32),
     lost_since: Option<Duration>,
     failing: bool,
     reason: Reason,
@@ -169,6 +175,7 @@ impl Association {
             recheck_at: None,
             ana_suspect: false,
             traffic: false,
+            events: (Duration::ZERO, 0),
             lost_since: None,
             failing: false,
             reason: Reason::Connecting,
@@ -452,6 +459,14 @@ impl Association {
         if !waits && !spared {
             self.send(now, Purpose::KeepAlive);
         }
+    }
+
+    /// Counts an event. `false` if there are too many.
+    fn may_report(&mut self, now: Duration) -> bool {
+        let (last, count) = self.events;
+        let in_a_row = now.saturating_sub(last) < EVENTS_TIME;
+        self.events = (now, if in_a_row { count + 1 } else { 1 });
+        self.events.1 <= EVENTS_MAX
     }
 
     /// Has queries made, one after the other.

@@ -391,6 +391,25 @@ fn namespace_changes_are_read() {
 }
 
 #[test]
+fn events_without_end_are_an_error() {
+    let mut world = World::live();
+    for _ in 0..1000 {
+        if world.event.is_some() && world.association.access() == Access::Optimized {
+            world.raise(AsyncEvent::ANA_CHANGE);
+        }
+    }
+    assert_eq!(world.association.reason(), &Reason::Events);
+    assert!(world.log.len() < 1000, "{}", world.log.len());
+    // As many with time between them are none.
+    let mut world = World::live();
+    for second in 1..1000 {
+        world.run(seconds(second));
+        world.raise(AsyncEvent::ANA_CHANGE);
+    }
+    assert_eq!(world.count("hang up"), 0);
+}
+
+#[test]
 fn ana_changes_are_read() {
     let mut world = World::live();
     for (state, access) in [

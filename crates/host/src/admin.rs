@@ -131,6 +131,10 @@ impl AdminConnection {
         if let Ok(mut inner) = self.inner.try_borrow_mut() {
             let _ = self.flush(&mut inner);
         }
+        // What has not arrived by now must not keep the controller going later.
+        if self.stream.unacknowledged().is_ok_and(|bytes| bytes > 0) {
+            let _ = self.stream.abort();
+        }
         let _ = self.stream.shutdown();
     }
 

@@ -379,8 +379,8 @@ impl IoQueue {
                 done.push(request);
             }
             let whose = (connection.generation(), connection.queue());
-            let dead_at = now + connection.params.quiet;
-            if let Some(old) = Old::new(connection.into_link(&self.reactor), held, dead_at) {
+            let quiet = connection.params.quiet;
+            if let Some(old) = Old::new(connection.into_link(&self.reactor), held, now, quiet) {
                 if inner.old.is_empty() {
                     self.reactor.timer(now + OLD_INTERVAL, self.me(), TOKEN_OLD);
                 }

@@ -1,6 +1,7 @@
 //! Stream sockets, TCP or Unix, operated by direct, non-blocking calls.
 
 use rustix::io::{Errno, retry_on_intr};
+use rustix::ioctl;
 use rustix::net::{
     self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
     sockopt,
@@ -169,6 +170,22 @@ impl Stream {
     /// Ends only the direction from here to the peer: what it still sends can be received.
     pub fn end_sending(&self) -> io::Result<()> {
         Ok(net::shutdown(&self.socket, Shutdown::Write)?)
+    }
+
+    /// Ends the stream with a reset: what the kernel has queued is forgotten, and never sent again.
+    pub fn abort(&self) -> io::Result<()> {
+        Ok(net::connect_unspec(&self.socket)?)
+    }
+
+    /// Bytes sent that the peer's kernel has not acknowledged.
+    pub fn unacknowledged(&self) -> io::Result<usize> {
+        /// Linux's SIOCOUTQ (tcp(7)).
+        const OUTPUT_QUEUE: ioctl::Opcode = 0x5411;
+        // SAFETY: on a TCP socket the kernel writes one int.
+        let bytes = unsafe {
+            ioctl::ioctl(&self.socket, ioctl::Getter::<OUTPUT_QUEUE, std::ffi::c_int>::new())?
+        };
+        Ok(usize::try_from(bytes).unwrap_or(0))
     }
 }
 

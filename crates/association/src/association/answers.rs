@@ -67,6 +67,7 @@ impl Association {
                 self.send(now, Purpose::Event);
                 self.ask(now, self.survey());
             }
+            Purpose::Event if !self.may_report(now) => return Err(Reason::Events),
             Purpose::Event => self.event(now, AsyncEvent::from_dword0(result as u32)),
             Purpose::KeepAlive | Purpose::Abort | Purpose::Query(_) => {}
         }
