@@ -5,3 +5,4 @@ mod core;
 mod model;
 mod opening;
 mod races;
+mod remote;
