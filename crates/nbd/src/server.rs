@@ -275,6 +275,8 @@ impl Acceptor {
             tracing::warn!("more than {CONNECTIONS_MAX} connections: one is turned away");
             return;
         }
+        // A client whose machine is gone says nothing for ever. No effect on a Unix socket.
+        let _ = rustix::net::sockopt::set_socket_keepalive(&socket, true);
         let cores = shared.mailboxes.get().map_or(&[][..], |mailboxes| mailboxes);
         let next = self.next_core.get();
         self.next_core.set((next + 1) % cores.len().max(1));
