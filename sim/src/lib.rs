@@ -22,6 +22,7 @@
 mod agenda;
 mod attempts;
 pub mod bound;
+pub mod failover;
 pub mod measure;
 pub mod model;
 pub mod random;

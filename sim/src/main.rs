@@ -3,8 +3,10 @@
 use anyhow::{Result, bail};
 use clap::Parser;
 use multipath::{Policy, Settings};
+use sim::failover::Breach;
 use sim::model::Scenario;
 use sim::{report, run_with, scenarios};
+use std::ops::Range;
 
 /// Simulates how policies choose among the paths to a namespace.
 ///
@@ -16,6 +18,8 @@ use sim::{report, run_with, scenarios};
   sim kill --policy completion-time           one scenario, one policy
   sim herd-open --seed 7                      from another seed
   sim --json > results.json                   everything, for programs
+  sim --failover 1000                         paths that die, from a thousand seeds
+  sim --failover 1 --seed 123                 one of them again
   sim proposal-read --latency-batch-ms 1000   another latency_batch_timeout")]
 struct Cli {
     /// The scenarios; all of them if none is named
@@ -35,6 +39,10 @@ struct Cli {
     /// Print JSON, an object per scenario and policy
     #[arg(long)]
     json: bool,
+    /// Instead of scenarios: failover with random faults from so many seeds, beginning with
+    /// --seed; what must not happen is printed, and is an error
+    #[arg(long, value_name = "SEEDS", conflicts_with_all = ["scenarios", "json", "list"])]
+    failover: Option<u64>,
     /// List the scenarios
     #[arg(long)]
     list: bool,
@@ -44,12 +52,42 @@ fn policy(text: &str) -> Result<Policy, multipath::UnknownPolicy> {
     text.parse()
 }
 
+fn failover(seeds: Range<u64>) -> Result<()> {
+    let mut failed = 0;
+    let (mut completed, mut retries, mut held, mut stall_ms, mut spare_stall_ms) = (0, 0, 0, 0, 0);
+    for seed in seeds {
+        let report = sim::failover::run(seed, Breach::None);
+        for what in &report.violations {
+            println!("seed {seed}: {what}");
+        }
+        failed += u64::from(!report.violations.is_empty());
+        completed += report.completed;
+        retries += report.retries;
+        held += report.held;
+        stall_ms = report.stall_ms.max(stall_ms);
+        if report.faulty == 1 && report.paths > 1 {
+            spare_stall_ms = report.stall_ms.max(spare_stall_ms);
+        }
+    }
+    println!(
+        "{completed} commands, {retries} sent again, {held} writes held back; the longest wait \
+         {stall_ms} ms, and {spare_stall_ms} ms where one of two paths had no faults"
+    );
+    if failed > 0 {
+        bail!("{failed} seeds broke a rule; --failover 1 --seed N replays one");
+    }
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let cli = Cli::parse();
     let all = scenarios::all();
     if cli.list {
         all.iter().for_each(|scenario| println!("{:<20} {}", scenario.name, scenario.about));
         return Ok(());
+    }
+    if let Some(seeds) = cli.failover {
+        return failover(cli.seed..cli.seed + seeds);
     }
     for name in &cli.scenarios {
         if !all.iter().any(|scenario| scenario.name == name) {

@@ -1,0 +1,58 @@
+//! Failover from hundreds of seeds. A seed that fails is replayed by `sim::failover::run`.
+
+use sim::failover::{Breach, Report, run};
+
+const SEEDS: u64 = 200;
+
+/// From the beginning of a write on a path that is lost to when it is sent again elsewhere: keep
+/// alive (2 s) is sent every second, but once not where there was traffic, and waits 2 s for its
+/// answer; a silent controller is gone 5 s later (2 s twice and a margin of 1 s); the command may
+/// have been some seconds old where only its I/O connection was stalled.
+const FAILOVER_MS: u64 = 12_000;
+
+fn sums(reports: &[Report]) -> Report {
+    reports.iter().fold(Report::default(), |sum, report| Report {
+        violations: Vec::new(),
+        completed: sum.completed + report.completed,
+        retries: sum.retries + report.retries,
+        held: sum.held + report.held,
+        lives: sum.lives + report.lives,
+        late_writes: sum.late_writes + report.late_writes,
+        stall_ms: sum.stall_ms.max(report.stall_ms),
+        ..Report::default()
+    })
+}
+
+#[test]
+fn blocks_keep_what_users_have_seen() {
+    let mut reports = Vec::new();
+    for seed in 0..SEEDS {
+        let report = run(seed, Breach::None);
+        assert!(report.violations.is_empty(), "seed {seed}: {report:#?}");
+        let has_spare = report.faulty < report.paths;
+        let bound_ms = FAILOVER_MS * report.faulty as u64;
+        assert!(!has_spare || report.stall_ms <= bound_ms, "seed {seed}: {report:#?}");
+        reports.push(report);
+    }
+    let sum = sums(&reports);
+    println!("{sum:?}");
+    // All that was to be tried was tried.
+    assert!(sum.completed > SEEDS * 10_000 && sum.lives > SEEDS * 8, "{sum:?}");
+    assert!(sum.retries > SEEDS * 10 && sum.held > SEEDS, "{sum:?}");
+}
+
+#[test]
+fn a_seed_is_a_run() {
+    assert_eq!(run(5, Breach::None), run(5, Breach::None));
+    assert_ne!(run(5, Breach::None), run(6, Breach::None));
+}
+
+/// The checker notices when a rule is broken that keeps blocks as they are.
+#[test]
+fn broken_rules_are_noticed() {
+    for breach in [Breach::Fast, Breach::EarlyFin, Breach::ForeignReset, Breach::NoKeepAlive] {
+        let noticed = (0..40).filter(|seed| !run(*seed, breach).violations.is_empty()).count();
+        assert!(noticed > 0, "{breach:?}");
+        println!("{breach:?}: {noticed} of 40");
+    }
+}
