@@ -5,9 +5,13 @@ use reactor::{Complete, Reactor};
 use std::cell::RefCell;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+/// Bytes that wait in the kernel for the peer or the network to take what was sent before.
+const UNSENT_BYTES: i32 = 256 * 1024;
 
 /// What to connect to.
 pub(crate) enum Peer {
@@ -68,11 +72,30 @@ fn connect(peer: &Peer, timeout: Duration) -> Dialed {
     let mut refused = String::from("the name has no address");
     for address in &addresses {
         match TcpStream::connect_timeout(address, timeout) {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => {
+                keep_queue_short(&stream);
+                return Ok(stream);
+            }
             Err(error) => refused = words(&error),
         }
     }
     Err(refused)
+}
+
+/// Has the socket report itself full while the kernel holds more than [`UNSENT_BYTES`] that it may
+/// not send yet: what is more urgent is sent first only as long as it waits here and not there.
+fn keep_queue_short(stream: &TcpStream) {
+    let bytes: libc::c_int = UNSENT_BYTES;
+    // SAFETY: an open socket and an int. Where the kernel refuses, its queue is longer.
+    let _ = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_NOTSENT_LOWAT,
+            (&raw const bytes).cast(),
+            size_of_val(&bytes) as libc::socklen_t,
+        )
+    };
 }
 
 /// An error of a socket in words.

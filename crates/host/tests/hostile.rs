@@ -185,6 +185,54 @@ fn success_without_data_is_no_success() {
     assert_eq!(status, Status::DATA_TRANSFER_ERROR);
 }
 
+/// Writes 128 KiB while the R2T is edited.
+fn tampered_write(edit: impl Fn(&mut Vec<u8>) + Send + Sync + 'static) -> (Status, String) {
+    const R2T: u8 = 9;
+    let target = Target::memory();
+    let edit = move |pdu: &mut Vec<u8>| {
+        assert_eq!(pdu[0], R2T);
+        edit(pdu);
+        true
+    };
+    let tamper = Tamper::with(target.address, IO, FIRST, Arc::new(edit));
+    let path = connect(tamper.address, &options());
+    let core = Core::usable(path.clone());
+    let done = core.command(rig::write(0, 131_072), pattern(1, 131_072));
+    (done.status, path.reason().to_string())
+}
+
+#[test]
+fn a_write_that_is_refused_after_its_data_was_asked_for() {
+    let (status, _) = tampered_write(|pdu| {
+        let cid = [pdu[8], pdu[9]];
+        pdu.extend([CAPSULE_RESP, 0, 24, 0, 24, 0, 0, 0]);
+        pdu.extend([0; 12]);
+        pdu.extend(cid);
+        pdu.extend((Status::WRITE_FAULT.0 << 1).to_le_bytes());
+    });
+    assert_eq!(status, Status::WRITE_FAULT);
+}
+
+#[test]
+fn data_that_is_asked_for_twice_or_is_not_there() {
+    let (status, reason) = tampered_write(|pdu| pdu.extend(pdu.clone()));
+    assert_eq!(status, Status::HOST_PATHING_ERROR);
+    assert!(reason.contains("Sequence"), "{reason}");
+    // Half of it, then the other half before it has the first.
+    let (status, reason) = tampered_write(|pdu| {
+        pdu[16..20].copy_from_slice(&65_536u32.to_le_bytes());
+        let mut second = pdu.clone();
+        second[12..16].copy_from_slice(&65_536u32.to_le_bytes());
+        pdu.append(&mut second);
+    });
+    assert_eq!(status, Status::HOST_PATHING_ERROR);
+    assert!(reason.contains("Limit"), "{reason}");
+    let (_, reason) = tampered_write(|pdu| {
+        pdu[16..20].copy_from_slice(&(1u32 << 20).to_le_bytes());
+    });
+    assert!(reason.contains("Out of Range"), "{reason}");
+}
+
 #[test]
 fn nothing_of_admin_answers_is_believed() {
     let target = Target::memory();

@@ -203,8 +203,9 @@ impl Connection {
         (slot.pointer, slot.len) = (pointer, len as u32);
         (slot.since, slot.reported, slot.sent) = (now, false, false);
         slot.request = Some(request);
+        let with_data = slot.in_capsule != 0;
         self.credits.sent();
-        self.send.commands.push_back(cid);
+        self.send.push_command(cid, with_data);
         Ok(())
     }
 

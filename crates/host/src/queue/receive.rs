@@ -181,11 +181,10 @@ impl Connection {
         result: u64,
         done: &mut Requests,
     ) -> Result<(), Lost> {
-        if self.send.has_begun_data(cid) {
+        if !self.send.cancel_transfer(cid) {
             self.slots[usize::from(cid)].answer = Some((status, result));
             return Ok(());
         }
-        self.send.transfers.retain(|other| *other != cid);
         let slot = &mut self.slots[usize::from(cid)];
         (slot.outgoing, slot.data) = (None, None);
         self.finish(cid, status, result, done);
@@ -197,8 +196,14 @@ impl Connection {
         if !slot.sent {
             return Err(too_early());
         }
+        if slot.outgoing.is_some() {
+            // The machine counts an R2T as answered when the header of its last PDU is made.
+            return Err(Lost::ours(
+                "the controller asked for more data before it had what it asked for",
+            ));
+        }
         slot.outgoing = Some(outgoing);
-        self.send.transfers.push_back(outgoing.cid);
+        self.send.push_transfer(outgoing.cid);
         Ok(())
     }
 

@@ -16,21 +16,29 @@ const DATA_PDUS_MAX: usize = 4;
 pub(super) struct SendQueue {
     /// Sent before anything else: initialization and Connect.
     pub(super) handshake: Vec<u8>,
-    /// Capsules that are not completely sent.
-    pub(super) commands: VecDeque<u16>,
-    /// Commands whose data was asked for.
-    pub(super) transfers: VecDeque<u16>,
-    /// The first capsule, or the first data PDU, was sent in part: so many bytes.
+    /// What is not completely sent, most urgent lane first.
+    lanes: [VecDeque<u16>; LANES],
+    /// The first PDU of a lane was sent in part: so many bytes.
     begun: Option<(Lane, usize)>,
     pieces: Vec<IoSlice<'static>>,
+    /// What `pieces` are: lane and bytes of each PDU.
     plan: Vec<(Lane, usize)>,
 }
 
+/// What is sent before what. Commands are small, and the sooner they are out, the sooner data comes
+/// the other way; the peer keeps no order among commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lane {
+    /// Capsules without data.
     Command,
+    /// Capsules with their data.
+    Write,
+    /// Data that was asked for.
     Data,
 }
+
+const LANES: usize = 3;
+const IN_ORDER: [Lane; LANES] = [Lane::Command, Lane::Write, Lane::Data];
 
 /// How far a flush got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,26 +53,47 @@ impl SendQueue {
     pub(super) fn new(entries: u16) -> SendQueue {
         SendQueue {
             handshake: Vec::new(),
-            commands: VecDeque::with_capacity(entries.into()),
-            transfers: VecDeque::with_capacity(entries.into()),
+            lanes: std::array::from_fn(|_| VecDeque::with_capacity(entries.into())),
             begun: None,
             pieces: Vec::with_capacity(PIECES_MAX),
             plan: Vec::with_capacity(PIECES_MAX),
         }
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.handshake.is_empty() && self.commands.is_empty() && self.transfers.is_empty()
+        self.handshake.is_empty() && self.lanes.iter().all(VecDeque::is_empty)
     }
 
-    /// Whether a part of command `cid`'s data PDU has gone out.
-    pub(super) fn has_begun_data(&self, cid: u16) -> bool {
-        matches!(self.begun, Some((Lane::Data, _))) && self.transfers.front() == Some(&cid)
+    /// Queues command `cid`'s capsule, which lies in its slot.
+    #[inline]
+    pub(super) fn push_command(&mut self, cid: u16, with_data: bool) {
+        let lane = if with_data { Lane::Write } else { Lane::Command };
+        self.lanes[lane as usize].push_back(cid);
+    }
+
+    /// Queues command `cid`'s outgoing data.
+    pub(super) fn push_transfer(&mut self, cid: u16) {
+        self.lanes[Lane::Data as usize].push_back(cid);
+    }
+
+    /// Forgets command `cid`'s outgoing data, unless a part of a PDU has gone out, which must be
+    /// sent whole. Whether it could.
+    pub(super) fn cancel_transfer(&mut self, cid: u16) -> bool {
+        let transfers = &mut self.lanes[Lane::Data as usize];
+        let begun = matches!(self.begun, Some((Lane::Data, _)));
+        if begun && transfers.front() == Some(&cid) {
+            return false;
+        }
+        transfers.retain(|other| *other != cid);
+        true
     }
 
     /// Whether a part of command `cid`'s capsule has gone out, but not all.
     pub(super) fn has_begun_command(&self, cid: u16) -> bool {
-        matches!(self.begun, Some((Lane::Command, _))) && self.commands.front() == Some(&cid)
+        self.begun.is_some_and(|(lane, _)| {
+            lane != Lane::Data && self.lanes[lane as usize].front() == Some(&cid)
+        })
     }
 
     /// Gives the socket as much as it takes. Sets `answered` if a command was answered before its data
@@ -103,42 +132,48 @@ impl SendQueue {
         Ok(Flushed::All(progress))
     }
 
-    /// Lines up pieces: the rest of a data PDU that has begun, commands, data PDUs.
+    /// Lines up pieces: the rest of a PDU that has begun, then lane by lane.
     fn plan(&mut self, machine: &mut Machine, slots: &mut [Slot]) {
         self.plan.clear();
         debug_assert!(self.pieces.is_empty());
-        let mut data_pdus = 0;
-        let mut skip = self.begun.map_or(0, |(_, bytes)| bytes);
-        let data_first = matches!(self.begun, Some((Lane::Data, _)));
-        if data_first {
-            let cid = self.transfers[0];
-            self.push_data(machine, &mut slots[usize::from(cid)], skip);
-            (data_pdus, skip) = (1, 0);
+        let mut first = [0; LANES];
+        if let Some((lane, sent)) = self.begun {
+            self.line_up(lane, 0, sent, machine, slots);
+            first[lane as usize] = 1;
         }
-        for at in 0..self.commands.len() {
-            if self.pieces.len() + 3 > PIECES_MAX {
-                return;
+        for lane in IN_ORDER {
+            let most = if lane == Lane::Data { DATA_PDUS_MAX } else { usize::MAX };
+            let end = self.lanes[lane as usize].len().min(most);
+            for at in first[lane as usize]..end {
+                if self.pieces.len() + 3 > PIECES_MAX {
+                    return;
+                }
+                self.line_up(lane, at, 0, machine, slots);
             }
-            let slot = &slots[usize::from(self.commands[at])];
-            self.push_command(slot, std::mem::take(&mut skip));
-        }
-        for at in data_pdus..self.transfers.len().min(DATA_PDUS_MAX) {
-            if self.pieces.len() + 3 > PIECES_MAX {
-                return;
-            }
-            let cid = self.transfers[at];
-            self.push_data(machine, &mut slots[usize::from(cid)], 0);
         }
     }
 
-    fn push_command(&mut self, slot: &Slot, skip: usize) {
+    /// Lines up a PDU but for its first `skip` bytes.
+    #[inline]
+    fn line_up(
+        &mut self,
+        lane: Lane,
+        at: usize,
+        skip: usize,
+        machine: &mut Machine,
+        slots: &mut [Slot],
+    ) {
+        let slot = &mut slots[usize::from(self.lanes[lane as usize][at])];
+        if lane == Lane::Data {
+            return self.push_data(machine, slot, skip);
+        }
         let capsule = &slot.capsule;
         let parts = [
             (capsule.bytes.as_ptr(), usize::from(capsule.len)),
             (slot.pointer.cast_const(), slot.in_capsule as usize),
             (capsule.digest.as_ptr(), usize::from(capsule.digest_len)),
         ];
-        self.push(Lane::Command, parts, skip);
+        self.push(lane, parts, skip);
     }
 
     fn push_data(&mut self, machine: &mut Machine, slot: &mut Slot, skip: usize) {
@@ -208,25 +243,19 @@ impl SendQueue {
             }
             count -= bytes;
             self.begun = None;
-            match lane {
-                Lane::Command => {
-                    let cid = self.commands.pop_front().expect("lined up");
-                    slots[usize::from(cid)].sent = true;
-                }
-                Lane::Data => {
-                    let cid = self.transfers.pop_front().expect("lined up");
-                    let slot = &mut slots[usize::from(cid)];
-                    slot.data = None;
-                    if slot.answer.is_some() {
-                        slot.outgoing = None;
-                        *answered = true;
-                    } else if slot.outgoing.is_some_and(|outgoing| outgoing.remaining > 0) {
-                        self.transfers.push_back(cid);
-                    } else {
-                        slot.outgoing = None;
-                    }
-                }
+            let cid = self.lanes[lane as usize].pop_front().expect("it was lined up");
+            let slot = &mut slots[usize::from(cid)];
+            if lane != Lane::Data {
+                slot.sent = true;
+                continue;
             }
+            slot.data = None;
+            if slot.answer.is_none() && slot.outgoing.is_some_and(|it| it.remaining > 0) {
+                self.lanes[Lane::Data as usize].push_back(cid);
+                continue;
+            }
+            slot.outgoing = None;
+            *answered |= slot.answer.is_some();
         }
     }
 }
