@@ -1,0 +1,87 @@
+#!/bin/bash
+# limit: 150
+# round: 30
+# One of two targets that serve the same files is killed, again and again, under a host of ours: behind
+# an NBD door, fio checks what it wrote, and the ledger of acknowledged writes is checked block by
+# block, so that neither a lost write nor an older one that comes late goes unnoticed. Then both
+# targets are gone for good, and the door says which path failed and why.
+. "$(dirname "$0")/harness.sh"
+
+modprobe nbd nbds_max=2
+NQN=nqn.2026-11.io.nvlane:path-loss
+declare -A TARGET
+
+# target PORT: one of the two
+target() {
+    local ids=$((($1 - 4420) * 100 + 1))
+    "$NVLANE" serve "file:$SCRATCH/fio.img?size=64M&create" "file:$SCRATCH/ledger.img?size=64M&create" --shared \
+        --nqn "$NQN" --uuid 11111111-1111-4111-8111-111111111111 --uuid 22222222-2222-4222-8222-222222222222 \
+        --cntlid "$ids-$((ids + 99))" --listen "127.0.0.1:$1" --socket "$WORK/target-$1.sock" \
+        --data-dir "$WORK/target-$1" >>"$WORK/target-$1.log" 2>&1 </dev/null &
+    TARGET[$1]=$!
+}
+
+# served PORT COUNT: whether that target was started, and became ready, so often
+served() { (($(grep -c ready "$WORK/target-$1.log") == $2)); }
+
+# paths NSID CTRL_LOSS_TMO: the namespace through both
+paths() { echo "tcp://127.0.0.1:4421,127.0.0.1:4422/$NQN?ns=$1&keep_alive_tmo=2s&reconnect_delay=200ms&ctrl_loss_tmo=$2"; }
+
+target 4421
+await 30 grep -q ready "$WORK/target-4421.log"
+target 4422
+await 30 grep -q ready "$WORK/target-4422.log"
+"$NVLANE" nbd "fio=$(paths 1 60s)" "ledger=$(paths 2 60s)" --socket "$WORK/nbd.sock" >"$WORK/nbd.log" 2>&1 </dev/null &
+door=$!
+await 60 grep -q ready "$WORK/nbd.log"
+nbd-client -unix "$WORK/nbd.sock" -N ledger -timeout 120 /dev/nbd0 >/dev/null
+await 20 test "$(blockdev --getsize64 /dev/nbd0)" = $((64 << 20))
+
+((FULL)) && ROUNDS=50
+seconds=$((ROUNDS * 6 + 6))
+fio --name=paths --ioengine=nbd --uri="nbd+unix:///fio?socket=$WORK/nbd.sock" --rw=randrw --bssplit=4k/60:16k/30:128k/10 \
+    --iodepth=16 --size=32M --time_based --runtime=$seconds --verify=crc32c --verify_fatal=1 --verify_backlog=256 \
+    --serialize_overlap=1 --randseed=1 --output-format=json --output="$WORK/fio.json" &
+fio=$!
+"$XTASK" ledger write --device /dev/nbd0 --ledger "$WORK/ledger" --seconds $seconds --seed 7 &
+ledger=$!
+RANDOM=1
+for ((round = 0; round < ROUNDS; round++)); do
+    victim=$((4421 + round % 2))
+    sleep $((1 + RANDOM % 2)).$((RANDOM % 10))
+    kill -KILL "${TARGET[$victim]}"
+    wait "${TARGET[$victim]}" 2>/dev/null || true
+    sleep 0.$((RANDOM % 10))
+    target "$victim"
+    # The other one is not killed before this one carries commands again.
+    await 30 served "$victim" $((round / 2 + 2))
+    sleep 2
+done
+wait "$fio" || die "fio: $(tail -n 40 "$WORK/fio.json") $(tail -n 20 "$WORK/nbd.log")"
+wait "$ledger" || die "a write was refused: $(tail -n 20 "$WORK/nbd.log")"
+expect_json "$WORK/fio.json" '[.jobs[].error] | add' 0
+expect_json "$WORK/fio.json" '.jobs[0].write.total_ios > 100' true
+"$XTASK" ledger verify --device /dev/nbd0 --ledger "$WORK/ledger" --at-least 50
+stall=$(jq '[.jobs[0].read.clat_ns.max, .jobs[0].write.clat_ns.max] | max / 1e6 | floor' "$WORK/fio.json")
+echo "$ROUNDS targets killed; the longest command took $stall ms"
+# A killed target closes its connections: nothing has to wait for a keep alive timeout.
+expect "a stall below ten seconds" $((stall < 10000)) 1
+
+# Both gone: commands wait as long as they were told to, then fail, and the door says why.
+nbd-client -d /dev/nbd0 >/dev/null
+kill -TERM "$door"
+wait "$door" || die "the door did not end well: $(tail -n 20 "$WORK/nbd.log")"
+"$NVLANE" nbd "$(paths 1 5s)" --socket "$WORK/nbd.sock" >"$WORK/gone.log" 2>&1 </dev/null &
+door=$!
+await 30 grep -q ready "$WORK/gone.log"
+kill -KILL "${TARGET[4421]}" "${TARGET[4422]}"
+wait "${TARGET[4421]}" "${TARGET[4422]}" 2>/dev/null || true
+begun=$SECONDS
+fails fio --name=gone --ioengine=nbd --uri="nbd+unix:///?socket=$WORK/nbd.sock" --rw=read --bs=4k --size=4k >/dev/null
+waited=$((SECONDS - begun))
+expect "waited for ctrl_loss_tmo, and not much longer ($waited s)" $((waited >= 3 && waited < 30)) 1
+for port in 4421 4422; do
+    grep -q "127.0.0.1:$port.*refused" "$WORK/gone.log" || die "not a word of port $port: $(cat "$WORK/gone.log")"
+done
+kill -TERM "$door"
+wait "$door" || true
