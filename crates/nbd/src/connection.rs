@@ -102,13 +102,14 @@ enum Phase {
 }
 
 /// The export as this connection uses it.
-#[derive(Clone)]
 struct View {
     queue: Rc<dyn Queue>,
     namespace: Arc<dyn Namespace>,
     block_shift: u8,
     /// Most blocks of a command with data.
     blocks_max: u32,
+    /// Most bytes that one command zeroes or trims.
+    bulk_bytes_max: Cell<u32>,
     limits: Limits,
 }
 

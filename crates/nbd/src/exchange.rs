@@ -25,6 +25,8 @@ pub(crate) struct Exchange {
     pub(crate) request: Request,
     /// The next byte that no command was made for.
     pub(crate) at: u64,
+    /// What that was before the command made last.
+    pub(crate) before: u64,
     /// Commands with the volume.
     pub(crate) running: u32,
     /// Why it failed; the first reason.
@@ -59,6 +61,7 @@ impl Exchange {
         Exchange {
             request: Request::default(),
             at: 0,
+            before: 0,
             running: 0,
             failure: None,
             waits: false,
@@ -114,6 +117,7 @@ impl Exchanges {
         slot.in_use = true;
         slot.request = request;
         slot.at = request.offset;
+        slot.before = request.offset;
         slot.failure = failure;
         slot.waits = false;
         slot.is_sending = false;

@@ -17,8 +17,9 @@ const NSID: u32 = 1;
 /// Reads of one request with the volume at a time.
 const READS_MAX: u32 = 4;
 
-/// Most bytes that one command trims: a volume in memory does that at once, and others wait.
-const TRIM_BYTES_MAX: u32 = 64 << 20;
+/// Most bytes that one command trims or zeroes: a volume in memory does that at once, and others
+/// wait; and devices have limits (WZSL and DMRSL, NVM 1.1, section 4.1.5.4), ours 8 MiB for zeroes.
+pub(super) const BULK_BYTES_MAX: u32 = 8 << 20;
 
 /// Runs of blocks that a volume is asked to tell at a time.
 const RUNS_MAX: usize = crate::extents::DESCRIPTORS_MAX;
@@ -89,7 +90,7 @@ impl Connection {
     /// Sends `command` to the volume for the request in `slot`, and notes what is covered then.
     fn command(&self, inner: &mut Inner, slot: u32, command: Command, data: Data, at: u64) {
         let exchange = inner.exchanges.slot(slot);
-        exchange.at = at;
+        exchange.before = std::mem::replace(&mut exchange.at, at);
         exchange.running += 1;
         let mut request = self.core.request();
         request.command = command;
@@ -144,12 +145,13 @@ impl Connection {
     fn write_zeroes(&self, inner: &mut Inner, slot: u32) {
         let (_, view) = inner.serving();
         let (shift, deallocates) = (view.block_shift, view.limits.commands.deallocate);
+        let blocks_max = (view.bulk_bytes_max.get() >> shift).min(BLOCKS_MAX);
         let exchange = inner.exchanges.slot(slot);
         if exchange.is_covered() || exchange.running > 0 {
             return;
         }
         let request = exchange.request;
-        let piece = pieces::exact(exchange.at, request.end(), shift, BLOCKS_MAX);
+        let piece = pieces::exact(exchange.at, request.end(), shift, blocks_max);
         if !piece.is_whole(shift) {
             let Some(buffer) = self.allocate(inner, 3 << shift, false) else {
                 return Self::wait(inner, slot);
@@ -171,12 +173,13 @@ impl Connection {
     fn trim(&self, inner: &mut Inner, slot: u32) {
         let (_, view) = inner.serving();
         let shift = view.block_shift;
+        let blocks_max = view.bulk_bytes_max.get() >> shift;
         let exchange = inner.exchanges.slot(slot);
         if exchange.running > 0 {
             return;
         }
         let end = exchange.request.end();
-        let Some(piece) = pieces::within(exchange.at, end, shift, TRIM_BYTES_MAX >> shift) else {
+        let Some(piece) = pieces::within(exchange.at, end, shift, blocks_max) else {
             exchange.at = end;
             // Dataset Management has no FUA.
             if exchange.request.has(command_flag::FUA) {
@@ -196,12 +199,12 @@ impl Connection {
     /// Verify is Read without the data: it brings the blocks into whatever cache lies below.
     fn cache(&self, inner: &mut Inner, slot: u32) {
         let (_, view) = inner.serving();
-        let shift = view.block_shift;
+        let (shift, blocks_max) = (view.block_shift, view.blocks_max);
         let exchange = inner.exchanges.slot(slot);
         if exchange.is_covered() || exchange.running > 0 {
             return;
         }
-        let piece = pieces::covering(exchange.at, exchange.request.end(), shift, BLOCKS_MAX);
+        let piece = pieces::covering(exchange.at, exchange.request.end(), shift, blocks_max);
         let command = Command::blocks(opcode::VERIFY, NSID, piece.slba, piece.blocks);
         self.command(inner, slot, command, Data::None, piece.end());
     }
@@ -267,7 +270,7 @@ impl Connection {
         let (command, status) = (request.command, request.status);
         let data = std::mem::take(&mut request.data);
         self.core.recycle(request);
-        if !status.is_success() {
+        if !status.is_success() && !Self::retry_smaller(inner, slot, status) {
             self.volume_failed(inner, slot, status);
         }
         let exchange = inner.exchanges.slot(slot);
@@ -281,6 +284,25 @@ impl Connection {
             inner.memory.dropped(&data);
         }
         self.proceed(inner, slot);
+    }
+
+    /// A volume that refuses to zero or trim so much at once is asked for as much as it reads at once,
+    /// from then on. Whether that was it.
+    #[cold]
+    fn retry_smaller(inner: &mut Inner, slot: u32, status: Status) -> bool {
+        let (_, view) = inner.serving();
+        let limit = view.blocks_max << view.block_shift;
+        let exchange = inner.exchanges.slot(slot);
+        let is_bulk = matches!(exchange.request.kind, command::WRITE_ZEROES | command::TRIM);
+        let is_large = exchange.at - exchange.before > u64::from(limit);
+        if status.code() != Status::INVALID_FIELD || !is_bulk || !is_large {
+            return false;
+        }
+        // One command at a time is made for such a request.
+        exchange.at = exchange.before;
+        let (_, view) = inner.serving();
+        view.bulk_bytes_max.set(limit);
+        true
     }
 
     #[cold]

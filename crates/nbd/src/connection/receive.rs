@@ -1,5 +1,6 @@
 //! What comes from the client: bytes, options, requests, and the data of writes.
 
+use super::begin::BULK_BYTES_MAX;
 use super::{Connection, Inner, Phase, View};
 use crate::exchange::Merge;
 use crate::export::Session;
@@ -10,6 +11,7 @@ use crate::wire::command;
 use namespace::output::Payload;
 use namespace::{Data, Transient};
 use reactor::{Buffer, BufferPool};
+use std::cell::Cell;
 use std::io;
 
 /// Rest of a piece from which on it is received straight into its buffer.
@@ -142,6 +144,7 @@ impl Connection {
             namespace: export.namespace.clone(),
             block_shift: limits.block_shift,
             blocks_max: (bytes_max >> limits.block_shift).clamp(1, pieces::BLOCKS_MAX),
+            bulk_bytes_max: Cell::new(BULK_BYTES_MAX),
             limits,
         })
     }

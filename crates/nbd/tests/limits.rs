@@ -1,0 +1,98 @@
+//! Volumes that can do less than ours.
+
+mod client;
+
+use client::*;
+use namespace::{Namespace, Queue, Request};
+use nbd::{Export, Server, ServerConfig};
+use nvme::opcode::io as opcode;
+use nvme::{Limits, Status};
+use reactor::Reactor;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+const SIMPLE: Manners = Manners { structured: false, aligned: false, allocation: false };
+const DONE: Reply = Reply::Data(vec![]);
+
+/// A volume that refuses to zero or trim more than 1 MiB at a time, as remote ones may.
+#[derive(Debug)]
+struct Picky(Arc<dyn Namespace>);
+
+struct PickyQueue(Rc<dyn Queue>);
+
+impl Queue for PickyQueue {
+    fn submit(&self, request: Box<Request>) {
+        let blocks = match request.command.opcode {
+            opcode::WRITE_ZEROES => request.command.block_count(),
+            // SAFETY: the request holds its range, whose length is the second dword.
+            opcode::DATASET_MANAGEMENT => unsafe {
+                request.data.as_ptr().cast::<u32>().add(1).read()
+            },
+            _ => 0,
+        };
+        if blocks > 2048 {
+            return request.finish(Status::INVALID_FIELD.dnr());
+        }
+        self.0.submit(request);
+    }
+}
+
+impl Namespace for Picky {
+    fn limits(&self) -> Limits {
+        self.0.limits()
+    }
+
+    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+        Ok(Rc::new(PickyQueue(self.0.clone().open_queue(reactor)?)))
+    }
+
+    fn refresh(&self) -> io::Result<bool> {
+        self.0.refresh()
+    }
+
+    fn resize(&self, bytes: u64) -> io::Result<()> {
+        self.0.resize(bytes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+
+    fn uri(&self) -> String {
+        self.0.uri()
+    }
+
+    fn describe(&self, facts: &mut Vec<(String, String)>) {
+        self.0.describe(facts);
+    }
+
+    fn uuid(&self) -> Option<[u8; 16]> {
+        self.0.uuid()
+    }
+}
+
+#[test]
+fn a_volume_that_zeroes_little_at_a_time_is_asked_for_little() {
+    for kind in [WRITE_ZEROES, TRIM] {
+        let namespace = volume::open("mem:64M", &volume::OpenOptions::default()).unwrap();
+        let namespace = Arc::new(Picky(namespace));
+        let export = Export { name: String::new(), description: String::new(), namespace };
+        let server = Server::start(&ServerConfig::default(), vec![export]).unwrap();
+        let address = server.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let mut client = Client::connect(address, "", SIMPLE);
+        let data = pattern(1, 32 << 20);
+        assert_eq!(client.write(0, 0, &data), DONE);
+        let open: Vec<u64> = [(512, 20 << 20), (24 << 20, 5 << 20)]
+            .map(|(offset, length)| client.send(kind, FUA, offset, length, &[]))
+            .into();
+        for _ in open {
+            assert_eq!(client.receive().unwrap().1, DONE);
+        }
+        let mut model = data;
+        model[512..512 + (20 << 20)].fill(0);
+        model[24 << 20..29 << 20].fill(0);
+        assert!(client.read(0, 32 << 20) == model);
+        server.stop().unwrap();
+    }
+}
