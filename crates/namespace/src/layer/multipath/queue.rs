@@ -59,6 +59,8 @@ pub(super) struct MultipathQueue {
     /// Some path's access has changed.
     changed: Cell<bool>,
     generation: Cell<u32>,
+    /// When this turn began, twice: computing the second from the first costs as much as a choice.
+    turn: Cell<(Instant, u64)>,
     next_tick_ns: Cell<u64>,
     next_decay_ns: Cell<u64>,
     block_shift: u8,
@@ -117,6 +119,7 @@ impl MultipathQueue {
             draining: Cell::new(false),
             changed: Cell::new(true),
             generation: Cell::new(generation),
+            turn: Cell::new((namespace.epoch, 0)),
             next_tick_ns: Cell::new(0),
             next_decay_ns: Cell::new(0),
             block_shift: crate::Namespace::limits(&*namespace).block_shift,
@@ -230,7 +233,14 @@ impl MultipathQueue {
     /// cost as much as the choice.
     #[inline]
     fn now_ns(&self) -> u64 {
-        self.reactor.now().saturating_duration_since(self.namespace.epoch).as_nanos() as u64
+        let now = self.reactor.now();
+        let (turn, turn_ns) = self.turn.get();
+        if now == turn {
+            return turn_ns;
+        }
+        let now_ns = now.saturating_duration_since(self.namespace.epoch).as_nanos() as u64;
+        self.turn.set((now, now_ns));
+        now_ns
     }
 
     /// Takes note of changed settings and of paths that stand otherwise than before.
