@@ -134,10 +134,13 @@ pub(crate) struct Driver {
     live: RefCell<Option<(SocketAddr, Arc<Params>)>>,
 }
 
+#[derive(Default)]
 struct Place {
     handle: Option<Handle>,
     /// The last association in which the queue id was used.
     used: u64,
+    /// When it was closed last.
+    closed: Option<Instant>,
 }
 
 impl Driver {
@@ -182,21 +185,25 @@ impl Driver {
     /// A core has opened a queue.
     pub(crate) fn queue_opened(&self, handle: Handle) {
         let generation = self.association.borrow().generation();
+        let granted = self.live.borrow().as_ref().map(|(_, params)| params.io_queues);
+        let most = granted.map_or(QUEUES_MAX, usize::from).min(QUEUES_MAX);
         let index = {
             let mut queues = self.queues.borrow_mut();
+            let ids = queues.iter().enumerate().take(most);
+            let free = ids.filter(|(_, place)| place.handle.is_none());
             // An id that was not used in this association, so that the controller has surely let go
-            // of it.
-            let free = |place: &Place| place.handle.is_none();
-            let index = queues.iter().position(|place| free(place) && place.used != generation);
-            let index = index.or_else(|| {
-                (queues.len() == QUEUES_MAX).then(|| queues.iter().position(free)).flatten()
-            });
-            match index {
-                Some(index) => queues[index] = Place { handle: Some(handle), used: 0 },
-                None => queues.push(Place { handle: Some(handle), used: 0 }),
+            // of it; where there is none, the one that was closed first.
+            let oldest = free.min_by_key(|(_, place)| (place.used == generation, place.closed));
+            let reused = |place: &Place| place.used == generation;
+            match oldest.map(|(index, place)| (index, reused(place))) {
+                Some((index, again)) if !again || queues.len() >= most => index,
+                _ => {
+                    queues.push(Place::default());
+                    queues.len() - 1
+                }
             }
-            index.unwrap_or(queues.len() - 1)
         };
+        self.queues.borrow_mut()[index].handle = Some(handle);
         self.connect_queue(index);
     }
 
@@ -204,7 +211,7 @@ impl Driver {
     pub(crate) fn queue_closed(&self, key: u64) {
         for place in self.queues.borrow_mut().iter_mut() {
             if place.handle.as_ref().is_some_and(|handle| handle.key() == key) {
-                place.handle = None;
+                (place.handle, place.closed) = (None, Some(self.reactor.now()));
             }
         }
     }
@@ -352,7 +359,7 @@ impl Driver {
         let before = self.shared.access();
         let now = local(access);
         self.shared.set_access(now);
-        if now >= namespace::Access::Inaccessible {
+        if now >= namespace::Access::Inaccessible && reason != Reason::Closed {
             let (peer, words) = (&self.shared.address, reason.to_string());
             match now {
                 namespace::Access::Gone => tracing::error!(%peer, "path is gone: {words}"),

@@ -11,6 +11,7 @@ use namespace::{Access, Namespace, PathReport, Queue};
 use nvme::Limits;
 use reactor::Reactor;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
@@ -160,6 +161,15 @@ impl Namespace for Path {
     }
 
     fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+        let standing = self.shared.standing();
+        let granted = usize::from(standing.controller.io_queues);
+        if standing.lives > 0 && self.shared.queues.load(Ordering::Relaxed) >= granted {
+            let what = format!(
+                "{}: the controller grants {granted} I/O queues; use as many cores at most",
+                self.shared.address
+            );
+            return Err(io::Error::other(what));
+        }
         Ok(IoQueue::open(&self.control, self.id, &self.shared, reactor, Some(self.clone())))
     }
 

@@ -247,6 +247,7 @@ impl IoQueue {
         });
         QUEUES.with_borrow_mut(|queues| queues.insert(key, Rc::downgrade(&io)));
         let handle = Handle { mailbox: reactor.mailbox(), key };
+        shared.queues.fetch_add(1, Ordering::Relaxed);
         control.with(path, move |driver| driver.queue_opened(handle));
         Rc::new(PathQueue { io, _path: owner })
     }
@@ -557,6 +558,7 @@ impl IoQueue {
         }
         self.live.set(false);
         let _ = QUEUES.try_with(|queues| queues.borrow_mut().remove(&self.key));
+        self.shared.queues.fetch_sub(1, Ordering::Relaxed);
         let key = self.key;
         self.control.with(self.path, move |driver| driver.queue_closed(key));
     }

@@ -4,7 +4,7 @@ use crate::options::{Address, Options};
 use crate::subsystem::Subsystem;
 use association::{Controller, Reason};
 use namespace::Access;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -19,6 +19,8 @@ pub(crate) struct Shared {
     pub(crate) active: AtomicBool,
     standing: Mutex<Standing>,
     changed: Condvar,
+    /// Queues that cores have open.
+    pub(crate) queues: AtomicUsize,
     counters: Mutex<Vec<Arc<Counters>>>,
 }
 
@@ -77,6 +79,7 @@ impl Shared {
                 nsid: 0,
             }),
             changed: Condvar::new(),
+            queues: AtomicUsize::new(0),
             counters: Mutex::default(),
         }
     }

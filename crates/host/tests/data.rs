@@ -129,6 +129,23 @@ fn a_namespace_is_chosen_or_asked_for() {
 }
 
 #[test]
+fn more_cores_than_queues_are_refused() {
+    let target = Target::memory();
+    let mut options = options();
+    options.association.io_queues = 2;
+    let path = connect(target.address, &options);
+    let cores = [Core::usable(path.clone()), Core::usable(path.clone())];
+    let reactor = reactor::Reactor::new(&reactor::Config::default()).expect("a reactor");
+    let error = path.clone().open_queue(&reactor).err().expect("no queue is left").to_string();
+    assert!(error.contains("grants 2 I/O queues"), "{error}");
+    // One that is closed makes room, again and again.
+    drop(cores);
+    for _ in 0..5 {
+        Core::usable(path.clone()).write(0, &[1; 512]);
+    }
+}
+
+#[test]
 fn refusals_name_the_peer_and_the_reason() {
     let target = Target::memory();
     let mut unknown = options();

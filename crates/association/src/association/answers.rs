@@ -56,7 +56,9 @@ impl Association {
             Purpose::HostBehavior => self.send(now, Purpose::Queues),
             Purpose::Queues => {
                 let (submission, completion) = (result as u16, (result >> 16) as u16);
-                self.controller.io_queues = submission.min(completion).saturating_add(1);
+                let granted = submission.min(completion).saturating_add(1);
+                // Some controllers grant what they have, whatever they are asked for.
+                self.controller.io_queues = granted.min(self.config.io_queues);
                 if admin::has_events(self.controller.oaes) {
                     self.send(now, Purpose::Events);
                 } else {
