@@ -1,0 +1,56 @@
+#!/bin/bash
+# limit: 150
+# Our host against the kernel's own target: data compared and verified, with digests and without, while
+# the target's port goes away and comes back; namespaces that come and grow are noticed.
+. "$(dirname "$0")/harness.sh"
+
+kernel_serve "file:$SCRATCH/a.img?size=64M&create" "file:$SCRATCH/b.img?size=64M&create"
+volume() { echo "tcp://127.0.0.1:$PORT/$NQN?ns=$1&reconnect_delay=200ms&keep_alive_tmo=2s&ctrl_loss_tmo=60s$2"; }
+
+# From one to the other, by commands of up to the largest transfer.
+head -c 20M /dev/urandom >"$WORK/data"
+"$NVLANE" write "$(volume 1 "")" --input "$WORK/data"
+"$NVLANE" cat "$(volume 1 "&hdr_digest&data_digest")" --length 20M >"$WORK/back"
+cmp "$WORK/data" "$WORK/back" || die "what was written is read differently"
+cmp -n $((20 << 20)) "$WORK/data" "$SCRATCH/a.img" || die "the target's file has something else"
+
+"$NVLANE" nbd "plain=$(volume 1 "")" "digests=$(volume 2 "&hdr_digest&data_digest")" --socket "$WORK/nbd.sock" \
+    >"$WORK/nbd.log" 2>&1 </dev/null &
+door=$!
+await 60 grep -q ready "$WORK/nbd.log"
+verify() { # verify EXPORT
+    fio --name="$1" --ioengine=nbd --uri="nbd+unix:///$1?socket=$WORK/nbd.sock" --rw=randrw \
+        --bssplit=4k/60:16k/20:128k/15:1M/5 --iodepth=16 --size=32M --time_based --runtime=10 \
+        --verify=crc32c --verify_fatal=1 --verify_backlog=128 --serialize_overlap=1 --randseed=1 \
+        --output-format=json --output="$WORK/$1.json"
+}
+verify plain &
+plain=$!
+verify digests &
+digests=$!
+# The port goes away twice: what is connected through it is dropped by hand, as the kernel keeps it.
+for _ in 1 2; do
+    sleep 2
+    rm "$NVMET/ports/1/subsystems/$NQN"
+    sleep 1
+    ln -s "$NVMET/subsystems/$NQN" "$NVMET/ports/1/subsystems/$NQN"
+done
+for name in plain digests; do
+    wait "${!name}" || die "fio on $name: $(grep -m20 -iE "fio|verify|error" "$WORK/$name.json") $(tail -n 20 "$WORK/nbd.log")"
+    expect_json "$WORK/$name.json" '[.jobs[].error] | add' 0
+    expect_json "$WORK/$name.json" '.jobs[0].write.total_ios > 50' true
+    jq -r '"fio: \(.jobs[0].read.total_ios) reads, \(.jobs[0].write.total_ios) writes, all as written"' "$WORK/$name.json"
+done
+kill -TERM "$door"
+wait "$door" || die "the door did not end well: $(tail -n 20 "$WORK/nbd.log")"
+
+# What our commands say of it, and of what it gains.
+"$NVLANE" list-subsys "$(volume 1 "")" -o json >"$WORK/subsystem.json"
+"$NVLANE" id-ns "$(volume 2 "")" -o json >"$WORK/before.json"
+echo 0 >"$NVMET/subsystems/$NQN/namespaces/2/enable"
+truncate -s 96M "$SCRATCH/b.img"
+echo 1 >"$NVMET/subsystems/$NQN/namespaces/2/enable"
+"$NVLANE" id-ns "$(volume 2 "")" -o json >"$WORK/after.json"
+[[ $(jq -c '.. | .nsze? // empty' "$WORK/before.json") != $(jq -c '.. | .nsze? // empty' "$WORK/after.json") ]] \
+    || die "its size is still $(cat "$WORK/after.json")"
+kernel_stop
