@@ -1,6 +1,6 @@
 //! `nvlane nbd` and the clients that people have: nbdinfo, nbdcopy, qemu-img, fio.
 
-use crate::daemon::{eventually, nvlane, wait};
+use crate::daemon::{Daemon, eventually, nvlane, wait};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -240,6 +240,22 @@ fn stopping_under_load_is_orderly_and_a_killed_servers_socket_is_taken_over() {
     let door = Door::start(dir.path(), &volume);
     run(dir.path(), "nbdinfo", &["--size", door.uri(0)]);
     assert_eq!(door.stop().code(), Some(0));
+}
+
+#[test]
+fn a_remote_volume_is_served_as_a_local_one_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = image(dir.path(), "source");
+    let daemon = Daemon::start(dir.path(), &["mem:32M"]);
+    let remote = format!("tcp://{}/{}?ns=1", daemon.listeners[0], daemon.nqn);
+    let door = Door::start(dir.path(), &[&remote, "--socket", "door.s", "--cores", "2"]);
+    run(dir.path(), "nbdcopy", &["--connections=4", "--flush", "source", door.uri(0)]);
+    run(dir.path(), "nbdcopy", &["--connections=4", door.uri(0), "back"]);
+    same(&source, &dir.path().join("back"));
+    let status = fio(door.uri(0), &[]).status().unwrap();
+    assert!(status.success(), "{status}");
+    assert_eq!(door.stop().code(), Some(0));
+    assert_eq!(daemon.stop("TERM").0.code(), Some(0));
 }
 
 #[test]
