@@ -54,7 +54,9 @@ fn policy(text: &str) -> Result<Policy, multipath::UnknownPolicy> {
 
 fn failover(seeds: Range<u64>) -> Result<()> {
     let mut failed = 0;
-    let (mut completed, mut retries, mut held, mut stall_ms, mut spare_stall_ms) = (0, 0, 0, 0, 0);
+    let (mut completed, mut retries, mut held) = (0, 0, 0);
+    // The longest waits, and of which seeds they were.
+    let (mut stall, mut spare_stall) = ((0, 0), (0, 0));
     for seed in seeds {
         let report = sim::failover::run(seed, Breach::None);
         for what in &report.violations {
@@ -64,15 +66,15 @@ fn failover(seeds: Range<u64>) -> Result<()> {
         completed += report.completed;
         retries += report.retries;
         held += report.held;
-        stall_ms = report.stall_ms.max(stall_ms);
+        stall = stall.max((report.stall_ms, seed));
         if report.faulty == 1 && report.paths > 1 {
-            spare_stall_ms = report.stall_ms.max(spare_stall_ms);
+            spare_stall = spare_stall.max((report.stall_ms, seed));
         }
     }
-    println!(
-        "{completed} commands, {retries} sent again, {held} writes held back; the longest wait \
-         {stall_ms} ms, and {spare_stall_ms} ms where one of two paths had no faults"
-    );
+    println!("{completed} commands, {retries} sent again, {held} writes held back");
+    let ((ms, seed), (spare_ms, spare_seed)) = (stall, spare_stall);
+    println!("the longest wait: {ms} ms (seed {seed})");
+    println!("where one of two paths had no faults: {spare_ms} ms (seed {spare_seed})");
     if failed > 0 {
         bail!("{failed} seeds broke a rule; --failover 1 --seed N replays one");
     }

@@ -4,10 +4,10 @@ use sim::failover::{Breach, Report, run};
 
 const SEEDS: u64 = 200;
 
-/// From the beginning of a write on a path that is lost to when it is sent again elsewhere: keep
-/// alive (2 s) is sent every second, but once not where there was traffic, and waits 2 s for its
-/// answer; a silent controller is gone 5 s later (2 s twice and a margin of 1 s); the command may
-/// have been some seconds old where only its I/O connection was stalled.
+/// From the beginning of a write on a path that is lost to when it was done elsewhere. A stalled I/O
+/// connection is noticed after 6 s (I/O timeout of 4 s, 2 s for Abort), a dead one after 4 s (keep
+/// alive is sent every second, but once not where there was traffic, and waits 2 s); a silent
+/// controller is surely gone 5 s later (twice 2 s and a margin of 1 s); then the other device.
 const FAILOVER_MS: u64 = 12_000;
 
 fn sums(reports: &[Report]) -> Report {
