@@ -108,6 +108,8 @@ fn run(sender: &mpsc::Sender<Result<Mailbox, reactor::Error>>) {
         blocking_threads: DIALS_MAX,
         ..reactor::Config::default()
     };
+    // Whoever opened the first path may have a core of its own.
+    reactor::unpin();
     match Reactor::new(&config) {
         Err(error) => drop(sender.send(Err(error))),
         Ok(reactor) => {

@@ -19,7 +19,7 @@ pub fn pin(cpu: usize) -> io::Result<()> {
 }
 
 /// Lets a thread started by a pinned one run anywhere again.
-pub(crate) fn unpin() {
+pub fn unpin() {
     if let Some(Some(allowed)) = ALLOWED.get() {
         // Where that is refused the thread merely shares the core.
         let _ = sched_setaffinity(None, allowed);

@@ -40,7 +40,7 @@ mod stats;
 mod timers;
 mod turn;
 
-pub use affinity::pin;
+pub use affinity::{pin, unpin};
 pub use error::Error;
 pub use mailbox::Mailbox;
 pub use pollers::PollerId;
