@@ -9,4 +9,5 @@ mod daemon;
 mod host;
 mod hostile;
 mod nbd;
+mod remote;
 mod serve;
