@@ -181,6 +181,10 @@ impl Connection {
         self.me.upgrade().expect("a connection that runs is held")
     }
 
+    pub(crate) fn is_in_handshake(&self) -> bool {
+        matches!(self.inner.borrow().phase, Phase::Handshake(_))
+    }
+
     /// Closes once what is in progress is answered; at once during the handshake.
     pub(crate) fn finish(&self) {
         let is_serving = {

@@ -7,7 +7,7 @@ use namespace::{Data, Namespace, Queue, Request};
 use nvme::Limits;
 use reactor::{Complete, Mailbox, Reactor, Stream};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -29,6 +29,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connections of a server; who comes then is hung up on.
 pub(crate) const CONNECTIONS_MAX: usize = 1024;
+
+/// Connections of a core in their handshake; of more, the oldest makes room.
+const HANDSHAKES_MAX: usize = 128;
 
 const TOKEN_STALLS: u64 = 0;
 const TOKEN_STOP: u64 = 1;
@@ -85,6 +88,8 @@ pub(crate) struct Core {
     queues: RefCell<Vec<Option<Rc<dyn Queue>>>>,
     connections: RefCell<HashMap<u64, Rc<Connection>>>,
     next_connection: Cell<u64>,
+    /// Connections in the order in which they came, those in their handshake among them.
+    handshakes: RefCell<VecDeque<u64>>,
     stopping: Cell<bool>,
     /// Connections in the queue for buffers of the pool.
     pub(crate) buffer_waiters: Cell<u32>,
@@ -112,6 +117,7 @@ impl Core {
             requests: RefCell::default(),
             connections: RefCell::default(),
             next_connection: Cell::new(0),
+            handshakes: RefCell::default(),
             stopping: Cell::new(false),
             buffer_waiters: Cell::new(0),
             stall_looks: Cell::new(None),
@@ -166,6 +172,24 @@ impl Core {
         let connection = Connection::new(self.clone(), key, stream);
         self.connections.borrow_mut().insert(key, connection.clone());
         connection.start();
+        self.limit_handshakes(key);
+    }
+
+    /// Whoever connects and says nothing is not to keep others out.
+    fn limit_handshakes(&self, newest: u64) {
+        let mut handshakes = self.handshakes.borrow_mut();
+        handshakes.push_back(newest);
+        if handshakes.len() <= HANDSHAKES_MAX {
+            return;
+        }
+        let connection = |key: &u64| self.connections.borrow().get(key).cloned();
+        handshakes.retain(|key| connection(key).is_some_and(|it| it.is_in_handshake()));
+        if handshakes.len() > HANDSHAKES_MAX
+            && let Some(oldest) = handshakes.pop_front().as_ref().and_then(connection)
+        {
+            drop(handshakes);
+            oldest.close();
+        }
     }
 
     pub(crate) fn remove_connection(&self, key: u64) {

@@ -19,10 +19,11 @@
 //! What it does not do: the oldstyle handshake, TLS, authentication, extended headers, resizing
 //! under a client. Who can connect can read and write.
 //!
-//! Bounds: 1,024 connections, 10 s and 256 options for a handshake, 16 KiB for an option, 128
-//! requests of at most [`PAYLOAD_MAX`] in progress per connection. Data is in the core's buffer pool,
-//! else requests wait for it, in the socket if they bring data. No connection holds more of the pool
-//! than it leaves free, and one whose peer lets nothing go for 2 s while others wait is dropped.
+//! Bounds: 1,024 connections, of which 128 per core are in their handshake (the oldest makes room),
+//! 10 s and 256 options for a handshake, 16 KiB for an option, 128 requests of at most
+//! [`PAYLOAD_MAX`] in progress per connection. Data is in the core's buffer pool, else requests wait
+//! for it, in the socket if they bring data. No connection holds more of the pool than it leaves
+//! free, and one whose peer lets nothing go for 2 s while others wait is dropped.
 
 mod connection;
 mod core;

@@ -63,6 +63,20 @@ fn breaking_the_protocol_is_hung_up_on() {
 }
 
 #[test]
+fn those_who_connect_and_say_nothing_do_not_keep_others_out() {
+    let (server, address) = serve(&["mem:4M"], &ServerConfig::default());
+    let mut good = Client::connect(address, "0", SIMPLE);
+    let silent: Vec<_> = (0..300).map(|_| std::net::TcpStream::connect(address)).collect();
+    let mut late = Client::connect(address, "0", SIMPLE);
+    assert_eq!(late.read(0, 4096).len(), 4096);
+    assert_eq!(good.read(0, 4096).len(), 4096);
+    // 128, the two that are served, and one that came while this was counted.
+    assert!(server.connections() <= 131, "{}", server.connections());
+    drop(silent);
+    server.stop().unwrap();
+}
+
+#[test]
 fn one_that_never_reads_does_not_keep_others_from_memory() {
     // A file does not lend: its reads need buffers.
     let directory = tempfile::tempdir().unwrap();

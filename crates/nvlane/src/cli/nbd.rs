@@ -12,9 +12,9 @@ pub const NBD_PORT: u16 = 10809;
 /// Arguments of `nvlane nbd`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  nvlane nbd disk.img                                  on 127.0.0.1:10809
-  nvlane nbd disk.img --socket /run/disk.sock          qemu-img info nbd+unix:///?socket=/run/disk.sock
-  nvlane nbd a=disk.img b=mem:1G --listen 0.0.0.0      nbdinfo nbd://192.0.2.1/b
+  nvlane nbd disk.img                              qemu-img info nbd://127.0.0.1/
+  nvlane nbd disk.img --socket /run/d.sock         nbdinfo 'nbd+unix:///?socket=/run/d.sock'
+  nvlane nbd a=disk.img b=mem:1G --listen 0.0.0.0  nbdinfo nbd://192.0.2.1/b
   nvlane nbd 'tcp://192.0.2.1,192.0.2.2/nqn.2026-11.com.example:a?ns=1' --socket a.sock
 
 A volume without a name is the only export, without a name, or goes by the name of its file, else by
