@@ -3,6 +3,7 @@
 mod rig;
 
 use namespace::Namespace;
+use namespace::layer::volatile::{CACHE_BYTES, Volatile};
 use nvme::{Command, Status, opcode};
 use rig::{Core, Target, connect, options, pattern, read, write};
 use std::sync::Arc;
@@ -126,6 +127,27 @@ fn a_namespace_is_chosen_or_asked_for() {
     options.association.nsid = Some(3);
     let error = host::open(&[rig::address(target.address)], &options, "").unwrap_err();
     assert!(error.to_string().contains("no namespace 3"), "{error}");
+}
+
+#[test]
+fn a_flush_reaches_the_other_end() {
+    let volume = Volatile::new(rig::memory(16 << 20, 9, 1), CACHE_BYTES);
+    let target = Target::serve(volume.clone(), 1, 0);
+    let mut options = options();
+    options.association.admin_timeout = std::time::Duration::from_secs(2);
+    let path = connect(target.address, &options);
+    assert!(path.limits().volatile_write_cache);
+    let core = Core::usable(path.clone());
+    core.write(0, &[1; 4096]);
+    path.flush().expect("flushed");
+    assert_eq!(volume.cut(), 0, "what was acknowledged is durable");
+    core.write(0, &[2; 4096]);
+    assert_eq!(volume.cut(), 8, "what was not flushed is not");
+    core.command(Command { opcode: opcode::io::FLUSH, ..Command::default() }, Vec::new()).ok();
+    drop(target);
+    core.await_access(|access| !access.is_usable());
+    let error = path.flush().expect_err("nobody is there").to_string();
+    assert!(error.contains("127.0.0.1"), "{error}");
 }
 
 #[test]
