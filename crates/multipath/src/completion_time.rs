@@ -45,26 +45,17 @@ const FAILED_NS: f64 = 1e6;
 const FAILED_NS_MAX: f64 = 1e9;
 
 /// What is known of one path in one group.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Estimate {
-    /// Smoothed latency in nanoseconds; 0 before the first sample.
-    pub latency_ns: f64,
-    /// Smoothed work in flight when those commands were sent.
+    forecast: Forecast,
+    /// Smoothed work in flight when the samples of the smoothed latency were sent.
     pub backlog: f64,
-    /// Nanoseconds per unit of work: the inverse of the rate.
-    inverse_rate: f64,
-    least_ns: f64,
     /// Work in flight.
     pub queued: u64,
-    /// When a command was completed last, or the first of those in flight was sent.
-    active_ns: u64,
     /// Commands in flight.
     pub in_flight: u32,
-
     /// Work delivered since the beginning.
     delivered: u64,
-    /// Work per nanosecond.
-    rate: f64,
     rate_ns: u64,
     least_now_ns: f64,
     least_before_ns: f64,
@@ -81,6 +72,21 @@ pub struct Estimate {
     failing: bool,
 }
 
+/// What a choice looks at, for each path; the rest is prepared when commands are sent and end.
+#[derive(Clone, Copy, Debug)]
+struct Forecast {
+    /// Smoothed latency; 0 before the first sample.
+    latency_ns: f64,
+    /// Work in flight beyond the backlog that the latency comes with.
+    excess: f64,
+    /// Nanoseconds per unit of work delivered; infinite where no rate is known.
+    inverse_rate: f64,
+    least_ns: f64,
+    /// Since when the path has owed an answer: when a command ended last, or the first of those in
+    /// flight was sent; infinite if it owes none.
+    silent_since_ns: f64,
+}
+
 /// The paths of one group on one core.
 #[derive(Clone, Debug)]
 pub struct Estimates {
@@ -92,7 +98,7 @@ pub struct Estimates {
 
 impl Default for Estimates {
     fn default() -> Estimates {
-        Estimates { paths: [Estimate::default(); PATHS_MAX], selections: 0, rotation: 0 }
+        Estimates { paths: [Estimate::UNKNOWN; PATHS_MAX], selections: 0, rotation: 0 }
     }
 }
 
@@ -131,24 +137,24 @@ impl Estimates {
         self.rotation = start;
         let bits = u32::from(demand.candidates.0);
         let mut rest = bits >> start | (bits & ((1 << start) - 1)) << (paths - start);
-        let least_rate_factor = 2.0 / demand.work as f64;
+        let question = Question::new(demand);
         let (mut best, mut best_ns) = (0, f64::INFINITY);
         while rest != 0 {
             let turned = rest.trailing_zeros() as usize + start;
             rest &= rest - 1;
             let path = if turned >= paths { turned - paths } else { turned };
             let own = &self.paths[path];
-            let mut time_ns = if own.latency_ns > 0.0 {
-                own.expected_ns(own, demand, least_rate_factor)
-            } else {
-                own.unknown_ns(&stand_in.paths[path], demand, least_rate_factor)
-            };
+            let mut time_ns = own.forecast.time_ns(&question);
+            let silent_ns = question.now_ns - own.forecast.silent_since_ns;
+            if own.forecast.latency_ns == 0.0 || time_ns < silent_ns {
+                time_ns = own.special_ns(&stand_in.paths[path], &question);
+            }
             if demand.remote.contains(path) {
                 time_ns += demand.numa_bias_ns;
             }
             // Without a branch, which would be foreseen in half of the cases at best.
             best = if time_ns < best_ns { path } else { best };
-            best_ns = time_ns.min(best_ns);
+            best_ns = if time_ns < best_ns { time_ns } else { best_ns };
         }
         best
     }
@@ -159,9 +165,10 @@ impl Estimates {
         let path = &mut self.paths[token.path()];
         path.queued += token.work;
         if path.in_flight == 0 {
-            path.active_ns = token.sent_ns;
+            path.forecast.silent_since_ns = token.sent_ns as f64;
         }
         path.in_flight += 1;
+        path.forecast.excess += token.work as f64;
     }
 
     /// Takes back a command that is no longer in flight.
@@ -170,7 +177,9 @@ impl Estimates {
         let path = &mut self.paths[token.path()];
         path.queued -= token.work;
         path.in_flight -= 1;
-        path.active_ns = now_ns;
+        path.forecast.silent_since_ns =
+            if path.in_flight == 0 { f64::INFINITY } else { now_ns as f64 };
+        path.forecast.excess = path.queued as f64 - path.backlog;
     }
 
     /// Learns from a command that was answered, after [`Estimates::ended`].
@@ -182,22 +191,23 @@ impl Estimates {
             path.forgive();
         }
         path.delivered += token.work;
-        path.rate_sample((path.delivered - token.delivered) as f64 / latency_ns, now_ns);
+        path.rate_sample(latency_ns / (path.delivered - token.delivered) as f64, now_ns);
         path.least_sample(latency_ns, now_ns);
-        if token.probe && path.latency_ns > 2.0 * latency_ns {
+        let smoothed_ns = path.forecast.latency_ns;
+        if token.probe && smoothed_ns > 2.0 * latency_ns {
             return path.rebound(token, latency_ns, now_ns);
         }
-        let clipped_ns = if path.latency_ns > 0.0 && latency_ns > CLIP * path.latency_ns {
+        if smoothed_ns > 0.0 && latency_ns > CLIP * smoothed_ns {
             path.clipped += 1;
-            CLIP * path.latency_ns
+            path.batch_latency_ns += CLIP * smoothed_ns;
+            path.batch_backlog += token.queued as f64 * (CLIP * smoothed_ns / latency_ns);
         } else {
-            latency_ns
-        };
-        path.batch_latency_ns += clipped_ns;
-        path.batch_backlog += token.queued as f64 * (clipped_ns / latency_ns);
+            path.batch_latency_ns += latency_ns;
+            path.batch_backlog += token.queued as f64;
+        }
         path.batch_samples += 1;
         let elapsed_ns = now_ns.saturating_sub(path.batch_began_ns);
-        if path.latency_ns == 0.0 || elapsed_ns >= batch_ns || path.batch_samples >= BATCH_SAMPLES {
+        if smoothed_ns == 0.0 || elapsed_ns >= batch_ns || path.batch_samples >= BATCH_SAMPLES {
             path.end_batch(now_ns, elapsed_ns, batch_ns, ewma_shift);
         }
     }
@@ -206,7 +216,7 @@ impl Estimates {
     /// thought to take doubles, until it answers a probe or a refresh.
     pub fn failed(&mut self, path: usize, now_ns: u64) {
         let path = &mut self.paths[path];
-        let penalty_ns = (path.latency_ns * 2.0).clamp(FAILED_NS, FAILED_NS_MAX);
+        let penalty_ns = (path.forecast.latency_ns * 2.0).clamp(FAILED_NS, FAILED_NS_MAX);
         path.assume(penalty_ns, now_ns);
         path.slow_down();
         path.failing = true;
@@ -234,17 +244,20 @@ impl Estimates {
     /// Takes over what a sibling core has measured with a probe of `work`.
     pub fn told(&mut self, path: usize, latency_ns: u64, work: u64, now_ns: u64) {
         let path = &mut self.paths[path];
-        path.assume(latency_ns.max(1) as f64, now_ns);
-        path.rate = work as f64 / path.latency_ns;
+        let latency_ns = latency_ns.max(1) as f64;
+        path.assume(latency_ns, now_ns);
+        path.forecast.inverse_rate = latency_ns / work as f64;
         path.rate_ns = now_ns;
-        path.inverse_rate = 1.0 / path.rate;
     }
 
     /// Forgets what was learned, not what is in flight.
     pub fn reset(&mut self) {
         for path in &mut self.paths {
-            let Estimate { queued, active_ns, in_flight, delivered, .. } = *path;
-            *path = Estimate { queued, active_ns, in_flight, delivered, ..Estimate::default() };
+            let silent_since_ns = path.forecast.silent_since_ns;
+            let Estimate { queued, in_flight, delivered, .. } = *path;
+            *path = Estimate { queued, in_flight, delivered, ..Estimate::UNKNOWN };
+            path.forecast.silent_since_ns = silent_since_ns;
+            path.forecast.excess = queued as f64;
         }
     }
 
@@ -275,86 +288,154 @@ impl Estimates {
     }
 }
 
+/// A demand as numbers that are the same for every path.
+struct Question {
+    work: f64,
+    twice_per_work: f64,
+    now_ns: f64,
+}
+
+impl Question {
+    #[inline]
+    fn new(demand: &Demand) -> Question {
+        // By way of signed numbers, which convert faster.
+        let work = demand.work as i64 as f64;
+        Question { work, twice_per_work: 2.0 / work, now_ns: demand.now_ns as i64 as f64 }
+    }
+}
+
+impl Forecast {
+    /// Expected time of a command, by what is known and in flight.
+    #[inline]
+    fn time_ns(&self, question: &Question) -> f64 {
+        // A rate below half of work / L contradicts L. Comparisons are spelled out here because
+        // `f64::min` costs more, for the sake of what is no number.
+        let slowest = question.twice_per_work * self.latency_ns;
+        let inverse_rate = if self.inverse_rate < slowest { self.inverse_rate } else { slowest };
+        let time_ns = self.latency_ns + (self.excess + question.work) * inverse_rate;
+        if time_ns > self.least_ns { time_ns } else { self.least_ns }
+    }
+}
+
 impl Estimate {
-    /// Work delivered per second.
+    const UNKNOWN: Estimate = Estimate {
+        forecast: Forecast {
+            latency_ns: 0.0,
+            excess: 0.0,
+            inverse_rate: f64::INFINITY,
+            least_ns: 0.0,
+            silent_since_ns: f64::INFINITY,
+        },
+        backlog: 0.0,
+        queued: 0,
+        in_flight: 0,
+        delivered: 0,
+        rate_ns: 0,
+        least_now_ns: 0.0,
+        least_before_ns: 0.0,
+        least_began_ns: 0,
+        batch_began_ns: 0,
+        batch_latency_ns: 0.0,
+        batch_backlog: 0.0,
+        batch_samples: 0,
+        clipped: 0,
+        updated_ns: 0,
+        failing: false,
+    };
+
+    /// Smoothed latency in nanoseconds; 0 before the first sample.
+    pub fn latency_ns(&self) -> f64 {
+        self.forecast.latency_ns
+    }
+
+    /// Work delivered per second; 0 if that is not known.
     pub fn rate_per_second(&self) -> f64 {
-        self.rate * 1e9
+        1e9 / self.forecast.inverse_rate
     }
 
     /// Least latency of the last seconds.
     pub fn least_ns(&self) -> f64 {
-        self.least_ns
+        self.forecast.least_ns
     }
 
     /// Nanoseconds since anything was heard of the path, if it owes an answer.
     pub fn silent_ns(&self, now_ns: u64) -> u64 {
-        if self.in_flight == 0 { 0 } else { now_ns.saturating_sub(self.active_ns) }
+        (now_ns as f64 - self.forecast.silent_since_ns).max(0.0) as u64
     }
 
-    /// Expected time of a command, by what `known` knows and what is in flight here.
-    #[inline]
-    fn expected_ns(&self, known: &Estimate, demand: &Demand, least_rate_factor: f64) -> f64 {
-        // A rate below half of work / L contradicts L.
-        let inverse_rate = known.inverse_rate.min(least_rate_factor * known.latency_ns);
-        let ahead = (self.queued + demand.work) as i64 as f64 - known.backlog;
-        let time_ns = (known.latency_ns + ahead * inverse_rate).max(known.least_ns);
-        // Signed, which converts faster: the clock has centuries until that matters.
-        let silent_ns = (demand.now_ns as i64 - self.active_ns as i64) as f64;
-        if self.in_flight > 0 && silent_ns > time_ns {
+    /// Expected time where the path is silent for longer than was expected, or where nothing was
+    /// measured in this group.
+    #[cold]
+    fn special_ns(&self, stand_in: &Estimate, question: &Question) -> f64 {
+        let own = &self.forecast;
+        let time_ns = if own.latency_ns > 0.0 {
+            own.time_ns(question)
+        } else if stand_in.forecast.latency_ns > 0.0 {
+            // What that group knows, with what is in flight here.
+            let excess = self.queued as f64 - stand_in.backlog;
+            Forecast { excess, ..stand_in.forecast }.time_ns(question)
+        } else {
+            let waiting = UNKNOWN_NS * f64::from(self.in_flight);
+            // It may be slow or dead: not everything is staked on it. Above `LAST_NS` a double
+            // counts in steps of 512.
+            return if self.in_flight < UNKNOWN_MAX { waiting } else { LAST_NS + waiting };
+        };
+        let silent_ns = question.now_ns - own.silent_since_ns;
+        if silent_ns > time_ns {
             return silent_ns * (1.0 + 0.1 * f64::from(self.in_flight));
         }
         time_ns
     }
 
-    /// The same where nothing was measured in this group.
-    #[cold]
-    fn unknown_ns(&self, stand_in: &Estimate, demand: &Demand, least_rate_factor: f64) -> f64 {
-        if stand_in.latency_ns > 0.0 {
-            return self.expected_ns(stand_in, demand, least_rate_factor);
-        }
-        let waiting = UNKNOWN_NS * f64::from(self.in_flight);
-        // It may be slow or dead: not everything is staked on it. Above `LAST_NS` a double counts
-        // in steps of 512.
-        if self.in_flight < UNKNOWN_MAX { waiting } else { LAST_NS + waiting }
-    }
-
+    /// Takes a sample of nanoseconds per unit of work.
     #[inline]
-    fn rate_sample(&mut self, rate: f64, now_ns: u64) {
-        let age = now_ns.saturating_sub(self.rate_ns) as f64 / RATE_HALF_LIFE_NS;
-        // 2^-age; the tangent is good to one in a million for a millisecond.
-        let left = if age < 1e-3 { 1.0 - age * std::f64::consts::LN_2 } else { (-age).exp2() };
-        self.rate = rate.max(self.rate * left);
-        self.inverse_rate = 1.0 / self.rate;
+    fn rate_sample(&mut self, inverse_rate: f64, now_ns: u64) {
+        let age = now_ns.saturating_sub(self.rate_ns) as i64 as f64 * (1.0 / RATE_HALF_LIFE_NS);
+        // 2^age; the tangent is good to one in a million for a millisecond.
+        let faded = if age < 1e-3 { 1.0 + age * std::f64::consts::LN_2 } else { age.exp2() };
+        let former = self.forecast.inverse_rate * faded;
+        self.forecast.inverse_rate = if inverse_rate < former { inverse_rate } else { former };
         self.rate_ns = now_ns;
     }
 
     #[inline]
     fn least_sample(&mut self, latency_ns: f64, now_ns: u64) {
-        let first = self.least_ns == 0.0;
-        if first || now_ns.saturating_sub(self.least_began_ns) >= LEAST_BUCKET_NS {
-            // A bucket that ended long ago says nothing any more.
-            let stale = now_ns.saturating_sub(self.least_began_ns) >= 2 * LEAST_BUCKET_NS;
-            self.least_before_ns = if first || stale { latency_ns } else { self.least_now_ns };
-            self.least_now_ns = latency_ns;
-            self.least_began_ns = now_ns;
+        if self.forecast.least_ns == 0.0
+            || now_ns.saturating_sub(self.least_began_ns) >= LEAST_BUCKET_NS
+        {
+            return self.next_bucket(latency_ns, now_ns);
         }
-        self.least_now_ns = self.least_now_ns.min(latency_ns);
-        self.least_ns = self.least_now_ns.min(self.least_before_ns);
+        if latency_ns < self.least_now_ns {
+            self.least_now_ns = latency_ns;
+            self.forecast.least_ns = self.forecast.least_ns.min(latency_ns);
+        }
     }
 
+    #[cold]
+    fn next_bucket(&mut self, latency_ns: f64, now_ns: u64) {
+        let first = self.forecast.least_ns == 0.0;
+        // A bucket that ended long ago says nothing any more.
+        let stale = now_ns.saturating_sub(self.least_began_ns) >= 2 * LEAST_BUCKET_NS;
+        self.least_before_ns = if first || stale { latency_ns } else { self.least_now_ns };
+        self.least_now_ns = latency_ns;
+        self.least_began_ns = now_ns;
+        self.forecast.least_ns = self.least_now_ns.min(self.least_before_ns);
+    }
+
+    #[cold]
     fn end_batch(&mut self, now_ns: u64, elapsed_ns: u64, batch_ns: u64, ewma_shift: u8) {
         let samples = f64::from(self.batch_samples);
         let latency_ns = self.batch_latency_ns / samples;
         let backlog = self.batch_backlog / samples;
-        let share = if self.latency_ns == 0.0 {
+        let share = if self.forecast.latency_ns == 0.0 {
             1.0
         } else {
             // As many steps as batches had time for, so that a quiet path is not an inert one.
             let steps = (elapsed_ns / batch_ns.max(1)).clamp(1, 64) as i32;
             1.0 - (1.0 - 0.5f64.powi(i32::from(ewma_shift))).powi(steps)
         };
-        self.latency_ns += share * (latency_ns - self.latency_ns);
-        self.backlog += share * (backlog - self.backlog);
+        self.forecast.latency_ns += share * (latency_ns - self.forecast.latency_ns);
+        self.follow(self.backlog + share * (backlog - self.backlog));
         self.begin_batch(now_ns);
     }
 
@@ -366,18 +447,23 @@ impl Estimate {
         self.updated_ns = now_ns;
     }
 
+    /// Changes the backlog that the latency comes with.
+    fn follow(&mut self, backlog: f64) {
+        self.backlog = backlog;
+        self.forecast.excess = self.queued as f64 - backlog;
+    }
+
     /// Forgets the rate: as many commands as half of work / L allows, until more is seen.
     fn slow_down(&mut self) {
-        self.rate = 0.0;
-        self.inverse_rate = f64::INFINITY;
+        self.forecast.inverse_rate = f64::INFINITY;
     }
 
     /// Takes a latency for granted, in place of all that was measured.
     fn assume(&mut self, latency_ns: f64, now_ns: u64) {
         self.failing = false;
-        self.latency_ns = latency_ns;
-        self.backlog = 0.0;
-        self.least_ns = latency_ns;
+        self.forecast.latency_ns = latency_ns;
+        self.follow(0.0);
+        self.forecast.least_ns = latency_ns;
         self.least_now_ns = latency_ns;
         self.least_before_ns = latency_ns;
         self.least_began_ns = now_ns;
@@ -388,17 +474,17 @@ impl Estimate {
     #[cold]
     fn forgive(&mut self) {
         self.failing = false;
-        self.latency_ns = 0.0;
-        self.least_ns = 0.0;
+        self.forecast.latency_ns = 0.0;
+        self.forecast.least_ns = 0.0;
     }
 
     /// A probe came back much sooner than was expected: the estimate was old. Only the rate of the
     /// probe itself counts, so that the path is taken into use step by step.
+    #[cold]
     fn rebound(&mut self, token: &Token, latency_ns: f64, now_ns: u64) {
-        self.latency_ns = latency_ns;
-        self.backlog = token.queued as f64;
-        self.rate = token.work as f64 / latency_ns;
-        self.inverse_rate = 1.0 / self.rate;
+        self.forecast.latency_ns = latency_ns;
+        self.forecast.inverse_rate = latency_ns / token.work as f64;
+        self.follow(token.queued as f64);
         self.begin_batch(now_ns);
     }
 }

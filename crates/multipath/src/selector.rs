@@ -199,15 +199,15 @@ impl Selector {
         self.in_flight[path] -= 1;
         let estimates = &mut self.estimates[kind];
         estimates.ended(token, now_ns);
-        let (batch_ns, shift) = (self.settings.batch_ns(), self.settings.latency_ewma_shift);
+        let shift = self.settings.latency_ewma_shift;
         match (self.settings.policy, outcome) {
             (Policy::CompletionTime, Outcome::Answered) => {
-                estimates.sample(token, now_ns, batch_ns, shift);
+                estimates.sample(token, now_ns, self.settings.batch_ns(), shift);
             }
             (Policy::CompletionTime, Outcome::Failed) => estimates.failed(path, now_ns),
             (Policy::Latency, Outcome::Answered) => {
                 let latency_ns = now_ns.saturating_sub(token.sent_ns);
-                let latencies = &mut self.latencies[kind];
+                let (latencies, batch_ns) = (&mut self.latencies[kind], self.settings.batch_ns());
                 latencies.sample(path, latency_ns, now_ns, batch_ns, shift, self.paths);
             }
             (Policy::Latency, Outcome::Failed) => self.latencies[kind].reset(path),
@@ -338,7 +338,7 @@ impl Selector {
             nr_ignored: latency.ignored,
             in_flight: estimate.in_flight,
             queued_work: estimate.queued,
-            latency_ns: estimate.latency_ns as u64,
+            latency_ns: estimate.latency_ns() as u64,
             backlog_work: estimate.backlog as u64,
             rate: estimate.rate_per_second() as u64,
             least_ns: estimate.least_ns() as u64,

@@ -62,7 +62,7 @@ impl Bench {
 
     fn expected_ns(&self, path: usize, now_ns: u64) -> f64 {
         let path = self.estimates.path(path);
-        path.expected_ns(path, &Bench::demand(now_ns), 2.0 / WORK as f64)
+        path.special_ns(path, &Question::new(&Bench::demand(now_ns)))
     }
 }
 
@@ -71,7 +71,7 @@ fn the_first_sample_is_the_estimate() {
     let mut bench = Bench::new();
     bench.run(0, 10 * MS, 100 * US);
     let path = bench.estimates.path(0);
-    assert_eq!((path.latency_ns, path.backlog, path.least_ns), (100e3, 8192.0, 100e3));
+    assert_eq!((path.latency_ns(), path.backlog, path.least_ns()), (100e3, 8192.0, 100e3));
     // 8192 units in 100 us.
     assert!((path.rate_per_second() - 81_920_000.0).abs() < 1.0);
     // Nothing in flight: Q + w - Qb = 0.
@@ -100,14 +100,14 @@ fn batches_move_the_estimate_by_steps() {
     // Within the batch: two samples that do not count yet; the third ends it after 1 ms.
     bench.run(0, 200 * US, 200 * US);
     bench.run(0, 500 * US, 200 * US);
-    assert_eq!(bench.estimates.path(0).latency_ns, 100e3);
+    assert_eq!(bench.estimates.path(0).latency_ns(), 100e3);
     bench.run(0, 800 * US, 500 * US);
     // The mean is 300 us and the share an eighth.
-    assert_eq!(bench.estimates.path(0).latency_ns, 125e3);
+    assert_eq!(bench.estimates.path(0).latency_ns(), 125e3);
     // After two batch times: 1 - (7/8)^2 = 15/64 of 225 - 125.
     bench.run(0, 3_075 * US, 225 * US);
     let wanted = 125e3 + 15.0 / 64.0 * 100e3;
-    assert!((bench.estimates.path(0).latency_ns - wanted).abs() < 1e-6);
+    assert!((bench.estimates.path(0).latency_ns() - wanted).abs() < 1e-6);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn one_sample_counts_for_eight_latencies_at_most() {
     // The batch lasted 91.9 ms: 64 steps of an eighth are nearly all of 800 - 100.
     let path = bench.estimates.path(0);
     let share = 1.0 - 0.875f64.powi(64);
-    assert!((path.latency_ns - (100e3 + share * 700e3)).abs() < 1e-3);
+    assert!((path.latency_ns() - (100e3 + share * 700e3)).abs() < 1e-3);
     assert_eq!(path.clipped, 1);
 }
 
@@ -127,10 +127,10 @@ fn full_batches_end_before_their_time() {
     let mut bench = Bench::new();
     bench.run(0, 0, 10 * US);
     for sample in 0..64 {
-        assert_eq!(bench.estimates.path(0).latency_ns, 10e3, "{sample}");
+        assert_eq!(bench.estimates.path(0).latency_ns(), 10e3, "{sample}");
         bench.run(0, 10 * US, 18 * US);
     }
-    assert_eq!(bench.estimates.path(0).latency_ns, 11e3);
+    assert_eq!(bench.estimates.path(0).latency_ns(), 11e3);
 }
 
 #[test]
@@ -220,35 +220,38 @@ fn a_probe_that_comes_back_early_starts_the_path_slowly() {
     // Busy once: 64 commands of 1 ms each at a high rate.
     let tokens: Vec<_> = (0..64).map(|_| bench.send(1, 0)).collect();
     tokens.iter().for_each(|token| bench.answer(token, MS));
-    let busy_rate = bench.estimates.path(1).rate;
+    let busy_rate = bench.estimates.path(1).rate_per_second();
     let token = Token { probe: true, ..bench.send(1, 200 * MS) };
     bench.answer(&token, 200 * MS + 100 * US);
     let path = bench.estimates.path(1);
-    assert_eq!((path.latency_ns, path.backlog), (100e3, 8192.0));
-    assert!((path.rate - 8192.0 / 100e3).abs() < 1e-9 && path.rate < busy_rate / 2.0);
+    assert_eq!((path.latency_ns(), path.backlog), (100e3, 8192.0));
+    assert!(
+        (path.rate_per_second() - 8192.0 / 100e-6).abs() < 1.0
+            && path.rate_per_second() < busy_rate / 2.0
+    );
     // One that takes as long as expected is a sample like others.
     let token = Token { probe: true, ..bench.send(1, 400 * MS) };
     bench.answer(&token, 400 * MS + 100 * US);
-    assert!((bench.estimates.path(1).latency_ns - 100e3).abs() < 1e-6);
+    assert!((bench.estimates.path(1).latency_ns() - 100e3).abs() < 1e-6);
 }
 
 #[test]
 fn the_rate_halves_in_a_second_and_the_least_latency_ages() {
     let mut bench = Bench::new();
     bench.run(0, 0, 100 * US);
-    let before = bench.estimates.path(0).rate;
+    let before = bench.estimates.path(0).rate_per_second();
     bench.run(0, 1_000 * MS, 100 * MS);
     let half_life = 1e9 / (1_100e6 - 0.1e6);
-    let left = bench.estimates.path(0).rate / before;
+    let left = bench.estimates.path(0).rate_per_second() / before;
     assert!((left - 0.5f64.powf(1.0 / half_life)).abs() < 1e-6, "{left}");
-    assert_eq!(bench.estimates.path(0).least_ns, 100e3);
+    assert_eq!(bench.estimates.path(0).least_ns(), 100e3);
     // The bucket of the first ends after 2.5 s, and is remembered for another 2.5 s.
     bench.run(0, 3_000 * MS, 200 * MS);
-    assert_eq!(bench.estimates.path(0).least_ns, 100e3);
+    assert_eq!(bench.estimates.path(0).least_ns(), 100e3);
     bench.run(0, 5_800 * MS, 300 * MS);
-    assert_eq!(bench.estimates.path(0).least_ns, 200e6);
+    assert_eq!(bench.estimates.path(0).least_ns(), 200e6);
     bench.run(0, 20_000 * MS, 400 * MS);
-    assert_eq!(bench.estimates.path(0).least_ns, 400e6);
+    assert_eq!(bench.estimates.path(0).least_ns(), 400e6);
 }
 
 #[test]
@@ -260,18 +263,18 @@ fn a_path_that_fails_at_once_does_not_look_fast() {
         let token = bench.send(0, 10 * MS);
         bench.estimates.ended(&token, 10 * MS);
         bench.estimates.failed(0, 10 * MS);
-        assert_eq!(bench.estimates.path(0).latency_ns, wanted_ms * 1e6);
+        assert_eq!(bench.estimates.path(0).latency_ns(), wanted_ms * 1e6);
     }
     assert_eq!(bench.select(11 * MS), 1);
     // Its first answer counts as if nothing had been.
     bench.run(0, 20 * MS, 50 * US);
-    assert_eq!(bench.estimates.path(0).latency_ns, 50e3);
+    assert_eq!(bench.estimates.path(0).latency_ns(), 50e3);
     // What another group has failed is forgotten when this one is answered; what it knows is not.
     bench.estimates.failed(1, 30 * MS);
     bench.estimates.forgive(1);
     bench.estimates.forgive(0);
-    assert_eq!(bench.estimates.path(1).latency_ns, 0.0);
-    assert_eq!(bench.estimates.path(0).latency_ns, 50e3);
+    assert_eq!(bench.estimates.path(1).latency_ns(), 0.0);
+    assert_eq!(bench.estimates.path(0).latency_ns(), 50e3);
 }
 
 #[test]
@@ -295,7 +298,7 @@ fn a_path_that_comes_back_is_not_held_to_its_failures() {
     assert!(both(&mut bench));
     // One that was lost with nothing in flight keeps what was known of it.
     bench.estimates.returned(1);
-    assert_eq!(bench.estimates.path(1).latency_ns, 100e3);
+    assert_eq!(bench.estimates.path(1).latency_ns(), 100e3);
 }
 
 #[test]
