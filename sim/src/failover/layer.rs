@@ -8,10 +8,11 @@ use nvme::{Command, Status, opcode};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A command that a path has failed goes to another at once so many times, then after a pause.
-const RETRIES_AT_ONCE: u32 = 3;
-/// That pause.
-const RETRY_PAUSE_NS: u64 = 100 * MS;
+/// Pauses between retries, once each path may have failed: a millisecond, twice as long each time,
+/// up to this.
+const PAUSE_NS_MAX: u64 = 1_000 * MS;
+/// A command that has failed so often is not sent again.
+const FAILURES_MAX: u32 = 64;
 
 /// The layer above the paths.
 pub struct Layer {
@@ -33,6 +34,8 @@ pub struct Op {
     floor: u64,
     begun_ns: u64,
     failures: u32,
+    /// Paths that have failed it since the last pause.
+    avoid: PathSet,
     token: Option<Token>,
 }
 
@@ -60,9 +63,19 @@ impl World {
         };
         let floor = self.registers.floor(block);
         let command = Command::blocks(code, 1, block as u64, 1);
-        let (is_done, failures, token) = (false, 0, None);
-        let op = Op { command, value, is_done, user, block, floor, begun_ns, failures, token };
-        self.ops.push(op);
+        let (is_done, failures, avoid, token) = (false, 0, PathSet::EMPTY, None);
+        self.ops.push(Op {
+            command,
+            value,
+            is_done,
+            user,
+            block,
+            floor,
+            begun_ns,
+            failures,
+            avoid,
+            token,
+        });
         self.submit(self.ops.len() - 1);
     }
 
@@ -70,11 +83,10 @@ impl World {
     pub fn submit(&mut self, number: usize) {
         let now_ns = self.agenda.now_ns();
         let op = &mut self.ops[number];
-        let failed = op.token.filter(|_| op.failures > 0).map(|token| PathSet::of(token.path()));
         let is_read = op.command.opcode == opcode::io::READ;
         let group = if is_read { Group::Read } else { Group::Write };
         let selector = &mut self.layer.selector;
-        let avoiding = selector.select(now_ns, group, 4096, failed.unwrap_or_default());
+        let avoiding = selector.select(now_ns, group, 4096, op.avoid);
         let chosen = avoiding.or_else(|| selector.select(now_ns, group, 4096, PathSet::EMPTY));
         let Some(path) = chosen else {
             self.layer.waiting.push_back(number);
@@ -91,19 +103,22 @@ impl World {
         let token = op.token.expect("a command that comes back was sent");
         let outcome = if status.code().sct() == 3 { Outcome::Failed } else { Outcome::Answered };
         self.layer.selector.completed(&token, now_ns, outcome);
-        match may_retry(&op.command, false, status) {
-            Retry::No => self.finished(number, status, value),
-            Retry::OtherPath if op.failures < RETRIES_AT_ONCE => {
-                op.failures += 1;
-                self.report.retries += 1;
-                self.submit(number);
-            }
-            Retry::OtherPath | Retry::Delayed(_) => {
-                op.failures += 1;
-                self.report.retries += 1;
-                self.agenda.after(RETRY_PAUSE_NS, Event::Retry(number));
-            }
+        let verdict = may_retry(&op.command, false, status);
+        if verdict == Retry::No || op.failures == FAILURES_MAX {
+            return self.finished(number, status, value);
         }
+        op.failures += 1;
+        op.avoid = op.avoid.with(token.path());
+        self.report.retries += 1;
+        let pause_ns = match op.failures.checked_sub(self.paths.len() as u32) {
+            None | Some(0) => 0,
+            Some(further) => (MS << (further - 1).min(10)).min(PAUSE_NS_MAX),
+        };
+        if pause_ns > 0 {
+            op.avoid = PathSet::EMPTY;
+        }
+        // Not from within the path's call: it may be in the middle of giving back others.
+        self.agenda.after(pause_ns, Event::Retry(number));
     }
 
     fn finished(&mut self, number: usize, status: Status, value: u64) {
