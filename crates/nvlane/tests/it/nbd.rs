@@ -174,7 +174,8 @@ fn fio(uri: &str, more: &[&str]) -> Command {
     command.args(["60", "fio", "--name=load", "--ioengine=nbd", "--uri", uri]);
     command.args(["--rw=randwrite", "--bsrange=512-64k", "--bs_unaligned=0", "--iodepth=32"]);
     command.args(["--numjobs=4", "--size=8M", "--offset_increment=8M", "--verify=crc32c"]);
-    command.args(["--verify_fatal=1", "--verify_state_save=0", "--end_fsync=1", "--output-format=terse"]).args(more);
+    command.args(["--verify_fatal=1", "--verify_state_save=0", "--end_fsync=1"]);
+    command.arg("--output-format=terse").args(more);
     command.stdout(Stdio::null());
     command
 }
