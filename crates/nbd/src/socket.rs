@@ -2,10 +2,15 @@
 
 use reactor::Listener;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long the kernel may take to close the sockets of a process that is gone.
+const DYING_MAX: Duration = Duration::from_secs(2);
 
 /// A socket's file, removed when this is dropped, unless another has taken its place.
 #[derive(Debug)]
@@ -62,13 +67,32 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed(error)),
     }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(failed)
+    let until = Instant::now() + DYING_MAX;
+    loop {
+        match UnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                return fs::remove_file(path).map_err(failed);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(failed(error)),
+            Ok(ref stream) if is_alive(stream) || Instant::now() > until => {
+                return Err(SocketError::Taken { path: path.to_owned() });
+            }
+            Ok(_) => thread::sleep(Duration::from_millis(1)),
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(failed(error)),
-        Ok(_) => Err(SocketError::Taken { path: path.to_owned() }),
+    }
+}
+
+/// Whether somebody greets us. The kernel closes the sockets of a killed process that had them in an
+/// io_uring only a little after the process is gone, and takes connections until then.
+fn is_alive(mut stream: &UnixStream) -> bool {
+    if stream.set_read_timeout(Some(DYING_MAX)).is_err() {
+        return true;
+    }
+    // Hung up on: nobody is there any more. Silence: somebody is, who speaks something else.
+    match stream.read(&mut [0]) {
+        Ok(count) => count > 0,
+        Err(error) => error.kind() != io::ErrorKind::ConnectionReset,
     }
 }
 
@@ -102,6 +126,20 @@ mod tests {
         fs::write(&path, "mine").unwrap();
         assert!(matches!(LocalSocket::bind(&path), Err(SocketError::NoSocket { .. })));
         assert_eq!(fs::read(&path).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn a_socket_that_the_kernel_closes_late_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let (socket, listener) = LocalSocket::bind(&path).unwrap();
+        std::mem::forget(socket);
+        let kernel = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            drop(listener);
+        });
+        let (_socket, _listener) = LocalSocket::bind(&path).unwrap();
+        kernel.join().unwrap();
     }
 
     #[test]
