@@ -234,6 +234,26 @@ fn data_that_is_asked_for_twice_or_is_not_there() {
 }
 
 #[test]
+fn a_controller_that_insists_on_flow_control_has_it() {
+    let target = Target::memory();
+    // Connect is refused for its attributes, once.
+    let edit = |pdu: &mut Vec<u8>| {
+        assert_eq!(pdu[0], CAPSULE_RESP);
+        pdu[8..12].copy_from_slice(&46u32.to_le_bytes());
+        let status = Status::CONNECT_INVALID_PARAMETERS.dnr().0 << 1;
+        pdu[22..24].copy_from_slice(&status.to_le_bytes());
+        true
+    };
+    let tamper = Tamper::with(target.address, IO, 1, Arc::new(edit));
+    let path = connect(tamper.address, &options());
+    let core = Core::usable(path.clone());
+    assert_eq!(core.read(0, 512), vec![0; 512]);
+    // To the target it was a second Connect on a connected queue, which it refuses for that alone.
+    let reason = path.reason().to_string();
+    assert!(reason.contains("Command Sequence Error"), "{reason}");
+}
+
+#[test]
 fn nothing_of_admin_answers_is_believed() {
     let target = Target::memory();
     // Each of the PDUs of the connect sequence in turn, cut, or filled with ones behind its header.

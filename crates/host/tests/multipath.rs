@@ -159,6 +159,7 @@ fn a_black_hole_loses_nothing() {
     relay.swallow(false);
     await_path(&namespace, 0, Access::is_usable);
     checker.rounds(Duration::from_millis(100));
+    assert!(namespace.paths()[0].reconnects >= 1, "{:?}", namespace.paths());
     // Keep alive tells after at most 1.5 s, the connection is dead 3 s later.
     assert!(checker.longest < Duration::from_secs(15), "{:?}", checker.longest);
 }
