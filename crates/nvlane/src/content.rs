@@ -1,14 +1,19 @@
 //! `nvlane cat` and `nvlane write`: a volume's bytes for scripts.
 
 use crate::cli::{CatArgs, WriteArgs};
+use crate::serve::log;
 use crate::session::{Reader, Session, Writer};
 use crate::size;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fd::AsFd;
 use std::fs::File;
 
+/// What is logged to standard error: that a path is lost, and that commands wait.
+const LOG: &str = "warn";
+
 /// `nvlane cat`.
 pub fn cat(args: &CatArgs) -> Result<()> {
+    log::to_stderr(LOG)?;
     let session = Session::open(&args.volume, true)?;
     let bytes = session.limits.bytes();
     let length = args.length.unwrap_or(bytes.saturating_sub(args.offset));
@@ -26,6 +31,7 @@ pub fn cat(args: &CatArgs) -> Result<()> {
 
 /// `nvlane write`.
 pub fn write(args: &WriteArgs) -> Result<()> {
+    log::to_stderr(LOG)?;
     // Kept open until the process ends, as standard input is.
     let file = match &args.input {
         Some(path) => {

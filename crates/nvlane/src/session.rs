@@ -26,7 +26,7 @@ pub use writer::Writer;
 
 use anyhow::{Context, Result};
 use namespace::{Data, Namespace, Queue, Request, Sink};
-use nvme::{Command, Limits, opcode};
+use nvme::{Command, Limits, Status, opcode};
 use reactor::{Complete, Config, Reactor};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -35,6 +35,8 @@ use std::sync::Arc;
 pub const DEPTH: usize = 32;
 /// Bytes of a command, if the volume takes as many.
 pub const CHUNK_BYTES: u32 = 128 << 10;
+/// Status code type of what went wrong on the way (NVMe Base 2.1, Figure 104).
+const SCT_PATH: u8 = 3;
 /// The namespace id in commands: a volume is one namespace, whatever its id elsewhere.
 const NSID: u32 = 1;
 
@@ -71,6 +73,19 @@ impl Session {
     pub fn run(&self, job: Rc<dyn Complete>, start: u64) {
         self.reactor.defer(job, start);
         self.reactor.run();
+    }
+
+    /// What a failed command is told as: the volume, what was done, the status, and of paths that are not
+    /// live why.
+    fn failure(&self, doing: &str, status: Status) -> anyhow::Error {
+        let mut text = format!("{}: {doing}: {status}", self.volume.uri());
+        if status.sct() == SCT_PATH {
+            let paths = self.volume.paths();
+            for path in paths.iter().filter(|path| !path.reason.is_empty()) {
+                text.push_str(&format!("; {}: {}", path.name, path.reason));
+            }
+        }
+        anyhow::Error::msg(text)
     }
 
     /// Reads into the request's buffer, or writes from it, at byte `offset`.

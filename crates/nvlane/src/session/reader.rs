@@ -3,7 +3,7 @@
 use super::descriptor::{self, Descriptor};
 use super::progress::Progress;
 use super::{DEPTH, Session};
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use namespace::{Request, Sink};
 use nvme::opcode;
 use reactor::Complete;
@@ -116,9 +116,8 @@ impl Reader {
         state.first += 1;
         let (at, len) = (state.written, request.data.len() as u64);
         if !request.status.is_success() {
-            let status = request.status;
-            let uri = self.session.volume.uri();
-            state.failure = Some(anyhow!("{uri}: reading {len} bytes at offset {at}: {status}"));
+            let doing = format!("reading {len} bytes at offset {at}");
+            state.failure = Some(self.session.failure(&doing, request.status));
             return;
         }
         state.written = at + len;

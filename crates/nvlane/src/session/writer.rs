@@ -245,14 +245,11 @@ impl Sink for Writer {
         let mut state = self.state.borrow_mut();
         state.in_flight -= 1;
         if !request.status.is_success() {
-            let (uri, status) = (self.session.volume.uri(), request.status);
-            let failure = match offset {
-                FLUSH => anyhow!("{uri}: flushing: {status}"),
-                _ => {
-                    let len = request.data.len();
-                    anyhow!("{uri}: writing {len} bytes at offset {offset}: {status}")
-                }
+            let doing = match offset {
+                FLUSH => "flushing".to_owned(),
+                _ => format!("writing {} bytes at offset {offset}", request.data.len()),
             };
+            let failure = self.session.failure(&doing, request.status);
             // The first failure is the one that says why.
             state.failure.get_or_insert(failure);
         } else if offset == FLUSH {

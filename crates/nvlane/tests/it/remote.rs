@@ -144,3 +144,33 @@ fn a_daemon_tells_and_changes_the_paths_of_what_it_has_opened() {
     let gateway = Daemon::start(other.path(), &[&volume, "--nqn", "nqn.2026-11.com.example:g"]);
     assert_eq!(gateway.call("volume_paths", json!({}))[0]["policy"], "numa");
 }
+
+/// The target dies while its namespace is read, for good: the error comes with `ctrl_loss_tmo`, and
+/// says of each path why.
+#[test]
+fn a_target_that_stays_away_is_told_path_by_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path());
+    let listeners = daemon.listeners.clone();
+    let volume = uri(&daemon, "&reconnect_delay=100ms&ctrl_loss_tmo=1s");
+    let mut child = nvlane()
+        .args(["write", &volume])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // Larger than a pipe: when it is taken, the volume is open and in use.
+    stdin.write_all(&pattern(1 << 20)).unwrap();
+    daemon.kill();
+    let _ = stdin.write_all(&pattern(2 << 20));
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let last = said.lines().last().unwrap();
+    assert!(last.starts_with("nvlane: tcp://") && last.contains("Host Pathing Error"), "{said}");
+    for listener in listeners {
+        assert!(last.contains(&format!("; tcp://{listener}: ")), "{said}");
+    }
+}
