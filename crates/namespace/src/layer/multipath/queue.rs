@@ -35,8 +35,13 @@ const TICK_NS: u64 = 10_000_000;
 /// Halving time of the latencies that are shown.
 const DECAY_NS: u64 = 2_000_000_000;
 
-/// Timer token that looks after what waits; others are slots.
+/// How long commands wait before that is logged: connections take a moment to be made.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Token that looks after what waits; slots are below these.
 const DRAIN: u64 = u64::MAX;
+/// Token that logs that commands wait.
+const TELL: u64 = u64::MAX - 1;
 /// Frame state of a probe, with its path; others are slots.
 const PROBE: u64 = 1 << 63;
 /// No second command.
@@ -56,6 +61,8 @@ pub(super) struct MultipathQueue {
     waiting: RefCell<VecDeque<u64>>,
     /// [`DRAIN`] is on its way.
     draining: Cell<bool>,
+    /// [`TELL`] is on its way.
+    telling: Cell<bool>,
     /// Some path's access has changed.
     changed: Cell<bool>,
     generation: Cell<u32>,
@@ -117,6 +124,7 @@ impl MultipathQueue {
             seconds: Slab::default(),
             waiting: RefCell::default(),
             draining: Cell::new(false),
+            telling: Cell::new(false),
             changed: Cell::new(true),
             generation: Cell::new(generation),
             turn: Cell::new((namespace.epoch, 0)),
@@ -218,12 +226,12 @@ impl AccessWatcher for MultipathQueue {
 
 impl Complete for MultipathQueue {
     fn complete(&self, token: u64, _result: i32, _flags: u32) {
-        if token == DRAIN {
-            self.draining.set(false);
-        } else {
-            self.waiting.borrow_mut().push_back(token);
-        }
         self.look_around();
+        match token {
+            DRAIN => self.draining.set(false),
+            TELL => return self.tell(),
+            slot => self.waiting.borrow_mut().push_back(slot),
+        }
         self.drain();
     }
 }
@@ -421,13 +429,28 @@ impl MultipathQueue {
             match path {
                 Some(path) => self.send(path, demand, flight, request, now_ns),
                 None if self.paths.iter().any(|path| may_return(path.access())) => {
-                    self.namespace.tell_outage(WAITING);
+                    self.tell_later();
                     // The slot may be another now, its place in the line is the same.
                     let slot = self.flights.insert(Flight { request: Some(request), ..flight });
                     return self.waiting.borrow_mut().push_front(slot);
                 }
                 None => self.give_up(&flight, request),
             }
+        }
+    }
+
+    /// Has it logged that commands wait, if they still do after a while.
+    fn tell_later(&self) {
+        if !self.telling.replace(true) {
+            let me = self.me.upgrade().expect("the queue lives while it is called");
+            self.reactor.timer(Instant::now() + QUIET, me, TELL);
+        }
+    }
+
+    fn tell(&self) {
+        self.telling.set(false);
+        if !self.waiting.borrow().is_empty() && !self.selector.borrow().has_usable() {
+            self.namespace.tell_outage(WAITING);
         }
     }
 
