@@ -20,9 +20,7 @@ impl Credits {
         Credits { entries, tail: 0, head: 0, on }
     }
 
-    /// Counts Connect, which a queue starts with, whether flow control is on or not.
-    ///
-    /// Whether there is room for one more command.
+    /// Whether there is room for one more command. Connect counts too.
     #[inline]
     pub fn has_room(&self) -> bool {
         let next = if self.tail + 1 == self.entries { 0 } else { self.tail + 1 };

@@ -1,0 +1,65 @@
+//! What an association tells its I/O queues.
+
+use crate::options::{Failover, Options};
+use association::Association;
+use nvme::Command;
+use nvme::fabrics::Connect;
+use std::time::Duration;
+
+/// What the I/O queues of one association need to know.
+#[derive(Debug)]
+pub(crate) struct Params {
+    pub(crate) generation: u64,
+    pub(crate) io_queues: u16,
+    pub(crate) nsid: u32,
+    pub(crate) entries: u16,
+    /// Commands outstanding.
+    pub(crate) commands_max: u16,
+    pub(crate) in_capsule_bytes: u32,
+    pub(crate) header_digest: bool,
+    pub(crate) data_digest: bool,
+    pub(crate) flow_control: bool,
+    /// Connect for queue 1 without flow control, and its data.
+    connect: (Command, Vec<u8>),
+    /// A connection is surely dead so long after the last byte was sent; zero: at once.
+    pub(crate) quiet: Duration,
+    pub(crate) io_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+}
+
+impl Params {
+    pub(crate) fn new(association: &Association, options: &Options) -> Params {
+        let controller = association.controller();
+        let entries = association.queue_entries();
+        let commands_max = match controller.maxcmd {
+            0 => entries,
+            maxcmd => maxcmd.min(entries),
+        };
+        Params {
+            generation: association.generation(),
+            io_queues: controller.io_queues,
+            nsid: association.nsid(),
+            entries,
+            commands_max,
+            in_capsule_bytes: controller.in_capsule_bytes,
+            header_digest: options.header_digest,
+            data_digest: options.data_digest,
+            flow_control: options.flow_control,
+            connect: association.connect_io(1, false),
+            quiet: match options.failover {
+                Failover::Safe => association.quiet(),
+                Failover::Fast => Duration::ZERO,
+            },
+            io_timeout: options.io_timeout,
+            connect_timeout: options.association.admin_timeout,
+        }
+    }
+
+    /// Connect of queue `queue`.
+    pub(crate) fn connect(&self, queue: u16, flow_control: bool) -> (Command, &[u8]) {
+        let (command, data) = &self.connect;
+        let connect = Connect::of(command);
+        let cattr = if flow_control { 0 } else { Connect::NO_FLOW_CONTROL };
+        (Connect { qid: queue, cattr, ..connect }.command(), data)
+    }
+}
