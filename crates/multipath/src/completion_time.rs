@@ -9,6 +9,11 @@
 //!                                         n   commands in flight
 //! ```
 //!
+//! B is the fastest that was seen, unless the queue says otherwise: with Qb in flight the latency is L
+//! instead of l0, so the path works at Qb / (L - l0) then. A link that lets bursts through (a token
+//! bucket, a large window) delivers some work at once and the rest at its own pace; without the second
+//! rate it would seem that one more command costs it nothing.
+//!
 //! Work is bytes plus [`WORK_OVERHEAD`] per command, so one line through (work, time) serves 4 KiB
 //! and 1 MiB alike. All is kept per core, path and group: reads of a path do not wait behind its
 //! writes where bandwidth differs by direction.
@@ -26,6 +31,8 @@ pub const WORK_OVERHEAD: u64 = 4096;
 const BATCH_SAMPLES: u32 = 64;
 /// A sample counts as at most so many smoothed latencies: one lost packet is no trend.
 const CLIP: f64 = 8.0;
+/// Work in flight counts as a queue from so many commands on.
+const QUEUE_MIN: f64 = 2.0;
 /// Half-life of a delivery rate that is not reached again.
 const RATE_HALF_LIFE_NS: f64 = 1e9;
 /// The least latency is that of this long at least and twice this long at most.
@@ -57,12 +64,17 @@ pub struct Estimate {
     /// Work delivered since the beginning.
     delivered: u64,
     rate_ns: u64,
+    /// Nanoseconds per unit of work at the fastest that was seen.
+    fastest: f64,
+    /// The same by the queue: what a unit in flight adds to the latency.
+    by_queue: f64,
     least_now_ns: f64,
     least_before_ns: f64,
     least_began_ns: u64,
     batch_began_ns: u64,
     batch_latency_ns: f64,
     batch_backlog: f64,
+    batch_work: f64,
     batch_samples: u32,
     /// Samples that were cut to [`CLIP`] smoothed latencies.
     pub clipped: u64,
@@ -205,6 +217,7 @@ impl Estimates {
             path.batch_latency_ns += latency_ns;
             path.batch_backlog += token.queued as f64;
         }
+        path.batch_work += token.work as i64 as f64;
         path.batch_samples += 1;
         let elapsed_ns = now_ns.saturating_sub(path.batch_began_ns);
         if smoothed_ns == 0.0 || elapsed_ns >= batch_ns || path.batch_samples >= BATCH_SAMPLES {
@@ -246,8 +259,9 @@ impl Estimates {
         let path = &mut self.paths[path];
         let latency_ns = latency_ns.max(1) as f64;
         path.assume(latency_ns, now_ns);
-        path.forecast.inverse_rate = latency_ns / work as f64;
+        path.fastest = latency_ns / work as f64;
         path.rate_ns = now_ns;
+        path.settle_rate();
     }
 
     /// Forgets what was learned, not what is in flight.
@@ -331,12 +345,15 @@ impl Estimate {
         in_flight: 0,
         delivered: 0,
         rate_ns: 0,
+        fastest: f64::INFINITY,
+        by_queue: 0.0,
         least_now_ns: 0.0,
         least_before_ns: 0.0,
         least_began_ns: 0,
         batch_began_ns: 0,
         batch_latency_ns: 0.0,
         batch_backlog: 0.0,
+        batch_work: 0.0,
         batch_samples: 0,
         clipped: 0,
         updated_ns: 0,
@@ -393,9 +410,17 @@ impl Estimate {
         let age = now_ns.saturating_sub(self.rate_ns) as i64 as f64 * (1.0 / RATE_HALF_LIFE_NS);
         // 2^age; the tangent is good to one in a million for a millisecond.
         let faded = if age < 1e-3 { 1.0 + age * std::f64::consts::LN_2 } else { age.exp2() };
-        let former = self.forecast.inverse_rate * faded;
-        self.forecast.inverse_rate = if inverse_rate < former { inverse_rate } else { former };
+        let former = self.fastest * faded;
+        self.fastest = if inverse_rate < former { inverse_rate } else { former };
         self.rate_ns = now_ns;
+        self.settle_rate();
+    }
+
+    /// The slower of both rates holds.
+    #[inline]
+    fn settle_rate(&mut self) {
+        let (fastest, by_queue) = (self.fastest, self.by_queue);
+        self.forecast.inverse_rate = if by_queue > fastest { by_queue } else { fastest };
     }
 
     #[inline]
@@ -436,12 +461,18 @@ impl Estimate {
         };
         self.forecast.latency_ns += share * (latency_ns - self.forecast.latency_ns);
         self.follow(self.backlog + share * (backlog - self.backlog));
+        // One command or two in flight are no queue.
+        let queued = self.backlog > QUEUE_MIN * self.batch_work / samples;
+        let waiting_ns = (self.forecast.latency_ns - self.forecast.least_ns).max(0.0);
+        self.by_queue = if queued { waiting_ns / self.backlog } else { 0.0 };
+        self.settle_rate();
         self.begin_batch(now_ns);
     }
 
     fn begin_batch(&mut self, now_ns: u64) {
         self.batch_latency_ns = 0.0;
         self.batch_backlog = 0.0;
+        self.batch_work = 0.0;
         self.batch_samples = 0;
         self.batch_began_ns = now_ns;
         self.updated_ns = now_ns;
@@ -455,13 +486,16 @@ impl Estimate {
 
     /// Forgets the rate: as many commands as half of work / L allows, until more is seen.
     fn slow_down(&mut self) {
-        self.forecast.inverse_rate = f64::INFINITY;
+        self.fastest = f64::INFINITY;
+        self.settle_rate();
     }
 
     /// Takes a latency for granted, in place of all that was measured.
     fn assume(&mut self, latency_ns: f64, now_ns: u64) {
         self.failing = false;
         self.forecast.latency_ns = latency_ns;
+        self.by_queue = 0.0;
+        self.settle_rate();
         self.follow(0.0);
         self.forecast.least_ns = latency_ns;
         self.least_now_ns = latency_ns;
@@ -474,6 +508,8 @@ impl Estimate {
     #[cold]
     fn forgive(&mut self) {
         self.failing = false;
+        self.by_queue = 0.0;
+        self.settle_rate();
         self.forecast.latency_ns = 0.0;
         self.forecast.least_ns = 0.0;
     }
@@ -483,7 +519,9 @@ impl Estimate {
     #[cold]
     fn rebound(&mut self, token: &Token, latency_ns: f64, now_ns: u64) {
         self.forecast.latency_ns = latency_ns;
-        self.forecast.inverse_rate = latency_ns / token.work as f64;
+        self.fastest = latency_ns / token.work as f64;
+        self.by_queue = 0.0;
+        self.settle_rate();
         self.follow(token.queued as f64);
         self.begin_batch(now_ns);
     }

@@ -131,7 +131,9 @@ fn settle(uri: &mut Uri) -> Result<()> {
         Kind::File { path, .. } => {
             *path = std::path::absolute(&*path).with_context(|| path.display().to_string())?;
         }
-        Kind::Linear(children) | Kind::Multipath(_, children) => children.iter_mut().try_for_each(settle)?,
+        Kind::Linear(children) | Kind::Multipath(_, children) => {
+            children.iter_mut().try_for_each(settle)?
+        }
         Kind::Delay(_, child)
         | Kind::Rate(_, child)
         | Kind::Fault(_, child)

@@ -318,3 +318,31 @@ fn an_old_estimate_is_refreshed_once_in_a_while() {
     bench.run(1, 600 * MS, 100 * US);
     assert_eq!(bench.estimates.path(1).updated_ns, 600 * MS + 100 * US);
 }
+
+/// A burst that passed at once makes a rate that the path does not keep up: what it costs to wait
+/// there is told by the queue.
+#[test]
+fn a_burst_does_not_hide_what_a_queue_costs() {
+    let mut bench = Bench::new();
+    let burst: Vec<Token> = (0..64).map(|_| bench.send(0, 10 * MS)).collect();
+    burst.iter().for_each(|token| bench.answer(token, 10 * MS + 100 * US));
+    // From then on one every 100 us, with 128 in flight.
+    let mut now_ns = 11 * MS;
+    let mut flying: std::collections::VecDeque<Token> =
+        (0..128).map(|_| bench.send(0, now_ns)).collect();
+    for _ in 0..2000 {
+        now_ns += 100 * US;
+        let oldest = flying.pop_front().unwrap();
+        bench.answer(&oldest, now_ns);
+        flying.push_back(bench.send(0, now_ns));
+    }
+    let loaded_ns = bench.expected_ns(0, now_ns);
+    assert!((12.5e6..13.5e6).contains(&loaded_ns), "{loaded_ns}");
+    // A unit of work adds (12.8 ms - 100 us) / 128 commands.
+    flying.drain(64..).for_each(|token| bench.estimates.ended(&token, now_ns));
+    let half_ns = bench.expected_ns(0, now_ns);
+    assert!((6e6..7.5e6).contains(&half_ns), "{half_ns}");
+    flying.iter().for_each(|token| bench.estimates.ended(token, now_ns));
+    let idle_ns = bench.expected_ns(0, now_ns);
+    assert!(idle_ns < 0.5e6, "{idle_ns}");
+}

@@ -39,7 +39,9 @@ fn collect(
             }
             None
         }
-        Kind::Linear(children) | Kind::Multipath(_, children) => children.iter().find_map(|child| collect(child, files)),
+        Kind::Linear(children) | Kind::Multipath(_, children) => {
+            children.iter().find_map(|child| collect(child, files))
+        }
         Kind::Delay(_, child)
         | Kind::Rate(_, child)
         | Kind::Fault(_, child)
