@@ -36,6 +36,10 @@ fn retry_failed(command: &Command, fused: bool, status: Status) -> Retry {
             Retry::OtherPath
         }
         code if code.sct() == 3 && is_idempotent(command, fused) => Retry::OtherPath,
+        // By our own Abort after the I/O timeout, or because the queue went away under it.
+        Status::ABORT_REQUESTED | Status::ABORTED_SQ_DELETION if is_idempotent(command, fused) => {
+            Retry::OtherPath
+        }
         // Not carried out, or may be carried out again.
         Status::COMMAND_INTERRUPTED | Status::NAMESPACE_NOT_READY | Status::TRANSIENT_TRANSPORT
             if is_idempotent(command, fused) =>
@@ -114,6 +118,10 @@ mod tests {
             (ZONE_APPEND, false, Status::ANA_INACCESSIBLE, Retry::OtherPath),
             (opcode::READ, false, Status::ANA_TRANSITION, Retry::OtherPath),
             (opcode::READ, false, Status::ANA_PERSISTENT_LOSS.dnr(), Retry::No),
+            (opcode::WRITE, false, Status::ABORT_REQUESTED, Retry::OtherPath),
+            (opcode::READ, false, Status::ABORTED_SQ_DELETION, Retry::OtherPath),
+            (ZONE_APPEND, false, Status::ABORT_REQUESTED, Retry::No),
+            (opcode::WRITE, false, Status::ABORT_REQUESTED.dnr(), Retry::No),
             (opcode::READ, false, Status::COMMAND_INTERRUPTED, Retry::Delayed(0)),
             (opcode::READ, false, crd_2, Retry::Delayed(2)),
             (opcode::WRITE, false, crd_2.dnr(), Retry::No),

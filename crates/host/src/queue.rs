@@ -323,7 +323,8 @@ impl IoQueue {
             }
             let whose = (connection.generation(), connection.queue());
             let quiet = connection.params.quiet;
-            if let Some(old) = Old::new(connection.into_link(&self.reactor), held, now, quiet) {
+            let link = connection.into_link(&self.reactor);
+            if let Some(old) = Old::new(link, held, now, quiet, lost.socket_failed) {
                 if inner.old.is_empty() {
                     self.reactor.timer(now + OLD_INTERVAL, self.me(), TOKEN_OLD);
                 }

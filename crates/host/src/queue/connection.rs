@@ -28,12 +28,14 @@ pub(crate) struct Lost {
     pub(super) words: String,
     /// The peer closed it: nothing that was sent will be carried out any more.
     pub(super) by_peer: bool,
+    /// Our own kernel gave up: what the peer does is not to be seen on this socket any more.
+    pub(super) socket_failed: bool,
 }
 
 impl Lost {
     /// Something that this end noticed.
     pub(super) fn ours(words: impl Into<String>) -> Lost {
-        Lost { words: words.into(), by_peer: false }
+        Lost { words: words.into(), by_peer: false, socket_failed: false }
     }
 }
 
@@ -41,7 +43,7 @@ impl From<io::Error> for Lost {
     fn from(error: io::Error) -> Lost {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         let by_peer = matches!(error.kind(), ConnectionReset | BrokenPipe | UnexpectedEof);
-        Lost { by_peer, ..Lost::ours(words(&error)) }
+        Lost { by_peer, socket_failed: !by_peer, ..Lost::ours(words(&error)) }
     }
 }
 

@@ -27,7 +27,8 @@ pub(super) struct Old {
     quiet: Duration,
     /// When what has not arrived is taken back.
     reset_at: Instant,
-    /// That was done: the peer's end cannot be seen any more.
+    /// That was done, or our kernel gave the connection up (a time-out, no route): the socket says that
+    /// the stream has ended, whatever the peer does.
     reset: bool,
 }
 
@@ -38,14 +39,15 @@ impl Old {
         held: Requests,
         now: Instant,
         quiet: Duration,
+        socket_failed: bool,
     ) -> Option<Old> {
-        if held.is_empty() && !has_unacknowledged(&link) {
+        if held.is_empty() && (socket_failed || !has_unacknowledged(&link)) {
             let _ = link.stream.shutdown();
             return None;
         }
         let _ = link.stream.end_sending();
         let reset_at = now + ARRIVAL;
-        Some(Old { link, held, silent_since: now, quiet, reset_at, reset: false })
+        Some(Old { link, held, silent_since: now, quiet, reset_at, reset: socket_failed })
     }
 
     /// Whether nothing that was sent can be carried out any more; then its requests are `done`.
@@ -56,8 +58,8 @@ impl Old {
         scratch: &mut [u8],
         done: &mut Requests,
     ) -> bool {
-        let arriving = !self.reset && has_unacknowledged(&self.link);
         let closed = !self.reset && self.is_closed(scratch);
+        let arriving = !self.reset && has_unacknowledged(&self.link);
         if arriving && !closed {
             self.silent_since = now;
             if now >= self.reset_at {
@@ -74,14 +76,17 @@ impl Old {
         true
     }
 
-    fn is_closed(&self, scratch: &mut [u8]) -> bool {
+    fn is_closed(&mut self, scratch: &mut [u8]) -> bool {
         for _ in 0..RECEIVES_MAX {
             match self.link.stream.recv(scratch) {
                 Ok(0) => return true,
                 Ok(_) => {}
                 Err(error) => {
-                    use io::ErrorKind::{BrokenPipe, ConnectionReset};
-                    return matches!(error.kind(), ConnectionReset | BrokenPipe);
+                    use io::ErrorKind::{BrokenPipe, ConnectionReset, Interrupted, WouldBlock};
+                    let kind = error.kind();
+                    self.reset |=
+                        !matches!(kind, ConnectionReset | BrokenPipe | WouldBlock | Interrupted);
+                    return matches!(kind, ConnectionReset | BrokenPipe);
                 }
             }
         }

@@ -31,9 +31,11 @@ impl Params {
     pub(crate) fn new(association: &Association, options: &Options) -> Params {
         let controller = association.controller();
         let entries = association.queue_entries();
+        // One entry of a queue is never used (NVMe Base 2.1, section 3.3.1.5), with flow control or
+        // without.
         let commands_max = match controller.maxcmd {
-            0 => entries,
-            maxcmd => maxcmd.min(entries),
+            0 => entries - 1,
+            maxcmd => maxcmd.min(entries - 1),
         };
         Params {
             generation: association.generation(),

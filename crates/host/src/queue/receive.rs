@@ -20,6 +20,12 @@ const MIXED_BYTES: usize = 16 * 1024;
 impl Connection {
     /// Takes one helping of bytes from the socket. Whether there was any.
     pub(super) fn receive(&mut self, buffer: &mut [u8], done: &mut Requests) -> Result<bool, Lost> {
+        if let Some(pending) = self.machine.payload_pending()
+            && !self.slots[usize::from(pending.key)].sent
+        {
+            // Its header came alone, without a byte of data that would have shown it.
+            return Err(too_early());
+        }
         let stashed = self.stash.len();
         let room = match self.reads {
             [0, _] => buffer.len(),
