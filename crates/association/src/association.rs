@@ -406,12 +406,15 @@ impl Association {
     }
 
     /// After so long without a byte sent, the controller's keep alive timer has surely expired: it
-    /// runs once more if there was traffic (NVMe Base 2.1, section 3.9.4.1).
+    /// runs once more if there was traffic (NVMe Base 2.1, section 3.9.4.1). The Command Quiesce Time
+    /// is added. Where the controller does not report one (few do), commands are trusted to end within
+    /// [`QUIET_MARGIN`] of the association.
     pub fn quiet(&self) -> Duration {
         let granularity = self.controller.keep_alive_granularity.max(Duration::from_secs(1));
         let granules = self.config.keep_alive_tmo.as_millis().div_ceil(granularity.as_millis());
         let timeout = granularity * u32::try_from(granules).unwrap_or(u32::MAX / 1000);
-        timeout * if self.controller.traffic_based { 2 } else { 1 } + QUIET_MARGIN
+        timeout * if self.controller.traffic_based { 2 } else { 1 }
+            + self.controller.command_quiesce_time.max(QUIET_MARGIN)
     }
 
     /// Has the driver told of a change of access.

@@ -39,6 +39,9 @@ pub struct Controller {
     pub keep_alive_granularity: Duration,
     /// The keep alive timer is traffic based (TBKAS).
     pub traffic_based: bool,
+    /// How long after an association has ended its commands may still be carried out (CQT); zero where
+    /// the controller does not say.
+    pub command_quiesce_time: Duration,
     /// Command Retry Delay Times 1 to 3.
     pub retry_delays: [Duration; 3],
     /// Asynchronous events supported (OAES).
@@ -125,6 +128,7 @@ impl Controller {
             maxcmd: data.maxcmd.get(),
             keep_alive_granularity: units(data.kas.get()),
             traffic_based: data.ctratt.get() & 1 << 6 != 0,
+            command_quiesce_time: Duration::from_millis(data.cqt_ms.get().into()),
             retry_delays: data.crdt.map(|time| units(time.get())),
             oaes: data.oaes.get(),
             ana_groups,

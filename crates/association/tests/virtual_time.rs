@@ -26,6 +26,7 @@ struct Peer {
     reachable: bool,
     silent: bool,
     traffic_based: bool,
+    cqt_ms: u16,
     ana: bool,
     blocks: u64,
     state: AnaState,
@@ -41,6 +42,7 @@ impl Default for Peer {
             reachable: true,
             silent: false,
             traffic_based: false,
+            cqt_ms: 0,
             ana: true,
             blocks: 1000,
             state: AnaState::OPTIMIZED,
@@ -90,6 +92,7 @@ impl Peer {
                 controller.ioccsz = 260.into();
                 controller.cmic = if self.ana { 1 << 3 } else { 0 };
                 controller.nanagrpid = 4.into();
+                controller.cqt_ms = self.cqt_ms.into();
                 controller.ctratt = if self.traffic_based { 1 << 6 } else { 0 }.into();
                 return controller.as_bytes().to_vec();
             }
@@ -489,6 +492,9 @@ fn quiet_covers_the_controllers_timer() {
         let world = World::new(config(), Peer { traffic_based, ..Peer::default() });
         assert_eq!(world.association.quiet(), seconds(expected));
     }
+    // What the controller says that its commands may last beyond the association.
+    let world = World::new(config(), Peer { cqt_ms: 20_000, ..Peer::default() });
+    assert_eq!(world.association.quiet(), seconds(25));
     let short = Config { keep_alive_tmo: millis(100), ..config() };
     let world = World::new(short, Peer::default());
     assert_eq!(world.association.quiet(), seconds(2), "the controller rounds up to a second");

@@ -461,6 +461,8 @@ impl IoQueue {
                 if busy {
                     self.scan_later();
                 }
+                // Identifiers may have come free for those that wait.
+                self.defer();
                 let inner = self.inner.borrow();
                 let Some(connection) = &inner.connection else { return };
                 let (generation, queue) = (connection.generation(), connection.queue());

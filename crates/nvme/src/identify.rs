@@ -187,8 +187,13 @@ wire! {
         pub pels: U32,
         /// Domain identifier.
         pub domain: U16,
-        /// Key per I/O, endurance group and temperature fields, and reserved.
-        pub reserved358: [u8; 154],
+        /// Key per I/O, endurance group and temperature fields.
+        pub reserved358: [u8; 28],
+        /// Command Quiesce Time in milliseconds: how long after an association has ended the controller
+        /// may still carry out its commands; 0 is not reported.
+        pub cqt_ms: U16,
+        /// Reserved.
+        pub reserved388: [u8; 124],
         /// Submission queue entry size: required in bits 3:0, maximum in bits 7:4, powers of two.
         pub sqes: u8,
         /// Completion queue entry size: required in bits 3:0, maximum in bits 7:4, powers of two.

@@ -83,6 +83,9 @@ pub(super) struct Connection {
     pub(super) slots: Box<[Slot]>,
     /// Identifiers that are free; the last is used next, whose memory is warm.
     pub(super) free: Vec<u16>,
+    /// Identifiers of commands that have ended while an Abort of them may be on its way, and since when:
+    /// it would hit whichever command had the identifier next.
+    aborted: Vec<(u16, Instant)>,
     pub(super) send: SendQueue,
     pub(super) credits: Credits,
     /// The beginning of a PDU.
@@ -123,6 +126,7 @@ impl Connection {
             stage: Stage::Initializing,
             slots: (0..entries).map(|_| Slot::new(now)).collect(),
             free: (0..params.commands_max).rev().collect(),
+            aborted: Vec::new(),
             send,
             credits: Credits::new(entries, false),
             stash: Vec::new(),
@@ -266,7 +270,11 @@ impl Connection {
             self.reads[usize::from(slot.len <= PAGE_BYTES)] -= 1;
         }
         (request.status, request.result) = (status, result);
-        self.free.push(cid);
+        if slot.reported {
+            self.aborted.push((cid, slot.since));
+        } else {
+            self.free.push(cid);
+        }
         done.push(request);
     }
 
@@ -282,6 +290,16 @@ impl Connection {
             }
             return Ok(true);
         }
+        // By then the Abort was answered, or the controller is reset for not answering it.
+        let answered = self.params.connect_timeout + super::ABORT_WAIT;
+        let free = &mut self.free;
+        self.aborted.retain(|&(cid, since)| {
+            let over = now.saturating_duration_since(since) > answered;
+            if over {
+                free.push(cid);
+            }
+            !over
+        });
         let timeout = self.params.io_timeout;
         for (cid, slot) in (0u16..).zip(&mut self.slots) {
             let taken = now.saturating_duration_since(slot.since);
