@@ -3,7 +3,7 @@
 use crate::{ANA_GROUPS_MAX, Reason};
 use nvme::Limits;
 use nvme::identify::{self, DescriptorHeader, Nidt, oncs};
-use nvme::limits::Commands;
+use nvme::limits::{Commands, Passthrough};
 use nvme::log::ana::AnaState;
 use std::fmt;
 use std::time::Duration;
@@ -190,6 +190,8 @@ pub(crate) fn namespace(
             compare_and_write: false,
             verify: can(oncs::VERIFY),
         },
+        metadata_bytes: 0,
+        passthrough: Passthrough::NONE,
         lends_reads: false,
         immediate: false,
     };

@@ -21,6 +21,11 @@ pub struct Request {
     pub command: Command,
     /// The data to write, the buffer to read into, or the lent memory that was read.
     pub data: Data,
+    /// Metadata of the blocks, where `limits.metadata_bytes` is not 0; a buffer or a part.
+    pub metadata: Data,
+    /// Time in milliseconds after which whoever executes the command is to give it up; 0 is his own
+    /// time-out. Only namespaces that pass commands through look at it.
+    pub timeout_ms: u32,
     /// Set by whoever completes the request.
     pub status: Status,
     /// Command-specific result: completion dwords 0 and 1.
@@ -174,6 +179,13 @@ pub trait Queue {
     /// Unknown commands: an identity layer passes them on, others answer Invalid Command Opcode.
     fn submit(&self, request: Box<Request>);
 
+    /// Starts an admin command, as [`Queue::submit`] starts an I/O command: its opcode means something
+    /// else. `data` has the length that the caller chose, and the direction is in bits 1:0 of the
+    /// opcode. Identity layers pass it on; where `limits.passthrough.admin` is unset it is refused.
+    fn submit_admin(&self, request: Box<Request>) {
+        request.finish(Status::INVALID_OPCODE.dnr());
+    }
+
     /// How this way to the namespace stands now. Cheap: multipath asks per command.
     fn access(&self) -> Access {
         Access::Optimized
@@ -226,6 +238,8 @@ impl Request {
         Box::new(Request {
             command: Command::default(),
             data: Data::None,
+            metadata: Data::None,
+            timeout_ms: 0,
             status: Status::SUCCESS,
             result: 0,
             scratch: [0; 4],

@@ -23,7 +23,7 @@ pub use open::{FileOptions, OpenError};
 
 use crate::{Namespace, Queue, Run};
 use nvme::Limits;
-use nvme::limits::Commands;
+use nvme::limits::{Commands, Passthrough};
 use queue::FileQueue;
 use reactor::Reactor;
 use std::io;
@@ -127,6 +127,8 @@ impl Namespace for File {
                 compare_and_write: false,
                 verify: false,
             },
+            metadata_bytes: 0,
+            passthrough: Passthrough::NONE,
             lends_reads: false,
             immediate: false,
         }

@@ -17,7 +17,7 @@ pub use mapping::{Mapping, PAGE_BYTES};
 
 use crate::{Data, Lent, Namespace, Queue, Request, dataset};
 use locks::{CHUNK_BYTES, Locks};
-use nvme::limits::Commands;
+use nvme::limits::{Commands, Passthrough};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Limits, Status};
 use reactor::Reactor;
@@ -95,6 +95,8 @@ impl Namespace for Memory {
                 compare_and_write: true,
                 verify: true,
             },
+            metadata_bytes: 0,
+            passthrough: Passthrough::NONE,
             lends_reads: self.options.lend,
             immediate: true,
         }

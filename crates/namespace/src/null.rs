@@ -2,7 +2,7 @@
 
 use crate::memory::Mapping;
 use crate::{Data, Lent, Namespace, Queue, Request, dataset};
-use nvme::limits::Commands;
+use nvme::limits::{Commands, Passthrough};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Limits, Status};
 use reactor::Reactor;
@@ -61,6 +61,8 @@ impl Namespace for Null {
                 compare_and_write: true,
                 verify: true,
             },
+            metadata_bytes: 0,
+            passthrough: Passthrough::NONE,
             lends_reads: true,
             immediate: true,
         }

@@ -14,7 +14,7 @@ use crate::request::{Request, Transmission};
 use crate::wire::{OptionHeader, OptionReply, RequestHeader, command, magic};
 use namespace::Run;
 use nvme::Limits;
-use nvme::limits::Commands;
+use nvme::limits::{Commands, Passthrough};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Replies to one option: two exports with all there is to tell.
@@ -45,6 +45,8 @@ impl Exports for Two {
             read_only: index == 1,
             volatile_write_cache: true,
             commands: Commands { write_zeroes: true, deallocate: true, ..Commands::default() },
+            metadata_bytes: 0,
+            passthrough: Passthrough::NONE,
             lends_reads: false,
             immediate: false,
         }

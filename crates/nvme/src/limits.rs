@@ -17,6 +17,22 @@ pub struct Commands {
     pub verify: bool,
 }
 
+/// Commands that nobody here interprets and a namespace passes to what is behind it. They count as
+/// able to do anything: whoever offers them to others does so only where that was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passthrough {
+    /// I/O commands beyond Read, Write, Flush and [`Commands`]: of other command sets, and vendor
+    /// specific ones.
+    pub io: bool,
+    /// Admin commands.
+    pub admin: bool,
+}
+
+impl Passthrough {
+    /// Nothing is passed through.
+    pub const NONE: Passthrough = Passthrough { io: false, admin: false };
+}
+
 /// Limits and capabilities of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -34,6 +50,10 @@ pub struct Limits {
     pub volatile_write_cache: bool,
     /// Optional commands.
     pub commands: Commands,
+    /// Metadata of each block in bytes, where it is transferred as a buffer of its own.
+    pub metadata_bytes: u16,
+    /// Commands passed through.
+    pub passthrough: Passthrough,
     /// Reads may be answered with lent memory (see `namespace::Data::Lent`).
     pub lends_reads: bool,
     /// Every command is finished, or its write data taken, before `submit` returns.

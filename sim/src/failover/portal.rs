@@ -3,7 +3,7 @@
 use super::network::{Packet, PortalEnd};
 use super::{Breach, Event, World};
 use crate::model::{MS, US};
-use nvme::limits::Commands;
+use nvme::limits::{Commands, Passthrough};
 use nvme::{Command, Completion, Limits, Status, opcode};
 use std::time::Duration;
 use subsystem::{
@@ -77,6 +77,8 @@ fn target(is_accessible: bool) -> (Target, PortId) {
         read_only: false,
         volatile_write_cache: false,
         commands: Commands::default(),
+        metadata_bytes: 0,
+        passthrough: Passthrough::NONE,
         lends_reads: false,
         immediate: false,
     };

@@ -7,6 +7,7 @@
 use crate::layer::addresses_blocks;
 use crate::layer::slab::Slab;
 use crate::{Data, Namespace, Part, PathReport, Queue, Request, Run, Sink, dataset};
+use nvme::limits::Passthrough;
 use nvme::opcode::io as opcode;
 use nvme::{Limits, Status};
 use reactor::Reactor;
@@ -74,6 +75,8 @@ impl Namespace for Linear {
         let last = self.last();
         let mut limits = last.namespace.limits();
         limits.blocks += last.start;
+        // Nobody knows where blocks are addressed in a command that is not known.
+        (limits.passthrough, limits.metadata_bytes) = (Passthrough::NONE, 0);
         for child in &self.children[..self.children.len() - 1] {
             let other = child.namespace.limits();
             limits.transfer_bytes_max = limits.transfer_bytes_max.min(other.transfer_bytes_max);

@@ -247,6 +247,11 @@ impl Namespace for Multipath {
             limits.read_only |= other.read_only;
             limits.volatile_write_cache |= other.volatile_write_cache;
             limits.lends_reads &= other.lends_reads;
+            limits.passthrough.io &= other.passthrough.io;
+            limits.passthrough.admin &= other.passthrough.admin;
+            if other.metadata_bytes != limits.metadata_bytes {
+                limits.metadata_bytes = 0;
+            }
             limits.commands.write_zeroes &= other.commands.write_zeroes;
             limits.commands.deallocate &= other.commands.deallocate;
             limits.commands.write_uncorrectable &= other.commands.write_uncorrectable;

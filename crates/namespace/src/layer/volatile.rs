@@ -19,6 +19,7 @@ use crate::human::format_bytes;
 use crate::layer::pass_to_child;
 use crate::layer::wake::Waker;
 use crate::{Data, Namespace, Queue, Request, Sink};
+use nvme::limits::Passthrough;
 use nvme::{Command, Limits, Status, opcode};
 use queue::VolatileQueue;
 use reactor::{Config, Reactor};
@@ -96,7 +97,7 @@ impl Namespace for Volatile {
         limits.commands.compare_and_write = false;
         limits.commands.verify = false;
         limits.commands.write_uncorrectable = false;
-        Limits { lends_reads: false, immediate: false, ..limits }
+        Limits { passthrough: Passthrough::NONE, lends_reads: false, immediate: false, ..limits }
     }
 
     fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {

@@ -2,7 +2,7 @@
 
 use namespace::layer::multipath::{Multipath, MultipathOptions, Policy, Settings};
 use namespace::{Access, AccessWatcher, Data, Namespace, Queue, Request, Sink};
-use nvme::limits::Commands;
+use nvme::limits::{Commands, Passthrough};
 use nvme::{Command, Limits, Status};
 use reactor::{Config, Mailbox, Reactor};
 use std::cell::{Cell, RefCell};
@@ -97,6 +97,8 @@ pub fn limits() -> Limits {
         read_only: false,
         volatile_write_cache: false,
         commands: Commands { compare_and_write: true, ..Commands::default() },
+        metadata_bytes: 0,
+        passthrough: Passthrough::NONE,
         lends_reads: false,
         immediate: true,
     }

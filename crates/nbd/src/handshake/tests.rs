@@ -1,7 +1,7 @@
 use super::*;
 use crate::wire::transmission_flag as flag;
 use nvme::Limits;
-use nvme::limits::Commands;
+use nvme::limits::{Commands, Passthrough};
 use proptest::prelude::*;
 
 struct Two;
@@ -28,6 +28,8 @@ impl Exports for Two {
             read_only: index == 1,
             volatile_write_cache: true,
             commands: Commands { write_zeroes: true, deallocate: true, ..Commands::default() },
+            metadata_bytes: 0,
+            passthrough: Passthrough::NONE,
             lends_reads: false,
             immediate: false,
         }

@@ -5,7 +5,7 @@ use crate::{
     Refused, Reply, SubsystemConfig, Target, TargetConfig,
 };
 use nvme::fabrics::{CNTLID_DYNAMIC, Cc, Connect, ConnectData, Property, PropertyAccess};
-use nvme::limits::Commands;
+use nvme::limits::{Commands, Passthrough};
 use nvme::log::{GetLogPage, Lid};
 use nvme::{Command, Limits, Sgl, Status, opcode};
 use std::time::Duration;
@@ -32,6 +32,8 @@ pub const LIMITS: Limits = Limits {
         compare_and_write: true,
         verify: true,
     },
+    metadata_bytes: 0,
+    passthrough: Passthrough::NONE,
     lends_reads: false,
     immediate: false,
 };
