@@ -1,4 +1,4 @@
-//! `nvlane bench target`: the form of its report. How fast anything is, is not asked here.
+//! `nvlane bench`: the form of its reports. How fast anything is, is not asked here.
 
 use crate::daemon::nvlane;
 use serde_json::Value;
@@ -24,16 +24,17 @@ fn figures() -> Vec<String> {
     names
 }
 
-#[test]
-fn the_report_is_one_object_with_every_figure_of_the_contract() {
+/// Runs a scenario so briefly that only the form of its report means anything; none where there is
+/// one core only.
+fn tiny(scenario: &str, names: &[String]) -> Option<Value> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if cores < 2 {
         println!("skipped: the bench needs two cores, there is {cores}");
-        return;
+        return None;
     }
     let dir = tempfile::tempdir().unwrap();
     let output = nvlane()
-        .args(["bench", "target", "--quick", "--tiny", "--json", "--dir"])
+        .args(["bench", scenario, "--quick", "--tiny", "--json", "--dir"])
         .arg(dir.path())
         .output()
         .unwrap();
@@ -42,22 +43,62 @@ fn the_report_is_one_object_with_every_figure_of_the_contract() {
     let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     let keys: Vec<&String> = report.as_object().unwrap().keys().collect();
     assert_eq!(keys, ["figures", "machine", "rows", "scenario"]);
-    assert_eq!(report["scenario"], "target");
-
-    for name in figures() {
-        let figure = &report["figures"][&name];
-        assert!(figure.is_f64() || figure.is_i64() || figure.is_u64(), "{name} is {figure}");
+    assert_eq!(report["scenario"], scenario);
+    for name in names {
+        assert!(report["figures"][name].is_number(), "{name} is {}", report["figures"][name]);
     }
     for (name, figure) in report["figures"].as_object().unwrap() {
         assert!(figure.is_number(), "{name} is {figure}");
     }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
+    Some(report)
+}
+
+#[test]
+fn the_hosts_report_has_every_figure_of_the_contract() {
+    let names: Vec<String> = ["randread", "randwrite"]
+        .iter()
+        .flat_map(|operation| [1, 4, 16, 32, 128].map(|depth| (operation, depth)))
+        .flat_map(|(operation, depth)| {
+            ["of_limit", "kiops", "host_cpu_us"].map(|unit| format!("{operation}_qd{depth}_{unit}"))
+        })
+        .collect();
+    let Some(report) = tiny("host", &names) else { return };
+    assert_eq!(report["rows"].as_array().unwrap().len(), 10);
+}
+
+#[test]
+fn the_report_of_multipath_has_every_figure_of_a_quick_run() {
+    let mut names: Vec<String> = ["queue_depth", "latency", "completion_time"]
+        .iter()
+        .flat_map(|policy| ["mib_s", "p99_us"].map(|unit| format!("read_{policy}_{unit}")))
+        .collect();
+    names.extend(
+        ["read_completion_time_over_queue_depth", "completion_time_of_best_split", "recovery_ms"]
+            .map(str::to_owned),
+    );
+    let Some(report) = tiny("multipath", &names) else { return };
+    let rows = report["rows"].as_array().unwrap();
+    let policies = rows.iter().filter(|row| row["operation"] == "read");
+    for row in policies {
+        let windows = row["samples"][0]["windows"].as_array().unwrap();
+        assert_eq!(windows.len(), 3, "{row}");
+        assert!(row["best_split"]["mib_s"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    // A recovery that did not come within what was watched says so beside its figure.
+    let recovery = rows.iter().find(|row| row["operation"] == "recovery").unwrap();
+    assert!(recovery["recovered"].is_boolean());
+}
+
+#[test]
+fn the_targets_report_has_every_figure_of_the_contract() {
+    let Some(report) = tiny("target", &figures()) else { return };
     // A peer is there with its version, or said to be missing.
     for peer in ["nbdkit", "qemu-nbd", "fio"] {
         let state = report["machine"]["peers"][peer].as_str();
         assert!(state.is_some_and(|state| !state.is_empty()), "{peer}: {state:?}");
     }
     rows(&report);
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
 }
 
 /// Each row has the samples that its figures follow from, and says whether they may be trusted.

@@ -134,8 +134,11 @@ pub struct Outcome {
     pub p99_9_us: f64,
     /// Longest time without any completion.
     pub stall_ms: f64,
-    /// From the end of what happened until nine tenths of the rate before.
+    /// From the end of what happened until nine tenths of the rate before; where that was not reached,
+    /// as long as was watched. None where nothing happens.
     pub recovery_ms: Option<f64>,
+    /// Whether it was reached.
+    pub recovered: bool,
     /// Commands sent on each path.
     pub selections: Vec<u64>,
 }
@@ -198,13 +201,16 @@ pub fn run(
         latency.add(&window.latency)?;
     }
     let quantile = |share| latency.value_at_quantile(share) as f64 / 1e3;
+    let recovery = if quiet { None } else { recovery(&played.series) };
+    let watched_ms = (END - OVER).as_secs_f64() * 1e3;
     Ok(Outcome {
         alone_mib_s,
         mib_s: mib_s(&played, 4096) + large_mib_s,
         p50_us: quantile(0.5),
         p99_9_us: quantile(0.999),
         stall_ms: longest_stall(&played.series).as_secs_f64() * 1e3,
-        recovery_ms: if quiet { None } else { recovery(&played.series) },
+        recovery_ms: (!quiet).then(|| recovery.unwrap_or(watched_ms)),
+        recovered: !quiet && recovery.is_some(),
         selections: volume.paths().iter().map(|path| path.selections).collect(),
     })
 }

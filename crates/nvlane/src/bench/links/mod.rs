@@ -21,8 +21,8 @@ use super::{Options, Scenario, cores};
 use case::{CASES, Outcome};
 use serde_json::json;
 
-/// Under which policies.
-const POLICIES: [&str; 2] = ["queue-depth", "completion-time"];
+/// Under which policies; a quick run has the last only.
+const POLICIES: [&str; 5] = ["numa", "round-robin", "latency", "queue-depth", "completion-time"];
 
 /// The scenario.
 pub struct Links;
@@ -68,8 +68,11 @@ impl Scenario for Links {
                     eprintln!("{name}: {}", case.about);
                 }
                 let outcome = case::run(case, policy, &player, options)?;
-                let milliseconds =
-                    |value: Option<f64>| value.map_or("-".into(), |ms| format!("{ms:.0} ms"));
+                let recovered = match (outcome.recovery_ms, outcome.recovered) {
+                    (None, _) => "-".to_owned(),
+                    (Some(ms), true) => format!("{ms:.0} ms"),
+                    (Some(ms), false) => format!("over {ms:.0} ms"),
+                };
                 table.rows.push(vec![
                     case.name.to_owned(),
                     policy.to_owned(),
@@ -77,8 +80,8 @@ impl Scenario for Links {
                     format!("{:.2}", outcome.of_best()),
                     format!("{:.2}", outcome.p50_us / 1e3),
                     format!("{:.2}", outcome.p99_9_us / 1e3),
-                    milliseconds(Some(outcome.stall_ms)),
-                    milliseconds(outcome.recovery_ms),
+                    format!("{:.0} ms", outcome.stall_ms),
+                    recovered,
                 ]);
                 bars.bars.push((
                     name.clone(),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   this namespace                       namespace nvl-PID
-//!   10.213.I.1 nvlPIDhI  ==== tbf ====>  nvlPIDtI 10.213.I.2   target listens
+//!   10.X.I.1 nvlPIDhI  ==== tbf ====>  nvlPIDtI 10.X.I.2   target listens      (X by the PID)
 //!                        <=== tbf =====
 //! ```
 
@@ -46,8 +46,9 @@ impl Net {
         for (link, &rate) in mbit.iter().enumerate() {
             let (host, target) = net.devices(link);
             ip(&format!("link add {host} type veth peer name {target} netns {}", net.name))?;
-            ip(&format!("addr add 10.213.{link}.1/30 dev {host}"))?;
-            ip(&format!("-n {} addr add 10.213.{link}.2/30 dev {target}", net.name))?;
+            let [first, second] = subnet();
+            ip(&format!("addr add {first}.{second}.{link}.1/30 dev {host}"))?;
+            ip(&format!("-n {} addr add {first}.{second}.{link}.2/30 dev {target}", net.name))?;
             ip(&format!("link set {host} up"))?;
             ip(&format!("-n {} link set {target} up", net.name))?;
             net.shape(link, Way::ToTarget, rate)?;
@@ -58,7 +59,8 @@ impl Net {
 
     /// The target's address on a link.
     pub fn address(&self, link: usize, port: u16) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::new(10, 213, link as u8, 2), port))
+        let [first, second] = subnet();
+        SocketAddr::from((Ipv4Addr::new(first, second, link as u8, 2), port))
     }
 
     /// Sets the rate of one direction of a link.
@@ -123,6 +125,11 @@ impl Drop for Net {
         }
         let _ = ip(&format!("netns del {}", self.name));
     }
+}
+
+/// The first two bytes of our addresses: two benches at a time do not meet.
+fn subnet() -> [u8; 2] {
+    [10, 129 + (std::process::id() % 120) as u8]
 }
 
 fn ip(arguments: &str) -> anyhow::Result<()> {

@@ -6,6 +6,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -58,6 +59,14 @@ struct Kept {
     what: String,
     best: BTreeMap<String, Best>,
     cells: BTreeMap<String, Cell>,
+}
+
+/// What tells this program from one built of other sources: cells of different programs do not mix.
+pub fn program() -> anyhow::Result<String> {
+    let bytes = fs::read("/proc/self/exe").context("cannot read our own program")?;
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    Ok(format!("{:016x}", hasher.finish()))
 }
 
 /// All cells of a run, and where they are kept.

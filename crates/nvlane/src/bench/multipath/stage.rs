@@ -70,8 +70,8 @@ impl Stage {
 }
 
 /// How long completion-time takes, once a path is fast again, until reads flow at nine tenths of
-/// the rate before: milliseconds.
-pub fn recovery(player: &Player, options: &Options) -> anyhow::Result<f64> {
+/// the rate before: milliseconds, and whether they did. If not, it took longer than that.
+pub fn recovery(player: &Player, options: &Options) -> anyhow::Result<(f64, bool)> {
     const INTERVAL: Duration = Duration::from_millis(10);
     let scale = if options.tiny { 10 } else { 1 };
     let (slow_at, fast_at, end) = (
@@ -102,6 +102,6 @@ pub fn recovery(player: &Player, options: &Options) -> anyhow::Result<f64> {
     // Five intervals in a row: one alone may be luck.
     let after = &played.series[at(fast_at)..];
     let recovered = after.windows(5).position(|counts| mean(counts) >= 0.9 * before);
-    Ok(recovered
-        .map_or(f64::NAN, |intervals| (intervals as f64 + 1.0) * INTERVAL.as_secs_f64() * 1e3))
+    let intervals = recovered.map_or(after.len(), |intervals| intervals + 1);
+    Ok((intervals as f64 * INTERVAL.as_secs_f64() * 1e3, recovered.is_some()))
 }
