@@ -56,15 +56,16 @@ fn tiny(scenario: &str, names: &[String]) -> Option<Value> {
 
 #[test]
 fn the_hosts_report_has_every_figure_of_the_contract() {
-    let names: Vec<String> = ["randread", "randwrite"]
+    let mut names: Vec<String> = ["randread", "randwrite"]
         .iter()
         .flat_map(|operation| [1, 4, 16, 32, 128].map(|depth| (operation, depth)))
         .flat_map(|(operation, depth)| {
             ["of_limit", "kiops", "host_cpu_us"].map(|unit| format!("{operation}_qd{depth}_{unit}"))
         })
         .collect();
+    names.push("paths4_completion_time_over_round_robin_cpu".into());
     let Some(report) = tiny("host", &names) else { return };
-    assert_eq!(report["rows"].as_array().unwrap().len(), 10);
+    assert_eq!(report["rows"].as_array().unwrap().len(), 11);
 }
 
 #[test]

@@ -6,7 +6,10 @@
 //!           `-------------------- or the bare client -------------> or the bare server
 //! ```
 //!
-//! The whole stack that a user of a `tcp://` volume has is in the way, sleeping included.
+//! The whole stack that a user of a `tcp://` volume has is in the way, sleeping included. `policy` adds
+//! what choosing among four paths costs.
+
+mod policy;
 
 use super::exchange::Exchange;
 use super::initiator::Pattern;
@@ -81,6 +84,9 @@ impl Scenario for Host {
             rows.push(run.row(*job, now + share)?);
         }
         add(&rows, &mut report);
+        if options.wants(policy::ROW) {
+            policy::measure(&run.player, options, &mut report)?;
+        }
         Ok(report)
     }
 }
