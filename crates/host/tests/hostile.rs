@@ -4,6 +4,7 @@ mod rig;
 
 use namespace::{Access, Namespace};
 use nvme::Status;
+use rig::relay::Relay;
 use rig::tamper::Tamper;
 use rig::{Core, PATIENCE, Target, connect, options, pattern, read};
 use std::sync::Arc;
@@ -118,6 +119,41 @@ fn unasked_data_and_answers() {
         pdu.splice(..0, response);
         true
     });
+}
+
+/// Fills the socket with writes, so that a read stays here; then the controller sends data for it: the
+/// header first, the data when the host has had time to look at that.
+#[test]
+fn data_for_a_command_that_was_not_sent() {
+    const WRITES: u16 = 100;
+    let target = Target::memory();
+    let relay = Relay::to(target.address);
+    let path = connect(relay.address, &options());
+    let core = Core::usable(path.clone());
+    relay.hold(Some(IO));
+    for at in 0..u64::from(WRITES) {
+        core.issue(rig::write(at * 8192, 8192), vec![1; 8192]);
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    let reading = core.issue(read(0, 8192), vec![0xee; 8192]);
+    std::thread::sleep(Duration::from_millis(200));
+    // C2HData, LAST and SUCCESS; identifiers were given in order.
+    let mut header = vec![C2H_DATA, 0xc, 24, 24];
+    header.extend((24 + 8192u32).to_le_bytes());
+    header.extend(WRITES.to_le_bytes());
+    header.extend([0; 6]);
+    header.extend(8192u32.to_le_bytes());
+    header.extend([0; 4]);
+    assert!(relay.inject(IO, &header));
+    std::thread::sleep(Duration::from_millis(200));
+    relay.inject(IO, &[0x55; 8192]);
+    let done = reading.recv_timeout(PATIENCE).expect("an answer");
+    assert_eq!(done.status, Status::HOST_ABORTED);
+    assert!(done.data.iter().all(|byte| *byte == 0xee), "its buffer was written to");
+    let reason = path.reason().to_string();
+    assert!(reason.contains("before it was sent"), "{reason}");
+    relay.hold(None);
+    core.await_access(Access::is_usable);
 }
 
 #[test]

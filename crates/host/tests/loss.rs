@@ -8,6 +8,8 @@ use namespace::{Access, Namespace};
 use nvme::Status;
 use rig::relay::Relay;
 use rig::{Core, NQN, PATIENCE, Target, connect, memory, options, pattern, read, write};
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use target::AnaState;
@@ -97,6 +99,54 @@ fn writes_wait_until_a_silent_connection_is_dead() {
     // The target notices silence after one to two time-outs of a second.
     assert!(write > Duration::from_secs(2) && write > read, "{read:?}, {write:?}");
     assert!(read < Duration::from_secs(8), "{read:?}");
+}
+
+/// Has the kernel give up the connection with the local address `local` when its peer takes nothing
+/// for half a second (TCP_USER_TIMEOUT, tcp(7)).
+fn give_up_soon(local: SocketAddr) {
+    let sockets = std::fs::read_dir("/proc/self/fd").expect("proc").filter_map(|entry| {
+        let entry = entry.ok()?;
+        let target = std::fs::read_link(entry.path()).ok()?;
+        let is_socket = target.to_string_lossy().starts_with("socket:");
+        is_socket.then(|| entry.file_name().to_string_lossy().parse::<RawFd>().ok())?
+    });
+    let mut found = 0;
+    for socket in sockets {
+        // SAFETY: it was open a moment ago. If it is another by now, the address tells.
+        let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+        let Ok(address) = rustix::net::getsockname(socket) else { continue };
+        if SocketAddr::try_from(address) == Ok(local) {
+            rustix::net::sockopt::set_tcp_user_timeout(socket, 500).expect("a TCP socket");
+            found += 1;
+        }
+    }
+    assert_eq!(found, 1, "the host's socket is in this process");
+}
+
+#[test]
+fn a_connection_that_our_kernel_gives_up_was_not_closed_by_the_peer() {
+    let target = Target::serve(slow(Duration::from_secs(4)), 1, 0);
+    let relay = Relay::to(target.address);
+    let path = connect(relay.address, &quick_keep_alive());
+    let core = Core::usable(path.clone());
+    let writing = core.issue(write(0, 4096), vec![1; 4096]);
+    std::thread::sleep(Duration::from_millis(200));
+    give_up_soon(relay.host_address(1));
+    relay.hold(Some(1));
+    let unsent: Vec<_> =
+        (0..100).map(|at| core.issue(write(at * 8192, 8192), vec![2; 8192])).collect();
+    let unsent = unsent.into_iter().next_back().expect("there are some");
+    let unsent = unsent.recv_timeout(PATIENCE).expect("an answer");
+    assert_eq!(unsent.status, Status::HOST_ABORTED, "{}", path.reason());
+    assert!(path.reason().to_string().contains("timed out"), "{}", path.reason());
+    // The target has the first one, and is not known to have given it up before its own keep alive
+    // timer has expired.
+    let written = writing.recv_timeout(PATIENCE).expect("an answer");
+    assert_eq!(written.status, Status::HOST_PATHING_ERROR);
+    let after = written.at - unsent.at;
+    assert!(after > Duration::from_secs(2), "{after:?}");
+    relay.hold(None);
+    core.await_access(Access::is_usable);
 }
 
 #[test]

@@ -8,6 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// What to do with a PDU from the target; the bytes that are left in it are sent. `false`: close then.
 pub type Edit = Arc<dyn Fn(&mut Vec<u8>) -> bool + Send + Sync>;
 
+/// Which PDUs on one connection.
+#[derive(Clone, Copy)]
+enum Which {
+    None,
+    /// The one with this number, from 0: ICResp.
+    Number(usize),
+    /// From this number on.
+    From(usize),
+}
+
 /// Relays; edits PDU number `pdu` (from 0, ICResp) that the target sends on connection number
 /// `connection` (from 0, the admin queue's).
 pub struct Tamper {
@@ -17,6 +27,15 @@ pub struct Tamper {
 
 impl Tamper {
     pub fn with(target: SocketAddr, connection: usize, pdu: usize, edit: Edit) -> Tamper {
+        Tamper::start(target, connection, Which::Number(pdu), edit)
+    }
+
+    /// Edits all PDUs from number `first` on.
+    pub fn each(target: SocketAddr, connection: usize, first: usize, edit: Edit) -> Tamper {
+        Tamper::start(target, connection, Which::From(first), edit)
+    }
+
+    fn start(target: SocketAddr, connection: usize, which: Which, edit: Edit) -> Tamper {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let address = listener.local_addr().expect("it listens");
         let done = Arc::<AtomicBool>::default();
@@ -32,9 +51,9 @@ impl Tamper {
                     let _ = down.shutdown(Shutdown::Write);
                 });
                 let (edit, told) = (Arc::clone(&edit), Arc::clone(&told));
-                let at = (number == connection).then_some(pdu);
+                let which = if number == connection { which } else { Which::None };
                 std::thread::spawn(move || {
-                    let _ = relay(&target, &host, at, &edit, &told);
+                    let _ = relay(&target, &host, which, &edit, &told);
                     let _ = host.shutdown(Shutdown::Both);
                     let _ = target.shutdown(Shutdown::Both);
                 });
@@ -47,7 +66,7 @@ impl Tamper {
 fn relay(
     mut target: &TcpStream,
     mut host: &TcpStream,
-    at: Option<usize>,
+    which: Which,
     edit: &Edit,
     told: &AtomicBool,
 ) -> io::Result<()> {
@@ -58,7 +77,12 @@ fn relay(
         pdu.resize(plen as usize, 0);
         target.read_exact(&mut pdu[8..])?;
         let mut go_on = true;
-        if at == Some(number) {
+        let wanted = match which {
+            Which::None => false,
+            Which::Number(at) => number == at,
+            Which::From(first) => number >= first,
+        };
+        if wanted {
             told.store(true, Ordering::SeqCst);
             go_on = edit(&mut pdu);
         }
