@@ -20,9 +20,11 @@ pub mod admin {
     pub const KEEP_ALIVE: u8 = 0x18;
     /// Fabrics commands (admin and I/O queues).
     pub const FABRICS: u8 = 0x7f;
+    /// The first of the vendor specific commands, which go up to FFh (NVMe Base 2.1, Figure 141).
+    pub const VENDOR_FIRST: u8 = 0xc0;
 }
 
-/// NVM command set I/O commands.
+/// I/O commands of the NVM command set, and of others that devices take as well.
 pub mod io {
     /// Flush.
     pub const FLUSH: u8 = 0x00;
@@ -46,10 +48,22 @@ pub mod io {
     pub const RESERVATION_REPORT: u8 = 0x0e;
     /// Reservation Acquire.
     pub const RESERVATION_ACQUIRE: u8 = 0x11;
+    /// I/O Management Receive.
+    pub const IO_MANAGEMENT_RECEIVE: u8 = 0x12;
     /// Reservation Release.
     pub const RESERVATION_RELEASE: u8 = 0x15;
     /// Copy.
     pub const COPY: u8 = 0x19;
+    /// I/O Management Send.
+    pub const IO_MANAGEMENT_SEND: u8 = 0x1d;
+    /// Zone Management Send (Zoned Namespace Command Set 1.2, section 3.4).
+    pub const ZONE_MANAGEMENT_SEND: u8 = 0x79;
+    /// Zone Management Receive.
+    pub const ZONE_MANAGEMENT_RECEIVE: u8 = 0x7a;
+    /// Zone Append.
+    pub const ZONE_APPEND: u8 = 0x7d;
+    /// The first of the vendor specific commands, which go up to FFh.
+    pub const VENDOR_FIRST: u8 = 0x80;
 }
 
 /// Fabrics command types: the byte at offset 4 of a command with opcode 7Fh.

@@ -39,6 +39,7 @@ statuses! {
     SGL_LENGTH_INVALID = 0x00f, "Data SGL Length Invalid";
     SGL_TYPE_INVALID = 0x011, "SGL Descriptor Type Invalid";
     ATOMIC_WRITE_UNIT_EXCEEDED = 0x014, "Atomic Write Unit Exceeded";
+    OPERATION_DENIED = 0x015, "Operation Denied";
     SGL_OFFSET_INVALID = 0x016, "SGL Offset Invalid";
     HOST_ID_INCONSISTENT = 0x018, "Host Identifier Inconsistent Format";
     KEEP_ALIVE_EXPIRED = 0x019, "Keep Alive Timer Expired";

@@ -1,9 +1,12 @@
 //! Commands of a connected admin queue, and fabrics commands of I/O queues.
 
+use crate::PASSED_BYTES_MAX;
 use crate::controller::Controller;
 use crate::event::{ControllerId, Event};
+use crate::io::{Direction, Transfer};
 use crate::target::Target;
 use nvme::{Command, Sgl, Status, opcode};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What becomes of an admin command.
@@ -30,6 +33,14 @@ pub enum Reply {
     },
     /// Complete it with success, then close this connection: Disconnect.
     Disconnect,
+    /// A vendor specific command for what is behind a namespace, which passes such commands: have
+    /// the namespace carry it out (see [`passed_data`]), then complete it with what comes back.
+    Pass {
+        /// The subsystem.
+        nqn: Arc<str>,
+        /// The namespace.
+        nsid: u32,
+    },
 }
 
 /// Counters of the data path, for the SMART log.
@@ -178,8 +189,39 @@ impl Target {
             opcode::admin::ASYNC_EVENT_REQUEST => self.hold_event_request(id, command),
             opcode::admin::KEEP_ALIVE => Ok(Answer::result(0).into()),
             opcode::admin::ABORT if !discovery => self.abort(id, command),
+            opcode::admin::VENDOR_FIRST.. if !discovery => self.pass(id, command),
             _ => Err(Status::INVALID_OPCODE.dnr()),
         }
+    }
+
+    /// Whether an admin command of this controller may bring or take the data of a command that is
+    /// passed to what is behind a namespace, which is more than others have.
+    pub fn passes(&self, controller: ControllerId, command: &Command) -> bool {
+        let found = self.controllers.get(&controller).filter(|found| !found.discovery);
+        let subsystem = found.and_then(|found| self.subsystems.get(&found.subsystem_nqn));
+        let namespace = subsystem.and_then(|it| it.namespaces.get(&command.nsid.get()));
+        command.opcode >= opcode::admin::VENDOR_FIRST
+            && namespace.is_some_and(|namespace| namespace.limits.passthrough.admin)
+    }
+
+    /// A vendor specific command: for the device behind the namespace that it names, if that was
+    /// opened to pass such commands.
+    fn pass(&mut self, id: ControllerId, command: &Command) -> Result<Reply, Status> {
+        if !self.passes(id, command) {
+            return Err(Status::INVALID_OPCODE.dnr());
+        }
+        let controller = &self.controllers[&id];
+        let (nqn, nsid) = (Arc::clone(&controller.subsystem_nqn), command.nsid.get());
+        let namespace = &self.subsystems[&nqn].namespaces[&nsid];
+        let state = self.subsystems[&nqn].ana.state(namespace.ana_group, controller.port);
+        if let Some(status) = state.io_status() {
+            return Err(status);
+        }
+        if namespace.limits.read_only {
+            return Err(Status::NAMESPACE_WRITE_PROTECTED.dnr());
+        }
+        passed_data(command)?;
+        Ok(Reply::Pass { nqn, nsid })
     }
 
     fn fabrics_on_admin_queue(
@@ -226,6 +268,26 @@ impl Target {
         self.events.push_back(Event::Complete { controller: id, cid, status, result: 0 });
         Ok(Answer::result(0).into())
     }
+}
+
+/// The data of an admin command that is passed: as long as its SGL says, the way that bits 1:0 of its
+/// opcode say.
+pub fn passed_data(command: &Command) -> Result<Transfer, Status> {
+    let bytes = command.sgl().length.get();
+    if bytes > PASSED_BYTES_MAX {
+        return Err(Status::INVALID_FIELD.dnr());
+    }
+    let direction = match command.opcode & 3 {
+        0 => Direction::None,
+        _ if bytes == 0 => Direction::None,
+        1 => Direction::ToController,
+        2 if command.sgl().identifier != Sgl::TRANSPORT => {
+            return Err(Status::SGL_TYPE_INVALID.dnr());
+        }
+        2 => Direction::ToHost,
+        _ => return Err(Status::INVALID_FIELD.dnr()),
+    };
+    Ok(Transfer { direction, bytes: if direction == Direction::None { 0 } else { bytes } })
 }
 
 /// Checks that a command's SGL asks for exactly `bytes` of data.

@@ -198,9 +198,41 @@ fn check_rare(command: &Command, limits: &Limits) -> Result<Transfer, Status> {
             }
             Ok(Transfer::to_controller(command.range_count() * size_of::<Range>() as u32))
         }
+        _ if limits.passthrough.io => passed(command, limits),
         // Reservations and Copy among them: Identify does not offer them.
         _ => Err(Status::INVALID_OPCODE.dnr()),
     }
+}
+
+/// A command that only the device behind the namespace knows: its data is as long as its SGL says,
+/// and goes as bits 1:0 of the opcode say (NVMe Base 2.1, Figure 91).
+fn passed(command: &Command, limits: &Limits) -> Result<Transfer, Status> {
+    if limits.read_only && !changes_nothing(command.opcode) {
+        return Err(Status::NAMESPACE_WRITE_PROTECTED.dnr());
+    }
+    let bytes = command.sgl().length.get();
+    if bytes > limits.transfer_bytes_max.min(TRANSFER_BYTES_MAX) {
+        return Err(Status::INVALID_FIELD.dnr());
+    }
+    match command.opcode & 3 {
+        0 => Ok(Transfer::NONE),
+        _ if bytes == 0 => Ok(Transfer::NONE),
+        1 => Ok(Transfer::to_controller(bytes)),
+        2 => Ok(Transfer::to_host(bytes)),
+        // Both ways: no transport has that.
+        _ => Err(Status::INVALID_FIELD.dnr()),
+    }
+}
+
+/// Of the commands that are passed, those that surely leave the namespace as it is. A vendor's may
+/// do anything, whichever way its data goes.
+fn changes_nothing(code: u8) -> bool {
+    matches!(
+        code,
+        opcode::RESERVATION_REPORT
+            | opcode::IO_MANAGEMENT_RECEIVE
+            | opcode::ZONE_MANAGEMENT_RECEIVE
+    )
 }
 
 /// FUSE and PSDT (NVMe Base 2.1, Figure 91).

@@ -50,7 +50,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-pub use admin::{IoStatistics, Reply};
+pub use admin::{IoStatistics, Reply, passed_data};
 pub use config::{ConfigError, NamespaceConfig, PortConfig, PortId, SubsystemConfig, TargetConfig};
 pub use connect::{Connected, Origin, Refused};
 pub use event::{ControllerId, DropReason, Event};
@@ -62,6 +62,9 @@ use std::time::Duration;
 
 /// Data of an I/O queue's command that may travel in its capsule, in bytes (IOCCSZ).
 pub const IN_CAPSULE_BYTES: u32 = 16 * 1024;
+
+/// Most data of an admin command that is passed to what is behind a namespace, in bytes.
+pub const PASSED_BYTES_MAX: u32 = 256 * 1024;
 
 /// Data of an admin queue's command that may travel in its capsule, in bytes (NVMe/TCP 1.1,
 /// section 3.3.2.1: 8 KiB for Fabrics and admin commands).

@@ -177,6 +177,19 @@ fn smart(controller: &Controller, statistics: &IoStatistics, now: Duration) -> V
     log.as_bytes().to_vec()
 }
 
+/// I/O commands that are passed to devices, beside vendor specific ones.
+const PASSED_READS: [u8; 3] = [
+    opcode::io::RESERVATION_REPORT,
+    opcode::io::IO_MANAGEMENT_RECEIVE,
+    opcode::io::ZONE_MANAGEMENT_RECEIVE,
+];
+const PASSED_WRITES: [u8; 4] = [
+    opcode::io::COPY,
+    opcode::io::IO_MANAGEMENT_SEND,
+    opcode::io::ZONE_MANAGEMENT_SEND,
+    opcode::io::ZONE_APPEND,
+];
+
 /// The effects log. Linux lets unprivileged users pass commands through only if this says that
 /// they are supported and at most change logical blocks.
 fn effects(subsystem: &Subsystem) -> Vec<u8> {
@@ -211,6 +224,22 @@ fn effects(subsystem: &Subsystem) -> Vec<u8> {
     note(opcode::io::WRITE_ZEROES, any(|l| l.commands.write_zeroes), writes);
     note(opcode::io::WRITE_UNCORRECTABLE, any(|l| l.commands.write_uncorrectable), writes);
     note(opcode::io::DATASET_MANAGEMENT, any(|l| l.commands.deallocate), writes);
+    let passes =
+        |what: fn(&Limits) -> bool| namespaces.values().any(|namespace| what(&namespace.limits));
+    if passes(|l| l.passthrough.io) {
+        // What the device knows of these it says itself, with Invalid Command Opcode.
+        for opcode in PASSED_READS {
+            note(opcode, true, effect::CSUPP);
+        }
+        for opcode in PASSED_WRITES.into_iter().chain(opcode::io::VENDOR_FIRST..=u8::MAX) {
+            note(opcode, true, writes);
+        }
+    }
+    if passes(|l| l.passthrough.admin) {
+        for opcode in opcode::admin::VENDOR_FIRST..=u8::MAX {
+            log.admin[usize::from(opcode)] = writes.into();
+        }
+    }
     log.as_bytes().to_vec()
 }
 

@@ -36,7 +36,7 @@ impl Connection {
                 return;
             }
         }
-        match self.admin_data(&command, capsule) {
+        match self.admin_data(inner, &command, capsule) {
             Ok(0) => self.admin(inner, slot, &command, &[]),
             Ok(bytes) if command.sgl().identifier == Sgl::TRANSPORT => {
                 self.keep(inner, slot, command, bytes);
@@ -47,7 +47,7 @@ impl Connection {
     }
 
     /// How much data the host sends with the command.
-    fn admin_data(&self, command: &Command, capsule: &[u8]) -> Result<u32, Status> {
+    fn admin_data(&self, inner: &Inner, command: &Command, capsule: &[u8]) -> Result<u32, Status> {
         // "Data Transfer Direction" is in bits 1:0 of the opcode, for fabrics commands of FCTYPE.
         let fabrics = command.opcode == opcode::admin::FABRICS;
         let kind = if fabrics { command.nsid.get() as u8 } else { command.opcode };
@@ -55,7 +55,7 @@ impl Connection {
             return Ok(0);
         }
         let bytes = command.sgl().length.get();
-        if bytes > ADMIN_DATA_BYTES_MAX {
+        if bytes > ADMIN_DATA_BYTES_MAX && !self.may_pass(inner, command, bytes) {
             return Err(Status::SGL_LENGTH_INVALID.dnr());
         }
         let transfer = Transfer { direction: Direction::ToController, bytes };
@@ -165,6 +165,7 @@ impl Connection {
                 exchange.bytes = bytes.len() as u32;
                 self.respond(inner, slot, status, result, Payload::Bytes(bytes));
             }
+            Reply::Pass { nqn, nsid } => self.pass(inner, slot, (&nqn, nsid), command, data),
             Reply::Held => inner.exchanges.slot(slot).stage = Stage::Running,
             Reply::Disconnect => {
                 self.respond(inner, slot, Status::SUCCESS, 0, Payload::None);
@@ -224,7 +225,7 @@ impl Connection {
                 self.complete_held(cid, Status::SUCCESS, 0);
                 self.hang_up(&mut self.inner.borrow_mut());
             }
-            Reply::Held | Reply::AbortCommand { .. } => {
+            Reply::Held | Reply::Pass { .. } | Reply::AbortCommand { .. } => {
                 unreachable!("I/O queues have no such fabrics commands")
             }
         }

@@ -249,6 +249,18 @@ impl Connection {
         queue.submit(request);
     }
 
+    /// The same for an admin command.
+    pub(crate) fn start_admin_request(
+        &self,
+        queue: &Rc<dyn namespace::Queue>,
+        slot: u32,
+        mut request: Box<Request>,
+    ) {
+        request.push(self.me(), u64::from(slot));
+        self.running.set(self.running.get() + 1);
+        queue.submit_admin(request);
+    }
+
     /// Completes an Asynchronous Event Request that the controller held.
     pub(crate) fn complete_held(&self, cid: u16, status: Status, result: u64) {
         if self.closed.get() {

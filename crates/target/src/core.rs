@@ -141,6 +141,7 @@ impl Core {
     #[inline]
     pub(crate) fn recycle(&self, mut request: Box<Request>) {
         request.data = Data::None;
+        request.timeout_ms = 0;
         if let Some(fused) = request.fused.take() {
             self.recycle(fused);
         }

@@ -50,7 +50,11 @@ impl Connection {
         let limits = view.limits.get();
         match transfer.direction {
             Direction::None => self.io_submit(inner, slot, request),
-            Direction::ToHost if limits.lends_reads && !inner.machine.data_digest() => {
+            Direction::ToHost
+                if limits.lends_reads
+                    && command.opcode == opcode::io::READ
+                    && !inner.machine.data_digest() =>
+            {
                 self.io_submit(inner, slot, request);
             }
             Direction::ToHost => self.io_with_buffer(inner, slot, request, &[]),
@@ -240,6 +244,10 @@ impl Connection {
         inner.exchanges.give(slot, buffer.capacity());
         let exchange = inner.exchanges.slot(slot);
         if exchange.direction == Direction::ToHost {
+            if request.command.opcode != opcode::io::READ {
+                // A device need not fill it: what others have left there is none of this host's.
+                buffer.as_mut_slice().fill(0);
+            }
             request.data = Data::Buffer(buffer);
             self.io_submit(inner, slot, request);
         } else if capsule.is_empty() {
@@ -262,7 +270,7 @@ impl Connection {
     /// What this refuses is tried again when another command of the connection has ended, and
     /// the second of a fused pair is never refused: its first cannot end before it.
     #[inline]
-    fn may_take(&self, inner: &Inner, bytes: usize) -> bool {
+    pub(crate) fn may_take(&self, inner: &Inner, bytes: usize) -> bool {
         let held = inner.exchanges.pool_bytes();
         let others_wait = || self.core.buffer_waiters.get() != 0;
         held == 0 || held + bytes <= self.core.reactor.buffers().available() && !others_wait()
@@ -391,8 +399,11 @@ impl Connection {
         if status.code() == Status::COMPARE_FAILURE {
             return;
         }
-        let Role::Io(queue) = &inner.role else { return };
-        let (controller, queue_id) = (queue.link.controller, queue.link.queue_id);
+        let (controller, queue_id) = match &inner.role {
+            Role::Io(queue) => (queue.link.controller, queue.link.queue_id),
+            Role::Admin(controller) => (*controller, 0),
+            Role::Fresh => return,
+        };
         // One at a time: failing commands must not fill the control core's mailbox.
         if self.noting_error.swap(true, Ordering::AcqRel) {
             return;

@@ -28,6 +28,7 @@ mod control;
 mod core;
 mod exchange;
 mod io;
+mod pass;
 mod server;
 mod takeover;
 mod view;

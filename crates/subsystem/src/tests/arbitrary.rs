@@ -113,6 +113,7 @@ impl Transport {
                 assert!(self.open[&id].contains(&queue_id) && queue_id != 0);
             }
             Reply::Disconnect => panic!("the admin queue was asked to go"),
+            Reply::Pass { .. } => panic!("no namespace passes commands on"),
         }
     }
 
