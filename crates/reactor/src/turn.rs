@@ -67,7 +67,7 @@ impl Reactor {
             letter(this);
         }
         for (key, result) in post.done.drain(..) {
-            self.deliver(Completion { user_data: key, result, flags: 0 });
+            self.deliver(Completion { user_data: key, result, flags: 0, extra: 0 });
         }
         self.post.replace(post);
         worked
@@ -162,7 +162,7 @@ impl Reactor {
     /// Tells whom it concerns. Whether that was anybody but the reactor itself.
     #[inline]
     fn deliver(&self, completion: Completion) -> bool {
-        let Completion { user_data, result, flags } = completion;
+        let Completion { user_data, result, flags, extra: _ } = completion;
         if user_data & OWN != 0 {
             if user_data == WAKE {
                 self.wake_armed.set(false);

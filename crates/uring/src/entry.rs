@@ -5,8 +5,27 @@
 use io_uring::{opcode, types};
 use std::os::fd::RawFd;
 
+pub use crate::command::{NvmeOp, NvmeUringCmd, big_nop, nvme_command};
+
 /// A submission queue entry of 64 bytes (`struct io_uring_sqe`).
 pub type Entry = io_uring::squeue::Entry;
+
+/// A submission queue entry of 128 bytes, for rings of [`crate::Kind::Big`] and
+/// [`crate::Kind::Mixed`].
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct BigEntry(pub(crate) crate::command::Layout);
+
+pub(crate) const NOP: u8 = opcode::Nop::CODE;
+pub(crate) const URING_CMD: u8 = opcode::UringCmd80::CODE;
+/// The same in two slots of a mixed ring (6.19).
+pub(crate) const BIG_NOP: u8 = 63;
+pub(crate) const BIG_URING_CMD: u8 = 64;
+
+const _: () = {
+    assert!(std::mem::size_of::<Entry>() == 64);
+    assert!(std::mem::size_of::<BigEntry>() == 128);
+};
 
 /// The file an entry works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

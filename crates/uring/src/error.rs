@@ -21,6 +21,14 @@ pub enum Error {
         /// What is missing.
         feature: &'static str,
     },
+    /// The kernel makes no ring with one of the options asked for.
+    #[error("this kernel refuses {option} ({source})")]
+    OptionRefused {
+        /// Without it there would be a ring.
+        option: RingOption,
+        /// What the call returned.
+        source: io::Error,
+    },
     /// The call failed for a reason of its own.
     #[error("{call} failed: {source}")]
     Failed {
@@ -29,6 +37,45 @@ pub enum Error {
         /// What the call returned.
         source: io::Error,
     },
+}
+
+/// An option of a ring that a kernel may not know or allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingOption {
+    /// A submission thread on this processor.
+    Processor(u32),
+    /// A submission thread.
+    Thread,
+    /// Hybrid polling.
+    Hybrid,
+    /// Polling for completions.
+    Poll,
+    /// Big entries.
+    Big,
+}
+
+impl fmt::Display for RingOption {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RingOption::Processor(cpu) => write!(
+                out,
+                "a submission thread on processor {cpu}: it must be online and this process be \
+                 allowed to use it (see `taskset -p $$`)",
+            ),
+            RingOption::Thread => {
+                out.write_str("a ring with a submission thread (IORING_SETUP_SQPOLL)")
+            }
+            RingOption::Hybrid => out.write_str(
+                "a ring with hybrid polling (IORING_SETUP_HYBRID_IOPOLL, Linux 6.13): poll without",
+            ),
+            RingOption::Poll => {
+                out.write_str("a ring that polls for completions (IORING_SETUP_IOPOLL)")
+            }
+            RingOption::Big => out.write_str(
+                "a ring with entries of 128 bytes (IORING_SETUP_SQE128 and CQE32, Linux 5.19)",
+            ),
+        }
+    }
 }
 
 /// Who refuses io_uring.
@@ -107,7 +154,9 @@ impl Error {
     /// The error number of the call, if a call failed.
     pub fn errno(&self) -> Option<i32> {
         match self {
-            Error::Refused { source, .. } | Error::Failed { source, .. } => source.raw_os_error(),
+            Error::Refused { source, .. }
+            | Error::OptionRefused { source, .. }
+            | Error::Failed { source, .. } => source.raw_os_error(),
             Error::Unsupported { .. } => None,
         }
     }

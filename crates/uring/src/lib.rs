@@ -12,13 +12,18 @@
 //! What it does not do: keep track of what is in flight, own buffers, or run a loop; that is the
 //! `reactor` crate. Linux 6.1 or newer is supported, tests run on 6.18.
 
+mod command;
 pub mod entry;
 mod error;
+mod queue;
 mod ring;
+mod setup;
+mod sys;
 
-pub use entry::{Entry, File};
-pub use error::{Error, Refusal};
-pub use ring::{Completion, Full, Ring, Setup, Wait};
+pub use entry::{BigEntry, Entry, File, NvmeOp, NvmeUringCmd};
+pub use error::{Error, Refusal, RingOption};
+pub use ring::{BigRefusal, Completion, Full, Ring, Wait};
+pub use setup::{Kind, RingOptions, Setup, SqPoll};
 
 /// Completion flag: more completions of the same entry follow (multishot entries).
 pub const MORE: u32 = 1 << 1;

@@ -1,23 +1,12 @@
 //! One ring and its registered resources.
 
-use crate::{Entry, Error};
-use io_uring::{IoUring, Probe};
+use crate::queue::{self, Completions, Submissions};
+use crate::sys::{self, GetEvents, Parameters, Probe, Table, Timespec, Update};
+use crate::{BigEntry, Entry, Error, Kind, RingOptions, Setup};
 use std::marker::PhantomData;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 use std::{io, mem, ptr};
-
-// include/uapi/linux/io_uring.h
-const ENTER_GETEVENTS: u32 = 1 << 0;
-const ENTER_EXT_ARG: u32 = 1 << 3;
-const ENTER_REGISTERED_RING: u32 = 1 << 4;
-const ENTER_NO_IOWAIT: u32 = 1 << 7;
-const REGISTER_RING_FDS: u32 = 20;
-const UNREGISTER_RING_FDS: u32 = 21;
-
-/// Completion queue entries per submission queue entry: watches of many idle sockets complete
-/// together, and an overflowing queue costs memory and time in the kernel.
-const COMPLETIONS_PER_ENTRY: u32 = 4;
 
 /// A ring with one owner: neither `Send` nor `Sync`, since the kernel serves only the thread that
 /// created it (`IORING_SETUP_SINGLE_ISSUER`).
@@ -25,8 +14,10 @@ const COMPLETIONS_PER_ENTRY: u32 = 4;
 /// Dropping the ring makes the kernel cancel what is in flight, but later and elsewhere; whoever
 /// owns buffers must have reaped every completion before.
 pub struct Ring {
-    ring: IoUring,
-    probe: Probe,
+    submissions: Submissions,
+    completions: Completions,
+    fd: OwnedFd,
+    probe: Box<Probe>,
     setup: Setup,
     /// Index of the ring's own descriptor with the kernel, which spares a look-up per enter.
     registered: Option<u32>,
@@ -34,36 +25,18 @@ pub struct Ring {
     single_owner: PhantomData<*mut ()>,
 }
 
-/// What the kernel granted when the ring was set up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Setup {
-    /// Completion work runs only within our own enters (`IORING_SETUP_DEFER_TASKRUN`, 6.1).
-    pub defer_taskrun: bool,
-    /// Only this thread submits (`IORING_SETUP_SINGLE_ISSUER`, 6.0).
-    pub single_issuer: bool,
-    /// Completion work does not interrupt us (`IORING_SETUP_COOP_TASKRUN`, 5.19).
-    pub coop_taskrun: bool,
-    /// The kernel tells in shared memory that completion work waits (`IORING_SETUP_TASKRUN_FLAG`).
-    pub taskrun_flag: bool,
-    /// No indirection array in front of the entries (`IORING_SETUP_NO_SQARRAY`, 6.6).
-    pub no_sqarray: bool,
-    /// The ring's descriptor is registered (5.18).
-    pub registered_ring: bool,
-    /// Entries of the submission queue.
-    pub entries: u32,
-    /// Entries of the completion queue.
-    pub completions: u32,
-}
-
 /// One completion queue entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// What the entry was submitted with.
     pub user_data: u64,
-    /// A count, or `-errno`.
+    /// A count, or `-errno`; of NVMe commands, a status if positive.
     pub result: i32,
     /// `IORING_CQE_F_*`.
     pub flags: u32,
+    /// Of big entries the first word after those: of NVMe commands, double words 0 and 1 of the
+    /// completion. 0 otherwise.
+    pub extra: u64,
 }
 
 /// How long [`Ring::enter`] waits for a completion.
@@ -73,7 +46,7 @@ pub enum Wait {
     No,
     /// Until there is one, or a signal.
     Forever,
-    /// At most this long.
+    /// At most this long. Where completions are polled for, without limit.
     AtMost(Duration),
 }
 
@@ -81,53 +54,51 @@ pub enum Wait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// `struct io_uring_getevents_arg`.
-#[repr(C)]
-struct GetEvents {
-    sigmask: u64,
-    sigmask_bytes: u32,
-    min_wait_us: u32,
-    timespec: u64,
-}
-
-/// `struct __kernel_timespec`.
-#[repr(C)]
-struct Timespec {
-    seconds: i64,
-    nanoseconds: i64,
-}
-
-/// `struct io_uring_rsrc_update`.
-#[repr(C)]
-struct Update {
-    offset: u32,
-    reserved: u32,
-    data: u64,
+/// Why an entry of 128 bytes was not queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BigRefusal {
+    /// The submission queue has no room: enter, then push again.
+    Full,
+    /// The ring is of [`Kind::Small`].
+    Small,
 }
 
 impl Ring {
     /// Sets up a ring with `entries` submission entries (rounded up to a power of two), with the
     /// best features that the kernel takes.
     pub fn new(entries: u32) -> Result<Ring, Error> {
-        let (ring, mut setup) = build(entries)?;
-        let parameters = ring.params();
-        if !parameters.is_feature_ext_arg() {
-            return Err(Error::Unsupported { feature: "IORING_FEAT_EXT_ARG (5.11)" });
-        }
-        if !parameters.is_feature_nodrop() {
-            return Err(Error::Unsupported { feature: "IORING_FEAT_NODROP (5.5)" });
-        }
-        setup.entries = parameters.sq_entries();
-        setup.completions = parameters.cq_entries();
+        Ring::with_options(&RingOptions { entries, ..RingOptions::default() })
+    }
+
+    /// Sets up a ring as told, with the best features that the kernel takes beside that.
+    ///
+    /// # Errors
+    /// [`Error::OptionRefused`] names an option that the kernel does not agree to.
+    pub fn with_options(options: &RingOptions) -> Result<Ring, Error> {
+        let (fd, parameters, mut setup) = options.set_up()?;
+        require(&parameters, sys::FEATURE_EXT_ARG, "IORING_FEAT_EXT_ARG (5.11)")?;
+        require(&parameters, sys::FEATURE_NODROP, "IORING_FEAT_NODROP (5.5)")?;
+        require(&parameters, sys::FEATURE_SINGLE_MMAP, "IORING_FEAT_SINGLE_MMAP (5.4)")?;
         // Waiting for sockets is not waiting for a disk: keep it out of the iowait figures.
-        let enter_flags = if parameters.is_feature_no_iowait() { ENTER_NO_IOWAIT } else { 0 };
-        let mut probe = Probe::new();
-        ring.submitter()
-            .register_probe(&mut probe)
+        let no_iowait = parameters.features & sys::FEATURE_NO_IOWAIT != 0;
+        let enter_flags = if no_iowait { sys::ENTER_NO_IOWAIT } else { 0 };
+        let (submissions, completions) = queue::map(&fd, &parameters, &setup)
+            .map_err(|source| Error::explain("mmap of a ring", source))?;
+        let probe = Probe::of(fd.as_raw_fd())
             .map_err(|source| Error::explain("io_uring_register(PROBE)", source))?;
-        let registered = register_ring(ring.as_raw_fd());
+        let registered = if options.shared { None } else { register_ring(fd.as_raw_fd()) };
         setup.registered_ring = registered.is_some();
-        Ok(Ring { ring, probe, setup, registered, enter_flags, single_owner: PhantomData })
+        let single_owner = PhantomData;
+        Ok(Ring {
+            submissions,
+            completions,
+            fd,
+            probe,
+            setup,
+            registered,
+            enter_flags,
+            single_owner,
+        })
     }
 
     /// What the kernel granted.
@@ -135,9 +106,15 @@ impl Ring {
         self.setup
     }
 
+    /// Whether entries of 128 bytes can be submitted.
+    #[inline]
+    pub fn takes_big(&self) -> bool {
+        self.setup.kind != Kind::Small
+    }
+
     /// Whether the kernel knows an operation: `ring.supports(code::SendZc::CODE)`.
     pub fn supports(&self, code: u8) -> bool {
-        self.probe.is_supported(code)
+        self.probe.supports(code)
     }
 
     /// Queues an entry for the next [`Ring::enter`].
@@ -146,41 +123,67 @@ impl Ring {
     /// Everything the entry points to stays valid until its last completion was reaped.
     #[inline]
     pub unsafe fn push(&mut self, entry: &Entry) -> Result<(), Full> {
-        // SAFETY: passed on to the caller.
-        unsafe { self.ring.submission().push(entry) }.map_err(|_| Full)
+        if self.submissions.push(entry) { Ok(()) } else { Err(Full) }
     }
 
-    /// Entries queued and not yet taken by the kernel.
+    /// Queues an entry of 128 bytes for the next [`Ring::enter`].
+    ///
+    /// # Safety
+    /// Everything the entry points to stays valid until its last completion was reaped.
+    #[inline]
+    pub unsafe fn push_big(&mut self, entry: &BigEntry) -> Result<(), BigRefusal> {
+        if !self.takes_big() {
+            return Err(BigRefusal::Small);
+        }
+        if self.submissions.push_big(entry) { Ok(()) } else { Err(BigRefusal::Full) }
+    }
+
+    /// Slots queued and not yet taken by the kernel. An entry of 128 bytes on a mixed ring counts
+    /// twice.
     #[inline]
     pub fn queued(&mut self) -> u32 {
-        self.ring.submission().len() as u32
+        self.submissions.queued()
     }
 
     /// Whether the kernel wants an enter although nothing is queued: completion work waits, or
     /// completions that found the queue full.
     #[inline]
     pub fn wants_enter(&mut self) -> bool {
-        let queue = self.ring.submission();
-        queue.taskrun() || queue.cq_overflow()
+        self.submissions.flags() & (sys::SQ_TASKRUN | sys::SQ_CQ_OVERFLOW) != 0
     }
 
     /// Whether completions can be reaped without an enter.
     #[inline]
     pub fn has_completions(&mut self) -> bool {
-        !self.ring.completion().is_empty()
+        !self.completions.is_empty()
     }
 
-    /// Submits what is queued, runs completion work, and waits as told. Returns how many entries
+    /// Submits what is queued, runs completion work, and waits as told. Returns how many slots
     /// the kernel took.
+    ///
+    /// Where completions are polled for, looks for them once even if it shall not wait. Where a
+    /// thread of the kernel submits, makes a system call only to wake it, to wait, or to have
+    /// completions flushed that found the queue full.
     ///
     /// An elapsed wait and a signal are no errors. `EBUSY` and `EAGAIN` mean that the kernel is
     /// short of something: reap, then try again.
+    #[inline]
     pub fn enter(&mut self, wait: Wait) -> io::Result<u32> {
         let queued = self.queued();
         let mut flags = self.enter_flags;
-        // With nothing queued the caller enters only to have completion work run.
-        if wait != Wait::No || queued == 0 || self.wants_enter() {
-            flags |= ENTER_GETEVENTS;
+        if self.setup.sqpoll {
+            let wake = queued > 0 && self.submissions.thread_sleeps();
+            if wake {
+                flags |= sys::ENTER_SQ_WAKEUP;
+            }
+            if wait != Wait::No || self.wants_enter() {
+                flags |= sys::ENTER_GETEVENTS;
+            } else if !wake {
+                return Ok(0);
+            }
+        } else if wait != Wait::No || queued == 0 || self.setup.iopoll || self.wants_enter() {
+            // With nothing queued the caller enters only to have completion work run.
+            flags |= sys::ENTER_GETEVENTS;
         }
         let want = u32::from(wait != Wait::No);
         let Wait::AtMost(limit) = wait else {
@@ -190,14 +193,9 @@ impl Ring {
             seconds: limit.as_secs().min(i64::MAX as u64) as i64,
             nanoseconds: i64::from(limit.subsec_nanos()),
         };
-        let argument = GetEvents {
-            sigmask: 0,
-            sigmask_bytes: 0,
-            min_wait_us: 0,
-            timespec: (&raw const timespec) as u64,
-        };
+        let argument = GetEvents { timespec: (&raw const timespec) as u64, ..GetEvents::default() };
         let size = mem::size_of::<GetEvents>();
-        self.call(queued, want, flags | ENTER_EXT_ARG, (&raw const argument).cast(), size)
+        self.call(queued, want, flags | sys::ENTER_EXT_ARG, (&raw const argument).cast(), size)
     }
 
     fn call(
@@ -210,10 +208,10 @@ impl Ring {
     ) -> io::Result<u32> {
         let fd = match self.registered {
             Some(index) => {
-                flags |= ENTER_REGISTERED_RING;
+                flags |= sys::ENTER_REGISTERED_RING;
                 index
             }
-            None => self.ring.as_raw_fd() as u32,
+            None => self.fd.as_raw_fd() as u32,
         };
         // SAFETY: the ring is ours, `argument` is null or points to a GetEvents that lives on the
         // caller's stack; the entries were vouched for when they were pushed.
@@ -233,28 +231,25 @@ impl Ring {
     /// Moves completions into `into` until it is at its capacity or none is left.
     #[inline]
     pub fn reap(&mut self, into: &mut Vec<Completion>) {
-        let room = into.capacity() - into.len();
-        into.extend(self.ring.completion().take(room).map(|entry| Completion {
-            user_data: entry.user_data(),
-            result: entry.result(),
-            flags: entry.flags(),
-        }));
+        self.completions.take(into);
     }
 
     /// Makes an empty table of `count` registered files (5.19).
     pub fn register_files(&mut self, count: u32) -> io::Result<()> {
-        self.ring.submitter().register_files_sparse(count)
+        self.table(sys::REGISTER_FILES2, count)
     }
 
     /// Puts a descriptor into the table of registered files; -1 empties the place. The kernel
     /// keeps the file open while it is there.
     pub fn update_file(&mut self, index: u32, fd: RawFd) -> io::Result<()> {
-        self.ring.submitter().register_files_update(index, &[fd]).map(drop)
+        let data = (&raw const fd) as u64;
+        // SAFETY: one descriptor, which the kernel reads now.
+        unsafe { self.update(sys::REGISTER_FILES_UPDATE2, index, data) }
     }
 
     /// Makes an empty table of `count` registered buffers (5.19).
     pub fn register_buffers(&mut self, count: u32) -> io::Result<()> {
-        self.ring.submitter().register_buffers_sparse(count)
+        self.table(sys::REGISTER_BUFFERS2, count)
     }
 
     /// Puts `len` bytes at `start` into the table of registered buffers. The pages are pinned
@@ -269,27 +264,45 @@ impl Ring {
         len: usize,
     ) -> io::Result<()> {
         let vector = libc::iovec { iov_base: start.cast(), iov_len: len };
-        // SAFETY: passed on to the caller.
-        unsafe { self.ring.submitter().register_buffers_update(index, &[vector], None) }
+        // SAFETY: one vector, which the kernel reads now; the memory is the caller's affair.
+        unsafe { self.update(sys::REGISTER_BUFFERS_UPDATE, index, (&raw const vector) as u64) }
+    }
+
+    fn table(&mut self, operation: u32, count: u32) -> io::Result<()> {
+        let table = Table { count, flags: sys::REGISTER_SPARSE, ..Table::default() };
+        let size = mem::size_of::<Table>() as u32;
+        // SAFETY: one valid `io_uring_rsrc_register`, whose size is what the call wants.
+        unsafe { sys::register(self.fd.as_raw_fd(), operation, (&raw const table).cast(), size) }?;
+        Ok(())
+    }
+
+    /// # Safety
+    /// `data` is the address of what `operation` takes.
+    unsafe fn update(&mut self, operation: u32, index: u32, data: u64) -> io::Result<()> {
+        let update = Update { offset: index, data, count: 1, ..Update::default() };
+        let size = mem::size_of::<Update>() as u32;
+        // SAFETY: one valid `io_uring_rsrc_update2`, whose size is what the call wants.
+        unsafe { sys::register(self.fd.as_raw_fd(), operation, (&raw const update).cast(), size) }?;
+        Ok(())
+    }
+}
+
+impl AsRawFd for Ring {
+    /// The ring's descriptor: readable when there are completions.
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
     }
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
         let Some(index) = self.registered else { return };
-        let update = Update { offset: index, reserved: 0, data: 0 };
+        let update = Update { offset: index, ..Update::default() };
+        let fd = self.fd.as_raw_fd();
         // SAFETY: one valid `io_uring_rsrc_update`. Were the index left registered, the thread
         // would hold the ring open for as long as it lives.
-        unsafe {
-            let fd = self.ring.as_raw_fd();
-            libc::syscall(
-                libc::SYS_io_uring_register,
-                fd,
-                UNREGISTER_RING_FDS,
-                &raw const update,
-                1,
-            );
-        }
+        let _ =
+            unsafe { sys::register(fd, sys::UNREGISTER_RING_FDS, (&raw const update).cast(), 1) };
     }
 }
 
@@ -299,46 +312,15 @@ impl std::fmt::Debug for Ring {
     }
 }
 
-/// Tries the set-ups from the best to the plainest: a kernel refuses flags it does not know.
-fn build(entries: u32) -> Result<(IoUring, Setup), Error> {
-    let plain = Setup::default();
-    let cooperative = Setup { coop_taskrun: true, taskrun_flag: true, ..plain };
-    let single = Setup { single_issuer: true, ..cooperative };
-    let deferring = Setup { defer_taskrun: true, ..single };
-    let newest = Setup { no_sqarray: true, ..deferring };
-    let mut refused = None;
-    for setup in [newest, deferring, single, cooperative, plain] {
-        let mut builder = IoUring::builder();
-        builder.dontfork().setup_clamp();
-        builder.setup_cqsize(entries.next_power_of_two().saturating_mul(COMPLETIONS_PER_ENTRY));
-        if setup.coop_taskrun {
-            builder.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
-        }
-        if setup.single_issuer {
-            builder.setup_single_issuer();
-        }
-        if setup.defer_taskrun {
-            builder.setup_defer_taskrun();
-        }
-        if setup.no_sqarray {
-            builder.setup_no_sqarray();
-        }
-        match builder.build(entries) {
-            Ok(ring) => return Ok((ring, setup)),
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refused = Some(error),
-            Err(error) => return Err(Error::explain("io_uring_setup", error)),
-        }
-    }
-    let source = refused.expect("the loop ran");
-    Err(Error::explain("io_uring_setup", source))
+fn require(parameters: &Parameters, flag: u32, feature: &'static str) -> Result<(), Error> {
+    if parameters.features & flag == 0 { Err(Error::Unsupported { feature }) } else { Ok(()) }
 }
 
 /// Registers the ring's descriptor with this thread. Merely saves time, so failing is no error.
 fn register_ring(fd: RawFd) -> Option<u32> {
-    let mut update = Update { offset: u32::MAX, reserved: 0, data: fd as u64 };
-    let argument = &raw mut update;
+    let mut update = Update { offset: u32::MAX, data: fd as u64, ..Update::default() };
     // SAFETY: one valid, writable `io_uring_rsrc_update`, as the call wants.
     let count =
-        unsafe { libc::syscall(libc::SYS_io_uring_register, fd, REGISTER_RING_FDS, argument, 1) };
+        unsafe { sys::register(fd, sys::REGISTER_RING_FDS, (&raw mut update).cast(), 1) }.ok()?;
     (count == 1).then_some(update.offset)
 }

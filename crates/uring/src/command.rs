@@ -1,0 +1,231 @@
+//! Entries of 128 bytes: NVMe commands that pass through the kernel as they are
+//! (`IORING_OP_URING_CMD`; include/uapi/linux/nvme_ioctl.h).
+
+use crate::entry::{BigEntry, File, NOP, URING_CMD};
+use std::mem;
+
+/// Flag of an entry: `fd` is an index into the table of registered files.
+const FIXED_FILE: u8 = 1 << 0;
+/// The buffer is a registered one (`IORING_URING_CMD_FIXED`).
+const COMMAND_FIXED: u32 = 1 << 0;
+/// A no-operation completes with 32 bytes, the further ones taken from the entry
+/// (`IORING_NOP_CQE32`, 6.18).
+const NOP_CQE32: u32 = 1 << 5;
+
+/// An NVMe command for the kernel: `struct nvme_uring_cmd`. Fields are the command's, in the
+/// machine's byte order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct NvmeUringCmd {
+    /// Operation code.
+    pub opcode: u8,
+    /// Must be 0: no fused commands, no choice of PRP or SGL.
+    pub flags: u8,
+    /// Reserved.
+    pub rsvd1: u16,
+    /// Namespace; that of the device for I/O commands.
+    pub nsid: u32,
+    /// Command double word 2.
+    pub cdw2: u32,
+    /// Command double word 3.
+    pub cdw3: u32,
+    /// Address of the metadata.
+    pub metadata: u64,
+    /// Address of the data, or of vectors ([`NvmeOp::IoVec`], [`NvmeOp::AdminVec`]). Within a
+    /// registered buffer if the entry names one.
+    pub addr: u64,
+    /// Bytes of metadata.
+    pub metadata_len: u32,
+    /// Bytes of data, or count of vectors.
+    pub data_len: u32,
+    /// Command double word 10.
+    pub cdw10: u32,
+    /// Command double word 11.
+    pub cdw11: u32,
+    /// Command double word 12.
+    pub cdw12: u32,
+    /// Command double word 13.
+    pub cdw13: u32,
+    /// Command double word 14.
+    pub cdw14: u32,
+    /// Command double word 15.
+    pub cdw15: u32,
+    /// After that many milliseconds the kernel aborts the command; 0 stands for its own choice.
+    pub timeout_ms: u32,
+    /// Reserved.
+    pub rsvd2: u32,
+}
+
+/// How a command is given to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NvmeOp {
+    /// An I/O command, data in one piece; on `/dev/ngXnY`.
+    Io,
+    /// An I/O command, data in vectors.
+    IoVec,
+    /// An admin command, data in one piece; on `/dev/nvmeX` and `/dev/ngXnY`.
+    Admin,
+    /// An admin command, data in vectors.
+    AdminVec,
+}
+
+impl NvmeOp {
+    /// `_IOWR('N', number, struct nvme_uring_cmd)`.
+    const fn code(self) -> u32 {
+        let number = match self {
+            NvmeOp::Io => 0x80,
+            NvmeOp::IoVec => 0x81,
+            NvmeOp::Admin => 0x82,
+            NvmeOp::AdminVec => 0x83,
+        };
+        const READ_WRITE: u32 = 3 << 30;
+        READ_WRITE | (mem::size_of::<NvmeUringCmd>() as u32) << 16 | (b'N' as u32) << 8 | number
+    }
+}
+
+/// A submission queue entry of 128 bytes: `struct io_uring_sqe` with its fields as
+/// `IORING_OP_URING_CMD` names them, and the 64 bytes behind it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Layout {
+    opcode: u8,
+    flags: u8,
+    ioprio: u16,
+    fd: i32,
+    cmd_op: u32,
+    pad: u32,
+    addr: u64,
+    len: u32,
+    command_flags: u32,
+    user_data: u64,
+    buf_index: u16,
+    personality: u16,
+    file_index: u32,
+    command: NvmeUringCmd,
+    rest: u64,
+}
+
+const _: () = {
+    assert!(mem::size_of::<NvmeUringCmd>() == 72);
+    assert!(mem::offset_of!(NvmeUringCmd, addr) == 24);
+    assert!(mem::offset_of!(NvmeUringCmd, cdw10) == 40);
+    assert!(mem::offset_of!(NvmeUringCmd, timeout_ms) == 64);
+    assert!(mem::size_of::<Layout>() == 128);
+    assert!(mem::offset_of!(Layout, command_flags) == 28);
+    assert!(mem::offset_of!(Layout, user_data) == 32);
+    assert!(mem::offset_of!(Layout, buf_index) == 40);
+    assert!(mem::offset_of!(Layout, command) == 48);
+    assert!(NvmeOp::Io.code() == 0xc048_4e80);
+};
+
+impl BigEntry {
+    /// What the completion will carry.
+    #[inline]
+    #[must_use]
+    pub fn user_data(mut self, user_data: u64) -> BigEntry {
+        self.0.user_data = user_data;
+        self
+    }
+
+    #[inline]
+    fn new(opcode: u8) -> BigEntry {
+        BigEntry(Layout {
+            opcode,
+            flags: 0,
+            ioprio: 0,
+            fd: -1,
+            cmd_op: 0,
+            pad: 0,
+            addr: 0,
+            len: 0,
+            command_flags: 0,
+            user_data: 0,
+            buf_index: 0,
+            personality: 0,
+            file_index: 0,
+            command: NvmeUringCmd::default(),
+            rest: 0,
+        })
+    }
+}
+
+/// An NVMe command for `file`, a character device of the nvme driver. Completes with the NVMe
+/// status if the result is positive, `-errno` if it is negative, and in `extra` with double words
+/// 0 and 1 of the device's completion.
+///
+/// `fixed` is the index of the registered buffer in which `addr` and `data_len` lie.
+#[inline]
+pub fn nvme_command(
+    file: File,
+    command: &NvmeUringCmd,
+    operation: NvmeOp,
+    fixed: Option<u16>,
+) -> BigEntry {
+    let mut entry = BigEntry::new(URING_CMD);
+    let layout = &mut entry.0;
+    match file {
+        File::Fd(fd) => layout.fd = fd,
+        File::Fixed(index) => {
+            layout.fd = index as i32;
+            layout.flags = FIXED_FILE;
+        }
+    }
+    layout.cmd_op = operation.code();
+    if let Some(index) = fixed {
+        layout.command_flags = COMMAND_FIXED;
+        layout.buf_index = index;
+    }
+    layout.command = *command;
+    entry
+}
+
+/// Does nothing and completes with 0 and, if given, with `extra` (6.18).
+pub fn big_nop(extra: Option<u64>) -> BigEntry {
+    let mut entry = BigEntry::new(NOP);
+    let layout = &mut entry.0;
+    if let Some(extra) = extra {
+        layout.command_flags = NOP_CQE32;
+        // `sqe->off`, which in memory is `cmd_op` and what follows it.
+        let halves = extra.to_ne_bytes();
+        let [low, high] = [&halves[..4], &halves[4..]].map(|half| half.try_into());
+        layout.cmd_op = u32::from_ne_bytes(low.expect("four bytes"));
+        layout.pad = u32::from_ne_bytes(high.expect("four bytes"));
+    }
+    entry
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(entry: &BigEntry) -> [u8; 128] {
+        // SAFETY: 128 bytes without padding, all initialised.
+        unsafe { mem::transmute(entry.0) }
+    }
+
+    /// Byte by byte as the kernel's headers have it, against a slip of a field's place.
+    #[test]
+    fn a_command_lies_where_the_kernel_looks_for_it() {
+        let command = NvmeUringCmd {
+            opcode: 2,
+            nsid: 3,
+            metadata: 0x1111,
+            addr: 0x2222,
+            metadata_len: 8,
+            data_len: 4096,
+            cdw10: 10,
+            cdw15: 15,
+            timeout_ms: 77,
+            ..NvmeUringCmd::default()
+        };
+        let entry = nvme_command(File::Fixed(9), &command, NvmeOp::AdminVec, Some(5)).user_data(6);
+        let bytes = bytes(&entry);
+        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four"));
+        assert_eq!((bytes[0], bytes[1], word(4)), (URING_CMD, 1, 9));
+        assert_eq!((word(8), word(28), bytes[40]), (0xc048_4e83, 1, 5));
+        assert_eq!((word(32), bytes[48], word(52)), (6, 2, 3));
+        assert_eq!((word(64), word(72), word(80), word(84)), (0x1111, 0x2222, 8, 4096));
+        assert_eq!((word(88), word(108), word(112)), (10, 15, 77));
+        assert!(bytes[120..].iter().all(|byte| *byte == 0));
+    }
+}

@@ -1,0 +1,367 @@
+//! The two queues as they lie in memory shared with the kernel.
+//!
+//! ```text
+//!   submission, Kind::Small      | 64 | 64 | 64 | 64 |
+//!               Kind::Big        |   128   |   128   |
+//!               Kind::Mixed      | 64 |   128   | 64 |    never | 28 |  ...  | 1 |: the last slot
+//!   completion, Kind::Mixed      | 16 |    32   | 16 |    is filled up instead
+//! ```
+
+use crate::entry::{BIG_NOP, BIG_URING_CMD, BigEntry, Entry, NOP, URING_CMD};
+use crate::sys::{self, Mapping, Parameters};
+use crate::{Completion, Kind, Setup};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::{io, mem, ptr};
+
+/// Completion flag: the entry has 32 bytes (mixed rings).
+const CQE_32: u32 = 1 << 15;
+/// Completion flag: fills up the end of a mixed ring, nobody's.
+const CQE_SKIP: u32 = 1 << 5;
+/// Flag of a submission entry: no completion if it succeeds.
+const CQE_SKIP_SUCCESS: u8 = 1 << 6;
+
+const SMALL_BYTES: usize = 64;
+const BIG_BYTES: usize = 128;
+const COMPLETION_BYTES: usize = 16;
+
+/// Maps both queues of a new ring.
+pub fn map(
+    fd: &OwnedFd,
+    parameters: &Parameters,
+    setup: &Setup,
+) -> io::Result<(Submissions, Completions)> {
+    let big = setup.kind == Kind::Big;
+    let completion_bytes = if big { 2 * COMPLETION_BYTES } else { COMPLETION_BYTES };
+    let entry_bytes = if big { BIG_BYTES } else { SMALL_BYTES };
+    let (sq, cq) = (&parameters.submission, &parameters.completion);
+    let array = sq.array as usize + parameters.sq_entries as usize * mem::size_of::<u32>();
+    let cqes = cq.cqes as usize + parameters.cq_entries as usize * completion_bytes;
+    let rings = Mapping::rings(fd, array.max(cqes))?;
+    let entries = Mapping::entries(fd, parameters.sq_entries as usize * entry_bytes)?;
+    if !setup.no_sqarray {
+        for index in 0..parameters.sq_entries {
+            // SAFETY: the array has a place per entry, and nobody else knows the ring yet.
+            unsafe { rings.at::<u32>(sq.array).add(index as usize).write(index) };
+        }
+    }
+    let completions = Completions {
+        head: rings.at(cq.head),
+        tail: rings.at(cq.tail),
+        mask: parameters.cq_entries - 1,
+        entries: rings.at(cq.cqes),
+        kind: setup.kind,
+    };
+    let submissions = Submissions {
+        head: rings.at(sq.head),
+        tail: rings.at(sq.tail),
+        flags: rings.at(sq.flags),
+        slots: parameters.sq_entries,
+        next: 0,
+        taken: 0,
+        shift: entry_bytes.trailing_zeros(),
+        kind: setup.kind,
+        entries: entries.at(0),
+        _entries: entries,
+        _rings: rings,
+    };
+    Ok((submissions, completions))
+}
+
+/// Where entries are put. Owns the memory of both queues.
+pub struct Submissions {
+    head: *const AtomicU32,
+    tail: *const AtomicU32,
+    flags: *const AtomicU32,
+    slots: u32,
+    /// The tail: only we move it.
+    next: u32,
+    /// The head when it was last looked at.
+    taken: u32,
+    /// Bytes of a slot, as a power of two.
+    shift: u32,
+    kind: Kind,
+    entries: *mut u8,
+    _entries: Mapping,
+    _rings: Mapping,
+}
+
+/// Where an entry of a mixed ring goes, in slots counted from the ring's beginning of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    /// This many slots are filled up before it, 0 or 1.
+    fill: u32,
+    /// The tail when it is in.
+    next: u32,
+}
+
+/// Finds two slots in a row behind `next` in a ring of `slots`, of which those before `taken` are
+/// the kernel's no more. The kernel refuses an entry that begins in the last slot.
+#[inline]
+fn place_two(next: u32, taken: u32, slots: u32) -> Option<Place> {
+    let last = slots - 1;
+    let fill = u32::from(next & last == last);
+    let free = slots - next.wrapping_sub(taken);
+    (free >= fill + 2).then(|| Place { fill, next: next.wrapping_add(fill + 2) })
+}
+
+impl Submissions {
+    /// Puts an entry in; `false` if there is no room.
+    #[inline]
+    pub fn push(&mut self, entry: &Entry) -> bool {
+        if self.next.wrapping_sub(self.taken) == self.slots {
+            self.taken = self.head();
+            if self.next.wrapping_sub(self.taken) == self.slots {
+                return false;
+            }
+        }
+        // SAFETY: the slot is free, and has 64 bytes at least.
+        unsafe { ptr::copy_nonoverlapping(ptr::from_ref(entry), self.slot(self.next).cast(), 1) };
+        self.publish(self.next.wrapping_add(1));
+        true
+    }
+
+    /// Puts an entry of 128 bytes in; `false` if there is no room. Not for small rings.
+    #[inline]
+    pub fn push_big(&mut self, entry: &BigEntry) -> bool {
+        if self.kind == Kind::Mixed {
+            return self.push_two(entry);
+        }
+        assert_eq!(self.kind, Kind::Big, "checked by the ring");
+        if self.next.wrapping_sub(self.taken) == self.slots {
+            self.taken = self.head();
+            if self.next.wrapping_sub(self.taken) == self.slots {
+                return false;
+            }
+        }
+        // SAFETY: the slot is free and has 128 bytes.
+        unsafe { ptr::copy_nonoverlapping(ptr::from_ref(entry), self.slot(self.next).cast(), 1) };
+        self.publish(self.next.wrapping_add(1));
+        true
+    }
+
+    fn push_two(&mut self, entry: &BigEntry) -> bool {
+        let mut place = place_two(self.next, self.taken, self.slots);
+        if place.is_none() {
+            self.taken = self.head();
+            place = place_two(self.next, self.taken, self.slots);
+        }
+        let Some(Place { fill, next }) = place else { return false };
+        if fill > 0 {
+            let filler = crate::entry::nop().user_data(u64::MAX);
+            // SAFETY: the slot is free and has 64 bytes; `flags` is the second byte of an entry.
+            unsafe {
+                let slot = self.slot(self.next);
+                ptr::copy_nonoverlapping(&raw const filler, slot.cast(), 1);
+                slot.add(1).write(CQE_SKIP_SUCCESS);
+            }
+        }
+        let slot = self.slot(next.wrapping_sub(2));
+        // SAFETY: this slot and the next are free, and lie side by side: together 128 bytes, of
+        // which the first is the operation's code.
+        unsafe {
+            ptr::copy_nonoverlapping(ptr::from_ref(entry), slot.cast(), 1);
+            slot.write(match slot.read() {
+                NOP => BIG_NOP,
+                URING_CMD => BIG_URING_CMD,
+                other => other,
+            });
+        }
+        self.publish(next);
+        true
+    }
+
+    /// Slots queued and not yet taken by the kernel.
+    #[inline]
+    pub fn queued(&self) -> u32 {
+        self.next.wrapping_sub(self.head())
+    }
+
+    /// The kernel's flags.
+    #[inline]
+    pub fn flags(&self) -> u32 {
+        // SAFETY: within the mapping that we own.
+        unsafe { (*self.flags).load(Ordering::Acquire) }
+    }
+
+    /// Whether the kernel's thread has gone to sleep and must be woken to see what was queued.
+    #[inline]
+    pub fn thread_sleeps(&self) -> bool {
+        // The thread sets the flag, then looks at the tail: one of us sees the other.
+        fence(Ordering::SeqCst);
+        self.flags() & sys::SQ_NEED_WAKEUP != 0
+    }
+
+    #[inline]
+    fn head(&self) -> u32 {
+        // SAFETY: within the mapping that we own.
+        unsafe { (*self.head).load(Ordering::Acquire) }
+    }
+
+    #[inline]
+    fn publish(&mut self, next: u32) {
+        self.next = next;
+        // SAFETY: within the mapping that we own.
+        unsafe { (*self.tail).store(next, Ordering::Release) };
+    }
+
+    #[inline]
+    fn slot(&self, position: u32) -> *mut u8 {
+        let index = (position & (self.slots - 1)) as usize;
+        // SAFETY: within the mapping, which has `slots` slots.
+        unsafe { self.entries.add(index << self.shift) }
+    }
+}
+
+/// Where completions are found. Lives no longer than the [`Submissions`] beside it.
+pub struct Completions {
+    head: *const AtomicU32,
+    tail: *const AtomicU32,
+    mask: u32,
+    entries: *const u64,
+    kind: Kind,
+}
+
+impl Completions {
+    /// Whether there is none. On mixed rings there may be none all the same.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        // SAFETY: within the mapping of the ring.
+        unsafe { (*self.head).load(Ordering::Relaxed) == (*self.tail).load(Ordering::Acquire) }
+    }
+
+    /// Moves completions into `into` until it is at its capacity or none is left.
+    #[inline]
+    pub fn take(&mut self, into: &mut Vec<Completion>) {
+        // SAFETY: within the mapping of the ring; only we move the head.
+        let (first, tail) =
+            unsafe { ((*self.head).load(Ordering::Relaxed), (*self.tail).load(Ordering::Acquire)) };
+        let next = match self.kind {
+            Kind::Small => self.take_sized(first, tail, into, 2),
+            Kind::Big => self.take_sized(first, tail, into, 4),
+            Kind::Mixed => self.take_mixed(first, tail, into),
+        };
+        if next != first {
+            // SAFETY: as above. What was read above is read before the kernel sees this.
+            unsafe { (*self.head).store(next, Ordering::Release) };
+        }
+    }
+
+    /// Entries of `words` eight-byte words each.
+    #[inline(always)]
+    fn take_sized(&self, first: u32, tail: u32, into: &mut Vec<Completion>, words: usize) -> u32 {
+        let room = (into.capacity() - into.len()).min(u32::MAX as usize) as u32;
+        let count = tail.wrapping_sub(first).min(room);
+        into.extend((0..count).map(|index| {
+            let at = (first.wrapping_add(index) & self.mask) as usize * words;
+            // SAFETY: the kernel has written the entry, and writes no more until the head passes.
+            unsafe { read(self.entries.add(at), words > 2) }
+        }));
+        first.wrapping_add(count)
+    }
+
+    fn take_mixed(&self, first: u32, tail: u32, into: &mut Vec<Completion>) -> u32 {
+        let mut head = first;
+        while head != tail && into.len() < into.capacity() {
+            // SAFETY: as in `take_sized`; a big entry never begins in the last slot.
+            let entry = unsafe { self.entries.add((head & self.mask) as usize * 2) };
+            // SAFETY: `flags` is the upper half of an entry's second word.
+            let flags = unsafe { (entry.add(1).read() >> 32) as u32 };
+            let big = flags & CQE_32 != 0;
+            head = head.wrapping_add(1 + u32::from(big));
+            if flags & CQE_SKIP == 0 {
+                // SAFETY: as above.
+                into.push(unsafe { read(entry, big) });
+            }
+        }
+        head
+    }
+}
+
+/// Reads one entry (`struct io_uring_cqe`).
+///
+/// # Safety
+/// It has two words, four if it is `big`.
+#[inline(always)]
+unsafe fn read(entry: *const u64, big: bool) -> Completion {
+    // SAFETY: passed on to the caller. `res` is the lower half of the second word, and `flags` the
+    // upper: in memory, `res` comes first.
+    unsafe {
+        let result_and_flags = entry.add(1).cast::<u32>();
+        Completion {
+            user_data: entry.read(),
+            result: result_and_flags.read() as i32,
+            flags: result_and_flags.add(1).read(),
+            extra: if big { entry.add(2).read() } else { 0 },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn two_slots_never_straddle_the_end() {
+        assert_eq!(place_two(0, 0, 8), Some(Place { fill: 0, next: 2 }));
+        assert_eq!(place_two(6, 0, 8), Some(Place { fill: 0, next: 8 }));
+        assert_eq!(place_two(7, 5, 8), Some(Place { fill: 1, next: 10 }));
+        assert_eq!(place_two(7, 0, 8), None, "one slot is left");
+        assert_eq!(place_two(7, 1, 8), None, "two are, but not in a row");
+        assert_eq!(place_two(7, 2, 8), Some(Place { fill: 1, next: 10 }));
+        assert_eq!(place_two(u32::MAX, u32::MAX - 1, 8), Some(Place { fill: 1, next: 2 }));
+    }
+
+    proptest! {
+        /// Against a model that owns each slot: what is put in is disjoint, in order, never
+        /// straddles the end, and is refused only when it does not fit.
+        #[test]
+        fn slots_are_used_once_and_in_order(
+            start in any::<u32>(),
+            order in 2u32..8,
+            steps in prop::collection::vec((any::<bool>(), 0u32..6), 1..400),
+        ) {
+            let slots = 1 << order;
+            let (mut next, mut taken) = (start, start);
+            let mut held = vec![false; slots as usize];
+            let mut waiting: std::collections::VecDeque<(u32, u32)> = Default::default();
+            for (big, takes) in steps {
+                let size = if big { 2 } else { 1 };
+                let place = if big {
+                    place_two(next, taken, slots)
+                } else {
+                    let free = slots - next.wrapping_sub(taken);
+                    (free > 0).then(|| Place { fill: 0, next: next.wrapping_add(1) })
+                };
+                match place {
+                    Some(place) => {
+                        let used = place.next.wrapping_sub(next);
+                        prop_assert_eq!(used, place.fill + size);
+                        for position in 0..used {
+                            let slot = next.wrapping_add(position) & (slots - 1);
+                            prop_assert!(!std::mem::replace(&mut held[slot as usize], true));
+                        }
+                        let first = place.next.wrapping_sub(size) & (slots - 1);
+                        prop_assert!(first + size <= slots);
+                        waiting.push_back((next, used));
+                        next = place.next;
+                    }
+                    None => {
+                        let free = slots - next.wrapping_sub(taken);
+                        let at_end = next & (slots - 1) == slots - 1;
+                        prop_assert!(free < size + u32::from(big && at_end));
+                    }
+                }
+                for _ in 0..takes {
+                    let Some((at, used)) = waiting.pop_front() else { break };
+                    prop_assert_eq!(at, taken);
+                    for position in 0..used {
+                        held[(at.wrapping_add(position) & (slots - 1)) as usize] = false;
+                    }
+                    taken = at.wrapping_add(used);
+                }
+            }
+        }
+    }
+}
