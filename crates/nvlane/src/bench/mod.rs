@@ -28,6 +28,7 @@ mod usage;
 
 use anyhow::{Context, bail};
 use report::Report;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// All scenarios.
@@ -73,6 +74,12 @@ pub struct BenchArgs {
     /// Only rows whose names contain one of these words: `idle`, `randwrite_qd16`
     #[arg(long, value_name = "WORDS", value_delimiter = ',')]
     only: Vec<String>,
+    /// multipath: divide the backend's rate and the commands in flight by this, for a slow machine
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    scale: u32,
+    /// multipath: the slow path listens at this address, where delay was arranged already (netem)
+    #[arg(long, value_name = "ADDRESS")]
+    slow_address: Option<IpAddr>,
     /// Measure a target that runs already (tcp://ADDRESS:PORT/NQN); overwrites its namespaces 1 and 3
     #[arg(long, value_name = "URI")]
     against: Option<String>,
@@ -97,6 +104,10 @@ pub struct Options {
     pub client_core: usize,
     /// Words of the rows that are wanted; empty for all.
     pub only: Vec<String>,
+    /// The set-up of `multipath` is so many times smaller.
+    pub scale: u32,
+    /// Where its slow path listens, if something else delays it.
+    pub slow_address: Option<IpAddr>,
     /// A target that runs already.
     pub against: Option<String>,
     /// Its process.
@@ -146,6 +157,8 @@ pub fn run(arguments: BenchArgs) -> anyhow::Result<()> {
         server_core: arguments.server_core,
         client_core: arguments.client_core,
         only: arguments.only,
+        scale: arguments.scale,
+        slow_address: arguments.slow_address,
         against: arguments.against,
         against_pid: arguments.against_pid,
     })?;

@@ -1,7 +1,7 @@
 //! What the best possible split over both paths gives, from each path measured alone.
 
 use super::stage::Stage;
-use super::{BYTES, IN_FLIGHT, INTERVAL, Operation};
+use super::{BYTES, INTERVAL, Operation};
 use crate::bench::player::{Load, Player, Watch};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -36,10 +36,10 @@ impl Best {
             };
             let one = play(1)?;
             latency_us[path] = one.windows[0].latency.value_at_quantile(0.5) as f64 / 1e3;
-            let all = play(IN_FLIGHT)?;
+            let all = play(stage.in_flight)?;
             alone_mib_s[path] = all.windows[0].iops() * f64::from(BYTES) / f64::from(1 << 20);
         }
-        let mib_s = best(latency_us, alone_mib_s);
+        let mib_s = best(stage.in_flight, latency_us, alone_mib_s);
         Ok(Best { latency_us, alone_mib_s, mib_s })
     }
 }
@@ -47,13 +47,13 @@ impl Best {
 /// By Little's law `n` commands on a path give at most `n / latency`, and no more than the path
 /// gives alone; both together no more than the backend that they share, which the faster one alone
 /// has shown.
-fn best(latency_us: [f64; 2], alone_mib_s: [f64; 2]) -> f64 {
+fn best(in_flight: usize, latency_us: [f64; 2], alone_mib_s: [f64; 2]) -> f64 {
     let mib = f64::from(BYTES) / f64::from(1 << 20);
     let gives = |path: usize, commands: usize| {
         (commands as f64 / latency_us[path] * 1e6 * mib).min(alone_mib_s[path])
     };
     let backend = alone_mib_s[0].max(alone_mib_s[1]);
-    let splits = (0..=IN_FLIGHT).map(|fast| gives(0, fast) + gives(1, IN_FLIGHT - fast));
+    let splits = (0..=in_flight).map(|fast| gives(0, fast) + gives(1, in_flight - fast));
     splits.fold(0.0, f64::max).min(backend)
 }
 
@@ -64,13 +64,13 @@ mod tests {
     #[test]
     fn a_backend_that_one_path_fills_is_the_bound() {
         // 512 commands at 4.6 ms would give 435 MiB/s.
-        assert_eq!(best([4_600.0, 34_600.0], [350.0, 57.0]), 350.0);
+        assert_eq!(best(512, [4_600.0, 34_600.0], [350.0, 57.0]), 350.0);
     }
 
     #[test]
     fn paths_that_do_not_fill_it_are_bounded_by_latency() {
         // Both the same: any split gives what one alone gives.
-        let both = best([10_000.0, 10_000.0], [200.0, 200.0]);
+        let both = best(512, [10_000.0, 10_000.0], [200.0, 200.0]);
         assert!((both - 200.0).abs() < 1e-9, "{both}");
     }
 }

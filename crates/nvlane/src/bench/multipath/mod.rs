@@ -24,7 +24,7 @@ use stage::Stage;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Commands in flight: 16 jobs of 32.
+/// Commands in flight: 16 jobs of 32. Divided by the scale.
 const IN_FLIGHT: usize = 16 * 32;
 /// Bytes per command.
 const BYTES: u32 = 4096;
@@ -64,12 +64,13 @@ impl Operation {
     }
 
     /// What stands behind both ports.
-    fn volume(self) -> &'static str {
-        match self {
-            Operation::Read => "delay:4600us(rate:350M(mem:1G))",
-            Operation::Write => "delay:2800us(rate:446M(mem:1G))",
-            Operation::Mixed => "delay:4700us(rate:350M(mem:1G))",
-        }
+    fn volume(self, scale: u32) -> String {
+        let (delay_us, rate_mib) = match self {
+            Operation::Read => (4600, 350),
+            Operation::Write => (2800, 446),
+            Operation::Mixed => (4700, 350),
+        };
+        format!("delay:{delay_us}us(rate:{}K(mem:1G))", rate_mib * 1024 / scale)
     }
 }
 
@@ -81,6 +82,7 @@ struct Plan {
     runs: usize,
     /// For each path alone.
     alone: Duration,
+    scale: u32,
 }
 
 impl Plan {
@@ -96,6 +98,7 @@ impl Plan {
             windows: vec![seconds(0..20), seconds(40..60), seconds(240..300)],
             runs: 3,
             alone: Duration::from_secs(5),
+            scale: options.scale,
         };
         if options.quick {
             plan.operations = vec![Operation::Read];
@@ -144,7 +147,7 @@ impl Scenario for Multipath {
             let best = match cells.best(operation.name()) {
                 Some(best) => best,
                 None => {
-                    let stage = Stage::start(operation, options.server_core)?;
+                    let stage = Stage::start(operation, options)?;
                     let best = Best::measure(&stage, &player, operation, plan.alone)?;
                     cells.note_best(operation.name(), best)?;
                     best
@@ -206,9 +209,9 @@ fn measure(
     options: &Options,
     player: &Player,
 ) -> anyhow::Result<Cell> {
-    let stage = Stage::start(operation, options.server_core)?;
+    let stage = Stage::start(operation, options)?;
     let volume = stage.open(&[stage.fast, stage.slow], policy)?;
-    let load = Load { mix: operation.mix(), bytes: BYTES, in_flight: IN_FLIGHT, seed: 1 };
+    let load = Load { mix: operation.mix(), bytes: BYTES, in_flight: stage.in_flight, seed: 1 };
     let watch = Watch { windows: plan.windows.clone(), interval: INTERVAL };
     let played = player.play(&volume, load, &watch)?;
     let paths = volume.paths();
@@ -281,7 +284,7 @@ fn add(operation: Operation, plan: &Plan, cells: &Cells, best: Best, report: &mu
             report.figure("completion_time_of_best_split", rates[last] / best.mib_s);
         }
         report.rows.push(json!({
-            "operation": operation.name(), "policy": policy, "in_flight": IN_FLIGHT, "block_bytes": BYTES,
+            "operation": operation.name(), "policy": policy, "in_flight": IN_FLIGHT / plan.scale as usize, "block_bytes": BYTES,
             "windows_s": plan.windows.iter().map(|w| [w.start.as_secs_f64(), w.end.as_secs_f64()]).collect::<Vec<_>>(),
             "mib_s": rates, "p50_us": p50, "p99_us": p99, "p99_9_us": p99_9, "share_of_fast_path": share,
             "best_split": best, "beside": "each path alone", "samples": runs,

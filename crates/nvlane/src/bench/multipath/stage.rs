@@ -24,13 +24,15 @@ pub struct Stage {
     pub fast: SocketAddr,
     /// The other.
     pub slow: SocketAddr,
+    /// Commands in flight.
+    pub in_flight: usize,
 }
 
 impl Stage {
     /// Serves what `operation` stands for.
-    pub fn start(operation: Operation, core: usize) -> anyhow::Result<Stage> {
-        let server =
-            Server::start(&ServerConfig { cores: vec![Some(core)], ..ServerConfig::default() })?;
+    pub fn start(operation: Operation, options: &Options) -> anyhow::Result<Stage> {
+        let cores = vec![Some(options.server_core)];
+        let server = Server::start(&ServerConfig { cores, ..ServerConfig::default() })?;
         server.add_subsystem(SubsystemConfig {
             nqn: NQN.into(),
             serial: "bench".into(),
@@ -40,15 +42,20 @@ impl Stage {
             io_queues_max: 16,
             fused: false,
         })?;
-        let volume = volume::open(operation.volume(), &volume::OpenOptions::default())?;
-        let options =
+        let volume =
+            volume::open(&operation.volume(options.scale), &volume::OpenOptions::default())?;
+        let namespace =
             NamespaceOptions { nsid: Some(1), uuid: [0x42; 16], nguid: [0; 16], ana_group: 1 };
-        server.add_namespace(NQN, &options, volume)?;
+        server.add_namespace(NQN, &namespace, volume)?;
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let (fast_port, fast) = server.add_listener(any)?;
-        let (slow_port, slow) = server.add_listener(any)?;
-        server.set_delay(slow_port, Delays::all(SLOWER))?;
-        Ok(Stage { server, fast_port, fast, slow })
+        let at = options.slow_address.map_or(any, |address| SocketAddr::new(address, 0));
+        let (slow_port, slow) = server.add_listener(at)?;
+        if options.slow_address.is_none() {
+            server.set_delay(slow_port, Delays::all(SLOWER))?;
+        }
+        let in_flight = IN_FLIGHT / options.scale as usize;
+        Ok(Stage { server, fast_port, fast, slow, in_flight })
     }
 
     /// The namespace through `addresses`, under `policy`.
@@ -79,9 +86,9 @@ pub fn recovery(player: &Player, options: &Options) -> anyhow::Result<(f64, bool
         Duration::from_secs(4) / scale,
         Duration::from_secs(8) / scale,
     );
-    let stage = Stage::start(Operation::Read, options.server_core)?;
+    let stage = Stage::start(Operation::Read, options)?;
     let volume = stage.open(&[stage.fast, stage.slow], "completion-time")?;
-    let load = Load { mix: Mix::Read, bytes: BYTES, in_flight: IN_FLIGHT, seed: 1 };
+    let load = Load { mix: Mix::Read, bytes: BYTES, in_flight: stage.in_flight, seed: 1 };
     let watch = Watch { windows: vec![Duration::ZERO..end], interval: INTERVAL };
     let played = std::thread::scope(|scope| {
         let player = scope.spawn(|| player.play(&volume, load, &watch));
