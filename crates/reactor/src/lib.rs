@@ -28,8 +28,12 @@
 mod affinity;
 mod blocking;
 mod buddy;
+mod command_ring;
+mod drive;
 mod error;
+mod files;
 mod mailbox;
+mod pieces;
 mod pollers;
 mod pool;
 mod reactor;
@@ -41,11 +45,14 @@ mod timers;
 mod turn;
 
 pub use affinity::{pin, unpin};
+pub use command_ring::CommandRing;
+pub use drive::Drive;
 pub use error::Error;
+pub use files::FixedFile;
 pub use mailbox::Mailbox;
 pub use pollers::PollerId;
 pub use pool::{Buffer, BufferPool};
-pub use reactor::{Config, FixedFile, Interest, Reactor, WatchId};
+pub use reactor::{Config, Interest, Reactor, WatchId};
 pub use socket::{Listener, Stream};
 pub use stats::Stats;
 pub use timers::TimerId;
@@ -58,6 +65,14 @@ pub use timers::TimerId;
 pub trait Complete {
     /// The operation has ended; the kernel no longer holds its buffers.
     fn complete(&self, token: u64, result: i32, flags: u32);
+
+    /// The same with the further word that big completions have: double words 0 and 1 of an NVMe
+    /// command's completion, 0 for other operations. All that rings complete comes this way; for
+    /// those who need no more, it goes on to [`Complete::complete`].
+    #[inline]
+    fn complete_command(&self, token: u64, result: i32, flags: u32, _extra: u64) {
+        self.complete(token, result, flags);
+    }
 }
 
 /// Takes part in every turn of the loop while it has work.

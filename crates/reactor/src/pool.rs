@@ -2,6 +2,7 @@
 
 use crate::Complete;
 use crate::buddy::{BLOCK_MAX, BLOCK_MIN, Buddy};
+use crate::pieces::{PIECE, Pieces};
 use rustix::mm::{self, MapFlags, ProtFlags};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -9,10 +10,6 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::{fmt, io, slice};
 use uring::Ring;
-
-/// The region is registered with the ring in pieces of this size, each when it is first needed:
-/// registering pins memory, and an idle server shall not hold what it does not use.
-pub const PIECE: usize = 2 << 20;
 
 /// Most bytes of a pool: pieces are numbered with 14 bits by the kernel.
 const POOL_MAX: usize = PIECE << 14;
@@ -46,15 +43,7 @@ struct Shared {
     returned: Cell<bool>,
     /// Absent in a pool without a ring.
     ring: Option<Rc<RefCell<Ring>>>,
-    pieces: RefCell<Box<[Piece]>>,
-    refusal: RefCell<Option<io::Error>>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Piece {
-    Untried,
-    Registered,
-    Refused,
+    pieces: Pieces,
 }
 
 /// Reserved address space, aligned to [`PIECE`].
@@ -70,19 +59,16 @@ impl BufferPool {
     pub(crate) fn new(bytes: usize, ring: Option<Rc<RefCell<Ring>>>) -> io::Result<BufferPool> {
         let bytes = bytes.clamp(PIECE, POOL_MAX).next_multiple_of(PIECE);
         let region = Region::reserve(bytes)?;
-        let pieces = vec![Piece::Untried; bytes / PIECE];
-        let table =
-            ring.as_ref().map(|ring| ring.borrow_mut().register_buffers(pieces.len() as u32));
-        let refusal = table.and_then(Result::err);
-        let ring = ring.filter(|_| refusal.is_none());
+        let mut borrowed = ring.as_ref().map(|ring| ring.borrow_mut());
+        let pieces = Pieces::new(borrowed.as_deref_mut(), bytes / PIECE);
+        drop(borrowed);
         let shared = Shared {
             region,
             buddy: RefCell::new(Buddy::new(bytes)),
             waiters: RefCell::default(),
             returned: Cell::new(false),
             ring,
-            pieces: RefCell::new(pieces.into()),
-            refusal: RefCell::new(refusal),
+            pieces,
         };
         Ok(BufferPool { shared: Rc::new(shared) })
     }
@@ -122,20 +108,22 @@ impl BufferPool {
 
     /// Bytes registered with the ring, and so pinned.
     pub fn registered(&self) -> usize {
-        let pieces = self.shared.pieces.borrow();
-        pieces.iter().filter(|piece| **piece == Piece::Registered).count() * PIECE
+        self.shared.pieces.registered()
     }
 
     /// Why some buffers are not registered, for people; `None` if all that were tried are.
     pub fn refusal(&self) -> Option<String> {
-        let refusal = self.shared.refusal.borrow();
-        let error = refusal.as_ref()?;
-        Some(format!(
-            "{} of {} KiB are registered as fixed buffers, the kernel refused more ({error}); \
-             raise RLIMIT_MEMLOCK (`ulimit -l`) to register all",
-            self.registered() >> 10,
-            self.capacity() >> 10,
-        ))
+        self.shared.pieces.refusal()
+    }
+
+    /// A further handle to the same pool.
+    pub(crate) fn share(&self) -> BufferPool {
+        BufferPool { shared: Rc::clone(&self.shared) }
+    }
+
+    /// A table of this pool's pieces for another ring.
+    pub(crate) fn pieces_for(&self, ring: &mut Ring) -> Pieces {
+        Pieces::new(Some(ring), self.capacity() / PIECE)
     }
 
     /// Whether [`BufferPool::serve`] has something to do.
@@ -224,20 +212,39 @@ impl Buffer {
     #[inline]
     pub fn fixed_index(&self) -> Option<u16> {
         let piece = self.piece();
-        (self.pool.pieces.borrow()[piece] == Piece::Registered).then_some(piece as u16)
+        (self.pool.pieces.state(piece) == Some(true)).then_some(piece as u16)
     }
 
     /// Like [`Buffer::fixed_index`], but registers the surrounding 2 MiB first if that was not
     /// tried yet. For queues of files opened with `O_DIRECT`, which gain from it.
     #[inline]
     pub fn ensure_registered(&self) -> Option<u16> {
+        let ring = self.pool.ring.as_ref()?;
+        self.ensure_in(&self.pool.pieces, ring)
+    }
+
+    /// The same with another ring, whose table of the same pool `pieces` is.
+    #[inline]
+    pub(crate) fn ensure_in(&self, pieces: &Pieces, ring: &RefCell<Ring>) -> Option<u16> {
         let piece = self.piece();
-        let state = self.pool.pieces.borrow()[piece];
-        match state {
-            Piece::Registered => Some(piece as u16),
-            Piece::Refused => None,
-            Piece::Untried => self.pool.register(piece),
-        }
+        let registered = match pieces.state(piece) {
+            Some(state) => state,
+            None => {
+                // SAFETY: the piece lies within the region, which outlives its registration: it is
+                // unmapped only with the last buffer and pool, and the kernel pins pages by itself.
+                unsafe {
+                    let start = self.pool.region.start.add(piece * PIECE).as_ptr();
+                    pieces.register(&mut ring.borrow_mut(), piece, start)
+                }
+            }
+        };
+        registered.then_some(piece as u16)
+    }
+
+    /// Whether the memory is of this pool.
+    #[inline]
+    pub(crate) fn is_of(&self, pool: &BufferPool) -> bool {
+        Rc::ptr_eq(&self.pool, &pool.shared)
     }
 
     fn piece(&self) -> usize {
@@ -256,35 +263,6 @@ impl Drop for Buffer {
 impl fmt::Debug for Buffer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Buffer").field("page", &self.page).field("len", &self.len).finish()
-    }
-}
-
-impl Shared {
-    #[cold]
-    fn register(&self, piece: usize) -> Option<u16> {
-        let ring = self.ring.as_ref()?;
-        // SAFETY: the piece lies within the region, which outlives its registration: the region
-        // is unmapped only with the last buffer, and the kernel pins pages by itself.
-        let registered = unsafe {
-            let start = self.region.start.add(piece * PIECE).as_ptr();
-            ring.borrow_mut().update_buffer(piece as u32, start, PIECE)
-        };
-        match registered {
-            Ok(()) => {
-                self.pieces.borrow_mut()[piece] = Piece::Registered;
-                Some(piece as u16)
-            }
-            Err(error) => {
-                // What was refused once for want of lockable memory will be again: ask no more.
-                for piece in self.pieces.borrow_mut().iter_mut() {
-                    if *piece == Piece::Untried {
-                        *piece = Piece::Refused;
-                    }
-                }
-                *self.refusal.borrow_mut() = Some(error);
-                None
-            }
-        }
     }
 }
 

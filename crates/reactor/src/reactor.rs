@@ -1,6 +1,8 @@
 //! The reactor and what can be asked of it; its loop is in `turn`.
 
 use crate::blocking::{Blocking, Work};
+use crate::command_ring::CommandRings;
+use crate::files::{Files, FixedFile};
 use crate::mailbox::Post;
 use crate::pollers::Pollers;
 use crate::slots::{OWN, Slots};
@@ -14,10 +16,7 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
-use uring::{Completion, Entry, File, Ring, Wait, entry};
-
-/// Places in the table of registered files.
-const FILES_MAX: u32 = 1024;
+use uring::{BigEntry, Completion, Entry, File, Kind, Ring, RingOptions, Wait, entry};
 
 /// Completions taken from the ring at a time.
 const BATCH: usize = 256;
@@ -42,6 +41,9 @@ pub struct Config {
     pub buffer_bytes: usize,
     /// Most threads for calls that block; started when needed.
     pub blocking_threads: usize,
+    /// Sizes of the ring's entries. All but [`Kind::Small`] take NVMe commands
+    /// ([`Reactor::submit_command`]); docs/decisions/0005 says what they cost.
+    pub kind: Kind,
 }
 
 impl Default for Config {
@@ -53,6 +55,7 @@ impl Default for Config {
             cpu: None,
             buffer_bytes: 32 << 20,
             blocking_threads: 4,
+            kind: Kind::Small,
         }
     }
 }
@@ -79,19 +82,6 @@ impl std::ops::BitOr for Interest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchId(u64);
 
-/// A place in the ring's table of registered files; give it back with
-/// [`Reactor::unregister_file`].
-#[derive(Debug, PartialEq, Eq)]
-pub struct FixedFile(u32);
-
-impl FixedFile {
-    /// For the builders in [`uring::entry`].
-    #[inline]
-    pub fn file(&self) -> File {
-        File::Fixed(self.0)
-    }
-}
-
 /// One core's event loop. See the crate's documentation.
 pub struct Reactor {
     pub(crate) this: Weak<Reactor>,
@@ -99,7 +89,7 @@ pub struct Reactor {
     pub(crate) ring: Rc<RefCell<Ring>>,
     pub(crate) slots: RefCell<Slots>,
     /// Entries for which the kernel had no room.
-    pub(crate) backlog: RefCell<VecDeque<Entry>>,
+    pub(crate) backlog: RefCell<VecDeque<Waiting>>,
     pub(crate) completions: RefCell<Vec<Completion>>,
     pub(crate) timers: RefCell<Timers>,
     pub(crate) pollers: RefCell<Pollers>,
@@ -119,7 +109,17 @@ pub struct Reactor {
     /// A read of the mailbox's eventfd is in flight, into `wakes`.
     pub(crate) wake_armed: Cell<bool>,
     pub(crate) wakes: UnsafeCell<u64>,
+    /// [`Reactor::run`] or a turn of the caller's is under way.
+    pub(crate) turning: Cell<bool>,
+    /// Rings beside the first that have something in flight.
+    pub(crate) commands: Rc<CommandRings>,
     files: RefCell<Files>,
+}
+
+/// An entry for which there was no room.
+pub(crate) enum Waiting {
+    Small(Entry),
+    Big(BigEntry),
 }
 
 /// A completion to deliver at the end of the turn.
@@ -140,15 +140,6 @@ pub(crate) enum State {
     Ended,
 }
 
-/// The table of registered files.
-#[derive(Default)]
-struct Files {
-    /// Made at the first need; `Some(false)` if the kernel refused it.
-    made: Option<bool>,
-    used: u32,
-    free: Vec<u32>,
-}
-
 impl Reactor {
     /// Makes a reactor that belongs to the calling thread.
     ///
@@ -158,7 +149,9 @@ impl Reactor {
         if let Some(cpu) = config.cpu {
             affinity::pin(cpu).map_err(|source| Error::Pin { cpu, source })?;
         }
-        let mut ring = Ring::new(config.entries)?;
+        let (entries, kind) = (config.entries, config.kind);
+        let mut ring =
+            Ring::with_options(&RingOptions { entries, kind, ..RingOptions::default() })?;
         check_enter(&mut ring)?;
         let ring = Rc::new(RefCell::new(ring));
         let bytes = config.buffer_bytes;
@@ -187,6 +180,8 @@ impl Reactor {
             counts: Counts::default(),
             wake_armed: Cell::new(false),
             wakes: UnsafeCell::new(0),
+            turning: Cell::new(false),
+            commands: Rc::default(),
             files: RefCell::default(),
         }))
     }
@@ -219,6 +214,31 @@ impl Reactor {
         let key = self.slots.borrow_mut().insert(sink, token, false);
         // SAFETY: the caller vouches for what the entry points to.
         unsafe { self.queue(entry.user_data(key)) };
+    }
+
+    /// Whether [`Reactor::submit_command`] works: the ring has big entries.
+    #[inline]
+    pub fn takes_commands(&self) -> bool {
+        self.ring.borrow().takes_big()
+    }
+
+    /// Starts an NVMe command ([`entry::nvme_command`]); it is submitted at the end of this turn at
+    /// the latest. `sink` is told the result ([`Complete::complete_command`]), which is
+    /// `-EOPNOTSUPP` if the ring takes no commands.
+    ///
+    /// # Safety
+    /// As for [`Reactor::submit`].
+    #[inline]
+    pub unsafe fn submit_command(&self, entry: BigEntry, sink: Rc<dyn Complete>, token: u64) {
+        if self.refuses() {
+            return self.answer(sink, token, -Errno::CANCELED.raw_os_error());
+        }
+        if !self.takes_commands() {
+            return self.answer(sink, token, -Errno::OPNOTSUPP.raw_os_error());
+        }
+        let key = self.slots.borrow_mut().insert(sink, token, false);
+        // SAFETY: the caller vouches for what the entry points to.
+        unsafe { self.queue_big(entry.user_data(key)) };
     }
 
     /// Tells `sink` once when `fd` is ready: the result has the events that are there (`POLLIN`,
@@ -319,24 +339,7 @@ impl Reactor {
     /// Registers a file with the ring, which spares the kernel a look-up per operation. `None` if
     /// the table is full or refused: use the descriptor then.
     pub fn register_file(&self, fd: RawFd) -> Option<FixedFile> {
-        let mut files = self.files.borrow_mut();
-        let mut ring = self.ring.borrow_mut();
-        if !*files.made.get_or_insert_with(|| ring.register_files(FILES_MAX).is_ok()) {
-            return None;
-        }
-        let index = match files.free.pop() {
-            Some(index) => index,
-            None if files.used < FILES_MAX => {
-                files.used += 1;
-                files.used - 1
-            }
-            None => return None,
-        };
-        if ring.update_file(index, fd).is_err() {
-            files.free.push(index);
-            return None;
-        }
-        Some(FixedFile(index))
+        self.files.borrow_mut().register(&mut self.ring.borrow_mut(), fd)
     }
 
     /// Takes a file out of the table. Operations in flight on it go on.
@@ -345,9 +348,8 @@ impl Reactor {
         // takes none just now, the place is given up rather than handed to another file.
         self.flush();
         let mut ring = self.ring.borrow_mut();
-        let taken = ring.queued() == 0 && self.backlog.borrow().is_empty();
-        if taken && ring.update_file(file.0, -1).is_ok() {
-            self.files.borrow_mut().free.push(file.0);
+        if ring.queued() == 0 && self.backlog.borrow().is_empty() {
+            self.files.borrow_mut().unregister(&mut ring, file);
         }
     }
 
@@ -374,11 +376,11 @@ impl Reactor {
             crowd_parks: counts.crowd_parks.read(),
             backlogged: counts.backlogged.read(),
             letters: counts.letters.read(),
-            in_flight: self.slots.borrow().live(),
+            in_flight: self.slots.borrow().live() + self.commands.in_flight(),
         }
     }
 
-    fn refuses(&self) -> bool {
+    pub(crate) fn refuses(&self) -> bool {
         matches!(self.state.get(), State::Draining | State::Ended)
     }
 

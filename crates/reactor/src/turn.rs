@@ -1,11 +1,13 @@
 //! The loop: one turn after the other, sleeping between them, draining at the end.
 
-use crate::reactor::{Deferred, Reactor, State};
+use crate::reactor::{Deferred, Reactor, State, Waiting};
 use crate::slots::OWN;
 use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use uring::{Completion, Entry, File, MORE, Wait, entry};
+use uring::{BigEntry, Completion, Entry, File, MORE, Ring, Wait, entry};
 
 /// `user_data` of the read that wakes the loop for its mailbox.
 const WAKE: u64 = OWN | 1;
@@ -17,6 +19,9 @@ const DELIVERED_MAX: usize = 4096;
 /// can still cancel then are cancelled; for the rest we wait, since it holds their memory.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// At the end, how often further rings are looked at for what they still have in flight.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
 /// Rounds of deferred completions run when nothing is in flight any more.
 const LAST_ROUNDS: usize = 64;
 
@@ -25,24 +30,33 @@ impl Reactor {
     /// operations waited for, pollers, timers and letters dropped. A reactor runs once.
     pub fn run(&self) {
         let this = self.this.upgrade().expect("a reactor being used is alive");
+        let turning = self.begin_turns();
         while self.state.get() == State::Running {
             if self.turn(&this) {
                 self.spin.borrow_mut().worked(self.now.get());
-                continue;
-            }
-            if self.config.poll_always || self.spin.borrow_mut().idled(self.now.get()) {
-                std::hint::spin_loop();
-                continue;
-            }
-            if self.park_all() && self.state.get() == State::Running {
-                self.sleep();
+            } else {
+                self.idle(None);
             }
         }
         self.drain();
+        drop(turning);
+    }
+
+    /// A turn has done nothing: spins on, or sleeps until `limit` at the latest.
+    pub(crate) fn idle(&self, limit: Option<Instant>) {
+        let spins = self.config.poll_always
+            || self.commands.poll()
+            || self.spin.borrow_mut().idled(self.now.get());
+        if spins {
+            std::hint::spin_loop();
+        } else if self.park_all() && self.state.get() == State::Running {
+            self.sleep(limit);
+        }
     }
 
     /// One turn. Returns whether anything was done.
-    fn turn(&self, this: &Rc<Reactor>) -> bool {
+    #[inline]
+    pub(crate) fn turn(&self, this: &Rc<Reactor>) -> bool {
         self.counts.turns.add(1);
         let mut worked = self.woken.take();
         if !worked {
@@ -111,44 +125,44 @@ impl Reactor {
 
     /// Submits and reaps, with one enter at most.
     fn exchange(&self) -> bool {
-        self.flush();
-        self.reap()
+        self.flush_first();
+        let worked = self.reap();
+        if self.commands.any() { self.commands.serve() | worked } else { worked }
+    }
+
+    /// Hands what was started to the kernel now, rather than at the end of the turn: for callers
+    /// that have other things to do before their next turn.
+    pub fn flush(&self) {
+        self.flush_first();
+        self.commands.flush();
     }
 
     /// Hands queued entries to the kernel and has it run completion work, if there is either.
-    pub(crate) fn flush(&self) {
+    fn flush_first(&self) {
         if !self.backlog.borrow().is_empty() {
             self.refill();
         }
-        let wanted = {
-            let mut ring = self.ring.borrow_mut();
-            ring.queued() > 0 || ring.wants_enter()
-        };
-        if wanted {
-            self.enter(Wait::No);
+        let flushed = self.ring.borrow_mut().flush();
+        if sound(flushed).unwrap_or(true) {
+            self.counts.enters.add(1);
         }
     }
 
     fn enter(&self, wait: Wait) {
         self.counts.enters.add(1);
         let entered = self.ring.borrow_mut().enter(wait);
-        if let Err(error) = entered {
-            let transient = [Errno::BUSY, Errno::AGAIN, Errno::NOMEM].map(Errno::raw_os_error);
-            let number = error.raw_os_error().unwrap_or_default();
-            // The kernel is short of something that reaping or time brings back.
-            assert!(transient.contains(&number), "io_uring_enter on a sound ring: {error}");
-        }
+        sound(entered);
     }
 
     fn reap(&self) -> bool {
         let mut batch = self.completions.take();
         let mut delivered = 0;
         let mut worked = false;
-        while delivered < DELIVERED_MAX {
+        let mut more = true;
+        while more && delivered < DELIVERED_MAX {
             self.ring.borrow_mut().reap(&mut batch);
-            if batch.is_empty() {
-                break;
-            }
+            // What comes while these are delivered has its turn in the next.
+            more = batch.len() == batch.capacity();
             self.counts.completed.add(batch.len() as u64);
             delivered += batch.len();
             for completion in batch.drain(..) {
@@ -162,7 +176,7 @@ impl Reactor {
     /// Tells whom it concerns. Whether that was anybody but the reactor itself.
     #[inline]
     fn deliver(&self, completion: Completion) -> bool {
-        let Completion { user_data, result, flags, extra: _ } = completion;
+        let Completion { user_data, result, flags, extra } = completion;
         if user_data & OWN != 0 {
             if user_data == WAKE {
                 self.wake_armed.set(false);
@@ -175,7 +189,7 @@ impl Reactor {
             self.slots.borrow().peek(user_data)
         };
         let (sink, token) = pending.expect("the kernel completes what was submitted, once");
-        sink.complete(token, result, flags);
+        sink.complete_command(token, result, flags, extra);
         true
     }
 
@@ -204,15 +218,24 @@ impl Reactor {
         true
     }
 
-    /// Sleeps until a completion, a letter or the next timer, unless there is something to do.
-    fn sleep(&self) {
+    /// Sleeps until a completion, a letter, the next timer or `limit`, unless there is something
+    /// to do.
+    fn sleep(&self, limit: Option<Instant>) {
         let ready = !self.deferred.borrow().is_empty()
             || !self.backlog.borrow().is_empty()
             || self.buffers.has_served();
         if ready {
             return;
         }
-        let wait = match self.timers.borrow_mut().next() {
+        if self.commands.any() && !self.commands.arm(self) {
+            return;
+        }
+        let timer = self.timers.borrow_mut().next();
+        let next = match (timer, limit) {
+            (Some(timer), Some(limit)) => Some(timer.min(limit)),
+            (timer, limit) => timer.or(limit),
+        };
+        let wait = match next {
             None => Wait::Forever,
             Some(at) => match at.checked_duration_since(Instant::now()) {
                 Some(left) if !left.is_zero() => Wait::AtMost(left),
@@ -264,26 +287,41 @@ impl Reactor {
             }
         }
         self.counts.backlogged.add(1);
-        self.backlog.borrow_mut().push_back(entry);
+        self.backlog.borrow_mut().push_back(Waiting::Small(entry));
+    }
+
+    /// The same for an entry of 128 bytes. The ring takes such.
+    ///
+    /// # Safety
+    /// As for [`uring::Ring::push_big`].
+    #[inline]
+    pub(crate) unsafe fn queue_big(&self, entry: BigEntry) {
+        self.counts.submitted.add(1);
+        if self.backlog.borrow().is_empty() {
+            // SAFETY: passed on to the caller.
+            if unsafe { self.ring.borrow_mut().push_big(&entry) }.is_ok() {
+                return;
+            }
+            self.enter(Wait::No);
+            // SAFETY: as above.
+            if unsafe { self.ring.borrow_mut().push_big(&entry) }.is_ok() {
+                return;
+            }
+        }
+        self.counts.backlogged.add(1);
+        self.backlog.borrow_mut().push_back(Waiting::Big(entry));
     }
 
     /// Moves the backlog into the submission queue as far as there is room.
     #[cold]
     fn refill(&self) {
-        let mut backlog = self.backlog.borrow_mut();
-        let mut ring = self.ring.borrow_mut();
-        while let Some(entry) = backlog.front() {
-            // SAFETY: vouched for when it was queued.
-            if unsafe { ring.push(entry) }.is_err() {
-                return;
-            }
-            backlog.pop_front();
-        }
+        Waiting::refill(&mut self.backlog.borrow_mut(), &mut self.ring.borrow_mut());
     }
 
     /// Ends everything: returns when neither the kernel nor a thread holds anything of ours.
     fn drain(&self) {
         self.state.set(State::Draining);
+        self.commands.refuse();
         let pollers = self.pollers.borrow_mut().detach_all();
         drop(pollers);
         let timers = self.timers.take();
@@ -295,13 +333,14 @@ impl Reactor {
             unsafe { self.queue(entry::poll_remove(watch).user_data(OWN)) };
         }
         let mut patience = Some(Instant::now() + GRACE);
-        while self.slots.borrow().live() > 0 {
+        while self.slots.borrow().live() > 0 || self.commands.any() {
             self.arm_wake();
             let wait = match patience.map(|end| end.saturating_duration_since(Instant::now())) {
                 Some(Duration::ZERO) => {
                     patience = None;
                     // SAFETY: a cancellation points to no memory.
                     unsafe { self.queue(entry::cancel_any().user_data(OWN)) };
+                    self.commands.cancel_all();
                     Wait::No
                 }
                 Some(left) => Wait::AtMost(left),
@@ -325,6 +364,7 @@ impl Reactor {
         }
         let rest = self.deferred.take();
         drop(rest);
+        self.commands.end();
         self.state.set(State::Ended);
     }
 
@@ -333,8 +373,14 @@ impl Reactor {
         if !self.backlog.borrow().is_empty() {
             self.refill();
         }
+        self.commands.serve();
         let idle = self.deferred.borrow().is_empty() && self.backlog.borrow().is_empty();
-        let wait = if idle && self.mailbox.fall_asleep() { wait } else { Wait::No };
+        let wait = match wait {
+            _ if self.commands.poll() || !idle || !self.mailbox.fall_asleep() => Wait::No,
+            // The first ring does not tell of the others any more.
+            Wait::Forever | Wait::AtMost(_) if self.commands.any() => Wait::AtMost(LOOK_EVERY),
+            wait => wait,
+        };
         self.enter(wait);
         self.mailbox.wake_up();
         self.reap();
@@ -349,6 +395,50 @@ impl Drop for Reactor {
     fn drop(&mut self) {
         if self.state.get() != State::Ended {
             self.drain();
+        }
+    }
+}
+
+impl Waiting {
+    /// Puts the entry into a ring; `false` if there is no room.
+    ///
+    /// # Safety
+    /// As for [`uring::Ring::push`].
+    #[inline]
+    pub(crate) unsafe fn push(&self, ring: &mut Ring) -> bool {
+        // SAFETY: passed on to the caller.
+        unsafe {
+            match self {
+                Waiting::Small(entry) => ring.push(entry).is_ok(),
+                Waiting::Big(entry) => ring.push_big(entry).is_ok(),
+            }
+        }
+    }
+
+    /// Moves entries that waited into a ring as far as there is room.
+    #[cold]
+    pub(crate) fn refill(backlog: &mut VecDeque<Waiting>, ring: &mut Ring) {
+        while let Some(entry) = backlog.front() {
+            // SAFETY: vouched for when it was queued.
+            if !unsafe { entry.push(ring) } {
+                return;
+            }
+            backlog.pop_front();
+        }
+    }
+}
+
+/// What an enter gave; `None` if the kernel is short of something that reaping or time brings
+/// back.
+#[inline]
+pub(crate) fn sound<T>(entered: io::Result<T>) -> Option<T> {
+    match entered {
+        Ok(given) => Some(given),
+        Err(error) => {
+            let transient = [Errno::BUSY, Errno::AGAIN, Errno::NOMEM].map(Errno::raw_os_error);
+            let number = error.raw_os_error().unwrap_or_default();
+            assert!(transient.contains(&number), "io_uring_enter on a sound ring: {error}");
+            None
         }
     }
 }

@@ -49,6 +49,7 @@ pub fn map(
         head: rings.at(cq.head),
         tail: rings.at(cq.tail),
         mask: parameters.cq_entries - 1,
+        next: 0,
         entries: rings.at(cq.cqes),
         kind: setup.kind,
     };
@@ -218,6 +219,8 @@ pub struct Completions {
     head: *const AtomicU32,
     tail: *const AtomicU32,
     mask: u32,
+    /// The head: only we move it.
+    next: u32,
     entries: *const u64,
     kind: Kind,
 }
@@ -226,42 +229,44 @@ impl Completions {
     /// Whether there is none. On mixed rings there may be none all the same.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        // SAFETY: within the mapping of the ring.
-        unsafe { (*self.head).load(Ordering::Relaxed) == (*self.tail).load(Ordering::Acquire) }
+        self.next == self.tail()
     }
 
     /// Moves completions into `into` until it is at its capacity or none is left.
     #[inline]
     pub fn take(&mut self, into: &mut Vec<Completion>) {
-        // SAFETY: within the mapping of the ring; only we move the head.
-        let (first, tail) =
-            unsafe { ((*self.head).load(Ordering::Relaxed), (*self.tail).load(Ordering::Acquire)) };
-        let next = match self.kind {
-            Kind::Small => self.take_sized(first, tail, into, 2),
-            Kind::Big => self.take_sized(first, tail, into, 4),
-            Kind::Mixed => self.take_mixed(first, tail, into),
-        };
-        if next != first {
-            // SAFETY: as above. What was read above is read before the kernel sees this.
-            unsafe { (*self.head).store(next, Ordering::Release) };
+        let tail = self.tail();
+        if tail == self.next {
+            return;
         }
+        self.next = match self.kind {
+            Kind::Small => self.take_sized::<2>(tail, into),
+            Kind::Big => self.take_sized::<4>(tail, into),
+            Kind::Mixed => self.take_mixed(tail, into),
+        };
+        // SAFETY: within the mapping of the ring. What was read above is read before the kernel
+        // sees this.
+        unsafe { (*self.head).store(self.next, Ordering::Release) };
     }
 
-    /// Entries of `words` eight-byte words each.
-    #[inline(always)]
-    fn take_sized(&self, first: u32, tail: u32, into: &mut Vec<Completion>, words: usize) -> u32 {
-        let room = (into.capacity() - into.len()).min(u32::MAX as usize) as u32;
-        let count = tail.wrapping_sub(first).min(room);
-        into.extend((0..count).map(|index| {
-            let at = (first.wrapping_add(index) & self.mask) as usize * words;
+    /// Entries of `WORDS` eight-byte words each.
+    #[inline]
+    fn take_sized<const WORDS: usize>(&self, tail: u32, into: &mut Vec<Completion>) -> u32 {
+        let len = into.len();
+        let room = into.spare_capacity_mut();
+        let count = (tail.wrapping_sub(self.next) as usize).min(room.len());
+        for (place, position) in room[..count].iter_mut().zip(0..) {
+            let index = (self.next.wrapping_add(position) & self.mask) as usize;
             // SAFETY: the kernel has written the entry, and writes no more until the head passes.
-            unsafe { read(self.entries.add(at), words > 2) }
-        }));
-        first.wrapping_add(count)
+            place.write(unsafe { read(self.entries.add(index * WORDS), WORDS > 2) });
+        }
+        // SAFETY: so many were written into the spare places.
+        unsafe { into.set_len(len + count) };
+        self.next.wrapping_add(count as u32)
     }
 
-    fn take_mixed(&self, first: u32, tail: u32, into: &mut Vec<Completion>) -> u32 {
-        let mut head = first;
+    fn take_mixed(&self, tail: u32, into: &mut Vec<Completion>) -> u32 {
+        let mut head = self.next;
         while head != tail && into.len() < into.capacity() {
             // SAFETY: as in `take_sized`; a big entry never begins in the last slot.
             let entry = unsafe { self.entries.add((head & self.mask) as usize * 2) };
@@ -275,6 +280,12 @@ impl Completions {
             }
         }
         head
+    }
+
+    #[inline]
+    fn tail(&self) -> u32 {
+        // SAFETY: within the mapping of the ring.
+        unsafe { (*self.tail).load(Ordering::Acquire) }
     }
 }
 

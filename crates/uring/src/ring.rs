@@ -81,7 +81,10 @@ impl Ring {
         require(&parameters, sys::FEATURE_SINGLE_MMAP, "IORING_FEAT_SINGLE_MMAP (5.4)")?;
         // Waiting for sockets is not waiting for a disk: keep it out of the iowait figures.
         let no_iowait = parameters.features & sys::FEATURE_NO_IOWAIT != 0;
-        let enter_flags = if no_iowait { sys::ENTER_NO_IOWAIT } else { 0 };
+        let quiet = if no_iowait { sys::ENTER_NO_IOWAIT } else { 0 };
+        // Whoever polls for completions does so in every enter.
+        let poll = if setup.iopoll && !setup.sqpoll { sys::ENTER_GETEVENTS } else { 0 };
+        let enter_flags = quiet | poll;
         let (submissions, completions) = queue::map(&fd, &parameters, &setup)
             .map_err(|source| Error::explain("mmap of a ring", source))?;
         let probe = Probe::of(fd.as_raw_fd())
@@ -158,8 +161,28 @@ impl Ring {
         !self.completions.is_empty()
     }
 
-    /// Submits what is queued, runs completion work, and waits as told. Returns how many slots
-    /// the kernel took.
+    /// Submits what is queued and runs completion work without waiting, if there is either. Says
+    /// whether there was: whether a system call was made.
+    ///
+    /// Where completions are polled for without a thread of the kernel, use [`Ring::enter`]: what is
+    /// in flight is a reason of its own.
+    #[inline]
+    pub fn flush(&mut self) -> io::Result<bool> {
+        let queued = self.queued();
+        let flags = self.submissions.flags();
+        let wanted = flags & (sys::SQ_TASKRUN | sys::SQ_CQ_OVERFLOW) != 0;
+        if queued == 0 && !wanted {
+            return Ok(false);
+        }
+        if self.setup.sqpoll {
+            return self.rouse(queued, Wait::No);
+        }
+        let events = if wanted { sys::ENTER_GETEVENTS } else { 0 };
+        self.call(queued, 0, self.enter_flags | events, ptr::null(), 0)?;
+        Ok(true)
+    }
+
+    /// Submits what is queued, runs completion work, and waits as told.
     ///
     /// Where completions are polled for, looks for them once even if it shall not wait. Where a
     /// thread of the kernel submits, makes a system call only to wake it, to wait, or to have
@@ -167,24 +190,34 @@ impl Ring {
     ///
     /// An elapsed wait and a signal are no errors. `EBUSY` and `EAGAIN` mean that the kernel is
     /// short of something: reap, then try again.
-    #[inline]
-    pub fn enter(&mut self, wait: Wait) -> io::Result<u32> {
+    pub fn enter(&mut self, wait: Wait) -> io::Result<()> {
         let queued = self.queued();
-        let mut flags = self.enter_flags;
         if self.setup.sqpoll {
-            let wake = queued > 0 && self.submissions.thread_sleeps();
-            if wake {
-                flags |= sys::ENTER_SQ_WAKEUP;
-            }
-            if wait != Wait::No || self.wants_enter() {
-                flags |= sys::ENTER_GETEVENTS;
-            } else if !wake {
-                return Ok(0);
-            }
-        } else if wait != Wait::No || queued == 0 || self.setup.iopoll || self.wants_enter() {
-            // With nothing queued the caller enters only to have completion work run.
+            return self.rouse(queued, wait).map(drop);
+        }
+        // With nothing queued the caller enters only to have completion work run.
+        let events = wait != Wait::No || queued == 0 || self.wants_enter();
+        self.call_waiting(queued, if events { sys::ENTER_GETEVENTS } else { 0 }, wait)
+    }
+
+    /// Enters a ring whose entries a thread of the kernel takes, if that must be.
+    fn rouse(&mut self, queued: u32, wait: Wait) -> io::Result<bool> {
+        let mut flags = 0;
+        if queued > 0 && self.submissions.thread_sleeps() {
+            flags |= sys::ENTER_SQ_WAKEUP;
+        }
+        if wait != Wait::No || self.wants_enter() {
             flags |= sys::ENTER_GETEVENTS;
         }
+        if flags == 0 {
+            return Ok(false);
+        }
+        self.call_waiting(queued, flags, wait)?;
+        Ok(true)
+    }
+
+    fn call_waiting(&mut self, queued: u32, flags: u32, wait: Wait) -> io::Result<()> {
+        let flags = self.enter_flags | flags;
         let want = u32::from(wait != Wait::No);
         let Wait::AtMost(limit) = wait else {
             return self.call(queued, want, flags, ptr::null(), 0);
@@ -205,7 +238,7 @@ impl Ring {
         mut flags: u32,
         argument: *const libc::c_void,
         size: usize,
-    ) -> io::Result<u32> {
+    ) -> io::Result<()> {
         let fd = match self.registered {
             Some(index) => {
                 flags |= sys::ENTER_REGISTERED_RING;
@@ -219,11 +252,11 @@ impl Ring {
             libc::syscall(libc::SYS_io_uring_enter, fd, queued, want, flags, argument, size)
         };
         if taken >= 0 {
-            return Ok(taken as u32);
+            return Ok(());
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
-            Some(libc::ETIME | libc::EINTR) => Ok(0),
+            Some(libc::ETIME | libc::EINTR) => Ok(()),
             _ => Err(error),
         }
     }

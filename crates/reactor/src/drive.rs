@@ -1,0 +1,61 @@
+//! Turns taken by the caller instead of [`Reactor::run`], for programs that have a loop of their
+//! own.
+
+use crate::Reactor;
+use crate::reactor::State;
+use std::time::Instant;
+
+/// How long [`Reactor::turn_for`] waits for something to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drive {
+    /// Not at all: one turn, whether or not it did anything.
+    Poll,
+    /// Until then at the latest.
+    Until(Instant),
+    /// As long as it takes.
+    Forever,
+}
+
+impl Reactor {
+    /// Takes turns until one has done something, and says whether one has: completions, timers or
+    /// letters were delivered, or a poller worked. Between turns it spins and sleeps as
+    /// [`Reactor::run`] does. `false` when the time is over, and at once after [`Reactor::stop`];
+    /// [`Reactor::run`], or dropping the reactor, then ends what is in flight.
+    ///
+    /// # Panics
+    /// When called from within a turn, that is by a sink, poller or letter.
+    pub fn turn_for(&self, wait: Drive) -> bool {
+        let this = self.this.upgrade().expect("a reactor being used is alive");
+        let _turning = self.begin_turns();
+        while self.state.get() == State::Running {
+            if self.turn(&this) {
+                self.spin.borrow_mut().worked(self.now.get());
+                return true;
+            }
+            let limit = match wait {
+                Drive::Poll => return false,
+                Drive::Until(limit) if limit <= self.now.get() => return false,
+                Drive::Until(limit) => Some(limit),
+                Drive::Forever => None,
+            };
+            self.idle(limit);
+        }
+        false
+    }
+
+    /// Marks that turns are being taken, which must not be done from within one.
+    pub(crate) fn begin_turns(&self) -> Turning<'_> {
+        let nested = self.turning.replace(true);
+        assert!(!nested, "turns are not taken from within a turn");
+        Turning(self)
+    }
+}
+
+/// Turns are being taken while it lives.
+pub(crate) struct Turning<'a>(&'a Reactor);
+
+impl Drop for Turning<'_> {
+    fn drop(&mut self) {
+        self.0.turning.set(false);
+    }
+}
