@@ -19,10 +19,6 @@ const RECHECK: Duration = Duration::from_secs(1);
 /// does not keep us busy.
 const ANA_RECHECK: Duration = Duration::from_millis(50);
 
-/// Beyond the time after which a silent controller has ended an association: for what both clocks
-/// and the network add.
-const QUIET_MARGIN: Duration = Duration::from_secs(1);
-
 /// Events that a controller may report in a row, without so long between them: more keep us busy.
 pub(crate) const EVENTS_MAX: u32 = 256;
 const EVENTS_TIME: Duration = Duration::from_millis(100);
@@ -90,7 +86,8 @@ pub enum Action {
     HangUp {
         /// Of which connection.
         generation: u64,
-        /// After so long without a byte sent, the controller has surely ended the association.
+        /// After so long without a byte sent, the controller has surely ended the association and its
+        /// commands.
         quiet: Duration,
     },
     /// [`Association::access`] or [`Association::reason`] has changed.
@@ -406,15 +403,25 @@ impl Association {
     }
 
     /// After so long without a byte sent, the controller's keep alive timer has surely expired: it
-    /// runs once more if there was traffic (NVMe Base 2.1, section 3.9.4.1). The Command Quiesce Time
-    /// is added. Where the controller does not report one (few do), commands are trusted to end within
-    /// [`QUIET_MARGIN`] of the association.
+    /// runs once more if there was traffic (NVMe Base 2.1, section 3.9.4.1). Then its commands must end.
     pub fn quiet(&self) -> Duration {
         let granularity = self.controller.keep_alive_granularity.max(Duration::from_secs(1));
         let granules = self.config.keep_alive_tmo.as_millis().div_ceil(granularity.as_millis());
         let timeout = granularity * u32::try_from(granules).unwrap_or(u32::MAX / 1000);
-        timeout * if self.controller.traffic_based { 2 } else { 1 }
-            + self.controller.command_quiesce_time.max(QUIET_MARGIN)
+        timeout * if self.controller.traffic_based { 2 } else { 1 } + self.quiesce()
+    }
+
+    /// After the controller has ended a connection, its commands have surely ended so long later. That it
+    /// has ended it proves nothing by itself: Linux's nvmet, for one, shuts a socket down and only then
+    /// waits for the commands that came by it.
+    pub fn settle(&self) -> Duration {
+        if self.controller.drains { Duration::ZERO } else { self.quiesce() }
+    }
+
+    /// The Command Quiesce Time (NVMe Base 2.1, section 5.1.13.2.1): few controllers report one, and some
+    /// the 1 ms that stands for "at once".
+    fn quiesce(&self) -> Duration {
+        self.controller.command_quiesce_time.max(self.config.quiesce_time)
     }
 
     /// Has the driver told of a change of access.

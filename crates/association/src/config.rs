@@ -27,6 +27,9 @@ pub struct Config {
     pub fast_io_fail_tmo: Option<Duration>,
     /// How long an admin command may take, and the making of a connection.
     pub admin_timeout: Duration,
+    /// After an association has ended its commands are trusted to have ended too within so long, or the
+    /// controller's Command Quiesce Time if that is longer.
+    pub quiesce_time: Duration,
 }
 
 impl Config {
@@ -44,6 +47,7 @@ impl Config {
             ctrl_loss_tmo: Some(Duration::from_secs(600)),
             fast_io_fail_tmo: None,
             admin_timeout: Duration::from_secs(10),
+            quiesce_time: Duration::from_secs(1),
         }
     }
 }

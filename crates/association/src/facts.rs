@@ -42,6 +42,8 @@ pub struct Controller {
     /// How long after an association has ended its commands may still be carried out (CQT); zero where
     /// the controller does not say.
     pub command_quiesce_time: Duration,
+    /// It ends a connection only when none of its commands is being carried out any more.
+    pub drains: bool,
     /// Command Retry Delay Times 1 to 3.
     pub retry_delays: [Duration; 3],
     /// Asynchronous events supported (OAES).
@@ -129,6 +131,7 @@ impl Controller {
             keep_alive_granularity: units(data.kas.get()),
             traffic_based: data.ctratt.get() & 1 << 6 != 0,
             command_quiesce_time: Duration::from_millis(data.cqt_ms.get().into()),
+            drains: identify::vendor::flags(&data.vs) & identify::vendor::DRAINS != 0,
             retry_delays: data.crdt.map(|time| units(time.get())),
             oaes: data.oaes.get(),
             ana_groups,

@@ -27,6 +27,7 @@ struct Peer {
     silent: bool,
     traffic_based: bool,
     cqt_ms: u16,
+    drains: bool,
     ana: bool,
     blocks: u64,
     state: AnaState,
@@ -43,6 +44,7 @@ impl Default for Peer {
             silent: false,
             traffic_based: false,
             cqt_ms: 0,
+            drains: false,
             ana: true,
             blocks: 1000,
             state: AnaState::OPTIMIZED,
@@ -93,6 +95,9 @@ impl Peer {
                 controller.cmic = if self.ana { 1 << 3 } else { 0 };
                 controller.nanagrpid = 4.into();
                 controller.cqt_ms = self.cqt_ms.into();
+                if self.drains {
+                    identify::vendor::fill(&mut controller.vs, identify::vendor::DRAINS);
+                }
                 controller.ctratt = if self.traffic_based { 1 << 6 } else { 0 }.into();
                 return controller.as_bytes().to_vec();
             }
@@ -498,6 +503,19 @@ fn quiet_covers_the_controllers_timer() {
     let short = Config { keep_alive_tmo: millis(100), ..config() };
     let world = World::new(short, Peer::default());
     assert_eq!(world.association.quiet(), seconds(2), "the controller rounds up to a second");
+}
+
+#[test]
+fn an_end_is_no_proof_unless_the_controller_drains() {
+    let settle = |peer| World::new(config(), peer).association.settle();
+    assert_eq!(settle(Peer::default()), seconds(1));
+    assert_eq!(settle(Peer { cqt_ms: 1, ..Peer::default() }), seconds(1));
+    assert_eq!(settle(Peer { cqt_ms: 20_000, ..Peer::default() }), seconds(20));
+    let drains = Peer { drains: true, cqt_ms: 20_000, ..Peer::default() };
+    assert_eq!(settle(drains), Duration::ZERO);
+    let patient = Config { quiesce_time: seconds(7), ..config() };
+    let world = World::new(patient, Peer::default());
+    assert_eq!((world.association.settle(), world.association.quiet()), (seconds(7), seconds(12)));
 }
 
 #[test]

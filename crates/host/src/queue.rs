@@ -322,9 +322,9 @@ impl IoQueue {
                 done.push(request);
             }
             let whose = (connection.generation(), connection.queue());
-            let quiet = connection.params.quiet;
+            let params = Arc::clone(&connection.params);
             let link = connection.into_link(&self.reactor);
-            if let Some(old) = Old::new(link, held, now, quiet, lost.socket_failed) {
+            if let Some(old) = Old::new(link, held, now, &params, &lost) {
                 if inner.old.is_empty() {
                     self.reactor.timer(now + OLD_INTERVAL, self.me(), TOKEN_OLD);
                 }

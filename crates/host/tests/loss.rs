@@ -7,6 +7,7 @@ use namespace::layer::delay::{Delay, Delays};
 use namespace::{Access, Namespace};
 use nvme::Status;
 use rig::relay::Relay;
+use rig::tamper::Tamper;
 use rig::{Core, NQN, PATIENCE, Target, connect, memory, options, pattern, read, write};
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -101,6 +102,47 @@ fn writes_wait_until_a_silent_connection_is_dead() {
     assert!(read < Duration::from_secs(8), "{read:?}");
 }
 
+/// How long it takes until a write comes back whose connection the target has ended: one that is known
+/// to drain, or one that leaves that byte of Identify Controller zero.
+fn ended_under_a_write(drains: bool, options: &Options) -> Duration {
+    /// Where the vendor specific bytes are, behind the header of C2HData.
+    const VENDOR: usize = 24 + 3072;
+    let target = Target::serve(slow(Duration::from_secs(3)), 1, 0);
+    let edit = move |pdu: &mut Vec<u8>| {
+        if !drains && pdu.len() >= VENDOR + 8 && pdu[VENDOR..].starts_with(b"nvlane") {
+            pdu[VENDOR + 7] = 0;
+        }
+        true
+    };
+    let tamper = Tamper::each(target.address, 0, 1, Arc::new(edit));
+    let relay = Relay::to(tamper.address);
+    let core = Core::usable(connect(relay.address, options));
+    let reading = core.issue(read(0, 4096), vec![0; 4096]);
+    let writing = core.issue(write(0, 4096), vec![1; 4096]);
+    std::thread::sleep(Duration::from_millis(200));
+    let begin = Instant::now();
+    relay.close(1);
+    let done = reading.recv_timeout(PATIENCE).expect("an answer");
+    assert_eq!(done.status, Status::HOST_PATHING_ERROR);
+    assert!(done.at - begin < Duration::from_secs(3), "it changes nothing");
+    let done = writing.recv_timeout(PATIENCE).expect("an answer");
+    assert_eq!(done.status, Status::HOST_PATHING_ERROR);
+    done.at - begin
+}
+
+#[test]
+fn an_end_is_believed_of_targets_that_drain_only() {
+    let mut options = options();
+    options.association.quiesce_time = Duration::from_secs(4);
+    let took = ended_under_a_write(true, &options);
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    let took = ended_under_a_write(false, &options);
+    assert!(took >= Duration::from_secs(4) && took < Duration::from_secs(9), "{took:?}");
+    options.failover = Failover::Fast;
+    let took = ended_under_a_write(false, &options);
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
 /// Has the kernel give up the connection with the local address `local` when its peer takes nothing
 /// for half a second (TCP_USER_TIMEOUT, tcp(7)).
 fn give_up_soon(local: SocketAddr) {
@@ -138,13 +180,13 @@ fn a_connection_that_our_kernel_gives_up_was_not_closed_by_the_peer() {
     let unsent = unsent.into_iter().next_back().expect("there are some");
     let unsent = unsent.recv_timeout(PATIENCE).expect("an answer");
     assert_eq!(unsent.status, Status::HOST_ABORTED, "{}", path.reason());
-    assert!(path.reason().to_string().contains("timed out"), "{}", path.reason());
     // The target has the first one, and is not known to have given it up before its own keep alive
     // timer has expired.
     let written = writing.recv_timeout(PATIENCE).expect("an answer");
     assert_eq!(written.status, Status::HOST_PATHING_ERROR);
     let after = written.at - unsent.at;
     assert!(after > Duration::from_secs(2), "{after:?}");
+    assert!(path.reason().to_string().contains("timed out"), "{}", path.reason());
     relay.hold(None);
     core.await_access(Access::is_usable);
 }

@@ -446,6 +446,27 @@ wire! {
     }
 }
 
+/// What nvlane's controllers say of themselves in the vendor specific bytes of Identify Controller: a
+/// name of seven bytes, then a byte of flags. Both are zero in other controllers.
+pub mod vendor {
+    /// The name.
+    pub const NAME: [u8; 7] = *b"nvlane\0";
+    /// The controller ends a connection (FIN) only when no command of it is with a namespace any more:
+    /// whoever sees the end may repeat what was not answered.
+    pub const DRAINS: u8 = 1 << 0;
+
+    /// The flags in vendor specific bytes; none if they are another vendor's.
+    pub fn flags(vs: &[u8; 1024]) -> u8 {
+        if vs[..NAME.len()] == NAME { vs[NAME.len()] } else { 0 }
+    }
+
+    /// Writes name and flags.
+    pub fn fill(vs: &mut [u8; 1024], flags: u8) {
+        vs[..NAME.len()].copy_from_slice(&NAME);
+        vs[NAME.len()] = flags;
+    }
+}
+
 /// Bits of ONCS (NVMe Base 2.1, Figure 312, bytes 521:520).
 pub mod oncs {
     /// Compare.

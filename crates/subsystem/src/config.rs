@@ -18,6 +18,11 @@ pub struct TargetConfig {
     pub serial: String,
     /// Model of the discovery subsystem, up to 40 ASCII characters.
     pub model: String,
+    /// The driver ends connections only when nothing of them is with a namespace any more, and hosts may
+    /// rely on it (`nvme::identify::vendor`).
+    pub drains: bool,
+    /// Command Quiesce Time that is reported, in milliseconds; 0 is not reported.
+    pub command_quiesce_time_ms: u16,
 }
 
 impl Default for TargetConfig {
@@ -28,6 +33,8 @@ impl Default for TargetConfig {
             firmware: env!("CARGO_PKG_VERSION").into(),
             serial: "nvlane".into(),
             model: "nvlane".into(),
+            drains: true,
+            command_quiesce_time_ms: 0,
         }
     }
 }

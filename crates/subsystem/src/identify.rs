@@ -151,6 +151,10 @@ impl Target {
         data.ioccsz = ((64 + IN_CAPSULE_BYTES) / 16).into();
         data.iorcsz = 1.into();
         data.ofcs = 1.into();
+        data.cqt_ms = self.command_quiesce_time_ms.into();
+        if self.drains {
+            identify::vendor::fill(&mut data.vs, identify::vendor::DRAINS);
+        }
         // One power state: 25 W, as emulated controllers tell it.
         data.psd[0].mp = 2500.into();
         data.psd[0].enlat = 16.into();

@@ -17,7 +17,7 @@ use std::time::Duration;
 pub(crate) const PREFIX: &str = "tcp://";
 
 /// Names of its options, beside `ro` and `uuid`, which all volumes have.
-pub(crate) const OPTIONS: [&str; 19] = [
+pub(crate) const OPTIONS: [&str; 20] = [
     "ro",
     "uuid",
     "ns",
@@ -32,6 +32,7 @@ pub(crate) const OPTIONS: [&str; 19] = [
     "fast_io_fail_tmo",
     "io_timeout",
     "connect_timeout",
+    "quiesce_time",
     "failover",
     "policy",
     "latency_ewma_shift",
@@ -89,6 +90,7 @@ impl Remote {
             ("reconnect_delay", Some(value)) => config.reconnect_delay = time(option, value)?,
             ("io_timeout", Some(value)) => options.io_timeout = time(option, value)?,
             ("connect_timeout", Some(value)) => config.admin_timeout = time(option, value)?,
+            ("quiesce_time", Some(value)) => config.quiesce_time = time(option, value)?,
             ("ctrl_loss_tmo", Some(value)) => config.ctrl_loss_tmo = limit(option, value)?,
             ("fast_io_fail_tmo", Some(value)) => config.fast_io_fail_tmo = limit(option, value)?,
             ("failover", Some(value)) => {
@@ -128,6 +130,7 @@ impl Remote {
             ("reconnect_delay", config.reconnect_delay, standard.reconnect_delay),
             ("io_timeout", options.io_timeout, usual.io_timeout),
             ("connect_timeout", config.admin_timeout, standard.admin_timeout),
+            ("quiesce_time", config.quiesce_time, standard.quiesce_time),
         ] {
             if now != usual {
                 out.push(format!("{name}={}", format_duration(now)));

@@ -26,7 +26,7 @@ pub(super) const PAGE_BYTES: u32 = 4096;
 /// Why a connection is given up.
 pub(crate) struct Lost {
     pub(super) words: String,
-    /// The peer closed it: nothing that was sent will be carried out any more.
+    /// The peer closed it: what was sent will not be carried out any more once it has settled.
     pub(super) by_peer: bool,
     /// Our own kernel gave up: what the peer does is not to be seen on this socket any more.
     pub(super) socket_failed: bool,
@@ -329,8 +329,9 @@ impl Connection {
     }
 
     /// Gives up: what may be completed is `done`, the rest comes back.
-    pub(super) fn abandon(&mut self, dead: bool, done: &mut Requests) -> Requests {
-        let dead = dead || self.params.quiet.is_zero();
+    pub(super) fn abandon(&mut self, by_peer: bool, done: &mut Requests) -> Requests {
+        let Params { quiet, settle, .. } = *self.params;
+        let dead = quiet.is_zero() || by_peer && settle.is_zero();
         let mut held = Vec::new();
         for cid in 0..self.slots.len() as u16 {
             let begun = self.send.has_begun_command(cid);

@@ -1,8 +1,8 @@
 //! Connections that were given up, while what was sent on them may still be on its way or be carried
 //! out.
 
-use super::Requests;
-use super::connection::Link;
+use super::connection::{Link, Lost};
+use super::{Params, Requests};
 use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -15,8 +15,9 @@ const ARRIVAL: Duration = Duration::from_millis(500);
 
 /// A connection on which nothing is sent any more, with requests that may still be carried out.
 ///
-/// The peer is told that nothing more comes, and answers with its own end once nothing of the
-/// connection is being carried out. If it does not, the controller has surely ended the association
+/// The peer is told that nothing more comes, and answers with its own end. A controller that is known to
+/// drain does so once nothing of the connection is being carried out; any other is given the time in
+/// which its commands must end. If there is no answer, the controller has surely ended the association
 /// after it has heard nothing for the time of its keep alive timer. What our kernel has still to send
 /// would count as heard, late: it is taken back by a reset, and only then the time begins.
 pub(super) struct Old {
@@ -25,6 +26,9 @@ pub(super) struct Old {
     /// Until when bytes of ours may have arrived.
     silent_since: Instant,
     quiet: Duration,
+    /// When the peer's end was seen.
+    closed_at: Option<Instant>,
+    settle: Duration,
     /// When what has not arrived is taken back.
     reset_at: Instant,
     /// That was done, or our kernel gave the connection up (a time-out, no route): the socket says that
@@ -38,16 +42,25 @@ impl Old {
         link: Rc<Link>,
         held: Requests,
         now: Instant,
-        quiet: Duration,
-        socket_failed: bool,
+        params: &Params,
+        lost: &Lost,
     ) -> Option<Old> {
-        if held.is_empty() && (socket_failed || !has_unacknowledged(&link)) {
+        let unwanted = lost.socket_failed || !has_unacknowledged(&link);
+        if held.is_empty() && unwanted {
             let _ = link.stream.shutdown();
             return None;
         }
         let _ = link.stream.end_sending();
-        let reset_at = now + ARRIVAL;
-        Some(Old { link, held, silent_since: now, quiet, reset_at, reset: socket_failed })
+        Some(Old {
+            link,
+            held,
+            silent_since: now,
+            quiet: params.quiet,
+            closed_at: lost.by_peer.then_some(now),
+            settle: params.settle,
+            reset_at: now + ARRIVAL,
+            reset: lost.socket_failed,
+        })
     }
 
     /// Whether nothing that was sent can be carried out any more; then its requests are `done`.
@@ -58,17 +71,20 @@ impl Old {
         scratch: &mut [u8],
         done: &mut Requests,
     ) -> bool {
-        let closed = !self.reset && self.is_closed(scratch);
-        let arriving = !self.reset && has_unacknowledged(&self.link);
-        if arriving && !closed {
-            self.silent_since = now;
-            if now >= self.reset_at {
-                let _ = self.link.stream.abort();
-                self.reset = true;
-            }
+        if self.closed_at.is_none() && !self.reset && self.is_closed(scratch) {
+            self.closed_at = Some(now);
         }
+        let arriving = !self.reset && has_unacknowledged(&self.link);
+        if arriving && self.closed_at.is_none() {
+            self.silent_since = now;
+        }
+        if arriving && (now >= self.reset_at || self.closed_at.is_some()) {
+            let _ = self.link.stream.abort();
+            self.reset = true;
+        }
+        let settled = self.closed_at.is_some_and(|at| now >= at + self.settle);
         let unwanted = self.held.is_empty() && (self.reset || !arriving);
-        if !closed && !unwanted && now < self.silent_since + self.quiet {
+        if !settled && !unwanted && now < self.silent_since + self.quiet {
             return false;
         }
         let _ = self.link.stream.shutdown();

@@ -23,6 +23,8 @@ pub(crate) struct Params {
     connect: (Command, Vec<u8>),
     /// A connection is surely dead so long after the last byte was sent; zero: at once.
     pub(crate) quiet: Duration,
+    /// The same after the controller has closed it.
+    pub(crate) settle: Duration,
     pub(crate) io_timeout: Duration,
     pub(crate) connect_timeout: Duration,
 }
@@ -37,6 +39,7 @@ impl Params {
             0 => entries - 1,
             maxcmd => maxcmd.min(entries - 1),
         };
+        let is_fast = options.failover == Failover::Fast;
         Params {
             generation: association.generation(),
             io_queues: controller.io_queues,
@@ -48,10 +51,8 @@ impl Params {
             data_digest: options.data_digest,
             flow_control: options.flow_control,
             connect: association.connect_io(1, false),
-            quiet: match options.failover {
-                Failover::Safe => association.quiet(),
-                Failover::Fast => Duration::ZERO,
-            },
+            quiet: if is_fast { Duration::ZERO } else { association.quiet() },
+            settle: if is_fast { Duration::ZERO } else { association.settle() },
             io_timeout: options.io_timeout,
             connect_timeout: options.association.admin_timeout,
         }

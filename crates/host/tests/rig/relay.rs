@@ -72,6 +72,12 @@ impl Relay {
         (&hosts[connection]).write_all(bytes).is_ok()
     }
 
+    /// Ends `connection` towards the host, as if the target did.
+    pub fn close(&self, connection: usize) {
+        let hosts = self.hosts.lock().expect("no panic");
+        hosts[connection].shutdown(Shutdown::Both).expect("it is connected");
+    }
+
     /// The host's own address on `connection`.
     pub fn host_address(&self, connection: usize) -> SocketAddr {
         let hosts = self.hosts.lock().expect("no panic");

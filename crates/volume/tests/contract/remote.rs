@@ -22,6 +22,8 @@ fn uris_there_and_back() {
         ("tcp://a/NQN?ro&ns=7", "tcp://a:4420/NQN?ns=7&ro"),
         ("tcp://a/NQN?hdr_digest=1&data_digest", "tcp://a:4420/NQN?hdr_digest&data_digest"),
         ("tcp://a/NQN?data_digest=0&queue_size=128", "tcp://a:4420/NQN"),
+        ("tcp://a/NQN?quiesce_time=1s", "tcp://a:4420/NQN"),
+        ("tcp://a/NQN?quiesce_time=2500ms", "tcp://a:4420/NQN?quiesce_time=2500ms"),
         ("tcp://a/NQN?keep_alive_tmo=5&io_timeout=500ms", "tcp://a:4420/NQN?io_timeout=500ms"),
         ("tcp://a/NQN?ctrl_loss_tmo=-1", "tcp://a:4420/NQN?ctrl_loss_tmo=-1"),
         ("tcp://a/NQN?fast_io_fail_tmo=3", "tcp://a:4420/NQN?fast_io_fail_tmo=3s"),
