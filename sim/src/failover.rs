@@ -19,10 +19,11 @@
 //! caught at once.
 //!
 //! What is modelled of the host's I/O queues follows `crates/host/src/queue.rs`: a lost write comes
-//! back once the peer has closed the old connection, or after the silence that
+//! back once the peer has closed the old connection and it has settled, or after the silence that
 //! [`association::Association::quiet`] names. What a portal does with commands in flight when it
 //! hangs up is its contract: first they are carried out, then it closes the connection, or they
-//! never are. [`Breach`] breaks such rules on purpose, to see that the checker notices.
+//! never are. Every second portal has not signed it, as nvmet has not: its commands end within the
+//! Command Quiesce Time that it reports, whatever became of their connection. [`Breach`] breaks such rules on purpose, to see that the checker notices.
 
 mod faults;
 mod host;
@@ -63,7 +64,9 @@ pub enum Breach {
     None,
     /// The host sends lost writes again at once (`failover=fast`, as Linux does).
     Fast,
-    /// Portals hang up while commands are in flight that will be carried out.
+    /// The host waits until an association has ended, but not for the commands that it leaves behind.
+    Impatient,
+    /// Portals that say that they drain hang up while commands are in flight that will be carried out.
     EarlyFin,
     /// Somebody between host and portal resets connections: the host takes that for the portal's
     /// word that nothing is in flight any more.
@@ -150,7 +153,7 @@ pub fn run(seed: u64, breach: Breach) -> Report {
         links: (0..count).map(|path| Link::new(&faults, path)).collect(),
         faults,
         wires: Vec::new(),
-        portals: (0..count).map(|_| Portal::new()).collect(),
+        portals: (0..count).map(|path| Portal::new((seed / 2 + path as u64) % 2 == 0)).collect(),
         paths: (0..count).map(|_| Path::new()).collect(),
         layer: Layer::new(count, settings, Arc::new(Shared::default()), seed),
         ops: Vec::new(),

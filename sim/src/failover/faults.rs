@@ -1,6 +1,7 @@
 //! What goes wrong, drawn from the seed.
 
 use super::FAULTS_UNTIL_NS;
+use super::portal::LATE_NS;
 use crate::model::{MS, S};
 use crate::random::Random;
 
@@ -46,7 +47,7 @@ pub fn plan(random: &mut Random, paths: usize) -> Vec<Fault> {
                 _ => (FaultKind::Inaccessible, 3 * S),
             };
             // A machine does not boot within the time that its last commands may take.
-            let shortest_ns = if kind == FaultKind::PowerOff { 2 * S } else { MS };
+            let shortest_ns = if kind == FaultKind::PowerOff { LATE_NS + S } else { MS };
             let until_ns = at_ns + shortest_ns + random.below(longest_ns);
             faults.push(Fault { path, kind, from_ns: at_ns, until_ns });
             // Often soon after: connections that are just being given up or made are the hard part.

@@ -2,7 +2,7 @@
 //! `crates/host/src/queue.rs` does.
 
 use super::network::{Packet, Wire};
-use super::portal::NQN;
+use super::portal::{LATE_NS, NQN};
 use super::{Breach, Event, World};
 use crate::model::MS;
 use association::{Access, Action, Association, Config, Reason, retry};
@@ -66,6 +66,18 @@ impl Path {
             next_cid: 0,
             old: Vec::new(),
             timer: None,
+        }
+    }
+
+    /// After how long a silent connection is dead, and one that the portal has ended.
+    fn patience(&self, breach: Breach) -> (Duration, Duration) {
+        let (quiet, settle) = (self.association.quiet(), self.association.settle());
+        match breach {
+            Breach::Impatient => {
+                (quiet.saturating_sub(Duration::from_nanos(LATE_NS)), Duration::ZERO)
+            }
+            Breach::Fast => (Duration::ZERO, Duration::ZERO),
+            _ => (quiet, settle),
         }
     }
 
@@ -159,7 +171,7 @@ impl World {
         if !host_cares {
             // Of a connection that was reset from here the peer's end is not seen.
             if matches!(packet, Packet::Fin | Packet::Rst) && !self.wires[number].is_reset {
-                self.old_is_dead(path, number);
+                self.old_has_ended(path, number);
             }
             return;
         }
@@ -238,9 +250,10 @@ impl World {
         let state = &mut self.paths[path];
         state.is_live = false;
         let Some(wire) = state.io.take() else { return };
-        let is_dead = by_peer || self.breach == Breach::Fast;
+        let (quiet, settle) = state.patience(self.breach);
         let slots = std::mem::take(&mut state.slots);
-        let dead_at = now + state.association.quiet();
+        let wait = if by_peer { settle } else { quiet };
+        let (is_dead, dead_at) = (wait.is_zero(), now + wait);
         let (mut lost, mut held) = (Vec::new(), Vec::new());
         for slot in slots.into_values() {
             let is_harmless = retry::changes_nothing(&self.ops[slot.op].command);
@@ -254,6 +267,19 @@ impl World {
         self.access_changed(path);
         for op in lost {
             self.completed(op, Status::HOST_PATHING_ERROR, 0);
+        }
+    }
+
+    /// The portal has ended an old connection.
+    fn old_has_ended(&mut self, path: usize, wire: usize) {
+        let now = self.now();
+        let (_, settle) = self.paths[path].patience(self.breach);
+        if settle.is_zero() {
+            return self.old_is_dead(path, wire);
+        }
+        let olds = &mut self.paths[path].old;
+        if let Some(old) = olds.iter_mut().find(|old| old.wire == wire) {
+            old.dead_at = old.dead_at.min(now + settle);
         }
     }
 

@@ -14,13 +14,16 @@ use subsystem::{
 /// The subsystem.
 pub const NQN: &str = "nqn.2026-01.org.example:simulated";
 /// The longest that a command is in flight in a target after its connection has ended in whatever
-/// way. The host's margin of silence (a second) covers it.
-const LATE_NS: u64 = 900 * MS;
+/// way: three times what a host allows where it is not told, so portals report it (CQT).
+pub const LATE_NS: u64 = 3_000 * MS;
 
 /// A target with one port. All portals serve the same blocks.
 pub struct Portal {
     target: Target,
     port: PortId,
+    /// It ends connections only when nothing of them is in flight, and says so. One that does not is
+    /// like Linux's nvmet: it hangs up first, and its commands are carried out all the same.
+    drains: bool,
     is_accessible: bool,
     /// Nobody is there to answer: no power.
     is_off: bool,
@@ -28,7 +31,7 @@ pub struct Portal {
     is_down: bool,
     /// Counts restarts: what belongs to an earlier life is unknown in this.
     life: u64,
-    /// The last life that ended without a word.
+    /// The last life that ended with commands in flight that may be carried out.
     silent_end: u64,
     pub is_slow: bool,
     timer: Option<Duration>,
@@ -46,11 +49,12 @@ pub struct Work {
 }
 
 impl Portal {
-    pub fn new() -> Portal {
-        let (target, port) = target(true);
+    pub fn new(drains: bool) -> Portal {
+        let (target, port) = target(true, drains);
         Portal {
             target,
             port,
+            drains,
             is_accessible: true,
             is_off: false,
             is_down: false,
@@ -63,12 +67,14 @@ impl Portal {
 
     /// The process runs again, with nothing but its configuration.
     pub fn revive(&mut self) {
-        (self.target, self.port) = target(self.is_accessible);
+        (self.target, self.port) = target(self.is_accessible, self.drains);
         (self.is_off, self.is_down, self.timer) = (false, false, None);
     }
 }
 
-fn target(is_accessible: bool) -> (Target, PortId) {
+fn target(is_accessible: bool, drains: bool) -> (Target, PortId) {
+    let command_quiesce_time_ms = (LATE_NS / MS) as u16;
+    let config = TargetConfig { drains, command_quiesce_time_ms, ..TargetConfig::default() };
     let limits = Limits {
         block_shift: 12,
         blocks: 1 << 20,
@@ -94,7 +100,7 @@ fn target(is_accessible: bool) -> (Target, PortId) {
     let namespace =
         NamespaceConfig { nsid: None, uuid: [1; 16], nguid: [2; 16], ana_group: 1, limits };
     let traddr = std::net::Ipv4Addr::LOCALHOST.into();
-    let mut target = Target::new(TargetConfig::default()).expect("the defaults are valid");
+    let mut target = Target::new(config).expect("it is valid");
     let port = target.add_port(PortConfig { traddr, trsvcid: 4420 }).expect("the port is new");
     target.add_subsystem(subsystem).expect("the subsystem is valid");
     target.add_namespace(NQN, namespace).expect("the namespace is valid");
@@ -169,6 +175,7 @@ impl World {
                 Reply::AbortCommand { .. } => {
                     self.answer(wire, cid, Status::SUCCESS, 1, Vec::new())
                 }
+                Reply::Pass { .. } => unreachable!("there is nothing to pass commands through to"),
                 Reply::Disconnect => self.portal_hears_the_end(wire),
             }
             return;
@@ -183,7 +190,7 @@ impl World {
         if is_write && is_late && !self.wires[wire].host_cares {
             self.report.late_writes += 1;
         }
-        let time_ns = match self.random.below(50) {
+        let time_ns = match self.random.below(200) {
             _ if portal.is_slow => self.random.below(500 * MS),
             0 => self.random.below(LATE_NS - 50 * MS),
             _ => 20 * US + self.random.below(2 * MS),
@@ -227,7 +234,8 @@ impl World {
         self.close_when_done(work.wire);
     }
 
-    /// The host sends nothing more: what was begun is finished, then the portal closes too.
+    /// The host sends nothing more: what was begun is finished, then the portal closes too; or the other
+    /// way round where it does not drain.
     fn portal_hears_the_end(&mut self, wire: usize) {
         self.wires[wire].portal.is_closing = true;
         self.close_when_done(wire);
@@ -235,7 +243,8 @@ impl World {
 
     fn close_when_done(&mut self, wire: usize) {
         let end = &self.wires[wire].portal;
-        let waits = end.in_flight > 0 && self.breach != Breach::EarlyFin;
+        let drains = self.portals[self.wires[wire].path].drains;
+        let waits = end.in_flight > 0 && drains && self.breach != Breach::EarlyFin;
         if end.is_open && end.is_closing && !waits {
             self.portal_closes(wire, true);
             let path = self.wires[wire].path;
@@ -319,11 +328,11 @@ impl World {
     }
 
     /// The process dies. What its device works on is never carried out; where nobody closes the
-    /// connections, half of it is, within the time that it would have taken.
+    /// connections, or it is none that drains, half of it is, within the time that it would have taken.
     pub fn kill(&mut self, path: usize, is_orderly: bool) {
         let portal = &mut self.portals[path];
         (portal.is_off, portal.is_down) = (!is_orderly, true);
-        if !is_orderly {
+        if !is_orderly || !portal.drains {
             portal.silent_end = portal.life;
         }
         portal.life += 1;
