@@ -1,0 +1,184 @@
+//! Rings of each kind, with entries of both sizes. Where the kernel has no mixed rings, those are
+//! big ones.
+
+use std::collections::HashMap;
+use uring::{BigRefusal, Completion, Kind, Ring, RingOptions, Wait, entry};
+
+const KINDS: [Kind; 3] = [Kind::Small, Kind::Mixed, Kind::Big];
+/// `IORING_OP_NOP128` and `IORING_OP_URING_CMD128`.
+const CODES_OF_MIXED: [u8; 2] = [63, 64];
+
+fn ring(entries: u32, kind: Kind) -> Ring {
+    Ring::with_options(&RingOptions { entries, kind, ..RingOptions::default() })
+        .expect("io_uring is allowed where tests run")
+}
+
+/// An entry of either size.
+#[derive(Clone, Copy, Debug)]
+enum Nop {
+    Small,
+    Big(Option<u64>),
+}
+
+impl Nop {
+    fn push(self, ring: &mut Ring, user_data: u64) -> bool {
+        // SAFETY: no-operations point to nothing.
+        unsafe {
+            match self {
+                Nop::Small => ring.push(&entry::nop().user_data(user_data)).is_ok(),
+                Nop::Big(extra) => {
+                    match ring.push_big(&entry::big_nop(extra).user_data(user_data)) {
+                        Ok(()) => true,
+                        Err(BigRefusal::Full) => false,
+                        Err(BigRefusal::Small) => panic!("the ring takes big entries"),
+                    }
+                }
+            }
+        }
+    }
+
+    fn extra(self) -> u64 {
+        if let Nop::Big(Some(extra)) = self { extra } else { 0 }
+    }
+}
+
+/// Numbers that look random, the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+
+    fn nop(&mut self, kind: Kind) -> Nop {
+        match self.roll(4) {
+            _ if kind == Kind::Small => Nop::Small,
+            0 | 1 => Nop::Small,
+            2 => Nop::Big(None),
+            _ => Nop::Big(Some(self.0)),
+        }
+    }
+}
+
+/// Notes completions, each of which must be awaited.
+fn settle(open: &mut HashMap<u64, Nop>, completions: &mut Vec<Completion>) {
+    for Completion { user_data, result, extra, .. } in completions.drain(..) {
+        let nop = open.remove(&user_data).expect("submitted, and completed once");
+        assert_eq!((result, extra), (0, nop.extra()), "{nop:?}");
+    }
+}
+
+#[test]
+fn mixed_rings_are_made_where_the_kernel_has_them() {
+    let ring = ring(8, Kind::Mixed);
+    let has_them = CODES_OF_MIXED.iter().all(|code| ring.supports(*code));
+    assert_eq!(ring.setup().kind, if has_them { Kind::Mixed } else { Kind::Big });
+}
+
+/// Batches of all sizes, so that entries of two slots meet the end of the ring in every way, and
+/// completions of two slots too.
+#[test]
+fn entries_of_both_sizes_complete_interleaved() {
+    for kind in KINDS {
+        let mut ring = ring(8, kind);
+        let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+        let mut completions = Vec::with_capacity(5);
+        let (mut open, mut number) = (HashMap::new(), 0);
+        for _ in 0..20_000 {
+            for _ in 0..=dice.roll(9) {
+                let nop = dice.nop(kind);
+                if !nop.push(&mut ring, number) {
+                    break;
+                }
+                open.insert(number, nop);
+                number += 1;
+            }
+            ring.enter(Wait::No).expect("sound");
+            assert_eq!(ring.queued(), 0, "no-operations are taken at once");
+            while ring.has_completions() {
+                ring.reap(&mut completions);
+                settle(&mut open, &mut completions);
+            }
+        }
+        assert!(open.is_empty(), "{kind:?}: {} are missing", open.len());
+        assert!(number > 50_000);
+    }
+}
+
+#[test]
+fn a_full_queue_says_so_and_loses_nothing() {
+    for kind in KINDS {
+        let mut ring = ring(4, kind);
+        let mut completions = Vec::with_capacity(64);
+        // In a mixed ring, big entries at every place relative to its end.
+        for first in 0..4 {
+            let nop = if kind == Kind::Small { Nop::Small } else { Nop::Big(None) };
+            let mut open = HashMap::new();
+            for number in 0..first {
+                assert!(Nop::Small.push(&mut ring, number));
+                open.insert(number, Nop::Small);
+            }
+            ring.enter(Wait::No).expect("sound");
+            let mut number = first;
+            while nop.push(&mut ring, number) {
+                open.insert(number, nop);
+                number += 1;
+            }
+            let pushed = number - first;
+            match ring.setup().kind {
+                Kind::Small | Kind::Big => assert_eq!(pushed, 4),
+                Kind::Mixed => assert!((1..=2).contains(&pushed), "{pushed}"),
+            }
+            ring.enter(Wait::Forever).expect("sound");
+            while ring.has_completions() {
+                ring.reap(&mut completions);
+                settle(&mut open, &mut completions);
+            }
+            assert!(open.is_empty(), "{kind:?} from {first}: {open:?}");
+        }
+    }
+}
+
+/// Completions that find the queue full wait in the kernel, big ones as well.
+#[test]
+fn completions_beyond_the_queue_come_later() {
+    for kind in KINDS {
+        let mut ring = ring(8, kind);
+        let queue = ring.setup().completions as usize;
+        let mut dice = Dice(77);
+        let mut open = HashMap::new();
+        let mut number = 0;
+        while open.len() < 3 * queue {
+            let nop = dice.nop(kind);
+            if nop.push(&mut ring, number) {
+                open.insert(number, nop);
+                number += 1;
+            } else if ring.enter(Wait::No).is_err() {
+                break;
+            }
+        }
+        let mut completions = Vec::with_capacity(3);
+        let mut rounds = 0;
+        while !open.is_empty() {
+            rounds += 1;
+            assert!(rounds < 10_000, "{kind:?}: {} are missing", open.len());
+            // Refused while completions wait: reaping mends it.
+            let _ = ring.enter(Wait::No);
+            ring.reap(&mut completions);
+            settle(&mut open, &mut completions);
+        }
+        assert!(number as usize > queue);
+    }
+}
+
+#[test]
+fn a_small_ring_takes_no_big_entry() {
+    let mut ring = ring(8, Kind::Small);
+    // SAFETY: a no-operation points to nothing.
+    let refused = unsafe { ring.push_big(&entry::big_nop(None)) };
+    assert_eq!((refused, ring.queued()), (Err(BigRefusal::Small), 0));
+    assert!(!ring.takes_big());
+}
