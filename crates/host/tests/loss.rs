@@ -102,9 +102,9 @@ fn writes_wait_until_a_silent_connection_is_dead() {
     assert!(read < Duration::from_secs(8), "{read:?}");
 }
 
-/// How long it takes until a write comes back whose connection the target has ended: one that is known
-/// to drain, or one that leaves that byte of Identify Controller zero.
-fn ended_under_a_write(drains: bool, options: &Options) -> Duration {
+/// How long it takes until a write comes back, once the target has ended `connection` (0: the admin
+/// queue's): one that is known to drain, or one that leaves that byte of Identify Controller zero.
+fn ended_under_a_write(drains: bool, connection: usize, options: &Options) -> Duration {
     /// Where the vendor specific bytes are, behind the header of C2HData.
     const VENDOR: usize = 24 + 3072;
     let target = Target::serve(slow(Duration::from_secs(3)), 1, 0);
@@ -121,7 +121,7 @@ fn ended_under_a_write(drains: bool, options: &Options) -> Duration {
     let writing = core.issue(write(0, 4096), vec![1; 4096]);
     std::thread::sleep(Duration::from_millis(200));
     let begin = Instant::now();
-    relay.close(1);
+    relay.close(connection);
     let done = reading.recv_timeout(PATIENCE).expect("an answer");
     assert_eq!(done.status, Status::HOST_PATHING_ERROR);
     assert!(done.at - begin < Duration::from_secs(3), "it changes nothing");
@@ -134,12 +134,18 @@ fn ended_under_a_write(drains: bool, options: &Options) -> Duration {
 fn an_end_is_believed_of_targets_that_drain_only() {
     let mut options = options();
     options.association.quiesce_time = Duration::from_secs(4);
-    let took = ended_under_a_write(true, &options);
+    let took = ended_under_a_write(true, 1, &options);
     assert!(took < Duration::from_secs(3), "{took:?}");
-    let took = ended_under_a_write(false, &options);
+    let took = ended_under_a_write(false, 1, &options);
     assert!(took >= Duration::from_secs(4) && took < Duration::from_secs(9), "{took:?}");
+    // Here the host ends the I/O connection, and the target its end of it when the write is done, after
+    // three seconds.
+    let took = ended_under_a_write(true, 0, &options);
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    let took = ended_under_a_write(false, 0, &options);
+    assert!(took >= Duration::from_secs(6) && took < Duration::from_secs(12), "{took:?}");
     options.failover = Failover::Fast;
-    let took = ended_under_a_write(false, &options);
+    let took = ended_under_a_write(false, 1, &options);
     assert!(took < Duration::from_secs(3), "{took:?}");
 }
 

@@ -77,6 +77,9 @@ pub(crate) struct Connection {
     running: Cell<u32>,
     /// Closed, but not yet reported to the control core: requests are still out.
     to_report: Cell<Option<(ControllerId, u16)>>,
+    /// Where these requests are: a namespace's queue is kept until all that it was given has come back,
+    /// also if the namespace is removed meanwhile.
+    lingering: RefCell<Vec<Rc<NamespaceView>>>,
 }
 
 /// What changes as bytes come and go.
@@ -192,6 +195,7 @@ impl Connection {
             noting_error: Arc::default(),
             running: Cell::new(0),
             to_report: Cell::new(None),
+            lingering: RefCell::default(),
         })
     }
 
@@ -307,6 +311,7 @@ impl Connection {
     }
 
     fn tear_down(&self) {
+        let running = self.running.get() != 0;
         let role = {
             let mut inner = self.inner.borrow_mut();
             let inner = &mut *inner;
@@ -323,7 +328,12 @@ impl Connection {
                     self.core.recycle(request);
                 }
                 slot.kept = None;
-                slot.view = None;
+                if let Some(view) = slot.view.take().filter(|_| running) {
+                    let mut lingering = self.lingering.borrow_mut();
+                    if !lingering.iter().any(|it| Rc::ptr_eq(it, &view)) {
+                        lingering.push(view);
+                    }
+                }
             }
             std::mem::replace(&mut inner.role, Role::Fresh)
         };
@@ -351,6 +361,8 @@ impl Connection {
             return;
         }
         let _ = self.stream.shutdown();
+        // Not from within the queue's call.
+        self.defer();
         if let Some((controller, _)) = self.to_report.get() {
             self.core.drain_ends(controller);
             self.report();
@@ -541,6 +553,10 @@ impl Complete for Connection {
             }
             TOKEN_DEFERRED => {
                 self.deferred.set(false);
+                if self.closed.get() && self.running.get() == 0 {
+                    self.lingering.take();
+                    return;
+                }
                 self.turn(false);
                 let idle = {
                     let inner = self.inner.borrow();
