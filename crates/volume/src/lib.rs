@@ -26,6 +26,7 @@
 mod open;
 mod parse;
 mod remote;
+pub mod session;
 mod uri;
 
 pub use open::{OpenOptions, open, open_uri};
@@ -122,6 +123,14 @@ pub enum Error {
         "multipath: mem: volumes are different volumes, not paths to one; take null: to try policies"
     )]
     MemoryPaths,
+    /// This thread's queue cannot be opened.
+    #[error("{uri}: cannot open a queue: {source}")]
+    Queue {
+        /// The volume.
+        uri: String,
+        /// What the namespace said.
+        source: io::Error,
+    },
     /// A setting of multipath makes no sense.
     #[error("{0}")]
     Setting(io::Error),

@@ -107,6 +107,23 @@ impl Uri {
     }
 }
 
+impl Uri {
+    /// Whether a part of the volume is a file or block device, whose memory must lie at whole blocks.
+    pub fn has_file(&self) -> bool {
+        match &self.kind {
+            Kind::File { .. } => true,
+            Kind::Linear(children) | Kind::Multipath(_, children) => {
+                children.iter().any(Uri::has_file)
+            }
+            Kind::Delay(_, child)
+            | Kind::Rate(_, child)
+            | Kind::Fault(_, child)
+            | Kind::Volatile(_, child) => child.has_file(),
+            _ => false,
+        }
+    }
+}
+
 impl FromStr for Uri {
     type Err = Error;
 

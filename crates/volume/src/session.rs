@@ -1,0 +1,318 @@
+//! The ring as a library: volumes on the caller's own thread, which submits any NVMe command without
+//! blocking and takes back what has completed.
+//!
+//! ```text
+//!   submit ---> check ---> queue: device, file, remote ...      nothing is handed to the kernel yet
+//!   flush, reap, wait ---> one turn of the reactor: one enter hands over all and takes all
+//!   reap <--- Done { token, status, result, data }              the memory comes back with it
+//! ```
+//!
+//! The same calls serve a local device, a file, memory and a remote namespace. A [`Session`] belongs to the
+//! thread that made it; nothing of it happens while that thread is elsewhere, but for the admin
+//! connections of remote volumes, which a thread of their own keeps alive. So a caller may be idle for as
+//! long as it likes.
+//!
+//! Memory is the pool's ([`Session::allocate`]: registered with the ring, so that the kernel need not
+//! look up its pages per command) or ordinary (a `Vec<u8>`, which the session owns while the command is in
+//! flight). See [`Bytes`].
+//!
+//! What it does not do: retry, order commands among themselves, or flush a volume when it is closed. What a
+//! volume's layers do of that is described where they are.
+//!
+//! Key constants: [`DEPTH_MAX`] commands in flight, [`CLOSE_WAIT`].
+
+mod bytes;
+mod check;
+mod flights;
+mod submission;
+
+pub use bytes::{Bytes, RawBytes};
+pub use submission::{Done, Reason, Rejected, Submission};
+
+use crate::{Error, OpenOptions, Uri};
+use flights::Flights;
+use namespace::{Namespace, Queue};
+use nvme::Limits;
+use reactor::{Buffer, BufferPool, Config, Drive, Reactor};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+use uring::Kind;
+
+/// Commands that one session may have in flight.
+pub const DEPTH_MAX: usize = 32_768;
+
+/// How long the end of a session waits for commands that are not the kernel's any more: delayed
+/// ones, and those of a remote volume that has been lost. What the kernel holds is always waited for.
+pub const CLOSE_WAIT: Duration = Duration::from_secs(5);
+
+/// Entries of the ring's submission queue: more in flight than that is no error.
+const ENTRIES: std::ops::RangeInclusive<usize> = 32..=4096;
+
+/// How a session is set up.
+#[derive(Clone, Debug)]
+pub struct SessionConfig {
+    /// Commands in flight, of all volumes together; 1 to [`DEPTH_MAX`].
+    pub depth: usize,
+    /// Address space for buffers of [`Session::allocate`], in bytes; memory is used as far as needed.
+    pub buffer_bytes: usize,
+    /// Sizes of the ring's entries. [`Kind::Mixed`], the default, takes NVMe commands for devices, and is
+    /// [`Kind::Big`] where the kernel has no such rings; [`Kind::Small`] does for all but devices.
+    pub kind: Kind,
+    /// Never sleep in [`Session::wait`]: a whole core for the time it takes to be woken.
+    pub poll: bool,
+    /// How long [`Session::wait`] spins before it sleeps, where that has been paying.
+    pub spin: Duration,
+}
+
+impl Default for SessionConfig {
+    fn default() -> SessionConfig {
+        let reactor = Config::default();
+        SessionConfig {
+            depth: 128,
+            kind: Kind::Mixed,
+            buffer_bytes: reactor.buffer_bytes,
+            poll: false,
+            spin: reactor.spin,
+        }
+    }
+}
+
+/// Why a session could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The depth is out of range.
+    #[error("a session has 1 to {DEPTH_MAX} commands in flight, not {0}")]
+    Depth(usize),
+    /// io_uring is refused, or something else is missing; the message says what would mend it.
+    #[error(transparent)]
+    Reactor(#[from] reactor::Error),
+}
+
+/// Volumes on this thread, with one ring for all of them. Not `Send`: it stays where it was made.
+///
+/// Dropped, it waits for the commands in flight, since the kernel has their memory, and drops what they
+/// would have given back; see [`CLOSE_WAIT`]. Its volumes' handles refuse commands from then on.
+pub struct Session {
+    core: Rc<Core>,
+}
+
+/// A volume that a session has open. Dropped, it takes no more commands; those in flight complete.
+pub struct Volume {
+    core: Rc<Core>,
+    open: Rc<Open>,
+}
+
+/// Tells the volumes of a session apart in [`Done`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VolumeId(pub u32);
+
+/// A volume's two sides: the description, and this thread's queue.
+struct Open {
+    id: VolumeId,
+    namespace: Arc<dyn Namespace>,
+    queue: Rc<dyn Queue>,
+    /// Ordinary memory must lie at a multiple of this, or is copied.
+    alignment: usize,
+}
+
+struct Core {
+    reactor: Rc<Reactor>,
+    flights: Rc<Flights>,
+    ended: Cell<bool>,
+}
+
+impl Session {
+    /// A session of the calling thread.
+    ///
+    /// # Errors
+    /// A depth out of range; or io_uring is not to be had, and why.
+    pub fn new(config: &SessionConfig) -> Result<Session, SessionError> {
+        if !(1..=DEPTH_MAX).contains(&config.depth) {
+            return Err(SessionError::Depth(config.depth));
+        }
+        let entries = config.depth.clamp(*ENTRIES.start(), *ENTRIES.end());
+        let reactor = Reactor::new(&Config {
+            entries: entries as u32,
+            kind: config.kind,
+            spin: config.spin,
+            poll_always: config.poll,
+            buffer_bytes: config.buffer_bytes,
+            ..Config::default()
+        })?;
+        let flights = Flights::new(config.depth);
+        let ended = Cell::new(false);
+        Ok(Session { core: Rc::new(Core { reactor, flights, ended }) })
+    }
+
+    /// Opens any volume by its URI, with everything it can do. May block, for a remote one
+    /// until it has answered or `connect_timeout` is over.
+    pub fn open(&self, uri: &str) -> Result<Volume, Error> {
+        self.open_with(uri, &OpenOptions::default())
+    }
+
+    /// As [`Session::open`], with options: read-only, or shared with other programs that say so too. This
+    /// session is the only core, and reads are never lent, whatever the options say of that.
+    pub fn open_with(&self, uri: &str, options: &OpenOptions) -> Result<Volume, Error> {
+        let uri: Uri = uri.parse()?;
+        let options = OpenOptions { cores: 1, lend: false, ..*options };
+        let namespace = crate::open_uri(&uri, &options)?;
+        let direct = uri.has_file();
+        self.adopt(namespace, direct)
+            .map_err(|source| Error::Queue { uri: uri.to_string(), source })
+    }
+
+    /// Takes in a namespace that the caller has made. With `direct`, ordinary memory that does not lie
+    /// at whole blocks is copied, as files need that are opened past the page cache.
+    pub fn adopt(&self, namespace: Arc<dyn Namespace>, direct: bool) -> io::Result<Volume> {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let queue = Arc::clone(&namespace).open_queue(&self.core.reactor)?;
+        let alignment = if direct { namespace.limits().block_bytes() as usize } else { 1 };
+        let id = VolumeId(NEXT.fetch_add(1, Ordering::Relaxed));
+        let open = Rc::new(Open { id, namespace, queue, alignment });
+        Ok(Volume { core: Rc::clone(&self.core), open })
+    }
+
+    /// Memory of the pool, which stays registered with the ring where the kernel allows it
+    /// ([`Session::registration`]). Its bytes are what the last user left. `None` if there is no room now,
+    /// or `len` is more than [`Session::BUFFER_BYTES_MAX`].
+    pub fn allocate(&self, len: usize) -> Option<Buffer> {
+        let buffer = self.core.reactor.buffers().allocate(len)?;
+        // Once per piece of the pool: commands then find it registered.
+        buffer.ensure_registered();
+        Some(buffer)
+    }
+
+    /// Largest buffer that [`Session::allocate`] gives, in bytes.
+    pub const BUFFER_BYTES_MAX: usize = BufferPool::buffer_len_max();
+
+    /// Bytes of the pool that are registered with the ring, and why not more, if the kernel refused some.
+    pub fn registration(&self) -> (usize, Option<String>) {
+        let pool = self.core.reactor.buffers();
+        (pool.registered(), pool.refusal())
+    }
+
+    /// Hands what was submitted to the kernel and to sockets. Never blocks.
+    pub fn flush(&self) {
+        self.core.reactor.turn_for(Drive::Poll);
+    }
+
+    /// Hands over what was submitted, and appends what has completed to `done`, in the order in which it
+    /// completed. Never blocks. Returns how many were appended.
+    pub fn reap(&self, done: &mut Vec<Done>) -> usize {
+        self.reap_up_to(done, usize::MAX)
+    }
+
+    /// As [`Session::reap`], but leaves what is more than `most` for the next time.
+    pub fn reap_up_to(&self, done: &mut Vec<Done>, most: usize) -> usize {
+        self.core.reactor.turn_for(Drive::Poll);
+        self.core.flights.take(done, most)
+    }
+
+    /// Hands over what was submitted, and sleeps until `min` commands wait to be reaped, or as many as
+    /// there are if that is fewer; at most for `timeout`. Returns how many wait.
+    pub fn wait(&self, min: usize, timeout: Option<Duration>) -> usize {
+        let flights = &self.core.flights;
+        let until = timeout.map(|timeout| Instant::now() + timeout);
+        self.core.reactor.turn_for(Drive::Poll);
+        loop {
+            let (ready, in_flight) = (flights.ready(), flights.in_flight());
+            if ready >= min || in_flight == 0 {
+                return ready;
+            }
+            let drive = match until {
+                Some(until) if Instant::now() >= until => return ready,
+                Some(until) => Drive::Until(until),
+                None => Drive::Forever,
+            };
+            self.core.reactor.turn_for(drive);
+        }
+    }
+
+    /// Commands submitted and not yet reaped: what counts towards the depth.
+    pub fn outstanding(&self) -> usize {
+        self.core.flights.outstanding()
+    }
+
+    /// The loop that drives this session, for its statistics and for what else shall happen on it.
+    pub fn reactor(&self) -> &Rc<Reactor> {
+        &self.core.reactor
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.core.end();
+    }
+}
+
+impl Volume {
+    /// Starts a command: notes it, to be handed over with the next turn. Never blocks, and hands nothing to
+    /// the kernel by itself unless the ring is full of such notes.
+    ///
+    /// What is wrong with the command itself is told by its completion, with the status that a controller would
+    /// give: a length that is not the command's, a range beyond the end.
+    ///
+    /// # Errors
+    /// The depth is reached, or the session has ended; the submission comes back whole.
+    #[expect(clippy::result_large_err, reason = "the caller has the command and its memory back")]
+    pub fn submit(&self, submission: Submission) -> Result<(), Rejected> {
+        if self.core.ended.get() {
+            return Err(Rejected { reason: Reason::Ended, submission });
+        }
+        self.core.flights.start(&self.open, self.core.reactor.buffers(), submission)
+    }
+
+    /// Tells it apart in [`Done`].
+    pub fn id(&self) -> VolumeId {
+        self.open.id
+    }
+
+    /// Block size, capacity, and what it can do, now.
+    pub fn limits(&self) -> Limits {
+        self.open.namespace.limits()
+    }
+
+    /// Its URI in canonical form.
+    pub fn uri(&self) -> String {
+        self.open.namespace.uri()
+    }
+
+    /// The volume as such, for what may be asked of it from any thread: facts, paths, size.
+    pub fn namespace(&self) -> &Arc<dyn Namespace> {
+        &self.open.namespace
+    }
+}
+
+impl Core {
+    /// Waits for what is in flight, and ends the reactor.
+    fn end(&self) {
+        if self.ended.replace(true) {
+            return;
+        }
+        let until = Instant::now() + CLOSE_WAIT;
+        while self.flights.in_flight() > 0 && Instant::now() < until {
+            self.reactor.turn_for(Drive::Until(until));
+        }
+        // Drains: from here on neither the kernel nor a thread has memory of ours, and nobody is
+        // called who would touch that of commands which are still waiting for something.
+        self.reactor.stop();
+        self.reactor.run();
+        self.flights.forget();
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("outstanding", &self.outstanding()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Volume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Volume").field("uri", &self.uri()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,139 @@
+//! Whose memory a command's data is, as callers see it.
+
+use reactor::Buffer;
+use std::fmt;
+
+/// Memory of a command: what it writes, or where it reads to.
+#[derive(Debug, Default)]
+pub enum Bytes {
+    /// No data.
+    #[default]
+    None,
+    /// Of the session's pool, registered with the ring: see [`crate::session::Session::allocate`].
+    Fixed(Buffer),
+    /// Ordinary memory, all `len()` bytes of it. On files that are opened past the page cache it is copied
+    /// if it does not lie at whole blocks.
+    Owned(Vec<u8>),
+    /// Memory that the caller vouches for.
+    Raw(RawBytes),
+}
+
+/// Memory that its owner keeps valid while a command is in flight.
+#[derive(Clone, Copy)]
+pub struct RawBytes {
+    pointer: *mut u8,
+    len: usize,
+    fixed: Option<u16>,
+}
+
+impl RawBytes {
+    /// `len` bytes at `pointer`; `fixed` is the index of the session's registered buffer that they are in
+    /// ([`Buffer::fixed_index`]), if they are.
+    ///
+    /// # Safety
+    /// The bytes stay mapped, and writable for a command that reads, until the command was reaped or the
+    /// session dropped; nobody else accesses them meanwhile but through raw pointers.
+    pub unsafe fn new(pointer: *mut u8, len: usize, fixed: Option<u16>) -> RawBytes {
+        RawBytes { pointer, len, fixed }
+    }
+
+    /// Where they begin.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.pointer
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl fmt::Debug for RawBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RawBytes").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl Bytes {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Bytes::None => 0,
+            Bytes::Fixed(buffer) => buffer.len(),
+            Bytes::Owned(bytes) => bytes.len(),
+            Bytes::Raw(bytes) => bytes.len,
+        }
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes; empty where the caller vouches for them, since he has them.
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            Bytes::Fixed(buffer) => buffer.as_slice(),
+            Bytes::Owned(bytes) => bytes,
+            Bytes::None | Bytes::Raw(_) => &[],
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        match self {
+            Bytes::Fixed(buffer) => buffer.as_mut_slice(),
+            Bytes::Owned(bytes) => bytes,
+            Bytes::None | Bytes::Raw(_) => &mut [],
+        }
+    }
+
+    pub(super) fn as_mut_ptr(&mut self) -> *mut u8 {
+        match self {
+            Bytes::None => std::ptr::NonNull::dangling().as_ptr(),
+            Bytes::Fixed(buffer) => buffer.as_mut_ptr(),
+            Bytes::Owned(bytes) => bytes.as_mut_ptr(),
+            Bytes::Raw(bytes) => bytes.pointer,
+        }
+    }
+
+    pub(super) fn as_ptr(&self) -> *const u8 {
+        match self {
+            Bytes::None => std::ptr::NonNull::dangling().as_ptr(),
+            Bytes::Fixed(buffer) => buffer.as_ptr(),
+            Bytes::Owned(bytes) => bytes.as_ptr(),
+            Bytes::Raw(bytes) => bytes.pointer,
+        }
+    }
+
+    pub(super) fn fixed_index(&self) -> Option<u16> {
+        match self {
+            Bytes::Fixed(buffer) => buffer.fixed_index(),
+            Bytes::Raw(bytes) => bytes.fixed,
+            Bytes::None | Bytes::Owned(_) => None,
+        }
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Bytes {
+        Bytes::Owned(bytes)
+    }
+}
+
+impl From<Buffer> for Bytes {
+    fn from(buffer: Buffer) -> Bytes {
+        Bytes::Fixed(buffer)
+    }
+}
+
+impl From<RawBytes> for Bytes {
+    fn from(bytes: RawBytes) -> Bytes {
+        Bytes::Raw(bytes)
+    }
+}

@@ -1,0 +1,125 @@
+//! What goes in and what comes out.
+
+use super::{Bytes, VolumeId};
+use nvme::{Command, Status, opcode};
+
+/// A command to be carried out.
+#[derive(Debug, Default)]
+pub struct Submission {
+    /// Opcode, namespace and command dwords. Command identifier, data and metadata pointers are set by
+    /// whoever sends it, the namespace id of an I/O command too.
+    pub command: Command,
+    /// An admin command: for the controller behind the volume.
+    pub admin: bool,
+    /// What it writes, or where it reads to: as long as the command says.
+    pub data: Bytes,
+    /// Metadata of the blocks, where the volume has such.
+    pub metadata: Bytes,
+    /// Milliseconds after which a device's driver gives the command up; 0 for the volume's own time-out. Only
+    /// devices and remote volumes look at it.
+    pub timeout_ms: u32,
+    /// Comes back with the completion.
+    pub token: u64,
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub struct Done {
+    /// What it was submitted to.
+    pub volume: VolumeId,
+    /// What it was submitted with.
+    pub token: u64,
+    /// How it went; [`Status::words`] says it in the specification's.
+    pub status: Status,
+    /// Dwords 0 and 1 of the completion: what the command has for a result, such as the block
+    /// that a Zone Append wrote to.
+    pub result: u64,
+    /// The memory it was submitted with.
+    pub data: Bytes,
+    /// The same.
+    pub metadata: Bytes,
+}
+
+/// A command that was not taken.
+#[derive(Debug)]
+pub struct Rejected {
+    /// Why.
+    pub reason: Reason,
+    /// What was to be submitted.
+    pub submission: Submission,
+}
+
+/// Why a command was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// As many commands as the session's depth are in flight, or wait to be reaped.
+    #[error("the session's depth is reached: reap first")]
+    Full,
+    /// Ordinary memory has to be copied, and the pool has no room for it now.
+    #[error(
+        "no room in the buffer pool for memory that has to be copied: reap first, or use buffers of the pool"
+    )]
+    NoBuffer,
+    /// The session was dropped.
+    #[error("the session has ended")]
+    Ended,
+}
+
+impl Submission {
+    /// `command`, without data.
+    pub fn new(command: Command) -> Submission {
+        Submission { command, ..Submission::default() }
+    }
+
+    /// An admin command, without data.
+    pub fn admin(command: Command) -> Submission {
+        Submission { command, admin: true, ..Submission::default() }
+    }
+
+    /// Reads `blocks` blocks from `slba` on into `data`.
+    ///
+    /// # Panics
+    /// In a debug build, if `blocks` is not 1 to 65,536.
+    pub fn read(slba: u64, blocks: u32, data: impl Into<Bytes>) -> Submission {
+        Submission::new(Command::blocks(opcode::io::READ, super::check::NSID, slba, blocks))
+            .data(data)
+    }
+
+    /// Writes `data` to `blocks` blocks from `slba` on.
+    ///
+    /// # Panics
+    /// In a debug build, if `blocks` is not 1 to 65,536.
+    pub fn write(slba: u64, blocks: u32, data: impl Into<Bytes>) -> Submission {
+        Submission::new(Command::blocks(opcode::io::WRITE, super::check::NSID, slba, blocks))
+            .data(data)
+    }
+
+    /// Makes what was written before durable.
+    pub fn flush() -> Submission {
+        Submission::new(Command { opcode: opcode::io::FLUSH, ..Command::default() })
+    }
+
+    /// With this memory.
+    #[must_use]
+    pub fn data(self, data: impl Into<Bytes>) -> Submission {
+        Submission { data: data.into(), ..self }
+    }
+
+    /// With this memory for metadata.
+    #[must_use]
+    pub fn metadata(self, metadata: impl Into<Bytes>) -> Submission {
+        Submission { metadata: metadata.into(), ..self }
+    }
+
+    /// With a time-out in milliseconds.
+    #[must_use]
+    pub fn timeout_ms(self, timeout_ms: u32) -> Submission {
+        Submission { timeout_ms, ..self }
+    }
+
+    /// With a token.
+    #[must_use]
+    pub fn token(self, token: u64) -> Submission {
+        Submission { token, ..self }
+    }
+}

@@ -1,0 +1,62 @@
+//! A session that ends with commands in flight.
+
+use crate::behaviour::{file, session};
+use std::time::{Duration, Instant};
+use volume::session::{RawBytes, Reason, Submission};
+
+#[test]
+fn the_end_waits_for_what_is_in_flight() {
+    let directory = tempfile::tempdir().expect("a directory");
+    // Memory that must not be touched any more once the session is gone.
+    let mut memory = vec![0u8; 2 * 4096];
+    let begin = Instant::now();
+    {
+        let session = session(4);
+        let slow = session.open("delay:200ms(mem:1M?bs=4096)").expect("memory");
+        let fast = session.open(&file(&directory, "a")).expect("a file");
+        // SAFETY: the memory outlives the session.
+        let raw = unsafe { RawBytes::new(memory.as_mut_ptr(), 4096, None) };
+        slow.submit(Submission::read(0, 1, raw)).expect("room");
+        // SAFETY: the same.
+        let raw = unsafe { RawBytes::new(memory.as_mut_ptr().add(4096), 4096, None) };
+        fast.submit(Submission::read(0, 1, raw)).expect("room");
+        fast.submit(Submission::write(1, 1, vec![5; 4096])).expect("room");
+        // Neither flushed nor reaped; the session first, as the volumes may outlive it.
+        drop(session);
+        assert!(begin.elapsed() >= Duration::from_millis(200), "it waited");
+        let rejected = slow.submit(Submission::flush()).expect_err("it has ended");
+        assert_eq!(rejected.reason, Reason::Ended);
+    }
+    memory.fill(0xa5);
+    let again = session(1);
+    let volume = again.open(&file(&directory, "a")).expect("nobody has it locked any more");
+    let done = crate::behaviour::execute(&again, &volume, Submission::read(1, 1, vec![0; 4096]));
+    assert_eq!(done.data.as_slice(), [5; 4096], "what was submitted was carried out");
+    assert!(memory.iter().all(|byte| *byte == 0xa5), "nobody has it any more");
+}
+
+#[test]
+fn what_never_comes_is_not_waited_for_for_good() {
+    let begin = Instant::now();
+    let session = session(4);
+    let never = session.open("delay:60s(mem:1M)").expect("memory");
+    never.submit(Submission::read(0, 1, vec![0; 512])).expect("room");
+    let buffer = session.allocate(512).expect("room");
+    never.submit(Submission::write(0, 1, buffer)).expect("room");
+    drop(session);
+    let waited = begin.elapsed();
+    assert!(waited >= volume::session::CLOSE_WAIT, "{waited:?}");
+    assert!(waited < volume::session::CLOSE_WAIT + Duration::from_secs(20), "{waited:?}");
+}
+
+#[test]
+fn volumes_may_be_closed_in_any_order() {
+    let session = session(4);
+    let (first, second) = (session.open("mem:1M"), session.open("mem:1M"));
+    let (first, second) = (first.expect("memory"), second.expect("memory"));
+    first.submit(Submission::read(0, 1, vec![0; 512])).expect("room");
+    drop(first);
+    second.submit(Submission::read(0, 1, vec![0; 512])).expect("room");
+    drop(session);
+    drop(second);
+}

@@ -1,0 +1,6 @@
+//! A session from outside: what it promises its caller, on each kind of volume that needs no device.
+
+mod allocations;
+mod behaviour;
+mod ending;
+mod memory;
