@@ -17,6 +17,7 @@ mod stage;
 use super::player::{Load, Mix, Player, Watch};
 use super::report::{Bars, Lines, Report, Table, median};
 use super::{Options, Scenario, cores};
+use anyhow::Context;
 use best::Best;
 use cells::{Cell, Cells, WindowFigures};
 use serde_json::json;
@@ -117,6 +118,13 @@ impl Plan {
         });
         plan
     }
+
+    fn rows(&self) -> impl Iterator<Item = (Operation, &'static str)> {
+        let policies = &self.policies;
+        self.operations
+            .iter()
+            .flat_map(move |&operation| policies.iter().map(move |&policy| (operation, policy)))
+    }
 }
 
 /// `read_queue_depth`
@@ -144,28 +152,28 @@ impl Scenario for Multipath {
         let mut cells = Cells::open(&options.dir, &what)?;
         let player = Player::start(options.client_core)?;
         for &operation in &plan.operations {
-            let best = match cells.best(operation.name()) {
-                Some(best) => best,
-                None => {
-                    let stage = Stage::start(operation, options)?;
-                    let best = Best::measure(&stage, &player, operation, plan.alone)?;
-                    cells.note_best(operation.name(), best)?;
-                    best
-                }
-            };
-            for run in 0..plan.runs {
-                for policy in &plan.policies {
-                    let name = row_name(operation, policy);
-                    if !options.wants(&name) || cells.find(&name, run).is_some() {
-                        continue;
-                    }
-                    if !options.quiet {
-                        eprintln!("{name}, run {} of {}", run + 1, plan.runs);
-                    }
-                    let cell = measure(operation, policy, &plan, options, &player)?;
-                    cells.note(&name, run, cell)?;
-                }
+            if cells.best(operation.name()).is_none() {
+                let stage = Stage::start(operation, options)?;
+                let best = Best::measure(&stage, &player, operation, plan.alone)?;
+                cells.note_best(operation.name(), best)?;
             }
+        }
+        // Run by run: one that is stopped early has something of everything.
+        for run in 0..plan.runs {
+            for (operation, policy) in plan.rows() {
+                let name = row_name(operation, policy);
+                if !options.wants(&name) || cells.find(&name, run).is_some() {
+                    continue;
+                }
+                if !options.quiet {
+                    eprintln!("{name}, run {} of {}", run + 1, plan.runs);
+                }
+                let cell = measure(operation, policy, &plan, options, &player)?;
+                cells.note(&name, run, cell)?;
+            }
+        }
+        for &operation in &plan.operations {
+            let best = cells.best(operation.name()).context("it was measured")?;
             add(operation, &plan, &cells, best, &mut report);
         }
         if options.wants("recovery_ms") {
