@@ -29,6 +29,8 @@ pub(crate) enum Purpose {
     Event,
     Abort,
     Query(Query),
+    /// A command of the driver's, which may take so long.
+    Passed(Duration),
 }
 
 /// Reads that are made when connecting, and again when something may have changed; in this order.
@@ -84,6 +86,7 @@ impl Purpose {
             Purpose::KeepAlive => "Keep Alive",
             Purpose::Event => "Asynchronous Event Request",
             Purpose::Abort => "Abort",
+            Purpose::Passed(_) => "an admin command that was passed on",
             Purpose::Query(Query::ChangedNamespaces) => "Get Log Page of changed namespaces",
             Purpose::Query(Query::DiscoveryLog) => "Get Log Page of discovery",
             Purpose::Query(Query::Namespaces) => "Identify Active Namespaces",
@@ -150,6 +153,7 @@ pub(crate) fn build(
         Purpose::KeepAlive => plain(of(opcode::admin::KEEP_ALIVE)),
         Purpose::Event => plain(of(opcode::admin::ASYNC_EVENT_REQUEST)),
         Purpose::Abort => plain(of(opcode::admin::ABORT)),
+        Purpose::Passed(_) => unreachable!("the driver sends these"),
         Purpose::Query(Query::ChangedNamespaces) => {
             log(Lid::CHANGED_NAMESPACES, 4 * CHANGED_NAMESPACES_MAX)
         }

@@ -19,6 +19,9 @@ const RECHECK: Duration = Duration::from_secs(1);
 /// does not keep us busy.
 const ANA_RECHECK: Duration = Duration::from_millis(50);
 
+/// Commands of the driver's own that may be outstanding: the association needs the others.
+const PASSED_MAX: usize = 6;
+
 /// Events that a controller may report in a row, without so long between them: more keep us busy.
 pub(crate) const EVENTS_MAX: u32 = 256;
 const EVENTS_TIME: Duration = Duration::from_millis(100);
@@ -270,6 +273,32 @@ impl Association {
         (connect.command(), admin::connect_data(&self.config, self.controller.cntlid))
     }
 
+    /// An identifier for an admin command of the driver's own, which he sends on the admin connection, and
+    /// whose answer he keeps to himself: see [`Association::passed`]. None unless live, or when as many
+    /// are outstanding as there is room for. If `timeout` is over first, the connection is given up.
+    pub fn pass(&mut self, now: Duration, timeout: Duration) -> Option<u16> {
+        let passed = |pending: &&Pending| matches!(pending.purpose, Purpose::Passed(_));
+        let outstanding = self.pending.iter().flatten().filter(passed).count();
+        if self.state != State::Live || outstanding >= PASSED_MAX {
+            return None;
+        }
+        let cid = self.pending.iter().position(Option::is_none)?;
+        let deadline = Some(now.saturating_add(timeout));
+        self.pending[cid] = Some(Pending { purpose: Purpose::Passed(timeout), deadline });
+        Some(cid as u16)
+    }
+
+    /// The driver's command `cid` was answered. `false` if it is none of those.
+    pub fn passed(&mut self, cid: u16) -> bool {
+        let Some(slot) = self.pending.get_mut(usize::from(cid)) else { return false };
+        let passed = matches!(slot, Some(Pending { purpose: Purpose::Passed(_), .. }));
+        if passed {
+            *slot = None;
+            self.traffic = true;
+        }
+        passed
+    }
+
     /// Commands have completed on I/O queues since the last call: the controller is alive, and knows
     /// that we are.
     pub fn traffic(&mut self) {
@@ -514,6 +543,7 @@ impl Association {
     fn timeout_of(&self, purpose: Purpose) -> Duration {
         match purpose {
             Purpose::KeepAlive => self.config.keep_alive_tmo,
+            Purpose::Passed(timeout) => timeout,
             _ => self.config.admin_timeout,
         }
     }

@@ -5,7 +5,8 @@ use crate::dial::words;
 use association::{ADMIN_COMMANDS_MAX, Event, Reason};
 use nvme::{Command, Completion, Status};
 use nvme_tcp::host::{
-    COMMAND_HEADER_BYTES_MAX, Config, Connection, DataEnd, Event as Pdu, Transfer,
+    COMMAND_HEADER_BYTES_MAX, Config, Connection, DATA_HEADER_BYTES_MAX, DataEnd, Event as Pdu,
+    Outgoing, Transfer,
 };
 use nvme_tcp::{Terminate, digest};
 use reactor::{Complete, Interest, Poll, PollerId, Reactor, Stream, WatchId};
@@ -17,6 +18,9 @@ use std::rc::{Rc, Weak};
 
 /// Bytes received at a time.
 const RECEIVE_BYTES: usize = 16 * 1024;
+
+/// Data that goes in the capsule of an admin command, on any controller (NVMe/TCP 1.1, section 3.3.2.1).
+const IN_CAPSULE_BYTES_MAX: usize = 8 * 1024;
 
 const TOKEN_READABLE: u64 = 0;
 const TOKEN_WRITABLE: u64 = 1;
@@ -42,6 +46,10 @@ struct Inner {
     input: Vec<u8>,
     /// Data of the command with this identifier, as long as was asked for.
     answers: [Vec<u8>; ADMIN_COMMANDS_MAX as usize],
+    /// Data that the controller is to ask for.
+    outgoing: [Vec<u8>; ADMIN_COMMANDS_MAX as usize],
+    /// Somebody else's commands, by identifier: less data than was asked for is none of our business.
+    passed: [bool; ADMIN_COMMANDS_MAX as usize],
 }
 
 /// What a turn found out, told when nothing is borrowed.
@@ -67,7 +75,15 @@ impl AdminConnection {
             ..Config::default()
         });
         let out = machine.initialize().to_vec();
-        let inner = Inner { machine, out, sent: 0, input: Vec::new(), answers: Default::default() };
+        let inner = Inner {
+            machine,
+            out,
+            sent: 0,
+            input: Vec::new(),
+            answers: Default::default(),
+            outgoing: Default::default(),
+            passed: Default::default(),
+        };
         let connection = Rc::new_cyclic(|me| AdminConnection {
             me: me.clone(),
             reactor: Rc::clone(reactor),
@@ -109,6 +125,25 @@ impl AdminConnection {
         if inner.machine.data_digest() && !data.is_empty() {
             inner.out.extend_from_slice(&digest::digest(data));
         }
+        if let Some(poller) = self.poller.get() {
+            self.reactor.activate(poller);
+        }
+    }
+
+    /// Sends somebody else's command.
+    pub(crate) fn pass(&self, command: &Command, data: Vec<u8>, answer_bytes: u32) {
+        let cid = usize::from(command.cid.get());
+        self.inner.borrow_mut().passed[cid] = true;
+        if data.len() <= IN_CAPSULE_BYTES_MAX {
+            return self.send(command, &data, answer_bytes);
+        }
+        let mut inner = self.inner.borrow_mut();
+        let inner = &mut *inner;
+        let mut header = [0; COMMAND_HEADER_BYTES_MAX];
+        let transfer = Transfer::ToController(data.len() as u32);
+        let len = inner.machine.command(command, transfer, &mut header);
+        inner.outgoing[cid] = data;
+        inner.out.extend_from_slice(&header[..len]);
         if let Some(poller) = self.poller.get() {
             self.reactor.activate(poller);
         }
@@ -170,12 +205,18 @@ impl AdminConnection {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(progress),
             Err(error) => return Err(error),
         }
-        let Inner { machine, input, answers, .. } = inner;
+        let Inner { machine, input, answers, outgoing, passed, out, .. } = inner;
         let mut rest = &input[..];
         loop {
             match machine.receive(&mut rest) {
                 Ok(None) => break,
-                Ok(Some(pdu)) => take(pdu, answers, news),
+                Ok(Some(Pdu::ReadyToTransfer(asked))) => give(asked, outgoing, machine, out),
+                Ok(Some(pdu)) => {
+                    if let Pdu::Response { completion, .. } = &pdu {
+                        outgoing[usize::from(completion.cid.get())] = Vec::new();
+                    }
+                    take(pdu, answers, passed, news);
+                }
                 Err(fault) => {
                     news.push(News::Lost(format!("the controller broke the protocol: {fault}")));
                     let farewell = Terminate::pdu(&fault);
@@ -190,13 +231,30 @@ impl AdminConnection {
     }
 }
 
+/// Queues the data that the controller asked for. The machine has checked that there is such.
+fn give(mut asked: Outgoing, outgoing: &[Vec<u8>], machine: &mut Connection, out: &mut Vec<u8>) {
+    let data = &outgoing[usize::from(asked.cid)];
+    let mut header = [0; DATA_HEADER_BYTES_MAX];
+    while let Some(pdu) = machine.data_header(&mut asked, &mut header) {
+        let part = &data[pdu.offset as usize..][..pdu.len as usize];
+        out.extend_from_slice(&header[..pdu.header_bytes]);
+        out.extend_from_slice(part);
+        if machine.data_digest() {
+            out.extend_from_slice(&digest::digest(part));
+        }
+    }
+}
+
 /// Turns what the controller sent into news.
-fn take(pdu: Pdu<'_>, answers: &mut [Vec<u8>], news: &mut Vec<News>) {
+fn take(pdu: Pdu<'_>, answers: &mut [Vec<u8>], passed: &mut [bool], news: &mut Vec<News>) {
     match pdu {
         Pdu::Initialized => news.push(News::Connected),
         Pdu::Response { completion, received, digest_error } => {
-            let data = std::mem::take(&mut answers[usize::from(completion.cid.get())]);
-            let short = completion.status().is_success() && (received as usize) < data.len();
+            let cid = usize::from(completion.cid.get());
+            let data = std::mem::take(&mut answers[cid]);
+            let passed = std::mem::take(&mut passed[cid]);
+            let short =
+                !passed && completion.status().is_success() && (received as usize) < data.len();
             if digest_error || short {
                 let what = if digest_error { "a data digest is wrong" } else { "data is missing" };
                 news.push(News::Lost(format!("{what} in an answer to an admin command")));
@@ -209,16 +267,14 @@ fn take(pdu: Pdu<'_>, answers: &mut [Vec<u8>], news: &mut Vec<News>) {
             answers[usize::from(cid)][start..start + bytes.len()].copy_from_slice(bytes);
             if let Some(DataEnd { cid, success: true, digest_error }) = end {
                 let data = std::mem::take(&mut answers[usize::from(cid)]);
+                passed[usize::from(cid)] = false;
                 news.push(match digest_error {
                     true => News::Lost("a data digest is wrong".into()),
                     false => News::Completed(Completion::new(cid, Status::SUCCESS, 0), data),
                 });
             }
         }
-        Pdu::ReadyToTransfer(_) => {
-            // All our data goes in capsules: the machine refuses an R2T before it comes here.
-            news.push(News::Lost("the controller asked for data that there is not".into()));
-        }
+        Pdu::ReadyToTransfer(_) => unreachable!("the caller gives what is asked for"),
         Pdu::Terminated { fes, fei } => {
             news.push(News::Lost(format!("the controller ended the connection: {fes} ({fei:#x})")));
         }
@@ -246,7 +302,7 @@ impl Poll for AdminConnection {
                 match news {
                     News::Connected => driver.event(self.generation, Event::Connected),
                     News::Completed(completion, data) => {
-                        driver.event(self.generation, Event::Completed(&completion, &data));
+                        driver.completed(self.generation, &completion, data);
                     }
                     News::Lost(words) => {
                         let reason = Reason::Transport(words);

@@ -8,9 +8,11 @@
 
 use crate::admin::AdminConnection;
 use crate::dial::{Dialed, Peer, dial};
+use crate::passed::{Passed, Passing};
 use crate::queue::{Handle, Params};
 use crate::shared::Shared;
 use association::{Access, Action, Association, Event, Reason};
+use nvme::{Completion, Status};
 use reactor::{Complete, Mailbox, Reactor, Stream, TimerId};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -132,6 +134,8 @@ pub(crate) struct Driver {
     /// The queues that cores have opened; queue id less one is the place.
     queues: RefCell<Vec<Place>>,
     timer: Cell<Option<(TimerId, Duration)>>,
+    /// Admin commands that are passed on.
+    passed: Passed,
     /// What I/O queues of the present association need.
     live: RefCell<Option<(SocketAddr, Arc<Params>)>>,
 }
@@ -157,6 +161,7 @@ impl Driver {
             admin: RefCell::new(None),
             queues: RefCell::default(),
             timer: Cell::new(None),
+            passed: Passed::default(),
             live: RefCell::new(None),
         })
     }
@@ -182,6 +187,39 @@ impl Driver {
     pub(crate) fn event(&self, generation: u64, event: Event<'_>) {
         self.association.borrow_mut().handle(self.now(), generation, event);
         self.pump();
+    }
+
+    /// The controller has answered an admin command.
+    pub(crate) fn completed(&self, generation: u64, completion: &Completion, data: Vec<u8>) {
+        let cid = completion.cid.get();
+        let ours = generation == self.association.borrow().generation()
+            && self.association.borrow_mut().passed(cid);
+        if !ours {
+            return self.event(generation, Event::Completed(completion, &data));
+        }
+        self.passed.answered(cid, completion, data);
+        self.send_passed();
+        self.pump();
+    }
+
+    /// Passes an admin command on, as soon as there is room.
+    pub(crate) fn pass(&self, passing: Passing) {
+        if self.association.borrow().access() >= Access::Lost {
+            return passing.answer(Status::HOST_ABORTED, 0, Vec::new());
+        }
+        self.passed.wait(passing);
+        self.send_passed();
+        // There may be a new deadline.
+        self.set_timer();
+    }
+
+    fn send_passed(&self) {
+        let Some(admin) = self.admin.borrow().clone() else { return };
+        while let Some(timeout) = self.passed.next_timeout() {
+            let nsid = self.association.borrow().nsid();
+            let Some(cid) = self.association.borrow_mut().pass(self.now(), timeout) else { return };
+            self.passed.send(cid, nsid, &admin);
+        }
     }
 
     /// A core has opened a queue.
@@ -347,6 +385,7 @@ impl Driver {
 
     fn hang_up(&self, generation: u64) {
         self.live.replace(None);
+        self.passed.hang_up();
         if let Some(admin) = self.admin.take() {
             admin.close();
         }
@@ -380,7 +419,7 @@ impl Driver {
         let namespace = self.association.borrow().namespace().cloned();
         let Some(namespace) = namespace else { return };
         let options = &self.shared.options;
-        if let Err(reason) = self.shared.subsystem.found(&namespace, options.read_only) {
+        if let Err(reason) = self.shared.subsystem.found(&namespace, options) {
             let mut association = self.association.borrow_mut();
             let generation = association.generation();
             association.refuse(self.now(), generation, reason);

@@ -25,6 +25,7 @@ mod dial;
 mod flush;
 mod identity;
 mod options;
+mod passed;
 mod path;
 mod queue;
 mod shared;

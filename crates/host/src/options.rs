@@ -1,6 +1,7 @@
 //! Where a remote namespace is, and how to treat it.
 
 use association::Config;
+use nvme::limits::Passthrough;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -100,6 +101,8 @@ pub struct Options {
     pub read_only: bool,
     /// The volume's UUID instead of the namespace's own.
     pub uuid: Option<[u8; 16]>,
+    /// Commands that are passed on although nobody here knows them.
+    pub passthrough: Passthrough,
     /// Connect with submission queue flow control, whatever the controller can.
     pub flow_control: bool,
 }
@@ -115,6 +118,7 @@ impl Options {
             failover: Failover::Safe,
             read_only: false,
             uuid: None,
+            passthrough: Passthrough::NONE,
             flow_control: false,
         }
     }

@@ -13,6 +13,7 @@
 //! initializes it, sends Connect, and is usable from then on. When it dies, the control thread is
 //! told, and resets the whole controller.
 
+mod admin;
 mod connection;
 mod old;
 mod params;
@@ -23,6 +24,7 @@ mod slot;
 use crate::control::{Control, Driver};
 use crate::path::Path;
 use crate::shared::{Counters, Shared};
+use admin::Admins;
 use association::Event;
 use connection::{Connection, Lost};
 use namespace::{Access, AccessWatcher, Queue, Request};
@@ -98,6 +100,10 @@ impl Queue for PathQueue {
         self.io.submit(request);
     }
 
+    fn submit_admin(&self, request: Box<Request>) {
+        self.io.submit_admin(request);
+    }
+
     #[inline]
     fn access(&self) -> Access {
         self.io.access()
@@ -127,6 +133,8 @@ pub(crate) struct IoQueue {
     inner: RefCell<Inner>,
     /// Requests to be completed when nothing is borrowed.
     done: RefCell<Requests>,
+    /// Admin commands that the control thread has.
+    admins: Admins,
     poller: Cell<Option<PollerId>>,
     watcher: RefCell<Option<Weak<dyn AccessWatcher>>>,
     /// Connect has succeeded.
@@ -178,6 +186,7 @@ impl IoQueue {
             receive_buffer,
             inner: RefCell::default(),
             done: RefCell::default(),
+            admins: Admins::default(),
             poller: Cell::new(None),
             watcher: RefCell::new(None),
             live: Cell::new(false),

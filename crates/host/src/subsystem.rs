@@ -1,5 +1,6 @@
 //! What the paths to one namespace have in common.
 
+use crate::Options;
 use association::{Identity, Namespace, Reason};
 use nvme::Limits;
 use std::sync::{Mutex, PoisonError};
@@ -19,10 +20,11 @@ struct Known {
 
 impl Subsystem {
     /// A path has found `namespace`: the same as before, or with other limits, or another one.
-    pub(crate) fn found(&self, namespace: &Namespace, read_only: bool) -> Result<(), Reason> {
+    pub(crate) fn found(&self, namespace: &Namespace, options: &Options) -> Result<(), Reason> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let mut limits = namespace.limits;
-        limits.read_only |= read_only;
+        limits.read_only |= options.read_only;
+        limits.passthrough = options.passthrough;
         if let Some(before) = &*known {
             let same = before.identity == namespace.identity
                 && before.limits.block_shift == limits.block_shift

@@ -36,7 +36,7 @@ impl Association {
                 return Err(Reason::Connect { status, result });
             }
             // Only hints, or answered by what becomes of the command itself.
-            Purpose::Abort => return Ok(()),
+            Purpose::Abort | Purpose::Passed(_) => return Ok(()),
             Purpose::HostBehavior | Purpose::Events => {}
             Purpose::Query(query) => return self.query_answered(now, query, status, data),
             Purpose::Event if !status.is_success() => return Ok(()),
@@ -71,7 +71,7 @@ impl Association {
             }
             Purpose::Event if !self.may_report(now) => return Err(Reason::Events),
             Purpose::Event => self.event(now, AsyncEvent::from_dword0(result as u32)),
-            Purpose::KeepAlive | Purpose::Abort | Purpose::Query(_) => {}
+            Purpose::KeepAlive | Purpose::Abort | Purpose::Query(_) | Purpose::Passed(_) => {}
         }
         Ok(())
     }

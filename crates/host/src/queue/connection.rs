@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Offset of CATTR in Connect, as its result tells which parameter is invalid.
 const CATTR_OFFSET: u64 = 46;
@@ -219,8 +219,8 @@ impl Connection {
     /// where the data is.
     #[inline]
     fn transfer(&self, request: &mut Request, len: usize) -> Result<(Transfer, *mut u8), Status> {
-        if request.fused.is_some() {
-            // Not offered: no caller asks for it.
+        if request.fused.is_some() || !request.metadata.is_empty() {
+            // Neither is offered: no caller asks for it.
             return Err(Status::INVALID_FIELD.dnr());
         }
         if len == 0 {
@@ -303,8 +303,13 @@ impl Connection {
         let timeout = self.params.io_timeout;
         for (cid, slot) in (0u16..).zip(&mut self.slots) {
             let taken = now.saturating_duration_since(slot.since);
+            let Some(request) = &slot.request else { continue };
+            let timeout = match request.timeout_ms {
+                0 => timeout,
+                timeout_ms => Duration::from_millis(timeout_ms.into()),
+            };
             let allowed = if slot.reported { timeout.min(super::ABORT_WAIT) } else { timeout };
-            if slot.request.is_some() && taken > allowed {
+            if taken > allowed {
                 late(cid, slot.reported);
                 (slot.since, slot.reported) = (now, true);
             }
