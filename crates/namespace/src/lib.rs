@@ -5,7 +5,7 @@
 //!        ^                             |                     |                            |
 //!        '------completed(Request)-----'------frame----------'------------frame-----------'
 //!
-//!   backends:  memory   null   file (and block devices)
+//!   backends:  memory   null   file (and block devices)   device (NVMe character devices)
 //! ```
 //!
 //! A [`Request`] is owned by whoever works on it and comes back the way it went, through the
@@ -19,6 +19,7 @@
 mod contract;
 mod data;
 pub mod dataset;
+pub mod device;
 pub mod file;
 pub mod human;
 pub mod layer;

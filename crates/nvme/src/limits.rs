@@ -31,6 +31,33 @@ pub struct Passthrough {
 impl Passthrough {
     /// Nothing is passed through.
     pub const NONE: Passthrough = Passthrough { io: false, admin: false };
+    /// Everything is.
+    pub const ALL: Passthrough = Passthrough { io: true, admin: true };
+
+    /// What either lets pass.
+    pub const fn or(self, other: Passthrough) -> Passthrough {
+        Passthrough { io: self.io || other.io, admin: self.admin || other.admin }
+    }
+
+    /// As it is written in options: `io`, `admin`, `io+admin`; none for nothing.
+    pub const fn words(self) -> Option<&'static str> {
+        match self {
+            Passthrough { io: false, admin: false } => None,
+            Passthrough { io: true, admin: false } => Some("io"),
+            Passthrough { io: false, admin: true } => Some("admin"),
+            Passthrough { io: true, admin: true } => Some("io+admin"),
+        }
+    }
+
+    /// Undoes [`Passthrough::words`].
+    pub fn parse(text: &str) -> Option<Passthrough> {
+        match text {
+            "io" => Some(Passthrough { io: true, admin: false }),
+            "admin" => Some(Passthrough { io: false, admin: true }),
+            "io+admin" | "admin+io" => Some(Passthrough::ALL),
+            _ => None,
+        }
+    }
 }
 
 /// Limits and capabilities of a namespace.

@@ -136,6 +136,11 @@ impl Queue for DelayQueue {
         self.reactor.timer(Instant::now() + time, sink, slot);
     }
 
+    /// At once: what is held back, limited or failed is I/O.
+    fn submit_admin(&self, request: Box<Request>) {
+        self.child.submit_admin(request);
+    }
+
     fn access(&self) -> crate::Access {
         self.child.access()
     }

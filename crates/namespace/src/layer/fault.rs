@@ -262,6 +262,11 @@ impl Queue for FaultQueue {
         self.submit_with_marks(request);
     }
 
+    /// At once: what is held back, limited or failed is I/O.
+    fn submit_admin(&self, request: Box<Request>) {
+        self.child.submit_admin(request);
+    }
+
     fn access(&self) -> crate::Access {
         self.child.access()
     }

@@ -22,6 +22,7 @@
 //! the one request that no front door has asked for. It reads where the last command was, and
 //! its data is dropped.
 
+mod admin;
 mod counters;
 mod histogram;
 mod queue;

@@ -158,6 +158,11 @@ impl Queue for RateQueue {
         self.reactor.timer(at, sink, slot);
     }
 
+    /// At once: what is held back, limited or failed is I/O.
+    fn submit_admin(&self, request: Box<Request>) {
+        self.child.submit_admin(request);
+    }
+
     fn access(&self) -> crate::Access {
         self.child.access()
     }
@@ -177,7 +182,13 @@ impl RateQueue {
         let moves = matches!(command.opcode, opcode::READ | opcode::WRITE | opcode::COMPARE);
         let bytes = u64::from(command.block_count()) << self.block_shift;
         let commands = 1 + u64::from(request.fused.is_some());
-        (if moves { bytes * commands } else { 0 }, commands)
+        match command.opcode {
+            _ if moves => (bytes * commands, commands),
+            // A list of ranges is no data.
+            opcode::DATASET_MANAGEMENT => (0, commands),
+            // Of what nobody here knows, the data is all that is known.
+            _ => (request.data.len() as u64, commands),
+        }
     }
 }
 

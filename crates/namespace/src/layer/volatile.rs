@@ -97,7 +97,13 @@ impl Namespace for Volatile {
         limits.commands.compare_and_write = false;
         limits.commands.verify = false;
         limits.commands.write_uncorrectable = false;
-        Limits { passthrough: Passthrough::NONE, lends_reads: false, immediate: false, ..limits }
+        Limits {
+            passthrough: Passthrough::NONE,
+            metadata_bytes: 0,
+            lends_reads: false,
+            immediate: false,
+            ..limits
+        }
     }
 
     fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {

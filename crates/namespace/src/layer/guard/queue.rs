@@ -33,6 +33,7 @@ pub(super) struct GuardQueue {
     /// Facts about the child that do not change.
     compares: bool,
     verifies: bool,
+    passes: bool,
     shift: u8,
 }
 
@@ -91,6 +92,7 @@ impl GuardQueue {
             next: RefCell::default(),
             compares: can.compare,
             verifies: can.verify,
+            passes: guard.child.limits().passthrough.io,
             shift: guard.child.limits().block_shift,
             guard,
         });
@@ -109,7 +111,7 @@ impl Drop for GuardQueue {
 impl Queue for GuardQueue {
     #[inline]
     fn submit(&self, mut request: Box<Request>) {
-        if self.guard.options.read_only && writes(request.command.opcode) {
+        if self.guard.options.read_only && self.may_write(&request) {
             return request.finish_pair(Status::NAMESPACE_WRITE_PROTECTED.dnr());
         }
         let work = match request.command.opcode {
@@ -131,6 +133,15 @@ impl Queue for GuardQueue {
                 self.prepare(slot);
             }
         }
+    }
+
+    /// Past the table: what an admin command does to blocks nobody here can tell.
+    fn submit_admin(&self, request: Box<Request>) {
+        let code = request.command.opcode;
+        if self.guard.options.read_only && !crate::layer::admin_changes_nothing(code) {
+            return request.finish(Status::NAMESPACE_WRITE_PROTECTED.dnr());
+        }
+        self.child.submit_admin(request);
     }
 }
 
@@ -186,6 +197,13 @@ impl GuardQueue {
     #[inline]
     fn sink(&self) -> Rc<dyn Sink> {
         self.me.upgrade().expect("the queue lives while it is called")
+    }
+
+    /// Whether a command is one that read-only volumes refuse.
+    fn may_write(&self, request: &Request) -> bool {
+        let code = request.command.opcode;
+        let unknown = self.passes && !crate::layer::changes_nothing(code);
+        writes(code) || unknown || request.fused.is_some()
     }
 
     fn submit_fused(&self, request: Box<Request>) {

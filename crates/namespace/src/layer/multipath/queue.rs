@@ -1,5 +1,6 @@
 //! One core's side: selection, retries, waiting.
 
+use super::admin::AdminFlight;
 use super::counters::Core;
 use super::{FAILING, Multipath, WAITING, may_return};
 use crate::layer::addresses_blocks;
@@ -44,14 +45,16 @@ const DRAIN: u64 = u64::MAX;
 const TELL: u64 = u64::MAX - 1;
 /// Frame state of a probe, with its path; others are slots.
 const PROBE: u64 = 1 << 63;
+/// Frame state and token of an admin command, with its slot among those.
+pub(super) const ADMIN: u64 = 1 << 62;
 /// No second command.
 const ALONE: u64 = u64::MAX;
 
 pub(super) struct MultipathQueue {
-    me: Weak<MultipathQueue>,
+    pub(super) me: Weak<MultipathQueue>,
     namespace: Arc<Multipath>,
-    reactor: Rc<Reactor>,
-    paths: Vec<Rc<dyn Queue>>,
+    pub(super) reactor: Rc<Reactor>,
+    pub(super) paths: Vec<Rc<dyn Queue>>,
     core: Arc<Core>,
     selector: RefCell<Selector>,
     flights: Slab<Flight>,
@@ -72,6 +75,8 @@ pub(super) struct MultipathQueue {
     next_decay_ns: Cell<u64>,
     block_shift: u8,
     probes: RefCell<Probes>,
+    /// Admin commands on their way.
+    pub(super) admins: Slab<AdminFlight>,
     /// Who wants to know how this queue stands.
     watcher: RefCell<Option<Weak<dyn AccessWatcher>>>,
 }
@@ -132,6 +137,7 @@ impl MultipathQueue {
             next_decay_ns: Cell::new(0),
             block_shift: crate::Namespace::limits(&*namespace).block_shift,
             probes: RefCell::new(Probes { tokens: [None; PATHS_MAX], spare }),
+            admins: Slab::default(),
             watcher: RefCell::default(),
             namespace,
             paths,
@@ -182,6 +188,10 @@ impl Queue for MultipathQueue {
         self.wait(slot);
     }
 
+    fn submit_admin(&self, request: Box<Request>) {
+        self.start_admin(request);
+    }
+
     /// The best of the paths'.
     fn access(&self) -> Access {
         self.paths.iter().map(|path| path.access()).min().expect("there is a path")
@@ -197,6 +207,9 @@ impl Sink for MultipathQueue {
     fn completed(&self, request: Box<Request>, state: u64) {
         if state & PROBE != 0 {
             return self.probed(request, (state & !PROBE) as usize);
+        }
+        if state & ADMIN != 0 {
+            return self.admin_completed(request, state & !ADMIN);
         }
         let mut flight = self.flights.take(state);
         let token = flight.token.take().expect("what comes back was sent");
@@ -228,6 +241,7 @@ impl Complete for MultipathQueue {
     fn complete(&self, token: u64, _result: i32, _flags: u32) {
         self.look_around();
         match token {
+            _ if token & (PROBE | ADMIN) == ADMIN => return self.send_admin(token & !ADMIN),
             DRAIN => self.draining.set(false),
             TELL => return self.tell(),
             slot => self.waiting.borrow_mut().push_back(slot),

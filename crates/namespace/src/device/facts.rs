@@ -1,0 +1,258 @@
+//! What a namespace can do, from its Identify data and from what the kernel takes.
+
+use super::sysfs::QueueLimits;
+use nvme::Limits;
+use nvme::identify::{self, DATA_BYTES, oncs};
+use nvme::limits::{Commands, Passthrough};
+use zerocopy::FromBytes;
+
+/// Smallest memory page, the unit of MDTS and its like: every controller that Linux drives has it.
+const PAGE_BYTES: u64 = 4096;
+
+/// Largest data transfer of one command: the largest buffer of the pool.
+const TRANSFER_BYTES_MAX: u64 = 1 << 20;
+
+/// Largest range of Write Zeroes that front doors make (`subsystem::WRITE_ZEROES_BYTES_MAX`).
+const WRITE_ZEROES_BYTES: u64 = 8 << 20;
+
+/// Identify data of the two structures that every controller has, and of that specific to the NVM
+/// command set where there is one.
+pub(super) struct Identified<'a> {
+    pub(super) controller: &'a [u8; DATA_BYTES],
+    pub(super) namespace: &'a [u8; DATA_BYTES],
+    pub(super) nvm_controller: Option<&'a [u8; DATA_BYTES]>,
+}
+
+/// Facts beside the limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Facts {
+    /// NGUID, if it has one.
+    pub(super) nguid: Option<[u8; 16]>,
+    /// Protection information is formatted, and is all of the metadata: a controller can add it to
+    /// what is written and take it off what is read (PRACT).
+    pub(super) adds_protection: bool,
+}
+
+/// Limits and facts, or what this namespace has that cannot be used.
+pub(super) fn limits(
+    data: &Identified<'_>,
+    queue: &QueueLimits,
+) -> Result<(Limits, Facts), String> {
+    let controller = identify::Controller::read_from_bytes(&data.controller[..]);
+    let namespace = identify::Namespace::read_from_bytes(&data.namespace[..]);
+    let (Ok(controller), Ok(namespace)) = (controller, namespace) else {
+        unreachable!("Identify data is as long as its structures")
+    };
+    // FLBAS: bits 3:0, with 6:5 above them; bit 4: metadata at the end of each block.
+    let format = usize::from(namespace.flbas & 0xf | namespace.flbas >> 1 & 0x30);
+    let format = namespace.lbaf.get(format).ok_or("it has no such LBA format as it says")?;
+    let metadata_bytes = format.ms.get();
+    if namespace.flbas & 1 << 4 != 0 && metadata_bytes != 0 {
+        return Err(format!(
+            "its blocks end with {metadata_bytes} bytes of metadata (extended LBA), which cannot be \
+             served; format it with metadata in a buffer of its own, or without"
+        ));
+    }
+    let block_shift = format.lbads;
+    if !matches!(block_shift, 9 | 12) {
+        return Err(match block_shift {
+            0 => "it is not formatted".into(),
+            1..=31 => format!("its blocks are of {} bytes, not 512 or 4096", 1u64 << block_shift),
+            _ => "its block size cannot be".into(),
+        });
+    }
+    let blocks = namespace.nsze.get();
+    if blocks.checked_mul(1 << block_shift).is_none() {
+        return Err("it has more bytes than can be counted".into());
+    }
+    let transfer = transfer_bytes(controller.mdts, queue);
+    let facts = Facts {
+        nguid: Some(namespace.nguid).filter(|nguid| *nguid != [0; 16]),
+        adds_protection: namespace.dps & 7 != 0 && metadata_bytes == 8,
+    };
+    let optimal = match namespace.nsfeat & 1 << 4 {
+        0 => 0,
+        _ => (u64::from(namespace.npwg_z.get()) + 1) << block_shift,
+    };
+    let limits = Limits {
+        block_shift,
+        blocks,
+        transfer_bytes_max: transfer as u32,
+        optimal_write_bytes: optimal.clamp(PAGE_BYTES, TRANSFER_BYTES_MAX) as u32,
+        read_only: namespace.nsattr & 1 != 0 || queue.read_only,
+        volatile_write_cache: controller.vwc & 1 != 0,
+        commands: commands(&controller, &namespace, data.nvm_controller, transfer),
+        metadata_bytes,
+        passthrough: Passthrough::NONE,
+        lends_reads: false,
+        immediate: false,
+    };
+    Ok((limits, facts))
+}
+
+/// What the device, the driver and the pool all take: of memory in pages, of which no two are beside
+/// one another.
+fn transfer_bytes(mdts: u8, queue: &QueueLimits) -> u64 {
+    let device = match mdts {
+        0 => TRANSFER_BYTES_MAX,
+        shift => PAGE_BYTES.checked_shl(shift.into()).unwrap_or(TRANSFER_BYTES_MAX),
+    };
+    let pieces = queue.segments_max.map_or(TRANSFER_BYTES_MAX, |count| count * PAGE_BYTES);
+    let driver = queue.bytes_max.unwrap_or(TRANSFER_BYTES_MAX);
+    let most = TRANSFER_BYTES_MAX.min(device).min(pieces).min(driver);
+    // Whole pages, two at least: less cannot be told in MDTS.
+    (most & !(PAGE_BYTES - 1)).max(2 * PAGE_BYTES)
+}
+
+fn commands(
+    controller: &identify::Controller,
+    namespace: &identify::Namespace,
+    nvm_controller: Option<&[u8; DATA_BYTES]>,
+    transfer: u64,
+) -> Commands {
+    let can = |bit: u16| controller.oncs.get() & bit != 0;
+    let specific = nvm_controller.and_then(|data| {
+        let (data, _) = identify::NvmController::read_from_prefix(&data[..]).ok()?;
+        Some((data.vsl, data.wzsl))
+    });
+    let (vsl, wzsl) = specific.unwrap_or((0, 0));
+    // 0 is no limit, or none that is told.
+    let takes = |limit: u8, bytes: u64| {
+        limit == 0 || PAGE_BYTES.checked_shl(limit.into()).is_none_or(|most| most >= bytes)
+    };
+    let write_zeroes = can(oncs::WRITE_ZEROES) && takes(wzsl, WRITE_ZEROES_BYTES);
+    // Bits 2:0: deallocated blocks read as zeroes; bit 3: Write Zeroes may deallocate.
+    let zeroes = namespace.dlfeat & 7 == 1 && (!write_zeroes || namespace.dlfeat & 8 != 0);
+    Commands {
+        write_zeroes,
+        deallocate: can(oncs::DATASET_MANAGEMENT) && zeroes,
+        write_uncorrectable: can(oncs::WRITE_UNCORRECTABLE),
+        compare: can(oncs::COMPARE),
+        // The driver passes no fused commands.
+        compare_and_write: false,
+        verify: can(oncs::VERIFY) && takes(vsl, transfer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::{FromZeros, IntoBytes};
+
+    fn controller(edit: impl FnOnce(&mut identify::Controller)) -> [u8; DATA_BYTES] {
+        let mut data = identify::Controller::new_zeroed();
+        data.oncs =
+            (oncs::COMPARE | oncs::DATASET_MANAGEMENT | oncs::WRITE_ZEROES | oncs::VERIFY).into();
+        data.vwc = 1;
+        data.mdts = 7;
+        edit(&mut data);
+        data.as_bytes().try_into().unwrap()
+    }
+
+    fn namespace(edit: impl FnOnce(&mut identify::Namespace)) -> [u8; DATA_BYTES] {
+        let mut data = identify::Namespace::new_zeroed();
+        data.nsze = 1000.into();
+        data.lbaf[0].lbads = 9;
+        data.lbaf[1].lbads = 12;
+        data.dlfeat = 9;
+        edit(&mut data);
+        data.as_bytes().try_into().unwrap()
+    }
+
+    fn of(
+        controller: &[u8; DATA_BYTES],
+        namespace: &[u8; DATA_BYTES],
+        queue: QueueLimits,
+    ) -> Result<(Limits, Facts), String> {
+        limits(&Identified { controller, namespace, nvm_controller: None }, &queue)
+    }
+
+    fn plain(edit: impl FnOnce(&mut identify::Namespace)) -> Result<(Limits, Facts), String> {
+        of(&controller(|_| ()), &namespace(edit), QueueLimits::default())
+    }
+
+    #[test]
+    fn a_plain_namespace() {
+        let (limits, facts) = plain(|_| ()).unwrap();
+        assert_eq!((limits.block_shift, limits.blocks), (9, 1000));
+        assert_eq!(limits.transfer_bytes_max, 512 << 10);
+        assert!(limits.volatile_write_cache && !limits.read_only);
+        let commands = limits.commands;
+        assert!(
+            commands.compare && commands.deallocate && commands.write_zeroes && commands.verify
+        );
+        assert!(!commands.compare_and_write && !commands.write_uncorrectable);
+        assert_eq!(limits.passthrough, Passthrough::NONE);
+        assert_eq!(facts, Facts::default());
+        let (limits, _) = plain(|data| (data.flbas, data.nsattr) = (1, 1)).unwrap();
+        assert!(limits.block_shift == 12 && limits.read_only);
+    }
+
+    #[test]
+    fn transfers_suit_the_device_the_driver_and_the_pool() {
+        let bytes = |mdts, bytes_max, segments_max| {
+            let queue = QueueLimits { bytes_max, segments_max, ..QueueLimits::default() };
+            let controller = controller(|data| data.mdts = mdts);
+            of(&controller, &namespace(|_| ()), queue).unwrap().0.transfer_bytes_max
+        };
+        assert_eq!(bytes(0, None, None), 1 << 20);
+        assert_eq!(bytes(5, None, None), 128 << 10);
+        assert_eq!(bytes(0, Some(256 << 10), None), 256 << 10);
+        assert_eq!(bytes(0, None, Some(127)), 127 * 4096);
+        assert_eq!(bytes(7, Some(1280 << 10), Some(33)), 33 * 4096);
+        assert_eq!(bytes(255, Some(1), Some(1)), 8192);
+    }
+
+    #[test]
+    fn commands_that_take_less_than_front_doors_make_are_not_offered() {
+        let offered = |vsl, wzsl| {
+            let mut data = identify::NvmController::new_zeroed();
+            (data.vsl, data.wzsl) = (vsl, wzsl);
+            let mut nvm = [0; DATA_BYTES];
+            nvm[..data.as_bytes().len()].copy_from_slice(data.as_bytes());
+            let (controller, namespace) = (controller(|_| ()), namespace(|_| ()));
+            let identified = Identified {
+                controller: &controller,
+                namespace: &namespace,
+                nvm_controller: Some(&nvm),
+            };
+            let commands = limits(&identified, &QueueLimits::default()).unwrap().0.commands;
+            (commands.verify, commands.write_zeroes)
+        };
+        assert_eq!(offered(0, 0), (true, true));
+        assert_eq!(offered(7, 11), (true, true));
+        assert_eq!(offered(6, 10), (false, false));
+    }
+
+    #[test]
+    fn what_deallocated_blocks_read_as_decides() {
+        let deallocates =
+            |dlfeat| plain(|data| data.dlfeat = dlfeat).unwrap().0.commands.deallocate;
+        assert!(deallocates(9) && !deallocates(1) && !deallocates(0) && !deallocates(2));
+    }
+
+    #[test]
+    fn metadata_is_told_or_refused() {
+        let with = |flbas, dps, bytes: u16| {
+            plain(|data| {
+                (data.flbas, data.dps) = (flbas, dps);
+                data.lbaf[0].ms = bytes.into();
+            })
+        };
+        let (limits, facts) = with(0, 0, 8).unwrap();
+        assert!(limits.metadata_bytes == 8 && !facts.adds_protection);
+        assert!(with(0, 1, 8).unwrap().1.adds_protection);
+        assert!(!with(0, 1, 64).unwrap().1.adds_protection);
+        assert!(with(1 << 4, 0, 8).unwrap_err().contains("extended LBA"));
+        assert!(with(1 << 4, 0, 0).is_ok());
+    }
+
+    #[test]
+    fn a_device_that_talks_nonsense_is_refused() {
+        assert!(plain(|data| data.lbaf[0].lbads = 0).unwrap_err().contains("not formatted"));
+        assert!(plain(|data| data.lbaf[0].lbads = 16).unwrap_err().contains("65536"));
+        assert!(plain(|data| data.lbaf[0].lbads = 255).is_err());
+        assert!(plain(|data| data.nsze = u64::MAX.into()).is_err());
+        assert!(plain(|data| data.flbas = 0xff).is_err());
+    }
+}

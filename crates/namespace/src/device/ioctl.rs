@@ -1,0 +1,122 @@
+//! Questions that are asked of the driver with a system call each: when a device is opened, looked at
+//! again, or flushed at the end (include/uapi/linux/nvme_ioctl.h).
+
+use nvme::identify::{Cns, DATA_BYTES};
+use nvme::{Command, Status, opcode};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// `NVME_IOCTL_ID`.
+const ID: libc::Ioctl = 0x4e40;
+/// `NVME_IOCTL_ADMIN64_CMD`.
+const ADMIN64: libc::Ioctl = 0xc050_4e47u32 as libc::Ioctl;
+/// `NVME_IOCTL_IO64_CMD`.
+const IO64: libc::Ioctl = 0xc050_4e48u32 as libc::Ioctl;
+
+/// After that long the driver gives a question up.
+const TIMEOUT_MS: u32 = 30_000;
+
+/// `struct nvme_passthru_cmd64`.
+#[repr(C)]
+#[derive(Default)]
+struct Passthru {
+    opcode: u8,
+    flags: u8,
+    rsvd1: u16,
+    nsid: u32,
+    cdw2: u32,
+    cdw3: u32,
+    metadata: u64,
+    addr: u64,
+    metadata_len: u32,
+    data_len: u32,
+    cdw10: u32,
+    cdw11: u32,
+    cdw12: u32,
+    cdw13: u32,
+    cdw14: u32,
+    cdw15: u32,
+    timeout_ms: u32,
+    rsvd2: u32,
+    result: u64,
+}
+const _: () = assert!(size_of::<Passthru>() == 80);
+
+/// Why a question has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unanswered {
+    /// The kernel refuses, or the device is gone.
+    #[error(transparent)]
+    Kernel(#[from] io::Error),
+    /// The device says no.
+    #[error("{0}")]
+    Device(Status),
+}
+
+impl From<Unanswered> for io::Error {
+    fn from(error: Unanswered) -> io::Error {
+        match error {
+            Unanswered::Kernel(error) => error,
+            Unanswered::Device(status) => io::Error::other(status.to_string()),
+        }
+    }
+}
+
+/// The namespace that the file is the device of.
+pub(super) fn nsid(file: &File) -> io::Result<u32> {
+    // SAFETY: a request without an argument, on an open descriptor.
+    let nsid = unsafe { libc::ioctl(file.as_raw_fd(), ID) };
+    u32::try_from(nsid).map_err(|_| io::Error::last_os_error())
+}
+
+/// Identify of the device's namespace, or of its controller.
+pub(super) fn identify(
+    file: &File,
+    cns: Cns,
+    nsid: u32,
+    csi: u8,
+) -> Result<Box<[u8; DATA_BYTES]>, Unanswered> {
+    let mut data = Box::new([0; DATA_BYTES]);
+    let command = Command {
+        opcode: opcode::admin::IDENTIFY,
+        nsid: nsid.into(),
+        cdw10: u32::from(cns.0).into(),
+        cdw11: (u32::from(csi) << 24).into(),
+        ..Command::default()
+    };
+    call(file, ADMIN64, &command, &mut data[..])?;
+    Ok(data)
+}
+
+/// Makes durable what the device's cache holds.
+pub(super) fn flush(file: &File, nsid: u32) -> Result<(), Unanswered> {
+    let command = Command { opcode: opcode::io::FLUSH, nsid: nsid.into(), ..Command::default() };
+    call(file, IO64, &command, &mut [])
+}
+
+fn call(
+    file: &File,
+    request: libc::Ioctl,
+    command: &Command,
+    data: &mut [u8],
+) -> Result<(), Unanswered> {
+    let mut passthru = Passthru {
+        opcode: command.opcode,
+        nsid: command.nsid.get(),
+        addr: if data.is_empty() { 0 } else { data.as_mut_ptr() as u64 },
+        data_len: data.len() as u32,
+        cdw10: command.cdw10.get(),
+        cdw11: command.cdw11.get(),
+        timeout_ms: TIMEOUT_MS,
+        ..Passthru::default()
+    };
+    // SAFETY: the structure that the request takes; it points to `data`, as long as it says, which
+    // is borrowed exclusively until the call returns.
+    let status = unsafe { libc::ioctl(file.as_raw_fd(), request, &raw mut passthru) };
+    match status {
+        0 => Ok(()),
+        1.. => Err(Unanswered::Device(Status(status as u16))),
+        _ => Err(Unanswered::Kernel(io::Error::last_os_error())),
+    }
+}

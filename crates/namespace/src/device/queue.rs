@@ -1,0 +1,378 @@
+//! One core's commands on a device.
+
+use super::admin::AdminFile;
+use super::ring::{self, Carrier};
+use super::status::{self, Circumstances};
+use super::{Device, RETRY_TIME, check};
+use crate::{Access, AccessWatcher, Data, Queue, Request};
+use association::retry::{Retry, may_retry};
+use nvme::opcode::io as opcode;
+use nvme::{NSID_ALL, Status};
+use reactor::{Complete, FixedFile, Reactor};
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use uring::{BigEntry, NvmeOp, NvmeUringCmd, RingOptions, entry};
+
+/// Protection Information Action of Read and Write: the controller adds it and takes it off (NVM
+/// 1.1, section 3.2.4; command dword 12, bit 29).
+const PRACT: u32 = 1 << 29;
+
+/// The first pause before a command is tried again; each next is twice the last, up to a second.
+const PAUSE: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// `Request::scratch[TRIES]`: how often it was tried again; with [`ADMIN`] set: an admin command.
+const TRIES: usize = 0;
+const ADMIN: u64 = 1 << 32;
+/// `Request::scratch[WAITED]`: milliseconds of pauses so far.
+const WAITED: usize = 1;
+
+pub(super) struct DeviceQueue {
+    me: Weak<DeviceQueue>,
+    device: Arc<Device>,
+    reactor: Rc<Reactor>,
+    carrier: Carrier,
+    file: uring::File,
+    registered: Option<FixedFile>,
+    /// For admin commands, which cannot be polled for; opened at the first.
+    admin: RefCell<Option<(Carrier, AdminFile)>>,
+    retries: Rc<Retries>,
+    /// The device was removed.
+    gone: Cell<bool>,
+    watcher: RefCell<Option<Weak<dyn AccessWatcher>>>,
+}
+
+impl DeviceQueue {
+    pub(super) fn open(device: Arc<Device>, reactor: &Rc<Reactor>) -> io::Result<Rc<DeviceQueue>> {
+        let options = &device.options;
+        let carrier = if device.polled() || options.sqpoll.is_some() {
+            let wanted = RingOptions {
+                iopoll: device.polled(),
+                hybrid_iopoll: options.hybrid_iopoll,
+                sqpoll: options.sqpoll,
+                ..ring::options()
+            };
+            Carrier::beside(reactor, &wanted)?
+        } else {
+            Carrier::plain(reactor)?
+        };
+        let _ = device.carrier.set(carrier.describe());
+        let fd = device.file.as_raw_fd();
+        let registered = carrier.register(fd);
+        let file = registered.as_ref().map_or(uring::File::Fd(fd), FixedFile::file);
+        Ok(Rc::new_cyclic(|me| DeviceQueue {
+            me: me.clone(),
+            device,
+            reactor: Rc::clone(reactor),
+            carrier,
+            file,
+            registered,
+            admin: RefCell::new(None),
+            retries: Rc::new(Retries { queue: me.clone() }),
+            gone: Cell::new(false),
+            watcher: RefCell::default(),
+        }))
+    }
+}
+
+impl Drop for DeviceQueue {
+    fn drop(&mut self) {
+        if let Some(registered) = self.registered.take() {
+            self.carrier.unregister(registered);
+        }
+        if let Some((carrier, file)) = self.admin.take() {
+            file.close(&carrier);
+        }
+    }
+}
+
+impl Queue for DeviceQueue {
+    #[inline]
+    fn submit(&self, mut request: Box<Request>) {
+        request.scratch = [0; 4];
+        match self.check(&request) {
+            Ok(()) => self.start(request),
+            Err(status) => request.finish_pair(status),
+        }
+    }
+
+    fn submit_admin(&self, mut request: Box<Request>) {
+        request.scratch = [ADMIN, 0, 0, 0];
+        if !self.device.limits.passthrough.admin {
+            return request.finish(Status::INVALID_OPCODE.dnr());
+        }
+        self.start_admin(request);
+    }
+
+    fn access(&self) -> Access {
+        if self.gone.get() { Access::Gone } else { Access::Optimized }
+    }
+
+    fn watch_access(&self, watcher: Weak<dyn AccessWatcher>) {
+        self.watcher.replace(Some(watcher));
+    }
+}
+
+impl Complete for DeviceQueue {
+    fn complete(&self, token: u64, result: i32, flags: u32) {
+        self.complete_command(token, result, flags, 0);
+    }
+
+    #[inline]
+    fn complete_command(&self, token: u64, result: i32, _flags: u32, extra: u64) {
+        // SAFETY: `hand_over` made the token from a box and gave it away; it is completed once.
+        let mut request = unsafe { Box::from_raw(token as *mut Request) };
+        request.result = extra;
+        if result == 0 {
+            request.status = Status::SUCCESS;
+            return request.complete();
+        }
+        self.failed(request, result);
+    }
+}
+
+impl DeviceQueue {
+    /// Refuses what cannot be started, or may not be.
+    #[inline]
+    fn check(&self, request: &Request) -> Result<(), Status> {
+        let (command, limits) = (&request.command, &self.device.limits);
+        if request.fused.is_some() || command.flags & 3 != 0 {
+            return Err(Status::INVALID_OPCODE.dnr());
+        }
+        if !is_usual(command.opcode) && !limits.passthrough.io {
+            return Err(Status::INVALID_OPCODE.dnr());
+        }
+        if limits.metadata_bytes != 0 || !request.metadata.is_empty() {
+            self.check_metadata(request)?;
+        }
+        check::data(command, limits, request.data.len())
+    }
+
+    fn check_metadata(&self, request: &Request) -> Result<(), Status> {
+        let per_block = usize::from(self.device.limits.metadata_bytes);
+        let moves = moves_blocks(request.command.opcode);
+        let expected = if moves { request.command.block_count() as usize * per_block } else { 0 };
+        match request.metadata.len() {
+            len if len >= expected => Ok(()),
+            0 if self.device.facts.adds_protection => Ok(()),
+            _ => Err(Status::INVALID_FIELD.dnr()),
+        }
+    }
+
+    /// Gives the command to the kernel.
+    #[inline]
+    fn start(&self, mut request: Box<Request>) {
+        let mut command = self.passed(&mut request);
+        command.nsid = self.device.nsid;
+        if self.device.limits.metadata_bytes != 0
+            && request.metadata.is_empty()
+            && moves_blocks(command.opcode)
+        {
+            command.cdw12 |= PRACT;
+        }
+        let fixed = self.carrier.fixed_index(&request.data);
+        let entry = entry::nvme_command(self.file, &command, NvmeOp::Io, fixed);
+        self.hand_over(&self.carrier, request, entry);
+    }
+
+    #[cold]
+    fn start_admin(&self, mut request: Box<Request>) {
+        let (carrier, file) = match self.admin_file() {
+            Ok(found) => found,
+            Err(error) => {
+                let device = self.device.options.path.display();
+                tracing::warn!(%device, %error, "cannot pass admin commands");
+                return request.finish(Status::OPERATION_DENIED.dnr());
+            }
+        };
+        let mut command = self.passed(&mut request);
+        if !matches!(command.nsid, 0 | NSID_ALL) {
+            command.nsid = self.device.nsid;
+        }
+        let fixed = carrier.fixed_index(&request.data);
+        let entry = entry::nvme_command(file, &command, NvmeOp::Admin, fixed);
+        self.hand_over(&carrier, request, entry);
+    }
+
+    fn admin_file(&self) -> io::Result<(Carrier, uring::File)> {
+        let mut admin = self.admin.borrow_mut();
+        if admin.is_none() {
+            let carrier = match self.device.polled() {
+                true => Carrier::plain(&self.reactor)?,
+                false => self.carrier.clone(),
+            };
+            let file = AdminFile::open(&self.device.place, &carrier)?;
+            *admin = Some((carrier, file));
+        }
+        let (carrier, file) = admin.as_ref().expect("just opened");
+        Ok((carrier.clone(), file.file()))
+    }
+
+    /// The command as the kernel wants it, with the places of its data.
+    #[inline]
+    fn passed(&self, request: &mut Request) -> NvmeUringCmd {
+        let c = &request.command;
+        NvmeUringCmd {
+            opcode: c.opcode,
+            nsid: c.nsid.get(),
+            cdw2: c.cdw2.get(),
+            cdw3: c.cdw3.get(),
+            metadata: address(&request.metadata),
+            addr: address(&request.data),
+            metadata_len: request.metadata.len() as u32,
+            data_len: request.data.len() as u32,
+            cdw10: c.cdw10.get(),
+            cdw11: c.cdw11.get(),
+            cdw12: c.cdw12.get(),
+            cdw13: c.cdw13.get(),
+            cdw14: c.cdw14.get(),
+            cdw15: c.cdw15.get(),
+            timeout_ms: match request.timeout_ms {
+                0 => self.device.options.timeout_ms,
+                timeout_ms => timeout_ms,
+            },
+            ..NvmeUringCmd::default()
+        }
+    }
+
+    #[inline]
+    fn hand_over(&self, carrier: &Carrier, request: Box<Request>, entry: BigEntry) {
+        let sink = self.me.upgrade().expect("the queue lives while it is called");
+        let token = Box::into_raw(request) as u64;
+        // SAFETY: the entry names memory of the request's data and metadata, as long as they say; the
+        // request stays in its box until `complete_command` takes it back. What the device moves was
+        // checked against that, as far as it is known.
+        unsafe { carrier.submit(entry, sink, token) };
+    }
+
+    /// A command did not succeed: it is tried again, or given back.
+    #[cold]
+    fn failed(&self, mut request: Box<Request>, result: i32) {
+        request.status = match result {
+            1.. => of_device(Status(result as u16)),
+            _ => self.of_kernel(&request, -result),
+        };
+        if result < 0 {
+            request.result = 0;
+        }
+        let admin = request.scratch[TRIES] & ADMIN != 0;
+        if admin && matches!(request.status.code(), Status::NAMESPACE_NOT_READY) {
+            // Of a head, another controller may do next time.
+            if let Some((carrier, file)) = self.admin.take() {
+                file.close(&carrier);
+            }
+        }
+        let verdict = may_retry(&request.command, false, request.status);
+        let waited = Duration::from_millis(request.scratch[WAITED]);
+        if admin || verdict == Retry::No || !self.device.options.retries || waited >= RETRY_TIME {
+            return request.complete();
+        }
+        let tries = request.scratch[TRIES];
+        let pause = PAUSE.saturating_mul(1 << tries.min(10)).min(PAUSE_MAX);
+        request.scratch[TRIES] += 1;
+        request.scratch[WAITED] += pause.as_millis() as u64;
+        self.device.retried.fetch_add(1, Ordering::Relaxed);
+        self.retries.later(&self.reactor, pause, request);
+    }
+
+    /// The status for an error of the kernel, which is logged.
+    fn of_kernel(&self, request: &Request, errno: i32) -> Status {
+        let place = &self.device.place;
+        // Looks into /sys, which does not wait for devices.
+        let gone = !place.exists();
+        let now = Circumstances {
+            gone,
+            no_path: !gone && place.is_head() && !place.has_live_controller(),
+            has_timeout: request.timeout_ms != 0 || self.device.options.timeout_ms != 0,
+        };
+        if errno != libc::ECANCELED {
+            self.device.log(errno, now);
+        }
+        if gone && !self.gone.replace(true) {
+            let watcher = self.watcher.borrow().as_ref().and_then(Weak::upgrade);
+            if let Some(watcher) = watcher {
+                watcher.access_changed();
+            }
+        }
+        status::of_errno(errno, now)
+    }
+}
+
+/// Commands that wait until they are tried again.
+struct Retries {
+    queue: Weak<DeviceQueue>,
+}
+
+impl Retries {
+    fn later(self: &Rc<Self>, reactor: &Reactor, pause: Duration, request: Box<Request>) {
+        let token = Box::into_raw(request) as u64;
+        reactor.timer(Instant::now() + pause, Rc::clone(self) as Rc<dyn Complete>, token);
+    }
+}
+
+impl Complete for Retries {
+    fn complete(&self, token: u64, _result: i32, _flags: u32) {
+        // SAFETY: `later` made the token from a box and gave it away; a timer fires once.
+        let mut request = unsafe { Box::from_raw(token as *mut Request) };
+        // Without its queue it is forgotten, as the contract says.
+        let Some(queue) = self.queue.upgrade() else { return };
+        (request.status, request.result) = (Status::SUCCESS, 0);
+        queue.start(request);
+    }
+}
+
+/// A status of the device, or of the driver in its place: that has commands Aborted By Host which
+/// may have been carried out, where our own says that they surely were not.
+fn of_device(status: Status) -> Status {
+    match status.code() {
+        Status::HOST_ABORTED => Status(Status::HOST_PATHING_ERROR.0 | status.0 & !0x7ff),
+        _ => status,
+    }
+}
+
+/// Commands that everybody knows; others are passed where that was asked for.
+#[inline]
+fn is_usual(code: u8) -> bool {
+    matches!(
+        code,
+        opcode::FLUSH
+            | opcode::WRITE
+            | opcode::READ
+            | opcode::WRITE_UNCORRECTABLE
+            | opcode::COMPARE
+            | opcode::WRITE_ZEROES
+            | opcode::DATASET_MANAGEMENT
+            | opcode::VERIFY
+    )
+}
+
+/// Whether the command's data is that of blocks, which may have metadata.
+#[inline]
+fn moves_blocks(code: u8) -> bool {
+    matches!(code, opcode::READ | opcode::WRITE | opcode::COMPARE | opcode::ZONE_APPEND)
+}
+
+#[inline]
+fn address(data: &Data) -> u64 {
+    if data.is_empty() { 0 } else { data.as_ptr() as u64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvme::Command;
+
+    #[test]
+    fn what_the_driver_cancelled_may_have_been_carried_out() {
+        let status = Status(Status::HOST_ABORTED.0 | Status::MORE);
+        assert_eq!(of_device(status).code(), Status::HOST_PATHING_ERROR);
+        let append = Command { opcode: opcode::ZONE_APPEND, ..Command::default() };
+        assert_eq!(may_retry(&append, false, of_device(status)), Retry::No);
+        assert_eq!(of_device(Status::COMPARE_FAILURE.dnr()), Status::COMPARE_FAILURE.dnr());
+    }
+}

@@ -1,0 +1,195 @@
+//! What the kernel tells of an NVMe character device below /sys.
+//!
+//! ```text
+//!   /sys/dev/char/MAJOR:MINOR -> .../nvme/nvme0/ng0n1                     of one controller
+//!                             -> .../nvme-subsystem/nvme-subsys0/ng0n1    head of several
+//!   beside it: nvme0n1/{uuid,ro,queue/...}, and for a head the controllers nvmeX
+//! ```
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Where the device is, and what is beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The directory that the device and its block device are in: a controller or a subsystem.
+    parent: PathBuf,
+    /// `ng0n1`.
+    name: String,
+}
+
+/// What the block layer says of the namespace's queue; nothing if there is no block device, as for
+/// command sets that the kernel does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct QueueLimits {
+    /// Largest transfer in bytes.
+    pub(super) bytes_max: Option<u64>,
+    /// Pieces of memory that are not beside one another, in one transfer.
+    pub(super) segments_max: Option<u64>,
+    /// There are poll queues.
+    pub(super) polls: Option<bool>,
+    /// It is a zoned namespace.
+    pub(super) zoned: bool,
+    /// Writes are refused.
+    pub(super) read_only: bool,
+}
+
+impl Place {
+    /// Finds the device whose node has these metadata; none if it is no NVMe namespace's.
+    pub(super) fn of(metadata: &fs::Metadata) -> Option<Place> {
+        let device = metadata.rdev();
+        let link = format!("/sys/dev/char/{}:{}", libc::major(device), libc::minor(device));
+        let directory = fs::canonicalize(link).ok()?;
+        let name = directory.file_name()?.to_str()?.to_owned();
+        let parent = directory.parent()?.to_owned();
+        name.starts_with("ng").then_some(Place { parent, name })
+    }
+
+    /// The device's own name: `ng0n1`.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it is still there.
+    pub(super) fn exists(&self) -> bool {
+        self.parent.join(&self.name).exists()
+    }
+
+    /// Whether it stands for several controllers' ways to the namespace.
+    pub(super) fn is_head(&self) -> bool {
+        file_name(&self.parent).is_some_and(|name| name.starts_with("nvme-subsys"))
+    }
+
+    /// The controllers that lead to it, by name (`nvme0`), each with its state (`live`).
+    pub(super) fn controllers(&self) -> Vec<(String, String)> {
+        let state = |path: &Path| read(&path.join("state")).unwrap_or_default();
+        if !self.is_head() {
+            let name = file_name(&self.parent).unwrap_or_default();
+            return vec![(name.to_owned(), state(&self.parent))];
+        }
+        let entries = fs::read_dir(&self.parent).into_iter().flatten().flatten();
+        let mut found: Vec<_> = entries
+            .filter_map(|entry| {
+                let name = entry.file_name().into_string().ok()?;
+                let digits = name.strip_prefix("nvme")?;
+                let named = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+                named.then(|| (name, state(&entry.path())))
+            })
+            .collect();
+        found.sort();
+        found
+    }
+
+    /// Whether any controller can be given commands now.
+    pub(super) fn has_live_controller(&self) -> bool {
+        self.controllers().iter().any(|(_, state)| state == "live")
+    }
+
+    /// The namespace's UUID, if it has one.
+    pub(super) fn uuid(&self) -> Option<[u8; 16]> {
+        crate::uuid::parse(&read(&self.block()?.join("uuid"))?)
+    }
+
+    /// What the block layer says.
+    pub(super) fn queue_limits(&self) -> QueueLimits {
+        let Some(block) = self.block() else { return QueueLimits::default() };
+        let queue = block.join("queue");
+        let number = |name: &str| read(&queue.join(name))?.parse::<u64>().ok();
+        let zoned = read(&queue.join("zoned"));
+        QueueLimits {
+            bytes_max: number("max_hw_sectors_kb").map(|kilobytes| kilobytes << 10),
+            segments_max: number("max_segments"),
+            polls: number("io_poll").map(|polls| polls != 0),
+            zoned: zoned.is_some_and(|model| model != "none"),
+            read_only: read(&block.join("ro")).is_some_and(|ro| ro == "1"),
+        }
+    }
+
+    /// The namespace's block device.
+    fn block(&self) -> Option<PathBuf> {
+        let path = self.parent.join(format!("nvme{}", self.name.strip_prefix("ng")?));
+        path.exists().then_some(path)
+    }
+}
+
+fn file_name(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str()
+}
+
+fn read(path: &Path) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory tree as the kernel makes it.
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, content) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, format!("{content}\n")).unwrap();
+        }
+        root
+    }
+
+    fn place(root: &tempfile::TempDir, parent: &str, name: &str) -> Place {
+        Place { parent: root.path().join(parent), name: name.into() }
+    }
+
+    #[test]
+    fn a_device_of_one_controller() {
+        let root = tree(&[
+            ("nvme0/state", "live"),
+            ("nvme0/ng0n1/dev", "240:0"),
+            ("nvme0/nvme0n1/ro", "1"),
+            ("nvme0/nvme0n1/uuid", "00112233-4455-6677-8899-aabbccddeeff"),
+            ("nvme0/nvme0n1/queue/max_hw_sectors_kb", "512"),
+            ("nvme0/nvme0n1/queue/max_segments", "127"),
+            ("nvme0/nvme0n1/queue/io_poll", "0"),
+            ("nvme0/nvme0n1/queue/zoned", "host-managed"),
+        ]);
+        let place = place(&root, "nvme0", "ng0n1");
+        assert!(!place.is_head() && place.exists() && place.has_live_controller());
+        assert_eq!(place.controllers(), [("nvme0".into(), "live".into())]);
+        assert_eq!(place.uuid().map(|uuid| uuid[15]), Some(0xff));
+        let expected = QueueLimits {
+            bytes_max: Some(512 << 10),
+            segments_max: Some(127),
+            polls: Some(false),
+            zoned: true,
+            read_only: true,
+        };
+        assert_eq!(place.queue_limits(), expected);
+    }
+
+    #[test]
+    fn a_head_has_the_controllers_of_its_subsystem() {
+        let root = tree(&[
+            ("nvme-subsys3/nvme10/state", "connecting"),
+            ("nvme-subsys3/nvme2/state", "dead"),
+            ("nvme-subsys3/nvme3n1/queue/zoned", "none"),
+            ("nvme-subsys3/ng3n1/dev", "240:1"),
+            ("nvme-subsys3/iopolicy", "numa"),
+        ]);
+        let place = place(&root, "nvme-subsys3", "ng3n1");
+        assert!(place.is_head() && !place.has_live_controller());
+        let states: Vec<_> = place.controllers();
+        assert_eq!(states.len(), 2);
+        fs::write(root.path().join("nvme-subsys3/nvme10/state"), "live\n").unwrap();
+        assert!(place.has_live_controller());
+        assert!(!place.queue_limits().zoned);
+    }
+
+    #[test]
+    fn nothing_is_made_up() {
+        let root = tree(&[("nvme0/state", "live")]);
+        let place = place(&root, "nvme0", "ng0n7");
+        assert!(!place.exists());
+        assert_eq!((place.uuid(), place.queue_limits()), (None, QueueLimits::default()));
+        assert_eq!(Place::of(&fs::metadata("/dev/null").unwrap()), None);
+    }
+}
