@@ -18,6 +18,8 @@ use std::{io, mem, ptr};
 const CQE_32: u32 = 1 << 15;
 /// Completion flag: fills up the end of a mixed ring, nobody's.
 const CQE_SKIP: u32 = 1 << 5;
+/// `user_data` of what is nobody's in a mixed ring.
+const NOBODYS: u64 = u64::MAX;
 /// Flag of a submission entry: no completion if it succeeds.
 const CQE_SKIP_SUCCESS: u8 = 1 << 6;
 
@@ -53,6 +55,10 @@ pub fn map(
         entries: rings.at(cq.cqes),
         kind: setup.kind,
     };
+    if setup.kind == Kind::Mixed {
+        // SAFETY: the first completion entry; the kernel has not written any yet.
+        unsafe { completions.entries.write(NOBODYS) };
+    }
     let submissions = Submissions {
         head: rings.at(sq.head),
         tail: rings.at(sq.tail),
@@ -149,7 +155,7 @@ impl Submissions {
         }
         let Some(Place { fill, next }) = place else { return false };
         if fill > 0 {
-            let filler = crate::entry::nop().user_data(u64::MAX);
+            let filler = crate::entry::nop().user_data(NOBODYS);
             // SAFETY: the slot is free and has 64 bytes; `flags` is the second byte of an entry.
             unsafe {
                 let slot = self.slot(self.next);
@@ -221,15 +227,16 @@ pub struct Completions {
     mask: u32,
     /// The head: only we move it.
     next: u32,
-    entries: *const u64,
+    entries: *mut u64,
     kind: Kind,
 }
 
 impl Completions {
-    /// Whether there is none. On mixed rings there may be none all the same.
+    /// Whether there is none.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.next == self.tail()
+        let tail = self.tail();
+        self.next == tail || (self.kind == Kind::Mixed && self.ends_in_filler(tail))
     }
 
     /// Moves completions into `into` until it is at its capacity or none is left.
@@ -265,21 +272,57 @@ impl Completions {
         self.next.wrapping_add(count as u32)
     }
 
+    /// Entries of either size.
+    ///
+    /// Where a big completion needs the ring's first slots, and they are not free, kernels (seen in
+    /// 7.2) fill up the last slot nevertheless, and remember that it is free: the next small
+    /// completion goes into that slot, over the filler, and the tail passes the first slot, in which
+    /// nothing was put. Hence a filler is passed only when something follows it, and what was read
+    /// out of the first slot is marked, so as not to be taken for a completion again.
     fn take_mixed(&self, tail: u32, into: &mut Vec<Completion>) -> u32 {
         let mut head = self.next;
         while head != tail && into.len() < into.capacity() {
+            let index = (head & self.mask) as usize;
             // SAFETY: as in `take_sized`; a big entry never begins in the last slot.
-            let entry = unsafe { self.entries.add((head & self.mask) as usize * 2) };
-            // SAFETY: `flags` is the upper half of an entry's second word.
-            let flags = unsafe { (entry.add(1).read() >> 32) as u32 };
-            let big = flags & CQE_32 != 0;
-            head = head.wrapping_add(1 + u32::from(big));
-            if flags & CQE_SKIP == 0 {
-                // SAFETY: as above.
-                into.push(unsafe { read(entry, big) });
+            let (entry, flags) = unsafe { (self.entries.add(index * 2), self.flags_at(index)) };
+            if flags & CQE_SKIP != 0 {
+                if head.wrapping_add(1) == tail {
+                    break;
+                }
+                head = head.wrapping_add(1);
+                continue;
+            }
+            // SAFETY: as above.
+            let completion = unsafe { read(entry, flags & CQE_32 != 0) };
+            let mut nobodys = false;
+            if index == 0 {
+                nobodys = completion.user_data == NOBODYS;
+                // SAFETY: as above; the kernel writes here only when the head has passed.
+                unsafe { entry.write(NOBODYS) };
+            }
+            if nobodys {
+                head = head.wrapping_add(1);
+            } else {
+                head = head.wrapping_add(1 + u32::from(flags & CQE_32 != 0));
+                into.push(completion);
             }
         }
         head
+    }
+
+    /// Whether the only thing that is left is the filler in a mixed ring's last slot.
+    fn ends_in_filler(&self, tail: u32) -> bool {
+        let index = (self.next & self.mask) as usize;
+        // SAFETY: within the mapping; the kernel has written there, since the tail is behind it.
+        self.next.wrapping_add(1) == tail && unsafe { self.flags_at(index) } & CQE_SKIP != 0
+    }
+
+    /// # Safety
+    /// The kernel has written the entry.
+    #[inline]
+    unsafe fn flags_at(&self, index: usize) -> u32 {
+        // SAFETY: `flags` is the fourth word of four bytes.
+        unsafe { self.entries.add(index * 2).cast::<u32>().add(3).read() }
     }
 
     #[inline]

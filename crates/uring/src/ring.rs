@@ -129,7 +129,8 @@ impl Ring {
         if self.submissions.push(entry) { Ok(()) } else { Err(Full) }
     }
 
-    /// Queues an entry of 128 bytes for the next [`Ring::enter`].
+    /// Queues an entry of 128 bytes for the next [`Ring::enter`]. On mixed rings, no entry has
+    /// `u64::MAX` for its `user_data`.
     ///
     /// # Safety
     /// Everything the entry points to stays valid until its last completion was reaped.
