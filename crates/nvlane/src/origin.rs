@@ -131,6 +131,10 @@ fn settle(uri: &mut Uri) -> Result<()> {
         Kind::File { path, .. } => {
             *path = std::path::absolute(&*path).with_context(|| path.display().to_string())?;
         }
+        Kind::Device(device) => {
+            let path = &mut device.path;
+            *path = std::path::absolute(&*path).with_context(|| path.display().to_string())?;
+        }
         Kind::Linear(children) | Kind::Multipath(_, children) => {
             children.iter_mut().try_for_each(settle)?
         }

@@ -13,26 +13,32 @@
 //! |---|---|
 //! | `mem:1G`, `null:1G` | `bs`, `uuid` |
 //! | `file:/path`, a path, `/dev/sdX` | `create&size=`, `bs`, `ro`, `uuid`, `buffered` |
-//! | `tcp://host:port,host:port/NQN` | `ns`, `hostnqn`, `hostid`, `hdr_digest`, `data_digest`, `queue_size`, `keep_alive_tmo`, `reconnect_delay`, `ctrl_loss_tmo`, `fast_io_fail_tmo`, `io_timeout`, `connect_timeout`, `quiesce_time`, `failover`, `policy` and what it takes, `ro`, `uuid` |
+//! | `/dev/ng0n1`, `nvme:/path` | `passthrough`, `poll`, `hybrid`, `sqpoll`, `sqpoll_idle`, `timeout`, `ro`, `uuid` |
+//! | `tcp://host:port,host:port/NQN` | `ns`, `hostnqn`, `hostid`, `hdr_digest`, `data_digest`, `queue_size`, `keep_alive_tmo`, `reconnect_delay`, `ctrl_loss_tmo`, `fast_io_fail_tmo`, `io_timeout`, `connect_timeout`, `quiesce_time`, `failover`, `policy` and what it takes, `passthrough`, `ro`, `uuid` |
 //! | `linear:(a,b)`, `multipath:(a,b)`, `multipath:policy=latency,latency_batch_timeout=1s(a,b)`, `delay:30ms(a)`, `delay:read=1ms,write=2ms(a)`, `rate:1G(a)`, `rate:iops=10K(a)`, `fault:rate=1%,op=read(a)`, `volatile:(a)`, `volatile:cache=1M(a)` | `ro`, `uuid` |
 //!
 //! Blocks are of 512 bytes unless `bs=4096` says otherwise or the file's device needs 4096. Bytes
 //! of a path that mean something in a URI are written `%XX`. Sizes are powers of 1024.
 //!
+//! [`session`] is the ring as a library: it opens volumes on the caller's own thread.
+//!
 //! What it does not do: carry out any I/O; that is `namespace`.
 //!
 //! Key constants: [`DEPTH_MAX`] volumes above one another.
 
+mod device;
 mod open;
 mod parse;
 mod remote;
 pub mod session;
 mod uri;
 
+pub use device::Device;
 pub use open::{OpenOptions, open, open_uri};
 pub use remote::Remote;
 pub use uri::{Kind, Options, Uri};
 
+use namespace::device::DeviceError;
 use namespace::file::OpenError;
 use namespace::layer::linear::LinearError;
 use namespace::layer::multipath::MultipathError;
@@ -109,6 +115,9 @@ pub enum Error {
     /// A file cannot be served.
     #[error(transparent)]
     File(#[from] OpenError),
+    /// An NVMe device cannot be used.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// A remote namespace cannot be reached.
     #[error(transparent)]
     Remote(#[from] host::Error),

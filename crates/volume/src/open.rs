@@ -12,6 +12,7 @@ use namespace::layer::rate::Rate;
 use namespace::layer::volatile::{CACHE_BYTES, Volatile};
 use namespace::memory::{Memory, MemoryOptions};
 use namespace::null::Null;
+use nvme::limits::Passthrough;
 use std::sync::Arc;
 
 /// What opening a volume depends on beside its URI.
@@ -26,11 +27,20 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Let memory lend what is read where it can.
     pub lend: bool,
+    /// Commands that whoever opens the volume makes although nobody here knows them, beside those
+    /// that the URI lets pass: of `ngXnY` devices and remote volumes.
+    pub passthrough: Passthrough,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
-        OpenOptions { cores: 1, shared: false, read_only: false, lend: true }
+        OpenOptions {
+            cores: 1,
+            shared: false,
+            read_only: false,
+            lend: true,
+            passthrough: Passthrough::NONE,
+        }
     }
 }
 
@@ -45,7 +55,7 @@ pub fn open_uri(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Namespace>, 
     if uri.depth() > DEPTH_MAX {
         return Err(Error::TooDeep);
     }
-    let child = build(uri, options)?;
+    let child = build(uri, options, false)?;
     let guard = GuardOptions {
         cores: options.cores,
         shared: options.shared,
@@ -56,13 +66,15 @@ pub fn open_uri(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Namespace>, 
     Ok(Guard::new(child, guard))
 }
 
-fn build(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Namespace>, Error> {
-    let below = |child: &Uri| build(child, options);
+/// `is_path`: multipath above sees to what a path has failed.
+fn build(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Namespace>, Error> {
+    let below = |child: &Uri| build(child, options, is_path);
     let layer: Arc<dyn Namespace> = match &uri.kind {
         Kind::Memory(bytes) => return memory(uri, *bytes, options),
         Kind::Null(bytes) => return null(uri, *bytes),
         Kind::File { .. } => return file(uri, options),
-        Kind::Remote(remote) => return remote.open(&uri.options),
+        Kind::Device(device) => return device.open(uri, options, !is_path),
+        Kind::Remote(remote) => return remote.open(&uri.options, options.passthrough),
         Kind::Linear(children) => {
             Linear::new(children.iter().map(below).collect::<Result<_, _>>()?)?
         }
@@ -70,7 +82,8 @@ fn build(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Namespace>, Error> 
             if paths.iter().filter(|path| path.has_memory()).count() > 1 {
                 return Err(Error::MemoryPaths);
             }
-            let paths = paths.iter().map(below).collect::<Result<_, _>>()?;
+            let paths = paths.iter().map(|path| build(path, options, true));
+            let paths = paths.collect::<Result<_, _>>()?;
             Multipath::new(paths, MultipathOptions { settings: *settings, uri: None })?
         }
         Kind::Delay(delays, child) => Delay::new(below(child)?, *delays),

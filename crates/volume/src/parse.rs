@@ -1,7 +1,7 @@
 //! The parser of volume URIs.
 
 use crate::uri::{Kind, Options, Uri};
-use crate::{DEPTH_MAX, Error, Remote, remote};
+use crate::{DEPTH_MAX, Device, Error, Remote, device, remote};
 use namespace::human::{parse_bytes, parse_count, parse_duration};
 use namespace::layer::delay::Delays;
 use namespace::layer::fault::{OPCODE_NAMES, Rule};
@@ -9,12 +9,25 @@ use namespace::layer::multipath::{self, Settings};
 use namespace::layer::rate::Rates;
 use namespace::{percent, uuid};
 use nvme::Status;
+use nvme::limits::Passthrough;
+use std::path::PathBuf;
 
 /// Longest text that is looked at.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 /// Schemes, for telling and for suggesting.
-pub const SCHEMES: [&str; 10] =
-    ["file", "mem", "null", "tcp", "linear", "multipath", "delay", "rate", "fault", "volatile"];
+pub const SCHEMES: [&str; 11] = [
+    "file",
+    "nvme",
+    "mem",
+    "null",
+    "tcp",
+    "linear",
+    "multipath",
+    "delay",
+    "rate",
+    "fault",
+    "volatile",
+];
 /// Those of them that have volumes in parentheses.
 const LAYERS: [&str; 6] = ["linear", "multipath", "delay", "rate", "fault", "volatile"];
 /// Names of statuses in a fault rule, beside numbers.
@@ -95,6 +108,7 @@ impl<'a> Parser<'a> {
         };
         match scheme {
             "file" => self.file(body),
+            "nvme" => self.device(body),
             "mem" | "null" => {
                 let bytes = size(scheme, body)?;
                 let kind = if scheme == "mem" { Kind::Memory(bytes) } else { Kind::Null(bytes) };
@@ -116,13 +130,27 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn file(&mut self, path: &str) -> Result<Uri, Error> {
+    fn path(&self, path: &str) -> Result<PathBuf, Error> {
         if path.is_empty() {
             return Err(self.error("a path is missing here"));
         }
-        let Some(path) = percent::decode(path) else {
-            return Err(self.error("% is followed by two hexadecimal digits; write it as %25"));
-        };
+        let words = "% is followed by two hexadecimal digits; write it as %25";
+        percent::decode(path).ok_or_else(|| self.error(words))
+    }
+
+    fn device(&mut self, path: &str) -> Result<Uri, Error> {
+        let mut device = Device::new(self.path(path)?);
+        let set = |name: &str, value: Option<&str>| device.set(name, value);
+        let options = self.options("nvme", &device::OPTIONS, set)?;
+        device.check()?;
+        Ok(Uri { kind: Kind::Device(device), options })
+    }
+
+    fn file(&mut self, text: &str) -> Result<Uri, Error> {
+        let path = self.path(text)?;
+        if device::is_named_like_one(&path) {
+            return self.device(text);
+        }
         let (mut create, mut bytes, mut buffered) = (false, None, false);
         let known = ["size", "create", "bs", "ro", "uuid", "buffered"];
         let options = self.options("file", &known, |name, value| {
@@ -231,6 +259,11 @@ impl Options {
                 self.block_bytes = Some(bytes as u32);
             }
             ("ro", None) => self.read_only = true,
+            ("passthrough", Some(value)) => {
+                let commands = Passthrough::parse(value);
+                let commands = commands.ok_or_else(|| bad(name, value, "io, admin or io+admin"))?;
+                self.passthrough = commands;
+            }
             ("uuid", Some(value)) => {
                 let uuid = uuid::parse(value);
                 self.uuid = Some(uuid.ok_or_else(|| bad("uuid", value, "32 hexadecimal digits"))?);

@@ -8,6 +8,7 @@ use namespace::Namespace;
 use namespace::human::{format_duration, parse_count, parse_duration};
 use namespace::layer::multipath::{self, Multipath, MultipathOptions, Settings};
 use namespace::{percent, uuid};
+use nvme::limits::Passthrough;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,9 +18,10 @@ use std::time::Duration;
 pub(crate) const PREFIX: &str = "tcp://";
 
 /// Names of its options, beside `ro` and `uuid`, which all volumes have.
-pub(crate) const OPTIONS: [&str; 20] = [
+pub(crate) const OPTIONS: [&str; 21] = [
     "ro",
     "uuid",
+    "passthrough",
     "ns",
     "hostnqn",
     "hostid",
@@ -153,7 +155,11 @@ impl Remote {
     }
 
     /// Connects; blocks for a bounded time.
-    pub(crate) fn open(&self, own: &crate::Options) -> Result<Arc<dyn Namespace>, Error> {
+    pub(crate) fn open(
+        &self,
+        own: &crate::Options,
+        wanted: Passthrough,
+    ) -> Result<Arc<dyn Namespace>, Error> {
         // Multipath tells the settings, since it knows when they are changed.
         let plain = Remote { settings: Settings::default(), ..self.clone() };
         let uri = Uri { kind: Kind::Remote(Box::new(plain)), options: *own }.to_string();
@@ -166,6 +172,7 @@ impl Remote {
         (config.host_nqn, config.host_id) = (identity.nqn, identity.id);
         options.read_only = own.read_only;
         options.uuid = own.uuid;
+        options.passthrough = own.passthrough.or(wanted);
         let paths = host::open(&self.addresses, &options, query)?;
         let paths = paths.into_iter().map(|path| path as Arc<dyn Namespace>).collect();
         // With one path too: it is what waits while that is lost.

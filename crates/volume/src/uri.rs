@@ -2,20 +2,21 @@
 //!
 //! ```text
 //!   volume   = backend | layer
-//!   backend  = path query? | ("file:" path | "mem:" size | "null:" size) query?
+//!   backend  = path query? | ("file:" path | "nvme:" path | "mem:" size | "null:" size) query?
 //!   layer    = name ":" arguments? "(" volume ("," volume)* ")" query?
 //!            | "tcp://" host (":" port)? ("," host (":" port)?)* "/" NQN query?
 //!   query    = "?" option ("&" option)*
 //! ```
 
 use crate::parse;
-use crate::{Error, Remote};
+use crate::{Device, Error, Remote};
 use namespace::human::format_bytes;
 use namespace::layer::delay::Delays;
 use namespace::layer::fault::Rule;
 use namespace::layer::multipath::{self, Settings};
 use namespace::layer::rate::Rates;
 use namespace::{percent, uuid};
+use nvme::limits::Passthrough;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -38,6 +39,9 @@ pub struct Options {
     pub read_only: bool,
     /// `uuid=`.
     pub uuid: Option<[u8; 16]>,
+    /// `passthrough=`: commands that whoever the volume is served to may make although nobody here
+    /// knows them. Only of `ngXnY` devices and remote volumes.
+    pub passthrough: Passthrough,
 }
 
 /// A backend, or a layer with its volumes.
@@ -56,6 +60,8 @@ pub enum Kind {
         /// `buffered`: never bypass the page cache.
         buffered: bool,
     },
+    /// `/dev/ng0n1`, `nvme:/dev/ng0n1`: the character device of an NVMe namespace.
+    Device(Device),
     /// `tcp://host:port/NQN`.
     Remote(Box<Remote>),
     /// `linear:(a,b)`.
@@ -78,7 +84,7 @@ impl Uri {
         let options = usize::from(self.options.read_only || self.options.uuid.is_some());
         options
             + match &self.kind {
-                Kind::Memory(_) | Kind::Null(_) | Kind::File { .. } => 1,
+                Kind::Memory(_) | Kind::Null(_) | Kind::File { .. } | Kind::Device(_) => 1,
                 // Multipath is on top of the paths.
                 Kind::Remote(_) => 2,
                 Kind::Linear(children) | Kind::Multipath(_, children) => {
@@ -95,7 +101,7 @@ impl Uri {
     pub fn has_memory(&self) -> bool {
         match &self.kind {
             Kind::Memory(_) => true,
-            Kind::File { .. } | Kind::Null(_) | Kind::Remote(_) => false,
+            Kind::File { .. } | Kind::Null(_) | Kind::Device(_) | Kind::Remote(_) => false,
             Kind::Linear(children) | Kind::Multipath(_, children) => {
                 children.iter().any(Uri::has_memory)
             }
@@ -147,6 +153,10 @@ impl fmt::Display for Uri {
                     options.push("buffered".to_owned());
                 }
             }
+            Kind::Device(device) => {
+                write!(f, "{device}")?;
+                options.extend(device.differing());
+            }
             Kind::Remote(remote) => {
                 write!(f, "{remote}")?;
                 options.extend(remote.differing());
@@ -169,6 +179,7 @@ impl fmt::Display for Uri {
         }
         options.extend(self.options.block_bytes.map(|bytes| format!("bs={bytes}")));
         options.extend(self.options.read_only.then(|| "ro".to_owned()));
+        options.extend(self.options.passthrough.words().map(|it| format!("passthrough={it}")));
         options.extend(self.options.uuid.map(|uuid| format!("uuid={}", uuid::format(&uuid))));
         if options.is_empty() { Ok(()) } else { write!(f, "?{}", options.join("&")) }
     }

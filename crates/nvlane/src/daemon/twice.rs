@@ -4,7 +4,7 @@ use crate::config::Config;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use volume::{Kind, Uri};
+use volume::{Device, Kind, Uri};
 
 /// The two paths of a file that would be opened twice, once for writing at least.
 pub fn named_twice(config: &Config) -> Option<(PathBuf, PathBuf)> {
@@ -28,7 +28,7 @@ fn collect(
     files: &mut BTreeMap<PathBuf, (PathBuf, bool)>,
 ) -> Option<(PathBuf, PathBuf)> {
     match &uri.kind {
-        Kind::File { path, .. } => {
+        Kind::File { path, .. } | Kind::Device(Device { path, .. }) => {
             let read_only = uri.options.read_only;
             let key = identity(path);
             match files.get(&key) {

@@ -53,6 +53,49 @@ fn a_file_that_cannot_be_served_is_left_alone_and_the_message_names_the_mend() {
 }
 
 #[test]
+fn nvme_devices_are_named_and_told_their_options() {
+    let canonical = |uri: &str| uri.parse::<Uri>().expect(uri).to_string();
+    for (uri, expected) in [
+        ("/dev/ng0n1", "nvme:/dev/ng0n1"),
+        ("file:/dev/ng12n345?ro", "nvme:/dev/ng12n345?ro"),
+        ("nvme:/dev/by-id/x", "nvme:/dev/by-id/x"),
+        ("/dev/ng0n1?passthrough=admin+io", "nvme:/dev/ng0n1?passthrough=io+admin"),
+        ("/dev/ng0n1?poll&hybrid", "nvme:/dev/ng0n1?poll&hybrid"),
+        (
+            "/dev/ng0n1?timeout=500ms&sqpoll_idle=2s&sqpoll=1",
+            "nvme:/dev/ng0n1?sqpoll=1&sqpoll_idle=2s&timeout=500ms",
+        ),
+        ("/dev/ng0n1?sqpoll&timeout=30", "nvme:/dev/ng0n1?sqpoll&timeout=30s"),
+        ("tcp://a/NQN?passthrough=io", "tcp://a:4420/NQN?passthrough=io"),
+        // Not such a device.
+        ("/dev/ng0", "file:/dev/ng0"),
+        ("/dev/ngn1", "file:/dev/ngn1"),
+        ("/dev/ng0n1p1", "file:/dev/ng0n1p1"),
+        ("/srv/dev/ng0n1", "file:/srv/dev/ng0n1"),
+    ] {
+        assert_eq!(canonical(uri), expected, "{uri}");
+        assert_eq!(canonical(expected), expected);
+    }
+    for (uri, words) in [
+        ("/dev/ng0n1?passthrough", "does not take"),
+        ("/dev/ng0n1?passthrough=all", "io, admin or io+admin"),
+        ("/dev/ng0n1?sqpoll=x", "a processor"),
+        ("/dev/ng0n1?sqpoll_idle=1s", "together with sqpoll"),
+        ("/dev/ng0n1?timeout=0", "a time"),
+        ("/dev/ng0n1?timeout=1us", "a time"),
+        ("/dev/ng0n1?create&size=1G", "does not take"),
+        ("/a.img?passthrough=io", "does not take"),
+        ("mem:1G?passthrough=io", "does not take"),
+        ("nvme:", "a path is missing"),
+        ("nvme:/dev/null", "no NVMe namespace's character device"),
+        ("nvme:/dev/nonexistent", "nvme list"),
+    ] {
+        let message = refused_plainly(uri);
+        assert!(message.contains(words), "{uri}: {message}");
+    }
+}
+
+#[test]
 fn a_file_has_one_writer_unless_both_share() {
     let directory = tempfile::tempdir().expect("a directory");
     let uri = format!("{}?create&size=1M", directory.path().join("a.img").display());
@@ -109,7 +152,7 @@ fn what_is_no_uri_is_refused_where_it_goes_wrong() {
         ("/a?create", "needs a size"),
         ("/a?size=1G", "?create"),
         ("men:1G", "did you mean mem:"),
-        ("foo:1G", "known are file, mem"),
+        ("foo:1G", "known are file, nvme, mem"),
         ("rate:0(mem:1G)", "1G"),
         ("fault:rate=2(mem:1G)", "0 to 1"),
         ("fault:op=boil(mem:1G)", "read, write"),
@@ -162,6 +205,7 @@ fn options(blocks: bool) -> impl Strategy<Value = Options> {
         block_bytes: block_bytes.filter(|_| blocks),
         read_only,
         uuid,
+        ..Options::default()
     })
 }
 
