@@ -1,0 +1,144 @@
+//! The caller's memory, read and written without dying where it is not mapped.
+//!
+//! The kernel answers a bad address with `EFAULT`; a library that follows it dies of `SIGSEGV`. So an
+//! address on a page that we have not met is tried through the kernel first
+//! (`process_vm_readv` on ourselves); pages that we have met are read directly. A program that
+//! unmaps a page of its iocbs and then passes them on gets the signal, not the error.
+
+use crate::abi::Event;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+const PAGE_BITS: u32 = 12;
+const PAGES: usize = 1024;
+
+/// Pages met: page number times 2, plus 1 where it is known to be writable. Direct-mapped.
+static MET: [AtomicUsize; PAGES] = [const { AtomicUsize::new(0) }; PAGES];
+
+/// There is nothing at that address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault;
+
+/// Copies a plain structure from the caller.
+#[inline]
+pub fn read<T: Copy>(address: usize) -> Result<T, Fault> {
+    if !known(address, size_of::<T>(), false) {
+        return foreign_read(address);
+    }
+    // SAFETY: the pages are mapped (met before), T is plain, no alignment is assumed.
+    Ok(unsafe { (address as *const T).read_unaligned() })
+}
+
+/// Writes a plain structure to the caller.
+#[inline]
+pub fn write<T: Copy>(address: usize, value: T) -> Result<(), Fault> {
+    if !known(address, size_of::<T>(), true) {
+        return foreign_write(address, value);
+    }
+    // SAFETY: the pages are mapped and writable (met before), no alignment is assumed.
+    unsafe { (address as *mut T).write_unaligned(value) };
+    Ok(())
+}
+
+/// Writes the event of place `index` of an array of events.
+#[inline]
+pub fn write_event(array: usize, index: usize, event: Event) -> Result<(), Fault> {
+    let address = index.checked_mul(size_of::<Event>()).and_then(|at| array.checked_add(at));
+    write(address.ok_or(Fault)?, event)
+}
+
+#[inline]
+fn known(address: usize, len: usize, writing: bool) -> bool {
+    let first = address >> PAGE_BITS;
+    let last = address.wrapping_add(len - 1) >> PAGE_BITS;
+    met(first, writing) && (first == last || met(last, writing))
+}
+
+#[inline]
+fn met(page: usize, writing: bool) -> bool {
+    let entry = MET[page % PAGES].load(Relaxed);
+    entry == page * 2 + 1 || (!writing && entry == page * 2 && page != 0)
+}
+
+fn meet(address: usize, len: usize, writable: bool) {
+    for page in [address >> PAGE_BITS, (address + len - 1) >> PAGE_BITS] {
+        let entry = &MET[page % PAGES];
+        // What is known to be writable stays so.
+        if writable || entry.load(Relaxed) != page * 2 + 1 {
+            entry.store(page * 2 + usize::from(writable), Relaxed);
+        }
+    }
+}
+
+#[cold]
+fn foreign_read<T: Copy>(address: usize) -> Result<T, Fault> {
+    let mut value = MaybeUninit::<T>::uninit();
+    let len = size_of::<T>();
+    let remote = libc::iovec { iov_base: address as *mut _, iov_len: len };
+    let local = libc::iovec { iov_base: value.as_mut_ptr().cast(), iov_len: len };
+    match transfer(libc::SYS_process_vm_readv, &local, &remote, len)? {
+        // SAFETY: filled by the kernel.
+        true => unsafe {
+            meet(address, len, false);
+            Ok(value.assume_init())
+        },
+        // SAFETY: nothing can be told beforehand on this system; as any library would.
+        false => Ok(unsafe { (address as *const T).read_unaligned() }),
+    }
+}
+
+#[cold]
+fn foreign_write<T: Copy>(address: usize, value: T) -> Result<(), Fault> {
+    let len = size_of::<T>();
+    let remote = libc::iovec { iov_base: address as *mut _, iov_len: len };
+    let local = libc::iovec { iov_base: (&raw const value).cast_mut().cast(), iov_len: len };
+    if transfer(libc::SYS_process_vm_writev, &local, &remote, len)? {
+        meet(address, len, true);
+    } else {
+        // SAFETY: as in `foreign_read`.
+        unsafe { (address as *mut T).write_unaligned(value) };
+    }
+    Ok(())
+}
+
+/// Whether the kernel has copied `len` bytes; false where it may not be asked (seccomp).
+fn transfer(
+    number: libc::c_long,
+    local: &libc::iovec,
+    remote: &libc::iovec,
+    len: usize,
+) -> Result<bool, Fault> {
+    let (local, remote) = ((&raw const *local) as usize, (&raw const *remote) as usize);
+    // SAFETY: one local vector that is ours, one remote one that the kernel checks.
+    let copied = unsafe {
+        let pid = libc::getpid() as usize;
+        crate::system::call(number, [pid, local, 1, remote, 1, 0])
+    };
+    match copied {
+        copied if copied == len as isize => Ok(true),
+        denied if denied == -(libc::EPERM as isize) || denied == -(libc::ENOSYS as isize) => {
+            Ok(false)
+        }
+        _ => Err(Fault),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_addresses_are_faults_and_good_ones_are_not() {
+        assert_eq!(read::<u64>(0), Err(Fault));
+        assert_eq!(read::<u64>(usize::MAX - 3), Err(Fault));
+        assert_eq!(write(8, 1_u32), Err(Fault));
+        let mut place = 7_u64;
+        let address = (&raw mut place) as usize;
+        for round in 0..3 {
+            assert_eq!(read::<u64>(address), Ok(7 + round));
+            assert_eq!(write(address, 8 + round), Ok(()));
+        }
+        assert_eq!(write(b"constant".as_ptr() as usize, 0_u8), Err(Fault));
+        assert_eq!(read::<u8>(b"constant".as_ptr() as usize), Ok(b'c'));
+    }
+}

@@ -1,0 +1,443 @@
+//! A context: the kernel's own, and beside it a ring of io_uring once its program is known to take
+//! events by calling us.
+//!
+//! ```text
+//!   Proving ──program waits in io_getevents──> Ring ──eventfd, file that punts──> Native
+//!      └──────eventfd, reads the ring itself, io_uring refused───────────────────────^
+//! ```
+//!
+//! The id is that of a real context, so `struct aio_ring` at it is genuine, limits and accounting
+//! are the kernel's, and any call may go to the kernel at any time. Events of io_uring never go
+//! through that ring: `io_getevents` hands them out directly. A program that reads the ring itself
+//! would not see them; so I/O goes natively until the program has been seen to wait in
+//! `io_getevents`, or to call it with success some times, without ever having taken an event itself.
+
+use crate::abi::{AioRing, Event, RING_MAGIC, Sqe, op};
+use crate::probe::{Files, Reason};
+use crate::ring::{Completion, Ring, Setup, Submission};
+use crate::stat::{self, Record};
+use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64};
+use std::sync::{Mutex, MutexGuard, OnceLock};
+
+/// User data of entries that only wake up whoever waits.
+pub const WAKE: u64 = u64::MAX;
+/// Places in the submission queue, at most; longer batches take several calls.
+const ENTRIES_MAX: u32 = 256;
+/// Completion queue entries, at most (`IORING_MAX_CQ_ENTRIES`).
+const COMPLETIONS_MAX: u32 = 65_536;
+/// Calls of `io_getevents` that do not wait and bring events, after which the program is known.
+const CALLS_PROVING: u32 = 8;
+
+/// Which way I/O goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Mode {
+    /// To the kernel, until the program is known.
+    Proving = 1,
+    /// A thread is making the ring.
+    Switching,
+    /// Through io_uring where that is better.
+    Ring,
+    /// To the kernel, for good.
+    Native,
+}
+
+/// The mode's name, from its number.
+pub fn mode_name(number: u32) -> &'static str {
+    match number {
+        1 | 2 => "proving",
+        3 => "ring",
+        4 => "native",
+        _ => "",
+    }
+}
+
+/// What a request in flight is; [`Request::state`].
+pub mod state {
+    /// Free.
+    pub const FREE: u32 = 0;
+    /// A read, write or sync.
+    pub const IO: u32 = 1;
+    /// A poll, which can be cancelled.
+    pub const POLL: u32 = 2;
+    /// Refused after all, and told to the program: no event.
+    pub const VOID: u32 = 3;
+}
+
+/// What an event needs to know, kept from submission to completion.
+pub struct Request {
+    /// The iocb's address.
+    pub obj: AtomicU64,
+    /// Its `data`.
+    pub data: AtomicU64,
+    /// Of [`state`].
+    pub state: AtomicU32,
+    /// The next in a chain of free ones, as index + 1.
+    pub next: AtomicU32,
+}
+
+/// The ring and what is in flight on it.
+pub struct Engine {
+    /// The ring.
+    pub ring: Ring,
+    requests: Box<[Request]>,
+    /// Chain of requests that were reaped: index + 1 of the first.
+    returned: AtomicU32,
+}
+
+/// What a submitting thread owns.
+pub struct Submitting {
+    /// The submission queue, once there is a ring.
+    pub queue: Option<Submission>,
+    /// Descriptors met.
+    pub files: Files,
+    /// Requests that are free.
+    pub requests: Free,
+    /// I/O priority that the kernel has allowed; none to begin with.
+    pub priority: Option<i16>,
+}
+
+/// Requests that a submitting thread may use.
+#[derive(Default)]
+pub struct Free {
+    /// Chain of free requests, as index + 1.
+    chain: u32,
+    /// Requests never used begin here.
+    fresh: u32,
+}
+
+/// What a reaping thread owns.
+pub struct Reaping {
+    /// The completion queue, once there is a ring.
+    pub queue: Option<Completion>,
+    done: Box<[MaybeUninit<Event>]>,
+    done_head: usize,
+    done_tail: usize,
+}
+
+/// What went to the kernel's context.
+#[derive(Default)]
+pub struct Native {
+    /// Iocbs submitted, and not yet known to be reaped.
+    pub pending: AtomicI64,
+    /// Events that came out of `io_getevents`.
+    reaped: AtomicU64,
+    /// Threads within the kernel's `io_getevents`.
+    inside: AtomicU32,
+    /// A poll was submitted, which may last.
+    pub polls: AtomicBool,
+    calls: AtomicU32,
+    proven: AtomicBool,
+}
+
+/// A context.
+pub struct Context {
+    /// Its id: the address of its `struct aio_ring`.
+    pub id: usize,
+    /// Places in the kernel's ring.
+    pub nr: u32,
+    mode: AtomicU8,
+    /// Being destroyed.
+    pub dead: AtomicBool,
+    engine: OnceLock<Engine>,
+    submitting: Mutex<Submitting>,
+    reaping: Mutex<Reaping>,
+    /// Events carried out inline that wait to be taken.
+    pub done: AtomicU32,
+    /// Requests and inline events not yet taken.
+    pub outstanding: AtomicU32,
+    /// The kernel's part.
+    pub native: Native,
+    /// Threads waiting on the ring.
+    pub waiters: AtomicU32,
+    /// What the most patient of them waits for.
+    pub wait_most: AtomicU32,
+    /// Counts.
+    pub record: &'static Record,
+}
+
+impl Context {
+    /// For a context that the kernel has just made; None when there is no ring at its id.
+    pub fn new(id: usize, mode: Mode, reason: Reason) -> Option<Context> {
+        let ring = crate::caller::read::<[u32; 8]>(id).ok()?;
+        let (nr, magic) = (ring[1], ring[4]);
+        if magic != RING_MAGIC || nr < 2 {
+            return None;
+        }
+        let context = Context {
+            id,
+            nr,
+            mode: AtomicU8::new(mode as u8),
+            dead: AtomicBool::new(false),
+            engine: OnceLock::new(),
+            submitting: Mutex::new(Submitting {
+                queue: None,
+                files: Files::new(),
+                requests: Free::default(),
+                priority: None,
+            }),
+            reaping: Mutex::new(Reaping {
+                queue: None,
+                done: Box::new([]),
+                done_head: 0,
+                done_tail: 0,
+            }),
+            done: AtomicU32::new(0),
+            outstanding: AtomicU32::new(0),
+            native: Native::default(),
+            waiters: AtomicU32::new(0),
+            wait_most: AtomicU32::new(1),
+            record: stat::open(id, nr, false),
+        };
+        context.set(mode, reason);
+        Some(context)
+    }
+
+    /// Which way I/O goes now.
+    #[inline]
+    pub fn mode(&self) -> Mode {
+        match self.mode.load(SeqCst) {
+            1 => Mode::Proving,
+            2 => Mode::Switching,
+            3 => Mode::Ring,
+            _ => Mode::Native,
+        }
+    }
+
+    fn set(&self, mode: Mode, reason: Reason) {
+        self.mode.store(mode as u8, SeqCst);
+        self.record.mode.store(mode as u32, Relaxed);
+        self.record.reason.store(reason as u32, Relaxed);
+    }
+
+    /// From now on natively. The caller holds `submitting` when the mode is Ring, so that nothing
+    /// goes to the ring any more once this returns.
+    pub fn settle(&self, reason: Reason) {
+        if self.mode() != Mode::Native {
+            self.set(Mode::Native, reason);
+        }
+    }
+
+    /// The ring, once there is one.
+    #[inline]
+    pub fn engine(&self) -> Option<&Engine> {
+        self.engine.get()
+    }
+
+    /// Locks the submitting side.
+    #[inline]
+    pub fn submitting(&self) -> MutexGuard<'_, Submitting> {
+        self.submitting.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Locks the reaping side.
+    #[inline]
+    pub fn reaping(&self) -> MutexGuard<'_, Reaping> {
+        self.reaping.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Requests and events that the context may hold, as the kernel has it.
+    pub fn capacity(&self) -> u32 {
+        self.nr - 1
+    }
+
+    /// A thread enters the kernel's `io_getevents`; false when the mode has changed and it must not.
+    pub fn enter_native(&self) -> bool {
+        self.native.inside.fetch_add(1, SeqCst);
+        if self.mode() == Mode::Proving {
+            return true;
+        }
+        self.native.inside.fetch_sub(1, SeqCst);
+        false
+    }
+
+    /// The thread has come back with `got` events, having waited or not.
+    pub fn leave_native(&self, got: i32, waited: bool) {
+        if got > 0 {
+            self.native.reaped.fetch_add(got as u64, SeqCst);
+            self.native.pending.fetch_sub(i64::from(got), SeqCst);
+            let calls = self.native.calls.fetch_add(1, Relaxed) + 1;
+            if waited || calls >= CALLS_PROVING {
+                self.native.proven.store(true, Relaxed);
+            }
+        }
+        self.native.inside.fetch_sub(1, SeqCst);
+    }
+
+    /// The program is known without having been watched.
+    pub fn prove(&self) {
+        self.native.proven.store(true, Relaxed);
+    }
+
+    /// Whether the program is known, and only others that wait are in the way of the ring.
+    pub fn is_proven(&self) -> bool {
+        self.native.proven.load(Relaxed)
+            && !(self.native.polls.load(Relaxed) && self.native.pending.load(SeqCst) > 0)
+    }
+
+    /// Makes the ring if the program is known and nobody is within the kernel's `io_getevents`.
+    pub fn try_ring(&self) {
+        let (proving, switching) = (Mode::Proving as u8, Mode::Switching as u8);
+        if !self.is_proven()
+            || self.mode.compare_exchange(proving, switching, SeqCst, SeqCst).is_err()
+        {
+            return;
+        }
+        if self.native.inside.load(SeqCst) != 0 || self.dead.load(SeqCst) {
+            self.mode.store(proving, SeqCst);
+        } else if self.program_reads_ring() {
+            self.set(Mode::Native, Reason::RingReader);
+        } else if self.make_engine().is_err() {
+            self.set(Mode::Native, Reason::Refused);
+        } else {
+            self.set(Mode::Ring, Reason::None);
+        }
+    }
+
+    /// Whether somebody else than `io_getevents` has taken events: the ring's head tells.
+    fn program_reads_ring(&self) -> bool {
+        let ring = self.id as *const AioRing;
+        // SAFETY: the context is held, so its ring is mapped; the kernel writes it too.
+        let head = unsafe { (&raw const (*ring).head).read_volatile() };
+        u64::from(head) != self.native.reaped.load(SeqCst) % u64::from(self.nr)
+    }
+
+    fn make_engine(&self) -> std::io::Result<()> {
+        let setup = Setup {
+            entries: self.nr.min(ENTRIES_MAX),
+            completions: self.nr.saturating_add(ENTRIES_MAX).min(COMPLETIONS_MAX),
+            ..Setup::default()
+        };
+        let (ring, submission, completion) = Ring::new(setup)?;
+        self.submitting().queue = Some(submission);
+        let mut reaping = self.reaping();
+        reaping.queue = Some(completion);
+        reaping.done = Box::new_uninit_slice(self.nr as usize);
+        // Only the thread that is switching gets here.
+        let _ = self.engine.set(Engine::new(ring, self.capacity()));
+        Ok(())
+    }
+
+    /// Gets `count` threads out of waiting for the ring, or one that waits for so many.
+    pub fn wake(&self, submitting: &mut Submitting, count: u32) {
+        let (Some(engine), Some(queue)) = (self.engine(), submitting.queue.as_mut()) else {
+            return;
+        };
+        let nop = Sqe { opcode: op::NOP, fd: -1, user_data: WAKE, ..Sqe::default() };
+        let mut left = count;
+        while left > 0 {
+            let mut pushed = 0;
+            while pushed < left && queue.push(&nop) {
+                pushed += 1;
+            }
+            let taken = engine.ring.enter(pushed, None);
+            if taken <= 0 {
+                queue.take_back(pushed);
+                return;
+            }
+            queue.take_back(pushed - (taken as u32).min(pushed));
+            left -= (taken as u32).min(left);
+        }
+    }
+
+    /// Gets everybody out of waiting for the ring, to look at what has changed.
+    pub fn wake_all(&self, submitting: &mut Submitting) {
+        let waiters = self.waiters.load(SeqCst);
+        if waiters > 0 {
+            self.wake(submitting, self.wait_most.load(SeqCst));
+        }
+    }
+}
+
+impl Engine {
+    /// With room for `capacity` requests.
+    pub fn new(ring: Ring, capacity: u32) -> Engine {
+        let request = |_| Request {
+            obj: AtomicU64::new(0),
+            data: AtomicU64::new(0),
+            state: AtomicU32::new(state::FREE),
+            next: AtomicU32::new(0),
+        };
+        Engine { ring, requests: (0..capacity).map(request).collect(), returned: AtomicU32::new(0) }
+    }
+
+    /// The request with that index.
+    #[inline]
+    pub fn request(&self, index: u32) -> &Request {
+        &self.requests[index as usize]
+    }
+
+    /// All requests.
+    pub fn requests(&self) -> &[Request] {
+        &self.requests
+    }
+
+    /// Gives requests back: the chain from `first` to `last`.
+    #[inline]
+    pub fn give_back(&self, first: u32, last: u32) {
+        let mut head = self.returned.load(Relaxed);
+        loop {
+            self.request(last).next.store(head, Relaxed);
+            match self.returned.compare_exchange_weak(head, first + 1, Release, Relaxed) {
+                Ok(_) => return,
+                Err(other) => head = other,
+            }
+        }
+    }
+}
+
+impl Free {
+    /// A free request.
+    #[inline]
+    pub fn take(&mut self, engine: &Engine) -> Option<u32> {
+        if self.chain == 0 {
+            self.chain = engine.returned.swap(0, Acquire);
+        }
+        if let Some(index) = self.chain.checked_sub(1) {
+            self.chain = engine.request(index).next.load(Relaxed);
+            return Some(index);
+        }
+        let index = self.fresh;
+        if index as usize == engine.requests.len() {
+            return None;
+        }
+        self.fresh += 1;
+        Some(index)
+    }
+
+    /// Gives back one that was not used after all.
+    pub fn untake(&mut self, engine: &Engine, index: u32) {
+        engine.request(index).state.store(state::FREE, Relaxed);
+        engine.request(index).next.store(self.chain, Relaxed);
+        self.chain = index + 1;
+    }
+}
+
+impl Reaping {
+    /// Keeps the event of something carried out inline. There is room: `Context::capacity`.
+    #[inline]
+    pub fn keep(&mut self, event: Event) {
+        self.done[self.done_tail].write(event);
+        self.done_tail = (self.done_tail + 1) % self.done.len();
+    }
+
+    /// Takes the oldest such event.
+    #[inline]
+    pub fn kept(&mut self) -> Option<Event> {
+        if self.done_head == self.done_tail {
+            return None;
+        }
+        // SAFETY: places from head to tail were written by `keep`.
+        let event = unsafe { self.done[self.done_head].assume_init() };
+        self.done_head = (self.done_head + 1) % self.done.len();
+        Some(event)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        stat::close(self.record);
+    }
+}

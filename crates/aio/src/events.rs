@@ -1,0 +1,413 @@
+//! `io_getevents` and `io_pgetevents`.
+//!
+//! ```text
+//!   inline completions --.
+//!   io_uring ------------+--> the caller's array
+//!   the kernel's ring ---'    (only while something went natively)
+//! ```
+
+use crate::abi::{AioRing, Event, RING_MAGIC};
+use crate::caller;
+use crate::context::{Context, Engine, Mode, WAKE, state};
+use crate::ring::Wait;
+use crate::stat::Counter;
+use crate::system::{self, Ask, failure, now_ns};
+use libc::{c_long, timespec};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+/// While events may come from both sides, each is waited for so long at first, and at most.
+const SLICE_NS: u64 = 20_000;
+const SLICE_NS_MAX: u64 = 1_000_000;
+
+/// `io_getevents` or `io_pgetevents` on a context of ours.
+///
+/// # Safety
+/// The array of events may be overwritten.
+pub unsafe fn take(context: &Context, ask: Ask) -> i32 {
+    context.record.add(Counter::Reaps, 1);
+    let mut ask = ask;
+    let mut rest;
+    loop {
+        let taken = match (context.mode(), context.engine()) {
+            (Mode::Proving, _) => {
+                context.try_ring();
+                // SAFETY: passed on to the caller.
+                match unsafe { while_proving(context, ask) } {
+                    Ok(taken) => taken,
+                    Err(left_ns) => {
+                        if let Some(left_ns) = left_ns {
+                            rest = time_of(left_ns);
+                            ask.timeout = (&raw const rest) as usize;
+                        }
+                        continue;
+                    }
+                }
+            }
+            (Mode::Switching, _) => {
+                std::thread::yield_now();
+                continue;
+            }
+            (Mode::Ring | Mode::Native, Some(engine)) => {
+                // SAFETY: passed on to the caller.
+                unsafe { merged(context, engine, ask) }
+            }
+            // SAFETY: passed on to the caller.
+            (Mode::Ring | Mode::Native, None) => unsafe { natively(context, ask) },
+        };
+        if taken > 0 {
+            context.record.add(Counter::Events, taken as u64);
+        }
+        return taken;
+    }
+}
+
+/// From the kernel, after libaio's own look at the ring.
+///
+/// # Safety
+/// As `take`.
+unsafe fn natively(context: &Context, ask: Ask) -> i32 {
+    // SAFETY: the context is held, so its ring is there.
+    if unsafe { is_poll_of_empty_ring(context.id, ask.timeout) } {
+        return 0;
+    }
+    context.record.add(Counter::NativeReaps, 1);
+    // SAFETY: passed on to the caller.
+    unsafe { system::io_getevents(context.id, ask) }
+}
+
+/// Whether the caller does not want to wait and there is nothing in the kernel's ring: libaio 0.3.113
+/// answers that without a system call, and without looking at the other arguments.
+///
+/// # Safety
+/// `id` is that of a context, or something readable.
+pub unsafe fn is_poll_of_empty_ring(id: usize, timeout: usize) -> bool {
+    if timeout == 0 {
+        return false;
+    }
+    let ring = id as *const AioRing;
+    // SAFETY: passed on to the caller; the kernel writes to it, hence volatile.
+    unsafe {
+        if (&raw const (*ring).magic).read_volatile() != RING_MAGIC {
+            return false;
+        }
+        let time = (timeout as *const timespec).read_unaligned();
+        if time.tv_sec != 0 || time.tv_nsec != 0 {
+            return false;
+        }
+        (&raw const (*ring).head).read_volatile() == (&raw const (*ring).tail).read_volatile()
+    }
+}
+
+/// From the kernel, taking note of how the program takes events. An error means that the mode has
+/// changed, and says what is left of the time unless that is all of it.
+///
+/// # Safety
+/// As `take`.
+unsafe fn while_proving(context: &Context, ask: Ask) -> Result<i32, Option<u64>> {
+    let mut ask = ask;
+    let mut sliced = None;
+    let slice = time_of(SLICE_NS_MAX);
+    // Others are waiting, or the ring would be there: come back soon to see whether they are gone.
+    if context.is_proven()
+        && ask.min > 0
+        && let Ok(end) = Deadline::of(ask.timeout)
+        && end.left_ns() > SLICE_NS_MAX
+    {
+        ask.timeout = (&raw const slice) as usize;
+        sliced = Some(end);
+    }
+    loop {
+        if !context.enter_native() {
+            return Err(sliced.map(Deadline::left_ns).filter(|&left| left != u64::MAX));
+        }
+        // SAFETY: passed on to the caller.
+        let taken = unsafe { natively(context, ask) };
+        context.leave_native(taken, ask.min > 0);
+        match sliced {
+            Some(end) if taken == 0 && end.left_ns() > 0 => context.try_ring(),
+            _ => return Ok(taken),
+        }
+    }
+}
+
+fn time_of(ns: u64) -> timespec {
+    timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
+/// When waiting ends.
+#[derive(Clone, Copy)]
+struct Deadline(Option<u64>);
+
+impl Deadline {
+    /// From the address of a relative time, or 0 for never.
+    fn of(timeout: usize) -> Result<Deadline, caller::Fault> {
+        if timeout == 0 {
+            return Ok(Deadline(None));
+        }
+        let time = caller::read::<timespec>(timeout)?;
+        if time.tv_sec < 0 || (time.tv_sec == 0 && time.tv_nsec <= 0) {
+            return Ok(Deadline(Some(0)));
+        }
+        let ns = (time.tv_sec as u64).saturating_mul(1_000_000_000);
+        let ns = ns.saturating_add_signed(time.tv_nsec);
+        Ok(Deadline(Some(now_ns().saturating_add(ns))))
+    }
+
+    fn left_ns(self) -> u64 {
+        match self.0 {
+            None => u64::MAX,
+            Some(0) => 0,
+            Some(end) => end.saturating_sub(now_ns()),
+        }
+    }
+}
+
+/// From wherever events may be.
+///
+/// # Safety
+/// As `take`.
+unsafe fn merged(context: &Context, engine: &Engine, ask: Ask) -> i32 {
+    if ask.min < 0 || ask.min > ask.nr {
+        return failure(libc::EINVAL);
+    }
+    let mut taking = Taking { context, engine, ask, got: 0, slice: SLICE_NS, masked: false };
+    // The common case: all there. Times and signals need no look.
+    // SAFETY: passed on to the caller.
+    let outcome = unsafe { taking.run() };
+    if ask.masked && ask.signals != 0 && !taking.masked {
+        // SAFETY: asks for no event; delivers what the signal set lets through, as the call would have.
+        unsafe { deliver_signals(context.id, ask.signals) };
+    }
+    match outcome {
+        Err(code) if taking.got == 0 => code,
+        _ => taking.got as i32,
+    }
+}
+
+/// # Safety
+/// None of ours: the kernel checks the address.
+unsafe fn deliver_signals(id: usize, signals: usize) {
+    let none = timespec { tv_sec: 0, tv_nsec: 0 };
+    let timeout = (&raw const none) as usize;
+    let ask = Ask { min: 0, nr: 0, events: 0, timeout, signals, masked: true };
+    // SAFETY: as above.
+    unsafe { system::io_getevents(id, ask) };
+}
+
+/// One call.
+struct Taking<'a> {
+    context: &'a Context,
+    engine: &'a Engine,
+    ask: Ask,
+    got: c_long,
+    slice: u64,
+    /// Whether the caller's signal set was in effect.
+    masked: bool,
+}
+
+impl Taking<'_> {
+    /// # Safety
+    /// As `take`.
+    unsafe fn run(&mut self) -> Result<(), i32> {
+        let mut end: Option<Deadline> = None;
+        loop {
+            self.from_ring()?;
+            if self.context.native.pending.load(SeqCst) > 0 && self.got < self.ask.nr {
+                // SAFETY: passed on to the caller.
+                unsafe { self.from_kernel()? };
+            }
+            if self.got >= self.ask.min {
+                return Ok(());
+            }
+            if self.context.dead.load(SeqCst) {
+                return Err(failure(libc::EINVAL));
+            }
+            let end = match end {
+                Some(end) => end,
+                None => {
+                    *end.insert(Deadline::of(self.ask.timeout).map_err(|_| failure(libc::EFAULT))?)
+                }
+            };
+            let left = end.left_ns();
+            if left == 0 {
+                return Ok(());
+            }
+            // SAFETY: passed on to the caller.
+            unsafe { self.wait(left)? };
+        }
+    }
+
+    /// Inline completions, then those of io_uring.
+    #[inline]
+    fn from_ring(&mut self) -> Result<(), i32> {
+        let inline = self.context.done.load(SeqCst);
+        if inline == 0 && !self.engine.ring.has_completions() {
+            return Ok(());
+        }
+        let mut reaping = self.context.reaping();
+        let before = self.got;
+        let mut outcome = Ok(());
+        let mut inline_taken = 0;
+        while inline_taken < inline && self.got < self.ask.nr {
+            let Some(event) = reaping.kept() else { break };
+            inline_taken += 1;
+            outcome = self.put(event);
+            if outcome.is_err() {
+                break;
+            }
+        }
+        let mut freed = Chain::default();
+        while outcome.is_ok() && self.got < self.ask.nr {
+            let Some(cqe) = reaping.queue.as_mut().and_then(|queue| queue.next()) else { break };
+            if cqe.user_data == WAKE {
+                continue;
+            }
+            outcome = self.complete(cqe.user_data as u32, cqe.res, &mut freed);
+        }
+        if let Some(queue) = reaping.queue.as_mut() {
+            queue.release();
+        }
+        if inline_taken > 0 {
+            self.context.done.fetch_sub(inline_taken, SeqCst);
+        }
+        if let Some((first, last)) = freed.ends {
+            self.engine.give_back(first, last);
+        }
+        let released = inline_taken + freed.len;
+        if released > 0 {
+            self.context.outstanding.fetch_sub(released, SeqCst);
+        }
+        drop(reaping);
+        if self.got > before { Ok(()) } else { outcome }
+    }
+
+    #[inline]
+    fn complete(&mut self, index: u32, res: i32, freed: &mut Chain) -> Result<(), i32> {
+        let request = self.engine.request(index);
+        // The lock on this side is held.
+        let kind = request.state.load(Relaxed);
+        request.state.store(state::FREE, Relaxed);
+        let res = match kind {
+            // The kernel's AIO says so of a poll that was cancelled.
+            state::POLL if res == failure(libc::ECANCELED) => 0,
+            _ => res,
+        };
+        let event = Event {
+            data: request.data.load(Relaxed),
+            obj: request.obj.load(Relaxed),
+            res: i64::from(res),
+            res2: 0,
+        };
+        freed.push(self.engine, index);
+        if kind == state::VOID { Ok(()) } else { self.put(event) }
+    }
+
+    #[inline]
+    fn put(&mut self, event: Event) -> Result<(), i32> {
+        caller::write_event(self.ask.events, self.got as usize, event)
+            .map_err(|_| failure(libc::EFAULT))?;
+        self.got += 1;
+        Ok(())
+    }
+
+    /// What the kernel has, without waiting.
+    ///
+    /// # Safety
+    /// As `take`.
+    #[cold]
+    unsafe fn from_kernel(&mut self) -> Result<(), i32> {
+        let none = timespec { tv_sec: 0, tv_nsec: 0 };
+        let timeout = (&raw const none) as usize;
+        let ask = Ask { min: 0, timeout, masked: false, ..self.ask.after(self.got) };
+        // SAFETY: passed on to the caller.
+        self.note(unsafe { system::io_getevents(self.context.id, ask) })
+    }
+
+    fn note(&mut self, taken: i32) -> Result<(), i32> {
+        self.context.record.add(Counter::NativeReaps, 1);
+        if taken < 0 {
+            return Err(taken);
+        }
+        self.got += c_long::from(taken);
+        self.context.native.pending.fetch_sub(i64::from(taken), SeqCst);
+        Ok(())
+    }
+
+    /// Waits for something to come, on whichever side it may.
+    ///
+    /// # Safety
+    /// As `take`.
+    unsafe fn wait(&mut self, left_ns: u64) -> Result<(), i32> {
+        let context = self.context;
+        let want = (self.ask.min - self.got).clamp(1, 1 << 15) as u32;
+        context.wait_most.fetch_max(want, SeqCst);
+        context.waiters.fetch_add(1, SeqCst);
+        // From here on whoever adds something wakes us; what came before is seen here.
+        let native = context.native.pending.load(SeqCst) > 0;
+        let only_native = context.mode() == Mode::Native && context.outstanding.load(SeqCst) == 0;
+        let outcome = if context.done.load(SeqCst) > 0 || context.dead.load(SeqCst) {
+            Ok(())
+        } else if only_native {
+            // SAFETY: passed on to the caller.
+            unsafe { self.wait_natively(left_ns) }
+        } else {
+            self.wait_on_ring(want, left_ns, native)
+        };
+        context.waiters.fetch_sub(1, SeqCst);
+        outcome
+    }
+
+    /// # Safety
+    /// As `take`.
+    unsafe fn wait_natively(&mut self, left_ns: u64) -> Result<(), i32> {
+        let time = time_of(left_ns);
+        let timeout = if left_ns == u64::MAX { 0 } else { (&raw const time) as usize };
+        self.masked |= self.ask.masked;
+        let ask = Ask { timeout, ..self.ask.after(self.got) };
+        // SAFETY: passed on to the caller.
+        self.note(unsafe { system::io_getevents(self.context.id, ask) })
+    }
+
+    fn wait_on_ring(&mut self, want: u32, left_ns: u64, native: bool) -> Result<(), i32> {
+        let mut timeout_ns = (left_ns != u64::MAX).then_some(left_ns);
+        if native {
+            timeout_ns = Some(left_ns.min(self.slice));
+            self.slice = (self.slice * 2).min(SLICE_NS_MAX);
+        }
+        self.masked |= self.ask.signals != 0;
+        self.context.record.add(Counter::Waits, 1);
+        let wait =
+            Wait { min: if native { 1 } else { want }, timeout_ns, signals: self.ask.signals };
+        let code = self.engine.ring.enter(0, Some(wait));
+        if code >= 0 || code == failure(libc::ETIME) {
+            return Ok(());
+        }
+        if code == failure(libc::EINTR) {
+            // What came meanwhile counts more than the signal.
+            self.from_ring()?;
+        }
+        Err(code)
+    }
+}
+
+/// Requests to be given back together.
+#[derive(Default)]
+struct Chain {
+    ends: Option<(u32, u32)>,
+    len: u32,
+}
+
+impl Chain {
+    #[inline]
+    fn push(&mut self, engine: &Engine, index: u32) {
+        let last = match self.ends {
+            None => index,
+            Some((first, last)) => {
+                engine.request(index).next.store(first + 1, Relaxed);
+                last
+            }
+        };
+        self.ends = Some((index, last));
+        self.len += 1;
+    }
+}

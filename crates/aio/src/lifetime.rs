@@ -1,0 +1,145 @@
+//! `io_setup`, `io_destroy`, `io_cancel`.
+
+use crate::caller;
+use crate::context::{Context, Mode, WAKE, state};
+use crate::probe::Reason;
+use crate::registry::{Held, Registry};
+use crate::ring::Wait;
+use crate::stat::Counter;
+use crate::system::{self, failure};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+/// How long to wait at a time for what is in flight, when destroying.
+const DRAIN_NS: u64 = 5_000_000;
+/// What the user wants: `native`, `ring` (at once), or what is best.
+const VARIABLE: &str = "NVLANE_AIO";
+
+/// Contexts that `io_setup` made.
+pub static CONTEXTS: Registry<Context> = Registry::new();
+
+/// `io_setup`: the kernel's, and ours beside it.
+///
+/// # Safety
+/// `place` is where a context id belongs; the kernel checks it.
+pub unsafe fn setup(nr: i32, place: usize) -> i32 {
+    let _inside = Inside::enter();
+    // SAFETY: passed on to the caller.
+    let code = unsafe { system::io_setup(nr as u32, place) };
+    if code != 0 {
+        return code;
+    }
+    // A context that we do not know is the kernel's alone: nothing is lost but speed.
+    let Ok(id) = caller::read::<usize>(place) else { return 0 };
+    let wish = std::env::var(VARIABLE).unwrap_or_default();
+    let (mode, reason) = match wish.as_str() {
+        "native" => (Mode::Native, Reason::Asked),
+        _ => (Mode::Proving, Reason::None),
+    };
+    let Some(context) = Context::new(id, mode, reason) else { return 0 };
+    if wish == "ring" {
+        context.prove();
+        context.try_ring();
+    }
+    // No place left: dropped again, see above.
+    drop(CONTEXTS.insert(id, Box::new(context)));
+    0
+}
+
+/// `io_destroy`: returns once nothing is in flight.
+pub fn destroy(held: Held<Context>) -> i32 {
+    if !held.retire() {
+        return failure(libc::EINVAL);
+    }
+    let _inside = Inside::enter();
+    held.dead.store(true, SeqCst);
+    drain(&held);
+    // Wakes those who wait in the kernel, and waits for what is in flight there.
+    let code = system::io_destroy(held.id);
+    drop(held.reclaim(|context| context.wake_all(&mut context.submitting())));
+    code
+}
+
+fn cancel_polls(context: &Context) {
+    let Some(engine) = context.engine() else { return };
+    let mut submitting = context.submitting();
+    for (index, request) in engine.requests().iter().enumerate() {
+        if request.state.load(Relaxed) == state::POLL {
+            engine.ring.cancel(index as u64);
+        }
+    }
+    context.wake_all(&mut submitting);
+}
+
+/// Takes completions, and forgets them, until io_uring holds nothing of the context any more.
+fn drain(context: &Context) {
+    let Some(engine) = context.engine() else { return };
+    loop {
+        // Again each time: a submission may have been under way.
+        cancel_polls(context);
+        let mut reaping = context.reaping();
+        let mut taken = 0;
+        if let Some(queue) = reaping.queue.as_mut() {
+            while let Some(cqe) = queue.next() {
+                if cqe.user_data != WAKE {
+                    engine.request(cqe.user_data as u32).state.store(state::FREE, Relaxed);
+                    taken += 1;
+                }
+            }
+            queue.release();
+        }
+        context.outstanding.fetch_sub(taken, SeqCst);
+        let left = context.outstanding.load(SeqCst) - context.done.load(SeqCst);
+        drop(reaping);
+        if left == 0 {
+            return;
+        }
+        let wait = Wait { min: 1, timeout_ns: Some(DRAIN_NS), signals: 0 };
+        engine.ring.enter(0, Some(wait));
+    }
+}
+
+/// `io_cancel`: only polls can be cancelled; their events still come.
+pub fn cancel(context: &Context, iocb: usize, result: usize) -> i32 {
+    context.record.add(Counter::Cancels, 1);
+    let key = caller::read::<u32>(iocb.wrapping_add(8));
+    if let (Some(engine), Ok(0)) = (context.engine(), key) {
+        for (index, request) in engine.requests().iter().enumerate() {
+            let here = request.state.load(Relaxed) == state::POLL
+                && request.obj.load(Relaxed) == iocb as u64;
+            if here && engine.ring.cancel(index as u64) >= 0 {
+                return failure(libc::EINPROGRESS);
+            }
+        }
+    }
+    system::io_cancel(context.id, iocb, result)
+}
+
+thread_local! {
+    static INSIDE: AtomicBool = const { AtomicBool::new(false) };
+}
+
+/// This thread is at work in the library; a signal's handler that calls us again must not wait for
+/// locks that it holds.
+pub struct Inside(());
+
+impl Inside {
+    /// None when this thread is inside already.
+    #[inline]
+    pub fn enter() -> Option<Inside> {
+        INSIDE.with(|inside| {
+            if inside.load(Relaxed) {
+                return None;
+            }
+            inside.store(true, Relaxed);
+            Some(Inside(()))
+        })
+    }
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        INSIDE.with(|inside| inside.store(false, Relaxed));
+    }
+}

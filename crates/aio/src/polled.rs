@@ -1,0 +1,125 @@
+//! The proposed interface, for programs that can change: iocbs that lie in an array known beforehand,
+//! completions found by polling, buffers pinned at set-up, submission by a kernel thread.
+//!
+//! ```text
+//!   io_setup2(nr, flags, iocbs, sq_ring, cq_ring) --> id (odd: it is no address of a kernel ring)
+//!   io_submit(indices) / io_ring_enter --> io_uring with IOPOLL, registered buffers, SQPOLL
+//!   io_getevents / cq_ring <--- event { obj: index, data, res }
+//! ```
+//!
+//! It was proposed for Linux with iocbs as the user-mapped structure and became io_uring, on which it
+//! stands here. Differences: the rings of `IOCTX_FLAG_SCQRING` move only within `io_ring_enter`, and
+//! `IOCTX_FLAG_FIXEDFILES` is ours.
+
+mod setup;
+mod transfer;
+
+pub use setup::{Rings, setup};
+pub use transfer::{enter_rings, submit, take};
+
+use crate::context::Engine;
+use crate::probe::Files;
+use crate::registry::Registry;
+use crate::ring::{Completion, Submission};
+use crate::stat::{self, Record};
+use crate::system::failure;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Mutex, MutexGuard};
+
+/// Iocbs are indices into the array given at set-up.
+pub const USERIOCB: u32 = 1 << 0;
+/// Completions are found by asking the device.
+pub const IOPOLL: u32 = 1 << 1;
+/// The iocbs' buffers are pinned at set-up.
+pub const FIXEDBUFS: u32 = 1 << 2;
+/// Submissions and completions go through rings in the program's memory.
+pub const SCQRING: u32 = 1 << 3;
+/// A kernel thread takes submissions.
+pub const SQTHREAD: u32 = 1 << 4;
+/// Submissions go to worker threads.
+pub const SQWQ: u32 = 1 << 5;
+/// The kernel thread does not sleep.
+pub const SQPOLL: u32 = 1 << 6;
+/// The iocbs' files are pinned at set-up (ours).
+pub const FIXEDFILES: u32 = 1 << 16;
+/// All of them.
+pub const FLAGS: u32 =
+    USERIOCB | IOPOLL | FIXEDBUFS | SCQRING | SQTHREAD | SQWQ | SQPOLL | FIXEDFILES;
+
+/// `iocb.aio_flags`: this I/O may be polled for; required where contexts poll.
+pub const FLAG_HIPRI: u32 = 1 << 2;
+
+/// Contexts that `io_setup2` made.
+static CONTEXTS: Registry<Polled> = Registry::new();
+
+/// A context of `io_setup2`.
+pub struct Polled {
+    id: usize,
+    flags: u32,
+    nr: u32,
+    /// Address of the array of iocbs, or 0.
+    iocbs: usize,
+    engine: Engine,
+    /// What was pinned of each iocb.
+    pinned: Box<[Pinned]>,
+    rings: Rings,
+    submitting: Mutex<Submitting>,
+    reaping: Mutex<Completion>,
+    outstanding: AtomicU32,
+    dead: AtomicBool,
+    record: &'static Record,
+}
+
+/// What was pinned of an iocb.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pinned {
+    buf: u64,
+    end: u64,
+    fd: i32,
+}
+
+/// What a submitting thread owns.
+struct Submitting {
+    queue: Submission,
+    files: Files,
+    requests: crate::context::Free,
+}
+
+impl Polled {
+    fn submitting(&self) -> MutexGuard<'_, Submitting> {
+        self.submitting.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    fn reaping(&self) -> MutexGuard<'_, Completion> {
+        self.reaping.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+impl Drop for Polled {
+    fn drop(&mut self) {
+        stat::close(self.record);
+        setup::release_id(self.id);
+    }
+}
+
+/// Whether the id is that of a context of `io_setup2`: those of the kernel are addresses of pages.
+#[inline]
+pub fn is_id(id: usize) -> bool {
+    id & 1 != 0
+}
+
+/// `io_destroy` of such a context.
+pub fn destroy(id: usize) -> i32 {
+    let Some(held) = CONTEXTS.find(id).filter(|held| held.retire()) else {
+        return failure(libc::EINVAL);
+    };
+    held.dead.store(true, SeqCst);
+    transfer::drain(&held);
+    drop(held.reclaim(transfer::nudge));
+    0
+}

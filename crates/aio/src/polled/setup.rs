@@ -1,0 +1,182 @@
+//! `io_setup2`.
+
+use super::{
+    CONTEXTS, FIXEDBUFS, FIXEDFILES, FLAGS, IOPOLL, Pinned, Polled, SCQRING, SQPOLL, SQTHREAD,
+    SQWQ, Submitting, USERIOCB,
+};
+use crate::abi::Iocb;
+use crate::caller;
+use crate::context::{Engine, Free};
+use crate::probe::Files;
+use crate::ring::{self, Ring, Setup};
+use crate::stat;
+use crate::system::failure;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+
+/// Contexts hold at most so many requests: the kernel's limit of entries.
+const EVENTS_MAX: u32 = 32_768;
+/// Buffers that can be registered with a ring.
+const BUFFERS_MAX: u32 = 16_384;
+/// An idle kernel thread sleeps after that; with `SQPOLL`, after a day.
+const IDLE_MS: u32 = 1_000;
+const IDLE_NEVER_MS: u32 = 86_400_000;
+/// `aio_sq_ring.sq_thread_cpu`: anywhere.
+const ANY_CPU: u16 = u16::MAX;
+
+/// The program's rings of `SCQRING`: addresses, or 0.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rings {
+    /// `struct aio_sq_ring`: head, tail, places, CPU of the thread, flags; indices at 64.
+    pub sq: usize,
+    /// `struct aio_cq_ring`: head, tail, places; events at 32.
+    pub cq: usize,
+}
+
+/// `io_setup2`.
+///
+/// # Safety
+/// With `USERIOCB` the array, with `FIXEDBUFS` the buffers, with `SCQRING` the rings stay valid until
+/// the context is destroyed.
+pub unsafe fn setup(nr: u32, flags: u32, iocbs: usize, rings: Rings, place: usize) -> i32 {
+    if flags == 0 {
+        // SAFETY: passed on to the caller.
+        return unsafe { crate::lifetime::setup(nr as i32, place) };
+    }
+    // SAFETY: passed on to the caller.
+    let made = check(nr, flags, iocbs, rings)
+        .and_then(|()| match caller::read::<usize>(place) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(libc::EINVAL),
+            Err(_) => Err(libc::EFAULT),
+        })
+        .and_then(|()| unsafe { make(nr, flags, iocbs, rings) });
+    let context = match made {
+        Ok(context) => context,
+        Err(errno) => return failure(errno),
+    };
+    let id = context.id;
+    if CONTEXTS.insert(id, Box::new(context)).is_err() {
+        return failure(libc::EAGAIN);
+    }
+    if caller::write(place, id).is_err() {
+        super::destroy(id);
+        return failure(libc::EFAULT);
+    }
+    0
+}
+
+fn check(nr: u32, flags: u32, iocbs: usize, rings: Rings) -> Result<(), i32> {
+    let has = |flag: u32| flags & flag != 0;
+    let wrong = nr == 0
+        || nr > EVENTS_MAX
+        || flags & !FLAGS != 0
+        || (has(USERIOCB) && iocbs == 0)
+        || ((has(FIXEDBUFS) || has(FIXEDFILES) || has(SCQRING)) && !has(USERIOCB))
+        || (has(FIXEDBUFS) && nr > BUFFERS_MAX)
+        || (has(SCQRING) && (rings.sq == 0 || rings.cq == 0))
+        || (has(SQPOLL) && !has(SQTHREAD))
+        || (has(SQTHREAD) && has(SQWQ));
+    if wrong { Err(libc::EINVAL) } else { Ok(()) }
+}
+
+/// # Safety
+/// As `setup`.
+unsafe fn make(nr: u32, flags: u32, iocbs: usize, rings: Rings) -> Result<Polled, i32> {
+    let mut setup = Setup {
+        entries: nr.max(2),
+        completions: (nr + 64).next_power_of_two(),
+        ..Setup::default()
+    };
+    if flags & IOPOLL != 0 {
+        setup.flags |= ring::SETUP_IOPOLL;
+    }
+    if flags & SQTHREAD != 0 {
+        setup.flags |= ring::SETUP_SQPOLL;
+        setup.thread_idle_ms = if flags & SQPOLL != 0 { IDLE_NEVER_MS } else { IDLE_MS };
+        if flags & SCQRING != 0 {
+            let cpu = caller::read::<u16>(rings.sq + 12).map_err(|_| libc::EFAULT)?;
+            if cpu != ANY_CPU {
+                setup.flags |= ring::SETUP_SQ_AFF;
+                setup.thread_cpu = u32::from(cpu);
+            }
+        }
+    }
+    let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
+    let (ring, submission, completion) = Ring::new(setup).map_err(errno)?;
+    let pinned = pin(&ring, nr, flags, iocbs)?;
+    let id = new_id()?;
+    Ok(Polled {
+        id,
+        flags,
+        nr,
+        iocbs,
+        engine: Engine::new(ring, nr),
+        pinned,
+        rings,
+        submitting: Mutex::new(Submitting {
+            queue: submission,
+            files: Files::new(),
+            requests: Free::default(),
+        }),
+        reaping: Mutex::new(completion),
+        outstanding: AtomicU32::new(0),
+        dead: AtomicBool::new(false),
+        record: stat::open(id, nr, true),
+    })
+}
+
+/// Pins the buffers and files of all iocbs, as they are now.
+fn pin(ring: &Ring, nr: u32, flags: u32, iocbs: usize) -> Result<Box<[Pinned]>, i32> {
+    if flags & (FIXEDBUFS | FIXEDFILES) == 0 {
+        return Ok(Box::new([]));
+    }
+    let mut pinned = Vec::with_capacity(nr as usize);
+    let mut vectors = Vec::with_capacity(nr as usize);
+    let mut files = Vec::with_capacity(nr as usize);
+    for index in 0..nr as usize {
+        let place = iocbs.checked_add(index * size_of::<Iocb>()).ok_or(libc::EFAULT)?;
+        let iocb = caller::read::<Iocb>(place).map_err(|_| libc::EFAULT)?;
+        let end = iocb.buf.checked_add(iocb.nbytes).ok_or(libc::EFAULT)?;
+        pinned.push(Pinned { buf: iocb.buf, end, fd: iocb.fildes });
+        let base = if iocb.nbytes == 0 { 0 } else { iocb.buf };
+        vectors.push(libc::iovec { iov_base: base as *mut _, iov_len: iocb.nbytes as usize });
+        files.push(iocb.fildes);
+    }
+    if flags & FIXEDBUFS != 0 {
+        let address = vectors.as_ptr() as usize;
+        // SAFETY: `nr` vectors, which the kernel checks; it copies them.
+        let code = unsafe { ring.register(ring::REGISTER_BUFFERS, address, nr) };
+        if code < 0 {
+            return Err(-code);
+        }
+    }
+    if flags & FIXEDFILES != 0 {
+        let address = files.as_ptr() as usize;
+        // SAFETY: `nr` descriptors, which the kernel checks; it copies them.
+        let code = unsafe { ring.register(ring::REGISTER_FILES, address, nr) };
+        if code < 0 {
+            return Err(-code);
+        }
+    }
+    Ok(pinned.into())
+}
+
+const ID_BYTES: usize = 4096;
+
+/// An id that is no other's: a page of zeroes, so that whoever looks for a kernel's ring there finds
+/// none, plus one.
+fn new_id() -> Result<usize, i32> {
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let page = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::mmap(std::ptr::null_mut(), ID_BYTES, libc::PROT_READ, flags, -1, 0)
+    };
+    if page == libc::MAP_FAILED { Err(libc::ENOMEM) } else { Ok(page as usize + 1) }
+}
+
+/// Gives the id's page back.
+pub(super) fn release_id(id: usize) {
+    // SAFETY: mapped by `new_id`, and nobody reads it but as a context.
+    unsafe { libc::munmap((id - 1) as *mut _, ID_BYTES) };
+}

@@ -1,0 +1,335 @@
+//! Which way the I/O of a file goes, found out once per file and remembered by descriptor.
+//!
+//! | file | reads | writes |
+//! |---|---|---|
+//! | O_DIRECT, and the kernel can submit without blocking | io_uring | io_uring |
+//! | through the page cache | preadv2 at once if cached, else io_uring | pwritev2 |
+//! | tmpfs | preadv2 | pwritev2 |
+//! | O_DIRECT, and the kernel cannot: io_uring would use worker threads | the real io_submit | same |
+//! | no file of bytes (pipe, socket, directory) | the real io_submit | same |
+//!
+//! The kernel's AIO carries out I/O through the page cache within `io_submit` as well, so nothing
+//! blocks that did not block before.
+//!
+//! A descriptor may be closed and used for another file behind our back. That costs time, never an
+//! answer: what the way chosen refuses goes to the real `io_submit`, and what is remembered is
+//! compared with the file from time to time.
+
+use crate::system::call;
+use std::mem::MaybeUninit;
+
+/// Uses of a file after which it is looked at again.
+const USES_MAX: u32 = 128;
+const FILES: usize = 16;
+/// A file whose reads keep missing the page cache is tried again after so many reads.
+const SKIPS_MAX: u32 = 63;
+
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const RAMFS_MAGIC: i64 = 0x8584_58f6;
+const EXT4_MAGIC: i64 = 0xef53;
+const XFS_MAGIC: i64 = 0x5846_5342;
+const BTRFS_MAGIC: i64 = 0x9123_683e;
+
+/// Why a context uses the real system calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Reason {
+    /// It does not, or does so only until its program is known.
+    None = 0,
+    /// It signals eventfds: whoever waits for those may read the ring itself.
+    Eventfd,
+    /// The program takes events from the ring by itself.
+    RingReader,
+    /// io_uring would hand this file's I/O to worker threads.
+    Punts,
+    /// io_uring is not to be had.
+    Refused,
+    /// The user said so.
+    Asked,
+}
+
+/// The reason's name, from its number.
+pub fn reason_name(number: u32) -> &'static str {
+    match number {
+        1 => "eventfd",
+        2 => "ring-reader",
+        3 => "file-punts",
+        4 => "io_uring-refused",
+        5 => "asked",
+        _ => "",
+    }
+}
+
+/// Which way a file's I/O goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// io_uring.
+    Ring,
+    /// preadv2 and pwritev2, here; reads try first whether they must wait.
+    Cached,
+    /// preadv2 and pwritev2, here.
+    Here,
+    /// The real `io_submit`, this iocb alone.
+    Kernel,
+    /// The real `io_submit`, for good.
+    Punts,
+}
+
+/// What is known of a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub struct File {
+    fd: i32,
+    /// Which way.
+    pub way: Way,
+    /// Opened for reading.
+    pub readable: bool,
+    /// Opened for writing.
+    pub writable: bool,
+    /// Writes beyond its end are carried out here, as ext4 makes them wait in any case.
+    extends_here: bool,
+    size: u64,
+    uses: u32,
+    status: i32,
+    device: u64,
+    inode: u64,
+    misses: u32,
+    skips: u32,
+}
+
+const UNKNOWN: File = File {
+    fd: -1,
+    way: Way::Kernel,
+    readable: false,
+    writable: false,
+    extends_here: false,
+    size: 0,
+    uses: 0,
+    status: 0,
+    device: 0,
+    inode: 0,
+    misses: 0,
+    skips: 0,
+};
+
+/// The descriptors that a context has met, by their last bits.
+pub struct Files([File; FILES]);
+
+impl Files {
+    /// None met.
+    pub const fn new() -> Files {
+        Files([UNKNOWN; FILES])
+    }
+
+    /// What is known of `fd`, or is now found out; None when it is no open file.
+    #[inline]
+    pub fn of(&mut self, fd: i32) -> Option<&mut File> {
+        let file = &mut self.0[fd as u32 as usize % FILES];
+        if file.fd == fd && file.uses < USES_MAX {
+            file.uses += 1;
+            return Some(file);
+        }
+        look(file, fd).then_some(file)
+    }
+
+    /// Forgets `fd`, which turned out to be another file.
+    pub fn forget(&mut self, fd: i32) {
+        let file = &mut self.0[fd as u32 as usize % FILES];
+        if file.fd == fd {
+            file.fd = -1;
+        }
+    }
+}
+
+impl File {
+    /// Whether it goes past the page cache.
+    #[inline]
+    pub fn is_direct(&self) -> bool {
+        self.status & libc::O_DIRECT != 0
+    }
+
+    /// Whether a write up to `end` extends a file whose file system makes such writes wait.
+    #[inline]
+    pub fn extends(&mut self, end: u64) -> bool {
+        if !self.extends_here || end <= self.size {
+            return false;
+        }
+        if let Some(stat) = stat(self.fd) {
+            self.size = stat.st_size as u64;
+        }
+        end > self.size
+    }
+
+    /// Whether a read is worth trying without waiting.
+    #[inline]
+    pub fn try_cache(&mut self) -> bool {
+        if self.skips == 0 {
+            return true;
+        }
+        self.skips -= 1;
+        false
+    }
+
+    /// The read was not in the cache: try less often. It was: try again at once.
+    #[inline]
+    pub fn note_try(&mut self, hit: bool) {
+        self.misses = if hit { 0 } else { (self.misses * 2 + 1).min(SKIPS_MAX) };
+        self.skips = self.misses;
+    }
+}
+
+/// Finds out about `fd`; false when it is no open file.
+#[cold]
+fn look(file: &mut File, fd: i32) -> bool {
+    let status = status_flags(fd);
+    let (Ok(status), Some(stat)) = (status, stat(fd)) else {
+        file.fd = -1;
+        return false;
+    };
+    let same = file.fd == fd
+        && (file.status, file.device, file.inode) == (status, stat.st_dev, stat.st_ino);
+    file.uses = 1;
+    file.size = stat.st_size as u64;
+    if same {
+        return true;
+    }
+    let access = status & libc::O_ACCMODE;
+    let file_system = file_system(fd);
+    *file = File {
+        fd,
+        way: Way::Kernel,
+        readable: status & libc::O_PATH == 0 && access != libc::O_WRONLY,
+        writable: status & libc::O_PATH == 0 && access != libc::O_RDONLY,
+        extends_here: file_system == EXT4_MAGIC,
+        status,
+        device: stat.st_dev,
+        inode: stat.st_ino,
+        ..*file
+    };
+    file.misses = 0;
+    file.skips = 0;
+    file.way = way(file, &stat, file_system);
+    true
+}
+
+fn way(file: &File, stat: &libc::stat, file_system: i64) -> Way {
+    let bytes = match stat.st_mode & libc::S_IFMT {
+        libc::S_IFREG | libc::S_IFBLK => file.readable || file.writable,
+        _ => false,
+    };
+    if !bytes {
+        return Way::Kernel;
+    }
+    let block = stat.st_mode & libc::S_IFMT == libc::S_IFBLK;
+    if matches!(file_system, TMPFS_MAGIC | RAMFS_MAGIC) && !block {
+        return Way::Here;
+    }
+    let direct = file.status & libc::O_DIRECT != 0;
+    match (direct, takes_nowait(file, block, file_system)) {
+        (true, true) => Way::Ring,
+        (true, false) => Way::Punts,
+        (false, true) => Way::Cached,
+        (false, false) => Way::Here,
+    }
+}
+
+/// Whether the kernel can start I/O on the file without blocking (`FMODE_NOWAIT`): else io_uring
+/// hands it to worker threads.
+fn takes_nowait(file: &File, block: bool, file_system: i64) -> bool {
+    let mut byte = 0_u8;
+    let vector = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let flags = crate::abi::RWF_NOWAIT;
+    if file.readable {
+        // One byte, into our own: at most it is read from the page cache.
+        let refused = -(libc::EOPNOTSUPP as isize);
+        return positioned(libc::SYS_preadv2, file.fd, &vector, 0, flags) != refused;
+    }
+    if block && file.status & libc::O_DIRECT != 0 {
+        // One byte is no block: refused either for the flag, or for the size.
+        let refused = -(libc::EOPNOTSUPP as isize);
+        return positioned(libc::SYS_pwritev2, file.fd, &vector, 0, flags) != refused;
+    }
+    // Opening it again to read would, on closing, drop the program's locks on it.
+    matches!(file_system, EXT4_MAGIC | XFS_MAGIC | BTRFS_MAGIC)
+}
+
+/// preadv2 or pwritev2 of one vector.
+fn positioned(number: i64, fd: i32, vector: &libc::iovec, offset: i64, flags: u32) -> isize {
+    let vector = (&raw const *vector) as usize;
+    // SAFETY: one vector that lives as long as the call and points to memory of ours.
+    unsafe { call(number, [fd as usize, vector, 1, offset as usize, 0, flags as usize]) }
+}
+
+fn status_flags(fd: i32) -> Result<i32, ()> {
+    // SAFETY: numbers only.
+    let flags = unsafe { call(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]) };
+    if flags < 0 { Err(()) } else { Ok(flags as i32) }
+}
+
+/// Whether `fd` is an open file.
+pub fn is_open(fd: i32) -> bool {
+    status_flags(fd).is_ok_and(|flags| flags & libc::O_PATH == 0)
+}
+
+fn stat(fd: i32) -> Option<libc::stat> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    let place = stat.as_mut_ptr() as usize;
+    // SAFETY: a place for the answer.
+    let done = unsafe { call(libc::SYS_fstat, [fd as usize, place, 0, 0, 0, 0]) };
+    // SAFETY: the kernel has filled it.
+    (done == 0).then(|| unsafe { stat.assume_init() })
+}
+
+fn file_system(fd: i32) -> i64 {
+    let mut answer = MaybeUninit::<libc::statfs>::zeroed();
+    let place = answer.as_mut_ptr() as usize;
+    // SAFETY: a place for the answer.
+    unsafe { call(libc::SYS_fstatfs, [fd as usize, place, 0, 0, 0, 0]) };
+    // SAFETY: zeroes, or what the kernel has filled in.
+    unsafe { answer.assume_init() }.f_type
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_file_in_memory_is_read_and_written_here_and_a_pipe_by_the_kernel() {
+        let mut files = Files::new();
+        if let Ok(file) = tempfile::tempfile_in("/dev/shm") {
+            assert_eq!(files.of(file.as_raw_fd()).unwrap().way, Way::Here);
+        }
+        let (read, _write) = std::io::pipe().unwrap();
+        assert_eq!(files.of(read.as_raw_fd()).unwrap().way, Way::Kernel);
+        assert!(files.of(-1).is_none());
+    }
+
+    #[test]
+    fn another_file_under_the_same_number_is_noticed_in_time() {
+        let mut files = Files::new();
+        let first = tempfile::tempfile().unwrap();
+        let fd = first.as_raw_fd();
+        let inode = files.of(fd).unwrap().inode;
+        let second = tempfile::tempfile().unwrap();
+        // SAFETY: both are open; `first` now stands for the other file.
+        assert_eq!(unsafe { libc::dup2(second.as_raw_fd(), fd) }, fd);
+        for _ in 0..USES_MAX {
+            files.of(fd).unwrap();
+        }
+        assert_ne!(files.of(fd).unwrap().inode, inode);
+    }
+
+    #[test]
+    fn misses_make_tries_rarer_and_a_hit_makes_them_usual() {
+        let mut file = UNKNOWN;
+        assert!(file.try_cache());
+        file.note_try(false);
+        assert!(!file.try_cache() && file.try_cache());
+        for _ in 0..20 {
+            file.note_try(false);
+        }
+        assert_eq!(file.skips, SKIPS_MAX);
+        file.note_try(true);
+        assert!(file.try_cache());
+    }
+}

@@ -1,0 +1,456 @@
+//! A thin io_uring that threads may share: [`Submission`] and [`Completion`] go behind a lock each.
+//!
+//! No `SINGLE_ISSUER` and no `COOP_TASKRUN`, since a context may be submitted to by one thread and
+//! waited for by another while the first computes.
+
+use crate::abi::{Cqe, Sqe};
+use crate::system::call;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{io, ptr};
+
+// include/uapi/linux/io_uring.h
+const SETUP_CQSIZE: u32 = 1 << 3;
+const SETUP_CLAMP: u32 = 1 << 4;
+const SETUP_SUBMIT_ALL: u32 = 1 << 7;
+const SETUP_NO_SQARRAY: u32 = 1 << 16;
+const FEAT_SINGLE_MMAP: u32 = 1 << 0;
+const FEAT_NODROP: u32 = 1 << 1;
+const FEAT_EXT_ARG: u32 = 1 << 8;
+const FEAT_NATIVE_WORKERS: u32 = 1 << 9;
+const OFF_SQ_RING: i64 = 0;
+const OFF_SQES: i64 = 0x1000_0000;
+const ENTER_GETEVENTS: u32 = 1 << 0;
+const ENTER_SQ_WAKEUP: u32 = 1 << 1;
+const ENTER_EXT_ARG: u32 = 1 << 3;
+const SQ_NEED_WAKEUP: u32 = 1 << 0;
+const REGISTER_SYNC_CANCEL: usize = 24;
+/// Descriptors of rings are put above those that programs count on being small (`select`).
+const DESCRIPTOR_MIN: i32 = 256;
+
+/// `IORING_SETUP_IOPOLL`: completions are found by asking the device.
+pub const SETUP_IOPOLL: u32 = 1 << 0;
+/// `IORING_SETUP_SQPOLL`: a kernel thread takes submissions.
+pub const SETUP_SQPOLL: u32 = 1 << 1;
+/// `IORING_SETUP_SQ_AFF`: that thread stays on one CPU.
+pub const SETUP_SQ_AFF: u32 = 1 << 2;
+/// `IORING_REGISTER_BUFFERS`.
+pub const REGISTER_BUFFERS: usize = 0;
+/// `IORING_REGISTER_FILES`.
+pub const REGISTER_FILES: usize = 2;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct SqOffsets {
+    head: u32,
+    tail: u32,
+    ring_mask: u32,
+    ring_entries: u32,
+    flags: u32,
+    dropped: u32,
+    array: u32,
+    resv1: u32,
+    user_addr: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct CqOffsets {
+    head: u32,
+    tail: u32,
+    ring_mask: u32,
+    ring_entries: u32,
+    overflow: u32,
+    cqes: u32,
+    flags: u32,
+    resv1: u32,
+    user_addr: u64,
+}
+
+/// `struct io_uring_params`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Params {
+    sq_entries: u32,
+    cq_entries: u32,
+    flags: u32,
+    sq_thread_cpu: u32,
+    sq_thread_idle: u32,
+    features: u32,
+    wq_fd: u32,
+    resv: [u32; 3],
+    sq_off: SqOffsets,
+    cq_off: CqOffsets,
+}
+const _: () = assert!(size_of::<Params>() == 120);
+
+/// `struct io_uring_getevents_arg`.
+#[repr(C)]
+struct GetEvents {
+    sigmask: u64,
+    sigmask_bytes: u32,
+    min_wait_us: u32,
+    timespec: u64,
+}
+
+/// How to set up a ring.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Setup {
+    /// Entries of the submission queue.
+    pub entries: u32,
+    /// Entries of the completion queue.
+    pub completions: u32,
+    /// Of `SETUP_*`.
+    pub flags: u32,
+    /// With [`SETUP_SQ_AFF`].
+    pub thread_cpu: u32,
+    /// Milliseconds after which an idle submission thread sleeps.
+    pub thread_idle_ms: u32,
+}
+
+/// The part of a ring that any thread may use at any time.
+pub struct Ring {
+    fd: i32,
+    memory: *mut u8,
+    memory_len: usize,
+    sqes: *mut Sqe,
+    sqes_len: usize,
+    sq_flags: *const AtomicU32,
+    cq_head: *const AtomicU32,
+    cq_tail: *const AtomicU32,
+    polled_by_thread: bool,
+}
+
+// SAFETY: the pointers lead to the ring's shared memory, which lives as long as the Ring and is
+// accessed with atomics.
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
+/// The submission queue: one user at a time.
+pub struct Submission {
+    sqes: *mut Sqe,
+    head: *const AtomicU32,
+    tail: *const AtomicU32,
+    local_tail: u32,
+    mask: u32,
+}
+
+// SAFETY: it is used by one thread at a time, and its memory outlives it (see `Ring::new`).
+unsafe impl Send for Submission {}
+
+/// The completion queue: one user at a time.
+pub struct Completion {
+    cqes: *const Cqe,
+    head: *const AtomicU32,
+    tail: *const AtomicU32,
+    local_head: u32,
+    mask: u32,
+}
+
+// SAFETY: as for `Submission`.
+unsafe impl Send for Completion {}
+
+impl Ring {
+    /// Sets up a ring. The queues must not be used after the ring was dropped.
+    pub fn new(setup: Setup) -> io::Result<(Ring, Submission, Completion)> {
+        let mut params = Params::default();
+        let fd = open(setup, &mut params)?;
+        let wanted = FEAT_SINGLE_MMAP | FEAT_NODROP | FEAT_EXT_ARG | FEAT_NATIVE_WORKERS;
+        if params.features & wanted != wanted {
+            close(fd);
+            return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+        }
+        map(fd, &params).inspect_err(|_| close(fd))
+    }
+
+    /// Hands `submit` entries to the kernel; waits for `min` completions when `wait` is given.
+    /// Gives back how many entries were taken, or `-errno`.
+    #[inline]
+    pub fn enter(&self, submit: u32, wait: Option<Wait>) -> i32 {
+        let Some(wait) = wait else {
+            return self.call(submit, 0, 0, 0, 0);
+        };
+        let timespec = libc::timespec {
+            tv_sec: (wait.timeout_ns.unwrap_or(0) / 1_000_000_000) as i64,
+            tv_nsec: (wait.timeout_ns.unwrap_or(0) % 1_000_000_000) as i64,
+        };
+        let argument = GetEvents {
+            sigmask: wait.signals as u64,
+            sigmask_bytes: crate::system::SIGNAL_SET_BYTES as u32,
+            min_wait_us: 0,
+            timespec: wait.timeout_ns.map_or(0, |_| (&raw const timespec) as u64),
+        };
+        let flags = ENTER_GETEVENTS | ENTER_EXT_ARG;
+        let address = (&raw const argument) as usize;
+        self.call(submit, wait.min, flags, address, size_of::<GetEvents>())
+    }
+
+    #[inline]
+    fn call(&self, submit: u32, min: u32, mut flags: u32, argument: usize, len: usize) -> i32 {
+        if self.polled_by_thread {
+            // The thread takes entries by itself; without work for us there is nothing to enter for.
+            if self.sq_flags() & SQ_NEED_WAKEUP != 0 {
+                flags |= ENTER_SQ_WAKEUP;
+            } else if flags == 0 {
+                return submit as i32;
+            }
+        }
+        let arguments =
+            [self.fd as usize, submit as usize, min as usize, flags as usize, argument, len];
+        // SAFETY: `argument` is 0 or points to a GetEvents on the caller's stack; what the entries
+        // name was vouched for when they were pushed.
+        unsafe { call(libc::SYS_io_uring_enter, arguments) as i32 }
+    }
+
+    fn sq_flags(&self) -> u32 {
+        // SAFETY: in the ring's memory. The fence orders our tail before this load, which a
+        // submission thread going to sleep relies upon.
+        unsafe {
+            if self.polled_by_thread {
+                std::sync::atomic::fence(Ordering::SeqCst);
+            }
+            (*self.sq_flags).load(Ordering::Relaxed)
+        }
+    }
+
+    /// `io_uring_register(2)`.
+    ///
+    /// # Safety
+    /// As the call.
+    pub unsafe fn register(&self, code: usize, argument: usize, count: u32) -> i32 {
+        let arguments = [self.fd as usize, code, argument, count as usize, 0, 0];
+        // SAFETY: passed on to the caller.
+        unsafe { call(libc::SYS_io_uring_register, arguments) as i32 }
+    }
+
+    /// Cancels the request with that user data: 0, `-ENOENT`, `-EALREADY`.
+    pub fn cancel(&self, user_data: u64) -> i32 {
+        // `struct io_uring_sync_cancel_reg`: addr, fd, flags, timeout of two u64, opcode and pads.
+        let wanted: [u64; 8] = [user_data, u64::from(u32::MAX), u64::MAX, u64::MAX, 0, 0, 0, 0];
+        // SAFETY: the 64 bytes that the call reads.
+        unsafe { self.register(REGISTER_SYNC_CANCEL, wanted.as_ptr() as usize, 1) }
+    }
+
+    /// Where the kernel puts the next completion.
+    #[inline]
+    pub fn completion_tail(&self) -> u32 {
+        // SAFETY: in the ring's memory.
+        unsafe { (*self.cq_tail).load(Ordering::Acquire) }
+    }
+
+    /// Whether there are completions to be reaped.
+    #[inline]
+    pub fn has_completions(&self) -> bool {
+        // SAFETY: in the ring's memory.
+        unsafe { (*self.cq_head).load(Ordering::Relaxed) != self.completion_tail() }
+    }
+
+    /// Whether a kernel thread takes submissions.
+    pub fn has_thread(&self) -> bool {
+        self.polled_by_thread
+    }
+}
+
+/// What [`Ring::enter`] waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
+    /// So many completions.
+    pub min: u32,
+    /// At most so long; without limit when None.
+    pub timeout_ns: Option<u64>,
+    /// Address of a signal set to wait with, or 0.
+    pub signals: usize,
+}
+
+impl Submission {
+    /// Queues an entry; false when there is no room.
+    #[inline]
+    pub fn push(&mut self, sqe: &Sqe) -> bool {
+        // SAFETY: in the ring's memory; the index is masked. Only we write this side.
+        unsafe {
+            let head = (*self.head).load(Ordering::Acquire);
+            if self.local_tail.wrapping_sub(head) > self.mask {
+                return false;
+            }
+            *self.sqes.add((self.local_tail & self.mask) as usize) = *sqe;
+            self.local_tail = self.local_tail.wrapping_add(1);
+            (*self.tail).store(self.local_tail, Ordering::Release);
+        }
+        true
+    }
+
+    /// Takes the last `count` entries back, which the kernel has not taken.
+    pub fn take_back(&mut self, count: u32) {
+        self.local_tail = self.local_tail.wrapping_sub(count);
+        // SAFETY: in the ring's memory.
+        unsafe { (*self.tail).store(self.local_tail, Ordering::Release) };
+    }
+
+    /// The entry that was pushed as the `back`th last, counted from 1.
+    pub fn entry_before(&self, back: u32) -> Sqe {
+        // SAFETY: in the ring's memory; the index is masked.
+        unsafe { *self.sqes.add((self.local_tail.wrapping_sub(back) & self.mask) as usize) }
+    }
+}
+
+impl Completion {
+    /// The next completion, if there is one.
+    #[inline]
+    pub fn next(&mut self) -> Option<Cqe> {
+        // SAFETY: in the ring's memory; the index is masked and below the kernel's tail.
+        unsafe {
+            if self.local_head == (*self.tail).load(Ordering::Acquire) {
+                return None;
+            }
+            let cqe = *self.cqes.add((self.local_head & self.mask) as usize);
+            self.local_head = self.local_head.wrapping_add(1);
+            Some(cqe)
+        }
+    }
+
+    /// Gives the places of the completions taken so far back to the kernel.
+    #[inline]
+    pub fn release(&mut self) {
+        // SAFETY: in the ring's memory.
+        unsafe { (*self.head).store(self.local_head, Ordering::Release) };
+    }
+
+    /// Completions since `from` that were not taken, without taking them.
+    pub fn since(&self, from: u32) -> impl Iterator<Item = Cqe> + '_ {
+        // SAFETY: in the ring's memory.
+        let tail = unsafe { (*self.tail).load(Ordering::Acquire) };
+        let untaken = tail.wrapping_sub(self.local_head);
+        let first = tail.wrapping_sub(tail.wrapping_sub(from).min(untaken));
+        (0..tail.wrapping_sub(first)).map(move |step| {
+            let index = first.wrapping_add(step) & self.mask;
+            // SAFETY: the index is masked and below the kernel's tail.
+            unsafe { *self.cqes.add(index as usize) }
+        })
+    }
+}
+
+fn close(fd: i32) {
+    // SAFETY: a descriptor of ours that nobody else knows.
+    unsafe { call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Opens the ring with the best flags that the kernel takes.
+fn open(setup: Setup, params: &mut Params) -> io::Result<i32> {
+    let always = SETUP_CQSIZE | SETUP_CLAMP | SETUP_SUBMIT_ALL | setup.flags;
+    for flags in [always | SETUP_NO_SQARRAY, always] {
+        *params = Params {
+            flags,
+            cq_entries: setup.completions,
+            sq_thread_cpu: setup.thread_cpu,
+            sq_thread_idle: setup.thread_idle_ms,
+            ..Params::default()
+        };
+        let arguments = [setup.entries as usize, (&raw mut *params) as usize, 0, 0, 0, 0];
+        // SAFETY: `params` is the structure that the call reads and fills.
+        let fd = unsafe { call(libc::SYS_io_uring_setup, arguments) };
+        if fd >= 0 {
+            return Ok(raised(fd as i32));
+        }
+        if fd != -(libc::EINVAL as isize) {
+            return Err(io::Error::from_raw_os_error(-fd as i32));
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// The same file under a higher number, if there is one.
+fn raised(fd: i32) -> i32 {
+    let command = libc::F_DUPFD_CLOEXEC as usize;
+    let arguments = [fd as usize, command, DESCRIPTOR_MIN as usize, 0, 0, 0];
+    // SAFETY: a descriptor of ours.
+    let higher = unsafe { call(libc::SYS_fcntl, arguments) };
+    if higher < 0 {
+        return fd;
+    }
+    close(fd);
+    higher as i32
+}
+
+fn map(fd: i32, params: &Params) -> io::Result<(Ring, Submission, Completion)> {
+    let (sq, cq) = (&params.sq_off, &params.cq_off);
+    let sq_len = sq.array as usize + params.sq_entries as usize * size_of::<u32>();
+    let cq_len = cq.cqes as usize + params.cq_entries as usize * size_of::<Cqe>();
+    let memory_len = sq_len.max(cq_len);
+    let sqes_len = params.sq_entries as usize * size_of::<Sqe>();
+    let memory = map_shared(fd, memory_len, OFF_SQ_RING)?;
+    let sqes: *mut Sqe = match map_shared(fd, sqes_len, OFF_SQES) {
+        Ok(sqes) => sqes.cast(),
+        Err(error) => {
+            // SAFETY: just mapped, and known to nobody.
+            unsafe { libc::munmap(memory.cast(), memory_len) };
+            return Err(error);
+        }
+    };
+    // SAFETY: offsets that the kernel gave for this mapping.
+    let at = |offset: u32| unsafe { memory.add(offset as usize) };
+    let word = |offset: u32| at(offset).cast::<AtomicU32>().cast_const();
+    if params.flags & SETUP_NO_SQARRAY == 0 {
+        for index in 0..params.sq_entries {
+            // SAFETY: the array has one place per entry.
+            unsafe { *at(sq.array).cast::<u32>().add(index as usize) = index };
+        }
+    }
+    let ring = Ring {
+        fd,
+        memory,
+        memory_len,
+        sqes,
+        sqes_len,
+        sq_flags: word(sq.flags),
+        cq_head: word(cq.head),
+        cq_tail: word(cq.tail),
+        polled_by_thread: params.flags & SETUP_SQPOLL != 0,
+    };
+    let submission = Submission {
+        sqes,
+        head: word(sq.head),
+        tail: word(sq.tail),
+        local_tail: 0,
+        mask: params.sq_entries - 1,
+    };
+    let completion = Completion {
+        cqes: at(cq.cqes).cast::<Cqe>().cast_const(),
+        head: word(cq.head),
+        tail: word(cq.tail),
+        local_head: 0,
+        mask: params.cq_entries - 1,
+    };
+    Ok((ring, submission, completion))
+}
+
+/// Maps a part of the ring; a child does not get it, since entries are this process's.
+fn map_shared(fd: i32, len: usize, offset: i64) -> io::Result<*mut u8> {
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let address = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_POPULATE,
+            fd,
+            offset,
+        )
+    };
+    if address == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the mapping just made.
+    unsafe { libc::madvise(address, len, libc::MADV_DONTFORK) };
+    Ok(address.cast())
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: our mappings; whoever drops the ring no longer uses the queues (see `new`).
+        unsafe {
+            libc::munmap(self.sqes.cast(), self.sqes_len);
+            libc::munmap(self.memory.cast(), self.memory_len);
+        }
+        close(self.fd);
+    }
+}

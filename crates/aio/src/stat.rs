@@ -1,0 +1,310 @@
+//! What a process did through this library, readable by others while it runs.
+//!
+//! ```text
+//!   counters --> memfd "nvlane-aio" <-- /proc/PID/fd/N <-- nvlane aio stat PID
+//! ```
+//!
+//! Nothing is left behind when the process ends. A child has inherited its parent's file; the pid
+//! in it says whose it is. Counters are plain stores under a context's lock, or relaxed additions:
+//! a reader sees each a little early or late.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Name of the memfd.
+pub const NAME: &str = "nvlane-aio";
+const MAGIC: u64 = u64::from_le_bytes(*b"nvlnaio1");
+/// Contexts with a record of their own; those beyond share the last one.
+pub const RECORDS: usize = 64;
+const COUNTERS: usize = 16;
+
+/// What is counted per context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Counter {
+    /// Calls of `io_submit`.
+    Submits,
+    /// Iocbs that went through io_uring.
+    Ring,
+    /// Iocbs carried out within `io_submit` by preadv2 and pwritev2, as the kernel does with them.
+    Inline,
+    /// Iocbs that the real `io_submit` took.
+    Native,
+    /// Iocbs refused.
+    Refused,
+    /// Calls of `io_uring_enter` that submitted.
+    Enters,
+    /// Calls of `io_getevents` and `io_pgetevents`.
+    Reaps,
+    /// Events handed out.
+    Events,
+    /// Calls of `io_uring_enter` that waited.
+    Waits,
+    /// Calls of the real `io_getevents`.
+    NativeReaps,
+    /// Polls through io_uring (also counted as `Ring`).
+    Polls,
+    /// Calls of `io_cancel`.
+    Cancels,
+    /// Reads tried inline that were not in the page cache.
+    Misses,
+}
+
+/// Names of the counters, in the order of [`Counter`].
+pub const NAMES: [&str; 13] = [
+    "submits",
+    "ring",
+    "inline",
+    "native",
+    "refused",
+    "enters",
+    "reaps",
+    "events",
+    "waits",
+    "native_reaps",
+    "polls",
+    "cancels",
+    "misses",
+];
+
+/// One context's record, in shared memory.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Record {
+    id: AtomicU64,
+    /// Of `context::Mode`.
+    pub mode: AtomicU32,
+    /// Of `probe::Reason`.
+    pub reason: AtomicU32,
+    nr: AtomicU32,
+    extended: AtomicU32,
+    counters: [AtomicU64; COUNTERS],
+}
+
+/// The file.
+#[repr(C)]
+struct Page {
+    magic: AtomicU64,
+    pid: AtomicU32,
+    records: AtomicU32,
+    contexts: AtomicU64,
+    ended: [AtomicU64; COUNTERS],
+    table: [Record; RECORDS],
+}
+
+impl Record {
+    /// Adds to a counter.
+    #[inline]
+    pub fn add(&self, counter: Counter, count: u64) {
+        self.counters[counter as usize].fetch_add(count, Relaxed);
+    }
+
+    /// Adds to a counter that only the holder of one lock writes.
+    #[inline]
+    pub fn add_locked(&self, counter: Counter, count: u64) {
+        let place = &self.counters[counter as usize];
+        place.store(place.load(Relaxed) + count, Relaxed);
+    }
+}
+
+/// Where records go that could not be had.
+static NOWHERE: Record = Record {
+    id: AtomicU64::new(0),
+    mode: AtomicU32::new(0),
+    reason: AtomicU32::new(0),
+    nr: AtomicU32::new(0),
+    extended: AtomicU32::new(0),
+    counters: [const { AtomicU64::new(0) }; COUNTERS],
+};
+static PAGE: AtomicPtr<Page> = AtomicPtr::new(std::ptr::null_mut());
+
+/// A record for a new context.
+pub fn open(id: usize, nr: u32, extended: bool) -> &'static Record {
+    let Some(page) = page() else { return &NOWHERE };
+    page.contexts.fetch_add(1, Relaxed);
+    let free =
+        |record: &&Record| record.id.compare_exchange(0, id as u64, Relaxed, Relaxed).is_ok();
+    let record = page.table[..RECORDS - 1].iter().find(free).unwrap_or(&page.table[RECORDS - 1]);
+    record.id.store(id as u64, Relaxed);
+    record.nr.store(nr, Relaxed);
+    record.extended.store(u32::from(extended), Relaxed);
+    record
+}
+
+/// The context has ended: its counts go to the process's.
+pub fn close(record: &'static Record) {
+    let Some(page) = page() else { return };
+    let shared = std::ptr::eq(record, &page.table[RECORDS - 1]);
+    if shared || std::ptr::eq(record, &NOWHERE) {
+        return;
+    }
+    for (ended, counter) in page.ended.iter().zip(&record.counters) {
+        ended.fetch_add(counter.swap(0, Relaxed), Relaxed);
+    }
+    record.mode.store(0, Relaxed);
+    record.reason.store(0, Relaxed);
+    record.id.store(0, Relaxed);
+}
+
+/// This process's page, made when first wanted; anew in a child.
+fn page() -> Option<&'static Page> {
+    let known = PAGE.load(Relaxed);
+    // SAFETY: no preconditions.
+    let pid = unsafe { libc::getpid() } as u32;
+    // SAFETY: mappings of pages are never undone.
+    if !known.is_null() && unsafe { (*known).pid.load(Relaxed) } == pid {
+        // SAFETY: as above.
+        return Some(unsafe { &*known });
+    }
+    let made = make(pid)?;
+    match PAGE.compare_exchange(known, made, Relaxed, Relaxed) {
+        // SAFETY: as above.
+        Ok(_) => Some(unsafe { &*made }),
+        // SAFETY: as above. Another thread was faster; the second file stays open, and empty.
+        Err(other) => Some(unsafe { &*other }),
+    }
+}
+
+fn make(pid: u32) -> Option<*mut Page> {
+    let flags = libc::MFD_CLOEXEC as usize;
+    // SAFETY: the name is a C string; the rest are numbers and a mapping of the kernel's choice.
+    unsafe {
+        let name = c"nvlane-aio".as_ptr() as usize;
+        let fd = crate::system::call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0]);
+        if fd < 0 {
+            return None;
+        }
+        let command = libc::F_DUPFD_CLOEXEC as usize;
+        let higher = crate::system::call(libc::SYS_fcntl, [fd as usize, command, 256, 0, 0, 0]);
+        let fd = if higher < 0 {
+            fd as i32
+        } else {
+            crate::system::call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]);
+            higher as i32
+        };
+        let len = size_of::<Page>();
+        let sized = crate::system::call(libc::SYS_ftruncate, [fd as usize, len, 0, 0, 0, 0]);
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let address = libc::mmap(std::ptr::null_mut(), len, both, libc::MAP_SHARED, fd, 0);
+        if sized < 0 || address == libc::MAP_FAILED {
+            return None;
+        }
+        let page: *mut Page = address.cast();
+        (*page).records.store(RECORDS as u32, Relaxed);
+        (*page).pid.store(pid, Relaxed);
+        (*page).magic.store(MAGIC, Relaxed);
+        Some(page)
+    }
+}
+
+/// What another process did.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Contexts made until now.
+    pub contexts: u64,
+    /// Counts of contexts that have ended.
+    pub ended: [u64; NAMES.len()],
+    /// Contexts that are open.
+    pub open: Vec<Open>,
+}
+
+/// An open context.
+#[derive(Clone, Debug)]
+pub struct Open {
+    /// Its id.
+    pub id: u64,
+    /// Which way its I/O goes: "proving", "ring", "native".
+    pub mode: &'static str,
+    /// Why natively.
+    pub reason: &'static str,
+    /// Events that it can hold.
+    pub nr: u32,
+    /// Made by `io_setup2`.
+    pub extended: bool,
+    /// Counts.
+    pub counts: [u64; NAMES.len()],
+}
+
+impl Report {
+    /// Reads the file of the process; `NotFound` when it has made no context through this library.
+    pub fn of(pid: u32) -> io::Result<Report> {
+        for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
+            let path = entry?.path();
+            if is_ours(&path)
+                && let Ok(words) = words(&path)
+                && let Some(report) = Report::parse(&words, pid)
+            {
+                return Ok(report);
+            }
+        }
+        let what = format!("process {pid} has made no context of asynchronous I/O through nvlane");
+        Err(io::Error::new(io::ErrorKind::NotFound, what))
+    }
+
+    /// The sum over all contexts, open and ended.
+    pub fn total(&self, counter: Counter) -> u64 {
+        let index = counter as usize;
+        self.ended[index] + self.open.iter().map(|open| open.counts[index]).sum::<u64>()
+    }
+
+    fn parse(words: &[u64], pid: u32) -> Option<Report> {
+        let (page, record) = (size_of::<Page>() / 8, size_of::<Record>() / 8);
+        if words.len() < page || words[0] != MAGIC || words[1] as u32 != pid {
+            return None;
+        }
+        let counts = |from: usize| std::array::from_fn(|index| words[from + index]);
+        let first = page - RECORDS * record;
+        let open = (0..RECORDS).map(|index| first + index * record).filter(|&at| words[at] != 0);
+        Some(Report {
+            contexts: words[2],
+            ended: counts(3),
+            open: open
+                .map(|at| Open {
+                    id: words[at],
+                    mode: crate::context::mode_name(words[at + 1] as u32),
+                    reason: crate::probe::reason_name((words[at + 1] >> 32) as u32),
+                    nr: words[at + 2] as u32,
+                    extended: words[at + 2] >> 32 != 0,
+                    counts: counts(at + 3),
+                })
+                .collect(),
+        })
+    }
+}
+
+fn is_ours(path: &PathBuf) -> bool {
+    fs::read_link(path).is_ok_and(|name| name.to_string_lossy().contains(NAME))
+}
+
+fn words(path: &PathBuf) -> io::Result<Vec<u64>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(1 << 20).read_to_end(&mut bytes)?;
+    Ok(bytes
+        .chunks_exact(8)
+        .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_process_reads_what_was_counted() {
+        let record = open(0x7000, 127, false);
+        record.add(Counter::Ring, 5);
+        record.add_locked(Counter::Events, 3);
+        let report = Report::of(std::process::id()).unwrap();
+        let mine = report.open.iter().find(|open| open.id == 0x7000).unwrap();
+        assert_eq!(mine.counts[Counter::Ring as usize], 5);
+        assert_eq!(mine.nr, 127);
+        let before = report.total(Counter::Ring);
+        close(record);
+        let report = Report::of(std::process::id()).unwrap();
+        assert!(report.open.iter().all(|open| open.id != 0x7000));
+        assert_eq!(report.total(Counter::Ring), before);
+        assert_eq!(NAMES[Counter::Misses as usize], "misses");
+    }
+}

@@ -1,0 +1,509 @@
+//! `io_submit`.
+//!
+//! What looks wrong in any way goes to the real `io_submit`, alone, which knows the error best; so
+//! errors are the kernel's by construction.
+
+use crate::abi::{self, Event, Iocb, Sqe, op};
+use crate::caller;
+use crate::context::{Context, Engine, Mode, Submitting, state};
+use crate::probe::{self, Reason, Way};
+use crate::stat::Counter;
+use crate::system::{self, failure};
+use libc::c_long;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+/// What is to be done with an iocb.
+enum Course {
+    /// An entry for the ring, and what its request is.
+    Ring(Sqe, u32),
+    /// preadv2 or pwritev2, with those flags added.
+    Here { write: bool, flags: u32, entry: Sqe },
+    /// The real `io_submit`.
+    Kernel,
+    /// The same, and for good.
+    Settle(Reason),
+}
+
+/// `io_submit` on a context of ours.
+///
+/// # Safety
+/// What the iocbs name stays valid until their events.
+pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
+    context.record.add(Counter::Submits, 1);
+    if nr > 0 && context.mode() == Mode::Ring {
+        let submitting = context.submitting();
+        // Under the lock the mode stays what it is.
+        if context.mode() == Mode::Ring
+            && let Some(engine) = context.engine()
+        {
+            let mut batch = Batch::new(context, engine, submitting, iocbs);
+            // SAFETY: passed on to the caller.
+            return unsafe { batch.run((nr as u64).min(u64::from(context.nr)) as usize) };
+        }
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { natively(context, nr, iocbs) }
+}
+
+/// The whole batch to the kernel's context.
+///
+/// # Safety
+/// As `submit`.
+pub unsafe fn natively(context: &Context, nr: c_long, iocbs: usize) -> i32 {
+    if context.mode() == Mode::Proving {
+        look_at(context, nr, iocbs);
+    }
+    // Counted before, so that nobody waits elsewhere for what has been submitted here.
+    let asked = nr.clamp(0, i64::from(context.nr));
+    context.native.pending.fetch_add(asked, SeqCst);
+    // SAFETY: passed on to the caller.
+    let taken = unsafe { system::io_submit(context.id, nr, iocbs) };
+    let gone = asked - i64::from(taken.max(0));
+    if gone != 0 {
+        context.native.pending.fetch_sub(gone, SeqCst);
+    }
+    if taken > 0 {
+        context.record.add(Counter::Native, taken as u64);
+    } else if taken < 0 {
+        context.record.add(Counter::Refused, 1);
+    }
+    taken
+}
+
+/// Learns from iocbs that go to the kernel what kind of program this is.
+fn look_at(context: &Context, nr: c_long, iocbs: usize) {
+    for index in 0..nr.clamp(0, i64::from(context.nr)) as usize {
+        let Some(address) = address_of(iocbs, index) else { return };
+        let Ok(iocb) = caller::read::<usize>(address).and_then(caller::read::<Iocb>) else {
+            return;
+        };
+        if iocb.flags & abi::FLAG_RESFD != 0 {
+            context.settle(Reason::Eventfd);
+        }
+        if iocb.opcode == abi::POLL {
+            context.native.polls.store(true, Relaxed);
+        }
+    }
+}
+
+fn address_of(array: usize, index: usize) -> Option<usize> {
+    array.checked_add(index.checked_mul(size_of::<usize>())?)
+}
+
+/// One call of `io_submit`.
+struct Batch<'a> {
+    context: &'a Context,
+    engine: &'a Engine,
+    submitting: MutexGuard<'a, Submitting>,
+    iocbs: usize,
+    /// Places taken that the context's count does not have yet.
+    room: u32,
+    /// Entries pushed that the kernel has not been told of.
+    queued: u32,
+    /// Request and file of the last of these.
+    last: (u32, i32),
+    /// Entries that were pushed and then not taken.
+    lost: u32,
+}
+
+impl<'a> Batch<'a> {
+    #[inline]
+    fn new(
+        context: &'a Context,
+        engine: &'a Engine,
+        submitting: MutexGuard<'a, Submitting>,
+        iocbs: usize,
+    ) -> Self {
+        let room = context.capacity().saturating_sub(context.outstanding.load(SeqCst));
+        Batch { context, engine, submitting, iocbs, room, queued: 0, last: (0, -1), lost: 0 }
+    }
+
+    /// # Safety
+    /// As `submit`.
+    unsafe fn run(&mut self, nr: usize) -> i32 {
+        let mut done = 0;
+        let mut error = 0;
+        while done < nr {
+            // SAFETY: passed on to the caller.
+            match unsafe { self.one(done) } {
+                Ok(()) => done += 1,
+                Err(code) => {
+                    error = code;
+                    break;
+                }
+            }
+        }
+        if let Err(code) = self.flush() {
+            error = code;
+        }
+        done -= self.lost as usize;
+        if done == 0 && error != 0 {
+            self.context.record.add_locked(Counter::Refused, 1);
+            return error;
+        }
+        done as i32
+    }
+
+    /// # Safety
+    /// As `submit`.
+    #[inline]
+    unsafe fn one(&mut self, index: usize) -> Result<(), i32> {
+        let fault = failure(libc::EFAULT);
+        let place = address_of(self.iocbs, index).ok_or(fault)?;
+        let address = caller::read::<usize>(place).map_err(|_| fault)?;
+        let iocb = caller::read::<Iocb>(address).map_err(|_| fault)?;
+        match self.course(&iocb) {
+            Course::Ring(entry, state) => self.to_ring(&iocb, address, entry, state),
+            Course::Here { write, flags, entry } => {
+                // SAFETY: passed on to the caller.
+                unsafe { self.here(&iocb, address, write, flags, entry, index) }
+            }
+            // SAFETY: passed on to the caller.
+            Course::Kernel => unsafe { self.to_kernel(index) },
+            Course::Settle(reason) => {
+                self.flush()?;
+                self.context.settle(reason);
+                // SAFETY: passed on to the caller.
+                unsafe { self.to_kernel(index) }
+            }
+        }
+    }
+
+    /// What is to be done with it.
+    #[inline]
+    fn course(&mut self, iocb: &Iocb) -> Course {
+        if iocb.flags & abi::FLAG_RESFD != 0 {
+            return Course::Settle(Reason::Eventfd);
+        }
+        if iocb.reserved2 != 0 || iocb.nbytes > i64::MAX as u64 || !self.allows(iocb) {
+            return Course::Kernel;
+        }
+        match iocb.opcode {
+            abi::PREAD | abi::PWRITE | abi::PREADV | abi::PWRITEV => self.transfer(iocb),
+            abi::FSYNC | abi::FDSYNC => self.sync(iocb),
+            abi::POLL => poll(iocb),
+            _ => Course::Kernel,
+        }
+    }
+
+    /// Flags and priority that need no look by the kernel.
+    #[inline]
+    fn allows(&self, iocb: &Iocb) -> bool {
+        match iocb.flags {
+            0 => true,
+            abi::FLAG_IOPRIO => self.submitting.priority == Some(iocb.reqprio),
+            _ => false,
+        }
+    }
+
+    #[inline]
+    fn transfer(&mut self, iocb: &Iocb) -> Course {
+        let known = abi::RWF_HIPRI | abi::RWF_DSYNC | abi::RWF_SYNC;
+        let vectored = matches!(iocb.opcode, abi::PREADV | abi::PWRITEV);
+        let write = matches!(iocb.opcode, abi::PWRITE | abi::PWRITEV);
+        if iocb.rw_flags & !known != 0 || iocb.offset < 0 {
+            return Course::Kernel;
+        }
+        let Some(bytes) = bytes_of(iocb, vectored) else { return Course::Kernel };
+        let Some(end) =
+            (iocb.offset as u64).checked_add(bytes).filter(|&end| end <= i64::MAX as u64)
+        else {
+            return Course::Kernel;
+        };
+        let Some(file) = self.submitting.files.of(iocb.fildes) else { return Course::Kernel };
+        if !(if write { file.writable } else { file.readable }) {
+            return Course::Kernel;
+        }
+        // No one polls for this I/O: as the kernel, we forget the flag.
+        let flags = iocb.rw_flags & !abi::RWF_HIPRI;
+        let opcode = match (vectored, write) {
+            (false, false) => op::READ,
+            (false, true) => op::WRITE,
+            (true, false) => op::READV,
+            (true, true) => op::WRITEV,
+        };
+        let entry = Sqe {
+            opcode,
+            ioprio: if iocb.flags & abi::FLAG_IOPRIO != 0 { iocb.reqprio as u16 } else { 0 },
+            fd: iocb.fildes,
+            off: iocb.offset as u64,
+            addr: iocb.buf,
+            len: iocb.nbytes.min(abi::RW_COUNT_MAX) as u32,
+            op_flags: flags,
+            ..Sqe::default()
+        };
+        let way = file.way;
+        match way {
+            Way::Ring if write && file.extends(end) => Course::Here { write, flags, entry },
+            Way::Ring => Course::Ring(entry, state::IO),
+            Way::Cached if write => Course::Here { write, flags, entry },
+            Way::Cached if bytes == 0 || !file.try_cache() => Course::Ring(entry, state::IO),
+            Way::Cached => Course::Here { write, flags: flags | abi::RWF_NOWAIT, entry },
+            Way::Here => Course::Here { write, flags, entry },
+            Way::Kernel => Course::Kernel,
+            Way::Punts => Course::Settle(Reason::Punts),
+        }
+    }
+
+    fn sync(&mut self, iocb: &Iocb) -> Course {
+        const DATASYNC: u32 = 1;
+        if iocb.buf != 0 || iocb.nbytes != 0 || iocb.offset != 0 || iocb.rw_flags != 0 {
+            return Course::Kernel;
+        }
+        let Some(file) = self.submitting.files.of(iocb.fildes) else { return Course::Kernel };
+        match file.way {
+            Way::Kernel => Course::Kernel,
+            Way::Punts => Course::Settle(Reason::Punts),
+            Way::Ring | Way::Cached | Way::Here => {
+                let op_flags = if iocb.opcode == abi::FDSYNC { DATASYNC } else { 0 };
+                let entry = Sqe { opcode: op::FSYNC, fd: iocb.fildes, op_flags, ..Sqe::default() };
+                Course::Ring(entry, state::IO)
+            }
+        }
+    }
+
+    /// A place among the context's requests and events, as the kernel counts them.
+    #[inline]
+    fn reserve(&mut self) -> Result<(), i32> {
+        if self.room == 0 {
+            let outstanding = self.context.outstanding.load(SeqCst);
+            self.room = self.context.capacity().saturating_sub(outstanding);
+            if self.room == 0 {
+                return Err(failure(libc::EAGAIN));
+            }
+        }
+        self.room -= 1;
+        self.context.outstanding.fetch_add(1, SeqCst);
+        Ok(())
+    }
+
+    #[inline]
+    fn to_ring(&mut self, iocb: &Iocb, address: usize, entry: Sqe, state: u32) -> Result<(), i32> {
+        self.reserve()?;
+        let Some(index) = self.submitting.requests.take(self.engine) else {
+            self.context.outstanding.fetch_sub(1, SeqCst);
+            return Err(failure(libc::EAGAIN));
+        };
+        let request = self.engine.request(index);
+        request.obj.store(address as u64, Relaxed);
+        request.data.store(iocb.data, Relaxed);
+        request.state.store(state, Relaxed);
+        let pushed = Sqe { user_data: u64::from(index), ..entry };
+        let written = caller::write(address + std::mem::offset_of!(Iocb, key), 0_u32);
+        let queued = written
+            .map_err(|_| libc::EFAULT)
+            .and_then(|()| if !self.push(&pushed) { Err(libc::EAGAIN) } else { Ok(()) });
+        if let Err(errno) = queued {
+            self.submitting.requests.untake(self.engine, index);
+            self.context.outstanding.fetch_sub(1, SeqCst);
+            return Err(failure(errno));
+        }
+        self.queued += 1;
+        self.last = (index, entry.fd);
+        self.context.record.add_locked(Counter::Ring, 1);
+        if state == state::POLL {
+            self.context.record.add_locked(Counter::Polls, 1);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn push(&mut self, entry: &Sqe) -> bool {
+        let Some(queue) = self.submitting.queue.as_mut() else { return false };
+        if queue.push(entry) {
+            return true;
+        }
+        self.flush().is_ok()
+            && self.submitting.queue.as_mut().is_some_and(|queue| queue.push(entry))
+    }
+
+    /// Carries the iocb out now. Whatever does not succeed goes the other way.
+    ///
+    /// # Safety
+    /// As `submit`.
+    unsafe fn here(
+        &mut self,
+        iocb: &Iocb,
+        address: usize,
+        write: bool,
+        flags: u32,
+        entry: Sqe,
+        index: usize,
+    ) -> Result<(), i32> {
+        self.flush()?;
+        self.reserve()?;
+        let key = address + std::mem::offset_of!(Iocb, key);
+        if caller::write(key, 0_u32).is_err() {
+            self.context.outstanding.fetch_sub(1, SeqCst);
+            return Err(failure(libc::EFAULT));
+        }
+        let single = [entry.addr, u64::from(entry.len)];
+        let vectored = matches!(entry.opcode, op::READV | op::WRITEV);
+        let (vectors, count) = match vectored {
+            true => (entry.addr as usize, entry.len as usize),
+            false => (single.as_ptr() as usize, 1),
+        };
+        let number = if write { libc::SYS_pwritev2 } else { libc::SYS_preadv2 };
+        let arguments = [entry.fd as usize, vectors, count, entry.off as usize, 0, flags as usize];
+        // SAFETY: the kernel checks the vectors; that the buffers may be used, the caller vouches.
+        let result = unsafe { system::call(number, arguments) };
+        let trying = flags & abi::RWF_NOWAIT != 0;
+        // Short and unwilling to wait is no answer: there may be more to read.
+        let whole = bytes_of(iocb, vectored).unwrap_or(0) as isize;
+        if result >= 0 && (!trying || result == whole) {
+            if trying {
+                self.note_try(entry.fd, true);
+            }
+            let event = Event { data: iocb.data, obj: address as u64, res: result as i64, res2: 0 };
+            self.finish(event);
+            return Ok(());
+        }
+        self.context.outstanding.fetch_sub(1, SeqCst);
+        self.room += 1;
+        if trying {
+            self.context.record.add_locked(Counter::Misses, 1);
+            self.note_try(entry.fd, false);
+            return self.to_ring(iocb, address, entry, state::IO);
+        }
+        self.submitting.files.forget(entry.fd);
+        // SAFETY: passed on to the caller.
+        unsafe { self.to_kernel(index) }
+    }
+
+    fn note_try(&mut self, fd: i32, hit: bool) {
+        if let Some(file) = self.submitting.files.of(fd) {
+            file.note_try(hit);
+        }
+    }
+
+    /// An event without I/O in flight.
+    #[inline]
+    fn finish(&mut self, event: Event) {
+        self.context.record.add_locked(Counter::Inline, 1);
+        self.context.reaping().keep(event);
+        self.context.done.fetch_add(1, SeqCst);
+        if self.context.waiters.load(SeqCst) > 0 {
+            self.context.wake(&mut self.submitting, 1);
+        }
+    }
+
+    /// # Safety
+    /// As `submit`.
+    #[cold]
+    unsafe fn to_kernel(&mut self, index: usize) -> Result<(), i32> {
+        self.flush()?;
+        let place = self.iocbs + index * size_of::<usize>();
+        // SAFETY: passed on to the caller.
+        let taken = unsafe { natively(self.context, 1, place) };
+        self.context.wake_all(&mut self.submitting);
+        if taken != 1 {
+            return Err(taken);
+        }
+        self.learn_priority(place);
+        Ok(())
+    }
+
+    /// The kernel has allowed this iocb's priority: the next need not be asked for.
+    fn learn_priority(&mut self, place: usize) {
+        let iocb = caller::read::<usize>(place).and_then(caller::read::<Iocb>);
+        if let Ok(iocb) = iocb
+            && iocb.flags & abi::FLAG_IOPRIO != 0
+        {
+            self.submitting.priority = Some(iocb.reqprio);
+        }
+    }
+
+    /// Tells the kernel of the entries pushed; `lost` says how many it did not take.
+    #[inline]
+    fn flush(&mut self) -> Result<(), i32> {
+        if self.queued == 0 {
+            return Ok(());
+        }
+        let before = self.engine.ring.completion_tail();
+        while self.queued > 0 {
+            self.context.record.add_locked(Counter::Enters, 1);
+            let taken = self.engine.ring.enter(self.queued, None);
+            if taken <= 0 {
+                return Err(self.take_back(taken));
+            }
+            self.queued -= (taken as u32).min(self.queued);
+        }
+        if self.engine.ring.completion_tail() == before {
+            return Ok(());
+        }
+        self.look_for_refusal(before)
+    }
+
+    #[cold]
+    fn take_back(&mut self, code: i32) -> i32 {
+        let unsent = std::mem::take(&mut self.queued);
+        self.lost += unsent;
+        self.context.outstanding.fetch_sub(unsent, SeqCst);
+        let Some(mut queue) = self.submitting.queue.take() else { return code };
+        for back in 1..=unsent {
+            self.submitting.requests.untake(self.engine, queue.entry_before(back).user_data as u32);
+        }
+        queue.take_back(unsent);
+        self.submitting.queue = Some(queue);
+        if code == 0 { failure(libc::EAGAIN) } else { code }
+    }
+
+    /// A descriptor that is no longer what it was is refused when submitting, not by an event; here
+    /// for the last entry, since those behind another one would be on their way already.
+    fn look_for_refusal(&mut self, before: u32) -> Result<(), i32> {
+        let refused = failure(libc::EBADF);
+        let reaping = self.context.reaping();
+        let Some(queue) = reaping.queue.as_ref() else { return Ok(()) };
+        let wrong = |cqe: &abi::Cqe| cqe.res == refused;
+        let Some(cqe) = queue.since(before).filter(wrong).last() else { return Ok(()) };
+        self.submitting.files.forget(self.last.1);
+        if cqe.user_data != u64::from(self.last.0) {
+            return Ok(());
+        }
+        self.engine.request(self.last.0).state.store(state::VOID, SeqCst);
+        self.lost += 1;
+        Err(refused)
+    }
+}
+
+fn poll(iocb: &Iocb) -> Course {
+    let wrong = iocb.buf > u64::from(u16::MAX)
+        || iocb.offset != 0
+        || iocb.nbytes != 0
+        || iocb.rw_flags != 0
+        || !probe::is_open(iocb.fildes);
+    if wrong {
+        return Course::Kernel;
+    }
+    let entry =
+        Sqe { opcode: op::POLL_ADD, fd: iocb.fildes, op_flags: iocb.buf as u32, ..Sqe::default() };
+    Course::Ring(entry, state::POLL)
+}
+
+/// Bytes to be transferred; None where addresses or sizes are such that the kernel is to judge.
+#[inline]
+fn bytes_of(iocb: &Iocb, vectored: bool) -> Option<u64> {
+    if !vectored {
+        let bytes = iocb.nbytes.min(abi::RW_COUNT_MAX);
+        return reachable(iocb.buf, bytes).then_some(bytes);
+    }
+    if iocb.nbytes > abi::IOVECS_MAX {
+        return None;
+    }
+    let mut sum = 0_u64;
+    for index in 0..iocb.nbytes as usize {
+        let place = (iocb.buf as usize).checked_add(index * size_of::<[u64; 2]>())?;
+        let [base, len] = caller::read::<[u64; 2]>(place).ok()?;
+        if len > abi::RW_COUNT_MAX || !reachable(base, len) {
+            return None;
+        }
+        sum += len;
+    }
+    (sum <= abi::RW_COUNT_MAX).then_some(sum)
+}
+
+#[inline]
+fn reachable(address: u64, bytes: u64) -> bool {
+    address.checked_add(bytes).is_some_and(|end| end <= abi::ADDRESS_END)
+}

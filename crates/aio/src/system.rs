@@ -1,0 +1,127 @@
+//! System calls that give back `-errno` and leave `errno` alone, as libaio's do.
+
+use crate::abi::Event;
+use libc::{c_long, timespec};
+
+/// Makes a system call.
+///
+/// # Safety
+/// As the call itself.
+#[inline]
+pub unsafe fn call(number: c_long, arguments: [usize; 6]) -> isize {
+    // SAFETY: errno is this thread's.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *errno };
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: passed on to the caller.
+    let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
+    if result != -1 {
+        return result as isize;
+    }
+    // SAFETY: as above.
+    unsafe {
+        let error = *errno;
+        *errno = before;
+        -(error as isize)
+    }
+}
+
+/// `-errno` of a constant of `libc`, as the functions of libaio give it back.
+pub const fn failure(errno: i32) -> i32 {
+    -errno
+}
+
+/// `io_setup(2)`.
+///
+/// # Safety
+/// None of ours: the kernel checks the address.
+pub unsafe fn io_setup(nr: u32, context: usize) -> i32 {
+    // SAFETY: the kernel checks the address.
+    unsafe { call(libc::SYS_io_setup, [nr as usize, context, 0, 0, 0, 0]) as i32 }
+}
+
+/// `io_destroy(2)`.
+pub fn io_destroy(id: usize) -> i32 {
+    // SAFETY: the kernel checks the id.
+    unsafe { call(libc::SYS_io_destroy, [id, 0, 0, 0, 0, 0]) as i32 }
+}
+
+/// `io_submit(2)`.
+///
+/// # Safety
+/// What the iocbs name stays valid until their events.
+#[inline]
+pub unsafe fn io_submit(id: usize, nr: c_long, iocbs: usize) -> i32 {
+    // SAFETY: passed on to the caller; addresses are checked by the kernel.
+    unsafe { call(libc::SYS_io_submit, [id, nr as usize, iocbs, 0, 0, 0]) as i32 }
+}
+
+/// `io_cancel(2)`.
+pub fn io_cancel(id: usize, iocb: usize, result: usize) -> i32 {
+    // SAFETY: addresses are checked by the kernel.
+    unsafe { call(libc::SYS_io_cancel, [id, iocb, result, 0, 0, 0]) as i32 }
+}
+
+/// What `io_getevents` and `io_pgetevents` are asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask {
+    /// Wait for so many.
+    pub min: c_long,
+    /// Take no more.
+    pub nr: c_long,
+    /// Where to put them: an array of [`Event`].
+    pub events: usize,
+    /// Address of a `timespec`, or 0.
+    pub timeout: usize,
+    /// Address of a signal set, or 0; with its size in `masked`.
+    pub signals: usize,
+    /// Whether this is `io_pgetevents`.
+    pub masked: bool,
+}
+
+impl Ask {
+    /// The same, for what is left once `got` events are there.
+    pub fn after(self, got: c_long) -> Ask {
+        Ask {
+            min: (self.min - got).max(0),
+            nr: self.nr - got,
+            events: self.events + got as usize * size_of::<Event>(),
+            ..self
+        }
+    }
+}
+
+/// Size of the kernel's signal set in bytes.
+pub const SIGNAL_SET_BYTES: usize = 8;
+
+/// Number of `io_pgetevents`, which not every version of libc has.
+#[cfg(target_arch = "x86_64")]
+const SYS_IO_PGETEVENTS: c_long = 333;
+#[cfg(not(target_arch = "x86_64"))]
+const SYS_IO_PGETEVENTS: c_long = 292;
+
+/// `io_getevents(2)` or `io_pgetevents(2)`.
+///
+/// # Safety
+/// The events may be overwritten.
+#[inline]
+pub unsafe fn io_getevents(id: usize, ask: Ask) -> i32 {
+    let arguments = [id, ask.min as usize, ask.nr as usize, ask.events, ask.timeout];
+    let [a, b, c, d, e] = arguments;
+    if !ask.masked {
+        // SAFETY: addresses are checked by the kernel.
+        return unsafe { call(libc::SYS_io_getevents, [a, b, c, d, e, 0]) as i32 };
+    }
+    let set = [ask.signals, SIGNAL_SET_BYTES];
+    // SAFETY: as above; `set` is the `struct __aio_sigset` that the call wants.
+    unsafe { call(SYS_IO_PGETEVENTS, [a, b, c, d, e, set.as_ptr() as usize]) as i32 }
+}
+
+/// Nanoseconds of the monotonic clock.
+pub fn now_ns() -> u64 {
+    let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid place for the answer.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
