@@ -110,7 +110,7 @@ impl Plan {
         }
         if options.tiny {
             plan.windows =
-                vec![milliseconds(0..100), milliseconds(100..200), milliseconds(200..400)];
+                vec![milliseconds(0..200), milliseconds(200..400), milliseconds(400..1400)];
             plan.alone = Duration::from_millis(100);
         }
         plan.operations.retain(|operation| {
