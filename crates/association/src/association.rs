@@ -235,6 +235,11 @@ impl Association {
         self.generation
     }
 
+    /// Whether the connection of [`Action::Dial`] with this generation is still wanted.
+    pub fn awaits_dial(&self, generation: u64) -> bool {
+        generation == self.generation && matches!(self.state, State::Dialing { .. })
+    }
+
     /// The controller, once live.
     pub fn controller(&self) -> &Controller {
         &self.controller

@@ -297,11 +297,8 @@ impl Driver {
     }
 
     fn dialed(&self, generation: u64, dialed: Dialed) {
-        {
-            let association = self.association.borrow();
-            if association.generation() != generation || association.access() == Access::Gone {
-                return;
-            }
+        if !self.association.borrow().awaits_dial(generation) {
+            return;
         }
         let stream = dialed.and_then(|stream| {
             Stream::try_from(OwnedFd::from(stream)).map_err(|error| error.to_string())
@@ -371,16 +368,25 @@ impl Driver {
         let me = self.me.clone();
         let timeout = self.shared.options.association.admin_timeout;
         dial(&self.reactor, Peer::Known(address), timeout, move |dialed| {
-            let Some(driver) = me.upgrade() else { return };
-            let generation = params.generation;
-            match dialed {
-                Ok(stream) => {
-                    let socket = OwnedFd::from(stream);
-                    handle.tell(move |io| io.begin(queue, &params, socket));
-                }
-                Err(reason) => driver.event(generation, Event::QueueLost(queue, reason)),
+            if let Some(driver) = me.upgrade() {
+                driver.queue_dialed(&handle, queue, params, dialed);
             }
         });
+    }
+
+    /// A queue's connection was made, or not. The association may have ended meanwhile.
+    fn queue_dialed(&self, handle: &Handle, queue: u16, params: Arc<Params>, dialed: Dialed) {
+        let generation = params.generation;
+        let current =
+            self.live.borrow().as_ref().is_some_and(|(_, live)| live.generation == generation);
+        match dialed {
+            Ok(_) if !current => {}
+            Ok(stream) => {
+                let socket = OwnedFd::from(stream);
+                handle.tell(move |io| io.begin(queue, &params, socket));
+            }
+            Err(reason) => self.event(generation, Event::QueueLost(queue, reason)),
+        }
     }
 
     fn hang_up(&self, generation: u64) {
@@ -468,5 +474,85 @@ fn local(access: Access) -> namespace::Access {
         Access::Lost => namespace::Access::Lost,
         Access::Failing => namespace::Access::Failing,
         Access::Gone => namespace::Access::Gone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+    use crate::queue::IoQueue;
+    use association::Config;
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+
+    /// What the other end of a queue's connection hears, if it was dialed for an association of `generation`
+    /// while the one with `live` is live.
+    fn heard(live: Option<u64>, generation: u64) -> usize {
+        let reactor = Reactor::new(&reactor::Config::default()).expect("a reactor");
+        let control = Arc::new(Control { mailbox: reactor.mailbox() });
+        let options = Options::new(Config::new("nqn.a", "nqn.h", [7; 16]));
+        let address = "127.0.0.1".parse().expect("an address");
+        let shared = Arc::new(Shared::new(address, options.clone(), Arc::default()));
+        let driver = Driver::new(&reactor, Arc::clone(&shared));
+        let path = 1 << 40;
+        DRIVERS.with_borrow_mut(|drivers| drivers.insert(path, Rc::clone(&driver)));
+        let queue = IoQueue::open(&control, path, &shared, &reactor, None);
+        let of = |generation| {
+            let association = Association::new(options.association.clone());
+            let mut params = Params::new(&association, &options);
+            params.generation = generation;
+            Arc::new(params)
+        };
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let local = listener.local_addr().expect("it listens");
+        *driver.live.borrow_mut() = live.map(|live| (local, of(live)));
+        let stream = TcpStream::connect(local).expect("a connection");
+        let (mut peer, _) = listener.accept().expect("a connection");
+        let listening = std::thread::spawn(move || {
+            let mut bytes = [0; 1024];
+            peer.read(&mut bytes).unwrap_or(0)
+        });
+        let mailbox = reactor.mailbox();
+        let late = Rc::clone(&driver);
+        let params = of(generation);
+        // The queue's handle comes by the mailbox.
+        reactor.timer(
+            Instant::now(),
+            Rc::new(Then(Cell::new(Some(Box::new(move || {
+                let handle = late.queues.borrow()[0].handle.clone().expect("it is open");
+                late.queue_dialed(&handle, 1, params, Ok(stream));
+            }))))),
+            0,
+        );
+        let waiting = std::thread::spawn(move || {
+            let heard = listening.join().expect("no panic");
+            mailbox.post(|reactor| reactor.stop());
+            heard
+        });
+        reactor.run();
+        drop(queue);
+        DRIVERS.with_borrow_mut(|drivers| drivers.remove(&path));
+        waiting.join().expect("no panic")
+    }
+
+    type Work = Box<dyn FnOnce()>;
+
+    /// Something to be done in a turn.
+    struct Then(Cell<Option<Work>>);
+
+    impl Complete for Then {
+        fn complete(&self, _token: u64, _result: i32, _flags: u32) {
+            if let Some(work) = self.0.take() {
+                work();
+            }
+        }
+    }
+
+    #[test]
+    fn a_connection_that_comes_late_is_not_used() {
+        assert_eq!(heard(Some(3), 3), 128, "ICReq");
+        assert_eq!(heard(Some(4), 3), 0, "another association");
+        assert_eq!(heard(None, 3), 0, "none");
     }
 }

@@ -2,7 +2,7 @@
 
 use namespace::{AccessWatcher, Queue, Request, Sink};
 use nvme::{Command, Status, opcode};
-use reactor::{Complete, Reactor};
+use reactor::{Complete, Reactor, TimerId};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::mpsc::Sender;
@@ -12,11 +12,13 @@ const TOKEN_TRY: u64 = 0;
 const TOKEN_END: u64 = 1;
 
 /// Waits until the queue is usable, flushes, and tells how that went. Held by its timer and by its
-/// request; nothing is told when the time is over.
+/// request; nothing is told when the time is over. The queue is closed as soon as there is an answer: it
+/// is one of those that the controller grants, and some core may want it.
 pub(crate) struct Flush {
     me: Weak<Flush>,
     reactor: Rc<Reactor>,
     queue: RefCell<Option<Rc<dyn Queue>>>,
+    timer: Cell<Option<TimerId>>,
     sent: Cell<bool>,
     sender: Sender<Status>,
 }
@@ -32,12 +34,14 @@ impl Flush {
             me: me.clone(),
             reactor: Rc::clone(reactor),
             queue: RefCell::new(Some(Rc::clone(&queue))),
+            timer: Cell::new(None),
             sent: Cell::new(false),
             sender,
         });
         let watcher: Rc<dyn AccessWatcher> = flush.clone();
         queue.watch_access(Rc::downgrade(&watcher));
-        reactor.timer(reactor.now() + timeout, flush.clone(), TOKEN_END);
+        let timer = reactor.timer(reactor.now() + timeout, flush.clone(), TOKEN_END);
+        flush.timer.set(Some(timer));
         reactor.defer(flush, TOKEN_TRY);
     }
 
@@ -59,6 +63,9 @@ impl Complete for Flush {
         if token == TOKEN_TRY {
             self.try_now();
         } else {
+            if let Some(timer) = self.timer.take() {
+                self.reactor.cancel_timer(timer);
+            }
             drop(self.queue.take());
         }
     }
@@ -76,5 +83,9 @@ impl Sink for Flush {
     fn completed(&self, request: Box<Request>, _state: u64) {
         // Whoever waited may have given up.
         let _ = self.sender.send(request.status);
+        // Not from within the queue's call.
+        if let Some(me) = self.me.upgrade() {
+            self.reactor.defer(me, TOKEN_END);
+        }
     }
 }

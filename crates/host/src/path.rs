@@ -22,6 +22,9 @@ pub const PATHS_MAX: usize = 16;
 /// After the first path is live, the others have so long to become so too before opening ends.
 const OTHERS_WAIT: Duration = Duration::from_secs(2);
 
+/// Why a path whose association is live cannot be used yet.
+const CONNECTING: &str = "connecting its I/O queues";
+
 /// Why a remote namespace cannot be opened: what each path said.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
@@ -199,7 +202,7 @@ impl Namespace for Path {
     fn describe(&self, facts: &mut Vec<(String, String)>) {
         let standing = self.shared.standing();
         let name = format!("path {}", self.shared.address);
-        let access = self.shared.access();
+        let access = self.shared.user_access();
         let state = match access {
             Access::Optimized | Access::NonOptimized => {
                 let controller = &standing.controller;
@@ -212,6 +215,7 @@ impl Namespace for Path {
                     standing.nsid,
                 )
             }
+            Access::Lost if self.shared.access().is_usable() => format!("{access:?}: {CONNECTING}"),
             _ => format!("{access:?}: {}", standing.reason),
         };
         facts.push((name, state));
@@ -232,10 +236,11 @@ impl Namespace for Path {
 
     fn paths(&self) -> Vec<PathReport> {
         let standing = self.shared.standing();
-        let access = self.shared.access();
+        let access = self.shared.user_access();
         let (in_flight, selections, errors) = self.shared.sums();
         let reason = match access {
             Access::Optimized | Access::NonOptimized => String::new(),
+            Access::Lost if self.shared.access().is_usable() => CONNECTING.into(),
             _ => standing.reason.to_string(),
         };
         vec![PathReport {

@@ -300,6 +300,15 @@ impl IoQueue {
         self.tell_watcher();
     }
 
+    /// Whether it was live before.
+    fn set_live(&self, live: bool) -> bool {
+        let before = self.live.replace(live);
+        if before != live {
+            self.shared.note_live(live);
+        }
+        before
+    }
+
     fn tell_watcher(&self) {
         let watcher = self.watcher.borrow().as_ref().and_then(Weak::upgrade);
         if let Some(watcher) = watcher {
@@ -342,7 +351,7 @@ impl IoQueue {
             whose
         };
         self.suspect.set(false);
-        if self.live.replace(false) {
+        if self.set_live(false) {
             self.tell_watcher();
         }
         if !self.done.borrow().is_empty() {
@@ -437,7 +446,7 @@ impl IoQueue {
             self.tell_watcher();
         }
         if became_live {
-            self.live.set(true);
+            self.set_live(true);
             self.tell_watcher();
         }
         Ok(())
@@ -510,7 +519,7 @@ impl IoQueue {
         if let Some(connection) = inner.connection {
             let _ = connection.into_link(&self.reactor).stream.shutdown();
         }
-        self.live.set(false);
+        self.set_live(false);
         let _ = QUEUES.try_with(|queues| queues.borrow_mut().remove(&self.key));
         self.shared.queues.fetch_sub(1, Ordering::Relaxed);
         let key = self.key;

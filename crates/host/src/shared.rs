@@ -21,6 +21,8 @@ pub(crate) struct Shared {
     changed: Condvar,
     /// Queues that cores have open.
     pub(crate) queues: AtomicUsize,
+    /// Those of them whose connection is live.
+    live_queues: AtomicUsize,
     counters: Mutex<Vec<Arc<Counters>>>,
 }
 
@@ -80,6 +82,7 @@ impl Shared {
             }),
             changed: Condvar::new(),
             queues: AtomicUsize::new(0),
+            live_queues: AtomicUsize::new(0),
             counters: Mutex::default(),
         }
     }
@@ -88,6 +91,23 @@ impl Shared {
     #[inline]
     pub(crate) fn access(&self) -> Access {
         STATES[usize::from(self.access.load(Ordering::Relaxed))]
+    }
+
+    /// The state as users meet it: not usable before an I/O queue is connected, if any was opened.
+    pub(crate) fn user_access(&self) -> Access {
+        let access = self.access();
+        let none_is_live = self.live_queues.load(Ordering::Relaxed) == 0;
+        let unconnected = none_is_live && self.queues.load(Ordering::Relaxed) > 0;
+        if unconnected { access.max(Access::Lost) } else { access }
+    }
+
+    /// A queue has become live, or is so no longer.
+    pub(crate) fn note_live(&self, live: bool) {
+        if live {
+            self.live_queues.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.live_queues.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn set_access(&self, access: Access) {

@@ -151,6 +151,27 @@ fn a_flush_reaches_the_other_end() {
 }
 
 #[test]
+fn a_flush_gives_its_queue_back() {
+    let target = Target::serve(Volatile::new(rig::memory(16 << 20, 9, 1), CACHE_BYTES), 1, 0);
+    let mut options = options();
+    options.association.io_queues = 2;
+    // So long it was kept.
+    options.association.admin_timeout = rig::PATIENCE;
+    let path = connect(target.address, &options);
+    let core = Core::usable(path.clone());
+    let reactor = reactor::Reactor::new(&reactor::Config::default()).expect("a reactor");
+    let begin = std::time::Instant::now();
+    for _ in 0..5 {
+        core.write(0, &[1; 4096]);
+        path.flush().expect("flushed");
+        while let Err(error) = path.clone().open_queue(&reactor) {
+            assert!(begin.elapsed() < rig::PATIENCE / 2, "{error}");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+}
+
+#[test]
 fn more_cores_than_queues_are_refused() {
     let target = Target::memory();
     let mut options = options();

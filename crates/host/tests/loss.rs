@@ -234,6 +234,32 @@ fn states_follow_linux_times() {
 }
 
 #[test]
+fn a_path_is_not_called_usable_before_its_queues_are_connected() {
+    let target = Target::memory();
+    let relay = Relay::to(target.address);
+    let path = connect(relay.address, &options());
+    let shown = || {
+        let report = path.paths().remove(0);
+        (report.access, report.reason)
+    };
+    assert_eq!(shown().0, Access::Optimized, "nobody uses it, it could be used");
+    relay.hold(Some(1));
+    let core = Core::new(path.clone());
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(shown(), (Access::Lost, "connecting its I/O queues".to_owned()));
+    assert_eq!(core.access(), Access::Lost);
+    relay.hold(None);
+    core.await_access(Access::is_usable);
+    assert_eq!(shown(), (Access::Optimized, String::new()));
+    drop(core);
+    let until = Instant::now() + PATIENCE;
+    while shown().0 != Access::Optimized {
+        assert!(Instant::now() < until, "{:?}", shown());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
 fn ana_states_are_followed() {
     let target = Target::memory();
     let core = Core::usable(connect(target.address, &options()));

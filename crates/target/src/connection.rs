@@ -77,9 +77,6 @@ pub(crate) struct Connection {
     running: Cell<u32>,
     /// Closed, but not yet reported to the control core: requests are still out.
     to_report: Cell<Option<(ControllerId, u16)>>,
-    /// Where these requests are: a namespace's queue is kept until all that it was given has come back,
-    /// also if the namespace is removed meanwhile.
-    lingering: RefCell<Vec<Rc<NamespaceView>>>,
 }
 
 /// What changes as bytes come and go.
@@ -195,7 +192,6 @@ impl Connection {
             noting_error: Arc::default(),
             running: Cell::new(0),
             to_report: Cell::new(None),
-            lingering: RefCell::default(),
         })
     }
 
@@ -312,6 +308,7 @@ impl Connection {
 
     fn tear_down(&self) {
         let running = self.running.get() != 0;
+        let mut lingering: Vec<Rc<NamespaceView>> = Vec::new();
         let role = {
             let mut inner = self.inner.borrow_mut();
             let inner = &mut *inner;
@@ -328,11 +325,10 @@ impl Connection {
                     self.core.recycle(request);
                 }
                 slot.kept = None;
-                if let Some(view) = slot.view.take().filter(|_| running) {
-                    let mut lingering = self.lingering.borrow_mut();
-                    if !lingering.iter().any(|it| Rc::ptr_eq(it, &view)) {
-                        lingering.push(view);
-                    }
+                if let Some(view) = slot.view.take().filter(|_| running)
+                    && !lingering.iter().any(|it| Rc::ptr_eq(it, &view))
+                {
+                    lingering.push(view);
                 }
             }
             std::mem::replace(&mut inner.role, Role::Fresh)
@@ -347,6 +343,9 @@ impl Connection {
         };
         self.to_report.set(queue);
         self.core.remove_connection(self.key);
+        if !lingering.is_empty() {
+            self.core.lingering.borrow_mut().insert(self.key, lingering);
+        }
         if self.running.get() == 0 {
             self.report();
         } else if let Some((controller, _)) = queue {
@@ -554,7 +553,8 @@ impl Complete for Connection {
             TOKEN_DEFERRED => {
                 self.deferred.set(false);
                 if self.closed.get() && self.running.get() == 0 {
-                    self.lingering.take();
+                    let lingering = self.core.lingering.borrow_mut().remove(&self.key);
+                    drop(lingering);
                     return;
                 }
                 self.turn(false);

@@ -2,7 +2,7 @@
 
 use crate::connection::Connection;
 use crate::control::Control;
-use crate::view::SubsystemView;
+use crate::view::{NamespaceView, SubsystemView};
 use namespace::layer::delay::Delays;
 use namespace::output::Spare;
 use namespace::{Data, Request};
@@ -46,6 +46,9 @@ pub(crate) struct Core {
     next_connection: Cell<u64>,
     /// Closed connections of a controller whose requests are still with namespaces.
     draining: RefCell<HashMap<ControllerId, u32>>,
+    /// Namespaces that hold requests of closed connections, by the key of those: a queue is kept until
+    /// all that it was given has come back, also if its namespace is removed meanwhile.
+    pub(crate) lingering: RefCell<HashMap<u64, Vec<Rc<NamespaceView>>>>,
     cores: Cores,
     epoch: Instant,
     stopping: Cell<bool>,
@@ -84,6 +87,7 @@ impl Core {
             connections: RefCell::default(),
             next_connection: Cell::new(0),
             draining: RefCell::default(),
+            lingering: RefCell::default(),
             cores,
             epoch,
             stopping: Cell::new(false),
@@ -97,7 +101,12 @@ impl Core {
 
     /// Takes the core off this thread, which is about to end.
     pub(crate) fn uninstall() {
-        CORE.with(|here| here.borrow_mut().take());
+        let core = CORE.with(|here| here.borrow_mut().take());
+        // What has not come back by now never will, and would keep its connection.
+        if let Some(core) = core {
+            let lingering = core.lingering.take();
+            drop(lingering);
+        }
     }
 
     /// Time since the server's epoch, as of this turn of the loop.
