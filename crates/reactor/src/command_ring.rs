@@ -75,7 +75,8 @@ impl Reactor {
     /// # Errors
     /// [`Error::Ring`] names the option that the kernel does not agree to.
     pub fn command_ring(&self, options: &RingOptions) -> Result<Rc<CommandRing>, Error> {
-        let options = RingOptions { shared: false, ..*options };
+        let looked_for = options.iopoll || options.hybrid_iopoll || options.sqpoll.is_some();
+        let options = RingOptions { shared: false, pollable: !looked_for, ..*options };
         let mut ring = Ring::with_options(&options)?;
         let pieces = self.buffers.pieces_for(&mut ring);
         Ok(Rc::new_cyclic(|this| CommandRing {

@@ -373,7 +373,7 @@ impl Reactor {
         if !self.backlog.borrow().is_empty() {
             self.refill();
         }
-        self.commands.serve();
+        self.commands.flush();
         let idle = self.deferred.borrow().is_empty() && self.backlog.borrow().is_empty();
         let wait = match wait {
             _ if self.commands.poll() || !idle || !self.mailbox.fall_asleep() => Wait::No,
@@ -387,6 +387,7 @@ impl Reactor {
         if self.mailbox.has_post() {
             self.read_mail(None);
         }
+        self.commands.serve();
         self.deliver_deferred();
     }
 }

@@ -2,7 +2,7 @@
 
 mod recorder;
 
-use reactor::{Complete, Interest, Reactor};
+use reactor::{CommandRing, Complete, Config, Interest, Reactor};
 use recorder::{config, reactor};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,7 +10,7 @@ use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
-use uring::entry;
+use uring::{Kind, RingOptions, entry};
 
 /// Counts the allocations of each thread.
 struct Counting;
@@ -46,9 +46,11 @@ const WARM: u64 = 500;
 const ROUNDS: u64 = 3000;
 
 /// Each round: 32 no-operations, a watch, a cancelled and a fired timer, a deferred completion,
-/// buffers of two sizes, and one that has to be waited for.
+/// buffers of two sizes, and one that has to be waited for; with a further ring, big entries on
+/// both.
 struct Rounds {
     reactor: Rc<Reactor>,
+    further: Option<Rc<CommandRing>>,
     this: Weak<Rounds>,
     reader: PipeReader,
     writer: PipeWriter,
@@ -62,6 +64,16 @@ impl Rounds {
         let sink = || self.this.upgrade().expect("running") as Rc<dyn Complete>;
         let reactor = &self.reactor;
         self.open.set(32 + 1 + 1 + 1 + 1);
+        if let Some(further) = &self.further {
+            self.open.set(self.open.get() + 64);
+            for token in 600..632 {
+                // SAFETY: a no-operation points to nothing.
+                unsafe {
+                    reactor.submit_command(entry::big_nop(Some(token)), sink(), token);
+                    further.submit_command(entry::big_nop(Some(token)), sink(), token);
+                }
+            }
+        }
         for token in 0..32 {
             // SAFETY: a no-operation points to nothing.
             unsafe { reactor.submit(entry::nop(), sink(), token) };
@@ -101,10 +113,23 @@ impl Complete for Rounds {
 
 #[test]
 fn a_warm_reactor_does_not_allocate() {
-    let reactor = reactor(&config());
+    rounds(Kind::Small);
+}
+
+#[test]
+fn commands_do_not_allocate() {
+    rounds(Kind::Mixed);
+    rounds(Kind::Big);
+}
+
+fn rounds(kind: Kind) {
+    let reactor = reactor(&Config { kind, ..config() });
+    let options = RingOptions { kind, ..RingOptions::default() };
+    let further = (kind != Kind::Small).then(|| reactor.command_ring(&options).expect("allowed"));
     let (reader, writer) = pipe().expect("a pipe");
     let rounds = Rc::new_cyclic(|this| Rounds {
         reactor: Rc::clone(&reactor),
+        further,
         this: Weak::clone(this),
         reader,
         writer,

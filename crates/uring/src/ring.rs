@@ -322,7 +322,7 @@ impl Ring {
 }
 
 impl AsRawFd for Ring {
-    /// The ring's descriptor: readable when there are completions.
+    /// The ring's descriptor; see [`RingOptions::pollable`].
     fn as_raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }

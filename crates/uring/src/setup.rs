@@ -55,6 +55,9 @@ pub struct RingOptions {
     /// Entries are taken by a thread of the kernel (`IORING_SETUP_SQPOLL`); with `iopoll` it polls
     /// for completions too.
     pub sqpoll: Option<SqPoll>,
+    /// The ring's descriptor becomes readable when something completes, while its thread sleeps
+    /// elsewhere: no `IORING_SETUP_DEFER_TASKRUN`, with which completions wait for an enter.
+    pub pollable: bool,
     /// The ring is used by several threads, one at a time: no `IORING_SETUP_SINGLE_ISSUER`, no
     /// registered ring descriptor. [`crate::Ring`] is still not `Send`; the owner vouches.
     pub shared: bool,
@@ -68,6 +71,7 @@ impl Default for RingOptions {
             iopoll: false,
             hybrid_iopoll: false,
             sqpoll: None,
+            pollable: false,
             shared: false,
         }
     }
@@ -138,12 +142,12 @@ impl RingOptions {
             let newest = Setup { no_sqarray: true, ..deferring };
             vec![newest, deferring, single, cooperative, plain]
         };
-        let steps = if self.shared {
-            let sharing = |setup| Setup { single_issuer: false, defer_taskrun: false, ..setup };
-            steps.into_iter().map(sharing).collect()
-        } else {
-            steps
+        let restrict = |setup: Setup| Setup {
+            single_issuer: setup.single_issuer && !self.shared,
+            defer_taskrun: setup.defer_taskrun && !self.shared && !self.pollable,
+            ..setup
         };
+        let steps: Vec<Setup> = steps.into_iter().map(restrict).collect();
         match kind {
             // Kernels that know mixed rings know all the rest, too.
             Kind::Mixed => {
