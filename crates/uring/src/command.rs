@@ -61,11 +61,11 @@ pub struct NvmeUringCmd {
 pub enum NvmeOp {
     /// An I/O command, data in one piece; on `/dev/ngXnY`.
     Io,
-    /// An I/O command, data in vectors.
+    /// An I/O command, data in vectors; on `/dev/ngXnY`.
     IoVec,
-    /// An admin command, data in one piece; on `/dev/nvmeX` and `/dev/ngXnY`.
+    /// An admin command, data in one piece; on `/dev/nvmeX`.
     Admin,
-    /// An admin command, data in vectors.
+    /// An admin command, data in vectors; on `/dev/nvmeX`.
     AdminVec,
 }
 
