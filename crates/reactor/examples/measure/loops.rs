@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
-use uring::{Completion, Entry, Ring, Wait, entry};
+use uring::{Completion, Entry, Kind, Ring, RingOptions, Wait, entry};
 
 const OPERATIONS: u64 = 2_000_000;
 const DEPTHS: [u64; 3] = [1, 32, 128];
@@ -25,8 +25,8 @@ struct Load {
 const BLOCKS: u64 = 4096;
 
 impl Load {
-    fn run(file: Option<&std::fs::File>, depth: u64, operations: u64) -> Duration {
-        let config = Config { cpu: Some(0), ..Config::default() };
+    fn run(kind: Kind, file: Option<&std::fs::File>, depth: u64, operations: u64) -> Duration {
+        let config = Config { cpu: Some(0), kind, ..Config::default() };
         let reactor = Reactor::new(&config).expect("io_uring");
         let place = |_| {
             let buffer = reactor.buffers().allocate(4096).expect("room");
@@ -124,7 +124,7 @@ fn rows(name: &str, file: Option<&std::fs::File>, operations: u64) {
     for depth in DEPTHS {
         let mut best = [Duration::MAX; 2];
         for _ in 0..5 {
-            best[0] = best[0].min(Load::run(file, depth, operations));
+            best[0] = best[0].min(Load::run(Kind::Small, file, depth, operations));
             best[1] = best[1].min(raw(file, depth, operations));
         }
         let [reactor, raw] = best.map(|time| time.as_secs_f64() * 1e9 / operations as f64);
@@ -139,11 +139,50 @@ pub fn nop() {
 
 /// Cost of a 4 KiB read from the page cache, registered file and buffer. The file is made.
 pub fn read(path: &str) {
+    rows("read", Some(&cached(path)), OPERATIONS / 4);
+}
+
+/// A file in the page cache, which goes when it is closed.
+fn cached(path: &str) -> std::fs::File {
     std::fs::write(path, vec![7; (BLOCKS * 4096) as usize]).expect("writable");
     let file = std::fs::File::open(path).expect("readable");
-    rows("read", Some(&file), OPERATIONS / 4);
-    drop(file);
     std::fs::remove_file(path).expect("ours");
+    file
+}
+
+const KINDS: [Kind; 3] = [Kind::Small, Kind::Mixed, Kind::Big];
+
+/// The same operations on rings of each kind (docs/decisions/0005), the least of five runs, taken
+/// in turn.
+pub fn kinds(path: &str, operations: u64) {
+    let options = RingOptions { kind: Kind::Mixed, ..RingOptions::default() };
+    let granted = Ring::with_options(&options).expect("io_uring").setup().kind;
+    println!("mixed rings are {granted:?} here");
+    let file = cached(path);
+    for (name, file) in [("nop ", None), ("read", Some(&file))] {
+        for depth in DEPTHS {
+            let mut best = [Duration::MAX; KINDS.len()];
+            for _ in 0..5 {
+                for (kind, best) in KINDS.into_iter().zip(&mut best) {
+                    *best = (*best).min(Load::run(kind, file, depth, operations));
+                }
+            }
+            let [small, mixed, big] = best.map(|time| time.as_secs_f64() * 1e9 / operations as f64);
+            println!(
+                "{name} QD {depth:>3}: small {small:7.1} ns, mixed {mixed:7.1}, big {big:7.1}"
+            );
+        }
+    }
+}
+
+/// One run, for counting its instructions: KIND nop|FILE DEPTH OPERATIONS.
+pub fn once(words: &[String]) {
+    let [kind, what, depth, operations] = words else { panic!("KIND nop|FILE DEPTH OPERATIONS") };
+    let names = ["small", "mixed", "big"];
+    let kind = KINDS[names.iter().position(|name| name == kind).expect("a kind")];
+    let [depth, operations] = [depth, operations].map(|word| word.parse().expect("a number"));
+    let file = (what != "nop").then(|| cached(what));
+    Load::run(kind, file.as_ref(), depth, operations);
 }
 
 /// Cost of a turn in which nothing is to be done.

@@ -1,6 +1,7 @@
 //! Measures what decisions 0002 and 0003 rest on. Two cores: the reactor on 0, clients on 1.
 //!
-//! `cargo run --release -p reactor --example measure [nop] [read FILE] [turn] [sleep] [crowd]`
+//! `cargo run --release -p reactor --example measure [nop] [read FILE] [turn] [sleep] [crowd]`, or
+//! `... measure kinds FILE [OPERATIONS]`, or `... measure once KIND nop|FILE DEPTH OPERATIONS`
 
 mod crowd;
 mod loops;
@@ -10,6 +11,14 @@ use std::time::{Duration, Instant};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.first().map(String::as_str) {
+        Some("kinds") => {
+            let operations = words.get(2).map_or(500_000, |word| word.parse().expect("a number"));
+            return loops::kinds(&words[1], operations);
+        }
+        Some("once") => return loops::once(&words[1..]),
+        _ => {}
+    }
     let wanted = |name: &str| words.is_empty() || words.iter().any(|word| word == name);
     if wanted("nop") {
         loops::nop();
