@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 150
+# limit: 200
 # Our host against the kernel's own target: data compared and verified, with digests and without, while
 # the target's port goes away and comes back; namespaces that come and grow are noticed.
 . "$(dirname "$0")/harness.sh"
@@ -14,7 +14,7 @@ head -c 20M /dev/urandom >"$WORK/data"
 cmp "$WORK/data" "$WORK/back" || die "what was written is read differently"
 cmp -n $((20 << 20)) "$WORK/data" "$SCRATCH/a.img" || die "the target's file has something else"
 
-"$NVLANE" nbd "plain=$(volume 1 "")" "digests=$(volume 2 "&hdr_digest&data_digest")" --socket "$WORK/nbd.sock" \
+"$NVLANE" nbd "plain=$(volume 1 "")" "digests=$(volume 2 "&hdr_digest&data_digest")" --socket "$WORK/nbd.sock" --log info \
     >"$WORK/nbd.log" 2>&1 </dev/null &
 door=$!
 await 60 grep -q ready "$WORK/nbd.log"
@@ -28,19 +28,40 @@ verify plain &
 plain=$!
 verify digests &
 digests=$!
-# The port goes away twice: what is connected through it is dropped by hand, as the kernel keeps it.
-for _ in 1 2; do
+# lost COUNT: whether each of the two volumes has lost its path, and found it again, so often
+lost() {
+    (($(grep -c "path is Lost" "$WORK/nbd.log") >= 2 * $1 && $(grep -c "path is live" "$WORK/nbd.log") >= 2 * ($1 + 1)))
+}
+# The port goes away twice: the kernel deletes the controllers that were reached through it.
+for round in 1 2; do
     sleep 2
     rm "$NVMET/ports/1/subsystems/$NQN"
     sleep 1
     ln -s "$NVMET/subsystems/$NQN" "$NVMET/ports/1/subsystems/$NQN"
+    await 20 lost "$round"
 done
 for name in plain digests; do
     wait "${!name}" || die "fio on $name: $(grep -m20 -iE "fio|verify|error" "$WORK/$name.json") $(tail -n 20 "$WORK/nbd.log")"
     expect_json "$WORK/$name.json" '[.jobs[].error] | add' 0
     expect_json "$WORK/$name.json" '.jobs[0].write.total_ios > 50' true
-    jq -r '"fio: \(.jobs[0].read.total_ios) reads, \(.jobs[0].write.total_ios) writes, all as written"' "$WORK/$name.json"
+    jq -r '"fio: \(.jobs[0].read.total_ios) reads, \(.jobs[0].write.total_ios) writes, all as written; the longest took \([.jobs[0].read.clat_ns.max, .jobs[0].write.clat_ns.max] | map(. / 1e6 | floor)) ms"' "$WORK/$name.json"
 done
+
+# A namespace that grows is noticed by a door that is open: told so (an event), and when it comes back.
+size_is() { [[ $(nbdinfo --size "nbd+unix:///digests?socket=$WORK/nbd.sock") == $(($1 << 20)) ]]; }
+await 5 size_is 64
+truncate -s 80M "$SCRATCH/b.img"
+echo 1 >"$NVMET/subsystems/$NQN/namespaces/2/revalidate_size"
+await 20 size_is 80
+echo 0 >"$NVMET/subsystems/$NQN/namespaces/2/enable"
+truncate -s 88M "$SCRATCH/b.img"
+echo 1 >"$NVMET/subsystems/$NQN/namespaces/2/enable"
+await 20 size_is 88
+# All of it can be used.
+fio --name=grown --ioengine=nbd --uri="nbd+unix:///digests?socket=$WORK/nbd.sock" --rw=randwrite --bs=64k --iodepth=8 \
+    --offset=64M --size=24M --verify=crc32c --verify_fatal=1 --randseed=1 --output-format=json --output="$WORK/grown.json" ||
+    die "the new part: $(tail -n 20 "$WORK/grown.json") $(tail -n 20 "$WORK/nbd.log")"
+expect_json "$WORK/grown.json" '[.jobs[].error] | add' 0
 kill -TERM "$door"
 wait "$door" || die "the door did not end well: $(tail -n 20 "$WORK/nbd.log")"
 

@@ -124,6 +124,19 @@ fn exports_are_listed_and_described() {
 }
 
 #[test]
+fn libnbd_agrees() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/clients/libnbd.py");
+    let dir = tempfile::tempdir().unwrap();
+    let volumes = ["file=a.img?size=64M&create", "memory=mem:64M", "--socket", "s", "--cores", "2"];
+    let door = Door::start(dir.path(), &volumes);
+    for (one, other) in [(0, 1), (1, 0)] {
+        let said = run(dir.path(), script, &[door.uri(one), door.uri(other)]);
+        assert!(said.contains("agrees"), "{said}");
+    }
+    assert_eq!(door.stop().code(), Some(0));
+}
+
+#[test]
 fn nbdcopy_brings_back_what_it_took_there() {
     let dir = tempfile::tempdir().unwrap();
     let source = image(dir.path(), "source");
