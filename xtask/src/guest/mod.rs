@@ -1,6 +1,7 @@
 //! `cargo xtask guest -- COMMAND`: a command in a stock Linux kernel, with this machine's files.
 
 pub mod machine;
+pub mod nvme;
 pub mod power_cut;
 pub mod session;
 
@@ -13,7 +14,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::kernel::{Kernel, NEWEST_SUITE};
-use crate::process::shell_quoted;
+use crate::process::{checkout, shell_quoted};
 use machine::{Bus, Disk, Ending, Machine};
 
 /// Exit status when the time was up, as timeout(1) has it.
@@ -42,6 +43,9 @@ pub struct GuestArguments {
     /// A raw image as an NVMe controller with one namespace.
     #[arg(long, value_name = "FILE[:SIZE]")]
     nvme: Vec<String>,
+    /// The NVMe devices that tests have: `modprobe nvme` shows them.
+    #[arg(long)]
+    nvme_devices: bool,
     /// Kill the guest after that many seconds (exit status 124).
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
@@ -70,7 +74,12 @@ pub struct GuestArguments {
 
 /// Runs the command; returns the exit status to end with.
 pub fn run(arguments: GuestArguments) -> Result<u8> {
-    let machine = machine_of(&arguments)?;
+    let mut machine = machine_of(&arguments)?;
+    let directory = checkout()?.join("target/guest");
+    let prefix = format!("nvme-{}", std::process::id());
+    let devices = arguments.nvme_devices;
+    let _devices =
+        devices.then(|| nvme::Devices::attach(&mut machine, &directory, &prefix)).transpose()?;
     let mut guest = machine.boot(&command_line(&arguments.command))?;
     let (stdout, stderr) = guest.output();
     let copies = [copied(stdout, io::stdout()), copied(stderr, io::stderr())];

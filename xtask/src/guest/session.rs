@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A test is a script whose first lines say `# limit: SECONDS` and may say `# round: SECONDS` (added
-//! to the limit for each of the `ROUNDS` that it repeats), `# only: full` (not in the everyday run) or `# kernel: newest` (needs what older kernels lack). What it may use is in
+//! to the limit for each of the `ROUNDS` that it repeats), `# only: full` (not in the everyday run),
+//! `# kernel: newest` (needs what older kernels lack) or `# devices: nvme` (needs those of [`Devices`]). What it may use is in
 //! tests/guest/harness.sh. It passes when it ends with status 0.
 
 use std::fs;
@@ -21,6 +22,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::copied;
 use super::machine::{Bus, Disk, Guest, Machine};
+use super::nvme::Devices;
 use crate::process::checkout;
 
 /// How long a boot may take until the first test begins, on a machine that is busy.
@@ -43,6 +45,8 @@ pub struct Script {
     pub full_only: bool,
     /// Only on the newest kernel.
     pub newest_only: bool,
+    /// It wants the guest to have NVMe devices.
+    pub devices: bool,
 }
 
 impl Script {
@@ -83,6 +87,7 @@ impl Script {
             limit: Duration::from_secs(limit),
             full_only: says("only:").is_some_and(|value| value == "full"),
             newest_only: says("kernel:").is_some_and(|value| value == "newest"),
+            devices: says("devices:").is_some_and(|value| value == "nvme"),
         })
     }
 }
@@ -112,6 +117,11 @@ pub fn run(machine: &Machine, scripts: &[Script], report: &mut dyn FnMut(&Verdic
         let mut machine = machine.clone();
         let disk = Disk { image: scratch.clone(), bytes: Some(SCRATCH_BYTES), bus: Bus::Virtio };
         machine.disks.insert(0, disk);
+        let prefix = format!("nvme-{}", std::process::id());
+        let wanted = left.iter().any(|script| script.devices);
+        let directory = checkout()?.join("target/guest");
+        let _devices =
+            wanted.then(|| Devices::attach(&mut machine, &directory, &prefix)).transpose()?;
         let done = one_boot(&machine, left, report)?;
         ensure!(done > 0, "the guest does not get as far as its first test");
         left = &left[done..];
@@ -239,7 +249,7 @@ mod tests {
         let script = Script::parse("discover", path, "#!/bin/bash\n# limit: 30\n# only: full\n", 5);
         let script = script.unwrap();
         assert_eq!((script.limit, script.full_only), (Duration::from_secs(30), true));
-        assert!(!script.newest_only);
+        assert!(!script.newest_only && !script.devices);
         assert!(Script::parse("discover", path, "#!/bin/bash\ntrue\n# limit: 30\n", 5).is_err());
         let repeated = Script::parse("kill", path, "# limit: 30\n# round: 10\n", 5).unwrap();
         assert_eq!(repeated.limit, Duration::from_secs(80));

@@ -22,7 +22,7 @@ sweep() {
     awk '$2 ~ "^/mnt/test" { print $2 }' /proc/mounts | sort -r | xargs -r umount -l
     losetup -D
     # Module parameters, too, are the test's own.
-    modprobe -q -r nvmet-tcp nvme-tcp nvmet nvme-fabrics nvme-core
+    modprobe -q -r nvmet-tcp nvme-loop nvme-tcp nvmet nvme-fabrics nvme nvme-core
     rm -rf "${SCRATCH:?}"/*
     umount -l /tmp/nvlane-test
     rmdir "$group" 2>/dev/null
