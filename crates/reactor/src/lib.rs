@@ -5,7 +5,7 @@
 //!                            v     |                               ^    |
 //!   turn: mailbox -> active pollers -> submit + reap -> timers -> deferred -> pool waiters
 //!            ^       (sockets, direct)  (one enter         |
-//!            |                           or none)          v
+//!            |                           or none per ring) v
 //!            +------------------ nothing done for a while: park, sleep in one enter
 //! ```
 //!
@@ -18,6 +18,11 @@
 //! Sockets are not operated through the ring: [`Stream`] makes direct non-blocking calls within
 //! [`Poll::poll`], and the ring tells readiness ([`Reactor::watch`]) when the loop sleeps or many
 //! sockets are open (docs/decisions/0002, 0003).
+//!
+//! NVMe commands pass through the kernel on the same ring ([`Reactor::submit_command`]) if it was
+//! made for them ([`Config::kind`], docs/decisions/0005), or on a further one
+//! ([`Reactor::command_ring`]), as do polled completions and submission threads. Programs with a
+//! loop of their own take turns by [`Reactor::turn_for`] instead of [`Reactor::run`].
 //!
 //! What it does not do: futures and wakers, fairness between pollers beyond one call each per turn,
 //! or ordering among operations.

@@ -5,12 +5,19 @@
 //!   Completion <--reap------- completion queue <----------'
 //! ```
 //!
-//! A thin layer over the `io-uring` crate that adds what our rules need: one owner per ring by
-//! type ([`Ring`] is not `Send`), the best set-up the running kernel has, a registered ring
-//! descriptor, and an [`Error`] that says who refused io_uring and what to allow.
+//! The queues are our own ([`Kind`]: small entries, big ones for NVMe commands, or both in one
+//! ring); entries of 64 bytes are built by the `io-uring` crate, those of 128 here
+//! ([`entry::nvme_command`]). Beside that there is what our rules need: one owner per ring by type
+//! ([`Ring`] is not `Send`), the best set-up the running kernel has, a registered ring descriptor,
+//! and an [`Error`] that says who refused io_uring, or which option of it, and what to do.
+//! [`RingOptions`] makes rings that poll for completions, or whose entries a thread of the kernel
+//! takes.
 //!
 //! What it does not do: keep track of what is in flight, own buffers, or run a loop; that is the
-//! `reactor` crate. Linux 6.1 or newer is supported, tests run on 6.18.
+//! `reactor` crate. Linux 6.1 or newer is supported, tests run on 6.18 and 7.2.
+//!
+//! Key constants: 64 and 128 bytes to submit, 16 and 32 to complete; four completion entries per
+//! submission entry.
 
 mod command;
 pub mod entry;

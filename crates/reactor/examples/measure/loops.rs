@@ -1,12 +1,12 @@
 //! Costs of the loop itself, in processor time: no-operations, cached reads, empty turns.
 
 use crate::processor_time;
-use reactor::{Buffer, Complete, Config, FixedFile, Poll, Reactor};
+use reactor::{Buffer, CommandRing, Complete, Config, FixedFile, Poll, Reactor};
 use std::cell::{Cell, RefCell};
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
-use uring::{Completion, Entry, Kind, Ring, RingOptions, Wait, entry};
+use uring::{BigEntry, Completion, Entry, Kind, Ring, RingOptions, Wait, entry};
 
 const OPERATIONS: u64 = 2_000_000;
 const DEPTHS: [u64; 3] = [1, 32, 128];
@@ -16,6 +16,7 @@ struct Load {
     reactor: Rc<Reactor>,
     this: Weak<Load>,
     file: Option<FixedFile>,
+    commands: Commands,
     buffers: RefCell<Vec<Buffer>>,
     left: Cell<u64>,
     open: Cell<u64>,
@@ -24,10 +25,43 @@ struct Load {
 
 const BLOCKS: u64 = 4096;
 
+/// Whether no-operations go as commands do.
+#[derive(Clone)]
+enum Commands {
+    No,
+    /// As entries of 128 bytes, on the first ring.
+    First,
+    /// The same on a further ring.
+    Further(Rc<CommandRing>),
+}
+
 impl Load {
     fn run(kind: Kind, file: Option<&std::fs::File>, depth: u64, operations: u64) -> Duration {
         let config = Config { cpu: Some(0), kind, ..Config::default() };
         let reactor = Reactor::new(&config).expect("io_uring");
+        Load::run_on(&reactor, Commands::No, file, depth, operations)
+    }
+
+    /// No-operations as commands, on the first ring of a kind or, if that is small, a further one.
+    fn run_commands(kind: Kind, depth: u64, operations: u64) -> Duration {
+        let config = Config { cpu: Some(0), kind, ..Config::default() };
+        let reactor = Reactor::new(&config).expect("io_uring");
+        let commands = if kind == Kind::Small {
+            let options = RingOptions { kind: Kind::Big, ..RingOptions::default() };
+            Commands::Further(reactor.command_ring(&options).expect("io_uring"))
+        } else {
+            Commands::First
+        };
+        Load::run_on(&reactor, commands, None, depth, operations)
+    }
+
+    fn run_on(
+        reactor: &Rc<Reactor>,
+        commands: Commands,
+        file: Option<&std::fs::File>,
+        depth: u64,
+        operations: u64,
+    ) -> Duration {
         let place = |_| {
             let buffer = reactor.buffers().allocate(4096).expect("room");
             buffer.ensure_registered().expect("lockable memory");
@@ -40,7 +74,8 @@ impl Load {
             left: Cell::new(operations),
             open: Cell::new(depth),
             place: Cell::new(1),
-            reactor: Rc::clone(&reactor),
+            commands,
+            reactor: Rc::clone(reactor),
         });
         (0..depth).for_each(|token| load.start(token));
         let begin = processor_time();
@@ -59,10 +94,20 @@ impl Load {
         entry::read_fixed(file.file(), buffer.as_mut_ptr(), 4096, place * 4096, index)
     }
 
+    fn command() -> BigEntry {
+        entry::big_nop(Some(1))
+    }
+
     fn start(&self, token: u64) {
         let sink = self.this.upgrade().expect("running");
         // SAFETY: the load owns the buffers and lives until the reactor has drained.
-        unsafe { self.reactor.submit(self.entry(token), sink, token) };
+        unsafe {
+            match &self.commands {
+                Commands::No => self.reactor.submit(self.entry(token), sink, token),
+                Commands::First => self.reactor.submit_command(Load::command(), sink, token),
+                Commands::Further(ring) => ring.submit_command(Load::command(), sink, token),
+            }
+        }
     }
 }
 
@@ -172,6 +217,19 @@ pub fn kinds(path: &str, operations: u64) {
                 "{name} QD {depth:>3}: small {small:7.1} ns, mixed {mixed:7.1}, big {big:7.1}"
             );
         }
+    }
+    for depth in DEPTHS {
+        let mut best = [Duration::MAX; KINDS.len()];
+        for _ in 0..5 {
+            for (kind, best) in KINDS.into_iter().zip(&mut best) {
+                *best = (*best).min(Load::run_commands(kind, depth, operations));
+            }
+        }
+        let [further, mixed, big] = best.map(|time| time.as_secs_f64() * 1e9 / operations as f64);
+        println!(
+            "command QD {depth:>3}: first ring mixed {mixed:7.1} ns, big {big:7.1}; \
+             further ring beside a small one {further:7.1}",
+        );
     }
 }
 
