@@ -153,7 +153,9 @@ pub fn run(seed: u64, breach: Breach) -> Report {
         links: (0..count).map(|path| Link::new(&faults, path)).collect(),
         faults,
         wires: Vec::new(),
-        portals: (0..count).map(|path| Portal::new((seed / 2 + path as u64) % 2 == 0)).collect(),
+        portals: (0..count)
+            .map(|path| Portal::new((seed / 2 + path as u64).is_multiple_of(2)))
+            .collect(),
         paths: (0..count).map(|_| Path::new()).collect(),
         layer: Layer::new(count, settings, Arc::new(Shared::default()), seed),
         ops: Vec::new(),

@@ -105,6 +105,11 @@ impl AdminConnection {
         self.stream.peer_addr().ok()
     }
 
+    /// The address of this end.
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        self.stream.local_addr().ok()
+    }
+
     /// Sends a command whose identifier is free; `data` goes in its capsule.
     pub(crate) fn send(&self, command: &Command, data: &[u8], answer_bytes: u32) {
         if self.closed.get() {

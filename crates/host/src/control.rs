@@ -320,6 +320,8 @@ impl Driver {
     /// The association is live: every core's queue is to be connected.
     fn live(&self, generation: u64) {
         let address = self.admin.borrow().as_ref().and_then(|admin| admin.peer_addr());
+        let own = self.admin.borrow().as_ref().and_then(|admin| admin.local_addr());
+        let numa_node = own.and_then(|own| crate::nic::numa_node(own.ip()));
         let params = {
             let association = self.association.borrow();
             let current = association.generation() == generation;
@@ -338,6 +340,7 @@ impl Driver {
             self.shared.set_access(local(association.access()));
             self.shared.change(|standing| {
                 standing.lives += 1;
+                standing.numa_node = numa_node;
                 standing.controller = controller;
                 standing.nsid = association.nsid();
             });

@@ -24,6 +24,7 @@ mod control;
 mod dial;
 mod flush;
 mod identity;
+mod nic;
 mod options;
 mod passed;
 mod path;

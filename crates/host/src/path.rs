@@ -234,6 +234,10 @@ impl Namespace for Path {
         true
     }
 
+    fn numa_node(&self) -> Option<u32> {
+        self.shared.standing().numa_node
+    }
+
     fn paths(&self) -> Vec<PathReport> {
         let standing = self.shared.standing();
         let access = self.shared.user_access();

@@ -38,6 +38,8 @@ pub(crate) struct Standing {
     /// What it leads to.
     pub(crate) controller: Controller,
     pub(crate) nsid: u32,
+    /// Where its network interface is.
+    pub(crate) numa_node: Option<u32>,
 }
 
 /// What one queue counts; only its own core writes.
@@ -79,6 +81,7 @@ impl Shared {
                 lives: 0,
                 controller: Controller::default(),
                 nsid: 0,
+                numa_node: None,
             }),
             changed: Condvar::new(),
             queues: AtomicUsize::new(0),

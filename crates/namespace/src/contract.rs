@@ -108,6 +108,11 @@ pub trait Namespace: Send + Sync + fmt::Debug {
         Vec::new()
     }
 
+    /// The NUMA node of the device by which the storage is reached, where that is known and matters.
+    fn numa_node(&self) -> Option<u32> {
+        None
+    }
+
     /// Which of `blocks` blocks from `slba` on are stored, as consecutive runs: at least one, at most
     /// `runs_max`, together no longer than asked for, and shorter where finding out more would take
     /// long. What is not known counts as stored. May block: not for a reactor's thread.

@@ -25,6 +25,7 @@
 mod admin;
 mod counters;
 mod histogram;
+mod numa;
 mod queue;
 mod tuning;
 

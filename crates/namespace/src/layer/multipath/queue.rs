@@ -2,7 +2,7 @@
 
 use super::admin::AdminFlight;
 use super::counters::Core;
-use super::{FAILING, Multipath, WAITING, may_return};
+use super::{FAILING, Multipath, WAITING, may_return, numa};
 use crate::layer::addresses_blocks;
 use crate::layer::slab::Slab;
 use crate::{Access, AccessWatcher, Data, Queue, Request, Sink};
@@ -118,7 +118,8 @@ impl MultipathQueue {
         let generation = namespace.generation.load(Ordering::Acquire);
         let seed = namespace.seeds.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::clone(&namespace.shared);
-        let selector = Selector::new(paths.len(), namespace.settings(), shared, seed);
+        let mut selector = Selector::new(paths.len(), namespace.settings(), shared, seed);
+        numa::place(&mut selector, namespace.paths.iter().map(|path| path.numa_node()));
         let spare = paths.iter().map(|_| Request::new()).collect();
         let queue = Rc::new_cyclic(|me| MultipathQueue {
             me: me.clone(),
