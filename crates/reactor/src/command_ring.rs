@@ -5,6 +5,7 @@ use crate::files::{Files, FixedFile};
 use crate::pieces::Pieces;
 use crate::reactor::{Deferred, Waiting};
 use crate::slots::{OWN, Slots};
+use crate::stats::Counts;
 use crate::turn::sound;
 use crate::{Buffer, BufferPool, Complete, Error, Interest, Reactor, WatchId};
 use rustix::io::Errno;
@@ -67,6 +68,7 @@ pub struct CommandRings {
     refusing: Cell<bool>,
     /// The reactor delivers nothing any more.
     ended: Cell<bool>,
+    pub counts: Counts,
 }
 
 impl Reactor {
@@ -188,6 +190,7 @@ impl CommandRing {
             return None;
         }
         self.list();
+        self.rings.counts.submitted.add(1);
         Some(self.slots.borrow_mut().insert(sink, token, false))
     }
 
@@ -224,6 +227,7 @@ impl CommandRing {
                 return;
             }
         }
+        self.rings.counts.backlogged.add(1);
         self.backlog.borrow_mut().push_back(entry);
     }
 
@@ -234,20 +238,14 @@ impl CommandRing {
         }
         let flushed = self.ring.borrow_mut().flush();
         if sound(flushed).unwrap_or(true) {
-            self.count_enter();
+            self.rings.counts.enters.add(1);
         }
     }
 
     fn enter(&self, wait: Wait) {
-        self.count_enter();
+        self.rings.counts.enters.add(1);
         let entered = self.ring.borrow_mut().enter(wait);
         sound(entered);
-    }
-
-    fn count_enter(&self) {
-        if let Some(reactor) = self.reactor.upgrade() {
-            reactor.counts.enters.add(1);
-        }
     }
 
     /// Whether completions come only when looked for.
@@ -278,6 +276,7 @@ impl CommandRing {
         while more {
             self.ring.borrow_mut().reap(&mut batch);
             more = batch.len() == batch.capacity();
+            self.rings.counts.completed.add(batch.len() as u64);
             for completion in batch.drain(..) {
                 worked |= self.deliver(completion);
             }

@@ -365,16 +365,16 @@ impl Reactor {
 
     /// Counters.
     pub fn stats(&self) -> Stats {
-        let counts = &self.counts;
+        let (counts, further) = (&self.counts, &self.commands.counts);
         Stats {
             turns: counts.turns.read(),
-            enters: counts.enters.read(),
+            enters: counts.enters.read() + further.enters.read(),
             sleeps: counts.sleeps.read(),
-            submitted: counts.submitted.read(),
-            completed: counts.completed.read(),
+            submitted: counts.submitted.read() + further.submitted.read(),
+            completed: counts.completed.read() + further.completed.read(),
             spins_fruitless: self.spin.borrow().fruitless,
             crowd_parks: counts.crowd_parks.read(),
-            backlogged: counts.backlogged.read(),
+            backlogged: counts.backlogged.read() + further.backlogged.read(),
             letters: counts.letters.read(),
             in_flight: self.slots.borrow().live() + self.commands.in_flight(),
         }

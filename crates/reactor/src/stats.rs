@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-/// Counters of one reactor since it was made.
+/// Counters of one reactor since it was made, all its rings together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Turns of the loop.

@@ -5,6 +5,9 @@
 use io_uring::{opcode, types};
 use std::os::fd::RawFd;
 
+/// Flags of an entry (`IOSQE_*`), for its `flags` method: links, no completion on success.
+pub use io_uring::squeue::Flags;
+
 pub use crate::command::{NvmeOp, NvmeUringCmd, big_nop, nvme_command};
 
 /// A submission queue entry of 64 bytes (`struct io_uring_sqe`).
