@@ -15,6 +15,7 @@ mod in_process;
 mod initiator;
 mod links;
 mod multipath;
+mod passthrough;
 mod pattern;
 mod peers;
 mod pipeline;
@@ -32,8 +33,14 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// All scenarios.
-const SCENARIOS: &[&dyn Scenario] =
-    &[&target::Target, &host::Host, &multipath::Multipath, &links::Links, &in_process::InProcess];
+const SCENARIOS: &[&dyn Scenario] = &[
+    &target::Target,
+    &host::Host,
+    &multipath::Multipath,
+    &links::Links,
+    &passthrough::Passthrough,
+    &in_process::InProcess,
+];
 
 /// Arguments of `nvlane bench`.
 #[derive(clap::Args, Debug)]
@@ -74,6 +81,9 @@ pub struct BenchArgs {
     /// Only rows whose names contain one of these words: `idle`, `randwrite_qd16`
     #[arg(long, value_name = "WORDS", value_delimiter = ',')]
     only: Vec<String>,
+    /// passthrough: the NVMe character device to read from
+    #[arg(long, value_name = "/dev/ngXnY")]
+    device: Option<PathBuf>,
     /// multipath: divide the backend's rate and the commands in flight by this, for a slow machine
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     scale: u32,
@@ -104,6 +114,8 @@ pub struct Options {
     pub client_core: usize,
     /// Words of the rows that are wanted; empty for all.
     pub only: Vec<String>,
+    /// The device of `passthrough`.
+    pub device: Option<PathBuf>,
     /// The set-up of `multipath` is so many times smaller.
     pub scale: u32,
     /// Where its slow path listens, if something else delays it.
@@ -157,6 +169,7 @@ pub fn run(arguments: BenchArgs) -> anyhow::Result<()> {
         server_core: arguments.server_core,
         client_core: arguments.client_core,
         only: arguments.only,
+        device: arguments.device,
         // Even a busy machine is to get something done.
         scale: if arguments.tiny { 32 } else { arguments.scale },
         slow_address: arguments.slow_address,

@@ -113,6 +113,11 @@ impl Observed {
     }
 }
 
+/// CPU time of the calling thread until now.
+pub fn thread_clock() -> io::Result<Duration> {
+    clock_value(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
 /// CPU time and context switches of the calling thread; system calls are its own to count.
 pub fn of_this_thread() -> io::Result<Usage> {
     // SAFETY: rusage is plain numbers, and a valid place for the answer.
