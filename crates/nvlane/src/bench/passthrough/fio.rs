@@ -1,0 +1,90 @@
+//! fio's engine io_uring_cmd with the options of a lane.
+
+use super::device::Device;
+use super::lane::Steps;
+use super::{BYTES, Runs, Window};
+use crate::bench::cores;
+use crate::bench::pipeline::histogram;
+use crate::bench::served;
+use anyhow::{Context, bail};
+use serde_json::Value;
+use std::process::Command;
+use std::time::Duration;
+
+/// fio needs so long for its own beginning to mean nothing.
+const TIME_MIN: Duration = Duration::from_millis(500);
+
+/// What is installed, or that it is missing.
+pub fn version() -> String {
+    served::version("fio").unwrap_or_else(|why| why)
+}
+
+/// Whether there is one.
+pub fn is_there() -> bool {
+    served::version("fio").is_ok()
+}
+
+/// fio on a device.
+pub struct Fio<'a> {
+    device: &'a Device,
+    steps: Steps,
+    core: usize,
+}
+
+impl<'a> Fio<'a> {
+    /// With the same steps as a lane, on `core`.
+    pub fn new(device: &'a Device, steps: Steps, core: usize) -> Fio<'a> {
+        Fio { device, steps, core }
+    }
+}
+
+impl Runs for Fio<'_> {
+    fn name(&self) -> String {
+        self.steps.name("fio")
+    }
+
+    fn run(&mut self, depth: usize, warm: Duration, measure: Duration) -> anyhow::Result<Window> {
+        let mut command = Command::new("fio");
+        command.args(["--name=peer", "--ioengine=io_uring_cmd", "--cmd_type=nvme", "--thread"]);
+        command.args(["--rw=randread", "--norandommap", "--randrepeat=1", "--time_based"]);
+        command.args(["--output-format=json", "--lat_percentiles=1"]);
+        command.arg(format!("--filename={}", self.device.path.display()));
+        command.arg(format!("--bs={BYTES}")).arg(format!("--iodepth={depth}"));
+        command.arg(format!("--size={}", self.device.places * u64::from(BYTES)));
+        let time = measure.max(TIME_MIN);
+        command.arg(format!("--runtime={}ms", time.as_millis()));
+        command.arg(format!("--ramp_time={}ms", warm.as_millis()));
+        for (on, option) in [
+            (self.steps.fixed, "--fixedbufs=1"),
+            (self.steps.file, "--registerfiles=1"),
+            (self.steps.iopoll, "--hipri=1"),
+            (self.steps.sqpoll, "--sqthread_poll=1"),
+        ] {
+            if on {
+                command.arg(option);
+            }
+        }
+        let output = cores::pin_child(&mut command, self.core).output().context("no fio")?;
+        if !output.status.success() {
+            bail!("fio failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        // It may warn before the object begins.
+        let text = String::from_utf8_lossy(&output.stdout);
+        let json = &text[text.find('{').context("fio printed no JSON")?..];
+        let report: Value = serde_json::from_str(json).context("fio printed no JSON")?;
+        let job = &report["jobs"][0];
+        let read = &job["read"];
+        let number = |value: &Value| value.as_f64().context("fio reports no such number");
+        let seconds = number(&read["runtime"])? / 1e3;
+        let ios = number(&read["total_ios"])?;
+        let mut latency = histogram();
+        for (name, share) in [("50.000000", 98), ("99.000000", 2)] {
+            // Two values that give back the same two quantiles.
+            let value = number(&read["lat_ns"]["percentile"][name])? as u64;
+            latency.saturating_record_n(value, share);
+        }
+        let busy = (number(&job["usr_cpu"])? + number(&job["sys_cpu"])?) / 100.0;
+        let cpu = Duration::from_secs_f64(busy * seconds);
+        Ok(Window { ios: ios as u64, seconds, cpu, latency, stages: None })
+    }
+}
