@@ -13,6 +13,7 @@
 //! `io_getevents`, or to call it with success some times, without ever having taken an event itself.
 
 use crate::abi::{AioRing, Event, RING_MAGIC, Sqe, op};
+use crate::parking::{Parked, unpark};
 use crate::probe::{Files, Reason};
 use crate::ring::{Completion, Ring, Setup, Submission};
 use crate::stat::{self, Record};
@@ -52,6 +53,16 @@ pub fn mode_name(number: u32) -> &'static str {
         4 => "native",
         _ => "",
     }
+}
+
+/// Processors that this machine may have (`num_possible_cpus`).
+fn processors() -> u32 {
+    static KNOWN: OnceLock<u32> = OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+        let last = text.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<u32>().ok());
+        last.map_or(1, |last| last.min(1 << 14) + 1)
+    })
 }
 
 /// What a request in flight is; [`Request::state`].
@@ -138,6 +149,8 @@ pub struct Context {
     pub id: usize,
     /// Places in the kernel's ring.
     pub nr: u32,
+    /// As [`Context::count_capacity`] says.
+    pub capacity: u32,
     mode: AtomicU8,
     /// Being destroyed.
     pub dead: AtomicBool,
@@ -169,6 +182,7 @@ impl Context {
         let context = Context {
             id,
             nr,
+            capacity: Context::count_capacity(nr),
             mode: AtomicU8::new(mode as u8),
             dead: AtomicBool::new(false),
             engine: OnceLock::new(),
@@ -238,9 +252,12 @@ impl Context {
         self.reaping.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// Requests and events that the context may hold, as the kernel has it.
-    pub fn capacity(&self) -> u32 {
-        self.nr - 1
+    /// Requests and events that the context may hold. The kernel deals them out to processors in
+    /// portions, and what is less than a portion is never dealt out (`ioctx_alloc`).
+    fn count_capacity(nr: u32) -> u32 {
+        let places = nr - 1;
+        let portion = (places / (processors() * 4)).max(1);
+        places / portion * portion
     }
 
     /// A thread enters the kernel's `io_getevents`; false when the mode has changed and it must not.
@@ -305,19 +322,40 @@ impl Context {
     }
 
     fn make_engine(&self) -> std::io::Result<()> {
+        let Parked { engine, submission, completion, requests } = match unpark(self.capacity) {
+            Some(parked) => *parked,
+            None => self.new_ring()?,
+        };
+        let mut submitting = self.submitting();
+        submitting.queue = Some(submission);
+        submitting.requests = requests;
+        let mut reaping = self.reaping();
+        reaping.queue = Some(completion);
+        reaping.done = Box::new_uninit_slice(self.nr as usize);
+        // Only the thread that is switching gets here.
+        let _ = self.engine.set(engine);
+        Ok(())
+    }
+
+    fn new_ring(&self) -> std::io::Result<Parked> {
         let setup = Setup {
             entries: self.nr.min(ENTRIES_MAX),
             completions: self.nr.saturating_add(ENTRIES_MAX).min(COMPLETIONS_MAX),
             ..Setup::default()
         };
         let (ring, submission, completion) = Ring::new(setup)?;
-        self.submitting().queue = Some(submission);
-        let mut reaping = self.reaping();
-        reaping.queue = Some(completion);
-        reaping.done = Box::new_uninit_slice(self.nr as usize);
-        // Only the thread that is switching gets here.
-        let _ = self.engine.set(Engine::new(ring, self.capacity()));
-        Ok(())
+        let engine = Engine::new(ring, self.capacity);
+        Ok(Parked { engine, submission, completion, requests: Free::default() })
+    }
+
+    /// The ring, once nothing is in flight and nobody uses the context.
+    pub fn into_ring(mut self) -> Option<Parked> {
+        let engine = self.engine.take()?;
+        let mut submitting = self.submitting();
+        let submission = submitting.queue.take()?;
+        let requests = std::mem::take(&mut submitting.requests);
+        let completion = self.reaping().queue.take()?;
+        Some(Parked { engine, submission, completion, requests })
     }
 
     /// Gets `count` threads out of waiting for the ring, or one that waits for so many.

@@ -29,8 +29,6 @@ std::arch::global_asm!(
     ".symver nvlane_aio_cancel_0_1,io_cancel@LIBAIO_0.1,remove",
     ".symver nvlane_aio_getevents_0_1,io_getevents@LIBAIO_0.1,remove",
     ".symver nvlane_aio_queue_wait_0_1,io_queue_wait@LIBAIO_0.1,remove",
-    ".symver nvlane_aio_setup2,io_setup2@@NVLANE_AIO_1,remove",
-    ".symver nvlane_aio_ring_enter,io_ring_enter@@NVLANE_AIO_1,remove",
 );
 
 /// Makes a context for at least `nr` events.

@@ -144,13 +144,7 @@ impl Deadline {
         if timeout == 0 {
             return Ok(Deadline(None));
         }
-        let time = caller::read::<timespec>(timeout)?;
-        if time.tv_sec < 0 || (time.tv_sec == 0 && time.tv_nsec <= 0) {
-            return Ok(Deadline(Some(0)));
-        }
-        let ns = (time.tv_sec as u64).saturating_mul(1_000_000_000);
-        let ns = ns.saturating_add_signed(time.tv_nsec);
-        Ok(Deadline(Some(now_ns().saturating_add(ns))))
+        Ok(Deadline(system::deadline_ns(caller::read::<timespec>(timeout)?)))
     }
 
     fn left_ns(self) -> u64 {

@@ -4,6 +4,11 @@
 use crate::polled::{self, Rings};
 use libc::{c_int, c_void};
 
+std::arch::global_asm!(
+    ".symver nvlane_aio_setup2,io_setup2@@NVLANE_AIO_1,remove",
+    ".symver nvlane_aio_ring_enter,io_ring_enter@@NVLANE_AIO_1,remove",
+);
+
 /// Makes a context with the given `IOCTX_FLAG_*`; see nvlane_aio(3).
 ///
 /// # Safety

@@ -2,6 +2,7 @@
 
 use crate::caller;
 use crate::context::{Context, Mode, WAKE, state};
+use crate::parking::park;
 use crate::probe::Reason;
 use crate::registry::{Held, Registry};
 use crate::ring::Wait;
@@ -56,7 +57,10 @@ pub fn destroy(held: Held<Context>) -> i32 {
     drain(&held);
     // Wakes those who wait in the kernel, and waits for what is in flight there.
     let code = system::io_destroy(held.id);
-    drop(held.reclaim(|context| context.wake_all(&mut context.submitting())));
+    let context = held.reclaim(|context| context.wake_all(&mut context.submitting()));
+    if let Some(ring) = context.into_ring() {
+        park(Box::new(ring));
+    }
     code
 }
 
@@ -82,7 +86,9 @@ fn drain(context: &Context) {
         if let Some(queue) = reaping.queue.as_mut() {
             while let Some(cqe) = queue.next() {
                 if cqe.user_data != WAKE {
-                    engine.request(cqe.user_data as u32).state.store(state::FREE, Relaxed);
+                    let index = cqe.user_data as u32;
+                    engine.request(index).state.store(state::FREE, Relaxed);
+                    engine.give_back(index, index);
                     taken += 1;
                 }
             }

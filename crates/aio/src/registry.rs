@@ -98,30 +98,40 @@ impl<T> Registry<T> {
     }
 
     fn table(&self) -> Option<&'static Table<T>> {
-        if let Some(table) = NonNull::new(self.0.load(SeqCst)) {
-            // SAFETY: the table is never unmapped.
-            return Some(unsafe { table.as_ref() });
+        // SAFETY: all zeroes is a valid Table.
+        unsafe { wiped(&self.0) }
+    }
+}
+
+/// The value that `place` leads to, in memory that a child finds all zeroes; made when first wanted.
+///
+/// # Safety
+/// All zeroes is a valid T.
+pub unsafe fn wiped<T>(place: &AtomicPtr<T>) -> Option<&'static T> {
+    if let Some(value) = NonNull::new(place.load(SeqCst)) {
+        // SAFETY: never unmapped.
+        return Some(unsafe { value.as_ref() });
+    }
+    let len = size_of::<T>().next_multiple_of(4096);
+    // SAFETY: new private memory, all zeroes, which the caller says is valid; wiped in a child
+    // likewise.
+    unsafe {
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let memory = libc::mmap(ptr::null_mut(), len, both, flags, -1, 0);
+        if memory == libc::MAP_FAILED {
+            return None;
         }
-        let len = size_of::<Table<T>>().next_multiple_of(4096);
-        // SAFETY: new private memory, all zeroes, which is a valid Table; wiped in a child likewise.
-        unsafe {
-            let both = libc::PROT_READ | libc::PROT_WRITE;
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let memory = libc::mmap(ptr::null_mut(), len, both, flags, -1, 0);
-            if memory == libc::MAP_FAILED {
-                return None;
-            }
-            if libc::madvise(memory, len, libc::MADV_WIPEONFORK) != 0 {
+        if libc::madvise(memory, len, libc::MADV_WIPEONFORK) != 0 {
+            libc::munmap(memory, len);
+            return None;
+        }
+        let made: *mut T = memory.cast();
+        match place.compare_exchange(ptr::null_mut(), made, SeqCst, SeqCst) {
+            Ok(_) => Some(&*made),
+            Err(other) => {
                 libc::munmap(memory, len);
-                return None;
-            }
-            let made: *mut Table<T> = memory.cast();
-            match self.0.compare_exchange(ptr::null_mut(), made, SeqCst, SeqCst) {
-                Ok(_) => Some(&*made),
-                Err(other) => {
-                    libc::munmap(memory, len);
-                    Some(&*other)
-                }
+                Some(&*other)
             }
         }
     }

@@ -13,6 +13,9 @@ use libc::c_long;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
+/// Reads of the page cache go to io_uring together from so many on.
+const MANY: usize = 3;
+
 /// What is to be done with an iocb.
 enum Course {
     /// An entry for the ring, and what its request is.
@@ -105,6 +108,8 @@ struct Batch<'a> {
     last: (u32, i32),
     /// Entries that were pushed and then not taken.
     lost: u32,
+    /// Enough iocbs that one call of io_uring costs less than one of preadv2 each.
+    many: bool,
 }
 
 impl<'a> Batch<'a> {
@@ -115,13 +120,24 @@ impl<'a> Batch<'a> {
         submitting: MutexGuard<'a, Submitting>,
         iocbs: usize,
     ) -> Self {
-        let room = context.capacity().saturating_sub(context.outstanding.load(SeqCst));
-        Batch { context, engine, submitting, iocbs, room, queued: 0, last: (0, -1), lost: 0 }
+        let room = context.capacity.saturating_sub(context.outstanding.load(SeqCst));
+        Batch {
+            context,
+            engine,
+            submitting,
+            iocbs,
+            room,
+            queued: 0,
+            last: (0, -1),
+            lost: 0,
+            many: false,
+        }
     }
 
     /// # Safety
     /// As `submit`.
     unsafe fn run(&mut self, nr: usize) -> i32 {
+        self.many = nr >= MANY;
         let mut done = 0;
         let mut error = 0;
         while done < nr {
@@ -238,7 +254,9 @@ impl<'a> Batch<'a> {
             Way::Ring if write && file.extends(end) => Course::Here { write, flags, entry },
             Way::Ring => Course::Ring(entry, state::IO),
             Way::Cached if write => Course::Here { write, flags, entry },
-            Way::Cached if bytes == 0 || !file.try_cache() => Course::Ring(entry, state::IO),
+            Way::Cached if self.many || bytes == 0 || !file.try_cache() => {
+                Course::Ring(entry, state::IO)
+            }
             Way::Cached => Course::Here { write, flags: flags | abi::RWF_NOWAIT, entry },
             Way::Here => Course::Here { write, flags, entry },
             Way::Kernel => Course::Kernel,
@@ -268,7 +286,7 @@ impl<'a> Batch<'a> {
     fn reserve(&mut self) -> Result<(), i32> {
         if self.room == 0 {
             let outstanding = self.context.outstanding.load(SeqCst);
-            self.room = self.context.capacity().saturating_sub(outstanding);
+            self.room = self.context.capacity.saturating_sub(outstanding);
             if self.room == 0 {
                 return Err(failure(libc::EAGAIN));
             }
@@ -338,18 +356,11 @@ impl<'a> Batch<'a> {
             self.context.outstanding.fetch_sub(1, SeqCst);
             return Err(failure(libc::EFAULT));
         }
-        let single = [entry.addr, u64::from(entry.len)];
-        let vectored = matches!(entry.opcode, op::READV | op::WRITEV);
-        let (vectors, count) = match vectored {
-            true => (entry.addr as usize, entry.len as usize),
-            false => (single.as_ptr() as usize, 1),
-        };
-        let number = if write { libc::SYS_pwritev2 } else { libc::SYS_preadv2 };
-        let arguments = [entry.fd as usize, vectors, count, entry.off as usize, 0, flags as usize];
-        // SAFETY: the kernel checks the vectors; that the buffers may be used, the caller vouches.
-        let result = unsafe { system::call(number, arguments) };
+        // SAFETY: passed on to the caller.
+        let result = unsafe { carry_out(write, flags, &entry) };
         let trying = flags & abi::RWF_NOWAIT != 0;
         // Short and unwilling to wait is no answer: there may be more to read.
+        let vectored = matches!(entry.opcode, op::READV | op::WRITEV);
         let whole = bytes_of(iocb, vectored).unwrap_or(0) as isize;
         if result >= 0 && (!trying || result == whole) {
             if trying {
@@ -465,6 +476,31 @@ impl<'a> Batch<'a> {
         self.lost += 1;
         Err(refused)
     }
+}
+
+/// The entry's read or write, by the plainest system call.
+///
+/// # Safety
+/// The buffers may be read or written; the kernel checks that they exist.
+#[inline]
+unsafe fn carry_out(write: bool, flags: u32, entry: &Sqe) -> isize {
+    let (fd, address, len) = (entry.fd as usize, entry.addr as usize, entry.len as usize);
+    let at = entry.off as usize;
+    if matches!(entry.opcode, op::READV | op::WRITEV) {
+        let number = if write { libc::SYS_pwritev2 } else { libc::SYS_preadv2 };
+        // SAFETY: passed on to the caller.
+        return unsafe { system::call(number, [fd, address, len, at, 0, flags as usize]) };
+    }
+    if flags == 0 {
+        let number = if write { libc::SYS_pwrite64 } else { libc::SYS_pread64 };
+        // SAFETY: passed on to the caller.
+        return unsafe { system::call(number, [fd, address, len, at, 0, 0]) };
+    }
+    let vector = [address, len];
+    let number = if write { libc::SYS_pwritev2 } else { libc::SYS_preadv2 };
+    let vector = vector.as_ptr() as usize;
+    // SAFETY: passed on to the caller; the vector lives until the call is over.
+    unsafe { system::call(number, [fd, vector, 1, at, 0, flags as usize]) }
 }
 
 fn poll(iocb: &Iocb) -> Course {

@@ -125,3 +125,28 @@ pub fn now_ns() -> u64 {
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
+
+/// When waiting for a relative time ends, on the monotonic clock; None for never. A negative time is
+/// never over (the kernel's `ktime_add_safe` makes it so), and one of zero over at once.
+pub fn deadline_ns(time: timespec) -> Option<u64> {
+    let ns = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+    match ns {
+        ..0 => None,
+        0 => Some(0),
+        _ => u64::try_from(i128::from(now_ns()) + ns).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_end_never_at_once_or_later() {
+        let end = |tv_sec, tv_nsec| deadline_ns(timespec { tv_sec, tv_nsec });
+        assert_eq!(end(-1, 0), None);
+        assert_eq!(end(0, 0), Some(0));
+        assert!(end(1, 0).unwrap() > now_ns());
+        assert_eq!(end(i64::MAX, 0), None);
+    }
+}

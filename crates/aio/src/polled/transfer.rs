@@ -415,11 +415,7 @@ fn deadline(timeout: usize) -> Result<Option<u64>, i32> {
         return Ok(None);
     }
     let time = caller::read::<timespec>(timeout).map_err(|Fault| failure(libc::EFAULT))?;
-    if time.tv_sec < 0 || (time.tv_sec == 0 && time.tv_nsec <= 0) {
-        return Ok(Some(0));
-    }
-    let ns = (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add_signed(time.tv_nsec);
-    Ok(Some(now_ns().saturating_add(ns)))
+    Ok(crate::system::deadline_ns(time))
 }
 
 #[inline]

@@ -1,0 +1,562 @@
+/* What contexts do beside errors: order, counts, waiting, signals, threads, children, the ring. */
+#include "aio.h"
+#include <dlfcn.h>
+
+static char buffer[1 << 20] __attribute__((aligned(4096)));
+
+static context made(int nr, int in_use)
+{
+    context ctx = NULL;
+    CHECK(io_setup(nr, &ctx), 0);
+    if (in_use)
+        warm(ctx);
+    return ctx;
+}
+
+static void partial(int in_use)
+{
+    context ctx = made(8, in_use);
+    int fd = filled("partial", O_RDWR, 8192);
+    struct iocb good[4], bad = iocb_of(PREAD, -1, buffer, 512, 0), *list[5];
+    for (int i = 0; i < 4; i++)
+        good[i] = iocb_of(PREAD, fd, buffer + 512 * i, 512, 512 * i), good[i].data = 70 + i;
+    struct iocb *order[] = {&good[0], &good[1], &bad, &good[2], &good[3]};
+    memcpy(list, order, sizeof list);
+    CHECK(io_submit(ctx, 5, list), 2);
+    CHECK(io_submit(ctx, 3, list + 2), -EBADF);
+    struct io_event events[8];
+    CHECK(io_getevents(ctx, 2, 8, events, NULL), 2);
+    CHECK(events[0].data + events[1].data, 70 + 71);
+    bad = good[0], bad.opcode = 99;
+    CHECK(io_submit(ctx, 5, list), 2);
+    list[2] = (struct iocb *)16;
+    CHECK(io_submit(ctx, 5, list), 2);
+    CHECK(io_getevents(ctx, 4, 8, events, NULL), 4);
+    close(fd);
+    bad = good[0];
+    list[2] = &bad;
+    CHECK(io_submit(ctx, 1, list), -EBADF);
+    CHECK(io_destroy(ctx), 0);
+}
+
+/* More iocbs than there is room for. */
+static void full(int in_use)
+{
+    context ctx = made(1, in_use);
+    int ends[2], taken = 0;
+    CHECK(pipe(ends), 0);
+    static struct iocb iocbs[200];
+    struct iocb *list[200];
+    for (int i = 0; i < 200; i++)
+        iocbs[i] = iocb_of(POLL, ends[0], (void *)POLLIN, 0, 0), list[i] = &iocbs[i];
+    SHOW(taken = io_submit(ctx, 200, list));
+    CHECK(io_submit(ctx, 1, list + taken), -EAGAIN);
+    CHECK(write(ends[1], "x", 1), 1);
+    struct io_event events[200];
+    CHECK(io_getevents(ctx, taken, 200, events, NULL) == taken, 1);
+    CHECK(submit_one(ctx, list[0]), 1);
+    CHECK(io_destroy(ctx), 0);
+    close(ends[0]), close(ends[1]);
+}
+
+static void eventfds(int in_use)
+{
+    context ctx = made(64, in_use);
+    int fd = filled("eventfd", O_RDWR, 65536), signal = eventfd(0, EFD_NONBLOCK);
+    int direct = file_of("eventfd", O_RDONLY | O_DIRECT, 0);
+    struct iocb iocbs[32], *list[32];
+    for (int i = 0; i < 32; i++) {
+        iocbs[i] = iocb_of(i % 4 == 3 ? PWRITE : PREAD, i % 2 ? fd : direct, buffer + 4096 * i, 512, 0);
+        iocbs[i].flags = RESFD, iocbs[i].resfd = signal, list[i] = &iocbs[i];
+    }
+    CHECK(io_submit(ctx, 32, list), 32);
+    uint64_t sum = 0, count;
+    struct pollfd wait = {.fd = signal, .events = POLLIN};
+    while (sum < 32 && poll(&wait, 1, 5000) == 1 && read(signal, &count, 8) == 8)
+        sum += count;
+    CHECK(sum, 32);
+    /* The events are in the ring by now, for whoever looks. */
+    CHECK((ctx->tail - ctx->head + ctx->nr) % ctx->nr, 32);
+    struct io_event events[32];
+    struct timespec none = {0, 0};
+    CHECK(io_getevents(ctx, 32, 32, events, &none), 32);
+    CHECK(read(signal, &count, 8), -1);
+    CHECK(io_destroy(ctx), 0);
+    close(fd), close(direct), close(signal);
+}
+
+static void polls(int in_use)
+{
+    context ctx = made(8, in_use);
+    int ends[2], fd = filled("polls", O_RDONLY, 4096);
+    CHECK(pipe(ends), 0);
+    struct iocb iocb = iocb_of(POLL, ends[0], (void *)POLLIN, 0, 0), other = iocb;
+    iocb.data = 5;
+    struct io_event event = {0};
+    struct timespec soon = {0, 10000000};
+    CHECK(submit_one(ctx, &iocb), 1);
+    CHECK(io_getevents(ctx, 1, 1, &event, &soon), 0);
+    CHECK(write(ends[1], "x", 1), 1);
+    CHECK(io_getevents(ctx, 1, 1, &event, NULL), 1);
+    CHECK(event.res & POLLIN, POLLIN);
+    CHECK(event.data, 5);
+    CHECK(io_cancel(ctx, &iocb, &event), -EINVAL);
+    char byte;
+    CHECK(read(ends[0], &byte, 1), 1);
+    CHECK(submit_one(ctx, &iocb), 1);
+    CHECK(io_cancel(ctx, &other, &event), -EINVAL);
+    CHECK(io_cancel(ctx, (struct iocb *)16, &event), -EFAULT);
+    CHECK(io_cancel(ctx, &iocb, &event), -EINPROGRESS);
+    CHECK(io_getevents(ctx, 1, 1, &event, NULL), 1);
+    CHECK(event.res, 0);
+    CHECK(event.obj == (uintptr_t)&iocb, 1);
+    CHECK(io_cancel(ctx, &iocb, &event), -EINVAL);
+    iocb.key = 5;
+    CHECK(io_cancel(ctx, &iocb, &event), -EINVAL);
+    close(ends[1]);
+    CHECK(outcome(ctx, iocb_of(POLL, ends[0], (void *)POLLIN, 0, 0)), POLLHUP);
+    other = iocb_of(PREAD, fd, buffer, 512, 0);
+    CHECK(submit_one(ctx, &other), 1);
+    CHECK(io_cancel(ctx, &other, &event), -EINVAL);
+    CHECK(io_getevents(ctx, 1, 1, &event, NULL), 1);
+    /* One is left when the context goes. */
+    CHECK(pipe(ends), 0);
+    iocb = iocb_of(POLL, ends[0], (void *)POLLIN, 0, 0);
+    CHECK(submit_one(ctx, &iocb), 1);
+    CHECK(io_destroy(ctx), 0);
+}
+
+static volatile int handled;
+static void on_signal(int number) { handled += number != 0; }
+
+static void *interrupter(void *thread)
+{
+    for (int i = 0; i < 20 && !handled; i++) {
+        usleep(50000);
+        pthread_kill(*(pthread_t *)thread, SIGUSR1);
+    }
+    return NULL;
+}
+
+static void signals(int in_use)
+{
+    context ctx = made(8, in_use);
+    int fd = filled("signals", O_RDONLY, 4096);
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
+    pthread_t self = pthread_self(), thread;
+    struct io_event events[4];
+    struct iocb iocb = iocb_of(PREAD, fd, buffer, 512, 0);
+
+    handled = 0;
+    pthread_create(&thread, NULL, interrupter, &self);
+    CHECK(io_getevents(ctx, 1, 1, events, NULL), -EINTR);
+    pthread_join(thread, NULL);
+    /* With one event there, it is that one. */
+    handled = 0;
+    CHECK(submit_one(ctx, &iocb), 1);
+    pthread_create(&thread, NULL, interrupter, &self);
+    CHECK(io_getevents(ctx, 2, 4, events, NULL), 1);
+    pthread_join(thread, NULL);
+    CHECK(handled > 0, 1);
+
+    /* io_pgetevents: blocked outside, let through within. */
+    sigset_t blocked, open;
+    sigemptyset(&blocked), sigemptyset(&open);
+    sigaddset(&blocked, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &blocked, NULL);
+    struct timespec second = {1, 0}, soon = {0, 20000000}, none = {0, 0};
+    handled = 0;
+    raise(SIGUSR1);
+    CHECK(io_getevents(ctx, 1, 1, events, &soon), 0);
+    CHECK(handled, 0);
+    CHECK(io_pgetevents(ctx, 1, 1, events, &second, &blocked), 0);
+    CHECK(handled, 0);
+    CHECK(io_pgetevents(ctx, 1, 1, events, &second, &open), -EINTR);
+    CHECK(handled, 1);
+    CHECK(io_pgetevents(ctx, 1, 1, events, &soon, NULL), 0);
+    CHECK(io_pgetevents(ctx, 1, 1, events, &none, &open), 0);
+    raise(SIGUSR1);
+    CHECK(submit_one(ctx, &iocb), 1);
+    usleep(20000);
+    CHECK(io_pgetevents(ctx, 1, 1, events, &second, &open), 1);
+    CHECK(handled, 2);
+    pthread_sigmask(SIG_UNBLOCK, &blocked, NULL);
+    CHECK(io_destroy(ctx), 0);
+}
+
+static void timeouts(int in_use)
+{
+    context ctx = made(8, in_use);
+    int fd = filled("timeouts", O_RDONLY, 4096);
+    struct io_event events[4];
+    struct timespec tenth = {0, 100000000};
+    double start = seconds();
+    CHECK(io_getevents(ctx, 1, 4, events, &tenth), 0);
+    CHECK(seconds() - start >= 0.1 && seconds() - start < 5, 1);
+    struct iocb iocb = iocb_of(PREAD, fd, buffer, 512, 0);
+    CHECK(submit_one(ctx, &iocb), 1);
+    start = seconds();
+    CHECK(io_getevents(ctx, 2, 4, events, &tenth), 1);
+    CHECK(seconds() - start >= 0.1 && seconds() - start < 5, 1);
+    CHECK(tenth.tv_nsec, 100000000);
+    CHECK(io_destroy(ctx), 0);
+}
+
+#define ROUNDS 2000
+static context shared;
+static int shared_fd, shared_direct;
+static volatile long reaped;
+static unsigned char seen[4][ROUNDS];
+
+static void *submitter(void *argument)
+{
+    long self = (long)argument;
+    char *own = aligned_alloc(4096, 4096 * 64);
+    static struct iocb iocbs[4][ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) {
+        struct iocb *iocb = &iocbs[self][i], *list = iocb;
+        *iocb = iocb_of(PREAD, i % 3 ? shared_fd : shared_direct, own + 4096 * (i % 64), 4096, 4096 * (i % 4));
+        iocb->data = self * ROUNDS + i;
+        int code;
+        while ((code = io_submit(shared, 1, &list)) == -EAGAIN)
+            usleep(100);
+        if (code != 1) {
+            CHECK(code, 1);
+            break;
+        }
+    }
+    return NULL;
+}
+
+static void *reaper(void *argument)
+{
+    struct io_event events[16];
+    struct timespec tenth = {0, 100000000};
+    while (reaped < 4 * ROUNDS) {
+        int count = io_getevents(shared, argument ? 3 : 1, 16, events, &tenth);
+        for (int i = 0; i < count; i++) {
+            if (events[i].res != 4096)
+                CHECK(events[i].res, 4096);
+            __atomic_fetch_add(&seen[events[i].data / ROUNDS][events[i].data % ROUNDS], 1, __ATOMIC_RELAXED);
+        }
+        if (count > 0)
+            __atomic_fetch_add(&reaped, count, __ATOMIC_RELAXED);
+        else if (count < 0)
+            CHECK(count, 0);
+    }
+    return NULL;
+}
+
+static void threads(int in_use)
+{
+    shared = made(32, in_use);
+    shared_fd = filled("threads", O_RDONLY, 16384);
+    shared_direct = file_of("threads", O_RDONLY | O_DIRECT, 0);
+    reaped = 0;
+    memset(seen, 0, sizeof seen);
+    pthread_t all[6];
+    for (long i = 0; i < 4; i++)
+        pthread_create(&all[i], NULL, submitter, (void *)i);
+    for (long i = 0; i < 2; i++)
+        pthread_create(&all[4 + i], NULL, reaper, (void *)i);
+    for (int i = 0; i < 6; i++)
+        pthread_join(all[i], NULL);
+    int wrong = 0;
+    for (int i = 0; i < 4 * ROUNDS; i++)
+        wrong += seen[i / ROUNDS][i % ROUNDS] != 1;
+    CHECK(wrong, 0);
+    CHECK(reaped, 4 * ROUNDS);
+    CHECK(io_destroy(shared), 0);
+    close(shared_fd), close(shared_direct);
+}
+
+static void *late_submitter(void *argument)
+{
+    usleep(100000);
+    struct iocb *iocb = argument;
+    return (void *)(long)io_submit(shared, 1, &iocb);
+}
+
+/* A thread that waits already gets what another submits then, whichever way it goes. */
+static void waiting(int in_use)
+{
+    int files[] = {filled("waiting", O_RDONLY, 4096), file_of("waiting", O_RDONLY | O_DIRECT, 0), -1};
+    int ends[2];
+    CHECK(pipe(ends), 0);
+    CHECK(write(ends[1], "abc", 3), 3);
+    files[2] = ends[0];
+    for (int i = 0; i < 3; i++) {
+        shared = made(8, in_use);
+        struct iocb iocb = iocb_of(PREAD, files[i], buffer, 512, 0);
+        struct io_event event;
+        pthread_t thread;
+        void *code;
+        if (files[i] == ends[0])
+            iocb.nbytes = 3;
+        pthread_create(&thread, NULL, late_submitter, &iocb);
+        CHECK(io_getevents(shared, 1, 1, &event, NULL), 1);
+        CHECK(event.res, i == 2 ? 3 : 512);
+        pthread_join(thread, &code);
+        CHECK(code, 1);
+        CHECK(io_destroy(shared), 0);
+    }
+}
+
+static void children(int in_use)
+{
+    context ctx = made(8, in_use);
+    int fd = filled("children", O_RDONLY, 4096);
+    struct iocb iocb = iocb_of(PREAD, fd, buffer, 512, 0), *list = &iocb;
+    struct io_event event;
+    struct timespec soon = {0, 1000000};
+    CHECK(io_submit(ctx, 1, &list), 1);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(io_submit(ctx, 1, &list), -EINVAL);
+        CHECK(io_getevents(ctx, 1, 1, &event, &soon), -EINVAL);
+        CHECK(io_cancel(ctx, &iocb, &event), -EINVAL);
+        CHECK(io_destroy(ctx), -EINVAL);
+        ctx = made(8, 1);
+        CHECK(outcome(ctx, iocb), 512);
+        CHECK(io_destroy(ctx), 0);
+        fflush(stdout);
+        _exit(failed);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child, 1);
+    CHECK(status, 0);
+    CHECK(io_getevents(ctx, 1, 1, &event, NULL), 1);
+    CHECK(outcome(ctx, iocb), 512);
+    CHECK(io_destroy(ctx), 0);
+}
+
+static volatile int reaping;
+static void *blocked_reaper(void *argument)
+{
+    struct io_event event;
+    (void)argument;
+    reaping = 1;
+    return (void *)(long)io_getevents(shared, 1, 1, &event, NULL);
+}
+
+static void destroying(int in_use)
+{
+    int fd = filled("destroying", O_RDONLY, sizeof buffer);
+    int direct = file_of("destroying", O_RDONLY | O_DIRECT, 0);
+    for (int round = 0; round < 10; round++) {
+        context ctx = made(32, in_use);
+        static struct iocb iocbs[16];
+        struct iocb *list[16];
+        memset(buffer, 0xee, sizeof buffer);
+        for (int i = 0; i < 16; i++)
+            iocbs[i] = iocb_of(PREAD, direct, buffer + 65536 * i, 65536, 65536 * i), list[i] = &iocbs[i];
+        CHECK(io_submit(ctx, 16, list), 16);
+        CHECK(io_destroy(ctx), 0);
+        /* All were read by now: what changes from here on is ours. */
+        int wrong = 0;
+        for (size_t i = 0; i < sizeof buffer; i += 512)
+            wrong += buffer[i] != (char)(i / 512);
+        CHECK(wrong, 0);
+    }
+    shared = made(8, in_use);
+    pthread_t thread;
+    void *code;
+    reaping = 0;
+    pthread_create(&thread, NULL, blocked_reaper, NULL);
+    while (!reaping)
+        usleep(1000);
+    usleep(300000);
+    CHECK(io_destroy(shared), 0);
+    pthread_join(thread, &code);
+    CHECK(code, -EINVAL);
+    CHECK(io_destroy(shared), -EINVAL);
+    close(fd), close(direct);
+}
+
+/* A program that takes events from the ring by itself and never calls io_getevents. */
+static void ring_reader(int in_use)
+{
+    (void)in_use;
+    context ctx = made(8, 0);
+    int fd = filled("ring", O_RDONLY, 16384), direct = file_of("ring", O_RDONLY | O_DIRECT, 0);
+    CHECK(ctx->magic == 0xa10a10a1, 1);
+    CHECK(ctx->compat, 1);
+    CHECK(ctx->incompat, 0);
+    CHECK(ctx->header_length, 32);
+    CHECK(ctx->nr, 127);
+    for (int i = 0; i < 500; i++) {
+        struct iocb iocb = iocb_of(PREAD, i % 2 ? fd : direct, buffer, 4096, 4096 * (i % 4));
+        if (submit_one(ctx, &iocb) != 1)
+            CHECK(i, -1);
+        double start = seconds();
+        while (*(volatile uint32_t *)&ctx->head == *(volatile uint32_t *)&ctx->tail)
+            if (seconds() - start > 10) {
+                CHECK(i, -2);
+                exit(1);
+            }
+        struct io_event *event = &ctx->events[ctx->head];
+        if (event->res != 4096 || event->obj != (uintptr_t)&iocb)
+            CHECK(event->res, -3);
+        ctx->head = (ctx->head + 1) % ctx->nr;
+    }
+    /* And one that also waits. */
+    for (int i = 0; i < 300; i++)
+        if (outcome(ctx, iocb_of(PREAD, fd, buffer, 512, 0)) != 512)
+            CHECK(i, -4);
+    CHECK(io_destroy(ctx), 0);
+}
+
+static long called;
+static void callback(context ctx, struct iocb *iocb, long res, long res2)
+{
+    (void)ctx;
+    called += res + res2 + (iocb->nbytes == 512 ? 0 : 1000000);
+}
+
+static void queues(int in_use)
+{
+    context ctx = made(8, in_use);
+    int fd = filled("queues", O_RDONLY, 4096);
+    struct iocb iocbs[3], *list[3];
+    for (int i = 0; i < 3; i++)
+        iocbs[i] = iocb_of(PREAD, fd, buffer, 512, 0), iocbs[i].data = (uintptr_t)callback, list[i] = &iocbs[i];
+    called = 0;
+    CHECK(io_submit(ctx, 3, list), 3);
+    double start = seconds();
+    while (called < 3 * 512 && seconds() - start < 10)
+        if (io_queue_run(ctx) != 0)
+            CHECK(0, 1);
+    CHECK(called, 3 * 512);
+
+    struct io_event events[3];
+    int (*old_getevents)(context, long, struct io_event *, const struct timespec *) =
+        dlvsym(RTLD_DEFAULT, "io_getevents", "LIBAIO_0.1");
+    int (*old_wait)(context, const struct timespec *) = dlvsym(RTLD_DEFAULT, "io_queue_wait", "LIBAIO_0.1");
+    int (*old_cancel)(context, struct iocb *) = dlvsym(RTLD_DEFAULT, "io_cancel", "LIBAIO_0.1");
+    CHECK(old_getevents && old_wait && old_cancel, 1);
+    CHECK((void *)old_getevents != dlvsym(RTLD_DEFAULT, "io_getevents", "LIBAIO_0.4"), 1);
+    CHECK(io_submit(ctx, 1, list), 1);
+    CHECK(old_getevents(ctx, 3, events, NULL), 1);
+    struct timespec soon = {0, 1000000};
+    CHECK(old_getevents(ctx, 3, events, &soon), 0);
+    CHECK(old_wait(ctx, &soon), 0);
+    CHECK(old_cancel(ctx, list[0]), -EINVAL);
+    CHECK(io_destroy(ctx), 0);
+}
+
+static void transfers_on(int in_use, const char *name, int flags)
+{
+    context ctx = made(16, in_use);
+    int fd = file_of(name, O_RDWR | O_TRUNC | flags, 0);
+    char *out = aligned_alloc(4096, 65536), *in = aligned_alloc(4096, 65536);
+    for (int i = 0; i < 65536; i++)
+        out[i] = (char)(i * 7 + i / 4096);
+    struct iovec write_parts[] = {{out + 16384, 4096}, {out + 20480, 12288}};
+    struct iovec read_parts[] = {{in, 8192}, {in + 8192, 24576}};
+    struct iocb iocb = iocb_of(PWRITE, fd, out, 16384, 0);
+    CHECK(outcome(ctx, iocb), 16384);
+    CHECK(outcome(ctx, iocb_of(PWRITEV, fd, write_parts, 2, 16384)), 16384);
+    CHECK(outcome(ctx, iocb_of(FDSYNC, fd, NULL, 0, 0)), 0);
+    CHECK(outcome(ctx, iocb_of(PREADV, fd, read_parts, 2, 0)), 32768);
+    CHECK(memcmp(in, out, 32768), 0);
+    CHECK(outcome(ctx, iocb_of(PREAD, fd, in, 65536, 16384)), 16384);
+    CHECK(memcmp(in, out + 16384, 16384), 0);
+    iocb.rw_flags = 2; /* RWF_DSYNC */
+    CHECK(outcome(ctx, iocb), 16384);
+    iocb.rw_flags = 4;
+    CHECK(outcome(ctx, iocb), 16384);
+    iocb.rw_flags = 0x10, iocb.nbytes = 4096; /* RWF_APPEND */
+    CHECK(outcome(ctx, iocb), 4096);
+    CHECK(lseek(fd, 0, SEEK_END), 36864);
+    iocb = iocb_of(PREAD, fd, in, 4096, 32768), iocb.rw_flags = 8;
+    SHOW(outcome(ctx, iocb));
+    SHOW(outcome(ctx, iocb_of(PREAD, fd, in + 1, 511, 1)));
+    /* Many at once, more than the submission queue takes. */
+    static struct iocb many[1000];
+    struct iocb *list[1000];
+    context wide = made(1000, in_use);
+    for (int i = 0; i < 1000; i++)
+        many[i] = iocb_of(i % 5 ? PREAD : PWRITE, fd, (i % 5 ? in : out) + 4096 * (i % 8), 4096, 4096 * (i % 8)), list[i] = &many[i];
+    CHECK(io_submit(wide, 1000, list), 1000);
+    static struct io_event events[1000];
+    CHECK(io_getevents(wide, 1000, 1000, events, NULL), 1000);
+    int wrong = 0;
+    for (int i = 0; i < 1000; i++)
+        wrong += events[i].res != 4096;
+    CHECK(wrong, 0);
+    CHECK(memcmp(in, out, 32768), 0);
+    CHECK(io_destroy(wide), 0);
+    CHECK(io_destroy(ctx), 0);
+    close(fd), free(in), free(out);
+}
+
+static void transfers(int in_use)
+{
+    transfers_on(in_use, "cached", 0);
+    transfers_on(in_use, "direct", O_DIRECT);
+    const char *before = directory;
+    directory = "/dev/shm";
+    char name[64];
+    snprintf(name, sizeof name, "nvlane-aio-%d", getpid());
+    transfers_on(in_use, name, 0);
+    char path[128];
+    snprintf(path, sizeof path, "/dev/shm/%s", name);
+    unlink(path);
+    directory = before;
+}
+
+static context in_handler;
+static struct iocb handler_iocb;
+static volatile int handler_code;
+static void submitting_handler(int number)
+{
+    (void)number;
+    struct iocb *list = &handler_iocb;
+    handler_code = io_submit(in_handler, 1, &list);
+}
+
+/* A handler that submits, whatever the thread was doing. */
+static void handlers(int in_use)
+{
+    int fd = filled("handlers", O_RDONLY, 4096);
+    in_handler = made(64, in_use);
+    handler_iocb = iocb_of(PREAD, fd, buffer, 512, 0);
+    struct sigaction action = {.sa_handler = submitting_handler};
+    sigaction(SIGALRM, &action, NULL);
+    struct io_event event;
+    for (int i = 0; i < 5; i++) {
+        ualarm(20000, 0);
+        handler_code = 0;
+        int code = io_getevents(in_handler, 1, 1, &event, NULL);
+        CHECK(handler_code, 1);
+        if (code == -EINTR)
+            code = io_getevents(in_handler, 1, 1, &event, NULL);
+        CHECK(code, 1);
+        CHECK(event.res, 512);
+    }
+    CHECK(io_destroy(in_handler), 0);
+}
+
+int main(int count, char **arguments)
+{
+    static const struct {
+        const char *name;
+        void (*run)(int);
+    } cases[] = {
+        {"partial", partial},       {"full", full},         {"eventfds", eventfds},
+        {"polls", polls},           {"signals", signals},   {"timeouts", timeouts},
+        {"threads", threads},       {"waiting", waiting},   {"children", children},
+        {"destroying", destroying}, {"ring", ring_reader},  {"queues", queues},
+        {"transfers", transfers},   {"handlers", handlers},
+    };
+    directory = arguments[count - 1];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (count < 3 || !strcmp(arguments[1], cases[i].name))
+            for (int in_use = 0; in_use < 2; in_use++) {
+                printf("== %s %d\n", cases[i].name, in_use);
+                cases[i].run(in_use);
+            }
+    return failed;
+}

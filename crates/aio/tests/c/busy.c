@@ -1,0 +1,19 @@
+/* Reads until it is killed. */
+#include "aio.h"
+
+static char buffer[4096] __attribute__((aligned(4096)));
+
+int main(int count, char **arguments)
+{
+    directory = arguments[count - 1];
+    context ctx = NULL;
+    int fd = filled("busy", O_RDONLY | O_DIRECT, 4096);
+    if (io_setup(8, &ctx))
+        return 1;
+    for (;;) {
+        if (outcome(ctx, iocb_of(PREAD, fd, buffer, 4096, 0)) != 4096)
+            return 1;
+        if (getppid() == 1)
+            return 0;
+    }
+}

@@ -1,0 +1,207 @@
+/* io_setup2 and io_ring_enter: what they do, and what they refuse. */
+#include "aio.h"
+#include "../../include/nvlane_aio.h"
+
+#define NR 16
+static struct iocb iocbs[NR];
+static char *buffers;
+
+static void prepare(int fd, unsigned flags)
+{
+    for (int i = 0; i < NR; i++) {
+        iocbs[i] = iocb_of(PREAD, fd, buffers + 4096 * i, 4096, 4096 * i);
+        iocbs[i].data = 1000 + i, iocbs[i].flags = flags;
+    }
+}
+
+static void refusals(int fd)
+{
+    context ctx = NULL;
+    prepare(fd, 0);
+    CHECK(io_setup2(0, IOCTX_FLAG_USERIOCB, iocbs, NULL, NULL, &ctx), -EINVAL);
+    CHECK(io_setup2(NR, 1 << 20, iocbs, NULL, NULL, &ctx), -EINVAL);
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB, NULL, NULL, NULL, &ctx), -EINVAL);
+    CHECK(io_setup2(NR, IOCTX_FLAG_FIXEDBUFS, iocbs, NULL, NULL, &ctx), -EINVAL);
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_SCQRING, iocbs, NULL, NULL, &ctx), -EINVAL);
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_SQPOLL, iocbs, NULL, NULL, &ctx), -EINVAL);
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB, iocbs, NULL, NULL, (void *)16), -EFAULT);
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_FIXEDBUFS, (void *)16, NULL, NULL, &ctx), -EFAULT);
+    iocbs[3].buf = 4096;
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_FIXEDBUFS, iocbs, NULL, NULL, &ctx), -EFAULT);
+    CHECK(ctx == NULL, 1);
+    CHECK(io_setup2(NR, 0, NULL, NULL, NULL, &ctx), 0);
+    prepare(fd, 0);
+    CHECK(outcome(ctx, iocbs[1]), 4096);
+    CHECK(io_destroy(ctx), 0);
+}
+
+static void by_index(int fd, unsigned more)
+{
+    context ctx = NULL;
+    struct io_event events[NR];
+    struct timespec none = {0, 0}, soon = {0, 10000000};
+    uintptr_t indices[NR + 1];
+    prepare(fd, 0);
+    memset(buffers, 0, NR * 4096);
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | more, iocbs, NULL, NULL, &ctx), 0);
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | more, iocbs, NULL, NULL, &ctx), -EINVAL);
+    CHECK(io_getevents(ctx, 1, NR, events, &none), 0);
+    CHECK(io_getevents(ctx, 1, NR, events, &soon), 0);
+    CHECK(io_getevents(ctx, 2, 1, events, &none), -EINVAL);
+    for (int i = 0; i <= NR; i++)
+        indices[i] = i;
+    CHECK(io_submit(ctx, NR, (struct iocb **)indices), NR);
+    CHECK(io_getevents(ctx, NR, NR, events, NULL), NR);
+    long objects = 0, data = 0, wrong = 0;
+    for (int i = 0; i < NR; i++)
+        objects += events[i].obj, data += events[i].data, wrong += events[i].res != 4096;
+    CHECK(objects, NR * (NR - 1) / 2);
+    CHECK(data, NR * 1000 + NR * (NR - 1) / 2);
+    CHECK(wrong, 0);
+    for (int i = 0; i < NR * 4096; i++)
+        wrong += buffers[i] != (char)(i / 512);
+    CHECK(wrong, 0);
+    indices[0] = NR;
+    CHECK(io_submit(ctx, 1, (struct iocb **)indices), -EINVAL);
+    indices[0] = 0, indices[1] = NR;
+    CHECK(io_submit(ctx, 2, (struct iocb **)indices), 1);
+    CHECK(io_getevents(ctx, 1, NR, events, NULL), 1);
+    CHECK(io_submit(ctx, 1, (void *)16), -EFAULT);
+    CHECK(io_submit(ctx, -1, (struct iocb **)indices), -EINVAL);
+    CHECK(io_cancel(ctx, &iocbs[0], events), -EINVAL);
+    CHECK(io_ring_enter(ctx, 1, 0, IORING_FLAG_SUBMIT), -EINVAL);
+    int fixed = more & IOCTX_FLAG_FIXEDBUFS;
+    /* Within the buffer, and beyond its ends. */
+    iocbs[0].buf += 512, iocbs[0].nbytes -= 512;
+    CHECK(io_submit(ctx, 1, (struct iocb **)indices), 1);
+    CHECK(io_getevents(ctx, 1, NR, events, NULL), 1);
+    CHECK(events[0].res, 3584);
+    iocbs[0].nbytes += 512;
+    CHECK(io_submit(ctx, 1, (struct iocb **)indices), fixed ? -EFAULT : 1);
+    if (!fixed)
+        CHECK(io_getevents(ctx, 1, NR, events, NULL), 1);
+    struct iovec vector = {buffers, 512};
+    iocbs[0] = iocb_of(PREADV, fd, &vector, 1, 0);
+    CHECK(io_submit(ctx, 1, (struct iocb **)indices), fixed ? -EINVAL : 1);
+    if (!fixed)
+        CHECK(io_getevents(ctx, 1, NR, events, NULL), 1);
+    prepare(fd, 0);
+    iocbs[0].opcode = 77;
+    CHECK(io_submit(ctx, 1, (struct iocb **)indices), -EINVAL);
+    prepare(fd, IOCB_FLAG_HIPRI);
+    CHECK(io_submit(ctx, 1, (struct iocb **)indices), -EINVAL);
+    prepare(fd, RESFD);
+    CHECK(io_submit(ctx, 1, (struct iocb **)indices), -EINVAL);
+    prepare(-1, 0);
+    CHECK(io_submit(ctx, 1, (struct iocb **)indices), -EBADF);
+    prepare(fd, 0);
+    iocbs[0] = iocb_of(FDSYNC, fd, NULL, 0, 0);
+    CHECK(io_submit(ctx, 1, (struct iocb **)indices), 1);
+    CHECK(io_getevents(ctx, 1, NR, events, NULL), 1);
+    CHECK(events[0].res, 0);
+    /* Destroyed with requests in flight. */
+    CHECK(io_submit(ctx, NR - 1, (struct iocb **)indices + 2), NR - 2);
+    CHECK(io_destroy(ctx), 0);
+    CHECK(io_destroy(ctx), -EINVAL);
+    CHECK(io_submit(ctx, 1, (struct iocb **)indices), -EINVAL);
+    CHECK(io_getevents(ctx, 1, 1, events, NULL), -EINVAL);
+}
+
+static void rings(int fd, unsigned more)
+{
+    struct aio_sq_ring *sq = calloc(1, sizeof *sq + NR * sizeof(uint32_t));
+    struct aio_cq_ring *cq = calloc(1, sizeof *cq + NR * sizeof(struct io_event));
+    struct io_event *events = (struct io_event *)(cq + 1), event;
+    sq->nr_events = cq->nr_events = NR, sq->sq_thread_cpu = AIO_SQ_THREAD_ANY_CPU;
+    CHECK(sizeof *sq, 64);
+    CHECK(sizeof *cq, 32);
+    context ctx = NULL;
+    prepare(fd, 0);
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_SCQRING | more, iocbs, sq, cq, &ctx), 0);
+    CHECK(io_getevents(ctx, 0, 1, &event, NULL), -EINVAL);
+    CHECK(io_ring_enter(ctx, 0, 0, 8), -EINVAL);
+    for (int round = 0; round < 50; round++) {
+        for (int i = 0; i < 5; i++)
+            sq->array[(sq->tail + i) % NR] = (round + i) % NR;
+        __atomic_store_n(&sq->tail, sq->tail + 5, __ATOMIC_RELEASE);
+        int code = io_ring_enter(ctx, 5, 5, IORING_FLAG_SUBMIT | IORING_FLAG_GETEVENTS);
+        if (code != 5 || cq->tail - cq->head != 5)
+            CHECK(code, 5);
+        for (; cq->head != cq->tail; cq->head++)
+            if (events[cq->head % NR].res != 4096)
+                CHECK(events[cq->head % NR].res, 4096);
+    }
+    CHECK(sq->head, 250);
+    CHECK(cq->tail, 250);
+    sq->array[sq->tail++ % NR] = NR;
+    CHECK(io_ring_enter(ctx, 1, 0, IORING_FLAG_SUBMIT), -EINVAL);
+    CHECK(sq->head, 250);
+    CHECK(io_destroy(ctx), 0);
+    free(sq), free(cq);
+}
+
+static void pointers(int fd)
+{
+    context ctx = NULL;
+    prepare(fd, 0);
+    CHECK(io_setup2(NR, IOCTX_FLAG_SQTHREAD, NULL, NULL, NULL, &ctx), 0);
+    for (int i = 0; i < 100; i++)
+        if (outcome(ctx, iocbs[i % NR]) != 4096)
+            CHECK(i, -1);
+    CHECK(io_destroy(ctx), 0);
+}
+
+static void polled(int cached)
+{
+    context ctx = NULL;
+    uintptr_t index = 0;
+    prepare(cached, 0);
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_IOPOLL, iocbs, NULL, NULL, &ctx), 0);
+    CHECK(io_submit(ctx, 1, (struct iocb **)&index), -EINVAL);
+    prepare(cached, IOCB_FLAG_HIPRI);
+    CHECK(io_submit(ctx, 1, (struct iocb **)&index), -EOPNOTSUPP);
+    iocbs[0] = iocb_of(FSYNC, cached, NULL, 0, 0), iocbs[0].flags = IOCB_FLAG_HIPRI;
+    CHECK(io_submit(ctx, 1, (struct iocb **)&index), -EINVAL);
+    CHECK(io_destroy(ctx), 0);
+}
+
+static void child(void)
+{
+    context ctx = NULL;
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB, iocbs, NULL, NULL, &ctx), 0);
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        uintptr_t index = 0;
+        struct io_event event;
+        CHECK(io_submit(ctx, 1, (struct iocb **)&index), -EINVAL);
+        CHECK(io_getevents(ctx, 0, 1, &event, NULL), -EINVAL);
+        CHECK(io_destroy(ctx), -EINVAL);
+        _exit(failed);
+    }
+    int status;
+    waitpid(pid, &status, 0);
+    CHECK(status, 0);
+    CHECK(io_destroy(ctx), 0);
+}
+
+int main(int count, char **arguments)
+{
+    directory = arguments[count - 1];
+    buffers = aligned_alloc(4096, NR * 4096);
+    memset(buffers, 1, NR * 4096);
+    int cached = filled("extended", O_RDWR, NR * 4096), direct = file_of("extended", O_RDWR | O_DIRECT, 0);
+    refusals(cached);
+    const unsigned flags[] = {0, IOCTX_FLAG_FIXEDBUFS, IOCTX_FLAG_SQTHREAD,
+        IOCTX_FLAG_SQTHREAD | IOCTX_FLAG_FIXEDBUFS, IOCTX_FLAG_SQWQ, IOCTX_FLAG_SQTHREAD | IOCTX_FLAG_SQPOLL};
+    for (int i = 0; i < 6; i++) {
+        by_index(cached, flags[i]);
+        by_index(direct, flags[i]);
+        rings(cached, flags[i]);
+        rings(direct, flags[i]);
+    }
+    pointers(direct);
+    polled(cached);
+    child();
+    return failed;
+}

@@ -1,0 +1,91 @@
+//! Every case runs on Debian's libaio (package libaio1) and on ours, and must print the same.
+
+mod cases;
+mod extended;
+mod programs;
+mod symbols;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Where Debian has the library; since Debian 13 under the second name.
+const NATIVE: [&str; 2] =
+    ["/usr/lib/x86_64-linux-gnu/libaio.so.1", "/usr/lib/x86_64-linux-gnu/libaio.so.1t64"];
+
+/// The library of libaio, to compare with.
+fn native() -> PathBuf {
+    let found = NATIVE.iter().map(PathBuf::from).find(|path| path.exists());
+    found.expect("libaio is not installed: apt-get install libaio1")
+}
+
+/// Our library, as built for this test.
+fn ours() -> PathBuf {
+    let test = std::env::current_exe().expect("a path");
+    let folder = test.parent().expect("a folder");
+    folder.join("libaio.so")
+}
+
+/// A folder with our library under both of its names.
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let made = FOLDER.get_or_init(|| {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in ["libaio.so.1", "libaio.so.1t64"] {
+            symlink(ours(), folder.path().join(name)).expect("a link");
+        }
+        folder
+    });
+    made.path()
+}
+
+/// Compiles tests/c/NAME.c against a libaio.
+fn compiled(name: &str, library: &Path, scratch: &Path) -> PathBuf {
+    let program = scratch.join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c"));
+    let output = Command::new("cc")
+        .args(["-O1", "-g", "-Wall", "-Wno-unused-function", "-Werror", "-o"])
+        .args([&program, &source, library])
+        .args(["-lpthread", "-ldl"])
+        .output()
+        .expect("cc");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+/// A folder on a disk, for O_DIRECT.
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in(Path::new(env!("CARGO_TARGET_TMPDIR"))).expect("a folder")
+}
+
+/// The command with one of the libraries: None for the system's.
+fn with(program: &Path, mode: Option<&str>) -> Command {
+    let mut command = Command::new("timeout");
+    command.arg("120").arg(program);
+    // cargo's own search path has our library in it.
+    command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD").env_remove("NVLANE_AIO");
+    if let Some(mode) = mode {
+        command.env("LD_LIBRARY_PATH", folder()).env("NVLANE_AIO", mode);
+    }
+    command
+}
+
+/// What a run printed; it must have succeeded.
+fn printed(command: &mut Command) -> String {
+    let output = command.output().expect("timeout(1)");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+    let last: Vec<&str> = lines.lines().rev().take(5).collect();
+    assert!(output.status.success(), "{command:?}: {}: {errors}\n{last:?}", output.status);
+    lines
+}
+
+/// A new folder below `parent`, the same for every run.
+fn fresh(parent: &Path) -> PathBuf {
+    let folder = parent.join("files");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir(&folder).expect("a folder");
+    folder
+}
