@@ -1,0 +1,453 @@
+/* nvlane: NVMe commands to any volume, asynchronously. See docs/library.md.
+ *
+ * Made from crates/capi by cbindgen; `cargo test -p capi` says when it is not up to date.
+ */
+
+#ifndef NVLANE_H
+#define NVLANE_H
+
+#include <stdint.h>
+#include <stddef.h>
+
+/**
+ * Commands that one session may have in flight.
+ */
+#define NVL_DEPTH_MAX 32768
+
+/**
+ * nvl_config.flags: nvl_wait() never sleeps.
+ */
+#define NVL_POLL 1
+
+/**
+ * nvl_open(): refuse to write.
+ */
+#define NVL_READ_ONLY 1
+
+/**
+ * nvl_open(): others may have the volume open too, if they say so as well.
+ */
+#define NVL_SHARED 2
+
+/**
+ * nvl_limits.flags: the volume takes no writes.
+ */
+#define NVL_LIMITS_READ_ONLY 1
+
+/**
+ * nvl_limits.flags: what was written survives a power cut only after a Flush.
+ */
+#define NVL_LIMITS_VOLATILE 2
+
+/**
+ * nvl_limits.flags: I/O commands beyond the NVM command set reach what is behind the volume.
+ */
+#define NVL_LIMITS_PASSES_IO 4
+
+/**
+ * nvl_limits.flags: so do admin commands.
+ */
+#define NVL_LIMITS_PASSES_ADMIN 8
+
+/**
+ * Bytes of the largest buffer of nvl_buffer_new().
+ */
+#define NVL_BUFFER_BYTES_MAX 1048576
+
+/**
+ * nvl_command.queue: an I/O command, for the volume.
+ */
+#define NVL_IO 0
+
+/**
+ * nvl_command.queue: an admin command, for the controller behind the volume.
+ */
+#define NVL_ADMIN 1
+
+/**
+ * Memory that the kernel has registered for the session's ring, where it allows that.
+ */
+struct nvl_buffer;
+
+/**
+ * Volumes with one ring for all of them. It belongs to the thread that made it.
+ */
+struct nvl_session;
+
+/**
+ * A volume that a session has open.
+ */
+struct nvl_volume;
+
+/**
+ * How a session is set up. Zeroes are defaults.
+ */
+struct nvl_config {
+    /**
+     * sizeof(struct nvl_config): later versions may have more fields.
+     */
+    uint32_t size;
+    /**
+     * Commands in flight, at most NVL_DEPTH_MAX; 0 for 128.
+     */
+    uint32_t depth;
+    /**
+     * Address space for buffers of nvl_buffer_new(), in bytes; 0 for 32 MiB.
+     */
+    uint64_t buffer_bytes;
+    /**
+     * NVL_POLL.
+     */
+    uint32_t flags;
+    /**
+     * Microseconds for which nvl_wait() spins before it sleeps, where that pays; 0 for 50.
+     */
+    uint32_t spin_us;
+};
+
+/**
+ * What a volume is.
+ */
+struct nvl_limits {
+    /**
+     * Logical blocks.
+     */
+    uint64_t blocks;
+    /**
+     * Bytes of a logical block.
+     */
+    uint32_t block_bytes;
+    /**
+     * Bytes of the largest data transfer of one command.
+     */
+    uint32_t transfer_bytes_max;
+    /**
+     * Bytes of metadata of each block, where they are transferred apart.
+     */
+    uint32_t metadata_bytes;
+    /**
+     * NVL_LIMITS_*.
+     */
+    uint32_t flags;
+};
+
+/**
+ * Any NVMe command. What is left zero is zero in the command.
+ */
+struct nvl_command {
+    /**
+     * Opcode.
+     */
+    uint8_t opcode;
+    /**
+     * Byte 1 of the command: FUSE and PSDT. Fused commands are refused.
+     */
+    uint8_t flags;
+    /**
+     * 0.
+     */
+    uint16_t reserved;
+    /**
+     * Namespace; of an I/O command it is the volume's own, whatever stands here.
+     */
+    uint32_t nsid;
+    /**
+     * Command dword 2.
+     */
+    uint32_t cdw2;
+    /**
+     * Command dword 3.
+     */
+    uint32_t cdw3;
+    /**
+     * Command dword 10.
+     */
+    uint32_t cdw10;
+    /**
+     * Command dword 11.
+     */
+    uint32_t cdw11;
+    /**
+     * Command dword 12.
+     */
+    uint32_t cdw12;
+    /**
+     * Command dword 13.
+     */
+    uint32_t cdw13;
+    /**
+     * Command dword 14.
+     */
+    uint32_t cdw14;
+    /**
+     * Command dword 15.
+     */
+    uint32_t cdw15;
+    /**
+     * NVL_IO or NVL_ADMIN.
+     */
+    uint32_t queue;
+    /**
+     * Milliseconds that a device may take; 0 for its own time-out.
+     */
+    uint32_t timeout_ms;
+    /**
+     * What is written, or where is read to; with a buffer, a place in it, or null for its start. It must stay
+     * until the command was reaped.
+     */
+    void *data;
+    /**
+     * Bytes at `data`.
+     */
+    uint32_t data_len;
+    /**
+     * Bytes at `metadata`.
+     */
+    uint32_t metadata_len;
+    /**
+     * Metadata of the blocks, likewise.
+     */
+    void *metadata;
+    /**
+     * The buffer that `data` lies in; null for other memory.
+     */
+    struct nvl_buffer *buffer;
+    /**
+     * Comes back with the completion.
+     */
+    uint64_t token;
+};
+
+/**
+ * What became of a command.
+ */
+struct nvl_completion {
+    /**
+     * nvl_command.token.
+     */
+    uint64_t token;
+    /**
+     * Dwords 0 and 1 of the completion: the block that a Zone Append wrote to, for example.
+     */
+    uint64_t result;
+    /**
+     * 0, or SC in bits 7:0, SCT in 10:8, CRD in 12:11, More in 13, Do Not Retry in 14; see nvl_status_text().
+     */
+    uint16_t status;
+    /**
+     * 0.
+     */
+    uint16_t reserved;
+    /**
+     * nvl_volume_id() of the volume.
+     */
+    uint32_t volume;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Makes a session of the calling thread; `config` may be null for defaults.
+ *
+ * Errors: -EINVAL; -EPERM, -ENOSYS and others where io_uring is refused, and nvl_error() says by whom and what would
+ * mend it.
+ *
+ * # Safety
+ * `config` is null or points to a structure of `config->size` bytes; `session` is writable.
+ */
+int nvl_session_new(const struct nvl_config *config,
+                    struct nvl_session **session);
+
+/**
+ * Ends a session: waits for its commands, and forgets what they give back. Its volumes and buffers take no more
+ * commands (-ESHUTDOWN) and are still to be closed and freed.
+ *
+ * # Safety
+ * `session` is null or a session, not freed; it is not used again if this returns 0.
+ */
+int nvl_session_free(struct nvl_session *session);
+
+/**
+ * Hands what was submitted to the kernel and to sockets. Never blocks.
+ *
+ * # Safety
+ * `session` is null or a session, not freed.
+ */
+int nvl_flush(struct nvl_session *session);
+
+/**
+ * Hands over what was submitted, and sleeps until `min` commands can be reaped, or as many as there are if that is
+ * fewer; at most for `timeout_ns` nanoseconds, or for as long as it takes if that is negative. Gives how many can
+ * be reaped. Signals do not end it.
+ *
+ * # Safety
+ * `session` is null or a session, not freed.
+ */
+int nvl_wait(struct nvl_session *session,
+             uint32_t min,
+             int64_t timeout_ns);
+
+/**
+ * Gives how many commands were submitted and not yet reaped: what counts towards the depth.
+ *
+ * # Safety
+ * `session` is null or a session, not freed.
+ */
+int nvl_outstanding(struct nvl_session *session);
+
+/**
+ * Opens any volume by its path or URI: "/dev/ng0n1", "disk.img", "mem:1G", "tcp://192.0.2.1:4420/NQN?ns=1". May
+ * block, for a remote one until it has answered. `flags` are NVL_READ_ONLY, NVL_SHARED.
+ *
+ * Errors: -EINVAL, also for a URI that makes no sense; -ENOENT, -EACCES, -EBUSY, -EHOSTUNREACH and what else the kernel
+ * says. nvl_error() names the mend.
+ *
+ * # Safety
+ * `session` is null or a session, not freed; `uri` is null or a text that ends with a zero; `volume` is null or
+ * writable.
+ */
+int nvl_open(struct nvl_session *session,
+             const char *uri,
+             uint32_t flags,
+             struct nvl_volume **volume);
+
+/**
+ * Closes a volume. It takes no more commands; those in flight complete.
+ *
+ * # Safety
+ * `volume` is null or a volume, not closed; it is not used again if this returns 0.
+ */
+int nvl_close(struct nvl_volume *volume);
+
+/**
+ * Fills in what the volume is now. Its size may change while it is open.
+ *
+ * # Safety
+ * `volume` is null or a volume, not closed; `limits` is null or writable.
+ */
+int nvl_volume_limits(struct nvl_volume *volume, struct nvl_limits *limits);
+
+/**
+ * Gives what completions call the volume: a number above 0.
+ *
+ * # Safety
+ * `volume` is null or a volume, not closed.
+ */
+int nvl_volume_id(struct nvl_volume *volume);
+
+/**
+ * Writes the volume's URI in canonical form, with a zero at the end, cut off where it is longer than `bytes`. Gives its
+ * length without the zero, as snprintf does.
+ *
+ * # Safety
+ * `volume` is null or a volume, not closed; `text` is writable for `bytes` bytes, or null if `bytes` is 0.
+ */
+int nvl_uri(struct nvl_volume *volume,
+            char *text,
+            size_t bytes);
+
+/**
+ * Makes a buffer of `bytes` bytes, at most NVL_BUFFER_BYTES_MAX, aligned to 4096 and filled with zeroes.
+ *
+ * Errors: -EINVAL for no length or too much; -ENOBUFS if the session's pool is used up.
+ *
+ * # Safety
+ * `session` is null or a session, not freed; `buffer` is null or writable.
+ */
+int nvl_buffer_new(struct nvl_session *session,
+                   size_t bytes,
+                   struct nvl_buffer **buffer);
+
+/**
+ * Frees a buffer.
+ *
+ * Errors: -EBUSY while a command that uses it is in flight, or waits to be reaped.
+ *
+ * # Safety
+ * `buffer` is null or a buffer, not freed; it is not used again if this returns 0.
+ */
+int nvl_buffer_free(struct nvl_buffer *buffer);
+
+/**
+ * Gives the buffer's memory; null if it is no buffer of this thread's.
+ *
+ * # Safety
+ * `buffer` is null or a buffer, not freed.
+ */
+void *nvl_buffer_data(struct nvl_buffer *buffer);
+
+/**
+ * Gives the buffer's length in bytes; 0 if it is no buffer of this thread's.
+ *
+ * # Safety
+ * `buffer` is null or a buffer, not freed.
+ */
+size_t nvl_buffer_len(struct nvl_buffer *buffer);
+
+/**
+ * Gives 1 if the kernel has registered the buffer, 0 if it refused to (RLIMIT_MEMLOCK): it works all the same.
+ *
+ * # Safety
+ * `buffer` is null or a buffer, not freed.
+ */
+int nvl_buffer_is_fixed(struct nvl_buffer *buffer);
+
+/**
+ * Starts a command: notes it, to be handed over by nvl_flush(), nvl_wait() or nvl_reap(). Never blocks. What is
+ * wrong with the command itself is told by its completion's status.
+ *
+ * Errors: -EAGAIN if the depth is reached, reap first; -ENOBUFS if memory must be copied and the pool is used up;
+ * -EINVAL; -ESHUTDOWN after nvl_session_free().
+ *
+ * # Safety
+ * `volume` is null or a volume, not closed; `command` is null or readable; its memory is as long as it says, and stays
+ * until the command was reaped or the session freed.
+ */
+int nvl_submit(struct nvl_volume *volume,
+               const struct nvl_command *command);
+
+/**
+ * Hands over what was submitted, and fills in up to `most` commands that have completed, in that order. Never
+ * blocks. Gives how many.
+ *
+ * # Safety
+ * `session` is null or a session, not freed; `completions` is writable for `most` elements, or null if `most` is 0.
+ */
+int nvl_reap(struct nvl_session *session,
+             struct nvl_completion *completions,
+             uint32_t most);
+
+/**
+ * Gives the specification's words for a completion's status, or null if it has none that are known here.
+ */
+const char *nvl_status_words(uint16_t status);
+
+/**
+ * Writes a completion's status in words and numbers, "LBA Out of Range (SCT 0x0 SC 0x80)", with a zero at the end,
+ * cut off where it is longer than `bytes`. Gives its length without the zero, as snprintf does.
+ *
+ * # Safety
+ * `text` is writable for `bytes` bytes, or null if `bytes` is 0.
+ */
+int nvl_status_text(uint16_t status,
+                    char *text,
+                    size_t bytes);
+
+/**
+ * Gives the library's version, "0.1.0".
+ */
+const char *nvl_version(void);
+
+/**
+ * What the last call of this thread that failed failed of, in one line; never null. It stays until another call
+ * of this thread fails.
+ */
+const char *nvl_error(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* NVLANE_H */

@@ -1,0 +1,363 @@
+/* Every function, with what is right and what is wrong. Given a folder for files. Prints what fails, and exits 1. */
+#include <errno.h>
+#include <nvlane.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static int failures;
+
+#define CHECK(condition)                                                                     \
+    do {                                                                                     \
+        if (!(condition)) {                                                                  \
+            printf("%s:%d: %s; %s\n", __FILE__, __LINE__, #condition, nvl_error());          \
+            failures++;                                                                      \
+        }                                                                                    \
+    } while (0)
+
+/* A call that fails with this error number, and says why. */
+#define FAILS(errno_, call)                                                                  \
+    do {                                                                                     \
+        int outcome = (call);                                                                \
+        if (outcome != -(errno_) || strlen(nvl_error()) == 0) {                              \
+            printf("%s:%d: %s gave %d; %s\n", __FILE__, __LINE__, #call, outcome, nvl_error()); \
+            failures++;                                                                      \
+        }                                                                                    \
+    } while (0)
+
+enum { WRITE = 1, READ = 2, BLOCK = 4096 };
+
+static struct nvl_command blocks(uint8_t opcode, uint32_t slba, void *data, uint32_t len, uint64_t token)
+{
+    struct nvl_command command = {
+        .opcode = opcode, .cdw10 = slba, .cdw12 = len / BLOCK - 1, .data = data, .data_len = len, .token = token,
+    };
+    return command;
+}
+
+static struct nvl_completion carry_out(struct nvl_session *session, struct nvl_volume *volume,
+                                       struct nvl_command command)
+{
+    struct nvl_completion done = {0};
+    CHECK(nvl_submit(volume, &command) == 0);
+    CHECK(nvl_wait(session, 1, -1) == 1);
+    CHECK(nvl_reap(session, &done, 1) == 1);
+    CHECK(done.token == command.token);
+    CHECK(done.volume == (uint32_t)nvl_volume_id(volume));
+    return done;
+}
+
+static void sessions(void)
+{
+    struct nvl_session *session = (void *)1;
+    struct nvl_config config = {.size = sizeof(config)};
+
+    FAILS(EINVAL, nvl_session_new(NULL, NULL));
+    config.size = 1;
+    FAILS(EINVAL, nvl_session_new(&config, &session));
+    CHECK(session == NULL);
+    config = (struct nvl_config){.size = sizeof(config), .flags = 1u << 31};
+    FAILS(EINVAL, nvl_session_new(&config, &session));
+    config = (struct nvl_config){.size = sizeof(config), .depth = NVL_DEPTH_MAX + 1};
+    FAILS(EINVAL, nvl_session_new(&config, &session));
+    CHECK(strstr(nvl_error(), "depth") != NULL);
+    CHECK(nvl_session_new(NULL, &session) == 0 && session != NULL);
+    CHECK(nvl_flush(session) == 0);
+    CHECK(nvl_wait(session, 1, -1) == 0); /* nothing is in flight */
+    CHECK(nvl_outstanding(session) == 0);
+    CHECK(nvl_reap(session, NULL, 0) == 0);
+    FAILS(EINVAL, nvl_reap(session, NULL, 1));
+    CHECK(nvl_session_free(session) == 0);
+    config = (struct nvl_config){
+        .size = sizeof(config), .depth = 4, .buffer_bytes = 4 << 20, .flags = NVL_POLL, .spin_us = 10};
+    CHECK(nvl_session_new(&config, &session) == 0);
+    CHECK(nvl_session_free(session) == 0);
+    FAILS(EINVAL, nvl_session_free(NULL));
+    FAILS(EINVAL, nvl_flush(NULL));
+    FAILS(EINVAL, nvl_wait(NULL, 0, 0));
+    FAILS(EINVAL, nvl_outstanding(NULL));
+    FAILS(EINVAL, nvl_reap(NULL, NULL, 0));
+}
+
+static void volumes(struct nvl_session *session, const char *folder)
+{
+    struct nvl_volume *volume = (void *)1;
+    struct nvl_limits limits;
+    char uri[512], text[8];
+
+    FAILS(EINVAL, nvl_open(NULL, "mem:1M", 0, &volume));
+    FAILS(EINVAL, nvl_open(session, NULL, 0, &volume));
+    CHECK(volume == NULL);
+    FAILS(EINVAL, nvl_open(session, "mem:1M", 0, NULL));
+    FAILS(EINVAL, nvl_open(session, "mem:1M", 1u << 31, &volume));
+    FAILS(EINVAL, nvl_open(session, "mem:much", 0, &volume));
+    FAILS(EINVAL, nvl_open(session, "\xff\xfe", 0, &volume));
+    FAILS(EINVAL, nvl_open(session, "floppy:1", 0, &volume));
+    CHECK(strstr(nvl_error(), "floppy") != NULL);
+    snprintf(uri, sizeof(uri), "%s/nothing", folder);
+    FAILS(ENOENT, nvl_open(session, uri, 0, &volume));
+    FAILS(EHOSTUNREACH, nvl_open(session, "tcp://127.0.0.1:1/nqn.2026-11.org.example:a", 0, &volume));
+    CHECK(volume == NULL);
+    snprintf(uri, sizeof(uri), "%s/image?create&size=1M&bs=4096", folder);
+    CHECK(nvl_open(session, uri, 0, &volume) == 0);
+    if (!volume)
+        return;
+    struct nvl_volume *second = NULL;
+    snprintf(uri, sizeof(uri), "%s/image?bs=4096", folder);
+    FAILS(EBUSY, nvl_open(session, uri, 0, &second));
+    CHECK(nvl_volume_id(volume) > 0);
+    CHECK(nvl_volume_limits(volume, &limits) == 0);
+    CHECK(limits.blocks == 256 && limits.block_bytes == BLOCK && limits.metadata_bytes == 0);
+    CHECK(limits.transfer_bytes_max >= BLOCK && !(limits.flags & NVL_LIMITS_READ_ONLY));
+    FAILS(EINVAL, nvl_volume_limits(volume, NULL));
+    FAILS(EINVAL, nvl_volume_limits(NULL, &limits));
+    int length = nvl_uri(volume, NULL, 0);
+    CHECK(length > 20 && nvl_uri(volume, uri, sizeof(uri)) == length);
+    CHECK((int)strlen(uri) == length && strncmp(uri, "file:", 5) == 0);
+    CHECK(nvl_uri(volume, text, sizeof(text)) == length && strncmp(text, uri, 7) == 0 && text[7] == 0);
+    FAILS(EINVAL, nvl_uri(volume, NULL, 1));
+    FAILS(EINVAL, nvl_uri(NULL, uri, sizeof(uri)));
+    FAILS(EINVAL, nvl_volume_id(NULL));
+    /* One kind of handle for another. */
+    FAILS(EINVAL, nvl_close((struct nvl_volume *)session));
+    FAILS(EINVAL, nvl_flush((struct nvl_session *)volume));
+    FAILS(EINVAL, nvl_buffer_free((struct nvl_buffer *)volume));
+    CHECK(nvl_close(volume) == 0);
+    FAILS(EINVAL, nvl_close(NULL));
+
+    CHECK(nvl_open(session, "mem:1M?bs=4096", NVL_READ_ONLY, &volume) == 0);
+    CHECK(nvl_volume_limits(volume, &limits) == 0 && (limits.flags & NVL_LIMITS_READ_ONLY));
+    static char block[BLOCK];
+    struct nvl_completion done = carry_out(session, volume, blocks(WRITE, 0, block, BLOCK, 1));
+    CHECK(done.status != 0 && strcmp(nvl_status_words(done.status), "Namespace is Write Protected") == 0);
+    CHECK(nvl_close(volume) == 0);
+}
+
+static void buffers(struct nvl_session *session)
+{
+    struct nvl_buffer *buffer = (void *)1;
+
+    FAILS(EINVAL, nvl_buffer_new(NULL, 1, &buffer));
+    FAILS(EINVAL, nvl_buffer_new(session, 1, NULL));
+    FAILS(EINVAL, nvl_buffer_new(session, 0, &buffer));
+    CHECK(buffer == NULL);
+    FAILS(EINVAL, nvl_buffer_new(session, NVL_BUFFER_BYTES_MAX + 1, &buffer));
+    CHECK(nvl_buffer_new(session, 5000, &buffer) == 0);
+    unsigned char *data = nvl_buffer_data(buffer);
+    CHECK(data != NULL && (uintptr_t)data % 4096 == 0 && nvl_buffer_len(buffer) == 5000);
+    CHECK(data[0] == 0 && data[4999] == 0);
+    int fixed = nvl_buffer_is_fixed(buffer);
+    CHECK(fixed == 0 || fixed == 1);
+    CHECK(nvl_buffer_free(buffer) == 0);
+    FAILS(EINVAL, nvl_buffer_free(NULL));
+    FAILS(EINVAL, nvl_buffer_is_fixed(NULL));
+    CHECK(nvl_buffer_data(NULL) == NULL && nvl_buffer_len(NULL) == 0);
+    /* The pool is used up. */
+    struct nvl_buffer *all[64];
+    int count = 0, outcome;
+    while (count < 64 && (outcome = nvl_buffer_new(session, NVL_BUFFER_BYTES_MAX, &all[count])) == 0)
+        count++;
+    CHECK(outcome == -ENOBUFS && count > 0);
+    while (count > 0)
+        CHECK(nvl_buffer_free(all[--count]) == 0);
+}
+
+static void commands(struct nvl_session *session)
+{
+    struct nvl_volume *volume = NULL, *slow = NULL;
+    struct nvl_buffer *buffer = NULL;
+    struct nvl_completion done[8];
+    static unsigned char written[2 * BLOCK], received[2 * BLOCK];
+
+    CHECK(nvl_open(session, "mem:1M?bs=4096", 0, &volume) == 0);
+    CHECK(nvl_open(session, "delay:200ms(mem:1M?bs=4096)", 0, &slow) == 0);
+    CHECK(nvl_buffer_new(session, 4 * BLOCK, &buffer) == 0);
+    for (unsigned at = 0; at < sizeof(written); at++)
+        written[at] = at % 251;
+    CHECK(carry_out(session, volume, blocks(WRITE, 3, written, sizeof(written), 7)).status == 0);
+    CHECK(carry_out(session, volume, blocks(READ, 3, received, sizeof(received), 8)).status == 0);
+    CHECK(memcmp(written, received, sizeof(written)) == 0);
+
+    /* Into a part of a buffer, and from its start. */
+    unsigned char *data = nvl_buffer_data(buffer);
+    struct nvl_command command = blocks(READ, 3, data + BLOCK, 2 * BLOCK, 9);
+    command.buffer = buffer;
+    CHECK(carry_out(session, volume, command).status == 0);
+    CHECK(memcmp(data + BLOCK, written, 2 * BLOCK) == 0);
+    command = blocks(READ, 4, NULL, BLOCK, 10);
+    command.buffer = buffer;
+    CHECK(carry_out(session, volume, command).status == 0);
+    CHECK(memcmp(data, written + BLOCK, BLOCK) == 0);
+
+    /* What makes no sense. */
+    FAILS(EINVAL, nvl_submit(NULL, &command));
+    FAILS(EINVAL, nvl_submit(volume, NULL));
+    command = blocks(READ, 0, NULL, BLOCK, 0);
+    FAILS(EINVAL, nvl_submit(volume, &command));
+    command = blocks(READ, 0, data + 3 * BLOCK, 2 * BLOCK, 0);
+    command.buffer = buffer;
+    FAILS(EINVAL, nvl_submit(volume, &command)); /* beyond its end */
+    command = blocks(READ, 0, received, BLOCK, 0);
+    command.buffer = buffer;
+    FAILS(EINVAL, nvl_submit(volume, &command)); /* elsewhere */
+    command.buffer = (struct nvl_buffer *)session;
+    FAILS(EINVAL, nvl_submit(volume, &command));
+    command = blocks(READ, 0, received, BLOCK, 0);
+    command.queue = 7;
+    FAILS(EINVAL, nvl_submit(volume, &command));
+    command = blocks(READ, 0, received, BLOCK, 0);
+    command.metadata_len = 8;
+    FAILS(EINVAL, nvl_submit(volume, &command));
+    command = blocks(READ, 0, received, BLOCK, 0);
+    command.reserved = 1;
+    FAILS(EINVAL, nvl_submit(volume, &command));
+    CHECK(nvl_outstanding(session) == 0);
+
+    /* What the volume refuses, it tells by its status. */
+    char text[128];
+    struct nvl_completion one = carry_out(session, volume, blocks(READ, 256, received, BLOCK, 11));
+    CHECK(strcmp(nvl_status_words(one.status), "LBA Out of Range") == 0);
+    CHECK(nvl_status_text(one.status, text, sizeof(text)) == (int)strlen(text));
+    CHECK(strstr(text, "SC 0x80") != NULL);
+    command = (struct nvl_command){.opcode = 0xc1, .queue = NVL_ADMIN, .token = 12};
+    one = carry_out(session, volume, command);
+    CHECK(strcmp(nvl_status_words(one.status), "Invalid Command Opcode") == 0);
+    CHECK(nvl_status_words(0x7ff) == NULL);
+    CHECK(strcmp(nvl_status_words(0), "Successful Completion") == 0);
+    CHECK(nvl_status_text(0x7ff, NULL, 0) > 0);
+    FAILS(EINVAL, nvl_status_text(0, NULL, 1));
+    CHECK(strchr(nvl_version(), '.') != NULL);
+
+    /* The depth, which is 8 here; a buffer in use; fewer places than completions. */
+    for (int token = 0; token < 8; token++) {
+        command = blocks(READ, token, NULL, BLOCK, token);
+        command.buffer = buffer;
+        CHECK(nvl_submit(slow, &command) == 0);
+    }
+    command = blocks(READ, 0, received, BLOCK, 8);
+    FAILS(EAGAIN, nvl_submit(slow, &command));
+    FAILS(EAGAIN, nvl_submit(volume, &command));
+    FAILS(EBUSY, nvl_buffer_free(buffer));
+    CHECK(nvl_outstanding(session) == 8);
+    CHECK(nvl_wait(session, 8, 0) == 0 && nvl_reap(session, done, 8) == 0);
+    CHECK(nvl_wait(session, 8, 1000) == 0); /* a microsecond */
+    CHECK(nvl_wait(session, 8, -1) == 8);
+    FAILS(EBUSY, nvl_buffer_free(buffer));
+    CHECK(nvl_reap(session, done, 3) == 3 && nvl_outstanding(session) == 5);
+    CHECK(nvl_reap(session, done + 3, 8) == 5);
+    unsigned seen = 0;
+    for (int at = 0; at < 8; at++)
+        seen |= 1u << done[at].token;
+    CHECK(seen == 0xff);
+    CHECK(nvl_buffer_free(buffer) == 0);
+    CHECK(nvl_close(slow) == 0);
+    CHECK(nvl_close(volume) == 0);
+}
+
+static void *elsewhere(void *argument)
+{
+    void **handles = argument;
+    struct nvl_session *session = handles[0];
+    struct nvl_volume *volume = handles[1], *other = NULL;
+    struct nvl_buffer *buffer = handles[2], *another = NULL;
+    struct nvl_command command = {.opcode = 0};
+    struct nvl_completion done;
+    struct nvl_limits limits;
+    char text[16];
+
+    FAILS(EPERM, nvl_session_free(session));
+    FAILS(EPERM, nvl_flush(session));
+    FAILS(EPERM, nvl_wait(session, 1, 0));
+    FAILS(EPERM, nvl_reap(session, &done, 1));
+    FAILS(EPERM, nvl_outstanding(session));
+    FAILS(EPERM, nvl_open(session, "mem:1M", 0, &other));
+    FAILS(EPERM, nvl_submit(volume, &command));
+    FAILS(EPERM, nvl_close(volume));
+    FAILS(EPERM, nvl_volume_limits(volume, &limits));
+    FAILS(EPERM, nvl_volume_id(volume));
+    FAILS(EPERM, nvl_uri(volume, text, sizeof(text)));
+    FAILS(EPERM, nvl_buffer_new(session, 1, &another));
+    FAILS(EPERM, nvl_buffer_free(buffer));
+    FAILS(EPERM, nvl_buffer_is_fixed(buffer));
+    CHECK(nvl_buffer_data(buffer) == NULL && nvl_buffer_len(buffer) == 0);
+    CHECK(strstr(nvl_error(), "another thread") != NULL);
+    /* A session of its own does. */
+    CHECK(nvl_session_new(NULL, &session) == 0);
+    CHECK(nvl_open(session, "mem:1M?bs=4096", 0, &volume) == 0);
+    static unsigned char block[BLOCK];
+    CHECK(carry_out(session, volume, blocks(READ, 0, block, BLOCK, 1)).status == 0);
+    CHECK(nvl_close(volume) == 0);
+    CHECK(nvl_session_free(session) == 0);
+    return NULL;
+}
+
+static void threads(struct nvl_session *session)
+{
+    struct nvl_volume *volume = NULL;
+    struct nvl_buffer *buffer = NULL;
+    pthread_t thread;
+
+    CHECK(nvl_open(session, "mem:1M", 0, &volume) == 0);
+    CHECK(nvl_buffer_new(session, BLOCK, &buffer) == 0);
+    void *handles[] = {session, volume, buffer};
+    CHECK(pthread_create(&thread, NULL, elsewhere, handles) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(nvl_buffer_free(buffer) == 0);
+    CHECK(nvl_close(volume) == 0);
+}
+
+/* A session that ends with commands in flight waits for them; its volumes and buffers may go after it. */
+static void ending(void)
+{
+    struct nvl_session *session = NULL;
+    struct nvl_volume *slow = NULL;
+    struct nvl_buffer *buffer = NULL;
+    struct timespec before, after;
+
+    CHECK(nvl_session_new(NULL, &session) == 0);
+    CHECK(nvl_open(session, "delay:200ms(mem:1M?bs=4096)", 0, &slow) == 0);
+    CHECK(nvl_buffer_new(session, BLOCK, &buffer) == 0);
+    unsigned char *ordinary = malloc(BLOCK);
+    struct nvl_command command = blocks(READ, 0, ordinary, BLOCK, 1);
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    CHECK(nvl_submit(slow, &command) == 0);
+    command = blocks(READ, 0, NULL, BLOCK, 2);
+    command.buffer = buffer;
+    CHECK(nvl_submit(slow, &command) == 0);
+    CHECK(nvl_session_free(session) == 0);
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    long long taken = (after.tv_sec - before.tv_sec) * 1000000000LL + after.tv_nsec - before.tv_nsec;
+    CHECK(taken >= 200000000LL);
+    free(ordinary);
+    command = blocks(READ, 0, NULL, BLOCK, 3);
+    command.buffer = buffer;
+    FAILS(ESHUTDOWN, nvl_submit(slow, &command));
+    CHECK(nvl_buffer_free(buffer) == 0);
+    CHECK(nvl_close(slow) == 0);
+}
+
+int main(int argc, char **argv)
+{
+    struct nvl_config config = {.size = sizeof(config), .depth = 8, .buffer_bytes = 4 << 20};
+    struct nvl_session *session = NULL;
+
+    if (argc != 2)
+        return 2;
+    setvbuf(stdout, NULL, _IONBF, 0); /* a sanitizer that ends the program loses what is kept */
+    CHECK(nvl_error() != NULL);
+    sessions();
+    CHECK(nvl_session_new(&config, &session) == 0);
+    if (!session)
+        return 1;
+    volumes(session, argv[1]);
+    buffers(session);
+    commands(session);
+    threads(session);
+    CHECK(nvl_session_free(session) == 0);
+    ending();
+    if (failures == 0)
+        printf("all calls behave\n");
+    return failures != 0;
+}

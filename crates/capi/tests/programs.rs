@@ -1,0 +1,118 @@
+//! C programs on the library: every call, and the examples; compiled with the system's compiler, with warnings as
+//! errors, and run. The calls also with the address and undefined-behaviour sanitizers, which stand in for the library's
+//! allocator too: they see what it leaks and uses after it was freed. (valgrind 3.19 stops all threads while one
+//! waits in io_uring_enter, so that a library with threads of its own cannot run under it.)
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The folder of this repository.
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The folder with libnvlane.so, which cargo makes along with this test.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("a path");
+    let folder = test.parent().expect("a folder").to_owned();
+    assert!(folder.join("libnvlane.so").exists(), "no libnvlane.so in {}", folder.display());
+    folder
+}
+
+/// Compiles a program into `folder`.
+fn compiled(source: &Path, folder: &Path) -> PathBuf {
+    compiled_with(source, folder, &[])
+}
+
+/// The same with further options.
+fn compiled_with(source: &Path, folder: &Path, options: &[&str]) -> PathBuf {
+    let program = folder.join(source.file_stem().expect("a name"));
+    let mut command = Command::new("cc");
+    command
+        .args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"])
+        .args(options)
+        .arg("-I");
+    command.arg(repository().join("crates/capi/include")).arg(source).arg("-o").arg(&program);
+    command.arg("-L").arg(library()).arg("-lnvlane");
+    let output = command.output().expect("a C compiler");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+fn run(mut command: Command) -> Output {
+    command.env("LD_LIBRARY_PATH", library());
+    command.output().expect("it runs")
+}
+
+fn example(name: &str, folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let program = compiled(&repository().join("examples/c").join(name), folder);
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let output = run(command);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn every_call_does_what_it_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = compiled(&repository().join("crates/capi/tests/c/calls.c"), folder.path());
+    let mut command = Command::new(&program);
+    command.arg(folder.path());
+    let output = run(command);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("all calls behave"), "{said}");
+}
+
+#[test]
+fn nothing_is_leaked_and_nothing_freed_is_used() {
+    const SANITIZERS: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    let folder = tempfile::tempdir().expect("a folder");
+    let empty = folder.path().join("empty.c");
+    std::fs::write(&empty, "int main(void) { return 0; }\n").expect("a file");
+    let mut probe = Command::new("cc");
+    probe.args(SANITIZERS).arg(&empty).arg("-o").arg(folder.path().join("empty"));
+    if !probe.output().is_ok_and(|output| output.status.success()) {
+        println!("this compiler has no sanitizers: not run");
+        return;
+    }
+    let source = repository().join("crates/capi/tests/c/calls.c");
+    let program = compiled_with(&source, folder.path(), SANITIZERS);
+    let mut command = Command::new(&program);
+    command.arg(folder.path()).env("ASAN_OPTIONS", "detect_leaks=1:fast_unwind_on_malloc=0");
+    let output = run(command);
+    let said = String::from_utf8_lossy(&output.stdout);
+    let found = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("all calls behave"), "{said}\n{found}");
+}
+
+#[test]
+fn the_passthrough_example_reads_any_volume() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = folder.path().join("image").display().to_string();
+    std::fs::write(&image, vec![1; 1 << 20]).expect("a file");
+    let file = format!("{image}?bs=4096");
+    for (volume, bytes, sum) in [("mem:1M", 512, 0), (file.as_str(), 4096, 64 * 4096)] {
+        let (code, out, error) = example("passthrough.c", folder.path(), &[volume]);
+        assert_eq!(code, Some(0), "{volume}: {error}");
+        assert_eq!(out, format!("read 64 blocks of {bytes} bytes, sum of their bytes {sum}\n"));
+    }
+    let (code, _, error) = example("passthrough.c", folder.path(), &["/nothing/there"]);
+    assert!(code == Some(1) && error.contains("/nothing"), "{error}");
+}
+
+#[test]
+fn volumes_without_zones_or_vendors_say_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (code, out, error) = example("zone_append.c", folder.path(), &["mem:1M"]);
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    assert!(
+        error.starts_with("zone_append: Zone Append: Invalid Command Opcode (SCT 0x0 SC 0x01"),
+        "{error}"
+    );
+    let (code, out, error) = example("vendor.c", folder.path(), &["mem:1M", "0x92", "0xc2"]);
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    for queue in ["I/O command 0x92", "admin command 0xc2"] {
+        assert!(error.contains(&format!("vendor: {queue}: Invalid Command Opcode")), "{error}");
+    }
+}
