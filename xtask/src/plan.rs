@@ -196,8 +196,20 @@ fn environment(scripts: &[Script], full: bool, depth: &Depth) -> Result<Vec<(Str
         ("FULL".to_owned(), u8::from(full).to_string()),
         ("ROUNDS".to_owned(), depth.rounds.to_string()),
     ];
+    if scripts.iter().any(|script| script.devices) {
+        let given = std::env::var("NVME_EXAMPLE").ok();
+        if given.is_none() {
+            let what = ["build", "--release", "--locked", "--package", "volume"];
+            run(cargo()?.args(what).args(["--example", "nvme"]))?;
+        }
+        let example = given.unwrap_or_else(|| text(&target.join("release/examples/nvme")));
+        variables.push(("NVME_EXAMPLE".to_owned(), example));
+    }
     if scripts.iter().any(|script| script.name.contains("mutant")) {
         variables.push(("NVLANE_MUTANTS".to_owned(), text(&build_mutants(&target)?)));
+    }
+    if scripts.iter().any(|script| script.name == "rings") {
+        variables.push(("RING_PROGRAMS".to_owned(), build_ring_programs()?));
     }
     if let Ok(peer) = std::env::var("NVLANE_PEER") {
         variables.push(("NVLANE_PEER".to_owned(), peer));
@@ -215,6 +227,19 @@ fn build_mutants(target: &Path) -> Result<PathBuf> {
     // What has the mutants in it is not left where the next build expects the real one.
     fs::remove_file(&built)?;
     Ok(kept)
+}
+
+/// The tests and examples of the crates around io_uring, separated by spaces: kernels differ in
+/// what rings they have.
+fn build_ring_programs() -> Result<String> {
+    let mut programs = Vec::new();
+    for what in [["test", "--no-run", "--tests"].as_slice(), &["build", "--examples"]] {
+        let options = ["--locked", "--message-format=json", "--package=uring", "--package=reactor"];
+        let said = capture(cargo()?.args(what).args(options))?;
+        let built = said.lines().filter_map(|line| line.split_once("\"executable\":\""));
+        programs.extend(built.filter_map(|(_, rest)| Some(rest.split('"').next()?.to_owned())));
+    }
+    Ok(programs.join(" "))
 }
 
 fn names(scripts: &[Script]) -> Result<Vec<String>> {

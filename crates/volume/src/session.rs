@@ -33,6 +33,7 @@ use crate::{Error, OpenOptions, Uri};
 use flights::Flights;
 use namespace::{Namespace, Queue};
 use nvme::Limits;
+use nvme::limits::Passthrough;
 use reactor::{Buffer, BufferPool, Config, Drive, Reactor};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -151,7 +152,8 @@ impl Session {
     /// Opens any volume by its URI, with everything it can do. May block, for a remote one
     /// until it has answered or `connect_timeout` is over.
     pub fn open(&self, uri: &str) -> Result<Volume, Error> {
-        self.open_with(uri, &OpenOptions::default())
+        let everything = Passthrough::ALL;
+        self.open_with(uri, &OpenOptions { passthrough: everything, ..OpenOptions::default() })
     }
 
     /// As [`Session::open`], with options: read-only, or shared with other programs that say so too. This

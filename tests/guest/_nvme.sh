@@ -1,0 +1,50 @@
+# For sourcing after harness.sh: the guest's NVMe devices (xtask/src/guest/nvme.rs), with poll queues,
+# and the program EXAMPLE that gives any command to any volume (crates/volume/examples/nvme.rs).
+EXAMPLE=${NVME_EXAMPLE:?the example nvme of crates/volume}
+modprobe nvme poll_queues=2
+
+# device SERIAL NSID: the character device of that namespace
+device_now() {
+    local link path
+    for link in /sys/class/nvme-generic/ng*; do
+        path=$(readlink -f "$link")
+        [[ $(tr -d ' ' <"${path%/*}/serial") == "$1" ]] || continue
+        [[ $(cat "${path%/*}/nvme${path##*/ng}/nsid") == "$2" ]] && echo "/dev/${path##*/}" && return
+    done
+    return 1
+}
+device() {
+    local until=$((SECONDS + 30))
+    until device_now "$@" 2>/dev/null; do
+        ((SECONDS < until)) || die "no namespace $2 of $1: $(nvme list -v 2>&1)"
+        sleep 0.2
+    done
+}
+
+# controller_of DEVICE: nvmeX
+controller_of() {
+    local path
+    path=$(readlink -f "/sys/class/nvme-generic/${1##*/}")
+    path=${path%/*}
+    echo "${path##*/}"
+}
+
+# slot_of CONTROLLER: its PCI address
+slot_of() { basename "$(readlink -f "/sys/class/nvme/$1/device")"; }
+
+unbind() { echo "$1" >/sys/bus/pci/drivers/nvme/unbind; }
+bind() { echo "$1" >/sys/bus/pci/drivers/nvme/bind; }
+
+# give URI io|admin OPCODE [FIELD=VALUE]...: its result, as a number; what it says is in $WORK/said
+give() {
+    "$EXAMPLE" "$@" 2>"$WORK/said" || die "$*: $(cat "$WORK/said")"
+    sed -nE 's/^result (0x[0-9a-f]+).*/\1/p' "$WORK/said"
+}
+
+# refused STATUS URI io|admin OPCODE [FIELD=VALUE]...: it must fail with that status
+refused() {
+    local status=$1
+    shift
+    if "$EXAMPLE" "$@" >"$WORK/out" 2>"$WORK/said"; then die "succeeded, and should not have: $*"; fi
+    expect_match "status of $*" "$(cat "$WORK/said")" "$status"
+}

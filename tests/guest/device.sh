@@ -1,0 +1,114 @@
+#!/bin/bash
+# limit: 480
+# kernel: newest
+# devices: nvme
+# NVMe character devices through our ring, in each way that it has: every command does what nvme-cli
+# sees it do, and what nobody wraps reaches the device.
+. "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_nvme.sh"
+
+plain=$(device nvlane-plain 1)
+zoned=$(device nvlane-zoned 1)
+shared=$(device nvlane-path 1)
+block=/dev/nvme${plain#/dev/ng}
+head -c 4096 /dev/urandom >"$WORK/a"
+head -c 4096 /dev/urandom >"$WORK/b"
+
+# block_commands URI LBA [FIELD=VALUE]...: eight blocks from LBA on
+block_commands() {
+    local uri=$1 lba=$2
+    shift 2
+    give "$uri" io 0x01 cdw10="$lba" cdw12=7 data="$WORK/a" "$@"
+    nvme read "$block" -s "$lba" -c 7 -z 4096 -d "$WORK/out" >/dev/null
+    cmp "$WORK/a" "$WORK/out"
+    nvme write "$block" -s "$lba" -c 7 -z 4096 -d "$WORK/b" >/dev/null
+    "$EXAMPLE" "$uri" io 0x02 cdw10="$lba" cdw12=7 read=4096 "$@" >"$WORK/out"
+    cmp "$WORK/b" "$WORK/out"
+    give "$uri" io 0x00 "$@"
+    give "$uri" io 0x05 cdw10="$lba" cdw12=7 data="$WORK/b" "$@"
+    refused 'Compare Failure' "$uri" io 0x05 cdw10="$lba" cdw12=7 data="$WORK/a" "$@"
+    give "$uri" io 0x08 cdw10="$lba" cdw12=3 "$@"
+    give "$uri" io 0x0c cdw10="$lba" cdw12=7 "$@"
+    # Copy, format 0h: the second four of the eight to the first four.
+    {
+        printf '\0\0\0\0\0\0\0\0'
+        printf "\\x$(printf %02x $(((lba + 4) & 255)))\\x$(printf %02x $(((lba + 4) >> 8)))\\0\\0\\0\\0\\0\\0"
+        printf '\3\0'
+        head -c 14 /dev/zero
+    } >"$WORK/ranges"
+    give "$uri" io 0x19 cdw10="$lba" cdw12=0 data="$WORK/ranges" "$@"
+    nvme read "$block" -s "$lba" -c 7 -z 4096 -d "$WORK/out" >/dev/null
+    cmp -n 2048 -i 2048:0 "$WORK/b" "$WORK/out"
+    cmp -n 2048 -i 2048 "$WORK/b" "$WORK/out"
+    refused 'LBA Out of Range' "$uri" io 0x02 cdw10=0xfffffff cdw12=7 read=4096 "$@"
+}
+
+lba=0
+for options in '' poll hybrid sqpoll 'sqpoll=1&sqpoll_idle=50ms' 'poll&sqpoll' timeout=10s; do
+    uri="$plain?$options"
+    uri=${uri%\?}
+    for memory in pool vec; do
+        block_commands "$uri" $lba memory=$memory >/dev/null
+        lba=$((lba + 8))
+    done
+    "$EXAMPLE" "$uri" load 32 1 >"$WORK/load" 2>&1 || die "$uri: $(cat "$WORK/load")"
+    expect "errors of $uri" "$(grep -c times "$WORK/load" || true)" 0
+    echo "$uri: $(tr '\n' ' ' <"$WORK/load")"
+done
+for kind in small big mixed; do
+    block_commands "$plain" $lba kind=$kind >/dev/null
+    lba=$((lba + 8))
+    expect_match "the ring of kind $kind" "$("$EXAMPLE" "$plain" load 1 0 kind=$kind 2>&1)" \
+        "$([[ $kind == small ]] && echo 'beside' || echo 'own ring')"
+done
+
+# Polling is polling only where there are queues for it.
+expect_match "polling" "$("$NVLANE" info "$plain?poll")" 'completions +polled for'
+modprobe -r nvme && modprobe nvme
+plain=$(device nvlane-plain 1)
+zoned=$(device nvlane-zoned 1)
+shared=$(device nvlane-path 1)
+block=/dev/nvme${plain#/dev/ng}
+expect_match "polling in vain" "$("$NVLANE" info "$plain?poll" 2>&1)" 'no poll queues.*poll_queues='
+block_commands "$plain?poll" 0 >/dev/null
+
+# More data than came with a command is not moved: the driver does not check that.
+refused 'Invalid Field' "$plain" io 0x19 cdw10=0 cdw12=3 data="$WORK/ranges"
+
+# What the controller says, through our ring and by nvme-cli.
+controller=/dev/$(controller_of "$plain")
+"$EXAMPLE" "$plain" admin 0x06 cdw10=1 read=4096 >"$WORK/out" 2>/dev/null
+nvme id-ctrl "$controller" -b | cmp - "$WORK/out"
+"$EXAMPLE" "$plain" admin 0x06 nsid=1 cdw10=0 read=4096 memory=vec >"$WORK/out" 2>/dev/null
+nvme id-ns "$block" -b | cmp - "$WORK/out"
+"$EXAMPLE" "$plain?poll" admin 0x02 nsid=0xffffffff cdw10=0x03ff0005 read=4096 >"$WORK/out" 2>/dev/null
+nvme get-log "$controller" -i 5 -l 4096 -b | cmp - "$WORK/out"
+expect "number of queues" "$(give "$plain" admin 0x0a cdw10=7)" \
+    "$(printf 0x%x "0x$(nvme get-feature "$controller" -f 7 | grep -oE 'value:0?x?[0-9a-f]+' | sed -E 's/value:(0x)?//')")"
+
+# Protection information of a namespace with metadata: the controller adds it and takes it off.
+metadata=$(device nvlane-plain 2)
+give "$metadata" io 0x01 cdw10=0 cdw12=0 data="$WORK/a"
+"$EXAMPLE" "$metadata" io 0x02 cdw10=0 cdw12=0 read=4096 2>/dev/null | cmp - "$WORK/a"
+
+# Zones: appending tells where, and the report shows it.
+expect "the first append" "$(give "$zoned" io 0x7d cdw10=0 cdw12=7 data="$WORK/a")" 0x0
+expect "the second" "$(give "$zoned?poll" io 0x7d cdw10=0 cdw12=7 data="$WORK/b" memory=vec)" 0x8
+zone=$((4 * 1024 * 1024 / 512))
+expect "another zone's" "$(give "$zoned" io 0x7d cdw10=$zone cdw12=7 data="$WORK/b")" "$(printf 0x%x $zone)"
+"$EXAMPLE" "$zoned" io 0x02 cdw10=8 cdw12=7 read=4096 2>/dev/null | cmp - "$WORK/b"
+"$EXAMPLE" "$zoned" io 0x7a cdw10=0 cdw12=1023 read=4096 >"$WORK/out" 2>/dev/null
+# Zone descriptors of 64 bytes behind a header of 64; the write pointer at 24.
+pointer() { od -An -t u8 -j $((64 + 64 * $1 + 24)) -N 8 "$WORK/out" | tr -d ' '; }
+expect "the first write pointer" "$(pointer 0)" 16
+expect "the second" "$(pointer 1)" $((zone + 8))
+nvme zns report-zones "/dev/nvme${zoned#/dev/ng}" -d 16 -o json >"$WORK/zones.json" 2>/dev/null
+expect "nvme-cli's" "$(jq -r '.zone_list[0].wp' "$WORK/zones.json")" 16
+give "$zoned" io 0x79 cdw10=0 cdw13=4
+"$EXAMPLE" "$zoned" io 0x7a cdw10=0 cdw12=1023 read=4096 >"$WORK/out" 2>/dev/null
+expect "the write pointer of a zone that was reset" "$(pointer 0)" 0
+
+# Two controllers, one namespace.
+expect_match "the head" "$("$NVLANE" info "$shared?passthrough=admin")" \
+    'controllers +nvme[0-9]+ live, nvme[0-9]+ live.*any controller'
+"$EXAMPLE" "$shared" load 16 1

@@ -1,0 +1,62 @@
+#!/bin/bash
+# limit: 180
+# kernel: newest
+# devices: nvme
+# Who may pass what to an NVMe device: a user without permission, one who may read, one who may write;
+# each refusal says what would mend it.
+. "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_nvme.sh"
+
+plain=$(device nvlane-plain 1)
+controller=/dev/$(controller_of "$plain")
+head -c 4096 /dev/urandom >"$WORK/a"
+chmod 755 "$WORK"
+chmod 644 "$WORK/a"
+
+# as_nobody PROGRAM...: without any capability
+as_nobody() {
+    setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs --bounding-set=-all "$@"
+}
+
+# nobody_is_refused WORDS URI io|admin ...
+nobody_is_refused() {
+    local words=$1
+    shift
+    if as_nobody "$EXAMPLE" "$@" >"$WORK/out" 2>"$WORK/said"; then die "succeeded: $*"; fi
+    expect_match "what $* is told" "$(tr '\n' ' ' <"$WORK/said")" "$words"
+}
+
+give "$plain" io 0x01 cdw10=0 cdw12=7 data="$WORK/a"
+
+# Nothing.
+chmod 600 "$plain"
+nobody_is_refused "$plain: Permission denied.*chmod.*[?]ro" "$plain" io 0x02 cdw12=7 read=4096
+expect_match "info" "$(fails as_nobody "$NVLANE" info "$plain")" 'Permission denied.*run as root'
+
+# Reading.
+chmod 604 "$plain"
+nobody_is_refused "[?]ro" "$plain" io 0x02 cdw12=7 read=4096
+as_nobody "$EXAMPLE" "$plain?ro" io 0x02 cdw12=7 read=4096 2>"$WORK/said" >"$WORK/out" ||
+    die "$(cat "$WORK/said")"
+cmp "$WORK/a" "$WORK/out"
+nobody_is_refused 'Write Protected' "$plain?ro" io 0x01 cdw12=7 data="$WORK/a"
+as_nobody "$NVLANE" info "$plain?ro" >/dev/null
+
+# Writing: what the effects log says changes blocks at most.
+chmod 606 "$plain"
+as_nobody "$EXAMPLE" "$plain" io 0x01 cdw10=8 cdw12=7 data="$WORK/a" 2>"$WORK/said" || die "$(cat "$WORK/said")"
+as_nobody "$EXAMPLE" "$plain" io 0x02 cdw10=8 cdw12=7 read=4096 2>/dev/null | cmp - "$WORK/a"
+as_nobody "$EXAMPLE" "$plain" io 0x00 2>/dev/null
+# A vendor's command takes CAP_SYS_ADMIN, whatever the permissions are.
+nobody_is_refused 'CAP_SYS_ADMIN.*Operation Denied' "$plain" io 0x82 read=512
+# Admin commands go by the controller's device.
+nobody_is_refused "$controller: Permission denied.*Operation Denied" "$plain" admin 0x02 cdw10=0x007f0002 nsid=0xffffffff read=512
+chmod 606 "$controller"
+as_nobody "$EXAMPLE" "$plain" admin 0x06 cdw10=1 read=4096 2>"$WORK/said" >"$WORK/out" || die "$(cat "$WORK/said")"
+nvme id-ctrl "$controller" -b | cmp - "$WORK/out"
+nobody_is_refused 'CAP_SYS_ADMIN.*Operation Denied' "$plain" admin 0x02 cdw10=0x007f0002 nsid=0xffffffff read=512
+
+# What is no NVMe namespace.
+expect_match "another device" "$(fails "$NVLANE" info nvme:/dev/null)" 'no NVMe namespace'
+expect_match "a controller" "$(fails "$NVLANE" info "nvme:$controller")" 'no NVMe namespace'
+expect_match "nothing" "$(fails "$NVLANE" info /dev/ng99n1)" 'nvme list'
