@@ -39,16 +39,19 @@ pub(crate) enum Query {
     ChangedNamespaces,
     DiscoveryLog,
     Namespaces,
+    /// All of them, in search of one that is not where it was.
+    AllNamespaces,
     Namespace,
     Descriptors,
     Ana,
 }
 
 impl Query {
-    pub(crate) const ALL: [Query; 6] = [
+    pub(crate) const ALL: [Query; 7] = [
         Query::ChangedNamespaces,
         Query::DiscoveryLog,
         Query::Namespaces,
+        Query::AllNamespaces,
         Query::Namespace,
         Query::Descriptors,
         Query::Ana,
@@ -89,7 +92,9 @@ impl Purpose {
             Purpose::Passed(_) => "an admin command that was passed on",
             Purpose::Query(Query::ChangedNamespaces) => "Get Log Page of changed namespaces",
             Purpose::Query(Query::DiscoveryLog) => "Get Log Page of discovery",
-            Purpose::Query(Query::Namespaces) => "Identify Active Namespaces",
+            Purpose::Query(Query::Namespaces | Query::AllNamespaces) => {
+                "Identify Active Namespaces"
+            }
             Purpose::Query(Query::Namespace) => "Identify Namespace",
             Purpose::Query(Query::Descriptors) => "Identify Namespace Descriptors",
             Purpose::Query(Query::Ana) => "Get Log Page of ANA",
@@ -160,8 +165,9 @@ pub(crate) fn build(
         Purpose::Query(Query::DiscoveryLog) => log(Lid::DISCOVERY, size_of::<discovery::Header>()),
         // The list has ids above the one that is given: the one that is wanted comes first.
         Purpose::Query(Query::Namespaces) => {
-            identify(Cns::ACTIVE_NAMESPACES, config.nsid.map_or(0, |nsid| nsid.saturating_sub(1)))
+            identify(Cns::ACTIVE_NAMESPACES, nsid.saturating_sub(1))
         }
+        Purpose::Query(Query::AllNamespaces) => identify(Cns::ACTIVE_NAMESPACES, 0),
         Purpose::Query(Query::Namespace) => identify(Cns::NAMESPACE, nsid),
         Purpose::Query(Query::Descriptors) => identify(Cns::NAMESPACE_DESCRIPTORS, nsid),
         Purpose::Query(Query::Ana) => Built {

@@ -1,11 +1,13 @@
 //! The state machine.
 
 mod answers;
+mod search;
 
 use crate::admin::{self, Built, Purpose, Query};
 use crate::{ADMIN_COMMANDS_MAX, Config, Controller, Namespace, Reason};
 use nvme::log::ana::AnaState;
 use nvme::{Command, Completion};
+use search::Search;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -138,6 +140,8 @@ pub struct Association {
     namespace: Option<Namespace>,
     /// The namespace as the queries that run find it.
     found: Option<Namespace>,
+    /// Finds the namespace again under another id.
+    search: Search,
     /// Queries to be made, by [`Query::bit`].
     wanted: u8,
     ready_at: Option<Duration>,
@@ -168,6 +172,7 @@ impl Association {
             nsid: 0,
             namespace: None,
             found: None,
+            search: Search::default(),
             wanted: 0,
             ready_at: None,
             ready_until: Duration::ZERO,
@@ -310,6 +315,14 @@ impl Association {
         self.traffic = true;
     }
 
+    /// The namespace as it is now is the one that is wanted: should another have its id later, or none, it
+    /// is looked for by its identity.
+    pub fn accept(&mut self) {
+        if let Some(namespace) = &self.namespace {
+            self.search.identity = namespace.identity;
+        }
+    }
+
     /// Ends the connection because of what the driver found out, and tries again later.
     pub fn refuse(&mut self, now: Duration, generation: u64, reason: Reason) {
         if generation == self.generation && self.is_up() {
@@ -433,6 +446,7 @@ impl Association {
         (self.ready_at, self.keep_alive_at, self.recheck_at) = (None, None, None);
         self.wanted = 0;
         self.found = None;
+        self.end_search();
         self.ana_suspect = false;
     }
 
@@ -526,7 +540,11 @@ impl Association {
     }
 
     fn send(&mut self, now: Duration, purpose: Purpose) {
-        let built = admin::build(purpose, &self.config, &self.controller, self.nsid);
+        let nsid = match purpose {
+            Purpose::Query(Query::Namespaces) => self.wanted_nsid().unwrap_or(0),
+            _ => self.nsid,
+        };
+        let built = admin::build(purpose, &self.config, &self.controller, nsid);
         self.transmit(now, purpose, built);
     }
 

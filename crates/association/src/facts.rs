@@ -229,13 +229,16 @@ pub(crate) fn descriptors(mut list: &[u8], identity: &mut Identity) -> Result<()
     Ok(())
 }
 
-/// Chooses the namespace from a list of active ones.
-pub(crate) fn choose(list: &[u8], wanted: Option<u32>) -> Result<u32, Reason> {
-    let found: Vec<u32> = list
-        .chunks_exact(4)
+/// The ids in a list of active namespaces.
+pub(crate) fn active(list: &[u8]) -> impl Iterator<Item = u32> {
+    list.chunks_exact(4)
         .map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")))
         .take_while(|&nsid| nsid != 0)
-        .collect();
+}
+
+/// Chooses the namespace from a list of active ones.
+pub(crate) fn choose(list: &[u8], wanted: Option<u32>) -> Result<u32, Reason> {
+    let found: Vec<u32> = active(list).collect();
     match (wanted, found.as_slice()) {
         (Some(nsid), _) if found.contains(&nsid) => Ok(nsid),
         (None, [only]) => Ok(*only),

@@ -32,6 +32,8 @@ struct Peer {
     blocks: u64,
     state: AnaState,
     uuid: u8,
+    /// Other namespaces' UUIDs, by id.
+    uuids: Vec<(u32, u8)>,
     namespaces: Vec<u32>,
     /// What Connect is answered.
     connect: Status,
@@ -49,6 +51,7 @@ impl Default for Peer {
             blocks: 1000,
             state: AnaState::OPTIMIZED,
             uuid: 1,
+            uuids: Vec::new(),
             namespaces: vec![1],
             connect: Status::SUCCESS,
         }
@@ -71,7 +74,9 @@ impl Peer {
                 }
                 _ => ok(0, Vec::new()),
             },
-            opcode::admin::IDENTIFY => ok(0, self.identify(Cns(command.cdw10.get() as u8))),
+            opcode::admin::IDENTIFY => {
+                ok(0, self.identify(Cns(command.cdw10.get() as u8), command.nsid.get()))
+            }
             opcode::admin::GET_LOG_PAGE => {
                 let page = GetLogPage::of(command);
                 let mut data = if page.lid == Lid::ANA { self.ana_log() } else { Vec::new() };
@@ -83,7 +88,7 @@ impl Peer {
         }
     }
 
-    fn identify(&self, cns: Cns) -> Vec<u8> {
+    fn identify(&self, cns: Cns, nsid: u32) -> Vec<u8> {
         let mut data = vec![0; 4096];
         match cns {
             Cns::CONTROLLER => {
@@ -102,7 +107,8 @@ impl Peer {
                 return controller.as_bytes().to_vec();
             }
             Cns::ACTIVE_NAMESPACES => {
-                for (place, nsid) in data.chunks_exact_mut(4).zip(&self.namespaces) {
+                let above = self.namespaces.iter().filter(|it| **it > nsid);
+                for (place, nsid) in data.chunks_exact_mut(4).zip(above) {
                     place.copy_from_slice(&nsid.to_le_bytes());
                 }
             }
@@ -115,7 +121,8 @@ impl Peer {
             }
             _ => {
                 data[..4].copy_from_slice(&[3, 16, 0, 0]);
-                data[4..20].fill(self.uuid);
+                let other = self.uuids.iter().find(|(other, _)| *other == nsid);
+                data[4..20].fill(other.map_or(self.uuid, |(_, uuid)| *uuid));
             }
         }
         data
@@ -396,6 +403,67 @@ fn namespace_changes_are_read() {
     world.run(seconds(2));
     assert_eq!(world.association.access(), Access::Optimized, "looked at without an event");
     assert_eq!(world.count("hang up"), 0);
+}
+
+#[test]
+fn a_namespace_is_found_again_under_another_id() {
+    let mut world = World::live();
+    let there = |world: &World| {
+        let found = world.association.namespace().map(|it| (it.nsid, it.identity.uuid[0]));
+        (world.association.access(), world.association.nsid(), found)
+    };
+    // Nobody has said that it is the one.
+    world.peer.namespaces = vec![3, 4];
+    world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+    assert_eq!(there(&world), (Access::Inaccessible, 1, None));
+    world.peer.namespaces = vec![1];
+    world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+    world.association.accept();
+    let mut change = |namespaces: &[u32], uuids: &[(u32, u8)]| {
+        (world.peer.namespaces, world.peer.uuids) = (namespaces.to_vec(), uuids.to_vec());
+        world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+        there(&world)
+    };
+    let others = [(3, 8), (5, 9), (9, 8)];
+    assert_eq!(change(&[3, 5, 7, 9], &others), (Access::Optimized, 7, Some((7, 1))));
+    // Its old id is another's, and then that too.
+    assert_eq!(change(&[5, 7], &[(7, 8)]), (Access::Optimized, 5, Some((5, 1))));
+    assert_eq!(change(&[1, 5, 9], &others), (Access::Optimized, 1, Some((1, 1))));
+    assert_eq!(change(&[3, 9], &others), (Access::Inaccessible, 1, None));
+    assert_eq!(change(&[], &[]), (Access::Inaccessible, 1, None));
+    // Who has its id is told of, if nobody else is it.
+    let others = [(1, 8), (3, 8)];
+    assert_eq!(change(&[1, 3], &others), (Access::Optimized, 1, Some((1, 8))));
+    assert_eq!(change(&[1, 3], &[(1, 8)]), (Access::Optimized, 3, Some((3, 1))));
+    assert_eq!(world.count("hang up"), 0);
+    // The next connection knows where it was, and finds it where it went meanwhile.
+    for (namespaces, wanted) in [(vec![1, 3], 3), (vec![1, 4], 4)] {
+        world.handle(Event::Lost(Reason::Dial("test".into())));
+        (world.peer.namespaces, world.peer.uuids) = (namespaces, vec![(1, 8)]);
+        world.run(world.now + seconds(20));
+        assert_eq!(there(&world), (Access::Optimized, wanted, Some((wanted, 1))));
+    }
+    // Looked at without an event.
+    world.peer.namespaces = Vec::new();
+    world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+    assert_eq!(world.association.access(), Access::Inaccessible);
+    world.peer.namespaces = vec![6];
+    world.run(world.now + seconds(2));
+    assert_eq!(there(&world), (Access::Optimized, 6, Some((6, 1))));
+}
+
+#[test]
+fn a_connection_that_took_too_long_is_not_wanted() {
+    let mut world = World::new(config(), Peer { reachable: false, ..Peer::default() });
+    let generation = world.association.generation();
+    assert!(!world.association.awaits_dial(generation), "it was lost");
+    let mut fresh = Association::new(config());
+    fresh.start(Duration::ZERO);
+    assert!(fresh.awaits_dial(1) && !fresh.awaits_dial(0));
+    fresh.handle_timeout(seconds(3600));
+    assert!(!fresh.awaits_dial(1), "the time was over");
+    world.association.close();
+    assert!(!world.association.awaits_dial(generation));
 }
 
 #[test]

@@ -428,10 +428,20 @@ impl Driver {
         let namespace = self.association.borrow().namespace().cloned();
         let Some(namespace) = namespace else { return };
         let options = &self.shared.options;
-        if let Err(reason) = self.shared.subsystem.found(&namespace, options) {
-            let mut association = self.association.borrow_mut();
-            let generation = association.generation();
-            association.refuse(self.now(), generation, reason);
+        let found = self.shared.subsystem.found(&namespace, options);
+        let mut association = self.association.borrow_mut();
+        match found {
+            Ok(()) => {
+                association.accept();
+                if let Some((_, params)) = &*self.live.borrow() {
+                    params.nsid.store(namespace.nsid, Ordering::Relaxed);
+                }
+                self.shared.change(|standing| standing.nsid = namespace.nsid);
+            }
+            Err(reason) => {
+                let generation = association.generation();
+                association.refuse(self.now(), generation, reason);
+            }
         }
     }
 

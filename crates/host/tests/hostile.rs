@@ -2,6 +2,8 @@
 
 mod rig;
 
+use association::Reason;
+use host::Path;
 use namespace::{Access, Namespace};
 use nvme::Status;
 use rig::relay::Relay;
@@ -44,6 +46,28 @@ fn tampered(
     let report = path.paths().remove(0);
     assert!(report.name.contains(&tamper.address.to_string()));
     (done.status, path.reason().to_string())
+}
+
+/// Why the path was lost, as the control thread says once it has heard of it.
+fn why_lost(path: &Path) -> String {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let reason = path.reason();
+        if reason != Reason::Connecting || Instant::now() > until {
+            return reason.to_string();
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits until so many commands are with the path, and has had time to send what can be sent.
+fn await_in_flight(path: &Path, count: u64) {
+    let until = Instant::now() + PATIENCE;
+    while path.paths()[0].in_flight < count {
+        assert!(Instant::now() < until, "{:?}", path.paths());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(Duration::from_millis(300));
 }
 
 #[track_caller]
@@ -134,9 +158,9 @@ fn data_for_a_command_that_was_not_sent() {
     for at in 0..u64::from(WRITES) {
         core.issue(rig::write(at * 8192, 8192), vec![1; 8192]);
     }
-    std::thread::sleep(Duration::from_millis(500));
+    await_in_flight(&path, WRITES.into());
     let reading = core.issue(read(0, 8192), vec![0xee; 8192]);
-    std::thread::sleep(Duration::from_millis(200));
+    await_in_flight(&path, u64::from(WRITES) + 1);
     // C2HData, LAST and SUCCESS; identifiers were given in order.
     let mut header = vec![C2H_DATA, 0xc, 24, 24];
     header.extend((24 + 8192u32).to_le_bytes());
@@ -150,7 +174,7 @@ fn data_for_a_command_that_was_not_sent() {
     let done = reading.recv_timeout(PATIENCE).expect("an answer");
     assert_eq!(done.status, Status::HOST_ABORTED);
     assert!(done.data.iter().all(|byte| *byte == 0xee), "its buffer was written to");
-    let reason = path.reason().to_string();
+    let reason = why_lost(&path);
     assert!(reason.contains("before it was sent"), "{reason}");
     relay.hold(None);
     core.await_access(Access::is_usable);
@@ -234,7 +258,8 @@ fn tampered_write(edit: impl Fn(&mut Vec<u8>) + Send + Sync + 'static) -> (Statu
     let path = connect(tamper.address, &options());
     let core = Core::usable(path.clone());
     let done = core.command(rig::write(0, 131_072), pattern(1, 131_072));
-    (done.status, path.reason().to_string())
+    let is_lost = done.status == Status::HOST_PATHING_ERROR;
+    (done.status, if is_lost { why_lost(&path) } else { String::new() })
 }
 
 #[test]

@@ -190,7 +190,7 @@ fn a_connection_that_our_kernel_gives_up_was_not_closed_by_the_peer() {
     // timer has expired.
     let written = writing.recv_timeout(PATIENCE).expect("an answer");
     assert_eq!(written.status, Status::HOST_PATHING_ERROR);
-    let after = written.at - unsent.at;
+    let after = written.at.saturating_duration_since(unsent.at);
     assert!(after > Duration::from_secs(2), "{after:?}");
     assert!(path.reason().to_string().contains("timed out"), "{}", path.reason());
     relay.hold(None);
@@ -290,6 +290,25 @@ fn a_resized_namespace_is_noticed() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(path.limits().bytes(), 32 << 20);
+}
+
+#[test]
+fn a_namespace_is_found_again_under_another_id() {
+    let volume = memory(16 << 20, 9, 1);
+    let target = Target::serve(volume.clone(), 1, 0);
+    let path = connect(target.address, &options());
+    let core = Core::usable(path.clone());
+    core.write(0, &pattern(1, 4096));
+    target.server.remove_namespace(NQN, 1).expect("served");
+    core.await_access(|access| access == Access::Inaccessible);
+    target.add(1, memory(16 << 20, 9, 1), [0x99; 16]);
+    target.add(7, volume, [0x42; 16]);
+    core.await_access(Access::is_usable);
+    assert!(core.read(0, 4096) == pattern(1, 4096));
+    let mut facts = Vec::new();
+    path.describe(&mut facts);
+    assert!(facts.iter().any(|(_, fact)| fact.ends_with("namespace 7")), "{facts:?}");
+    assert_eq!(path.paths()[0].reconnects, 0);
 }
 
 #[test]

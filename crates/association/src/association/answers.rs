@@ -165,16 +165,19 @@ impl Association {
                 gone = Some(failed());
             }
             _ if !status.is_success() => return Err(failed()),
-            Query::Namespaces => match facts::choose(data, self.config.nsid) {
+            Query::Namespaces => match facts::choose(data, self.wanted_nsid()) {
                 Ok(nsid) => self.nsid = nsid,
                 Err(reason) => gone = Some(reason),
             },
-            Query::Namespace => match facts::namespace(self.nsid, data, &self.controller)? {
-                Some(found) => self.found = Some(found),
-                None => {
+            Query::AllNamespaces => gone = self.search_among(data),
+            Query::Namespace => match self.read_namespace(data) {
+                Ok(Some(found)) => self.found = Some(found),
+                Ok(None) => {
                     let (nsid, found) = (Some(self.nsid), "nothing".into());
                     gone = Some(Reason::NoNamespace { nsid, found });
                 }
+                Err(reason) if self.is_searching() => gone = Some(reason),
+                Err(reason) => return Err(reason),
             },
             Query::Descriptors => {
                 if let Some(found) = &mut self.found {
@@ -188,7 +191,8 @@ impl Association {
                 }
             }
         }
-        match gone {
+        let named = query == Query::Descriptors;
+        match self.look_elsewhere(gone, named) {
             Some(reason) if connecting => return Err(reason),
             Some(reason) => self.namespace_gone(now, reason),
             None => self.next_query(now),
@@ -196,9 +200,14 @@ impl Association {
         Ok(())
     }
 
+    fn read_namespace(&self, data: &[u8]) -> Result<Option<crate::Namespace>, Reason> {
+        facts::namespace(self.nsid, data, &self.controller)
+    }
+
     /// The namespace went away under a live association.
     fn namespace_gone(&mut self, now: Duration, reason: Reason) {
         self.wanted = 0;
+        self.end_search();
         (self.namespace, self.found) = (None, None);
         self.reason = reason;
         self.recheck_at = Some(now + RECHECK);
@@ -207,6 +216,7 @@ impl Association {
 
     /// All queries were answered.
     fn surveyed(&mut self, now: Duration) {
+        self.end_search();
         if let Some(found) = self.found.take() {
             self.ana_suspect = false;
             if self.namespace.as_ref() != Some(&found) {

@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Offset of CATTR in Connect, as its result tells which parameter is invalid.
@@ -190,7 +191,7 @@ impl Connection {
         let slot = &mut self.slots[usize::from(cid)];
         let mut command = request.command;
         command.cid = cid.into();
-        command.nsid = self.params.nsid.into();
+        command.nsid = self.params.nsid.load(Ordering::Relaxed).into();
         let capsule = &mut slot.capsule;
         capsule.len = self.machine.command(&command, transfer, &mut capsule.bytes) as u8;
         const { assert!(COMMAND_HEADER_BYTES_MAX <= u8::MAX as usize) };

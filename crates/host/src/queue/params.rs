@@ -4,6 +4,7 @@ use crate::options::{Failover, Options};
 use association::Association;
 use nvme::Command;
 use nvme::fabrics::Connect;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// What the I/O queues of one association need to know.
@@ -11,7 +12,8 @@ use std::time::Duration;
 pub(crate) struct Params {
     pub(crate) generation: u64,
     pub(crate) io_queues: u16,
-    pub(crate) nsid: u32,
+    /// May change while the association lives.
+    pub(crate) nsid: AtomicU32,
     pub(crate) entries: u16,
     /// Commands outstanding.
     pub(crate) commands_max: u16,
@@ -43,7 +45,7 @@ impl Params {
         Params {
             generation: association.generation(),
             io_queues: controller.io_queues,
-            nsid: association.nsid(),
+            nsid: association.nsid().into(),
             entries,
             commands_max,
             in_capsule_bytes: controller.in_capsule_bytes,
