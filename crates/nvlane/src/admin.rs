@@ -25,11 +25,13 @@ mod subsystems;
 mod text;
 
 pub use discover::discover;
+pub use fields::hex_bytes;
 pub use json::object as json_object;
 pub use list::{columns, list};
 pub use log::get_log;
 pub use registers::show_regs;
 pub use subsystems::list_subsys;
+pub use text::hexdump;
 
 use crate::cli::{Format, IdCtrlArgs, IdNsArgs, ShowArgs};
 use anyhow::Result;

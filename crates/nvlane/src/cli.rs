@@ -4,6 +4,7 @@ mod admin;
 mod content;
 mod ctl;
 mod nbd;
+mod passthrough;
 mod serve;
 
 pub use admin::{
@@ -16,6 +17,7 @@ pub use ctl::{
     VolumeCommand,
 };
 pub use nbd::{NBD_PORT, NbdArgs};
+pub use passthrough::{AdminArgs, DoctorArgs, IoArgs, PassthroughArgs};
 pub use serve::ServeArgs;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -74,6 +76,12 @@ pub enum Command {
     GetLog(GetLogArgs),
     /// Show a controller's properties.
     ShowRegs(ShowRegsArgs),
+    /// Send one I/O command to a volume, as it is.
+    Io(Box<IoArgs>),
+    /// Send one admin command to a volume's controller, as it is.
+    Admin(Box<AdminArgs>),
+    /// Find out what this machine allows, and what would mend what it does not.
+    Doctor(DoctorArgs),
     /// Measure nvlane beside its peers.
     Bench(crate::bench::BenchArgs),
     /// Print the completion script of a shell.

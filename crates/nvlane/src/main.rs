@@ -6,6 +6,8 @@
 //!       |-> nbd --> ::nbd, volume
 //!       |-> discover, id-ctrl, ... (admin) --> host::client --> a controller
 //!       |-> cat, write, paths (session) --> volume
+//!       |-> io, admin (passthrough) --> volume::session
+//!       |-> doctor --> tries what this machine allows
 //!       \-> config, info, bench, completions, man
 //! ```
 //!
@@ -24,10 +26,12 @@ mod content;
 mod control;
 mod ctl;
 mod daemon;
+mod doctor;
 mod info;
 mod manual;
 mod nbd;
 mod origin;
+mod passthrough;
 mod paths;
 mod serve;
 mod session;
@@ -60,6 +64,9 @@ fn main() -> ExitCode {
         Command::IdNs(args) => admin::id_ns(&args),
         Command::GetLog(args) => admin::get_log(&args),
         Command::ShowRegs(args) => admin::show_regs(&args),
+        Command::Io(args) => passthrough::io(&args),
+        Command::Admin(args) => passthrough::admin(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => manual::completions(args.shell),
         Command::Man(args) => manual::pages(args.dir.as_deref()),

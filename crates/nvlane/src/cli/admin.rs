@@ -278,7 +278,7 @@ pub struct ListSubsysArgs {
 }
 
 /// A number as nvme-cli takes it: decimal, or hexadecimal behind 0x.
-fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+pub(super) fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let value = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),

@@ -1,0 +1,105 @@
+//! A volume: whether it opens, and of a device what this user may do with it.
+
+mod nvme_node;
+
+use super::{Check, Outcome};
+use nvme::limits::Passthrough;
+use nvme_node::Node;
+use std::fs;
+use std::os::linux::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use volume::session::{Session, SessionConfig, Submission};
+use volume::{OpenOptions, Uri};
+
+pub fn check(uri: &str, checks: &mut Vec<Check>) {
+    checks.push(Check::needed("volume", "the volume", opened(uri)));
+    // The path before any option: a device has no other form.
+    let path = ["file:", "nvme:"].iter().find_map(|kind| uri.strip_prefix(kind)).unwrap_or(uri);
+    let path = Path::new(path.split('?').next().unwrap_or(path));
+    if let Some(node) = Node::of(path) {
+        node.check(checks);
+    } else if let Some(queue) = block_queue(path) {
+        checks.push(Check::optional("poll_queues", "poll queues", poll_queues(&queue)));
+    }
+}
+
+/// Opens it and reads its first block, unless it is a device that this user may not open.
+fn opened(uri: &str) -> Outcome {
+    match read_first(uri) {
+        Ok(facts) => Outcome::yes(facts),
+        Err(error) => {
+            let text = format!("{error:#}");
+            let denied = error.chain().any(|cause| {
+                cause
+                    .downcast_ref::<std::io::Error>()
+                    .is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+            });
+            match uri.parse::<Uri>() {
+                Ok(_) if denied && uri.starts_with('/') => {
+                    Outcome::no(text, format!("sudo setfacl -m u:$(id -un):rw {uri}"))
+                }
+                _ => Outcome::never(text),
+            }
+        }
+    }
+}
+
+fn read_first(uri: &str) -> anyhow::Result<String> {
+    let session = Session::new(&SessionConfig { depth: 1, ..SessionConfig::default() })?;
+    let passthrough = Passthrough::ALL;
+    let options = OpenOptions { read_only: true, passthrough, ..OpenOptions::default() };
+    let volume = session.open_with(uri, &options)?;
+    let limits = volume.limits();
+    let block = vec![0u8; limits.block_bytes() as usize];
+    volume.submit(Submission::read(0, 1, block)).map_err(|rejected| rejected.reason)?;
+    session.wait(1, None);
+    let mut done = Vec::with_capacity(1);
+    session.reap(&mut done);
+    let status = done.first().map(|done| done.status);
+    if let Some(status) = status.filter(|status| !status.is_success()) {
+        anyhow::bail!("{}: reading its first block: {status}", volume.uri());
+    }
+    let passed = match (limits.passthrough.io, limits.passthrough.admin) {
+        (true, true) => "I/O and admin commands are passed through",
+        (true, false) => "I/O commands are passed through",
+        (false, true) => "admin commands are passed through",
+        (false, false) => "it takes the commands of the NVM command set only",
+    };
+    let size = crate::size::format(limits.bytes());
+    Ok(format!("opens and reads: {size} in blocks of {} bytes; {passed}", limits.block_bytes()))
+}
+
+/// The folder of queue attributes of the block device that `path` is, or is on.
+fn block_queue(path: &Path) -> Option<PathBuf> {
+    let metadata = fs::metadata(path).ok()?;
+    let is_block = std::os::unix::fs::FileTypeExt::is_block_device(&metadata.file_type());
+    let device = if is_block { metadata.st_rdev() } else { metadata.st_dev() };
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    let folder = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    // A partition has its disk's queue.
+    [folder.join("queue"), folder.join("../queue")].into_iter().find(|queue| queue.is_dir())
+}
+
+/// Whether the device has queues whose completions are polled for; without them, polling looks for
+/// completions that only interrupts bring.
+fn poll_queues(queue: &Path) -> Outcome {
+    let polls = fs::read_to_string(queue.join("io_poll")).unwrap_or_default();
+    let name =
+        queue.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
+    if polls.trim() == "1" {
+        return Outcome::yes(format!("{name} has queues that are polled"));
+    }
+    if name.starts_with("nvme") {
+        return Outcome::no(
+            format!("{name} has no poll queues: polling would wait for interrupts"),
+            "sudo modprobe -r nvme && sudo modprobe nvme poll_queues=2   (at boot: nvme.poll_queues=2; for NVMe/TCP: nvme connect --nr-poll-queues=2)",
+        );
+    }
+    if name.starts_with("nullb") {
+        return Outcome::no(
+            format!("{name} has no poll queues"),
+            "sudo modprobe -r null_blk && sudo modprobe null_blk poll_queues=2",
+        );
+    }
+    Outcome::never(format!("{name} has no poll queues, and its driver none to be asked for"))
+}

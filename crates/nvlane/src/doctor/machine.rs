@@ -1,0 +1,200 @@
+//! What beside io_uring this kernel and this user have: memory that may be locked, and kernel modules.
+
+use super::{Check, Outcome};
+use crate::size;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Memory that is locked to see whether that works: a pool's registered buffers when all are in use.
+const LOCKED_BYTES: usize = 32 << 20;
+
+pub fn check(checks: &mut Vec<Check>) {
+    checks.push(Check::optional("locked_memory", "locked memory", locked_memory()));
+    checks.push(Check::optional("ublk", "ublk", ublk()));
+    checks.push(Check::optional("bpf", "BPF programs", bpf()));
+    checks.push(Check::optional("bpf_ring", "BPF in the ring", bpf_ring()));
+    checks.push(Check::optional("nbd", "NBD devices", nbd()));
+    checks.push(Check::optional("aio", "native AIO", native_aio()));
+    checks.push(Check::optional("aio_drop_in", "libaio drop-in", drop_in()));
+}
+
+/// Locks memory, as registered buffers do.
+fn locked_memory() -> Outcome {
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice.
+    let memory = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            LOCKED_BYTES,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if memory == libc::MAP_FAILED {
+        return Outcome::no(
+            format!("no address space: {}", io::Error::last_os_error()),
+            "ulimit -v unlimited",
+        );
+    }
+    // SAFETY: the mapping that was just made.
+    let locked = unsafe { libc::mlock(memory, LOCKED_BYTES) };
+    let error = io::Error::last_os_error();
+    // SAFETY: the same; it is not used after this.
+    unsafe { libc::munmap(memory, LOCKED_BYTES) };
+    let limit = match rustix::process::getrlimit(rustix::process::Resource::Memlock).current {
+        Some(bytes) => size::format(bytes),
+        None => "unlimited".to_owned(),
+    };
+    let wanted = size::format(LOCKED_BYTES as u64);
+    if locked == 0 {
+        return Outcome::yes(format!("{wanted} can be locked (RLIMIT_MEMLOCK {limit})"));
+    }
+    Outcome::no(
+        format!("{wanted} cannot be locked ({error}); RLIMIT_MEMLOCK is {limit}"),
+        "ulimit -l unlimited   (LimitMEMLOCK=infinity in a unit)",
+    )
+}
+
+fn ublk() -> Outcome {
+    const CONTROL: &str = "/dev/ublk-control";
+    match OpenOptions::new().read(true).write(true).open(CONTROL) {
+        Ok(_) => Outcome::yes(format!("{CONTROL} opens")),
+        Err(error) => node(CONTROL, &error, "modprobe ublk_drv"),
+    }
+}
+
+fn nbd() -> Outcome {
+    const DEVICE: &str = "/dev/nbd0";
+    match OpenOptions::new().read(true).write(true).open(DEVICE) {
+        Ok(_) => Outcome::yes(format!("{DEVICE} opens: nbd-client can attach what nvlane serves")),
+        Err(error) => node(DEVICE, &error, "modprobe nbd"),
+    }
+}
+
+/// A device node that does not open: its module is not loaded, or this user may not.
+pub fn node(path: &str, error: &io::Error, load: &str) -> Outcome {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            Outcome::no(format!("there is no {path}"), format!("sudo {load}"))
+        }
+        io::ErrorKind::PermissionDenied => Outcome::no(
+            format!("this user may not open {path}"),
+            format!("sudo setfacl -m u:$(id -un):rw {path}"),
+        ),
+        _ => Outcome::no(format!("{path}: {error}"), format!("sudo {load}")),
+    }
+}
+
+/// Loads the smallest program that is not for everybody.
+fn bpf() -> Outcome {
+    /// `BPF_PROG_LOAD`, and a program type for those with CAP_BPF and CAP_PERFMON: `BPF_PROG_TYPE_TRACEPOINT`.
+    const PROG_LOAD: libc::c_int = 5;
+    const TRACEPOINT: u32 = 5;
+    /// `r0 = 0; exit`.
+    const PROGRAM: [u64; 2] = [0x0000_0000_0000_00b7, 0x0000_0000_0000_0095];
+    /// The start of `union bpf_attr` for that call.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Attributes {
+        kind: u32,
+        instructions: u32,
+        program: u64,
+        license: u64,
+        log_level: u32,
+        log_bytes: u32,
+        log: u64,
+        kernel: u32,
+        flags: u32,
+    }
+    let attributes = Attributes {
+        kind: TRACEPOINT,
+        instructions: PROGRAM.len() as u32,
+        program: PROGRAM.as_ptr() as u64,
+        license: c"GPL".as_ptr() as u64,
+        ..Attributes::default()
+    };
+    // SAFETY: attributes of the length that is told, which point to a program and a text that stay.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const attributes, size_of::<Attributes>())
+    };
+    if fd >= 0 {
+        // SAFETY: a descriptor that was just made and that nobody else knows.
+        drop(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd as i32) });
+        return Outcome::yes("a program was loaded (CAP_BPF and CAP_PERFMON)");
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => Outcome::no(
+            format!("loading a program was refused ({error}): CAP_BPF and CAP_PERFMON are needed"),
+            program("sudo setcap cap_bpf,cap_perfmon+ep"),
+        ),
+        Some(libc::ENOSYS) => Outcome::never("this kernel was built without CONFIG_BPF_SYSCALL"),
+        _ => Outcome::never(format!("loading a program failed: {error}")),
+    }
+}
+
+/// Whether the kernel's type information has the operations that a program for a ring implements.
+fn bpf_ring() -> Outcome {
+    const TYPES: &str = "/sys/kernel/btf/vmlinux";
+    const NAME: &[u8] = b"\0io_uring_bpf_ops\0";
+    match fs::read(TYPES) {
+        Ok(types) if types.windows(NAME.len()).any(|window| window == NAME) => {
+            Outcome::yes("this kernel runs BPF programs in a ring (io_uring_bpf_ops)")
+        }
+        Ok(_) => Outcome::never("this kernel has no io_uring_bpf_ops (CONFIG_IO_URING_BPF_OPS)"),
+        Err(error) => Outcome::never(format!("{TYPES}: {error}: the kernel tells no types")),
+    }
+}
+
+/// Makes a context, as the drop-in does where the ring would be slower.
+fn native_aio() -> Outcome {
+    let mut context: libc::c_ulong = 0;
+    // SAFETY: the call fills in the context.
+    let made = unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut context) };
+    if made == 0 {
+        // SAFETY: the context that was just made.
+        unsafe { libc::syscall(libc::SYS_io_destroy, context) };
+        return Outcome::yes("io_setup works");
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN) => Outcome::no(
+            "io_setup: all contexts that fs.aio-max-nr allows are taken",
+            "sudo sysctl -w fs.aio-max-nr=1048576",
+        ),
+        _ => Outcome::never(format!("io_setup: {error}")),
+    }
+}
+
+/// Looks where `nvlane aio run` does.
+fn drop_in() -> Outcome {
+    /// From the folder of this program. A build calls it `libaio.so`.
+    const PLACES: [&str; 4] =
+        ["libaio.so.1", "libaio.so", "deps/libaio.so", "../lib/nvlane/libaio.so.1"];
+    let named = std::env::var_os("NVLANE_AIO_LIBRARY").map(PathBuf::from);
+    let program = std::env::current_exe().unwrap_or_default();
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let beside = PLACES.iter().map(|place| folder.join(place));
+    let found = named.into_iter().chain(beside).find(|path| is_ours(path));
+    match found {
+        Some(path) => Outcome::yes(format!("{} takes libaio's place", path.display())),
+        None => Outcome::no(
+            format!("no libaio.so.1 of nvlane beside {} or in ../lib/nvlane", program.display()),
+            "export NVLANE_AIO_LIBRARY=/path/to/libaio.so.1   (cargo build --release -p aio makes it)",
+        ),
+    }
+}
+
+/// Ours, not the distribution's: it has a version that libaio has not.
+fn is_ours(path: &Path) -> bool {
+    const VERSION: &[u8] = b"NVLANE_AIO_1";
+    fs::read(path).is_ok_and(|bytes| bytes.windows(VERSION.len()).any(|window| window == VERSION))
+}
+
+/// `command` on this program.
+pub fn program(command: &str) -> String {
+    let path = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/nvlane"));
+    format!("{command} {}", path.display())
+}
