@@ -1,0 +1,46 @@
+#!/bin/bash
+# limit: 400
+# kernel: newest
+# devices: nvme
+# Rings of every kind on a kernel that has mixed ones, and NVMe commands through each of them, with
+# poll queues and without.
+. "$(dirname "$0")/harness.sh"
+
+# program NAME [KIND]: the path of a test, or of an example
+program() {
+    local path
+    for path in ${RING_PROGRAMS:?}; do
+        [[ $path == */${2:-deps}/$1?(-+([0-9a-f])) ]] && echo "$path" && return
+    done
+    die "there is no $1 among $RING_PROGRAMS"
+}
+
+# plain: controller and namespace of the plain device
+plain() {
+    local link path
+    for link in /sys/class/nvme-generic/ng*n1; do
+        path=$(readlink -f "$link")
+        path=${path%/*}
+        [[ $(tr -d ' ' <"$path/serial") == nvlane-plain ]] || continue
+        [[ -c /dev/${link##*/} ]] && echo "/dev/${path##*/} /dev/${link##*/}" && return
+    done
+    return 1
+}
+
+for name in kinds purposes commands allocations; do
+    "$(program $name)" >"$WORK/said" 2>&1 || die "$name: $(cat "$WORK/said")"
+    grep '^test result' "$WORK/said"
+done
+
+for poll_queues in 2 0; do
+    modprobe nvme poll_queues=$poll_queues
+    await 30 plain >/dev/null
+    read -r controller namespace < <(plain)
+    "$(program identify examples)" "$controller" "$namespace" >"$WORK/said" 2>&1 ||
+        die "identify: $(cat "$WORK/said")"
+    expect_match "kind of mixed rings" "$(cat "$WORK/said")" 'Mixed \(is Mixed\)'
+    "$(program commands examples)" "$namespace" >"$WORK/said" 2>&1 ||
+        die "commands: $(cat "$WORK/said")"
+    cat "$WORK/said"
+    rmmod nvme
+done
