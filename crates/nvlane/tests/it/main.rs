@@ -8,6 +8,8 @@ mod daemon;
 #[path = "../../../target/tests/host/mod.rs"]
 mod host;
 mod hostile;
+mod library;
 mod nbd;
+mod passthrough;
 mod remote;
 mod serve;

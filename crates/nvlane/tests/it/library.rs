@@ -1,0 +1,119 @@
+//! Sessions on a remote volume: the calls are those for a file, and the association stays alive while their caller
+//! does nothing.
+
+use crate::daemon::Daemon;
+use namespace::Access;
+use nvme::{Command, Status, opcode};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use volume::session::{CLOSE_WAIT, Done, Session, SessionConfig, Submission, Volume};
+
+const NQN: &str = "nqn.2026-11.com.example:library";
+/// Long enough for anything that happens at all.
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
+
+fn start(dir: &Path, volume: &str) -> Daemon {
+    Daemon::start(dir, &[volume, "--nqn", NQN, "--listen", "127.0.0.1:0"])
+}
+
+fn uri(daemon: &Daemon, options: &str) -> String {
+    format!("tcp://{}/{NQN}?ns=1{options}", daemon.listeners[0])
+}
+
+fn session() -> Session {
+    Session::new(&SessionConfig { depth: 16, ..SessionConfig::default() }).unwrap()
+}
+
+#[track_caller]
+fn execute(session: &Session, volume: &Volume, submission: Submission) -> Done {
+    volume.submit(submission).unwrap();
+    assert_eq!(session.wait(1, PATIENCE), 1);
+    let mut done = Vec::new();
+    session.reap(&mut done);
+    done.pop().unwrap()
+}
+
+#[test]
+fn the_calls_for_a_file_do_for_a_remote_namespace() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path(), "mem:16M");
+    let session = session();
+    let volume = session.open(&uri(&daemon, "")).unwrap();
+    let local = session.open("mem:1M").unwrap();
+    let pattern: Vec<u8> = (0..8192u32).map(|at| (at * 7 % 251) as u8).collect();
+    for volume in [&volume, &local] {
+        let done = execute(&session, volume, Submission::write(5, 16, pattern.clone()).token(3));
+        assert_eq!((done.status, done.token, done.volume), (Status::SUCCESS, 3, volume.id()));
+        assert!(execute(&session, volume, Submission::flush()).status.is_success());
+        let buffer = session.allocate(8192).unwrap();
+        let done = execute(&session, volume, Submission::read(5, 16, buffer));
+        assert!(done.data.as_slice() == pattern, "into a buffer of the pool");
+        let done = execute(&session, volume, Submission::read(6, 1, vec![0; 512]));
+        assert!(done.data.as_slice() == &pattern[512..1024], "into ordinary memory");
+        let compare = Submission::new(Command::blocks(opcode::io::COMPARE, 1, 5, 1));
+        let done = execute(&session, volume, compare.data(vec![0; 512]));
+        assert_eq!(done.status.code(), Status::COMPARE_FAILURE);
+        let done =
+            execute(&session, volume, Submission::read(volume.limits().blocks, 1, vec![0; 512]));
+        assert_eq!(done.status.code(), Status::LBA_OUT_OF_RANGE);
+        let vendor = Command { opcode: 0x93, ..Command::default() };
+        let done = execute(&session, volume, Submission::new(vendor));
+        assert_eq!(done.status.code(), Status::INVALID_OPCODE);
+    }
+    // An admin command reaches the controller.
+    let identify =
+        Command { opcode: opcode::admin::IDENTIFY, cdw10: 1.into(), ..Command::default() };
+    let done = execute(&session, &volume, Submission::admin(identify).data(vec![0; 4096]));
+    assert!(done.status.is_success(), "{}", done.status);
+    let nqn = &done.data.as_slice()[768..][..NQN.len()];
+    assert_eq!(nqn, NQN.as_bytes(), "SUBNQN of Identify Controller");
+}
+
+#[test]
+fn many_commands_are_in_flight_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path(), "delay:100ms(mem:16M)");
+    let session = session();
+    let volume = session.open(&uri(&daemon, "")).unwrap();
+    let begin = Instant::now();
+    for slba in 0..16 {
+        volume.submit(Submission::read(slba, 1, vec![1; 512]).token(slba)).unwrap();
+    }
+    assert_eq!(session.wait(16, PATIENCE), 16);
+    // One after the other they would take sixteen times 100 ms.
+    assert!(begin.elapsed() < Duration::from_millis(1500), "{:?}", begin.elapsed());
+    let mut done = Vec::new();
+    session.reap(&mut done);
+    assert!(done.iter().all(|done| done.status.is_success() && done.data.as_slice() == [0; 512]));
+}
+
+#[test]
+fn an_idle_caller_keeps_its_association() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path(), "mem:16M");
+    let session = session();
+    let volume = session.open(&uri(&daemon, "&keep_alive_tmo=1s")).unwrap();
+    assert!(execute(&session, &volume, Submission::read(0, 1, vec![0; 512])).status.is_success());
+    // Nothing is called for several times the keep alive timeout.
+    std::thread::sleep(Duration::from_millis(4500));
+    let [path] = &volume.namespace().paths()[..] else { panic!("one path") };
+    assert_eq!((path.reconnects, path.access), (0, Access::Optimized), "{path:?}");
+    assert!(execute(&session, &volume, Submission::read(0, 1, vec![0; 512])).status.is_success());
+    assert_eq!(volume.namespace().paths()[0].reconnects, 0);
+}
+
+#[test]
+fn a_session_ends_though_its_target_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path(), "delay:10s(mem:16M)");
+    let session = session();
+    let volume = session.open(&uri(&daemon, "")).unwrap();
+    volume.submit(Submission::write(0, 1, vec![0; 512])).unwrap();
+    volume.submit(Submission::read(1, 1, vec![0; 512])).unwrap();
+    session.flush();
+    daemon.kill();
+    let begin = Instant::now();
+    drop(session);
+    assert!(begin.elapsed() < CLOSE_WAIT + Duration::from_secs(20), "{:?}", begin.elapsed());
+    drop(volume);
+}
