@@ -26,9 +26,9 @@ done
 expect "size that nbdinfo tells" "$(nbdinfo --size "nbd+unix:///disk?socket=$WORK/nbd.sock")" $((256 << 20))
 head -c 32M /dev/urandom >"$WORK/source"
 nbdcopy --connections=4 --flush "$WORK/source" nbd://127.0.0.1:10809/memory
-nbdcopy --connections=2 "nbd+unix:///memory?socket=$WORK/nbd.sock" - | cmp -n $((32 << 20)) - "$WORK/source" ||
-    die "nbdcopy brought back something else"
-rm "$WORK/source"
+nbdcopy --connections=2 "nbd+unix:///memory?socket=$WORK/nbd.sock" "$WORK/back"
+cmp -n $((32 << 20)) "$WORK/back" "$WORK/source" || die "nbdcopy brought back something else"
+rm "$WORK/source" "$WORK/back"
 
 attach /dev/nbd0 disk -unix "$WORK/nbd.sock" -C 2
 attach /dev/nbd1 memory 127.0.0.1 10809 -C 2

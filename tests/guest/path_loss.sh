@@ -24,11 +24,8 @@ target() {
 # served PORT COUNT: whether that target was started, and became ready, so often
 served() { (($(grep -c ready "$WORK/target-$1.log") == $2)); }
 
-# carries PORT: whether commands for both namespaces have come to the target that listens there now
-carries() {
-    "$NVLANE" ctl --socket "$WORK/target-$1.sock" stats -o json 2>/dev/null |
-        jq -e '[.namespaces[] | .reads + .writes > 0] == [true, true]' >/dev/null
-}
+# live PORT COUNT: whether the path of each of the two volumes to that target was live so often
+live() { (($(grep -c "path is live peer=127.0.0.1:$1" "$WORK/nbd.log") >= 2 * $2)); }
 
 # paths NSID CTRL_LOSS_TMO: the namespace through both
 paths() { echo "tcp://127.0.0.1:4421,127.0.0.1:4422/$NQN?ns=$1&keep_alive_tmo=2s&reconnect_delay=200ms&ctrl_loss_tmo=$2"; }
@@ -59,9 +56,9 @@ for ((round = 0; round < ROUNDS; round++)); do
     wait "${TARGET[$victim]}" 2>/dev/null || true
     sleep 0.$((RANDOM % 10))
     target "$victim"
-    # The other one is not killed before this one carries commands again.
+    # The other one is not killed before this one can carry commands again.
     await 30 served "$victim" $((round / 2 + 2))
-    await 30 carries "$victim"
+    await 30 live "$victim" $((round / 2 + 2))
 done
 wait "$fio" || die "fio: $(tail -n 40 "$WORK/fio.json") $(tail -n 20 "$WORK/nbd.log")"
 wait "$ledger" || die "a write was refused: $(tail -n 20 "$WORK/nbd.log")"

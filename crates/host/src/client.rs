@@ -5,17 +5,18 @@
 //!   Client::connect --> link (TcpStream + nvme_tcp::host::Connection) --> Connect, enable, ...
 //!     identify, list, namespace --> Identify        log_page, discovery_log, ana_groups --> Get Log Page
 //!     property --> Property Get                     feature --> Get Features
-//!     execute  --> any admin command
+//!     execute  --> any admin command                discovery_change --> Asynchronous Event Request, Keep Alive
 //! ```
 //!
-//! What it does not do: I/O queues, reconnecting, keep alive, asynchronous events. A connection
-//! that has failed once fails every command after that; make another one.
+//! What it does not do: I/O queues, reconnecting; keep alive and asynchronous events only while it waits
+//! for those. A connection that has failed once fails every command after that; make another one.
 //!
 //! Whatever the controller sends ends in an error that names it, at the latest after
 //! [`Options::command_timeout`] per command; lists and logs are bounded ([`LOG_BYTES_MAX`],
 //! [`NAMESPACES_MAX`], [`DISCOVERY_ENTRIES_MAX`], [`LOG_CHANGES_MAX`]).
 
 mod error;
+mod events;
 mod identify;
 mod link;
 mod log;
@@ -115,6 +116,10 @@ pub struct Client {
     link: Link,
     controller_id: u16,
     cap: Cap,
+    /// When the controller heard of us last, at least.
+    heard: Instant,
+    /// It was asked to report changes of the discovery log.
+    tells_changes: bool,
 }
 
 impl Client {
@@ -142,8 +147,14 @@ impl Client {
         };
         let link = Link::open(peer.address, config, options)
             .map_err(|reason| error("connecting", reason))?;
-        let mut client =
-            Client { peer: peer.clone(), link, controller_id: CNTLID_DYNAMIC, cap: Cap(0) };
+        let mut client = Client {
+            peer: peer.clone(),
+            link,
+            controller_id: CNTLID_DYNAMIC,
+            cap: Cap(0),
+            heard: Instant::now(),
+            tells_changes: false,
+        };
         client.controller_id = client.send_connect(host)?;
         client.cap = Cap(client.property(Property::CAP)?);
         client.enable()?;

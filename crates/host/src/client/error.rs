@@ -65,6 +65,9 @@ pub enum Reason {
     /// It sent something that does not belong there.
     #[error("it sent what was not asked for")]
     Unasked,
+    /// It reports no events of that kind.
+    #[error("it does not tell of changes")]
+    NoEvents,
     /// A name that cannot be sent.
     #[error("{nqn:?} is no NQN: it has 1 to 223 bytes")]
     Nqn {

@@ -17,6 +17,8 @@ const _: () = assert!(INPUT_BYTES > INPUT_BYTES_MAX);
 
 /// The command identifier of every command: there is one at a time.
 const CID: u16 = 0;
+/// That of the Asynchronous Event Request, which waits beside them.
+const EVENT_CID: u16 = 1;
 
 #[derive(Debug)]
 pub(super) struct Link {
@@ -29,6 +31,10 @@ pub(super) struct Link {
     end: usize,
     /// A command failed without having completed: nothing can be said of what comes next.
     broken: bool,
+    /// An Asynchronous Event Request is outstanding.
+    listening: bool,
+    /// It was answered.
+    event: Option<Completion>,
 }
 
 /// What came in answer to a command.
@@ -59,6 +65,8 @@ impl Link {
             start: 0,
             end: 0,
             broken: false,
+            listening: false,
+            event: None,
         };
         let request = link.connection.initialize();
         link.send(&request)?;
@@ -111,6 +119,38 @@ impl Link {
         }
     }
 
+    /// Waits for an asynchronous event, which was asked for before or is now. Gives dword 0 of its
+    /// completion; none if there was none in time.
+    pub fn event(&mut self, within: Duration) -> Result<Option<u32>, Reason> {
+        if self.broken {
+            return Err(Reason::Broken);
+        }
+        if self.event.is_none() {
+            self.broken = true;
+            if !self.listening {
+                let opcode = nvme::opcode::admin::ASYNC_EVENT_REQUEST;
+                let request = Command { opcode, cid: EVENT_CID.into(), ..Command::default() };
+                self.send_capsule(&request, Transfer::None, &[])?;
+                self.listening = true;
+            }
+            let answer = self.wait(Instant::now() + within, |event| match event {
+                Event::Response { completion, .. } if completion.cid == EVENT_CID => {
+                    Ok(Some(completion))
+                }
+                other => Err(unasked(&other)),
+            });
+            self.event = match answer {
+                Ok(completion) => Some(completion),
+                Err(Reason::TimedOut(_)) => None,
+                Err(reason) => return Err(reason),
+            };
+            self.broken = false;
+        }
+        let Some(completion) = self.event.take() else { return Ok(None) };
+        self.listening = false;
+        verdict(&completion, 0, false, 0).map(|result| Some(result as u32))
+    }
+
     fn send_capsule(
         &mut self,
         command: &Command,
@@ -148,7 +188,12 @@ impl Link {
     }
 
     fn answer(&mut self, deadline: Instant, wanted: &mut [u8]) -> Result<Answer, Reason> {
-        self.wait(deadline, |event| match event {
+        let mut heard = None;
+        let answer = self.wait(deadline, |event| match event {
+            Event::Response { completion, .. } if completion.cid == EVENT_CID => {
+                heard = Some(completion);
+                Ok(None)
+            }
             Event::Response { completion, received, digest_error } => {
                 Ok(Some(Answer::Done { completion, received, digest_error }))
             }
@@ -164,7 +209,9 @@ impl Link {
                 }))
             }
             other => Err(unasked(&other)),
-        })
+        });
+        self.event = self.event.or(heard);
+        answer
     }
 
     /// Receives until `done` has something, or `deadline`.

@@ -149,7 +149,10 @@ impl Client {
     /// times, or cannot be read.
     pub fn discovery_log(&mut self) -> Result<DiscoveryLog, ClientError> {
         let doing = "reading its discovery log";
-        let page = LogPage { nsid: 0, ..LogPage::new(Lid::DISCOVERY) };
+        // Whoever waits for changes has them reported anew: what comes between two reads of the head
+        // shows in the generation.
+        let retain_event = !self.tells_changes;
+        let page = LogPage { nsid: 0, retain_event, ..LogPage::new(Lid::DISCOVERY) };
         let mut header = self.discovery_header(&page)?;
         for _ in 0..LOG_CHANGES_MAX {
             let count = header.numrec.get();

@@ -12,20 +12,32 @@ use nvme::log::discovery::{
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::time::Duration;
 use zerocopy::IntoBytes;
+
+/// How long to wait at a time.
+const WATCH: Duration = Duration::from_secs(3600);
 
 /// `nvlane discover`.
 pub fn discover(args: &DiscoverArgs) -> Result<()> {
     let nqn = args.nqn.as_deref().unwrap_or(DISCOVERY_NQN);
     let remote = Remote::at(&args.remote, DISCOVERY_PORT, nqn)?;
-    let log = remote.connect()?.discovery_log()?;
-    let out = match args.output_format {
-        Format::Normal => text_of(&log).into_bytes(),
-        Format::Json => json::write(json_of(&log)),
-        Format::Binary => log.entries.as_bytes().to_vec(),
-    };
-    io::stdout().write_all(&out)?;
-    Ok(())
+    let mut client = remote.connect()?;
+    loop {
+        let log = client.discovery_log()?;
+        let out = match args.output_format {
+            Format::Normal => text_of(&log).into_bytes(),
+            Format::Json => json::write(json_of(&log)),
+            Format::Binary => log.entries.as_bytes().to_vec(),
+        };
+        let mut stdout = io::stdout();
+        stdout.write_all(&out)?;
+        stdout.flush()?;
+        if !args.watch {
+            return Ok(());
+        }
+        while !client.discovery_change(WATCH)? {}
+    }
 }
 
 fn text_of(log: &DiscoveryLog) -> String {

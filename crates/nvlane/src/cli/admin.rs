@@ -60,7 +60,8 @@ pub struct RemoteArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   nvlane discover -a 192.0.2.1                     a discovery controller on port 8009
-  nvlane discover -a 192.0.2.1 -s 4420 -o json     what an nvlane or Linux target has there")]
+  nvlane discover -a 192.0.2.1 -s 4420 -o json     what an nvlane or Linux target has there
+  nvlane discover -a 192.0.2.1 --watch             and what becomes of it")]
 pub struct DiscoverArgs {
     /// Which controller.
     #[command(flatten)]
@@ -68,6 +69,9 @@ pub struct DiscoverArgs {
     /// NQN of the discovery subsystem; the well-known one when left out.
     #[arg(short = 'n', long, value_name = "NQN")]
     pub nqn: Option<String>,
+    /// Stay connected, and write it again whenever the controller says that it has changed
+    #[arg(short, long)]
+    pub watch: bool,
     /// How to write it.
     #[arg(short, long, value_enum, default_value = "normal")]
     pub output_format: Format,

@@ -1,0 +1,53 @@
+//! Waiting for what a discovery controller reports.
+
+use super::{Client, ClientError, KEEP_ALIVE_MS, Payload, Reason};
+use nvme::event::{AsyncEvent, notice};
+use nvme::feature::Fid;
+use nvme::{Command, opcode};
+use std::time::{Duration, Instant};
+
+/// From one Keep Alive to the next.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_millis(KEEP_ALIVE_MS as u64 / 2);
+
+impl Client {
+    /// Waits until the discovery log has changed since it was read last, or for `within`. Whether it has.
+    /// The controller is kept alive meanwhile; it reports the next change once the log was read.
+    ///
+    /// # Errors
+    /// The controller does not tell, or the connection failed.
+    pub fn discovery_change(&mut self, within: Duration) -> Result<bool, ClientError> {
+        let doing = "waiting for changes of its discovery log";
+        if !self.tells_changes {
+            if self.identify_controller()?.oaes.get() & notice::DISCOVERY_CHANGE == 0 {
+                return Err(self.failed(doing, Reason::NoEvents));
+            }
+            let set = Command {
+                opcode: opcode::admin::SET_FEATURES,
+                cdw10: u32::from(Fid::ASYNC_EVENT_CONFIGURATION.0).into(),
+                cdw11: notice::DISCOVERY_CHANGE.into(),
+                ..Command::default()
+            };
+            self.execute(set, Payload::None, doing)?;
+            self.tells_changes = true;
+        }
+        let until = Instant::now() + within;
+        loop {
+            let next = until.min(self.heard + KEEP_ALIVE_INTERVAL);
+            let left = next.saturating_duration_since(Instant::now());
+            let event = self.link.event(left).map_err(|reason| self.failed(doing, reason))?;
+            if event.map(AsyncEvent::from_dword0) == Some(AsyncEvent::DISCOVERY_CHANGE) {
+                return Ok(true);
+            }
+            let now = Instant::now();
+            if now >= self.heard + KEEP_ALIVE_INTERVAL {
+                let keep_alive =
+                    Command { opcode: opcode::admin::KEEP_ALIVE, ..Command::default() };
+                self.execute(keep_alive, Payload::None, "Keep Alive")?;
+                self.heard = now;
+            }
+            if now >= until {
+                return Ok(false);
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! A discovery controller that tells of changes.
+
+mod rig;
+
+use host::client::{Client, HostIdentity, Options, Peer};
+use nvme::fabrics::DISCOVERY_NQN;
+use rig::{HOST_NQN, PATIENCE, Target};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+fn connect(address: SocketAddr) -> Client {
+    let peer = Peer { address, subsystem: DISCOVERY_NQN.into() };
+    let host = HostIdentity { nqn: HOST_NQN.into(), id: [7; 16] };
+    Client::connect(&peer, &host, &Options::default()).expect("a discovery controller")
+}
+
+#[test]
+fn changes_of_the_log_are_told() {
+    let target = Target::memory();
+    let mut client = connect(target.address);
+    let before = client.discovery_log().expect("a log");
+    assert!(!client.discovery_change(Duration::from_millis(300)).expect("it tells"));
+    for round in 1..=3 {
+        // While the client waits, and while it does something else.
+        let server = &target.server;
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        std::thread::scope(|scope| {
+            let later = scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(200 * (round % 2)));
+                server.add_listener(any).expect("a listener");
+            });
+            if round % 2 == 0 {
+                later.join().expect("no panic");
+                client.identify_controller().expect("it answers");
+            }
+            assert!(client.discovery_change(PATIENCE).expect("it tells"), "round {round}");
+        });
+        let log = client.discovery_log().expect("a log");
+        assert_eq!(log.entries.len(), before.entries.len() + round as usize * ADDED);
+        assert!(log.generation > before.generation);
+    }
+    assert!(!client.discovery_change(Duration::from_millis(300)).expect("it tells"));
+    drop(target);
+    let error = client.discovery_change(PATIENCE).expect_err("nobody is there").to_string();
+    assert!(error.contains("127.0.0.1"), "{error}");
+}
+
+/// A listener is an entry for its subsystem, and one for discovery there.
+const ADDED: usize = 2;
+
+#[test]
+fn a_controller_that_does_not_tell_is_no_discovery_controller() {
+    let target = Target::memory();
+    let peer = Peer { address: target.address, subsystem: rig::NQN.into() };
+    let host = HostIdentity { nqn: HOST_NQN.into(), id: [7; 16] };
+    let mut client = Client::connect(&peer, &host, &Options::default()).expect("a controller");
+    let error = client.discovery_change(PATIENCE).expect_err("there are none").to_string();
+    assert!(error.contains("does not tell"), "{error}");
+    client.identify_controller().expect("it is still there");
+}
