@@ -187,7 +187,12 @@ fn what_is_wrong_with_a_command_is_told_by_its_status() {
         (Submission::flush().data(vec![0; 512]), Status::SGL_LENGTH_INVALID),
         (Submission::new(fused).data(vec![0; 512]), Status::INVALID_FIELD),
         (Submission::new(Command { opcode: 0x93, ..Command::default() }), Status::INVALID_OPCODE),
-        (Submission::admin(Command { opcode: 0xc1, ..Command::default() }), Status::INVALID_OPCODE),
+        // Identify changes nothing; what a vendor's command does, nobody knows.
+        (Submission::admin(Command { opcode: 0x06, ..Command::default() }), Status::INVALID_OPCODE),
+        (
+            Submission::admin(Command { opcode: 0xc1, ..Command::default() }),
+            Status::NAMESPACE_WRITE_PROTECTED,
+        ),
     ];
     for (submission, expected) in cases {
         let text = format!("{submission:?}");

@@ -1,0 +1,49 @@
+//! The examples, run on volumes that need no device: what they can do there, and what they say of what they cannot.
+
+use std::process::Command;
+
+/// Exit status, standard output, standard error.
+fn example(name: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let test = std::env::current_exe().expect("a path");
+    let folder = test.parent().and_then(|deps| deps.parent()).expect("a folder");
+    let program = folder.join("examples").join(name);
+    assert!(
+        program.exists(),
+        "{}: run `cargo test -p volume`, which builds examples",
+        program.display()
+    );
+    let output = Command::new(program).args(arguments).output().expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn passthrough_reads_any_volume() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = folder.path().join("image").display().to_string();
+    std::fs::write(&image, vec![1; 1 << 20]).expect("a file");
+    let file = format!("{image}?bs=4096");
+    for (volume, bytes, sum) in [("mem:1M", 512, 0), (file.as_str(), 4096, 64 * 4096)] {
+        let (code, out, error) = example("passthrough", &[volume]);
+        assert_eq!(code, Some(0), "{volume}: {error}");
+        assert_eq!(out, format!("read 64 blocks of {bytes} bytes, sum of their bytes {sum}\n"));
+    }
+    let (code, _, error) = example("passthrough", &["/nothing/there"]);
+    assert!(code == Some(1) && error.contains("/nothing"), "{error}");
+}
+
+#[test]
+fn volumes_without_zones_say_so() {
+    let (code, out, error) = example("zone_append", &["mem:1M"]);
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    assert!(error.contains("Zone Append: Invalid Command Opcode (SCT 0x0 SC 0x01"), "{error}");
+}
+
+#[test]
+fn volumes_that_know_no_vendor_say_so() {
+    let (code, out, error) = example("vendor", &["mem:1M", "0x92", "0xc2"]);
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    for queue in ["I/O command 0x92", "admin command 0xc2"] {
+        assert!(error.contains(&format!("{queue}: Invalid Command Opcode")), "{error}");
+    }
+}
