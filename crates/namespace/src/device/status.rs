@@ -25,13 +25,15 @@ pub(super) fn of_errno(errno: i32, now: Circumstances) -> Status {
         // Cancelled by the driver: a time-out, a reset, or the removal of the device.
         libc::EINTR if now.has_timeout => Status::ABORT_REQUESTED.dnr(),
         libc::EINTR => Status::HOST_PATHING_ERROR,
+        // The memory is ours and mapped. Linux 7.2 says so of polled commands with registered buffers
+        // that it could not start at once, because their controller is being reset.
+        libc::EFAULT => Status::COMMAND_INTERRUPTED,
         libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::ENOBUFS => Status::COMMAND_INTERRUPTED,
         libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN => Status::NAMESPACE_NOT_READY.dnr(),
         libc::EACCES | libc::EPERM | libc::EBADF => Status::OPERATION_DENIED.dnr(),
         libc::EROFS => Status::NAMESPACE_WRITE_PROTECTED.dnr(),
         libc::EINVAL => Status::INVALID_FIELD.dnr(),
         libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS => Status::INVALID_OPCODE.dnr(),
-        libc::EFAULT => Status::DATA_TRANSFER_ERROR.dnr(),
         libc::ENOSPC => Status::CAPACITY_EXCEEDED.dnr(),
         libc::ETIMEDOUT => Status::ABORT_REQUESTED.dnr(),
         _ => Status::INTERNAL,
@@ -58,7 +60,7 @@ pub(super) fn words(errno: i32, now: Circumstances) -> &'static str {
         libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS => {
             "the kernel's driver does not pass commands in this way"
         }
-        libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::ENOBUFS => {
+        libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::ENOBUFS | libc::EFAULT => {
             "the kernel is short of something; what may be is tried again"
         }
         _ => "the kernel could not carry out a command",
@@ -91,7 +93,7 @@ mod tests {
             (libc::EACCES, plain, Status::OPERATION_DENIED.dnr()),
             (libc::EOPNOTSUPP, plain, Status::INVALID_OPCODE.dnr()),
             (libc::ENOTTY, plain, Status::INVALID_OPCODE.dnr()),
-            (libc::EFAULT, plain, Status::DATA_TRANSFER_ERROR.dnr()),
+            (libc::EFAULT, plain, Status::COMMAND_INTERRUPTED),
             (libc::ECANCELED, gone, Status::ABORT_REQUESTED.dnr()),
         ];
         for (errno, now, status) in table {

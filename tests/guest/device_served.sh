@@ -1,0 +1,107 @@
+#!/bin/bash
+# limit: 240
+# kernel: newest
+# devices: nvme
+# NVMe devices served to this kernel and to our own host: what nobody wraps reaches the device where the
+# volume was opened with passthrough=, and nothing does where it was not.
+. "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_nvme.sh"
+
+plain=$(device nvlane-plain 1)
+zoned=$(device nvlane-zoned 1)
+device_controller=$(controller_of "$plain")
+head -c 4096 /dev/urandom >"$WORK/a"
+
+# What the driver of the PCI devices is given, by its tracepoint.
+trace=/sys/kernel/tracing
+tracing() {
+    echo >"$trace/trace"
+    echo 1 >"$trace/events/nvme/nvme_setup_cmd/enable"
+}
+# traced CONTROLLER QID WORDS: how many commands of that kind it was given since
+traced() { grep -c "$1: .*qid=$2, .*$3" "$trace/trace" || true; }
+
+# remote_device NSID: the character device of the connected namespace
+remote_device() {
+    local block
+    block=$(namespace "$1")
+    echo "/dev/ng${block#/dev/nvme}"
+}
+
+# --- Without passthrough: a volume like any other ---
+serve "$plain" "$zoned"
+connect
+verified_io "$(namespace 1)" 16M
+remote=$(remote_device 1)
+controller=/dev/$(controllers)
+tracing
+expect_match "a vendor's command" "$(fails nvme io-passthru "$remote" -o 0x81 -n 1 -w -l 4096 -i "$WORK/a" --cdw10=0x5a)" \
+    'INVALID_OPCODE|Invalid Command Opcode'
+expect_match "a vendor's admin command" "$(fails nvme admin-passthru "$controller" -o 0xc0 -n 1 --cdw10=0x5a5a)" \
+    'INVALID_OPCODE|Invalid Command Opcode'
+fails nvme io-passthru "$(remote_device 2)" -o 0x7d -n 2 -w -l 4096 -i "$WORK/a" --cdw12=7
+expect "commands at the devices" "$(traced "$device_controller" '[0-9]+' 'cdw10=5a')" 0
+disconnect
+stop
+
+# --- With it ---
+serve "$plain?passthrough=io+admin" "$zoned?passthrough=io"
+connect
+verified_io "$(namespace 1)" 16M
+remote=$(remote_device 1)
+controller=/dev/$(controllers)
+tracing
+# QEMU knows none of these: that it says so is the device's word, not ours.
+fails nvme io-passthru "$remote" -o 0x81 -n 1 -w -l 4096 -i "$WORK/a" --cdw10=0x5a01
+fails nvme admin-passthru "$controller" -o 0xc0 -n 1 --cdw10=0x5a02
+fails nvme admin-passthru "$controller" -o 0xc1 -n 1 -w -l 4096 -i "$WORK/a" --cdw10=0x5a03
+fails nvme admin-passthru "$controller" -o 0xc2 -n 1 -r -l 8192 --cdw10=0x5a04
+echo 0 >"$trace/events/nvme/nvme_setup_cmd/enable"
+for word in '01 5a' '02 5a' '03 5a' '04 5a'; do
+    [[ $word == '01 5a' ]] && queue='[1-9]' || queue=0
+    expect "commands with cdw10=$word at the device" "$(traced "$device_controller" "$queue" "$word 00 00")" 1
+done
+# Not of a volume that does not pass admin commands on, nor of none.
+expect_match "another namespace's" "$(fails nvme admin-passthru "$controller" -o 0xc0 -n 2)" 'INVALID_OPCODE|Invalid'
+expect_match "no namespace's" "$(fails nvme admin-passthru "$controller" -o 0xc0)" 'INVALID_OPCODE|Invalid'
+
+# Copy, by nvme-cli.
+nvme write "$(namespace 1)" -s 0 -c 7 -z 4096 -d "$WORK/a" >/dev/null
+nvme copy "$(namespace 1)" --sdlba=64 --blocks=7 --slbs=0
+nvme read "$(namespace 1)" -s 64 -c 7 -z 4096 -d "$WORK/out" >/dev/null
+cmp "$WORK/a" "$WORK/out"
+
+# Zone Append of this kernel's host, through our ring: the device tells where, in the 64-bit result.
+remote=$(remote_device 2)
+expect "the first append" "$(give "$remote" io 0x7d cdw10=0 cdw12=7 data="$WORK/a")" 0x0
+expect "the second" "$(give "$remote" io 0x7d cdw10=0 cdw12=7 data="$WORK/a")" 0x8
+# And of our own host; both saw the same device.
+uri="tcp://127.0.0.1:$PORT/$NQN?ns=2"
+expect "the third" "$(give "$uri" io 0x7d cdw10=0 cdw12=7 data="$WORK/a")" 0x10
+"$EXAMPLE" "$uri" io 0x7a cdw10=0 cdw12=1023 read=4096 >"$WORK/out" 2>/dev/null
+expect "the write pointer" "$(od -An -t u8 -j $((64 + 24)) -N 8 "$WORK/out" | tr -d ' ')" 24
+"$EXAMPLE" "$zoned" io 0x7a cdw10=0 cdw12=1023 read=4096 2>/dev/null | cmp - "$WORK/out"
+# Reset, Zone Management Send.
+give "$uri" io 0x79 cdw10=0 cdw13=4
+head -c 512 "$WORK/a" >"$WORK/a.512"
+expect "an append after a reset" "$(give "$uri" io 0x7d cdw10=0 cdw12=0 data="$WORK/a.512")" 0x0
+
+# Admin commands of our host: what our target answers itself, and what it passes on.
+uri="tcp://127.0.0.1:$PORT/$NQN?ns=1"
+"$EXAMPLE" "$uri" admin 0x06 nsid=1 cdw10=0 read=4096 2>/dev/null >"$WORK/out"
+nvme id-ns "$(namespace 1)" -b | cmp - "$WORK/out"
+tracing
+refused 'Invalid Command Opcode' "$uri" admin 0xc1 nsid=1 cdw10=0x5a05 data="$WORK/a"
+echo 0 >"$trace/events/nvme/nvme_setup_cmd/enable"
+expect "commands at the device" "$(traced "$device_controller" 0 '05 5a 00 00')" 1
+refused 'Operation Denied' "$uri" admin 0x18
+refused 'Operation Denied' "$uri" admin 0x09 cdw10=0x0f cdw11=1000
+
+# An unprivileged user of this kernel goes by what our effects log says.
+chmod 666 "$remote"
+chmod 755 "$WORK"
+chmod 644 "$WORK/a"
+setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all \
+    "$EXAMPLE" "$remote" io 0x7d cdw10=0 cdw12=7 data="$WORK/a" 2>"$WORK/said" || die "$(cat "$WORK/said")"
+disconnect
+stop

@@ -1,0 +1,79 @@
+#!/bin/bash
+# limit: 300
+# kernel: newest
+# devices: nvme
+# The library's examples, in Rust and C, and `nvlane io`, `admin` and `doctor`, on NVMe devices.
+. "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_nvme.sh"
+PROGRAMS=${LIBRARY_PROGRAMS:?folder of the examples: rust/NAME, c/NAME, libnvlane.so}
+export LD_LIBRARY_PATH=$PROGRAMS
+
+plain=$(device nvlane-plain 1)
+zoned=$(device nvlane-zoned 1)
+block=/dev/nvme${plain#/dev/ng}
+controller=/dev/$(controller_of "$plain")
+# nvme-cli writes the first 64 blocks: their bytes are all 1.
+head -c $((64 * 512)) /dev/zero | tr '\0' '\1' >"$WORK/ones"
+nvme write "$block" -s 0 -c 63 -z $((64 * 512)) -d "$WORK/ones" >/dev/null
+
+next=0
+for language in rust c; do
+    run="$PROGRAMS/$language"
+    for options in '' '?poll' '?sqpoll'; do
+        expect "passthrough in $language of $plain$options" "$("$run/passthrough" "$plain$options")" \
+            "read 64 blocks of 512 bytes, sum of their bytes 32768"
+    done
+    # Where it went is what the device says, one after the other.
+    for _ in 1 2 3; do
+        expect "zone_append in $language" "$("$run/zone_append" "$zoned")" "appended at block $next"
+        next=$((next + 1))
+    done
+    expect_match "a namespace without zones" "$(fails "$run/zone_append" "$plain")" \
+        'Zone Append: Invalid Command Opcode'
+    said=$(fails "$run/vendor" "$plain" 0x92 0xc2)
+    expect_match "a vendor's I/O command" "$said" 'I/O command 0x92: Invalid Command Opcode'
+    expect_match "a vendor's admin command" "$said" 'admin command 0xc2: Invalid Command Opcode'
+done
+expect "the zone's write pointer" "$(nvme zns report-zones "${zoned/ng/nvme}" -d 1 -o json | jq '.zone_list[0].wp')" $next
+
+# One command from the command line, beside nvme-cli.
+head -c 4096 /dev/urandom >"$WORK/a"
+"$NVLANE" io "$plain" -O 1 -l 4096 --cdw10 128 --cdw12 7 -w -i "$WORK/a" >/dev/null
+nvme read "$block" -s 128 -c 7 -z 4096 -d "$WORK/out" >/dev/null
+cmp "$WORK/a" "$WORK/out"
+"$NVLANE" io "$plain" -O 2 -l 4096 --cdw10 128 --cdw12 7 -r -b 2>/dev/null | cmp - "$WORK/a"
+expect_match "Zone Append by hand" "$("$NVLANE" io "$zoned" -O 0x7d -l 512 -i "$WORK/ones")" \
+    "Zone Append is Success and result: 0x$(printf %08x $next)"
+"$NVLANE" admin "$plain" -O 6 -l 4096 --cdw10 1 -b 2>/dev/null >"$WORK/out"
+nvme id-ctrl "$controller" -b | cmp - "$WORK/out"
+expect_match "a status in words" "$(fails "$NVLANE" io "$plain" -O 2 -l 4096 --cdw10 0xfffffff --cdw12 7)" \
+    'IO command Read: LBA Out of Range'
+expect_match "another namespace" "$(fails "$NVLANE" io "$plain" -n 9 -O 0)" 'is namespace 1'
+
+# What the doctor finds, as root with poll queues, and as nobody.
+"$NVLANE" doctor "$plain" -o json >"$WORK/doctor"
+for name in io_uring volume char_device char_device_write effects_log admin poll_queues big_entries; do
+    expect_json "$WORK/doctor" ".checks[] | select(.name == \"$name\") | .state" ok
+done
+chmod 600 "$plain"
+if setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs --bounding-set=-all \
+    "$NVLANE" doctor "$plain" -o json >"$WORK/doctor" 2>/dev/null; then
+    die "nobody may open $plain"
+fi
+expect_json "$WORK/doctor" '.healthy' false
+expect_json "$WORK/doctor" '.checks[] | select(.name == "char_device") | .state' missing
+expect_json "$WORK/doctor" '.checks[] | select(.name == "char_device") | .mend' "sudo setfacl -m u:\$(id -un):rw $plain"
+expect_json "$WORK/doctor" '.checks[] | select(.name == "bpf") | .state' absent
+# Who may read it is told what else there is to be had.
+chmod 604 "$plain"
+setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs --bounding-set=-all \
+    "$NVLANE" doctor "$plain" -o json >"$WORK/doctor"
+expect_json "$WORK/doctor" '.checks[] | select(.name == "char_device_write") | .state' absent
+expect_json "$WORK/doctor" '.checks[] | select(.name == "effects_log") | .state' ok
+expect_json "$WORK/doctor" '.checks[] | select(.name == "admin") | .state' absent
+# io_uring that is switched off is missing, with the command that mends it.
+sysctl -qw kernel.io_uring_disabled=2
+expect_match "io_uring switched off" "$(fails "$NVLANE" doctor)" \
+    'missing +io_uring .*kernel.io_uring_disabled is 2.*mend: sudo sysctl -w kernel.io_uring_disabled=0'
+sysctl -qw kernel.io_uring_disabled=0
+"$NVLANE" doctor >/dev/null
