@@ -27,6 +27,11 @@ impl Reactor {
     pub fn turn_for(&self, wait: Drive) -> bool {
         let this = self.this.upgrade().expect("a reactor being used is alive");
         let _turning = self.begin_turns();
+        match wait {
+            Drive::Poll => {}
+            Drive::Until(limit) => self.sleep_at_once(Some(limit)),
+            Drive::Forever => self.sleep_at_once(None),
+        }
         while self.state.get() == State::Running {
             if self.turn(&this) {
                 self.spin.borrow_mut().worked(self.now.get());
@@ -41,6 +46,19 @@ impl Reactor {
             self.idle(limit);
         }
         false
+    }
+
+    /// Where there is nothing to do but to wait for the ring, and spinning does not pay: hands over
+    /// what was submitted and waits, in one system call instead of two.
+    fn sleep_at_once(&self, limit: Option<Instant>) {
+        let only_ring = self.state.get() == State::Running
+            && !self.config.poll_always
+            && !self.commands.any()
+            && !self.mailbox.has_post()
+            && self.pollers.borrow().listed() == 0;
+        if only_ring && !self.spin.borrow_mut().idled(self.now.get()) {
+            self.sleep(limit);
+        }
     }
 
     /// Marks that turns are being taken, which must not be done from within one.

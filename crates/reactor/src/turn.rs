@@ -220,7 +220,7 @@ impl Reactor {
 
     /// Sleeps until a completion, a letter, the next timer or `limit`, unless there is something
     /// to do.
-    fn sleep(&self, limit: Option<Instant>) {
+    pub(crate) fn sleep(&self, limit: Option<Instant>) {
         let ready = !self.deferred.borrow().is_empty()
             || !self.backlog.borrow().is_empty()
             || self.buffers.has_served();

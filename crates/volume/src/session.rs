@@ -219,7 +219,9 @@ impl Session {
     pub fn wait(&self, min: usize, timeout: Option<Duration>) -> usize {
         let flights = &self.core.flights;
         let until = timeout.map(|timeout| Instant::now() + timeout);
-        self.core.reactor.turn_for(Drive::Poll);
+        if flights.ready() >= min || flights.in_flight() == 0 {
+            self.core.reactor.turn_for(Drive::Poll);
+        }
         loop {
             let (ready, in_flight) = (flights.ready(), flights.in_flight());
             if ready >= min || in_flight == 0 {

@@ -25,7 +25,9 @@ pub struct Library<'a> {
 impl<'a> Library<'a> {
     /// Opens it; `polls` for completions where asked to.
     pub fn new(device: &'a Device, polls: bool) -> anyhow::Result<Library<'a>> {
-        let session = Session::new(&SessionConfig::default())?;
+        // Without spinning, as the others: where processors share time, a spin takes from the device's.
+        let session =
+            Session::new(&SessionConfig { spin: Duration::ZERO, ..SessionConfig::default() })?;
         let option = if polls { "&poll" } else { "" };
         let volume = session.open(&format!("{}?ro{option}", device.path.display()))?;
         Ok(Library { device, volume, session, polls, random: Random::new(1) })
