@@ -5,8 +5,9 @@ use std::fs;
 use std::sync::OnceLock;
 use uuid::Uuid;
 
-/// The name space of what nvlane derives from a machine's id; the daemon's names are in it too.
-const NVLANE: Uuid = Uuid::from_u128(0x8f3c_1f0a_5d2b_4a6e_9b7d_6e76_6c61_6e65);
+/// The name space of everything that nvlane derives, the daemon's names too. Changing it would rename
+/// every host and every volume.
+pub const NVLANE: Uuid = Uuid::from_u128(0x8f3c_1f0a_5d2b_4a6e_9b7d_6e76_6c61_6e65);
 
 /// This host: what is given; else what nvme-cli has in /etc/nvme; else a name made from the
 /// machine's id, or, where there is none (containers), a random one for this process. The identifier
@@ -19,7 +20,7 @@ pub fn identity(nqn: Option<&str>, id: Option<[u8; 16]>) -> HostIdentity {
     let (nqn, with_it) = match (nqn, filed("hostnqn")) {
         (Some(nqn), _) => (nqn.to_owned(), None),
         (None, Some(nqn)) => (nqn, filed("hostid").and_then(|id| Uuid::try_parse(&id).ok())),
-        (None, None) => (of_machine(), None),
+        (None, None) => (nqn_of_machine(), None),
     };
     let named = nqn.rsplit_once(":uuid:").and_then(|(_, id)| Uuid::try_parse(id).ok());
     let id = id.map(Uuid::from_bytes).or(with_it).or(named);
@@ -27,16 +28,24 @@ pub fn identity(nqn: Option<&str>, id: Option<[u8; 16]>) -> HostIdentity {
     HostIdentity { nqn, id: id.into_bytes() }
 }
 
-fn of_machine() -> String {
-    static PROCESS: OnceLock<Uuid> = OnceLock::new();
-    let found = ["/etc/machine-id", "/var/lib/dbus/machine-id"].iter().find_map(|path| {
+/// This machine's id, systemd's or D-Bus'; none in most containers. It is confidential
+/// (machine-id(5)): show nothing but what [`of_machine`] makes of it.
+pub fn machine_id() -> Option<Uuid> {
+    ["/etc/machine-id", "/var/lib/dbus/machine-id"].iter().find_map(|path| {
         let id = Uuid::try_parse(fs::read_to_string(path).ok()?.trim()).ok()?;
         (!id.is_nil()).then_some(id)
-    });
-    let id = found.unwrap_or_else(|| *PROCESS.get_or_init(Uuid::new_v4));
-    // The id itself is confidential (machine-id(5)), so it is hashed.
-    let machine = Uuid::new_v5(&NVLANE, id.as_bytes());
-    let host = Uuid::new_v5(&machine, b"subsystem host");
+    })
+}
+
+/// The root of what is derived from a machine's id.
+pub fn of_machine(id: Uuid) -> Uuid {
+    Uuid::new_v5(&NVLANE, id.as_bytes())
+}
+
+fn nqn_of_machine() -> String {
+    static PROCESS: OnceLock<Uuid> = OnceLock::new();
+    let id = machine_id().unwrap_or_else(|| *PROCESS.get_or_init(Uuid::new_v4));
+    let host = Uuid::new_v5(&of_machine(id), b"subsystem host");
     format!("nqn.2014-08.org.nvmexpress:uuid:{host}")
 }
 

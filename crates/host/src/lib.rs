@@ -32,6 +32,6 @@ mod queue;
 mod shared;
 mod subsystem;
 
-pub use identity::identity;
+pub use identity::{NVLANE, identity, machine_id, of_machine};
 pub use options::{Address, BadAddress, Failover, Options, PORT};
 pub use path::{Error, PATHS_MAX, Path, open};

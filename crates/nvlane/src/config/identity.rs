@@ -3,13 +3,11 @@
 //! A name that nobody gave is a version 5 UUID (RFC 9562, 5.5) of this machine's id and of what
 //! is named. Given or derived, it is then part of the saved configuration.
 
+use host::NVLANE;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::{fs, io};
 use uuid::Uuid;
-
-/// The name space of everything derived here. Changing it would rename every volume.
-const NVLANE: Uuid = Uuid::from_u128(0x8f3c_1f0a_5d2b_4a6e_9b7d_6e76_6c61_6e65);
 
 /// This machine, as the root of derived names.
 #[derive(Clone, Copy, Debug)]
@@ -19,13 +17,8 @@ impl Machine {
     /// Takes systemd's or D-Bus' machine id; where there is none (containers), a random id that
     /// is kept in `data_dir`.
     pub fn find(data_dir: &Path) -> io::Result<Machine> {
-        for path in ["/etc/machine-id", "/var/lib/dbus/machine-id"] {
-            if let Ok(text) = fs::read_to_string(path)
-                && let Ok(id) = Uuid::try_parse(text.trim())
-                && !id.is_nil()
-            {
-                return Ok(Machine::from_id(id));
-            }
+        if let Some(id) = host::machine_id() {
+            return Ok(Machine::from_id(id));
         }
         let path = data_dir.join("machine-id");
         if let Ok(text) = fs::read_to_string(&path)
@@ -38,9 +31,9 @@ impl Machine {
         Ok(Machine::from_id(id))
     }
 
-    /// The machine with this id. The id itself is confidential (machine-id(5)), so it is hashed.
+    /// The machine with this id.
     pub fn from_id(id: Uuid) -> Machine {
-        Machine(Uuid::new_v5(&NVLANE, id.as_bytes()))
+        Machine(host::of_machine(id))
     }
 
     /// The UUID of a volume: the same whatever subsystem it is in, as it is the same data. Memory
