@@ -182,12 +182,51 @@ impl Core {
 
     /// Starts a command with `data` to write or a buffer as long to read into.
     pub fn issue(&self, command: Command, data: Vec<u8>) -> mpsc::Receiver<Done> {
+        self.issue_within(command, data, 0)
+    }
+
+    /// The same, with a time-out of the command's own in milliseconds.
+    pub fn issue_within(
+        &self,
+        command: Command,
+        data: Vec<u8>,
+        timeout_ms: u32,
+    ) -> mpsc::Receiver<Done> {
+        self.start(command, data, timeout_ms, false)
+    }
+
+    /// Starts an admin command.
+    pub fn issue_admin(&self, command: Command, data: Vec<u8>) -> mpsc::Receiver<Done> {
+        self.issue_admin_within(command, data, 0)
+    }
+
+    pub fn issue_admin_within(
+        &self,
+        command: Command,
+        data: Vec<u8>,
+        timeout_ms: u32,
+    ) -> mpsc::Receiver<Done> {
+        self.start(command, data, timeout_ms, true)
+    }
+
+    fn start(
+        &self,
+        command: Command,
+        data: Vec<u8>,
+        timeout_ms: u32,
+        admin: bool,
+    ) -> mpsc::Receiver<Done> {
         let (sender, receiver) = mpsc::channel();
         self.mailbox.post(move |_| {
             let user = USER.with_borrow(|user| user.clone()).expect("the core runs");
-            user.issue(command, &data, sender);
+            user.issue(command, &data, (timeout_ms, admin), sender);
         });
         receiver
+    }
+
+    #[track_caller]
+    pub fn admin(&self, command: Command, data: Vec<u8>) -> Done {
+        self.issue_admin(command, data).recv_timeout(PATIENCE).expect("an answer")
     }
 
     #[track_caller]
@@ -240,9 +279,16 @@ pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
 }
 
 impl User {
-    fn issue(&self, command: Command, data: &[u8], sender: mpsc::Sender<Done>) {
+    fn issue(
+        &self,
+        command: Command,
+        data: &[u8],
+        (timeout_ms, admin): (u32, bool),
+        sender: mpsc::Sender<Done>,
+    ) {
         let mut request = Request::new();
         request.command = command;
+        request.timeout_ms = timeout_ms;
         if !data.is_empty() {
             let mut buffer = self.reactor.buffers().allocate(data.len()).expect("a buffer");
             buffer.as_mut_slice().copy_from_slice(data);
@@ -251,7 +297,11 @@ impl User {
         let id = self.next.replace(self.next.get() + 1);
         self.waiting.borrow_mut().insert(id, sender);
         request.push(self.me.upgrade().expect("the core runs"), id);
-        self.queue.submit(request);
+        if admin {
+            self.queue.submit_admin(request);
+        } else {
+            self.queue.submit(request);
+        }
     }
 }
 
