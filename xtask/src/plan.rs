@@ -208,6 +208,10 @@ fn environment(scripts: &[Script], full: bool, depth: &Depth) -> Result<Vec<(Str
     if scripts.iter().any(|script| script.name.contains("mutant")) {
         variables.push(("NVLANE_MUTANTS".to_owned(), text(&build_mutants(&target)?)));
     }
+    if scripts.iter().any(|script| script.name == "library") {
+        let programs = text(&build_library_programs(&target)?);
+        variables.push(("LIBRARY_PROGRAMS".to_owned(), programs));
+    }
     if scripts.iter().any(|script| script.name == "rings") {
         variables.push(("RING_PROGRAMS".to_owned(), build_ring_programs()?));
     }
@@ -227,6 +231,31 @@ fn build_mutants(target: &Path) -> Result<PathBuf> {
     // What has the mutants in it is not left where the next build expects the real one.
     fs::remove_file(&built)?;
     Ok(kept)
+}
+
+/// The library with its examples: libnvlane.so, rust/NAME, c/NAME in one folder.
+fn build_library_programs(target: &Path) -> Result<PathBuf> {
+    const NAMES: [&str; 3] = ["passthrough", "zone_append", "vendor"];
+    run(cargo()?.args(["build", "--release", "--locked", "--package", "capi"]))?;
+    run(cargo()?.args(["build", "--release", "--locked", "--package", "volume", "--examples"]))?;
+    let (checkout, folder) = (checkout()?, checkout()?.join("target/guest/library"));
+    for language in ["rust", "c"] {
+        fs::create_dir_all(folder.join(language))?;
+    }
+    let release = target.join("release");
+    let built = release.join("libnvlane.so");
+    fs::copy(&built, folder.join("libnvlane.so")).with_context(|| built.display().to_string())?;
+    for name in NAMES {
+        let built = release.join("examples").join(name);
+        let kept = folder.join("rust").join(name);
+        fs::copy(&built, kept).with_context(|| built.display().to_string())?;
+        let mut compiler = Command::new("cc");
+        compiler.args(["-std=gnu11", "-O2", "-I"]).arg(checkout.join("crates/capi/include"));
+        compiler.arg(checkout.join("examples/c").join(format!("{name}.c")));
+        compiler.arg("-o").arg(folder.join("c").join(name));
+        run(compiler.arg("-L").arg(&folder).arg("-lnvlane"))?;
+    }
+    Ok(folder)
 }
 
 /// The tests and examples of the crates around io_uring, separated by spaces: kernels differ in
