@@ -209,7 +209,10 @@ fn environment(scripts: &[Script], full: bool, depth: &Depth) -> Result<Vec<(Str
         variables.push(("NVLANE_MUTANTS".to_owned(), text(&build_mutants(&target)?)));
     }
     if scripts.iter().any(|script| script.name == "library") {
-        let programs = text(&build_library_programs(&target)?);
+        let programs = match std::env::var("LIBRARY_PROGRAMS") {
+            Ok(given) => given,
+            Err(_) => text(&build_library_programs(&target)?),
+        };
         variables.push(("LIBRARY_PROGRAMS".to_owned(), programs));
     }
     if scripts.iter().any(|script| script.name == "rings") {
