@@ -257,7 +257,10 @@ impl Association {
 
     /// The namespace's id, once live.
     pub fn nsid(&self) -> u32 {
-        self.nsid
+        match &self.namespace {
+            Some(namespace) => namespace.nsid,
+            None => self.settled_nsid(),
+        }
     }
 
     /// The configuration.

@@ -78,8 +78,12 @@ impl World {
                     self.sent.clear();
                 }
                 Action::Live(generation) => assert_eq!(generation, self.up),
-                Action::AccessChanged | Action::NamespaceChanged | Action::DiscoveryChanged => {}
+                Action::NamespaceChanged => self.association.accept(),
+                Action::AccessChanged | Action::DiscoveryChanged => {}
             }
+        }
+        if let Some(namespace) = self.association.namespace() {
+            assert_eq!(namespace.nsid, self.association.nsid(), "commands go there");
         }
     }
 
@@ -177,7 +181,11 @@ fn identify(cns: Cns, more: u8) -> Vec<u8> {
             data.ctratt = (u32::from(more) << 4).into();
             data.as_bytes().to_vec()
         }
-        Cns::ACTIVE_NAMESPACES => vec![more | 1, 0, 0, 0],
+        Cns::ACTIVE_NAMESPACES if more & 1 << 7 == 0 => vec![more | 1, 0, 0, 0],
+        Cns::ACTIVE_NAMESPACES => {
+            let listed = (1..=7u32).filter(|nsid| more & 1 << (nsid - 1) != 0);
+            listed.flat_map(u32::to_le_bytes).collect()
+        }
         Cns::NAMESPACE => {
             let mut data = identify::Namespace::new_zeroed();
             data.nsze = u64::from(more).into();

@@ -31,6 +31,7 @@ struct HoldingQueue {
     me: Weak<HoldingQueue>,
     child: Rc<dyn Queue>,
     reactor: Rc<Reactor>,
+    #[expect(clippy::vec_box, reason = "requests are passed on in their boxes")]
     requests: RefCell<Vec<Box<Request>>>,
     held: Arc<AtomicU64>,
     forgotten: Arc<AtomicBool>,

@@ -46,6 +46,11 @@ impl Association {
         self.search.identity != Identity::default()
     }
 
+    /// The id that it has or had, whoever is looked at.
+    pub(super) fn settled_nsid(&self) -> u32 {
+        if self.is_searching() { self.search.home } else { self.nsid }
+    }
+
     pub(super) fn is_searching(&self) -> bool {
         self.search.state == State::Runs
     }
@@ -98,6 +103,7 @@ impl Association {
     }
 
     pub(super) fn end_search(&mut self) {
+        // Unless the one that is looked at is it.
         if self.is_searching() && self.found.as_ref().is_none_or(|it| it.nsid != self.nsid) {
             self.nsid = self.search.home;
         }
