@@ -227,12 +227,10 @@ impl Session {
             if ready >= min || in_flight == 0 {
                 return ready;
             }
-            let drive = match until {
-                Some(until) if Instant::now() >= until => return ready,
-                Some(until) => Drive::Until(until),
-                None => Drive::Forever,
-            };
-            self.core.reactor.turn_for(drive);
+            self.core.reactor.turn_for(until.map_or(Drive::Forever, Drive::Until));
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return flights.ready();
+            }
         }
     }
 

@@ -145,6 +145,13 @@ fn what_is_submitted_goes_to_the_kernel_in_one_call() {
     session.flush();
     assert_eq!(session.reactor().stats().enters, before.enters + 1);
     assert_eq!(session.wait(16, PATIENCE), 16);
+    session.reap(&mut Vec::new());
+    // No time to wait is time to hand over.
+    volume.submit(Submission::read(0, 1, session.allocate(4096).expect("room"))).expect("room");
+    let before = session.reactor().stats();
+    session.wait(1, Some(Duration::ZERO));
+    assert!(session.reactor().stats().enters > before.enters);
+    assert_eq!(session.wait(1, PATIENCE), 1);
 }
 
 #[test]
