@@ -210,9 +210,9 @@ kernel_backing() {
 
 kernel_stop() {
     [[ -e $NVMET/ports/1 ]] || return 0
-    rm -f "$NVMET"/ports/1/subsystems/*
-    rmdir "$NVMET/ports/1"
     local path
+    rm -f "$NVMET"/ports/*/subsystems/*
+    for path in "$NVMET"/ports/*; do rmdir "$path"; done
     for path in "$NVMET"/subsystems/*/namespaces/*; do
         echo 0 >"$path/enable"
         rmdir "$path"

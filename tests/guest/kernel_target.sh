@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 200
+# limit: 300
 # Our host against the kernel's own target: data compared and verified, with digests and without, while
 # the target's port goes away and comes back; namespaces that come and grow are noticed.
 . "$(dirname "$0")/harness.sh"
@@ -64,6 +64,38 @@ fio --name=grown --ioengine=nbd --uri="nbd+unix:///digests?socket=$WORK/nbd.sock
 expect_json "$WORK/grown.json" '[.jobs[].error] | add' 0
 kill -TERM "$door"
 wait "$door" || die "the door did not end well: $(tail -n 20 "$WORK/nbd.log")"
+
+# Two ports, one of which goes away under writes. The kernel shuts its sockets down before its requests
+# have ended, so that the writes which were on their way wait for as long as they may last.
+mkdir "$NVMET/ports/2"
+for place in trtype:tcp adrfam:ipv4 traddr:127.0.0.1 trsvcid:$((PORT + 1)); do
+    echo "${place#*:}" >"$NVMET/ports/2/addr_${place%%:*}"
+done
+ln -s "$NVMET/subsystems/$NQN" "$NVMET/ports/2/subsystems/$NQN"
+for quiesce in 1ms 3s; do
+    "$NVLANE" nbd "tcp://127.0.0.1:$PORT,127.0.0.1:$((PORT + 1))/$NQN?ns=1&reconnect_delay=200ms&policy=round-robin&quiesce_time=$quiesce" \
+        --socket "$WORK/two.sock" --log info >"$WORK/two.log" 2>&1 </dev/null &
+    door=$!
+    await 60 grep -q ready "$WORK/two.log"
+    touch "$WORK/begun"
+    fio --name=two --ioengine=nbd --uri="nbd+unix:///?socket=$WORK/two.sock" --rw=randwrite --bs=64k --iodepth=32 --size=32M \
+        --time_based --runtime=8 --randseed=1 --output-format=json --output="$WORK/two.json" &
+    fio=$!
+    await 30 test "$SCRATCH/a.img" -nt "$WORK/begun"
+    sleep 2
+    rm "$NVMET/ports/2/subsystems/$NQN"
+    await 20 grep -q "path is Lost" "$WORK/two.log"
+    wait "$fio" || die "fio on two paths: $(tail -n 20 "$WORK/two.json") $(tail -n 20 "$WORK/two.log")"
+    ln -s "$NVMET/subsystems/$NQN" "$NVMET/ports/2/subsystems/$NQN"
+    expect_json "$WORK/two.json" '[.jobs[].error] | add' 0
+    longest=$(jq '.jobs[0].write.clat_ns.max / 1e6 | floor' "$WORK/two.json")
+    echo "quiesce_time=$quiesce: the longest write took $longest ms"
+    kill -TERM "$door"
+    wait "$door" || die "the door did not end well: $(tail -n 20 "$WORK/two.log")"
+done
+expect "a lost write waits for quiesce_time, and not much longer ($longest ms)" $((longest >= 3000 && longest < 20000)) 1
+rm "$NVMET/ports/2/subsystems/$NQN"
+rmdir "$NVMET/ports/2"
 
 # What our commands say of it, and of what it gains.
 "$NVLANE" list-subsys "$(volume 1 "")" -o json >"$WORK/subsystem.json"
