@@ -95,6 +95,12 @@ impl Control {
     }
 }
 
+/// Of the path `id`, on the control thread: [`Driver::queue_to_share`].
+pub(crate) fn queue_to_share(id: u64) -> Option<Handle> {
+    let driver = DRIVERS.with_borrow(|drivers| drivers.get(&id).cloned());
+    driver.and_then(|driver| driver.queue_to_share())
+}
+
 impl Drop for Control {
     fn drop(&mut self) {
         self.mailbox.post(|reactor| reactor.stop());
@@ -443,6 +449,14 @@ impl Driver {
                 association.refuse(self.now(), generation, reason);
             }
         }
+    }
+
+    /// A core's queue, if cores use as many as the controller grants.
+    pub(crate) fn queue_to_share(&self) -> Option<Handle> {
+        let granted = usize::from(self.live.borrow().as_ref()?.1.io_queues);
+        let queues = self.queues.borrow();
+        let open = || queues.iter().filter_map(|place| place.handle.as_ref());
+        (open().count() >= granted).then(|| open().next().cloned())?
     }
 
     fn each_queue(&self, tell: impl Fn(&Handle)) {

@@ -1,5 +1,6 @@
-//! One Flush on a queue of its own, on the control thread.
+//! One Flush: on a queue of its own, on the control thread, or on a core's where all are in use.
 
+use crate::queue::IoQueue;
 use namespace::{AccessWatcher, Queue, Request, Sink};
 use nvme::{Command, Status, opcode};
 use reactor::{Complete, Reactor, TimerId};
@@ -55,6 +56,24 @@ impl Flush {
         request.command = Command { opcode: opcode::io::FLUSH, ..Command::default() };
         request.push(self.me.upgrade().expect("it is being called"), 0);
         queue.submit(request);
+    }
+}
+
+/// Sends Flush on `queue`, which has its own user.
+pub(crate) fn flush_on(queue: &IoQueue, sender: Sender<Status>) {
+    let mut request = Request::new();
+    request.command = Command { opcode: opcode::io::FLUSH, ..Command::default() };
+    request.push(Rc::new(Told(sender)), 0);
+    queue.submit(request);
+}
+
+/// Whoever waits for the status.
+struct Told(Sender<Status>);
+
+impl Sink for Told {
+    fn completed(&self, request: Box<Request>, _state: u64) {
+        // Whoever waited may have given up.
+        let _ = self.0.send(request.status);
     }
 }
 

@@ -1,7 +1,7 @@
 //! One path to a remote namespace, as a namespace.
 
-use crate::control::Control;
-use crate::flush::Flush;
+use crate::control::{self, Control};
+use crate::flush::{Flush, flush_on};
 use crate::options::{Address, Options};
 use crate::queue::IoQueue;
 use crate::shared::{Shared, Standing};
@@ -124,15 +124,20 @@ impl Path {
         self.shared.standing().reason
     }
 
-    /// Sends Flush by a queue on the control thread.
+    /// Sends Flush by a queue on the control thread, or by a core's if there can be no other.
     fn flush_within(&self, timeout: Duration) -> io::Result<()> {
         let (sender, receiver) = mpsc::channel();
         let (path, shared) = (self.id, Arc::clone(&self.shared));
         let control = Arc::downgrade(&self.control);
         self.control.mailbox().post(move |reactor| {
             let Some(control) = control.upgrade() else { return };
-            let queue = IoQueue::open(&control, path, &shared, reactor, None);
-            Flush::start(reactor, queue, timeout, sender);
+            match control::queue_to_share(path) {
+                Some(handle) => handle.tell(move |queue| flush_on(queue, sender)),
+                None => {
+                    let queue = IoQueue::open(&control, path, &shared, reactor, None);
+                    Flush::start(reactor, queue, timeout, sender);
+                }
+            }
         });
         let words = || {
             let what = format!("{}: {}", self.shared.address, self.reason());

@@ -220,7 +220,7 @@ impl IoQueue {
     }
 
     #[inline]
-    fn submit(&self, request: Box<Request>) {
+    pub(crate) fn submit(&self, request: Box<Request>) {
         let refused = {
             let mut inner = self.inner.borrow_mut();
             let Inner { connection, waiting, .. } = &mut *inner;

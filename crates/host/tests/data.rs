@@ -172,6 +172,24 @@ fn a_flush_gives_its_queue_back() {
 }
 
 #[test]
+fn a_flush_needs_no_queue_where_none_is_left() {
+    let volume = Volatile::new(rig::memory(16 << 20, 9, 1), CACHE_BYTES);
+    let target = Target::serve(volume.clone(), 1, 0);
+    let mut options = options();
+    options.association.io_queues = 1;
+    options.association.admin_timeout = std::time::Duration::from_secs(5);
+    let path = connect(target.address, &options);
+    let core = Core::usable(path.clone());
+    core.write(0, &[1; 4096]);
+    path.flush().expect("flushed");
+    assert_eq!(volume.cut(), 0, "what was acknowledged is durable");
+    core.write(0, &[2; 4096]);
+    drop(core);
+    path.flush().expect("flushed, on a queue of its own");
+    assert_eq!(volume.cut(), 0, "what was acknowledged is durable");
+}
+
+#[test]
 fn more_cores_than_queues_are_refused() {
     let target = Target::memory();
     let mut options = options();
