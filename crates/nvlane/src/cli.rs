@@ -1,6 +1,7 @@
 //! The command line.
 
 mod admin;
+mod aio;
 mod content;
 mod ctl;
 mod nbd;
@@ -11,6 +12,7 @@ pub use admin::{
     DiscoverArgs, Format, GetLogArgs, IdCtrlArgs, IdNsArgs, ListArgs, ListFormat, ListSubsysArgs,
     RemoteArgs, ShowArgs, ShowRegsArgs,
 };
+pub use aio::{AioCommand, AioMode, AioRunArgs, AioStatArgs};
 pub use content::{CatArgs, PathsArgs, WriteArgs};
 pub use ctl::{
     AnaCommand, CtlArgs, CtlCommand, HostCommand, ListenerCommand, Output, SubsystemCommand,
@@ -82,6 +84,9 @@ pub enum Command {
     Admin(Box<AdminArgs>),
     /// Find out what this machine allows, and what would mend what it does not.
     Doctor(DoctorArgs),
+    /// Run programs that use libaio over io_uring, and see what they did.
+    #[command(subcommand)]
+    Aio(AioCommand),
     /// Measure nvlane beside its peers.
     Bench(crate::bench::BenchArgs),
     /// Print the completion script of a shell.

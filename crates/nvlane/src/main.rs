@@ -8,6 +8,7 @@
 //!       |-> cat, write, paths (session) --> volume
 //!       |-> io, admin (passthrough) --> volume::session
 //!       |-> doctor --> tries what this machine allows
+//!       |-> aio --> ::aio, in the programs it runs
 //!       \-> config, info, bench, completions, man
 //! ```
 //!
@@ -18,6 +19,7 @@
 //! Read `config`, `serve`, `daemon`, `control`, in this order.
 
 mod admin;
+mod aio;
 mod bench;
 mod cli;
 mod config;
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Command::Io(args) => passthrough::io(&args),
         Command::Admin(args) => passthrough::admin(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Aio(command) => aio::command(&command),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => manual::completions(args.shell),
         Command::Man(args) => manual::pages(args.dir.as_deref()),

@@ -1,0 +1,193 @@
+//! `nvlane aio`: programs over our libaio, and what they did.
+//!
+//! ```text
+//!   run  --LD_PRELOAD--> program
+//!   stat <--/proc/PID/fd-- counters of the library in the program
+//! ```
+
+use crate::cli::{AioCommand, AioMode, AioRunArgs, AioStatArgs, ListFormat};
+use ::aio::stat::{Counter, NAMES, Report};
+use anyhow::{Context, Result, bail};
+use serde_json::{Map, Value, json};
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Names the library, for those who keep it elsewhere.
+const VARIABLE: &str = "NVLANE_AIO_LIBRARY";
+/// What our library has and libaio has not.
+const OURS: &[u8] = b"NVLANE_AIO_1";
+/// Where the library may be, from the folder of this program. A build calls it `libaio.so`.
+const PLACES: [&str; 4] =
+    ["libaio.so.1", "libaio.so", "deps/libaio.so", "../lib/nvlane/libaio.so.1"];
+
+/// `nvlane aio`.
+pub fn command(command: &AioCommand) -> Result<()> {
+    match command {
+        AioCommand::Run(args) => run(args),
+        AioCommand::Stat(args) => stat(args),
+    }
+}
+
+/// Becomes the program.
+fn run(args: &AioRunArgs) -> Result<()> {
+    let library = library(args.library.as_deref())?;
+    let mut preload = library.into_os_string();
+    if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|before| !before.is_empty()) {
+        preload.push(":");
+        preload.push(before);
+    }
+    let (program, arguments) = args.program.split_first().context("no program is named")?;
+    let mode = match args.mode {
+        AioMode::Auto => "auto",
+        AioMode::Ring => "ring",
+        AioMode::Native => "native",
+    };
+    let mut command = Command::new(program);
+    let error = command.args(arguments).env("LD_PRELOAD", preload).env("NVLANE_AIO", mode).exec();
+    Err(error).with_context(|| format!("{} cannot be run", Path::new(program).display()))
+}
+
+/// The library's absolute path.
+fn library(named: Option<&Path>) -> Result<PathBuf> {
+    let named = named.map(PathBuf::from);
+    let named = named.or_else(|| std::env::var_os(VARIABLE).map(|path: OsString| path.into()));
+    if let Some(path) = named {
+        return checked(&path);
+    }
+    let program = std::env::current_exe().context("where this program is")?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    for place in PLACES {
+        let path = folder.join(place);
+        if path.exists()
+            && let Ok(path) = checked(&path)
+        {
+            return Ok(path);
+        }
+    }
+    bail!(
+        "no libaio.so.1 of nvlane beside {} or in ../lib/nvlane; name it with --library or in ${VARIABLE}",
+        program.display()
+    );
+}
+
+fn checked(path: &Path) -> Result<PathBuf> {
+    let path = path.canonicalize().with_context(|| path.display().to_string())?;
+    let text = path.to_string_lossy();
+    // The dynamic loader splits LD_PRELOAD there, and knows no way around it.
+    if text.contains([' ', ':']) {
+        bail!("{text}: the dynamic loader takes no path with a space or a colon");
+    }
+    let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
+    if !bytes.windows(OURS.len()).any(|window| window == OURS) {
+        bail!("{text} is not nvlane's libaio");
+    }
+    Ok(path)
+}
+
+/// Prints what the process did.
+fn stat(args: &AioStatArgs) -> Result<()> {
+    let report = Report::of(args.pid).with_context(|| format!("process {}", args.pid))?;
+    let mut out = io::stdout().lock();
+    match args.output_format {
+        ListFormat::Json => writeln!(out, "{:#}", as_json(&report))?,
+        ListFormat::Normal => write!(out, "{}", as_text(&report))?,
+    }
+    Ok(())
+}
+
+fn counters(counts: impl Fn(usize) -> u64) -> Map<String, Value> {
+    NAMES
+        .iter()
+        .enumerate()
+        .map(|(index, name)| ((*name).to_owned(), counts(index).into()))
+        .collect()
+}
+
+fn as_json(report: &Report) -> Value {
+    let open: Vec<Value> = report
+        .open
+        .iter()
+        .map(|context| {
+            let mut object = counters(|index| context.counts[index]);
+            object.insert("id".into(), format!("{:#x}", context.id).into());
+            object.insert("mode".into(), context.mode.into());
+            object.insert("reason".into(), context.reason.into());
+            object.insert("events".into(), context.nr.into());
+            object.insert("extended".into(), context.extended.into());
+            object.insert("events_taken".into(), context.counts[Counter::Events as usize].into());
+            Value::Object(object)
+        })
+        .collect();
+    let total = |index: usize| {
+        report.ended[index] + report.open.iter().map(|context| context.counts[index]).sum::<u64>()
+    };
+    json!({ "contexts": report.contexts, "open": open, "total": counters(total) })
+}
+
+fn as_text(report: &Report) -> String {
+    let mut text = format!("contexts: {} made, {} open\n", report.contexts, report.open.len());
+    let columns =
+        [Counter::Ring, Counter::Inline, Counter::Native, Counter::Refused, Counter::Events];
+    let names: Vec<&str> = columns.iter().map(|&column| NAMES[column as usize]).collect();
+    let mut line = |name: &str, mode: &str, values: Vec<String>| {
+        text.push_str(&format!("{name:<20} {mode:<26}"));
+        for value in values {
+            text.push_str(&format!(" {value:>12}"));
+        }
+        text.push('\n');
+    };
+    line("context", "mode", names.iter().map(|&name| name.to_owned()).collect());
+    for context in &report.open {
+        let mode = match (context.extended, context.reason) {
+            (true, _) => "io_setup2".to_owned(),
+            (false, "") => context.mode.to_owned(),
+            (false, reason) => format!("{} ({reason})", context.mode),
+        };
+        let values = columns.iter().map(|&column| context.counts[column as usize].to_string());
+        line(&format!("{:#x}", context.id), &mode, values.collect());
+    }
+    let values = columns.iter().map(|&column| report.total(column).to_string());
+    line("total", "", values.collect());
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let mut counts = [0; NAMES.len()];
+        counts[Counter::Ring as usize] = 7;
+        let open = ::aio::stat::Open {
+            id: 0x7000,
+            mode: "native",
+            reason: "eventfd",
+            nr: 127,
+            extended: false,
+            counts,
+        };
+        Report { contexts: 3, ended: counts, open: vec![open] }
+    }
+
+    #[test]
+    fn totals_have_contexts_that_have_ended() {
+        let json = as_json(&report());
+        assert_eq!(json["total"]["ring"], 14);
+        assert_eq!(json["open"][0]["ring"], 7);
+        assert_eq!(json["open"][0]["id"], "0x7000");
+        let text = as_text(&report());
+        assert!(text.contains("native (eventfd)"), "{text}");
+        assert!(text.lines().last().unwrap().contains("14"), "{text}");
+    }
+
+    #[test]
+    fn a_file_that_is_not_our_library_is_refused() {
+        let error = library(Some(Path::new("/proc/self/status"))).unwrap_err();
+        assert!(error.to_string().contains("not nvlane's libaio"), "{error}");
+        assert!(library(Some(Path::new("/nowhere/libaio.so"))).is_err());
+    }
+}
