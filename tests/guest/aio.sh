@@ -1,0 +1,81 @@
+#!/bin/bash
+# limit: 420
+# Programs that use libaio, on our libaio: verified I/O on NVMe with poll queues and on null_blk, the
+# polled interface, and a device that goes away under I/O.
+. "$(dirname "$0")/harness.sh"
+
+# As installed: beside the program, or where a build puts it.
+for library in "${NVLANE%/*}"/{libaio.so.1,libaio.so,deps/libaio.so} "${NVLANE%/*}/../lib/nvlane/libaio.so.1"; do
+    [[ -e $library ]] && break
+done
+[[ -e $library ]] || die "our libaio is not beside $NVLANE"
+
+modprobe null_blk nr_devices=0
+null=/sys/kernel/config/nullb/aio
+mkdir "$null"
+for setting in size=256 memory_backed=1 submit_queues=2 poll_queues=1 queue_mode=2 irqmode=0; do
+    echo "${setting#*=}" >"$null/${setting%=*}"
+done
+echo 1 >"$null/power"
+device=/dev/$(cat "$null/index" | sed s/^/nullb/)
+[[ -b $device ]] || device=/dev/aio
+[[ -b $device ]] || die "null_blk has no device: $(ls /dev)"
+
+# fio NAME OPTION...: verified random I/O; then what `aio stat` has seen of it while it ran
+on_ours() {
+    local name=$1 pid seen=
+    shift
+    "$NVLANE" aio run -- fio --name="$name" --ioengine=libaio --verify=crc32c --verify_fatal=1 \
+        --verify_state_save=0 --randseed=1 --rw=randrw --bssplit=4k/60:16k/30:64k/10 \
+        --size=32M --thread --output-format=json --output="$WORK/$name.json" "$@" &
+    pid=$!
+    while kill -0 "$pid" 2>/dev/null; do
+        "$NVLANE" aio stat "$pid" -o json >"$WORK/stat.new" 2>/dev/null && mv "$WORK/stat.new" "$WORK/stat.json"
+        seen=1
+        sleep 0.05
+    done
+    wait "$pid" || die "fio $name: $(tail -n 20 "$WORK/$name.json")"
+    [[ $seen ]] || die "fio $name was over at once"
+    expect_json "$WORK/$name.json" '[.jobs[].error] | add' 0
+    jq -r "\"$name: \\(.total.ring) by io_uring, \\(.total.inline) at once, \\(.total.native) natively\"" "$WORK/stat.json"
+}
+
+on_ours direct --filename="$device" --direct=1 --iodepth=16
+expect_json "$WORK/stat.json" '.total.ring > 100' true
+on_ours one --filename="$device" --direct=1 --iodepth=1
+on_ours threads --filename="$device" --direct=1 --iodepth=8 --numjobs=3 --offset_increment=64M
+on_ours cached --filename="$SCRATCH/aio.img" --direct=0 --iodepth=8
+expect_json "$WORK/stat.json" '.total.inline > 100' true
+# Who reads the ring by himself is left to the kernel, and who waits for eventfds.
+on_ours reader --filename="$device" --direct=1 --iodepth=16 --userspace_reap --iodepth_batch_complete_min=0
+expect_json "$WORK/stat.json" '.total.ring' 0
+truncate -s 64M "$SCRATCH/image"
+"$NVLANE" aio run -- qemu-img bench -n -t none -f raw -c 2000 -d 16 -w "$SCRATCH/image" >"$WORK/qemu" \
+    || die "qemu-img: $(cat "$WORK/qemu")"
+
+# What nobody may: an unprivileged user gets the kernel's errors, no crash.
+fails setpriv --reuid 65534 --clear-groups "$NVLANE" aio run -- fio --name=x --filename="$device" \
+    --ioengine=libaio --direct=1 --rw=read --size=1M >"$WORK/denied"
+expect_match "fio without permission" "$(cat "$WORK/denied")" 'ermission denied'
+
+# io_uring switched off: everything goes natively, and works.
+echo 2 >/proc/sys/kernel/io_uring_disabled
+on_ours refused --filename="$device" --direct=1 --iodepth=16
+expect_json "$WORK/stat.json" '.total.ring' 0
+expect_json "$WORK/stat.json" '.total.native > 100' true
+echo 0 >/proc/sys/kernel/io_uring_disabled
+
+# The device goes away under I/O: errors, an end, nothing left over.
+"$NVLANE" aio run -- fio --name=gone --filename="$device" --ioengine=libaio --direct=1 --iodepth=16 \
+    --rw=randread --time_based --runtime=60 --size=32M >"$WORK/gone" 2>&1 &
+pid=$!
+sleep 2
+echo 0 >"$null/power"
+until=$((SECONDS + 30))
+while kill -0 "$pid" 2>/dev/null; do
+    ((SECONDS < until)) || die "fio hangs on a device that is gone"
+    sleep 0.2
+done
+if wait "$pid"; then die "fio did not notice that its device is gone"; fi
+rmdir "$null"
+[[ $(cat /proc/sys/fs/aio-nr) == 0 ]] || die "contexts are left over"
