@@ -4,7 +4,8 @@ use crate::daemon::{Daemon, nvlane};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
-use std::process::{Output, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
 
 const NQN: &str = "nqn.2026-11.com.example:passthrough";
 
@@ -231,6 +232,64 @@ fn the_doctor_fails_for_a_volume_that_does_not_open() {
     assert_eq!(said, "nvlane: the volume is missing\n");
     let said = refusal_of_doctor(&["doctor", "tcp://127.0.0.1:1/nqn.x:y"]);
     assert!(said.contains("onnection refused"), "{said}");
+}
+
+/// Has every call of io_uring_setup refused in the program, as container runtimes do.
+fn refuse_io_uring(command: &mut Command) {
+    let jump = |code: u32, k: u32, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let give = libc::BPF_RET | libc::BPF_K;
+    // The number of the call comes first in what a filter sees.
+    let filter = [
+        jump(load, 0, 0, 0),
+        jump(equal, libc::SYS_io_uring_setup as u32, 0, 1),
+        jump(give, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0),
+        jump(give, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    // SAFETY: two system calls, which are allowed between fork and exec; the filter is copied by the second.
+    unsafe {
+        command.pre_exec(move || {
+            let program =
+                libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+            let filtered = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+                    == 0;
+            if filtered { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        });
+    }
+}
+
+#[test]
+fn who_refuses_io_uring_is_named_with_the_mend() {
+    let mut doctor = nvlane();
+    doctor.args(["doctor", "-o", "json"]);
+    refuse_io_uring(&mut doctor);
+    let output = doctor.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["healthy"], false);
+    let check = &document["checks"][0];
+    assert_eq!((&check["name"], &check["state"]), (&json!("io_uring"), &json!("missing")));
+    assert!(check["found"].as_str().unwrap().contains("seccomp"), "{check}");
+    assert!(check["mend"].as_str().unwrap().contains("--security-opt"), "{check}");
+    // What only a ring would have is not there either, and its words are the same.
+    for check in document["checks"].as_array().unwrap() {
+        if ["big_entries", "iopoll", "sqpoll", "registered_files"]
+            .iter()
+            .any(|name| check["name"] == *name)
+        {
+            assert_eq!(check["state"], "absent", "{check}");
+            assert!(check["found"].as_str().unwrap().contains("seccomp"), "{check}");
+        }
+    }
+    let mut io = nvlane();
+    io.args(["io", "mem:1M", "-O", "0"]);
+    refuse_io_uring(&mut io);
+    let output = io.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && said.contains("seccomp"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
 }
 
 /// What the doctor found where something is missing.
