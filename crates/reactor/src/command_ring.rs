@@ -78,14 +78,14 @@ impl Reactor {
     /// [`Error::Ring`] names the option that the kernel does not agree to.
     pub fn command_ring(&self, options: &RingOptions) -> Result<Rc<CommandRing>, Error> {
         let looked_for = options.iopoll || options.hybrid_iopoll || options.sqpoll.is_some();
-        let options = RingOptions { shared: false, pollable: !looked_for, ..*options };
-        let mut ring = Ring::with_options(&options)?;
+        let watched = RingOptions { shared: false, pollable: !looked_for, ..*options };
+        let mut ring = Ring::with_options(&watched)?;
         let pieces = self.buffers.pieces_for(&mut ring);
         Ok(Rc::new_cyclic(|this| CommandRing {
             this: Weak::clone(this),
             reactor: Weak::clone(&self.this),
             rings: Rc::clone(&self.commands),
-            options,
+            options: *options,
             ring: RefCell::new(ring),
             slots: RefCell::default(),
             backlog: RefCell::default(),

@@ -137,6 +137,7 @@ fn a_sleeping_loop_is_told_of_completions_on_further_rings() {
         let reactor = reactor(&Config { spin: Duration::ZERO, ..config() });
         let options = RingOptions { entries: 8, kind, ..RingOptions::default() };
         let ring = reactor.command_ring(&options).expect("allowed");
+        assert_eq!(ring.options(), &options, "as asked for, so that it can be found again");
         let (reader, mut writer) = pipe().expect("a pipe");
         let recorder = Recorder::new(&reactor, 3);
         let mut bytes = [[0u8; 1]; 3];

@@ -60,8 +60,8 @@ pub struct SessionConfig {
     pub depth: usize,
     /// Address space for buffers of [`Session::allocate`], in bytes; memory is used as far as needed.
     pub buffer_bytes: usize,
-    /// Sizes of the ring's entries. [`Kind::Mixed`], the default, takes NVMe commands for devices, and is
-    /// [`Kind::Big`] where the kernel has no such rings; [`Kind::Small`] does for all but devices.
+    /// Sizes of the ring's entries. [`Kind::Big`], the default, takes NVMe commands for devices at the
+    /// least cost (docs/decisions/0005); [`Kind::Small`] does for all but devices.
     pub kind: Kind,
     /// Never sleep in [`Session::wait`]: a whole core for the time it takes to be woken.
     pub poll: bool,
@@ -74,7 +74,7 @@ impl Default for SessionConfig {
         let reactor = Config::default();
         SessionConfig {
             depth: 128,
-            kind: Kind::Mixed,
+            kind: Kind::Big,
             buffer_bytes: reactor.buffer_bytes,
             poll: false,
             spin: reactor.spin,
