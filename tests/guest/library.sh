@@ -50,6 +50,22 @@ expect_match "a status in words" "$(fails "$NVLANE" io "$plain" -O 2 -l 4096 --c
     'IO command Read: LBA Out of Range'
 expect_match "another namespace" "$(fails "$NVLANE" io "$plain" -n 9 -O 0)" 'is namespace 1'
 
+# Metadata goes and comes in a buffer of its own.
+metadata=$(device nvlane-plain 2)
+"$NVLANE" io "$metadata" -O 1 -l 4096 --cdw10 5 --cdw14 5 -w -i "$WORK/a" >/dev/null
+"$NVLANE" io "$metadata" -O 2 -l 4096 --cdw10 5 -m 8 -M "$WORK/meta" -r -i "$WORK/out" >/dev/null
+cmp "$WORK/a" "$WORK/out"
+nvme read "${metadata/ng/nvme}" -s 5 -c 0 -z 4096 -y 8 -d "$WORK/out" -M "$WORK/meta2" >/dev/null
+cmp "$WORK/meta" "$WORK/meta2"
+# Its last four bytes are the reference tag.
+expect "the tag" "$(tail -c 4 "$WORK/meta" | od -An -tx1 | tr -d ' ')" 00000005
+printf '\1\2\3\4\5\6\7\10' >"$WORK/tag"
+"$NVLANE" io "$metadata" -O 1 -l 4096 --cdw10 6 -m 8 -M "$WORK/tag" -w -i "$WORK/a" >/dev/null
+"$NVLANE" io "$metadata" -O 2 -l 4096 --cdw10 6 -m 8 -M "$WORK/meta" -r -i "$WORK/out" >/dev/null
+cmp "$WORK/tag" "$WORK/meta"
+expect_match "too much metadata" "$(fails "$NVLANE" io "$metadata" -O 2 -l 4096 -m 16 -M "$WORK/meta")" \
+    'Data SGL Length Invalid'
+
 # What the doctor finds, as root with poll queues, and as nobody.
 "$NVLANE" doctor "$plain" -o json >"$WORK/doctor"
 for name in io_uring volume char_device char_device_write effects_log admin poll_queues big_entries; do
