@@ -205,10 +205,10 @@ impl Taking<'_> {
     unsafe fn run(&mut self) -> Result<(), i32> {
         let mut end: Option<Deadline> = None;
         loop {
-            self.from_ring()?;
+            self.take_from_ring()?;
             if self.context.native.pending.load(SeqCst) > 0 && self.got < self.ask.nr {
                 // SAFETY: passed on to the caller.
-                unsafe { self.from_kernel()? };
+                unsafe { self.take_from_kernel()? };
             }
             if self.got >= self.ask.min {
                 return Ok(());
@@ -233,7 +233,7 @@ impl Taking<'_> {
 
     /// Inline completions, then those of io_uring.
     #[inline]
-    fn from_ring(&mut self) -> Result<(), i32> {
+    fn take_from_ring(&mut self) -> Result<(), i32> {
         let inline = self.context.done.load(SeqCst);
         if inline == 0 && !self.engine.ring.has_completions() {
             return Ok(());
@@ -309,7 +309,7 @@ impl Taking<'_> {
     /// # Safety
     /// As `take`.
     #[cold]
-    unsafe fn from_kernel(&mut self) -> Result<(), i32> {
+    unsafe fn take_from_kernel(&mut self) -> Result<(), i32> {
         let none = timespec { tv_sec: 0, tv_nsec: 0 };
         let timeout = (&raw const none) as usize;
         let ask = Ask { min: 0, timeout, masked: false, ..self.ask.after(self.got) };
@@ -378,7 +378,7 @@ impl Taking<'_> {
         }
         if code == failure(libc::EINTR) {
             // What came meanwhile counts more than the signal.
-            self.from_ring()?;
+            self.take_from_ring()?;
         }
         Err(code)
     }

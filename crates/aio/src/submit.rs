@@ -170,18 +170,18 @@ impl<'a> Batch<'a> {
         let address = caller::read::<usize>(place).map_err(|_| fault)?;
         let iocb = caller::read::<Iocb>(address).map_err(|_| fault)?;
         match self.course(&iocb) {
-            Course::Ring(entry, state) => self.to_ring(&iocb, address, entry, state),
+            Course::Ring(entry, state) => self.queue(&iocb, address, entry, state),
             Course::Here { write, flags, entry } => {
                 // SAFETY: passed on to the caller.
                 unsafe { self.here(&iocb, address, write, flags, entry, index) }
             }
             // SAFETY: passed on to the caller.
-            Course::Kernel => unsafe { self.to_kernel(index) },
+            Course::Kernel => unsafe { self.hand_over(index) },
             Course::Settle(reason) => {
                 self.flush()?;
                 self.context.settle(reason);
                 // SAFETY: passed on to the caller.
-                unsafe { self.to_kernel(index) }
+                unsafe { self.hand_over(index) }
             }
         }
     }
@@ -297,7 +297,7 @@ impl<'a> Batch<'a> {
     }
 
     #[inline]
-    fn to_ring(&mut self, iocb: &Iocb, address: usize, entry: Sqe, state: u32) -> Result<(), i32> {
+    fn queue(&mut self, iocb: &Iocb, address: usize, entry: Sqe, state: u32) -> Result<(), i32> {
         self.reserve()?;
         let Some(index) = self.submitting.requests.take(self.engine) else {
             self.context.outstanding.fetch_sub(1, SeqCst);
@@ -375,11 +375,11 @@ impl<'a> Batch<'a> {
         if trying {
             self.context.record.add_locked(Counter::Misses, 1);
             self.note_try(entry.fd, false);
-            return self.to_ring(iocb, address, entry, state::IO);
+            return self.queue(iocb, address, entry, state::IO);
         }
         self.submitting.files.forget(entry.fd);
         // SAFETY: passed on to the caller.
-        unsafe { self.to_kernel(index) }
+        unsafe { self.hand_over(index) }
     }
 
     fn note_try(&mut self, fd: i32, hit: bool) {
@@ -402,7 +402,7 @@ impl<'a> Batch<'a> {
     /// # Safety
     /// As `submit`.
     #[cold]
-    unsafe fn to_kernel(&mut self, index: usize) -> Result<(), i32> {
+    unsafe fn hand_over(&mut self, index: usize) -> Result<(), i32> {
         self.flush()?;
         let place = self.iocbs + index * size_of::<usize>();
         // SAFETY: passed on to the caller.

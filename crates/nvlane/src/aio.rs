@@ -90,7 +90,7 @@ fn checked(path: &Path) -> Result<PathBuf> {
 
 /// Prints what the process did.
 fn stat(args: &AioStatArgs) -> Result<()> {
-    let report = Report::of(args.pid).with_context(|| format!("process {}", args.pid))?;
+    let report = Report::of(args.pid)?;
     let mut out = io::stdout().lock();
     match args.output_format {
         ListFormat::Json => writeln!(out, "{:#}", as_json(&report))?,
