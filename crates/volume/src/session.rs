@@ -32,8 +32,8 @@ pub use submission::{Done, Reason, Rejected, Submission};
 use crate::{Error, OpenOptions, Uri};
 use flights::Flights;
 use namespace::{Namespace, Queue};
-use nvme::Limits;
 use nvme::limits::Passthrough;
+use nvme::{Limits, Status};
 use reactor::{Buffer, BufferPool, Config, Drive, Reactor};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -49,6 +49,9 @@ pub const DEPTH_MAX: usize = 32_768;
 /// How long the end of a session waits for commands that are not the kernel's any more: delayed
 /// ones, and those of a remote volume that has been lost. What the kernel holds is always waited for.
 pub const CLOSE_WAIT: Duration = Duration::from_secs(5);
+
+/// How long what a volume said of itself is relied upon.
+const LIMITS_AGE: Duration = Duration::from_secs(1);
 
 /// Entries of the ring's submission queue: more in flight than that is no error.
 const ENTRIES: std::ops::RangeInclusive<usize> = 32..=4096;
@@ -116,6 +119,9 @@ struct Open {
     id: VolumeId,
     namespace: Arc<dyn Namespace>,
     queue: Rc<dyn Queue>,
+    /// What it could do at some time: asking costs locks where the volume is remote.
+    limits: Cell<Limits>,
+    asked: Cell<Instant>,
     /// Ordinary memory must lie at a multiple of this, or is copied.
     alignment: usize,
 }
@@ -123,6 +129,8 @@ struct Open {
 struct Core {
     reactor: Rc<Reactor>,
     flights: Rc<Flights>,
+    /// Something was submitted since the last turn.
+    fresh: Cell<bool>,
     ended: Cell<bool>,
 }
 
@@ -146,7 +154,8 @@ impl Session {
         })?;
         let flights = Flights::new(config.depth);
         let ended = Cell::new(false);
-        Ok(Session { core: Rc::new(Core { reactor, flights, ended }) })
+        let fresh = Cell::new(false);
+        Ok(Session { core: Rc::new(Core { reactor, flights, fresh, ended }) })
     }
 
     /// Opens any volume by its URI, with everything it can do. May block, for a remote one
@@ -172,9 +181,11 @@ impl Session {
     pub fn adopt(&self, namespace: Arc<dyn Namespace>, direct: bool) -> io::Result<Volume> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let queue = Arc::clone(&namespace).open_queue(&self.core.reactor)?;
-        let alignment = if direct { namespace.limits().block_bytes() as usize } else { 1 };
+        let limits = namespace.limits();
+        let alignment = if direct { limits.block_bytes() as usize } else { 1 };
         let id = VolumeId(NEXT.fetch_add(1, Ordering::Relaxed));
-        let open = Rc::new(Open { id, namespace, queue, alignment });
+        let (limits, asked) = (Cell::new(limits), Cell::new(Instant::now()));
+        let open = Rc::new(Open { id, namespace, queue, limits, asked, alignment });
         Ok(Volume { core: Rc::clone(&self.core), open })
     }
 
@@ -199,7 +210,7 @@ impl Session {
 
     /// Hands what was submitted to the kernel and to sockets. Never blocks.
     pub fn flush(&self) {
-        self.core.reactor.turn_for(Drive::Poll);
+        self.core.turn(Drive::Poll);
     }
 
     /// Hands over what was submitted, and appends what has completed to `done`, in the order in which it
@@ -210,7 +221,10 @@ impl Session {
 
     /// As [`Session::reap`], but leaves what is more than `most` for the next time.
     pub fn reap_up_to(&self, done: &mut Vec<Done>, most: usize) -> usize {
-        self.core.reactor.turn_for(Drive::Poll);
+        // What a wait has brought is there to be taken.
+        if self.core.fresh.get() || self.core.flights.ready() == 0 {
+            self.core.turn(Drive::Poll);
+        }
         self.core.flights.take(done, most)
     }
 
@@ -220,7 +234,7 @@ impl Session {
         let flights = &self.core.flights;
         let until = timeout.map(|timeout| Instant::now() + timeout);
         if flights.ready() >= min || flights.in_flight() == 0 {
-            self.core.reactor.turn_for(Drive::Poll);
+            self.core.turn(Drive::Poll);
         }
         loop {
             let (ready, in_flight) = (flights.ready(), flights.in_flight());
@@ -265,7 +279,8 @@ impl Volume {
         if self.core.ended.get() {
             return Err(Rejected { reason: Reason::Ended, submission });
         }
-        self.core.flights.start(&self.open, self.core.reactor.buffers(), submission)
+        self.core.fresh.set(true);
+        self.core.flights.start(&self.open, &self.core.reactor, submission)
     }
 
     /// Tells it apart in [`Done`].
@@ -289,7 +304,29 @@ impl Volume {
     }
 }
 
+impl Open {
+    /// How many bytes of a command's data go down, or what is wrong with it. Limits are asked for once a second, as
+    /// a server does, and before anything is refused; a volume that has shrunk in between refuses by itself.
+    #[inline]
+    fn check(&self, submission: &Submission, now: Instant) -> Result<usize, Status> {
+        if now.saturating_duration_since(self.asked.get()) < LIMITS_AGE
+            && let Ok(bytes) = check::check(submission, &self.limits.get())
+        {
+            return Ok(bytes);
+        }
+        self.asked.set(now);
+        self.limits.set(self.namespace.limits());
+        check::check(submission, &self.limits.get())
+    }
+}
+
 impl Core {
+    #[inline]
+    fn turn(&self, drive: Drive) {
+        self.fresh.set(false);
+        self.reactor.turn_for(drive);
+    }
+
     /// Waits for what is in flight, and ends the reactor.
     fn end(&self) {
         if self.ended.replace(true) {
