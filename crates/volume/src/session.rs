@@ -241,7 +241,7 @@ impl Session {
             if ready >= min || in_flight == 0 {
                 return ready;
             }
-            self.core.reactor.turn_for(until.map_or(Drive::Forever, Drive::Until));
+            self.core.turn(until.map_or(Drive::Forever, Drive::Until));
             if until.is_some_and(|until| Instant::now() >= until) {
                 return flights.ready();
             }
@@ -334,7 +334,7 @@ impl Core {
         }
         let until = Instant::now() + CLOSE_WAIT;
         while self.flights.in_flight() > 0 && Instant::now() < until {
-            self.reactor.turn_for(Drive::Until(until));
+            self.turn(Drive::Until(until));
         }
         // Drains: from here on neither the kernel nor a thread has memory of ours, and nobody is
         // called who would touch that of commands which are still waiting for something.

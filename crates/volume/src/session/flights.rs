@@ -1,10 +1,10 @@
 //! Commands in flight, each in a place of its own that is used again: nothing is allocated per command.
 
-use super::check::{NSID, check};
+use super::check::NSID;
 use super::{Bytes, Done, Open, Reason, Rejected, Submission, VolumeId};
 use namespace::{Data, Part, Request, Sink};
 use nvme::{Status, opcode};
-use reactor::{Buffer, BufferPool};
+use reactor::{Buffer, Reactor};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
@@ -72,18 +72,18 @@ impl Flights {
     pub(super) fn start(
         &self,
         open: &Rc<Open>,
-        pool: &BufferPool,
+        reactor: &Reactor,
         submission: Submission,
     ) -> Result<(), Rejected> {
         let Some(&index) = self.free.borrow().last() else {
             return Err(Rejected { reason: Reason::Full, submission });
         };
-        let checked = check(&submission, &open.namespace.limits());
+        let checked = open.check(&submission, reactor.now());
         let mut copy = None;
         if let Ok(bytes) = checked
             && is_misplaced(&submission, bytes, open.alignment)
         {
-            copy = pool.allocate(bytes);
+            copy = reactor.buffers().allocate(bytes);
             if copy.is_none() {
                 return Err(Rejected { reason: Reason::NoBuffer, submission });
             }

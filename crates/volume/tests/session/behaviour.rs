@@ -212,6 +212,22 @@ fn what_is_wrong_with_a_command_is_told_by_its_status() {
 }
 
 #[test]
+fn a_volume_that_changes_its_size_is_noticed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let session = session(2);
+    let volume = session.open(&file(&directory, "a")).expect("a file");
+    let beyond = || Submission::read(256, 1, vec![7; 4096]);
+    let done = execute(&session, &volume, beyond());
+    assert_eq!(done.status.code(), Status::LBA_OUT_OF_RANGE);
+    volume.namespace().resize(2 << 20).expect("room on the disk");
+    assert_eq!(volume.limits().blocks, 512);
+    assert!(execute(&session, &volume, beyond()).status.is_success(), "at once");
+    volume.namespace().resize(1 << 20).expect("it may shrink");
+    let done = execute(&session, &volume, beyond());
+    assert_eq!(done.status.code(), Status::LBA_OUT_OF_RANGE, "at once");
+}
+
+#[test]
 fn depths_and_volumes_that_make_no_sense_are_told() {
     for depth in [0, volume::session::DEPTH_MAX + 1] {
         let refused = Session::new(&SessionConfig { depth, ..SessionConfig::default() });
