@@ -15,15 +15,18 @@ program() {
     die "there is no $1 among $RING_PROGRAMS"
 }
 
-# plain: controller and namespace of the plain device
+# plain: controller and character device of the plain device's namespace 1. Names do not tell:
+# namespaces are numbered as they are found.
 plain() {
     local link path
-    for link in /sys/class/nvme-generic/ng*n1; do
+    for link in /sys/class/nvme-generic/ng*; do
         path=$(readlink -f "$link")
+        [[ $(tr -d ' ' <"${path%/*}/serial") == nvlane-plain ]] || continue
+        [[ $(cat "${path%/*}/nvme${path##*/ng}/nsid") == 1 && -c /dev/${link##*/} ]] || continue
         path=${path%/*}
-        [[ $(tr -d ' ' <"$path/serial") == nvlane-plain ]] || continue
-        [[ -c /dev/${link##*/} ]] && echo "/dev/${path##*/} /dev/${link##*/}" && return
-    done
+        echo "/dev/${path##*/} /dev/${link##*/}"
+        return
+    done 2>/dev/null
     return 1
 }
 
@@ -31,7 +34,6 @@ for name in kinds purposes commands allocations; do
     "$(program $name)" >"$WORK/said" 2>&1 || die "$name: $(cat "$WORK/said")"
     grep '^test result' "$WORK/said"
 done
-
 for poll_queues in 2 0; do
     modprobe nvme poll_queues=$poll_queues
     await 30 plain >/dev/null
