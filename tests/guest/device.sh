@@ -86,6 +86,14 @@ nvme get-log "$controller" -i 5 -l 4096 -b | cmp - "$WORK/out"
 expect "number of queues" "$(give "$plain" admin 0x0a cdw10=7)" \
     "$(printf 0x%x "0x$(nvme get-feature "$controller" -f 7 | grep -oE 'value:0?x?[0-9a-f]+' | sed -E 's/value:(0x)?//')")"
 
+# Data in vectors.
+"$EXAMPLE" "$plain" vectors 0x01 nsid=1 cdw10=16 cdw12=7 data="$WORK/a"
+nvme read "$block" -s 16 -c 7 -z 4096 -d "$WORK/out" >/dev/null
+cmp "$WORK/a" "$WORK/out"
+"$EXAMPLE" "$plain" vectors 0x02 nsid=1 cdw10=16 cdw12=7 read=4096 2>/dev/null | cmp - "$WORK/a"
+"$EXAMPLE" "$controller" vectors 0x06 cdw10=1 read=4096 2>/dev/null >"$WORK/out"
+nvme id-ctrl "$controller" -b | cmp - "$WORK/out"
+
 # Protection information of a namespace with metadata: the controller adds it and takes it off.
 metadata=$(device nvlane-plain 2)
 give "$metadata" io 0x01 cdw10=0 cdw12=0 data="$WORK/a"

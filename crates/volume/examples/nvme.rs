@@ -3,6 +3,8 @@
 //! ```text
 //!   nvme URI io OPCODE [FIELD=VALUE]...      one I/O command: cdw2= ... cdw15=, nsid=, timeout=MS,
 //!   nvme URI admin OPCODE [FIELD=VALUE]...   data=FILE, or read=BYTES, which go to standard output
+//!   nvme DEVICE vectors OPCODE [FIELD=VALUE] data in two pieces, by the driver's calls for vectors:
+//!                                            an I/O command of /dev/ngXnY, an admin one of /dev/nvmeX
 //!   nvme URI load DEPTH SECONDS              random reads and writes, each read checked; errors
 //!                                            are counted and the work goes on
 //! ```
@@ -12,10 +14,14 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use nvme::{Command, Status};
+use reactor::{Complete, Drive};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
-use uring::Kind;
+use uring::{Kind, NvmeOp, NvmeUringCmd, entry};
 use volume::session::{Bytes, Done, Session, SessionConfig, Submission, Volume};
 
 /// Blocks that the load touches, and those of each of its commands.
@@ -40,6 +46,9 @@ fn main() -> Result<()> {
         Some(other) => bail!("kind={other}: small, big or mixed"),
     };
     let session = Session::new(&SessionConfig { kind, ..SessionConfig::default() })?;
+    if let ("vectors", &[opcode]) = (*what, &numbers[..]) {
+        return vectors(&session, uri, u8::try_from(opcode)?, &fields);
+    }
     let volume = session.open(uri)?;
     let mut facts = Vec::new();
     volume.namespace().describe(&mut facts);
@@ -60,6 +69,61 @@ fn number(text: &str) -> Result<u64> {
         None => text.parse(),
     };
     parsed.with_context(|| format!("{text:?} is not a number"))
+}
+
+/// Notes how an entry ended.
+#[derive(Default)]
+struct Ended(Cell<Option<(i32, u64)>>);
+
+impl Complete for Ended {
+    fn complete(&self, token: u64, result: i32, flags: u32) {
+        self.complete_command(token, result, flags, 0);
+    }
+
+    fn complete_command(&self, _token: u64, result: i32, _flags: u32, extra: u64) {
+        self.0.set(Some((result, extra)));
+    }
+}
+
+/// Carries out one command below all volumes, on the session's own ring: volumes have their data in one
+/// piece, so none uses this.
+fn vectors(session: &Session, path: &str, opcode: u8, fields: &BTreeMap<&str, &str>) -> Result<()> {
+    let file = std::fs::File::options().read(true).write(true).open(path).context("the device")?;
+    let field = |name: &str| fields.get(name).map_or(Ok(0), |value| number(value));
+    let field = |name: &str| -> Result<u32> { Ok(u32::try_from(field(name)?)?) };
+    let mut data = match fields.get("data") {
+        Some(file) => std::fs::read(file)?,
+        None => vec![0; field("read")? as usize],
+    };
+    let (first, second) = data.split_at_mut(512);
+    let vectors = [first, second]
+        .map(|piece| libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() });
+    let command = NvmeUringCmd {
+        opcode,
+        nsid: field("nsid")?,
+        addr: vectors.as_ptr() as u64,
+        data_len: vectors.len() as u32,
+        cdw10: field("cdw10")?,
+        cdw11: field("cdw11")?,
+        cdw12: field("cdw12")?,
+        ..NvmeUringCmd::default()
+    };
+    let is_namespace = path.starts_with("/dev/ng");
+    let operation = if is_namespace { NvmeOp::IoVec } else { NvmeOp::AdminVec };
+    let entry = entry::nvme_command(uring::File::Fd(file.as_raw_fd()), &command, operation, None);
+    let ended = Rc::<Ended>::default();
+    // SAFETY: the vectors and the data that they point to live until the entry has ended, below.
+    unsafe { session.reactor().submit_command(entry, ended.clone(), 0) };
+    while ended.0.get().is_none() {
+        session.reactor().turn_for(Drive::Forever);
+    }
+    let (result, extra) = ended.0.get().expect("it has ended");
+    eprintln!("result {extra:#x}");
+    ensure!(result == 0, "result {result}");
+    if !fields.contains_key("data") {
+        std::io::stdout().write_all(&data)?;
+    }
+    Ok(())
 }
 
 /// Carries out one command; fails with its status.

@@ -288,6 +288,7 @@ impl DeviceQueue {
         let now = Circumstances {
             gone,
             no_path: !gone && place.is_head() && !place.has_live_controller(),
+            is_path: !self.device.options.retries,
             has_timeout: request.timeout_ms != 0 || self.device.options.timeout_ms != 0,
         };
         if errno != libc::ECANCELED {

@@ -9,6 +9,8 @@ pub(super) struct Circumstances {
     pub(super) no_path: bool,
     /// The device has been removed.
     pub(super) gone: bool,
+    /// The device is one of several ways, among which somebody above chooses.
+    pub(super) is_path: bool,
     /// Whoever made the command wanted it to be given up after some time.
     pub(super) has_timeout: bool,
 }
@@ -20,7 +22,7 @@ pub(super) fn of_errno(errno: i32, now: Circumstances) -> Status {
     match errno {
         // The reactor is stopping.
         libc::ECANCELED => Status::ABORT_REQUESTED.dnr(),
-        _ if now.gone => Status::NAMESPACE_NOT_READY.dnr(),
+        _ if now.gone => removed(now),
         _ if now.no_path => Status::HOST_PATHING_ERROR,
         // Cancelled by the driver: a time-out, a reset, or the removal of the device.
         libc::EINTR if now.has_timeout => Status::ABORT_REQUESTED.dnr(),
@@ -29,7 +31,7 @@ pub(super) fn of_errno(errno: i32, now: Circumstances) -> Status {
         // that it could not start at once, because their controller is being reset.
         libc::EFAULT => Status::COMMAND_INTERRUPTED,
         libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::ENOBUFS => Status::COMMAND_INTERRUPTED,
-        libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN => Status::NAMESPACE_NOT_READY.dnr(),
+        libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN => removed(now),
         libc::EACCES | libc::EPERM | libc::EBADF => Status::OPERATION_DENIED.dnr(),
         libc::EROFS => Status::NAMESPACE_WRITE_PROTECTED.dnr(),
         libc::EINVAL => Status::INVALID_FIELD.dnr(),
@@ -38,6 +40,11 @@ pub(super) fn of_errno(errno: i32, now: Circumstances) -> Status {
         libc::ETIMEDOUT => Status::ABORT_REQUESTED.dnr(),
         _ => Status::INTERNAL,
     }
+}
+
+/// The way is gone, or the namespace itself.
+fn removed(now: Circumstances) -> Status {
+    if now.is_path { Status::HOST_PATHING_ERROR } else { Status::NAMESPACE_NOT_READY.dnr() }
 }
 
 /// What to tell people about it, once.
@@ -79,6 +86,7 @@ mod tests {
         let timed = Circumstances { has_timeout: true, ..plain };
         let no_path = Circumstances { no_path: true, ..plain };
         let gone = Circumstances { gone: true, no_path: true, ..plain };
+        let path = Circumstances { is_path: true, ..plain };
         let table = [
             (libc::EINTR, plain, Status::HOST_PATHING_ERROR),
             (libc::EINTR, timed, Status::ABORT_REQUESTED.dnr()),
@@ -90,6 +98,9 @@ mod tests {
             (libc::EIO, no_path, Status::HOST_PATHING_ERROR),
             (libc::EAGAIN, plain, Status::COMMAND_INTERRUPTED),
             (libc::ENODEV, plain, Status::NAMESPACE_NOT_READY.dnr()),
+            (libc::ENODEV, path, Status::HOST_PATHING_ERROR),
+            (libc::EINTR, Circumstances { gone: true, ..path }, Status::HOST_PATHING_ERROR),
+            (libc::EINVAL, path, Status::INVALID_FIELD.dnr()),
             (libc::EACCES, plain, Status::OPERATION_DENIED.dnr()),
             (libc::EOPNOTSUPP, plain, Status::INVALID_OPCODE.dnr()),
             (libc::ENOTTY, plain, Status::INVALID_OPCODE.dnr()),

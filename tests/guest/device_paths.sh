@@ -1,0 +1,52 @@
+#!/bin/bash
+# limit: 180
+# kernel: newest
+# devices: nvme
+# NVMe devices below layers: two controllers' devices of one namespace put together by our multipath
+# instead of the kernel's, one of which goes under I/O; and two devices one after the other.
+. "$(dirname "$0")/harness.sh"
+modprobe -r nvme-tcp nvme-fabrics nvme-core
+modprobe nvme-core multipath=N
+. "$(dirname "$0")/_nvme.sh"
+
+# Without the kernel's multipath each controller has a device of its own.
+plain=$(device nvlane-plain 1)
+device nvlane-path 1 >/dev/null
+two_paths() {
+    local link path
+    paths=()
+    for link in /sys/class/nvme-generic/ng*; do
+        path=$(readlink -f "$link")
+        [[ $(tr -d ' ' <"${path%/*}/serial") == nvlane-path ]] && paths+=("/dev/${path##*/}")
+    done
+    [[ ${#paths[@]} == 2 ]]
+}
+await 20 two_paths
+uri="multipath:(${paths[0]}?passthrough=io+admin,${paths[1]}?passthrough=io+admin)"
+expect_match "who retries" "$("$NVLANE" info "$uri")" 'retries +by multipath'
+give "$uri" io 0x0c cdw10=0 cdw12=7
+"$EXAMPLE" "$uri" admin 0x06 cdw10=1 read=4096 2>/dev/null |
+    cmp -n 76 - <(nvme id-ctrl "/dev/$(controller_of "${paths[0]}")" -b)
+
+slot=$(slot_of "$(controller_of "${paths[0]}")")
+timeout 90 "$EXAMPLE" "$uri" load 32 8 >"$WORK/load" 2>"$WORK/load.said" &
+load=$!
+sleep 3
+echo "$slot" >/sys/bus/pci/drivers/nvme/unbind
+status=0
+wait $load || status=$?
+expect "the status of $(cat "$WORK/load" "$WORK/load.said")" $status 0
+expect "errors in $(cat "$WORK/load")" "$(grep -c times "$WORK/load" || true)" 0
+cat "$WORK/load"
+
+# One after the other: a list of blocks that lies in both.
+uri="linear:($plain,${paths[1]})"
+expect_match "the sum" "$("$NVLANE" info "$uri")" '320 MiB'
+last=$((256 * 1024 * 1024 / 512 - 4))
+head -c 4096 /dev/urandom >"$WORK/a"
+give "$uri" io 0x01 cdw10=$last cdw12=7 data="$WORK/a"
+"$EXAMPLE" "$uri" io 0x02 cdw10=$last cdw12=7 read=4096 2>/dev/null | cmp - "$WORK/a"
+"$EXAMPLE" "$plain" io 0x02 cdw10=$last cdw12=3 read=2048 2>/dev/null | cmp -n 2048 - "$WORK/a"
+"$EXAMPLE" "${paths[1]}" io 0x02 cdw10=0 cdw12=3 read=2048 2>/dev/null | cmp -n 2048 -i 0:2048 - "$WORK/a"
+refused 'Invalid Command Opcode' "$uri" io 0x82 read=512
+refused 'Invalid Command Opcode' "$uri" admin 0x06 cdw10=1 read=4096
