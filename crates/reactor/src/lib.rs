@@ -61,6 +61,7 @@ pub use reactor::{Config, Interest, Reactor, WatchId};
 pub use socket::{Listener, Stream};
 pub use stats::Stats;
 pub use timers::TimerId;
+pub use uring::Kind;
 
 /// Receives what became of an operation handed to the reactor.
 ///

@@ -162,6 +162,9 @@ impl Server {
                     cpu: *cpu,
                     poll_always: config.poll,
                     buffer_bytes: config.buffer_bytes,
+                    // NVMe devices may be added at any time, and files lose nothing by it
+                    // (docs/decisions/0005).
+                    kind: reactor::Kind::Big,
                     ..reactor::Config::default()
                 },
                 target: (index == 0).then(|| config.target.clone()),
