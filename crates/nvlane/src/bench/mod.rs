@@ -8,6 +8,7 @@
 //!
 //! How each figure comes about, and what it was on which day: docs/performance.md.
 
+mod aio;
 mod cores;
 mod exchange;
 mod host;
@@ -39,6 +40,7 @@ const SCENARIOS: &[&dyn Scenario] = &[
     &multipath::Multipath,
     &links::Links,
     &passthrough::Passthrough,
+    &aio::Aio,
     &in_process::InProcess,
 ];
 

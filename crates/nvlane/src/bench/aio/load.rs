@@ -1,0 +1,92 @@
+//! Random reads that keep a number of requests in flight.
+
+use super::subject::{BLOCK, Subject};
+use crate::bench::{random::Random, usage};
+use ::aio::abi::Event;
+use anyhow::{Context, bail};
+use hdrhistogram::Histogram;
+use std::time::{Duration, Instant};
+
+/// One subject at work.
+pub struct Load {
+    subject: Subject,
+    depth: usize,
+    blocks: u64,
+    begun: Vec<Instant>,
+}
+
+/// What one window gave.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// Reads per second.
+    pub iops: f64,
+    /// CPU time per read, of this thread.
+    pub cpu_ns: f64,
+    /// Time in `io_submit` per read.
+    pub submit_ns: f64,
+    /// Median time from submission to event.
+    pub p50_ns: f64,
+}
+
+impl Load {
+    /// Reads within the first `bytes` of the file.
+    pub fn new(subject: Subject, depth: usize, bytes: usize) -> Load {
+        let begun = vec![Instant::now(); depth];
+        Load { subject, depth, blocks: (bytes / BLOCK) as u64, begun }
+    }
+
+    /// The subject's name.
+    pub fn name(&self) -> &'static str {
+        self.subject.kind.name()
+    }
+
+    /// Reads for so long; nothing is in flight before and after.
+    pub fn window(&mut self, length: Duration, seed: u64) -> anyhow::Result<Window> {
+        let mut random = Random::new(seed + 1);
+        let mut latencies = Histogram::<u64>::new(3)?;
+        let mut events = vec![Event::default(); self.depth];
+        let mut free: Vec<usize> = (0..self.depth).collect();
+        let (mut done, mut submitting) = (0_u64, Duration::ZERO);
+        let before = usage::of_this_thread()?;
+        let begin = Instant::now();
+        loop {
+            let now = Instant::now();
+            if now - begin < length {
+                for &index in &free {
+                    self.subject.iocbs[index].offset =
+                        (random.below(self.blocks) * BLOCK as u64) as i64;
+                    self.begun[index] = now;
+                }
+                let count = self.subject.submit(&free);
+                submitting += now.elapsed();
+                if count != free.len() as i32 {
+                    bail!("{}: io_submit gives {count} of {}", self.name(), free.len());
+                }
+                free.clear();
+            } else if free.len() == self.depth {
+                break;
+            }
+            let count = self.subject.take(1, &mut events);
+            let count = usize::try_from(count).context("io_getevents fails")?;
+            let now = Instant::now();
+            for event in &events[..count] {
+                if event.res != BLOCK as i64 {
+                    bail!("{}: a read gives {}", self.name(), event.res);
+                }
+                let index = self.subject.index_of(event);
+                latencies.saturating_record((now - self.begun[index]).as_nanos() as u64);
+                free.push(index);
+            }
+            done += count as u64;
+        }
+        let elapsed = begin.elapsed();
+        let used = usage::of_this_thread()?.since(before);
+        let reads = done.max(1) as f64;
+        Ok(Window {
+            iops: reads / elapsed.as_secs_f64(),
+            cpu_ns: used.cpu.as_nanos() as f64 / reads,
+            submit_ns: submitting.as_nanos() as f64 / reads,
+            p50_ns: latencies.value_at_quantile(0.5) as f64,
+        })
+    }
+}

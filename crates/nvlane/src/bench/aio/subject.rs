@@ -1,0 +1,218 @@
+//! What is compared: one set of functions each, over one context.
+
+use ::aio::abi::{Event, Iocb};
+use ::aio::{drop_in, extended};
+use anyhow::bail;
+use libc::{c_int, c_long, c_void};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+/// Bytes of a request.
+pub const BLOCK: usize = 4096;
+
+const USERIOCB: u32 = 1 << 0;
+const IOPOLL: u32 = 1 << 1;
+const FIXEDBUFS: u32 = 1 << 2;
+const SQTHREAD: u32 = 1 << 4;
+const HIPRI: u32 = 1 << 2;
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The system calls, as libaio makes them.
+    Kernel,
+    /// Our libaio.
+    DropIn,
+    /// Our libaio, polling.
+    Polled,
+    /// `io_setup2` with known iocbs and pinned buffers, polling where that works.
+    Setup2,
+    /// The same with a kernel thread that takes submissions.
+    Setup2Thread,
+}
+
+impl Kind {
+    /// All, the one that others are compared with first.
+    pub const ALL: [Kind; 5] =
+        [Kind::Kernel, Kind::DropIn, Kind::Polled, Kind::Setup2, Kind::Setup2Thread];
+
+    /// Its name in rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Kernel => "kernel",
+            Kind::DropIn => "drop-in",
+            Kind::Polled => "polled",
+            Kind::Setup2 => "io_setup2",
+            Kind::Setup2Thread => "io_setup2_sqthread",
+        }
+    }
+
+    /// Whether it is of use with the page cache.
+    pub fn takes_cached(self) -> bool {
+        self != Kind::Polled
+    }
+}
+
+/// A context of one kind, with its iocbs and buffers.
+pub struct Subject {
+    /// What it is.
+    pub kind: Kind,
+    /// One per request in flight.
+    pub iocbs: Box<[Iocb]>,
+    memory: *mut u8,
+    depth: usize,
+    context: usize,
+    indexed: bool,
+}
+
+impl Subject {
+    /// Makes a context for `depth` requests, polling if the file takes it.
+    pub fn open(kind: Kind, file: &File, depth: usize) -> anyhow::Result<Subject> {
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let memory = unsafe {
+            let both = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+            libc::mmap(ptr::null_mut(), depth * BLOCK, both, flags, -1, 0)
+        };
+        if memory == libc::MAP_FAILED {
+            bail!("no memory for buffers");
+        }
+        let iocb = |index: usize| Iocb {
+            fildes: file.as_raw_fd(),
+            buf: memory as u64 + (index * BLOCK) as u64,
+            nbytes: BLOCK as u64,
+            ..Iocb::default()
+        };
+        let iocbs = (0..depth).map(iocb).collect();
+        let indexed = matches!(kind, Kind::Setup2 | Kind::Setup2Thread);
+        let mut subject =
+            Subject { kind, iocbs, memory: memory.cast(), depth, context: 0, indexed };
+        let more = match kind {
+            Kind::Kernel | Kind::DropIn => return subject.set_up(0).map(|()| subject),
+            Kind::Polled => 0,
+            Kind::Setup2 => USERIOCB | FIXEDBUFS,
+            Kind::Setup2Thread => USERIOCB | FIXEDBUFS | SQTHREAD,
+        };
+        subject.iocbs.iter_mut().for_each(|iocb| iocb.flags = HIPRI);
+        subject.set_up(more | IOPOLL)?;
+        if subject.reads() {
+            return Ok(subject);
+        }
+        if kind == Kind::Polled {
+            bail!("the file cannot be polled");
+        }
+        subject.tear_down();
+        subject.iocbs.iter_mut().for_each(|iocb| iocb.flags = 0);
+        subject.set_up(more)?;
+        if !subject.reads() {
+            bail!("a read fails");
+        }
+        Ok(subject)
+    }
+
+    fn set_up(&mut self, flags: u32) -> anyhow::Result<()> {
+        let nr = self.depth as c_int;
+        let place = &raw mut self.context;
+        let iocbs = self.iocbs.as_mut_ptr().cast::<c_void>();
+        // SAFETY: the id's place, the iocbs and their buffers live as long as this subject.
+        let code = unsafe {
+            match self.kind {
+                Kind::Kernel => failure(libc::syscall(libc::SYS_io_setup, nr, place)),
+                Kind::DropIn => drop_in::nvlane_aio_setup(nr, place),
+                _ => {
+                    let (none, nr) = (ptr::null_mut(), self.depth as u32);
+                    extended::nvlane_aio_setup2(nr, flags, iocbs, none, none, place)
+                }
+            }
+        };
+        if code != 0 {
+            bail!("setting up: {}", std::io::Error::from_raw_os_error(-code));
+        }
+        Ok(())
+    }
+
+    /// Whether a read succeeds.
+    fn reads(&mut self) -> bool {
+        let mut event = [Event::default()];
+        self.submit(&[0]) == 1 && self.take(1, &mut event) == 1 && event[0].res == BLOCK as i64
+    }
+
+    /// Submits the iocbs with those indices.
+    #[inline]
+    pub fn submit(&mut self, indices: &[usize]) -> i32 {
+        let mut named = [0_usize; 64];
+        let base = self.iocbs.as_mut_ptr();
+        for (place, &index) in named.iter_mut().zip(indices) {
+            *place = if self.indexed { index } else { base.wrapping_add(index) as usize };
+        }
+        let nr = indices.len() as c_long;
+        let list = named.as_mut_ptr().cast::<*mut c_void>();
+        // SAFETY: iocbs and buffers live until the context is destroyed.
+        unsafe {
+            match self.kind {
+                Kind::Kernel => failure(libc::syscall(libc::SYS_io_submit, self.context, nr, list)),
+                _ => drop_in::nvlane_aio_submit(self.context, nr, list),
+            }
+        }
+    }
+
+    /// Takes at least `min` events.
+    #[inline]
+    pub fn take(&mut self, min: usize, events: &mut [Event]) -> i32 {
+        let (min, nr) = (min as c_long, events.len() as c_long);
+        let (events, none) = (events.as_mut_ptr(), ptr::null_mut::<libc::timespec>());
+        // SAFETY: there is room for `nr` events.
+        unsafe {
+            match self.kind {
+                Kind::Kernel => {
+                    let number = libc::SYS_io_getevents;
+                    failure(libc::syscall(number, self.context, min, nr, events, none))
+                }
+                _ => drop_in::nvlane_aio_getevents(self.context, min, nr, events, none),
+            }
+        }
+    }
+
+    /// The index that an event is about.
+    #[inline]
+    pub fn index_of(&self, event: &Event) -> usize {
+        if self.indexed {
+            return event.obj as usize;
+        }
+        (event.obj as usize - self.iocbs.as_ptr() as usize) / size_of::<Iocb>()
+    }
+
+    fn tear_down(&mut self) {
+        // SAFETY: the context is ours; nothing uses it afterwards.
+        unsafe {
+            match self.kind {
+                Kind::Kernel => {
+                    libc::syscall(libc::SYS_io_destroy, self.context);
+                }
+                _ => {
+                    drop_in::nvlane_aio_destroy(self.context);
+                }
+            }
+        }
+        self.context = 0;
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        if self.context != 0 {
+            self.tear_down();
+        }
+        // SAFETY: our mapping; nothing is in flight any more.
+        unsafe { libc::munmap(self.memory.cast(), self.depth * BLOCK) };
+    }
+}
+
+/// As libaio gives it back: `-errno`.
+fn failure(code: c_long) -> i32 {
+    if code >= 0 {
+        return code as i32;
+    }
+    -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)
+}
