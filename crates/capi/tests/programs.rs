@@ -87,6 +87,24 @@ fn nothing_is_leaked_and_nothing_freed_is_used() {
 }
 
 #[test]
+fn the_header_serves_cpp_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = folder.path().join("program.cpp");
+    let text =
+        "#include <nvlane.h>\nint main() { nvl_command command = {}; return command.opcode; }\n";
+    std::fs::write(&source, text).expect("a file");
+    if Command::new("c++").arg("--version").output().is_err() {
+        println!("no C++ compiler is installed: not run");
+        return;
+    }
+    let mut command = Command::new("c++");
+    command.args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);
+    let output = command.arg(repository().join("crates/capi/include")).arg(&source).output();
+    let output = output.expect("it was just there");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn the_passthrough_example_reads_any_volume() {
     let folder = tempfile::tempdir().expect("a folder");
     let image = folder.path().join("image").display().to_string();

@@ -4,9 +4,45 @@
 use crate::daemon::Daemon;
 use namespace::Access;
 use nvme::{Command, Status, opcode};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use volume::session::{CLOSE_WAIT, Done, Session, SessionConfig, Submission, Volume};
+use volume::session::{Bytes, CLOSE_WAIT, Done, Session, SessionConfig, Submission, Volume};
+
+/// Counts the allocations of each thread.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+}
+
+// SAFETY: everything is handed to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promised.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promised.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
 
 const NQN: &str = "nqn.2026-11.com.example:library";
 /// Long enough for anything that happens at all.
@@ -85,6 +121,50 @@ fn many_commands_are_in_flight_at_once() {
     let mut done = Vec::new();
     session.reap(&mut done);
     assert!(done.iter().all(|done| done.status.is_success() && done.data.as_slice() == [0; 512]));
+}
+
+#[test]
+fn commands_to_a_remote_namespace_allocate_nothing() {
+    const WARM_UP: u64 = 2_000;
+    const COUNTED: u64 = 5_000;
+    /// Tables that still grow then, because more commands happened to meet than before.
+    const GROWTH: u64 = 8;
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path(), "mem:16M");
+    let session = session();
+    let volume = session.open(&uri(&daemon, "")).unwrap();
+    let mut done = Vec::with_capacity(16);
+    // Half of them in memory of the pool, half in ordinary memory.
+    let mut idle: Vec<Bytes> = (0..16)
+        .map(|at| match at % 2 {
+            0 => session.allocate(4096).unwrap().into(),
+            _ => vec![1; 4096].into(),
+        })
+        .collect();
+    let (mut sent, mut ended, mut before) = (0, 0, 0);
+    while ended < WARM_UP + COUNTED {
+        while let Some(data) = idle.pop() {
+            let slba = sent * 8 % 32_768;
+            let submission = match sent % 3 {
+                0 => Submission::write(slba, 8, data),
+                _ => Submission::read(slba, 8, data),
+            };
+            volume.submit(submission).unwrap();
+            sent += 1;
+        }
+        session.wait(1, PATIENCE);
+        session.reap(&mut done);
+        for done in done.drain(..) {
+            assert!(done.status.is_success(), "{}", done.status);
+            idle.push(done.data);
+            ended += 1;
+            if ended == WARM_UP {
+                before = ALLOCATIONS.get();
+            }
+        }
+    }
+    let allocations = ALLOCATIONS.get() - before;
+    assert!(allocations <= GROWTH, "{allocations} allocations for {COUNTED} commands");
 }
 
 #[test]
