@@ -37,6 +37,7 @@ use nvme::Limits;
 use queue::MultipathQueue;
 use reactor::Reactor;
 use std::io;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,6 +59,8 @@ pub struct Multipath {
     shared: Arc<Shared>,
     cores: Mutex<Cores>,
     seeds: AtomicU64,
+    /// Where the kernel tells of nodes and distances.
+    system: &'static Path,
     /// What was logged of an outage: nothing, [`WAITING`] or [`FAILING`].
     told: AtomicU8,
 }
@@ -152,6 +155,7 @@ impl Multipath {
             cores: Mutex::new(cores),
             // Hosts differ by where their memory happens to lie, cores by their number.
             seeds: AtomicU64::new(std::process::id().into()),
+            system: Path::new("/sys/devices/system"),
             told: AtomicU8::new(0),
         }))
     }

@@ -10,12 +10,12 @@ const LOCAL: u8 = 10;
 
 /// Tells `selector` how far each path is from this thread's core; the paths' devices are at `nodes`.
 /// Read once: a core that serves a queue stays where it is.
-pub fn place(selector: &mut Selector, nodes: impl Iterator<Item = Option<u32>>) {
+pub fn place(selector: &mut Selector, nodes: impl Iterator<Item = Option<u32>>, system: &Path) {
     let nodes: Vec<Option<u32>> = nodes.collect();
     if nodes.iter().any(Option::is_some) {
         // SAFETY: it takes nothing and has no conditions.
         let cpu = unsafe { libc::sched_getcpu() };
-        place_from(selector, &nodes, Path::new("/sys/devices/system"), cpu);
+        place_from(selector, &nodes, system, cpu);
     }
 }
 
@@ -59,7 +59,14 @@ fn nodes_in(directory: &Path) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layer::multipath::{Multipath, MultipathOptions};
+    use crate::memory::{Memory, MemoryOptions};
+    use crate::{Namespace, Queue, Request, Sink};
     use multipath::{Group, PathSet, Policy, Settings, Shared, Standing};
+    use nvme::{Command, Limits, opcode};
+    use reactor::Reactor;
+    use std::io;
+    use std::rc::Rc;
     use std::sync::Arc;
 
     /// Nodes 0, 1 and 4 of a machine whose processor 3 is at node 1.
@@ -102,6 +109,82 @@ mod tests {
         assert_eq!(nearest(&[Some(0), Some(7)], system, 3), 1);
         assert_eq!(nearest(&[Some(0), Some(1)], system, 2), 0);
         assert_eq!(nearest(&[Some(0), Some(1)], Path::new("/nonexistent"), 3), 0);
+    }
+
+    /// A volume that is reached by a device at a node.
+    #[derive(Debug)]
+    struct At(u32, Arc<dyn Namespace>);
+
+    impl Namespace for At {
+        fn limits(&self) -> Limits {
+            self.1.limits()
+        }
+
+        fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+            self.1.clone().open_queue(reactor)
+        }
+
+        fn refresh(&self) -> io::Result<bool> {
+            self.1.refresh()
+        }
+
+        fn resize(&self, bytes: u64) -> io::Result<()> {
+            self.1.resize(bytes)
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            self.1.flush()
+        }
+
+        fn uri(&self) -> String {
+            self.1.uri()
+        }
+
+        fn describe(&self, facts: &mut Vec<(String, String)>) {
+            self.1.describe(facts);
+        }
+
+        fn uuid(&self) -> Option<[u8; 16]> {
+            None
+        }
+
+        fn numa_node(&self) -> Option<u32> {
+            Some(self.0)
+        }
+    }
+
+    struct Ignore;
+
+    impl Sink for Ignore {
+        fn completed(&self, _request: Box<Request>, _state: u64) {}
+    }
+
+    #[test]
+    fn a_queue_uses_the_path_that_is_near() {
+        let system = system();
+        // Whatever processor this runs on is at node 1.
+        for cpu in 0..1024 {
+            let cpu = system.path().join(format!("cpu/cpu{cpu}/node1"));
+            fs::create_dir_all(cpu).expect("a directory");
+        }
+        let options =
+            MemoryOptions { bytes: 1 << 20, block_shift: 12, cores: 1, lend: false, uuid: None };
+        let volume = Memory::open(options).expect("memory");
+        let path = |node| Arc::new(At(node, volume.clone())) as Arc<dyn Namespace>;
+        let settings = Settings { policy: Policy::Numa, ..Settings::default() };
+        let options = MultipathOptions { settings, uri: None };
+        let mut multipath =
+            Multipath::new(vec![path(0), path(4), path(1)], options).expect("one namespace");
+        let own = Arc::get_mut(&mut multipath).expect("nobody else has it");
+        own.system = Box::leak(system.path().to_path_buf().into_boxed_path());
+        let reactor = Reactor::new(&reactor::Config::default()).expect("a reactor");
+        let queue = Namespace::open_queue(multipath.clone(), &reactor).expect("a queue");
+        let mut request = Request::new();
+        request.command = Command { opcode: opcode::io::FLUSH, ..Command::default() };
+        request.push(Rc::new(Ignore), 0);
+        queue.submit(request);
+        let sent: Vec<u64> = multipath.paths().iter().map(|path| path.selections).collect();
+        assert_eq!(sent, [0, 0, 1]);
     }
 
     #[test]

@@ -119,7 +119,8 @@ impl MultipathQueue {
         let seed = namespace.seeds.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::clone(&namespace.shared);
         let mut selector = Selector::new(paths.len(), namespace.settings(), shared, seed);
-        numa::place(&mut selector, namespace.paths.iter().map(|path| path.numa_node()));
+        let nodes = namespace.paths.iter().map(|path| path.numa_node());
+        numa::place(&mut selector, nodes, namespace.system);
         let spare = paths.iter().map(|_| Request::new()).collect();
         let queue = Rc::new_cyclic(|me| MultipathQueue {
             me: me.clone(),
