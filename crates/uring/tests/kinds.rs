@@ -2,6 +2,7 @@
 //! big ones.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 use uring::{BigRefusal, Completion, Kind, Ring, RingOptions, Wait, entry};
 
 const KINDS: [Kind; 3] = [Kind::Small, Kind::Mixed, Kind::Big];
@@ -37,6 +38,20 @@ impl Nop {
         }
     }
 
+    /// With a further word, where the kernel's no-operations have one (6.18).
+    fn big(extra: u64) -> Nop {
+        static HAVE: OnceLock<bool> = OnceLock::new();
+        let have = *HAVE.get_or_init(|| {
+            let mut ring = ring(1, Kind::Big);
+            assert!(Nop::Big(Some(1)).push(&mut ring, 0));
+            ring.enter(Wait::Forever).expect("sound");
+            let mut completions = Vec::with_capacity(1);
+            ring.reap(&mut completions);
+            completions[0].result == 0
+        });
+        Nop::Big(have.then_some(extra))
+    }
+
     fn extra(self) -> u64 {
         if let Nop::Big(Some(extra)) = self { extra } else { 0 }
     }
@@ -58,7 +73,7 @@ impl Dice {
             _ if kind == Kind::Small => Nop::Small,
             0 | 1 => Nop::Small,
             2 => Nop::Big(None),
-            _ => Nop::Big(Some(self.0)),
+            _ => Nop::big(self.0),
         }
     }
 }
@@ -195,7 +210,7 @@ fn a_big_completion_without_room_at_the_end_of_the_queue() {
             (0..queue - 1).for_each(|_| submit(&mut ring, Nop::Small));
             let mut completions = Vec::with_capacity(left);
             ring.reap(&mut completions);
-            submit(&mut ring, Nop::Big(Some(9)));
+            submit(&mut ring, Nop::big(9));
             submit(&mut ring, Nop::Small);
             submit(&mut ring, Nop::Small);
             settle(&mut open, &mut completions);
