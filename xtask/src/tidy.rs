@@ -28,6 +28,7 @@ const ORDER: &[&str] = &[
     "ublk",
     "nbd",
     "aio",
+    "libaio",
     "nvlane",
     "capi",
 ];

@@ -13,30 +13,11 @@ use libc::{c_int, c_long, c_void, timespec};
 /// `io_queue_run` calls this with what an event has.
 type Callback = unsafe extern "C" fn(usize, usize, c_long, c_long);
 
-// The versions of libaio.map. A version script alone does not do: rustc's own, which lists the same
-// names without a version, would win. With `remove` the names in Rust are not exported.
-std::arch::global_asm!(
-    ".symver nvlane_aio_setup,io_setup@@LIBAIO_0.4,remove",
-    ".symver nvlane_aio_destroy,io_destroy@@LIBAIO_0.4,remove",
-    ".symver nvlane_aio_submit,io_submit@@LIBAIO_0.1,remove",
-    ".symver nvlane_aio_cancel,io_cancel@@LIBAIO_0.4,remove",
-    ".symver nvlane_aio_getevents,io_getevents@@LIBAIO_0.4,remove",
-    ".symver nvlane_aio_pgetevents,io_pgetevents@@LIBAIO_0.5,remove",
-    ".symver nvlane_aio_queue_init,io_queue_init@@LIBAIO_0.1,remove",
-    ".symver nvlane_aio_queue_release,io_queue_release@@LIBAIO_0.1,remove",
-    ".symver nvlane_aio_queue_run,io_queue_run@@LIBAIO_0.1,remove",
-    ".symver nvlane_aio_queue_wait,io_queue_wait@@LIBAIO_0.4,remove",
-    ".symver nvlane_aio_cancel_0_1,io_cancel@LIBAIO_0.1,remove",
-    ".symver nvlane_aio_getevents_0_1,io_getevents@LIBAIO_0.1,remove",
-    ".symver nvlane_aio_queue_wait_0_1,io_queue_wait@LIBAIO_0.1,remove",
-);
-
 /// Makes a context for at least `nr` events.
 ///
 /// # Safety
 /// `context` is a valid place for an id, which must be 0.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvlane_aio_setup(nr: c_int, context: *mut usize) -> c_int {
+pub unsafe fn setup(nr: c_int, context: *mut usize) -> c_int {
     // SAFETY: passed on to the caller.
     unsafe { lifetime::setup(nr, context as usize) }
 }
@@ -45,8 +26,7 @@ pub unsafe extern "C" fn nvlane_aio_setup(nr: c_int, context: *mut usize) -> c_i
 ///
 /// # Safety
 /// The context was made by `io_setup`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvlane_aio_destroy(context: usize) -> c_int {
+pub unsafe fn destroy(context: usize) -> c_int {
     if polled::is_id(context) {
         return polled::destroy(context);
     }
@@ -60,12 +40,7 @@ pub unsafe extern "C" fn nvlane_aio_destroy(context: usize) -> c_int {
 ///
 /// # Safety
 /// What the iocbs name stays valid until their events.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvlane_aio_submit(
-    context: usize,
-    nr: c_long,
-    iocbs: *mut *mut c_void,
-) -> c_int {
+pub unsafe fn submit(context: usize, nr: c_long, iocbs: *mut *mut c_void) -> c_int {
     let iocbs = iocbs as usize;
     if polled::is_id(context) {
         // SAFETY: passed on to the caller.
@@ -85,12 +60,7 @@ pub unsafe extern "C" fn nvlane_aio_submit(
 ///
 /// # Safety
 /// The addresses are those of an iocb and of an event; the kernel checks them.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvlane_aio_cancel(
-    context: usize,
-    iocb: *mut c_void,
-    event: *mut Event,
-) -> c_int {
+pub unsafe fn cancel(context: usize, iocb: *mut c_void, event: *mut Event) -> c_int {
     let (iocb, event) = (iocb as usize, event as usize);
     if polled::is_id(context) {
         return failure(libc::EINVAL);
@@ -105,8 +75,7 @@ pub unsafe extern "C" fn nvlane_aio_cancel(
 ///
 /// # Safety
 /// `events` has room for `nr`; `timeout` is null or valid.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvlane_aio_getevents(
+pub unsafe fn getevents(
     context: usize,
     min: c_long,
     nr: c_long,
@@ -122,8 +91,7 @@ pub unsafe extern "C" fn nvlane_aio_getevents(
 ///
 /// # Safety
 /// As `io_getevents`; `signals` is null or valid.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvlane_aio_pgetevents(
+pub unsafe fn pgetevents(
     context: usize,
     min: c_long,
     nr: c_long,
@@ -160,15 +128,14 @@ unsafe fn take(context: usize, ask: Ask) -> c_int {
 ///
 /// # Safety
 /// `context` is a valid place for an id.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvlane_aio_queue_init(nr: c_int, context: *mut usize) -> c_int {
+pub unsafe fn queue_init(nr: c_int, context: *mut usize) -> c_int {
     if nr <= 0 {
         return failure(libc::EINVAL);
     }
     // SAFETY: passed on to the caller.
     unsafe {
         *context = 0;
-        nvlane_aio_setup(nr, context)
+        setup(nr, context)
     }
 }
 
@@ -176,23 +143,21 @@ pub unsafe extern "C" fn nvlane_aio_queue_init(nr: c_int, context: *mut usize) -
 ///
 /// # Safety
 /// As `io_destroy`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvlane_aio_queue_release(context: usize) -> c_int {
+pub unsafe fn queue_release(context: usize) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe { nvlane_aio_destroy(context) }
+    unsafe { destroy(context) }
 }
 
 /// Takes events without waiting and calls back for each: its `data` is the function.
 ///
 /// # Safety
 /// Every iocb submitted has a [`Callback`] as its `data` (`io_set_callback`).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvlane_aio_queue_run(context: usize) -> c_int {
+pub unsafe fn queue_run(context: usize) -> c_int {
     let mut none = timespec { tv_sec: 0, tv_nsec: 0 };
     let mut event = Event::default();
     loop {
         // SAFETY: places for one event and of a time.
-        let code = unsafe { nvlane_aio_getevents(context, 0, 1, &raw mut event, &raw mut none) };
+        let code = unsafe { getevents(context, 0, 1, &raw mut event, &raw mut none) };
         if code != 1 {
             return code;
         }
@@ -208,47 +173,40 @@ pub unsafe extern "C" fn nvlane_aio_queue_run(context: usize) -> c_int {
 ///
 /// # Safety
 /// As `io_getevents`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvlane_aio_queue_wait(context: usize, timeout: *mut timespec) -> c_int {
+pub unsafe fn queue_wait(context: usize, timeout: *mut timespec) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe { nvlane_aio_getevents(context, 0, 0, std::ptr::null_mut(), timeout) }
+    unsafe { getevents(context, 0, 0, std::ptr::null_mut(), timeout) }
 }
 
 /// `io_cancel@LIBAIO_0.1`, without a place for the event.
 ///
 /// # Safety
 /// As `io_cancel`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvlane_aio_cancel_0_1(context: usize, iocb: *mut c_void) -> c_int {
+pub unsafe fn cancel_0_1(context: usize, iocb: *mut c_void) -> c_int {
     let mut event = Event::default();
     // SAFETY: passed on to the caller.
-    unsafe { nvlane_aio_cancel(context, iocb, &raw mut event) }
+    unsafe { cancel(context, iocb, &raw mut event) }
 }
 
 /// `io_getevents@LIBAIO_0.1`: for at least one event, not touching the time.
 ///
 /// # Safety
 /// As `io_getevents`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvlane_aio_getevents_0_1(
+pub unsafe fn getevents_0_1(
     context: usize,
     nr: c_long,
     events: *mut Event,
     timeout: *const timespec,
 ) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe { nvlane_aio_getevents(context, 1, nr, events, timeout.cast_mut()) }
+    unsafe { getevents(context, 1, nr, events, timeout.cast_mut()) }
 }
 
 /// `io_queue_wait@LIBAIO_0.1`.
 ///
 /// # Safety
 /// As `io_getevents`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvlane_aio_queue_wait_0_1(
-    context: usize,
-    timeout: *const timespec,
-) -> c_int {
+pub unsafe fn queue_wait_0_1(context: usize, timeout: *const timespec) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe { nvlane_aio_queue_wait(context, timeout.cast_mut()) }
+    unsafe { queue_wait(context, timeout.cast_mut()) }
 }

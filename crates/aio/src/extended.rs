@@ -4,18 +4,12 @@
 use crate::polled::{self, Rings};
 use libc::{c_int, c_void};
 
-std::arch::global_asm!(
-    ".symver nvlane_aio_setup2,io_setup2@@NVLANE_AIO_1,remove",
-    ".symver nvlane_aio_ring_enter,io_ring_enter@@NVLANE_AIO_1,remove",
-);
-
 /// Makes a context with the given `IOCTX_FLAG_*`; see nvlane_aio(3).
 ///
 /// # Safety
 /// The array of iocbs, their buffers and the rings stay valid until the context is destroyed, where
 /// the flags say that they are used.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvlane_aio_setup2(
+pub unsafe fn setup2(
     nr: u32,
     flags: u32,
     iocbs: *mut c_void,
@@ -32,13 +26,7 @@ pub unsafe extern "C" fn nvlane_aio_setup2(
 ///
 /// # Safety
 /// What the iocbs name stays valid until their events.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvlane_aio_ring_enter(
-    context: usize,
-    to_submit: u32,
-    min: u32,
-    flags: u32,
-) -> c_int {
+pub unsafe fn ring_enter(context: usize, to_submit: u32, min: u32, flags: u32) -> c_int {
     // SAFETY: passed on to the caller.
     unsafe { polled::enter_rings(context, to_submit, min, flags) }
 }

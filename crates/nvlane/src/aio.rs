@@ -20,9 +20,9 @@ use std::process::Command;
 const VARIABLE: &str = "NVLANE_AIO_LIBRARY";
 /// What our library has and libaio has not.
 const OURS: &[u8] = b"NVLANE_AIO_1";
-/// Where the library may be, from the folder of this program. A build calls it `libaio.so`.
+/// Where the library may be, from the folder of this program. A build calls it `libnvlane_aio.so`.
 const PLACES: [&str; 4] =
-    ["libaio.so.1", "libaio.so", "deps/libaio.so", "../lib/nvlane/libaio.so.1"];
+    ["libaio.so.1", "libnvlane_aio.so", "deps/libnvlane_aio.so", "../lib/nvlane/libaio.so.1"];
 
 /// `nvlane aio`.
 pub fn command(command: &AioCommand) -> Result<()> {

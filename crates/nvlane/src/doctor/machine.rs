@@ -170,9 +170,9 @@ fn native_aio() -> Outcome {
 
 /// Looks where `nvlane aio run` does.
 fn drop_in() -> Outcome {
-    /// From the folder of this program. A build calls it `libaio.so`.
+    /// From the folder of this program. A build calls it `libnvlane_aio.so`.
     const PLACES: [&str; 4] =
-        ["libaio.so.1", "libaio.so", "deps/libaio.so", "../lib/nvlane/libaio.so.1"];
+        ["libaio.so.1", "libnvlane_aio.so", "deps/libnvlane_aio.so", "../lib/nvlane/libaio.so.1"];
     let named = std::env::var_os("NVLANE_AIO_LIBRARY").map(PathBuf::from);
     let program = std::env::current_exe().unwrap_or_default();
     let folder = program.parent().unwrap_or(Path::new("/"));
@@ -182,7 +182,7 @@ fn drop_in() -> Outcome {
         Some(path) => Outcome::yes(format!("{} takes libaio's place", path.display())),
         None => Outcome::no(
             format!("no libaio.so.1 of nvlane beside {} or in ../lib/nvlane", program.display()),
-            "export NVLANE_AIO_LIBRARY=/path/to/libaio.so.1   (cargo build --release -p aio makes it)",
+            "export NVLANE_AIO_LIBRARY=/path/to/libaio.so.1   (cargo build --release -p libaio makes it)",
         ),
     }
 }

@@ -119,10 +119,10 @@ impl Subject {
         let code = unsafe {
             match self.kind {
                 Kind::Kernel => failure(libc::syscall(libc::SYS_io_setup, nr, place)),
-                Kind::DropIn => drop_in::nvlane_aio_setup(nr, place),
+                Kind::DropIn => drop_in::setup(nr, place),
                 _ => {
                     let (none, nr) = (ptr::null_mut(), self.depth as u32);
-                    extended::nvlane_aio_setup2(nr, flags, iocbs, none, none, place)
+                    extended::setup2(nr, flags, iocbs, none, none, place)
                 }
             }
         };
@@ -152,7 +152,7 @@ impl Subject {
         unsafe {
             match self.kind {
                 Kind::Kernel => failure(libc::syscall(libc::SYS_io_submit, self.context, nr, list)),
-                _ => drop_in::nvlane_aio_submit(self.context, nr, list),
+                _ => drop_in::submit(self.context, nr, list),
             }
         }
     }
@@ -169,7 +169,7 @@ impl Subject {
                     let number = libc::SYS_io_getevents;
                     failure(libc::syscall(number, self.context, min, nr, events, none))
                 }
-                _ => drop_in::nvlane_aio_getevents(self.context, min, nr, events, none),
+                _ => drop_in::getevents(self.context, min, nr, events, none),
             }
         }
     }
@@ -191,7 +191,7 @@ impl Subject {
                     libc::syscall(libc::SYS_io_destroy, self.context);
                 }
                 _ => {
-                    drop_in::nvlane_aio_destroy(self.context);
+                    drop_in::destroy(self.context);
                 }
             }
         }

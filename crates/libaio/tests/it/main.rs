@@ -25,7 +25,10 @@ fn native() -> PathBuf {
 fn ours() -> PathBuf {
     let test = std::env::current_exe().expect("a path");
     let folder = test.parent().expect("a folder");
-    folder.join("libaio.so")
+    let library = folder.join("libnvlane_aio.so");
+    // Without it the programs would find the system's, and agree with it.
+    assert!(library.exists(), "{} was not built", library.display());
+    library
 }
 
 /// A folder with our library under both of its names.
