@@ -187,7 +187,15 @@ fn environment(scripts: &[Script], full: bool, depth: &Depth) -> Result<Vec<(Str
     let target = target_directory()?;
     let given = std::env::var("NVLANE").ok();
     if given.is_none() {
-        run(cargo()?.args(["build", "--release", "--locked", "--package", "nvlane"]))?;
+        run(cargo()?.args([
+            "build",
+            "--release",
+            "--locked",
+            "--package",
+            "nvlane",
+            "--package",
+            "libaio",
+        ]))?;
     }
     let program = given.unwrap_or_else(|| text(&target.join("release/nvlane")));
     let mut variables = vec![
@@ -337,7 +345,15 @@ fn commit() -> Result<String> {
 /// `cargo xtask run`: what `make run` does.
 pub fn serve(arguments: &[String]) -> Result<u8> {
     packages::install(List::Run)?;
-    run(cargo()?.args(["build", "--release", "--locked", "--package", "nvlane"]))?;
+    run(cargo()?.args([
+        "build",
+        "--release",
+        "--locked",
+        "--package",
+        "nvlane",
+        "--package",
+        "libaio",
+    ]))?;
     let nvlane = target_directory()?.join("release/nvlane");
     // Replaced by it, so that signals and the exit status are its own.
     let error = std::os::unix::process::CommandExt::exec(
@@ -349,7 +365,15 @@ pub fn serve(arguments: &[String]) -> Result<u8> {
 /// `cargo xtask bench`: the benchmarks, with their peers installed.
 pub fn bench(arguments: &[String]) -> Result<u8> {
     packages::install(List::Bench)?;
-    run(cargo()?.args(["build", "--release", "--locked", "--package", "nvlane"]))?;
+    run(cargo()?.args([
+        "build",
+        "--release",
+        "--locked",
+        "--package",
+        "nvlane",
+        "--package",
+        "libaio",
+    ]))?;
     let nvlane = target_directory()?.join("release/nvlane");
     run(Command::new(&nvlane).arg("bench").args(arguments))?;
     Ok(0)
