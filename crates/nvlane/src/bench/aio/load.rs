@@ -3,7 +3,7 @@
 use super::subject::{BLOCK, Subject};
 use crate::bench::{random::Random, usage};
 use ::aio::abi::Event;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ impl Load {
     /// Reads for so long; nothing is in flight before and after.
     pub fn window(&mut self, length: Duration, seed: u64) -> anyhow::Result<Window> {
         let mut random = Random::new(seed + 1);
-        let mut latencies = Histogram::<u64>::new(3)?;
+        let mut latencies = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3)?;
         let mut events = vec![Event::default(); self.depth];
         let mut free: Vec<usize> = (0..self.depth).collect();
         let (mut done, mut submitting) = (0_u64, Duration::ZERO);
@@ -67,7 +67,11 @@ impl Load {
                 break;
             }
             let count = self.subject.take(1, &mut events);
-            let count = usize::try_from(count).context("io_getevents fails")?;
+            // Closing the rings of the case before interrupts whoever used them.
+            let count = if count == -libc::EINTR { 0 } else { count };
+            let Ok(count) = usize::try_from(count) else {
+                bail!("{}: io_getevents gives {count}", self.name());
+            };
             let now = Instant::now();
             for event in &events[..count] {
                 if event.res != BLOCK as i64 {
