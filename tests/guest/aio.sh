@@ -25,17 +25,18 @@ device=/dev/$(cat "$null/index" | sed s/^/nullb/)
 on_ours() {
     local name=$1 pid seen=
     shift
+    rm -f "$WORK/stat.json"
     "$NVLANE" aio run -- fio --name="$name" --ioengine=libaio --verify=crc32c --verify_fatal=1 \
         --verify_state_save=0 --randseed=1 --rw=randrw --bssplit=4k/60:16k/30:64k/10 \
         --size=32M --thread --output-format=json --output="$WORK/$name.json" "$@" &
     pid=$!
     while kill -0 "$pid" 2>/dev/null; do
-        "$NVLANE" aio stat "$pid" -o json >"$WORK/stat.new" 2>/dev/null && mv "$WORK/stat.new" "$WORK/stat.json"
-        seen=1
+        "$NVLANE" aio stat "$pid" -o json >"$WORK/stat.new" 2>/dev/null \
+            && mv "$WORK/stat.new" "$WORK/stat.json" && seen=1
         sleep 0.05
     done
     wait "$pid" || die "fio $name: $(tail -n 20 "$WORK/$name.json")"
-    [[ $seen ]] || die "fio $name was over at once"
+    [[ $seen ]] || die "fio $name was over at once, or made no context"
     # fio's warnings come before the object.
     sed -i '/^{/,$!d' "$WORK/$name.json"
     expect_json "$WORK/$name.json" '[.jobs[].error] | add' 0

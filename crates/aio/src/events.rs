@@ -337,7 +337,8 @@ impl Taking<'_> {
         context.wait_most.fetch_max(want, SeqCst);
         context.waiters.fetch_add(1, SeqCst);
         // From here on whoever adds something wakes us; what came before is seen here.
-        let native = context.native.pending.load(SeqCst) > 0;
+        // Once all goes to the kernel's context, nobody wakes us for it.
+        let native = context.native.pending.load(SeqCst) > 0 || context.mode() == Mode::Native;
         let only_native = context.mode() == Mode::Native && context.outstanding.load(SeqCst) == 0;
         let outcome = if context.done.load(SeqCst) > 0 || context.dead.load(SeqCst) {
             Ok(())

@@ -244,7 +244,9 @@ fn takes_nowait(file: &File, block: bool, file_system: i64) -> bool {
         return positioned(libc::SYS_preadv2, file.fd, &vector, 0, flags) != refused;
     }
     if block && file.status & libc::O_DIRECT != 0 {
-        // One byte is no block: refused either for the flag, or for the size.
+        // One byte is no block: refused either for the flag, or for the size. Should the number be
+        // another file's by now, there is nothing to be written from.
+        let vector = libc::iovec { iov_base: std::ptr::without_provenance_mut(1), iov_len: 1 };
         let refused = -(libc::EOPNOTSUPP as isize);
         return positioned(libc::SYS_pwritev2, file.fd, &vector, 0, flags) != refused;
     }

@@ -36,6 +36,10 @@ pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     context.record.add(Counter::Submits, 1);
     if nr > 0 && context.mode() == Mode::Ring {
         let submitting = context.submitting();
+        // Whoever destroys it takes the lock once more before counting what is in flight.
+        if context.dead.load(SeqCst) {
+            return crate::system::failure(libc::EINVAL);
+        }
         // Under the lock the mode stays what it is.
         if context.mode() == Mode::Ring
             && let Some(engine) = context.engine()

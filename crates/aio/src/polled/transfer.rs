@@ -34,7 +34,7 @@ pub unsafe fn submit(id: usize, nr: c_long, iocbs: usize) -> i32 {
         return failure(libc::EINVAL);
     }
     context.record.add(Counter::Submits, 1);
-    let mut batch = Batch::new(context);
+    let Some(mut batch) = Batch::new(context) else { return failure(libc::EINVAL) };
     let mut error = 0;
     let nr = (nr as u64).min(u64::from(context.nr)) as usize;
     for index in 0..nr {
@@ -97,7 +97,7 @@ fn from_ring(context: &Polled, to_submit: u32, wait: Option<Wait>) -> Result<i32
         return Err(failure(libc::EINVAL));
     }
     context.record.add(Counter::Submits, 1);
-    let mut batch = Batch::new(context);
+    let mut batch = Batch::new(context).ok_or(failure(libc::EINVAL))?;
     let mut error = 0;
     let mut at = head.load(Relaxed);
     let end = tail.load(Acquire);
@@ -153,11 +153,11 @@ fn to_ring(context: &Polled, min: u32) -> Result<i32, i32> {
         context.record.add_locked(Counter::Events, u64::from(released));
         let full = at.wrapping_sub(head.load(Acquire)) >= places;
         drop(queue);
-        let nothing_to_come = context.outstanding.load(SeqCst) == 0;
-        if taken >= min || full || nothing_to_come {
+        let in_flight = context.outstanding.load(SeqCst);
+        if taken >= min || full || in_flight == 0 {
             return Ok(taken as i32);
         }
-        wait(context, min - taken, None, 0)?;
+        wait(context, (min - taken).min(in_flight), None, 0)?;
     }
 }
 
@@ -170,11 +170,16 @@ struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
+    /// None on a context that is being destroyed: `drain` takes the lock once more before it counts what
+    /// is in flight.
     #[inline]
-    fn new(context: &'a Polled) -> Self {
+    fn new(context: &'a Polled) -> Option<Self> {
         let submitting = context.submitting();
+        if context.dead.load(SeqCst) {
+            return None;
+        }
         let room = context.nr.saturating_sub(context.outstanding.load(SeqCst));
-        Batch { context, submitting, room, pushed: 0 }
+        Some(Batch { context, submitting, room, pushed: 0 })
     }
 
     /// Queues the iocb with that index, or at that address.
@@ -320,6 +325,9 @@ impl<'a> Batch<'a> {
             ring.enter(pushed, None);
             return pushed as i32;
         }
+        // More than is in flight would never come.
+        let in_flight = context.outstanding.load(SeqCst);
+        let wait = wait.map(|wait| Wait { min: wait.min.min(in_flight), ..wait });
         let taken = ring.enter(pushed, wait);
         let left = pushed - (taken.max(0) as u32).min(pushed);
         if left > 0 {
@@ -457,6 +465,8 @@ fn wait(context: &Polled, min: u32, left_ns: Option<u64>, signals: usize) -> Res
 
 /// Takes completions, and forgets them, until nothing is in flight.
 pub(super) fn drain(context: &Polled) {
+    // Who had the lock before the context was marked has submitted by now; who comes later is refused.
+    drop(context.submitting());
     loop {
         let mut queue = context.reaping();
         let mut released = 0;
