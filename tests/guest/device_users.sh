@@ -60,3 +60,9 @@ nobody_is_refused 'CAP_SYS_ADMIN.*Operation Denied' "$plain" admin 0x02 cdw10=0x
 expect_match "another device" "$(fails "$NVLANE" info nvme:/dev/null)" 'no NVMe namespace'
 expect_match "a controller" "$(fails "$NVLANE" info "nvme:$controller")" 'no NVMe namespace'
 expect_match "nothing" "$(fails "$NVLANE" info /dev/ng99n1)" 'nvme list'
+
+# Read-only stops root as well, though his descriptor lets everything pass.
+expect_match "a write" "$(fails "$EXAMPLE" "$plain?ro" io 0x01 cdw12=7 data="$WORK/a")" 'Write Protected'
+expect_match "a copy" "$(fails "$EXAMPLE" "$plain?ro" io 0x19 data="$WORK/a")" 'Write Protected'
+expect_match "a vendor's command" "$(fails "$EXAMPLE" "$plain?ro" io 0x81 data="$WORK/a")" 'Write Protected'
+expect_match "format" "$(fails "$EXAMPLE" "$plain?ro" admin 0x80 nsid=1)" 'Write Protected'

@@ -17,6 +17,8 @@ head -c $((64 * 512)) /dev/zero | tr '\0' '\1' >"$WORK/ones"
 nvme write "$block" -s 0 -c 63 -z $((64 * 512)) -d "$WORK/ones" >/dev/null
 
 next=0
+# Whatever ran before may have appended to it.
+nvme zns reset-zone "$zoned" -n 1 -a >/dev/null
 for language in rust c; do
     run="$PROGRAMS/$language"
     for options in '' '?poll' '?sqpoll'; do

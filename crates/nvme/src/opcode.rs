@@ -14,10 +14,22 @@ pub mod admin {
     pub const GET_FEATURES: u8 = 0x0a;
     /// Asynchronous Event Request.
     pub const ASYNC_EVENT_REQUEST: u8 = 0x0c;
+    /// Namespace Management.
+    pub const NAMESPACE_MANAGEMENT: u8 = 0x0d;
+    /// Firmware Image Download.
+    pub const FIRMWARE_DOWNLOAD: u8 = 0x11;
     /// Namespace Attachment.
     pub const NAMESPACE_ATTACHMENT: u8 = 0x15;
     /// Keep Alive.
     pub const KEEP_ALIVE: u8 = 0x18;
+    /// Directive Send.
+    pub const DIRECTIVE_SEND: u8 = 0x19;
+    /// Directive Receive.
+    pub const DIRECTIVE_RECEIVE: u8 = 0x1a;
+    /// Security Send.
+    pub const SECURITY_SEND: u8 = 0x81;
+    /// Security Receive.
+    pub const SECURITY_RECEIVE: u8 = 0x82;
     /// Fabrics commands (admin and I/O queues).
     pub const FABRICS: u8 = 0x7f;
     /// The first of the vendor specific commands, which go up to FFh (NVMe Base 2.1, Figure 141).

@@ -73,8 +73,13 @@ fn build(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Name
         Kind::Memory(bytes) => return memory(uri, *bytes, options),
         Kind::Null(bytes) => return null(uri, *bytes),
         Kind::File { .. } => return file(uri, options),
-        Kind::Device(device) => return device.open(uri, options, !is_path),
-        Kind::Remote(remote) => return remote.open(&uri.options, options.passthrough),
+        Kind::Device(device) => {
+            return Ok(guarded(device.open(uri, options, !is_path)?, uri, options));
+        }
+        Kind::Remote(remote) => {
+            let child = remote.open(&uri.options, options.passthrough)?;
+            return Ok(guarded(child, uri, options));
+        }
         Kind::Linear(children) => {
             Linear::new(children.iter().map(below).collect::<Result<_, _>>()?)?
         }
@@ -103,6 +108,22 @@ fn build(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Name
         in_uri: true,
     };
     Ok(Guard::new(layer, guard))
+}
+
+/// Puts a guard over a backend that passes on what nobody here knows, if nothing is to be written: a
+/// descriptor that is open for reading only does not stop root.
+fn guarded(child: Arc<dyn Namespace>, uri: &Uri, options: &OpenOptions) -> Arc<dyn Namespace> {
+    if !uri.options.read_only {
+        return child;
+    }
+    let guard = GuardOptions {
+        cores: options.cores,
+        shared: options.shared,
+        read_only: true,
+        uuid: None,
+        in_uri: false,
+    };
+    Guard::new(child, guard)
 }
 
 /// The block size of a backend without a device, as a power of two.

@@ -3,15 +3,45 @@
 //! A device moves as much as the command says, to and from the pages that the driver has told it of. The
 //! driver tells of those that came with the command, and nobody compares the two.
 
-use nvme::opcode::io as opcode;
+use nvme::opcode::{admin, io as opcode};
 use nvme::{Command, Limits, Status};
 
 /// Refuses an I/O command that would move more data than `bytes`, which come with it.
 pub fn data(command: &Command, limits: &Limits, bytes: usize) -> Result<(), Status> {
-    match moved(command, limits) {
+    enough(moved(command, limits), bytes)
+}
+
+/// Refuses an admin command that would move more data than `bytes`, which come with it.
+pub fn admin_data(command: &Command, bytes: usize) -> Result<(), Status> {
+    enough(moved_admin(command), bytes)
+}
+
+fn enough(moved: Option<u64>, bytes: usize) -> Result<(), Status> {
+    let too_long = u32::try_from(bytes).is_err();
+    match moved {
+        _ if too_long => Err(Status::INVALID_FIELD.dnr()),
         Some(moved) if moved > bytes as u64 => Err(Status::INVALID_FIELD.dnr()),
         _ => Ok(()),
     }
+}
+
+/// The bytes that an admin command moves; none where it depends on more than the command, as with
+/// features, or only a vendor knows (NVMe Base 2.1, section 5).
+fn moved_admin(command: &Command) -> Option<u64> {
+    let dwords = |count_z: u32| (u64::from(count_z) + 1) * 4;
+    let (cdw10, cdw11) = (command.cdw10.get(), command.cdw11.get());
+    Some(match command.opcode {
+        admin::IDENTIFY | admin::NAMESPACE_ATTACHMENT => 4096,
+        // The upper half of the count is in dword 11.
+        admin::GET_LOG_PAGE => dwords(cdw10 >> 16 | cdw11 << 16),
+        // Create; there is nothing to be transferred to delete.
+        admin::NAMESPACE_MANAGEMENT if cdw10 & 0xf == 0 => 4096,
+        admin::FIRMWARE_DOWNLOAD | admin::DIRECTIVE_SEND | admin::DIRECTIVE_RECEIVE => {
+            dwords(cdw10)
+        }
+        admin::SECURITY_SEND | admin::SECURITY_RECEIVE => cdw11.into(),
+        _ => return None,
+    })
 }
 
 /// The bytes that the command moves; none where only a vendor knows.
@@ -70,6 +100,34 @@ mod tests {
         lends_reads: false,
         immediate: false,
     };
+
+    #[test]
+    fn no_admin_command_moves_more_than_came_with_it() {
+        let command = |opcode, cdw10: u32, cdw11: u32| Command {
+            opcode,
+            cdw10: cdw10.into(),
+            cdw11: cdw11.into(),
+            ..Command::default()
+        };
+        for (command, bytes) in [
+            (command(admin::IDENTIFY, 1, 0), 4096),
+            (command(admin::GET_LOG_PAGE, 0x007f_0002, 0), 512),
+            (command(admin::GET_LOG_PAGE, 0xffff_0002, 1), 0x2_0000 * 4),
+            (command(admin::NAMESPACE_MANAGEMENT, 0, 0), 4096),
+            (command(admin::NAMESPACE_ATTACHMENT, 0, 0), 4096),
+            (command(admin::FIRMWARE_DOWNLOAD, 1023, 0), 4096),
+            (command(admin::DIRECTIVE_RECEIVE, 7, 0), 32),
+            (command(admin::SECURITY_SEND, 0, 520), 520),
+        ] {
+            assert_eq!(admin_data(&command, bytes), Ok(()), "{command:?}");
+            let refused = Err(Status::INVALID_FIELD.dnr());
+            assert_eq!(admin_data(&command, bytes - 1), refused, "{command:?}");
+        }
+        // Deleting a namespace transfers nothing, and what a vendor's command does is not known.
+        assert_eq!(admin_data(&command(admin::NAMESPACE_MANAGEMENT, 1, 0), 0), Ok(()));
+        assert_eq!(admin_data(&command(admin::VENDOR_FIRST, 0, 0), 0), Ok(()));
+        assert!(admin_data(&command(admin::VENDOR_FIRST, 0, 0), 1 << 32).is_err());
+    }
 
     #[test]
     fn no_command_moves_more_than_came_with_it() {

@@ -26,6 +26,9 @@ const PRACT: u32 = 1 << 29;
 const PAUSE: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// How often a command is tried again that the driver has cancelled.
+const CANCELLED_MAX: u32 = 6;
+
 /// `Request::scratch[TRIES]`: how often it was tried again; with [`ADMIN`] set: an admin command.
 const TRIES: usize = 0;
 const ADMIN: u64 = 1 << 32;
@@ -106,7 +109,10 @@ impl Queue for DeviceQueue {
         if !self.device.limits.passthrough.admin {
             return request.finish(Status::INVALID_OPCODE.dnr());
         }
-        self.start_admin(request);
+        match check::admin_data(&request.command, request.data.len()) {
+            Ok(()) => self.start_admin(request),
+            Err(status) => request.finish(status),
+        }
     }
 
     fn access(&self) -> Access {
@@ -274,8 +280,13 @@ impl DeviceQueue {
         }
         let tries = request.scratch[TRIES];
         let pause = PAUSE.saturating_mul(1 << tries.min(10)).min(PAUSE_MAX);
+        // What the driver cancelled may have taken its whole time-out, and may be what breaks the
+        // controller: a few times and no more.
+        let cancelled = matches!(result.unsigned_abs() as i32, libc::EINTR) && result < 0
+            || request.status.code() == Status::ABORT_REQUESTED;
+        let counts = if cancelled { RETRY_TIME / CANCELLED_MAX } else { pause };
         request.scratch[TRIES] += 1;
-        request.scratch[WAITED] += pause.as_millis() as u64;
+        request.scratch[WAITED] += counts.as_millis() as u64;
         self.device.retried.fetch_add(1, Ordering::Relaxed);
         self.retries.later(&self.reactor, pause, request);
     }
@@ -289,7 +300,8 @@ impl DeviceQueue {
             gone,
             no_path: !gone && place.is_head() && !place.has_live_controller(),
             is_path: !self.device.options.retries,
-            has_timeout: request.timeout_ms != 0 || self.device.options.timeout_ms != 0,
+            // The volume's own is for all commands, and a reset cancels those as well that were in time.
+            has_timeout: request.timeout_ms != 0,
         };
         if errno != libc::ECANCELED {
             self.device.log(errno, now);
