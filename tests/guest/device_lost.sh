@@ -61,8 +61,9 @@ expect_match "the log" "$(cat "$WORK/load.said")" 'removed|gone|no controller'
 serve "$plain" mem:16M
 connect --ctrl-loss-tmo=5 --reconnect-delay=1
 remote=$(namespace 1)
+# Beyond the blocks of `loads`, which knows only of its own writes.
 fio --name=x --filename="$remote" --direct=1 --ioengine=libaio --iodepth=16 --rw=randrw --bs=4k \
-    --size=32M --time_based --runtime=8 --output="$WORK/fio.txt" &
+    --offset=128M --size=32M --time_based --runtime=8 --output="$WORK/fio.txt" &
 FIO=$!
 loads "$plain" 6
 slot=$(slot_of "$(controller_of "$plain")")
