@@ -56,6 +56,11 @@ macro_rules! pass_to_child {
             self.child.paths()
         }
     };
+    (@ numa_node) => {
+        fn numa_node(&self) -> Option<u32> {
+            self.child.numa_node()
+        }
+    };
     (@ allocation) => {
         fn allocation(
             &self,

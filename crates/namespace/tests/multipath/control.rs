@@ -1,8 +1,9 @@
 //! What is combined, told and changed from outside.
 
 use crate::core::{Core, Fake, limits};
-use namespace::Namespace;
+use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::layer::multipath::{Multipath, MultipathError, MultipathOptions, Policy};
+use namespace::{Access, Namespace};
 use nvme::limits::Commands;
 use nvme::opcode::io::{READ, WRITE};
 use nvme::{Limits, Status};
@@ -173,4 +174,21 @@ fn an_idle_path_is_probed_with_reads_that_nobody_sees() {
     let done = core.run(|world| world.numbers());
     assert_eq!(done.len(), sent, "each command came back, and nothing else");
     assert!(core.counts().iter().all(|(in_flight, _)| *in_flight == 0));
+}
+
+#[test]
+fn a_read_only_path_tells_how_it_stands() {
+    let guarded = |name: &str| {
+        let options =
+            GuardOptions { cores: 1, shared: false, read_only: true, uuid: None, in_uri: false };
+        Guard::new(Arc::new(Fake::new(name)), options) as Arc<dyn Namespace>
+    };
+    let paths = vec![guarded("a"), guarded("b")];
+    let core = Core::over(Multipath::new(paths, MultipathOptions::default()).unwrap());
+    core.run(|world| world.paths[0].stand(Access::Lost));
+    core.run(|world| (0..10).for_each(|slba| world.send(READ, slba)));
+    assert_eq!(core.counts(), [(0, 0), (10, 10)]);
+    let states: Vec<Access> = core.namespace.paths().iter().map(|path| path.access).collect();
+    assert_eq!(states, [Access::Lost, Access::Optimized]);
+    core.run(|world| world.paths[1].answer_all(Status::SUCCESS));
 }

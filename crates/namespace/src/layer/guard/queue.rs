@@ -143,6 +143,14 @@ impl Queue for GuardQueue {
         }
         self.child.submit_admin(request);
     }
+
+    fn access(&self) -> crate::Access {
+        self.child.access()
+    }
+
+    fn watch_access(&self, watcher: Weak<dyn crate::AccessWatcher>) {
+        self.child.watch_access(watcher);
+    }
 }
 
 impl Sink for GuardQueue {
