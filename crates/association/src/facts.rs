@@ -193,6 +193,7 @@ pub(crate) fn namespace(
             compare_and_write: false,
             verify: can(oncs::VERIFY),
         },
+        copy: nvme::limits::CopyLimits::NONE,
         metadata_bytes: 0,
         passthrough: Passthrough::NONE,
         lends_reads: false,

@@ -41,6 +41,7 @@ impl Namespace for Device {
             read_only: false,
             volatile_write_cache: false,
             commands: Commands { compare: true, ..Commands::default() },
+            copy: nvme::limits::CopyLimits::NONE,
             metadata_bytes: 0,
             passthrough: Passthrough::ALL,
             lends_reads: false,

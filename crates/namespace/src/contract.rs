@@ -1,6 +1,7 @@
 //! The contract between front doors, layers and backends.
 
 use crate::Data;
+use crate::copy::Located;
 use nvme::{Command, Limits, Status};
 use reactor::Reactor;
 use std::rc::Rc;
@@ -122,6 +123,14 @@ pub trait Namespace: Send + Sync + fmt::Debug {
     fn allocation(&self, slba: u64, blocks: u64, runs_max: usize) -> io::Result<Vec<Run>> {
         let _ = (slba, runs_max);
         Ok(vec![Run { blocks, is_stored: true }])
+    }
+
+    /// What keeps block `slba`, and up to `blocks` blocks from there on as far as they are kept one after
+    /// another: for a Copy from this volume into another, by whoever can reach it there. None where
+    /// they have to be read. Cheap: asked per source range.
+    fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
+        let _ = (slba, blocks);
+        None
     }
 
     /// Changes a setting while the namespace is in use, `("policy", "round-robin")`. Layers that do

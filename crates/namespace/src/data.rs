@@ -1,5 +1,6 @@
 //! Whose memory a request's data is.
 
+use crate::copy::Sources;
 use reactor::Buffer;
 use std::any::Any;
 use std::rc::Rc;
@@ -20,6 +21,8 @@ pub enum Data {
     Lent(Lent),
     /// A piece of another request's data, made by a layer that splits; front doors never see it.
     Part(Part),
+    /// The source ranges of a Copy.
+    Sources(Box<Sources>),
 }
 
 /// A piece of a buffer that somebody else owns until this request has completed.
@@ -116,7 +119,7 @@ impl Data {
     #[inline]
     pub fn len(&self) -> usize {
         match self {
-            Data::None => 0,
+            Data::None | Data::Sources(_) => 0,
             Data::Buffer(buffer) => buffer.len(),
             Data::Transient(bytes) => bytes.len(),
             Data::Lent(bytes) => bytes.len(),
@@ -138,7 +141,9 @@ impl Data {
         match self {
             Data::Buffer(buffer) => buffer.truncate(len),
             Data::Part(part) => part.len = len,
-            Data::None | Data::Transient(_) | Data::Lent(_) => panic!("nothing to shorten"),
+            Data::None | Data::Transient(_) | Data::Lent(_) | Data::Sources(_) => {
+                panic!("nothing to shorten")
+            }
         }
     }
 
@@ -146,7 +151,7 @@ impl Data {
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         match self {
-            Data::None => std::ptr::NonNull::dangling().as_ptr(),
+            Data::None | Data::Sources(_) => std::ptr::NonNull::dangling().as_ptr(),
             Data::Buffer(buffer) => buffer.as_ptr(),
             Data::Transient(bytes) => bytes.as_ptr(),
             Data::Lent(bytes) => bytes.as_ptr(),
@@ -160,7 +165,7 @@ impl Data {
         match self {
             Data::Buffer(buffer) => Some(buffer.as_mut_ptr()),
             Data::Part(part) => Some(part.pointer),
-            Data::None | Data::Transient(_) | Data::Lent(_) => None,
+            Data::None | Data::Transient(_) | Data::Lent(_) | Data::Sources(_) => None,
         }
     }
 
@@ -180,7 +185,7 @@ impl Data {
         match self {
             Data::Buffer(buffer) => buffer.fixed_index(),
             Data::Part(part) => part.fixed,
-            Data::None | Data::Transient(_) | Data::Lent(_) => None,
+            Data::None | Data::Transient(_) | Data::Lent(_) | Data::Sources(_) => None,
         }
     }
 }

@@ -127,6 +127,7 @@ impl Namespace for File {
                 compare_and_write: false,
                 verify: false,
             },
+            copy: nvme::limits::CopyLimits::NONE,
             metadata_bytes: 0,
             passthrough: Passthrough::NONE,
             lends_reads: false,

@@ -17,6 +17,7 @@
 //! Key constants: [`DEPTH_MAX`] frames per request.
 
 mod contract;
+pub mod copy;
 mod data;
 pub mod dataset;
 pub mod device;

@@ -95,6 +95,7 @@ impl Namespace for Memory {
                 compare_and_write: true,
                 verify: true,
             },
+            copy: nvme::limits::CopyLimits::NONE,
             metadata_bytes: 0,
             passthrough: Passthrough::NONE,
             lends_reads: self.options.lend,

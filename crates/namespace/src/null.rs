@@ -61,6 +61,7 @@ impl Namespace for Null {
                 compare_and_write: true,
                 verify: true,
             },
+            copy: nvme::limits::CopyLimits::NONE,
             metadata_bytes: 0,
             passthrough: Passthrough::NONE,
             lends_reads: true,

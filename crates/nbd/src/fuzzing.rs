@@ -45,6 +45,7 @@ impl Exports for Two {
             read_only: index == 1,
             volatile_write_cache: true,
             commands: Commands { write_zeroes: true, deallocate: true, ..Commands::default() },
+            copy: nvme::limits::CopyLimits::NONE,
             metadata_bytes: 0,
             passthrough: Passthrough::NONE,
             lends_reads: false,

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod command;
+pub mod copy;
 pub mod dataset;
 pub mod event;
 pub mod fabrics;

@@ -60,6 +60,37 @@ impl Passthrough {
     }
 }
 
+/// What one Copy may ask for (NVM 1.1, section 4.1.5.1); all zero where there is no Copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyLimits {
+    /// Source ranges of one command, at most 256 (MSRC is one less).
+    pub ranges_max: u16,
+    /// Blocks of one source range (MSSRL), at most 65,535.
+    pub range_blocks_max: u32,
+    /// Blocks of all source ranges together (MCL).
+    pub blocks_max: u32,
+}
+
+impl CopyLimits {
+    /// There is no Copy.
+    pub const NONE: CopyLimits = CopyLimits { ranges_max: 0, range_blocks_max: 0, blocks_max: 0 };
+
+    /// Whether there is a Copy.
+    pub const fn is_offered(&self) -> bool {
+        self.ranges_max > 0 && self.range_blocks_max > 0 && self.blocks_max > 0
+    }
+
+    /// What both can do.
+    #[must_use]
+    pub fn and(self, other: CopyLimits) -> CopyLimits {
+        CopyLimits {
+            ranges_max: self.ranges_max.min(other.ranges_max),
+            range_blocks_max: self.range_blocks_max.min(other.range_blocks_max),
+            blocks_max: self.blocks_max.min(other.blocks_max),
+        }
+    }
+}
+
 /// Limits and capabilities of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -77,6 +108,8 @@ pub struct Limits {
     pub volatile_write_cache: bool,
     /// Optional commands.
     pub commands: Commands,
+    /// Copy. Below a guard: by means of the namespace's own, never by reading and writing.
+    pub copy: CopyLimits,
     /// Metadata of each block in bytes, where it is transferred as a buffer of its own.
     pub metadata_bytes: u16,
     /// Commands passed through.

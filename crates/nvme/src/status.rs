@@ -80,6 +80,39 @@ statuses! {
     HOST_ABORTED = 0x371, "Command Aborted By Host";
 }
 
+/// Statuses specific to I/O commands: the numbers mean something else as an answer to other commands.
+impl Status {
+    /// Attempted Write to Read Only Range (NVM 1.1, Figure 14).
+    pub const WRITE_TO_READ_ONLY: Status = Status(0x182);
+    /// Command Size Limit Exceeded: more ranges or blocks than one Copy may have.
+    pub const SIZE_LIMIT_EXCEEDED: Status = Status(0x183);
+    /// Incompatible Namespace or Format: source and destination of a Copy differ in their blocks.
+    pub const INCOMPATIBLE_NAMESPACE: Status = Status(0x185);
+    /// Fast Copy Not Possible. From below a guard: nothing was copied; with Do Not Retry, nothing
+    /// from there ever can be.
+    pub const FAST_COPY_NOT_POSSIBLE: Status = Status(0x186);
+    /// Overlapping I/O Range: a source of a Copy overlaps its destination.
+    pub const OVERLAPPING_RANGE: Status = Status(0x187);
+    /// Insufficient Resources: not enough of them for this Copy.
+    pub const INSUFFICIENT_RESOURCES: Status = Status(0x189);
+
+    /// The specification's words for a status as an answer to I/O command `opcode`.
+    pub fn io_words(self, opcode: u8) -> Option<&'static str> {
+        Some(match (opcode, self.code()) {
+            (_, Status::WRITE_TO_READ_ONLY) => "Attempted Write to Read Only Range",
+            (_, Status::SIZE_LIMIT_EXCEEDED) => "Command Size Limit Exceeded",
+            (crate::opcode::io::COPY, Status::INCOMPATIBLE_NAMESPACE) => {
+                "Incompatible Namespace or Format"
+            }
+            (crate::opcode::io::COPY, Status::FAST_COPY_NOT_POSSIBLE) => "Fast Copy Not Possible",
+            (crate::opcode::io::COPY, Status::OVERLAPPING_RANGE) => "Overlapping I/O Range",
+            (crate::opcode::io::COPY, Status::INSUFFICIENT_RESOURCES) => "Insufficient Resources",
+            (_, code) if code.sct() == 1 => return None,
+            _ => return self.words(),
+        })
+    }
+}
+
 impl Status {
     /// Do Not Retry.
     pub const DNR: u16 = 1 << 14;

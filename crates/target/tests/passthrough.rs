@@ -51,6 +51,7 @@ impl Device {
             read_only: false,
             volatile_write_cache: false,
             commands,
+            copy: nvme::limits::CopyLimits::NONE,
             metadata_bytes: 0,
             passthrough,
             lends_reads: false,

@@ -83,6 +83,7 @@ fn target(is_accessible: bool, drains: bool) -> (Target, PortId) {
         read_only: false,
         volatile_write_cache: false,
         commands: Commands::default(),
+        copy: nvme::limits::CopyLimits::NONE,
         metadata_bytes: 0,
         passthrough: Passthrough::NONE,
         lends_reads: false,

@@ -95,6 +95,7 @@ mod tests {
             compare_and_write: false,
             verify: true,
         },
+        copy: nvme::limits::CopyLimits::NONE,
         metadata_bytes: 0,
         passthrough: Passthrough::ALL,
         lends_reads: false,

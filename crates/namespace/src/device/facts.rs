@@ -82,6 +82,7 @@ pub(super) fn limits(
         read_only: namespace.nsattr & 1 != 0 || queue.read_only,
         volatile_write_cache: controller.vwc & 1 != 0,
         commands: commands(&controller, &namespace, data.nvm_controller, transfer),
+        copy: nvme::limits::CopyLimits::NONE,
         metadata_bytes,
         passthrough: Passthrough::NONE,
         lends_reads: false,

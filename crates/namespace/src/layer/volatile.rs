@@ -99,6 +99,7 @@ impl Namespace for Volatile {
         limits.commands.write_uncorrectable = false;
         Limits {
             passthrough: Passthrough::NONE,
+            copy: nvme::limits::CopyLimits::NONE,
             metadata_bytes: 0,
             lends_reads: false,
             immediate: false,

@@ -97,6 +97,7 @@ pub fn limits() -> Limits {
         read_only: false,
         volatile_write_cache: false,
         commands: Commands { compare_and_write: true, ..Commands::default() },
+        copy: nvme::limits::CopyLimits::NONE,
         metadata_bytes: 0,
         passthrough: Passthrough::NONE,
         lends_reads: false,

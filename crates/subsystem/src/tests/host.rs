@@ -32,6 +32,7 @@ pub const LIMITS: Limits = Limits {
         compare_and_write: true,
         verify: true,
     },
+    copy: nvme::limits::CopyLimits::NONE,
     metadata_bytes: 0,
     passthrough: Passthrough::NONE,
     lends_reads: false,

@@ -1,0 +1,123 @@
+//! Copy: what its request carries, and where its sources are.
+//!
+//! ```text
+//!   front door:  COPY, Data::Sources [ (same | another volume), slba, blocks ]...
+//!      guard     checks nothing again; offers each piece to the stack below, moves what comes back refused
+//!        layers  translate the destination, and sources within the same stack
+//!          backend: copies by its own means (copy_file_range, the device's Copy, a Copy sent to the target), or
+//!                   refuses: Fast Copy Not Possible
+//! ```
+//!
+//! A request of opcode Copy carries [`Data::Sources`], not the bytes of the wire, wherever
+//! `limits.copy` is offered: layers translate and cut source ranges, and only the backend at the end
+//! knows which format it needs. Where `limits.copy` is not offered but commands are passed through,
+//! Copy is passed as any command that nobody knows, with its bytes.
+//!
+//! **Below the guard a Copy is fast or refused.** A backend that has no means of its own for a piece
+//! answers [`Status::FAST_COPY_NOT_POSSIBLE`] and has copied nothing; with Do Not Retry set it will never
+//! have one for this kind of source. Whoever sits at a place where both ends are in reach (the guard; `linear`
+//! between its children) then reads and writes that piece.
+//!
+//! Ranges are copied as if one after another, each as if it were read whole before any of it is
+//! written, so that a source may overlap the destination. On failure `result` is the lowest
+//! source range that was not copied whole; all before it were.
+//!
+//! [`Data::Sources`]: crate::Data::Sources
+//! [`Status::FAST_COPY_NOT_POSSIBLE`]: nvme::Status::FAST_COPY_NOT_POSSIBLE
+
+use crate::file::File;
+use crate::memory::Memory;
+use crate::{Namespace, Queue};
+use nvme::limits::CopyLimits;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What a namespace with a guard takes in one Copy: 128 ranges, 65,535 blocks each, and 128 MiB
+/// together, which is moved in time even where it has to be read and written on a slow disk.
+pub fn limits(block_shift: u8) -> CopyLimits {
+    CopyLimits { ranges_max: 128, range_blocks_max: 65_535, blocks_max: (128 << 20) >> block_shift }
+}
+
+/// The source ranges of a Copy, in order: the data of its request.
+#[derive(Default)]
+pub struct Sources {
+    /// At least one, unless the sources are kept for another request.
+    pub ranges: Vec<Source>,
+}
+
+/// One source range.
+#[derive(Clone)]
+pub struct Source {
+    /// Where the blocks are.
+    pub place: Place,
+    /// First block there.
+    pub slba: u64,
+    /// How many, at least one.
+    pub blocks: u32,
+}
+
+/// In which namespace a source range is. Blocks there have the size that they have in the destination;
+/// front doors see to that.
+#[derive(Clone, Default)]
+pub enum Place {
+    /// In the one that the request is submitted to.
+    #[default]
+    Same,
+    /// In another volume, of which there is a queue on this core. Above guards only.
+    Other(Rc<Other>),
+    /// In what is behind another volume, as [`Namespace::origin`] told it. Below guards only.
+    Origin(Origin),
+}
+
+/// Another volume, as the source of a Copy.
+pub struct Other {
+    /// The volume.
+    pub namespace: Arc<dyn Namespace>,
+    /// Its queue on the core where the Copy is submitted.
+    pub queue: Rc<dyn Queue>,
+}
+
+/// What keeps a volume's blocks: known to backends that can copy from there without anybody reading.
+#[derive(Clone)]
+pub enum Origin {
+    /// A file or block device on this machine.
+    File(Arc<File>),
+    /// Memory of this process.
+    Memory(Arc<Memory>),
+    /// A namespace of an NVM subsystem, on a device or remote.
+    Subsystem {
+        /// Which subsystem.
+        nqn: Arc<str>,
+        /// Which namespace of it.
+        nsid: u32,
+    },
+}
+
+/// The answer of [`Namespace::origin`]: blocks that are kept in one place, one after another.
+#[derive(Clone, Debug)]
+pub struct Located {
+    /// What keeps them.
+    pub origin: Origin,
+    /// First block there.
+    pub slba: u64,
+    /// How many of those asked for are there; at least one.
+    pub blocks: u64,
+}
+
+impl Sources {
+    /// Blocks of all ranges together.
+    pub fn blocks(&self) -> u64 {
+        self.ranges.iter().map(|range| u64::from(range.blocks)).sum()
+    }
+}
+
+impl fmt::Debug for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File(file) => write!(f, "{}", file.uri()),
+            Origin::Memory(memory) => write!(f, "{}", memory.uri()),
+            Origin::Subsystem { nqn, nsid } => write!(f, "{nqn} namespace {nsid}"),
+        }
+    }
+}
