@@ -44,6 +44,8 @@ pub fn limits(block_shift: u8) -> CopyLimits {
 pub struct Sources {
     /// At least one, unless the sources are kept for another request.
     pub ranges: Vec<Source>,
+    /// Nobody is to read and write (Fast Copy Only): what cannot be copied where it lies is refused.
+    pub fast_only: bool,
 }
 
 /// One source range.
