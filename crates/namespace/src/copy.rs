@@ -112,6 +112,15 @@ impl Sources {
     pub fn blocks(&self) -> u64 {
         self.ranges.iter().map(|range| u64::from(range.blocks)).sum()
     }
+
+    /// Each range with the first block that it is copied to, of a Copy to the blocks from `sdlba` on.
+    pub fn placed(&self, sdlba: u64) -> impl Iterator<Item = (&Source, u64)> + Clone {
+        self.ranges.iter().scan(sdlba, |next, range| {
+            let target = *next;
+            *next = target.saturating_add(u64::from(range.blocks));
+            Some((range, target))
+        })
+    }
 }
 
 impl fmt::Debug for Origin {

@@ -3,18 +3,21 @@
 //! ```text
 //!   one core:       Read -> Data::Lent into the mapping      Write -> copied during submit
 //!   several cores:  Read -> copied under a chunk's lock      Write -> copied under a chunk's lock
+//!   Copy -> within this memory, or from another volume's
 //! ```
 //!
 //! Every command is finished before `submit` returns. A logical block never spans two chunks, so
 //! with several cores every block is read and written whole; a longer transfer is not atomic as
 //! a whole, which NVMe does not ask for. The fused pair holds the locks of its whole range.
 
+mod copy;
 mod locks;
 mod mapping;
 mod stream;
 
 pub use mapping::{Mapping, PAGE_BYTES};
 
+use crate::copy::{Located, Origin};
 use crate::{Data, Lent, Namespace, Queue, Request, dataset};
 use locks::{CHUNK_BYTES, Locks};
 use nvme::limits::{Commands, Passthrough};
@@ -95,7 +98,7 @@ impl Namespace for Memory {
                 compare_and_write: true,
                 verify: true,
             },
-            copy: nvme::limits::CopyLimits::NONE,
+            copy: copy::limits(self.options.block_shift),
             metadata_bytes: 0,
             passthrough: Passthrough::NONE,
             lends_reads: self.options.lend,
@@ -150,6 +153,7 @@ impl Namespace for Memory {
     fn describe(&self, facts: &mut Vec<(String, String)>) {
         let reads = if self.options.lend { "lent" } else { "copied" };
         facts.push(("memory reads".into(), reads.into()));
+        facts.push(("copy".into(), "by the processor, from memory to memory".into()));
     }
 
     fn uuid(&self) -> Option<[u8; 16]> {
@@ -158,6 +162,11 @@ impl Namespace for Memory {
 
     fn keeps_blocks_whole(&self) -> bool {
         true
+    }
+
+    fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
+        let here = self.blocks.load(Ordering::Relaxed).saturating_sub(slba).min(blocks);
+        (here > 0).then(|| Located { origin: Origin::Memory(self), slba, blocks: here })
     }
 }
 
@@ -175,6 +184,13 @@ impl Queue for MemoryQueue {
             return self.compare_and_write(request);
         }
         let Request { command, data, .. } = &mut *request;
+        if command.opcode == opcode::COPY {
+            let Data::Sources(sources) = data else {
+                return request.finish(Status::INVALID_FIELD.dnr());
+            };
+            (request.status, request.result) = copy::execute(&self.memory, command, sources);
+            return request.complete();
+        }
         let status = self.execute(command, data);
         request.finish(status);
     }

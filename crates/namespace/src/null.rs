@@ -61,7 +61,7 @@ impl Namespace for Null {
                 compare_and_write: true,
                 verify: true,
             },
-            copy: nvme::limits::CopyLimits::NONE,
+            copy: crate::copy::limits(self.block_shift),
             metadata_bytes: 0,
             passthrough: Passthrough::NONE,
             lends_reads: true,
@@ -138,6 +138,7 @@ impl NullQueue {
                 let ranges = unsafe { dataset::ranges(command, data.as_ptr(), data.len(), blocks) };
                 return ranges.map_or_else(Status::dnr, |_| Status::SUCCESS);
             }
+            opcode::COPY => return copy(command, data, blocks),
             opcode::READ
             | opcode::WRITE
             | opcode::COMPARE
@@ -170,6 +171,16 @@ impl NullQueue {
         unsafe { target.write_bytes(0, len) };
         Status::SUCCESS
     }
+}
+
+/// Wherever it comes from, it is forgotten.
+fn copy(command: &Command, data: &Data, blocks: u64) -> Status {
+    let Data::Sources(sources) = data else {
+        return Status::INVALID_FIELD.dnr();
+    };
+    let end = command.slba().checked_add(sources.blocks());
+    let within = end.is_some_and(|end| end <= blocks);
+    if within { Status::SUCCESS } else { Status::LBA_OUT_OF_RANGE.dnr() }
 }
 
 fn compare(data: &Data) -> Status {

@@ -30,6 +30,22 @@ impl Locks {
         self.table[offset / CHUNK_BYTES % LOCKS].0.lock()
     }
 
+    /// Runs `work` while two chunks are locked, of one table or of two; none where nothing is to be
+    /// locked. In the order of their locks' addresses, which is that of the table within one.
+    #[inline]
+    pub fn with_chunks<R>(chunks: [Option<(&Locks, usize)>; 2], work: impl FnOnce() -> R) -> R {
+        let [first, second] = chunks
+            .map(|chunk| chunk.map(|(locks, offset)| &locks.table[offset / CHUNK_BYTES % LOCKS]));
+        let address = |slot: Option<&Slot>| slot.map(std::ptr::from_ref);
+        let (low, high) = match address(first) <= address(second) {
+            true => (first, second),
+            false => (second, first),
+        };
+        let _low = low.map(|slot| slot.0.lock());
+        let _high = high.filter(|_| address(low) != address(high)).map(|slot| slot.0.lock());
+        work()
+    }
+
     /// Runs `work` while every chunk of the range is locked.
     pub fn with_range<R>(&self, offset: usize, len: usize, work: impl FnOnce() -> R) -> R {
         let first = offset / CHUNK_BYTES;
