@@ -11,6 +11,14 @@ pub const RANGE_BLOCKS_MAX: u32 = 1 << 16;
 /// Bytes of the longest list of source ranges.
 pub const LIST_BYTES_MAX: usize = RANGES_MAX * Format::NamespacesLong.entry_bytes();
 
+/// Descriptor formats that there are, as bits of OCFS (Identify Controller's `cdfs`).
+pub const FORMATS: u16 = 0b1111;
+/// Those that a host has to enable by Host Behavior's CDFE before it may use them (NVMe Base 2.1,
+/// Figure 407); the other bits of CDFE are reserved.
+pub const FORMATS_TO_ENABLE: u16 = Format::Namespaces.bit() | Format::NamespacesLong.bit();
+/// Those that need not be enabled.
+pub const FORMATS_ALWAYS: u16 = FORMATS & !FORMATS_TO_ENABLE;
+
 /// Source options: the range is to be copied only if that is quicker than reading and writing it
 /// (Fast Copy Only; formats 2h and 3h).
 const FAST_COPY_ONLY: u16 = 1 << 15;
@@ -192,6 +200,17 @@ mod tests {
         // The range of a format that names no namespace is where the command is.
         entry.write(Format::Short, &mut bytes);
         assert_eq!((bytes[0], bytes[23]), (0, 0));
+    }
+
+    #[test]
+    fn formats_that_name_namespaces_are_those_to_enable() {
+        for format in Format::ALL {
+            assert_ne!(format.bit() & FORMATS, 0);
+            assert_eq!(format.bit() & FORMATS_TO_ENABLE != 0, format.names_namespaces());
+            assert_eq!(format.bit() & FORMATS_ALWAYS == 0, format.names_namespaces());
+            assert!(RANGES_MAX * format.entry_bytes() <= LIST_BYTES_MAX);
+        }
+        assert_eq!((FORMATS.count_ones(), LIST_BYTES_MAX), (4, 10_240));
     }
 
     #[test]

@@ -67,7 +67,7 @@ wire! {
         pub lbafee: u8,
         /// Host dispersed namespace support.
         pub hdisns: u8,
-        /// Copy descriptor formats enable.
+        /// Copy descriptor formats enable: [`crate::copy::FORMATS_TO_ENABLE`], the rest is reserved.
         pub cdfe: U16,
         /// Reserved.
         pub reserved6: [u8; 506],

@@ -220,7 +220,7 @@ wire! {
         pub nwpc: u8,
         /// Atomic compare and write unit in logical blocks, zero-based.
         pub acwu_z: U16,
-        /// Copy descriptor formats supported.
+        /// Copy descriptor formats supported (OCFS): a bit per [`crate::copy::Format`].
         pub cdfs: U16,
         /// SGL support; see [`sgls`].
         pub sgls: U32,

@@ -2,6 +2,7 @@
 
 use crate::event::AsyncEvent;
 use crate::fabrics::{Connect, ConnectData, Property, PropertyAccess};
+use crate::feature::HostBehavior;
 use crate::identify::{Controller, IndependentNamespace, Namespace, NvmController, NvmNamespace};
 use crate::log::{GetLogPage, Lid, Smart, ana, discovery};
 use crate::{Command, Sgl, Status};
@@ -30,6 +31,7 @@ fn fields_are_where_the_figures_put_them() {
         (offset_of!(Controller, nn), 516),
         (offset_of!(Controller, vwc), 525),
         (offset_of!(Controller, acwu_z), 532),
+        (offset_of!(Controller, cdfs), 534),
         (offset_of!(Controller, sgls), 536),
         (offset_of!(Controller, mnan), 540),
         (offset_of!(Controller, subnqn), 768),
@@ -43,6 +45,8 @@ fn fields_are_where_the_figures_put_them() {
         (offset_of!(Namespace, nvmcap), 48),
         (offset_of!(Namespace, npwg_z), 64),
         (offset_of!(Namespace, mssrl), 74),
+        (offset_of!(Namespace, mcl), 76),
+        (offset_of!(Namespace, msrc_z), 80),
         (offset_of!(Namespace, anagrpid), 92),
         (offset_of!(Namespace, nsattr), 99),
         (offset_of!(Namespace, nguid), 104),
@@ -60,6 +64,7 @@ fn fields_are_where_the_figures_put_them() {
         (offset_of!(discovery::Entry, traddr), 512),
         (offset_of!(ConnectData, hostnqn), 512),
         (offset_of!(Sgl, identifier), 15),
+        (offset_of!(HostBehavior, cdfe), 4),
     ];
     for (found, printed) in controller.into_iter().chain(namespace).chain(others) {
         assert_eq!(found, printed);
@@ -127,7 +132,9 @@ proptest! {
 fn opcodes_tell_whether_there_is_data() {
     use crate::opcode::{admin, fabrics, io};
     let opcode = |opcode| Command { opcode, ..Command::default() }.transfers_data();
-    for with_data in [io::READ, io::WRITE, io::COMPARE, io::DATASET_MANAGEMENT, admin::IDENTIFY] {
+    for with_data in
+        [io::READ, io::WRITE, io::COMPARE, io::DATASET_MANAGEMENT, io::COPY, admin::IDENTIFY]
+    {
         assert!(opcode(with_data));
     }
     let without = [io::FLUSH, io::WRITE_ZEROES, io::VERIFY, admin::KEEP_ALIVE];
@@ -146,4 +153,27 @@ fn property_commands_carry_their_size() {
     assert_eq!((cap.bytes, cap.property), (Some(8), Property::CAP));
     let cc = PropertyAccess::of(&PropertyAccess::write(Property::CC, 0x46_0001));
     assert_eq!((cc.bytes, cc.property, cc.value), (Some(4), Property::CC, 0x46_0001));
+}
+
+/// Numbers of command specific statuses mean something else to other commands: the words follow the
+/// opcode, and none is given twice to one opcode.
+#[test]
+fn words_of_an_io_status_follow_the_opcode() {
+    use crate::opcode::io;
+    let copy = |status: Status| status.io_words(io::COPY);
+    let words = [
+        (Status::SIZE_LIMIT_EXCEEDED, "Command Size Limit Exceeded"),
+        (Status::INCOMPATIBLE_NAMESPACE, "Incompatible Namespace or Format"),
+        (Status::FAST_COPY_NOT_POSSIBLE, "Fast Copy Not Possible"),
+        (Status::OVERLAPPING_RANGE, "Overlapping I/O Range"),
+        (Status::INSUFFICIENT_RESOURCES, "Insufficient Resources"),
+        (Status::LBA_OUT_OF_RANGE, "LBA Out of Range"),
+    ];
+    for (status, words) in words {
+        assert_eq!(copy(status), Some(words));
+        assert_eq!(copy(status.dnr()), Some(words), "whatever the other bits are");
+    }
+    assert_eq!(Status::SIZE_LIMIT_EXCEEDED.words(), Some("Connect Restart Discovery"));
+    assert_eq!(Status::FAST_COPY_NOT_POSSIBLE.io_words(io::WRITE), None);
+    assert_eq!(Status::WRITE_FAULT.io_words(io::WRITE), Some("Write Fault"));
 }
