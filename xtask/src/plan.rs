@@ -187,15 +187,7 @@ fn environment(scripts: &[Script], full: bool, depth: &Depth) -> Result<Vec<(Str
     let target = target_directory()?;
     let given = std::env::var("NVLANE").ok();
     if given.is_none() {
-        run(cargo()?.args([
-            "build",
-            "--release",
-            "--locked",
-            "--package",
-            "nvlane",
-            "--package",
-            "libaio",
-        ]))?;
+        build_shipped()?;
     }
     let program = given.unwrap_or_else(|| text(&target.join("release/nvlane")));
     let mut variables = vec![
@@ -230,6 +222,12 @@ fn environment(scripts: &[Script], full: bool, depth: &Depth) -> Result<Vec<(Str
         variables.push(("NVLANE_PEER".to_owned(), peer));
     }
     Ok(variables)
+}
+
+/// What users get: the program, and the libaio that it runs others with.
+fn build_shipped() -> Result<()> {
+    let packages = ["--package=nvlane", "--package=libaio"];
+    run(cargo()?.args(["build", "--release", "--locked"]).args(packages))
 }
 
 /// The program with its promises made breakable at run time; in a place where nobody takes it for
@@ -345,15 +343,7 @@ fn commit() -> Result<String> {
 /// `cargo xtask run`: what `make run` does.
 pub fn serve(arguments: &[String]) -> Result<u8> {
     packages::install(List::Run)?;
-    run(cargo()?.args([
-        "build",
-        "--release",
-        "--locked",
-        "--package",
-        "nvlane",
-        "--package",
-        "libaio",
-    ]))?;
+    build_shipped()?;
     let nvlane = target_directory()?.join("release/nvlane");
     // Replaced by it, so that signals and the exit status are its own.
     let error = std::os::unix::process::CommandExt::exec(
@@ -365,15 +355,7 @@ pub fn serve(arguments: &[String]) -> Result<u8> {
 /// `cargo xtask bench`: the benchmarks, with their peers installed.
 pub fn bench(arguments: &[String]) -> Result<u8> {
     packages::install(List::Bench)?;
-    run(cargo()?.args([
-        "build",
-        "--release",
-        "--locked",
-        "--package",
-        "nvlane",
-        "--package",
-        "libaio",
-    ]))?;
+    build_shipped()?;
     let nvlane = target_directory()?.join("release/nvlane");
     run(Command::new(&nvlane).arg("bench").args(arguments))?;
     Ok(0)

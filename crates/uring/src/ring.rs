@@ -332,11 +332,10 @@ impl Drop for Ring {
     fn drop(&mut self) {
         let Some(index) = self.registered else { return };
         let update = Update { offset: index, ..Update::default() };
-        let fd = self.fd.as_raw_fd();
-        // SAFETY: one valid `io_uring_rsrc_update`. Were the index left registered, the thread
-        // would hold the ring open for as long as it lives.
-        let _ =
-            unsafe { sys::register(fd, sys::UNREGISTER_RING_FDS, (&raw const update).cast(), 1) };
+        let (fd, update) = (self.fd.as_raw_fd(), (&raw const update).cast::<libc::c_void>());
+        // Were the index left registered, the thread would hold the ring open for as long as it lives.
+        // SAFETY: one valid `io_uring_rsrc_update`, alive until the call returns.
+        let _ = unsafe { sys::register(fd, sys::UNREGISTER_RING_FDS, update, 1) };
     }
 }
 
@@ -353,8 +352,8 @@ fn require(parameters: &Parameters, flag: u32, feature: &'static str) -> Result<
 /// Registers the ring's descriptor with this thread. Merely saves time, so failing is no error.
 fn register_ring(fd: RawFd) -> Option<u32> {
     let mut update = Update { offset: u32::MAX, data: fd as u64, ..Update::default() };
+    let place = (&raw mut update).cast::<libc::c_void>();
     // SAFETY: one valid, writable `io_uring_rsrc_update`, as the call wants.
-    let count =
-        unsafe { sys::register(fd, sys::REGISTER_RING_FDS, (&raw mut update).cast(), 1) }.ok()?;
+    let count = unsafe { sys::register(fd, sys::REGISTER_RING_FDS, place, 1) }.ok()?;
     (count == 1).then_some(update.offset)
 }

@@ -43,14 +43,13 @@ pub unsafe fn setup(nr: u32, flags: u32, iocbs: usize, rings: Rings, place: usiz
         // SAFETY: passed on to the caller.
         return unsafe { crate::lifetime::setup(nr as i32, place) };
     }
+    let sound = check(nr, flags, iocbs, rings).and_then(|()| match caller::read::<usize>(place) {
+        Ok(0) => Ok(()),
+        Ok(_) => Err(libc::EINVAL),
+        Err(_) => Err(libc::EFAULT),
+    });
     // SAFETY: passed on to the caller.
-    let made = check(nr, flags, iocbs, rings)
-        .and_then(|()| match caller::read::<usize>(place) {
-            Ok(0) => Ok(()),
-            Ok(_) => Err(libc::EINVAL),
-            Err(_) => Err(libc::EFAULT),
-        })
-        .and_then(|()| unsafe { make(nr, flags, iocbs, rings) });
+    let made = sound.and_then(|()| unsafe { make(nr, flags, iocbs, rings) });
     let context = match made {
         Ok(context) => context,
         Err(errno) => return failure(errno),
