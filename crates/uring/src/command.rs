@@ -56,6 +56,30 @@ pub struct NvmeUringCmd {
     pub rsvd2: u32,
 }
 
+/// The same for a system call that waits until the command has ended (`NVME_IOCTL_IO64_CMD`,
+/// `NVME_IOCTL_ADMIN64_CMD`): `struct nvme_passthru_cmd64`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct NvmePassthruCmd64 {
+    /// The command.
+    pub command: NvmeUringCmd,
+    /// Completion double words 0 and 1, set by the kernel.
+    pub result: u64,
+}
+
+impl NvmePassthruCmd64 {
+    /// The request for I/O commands: `_IOWR('N', 0x48, struct nvme_passthru_cmd64)`.
+    pub const IO: u32 = request::<NvmePassthruCmd64>(0x48);
+    /// The request for admin commands: `_IOWR('N', 0x47, struct nvme_passthru_cmd64)`.
+    pub const ADMIN: u32 = request::<NvmePassthruCmd64>(0x47);
+}
+
+/// `_IOWR('N', number, T)`.
+const fn request<T>(number: u32) -> u32 {
+    const READ_WRITE: u32 = 3 << 30;
+    READ_WRITE | (mem::size_of::<T>() as u32) << 16 | (b'N' as u32) << 8 | number
+}
+
 /// How a command is given to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NvmeOp {
@@ -72,14 +96,12 @@ pub enum NvmeOp {
 impl NvmeOp {
     /// `_IOWR('N', number, struct nvme_uring_cmd)`.
     const fn code(self) -> u32 {
-        let number = match self {
+        request::<NvmeUringCmd>(match self {
             NvmeOp::Io => 0x80,
             NvmeOp::IoVec => 0x81,
             NvmeOp::Admin => 0x82,
             NvmeOp::AdminVec => 0x83,
-        };
-        const READ_WRITE: u32 = 3 << 30;
-        READ_WRITE | (mem::size_of::<NvmeUringCmd>() as u32) << 16 | (b'N' as u32) << 8 | number
+        })
     }
 }
 
@@ -107,6 +129,8 @@ pub(crate) struct Layout {
 
 const _: () = {
     assert!(mem::size_of::<NvmeUringCmd>() == 72);
+    assert!(mem::size_of::<NvmePassthruCmd64>() == 80);
+    assert!(NvmePassthruCmd64::IO == 0xc050_4e48 && NvmePassthruCmd64::ADMIN == 0xc050_4e47);
     assert!(mem::offset_of!(NvmeUringCmd, addr) == 24);
     assert!(mem::offset_of!(NvmeUringCmd, cdw10) == 40);
     assert!(mem::offset_of!(NvmeUringCmd, timeout_ms) == 64);

@@ -27,6 +27,7 @@ mod ring;
 mod setup;
 mod sys;
 
+pub use command::NvmePassthruCmd64;
 pub use entry::{BigEntry, Entry, File, NvmeOp, NvmeUringCmd};
 pub use error::{Error, Refusal, RingOption};
 pub use ring::{BigRefusal, Completion, Full, Ring, Wait};

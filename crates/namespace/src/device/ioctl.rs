@@ -6,42 +6,12 @@ use nvme::{Command, Status, opcode};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use uring::{NvmePassthruCmd64, NvmeUringCmd};
 
 /// `NVME_IOCTL_ID`.
 const ID: libc::Ioctl = 0x4e40;
-/// `NVME_IOCTL_ADMIN64_CMD`.
-const ADMIN64: libc::Ioctl = 0xc050_4e47u32 as libc::Ioctl;
-/// `NVME_IOCTL_IO64_CMD`.
-const IO64: libc::Ioctl = 0xc050_4e48u32 as libc::Ioctl;
-
 /// After that long the driver gives a question up.
 const TIMEOUT_MS: u32 = 30_000;
-
-/// `struct nvme_passthru_cmd64`.
-#[repr(C)]
-#[derive(Default)]
-struct Passthru {
-    opcode: u8,
-    flags: u8,
-    rsvd1: u16,
-    nsid: u32,
-    cdw2: u32,
-    cdw3: u32,
-    metadata: u64,
-    addr: u64,
-    metadata_len: u32,
-    data_len: u32,
-    cdw10: u32,
-    cdw11: u32,
-    cdw12: u32,
-    cdw13: u32,
-    cdw14: u32,
-    cdw15: u32,
-    timeout_ms: u32,
-    rsvd2: u32,
-    result: u64,
-}
-const _: () = assert!(size_of::<Passthru>() == 80);
 
 /// Why a question has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -85,23 +55,18 @@ pub(super) fn identify(
         cdw11: (u32::from(csi) << 24).into(),
         ..Command::default()
     };
-    call(file, ADMIN64, &command, &mut data[..])?;
+    call(file, NvmePassthruCmd64::ADMIN, &command, &mut data[..])?;
     Ok(data)
 }
 
 /// Makes durable what the device's cache holds.
 pub(super) fn flush(file: &File, nsid: u32) -> Result<(), Unanswered> {
     let command = Command { opcode: opcode::io::FLUSH, nsid: nsid.into(), ..Command::default() };
-    call(file, IO64, &command, &mut [])
+    call(file, NvmePassthruCmd64::IO, &command, &mut [])
 }
 
-fn call(
-    file: &File,
-    request: libc::Ioctl,
-    command: &Command,
-    data: &mut [u8],
-) -> Result<(), Unanswered> {
-    let mut passthru = Passthru {
+fn call(file: &File, request: u32, command: &Command, data: &mut [u8]) -> Result<(), Unanswered> {
+    let command = NvmeUringCmd {
         opcode: command.opcode,
         nsid: command.nsid.get(),
         addr: if data.is_empty() { 0 } else { data.as_mut_ptr() as u64 },
@@ -109,11 +74,13 @@ fn call(
         cdw10: command.cdw10.get(),
         cdw11: command.cdw11.get(),
         timeout_ms: TIMEOUT_MS,
-        ..Passthru::default()
+        ..NvmeUringCmd::default()
     };
+    let mut passthru = NvmePassthruCmd64 { command, result: 0 };
+    let place = &raw mut passthru;
     // SAFETY: the structure that the request takes; it points to `data`, as long as it says, which
     // is borrowed exclusively until the call returns.
-    let status = unsafe { libc::ioctl(file.as_raw_fd(), request, &raw mut passthru) };
+    let status = unsafe { libc::ioctl(file.as_raw_fd(), request as libc::Ioctl, place) };
     match status {
         0 => Ok(()),
         1.. => Err(Unanswered::Device(Status(status as u16))),

@@ -9,35 +9,7 @@ use anyhow::{Context, bail};
 use nvme::opcode;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
-
-/// `_IOWR('N', 0x48, struct nvme_passthru_cmd64)`
-const NVME_IOCTL_IO64_CMD: libc::c_ulong = 0xc050_4e48;
-
-/// `struct nvme_passthru_cmd64` of linux/nvme_ioctl.h.
-#[repr(C)]
-#[derive(Default)]
-struct Passthru {
-    opcode: u8,
-    flags: u8,
-    rsvd1: u16,
-    nsid: u32,
-    cdw2: u32,
-    cdw3: u32,
-    metadata: u64,
-    addr: u64,
-    metadata_len: u32,
-    data_len: u32,
-    cdw10: u32,
-    cdw11: u32,
-    cdw12: u32,
-    cdw13: u32,
-    cdw14: u32,
-    cdw15: u32,
-    timeout_ms: u32,
-    rsvd2: u32,
-    result: u64,
-}
-const _: () = assert!(size_of::<Passthru>() == 80);
+use uring::{NvmePassthruCmd64, NvmeUringCmd};
 
 /// One thread, or as many as there are commands in flight.
 pub struct Sync<'a> {
@@ -93,7 +65,7 @@ fn one(device: &Device, seed: u64, warm: Duration, measure: Duration) -> anyhow:
     let (mut begun, mut ios) = (start, 0);
     loop {
         let (slba, blocks) = device.blocks_of(random.below(device.places));
-        let mut command = Passthru {
+        let command = NvmeUringCmd {
             opcode: opcode::io::READ,
             nsid: device.nsid,
             addr: buffer.as_mut_ptr() as u64,
@@ -101,12 +73,12 @@ fn one(device: &Device, seed: u64, warm: Duration, measure: Duration) -> anyhow:
             cdw10: slba as u32,
             cdw11: (slba >> 32) as u32,
             cdw12: blocks - 1,
-            ..Passthru::default()
+            ..NvmeUringCmd::default()
         };
+        let mut call = NvmePassthruCmd64 { command, result: 0 };
+        let request = NvmePassthruCmd64::IO as libc::Ioctl;
         // SAFETY: the command and the buffer that it names are ours until the call returns.
-        let result = unsafe {
-            libc::ioctl(device.commands.as_raw_fd(), NVME_IOCTL_IO64_CMD, &raw mut command)
-        };
+        let result = unsafe { libc::ioctl(device.commands.as_raw_fd(), request, &raw mut call) };
         if result != 0 {
             bail!("a read ended with {result}: {}", std::io::Error::last_os_error());
         }
