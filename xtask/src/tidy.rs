@@ -33,6 +33,9 @@ const ORDER: &[&str] = &[
     "capi",
 ];
 
+/// Crates that only tests depend on, of any crate; they depend on none of the others.
+const TEST_ONLY: &[&str] = &["counting-allocator"];
+
 /// What the tests of a crate may depend on all the same: the real peer of what is tested.
 const TEST_PEERS: &[(&str, &str)] = &[("host", "target")];
 
@@ -137,11 +140,18 @@ fn crates(tree: &Tree, complaints: &mut Vec<Complaint>) -> Result<()> {
         }
         let mut say = |path: &Path, what: String| complain(complaints, path, None, what);
         let text = tree.text(&manifest)?.unwrap_or_default();
-        let Some(place) = ORDER.iter().position(|crate_| *crate_ == name) else {
+        let place = match TEST_ONLY.contains(&name.as_str()) {
+            true => Some(0),
+            false => ORDER.iter().position(|crate_| *crate_ == name),
+        };
+        let Some(place) = place else {
             say(&manifest, "not in the order of the workspace; give it a place in tidy.rs".into());
             continue;
         };
         let shipped = text.split("[dev-dependencies]").next().map(dependencies).unwrap_or_default();
+        for dependency in shipped.iter().filter(|it| TEST_ONLY.contains(&it.as_str())) {
+            say(&manifest, format!("ships {dependency}, which is for tests only"));
+        }
         for dependency in dependencies(&text) {
             let peer = TEST_PEERS.contains(&(name.as_str(), dependency.as_str()));
             if peer && !shipped.contains(&dependency) {

@@ -1,43 +1,7 @@
 //! No allocation per command through the functions of C, once warm.
 
 use nvlane::*;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::ptr;
-
-/// Counts the allocations of each thread.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-}
-
-// SAFETY: everything is handed to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 const READ: u8 = 2;
 const DEPTH: usize = 16;
@@ -69,7 +33,7 @@ fn rounds(uri: &str) -> u64 {
         let mut before = 0;
         for round in 0..WARM_UP + COUNTED {
             if round == WARM_UP {
-                before = ALLOCATIONS.get();
+                before = counting_allocator::of_this_thread();
             }
             for at in 0..DEPTH {
                 let mut command: nvl_command = std::mem::zeroed();
@@ -87,7 +51,7 @@ fn rounds(uri: &str) -> u64 {
             assert_eq!(nvl_reap(session, done.as_mut_ptr(), DEPTH as u32), DEPTH as i32);
             assert!(done.iter().all(|done| done.status == 0));
         }
-        let allocations = ALLOCATIONS.get() - before;
+        let allocations = counting_allocator::of_this_thread() - before;
         assert_eq!(nvl_session_free(session), 0);
         assert_eq!(nvl_buffer_free(buffer), 0);
         assert_eq!(nvl_close(volume), 0);

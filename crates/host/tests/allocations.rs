@@ -2,54 +2,14 @@
 
 mod rig;
 
+use counting_allocator::{mark_this_thread, of_marked};
 use namespace::{AccessWatcher, Data, Namespace, Queue, Request, Sink};
 use nvme::{Command, opcode};
 use reactor::{Complete, Reactor};
 use rig::{Target, connect, options};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Counts what threads allocate that were marked.
-struct Counting;
-
-static COUNT: AtomicU64 = AtomicU64::new(0);
-
-thread_local! {
-    static COUNTED: Cell<bool> = const { Cell::new(false) };
-}
-
-fn note() {
-    // A thread that ends may allocate when its variables are gone already.
-    if COUNTED.try_with(Cell::get).unwrap_or(false) {
-        COUNT.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-// SAFETY: passes everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note();
-        // SAFETY: passed on to the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: passed on to the caller.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        note();
-        // SAFETY: passed on to the caller.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// One kind of I/O.
 #[derive(Clone, Copy, Debug)]
@@ -157,8 +117,8 @@ fn run(path: Arc<dyn Namespace>, load: Load) -> u64 {
                 let halfway = HALFWAY.with_borrow(|it| it.clone()).expect("set");
                 self.0.reactor.defer(halfway, 0);
             } else {
-                COUNTED.set(true);
-                self.1.set(COUNT.load(Ordering::Relaxed));
+                mark_this_thread(true);
+                self.1.set(of_marked());
             }
         }
     }
@@ -171,8 +131,8 @@ fn run(path: Arc<dyn Namespace>, load: Load) -> u64 {
     let watcher: Rc<dyn AccessWatcher> = door.clone();
     queue.watch_access(Rc::downgrade(&watcher));
     reactor.run();
-    let after = COUNT.load(Ordering::Relaxed);
-    COUNTED.set(false);
+    let after = of_marked();
+    mark_this_thread(false);
     HALFWAY.take();
     assert_eq!(door.left.get(), 0, "all commands were carried out");
     assert_ne!(halfway.1.get(), u64::MAX, "half of them were seen");
@@ -194,8 +154,8 @@ fn nothing_per_command() {
             }
         }
     }
-    COUNTED.set(true);
-    let before = COUNT.load(Ordering::Relaxed);
+    mark_this_thread(true);
+    let before = of_marked();
     drop(std::hint::black_box(Box::new(1)));
-    assert!(COUNT.load(Ordering::Relaxed) > before, "the counter counts");
+    assert!(of_marked() > before, "the counter counts");
 }

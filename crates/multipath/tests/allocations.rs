@@ -1,38 +1,12 @@
 //! A decision allocates nothing.
 
 use multipath::{Group, Outcome, PathSet, Policy, Selector, Settings, Shared, Standing};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
-
-/// Counts the allocations of this thread.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is handed to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: as the caller promised.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 #[test]
 fn nothing_is_allocated() {
     let mut selector = Selector::new(16, Settings::default(), Arc::new(Shared::default()), 1);
-    let before = ALLOCATIONS.get();
+    let before = counting_allocator::of_this_thread();
     let mut now_ns = 0;
     let mut probes = 0;
     for policy in Policy::ALL.into_iter().cycle().take(10) {
@@ -55,8 +29,8 @@ fn nothing_is_allocated() {
             }
         }
     }
-    assert_eq!(ALLOCATIONS.get(), before);
+    assert_eq!(counting_allocator::of_this_thread(), before);
     assert!(probes > 0, "probes were among it");
     drop(std::hint::black_box(Box::new(1)));
-    assert_eq!(ALLOCATIONS.get(), before + 1, "the count counts");
+    assert_eq!(counting_allocator::of_this_thread(), before + 1, "the count counts");
 }

@@ -3,55 +3,14 @@
 mod client;
 
 use client::*;
+use counting_allocator::{mark_this_thread, of_marked};
 use namespace::{Namespace, Queue};
 use nbd::{Export, Server, ServerConfig};
 use nvme::Limits;
 use reactor::Reactor;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// Counts what threads allocate that were marked.
-struct Counting;
-
-static COUNT: AtomicU64 = AtomicU64::new(0);
-
-thread_local! {
-    static COUNTED: Cell<bool> = const { Cell::new(false) };
-}
-
-fn note() {
-    // A thread that ends may allocate when its variables are gone already.
-    if COUNTED.try_with(Cell::get).unwrap_or(false) {
-        COUNT.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-// SAFETY: passes everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note();
-        // SAFETY: passed on to the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: passed on to the caller.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        note();
-        // SAFETY: passed on to the caller.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// Marks the thread of the core that opens a queue; everything else is the child's.
 #[derive(Debug)]
@@ -63,7 +22,7 @@ impl Namespace for Marked {
     }
 
     fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
-        COUNTED.set(true);
+        mark_this_thread(true);
         Arc::clone(&self.0).open_queue(reactor)
     }
 
@@ -127,21 +86,21 @@ fn check(volume: &str) {
     for structured in [false, true] {
         let manners = Manners { structured, ..Manners::default() };
         let mut client = Client::connect(address, "", manners);
-        let fresh = COUNT.load(Ordering::Relaxed);
+        let fresh = of_marked();
         // Warm for all kinds: what grows with the depth has grown.
         for load in &loads {
             run(&mut client, *load, 40);
         }
-        assert!(COUNT.load(Ordering::Relaxed) > fresh, "the counter counts");
+        assert!(of_marked() > fresh, "the counter counts");
         for load in &loads {
             let rounds = 400 / load.2;
             // An idle connection gives back the memory for parts of requests, which it takes again
             // when the socket cuts one in two: rare, neither per request nor per batch.
             let mut counts = Vec::new();
             let steady = (0..5).any(|_| {
-                let before = COUNT.load(Ordering::Relaxed);
+                let before = of_marked();
                 run(&mut client, *load, rounds);
-                counts.push(COUNT.load(Ordering::Relaxed) - before);
+                counts.push(of_marked() - before);
                 counts.last().is_some_and(|count| *count <= 4)
             });
             assert!(steady, "allocations in 400 requests: {counts:?}, {load:?}, {volume}");

@@ -4,43 +4,12 @@ mod recorder;
 
 use reactor::{CommandRing, Complete, Config, Interest, Reactor};
 use recorder::{config, reactor};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 use uring::{Kind, RingOptions, entry};
-
-/// Counts the allocations of each thread.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: passes everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: passed on to the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: passed on to the caller.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: passed on to the caller.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 const WARM: u64 = 500;
 const ROUNDS: u64 = 3000;
@@ -103,7 +72,7 @@ impl Complete for Rounds {
         }
         self.round.set(self.round.get() + 1);
         match self.round.get() {
-            WARM => self.warm.set(ALLOCATIONS.get()),
+            WARM => self.warm.set(counting_allocator::of_this_thread()),
             ROUNDS => return self.reactor.stop(),
             _ => {}
         }
@@ -140,7 +109,7 @@ fn rounds(kind: Kind) {
     rounds.round();
     let at_end = Rc::new(Cell::new(0));
     reactor.run();
-    at_end.set(ALLOCATIONS.get());
+    at_end.set(counting_allocator::of_this_thread());
     assert_eq!(rounds.round.get(), ROUNDS);
     assert!(rounds.warm.get() > 0, "the counter counts");
     // Draining makes a list of watches and the like: a few, and not one per round.

@@ -2,58 +2,17 @@
 
 mod host;
 
+use counting_allocator::{mark_this_thread, of_marked};
 use host::rig::{Rig, directory, file};
 use host::{Bytes, Queue};
 use namespace::{Namespace, Queue as NamespaceQueue};
 use nvme::{Command, Limits, opcode};
 use nvme_tcp::pdu::dgst;
 use reactor::Reactor;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-
-/// Counts what threads allocate that were marked.
-struct Counting;
-
-static COUNT: AtomicU64 = AtomicU64::new(0);
-
-thread_local! {
-    static COUNTED: Cell<bool> = const { Cell::new(false) };
-}
-
-fn note() {
-    // A thread that ends may allocate when its variables are gone already.
-    if COUNTED.try_with(Cell::get).unwrap_or(false) {
-        COUNT.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-// SAFETY: passes everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note();
-        // SAFETY: passed on to the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: passed on to the caller.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        note();
-        // SAFETY: passed on to the caller.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// Marks the thread of the core that opens a queue; everything else is the child's.
 #[derive(Debug)]
@@ -65,7 +24,7 @@ impl Namespace for Marked {
     }
 
     fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn NamespaceQueue>> {
-        COUNTED.set(true);
+        mark_this_thread(true);
         Arc::clone(&self.0).open_queue(reactor)
     }
 
@@ -138,12 +97,12 @@ fn check(volume: Arc<dyn Namespace>, dgst: u8, loads: &[Load]) {
     host.dgst = dgst;
     let admin = host.enabled();
     let mut io = host.io(&admin, 1);
-    let fresh = COUNT.load(Ordering::Relaxed);
+    let fresh = of_marked();
     // Warm for all kinds: what grows with the depth has grown.
     for load in loads {
         run(&mut io, *load, 200 / load.depth);
     }
-    assert!(COUNT.load(Ordering::Relaxed) > fresh, "the counter counts");
+    assert!(of_marked() > fresh, "the counter counts");
     for load in loads {
         let ios = 600 / load.blocks.isqrt() as usize;
         // Steady state is when as many commands were in flight at once as ever will be; and an
@@ -151,9 +110,9 @@ fn check(volume: Arc<dyn Namespace>, dgst: u8, loads: &[Load]) {
         // socket cuts one in two. Both are rare, neither per command nor per batch.
         let mut counts = Vec::new();
         let steady = (0..5).any(|_| {
-            let before = COUNT.load(Ordering::Relaxed);
+            let before = of_marked();
             run(&mut io, *load, ios / load.depth);
-            counts.push(COUNT.load(Ordering::Relaxed) - before);
+            counts.push(of_marked() - before);
             counts.last().is_some_and(|count| *count <= ios as u64 / 100)
         });
         assert!(steady, "allocations in {ios} I/Os: {counts:?}, {load:?}");

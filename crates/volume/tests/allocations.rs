@@ -4,44 +4,9 @@ use namespace::{Data, Queue, Request, Sink};
 use nvme::Command;
 use nvme::opcode::io as opcode;
 use reactor::{Config, Poll, Reactor};
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use volume::OpenOptions;
-
-/// Counts the allocations of this thread.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-}
-
-// SAFETY: everything is handed to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 const DEPTH: u64 = 16;
 /// Commands before counting starts: tables and pools grow to what they need.
@@ -88,9 +53,10 @@ impl Poll for Load {
             worked = true;
             self.finished.set(self.finished.get() + 1);
             match self.finished.get() {
-                WARM_UP => self.before.set(ALLOCATIONS.get()),
+                WARM_UP => self.before.set(counting_allocator::of_this_thread()),
                 done if done == WARM_UP + COUNTED => {
-                    self.allocations.set(Some(ALLOCATIONS.get() - self.before.get()));
+                    self.allocations
+                        .set(Some(counting_allocator::of_this_thread() - self.before.get()));
                     self.reactor.stop();
                     return true;
                 }
@@ -175,9 +141,9 @@ fn commands_allocate_nothing() {
 
 #[test]
 fn the_count_counts() {
-    let before = ALLOCATIONS.get();
+    let before = counting_allocator::of_this_thread();
     drop(std::hint::black_box(Box::new(1)));
-    assert_eq!(ALLOCATIONS.get(), before + 1);
+    assert_eq!(counting_allocator::of_this_thread(), before + 1);
     // The one layer that allocates, and says so.
     assert!(allocations("volatile:(mem:1M?bs=4096)") > 0);
 }

@@ -4,45 +4,9 @@
 use crate::daemon::Daemon;
 use namespace::Access;
 use nvme::{Command, Status, opcode};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use volume::session::{Bytes, CLOSE_WAIT, Done, Session, SessionConfig, Submission, Volume};
-
-/// Counts the allocations of each thread.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-}
-
-// SAFETY: everything is handed to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 const NQN: &str = "nqn.2026-11.com.example:library";
 /// Long enough for anything that happens at all.
@@ -159,11 +123,11 @@ fn commands_to_a_remote_namespace_allocate_nothing() {
             idle.push(done.data);
             ended += 1;
             if ended == WARM_UP {
-                before = ALLOCATIONS.get();
+                before = counting_allocator::of_this_thread();
             }
         }
     }
-    let allocations = ALLOCATIONS.get() - before;
+    let allocations = counting_allocator::of_this_thread() - before;
     assert!(allocations <= GROWTH, "{allocations} allocations for {COUNTED} commands");
 }
 

@@ -1,43 +1,7 @@
 //! No allocation per command, once warm.
 
 use crate::behaviour::{PATIENCE, file, session};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use volume::session::{Bytes, Submission};
-
-/// Counts the allocations of this thread.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-}
-
-// SAFETY: everything is handed to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promised.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 const DEPTH: u64 = 16;
 const BLOCKS: u64 = 256;
@@ -76,11 +40,11 @@ fn allocations(uri: &str, fixed: bool) -> u64 {
             idle.push(done.data);
             ended += 1;
             if ended == WARM_UP {
-                before = ALLOCATIONS.get();
+                before = counting_allocator::of_this_thread();
             }
         }
     }
-    ALLOCATIONS.get() - before
+    counting_allocator::of_this_thread() - before
 }
 
 #[test]
@@ -97,7 +61,7 @@ fn commands_allocate_nothing() {
 
 #[test]
 fn the_count_counts() {
-    let before = ALLOCATIONS.get();
+    let before = counting_allocator::of_this_thread();
     drop(std::hint::black_box(Box::new(1)));
-    assert_eq!(ALLOCATIONS.get(), before + 1);
+    assert_eq!(counting_allocator::of_this_thread(), before + 1);
 }
