@@ -15,7 +15,8 @@
 //!
 //! **Below the guard a Copy is fast or refused.** A backend that has no means of its own for a piece
 //! answers [`Status::FAST_COPY_NOT_POSSIBLE`] and has copied nothing; with Do Not Retry set it will never
-//! have one for this kind of source. Whoever sits at a place where both ends are in reach (the guard; `linear`
+//! have one for this kind of source. (`linear`, whose children differ, may answer so after the first
+//! `result` ranges.) Whoever sits at a place where both ends are in reach (the guard; `linear`
 //! between its children) then reads and writes that piece.
 //!
 //! Ranges are copied as if one after another, each as if it were read whole before any of it is
@@ -26,6 +27,7 @@
 //! [`Status::FAST_COPY_NOT_POSSIBLE`]: nvme::Status::FAST_COPY_NOT_POSSIBLE
 
 use crate::file::File;
+use crate::layer::guard::Guard;
 use crate::memory::Memory;
 use crate::{Namespace, Queue};
 use nvme::limits::CopyLimits;
@@ -105,6 +107,10 @@ pub struct Located {
     pub slba: u64,
     /// How many of those asked for are there; at least one.
     pub blocks: u64,
+    /// The guard that keeps commands on these blocks apart, and its number of the first: whoever has
+    /// them copied claims them there meanwhile. Set by guards; absent where the backend keeps blocks
+    /// whole by itself.
+    pub guard: Option<(Arc<Guard>, u64)>,
 }
 
 impl Sources {

@@ -166,7 +166,12 @@ impl Namespace for Memory {
 
     fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
         let here = self.blocks.load(Ordering::Relaxed).saturating_sub(slba).min(blocks);
-        (here > 0).then(|| Located { origin: Origin::Memory(self), slba, blocks: here })
+        (here > 0).then(|| Located {
+            origin: Origin::Memory(self),
+            slba,
+            blocks: here,
+            guard: None,
+        })
     }
 }
 
