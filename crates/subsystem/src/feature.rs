@@ -7,6 +7,7 @@ use crate::controller::{Controller, KeepAlive};
 use crate::event::ControllerId;
 use crate::subsystem::Subsystem;
 use crate::target::Target;
+use nvme::copy::{FORMATS_ALWAYS, FORMATS_TO_ENABLE};
 use nvme::event::notice;
 use nvme::feature::{Fid, HostBehavior, Select, capability};
 use nvme::{Command, Status};
@@ -91,9 +92,22 @@ impl Controller {
     pub fn events_supported(&self) -> u32 {
         Features::events_supported(self.discovery)
     }
+
+    /// Formats of a Copy's list that the host may use: those that need not be enabled, and those
+    /// that it has enabled (CDFE).
+    pub fn copy_formats(&self) -> u16 {
+        let [.., low, high] = self.features.host_behavior;
+        FORMATS_ALWAYS | u16::from_le_bytes([low, high])
+    }
 }
 
 impl Target {
+    /// Formats of a Copy's list that a controller's host may use, a bit per [`nvme::copy::Format`].
+    /// Set Features changes it, at any time: to be asked for again before that is answered.
+    pub fn copy_formats(&self, id: ControllerId) -> u16 {
+        self.controllers.get(&id).map_or(FORMATS_ALWAYS, Controller::copy_formats)
+    }
+
     pub(crate) fn features(&self, id: ControllerId, command: &Command) -> Result<Answer, Status> {
         let controller = &self.controllers[&id];
         let cdw10 = command.cdw10.get();
@@ -131,8 +145,8 @@ impl Target {
         if !matches!(command.nsid.get(), 0 | nvme::NSID_ALL) {
             return Err(Status::FEATURE_NOT_NAMESPACE.dnr());
         }
-        let io_queues_max =
-            self.subsystems.get(&controller.subsystem_nqn).map_or(1, |s| s.io_queues_max);
+        let subsystem = self.subsystems.get(&controller.subsystem_nqn);
+        let io_queues_max = subsystem.map_or(1, |subsystem| subsystem.io_queues_max);
         let invalid = Err(Status::INVALID_FIELD.dnr());
         match feature.fid {
             Fid::ARBITRATION => controller.features.arbitration = cdw11,
@@ -162,7 +176,10 @@ impl Target {
                 controller.keep_alive = KeepAlive::new(cdw11, now);
                 self.schedule(id);
             }
-            Fid::HOST_BEHAVIOR => return controller.set_host_behavior(command, data),
+            Fid::HOST_BEHAVIOR => {
+                let formats = subsystem.map_or(0, Subsystem::copy_formats);
+                return controller.set_host_behavior(command, data, formats);
+            }
             Fid::COMMAND_SET_PROFILE if cdw11 & 0x1ff == 0 => {}
             _ => return invalid,
         }
@@ -182,13 +199,19 @@ impl Controller {
         Ok(Answer::result(queues_allocated(io_queues_max)))
     }
 
-    fn set_host_behavior(&mut self, command: &Command, data: &[u8]) -> Result<Answer, Status> {
+    /// Host Behavior Support; `formats` are the copy descriptor formats that the subsystem offers.
+    fn set_host_behavior(
+        &mut self,
+        command: &Command,
+        data: &[u8],
+        formats: u16,
+    ) -> Result<Answer, Status> {
         expect_length(command, size_of::<HostBehavior>() as u64)?;
         let behavior = HostBehavior::ref_from_bytes(data);
         let behavior = behavior.map_err(|_| Status::SGL_LENGTH_INVALID.dnr())?;
         let flags = [behavior.acre, behavior.etdas, behavior.lbafee, behavior.hdisns];
-        // Copy is not offered, so that no copy format can be enabled.
-        if flags.iter().any(|&flag| flag > 1) || behavior.cdfe.get() != 0 {
+        let formats = formats & FORMATS_TO_ENABLE;
+        if flags.iter().any(|&flag| flag > 1) || behavior.cdfe.get() & !formats != 0 {
             return Err(Status::INVALID_FIELD.dnr());
         }
         self.features.host_behavior.copy_from_slice(&data[..6]);

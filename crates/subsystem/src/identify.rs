@@ -142,8 +142,10 @@ impl Target {
             | bit(|l| l.commands.write_uncorrectable, oncs::WRITE_UNCORRECTABLE)
             | bit(|l| l.commands.deallocate, oncs::DATASET_MANAGEMENT)
             | bit(|l| l.commands.write_zeroes, oncs::WRITE_ZEROES)
-            | bit(|l| l.commands.verify, oncs::VERIFY))
+            | bit(|l| l.commands.verify, oncs::VERIFY)
+            | bit(|l| l.copy.is_offered(), oncs::COPY))
         .into();
+        data.cdfs = subsystem.copy_formats().into();
         let fused = subsystem.fused && any(|l| l.commands.compare_and_write);
         data.fuses = u16::from(fused).into();
         // Flush of all namespaces at once is not supported (bits 2:1: 2).
@@ -259,6 +261,12 @@ fn nvm_namespace(namespace: &Namespace, state: AnaState) -> identify::Namespace 
     if limits.commands.deallocate {
         // Deallocated blocks read as zeroes; Write Zeroes may deallocate.
         data.dlfeat = 1 | u8::from(limits.commands.write_zeroes) << 3;
+    }
+    if limits.copy.is_offered() {
+        // Both counts fit: see `Subsystem::offered`.
+        data.mssrl = (limits.copy.range_blocks_max as u16).into();
+        data.mcl = limits.copy.blocks_max.into();
+        data.msrc_z = (limits.copy.ranges_max - 1) as u8;
     }
     data.anagrpid = namespace.ana_group.into();
     data.nsattr = u8::from(limits.read_only);

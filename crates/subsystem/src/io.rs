@@ -4,16 +4,20 @@
 //!   check(command, limits) ----> Transfer { direction, bytes }        what the command means
 //!   locate(command, transfer) -> Placement { in capsule | transport } where its data is
 //!   check_fused(compare, write, limits)                               the pair as such
+//!   copy::check_copy, ranges                                          what the data of these commands says
 //! ```
 //!
 //! Pure and without allocation: it runs on every core for every command. Whether the namespace
 //! exists and its ANA state lets I/O through is known before: no limits without a namespace.
 
 use crate::{IN_CAPSULE_BYTES, TRANSFER_BYTES_MAX, WRITE_ZEROES_BYTES_MAX};
+use nvme::copy::LIST_BYTES_MAX;
 use nvme::dataset::{RANGES_MAX, Range};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Fuse, Limits, Sgl, Status};
 use zerocopy::FromBytes;
+
+const _: () = assert!(LIST_BYTES_MAX <= IN_CAPSULE_BYTES as usize);
 
 /// Which way a command's data goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +75,8 @@ impl Transfer {
 /// Checks a command of its own, or one half of a fused pair (see [`check_fused`] for the pair).
 ///
 /// Order of checks: fused operation and data pointer, opcode, transfer size, range, write
-/// protection; the first that fails gives the status.
+/// protection; the first that fails gives the status. Of a Copy all but its format is checked by
+/// [`crate::copy`].
 #[inline]
 pub fn check(command: &Command, limits: &Limits) -> Result<Transfer, Status> {
     // Neither fused (bits 1:0), nor with PRPs (bits 7:6 zero): by far the most frequent.
@@ -198,8 +203,13 @@ fn check_rare(command: &Command, limits: &Limits) -> Result<Transfer, Status> {
             }
             Ok(Transfer::to_controller(command.range_count() * size_of::<Range>() as u32))
         }
+        opcode::COPY if limits.copy.is_offered() => {
+            let format = command.copy_format().ok_or(Status::INVALID_FIELD.dnr())?;
+            let bytes = command.copy_ranges() * format.entry_bytes();
+            Ok(Transfer::to_controller(bytes as u32))
+        }
         _ if limits.passthrough.io => passed(command, limits),
-        // Reservations and Copy among them: Identify does not offer them.
+        // Reservations among them: Identify does not offer them.
         _ => Err(Status::INVALID_OPCODE.dnr()),
     }
 }

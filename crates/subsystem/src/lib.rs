@@ -15,6 +15,7 @@
 //!        ^ handle_timeout(now), next_timeout
 //!
 //!   io::check(command, limits) -> Transfer or Status      (any core, no state)
+//!   copy::check_copy(command, ranges, limits, ...)        (the same)
 //! ```
 //!
 //! One thread owns a [`Target`] and passes the time in as a [`Duration`]
@@ -36,6 +37,7 @@ mod async_event;
 mod config;
 mod connect;
 mod controller;
+pub mod copy;
 mod discovery;
 mod event;
 mod feature;

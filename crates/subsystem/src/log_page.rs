@@ -224,6 +224,7 @@ fn effects(subsystem: &Subsystem) -> Vec<u8> {
     note(opcode::io::WRITE_ZEROES, any(|l| l.commands.write_zeroes), writes);
     note(opcode::io::WRITE_UNCORRECTABLE, any(|l| l.commands.write_uncorrectable), writes);
     note(opcode::io::DATASET_MANAGEMENT, any(|l| l.commands.deallocate), writes);
+    note(opcode::io::COPY, any(|l| l.copy.is_offered()), writes);
     let passes =
         |what: fn(&Limits) -> bool| namespaces.values().any(|namespace| what(&namespace.limits));
     if passes(|l| l.passthrough.io) {

@@ -3,8 +3,17 @@
 use crate::config::{ConfigError, NamespaceConfig, PortId, SubsystemConfig};
 use crate::{ANA_GROUPS_MAX, AnaState, NAMESPACES_MAX, TRANSFER_BYTES_MAX, TRANSFER_BYTES_MIN};
 use nvme::Limits;
+use nvme::copy::{FORMATS, RANGES_MAX};
+use nvme::limits::CopyLimits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// What Identify can tell of one Copy: MSRC has 8 bits, MSSRL 16, MCL 32.
+const COPY_MAX: CopyLimits = CopyLimits {
+    ranges_max: RANGES_MAX as u16,
+    range_blocks_max: u16::MAX as u32,
+    blocks_max: u32::MAX,
+};
 
 /// A subsystem with its namespaces.
 pub(crate) struct Subsystem {
@@ -129,7 +138,16 @@ impl Subsystem {
     fn offered(&self, mut limits: Limits) -> Limits {
         limits.commands.compare_and_write &= self.fused && limits.commands.compare;
         limits.transfer_bytes_max = limits.transfer_bytes_max.min(TRANSFER_BYTES_MAX);
+        limits.copy =
+            if limits.copy.is_offered() { limits.copy.and(COPY_MAX) } else { CopyLimits::NONE };
         limits
+    }
+
+    /// Formats of a Copy's list that its controllers know (OCFS): all, unless no namespace copies.
+    pub fn copy_formats(&self) -> u16 {
+        let mut namespaces = self.namespaces.values();
+        let offered = self.namespaces.is_empty() || namespaces.any(|n| n.limits.copy.is_offered());
+        if offered { FORMATS } else { 0 }
     }
 
     /// Largest transfer that every namespace takes, a power of two in bytes: MDTS.

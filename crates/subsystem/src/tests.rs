@@ -3,6 +3,7 @@
 mod arbitrary;
 mod configuring;
 mod connecting;
+mod copying;
 mod discovering;
 mod events;
 mod features;

@@ -5,7 +5,7 @@ use crate::{
     Refused, Reply, SubsystemConfig, Target, TargetConfig,
 };
 use nvme::fabrics::{CNTLID_DYNAMIC, Cc, Connect, ConnectData, Property, PropertyAccess};
-use nvme::limits::{Commands, Passthrough};
+use nvme::limits::{Commands, CopyLimits, Passthrough};
 use nvme::log::{GetLogPage, Lid};
 use nvme::{Command, Limits, Sgl, Status, opcode};
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub const LIMITS: Limits = Limits {
         compare_and_write: true,
         verify: true,
     },
-    copy: nvme::limits::CopyLimits::NONE,
+    copy: CopyLimits { ranges_max: 128, range_blocks_max: 65_535, blocks_max: 1 << 18 },
     metadata_bytes: 0,
     passthrough: Passthrough::NONE,
     lends_reads: false,

@@ -1,6 +1,7 @@
 use super::host::*;
 use crate::{NAMESPACES_MAX, NamespaceConfig};
 use nvme::identify::{Cns, Controller, IndependentNamespace, Namespace, NvmController};
+use nvme::limits::CopyLimits;
 use nvme::{Limits, Sgl, Status};
 use zerocopy::FromBytes;
 
@@ -28,7 +29,8 @@ fn the_controller_is_what_linux_wants() {
     assert_eq!(controller.cmic, 0b1011);
     assert_eq!((controller.sqes, controller.cqes), (0x66, 0x44));
     assert_ne!(controller.ctratt.get() & 1 << 6, 0, "traffic based keep alive");
-    assert_eq!(controller.oncs.get(), 0b1001_1101);
+    assert_eq!(controller.oncs.get(), 0b1_1001_1101);
+    assert_eq!(controller.cdfs.get(), 0b1111, "all formats of a list to copy");
     assert_eq!((controller.fuses.get(), controller.acwu_z.get()), (1, 0));
     assert_eq!(controller.vwc & 1, 1);
     assert_eq!(controller.oaes.get(), 1 << 8 | 1 << 11);
@@ -43,6 +45,7 @@ fn capabilities_follow_the_namespaces() {
     let (mut target, port) = target();
     let bare = Limits {
         commands: nvme::limits::Commands::default(),
+        copy: CopyLimits::NONE,
         volatile_write_cache: false,
         ..LIMITS
     };
@@ -52,6 +55,31 @@ fn capabilities_follow_the_namespaces() {
     let controller = Controller::read_from_bytes(&data).unwrap();
     assert_eq!(controller.oncs.get(), 1 << 4, "Save and Select only");
     assert_eq!((controller.fuses.get(), controller.vwc & 1), (0, 0));
+    assert_eq!(controller.cdfs.get(), 0);
+    let namespace = Namespace::read_from_bytes(&host.identify(Cns::NAMESPACE.0, 1)).unwrap();
+    assert_eq!((namespace.mssrl.get(), namespace.mcl.get(), namespace.msrc_z), (0, 0, 0));
+    let effects = host.log(nvme::log::Lid::EFFECTS, 4096, 0);
+    assert_eq!(effects[1024 + 4 * 0x19], 0, "no Copy");
+}
+
+#[test]
+fn what_one_copy_may_ask_for_is_told() {
+    let (mut target, port) = target();
+    let shown = |target: &mut crate::Target| {
+        let mut host = Host::connect(target, port);
+        let data = host.identify(Cns::NAMESPACE.0, 1);
+        let shown = Namespace::read_from_bytes(&data).unwrap();
+        (shown.mssrl.get(), shown.mcl.get(), shown.msrc_z)
+    };
+    assert_eq!(shown(&mut target), (65_535, 1 << 18, 127));
+    // What the fields cannot tell is not offered either.
+    let copy = CopyLimits { ranges_max: 257, range_blocks_max: 1 << 16, blocks_max: u32::MAX };
+    target.update_limits(NQN, 1, Limits { copy, ..LIMITS }).unwrap();
+    assert_eq!(shown(&mut target), (65_535, u32::MAX, 255));
+    assert_eq!(target.namespaces(NQN, port)[0].limits.copy.range_blocks_max, 65_535);
+    let copy = CopyLimits { ranges_max: 0, ..LIMITS.copy };
+    target.update_limits(NQN, 1, Limits { copy, ..LIMITS }).unwrap();
+    assert_eq!(shown(&mut target), (0, 0, 0));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 use super::host::LIMITS;
 use crate::io::{Direction, Placement, Transfer, check, check_fused, locate, ranges};
 use nvme::dataset::Range;
-use nvme::limits::Commands;
+use nvme::limits::{Commands, CopyLimits};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Limits, Sgl, Status};
 use proptest::prelude::*;
@@ -82,7 +82,7 @@ fn a_read_only_namespace_is_only_read() {
 
 #[test]
 fn what_identify_does_not_offer_is_an_invalid_opcode() {
-    let none = Limits { commands: Commands::default(), ..LIMITS };
+    let none = Limits { commands: Commands::default(), copy: CopyLimits::NONE, ..LIMITS };
     let invalid = Err(Status::INVALID_OPCODE.dnr());
     for opcode in 0..=255u8 {
         let offered = matches!(opcode, opcode::FLUSH | opcode::WRITE | opcode::READ);

@@ -106,10 +106,10 @@ fn effects_let_unprivileged_commands_pass() {
     for opcode in [0x00, 0x02, 0x05, 0x0c] {
         assert_eq!(effects.io[opcode].get(), 0b01, "supported, changes nothing: {opcode:#x}");
     }
-    for opcode in [0x01, 0x08, 0x09] {
+    for opcode in [0x01, 0x08, 0x09, 0x19] {
         assert_eq!(effects.io[opcode].get(), 0b11, "supported, changes blocks: {opcode:#x}");
     }
-    for opcode in [0x04, 0x0d, 0x0e, 0x11, 0x15, 0x19, 0x80] {
+    for opcode in [0x04, 0x0d, 0x0e, 0x11, 0x15, 0x1d, 0x80] {
         assert_eq!(effects.io[opcode].get(), 0, "not supported: {opcode:#x}");
     }
     for opcode in [0x02, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18] {
