@@ -1,0 +1,128 @@
+//! Pieces that go down together, in one Copy of limited size.
+
+use crate::Piece;
+
+/// What one command can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Source ranges.
+    pub ranges: usize,
+    /// Blocks of one source range.
+    pub range_blocks: u64,
+    /// Blocks of all ranges together.
+    pub blocks: u64,
+}
+
+/// Pieces whose destinations follow one another, so that one Copy can carry them.
+#[derive(Debug, Default)]
+pub struct Batch {
+    pieces: Vec<Piece>,
+    blocks: u64,
+}
+
+impl Batch {
+    /// Forgets what is in it.
+    pub fn clear(&mut self) {
+        self.pieces.clear();
+        self.blocks = 0;
+    }
+
+    /// The pieces, in the order in which they were added.
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// Blocks of all pieces.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// First destination block.
+    ///
+    /// # Panics
+    /// If it is empty.
+    pub fn destination(&self) -> u64 {
+        self.pieces[0].destination
+    }
+
+    /// Most blocks that a further piece may have where `room` is given; zero if there may be none.
+    pub fn left(&self, room: &Room) -> u64 {
+        if self.pieces.len() >= room.ranges {
+            return 0;
+        }
+        room.range_blocks.min(room.blocks.saturating_sub(self.blocks))
+    }
+
+    /// Whether `piece` goes where the pieces so far end.
+    pub fn is_followed_by(&self, piece: &Piece) -> bool {
+        self.pieces.last().is_none_or(|last| last.destination + last.blocks == piece.destination)
+    }
+
+    /// Adds a piece.
+    ///
+    /// # Panics
+    /// If it does not follow.
+    pub fn push(&mut self, piece: Piece) {
+        assert!(self.is_followed_by(&piece), "destinations of one Copy follow one another");
+        self.pieces.push(piece);
+        self.blocks += piece.blocks;
+    }
+
+    /// The range that piece `index` is of; of the first one if there is no such piece, since
+    /// whoever counts wrongly has not proven that any was copied.
+    ///
+    /// # Panics
+    /// If it is empty.
+    pub fn range_of(&self, index: u64) -> usize {
+        let index = usize::try_from(index).ok().filter(|index| *index < self.pieces.len());
+        self.pieces[index.unwrap_or(0)].range
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Order, Range};
+
+    #[test]
+    fn commands_are_filled_up_to_every_limit() {
+        let mut order = Order::default();
+        let ranges = [10, 10, 1, 1, 1].map(|blocks| Range { slba: 100, blocks, is_same: false });
+        order.begin(0, ranges);
+        let room = Room { ranges: 3, range_blocks: 8, blocks: 12 };
+        let mut batch = Batch::default();
+        let mut commands = Vec::new();
+        while order.lowest().is_some() {
+            batch.clear();
+            while let Some(piece) = Some(batch.left(&room))
+                .filter(|left| *left > 0)
+                .and_then(|left| order.peek(left))
+                .filter(|piece| batch.is_followed_by(piece))
+            {
+                batch.push(order.take(piece.blocks));
+            }
+            commands.push(batch.pieces().iter().map(|piece| piece.blocks).collect::<Vec<_>>());
+        }
+        assert_eq!(commands, [vec![8, 2, 2], vec![8, 1, 1], vec![1]]);
+    }
+
+    #[test]
+    fn what_is_moved_backwards_goes_alone() {
+        let mut order = Order::default();
+        order.begin(2, [Range { slba: 0, blocks: 9, is_same: true }]);
+        let mut batch = Batch::default();
+        batch.push(order.take(4));
+        assert!(!batch.is_followed_by(&order.peek(4).expect("five blocks are left")));
+    }
+
+    #[test]
+    fn who_counts_wrongly_has_copied_nothing() {
+        let mut order = Order::default();
+        order.begin(0, [1, 1, 1].map(|blocks| Range { slba: 9, blocks, is_same: false }));
+        let mut batch = Batch::default();
+        order.take(1);
+        batch.push(order.take(1));
+        batch.push(order.take(1));
+        assert_eq!([0, 1, 2, u64::MAX].map(|index| batch.range_of(index)), [1, 2, 1, 1]);
+    }
+}
