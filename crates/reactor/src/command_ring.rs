@@ -1,6 +1,7 @@
 //! Rings beside the first, for one purpose each: polled completions, a submission thread, NVMe
 //! commands where the first ring takes none.
 
+use crate::batch::Batch;
 use crate::files::{Files, FixedFile};
 use crate::pieces::Pieces;
 use crate::reactor::{Deferred, Waiting};
@@ -37,7 +38,7 @@ pub struct CommandRing {
     backlog: RefCell<VecDeque<Waiting>>,
     completions: RefCell<Vec<Completion>>,
     /// What was refused, to be told in the next turn.
-    answers: RefCell<Vec<Deferred>>,
+    answers: RefCell<VecDeque<Deferred>>,
     files: RefCell<Files>,
     pool: BufferPool,
     pieces: Pieces,
@@ -200,7 +201,11 @@ impl CommandRing {
             return;
         }
         self.list();
-        self.answers.borrow_mut().push(Deferred { sink, token, result: -errno.raw_os_error() });
+        self.answers.borrow_mut().push_back(Deferred {
+            sink,
+            token,
+            result: -errno.raw_os_error(),
+        });
     }
 
     #[inline]
@@ -271,23 +276,26 @@ impl CommandRing {
             self.flush();
         }
         let mut worked = false;
-        let mut batch = self.completions.take();
+        let mut batch = Batch::take(&self.completions);
         let mut more = true;
         while more {
-            self.ring.borrow_mut().reap(&mut batch);
-            more = batch.len() == batch.capacity();
-            self.rings.counts.completed.add(batch.len() as u64);
-            for completion in batch.drain(..) {
+            if batch.is_empty() {
+                let count = batch.fill(&mut self.ring.borrow_mut());
+                self.rings.counts.completed.add(count as u64);
+            }
+            more = batch.was_full();
+            while let Some(completion) = batch.next() {
                 worked |= self.deliver(completion);
             }
         }
-        self.completions.replace(batch);
-        if !self.answers.borrow().is_empty() {
+        drop(batch);
+        // As many as there are now: what is refused meanwhile has its turn in the next.
+        let refused = self.answers.borrow().len();
+        for _ in 0..refused {
+            let answer = self.answers.borrow_mut().pop_front();
+            let Some(Deferred { sink, token, result }) = answer else { break };
             worked = true;
-            let answers = self.answers.take();
-            for Deferred { sink, token, result } in answers {
-                sink.complete_command(token, result, 0, 0);
-            }
+            sink.complete_command(token, result, 0, 0);
         }
         worked
     }
@@ -384,7 +392,9 @@ impl CommandRings {
     pub fn arm(&self, reactor: &Reactor) -> bool {
         for place in 0..self.count.get() {
             let ring = Rc::clone(&self.listed.borrow()[place]);
-            if ring.polls() || !ring.answers.borrow().is_empty() {
+            let waiting =
+                !ring.answers.borrow().is_empty() || !ring.completions.borrow().is_empty();
+            if ring.polls() || waiting {
                 return false;
             }
             ring.arm(reactor);

@@ -54,7 +54,7 @@ impl Reactor {
         let only_ring = self.state.get() == State::Running
             && !self.config.poll_always
             && !self.commands.any()
-            && !self.mailbox.has_post()
+            && !self.has_mail()
             && self.pollers.borrow().listed() == 0;
         if only_ring && !self.spin.borrow_mut().idled(self.now.get()) {
             self.sleep(limit);

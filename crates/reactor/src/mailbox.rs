@@ -2,6 +2,7 @@
 
 use crate::Reactor;
 use rustix::event::{EventfdFlags, eventfd};
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,10 +34,18 @@ struct Shared {
 #[derive(Default)]
 pub struct Post {
     /// To be run, in order.
-    pub letters: Vec<Letter>,
+    pub letters: VecDeque<Letter>,
     /// Blocking work that has ended: its slot and result.
-    pub done: Vec<(u64, i32)>,
+    pub done: VecDeque<(u64, i32)>,
     closed: bool,
+}
+
+impl Post {
+    /// Whether nothing waits.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.letters.is_empty() && self.done.is_empty()
+    }
 }
 
 impl Mailbox {
@@ -66,7 +75,7 @@ impl Mailbox {
         if post.closed || post.letters.len() >= most {
             return false;
         }
-        post.letters.push(Box::new(work));
+        post.letters.push_back(Box::new(work));
         drop(post);
         self.notify();
         true
@@ -74,7 +83,7 @@ impl Mailbox {
 
     /// Reports blocking work. Never refused: each was accounted for when it began.
     pub(crate) fn done(&self, key: u64, result: i32) {
-        self.lock().done.push((key, result));
+        self.lock().done.push_back((key, result));
         self.notify();
     }
 
@@ -114,7 +123,7 @@ impl Mailbox {
 
     /// Swaps what waits for the empty `into`.
     pub(crate) fn collect(&self, into: &mut Post) {
-        debug_assert!(into.letters.is_empty() && into.done.is_empty());
+        debug_assert!(into.is_empty());
         let mut post = self.lock();
         // Under the lock: whoever pushes later also sets the flag later.
         self.shared.pending.store(false, Ordering::SeqCst);
@@ -123,7 +132,7 @@ impl Mailbox {
     }
 
     /// Refuses letters from now on, and returns those that wait.
-    pub(crate) fn close(&self) -> Vec<Letter> {
+    pub(crate) fn close(&self) -> VecDeque<Letter> {
         let mut post = self.lock();
         post.closed = true;
         std::mem::take(&mut post.letters)

@@ -20,16 +20,24 @@ enum State {
 pub struct Pieces {
     states: RefCell<Box<[State]>>,
     refusal: RefCell<Option<io::Error>>,
+    /// The ring has a table.
+    made: bool,
 }
 
 impl Pieces {
-    /// Makes the ring's table of registered buffers; it must have none yet.
-    pub fn new(ring: Option<&mut Ring>, count: usize) -> Pieces {
-        let table = ring.map(|ring| ring.register_buffers(count as u32));
+    /// Makes the ring's table of registered buffers, with `further` places behind the pieces; it must
+    /// have none yet.
+    pub fn new(ring: Option<&mut Ring>, count: usize, further: u16) -> Pieces {
+        let table = ring.map(|ring| ring.register_buffers(count as u32 + u32::from(further)));
         let usable = matches!(table, Some(Ok(())));
         let state = if usable { State::Untried } else { State::Refused };
         let refusal = RefCell::new(table.and_then(Result::err));
-        Pieces { states: RefCell::new(vec![state; count].into()), refusal }
+        Pieces { states: RefCell::new(vec![state; count].into()), refusal, made: usable }
+    }
+
+    /// Whether the ring has a table of registered buffers.
+    pub fn is_made(&self) -> bool {
+        self.made
     }
 
     /// Whether a piece is registered; `None` if that was not tried yet.

@@ -55,12 +55,17 @@ struct Region {
 
 impl BufferPool {
     /// Reserves `bytes`, rounded up to whole pieces of 2 MiB. With a ring, buffers can be
-    /// registered; the ring must have no registered buffers of its own.
-    pub(crate) fn new(bytes: usize, ring: Option<Rc<RefCell<Ring>>>) -> io::Result<BufferPool> {
+    /// registered; the ring must have no registered buffers of its own. Its table has `further`
+    /// places behind those of the pool.
+    pub(crate) fn new(
+        bytes: usize,
+        ring: Option<Rc<RefCell<Ring>>>,
+        further: u16,
+    ) -> io::Result<BufferPool> {
         let bytes = bytes.clamp(PIECE, POOL_MAX).next_multiple_of(PIECE);
         let region = Region::reserve(bytes)?;
         let mut borrowed = ring.as_ref().map(|ring| ring.borrow_mut());
-        let pieces = Pieces::new(borrowed.as_deref_mut(), bytes / PIECE);
+        let pieces = Pieces::new(borrowed.as_deref_mut(), bytes / PIECE, further);
         drop(borrowed);
         let shared = Shared {
             region,
@@ -123,7 +128,12 @@ impl BufferPool {
 
     /// A table of this pool's pieces for another ring.
     pub(crate) fn pieces_for(&self, ring: &mut Ring) -> Pieces {
-        Pieces::new(Some(ring), self.capacity() / PIECE)
+        Pieces::new(Some(ring), self.capacity() / PIECE, 0)
+    }
+
+    /// The first of the further places in the ring's table, if there is one.
+    pub(crate) fn first_kernel_buffer(&self) -> Option<u16> {
+        self.shared.pieces.is_made().then_some((self.capacity() / PIECE) as u16)
     }
 
     /// Whether [`BufferPool::serve`] has something to do.
@@ -331,7 +341,7 @@ mod tests {
     }
 
     fn pool() -> Rc<BufferPool> {
-        Rc::new(BufferPool::new(PIECE, None).expect("address space"))
+        Rc::new(BufferPool::new(PIECE, None, 0).expect("address space"))
     }
 
     #[test]

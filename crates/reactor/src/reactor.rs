@@ -13,6 +13,7 @@ use crate::{BufferPool, Complete, Error, Mailbox, Poll, PollerId, Stats, TimerId
 use rustix::io::Errno;
 use std::cell::{Cell, OnceCell, RefCell, UnsafeCell};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
@@ -41,6 +42,9 @@ pub struct Config {
     pub buffer_bytes: usize,
     /// Most threads for calls that block; started when needed.
     pub blocking_threads: usize,
+    /// Places for buffers of drivers, behind the pool's in the ring's table of registered buffers
+    /// ([`Reactor::kernel_buffers`]).
+    pub kernel_buffers: u16,
     /// Sizes of the ring's entries. All but [`Kind::Small`] take NVMe commands
     /// ([`Reactor::submit_command`]); docs/decisions/0005 says what they cost.
     pub kind: Kind,
@@ -55,6 +59,7 @@ impl Default for Config {
             cpu: None,
             buffer_bytes: 32 << 20,
             blocking_threads: 4,
+            kernel_buffers: 0,
             kind: Kind::Small,
         }
     }
@@ -93,9 +98,9 @@ pub struct Reactor {
     pub(crate) completions: RefCell<Vec<Completion>>,
     pub(crate) timers: RefCell<Timers>,
     pub(crate) pollers: RefCell<Pollers>,
-    pub(crate) deferred: RefCell<Vec<Deferred>>,
-    /// Empty between turns; swapped with `deferred`.
-    pub(crate) deferring: RefCell<Vec<Deferred>>,
+    pub(crate) deferred: RefCell<VecDeque<Deferred>>,
+    /// Empty between turns, unless a sink has panicked; swapped with `deferred`.
+    pub(crate) deferring: RefCell<VecDeque<Deferred>>,
     pub(crate) mailbox: Mailbox,
     pub(crate) post: RefCell<Post>,
     pub(crate) blocking: OnceCell<Blocking>,
@@ -155,7 +160,7 @@ impl Reactor {
         check_enter(&mut ring)?;
         let ring = Rc::new(RefCell::new(ring));
         let bytes = config.buffer_bytes;
-        let buffers = BufferPool::new(bytes, Some(Rc::clone(&ring)))
+        let buffers = BufferPool::new(bytes, Some(Rc::clone(&ring)), config.kernel_buffers)
             .map_err(|source| Error::Buffers { bytes, source })?;
         let mailbox = Mailbox::new().map_err(Error::Wake)?;
         Ok(Rc::new_cyclic(|this| Reactor {
@@ -336,6 +341,14 @@ impl Reactor {
         &self.buffers
     }
 
+    /// Indexes among the ring's registered buffers that are the caller's, for pages that a driver of
+    /// the kernel registers: as many as [`Config::kernel_buffers`] says. `None` if the kernel made
+    /// no table.
+    pub fn kernel_buffers(&self) -> Option<Range<u16>> {
+        let first = self.buffers.first_kernel_buffer()?;
+        Some(first..first + self.config.kernel_buffers)
+    }
+
     /// Registers a file with the ring, which spares the kernel a look-up per operation. `None` if
     /// the table is full or refused: use the descriptor then.
     pub fn register_file(&self, fd: RawFd) -> Option<FixedFile> {
@@ -386,7 +399,7 @@ impl Reactor {
 
     #[inline]
     fn answer(&self, sink: Rc<dyn Complete>, token: u64, result: i32) {
-        self.deferred.borrow_mut().push(Deferred { sink, token, result });
+        self.deferred.borrow_mut().push_back(Deferred { sink, token, result });
     }
 }
 

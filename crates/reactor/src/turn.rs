@@ -1,6 +1,7 @@
 //! The loop: one turn after the other, sleeping between them, draining at the end.
 
-use crate::reactor::{Deferred, Reactor, State, Waiting};
+use crate::batch::Batch;
+use crate::reactor::{Reactor, State, Waiting};
 use crate::slots::OWN;
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -62,7 +63,7 @@ impl Reactor {
         if !worked {
             self.now.set(Instant::now());
         }
-        worked |= self.mailbox.has_post() && self.read_mail(Some(this));
+        worked |= self.has_mail() && self.read_mail(Some(this));
         worked |= self.poll_active();
         worked |= self.exchange();
         worked |= self.fire_timers();
@@ -70,20 +71,31 @@ impl Reactor {
         worked | self.buffers.serve()
     }
 
+    #[inline]
+    pub(crate) fn has_mail(&self) -> bool {
+        self.mailbox.has_post() || !self.post.borrow().is_empty()
+    }
+
     /// Runs letters and delivers blocking work that has ended. Without `this`, letters are dropped.
     fn read_mail(&self, this: Option<&Rc<Reactor>>) -> bool {
-        let mut post = self.post.take();
-        self.mailbox.collect(&mut post);
-        let worked = !post.letters.is_empty() || !post.done.is_empty();
-        for letter in post.letters.drain(..) {
+        let mut post = self.post.borrow_mut();
+        // What a panic has left over comes first.
+        if post.is_empty() {
+            self.mailbox.collect(&mut post);
+        }
+        let worked = !post.is_empty();
+        drop(post);
+        // One at a time, taken before it is run: should it panic, the rest is still there.
+        loop {
+            let Some(letter) = self.post.borrow_mut().letters.pop_front() else { break };
             let Some(this) = this else { continue };
             self.counts.letters.add(1);
             letter(this);
         }
-        for (key, result) in post.done.drain(..) {
+        loop {
+            let Some((key, result)) = self.post.borrow_mut().done.pop_front() else { break };
             self.deliver(Completion { user_data: key, result, flags: 0, extra: 0 });
         }
-        self.post.replace(post);
         worked
     }
 
@@ -155,21 +167,22 @@ impl Reactor {
     }
 
     fn reap(&self) -> bool {
-        let mut batch = self.completions.take();
+        let mut batch = Batch::take(&self.completions);
         let mut delivered = 0;
         let mut worked = false;
         let mut more = true;
         while more && delivered < DELIVERED_MAX {
-            self.ring.borrow_mut().reap(&mut batch);
+            if batch.is_empty() {
+                let count = batch.fill(&mut self.ring.borrow_mut());
+                self.counts.completed.add(count as u64);
+            }
             // What comes while these are delivered has its turn in the next.
-            more = batch.len() == batch.capacity();
-            self.counts.completed.add(batch.len() as u64);
-            delivered += batch.len();
-            for completion in batch.drain(..) {
+            more = batch.was_full();
+            while let Some(completion) = batch.next() {
+                delivered += 1;
                 worked |= self.deliver(completion);
             }
         }
-        self.completions.replace(batch);
         worked
     }
 
@@ -203,25 +216,37 @@ impl Reactor {
         }
     }
 
+    /// Whether a sink or letter has panicked, and what came after it was not delivered yet.
+    #[inline]
+    fn has_leftovers(&self) -> bool {
+        !self.completions.borrow().is_empty() || !self.post.borrow().is_empty()
+    }
+
+    #[inline]
+    fn has_deferred(&self) -> bool {
+        !self.deferred.borrow().is_empty() || !self.deferring.borrow().is_empty()
+    }
+
     fn deliver_deferred(&self) -> bool {
-        if self.deferred.borrow().is_empty() {
+        if !self.has_deferred() {
             return false;
         }
-        // Swapped, so that what is deferred meanwhile waits for the next turn, and both vectors
-        // keep their memory.
-        let mut deferred = self.deferring.take();
-        std::mem::swap(&mut deferred, &mut *self.deferred.borrow_mut());
-        for Deferred { sink, token, result } in deferred.drain(..) {
-            sink.complete(token, result, 0);
+        // Swapped, so that what is deferred meanwhile waits for the next turn, and both queues
+        // keep their memory. What a panic has left over comes first.
+        if self.deferring.borrow().is_empty() {
+            self.deferring.swap(&self.deferred);
         }
-        self.deferring.replace(deferred);
-        true
+        loop {
+            let Some(deferred) = self.deferring.borrow_mut().pop_front() else { return true };
+            deferred.sink.complete(deferred.token, deferred.result, 0);
+        }
     }
 
     /// Sleeps until a completion, a letter, the next timer or `limit`, unless there is something
     /// to do.
     pub(crate) fn sleep(&self, limit: Option<Instant>) {
-        let ready = !self.deferred.borrow().is_empty()
+        let ready = self.has_deferred()
+            || self.has_leftovers()
             || !self.backlog.borrow().is_empty()
             || self.buffers.has_served();
         if ready {
@@ -362,7 +387,7 @@ impl Reactor {
                 break;
             }
         }
-        let rest = self.deferred.take();
+        let rest = (self.deferred.take(), self.deferring.take());
         drop(rest);
         self.commands.end();
         self.state.set(State::Ended);
@@ -374,7 +399,8 @@ impl Reactor {
             self.refill();
         }
         self.commands.flush();
-        let idle = self.deferred.borrow().is_empty() && self.backlog.borrow().is_empty();
+        let idle =
+            !self.has_deferred() && !self.has_leftovers() && self.backlog.borrow().is_empty();
         let wait = match wait {
             _ if self.commands.poll() || !idle || !self.mailbox.fall_asleep() => Wait::No,
             // The first ring does not tell of the others any more.
@@ -384,7 +410,7 @@ impl Reactor {
         self.enter(wait);
         self.mailbox.wake_up();
         self.reap();
-        if self.mailbox.has_post() {
+        if self.has_mail() {
             self.read_mail(None);
         }
         self.commands.serve();

@@ -7,9 +7,10 @@ use recorder::{Calls, config, reactor};
 use std::cell::{Cell, RefCell};
 use std::io::pipe;
 use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use uring::{File, entry};
+use uring::{File, RingOptions, entry};
 
 /// Owns the buffers of reads in flight, and counts the results.
 struct Reads {
@@ -145,4 +146,55 @@ fn blocking_work_is_waited_for() {
     stopping.stop();
     stopping.run();
     assert_eq!(result.get(), 42);
+}
+
+/// Starts eight operations, of which the fourth panics when told, and returns which were told by
+/// the time the reactor has gone.
+fn told_around_a_panic(start: impl FnOnce(&Rc<Reactor>, &Rc<dyn Complete>)) -> Vec<u64> {
+    let panicking = reactor(&config());
+    let told: Rc<RefCell<Vec<u64>>> = Rc::default();
+    let note = Rc::clone(&told);
+    let sink: Rc<dyn Complete> = Rc::new(Calls(move |token, _| {
+        note.borrow_mut().push(token);
+        assert_ne!(token, 3, "this one panics");
+    }));
+    start(&panicking, &sink);
+    let ran = catch_unwind(AssertUnwindSafe(|| panicking.run()));
+    assert!(ran.is_err(), "it panicked");
+    drop(panicking);
+    let mut told = told.borrow().clone();
+    told.sort_unstable();
+    told
+}
+
+#[test]
+fn a_sink_that_panics_takes_nobody_elses_completion_along() {
+    const ALL: [u64; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+    let by_ring = told_around_a_panic(|reactor, sink| {
+        for token in ALL {
+            // SAFETY: a no-operation points to nothing.
+            unsafe { reactor.submit(entry::nop(), Rc::clone(sink), token) };
+        }
+    });
+    assert_eq!(by_ring, ALL);
+    let by_further_ring = told_around_a_panic(|reactor, sink| {
+        let ring = reactor.command_ring(&RingOptions::default()).expect("a plain ring");
+        for token in ALL {
+            // SAFETY: as above.
+            unsafe { ring.submit(entry::nop(), Rc::clone(sink), token) };
+        }
+    });
+    assert_eq!(by_further_ring, ALL);
+    let deferred = told_around_a_panic(|reactor, sink| {
+        for token in ALL {
+            reactor.defer(Rc::clone(sink), token);
+        }
+    });
+    assert_eq!(deferred, ALL);
+    let blocking = told_around_a_panic(|reactor, sink| {
+        for token in ALL {
+            reactor.blocking(Box::new(|| 0), Rc::clone(sink), token);
+        }
+    });
+    assert_eq!(blocking, ALL);
 }
