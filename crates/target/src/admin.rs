@@ -134,7 +134,7 @@ impl Connection {
                 queue_id: connected.queue_id,
                 entries,
                 flow_control,
-                active: control.activity(connected.controller),
+                shared: control.shared(connected.controller),
                 nqn: connected.nqn.clone(),
             };
             let view = self.core.subsystem(&link.nqn);

@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::exchange::{Exchanges, Stage};
 use crate::view::{NamespaceView, SubsystemView};
 use namespace::output::{Flushed, Output, Payload};
-use namespace::{Request, Sink};
+use namespace::{Data, Request, Sink};
 use nvme::Status;
 use nvme_tcp::controller;
 use reactor::{Complete, Interest, Poll, PollerId, Stream, TimerId, WatchId};
@@ -25,7 +25,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU16};
 use std::time::Duration;
 use subsystem::{ControllerId, PortId};
 
@@ -132,8 +132,17 @@ pub(crate) struct Link {
     pub(crate) queue_id: u16,
     pub(crate) entries: u16,
     pub(crate) flow_control: bool,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What the cores share of a controller. Read per command, so nothing here is written often.
+#[derive(Default)]
+pub(crate) struct Shared {
     /// Set by any command: traffic-based keep alive.
-    pub(crate) active: Arc<AtomicBool>,
+    pub(crate) active: AtomicBool,
+    /// Formats of a Copy's list that the host may use. Set Features changes it on the control core
+    /// before it is answered; a host that has the answer finds it on every core.
+    pub(crate) copy_formats: AtomicU16,
 }
 
 impl Inner {
@@ -553,6 +562,9 @@ impl Complete for Connection {
             TOKEN_DEFERRED => {
                 self.deferred.set(false);
                 if self.closed.get() && self.running.get() == 0 {
+                    for (_, request) in self.done.take() {
+                        self.core.recycle(request);
+                    }
                     let lingering = self.core.lingering.borrow_mut().remove(&self.key);
                     drop(lingering);
                     return;
@@ -593,7 +605,12 @@ impl Sink for Connection {
     fn completed(&self, request: Box<Request>, state: u64) {
         self.running.set(self.running.get() - 1);
         if self.closed.get() {
-            self.core.recycle(request);
+            if let Data::Sources(_) = request.data {
+                // It may be the last to hold a queue, which is not dropped from within its own call.
+                self.done.borrow_mut().push((state as u32, request));
+            } else {
+                self.core.recycle(request);
+            }
             self.drained();
             return;
         }

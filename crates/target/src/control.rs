@@ -1,10 +1,10 @@
 //! The control core's part: listeners, the subsystems' state machine, and the admin queues.
 
-use crate::connection::{Connection, FRESH_ENTRIES, Inner};
+use crate::connection::{Connection, FRESH_ENTRIES, Inner, Shared};
 use crate::core::Core;
 use crate::takeover::Takeover;
 use crate::view::Counters;
-use nvme::{Command, Status};
+use nvme::{Command, Status, opcode};
 use nvme_tcp::controller;
 use reactor::{Complete, Interest, Listener, TimerId, WatchId};
 use std::cell::{Cell, RefCell};
@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use subsystem::{Connected, ControllerId, Event, IoStatistics, Origin, PortId, Reply, Target};
 
@@ -53,7 +53,7 @@ pub(crate) struct Control {
 struct Association {
     /// Key of the admin connection on the control core.
     admin: Option<u64>,
-    active: Arc<AtomicBool>,
+    shared: Arc<Shared>,
     nqn: Arc<str>,
 }
 
@@ -102,12 +102,14 @@ impl Control {
         let mut controllers = self.controllers.borrow_mut();
         let association = controllers.entry(connected.controller).or_insert_with(|| Association {
             admin: None,
-            active: Arc::default(),
+            shared: Arc::default(),
             nqn: connected.nqn.clone(),
         });
         if connected.queue_id == 0 {
             association.admin = Some(connection.key());
             association.nqn = connected.nqn.clone();
+            let formats = self.target.borrow().copy_formats(connected.controller);
+            association.shared.copy_formats.store(formats, Ordering::Release);
         }
         Ok(connected)
     }
@@ -128,17 +130,22 @@ impl Control {
         self.takeovers.borrow_mut().remove(&ticket);
     }
 
-    /// The flag that I/O queues of `controller` set when they are used.
-    pub(crate) fn activity(&self, controller: ControllerId) -> Arc<AtomicBool> {
+    /// What the cores share of `controller`.
+    pub(crate) fn shared(&self, controller: ControllerId) -> Arc<Shared> {
         let controllers = self.controllers.borrow();
-        controllers.get(&controller).map(|it| it.active.clone()).unwrap_or_default()
+        controllers.get(&controller).map(|it| it.shared.clone()).unwrap_or_default()
     }
 
     /// A command on a controller's admin queue.
     pub(crate) fn admin(&self, controller: ControllerId, command: &Command, data: &[u8]) -> Reply {
         let now = self.core().now();
         let statistics = |nsid| self.statistics(controller, nsid);
-        self.target.borrow_mut().admin(controller, command, data, now, &statistics)
+        let reply = self.target.borrow_mut().admin(controller, command, data, now, &statistics);
+        if command.opcode == opcode::admin::SET_FEATURES {
+            let formats = self.target.borrow().copy_formats(controller);
+            self.shared(controller).copy_formats.store(formats, Ordering::Release);
+        }
+        reply
     }
 
     /// A fabrics command on an I/O queue.
@@ -284,7 +291,7 @@ impl Control {
         let now = self.core().now();
         let mut target = self.target.borrow_mut();
         for (controller, association) in self.controllers.borrow().iter() {
-            if association.active.swap(false, Ordering::Relaxed) {
+            if association.shared.active.swap(false, Ordering::Relaxed) {
                 target.activity(*controller, now);
             }
         }

@@ -3,6 +3,7 @@
 use crate::connection::Connection;
 use crate::control::Control;
 use crate::view::{NamespaceView, SubsystemView};
+use namespace::copy::Sources;
 use namespace::layer::delay::Delays;
 use namespace::output::Spare;
 use namespace::{Data, Request};
@@ -24,6 +25,9 @@ const STALL_PERIOD: Duration = Duration::from_secs(2);
 /// Requests kept for reuse per core.
 const REQUESTS_MAX: usize = 4096;
 
+/// Lists of sources kept for reuse per core; of 128 ranges each takes some kilobytes.
+const SOURCES_MAX: usize = 64;
+
 thread_local! {
     static CORE: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
 }
@@ -42,6 +46,8 @@ pub(crate) struct Core {
     pub(crate) control: OnceCell<Rc<Control>>,
     #[expect(clippy::vec_box, reason = "requests travel as boxes: nothing is moved but a pointer")]
     requests: RefCell<Vec<Box<Request>>>,
+    #[expect(clippy::vec_box, reason = "sources travel as boxes too")]
+    sources: RefCell<Vec<Box<Sources>>>,
     connections: RefCell<HashMap<u64, Rc<Connection>>>,
     next_connection: Cell<u64>,
     /// Closed connections of a controller whose requests are still with namespaces.
@@ -84,6 +90,7 @@ impl Core {
             subsystems: RefCell::default(),
             control: OnceCell::new(),
             requests: RefCell::default(),
+            sources: RefCell::default(),
             connections: RefCell::default(),
             next_connection: Cell::new(0),
             draining: RefCell::default(),
@@ -149,6 +156,9 @@ impl Core {
     /// Takes a request back; its data is dropped.
     #[inline]
     pub(crate) fn recycle(&self, mut request: Box<Request>) {
+        if let Data::Sources(_) = request.data {
+            self.recycle_sources(&mut request);
+        }
         request.data = Data::None;
         request.timeout_ms = 0;
         if let Some(fused) = request.fused.take() {
@@ -157,6 +167,22 @@ impl Core {
         let mut requests = self.requests.borrow_mut();
         if requests.len() < REQUESTS_MAX {
             requests.push(request);
+        }
+    }
+
+    /// Room for the sources of a Copy, with none in it.
+    pub(crate) fn sources(&self) -> Box<Sources> {
+        self.sources.borrow_mut().pop().unwrap_or_default()
+    }
+
+    #[cold]
+    fn recycle_sources(&self, request: &mut Request) {
+        let Data::Sources(mut sources) = std::mem::take(&mut request.data) else { return };
+        sources.ranges.clear();
+        sources.fast_only = false;
+        let mut kept = self.sources.borrow_mut();
+        if kept.len() < SOURCES_MAX {
+            kept.push(sources);
         }
     }
 

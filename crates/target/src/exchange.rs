@@ -35,6 +35,8 @@ pub(crate) struct Exchange {
     pub(crate) direction: Direction,
     /// Length of the data in bytes.
     pub(crate) bytes: u32,
+    /// Blocks that a Copy is to copy; zero for other commands.
+    pub(crate) copy_blocks: u32,
     /// Bytes of the core's buffer pool that it was given.
     pool_bytes: u32,
     /// The first command of a fused pair, for the second to be held against.
@@ -113,6 +115,7 @@ impl Exchanges {
                     stage: Stage::Free,
                     direction: Direction::None,
                     bytes: 0,
+                    copy_blocks: 0,
                     pool_bytes: 0,
                     command: Command::default(),
                     partner: NONE,
@@ -131,6 +134,7 @@ impl Exchanges {
         slot.stage = Stage::Running;
         slot.direction = Direction::None;
         slot.bytes = 0;
+        slot.copy_blocks = 0;
         slot.partner = NONE;
         Ok(index)
     }
@@ -144,12 +148,9 @@ impl Exchanges {
         slot.stage = Stage::Free;
         slot.view = None;
         slot.kept = None;
-        if slot.pool_bytes != 0 {
-            self.pool_bytes -= std::mem::take(&mut slot.pool_bytes) as usize;
-            self.ended = true;
-        }
         self.in_use[usize::from(slot.cid & 0xff)] -= 1;
         self.free.push(index);
+        self.give_back(index);
     }
 
     /// Notes that `index` was given `bytes` of the pool, until it ends.
@@ -157,6 +158,16 @@ impl Exchanges {
     pub(crate) fn give(&mut self, index: u32, bytes: usize) {
         self.pool_bytes += bytes;
         self.slots[index as usize].pool_bytes += bytes as u32;
+    }
+
+    /// Notes that what `index` was given of the pool is free again.
+    #[inline]
+    pub(crate) fn give_back(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        if slot.pool_bytes != 0 {
+            self.pool_bytes -= std::mem::take(&mut slot.pool_bytes) as usize;
+            self.ended = true;
+        }
     }
 
     /// Bytes of the pool that commands in progress were given.

@@ -1,6 +1,7 @@
 //! I/O commands: from the capsule to the namespace and back to a response.
 
 use crate::connection::{Connection, Inner, KEPT_BYTES_MAX, Role};
+use crate::copy::is_copy;
 use crate::exchange::{Kept, NONE, Stage};
 use crate::view::{Counters, NamespaceView};
 use namespace::output::Payload;
@@ -58,6 +59,9 @@ impl Connection {
                 self.io_submit(inner, slot, request);
             }
             Direction::ToHost => self.io_with_buffer(inner, slot, request, &[]),
+            Direction::ToController if is_copy(&command, &limits) => {
+                self.io_copy(inner, slot, request, capsule);
+            }
             Direction::ToController
                 if limits.immediate && !capsule.is_empty() && !self.core.is_delayed(inner.port) =>
             {
@@ -211,7 +215,7 @@ impl Connection {
     }
 
     /// Gives `request` a buffer, and gets or copies the host's data into it.
-    fn io_with_buffer(
+    pub(crate) fn io_with_buffer(
         &self,
         inner: &mut Inner,
         slot: u32,
@@ -309,6 +313,11 @@ impl Connection {
     pub(crate) fn io_data_complete(&self, inner: &mut Inner, slot: u32) {
         let exchange = inner.exchanges.slot(slot);
         let request = exchange.request.as_mut().expect("data went into the request's buffer");
+        let view = exchange.view.as_ref().expect("an admitted command has its namespace");
+        if is_copy(&request.command, &view.limits.get()) {
+            self.copy_list_complete(inner, slot);
+            return;
+        }
         let fuse = request.command.fuse();
         if request.command.opcode == opcode::io::DATASET_MANAGEMENT
             && let Data::Buffer(buffer) = &mut request.data
@@ -355,7 +364,7 @@ impl Connection {
     }
 
     #[inline]
-    fn io_submit(&self, inner: &mut Inner, slot: u32, request: Box<Request>) {
+    pub(crate) fn io_submit(&self, inner: &mut Inner, slot: u32, request: Box<Request>) {
         let exchange = inner.exchanges.slot(slot);
         exchange.stage = Stage::Running;
         let view = exchange.view.as_ref().expect("an admitted command has its namespace");
@@ -387,7 +396,11 @@ impl Connection {
             self.respond(inner, partner, failed, 0, Payload::None);
             return;
         }
-        let data = std::mem::take(&mut request.data);
+        let data = match &request.data {
+            // They go back to the core's with the request.
+            Data::Sources(_) => Data::None,
+            _ => std::mem::take(&mut request.data),
+        };
         let result = request.result;
         self.core.recycle(request);
         self.respond(inner, slot, status, result, Payload::Data(data));
@@ -395,7 +408,7 @@ impl Connection {
 
     /// Failures of the volume go into the error log (a Compare that differs is none).
     #[cold]
-    fn note_error(&self, inner: &Inner, command: &Command, status: Status) {
+    pub(crate) fn note_error(&self, inner: &Inner, command: &Command, status: Status) {
         if status.code() == Status::COMPARE_FAILURE {
             return;
         }
@@ -416,7 +429,7 @@ impl Connection {
     }
 
     #[inline]
-    fn count(&self, inner: &mut Inner, slot: u32, opcode: u8, status: Status) {
+    pub(crate) fn count(&self, inner: &mut Inner, slot: u32, opcode: u8, status: Status) {
         let exchange = inner.exchanges.slot(slot);
         let Some(view) = &exchange.view else { return };
         let counters = &view.counters;
@@ -435,6 +448,12 @@ impl Connection {
             opcode::io::WRITE => {
                 Counters::add(&counters.writes, 1);
                 Counters::add(&counters.written_bytes, u64::from(exchange.bytes));
+            }
+            // Not one that was passed, of which nothing is known.
+            opcode::io::COPY if exchange.copy_blocks != 0 => {
+                let bytes = u64::from(exchange.copy_blocks) << view.limits.get().block_shift;
+                Counters::add(&counters.copies, 1);
+                Counters::add(&counters.copied_bytes, bytes);
             }
             _ => Counters::add(&counters.others, 1),
         }

@@ -25,6 +25,7 @@
 mod admin;
 mod connection;
 mod control;
+mod copy;
 mod core;
 mod exchange;
 mod io;

@@ -101,6 +101,10 @@ pub struct NamespaceStats {
     pub read_bytes: u64,
     /// Bytes taken from hosts.
     pub written_bytes: u64,
+    /// Copy commands.
+    pub copies: u64,
+    /// Bytes that they copied: into this namespace, from any.
+    pub copied_bytes: u64,
     /// Other commands.
     pub others: u64,
     /// Commands that failed.
@@ -512,6 +516,8 @@ impl Served {
             sum.writes += one.writes.load(Ordering::Relaxed);
             sum.read_bytes += one.read_bytes.load(Ordering::Relaxed);
             sum.written_bytes += one.written_bytes.load(Ordering::Relaxed);
+            sum.copies += one.copies.load(Ordering::Relaxed);
+            sum.copied_bytes += one.copied_bytes.load(Ordering::Relaxed);
             sum.others += one.others.load(Ordering::Relaxed);
             sum.errors += one.errors.load(Ordering::Relaxed);
         }

@@ -3,6 +3,7 @@
 //! The control core tells every core of each change by mailbox before the change is reported done.
 
 use crate::core::Core;
+use namespace::copy::Other;
 use namespace::layer::delay;
 use namespace::{Namespace, Queue};
 use nvme::Limits;
@@ -26,6 +27,10 @@ pub struct Counters {
     pub read_bytes: AtomicU64,
     /// Bytes taken from hosts.
     pub written_bytes: AtomicU64,
+    /// Copy commands that succeeded.
+    pub copies: AtomicU64,
+    /// Bytes that they copied.
+    pub copied_bytes: AtomicU64,
     /// Other commands that succeeded.
     pub others: AtomicU64,
     /// Commands that failed.
@@ -48,9 +53,27 @@ pub(crate) struct NamespaceView {
     pub(crate) limits: Cell<Limits>,
     pub(crate) ana_group: u32,
     pub(crate) counters: Arc<Counters>,
-    queue: RefCell<Option<Rc<dyn Queue>>>,
+    way: RefCell<Option<Way>>,
     /// The same behind the delay of a port.
-    delayed: RefCell<Vec<(PortId, Rc<dyn Queue>)>>,
+    delayed: RefCell<Vec<(PortId, Way)>>,
+}
+
+/// A core's queue to a namespace, and what names it as a source of a Copy once it was one.
+struct Way {
+    queue: Rc<dyn Queue>,
+    source: Option<Rc<Other>>,
+}
+
+impl Way {
+    fn new(queue: Rc<dyn Queue>) -> Way {
+        Way { queue, source: None }
+    }
+
+    fn source(&mut self, namespace: &Arc<dyn Namespace>) -> Rc<Other> {
+        let queue = &self.queue;
+        let make = || Rc::new(Other { namespace: namespace.clone(), queue: queue.clone() });
+        self.source.get_or_insert_with(make).clone()
+    }
 }
 
 impl NamespaceView {
@@ -65,7 +88,7 @@ impl NamespaceView {
             limits,
             ana_group,
             counters,
-            queue: RefCell::new(None),
+            way: RefCell::new(None),
             delayed: RefCell::default(),
         }
     }
@@ -79,12 +102,23 @@ impl NamespaceView {
     /// The queue behind the delay of `port`.
     #[cold]
     fn queue_behind(&self, core: &Core, port: PortId) -> io::Result<Rc<dyn Queue>> {
-        if let Some((_, queue)) = self.delayed.borrow().iter().find(|(of, _)| *of == port) {
-            return Ok(queue.clone());
+        if let Some((_, way)) = self.delayed.borrow().iter().find(|(of, _)| *of == port) {
+            return Ok(way.queue.clone());
         }
         let queue = delay::queue(self.direct(core)?, &core.reactor, core.delay(port));
-        self.delayed.borrow_mut().push((port, queue.clone()));
+        self.delayed.borrow_mut().push((port, Way::new(queue.clone())));
         Ok(queue)
+    }
+
+    /// This namespace as the source of a Copy into another one, by the queue that
+    /// [`NamespaceView::queue`] gives. It keeps both while the Copy runs, also if the namespace is
+    /// removed meanwhile.
+    pub(crate) fn source(&self, core: &Core, port: PortId) -> io::Result<Rc<Other>> {
+        self.queue(core, port)?;
+        let (mut direct, mut delayed) = (self.way.borrow_mut(), self.delayed.borrow_mut());
+        let behind = delayed.iter_mut().find(|(of, _)| *of == port).map(|(_, way)| way);
+        let way = behind.or(direct.as_mut()).expect("it was just opened");
+        Ok(way.source(&self.namespace))
     }
 
     /// Another delay holds for `port`, from the next command on.
@@ -95,12 +129,12 @@ impl NamespaceView {
     #[inline]
     fn direct(&self, core: &Core) -> io::Result<Rc<dyn Queue>> {
         let reactor = &core.reactor;
-        let mut slot = self.queue.borrow_mut();
+        let mut slot = self.way.borrow_mut();
         match &*slot {
-            Some(queue) => Ok(queue.clone()),
+            Some(way) => Ok(way.queue.clone()),
             None => {
                 let queue = self.namespace.clone().open_queue(reactor)?;
-                *slot = Some(queue.clone());
+                *slot = Some(Way::new(queue.clone()));
                 Ok(queue)
             }
         }

@@ -65,9 +65,9 @@ impl Connection {
             inner.stash.extend_from_slice(input);
         }
         if let Role::Io(queue) = &inner.role
-            && !queue.link.active.load(Ordering::Relaxed)
+            && !queue.link.shared.active.load(Ordering::Relaxed)
         {
-            queue.link.active.store(true, Ordering::Relaxed);
+            queue.link.shared.active.store(true, Ordering::Relaxed);
         }
     }
 
