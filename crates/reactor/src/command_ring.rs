@@ -159,6 +159,13 @@ impl CommandRing {
         buffer.ensure_in(&self.pieces, &self.ring)
     }
 
+    /// The same for memory of which only the index among the first ring's registered buffers is known
+    /// ([`Buffer::fixed_index`]).
+    #[inline]
+    pub fn fixed_index_of(&self, index: u16) -> Option<u16> {
+        self.pool.ensure_in(index, &self.pieces, &self.ring)
+    }
+
     /// Why some memory is not registered with this ring, for people.
     pub fn refusal(&self) -> Option<String> {
         self.pieces.refusal()

@@ -126,6 +126,20 @@ impl BufferPool {
         BufferPool { shared: Rc::clone(&self.shared) }
     }
 
+    /// The place in another ring's table, which `pieces` is, of the memory that has `index` in that of
+    /// the pool's own ring. Registers it there if that was not tried yet.
+    #[inline]
+    pub(crate) fn ensure_in(
+        &self,
+        index: u16,
+        pieces: &Pieces,
+        ring: &RefCell<Ring>,
+    ) -> Option<u16> {
+        let piece = usize::from(index);
+        let ours = piece < self.capacity() / PIECE;
+        ours.then(|| self.shared.ensure_in(piece, pieces, ring)).flatten()
+    }
+
     /// A table of this pool's pieces for another ring.
     pub(crate) fn pieces_for(&self, ring: &mut Ring) -> Pieces {
         Pieces::new(Some(ring), self.capacity() / PIECE, 0)
@@ -236,19 +250,7 @@ impl Buffer {
     /// The same with another ring, whose table of the same pool `pieces` is.
     #[inline]
     pub(crate) fn ensure_in(&self, pieces: &Pieces, ring: &RefCell<Ring>) -> Option<u16> {
-        let piece = self.piece();
-        let registered = match pieces.state(piece) {
-            Some(state) => state,
-            None => {
-                // SAFETY: the piece lies within the region, which outlives its registration: it is
-                // unmapped only with the last buffer and pool, and the kernel pins pages by itself.
-                unsafe {
-                    let start = self.pool.region.start.add(piece * PIECE).as_ptr();
-                    pieces.register(&mut ring.borrow_mut(), piece, start)
-                }
-            }
-        };
-        registered.then_some(piece as u16)
+        self.pool.ensure_in(self.piece(), pieces, ring)
     }
 
     /// Whether the memory is of this pool.
@@ -273,6 +275,25 @@ impl Drop for Buffer {
 impl fmt::Debug for Buffer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Buffer").field("page", &self.page).field("len", &self.len).finish()
+    }
+}
+
+impl Shared {
+    /// The index of a piece of the region in a ring's table, where it is registered now if need be.
+    #[inline]
+    fn ensure_in(&self, piece: usize, pieces: &Pieces, ring: &RefCell<Ring>) -> Option<u16> {
+        let registered = match pieces.state(piece) {
+            Some(state) => state,
+            None => {
+                // SAFETY: the piece lies within the region, which outlives its registration: it is
+                // unmapped only with the last buffer and pool, and the kernel pins pages by itself.
+                unsafe {
+                    let start = self.region.start.add(piece * PIECE).as_ptr();
+                    pieces.register(&mut ring.borrow_mut(), piece, start)
+                }
+            }
+        };
+        registered.then_some(piece as u16)
     }
 }
 

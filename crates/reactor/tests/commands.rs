@@ -194,7 +194,12 @@ fn a_submission_thread_reads_with_registered_file_and_buffer() {
             let mut buffers = Vec::new();
             for token in 0..64 {
                 let mut buffer = reactor.buffers().allocate(4096).expect("room");
-                let index = ring.fixed_index(&buffer).expect("lockable memory");
+                // By the buffer, or by what the first ring calls it.
+                let index = match token % 4 {
+                    0 => ring.fixed_index(&buffer),
+                    _ => buffer.ensure_registered().and_then(|index| ring.fixed_index_of(index)),
+                };
+                let index = index.expect("lockable memory");
                 let (start, offset) = (buffer.as_mut_ptr(), token * 4096);
                 let read = if token % 2 == 0 {
                     entry::read_fixed(place.file(), start, 4096, offset, index)
@@ -217,6 +222,7 @@ fn a_submission_thread_reads_with_registered_file_and_buffer() {
         let other = driven(&config());
         let foreign = other.buffers().allocate(4096).expect("room");
         assert_eq!(ring.fixed_index(&foreign), None, "another reactor's memory");
+        assert_eq!(ring.fixed_index_of(u16::MAX), None, "more than the pool has");
     }
 }
 

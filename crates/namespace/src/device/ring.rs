@@ -69,7 +69,8 @@ impl Carrier {
         match (self, data) {
             (Carrier::Own(_), data) => data.ensure_registered(),
             (Carrier::Beside(ring), Data::Buffer(buffer)) => ring.fixed_index(buffer),
-            _ => None,
+            // Sessions lend parts of what they have registered with the core's own ring.
+            (Carrier::Beside(ring), data) => ring.fixed_index_of(data.fixed_index()?),
         }
     }
 
