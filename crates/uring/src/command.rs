@@ -203,6 +203,19 @@ pub fn nvme_command(
     entry
 }
 
+/// A command of up to 80 bytes that only the driver behind `file` understands.
+pub fn big_uring_cmd(file: File, operation: u32, command: &[u8; 80]) -> BigEntry {
+    // What an NVMe command is to other drivers is bytes.
+    let (head, rest) = command.split_at(mem::size_of::<NvmeUringCmd>());
+    let head: [u8; mem::size_of::<NvmeUringCmd>()] = head.try_into().expect("split there");
+    // SAFETY: plain integers without padding, of which every pattern is a value.
+    let head = unsafe { mem::transmute::<[u8; 72], NvmeUringCmd>(head) };
+    let mut entry = nvme_command(file, &head, NvmeOp::Io, None);
+    entry.0.cmd_op = operation;
+    entry.0.rest = u64::from_ne_bytes(rest.try_into().expect("eight are left"));
+    entry
+}
+
 /// Does nothing and completes with 0 and, if given, with `extra` (6.18).
 pub fn big_nop(extra: Option<u64>) -> BigEntry {
     let mut entry = BigEntry::new(NOP);
@@ -251,5 +264,14 @@ mod tests {
         assert_eq!((word(64), word(72), word(80), word(84)), (0x1111, 0x2222, 8, 4096));
         assert_eq!((word(88), word(108), word(112)), (10, 15, 77));
         assert!(bytes[120..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn the_bytes_of_another_drivers_command_keep_their_order() {
+        let payload = std::array::from_fn(|index| index as u8);
+        let bytes = bytes(&big_uring_cmd(File::Fd(7), 0xc020_7504, &payload));
+        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four"));
+        assert_eq!((bytes[0], word(4), word(8)), (URING_CMD, 7, 0xc020_7504));
+        assert_eq!(bytes[48..], payload);
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::RawFd;
 /// Flags of an entry (`IOSQE_*`), for its `flags` method: links, no completion on success.
 pub use io_uring::squeue::Flags;
 
-pub use crate::command::{NvmeOp, NvmeUringCmd, big_nop, nvme_command};
+pub use crate::command::{NvmeOp, NvmeUringCmd, big_nop, big_uring_cmd, nvme_command};
 
 /// A submission queue entry of 64 bytes (`struct io_uring_sqe`).
 pub type Entry = io_uring::squeue::Entry;
@@ -116,6 +116,12 @@ pub fn fdatasync(file: File) -> Entry {
 /// `fallocate(2)` with `FALLOC_FL_*` in `mode`. Always runs on a kernel worker thread.
 pub fn fallocate(file: File, mode: i32, offset: u64, len: u64) -> Entry {
     on!(file, fd => opcode::Fallocate::new(fd, len).offset(offset).mode(mode))
+}
+
+/// A command that only the driver behind `file` understands: its number, a word whose meaning is the
+/// driver's, and 16 bytes of its own (`IORING_OP_URING_CMD`). Of more bytes: [`big_uring_cmd`].
+pub fn uring_cmd(file: File, operation: u32, addr: u64, command: [u8; 16]) -> Entry {
+    on!(file, fd => opcode::UringCmd16::new(fd, operation).addr(Some(addr)).cmd(command))
 }
 
 /// Completes once with the events that are there, when one of `events` (`POLLIN`, ...) is.
