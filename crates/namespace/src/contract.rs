@@ -96,6 +96,12 @@ pub trait Namespace: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Whether Read and Write may come with [`Data::Registered`], pages of the kernel, on queues of
+    /// reactors whose own ring takes NVMe commands ([`Reactor::takes_commands`]).
+    fn takes_registered(&self) -> bool {
+        false
+    }
+
     /// Plays a power cut: forgets every acknowledged write that was neither flushed nor made
     /// with FUA, and returns how many blocks were forgotten. For tests: only `volatile:` forgets
     /// anything, and layers pass the call on.

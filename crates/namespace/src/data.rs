@@ -23,6 +23,21 @@ pub enum Data {
     Part(Part),
     /// The source ranges of a Copy.
     Sources(Box<Sources>),
+    /// Pages of the kernel, which have no address here. Given only to namespaces that say so
+    /// ([`crate::Namespace::takes_registered`]), and only with Read and Write.
+    Registered(Registered),
+}
+
+/// A piece of a buffer that a driver of the kernel has registered with the core's own ring. The
+/// kernel can transfer into and out of it; nobody here can look at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registered {
+    /// The buffer's index among those registered with the ring.
+    pub index: u16,
+    /// Where the piece begins within the buffer, in bytes.
+    pub offset: u32,
+    /// Its length in bytes.
+    pub len: u32,
 }
 
 /// A piece of a buffer that somebody else owns until this request has completed.
@@ -124,6 +139,7 @@ impl Data {
             Data::Transient(bytes) => bytes.len(),
             Data::Lent(bytes) => bytes.len(),
             Data::Part(part) => part.len,
+            Data::Registered(pages) => pages.len as usize,
         }
     }
 
@@ -141,6 +157,7 @@ impl Data {
         match self {
             Data::Buffer(buffer) => buffer.truncate(len),
             Data::Part(part) => part.len = len,
+            Data::Registered(pages) => pages.len = len as u32,
             Data::None | Data::Transient(_) | Data::Lent(_) | Data::Sources(_) => {
                 panic!("nothing to shorten")
             }
@@ -148,9 +165,13 @@ impl Data {
     }
 
     /// Start of readable bytes, `len` of them; dangling when empty.
+    ///
+    /// # Panics
+    /// If these are pages of the kernel ([`Data::Registered`]).
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         match self {
+            Data::Registered(_) => panic!("the kernel's pages have no address here"),
             Data::None | Data::Sources(_) => std::ptr::NonNull::dangling().as_ptr(),
             Data::Buffer(buffer) => buffer.as_ptr(),
             Data::Transient(bytes) => bytes.as_ptr(),
@@ -165,8 +186,41 @@ impl Data {
         match self {
             Data::Buffer(buffer) => Some(buffer.as_mut_ptr()),
             Data::Part(part) => Some(part.pointer),
-            Data::None | Data::Transient(_) | Data::Lent(_) | Data::Sources(_) => None,
+            Data::None
+            | Data::Transient(_)
+            | Data::Lent(_)
+            | Data::Sources(_)
+            | Data::Registered(_) => None,
         }
+    }
+
+    /// What an entry for the ring says of the data that begins `skip` bytes in: the address, and the
+    /// index of the registered buffer that it is in. Pages of the kernel are addressed by their
+    /// offset.
+    #[inline]
+    pub fn ring_address(&mut self, skip: usize) -> (*mut u8, Option<u16>) {
+        debug_assert!(skip <= self.len());
+        if let Data::Registered(pages) = self {
+            let offset = pages.offset as usize + skip;
+            return (std::ptr::without_provenance_mut(offset), Some(pages.index));
+        }
+        let start = self.as_mut_ptr().unwrap_or_else(|| self.as_ptr().cast_mut());
+        (start.wrapping_add(skip), self.fixed_index())
+    }
+
+    /// `len` bytes of it, from `skip` on, for a request of its own.
+    ///
+    /// # Safety
+    /// As for [`Part::new`]: the bytes must stay valid until that request has completed.
+    pub unsafe fn piece(&mut self, skip: usize, len: usize) -> Data {
+        assert!(skip + len <= self.len());
+        if let Data::Registered(pages) = self {
+            let offset = pages.offset + skip as u32;
+            return Data::Registered(Registered { offset, len: len as u32, ..*pages });
+        }
+        let (start, fixed) = self.ring_address(skip);
+        // SAFETY: passed on to the caller.
+        Data::Part(unsafe { Part::new(start, len, fixed) })
     }
 
     /// Like [`Data::fixed_index`], but has a pool buffer registered if that was not tried yet:
@@ -185,6 +239,7 @@ impl Data {
         match self {
             Data::Buffer(buffer) => buffer.fixed_index(),
             Data::Part(part) => part.fixed,
+            Data::Registered(pages) => Some(pages.index),
             Data::None | Data::Transient(_) | Data::Lent(_) | Data::Sources(_) => None,
         }
     }

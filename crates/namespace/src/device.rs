@@ -273,6 +273,11 @@ impl Namespace for Device {
         Ok(DeviceQueue::open(self, reactor)?)
     }
 
+    fn takes_registered(&self) -> bool {
+        // Other rings than the core's own do not know its buffers.
+        !self.polled() && self.options.sqpoll.is_none() && self.limits.metadata_bytes == 0
+    }
+
     fn refresh(&self) -> io::Result<bool> {
         let data = ioctl::identify(&self.file, Cns::NAMESPACE, self.nsid, 0)?;
         let Ok(namespace) = identify::Namespace::read_from_bytes(&data[..]) else {

@@ -51,6 +51,11 @@ macro_rules! pass_to_child {
             self.child.keeps_blocks_whole()
         }
     };
+    (@ takes_registered) => {
+        fn takes_registered(&self) -> bool {
+            self.child.takes_registered()
+        }
+    };
     (@ paths) => {
         fn paths(&self) -> Vec<crate::PathReport> {
             self.child.paths()

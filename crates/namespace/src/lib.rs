@@ -34,4 +34,4 @@ pub mod uuid;
 pub use contract::{
     Access, AccessWatcher, DEPTH_MAX, Namespace, PathReport, Queue, Request, Run, Sink,
 };
-pub use data::{Data, Lent, Part, Transient};
+pub use data::{Data, Lent, Part, Registered, Transient};

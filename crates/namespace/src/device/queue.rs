@@ -147,6 +147,10 @@ impl DeviceQueue {
     #[inline]
     fn check(&self, request: &Request) -> Result<(), Status> {
         let (command, limits) = (&request.command, &self.device.limits);
+        let of_own_ring = matches!(request.data, Data::Registered(_));
+        if of_own_ring && !matches!(self.carrier, Carrier::Own(_)) {
+            return Err(Status::INVALID_FIELD.dnr());
+        }
         if request.fused.is_some() || command.flags & 3 != 0 {
             return Err(Status::INVALID_OPCODE.dnr());
         }
@@ -372,7 +376,11 @@ fn moves_blocks(code: u8) -> bool {
 
 #[inline]
 fn address(data: &Data) -> u64 {
-    if data.is_empty() { 0 } else { data.as_ptr() as u64 }
+    match data {
+        Data::Registered(pages) => u64::from(pages.offset),
+        data if data.is_empty() => 0,
+        data => data.as_ptr() as u64,
+    }
 }
 
 #[cfg(test)]

@@ -31,8 +31,8 @@ const STEP: usize = 1;
 
 pub(super) struct FileQueue {
     me: Weak<FileQueue>,
-    volume: Arc<File>,
-    reactor: Rc<Reactor>,
+    pub(super) volume: Arc<File>,
+    pub(super) reactor: Rc<Reactor>,
     file: uring::File,
     registered: Option<FixedFile>,
 }
@@ -59,6 +59,9 @@ impl Drop for FileQueue {
 
 impl Queue for FileQueue {
     fn submit(&self, mut request: Box<Request>) {
+        if request.command.opcode == opcode::COPY {
+            return self.copy(request);
+        }
         request.scratch = [0; 4];
         let outcome = if request.fused.is_some() {
             Err(Status::INVALID_OPCODE.dnr())
@@ -154,25 +157,20 @@ impl FileQueue {
             return request.finish(Status::SUCCESS);
         }
         let (offset, left) = (start + done, (len - done) as u32);
-        let fixed = match self.volume.is_direct() {
-            true => request.data.ensure_registered(),
-            false => request.data.fixed_index(),
-        };
+        if self.volume.is_direct() {
+            request.data.ensure_registered();
+        }
+        let (memory, fixed) = request.data.ring_address(done as usize);
         let entry = if request.command.opcode == opcode::READ {
-            let target = request.data.as_mut_ptr().expect("a read comes with a buffer");
-            // SAFETY: `done` is below the buffer's length.
-            let target = unsafe { target.add(done as usize) };
             match fixed {
-                Some(index) => entry::read_fixed(self.file, target, left, offset, index),
-                None => entry::read(self.file, target, left, offset),
+                Some(index) => entry::read_fixed(self.file, memory, left, offset, index),
+                None => entry::read(self.file, memory, left, offset),
             }
         } else {
-            // SAFETY: `done` is below the data's length.
-            let source = unsafe { request.data.as_ptr().add(done as usize) };
             let flags = if request.command.fua() { DSYNC } else { 0 };
             match fixed {
-                Some(index) => entry::write_fixed(self.file, source, left, offset, flags, index),
-                None => entry::write(self.file, source, left, offset, flags),
+                Some(index) => entry::write_fixed(self.file, memory, left, offset, flags, index),
+                None => entry::write(self.file, memory, left, offset, flags),
             }
         };
         self.start(request, entry);
@@ -290,7 +288,7 @@ fn refuse(by: &ZeroesBy, step: u64) -> bool {
 }
 
 /// The status that tells an error of the kernel best (NVMe Base 2.1, section 4.2.3).
-fn status(opcode: u8, errno: i32) -> Status {
+pub(super) fn status(opcode: u8, errno: i32) -> Status {
     match errno {
         libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Status::CAPACITY_EXCEEDED,
         libc::EROFS | libc::EPERM | libc::EBADF => Status::NAMESPACE_WRITE_PROTECTED,

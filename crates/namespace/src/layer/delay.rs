@@ -91,7 +91,8 @@ impl Namespace for Delay {
         Ok(queue(Arc::clone(&self.child).open_queue(reactor)?, reactor, self.delays))
     }
 
-    pass_to_child!(refresh resize flush uuid keeps_blocks_whole cut paths numa_node tune allocation);
+    pass_to_child!(refresh resize flush uuid keeps_blocks_whole takes_registered cut paths);
+    pass_to_child!(numa_node tune allocation);
 
     fn uri(&self) -> String {
         format!("delay:{}({})", self.delays, self.child.uri())

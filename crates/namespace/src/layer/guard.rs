@@ -102,7 +102,7 @@ impl Namespace for Guard {
         Ok(GuardQueue::open(self, child, reactor))
     }
 
-    pass_to_child!(refresh resize flush cut paths numa_node tune allocation);
+    pass_to_child!(takes_registered refresh resize flush cut paths numa_node tune allocation);
 
     fn uri(&self) -> String {
         let mut uri = self.child.uri();

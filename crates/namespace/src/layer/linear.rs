@@ -157,6 +157,10 @@ impl Namespace for Linear {
         self.children.iter().all(|child| child.namespace.keeps_blocks_whole())
     }
 
+    fn takes_registered(&self) -> bool {
+        self.children.iter().all(|child| child.namespace.takes_registered())
+    }
+
     fn paths(&self) -> Vec<PathReport> {
         self.children.iter().flat_map(|child| child.namespace.paths()).collect()
     }
@@ -304,13 +308,14 @@ impl LinearQueue {
             };
             request.data = Data::Buffer(buffer);
         }
-        let fixed = request.data.fixed_index();
         let carries = matches!(command.opcode, opcode::READ | opcode::WRITE | opcode::COMPARE);
-        let base = match request.data.as_mut_ptr() {
-            Some(pointer) => pointer,
-            None => request.data.as_ptr().cast_mut(),
-        };
         assert!(!carries || request.data.len() as u64 == total << self.block_shift);
+        let mut whole = Data::None;
+        if carries {
+            let len = request.data.len();
+            // SAFETY: the original waits in its slot, with its data, until the last part has ended.
+            whole = unsafe { request.data.piece(0, len) };
+        }
         let slba = command.slba();
         let last = self.child_of(slba + total - 1).0;
         let first = self.child_of(slba).0;
@@ -326,11 +331,8 @@ impl LinearQueue {
             let mut data = Data::None;
             if carries {
                 let len = (count as usize) << self.block_shift;
-                // SAFETY: the part lies within the data of the original, which waits in its slot
-                // until the last part has ended.
-                data = Data::Part(unsafe {
-                    Part::new(base.add((done as usize) << self.block_shift), len, fixed)
-                });
+                // SAFETY: as above.
+                data = unsafe { whole.piece((done as usize) << self.block_shift, len) };
             }
             self.children[child].submit(self.part(slot, piece, data));
             done += count;
