@@ -26,6 +26,8 @@ pub mod admin {
     pub const DIRECTIVE_SEND: u8 = 0x19;
     /// Directive Receive.
     pub const DIRECTIVE_RECEIVE: u8 = 0x1a;
+    /// Format NVM.
+    pub const FORMAT_NVM: u8 = 0x80;
     /// Security Send.
     pub const SECURITY_SEND: u8 = 0x81;
     /// Security Receive.

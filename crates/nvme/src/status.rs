@@ -51,6 +51,7 @@ statuses! {
     CAPACITY_EXCEEDED = 0x081, "Capacity Exceeded";
     NAMESPACE_NOT_READY = 0x082, "Namespace Not Ready";
     RESERVATION_CONFLICT = 0x083, "Reservation Conflict";
+    FORMAT_IN_PROGRESS = 0x084, "Format In Progress";
     INVALID_QUEUE_IDENTIFIER = 0x101, "Invalid Queue Identifier";
     INVALID_LOG_PAGE = 0x109, "Invalid Log Page";
     AER_LIMIT_EXCEEDED = 0x105, "Asynchronous Event Request Limit Exceeded";
