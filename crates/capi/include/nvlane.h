@@ -65,6 +65,21 @@
 #define NVL_ADMIN 1
 
 /**
+ * nvl_copy() flags: fail (Fast Copy Not Possible) where blocks could only be read and written.
+ */
+#define NVL_COPY_FAST_ONLY 1
+
+/**
+ * nvl_copy() takes at most so many ranges, whatever a volume's limits are.
+ */
+#define NVL_COPY_RANGES_MAX 256
+
+/**
+ * nvl_copy_to_all() takes at most so many targets.
+ */
+#define NVL_COPY_TARGETS_MAX 32768
+
+/**
  * Memory that the kernel has registered for the session's ring, where it allows that.
  */
 struct nvl_buffer;
@@ -129,6 +144,22 @@ struct nvl_limits {
      * NVL_LIMITS_*.
      */
     uint32_t flags;
+    /**
+     * Blocks of all source ranges of one Copy together; 0 where there is no Copy.
+     */
+    uint32_t copy_blocks_max;
+    /**
+     * Blocks of one of them.
+     */
+    uint32_t copy_range_blocks_max;
+    /**
+     * How many there may be.
+     */
+    uint32_t copy_ranges_max;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
 };
 
 /**
@@ -242,6 +273,42 @@ struct nvl_completion {
      * nvl_volume_id() of the volume.
      */
     uint32_t volume;
+};
+
+/**
+ * Blocks that are copied.
+ */
+struct nvl_copy_source {
+    /**
+     * Where they are: any volume of the session; null for the one that is written to.
+     */
+    struct nvl_volume *volume;
+    /**
+     * The first one there.
+     */
+    uint64_t first;
+    /**
+     * How many.
+     */
+    uint32_t blocks;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+};
+
+/**
+ * Where blocks are copied to.
+ */
+struct nvl_copy_target {
+    /**
+     * A volume of the session.
+     */
+    struct nvl_volume *volume;
+    /**
+     * The first block there.
+     */
+    uint64_t first;
 };
 
 #ifdef __cplusplus
@@ -418,6 +485,60 @@ int nvl_submit(struct nvl_volume *volume,
 int nvl_reap(struct nvl_session *session,
              struct nvl_completion *completions,
              uint32_t most);
+
+/**
+ * Starts a Copy of `count` source ranges, one after another, to the blocks of `volume` from `first` on, as nvl_submit()
+ * starts a command; nvl_limits.copy_* say how much one may be. On failure nvl_completion.result is the lowest range
+ * that was not copied whole. Volumes may differ, but not in the size of their blocks.
+ *
+ * nvl_submit() takes Copies as well, with source ranges as NVMe has them; in formats 2h and 3h the namespace id is then
+ * nvl_volume_id() of a volume of the session.
+ *
+ * Errors: those of nvl_submit(); -EXDEV if a volume is of another session.
+ *
+ * # Safety
+ * `volume` is null or a volume, not closed; `sources` has `count` elements, whose volumes are null or not closed.
+ */
+int nvl_copy(struct nvl_volume *volume,
+             uint64_t first,
+             const struct nvl_copy_source *sources,
+             uint32_t count,
+             uint32_t flags,
+             uint64_t token);
+
+/**
+ * Starts a Copy of the same source ranges to each of `target_count` targets; they count as so many commands in
+ * flight, and complete as one. Its nvl_completion.result is the lowest target whose Copy has failed, with the status of
+ * that and its volume, or `target_count` if none has; all are tried.
+ *
+ * Errors: those of nvl_copy(); -EAGAIN if the depth has no room for all, and none was started.
+ *
+ * # Safety
+ * `targets` has `target_count` elements, and `sources` has `count`; their volumes are null or not closed.
+ */
+int nvl_copy_to_all(const struct nvl_copy_target *targets,
+                    uint32_t target_count,
+                    const struct nvl_copy_source *sources,
+                    uint32_t count,
+                    uint32_t flags,
+                    uint64_t token);
+
+/**
+ * Copies `blocks` blocks of `source` from `source_first` on to `target` from `target_first` on, and waits for it, as
+ * copy_file_range() does between files. Gives how many were copied: fewer than asked for if the volume allows no more
+ * at once, or if it failed in the middle. What else is in flight goes on meanwhile.
+ *
+ * Errors: those of nvl_copy(); -EIO if the volume has failed it, and nvl_error() has the status in words. Nothing was
+ * copied then.
+ *
+ * # Safety
+ * `target` and `source` are null or volumes, not closed.
+ */
+int64_t nvl_copy_range(struct nvl_volume *target,
+                       uint64_t target_first,
+                       struct nvl_volume *source,
+                       uint64_t source_first,
+                       uint64_t blocks);
 
 /**
  * Gives the specification's words for a completion's status, or null if it has none that are known here.

@@ -33,6 +33,11 @@ pub(crate) fn answer(outcome: Result<c_int, Failure>) -> c_int {
     }
 }
 
+/// The same for functions that give a larger count.
+pub(crate) fn answer_long(outcome: Result<i64, Failure>) -> i64 {
+    outcome.unwrap_or_else(|failure| note(&failure).into())
+}
+
 #[cold]
 fn note(failure: &Failure) -> c_int {
     let text = CString::new(failure.text.replace('\0', "?")).unwrap_or_default();

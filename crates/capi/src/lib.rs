@@ -19,6 +19,7 @@
 #![expect(non_camel_case_types, reason = "they are the names that C programs use")]
 
 mod buffer;
+mod copy;
 mod errno;
 mod failure;
 mod handle;
@@ -30,6 +31,10 @@ mod volume;
 pub use buffer::{
     NVL_BUFFER_BYTES_MAX, nvl_buffer, nvl_buffer_data, nvl_buffer_free, nvl_buffer_is_fixed,
     nvl_buffer_len, nvl_buffer_new,
+};
+pub use copy::{
+    NVL_COPY_FAST_ONLY, NVL_COPY_RANGES_MAX, NVL_COPY_TARGETS_MAX, nvl_copy, nvl_copy_range,
+    nvl_copy_source, nvl_copy_target, nvl_copy_to_all,
 };
 pub use failure::nvl_error;
 pub use session::{

@@ -9,7 +9,7 @@ use nvme::Command;
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::rc::Rc;
-use volume::session::{Bytes, Done, RawBytes, Reason, Submission};
+use volume::session::{Bytes, Done, Ranges, RawBytes, Reason, Submission};
 
 /// nvl_command.queue: an I/O command, for the volume.
 pub const NVL_IO: u32 = 0;
@@ -85,6 +85,8 @@ pub(crate) struct Entries {
     free: RefCell<Vec<u32>>,
     /// For what is reaped, empty in between.
     done: RefCell<Vec<Done>>,
+    /// Room for the ranges of Copies.
+    ranges: RefCell<Vec<Ranges>>,
 }
 
 #[derive(Default)]
@@ -99,7 +101,19 @@ impl Entries {
             places: RefCell::new((0..depth).map(|_| Entry::default()).collect()),
             free: RefCell::new((0..depth as u32).rev().collect()),
             done: RefCell::new(Vec::with_capacity(depth)),
+            ranges: RefCell::default(),
         }
+    }
+
+    /// Ranges to be filled.
+    pub(crate) fn spare_ranges(&self) -> Ranges {
+        self.ranges.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Keeps the room of ranges for the next ones.
+    pub(crate) fn keep_ranges(&self, mut ranges: Ranges) {
+        ranges.clear();
+        self.ranges.borrow_mut().push(ranges);
     }
 
     /// Nothing is in flight any more.
@@ -107,6 +121,35 @@ impl Entries {
         for entry in self.places.borrow_mut().iter_mut() {
             entry.release();
         }
+    }
+}
+
+/// A free entry, which is taken once the command was.
+pub(crate) struct Memo<'a> {
+    entries: &'a Entries,
+    index: u32,
+}
+
+impl<'a> Memo<'a> {
+    /// None if the depth is reached.
+    pub(crate) fn new(entries: &'a Entries) -> Option<Memo<'a>> {
+        let index = entries.free.borrow().last().copied()?;
+        Some(Memo { entries, index })
+    }
+
+    /// What the library's completion is to carry.
+    pub(crate) fn index(&self) -> u64 {
+        self.index.into()
+    }
+
+    /// The command was taken.
+    pub(crate) fn keep(self, token: u64, memory: Option<Rc<Memory>>) {
+        let Memo { entries, index } = self;
+        entries.free.borrow_mut().pop();
+        if let Some(memory) = &memory {
+            memory.users.set(memory.users.get() + 1);
+        }
+        entries.places.borrow_mut()[index as usize] = Entry { token, memory };
     }
 }
 
@@ -148,9 +191,7 @@ unsafe fn submit(volume: *mut nvl_volume, command: *const nvl_command) -> Result
     }
     // SAFETY: as the caller promised.
     let (data, memory) = unsafe { data_of(&command) }?;
-    let entries = &volume.entries;
-    let index = entries.free.borrow().last().copied();
-    let Some(index) = index else { return Err(rejected(Reason::Full)) };
+    let memo = Memo::new(&volume.entries).ok_or_else(|| rejected(Reason::Full))?;
     // SAFETY: as the caller promised.
     let metadata = unsafe { raw(command.metadata, command.metadata_len, "metadata") }?;
     let submission = Submission {
@@ -159,15 +200,10 @@ unsafe fn submit(volume: *mut nvl_volume, command: *const nvl_command) -> Result
         data,
         metadata,
         timeout_ms: command.timeout_ms,
-        token: index.into(),
+        token: memo.index(),
     };
     volume.volume.submit(submission).map_err(|error| rejected(error.reason))?;
-    entries.free.borrow_mut().pop();
-    let entry = &mut entries.places.borrow_mut()[index as usize];
-    if let Some(memory) = &memory {
-        memory.users.set(memory.users.get() + 1);
-    }
-    *entry = Entry { token: command.token, memory };
+    memo.keep(command.token, memory);
     Ok(0)
 }
 
@@ -231,11 +267,13 @@ fn built(command: &nvl_command) -> Command {
     }
 }
 
-fn rejected(reason: Reason) -> Failure {
+pub(crate) fn rejected(reason: Reason) -> Failure {
     let errno = match reason {
         Reason::Full => libc::EAGAIN,
         Reason::NoBuffer => libc::ENOBUFS,
         Reason::Ended => libc::ESHUTDOWN,
+        Reason::Foreign => libc::EXDEV,
+        Reason::Empty => libc::EINVAL,
     };
     Failure::new(errno, reason.to_string())
 }
@@ -271,6 +309,10 @@ pub unsafe extern "C" fn nvl_reap(
                 reserved: 0,
                 volume: done.volume.0,
             };
+            drop(places);
+            if let Bytes::Ranges(ranges) = done.data {
+                entries.keep_ranges(ranges);
+            }
             // SAFETY: as the caller promised; there are no more than `most`.
             unsafe { completions.add(at).write(completion) };
         }

@@ -54,6 +54,14 @@ pub struct nvl_limits {
     pub metadata_bytes: u32,
     /// NVL_LIMITS_*.
     pub flags: u32,
+    /// Blocks of all source ranges of one Copy together; 0 where there is no Copy.
+    pub copy_blocks_max: u32,
+    /// Blocks of one of them.
+    pub copy_range_blocks_max: u32,
+    /// How many there may be.
+    pub copy_ranges_max: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Opens any volume by its path or URI: "/dev/ng0n1", "disk.img", "mem:1G", "tcp://192.0.2.1:4420/NQN?ns=1". May
@@ -148,6 +156,10 @@ pub unsafe extern "C" fn nvl_volume_limits(
             transfer_bytes_max: facts.transfer_bytes_max,
             metadata_bytes: facts.metadata_bytes.into(),
             flags: flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum(),
+            copy_blocks_max: facts.copy.blocks_max,
+            copy_range_blocks_max: facts.copy.range_blocks_max,
+            copy_ranges_max: facts.copy.ranges_max.into(),
+            reserved: 0,
         };
         // SAFETY: as the caller promised.
         unsafe { limits.write(filled) };

@@ -16,6 +16,9 @@
 //! look up its pages per command) or ordinary (a `Vec<u8>`, which the session owns while the command is in
 //! flight). See [`Bytes`].
 //!
+//! A Copy ([`Submission::copy`]) takes its blocks from any volumes of the session; [`Volume::copy_to_all`] copies to
+//! several of them, and [`Volume::copy_range`] is for those who would rather wait.
+//!
 //! What it does not do: retry, order commands among themselves, or flush a volume when it is closed. What a
 //! volume's layers do of that is described where they are.
 //!
@@ -23,15 +26,21 @@
 
 mod bytes;
 mod check;
+mod copies;
+mod copy;
 mod flights;
+mod groups;
 mod submission;
 
 pub use bytes::{Bytes, RawBytes};
+pub use copies::CopyError;
+pub use copy::Ranges;
 pub use submission::{Done, Reason, Rejected, Submission};
 
 use crate::{Error, OpenOptions, Uri};
 use flights::Flights;
-use namespace::{Namespace, Queue};
+use namespace::Namespace;
+use namespace::copy::Other;
 use nvme::limits::Passthrough;
 use nvme::{Limits, Status};
 use reactor::{Buffer, BufferPool, Config, Drive, Reactor};
@@ -117,8 +126,8 @@ pub struct VolumeId(pub u32);
 /// A volume's two sides: the description, and this thread's queue.
 struct Open {
     id: VolumeId,
-    namespace: Arc<dyn Namespace>,
-    queue: Rc<dyn Queue>,
+    /// The namespace, and the queue; a Copy from here has them too.
+    sides: Rc<Other>,
     /// What it could do at some time: asking costs locks where the volume is remote.
     limits: Cell<Limits>,
     asked: Cell<Instant>,
@@ -185,7 +194,9 @@ impl Session {
         let alignment = if direct { limits.block_bytes() as usize } else { 1 };
         let id = VolumeId(NEXT.fetch_add(1, Ordering::Relaxed));
         let (limits, asked) = (Cell::new(limits), Cell::new(Instant::now()));
-        let open = Rc::new(Open { id, namespace, queue, limits, asked, alignment });
+        let sides = Rc::new(Other { namespace, queue });
+        let open = Rc::new(Open { id, sides, limits, asked, alignment });
+        self.core.flights.opened(&open);
         Ok(Volume { core: Rc::clone(&self.core), open })
     }
 
@@ -290,17 +301,17 @@ impl Volume {
 
     /// Block size, capacity, and what it can do, now.
     pub fn limits(&self) -> Limits {
-        self.open.namespace.limits()
+        self.open.sides.namespace.limits()
     }
 
     /// Its URI in canonical form.
     pub fn uri(&self) -> String {
-        self.open.namespace.uri()
+        self.open.sides.namespace.uri()
     }
 
     /// The volume as such, for what may be asked of it from any thread: facts, paths, size.
     pub fn namespace(&self) -> &Arc<dyn Namespace> {
-        &self.open.namespace
+        &self.open.sides.namespace
     }
 }
 
@@ -315,7 +326,7 @@ impl Open {
             return Ok(bytes);
         }
         self.asked.set(now);
-        self.limits.set(self.namespace.limits());
+        self.limits.set(self.sides.namespace.limits());
         check::check(submission, &self.limits.get())
     }
 }

@@ -1,5 +1,6 @@
 //! Whose memory a command's data is, as callers see it.
 
+use super::Ranges;
 use reactor::Buffer;
 use std::fmt;
 
@@ -16,6 +17,8 @@ pub enum Bytes {
     Owned(Vec<u8>),
     /// Memory that the caller vouches for.
     Raw(RawBytes),
+    /// The source ranges of a Copy. They come back empty, with their room.
+    Ranges(Ranges),
 }
 
 /// Memory that its owner keeps valid while a command is in flight.
@@ -63,7 +66,7 @@ impl Bytes {
     /// Length in bytes.
     pub fn len(&self) -> usize {
         match self {
-            Bytes::None => 0,
+            Bytes::None | Bytes::Ranges(_) => 0,
             Bytes::Fixed(buffer) => buffer.len(),
             Bytes::Owned(bytes) => bytes.len(),
             Bytes::Raw(bytes) => bytes.len,
@@ -80,7 +83,7 @@ impl Bytes {
         match self {
             Bytes::Fixed(buffer) => buffer.as_slice(),
             Bytes::Owned(bytes) => bytes,
-            Bytes::None | Bytes::Raw(_) => &[],
+            Bytes::None | Bytes::Raw(_) | Bytes::Ranges(_) => &[],
         }
     }
 
@@ -89,13 +92,13 @@ impl Bytes {
         match self {
             Bytes::Fixed(buffer) => buffer.as_mut_slice(),
             Bytes::Owned(bytes) => bytes,
-            Bytes::None | Bytes::Raw(_) => &mut [],
+            Bytes::None | Bytes::Raw(_) | Bytes::Ranges(_) => &mut [],
         }
     }
 
     pub(super) fn as_mut_ptr(&mut self) -> *mut u8 {
         match self {
-            Bytes::None => std::ptr::NonNull::dangling().as_ptr(),
+            Bytes::None | Bytes::Ranges(_) => std::ptr::NonNull::dangling().as_ptr(),
             Bytes::Fixed(buffer) => buffer.as_mut_ptr(),
             Bytes::Owned(bytes) => bytes.as_mut_ptr(),
             Bytes::Raw(bytes) => bytes.pointer,
@@ -104,7 +107,7 @@ impl Bytes {
 
     pub(super) fn as_ptr(&self) -> *const u8 {
         match self {
-            Bytes::None => std::ptr::NonNull::dangling().as_ptr(),
+            Bytes::None | Bytes::Ranges(_) => std::ptr::NonNull::dangling().as_ptr(),
             Bytes::Fixed(buffer) => buffer.as_ptr(),
             Bytes::Owned(bytes) => bytes.as_ptr(),
             Bytes::Raw(bytes) => bytes.pointer,
@@ -115,7 +118,7 @@ impl Bytes {
         match self {
             Bytes::Fixed(buffer) => buffer.fixed_index(),
             Bytes::Raw(bytes) => bytes.fixed,
-            Bytes::None | Bytes::Owned(_) => None,
+            Bytes::None | Bytes::Owned(_) | Bytes::Ranges(_) => None,
         }
     }
 }
@@ -135,5 +138,11 @@ impl From<Buffer> for Bytes {
 impl From<RawBytes> for Bytes {
     fn from(bytes: RawBytes) -> Bytes {
         Bytes::Raw(bytes)
+    }
+}
+
+impl From<Ranges> for Bytes {
+    fn from(ranges: Ranges) -> Bytes {
+        Bytes::Ranges(ranges)
     }
 }

@@ -1,6 +1,6 @@
 //! What a front door checks before a command goes down: the range, and the length of its memory.
 
-use super::Submission;
+use super::{Bytes, Submission};
 use namespace::dataset::{RANGE_BYTES, RANGES_MAX, range_count};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Fuse, Limits, Status};
@@ -56,6 +56,8 @@ pub(super) fn check(submission: &Submission, limits: &Limits) -> Result<usize, S
             }
             Ok(needed)
         }
+        // Whoever offers no Copy cannot be told of volumes either.
+        opcode::COPY if matches!(data, Bytes::Ranges(_)) => Err(Status::INVALID_OPCODE.dnr()),
         _ => Ok(len),
     }
 }

@@ -1,13 +1,17 @@
 //! Commands in flight, each in a place of its own that is used again: nothing is allocated per command.
 
 use super::check::NSID;
+use super::copy::{self, Ranges};
+use super::groups::{Ended, Groups, Member, Outcome};
 use super::{Bytes, Done, Open, Reason, Rejected, Submission, VolumeId};
+use namespace::copy::Sources;
 use namespace::{Data, Part, Request, Sink};
-use nvme::{Status, opcode};
+use nvme::{Limits, Status, opcode};
 use reactor::{Buffer, Reactor};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bits of an opcode that tell which way its data goes (NVMe Base 2.1, Figure 91): to the controller, to the host.
 const WRITES: u8 = 1;
@@ -21,7 +25,14 @@ pub(super) struct Flights {
     free: RefCell<Vec<u32>>,
     /// Places of commands that have ended, in that order.
     ready: RefCell<VecDeque<u32>>,
+    /// Places of commands that have ended and are not told of: their group is.
+    silent: RefCell<Vec<u32>>,
     in_flight: Cell<usize>,
+    groups: Groups,
+    /// Tells the session from others.
+    session: u64,
+    /// Its volumes, for Copies that name them by number; some may have been closed.
+    opens: RefCell<Vec<Weak<Open>>>,
 }
 
 /// A command, from submission until it is reaped.
@@ -36,11 +47,26 @@ struct Place {
     metadata: Bytes,
     /// What stands in for `data` that lies badly.
     copy: Option<Buffer>,
+    /// Rests here between Copies that come as bytes.
+    sources: Option<Box<Sources>>,
+    /// The Copy has come with ranges, and they go back to who submitted it.
+    returns_ranges: bool,
+    member: Option<Member>,
+    /// What is told of the whole group.
+    outcome: Option<Outcome>,
+}
+
+/// What a place lets go of; nothing may be borrowed then, as it may be the last of a volume that was dropped.
+#[derive(Default)]
+struct Freed {
+    open: Option<Rc<Open>>,
+    sources: Option<Box<Sources>>,
 }
 
 impl Flights {
     /// Places for `depth` commands.
     pub(super) fn new(depth: usize) -> Rc<Flights> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let place = |_| Place { request: Some(Request::new()), ..Place::default() };
         Rc::new_cyclic(|me| Flights {
             me: me.clone(),
@@ -48,8 +74,29 @@ impl Flights {
             // The lowest first, as they are warm.
             free: RefCell::new((0..depth as u32).rev().collect()),
             ready: RefCell::new(VecDeque::with_capacity(depth)),
+            silent: RefCell::default(),
             in_flight: Cell::new(0),
+            groups: Groups::default(),
+            session: NEXT.fetch_add(1, Ordering::Relaxed),
+            opens: RefCell::default(),
         })
+    }
+
+    /// A number that no other session has.
+    pub(super) fn session(&self) -> u64 {
+        self.session
+    }
+
+    /// Notes a volume of the session.
+    pub(super) fn opened(&self, open: &Rc<Open>) {
+        let mut opens = self.opens.borrow_mut();
+        opens.retain(|open| open.strong_count() > 0);
+        opens.push(Rc::downgrade(open));
+    }
+
+    /// The volume of this number.
+    fn volume(&self, id: u32) -> Option<Rc<Open>> {
+        self.opens.borrow().iter().filter_map(Weak::upgrade).find(|open| open.id.0 == id)
     }
 
     /// Commands that wait to be reaped.
@@ -66,6 +113,22 @@ impl Flights {
         self.in_flight() + self.ready()
     }
 
+    /// How many commands could be started.
+    pub(super) fn room(&self) -> usize {
+        self.release_silent();
+        self.free.borrow().len()
+    }
+
+    /// Begins a group of `count` commands; see [`Groups`].
+    pub(super) fn begin(&self, count: u32, volume: VolumeId, is_private: bool) -> u32 {
+        self.groups.begin(count, volume, is_private)
+    }
+
+    /// The outcome of a private group, once it has ended.
+    pub(super) fn outcome(&self, group: u32) -> Option<Outcome> {
+        self.groups.outcome(group)
+    }
+
     /// Sends a command to `open`, or completes it with what is wrong with it.
     #[expect(clippy::result_large_err, reason = "the caller has the command and its memory back")]
     #[inline]
@@ -75,9 +138,20 @@ impl Flights {
         reactor: &Reactor,
         submission: Submission,
     ) -> Result<(), Rejected> {
-        let Some(&index) = self.free.borrow().last() else {
+        let free = self.free.borrow().last().copied();
+        let free = free.or_else(|| {
+            self.release_silent();
+            self.free.borrow().last().copied()
+        });
+        let Some(index) = free else {
             return Err(Rejected { reason: Reason::Full, submission });
         };
+        if copy::is_copy(&submission) {
+            let limits = open.sides.namespace.limits();
+            if limits.copy.is_offered() {
+                return self.start_copy(open, index, submission, &limits);
+            }
+        }
         let checked = open.check(&submission, reactor.now());
         let mut copy = None;
         if let Ok(bytes) = checked
@@ -96,34 +170,174 @@ impl Flights {
         match checked {
             Ok(bytes) => place.lend(&mut request, bytes),
             Err(status) => {
-                request.status = status;
-                place.request = Some(request);
-                self.ready.borrow_mut().push_back(index);
+                drop(places);
+                self.refuse(index, request, status);
                 return Ok(());
             }
         }
         drop(places);
+        self.send(open, index, request, admin);
+        Ok(())
+    }
+
+    /// Sends a Copy with its ranges, or completes it with what is wrong with it.
+    #[expect(clippy::result_large_err, reason = "the caller has the command and its memory back")]
+    fn start_copy(
+        &self,
+        open: &Rc<Open>,
+        index: u32,
+        mut submission: Submission,
+        limits: &Limits,
+    ) -> Result<(), Rejected> {
+        let ranges = match copy::take_ranges(&mut submission) {
+            Some(ranges) if !ranges.is_of(self.session) => {
+                submission.data = Bytes::Ranges(ranges);
+                return Err(Rejected { reason: Reason::Foreign, submission });
+            }
+            ranges => ranges,
+        };
+        let sdlba = submission.command.slba();
+        let returns_ranges = ranges.is_some();
+        let (mut sources, read) = match ranges {
+            Some(ranges) => (ranges.into_sources(), Ok(())),
+            None => {
+                let spare = self.places.borrow_mut()[index as usize].sources.take();
+                let mut sources = spare.unwrap_or_default();
+                let read = copy::read(&submission, open, &mut sources, |id| self.volume(id));
+                (sources, read)
+            }
+        };
+        let checked = read.and_then(|()| copy::check(&mut sources, open, limits, sdlba));
+        self.launch(open, index, submission, sources, checked, returns_ranges, None);
+        Ok(())
+    }
+
+    /// Sends a Copy that is one of a group, of ranges of this session: the number of places was looked at before.
+    pub(super) fn start_member(
+        &self,
+        open: &Rc<Open>,
+        submission: Submission,
+        ranges: &Ranges,
+        member: Member,
+    ) {
+        let index = *self.free.borrow().last().expect("there is room");
+        let spare = self.places.borrow_mut()[index as usize].sources.take();
+        let mut sources = spare.unwrap_or_default();
+        ranges.clone_into(&mut sources);
+        let limits = open.sides.namespace.limits();
+        let checked = match limits.copy.is_offered() {
+            true => copy::check(&mut sources, open, &limits, submission.command.slba()),
+            false => Err(Status::INVALID_OPCODE.dnr()),
+        };
+        self.launch(open, index, submission, sources, checked, false, Some(member));
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one function for what both kinds of Copy share")]
+    fn launch(
+        &self,
+        open: &Rc<Open>,
+        index: u32,
+        submission: Submission,
+        sources: Box<Sources>,
+        checked: Result<(), Status>,
+        returns_ranges: bool,
+        member: Option<Member>,
+    ) {
+        self.free.borrow_mut().pop();
+        let mut places = self.places.borrow_mut();
+        let place = &mut places[index as usize];
+        let mut request = place.take(open, submission, None);
+        (place.returns_ranges, place.member) = (returns_ranges, member);
+        match checked {
+            Ok(()) => {
+                request.data = Data::Sources(sources);
+                drop(places);
+                self.send(open, index, request, false);
+            }
+            Err(status) => {
+                place.sources = Some(sources);
+                drop(places);
+                self.refuse(index, request, status);
+            }
+        }
+    }
+
+    #[inline]
+    fn send(&self, open: &Open, index: u32, mut request: Box<Request>, admin: bool) {
         self.in_flight.set(self.in_flight.get() + 1);
         request.push(self.me.upgrade().expect("the session has it"), u64::from(index));
         if admin {
-            open.queue.submit_admin(request)
+            open.sides.queue.submit_admin(request)
         } else {
-            open.queue.submit(request)
+            open.sides.queue.submit(request)
         }
-        Ok(())
+    }
+
+    /// Completes what was not sent.
+    fn refuse(&self, index: u32, mut request: Box<Request>, status: Status) {
+        request.status = status;
+        self.ended(index, request);
+    }
+
+    /// A command has ended: it waits to be reaped, or with others for the end of their group.
+    #[inline]
+    fn ended(&self, index: u32, request: Box<Request>) {
+        let (status, result) = (request.status, request.result);
+        let mut places = self.places.borrow_mut();
+        let place = &mut places[index as usize];
+        place.request = Some(request);
+        if let Some(member) = place.member.take() {
+            let volume = place.open.as_ref().map_or(VolumeId(0), |open| open.id);
+            match self.groups.ended(member, volume, status, result) {
+                Ended::Whole(outcome) => place.outcome = Some(outcome),
+                Ended::Others | Ended::Kept => {
+                    drop(places);
+                    self.silent.borrow_mut().push(index);
+                    return;
+                }
+            }
+        }
+        drop(places);
+        self.ready.borrow_mut().push_back(index);
+    }
+
+    /// Makes the places free of commands that nobody reaps.
+    fn release_silent(&self) {
+        loop {
+            let Some(index) = self.silent.borrow_mut().pop() else { return };
+            let (ended, freed) = self.places.borrow_mut()[index as usize].give_back();
+            self.release(index, freed);
+            drop(ended);
+        }
+    }
+
+    /// Lets go of what a place held, and makes it free.
+    #[inline]
+    fn release(&self, index: u32, freed: Freed) {
+        drop(freed.open);
+        if let Some(mut sources) = freed.sources {
+            sources.ranges.clear();
+            sources.fast_only = false;
+            self.places.borrow_mut()[index as usize].sources = Some(sources);
+        }
+        self.free.borrow_mut().push(index);
     }
 
     /// Appends at most `most` commands that have ended to `done`, and makes their places free.
     pub(super) fn take(&self, done: &mut Vec<Done>, most: usize) -> usize {
+        self.release_silent();
         let mut count = 0;
         while count < most {
             let Some(index) = self.ready.borrow_mut().pop_front() else { break };
-            let (ended, open) = self.places.borrow_mut()[index as usize].give_back();
-            self.free.borrow_mut().push(index);
+            let (mut ended, mut freed) = self.places.borrow_mut()[index as usize].give_back();
+            if matches!(ended.data, Bytes::Ranges(_))
+                && let Some(sources) = freed.sources.take()
+            {
+                ended.data = Bytes::Ranges(Ranges::from_sources(sources));
+            }
+            self.release(index, freed);
             done.push(ended);
             count += 1;
-            // When nothing is borrowed: it may be the last command of a volume that was dropped.
-            drop(open);
         }
         count
     }
@@ -133,8 +347,11 @@ impl Flights {
         let count = self.places.borrow().len();
         for index in 0..count {
             // Queues first, when nothing is borrowed: they may complete what they still hold.
-            let open = self.places.borrow_mut()[index].open.take();
-            drop(open);
+            let (open, sources) = {
+                let place = &mut self.places.borrow_mut()[index];
+                (place.open.take(), place.sources.take())
+            };
+            drop((open, sources));
         }
         for index in 0..count {
             let place = std::mem::take(&mut self.places.borrow_mut()[index]);
@@ -146,10 +363,14 @@ impl Flights {
 impl Sink for Flights {
     #[inline]
     fn completed(&self, mut request: Box<Request>, state: u64) {
-        (request.data, request.metadata) = (Data::None, Data::None);
-        self.places.borrow_mut()[state as usize].request = Some(request);
-        self.ready.borrow_mut().push_back(state as u32);
+        let (data, metadata) = (&mut request.data, &mut request.metadata);
+        // Ranges are let go of when nothing is borrowed: they may be the last of a volume.
+        if let Data::Sources(sources) = std::mem::take(data) {
+            self.places.borrow_mut()[state as usize].sources = Some(sources);
+        }
+        *metadata = Data::None;
         self.in_flight.set(self.in_flight.get() - 1);
+        self.ended(state as u32, request);
     }
 }
 
@@ -207,11 +428,12 @@ impl Place {
         }
     }
 
-    /// What became of the command, and the volume it went to; the place is free then.
+    /// What became of the command, and what the place lets go of.
     #[inline]
-    fn give_back(&mut self) -> (Done, Option<Rc<Open>>) {
+    fn give_back(&mut self) -> (Done, Freed) {
         let request = self.request.as_ref().expect("a command that has ended is back");
-        let (status, result) = (request.status, request.result);
+        let (mut status, mut result) = (request.status, request.result);
+        let is_copy = request.command.opcode == opcode::io::COPY;
         let mut data = std::mem::take(&mut self.data);
         if let Some(copy) = self.copy.take()
             && status.is_success()
@@ -221,9 +443,21 @@ impl Place {
             unsafe { data.as_mut_ptr().copy_from_nonoverlapping(copy.as_ptr(), copy.len()) };
         }
         let open = self.open.take();
-        let volume = open.as_ref().map_or(VolumeId(0), |open| open.id);
+        let mut volume = open.as_ref().map_or(VolumeId(0), |open| open.id);
+        if let Some(outcome) = self.outcome.take() {
+            (status, result) = (outcome.status, u64::from(outcome.failed));
+            volume = outcome.volume;
+        }
+        if std::mem::take(&mut self.returns_ranges) {
+            data = Bytes::Ranges(Ranges::new());
+        }
         let metadata = std::mem::take(&mut self.metadata);
-        (Done { volume, token: self.token, status, result, data, metadata }, open)
+        // The room for ranges rests here meanwhile.
+        let sources = if is_copy { self.sources.take() } else { None };
+        (
+            Done { volume, token: self.token, status, result, data, metadata },
+            Freed { open, sources },
+        )
     }
 }
 

@@ -1,6 +1,6 @@
 //! What goes in and what comes out.
 
-use super::{Bytes, VolumeId};
+use super::{Bytes, Ranges, VolumeId};
 use nvme::{Command, Status, opcode};
 
 /// A command to be carried out.
@@ -25,7 +25,7 @@ pub struct Submission {
 /// A command that has ended.
 #[derive(Debug)]
 pub struct Done {
-    /// What it was submitted to.
+    /// What it was submitted to; of a Copy to many volumes the one that `result` tells of.
     pub volume: VolumeId,
     /// What it was submitted with.
     pub token: u64,
@@ -63,6 +63,12 @@ pub enum Reason {
     /// The session was dropped.
     #[error("the session has ended")]
     Ended,
+    /// A Copy names a volume of another session: nobody drives that here.
+    #[error("a source or target is a volume of another session")]
+    Foreign,
+    /// A Copy to many names no volume to copy to.
+    #[error("there is no volume to copy to")]
+    Empty,
 }
 
 impl Submission {
@@ -97,6 +103,16 @@ impl Submission {
     /// Makes what was written before durable.
     pub fn flush() -> Submission {
         Submission::new(Command { opcode: opcode::io::FLUSH, ..Command::default() })
+    }
+
+    /// Copies blocks, of this volume and of others of the session, to those from `sdlba` on, one range after the
+    /// other. As much as `limits.copy` says; it is offered by every volume that was opened by its URI.
+    ///
+    /// On failure `result` is the lowest range that was not copied whole.
+    pub fn copy(sdlba: u64, ranges: Ranges) -> Submission {
+        let mut command = Command { opcode: opcode::io::COPY, ..Command::default() };
+        command.set_slba(sdlba);
+        Submission::new(command).data(ranges)
     }
 
     /// With this memory.
