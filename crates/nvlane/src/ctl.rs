@@ -167,13 +167,15 @@ fn statistics(stats: &Statistics) -> String {
     for one in &stats.namespaces {
         let _ = writeln!(
             text,
-            "namespace {} of {}: {} reads ({}), {} writes ({}), {} others, {} errors",
+            "namespace {} of {}: {} reads ({}), {} writes ({}), {} copies ({}), {} others, {} errors",
             one.nsid,
             one.nqn,
             one.reads,
             size::format(one.read_bytes),
             one.writes,
             size::format(one.written_bytes),
+            one.copies,
+            size::format(one.copied_bytes),
             one.others,
             one.errors
         );

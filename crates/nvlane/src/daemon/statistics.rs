@@ -34,6 +34,12 @@ pub struct NamespaceStatistics {
     pub read_bytes: u64,
     /// Bytes taken from hosts.
     pub written_bytes: u64,
+    /// Copy commands.
+    #[serde(default)]
+    pub copies: u64,
+    /// Bytes that they copied into this namespace.
+    #[serde(default)]
+    pub copied_bytes: u64,
     /// Other commands.
     pub others: u64,
     /// Commands that failed.
@@ -71,6 +77,8 @@ impl Daemon {
             writes: one.writes,
             read_bytes: one.read_bytes,
             written_bytes: one.written_bytes,
+            copies: one.copies,
+            copied_bytes: one.copied_bytes,
             others: one.others,
             errors: one.errors,
         });
