@@ -5,6 +5,7 @@
 //!   Flush           -> FSYNC(DATASYNC)                            >  this core's ring  -> completion
 //!   Write Zeroes,   -> FALLOCATE: ZERO_RANGE, or PUNCH_HOLE      /
 //!   deallocate         (written as zeroes where refused)
+//!   Copy            -> copy_file_range(2), on a thread that may block
 //! ```
 //!
 //! O_DIRECT where the file system and the block size allow it, otherwise the page cache; which,
@@ -15,13 +16,17 @@
 //! The file never grows beyond the size it was opened or resized to. Nothing is stored beside
 //! the data: the UUID comes from the caller.
 
+mod copy;
 mod holes;
+mod offload;
 mod open;
 mod queue;
 
 pub use open::{FileOptions, OpenError};
 
+use crate::copy::{Located, Origin};
 use crate::{Namespace, Queue, Run};
+use copy::Copying;
 use nvme::Limits;
 use nvme::limits::{Commands, Passthrough};
 use queue::FileQueue;
@@ -56,6 +61,7 @@ pub struct File {
     overrun: AtomicBool,
     /// What `resize` took away, until the file has grown from outside.
     shrunk: Mutex<Option<Shrunk>>,
+    copying: Copying,
 }
 
 /// Ways to write zeroes that the file system has not refused yet.
@@ -127,7 +133,7 @@ impl Namespace for File {
                 compare_and_write: false,
                 verify: false,
             },
-            copy: nvme::limits::CopyLimits::NONE,
+            copy: self.copy_limits(),
             metadata_bytes: 0,
             passthrough: Passthrough::NONE,
             lends_reads: false,
@@ -137,6 +143,10 @@ impl Namespace for File {
 
     fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
         Ok(FileQueue::open(self, reactor))
+    }
+
+    fn takes_registered(&self) -> bool {
+        true
     }
 
     fn refresh(&self) -> io::Result<bool> {
@@ -229,10 +239,16 @@ impl Namespace for File {
         facts.push(("write zeroes".into(), zeroes.into()));
         let holes = if self.punches { "makes holes" } else { "not possible here" };
         facts.push(("deallocate".into(), holes.into()));
+        self.describe_copy(facts);
     }
 
     fn uuid(&self) -> Option<[u8; 16]> {
         self.uuid
+    }
+
+    fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
+        let blocks = self.blocks().saturating_sub(slba).min(blocks);
+        (blocks > 0).then(|| Located { origin: Origin::File(self), slba, blocks, guard: None })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Opening: what kind of file, who else uses it, what alignment it asks for.
 
+use super::copy::Copying;
 use super::{File, Kind, ZeroesBy};
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
@@ -165,6 +166,7 @@ impl File {
                 block_bytes: 1 << block_shift,
             });
         }
+        let copying = Copying::of(&file, kind).map_err(io("look at it"))?;
         let punches = !options.read_only && punches(&file, kind, bytes);
         Ok(Arc::new(File {
             path: fs::canonicalize(path).unwrap_or_else(|_| path.clone()),
@@ -178,6 +180,7 @@ impl File {
             zeroes_by: ZeroesBy::default(),
             overrun: AtomicBool::new(false),
             shrunk: Mutex::new(None),
+            copying,
             file,
         }))
     }

@@ -1,0 +1,218 @@
+//! Copy between files: what is in reach, and the way to the threads for calls that block.
+
+use super::offload::{Ended, How, Job, Piece};
+use super::queue::{FileQueue, status};
+use super::{File, Kind};
+use crate::copy::{Origin, Place, Source, Sources};
+use crate::{Data, Request};
+use nvme::Status;
+use nvme::limits::CopyLimits;
+use reactor::Complete;
+use std::cell::Cell;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// `FICLONERANGE` (linux/fs.h), and what it takes.
+const FICLONERANGE: libc::c_ulong = 0x4020_940d;
+
+#[repr(C)]
+struct CloneRange {
+    source: i64,
+    source_offset: u64,
+    source_length: u64,
+    target_offset: u64,
+}
+
+/// What a file needs to be copied to and from.
+#[derive(Debug)]
+pub(super) struct Copying {
+    /// Which file it is: device and inode.
+    pub(super) identity: (u64, u64),
+    /// The file system lets files share blocks.
+    pub(super) shares: bool,
+    /// The file through the page cache, where everything else goes past it; see `offload`. Opened by the
+    /// first Copy.
+    pub(super) cached: OnceLock<Option<std::fs::File>>,
+    /// Devices from which the kernel has refused to copy: one per file system in use.
+    refused: Mutex<Vec<u64>>,
+}
+
+impl Copying {
+    pub(super) fn of(file: &std::fs::File, kind: Kind) -> io::Result<Copying> {
+        let metadata = file.metadata()?;
+        Ok(Copying {
+            identity: (metadata.dev(), metadata.ino()),
+            shares: kind == Kind::Regular && shares(file, metadata.len()),
+            cached: OnceLock::new(),
+            refused: Mutex::default(),
+        })
+    }
+
+    fn refused(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the file system lets files share blocks, found out without doing it: where it does, it says
+/// that a range beyond the end cannot be cloned; where not, that none can.
+fn shares(file: &std::fs::File, bytes: u64) -> bool {
+    // A multiple of every block size that there is.
+    let beyond = bytes.next_multiple_of(1 << 20) + (1 << 20);
+    let range = CloneRange {
+        source: i64::from(file.as_raw_fd()),
+        source_offset: beyond,
+        source_length: 1 << 20,
+        target_offset: beyond + (1 << 20),
+    };
+    // SAFETY: the request reads a `file_clone_range` (linux/fs.h), which lives during the call.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), FICLONERANGE, &raw const range) };
+    result != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
+}
+
+impl File {
+    pub(super) fn copy_limits(&self) -> CopyLimits {
+        match self.kind {
+            Kind::Regular if !self.read_only => crate::copy::limits(self.block_shift),
+            Kind::Regular | Kind::Block => CopyLimits::NONE,
+        }
+    }
+
+    pub(super) fn describe_copy(&self, facts: &mut Vec<(String, String)>) {
+        let how = match self.kind {
+            Kind::Block => "read and written: a block device",
+            Kind::Regular if self.read_only => "from here only: the volume is read-only",
+            Kind::Regular if self.copying.shares => "copy_file_range, shares blocks (reflink)",
+            Kind::Regular => "copy_file_range",
+        };
+        facts.push(("copy".into(), how.into()));
+        if !self.copying.refused().is_empty() {
+            let how = "read and written: the kernel copies within one only";
+            facts.push(("copy from other file systems".into(), how.into()));
+        }
+    }
+
+    /// The file that a source range is in, if it can be copied from there at all.
+    fn source<'a>(self: &'a Arc<File>, place: &'a Place) -> Option<&'a Arc<File>> {
+        let file = match place {
+            Place::Same => self,
+            Place::Origin(Origin::File(file)) => file,
+            Place::Origin(_) | Place::Other(_) => return None,
+        };
+        let regular = file.kind == Kind::Regular && self.kind == Kind::Regular;
+        let refused = || self.copying.refused().contains(&file.copying.identity.0);
+        (regular && file.block_shift == self.block_shift && !refused()).then_some(file)
+    }
+
+    /// What is to be copied, cut into pieces that follow each other in one file; or why it is not
+    /// begun.
+    fn plan(self: &Arc<File>, sdlba: u64, sources: &Sources) -> Result<Vec<Piece>, Status> {
+        let files: Option<Vec<_>> =
+            sources.ranges.iter().map(|range| self.source(&range.place)).collect();
+        let files = files.ok_or(Status::FAST_COPY_NOT_POSSIBLE.dnr())?;
+        if self.read_only {
+            return Err(Status::NAMESPACE_WRITE_PROTECTED.dnr());
+        }
+        let total = sources.blocks();
+        let end = sdlba.checked_add(total).filter(|end| *end <= self.blocks());
+        let end = end.ok_or(Status::LBA_OUT_OF_RANGE.dnr())?;
+        let mut pieces: Vec<Piece> = Vec::new();
+        for (file, (range, target)) in files.into_iter().zip(sources.placed(sdlba)) {
+            let &Source { slba, blocks, .. } = range;
+            let past = slba.checked_add(blocks.into()).filter(|past| *past <= file.blocks());
+            let past = past.ok_or(Status::LBA_OUT_OF_RANGE.dnr())?;
+            // The kernel refuses that for one range, and does not look at the others. Since no source
+            // is written to, whatever is given up in the middle can be done again by somebody else.
+            if file.copying.identity == self.copying.identity && slba < end && past > sdlba {
+                return Err(Status::FAST_COPY_NOT_POSSIBLE);
+            }
+            let bytes = |blocks| blocks << self.block_shift;
+            let (source, len) = (bytes(slba), bytes(u64::from(blocks)));
+            match pieces.last_mut() {
+                Some(last) if Arc::ptr_eq(&last.file, file) && last.source + last.len == source => {
+                    last.len += len;
+                }
+                _ => {
+                    let file = Arc::clone(file);
+                    pieces.push(Piece { file, source, target: bytes(target), len });
+                }
+            }
+        }
+        Ok(pieces)
+    }
+}
+
+impl FileQueue {
+    pub(super) fn copy(&self, request: Box<Request>) {
+        let command = &request.command;
+        let Data::Sources(sources) = &request.data else {
+            return request.finish(Status::INVALID_FIELD.dnr());
+        };
+        let pieces = match self.volume.plan(command.slba(), sources) {
+            Ok(pieces) => pieces,
+            Err(status) => return request.finish(status),
+        };
+        let job = Job { file: Arc::clone(&self.volume), pieces, fua: command.fua() };
+        let ended = Arc::<OnceLock<Ended>>::default();
+        let flight = Rc::new(Flight {
+            file: Arc::clone(&self.volume),
+            request: Cell::new(Some(request)),
+            ended: Arc::clone(&ended),
+        });
+        let work = move || {
+            ended.set(job.run()).expect("a job is run once");
+            0
+        };
+        self.reactor.blocking(Box::new(work), flight, 0);
+    }
+}
+
+/// A Copy at work.
+struct Flight {
+    file: Arc<File>,
+    request: Cell<Option<Box<Request>>>,
+    ended: Arc<OnceLock<Ended>>,
+}
+
+impl Complete for Flight {
+    fn complete(&self, _token: u64, result: i32, _flags: u32) {
+        let mut request = self.request.take().expect("a job ends once");
+        let (command, file) = (request.command, &self.file);
+        let Some(ended) = self.ended.get() else {
+            // No thread could be had, or the reactor is stopping.
+            return request.finish(status(command.opcode, -result));
+        };
+        let Data::Sources(sources) = &request.data else {
+            unreachable!("it came with its sources");
+        };
+        // Checked when it came in; the file may have been made smaller since.
+        file.written(command.slba() + sources.blocks());
+        let done = ended.bytes >> file.block_shift;
+        let whole = |(range, target): &(&Source, u64)| {
+            target + u64::from(range.blocks) <= command.slba() + done
+        };
+        let ranges = sources.placed(command.slba()).take_while(whole).count();
+        let status = match ended.how {
+            How::Whole => Status::SUCCESS,
+            How::Refused(device) => {
+                let mut refused = file.copying.refused();
+                if !refused.contains(&device) {
+                    refused.push(device);
+                }
+                Status::FAST_COPY_NOT_POSSIBLE.dnr()
+            }
+            How::OutOfRange => Status::LBA_OUT_OF_RANGE.dnr(),
+            How::Read(errno) => status(nvme::opcode::io::READ, errno),
+            How::Written(errno) => status(command.opcode, errno),
+        };
+        let failed = !matches!(ended.how, How::Whole | How::Refused(_));
+        request.status = status;
+        request.result = if failed { ranges as u64 } else { 0 };
+        request.complete();
+    }
+}
+
+#[cfg(test)]
+mod tests;

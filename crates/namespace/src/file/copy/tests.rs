@@ -1,0 +1,346 @@
+//! Copies between real files, through a queue.
+
+use super::*;
+use crate::file::FileOptions;
+use crate::{Namespace, Queue, Sink};
+use nvme::Command;
+use nvme::copy::{Format, command};
+use nvme::opcode::io as opcode;
+use reactor::{Config, Reactor};
+use std::cell::RefCell;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::rc::Weak;
+
+const BLOCK: u64 = 512;
+
+fn options(path: &Path, blocks: u64, buffered: bool) -> FileOptions {
+    FileOptions {
+        path: path.to_owned(),
+        create_bytes: Some(blocks * BLOCK),
+        block_shift: Some(9),
+        read_only: false,
+        shared: false,
+        buffered,
+        uuid: None,
+    }
+}
+
+/// A volume of random bytes.
+fn filled(path: &Path, blocks: u64, buffered: bool) -> Arc<File> {
+    let file = File::open(&options(path, blocks, buffered)).unwrap();
+    write(&file, 0, &noise(blocks, path.as_os_str().len() as u64));
+    file
+}
+
+fn noise(blocks: u64, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state = state.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    (0..blocks * BLOCK).map(|_| next()).collect()
+}
+
+fn outside(file: &File) -> std::fs::File {
+    std::fs::File::options().read(true).write(true).open(&file.path).unwrap()
+}
+
+fn write(file: &File, block: u64, bytes: &[u8]) {
+    let outside = outside(file);
+    outside.write_all_at(bytes, block * BLOCK).unwrap();
+    outside.sync_all().unwrap();
+}
+
+fn contents(file: &File) -> Vec<u8> {
+    std::fs::read(&file.path).unwrap()
+}
+
+struct End {
+    reactor: Rc<Reactor>,
+    request: Cell<Option<Box<Request>>>,
+}
+
+impl Sink for End {
+    fn completed(&self, request: Box<Request>, _state: u64) {
+        self.request.set(Some(request));
+        self.reactor.stop();
+    }
+}
+
+/// Copies to `file` by a queue of its own; gives status and result.
+fn copied(file: &Arc<File>, sdlba: u64, ranges: Vec<Source>) -> (Status, u64) {
+    let config =
+        Config { buffer_bytes: 1 << 20, spin: std::time::Duration::ZERO, ..Config::default() };
+    let reactor = Reactor::new(&config).unwrap();
+    let queue = Arc::clone(file).open_queue(&reactor).unwrap();
+    let end = Rc::new(End { reactor: Rc::clone(&reactor), request: Cell::default() });
+    let mut request = Request::new();
+    request.command = command(1, sdlba, ranges.len(), Format::Short);
+    // FUA: through the sync too.
+    request.command.cdw12 = (request.command.cdw12.get() | 1 << 30).into();
+    request.data = Data::Sources(Box::new(Sources { ranges, fast_only: false }));
+    let count = request.command.copy_ranges();
+    request.push(Rc::clone(&end) as Rc<dyn Sink>, 0);
+    queue.submit(request);
+    let early = end.request.take();
+    let request = early.unwrap_or_else(|| {
+        reactor.run();
+        end.request.take().expect("the reactor ran until it was there")
+    });
+    let Data::Sources(sources) = &request.data else { panic!("sources come back") };
+    assert_eq!(sources.ranges.len(), count);
+    (request.status, request.result)
+}
+
+fn same(slba: u64, blocks: u32) -> Source {
+    Source { place: Place::Same, slba, blocks }
+}
+
+fn of(file: &Arc<File>, slba: u64, blocks: u32) -> Source {
+    Source { place: Place::Origin(Origin::File(Arc::clone(file))), slba, blocks }
+}
+
+const DONE: (Status, u64) = (Status::SUCCESS, 0);
+
+#[test]
+fn ranges_of_two_files_arrive_whatever_their_alignment() {
+    let directory = tempfile::tempdir().unwrap();
+    for buffered in [false, true] {
+        let name = |name: &str| directory.path().join(format!("{name}{buffered}"));
+        let (to, from) =
+            (filled(&name("to"), 8192, buffered), filled(&name("other"), 8192, buffered));
+        let (mut model, other) = (contents(&to), contents(&from));
+        let mut target = 3000;
+        let mut ranges = Vec::new();
+        // Within one page, at its end, congruent with its destination and not, two that are one.
+        for (in_other, slba, blocks) in [
+            (true, 0, 1),
+            (false, 15, 1),
+            (true, 3002, 40),
+            (true, 3042, 1000),
+            (false, 8, 1999),
+            (true, 8191, 1),
+        ] {
+            let bytes = |block: u64| (block * BLOCK) as usize;
+            let source = if in_other { other.clone() } else { model.clone() };
+            let source = &source[bytes(slba)..bytes(slba + blocks)];
+            model[bytes(target)..bytes(target + blocks)].copy_from_slice(source);
+            let range =
+                if in_other { of(&from, slba, blocks as u32) } else { same(slba, blocks as u32) };
+            ranges.push(range);
+            target += blocks;
+        }
+        assert_eq!(copied(&to, 3000, ranges), DONE);
+        assert!(contents(&to) == model, "buffered: {buffered}");
+        assert!(contents(&from) == other);
+    }
+}
+
+/// Writes two blocks and reads them back, over and over, while copies go on beside them.
+struct Mixer {
+    me: Weak<Mixer>,
+    reactor: Rc<Reactor>,
+    queue: Rc<dyn Queue>,
+    from: Arc<File>,
+    /// Copies that are still to be made.
+    copies: Cell<u32>,
+    counts: [Cell<u8>; 2],
+    /// Requests by their place in `BESIDE`; the last is the copier's.
+    here: RefCell<[Option<Box<Request>>; 3]>,
+}
+
+/// Blocks that share a page with the copied ones, the first and the last of which follow and precede them.
+const BESIDE: [u64; 2] = [6, 2001];
+const COPIER: usize = BESIDE.len();
+
+impl Sink for Mixer {
+    fn completed(&self, request: Box<Request>, state: u64) {
+        self.here.borrow_mut()[state as usize] = Some(request);
+        self.reactor.defer(self.me.upgrade().unwrap(), state);
+    }
+}
+
+impl Complete for Mixer {
+    fn complete(&self, token: u64, _result: i32, _flags: u32) {
+        let place = token as usize;
+        let mut request = self.here.borrow_mut()[place].take().unwrap();
+        assert_eq!(request.status, Status::SUCCESS);
+        if place == COPIER {
+            let left = self.copies.get();
+            if left == 0 {
+                return self.reactor.stop();
+            }
+            self.copies.set(left - 1);
+            request.command = command(1, 7, 1, Format::Short);
+            let ranges = vec![of(&self.from, 7 + u64::from(left % 3), 1994)];
+            request.data = Data::Sources(Box::new(Sources { ranges, fast_only: false }));
+        } else {
+            let Data::Buffer(buffer) = &mut request.data else { panic!("a buffer") };
+            let count = &self.counts[place];
+            let reads = request.command.opcode == opcode::WRITE;
+            if reads {
+                buffer.as_mut_slice().fill(0);
+            } else {
+                let ours = buffer.as_slice().iter().all(|byte| *byte == count.get());
+                assert!(ours, "block {} is not what was written to it", BESIDE[place]);
+                count.set(count.get().wrapping_add(1));
+                buffer.as_mut_slice().fill(count.get());
+            }
+            let code = if reads { opcode::READ } else { opcode::WRITE };
+            request.command = Command::blocks(code, 1, BESIDE[place], 1);
+        }
+        request.push(self.me.upgrade().unwrap(), token);
+        self.queue.submit(request);
+    }
+}
+
+#[test]
+fn blocks_beside_the_copied_ones_may_be_written_past_the_cache_meanwhile() {
+    let directory = tempfile::tempdir().unwrap();
+    let to = filled(&directory.path().join("to"), 4096, false);
+    let from = filled(&directory.path().join("other"), 4096, false);
+    write(&to, BESIDE[0], &[0; BLOCK as usize]);
+    write(&to, BESIDE[1], &[0; BLOCK as usize]);
+    let config = Config { buffer_bytes: 1 << 20, ..Config::default() };
+    let reactor = Reactor::new(&config).unwrap();
+    let requests = [0, 1, 2].map(|place| {
+        let mut request = Request::new();
+        request.command = Command::blocks(opcode::READ, 1, 0, 1);
+        if place != COPIER {
+            let mut buffer = reactor.buffers().allocate(BLOCK as usize).unwrap();
+            buffer.truncate(BLOCK as usize);
+            buffer.as_mut_slice().fill(0);
+            request.data = Data::Buffer(buffer);
+        }
+        Some(request)
+    });
+    let mixer = Rc::new_cyclic(|me| Mixer {
+        me: Weak::clone(me),
+        reactor: Rc::clone(&reactor),
+        queue: Arc::clone(&to).open_queue(&reactor).unwrap(),
+        from: Arc::clone(&from),
+        copies: Cell::new(100),
+        counts: Default::default(),
+        here: RefCell::new(requests),
+    });
+    for place in 0..3 {
+        reactor.defer(Rc::clone(&mixer) as Rc<dyn Complete>, place);
+    }
+    reactor.run();
+    assert!(mixer.counts.iter().all(|count| count.get() > 0));
+    let (to, from) = (contents(&to), contents(&from));
+    let (start, len) = (7 * BLOCK as usize, 1994 * BLOCK as usize);
+    let source = 8 * BLOCK as usize;
+    assert!(to[start..start + len] == from[source..source + len]);
+}
+
+#[test]
+fn holes_stay_holes() {
+    let directory = tempfile::tempdir().unwrap();
+    let blocks = 65_536;
+    let from = File::open(&options(&directory.path().join("from"), blocks, false)).unwrap();
+    write(&from, 2048, &noise(2048, 7));
+    let to = filled(&directory.path().join("to"), blocks, false);
+    // What the destination has beyond the copy stays.
+    let model = [
+        &contents(&from)[..(40_000 * BLOCK) as usize],
+        &contents(&to)[(40_000 * BLOCK) as usize..],
+    ]
+    .concat();
+    assert_eq!(copied(&to, 0, vec![of(&from, 0, 40_000)]), DONE);
+    assert!(contents(&to) == model);
+    let stored = |file: &File, blocks| {
+        let runs = file.allocation(0, blocks, 64).unwrap();
+        runs.iter().filter(|run| run.is_stored).map(|run| run.blocks).sum::<u64>()
+    };
+    assert!(
+        stored(&from, 40_000) < 40_000,
+        "the file system of the temporary files knows no holes"
+    );
+    assert_eq!(stored(&to, 40_000), stored(&from, 40_000));
+}
+
+#[test]
+fn sources_that_the_destination_overlaps_are_left_to_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("to");
+    let shared = FileOptions { shared: true, ..options(&path, 4096, false) };
+    let (to, again) = (File::open(&shared).unwrap(), File::open(&shared).unwrap());
+    write(&to, 0, &noise(4096, 3));
+    let before = contents(&to);
+    let refused = (Status::FAST_COPY_NOT_POSSIBLE, 0);
+    assert_eq!(copied(&to, 8, vec![same(0, 16)]), refused);
+    assert_eq!(copied(&to, 0, vec![same(8, 16)]), refused);
+    // The second range would be of what the first has written.
+    assert_eq!(copied(&to, 8, vec![same(64, 8), same(8, 8)]), refused);
+    // Another volume on the same file.
+    assert_eq!(copied(&to, 8, vec![of(&again, 0, 16)]), refused);
+    assert!(contents(&to) == before);
+    assert_eq!(copied(&to, 16, vec![same(0, 16)]), DONE);
+    assert_eq!(contents(&to)[(16 * BLOCK) as usize..][..64], before[..64]);
+}
+
+#[test]
+fn nothing_is_copied_from_or_to_beyond_an_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let to = filled(&directory.path().join("to"), 4096, false);
+    let from = filled(&directory.path().join("from"), 4096, false);
+    let beyond = Status::LBA_OUT_OF_RANGE.dnr();
+    assert_eq!(copied(&to, 4090, vec![of(&from, 0, 8)]), (beyond, 0));
+    assert_eq!(copied(&to, 0, vec![of(&from, 0, 8), of(&from, 4090, 8)]), (beyond, 0));
+    assert_eq!(copied(&to, u64::MAX - 3, vec![of(&from, 0, 8)]), (beyond, 0));
+    // Made smaller behind our back: the first range is there, the second no longer.
+    outside(&from).set_len(2048 * BLOCK).unwrap();
+    let ranges = vec![of(&from, 0, 8), of(&from, 3000, 8)];
+    assert_eq!(copied(&to, 100, ranges), (beyond, 1));
+    assert_eq!(contents(&to)[(100 * BLOCK) as usize..][..4096], contents(&from)[..4096]);
+    assert_eq!(contents(&to).len() as u64, 4096 * BLOCK);
+}
+
+#[test]
+fn a_file_that_was_made_smaller_meanwhile_is_not_made_larger_for_good() {
+    let directory = tempfile::tempdir().unwrap();
+    let to = filled(&directory.path().join("to"), 4096, false);
+    let from = filled(&directory.path().join("from"), 4096, false);
+    let command = command(1, 3000, 1, Format::Short);
+    let sources = Sources { ranges: vec![of(&from, 0, 64)], fast_only: false };
+    let pieces = to.plan(command.slba(), &sources).unwrap();
+    to.resize(1024 * BLOCK).unwrap();
+    let job = Job { file: Arc::clone(&to), pieces, fua: false };
+    assert_eq!(job.run(), Ended { bytes: 0, how: How::OutOfRange });
+    assert_eq!(contents(&to).len() as u64, 1024 * BLOCK);
+}
+
+#[test]
+fn another_file_system_is_refused_and_not_asked_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let to = filled(&directory.path().join("to"), 4096, false);
+    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else { return };
+    let from = filled(&memory.path().join("from"), 4096, false);
+    if to.copying.identity.0 == from.copying.identity.0 {
+        // The temporary files are there too.
+        return;
+    }
+    let refused = (Status::FAST_COPY_NOT_POSSIBLE.dnr(), 0);
+    assert_eq!(copied(&to, 8, vec![of(&from, 8, 64)]), refused);
+    assert_eq!(*to.copying.refused(), [from.copying.identity.0]);
+    let sources = Sources { ranges: vec![of(&from, 8, 64)], fast_only: false };
+    assert_eq!(to.plan(8, &sources).err(), Some(refused.0));
+    // Within one it goes on.
+    assert_eq!(copied(&to, 8, vec![same(80, 64)]), DONE);
+}
+
+#[test]
+fn what_is_no_file_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let to = filled(&directory.path().join("to"), 64, false);
+    let place = Place::Origin(Origin::Subsystem { nqn: "nqn".into(), nsid: 1 });
+    let refused = (Status::FAST_COPY_NOT_POSSIBLE.dnr(), 0);
+    assert_eq!(copied(&to, 8, vec![Source { place, slba: 0, blocks: 1 }]), refused);
+    let read_only = FileOptions { read_only: true, shared: true, ..options(&to.path, 64, false) };
+    drop(to);
+    let to = File::open(&read_only).unwrap();
+    assert!(!to.limits().copy.is_offered());
+    assert_eq!(copied(&to, 8, vec![same(0, 1)]), (Status::NAMESPACE_WRITE_PROTECTED.dnr(), 0));
+}

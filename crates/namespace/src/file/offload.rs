@@ -1,0 +1,315 @@
+//! A Copy between files, carried out by calls that block.
+//!
+//! ```text
+//!   piece ->  hole        punched, where the destination is not one already
+//!             part page   pread, pwrite                       \  as everything else:
+//!                                                              } past the page cache or through it
+//!             rest        copy_file_range, through the page cache
+//! ```
+//!
+//! **Through the page cache**, also where the volume goes past it (O_DIRECT): where blocks cannot be shared,
+//! copy_file_range(2) moves 64 KiB at a time and waits for each if it goes past the cache. ext4 on a
+//! virtual disk, 256 MiB in calls of 1 MiB: 0.25 GB/s, against 0.8 cold and 2.9 warm through the cache, or
+//! 0.6 and 1.4 with the fdatasync(2) that follows.
+//!
+//! Both views of a file agree as long as they do not change one page at the same time: before a direct
+//! access the kernel writes back what is dirty in its range, and a direct write takes the range out of the
+//! cache before and after. What is copied is claimed by the guard above, so that nobody reads
+//! or writes these blocks meanwhile. But a page may hold blocks that somebody else writes to, hence:
+//!
+//! - pages that are copied in part are not dirtied in the cache but written past it;
+//! - nothing is read ahead beyond the range (`POSIX_FADV_RANDOM`): a larger folio, half of it dirtied by
+//!   a copy, could not be dropped for a direct write to its other half. What is about to be
+//!   copied is asked for by `POSIX_FADV_WILLNEED`, which reads just that.
+
+use super::{File, holes};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A page, and what files that share blocks share at least.
+const PAGE_BYTES: u64 = 4096;
+/// Copied by one call, where that means moving bytes.
+const CALL_BYTES: u64 = 1 << 20;
+/// Asked for in advance.
+const AHEAD_BYTES: u64 = 4 << 20;
+
+/// A Copy to `file`.
+pub(super) struct Job {
+    pub(super) file: Arc<File>,
+    /// One after another in the destination.
+    pub(super) pieces: Vec<Piece>,
+    /// It is to be durable when it is done.
+    pub(super) fua: bool,
+}
+
+/// Bytes that lie together in a source, and in the destination.
+pub(super) struct Piece {
+    pub(super) file: Arc<File>,
+    pub(super) source: u64,
+    pub(super) target: u64,
+    pub(super) len: u64,
+}
+
+/// How far a job came, and why not farther.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Ended {
+    pub(super) bytes: u64,
+    pub(super) how: How,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// All was copied.
+    Whole,
+    /// The kernel has no means between these two files; the device of the source.
+    Refused(u64),
+    /// A file has been made smaller.
+    OutOfRange,
+    /// A read failed, with errno; or a read or a write, if it cannot be told.
+    Read(i32),
+    /// A write failed.
+    Written(i32),
+}
+
+impl Job {
+    pub(super) fn run(&self) -> Ended {
+        let mut bytes = 0;
+        let copied = self.pieces.iter().try_for_each(|piece| self.piece(piece, &mut bytes));
+        if self.fua
+            && let Err(error) = self.file.file.sync_data()
+        {
+            // What is not durable is not done.
+            return Ended { bytes: 0, how: How::Written(errno(&error)) };
+        }
+        Ended { bytes, how: copied.err().unwrap_or(How::Whole) }
+    }
+
+    /// Copies one piece, run by run. `bytes` counts what is done.
+    fn piece(&self, piece: &Piece, bytes: &mut u64) -> Result<(), How> {
+        let shift = self.file.block_shift;
+        let mut at = 0;
+        while at < piece.len {
+            let left = piece.len - at;
+            let (slba, blocks) = ((piece.source + at) >> shift, left >> shift);
+            let run = holes::runs(&piece.file.file, shift, slba, blocks, 1);
+            // A file system that does not tell stores everything.
+            let run = run.ok().and_then(|runs| runs.first().copied());
+            let (len, is_hole) =
+                run.map_or((left, false), |run| (run.blocks << shift, !run.is_stored));
+            let span = Span { piece, at, len };
+            self.check(&span)?;
+            if is_hole {
+                Self::check_hole(&span)?;
+            }
+            if is_hole && self.punch(&span)? {
+                *bytes += len;
+            } else {
+                self.stored(span, bytes)?;
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Neither file may be used beyond its end, nor made larger.
+    fn check(&self, span: &Span<'_>) -> Result<(), How> {
+        let within = |file: &File, end: u64| end <= file.blocks() << file.block_shift;
+        let fits = within(&self.file, span.target() + span.len)
+            && within(&span.piece.file, span.source() + span.len);
+        if fits { Ok(()) } else { Err(How::OutOfRange) }
+    }
+
+    /// What is beyond the end of a file that somebody has made smaller looks like a hole, too.
+    fn check_hole(span: &Span<'_>) -> Result<(), How> {
+        let len = span.piece.file.file.metadata().map_err(|error| How::Read(errno(&error)))?.len();
+        if span.source() + span.len <= len { Ok(()) } else { Err(How::OutOfRange) }
+    }
+
+    /// Makes the destination a hole too. False if it cannot be made one.
+    fn punch(&self, span: &Span<'_>) -> Result<bool, How> {
+        let file = &*self.file;
+        let shift = file.block_shift;
+        let mut at = 0;
+        while at < span.len {
+            let (slba, blocks) = ((span.target() + at) >> shift, (span.len - at) >> shift);
+            let run = holes::runs(&file.file, shift, slba, blocks, 1);
+            let run = run.ok().and_then(|runs| runs.first().copied());
+            let (len, is_stored) =
+                run.map_or((span.len - at, true), |run| (run.blocks << shift, run.is_stored));
+            if is_stored && !zero(file, span.target() + at, len)? {
+                return Ok(false);
+            }
+            at += len;
+        }
+        Ok(true)
+    }
+
+    /// Copies a range that is stored.
+    fn stored(&self, mut span: Span<'_>, bytes: &mut u64) -> Result<(), How> {
+        let target = span.target();
+        let head = (target.next_multiple_of(PAGE_BYTES) - target).min(span.len);
+        let tail = (span.len - head) % PAGE_BYTES;
+        let middle = span.len - head - tail;
+        for (len, is_whole) in [(head, false), (middle, true), (tail, false)] {
+            let part = Span { len, ..span };
+            if is_whole {
+                self.pages(part, bytes)?;
+            } else if len > 0 {
+                self.part_page(&part)?;
+                *bytes += len;
+            }
+            span.at += len;
+        }
+        Ok(())
+    }
+
+    /// Copies whole pages of the destination.
+    fn pages(&self, mut span: Span<'_>, bytes: &mut u64) -> Result<(), How> {
+        let from = &*span.piece.file;
+        let end = span.at + span.len;
+        let congruent = span.source() % PAGE_BYTES == span.target() % PAGE_BYTES;
+        let shares = congruent && self.file.copying.shares && from.copying.shares;
+        let (source, target) = (from.cached(), self.file.cached());
+        let mut asked = span.at;
+        while span.at < end {
+            span.len = end - span.at;
+            if !shares {
+                span.len = span.len.min(CALL_BYTES);
+                let until = (span.at + AHEAD_BYTES).min(end);
+                if from.is_direct() && asked < until {
+                    advise(source, span.piece.source + asked, until - asked);
+                    asked = until;
+                }
+            }
+            self.check(&span)?;
+            let copied = match copy_file_range(source, target, &span) {
+                Ok(copied) => copied,
+                Err(libc::EINTR) => continue,
+                Err(
+                    libc::EXDEV | libc::ENOSYS | libc::EOPNOTSUPP | libc::EINVAL | libc::ETXTBSY,
+                ) => return Err(How::Refused(from.copying.identity.0)),
+                // Writes into the cache fail for want of space; only reads go to the disk at once.
+                Err(libc::EIO) => return Err(How::Read(libc::EIO)),
+                Err(errno) => return Err(How::Written(errno)),
+            };
+            if copied == 0 {
+                return Err(How::OutOfRange);
+            }
+            span.at += copied;
+            *bytes += copied;
+        }
+        Ok(())
+    }
+
+    /// Copies less than a page.
+    fn part_page(&self, span: &Span<'_>) -> Result<(), How> {
+        #[repr(align(4096))]
+        struct Page([u8; PAGE_BYTES as usize]);
+        let mut page = Page([0; PAGE_BYTES as usize]);
+        let bytes = &mut page.0[..span.len as usize];
+        match span.piece.file.file.read_exact_at(bytes, span.source()) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(How::OutOfRange);
+            }
+            Err(error) => return Err(How::Read(errno(&error))),
+        }
+        let written = self.file.file.write_all_at(bytes, span.target());
+        written.map_err(|error| How::Written(errno(&error)))
+    }
+}
+
+/// `len` bytes of a piece, `at` bytes into it.
+#[derive(Clone, Copy)]
+struct Span<'a> {
+    piece: &'a Piece,
+    at: u64,
+    len: u64,
+}
+
+impl Span<'_> {
+    fn source(&self) -> u64 {
+        self.piece.source + self.at
+    }
+
+    fn target(&self) -> u64 {
+        self.piece.target + self.at
+    }
+}
+
+impl File {
+    /// The file through the page cache. Where it cannot be had, past it: slower, and no less right.
+    fn cached(&self) -> &std::fs::File {
+        if !self.is_direct() {
+            return &self.file;
+        }
+        let cached = self.copying.cached.get_or_init(|| {
+            // The name may be another file's by now, the descriptor is not.
+            let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            let file =
+                std::fs::File::options().read(true).write(!self.read_only).open(path).ok()?;
+            // SAFETY: a system call on an open descriptor, without memory.
+            unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
+            Some(file)
+        });
+        cached.as_ref().unwrap_or(&self.file)
+    }
+}
+
+/// Asks for bytes that will be read soon. Only advice: it may be left alone.
+fn advise(file: &std::fs::File, offset: u64, len: u64) {
+    let (Ok(offset), Ok(len)) = (libc::off_t::try_from(offset), libc::off_t::try_from(len)) else {
+        return;
+    };
+    // SAFETY: a system call on an open descriptor, without memory.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), offset, len, libc::POSIX_FADV_WILLNEED) };
+}
+
+/// Copies some of a span, and says how much; or gives errno.
+fn copy_file_range(
+    source: &std::fs::File,
+    target: &std::fs::File,
+    span: &Span<'_>,
+) -> Result<u64, i32> {
+    let (Ok(mut from), Ok(mut to)) = (i64::try_from(span.source()), i64::try_from(span.target()))
+    else {
+        return Err(libc::EFBIG);
+    };
+    let len = usize::try_from(span.len).unwrap_or(usize::MAX);
+    // SAFETY: the descriptors are open, and the offsets live during the call.
+    let copied = unsafe {
+        libc::copy_file_range(source.as_raw_fd(), &mut from, target.as_raw_fd(), &mut to, len, 0)
+    };
+    u64::try_from(copied).map_err(|_| errno(&io::Error::last_os_error()))
+}
+
+/// Zeroes a range without writing it; false if the file system has no way to.
+fn zero(file: &File, offset: u64, len: u64) -> Result<bool, How> {
+    let ranges = file.zeroes_by.range.load(Ordering::Relaxed);
+    let ways = [(file.punches, libc::FALLOC_FL_PUNCH_HOLE), (ranges, libc::FALLOC_FL_ZERO_RANGE)];
+    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else {
+        return Ok(false);
+    };
+    for (_, mode) in ways.into_iter().filter(|(may, _)| *may) {
+        loop {
+            let mode = mode | libc::FALLOC_FL_KEEP_SIZE;
+            // SAFETY: a system call on an open descriptor, without memory.
+            if unsafe { libc::fallocate(file.file.as_raw_fd(), mode, offset, len) } == 0 {
+                return Ok(true);
+            }
+            match errno(&io::Error::last_os_error()) {
+                libc::EINTR => {}
+                libc::EOPNOTSUPP | libc::ENOSYS => break,
+                errno => return Err(How::Written(errno)),
+            }
+        }
+    }
+    Ok(false)
+}
+
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
