@@ -75,6 +75,10 @@ pub mod state {
     pub const POLL: u32 = 2;
     /// Refused after all, and told to the program: no event.
     pub const VOID: u32 = 3;
+    /// A poll that the program has cancelled.
+    pub const CANCELLED: u32 = 4;
+    /// A read, write or sync that was started a second time.
+    pub const AGAIN: u32 = 5;
 }
 
 /// What an event needs to know, kept from submission to completion.
@@ -85,6 +89,8 @@ pub struct Request {
     pub data: AtomicU64,
     /// Of [`state`].
     pub state: AtomicU32,
+    /// Its entry, in four words: see [`Request::remember`].
+    entry: [AtomicU64; 4],
     /// The next in a chain of free ones, as index + 1.
     pub next: AtomicU32,
 }
@@ -396,6 +402,7 @@ impl Engine {
             obj: AtomicU64::new(0),
             data: AtomicU64::new(0),
             state: AtomicU32::new(state::FREE),
+            entry: [const { AtomicU64::new(0) }; 4],
             next: AtomicU32::new(0),
         };
         Engine { ring, requests: (0..capacity).map(request).collect(), returned: AtomicU32::new(0) }
@@ -422,6 +429,58 @@ impl Engine {
                 Ok(_) => return,
                 Err(other) => head = other,
             }
+        }
+    }
+}
+
+impl Request {
+    /// Keeps what is needed to start it once more.
+    #[inline]
+    pub fn remember(&self, entry: &Sqe) {
+        let place = u64::from(entry.fd as u32) << 32;
+        let first = u64::from(entry.opcode) | u64::from(entry.ioprio) << 16 | place;
+        let last = u64::from(entry.len) | u64::from(entry.op_flags) << 32;
+        for (kept, word) in self.entry.iter().zip([first, entry.off, entry.addr, last]) {
+            kept.store(word, Relaxed);
+        }
+    }
+
+    /// What was remembered.
+    pub fn entry(&self) -> Sqe {
+        let [first, off, addr, last] = [0, 1, 2, 3].map(|at| self.entry[at].load(Relaxed));
+        Sqe {
+            opcode: first as u8,
+            ioprio: (first >> 16) as u16,
+            fd: (first >> 32) as i32,
+            off,
+            addr,
+            len: last as u32,
+            op_flags: (last >> 32) as u32,
+            ..Sqe::default()
+        }
+    }
+
+    /// Whether a completion only says that the thread which had submitted the request has ended: io_uring
+    /// gives up what is waiting then (`io_uring_cancel_generic`), or finishes it without the thread's
+    /// memory, where the kernel's AIO would carry on. The address of vectors need not be valid any more.
+    #[inline]
+    pub fn was_orphaned(&self, res: i32) -> bool {
+        let opcode = self.entry[0].load(Relaxed) as u8;
+        let state = self.state.load(Relaxed);
+        if res >= 0 {
+            // In the middle of it, or the file ends there: that costs another look.
+            let short = (res as u32) < self.entry[3].load(Relaxed) as u32;
+            let moves = matches!(opcode, op::READ | op::WRITE);
+            return short && moves && matches!(state, state::IO | state::AGAIN);
+        }
+        match (state, -res) {
+            (state::POLL, libc::ECANCELED) => true,
+            (state::IO, libc::ECANCELED | libc::EINTR | libc::EFAULT) => {
+                !matches!(opcode, op::READV | op::WRITEV)
+            }
+            // Once more even so: whoever reaps may end as well. A bad address stays one.
+            (state::AGAIN, libc::ECANCELED) => true,
+            _ => false,
         }
     }
 }
@@ -461,16 +520,20 @@ impl Reaping {
         self.done_tail = (self.done_tail + 1) % self.done.len();
     }
 
-    /// Takes the oldest such event.
+    /// The oldest such event.
     #[inline]
-    pub fn kept(&mut self) -> Option<Event> {
+    pub fn kept(&self) -> Option<Event> {
         if self.done_head == self.done_tail {
             return None;
         }
         // SAFETY: places from head to tail were written by `keep`.
-        let event = unsafe { self.done[self.done_head].assume_init() };
+        Some(unsafe { self.done[self.done_head].assume_init() })
+    }
+
+    /// That event has been handed out.
+    #[inline]
+    pub fn forget_kept(&mut self) {
         self.done_head = (self.done_head + 1) % self.done.len();
-        Some(event)
     }
 }
 

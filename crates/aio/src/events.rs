@@ -6,11 +6,12 @@
 //!   the kernel's ring ---'    (only while something went natively)
 //! ```
 
-use crate::abi::{AioRing, Event, RING_MAGIC};
+use crate::abi::{AioRing, Event, RING_MAGIC, Sqe, op};
 use crate::caller;
-use crate::context::{Context, Engine, Mode, WAKE, state};
+use crate::context::{Context, Engine, Mode, Submitting, WAKE, state};
 use crate::ring::Wait;
 use crate::stat::Counter;
+use crate::submit;
 use crate::system::{self, Ask, failure, now_ns};
 use libc::{c_long, timespec};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -234,6 +235,7 @@ impl Taking<'_> {
     /// Inline completions, then those of io_uring.
     #[inline]
     fn take_from_ring(&mut self) -> Result<(), i32> {
+        self.engine.ring.fetch_overflow();
         let inline = self.context.done.load(SeqCst);
         if inline == 0 && !self.engine.ring.has_completions() {
             return Ok(());
@@ -244,19 +246,29 @@ impl Taking<'_> {
         let mut inline_taken = 0;
         while inline_taken < inline && self.got < self.ask.nr {
             let Some(event) = reaping.kept() else { break };
-            inline_taken += 1;
             outcome = self.put(event);
             if outcome.is_err() {
                 break;
             }
+            reaping.forget_kept();
+            inline_taken += 1;
         }
+        let mut orphans = Vec::new();
         let mut freed = Chain::default();
         while outcome.is_ok() && self.got < self.ask.nr {
-            let Some(cqe) = reaping.queue.as_mut().and_then(|queue| queue.next()) else { break };
+            let Some(queue) = reaping.queue.as_mut() else { break };
+            let Some(cqe) = queue.peek() else { break };
+            let index = cqe.user_data as u32;
             if cqe.user_data == WAKE {
-                continue;
+            } else if self.engine.request(index).was_orphaned(cqe.res) {
+                orphans.push((index, cqe.res));
+            } else {
+                outcome = self.complete(index, cqe.res, &mut freed);
+                if outcome.is_err() {
+                    break;
+                }
             }
-            outcome = self.complete(cqe.user_data as u32, cqe.res, &mut freed);
+            queue.advance();
         }
         if let Some(queue) = reaping.queue.as_mut() {
             queue.release();
@@ -272,7 +284,76 @@ impl Taking<'_> {
             self.context.outstanding.fetch_sub(released, SeqCst);
         }
         drop(reaping);
+        for (index, res) in orphans {
+            self.adopt(index, res);
+        }
         if self.got > before { Ok(()) } else { outcome }
+    }
+
+    /// Starts a request once more whose thread has ended; or carries it out here, where it had begun or
+    /// there is no ring to be had.
+    #[cold]
+    fn adopt(&mut self, index: u32, res: i32) {
+        let context = self.context;
+        let request = self.engine.request(index);
+        let entry = Sqe { user_data: u64::from(index), ..request.entry() };
+        let mut submitting = context.submitting();
+        if context.dead.load(SeqCst) {
+            // Whoever destroys it waits for this one, and for nothing of it.
+            self.end(index, None);
+            return;
+        }
+        let _ = request.state.compare_exchange(state::IO, state::AGAIN, SeqCst, SeqCst);
+        if res < 0 && self.start_again(&mut submitting, &entry) {
+            return;
+        }
+        let done = res.max(0) as u32;
+        let rest = Sqe {
+            off: entry.off + u64::from(done),
+            addr: entry.addr + u64::from(done),
+            len: entry.len - done,
+            ..entry
+        };
+        let more = match entry.opcode {
+            // SAFETY: the program vouched for its memory until the event, which is still to come.
+            op::READ => unsafe { submit::carry_out(false, entry.op_flags, &rest) as i64 },
+            // SAFETY: as above.
+            op::WRITE => unsafe { submit::carry_out(true, entry.op_flags, &rest) as i64 },
+            _ => i64::from(failure(libc::EIO)),
+        };
+        // What was moved before an error counts, as it does in one call.
+        let res = if done > 0 { i64::from(done) + more.max(0) } else { more };
+        self.end(index, Some(res));
+    }
+
+    /// Whether the ring has taken the entry.
+    fn start_again(&self, submitting: &mut Submitting, entry: &Sqe) -> bool {
+        let Some(queue) = submitting.queue.as_mut() else { return false };
+        if !queue.push(entry) {
+            return false;
+        }
+        let taken = self.engine.ring.enter(1, None) == 1;
+        if !taken {
+            queue.take_back(1);
+        }
+        taken
+    }
+
+    /// A request is over that has left the ring before; with that result, if anybody is to see it.
+    fn end(&self, index: u32, res: Option<i64>) {
+        let request = self.engine.request(index);
+        let (data, obj) = (request.data.load(Relaxed), request.obj.load(Relaxed));
+        request.state.store(state::FREE, Relaxed);
+        self.engine.give_back(index, index);
+        match res {
+            Some(res) => {
+                self.context.reaping().keep(Event { data, obj, res, res2: 0 });
+                self.context.done.fetch_add(1, SeqCst);
+            }
+            None => {
+                self.context.outstanding.fetch_sub(1, SeqCst);
+            }
+        }
     }
 
     #[inline]
@@ -280,10 +361,9 @@ impl Taking<'_> {
         let request = self.engine.request(index);
         // The lock on this side is held.
         let kind = request.state.load(Relaxed);
-        request.state.store(state::FREE, Relaxed);
         let res = match kind {
             // The kernel's AIO says so of a poll that was cancelled.
-            state::POLL if res == failure(libc::ECANCELED) => 0,
+            state::CANCELLED if res == failure(libc::ECANCELED) => 0,
             _ => res,
         };
         let event = Event {
@@ -292,8 +372,12 @@ impl Taking<'_> {
             res: i64::from(res),
             res2: 0,
         };
+        if kind != state::VOID {
+            self.put(event)?;
+        }
+        request.state.store(state::FREE, Relaxed);
         freed.push(self.engine, index);
-        if kind == state::VOID { Ok(()) } else { self.put(event) }
+        Ok(())
     }
 
     #[inline]
@@ -374,6 +458,13 @@ impl Taking<'_> {
         let wait =
             Wait { min: if native { 1 } else { want }, timeout_ns, signals: self.ask.signals };
         let code = self.engine.ring.enter(0, Some(wait));
+        if code < 0 && self.engine.ring.is_lost() {
+            // Completions still come; nobody tells of them.
+            let nap = left_ns.min(self.slice);
+            self.slice = (self.slice * 2).min(SLICE_NS_MAX);
+            std::thread::sleep(std::time::Duration::from_nanos(nap));
+            return Ok(());
+        }
         if code >= 0 || code == failure(libc::ETIME) {
             return Ok(());
         }

@@ -10,6 +10,7 @@ use crate::stat::Counter;
 use crate::system::{self, failure};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
 
 /// How long to wait at a time for what is in flight, when destroying.
 const DRAIN_NS: u64 = 5_000_000;
@@ -58,7 +59,9 @@ pub fn destroy(held: Held<Context>) -> i32 {
     // Wakes those who wait in the kernel, and waits for what is in flight there.
     let code = system::io_destroy(held.id);
     let context = held.reclaim(|context| context.wake_all(&mut context.submitting()));
-    if let Some(ring) = context.into_ring() {
+    if let Some(ring) = context.into_ring()
+        && !ring.engine.ring.is_lost()
+    {
         park(Box::new(ring));
     }
     code
@@ -101,7 +104,9 @@ fn drain(context: &Context) {
             return;
         }
         let wait = Wait { min: 1, timeout_ns: Some(DRAIN_NS), signals: 0 };
-        engine.ring.enter(0, Some(wait));
+        if engine.ring.enter(0, Some(wait)) < 0 && engine.ring.is_lost() {
+            std::thread::sleep(Duration::from_nanos(DRAIN_NS));
+        }
     }
 }
 
@@ -113,9 +118,17 @@ pub fn cancel(context: &Context, iocb: usize, result: usize) -> i32 {
         for (index, request) in engine.requests().iter().enumerate() {
             let here = request.state.load(Relaxed) == state::POLL
                 && request.obj.load(Relaxed) == iocb as u64;
-            if here && engine.ring.cancel(index as u64) >= 0 {
+            if !here {
+                continue;
+            }
+            // Told before: its completion may come at once.
+            request.state.store(state::CANCELLED, SeqCst);
+            if engine.ring.cancel(index as u64) >= 0 {
                 return failure(libc::EINPROGRESS);
             }
+            // Unless it is another's by now.
+            let (cancelled, poll) = (state::CANCELLED, state::POLL);
+            let _ = request.state.compare_exchange(cancelled, poll, SeqCst, SeqCst);
         }
     }
     system::io_cancel(context.id, iocb, result)

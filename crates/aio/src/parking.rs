@@ -54,6 +54,9 @@ pub fn unpark(capacity: u32) -> Option<Box<Parked>> {
         // SAFETY: it came from a Box in `park`, and the swap made it ours alone.
         let ring = unsafe { Box::from_raw(ring) };
         let (room, wanted) = (ring.engine.requests().len(), capacity as usize);
+        if !ring.engine.ring.has_descriptor() {
+            continue;
+        }
         if room >= wanted && room <= wanted * LARGER_MAX {
             return Some(ring);
         }

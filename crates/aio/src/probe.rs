@@ -46,6 +46,8 @@ pub enum Reason {
     Refused,
     /// The user said so.
     Asked,
+    /// The program has closed the ring's descriptor.
+    Lost,
 }
 
 /// The reason's name, from its number.
@@ -56,6 +58,7 @@ pub fn reason_name(number: u32) -> &'static str {
         3 => "file-punts",
         4 => "io_uring-refused",
         5 => "asked",
+        6 => "descriptor-closed",
         _ => "",
     }
 }

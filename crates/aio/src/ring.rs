@@ -5,7 +5,7 @@
 
 use crate::abi::{Cqe, Sqe};
 use crate::system::call;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::{io, ptr};
 
 // include/uapi/linux/io_uring.h
@@ -23,6 +23,7 @@ const ENTER_GETEVENTS: u32 = 1 << 0;
 const ENTER_SQ_WAKEUP: u32 = 1 << 1;
 const ENTER_EXT_ARG: u32 = 1 << 3;
 const SQ_NEED_WAKEUP: u32 = 1 << 0;
+const SQ_CQ_OVERFLOW: u32 = 1 << 1;
 const REGISTER_SYNC_CANCEL: usize = 24;
 /// Descriptors of rings are put above those that programs count on being small (`select`).
 const DESCRIPTOR_MIN: i32 = 256;
@@ -118,6 +119,8 @@ pub struct Ring {
     cq_head: *const AtomicU32,
     cq_tail: *const AtomicU32,
     polled_by_thread: bool,
+    /// The descriptor leads to the ring no more: the program has closed it, or may not use it.
+    lost: AtomicBool,
 }
 
 // SAFETY: the pointers lead to the ring's shared memory, which lives as long as the Ring and is
@@ -199,7 +202,45 @@ impl Ring {
             [self.fd as usize, submit as usize, min as usize, flags as usize, argument, len];
         // SAFETY: `argument` is 0 or points to a GetEvents on the caller's stack; what the entries
         // name was vouched for when they were pushed.
-        unsafe { call(libc::SYS_io_uring_enter, arguments) as i32 }
+        let code = unsafe { call(libc::SYS_io_uring_enter, arguments) as i32 };
+        if matches!(-code, libc::EBADF | libc::EOPNOTSUPP | libc::EPERM | libc::ENOSYS) {
+            self.lost.store(true, Ordering::Relaxed);
+        }
+        code
+    }
+
+    /// Whether entering has failed because the descriptor is not the ring's any more.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Whether the descriptor is a ring: a program may have closed it (`closefrom`), and its number may
+    /// stand for a file of its own by now.
+    pub fn has_descriptor(&self) -> bool {
+        if self.is_lost() {
+            return false;
+        }
+        let mut name = [0_u8; 64];
+        let path = format!("/proc/self/fd/{}\0", self.fd);
+        let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, name.as_mut_ptr() as usize];
+        let [a, b, c] = arguments;
+        // SAFETY: a path that ends with a zero, and a place for the answer of the length given.
+        let len = unsafe { call(libc::SYS_readlinkat, [a, b, c, name.len(), 0, 0]) };
+        match len {
+            len if len >= 0 => name[..len as usize].ends_with(b"[io_uring]"),
+            // Without /proc nobody knows; without the descriptor there is no such link.
+            _ => !std::path::Path::new("/proc/self/fd").exists(),
+        }
+    }
+
+    /// Has the kernel put out what did not fit among the completions, if there was such.
+    #[inline]
+    pub fn fetch_overflow(&self) {
+        // SAFETY: in the ring's memory.
+        if unsafe { (*self.sq_flags).load(Ordering::Relaxed) } & SQ_CQ_OVERFLOW != 0 {
+            self.call(0, 0, ENTER_GETEVENTS, 0, 0);
+        }
     }
 
     fn sq_flags(&self) -> u32 {
@@ -294,18 +335,30 @@ impl Submission {
 }
 
 impl Completion {
-    /// The next completion, if there is one.
+    /// The next completion, if there is one, without taking it.
     #[inline]
-    pub fn next(&mut self) -> Option<Cqe> {
+    pub fn peek(&self) -> Option<Cqe> {
         // SAFETY: in the ring's memory; the index is masked and below the kernel's tail.
         unsafe {
             if self.local_head == (*self.tail).load(Ordering::Acquire) {
                 return None;
             }
-            let cqe = *self.cqes.add((self.local_head & self.mask) as usize);
-            self.local_head = self.local_head.wrapping_add(1);
-            Some(cqe)
+            Some(*self.cqes.add((self.local_head & self.mask) as usize))
         }
+    }
+
+    /// Takes the completion that was seen.
+    #[inline]
+    pub fn advance(&mut self) {
+        self.local_head = self.local_head.wrapping_add(1);
+    }
+
+    /// The next completion, if there is one.
+    #[inline]
+    pub fn next(&mut self) -> Option<Cqe> {
+        let cqe = self.peek()?;
+        self.advance();
+        Some(cqe)
     }
 
     /// Gives the places of the completions taken so far back to the kernel.
@@ -405,6 +458,7 @@ fn map(fd: i32, params: &Params) -> io::Result<(Ring, Submission, Completion)> {
         cq_head: word(cq.head),
         cq_tail: word(cq.tail),
         polled_by_thread: params.flags & SETUP_SQPOLL != 0,
+        lost: AtomicBool::new(false),
     };
     let submission = Submission {
         sqes,
@@ -446,11 +500,14 @@ fn map_shared(fd: i32, len: usize, offset: i64) -> io::Result<*mut u8> {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        let ours = self.has_descriptor();
         // SAFETY: our mappings; whoever drops the ring no longer uses the queues (see `new`).
         unsafe {
             libc::munmap(self.sqes.cast(), self.sqes_len);
             libc::munmap(self.memory.cast(), self.memory_len);
         }
-        close(self.fd);
+        if ours {
+            close(self.fd);
+        }
     }
 }

@@ -158,6 +158,13 @@ impl<'a> Batch<'a> {
             error = code;
         }
         done -= self.lost as usize;
+        if error != 0 && self.engine.ring.is_lost() {
+            self.context.settle(Reason::Lost);
+            if done == 0 {
+                // SAFETY: passed on to the caller.
+                return unsafe { natively(self.context, nr as c_long, self.iocbs) };
+            }
+        }
         if done == 0 && error != 0 {
             self.context.record.add_locked(Counter::Refused, 1);
             return error;
@@ -237,6 +244,11 @@ impl<'a> Batch<'a> {
         }
         // No one polls for this I/O: as the kernel, we forget the flag.
         let flags = iocb.rw_flags & !abi::RWF_HIPRI;
+        // One vector is as good as none, and its array need not outlive the call.
+        let (vectored, addr, len) = match plain(iocb, vectored) {
+            Some((addr, len)) => (false, addr, len),
+            None => (true, iocb.buf, iocb.nbytes),
+        };
         let opcode = match (vectored, write) {
             (false, false) => op::READ,
             (false, true) => op::WRITE,
@@ -248,8 +260,8 @@ impl<'a> Batch<'a> {
             ioprio: if iocb.flags & abi::FLAG_IOPRIO != 0 { iocb.reqprio as u16 } else { 0 },
             fd: iocb.fildes,
             off: iocb.offset as u64,
-            addr: iocb.buf,
-            len: iocb.nbytes.min(abi::RW_COUNT_MAX) as u32,
+            addr,
+            len: len.min(abi::RW_COUNT_MAX) as u32,
             op_flags: flags,
             ..Sqe::default()
         };
@@ -257,7 +269,8 @@ impl<'a> Batch<'a> {
         match way {
             Way::Ring if write && file.extends(end) => Course::Here { write, flags, entry },
             Way::Ring => Course::Ring(entry, state::IO),
-            Way::Cached if write => Course::Here { write, flags, entry },
+            // Vectors cannot be started again when the thread ends while it waits for its pages.
+            Way::Cached if write || vectored => Course::Here { write, flags, entry },
             Way::Cached if self.many || bytes == 0 || !file.try_cache() => {
                 Course::Ring(entry, state::IO)
             }
@@ -311,6 +324,7 @@ impl<'a> Batch<'a> {
         request.obj.store(address as u64, Relaxed);
         request.data.store(iocb.data, Relaxed);
         request.state.store(state, Relaxed);
+        request.remember(&entry);
         let pushed = Sqe { user_data: u64::from(index), ..entry };
         let written = caller::write(address + std::mem::offset_of!(Iocb, key), 0_u32);
         let queued = written
@@ -364,8 +378,10 @@ impl<'a> Batch<'a> {
         let result = unsafe { carry_out(write, flags, &entry) };
         let trying = flags & abi::RWF_NOWAIT != 0;
         // Short and unwilling to wait is no answer: there may be more to read.
-        let vectored = matches!(entry.opcode, op::READV | op::WRITEV);
-        let whole = bytes_of(iocb, vectored).unwrap_or(0) as isize;
+        let whole = match entry.opcode {
+            op::READV | op::WRITEV => bytes_of(iocb, true).unwrap_or(0) as isize,
+            _ => entry.len as isize,
+        };
         if result >= 0 && (!trying || result == whole) {
             if trying {
                 self.note_try(entry.fd, true);
@@ -487,7 +503,7 @@ impl<'a> Batch<'a> {
 /// # Safety
 /// The buffers may be read or written; the kernel checks that they exist.
 #[inline]
-unsafe fn carry_out(write: bool, flags: u32, entry: &Sqe) -> isize {
+pub unsafe fn carry_out(write: bool, flags: u32, entry: &Sqe) -> isize {
     let (fd, address, len) = (entry.fd as usize, entry.addr as usize, entry.len as usize);
     let at = entry.off as usize;
     if matches!(entry.opcode, op::READV | op::WRITEV) {
@@ -519,6 +535,16 @@ fn poll(iocb: &Iocb) -> Course {
     let entry =
         Sqe { opcode: op::POLL_ADD, fd: iocb.fildes, op_flags: iocb.buf as u32, ..Sqe::default() };
     Course::Ring(entry, state::POLL)
+}
+
+/// Buffer and length, unless there are several vectors.
+#[inline]
+fn plain(iocb: &Iocb, vectored: bool) -> Option<(u64, u64)> {
+    if !vectored {
+        return Some((iocb.buf, iocb.nbytes));
+    }
+    let [base, len] = caller::read::<[u64; 2]>(iocb.buf as usize).ok()?;
+    (iocb.nbytes == 1).then_some((base, len))
 }
 
 /// Bytes to be transferred; None where addresses or sizes are such that the kernel is to judge.

@@ -539,6 +539,99 @@ static void handlers(int in_use)
     CHECK(io_destroy(in_handler), 0);
 }
 
+/* What a thread submitted before it ended is carried out like all else. */
+static struct iocb left_behind[4];
+static void *leaver(void *argument)
+{
+    struct iocb *list[4];
+    (void)argument;
+    for (int i = 0; i < 4; i++)
+        list[i] = &left_behind[i];
+    return (void *)(long)io_submit(shared, 4, list);
+}
+
+static void leaving(int in_use)
+{
+    enum { ROUNDS_LEFT = 50 };
+    for (int round = 0; round < ROUNDS_LEFT; round++) {
+        shared = made(8, in_use);
+        int fd = filled("leaving", O_RDWR, 1 << 20), ends[2];
+        CHECK(pipe(ends), 0);
+        /* None of it is in the page cache: the read has to wait for the disk. */
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        memset(buffer, 99, 1 << 20);
+        left_behind[0] = iocb_of(PREAD, fd, buffer, 1 << 19, 0);
+        left_behind[1] = iocb_of(PREAD, fd, buffer + (1 << 19), 1 << 19, 1 << 19);
+        left_behind[2] = iocb_of(FSYNC, fd, NULL, 0, 0);
+        left_behind[3] = iocb_of(POLL, ends[0], (void *)POLLIN, 0, 0);
+        pthread_t thread;
+        void *code;
+        pthread_create(&thread, NULL, leaver, NULL);
+        pthread_join(thread, &code);
+        CHECK(code, 4);
+        struct io_event events[4];
+        struct timespec soon = {0, 1000000}, patient = {10, 0};
+        int early = io_getevents(shared, 4, 4, events, &soon);
+        CHECK(write(ends[1], "x", 1), 1);
+        CHECK(early + io_getevents(shared, 4 - early, 4, events + early, &patient), 4);
+        for (int i = 0; i < 4; i++)
+            for (int k = 0; k < 4; k++)
+                if (events[k].obj == (uintptr_t)&left_behind[i])
+                    CHECK(i < 3 ? events[k].res : events[k].res & POLLIN, i < 2 ? 1 << 19 : i == 2 ? 0 : POLLIN);
+        int wrong = 0;
+        for (int i = 0; i < 1 << 20; i++)
+            wrong += buffer[i] != (char)(i / 512);
+        CHECK(wrong, 0);
+        CHECK(io_destroy(shared), 0);
+        close(fd), close(ends[0]), close(ends[1]);
+    }
+}
+
+/* Events that cannot be handed out stay where they are. */
+static void unwritable(int in_use)
+{
+    context ctx = made(8, in_use);
+    int fd = filled("unwritable", O_RDONLY, 8192);
+    int direct = file_of("unwritable", O_RDONLY | O_DIRECT, 0);
+    struct io_event events[4] = {0};
+    struct timespec patient = {10, 0};
+    for (int i = 0; i < 2; i++) {
+        struct iocb iocb = iocb_of(PREAD, i ? direct : fd, buffer, 4096, 4096);
+        CHECK(submit_one(ctx, &iocb), 1);
+        CHECK(io_getevents(ctx, 1, 4, (struct io_event *)16, &patient), -EFAULT);
+        CHECK(io_getevents(ctx, 1, 4, events, &patient), 1);
+        CHECK(events[0].res, 4096);
+        CHECK(events[0].obj == (uintptr_t)&iocb, 1);
+    }
+    CHECK(io_destroy(ctx), 0);
+    close(fd), close(direct);
+}
+
+/* A program that closes every descriptor that it does not know, as daemons do. */
+static void closed(int in_use)
+{
+    context ctx = made(8, in_use);
+    int fd = filled("closed", O_RDONLY, 4096), direct = file_of("closed", O_RDONLY | O_DIRECT, 0);
+    struct iocb first = iocb_of(PREAD, direct, buffer, 512, 0);
+    struct iocb many[3], *list[3] = {&many[0], &many[1], &many[2]};
+    struct io_event events[4] = {0};
+    struct timespec patient = {10, 0};
+    CHECK(submit_one(ctx, &first), 1);
+    CHECK(close_range(3, ~0U, 0), 0);
+    fd = file_of("closed", O_RDONLY, 0), direct = file_of("closed", O_RDONLY | O_DIRECT, 0);
+    for (int i = 0; i < 3; i++)
+        many[i] = iocb_of(PREAD, i == 1 ? direct : fd, buffer + 4096 * i, 512, 512 * i);
+    CHECK(io_submit(ctx, 3, list), 3);
+    CHECK(io_getevents(ctx, 4, 4, events, &patient), 4);
+    for (int i = 0; i < 4; i++)
+        CHECK(events[i].res, 512);
+    CHECK(io_destroy(ctx), 0);
+    /* Nothing of the program's is closed along with the context. */
+    CHECK(pread(fd, buffer, 512, 0), 512);
+    CHECK(pread(direct, buffer, 512, 0), 512);
+    close(fd), close(direct);
+}
+
 int main(int count, char **arguments)
 {
     static const struct {
@@ -549,7 +642,8 @@ int main(int count, char **arguments)
         {"polls", polls},           {"signals", signals},   {"timeouts", timeouts},
         {"threads", threads},       {"waiting", waiting},   {"children", children},
         {"destroying", destroying}, {"ring", ring_reader},  {"queues", queues},
-        {"transfers", transfers},   {"handlers", handlers},
+        {"transfers", transfers},   {"handlers", handlers}, {"leaving", leaving},
+        {"unwritable", unwritable}, {"closed", closed},
     };
     directory = arguments[count - 1];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -39,7 +39,7 @@ macro_rules! behaviour {
 
 behaviour! {
     partial full eventfds polls signals timeouts threads waiting children destroying queues transfers
-    handlers
+    handlers leaving unwritable closed
 }
 
 /// Not with io_uring from the beginning: the user has then said that the program does no such thing.
