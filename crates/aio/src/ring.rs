@@ -223,7 +223,8 @@ impl Ring {
         }
         let mut name = [0_u8; 64];
         let path = format!("/proc/self/fd/{}\0", self.fd);
-        let arguments = [libc::AT_FDCWD as usize, path.as_ptr() as usize, name.as_mut_ptr() as usize];
+        let arguments =
+            [libc::AT_FDCWD as usize, path.as_ptr() as usize, name.as_mut_ptr() as usize];
         let [a, b, c] = arguments;
         // SAFETY: a path that ends with a zero, and a place for the answer of the length given.
         let len = unsafe { call(libc::SYS_readlinkat, [a, b, c, name.len(), 0, 0]) };
