@@ -9,6 +9,7 @@
 //! How each figure comes about, and what it was on which day: docs/performance.md.
 
 mod aio;
+mod copy;
 mod cores;
 mod exchange;
 mod host;
@@ -16,6 +17,7 @@ mod in_process;
 mod initiator;
 mod links;
 mod multipath;
+mod net;
 mod passthrough;
 mod pattern;
 mod peers;
@@ -41,6 +43,7 @@ const SCENARIOS: &[&dyn Scenario] = &[
     &links::Links,
     &passthrough::Passthrough,
     &aio::Aio,
+    &copy::Copy,
     &in_process::InProcess,
 ];
 

@@ -1,6 +1,6 @@
 //! One case: links, a load, something that happens, and what came of it.
 
-use super::net::{Net, Way};
+use crate::bench::net::{Net, Way};
 use crate::bench::Options;
 use crate::bench::player::{Load, Mix, Played, Player, Watch};
 use anyhow::{Context, ensure};

@@ -13,7 +13,6 @@
 //! nine tenths of the rate before.
 
 mod case;
-mod net;
 
 use super::player::Player;
 use super::report::{Bars, Report, Table};

@@ -33,11 +33,11 @@ pub enum Way {
 }
 
 impl Net {
-    /// Makes `mbit.len()` links, each of so many Mbit/s in both directions.
+    /// Makes `mbit.len()` links, each of so many Mbit/s in both directions; 0 for as many as there are.
     pub fn new(mbit: &[u32]) -> anyhow::Result<Net> {
         // SAFETY: geteuid has no preconditions.
         if unsafe { libc::geteuid() } != 0 {
-            bail!("links can only be made by root: sudo nvlane bench links");
+            bail!("links can only be made by root: sudo nvlane bench ...");
         }
         ensure!(mbit.len() <= 16, "too many links");
         let net = Net { name: format!("nvl-{}", std::process::id()), links: mbit.len() };
@@ -51,8 +51,10 @@ impl Net {
             ip(&format!("-n {} addr add {first}.{second}.{link}.2/30 dev {target}", net.name))?;
             ip(&format!("link set {host} up"))?;
             ip(&format!("-n {} link set {target} up", net.name))?;
-            net.shape(link, Way::ToTarget, rate)?;
-            net.shape(link, Way::ToHost, rate)?;
+            if rate > 0 {
+                net.shape(link, Way::ToTarget, rate)?;
+                net.shape(link, Way::ToHost, rate)?;
+            }
         }
         Ok(net)
     }
@@ -61,6 +63,22 @@ impl Net {
     pub fn address(&self, link: usize, port: u16) -> SocketAddr {
         let [first, second] = subnet();
         SocketAddr::from((Ipv4Addr::new(first, second, link as u8, 2), port))
+    }
+
+    /// Bytes that have gone over a link since it was made, headers and all: to the target, to the host.
+    pub fn traffic(&self, link: usize) -> anyhow::Result<[u64; 2]> {
+        let (host, _) = self.devices(link);
+        let count = |name: &str| {
+            let path = format!("/sys/class/net/{host}/statistics/{name}");
+            let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+            text.trim().parse::<u64>().context(path)
+        };
+        Ok([count("tx_bytes")?, count("rx_bytes")?])
+    }
+
+    /// The name by which `ip netns exec` knows the target's side.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Sets the rate of one direction of a link.

@@ -1,0 +1,95 @@
+//! What the same copies cost without a network: the bounds.
+
+use super::load::{Shape, Timing};
+use crate::bench::cores;
+use crate::bench::random::Random;
+use anyhow::{Context, ensure};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::Instant;
+
+/// Bytes read and written at once where memory is copied by way of a buffer.
+const PIECE_BYTES: usize = 128 << 10;
+
+/// Runs `work` on `core` again and again; MiB/s of the bytes that it says it has copied.
+fn rate(
+    core: usize,
+    timing: Timing,
+    mut work: impl FnMut(&mut Random) -> anyhow::Result<u64> + Send,
+) -> anyhow::Result<f64> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            cores::pin(core)?;
+            let mut random = Random::new(5);
+            let start = Instant::now();
+            while start.elapsed() < timing.warm {
+                work(&mut random)?;
+            }
+            let (start, mut bytes) = (Instant::now(), 0);
+            while start.elapsed() < timing.measure {
+                bytes += work(&mut random)?;
+            }
+            Ok(bytes as f64 / f64::from(1 << 20) / start.elapsed().as_secs_f64())
+        });
+        thread.join().expect("it does not panic")
+    })
+}
+
+/// `copy_file_range(2)` within the file, the ranges that a Copy would name.
+pub fn local_file(path: &Path, shape: Shape, timing: Timing, core: usize) -> anyhow::Result<f64> {
+    let file = File::options().read(true).write(true).open(path).context("the volume's file")?;
+    let half = file.metadata()?.len() / 2;
+    let bytes = u64::from(shape.bytes);
+    let places = half / bytes;
+    let together = bytes * shape.ranges as u64;
+    rate(core, timing, |random| {
+        let to = half + random.below(half / together) * together;
+        for range in 0..shape.ranges as u64 {
+            let (mut from, mut to) =
+                ((random.below(places) * bytes) as i64, (to + range * bytes) as i64);
+            let mut left = bytes as usize;
+            while left > 0 {
+                // SAFETY: open descriptors and two offsets of this frame.
+                let count = unsafe {
+                    libc::copy_file_range(
+                        file.as_raw_fd(),
+                        &raw mut from,
+                        file.as_raw_fd(),
+                        &raw mut to,
+                        left,
+                        0,
+                    )
+                };
+                ensure!(count > 0, "copy_file_range: {}", std::io::Error::last_os_error());
+                left -= count as usize;
+            }
+        }
+        Ok(together)
+    })
+}
+
+/// Memory to a buffer and from there to memory: what reading and writing a volume in memory must do.
+pub fn memory(mib: u64, shape: Shape, timing: Timing, core: usize) -> anyhow::Result<f64> {
+    let len = (mib << 20) as usize;
+    let mut from = vec![1u8; len];
+    let mut to = vec![2u8; len];
+    from[0] = 3;
+    let mut buffer = vec![0u8; PIECE_BYTES];
+    let bytes = shape.bytes as usize;
+    let together = bytes * shape.ranges;
+    rate(core, timing, |random| {
+        let base = random.below((len / together) as u64) as usize * together;
+        for range in 0..shape.ranges {
+            let source = random.below((len / bytes) as u64) as usize * bytes;
+            let target = base + range * bytes;
+            for at in (0..bytes).step_by(PIECE_BYTES) {
+                let count = PIECE_BYTES.min(bytes - at);
+                let piece = &mut buffer[..count];
+                piece.copy_from_slice(&from[source + at..][..count]);
+                to[target + at..][..count].copy_from_slice(std::hint::black_box(piece));
+            }
+        }
+        Ok(together as u64)
+    })
+}

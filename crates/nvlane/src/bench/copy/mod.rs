@@ -1,0 +1,259 @@
+//! Scenario `copy`: data copied where it lies, beside the same data read and written over the link.
+//!
+//! ```text
+//!   this namespace                             namespace nvl-PID
+//!   core 1: session, tcp://      ==== veth ====  core 0: our target: memory, a second volume, files
+//!      Copy: 8 KiB, 64 KiB, 16 x 2 MiB   1 Gbit/s (tbf), then as fast as it goes
+//!      or: read, write of the same
+//! ```
+//!
+//! Every window of Copy commands has one of reads and writes beside it, in turn; figures are medians of the
+//! ratios. What is on the wire is counted by the network device, headers and all.
+
+mod bound;
+mod load;
+mod peers;
+mod stage;
+
+use super::net::Net;
+use super::report::{Bars, Report, Table, median};
+use super::served::Scratch;
+use super::{Options, Scenario, cores};
+use load::{Host, SHAPES, Shape, Timing, Window};
+use serde_json::json;
+use stage::{KINDS, Kind, On, Target, Xfs};
+use std::path::Path;
+use std::time::Duration;
+
+/// Links: a name in figures, and Mbit/s; 0 for as many as there are.
+const LINKS: [(&str, u32); 2] = [("1g", 1000), ("full", 0)];
+
+/// The scenario.
+pub struct Copy;
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    timing: Timing,
+    runs: usize,
+    /// Size of each volume in MiB.
+    mib: u64,
+    /// Volumes in memory, one pair of loads only.
+    brief: bool,
+}
+
+impl Scenario for Copy {
+    fn name(&self) -> &'static str {
+        "copy"
+    }
+
+    fn about(&self) -> &'static str {
+        "Copy beside reads and writes over a link of 1 Gbit/s, and of full speed; as root"
+    }
+
+    fn run(&self, options: &Options) -> anyhow::Result<Report> {
+        cores::require(options.server_core, options.client_core)?;
+        cores::pin(options.client_core)?;
+        let plan = Plan::new(options);
+        let scratch = Scratch::new(&options.dir)?;
+        let mut report = Report::new(self.name());
+        let mut bench = Bench { options, plan, rows: Vec::new() };
+        let xfs = (!plan.brief && options.wants("xfs"))
+            .then(|| Xfs::new(scratch.path(), plan.mib * 2 + 512));
+        for (link, mbit) in LINKS {
+            let net = Net::new(&[mbit])?;
+            bench.on(&net, link, On::Memory, None)?;
+            if !plan.brief {
+                bench.on(&net, link, On::Disk, Some(scratch.path()))?;
+                match &xfs {
+                    Some(Ok(xfs)) => bench.on(&net, link, On::Xfs, Some(xfs.directory()))?,
+                    Some(Err(error)) => {
+                        report.machine.notes.push(format!("no XFS: {error:#}"));
+                    }
+                    None => {}
+                }
+            }
+        }
+        bench.report(&mut report)?;
+        peers::measure(plan.mib, plan.brief, options, &scratch, &mut report)?;
+        Ok(report)
+    }
+}
+
+impl Plan {
+    fn new(options: &Options) -> Plan {
+        let ms = Duration::from_millis;
+        let (warm, measure, runs, mib) = match (options.tiny, options.quick) {
+            (true, _) => (ms(5), ms(20), 1, 256),
+            (_, true) => (ms(100), ms(400), 3, 512),
+            _ => (ms(300), ms(1000), 5, 1024),
+        };
+        Plan { timing: Timing { warm, measure }, runs, mib, brief: options.quick }
+    }
+}
+
+/// One row: a kind of copy, a size and a link.
+struct Row {
+    link: &'static str,
+    kind: Kind,
+    shape: Shape,
+    copied: Vec<Window>,
+    moved: Vec<Window>,
+    /// MiB/s of the bound, where there is one.
+    bound: Vec<f64>,
+}
+
+struct Bench<'a> {
+    options: &'a Options,
+    plan: Plan,
+    rows: Vec<Row>,
+}
+
+impl Bench<'_> {
+    /// Everything whose volumes are kept on `on`.
+    fn on(
+        &mut self,
+        net: &Net,
+        link: &'static str,
+        on: On,
+        directory: Option<&Path>,
+    ) -> anyhow::Result<()> {
+        let wanted = |kind: &Kind, shape: &Shape| {
+            kind.on == on && self.options.wants(&row_name(link, kind, shape))
+        };
+        let rows: Vec<(Kind, Shape)> = KINDS
+            .into_iter()
+            .flat_map(|kind| SHAPES.map(|shape| (kind, shape)))
+            .filter(|(kind, shape)| wanted(kind, shape))
+            .collect();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let target = Target::start(net, self.plan.mib, directory, self.options.server_core)?;
+        let mut host = Host::new(&target.uris)?;
+        for (kind, shape) in rows {
+            if !self.options.quiet {
+                eprintln!("{}: {}", row_name(link, &kind, &shape), kind.about);
+            }
+            host.check(kind.volumes.0, kind.volumes.1)?;
+            let row = self.row(net, &mut host, link, kind, shape, directory)?;
+            self.rows.push(row);
+        }
+        Ok(())
+    }
+
+    fn row(
+        &self,
+        net: &Net,
+        host: &mut Host,
+        link: &'static str,
+        kind: Kind,
+        shape: Shape,
+        directory: Option<&Path>,
+    ) -> anyhow::Result<Row> {
+        let (timing, server) = (self.plan.timing, self.options.server_core);
+        let mut row =
+            Row { link, kind, shape, copied: Vec::new(), moved: Vec::new(), bound: Vec::new() };
+        for _ in 0..self.plan.runs {
+            row.copied.push(host.copy(kind.volumes, shape, timing, net)?);
+            row.moved.push(host.read_and_write(kind.volumes, shape, timing, net)?);
+            // Without the link's limit only: it is the machine's that is asked for.
+            match directory {
+                Some(directory) if link == "full" => {
+                    let file = stage::file(directory);
+                    row.bound.push(bound::local_file(&file, shape, timing, server)?);
+                }
+                None if link == "full" && kind.name == "emulated" => {
+                    row.bound.push(bound::memory(self.plan.mib / 2, shape, timing, server)?);
+                }
+                _ => {}
+            }
+        }
+        Ok(row)
+    }
+
+    fn report(&self, report: &mut Report) -> anyhow::Result<()> {
+        let mut table = Table {
+            title: "copies (MiB/s; medians)".into(),
+            columns: vec![
+                "row",
+                "Copy",
+                "read + write",
+                "ratio",
+                "wire Mbit/s",
+                "of 1 Gbit/s",
+                "bound",
+                "of bound",
+            ],
+            rows: Vec::new(),
+        };
+        let mut bars = Bars { title: "over read + write".into(), bars: Vec::new() };
+        for row in &self.rows {
+            row.add_to(report, &mut table, &mut bars);
+        }
+        report.tables.push(table);
+        report.bars.push(bars);
+        Ok(())
+    }
+}
+
+fn row_name(link: &str, kind: &Kind, shape: &Shape) -> String {
+    format!("{}_{}_{link}", kind.name, shape.name)
+}
+
+impl Row {
+    fn add_to(&self, report: &mut Report, table: &mut Table, bars: &mut Bars) {
+        let name = row_name(self.link, &self.kind, &self.shape);
+        let rate = |windows: &[Window]| median(windows.iter().map(|window| window.mib_s));
+        let pairs = self.copied.iter().zip(&self.moved);
+        let ratio = median(pairs.map(|(copied, moved)| copied.mib_s / moved.mib_s));
+        let wire = median(self.copied.iter().map(|window| window.wire_mbit_s));
+        let bound = median(self.bound.iter().copied());
+        let of_bound =
+            median(self.copied.iter().zip(&self.bound).map(|(copied, bound)| copied.mib_s / bound));
+        let shown = |value: f64, digits: usize| match value.is_finite() {
+            true => format!("{value:.digits$}"),
+            false => "-".to_owned(),
+        };
+        let percent = if self.link == "1g" { wire / 10.0 } else { f64::NAN };
+        table.rows.push(vec![
+            name.clone(),
+            shown(rate(&self.copied), 0),
+            shown(rate(&self.moved), 0),
+            shown(ratio, 2),
+            shown(wire, 1),
+            shown(percent, 2),
+            shown(bound, 0),
+            shown(of_bound, 2),
+        ]);
+        bars.bars.push((name.clone(), ratio, format!("{:.0} MiB/s", rate(&self.copied))));
+        report.figure(format!("{name}_mib_s"), rate(&self.copied));
+        report.figure(format!("{name}_over_read_write"), ratio);
+        self.contract(report, ratio, percent, of_bound);
+        report.rows.push(json!({
+            "row": name,
+            "about": self.kind.about,
+            "beside": "the same ranges read and written over the link",
+            "copied": self.copied,
+            "read_and_written": self.moved,
+            "bound_mib_s": self.bound,
+        }));
+    }
+
+    /// The figures that have names of their own.
+    fn contract(&self, report: &mut Report, ratio: f64, percent: f64, of_bound: f64) {
+        match (self.kind.name, self.shape.name, self.link) {
+            ("memory", size @ ("8k" | "2m16"), "1g") => {
+                report.figure(format!("copy_{size}_over_read_write"), ratio);
+                report.figure(format!("network_{size}_percent"), percent);
+            }
+            ("memory", size @ ("8k" | "2m16"), _) => {
+                report.figure(format!("copy_{size}_over_read_write_full"), ratio);
+            }
+            ("file", "2m16", "full") => report.figure("file_over_local", of_bound),
+            ("xfs", "2m16", "full") => report.figure("xfs_over_local", of_bound),
+            ("emulated", "2m16", "full") => report.figure("emulated_over_bound", of_bound),
+            _ => {}
+        }
+    }
+}
