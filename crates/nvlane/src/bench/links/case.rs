@@ -1,7 +1,7 @@
 //! One case: links, a load, something that happens, and what came of it.
 
-use crate::bench::net::{Net, Way};
 use crate::bench::Options;
+use crate::bench::net::{Net, Way};
 use crate::bench::player::{Load, Mix, Played, Player, Watch};
 use anyhow::{Context, ensure};
 use namespace::Namespace;
