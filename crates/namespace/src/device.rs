@@ -22,6 +22,9 @@
 //! be tried again by `association::retry` is, with growing pauses, for [`RETRY_TIME`] at most; unless
 //! the device is a path of `multipath:`, which then does that.
 //!
+//! A namespace that somebody formats otherwise is refused until it is opened again ([`shape`]); Copy is
+//! the device's own where it has one ([`copy`]).
+//!
 //! What it does not do: fused pairs (the driver passes none; the guard makes Compare-and-Write of two),
 //! metadata within blocks, fences against other users of the device.
 //!
@@ -29,13 +32,19 @@
 
 mod admin;
 pub mod check;
+mod copy;
 mod facts;
 mod ioctl;
 mod queue;
 mod ring;
+mod shape;
 mod status;
 mod sysfs;
+#[cfg(test)]
+mod tests;
+mod words;
 
+use crate::copy::{Located, Origin};
 use crate::{Namespace, Queue};
 use facts::Facts;
 use ioctl::Unanswered;
@@ -44,6 +53,7 @@ use nvme::identify::{self, Cns, DATA_BYTES};
 use nvme::limits::Passthrough;
 use queue::DeviceQueue;
 use reactor::Reactor;
+use shape::Shape;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -72,8 +82,10 @@ pub struct DeviceOptions {
     pub iopoll: bool,
     /// The same, after a sleep.
     pub hybrid_iopoll: bool,
-    /// A kernel thread submits.
+    /// A kernel thread submits, one for each core.
     pub sqpoll: Option<SqPoll>,
+    /// Cores that will open queues.
+    pub cores: usize,
     /// For commands that do not say themselves, in milliseconds; 0: the kernel's own.
     pub timeout_ms: u32,
     /// Try again what failed on its way. Not for one of several paths to the same namespace.
@@ -146,6 +158,7 @@ pub struct Device {
     /// Capacity now; the rest of `limits` does not change while a namespace is in use.
     blocks: AtomicU64,
     facts: Facts,
+    shape: shape::Watch,
     zoned: bool,
     polls: Option<bool>,
     model: String,
@@ -160,6 +173,16 @@ impl Device {
     /// Opens the device and asks it what it is. Blocks.
     pub fn open(options: DeviceOptions) -> Result<Arc<Device>, DeviceError> {
         let path = &options.path;
+        if let Some(SqPoll { cpu: Some(cpu), .. }) = options.sqpoll
+            && options.cores > 1
+        {
+            let what = format!(
+                "sqpoll={cpu} puts the submission threads of all {} cores on processor {cpu}; leave the \
+                 number away, or serve with one core",
+                options.cores
+            );
+            return Err(DeviceError::Unsuitable { path: path.clone(), what });
+        }
         let failed = |source| DeviceError::Open { path: path.clone(), source };
         let file = OpenOptions::new().read(true).write(!options.read_only).open(path);
         let file = file.map_err(failed)?;
@@ -169,7 +192,7 @@ impl Device {
         let not_nvme = || DeviceError::NotNvme { path: path.clone() };
         let place = place.ok_or_else(not_nvme)?;
         let nsid = ioctl::nsid(&file).map_err(|_| not_nvme())?;
-        let (limits, facts, model) = identify(&file, path, nsid, &place)?;
+        let (limits, facts, shape, model) = identify(&file, path, nsid, &place)?;
         let queue = place.queue_limits();
         if (options.iopoll || options.hybrid_iopoll) && queue.polls == Some(false) {
             tracing::warn!(device = %path.display(), "{NO_POLL_QUEUES}");
@@ -186,6 +209,7 @@ impl Device {
             limits,
             blocks: AtomicU64::new(limits.blocks),
             facts,
+            shape: shape::Watch::new(shape),
             zoned: queue.zoned,
             polls: queue.polls,
             model,
@@ -207,8 +231,33 @@ impl Device {
         }
     }
 
+    /// What the namespace's blocks look like now. Blocks.
+    fn look(&self) -> io::Result<Shape> {
+        Ok(Shape::of(&self.ask()?).unwrap_or(shape::UNKNOWN))
+    }
+
+    /// Identify Namespace. Blocks.
+    fn ask(&self) -> io::Result<identify::Namespace> {
+        let data = ioctl::identify(&self.file, Cns::NAMESPACE, self.nsid, 0)?;
+        let Ok(namespace) = identify::Namespace::read_from_bytes(&data[..]) else {
+            unreachable!("Identify data is as long as its structure")
+        };
+        Ok(namespace)
+    }
+
     fn polled(&self) -> bool {
         self.options.iopoll || self.options.hybrid_iopoll
+    }
+
+    fn describe_copy(&self) -> String {
+        let limits = &self.limits.copy;
+        match self.facts.no_copy {
+            Some(why) => format!("read and written: {why}"),
+            None => format!(
+                "by the device within the namespace: {} ranges of {} blocks, {} blocks together",
+                limits.ranges_max, limits.range_blocks_max, limits.blocks_max
+            ),
+        }
     }
 
     fn describe_polling(&self) -> String {
@@ -221,12 +270,19 @@ impl Device {
     }
 }
 
+/// For people whose namespace has become another one.
+const FORMATTED: &str = "formatted otherwise since it was opened, or gone; commands are refused until the \
+     volume is opened again";
+
+/// The Zoned Namespace Command Set (NVMe Base 2.1, Figure 312).
+const CSI_ZONED: u8 = 2;
+
 /// For people who asked for polling in vain.
 const NO_POLL_QUEUES: &str = "polling was asked for, but the device has no poll queues, and the kernel \
      waits for interrupts; `modprobe nvme poll_queues=2` gives some (NVMe/TCP: `nvme connect \
      --nr-poll-queues=2`)";
 
-type Identified = (Limits, Facts, String);
+type Identified = (Limits, Facts, Shape, String);
 
 fn identify(file: &File, path: &Path, nsid: u32, place: &Place) -> Result<Identified, DeviceError> {
     let ask = |what, cns, nsid, csi| {
@@ -240,14 +296,19 @@ fn identify(file: &File, path: &Path, nsid: u32, place: &Place) -> Result<Identi
     let namespace = ask("Identify Namespace", Cns::NAMESPACE, nsid, 0)?;
     // Many controllers do not have it.
     let nvm_controller = ioctl::identify(file, Cns::COMMAND_SET_CONTROLLER, 0, 0).ok();
+    let queue = place.queue_limits();
+    let zoned_namespace = (queue.zoned)
+        .then(|| ioctl::identify(file, Cns::COMMAND_SET_NAMESPACE, nsid, CSI_ZONED).ok())
+        .flatten();
     let data = facts::Identified {
         controller: &controller,
         namespace: &namespace,
         nvm_controller: nvm_controller.as_deref(),
+        zoned_namespace: zoned_namespace.as_deref(),
     };
-    let (limits, facts) = facts::limits(&data, &place.queue_limits())
+    let (limits, facts, shape) = facts::limits(&data, &queue)
         .map_err(|what| DeviceError::Unsuitable { path: path.into(), what })?;
-    Ok((limits, facts, model(&controller)))
+    Ok((limits, facts, shape, model(&controller)))
 }
 
 /// Model, firmware and serial number, in words.
@@ -279,10 +340,17 @@ impl Namespace for Device {
     }
 
     fn refresh(&self) -> io::Result<bool> {
-        let data = ioctl::identify(&self.file, Cns::NAMESPACE, self.nsid, 0)?;
-        let Ok(namespace) = identify::Namespace::read_from_bytes(&data[..]) else {
-            unreachable!("Identify data is as long as its structure")
-        };
+        let namespace = self.ask()?;
+        let was_changed = self.shape.is_changed();
+        self.shape.look(Shape::of(&namespace));
+        if self.shape.is_changed() {
+            if !was_changed {
+                let device = self.options.path.display();
+                tracing::warn!(%device, "{FORMATTED}");
+            }
+            // Counted in other blocks, or of a namespace that is no more.
+            return Ok(false);
+        }
         let blocks = namespace.nsze.get();
         Ok(self.blocks.swap(blocks, Ordering::Relaxed) != blocks)
     }
@@ -297,6 +365,14 @@ impl Namespace for Device {
             return Ok(());
         }
         ioctl::flush(&self.file, self.nsid).map_err(Unanswered::into)
+    }
+
+    fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
+        self.shape.check().ok()?;
+        let nqn = Arc::clone(self.facts.nqn.as_ref()?);
+        let blocks = blocks.min(self.limits().blocks.checked_sub(slba)?);
+        let origin = Origin::Subsystem { nqn, nsid: self.nsid };
+        (blocks > 0).then_some(Located { origin, slba, blocks, guard: None })
     }
 
     fn uri(&self) -> String {
@@ -319,6 +395,10 @@ impl Namespace for Device {
             ),
             (true, false) => format!("here, for {} s", RETRY_TIME.as_secs()),
         };
+        if self.shape.is_changed() {
+            say("blocks", FORMATTED.into());
+        }
+        say("copy", self.describe_copy());
         say("retries", retries);
         let retried = self.retried.load(Ordering::Relaxed);
         if retried > 0 {

@@ -95,6 +95,7 @@ impl Device {
             iopoll: self.poll,
             hybrid_iopoll: self.hybrid,
             sqpoll: self.sqpoll.map(|cpu| SqPoll { cpu, idle_ms }),
+            cores: options.cores,
             timeout_ms: self.timeout.map_or(0, milliseconds),
             retries,
             uuid: uri.options.uuid,

@@ -1,12 +1,28 @@
 //! Admin commands: by the character device of a controller that leads to the namespace.
+//!
+//! ```text
+//!   most of them --------------------------------> ring: NVME_URING_CMD_ADMIN
+//!   what changes namespaces (Format NVM, ...) ---> a thread that may block: NVME_IOCTL_ADMIN64_CMD
+//! ```
+//!
+//! Around those of the second kind the driver has all I/O come to an end, our own included, and looks
+//! at its namespaces afterwards; by a ring it does neither.
 
+use super::ioctl;
 use super::ring::Carrier;
 use super::sysfs::Place;
-use reactor::FixedFile;
+use super::{Device, queue::DeviceQueue};
+use nvme::Command;
+use nvme::opcode::admin as opcode;
+use reactor::{Complete, FixedFile};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use uring::{NvmePassthruCmd64, NvmeUringCmd};
 
 /// A controller's device, open.
 pub(super) struct AdminFile {
@@ -34,10 +50,57 @@ impl AdminFile {
         }
     }
 
+    /// A handle of its own to the device.
+    pub(super) fn duplicate(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
     pub(super) fn close(mut self, carrier: &Carrier) {
         if let Some(registered) = self.registered.take() {
             carrier.unregister(registered);
         }
+    }
+}
+
+/// Whether the command may change what namespaces look like, or which there are.
+pub(super) fn changes_namespaces(command: &Command) -> bool {
+    matches!(
+        command.opcode,
+        opcode::FORMAT_NVM | opcode::NAMESPACE_MANAGEMENT | opcode::NAMESPACE_ATTACHMENT
+    )
+}
+
+/// Carries out a command that may change the device's blocks, on a thread that may block: I/O is refused
+/// meanwhile, and for good if the blocks are others then. Returns the driver's answer, a status or
+/// `-errno`, and leaves dwords 0 and 1 of the completion in `result`.
+///
+/// # Safety
+/// The memory that the command names stays valid until this returns, as [`reactor::Reactor::submit`] has
+/// it.
+pub(super) unsafe fn carry_out(
+    device: &Device,
+    file: &File,
+    command: NvmeUringCmd,
+    result: &AtomicU64,
+) -> i32 {
+    device.shape.begin();
+    let mut call = NvmePassthruCmd64 { command, result: 0 };
+    // SAFETY: passed on to the caller.
+    let answer = unsafe { ioctl::admin(file, &mut call) };
+    result.store(call.result, Ordering::Relaxed);
+    device.shape.end(device.look().ok());
+    answer
+}
+
+/// Takes the answer of [`carry_out`] back to the queue.
+pub(super) struct Carried {
+    pub(super) queue: Rc<DeviceQueue>,
+    pub(super) result: Arc<AtomicU64>,
+}
+
+impl Complete for Carried {
+    fn complete(&self, token: u64, result: i32, flags: u32) {
+        self.queue.complete_command(token, result, flags, self.result.load(Ordering::Relaxed));
     }
 }
 

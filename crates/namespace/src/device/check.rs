@@ -6,9 +6,15 @@
 use nvme::opcode::{admin, io as opcode};
 use nvme::{Command, Limits, Status};
 
-/// Refuses an I/O command that would move more data than `bytes`, which come with it.
-pub fn data(command: &Command, limits: &Limits, bytes: usize) -> Result<(), Status> {
-    enough(moved(command, limits), bytes)
+/// Refuses an I/O command that would move more data than `bytes`, which come with it. Zone descriptors
+/// of the namespace have extensions of `zone_extension_bytes`.
+pub fn data(
+    command: &Command,
+    limits: &Limits,
+    zone_extension_bytes: u32,
+    bytes: usize,
+) -> Result<(), Status> {
+    enough(moved(command, limits, zone_extension_bytes), bytes)
 }
 
 /// Refuses an admin command that would move more data than `bytes`, which come with it.
@@ -45,7 +51,7 @@ fn moved_admin(command: &Command) -> Option<u64> {
 }
 
 /// The bytes that the command moves; none where only a vendor knows.
-fn moved(command: &Command, limits: &Limits) -> Option<u64> {
+fn moved(command: &Command, limits: &Limits, zone_extension_bytes: u32) -> Option<u64> {
     let blocks = || u64::from(command.block_count()) << limits.block_shift;
     // Zero-based counts of double words.
     let dwords = |count_z: u32| (u64::from(count_z) + 1) * 4;
@@ -69,8 +75,8 @@ fn moved(command: &Command, limits: &Limits) -> Option<u64> {
         // Reclaim Unit Handle update: placement identifiers of two bytes.
         opcode::IO_MANAGEMENT_SEND if cdw10 & 0xff == 1 => (u64::from(cdw10 >> 16) + 1) * 2,
         opcode::ZONE_MANAGEMENT_RECEIVE => dwords(cdw12),
-        // Set Zone Descriptor Extension, whose size is the format's: 64 bytes at least.
-        opcode::ZONE_MANAGEMENT_SEND if cdw13 & 0xff == 0x10 => 64,
+        // Set Zone Descriptor Extension, whose size is the format's.
+        opcode::ZONE_MANAGEMENT_SEND if cdw13 & 0xff == 0x10 => zone_extension_bytes.into(),
         _ => return None,
     })
 }
@@ -155,13 +161,14 @@ mod tests {
             (command(opcode::RESERVATION_REPORT, 15, 0, 0, 0), 64),
             (command(opcode::IO_MANAGEMENT_RECEIVE, 1, 15, 0, 0), 64),
             (command(opcode::IO_MANAGEMENT_SEND, 0x0003_0001, 0, 0, 0), 8),
+            (command(opcode::ZONE_MANAGEMENT_SEND, 0, 0, 0, 0x10), 256),
         ] {
-            assert_eq!(data(&command, &LIMITS, bytes), Ok(()), "{command:?}");
+            assert_eq!(data(&command, &LIMITS, 256, bytes), Ok(()), "{command:?}");
             let refused = Err(Status::INVALID_FIELD.dnr());
-            assert_eq!(data(&command, &LIMITS, bytes - 1), refused, "{command:?}");
+            assert_eq!(data(&command, &LIMITS, 256, bytes - 1), refused, "{command:?}");
         }
         for opcode in [opcode::FLUSH, opcode::WRITE_ZEROES, opcode::VERIFY, 0x81, 0xff] {
-            assert_eq!(data(&command(opcode, 0, 0, 7, 0), &LIMITS, 0), Ok(()));
+            assert_eq!(data(&command(opcode, 0, 0, 7, 0), &LIMITS, 256, 0), Ok(()));
         }
     }
 }

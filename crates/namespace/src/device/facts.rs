@@ -1,9 +1,12 @@
 //! What a namespace can do, from its Identify data and from what the kernel takes.
 
+use super::shape::{self, Shape};
 use super::sysfs::QueueLimits;
 use nvme::Limits;
+use nvme::copy::Format;
 use nvme::identify::{self, DATA_BYTES, oncs};
-use nvme::limits::{Commands, Passthrough};
+use nvme::limits::{Commands, CopyLimits, Passthrough};
+use std::sync::Arc;
 use zerocopy::FromBytes;
 
 /// Smallest memory page, the unit of MDTS and its like: every controller that Linux drives has it.
@@ -15,45 +18,61 @@ const TRANSFER_BYTES_MAX: u64 = 1 << 20;
 /// Largest range of Write Zeroes that front doors make (`subsystem::WRITE_ZEROES_BYTES_MAX`).
 const WRITE_ZEROES_BYTES: u64 = 8 << 20;
 
-/// Identify data of the two structures that every controller has, and of that specific to the NVM
-/// command set where there is one.
+/// Where the Zoned Namespace Command Set specific Identify Namespace data structure has its LBA format
+/// extensions, 16 bytes each, and in them the Zone Descriptor Extension Size in units of 64 bytes (Zoned
+/// Namespace Command Set 1.2, section 4.1.5.1).
+const ZONE_FORMATS: usize = 2816;
+const ZONE_FORMAT_BYTES: usize = 16;
+const ZONE_EXTENSION_AT: usize = 8;
+const ZONE_EXTENSION_UNIT: u32 = 64;
+
+/// What a Zone Descriptor Extension can have at most, in bytes.
+pub(super) const ZONE_EXTENSION_BYTES_MAX: u32 = ZONE_EXTENSION_UNIT * 255;
+
+/// Identify data of the two structures that every controller has, and of those specific to command
+/// sets where there are such.
 pub(super) struct Identified<'a> {
     pub(super) controller: &'a [u8; DATA_BYTES],
     pub(super) namespace: &'a [u8; DATA_BYTES],
     pub(super) nvm_controller: Option<&'a [u8; DATA_BYTES]>,
+    pub(super) zoned_namespace: Option<&'a [u8; DATA_BYTES]>,
 }
 
 /// Facts beside the limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts {
     /// NGUID, if it has one.
     pub(super) nguid: Option<[u8; 16]>,
     /// Protection information is formatted, and is all of the metadata: a controller can add it to
     /// what is written and take it off what is read (PRACT).
     pub(super) adds_protection: bool,
+    /// Bytes of a Zone Descriptor Extension: as many as the format has, or the most where the device
+    /// does not say.
+    pub(super) zone_extension_bytes: u32,
+    /// NQN of the subsystem.
+    pub(super) nqn: Option<Arc<str>>,
+    /// Why the device's own Copy is not used; none where it is.
+    pub(super) no_copy: Option<&'static str>,
 }
 
 /// Limits and facts, or what this namespace has that cannot be used.
 pub(super) fn limits(
     data: &Identified<'_>,
     queue: &QueueLimits,
-) -> Result<(Limits, Facts), String> {
+) -> Result<(Limits, Facts, Shape), String> {
     let controller = identify::Controller::read_from_bytes(&data.controller[..]);
     let namespace = identify::Namespace::read_from_bytes(&data.namespace[..]);
     let (Ok(controller), Ok(namespace)) = (controller, namespace) else {
         unreachable!("Identify data is as long as its structures")
     };
-    // FLBAS: bits 3:0, with 6:5 above them; bit 4: metadata at the end of each block.
-    let format = usize::from(namespace.flbas & 0xf | namespace.flbas >> 1 & 0x30);
-    let format = namespace.lbaf.get(format).ok_or("it has no such LBA format as it says")?;
-    let metadata_bytes = format.ms.get();
-    if namespace.flbas & 1 << 4 != 0 && metadata_bytes != 0 {
+    let shape = Shape::of(&namespace).ok_or("it has no such LBA format as it says")?;
+    let Shape { block_shift, metadata_bytes, is_extended, .. } = shape;
+    if is_extended {
         return Err(format!(
             "its blocks end with {metadata_bytes} bytes of metadata (extended LBA), which cannot be \
              served; format it with metadata in a buffer of its own, or without"
         ));
     }
-    let block_shift = format.lbads;
     if !matches!(block_shift, 9 | 12) {
         return Err(match block_shift {
             0 => "it is not formatted".into(),
@@ -66,9 +85,17 @@ pub(super) fn limits(
         return Err("it has more bytes than can be counted".into());
     }
     let transfer = transfer_bytes(controller.mdts, queue);
+    let copy = copy(&controller, &namespace, metadata_bytes);
+    let zone_format = data.zoned_namespace.map(|data| {
+        let at = ZONE_FORMATS + shape::format_index(&namespace) * ZONE_FORMAT_BYTES;
+        u32::from(data[at + ZONE_EXTENSION_AT]) * ZONE_EXTENSION_UNIT
+    });
     let facts = Facts {
         nguid: Some(namespace.nguid).filter(|nguid| *nguid != [0; 16]),
         adds_protection: namespace.dps & 7 != 0 && metadata_bytes == 8,
+        zone_extension_bytes: zone_format.unwrap_or(ZONE_EXTENSION_BYTES_MAX),
+        nqn: nqn(&controller.subnqn),
+        no_copy: copy.err(),
     };
     let optimal = match namespace.nsfeat & 1 << 4 {
         0 => 0,
@@ -82,13 +109,44 @@ pub(super) fn limits(
         read_only: namespace.nsattr & 1 != 0 || queue.read_only,
         volatile_write_cache: controller.vwc & 1 != 0,
         commands: commands(&controller, &namespace, data.nvm_controller, transfer),
-        copy: nvme::limits::CopyLimits::NONE,
+        copy: copy.unwrap_or(CopyLimits::NONE),
         metadata_bytes,
         passthrough: Passthrough::NONE,
         lends_reads: false,
         immediate: false,
     };
-    Ok((limits, facts))
+    Ok((limits, facts, shape))
+}
+
+/// What the device's own Copy takes, or why it is not used.
+fn copy(
+    controller: &identify::Controller,
+    namespace: &identify::Namespace,
+    metadata_bytes: u16,
+) -> Result<CopyLimits, &'static str> {
+    if controller.oncs.get() & oncs::COPY == 0 {
+        return Err("the device has none");
+    }
+    if controller.cdfs.get() & Format::Short.bit() == 0 {
+        return Err("the device's does not take descriptor format 0h");
+    }
+    // Protection information would have to be told in each range.
+    if metadata_bytes != 0 {
+        return Err("not used, as blocks have metadata");
+    }
+    let limits = CopyLimits {
+        ranges_max: u16::from(namespace.msrc_z) + 1,
+        range_blocks_max: namespace.mssrl.get().into(),
+        blocks_max: namespace.mcl.get(),
+    };
+    if limits.is_offered() { Ok(limits) } else { Err("the device's takes no blocks") }
+}
+
+/// An NQN up to its terminating zero; none if it is empty, or no text.
+fn nqn(field: &[u8; 256]) -> Option<Arc<str>> {
+    let len = field.iter().position(|&byte| byte == 0)?;
+    let text = std::str::from_utf8(&field[..len]).ok()?;
+    (!text.is_empty()).then(|| text.into())
 }
 
 /// What the device, the driver and the pool all take: of memory in pages, of which no two are beside
@@ -165,7 +223,9 @@ mod tests {
         namespace: &[u8; DATA_BYTES],
         queue: QueueLimits,
     ) -> Result<(Limits, Facts), String> {
-        limits(&Identified { controller, namespace, nvm_controller: None }, &queue)
+        let identified =
+            Identified { controller, namespace, nvm_controller: None, zoned_namespace: None };
+        limits(&identified, &queue).map(|(limits, facts, _)| (limits, facts))
     }
 
     fn plain(edit: impl FnOnce(&mut identify::Namespace)) -> Result<(Limits, Facts), String> {
@@ -184,7 +244,12 @@ mod tests {
         );
         assert!(!commands.compare_and_write && !commands.write_uncorrectable);
         assert_eq!(limits.passthrough, Passthrough::NONE);
-        assert_eq!(facts, Facts::default());
+        let expected = Facts {
+            zone_extension_bytes: ZONE_EXTENSION_BYTES_MAX,
+            no_copy: Some("the device has none"),
+            ..Facts::default()
+        };
+        assert_eq!(facts, expected);
         let (limits, _) = plain(|data| (data.flbas, data.nsattr) = (1, 1)).unwrap();
         assert!(limits.block_shift == 12 && limits.read_only);
     }
@@ -216,6 +281,7 @@ mod tests {
                 controller: &controller,
                 namespace: &namespace,
                 nvm_controller: Some(&nvm),
+                zoned_namespace: None,
             };
             let commands = limits(&identified, &QueueLimits::default()).unwrap().0.commands;
             (commands.verify, commands.write_zeroes)
@@ -230,6 +296,52 @@ mod tests {
         let deallocates =
             |dlfeat| plain(|data| data.dlfeat = dlfeat).unwrap().0.commands.deallocate;
         assert!(deallocates(9) && !deallocates(1) && !deallocates(0) && !deallocates(2));
+    }
+
+    #[test]
+    fn copy_is_offered_as_the_device_has_it() {
+        let with = |oncs: u16, cdfs: u16, mcl: u32, metadata: u16| {
+            let controller = controller(|data| {
+                (data.oncs, data.cdfs) = (oncs.into(), cdfs.into());
+                data.subnqn[..7].copy_from_slice(b"nqn.x:y");
+            });
+            let namespace = namespace(|data| {
+                (data.mssrl, data.mcl, data.msrc_z) = (128.into(), mcl.into(), 127);
+                data.lbaf[0].ms = metadata.into();
+            });
+            let (limits, facts) = of(&controller, &namespace, QueueLimits::default()).unwrap();
+            assert_eq!(facts.nqn.as_deref(), Some("nqn.x:y"));
+            assert_eq!(limits.copy.is_offered(), facts.no_copy.is_none());
+            limits.copy
+        };
+        let offered = CopyLimits { ranges_max: 128, range_blocks_max: 128, blocks_max: 128 };
+        assert_eq!(with(oncs::COPY, 1, 128, 0), offered);
+        assert_eq!(with(oncs::COPY, 0xf, 128, 0), offered);
+        for (oncs, cdfs, mcl, metadata) in [
+            (oncs::VERIFY, 1, 128, 0),
+            (oncs::COPY, 0xe, 128, 0),
+            (oncs::COPY, 1, 0, 0),
+            (oncs::COPY, 1, 128, 8),
+        ] {
+            assert_eq!(with(oncs, cdfs, mcl, metadata), CopyLimits::NONE);
+        }
+    }
+
+    #[test]
+    fn zone_descriptors_have_the_extension_of_the_format_in_use() {
+        let controller = controller(|_| ());
+        let namespace = namespace(|data| data.flbas = 1);
+        let mut zoned = [0; DATA_BYTES];
+        zoned[2816 + 8] = 9;
+        zoned[2816 + 16 + 8] = 2;
+        let identified = Identified {
+            controller: &controller,
+            namespace: &namespace,
+            nvm_controller: None,
+            zoned_namespace: Some(&zoned),
+        };
+        let (_, facts, _) = limits(&identified, &QueueLimits::default()).unwrap();
+        assert_eq!(facts.zone_extension_bytes, 128);
     }
 
     #[test]

@@ -65,6 +65,19 @@ pub(super) fn flush(file: &File, nsid: u32) -> Result<(), Unanswered> {
     call(file, NvmePassthruCmd64::IO, &command, &mut [])
 }
 
+/// Any admin command: the driver's status, or `-errno`.
+///
+/// # Safety
+/// The memory that the command names is valid as the command uses it until this returns.
+pub(super) unsafe fn admin(file: &File, call: &mut NvmePassthruCmd64) -> i32 {
+    let request = NvmePassthruCmd64::ADMIN as libc::Ioctl;
+    // SAFETY: the structure that the request takes; for what it points to the caller vouches.
+    match unsafe { libc::ioctl(file.as_raw_fd(), request, &raw mut *call) } {
+        status @ 0.. => status,
+        _ => -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
+    }
+}
+
 fn call(file: &File, request: u32, command: &Command, data: &mut [u8]) -> Result<(), Unanswered> {
     let command = NvmeUringCmd {
         opcode: command.opcode,

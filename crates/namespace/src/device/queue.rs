@@ -1,20 +1,21 @@
 //! One core's commands on a device.
 
-use super::admin::AdminFile;
+use super::admin::{self, AdminFile};
+use super::copy::{self, Lists, Own};
 use super::ring::{self, Carrier};
 use super::status::{self, Circumstances};
-use super::{Device, RETRY_TIME, check};
+use super::{Device, RETRY_TIME, check, words};
 use crate::{Access, AccessWatcher, Data, Queue, Request};
 use association::retry::{Retry, may_retry};
 use nvme::opcode::io as opcode;
-use nvme::{NSID_ALL, Status};
+use nvme::{Command, NSID_ALL, Status};
 use reactor::{Complete, FixedFile, Reactor};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use uring::{BigEntry, NvmeOp, NvmeUringCmd, RingOptions, entry};
 
@@ -34,6 +35,8 @@ const TRIES: usize = 0;
 const ADMIN: u64 = 1 << 32;
 /// `Request::scratch[WAITED]`: milliseconds of pauses so far.
 const WAITED: usize = 1;
+/// `Request::scratch[LIST]`: of a Copy that is under way, the number of its list of source ranges plus one.
+pub(super) const LIST: usize = 2;
 
 pub(super) struct DeviceQueue {
     me: Weak<DeviceQueue>,
@@ -45,6 +48,8 @@ pub(super) struct DeviceQueue {
     /// For admin commands, which cannot be polled for; opened at the first.
     admin: RefCell<Option<(Carrier, AdminFile)>>,
     retries: Rc<Retries>,
+    /// Of Copies under way.
+    lists: RefCell<Lists>,
     /// The device was removed.
     gone: Cell<bool>,
     watcher: RefCell<Option<Weak<dyn AccessWatcher>>>,
@@ -68,15 +73,17 @@ impl DeviceQueue {
         let fd = device.file.as_raw_fd();
         let registered = carrier.register(fd);
         let file = registered.as_ref().map_or(uring::File::Fd(fd), FixedFile::file);
+        let lists = RefCell::new(Lists::new(device.limits.copy.ranges_max));
         Ok(Rc::new_cyclic(|me| DeviceQueue {
             me: me.clone(),
             device,
+            lists,
             reactor: Rc::clone(reactor),
             carrier,
             file,
             registered,
             admin: RefCell::new(None),
-            retries: Rc::new(Retries { queue: me.clone() }),
+            retries: Rc::new(Retries { queue: me.clone(), waiting: RefCell::default() }),
             gone: Cell::new(false),
             watcher: RefCell::default(),
         }))
@@ -134,6 +141,9 @@ impl Complete for DeviceQueue {
         // SAFETY: `hand_over` made the token from a box and gave it away; it is completed once.
         let mut request = unsafe { Box::from_raw(token as *mut Request) };
         request.result = extra;
+        if request.scratch[LIST] != 0 {
+            self.lists.borrow_mut().give_back(request.scratch[LIST] as usize - 1);
+        }
         if result == 0 {
             request.status = Status::SUCCESS;
             return request.complete();
@@ -147,6 +157,7 @@ impl DeviceQueue {
     #[inline]
     fn check(&self, request: &Request) -> Result<(), Status> {
         let (command, limits) = (&request.command, &self.device.limits);
+        self.device.shape.check()?;
         let of_own_ring = matches!(request.data, Data::Registered(_));
         if of_own_ring && !matches!(self.carrier, Carrier::Own(_)) {
             return Err(Status::INVALID_FIELD.dnr());
@@ -154,13 +165,18 @@ impl DeviceQueue {
         if request.fused.is_some() || command.flags & 3 != 0 {
             return Err(Status::INVALID_OPCODE.dnr());
         }
+        if matches!(request.data, Data::Sources(_)) {
+            // As it is laid out, it is checked.
+            return Ok(());
+        }
         if !is_usual(command.opcode) && !limits.passthrough.io {
             return Err(Status::INVALID_OPCODE.dnr());
         }
         if limits.metadata_bytes != 0 || !request.metadata.is_empty() {
             self.check_metadata(request)?;
         }
-        check::data(command, limits, request.data.len())
+        let zone_extension_bytes = self.device.facts.zone_extension_bytes;
+        check::data(command, limits, zone_extension_bytes, request.data.len())
     }
 
     fn check_metadata(&self, request: &Request) -> Result<(), Status> {
@@ -176,22 +192,59 @@ impl DeviceQueue {
 
     /// Gives the command to the kernel.
     #[inline]
-    fn start(&self, mut request: Box<Request>) {
-        let mut command = self.passed(&mut request);
-        command.nsid = self.device.nsid;
-        if self.device.limits.metadata_bytes != 0
-            && request.metadata.is_empty()
-            && moves_blocks(command.opcode)
-        {
-            command.cdw12 |= PRACT;
+    fn start(&self, request: Box<Request>) {
+        if let Data::Sources(_) = &request.data {
+            return self.start_copy(request);
         }
+        let command = self.io_command(&request);
         let fixed = self.carrier.fixed_index(&request.data);
         let entry = entry::nvme_command(self.file, &command, NvmeOp::Io, fixed);
         self.hand_over(&self.carrier, request, entry);
     }
 
+    /// What the device is given of an I/O command.
+    #[inline]
+    pub(super) fn io_command(&self, request: &Request) -> NvmeUringCmd {
+        let limits = &self.device.limits;
+        let mut command = self.passed(request, &request.command);
+        command.nsid = self.device.nsid;
+        if !limits.passthrough.io {
+            words::mask(&mut command);
+        }
+        if limits.metadata_bytes != 0 && request.metadata.is_empty() && moves_blocks(command.opcode)
+        {
+            command.cdw12 |= PRACT;
+        }
+        command
+    }
+
+    /// Has the device copy within the namespace.
+    fn start_copy(&self, mut request: Box<Request>) {
+        let Data::Sources(sources) = &request.data else { unreachable!("that is what it has") };
+        let device = &self.device;
+        let own = Own { nqn: device.facts.nqn.as_deref(), nsid: device.nsid };
+        let mut lists = self.lists.borrow_mut();
+        let number = lists.take();
+        let list = lists.list(number);
+        match copy::lay_out(&request.command, sources, &own, &device.limits.copy, list) {
+            Ok((command, bytes)) => {
+                let mut command = self.passed(&request, &command);
+                (command.addr, command.data_len) = (list.as_ptr() as u64, bytes as u32);
+                drop(lists);
+                request.scratch[LIST] = number as u64 + 1;
+                let entry = entry::nvme_command(self.file, &command, NvmeOp::Io, None);
+                self.hand_over(&self.carrier, request, entry);
+            }
+            Err(status) => {
+                lists.give_back(number);
+                drop(lists);
+                request.finish(status);
+            }
+        }
+    }
+
     #[cold]
-    fn start_admin(&self, mut request: Box<Request>) {
+    fn start_admin(&self, request: Box<Request>) {
         let (carrier, file) = match self.admin_file() {
             Ok(found) => found,
             Err(error) => {
@@ -200,13 +253,31 @@ impl DeviceQueue {
                 return request.finish(Status::OPERATION_DENIED.dnr());
             }
         };
-        let mut command = self.passed(&mut request);
+        let mut command = self.passed(&request, &request.command);
         if !matches!(command.nsid, 0 | NSID_ALL) {
             command.nsid = self.device.nsid;
+        }
+        if admin::changes_namespaces(&request.command) {
+            return self.carry_out(request, command);
         }
         let fixed = carrier.fixed_index(&request.data);
         let entry = entry::nvme_command(file, &command, NvmeOp::Admin, fixed);
         self.hand_over(&carrier, request, entry);
+    }
+
+    /// Has an admin command carried out that may change what the device's blocks look like.
+    fn carry_out(&self, request: Box<Request>, command: NvmeUringCmd) {
+        let admin = self.admin.borrow();
+        let duplicate = admin.as_ref().map(|(_, file)| file.duplicate());
+        let Some(Ok(file)) = duplicate else { return request.finish(Status::INTERNAL) };
+        let (device, result) = (Arc::clone(&self.device), Arc::new(AtomicU64::new(0)));
+        let queue = self.me.upgrade().expect("the queue lives while it is called");
+        let sink = Rc::new(admin::Carried { queue, result: Arc::clone(&result) });
+        let token = Box::into_raw(request) as u64;
+        // SAFETY: the command names memory of the request's data, which stays in its box until
+        // `complete_command` takes it back, after this has returned.
+        let work = move || unsafe { admin::carry_out(&device, &file, command, &result) };
+        self.reactor.blocking(Box::new(work), sink, token);
     }
 
     fn admin_file(&self) -> io::Result<(Carrier, uring::File)> {
@@ -223,10 +294,9 @@ impl DeviceQueue {
         Ok((carrier.clone(), file.file()))
     }
 
-    /// The command as the kernel wants it, with the places of its data.
+    /// The command as the kernel wants it, with the places of the request's data.
     #[inline]
-    fn passed(&self, request: &mut Request) -> NvmeUringCmd {
-        let c = &request.command;
+    fn passed(&self, request: &Request, c: &Command) -> NvmeUringCmd {
         NvmeUringCmd {
             opcode: c.opcode,
             nsid: c.nsid.get(),
@@ -262,7 +332,7 @@ impl DeviceQueue {
 
     /// A command did not succeed: it is tried again, or given back.
     #[cold]
-    fn failed(&self, mut request: Box<Request>, result: i32) {
+    pub(super) fn failed(&self, mut request: Box<Request>, result: i32) {
         request.status = match result {
             1.. => of_device(Status(result as u16)),
             _ => self.of_kernel(&request, -result),
@@ -277,9 +347,17 @@ impl DeviceQueue {
                 file.close(&carrier);
             }
         }
-        let verdict = may_retry(&request.command, false, request.status);
+        let copies = std::mem::take(&mut request.scratch[LIST]) != 0;
+        if copies {
+            request.status = copy::refusal(request.status);
+            request.result &= u64::from(u32::MAX);
+        }
         let waited = Duration::from_millis(request.scratch[WAITED]);
-        if admin || verdict == Retry::No || !self.device.options.retries || waited >= RETRY_TIME {
+        let again = !admin
+            && self.device.options.retries
+            && waited < RETRY_TIME
+            && may_try_again(&request, copies);
+        if !again {
             return request.complete();
         }
         let tries = request.scratch[TRIES];
@@ -306,6 +384,8 @@ impl DeviceQueue {
             is_path: !self.device.options.retries,
             // The volume's own is for all commands, and a reset cancels those as well that were in time.
             has_timeout: request.timeout_ms != 0,
+            is_polled_fixed: self.device.polled()
+                && self.carrier.fixed_index(&request.data).is_some(),
         };
         if errno != libc::ECANCELED {
             self.device.log(errno, now);
@@ -320,27 +400,45 @@ impl DeviceQueue {
     }
 }
 
-/// Commands that wait until they are tried again.
+/// Commands that wait until they are tried again. They are forgotten with it, as the contract says of
+/// those that wait here when their queue goes.
 struct Retries {
     queue: Weak<DeviceQueue>,
+    /// By the timer's token; those that are free are empty.
+    waiting: RefCell<Vec<Option<Box<Request>>>>,
 }
 
 impl Retries {
     fn later(self: &Rc<Self>, reactor: &Reactor, pause: Duration, request: Box<Request>) {
-        let token = Box::into_raw(request) as u64;
-        reactor.timer(Instant::now() + pause, Rc::clone(self) as Rc<dyn Complete>, token);
+        let mut waiting = self.waiting.borrow_mut();
+        let place = waiting.iter().position(Option::is_none).unwrap_or_else(|| {
+            waiting.push(None);
+            waiting.len() - 1
+        });
+        waiting[place] = Some(request);
+        let at = Instant::now() + pause;
+        reactor.timer(at, Rc::clone(self) as Rc<dyn Complete>, place as u64);
     }
 }
 
 impl Complete for Retries {
     fn complete(&self, token: u64, _result: i32, _flags: u32) {
-        // SAFETY: `later` made the token from a box and gave it away; a timer fires once.
-        let mut request = unsafe { Box::from_raw(token as *mut Request) };
-        // Without its queue it is forgotten, as the contract says.
-        let Some(queue) = self.queue.upgrade() else { return };
+        let request = self.waiting.borrow_mut()[token as usize].take();
+        let (Some(mut request), Some(queue)) = (request, self.queue.upgrade()) else { return };
         (request.status, request.result) = (Status::SUCCESS, 0);
-        queue.start(request);
+        match queue.device.shape.check() {
+            Ok(()) => queue.start(request),
+            Err(status) => request.finish(status),
+        }
     }
+}
+
+/// Whether a command that came back may be sent again. One of our own copies may wherever a write may: its
+/// sources do not overlap where it writes.
+fn may_try_again(request: &Request, copies: bool) -> bool {
+    let write = Command { opcode: opcode::WRITE, ..Command::default() };
+    let command = if copies { &write } else { &request.command };
+    may_retry(command, false, request.status) != Retry::No
 }
 
 /// A status of the device, or of the driver in its place: that has commands Aborted By Host which

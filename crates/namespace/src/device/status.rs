@@ -13,6 +13,8 @@ pub(super) struct Circumstances {
     pub(super) is_path: bool,
     /// Whoever made the command wanted it to be given up after some time.
     pub(super) has_timeout: bool,
+    /// Completions are polled for, and the data is in a registered buffer.
+    pub(super) is_polled_fixed: bool,
 }
 
 /// The status that tells an error of the kernel best. Those that `association::retry` lets be tried
@@ -27,9 +29,11 @@ pub(super) fn of_errno(errno: i32, now: Circumstances) -> Status {
         // Cancelled by the driver: a time-out, a reset, or the removal of the device.
         libc::EINTR if now.has_timeout => Status::ABORT_REQUESTED.dnr(),
         libc::EINTR => Status::HOST_PATHING_ERROR,
-        // The memory is ours and mapped. Linux 7.2 says so of polled commands with registered buffers
-        // that it could not start at once, because their controller is being reset.
-        libc::EFAULT => Status::COMMAND_INTERRUPTED,
+        // Linux 7.2 says so of polled commands with registered buffers that it could not start at once,
+        // because their controller is being reset.
+        libc::EFAULT if now.is_polled_fixed => Status::COMMAND_INTERRUPTED,
+        // Memory of the caller's that is not there, or may not be written to.
+        libc::EFAULT => Status::DATA_TRANSFER_ERROR.dnr(),
         libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::ENOBUFS => Status::COMMAND_INTERRUPTED,
         libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN => removed(now),
         libc::EACCES | libc::EPERM | libc::EBADF => Status::OPERATION_DENIED.dnr(),
@@ -67,6 +71,7 @@ pub(super) fn words(errno: i32, now: Circumstances) -> &'static str {
         libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS => {
             "the kernel's driver does not pass commands in this way"
         }
+        libc::EFAULT if !now.is_polled_fixed => "a command's memory is not there",
         libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::ENOBUFS | libc::EFAULT => {
             "the kernel is short of something; what may be is tried again"
         }
@@ -87,6 +92,7 @@ mod tests {
         let no_path = Circumstances { no_path: true, ..plain };
         let gone = Circumstances { gone: true, no_path: true, ..plain };
         let path = Circumstances { is_path: true, ..plain };
+        let polled = Circumstances { is_polled_fixed: true, ..plain };
         let table = [
             (libc::EINTR, plain, Status::HOST_PATHING_ERROR),
             (libc::EINTR, timed, Status::ABORT_REQUESTED.dnr()),
@@ -104,7 +110,10 @@ mod tests {
             (libc::EACCES, plain, Status::OPERATION_DENIED.dnr()),
             (libc::EOPNOTSUPP, plain, Status::INVALID_OPCODE.dnr()),
             (libc::ENOTTY, plain, Status::INVALID_OPCODE.dnr()),
-            (libc::EFAULT, plain, Status::COMMAND_INTERRUPTED),
+            (libc::EFAULT, plain, Status::DATA_TRANSFER_ERROR.dnr()),
+            (libc::EFAULT, path, Status::DATA_TRANSFER_ERROR.dnr()),
+            (libc::EFAULT, polled, Status::COMMAND_INTERRUPTED),
+            (libc::EFAULT, gone, Status::NAMESPACE_NOT_READY.dnr()),
             (libc::ECANCELED, gone, Status::ABORT_REQUESTED.dnr()),
         ];
         for (errno, now, status) in table {
@@ -112,7 +121,7 @@ mod tests {
         }
         for errno in 1..200 {
             assert!(!of_errno(errno, plain).is_success());
-            assert!(!words(errno, plain).is_empty());
+            assert!(!words(errno, plain).is_empty() && !words(errno, polled).is_empty());
         }
     }
 
@@ -124,6 +133,7 @@ mod tests {
         for (errno, retried) in [
             (libc::EINTR, true),
             (libc::EAGAIN, true),
+            (libc::EFAULT, false),
             (libc::EINVAL, false),
             (libc::ENODEV, false),
             (libc::EACCES, false),

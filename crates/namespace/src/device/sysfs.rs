@@ -46,6 +46,12 @@ impl Place {
         name.starts_with("ng").then_some(Place { parent, name })
     }
 
+    /// One that is not there.
+    #[cfg(test)]
+    pub(super) fn nowhere() -> Place {
+        Place { parent: "/nowhere/nvme0".into(), name: "ng0n1".into() }
+    }
+
     /// The device's own name: `ng0n1`.
     pub(super) fn name(&self) -> &str {
         &self.name

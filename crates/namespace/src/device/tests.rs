@@ -1,0 +1,281 @@
+//! A device's queue on `/dev/null`, which takes every command and does nothing.
+
+use super::*;
+use crate::copy::{Place as In, Source, Sources};
+use crate::{Data, Request, Sink};
+use nvme::limits::CopyLimits;
+use nvme::opcode::{admin, io as opcode};
+use nvme::{Command, Status, copy};
+use reactor::{Config, Drive};
+use std::cell::RefCell;
+use std::time::Instant;
+use uring::Kind;
+
+/// Keeps what has been completed.
+#[derive(Default)]
+struct Done(
+    #[expect(clippy::vec_box, reason = "requests are passed on in their boxes")]
+    RefCell<Vec<Box<Request>>>,
+);
+
+impl Sink for Done {
+    fn completed(&self, request: Box<Request>, _state: u64) {
+        self.0.borrow_mut().push(request);
+    }
+}
+
+const SHAPE: [u8; 2] = [9, 12];
+
+fn shape(block_shift: u8) -> Shape {
+    let mut namespace: identify::Namespace = zerocopy::FromZeros::new_zeroed();
+    namespace.lbaf[0].lbads = block_shift;
+    Shape::of(&namespace).unwrap()
+}
+
+fn device(node: &str, passthrough: Passthrough) -> Arc<Device> {
+    let options = DeviceOptions {
+        path: node.into(),
+        read_only: false,
+        passthrough,
+        iopoll: false,
+        hybrid_iopoll: false,
+        sqpoll: None,
+        cores: 1,
+        timeout_ms: 0,
+        retries: true,
+        uuid: None,
+        uri: "nvme:none".into(),
+    };
+    let limits = Limits {
+        block_shift: SHAPE[0],
+        blocks: 1 << 20,
+        transfer_bytes_max: 1 << 20,
+        optimal_write_bytes: 4096,
+        read_only: false,
+        volatile_write_cache: true,
+        commands: nvme::limits::Commands::default(),
+        copy: CopyLimits { ranges_max: 4, range_blocks_max: 100, blocks_max: 200 },
+        metadata_bytes: 0,
+        passthrough,
+        lends_reads: false,
+        immediate: false,
+    };
+    Arc::new(Device {
+        file: OpenOptions::new().read(true).write(true).open(node).unwrap(),
+        options,
+        place: Place::nowhere(),
+        nsid: 7,
+        limits,
+        blocks: AtomicU64::new(limits.blocks),
+        facts: Facts { nqn: Some("nqn.x:y".into()), ..Facts::default() },
+        shape: shape::Watch::new(shape(SHAPE[0])),
+        zoned: false,
+        polls: None,
+        model: String::new(),
+        logged: Mutex::default(),
+        carrier: OnceLock::new(),
+        retried: AtomicU64::new(0),
+    })
+}
+
+fn reactor() -> Rc<Reactor> {
+    let config =
+        Config { kind: Kind::Big, entries: 64, buffer_bytes: 4 << 20, ..Config::default() };
+    Reactor::new(&config).expect("io_uring is allowed where tests run")
+}
+
+fn drive(reactor: &Reactor, done: &Done, count: usize) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while done.0.borrow().len() < count {
+        reactor.turn_for(Drive::Until(end));
+        assert!(Instant::now() < end, "took too long");
+    }
+}
+
+fn submit(queue: &dyn Queue, done: &Rc<Done>, mut request: Box<Request>) {
+    request.push(Rc::clone(done) as Rc<dyn Sink>, 0);
+    queue.submit(request);
+}
+
+fn copy_of(sdlba: u64, ranges: &[(u64, u32)]) -> Box<Request> {
+    let mut request = Request::new();
+    request.command = copy::command(1, sdlba, ranges.len(), copy::Format::Short);
+    let source = |&(slba, blocks)| Source { place: In::Same, slba, blocks };
+    let ranges = ranges.iter().map(source).collect();
+    request.data = Data::Sources(Box::new(Sources { ranges, fast_only: false }));
+    request
+}
+
+#[test]
+fn copies_come_back_with_their_sources_and_allocate_nothing() {
+    let (reactor, done) = (reactor(), Rc::new(Done::default()));
+    let queue = device("/dev/null", Passthrough::NONE).open_queue(&reactor).unwrap();
+    let mut idle: Vec<_> = (0..8).map(|_| copy_of(0, &[(500, 100), (700, 100)])).collect();
+    let mut before = 0;
+    for round in 0..200 {
+        if round == 100 {
+            before = counting_allocator::of_this_thread();
+        }
+        for request in idle.drain(..) {
+            submit(&*queue, &done, request);
+        }
+        drive(&reactor, &done, 8);
+        idle.append(&mut done.0.borrow_mut());
+    }
+    assert!(counting_allocator::of_this_thread() - before <= 4, "once warm, nothing is allocated");
+    for request in &idle {
+        assert_eq!(request.status, Status::SUCCESS);
+        let Data::Sources(sources) = &request.data else { panic!("the sources are gone") };
+        assert_eq!(sources.blocks(), 200);
+    }
+}
+
+#[test]
+fn copies_that_the_device_cannot_do_are_for_others() {
+    let (reactor, done) = (reactor(), Rc::new(Done::default()));
+    let queue = Arc::clone(&device("/dev/null", Passthrough::NONE)).open_queue(&reactor).unwrap();
+    for (request, expected) in [
+        (copy_of(150, &[(100, 100)]), Status::FAST_COPY_NOT_POSSIBLE),
+        (copy_of(0, &[(500, 101)]), Status::SIZE_LIMIT_EXCEEDED.dnr()),
+    ] {
+        submit(&*queue, &done, request);
+        assert_eq!(done.0.borrow_mut().pop().expect("at once").status, expected);
+    }
+    // With bytes instead of sources it is a command that nobody knows.
+    let mut raw = copy_of(0, &[(500, 1)]);
+    raw.data = Data::Buffer(reactor.buffers().allocate(32).unwrap());
+    submit(&*queue, &done, raw);
+    let mut raw = done.0.borrow_mut().pop().expect("at once");
+    assert_eq!(raw.status, Status::INVALID_OPCODE.dnr());
+    let queue = device("/dev/null", Passthrough::ALL).open_queue(&reactor).unwrap();
+    raw.status = Status::INTERNAL;
+    submit(&*queue, &done, raw);
+    drive(&reactor, &done, 1);
+    assert_eq!(done.0.borrow()[0].status, Status::SUCCESS);
+}
+
+/// A file that takes no commands, and is not in /sys: a device that was removed.
+#[test]
+fn a_copy_on_a_device_that_is_gone_is_for_nobody() {
+    let (reactor, done) = (reactor(), Rc::new(Done::default()));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let device = device(file.path().to_str().unwrap(), Passthrough::NONE);
+    let queue = Arc::clone(&device).open_queue(&reactor).unwrap();
+    submit(&*queue, &done, copy_of(0, &[(500, 100)]));
+    drive(&reactor, &done, 1);
+    let request = done.0.borrow_mut().pop().unwrap();
+    assert_eq!((request.status, request.result), (Status::NAMESPACE_NOT_READY.dnr(), 0));
+}
+
+#[test]
+fn a_namespace_that_was_formatted_otherwise_is_sent_nothing() {
+    let (reactor, done) = (reactor(), Rc::new(Done::default()));
+    let device = device("/dev/null", Passthrough::ALL);
+    let queue = Arc::clone(&device).open_queue(&reactor).unwrap();
+    let tried = |expected: Status| {
+        for data in [true, false] {
+            let mut request = copy_of(0, &[(500, 100)]);
+            if data {
+                request.command = Command::blocks(opcode::READ, 1, 0, 8);
+                request.data = Data::Buffer(reactor.buffers().allocate(4096).unwrap());
+            }
+            submit(&*queue, &done, request);
+            drive(&reactor, &done, 1);
+            assert_eq!(done.0.borrow_mut().pop().unwrap().status, expected);
+        }
+    };
+    tried(Status::SUCCESS);
+    device.shape.begin();
+    tried(Status::FORMAT_IN_PROGRESS);
+    device.shape.end(Some(shape(SHAPE[0])));
+    tried(Status::SUCCESS);
+    assert!(Arc::clone(&device).origin(0, 1).is_some());
+    device.shape.look(Some(shape(SHAPE[1])));
+    tried(Status::NAMESPACE_NOT_READY.dnr());
+    assert!(Arc::clone(&device).origin(0, 1).is_none());
+    let mut facts = Vec::new();
+    device.describe(&mut facts);
+    assert!(facts.iter().any(|(key, value)| key == "blocks" && value.contains("opened again")));
+}
+
+/// The driver is asked by a call that waits, and the device is looked at before anybody is told.
+#[test]
+fn a_format_of_ours_is_followed_by_a_look() {
+    let (reactor, done) = (reactor(), Rc::new(Done::default()));
+    let device = device("/dev/null", Passthrough::ALL);
+    let file = OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
+    let command = uring::NvmeUringCmd { opcode: admin::FORMAT_NVM, ..Default::default() };
+    // SAFETY: the command names no memory.
+    let answer = unsafe { super::admin::carry_out(&device, &file, command, &AtomicU64::new(0)) };
+    // `/dev/null` has no such call, nor does it say what it looks like.
+    assert_eq!(answer, -libc::ENOTTY);
+    let queue = device.open_queue(&reactor).unwrap();
+    submit(&*queue, &done, copy_of(0, &[(500, 100)]));
+    assert_eq!(done.0.borrow()[0].status, Status::NAMESPACE_NOT_READY.dnr());
+}
+
+#[test]
+fn commands_that_wait_for_another_try_go_with_their_queue() {
+    let (reactor, done) = (reactor(), Rc::new(Done::default()));
+    let device = device("/dev/null", Passthrough::NONE);
+    let queue = queue::DeviceQueue::open(device, &reactor).unwrap();
+    for _ in 0..3 {
+        let mut request = Request::new();
+        request.command = Command::blocks(opcode::READ, 1, 0, 8);
+        request.push(Rc::clone(&done) as Rc<dyn Sink>, 0);
+        // The device is not in /sys: a status of the driver's, then, which may be tried again.
+        queue.failed(request, i32::from(Status::HOST_PATHING_ERROR.0));
+    }
+    assert_eq!((Rc::strong_count(&done), done.0.borrow().len()), (4, 0), "they wait");
+    drop(queue);
+    drop(reactor);
+    assert_eq!(Rc::strong_count(&done), 1, "nothing is left of them");
+}
+
+#[test]
+fn commands_that_wait_for_another_try_get_it() {
+    let (reactor, done) = (reactor(), Rc::new(Done::default()));
+    let queue = queue::DeviceQueue::open(device("/dev/null", Passthrough::NONE), &reactor).unwrap();
+    for round in 0..2 {
+        for _ in 0..3 {
+            let mut request = copy_of(0, &[(500, 100)]);
+            request.push(Rc::clone(&done) as Rc<dyn Sink>, 0);
+            // As if it had been under way.
+            request.scratch[queue::LIST] = 1;
+            queue.failed(request, i32::from(Status::HOST_PATHING_ERROR.0));
+        }
+        drive(&reactor, &done, 3 * (round + 1));
+    }
+    assert!(done.0.borrow().iter().all(|request| request.status == Status::SUCCESS));
+}
+
+#[test]
+fn words_that_nobody_knows_pass_where_unknown_commands_do() {
+    let reactor = reactor();
+    let mut request = Request::new();
+    request.command = Command::blocks(opcode::WRITE, 1, 5, 8);
+    request.command.cdw12 = 0x4050_0007.into();
+    request.command.cdw13 = 0x0001_0000.into();
+    request.data = Data::Buffer(reactor.buffers().allocate(4096).unwrap());
+    let given = |passthrough| {
+        let queue = queue::DeviceQueue::open(device("/dev/null", passthrough), &reactor).unwrap();
+        let command = queue.io_command(&request);
+        assert_eq!((command.nsid, command.cdw10, command.data_len), (7, 5, 4096));
+        (command.cdw12, command.cdw13)
+    };
+    assert_eq!(given(Passthrough::NONE), (0x4000_0007, 0));
+    assert_eq!(given(Passthrough::ALL), (0x4050_0007, 0x0001_0000));
+}
+
+#[test]
+fn one_processor_is_not_for_several_submission_threads() {
+    let options = DeviceOptions {
+        sqpoll: Some(SqPoll { cpu: Some(3), idle_ms: 0 }),
+        cores: 2,
+        ..device("/dev/null", Passthrough::NONE).options.clone()
+    };
+    let refused = Device::open(options.clone()).unwrap_err().to_string();
+    assert!(refused.contains("sqpoll=3") && refused.contains("2 cores"), "{refused}");
+    let one = Device::open(DeviceOptions { cores: 1, ..options }).unwrap_err();
+    assert!(matches!(one, DeviceError::NotNvme { .. }), "{one}");
+}
