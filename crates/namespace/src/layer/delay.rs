@@ -39,6 +39,7 @@ impl Delays {
             opcode::WRITE
             | opcode::WRITE_ZEROES
             | opcode::WRITE_UNCORRECTABLE
+            | opcode::COPY
             | opcode::DATASET_MANAGEMENT => self.write,
             opcode::FLUSH => self.flush,
             _ => self.other,

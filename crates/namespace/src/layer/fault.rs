@@ -4,11 +4,15 @@
 //! reach the child. Whether the n-th matching command of a volume is failed follows from the
 //! seed and n alone, so one core's run replays; with several cores, which command is the n-th
 //! depends on how they race.
+//!
+//! A Copy is known by the blocks that it writes. One that reads marked blocks is not carried out below, so
+//! that whoever reads and writes in its stead meets the marks where they are.
 
+use crate::copy::Place;
 use crate::layer::{addresses_blocks, pass_to_child};
-use crate::{Namespace, Queue, Request, Sink};
+use crate::{Data, Namespace, Queue, Request, Sink};
 use nvme::opcode::io as opcode;
-use nvme::{Command, Limits, Status};
+use nvme::{Limits, Status};
 use reactor::Reactor;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
@@ -23,7 +27,7 @@ pub struct Rule {
     pub rate: f64,
     /// Only these opcodes; all if empty.
     pub opcodes: Vec<u8>,
-    /// Only commands that touch these blocks, first and last included.
+    /// Only commands that touch these blocks, first and last included; of a Copy, those it writes.
     pub lba: Option<(u64, u64)>,
     /// So many matching commands pass first.
     pub skip: u64,
@@ -50,7 +54,7 @@ impl Default for Rule {
 }
 
 /// Opcodes by the names they have in a rule.
-pub const OPCODE_NAMES: [(&str, u8); 8] = [
+pub const OPCODE_NAMES: [(&str, u8); 9] = [
     ("flush", opcode::FLUSH),
     ("write", opcode::WRITE),
     ("read", opcode::READ),
@@ -59,6 +63,7 @@ pub const OPCODE_NAMES: [(&str, u8); 8] = [
     ("write-zeroes", opcode::WRITE_ZEROES),
     ("dsm", opcode::DATASET_MANAGEMENT),
     ("verify", opcode::VERIFY),
+    ("copy", opcode::COPY),
 ];
 
 /// As in a volume URI: `rate=0.01,op=read,op=write,lba=0-1023,skip=5,count=3,status=0x281,seed=7`.
@@ -163,16 +168,15 @@ impl Namespace for Fault {
 impl Shared {
     /// Whether the rule fails this command.
     #[inline]
-    fn fails(&self, command: &Command) -> bool {
+    fn fails(&self, request: &Request) -> bool {
         let rule = &self.rule;
-        if !rule.opcodes.is_empty() && !rule.opcodes.contains(&command.opcode) {
+        if !rule.opcodes.is_empty() && !rule.opcodes.contains(&request.command.opcode) {
             return false;
         }
-        if let Some((first, last)) = rule.lba {
-            let end = command.slba().saturating_add(u64::from(command.block_count()));
-            if !addresses_blocks(command) || command.slba() > last || end <= first {
-                return false;
-            }
+        if let Some((first, last)) = rule.lba
+            && span(request).is_none_or(|(start, end)| start > last || end <= first)
+        {
+            return false;
         }
         let number = self.matched.fetch_add(1, Ordering::Relaxed);
         if number < rule.skip || !hits(rule.seed, number, rule.rate) {
@@ -199,6 +203,15 @@ impl Shared {
         bad.range(..end).next_back().is_some_and(|(_, &bad_end)| bad_end > start)
     }
 
+    /// Whether a Copy reads marked blocks of this namespace.
+    fn is_bad_source(&self, request: &Request) -> bool {
+        let Data::Sources(sources) = &request.data else { return false };
+        let own = sources.ranges.iter().filter(|range| matches!(range.place, Place::Same));
+        own.into_iter().any(|range| {
+            self.is_bad(range.slba, range.slba.saturating_add(u64::from(range.blocks)))
+        })
+    }
+
     fn mark(&self, start: u64, end: u64) {
         self.unmark(start, end);
         self.bad().insert(start, end);
@@ -220,6 +233,18 @@ impl Shared {
             }
         }
     }
+}
+
+/// The blocks that a command addresses, first and one past the last; of a Copy, those it writes.
+#[inline]
+fn span(request: &Request) -> Option<(u64, u64)> {
+    let start = request.command.slba();
+    let blocks = match &request.data {
+        Data::Sources(sources) => sources.blocks(),
+        _ if addresses_blocks(&request.command) => request.command.block_count().into(),
+        _ => return None,
+    };
+    Some((start, start.saturating_add(blocks)))
 }
 
 /// Whether the dice with this seed hit at throw `number`, with probability `rate`.
@@ -247,12 +272,12 @@ struct FaultQueue {
 impl Queue for FaultQueue {
     #[inline]
     fn submit(&self, request: Box<Request>) {
-        if self.shared.fails(&request.command) {
+        if self.shared.fails(&request) {
             let status = self.shared.status(request.command.opcode);
             return request.finish_pair(status);
         }
         if let Some(second) = request.fused.as_deref()
-            && self.shared.fails(&second.command)
+            && self.shared.fails(second)
         {
             return self.fail_second(request);
         }
@@ -281,9 +306,10 @@ impl Sink for FaultQueue {
     /// A write over marked blocks from `start` on has ended. The command's own address may have
     /// been rewritten below, its length not.
     fn completed(&self, request: Box<Request>, start: u64) {
-        if request.status.is_success() {
-            let count = u64::from(request.command.block_count());
-            self.shared.unmark(start, start.saturating_add(count));
+        if request.status.is_success()
+            && let Some((first, end)) = span(&request)
+        {
+            self.shared.unmark(start, start.saturating_add(end - first));
         }
         request.complete();
     }
@@ -301,11 +327,12 @@ impl FaultQueue {
     /// There are, or will be, marked blocks.
     fn submit_with_marks(&self, mut request: Box<Request>) {
         let command = request.command;
-        if !addresses_blocks(&command) {
+        let Some((start, end)) = span(&request) else {
             return self.child.submit(request);
+        };
+        if self.shared.is_bad_source(&request) {
+            return request.finish(Status::FAST_COPY_NOT_POSSIBLE);
         }
-        let start = command.slba();
-        let end = start.saturating_add(u64::from(command.block_count()));
         if command.opcode == opcode::WRITE_UNCORRECTABLE {
             if end > self.blocks && end > self.namespace.limits().blocks {
                 return request.finish(Status::LBA_OUT_OF_RANGE.dnr());
@@ -316,7 +343,7 @@ impl FaultQueue {
         if !self.shared.is_bad(start, end) {
             return self.child.submit(request);
         }
-        if matches!(command.opcode, opcode::WRITE | opcode::WRITE_ZEROES) {
+        if matches!(command.opcode, opcode::WRITE | opcode::WRITE_ZEROES | opcode::COPY) {
             request.push(self.me.upgrade().expect("the queue lives while it is called"), start);
             return self.child.submit(request);
         }
@@ -338,5 +365,69 @@ mod tests {
         let run = |seed| (0..64).map(|number| hits(seed, number, 0.5)).collect::<Vec<_>>();
         assert_eq!(run(1), run(1));
         assert_ne!(run(1), run(2));
+    }
+
+    /// Keeps what has come back.
+    #[derive(Default)]
+    struct Back(std::cell::RefCell<Option<Box<Request>>>);
+
+    impl Sink for Back {
+        fn completed(&self, request: Box<Request>, _state: u64) {
+            self.0.replace(Some(request));
+        }
+    }
+
+    fn done(queue: &Rc<dyn Queue>, command: nvme::Command, data: Data) -> Status {
+        let back = Rc::<Back>::default();
+        let mut request = Request::new();
+        (request.command, request.data) = (command, data);
+        request.push(Rc::clone(&back) as Rc<dyn Sink>, 0);
+        queue.submit(request);
+        back.0.take().expect("memory answers at once").status
+    }
+
+    fn copied(queue: &Rc<dyn Queue>, slba: u64, blocks: u32, sdlba: u64) -> Status {
+        let command = nvme::copy::command(1, sdlba, 1, nvme::copy::Format::Short);
+        let ranges = vec![crate::copy::Source { place: Place::Same, slba, blocks }];
+        let sources = crate::copy::Sources { ranges, fast_only: false };
+        done(queue, command, Data::Sources(Box::new(sources)))
+    }
+
+    fn queue(rule: Rule) -> Rc<dyn Queue> {
+        let options = crate::memory::MemoryOptions {
+            bytes: 64 << 10,
+            block_shift: 9,
+            cores: 1,
+            lend: false,
+            uuid: None,
+        };
+        let reactor = Reactor::new(&reactor::Config::default()).unwrap();
+        let memory = crate::memory::Memory::open(options).unwrap();
+        Fault::new(memory, rule).open_queue(&reactor).unwrap()
+    }
+
+    #[test]
+    fn a_copy_fails_by_what_it_writes() {
+        let lba = Some((40, 49));
+        let queue = queue(Rule { opcodes: vec![opcode::COPY], lba, ..Rule::default() });
+        assert_eq!(copied(&queue, 45, 4, 0), Status::SUCCESS);
+        assert_eq!(copied(&queue, 0, 10, 31), Status::WRITE_FAULT);
+        assert_eq!(copied(&queue, 0, 9, 31), Status::SUCCESS);
+        assert_eq!(copied(&queue, 0, 1, 49), Status::WRITE_FAULT);
+        assert_eq!(copied(&queue, 0, 1, 50), Status::SUCCESS);
+    }
+
+    #[test]
+    fn a_copy_of_marked_blocks_is_left_to_others_and_one_over_them_clears_them() {
+        let queue = queue(Rule { rate: 0.0, ..Rule::default() });
+        let blocks = |code, slba, count| nvme::Command::blocks(code, 1, slba, count);
+        let mark = blocks(opcode::WRITE_UNCORRECTABLE, 20, 4);
+        assert_eq!(done(&queue, mark, Data::None), Status::SUCCESS);
+        assert_eq!(copied(&queue, 23, 8, 60), Status::FAST_COPY_NOT_POSSIBLE);
+        assert_eq!(copied(&queue, 24, 8, 60), Status::SUCCESS);
+        let verify = |slba| done(&queue, blocks(opcode::VERIFY, slba, 1), Data::None);
+        assert_eq!(copied(&queue, 0, 8, 14), Status::SUCCESS);
+        assert_eq!((verify(21), verify(22)), (Status::SUCCESS, Status::UNRECOVERED_READ.dnr()));
+        assert_eq!(copied(&queue, 23, 1, 60), Status::FAST_COPY_NOT_POSSIBLE);
     }
 }

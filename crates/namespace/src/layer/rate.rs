@@ -3,7 +3,7 @@
 use crate::human::{format_bytes, format_count};
 use crate::layer::pass_to_child;
 use crate::layer::slab::Slab;
-use crate::{Namespace, Queue, Request};
+use crate::{Data, Namespace, Queue, Request};
 use nvme::Limits;
 use reactor::{Complete, Reactor};
 use std::rc::{Rc, Weak};
@@ -18,7 +18,7 @@ const BURST: Duration = Duration::from_millis(1);
 /// What may pass in a second; at least one of the two is set, and neither is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
-    /// Bytes of data read and written.
+    /// Bytes of data read and written. A Copy does both with each.
     pub bytes: Option<u64>,
     /// Commands, a fused pair being two.
     pub commands: Option<u64>,
@@ -183,10 +183,13 @@ impl RateQueue {
         let moves = matches!(command.opcode, opcode::READ | opcode::WRITE | opcode::COMPARE);
         let bytes = u64::from(command.block_count()) << self.block_shift;
         let commands = 1 + u64::from(request.fused.is_some());
-        match command.opcode {
+        match (command.opcode, &request.data) {
             _ if moves => (bytes * commands, commands),
             // A list of ranges is no data.
-            opcode::DATASET_MANAGEMENT => (0, commands),
+            (opcode::DATASET_MANAGEMENT, _) => (0, commands),
+            (opcode::COPY, Data::Sources(sources)) => {
+                ((2 * sources.blocks()) << self.block_shift, commands)
+            }
             // Of what nobody here knows, the data is all that is known.
             _ => (request.data.len() as u64, commands),
         }

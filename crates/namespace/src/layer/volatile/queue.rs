@@ -131,6 +131,8 @@ impl Queue for VolatileQueue {
             opcode::WRITE => self.write(request),
             opcode::FLUSH => self.add(Kind::Flush, request),
             opcode::WRITE_ZEROES | opcode::DATASET_MANAGEMENT => self.add(Kind::Through, request),
+            // The child knows neither what is kept, nor that it is older than what is copied.
+            opcode::COPY => request.finish(Status::FAST_COPY_NOT_POSSIBLE.dnr()),
             _ => request.finish(Status::INVALID_OPCODE.dnr()),
         }
     }
