@@ -68,6 +68,15 @@ impl Batch {
         self.blocks += piece.blocks;
     }
 
+    /// Forgets the first `count` pieces.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn skip(&mut self, count: usize) {
+        let skipped = self.pieces.drain(..count);
+        self.blocks -= skipped.map(|piece| piece.blocks).sum::<u64>();
+    }
+
     /// The range that piece `index` is of; of the first one if there is no such piece, since
     /// whoever counts wrongly has not proven that any was copied.
     ///
@@ -124,5 +133,7 @@ mod tests {
         batch.push(order.take(1));
         batch.push(order.take(1));
         assert_eq!([0, 1, 2, u64::MAX].map(|index| batch.range_of(index)), [1, 2, 1, 1]);
+        batch.skip(1);
+        assert_eq!((batch.range_of(0), batch.blocks(), batch.destination()), (2, 1, 2));
     }
 }

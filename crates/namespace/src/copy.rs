@@ -26,6 +26,17 @@
 //! [`Data::Sources`]: crate::Data::Sources
 //! [`Status::FAST_COPY_NOT_POSSIBLE`]: nvme::Status::FAST_COPY_NOT_POSSIBLE
 
+mod carrier;
+mod emulate;
+mod refusals;
+mod room;
+mod turn;
+
+pub(crate) use carrier::{Carrier, Ground, Reader, Route};
+pub(crate) use emulate::End;
+pub(crate) use refusals::Refusals;
+pub(crate) use turn::TURN_BYTES_MAX;
+
 use crate::file::File;
 use crate::layer::guard::Guard;
 use crate::memory::Memory;

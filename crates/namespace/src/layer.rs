@@ -20,7 +20,7 @@ pub mod rate;
 pub mod volatile;
 
 mod conflicts;
-mod slab;
+pub(crate) mod slab;
 mod wake;
 
 /// Implements methods of `Namespace` by handing them to the field `child`.

@@ -78,19 +78,44 @@ impl Conflicts {
         granted
     }
 
+    /// Gets in line with several ranges at once, in one shard: they may be used when all of them may.
+    /// Ranges of one user do not keep each other out.
+    pub fn enter_all(
+        &self,
+        shard: u32,
+        user: User,
+        ranges: impl Iterator<Item = Range> + Clone,
+    ) -> bool {
+        let mut entries = self.shards[shard as usize].0.lock();
+        let free = |range: Range| !entries.iter().any(|entry| entry.range.conflicts(&range));
+        let granted = ranges.clone().all(free);
+        entries.extend(ranges.map(|range| Entry { user, range, granted }));
+        granted
+    }
+
     /// Leaves one shard; adds those whose turn has come to `next`.
     #[inline]
     pub fn leave(&self, shard: u32, user: User, next: &mut Vec<User>) {
         let mut entries = self.shards[shard as usize].0.lock();
         let place = entries.iter().position(|entry| entry.user == user);
-        entries.remove(place.expect("who leaves has entered"));
-        for index in 0..entries.len() {
+        let place = place.expect("who leaves has entered");
+        // Ranges that came at once are next to one another.
+        let count = entries[place..].iter().take_while(|entry| entry.user == user).count();
+        entries.drain(place..place + count);
+        let mut index = 0;
+        while index < entries.len() {
+            let waiting = entries[index].user;
+            let end =
+                index + entries[index..].iter().take_while(|entry| entry.user == waiting).count();
             let (earlier, rest) = entries.split_at_mut(index);
-            let entry = &mut rest[0];
-            if !entry.granted && !earlier.iter().any(|other| other.range.conflicts(&entry.range)) {
-                entry.granted = true;
-                next.push(entry.user);
+            let group = &mut rest[..end - index];
+            let free =
+                |entry: &Entry| !earlier.iter().any(|other| other.range.conflicts(&entry.range));
+            if !group[0].granted && group.iter().all(free) {
+                group.iter_mut().for_each(|entry| entry.granted = true);
+                next.push(waiting);
             }
+            index = end;
         }
     }
 
@@ -129,6 +154,33 @@ mod tests {
         next.clear();
         table.leave(0, user(2), &mut next);
         assert_eq!(next, [user(3)]);
+        table.leave(0, user(3), &mut next);
+        table.leave(0, user(4), &mut next);
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn ranges_that_come_at_once_are_granted_at_once() {
+        let table = Conflicts::new();
+        let user = |slot| User { queue: 1, slot };
+        // A source and a destination that overlap are one user's own business.
+        let copy = [range(0, 8, false), range(4, 12, true)];
+        assert!(table.enter(0, user(0), range(2, 3, true)));
+        assert!(table.enter(0, user(1), range(11, 12, false)));
+        assert!(!table.enter_all(0, user(2), copy.into_iter()));
+        // Later ones wait for either range, whichever the copy itself waits for.
+        assert!(!table.enter(0, user(3), range(9, 10, false)));
+        assert!(!table.enter(0, user(4), range(0, 1, true)));
+        assert!(table.enter(0, user(5), range(1, 2, false)));
+        let mut next = Vec::new();
+        table.leave(0, user(0), &mut next);
+        assert_eq!(next, []);
+        table.leave(0, user(1), &mut next);
+        assert_eq!(next, [user(2)]);
+        next.clear();
+        table.leave(0, user(2), &mut next);
+        assert_eq!(next, [user(3), user(4)]);
+        table.leave(0, user(5), &mut next);
         table.leave(0, user(3), &mut next);
         table.leave(0, user(4), &mut next);
         assert!(table.is_empty());

@@ -5,26 +5,35 @@
 //!              child cannot fuse              Compare and Write here, alone on their blocks
 //!              child may tear a block         overlapping commands follow one another
 //!              volume opened read-only        writes refused here
-//!   nothing of that                           the child's own queue is handed out: no guard at all
+//!              Copy                           offered to the child in pieces; what it refuses is
+//!                                             read and written here
+//!   nothing but Copy                          everything else goes straight to the child
 //! ```
 //!
 //! Commands are kept apart by one table of ranges for all cores (`conflicts`). A child that keeps
 //! blocks whole needs it only while a fused pair is at work: then ordinary commands enter the
 //! table, otherwise they pay one relaxed load and a count of this core's own (`truce`).
 
+mod claims;
+mod copies;
 mod queue;
+mod roster;
 mod scratch;
 mod truce;
 
+use crate::copy::{self, Located, Refusals};
 use crate::layer::conflicts::Conflicts;
 use crate::layer::pass_to_child;
 use crate::{Namespace, Queue};
+use copies::Copied;
 use nvme::Limits;
+use nvme::limits::CopyLimits;
 use queue::GuardQueue;
 use reactor::Reactor;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use truce::Truce;
 
 /// What a guard is to see to.
@@ -47,19 +56,32 @@ pub struct GuardOptions {
 pub struct Guard {
     child: Arc<dyn Namespace>,
     options: GuardOptions,
+    /// No other guard of the process has it: whoever enters several tables goes by it.
+    number: u64,
     conflicts: Conflicts,
     truce: Truce,
+    /// What the child cannot copy by its own means.
+    refusals: Refusals,
+    copied: Copied,
 }
 
 impl Guard {
     /// Puts a guard over `child`.
     pub fn new(child: Arc<dyn Namespace>, options: GuardOptions) -> Arc<Guard> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let always = !child.keeps_blocks_whole();
-        let (conflicts, truce) = (Conflicts::new(), Truce::new(always, options.cores == 1));
-        Arc::new(Guard { child, options, conflicts, truce })
+        Arc::new(Guard {
+            child,
+            options,
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            conflicts: Conflicts::new(),
+            truce: Truce::new(always, options.cores == 1),
+            refusals: Refusals::default(),
+            copied: Copied::default(),
+        })
     }
 
-    /// Whether the child needs no guard.
+    /// Whether the child needs no guard but for Copy.
     fn is_idle(&self) -> bool {
         let can = self.child.limits().commands;
         let fuses = can.compare_and_write || self.options.shared;
@@ -91,14 +113,14 @@ impl Namespace for Guard {
         limits.commands.compare = true;
         limits.commands.verify = true;
         limits.commands.compare_and_write = !self.options.shared && !limits.read_only;
+        // Metadata is the backend's business: what is read and written here has none.
+        let can_copy = limits.metadata_bytes == 0 || limits.copy.is_offered();
+        limits.copy = if can_copy { copy::limits(limits.block_shift) } else { CopyLimits::NONE };
         limits
     }
 
     fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
         let child = Arc::clone(&self.child).open_queue(reactor)?;
-        if self.is_idle() {
-            return Ok(child);
-        }
         Ok(GuardQueue::open(self, child, reactor))
     }
 
@@ -129,6 +151,14 @@ impl Namespace for Guard {
         if self.options.shared {
             facts.push(("fused commands".into(), "refused: the volume is shared".into()));
         }
+        self.describe_copies(facts);
+    }
+
+    fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
+        let located = Arc::clone(&self.child).origin(slba, blocks)?;
+        // Whatever reaches the blocks through this volume enters the table here.
+        let guard = if self.truce.is_always() { Some((self, slba)) } else { located.guard };
+        Some(Located { guard, ..located })
     }
 
     fn keeps_blocks_whole(&self) -> bool {

@@ -1,8 +1,11 @@
 //! One core's side of the guard.
 
-use super::Guard;
+use super::claims::Claim;
+use super::copies::CLAIM;
 use super::scratch::{self, PIECE_BYTES, Scratch, Waiter};
 use super::truce::AGREE;
+use super::{Guard, roster};
+use crate::copy::{Carrier, Ground};
 use crate::layer::conflicts::{Range, User};
 use crate::layer::slab::Slab;
 use crate::layer::wake::{Wake, Waker};
@@ -19,12 +22,17 @@ use std::sync::Arc;
 const PASSING: u64 = u64::MAX;
 
 pub(super) struct GuardQueue {
-    me: Weak<GuardQueue>,
-    guard: Arc<Guard>,
-    child: Rc<dyn Queue>,
+    pub(super) me: Weak<GuardQueue>,
+    pub(super) guard: Arc<Guard>,
+    pub(super) child: Rc<dyn Queue>,
     reactor: Rc<Reactor>,
     waker: Waker,
     slots: Slab<Slot>,
+    /// Copies, and what those that went down hold.
+    carrier: Rc<Carrier>,
+    pub(super) claims: Slab<Claim>,
+    /// Everything but Copy goes straight to the child.
+    idle: bool,
     /// Commands in flight below that did not enter the table.
     passing: Cell<u32>,
     /// To agree once `passing` is zero.
@@ -34,7 +42,7 @@ pub(super) struct GuardQueue {
     compares: bool,
     verifies: bool,
     passes: bool,
-    shift: u8,
+    pub(super) shift: u8,
 }
 
 /// A command in the table, or on its way into it.
@@ -87,6 +95,14 @@ impl GuardQueue {
             reactor: Rc::clone(reactor),
             waker: Waker::new(reactor, me.clone() as Weak<dyn Wake>),
             slots: Slab::default(),
+            carrier: Carrier::new(
+                reactor,
+                me.clone() as Weak<dyn Ground>,
+                me.clone() as Weak<dyn Queue>,
+                guard.child.limits().block_shift,
+            ),
+            claims: Slab::default(),
+            idle: guard.is_idle(),
             passing: Cell::new(0),
             asked: Cell::new(false),
             next: RefCell::default(),
@@ -97,6 +113,7 @@ impl GuardQueue {
             guard,
         });
         queue.guard.truce.join(queue.waker.clone());
+        roster::join(&queue.waker);
         queue
     }
 }
@@ -104,13 +121,17 @@ impl GuardQueue {
 impl Drop for GuardQueue {
     fn drop(&mut self) {
         self.guard.truce.quit(&self.waker);
+        roster::quit(&self.waker);
         self.waker.forget();
     }
 }
 
 impl Queue for GuardQueue {
     #[inline]
-    fn submit(&self, mut request: Box<Request>) {
+    fn submit(&self, request: Box<Request>) {
+        if self.idle && request.command.opcode != opcode::COPY {
+            return self.child.submit(request);
+        }
         if self.guard.options.read_only && self.may_write(&request) {
             return request.finish_pair(Status::NAMESPACE_WRITE_PROTECTED.dnr());
         }
@@ -118,12 +139,13 @@ impl Queue for GuardQueue {
             _ if request.fused.is_some() => return self.submit_fused(request),
             opcode::COMPARE if !self.compares => Work::Compare,
             opcode::VERIFY if !self.verifies => Work::Verify,
+            opcode::COPY if matches!(request.data, Data::Sources(_)) => {
+                return self.carrier.submit(request);
+            }
             _ => Work::Pass,
         };
         if work == Work::Pass && !self.guard.truce.is_on() {
-            self.passing.set(self.passing.get() + 1);
-            request.push(self.sink(), PASSING);
-            return self.child.submit(request);
+            return self.pass(request);
         }
         match range_of(&request) {
             // Without a range there is nothing to keep apart.
@@ -157,11 +179,11 @@ impl Sink for GuardQueue {
     #[inline]
     fn completed(&self, request: Box<Request>, state: u64) {
         if state == PASSING {
-            self.passing.set(self.passing.get() - 1);
-            if self.passing.get() == 0 && self.asked.take() {
-                self.guard.truce.agree(&self.waker);
-            }
+            self.has_passed();
             return request.complete();
+        }
+        if state & CLAIM != 0 {
+            return self.leave_claim(state, request);
         }
         match self.slots.with(state, |slot| slot.work) {
             Work::Pass => self.leave(state, request),
@@ -202,8 +224,30 @@ impl Waiter for GuardQueue {
 }
 
 impl GuardQueue {
+    /// Sends a command down that does not enter the table.
     #[inline]
-    fn sink(&self) -> Rc<dyn Sink> {
+    pub(super) fn pass(&self, mut request: Box<Request>) {
+        self.passing.set(self.passing.get() + 1);
+        request.push(self.sink(), PASSING);
+        self.child.submit(request);
+    }
+
+    /// One that will not enter the table is on its way.
+    pub(super) fn will_pass(&self) {
+        self.passing.set(self.passing.get() + 1);
+    }
+
+    /// A command outside the table has ended.
+    #[inline]
+    pub(super) fn has_passed(&self) {
+        self.passing.set(self.passing.get() - 1);
+        if self.passing.get() == 0 && self.asked.take() {
+            self.guard.truce.agree(&self.waker);
+        }
+    }
+
+    #[inline]
+    pub(super) fn sink(&self) -> Rc<dyn Sink> {
         self.me.upgrade().expect("the queue lives while it is called")
     }
 
@@ -262,12 +306,15 @@ impl GuardQueue {
         }
     }
 
-    fn user(&self, slot: u64) -> User {
+    pub(super) fn user(&self, slot: u64) -> User {
         User { queue: self.waker.id(), slot }
     }
 
     /// A command that waited may go on.
     fn turn(&self, slot: u64) {
+        if slot & CLAIM != 0 {
+            return self.turn_of_claim(slot);
+        }
         self.slots.with(slot, |slot| {
             // A fused pair that waited for the truce has entered nothing yet.
             if slot.waits {
@@ -384,26 +431,39 @@ impl GuardQueue {
     #[inline]
     fn leave_table(&self, slot: u64) {
         let mut entered = self.slots.with(slot, |slot| slot.entered);
-        let mut next = self.next.take();
+        let mut next = self.next_list();
         while entered != 0 {
             let shard = entered.trailing_zeros();
             self.guard.conflicts.leave(shard, self.user(slot), &mut next);
             entered &= entered - 1;
         }
         let scratch = self.slots.take(slot).scratch;
+        self.wake_next(next);
+        if let Some(scratch) = scratch {
+            scratch.release();
+        }
+    }
+}
+
+impl GuardQueue {
+    /// Those who are next in the tables, in a list that is used again.
+    pub(super) fn next_list(&self) -> Vec<User> {
+        self.next.take()
+    }
+
+    /// Tells those whose turn has come.
+    #[inline]
+    pub(super) fn wake_next(&self, mut next: Vec<User>) {
         for user in next.drain(..) {
             if user.queue == self.waker.id() {
                 // Later, not from here: a chain of waiting commands would nest without bound.
                 let sink = self.me.upgrade().expect("the queue lives while it is called");
                 self.reactor.defer(sink, user.slot);
             } else {
-                self.guard.truce.wake(user.queue, user.slot);
+                roster::wake(user);
             }
         }
         self.next.replace(next);
-        if let Some(scratch) = scratch {
-            scratch.release();
-        }
     }
 }
 
@@ -469,6 +529,7 @@ fn writes(code: u8) -> bool {
             | opcode::WRITE_ZEROES
             | opcode::WRITE_UNCORRECTABLE
             | opcode::DATASET_MANAGEMENT
+            | opcode::COPY
     )
 }
 

@@ -51,6 +51,12 @@ impl Truce {
         self.announced.load(Ordering::Relaxed) != 0
     }
 
+    /// Whether every command enters the table, fused pairs or not.
+    #[inline]
+    pub fn is_always(&self) -> bool {
+        self.always
+    }
+
     pub fn join(&self, queue: Waker) {
         self.lock().queues.push(queue);
     }
@@ -103,14 +109,6 @@ impl Truce {
 
     fn lock(&self) -> MutexGuard<'_, Talks> {
         self.talks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Wakes a slot of a queue, wherever it lives.
-    pub fn wake(&self, queue: u64, slot: u64) {
-        let talks = self.lock();
-        if let Some(waker) = talks.queues.iter().find(|waker| waker.id() == queue) {
-            waker.wake(slot);
-        }
     }
 }
 

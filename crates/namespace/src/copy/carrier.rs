@@ -1,0 +1,419 @@
+//! Carries out Copies step by step: what somebody below copies by his own means goes down, the rest
+//! is read and written.
+//!
+//! ```text
+//!   Copy -> Order -> route of each piece -> as many as go together: one Copy down --refused--+
+//!                                      \                                                     v
+//!                                       '--> nobody's means ----------------------> read and written
+//! ```
+//!
+//! One step after another, so that a step finds what the one before has left. What goes down is as large as
+//! it can take; what is read and written has several pieces in flight.
+
+use super::emulate::{Emulated, Emulator, End, Task};
+use super::refusals::is_one;
+use super::turn::Turn;
+use super::{Place, Source, Sources};
+use crate::layer::guard::Guard;
+use crate::layer::slab::Slab;
+use crate::{Data, Queue, Request, Sink};
+use ::copy::{Batch, Order, Piece, Range, Room};
+use nvme::Status;
+use reactor::{Complete, Reactor};
+use std::cell::RefCell;
+use std::mem;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+/// Number of Ranges and Descriptor Format (command dword 12, bits 11:0).
+const NUMBER_AND_FORMAT: u32 = 0xfff;
+
+/// How blocks get from one place to another.
+pub(crate) struct Route {
+    /// For so many of those asked about: the first ones, see [`Piece::first`].
+    pub blocks: u64,
+    /// To which child.
+    pub child: usize,
+    /// Where the first of them goes there.
+    pub destination: u64,
+    /// Where the child finds them by its own means, if it may have any.
+    pub fast: Option<(Place, u64)>,
+    /// Where they can be read, if that is within reach.
+    pub reader: Option<Reader>,
+    /// Whoever keeps the source's blocks apart, and his number of the first.
+    pub guard: Option<(Arc<Guard>, u64)>,
+}
+
+/// Where blocks can be read.
+pub(crate) struct Reader {
+    /// By whom.
+    pub end: End,
+    /// His number of the first block.
+    pub slba: u64,
+    /// He is the one who writes, and has the same numbers for that.
+    pub is_writer: bool,
+}
+
+/// The queue whose Copies are carried out.
+pub(crate) trait Ground {
+    /// Whether the source is in the volume that is written to.
+    fn is_same(&self, place: &Place) -> bool;
+
+    /// How the blocks of `piece`, of a source range in `place`, can be copied.
+    fn route(&self, place: &Place, piece: &Piece) -> Route;
+
+    /// What one command to `child` takes; `guarded`: while blocks of another volume are kept from writers.
+    fn room(&self, child: usize, guarded: bool) -> Room;
+
+    /// Sends a Copy down, whose pieces go by `routes`.
+    fn send(&self, child: usize, request: Box<Request>, routes: &[Route]);
+
+    /// `child` has refused to copy from `place` for good.
+    fn refused(&self, child: usize, place: &Place);
+
+    /// Where blocks are written that go to `child`.
+    fn writer(&self, child: usize) -> End;
+
+    /// Bytes that are read from and written to all involved at once.
+    fn transfer_bytes_max(&self, sources: &Sources) -> usize;
+
+    /// So many bytes were copied by a child's own means, or read and written.
+    fn copied(&self, bytes: u64, is_fast: bool);
+}
+
+/// The Copies of one queue.
+pub(crate) struct Carrier {
+    me: Weak<Carrier>,
+    ground: Weak<dyn Ground>,
+    emulator: Rc<Emulator>,
+    turn: Rc<Turn>,
+    shift: u8,
+    jobs: Slab<Box<Job>>,
+    #[expect(clippy::vec_box, reason = "jobs are large, and passed on in their boxes")]
+    idle: RefCell<Vec<Box<Job>>>,
+}
+
+#[derive(Default)]
+struct Job {
+    request: Option<Box<Request>>,
+    sources: Box<Sources>,
+    order: Order,
+    /// What the step at hand consists of.
+    batch: Batch,
+    routes: Vec<Route>,
+    step: Step,
+    /// The child that the step is about, and how many of the pieces it had copied before it refused.
+    child: usize,
+    skip: usize,
+    /// The request of fast steps, while none is under way.
+    down: Option<Box<Request>>,
+    /// Set at the end.
+    status: Status,
+    lowest: Option<usize>,
+    is_driven: bool,
+    /// Will be told to go on by the turn.
+    waits: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Step {
+    /// The next is to be found.
+    #[default]
+    None,
+    /// The batch is to be read and written.
+    Refused,
+    /// Somebody copies, or reads and writes.
+    UnderWay,
+    Ended,
+}
+
+/// What a job does next.
+enum Next {
+    Send {
+        child: usize,
+        request: Box<Request>,
+        routes: Vec<Route>,
+    },
+    /// A job of the emulator's.
+    Emulate(u64),
+    Wait,
+    Ended,
+}
+
+impl Carrier {
+    /// For the Copies of `ground`, which is the queue `own`.
+    pub fn new(
+        reactor: &Rc<Reactor>,
+        ground: Weak<dyn Ground>,
+        own: Weak<dyn Queue>,
+        block_shift: u8,
+    ) -> Rc<Carrier> {
+        let turn = Turn::new(reactor);
+        Rc::new_cyclic(|me: &Weak<Carrier>| {
+            let sink = me.clone() as Weak<dyn Emulated>;
+            Carrier {
+                me: me.clone(),
+                ground,
+                emulator: Emulator::new(reactor, own, sink, Rc::clone(&turn), block_shift),
+                turn,
+                shift: block_shift,
+                jobs: Slab::default(),
+                idle: RefCell::default(),
+            }
+        })
+    }
+
+    /// Carries out a Copy that comes with its [`Sources`].
+    pub fn submit(&self, mut request: Box<Request>) {
+        let Data::Sources(sources) = mem::take(&mut request.data) else {
+            unreachable!("the caller has looked")
+        };
+        let ground = self.ground();
+        let mut job = self.idle.borrow_mut().pop().unwrap_or_default();
+        let range = |source: &Source| Range {
+            slba: source.slba,
+            blocks: u64::from(source.blocks),
+            is_same: ground.is_same(&source.place),
+        };
+        job.order.begin(request.command.slba(), sources.ranges.iter().map(range));
+        (job.status, job.lowest, job.step) = (Status::SUCCESS, None, Step::None);
+        job.sources = sources;
+        job.request = Some(request);
+        let job = self.jobs.insert(job);
+        self.drive(job);
+    }
+
+    fn ground(&self) -> Rc<dyn Ground> {
+        self.ground.upgrade().expect("a queue outlives its commands")
+    }
+
+    /// Goes on with a Copy as far as that is possible now.
+    fn drive(&self, number: u64) {
+        if self.jobs.with(number, |job| mem::replace(&mut job.is_driven, true)) {
+            return;
+        }
+        let ground = self.ground();
+        loop {
+            match self.next(number, &*ground) {
+                Next::Send { child, mut request, routes } => {
+                    request.push(self.me.upgrade().expect("it lives while it is called"), number);
+                    ground.send(child, request, &routes);
+                    self.jobs.with(number, |job| job.routes = routes);
+                }
+                Next::Emulate(job) => self.emulator.run(job),
+                Next::Wait => return self.jobs.with(number, |job| job.is_driven = false),
+                Next::Ended => return self.end(number),
+            }
+        }
+    }
+
+    fn next(&self, number: u64, ground: &dyn Ground) -> Next {
+        self.jobs.with(number, |job| {
+            match job.step {
+                Step::UnderWay => return Next::Wait,
+                _ if job.waits => return Next::Wait,
+                Step::Ended => return Next::Ended,
+                Step::Refused => {
+                    job.skip();
+                    return self.begin_emulated(number, job, ground);
+                }
+                Step::None => {}
+            }
+            if !self.turn.may_copy() {
+                job.waits = true;
+                self.turn.wait(self.me.clone() as Weak<dyn Complete>, number);
+                return Next::Wait;
+            }
+            job.find_step(ground);
+            match job.routes.first() {
+                None => Next::Ended,
+                Some(route) if route.fast.is_some() => job.begin_fast(),
+                Some(_) => self.begin_emulated(number, job, ground),
+            }
+        })
+    }
+
+    /// Has the pieces of the step read and written, if that is allowed and within reach.
+    fn begin_emulated(&self, number: u64, job: &mut Job, ground: &dyn Ground) -> Next {
+        let readable = job.routes.iter().all(|route| route.reader.is_some());
+        if job.sources.fast_only || !readable {
+            job.status = Status::FAST_COPY_NOT_POSSIBLE;
+            job.lowest = Some(job.batch.range_of(0));
+            return Next::Ended;
+        }
+        job.step = Step::UnderWay;
+        let route = &job.routes[0];
+        let task = Task {
+            command: job.request.as_ref().expect("it is here until the end").command,
+            target: ground.writer(route.child),
+            destination: route.destination,
+            transfer_bytes_max: ground.transfer_bytes_max(&job.sources),
+        };
+        let ranges = job.routes.iter().zip(job.batch.pieces()).map(|(route, piece)| {
+            let reader = route.reader.as_ref().expect("just looked");
+            let (slba, blocks, is_same) = (reader.slba, piece.blocks, reader.is_writer);
+            (reader.end.clone(), Range { slba, blocks, is_same })
+        });
+        Next::Emulate(self.emulator.begin(task, number, ranges))
+    }
+
+    fn end(&self, number: u64) {
+        let mut job = self.jobs.take(number);
+        let mut request = job.request.take().expect("it is here until the end");
+        request.data = Data::Sources(mem::take(&mut job.sources));
+        request.status = job.status;
+        request.result = job.lowest.unwrap_or(0) as u64;
+        job.is_driven = false;
+        job.batch.clear();
+        job.routes.clear();
+        self.idle.borrow_mut().push(job);
+        request.complete();
+    }
+}
+
+impl Job {
+    /// Takes from the plan what can be done in one step: pieces that go down together, or pieces that are
+    /// read and written. Nothing at the end.
+    fn find_step(&mut self, ground: &dyn Ground) {
+        self.batch.clear();
+        self.routes.clear();
+        let mut room = None;
+        loop {
+            let left = room.as_ref().map_or(u64::MAX, |room| self.batch.left(room));
+            let Some(piece) =
+                Some(left).filter(|left| *left > 0).and_then(|it| self.order.peek(it))
+            else {
+                return;
+            };
+            let route = ground.route(&self.sources.ranges[piece.range].place, &piece);
+            if let Some(first) = self.routes.first() {
+                let piece = piece.first(route.blocks);
+                if !self.batch.is_followed_by(&piece) || !first.goes_with(&route) {
+                    return;
+                }
+            } else if route.fast.is_some() && room.is_none() {
+                let given = room.insert(ground.room(route.child, route.guard.is_some()));
+                if route.blocks > self.batch.left(given) {
+                    // Again, for less: where it is cut may make a difference.
+                    continue;
+                }
+            }
+            self.batch.push(self.order.take(route.blocks));
+            self.routes.push(route);
+        }
+    }
+
+    /// Puts the step into one command.
+    fn begin_fast(&mut self) -> Next {
+        let mut request = self.down.take().unwrap_or_else(Request::new);
+        let mut sources = match mem::take(&mut request.data) {
+            Data::Sources(sources) => sources,
+            _ => Box::default(),
+        };
+        let source = |(route, piece): (&Route, &Piece)| {
+            let (place, slba) = route.fast.clone().expect("fast steps are of fast routes");
+            Source { place, slba, blocks: piece.blocks as u32 }
+        };
+        sources.ranges.extend(self.routes.iter().zip(self.batch.pieces()).map(source));
+        sources.fast_only = self.sources.fast_only;
+        let copy = self.request.as_ref().expect("it is here until the end");
+        request.command = copy.command;
+        request.command.set_slba(self.routes[0].destination);
+        let options = copy.command.cdw12.get() & !NUMBER_AND_FORMAT;
+        request.command.cdw12 = (options | (sources.ranges.len() as u32 - 1)).into();
+        request.timeout_ms = copy.timeout_ms;
+        request.data = Data::Sources(sources);
+        self.step = Step::UnderWay;
+        self.child = self.routes[0].child;
+        Next::Send { child: self.child, request, routes: mem::take(&mut self.routes) }
+    }
+
+    /// A command has come back.
+    fn note(&mut self, status: Status, result: u64) {
+        if status.is_success() {
+            self.step = Step::None;
+        } else if status.code() == Status::FAST_COPY_NOT_POSSIBLE {
+            self.step = Step::Refused;
+            self.skip = usize::try_from(result).unwrap_or(0);
+        } else {
+            (self.step, self.status) = (Step::Ended, status);
+            self.lowest = Some(self.batch.range_of(result));
+        }
+    }
+
+    /// Leaves out what was copied before the rest was refused.
+    fn skip(&mut self) {
+        let skip = mem::take(&mut self.skip);
+        if skip < self.routes.len() {
+            self.routes.drain(..skip);
+            self.batch.skip(skip);
+        }
+    }
+}
+
+impl Route {
+    /// Whether both can be done in one step.
+    fn goes_with(&self, other: &Route) -> bool {
+        let same_means = match (&self.fast, &other.fast) {
+            (Some((one, _)), Some((other, _))) => is_one(one, other),
+            (None, None) => self.reader.is_some() == other.reader.is_some(),
+            _ => false,
+        };
+        self.child == other.child && same_means
+    }
+}
+
+impl Sink for Carrier {
+    /// A command for one step has come back.
+    fn completed(&self, mut request: Box<Request>, number: u64) {
+        let (status, result) = (request.status, request.result);
+        let (is_driven, bytes, child) = self.jobs.with(number, |job| {
+            job.note(status, result);
+            (job.is_driven, job.batch.blocks() << self.shift, job.child)
+        });
+        let Data::Sources(sources) = &mut request.data else {
+            unreachable!("a Copy comes back with its sources")
+        };
+        let ground = self.ground();
+        if status.is_success() {
+            ground.copied(bytes, true);
+        } else if status == Status::FAST_COPY_NOT_POSSIBLE.dnr() {
+            ground.refused(child, &sources.ranges[0].place);
+        }
+        // Nothing is kept of other volumes.
+        sources.ranges.clear();
+        self.jobs.with(number, |job| job.down = Some(request));
+        match is_driven {
+            // While it was being sent: this core itself has copied.
+            true => self.turn.copied(bytes as usize),
+            false => self.drive(number),
+        }
+    }
+}
+
+impl Emulated for Carrier {
+    fn emulated(&self, number: u64, status: Status, lowest: Option<usize>) {
+        let (is_driven, bytes) = self.jobs.with(number, |job| {
+            job.step = Step::None;
+            if let Some(lowest) = lowest {
+                (job.step, job.status) = (Step::Ended, status);
+                job.lowest = Some(job.batch.range_of(lowest as u64));
+            }
+            (job.is_driven, job.batch.blocks() << self.shift)
+        });
+        if lowest.is_none() {
+            self.ground().copied(bytes, false);
+        }
+        if !is_driven {
+            self.drive(number);
+        }
+    }
+}
+
+/// The job's turn has come.
+impl Complete for Carrier {
+    fn complete(&self, number: u64, _result: i32, _flags: u32) {
+        self.jobs.with(number, |job| job.waits = false);
+        self.drive(number);
+    }
+}

@@ -1,0 +1,223 @@
+//! A guard's Copies: what its child is offered, and what is held meanwhile.
+
+use super::Guard;
+use super::claims::Claim;
+use super::queue::GuardQueue;
+use crate::copy::{End, Ground, Other, Place, Reader, Route, Sources, TURN_BYTES_MAX};
+use crate::layer::conflicts::Range;
+use crate::{Request, human};
+use ::copy::{Piece, Room};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Marks the number of a claim among those of slots.
+pub(super) const CLAIM: u64 = 1 << 62;
+
+/// Bytes that go down at once while their blocks are held: a file system without reflinks moves them,
+/// and whoever writes to them waits that long, some tens of milliseconds. With reflinks it is no
+/// slower than in one piece.
+const HELD_BYTES_MAX: u64 = 32 << 20;
+
+/// Bytes copied so far, by whom.
+#[derive(Debug, Default)]
+pub(super) struct Copied {
+    by_child: AtomicU64,
+    here: AtomicU64,
+}
+
+impl Guard {
+    /// By which means Copies are carried out.
+    pub(super) fn describe_copies(&self, facts: &mut Vec<(String, String)>) {
+        let means = match self.child.limits().copy.is_offered() {
+            false => "read and written here",
+            true if self.refusals.has(&Place::Same) => "read and written here: refused below",
+            true => "by the backend",
+        };
+        facts.push(("copy".into(), means.into()));
+        let (by_child, here) = (&self.copied.by_child, &self.copied.here);
+        let (by_child, here) = (by_child.load(Ordering::Relaxed), here.load(Ordering::Relaxed));
+        if by_child + here > 0 {
+            let bytes = |count| human::format_bytes(count);
+            let what = format!("{} by the backend, {} here", bytes(by_child), bytes(here));
+            facts.push(("copied".into(), what));
+        }
+    }
+
+    /// Whether `other` is this very volume.
+    fn is(&self, other: &Other) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&other.namespace), self)
+    }
+
+    /// By which means of the child's blocks of another volume can be copied, if by any.
+    fn means(&self, other: &Other, piece: &Piece) -> Option<Means> {
+        let guarded_below = || {
+            let here = Arc::clone(&self.child).origin(piece.destination, 1);
+            here.is_some_and(|here| here.guard.is_some())
+        };
+        // Where tables are further down, the source's would be entered before them, whatever their
+        // numbers are.
+        if !self.truce.is_always() && guarded_below() {
+            return None;
+        }
+        let located = Arc::clone(&other.namespace).origin(piece.source, piece.blocks)?;
+        let place = Place::Origin(located.origin);
+        (!self.refusals.has(&place)).then_some(Means {
+            place,
+            slba: located.slba,
+            blocks: located.blocks.min(piece.blocks),
+            guard: located.guard,
+        })
+    }
+}
+
+/// Where a child finds blocks of another volume.
+struct Means {
+    place: Place,
+    slba: u64,
+    blocks: u64,
+    guard: Option<(Arc<Guard>, u64)>,
+}
+
+impl Ground for GuardQueue {
+    fn is_same(&self, place: &Place) -> bool {
+        match place {
+            Place::Same => true,
+            Place::Other(other) => self.guard.is(other),
+            Place::Origin(_) => false,
+        }
+    }
+
+    fn route(&self, place: &Place, piece: &Piece) -> Route {
+        let limits = self.guard.child.limits();
+        let mut route = Route {
+            blocks: piece.blocks,
+            child: 0,
+            destination: piece.destination,
+            fast: None,
+            reader: None,
+            guard: None,
+        };
+        let offered = limits.copy.is_offered();
+        let end = match place {
+            Place::Other(other) if !piece.is_same => {
+                if let Some(means) = offered.then(|| self.guard.means(other, piece)).flatten() {
+                    route.fast = Some((means.place, means.slba));
+                    route.blocks = means.blocks;
+                    route.guard = means.guard;
+                }
+                Some(End::Queue(other.queue.clone()))
+            }
+            Place::Same | Place::Other(_) => {
+                if offered && !self.guard.refusals.has(&Place::Same) {
+                    route.fast = Some((Place::Same, piece.source));
+                }
+                Some(End::Own)
+            }
+            Place::Origin(_) => {
+                if offered && !self.guard.refusals.has(place) {
+                    route.fast = Some((place.clone(), piece.source));
+                }
+                None
+            }
+        };
+        if limits.metadata_bytes == 0 {
+            let (slba, is_writer) = (piece.source, piece.is_same);
+            route.reader = end.map(|end| Reader { end, slba, is_writer });
+        }
+        route
+    }
+
+    fn room(&self, _child: usize, guarded: bool) -> Room {
+        let limits = self.guard.child.limits();
+        let bytes_max = match () {
+            () if limits.immediate => TURN_BYTES_MAX as u64,
+            () if guarded || self.guard.truce.is_always() => HELD_BYTES_MAX,
+            () => u64::MAX,
+        };
+        Room {
+            ranges: usize::from(limits.copy.ranges_max).max(1),
+            range_blocks: u64::from(limits.copy.range_blocks_max).max(1),
+            blocks: u64::from(limits.copy.blocks_max).min(bytes_max >> self.shift).max(1),
+        }
+    }
+
+    fn send(&self, _child: usize, request: Box<Request>, routes: &[Route]) {
+        let enters = self.guard.truce.is_on();
+        if !enters && routes.iter().all(|route| route.guard.is_none()) {
+            return self.pass(request);
+        }
+        let mut claim = Claim::new(request, !enters);
+        let range = |start, blocks, exclusive| Range { start, end: start + blocks, exclusive };
+        for route in routes {
+            if enters {
+                claim.add(&self.guard, range(route.destination, route.blocks, true));
+                if let Some((Place::Same, slba)) = &route.fast {
+                    claim.add(&self.guard, range(*slba, route.blocks, false));
+                }
+            }
+            if let Some((guard, slba)) = &route.guard {
+                claim.add(guard, range(*slba, route.blocks, false));
+            }
+        }
+        if !enters {
+            self.will_pass();
+        }
+        let claim = CLAIM | self.claims.insert(claim);
+        self.enter_claim(claim);
+    }
+
+    fn refused(&self, _child: usize, place: &Place) {
+        self.guard.refusals.note(place);
+    }
+
+    fn writer(&self, _child: usize) -> End {
+        End::Own
+    }
+
+    fn transfer_bytes_max(&self, sources: &Sources) -> usize {
+        let other = |place: &Place| match place {
+            Place::Other(other) => other.namespace.limits().transfer_bytes_max,
+            Place::Same | Place::Origin(_) => u32::MAX,
+        };
+        let others = sources.ranges.iter().map(|range| other(&range.place)).min();
+        let own = self.guard.child.limits().transfer_bytes_max;
+        own.min(others.unwrap_or(u32::MAX)) as usize
+    }
+
+    fn copied(&self, bytes: u64, is_fast: bool) {
+        let count = if is_fast { &self.guard.copied.by_child } else { &self.guard.copied.here };
+        count.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl GuardQueue {
+    /// Goes on entering, and sends the Copy down once all is entered.
+    fn enter_claim(&self, number: u64) {
+        let user = self.user(number);
+        let request = self.claims.with(number & !CLAIM, |claim| {
+            claim.enter(user).then(|| claim.request.take().expect("it was not sent down yet"))
+        });
+        if let Some(mut request) = request {
+            request.push(self.sink(), number);
+            self.child.submit(request);
+        }
+    }
+
+    /// A claim that waited in line may go on.
+    pub(super) fn turn_of_claim(&self, number: u64) {
+        self.claims.with(number & !CLAIM, Claim::turn);
+        self.enter_claim(number);
+    }
+
+    /// A Copy has come back from the child.
+    pub(super) fn leave_claim(&self, number: u64, request: Box<Request>) {
+        let mut claim = self.claims.take(number & !CLAIM);
+        let mut next = self.next_list();
+        claim.leave(self.user(number), &mut next);
+        self.wake_next(next);
+        if claim.passes {
+            self.has_passed();
+        }
+        request.complete();
+    }
+}
