@@ -31,6 +31,7 @@
 //! Key constants: [`RETRY_TIME`]; 1 MiB of data per command.
 
 mod admin;
+pub mod block;
 pub mod check;
 mod copy;
 mod facts;
@@ -56,6 +57,7 @@ use reactor::Reactor;
 use shape::Shape;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -164,6 +166,8 @@ pub struct Device {
     model: String,
     /// Errors of the kernel that were logged.
     logged: Mutex<Vec<i32>>,
+    /// The block device of the same namespace, if volumes use that one too: its page cache is told of Copies.
+    block: OnceLock<File>,
     /// What carries the commands, as the first queue found it.
     carrier: OnceLock<String>,
     retried: AtomicU64,
@@ -214,6 +218,7 @@ impl Device {
             polls: queue.polls,
             model,
             logged: Mutex::default(),
+            block: OnceLock::new(),
             carrier: OnceLock::new(),
             retried: AtomicU64::new(0),
             options,
@@ -247,6 +252,16 @@ impl Device {
 
     fn polled(&self) -> bool {
         self.options.iopoll || self.options.hybrid_iopoll
+    }
+
+    /// A Copy to `blocks` blocks from `slba` on has ended: nobody shall see what was there before.
+    fn copied(&self, slba: u64, blocks: u64) {
+        let Some(block) = self.block.get() else { return };
+        let bytes =
+            |blocks: u64| i64::try_from(blocks << self.limits.block_shift).unwrap_or(i64::MAX);
+        let (fd, advice) = (block.as_raw_fd(), libc::POSIX_FADV_DONTNEED);
+        // SAFETY: the call names no memory. It waits for nothing, and fails for no device.
+        unsafe { libc::posix_fadvise(fd, bytes(slba), bytes(blocks), advice) };
     }
 
     fn describe_copy(&self) -> String {

@@ -2,6 +2,7 @@
 
 use crate::{DEPTH_MAX, Error, Kind, Uri};
 use namespace::Namespace;
+use namespace::device::block::{self, Beside};
 use namespace::file::{File, FileOptions};
 use namespace::layer::delay::Delay;
 use namespace::layer::fault::Fault;
@@ -72,7 +73,7 @@ fn build(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Name
     let layer: Arc<dyn Namespace> = match &uri.kind {
         Kind::Memory(bytes) => return memory(uri, *bytes, options),
         Kind::Null(bytes) => return null(uri, *bytes),
-        Kind::File { .. } => return file(uri, options),
+        Kind::File { .. } => return file(uri, options, is_path),
         Kind::Device(device) => {
             return Ok(guarded(device.open(uri, options, !is_path)?, uri, options));
         }
@@ -158,11 +159,11 @@ fn null(uri: &Uri, bytes: u64) -> Result<Arc<dyn Namespace>, Error> {
     }
 }
 
-fn file(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Namespace>, Error> {
+fn file(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Namespace>, Error> {
     let Kind::File { path, create_bytes, buffered } = &uri.kind else {
         unreachable!("called for files")
     };
-    Ok(File::open(&FileOptions {
+    let file = File::open(&FileOptions {
         path: path.clone(),
         create_bytes: *create_bytes,
         block_shift: uri.options.block_bytes.map(|bytes| bytes.ilog2() as u8),
@@ -170,5 +171,7 @@ fn file(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Namespace>, Error> {
         shared: options.shared,
         buffered: *buffered,
         uuid: uri.options.uuid,
-    })?)
+    })?;
+    let beside = Beside { cores: options.cores, retries: !is_path };
+    Ok(block::with_copy(file, beside))
 }

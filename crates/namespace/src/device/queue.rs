@@ -142,7 +142,7 @@ impl Complete for DeviceQueue {
         let mut request = unsafe { Box::from_raw(token as *mut Request) };
         request.result = extra;
         if request.scratch[LIST] != 0 {
-            self.lists.borrow_mut().give_back(request.scratch[LIST] as usize - 1);
+            self.copied(&request);
         }
         if result == 0 {
             request.status = Status::SUCCESS;
@@ -240,6 +240,14 @@ impl DeviceQueue {
                 drop(lists);
                 request.finish(status);
             }
+        }
+    }
+
+    /// A Copy has ended, in whatever way.
+    fn copied(&self, request: &Request) {
+        self.lists.borrow_mut().give_back(request.scratch[LIST] as usize - 1);
+        if let Data::Sources(sources) = &request.data {
+            self.device.copied(request.command.slba(), sources.blocks());
         }
     }
 

@@ -7,7 +7,7 @@
 //! ```
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Where the device is, and what is beside it.
@@ -44,6 +44,23 @@ impl Place {
         let name = directory.file_name()?.to_str()?.to_owned();
         let parent = directory.parent()?.to_owned();
         name.starts_with("ng").then_some(Place { parent, name })
+    }
+
+    /// Finds the character device of the namespace of which this is the block device; none if it is
+    /// something else, or but a part of one.
+    pub(super) fn beside(metadata: &fs::Metadata) -> Option<Place> {
+        let is_block = metadata.file_type().is_block_device();
+        let device = metadata.rdev();
+        let link = format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device));
+        let directory = is_block.then(|| fs::canonicalize(link).ok()).flatten()?;
+        Place::beside_directory(&directory)
+    }
+
+    fn beside_directory(block: &Path) -> Option<Place> {
+        let parent = block.parent()?.to_owned();
+        let name = format!("ng{}", file_name(block)?.strip_prefix("nvme")?);
+        let place = Place { parent, name };
+        place.exists().then_some(place)
     }
 
     /// One that is not there.
@@ -188,6 +205,23 @@ mod tests {
         fs::write(root.path().join("nvme-subsys3/nvme10/state"), "live\n").unwrap();
         assert!(place.has_live_controller());
         assert!(!place.queue_limits().zoned);
+    }
+
+    #[test]
+    fn a_block_device_has_its_character_device_beside_it() {
+        let root = tree(&[
+            ("nvme0/nvme0n1/ro", "0"),
+            ("nvme0/nvme0n1/nvme0n1p1/start", "2048"),
+            ("nvme0/ng0n1/dev", "240:0"),
+            ("nvme0/nvme0n2/ro", "0"),
+            ("virtio0/vda/ro", "0"),
+        ]);
+        let beside = |path: &str| Place::beside_directory(&root.path().join(path));
+        assert_eq!(beside("nvme0/nvme0n1"), Some(place(&root, "nvme0", "ng0n1")));
+        for other in ["nvme0/nvme0n1/nvme0n1p1", "nvme0/nvme0n2", "virtio0/vda"] {
+            assert_eq!(beside(other), None, "{other}");
+        }
+        assert_eq!(Place::beside(&fs::metadata("/dev/null").unwrap()), None);
     }
 
     #[test]

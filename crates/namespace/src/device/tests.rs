@@ -13,10 +13,17 @@ use uring::Kind;
 
 /// Keeps what has been completed.
 #[derive(Default)]
-struct Done(
+pub(super) struct Done(
     #[expect(clippy::vec_box, reason = "requests are passed on in their boxes")]
     RefCell<Vec<Box<Request>>>,
 );
+
+impl Done {
+    #[expect(clippy::vec_box, reason = "as above")]
+    pub(super) fn take(&self) -> Vec<Box<Request>> {
+        self.0.take()
+    }
+}
 
 impl Sink for Done {
     fn completed(&self, request: Box<Request>, _state: u64) {
@@ -26,13 +33,13 @@ impl Sink for Done {
 
 const SHAPE: [u8; 2] = [9, 12];
 
-fn shape(block_shift: u8) -> Shape {
+pub(super) fn shape(block_shift: u8) -> Shape {
     let mut namespace: identify::Namespace = zerocopy::FromZeros::new_zeroed();
     namespace.lbaf[0].lbads = block_shift;
     Shape::of(&namespace).unwrap()
 }
 
-fn device(node: &str, passthrough: Passthrough) -> Arc<Device> {
+pub(super) fn device(node: &str, passthrough: Passthrough) -> Arc<Device> {
     let options = DeviceOptions {
         path: node.into(),
         read_only: false,
@@ -73,18 +80,19 @@ fn device(node: &str, passthrough: Passthrough) -> Arc<Device> {
         polls: None,
         model: String::new(),
         logged: Mutex::default(),
+        block: OnceLock::new(),
         carrier: OnceLock::new(),
         retried: AtomicU64::new(0),
     })
 }
 
-fn reactor() -> Rc<Reactor> {
+pub(super) fn reactor() -> Rc<Reactor> {
     let config =
         Config { kind: Kind::Big, entries: 64, buffer_bytes: 4 << 20, ..Config::default() };
     Reactor::new(&config).expect("io_uring is allowed where tests run")
 }
 
-fn drive(reactor: &Reactor, done: &Done, count: usize) {
+pub(super) fn drive(reactor: &Reactor, done: &Done, count: usize) {
     let end = Instant::now() + Duration::from_secs(20);
     while done.0.borrow().len() < count {
         reactor.turn_for(Drive::Until(end));
@@ -92,12 +100,12 @@ fn drive(reactor: &Reactor, done: &Done, count: usize) {
     }
 }
 
-fn submit(queue: &dyn Queue, done: &Rc<Done>, mut request: Box<Request>) {
+pub(super) fn submit(queue: &dyn Queue, done: &Rc<Done>, mut request: Box<Request>) {
     request.push(Rc::clone(done) as Rc<dyn Sink>, 0);
     queue.submit(request);
 }
 
-fn copy_of(sdlba: u64, ranges: &[(u64, u32)]) -> Box<Request> {
+pub(super) fn copy_of(sdlba: u64, ranges: &[(u64, u32)]) -> Box<Request> {
     let mut request = Request::new();
     request.command = copy::command(1, sdlba, ranges.len(), copy::Format::Short);
     let source = |&(slba, blocks)| Source { place: In::Same, slba, blocks };
