@@ -22,11 +22,21 @@ pub fn may_retry(command: &Command, fused: bool, status: Status) -> Retry {
     if status.is_success() {
         return Retry::No;
     }
-    retry_failed(command, fused, status)
+    retry_failed(is_idempotent(command, fused), status)
+}
+
+/// The same of a Copy, which does not say itself where it copies from. `repeats`: it writes to none of the
+/// blocks that it reads, so that doing it twice is as good as once.
+#[inline]
+pub fn may_retry_copy(repeats: bool, status: Status) -> Retry {
+    if status.is_success() {
+        return Retry::No;
+    }
+    retry_failed(repeats, status)
 }
 
 #[cold]
-fn retry_failed(command: &Command, fused: bool, status: Status) -> Retry {
+fn retry_failed(is_idempotent: bool, status: Status) -> Retry {
     match status.code() {
         // It never reached the peer.
         Status::HOST_ABORTED => Retry::OtherPath,
@@ -35,14 +45,12 @@ fn retry_failed(command: &Command, fused: bool, status: Status) -> Retry {
         Status::ANA_INACCESSIBLE | Status::ANA_TRANSITION | Status::ANA_PERSISTENT_LOSS => {
             Retry::OtherPath
         }
-        code if code.sct() == 3 && is_idempotent(command, fused) => Retry::OtherPath,
+        code if code.sct() == 3 && is_idempotent => Retry::OtherPath,
         // By our own Abort after the I/O timeout, or because the queue went away under it.
-        Status::ABORT_REQUESTED | Status::ABORTED_SQ_DELETION if is_idempotent(command, fused) => {
-            Retry::OtherPath
-        }
+        Status::ABORT_REQUESTED | Status::ABORTED_SQ_DELETION if is_idempotent => Retry::OtherPath,
         // Not carried out, or may be carried out again.
         Status::COMMAND_INTERRUPTED | Status::NAMESPACE_NOT_READY | Status::TRANSIENT_TRANSPORT
-            if is_idempotent(command, fused) =>
+            if is_idempotent =>
         {
             Retry::Delayed((status.0 >> 11 & 3) as u8)
         }
@@ -51,7 +59,8 @@ fn retry_failed(command: &Command, fused: bool, status: Status) -> Retry {
 }
 
 /// Whether doing the command twice is as good as once, provided that nothing else happens to its
-/// blocks in between. Vendor specific and unknown commands are not, nor is Zone Append.
+/// blocks in between. Vendor specific and unknown commands are not, nor is Zone Append; of a Copy see
+/// [`may_retry_copy`].
 #[inline]
 pub fn is_idempotent(command: &Command, fused: bool) -> bool {
     let known = matches!(
@@ -135,6 +144,25 @@ mod tests {
         for (opcode, fused, status, expected) in table {
             let got = may_retry(&command(opcode), fused, status);
             assert_eq!(got, expected, "opcode {opcode:#04x}, fused {fused}, {status}");
+        }
+    }
+
+    #[test]
+    fn a_copy_is_sent_again_if_it_writes_to_no_block_that_it_reads() {
+        let table = [
+            (Status::SUCCESS, Retry::No, Retry::No),
+            (Status::HOST_ABORTED, Retry::OtherPath, Retry::OtherPath),
+            (Status::ANA_TRANSITION, Retry::OtherPath, Retry::OtherPath),
+            (Status::HOST_PATHING_ERROR, Retry::OtherPath, Retry::No),
+            (Status::ABORT_REQUESTED, Retry::OtherPath, Retry::No),
+            (Status::COMMAND_INTERRUPTED, Retry::Delayed(0), Retry::No),
+            (Status::HOST_PATHING_ERROR.dnr(), Retry::No, Retry::No),
+            (Status::FAST_COPY_NOT_POSSIBLE, Retry::No, Retry::No),
+            (Status::UNRECOVERED_READ, Retry::No, Retry::No),
+        ];
+        for (status, apart, overlapping) in table {
+            assert_eq!(may_retry_copy(true, status), apart, "{status}");
+            assert_eq!(may_retry_copy(false, status), overlapping, "{status}");
         }
     }
 

@@ -29,6 +29,7 @@ mod numa;
 mod queue;
 mod tuning;
 
+use crate::copy::Located;
 use crate::human::format_bytes;
 use crate::{Access, Namespace, PathReport, Queue};
 use counters::Core;
@@ -253,6 +254,7 @@ impl Namespace for Multipath {
             limits.read_only |= other.read_only;
             limits.volatile_write_cache |= other.volatile_write_cache;
             limits.lends_reads &= other.lends_reads;
+            limits.copy = limits.copy.and(other.copy);
             limits.passthrough.io &= other.passthrough.io;
             limits.passthrough.admin &= other.passthrough.admin;
             if other.metadata_bytes != limits.metadata_bytes {
@@ -339,6 +341,11 @@ impl Namespace for Multipath {
         };
         let cores: Vec<&Core> = open.iter().map(Arc::as_ref).collect();
         (0..self.paths.len()).map(|path| self.report(&cores, past[path], path)).collect()
+    }
+
+    /// The first path's: whichever it is, they lead to the same blocks.
+    fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
+        Arc::clone(&self.paths[0]).origin(slba, blocks)
     }
 
     /// Takes policy and tunables; whatever it does not know, every path that knows it is told.

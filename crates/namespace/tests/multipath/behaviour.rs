@@ -67,6 +67,42 @@ fn better_paths_come_first_and_others_never() {
 }
 
 #[test]
+fn a_lost_copy_is_sent_again_unless_it_reads_what_it_writes() {
+    let core = Core::two(Policy::Numa);
+    let done = core.run(|world| {
+        // Apart; one range that begins where the destination ends; one of what another has written.
+        world.send_copy(100, &[(0, 8), (8, 8)]);
+        world.send_copy(200, &[(208, 8)]);
+        world.send_copy(300, &[(0, 8), (301, 4)]);
+        world.paths[0].stand(Access::Lost);
+        world.paths[0].answer_all(Status::HOST_PATHING_ERROR);
+        world.done()
+    });
+    assert_eq!(done.iter().map(|done| done.number).collect::<Vec<_>>(), [300]);
+    assert_eq!(done[0].status, Status::HOST_PATHING_ERROR);
+    core.settle();
+    core.run(|world| {
+        assert_eq!(world.paths[1].places(), [100, 200]);
+        world.paths[1].answer_all(Status::SUCCESS);
+        assert_eq!(world.numbers(), [100, 200]);
+        // What no path has begun goes on in any case.
+        world.paths[0].stand(Access::Optimized);
+        world.paths[1].stand(Access::Lost);
+    });
+    core.run(|world| {
+        world.send_copy(300, &[(301, 4)]);
+        world.paths[0].answer_one(Status::HOST_ABORTED);
+        world.paths[1].stand(Access::Optimized);
+    });
+    core.settle();
+    core.run(|world| {
+        world.paths.iter().for_each(|path| path.answer_all(Status::SUCCESS));
+        let done = world.done();
+        assert_eq!((done.len(), done[0].status), (1, Status::SUCCESS));
+    });
+}
+
+#[test]
 fn what_a_path_lost_is_sent_on_another_as_it_was() {
     let core = Core::two(Policy::Numa);
     core.run(|world| {

@@ -1,5 +1,6 @@
 //! A thread with a reactor, paths that do as they are told, and a multipath queue over them.
 
+use namespace::copy::{Place, Source, Sources};
 use namespace::layer::multipath::{Multipath, MultipathOptions, Policy, Settings};
 use namespace::{Access, AccessWatcher, Data, Namespace, Queue, Request, Sink};
 use nvme::limits::{Commands, Passthrough};
@@ -247,6 +248,19 @@ impl World {
         second.command = Command::blocks(nvme::opcode::io::WRITE, 1, slba, 1);
         request.fused = Some(second);
         request.push(Rc::clone(&self.front) as Rc<dyn Sink>, slba);
+        self.queue.submit(request);
+    }
+
+    /// Sends a Copy of ranges of the same namespace, first block and length, to the blocks from `sdlba`
+    /// on; its number is that.
+    pub fn send_copy(&self, sdlba: u64, ranges: &[(u64, u32)]) {
+        let mut request = Request::new();
+        let format = nvme::copy::Format::Short;
+        request.command = nvme::copy::command(1, sdlba, ranges.len(), format);
+        let same = |&(slba, blocks)| Source { place: Place::Same, slba, blocks };
+        let ranges = ranges.iter().map(same).collect();
+        request.data = Data::Sources(Box::new(Sources { ranges, fast_only: false }));
+        request.push(Rc::clone(&self.front) as Rc<dyn Sink>, sdlba);
         self.queue.submit(request);
     }
 

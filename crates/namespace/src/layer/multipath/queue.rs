@@ -3,10 +3,11 @@
 use super::admin::AdminFlight;
 use super::counters::Core;
 use super::{FAILING, Multipath, WAITING, may_return, numa};
+use crate::copy::{Place, Sources};
 use crate::layer::addresses_blocks;
 use crate::layer::slab::Slab;
 use crate::{Access, AccessWatcher, Data, Queue, Request, Sink};
-use association::retry::{Retry, may_retry};
+use association::retry::{Retry, may_retry, may_retry_copy};
 use multipath::{
     Group, Outcome, PATHS_MAX, PROBE_BYTES, PathSet, Selector, Settings, Standing, Token,
 };
@@ -216,7 +217,12 @@ impl Sink for MultipathQueue {
         let mut flight = self.flights.take(state);
         let token = flight.token.take().expect("what comes back was sent");
         let status = pair_status(&request);
-        let verdict = may_retry(&flight.command, flight.second != ALONE, status);
+        let verdict = match &request.data {
+            Data::Sources(sources) if !status.is_success() => {
+                may_retry_copy(!reads_what_it_writes(sources, flight.command.slba()), status)
+            }
+            _ => may_retry(&flight.command, flight.second != ALONE, status),
+        };
         self.account(&token, status, verdict);
         if verdict != Retry::No {
             return self.retry(flight, request, &token, verdict);
@@ -307,13 +313,13 @@ impl MultipathQueue {
         self.selector.borrow_mut().select(now_ns, demand.0, demand.1, avoid)
     }
 
-    /// How a command counts: bits 1:0 of an opcode say where its data goes. A list of ranges is
-    /// no data.
+    /// How a command counts: bits 1:0 of an opcode say where its data goes. Lists of ranges are no
+    /// data.
     #[inline]
     fn demand(&self, request: &Request) -> Demand {
         let command = &request.command;
         match command.opcode & 3 {
-            1 if command.opcode != opcode::DATASET_MANAGEMENT => {
+            1 if !matches!(command.opcode, opcode::DATASET_MANAGEMENT | opcode::COPY) => {
                 let second = request.fused.as_ref().map_or(0, |second| second.data.len());
                 (Group::Write, (request.data.len() + second) as u64)
             }
@@ -537,6 +543,17 @@ impl MultipathQueue {
         request.data = Data::None;
         probes.spare.push(request);
     }
+}
+
+/// Whether a Copy to the blocks from `sdlba` on reads any of them, before or after it has written
+/// them. If not, doing it twice is as good as once.
+fn reads_what_it_writes(sources: &Sources, sdlba: u64) -> bool {
+    let end = sdlba.saturating_add(sources.blocks());
+    sources
+        .ranges
+        .iter()
+        .filter(|range| matches!(range.place, Place::Same))
+        .any(|range| range.slba < end && range.slba.saturating_add(u64::from(range.blocks)) > sdlba)
 }
 
 /// The status that decides about a pair: the first that is no success.
