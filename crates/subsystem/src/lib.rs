@@ -41,6 +41,8 @@ pub mod copy;
 mod discovery;
 mod event;
 mod feature;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod identify;
 pub mod io;
 mod log_page;

@@ -198,6 +198,12 @@ impl Server {
         Ok(server)
     }
 
+    /// The cores' mailboxes, for work beside the volumes that are served. What is started there ends before the
+    /// server stops.
+    pub fn mailboxes(&self) -> &[Mailbox] {
+        &self.cores
+    }
+
     /// Adds a subsystem.
     pub fn add_subsystem(&self, config: SubsystemConfig) -> Result<(), Error> {
         Ok(self.control(move |control| control.target.borrow_mut().add_subsystem(config))??)
