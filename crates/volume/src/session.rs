@@ -252,7 +252,10 @@ impl Session {
             if ready >= min || in_flight == 0 {
                 return ready;
             }
-            self.core.turn(until.map_or(Drive::Forever, Drive::Until));
+            if !self.core.turn(until.map_or(Drive::Forever, Drive::Until)) {
+                // The time is over, or whoever has the reactor has stopped it.
+                return flights.ready();
+            }
             if until.is_some_and(|until| Instant::now() >= until) {
                 return flights.ready();
             }
@@ -332,10 +335,11 @@ impl Open {
 }
 
 impl Core {
+    /// Whether anything was done: not once the reactor was stopped.
     #[inline]
-    fn turn(&self, drive: Drive) {
+    fn turn(&self, drive: Drive) -> bool {
         self.fresh.set(false);
-        self.reactor.turn_for(drive);
+        self.reactor.turn_for(drive)
     }
 
     /// Waits for what is in flight, and ends the reactor.
@@ -345,7 +349,9 @@ impl Core {
         }
         let until = Instant::now() + CLOSE_WAIT;
         while self.flights.in_flight() > 0 && Instant::now() < until {
-            self.turn(Drive::Until(until));
+            if !self.turn(Drive::Until(until)) {
+                break;
+            }
         }
         // Drains: from here on neither the kernel nor a thread has memory of ours, and nobody is
         // called who would touch that of commands which are still waiting for something.

@@ -60,3 +60,17 @@ fn volumes_may_be_closed_in_any_order() {
     drop(session);
     drop(second);
 }
+
+#[test]
+fn nobody_waits_for_a_reactor_that_was_stopped() {
+    let begin = Instant::now();
+    let session = session(4);
+    let never = session.open("delay:60s(mem:1M)").expect("memory");
+    never.submit(Submission::read(0, 1, vec![0; 512])).expect("room");
+    session.reactor().stop();
+    assert_eq!(session.wait(1, None), 0);
+    assert_eq!(session.wait(1, Some(Duration::from_secs(40))), 0);
+    drop(session);
+    let waited = begin.elapsed();
+    assert!(waited < Duration::from_secs(30), "{waited:?}");
+}
