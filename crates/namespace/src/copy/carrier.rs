@@ -96,7 +96,8 @@ pub(crate) struct Carrier {
 #[derive(Default)]
 struct Job {
     request: Option<Box<Request>>,
-    sources: Box<Sources>,
+    /// They go back with the request. None when the job is idle, which would need memory for new ones.
+    sources: Option<Box<Sources>>,
     order: Order,
     /// What the step at hand consists of.
     batch: Batch,
@@ -177,7 +178,7 @@ impl Carrier {
         };
         job.order.begin(request.command.slba(), sources.ranges.iter().map(range));
         (job.status, job.lowest, job.step) = (Status::SUCCESS, None, Step::None);
-        job.sources = sources;
+        job.sources = Some(sources);
         job.request = Some(request);
         let job = self.jobs.insert(job);
         self.drive(job);
@@ -236,7 +237,7 @@ impl Carrier {
     /// Has the pieces of the step read and written, if that is allowed and within reach.
     fn begin_emulated(&self, number: u64, job: &mut Job, ground: &dyn Ground) -> Next {
         let readable = job.routes.iter().all(|route| route.reader.is_some());
-        if job.sources.fast_only || !readable {
+        if job.sources().fast_only || !readable {
             job.status = Status::FAST_COPY_NOT_POSSIBLE;
             job.lowest = Some(job.batch.range_of(0));
             return Next::Ended;
@@ -247,7 +248,7 @@ impl Carrier {
             command: job.request.as_ref().expect("it is here until the end").command,
             target: ground.writer(route.child),
             destination: route.destination,
-            transfer_bytes_max: ground.transfer_bytes_max(&job.sources),
+            transfer_bytes_max: ground.transfer_bytes_max(job.sources()),
         };
         let ranges = job.routes.iter().zip(job.batch.pieces()).map(|(route, piece)| {
             let reader = route.reader.as_ref().expect("just looked");
@@ -260,7 +261,8 @@ impl Carrier {
     fn end(&self, number: u64) {
         let mut job = self.jobs.take(number);
         let mut request = job.request.take().expect("it is here until the end");
-        request.data = Data::Sources(mem::take(&mut job.sources));
+        let sources = job.sources.take().expect("they are here until the end");
+        request.data = Data::Sources(sources);
         request.status = job.status;
         request.result = job.lowest.unwrap_or(0) as u64;
         job.is_driven = false;
@@ -272,6 +274,10 @@ impl Carrier {
 }
 
 impl Job {
+    fn sources(&self) -> &Sources {
+        self.sources.as_ref().expect("a job that is under way has them")
+    }
+
     /// Takes from the plan what can be done in one step: pieces that go down together, or pieces that are
     /// read and written. Nothing at the end.
     fn find_step(&mut self, ground: &dyn Ground) {
@@ -285,7 +291,7 @@ impl Job {
             else {
                 return;
             };
-            let route = ground.route(&self.sources.ranges[piece.range].place, &piece);
+            let route = ground.route(&self.sources().ranges[piece.range].place, &piece);
             if let Some(first) = self.routes.first() {
                 let piece = piece.first(route.blocks);
                 if !self.batch.is_followed_by(&piece) || !first.goes_with(&route) {
@@ -315,7 +321,7 @@ impl Job {
             Source { place, slba, blocks: piece.blocks as u32 }
         };
         sources.ranges.extend(self.routes.iter().zip(self.batch.pieces()).map(source));
-        sources.fast_only = self.sources.fast_only;
+        sources.fast_only = self.sources().fast_only;
         let copy = self.request.as_ref().expect("it is here until the end");
         request.command = copy.command;
         request.command.set_slba(self.routes[0].destination);
