@@ -2,12 +2,17 @@
 //!
 //! A command within one child goes down with its address changed and nothing else. One that
 //! crosses a boundary is split into requests of a pool, whose data are parts of the original's;
-//! its status is that of the first part that failed.
+//! its status is that of the first part that failed. A Copy goes down in pieces that lie within one
+//! child each, source and destination; what no child copies by its own means is read from one and
+//! written to the other here.
 
+mod copies;
+
+use crate::copy::{self, Carrier, Ground, Located, Refusals};
 use crate::layer::addresses_blocks;
 use crate::layer::slab::Slab;
 use crate::{Data, Namespace, Part, PathReport, Queue, Request, Run, Sink, dataset};
-use nvme::limits::Passthrough;
+use nvme::limits::{CopyLimits, Passthrough};
 use nvme::opcode::io as opcode;
 use nvme::{Limits, Status};
 use reactor::Reactor;
@@ -30,6 +35,8 @@ struct Child {
     namespace: Arc<dyn Namespace>,
     /// First block of this child, counted over all.
     start: u64,
+    /// What this child cannot copy by its own means.
+    refusals: Refusals,
 }
 
 /// Why namespaces cannot follow one another.
@@ -59,7 +66,7 @@ impl Linear {
             if limits.block_bytes() != first {
                 return Err(LinearError::BlockSize { first, other: limits.block_bytes() });
             }
-            placed.push(Child { namespace, start });
+            placed.push(Child { namespace, start, refusals: Refusals::default() });
             start += limits.blocks;
         }
         Ok(Arc::new(Linear { children: placed }))
@@ -91,6 +98,19 @@ impl Namespace for Linear {
             limits.commands.compare &= other.commands.compare;
             limits.commands.verify &= other.commands.verify;
         }
+        // Pieces are cut to what the children take; without metadata, which is not moved here.
+        let mut offered = CopyLimits::NONE;
+        for child in &self.children {
+            let other = child.namespace.limits();
+            if other.metadata_bytes > 0 {
+                offered = CopyLimits::NONE;
+                break;
+            }
+            if other.copy.is_offered() {
+                offered = copy::limits(limits.block_shift);
+            }
+        }
+        limits.copy = offered;
         // A pair that crosses a boundary could not be atomic.
         limits.commands.compare_and_write = false;
         limits
@@ -101,8 +121,15 @@ impl Namespace for Linear {
         let children = self.children.iter().map(open).collect::<io::Result<Vec<_>>>()?;
         let starts = self.children.iter().map(|child| child.start).collect();
         let block_shift = self.limits().block_shift;
-        Ok(Rc::new_cyclic(|me| LinearQueue {
+        Ok(Rc::new_cyclic(|me: &Weak<LinearQueue>| LinearQueue {
             me: me.clone(),
+            carrier: Carrier::new(
+                reactor,
+                me.clone() as Weak<dyn Ground>,
+                me.clone() as Weak<dyn Queue>,
+                block_shift,
+            ),
+            linear: self,
             children,
             starts,
             block_shift,
@@ -185,6 +212,14 @@ impl Namespace for Linear {
         Ok(runs)
     }
 
+    fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
+        let next = self.children.partition_point(|child| child.start <= slba);
+        let end = self.children.get(next).map_or(u64::MAX, |child| child.start);
+        let child = &self.children[next - 1];
+        let namespace = Arc::clone(&child.namespace);
+        namespace.origin(slba - child.start, blocks.min(end - slba))
+    }
+
     /// Every child that knows the setting is given it; an error if none does.
     fn tune(&self, name: &str, value: &str) -> io::Result<()> {
         let mut known = false;
@@ -206,6 +241,8 @@ impl Namespace for Linear {
 
 struct LinearQueue {
     me: Weak<LinearQueue>,
+    linear: Arc<Linear>,
+    carrier: Rc<Carrier>,
     children: Vec<Rc<dyn Queue>>,
     starts: Vec<u64>,
     block_shift: u8,
@@ -245,6 +282,9 @@ impl Queue for LinearQueue {
             _ if request.fused.is_some() => request.finish_pair(Status::INVALID_OPCODE.dnr()),
             opcode::FLUSH => self.to_all(request),
             opcode::DATASET_MANAGEMENT => self.split_ranges(request),
+            opcode::COPY if matches!(request.data, Data::Sources(_)) => {
+                self.carrier.submit(request);
+            }
             // What is not known cannot be translated.
             _ => request.finish(Status::INVALID_OPCODE.dnr()),
         }

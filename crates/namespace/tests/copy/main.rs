@@ -1,0 +1,5 @@
+//! Copy through guards, over real backends.
+
+mod blocks;
+mod model;
+mod stacks;

@@ -1,0 +1,282 @@
+//! Volumes over real backends, and the two layers that the tests put between.
+
+use namespace::copy::Located;
+use namespace::file::{File, FileOptions};
+use namespace::layer::fault::{Fault, Rule};
+use namespace::layer::guard::{Guard, GuardOptions};
+use namespace::layer::linear::Linear;
+use namespace::memory::{Memory, MemoryOptions};
+use namespace::{Namespace, Queue, Request};
+use nvme::limits::CopyLimits;
+use nvme::opcode::io as opcode;
+use nvme::{Limits, Status};
+use reactor::{Complete, Reactor};
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::path::Path;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+/// Numbers that follow from a seed.
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Dice {
+        Dice(seed.wrapping_mul(2).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// A number below `below`.
+    pub fn roll(&mut self, below: u64) -> u64 {
+        // xorshift64*
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % below
+    }
+
+    pub fn one_in(&mut self, count: u64) -> bool {
+        self.roll(count) == 0
+    }
+}
+
+/// What volumes are made of.
+pub struct Maker<'a> {
+    pub folder: &'a Path,
+    pub block_shift: u8,
+    /// Cores that memory is told of: two make it copy under locks.
+    pub cores: usize,
+    /// One in so many commands fails in some of the backends, none if zero.
+    pub failures: u64,
+    pub files: Cell<u32>,
+}
+
+impl Maker<'_> {
+    fn memory(&self, blocks: u64) -> Arc<dyn Namespace> {
+        Memory::open(MemoryOptions {
+            bytes: blocks << self.block_shift,
+            block_shift: self.block_shift,
+            cores: self.cores,
+            lend: self.cores == 1,
+            uuid: None,
+        })
+        .expect("memory")
+    }
+
+    fn file(&self, blocks: u64, buffered: bool) -> Arc<dyn Namespace> {
+        let number = self.files.replace(self.files.get() + 1);
+        File::open(&FileOptions {
+            path: self.folder.join(number.to_string()),
+            create_bytes: Some(blocks << self.block_shift),
+            block_shift: Some(self.block_shift),
+            read_only: false,
+            shared: false,
+            buffered,
+            uuid: None,
+        })
+        .expect("a file")
+    }
+
+    /// A backend, perhaps with layers over it.
+    fn backend(&self, blocks: u64, dice: &mut Dice) -> Arc<dyn Namespace> {
+        let backend = match dice.roll(3) {
+            0 => self.file(blocks, dice.one_in(2)),
+            _ => self.memory(blocks),
+        };
+        let mixed = match dice.one_in(2) {
+            true => Mixed::over(backend, dice),
+            false => backend,
+        };
+        self.faulty(mixed, dice)
+    }
+
+    /// Perhaps with faults: of media, or Copies refused.
+    fn faulty(&self, child: Arc<dyn Namespace>, dice: &mut Dice) -> Arc<dyn Namespace> {
+        if self.failures == 0 || dice.one_in(2) {
+            return child;
+        }
+        let (opcodes, status) = match dice.roll(4) {
+            0 => (vec![opcode::COPY], Some(Status::FAST_COPY_NOT_POSSIBLE)),
+            1 => (vec![opcode::COPY], None),
+            2 => (vec![opcode::READ, opcode::WRITE], None),
+            _ => (Vec::new(), None),
+        };
+        let rate = 1.0 / self.failures as f64;
+        Fault::new(
+            child,
+            Rule { rate, opcodes, status, seed: dice.roll(1 << 30), ..Rule::default() },
+        )
+    }
+
+    /// A volume of `blocks` blocks with a guard.
+    pub fn volume(&self, blocks: u64, dice: &mut Dice) -> Arc<dyn Namespace> {
+        let child = match dice.roll(3) {
+            0 => self.backend(blocks, dice),
+            _ => self.linear(blocks, dice),
+        };
+        let guard = Guard::new(
+            child,
+            GuardOptions {
+                cores: self.cores,
+                shared: false,
+                read_only: false,
+                uuid: None,
+                in_uri: false,
+            },
+        );
+        match self.failures > 0 && dice.one_in(4) {
+            true => self.faulty(guard, dice),
+            false => guard,
+        }
+    }
+
+    /// Two or three backends one after another, one of them perhaps with a guard of its own.
+    fn linear(&self, blocks: u64, dice: &mut Dice) -> Arc<dyn Namespace> {
+        let mut children = Vec::new();
+        let mut left = blocks;
+        for _ in 0..1 + dice.roll(2) {
+            let here = 1 + dice.roll(left - 1);
+            children.push(self.backend(here, dice));
+            left -= here;
+            if left == 1 {
+                break;
+            }
+        }
+        children.push(self.backend(left, dice));
+        if dice.one_in(4) {
+            let options = GuardOptions {
+                cores: self.cores,
+                shared: false,
+                read_only: false,
+                uuid: Some([7; 16]),
+                in_uri: true,
+            };
+            let index = dice.roll(children.len() as u64) as usize;
+            let child = children.swap_remove(index);
+            let last = children.len();
+            children.push(Guard::new(child, options));
+            children.swap(index, last);
+        }
+        Linear::new(children).expect("blocks of one size")
+    }
+}
+
+/// Makes a backend small and unordered: it takes little at once, and starts commands in any order.
+#[derive(Debug)]
+pub struct Mixed {
+    child: Arc<dyn Namespace>,
+    copy: CopyLimits,
+    transfer_bytes_max: u32,
+    /// One in so many commands is held back for a turn.
+    held: u64,
+    seed: u64,
+}
+
+impl Mixed {
+    pub fn over(child: Arc<dyn Namespace>, dice: &mut Dice) -> Arc<Mixed> {
+        let limits = child.limits();
+        let copy = match limits.copy.is_offered() && !dice.one_in(4) {
+            false => CopyLimits::NONE,
+            true => limits.copy.and(CopyLimits {
+                ranges_max: 1 + dice.roll(4) as u16,
+                range_blocks_max: 1 + dice.roll(9) as u32,
+                blocks_max: 9 + dice.roll(9) as u32,
+            }),
+        };
+        let transfer_bytes_max = limits.block_bytes() * (1 + dice.roll(8) as u32);
+        let (held, seed) = (1 + dice.roll(3), dice.roll(1 << 30));
+        Arc::new(Mixed { child, copy, transfer_bytes_max, held, seed })
+    }
+}
+
+impl Namespace for Mixed {
+    fn limits(&self) -> Limits {
+        let Mixed { copy, transfer_bytes_max, .. } = *self;
+        let limits = self.child.limits();
+        Limits { copy, transfer_bytes_max, immediate: false, ..limits }
+    }
+
+    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+        let child = Arc::clone(&self.child).open_queue(reactor)?;
+        Ok(Rc::new_cyclic(|me| MixedQueue {
+            me: Weak::clone(me),
+            child,
+            reactor: Rc::clone(reactor),
+            dice: RefCell::new(Dice::new(self.seed)),
+            held: RefCell::default(),
+            namespace: self,
+        }))
+    }
+
+    fn refresh(&self) -> io::Result<bool> {
+        self.child.refresh()
+    }
+
+    fn resize(&self, bytes: u64) -> io::Result<()> {
+        self.child.resize(bytes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.child.flush()
+    }
+
+    fn uri(&self) -> String {
+        format!("mixed({})", self.child.uri())
+    }
+
+    fn describe(&self, facts: &mut Vec<(String, String)>) {
+        self.child.describe(facts);
+    }
+
+    fn uuid(&self) -> Option<[u8; 16]> {
+        self.child.uuid()
+    }
+
+    fn keeps_blocks_whole(&self) -> bool {
+        self.child.keeps_blocks_whole()
+    }
+
+    fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
+        Arc::clone(&self.child).origin(slba, blocks)
+    }
+}
+
+struct MixedQueue {
+    me: Weak<MixedQueue>,
+    namespace: Arc<Mixed>,
+    child: Rc<dyn Queue>,
+    reactor: Rc<Reactor>,
+    dice: RefCell<Dice>,
+    #[expect(clippy::vec_box, reason = "requests are passed on in their boxes")]
+    held: RefCell<Vec<Box<Request>>>,
+}
+
+impl Queue for MixedQueue {
+    fn submit(&self, request: Box<Request>) {
+        let bytes = request.data.len();
+        assert!(bytes <= self.namespace.transfer_bytes_max as usize, "{bytes} bytes at once");
+        if let namespace::Data::Sources(sources) = &request.data {
+            let limits = self.namespace.copy;
+            assert!(sources.ranges.len() <= usize::from(limits.ranges_max));
+            assert!(sources.blocks() <= u64::from(limits.blocks_max));
+            let most = sources.ranges.iter().map(|range| range.blocks).max();
+            assert!((1..=limits.range_blocks_max).contains(&most.expect("there is a range")));
+        }
+        if self.dice.borrow_mut().one_in(self.namespace.held) {
+            self.held.borrow_mut().push(request);
+            self.reactor.defer(self.me.upgrade().expect("alive"), 0);
+        } else {
+            self.child.submit(request);
+        }
+    }
+}
+
+impl Complete for MixedQueue {
+    /// Any one of those that are held goes on.
+    fn complete(&self, _token: u64, _result: i32, _flags: u32) {
+        let mut held = self.held.borrow_mut();
+        let index = self.dice.borrow_mut().roll(held.len() as u64) as usize;
+        let request = held.swap_remove(index);
+        drop(held);
+        self.child.submit(request);
+    }
+}
