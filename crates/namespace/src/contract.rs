@@ -1,7 +1,7 @@
 //! The contract between front doors, layers and backends.
 
 use crate::Data;
-use crate::copy::Located;
+use crate::copy::{CopyCounters, Located};
 use nvme::{Command, Limits, Status};
 use reactor::Reactor;
 use std::rc::Rc;
@@ -137,6 +137,11 @@ pub trait Namespace: Send + Sync + fmt::Debug {
     fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
         let _ = (slba, blocks);
         None
+    }
+
+    /// What has become of Copies to this volume; all zero where nobody counts.
+    fn copied(&self) -> CopyCounters {
+        CopyCounters::default()
     }
 
     /// Changes a setting while the namespace is in use, `("policy", "round-robin")`. Layers that do

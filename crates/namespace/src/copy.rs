@@ -85,6 +85,15 @@ pub enum Place {
     Origin(Origin),
 }
 
+/// Bytes that Copies have brought to a volume since it was opened, on all cores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyCounters {
+    /// Copied by what is behind the volume: where they lie.
+    pub offloaded_bytes: u64,
+    /// Read and written by the volume's guard.
+    pub moved_bytes: u64,
+}
+
 /// Another volume, as the source of a Copy.
 pub struct Other {
     /// The volume.

@@ -161,6 +161,10 @@ impl Namespace for Guard {
         Some(Located { guard, ..located })
     }
 
+    fn copied(&self) -> crate::copy::CopyCounters {
+        self.copy_counters()
+    }
+
     fn keeps_blocks_whole(&self) -> bool {
         true
     }

@@ -59,7 +59,9 @@ impl Volume {
             if let Some(outcome) = self.core.flights.outcome(group) {
                 break outcome;
             }
-            self.core.turn(Drive::Forever);
+            if !self.core.turn(Drive::Forever) {
+                return Err(CopyError::Rejected(Reason::Ended));
+            }
         };
         let Outcome { status, command_result, .. } = outcome;
         let copied = match status.is_success() {

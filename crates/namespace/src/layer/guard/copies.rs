@@ -3,7 +3,7 @@
 use super::Guard;
 use super::claims::Claim;
 use super::queue::GuardQueue;
-use crate::copy::{End, Ground, Other, Place, Reader, Route, Sources, TURN_BYTES_MAX};
+use crate::copy::{CopyCounters, End, Ground, Other, Place, Reader, Route, Sources, TURN_BYTES_MAX};
 use crate::layer::conflicts::Range;
 use crate::{Request, human};
 use ::copy::{Piece, Room};
@@ -40,6 +40,14 @@ impl Guard {
             let bytes = |count| human::format_bytes(count);
             let what = format!("{} by the backend, {} here", bytes(by_child), bytes(here));
             facts.push(("copied".into(), what));
+        }
+    }
+
+    /// What was copied so far.
+    pub(super) fn copy_counters(&self) -> CopyCounters {
+        CopyCounters {
+            offloaded_bytes: self.copied.by_child.load(Ordering::Relaxed),
+            moved_bytes: self.copied.here.load(Ordering::Relaxed),
         }
     }
 
