@@ -48,3 +48,13 @@ refused() {
     if "$EXAMPLE" "$@" >"$WORK/out" 2>"$WORK/said"; then die "succeeded, and should not have: $*"; fi
     expect_match "status of $*" "$(cat "$WORK/said")" "$status"
 }
+
+# What the drivers of NVMe devices are given, by their tracepoint: tracing, commands, then traced.
+TRACE=/sys/kernel/tracing
+tracing() {
+    echo >"$TRACE/trace"
+    echo 1 >"$TRACE/events/nvme/nvme_setup_cmd/enable"
+}
+traced_enough() { echo 0 >"$TRACE/events/nvme/nvme_setup_cmd/enable"; }
+# traced CONTROLLER QID WORDS: how many commands of that kind it was given since
+traced() { grep -cE "$1: .*qid=$2, .*$3" "$TRACE/trace" || true; }

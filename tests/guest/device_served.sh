@@ -12,15 +12,6 @@ zoned=$(device nvlane-zoned 1)
 device_controller=$(controller_of "$plain")
 head -c 4096 /dev/urandom >"$WORK/a"
 
-# What the driver of the PCI devices is given, by its tracepoint.
-trace=/sys/kernel/tracing
-tracing() {
-    echo >"$trace/trace"
-    echo 1 >"$trace/events/nvme/nvme_setup_cmd/enable"
-}
-# traced CONTROLLER QID WORDS: how many commands of that kind it was given since
-traced() { grep -cE "$1: .*qid=$2, .*$3" "$trace/trace" || true; }
-
 # remote_device NSID: the character device of the connected namespace
 remote_device() {
     local block
@@ -43,7 +34,7 @@ expect_match "a zone append" "$(fails nvme io-passthru "$(remote_device 2)" -o 0
     'INVALID_OPCODE|Invalid Command Opcode'
 # What may be passed is seen by the same pattern, so none is none.
 nvme read "$(namespace 1)" -s 90 -c 7 -z 4096 -d "$WORK/out" >/dev/null
-[[ $(traced "$device_controller" '[0-9]+' 'slba=90,') -gt 0 ]] || die "the trace shows no read: $(tail -n 5 "$trace/trace")"
+[[ $(traced "$device_controller" '[0-9]+' 'slba=90,') -gt 0 ]] || die "the trace shows no read: $(tail -n 5 "$TRACE/trace")"
 expect "commands at the devices" "$(traced "$device_controller" '[0-9]+' '5a 5a 00 00')" 0
 disconnect
 stop
@@ -60,7 +51,7 @@ fails nvme io-passthru "$remote" -o 0x81 -n 1 -w -l 4096 -i "$WORK/a" --cdw10=0x
 fails nvme admin-passthru "$controller" -o 0xc0 -n 1 --cdw10=0x5a02
 fails nvme admin-passthru "$controller" -o 0xc1 -n 1 -w -l 4096 -i "$WORK/a" --cdw10=0x5a03
 fails nvme admin-passthru "$controller" -o 0xc2 -n 1 -r -l 8192 --cdw10=0x5a04
-echo 0 >"$trace/events/nvme/nvme_setup_cmd/enable"
+traced_enough
 for word in '01 5a' '02 5a' '03 5a' '04 5a'; do
     [[ $word == '01 5a' ]] && queue='[1-9]' || queue=0
     expect "commands with cdw10=$word at the device" "$(traced "$device_controller" "$queue" "$word 00 00")" 1
@@ -96,7 +87,7 @@ uri="tcp://127.0.0.1:$PORT/$NQN?ns=1"
 nvme id-ns "$(namespace 1)" -b | cmp - "$WORK/out"
 tracing
 refused 'Invalid Command Opcode' "$uri" admin 0xc1 nsid=1 cdw10=0x5a05 data="$WORK/a"
-echo 0 >"$trace/events/nvme/nvme_setup_cmd/enable"
+traced_enough
 expect "commands at the device" "$(traced "$device_controller" 0 '05 5a 00 00')" 1
 refused 'Operation Denied' "$uri" admin 0x18
 refused 'Operation Denied' "$uri" admin 0x09 cdw10=0x0f cdw11=1000

@@ -97,9 +97,15 @@ fn direction(args: &PassthroughArgs) -> Result<(bool, bool)> {
         if args.opcode & READS != 0 { "to the host" } else { "to the controller" },
         if args.opcode & READS != 0 { "write" } else { "read" },
     );
+    // Drivers take the direction from the opcode: they would hand over memory to be written to.
+    ensure!(
+        !writes || args.opcode & WRITES != 0,
+        "opcode {:#04x} sends no data to the controller (its bit 0 is 0): leave --write away",
+        args.opcode
+    );
     ensure!(
         args.data_len == 0 || reads || writes,
-        "--data-len {}: opcode {:#04x} does not say which way data goes; give --read or --write",
+        "--data-len {}: opcode {:#04x} does not say which way data goes; give --read",
         args.data_len,
         args.opcode
     );
@@ -343,11 +349,16 @@ mod tests {
         assert_eq!(of(&["-O", "1", "-l", "512"]).unwrap(), (false, true));
         assert_eq!(of(&["-O", "0x84", "-l", "512", "-r"]).unwrap(), (true, false));
         assert_eq!(of(&["-O", "0x80"]).unwrap(), (false, false));
-        assert!(
-            of(&["-O", "0x80", "-l", "512"]).unwrap_err().to_string().contains("--read or --write")
-        );
+        assert!(of(&["-O", "0x80", "-l", "512"]).unwrap_err().to_string().contains("give --read"));
         assert!(of(&["-O", "2", "-w"]).unwrap_err().to_string().contains("--write away"));
         assert!(of(&["-O", "1", "-r"]).unwrap_err().to_string().contains("--read away"));
+        for opcode in ["0x80", "0x84", "0"] {
+            let refused = of(&["-O", opcode, "-l", "512", "-w"]).unwrap_err().to_string();
+            assert!(refused.contains("--write away"), "{refused}");
+        }
+        assert_eq!(of(&["-O", "0x81", "-l", "512", "-w"]).unwrap(), (false, true));
+        // Both ways, as the opcode says.
+        assert_eq!(of(&["-O", "0x83", "-l", "512", "-r", "-w"]).unwrap(), (true, true));
     }
 
     #[test]

@@ -1,0 +1,111 @@
+#!/bin/bash
+# limit: 240
+# kernel: newest
+# devices: nvme
+# Copy that the device carries out: by its character device, by the block device beside it, and for hosts
+# of our target; what it cannot do is read and written. And a namespace that is formatted meanwhile.
+. "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_nvme.sh"
+
+plain=$(device nvlane-plain 1)
+block=/dev/nvme${plain#/dev/ng}
+controller=$(controller_of "$plain")
+head -c $((64 * 512)) /dev/urandom >"$WORK/data"
+
+# le NUMBER BYTES: little-endian
+le() {
+    local number=$1 at
+    for ((at = 0; at < $2; at++)); do
+        printf "\\x$(printf %02x $((number & 255)))"
+        number=$((number >> 8))
+    done
+}
+# range SLBA BLOCKS: a source range of format 0h
+range() { le 0 8; le "$1" 8; le $(($2 - 1)) 2; le 0 14; }
+# blocks FIRST COUNT: what the device has there
+blocks() { dd if="$block" bs=512 skip="$1" count="$2" iflag=direct status=none; }
+# copies_at_device SDLBA: how many Copies to there it was given; words 10 and 11 follow each other
+copies_at_device() {
+    traced_enough
+    grep -cE "$controller: .*qid=[1-9].*($(le "$1" 8 | od -An -v -t x1 | tr -d '\n' | sed 's/^ //')|sdlba=$1[, ])" \
+        "$TRACE/trace" || true
+}
+
+# --- What is used, and what not, is told ---
+said() { "$NVLANE" info "$1" | sed -nE 's/^ *copy +//p'; }
+expect_match "the character device's" "$(said "$plain")" 'by the device.* 128 ranges of 128 blocks'
+expect_match "the block device's" "$(said "$block")" 'by the device.*by ng'
+expect_match "the block device's, read-only" "$(said "$block?ro")" 'read-only'
+expect_match "the block device's, cached" "$(said "$block?buffered")" 'page cache'
+expect_match "with metadata" "$(said "$(device nvlane-plain 2)")" 'metadata'
+
+# --- The device copies, in each way that it has ---
+dd if="$WORK/data" of="$block" bs=512 seek=0 oflag=direct conv=notrunc status=none
+{ range 0 8 && range 40 24; } >"$WORK/two"
+target=$((0x5a00))
+for uri in "$plain" "$plain?poll" "$plain?sqpoll" "$block" "linear:($block)"; do
+    tracing
+    give "$uri" io 0x19 cdw10=$target cdw12=1 data="$WORK/two"
+    count=$(copies_at_device $target)
+    blocks $target 32 | cmp - <(head -c 4096 "$WORK/data" && tail -c $((24 * 512)) "$WORK/data")
+    [[ $count -gt 0 ]] || die "$uri: the device was given no Copy: $(tail -n 20 "$TRACE/trace")"
+    target=$((target + 64))
+done
+
+# Where source and destination overlap, it is read and written.
+range 0 32 >"$WORK/one"
+tracing
+give "$plain" io 0x19 cdw10=16 cdw12=0 data="$WORK/one"
+expect "overlapping copies at the device" "$(copies_at_device 16)" 0
+blocks 16 32 | cmp - <(head -c $((32 * 512)) "$WORK/data")
+dd if="$WORK/data" of="$block" bs=512 seek=0 oflag=direct conv=notrunc status=none
+
+# --- Others see it: what they have in the page cache of the block device is dropped ---
+exec 3<"$block"
+dd if="$block" bs=512 skip=$target count=32 status=none | cmp - <(head -c $((32 * 512)) /dev/zero)
+give "$block" io 0x19 cdw10=$target cdw12=0 data="$WORK/one"
+dd if="$block" bs=512 skip=$target count=32 status=none | cmp - <(head -c $((32 * 512)) "$WORK/data")
+exec 3<&-
+target=$((target + 64))
+
+# --- Hosts of our target ---
+for volume in "$plain" "$block"; do
+    serve "$volume"
+    connect
+    tracing
+    nvme copy "$(namespace 1)" --sdlba=$target --blocks=31,7 --slbs=0,32
+    [[ $(copies_at_device $target) -gt 0 ]] || die "$volume: the device was given no Copy"
+    blocks $target 40 | cmp - <(head -c $((40 * 512)) "$WORK/data")
+    target=$((target + 64))
+    disconnect
+    stop
+done
+
+# --- Formatted by somebody else while it is served: refused until it is opened again ---
+formats=$(nvme id-ns "$block" -o json)
+other=$(jq '[.lbafs[] | .ds == 12 and .ms == 0] | index(true)' <<<"$formats")
+[[ $other != null ]] || die "there is no format of 4096 bytes: $formats"
+serve "$plain"
+connect
+remote=$(namespace 1)
+blkid "$remote" || true
+nvme format "$block" --lbaf="$other" --force >/dev/null
+expect "the block size now" "$(blockdev --getss "$block")" 4096
+sleep 3
+fails dd if="$remote" of=/dev/null bs=4096 count=1 iflag=direct
+expect_match "what is told" "$(ctl status 2>&1; cat "$WORK/serve.log")" 'formatted otherwise'
+disconnect
+stop
+serve "$plain"
+connect
+remote=$(namespace 1)
+expect "the block size after it was opened again" "$(blockdev --getss "$remote")" 4096
+verified_io "$remote" 16M
+disconnect
+stop
+
+# --- Formatted by our own admin command: the kernel knows of it at once ---
+give "$plain" admin 0x80 nsid=1 cdw10=0
+expect "the block size again" "$(blockdev --getss "$block")" 512
+give "$plain" io 0x01 cdw10=0 cdw12=63 data="$WORK/data"
+blocks 0 64 | cmp - "$WORK/data"
