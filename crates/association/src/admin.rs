@@ -1,6 +1,7 @@
 //! The admin commands of an association: what each is for, and how it looks.
 
 use crate::{ADMIN_ENTRIES, Config, Controller, ana};
+use nvme::copy::FORMATS_TO_ENABLE;
 use nvme::event::notice;
 use nvme::fabrics::{CNTLID_DYNAMIC, Cc, Connect, ConnectData, Property, PropertyAccess};
 use nvme::feature::Fid;
@@ -143,7 +144,8 @@ pub(crate) fn build(
         Purpose::Controller => identify(Cns::CONTROLLER, 0),
         Purpose::HostBehavior => {
             let mut behavior = nvme::feature::HostBehavior::new_zeroed();
-            behavior.acre = 1;
+            behavior.acre = controller.delays_retries().into();
+            behavior.cdfe = (controller.copy_formats & FORMATS_TO_ENABLE).into();
             let data = behavior.as_bytes().to_vec();
             Built { data, ..plain(set_feature(Fid::HOST_BEHAVIOR, 0)) }
         }

@@ -2,8 +2,9 @@
 
 use crate::{ANA_GROUPS_MAX, Reason};
 use nvme::Limits;
+use nvme::copy::{self, Format};
 use nvme::identify::{self, DescriptorHeader, Nidt, oncs};
-use nvme::limits::{Commands, Passthrough};
+use nvme::limits::{Commands, CopyLimits, Passthrough};
 use nvme::log::ana::AnaState;
 use std::fmt;
 use std::time::Duration;
@@ -54,6 +55,12 @@ pub struct Controller {
     pub aborts_max: u16,
     /// I/O queues granted.
     pub io_queues: u16,
+    /// Descriptor formats of Copy that may be used, a bit each ([`Format::bit`]): those that it has, less
+    /// those that it did not let us enable. None where there is no Copy.
+    pub copy_formats: u16,
+    /// One of ours: it copies each source range as if it were read whole before any of it is written, and
+    /// one after another. The specification promises nothing of ranges that overlap.
+    pub copies_overlapping: bool,
     oncs: u16,
     vwc: bool,
 }
@@ -137,9 +144,26 @@ impl Controller {
             ana_groups,
             aborts_max: u16::from(data.acl_z) + 1,
             io_queues: 0,
+            copy_formats: match data.oncs.get() & oncs::COPY {
+                0 => 0,
+                _ => data.cdfs.get() & copy::FORMATS,
+            },
+            copies_overlapping: identify::vendor::flags(&data.vs) & identify::vendor::DRAINS != 0,
             oncs: data.oncs.get(),
             vwc: data.vwc & 1 != 0,
         })
+    }
+}
+
+impl Controller {
+    /// It tells when a command is to be tried again.
+    pub(crate) fn delays_retries(&self) -> bool {
+        self.retry_delays.iter().any(|time| !time.is_zero())
+    }
+
+    /// It has something that a host must enable by Host Behavior Support (NVMe Base 2.1, Figure 407).
+    pub(crate) fn wants_host_behavior(&self) -> bool {
+        self.delays_retries() || self.copy_formats & copy::FORMATS_TO_ENABLE != 0
     }
 }
 
@@ -193,7 +217,7 @@ pub(crate) fn namespace(
             compare_and_write: false,
             verify: can(oncs::VERIFY),
         },
-        copy: nvme::limits::CopyLimits::NONE,
+        copy: copy_limits(&data, controller),
         metadata_bytes: 0,
         passthrough: Passthrough::NONE,
         lends_reads: false,
@@ -206,6 +230,18 @@ pub(crate) fn namespace(
         ana_group: data.anagrpid.get(),
         ana: AnaState::OPTIMIZED,
     }))
+}
+
+/// What one Copy may ask for, where there is a Copy and its format 0h.
+fn copy_limits(data: &identify::Namespace, controller: &Controller) -> CopyLimits {
+    if controller.copy_formats & Format::Short.bit() == 0 {
+        return CopyLimits::NONE;
+    }
+    CopyLimits {
+        ranges_max: u16::from(data.msrc_z) + 1,
+        range_blocks_max: data.mssrl.get().into(),
+        blocks_max: data.mcl.get(),
+    }
 }
 
 /// Takes identifiers out of a Namespace Identification Descriptor list.
@@ -302,6 +338,28 @@ mod tests {
         data.flbas = 0xff;
         assert!(namespace(1, data.as_bytes(), &controller).is_err(), "no such format");
         assert!(namespace(1, &data.as_bytes()[1..], &controller).is_err(), "cut");
+    }
+
+    #[test]
+    fn there_is_a_copy_where_the_controller_has_one_and_its_limits_are_not_zero() {
+        let mut data = identify::Controller::new_zeroed();
+        data.cdfs = 0b1101.into();
+        let parse = |data: &identify::Controller| Controller::parse(data.as_bytes()).unwrap();
+        assert_eq!(parse(&data).copy_formats, 0);
+        data.oncs = oncs::COPY.into();
+        let controller = parse(&data);
+        assert_eq!(controller.copy_formats, 0b1101);
+        let mut data = identify::Namespace::new_zeroed();
+        (data.nsze, data.lbaf[0].lbads) = (100.into(), 12);
+        let limits = |data: &identify::Namespace, controller: &Controller| {
+            namespace(1, data.as_bytes(), controller).unwrap().unwrap().limits.copy
+        };
+        assert!(!limits(&data, &controller).is_offered());
+        (data.mssrl, data.mcl, data.msrc_z) = (8.into(), 20.into(), 255);
+        let most = CopyLimits { ranges_max: 256, range_blocks_max: 8, blocks_max: 20 };
+        assert_eq!(limits(&data, &controller), most);
+        let without = Controller { copy_formats: 0b1100, ..controller };
+        assert_eq!(limits(&data, &without), CopyLimits::NONE);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::{Action, Association, READY_POLL, RECHECK, State};
 use crate::admin::{self, Purpose, Query};
 use crate::{ADMIN_COMMANDS_MAX, Controller, Reason, ana, facts};
+use nvme::copy::{FORMATS_ALWAYS, FORMATS_TO_ENABLE};
 use nvme::event::AsyncEvent;
 use nvme::fabrics::{Cap, Csts};
 use nvme::log::ana::AnaState;
@@ -53,7 +54,7 @@ impl Association {
             }
             Purpose::Ready => self.ready(now, Csts(result as u32))?,
             Purpose::Controller => self.identified(now, data)?,
-            Purpose::HostBehavior => self.send(now, Purpose::Queues),
+            Purpose::HostBehavior => self.behaved(now, status),
             Purpose::Queues => {
                 let (submission, completion) = (result as u16, (result >> 16) as u16);
                 let granted = submission.min(completion).saturating_add(1);
@@ -101,10 +102,25 @@ impl Association {
 
     fn identified(&mut self, now: Duration, data: &[u8]) -> Result<(), Reason> {
         self.controller = Controller::parse(data)?;
-        let delays = self.controller.retry_delays;
-        let delayed = delays.iter().any(|time| !time.is_zero());
-        self.send(now, if delayed { Purpose::HostBehavior } else { Purpose::Queues });
+        self.behave(now);
         Ok(())
+    }
+
+    /// Tells the controller what this host understands, if it wants to know.
+    fn behave(&mut self, now: Duration) {
+        let wants = self.controller.wants_host_behavior();
+        self.send(now, if wants { Purpose::HostBehavior } else { Purpose::Queues });
+    }
+
+    /// The controller has taken that or not. A format of Copy that it does not let us enable must not
+    /// cost us anything else.
+    fn behaved(&mut self, now: Duration, status: Status) {
+        let enabled = self.controller.copy_formats & FORMATS_TO_ENABLE;
+        if status.is_success() || enabled == 0 {
+            return self.send(now, Purpose::Queues);
+        }
+        self.controller.copy_formats &= FORMATS_ALWAYS;
+        self.behave(now);
     }
 
     /// All that is to be known of the namespace.

@@ -1,15 +1,15 @@
 //! Every rule of an association on virtual time, against a controller made of answers.
 
+mod peer;
+
 use association::{Access, Action, Association, Config, Event, Reason};
 use nvme::event::AsyncEvent;
-use nvme::fabrics::Property;
-use nvme::identify::{self, Cns};
-use nvme::log::ana::{AnaState, Group, Header};
-use nvme::log::{GetLogPage, Lid};
+use nvme::feature::Fid;
+use nvme::log::ana::AnaState;
 use nvme::{Command, Completion, Status, opcode};
+use peer::Peer;
 use proptest::prelude::*;
 use std::time::Duration;
-use zerocopy::{FromZeros, IntoBytes};
 
 const NQN: &str = "nqn.2026-11.org.example:volume";
 
@@ -19,126 +19,6 @@ fn seconds(count: u64) -> Duration {
 
 fn millis(count: u64) -> Duration {
     Duration::from_millis(count)
-}
-
-/// What the controller is like now.
-struct Peer {
-    reachable: bool,
-    silent: bool,
-    traffic_based: bool,
-    cqt_ms: u16,
-    drains: bool,
-    ana: bool,
-    blocks: u64,
-    state: AnaState,
-    uuid: u8,
-    /// Other namespaces' UUIDs, by id.
-    uuids: Vec<(u32, u8)>,
-    namespaces: Vec<u32>,
-    /// What Connect is answered.
-    connect: Status,
-}
-
-impl Default for Peer {
-    fn default() -> Peer {
-        Peer {
-            reachable: true,
-            silent: false,
-            traffic_based: false,
-            cqt_ms: 0,
-            drains: false,
-            ana: true,
-            blocks: 1000,
-            state: AnaState::OPTIMIZED,
-            uuid: 1,
-            uuids: Vec::new(),
-            namespaces: vec![1],
-            connect: Status::SUCCESS,
-        }
-    }
-}
-
-impl Peer {
-    /// The answer to a command: status, result, data. `None`: not now.
-    fn answer(&self, command: &Command) -> Option<(Status, u64, Vec<u8>)> {
-        let ok = |result: u64, data: Vec<u8>| Some((Status::SUCCESS, result, data));
-        if self.silent || command.opcode == opcode::admin::ASYNC_EVENT_REQUEST {
-            return None;
-        }
-        match command.opcode {
-            opcode::admin::FABRICS => match command.fctype() {
-                opcode::fabrics::CONNECT => Some((self.connect, 1, Vec::new())),
-                opcode::fabrics::PROPERTY_GET => {
-                    let ready = command.cdw11.get() == Property::CSTS.0;
-                    ok(if ready { 1 } else { 1 << 37 | 1023 }, Vec::new())
-                }
-                _ => ok(0, Vec::new()),
-            },
-            opcode::admin::IDENTIFY => {
-                ok(0, self.identify(Cns(command.cdw10.get() as u8), command.nsid.get()))
-            }
-            opcode::admin::GET_LOG_PAGE => {
-                let page = GetLogPage::of(command);
-                let mut data = if page.lid == Lid::ANA { self.ana_log() } else { Vec::new() };
-                data.resize(page.bytes as usize, 0);
-                ok(0, data)
-            }
-            opcode::admin::SET_FEATURES => ok(7 | 7 << 16, Vec::new()),
-            _ => ok(0, Vec::new()),
-        }
-    }
-
-    fn identify(&self, cns: Cns, nsid: u32) -> Vec<u8> {
-        let mut data = vec![0; 4096];
-        match cns {
-            Cns::CONTROLLER => {
-                let mut controller = identify::Controller::new_zeroed();
-                controller.cntlid = 9.into();
-                controller.kas = 10.into();
-                controller.oaes = (1 << 8 | 1 << 11).into();
-                controller.ioccsz = 260.into();
-                controller.cmic = if self.ana { 1 << 3 } else { 0 };
-                controller.nanagrpid = 4.into();
-                controller.cqt_ms = self.cqt_ms.into();
-                if self.drains {
-                    identify::vendor::fill(&mut controller.vs, identify::vendor::DRAINS);
-                }
-                controller.ctratt = if self.traffic_based { 1 << 6 } else { 0 }.into();
-                return controller.as_bytes().to_vec();
-            }
-            Cns::ACTIVE_NAMESPACES => {
-                let above = self.namespaces.iter().filter(|it| **it > nsid);
-                for (place, nsid) in data.chunks_exact_mut(4).zip(above) {
-                    place.copy_from_slice(&nsid.to_le_bytes());
-                }
-            }
-            Cns::NAMESPACE => {
-                let mut namespace = identify::Namespace::new_zeroed();
-                namespace.nsze = self.blocks.into();
-                namespace.lbaf[0].lbads = 12;
-                namespace.anagrpid = 2.into();
-                return namespace.as_bytes().to_vec();
-            }
-            _ => {
-                data[..4].copy_from_slice(&[3, 16, 0, 0]);
-                let other = self.uuids.iter().find(|(other, _)| *other == nsid);
-                data[4..20].fill(other.map_or(self.uuid, |(_, uuid)| *uuid));
-            }
-        }
-        data
-    }
-
-    fn ana_log(&self) -> Vec<u8> {
-        let mut header = Header::new_zeroed();
-        header.groups = 2.into();
-        let mut data = header.as_bytes().to_vec();
-        for (group, state) in [(1, AnaState::INACCESSIBLE), (2, self.state)] {
-            let mut head = Group::new_zeroed();
-            (head.group, head.state) = (group.into(), state.0);
-            data.extend_from_slice(head.as_bytes());
-        }
-        data
-    }
 }
 
 /// An association with its peer and a clock.
@@ -187,14 +67,14 @@ impl World {
                     };
                     self.association.handle(self.now, of, event);
                 }
-                Action::Send { generation: of, command, answer_bytes, .. } => {
+                Action::Send { generation: of, command, answer_bytes, data } => {
                     assert_eq!(of, generation);
                     self.log.push((self.now, name(&command)));
                     let cid = command.cid.get();
                     if command.opcode == opcode::admin::ASYNC_EVENT_REQUEST {
                         self.event = Some(cid);
                     }
-                    if let Some((status, result, data)) = self.peer.answer(&command) {
+                    if let Some((status, result, data)) = self.peer.answer(&command, &data) {
                         assert_eq!(data.len(), answer_bytes as usize, "{command:?}");
                         let completion = Completion::new(cid, status, result);
                         let event = Event::Completed(&completion, &data);
@@ -251,6 +131,28 @@ fn name(command: &Command) -> String {
 
 fn config() -> Config {
     Config::new(NQN, "nqn.2026-11.org.example:host", [1; 16])
+}
+
+#[test]
+fn formats_of_copy_are_enabled_where_that_is_needed_and_allowed() {
+    let tell = format!("feature {}", Fid::HOST_BEHAVIOR.0);
+    let refused = Status::INVALID_FIELD.dnr();
+    // Formats, answer, retry delay; then how often it is told, and what is left of the formats.
+    for (copy_formats, behavior, retry_delay, told, usable) in [
+        (0, Status::SUCCESS, 0, 0, 0),
+        (0b0011, Status::SUCCESS, 0, 0, 0b0011),
+        (0b0101, Status::SUCCESS, 0, 1, 0b0101),
+        (0b1111, Status::SUCCESS, 3, 1, 0b1111),
+        (0b1111, refused, 0, 1, 0b0011),
+        (0b1111, refused, 3, 2, 0b0011),
+        (0, refused, 3, 1, 0),
+    ] {
+        let peer = Peer { copy_formats, behavior, retry_delay, ..Peer::default() };
+        let world = World::new(config(), peer);
+        assert_eq!(world.association.access(), Access::Optimized, "{copy_formats:#b}");
+        assert_eq!(world.count(&tell), told, "{copy_formats:#b} {behavior}");
+        assert_eq!(world.association.controller().copy_formats, usable);
+    }
 }
 
 #[test]
@@ -666,7 +568,7 @@ proptest! {
                     };
                     match command {
                         Some(command) if honest => {
-                            let answer = peer.answer(&command);
+                            let answer = peer.answer(&command, &[]);
                             let (status, result, data) =
                                 answer.unwrap_or((Status(status), result, data));
                             let it = Completion::new(command.cid.get(), status, result);

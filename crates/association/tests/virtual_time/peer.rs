@@ -1,0 +1,153 @@
+//! A controller made of answers.
+
+use nvme::fabrics::Property;
+use nvme::feature::{Fid, HostBehavior};
+use nvme::identify::{self, Cns};
+use nvme::log::ana::{AnaState, Group, Header};
+use nvme::log::{GetLogPage, Lid};
+use nvme::{Command, Status, opcode};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// What the controller is like now.
+pub struct Peer {
+    pub reachable: bool,
+    pub silent: bool,
+    pub traffic_based: bool,
+    pub cqt_ms: u16,
+    pub drains: bool,
+    pub ana: bool,
+    pub blocks: u64,
+    pub state: AnaState,
+    pub uuid: u8,
+    /// Other namespaces' UUIDs, by id.
+    pub uuids: Vec<(u32, u8)>,
+    pub namespaces: Vec<u32>,
+    /// What Connect is answered.
+    pub connect: Status,
+    /// OCFS; 0: no Copy.
+    pub copy_formats: u16,
+    /// What is answered to a host that enables some of them.
+    pub behavior: Status,
+    pub retry_delay: u16,
+}
+
+impl Default for Peer {
+    fn default() -> Peer {
+        Peer {
+            reachable: true,
+            silent: false,
+            traffic_based: false,
+            cqt_ms: 0,
+            drains: false,
+            ana: true,
+            blocks: 1000,
+            state: AnaState::OPTIMIZED,
+            uuid: 1,
+            uuids: Vec::new(),
+            namespaces: vec![1],
+            connect: Status::SUCCESS,
+            copy_formats: 0,
+            behavior: Status::SUCCESS,
+            retry_delay: 0,
+        }
+    }
+}
+
+impl Peer {
+    /// The answer to a command: status, result, data. `None`: not now.
+    pub fn answer(&self, command: &Command, sent: &[u8]) -> Option<(Status, u64, Vec<u8>)> {
+        let ok = |result: u64, data: Vec<u8>| Some((Status::SUCCESS, result, data));
+        if self.silent || command.opcode == opcode::admin::ASYNC_EVENT_REQUEST {
+            return None;
+        }
+        match command.opcode {
+            opcode::admin::FABRICS => match command.fctype() {
+                opcode::fabrics::CONNECT => Some((self.connect, 1, Vec::new())),
+                opcode::fabrics::PROPERTY_GET => {
+                    let ready = command.cdw11.get() == Property::CSTS.0;
+                    ok(if ready { 1 } else { 1 << 37 | 1023 }, Vec::new())
+                }
+                _ => ok(0, Vec::new()),
+            },
+            opcode::admin::IDENTIFY => {
+                ok(0, self.identify(Cns(command.cdw10.get() as u8), command.nsid.get()))
+            }
+            opcode::admin::GET_LOG_PAGE => {
+                let page = GetLogPage::of(command);
+                let mut data = if page.lid == Lid::ANA { self.ana_log() } else { Vec::new() };
+                data.resize(page.bytes as usize, 0);
+                ok(0, data)
+            }
+            opcode::admin::SET_FEATURES if command.cdw10.get() as u8 == Fid::HOST_BEHAVIOR.0 => {
+                // Who keeps no data asks for an answer only.
+                let Ok(behavior) = HostBehavior::ref_from_bytes(sent) else {
+                    return ok(0, Vec::new());
+                };
+                assert_eq!(behavior.acre, u8::from(self.retry_delay > 0));
+                let formats = self.copy_formats & 0b1100;
+                assert!([0, formats].contains(&behavior.cdfe.get()));
+                let status = if behavior.cdfe.get() == 0 { Status::SUCCESS } else { self.behavior };
+                Some((status, 0, Vec::new()))
+            }
+            opcode::admin::SET_FEATURES => ok(7 | 7 << 16, Vec::new()),
+            _ => ok(0, Vec::new()),
+        }
+    }
+
+    fn identify(&self, cns: Cns, nsid: u32) -> Vec<u8> {
+        let mut data = vec![0; 4096];
+        match cns {
+            Cns::CONTROLLER => {
+                let mut controller = identify::Controller::new_zeroed();
+                controller.cntlid = 9.into();
+                controller.kas = 10.into();
+                controller.oaes = (1 << 8 | 1 << 11).into();
+                controller.ioccsz = 260.into();
+                controller.cmic = if self.ana { 1 << 3 } else { 0 };
+                controller.nanagrpid = 4.into();
+                controller.cqt_ms = self.cqt_ms.into();
+                if self.drains {
+                    identify::vendor::fill(&mut controller.vs, identify::vendor::DRAINS);
+                }
+                if self.copy_formats != 0 {
+                    controller.oncs = identify::oncs::COPY.into();
+                }
+                controller.cdfs = self.copy_formats.into();
+                controller.crdt[0] = self.retry_delay.into();
+                controller.ctratt = if self.traffic_based { 1 << 6 } else { 0 }.into();
+                return controller.as_bytes().to_vec();
+            }
+            Cns::ACTIVE_NAMESPACES => {
+                let above = self.namespaces.iter().filter(|it| **it > nsid);
+                for (place, nsid) in data.chunks_exact_mut(4).zip(above) {
+                    place.copy_from_slice(&nsid.to_le_bytes());
+                }
+            }
+            Cns::NAMESPACE => {
+                let mut namespace = identify::Namespace::new_zeroed();
+                namespace.nsze = self.blocks.into();
+                namespace.lbaf[0].lbads = 12;
+                namespace.anagrpid = 2.into();
+                return namespace.as_bytes().to_vec();
+            }
+            _ => {
+                data[..4].copy_from_slice(&[3, 16, 0, 0]);
+                let other = self.uuids.iter().find(|(other, _)| *other == nsid);
+                data[4..20].fill(other.map_or(self.uuid, |(_, uuid)| *uuid));
+            }
+        }
+        data
+    }
+
+    fn ana_log(&self) -> Vec<u8> {
+        let mut header = Header::new_zeroed();
+        header.groups = 2.into();
+        let mut data = header.as_bytes().to_vec();
+        for (group, state) in [(1, AnaState::INACCESSIBLE), (2, self.state)] {
+            let mut head = Group::new_zeroed();
+            (head.group, head.state) = (group.into(), state.0);
+            data.extend_from_slice(head.as_bytes());
+        }
+        data
+    }
+}
