@@ -7,6 +7,7 @@ mod ctl;
 mod nbd;
 mod passthrough;
 mod serve;
+mod ublk;
 
 pub use admin::{
     DiscoverArgs, Format, GetLogArgs, IdCtrlArgs, IdNsArgs, ListArgs, ListFormat, ListSubsysArgs,
@@ -21,6 +22,7 @@ pub use ctl::{
 pub use nbd::{NBD_PORT, NbdArgs};
 pub use passthrough::{AdminArgs, DoctorArgs, IoArgs, PassthroughArgs};
 pub use serve::ServeArgs;
+pub use ublk::{UblkAddArgs, UblkCommand, UblkDelArgs, UblkRecoverArgs, UblkServeArgs};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::path::PathBuf;
@@ -51,6 +53,9 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// Serve volumes over NBD until stopped: for qemu-img, nbdcopy, fio, nbd-client.
     Nbd(NbdArgs),
+    /// Make volumes block devices of this machine: /dev/ublkbN.
+    #[command(subcommand)]
+    Ublk(UblkCommand),
     /// Look into a running daemon, and change it.
     Ctl(CtlArgs),
     /// Import, check and show configurations.

@@ -39,6 +39,7 @@ mod serve;
 mod session;
 mod signals;
 mod size;
+mod ublk;
 
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Nbd(args) => nbd::run(&args),
+        Command::Ublk(command) => ublk::command(&command),
         Command::Ctl(args) => ctl::run(args),
         Command::Config(command) => config_command::run(&command),
         Command::Info(args) => info::run(&args),

@@ -1,0 +1,154 @@
+//! `nvlane ublk`.
+
+use super::ListFormat;
+use crate::config::Cores;
+use clap::{Args, Subcommand};
+
+/// `nvlane ublk`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:
+  modprobe ublk_drv && nvlane ublk add disk.img     /dev/ublkb0, until stopped
+  nvlane ublk list
+  nvlane ublk features                              what the driver of this kernel can do
+
+The manual: docs/ublk.md.")]
+pub enum UblkCommand {
+    /// Make a block device of a volume, and serve it until stopped.
+    Add(UblkAddArgs),
+    /// Take devices away; their servers flush and end.
+    Del(UblkDelArgs),
+    /// List devices.
+    List(UblkListArgs),
+    /// Serve a device whose server is gone; requests that were in flight go on.
+    Recover(UblkRecoverArgs),
+    /// Take a device over from its server, which ends; requests wait meanwhile.
+    Upgrade(UblkRecoverArgs),
+    /// Show what the driver of this kernel can do, and which kernel has what it lacks.
+    Features(UblkListArgs),
+}
+
+/// How a device is served.
+#[derive(Clone, Debug, Args)]
+pub struct UblkServeArgs {
+    /// Where queues are served: how many cores (4) or which (0,2-5; 3-3 for one). Without it threads run
+    /// anywhere.
+    #[arg(long, value_name = "LIST")]
+    pub cores: Option<Cores>,
+    /// Poll without ever sleeping: lower latency, and each queue's core fully used.
+    #[arg(long)]
+    pub poll: bool,
+    /// How to write what was made; JSON is one line.
+    #[arg(short, long, value_enum, default_value = "normal")]
+    pub output_format: ListFormat,
+    /// What to log to standard error: error, warn, info, debug, trace, or a filter such as
+    /// ublk=debug,warn.
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub log: String,
+}
+
+/// `nvlane ublk add`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nvlane ublk add disk.img                                    any number, one queue
+  nvlane ublk add 'disk.img?direct' -n 5 -q 4 -d 64 --recover
+  nvlane ublk add 'tcp://192.0.2.1,192.0.2.2/nqn.2026-11.com.example:a?ns=1'
+  nvlane ublk add 'linear:(a.img,b.img)' --user-copy
+
+It prints the device, and serves it until SIGINT, SIGTERM or SIGHUP: the device is taken away, what is in flight
+done, the volume flushed. Unmount file systems before.
+
+Data goes the best way that the kernel and the volume allow, which is shown. With --recover the device outlives a
+server that was killed: its requests wait for `nvlane ublk recover`.")]
+pub struct UblkAddArgs {
+    /// The volume: a path or a URI (file:, mem:, tcp:, ...).
+    pub volume: String,
+    /// The N of /dev/ublkbN; the first free one if not given.
+    #[arg(short = 'n', long, value_name = "N")]
+    pub id: Option<u32>,
+    /// Queues, each with a thread of its own; no more than there are processors.
+    #[arg(short, long, value_name = "QUEUES", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub queues: u16,
+    /// Requests in flight of each queue.
+    #[arg(short, long, value_name = "DEPTH", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub depth: u16,
+    /// The best way of data that there is; the default.
+    #[arg(long, group = "path")]
+    pub auto: bool,
+    /// Give the volume the requests' own pages: files, block devices and /dev/ngXnY (Linux 6.16).
+    #[arg(long, group = "path")]
+    pub zero_copy: bool,
+    /// Copy once, by hand: any volume (Linux 6.5).
+    #[arg(long, group = "path")]
+    pub user_copy: bool,
+    /// Have the driver copy, into memory that belongs to each request.
+    #[arg(long, group = "path")]
+    pub copy: bool,
+    /// Most bytes of a request, at most 1M.
+    #[arg(long, value_name = "SIZE", value_parser = io_size)]
+    pub max_io: Option<u32>,
+    /// Let the device outlive a killed server.
+    #[arg(long)]
+    pub recover: bool,
+    /// Refuse everything that writes.
+    #[arg(short, long)]
+    pub read_only: bool,
+    /// How it is served.
+    #[command(flatten)]
+    pub serve: UblkServeArgs,
+}
+
+/// `nvlane ublk recover`, `nvlane ublk upgrade`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nvlane ublk recover 0                    with the volume that it had
+  nvlane ublk recover 0 /srv/disk.img
+  nvlane ublk upgrade 0                    while it is in use, by a new version of nvlane
+
+The device must have been made with --recover. Queues, depth and the way of data stay as they were.")]
+pub struct UblkRecoverArgs {
+    /// The N of /dev/ublkbN.
+    pub id: u32,
+    /// The volume, with all that was written to it; the one that the device was made with if not given.
+    pub volume: Option<String>,
+    /// How it is served.
+    #[command(flatten)]
+    pub serve: UblkServeArgs,
+}
+
+/// `nvlane ublk del`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nvlane ublk del 0 1
+  nvlane ublk del --all --force            also those that are in use
+
+Devices that are open are left alone where the driver can tell (Linux 7.0), unless --force is given.")]
+pub struct UblkDelArgs {
+    /// The N of each /dev/ublkbN.
+    #[arg(required_unless_present = "all")]
+    pub ids: Vec<u32>,
+    /// All that there are.
+    #[arg(short, long, conflicts_with = "ids")]
+    pub all: bool,
+    /// Although somebody has it open: his requests fail from then on.
+    #[arg(short, long)]
+    pub force: bool,
+}
+
+/// `nvlane ublk list`, `nvlane ublk features`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nvlane ublk list
+  nvlane ublk features -o json")]
+pub struct UblkListArgs {
+    /// How to write it.
+    #[arg(short, long, value_enum, default_value = "normal")]
+    pub output_format: ListFormat,
+}
+
+fn io_size(text: &str) -> Result<u32, String> {
+    let bytes = crate::size::parse(text)?;
+    match u32::try_from(bytes) {
+        Ok(bytes @ 4096..=0x10_0000) => Ok(bytes),
+        _ => Err(format!("`{text}`: requests have 4K to 1M")),
+    }
+}

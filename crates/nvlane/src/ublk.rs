@@ -1,0 +1,249 @@
+//! `nvlane ublk`: volumes as block devices of this machine's kernel.
+
+mod list;
+mod record;
+
+use crate::cli::{
+    ListFormat, UblkAddArgs, UblkCommand, UblkDelArgs, UblkRecoverArgs, UblkServeArgs,
+};
+use crate::serve::{log, raise_descriptor_limit};
+use crate::{signals, size};
+use ::ublk::{Control, DataPath, Device, DeviceOptions, Ending, Wake, driver};
+use anyhow::{Context, Result, bail};
+use record::Record;
+use serde_json::json;
+use std::io::{self, Write};
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+use volume::OpenOptions;
+
+/// Time between two looks at the volume's size.
+const REFRESH_PERIOD: Duration = Duration::from_secs(1);
+
+/// How long a server that is told to give its device up may take.
+const UPGRADE_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Version of the JSON that is written (docs/ublk.md).
+const SCHEMA_VERSION: u32 = 1;
+
+/// `nvlane ublk COMMAND`.
+pub fn command(command: &UblkCommand) -> Result<()> {
+    match command {
+        UblkCommand::Add(args) => add(args),
+        UblkCommand::Del(args) => del(args),
+        UblkCommand::List(args) => list::devices(args.output_format),
+        UblkCommand::Recover(args) => recover(args, false),
+        UblkCommand::Upgrade(args) => recover(args, true),
+        UblkCommand::Features(args) => list::features(args.output_format),
+    }
+}
+
+fn add(args: &UblkAddArgs) -> Result<()> {
+    let signals = Signals::begin(&args.serve)?;
+    // Told before a volume is made or locked.
+    drop(Control::open()?);
+    let options = OpenOptions {
+        cores: args.queues.into(),
+        read_only: args.read_only,
+        ..OpenOptions::default()
+    };
+    let namespace = volume::open(&args.volume, &options)?;
+    let record = Record { volume: namespace.uri(), read_only: args.read_only };
+    let path = [
+        (args.zero_copy, DataPath::ZeroCopy),
+        (args.user_copy, DataPath::UserCopy),
+        (args.copy, DataPath::Copy),
+    ];
+    let options = DeviceOptions {
+        id: args.id,
+        queues: args.queues,
+        depth: args.depth,
+        path: path.iter().find(|(asked, _)| *asked).map(|(_, path)| *path),
+        io_bytes_max: args.max_io,
+        recovery: args.recover,
+        ..serve_options(&args.serve)
+    };
+    let device = Device::add(namespace, &options, &signals.wake)?;
+    serve(device, &record, &args.serve, &signals)
+}
+
+fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
+    let signals = Signals::begin(&args.serve)?;
+    let info = Control::open()?.info(args.id)?;
+    let mut record = Record::read(args.id);
+    if let Some(volume) = &args.volume {
+        let read_only = record.as_ref().is_some_and(|record| record.read_only);
+        record = Some(Record { volume: volume.clone(), read_only });
+    }
+    let Some(mut record) = record else {
+        bail!("nobody noted which volume /dev/ublkb{} was made of: name it", args.id);
+    };
+    if upgrade {
+        ::ublk::quiesce(args.id)?;
+        await_quiesced(args.id)?;
+    }
+    let options = OpenOptions {
+        cores: info.nr_hw_queues.into(),
+        read_only: record.read_only,
+        ..OpenOptions::default()
+    };
+    let namespace = volume::open(&record.volume, &options)?;
+    record.volume = namespace.uri();
+    let device = Device::recover(args.id, namespace, &serve_options(&args.serve), &signals.wake)?;
+    serve(device, &record, &args.serve, &signals)
+}
+
+/// Waits until a device's server is gone, and with it its lock on the volume.
+fn await_quiesced(id: u32) -> Result<()> {
+    let until = Instant::now() + UPGRADE_PATIENCE;
+    let mut control = Control::open()?;
+    while control.info(id)?.state == driver::state::LIVE {
+        if Instant::now() >= until {
+            bail!("the server of /dev/ublkb{id} has not given it up in {UPGRADE_PATIENCE:?}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+fn serve_options(args: &UblkServeArgs) -> DeviceOptions {
+    let cpus = args.cores.as_ref().map(|cores| cores.cpus().to_vec()).unwrap_or_default();
+    DeviceOptions { cpus, poll: args.poll, ..DeviceOptions::default() }
+}
+
+/// What ends a server, or wakes it.
+struct Signals {
+    wake: Wake,
+    woken: Receiver<()>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Signals {
+    /// From here on, signals that ask the server to stop do so in order.
+    fn begin(args: &UblkServeArgs) -> Result<Signals> {
+        log::to_stderr(&args.log)?;
+        raise_descriptor_limit();
+        let (sender, woken) = sync_channel(1);
+        let wake: Wake = Arc::new(move || {
+            // One that is under way is enough.
+            let _ = sender.try_send(());
+        });
+        let stop = Arc::new(AtomicBool::new(false));
+        let (told, waker) = (Arc::clone(&stop), Arc::clone(&wake));
+        signals::on_stop(move || {
+            told.store(true, Ordering::Relaxed);
+            waker();
+        })?;
+        Ok(Signals { wake, woken, stop })
+    }
+}
+
+/// Serves until the device ends, or a signal ends it.
+fn serve(
+    mut device: Device,
+    record: &Record,
+    args: &UblkServeArgs,
+    signals: &Signals,
+) -> Result<()> {
+    let id = device.id();
+    if let Err(error) = record.write(id) {
+        tracing::debug!("cannot note which volume {} is made of: {error}", device.node().display());
+    }
+    // Somebody who closed our output still wants to be served.
+    let _ = io::stdout().write_all(announce(&device, record, args.output_format).as_bytes());
+    let _ = io::stdout().flush();
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    loop {
+        let timed_out = signals.woken.recv_timeout(REFRESH_PERIOD).is_err();
+        match device.ending() {
+            Some(Ending::HandedOver) => {
+                device.leave()?;
+                tracing::info!("/dev/ublkb{id} has another server; everything is flushed");
+                // The driver lets the next one in when this process is gone.
+                process::exit(0);
+            }
+            Some(Ending::Stopped) => {
+                tracing::info!("/dev/ublkb{id} was taken away");
+                break;
+            }
+            None if signals.stop.load(Ordering::Relaxed) => {
+                tracing::info!("stopping");
+                break;
+            }
+            None if timed_out => refresh(&mut device),
+            None => {}
+        }
+    }
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    device.stop()?;
+    Record::remove(id);
+    tracing::info!("stopped; everything is flushed");
+    Ok(())
+}
+
+fn refresh(device: &mut Device) {
+    match device.refresh() {
+        Ok(true) => tracing::info!(bytes = device.bytes(), "the size has changed"),
+        Ok(false) => {}
+        Err(error) => tracing::warn!("{error}"),
+    }
+}
+
+fn announce(device: &Device, record: &Record, format: ListFormat) -> String {
+    let (node, info) = (device.node(), device.info());
+    let (queues, depth) = (info.nr_hw_queues, info.queue_depth);
+    if format == ListFormat::Json {
+        let made = json!({
+            "version": SCHEMA_VERSION,
+            "id": device.id(),
+            "device": node,
+            "volume": record.volume,
+            "bytes": device.bytes(),
+            "queues": queues,
+            "depth": depth,
+            "io_bytes_max": info.max_io_buf_bytes,
+            "data_path": device.path().to_string(),
+            "recoverable": info.flags & driver::flag::USER_RECOVERY != 0,
+        });
+        return format!("{made}\n");
+    }
+    let bytes = size::format(device.bytes());
+    let most = size::format(info.max_io_buf_bytes.into());
+    format!(
+        "{}: {bytes}, {queues} queue(s) of {depth} requests of up to {most}, {}, from {}\nready\n",
+        node.display(),
+        device.path(),
+        record.volume,
+    )
+}
+
+fn del(args: &UblkDelArgs) -> Result<()> {
+    let mut control = Control::open()?;
+    let ids = if args.all { list::ids() } else { args.ids.clone() };
+    for id in ids {
+        delete(&mut control, id, args.force).with_context(|| format!("/dev/ublkb{id}"))?;
+        Record::remove(id);
+    }
+    Ok(())
+}
+
+/// Takes one device away. Its server sees it end, and lets go of it.
+fn delete(control: &mut Control, id: u32, force: bool) -> Result<()> {
+    let asks_first = !force && control.features().has(driver::flag::SAFE_STOP_DEV);
+    let stopped = if asks_first { control.try_stop(id) } else { control.stop(id) };
+    match stopped {
+        Err(error) if error.errno() == Some(libc::EBUSY) => {
+            bail!("somebody has it open: unmount or close it, or give --force")
+        }
+        // Its server may be quick, and clear it away itself.
+        _ => stopped?,
+    }
+    match control.delete(id) {
+        Err(error) if error.errno() == Some(libc::ENODEV) => Ok(()),
+        deleted => Ok(deleted?),
+    }
+}

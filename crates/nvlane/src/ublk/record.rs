@@ -1,0 +1,42 @@
+//! Which volume a device was made of, for `nvlane ublk list` and `recover`.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::{fs, io};
+
+/// Where devices are noted; gone when the machine restarts, as they are.
+const DIRECTORY: &str = "/run/nvlane";
+
+/// What is noted of a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The volume's URI.
+    pub volume: String,
+    /// It was made with --read-only.
+    pub read_only: bool,
+}
+
+impl Record {
+    /// What was noted of a device.
+    pub fn read(id: u32) -> Option<Record> {
+        serde_json::from_slice(&fs::read(path(id)).ok()?).ok()
+    }
+
+    /// Notes it, in one piece.
+    pub fn write(&self, id: u32) -> io::Result<()> {
+        fs::create_dir_all(DIRECTORY)?;
+        let (path, text) = (path(id), serde_json::to_vec(self)?);
+        let new = path.with_extension("new");
+        fs::write(&new, text)?;
+        fs::rename(new, path)
+    }
+
+    /// Forgets it.
+    pub fn remove(id: u32) {
+        let _ = fs::remove_file(path(id));
+    }
+}
+
+fn path(id: u32) -> PathBuf {
+    PathBuf::from(DIRECTORY).join(format!("ublk-{id}.json"))
+}

@@ -1,0 +1,238 @@
+//! Commands to `/dev/ublk-control`, one at a time. They block.
+
+use crate::driver::{ControlCommand, DeviceInfo, Parameters, control, parameter};
+use crate::features::Features;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::mem::size_of;
+use std::os::fd::AsRawFd;
+use uring::{Kind, Ring, RingOptions, Wait, entry};
+
+/// The driver's door.
+pub const CONTROL_PATH: &str = "/dev/ublk-control";
+
+/// Not for a queue.
+const NO_QUEUE: u16 = u16::MAX;
+
+/// Why the driver cannot be told anything, or refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// There is no driver.
+    #[error(
+        "this machine has no ublk: load the driver with `modprobe ublk_drv` (Linux 6.0 and newer, \
+         CONFIG_BLK_DEV_UBLK)"
+    )]
+    NoDriver,
+    /// It may not be used.
+    #[error("{CONTROL_PATH}: {0}; run as root")]
+    Open(#[source] io::Error),
+    /// There is no ring.
+    #[error("ublk is driven by io_uring: {0}")]
+    Ring(#[from] uring::Error),
+    /// There is no such device.
+    #[error("there is no ublk device {0}; `nvlane ublk list` shows those that there are")]
+    NoDevice(u32),
+    /// The driver refused.
+    #[error("the driver refuses {command}: {source}")]
+    Refused {
+        /// As the header calls it.
+        command: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl ControlError {
+    /// The number of the driver's refusal.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            ControlError::NoDevice(_) => Some(libc::ENODEV),
+            ControlError::Refused { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+}
+
+/// A way to the driver, of the thread that opened it.
+#[derive(Debug)]
+pub struct Control {
+    file: File,
+    ring: Ring,
+    features: Features,
+    /// The driver knows commands by the numbers of ioctls.
+    encoded: bool,
+}
+
+impl Control {
+    /// Opens the way, and asks the driver what it can do.
+    pub fn open() -> Result<Control, ControlError> {
+        let file = OpenOptions::new().read(true).write(true).open(CONTROL_PATH);
+        let file = file.map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => ControlError::NoDriver,
+            _ => ControlError::Open(error),
+        })?;
+        let options = RingOptions { entries: 4, kind: Kind::Big, ..RingOptions::default() };
+        let ring = Ring::with_options(&options)?;
+        let mut control = Control { file, ring, features: Features::new(0), encoded: true };
+        let mut mask = 0u64;
+        let command = command_with(u32::MAX, &mut mask);
+        match control.call("GET_FEATURES", control::GET_FEATURES, command) {
+            Ok(_) => control.features = Features::new(mask),
+            // Before 6.5 nobody could ask, and before 6.4 numbers were plain.
+            Err(_) => control.encoded = false,
+        }
+        Ok(control)
+    }
+
+    /// What the driver can do; nothing of it where it cannot be asked.
+    pub fn features(&self) -> Features {
+        self.features
+    }
+
+    /// Whether the driver knows commands by the numbers of ioctls.
+    pub fn is_encoded(&self) -> bool {
+        self.encoded
+    }
+
+    /// Makes a device, `info.dev_id` or any if that is all ones; returns what became of the wishes.
+    pub fn add(&mut self, info: &DeviceInfo) -> Result<DeviceInfo, ControlError> {
+        let mut made = *info;
+        let command = command_with(info.dev_id, &mut made);
+        self.call("ADD_DEV", control::ADD_DEV, command)?;
+        Ok(made)
+    }
+
+    /// Tells what a device is.
+    pub fn info(&mut self, id: u32) -> Result<DeviceInfo, ControlError> {
+        let mut info = DeviceInfo::default();
+        self.call("GET_DEV_INFO", control::GET_DEV_INFO, command_with(id, &mut info))?;
+        Ok(info)
+    }
+
+    /// Sets the limits of a device that is not started.
+    pub fn set_parameters(&mut self, id: u32, wanted: &Parameters) -> Result<(), ControlError> {
+        let mut parameters = *wanted;
+        self.call("SET_PARAMS", control::SET_PARAMS, command_with(id, &mut parameters)).map(drop)
+    }
+
+    /// Tells the limits of a device.
+    pub fn parameters(&mut self, id: u32) -> Result<Parameters, ControlError> {
+        let mut parameters = Parameters {
+            len: size_of::<Parameters>() as u32,
+            types: parameter::BASIC,
+            ..Parameters::default()
+        };
+        self.call("GET_PARAMS", control::GET_PARAMS, command_with(id, &mut parameters))?;
+        Ok(parameters)
+    }
+
+    /// Makes the block device, once all tags fetch.
+    pub fn start(&mut self, id: u32) -> Result<(), ControlError> {
+        self.tell("START_DEV", control::START_DEV, id, own_process())
+    }
+
+    /// Takes the block device away when what is in flight is done, and ends what fetches.
+    pub fn stop(&mut self, id: u32) -> Result<(), ControlError> {
+        self.tell("STOP_DEV", control::STOP_DEV, id, 0)
+    }
+
+    /// The same, if nobody has it open; `EBUSY` if somebody has.
+    pub fn try_stop(&mut self, id: u32) -> Result<(), ControlError> {
+        self.tell("TRY_STOP_DEV", control::TRY_STOP_DEV, id, 0)
+    }
+
+    /// Takes the whole device away, and waits until its server has let go of it.
+    pub fn delete(&mut self, id: u32) -> Result<(), ControlError> {
+        self.tell("DEL_DEV", control::DEL_DEV, id, 0)
+    }
+
+    /// The same without waiting.
+    pub fn delete_async(&mut self, id: u32) -> Result<(), ControlError> {
+        self.tell("DEL_DEV_ASYNC", control::DEL_DEV_ASYNC, id, 0)
+    }
+
+    /// We take a device over, whose server is gone; `EBUSY` while it is not quite.
+    pub fn start_recovery(&mut self, id: u32) -> Result<(), ControlError> {
+        self.tell("START_USER_RECOVERY", control::START_USER_RECOVERY, id, 0)
+    }
+
+    /// We have, once all tags fetch.
+    pub fn end_recovery(&mut self, id: u32) -> Result<(), ControlError> {
+        self.tell("END_USER_RECOVERY", control::END_USER_RECOVERY, id, own_process())
+    }
+
+    /// Has a device wait for another server; `EBUSY` if it cannot within `timeout_ms`.
+    pub fn quiesce(&mut self, id: u32, timeout_ms: u64) -> Result<(), ControlError> {
+        self.tell("QUIESCE_DEV", control::QUIESCE_DEV, id, timeout_ms)
+    }
+
+    /// Changes a device's capacity.
+    pub fn update_size(&mut self, id: u32, sectors: u64) -> Result<(), ControlError> {
+        self.tell("UPDATE_SIZE", control::UPDATE_SIZE, id, sectors)
+    }
+
+    /// Processors whose requests come by a queue.
+    pub fn affinity(&mut self, id: u32, queue: u16) -> Result<Vec<usize>, ControlError> {
+        // The kernel wants room for as many processors as there may be.
+        let mut mask = [0u64; 128];
+        let command = ControlCommand { data: queue.into(), ..command_with(id, &mut mask) };
+        self.call("GET_QUEUE_AFFINITY", control::GET_QUEUE_AFFINITY, command)?;
+        let is_set = |cpu: &usize| mask[cpu / 64] & 1 << (cpu % 64) != 0;
+        Ok((0..mask.len() * 64).filter(is_set).collect())
+    }
+
+    fn tell(
+        &mut self,
+        name: &'static str,
+        operation: u32,
+        id: u32,
+        data: u64,
+    ) -> Result<(), ControlError> {
+        let command =
+            ControlCommand { dev_id: id, queue_id: NO_QUEUE, data, ..ControlCommand::default() };
+        self.call(name, operation, command).map(drop)
+    }
+
+    /// Gives a command to the driver and waits for the answer. What it points to is the caller's and
+    /// alive.
+    fn call(
+        &mut self,
+        name: &'static str,
+        operation: u32,
+        command: ControlCommand,
+    ) -> Result<i32, ControlError> {
+        let operation = if self.encoded { operation } else { operation & 0xff };
+        let file = uring::File::Fd(self.file.as_raw_fd());
+        let entry = entry::big_uring_cmd(file, operation, &command.to_bytes());
+        // SAFETY: what the command points to lives until this returns, which is when it has ended.
+        unsafe { self.ring.push_big(&entry) }.expect("a ring of big entries without any");
+        let refused = |source| ControlError::Refused { command: name, source };
+        let mut completions = Vec::with_capacity(1);
+        while completions.is_empty() {
+            self.ring.enter(Wait::Forever).map_err(refused)?;
+            self.ring.reap(&mut completions);
+        }
+        let result = completions[0].result;
+        match -result {
+            ..=0 => Ok(result),
+            libc::ENODEV if command.dev_id != u32::MAX => {
+                Err(ControlError::NoDevice(command.dev_id))
+            }
+            errno => Err(refused(io::Error::from_raw_os_error(errno))),
+        }
+    }
+}
+
+fn command_with<T>(id: u32, value: &mut T) -> ControlCommand {
+    ControlCommand {
+        dev_id: id,
+        queue_id: NO_QUEUE,
+        len: size_of::<T>() as u16,
+        addr: (&raw mut *value) as u64,
+        ..ControlCommand::default()
+    }
+}
+
+fn own_process() -> u64 {
+    u64::from(std::process::id())
+}

@@ -1,0 +1,647 @@
+//! A device: its threads, one per queue, and the calls that make it, hand it on and take it away.
+
+use crate::control::{Control, ControlError};
+use crate::driver::{DEPTH_MAX, DeviceInfo, Parameters, SECTOR_SHIFT, flag, state};
+use crate::parameters;
+use crate::path::{DataPath, PathError};
+use crate::queue::{QueueConfig, QueueServer, Watcher};
+use crate::translate::Shape;
+use namespace::Namespace;
+use reactor::{Drive, Kind, Reactor};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::PathBuf;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long the device node of a new device may take to appear.
+const NODE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a killed server may take to be gone.
+const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Time between two looks at either.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// How long a device may take until each of its queues can be handed over.
+const QUIESCE_PATIENCE_MS: u64 = 10_000;
+
+/// Memory of a core beyond what its requests need: for layers and backends.
+const FURTHER_BYTES: usize = 32 << 20;
+
+/// Called on a device's threads when [`Device::ending`] may have something to tell.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// How a device is made.
+#[derive(Clone, Debug)]
+pub struct DeviceOptions {
+    /// The N of `/dev/ublkbN`; any if `None`.
+    pub id: Option<u32>,
+    /// Queues, each with a thread; the driver makes no more than there are processors.
+    pub queues: u16,
+    /// Requests in flight per queue, at most [`DEPTH_MAX`].
+    pub depth: u16,
+    /// The way of data; the best if `None`.
+    pub path: Option<DataPath>,
+    /// Most bytes of a request, if less than what the volume takes.
+    pub io_bytes_max: Option<u32>,
+    /// The device outlives a killed server ([`Device::recover`]).
+    pub recovery: bool,
+    /// Where the threads run; those beyond the list run anywhere.
+    pub cpus: Vec<Option<usize>>,
+    /// Poll without ever sleeping.
+    pub poll: bool,
+}
+
+impl Default for DeviceOptions {
+    fn default() -> DeviceOptions {
+        DeviceOptions {
+            id: None,
+            queues: 1,
+            depth: 128,
+            path: None,
+            io_bytes_max: None,
+            recovery: false,
+            cpus: Vec::new(),
+            poll: false,
+        }
+    }
+}
+
+/// Why a device cannot be made, taken over or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The driver.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The way of data.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
+    /// A core could not be made.
+    #[error(transparent)]
+    Reactor(#[from] reactor::Error),
+    /// The device's node cannot be opened.
+    #[error("cannot open {}: {source}", path.display())]
+    Node {
+        /// `/dev/ublkcN`.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A queue cannot be served.
+    #[error("queue {queue}: {source}")]
+    Queue {
+        /// Which.
+        queue: u16,
+        /// Why.
+        source: io::Error,
+    },
+    /// A number of requests or queues that there cannot be.
+    #[error("{0} requests in flight: give 1 to {DEPTH_MAX}, and at least one queue")]
+    Depth(u16),
+    /// Nothing to take over.
+    #[error("/dev/ublkb{id} {why}")]
+    NotRecoverable {
+        /// The device.
+        id: u32,
+        /// Why.
+        why: &'static str,
+    },
+    /// The volume is another one.
+    #[error("/dev/ublkb{id} was made for another volume: {what}")]
+    Mismatch {
+        /// The device.
+        id: u32,
+        /// What differs.
+        what: String,
+    },
+    /// The volume could not be made durable.
+    #[error("cannot flush {volume}: {source}")]
+    Flush {
+        /// Its URI.
+        volume: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The server's side ended by itself.
+    #[error("the driver ended the device: {0}")]
+    Ended(#[source] io::Error),
+}
+
+/// How a device came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It was stopped, by whomever; [`Device::stop`] clears up.
+    Stopped,
+    /// Another server takes it over: make the volume durable ([`Device::leave`]) and end the
+    /// process, which the kernel waits for.
+    HandedOver,
+}
+
+/// A running device.
+#[derive(Debug)]
+pub struct Device {
+    control: Control,
+    info: DeviceInfo,
+    namespace: Arc<dyn Namespace>,
+    path: DataPath,
+    sectors: u64,
+    queues: Queues,
+}
+
+/// The device's threads.
+#[derive(Debug)]
+struct Queues {
+    threads: Vec<JoinHandle<()>>,
+    events: Receiver<Event>,
+    /// Of each: nothing is with the volume, although the driver ends tags.
+    idle: Vec<bool>,
+    /// Of each: all tags have ended.
+    ended: Vec<bool>,
+    error: Option<i32>,
+    fate: Option<Ending>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Ending,
+    Idle(u16),
+    Ended(u16, Option<i32>),
+}
+
+impl Device {
+    /// Makes the device of a volume and starts it.
+    pub fn add(
+        namespace: Arc<dyn Namespace>,
+        options: &DeviceOptions,
+        wake: &Wake,
+    ) -> Result<Device, Error> {
+        if options.depth == 0 || options.depth > DEPTH_MAX || options.queues == 0 {
+            return Err(Error::Depth(options.depth));
+        }
+        let mut control = Control::open()?;
+        let driver = control.features();
+        let path = DataPath::choose(options.path, driver, namespace.takes_registered())?;
+        let limits = namespace.limits();
+        let io_bytes_max = parameters::io_bytes_max(&limits, path, options.io_bytes_max);
+        let mut flags = path.flags() | driver.mask() & flag::UPDATE_SIZE;
+        if control.is_encoded() {
+            flags |= flag::CMD_IOCTL_ENCODE;
+        }
+        if options.recovery {
+            flags |= flag::USER_RECOVERY | flag::USER_RECOVERY_REISSUE;
+            flags |= driver.mask() & flag::QUIESCE;
+        }
+        let info = control.add(&DeviceInfo {
+            nr_hw_queues: options.queues,
+            queue_depth: options.depth,
+            max_io_buf_bytes: io_bytes_max,
+            dev_id: options.id.unwrap_or(u32::MAX),
+            ublksrv_pid: std::process::id() as i32,
+            flags,
+            ..DeviceInfo::default()
+        })?;
+        let id = info.dev_id;
+        let parameters = parameters::of(&limits, path, io_bytes_max);
+        let made = control.set_parameters(id, &parameters).map_err(Error::from);
+        let made = made.and_then(|()| {
+            let mut device = Device::serve(control, info, namespace, path, options, wake)?;
+            device.sectors = parameters.basic.dev_sectors;
+            match device.control.start(id) {
+                Ok(()) => Ok(device),
+                Err(error) => {
+                    device.abandon();
+                    Err(error.into())
+                }
+            }
+        });
+        if made.is_err()
+            && let Ok(mut control) = Control::open()
+        {
+            // Nobody else would clear it away.
+            let _ = control.delete(id);
+        }
+        made
+    }
+
+    /// Takes over a device whose server is gone, or has a server that lives give it up first. Of
+    /// `options`, where and how threads run counts.
+    pub fn recover(
+        id: u32,
+        namespace: Arc<dyn Namespace>,
+        options: &DeviceOptions,
+        wake: &Wake,
+    ) -> Result<Device, Error> {
+        let mut control = Control::open()?;
+        let info = control.info(id)?;
+        if info.flags & flag::USER_RECOVERY == 0 {
+            let why = "was not made with --recover: its requests fail when its server is gone";
+            return Err(Error::NotRecoverable { id, why });
+        }
+        let parameters = control.parameters(id)?;
+        let path = DataPath::of_flags(info.flags);
+        check_volume(id, &info, &parameters, path, namespace.as_ref())?;
+        await_recovery(&mut control, id)?;
+        let mut device = Device::serve(control, info, namespace, path, options, wake)?;
+        device.sectors = parameters.basic.dev_sectors;
+        if let Err(error) = device.control.end_recovery(id) {
+            // The device stays, and waits for the next attempt when this process ends.
+            return Err(error.into());
+        }
+        device.resize()?;
+        Ok(device)
+    }
+
+    /// Opens the device's node and starts its threads, all of which fetch when this returns.
+    fn serve(
+        control: Control,
+        info: DeviceInfo,
+        namespace: Arc<dyn Namespace>,
+        path: DataPath,
+        options: &DeviceOptions,
+        wake: &Wake,
+    ) -> Result<Device, Error> {
+        let node = Arc::new(open_node(info.dev_id)?);
+        let (sender, events) = channel();
+        let count = usize::from(info.nr_hw_queues);
+        let queues = Queues {
+            threads: Vec::with_capacity(count),
+            events,
+            idle: vec![false; count],
+            ended: vec![false; count],
+            error: None,
+            fate: None,
+        };
+        let limits = namespace.limits();
+        let mut device = Device { control, info, namespace, path, sectors: 0, queues };
+        for queue in 0..info.nr_hw_queues {
+            let config = QueueConfig {
+                queue,
+                depth: info.queue_depth,
+                path,
+                shape: Shape::of(&limits, info.max_io_buf_bytes),
+                encoded: device.control.is_encoded(),
+            };
+            let seed = Seed {
+                reactor: reactor_config(&config, options),
+                config,
+                namespace: Arc::clone(&device.namespace),
+                node: Arc::clone(&node),
+                teller: Teller { queue, events: sender.clone(), wake: Arc::clone(wake) },
+            };
+            if let Err(error) = device.queues.start(seed) {
+                device.abandon();
+                return Err(error);
+            }
+        }
+        Ok(device)
+    }
+
+    /// The N of `/dev/ublkbN`.
+    pub fn id(&self) -> u32 {
+        self.info.dev_id
+    }
+
+    /// The block device.
+    pub fn node(&self) -> PathBuf {
+        format!("/dev/ublkb{}", self.info.dev_id).into()
+    }
+
+    /// What it is.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// The way of its data.
+    pub fn path(&self) -> DataPath {
+        self.path
+    }
+
+    /// Capacity in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.sectors << SECTOR_SHIFT
+    }
+
+    /// Whether and how the device has come to its end.
+    pub fn ending(&mut self) -> Option<Ending> {
+        while let Ok(event) = self.queues.events.try_recv() {
+            self.note(event);
+        }
+        self.queues.ending()
+    }
+
+    fn note(&mut self, event: Event) {
+        match event {
+            Event::Ending if self.queues.fate.is_none() => {
+                // A device that is stopped is dead before its tags end.
+                let lives = self.control.info(self.info.dev_id);
+                let lives = lives.is_ok_and(|info| info.state != state::DEAD);
+                let fate = if lives { Ending::HandedOver } else { Ending::Stopped };
+                self.queues.fate = Some(fate);
+            }
+            Event::Ending => {}
+            Event::Idle(queue) => self.queues.idle[usize::from(queue)] = true,
+            Event::Ended(queue, error) => {
+                self.queues.ended[usize::from(queue)] = true;
+                self.queues.error = self.queues.error.or(error);
+            }
+        }
+    }
+
+    /// Looks whether the volume's size has changed, and has the device follow. Whether it did.
+    pub fn refresh(&mut self) -> Result<bool, Error> {
+        let volume = || self.namespace.uri();
+        self.namespace.refresh().map_err(|source| Error::Flush { volume: volume(), source })?;
+        self.resize()
+    }
+
+    fn resize(&mut self) -> Result<bool, Error> {
+        let sectors = self.namespace.limits().bytes() >> SECTOR_SHIFT;
+        if sectors == self.sectors || self.info.flags & flag::UPDATE_SIZE == 0 {
+            return Ok(false);
+        }
+        self.control.update_size(self.info.dev_id, sectors)?;
+        self.sectors = sectors;
+        Ok(true)
+    }
+
+    /// Takes the block device away when what is in flight is done, makes the volume durable, and
+    /// deletes the device.
+    pub fn stop(mut self) -> Result<(), Error> {
+        let id = self.info.dev_id;
+        // Somebody else may have taken it away.
+        let absent = |error: &ControlError| error.errno() == Some(libc::ENODEV);
+        let stopped = match self.control.stop(id) {
+            Err(error) if !absent(&error) => Err(error),
+            _ => Ok(()),
+        };
+        self.queues.join();
+        let flushed = self.flush();
+        let deleted = match self.control.delete(id) {
+            Err(error) if !absent(&error) => Err(error),
+            _ => Ok(()),
+        };
+        stopped?;
+        flushed?;
+        deleted?;
+        match self.queues.error {
+            None => Ok(()),
+            Some(errno) => Err(Error::Ended(io::Error::from_raw_os_error(errno))),
+        }
+    }
+
+    /// Makes the volume durable before the process ends, of which the device waits for the successor.
+    pub fn leave(self) -> Result<(), Error> {
+        let flushed = self.flush();
+        // Threads whose tags the driver still has end with the process.
+        std::mem::forget(self);
+        flushed
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        let flushed = self.namespace.flush();
+        flushed.map_err(|source| Error::Flush { volume: self.namespace.uri(), source })
+    }
+
+    /// Ends the threads of a device that was not started.
+    fn abandon(&mut self) {
+        let _ = self.control.stop(self.info.dev_id);
+        self.queues.join();
+    }
+}
+
+impl Queues {
+    fn start(&mut self, seed: Seed) -> Result<(), Error> {
+        let (sender, receiver) = channel();
+        let queue = seed.config.queue;
+        let thread = thread::Builder::new().name(format!("ublk-{queue}"));
+        let thread = thread.spawn(move || run(seed, &sender)).map_err(Error::Thread)?;
+        self.threads.push(thread);
+        let gone = || Error::Ended(io::Error::other("a thread has ended"));
+        receiver.recv().map_err(|_| gone())?
+    }
+
+    fn ending(&self) -> Option<Ending> {
+        let all_ended = self.ended.iter().all(|ended| *ended);
+        match self.fate {
+            Some(Ending::HandedOver) if self.idle.iter().all(|idle| *idle) => self.fate,
+            _ if all_ended => self.fate.or(Some(Ending::Stopped)),
+            _ => None,
+        }
+    }
+
+    fn join(&mut self) {
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a queue's thread panicked");
+            }
+        }
+        while let Ok(event) = self.events.try_recv() {
+            if let Event::Ended(_, error) = event {
+                self.error = self.error.or(error);
+            }
+        }
+    }
+}
+
+/// What a queue's thread begins with.
+struct Seed {
+    reactor: reactor::Config,
+    config: QueueConfig,
+    namespace: Arc<dyn Namespace>,
+    node: Arc<File>,
+    teller: Teller,
+}
+
+/// Serves a queue until all of its tags have ended.
+fn run(seed: Seed, started: &Sender<Result<(), Error>>) {
+    let queue = seed.config.queue;
+    be_io_flusher();
+    let reactor = match Reactor::new(&seed.reactor) {
+        Ok(reactor) => reactor,
+        Err(error) => {
+            let _ = started.send(Err(error.into()));
+            return;
+        }
+    };
+    let watcher = Box::new(Watch { teller: seed.teller, reactor: Rc::downgrade(&reactor) });
+    let server = QueueServer::open(seed.config, &reactor, &seed.namespace, seed.node, watcher);
+    let server = match server {
+        Ok(server) => server,
+        Err(source) => {
+            let _ = started.send(Err(Error::Queue { queue, source }));
+            return;
+        }
+    };
+    server.fetch();
+    // What the driver refuses it refuses at once.
+    reactor.turn_for(Drive::Poll);
+    let outcome = match server.refusal() {
+        None => Ok(()),
+        Some(errno) => Err(Error::Queue { queue, source: io::Error::from_raw_os_error(errno) }),
+    };
+    let _ = started.send(outcome);
+    reactor.run();
+}
+
+/// Memory that this thread needs must not wait for I/O that goes through this thread.
+fn be_io_flusher() {
+    const PR_SET_IO_FLUSHER: libc::c_int = 57;
+    // SAFETY: changes a flag of this thread and nothing else. It needs CAP_SYS_RESOURCE, without which
+    // devices work, but should not be swapped to.
+    unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
+}
+
+/// A thread's way to the device's owner.
+struct Teller {
+    queue: u16,
+    events: Sender<Event>,
+    wake: Wake,
+}
+
+impl Teller {
+    fn tell(&self, event: Event) {
+        let _ = self.events.send(event);
+        (self.wake)();
+    }
+}
+
+struct Watch {
+    teller: Teller,
+    reactor: Weak<Reactor>,
+}
+
+impl Watcher for Watch {
+    fn ending(&self) {
+        self.teller.tell(Event::Ending);
+    }
+
+    fn idle(&self) {
+        self.teller.tell(Event::Idle(self.teller.queue));
+    }
+
+    fn ended(&self, error: Option<i32>) {
+        self.teller.tell(Event::Ended(self.teller.queue, error));
+        if let Some(reactor) = self.reactor.upgrade() {
+            reactor.stop();
+        }
+    }
+}
+
+fn reactor_config(config: &QueueConfig, options: &DeviceOptions) -> reactor::Config {
+    let depth = usize::from(config.depth);
+    let buffer = (config.shape.io_bytes_max as usize).next_power_of_two();
+    let is_zero_copy = config.path == DataPath::ZeroCopy;
+    reactor::Config {
+        entries: u32::from(config.depth).saturating_mul(2).max(256),
+        cpu: options.cpus.get(usize::from(config.queue)).copied().flatten(),
+        poll_always: options.poll,
+        // Address space: of one buffer per request one at least is always free.
+        buffer_bytes: FURTHER_BYTES + if is_zero_copy { buffer } else { depth * buffer },
+        kernel_buffers: if is_zero_copy { config.depth } else { 0 },
+        // NVMe devices get their commands by this ring (docs/decisions/0005).
+        kind: Kind::Big,
+        ..reactor::Config::default()
+    }
+}
+
+/// Opens `/dev/ublkcN`, which may take a moment to appear.
+fn open_node(id: u32) -> Result<File, Error> {
+    let path = PathBuf::from(format!("/dev/ublkc{id}"));
+    let until = Instant::now() + NODE_PATIENCE;
+    loop {
+        match OpenOptions::new().read(true).write(true).open(&path) {
+            Ok(file) => return Ok(file),
+            Err(source) => {
+                let may_come = matches!(
+                    source.raw_os_error(),
+                    Some(libc::ENOENT | libc::EACCES | libc::EBUSY)
+                );
+                if !may_come || Instant::now() >= until {
+                    return Err(Error::Node { path, source });
+                }
+                thread::sleep(LOOK_EVERY);
+            }
+        }
+    }
+}
+
+/// Whether a volume can be behind a device that was made for it.
+fn check_volume(
+    id: u32,
+    info: &DeviceInfo,
+    parameters: &Parameters,
+    path: DataPath,
+    namespace: &dyn Namespace,
+) -> Result<(), Error> {
+    let (limits, basic) = (namespace.limits(), &parameters.basic);
+    let what = if limits.block_shift > basic.logical_bs_shift {
+        format!(
+            "it had blocks of {} bytes, not {}",
+            1 << basic.logical_bs_shift,
+            limits.block_bytes()
+        )
+    } else if limits.bytes() >> SECTOR_SHIFT < basic.dev_sectors {
+        format!("it had {} bytes, not {}", basic.dev_sectors << SECTOR_SHIFT, limits.bytes())
+    } else if limits.transfer_bytes_max < info.max_io_buf_bytes {
+        let most = limits.transfer_bytes_max;
+        format!("it took {} bytes per command, not {most}", info.max_io_buf_bytes)
+    } else if path == DataPath::ZeroCopy && !namespace.takes_registered() {
+        "it took its data by zero copy".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Error::Mismatch { id, what })
+}
+
+/// Waits until a device's server is gone, whom a device that can is taken from.
+fn await_recovery(control: &mut Control, id: u32) -> Result<(), Error> {
+    let until = Instant::now() + RECOVERY_PATIENCE;
+    loop {
+        let info = control.info(id)?;
+        let why = match info.state {
+            state::DEAD => {
+                let why = "is dead: `nvlane ublk del` clears it away";
+                return Err(Error::NotRecoverable { id, why });
+            }
+            state::LIVE if is_alive(info.ublksrv_pid) => {
+                "has a server: `nvlane ublk upgrade` takes it over"
+            }
+            state::LIVE => "still has its server",
+            _ => match control.start_recovery(id) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.errno() == Some(libc::EBUSY) => "still has its server",
+                Err(error) => return Err(error.into()),
+            },
+        };
+        if Instant::now() >= until || info.state == state::LIVE && is_alive(info.ublksrv_pid) {
+            return Err(Error::NotRecoverable { id, why });
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Whether a process runs. One that was killed and waits for its parent does not.
+fn is_alive(process: i32) -> bool {
+    let Ok(text) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
+    // proc_pid_stat(5): the state follows the name, which is in parentheses and may hold any.
+    let state = text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
+/// Has the server of a device give it up to the one that comes next, without an error to its users.
+pub fn quiesce(id: u32) -> Result<(), Error> {
+    let mut control = Control::open()?;
+    let info = control.info(id)?;
+    if info.flags & flag::QUIESCE == 0 {
+        let why = "cannot be taken over in use: make it with --recover, on Linux 6.16 or newer";
+        return Err(Error::NotRecoverable { id, why });
+    }
+    Ok(control.quiesce(id, QUIESCE_PATIENCE_MS)?)
+}

@@ -1,0 +1,43 @@
+//! The ublk server: any [`namespace::Namespace`] as a block device of this machine's kernel.
+//!
+//! ```text
+//!   /dev/ublkbN: the kernel's block layer
+//!        |  one queue per thread
+//!        v
+//!   QueueServer --fetch, commit--> /dev/ublkcN   (io_uring commands on the core's own ring)
+//!     Tags: what is next for each request        copy       the driver copies, to the tag's memory
+//!        |                                       user copy  we copy, to and from memory of the pool
+//!        v                                       zero copy  the pages are registered with the ring
+//!   namespace::Queue::submit ... completed --> commit
+//!
+//!   Control --> /dev/ublk-control: add, start, stop, delete, take over, resize
+//! ```
+//!
+//! Requests are of sectors and become NVMe commands of blocks ([`Shape::translate`]); the device's
+//! limits are the volume's, so that no request has to be split. What is next for a request is
+//! decided by [`Tags`], which knows neither ring nor clock.
+//!
+//! What it does not do: zoned devices, metadata, devices of users without privileges, several threads
+//! per queue.
+//!
+//! Bounds: [`driver::DEPTH_MAX`] requests per queue, 1 MiB per request. A command that may be tried
+//! again is, five times, within a third of a second; volumes with paths have done so before.
+
+mod control;
+mod descriptors;
+mod device;
+pub mod driver;
+mod errno;
+mod features;
+mod parameters;
+mod path;
+mod queue;
+mod tags;
+mod translate;
+
+pub use control::{CONTROL_PATH, Control, ControlError};
+pub use device::{Device, DeviceOptions, Ending, Error, Wake, quiesce};
+pub use features::{Feature, Features, KNOWN};
+pub use path::{DataPath, PathError};
+pub use tags::{Carries, Step, Tags};
+pub use translate::{Shape, Transfer, Work};

@@ -1,0 +1,129 @@
+//! A volume's limits as the block device's.
+
+use crate::driver::{Basic, Discard, IO_BYTES_MAX, Parameters, SECTOR_SHIFT, attribute, parameter};
+use crate::path::DataPath;
+use nvme::Limits;
+use reactor::BufferPool;
+use std::mem::size_of;
+
+/// Most sectors of a discard: 2 GiB, so that one is over in a moment.
+const DISCARD_SECTORS_MAX: u32 = 1 << 22;
+
+/// Most blocks of Write Zeroes (the count is 16 bits, zero-based).
+const ZEROES_BLOCKS_MAX: u32 = 1 << 16;
+
+/// Largest physical block that Linux knows, as a power of two.
+const PHYSICAL_SHIFT_MAX: u8 = 12;
+
+/// Kernel pages that are given to files as they are must suit `O_DIRECT`.
+const ALIGNMENT_MASK: u32 = 511;
+
+/// Bytes that requests are cut to: what the volume takes, what one buffer holds, and what was asked for.
+/// At least a page, at most what the driver allows.
+pub fn io_bytes_max(limits: &Limits, path: DataPath, asked: Option<u32>) -> u32 {
+    let page = rustix::param::page_size() as u32;
+    let buffer = match path {
+        DataPath::ZeroCopy => IO_BYTES_MAX,
+        DataPath::Copy | DataPath::UserCopy => BufferPool::buffer_len_max() as u32,
+    };
+    let most = limits.transfer_bytes_max.min(buffer).min(IO_BYTES_MAX);
+    // A copy by hand, where pages cannot be registered, must fit too.
+    let most = most.min(BufferPool::buffer_len_max() as u32);
+    let most = asked.map_or(most, |asked| asked.min(most));
+    (most & !(page - 1)).max(page)
+}
+
+/// The parameters of a device for a volume.
+pub fn of(limits: &Limits, path: DataPath, io_bytes_max: u32) -> Parameters {
+    let sectors = |blocks: u64| blocks << (limits.block_shift - SECTOR_SHIFT);
+    let optimal = limits.optimal_write_bytes.max(limits.block_bytes());
+    let optimal_shift = optimal.next_power_of_two().trailing_zeros() as u8;
+    let physical_shift = optimal_shift.min(PHYSICAL_SHIFT_MAX).max(limits.block_shift);
+    let flags = [
+        (limits.read_only, attribute::READ_ONLY),
+        (limits.volatile_write_cache, attribute::VOLATILE_CACHE | attribute::FUA),
+    ];
+    let attrs = flags.iter().filter(|(set, _)| *set).fold(0, |all, (_, bits)| all | bits);
+    let can = limits.commands;
+    let when = |can: bool, sectors: u32| if can && !limits.read_only { sectors } else { 0 };
+    let mut types = parameter::BASIC;
+    if !limits.read_only && (can.deallocate || can.write_zeroes) {
+        types |= parameter::DISCARD;
+    }
+    if path == DataPath::ZeroCopy {
+        types |= parameter::DMA_ALIGN;
+    }
+    Parameters {
+        len: size_of::<Parameters>() as u32,
+        types,
+        basic: Basic {
+            attrs,
+            logical_bs_shift: limits.block_shift,
+            physical_bs_shift: physical_shift,
+            io_opt_shift: optimal_shift,
+            io_min_shift: physical_shift,
+            max_sectors: io_bytes_max >> SECTOR_SHIFT,
+            chunk_sectors: 0,
+            dev_sectors: sectors(limits.blocks),
+            virt_boundary_mask: 0,
+        },
+        discard: Discard {
+            discard_alignment: 0,
+            discard_granularity: limits.block_bytes(),
+            max_discard_sectors: when(can.deallocate, DISCARD_SECTORS_MAX),
+            max_write_zeroes_sectors: when(
+                can.write_zeroes,
+                sectors(ZEROES_BLOCKS_MAX.into()) as u32,
+            ),
+            max_discard_segments: 1,
+            reserved0: 0,
+        },
+        dma_alignment: ALIGNMENT_MASK,
+        ..Parameters::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvme::limits::{Commands, CopyLimits, Passthrough};
+
+    fn limits() -> Limits {
+        Limits {
+            block_shift: 12,
+            blocks: 1000,
+            transfer_bytes_max: (1 << 20) + 512,
+            optimal_write_bytes: 16384,
+            read_only: false,
+            volatile_write_cache: true,
+            commands: Commands { write_zeroes: true, deallocate: true, ..Commands::default() },
+            copy: CopyLimits::NONE,
+            metadata_bytes: 0,
+            passthrough: Passthrough::NONE,
+            lends_reads: false,
+            immediate: false,
+        }
+    }
+
+    #[test]
+    fn limits_become_parameters() {
+        let bytes = io_bytes_max(&limits(), DataPath::UserCopy, None);
+        assert_eq!(bytes, 1 << 20);
+        assert_eq!(io_bytes_max(&limits(), DataPath::ZeroCopy, Some(70_000)), 69632);
+        let parameters = of(&limits(), DataPath::ZeroCopy, bytes);
+        let Basic { attrs, dev_sectors, max_sectors, .. } = parameters.basic;
+        assert_eq!((attrs, dev_sectors, max_sectors), (6, 8000, 2048));
+        assert_eq!((parameters.basic.logical_bs_shift, parameters.basic.io_opt_shift), (12, 14));
+        assert_eq!(parameters.discard.max_write_zeroes_sectors, 65536 * 8);
+        assert_eq!(parameters.types, parameter::BASIC | parameter::DISCARD | parameter::DMA_ALIGN);
+    }
+
+    #[test]
+    fn what_a_volume_cannot_do_is_not_offered() {
+        let limits = Limits { read_only: true, volatile_write_cache: false, ..limits() };
+        let parameters = of(&limits, DataPath::Copy, 4096);
+        assert_eq!((parameters.basic.attrs, parameters.types), (1, parameter::BASIC));
+        let none = Limits { commands: Commands::default(), read_only: false, ..limits };
+        assert_eq!(of(&none, DataPath::Copy, 4096).types, parameter::BASIC);
+    }
+}

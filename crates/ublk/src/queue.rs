@@ -1,0 +1,416 @@
+//! One queue of a device on its core: what [`Tags`] says is done.
+
+use crate::descriptors::Descriptors;
+use crate::driver::{self, ABORTED, IoCommand, auto_buffer, data_position};
+use crate::path::DataPath;
+use crate::tags::{Carries, Step, Tags};
+use crate::translate::Shape;
+use namespace::{Data, Namespace, Part, Queue, Registered, Request, Sink, dataset};
+use reactor::{Buffer, Complete, FixedFile, Reactor};
+use std::cell::{Cell, RefCell, UnsafeCell};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Instant;
+use uring::entry;
+
+/// What a completion is about: the upper half of a token; the lower is the tag.
+mod about {
+    pub const FETCH: u64 = 0 << 32;
+    pub const COPY: u64 = 1 << 32;
+    pub const MEMORY: u64 = 2 << 32;
+    pub const PAUSE: u64 = 3 << 32;
+}
+
+/// How a queue is served.
+#[derive(Clone, Debug)]
+pub struct QueueConfig {
+    /// Its number.
+    pub queue: u16,
+    /// How many requests it has.
+    pub depth: u16,
+    /// The way of data.
+    pub path: DataPath,
+    /// What the volume takes.
+    pub shape: Shape,
+    /// The driver knows commands by the numbers of ioctls.
+    pub encoded: bool,
+}
+
+/// Is told what becomes of a queue.
+pub trait Watcher {
+    /// The driver has ended the first of the tags: the device stops, or changes its server.
+    fn ending(&self);
+    /// Nothing that was ended is with the volume any more.
+    fn idle(&self);
+    /// All tags have ended. `error` is what the driver said, if it was not the usual.
+    fn ended(&self, error: Option<i32>);
+}
+
+/// One queue.
+pub struct QueueServer {
+    me: Weak<QueueServer>,
+    config: QueueConfig,
+    reactor: Rc<Reactor>,
+    volume: Rc<dyn Queue>,
+    lends: bool,
+    watcher: Box<dyn Watcher>,
+    /// Open as long as the ring may use it.
+    _device: Arc<File>,
+    file: uring::File,
+    registered: RefCell<Option<FixedFile>>,
+    descriptors: Descriptors,
+    tags: RefCell<Tags>,
+    slots: Box<[Slot]>,
+    /// Tags that wait for memory.
+    waiting: RefCell<VecDeque<u16>>,
+    /// The pool knows.
+    waits: Cell<bool>,
+    /// The registered buffer of tag 0.
+    first_buffer: u16,
+    /// The driver has begun to end tags.
+    ending: Cell<bool>,
+    error: Cell<Option<i32>>,
+}
+
+/// What a tag has.
+struct Slot {
+    /// While it is not with the volume.
+    request: Cell<Option<Box<Request>>>,
+    /// What is being copied to or from the request.
+    data: Cell<Data>,
+    /// The tag's own memory, which the driver copies to and from ([`DataPath::Copy`]).
+    own: RefCell<Option<Buffer>>,
+    /// The range of a discard.
+    range: UnsafeCell<[u8; dataset::RANGE_BYTES]>,
+}
+
+impl QueueServer {
+    /// Opens the way to the volume and gets ready; [`QueueServer::fetch`] begins.
+    pub fn open(
+        config: QueueConfig,
+        reactor: &Rc<Reactor>,
+        namespace: &Arc<dyn Namespace>,
+        device: Arc<File>,
+        watcher: Box<dyn Watcher>,
+    ) -> io::Result<Rc<QueueServer>> {
+        let volume = Arc::clone(namespace).open_queue(reactor)?;
+        let descriptors = Descriptors::map(&device, config.queue, config.depth)?;
+        let first_buffer = match config.path {
+            DataPath::ZeroCopy => {
+                let places = reactor.kernel_buffers().filter(|it| it.len() >= config.depth.into());
+                places.ok_or_else(|| io::Error::other("the ring has no table of buffers"))?.start
+            }
+            DataPath::Copy | DataPath::UserCopy => 0,
+        };
+        let slot = || {
+            let own = match config.path {
+                DataPath::Copy => {
+                    let buffer = reactor.buffers().allocate(config.shape.io_bytes_max as usize);
+                    Some(buffer.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?)
+                }
+                DataPath::UserCopy | DataPath::ZeroCopy => None,
+            };
+            Ok(Slot {
+                request: Cell::new(Some(Request::new())),
+                data: Cell::default(),
+                own: RefCell::new(own),
+                range: UnsafeCell::new([0; dataset::RANGE_BYTES]),
+            })
+        };
+        let slots = (0..config.depth).map(|_| slot()).collect::<io::Result<Box<[Slot]>>>()?;
+        let registered = reactor.register_file(device.as_raw_fd());
+        let file = registered.as_ref().map_or(uring::File::Fd(device.as_raw_fd()), FixedFile::file);
+        Ok(Rc::new_cyclic(|me| QueueServer {
+            me: me.clone(),
+            reactor: Rc::clone(reactor),
+            volume,
+            lends: namespace.limits().lends_reads && config.path == DataPath::UserCopy,
+            watcher,
+            _device: device,
+            file,
+            registered: RefCell::new(registered),
+            descriptors,
+            tags: RefCell::new(Tags::new(config.depth, config.path, config.shape)),
+            slots,
+            waiting: RefCell::new(VecDeque::with_capacity(config.depth.into())),
+            waits: Cell::new(false),
+            first_buffer,
+            ending: Cell::new(false),
+            error: Cell::new(None),
+            config,
+        }))
+    }
+
+    /// Has the driver give requests, by all tags.
+    pub fn fetch(&self) {
+        for tag in 0..self.config.depth {
+            self.command(driver::io::FETCH_REQ, tag, 0);
+        }
+    }
+
+    /// What the driver said if it ended tags in another way than by ending the device.
+    pub fn refusal(&self) -> Option<i32> {
+        self.error.get()
+    }
+
+    fn me(&self) -> Rc<QueueServer> {
+        self.me.upgrade().expect("the queue lives while it is called")
+    }
+
+    fn slot(&self, tag: u16) -> &Slot {
+        &self.slots[usize::from(tag)]
+    }
+
+    /// Hands a tag to the driver.
+    #[inline]
+    fn command(&self, operation: u32, tag: u16, result: i32) {
+        let operation = if self.config.encoded { operation } else { operation & 0xff };
+        let own = self.slot(tag).own.borrow();
+        let addr = own.as_ref().map_or(0, |buffer| buffer.as_ptr() as u64);
+        let index = match self.config.path {
+            DataPath::ZeroCopy => auto_buffer(self.first_buffer + tag),
+            DataPath::Copy | DataPath::UserCopy => 0,
+        };
+        let command = IoCommand { q_id: self.config.queue, tag, result, addr };
+        let entry = entry::uring_cmd(self.file, operation, index, command.to_bytes());
+        // SAFETY: the entry names at most the tag's own memory, which lives as long as this queue, the
+        // sink.
+        unsafe { self.reactor.submit(entry, self.me(), about::FETCH | u64::from(tag)) };
+    }
+
+    #[inline]
+    fn take(&self, tag: u16, step: Step) {
+        match step {
+            Step::Submit => self.submit(tag),
+            Step::Commit(result) => self.commit(tag, result),
+            Step::CopyIn { skip, bytes } => self.copy_in(tag, skip, bytes),
+            Step::CopyOut { skip, bytes } => self.copy_out(tag, skip, bytes),
+            Step::SubmitLater(pause) => {
+                let token = about::PAUSE | u64::from(tag);
+                self.reactor.timer(Instant::now() + pause, self.me(), token);
+            }
+        }
+    }
+
+    fn commit(&self, tag: u16, result: i32) {
+        drop(self.slot(tag).data.take());
+        self.command(driver::io::COMMIT_AND_FETCH_REQ, tag, result);
+        self.tell_if_idle();
+    }
+
+    #[inline]
+    fn tell_if_idle(&self) {
+        if self.ending.get() && self.tags.borrow().busy() == 0 {
+            self.watcher.idle();
+        }
+    }
+
+    /// Memory for a request's data; the tag waits if there is none.
+    fn memory(&self, tag: u16, bytes: u32) -> Option<Data> {
+        match self.reactor.buffers().allocate(bytes as usize) {
+            Some(buffer) => Some(Data::Buffer(buffer)),
+            None => {
+                self.waiting.borrow_mut().push_back(tag);
+                self.wait();
+                None
+            }
+        }
+    }
+
+    /// Has the pool tell when memory came back.
+    fn wait(&self) {
+        if !self.waits.replace(true) {
+            self.reactor.buffers().wait(self.me(), about::MEMORY);
+        }
+    }
+
+    fn copy_in(&self, tag: u16, skip: u32, bytes: u32) {
+        let slot = self.slot(tag);
+        let mut data = slot.data.take();
+        if data.is_empty() {
+            match self.memory(tag, skip + bytes) {
+                Some(memory) => data = memory,
+                None => return,
+            }
+        }
+        let target = data.as_mut_ptr().expect("a buffer").wrapping_add(skip as usize);
+        slot.data.set(data);
+        let position = data_position(self.config.queue, tag, skip);
+        let entry = entry::read(self.file, target, bytes, position);
+        // SAFETY: the bytes are in a buffer that the slot has, and that is taken out only when this has
+        // completed.
+        unsafe { self.reactor.submit(entry, self.me(), about::COPY | u64::from(tag)) };
+    }
+
+    fn copy_out(&self, tag: u16, skip: u32, bytes: u32) {
+        let slot = self.slot(tag);
+        let data = slot.data.take();
+        let source = data.as_ptr().wrapping_add(skip as usize);
+        slot.data.set(data);
+        let position = data_position(self.config.queue, tag, skip);
+        let entry = entry::write(self.file, source, bytes, position, 0);
+        // SAFETY: as in `copy_in`; lent memory is kept by what the slot has of it.
+        unsafe { self.reactor.submit(entry, self.me(), about::COPY | u64::from(tag)) };
+    }
+
+    fn submit(&self, tag: u16) {
+        let (command, carries) = {
+            let tags = self.tags.borrow();
+            (tags.command(tag), tags.carries(tag))
+        };
+        let slot = self.slot(tag);
+        let data = match carries {
+            Carries::Nothing => Data::None,
+            Carries::Pages(len) => {
+                Data::Registered(Registered { index: self.first_buffer + tag, offset: 0, len })
+            }
+            Carries::Range(range) => {
+                let place = slot.range.get();
+                // SAFETY: the range of a tag is used by nobody but its request, which is here; the part
+                // is the volume's until the request comes back.
+                unsafe {
+                    place.write(range.to_bytes());
+                    Data::Part(Part::new(place.cast(), dataset::RANGE_BYTES, None))
+                }
+            }
+            Carries::Room(len) | Carries::Bytes(len) if self.config.path == DataPath::Copy => {
+                self.own_memory(tag, len)
+            }
+            Carries::Room(_) if self.lends => Data::None,
+            Carries::Room(len) => match self.memory(tag, len) {
+                Some(memory) => memory,
+                None => return,
+            },
+            Carries::Bytes(len) => {
+                let data = slot.data.take();
+                assert_eq!(data.len(), len as usize, "it was copied here");
+                data
+            }
+        };
+        let mut request =
+            slot.request.take().expect("a tag that is not with the volume has its own");
+        request.command = command;
+        request.data = data;
+        request.push(self.me(), u64::from(tag));
+        self.volume.submit(request);
+    }
+
+    /// The first `len` bytes of the tag's own memory.
+    fn own_memory(&self, tag: u16, len: u32) -> Data {
+        let mut own = self.slot(tag).own.borrow_mut();
+        let own = own.as_mut().expect("every tag has");
+        assert!(len as usize <= own.len());
+        let fixed = own.fixed_index();
+        // SAFETY: the memory is the tag's as long as the queue lives, and the driver leaves it alone
+        // while the server has the tag.
+        Data::Part(unsafe { Part::new(own.as_mut_ptr(), len as usize, fixed) })
+    }
+
+    /// There may be memory again for tags that wait for it, first come first served.
+    fn memory_came(&self) {
+        self.waits.set(false);
+        let mut rounds = self.waiting.borrow().len();
+        while rounds > 0 {
+            rounds -= 1;
+            let Some(tag) = self.waiting.borrow_mut().pop_front() else { return };
+            let before = self.waiting.borrow().len();
+            self.again(tag);
+            if self.waiting.borrow().len() > before {
+                // In vain: back to its place.
+                self.waiting.borrow_mut().rotate_right(1);
+                break;
+            }
+        }
+        if !self.waiting.borrow().is_empty() {
+            self.wait();
+        }
+    }
+
+    /// What a tag that waited for memory wanted.
+    fn again(&self, tag: u16) {
+        let carries = self.tags.borrow().carries(tag);
+        match carries {
+            Carries::Bytes(bytes) => self.copy_in(tag, 0, bytes),
+            _ => self.submit(tag),
+        }
+    }
+
+    /// The driver has answered.
+    #[inline]
+    fn fetched(&self, tag: u16, result: i32) {
+        if result != 0 {
+            return self.tag_ended(tag, result);
+        }
+        let request = self.descriptors.read(tag);
+        let step = self.tags.borrow_mut().begin(tag, &request);
+        self.take(tag, step);
+    }
+
+    #[cold]
+    fn tag_ended(&self, tag: u16, result: i32) {
+        if result != ABORTED && self.error.get().is_none() {
+            self.error.set(Some(-result));
+        }
+        self.tags.borrow_mut().ended(tag);
+        if !self.ending.replace(true) {
+            self.watcher.ending();
+        }
+        self.tell_if_idle();
+        if self.tags.borrow().has_ended() {
+            // Nothing of the device's may be left in the ring, or it could not be deleted.
+            if let Some(file) = self.registered.take() {
+                self.reactor.unregister_file(file);
+            }
+            self.watcher.ended(self.error.get());
+        }
+    }
+}
+
+impl Complete for QueueServer {
+    #[inline]
+    fn complete(&self, token: u64, result: i32, _flags: u32) {
+        let tag = token as u16;
+        match token & !0xffff_ffff {
+            about::FETCH => self.fetched(tag, result),
+            about::COPY => {
+                let step = self.tags.borrow_mut().copied(tag, result);
+                self.take(tag, step);
+            }
+            about::MEMORY if result < 0 => {}
+            about::MEMORY => self.memory_came(),
+            about::PAUSE => {
+                let step = self.tags.borrow_mut().resume(tag);
+                self.take(tag, step);
+            }
+            _ => unreachable!("tokens are ours"),
+        }
+    }
+}
+
+impl Sink for QueueServer {
+    /// Called from within `submit` too: nothing is submitted from here, but to the ring.
+    #[inline]
+    fn completed(&self, mut request: Box<Request>, state: u64) {
+        let (tag, status) = (state as u16, request.status);
+        let data = std::mem::take(&mut request.data);
+        let slot = self.slot(tag);
+        slot.request.set(Some(request));
+        let step = self.tags.borrow_mut().served(tag, status);
+        match step {
+            Step::CopyOut { .. } => slot.data.set(data),
+            // What was to be written is needed again.
+            Step::SubmitLater(_) if matches!(data, Data::Buffer(_)) => {
+                let writes = matches!(self.tags.borrow().carries(tag), Carries::Bytes(_));
+                if writes {
+                    slot.data.set(data);
+                }
+            }
+            _ => drop(data),
+        }
+        self.take(tag, step);
+    }
+}

@@ -1,0 +1,199 @@
+//! From a request of the driver to an NVMe command. Pure.
+
+use crate::driver::{Descriptor, SECTOR_SHIFT, operation, request_flag};
+use namespace::dataset::{self, Range};
+use nvme::opcode::io as opcode;
+use nvme::{Command, Limits};
+
+/// Force Unit Access (NVM 1.1, section 3.2.6; command dword 12, bit 30).
+const FUA: u32 = 1 << 30;
+/// Deallocate of Write Zeroes (NVM 1.1, section 3.2.8; command dword 12, bit 25).
+const DEAC: u32 = 1 << 25;
+/// Most blocks of a command (the count is 16 bits, zero-based).
+const BLOCKS_MAX: u32 = 1 << 16;
+/// There is but one namespace.
+const NSID: u32 = 1;
+
+/// Which way data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// None.
+    Nothing,
+    /// From the volume into the request: so many bytes.
+    Read(u32),
+    /// From the request to the volume: so many bytes.
+    Write(u32),
+    /// The command brings the range that it is about.
+    Range(Range),
+}
+
+/// What is to be done for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// What the volume is told.
+    pub command: Command,
+    /// With what data.
+    pub transfer: Transfer,
+    /// The request's pages were not registered, although they should have been.
+    pub is_unregistered: bool,
+}
+
+/// What of a volume matters for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Logical block as a power of two.
+    pub block_shift: u8,
+    /// Most bytes of a request with data.
+    pub io_bytes_max: u32,
+    /// Write Zeroes may deallocate.
+    pub deallocates: bool,
+}
+
+impl Shape {
+    /// That of a volume behind a device whose requests are that long at most.
+    pub fn of(limits: &Limits, io_bytes_max: u32) -> Shape {
+        let deallocates = limits.commands.deallocate;
+        Shape { block_shift: limits.block_shift, io_bytes_max, deallocates }
+    }
+
+    /// The command for a request; the error is a number for the kernel. The driver keeps to the
+    /// limits that it was given, so that errors mean that it does not.
+    #[inline]
+    pub fn translate(&self, request: &Descriptor) -> Result<Work, i32> {
+        let is_unregistered = request.has(request_flag::NEED_REG_BUF);
+        let work = |command, transfer| Work { command, transfer, is_unregistered };
+        if request.operation() == operation::FLUSH {
+            let command =
+                Command { opcode: opcode::FLUSH, nsid: NSID.into(), ..Command::default() };
+            return Ok(work(command, Transfer::Nothing));
+        }
+        let (slba, blocks) = self.blocks(request)?;
+        match request.operation() {
+            operation::DISCARD => {
+                let range = Range { attributes: 0, blocks, slba };
+                Ok(work(dataset::deallocate(NSID, 1), Transfer::Range(range)))
+            }
+            operation::READ => {
+                let bytes = self.bytes(blocks)?;
+                Ok(work(Command::blocks(opcode::READ, NSID, slba, blocks), Transfer::Read(bytes)))
+            }
+            operation::WRITE => {
+                let bytes = self.bytes(blocks)?;
+                let mut command = Command::blocks(opcode::WRITE, NSID, slba, blocks);
+                set(&mut command, FUA, request.has(request_flag::FUA));
+                Ok(work(command, Transfer::Write(bytes)))
+            }
+            operation::WRITE_ZEROES if blocks <= BLOCKS_MAX => {
+                let mut command = Command::blocks(opcode::WRITE_ZEROES, NSID, slba, blocks);
+                set(&mut command, FUA, request.has(request_flag::FUA));
+                set(&mut command, DEAC, self.deallocates && !request.has(request_flag::NOUNMAP));
+                Ok(work(command, Transfer::Nothing))
+            }
+            operation::WRITE_ZEROES => Err(libc::EINVAL),
+            _ => Err(libc::EOPNOTSUPP),
+        }
+    }
+
+    /// First block and count, at least one.
+    #[inline]
+    fn blocks(&self, request: &Descriptor) -> Result<(u64, u32), i32> {
+        let shift = self.block_shift - SECTOR_SHIFT;
+        let mask = (1 << shift) - 1;
+        let is_aligned =
+            request.nr_sectors & mask == 0 && request.start_sector & u64::from(mask) == 0;
+        if request.nr_sectors == 0 || !is_aligned {
+            return Err(libc::EINVAL);
+        }
+        Ok((request.start_sector >> shift, request.nr_sectors >> shift))
+    }
+
+    #[inline]
+    fn bytes(&self, blocks: u32) -> Result<u32, i32> {
+        let bytes = u64::from(blocks) << self.block_shift;
+        if bytes > u64::from(self.io_bytes_max) || blocks > BLOCKS_MAX {
+            return Err(libc::EINVAL);
+        }
+        Ok(bytes as u32)
+    }
+}
+
+#[inline]
+fn set(command: &mut Command, bit: u32, on: bool) {
+    if on {
+        command.cdw12 = (command.cdw12.get() | bit).into();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SHAPE: Shape = Shape { block_shift: 12, io_bytes_max: 1 << 20, deallocates: true };
+
+    fn request(operation: u8, start_sector: u64, nr_sectors: u32) -> Descriptor {
+        Descriptor { op_flags: operation.into(), nr_sectors, start_sector, addr: 0 }
+    }
+
+    #[test]
+    fn sectors_become_blocks() {
+        let work = SHAPE.translate(&request(operation::READ, 80, 16)).unwrap();
+        assert_eq!((work.command.slba(), work.command.block_count()), (10, 2));
+        assert_eq!((work.command.opcode, work.transfer), (opcode::READ, Transfer::Read(8192)));
+        assert_eq!(SHAPE.translate(&request(operation::READ, 81, 16)), Err(libc::EINVAL));
+        assert_eq!(SHAPE.translate(&request(operation::WRITE, 80, 15)), Err(libc::EINVAL));
+        assert_eq!(SHAPE.translate(&request(operation::WRITE, 80, 0)), Err(libc::EINVAL));
+        assert_eq!(SHAPE.translate(&request(operation::WRITE, 0, 2056)), Err(libc::EINVAL));
+        assert_eq!(SHAPE.translate(&request(15, 0, 8)), Err(libc::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn flags_are_carried_over() {
+        let mut write = request(operation::WRITE, 8, 8);
+        assert!(!SHAPE.translate(&write).unwrap().command.fua());
+        write.op_flags |= request_flag::FUA | request_flag::NEED_REG_BUF;
+        let work = SHAPE.translate(&write).unwrap();
+        assert!(work.command.fua() && work.is_unregistered);
+        let mut zeroes = request(operation::WRITE_ZEROES, 8, 8);
+        assert!(SHAPE.translate(&zeroes).unwrap().command.deac());
+        zeroes.op_flags |= request_flag::NOUNMAP;
+        assert!(!SHAPE.translate(&zeroes).unwrap().command.deac());
+        let keeps = Shape { deallocates: false, ..SHAPE };
+        assert!(!keeps.translate(&request(operation::WRITE_ZEROES, 8, 8)).unwrap().command.deac());
+    }
+
+    #[test]
+    fn a_discard_brings_its_range() {
+        let work = SHAPE.translate(&request(operation::DISCARD, 1 << 40, 1 << 30)).unwrap();
+        let range = Range { attributes: 0, blocks: 1 << 27, slba: 1 << 37 };
+        assert_eq!(work.transfer, Transfer::Range(range));
+        assert!(dataset::deallocates(&work.command) && dataset::range_count(&work.command) == 1);
+    }
+
+    proptest! {
+        /// Whatever the descriptor says: refused, or exactly the sectors that it names.
+        #[test]
+        fn a_command_covers_the_request_exactly(
+            op_flags in any::<u32>(),
+            nr_sectors in prop_oneof![any::<u32>(), 0u32..4096],
+            start_sector in any::<u64>(),
+            block_shift in 9u8..=12,
+        ) {
+            let shape = Shape { block_shift, io_bytes_max: 1 << 20, deallocates: false };
+            let request = Descriptor { op_flags, nr_sectors, start_sector, addr: 0 };
+            let Ok(work) = shape.translate(&request) else { return Ok(()) };
+            let shift = block_shift - SECTOR_SHIFT;
+            let (slba, blocks) = match work.transfer {
+                Transfer::Range(range) => (range.slba, range.blocks),
+                _ if work.command.opcode == opcode::FLUSH => return Ok(()),
+                _ => (work.command.slba(), work.command.block_count()),
+            };
+            prop_assert_eq!(slba << shift, start_sector);
+            prop_assert_eq!(u64::from(blocks) << shift, u64::from(nr_sectors));
+            if let Transfer::Read(bytes) | Transfer::Write(bytes) = work.transfer {
+                prop_assert_eq!(u64::from(bytes), u64::from(nr_sectors) << SECTOR_SHIFT);
+                prop_assert!(bytes <= shape.io_bytes_max);
+            }
+        }
+    }
+}
