@@ -6,6 +6,7 @@ use counting_allocator::{mark_this_thread, of_marked};
 use host::rig::{Rig, directory, file};
 use host::{Bytes, Queue};
 use namespace::{Namespace, Queue as NamespaceQueue};
+use nvme::copy::{Entry, Format};
 use nvme::{Command, Limits, opcode};
 use nvme_tcp::pdu::dgst;
 use reactor::Reactor;
@@ -71,6 +72,9 @@ fn run(io: &mut Queue, load: Load, rounds: usize) {
         let cids: Vec<_> = (0..load.depth)
             .map(|index| {
                 let slba = (round * load.depth + index) as u64 * u64::from(load.blocks) % 2048;
+                if load.opcode == opcode::io::COPY {
+                    return copy(io, slba, load.blocks);
+                }
                 let command = Command::blocks(load.opcode, 1, slba, load.blocks);
                 let bytes = match load.opcode {
                     opcode::io::READ => Bytes::Wanted(data.len()),
@@ -86,16 +90,43 @@ fn run(io: &mut Queue, load: Load, rounds: usize) {
     }
 }
 
+/// A Copy to namespace 1 of `blocks` blocks each from there and from namespace 2, whose list is
+/// fetched every other time.
+fn copy(io: &mut Queue, sdlba: u64, blocks: u32) -> u16 {
+    let mut list = [0; 4 * Format::Namespaces.entry_bytes()];
+    for (index, bytes) in list.chunks_exact_mut(Format::Namespaces.entry_bytes()).enumerate() {
+        let nsid = index as u32 % 2 + 1;
+        let entry = Entry { nsid, slba: 2048 + sdlba, blocks, fast_only: false };
+        entry.write(Format::Namespaces, bytes);
+    }
+    let command = nvme::copy::command(1, sdlba.min(1024), 4, Format::Namespaces);
+    let in_capsule = io.next_cid.is_multiple_of(2);
+    io.issue(command, if in_capsule { Bytes::InCapsule(&list) } else { Bytes::OnRequest(&list) })
+}
+
 /// Tests take turns: there is one count.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn check(volume: Arc<dyn Namespace>, dgst: u8, loads: &[Load]) {
+    check_two(volume, None, dgst, loads);
+}
+
+fn check_two(
+    volume: Arc<dyn Namespace>,
+    second: Option<Arc<dyn Namespace>>,
+    dgst: u8,
+    loads: &[Load],
+) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let rig = Rig::empty(1);
     rig.add(1, Arc::new(Marked(volume)));
+    if let Some(second) = second {
+        rig.add(2, second);
+    }
     let mut host = rig.host();
     host.dgst = dgst;
-    let admin = host.enabled();
+    let mut admin = host.enabled();
+    enable_formats(&mut admin);
     let mut io = host.io(&admin, 1);
     let fresh = of_marked();
     // Warm for all kinds: what grows with the depth has grown.
@@ -117,6 +148,21 @@ fn check(volume: Arc<dyn Namespace>, dgst: u8, loads: &[Load]) {
         });
         assert!(steady, "allocations in {ios} I/Os: {counts:?}, {load:?}");
     }
+}
+
+/// Copies of all formats may come.
+fn enable_formats(admin: &mut Queue) {
+    let mut behavior = [0; 512];
+    behavior[4] = 0b1100;
+    let opcode = opcode::admin::SET_FEATURES;
+    let command = Command { opcode, cdw10: 0x16.into(), ..Command::default() };
+    admin.command(command, Bytes::InCapsule(&behavior)).ok();
+}
+
+/// Four ranges of 4 KiB at depths 1 and 32, and of 64 KiB at depth 4.
+fn copies() -> Vec<Load> {
+    let load = Load { opcode: opcode::io::COPY, blocks: 1, depth: 1 };
+    vec![load, Load { depth: 32, ..load }, Load { depth: 4, blocks: 16, ..load }]
 }
 
 /// 4 KiB at depths 1 and 32, and 128 KiB at depth 4.
@@ -141,4 +187,21 @@ fn memory_with_digests() {
 fn file_volume() {
     let directory = directory();
     check(file(&directory, 16 << 20, 12, 1, Duration::ZERO), 0, &all());
+}
+
+/// A volume as a URI names it: with its guard, which is what Copies go to.
+fn opened(uri: &str) -> Arc<dyn Namespace> {
+    volume::open(uri, &volume::OpenOptions::default()).expect("a volume")
+}
+
+#[test]
+fn copies_by_the_means_of_memory() {
+    check_two(opened("mem:32M?bs=4096"), Some(opened("mem:32M?bs=4096")), 0, &copies());
+}
+
+#[test]
+fn copies_that_are_read_and_written() {
+    // Whoever wraps a volume hides what keeps its blocks.
+    let second = Arc::new(Marked(opened("mem:32M?bs=4096")));
+    check_two(opened("mem:32M?bs=4096"), Some(second), 0, &copies());
 }
