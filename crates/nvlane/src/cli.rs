@@ -3,6 +3,7 @@
 mod admin;
 mod aio;
 mod content;
+mod copy;
 mod ctl;
 mod nbd;
 mod passthrough;
@@ -15,6 +16,7 @@ pub use admin::{
 };
 pub use aio::{AioCommand, AioMode, AioRunArgs, AioStatArgs};
 pub use content::{CatArgs, PathsArgs, WriteArgs};
+pub use copy::{CopyArgs, JobsArgs, JobsCommand};
 pub use ctl::{
     AnaCommand, CtlArgs, CtlCommand, HostCommand, ListenerCommand, Output, SubsystemCommand,
     VolumeCommand,
@@ -22,7 +24,9 @@ pub use ctl::{
 pub use nbd::{NBD_PORT, NbdArgs};
 pub use passthrough::{AdminArgs, DoctorArgs, IoArgs, PassthroughArgs};
 pub use serve::ServeArgs;
-pub use ublk::{UblkAddArgs, UblkCommand, UblkDelArgs, UblkRecoverArgs, UblkServeArgs};
+pub use ublk::{
+    UblkAddArgs, UblkCommand, UblkDelArgs, UblkListArgs, UblkRecoverArgs, UblkServeArgs,
+};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::path::PathBuf;
@@ -67,6 +71,10 @@ pub enum Command {
     Cat(CatArgs),
     /// Write standard input, or a file, to a volume.
     Write(WriteArgs),
+    /// Copy volumes, or parts of them, to others.
+    Copy(Box<CopyArgs>),
+    /// Look after the copies that the daemon does.
+    Jobs(JobsArgs),
     /// Show the paths to volumes: state, latency, share of the I/O.
     Paths(PathsArgs),
     /// Ask a discovery controller which subsystems there are.

@@ -10,10 +10,11 @@
 //! (opening, resizing and flushing volumes) blocks other control commands meanwhile, never I/O.
 //!
 //! Files: `start` brings a configuration up, `change` is what can be changed afterwards, `dispatch`
-//! knows the control socket's methods, `statistics` and `paths` what it tells.
+//! knows the control socket's methods, `statistics` and `paths` what it tells, `jobs` are the copies that it does.
 
 mod change;
 mod dispatch;
+mod jobs;
 #[cfg(feature = "mutants")]
 mod mutant;
 mod paths;
@@ -29,6 +30,7 @@ use crate::config::store::Store;
 use crate::config::{self, Config};
 use crate::control::method::Volume;
 use crate::control::server::Call;
+use jobs::Jobs;
 use namespace::Namespace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -58,6 +60,7 @@ pub struct Daemon {
     unwell: BTreeSet<(String, u32)>,
     store: Store,
     machine: Machine,
+    jobs: Jobs,
     started: Instant,
 }
 
@@ -110,13 +113,16 @@ impl Daemon {
             }
             if Instant::now() >= refresh_at {
                 self.refresh();
+                self.jobs.collect();
                 refresh_at = Instant::now() + REFRESH_INTERVAL;
             }
         }
     }
 
     /// Stops accepting, finishes what is in flight and makes every volume durable.
-    pub fn stop(self) -> Result<(), target::Error> {
+    pub fn stop(mut self) -> Result<(), target::Error> {
+        // They go on when the daemon starts again.
+        self.jobs.halt();
         self.server.stop()
     }
 

@@ -4,8 +4,10 @@
 //!   cli --> serve --> daemon (control plane) --> target, volume (data path)
 //!       |-> ctl ------^ control socket
 //!       |-> nbd --> ::nbd, volume
+//!       |-> ublk --> ::ublk, volume
 //!       |-> discover, id-ctrl, ... (admin) --> host::client --> a controller
-//!       |-> cat, write, paths (session) --> volume
+//!       |-> cat, write, paths (session), copy --> volume
+//!       |-> jobs ------^ copies that the daemon does
 //!       |-> io, admin (passthrough) --> volume::session
 //!       |-> doctor --> tries what this machine allows
 //!       |-> aio --> ::aio, in the programs it runs
@@ -26,10 +28,12 @@ mod config;
 mod config_command;
 mod content;
 mod control;
+mod copy;
 mod ctl;
 mod daemon;
 mod doctor;
 mod info;
+mod jobs;
 mod manual;
 mod nbd;
 mod origin;
@@ -60,6 +64,8 @@ fn main() -> ExitCode {
         Command::Info(args) => info::run(&args),
         Command::Cat(args) => content::cat(&args),
         Command::Write(args) => content::write(&args),
+        Command::Copy(args) => copy::run(&args),
+        Command::Jobs(args) => jobs::run(&args),
         Command::Paths(args) => paths::run(&args),
         Command::Discover(args) => admin::discover(&args),
         Command::List(args) => admin::list(&args),

@@ -21,6 +21,7 @@ mod progress;
 mod reader;
 mod writer;
 
+pub use progress::Progress;
 pub use reader::Reader;
 pub use writer::Writer;
 
@@ -35,6 +36,8 @@ use std::sync::Arc;
 pub const DEPTH: usize = 32;
 /// Bytes of a command, if the volume takes as many.
 pub const CHUNK_BYTES: u32 = 128 << 10;
+/// Status code type of what means something else for each command (NVMe Base 2.1, Figure 104).
+const SCT_COMMAND: u8 = 1;
 /// Status code type of what went wrong on the way (NVMe Base 2.1, Figure 104).
 const SCT_PATH: u8 = 3;
 /// The namespace id in commands: a volume is one namespace, whatever its id elsewhere.
@@ -75,17 +78,8 @@ impl Session {
         self.reactor.run();
     }
 
-    /// What a failed command is told as: the volume, what was done, the status, and of paths that are not
-    /// live why.
     fn failure(&self, doing: &str, status: Status) -> anyhow::Error {
-        let mut text = format!("{}: {doing}: {status}", self.volume.uri());
-        if status.sct() == SCT_PATH {
-            let paths = self.volume.paths();
-            for path in paths.iter().filter(|path| !path.reason.is_empty()) {
-                text.push_str(&format!("; {}: {}", path.name, path.reason));
-            }
-        }
-        anyhow::Error::msg(text)
+        anyhow::Error::msg(failure_text(&*self.volume, doing, opcode::io::READ, status))
     }
 
     /// Reads into the request's buffer, or writes from it, at byte `offset`.
@@ -125,4 +119,22 @@ impl Session {
                 Data::Buffer(buffer.expect("the pool holds what a session has in flight"));
         }
     }
+}
+
+/// What a failed command is told as: the volume, what was done, the status, and of paths that are not live why.
+pub fn failure_text(volume: &dyn Namespace, doing: &str, code: u8, status: Status) -> String {
+    let words = status.io_words(code).filter(|_| status.sct() == SCT_COMMAND);
+    let mut text = match words {
+        Some(words) => {
+            let (sct, sc) = (status.sct(), status.0 & 0xff);
+            format!("{}: {doing}: {words} (SCT {sct:#x} SC {sc:#04x})", volume.uri())
+        }
+        None => format!("{}: {doing}: {status}", volume.uri()),
+    };
+    if status.sct() == SCT_PATH {
+        for path in volume.paths().iter().filter(|path| !path.reason.is_empty()) {
+            text.push_str(&format!("; {}: {}", path.name, path.reason));
+        }
+    }
+    text
 }

@@ -3,6 +3,9 @@
 //! Where `nqn` is optional it may be left out while there is exactly one subsystem.
 
 use crate::config::AnaState;
+use crate::copy::shared::{Counts, Phase};
+use crate::copy::spec::{Options, Part};
+use crate::copy::throttle::Throttle;
 use namespace::{Access, PathReport};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -238,4 +241,76 @@ impl From<PathReport> for PathNow {
             details: report.details.into_iter().collect(),
         }
     }
+}
+
+/// `job_add`: begins a copy that the daemon does by itself. Gives a [`Job`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobAdd {
+    /// What is read, one after another; a volume is a URI, `served:NSID` or `served:NQN/NSID`.
+    pub sources: Vec<Part>,
+    /// What all of it is written to.
+    pub targets: Vec<Part>,
+    /// How.
+    #[serde(default)]
+    pub options: Options,
+}
+
+/// `job_pause`, `job_resume`, `job_cancel`: say what becomes of a job. Give a [`Job`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobOf {
+    /// The job.
+    pub id: u64,
+}
+
+/// `job_throttle`: another limit for a job. Gives a [`Job`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobThrottle {
+    /// The job.
+    pub id: u64,
+    /// `30%` of the time, `100M` bytes per second, or `none`.
+    pub throttle: Throttle,
+}
+
+/// What has become of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobState {
+    /// It is at work, or will be when the daemon has started again.
+    Running,
+    /// It was asked to pause.
+    Paused,
+    /// Everything is copied and flushed, and compared if that was asked for.
+    Done,
+    /// It can be resumed.
+    Failed,
+    /// It was ended.
+    Cancelled,
+}
+
+/// A job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    /// Its number, which no other has had.
+    pub id: u64,
+    /// What has become of it.
+    pub state: JobState,
+    /// What it does while it is running.
+    pub phase: Phase,
+    /// Why it has failed.
+    pub error: Option<String>,
+    /// What is read.
+    pub sources: Vec<Part>,
+    /// What is written.
+    pub targets: Vec<Part>,
+    /// How.
+    pub options: Options,
+    /// How far it is.
+    pub counts: Counts,
+    /// Bytes per second since it was begun or resumed, while it is running.
+    pub bytes_per_second: u64,
+    /// CRC-64/NVME of everything, where both sides were compared.
+    pub checksum: Option<String>,
 }

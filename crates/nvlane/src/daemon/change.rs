@@ -56,6 +56,7 @@ impl Daemon {
     pub(super) fn volume_remove(&mut self, wanted: VolumeRemove) -> Done {
         let nqn = self.nqn(wanted.nqn)?;
         self.namespace(&nqn, wanted.nsid)?;
+        self.check_unused(&nqn, Some(wanted.nsid))?;
         let mut config = self.config.clone();
         let subsystem = config.subsystem_mut(&nqn).expect("resolved");
         subsystem.namespaces.retain(|namespace| namespace.nsid != Some(wanted.nsid));
@@ -213,6 +214,7 @@ impl Daemon {
 
     pub(super) fn subsystem_remove(&mut self, wanted: SubsystemRemove) -> Done {
         let nqn = self.nqn(Some(wanted.nqn))?;
+        self.check_unused(&nqn, None)?;
         let mut config = self.config.clone();
         config.subsystems.retain(|subsystem| subsystem.nqn != nqn);
         self.change(config, |server| server.remove_subsystem(&nqn))?;
@@ -263,6 +265,21 @@ impl Daemon {
         volume.flush().map_err(|error| {
             Failure::volume(format!("{}: removed, but not flushed: {error}", volume.uri()))
         })
+    }
+
+    /// No job is at work on the namespace, or on any of the subsystem's.
+    fn check_unused(&mut self, nqn: &str, nsid: Option<u32>) -> Done {
+        let named = |of: &str, id: u32| of == nqn && nsid.is_none_or(|nsid| nsid == id);
+        for ((of, id), volume) in &self.volumes {
+            if named(of, *id)
+                && let Some(job) = self.jobs.user_of(volume)
+            {
+                return Err(Failure::conflict(format!(
+                    "job {job} is at work on namespace {id}: pause or cancel it first"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// The subsystem that is meant: the named one, or the only one.

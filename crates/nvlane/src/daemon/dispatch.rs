@@ -23,6 +23,19 @@ impl Daemon {
             "ana_set" => nothing(self.ana_set(read(params)?)),
             "subsystem_add" => nothing(self.subsystem_add(read(params)?)),
             "subsystem_remove" => nothing(self.subsystem_remove(read(params)?)),
+            "job_add" => {
+                let wanted = read(params)?;
+                result(&self.jobs.add(wanted, &self.volumes)?)
+            }
+            "job_list" => none(&params).and_then(|()| result(&self.jobs.list())),
+            "job_pause" => result(&self.jobs.pause(read(params)?)?),
+            "job_resume" => {
+                let wanted = read(params)?;
+                result(&self.jobs.resume(wanted, &self.volumes)?)
+            }
+            "job_cancel" => result(&self.jobs.cancel(read(params)?)?),
+            "job_throttle" => result(&self.jobs.throttle(read(params)?)?),
+            "job_clear" => none(&params).and_then(|()| nothing(self.jobs.clear())),
             "stats" => none(&params).and_then(|()| result(&self.statistics()?)),
             "config_get" => none(&params).and_then(|()| result(self.config())),
             other => Err(Failure::method(other)),

@@ -1,6 +1,7 @@
 //! Bringing a configuration up.
 
 use super::Daemon;
+use super::jobs::Jobs;
 use super::twice::named_twice;
 use crate::config::identity::{self, Machine};
 use crate::config::store::Store;
@@ -59,7 +60,9 @@ impl Daemon {
         let patience =
             Patience::new(if store.is_after_crash() { CRASH_WAIT } else { Duration::ZERO });
         let server = Server::start(&server_config(&config))?;
+        let jobs = Jobs::none(store.path(), server.mailboxes().to_vec());
         let mut daemon = Daemon {
+            jobs,
             server,
             config: Config { subsystems: Vec::new(), listeners: Vec::new(), ..config.clone() },
             volumes: BTreeMap::new(),
@@ -102,6 +105,7 @@ impl Daemon {
         }
         daemon.start_ana()?;
         daemon.config.check()?;
+        daemon.jobs.go_on(&daemon.volumes);
         Ok(daemon)
     }
 

@@ -58,19 +58,37 @@ fn line(what: &str, done: u64, total: Option<u64>, elapsed: f64) -> String {
         }
         _ => String::new(),
     };
-    format!("{}{of} {what}, {rate}/s", size::format(done)).replace("about ", "")
+    let left = match total {
+        Some(total) if done > 0 && total > done => {
+            let seconds = elapsed * (total - done) as f64 / done as f64;
+            format!(", {} left", time(seconds.round() as u64))
+        }
+        _ => String::new(),
+    };
+    format!("{}{of} {what}, {rate}/s{left}", size::format(done)).replace("about ", "")
+}
+
+/// `7 s`, `3:07`, `1:03:07`.
+fn time(seconds: u64) -> String {
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{minutes}:{:02}", seconds % 60),
+        _ => format!("{hours}:{minutes:02}:{:02}", seconds % 60),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::line;
+    use super::{line, time};
 
     #[test]
     fn a_line_says_how_far_and_how_fast() {
         assert_eq!(
             line("read", 1 << 30, Some(4 << 30), 2.0),
-            "1 GiB of 4 GiB (25 %) read, 512 MiB/s"
+            "1 GiB of 4 GiB (25 %) read, 512 MiB/s, 6 s left"
         );
         assert_eq!(line("written", 0, None, 0.0), "0 B written, 0 B/s");
+        assert_eq!([time(59), time(187), time(3787)], ["59 s", "3:07", "1:03:07"]);
     }
 }

@@ -1,0 +1,192 @@
+//! `nvlane copy` and `nvlane jobs`.
+
+use super::ListFormat;
+use crate::copy::spec::{Options, Part};
+use crate::copy::throttle::Throttle;
+use crate::size;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// `nvlane copy`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nvlane copy disk.img clone.img --create
+  nvlane copy 'tcp://192.0.2.1/nqn.2026-11.com.example:a?ns=1' 'tcp://192.0.2.1/nqn.2026-11.com.example:a?ns=2'
+  nvlane copy a.img@1G+512M b.img whole.img@2G --verify      parts, one after another
+  nvlane copy master.img one.img --also two.img --also three.img
+  nvlane copy a.img b.img --dry-run                          by which means, without doing it
+  nvlane copy a.img b.img --detach --throttle 30%            by the daemon; see nvlane jobs
+
+A part of a volume is written VOLUME@OFFSET+LENGTH, VOLUME@OFFSET or VOLUME@+LENGTH; sizes take K, M, G
+and T. An @ in a name that ends like that is written %40. Blocks are copied where they lie if source and
+target allow that, and read and written otherwise. All is flushed when the command ends; interrupted, it
+says how far it got. How to, means and limits: docs/copy.md.")]
+pub struct CopyArgs {
+    /// What is read, one after another, and last what it is written to: paths or URIs.
+    #[arg(required = true, num_args = 2.., value_name = "SOURCE... TARGET")]
+    pub parts: Vec<Part>,
+    /// Write the same to this volume too.
+    #[arg(long, value_name = "TARGET")]
+    pub also: Vec<Part>,
+    /// Make target files that are not there, as large as they need to be.
+    #[arg(long)]
+    pub create: bool,
+    /// Say what would be done, and by which means, and do nothing.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// How.
+    #[command(flatten)]
+    pub how: HowArgs,
+    /// Have the daemon do it, and return at once: see nvlane jobs.
+    #[arg(long, conflicts_with_all = ["dry_run", "create"])]
+    pub detach: bool,
+    /// The daemon's control socket.
+    #[arg(long, value_name = "PATH", requires = "detach")]
+    pub socket: Option<PathBuf>,
+    /// How to write the outcome.
+    #[arg(short, long, value_enum, default_value = "normal")]
+    pub output_format: ListFormat,
+}
+
+/// How a copy is done.
+#[derive(Clone, Debug, Args)]
+pub struct HowArgs {
+    /// Commands in flight, at most.
+    #[arg(
+        short = 'R',
+        long,
+        visible_alias = "queue-depth",
+        value_name = "N",
+        default_value_t = 16
+    )]
+    pub requests: usize,
+    /// Bytes of a command, at most; 16M of a Copy and 256K of a read when left out.
+    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    pub request_size: Option<u64>,
+    /// Do not ask the source for its holes: everything is copied.
+    #[arg(long)]
+    pub no_extents: bool,
+    /// Holes of the source take room in the target, as zeroes.
+    #[arg(long)]
+    pub allocated: bool,
+    /// The target reads as zeroes now: leave it alone where the source has holes.
+    #[arg(long, alias = "destination-is-zero")]
+    pub target_is_zero: bool,
+    /// Look for zeroes in the data too, in pieces of so many bytes, and make holes of them; everything is then
+    /// read here.
+    #[arg(short = 'S', long, value_name = "BYTES", value_parser = size::parse)]
+    pub sparse: Option<u64>,
+    /// Fill up the target's last block with zeroes, rather than refuse a source that ends within it.
+    #[arg(long)]
+    pub pad: bool,
+    /// Fail where blocks cannot be copied where they lie.
+    #[arg(long, conflicts_with = "read_write")]
+    pub fast_only: bool,
+    /// Read and write here, without Copy commands.
+    #[arg(long)]
+    pub read_write: bool,
+    /// Read both sides afterwards and compare them.
+    #[arg(long)]
+    pub verify: bool,
+    /// Hold it back: 30% of the time, or 100M bytes per second.
+    #[arg(long, value_name = "PERCENT|BYTES", default_value = "none")]
+    pub throttle: Throttle,
+}
+
+impl HowArgs {
+    /// The same as data.
+    pub fn options(&self) -> Options {
+        Options {
+            requests: self.requests,
+            request_bytes: self.request_size,
+            extents: !self.no_extents,
+            allocated: self.allocated,
+            target_is_zero: self.target_is_zero,
+            sparse_bytes: self.sparse.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
+            pad: self.pad,
+            fast_only: self.fast_only,
+            read_write: self.read_write,
+            verify: self.verify,
+            throttle: self.throttle,
+        }
+    }
+}
+
+/// `nvlane jobs`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nvlane jobs                             the copies that the daemon does, and has done
+  nvlane jobs pause 3
+  nvlane jobs throttle 3 50M
+  nvlane jobs show 3 -o json")]
+pub struct JobsArgs {
+    /// The daemon's control socket.
+    #[arg(long, value_name = "PATH", global = true)]
+    pub socket: Option<PathBuf>,
+    /// How to write it.
+    #[arg(short, long, value_enum, default_value = "normal", global = true)]
+    pub output_format: ListFormat,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Option<JobsCommand>,
+}
+
+/// What can be done with jobs.
+#[derive(Clone, Debug, Subcommand)]
+pub enum JobsCommand {
+    /// List them all.
+    #[command(after_help = "Example:
+  nvlane jobs list -o json | jq '.jobs[] | select(.state == \"failed\")'")]
+    List,
+    /// Show all of one.
+    #[command(after_help = "Example:
+  nvlane jobs show 3")]
+    Show {
+        /// The job.
+        id: u64,
+    },
+    /// Wait until one has ended; exit status 1 if it has failed.
+    #[command(after_help = "Example:
+  nvlane jobs wait 3 && echo done")]
+    Wait {
+        /// The job.
+        id: u64,
+    },
+    /// Halt one; what it has copied stays.
+    #[command(after_help = "Example:
+  nvlane jobs pause 3")]
+    Pause {
+        /// The job.
+        id: u64,
+    },
+    /// Go on with one that was paused, or has failed.
+    #[command(after_help = "Example:
+  nvlane jobs resume 3")]
+    Resume {
+        /// The job.
+        id: u64,
+    },
+    /// End one for good; what it has copied stays where it is.
+    #[command(after_help = "Example:
+  nvlane jobs cancel 3")]
+    Cancel {
+        /// The job.
+        id: u64,
+    },
+    /// Hold one back, more or less than now.
+    #[command(after_help = "Examples:
+  nvlane jobs throttle 3 30%              of the time
+  nvlane jobs throttle 3 100M             bytes per second
+  nvlane jobs throttle 3 none")]
+    Throttle {
+        /// The job.
+        id: u64,
+        /// The limit.
+        #[arg(value_name = "PERCENT|BYTES|none")]
+        limit: Throttle,
+    },
+    /// Forget those that have ended.
+    #[command(after_help = "Example:
+  nvlane jobs clear")]
+    Clear,
+}

@@ -1,0 +1,177 @@
+//! `nvlane copy`: any volumes, or parts of them, to any others.
+//!
+//! ```text
+//!   spec (what was said) --> volumes opened --> layout (which bytes go where) --> engine, on this thread's reactor
+//!                                                    |                             or, as a job, on a core of the daemon
+//!                                                    '--> plan: by which means (--dry-run)
+//! ```
+//!
+//! Pure: `spec`, `layout`, `throttle`, `watermark`. The engine does the I/O.
+//!
+//! What it does not do: formats of images; bytes are bytes.
+
+pub mod engine;
+pub mod layout;
+pub mod open;
+mod plan;
+pub mod report;
+pub mod shared;
+pub mod spec;
+pub mod throttle;
+mod watermark;
+
+use crate::cli::{CopyArgs, ListFormat};
+use crate::jobs;
+use crate::serve::log;
+use crate::session::Progress;
+use crate::signals;
+use crate::size;
+use anyhow::{Context, Result, anyhow, bail};
+use engine::{Engine, Outcome, Setup};
+use open::Opened;
+use reactor::{Config, Kind, Reactor};
+use report::Report;
+use shared::{Counts, Phase, Shared};
+use spec::{Part, Spec};
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What is logged to standard error: that a path is lost, and that commands wait.
+const LOG: &str = "warn";
+
+/// `nvlane copy`.
+pub fn run(args: &CopyArgs) -> Result<()> {
+    log::to_stderr(LOG)?;
+    let spec = spec_of(args);
+    spec.check().map_err(|problem| anyhow!(problem))?;
+    if args.detach {
+        return jobs::add(spec, args.socket.clone(), args.output_format);
+    }
+    let opened = Opened::open(&spec, args.create && !args.dry_run)?;
+    let layout = opened.layout(&spec)?;
+    if args.dry_run {
+        let plan = plan::of(&opened, &layout, &spec.options);
+        return print(&plan::written(&plan, args.output_format));
+    }
+    opened.check_means(&layout, &spec.options)?;
+
+    let shared = Arc::new(Shared::new(spec.options.throttle));
+    let stop = Arc::clone(&shared);
+    signals::on_stop(move || stop.stop())?;
+    let started = Instant::now();
+    let (total, options) = (layout.bytes, spec.options.clone());
+    let outcome = carry_out(&opened, layout, &spec, &shared)?;
+    let (_, counts) = shared.now();
+    let seconds = started.elapsed().as_secs_f64();
+    match outcome {
+        Outcome::Done(checksum) => {
+            let report = Report { spec: &spec, counts, seconds, checksum };
+            print(&match args.output_format {
+                ListFormat::Json => report.json(),
+                ListFormat::Normal => report.text(),
+            })
+        }
+        Outcome::Stopped(durable) if options.verify && durable >= total => {
+            bail!("interrupted: everything is copied and flushed, but not all of it was compared")
+        }
+        Outcome::Stopped(durable) => bail!("interrupted: {}", so_far(durable, total)),
+        Outcome::Failed(failure, durable) if durable >= total => bail!("{failure}"),
+        Outcome::Failed(failure, durable) => bail!("{failure}; {}", so_far(durable, total)),
+    }
+}
+
+fn so_far(durable: u64, total: u64) -> String {
+    let written = |bytes| size::format(bytes).replace("about ", "");
+    format!(
+        "the first {durable} bytes of {total} ({} of {}) are copied and flushed",
+        written(durable),
+        written(total)
+    )
+}
+
+/// What the command line says.
+fn spec_of(args: &CopyArgs) -> Spec {
+    let (target, sources) = args.parts.split_last().expect("there are two at least");
+    let targets = [target].into_iter().chain(&args.also).cloned();
+    let options = args.how.options();
+    Spec { sources: sources.to_vec(), targets: targets.collect::<Vec<Part>>(), options }
+}
+
+/// Runs the copy on this thread.
+fn carry_out(
+    opened: &Opened,
+    layout: layout::Layout,
+    spec: &Spec,
+    shared: &Arc<Shared>,
+) -> Result<Outcome> {
+    if layout.bytes == 0 {
+        return Ok(Outcome::Done(None));
+    }
+    // Devices take commands from big entries only.
+    let reactor = Reactor::new(&Config { kind: Kind::Big, ..Config::default() })?;
+    let outcome = Rc::new(RefCell::new(None));
+    let (end, told) = (Rc::clone(&reactor), Rc::clone(&outcome));
+    let progress = RefCell::new(Line::new(layout.bytes));
+    let setup = Setup {
+        volumes: opened.volumes.clone(),
+        layout,
+        options: spec.options.clone(),
+        from: 0,
+        before: Counts::default(),
+        shared: Arc::clone(shared),
+        keep: None,
+        watch: Some(Box::new(move |shared| progress.borrow_mut().update(shared))),
+    };
+    let ended = move |outcome| {
+        *told.borrow_mut() = Some(outcome);
+        end.stop();
+    };
+    Engine::start(&reactor, setup, Box::new(ended)).context("a volume's queue")?;
+    reactor.run();
+    outcome.take().context("the copy has not ended")
+}
+
+/// How far it is, on a terminal.
+struct Line {
+    copying: Progress,
+    verifying: Option<Progress>,
+    total: u64,
+}
+
+impl Line {
+    fn new(total: u64) -> Line {
+        Line { copying: Progress::new("copied", Some(total)), verifying: None, total }
+    }
+
+    fn update(&mut self, shared: &Shared) {
+        let (phase, counts) = shared.now();
+        let now = Instant::now();
+        match phase {
+            Phase::Copying | Phase::Flushing => self.copying.update(now, counts.done_bytes),
+            Phase::Verifying => {
+                self.copying.end();
+                let total = self.total;
+                let line =
+                    self.verifying.get_or_insert_with(|| Progress::new("compared", Some(total)));
+                line.update(now, counts.verified_bytes);
+            }
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.copying.end();
+        if let Some(line) = &mut self.verifying {
+            line.end();
+        }
+    }
+}
+
+fn print(text: &str) -> Result<()> {
+    io::stdout().write_all(text.as_bytes())?;
+    Ok(())
+}

@@ -1,0 +1,487 @@
+//! Carries out a copy on a reactor: a command of the daemon's core, or of a thread of `nvlane copy`.
+//!
+//! ```text
+//!   map    holes of source and targets, asked on a thread for calls that block
+//!    |
+//!   pieces ---> Copy | Read, Write | Write Zeroes, one target after the other; several pieces in flight
+//!    |
+//!   mark   ---> Flush of every target ---> the record, on a thread for calls that block
+//! ```
+//!
+//! Where source and target have blocks of one size a piece is a Copy, and the target's guard finds the best
+//! means for it. Elsewhere it is read and written here, in bytes. The mark moves on only by a flush, and a
+//! copy is done only after one.
+//!
+//! What it does not do: open volumes, or start itself again after a failure.
+//!
+//! Key constants: [`COPY_BYTES`] of a Copy, [`CHUNK_BYTES`] of a read, [`CHECKPOINT_INTERVAL`].
+
+mod map;
+mod piece;
+mod verify;
+
+use super::layout::{Layout, Order, Stretch};
+use super::shared::{Counts, Phase, Shared, Wish};
+use super::spec::Options;
+use super::throttle::Pace;
+use super::watermark::Watermark;
+use crate::session::failure_text;
+use map::Answer;
+use namespace::copy::Other;
+use namespace::{Namespace, Request, Sink};
+use nvme::{Command, Limits, opcode};
+use piece::Piece;
+use reactor::{Complete, Reactor, TimerId};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+pub use verify::ALGORITHM;
+use verify::Sum;
+
+/// Bytes of a Copy, if nothing else is said and limits allow it.
+pub const COPY_BYTES: u64 = 16 << 20;
+/// Bytes of a read and the write that follows it.
+pub const CHUNK_BYTES: u64 = 256 << 10;
+/// Bytes of all Copies in flight, if there is more than one.
+const COPY_BYTES_IN_FLIGHT: u64 = 64 << 20;
+/// Blocks of one Write Zeroes (NVM 1.1: 16 bits, zero-based).
+const ZERO_BLOCKS_MAX: u64 = 1 << 16;
+/// How often what was copied is made durable and noted, where it is noted.
+pub const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(2);
+/// How often wishes are looked at, and progress told.
+const TICK_INTERVAL: Duration = Duration::from_millis(50);
+/// The namespace id in commands: a volume is one namespace, whatever its id elsewhere.
+const NSID: u32 = 1;
+
+/// Tokens of the reactor.
+const STEP: u64 = 0;
+const TICK: u64 = 1;
+const MAPPED: u64 = 2;
+const SAVED: u64 = 3;
+const MEMORY: u64 = 4;
+/// Set in the state of a Flush, beside its volume; others are numbers of pieces.
+const FLUSH: u64 = 1 << 63;
+
+/// Notes durably that everything before a position is copied and flushed.
+pub type Keep = Arc<dyn Fn(u64, Counts) -> io::Result<()> + Send + Sync>;
+
+/// A copy to be carried out.
+pub struct Setup {
+    /// The volumes, as the layout numbers them.
+    pub volumes: Vec<Arc<dyn Namespace>>,
+    /// What goes where.
+    pub layout: Layout,
+    /// How.
+    pub options: Options,
+    /// Everything before was copied by an earlier run.
+    pub from: u64,
+    /// What that had counted.
+    pub before: Counts,
+    /// Wishes and progress.
+    pub shared: Arc<Shared>,
+    /// The record of a job.
+    pub keep: Option<Keep>,
+    /// Called now and then.
+    pub watch: Option<Box<dyn Fn(&Shared)>>,
+}
+
+/// How a copy has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Everything is copied and flushed; with the checksum of it all where it was verified.
+    Done(Option<u64>),
+    /// It was asked to; everything before is copied and flushed.
+    Stopped(u64),
+    /// Why; everything before is copied and flushed.
+    Failed(String, u64),
+}
+
+/// Told once when a copy has ended.
+pub type Ended = Box<dyn FnOnce(Outcome)>;
+
+/// A copy in progress. Timers and commands of its own keep it.
+pub struct Engine {
+    this: Weak<Engine>,
+    reactor: Rc<Reactor>,
+    layout: Layout,
+    options: Options,
+    ways: Vec<Rc<Other>>,
+    limits: Vec<Limits>,
+    /// Volumes times targets: whether the one is copied to the other with Copy.
+    copies: Vec<bool>,
+    before: Counts,
+    shared: Arc<Shared>,
+    keep: Option<Keep>,
+    watch: Option<Box<dyn Fn(&Shared)>>,
+    ended: RefCell<Option<Ended>>,
+    started: Instant,
+    stepping: Cell<bool>,
+    state: RefCell<State>,
+}
+
+struct State {
+    phase: Phase,
+    pieces: Vec<Piece>,
+    idle: Vec<usize>,
+    /// Pieces with a command that has ended.
+    ready: Vec<usize>,
+    /// Bytes handed to pieces, from the beginning, or from the end if it goes backwards.
+    next: u64,
+    /// What is known of the bytes from there on.
+    map: VecDeque<Stretch>,
+    mapping: Option<Arc<Answer>>,
+    mark: Watermark,
+    pace: Pace,
+    copy_bytes: u64,
+    flush: Flush,
+    noted: Instant,
+    counts: Counts,
+    sum: Sum,
+    stopping: bool,
+    failure: Option<String>,
+    tick: Option<TimerId>,
+    waiting: bool,
+}
+
+/// A flush of all targets.
+#[derive(Default)]
+struct Flush {
+    #[expect(clippy::vec_box, reason = "requests travel in the boxes that they rest in")]
+    requests: Vec<Box<Request>>,
+    /// What has come back, with its volume.
+    back: Vec<(Box<Request>, usize)>,
+    left: usize,
+    failed: bool,
+    is_last: bool,
+    saving: bool,
+}
+
+impl Engine {
+    /// Starts a copy on this reactor. `ended` is told once, in a later turn.
+    ///
+    /// # Errors
+    /// A volume's queue cannot be opened.
+    pub fn start(reactor: &Rc<Reactor>, setup: Setup, ended: Ended) -> io::Result<()> {
+        let Setup { volumes, layout, options, from, before, shared, keep, watch } = setup;
+        let mut ways = Vec::with_capacity(volumes.len());
+        for namespace in volumes {
+            let queue = Arc::clone(&namespace).open_queue(reactor)?;
+            ways.push(Rc::new(Other { namespace, queue }));
+        }
+        let limits: Vec<Limits> = ways.iter().map(|way| way.namespace.limits()).collect();
+        let copies = limits.iter().flat_map(|source| {
+            let targets = layout.targets.iter().map(|target| &limits[target.volume]);
+            targets.map(|target| can_copy(source, target, &options))
+        });
+        let copies = copies.collect();
+        let requests = if layout.order == Order::Free { options.requests } else { 1 };
+        let total_bytes = layout.bytes;
+        let now = Instant::now();
+        let engine = Rc::new_cyclic(|this| Engine {
+            this: Weak::clone(this),
+            reactor: Rc::clone(reactor),
+            before,
+            shared,
+            keep,
+            watch,
+            ended: RefCell::new(Some(ended)),
+            started: now,
+            stepping: Cell::new(true),
+            state: RefCell::new(State {
+                phase: Phase::Copying,
+                pieces: (0..requests).map(|_| Piece::default()).collect(),
+                idle: (0..requests).rev().collect(),
+                ready: Vec::with_capacity(requests),
+                next: from,
+                map: VecDeque::new(),
+                mapping: None,
+                mark: Watermark::new(from),
+                pace: Pace::default(),
+                copy_bytes: 0,
+                flush: Flush::default(),
+                noted: now,
+                counts: Counts { total_bytes, ..Counts::default() },
+                sum: Sum::default(),
+                stopping: false,
+                failure: None,
+                tick: None,
+                waiting: false,
+            }),
+            layout,
+            options,
+            ways,
+            limits,
+            copies,
+        });
+        engine.note_copied(true);
+        reactor.defer(Rc::clone(&engine) as Rc<dyn Complete>, STEP);
+        engine.set_tick(TICK_INTERVAL);
+        Ok(())
+    }
+
+    fn this(&self) -> Rc<Engine> {
+        self.this.upgrade().expect("a copy that is running is alive")
+    }
+
+    fn defer_step(&self) {
+        if !self.stepping.replace(true) {
+            self.reactor.defer(self.this(), STEP);
+        }
+    }
+
+    fn set_tick(&self, wait: Duration) {
+        let mut state = self.state.borrow_mut();
+        if let Some(tick) = state.tick.take() {
+            self.reactor.cancel_timer(tick);
+        }
+        state.tick = Some(self.reactor.timer(self.reactor.now() + wait, self.this(), TICK));
+    }
+
+    /// Time since it began.
+    fn now(&self) -> Duration {
+        self.reactor.now().saturating_duration_since(self.started)
+    }
+
+    fn is_copied(&self, volume: usize, target: usize) -> bool {
+        self.copies[volume * self.layout.targets.len() + target]
+    }
+
+    /// Does what can be done now.
+    fn step(&self) {
+        self.stepping.set(false);
+        {
+            let mut state = self.state.borrow_mut();
+            let was_busy = state.idle.len() < state.pieces.len();
+            let now = self.now();
+            state.pace.account(now, was_busy);
+            state.pace.set(self.shared.throttle(), now);
+            state.stopping |= self.shared.wish() == Wish::Stop;
+        }
+        loop {
+            let Some(index) = self.state.borrow_mut().ready.pop() else { break };
+            self.piece_ended(index);
+        }
+        loop {
+            let Some((request, volume)) = self.state.borrow_mut().flush.back.pop() else { break };
+            self.flushed(request, volume);
+        }
+        self.start_pieces();
+        self.flush_if_due();
+        self.end_if_over();
+    }
+
+    /// Whether nothing more is to be started.
+    fn is_closing(state: &State) -> bool {
+        state.stopping || state.failure.is_some()
+    }
+
+    /// Makes durable what is copied, at the end and now and then before.
+    fn flush_if_due(&self) {
+        let mut state = self.state.borrow_mut();
+        if state.phase != Phase::Copying || state.flush.left > 0 || state.flush.saving {
+            return;
+        }
+        let is_idle = state.idle.len() == state.pieces.len() && state.mapping.is_none();
+        let is_over = Self::is_closing(&state) || state.next >= self.layout.bytes;
+        let is_last = is_idle && is_over;
+        let is_due = self.keep.is_some()
+            && self.reactor.now() >= state.noted + CHECKPOINT_INTERVAL
+            && state.mark.complete() > state.mark.durable();
+        if !is_last && !is_due {
+            return;
+        }
+        state.noted = self.reactor.now();
+        state.mark.flush_began();
+        if is_last {
+            state.phase = Phase::Flushing;
+        }
+        let mut volumes: Vec<usize> = self.layout.targets.iter().map(|it| it.volume).collect();
+        volumes.sort_unstable();
+        volumes.dedup();
+        state.flush.left = volumes.len();
+        (state.flush.is_last, state.flush.failed) = (is_last, false);
+        for volume in volumes {
+            let mut request = state.flush.requests.pop().unwrap_or_else(Request::new);
+            request.command =
+                Command { opcode: opcode::io::FLUSH, nsid: NSID.into(), ..Command::default() };
+            request.push(self.this(), FLUSH | volume as u64);
+            let way = Rc::clone(&self.ways[volume]);
+            drop(state);
+            way.queue.submit(request);
+            state = self.state.borrow_mut();
+        }
+    }
+
+    fn flushed(&self, request: Box<Request>, volume: usize) {
+        let mut state = self.state.borrow_mut();
+        if !request.status.is_success() {
+            let text = failure_text(
+                &*self.ways[volume].namespace,
+                "flushing",
+                opcode::io::FLUSH,
+                request.status,
+            );
+            state.failure.get_or_insert(text);
+            state.flush.failed = true;
+        }
+        state.flush.requests.push(request);
+        state.flush.left -= 1;
+        if state.flush.left > 0 {
+            return;
+        }
+        let succeeded = !state.flush.failed;
+        let durable = state.mark.flush_ended(succeeded);
+        match &self.keep {
+            Some(keep) if succeeded => {
+                state.flush.saving = true;
+                let counts = self.counts_of(&state);
+                let (keep, shared) = (Arc::clone(keep), Arc::clone(&self.shared));
+                drop(state);
+                let work = move || match keep(durable, counts) {
+                    Ok(()) => 0,
+                    Err(error) => {
+                        tracing::error!("a job's record cannot be written: {error}");
+                        shared.stop();
+                        -error.raw_os_error().unwrap_or(libc::EIO)
+                    }
+                };
+                self.reactor.blocking(Box::new(work), self.this(), SAVED);
+            }
+            _ => {
+                drop(state);
+                self.saved(0);
+            }
+        }
+    }
+
+    /// The record is written, or there is none.
+    fn saved(&self, result: i32) {
+        let mut state = self.state.borrow_mut();
+        state.flush.saving = false;
+        if result < 0 {
+            let error = io::Error::from_raw_os_error(-result);
+            state.failure.get_or_insert(format!("the job's record cannot be written: {error}"));
+        } else {
+            state.counts.durable_bytes = state.mark.durable();
+        }
+        let is_done = state.mark.durable() >= self.layout.bytes && state.failure.is_none();
+        if state.flush.is_last && self.options.verify && is_done && !state.stopping {
+            state.phase = Phase::Verifying;
+            (state.next, state.flush.is_last) = (0, false);
+        }
+    }
+
+    /// Tells the end, once nothing is in flight.
+    fn end_if_over(&self) {
+        let mut state = self.state.borrow_mut();
+        let is_idle = state.idle.len() == state.pieces.len()
+            && state.mapping.is_none()
+            && state.flush.left == 0
+            && !state.flush.saving;
+        let verified = state.phase == Phase::Verifying
+            && (state.counts.verified_bytes >= self.layout.bytes || Self::is_closing(&state));
+        let flushed = state.phase == Phase::Flushing && state.flush.is_last;
+        if !is_idle || !(verified || flushed) {
+            return;
+        }
+        let Some(ended) = self.ended.take() else { return };
+        let durable = state.mark.durable();
+        let outcome = match state.failure.take() {
+            Some(failure) => Outcome::Failed(failure, durable),
+            None if durable < self.layout.bytes => Outcome::Stopped(durable),
+            None if !self.options.verify => Outcome::Done(None),
+            None if state.counts.verified_bytes < self.layout.bytes => Outcome::Stopped(durable),
+            None => Outcome::Done(Some(state.sum.whole())),
+        };
+        if let Some(tick) = state.tick.take() {
+            self.reactor.cancel_timer(tick);
+        }
+        drop(state);
+        self.tell();
+        ended(outcome);
+    }
+
+    /// Counts what guards have copied since the copy began: `is_start` notes where they stood.
+    fn note_copied(&self, is_start: bool) {
+        let mut volumes: Vec<usize> = self.layout.targets.iter().map(|it| it.volume).collect();
+        volumes.sort_unstable();
+        volumes.dedup();
+        let (mut offloaded, mut moved) = (0u64, 0u64);
+        for volume in volumes {
+            let copied = self.ways[volume].namespace.copied();
+            offloaded += copied.offloaded_bytes;
+            moved += copied.moved_bytes;
+        }
+        let mut state = self.state.borrow_mut();
+        if is_start {
+            state.sum.copied_before = (offloaded, moved);
+        }
+        let (offloaded_before, moved_before) = state.sum.copied_before;
+        // Others may copy to the same volumes: it is never more than was asked for.
+        let most = state.counts.command_bytes;
+        state.counts.offloaded_bytes = (offloaded - offloaded_before).min(most);
+        state.counts.moved_bytes = (moved - moved_before).min(most);
+    }
+
+    fn counts_of(&self, state: &State) -> Counts {
+        self.before.plus(state.counts)
+    }
+
+    /// Says how far it is.
+    fn tell(&self) {
+        self.note_copied(false);
+        let state = self.state.borrow();
+        let (phase, counts) = (state.phase, self.counts_of(&state));
+        drop(state);
+        self.shared.tell(phase, counts);
+        if let Some(watch) = &self.watch {
+            watch(&self.shared);
+        }
+    }
+}
+
+/// Whether `source` is copied to `target` with Copy commands.
+pub fn can_copy(source: &Limits, target: &Limits, options: &Options) -> bool {
+    target.copy.is_offered()
+        && source.block_shift == target.block_shift
+        && source.metadata_bytes == target.metadata_bytes
+        && !options.read_write
+        && options.sparse_bytes.is_none()
+}
+
+impl Sink for Engine {
+    fn completed(&self, request: Box<Request>, number: u64) {
+        let mut state = self.state.borrow_mut();
+        if number & FLUSH != 0 {
+            state.flush.back.push((request, (number & !FLUSH) as usize));
+        } else {
+            state.pieces[number as usize].request = Some(request);
+            state.ready.push(number as usize);
+        }
+        drop(state);
+        self.defer_step();
+    }
+}
+
+impl Complete for Engine {
+    fn complete(&self, token: u64, result: i32, _flags: u32) {
+        match token {
+            TICK => {
+                self.state.borrow_mut().tick = None;
+                if self.ended.borrow().is_none() {
+                    return;
+                }
+                self.tell();
+                self.set_tick(TICK_INTERVAL);
+            }
+            MAPPED => self.mapped(result),
+            SAVED => self.saved(result),
+            MEMORY => self.state.borrow_mut().waiting = false,
+            _ => {}
+        }
+        self.step();
+    }
+}

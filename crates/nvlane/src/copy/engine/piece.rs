@@ -1,0 +1,480 @@
+//! A piece of a copy: its commands, one after the other, for one target after the other.
+
+use super::verify::difference;
+use super::{
+    CHUNK_BYTES, COPY_BYTES, COPY_BYTES_IN_FLIGHT, Engine, MEMORY, NSID, State, ZERO_BLOCKS_MAX,
+};
+use crate::copy::layout::Order;
+use crate::copy::shared::Phase;
+use crate::session::failure_text;
+use namespace::copy::{Place, Source, Sources};
+use namespace::{Data, Part, Request};
+use nvme::copy::Format;
+use nvme::{Command, Limits, Status, opcode};
+use reactor::Buffer;
+use std::rc::Rc;
+
+/// Deallocate, in command dword 12 of Write Zeroes (NVM 1.1, Figure 83).
+const DEALLOCATE: u32 = 1 << 25;
+/// Largest buffer of the pool.
+const BUFFER_BYTES_MAX: u64 = reactor::BufferPool::buffer_len_max() as u64;
+
+/// A place for a piece; its memory is used again.
+#[derive(Default)]
+pub(super) struct Piece {
+    /// Rests here between commands.
+    pub(super) request: Option<Box<Request>>,
+    sources: Option<Box<Sources>>,
+    buffer: Option<Buffer>,
+    /// What a target has, to be compared.
+    other: Option<Buffer>,
+    kind: Kind,
+    /// Bytes before it that were handed out, which is its place in the order.
+    from: u64,
+    /// First byte of the copy, how many are read, how many are written.
+    position: u64,
+    read_bytes: u64,
+    bytes: u64,
+    /// Bit i: target i has nothing there.
+    empty_targets: u32,
+    /// The target that is being written, and how many of its bytes are.
+    target: usize,
+    written: u64,
+    /// `buffer` has what is to be written.
+    is_filled: bool,
+    /// All of it is for Copy commands: what it counts among those in flight.
+    copy_bytes: u64,
+    doing: Doing,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kind {
+    #[default]
+    Data,
+    Hole,
+    Verify,
+}
+
+/// The command in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Doing {
+    #[default]
+    Nothing,
+    Copy,
+    Read,
+    /// So many bytes.
+    Write(u64),
+    Zero(u64),
+    /// Of the target, to be compared.
+    ReadBack,
+}
+
+impl Engine {
+    /// Keeps pieces in flight.
+    pub(super) fn start_pieces(&self) {
+        loop {
+            let mut state = self.state.borrow_mut();
+            let copying = state.phase == Phase::Copying;
+            if !(copying || state.phase == Phase::Verifying)
+                || Self::is_closing(&state)
+                || state.next >= self.layout.bytes
+                || state.waiting
+            {
+                return;
+            }
+            let Some(&index) = state.idle.last() else { return };
+            if copying && !self.is_mapped(&mut state) {
+                return;
+            }
+            let now = self.now();
+            if let Some(wait) = state.pace.wait(now) {
+                drop(state);
+                return self.set_tick(wait);
+            }
+            let Some(mut piece) = self.next_piece(&state) else { return };
+            if !self.give_buffers(&mut piece) {
+                // Whoever has memory gives it back; what this copy has of it ends by itself.
+                state.waiting = true;
+                return self.reactor.buffers().wait(self.this(), MEMORY);
+            }
+            let counted = if piece.kind == Kind::Hole { 0 } else { piece.read_bytes };
+            state.pace.started(now, counted);
+            state.next = piece.from + piece.read_bytes;
+            if copying && state.map.front().is_some_and(|stretch| stretch.end <= state.next) {
+                state.map.pop_front();
+            }
+            state.copy_bytes += piece.copy_bytes;
+            state.idle.pop();
+            let place = &mut state.pieces[index];
+            piece.request = place.request.take().or_else(|| Some(Request::new()));
+            piece.sources = place.sources.take();
+            *place = piece;
+            drop(state);
+            self.advance(index);
+        }
+    }
+
+    /// Gives a piece the memory that it will need; false if there is none now.
+    fn give_buffers(&self, piece: &mut Piece) -> bool {
+        let volume = self.layout.extent_at(piece.position).volume;
+        let zeroes = |limits: &Limits| limits.commands.write_zeroes;
+        let mut targets = self.layout.targets.iter().map(|target| &self.limits[target.volume]);
+        let needed = match piece.kind {
+            Kind::Data => usize::from(piece.copy_bytes == 0 && !self.copies_all(volume)),
+            Kind::Hole => usize::from(!targets.all(zeroes)),
+            Kind::Verify => 2,
+        };
+        let allocate = || self.reactor.buffers().allocate(piece.bytes as usize);
+        if needed > 0 {
+            piece.buffer = allocate();
+        }
+        if needed > 1 {
+            piece.other = allocate();
+        }
+        let given = usize::from(piece.buffer.is_some()) + usize::from(piece.other.is_some());
+        if let (Kind::Hole, Some(buffer)) = (piece.kind, &mut piece.buffer) {
+            buffer.as_mut_slice().fill(0);
+            piece.is_filled = true;
+        }
+        given == needed
+    }
+
+    /// What comes next; none if too much is in flight.
+    fn next_piece(&self, state: &State) -> Option<Piece> {
+        let total = self.layout.bytes;
+        let from = state.next;
+        let verifying = state.phase == Phase::Verifying;
+        let backwards = self.layout.order == Order::Backwards;
+        let extent = match backwards {
+            true => self.layout.extent_before(total - from),
+            false => self.layout.extent_at(from),
+        };
+        let volume = extent.volume;
+        let extent_left = match backwards {
+            true => total - from,
+            false => extent.start + extent.bytes - from,
+        };
+        let mut kind = if verifying { Kind::Verify } else { Kind::Data };
+        let (mut left, mut empty_targets) = (extent_left, 0);
+        if !verifying && !backwards {
+            let stretch = *state.map.front().expect("something is known of what comes next");
+            left = left.min(stretch.end - from);
+            if stretch.is_hole {
+                (kind, empty_targets) = (Kind::Hole, stretch.empty_targets);
+            }
+        }
+        let most = self.piece_bytes_max(volume, kind);
+        let read_bytes = left.min(most);
+        let copies = kind == Kind::Data && self.copies_all(volume);
+        let copy_bytes = if copies { read_bytes } else { 0 };
+        if state.copy_bytes > 0 && state.copy_bytes + copy_bytes > COPY_BYTES_IN_FLIGHT {
+            return None;
+        }
+        let position = if backwards { total - from - read_bytes } else { from };
+        let is_last = position + read_bytes == total;
+        let pad = if is_last { self.layout.padded - total } else { 0 };
+        let bytes = read_bytes + pad;
+        let piece = Piece { kind, from, position, read_bytes, bytes, ..Piece::default() };
+        Some(Piece { empty_targets, copy_bytes, ..piece })
+    }
+
+    /// Whether no target needs what is in `volume` to be read here.
+    fn copies_all(&self, volume: usize) -> bool {
+        (0..self.layout.targets.len()).all(|target| self.is_copied(volume, target))
+    }
+
+    /// Bytes of one piece from `volume`, whole blocks of everybody.
+    fn piece_bytes_max(&self, volume: usize, kind: Kind) -> u64 {
+        let unit = self.unit(volume);
+        let targets = || self.layout.targets.iter().map(|target| &self.limits[target.volume]);
+        let wanted = |usual: u64| {
+            let smooth = self.shared.throttle().request_bytes().unwrap_or(u64::MAX);
+            self.options.request_bytes.unwrap_or(usual.min(smooth))
+        };
+        let all = targets().chain([&self.limits[volume]]);
+        let chunk = || {
+            let transfer = all.clone().map(|limits| u64::from(limits.transfer_bytes_max)).min();
+            wanted(CHUNK_BYTES).min(transfer.unwrap_or(u64::MAX)).min(BUFFER_BYTES_MAX - unit)
+        };
+        let bytes = match kind {
+            Kind::Hole if targets().all(|limits| limits.commands.write_zeroes) => {
+                targets().map(|limits| ZERO_BLOCKS_MAX << limits.block_shift).min().unwrap_or(unit)
+            }
+            Kind::Data if self.copies_all(volume) => {
+                targets().fold(wanted(COPY_BYTES), |most, it| {
+                    let ranges =
+                        u64::from(it.copy.ranges_max) * u64::from(it.copy.range_blocks_max);
+                    most.min(ranges.min(it.copy.blocks_max.into()) << it.block_shift)
+                })
+            }
+            Kind::Data | Kind::Hole | Kind::Verify => chunk(),
+        };
+        (bytes - bytes % unit).max(unit)
+    }
+
+    /// Submits a piece's next command, or notes that it is finished.
+    fn advance(&self, index: usize) {
+        loop {
+            let mut state = self.state.borrow_mut();
+            let State { pieces, counts, .. } = &mut *state;
+            let piece = &mut pieces[index];
+            let Some(target) = self.layout.targets.get(piece.target) else {
+                drop(state);
+                return self.finish(index, true);
+            };
+            if piece.written >= piece.bytes {
+                (piece.target, piece.written) = (piece.target + 1, 0);
+                continue;
+            }
+            let limits = &self.limits[target.volume];
+            let extent = self.layout.extent_at(piece.position);
+            match piece.kind {
+                Kind::Hole
+                    if piece.empty_targets & 1 << piece.target != 0
+                        || self.options.target_is_zero =>
+                {
+                    counts.skipped_bytes += piece.bytes;
+                    piece.written = piece.bytes;
+                    continue;
+                }
+                Kind::Hole if limits.commands.write_zeroes => {
+                    piece.doing = Doing::Zero(piece.bytes)
+                }
+                Kind::Data if self.is_copied(extent.volume, piece.target) => {
+                    piece.doing = Doing::Copy;
+                }
+                Kind::Data | Kind::Verify if !piece.is_filled => piece.doing = Doing::Read,
+                Kind::Data | Kind::Hole => piece.doing = self.run_of(piece, limits.block_bytes()),
+                Kind::Verify => piece.doing = Doing::ReadBack,
+            }
+            drop(state);
+            return self.submit(index);
+        }
+    }
+
+    /// What of the buffer is written next: all of it, or bytes that are alike as to being zero.
+    fn run_of(&self, piece: &Piece, block: u32) -> Doing {
+        let rest = piece.bytes - piece.written;
+        let Some(unit) = self.options.sparse_bytes.filter(|_| piece.kind == Kind::Data) else {
+            return Doing::Write(rest);
+        };
+        let bytes = &piece.buffer.as_ref().expect("it was read").as_slice()[..piece.bytes as usize];
+        let mut chunks =
+            bytes[piece.written as usize..].chunks(unit.max(block) as usize).map(|chunk| {
+                let is_whole = chunk.len().is_multiple_of(block as usize);
+                (chunk.len() as u64, is_whole && chunk.iter().all(|byte| *byte == 0))
+            });
+        let (mut len, is_zero) = chunks.next().expect("something is left");
+        len += chunks.take_while(|(_, zero)| *zero == is_zero).map(|(len, _)| len).sum::<u64>();
+        if is_zero { Doing::Zero(len) } else { Doing::Write(len) }
+    }
+
+    fn submit(&self, index: usize) {
+        let mut state = self.state.borrow_mut();
+        let State { pieces, counts, .. } = &mut *state;
+        let piece = &mut pieces[index];
+        let target = &self.layout.targets[piece.target];
+        let extent = self.layout.extent_at(piece.position);
+        let source_at = extent.offset + piece.position - extent.start;
+        let target_at = target.offset + piece.position + piece.written;
+        let mut request = piece.request.take().expect("no command of it is in flight");
+        let blocks = |code, volume: usize, at: u64, bytes: u64| {
+            let shift = self.limits[volume].block_shift;
+            Command::blocks(code, NSID, at >> shift, (bytes >> shift) as u32)
+        };
+        let mut volume = target.volume;
+        match piece.doing {
+            Doing::Nothing => unreachable!("there is something to do"),
+            Doing::Copy => {
+                counts.command_bytes += piece.read_bytes;
+                let sources = piece.sources.take().unwrap_or_default();
+                let sources = self.sources(sources, extent.volume, volume, source_at, piece);
+                let shift = self.limits[volume].block_shift;
+                let count = sources.ranges.len();
+                request.command =
+                    nvme::copy::command(NSID, target_at >> shift, count, Format::Short);
+                request.data = Data::Sources(sources);
+            }
+            Doing::Read => {
+                volume = extent.volume;
+                request.command = blocks(opcode::io::READ, volume, source_at, piece.read_bytes);
+                let buffer = piece.buffer.as_mut().expect("given before");
+                request.data = part(buffer, 0, piece.read_bytes);
+            }
+            Doing::Write(bytes) => {
+                counts.written_bytes += bytes;
+                request.command = blocks(opcode::io::WRITE, volume, target_at, bytes);
+                let buffer = piece.buffer.as_mut().expect("it was read");
+                request.data = part(buffer, piece.written, bytes);
+            }
+            Doing::Zero(bytes) => {
+                counts.zeroed_bytes += bytes;
+                request.command = blocks(opcode::io::WRITE_ZEROES, volume, target_at, bytes);
+                if !self.options.allocated && self.limits[volume].commands.deallocate {
+                    let dword = request.command.cdw12.get();
+                    request.command.cdw12.set(dword | DEALLOCATE);
+                }
+                request.data = Data::None;
+            }
+            Doing::ReadBack => {
+                request.command = blocks(opcode::io::READ, volume, target_at, piece.bytes);
+                let buffer = piece.other.as_mut().expect("given before");
+                request.data = part(buffer, 0, piece.bytes);
+            }
+        }
+        let way = Rc::clone(&self.ways[volume]);
+        drop(state);
+        (request.status, request.result) = (Status::SUCCESS, 0);
+        request.push(self.this(), index as u64);
+        way.queue.submit(request);
+    }
+
+    /// Fills in the source ranges of a piece.
+    fn sources(
+        &self,
+        mut sources: Box<Sources>,
+        source: usize,
+        target: usize,
+        at: u64,
+        piece: &Piece,
+    ) -> Box<Sources> {
+        let limits = &self.limits[target];
+        let most = u64::from(limits.copy.range_blocks_max);
+        let (first, whole) = (at >> limits.block_shift, piece.read_bytes >> limits.block_shift);
+        sources.ranges.clear();
+        sources.fast_only = self.options.fast_only;
+        let mut done = 0;
+        while done < whole {
+            let blocks = (whole - done).min(most);
+            let place = match source == target {
+                true => Place::Same,
+                false => Place::Other(Rc::clone(&self.ways[source])),
+            };
+            sources.ranges.push(Source { place, slba: first + done, blocks: blocks as u32 });
+            done += blocks;
+        }
+        sources
+    }
+
+    /// A command of a piece has ended.
+    pub(super) fn piece_ended(&self, index: usize) {
+        let mut state = self.state.borrow_mut();
+        let piece = &mut state.pieces[index];
+        let doing = std::mem::take(&mut piece.doing);
+        let Some(request) = &mut piece.request else { unreachable!("it is back") };
+        let status = request.status;
+        if let Data::Sources(mut sources) = std::mem::take(&mut request.data) {
+            sources.ranges.clear();
+            piece.sources = Some(sources);
+        }
+        if !status.is_success() {
+            let text = self.failed(piece, doing, status);
+            state.failure.get_or_insert(text);
+            drop(state);
+            return self.finish(index, false);
+        }
+        match doing {
+            Doing::Nothing => unreachable!("a command was in flight"),
+            Doing::Copy => piece.written = piece.bytes,
+            Doing::Write(bytes) | Doing::Zero(bytes) => piece.written += bytes,
+            Doing::Read => {
+                let buffer = piece.buffer.as_mut().expect("it was read into").as_mut_slice();
+                buffer[piece.read_bytes as usize..].fill(0);
+                piece.is_filled = true;
+                if piece.kind == Kind::Verify {
+                    let (start, len) = (piece.position, piece.read_bytes as usize);
+                    let State { pieces, sum, .. } = &mut *state;
+                    let buffer = pieces[index].buffer.as_ref().expect("it was read into");
+                    sum.add(start, &buffer.as_slice()[..len]);
+                }
+            }
+            Doing::ReadBack => {
+                let len = piece.bytes as usize;
+                let (one, other) = (piece.buffer.as_ref(), piece.other.as_ref());
+                let (one, other) = one.zip(other).expect("both were read into");
+                let differs = difference(&one.as_slice()[..len], &other.as_slice()[..len]);
+                if let Some(at) = differs {
+                    let target = &self.layout.targets[piece.target];
+                    let uri = self.ways[target.volume].namespace.uri();
+                    let at = target.offset + piece.position + at as u64;
+                    let text = format!("{uri}: byte {at} is not what was copied");
+                    state.failure.get_or_insert(text);
+                    drop(state);
+                    return self.finish(index, false);
+                }
+                piece.written = piece.bytes;
+            }
+        }
+        drop(state);
+        self.advance(index);
+    }
+
+    /// A piece is finished, or given up: then it is not counted.
+    fn finish(&self, index: usize, is_whole: bool) {
+        let mut state = self.state.borrow_mut();
+        let State { pieces, mark, counts, copy_bytes, idle, phase, .. } = &mut *state;
+        let piece = &mut pieces[index];
+        let (from, to) = (piece.from, piece.from + piece.read_bytes);
+        *copy_bytes -= piece.copy_bytes;
+        // Others on this core need the memory too.
+        (piece.buffer, piece.other) = (None, None);
+        if is_whole && *phase == Phase::Verifying {
+            counts.verified_bytes += piece.read_bytes;
+        } else if is_whole {
+            mark.finished(from, to);
+            counts.done_bytes += piece.read_bytes;
+        }
+        idle.push(index);
+    }
+
+    /// A failure in words.
+    fn failed(&self, piece: &Piece, doing: Doing, status: Status) -> String {
+        let target = &self.layout.targets[piece.target];
+        let extent = self.layout.extent_at(piece.position);
+        let from = extent.offset + piece.position - extent.start;
+        let to = target.offset + piece.position + piece.written;
+        let source = &*self.ways[extent.volume].namespace;
+        let (volume, code, doing) = match doing {
+            Doing::Read => (
+                source,
+                opcode::io::READ,
+                format!("reading {} bytes at offset {from}", piece.read_bytes),
+            ),
+            Doing::Copy => (
+                &*self.ways[target.volume].namespace,
+                opcode::io::COPY,
+                format!(
+                    "copying {} bytes of {} from offset {from} to {to}",
+                    piece.read_bytes,
+                    source.uri()
+                ),
+            ),
+            Doing::Write(bytes) => (
+                &*self.ways[target.volume].namespace,
+                opcode::io::WRITE,
+                format!("writing {bytes} bytes at offset {to}"),
+            ),
+            Doing::Zero(bytes) => (
+                &*self.ways[target.volume].namespace,
+                opcode::io::WRITE_ZEROES,
+                format!("writing {bytes} zeroes at offset {to}"),
+            ),
+            Doing::ReadBack | Doing::Nothing => (
+                &*self.ways[target.volume].namespace,
+                opcode::io::READ,
+                format!("reading {} bytes at offset {to} to compare them", piece.bytes),
+            ),
+        };
+        failure_text(volume, &doing, code, status)
+    }
+}
+
+/// A part of a buffer for one command.
+fn part(buffer: &mut Buffer, from: u64, bytes: u64) -> Data {
+    let (from, bytes) = (from as usize, bytes as usize);
+    assert!(from + bytes <= buffer.len());
+    let fixed = buffer.ensure_registered();
+    // SAFETY: the buffer rests in its piece until the command has ended, and the engine, which has the pieces, is
+    // the command's sink; nobody looks at it meanwhile.
+    Data::Part(unsafe { Part::new(buffer.as_mut_ptr().add(from), bytes, fixed) })
+}

@@ -1,0 +1,154 @@
+//! The volumes of a copy: each is opened once, however often it is named.
+
+use super::engine::can_copy;
+use super::layout::{Facts, Layout, Order, Target, Wanted};
+use super::spec::{Options, Part, Spec};
+use crate::origin;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use namespace::Namespace;
+use std::sync::Arc;
+use volume::{Kind, OpenOptions, Uri};
+
+/// Open volumes, and which of them are meant where.
+pub struct Opened {
+    /// The volumes.
+    pub volumes: Vec<Arc<dyn Namespace>>,
+    sources: Vec<usize>,
+    targets: Vec<usize>,
+}
+
+/// A volume to be opened.
+struct Named {
+    /// What tells it from others.
+    uri: String,
+    /// Bytes that are to be written there; none if it is only read.
+    written: Option<u64>,
+}
+
+impl Opened {
+    /// Opens everything here; with `create`, makes target files that are not there.
+    pub fn open(spec: &Spec, create: bool) -> Result<Opened> {
+        Opened::open_with(spec, |uri, written, sources| {
+            let mut parsed: Uri = uri.parse()?;
+            if let (true, Some(offset)) = (create, written) {
+                make(&mut parsed, offset, sources)?;
+            }
+            let options =
+                OpenOptions { read_only: written.is_none(), lend: false, ..Default::default() };
+            Ok(volume::open_uri(&parsed, &options)?)
+        })
+    }
+
+    /// Opens everything with `open`, which is given the URI, the offset at which the volume is written if it is, and
+    /// how many bytes the sources have once they are open. Sources are opened first.
+    pub fn open_with(
+        spec: &Spec,
+        mut open: impl FnMut(&str, Option<u64>, u64) -> Result<Arc<dyn Namespace>>,
+    ) -> Result<Opened> {
+        let mut named: Vec<Named> = Vec::new();
+        let mut number = |part: &Part, is_target: bool| -> Result<usize> {
+            let uri = settled(&part.volume)?;
+            let written = is_target.then_some(part.offset);
+            if let Some(at) = named.iter().position(|named| named.uri == uri) {
+                named[at].written = named[at].written.or(written);
+                return Ok(at);
+            }
+            named.push(Named { uri, written });
+            Ok(named.len() - 1)
+        };
+        let sources = spec.sources.iter().map(|part| number(part, false));
+        let sources = sources.collect::<Result<Vec<_>>>()?;
+        let targets = spec.targets.iter().map(|part| number(part, true));
+        let targets = targets.collect::<Result<Vec<_>>>()?;
+        let mut volumes: Vec<Arc<dyn Namespace>> = Vec::with_capacity(named.len());
+        for Named { uri, written } in &named {
+            let known = spec.sources.iter().zip(&sources).map(|(part, at)| {
+                let all = volumes.get(*at).map_or(0, |volume| volume.limits().bytes());
+                part.length.unwrap_or(all.saturating_sub(part.offset))
+            });
+            volumes.push(open(uri, *written, known.sum())?);
+        }
+        Ok(Opened { volumes, sources, targets })
+    }
+
+    /// Which bytes go where.
+    pub fn layout(&self, spec: &Spec) -> Result<Layout> {
+        let facts = self.volumes.iter().map(|volume| {
+            let limits = volume.limits();
+            let (bytes, block) = (limits.bytes(), limits.block_bytes());
+            Facts { bytes, block, read_only: limits.read_only }
+        });
+        let facts: Vec<Facts> = facts.collect();
+        let sources = self.sources.iter().zip(&spec.sources);
+        let sources: Vec<Wanted> =
+            sources.map(|(volume, part)| (*volume, part.offset, part.length)).collect();
+        let targets = self.targets.iter().zip(&spec.targets);
+        let targets: Vec<Target> =
+            targets.map(|(volume, part)| Target { volume: *volume, offset: part.offset }).collect();
+        let names: Vec<String> = self.volumes.iter().map(|volume| volume.uri()).collect();
+        let layout = Layout::new(&facts, &names, &sources, &targets, spec.options.pad);
+        layout.map_err(|problem| anyhow!(problem))
+    }
+
+    /// The volume of each source.
+    pub fn sources(&self) -> impl Iterator<Item = &Arc<dyn Namespace>> {
+        self.sources.iter().map(|at| &self.volumes[*at])
+    }
+
+    /// Whether each part can be copied at all, as it is wished.
+    pub fn check_means(&self, layout: &Layout, options: &Options) -> Result<()> {
+        ensure!(
+            layout.order == Order::Free || !options.verify,
+            "what is copied overwrites its source: there is nothing to compare it with; leave out --verify"
+        );
+        for extent in &layout.extents {
+            for target in &layout.targets {
+                let (from, to) = (&self.volumes[extent.volume], &self.volumes[target.volume]);
+                let (source, target) = (from.limits(), to.limits());
+                if can_copy(&source, &target, options) {
+                    continue;
+                }
+                let (from, to) = (from.uri(), to.uri());
+                if options.fast_only {
+                    bail!(
+                        "{from} and {to}: blocks of {} and {} bytes cannot be copied without reading them",
+                        source.block_bytes(),
+                        target.block_bytes()
+                    );
+                }
+                ensure!(
+                    source.metadata_bytes == 0 && target.metadata_bytes == 0,
+                    "{from} and {to}: blocks with metadata of {} and {} bytes can only be copied by Copy commands",
+                    source.metadata_bytes,
+                    target.metadata_bytes
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What tells a volume from others: its URI, whatever the current directory is. Served volumes are named
+/// otherwise.
+fn settled(volume: &str) -> Result<String> {
+    match volume.starts_with(SERVED) {
+        true => Ok(volume.to_owned()),
+        false => origin::settled(volume),
+    }
+}
+
+/// Begins the name of a volume that a daemon serves: `served:2`, `served:NQN/2`.
+pub const SERVED: &str = "served:";
+
+/// Has a file made that is not there.
+fn make(uri: &mut Uri, offset: u64, bytes: u64) -> Result<()> {
+    let block = u64::from(uri.options.block_bytes.unwrap_or(512));
+    if let Kind::File { path, create_bytes, .. } = &mut uri.kind
+        && create_bytes.is_none()
+        && !path.exists()
+    {
+        let size = offset.checked_add(bytes).context("the target would be too large")?;
+        *create_bytes = Some(size.next_multiple_of(block).max(block));
+    }
+    Ok(())
+}

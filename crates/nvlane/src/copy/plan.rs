@@ -1,0 +1,151 @@
+//! What a copy would do, and by which means: `--dry-run`.
+
+use super::engine::can_copy;
+use super::layout::{Extent, Layout, Order, Target};
+use super::open::Opened;
+use super::spec::Options;
+use crate::admin::{columns, json_object};
+use crate::cli::ListFormat;
+use namespace::Namespace;
+use namespace::copy::{Located, Origin};
+use serde::Serialize;
+use serde_json::{Map, json};
+use std::sync::Arc;
+
+/// Parts that differ in their means are told apart up to this many.
+const PARTS_MAX: usize = 64;
+
+/// Bytes that go one way.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Line {
+    source: String,
+    source_offset: u64,
+    target: String,
+    target_offset: u64,
+    bytes: u64,
+    means: String,
+}
+
+/// All of it.
+pub struct Plan {
+    lines: Vec<Line>,
+    bytes: u64,
+    order: Order,
+}
+
+/// What a copy would do.
+pub fn of(opened: &Opened, layout: &Layout, options: &Options) -> Plan {
+    let mut lines = Vec::new();
+    for extent in &layout.extents {
+        for target in &layout.targets {
+            lines.extend(parts(opened, extent, target, options));
+        }
+    }
+    Plan { lines, bytes: layout.bytes, order: layout.order }
+}
+
+/// The parts of an extent that differ in their means.
+fn parts(opened: &Opened, extent: &Extent, target: &Target, options: &Options) -> Vec<Line> {
+    let (source, to) = (&opened.volumes[extent.volume], &opened.volumes[target.volume]);
+    let (from, limits) = (source.limits(), to.limits());
+    let line = |at: u64, bytes: u64, means: String| Line {
+        source: source.uri(),
+        source_offset: extent.offset + at,
+        target: to.uri(),
+        target_offset: target.offset + extent.start + at,
+        bytes,
+        means,
+    };
+    if !can_copy(&from, &limits, options) {
+        let why = match () {
+            () if options.read_write => "as asked for".to_owned(),
+            () if options.sparse_bytes.is_some() => "to look for zeroes".to_owned(),
+            () if from.block_shift != limits.block_shift => {
+                format!("blocks of {} and {} bytes", from.block_bytes(), limits.block_bytes())
+            }
+            () => "the target has no Copy".to_owned(),
+        };
+        return vec![line(0, extent.bytes, format!("read and written: {why}"))];
+    }
+    let shift = from.block_shift;
+    let mut lines: Vec<Line> = Vec::new();
+    let mut at = 0;
+    while at < extent.bytes {
+        let left = (extent.bytes - at) >> shift;
+        let located = |volume: &Arc<dyn Namespace>, offset: u64| {
+            Arc::clone(volume).origin(offset >> shift, left)
+        };
+        let one = located(source, extent.offset + at);
+        let other = located(to, target.offset + extent.start + at);
+        let of = |found: &Option<Located>| found.as_ref().map_or(left, |found| found.blocks);
+        let blocks = of(&one).min(of(&other)).clamp(1, left);
+        let means = means(one.as_ref(), other.as_ref());
+        let count = lines.len();
+        match lines.last_mut() {
+            Some(last) if last.means == means => last.bytes += blocks << shift,
+            _ if count == PARTS_MAX => {
+                lines.push(line(at, extent.bytes - at, "by Copy".to_owned()));
+                break;
+            }
+            _ => lines.push(line(at, blocks << shift, means)),
+        }
+        at += blocks << shift;
+    }
+    lines
+}
+
+/// By which means blocks are copied, as far as it can be known before it is tried.
+fn means(source: Option<&Located>, target: Option<&Located>) -> String {
+    match (source.map(|it| &it.origin), target.map(|it| &it.origin)) {
+        (Some(Origin::File(_)), Some(Origin::File(_))) => {
+            "Copy: copy_file_range if both are of one file system".to_owned()
+        }
+        (Some(Origin::Memory(_)), Some(Origin::Memory(_))) => "Copy: within memory".to_owned(),
+        (Some(Origin::Subsystem { nqn: one, .. }), Some(Origin::Subsystem { nqn: other, .. }))
+            if one == other =>
+        {
+            format!("Copy: by the controller of {one}")
+        }
+        _ => "Copy: read and written beside the target".to_owned(),
+    }
+}
+
+/// The plan in words, or as JSON.
+pub fn written(plan: &Plan, format: ListFormat) -> String {
+    let order = match plan.order {
+        Order::Free => "any",
+        Order::Forwards => "forwards",
+        Order::Backwards => "backwards",
+    };
+    match format {
+        ListFormat::Json => {
+            let mut fields = Map::new();
+            fields.insert("total_bytes".into(), plan.bytes.into());
+            fields.insert("order".into(), order.into());
+            fields.insert("parts".into(), json!(plan.lines));
+            format!("{:#}\n", json_object(fields))
+        }
+        ListFormat::Normal => {
+            let head = ["Source", "From", "Target", "To", "Bytes", "Means"];
+            let rows: Vec<[String; 6]> = plan
+                .lines
+                .iter()
+                .map(|line| {
+                    [
+                        line.source.clone(),
+                        line.source_offset.to_string(),
+                        line.target.clone(),
+                        line.target_offset.to_string(),
+                        line.bytes.to_string(),
+                        line.means.clone(),
+                    ]
+                })
+                .collect();
+            let mut text = columns(&head, &rows);
+            if plan.order != Order::Free {
+                text.push_str(&format!("it overlaps itself: {order}, one command at a time\n"));
+            }
+            text
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! Copies that the daemon does by itself: `nvlane copy --detach`.
+//!
+//! ```text
+//!   job_add --> volumes (served, or opened for the job) --> engine, on a core of the data path
+//!                                                             | flush, then the record, every two seconds
+//!   restart --> records --> the same, from where the record says that everything is durable
+//! ```
+//!
+//! A job runs on one of the cores, so that it may use the volumes that are served there. What it asks of its
+//! volumes goes through their guards as hosts' commands do.
+//!
+//! What it does not do: start failed jobs again by itself.
+//!
+//! Key constants: [`RUNNING_MAX`], [`JOBS_MAX`], [`OPEN_WAIT`].
+
+mod record;
+mod run;
+
+use crate::control::method::{Job, JobAdd, JobOf, JobState, JobThrottle};
+use crate::control::protocol::Failure;
+use crate::copy::engine::Outcome;
+use crate::copy::shared::{Counts, Phase, Shared};
+use crate::copy::spec::Spec;
+use namespace::Namespace;
+use reactor::Mailbox;
+use record::{Record, Records};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Jobs at work at one time.
+const RUNNING_MAX: usize = 64;
+/// Jobs that are remembered.
+const JOBS_MAX: usize = 1024;
+/// How long a job that goes on after a restart waits for its volumes: what a killed daemon held, or another machine.
+const OPEN_WAIT: Duration = Duration::from_secs(30);
+/// How long the end of the daemon waits for jobs.
+const HALT_WAIT: Duration = Duration::from_secs(60);
+
+type Done<T> = Result<T, Failure>;
+
+/// The volumes that are served, by subsystem and namespace id.
+pub type Served = BTreeMap<(String, u32), Arc<dyn Namespace>>;
+
+/// All jobs.
+pub struct Jobs {
+    records: Records,
+    jobs: BTreeMap<u64, Entry>,
+    cores: Vec<Mailbox>,
+    next: u64,
+}
+
+/// A job, with what is known of it on disk.
+struct Entry {
+    record: Arc<Mutex<Record>>,
+    run: Option<Run>,
+}
+
+/// A job at work.
+struct Run {
+    shared: Arc<Shared>,
+    /// Filled in once it has ended.
+    outcome: Arc<Mutex<Option<Outcome>>>,
+    /// What it will be when it has been stopped.
+    then: JobState,
+    started: Instant,
+    from: u64,
+    /// Volumes that it uses, once they are known.
+    volumes: Arc<Mutex<Vec<Arc<dyn Namespace>>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Jobs {
+    /// Jobs on these cores, with their records beside the state file.
+    pub fn none(state: &Path, cores: Vec<Mailbox>) -> Jobs {
+        Jobs { records: Records::beside(state), jobs: BTreeMap::new(), cores, next: 1 }
+    }
+
+    /// Finds the jobs that there were, which go on with the volumes in `served`.
+    pub fn go_on(&mut self, served: &Served) {
+        let (found, damaged) = self.records.load();
+        for (path, problem) in damaged {
+            tracing::error!("{}: not a job's record of this version: {problem}", path.display());
+        }
+        self.next = found.last().map_or(1, |record| record.id + 1);
+        for record in found {
+            let (id, is_running) = (record.id, record.state == JobState::Running);
+            let record = Arc::new(Mutex::new(record));
+            self.jobs.insert(id, Entry { record, run: None });
+            if is_running {
+                tracing::info!("job {id}: going on");
+                self.launch_later(id, served);
+            }
+        }
+    }
+
+    /// Begins a job, once its volumes are open and what it says makes sense.
+    pub fn add(&mut self, wanted: JobAdd, served: &Served) -> Done<Job> {
+        self.collect();
+        let JobAdd { sources, targets, options } = wanted;
+        let mut spec = Spec { sources, targets, options };
+        spec.check().map_err(Failure::params)?;
+        self.check_room()?;
+        if self.jobs.len() >= JOBS_MAX {
+            return Err(Failure::conflict(format!(
+                "there are {JOBS_MAX} jobs: `nvlane jobs clear` forgets those that have ended"
+            )));
+        }
+        let ready = run::prepare(&spec, served).map_err(Failure::volume)?;
+        // A restart is to copy the same, though a volume may have grown.
+        ready.fix(&mut spec);
+        let id = self.next;
+        let record = Record::new(id, spec);
+        self.records.save(&record).map_err(unsaved)?;
+        self.next += 1;
+        let record = Arc::new(Mutex::new(record));
+        self.jobs.insert(id, Entry { record, run: None });
+        let run = self.begin(id);
+        let start = self.start_of(id, &run);
+        self.entry(id)?.run = Some(run);
+        start.now(ready);
+        self.job(id)
+    }
+
+    /// All jobs.
+    pub fn list(&mut self) -> Vec<Job> {
+        self.collect();
+        self.jobs.iter().map(|(_, entry)| entry.job()).collect()
+    }
+
+    /// Halts a job, which can be resumed.
+    pub fn pause(&mut self, wanted: JobOf) -> Done<Job> {
+        self.end(wanted.id, JobState::Paused)
+    }
+
+    /// Ends a job.
+    pub fn cancel(&mut self, wanted: JobOf) -> Done<Job> {
+        self.end(wanted.id, JobState::Cancelled)
+    }
+
+    /// Goes on with a job that was paused or has failed.
+    pub fn resume(&mut self, wanted: JobOf, served: &Served) -> Done<Job> {
+        self.collect();
+        let id = wanted.id;
+        let entry = self.entry(id)?;
+        let state = lock(&entry.record).state;
+        match (state, &entry.run) {
+            (_, Some(run)) if run.then == JobState::Running => return self.job(id),
+            (_, Some(_)) => {
+                return Err(Failure::conflict(format!("job {id} has not ended yet: try again")));
+            }
+            (JobState::Paused | JobState::Failed | JobState::Running, None) => {}
+            (JobState::Done | JobState::Cancelled, None) => {
+                return Err(Failure::conflict(format!("job {id} has ended for good")));
+            }
+        }
+        self.check_room()?;
+        self.set_state(id, JobState::Running, None)?;
+        self.launch_later(id, served);
+        self.job(id)
+    }
+
+    /// Holds a job back, more or less than now.
+    pub fn throttle(&mut self, wanted: JobThrottle) -> Done<Job> {
+        self.collect();
+        let JobThrottle { id, throttle } = wanted;
+        let records = self.records.clone();
+        let entry = self.entry(id)?;
+        let mut record = lock(&entry.record);
+        let before = std::mem::replace(&mut record.spec.options.throttle, throttle);
+        if let Err(error) = records.save(&record) {
+            record.spec.options.throttle = before;
+            return Err(unsaved(error));
+        }
+        drop(record);
+        if let Some(run) = &entry.run {
+            run.shared.set_throttle(throttle);
+        }
+        self.job(id)
+    }
+
+    /// Forgets jobs that have ended.
+    pub fn clear(&mut self) -> Done<()> {
+        self.collect();
+        let ended: Vec<u64> = self
+            .jobs
+            .iter()
+            .filter(|(_, entry)| {
+                let record = lock(&entry.record);
+                entry.run.is_none() && (record.is_over() || record.state == JobState::Failed)
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ended {
+            self.records.remove(id).map_err(unsaved)?;
+            self.jobs.remove(&id);
+        }
+        Ok(())
+    }
+
+    /// Which job is at work on this volume.
+    pub fn user_of(&mut self, volume: &Arc<dyn Namespace>) -> Option<u64> {
+        self.collect();
+        let uses = |run: &Run| lock(&run.volumes).iter().any(|one| Arc::ptr_eq(one, volume));
+        self.jobs.iter().find(|(_, entry)| entry.run.as_ref().is_some_and(uses)).map(|(id, _)| *id)
+    }
+
+    /// Notes what has ended since. Called now and then.
+    pub fn collect(&mut self) {
+        for (id, entry) in &mut self.jobs {
+            let Some(run) = &entry.run else { continue };
+            let Some(outcome) = lock(&run.outcome).take() else { continue };
+            let (then, (_, counts)) = (run.then, run.shared.now());
+            let mut record = lock(&entry.record);
+            record.counts = counts;
+            match outcome {
+                Outcome::Done(checksum) => {
+                    (record.state, record.checksum) = (JobState::Done, checksum);
+                    record.durable = counts.total_bytes;
+                    tracing::info!("job {id}: done, everything is flushed");
+                }
+                Outcome::Stopped(durable) => {
+                    (record.state, record.durable) = (then, durable);
+                }
+                Outcome::Failed(failure, durable) => {
+                    tracing::error!("job {id}: {failure}");
+                    record.state = match then {
+                        JobState::Cancelled => JobState::Cancelled,
+                        _ => JobState::Failed,
+                    };
+                    (record.error, record.durable) = (Some(failure), durable);
+                }
+            }
+            if let Err(error) = self.records.save(&record) {
+                tracing::error!("job {id}: its record cannot be written: {error}");
+                // Nobody is told that it is done, since a restart would not know.
+                record.error = Some(format!("its record cannot be written: {error}"));
+                record.state = JobState::Failed;
+            }
+            drop(record);
+            entry.run = None;
+        }
+    }
+
+    /// Stops what is at work, to go on when the daemon starts again.
+    pub fn halt(&mut self) {
+        for run in self.jobs.values().filter_map(|entry| entry.run.as_ref()) {
+            run.shared.stop();
+        }
+        let until = Instant::now() + HALT_WAIT;
+        while self.jobs.values().any(|entry| entry.run.is_some()) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+            self.collect();
+        }
+    }
+
+    /// Stops a job, which then is in `then`.
+    fn end(&mut self, id: u64, then: JobState) -> Done<Job> {
+        self.collect();
+        let entry = self.entry(id)?;
+        let state = lock(&entry.record).state;
+        match &mut entry.run {
+            Some(run) => {
+                run.then = then;
+                run.shared.stop();
+                // A crash before it has ended is not to undo this.
+                self.set_state(id, then, None)?;
+            }
+            None if state == then => {}
+            None if matches!(state, JobState::Done | JobState::Cancelled) => {
+                return Err(Failure::conflict(format!("job {id} has ended")));
+            }
+            None => self.set_state(id, then, None)?,
+        }
+        self.job(id)
+    }
+
+    fn check_room(&self) -> Done<()> {
+        let running = self.jobs.values().filter(|entry| entry.run.is_some()).count();
+        match running < RUNNING_MAX {
+            true => Ok(()),
+            false => Err(Failure::conflict(format!("{RUNNING_MAX} jobs are at work already"))),
+        }
+    }
+
+    fn set_state(&mut self, id: u64, state: JobState, error: Option<String>) -> Done<()> {
+        let records = self.records.clone();
+        let mut record = lock(&self.entry(id)?.record);
+        let before = record.clone();
+        (record.state, record.error) = (state, error);
+        records.save(&record).map_err(|error| {
+            *record = before;
+            unsaved(error)
+        })
+    }
+
+    fn entry(&mut self, id: u64) -> Done<&mut Entry> {
+        self.jobs.get_mut(&id).ok_or_else(|| Failure::missing(format!("there is no job {id}")))
+    }
+
+    fn job(&mut self, id: u64) -> Done<Job> {
+        Ok(self.entry(id)?.job())
+    }
+
+    /// A job begins or goes on.
+    fn begin(&self, id: u64) -> Run {
+        let record = lock(&self.jobs[&id].record);
+        let shared = Arc::new(Shared::new(record.spec.options.throttle));
+        let counts = Counts { done_bytes: record.durable, ..record.counts };
+        shared.tell(Phase::Copying, counts);
+        Run {
+            shared,
+            outcome: Arc::default(),
+            then: JobState::Running,
+            started: Instant::now(),
+            from: record.durable,
+            volumes: Arc::default(),
+        }
+    }
+
+    fn start_of(&self, id: u64, run: &Run) -> run::Start {
+        run::Start {
+            id,
+            record: Arc::clone(&self.jobs[&id].record),
+            records: self.records.clone(),
+            shared: Arc::clone(&run.shared),
+            outcome: Arc::clone(&run.outcome),
+            volumes: Arc::clone(&run.volumes),
+            core: self.cores[id as usize % self.cores.len()].clone(),
+        }
+    }
+
+    /// Opens the volumes on a thread of their own, which may take a while, and begins then.
+    fn launch_later(&mut self, id: u64, served: &Served) {
+        let run = self.begin(id);
+        let start = self.start_of(id, &run);
+        let outcome = Arc::clone(&run.outcome);
+        let from = run.from;
+        self.jobs.get_mut(&id).expect("it is there").run = Some(run);
+        let served = served.clone();
+        let thread = std::thread::Builder::new().name(format!("job-{id}"));
+        if let Err(error) = thread.spawn(move || start.when_open(&served, OPEN_WAIT)) {
+            *lock(&outcome) = Some(Outcome::Failed(format!("no thread: {error}"), from));
+        }
+    }
+}
+
+impl Entry {
+    fn job(&self) -> Job {
+        let record = lock(&self.record);
+        let (phase, counts, rate) = match &self.run {
+            Some(run) => {
+                let (phase, counts) = run.shared.now();
+                let seconds = run.started.elapsed().as_secs_f64().max(1e-3);
+                let done = counts.done_bytes.saturating_sub(run.from);
+                (phase, counts, (done as f64 / seconds) as u64)
+            }
+            None => (Phase::Copying, record.counts, 0),
+        };
+        // What was asked for is told when it has happened.
+        let state = match &self.run {
+            Some(_) => JobState::Running,
+            None => record.state,
+        };
+        Job {
+            id: record.id,
+            state,
+            phase,
+            error: record.error.clone(),
+            sources: record.spec.sources.clone(),
+            targets: record.spec.targets.clone(),
+            options: record.spec.options.clone(),
+            counts,
+            bytes_per_second: rate,
+            checksum: record.checksum.map(|sum| format!("{sum:016x}")),
+        }
+    }
+}
+
+fn unsaved(error: std::io::Error) -> Failure {
+    Failure::unsaved(format!("nothing was changed, since it could not be saved: {error}"))
+}

@@ -1,0 +1,186 @@
+//! A job on disk: what is to be copied, and how far that is durable.
+//!
+//! A file per job beside the state file, replaced as that is: a new file, synced, renamed, the directory
+//! synced. So after a crash there is the record of a moment at which everything before `durable` was flushed.
+
+use crate::config::store::write_atomically;
+use crate::control::method::JobState;
+use crate::copy::shared::Counts;
+use crate::copy::spec::Spec;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+/// Version of a record's layout.
+const VERSION: u32 = 1;
+/// Largest record that is read.
+const BYTES_MAX: u64 = 4 << 20;
+/// How a record's name ends.
+const SUFFIX: &str = ".json";
+
+/// What is known of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    version: u32,
+    /// Its number.
+    pub id: u64,
+    /// What has become of it.
+    pub state: JobState,
+    /// Why it has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What is to be copied.
+    pub spec: Spec,
+    /// Everything before is copied and flushed.
+    pub durable: u64,
+    /// What was counted until then.
+    pub counts: Counts,
+    /// Of everything, where both sides were compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<u64>,
+}
+
+impl Record {
+    /// A job that begins.
+    pub fn new(id: u64, spec: Spec) -> Record {
+        Record {
+            version: VERSION,
+            id,
+            state: JobState::Running,
+            error: None,
+            spec,
+            durable: 0,
+            counts: Counts::default(),
+            checksum: None,
+        }
+    }
+
+    /// Whether there is nothing left to do.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, JobState::Done | JobState::Cancelled)
+    }
+}
+
+/// The directory of records. It is made when there is something to keep.
+#[derive(Clone, Debug)]
+pub struct Records {
+    directory: PathBuf,
+}
+
+impl Records {
+    /// Those beside the state file at `state`.
+    pub fn beside(state: &Path) -> Records {
+        let mut directory = state.as_os_str().to_owned();
+        directory.push(".jobs");
+        Records { directory: directory.into() }
+    }
+
+    /// Writes one, durably.
+    pub fn save(&self, record: &Record) -> io::Result<()> {
+        if !self.directory.exists() {
+            fs::create_dir_all(&self.directory)?;
+            if let Some(parent) = self.directory.parent().filter(|it| !it.as_os_str().is_empty()) {
+                fs::File::open(parent)?.sync_all()?;
+            }
+        }
+        let mut text = serde_json::to_vec_pretty(record).expect("a record is plain data");
+        text.push(b'\n');
+        write_atomically(&self.path(record.id), &text)
+    }
+
+    /// Forgets one.
+    pub fn remove(&self, id: u64) -> io::Result<()> {
+        match fs::remove_file(self.path(id)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// All of them, and what could not be read: path and why.
+    pub fn load(&self) -> (Vec<Record>, Vec<(PathBuf, String)>) {
+        let (mut records, mut damaged) = (Vec::new(), Vec::new());
+        let Ok(entries) = fs::read_dir(&self.directory) else { return (records, damaged) };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            // What a crash left half written ends otherwise.
+            if !path.to_string_lossy().ends_with(SUFFIX) {
+                continue;
+            }
+            match read(&path) {
+                Ok(record) if self.path(record.id) == path => records.push(record),
+                Ok(record) => damaged.push((path, format!("it says that it is job {}", record.id))),
+                Err(problem) => damaged.push((path, problem)),
+            }
+        }
+        records.sort_by_key(|record| record.id);
+        (records, damaged)
+    }
+
+    fn path(&self, id: u64) -> PathBuf {
+        self.directory.join(format!("{id}{SUFFIX}"))
+    }
+}
+
+fn read(path: &Path) -> Result<Record, String> {
+    let mut text = Vec::new();
+    let file = fs::File::open(path).map_err(|error| error.to_string())?;
+    file.take(BYTES_MAX).read_to_end(&mut text).map_err(|error| error.to_string())?;
+    let record: Record = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+    if record.version != VERSION {
+        return Err(format!("version {}, not {VERSION}", record.version));
+    }
+    record.spec.check().map(|()| record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copy::spec::Options;
+
+    fn spec() -> Spec {
+        let part = |text: &str| text.parse().unwrap();
+        Spec {
+            sources: vec![part("mem:1M@4K+8K")],
+            targets: vec![part("b.img")],
+            options: Options::default(),
+        }
+    }
+
+    #[test]
+    fn what_was_saved_is_there_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let records = Records::beside(&folder.path().join("state.json"));
+        assert_eq!(records.load(), (Vec::new(), Vec::new()));
+        let mut record = Record::new(7, spec());
+        records.save(&record).unwrap();
+        record.durable = 4096;
+        (record.state, record.error) = (JobState::Failed, Some("why".into()));
+        records.save(&record).unwrap();
+        records.save(&Record::new(3, spec())).unwrap();
+        // What a kill in the middle of a write leaves behind.
+        fs::write(records.directory.join("7.json.new"), "{\"ver").unwrap();
+        assert_eq!(records.load(), (vec![Record::new(3, spec()), record], Vec::new()));
+        records.remove(3).unwrap();
+        records.remove(3).unwrap();
+        assert_eq!(records.load().0.len(), 1);
+    }
+
+    #[test]
+    fn damage_is_told_and_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let records = Records::beside(&folder.path().join("state.json"));
+        records.save(&Record::new(1, spec())).unwrap();
+        let text = fs::read_to_string(records.directory.join("1.json")).unwrap();
+        for (name, text) in [
+            ("2.json", ""),
+            ("3.json", &text),
+            ("4.json", &text.replace("\"version\": 1", "\"version\": 9")),
+        ] {
+            fs::write(records.directory.join(name), text).unwrap();
+        }
+        let (found, damaged) = records.load();
+        assert_eq!((found.len(), damaged.len()), (1, 3), "{damaged:?}");
+    }
+}

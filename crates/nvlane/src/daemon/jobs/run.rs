@@ -1,0 +1,185 @@
+//! A job from its record to the engine.
+
+use super::record::{Record, Records};
+use super::{Served, lock};
+use crate::copy::engine::{Engine, Outcome, Setup};
+use crate::copy::layout::{Layout, Order};
+use crate::copy::open::{Opened, SERVED};
+use crate::copy::shared::{Counts, Shared, Wish};
+use crate::copy::spec::Spec;
+use anyhow::{Context, Result, anyhow, ensure};
+use namespace::Namespace;
+use reactor::Mailbox;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use volume::{Kind, OpenOptions, Uri};
+
+/// How often volumes that cannot be opened are tried again.
+const OPEN_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Volumes of a job, and which bytes go where.
+pub struct Ready {
+    opened: Opened,
+    layout: Layout,
+}
+
+/// Opens the volumes of a job: those that are served are used, others opened for it.
+pub fn prepare(spec: &Spec, served: &Served) -> Result<Ready, String> {
+    let prepared = || -> Result<Ready> {
+        let opened = Opened::open_with(spec, |uri, written, _| open(uri, written, served))?;
+        let layout = opened.layout(spec)?;
+        opened.check_means(&layout, &spec.options)?;
+        ensure!(
+            layout.order == Order::Free,
+            "what is copied overwrites its source: a job could not go on after a crash; leave out --detach"
+        );
+        Ok(Ready { opened, layout })
+    };
+    prepared().map_err(|error| format!("{error:#}"))
+}
+
+impl Ready {
+    /// Says in `spec` how long its sources are.
+    pub fn fix(&self, spec: &mut Spec) {
+        for (part, volume) in spec.sources.iter_mut().zip(self.opened.sources()) {
+            let all = volume.limits().bytes();
+            part.length.get_or_insert(all.saturating_sub(part.offset));
+        }
+    }
+}
+
+/// A volume by the name that a job has for it.
+fn open(uri: &str, written: Option<u64>, served: &Served) -> Result<Arc<dyn Namespace>> {
+    if let Some(name) = uri.strip_prefix(SERVED) {
+        return named(name, served);
+    }
+    let parsed: Uri = uri.parse()?;
+    // A file has one who opens it: the one that is served is used.
+    let is_same = |volume: &Arc<dyn Namespace>| {
+        let theirs = volume.uri();
+        theirs == uri || theirs.parse().is_ok_and(|theirs| is_one_file(&parsed, &theirs))
+    };
+    if let Some(volume) = served.values().find(|volume| is_same(volume)) {
+        return Ok(Arc::clone(volume));
+    }
+    ensure!(
+        !parsed.has_memory(),
+        "{uri}: memory of a job's own would be empty, and gone with it; name a volume that is served"
+    );
+    let options = OpenOptions { read_only: written.is_none(), lend: false, ..Default::default() };
+    Ok(volume::open_uri(&parsed, &options)?)
+}
+
+fn named(name: &str, served: &Served) -> Result<Arc<dyn Namespace>> {
+    let (nqn, nsid) = match name.rsplit_once('/') {
+        Some((nqn, nsid)) => (Some(nqn), nsid),
+        None => (None, name),
+    };
+    let nsid: u32 = nsid
+        .parse()
+        .ok()
+        .with_context(|| format!("{SERVED}{name}: write {SERVED}NSID or {SERVED}NQN/NSID"))?;
+    let mut found = served
+        .iter()
+        .filter(|((of, id), _)| *id == nsid && nqn.is_none_or(|nqn| nqn == of))
+        .map(|(_, volume)| volume);
+    let volume =
+        found.next().with_context(|| format!("{SERVED}{name}: there is no such namespace"))?;
+    ensure!(
+        found.next().is_none(),
+        "{SERVED}{name}: several subsystems have one: write {SERVED}NQN/{nsid}"
+    );
+    Ok(Arc::clone(volume))
+}
+
+/// Whether both are nothing but the same file.
+fn is_one_file(one: &Uri, other: &Uri) -> bool {
+    match (&one.kind, &other.kind) {
+        (Kind::File { path: one, .. }, Kind::File { path: other, .. }) => one == other,
+        (Kind::Device(one), Kind::Device(other)) => one.path == other.path,
+        _ => false,
+    }
+}
+
+/// What a job needs to begin.
+pub struct Start {
+    pub id: u64,
+    pub record: Arc<Mutex<Record>>,
+    pub records: Records,
+    pub shared: Arc<Shared>,
+    pub outcome: Arc<Mutex<Option<Outcome>>>,
+    pub volumes: Arc<Mutex<Vec<Arc<dyn Namespace>>>>,
+    pub core: Mailbox,
+}
+
+impl Start {
+    /// Begins when the volumes are open, which are tried for as long as `patience`.
+    pub fn when_open(self, served: &Served, patience: Duration) {
+        let until = Instant::now() + patience;
+        let (spec, durable) = {
+            let record = lock(&self.record);
+            (record.spec.clone(), record.durable)
+        };
+        loop {
+            if self.shared.wish() == Wish::Stop {
+                return self.end(Outcome::Stopped(durable));
+            }
+            match prepare(&spec, served) {
+                Ok(ready) => return self.now(ready),
+                Err(error) if Instant::now() >= until => {
+                    return self.end(Outcome::Failed(error, durable));
+                }
+                Err(error) => tracing::debug!("job {}: {error}", self.id),
+            }
+            std::thread::sleep(OPEN_INTERVAL);
+        }
+    }
+
+    /// Begins.
+    pub fn now(self, ready: Ready) {
+        let Ready { opened, layout } = ready;
+        *lock(&self.volumes) = opened.volumes.clone();
+        let (options, from, before) = {
+            let record = lock(&self.record);
+            (record.spec.options.clone(), record.durable.min(layout.bytes), record.counts)
+        };
+        let (record, records) = (Arc::clone(&self.record), self.records.clone());
+        let keep = move |durable: u64, counts: Counts| {
+            let mut record = lock(&record);
+            (record.durable, record.counts) = (durable, counts);
+            records.save(&record)
+        };
+        let setup = move |shared| Setup {
+            volumes: opened.volumes,
+            layout,
+            options,
+            from,
+            before,
+            shared,
+            keep: Some(Arc::new(keep)),
+            watch: None,
+        };
+        let (core, shared, outcome) =
+            (self.core.clone(), Arc::clone(&self.shared), Arc::clone(&self.outcome));
+        let (told, volumes) = (Arc::clone(&outcome), Arc::clone(&self.volumes));
+        let posted = core.post(move |reactor| {
+            let ended = Arc::clone(&told);
+            let end = move |outcome| {
+                // Whoever learns of the end may close the volumes.
+                lock(&volumes).clear();
+                *lock(&ended) = Some(outcome);
+            };
+            if let Err(error) = Engine::start(reactor, setup(shared), Box::new(end)) {
+                let failure = anyhow!(error).context("a volume's queue");
+                *lock(&told) = Some(Outcome::Failed(format!("{failure:#}"), from));
+            }
+        });
+        if !posted {
+            *lock(&outcome) = Some(Outcome::Stopped(from));
+        }
+    }
+
+    fn end(&self, outcome: Outcome) {
+        *lock(&self.outcome) = Some(outcome);
+    }
+}

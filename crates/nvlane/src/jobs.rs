@@ -1,0 +1,199 @@
+//! `nvlane jobs`, and `nvlane copy --detach`: copies that the daemon does.
+
+use crate::admin::{columns, json_object};
+use crate::cli::{JobsArgs, JobsCommand, ListFormat};
+use crate::control::client::Client;
+use crate::control::method::{Job, JobAdd, JobOf, JobState, JobThrottle};
+use crate::control::path;
+use crate::copy::open::SERVED;
+use crate::copy::report::means;
+use crate::copy::shared::Phase;
+use crate::copy::spec::{Part, Spec};
+use crate::origin;
+use crate::size;
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+/// How often a job that is waited for is looked at.
+const WAIT_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Gives the daemon a copy to do.
+pub fn add(spec: Spec, socket: Option<PathBuf>, format: ListFormat) -> Result<()> {
+    // The daemon's current directory is another one.
+    let settle = |part: Part| -> Result<Part> {
+        let is_served = part.volume.starts_with(SERVED);
+        let volume = if is_served { part.volume } else { origin::settled(&part.volume)? };
+        Ok(Part { volume, ..part })
+    };
+    let sources = spec.sources.into_iter().map(settle).collect::<Result<_>>()?;
+    let targets = spec.targets.into_iter().map(settle).collect::<Result<_>>()?;
+    let mut client = Client::connect(&socket.unwrap_or_else(path::socket))?;
+    let wanted = JobAdd { sources, targets, options: spec.options };
+    let job = read::<Job>(client.call("job_add", value(&wanted))?)?;
+    match format {
+        ListFormat::Json => print(&one_json(&job)),
+        ListFormat::Normal => print(&format!("job {}: nvlane jobs show {0}\n", job.id)),
+    }
+}
+
+/// `nvlane jobs`.
+pub fn run(args: &JobsArgs) -> Result<()> {
+    let mut client = Client::connect(&args.socket.clone().unwrap_or_else(path::socket))?;
+    let mut call =
+        |method: &str, params: Value| -> Result<Value> { Ok(client.call(method, params)?) };
+    let job = match args.command.clone().unwrap_or(JobsCommand::List) {
+        JobsCommand::List => {
+            let jobs: Vec<Job> = read(call("job_list", json!({}))?)?;
+            return print(&match args.output_format {
+                ListFormat::Json => {
+                    let fields = Map::from_iter([("jobs".to_owned(), value(&jobs))]);
+                    format!("{:#}\n", json_object(fields))
+                }
+                ListFormat::Normal => table(&jobs),
+            });
+        }
+        JobsCommand::Clear => {
+            call("job_clear", json!({}))?;
+            return Ok(());
+        }
+        JobsCommand::Show { id } => find(read(call("job_list", json!({}))?)?, id)?,
+        JobsCommand::Wait { id } => loop {
+            let job = find(read(call("job_list", json!({}))?)?, id)?;
+            if job.state != JobState::Running {
+                break ended(job)?;
+            }
+            thread::sleep(WAIT_INTERVAL);
+        },
+        JobsCommand::Pause { id } => read(call("job_pause", value(&JobOf { id }))?)?,
+        JobsCommand::Resume { id } => read(call("job_resume", value(&JobOf { id }))?)?,
+        JobsCommand::Cancel { id } => read(call("job_cancel", value(&JobOf { id }))?)?,
+        JobsCommand::Throttle { id, limit } => {
+            read(call("job_throttle", value(&JobThrottle { id, throttle: limit }))?)?
+        }
+    };
+    print(&match args.output_format {
+        ListFormat::Json => one_json(&job),
+        ListFormat::Normal => one(&job),
+    })
+}
+
+/// A job that was waited for.
+fn ended(job: Job) -> Result<Job> {
+    match job.state {
+        JobState::Failed => bail!("job {}: {}", job.id, job.error.unwrap_or_default()),
+        JobState::Cancelled => bail!("job {} was cancelled", job.id),
+        JobState::Paused => bail!("job {} is paused", job.id),
+        JobState::Done | JobState::Running => Ok(job),
+    }
+}
+
+fn find(jobs: Vec<Job>, id: u64) -> Result<Job> {
+    jobs.into_iter().find(|job| job.id == id).with_context(|| format!("there is no job {id}"))
+}
+
+fn read<T: serde::de::DeserializeOwned>(result: Value) -> Result<T> {
+    serde_json::from_value(result).context("the daemon is of another version")
+}
+
+fn value<T: Serialize>(value: &T) -> Value {
+    serde_json::to_value(value).expect("plain data")
+}
+
+fn print(text: &str) -> Result<()> {
+    io::stdout().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+fn one_json(job: &Job) -> String {
+    let Value::Object(fields) = value(job) else { unreachable!("a job has fields") };
+    format!("{:#}\n", json_object(fields))
+}
+
+fn state(job: &Job) -> &'static str {
+    match (job.state, job.phase) {
+        (JobState::Running, Phase::Copying) => "copying",
+        (JobState::Running, Phase::Flushing) => "flushing",
+        (JobState::Running, Phase::Verifying) => "comparing",
+        (JobState::Paused, _) => "paused",
+        (JobState::Done, _) => "done",
+        (JobState::Failed, _) => "failed",
+        (JobState::Cancelled, _) => "cancelled",
+    }
+}
+
+fn written(bytes: u64) -> String {
+    size::format(bytes).replace("about ", "")
+}
+
+fn names(parts: &[Part]) -> String {
+    parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// Seconds that are left at the rate that it had so far.
+fn left(job: &Job) -> Option<u64> {
+    let rest = job.counts.total_bytes.saturating_sub(job.counts.done_bytes);
+    (job.state == JobState::Running && job.bytes_per_second > 0)
+        .then(|| rest / job.bytes_per_second)
+}
+
+fn table(jobs: &[Job]) -> String {
+    if jobs.is_empty() {
+        return "there are no jobs\n".to_owned();
+    }
+    let head = ["Job", "State", "Done", "Of", "Rate", "Left", "Throttle", "Sources", "Targets"];
+    let rows: Vec<[String; 9]> = jobs
+        .iter()
+        .map(|job| {
+            let rate = match job.state {
+                JobState::Running => format!("{}/s", written(job.bytes_per_second)),
+                _ => String::new(),
+            };
+            [
+                job.id.to_string(),
+                state(job).to_owned(),
+                written(job.counts.done_bytes),
+                written(job.counts.total_bytes),
+                rate,
+                left(job).map(|seconds| format!("{seconds} s")).unwrap_or_default(),
+                job.options.throttle.to_string(),
+                names(&job.sources),
+                names(&job.targets),
+            ]
+        })
+        .collect();
+    columns(&head, &rows)
+}
+
+fn one(job: &Job) -> String {
+    let counts = &job.counts;
+    let percent = counts.done_bytes * 100 / counts.total_bytes.max(1);
+    let mut rows = vec![
+        ("job", job.id.to_string()),
+        ("state", state(job).to_owned()),
+        ("sources", names(&job.sources)),
+        ("targets", names(&job.targets)),
+        (
+            "done",
+            format!(
+                "{} of {} ({percent} %)",
+                written(counts.done_bytes),
+                written(counts.total_bytes)
+            ),
+        ),
+        ("durable", written(counts.durable_bytes)),
+        ("means", means(counts)),
+        ("throttle", job.options.throttle.to_string()),
+    ];
+    if job.state == JobState::Running {
+        rows.push(("rate", format!("{}/s", written(job.bytes_per_second))));
+    }
+    rows.extend(left(job).map(|seconds| ("left", format!("{seconds} s"))));
+    rows.extend(job.checksum.as_ref().map(|sum| ("compared", format!("CRC-64/NVME {sum}"))));
+    rows.extend(job.error.as_ref().map(|error| ("error", error.clone())));
+    rows.iter().map(|(key, value)| format!("{key:10}{value}\n")).collect()
+}
