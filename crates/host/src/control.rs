@@ -334,7 +334,7 @@ impl Driver {
             if !current || association.access() >= Access::Lost {
                 return;
             }
-            Arc::new(Params::new(&association, &self.shared.options))
+            Arc::new(Params::new(&association, &self.shared))
         };
         let Some(address) = address else {
             let reason = Reason::Transport("the peer closed the connection".into());
@@ -527,7 +527,7 @@ mod tests {
         let queue = IoQueue::open(&control, path, &shared, &reactor, None);
         let of = |generation| {
             let association = Association::new(options.association.clone());
-            let mut params = Params::new(&association, &options);
+            let mut params = Params::new(&association, &shared);
             params.generation = generation;
             Arc::new(params)
         };

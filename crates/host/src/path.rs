@@ -7,8 +7,10 @@ use crate::queue::IoQueue;
 use crate::shared::{Shared, Standing};
 use crate::subsystem::Subsystem;
 use association::Reason;
+use namespace::copy::{Located, Origin};
 use namespace::{Access, Namespace, PathReport, Queue};
 use nvme::Limits;
+use nvme::copy::Format;
 use reactor::Reactor;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -73,7 +75,7 @@ pub fn open(
         return Err(Error::TooManyPaths(addresses.len()));
     }
     let control = Control::shared().map_err(|error| Error::Control(error.to_string()))?;
-    let subsystem = Arc::<Subsystem>::default();
+    let subsystem = Arc::new(Subsystem::new(&options.association.nqn, addresses));
     let paths: Vec<Arc<Path>> = addresses
         .iter()
         .map(|address| Path::start(&control, address, options, &subsystem, query))
@@ -224,6 +226,15 @@ impl Namespace for Path {
             _ => format!("{access:?}: {}", standing.reason),
         };
         facts.push((name, state));
+        let between = standing.controller.copy_formats & Format::Namespaces.bit() != 0;
+        let copy = match self.shared.subsystem.limits() {
+            Some(limits) if !limits.copy.is_offered() => {
+                "read and written: the controller has none"
+            }
+            _ if between => "the controller's own, from other namespaces of its subsystem too",
+            _ => "the controller's own, within the namespace",
+        };
+        facts.push(("copy".into(), copy.into()));
     }
 
     fn uuid(&self) -> Option<[u8; 16]> {
@@ -237,6 +248,15 @@ impl Namespace for Path {
     fn keeps_blocks_whole(&self) -> bool {
         // NVMe Base 2.1, section 4.1.5 of NVM 1.1: AWUN is one logical block at least.
         true
+    }
+
+    /// Nothing while the path is not usable: the namespace may be another by now.
+    fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
+        let subsystem = &self.shared.subsystem;
+        let (nsid, _) = subsystem.identity().filter(|_| self.shared.access().is_usable())?;
+        let blocks = self.limits().blocks.saturating_sub(slba).min(blocks);
+        let origin = Origin::Subsystem { nqn: Arc::clone(subsystem.name()), nsid };
+        (blocks > 0).then_some(Located { origin, slba, blocks, guard: None })
     }
 
     fn numa_node(&self) -> Option<u32> {

@@ -15,6 +15,7 @@
 
 mod admin;
 mod connection;
+mod copy;
 mod old;
 mod params;
 mod receive;

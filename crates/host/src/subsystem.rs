@@ -1,14 +1,46 @@
 //! What the paths to one namespace have in common.
 
 use crate::Options;
+use crate::options::Address;
 use association::{Identity, Namespace, Reason};
 use nvme::Limits;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The namespace that all paths lead to, as the first of them found it.
 #[derive(Debug, Default)]
 pub(crate) struct Subsystem {
+    name: Arc<str>,
     known: Mutex<Option<Known>>,
+}
+
+/// A subsystem in use: its name, and where it was reached.
+struct Named {
+    name: Weak<str>,
+    addresses: Vec<Address>,
+}
+
+static NAMED: Mutex<Vec<Named>> = Mutex::new(Vec::new());
+
+/// The NQN of the subsystem that is reached at `addresses`: the same bytes in memory for whoever surely
+/// reaches the same one. Equal NQNs do not show that: who sets up two targets with one and the same name
+/// has two subsystems, and ids of namespaces that mean different ones. One address does.
+fn name(nqn: &str, addresses: &[Address]) -> Arc<str> {
+    let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+    named.retain(|it| it.name.strong_count() > 0);
+    for it in named.iter_mut() {
+        let Some(name) = it.name.upgrade().filter(|name| **name == *nqn) else { continue };
+        if addresses.iter().any(|address| it.addresses.contains(address)) {
+            for address in addresses {
+                if !it.addresses.contains(address) {
+                    it.addresses.push(address.clone());
+                }
+            }
+            return name;
+        }
+    }
+    let name = Arc::<str>::from(nqn);
+    named.push(Named { name: Arc::downgrade(&name), addresses: addresses.to_vec() });
+    name
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +51,16 @@ struct Known {
 }
 
 impl Subsystem {
+    /// The namespace of the subsystem `nqn` at `addresses`, of which nothing is known yet.
+    pub(crate) fn new(nqn: &str, addresses: &[Address]) -> Subsystem {
+        Subsystem { name: name(nqn, addresses), known: Mutex::default() }
+    }
+
+    /// Its NQN, shared with other namespaces that are surely of the same subsystem, and with no others.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
     /// A path has found `namespace`: the same as before, or with other limits, or another one.
     pub(crate) fn found(&self, namespace: &Namespace, options: &Options) -> Result<(), Reason> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -41,6 +83,7 @@ impl Subsystem {
             // A command is made before its path is chosen: it must suit them all.
             let most = before.limits.transfer_bytes_max;
             limits.transfer_bytes_max = limits.transfer_bytes_max.min(most);
+            limits.copy = limits.copy.and(before.limits.copy);
         }
         *known = Some(Known { nsid: namespace.nsid, identity: namespace.identity, limits });
         Ok(())
@@ -55,5 +98,30 @@ impl Subsystem {
     pub(crate) fn identity(&self) -> Option<(u32, Identity)> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.map(|known| (known.nsid, known.identity))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_shared_by_those_who_reach_the_same_place() {
+        let at = |text: &str| text.parse::<Address>().expect("an address");
+        let (a, b, c) = (at("192.0.2.1:4420"), at("192.0.2.2:4420"), at("192.0.2.3:4420"));
+        let first = name("nqn.x:name", std::slice::from_ref(&a));
+        let other = name("nqn.x:name", std::slice::from_ref(&c));
+        assert!(first == other && !Arc::ptr_eq(&first, &other), "another target");
+        assert!(!Arc::ptr_eq(&name("nqn.x:other", std::slice::from_ref(&a)), &first));
+        assert!(Arc::ptr_eq(&name("nqn.x:name", &[a.clone(), b.clone()]), &first));
+        // Now it is known at the second address too.
+        assert!(Arc::ptr_eq(&name("nqn.x:name", &[b]), &first));
+        drop((first, other));
+        let count = || {
+            NAMED.lock().expect("no panic").iter().filter(|it| it.addresses.contains(&c)).count()
+        };
+        let again = name("nqn.x:name", std::slice::from_ref(&a));
+        assert_eq!(count(), 0, "nobody uses that one");
+        drop(again);
     }
 }

@@ -2,11 +2,12 @@
 
 use super::send::{Flushed, SendQueue};
 use super::slot::Slot;
-use super::{IoQueue, Params, Requests};
+use super::{IoQueue, Params, Requests, copy};
 use crate::dial::words;
 use association::{Credits, retry};
-use namespace::Request;
-use nvme::{Completion, Status, opcode};
+use namespace::copy::Sources;
+use namespace::{Data, Request};
+use nvme::{Command, Completion, Status, opcode};
 use nvme_tcp::digest::digest;
 use nvme_tcp::host::{COMMAND_HEADER_BYTES_MAX, Config, Connection as Machine, Transfer};
 use reactor::{Complete, Interest, Reactor, Stream, WatchId};
@@ -182,16 +183,20 @@ impl Connection {
         mut request: Box<Request>,
         now: Instant,
     ) -> Result<(), (Box<Request>, Status)> {
-        let len = request.data.len();
-        let (transfer, pointer) = match self.transfer(&mut request, len) {
+        let cid = *self.free.last().expect("there is room");
+        let mut command = request.command;
+        let nsid = self.params.nsid.load(Ordering::Relaxed);
+        (command.cid, command.nsid) = (cid.into(), nsid.into());
+        let found = match &request.data {
+            Data::Sources(sources) => self.lay_out(&mut command, sources),
+            _ => self.transfer(&mut request),
+        };
+        let (transfer, pointer, len) = match found {
             Ok(found) => found,
             Err(status) => return Err((request, status)),
         };
-        let cid = self.free.pop().expect("there is room");
+        self.free.pop();
         let slot = &mut self.slots[usize::from(cid)];
-        let mut command = request.command;
-        command.cid = cid.into();
-        command.nsid = self.params.nsid.load(Ordering::Relaxed).into();
         let capsule = &mut slot.capsule;
         capsule.len = self.machine.command(&command, transfer, &mut capsule.bytes) as u8;
         const { assert!(COMMAND_HEADER_BYTES_MAX <= u8::MAX as usize) };
@@ -216,27 +221,37 @@ impl Connection {
         Ok(())
     }
 
+    /// Lays out the source ranges of a Copy in the slot that its identifier names. How the list moves, and
+    /// where it is.
+    #[cold]
+    fn lay_out(
+        &mut self,
+        command: &mut Command,
+        sources: &Sources,
+    ) -> Result<(Transfer, *mut u8, usize), Status> {
+        let params = &self.params;
+        let list = &mut self.slots[usize::from(command.cid.get())].list;
+        copy::lay_out(command, sources, params, list)?;
+        Ok((params.to_controller(list.len() as u32), list.as_mut_ptr(), list.len()))
+    }
+
     /// How a command moves its data, by the direction in its opcode (NVMe Base 2.1, Figure 91), and
-    /// where the data is.
+    /// where the data is and how long.
     #[inline]
-    fn transfer(&self, request: &mut Request, len: usize) -> Result<(Transfer, *mut u8), Status> {
+    fn transfer(&self, request: &mut Request) -> Result<(Transfer, *mut u8, usize), Status> {
+        let len = request.data.len();
         if request.fused.is_some() || !request.metadata.is_empty() {
             // Neither is offered: no caller asks for it.
             return Err(Status::INVALID_FIELD.dnr());
         }
         if len == 0 {
-            return Ok((Transfer::None, std::ptr::null_mut()));
+            return Ok((Transfer::None, std::ptr::null_mut(), 0));
         }
         let Ok(bytes) = u32::try_from(len) else { return Err(Status::INVALID_FIELD.dnr()) };
         match request.command.opcode & 3 {
-            1 => {
-                let in_capsule = bytes <= self.params.in_capsule_bytes;
-                let transfer =
-                    if in_capsule { Transfer::InCapsule } else { Transfer::ToController };
-                Ok((transfer(bytes), request.data.as_ptr().cast_mut()))
-            }
+            1 => Ok((self.params.to_controller(bytes), request.data.as_ptr().cast_mut(), len)),
             2 => match request.data.as_mut_ptr() {
-                Some(pointer) => Ok((Transfer::ToHost(bytes), pointer)),
+                Some(pointer) => Ok((Transfer::ToHost(bytes), pointer, len)),
                 None => Err(Status::INVALID_FIELD.dnr()),
             },
             _ => Err(Status::INVALID_OPCODE.dnr()),
@@ -270,7 +285,7 @@ impl Connection {
         if request.command.opcode & 3 == 2 && slot.len != 0 {
             self.reads[usize::from(slot.len <= PAGE_BYTES)] -= 1;
         }
-        (request.status, request.result) = (status, result);
+        (request.status, request.result) = (copy::answer(&request, status), result);
         if slot.reported {
             self.aborted.push((cid, slot.since));
         } else {

@@ -1,9 +1,13 @@
 //! What an association tells its I/O queues.
 
-use crate::options::{Failover, Options};
+use crate::options::Failover;
+use crate::shared::Shared;
 use association::Association;
 use nvme::Command;
+use nvme::copy::Format;
 use nvme::fabrics::Connect;
+use nvme_tcp::host::Transfer;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
@@ -21,6 +25,12 @@ pub(crate) struct Params {
     pub(crate) header_digest: bool,
     pub(crate) data_digest: bool,
     pub(crate) flow_control: bool,
+    /// The subsystem's name, as [`crate::subsystem::Subsystem::name`] shares it.
+    pub(crate) subsystem: Arc<str>,
+    /// A Copy may name namespaces of the subsystem (format 2h).
+    pub(crate) copies_between: bool,
+    /// A Copy may write to blocks that it reads.
+    pub(crate) copies_overlapping: bool,
     /// Connect for queue 1 without flow control, and its data.
     connect: (Command, Vec<u8>),
     /// A connection is surely dead so long after the last byte was sent; zero: at once.
@@ -32,8 +42,9 @@ pub(crate) struct Params {
 }
 
 impl Params {
-    pub(crate) fn new(association: &Association, options: &Options) -> Params {
+    pub(crate) fn new(association: &Association, shared: &Shared) -> Params {
         let controller = association.controller();
+        let options = &shared.options;
         let entries = association.queue_entries();
         // One entry of a queue is never used (NVMe Base 2.1, section 3.3.1.5), with flow control or
         // without.
@@ -52,12 +63,22 @@ impl Params {
             header_digest: options.header_digest,
             data_digest: options.data_digest,
             flow_control: options.flow_control,
+            subsystem: Arc::clone(shared.subsystem.name()),
+            copies_between: controller.copy_formats & Format::Namespaces.bit() != 0,
+            copies_overlapping: controller.copies_overlapping,
             connect: association.connect_io(1, false),
             quiet: if is_fast { Duration::ZERO } else { association.quiet() },
             settle: if is_fast { Duration::ZERO } else { association.settle() },
             io_timeout: options.io_timeout,
             connect_timeout: options.association.admin_timeout,
         }
+    }
+
+    /// How `bytes` bytes go to the controller.
+    #[inline]
+    pub(crate) fn to_controller(&self, bytes: u32) -> Transfer {
+        let in_capsule = bytes <= self.in_capsule_bytes;
+        if in_capsule { Transfer::InCapsule(bytes) } else { Transfer::ToController(bytes) }
     }
 
     /// Connect of queue `queue`.

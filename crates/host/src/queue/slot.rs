@@ -6,12 +6,14 @@ use nvme_tcp::host::{COMMAND_HEADER_BYTES_MAX, DATA_HEADER_BYTES_MAX, Outgoing, 
 use std::time::Instant;
 
 /// A place for a command; its number is the command identifier. What the socket is given lies here
-/// and in the request's buffer, so that nothing is copied or allocated to send it.
+/// and in the request's buffer or in the list, so that nothing is copied or allocated to send it.
 pub(super) struct Slot {
     pub(super) request: Option<Box<Request>>,
     /// The request's data.
     pub(super) pointer: *mut u8,
     pub(super) len: u32,
+    /// The source ranges of a Copy as they are sent. The memory is used again.
+    pub(super) list: Vec<u8>,
     pub(super) since: Instant,
     /// It was reported as late.
     pub(super) reported: bool,
@@ -47,6 +49,7 @@ impl Slot {
             request: None,
             pointer: std::ptr::null_mut(),
             len: 0,
+            list: Vec::new(),
             since: now,
             reported: false,
             sent: false,

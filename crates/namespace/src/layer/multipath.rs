@@ -343,9 +343,9 @@ impl Namespace for Multipath {
         (0..self.paths.len()).map(|path| self.report(&cores, past[path], path)).collect()
     }
 
-    /// The first path's: whichever it is, they lead to the same blocks.
+    /// The first path's that knows: they lead to the same blocks.
     fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
-        Arc::clone(&self.paths[0]).origin(slba, blocks)
+        self.paths.iter().find_map(|path| Arc::clone(path).origin(slba, blocks))
     }
 
     /// Takes policy and tunables; whatever it does not know, every path that knows it is told.

@@ -1,0 +1,87 @@
+//! The source ranges of a Copy, as this controller takes them.
+//!
+//! ```text
+//!   all of this namespace                     0h
+//!   any of another one of the subsystem       2h, where the host could enable it
+//!   anything else                             Fast Copy Not Possible: whoever asked reads and writes
+//! ```
+
+use super::Params;
+use namespace::copy::{Origin, Place, Source, Sources};
+use namespace::{Data, Request};
+use nvme::copy::{Entry, Format, RANGE_BLOCKS_MAX, RANGES_MAX};
+use nvme::{Command, Status};
+use std::sync::Arc;
+
+/// Never for this kind of source.
+const NEVER: Status = Status::FAST_COPY_NOT_POSSIBLE.dnr();
+
+/// Lays `sources` out in `list`, and makes `command` say how.
+pub(super) fn lay_out(
+    command: &mut Command,
+    sources: &Sources,
+    params: &Params,
+    list: &mut Vec<u8>,
+) -> Result<(), Status> {
+    let ranges = &sources.ranges;
+    let fits = |range: &Source| (1..=RANGE_BLOCKS_MAX).contains(&range.blocks);
+    if !(1..=RANGES_MAX).contains(&ranges.len()) || !ranges.iter().all(fits) {
+        return Err(Status::SIZE_LIMIT_EXCEEDED.dnr());
+    }
+    let between = ranges.iter().any(|range| !matches!(range.place, Place::Same));
+    let format = if between { Format::Namespaces } else { Format::Short };
+    if between && !params.copies_between {
+        return Err(NEVER);
+    }
+    let nsid = command.nsid.get();
+    let start = command.slba();
+    let end = start.saturating_add(sources.blocks());
+    let entry_bytes = format.entry_bytes();
+    list.resize(ranges.len() * entry_bytes, 0);
+    for (range, bytes) in ranges.iter().zip(list.chunks_exact_mut(entry_bytes)) {
+        let source = match &range.place {
+            Place::Same => nsid,
+            Place::Origin(Origin::Subsystem { nqn, nsid })
+                if Arc::ptr_eq(nqn, &params.subsystem) =>
+            {
+                *nsid
+            }
+            Place::Origin(_) | Place::Other(_) => return Err(NEVER),
+        };
+        let past = range.slba.saturating_add(range.blocks.into());
+        let overlaps = source == nsid && range.slba < end && past > start;
+        // Format 2h forbids it (NVM 1.1, section 3.3.2), and of 0h only our own targets are known to
+        // read a range whole before they write any of it.
+        if overlaps && (between || !params.copies_overlapping) {
+            return Err(Status::FAST_COPY_NOT_POSSIBLE);
+        }
+        let Source { slba, blocks, .. } = *range;
+        let nsid = if between { source } else { 0 };
+        let fast_only = between && sources.fast_only;
+        Entry { nsid, slba, blocks, fast_only }.write(format, bytes);
+    }
+    let count_z = ranges.len() as u32 - 1;
+    let rest = command.cdw12.get() & !0xfff;
+    command.cdw12 = (rest | count_z | u32::from(format as u8) << 8).into();
+    Ok(())
+}
+
+/// What the answer to a command means to whoever sent it. A controller that refuses to copy between
+/// namespaces, for whatever reason, has looked at the list only: then there are other ways.
+#[inline]
+pub(super) fn answer(request: &Request, status: Status) -> Status {
+    match &request.data {
+        Data::Sources(sources) if !status.is_success() => between(sources, status),
+        _ => status,
+    }
+}
+
+#[cold]
+fn between(sources: &Sources, status: Status) -> Status {
+    let refused = matches!(
+        status.code(),
+        Status::INVALID_FIELD | Status::INVALID_NAMESPACE | Status::INCOMPATIBLE_NAMESPACE
+    );
+    let within = sources.ranges.iter().all(|range| matches!(range.place, Place::Same));
+    if refused && !within { NEVER } else { status }
+}
