@@ -161,6 +161,8 @@ pub struct Device {
     blocks: AtomicU64,
     facts: Facts,
     shape: shape::Watch,
+    /// Bytes of a block as the block layer had it, where there is one.
+    kernel_block_bytes: Option<u64>,
     zoned: bool,
     polls: Option<bool>,
     model: String,
@@ -208,6 +210,7 @@ impl Device {
         };
         Ok(Arc::new(Device {
             file,
+            kernel_block_bytes: place.block_bytes(),
             place,
             nsid,
             limits,
@@ -239,6 +242,23 @@ impl Device {
     /// What the namespace's blocks look like now. Blocks.
     fn look(&self) -> io::Result<Shape> {
         Ok(Shape::of(&self.ask()?).unwrap_or(shape::UNKNOWN))
+    }
+
+    /// Looks whether the kernel has found blocks of another size: for volumes that nobody refreshes. Reads
+    /// a file in /sys, which does not wait for the device.
+    fn look_aside(&self) {
+        let now = self.place.block_bytes();
+        if now.is_some() && self.kernel_block_bytes.is_some() && now != self.kernel_block_bytes {
+            self.tell(self.shape.look(None));
+        }
+    }
+
+    /// Logs that the namespace has become another, if it was found out just now.
+    fn tell(&self, changed: bool) {
+        if changed {
+            let device = self.options.path.display();
+            tracing::warn!(%device, "{FORMATTED}");
+        }
     }
 
     /// Identify Namespace. Blocks.
@@ -356,13 +376,8 @@ impl Namespace for Device {
 
     fn refresh(&self) -> io::Result<bool> {
         let namespace = self.ask()?;
-        let was_changed = self.shape.is_changed();
-        self.shape.look(Shape::of(&namespace));
+        self.tell(self.shape.look(Shape::of(&namespace)));
         if self.shape.is_changed() {
-            if !was_changed {
-                let device = self.options.path.display();
-                tracing::warn!(%device, "{FORMATTED}");
-            }
             // Counted in other blocks, or of a namespace that is no more.
             return Ok(false);
         }

@@ -88,7 +88,7 @@ pub(super) unsafe fn carry_out(
     // SAFETY: passed on to the caller.
     let answer = unsafe { ioctl::admin(file, &mut call) };
     result.store(call.result, Ordering::Relaxed);
-    device.shape.end(device.look().ok());
+    device.tell(device.shape.end(device.look().ok()));
     answer
 }
 

@@ -27,6 +27,9 @@ const PRACT: u32 = 1 << 29;
 const PAUSE: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// How often a queue in use looks whether the namespace's blocks are what they were.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// How often a command is tried again that the driver has cancelled.
 const CANCELLED_MAX: u32 = 6;
 
@@ -50,6 +53,8 @@ pub(super) struct DeviceQueue {
     retries: Rc<Retries>,
     /// Of Copies under way.
     lists: RefCell<Lists>,
+    /// When it was last looked whether the namespace's blocks are what they were.
+    looked: Cell<Instant>,
     /// The device was removed.
     gone: Cell<bool>,
     watcher: RefCell<Option<Weak<dyn AccessWatcher>>>,
@@ -84,6 +89,7 @@ impl DeviceQueue {
             registered,
             admin: RefCell::new(None),
             retries: Rc::new(Retries { queue: me.clone(), waiting: RefCell::default() }),
+            looked: Cell::new(reactor.now()),
             gone: Cell::new(false),
             watcher: RefCell::default(),
         }))
@@ -157,6 +163,11 @@ impl DeviceQueue {
     #[inline]
     fn check(&self, request: &Request) -> Result<(), Status> {
         let (command, limits) = (&request.command, &self.device.limits);
+        let now = self.reactor.now();
+        if now.saturating_duration_since(self.looked.get()) >= LOOK_EVERY {
+            self.looked.set(now);
+            self.device.look_aside();
+        }
         self.device.shape.check()?;
         let of_own_ring = matches!(request.data, Data::Registered(_));
         if of_own_ring && !matches!(self.carrier, Carrier::Own(_)) {

@@ -1,7 +1,7 @@
 //! What a namespace's blocks look like, and whether they still do.
 //!
 //! ```text
-//!   refresh, once a second ---------------------> compare with what it was when opened
+//!   refresh, and queues by /sys, once a second -> compare with what it was when opened
 //!   our own Format NVM: begin --> device --> end -->      |
 //!                        |                                v
 //!   I/O meanwhile: Format In Progress          another: Namespace Not Ready, until opened again
@@ -77,11 +77,10 @@ impl Watch {
         }
     }
 
-    /// Looks at the namespace as it is now; none if it does not say.
-    pub(super) fn look(&self, now: Option<Shape>) {
-        if now != Some(self.at_open) {
-            self.state.fetch_or(CHANGED, Ordering::Relaxed);
-        }
+    /// Looks at the namespace as it is now; none if it does not say. Whether it is found to be another for
+    /// the first time.
+    pub(super) fn look(&self, now: Option<Shape>) -> bool {
+        now != Some(self.at_open) && self.state.fetch_or(CHANGED, Ordering::Relaxed) & CHANGED == 0
     }
 
     /// Whether it was found to be another.
@@ -94,10 +93,12 @@ impl Watch {
         self.state.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// That command has ended, and this is what the namespace looks like then.
-    pub(super) fn end(&self, now: Option<Shape>) {
-        self.look(now);
+    /// That command has ended, and this is what the namespace looks like then. Answers as
+    /// [`Watch::look`].
+    pub(super) fn end(&self, now: Option<Shape>) -> bool {
+        let first = self.look(now);
         self.state.fetch_sub(1, Ordering::Relaxed);
+        first
     }
 }
 

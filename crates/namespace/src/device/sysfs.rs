@@ -63,10 +63,10 @@ impl Place {
         place.exists().then_some(place)
     }
 
-    /// One that is not there.
+    /// One in a directory that looks like the kernel's.
     #[cfg(test)]
-    pub(super) fn nowhere() -> Place {
-        Place { parent: "/nowhere/nvme0".into(), name: "ng0n1".into() }
+    pub(super) fn at(parent: PathBuf) -> Place {
+        Place { parent, name: "ng0n1".into() }
     }
 
     /// The device's own name: `ng0n1`.
@@ -129,6 +129,11 @@ impl Place {
         }
     }
 
+    /// Bytes of a block as the block layer has it now.
+    pub(super) fn block_bytes(&self) -> Option<u64> {
+        read(&self.block()?.join("queue/logical_block_size"))?.parse().ok()
+    }
+
     /// The namespace's block device.
     fn block(&self) -> Option<PathBuf> {
         let path = self.parent.join(format!("nvme{}", self.name.strip_prefix("ng")?));
@@ -174,6 +179,7 @@ mod tests {
             ("nvme0/nvme0n1/queue/max_segments", "127"),
             ("nvme0/nvme0n1/queue/io_poll", "0"),
             ("nvme0/nvme0n1/queue/zoned", "host-managed"),
+            ("nvme0/nvme0n1/queue/logical_block_size", "4096"),
         ]);
         let place = place(&root, "nvme0", "ng0n1");
         assert!(!place.is_head() && place.exists() && place.has_live_controller());
@@ -187,6 +193,7 @@ mod tests {
             read_only: true,
         };
         assert_eq!(place.queue_limits(), expected);
+        assert_eq!(place.block_bytes(), Some(4096));
     }
 
     #[test]

@@ -40,6 +40,12 @@ pub(super) fn shape(block_shift: u8) -> Shape {
 }
 
 pub(super) fn device(node: &str, passthrough: Passthrough) -> Arc<Device> {
+    Arc::new(made(node, passthrough, "/nowhere/nvme0"))
+}
+
+/// A device with the node of another, and a directory in place of that in /sys.
+fn made(node: &str, passthrough: Passthrough, parent: impl Into<PathBuf>) -> Device {
+    let place = Place::at(parent.into());
     let options = DeviceOptions {
         path: node.into(),
         read_only: false,
@@ -67,10 +73,11 @@ pub(super) fn device(node: &str, passthrough: Passthrough) -> Arc<Device> {
         lends_reads: false,
         immediate: false,
     };
-    Arc::new(Device {
+    Device {
         file: OpenOptions::new().read(true).write(true).open(node).unwrap(),
         options,
-        place: Place::nowhere(),
+        kernel_block_bytes: place.block_bytes(),
+        place,
         nsid: 7,
         limits,
         blocks: AtomicU64::new(limits.blocks),
@@ -83,7 +90,7 @@ pub(super) fn device(node: &str, passthrough: Passthrough) -> Arc<Device> {
         block: OnceLock::new(),
         carrier: OnceLock::new(),
         retried: AtomicU64::new(0),
-    })
+    }
 }
 
 pub(super) fn reactor() -> Rc<Reactor> {
@@ -204,6 +211,33 @@ fn a_namespace_that_was_formatted_otherwise_is_sent_nothing() {
     let mut facts = Vec::new();
     device.describe(&mut facts);
     assert!(facts.iter().any(|(key, value)| key == "blocks" && value.contains("opened again")));
+}
+
+/// Sessions refresh nothing: their queues look at what the kernel says.
+#[test]
+fn queues_see_by_themselves_that_the_kernel_has_found_other_blocks() {
+    let (reactor, done) = (reactor(), Rc::new(Done::default()));
+    let sys = tempfile::tempdir().unwrap();
+    let queue = sys.path().join("nvme0n1/queue");
+    std::fs::create_dir_all(&queue).unwrap();
+    let kernel_says =
+        |bytes: &str| std::fs::write(queue.join("logical_block_size"), bytes).unwrap();
+    kernel_says("512\n");
+    let device = Arc::new(made("/dev/null", Passthrough::NONE, sys.path()));
+    let queue = Arc::clone(&device).open_queue(&reactor).unwrap();
+    let tried = || {
+        submit(&*queue, &done, copy_of(0, &[(500, 100)]));
+        drive(&reactor, &done, 1);
+        done.take().pop().unwrap().status
+    };
+    assert_eq!(tried(), Status::SUCCESS);
+    kernel_says("4096\n");
+    let begun = Instant::now();
+    while tried() == Status::SUCCESS {
+        assert!(begun.elapsed() < Duration::from_secs(20), "nobody has looked");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(tried(), Status::NAMESPACE_NOT_READY.dnr());
 }
 
 /// The driver is asked by a call that waits, and the device is looked at before anybody is told.
