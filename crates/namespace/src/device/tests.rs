@@ -309,6 +309,27 @@ fn words_that_nobody_knows_pass_where_unknown_commands_do() {
     assert_eq!(given(Passthrough::ALL), (0x4050_0007, 0x0001_0000));
 }
 
+/// What sessions lend is a part of a buffer, of which only the place among the core's own is known.
+#[test]
+fn rings_beside_the_cores_own_use_registered_buffers_of_sessions() {
+    let reactor = reactor();
+    let options =
+        uring::RingOptions { sqpoll: Some(SqPoll { cpu: None, idle_ms: 2 }), ..ring::options() };
+    let beside = ring::Carrier::beside(&reactor, &options).expect("a submission thread");
+    let own = ring::Carrier::plain(&reactor).expect("big entries");
+    let mut buffer = reactor.buffers().allocate(4096).expect("room");
+    let index = buffer.ensure_registered();
+    assert!(index.is_some(), "lockable memory");
+    let mut part = |fixed| {
+        // SAFETY: nobody uses the part but to ask where it is.
+        Data::Part(unsafe { crate::Part::new(buffer.as_mut_ptr(), 4096, fixed) })
+    };
+    for carrier in [own, beside] {
+        assert_eq!(carrier.fixed_index(&part(index)), index);
+        assert_eq!(carrier.fixed_index(&part(None)), None, "ordinary memory");
+    }
+}
+
 #[test]
 fn one_processor_is_not_for_several_submission_threads() {
     let options = DeviceOptions {
