@@ -134,3 +134,20 @@ fn volumes_without_zones_or_vendors_say_so() {
         assert!(error.contains(&format!("vendor: {queue}: Invalid Command Opcode")), "{error}");
     }
 }
+
+#[test]
+fn the_copy_example_copies_a_volume_to_several() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let bytes: Vec<u8> = (0..40u32 << 20 >> 2).flat_map(u32::to_le_bytes).collect();
+    std::fs::write(path("a"), &bytes).expect("a file");
+    let (b, c) = (format!("file:{}?size=40M&create", path("b")), path("c"));
+    std::fs::write(&c, vec![0xff; 40 << 20]).expect("a file");
+    let (code, out, error) = example("copy.c", folder.path(), &[&path("a"), &b, &c]);
+    assert_eq!((code, out.as_str()), (Some(0), "copied 81920 blocks to 2 volume(s)\n"), "{error}");
+    for name in ["b", "c"] {
+        assert!(std::fs::read(path(name)).expect("a file") == bytes, "{name}: other bytes");
+    }
+    let (code, _, error) = example("copy.c", folder.path(), &[&path("a"), "mem:1M"]);
+    assert!(code == Some(1) && error.contains("LBA Out of Range"), "{error}");
+}

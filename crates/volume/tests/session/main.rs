@@ -2,5 +2,6 @@
 
 mod allocations;
 mod behaviour;
+mod copies;
 mod ending;
 mod memory;
