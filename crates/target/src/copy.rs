@@ -80,6 +80,9 @@ impl Connection {
         command: &Command,
         list: &[u8],
     ) -> Result<Box<Sources>, Status> {
+        if !inner.exchanges.hold_ranges(slot, command.copy_ranges()) {
+            return Err(Status::COMMAND_INTERRUPTED);
+        }
         let Role::Io(queue) = &inner.role else { unreachable!("I/O comes on I/O queues") };
         let (subsystem, port) = (&queue.view, inner.port);
         let exchange = inner.exchanges.slot(slot);

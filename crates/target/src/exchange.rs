@@ -9,6 +9,10 @@ use subsystem::io::Direction;
 /// No slot.
 pub(crate) const NONE: u32 = u32::MAX;
 
+/// Source ranges of Copies that a connection may have in memory, some tens of bytes each: those of a
+/// queue of 128 entries (Linux's default), all of the longest. More is answered Command Interrupted.
+const COPY_RANGES_MAX: usize = 128 * 128;
+
 /// Where a command stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
@@ -37,6 +41,8 @@ pub(crate) struct Exchange {
     pub(crate) bytes: u32,
     /// Blocks that a Copy is to copy; zero for other commands.
     pub(crate) copy_blocks: u32,
+    /// Source ranges that it holds in memory.
+    copy_ranges: u16,
     /// Bytes of the core's buffer pool that it was given.
     pool_bytes: u32,
     /// The first command of a fused pair, for the second to be held against.
@@ -74,6 +80,8 @@ pub(crate) struct Exchanges {
     entries_max: usize,
     /// Pool memory of all slots.
     pool_bytes: usize,
+    /// Source ranges of all slots.
+    copy_ranges: usize,
     /// A command that held pool memory has ended since [`Exchanges::stalled`] last looked.
     ended: bool,
     /// Commands in use by the low byte of their identifier: zero means surely not in use.
@@ -87,6 +95,7 @@ impl Exchanges {
             free: Vec::new(),
             entries_max,
             pool_bytes: 0,
+            copy_ranges: 0,
             ended: false,
             in_use: [0; 256],
         }
@@ -116,6 +125,7 @@ impl Exchanges {
                     direction: Direction::None,
                     bytes: 0,
                     copy_blocks: 0,
+                    copy_ranges: 0,
                     pool_bytes: 0,
                     command: Command::default(),
                     partner: NONE,
@@ -149,8 +159,20 @@ impl Exchanges {
         slot.view = None;
         slot.kept = None;
         self.in_use[usize::from(slot.cid & 0xff)] -= 1;
+        self.copy_ranges -= usize::from(std::mem::take(&mut slot.copy_ranges));
         self.free.push(index);
         self.give_back(index);
+    }
+
+    /// Notes that `index` holds `ranges` source ranges of a Copy until it ends. False, with nothing
+    /// noted, if the connection would hold more than [`COPY_RANGES_MAX`].
+    pub(crate) fn hold_ranges(&mut self, index: u32, ranges: usize) -> bool {
+        if self.copy_ranges + ranges > COPY_RANGES_MAX {
+            return false;
+        }
+        self.copy_ranges += ranges;
+        self.slots[index as usize].copy_ranges += ranges as u16;
+        true
     }
 
     /// Notes that `index` was given `bytes` of the pool, until it ends.

@@ -393,6 +393,32 @@ fn what_a_copy_holds_outlives_its_connection() {
     }
 }
 
+/// However many Copies of however many ranges a host has outstanding, they take little memory.
+#[test]
+fn a_connection_holds_so_many_ranges() {
+    let mut served = served(1, |_, limits| {
+        limits.copy = CopyLimits { ranges_max: 256, blocks_max: 1000, ..COPY };
+    });
+    let mut host = served.rig.host();
+    host.entries = 256;
+    let mut io = host.io(&served.admin, 2);
+    let (command, list) = listed(Format::Long, 500, &[entry(1, 0, 1); 256]);
+    for _ in 0..2 {
+        served.notes[0].hold.store(true, Ordering::SeqCst);
+        let held: Vec<_> = (0..64).map(|_| io.issue(command, Bytes::InCapsule(&list))).collect();
+        let one = listed(Format::Short, 500, &[entry(1, 0, 1)]);
+        io.command(one.0, Bytes::InCapsule(&one.1)).refused(Status::COMMAND_INTERRUPTED);
+        // Others have their own.
+        let other = served.io.issue(one.0, Bytes::InCapsule(&one.1));
+        served.notes[0].hold.store(false, Ordering::SeqCst);
+        for cid in held {
+            io.complete(cid).ok();
+        }
+        served.io.complete(other).ok();
+        io.command(one.0, Bytes::InCapsule(&one.1)).ok();
+    }
+}
+
 #[test]
 fn a_copy_that_waits_for_its_list_is_aborted() {
     let mut served = served(2, |_, _| {});
