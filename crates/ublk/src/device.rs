@@ -254,7 +254,10 @@ impl Device {
             // The device stays, and waits for the next attempt when this process ends.
             return Err(error.into());
         }
-        device.resize()?;
+        if let Err(error) = device.resize() {
+            // It is served all the same, at the size that it has.
+            tracing::warn!("{}: {error}", device.node().display());
+        }
         Ok(device)
     }
 

@@ -1,0 +1,38 @@
+# For sourcing after harness.sh: block devices by `nvlane ublk`.
+#
+#   ublk_add VOLUME [OPTION]...   serves a device; sets DEVICE, ID and UBLK_SERVER
+#   ublk_stop                     stops it as a person would, and wants a clean end
+#   has_feature NAME              whether this kernel's driver has it
+
+# Waits for the server that was started into $1, a log.
+ublk_ready() {
+    local log=$1 until=$((SECONDS + 30))
+    until grep -q '^ready' "$log"; do
+        kill -0 "$UBLK_SERVER" 2>/dev/null || die "the server ended: $(cat "$log")"
+        ((SECONDS < until)) || die "the server is not ready: $(cat "$log")"
+        sleep 0.1
+    done
+    DEVICE=$(sed -nE 's|^(/dev/ublkb[0-9]+): .*|\1|p' "$log" | tail -n1)
+    ID=${DEVICE#/dev/ublkb}
+    await 10 test -b "$DEVICE"
+}
+
+ublk_add() {
+    : >"$WORK/ublk.log"
+    "$NVLANE" ublk add "$@" >"$WORK/ublk.log" 2>&1 </dev/null &
+    UBLK_SERVER=$!
+    ublk_ready "$WORK/ublk.log"
+}
+
+ublk_stop() {
+    kill -TERM "$UBLK_SERVER"
+    local status=0
+    wait "$UBLK_SERVER" || status=$?
+    expect "the ublk server's exit status after SIGTERM" $status 0
+    expect "the device after the end" "$(ls "$DEVICE" "/dev/ublkc$ID" 2>/dev/null)" ""
+}
+
+has_feature() {
+    "$NVLANE" ublk features -o json >"$WORK/features.json"
+    [[ $(jq ".features[] | select(.name == \"$1\") | .there" "$WORK/features.json") == true ]]
+}

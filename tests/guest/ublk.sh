@@ -1,0 +1,119 @@
+#!/bin/bash
+# limit: 900
+# Volumes as block devices of this kernel: verified I/O on every way of data over files, memory, linear and a
+# remote volume, what a device says of itself, file systems, discard and zeroes in the backing file, and how
+# devices are listed and taken away. Before that, a machine without the driver.
+. "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_ublk.sh"
+
+modprobe -r ublk_drv 2>/dev/null || true
+for command in "features" "list" "add mem:16M" "del 0"; do
+    said=$(fails "$NVLANE" ublk $command)
+    expect "lines about a missing driver" "$(wc -l <<<"$said")" 1
+    expect_match "what is said of a missing driver" "$said" 'modprobe ublk_drv'
+done
+
+modprobe ublk_drv
+"$NVLANE" ublk features
+ways=(--copy)
+has_feature USER_COPY && ways+=(--user-copy)
+direct=()
+has_feature AUTO_BUF_REG && direct=(--zero-copy)
+
+# check VOLUME WAY [OPTION]...: verified I/O, deep and shallow
+check() {
+    local volume=$1 way=$2
+    shift 2
+    ublk_add "$volume" "$way" -q 2 -d 32 "$@"
+    grep '^/dev' "$WORK/ublk.log"
+    local words=${way#--}
+    expect_match "the way of data" "$(cat "$WORK/ublk.log")" ", ${words//-/ }, from"
+    verified_io "$DEVICE" 24M
+    verified_io "$DEVICE" 3M --iodepth=1 --randseed=2
+    ublk_stop
+}
+
+truncate -s $(((33 << 20) + 7 * 512)) "$SCRATCH/a.img"
+truncate -s 64M "$SCRATCH/b.img" "$SCRATCH/c.img"
+serve "$SCRATCH/remote.img?size=128M&create"
+remote="tcp://127.0.0.1:$PORT/$NQN?ns=1"
+for way in "${ways[@]}" "${direct[@]}"; do
+    check "$SCRATCH/b.img" "$way"
+    check "linear:($SCRATCH/a.img,$SCRATCH/c.img)" "$way"
+done
+for way in "${ways[@]}"; do
+    check mem:64M "$way"
+    check "$remote" "$way"
+done
+check "$SCRATCH/b.img?direct" "${direct[0]:-${ways[-1]}}"
+check "$SCRATCH/b.img?direct&bs=4096" "${direct[0]:-${ways[-1]}}"
+if ((${#direct[@]})); then
+    said=$(fails "$NVLANE" ublk add mem:16M --zero-copy)
+    expect_match "zero copy of memory" "$said" 'zero copy needs'
+fi
+
+# What the device says of itself is what the volume says.
+image=$SCRATCH/d.img
+ublk_add "$image?size=256M&create" -d 16 --max-io 256K
+queue=/sys/block/${DEVICE##*/}/queue
+expect "size" "$(blockdev --getsize64 "$DEVICE")" $((256 << 20))
+expect "logical block" "$(cat "$queue/logical_block_size")" 512
+expect "physical block" "$(cat "$queue/physical_block_size")" 4096
+expect "largest request" "$(cat "$queue/max_hw_sectors_kb")" 256
+expect "write cache" "$(cat "$queue/write_cache")" 'write back'
+expect "FUA" "$(cat "$queue/fua")" 1
+expect "discard" "$(($(cat "$queue/discard_max_hw_bytes" 2>/dev/null || cat "$queue/discard_max_bytes") > 0))" 1
+"$NVLANE" ublk list -o json >"$WORK/list.json"
+expect_json "$WORK/list.json" ".devices[] | select(.id == $ID) | .state" live
+expect_json "$WORK/list.json" ".devices[] | select(.id == $ID) | .server" "$UBLK_SERVER"
+expect_match "the list" "$("$NVLANE" ublk list)" "$DEVICE +live .*$image"
+
+# Discard and zeroes are seen in the backing file.
+dd if=/dev/urandom of="$DEVICE" bs=1M count=64 oflag=direct conv=fsync status=none
+full=$(data_bytes "$image")
+expect "data after 64 MiB were written" $((full >= 64 << 20)) 1
+blkdiscard -o 0 -l $((32 << 20)) "$DEVICE"
+expect "hole made by blkdiscard" $((full - $(data_bytes "$image") >= 31 << 20)) 1
+cmp -n $((32 << 20)) /dev/zero "$image" || die "discarded blocks are not zeroes"
+blkdiscard -z -o $((32 << 20)) -l $((16 << 20)) "$DEVICE"
+cmp -n $((16 << 20)) /dev/zero <(tail -c +$(((32 << 20) + 1)) "$image") || die "zeroed blocks are not zeroes"
+cmp -n $((16 << 20)) <(tail -c +$(((48 << 20) + 1)) "$image") \
+    <(dd if="$DEVICE" bs=1M skip=48 count=16 iflag=direct status=none) || die "the rest is not what the device reads"
+
+# A file system; a device that is in use is left alone.
+mkfs.ext4 -q "$DEVICE"
+mount "$DEVICE" /mnt/test
+dd if=/dev/urandom of=/mnt/test/data bs=1M count=64 conv=fsync status=none
+sum=$(sha256sum </mnt/test/data)
+if has_feature SAFE_STOP_DEV; then
+    said=$(fails "$NVLANE" ublk del "$ID")
+    expect_match "deleting what is mounted" "$said" 'unmount'
+fi
+umount /mnt/test
+"$NVLANE" ublk del "$ID"
+status=0
+wait "$UBLK_SERVER" || status=$?
+expect "the server's exit status after del" $status 0
+expect "devices after del" "$("$NVLANE" ublk list)" ""
+fsck.ext4 -fn "$image" >"$WORK/fsck" 2>&1 || die "fsck of the image: $(cat "$WORK/fsck")"
+
+ublk_add "$image" --read-only
+expect "read-only" "$(blockdev --getro "$DEVICE")" 1
+mount -o ro "$DEVICE" /mnt/test
+expect "the file, through another device" "$(sha256sum </mnt/test/data)" "$sum"
+umount /mnt/test
+ublk_stop
+
+# Errors arrive as what they are, where they are, and the device goes on.
+ublk_add 'fault:op=read,lba=8192-8199,status=0x281(mem:32M)'
+said=$(fails dd if="$DEVICE" of=/dev/null bs=4k skip=1024 count=1 iflag=direct status=none)
+expect_match "an unrecovered read" "$said" 'No data available'
+dd if="$DEVICE" of=/dev/null bs=4k skip=1025 count=1 iflag=direct status=none
+ublk_stop
+
+# What cannot be is said in one line.
+said=$(fails "$NVLANE" ublk add mem:16M -d 5000)
+said=$(fails "$NVLANE" ublk recover 77)
+expect_match "recovering what there is not" "$said" 'no ublk device 77'
+stop
+modprobe -r ublk_drv

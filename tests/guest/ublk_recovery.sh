@@ -1,0 +1,100 @@
+#!/bin/bash
+# limit: 420
+# round: 25
+# A server that is killed at random under verified I/O, and its successor: no error reaches the user, nothing
+# acknowledged is lost. Then upgrades under load, a volume that grows in use, and a file system across both.
+. "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_ublk.sh"
+
+modprobe ublk_drv
+has_feature USER_RECOVERY_REISSUE || { echo "this kernel's ublk has no recovery"; exit 0; }
+ways=(--copy --auto)
+has_feature USER_COPY && ways+=(--user-copy)
+image=$SCRATCH/recovery.img
+
+# recover [COMMAND]: a successor for DEVICE
+recover() {
+    : >"$WORK/recover.log"
+    "$NVLANE" ublk "${1:-recover}" "$ID" >"$WORK/recover.log" 2>&1 </dev/null &
+    UBLK_SERVER=$!
+    ublk_ready "$WORK/recover.log"
+}
+
+# under_load ACTION: fio writes and verifies while ACTION is done ROUNDS times
+under_load() {
+    fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite \
+        --bssplit=512/20:4k/40:64k/30:512k/10 --size=48M --verify=crc32c --verify_fatal=1 --verify_backlog=64 \
+        --time_based --runtime=600 --randseed=3 --output-format=json --output="$WORK/load.json" &
+    local load=$! round
+    for ((round = 1; round <= ROUNDS; round++)); do
+        sleep "0.$((RANDOM % 9 + 1))"
+        "$1"
+        kill -0 "$load" 2>/dev/null || die "fio ended in round $round: $(tail -n 30 "$WORK/load.json")"
+    done
+    sleep 0.5
+    kill -INT "$load"
+    wait "$load" || die "fio: $(tail -n 30 "$WORK/load.json")"
+    expect_json "$WORK/load.json" '[.jobs[].error] | add' 0
+    expect_json "$WORK/load.json" '.jobs[0].write.total_ios > 50' true
+}
+
+kill_and_recover() {
+    kill -KILL "$UBLK_SERVER"
+    wait "$UBLK_SERVER" 2>/dev/null || true
+    local begun
+    begun=$(date +%s%N)
+    recover
+    echo "served again after $((($(date +%s%N) - begun) / 1000000)) ms"
+}
+
+upgrade() {
+    local old=$UBLK_SERVER status=0
+    recover upgrade
+    wait "$old" || status=$?
+    expect "the old server's exit status after an upgrade" $status 0
+}
+
+has_grown() { [[ $(blockdev --getsize64 "$DEVICE") == $((256 << 20)) ]]; }
+
+for way in "${ways[@]}"; do
+    ublk_add "$image?size=64M&create" "$way" -q 2 -d 32 --recover
+    grep '^/dev' "$WORK/ublk.log"
+    under_load kill_and_recover
+    if has_feature QUIESCE; then
+        under_load upgrade
+    fi
+    verified_io "$DEVICE" 16M
+    ublk_stop
+    rm "$image"
+done
+
+# Without --recover there is nothing to take over, and nothing hangs.
+ublk_add mem:32M
+kill -KILL "$UBLK_SERVER"
+wait "$UBLK_SERVER" 2>/dev/null || true
+said=$(fails "$NVLANE" ublk recover "$ID")
+expect_match "recovering a device that was not made for it" "$said" '.--recover'
+"$NVLANE" ublk del "$ID"
+
+# A file system lives through it, and grows with its volume.
+ublk_add "$image?size=128M&create" --recover
+mkfs.ext4 -q "$DEVICE"
+mount "$DEVICE" /mnt/test
+dd if=/dev/urandom of=/mnt/test/data bs=1M count=32 conv=fsync status=none
+sum=$(sha256sum </mnt/test/data)
+kill -KILL "$UBLK_SERVER"
+(sync; echo synced >"$WORK/synced") &
+recover
+wait $!  2>/dev/null || true
+echo 3 >/proc/sys/vm/drop_caches
+expect "the file after a killed server" "$(sha256sum </mnt/test/data)" "$sum"
+if has_feature UPDATE_SIZE; then
+    truncate -s 256M "$image"
+    await 10 has_grown
+    resize2fs "$DEVICE" >/dev/null 2>&1
+    expect "the file after growing" "$(sha256sum </mnt/test/data)" "$sum"
+fi
+umount /mnt/test
+ublk_stop
+fsck.ext4 -fn "$image" >"$WORK/fsck" 2>&1 || die "fsck of the image: $(cat "$WORK/fsck")"
+modprobe -r ublk_drv
