@@ -8,10 +8,12 @@
 #![allow(dead_code, reason = "each test uses the part it needs")]
 
 pub mod relay;
+pub mod script;
 pub mod tamper;
 
 use association::Config;
 use host::{Address, Options, Path};
+use namespace::copy::{Origin, Place, Source, Sources};
 use namespace::memory::{Memory, MemoryOptions};
 use namespace::{Access, AccessWatcher, Data, Namespace, Queue, Request, Sink};
 use nvme::{Command, Status, opcode};
@@ -108,6 +110,14 @@ impl Done {
         assert!(self.status.is_success(), "{}", self.status);
         self
     }
+}
+
+/// A source range: of the same namespace, or of one of a subsystem.
+#[derive(Clone)]
+pub struct Range {
+    pub of: Option<(Arc<str>, u32)>,
+    pub slba: u64,
+    pub blocks: u32,
 }
 
 /// A thread with a reactor that holds one queue of a namespace.
@@ -224,6 +234,29 @@ impl Core {
         receiver
     }
 
+    /// Starts a Copy of `ranges`.
+    pub fn issue_copy(&self, command: Command, ranges: Vec<Range>) -> mpsc::Receiver<Done> {
+        let (sender, receiver) = mpsc::channel();
+        self.mailbox.post(move |_| {
+            let user = USER.with_borrow(|user| user.clone()).expect("the core runs");
+            let ranges = ranges.into_iter().map(|Range { of, slba, blocks }| {
+                let origin = of.map(|(nqn, nsid)| Place::Origin(Origin::Subsystem { nqn, nsid }));
+                Source { place: origin.unwrap_or_default(), slba, blocks }
+            });
+            let mut request = Request::new();
+            request.command = command;
+            let sources = Sources { ranges: ranges.collect(), fast_only: false };
+            request.data = Data::Sources(Box::new(sources));
+            user.submit(request, false, sender);
+        });
+        receiver
+    }
+
+    #[track_caller]
+    pub fn copy(&self, command: Command, ranges: Vec<Range>) -> Done {
+        self.issue_copy(command, ranges).recv_timeout(PATIENCE).expect("an answer")
+    }
+
     #[track_caller]
     pub fn admin(&self, command: Command, data: Vec<u8>) -> Done {
         self.issue_admin(command, data).recv_timeout(PATIENCE).expect("an answer")
@@ -294,6 +327,10 @@ impl User {
             buffer.as_mut_slice().copy_from_slice(data);
             request.data = Data::Buffer(buffer);
         }
+        self.submit(request, admin, sender);
+    }
+
+    fn submit(&self, mut request: Box<Request>, admin: bool, sender: mpsc::Sender<Done>) {
         let id = self.next.replace(self.next.get() + 1);
         self.waiting.borrow_mut().insert(id, sender);
         request.push(self.me.upgrade().expect("the core runs"), id);

@@ -1,0 +1,183 @@
+//! Copies as controllers are sent them, and what becomes of them on a path that dies.
+
+mod rig;
+
+use host::Path;
+use namespace::copy::Origin;
+use namespace::layer::multipath::{Multipath, MultipathOptions};
+use namespace::{Access, Namespace};
+use nvme::copy::{Entry, Format, entries};
+use nvme::limits::CopyLimits;
+use nvme::{Command, Status};
+use rig::script::{Copier, Script, Seen};
+use rig::{Core, PATIENCE, Range, Target, connect, memory, options};
+use std::sync::Arc;
+
+const DONE: Option<(Status, u64)> = Some((Status::SUCCESS, 0));
+const NOT_POSSIBLE: Status = Status::FAST_COPY_NOT_POSSIBLE;
+
+/// A path to namespace `nsid` at `script`.
+fn path(script: &Script, nsid: u32) -> Arc<Path> {
+    let mut options = options();
+    options.association.nsid = Some(nsid);
+    connect(script.address, &options)
+}
+
+/// Ranges of the same namespace.
+fn same<const N: usize>(ranges: [(u64, u32); N]) -> Vec<Range> {
+    ranges.into_iter().map(|(slba, blocks)| Range { of: None, slba, blocks }).collect()
+}
+
+/// A range of what is behind another path.
+fn of(path: &Arc<Path>, slba: u64, blocks: u32) -> Range {
+    let located = Arc::clone(path).origin(slba, blocks.into()).expect("it is live");
+    assert_eq!((located.slba, located.blocks), (slba, u64::from(blocks)));
+    let Origin::Subsystem { nqn, nsid } = located.origin else { panic!("it is remote") };
+    Range { of: Some((nqn, nsid)), slba, blocks }
+}
+
+/// The only Copy that has come, and its entries.
+fn only(script: &Script) -> (Seen, Vec<Entry>) {
+    let mut copies = script.copies();
+    assert_eq!(copies.len(), 1);
+    let seen = copies.remove(0);
+    let list = entries(&seen.command, &seen.list).expect("a list").collect();
+    (seen, list)
+}
+
+fn short(slba: u64, blocks: u32) -> Entry {
+    Entry { nsid: 0, slba, blocks, fast_only: false }
+}
+
+/// A Copy to `sdlba` with Force Unit Access: what is not the list's is left as it is.
+fn with_fua(sdlba: u64) -> Command {
+    let mut command = nvme::copy::command(1, sdlba, 1, Format::Short);
+    command.cdw12 = (command.cdw12.get() | 1 << 30).into();
+    command
+}
+
+#[test]
+fn within_a_namespace_it_is_format_0h() {
+    for in_capsule in [true, false] {
+        let target = Target::memory();
+        let copier = Copier { formats: 0b0001, in_capsule, ..Copier::default() };
+        let script = Script::before(target.address, copier);
+        let path = path(&script, 1);
+        let limits = CopyLimits { ranges_max: 16, range_blocks_max: 100, blocks_max: 1000 };
+        assert_eq!(path.limits().copy, limits);
+        let core = Core::usable(path);
+        assert!(script.enabled().is_empty(), "there is nothing to enable");
+        script.answer(Some((Status::UNRECOVERED_READ, 1)));
+        let ranges = same([(5, 100), (0x1_0000_0000, 1), (7, 1)]);
+        let done = core.copy(with_fua(0x2_0000_0003), ranges);
+        assert_eq!((done.status, done.result), (Status::UNRECOVERED_READ, 1));
+        let (seen, list) = only(&script);
+        assert_eq!(list, [short(5, 100), short(0x1_0000_0000, 1), short(7, 1)]);
+        assert_eq!(seen.list.len(), 3 * 32);
+        assert_eq!((seen.command.slba(), seen.command.nsid.get()), (0x2_0000_0003, 1));
+        assert_eq!(seen.command.cdw12.get(), 1 << 30 | 2);
+        // The memory of the list is used again.
+        script.answer(DONE);
+        core.copy(with_fua(0), same([(9, 1)])).ok();
+        assert_eq!(script.copies()[1].list.len(), 32);
+    }
+}
+
+#[test]
+fn between_namespaces_it_is_format_2h_where_that_was_enabled() {
+    let target = Target::memory();
+    target.add(2, memory(1 << 20, 9, 1), [0x43; 16]);
+    let script = Script::before(target.address, Copier::default());
+    let (one, two) = (path(&script, 1), path(&script, 2));
+    assert!(script.enabled().iter().all(|formats| *formats == 0b1100));
+    let core = Core::usable(one.clone());
+    script.answer(DONE);
+    let ranges = vec![of(&two, 3, 4), Range { of: None, slba: 50, blocks: 2 }, of(&one, 60, 1)];
+    core.copy(with_fua(10), ranges).ok();
+    let (seen, list) = only(&script);
+    let entry = |nsid, slba, blocks| Entry { nsid, slba, blocks, fast_only: false };
+    assert_eq!(list, [entry(2, 3, 4), entry(1, 50, 2), entry(1, 60, 1)]);
+    assert_eq!(seen.command.cdw12.get(), 1 << 30 | 2 << 8 | 2);
+    // What another volume on the same namespace has is overlapped all the same.
+    let refused = core.copy(with_fua(10), vec![of(&two, 3, 4), of(&one, 13, 1)]);
+    assert_eq!(refused.status, NOT_POSSIBLE);
+    assert_eq!(script.copies().len(), 1);
+    // A controller that does not know the other namespace has done nothing.
+    script.answer(Some((Status::INVALID_NAMESPACE.dnr(), 0)));
+    assert_eq!(core.copy(with_fua(10), vec![of(&two, 3, 4)]).status, NOT_POSSIBLE.dnr());
+    assert_eq!(core.copy(with_fua(10), same([(3, 4)])).status, Status::INVALID_NAMESPACE.dnr());
+}
+
+#[test]
+fn nothing_is_sent_that_the_controller_has_no_format_for() {
+    let target = Target::memory();
+    target.add(2, memory(1 << 20, 9, 1), [0x43; 16]);
+    let refuses = Copier { behavior: Status::INVALID_FIELD.dnr(), ..Copier::default() };
+    for copier in [refuses, Copier { formats: 0b0011, ..Copier::default() }] {
+        let script = Script::before(target.address, copier);
+        let (one, two) = (path(&script, 1), path(&script, 2));
+        let core = Core::usable(one);
+        script.answer(DONE);
+        assert_eq!(core.copy(with_fua(10), vec![of(&two, 3, 4)]).status, NOT_POSSIBLE.dnr());
+        assert!(script.copies().is_empty());
+        core.copy(with_fua(10), same([(3, 4)])).ok();
+    }
+    let none = Script::before(target.address, Copier { formats: 0, ..Copier::default() });
+    assert!(!path(&none, 1).limits().copy.is_offered());
+}
+
+#[test]
+fn a_subsystem_elsewhere_is_another_one_whatever_its_name() {
+    let (here, there) = (Target::memory(), Target::memory());
+    let (here, there) = (Script::before(here.address, Copier::default()), there.address);
+    let other = connect(there, &options());
+    let core = Core::usable(path(&here, 1));
+    here.answer(DONE);
+    assert_eq!(core.copy(with_fua(10), vec![of(&other, 3, 4)]).status, NOT_POSSIBLE.dnr());
+    assert!(here.copies().is_empty());
+}
+
+#[test]
+fn ranges_that_overlap_go_to_our_own_targets_only() {
+    let target = Target::memory();
+    for ours in [true, false] {
+        let script = Script::before(target.address, Copier { ours, ..Copier::default() });
+        let core = Core::usable(path(&script, 1));
+        script.answer(DONE);
+        let done = core.copy(with_fua(10), same([(0, 4), (13, 1)]));
+        assert_eq!(done.status, if ours { Status::SUCCESS } else { NOT_POSSIBLE });
+        assert_eq!(script.copies().len(), usize::from(ours));
+    }
+}
+
+#[test]
+fn a_copy_on_a_path_that_dies_goes_by_the_other_one_if_it_may_be_done_twice() {
+    let target = Target::memory();
+    let scripts = [(); 2].map(|()| Script::before(target.address, Copier::default()));
+    let addresses = scripts.each_ref().map(|script| rig::address(script.address));
+    let paths = host::open(&addresses, &options(), "").expect("paths");
+    let paths = paths.into_iter().map(|path| path as Arc<dyn Namespace>).collect();
+    let multipath = Multipath::new(paths, MultipathOptions::default()).expect("one namespace");
+    assert!(multipath.limits().copy.is_offered());
+    let core = Core::usable(multipath);
+    let came = || scripts.each_ref().map(|script| script.copies().len());
+    for (source, status) in [(100, Status::SUCCESS), (13, Status::HOST_PATHING_ERROR)] {
+        // Held by whichever path has it.
+        scripts.iter().for_each(|script| script.answer(None));
+        let before = came();
+        let answer = core.issue_copy(with_fua(10), same([(0, 4), (source, 4)]));
+        let until = std::time::Instant::now() + PATIENCE;
+        while came() == before {
+            assert!(std::time::Instant::now() < until, "no Copy comes");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let first = usize::from(came()[0] == before[0]);
+        scripts.iter().for_each(|script| script.answer(DONE));
+        scripts[first].hang_up();
+        let done = answer.recv_timeout(PATIENCE).expect("an answer");
+        assert_eq!(done.status, status);
+        let total = before.iter().sum::<usize>() + if status.is_success() { 2 } else { 1 };
+        assert_eq!(came().iter().sum::<usize>(), total);
+        core.await_access(Access::is_usable);
+    }
+}
