@@ -28,7 +28,7 @@ check() {
     grep '^/dev' "$WORK/ublk.log"
     local words=${way#--}
     expect_match "the way of data" "$(cat "$WORK/ublk.log")" ", ${words//-/ }, from"
-    verified_io "$DEVICE" 24M
+    verified_io "$DEVICE" 12M
     verified_io "$DEVICE" 3M --iodepth=1 --randseed=2
     ublk_stop
 }
@@ -45,8 +45,8 @@ for way in "${ways[@]}"; do
     check mem:64M "$way"
     check "$remote" "$way"
 done
-check "$SCRATCH/b.img?direct" "${direct[0]:-${ways[-1]}}"
-check "$SCRATCH/b.img?direct&bs=4096" "${direct[0]:-${ways[-1]}}"
+check "$SCRATCH/b.img?buffered" "${direct[0]:-${ways[-1]}}"
+check "$SCRATCH/b.img?bs=4096" "${direct[0]:-${ways[-1]}}"
 if ((${#direct[@]})); then
     said=$(fails "$NVLANE" ublk add mem:16M --zero-copy)
     expect_match "zero copy of memory" "$said" 'zero copy needs'

@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(io_bytes_max(&limits(), DataPath::ZeroCopy, Some(70_000)), 69632);
         let parameters = of(&limits(), DataPath::ZeroCopy, bytes);
         let Basic { attrs, dev_sectors, max_sectors, .. } = parameters.basic;
-        assert_eq!((attrs, dev_sectors, max_sectors), (6, 8000, 2048));
+        assert_eq!((attrs, dev_sectors, max_sectors), (12, 8000, 2048));
         assert_eq!((parameters.basic.logical_bs_shift, parameters.basic.io_opt_shift), (12, 14));
         assert_eq!(parameters.discard.max_write_zeroes_sectors, 65536 * 8);
         assert_eq!(parameters.types, parameter::BASIC | parameter::DISCARD | parameter::DMA_ALIGN);

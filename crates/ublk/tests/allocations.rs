@@ -17,7 +17,7 @@ fn carry_through(tags: &mut Tags, tag: u16, request: &Descriptor, number: u32) -
             }
             Step::Submit => {
                 std::hint::black_box((tags.command(tag), tags.carries(tag)));
-                let busy = number % 7 == 0 && steps < 4;
+                let busy = number.is_multiple_of(7) && steps < 4;
                 tags.served(tag, if busy { Status::COMMAND_INTERRUPTED } else { Status::SUCCESS })
             }
             Step::SubmitLater(_) => tags.resume(tag),
@@ -46,7 +46,7 @@ fn no_request_allocates() {
         let mut steps = 0;
         for number in 0..ROUNDS {
             let mut op_flags = u32::from(operations[number as usize % operations.len()]);
-            if number % 3 == 0 {
+            if number.is_multiple_of(3) {
                 op_flags |= request_flag::NEED_REG_BUF;
             }
             let start_sector = u64::from(number);

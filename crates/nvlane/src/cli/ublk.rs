@@ -50,7 +50,7 @@ pub struct UblkServeArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   nvlane ublk add disk.img                                    any number, one queue
-  nvlane ublk add 'disk.img?direct' -n 5 -q 4 -d 64 --recover
+  nvlane ublk add disk.img -n 5 -q 4 -d 64 --recover
   nvlane ublk add 'tcp://192.0.2.1,192.0.2.2/nqn.2026-11.com.example:a?ns=1'
   nvlane ublk add 'linear:(a.img,b.img)' --user-copy
 
