@@ -4,13 +4,14 @@ mod rig;
 
 use host::Path;
 use namespace::copy::Origin;
+use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::layer::multipath::{Multipath, MultipathOptions};
 use namespace::{Access, Namespace};
 use nvme::copy::{Entry, Format, entries};
 use nvme::limits::CopyLimits;
 use nvme::{Command, Status};
 use rig::script::{Copier, Script, Seen};
-use rig::{Core, PATIENCE, Range, Target, connect, memory, options};
+use rig::{Core, PATIENCE, Range, Target, connect, memory, options, pattern};
 use std::sync::Arc;
 
 const DONE: Option<(Status, u64)> = Some((Status::SUCCESS, 0));
@@ -148,6 +149,37 @@ fn ranges_that_overlap_go_to_our_own_targets_only() {
         assert_eq!(done.status, if ours { Status::SUCCESS } else { NOT_POSSIBLE });
         assert_eq!(script.copies().len(), usize::from(ours));
     }
+}
+
+#[test]
+fn our_own_target_copies_where_the_data_is() {
+    let guarded = || {
+        let options =
+            GuardOptions { cores: 1, shared: false, read_only: false, uuid: None, in_uri: false };
+        Guard::new(memory(1 << 20, 9, 1), options) as Arc<dyn Namespace>
+    };
+    let target = Target::serve(guarded(), 1, 0);
+    target.add(2, guarded(), [0x43; 16]);
+    let path = |nsid| {
+        let mut options = options();
+        options.association.nsid = Some(nsid);
+        connect(target.address, &options)
+    };
+    let (one, two) = (path(1), path(2));
+    assert_eq!(one.limits().copy, namespace::copy::limits(9));
+    let (core, other) = (Core::usable(one), Core::usable(two.clone()));
+    let (first, second) = (pattern(1, 64 << 9), pattern(2, 64 << 9));
+    core.write(0, &first);
+    other.write(0, &second);
+    // To blocks 16 to 64: the last 40 of the other, and 8 of this one that are not written.
+    let ranges = vec![of(&two, 24, 40), Range { of: None, slba: 4, blocks: 8 }];
+    core.copy(with_fua(16), ranges).ok();
+    let wanted = [&first[..16 << 9], &second[24 << 9..], &first[4 << 9..12 << 9]].concat();
+    assert!(core.read(0, 64 << 9) == wanted);
+    // Over itself, by one block.
+    core.copy(with_fua(1), same([(0, 60)])).ok();
+    assert!(core.read(512, 60 << 9) == wanted[..60 << 9]);
+    assert!(other.read(0, 64 << 9) == second);
 }
 
 #[test]

@@ -86,11 +86,11 @@ impl Script {
                 let (down, up) =
                     (Arc::clone(&connection), target.try_clone().expect("a descriptor"));
                 std::thread::spawn(move || {
-                    let _ = down.from_target(&target);
+                    let _ = down.hear_target(&target);
                     let _ = down.to_host.lock().expect("no panic").shutdown(Shutdown::Both);
                 });
                 std::thread::spawn(move || {
-                    let _ = connection.from_host(&host, &up);
+                    let _ = connection.hear_host(&host, &up);
                     let _ = up.shutdown(Shutdown::Both);
                 });
             }
@@ -140,7 +140,7 @@ struct Connection {
 }
 
 impl Connection {
-    fn from_host(&self, host: &TcpStream, mut target: &TcpStream) -> io::Result<()> {
+    fn hear_host(&self, host: &TcpStream, mut target: &TcpStream) -> io::Result<()> {
         // Copies whose list was asked for.
         let mut asked = HashMap::<u16, Command>::new();
         loop {
@@ -217,7 +217,7 @@ impl Connection {
         self.to_host.lock().expect("no panic").write_all(&pdu)
     }
 
-    fn from_target(&self, target: &TcpStream) -> io::Result<()> {
+    fn hear_target(&self, target: &TcpStream) -> io::Result<()> {
         loop {
             let mut pdu = pdu(target)?;
             if pdu[0] == C2H_DATA {
