@@ -203,7 +203,12 @@ impl Engine {
                 copy_bytes: 0,
                 flush: Flush::default(),
                 noted: now,
-                counts: Counts { total_bytes, ..Counts::default() },
+                counts: Counts {
+                    total_bytes,
+                    done_bytes: from,
+                    durable_bytes: from,
+                    ..Counts::default()
+                },
                 sum: Sum::default(),
                 stopping: false,
                 failure: None,

@@ -4,10 +4,12 @@ mod admin;
 mod bench;
 mod content;
 mod control;
+mod copy;
 mod daemon;
 #[path = "../../../target/tests/host/mod.rs"]
 mod host;
 mod hostile;
+mod jobs;
 mod library;
 mod nbd;
 mod passthrough;

@@ -1,0 +1,311 @@
+//! `nvlane copy`: what arrives is what was there, by whichever means; and what is said of it.
+
+use crate::daemon::{Daemon, nvlane, wait};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
+
+const M: u64 = 1 << 20;
+
+/// Bytes of which no block is like another.
+pub fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
+    (0..bytes as u64 / 8)
+        .flat_map(|word| (word + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())
+        .collect()
+}
+
+/// A file in `dir`, and its path.
+pub fn file(dir: &Path, name: &str, bytes: &[u8]) -> String {
+    let path = dir.join(name);
+    fs::write(&path, bytes).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn copy(args: &[&str]) -> Output {
+    nvlane().arg("copy").args(args).output().unwrap()
+}
+
+/// What a copy that must succeed tells.
+fn done(args: &[&str]) -> Value {
+    let output = copy(&[args, &["-o", "json"]].concat());
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    // Everything went one way or another.
+    let sum: u64 = ["command_bytes", "written_bytes", "zeroed_bytes", "skipped_bytes"]
+        .iter()
+        .map(|field| json[*field].as_u64().unwrap())
+        .sum();
+    let targets = json["targets"].as_array().unwrap().len() as u64;
+    assert!(sum >= json["total_bytes"].as_u64().unwrap() * targets, "{json}");
+    assert_eq!(
+        (&json["done_bytes"], &json["durable_bytes"]),
+        (&json["total_bytes"], &json["total_bytes"])
+    );
+    json
+}
+
+/// The one line that a copy which must fail says.
+fn said(args: &[&str]) -> String {
+    line(&copy(args))
+}
+
+fn line(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    said
+}
+
+#[test]
+fn a_file_is_cloned_with_its_holes() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = dir.path().join("a");
+    let holey = File::create(&a).unwrap();
+    holey.set_len(64 * M).unwrap();
+    for at in [0, 20, 21, 50] {
+        holey.write_all_at(&pattern(M as usize, at), at * M).unwrap();
+    }
+    let (a, b) = (a.to_str().unwrap(), dir.path().join("b"));
+    let b = b.to_str().unwrap();
+    let json = done(&[a, b, "--create"]);
+    assert_eq!(json["total_bytes"], 64 * M);
+    assert_eq!(json["command_bytes"], 4 * M);
+    assert_eq!(json["skipped_bytes"], 60 * M, "what was made is empty");
+    assert!(fs::read(a).unwrap() == fs::read(b).unwrap(), "other bytes");
+    assert!(fs::metadata(b).unwrap().blocks() * 512 <= 6 * M, "holes are filled");
+
+    // Over what was there: holes are made.
+    let c = file(dir.path(), "c", &[0xff; 64 << 20]);
+    let json = done(&[a, &c, "--verify"]);
+    assert_eq!((&json["zeroed_bytes"], &json["verified"]), (&Value::from(60 * M), &true.into()));
+    assert!(fs::read(a).unwrap() == fs::read(&c).unwrap(), "other bytes");
+    assert!(fs::metadata(&c).unwrap().blocks() * 512 <= 6 * M, "holes are not made");
+    // And not, if so wished.
+    let json = done(&[a, &c, "--no-extents", "--read-write"]);
+    assert_eq!(json["written_bytes"], 64 * M);
+    assert!(fs::metadata(&c).unwrap().blocks() * 512 >= 64 * M);
+    // Zeroes that were written are found.
+    let json = done(&[&c, b, "--sparse", "4K"]);
+    assert_eq!(
+        (&json["written_bytes"], &json["zeroed_bytes"]),
+        (&Value::from(4 * M), &Value::from(60 * M))
+    );
+    assert!(fs::read(&c).unwrap() == fs::read(b).unwrap(), "other bytes");
+    assert!(fs::metadata(b).unwrap().blocks() * 512 <= 6 * M, "zeroes take room");
+}
+
+#[test]
+fn parts_of_several_volumes_go_to_several() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, other) = (pattern(4 << 20, 1), pattern(4 << 20, 2));
+    let (a, b) = (file(dir.path(), "a", &one), file(dir.path(), "b", &other));
+    let full = vec![0xee; 8 << 20];
+    let (c, d) = (file(dir.path(), "c", &full), file(dir.path(), "d", &full));
+    let mut parts = one[1 << 20..3 << 20].to_vec();
+    parts.extend_from_slice(&other[3 << 20..]);
+    parts.extend_from_slice(&one[..4096]);
+    for how in [&[][..], &["--read-write"], &["--request-size", "64K", "-R", "3"]] {
+        file(dir.path(), "c", &full);
+        file(dir.path(), "d", &full);
+        let sources = [&format!("{a}@1M+2M"), &format!("{b}@3M"), &format!("{a}@+4K")];
+        let targets = [&format!("{c}@512K"), "--also", &format!("{d}@4M"), "--verify"];
+        let args = sources.iter().map(|it| it.as_str()).chain(targets).chain(how.iter().copied());
+        done(&args.collect::<Vec<_>>());
+        for (name, at) in [(&c, 512 << 10), (&d, 4 << 20)] {
+            let mut wanted = full.clone();
+            wanted[at..at + parts.len()].copy_from_slice(&parts);
+            assert!(fs::read(name).unwrap() == wanted, "{name}, {how:?}: other bytes");
+        }
+    }
+}
+
+#[test]
+fn blocks_may_differ_in_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = pattern((3 << 20) + 512, 5);
+    let a = file(dir.path(), "a", &data);
+    let b = format!("{}?bs=4096", file(dir.path(), "b", &[0xdd; 4 << 20]));
+    assert!(said(&[&a, &b]).contains("--pad"));
+    let json = done(&[&a, &b, "--pad", "--verify"]);
+    assert_eq!(json["written_bytes"], 3 * M + 4096);
+    let bytes = fs::read(dir.path().join("b")).unwrap();
+    assert!(bytes[..data.len()] == data[..], "other bytes");
+    assert!(bytes[data.len()..data.len() + 3584].iter().all(|byte| *byte == 0), "not filled up");
+    assert!(bytes[data.len() + 3584..].iter().all(|byte| *byte == 0xdd), "written beyond");
+    // And back.
+    let c = file(dir.path(), "c", &vec![0; 4 << 20]);
+    done(&[&b, &c, "--verify"]);
+    assert!(fs::read(&c).unwrap() == bytes, "other bytes");
+    let refused = said(&[&a, &b, "--pad", "--fast-only"]);
+    assert!(refused.contains("512 and 4096"), "{refused}");
+}
+
+#[test]
+fn what_overlaps_itself_is_moved() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = pattern(8 << 20, 9);
+    for (from, to) in [(0, 1 << 20), (1 << 20, 0), (512, 0), (0, 4096)] {
+        for how in [&[][..], &["--read-write"]] {
+            let a = file(dir.path(), "a", &data);
+            let args = [&format!("{a}@{from}+6M"), &format!("{a}@{to}"), "--request-size", "1M"];
+            done(&[&args[..], how].concat());
+            let mut wanted = data.clone();
+            wanted.copy_within(from..from + (6 << 20), to);
+            assert!(fs::read(&a).unwrap() == wanted, "{from} to {to}: other bytes");
+        }
+    }
+    let a = file(dir.path(), "a", &data);
+    let line = said(&[&format!("{a}@+1M"), &format!("{a}@512"), "--verify"]);
+    assert!(line.contains("--verify"), "{line}");
+    assert!(said(&[&a, &a]).contains("there already"));
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_before_anything_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, full) = (file(dir.path(), "a", &pattern(2 << 20, 1)), vec![0xaa; 1 << 20]);
+    let b = file(dir.path(), "b", &full);
+    let (bs, cut) = (format!("{b}?ro"), |part: &str| format!("{a}{part}"));
+    let (beyond, odd, some) = (cut("@3M"), cut("@1+512"), cut("@+512"));
+    let (long, within, again) = (format!("{b}@0+512"), format!("{b}@100"), format!("{b}@256"));
+    let cases: [(&[&str], &str); 10] = [
+        (&[&a, &b], "more than the 1048576"),
+        (&[&a, &bs], "read-only"),
+        (&[&beyond, &b], "not within"),
+        (&[&odd, &b], "whole blocks"),
+        (&[&some, &long], "no length"),
+        (&[&some, &within], "does not begin a block"),
+        (&["/not/there", &b], "/not/there"),
+        (&[&a, "/not/there"], "/not/there"),
+        (&[&some, &b, "--also", &again], "does not begin a block"),
+        (&[&some, &b, "-R", "0"], "requests"),
+    ];
+    for (args, part) in cases {
+        let line = said(args);
+        assert!(line.contains(part), "{args:?}: {line}");
+    }
+    assert!(fs::read(&b).unwrap() == full, "written all the same");
+}
+
+#[test]
+fn failures_name_what_failed_and_how_far_it_got() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = pattern(4 << 20, 3);
+    let (a, b) = (file(dir.path(), "a", &data), file(dir.path(), "b", &vec![0; 4 << 20]));
+    let bad = format!("fault:lba=4096,op=read({a})");
+    for how in ["--request-size=512K", "--read-write"] {
+        let line = said(&[&bad, &b, how, "--no-extents"]);
+        assert!(
+            line.contains("Unrecovered Read") && line.contains("are copied and flushed"),
+            "{line}"
+        );
+        assert!(line.contains("fault:"), "{line}");
+    }
+    let line = said(&[&a, &format!("fault:op=flush,status=internal({b})")]);
+    assert!(line.contains("flushing") && line.contains("the first 0 bytes"), "{line}");
+    // Nothing that is written there can be read again.
+    let line = said(&[&a, "null:4M", "--verify"]);
+    assert!(line.contains("null:4M") && line.contains("is not what was copied"), "{line}");
+}
+
+#[test]
+fn a_plan_names_the_means_and_does_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, full) = (file(dir.path(), "a", &pattern(2 << 20, 1)), vec![0xaa; 4 << 20]);
+    let b = file(dir.path(), "b", &full);
+    let plan = |args: &[&str]| -> Value {
+        let output = copy(&[args, &["--dry-run", "-o", "json"]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let means =
+        |plan: &Value, part: usize| plan["parts"][part]["means"].as_str().unwrap().to_owned();
+    let both = format!("linear:({b},mem:4M)");
+    let one = plan(&[&a, &b]);
+    assert!(means(&one, 0).contains("copy_file_range"), "{one}");
+    let apart = plan(&[&a, &a, &format!("{both}@1M")]);
+    assert_eq!(apart["total_bytes"], 4 * M);
+    let part = |at: usize, field: &str| apart["parts"][at][field].as_u64().unwrap();
+    assert_eq!((part(1, "bytes"), part(2, "bytes")), (M, M), "{apart}");
+    assert_eq!((part(2, "source_offset"), part(2, "target_offset")), (M, 4 * M), "{apart}");
+    assert!(means(&apart, 2).contains("read and written"), "{apart}");
+    let blocks = plan(&[&a, &format!("{b}?bs=4096")]);
+    assert!(means(&blocks, 0).contains("blocks of 512 and 4096"), "{blocks}");
+    assert!(fs::read(&b).unwrap() == full, "written all the same");
+    let output = copy(&[&a, &b, "-n"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("Means") && text.contains("copy_file_range"), "{text}");
+    let output = copy(&[&a, &b]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.starts_with("copied 2 MiB in ") && text.contains("copied where it lies"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_rate_is_kept_and_an_interrupt_ends_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = pattern(16 << 20, 7);
+    let (a, b) = (file(dir.path(), "a", &data), file(dir.path(), "b", &vec![0; 16 << 20]));
+    let started = Instant::now();
+    done(&[&format!("{a}@+3M"), &b, "--throttle", "2M"]);
+    let taken = started.elapsed();
+    assert!(taken >= Duration::from_millis(1200), "{taken:?} for 3 MiB at 2 MiB/s");
+    done(&[&format!("{a}@+3M"), &b, "--throttle", "50%"]);
+
+    let mut child = nvlane()
+        .args(["copy", &a, &b, "--throttle", "4M"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(1200));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    wait(&mut child);
+    let line = line(&child.wait_with_output().unwrap());
+    let bytes = line.split("the first ").nth(1).and_then(|rest| rest.split(' ').next());
+    let bytes: usize = bytes.and_then(|bytes| bytes.parse().ok()).expect(&line);
+    assert!(line.contains("interrupted") && bytes < 15 << 20, "{line}");
+    assert!(fs::read(&b).unwrap()[..bytes] == data[..bytes], "{line}: other bytes");
+}
+
+const NQN: &str = "nqn.2026-11.com.example:a";
+
+#[test]
+fn remote_volumes_are_copied_by_their_target_where_they_can_be() {
+    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let data = pattern(8 << 20, 11);
+    let a = file(dir.path(), "a", &data);
+    let daemon = Daemon::start(dir.path(), &[&a, "mem:16M", "mem:8M?bs=4096", "--nqn", NQN]);
+    let other = Daemon::start(elsewhere.path(), &["mem:8M", "--nqn", "nqn.2026-11.com.example:b"]);
+    let remote = |nsid: u32| format!("tcp://{}/{NQN}?ns={nsid}", daemon.listeners[0]);
+    let there = format!("tcp://{}/nqn.2026-11.com.example:b?ns=1", other.listeners[0]);
+    let read = |volume: &str| nvlane().args(["cat", volume]).output().unwrap().stdout;
+
+    let sent = |nsid: usize| {
+        let stats = daemon.call("stats", serde_json::json!({}));
+        let one = &stats["namespaces"][nsid - 1];
+        (one["read_bytes"].as_u64().unwrap(), one["written_bytes"].as_u64().unwrap())
+    };
+    let json = done(&[&remote(1), &format!("{}@4M", remote(2))]);
+    assert!(read(&remote(2))[4 << 20..12 << 20] == data[..], "other bytes");
+    assert_eq!(json["offloaded_bytes"], 8 * M, "{json}");
+    assert_eq!((sent(1).0, sent(2).1), (0, 0), "it crossed the network");
+    // Within one namespace as well.
+    let json = done(&[&format!("{}@4M+8M", remote(2)), &remote(2), "--request-size", "1M"]);
+    assert!(json["command_bytes"].as_u64() == Some(8 * M), "{json}");
+    assert!(read(&remote(2))[..8 << 20] == data[..], "other bytes");
+    // To another machine it is moved; and where blocks differ.
+    done(&[&remote(1), &there, "--verify"]);
+    assert!(read(&there) == data, "other bytes");
+    done(&[&there, &remote(3), "--verify"]);
+    assert!(read(&remote(3)) == data, "other bytes");
+    let output = copy(&[&remote(1), &remote(2), "-n"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(&format!("by the controller of {NQN}")), "{text}");
+}

@@ -1,0 +1,250 @@
+//! Copies that the daemon does by itself: what can be said to them, and that they survive it.
+//!
+//! `NVLANE_COPY_KILLS` is how often the daemon is killed; 5 when it is not set.
+
+use crate::copy::{file, pattern};
+use crate::daemon::{Daemon, eventually, nvlane};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+const NQN: &str = "nqn.2026-11.com.example:a";
+const M: u64 = 1 << 20;
+
+fn start(dir: &Path) -> Daemon {
+    let config = dir.join("nvlane.toml");
+    if !config.exists() {
+        let text = format!(
+            "listeners = [\"127.0.0.1:0\"]\n[[subsystems]]\nnqn = \"{NQN}\"\n\
+             [[subsystems.namespaces]]\nvolume = \"{0}/a\"\n[[subsystems.namespaces]]\nvolume = \"{0}/b\"\n",
+            dir.display()
+        );
+        fs::write(&config, text).unwrap();
+    }
+    Daemon::start(dir, &["--config", config.to_str().unwrap()])
+}
+
+fn job(daemon: &Daemon, id: u64) -> Value {
+    let jobs = daemon.call("job_list", json!({}));
+    let found = jobs.as_array().unwrap().iter().find(|job| job["id"] == id);
+    found.unwrap_or_else(|| panic!("no job {id}: {jobs}")).clone()
+}
+
+fn wait_for(daemon: &Daemon, id: u64, state: &str) -> Value {
+    eventually(state, || {
+        let job = job(daemon, id);
+        let now = job["state"].as_str().unwrap();
+        assert!(now == state || now != "failed", "{job}");
+        now == state
+    });
+    job(daemon, id)
+}
+
+fn nvlane_jobs(daemon: &Daemon, args: &[&str]) -> (bool, String) {
+    let socket = daemon.socket.to_str().unwrap();
+    let output = nvlane().arg("jobs").args(args).args(["--socket", socket]).output().unwrap();
+    let said = if output.status.success() { output.stdout } else { output.stderr };
+    (output.status.success(), String::from_utf8(said).unwrap())
+}
+
+#[test]
+fn a_job_is_listed_paused_throttled_resumed_and_cancelled() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = pattern(16 << 20, 1);
+    let (a, b) = (file(dir.path(), "a", &data), file(dir.path(), "b", &vec![0; 16 << 20]));
+    let c = file(dir.path(), "c", &vec![0; 16 << 20]);
+    let daemon = start(dir.path());
+    let socket = daemon.socket.to_str().unwrap();
+    // Files that are served, by their names; and one that is not.
+    let add = |args: &[&str]| -> u64 {
+        let args = [&["copy"], args, &["--detach", "--socket", socket, "-o", "json"]].concat();
+        let output = nvlane().args(args).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let job: Value = serde_json::from_slice(&output.stdout).unwrap();
+        job["id"].as_u64().unwrap()
+    };
+    let one = add(&[&a, &b, "--throttle", "2M", "--verify"]);
+    let two = add(&["served:1@+8M", &c, "--throttle", "2M"]);
+    assert_eq!((one, two), (1, 2));
+    eventually("progress", || job(&daemon, 1)["counts"]["done_bytes"].as_u64() > Some(0));
+    assert_eq!(daemon.refuse("volume_remove", json!({"nsid": 2})), -32002, "in use");
+    let (_, text) = nvlane_jobs(&daemon, &[]);
+    assert!(text.lines().count() == 4 && text.contains("copying"), "{text}");
+
+    daemon.call("job_pause", json!({"id": 1}));
+    let paused = wait_for(&daemon, 1, "paused");
+    let bytes = paused["counts"]["durable_bytes"].as_u64().unwrap();
+    assert!(bytes > 0 && bytes < 16 * M, "{paused}");
+    assert!(fs::read(&b).unwrap()[..bytes as usize] == data[..bytes as usize], "other bytes");
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(job(&daemon, 1)["counts"]["done_bytes"], paused["counts"]["done_bytes"]);
+    let (ok, said) = nvlane_jobs(&daemon, &["wait", "1"]);
+    assert!(!ok && said.contains("paused"), "{said}");
+
+    let (ok, text) = nvlane_jobs(&daemon, &["throttle", "1", "none"]);
+    assert!(ok && text.contains("throttle  none"), "{text}");
+    daemon.call("job_resume", json!({"id": 1}));
+    let (ok, text) = nvlane_jobs(&daemon, &["wait", "1"]);
+    assert!(ok && text.contains("16 MiB of 16 MiB (100 %)") && text.contains("compared"), "{text}");
+    assert!(fs::read(&b).unwrap() == data, "other bytes");
+
+    let (ok, _) = nvlane_jobs(&daemon, &["cancel", "2"]);
+    assert!(ok);
+    wait_for(&daemon, 2, "cancelled");
+    let (ok, said) = nvlane_jobs(&daemon, &["resume", "2"]);
+    assert!(!ok && said.contains("ended for good"), "{said}");
+    assert_eq!(daemon.refuse("job_pause", json!({"id": 9})), -32001);
+    assert_eq!(daemon.refuse("job_cancel", json!({"id": 1})), -32002);
+    daemon.call("job_clear", json!({}));
+    assert_eq!(daemon.call("job_list", json!({})), json!([]));
+    let (_, text) = nvlane_jobs(&daemon, &["list"]);
+    assert_eq!(text, "there are no jobs\n");
+    // Numbers are not given twice while the daemon runs, and the volume is free again.
+    assert_eq!(add(&["served:1@+1M", "served:2"]), 3);
+    wait_for(&daemon, 3, "done");
+    daemon.call("volume_remove", json!({"nsid": 2}));
+}
+
+#[test]
+fn jobs_that_make_no_sense_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = file(dir.path(), "a", &pattern(2 << 20, 1));
+    file(dir.path(), "b", &vec![0; 1 << 20]);
+    let daemon = start(dir.path());
+    let part = |volume: &str| json!([{"volume": volume}]);
+    for (sources, targets, code) in [
+        (part(&a), part("served:2"), -32003),
+        (part("served:3"), part("served:2"), -32003),
+        (part("served:x"), part("served:2"), -32003),
+        (part("mem:1M"), part("served:2"), -32003),
+        (part("/not/there"), part("served:2"), -32003),
+        (json!([]), part("served:2"), -32602),
+        (json!([{"volume": a, "length": 1048576}]), json!([{"volume": a, "offset": 512}]), -32003),
+    ] {
+        let wanted = json!({"sources": sources, "targets": targets});
+        assert_eq!(daemon.refuse("job_add", wanted.clone()), code, "{wanted}");
+    }
+    assert_eq!(daemon.call("job_list", json!({})), json!([]));
+}
+
+/// What fails can be resumed, and goes on where it was.
+#[test]
+fn a_job_that_failed_is_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = pattern(4 << 20, 1);
+    file(dir.path(), "a", &data);
+    file(dir.path(), "b", &vec![0; 4 << 20]);
+    let daemon = start(dir.path());
+    let c = file(dir.path(), "c", &vec![0; 4 << 20]);
+    // Served, so that it is the same volume that has failed once.
+    let fault = format!("fault:lba=4096,count=1,op=copy({c})");
+    let nsid = daemon.call("volume_add", json!({"volume": fault}))["nsid"].as_u64().unwrap();
+    let wanted = json!({
+        "sources": part_of("served:1"),
+        "targets": part_of(&format!("served:{NQN}/{nsid}")),
+        "options": {"request_bytes": 262_144, "requests": 1},
+    });
+    let id = daemon.call("job_add", wanted)["id"].as_u64().unwrap();
+    eventually("an end", || job(&daemon, id)["state"] != "running");
+    let failed = job(&daemon, id);
+    let error = failed["error"].as_str().unwrap_or_default();
+    assert!(error.contains("copying") && error.contains("Write Fault"), "{failed}");
+    assert_eq!(failed["counts"]["durable_bytes"], 2 * M, "what came before is flushed");
+    let (ok, said) = nvlane_jobs(&daemon, &["wait", &id.to_string()]);
+    assert!(!ok && said.contains("Write Fault"), "{said}");
+    daemon.call("job_resume", json!({"id": id}));
+    let done = wait_for(&daemon, id, "done");
+    assert_eq!(done["error"], Value::Null);
+    assert!(done["counts"]["command_bytes"].as_u64() <= Some(4 * M + 262_144), "{done}");
+    assert!(fs::read(&c).unwrap() == data, "other bytes");
+}
+
+fn part_of(volume: &str) -> Value {
+    json!([{"volume": volume}])
+}
+
+/// An end in order loses nothing either.
+#[test]
+fn jobs_go_on_when_the_daemon_starts_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = pattern(16 << 20, 1);
+    file(dir.path(), "a", &data);
+    let b = file(dir.path(), "b", &vec![0; 16 << 20]);
+    let daemon = start(dir.path());
+    let options = json!({"throttle": "4M"});
+    let wanted = json!({
+        "sources": part_of("served:1"), "targets": part_of("served:2"), "options": options,
+    });
+    daemon.call("job_add", wanted.clone());
+    eventually("progress", || job(&daemon, 1)["counts"]["done_bytes"].as_u64() > Some(M));
+    let (status, log) = daemon.stop("TERM");
+    assert!(status.success(), "{log}");
+    let daemon = start(dir.path());
+    let going_on = job(&daemon, 1);
+    assert_eq!(going_on["state"], "running");
+    assert!(going_on["counts"]["done_bytes"].as_u64() >= Some(M), "it began anew: {going_on}");
+    daemon.call("job_throttle", json!({"id": 1, "throttle": "none"}));
+    wait_for(&daemon, 1, "done");
+    assert!(fs::read(&b).unwrap() == data, "other bytes");
+}
+
+/// Killed at different moments: jobs end with the source's bytes, nothing beside them is changed, and none is
+/// ever told to be done before it is.
+#[test]
+fn a_kill_at_any_moment_loses_nothing() {
+    let rounds = std::env::var("NVLANE_COPY_KILLS").ok().and_then(|text| text.parse().ok());
+    let rounds: u64 = rounds.unwrap_or(5);
+    let dir = tempfile::tempdir().unwrap();
+    let data = pattern(12 << 20, 1);
+    file(dir.path(), "a", &data);
+    for round in 0..rounds {
+        let before = pattern(16 << 20, 1000 + round);
+        let b = file(dir.path(), "b", &before);
+        let c = file(dir.path(), "c", &before);
+        let daemon = start(dir.path());
+        // One to a volume that is served, one to two targets, one of which is not.
+        let add = |targets: Value| {
+            let options = json!({"throttle": "5M", "request_bytes": 262_144});
+            let wanted = json!({
+                "sources": part_of("served:1"), "targets": targets, "options": options,
+            });
+            daemon.call("job_add", wanted)["id"].as_u64().unwrap()
+        };
+        let at = [0, M, 512, 4 * M][round as usize % 4];
+        let to = |volume: &str| json!({"volume": volume, "offset": at});
+        let jobs = match round % 2 {
+            0 => vec![add(json!([to("served:2")])), add(json!([to(&c)]))],
+            _ => vec![add(json!([to("served:2"), to(&c)]))],
+        };
+        // Within the first seconds, in which some of it becomes durable.
+        std::thread::sleep(Duration::from_millis(50 + round * 1237 % 2600));
+        let told: Vec<Value> = jobs.iter().map(|id| job(&daemon, *id)).collect();
+        daemon.kill();
+        for told in &told {
+            let durable = told["counts"]["durable_bytes"].as_u64().unwrap() as usize;
+            let bytes = fs::read(&b).unwrap();
+            let copied = &bytes[at as usize..][..durable];
+            assert!(told["targets"][0]["volume"] != "served:2" || copied == &data[..durable]);
+        }
+        let daemon = start(dir.path());
+        for (id, told) in jobs.iter().zip(&told) {
+            let now = job(&daemon, *id);
+            let bytes = |job: &Value| job["counts"]["durable_bytes"].as_u64().unwrap();
+            assert!(bytes(&now) >= bytes(told), "round {round}: {told} became {now}");
+            daemon.call("job_throttle", json!({"id": id, "throttle": "none"}));
+        }
+        for id in &jobs {
+            let done = wait_for(&daemon, *id, "done");
+            assert_eq!(done["counts"]["durable_bytes"], done["counts"]["total_bytes"], "{done}");
+        }
+        let mut wanted = before;
+        wanted[at as usize..][..data.len()].copy_from_slice(&data);
+        for name in [&b, &c] {
+            assert!(fs::read(name).unwrap() == wanted, "round {round}, {name}: other bytes");
+        }
+        daemon.call("job_clear", json!({}));
+        let (status, log) = daemon.stop("TERM");
+        assert!(status.success(), "{log}");
+    }
+}
