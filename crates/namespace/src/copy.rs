@@ -46,10 +46,12 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What a namespace with a guard takes in one Copy: 128 ranges, 65,535 blocks each, and 128 MiB
-/// together, which is moved in time even where it has to be read and written on a slow disk.
+/// What a namespace with a guard takes in one Copy: 128 ranges, 65,528 blocks each, and 128 MiB
+/// together, which is moved in time even where it has to be read and written on a slow disk. A range
+/// could have 65,535 blocks (MSSRL); these are whole pages of 4 KiB, so that ranges that follow each
+/// other stay aligned, and files can share what is copied.
 pub fn limits(block_shift: u8) -> CopyLimits {
-    CopyLimits { ranges_max: 128, range_blocks_max: 65_535, blocks_max: (128 << 20) >> block_shift }
+    CopyLimits { ranges_max: 128, range_blocks_max: 65_528, blocks_max: (128 << 20) >> block_shift }
 }
 
 /// The source ranges of a Copy, in order: the data of its request.
