@@ -18,10 +18,10 @@ const ORDER: &[&str] = &[
     "association",
     "multipath",
     "copy",
+    "bpf",
     "uring",
     "reactor",
     "namespace",
-    "bpf",
     "host",
     "volume",
     "target",
@@ -40,7 +40,7 @@ const TEST_ONLY: &[&str] = &["counting-allocator"];
 const TEST_PEERS: &[(&str, &str)] = &[("host", "target")];
 
 /// No I/O, no clock, no unsafe: time and bytes come in as arguments.
-const PURE: &[&str] = &["nvme", "nvme-tcp", "subsystem", "association", "multipath", "copy"];
+const PURE: &[&str] = &["nvme", "nvme-tcp", "subsystem", "association", "multipath", "copy", "bpf"];
 
 /// What a pure crate does not name; addresses are data and allowed.
 const IMPURE: &[&str] =

@@ -1,0 +1,84 @@
+//! Which line of the source an instruction comes from: the section `.BTF.ext`.
+
+use crate::btf::{part, text, u32_at};
+
+/// Lines of one object at most.
+const LINES_MAX: usize = 1 << 17;
+
+/// The line information of a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lines {
+    /// First instruction, file and line; sorted.
+    starts: Vec<(u32, u32, u32)>,
+    files: Vec<String>,
+}
+
+impl Lines {
+    /// Reads the section; `base` tells the number of the first instruction of a section of code. What makes no
+    /// sense is left out: it is for messages only.
+    pub fn parse(section: &[u8], strings: &[u8], base: impl Fn(&str) -> Option<u32>) -> Lines {
+        let mut lines = Lines::default();
+        // The reading ends where the section does.
+        let _ = lines.read(section, strings, base);
+        lines.starts.sort_unstable();
+        lines
+    }
+
+    fn read(
+        &mut self,
+        section: &[u8],
+        strings: &[u8],
+        base: impl Fn(&str) -> Option<u32>,
+    ) -> Option<()> {
+        let all = part(section, 1)?;
+        let record = u32_at(all, 0)? as usize;
+        let mut at = 4;
+        while at < all.len() && record >= 16 {
+            let first = text(strings, u32_at(all, at)?).and_then(&base);
+            let count = u32_at(all, at + 4)?;
+            at += 8;
+            for _ in 0..count {
+                let entry = all.get(at..at.checked_add(record)?)?;
+                at += record;
+                let Some(first) = first else { continue };
+                let file = text(strings, u32_at(entry, 4)?)?;
+                let instruction = first.checked_add(u32_at(entry, 0)? / 8)?;
+                let file = self.file(file);
+                self.starts.push((instruction, file, u32_at(entry, 12)? >> 10));
+                if self.starts.len() > LINES_MAX {
+                    return None;
+                }
+            }
+        }
+        Some(())
+    }
+
+    fn file(&mut self, path: &str) -> u32 {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let known = self.files.iter().rposition(|file| file == name);
+        known.unwrap_or_else(|| {
+            self.files.push(name.to_owned());
+            self.files.len() - 1
+        }) as u32
+    }
+
+    /// The first instruction, from `start` on, of a line of the file that `start` is of.
+    pub fn first_of_line(&self, start: usize, line: u32) -> Option<usize> {
+        let at = self.starts.partition_point(|it| (it.0 as usize) < start);
+        let file = self.starts.get(at)?.1;
+        let is_it = |it: &&(u32, u32, u32)| it.1 == file && it.2 == line;
+        self.starts[at..].iter().find(is_it).map(|it| it.0 as usize)
+    }
+
+    /// File and line of an instruction, as far as known.
+    pub fn of(&self, instruction: usize) -> Option<(&str, u32)> {
+        let next = self.starts.partition_point(|start| start.0 as usize <= instruction);
+        let (_, file, line) = self.starts.get(next.checked_sub(1)?)?;
+        Some((self.files.get(*file as usize)?, *line))
+    }
+}
+
+/// Whether the object wants its accesses to the kernel's structures adjusted (CO-RE).
+pub fn wants_adjusting(section: &[u8]) -> bool {
+    part(section, 2).is_some_and(|records| records.len() > 4)
+}

@@ -1,0 +1,299 @@
+//! From an object file to a [`Program`].
+
+use crate::btf::Btf;
+use crate::lines::{Lines, wants_adjusting};
+use crate::map::{MapDefinition, MapKind};
+use crate::memory::{map_address, value_address};
+use crate::op::{Insn, Op, Raw};
+use crate::program::{Entry, Function, Program, Span};
+use crate::verify::verify;
+use crate::{LoadError, Refusal};
+use object::read::elf::ElfFile64;
+use object::{
+    LittleEndian, Object, ObjectSection, ObjectSymbol, RelocationFlags, RelocationTarget,
+    SectionIndex, SectionKind, SymbolKind,
+};
+
+/// Largest object in bytes.
+pub const OBJECT_BYTES_MAX: usize = 8 << 20;
+/// Instructions of a program; those of 16 bytes count twice.
+pub const INSTRUCTIONS_MAX: usize = 1 << 16;
+/// Maps of a program, its sections of variables included.
+pub const MAPS_MAX: usize = 64;
+/// Bytes of one section of global variables.
+const VARIABLES_BYTES_MAX: u64 = 16 << 20;
+/// Sections and symbols that are looked at.
+const SECTIONS_MAX: usize = 1024;
+const SYMBOLS_MAX: usize = 1 << 16;
+
+/// The relocation of a 64-bit immediate.
+const R_BPF_64_64: u32 = 1;
+/// That of a call.
+const R_BPF_64_32: u32 = 10;
+
+type Elf<'a> = ElfFile64<'a, LittleEndian>;
+
+/// Loads an object that clang made for `--target=bpf`.
+pub fn load(object: &[u8]) -> Result<Program, LoadError> {
+    if object.len() > OBJECT_BYTES_MAX {
+        return Err(LoadError::TooMuch("bytes"));
+    }
+    let elf = Elf::parse(object).map_err(|error| LoadError::Format(error.to_string()))?;
+    if elf.architecture() != object::Architecture::Bpf {
+        return Err(LoadError::NotBpf);
+    }
+    if elf.sections().count() > SECTIONS_MAX || elf.symbols().count() > SYMBOLS_MAX {
+        return Err(LoadError::TooMuch("sections or symbols"));
+    }
+    Loader::default().load(&elf)
+}
+
+#[derive(Default)]
+struct Loader {
+    /// The code so far, as it is in the object.
+    raw: Vec<[u8; 8]>,
+    /// Sections of code: where they are in `raw`.
+    sections: Vec<(SectionIndex, String, Span)>,
+    functions: Vec<Function>,
+    maps: Vec<MapDefinition>,
+    /// Sections of variables, and which map each is.
+    variables: Vec<(SectionIndex, u32)>,
+    /// Maps: their section, the place in it, and the number.
+    declared: Vec<(SectionIndex, u64, u32)>,
+    lines: Lines,
+}
+
+impl Loader {
+    fn load(mut self, elf: &Elf<'_>) -> Result<Program, LoadError> {
+        for section in elf.sections() {
+            let name = section.name().map_err(format)?.to_owned();
+            match section.kind() {
+                SectionKind::Text if section.size() > 0 => self.code(&section, name)?,
+                _ if is_variables(&name) && section.size() > 0 => self.globals(&section, name)?,
+                _ => {}
+            }
+        }
+        let named = |name| elf.section_by_name(name).map(|section| section.data());
+        let types = named(".BTF").transpose().map_err(format)?;
+        let types = types.and_then(Btf::parse);
+        self.functions(elf)?;
+        self.declared_maps(elf, types.as_ref())?;
+        if let (Some(types), Some(Ok(more))) = (&types, named(".BTF.ext")) {
+            if wants_adjusting(more) {
+                return Err(LoadError::Adjusting);
+            }
+            let base = |name: &str| {
+                let found = self.sections.iter().find(|(_, section, _)| section == name);
+                found.map(|(.., span)| span.start as u32)
+            };
+            self.lines = Lines::parse(more, types.strings(), base);
+        }
+        for number in 0..self.sections.len() {
+            self.relocate(elf, number)?;
+        }
+        self.finish()
+    }
+
+    fn code<'a>(
+        &mut self,
+        section: &impl ObjectSection<'a>,
+        name: String,
+    ) -> Result<(), LoadError> {
+        let (words, rest) = section.data().map_err(format)?.as_chunks::<8>();
+        if !rest.is_empty() {
+            return Err(LoadError::Format(format!("section {name} ends within an instruction")));
+        }
+        if self.raw.len() + words.len() > INSTRUCTIONS_MAX {
+            return Err(LoadError::TooMuch("instructions"));
+        }
+        let start = self.raw.len();
+        self.raw.extend_from_slice(words);
+        self.sections.push((section.index(), name, Span { start, end: self.raw.len() }));
+        Ok(())
+    }
+
+    fn globals<'a>(
+        &mut self,
+        section: &impl ObjectSection<'a>,
+        name: String,
+    ) -> Result<(), LoadError> {
+        if section.size() > VARIABLES_BYTES_MAX {
+            return Err(LoadError::Map { map: name, what: "has more than 16 MiB of variables" });
+        }
+        if section.relocations().next().is_some() {
+            let what = "has a pointer as a variable's first value; set it in a function";
+            return Err(LoadError::Map { map: name, what });
+        }
+        // .bss has a size and no bytes.
+        let initial = section.data().map_err(format)?.to_vec();
+        let map = MapDefinition {
+            kind: MapKind::Array,
+            key_bytes: 4,
+            value_bytes: section.size() as u32,
+            entries: 1,
+            initial,
+            read_only: name.starts_with(".rodata"),
+            is_variables: true,
+            name,
+        };
+        let number = self.add(map)?;
+        self.variables.push((section.index(), number));
+        Ok(())
+    }
+
+    fn add(&mut self, map: MapDefinition) -> Result<u32, LoadError> {
+        if self.maps.len() == MAPS_MAX {
+            return Err(LoadError::TooMuch("maps"));
+        }
+        self.maps.push(map);
+        Ok(self.maps.len() as u32 - 1)
+    }
+
+    fn functions(&mut self, elf: &Elf<'_>) -> Result<(), LoadError> {
+        for symbol in elf.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text) {
+            let Some(span) = symbol.section_index().and_then(|index| self.span(index)) else {
+                continue;
+            };
+            let (start, size) = (symbol.address() / 8, symbol.size() / 8);
+            let start = span.start.saturating_add(start.try_into().unwrap_or(usize::MAX));
+            let end = start.saturating_add(size.try_into().unwrap_or(usize::MAX)).min(span.end);
+            let name = symbol.name().map_err(format)?.to_owned();
+            self.functions.push(Function { name, span: Span { start, end } });
+        }
+        Ok(())
+    }
+
+    fn span(&self, index: SectionIndex) -> Option<Span> {
+        self.sections.iter().find(|section| section.0 == index).map(|section| section.2)
+    }
+
+    fn declared_maps(&mut self, elf: &Elf<'_>, types: Option<&Btf<'_>>) -> Result<(), LoadError> {
+        let Some(section) = elf.section_by_name(".maps") else { return Ok(()) };
+        let symbols = elf.symbols().filter(|it| it.section_index() == Some(section.index()));
+        for symbol in symbols.filter(|symbol| symbol.kind() == SymbolKind::Data) {
+            let name = symbol.name().map_err(format)?;
+            let untyped = "has no type information: compile with -g";
+            let types =
+                types.ok_or_else(|| LoadError::Map { map: name.to_owned(), what: untyped })?;
+            let number = self.add(types.map(name)?)?;
+            self.declared.push((section.index(), symbol.address(), number));
+        }
+        Ok(())
+    }
+
+    /// Puts addresses into the instructions of a section of code that wait for them.
+    fn relocate(&mut self, elf: &Elf<'_>, number: usize) -> Result<(), LoadError> {
+        let (index, ref name, span) = self.sections[number];
+        let name = name.clone();
+        let section = elf.section_by_index(index).map_err(format)?;
+        for (offset, relocation) in section.relocations() {
+            let wrong = |what| LoadError::Relocation { section: name.clone(), offset, what };
+            let at = usize::try_from(offset / 8).ok().and_then(|at| at.checked_add(span.start));
+            let at = at.filter(|at| *at < span.end && offset % 8 == 0);
+            let at = at.ok_or_else(|| wrong("is beyond the code".into()))?;
+            let RelocationTarget::Symbol(symbol) = relocation.target() else {
+                return Err(wrong("is of no symbol".into()));
+            };
+            let symbol = elf.symbol_by_index(symbol).map_err(format)?;
+            let symbol_name = symbol.name().unwrap_or_default();
+            let Some(home) = symbol.section_index() else {
+                return Err(wrong(format!("is of {symbol_name}, which is not in the object")));
+            };
+            let raw = Raw::new(self.raw[at]);
+            let kind = match relocation.flags() {
+                RelocationFlags::Elf { r_type } => r_type.0,
+                _ => 0,
+            };
+            match kind {
+                R_BPF_64_64 if raw.is_wide() && at + 1 < span.end => {
+                    let offset = symbol.address().wrapping_add(i64::from(raw.immediate()) as u64);
+                    let address = self.address(home, offset).ok_or_else(|| {
+                        wrong(format!("is of {symbol_name}, which is neither a map nor a variable"))
+                    })?;
+                    self.raw[at][1] &= 0x0f;
+                    self.raw[at][4..].copy_from_slice(&(address as u32).to_le_bytes());
+                    self.raw[at + 1][4..].copy_from_slice(&((address >> 32) as u32).to_le_bytes());
+                }
+                R_BPF_64_32 if raw.is_call() => {
+                    let base = self.span(home);
+                    let base =
+                        base.ok_or_else(|| wrong(format!("calls {symbol_name}, no code")))?;
+                    let target = base.start as i64
+                        + (symbol.address() / 8) as i64
+                        + i64::from(raw.immediate())
+                        + 1;
+                    let distance = i32::try_from(target - at as i64 - 1);
+                    let distance = distance.map_err(|_| wrong("calls too far".into()))?;
+                    self.raw[at][4..].copy_from_slice(&distance.to_le_bytes());
+                }
+                _ => return Err(wrong(format!("is of kind {kind}, at the wrong instruction"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// The machine's address of byte `offset` of a section.
+    fn address(&self, section: SectionIndex, offset: u64) -> Option<u64> {
+        if let Some((_, map)) = self.variables.iter().find(|(index, _)| *index == section) {
+            let size = u64::from(self.maps[*map as usize].value_bytes);
+            return (offset <= size).then(|| value_address(*map, offset as u32));
+        }
+        let is_it = |it: &&(SectionIndex, u64, u32)| it.0 == section && it.1 == offset;
+        self.declared.iter().find(is_it).map(|(.., map)| map_address(*map))
+    }
+
+    fn finish(self) -> Result<Program, LoadError> {
+        let entry = |wanted: &str| {
+            let found = self.sections.iter().find(|(_, name, _)| name == wanted);
+            found.map(|(.., span)| Entry(span.start))
+        };
+        let mut program = Program {
+            code: Vec::with_capacity(self.raw.len()),
+            route: entry("nvlane/route").ok_or(LoadError::NoRoute)?,
+            done: entry("nvlane/done"),
+            setup: entry("nvlane/setup"),
+            functions: self.functions,
+            maps: self.maps,
+            lines: self.lines,
+        };
+        let refused = |program: &Program, at: usize, refusal| {
+            Err(LoadError::Refused { location: program.locate(at), refusal })
+        };
+        let mut filler = vec![false; self.raw.len()];
+        for (at, bytes) in self.raw.iter().enumerate() {
+            let raw = Raw::new(*bytes);
+            if filler[at] {
+                // Never carried out; nothing jumps there.
+                let nothing = Insn { op: Op::Exit, dst: 0, src: 0, offset: 0, immediate: 0 };
+                program.code.push(nothing);
+                continue;
+            }
+            let next = self.raw.get(at + 1).map(|next| Raw::new(*next).immediate());
+            if raw.is_wide() {
+                match filler.get_mut(at + 1) {
+                    Some(second) => *second = true,
+                    None => return refused(&program, at, Refusal::NoEnd),
+                }
+            }
+            match raw.decode(at, next.unwrap_or(0)) {
+                Ok(insn) => program.code.push(insn),
+                Err(refusal) => return refused(&program, at, refusal),
+            }
+        }
+        let spans: Vec<Span> = self.sections.iter().map(|(.., span)| *span).collect();
+        match verify(&program.code, &filler, &spans) {
+            Ok(()) => Ok(program),
+            Err((at, refusal)) => refused(&program, at, refusal),
+        }
+    }
+}
+
+fn is_variables(name: &str) -> bool {
+    [".data", ".bss", ".rodata"].iter().any(|kind| {
+        name.strip_prefix(kind).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    })
+}
+
+fn format(error: object::Error) -> LoadError {
+    LoadError::Format(error.to_string())
+}

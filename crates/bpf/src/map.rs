@@ -1,0 +1,192 @@
+//! Maps: what a program remembers between requests, shared by the cores that run it.
+
+use crate::FaultKind;
+use crate::region::Region;
+use crate::table::Table;
+use std::sync::RwLock;
+
+/// Kinds of maps, with Linux's numbers (`enum bpf_map_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapKind {
+    /// `BPF_MAP_TYPE_HASH`: entries come and go.
+    Hash = 1,
+    /// `BPF_MAP_TYPE_ARRAY`: all entries are there, zero at first.
+    Array = 2,
+    /// `BPF_MAP_TYPE_PERCPU_ARRAY`: an array of its own for each core.
+    PerCoreArray = 6,
+}
+
+/// A map as the program declares it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapDefinition {
+    /// The variable's name; of global variables the section's.
+    pub name: String,
+    /// What it is.
+    pub kind: MapKind,
+    /// Bytes of a key; 4 for arrays.
+    pub key_bytes: u32,
+    /// Bytes of a value.
+    pub value_bytes: u32,
+    /// Entries at most.
+    pub entries: u32,
+    /// What the first entry holds at first: global variables with values.
+    pub initial: Vec<u8>,
+    /// A store is a fault: constants.
+    pub read_only: bool,
+    /// Global variables: one entry, addressed without a look-up.
+    pub is_variables: bool,
+}
+
+/// Longest key in bytes.
+pub const KEY_BYTES_MAX: u32 = 64;
+/// Largest value in bytes.
+pub const VALUE_BYTES_MAX: u32 = 64 << 10;
+/// Memory of all maps of a program in bytes.
+pub const MAPS_BYTES_MAX: u64 = 256 << 20;
+
+/// `errno`s that helpers give, negative, as Linux does.
+pub const ENOENT: i64 = 2;
+/// No room for a further entry.
+pub const E2BIG: i64 = 7;
+/// The key is there.
+pub const EEXIST: i64 = 17;
+/// The map cannot do it, or there are no such flags.
+pub const EINVAL: i64 = 22;
+
+impl MapDefinition {
+    /// Bytes from one value to the next: values begin at whole words.
+    pub fn stride(&self) -> usize {
+        (self.value_bytes as usize).next_multiple_of(8)
+    }
+
+    /// Bytes of one core's values.
+    fn values(&self) -> u64 {
+        u64::from(self.entries) * self.stride() as u64
+    }
+
+    /// Bytes of memory it takes on `cores` cores, its keys included.
+    pub fn bytes(&self, cores: usize) -> u64 {
+        match self.kind {
+            MapKind::Array => self.values(),
+            MapKind::PerCoreArray => self.values().next_multiple_of(LINE) * cores as u64,
+            MapKind::Hash => {
+                self.values() + u64::from(self.entries) * u64::from(self.key_bytes + 16)
+            }
+        }
+    }
+}
+
+/// Bytes of a cache line: what one core writes often is not in another's.
+const LINE: u64 = 64;
+
+/// A map in use.
+#[derive(Debug)]
+pub struct Map {
+    definition: MapDefinition,
+    pub(crate) region: Region,
+    /// Bytes from one core's values to the next core's.
+    core_stride: usize,
+    cores: usize,
+    table: Option<RwLock<Table>>,
+}
+
+impl Map {
+    /// Makes it, for `cores` cores. The definition is within bounds.
+    pub fn new(definition: MapDefinition, cores: usize) -> Map {
+        let (core_stride, copies) = match definition.kind {
+            MapKind::PerCoreArray => (definition.values().next_multiple_of(LINE) as usize, cores),
+            MapKind::Array | MapKind::Hash => (definition.values() as usize, 1),
+        };
+        let region = Region::new(core_stride * copies, !definition.read_only);
+        region.write(0, &definition.initial);
+        let table = (definition.kind == MapKind::Hash)
+            .then(|| RwLock::new(Table::new(definition.entries, definition.key_bytes as usize)));
+        Map { definition, region, core_stride, cores: copies, table }
+    }
+
+    /// What was declared.
+    pub fn definition(&self) -> &MapDefinition {
+        &self.definition
+    }
+
+    /// Where the value of `key` begins in the map's memory, on `core`.
+    #[inline]
+    pub(crate) fn find(&self, key: &[u8], core: usize) -> Option<usize> {
+        let index = match &self.table {
+            Some(table) => table.read().expect("nobody panics with it").find(key)?,
+            None => {
+                let index = u32::from_le_bytes(key.try_into().expect("keys of arrays are checked"));
+                (index < self.definition.entries).then_some(index)?
+            }
+        };
+        let start = if self.cores > 1 { core % self.cores * self.core_stride } else { 0 };
+        Some(start + index as usize * self.definition.stride())
+    }
+
+    /// Where the value of `key` is to be written, by the rules of `flags` (`BPF_ANY` 0, `BPF_NOEXIST` 1,
+    /// `BPF_EXIST` 2); an errno if nowhere. A new entry has some old value.
+    pub(crate) fn place(&self, key: &[u8], core: usize, flags: u64) -> Result<usize, i64> {
+        if self.definition.read_only || flags > 2 {
+            return Err(EINVAL);
+        }
+        let Some(table) = &self.table else {
+            let place = self.find(key, core).ok_or(E2BIG)?;
+            return if flags == 1 { Err(EEXIST) } else { Ok(place) };
+        };
+        let mut table = table.write().expect("nobody panics with it");
+        let stride = self.definition.stride();
+        match (table.find(key), flags) {
+            (Some(_), 1) => Err(EEXIST),
+            (Some(index), _) => Ok(index as usize * stride),
+            (None, 2) => Err(ENOENT),
+            (None, _) => Ok(table.insert(key).ok_or(E2BIG)? as usize * stride),
+        }
+    }
+
+    /// Takes an entry away; its value may be somebody else's from now on, as in the kernel.
+    pub(crate) fn remove(&self, key: &[u8]) -> Result<(), i64> {
+        let table = self.table.as_ref().ok_or(EINVAL)?;
+        let mut table = table.write().expect("nobody panics with it");
+        if table.remove(key) { Ok(()) } else { Err(ENOENT) }
+    }
+
+    /// Calls `each` with every entry's key and values, one for each core that has its own. For arrays, with
+    /// those that are not all zero.
+    pub fn entries(&self, mut each: impl FnMut(&[u8], &[Vec<u8>])) {
+        let mut values = vec![vec![0; self.definition.value_bytes as usize]; self.cores];
+        let mut tell = |key: &[u8], index: u32, always: bool| {
+            for (core, value) in values.iter_mut().enumerate() {
+                let start = index as usize * self.definition.stride();
+                self.region.read(core * self.core_stride + start, value);
+            }
+            if always || values.iter().flatten().any(|byte| *byte != 0) {
+                each(key, &values);
+            }
+        };
+        match &self.table {
+            None => (0..self.definition.entries)
+                .for_each(|index| tell(&index.to_le_bytes(), index, false)),
+            Some(table) => {
+                let table = table.read().expect("nobody panics with it");
+                table.each(|key, index| tell(key, index, true));
+            }
+        }
+    }
+
+    /// Copies a value into the place that [`Map::place`] has told.
+    pub(crate) fn fill(
+        &self,
+        place: usize,
+        mut word: impl FnMut(u32) -> Result<u64, FaultKind>,
+    ) -> Result<(), FaultKind> {
+        let bytes = self.definition.value_bytes;
+        for at in 0..bytes / 8 {
+            self.region.store::<8>(place as u32 + at * 8, word(at * 8)?)?;
+        }
+        if !bytes.is_multiple_of(8) {
+            let at = bytes / 8 * 8;
+            self.region.store::<8>(place as u32 + at, word(at)?)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,167 @@
+//! Addresses as programs have them, and what they lead to.
+//!
+//! ```text
+//!   63        32 31         0
+//!   |  region   |  offset   |      0       nothing: a null pointer, or a number taken for one
+//!                                  1       the stack
+//!                                  2       the context: the request
+//!                                  16 + n  the values of map n
+//!                                  2^31 + n  map n itself, for helpers only
+//! ```
+//!
+//! Arithmetic on a pointer can therefore leave its region only for a place that is not there: regions are far
+//! smaller than 4 GiB. Everything is checked at every access.
+
+use crate::map::Map;
+use crate::{FaultKind, op::atomic};
+
+/// Bytes of a function's frame, as in the kernel.
+pub const FRAME_BYTES: u32 = 512;
+/// Functions that may be under way.
+pub const FRAMES_MAX: u32 = 8;
+/// Bytes of the stack.
+pub const STACK_BYTES: usize = (FRAME_BYTES * FRAMES_MAX) as usize;
+
+const STACK: u32 = 1;
+const CONTEXT: u32 = 2;
+const FIRST_MAP: u32 = 16;
+const FIRST_HANDLE: u32 = 1 << 31;
+
+/// Where the context is.
+pub const CONTEXT_ADDRESS: u64 = (CONTEXT as u64) << 32;
+
+/// Where the frame pointer of function `depth` stands.
+pub const fn frame_address(depth: u32) -> u64 {
+    (STACK as u64) << 32 | ((depth + 1) * FRAME_BYTES) as u64
+}
+
+/// Where byte `offset` of the values of map `index` is.
+pub const fn value_address(index: u32, offset: u32) -> u64 {
+    ((FIRST_MAP + index) as u64) << 32 | offset as u64
+}
+
+/// What stands for map `index`.
+pub const fn map_address(index: u32) -> u64 {
+    ((FIRST_HANDLE + index) as u64) << 32
+}
+
+/// What a program can reach during a run.
+pub struct Memory<'a> {
+    pub stack: &'a mut [u8; STACK_BYTES],
+    pub context: &'a mut [u8],
+    pub maps: &'a [Map],
+}
+
+macro_rules! by_size {
+    ($size:ident, $bytes:expr, $offset:expr) => {{
+        let start = $offset as usize;
+        let end = start + $size as usize;
+        $bytes.get(start..end)
+    }};
+}
+
+impl Memory<'_> {
+    /// Loads `N` bytes.
+    #[inline(always)]
+    pub fn load<const N: u32>(&self, address: u64) -> Result<u64, FaultKind> {
+        let offset = address as u32;
+        let bytes = match (address >> 32) as u32 {
+            STACK => by_size!(N, self.stack, offset),
+            CONTEXT => by_size!(N, self.context, offset),
+            region => return self.map(region)?.region.load::<N>(offset),
+        };
+        let bytes = bytes.ok_or(FaultKind::OutOfBounds)?;
+        Ok(match N {
+            1 => u64::from(bytes[0]),
+            2 => u64::from(u16::from_le_bytes([bytes[0], bytes[1]])),
+            4 => u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
+            _ => u64::from_le_bytes([
+                bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7],
+            ]),
+        })
+    }
+
+    /// Stores `N` bytes.
+    #[inline(always)]
+    pub fn store<const N: u32>(&mut self, address: u64, value: u64) -> Result<(), FaultKind> {
+        let offset = address as u32;
+        let bytes = match (address >> 32) as u32 {
+            STACK => self.stack.get_mut(offset as usize..(offset as usize + N as usize)),
+            CONTEXT => self.context.get_mut(offset as usize..(offset as usize + N as usize)),
+            region => return self.map(region)?.region.store::<N>(offset, value),
+        };
+        let bytes = bytes.ok_or(FaultKind::OutOfBounds)?;
+        bytes.copy_from_slice(&value.to_le_bytes()[..N as usize]);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn map(&self, region: u32) -> Result<&Map, FaultKind> {
+        match region.checked_sub(FIRST_MAP) {
+            Some(index) => self.maps.get(index as usize).ok_or(FaultKind::Wild),
+            None => Err(FaultKind::Wild),
+        }
+    }
+
+    /// The map that `address` stands for, and its number.
+    pub fn map_of(&self, address: u64) -> Result<(u32, &Map), FaultKind> {
+        let index = ((address >> 32) as u32).wrapping_sub(FIRST_HANDLE);
+        let map = self.maps.get(index as usize).filter(|_| address as u32 == 0);
+        map.map(|map| (index, map)).ok_or(FaultKind::NoMap)
+    }
+
+    /// Copies bytes out: a key.
+    pub fn copy(&self, address: u64, into: &mut [u8]) -> Result<(), FaultKind> {
+        let (words, rest) = into.as_chunks_mut::<8>();
+        let mut at = address;
+        for word in words {
+            *word = self.load_any::<8>(at)?.to_le_bytes();
+            at = at.wrapping_add(8);
+        }
+        for byte in rest {
+            *byte = self.load::<1>(at)? as u8;
+            at = at.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    /// Loads a word that need not be aligned: a key or value is as aligned as its type.
+    pub fn load_any<const N: u32>(&self, address: u64) -> Result<u64, FaultKind> {
+        if address.is_multiple_of(u64::from(N)) {
+            return self.load::<N>(address);
+        }
+        let byte = |at: u32| Ok(self.load::<1>(address.wrapping_add(u64::from(at)))? << (at * 8));
+        (0..N).try_fold(0, |word, at| Ok(word | byte(at)?))
+    }
+
+    /// An atomic instruction on `N` bytes (4 or 8). Gives what was there.
+    pub fn atomic<const N: u32>(
+        &mut self,
+        what: i64,
+        address: u64,
+        operand: u64,
+        expected: u64,
+    ) -> Result<u64, FaultKind> {
+        let low = |word: u64| if N == 4 { word & u64::from(u32::MAX) } else { word };
+        let to = |old: u64| match what & !atomic::FETCH {
+            atomic::ADD => old.wrapping_add(operand),
+            atomic::OR => old | operand,
+            atomic::AND => old & operand,
+            atomic::XOR => old ^ operand,
+            _ if what == atomic::EXCHANGE => operand,
+            _ if low(expected) == old => operand,
+            _ => old,
+        };
+        let region = (address >> 32) as u32;
+        if region >= FIRST_MAP {
+            let (memory, offset) = (&self.map(region)?.region, address as u32);
+            return match what & !atomic::FETCH {
+                atomic::ADD if N == 8 => memory.add(offset, operand),
+                _ => memory.change::<N>(offset, to),
+            };
+        }
+        let old = self.load::<N>(address)?;
+        self.store::<N>(address, to(old))?;
+        Ok(old)
+    }
+}

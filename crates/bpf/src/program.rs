@@ -1,0 +1,164 @@
+//! A program as it was loaded, and what it needs to run.
+
+use crate::lines::Lines;
+use crate::map::{MAPS_BYTES_MAX, Map, MapDefinition};
+use crate::op::Insn;
+use crate::{FaultKind, LoadError};
+use std::fmt;
+
+/// A program, checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    pub(crate) code: Vec<Insn>,
+    pub(crate) functions: Vec<Function>,
+    pub(crate) route: Entry,
+    pub(crate) done: Option<Entry>,
+    pub(crate) setup: Option<Entry>,
+    pub(crate) maps: Vec<MapDefinition>,
+    pub(crate) lines: Lines,
+}
+
+/// A function of the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    pub(crate) name: String,
+    pub(crate) span: Span,
+}
+
+/// Consecutive instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+/// Where a program may be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry(pub(crate) usize);
+
+impl Entry {
+    #[inline]
+    pub(crate) fn start(self) -> usize {
+        self.0
+    }
+}
+
+impl Program {
+    pub(crate) fn code(&self) -> &[Insn] {
+        &self.code
+    }
+
+    /// How many instructions it has; those of 16 bytes count twice.
+    pub fn instructions(&self) -> usize {
+        self.code.len()
+    }
+
+    /// `NVLANE_ROUTE`.
+    pub fn route(&self) -> Entry {
+        self.route
+    }
+
+    /// `NVLANE_DONE`.
+    pub fn done(&self) -> Option<Entry> {
+        self.done
+    }
+
+    /// `NVLANE_SETUP`.
+    pub fn setup(&self) -> Option<Entry> {
+        self.setup
+    }
+
+    /// Its maps, those of global variables included.
+    pub fn maps(&self) -> &[MapDefinition] {
+        &self.maps
+    }
+
+    /// Names an instruction for people.
+    pub fn locate(&self, instruction: usize) -> Location {
+        let mut within = self
+            .functions
+            .iter()
+            .filter(|function| (function.span.start..function.span.end).contains(&instruction));
+        let (function, number) = match within.next() {
+            Some(function) => (function.name.clone(), instruction - function.span.start),
+            None => ("program".to_owned(), instruction),
+        };
+        let line = self.lines.of(instruction).map(|(file, line)| (file.to_owned(), line));
+        Location { function, number, line }
+    }
+}
+
+impl Program {
+    /// Names for people where a run from `entry` has come to line `line` of the source, 0 if unknown: the first
+    /// instruction of that line.
+    pub fn place_of_line(&self, entry: Entry, line: u32) -> Location {
+        let found = self.lines.first_of_line(entry.start(), line);
+        let mut location = self.locate(found.unwrap_or(entry.start()));
+        if found.is_none() {
+            location.line = location.line.filter(|_| line != 0).map(|(file, _)| (file, line));
+        }
+        location
+    }
+}
+
+/// An instruction, for people: `nvlane_route instruction 12 (stripe.bpf.c:31)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The function.
+    pub function: String,
+    /// The instruction within it, counted from 0 in units of 8 bytes, as disassemblers do.
+    pub number: usize,
+    /// File and line, where the program was compiled with `-g`.
+    pub line: Option<(String, u32)>,
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} instruction {}", self.function, self.number)?;
+        match &self.line {
+            Some((file, line)) => write!(f, " ({file}:{line})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a program did wrong while it ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What.
+    pub kind: FaultKind,
+    /// At which instruction; see [`Program::locate`].
+    pub instruction: usize,
+}
+
+/// A program with maps of its own.
+#[derive(Debug)]
+pub struct Instance {
+    program: Program,
+    maps: Vec<Map>,
+}
+
+impl Instance {
+    /// Gives `program` its maps, for machines of `cores` cores.
+    ///
+    /// # Errors
+    /// [`LoadError::Memory`]: they would take too much.
+    pub fn new(program: Program, cores: usize) -> Result<Instance, LoadError> {
+        let bytes: u64 = program.maps.iter().map(|map| map.bytes(cores)).sum();
+        if bytes > MAPS_BYTES_MAX {
+            return Err(LoadError::Memory(bytes));
+        }
+        let maps = program.maps.iter().map(|map| Map::new(map.clone(), cores)).collect();
+        Ok(Instance { program, maps })
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Its maps, in the order of [`Program::maps`].
+    pub fn maps(&self) -> &[Map] {
+        &self.maps
+    }
+}
