@@ -5,6 +5,7 @@
 //!              whole blocks), and read-only access
 //!   linear     one namespace after another
 //!   multipath  one namespace by several paths
+//!   program    several namespaces, put together by a program in eBPF
 //!   delay      holds commands back for a time
 //!   rate       holds commands back to so many bytes or commands a second
 //!   fault      fails commands on purpose, and keeps blocks marked by Write Uncorrectable
@@ -16,6 +17,7 @@ pub mod fault;
 pub mod guard;
 pub mod linear;
 pub mod multipath;
+pub mod program;
 pub mod rate;
 pub mod volatile;
 

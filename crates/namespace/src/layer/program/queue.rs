@@ -1,0 +1,480 @@
+//! One core's way through a program.
+
+use super::flight::{Flight, Flights, Piece};
+use super::{Routed, now_ns, seed};
+use crate::{Data, Queue, Request, Sink, dataset};
+use bpf::actions::{self, Asked, Misuse, MisuseKind, Plan, Then};
+use bpf::request::{self, Backend, PHASES_MAX, Part};
+use bpf::{Entry, Machine};
+use nvme::opcode::io as opcode;
+use nvme::{Command, Status};
+use reactor::{Complete, Reactor};
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use zerocopy::IntoBytes;
+
+/// In the state of a frame: the request itself went down, there are no parts. The tag is in bits 31:0, the
+/// part in 39:32, the backend in 47:40.
+const DIRECT: u64 = 1 << 63;
+
+/// One core's way through a program.
+pub struct ProgramQueue {
+    me: Weak<ProgramQueue>,
+    routed: Arc<Routed>,
+    children: Vec<Rc<dyn Queue>>,
+    reactor: Rc<Reactor>,
+    inner: RefCell<Inner>,
+    flights: Flights,
+    /// Requests for parts, to be used again.
+    #[expect(clippy::vec_box, reason = "requests are passed on in their boxes")]
+    spare: RefCell<Vec<Box<Request>>>,
+}
+
+struct Inner {
+    machine: Machine,
+    context: request::Request,
+    /// Parts with each backend.
+    in_flight: Vec<u32>,
+}
+
+/// The program has done something wrong; it is in the log.
+struct Wrong;
+
+/// What is to be done with a flight next.
+enum Next {
+    /// The next piece is the program's to route.
+    Route,
+    /// The program has decided.
+    Carry(Result<Plan, Wrong>),
+    /// Parts and end are in the flight, and the delay is over.
+    Perform,
+    /// All parts have ended.
+    Ended,
+}
+
+impl ProgramQueue {
+    /// A queue for core `core` over `children`.
+    pub fn open(
+        routed: Arc<Routed>,
+        core: u32,
+        children: Vec<Rc<dyn Queue>>,
+        reactor: &Rc<Reactor>,
+    ) -> Rc<ProgramQueue> {
+        let machine = Machine::new(Arc::clone(&routed.instance), core, seed());
+        let context = request::Request {
+            device_blocks: routed.device.blocks,
+            block_shift: routed.device.block_shift,
+            backends: children.len() as u16,
+            place: request::IN_USER_SPACE,
+            ..request::Request::default()
+        };
+        let in_flight = vec![0; children.len()];
+        Rc::new_cyclic(|me| ProgramQueue {
+            me: me.clone(),
+            routed,
+            children,
+            reactor: Rc::clone(reactor),
+            inner: RefCell::new(Inner { machine, context, in_flight }),
+            flights: Flights::default(),
+            spare: RefCell::default(),
+        })
+    }
+
+    /// Runs the program from `entry` on.
+    fn run(
+        &self,
+        entry: Entry,
+        tag: u32,
+        command: &Command,
+        flight: &mut Flight,
+    ) -> Result<Plan, Wrong> {
+        let Routed { device, sizes, instance, name, mistakes, .. } = &*self.routed;
+        let Inner { machine, context, in_flight } = &mut *self.inner.borrow_mut();
+        let Flight { piece, phase, failed, status, state, is_whole, .. } = flight;
+        // The program may have overwritten any of it.
+        context.clear_actions();
+        context.start = piece.start;
+        context.blocks = piece.blocks;
+        context.op = command.opcode;
+        context.flags = flags(command);
+        context.tag = tag;
+        context.device_blocks = device.blocks;
+        context.block_shift = device.block_shift;
+        context.backends = sizes.len() as u16;
+        context.place = request::IN_USER_SPACE;
+        context.phase = *phase;
+        context.failed = *failed;
+        context.status = status.code().0;
+        context.state = *state;
+        for ((backend, blocks), in_flight) in context.backend.iter_mut().zip(sizes).zip(in_flight) {
+            *backend = Backend { blocks: *blocks, in_flight: *in_flight, flags: 0 };
+        }
+        let asked = Asked { op: command.opcode, blocks: piece.blocks, sizes, is_whole: *is_whole };
+        let ran = machine.run(entry, context.as_mut_bytes(), &now_ns);
+        *state = context.state;
+        let about = || {
+            let opcode = command.opcode;
+            let Piece { start, blocks, .. } = *piece;
+            format!("opcode {opcode:#04x}, {blocks} blocks at {start}")
+        };
+        let misuse = match ran {
+            Ok(result) if result as u32 == 0 => match actions::check(context, &asked) {
+                Ok(plan) if *phase < PHASES_MAX || !matches!(plan.then, Then::Parts(_)) => {
+                    return Ok(plan);
+                }
+                Ok(_) => Misuse { kind: MisuseKind::Phases, line: 0 },
+                Err(misuse) => misuse,
+            },
+            Ok(result) => Misuse { kind: MisuseKind::Returned(result as i32), line: 0 },
+            Err(fault) => {
+                mistakes.tell(name, &|| {
+                    let place = instance.program().locate(fault.instruction);
+                    format!("{place}: {} ({})", fault.kind, about())
+                });
+                return Err(Wrong);
+            }
+        };
+        self.tell(entry, &misuse, &about);
+        Err(Wrong)
+    }
+
+    /// Puts a wrong list of actions into the log.
+    #[cold]
+    fn tell(&self, entry: Entry, misuse: &Misuse, about: &dyn Fn() -> String) {
+        let Routed { instance, name, mistakes, .. } = &*self.routed;
+        mistakes.tell(name, &|| {
+            let place = instance.program().place_of_line(entry, misuse.line);
+            format!("{place}: {} ({})", misuse.kind, about())
+        });
+    }
+
+    /// Takes a flight as far as it goes now.
+    fn drive(&self, tag: u32, mut next: Next) {
+        let program = self.routed.instance.program();
+        loop {
+            next = match next {
+                Next::Route => {
+                    let blocks_max = self.routed.device.blocks_max;
+                    if !self.flights.with(tag, |flight| flight.next_piece(blocks_max)) {
+                        return self.finish(tag, Status::SUCCESS);
+                    }
+                    Next::Carry(self.run_flight(program.route(), tag))
+                }
+                Next::Carry(Err(Wrong)) => return self.finish(tag, Status::INTERNAL.dnr()),
+                Next::Carry(Ok(plan)) => {
+                    self.note(tag, plan.then);
+                    if plan.delay_ns > 0 {
+                        let me = self.me.upgrade().expect("the queue lives while it is called");
+                        let at = Instant::now() + Duration::from_nanos(plan.delay_ns);
+                        self.reactor.timer(at, me, u64::from(tag));
+                        return;
+                    }
+                    Next::Perform
+                }
+                Next::Perform => match self.perform(tag) {
+                    Some(next) => next,
+                    None => return,
+                },
+                Next::Ended => match program.done() {
+                    Some(entry) => Next::Carry(self.run_flight(entry, tag)),
+                    None => {
+                        self.note(tag, Then::Nothing);
+                        Next::Perform
+                    }
+                },
+            };
+        }
+    }
+
+    fn run_flight(&self, entry: Entry, tag: u32) -> Result<Plan, Wrong> {
+        self.flights.with(tag, |flight| {
+            let command = flight.request.as_ref().expect("the flight is under way").command;
+            self.run(entry, tag, &command, flight)
+        })
+    }
+
+    /// Notes what is to be carried out, after a delay maybe.
+    fn note(&self, tag: u32, then: Then) {
+        let inner = self.inner.borrow();
+        self.flights.with(tag, |flight| {
+            flight.parts.clear();
+            flight.end = match then {
+                Then::Parts(count) => {
+                    flight.parts.extend_from_slice(&inner.context.part[..count]);
+                    None
+                }
+                Then::End(status) => Some(Some(status)),
+                Then::Nothing => Some(None),
+            };
+        });
+    }
+
+    /// Carries out what was noted. None if the flight waits for parts, or has ended.
+    fn perform(&self, tag: u32) -> Option<Next> {
+        let opcode = self.flights.with(tag, |flight| {
+            let request = flight.request.as_ref().expect("the flight is under way");
+            request.command.opcode
+        });
+        let (end, phase, status) = self.flights.with(tag, |it| (it.end, it.phase, it.status));
+        match end {
+            None => self.send(tag),
+            Some(None) if phase == 0 && opcode == opcode::FLUSH => {
+                let all = 0..self.children.len() as u16;
+                let part = |backend| Part { backend, op: opcode::FLUSH, ..Part::default() };
+                self.flights.with(tag, |flight| flight.parts.extend(all.map(part)));
+                self.send(tag)
+            }
+            Some(None) if phase == 0 => {
+                let about = || format!("opcode {opcode:#04x}");
+                let misuse = Misuse { kind: MisuseKind::Nothing, line: 0 };
+                self.tell(self.routed.instance.program().route(), &misuse, &about);
+                self.finish(tag, Status::INTERNAL.dnr());
+                None
+            }
+            Some(None) => self.end_piece(tag, status),
+            Some(Some(code)) => {
+                let blank = code == 0 && opcode == opcode::READ && !self.blank(tag);
+                let status = if blank { Status::INTERNAL } else { Status(code) };
+                self.end_piece(tag, if status.is_success() { status } else { status.dnr() })
+            }
+        }
+    }
+
+    /// A piece has ended; the next one follows, if all is well.
+    fn end_piece(&self, tag: u32, status: Status) -> Option<Next> {
+        if status.is_success() {
+            return Some(Next::Route);
+        }
+        self.finish(tag, status);
+        None
+    }
+
+    /// Sees to it that a piece which the program has declared read is no old memory: what no phase has read
+    /// becomes zeroes. False if its memory cannot be reached.
+    fn blank(&self, tag: u32) -> bool {
+        let shift = self.routed.device.block_shift;
+        self.flights.with(tag, |flight| {
+            if flight.is_whole {
+                return true;
+            }
+            let Piece { blocks, offset, .. } = flight.piece;
+            let data = &mut flight.request.as_mut().expect("the flight is under way").data;
+            let (skip, len) = ((offset as usize) << shift, (blocks as usize) << shift);
+            assert!(skip + len <= data.len(), "a read comes with room for its blocks");
+            let Some(start) = data.as_mut_ptr() else { return false };
+            // SAFETY: the bytes lie within the data, which is there to be written to; no part is in flight.
+            unsafe { start.add(skip).write_bytes(0, len) };
+            true
+        })
+    }
+
+    /// Sends the parts that were noted. The flight goes on here if all have ended by then.
+    fn send(&self, tag: u32) -> Option<Next> {
+        let count = self.flights.with(tag, |flight| {
+            (flight.failed, flight.status) = (0, Status::SUCCESS);
+            flight.left = flight.parts.len() as u32 + 1;
+            flight.parts.len()
+        });
+        for number in 0..count {
+            let (backend, part) = self.part(tag, number);
+            self.inner.borrow_mut().in_flight[backend] += 1;
+            self.children[backend].submit(part);
+        }
+        self.one_less(tag)
+    }
+
+    /// One part has ended, or the sending of them.
+    fn one_less(&self, tag: u32) -> Option<Next> {
+        self.flights.with(tag, |flight| {
+            flight.left -= 1;
+            (flight.left == 0).then(|| {
+                flight.phase += 1;
+                flight.is_whole |= flight.failed == 0;
+                Next::Ended
+            })
+        })
+    }
+
+    /// The request for part `number`, and which backend it is for.
+    fn part(&self, tag: u32, number: usize) -> (usize, Box<Request>) {
+        let me = self.me.upgrade().expect("the queue lives while it is called");
+        let mut request = self.spare.borrow_mut().pop().unwrap_or_else(Request::new);
+        request.status = Status::SUCCESS;
+        request.result = 0;
+        let shift = self.routed.device.block_shift;
+        let backend = self.flights.with(tag, |flight| {
+            let part = flight.parts[number];
+            request.command = flight.command_of(&part);
+            let len = (part.blocks as usize) << shift;
+            match part.op {
+                opcode::READ | opcode::WRITE => {
+                    let skip = ((flight.piece.offset + part.offset) as usize) << shift;
+                    let whole = &mut flight.request.as_mut().expect("it is under way").data;
+                    // SAFETY: the original waits in its flight, with its data, until the last part has ended.
+                    request.data = unsafe { whole.piece(skip, len) };
+                }
+                opcode::DATASET_MANAGEMENT => {
+                    let lists = flight.lists.get_or_insert_with(|| Box::new([[0; 16]; 32]));
+                    let range =
+                        dataset::Range { attributes: 0, blocks: part.blocks, slba: part.block };
+                    lists[number] = range.to_bytes();
+                    let list = lists[number].as_mut_ptr();
+                    // SAFETY: the box stays where it is, and this list as it is, until the parts have ended.
+                    let list = unsafe { crate::Part::new(list, dataset::RANGE_BYTES, None) };
+                    request.data = Data::Part(list);
+                }
+                _ => {}
+            }
+            usize::from(part.backend)
+        });
+        request.push(me, (backend as u64) << 40 | (number as u64) << 32 | u64::from(tag));
+        (backend, request)
+    }
+
+    fn finish(&self, tag: u32, status: Status) {
+        let request = self.flights.with(tag, |flight| flight.request.take());
+        self.flights.give(tag);
+        request.expect("the flight is under way").finish(status);
+    }
+
+    /// Whether `request` can go down as it is, its address changed. If not, the flight has it.
+    #[inline]
+    fn direct(&self, tag: u32, mut request: Box<Request>) -> Option<Next> {
+        let blocks = request.command.block_count();
+        let routed = &*self.routed;
+        let program = routed.instance.program();
+        if program.done().is_some() || blocks > routed.device.blocks_max {
+            let room = self.make_room(&mut request);
+            self.flights.with(tag, |flight| flight.begin(request));
+            if room {
+                return Some(Next::Route);
+            }
+            self.finish(tag, Status::COMMAND_INTERRUPTED);
+            return None;
+        }
+        let command = request.command;
+        let plan = self.flights.with(tag, |flight| {
+            flight.begin_whole(&command);
+            self.run(program.route(), tag, &command, flight)
+        });
+        match plan {
+            Ok(Plan { delay_ns: 0, then: Then::Parts(1) }) => {
+                let (block, backend) = {
+                    let inner = &mut *self.inner.borrow_mut();
+                    let part = &inner.context.part[0];
+                    let backend = usize::from(part.backend);
+                    inner.in_flight[backend] += 1;
+                    (part.block, backend)
+                };
+                request.command.set_slba(block);
+                let me = self.me.upgrade().expect("the queue lives while it is called");
+                request.push(me, DIRECT | (backend as u64) << 40 | u64::from(tag));
+                self.children[backend].submit(request);
+                None
+            }
+            plan => {
+                let room = self.make_room(&mut request);
+                self.flights.with(tag, |flight| flight.request = Some(request));
+                if room {
+                    return Some(Next::Carry(plan));
+                }
+                self.finish(tag, Status::COMMAND_INTERRUPTED);
+                None
+            }
+        }
+    }
+
+    /// Gives a read that asks for lent memory a buffer: several places cannot be lent as one.
+    fn make_room(&self, request: &mut Request) -> bool {
+        if request.command.opcode != opcode::READ || !matches!(request.data, Data::None) {
+            return true;
+        }
+        let len = (request.command.block_count() as usize) << self.routed.device.block_shift;
+        match self.reactor.buffers().allocate(len) {
+            Some(buffer) => request.data = Data::Buffer(buffer),
+            None => return false,
+        }
+        true
+    }
+}
+
+/// The request's flags, as programs see them.
+#[inline]
+fn flags(command: &Command) -> u16 {
+    let writes = matches!(command.opcode, opcode::WRITE | opcode::WRITE_ZEROES);
+    let fua = if writes && command.fua() { request::FUA } else { 0 };
+    let deac = command.opcode == opcode::WRITE_ZEROES && command.deac();
+    fua | if deac { request::MAY_DISCARD } else { 0 }
+}
+
+impl Queue for ProgramQueue {
+    #[inline]
+    fn submit(&self, request: Box<Request>) {
+        if request.fused.is_some() {
+            return request.finish_pair(Status::INVALID_OPCODE.dnr());
+        }
+        match request.command.opcode {
+            opcode::READ | opcode::WRITE | opcode::WRITE_ZEROES => {}
+            opcode::FLUSH => {}
+            opcode::DATASET_MANAGEMENT => {
+                if !dataset::deallocates(&request.command) {
+                    return request.finish(Status::SUCCESS);
+                }
+                let (data, blocks) = (&request.data, self.routed.device.blocks);
+                // SAFETY: the request holds its data during this call.
+                let ranges =
+                    unsafe { dataset::ranges(&request.command, data.as_ptr(), data.len(), blocks) };
+                if let Err(status) = ranges.map(drop) {
+                    return request.finish(status.dnr());
+                }
+            }
+            _ => return request.finish(Status::INVALID_OPCODE.dnr()),
+        }
+        let tag = self.flights.take();
+        let next = match request.command.opcode {
+            opcode::FLUSH | opcode::DATASET_MANAGEMENT => {
+                self.flights.with(tag, |flight| flight.begin(request));
+                Some(Next::Route)
+            }
+            _ => self.direct(tag, request),
+        };
+        if let Some(next) = next {
+            self.drive(tag, next);
+        }
+    }
+}
+
+impl Sink for ProgramQueue {
+    fn completed(&self, mut request: Box<Request>, state: u64) {
+        let (tag, backend) = (state as u32, (state >> 40 & 0xff) as usize);
+        self.inner.borrow_mut().in_flight[backend] -= 1;
+        if state & DIRECT != 0 {
+            self.flights.give(tag);
+            return request.complete();
+        }
+        let number = state >> 32 & 0xff;
+        let status = request.status;
+        request.data = Data::None;
+        self.spare.borrow_mut().push(request);
+        if !status.is_success() {
+            self.flights.with(tag, |flight| {
+                flight.failed |= 1 << number;
+                if flight.status.is_success() {
+                    flight.status = status;
+                }
+            });
+        }
+        if let Some(next) = self.one_less(tag) {
+            self.drive(tag, next);
+        }
+    }
+}
+
+impl Complete for ProgramQueue {
+    /// A delay is over.
+    fn complete(&self, token: u64, _result: i32, _flags: u32) {
+        self.drive(token as u32, Next::Perform);
+    }
+}
