@@ -136,21 +136,28 @@ impl Core {
         let (mut at, end) = (slba, slba + blocks);
         while at < end {
             let here = u64::from(self.blocks_max(volume)).min(end - at) as u32;
-            let mut request = Request::new();
-            request.command = Command::blocks(opcode::READ, 1, at, here);
-            let bytes = here as usize * self.block_bytes;
-            let mut buffer = self.reactor.buffers().allocate(bytes).expect("room");
-            buffer.truncate(bytes);
-            request.data = Data::Buffer(buffer);
-            let outcome = self.run(vec![(volume, request)]).remove(0);
+            let outcome = self.run(vec![(volume, self.reading(at, here))]).remove(0);
             if !outcome.status.is_success() {
                 continue;
             }
-            let Data::Buffer(buffer) = &outcome.data else { panic!("read into a buffer") };
-            numbers.extend(buffer.as_slice().chunks(self.block_bytes).map(number));
+            numbers.extend(self.numbers(&outcome));
             at += u64::from(here);
         }
         numbers
+    }
+
+    pub fn reading(&self, slba: u64, blocks: u32) -> Box<Request> {
+        let mut request = Request::new();
+        request.command = Command::blocks(opcode::READ, 1, slba, blocks);
+        let buffer = self.reactor.buffers().allocate(blocks as usize * self.block_bytes);
+        request.data = Data::Buffer(buffer.expect("the pool has room for the test"));
+        request
+    }
+
+    /// The numbers that were read, none where a block is torn.
+    pub fn numbers(&self, outcome: &Outcome) -> Vec<Option<u64>> {
+        let Data::Buffer(buffer) = &outcome.data else { panic!("read into a buffer") };
+        buffer.as_slice().chunks(self.block_bytes).map(number).collect()
     }
 }
 

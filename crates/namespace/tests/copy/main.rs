@@ -1,5 +1,7 @@
 //! Copy through guards, over real backends.
 
 mod blocks;
+mod bounds;
 mod model;
+mod races;
 mod stacks;

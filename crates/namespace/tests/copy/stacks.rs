@@ -51,7 +51,7 @@ pub struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    fn memory(&self, blocks: u64) -> Arc<dyn Namespace> {
+    pub fn memory(&self, blocks: u64) -> Arc<dyn Namespace> {
         Memory::open(MemoryOptions {
             bytes: blocks << self.block_shift,
             block_shift: self.block_shift,
@@ -62,7 +62,7 @@ impl Maker<'_> {
         .expect("memory")
     }
 
-    fn file(&self, blocks: u64, buffered: bool) -> Arc<dyn Namespace> {
+    pub fn file(&self, blocks: u64, buffered: bool) -> Arc<dyn Namespace> {
         let number = self.files.replace(self.files.get() + 1);
         File::open(&FileOptions {
             path: self.folder.join(number.to_string()),

@@ -3,7 +3,9 @@
 use super::Guard;
 use super::claims::Claim;
 use super::queue::GuardQueue;
-use crate::copy::{CopyCounters, End, Ground, Other, Place, Reader, Route, Sources, TURN_BYTES_MAX};
+use crate::copy::{
+    CopyCounters, End, Ground, Other, Place, Reader, Route, Sources, TURN_BYTES_MAX,
+};
 use crate::layer::conflicts::Range;
 use crate::{Request, human};
 use ::copy::{Piece, Room};
@@ -28,12 +30,14 @@ pub(super) struct Copied {
 impl Guard {
     /// By which means Copies are carried out.
     pub(super) fn describe_copies(&self, facts: &mut Vec<(String, String)>) {
+        let told = facts.iter().any(|(fact, _)| fact == "copy");
         let means = match self.child.limits().copy.is_offered() {
-            false => "read and written here",
-            true if self.refusals.has(&Place::Same) => "read and written here: refused below",
-            true => "by the backend",
+            false => Some("read and written here"),
+            true if self.refusals.has(&Place::Same) => Some("read and written here: refused below"),
+            // By which means of its own, the backend has said.
+            true => (!told).then_some("by the backend"),
         };
-        facts.push(("copy".into(), means.into()));
+        facts.extend(means.map(|means| ("copy".into(), means.into())));
         let (by_child, here) = (&self.copied.by_child, &self.copied.here);
         let (by_child, here) = (by_child.load(Ordering::Relaxed), here.load(Ordering::Relaxed));
         if by_child + here > 0 {

@@ -1,0 +1,209 @@
+//! What Copies take of a core: memory, commands in flight, time of a turn.
+
+use crate::blocks::Core;
+use namespace::layer::delay::{Delay, Delays};
+use namespace::layer::guard::{Guard, GuardOptions};
+use namespace::memory::{Memory, MemoryOptions};
+use namespace::{Namespace, Queue, Request};
+use nvme::limits::CopyLimits;
+use nvme::{Limits, Status};
+use reactor::{Complete, Drive, Reactor};
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// As the crate states them (`copy::emulate`, `copy::room`, `copy::turn`).
+const PIECE_BYTES: u64 = 128 << 10;
+const FLIGHTS_MAX: u64 = 8;
+const CORE_BYTES_MAX: usize = 8 << 20;
+const TURN_BYTES_MAX: u64 = 1 << 20;
+
+fn memory(bytes: u64) -> Arc<dyn Namespace> {
+    let options = MemoryOptions { bytes, block_shift: 12, cores: 1, lend: true, uuid: None };
+    Memory::open(options).expect("memory")
+}
+
+fn guarded(child: Arc<dyn Namespace>) -> Arc<dyn Namespace> {
+    let options =
+        GuardOptions { cores: 1, shared: false, read_only: false, uuid: None, in_uri: false };
+    Guard::new(child, options)
+}
+
+/// Holds commands for a turn, copies nothing by itself, and counts.
+#[derive(Debug)]
+struct Slow {
+    child: Arc<dyn Namespace>,
+    most: AtomicU64,
+    largest: AtomicU64,
+}
+
+impl Namespace for Slow {
+    fn limits(&self) -> Limits {
+        Limits { copy: CopyLimits::NONE, immediate: false, ..self.child.limits() }
+    }
+
+    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+        let child = Arc::clone(&self.child).open_queue(reactor)?;
+        let (reactor, held) = (Rc::clone(reactor), RefCell::default());
+        Ok(Rc::new_cyclic(|me| SlowQueue { me: Weak::clone(me), slow: self, child, reactor, held }))
+    }
+
+    fn refresh(&self) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn resize(&self, bytes: u64) -> io::Result<()> {
+        self.child.resize(bytes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn uri(&self) -> String {
+        self.child.uri()
+    }
+
+    fn describe(&self, facts: &mut Vec<(String, String)>) {
+        self.child.describe(facts);
+    }
+
+    fn uuid(&self) -> Option<[u8; 16]> {
+        None
+    }
+
+    fn keeps_blocks_whole(&self) -> bool {
+        true
+    }
+}
+
+struct SlowQueue {
+    me: Weak<SlowQueue>,
+    slow: Arc<Slow>,
+    child: Rc<dyn Queue>,
+    reactor: Rc<Reactor>,
+    #[expect(clippy::vec_box, reason = "requests are passed on in their boxes")]
+    held: RefCell<Vec<Box<Request>>>,
+}
+
+impl Queue for SlowQueue {
+    fn submit(&self, request: Box<Request>) {
+        self.slow.largest.fetch_max(request.data.len() as u64, Ordering::Relaxed);
+        let mut held = self.held.borrow_mut();
+        held.push(request);
+        self.slow.most.fetch_max(held.len() as u64, Ordering::Relaxed);
+        self.reactor.defer(self.me.upgrade().expect("alive"), 0);
+    }
+}
+
+impl Complete for SlowQueue {
+    fn complete(&self, _token: u64, _result: i32, _flags: u32) {
+        let request = self.held.borrow_mut().remove(0);
+        self.child.submit(request);
+    }
+}
+
+fn slow(bytes: u64) -> (Arc<Slow>, Arc<dyn Namespace>) {
+    let (most, largest) = (AtomicU64::new(0), AtomicU64::new(0));
+    let slow = Arc::new(Slow { child: memory(bytes), most, largest });
+    let volume = guarded(slow.clone());
+    (slow, volume)
+}
+
+/// Writes numbers to `blocks` blocks.
+fn fill(core: &Core, blocks: u64) {
+    for slba in 0..blocks {
+        let outcome = core.run(vec![(0, core.write(slba, &[slba + 1]))]).remove(0);
+        assert_eq!(outcome.status, Status::SUCCESS);
+    }
+}
+
+#[test]
+fn one_copy_has_eight_pieces_in_flight_at_most_and_nearly_always() {
+    let (slow, volume) = slow(16 << 20);
+    let core = Core::new(&[volume], 32 << 20);
+    fill(&core, 2048);
+    slow.most.store(0, Ordering::Relaxed);
+    let outcome = core.run(vec![(0, core.copy(0, 2048, &[(0, 0, 2048)], false))]).remove(0);
+    assert_eq!(outcome.status, Status::SUCCESS);
+    assert_eq!(slow.largest.load(Ordering::Relaxed), PIECE_BYTES);
+    assert_eq!(slow.most.load(Ordering::Relaxed), FLIGHTS_MAX);
+    let held = core.read(0, 2048, 2048);
+    assert!(held.into_iter().eq((1..=2048).map(Some)));
+}
+
+#[test]
+fn many_copies_take_a_bounded_share_of_the_pool() {
+    let (slow, volume) = slow(64 << 20);
+    let core = Core::new(&[volume], 64 << 20);
+    let copies = |count: u64| {
+        (0..count).map(|copy| (0, core.copy(0, 8192 + copy * 128, &[(0, copy * 128, 128)], false)))
+    };
+    let lowest = Rc::new(Cell::new(usize::MAX));
+    let meter = Rc::new(Meter { reactor: Rc::clone(&core.reactor), lowest: lowest.clone() });
+    core.reactor.defer(meter.clone(), 0);
+    let outcomes = core.run(copies(64).collect());
+    assert!(outcomes.iter().all(|outcome| outcome.status.is_success()));
+    let taken = core.reactor.buffers().capacity() - lowest.get();
+    assert!(taken <= CORE_BYTES_MAX, "{taken} bytes");
+    assert!(taken > CORE_BYTES_MAX / 2, "{taken} bytes");
+    assert!(slow.most.load(Ordering::Relaxed) > FLIGHTS_MAX);
+    assert_eq!(core.reactor.buffers().available(), core.reactor.buffers().capacity());
+}
+
+/// Looks at the pool in every turn, a hundred times.
+struct Meter {
+    reactor: Rc<Reactor>,
+    lowest: Rc<Cell<usize>>,
+}
+
+impl Complete for Meter {
+    fn complete(&self, turn: u64, _result: i32, _flags: u32) {
+        self.lowest.set(self.lowest.get().min(self.reactor.buffers().available()));
+        if turn < 100 {
+            let (reactor, lowest) = (Rc::clone(&self.reactor), Rc::clone(&self.lowest));
+            self.reactor.defer(Rc::new(Meter { reactor, lowest }), turn + 1);
+        }
+    }
+}
+
+#[test]
+fn copies_go_on_while_others_hold_the_whole_pool() {
+    let (_, volume) = slow(8 << 20);
+    let core = Core::new(&[volume], 4 << 20);
+    fill(&core, 256);
+    let hold = || core.reactor.buffers().allocate(1 << 12);
+    let all: Vec<_> = std::iter::from_fn(hold).collect();
+    assert_eq!(core.reactor.buffers().available(), 0);
+    let copies =
+        (0..8).map(|copy| (0, core.copy(0, 256 + copy * 32, &[(0, copy * 32, 32)], false)));
+    let outcomes = core.run(copies.collect());
+    assert!(outcomes.iter().all(|outcome| outcome.status.is_success()));
+    drop(all);
+    let held = core.read(0, 256, 256);
+    assert!(held.into_iter().eq((1..=256).map(Some)));
+}
+
+#[test]
+fn what_the_core_copies_itself_is_done_in_many_turns() {
+    let blocks = (8 * TURN_BYTES_MAX / 4096) as u32;
+    // By the backend's means, and by reading and writing: `delay` without a delay has no origin to tell.
+    let delayed: Arc<dyn Namespace> = Delay::new(memory(16 << 20), Delays::default());
+    for (from, volumes) in [
+        (0, vec![guarded(memory(32 << 20))]),
+        (1, vec![guarded(memory(32 << 20)), guarded(delayed)]),
+    ] {
+        let core = Core::new(&volumes, 32 << 20);
+        let before = core.reactor.stats().turns;
+        let slba = if from == 0 { 4096 } else { 0 };
+        let outcome =
+            core.run(vec![(0, core.copy(0, slba, &[(from, 0, blocks)], false))]).remove(0);
+        assert_eq!(outcome.status, Status::SUCCESS);
+        let turns = core.reactor.stats().turns - before;
+        assert!((7..100).contains(&turns), "{turns} turns");
+        core.reactor.turn_for(Drive::Until(std::time::Instant::now() + Duration::from_millis(1)));
+    }
+}
