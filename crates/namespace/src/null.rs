@@ -189,3 +189,22 @@ fn compare(data: &Data) -> Status {
     let same = bytes.iter().all(|&byte| byte == 0);
     if same { Status::SUCCESS } else { Status::COMPARE_FAILURE.dnr() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copy::{Place, Source, Sources};
+
+    #[test]
+    fn a_copy_ends_where_the_volume_does() {
+        let copied = |sdlba, blocks| {
+            let command = nvme::copy::command(1, sdlba, 2, nvme::copy::Format::Short);
+            let range = Source { place: Place::Same, slba: 0, blocks };
+            let ranges = vec![range.clone(), range];
+            copy(&command, &Data::Sources(Box::new(Sources { ranges, fast_only: false })), 100)
+        };
+        assert_eq!(copied(90, 5), Status::SUCCESS);
+        assert_eq!(copied(91, 5), Status::LBA_OUT_OF_RANGE.dnr());
+        assert_eq!(copied(u64::MAX, 1), Status::LBA_OUT_OF_RANGE.dnr());
+    }
+}

@@ -157,3 +157,18 @@ impl Complete for DelayQueue {
         self.child.submit(self.held.take(token));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_held_back_as_what_writes() {
+        let delays = Delays { write: Duration::from_millis(3), ..Delays::default() };
+        let mut request = Request::new();
+        request.command = nvme::copy::command(1, 0, 1, nvme::copy::Format::Short);
+        assert_eq!(delays.of(&request), Duration::from_millis(3));
+        request.command.opcode = opcode::COMPARE;
+        assert_eq!(delays.of(&request), Duration::ZERO);
+    }
+}

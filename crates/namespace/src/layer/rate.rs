@@ -205,6 +205,7 @@ impl Complete for RateQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::copy::{Place, Source, Sources};
 
     #[test]
     fn a_meter_books_what_passes() {
@@ -215,5 +216,29 @@ mod tests {
         assert_eq!(meter.pass(second, 1), second + 1_000_000);
         assert_eq!(meter.pass(second, 8), second + 9_000_000);
         assert_eq!(meter.pass(2 * second, 1), 2 * second);
+    }
+
+    #[test]
+    fn a_copy_counts_for_what_it_reads_and_what_it_writes() {
+        let reactor = Reactor::new(&reactor::Config::default()).unwrap();
+        let null = crate::null::Null::open(1 << 20, 9, None).unwrap();
+        let gate = Gate { start: Instant::now(), bytes: None, commands: None };
+        let queue = Rc::new_cyclic(|me| RateQueue {
+            me: Weak::clone(me),
+            child: null.open_queue(&reactor).unwrap(),
+            reactor: Rc::clone(&reactor),
+            gate: Arc::new(gate),
+            held: Slab::default(),
+            block_shift: 9,
+        });
+        let mut request = Request::new();
+        request.command = nvme::copy::command(1, 8, 2, nvme::copy::Format::Short);
+        let range = |blocks| Source { place: Place::Same, slba: 0, blocks };
+        let sources = Sources { ranges: vec![range(3), range(4)], fast_only: false };
+        request.data = Data::Sources(Box::new(sources));
+        assert_eq!(queue.amount(&request), (2 * 7 * 512, 1));
+        // Passed through as its bytes, it counts as any command that nobody knows.
+        request.data = Data::None;
+        assert_eq!(queue.amount(&request), (0, 1));
     }
 }
