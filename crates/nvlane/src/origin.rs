@@ -135,6 +135,10 @@ fn settle(uri: &mut Uri) -> Result<()> {
             let path = &mut device.path;
             *path = std::path::absolute(&*path).with_context(|| path.display().to_string())?;
         }
+        Kind::Program(path, children) => {
+            *path = std::path::absolute(&*path).with_context(|| path.display().to_string())?;
+            children.iter_mut().try_for_each(settle)?;
+        }
         Kind::Linear(children) | Kind::Multipath(_, children) => {
             children.iter_mut().try_for_each(settle)?
         }

@@ -15,7 +15,7 @@
 //! | `file:/path`, a path, `/dev/sdX` | `create&size=`, `bs`, `ro`, `uuid`, `buffered` |
 //! | `/dev/ng0n1`, `nvme:/path` | `passthrough`, `poll`, `hybrid`, `sqpoll`, `sqpoll_idle`, `timeout`, `ro`, `uuid` |
 //! | `tcp://host:port,host:port/NQN` | `ns`, `hostnqn`, `hostid`, `hdr_digest`, `data_digest`, `queue_size`, `keep_alive_tmo`, `reconnect_delay`, `ctrl_loss_tmo`, `fast_io_fail_tmo`, `io_timeout`, `connect_timeout`, `quiesce_time`, `failover`, `policy` and what it takes, `passthrough`, `ro`, `uuid` |
-//! | `linear:(a,b)`, `multipath:(a,b)`, `multipath:policy=latency,latency_batch_timeout=1s(a,b)`, `delay:30ms(a)`, `delay:read=1ms,write=2ms(a)`, `rate:1G(a)`, `rate:iops=10K(a)`, `fault:rate=1%,op=read(a)`, `volatile:(a)`, `volatile:cache=1M(a)` | `ro`, `uuid` |
+//! | `linear:(a,b)`, `bpf:prog.bpf.o(a,b)`, `multipath:(a,b)`, `multipath:policy=latency,latency_batch_timeout=1s(a,b)`, `delay:30ms(a)`, `delay:read=1ms,write=2ms(a)`, `rate:1G(a)`, `rate:iops=10K(a)`, `fault:rate=1%,op=read(a)`, `volatile:(a)`, `volatile:cache=1M(a)` | `ro`, `uuid` |
 //!
 //! Blocks are of 512 bytes unless `bs=4096` says otherwise or the file's device needs 4096. Bytes
 //! of a path that mean something in a URI are written `%XX`. Sizes are powers of 1024.
@@ -42,7 +42,9 @@ use namespace::device::DeviceError;
 use namespace::file::OpenError;
 use namespace::layer::linear::LinearError;
 use namespace::layer::multipath::MultipathError;
+use namespace::layer::program::ProgramError;
 use std::io;
+use std::path::PathBuf;
 
 /// Volumes that may lie above one another: every layer may push one frame on a request, and the
 /// guard and the front door one each.
@@ -127,6 +129,17 @@ pub enum Error {
     /// Volumes are not paths to one.
     #[error(transparent)]
     Multipath(#[from] MultipathError),
+    /// A program cannot be read.
+    #[error("bpf: cannot read the program {path}: {source}", path = path.display())]
+    ProgramFile {
+        /// The object file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A program is refused, or does not go with its volumes.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
     /// Memory has one path.
     #[error(
         "multipath: mem: volumes are different volumes, not paths to one; take null: to try policies"

@@ -1,7 +1,6 @@
 //! From a URI to the stack that it names.
 
 use crate::{DEPTH_MAX, Error, Kind, Uri};
-use namespace::Namespace;
 use namespace::device::block::{self, Beside};
 use namespace::file::{File, FileOptions};
 use namespace::layer::delay::Delay;
@@ -9,11 +8,14 @@ use namespace::layer::fault::Fault;
 use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::layer::linear::Linear;
 use namespace::layer::multipath::{Multipath, MultipathOptions};
+use namespace::layer::program::Routed;
 use namespace::layer::rate::Rate;
 use namespace::layer::volatile::{CACHE_BYTES, Volatile};
 use namespace::memory::{Memory, MemoryOptions};
 use namespace::null::Null;
+use namespace::{Namespace, percent};
 use nvme::limits::Passthrough;
+use std::path::Path;
 use std::sync::Arc;
 
 /// What opening a volume depends on beside its URI.
@@ -92,6 +94,10 @@ fn build(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Name
             let paths = paths.collect::<Result<_, _>>()?;
             Multipath::new(paths, MultipathOptions { settings: *settings, uri: None })?
         }
+        Kind::Program(path, children) => {
+            let children = children.iter().map(below).collect::<Result<_, _>>()?;
+            program(path, children, options)?
+        }
         Kind::Delay(delays, child) => Delay::new(below(child)?, *delays),
         Kind::Rate(rates, child) => Rate::new(below(child)?, *rates),
         Kind::Fault(rule, child) => Fault::new(below(child)?, rule.clone()),
@@ -157,6 +163,17 @@ fn null(uri: &Uri, bytes: u64) -> Result<Arc<dyn Namespace>, Error> {
         Ok(null) => Ok(null),
         Err(source) => Err(Error::Memory { uri: uri.to_string(), source }),
     }
+}
+
+/// Puts volumes behind the program in the object file `path`.
+fn program(
+    path: &Path,
+    children: Vec<Arc<dyn Namespace>>,
+    options: &OpenOptions,
+) -> Result<Arc<Routed>, Error> {
+    let object = std::fs::read(path)
+        .map_err(|source| Error::ProgramFile { path: path.to_owned(), source })?;
+    Ok(Routed::new(&object, percent::encode(path), children, options.cores)?)
 }
 
 fn file(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Namespace>, Error> {

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 /// Longest text that is looked at.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 /// Schemes, for telling and for suggesting.
-pub const SCHEMES: [&str; 11] = [
+pub const SCHEMES: [&str; 12] = [
     "file",
     "nvme",
     "mem",
@@ -27,9 +27,10 @@ pub const SCHEMES: [&str; 11] = [
     "rate",
     "fault",
     "volatile",
+    "bpf",
 ];
 /// Those of them that have volumes in parentheses.
-const LAYERS: [&str; 6] = ["linear", "multipath", "delay", "rate", "fault", "volatile"];
+const LAYERS: [&str; 7] = ["linear", "multipath", "bpf", "delay", "rate", "fault", "volatile"];
 /// Names of statuses in a fault rule, beside numbers.
 const STATUSES: [(&str, Status); 8] = [
     ("unrecovered-read", Status::UNRECOVERED_READ),
@@ -203,6 +204,8 @@ impl<'a> Parser<'a> {
             Kind::Linear(children)
         } else if scheme == "multipath" {
             Kind::Multipath(settings(arguments)?, children)
+        } else if scheme == "bpf" {
+            Kind::Program(self.path(arguments)?, children)
         } else {
             let child = children.pop().expect("one was parsed");
             if !children.is_empty() {

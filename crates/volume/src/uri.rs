@@ -68,6 +68,8 @@ pub enum Kind {
     Linear(Vec<Uri>),
     /// `multipath:policy=latency(a,b)`.
     Multipath(Settings, Vec<Uri>),
+    /// `bpf:prog.bpf.o(a,b)`: the program's object, and its backends.
+    Program(PathBuf, Vec<Uri>),
     /// `delay:30ms(a)`.
     Delay(Delays, Box<Uri>),
     /// `rate:1G(a)`.
@@ -87,7 +89,9 @@ impl Uri {
                 Kind::Memory(_) | Kind::Null(_) | Kind::File { .. } | Kind::Device(_) => 1,
                 // Multipath is on top of the paths.
                 Kind::Remote(_) => 2,
-                Kind::Linear(children) | Kind::Multipath(_, children) => {
+                Kind::Linear(children)
+                | Kind::Multipath(_, children)
+                | Kind::Program(_, children) => {
                     1 + children.iter().map(Uri::depth).max().unwrap_or(0)
                 }
                 Kind::Delay(_, child)
@@ -102,7 +106,7 @@ impl Uri {
         match &self.kind {
             Kind::Memory(_) => true,
             Kind::File { .. } | Kind::Null(_) | Kind::Device(_) | Kind::Remote(_) => false,
-            Kind::Linear(children) | Kind::Multipath(_, children) => {
+            Kind::Linear(children) | Kind::Multipath(_, children) | Kind::Program(_, children) => {
                 children.iter().any(Uri::has_memory)
             }
             Kind::Delay(_, child)
@@ -118,7 +122,7 @@ impl Uri {
     pub fn has_file(&self) -> bool {
         match &self.kind {
             Kind::File { .. } => true,
-            Kind::Linear(children) | Kind::Multipath(_, children) => {
+            Kind::Linear(children) | Kind::Multipath(_, children) | Kind::Program(_, children) => {
                 children.iter().any(Uri::has_file)
             }
             Kind::Delay(_, child)
@@ -167,6 +171,10 @@ impl fmt::Display for Uri {
             }
             Kind::Multipath(settings, children) => {
                 write!(f, "multipath:{}", multipath::differing(settings).join(","))?;
+                list(f, children)?;
+            }
+            Kind::Program(path, children) => {
+                write!(f, "bpf:{}", percent::encode(path))?;
                 list(f, children)?;
             }
             Kind::Delay(delays, child) => write!(f, "delay:{delays}({child})")?,

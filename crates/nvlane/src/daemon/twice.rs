@@ -39,7 +39,7 @@ fn collect(
             }
             None
         }
-        Kind::Linear(children) | Kind::Multipath(_, children) => {
+        Kind::Linear(children) | Kind::Multipath(_, children) | Kind::Program(_, children) => {
             children.iter().find_map(|child| collect(child, files))
         }
         Kind::Delay(_, child)
