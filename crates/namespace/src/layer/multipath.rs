@@ -318,7 +318,11 @@ impl Namespace for Multipath {
                 let what = format!("{}, more than another path", format_bytes(bytes));
                 facts.push(("path's size".into(), what));
             }
-            path.describe(facts);
+            let mut own = Vec::new();
+            path.describe(&mut own);
+            // What is so on every path is told once.
+            own.retain(|fact| !facts.contains(fact));
+            facts.append(&mut own);
         }
     }
 
