@@ -380,7 +380,7 @@ fn rule(text: &str) -> Result<Rule, Error> {
         match name {
             "rate" => rule.rate = share(value).ok_or_else(|| bad(name, value, "0 to 1, or 1%"))?,
             "op" => rule.opcodes.push(
-                opcode(value).ok_or_else(|| bad(name, value, "read, write, flush, compare, write-zeroes, write-uncorrectable, dsm, verify or 0xNN"))?,
+                opcode(value).ok_or_else(|| bad(name, value, "read, write, flush, compare, write-zeroes, write-uncorrectable, dsm, verify, copy or 0xNN"))?,
             ),
             "lba" => rule.lba = Some(span(value).ok_or_else(|| bad(name, value, "first-last"))?),
             "skip" => rule.skip = count(name, value)?,
