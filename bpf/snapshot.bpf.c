@@ -28,7 +28,7 @@ NVLANE_ROUTE(r)
 	if (r->op == NVLANE_FLUSH)
 		return bpf_ublk_queue_sqe(r, 1, r->op, 0, 0, 0);
 	if (r->op == NVLANE_DISCARD)
-		return nvlane_complete(r, NVLANE_OK);
+		return bpf_ublk_queue_sqe(r, 1, NVLANE_WRITE_ZEROES, r->start, r->blocks, 0);
 	for (i = 0; r->op == NVLANE_READ && i < NVLANE_PARTS_MAX && i < r->blocks; i++) {
 		index = (r->start + i) / 64;
 		word = bpf_map_lookup_elem(&written, &index);
