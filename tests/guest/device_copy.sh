@@ -10,7 +10,7 @@
 plain=$(device nvlane-plain 1)
 block=/dev/nvme${plain#/dev/ng}
 controller=$(controller_of "$plain")
-head -c $((64 * 512)) /dev/urandom >"$WORK/data"
+head -c $((64 * 512)) /dev/urandom >"$WORK/source"
 
 # le NUMBER BYTES: little-endian
 le() {
@@ -33,21 +33,21 @@ copies_at_device() {
 
 # --- What is used, and what not, is told ---
 said() { "$NVLANE" info "$1" | sed -nE 's/^ *copy +//p'; }
-expect_match "the character device's" "$(said "$plain")" 'by the device.* 128 ranges of 128 blocks'
+expect_match "the character device's" "$(said "$plain")" 'by the device.* 8 ranges of 64 blocks'
 expect_match "the block device's" "$(said "$block")" 'by the device.*by ng'
 expect_match "the block device's, read-only" "$(said "$block?ro")" 'read-only'
 expect_match "the block device's, cached" "$(said "$block?buffered")" 'page cache'
 expect_match "with metadata" "$(said "$(device nvlane-plain 2)")" 'metadata'
 
 # --- The device copies, in each way that it has ---
-dd if="$WORK/data" of="$block" bs=512 seek=0 oflag=direct conv=notrunc status=none
+dd if="$WORK/source" of="$block" bs=512 seek=0 oflag=direct conv=notrunc status=none
 { range 0 8 && range 40 24; } >"$WORK/two"
 target=$((0x5a00))
 for uri in "$plain" "$plain?poll" "$plain?sqpoll" "$block" "linear:($block)"; do
     tracing
-    give "$uri" io 0x19 cdw10=$target cdw12=1 data="$WORK/two"
+    give "$uri" io 0x19 cdw10=$target cdw12=1 data="$WORK/two" >/dev/null
     count=$(copies_at_device $target)
-    blocks $target 32 | cmp - <(head -c 4096 "$WORK/data" && tail -c $((24 * 512)) "$WORK/data")
+    blocks $target 32 | cmp - <(head -c 4096 "$WORK/source" && tail -c $((24 * 512)) "$WORK/source")
     [[ $count -gt 0 ]] || die "$uri: the device was given no Copy: $(tail -n 20 "$TRACE/trace")"
     target=$((target + 64))
 done
@@ -55,16 +55,16 @@ done
 # Where source and destination overlap, it is read and written.
 range 0 32 >"$WORK/one"
 tracing
-give "$plain" io 0x19 cdw10=16 cdw12=0 data="$WORK/one"
+give "$plain" io 0x19 cdw10=16 cdw12=0 data="$WORK/one" >/dev/null
 expect "overlapping copies at the device" "$(copies_at_device 16)" 0
-blocks 16 32 | cmp - <(head -c $((32 * 512)) "$WORK/data")
-dd if="$WORK/data" of="$block" bs=512 seek=0 oflag=direct conv=notrunc status=none
+blocks 16 32 | cmp - <(head -c $((32 * 512)) "$WORK/source")
+dd if="$WORK/source" of="$block" bs=512 seek=0 oflag=direct conv=notrunc status=none
 
 # --- Others see it: what they have in the page cache of the block device is dropped ---
 exec 3<"$block"
 dd if="$block" bs=512 skip=$target count=32 status=none | cmp - <(head -c $((32 * 512)) /dev/zero)
-give "$block" io 0x19 cdw10=$target cdw12=0 data="$WORK/one"
-dd if="$block" bs=512 skip=$target count=32 status=none | cmp - <(head -c $((32 * 512)) "$WORK/data")
+give "$block" io 0x19 cdw10=$target cdw12=0 data="$WORK/one" >/dev/null
+dd if="$block" bs=512 skip=$target count=32 status=none | cmp - <(head -c $((32 * 512)) "$WORK/source")
 exec 3<&-
 target=$((target + 64))
 
@@ -75,7 +75,7 @@ for volume in "$plain" "$block"; do
     tracing
     nvme copy "$(namespace 1)" --sdlba=$target --blocks=31,7 --slbs=0,32
     [[ $(copies_at_device $target) -gt 0 ]] || die "$volume: the device was given no Copy"
-    blocks $target 40 | cmp - <(head -c $((40 * 512)) "$WORK/data")
+    blocks $target 40 | cmp - <(head -c $((40 * 512)) "$WORK/source")
     target=$((target + 64))
     disconnect
     stop
@@ -88,7 +88,6 @@ other=$(jq '[.lbafs[] | .ds == 12 and .ms == 0] | index(true)' <<<"$formats")
 serve "$plain"
 connect
 remote=$(namespace 1)
-blkid "$remote" || true
 nvme format "$block" --lbaf="$other" --force >/dev/null
 expect "the block size now" "$(blockdev --getss "$block")" 4096
 sleep 3
@@ -105,7 +104,7 @@ disconnect
 stop
 
 # --- Formatted by our own admin command: the kernel knows of it at once ---
-give "$plain" admin 0x80 nsid=1 cdw10=0
+give "$plain" admin 0x80 nsid=1 cdw10=0 >/dev/null
 expect "the block size again" "$(blockdev --getss "$block")" 512
-give "$plain" io 0x01 cdw10=0 cdw12=63 data="$WORK/data"
-blocks 0 64 | cmp - "$WORK/data"
+give "$plain" io 0x01 cdw10=0 cdw12=63 data="$WORK/source" >/dev/null
+blocks 0 64 | cmp - "$WORK/source"
