@@ -21,6 +21,7 @@ mod piece;
 mod verify;
 
 use super::layout::{Layout, Order, Stretch};
+use super::plan::is_near;
 use super::shared::{Counts, Phase, Shared, Wish};
 use super::spec::Options;
 use super::throttle::Pace;
@@ -172,11 +173,8 @@ impl Engine {
             ways.push(Rc::new(Other { namespace, queue }));
         }
         let limits: Vec<Limits> = ways.iter().map(|way| way.namespace.limits()).collect();
-        let copies = limits.iter().flat_map(|source| {
-            let targets = layout.targets.iter().map(|target| &limits[target.volume]);
-            targets.map(|target| can_copy(source, target, &options))
-        });
-        let copies = copies.collect();
+        let namespaces: Vec<_> = ways.iter().map(|way| Arc::clone(&way.namespace)).collect();
+        let copies = copies(&namespaces, &layout, &options);
         let requests = if layout.order == Order::Free { options.requests } else { 1 };
         let total_bytes = layout.bytes;
         let now = Instant::now();
@@ -448,7 +446,29 @@ impl Engine {
     }
 }
 
-/// Whether `source` is copied to `target` with Copy commands.
+/// Whether each volume is copied to each target with Copy commands: volumes times targets.
+///
+/// Several targets that are all apart from a source are written from one read.
+pub fn copies(volumes: &[Arc<dyn Namespace>], layout: &Layout, options: &Options) -> Vec<bool> {
+    let mut copies = Vec::with_capacity(volumes.len() * layout.targets.len());
+    for (number, source) in volumes.iter().enumerate() {
+        let targets = || layout.targets.iter().map(|target| &volumes[target.volume]);
+        let is_read = layout.extents.iter().any(|extent| extent.volume == number);
+        let apart = targets().filter(|_| is_read && !options.fast_only);
+        let apart: Vec<_> = match layout.targets.len() {
+            1 => Vec::new(),
+            _ => apart.filter(|target| !is_near(source, target)).collect(),
+        };
+        let reads_once = apart.len() > 1;
+        copies.extend(targets().map(|target| {
+            let is_apart = apart.iter().any(|one| Arc::ptr_eq(one, target));
+            can_copy(&source.limits(), &target.limits(), options) && !(reads_once && is_apart)
+        }));
+    }
+    copies
+}
+
+/// Whether `source` can be copied to `target` with Copy commands.
 pub fn can_copy(source: &Limits, target: &Limits, options: &Options) -> bool {
     target.copy.is_offered()
         && source.block_shift == target.block_shift

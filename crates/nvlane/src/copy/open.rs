@@ -1,6 +1,6 @@
 //! The volumes of a copy: each is opened once, however often it is named.
 
-use super::engine::can_copy;
+use super::engine::{can_copy, copies};
 use super::layout::{Facts, Layout, Order, Target, Wanted};
 use super::spec::{Options, Part, Spec};
 use crate::origin;
@@ -90,9 +90,21 @@ impl Opened {
         layout.map_err(|problem| anyhow!(problem))
     }
 
+    /// Whether a volume is copied to another, a target, with Copy commands.
+    pub fn is_copied(&self, layout: &Layout, from: usize, to: usize, options: &Options) -> bool {
+        let copies = copies(&self.volumes, layout, options);
+        let of = &copies[from * layout.targets.len()..];
+        layout.targets.iter().zip(of).any(|(target, is)| target.volume == to && *is)
+    }
+
     /// The volume of each source.
     pub fn sources(&self) -> impl Iterator<Item = &Arc<dyn Namespace>> {
         self.sources.iter().map(|at| &self.volumes[*at])
+    }
+
+    /// The volume of each target.
+    pub fn targets(&self) -> impl Iterator<Item = &Arc<dyn Namespace>> {
+        self.targets.iter().map(|at| &self.volumes[*at])
     }
 
     /// Whether each part can be copied at all, as it is wished.

@@ -1,6 +1,5 @@
 //! What a copy would do, and by which means: `--dry-run`.
 
-use super::engine::can_copy;
 use super::layout::{Extent, Layout, Order, Target};
 use super::open::Opened;
 use super::spec::Options;
@@ -11,6 +10,9 @@ use namespace::copy::{Located, Origin};
 use serde::Serialize;
 use serde_json::{Map, json};
 use std::sync::Arc;
+
+/// The means where there is no better one.
+const APART: &str = "Copy: read and written beside the target";
 
 /// Parts that differ in their means are told apart up to this many.
 const PARTS_MAX: usize = 64;
@@ -38,14 +40,20 @@ pub fn of(opened: &Opened, layout: &Layout, options: &Options) -> Plan {
     let mut lines = Vec::new();
     for extent in &layout.extents {
         for target in &layout.targets {
-            lines.extend(parts(opened, extent, target, options));
+            lines.extend(parts(opened, layout, extent, target, options));
         }
     }
     Plan { lines, bytes: layout.bytes, order: layout.order }
 }
 
 /// The parts of an extent that differ in their means.
-fn parts(opened: &Opened, extent: &Extent, target: &Target, options: &Options) -> Vec<Line> {
+fn parts(
+    opened: &Opened,
+    layout: &Layout,
+    extent: &Extent,
+    target: &Target,
+    options: &Options,
+) -> Vec<Line> {
     let (source, to) = (&opened.volumes[extent.volume], &opened.volumes[target.volume]);
     let (from, limits) = (source.limits(), to.limits());
     let line = |at: u64, bytes: u64, means: String| Line {
@@ -56,13 +64,14 @@ fn parts(opened: &Opened, extent: &Extent, target: &Target, options: &Options) -
         bytes,
         means,
     };
-    if !can_copy(&from, &limits, options) {
+    if !opened.is_copied(layout, extent.volume, target.volume, options) {
         let why = match () {
             () if options.read_write => "as asked for".to_owned(),
             () if options.sparse_bytes.is_some() => "to look for zeroes".to_owned(),
             () if from.block_shift != limits.block_shift => {
                 format!("blocks of {} and {} bytes", from.block_bytes(), limits.block_bytes())
             }
+            () if layout.targets.len() > 1 => "once for several targets".to_owned(),
             () => "the target has no Copy".to_owned(),
         };
         return vec![line(0, extent.bytes, format!("read and written: {why}"))];
@@ -94,6 +103,13 @@ fn parts(opened: &Opened, extent: &Extent, target: &Target, options: &Options) -
     lines
 }
 
+/// Whether blocks of one may be copied to the other where they lie, as far as the first ones tell.
+pub fn is_near(source: &Arc<dyn Namespace>, target: &Arc<dyn Namespace>) -> bool {
+    let located = |volume: &Arc<dyn Namespace>| Arc::clone(volume).origin(0, 1);
+    Arc::ptr_eq(source, target)
+        || means(located(source).as_ref(), located(target).as_ref()) != APART
+}
+
 /// By which means blocks are copied, as far as it can be known before it is tried.
 fn means(source: Option<&Located>, target: Option<&Located>) -> String {
     match (source.map(|it| &it.origin), target.map(|it| &it.origin)) {
@@ -106,7 +122,7 @@ fn means(source: Option<&Located>, target: Option<&Located>) -> String {
         {
             format!("Copy: by the controller of {one}")
         }
-        _ => "Copy: read and written beside the target".to_owned(),
+        _ => APART.to_owned(),
     }
 }
 

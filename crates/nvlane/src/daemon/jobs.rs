@@ -88,6 +88,12 @@ impl Jobs {
         }
         self.next = found.last().map_or(1, |record| record.id + 1);
         for record in found {
+            let mut record = record;
+            if let Some(volume) = record.forgotten().filter(|_| !record.is_over()) {
+                let lost = format!("{volume}: its memory went with the daemon that had it");
+                tracing::error!("job {}: {lost}", record.id);
+                (record.state, record.error) = (JobState::Cancelled, Some(lost));
+            }
             let (id, is_running) = (record.id, record.state == JobState::Running);
             let record = Arc::new(Mutex::new(record));
             self.jobs.insert(id, Entry { record, run: None });
@@ -114,7 +120,7 @@ impl Jobs {
         // A restart is to copy the same, though a volume may have grown.
         ready.fix(&mut spec);
         let id = self.next;
-        let record = Record::new(id, spec);
+        let record = Record::new(id, spec, ready.volumes());
         self.records.save(&record).map_err(unsaved)?;
         self.next += 1;
         let record = Arc::new(Mutex::new(record));

@@ -122,6 +122,22 @@ fn parts_of_several_volumes_go_to_several() {
     }
 }
 
+/// What has to be read is read once, however many targets there are.
+#[test]
+fn several_targets_elsewhere_are_written_from_one_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = file(dir.path(), "a", &pattern(4 << 20, 1));
+    let json = done(&[&a, "mem:4M", "--also", "mem:8M", "--verify"]);
+    assert_eq!((&json["written_bytes"], &json["command_bytes"]), (&Value::from(8 * M), &0.into()));
+    let b = file(dir.path(), "b", &vec![1; 4 << 20]);
+    let json = done(&[&a, &b, "--also", "mem:8M", "--verify"]);
+    assert_eq!(json["command_bytes"], 8 * M, "one is beside the source: {json}");
+    assert_eq!(json["offloaded_bytes"], 4 * M, "{json}");
+    let plan = copy(&[&a, "mem:4M", "--also", "mem:8M", "-n"]);
+    let text = String::from_utf8(plan.stdout).unwrap();
+    assert_eq!(text.matches("once for several targets").count(), 2, "{text}");
+}
+
 #[test]
 fn blocks_may_differ_in_size() {
     let dir = tempfile::tempdir().unwrap();

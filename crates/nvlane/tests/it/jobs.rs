@@ -189,6 +189,45 @@ fn jobs_go_on_when_the_daemon_starts_again() {
     assert!(fs::read(&b).unwrap() == data, "other bytes");
 }
 
+/// What was memory is empty after a crash: a job is not to go on with that, nor with another volume of that name.
+#[test]
+fn a_job_does_not_go_on_with_other_volumes() {
+    let dir = tempfile::tempdir().unwrap();
+    file(dir.path(), "a", &pattern(8 << 20, 1));
+    file(dir.path(), "b", &vec![0; 8 << 20]);
+    let daemon = start(dir.path());
+    daemon.call("volume_add", json!({"volume": "mem:8M", "nsid": 3}));
+    let c = file(dir.path(), "c", &vec![7; 8 << 20]);
+    daemon.call("volume_add", json!({"volume": c, "nsid": 4}));
+    let options = json!({"throttle": "1M"});
+    for (source, target) in [("served:3", "served:2"), ("served:1", "served:4")] {
+        daemon.call(
+            "job_add",
+            json!({"sources": part_of(source), "targets": part_of(target), "options": options}),
+        );
+    }
+    daemon.call("job_pause", json!({"id": 2}));
+    wait_for(&daemon, 2, "paused");
+    let durable = job(&daemon, 2)["counts"]["durable_bytes"].as_u64().unwrap() as usize;
+    daemon.call("volume_remove", json!({"nsid": 4}));
+    let d = file(dir.path(), "d", &vec![7; 8 << 20]);
+    daemon.call("volume_add", json!({"volume": d, "nsid": 4}));
+    daemon.kill();
+
+    let daemon = start(dir.path());
+    let lost = job(&daemon, 1);
+    assert_eq!(lost["state"], "cancelled");
+    assert!(lost["error"].as_str().unwrap().contains("memory"), "{lost}");
+    daemon.call("job_resume", json!({"id": 2}));
+    // It waits for its volume for a while.
+    assert_eq!(job(&daemon, 2)["state"], "running");
+    daemon.call("job_pause", json!({"id": 2}));
+    wait_for(&daemon, 2, "paused");
+    assert!(fs::read(&d).unwrap().iter().all(|byte| *byte == 7), "written to another volume");
+    let bytes = fs::read(&c).unwrap();
+    assert!(bytes[durable.max(1 << 20)..].iter().all(|byte| *byte == 7), "it went on");
+}
+
 /// Killed at different moments: jobs end with the source's bytes, nothing beside them is changed, and none is
 /// ever told to be done before it is.
 #[test]

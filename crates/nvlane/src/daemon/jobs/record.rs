@@ -33,6 +33,8 @@ pub struct Record {
     pub error: Option<String>,
     /// What is to be copied.
     pub spec: Spec,
+    /// URIs of its volumes when it began, sources first: under the same name there may be another one later.
+    pub volumes: Vec<String>,
     /// Everything before is copied and flushed.
     pub durable: u64,
     /// What was counted until then.
@@ -44,17 +46,37 @@ pub struct Record {
 
 impl Record {
     /// A job that begins.
-    pub fn new(id: u64, spec: Spec) -> Record {
+    pub fn new(id: u64, spec: Spec, volumes: Vec<String>) -> Record {
         Record {
             version: VERSION,
             id,
             state: JobState::Running,
             error: None,
             spec,
+            volumes,
             durable: 0,
             counts: Counts::default(),
             checksum: None,
         }
+    }
+
+    /// Whether the volumes, which are open now, are those it began with. What only some of their settings differ in
+    /// is the same.
+    pub fn check_volumes(&self, now: &[String]) -> Result<(), String> {
+        fn which(uri: &str) -> &str {
+            uri.split('?').next().unwrap_or_default()
+        }
+        let differs = self.volumes.iter().zip(now).find(|(then, now)| which(then) != which(now));
+        match differs {
+            Some((then, now)) => Err(format!("it began with {then}, and that is {now} now")),
+            None => Ok(()),
+        }
+    }
+
+    /// The volume that was memory of a daemon that has ended, if there is one.
+    pub fn forgotten(&self) -> Option<&str> {
+        let is_memory = |uri: &&String| uri.parse().is_ok_and(|uri: volume::Uri| uri.has_memory());
+        self.volumes.iter().find(is_memory).map(String::as_str)
     }
 
     /// Whether there is nothing left to do.
@@ -148,20 +170,37 @@ mod tests {
         }
     }
 
+    fn uris() -> Vec<String> {
+        vec!["mem:1M?bs=512".to_owned(), "file:/b.img?bs=512".to_owned()]
+    }
+
+    #[test]
+    fn other_volumes_and_forgotten_ones_are_noticed() {
+        let mut record = Record::new(1, spec(), uris());
+        assert_eq!(record.forgotten(), Some("mem:1M?bs=512"));
+        let mut now = uris();
+        now[1] = "file:/b.img?bs=4096".to_owned();
+        assert_eq!(record.check_volumes(&now), Ok(()));
+        now[1] = "file:/c.img?bs=512".to_owned();
+        assert!(record.check_volumes(&now).unwrap_err().contains("/c.img"));
+        record.volumes.remove(0);
+        assert_eq!(record.forgotten(), None);
+    }
+
     #[test]
     fn what_was_saved_is_there_again() {
         let folder = tempfile::tempdir().unwrap();
         let records = Records::beside(&folder.path().join("state.json"));
         assert_eq!(records.load(), (Vec::new(), Vec::new()));
-        let mut record = Record::new(7, spec());
+        let mut record = Record::new(7, spec(), uris());
         records.save(&record).unwrap();
         record.durable = 4096;
         (record.state, record.error) = (JobState::Failed, Some("why".into()));
         records.save(&record).unwrap();
-        records.save(&Record::new(3, spec())).unwrap();
+        records.save(&Record::new(3, spec(), uris())).unwrap();
         // What a kill in the middle of a write leaves behind.
         fs::write(records.directory.join("7.json.new"), "{\"ver").unwrap();
-        assert_eq!(records.load(), (vec![Record::new(3, spec()), record], Vec::new()));
+        assert_eq!(records.load(), (vec![Record::new(3, spec(), uris()), record], Vec::new()));
         records.remove(3).unwrap();
         records.remove(3).unwrap();
         assert_eq!(records.load().0.len(), 1);
@@ -171,7 +210,7 @@ mod tests {
     fn damage_is_told_and_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let records = Records::beside(&folder.path().join("state.json"));
-        records.save(&Record::new(1, spec())).unwrap();
+        records.save(&Record::new(1, spec(), uris())).unwrap();
         let text = fs::read_to_string(records.directory.join("1.json")).unwrap();
         for (name, text) in [
             ("2.json", ""),

@@ -23,6 +23,12 @@ pub struct Ready {
     layout: Layout,
 }
 
+/// The same for a job that goes on.
+fn prepare_again(record: &Record, served: &Served) -> Result<Ready, String> {
+    let ready = prepare(&record.spec, served)?;
+    record.check_volumes(&ready.volumes()).map(|()| ready)
+}
+
 /// Opens the volumes of a job: those that are served are used, others opened for it.
 pub fn prepare(spec: &Spec, served: &Served) -> Result<Ready, String> {
     let prepared = || -> Result<Ready> {
@@ -39,6 +45,12 @@ pub fn prepare(spec: &Spec, served: &Served) -> Result<Ready, String> {
 }
 
 impl Ready {
+    /// The URIs of sources and targets.
+    pub fn volumes(&self) -> Vec<String> {
+        let volumes = self.opened.sources().chain(self.opened.targets());
+        volumes.map(|volume| volume.uri()).collect()
+    }
+
     /// Says in `spec` how long its sources are.
     pub fn fix(&self, spec: &mut Spec) {
         for (part, volume) in spec.sources.iter_mut().zip(self.opened.sources()) {
@@ -116,15 +128,13 @@ impl Start {
     /// Begins when the volumes are open, which are tried for as long as `patience`.
     pub fn when_open(self, served: &Served, patience: Duration) {
         let until = Instant::now() + patience;
-        let (spec, durable) = {
-            let record = lock(&self.record);
-            (record.spec.clone(), record.durable)
-        };
+        let record = lock(&self.record).clone();
+        let durable = record.durable;
         loop {
             if self.shared.wish() == Wish::Stop {
                 return self.end(Outcome::Stopped(durable));
             }
-            match prepare(&spec, served) {
+            match prepare_again(&record, served) {
                 Ok(ready) => return self.now(ready),
                 Err(error) if Instant::now() >= until => {
                     return self.end(Outcome::Failed(error, durable));
