@@ -25,7 +25,7 @@ pub use nbd::{NBD_PORT, NbdArgs};
 pub use passthrough::{AdminArgs, DoctorArgs, IoArgs, PassthroughArgs};
 pub use serve::ServeArgs;
 pub use ublk::{
-    UblkAddArgs, UblkCommand, UblkDelArgs, UblkListArgs, UblkRecoverArgs, UblkServeArgs,
+    AttachArgs, DetachArgs, UblkAddArgs, UblkCommand, UblkDelArgs, UblkRecoverArgs, UblkServeArgs,
 };
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -60,6 +60,10 @@ pub enum Command {
     /// Make volumes block devices of this machine: /dev/ublkbN.
     #[command(subcommand)]
     Ublk(UblkCommand),
+    /// Make a volume a block device, served in the background: mostly one of another machine.
+    Attach(AttachArgs),
+    /// Take such devices away.
+    Detach(DetachArgs),
     /// Look into a running daemon, and change it.
     Ctl(CtlArgs),
     /// Import, check and show configurations.

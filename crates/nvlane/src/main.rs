@@ -59,6 +59,8 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Nbd(args) => nbd::run(&args),
         Command::Ublk(command) => ublk::command(&command),
+        Command::Attach(args) => ublk::attach(&args),
+        Command::Detach(args) => ublk::detach(&args),
         Command::Ctl(args) => ctl::run(args),
         Command::Config(command) => config_command::run(&command),
         Command::Info(args) => info::run(&args),

@@ -1,7 +1,10 @@
 //! `nvlane ublk`: volumes as block devices of this machine's kernel.
 
+mod attach;
 mod list;
 mod record;
+
+pub use attach::{attach, detach};
 
 use crate::cli::{
     ListFormat, UblkAddArgs, UblkCommand, UblkDelArgs, UblkRecoverArgs, UblkServeArgs,
@@ -17,15 +20,11 @@ use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use volume::OpenOptions;
 
 /// Time between two looks at the volume's size.
 const REFRESH_PERIOD: Duration = Duration::from_secs(1);
-
-/// How long a server that is told to give its device up may take.
-const UPGRADE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Version of the JSON that is written (docs/ublk.md).
 const SCHEMA_VERSION: u32 = 1;
@@ -67,8 +66,17 @@ fn add(args: &UblkAddArgs) -> Result<()> {
         recovery: args.recover,
         ..serve_options(&args.serve)
     };
-    let device = Device::add(namespace, &options, &signals.wake)?;
+    let device = match args.id.filter(|id| args.recover && waits_for_server(*id)) {
+        Some(id) => Device::recover(id, namespace, &options, &signals.wake)?,
+        None => Device::add(namespace, &options, &signals.wake)?,
+    };
     serve(device, &record, &args.serve, &signals)
+}
+
+/// Whether a device is there, and its server is not: who starts us again after a crash wants that one.
+fn waits_for_server(id: u32) -> bool {
+    let info = Control::open().and_then(|mut control| control.info(id));
+    info.is_ok_and(|info| ::ublk::waits_for_server(&info))
 }
 
 fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
@@ -84,7 +92,6 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
     };
     if upgrade {
         ::ublk::quiesce(args.id)?;
-        await_quiesced(args.id)?;
     }
     let options = OpenOptions {
         cores: info.nr_hw_queues.into(),
@@ -95,19 +102,6 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
     record.volume = namespace.uri();
     let device = Device::recover(args.id, namespace, &serve_options(&args.serve), &signals.wake)?;
     serve(device, &record, &args.serve, &signals)
-}
-
-/// Waits until a device's server is gone, and with it its lock on the volume.
-fn await_quiesced(id: u32) -> Result<()> {
-    let until = Instant::now() + UPGRADE_PATIENCE;
-    let mut control = Control::open()?;
-    while control.info(id)?.state == driver::state::LIVE {
-        if Instant::now() >= until {
-            bail!("the server of /dev/ublkb{id} has not given it up in {UPGRADE_PATIENCE:?}");
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
 }
 
 fn serve_options(args: &UblkServeArgs) -> DeviceOptions {

@@ -1,10 +1,12 @@
 //! A device: its threads, one per queue, and the calls that make it, hand it on and take it away.
 
 use crate::control::{Control, ControlError};
-use crate::driver::{DEPTH_MAX, DeviceInfo, Parameters, SECTOR_SHIFT, flag, state};
+use crate::driver::{DEPTH_MAX, DeviceInfo, SECTOR_SHIFT, flag, state};
+use crate::error::Error;
 use crate::parameters;
-use crate::path::{DataPath, PathError};
+use crate::path::DataPath;
 use crate::queue::{QueueConfig, QueueServer, Watcher};
+use crate::recovery::{await_recovery, check_volume};
 use crate::translate::Shape;
 use namespace::Namespace;
 use reactor::{Drive, Kind, Reactor};
@@ -20,14 +22,8 @@ use std::time::{Duration, Instant};
 /// How long the device node of a new device may take to appear.
 const NODE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a killed server may take to be gone.
-const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
-
-/// Time between two looks at either.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-
-/// How long a device may take until each of its queues can be handed over.
-const QUIESCE_PATIENCE_MS: u64 = 10_000;
+/// Time between two looks at what is to come.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Memory of a core beyond what its requests need: for layers and backends.
 const FURTHER_BYTES: usize = 32 << 20;
@@ -69,69 +65,6 @@ impl Default for DeviceOptions {
             poll: false,
         }
     }
-}
-
-/// Why a device cannot be made, taken over or ended.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The driver.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// The way of data.
-    #[error(transparent)]
-    Path(#[from] PathError),
-    /// A thread could not be started.
-    #[error("cannot start a thread: {0}")]
-    Thread(#[source] io::Error),
-    /// A core could not be made.
-    #[error(transparent)]
-    Reactor(#[from] reactor::Error),
-    /// The device's node cannot be opened.
-    #[error("cannot open {}: {source}", path.display())]
-    Node {
-        /// `/dev/ublkcN`.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A queue cannot be served.
-    #[error("queue {queue}: {source}")]
-    Queue {
-        /// Which.
-        queue: u16,
-        /// Why.
-        source: io::Error,
-    },
-    /// A number of requests or queues that there cannot be.
-    #[error("{0} requests in flight: give 1 to {DEPTH_MAX}, and at least one queue")]
-    Depth(u16),
-    /// Nothing to take over.
-    #[error("/dev/ublkb{id} {why}")]
-    NotRecoverable {
-        /// The device.
-        id: u32,
-        /// Why.
-        why: &'static str,
-    },
-    /// The volume is another one.
-    #[error("/dev/ublkb{id} was made for another volume: {what}")]
-    Mismatch {
-        /// The device.
-        id: u32,
-        /// What differs.
-        what: String,
-    },
-    /// The volume could not be made durable.
-    #[error("cannot flush {volume}: {source}")]
-    Flush {
-        /// Its URI.
-        volume: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// The server's side ended by itself.
-    #[error("the driver ended the device: {0}")]
-    Ended(#[source] io::Error),
 }
 
 /// How a device came to its end.
@@ -573,78 +506,4 @@ fn open_node(id: u32) -> Result<File, Error> {
             }
         }
     }
-}
-
-/// Whether a volume can be behind a device that was made for it.
-fn check_volume(
-    id: u32,
-    info: &DeviceInfo,
-    parameters: &Parameters,
-    path: DataPath,
-    namespace: &dyn Namespace,
-) -> Result<(), Error> {
-    let (limits, basic) = (namespace.limits(), &parameters.basic);
-    let what = if limits.block_shift > basic.logical_bs_shift {
-        format!(
-            "it had blocks of {} bytes, not {}",
-            1 << basic.logical_bs_shift,
-            limits.block_bytes()
-        )
-    } else if limits.bytes() >> SECTOR_SHIFT < basic.dev_sectors {
-        format!("it had {} bytes, not {}", basic.dev_sectors << SECTOR_SHIFT, limits.bytes())
-    } else if limits.transfer_bytes_max < info.max_io_buf_bytes {
-        let most = limits.transfer_bytes_max;
-        format!("it took {} bytes per command, not {most}", info.max_io_buf_bytes)
-    } else if path == DataPath::ZeroCopy && !namespace.takes_registered() {
-        "it took its data by zero copy".to_owned()
-    } else {
-        return Ok(());
-    };
-    Err(Error::Mismatch { id, what })
-}
-
-/// Waits until a device's server is gone, whom a device that can is taken from.
-fn await_recovery(control: &mut Control, id: u32) -> Result<(), Error> {
-    let until = Instant::now() + RECOVERY_PATIENCE;
-    loop {
-        let info = control.info(id)?;
-        let why = match info.state {
-            state::DEAD => {
-                let why = "is dead: `nvlane ublk del` clears it away";
-                return Err(Error::NotRecoverable { id, why });
-            }
-            state::LIVE if is_alive(info.ublksrv_pid) => {
-                "has a server: `nvlane ublk upgrade` takes it over"
-            }
-            state::LIVE => "still has its server",
-            _ => match control.start_recovery(id) {
-                Ok(()) => return Ok(()),
-                Err(error) if error.errno() == Some(libc::EBUSY) => "still has its server",
-                Err(error) => return Err(error.into()),
-            },
-        };
-        if Instant::now() >= until || info.state == state::LIVE && is_alive(info.ublksrv_pid) {
-            return Err(Error::NotRecoverable { id, why });
-        }
-        thread::sleep(LOOK_EVERY);
-    }
-}
-
-/// Whether a process runs. One that was killed and waits for its parent does not.
-fn is_alive(process: i32) -> bool {
-    let Ok(text) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
-    // proc_pid_stat(5): the state follows the name, which is in parentheses and may hold any.
-    let state = text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    !matches!(state, None | Some('Z' | 'X'))
-}
-
-/// Has the server of a device give it up to the one that comes next, without an error to its users.
-pub fn quiesce(id: u32) -> Result<(), Error> {
-    let mut control = Control::open()?;
-    let info = control.info(id)?;
-    if info.flags & flag::QUIESCE == 0 {
-        let why = "cannot be taken over in use: make it with --recover, on Linux 6.16 or newer";
-        return Err(Error::NotRecoverable { id, why });
-    }
-    Ok(control.quiesce(id, QUIESCE_PATIENCE_MS)?)
 }

@@ -145,6 +145,45 @@ pub struct UblkListArgs {
     pub output_format: ListFormat,
 }
 
+/// `nvlane attach`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nvlane attach 'tcp://192.0.2.1,192.0.2.2/nqn.2026-11.com.example:a?ns=1'    prints /dev/ublkb0
+  nvlane attach disk.img -n 5 -q 4
+
+It is `nvlane ublk add --recover` in the background: connected by all paths, with a block device. The server logs
+to /run/nvlane/ublk-N.log, and `nvlane ublk recover N` succeeds it should it be killed.")]
+pub struct AttachArgs {
+    /// The volume: tcp://..., or any other.
+    pub volume: String,
+    /// The N of /dev/ublkbN; the first free one if not given.
+    #[arg(short = 'n', long, value_name = "N")]
+    pub id: Option<u32>,
+    /// Queues, each with a thread of its own; no more than there are processors.
+    #[arg(short, long, value_name = "QUEUES", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub queues: u16,
+    /// Requests in flight of each queue.
+    #[arg(short, long, value_name = "DEPTH", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub depth: u16,
+    /// Refuse everything that writes.
+    #[arg(short, long)]
+    pub read_only: bool,
+}
+
+/// `nvlane detach`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nvlane detach /dev/ublkb0
+  nvlane detach 'tcp://192.0.2.1,192.0.2.2/nqn.2026-11.com.example:a?ns=1'")]
+pub struct DetachArgs {
+    /// Devices, by name or number, or their volumes.
+    #[arg(required = true)]
+    pub devices: Vec<String>,
+    /// Although somebody has it open: his requests fail from then on.
+    #[arg(short, long)]
+    pub force: bool,
+}
+
 fn io_size(text: &str) -> Result<u32, String> {
     let bytes = crate::size::parse(text)?;
     match u32::try_from(bytes) {

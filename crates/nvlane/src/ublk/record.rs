@@ -31,10 +31,21 @@ impl Record {
         fs::rename(new, path)
     }
 
-    /// Forgets it.
+    /// Forgets it, and what its server has logged.
     pub fn remove(id: u32) {
         let _ = fs::remove_file(path(id));
+        let _ = fs::remove_file(log_of(id.into()));
     }
+}
+
+/// What the server of a device logs that runs in the background.
+pub fn log_of(id: u64) -> PathBuf {
+    PathBuf::from(DIRECTORY).join(format!("ublk-{id}.log"))
+}
+
+/// The same while its device has no number yet; `process` starts it.
+pub fn log_of_new_server(process: u32) -> PathBuf {
+    PathBuf::from(DIRECTORY).join(format!("ublk-new-{process}.log"))
 }
 
 fn path(id: u32) -> PathBuf {

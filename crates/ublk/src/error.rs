@@ -1,0 +1,70 @@
+//! What may go wrong with a device.
+
+use crate::control::ControlError;
+use crate::driver::DEPTH_MAX;
+use crate::path::PathError;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a device cannot be made, taken over or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The driver.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The way of data.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
+    /// A core could not be made.
+    #[error(transparent)]
+    Reactor(#[from] reactor::Error),
+    /// The device's node cannot be opened.
+    #[error("cannot open {}: {source}", path.display())]
+    Node {
+        /// `/dev/ublkcN`.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A queue cannot be served.
+    #[error("queue {queue}: {source}")]
+    Queue {
+        /// Which.
+        queue: u16,
+        /// Why.
+        source: io::Error,
+    },
+    /// A number of requests or queues that there cannot be.
+    #[error("{0} requests in flight: give 1 to {DEPTH_MAX}, and at least one queue")]
+    Depth(u16),
+    /// Nothing to take over.
+    #[error("/dev/ublkb{id} {why}")]
+    NotRecoverable {
+        /// The device.
+        id: u32,
+        /// Why.
+        why: &'static str,
+    },
+    /// The volume is another one.
+    #[error("/dev/ublkb{id} was made for another volume: {what}")]
+    Mismatch {
+        /// The device.
+        id: u32,
+        /// What differs.
+        what: String,
+    },
+    /// The volume could not be made durable.
+    #[error("cannot flush {volume}: {source}")]
+    Flush {
+        /// Its URI.
+        volume: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The server's side ended by itself.
+    #[error("the driver ended the device: {0}")]
+    Ended(#[source] io::Error),
+}

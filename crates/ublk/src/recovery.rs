@@ -1,0 +1,108 @@
+//! Devices whose server is gone, or gives them up.
+
+use crate::control::Control;
+use crate::device::LOOK_EVERY;
+use crate::driver::{DeviceInfo, Parameters, SECTOR_SHIFT, flag, state};
+use crate::error::Error;
+use crate::path::DataPath;
+use namespace::Namespace;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a killed server may take to be gone.
+const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long one that lives may take to flush and end.
+const UPGRADE_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a device may take until each of its queues can be handed over.
+const QUIESCE_PATIENCE_MS: u64 = 10_000;
+
+/// Whether a volume can be behind a device that was made for it.
+pub(crate) fn check_volume(
+    id: u32,
+    info: &DeviceInfo,
+    parameters: &Parameters,
+    path: DataPath,
+    namespace: &dyn Namespace,
+) -> Result<(), Error> {
+    let (limits, basic) = (namespace.limits(), &parameters.basic);
+    let what = if limits.block_shift > basic.logical_bs_shift {
+        format!(
+            "it had blocks of {} bytes, not {}",
+            1 << basic.logical_bs_shift,
+            limits.block_bytes()
+        )
+    } else if limits.bytes() >> SECTOR_SHIFT < basic.dev_sectors {
+        format!("it had {} bytes, not {}", basic.dev_sectors << SECTOR_SHIFT, limits.bytes())
+    } else if limits.transfer_bytes_max < info.max_io_buf_bytes {
+        let most = limits.transfer_bytes_max;
+        format!("it took {} bytes per command, not {most}", info.max_io_buf_bytes)
+    } else if path == DataPath::ZeroCopy && !namespace.takes_registered() {
+        "it took its data by zero copy".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Error::Mismatch { id, what })
+}
+
+/// Waits until a device's server is gone, whom a device that can is taken from.
+pub(crate) fn await_recovery(control: &mut Control, id: u32) -> Result<(), Error> {
+    let until = Instant::now() + RECOVERY_PATIENCE;
+    loop {
+        let info = control.info(id)?;
+        let why = match info.state {
+            state::DEAD => {
+                let why = "is dead: `nvlane ublk del` clears it away";
+                return Err(Error::NotRecoverable { id, why });
+            }
+            state::LIVE if is_alive(info.ublksrv_pid) => {
+                "has a server: `nvlane ublk upgrade` takes it over"
+            }
+            state::LIVE => "still has its server",
+            _ => match control.start_recovery(id) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.errno() == Some(libc::EBUSY) => "still has its server",
+                Err(error) => return Err(error.into()),
+            },
+        };
+        if Instant::now() >= until || info.state == state::LIVE && is_alive(info.ublksrv_pid) {
+            return Err(Error::NotRecoverable { id, why });
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Whether a process runs. One that was killed and waits for its parent does not.
+fn is_alive(process: i32) -> bool {
+    let Ok(text) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
+    // proc_pid_stat(5): the state follows the name, which is in parentheses and may hold any.
+    let state = text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
+/// Whether a device can be taken over, since its server is gone.
+pub fn waits_for_server(info: &DeviceInfo) -> bool {
+    let is_gone = info.state != state::LIVE || !is_alive(info.ublksrv_pid);
+    info.flags & flag::USER_RECOVERY != 0 && info.state != state::DEAD && is_gone
+}
+
+/// Has the server of a device give it up to the one that comes next, without an error to its users, and
+/// waits until it is gone, with its claim to the volume.
+pub fn quiesce(id: u32) -> Result<(), Error> {
+    let mut control = Control::open()?;
+    let info = control.info(id)?;
+    if info.flags & flag::QUIESCE == 0 {
+        let why = "cannot be taken over in use: make it with --recover, on Linux 6.16 or newer";
+        return Err(Error::NotRecoverable { id, why });
+    }
+    control.quiesce(id, QUIESCE_PATIENCE_MS)?;
+    let until = Instant::now() + UPGRADE_PATIENCE;
+    while control.info(id)?.state == state::LIVE || is_alive(info.ublksrv_pid) {
+        if Instant::now() >= until {
+            return Err(Error::NotRecoverable { id, why: "still has its server" });
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}

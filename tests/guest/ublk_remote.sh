@@ -1,0 +1,56 @@
+#!/bin/bash
+# limit: 240
+# A remote volume with two paths as a block device: a file system on it lives through the loss of either path,
+# and what it wrote is in the target's file.
+. "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_ublk.sh"
+
+modprobe ublk_drv
+# connected PORT: whether the ublk server has a connection there
+connected() { ss -Htnp state established "dport = :$1" | grep -q "pid=$UBLK_SERVER,"; }
+
+second=$((PORT + 1))
+image=$SCRATCH/remote.img
+serve "$image?size=192M&create" --listen "127.0.0.1:$second"
+ublk_add "tcp://127.0.0.1:$PORT,127.0.0.1:$second/$NQN?ns=1" -q 2 -d 32 --recover
+mkfs.ext4 -q "$DEVICE"
+mount "$DEVICE" /mnt/test
+fio --name=load --directory=/mnt/test --size=24M --rw=randwrite --bs=16k --direct=1 --ioengine=libaio --iodepth=16 \
+    --verify=crc32c --verify_fatal=1 --loops=3 --output-format=json --output="$WORK/load.json" &
+load=$!
+for port in "$PORT" "$second"; do
+    sleep 2
+    ctl listener remove "127.0.0.1:$port"
+    sleep 1
+    ctl listener add "127.0.0.1:$port"
+    # The path is back before the other one goes.
+    await 30 connected "$port"
+done
+wait "$load" || die "fio: $(tail -n 30 "$WORK/load.json")"
+expect_json "$WORK/load.json" '[.jobs[].error] | add' 0
+dd if=/dev/urandom of=/mnt/test/data bs=1M count=32 conv=fsync status=none
+sum=$(sha256sum </mnt/test/data)
+kill -KILL "$UBLK_SERVER"
+wait "$UBLK_SERVER" 2>/dev/null || true
+"$NVLANE" ublk recover "$ID" >"$WORK/recover.log" 2>&1 </dev/null &
+UBLK_SERVER=$!
+ublk_ready "$WORK/recover.log"
+echo 3 >/proc/sys/vm/drop_caches
+expect "the file after a killed server" "$(sha256sum </mnt/test/data)" "$sum"
+umount /mnt/test
+ublk_stop
+
+# In one step, in the background.
+volume="tcp://127.0.0.1:$PORT,127.0.0.1:$second/$NQN?ns=1"
+DEVICE=$("$NVLANE" attach "$volume" -q 2)
+expect_match "what attach prints" "$DEVICE" '^/dev/ublkb[0-9]+$'
+mount -o ro "$DEVICE" /mnt/test
+expect "the file, attached" "$(sha256sum </mnt/test/data)" "$sum"
+umount /mnt/test
+"$NVLANE" detach "$volume"
+await 10 test ! -e "$DEVICE"
+said=$(fails "$NVLANE" attach "file:$SCRATCH/absent.img")
+expect_match "attaching what is not there" "$said" 'absent.img'
+stop
+fsck.ext4 -fn "$image" >"$WORK/fsck" 2>&1 || die "fsck of the target's file: $(cat "$WORK/fsck")"
+modprobe -r ublk_drv
