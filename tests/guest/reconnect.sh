@@ -1,6 +1,6 @@
 #!/bin/bash
 # limit: 90
-# round: 30
+# round: 60
 # kill -9 of the target under writes, restarted on the same port: the host reconnects by itself, its
 # writers notice nothing, and no write that was acknowledged and flushed, or had FUA, is lost.
 . "$(dirname "$0")/harness.sh"

@@ -1,5 +1,6 @@
 #!/bin/bash
 # limit: 240
+# round: 12
 # Resets, deletions and idle connections, under I/O: what the blktests nvme group asks of a target.
 . "$(dirname "$0")/harness.sh"
 

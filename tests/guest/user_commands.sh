@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 180
+# limit: 360
 # Commands that programs send themselves: transfers of odd lengths up to the largest, lists of ranges,
 # io_uring on the generic device, an ordinary user's rights. Of blktests' nvme group
 # this stands for 019, 029, 046 and 049.
