@@ -115,6 +115,12 @@ pub trait Namespace: Send + Sync + fmt::Debug {
         Vec::new()
     }
 
+    /// The programs that route requests in this volume, with what they keep in their maps: for people and for
+    /// statistics. Copies the maps: not for the data path.
+    fn programs(&self) -> Vec<ProgramReport> {
+        Vec::new()
+    }
+
     /// The NUMA node of the device by which the storage is reached, where that is known and matters.
     fn numa_node(&self) -> Option<u32> {
         None
@@ -159,6 +165,32 @@ pub struct Run {
     pub blocks: u64,
     /// Something is kept for them. Others take no room, and read as zeroes.
     pub is_stored: bool,
+}
+
+/// A program as `nvlane bpf stat` shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProgramReport {
+    /// Its object file, as it is named in the URI.
+    pub name: String,
+    /// Requests that failed because of what the program did.
+    pub mistakes: u64,
+    /// Its maps, global variables included.
+    pub maps: Vec<MapReport>,
+}
+
+/// A map of a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MapReport {
+    /// The variable's name; the section's for global variables.
+    pub name: String,
+    /// `array`, `per-core array`, `hash`, `variables`.
+    pub kind: &'static str,
+    /// Entries that there can be.
+    pub entries_max: u32,
+    /// Key, and value on each core that has its own: of arrays, only entries that are not all zero.
+    pub entries: Vec<(Vec<u8>, Vec<Vec<u8>>)>,
+    /// Entries that were left out, the map being large.
+    pub left_out: u64,
 }
 
 /// One path as `nvlane paths` shows it; counts are since the volume was opened.

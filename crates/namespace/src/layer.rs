@@ -63,6 +63,11 @@ macro_rules! pass_to_child {
             self.child.paths()
         }
     };
+    (@ programs) => {
+        fn programs(&self) -> Vec<crate::ProgramReport> {
+            self.child.programs()
+        }
+    };
     (@ numa_node) => {
         fn numa_node(&self) -> Option<u32> {
             self.child.numa_node()

@@ -32,6 +32,7 @@ mod spin;
 pub mod uuid;
 
 pub use contract::{
-    Access, AccessWatcher, DEPTH_MAX, Namespace, PathReport, Queue, Request, Run, Sink,
+    Access, AccessWatcher, DEPTH_MAX, MapReport, Namespace, PathReport, ProgramReport, Queue,
+    Request, Run, Sink,
 };
 pub use data::{Data, Lent, Part, Registered, Transient};

@@ -124,7 +124,8 @@ impl Namespace for Guard {
         Ok(GuardQueue::open(self, child, reactor))
     }
 
-    pass_to_child!(takes_registered refresh resize flush cut paths numa_node tune allocation);
+    pass_to_child!(takes_registered refresh resize flush cut paths numa_node programs);
+    pass_to_child!(tune allocation);
 
     fn uri(&self) -> String {
         let mut uri = self.child.uri();

@@ -192,6 +192,10 @@ impl Namespace for Linear {
         self.children.iter().flat_map(|child| child.namespace.paths()).collect()
     }
 
+    fn programs(&self) -> Vec<crate::ProgramReport> {
+        self.children.iter().flat_map(|child| child.namespace.programs()).collect()
+    }
+
     fn allocation(&self, slba: u64, blocks: u64, runs_max: usize) -> io::Result<Vec<Run>> {
         let mut runs = Vec::new();
         let (mut at, end) = (slba, slba + blocks);

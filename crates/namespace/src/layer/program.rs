@@ -16,9 +16,9 @@
 mod flight;
 mod queue;
 
-use crate::{Namespace, PathReport, Queue};
+use crate::{MapReport, Namespace, PathReport, ProgramReport, Queue};
 use bpf::request::{BACKENDS_MAX, Device, ONE_PLACE};
-use bpf::{Instance, LoadError, Machine};
+use bpf::{Instance, LoadError, Machine, Map, MapKind};
 use nvme::Limits;
 use nvme::limits::{CopyLimits, Passthrough};
 use queue::ProgramQueue;
@@ -161,6 +161,27 @@ fn set_up(instance: &Arc<Instance>, limits: &[Limits], cores: u32) -> Result<Dev
     Err(problem.to_owned())
 }
 
+/// Entries of a map that a report tells at most.
+const REPORTED_MAX: usize = 1024;
+
+/// A copy of what a map holds.
+fn report(map: &Map) -> MapReport {
+    let definition = map.definition();
+    let kind = match definition.kind {
+        _ if definition.is_variables => "variables",
+        MapKind::Array => "array",
+        MapKind::PerCoreArray => "per-core array",
+        MapKind::Hash => "hash",
+    };
+    let (mut entries, mut left_out) = (Vec::new(), 0);
+    map.entries(|key, values| match entries.len() < REPORTED_MAX {
+        true => entries.push((key.to_vec(), values.to_vec())),
+        false => left_out += 1,
+    });
+    let entries_max = definition.entries;
+    MapReport { name: definition.name.clone(), kind, entries_max, entries, left_out }
+}
+
 /// Nanoseconds of the machine's clock: since some time in the past.
 fn now_ns() -> u64 {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
@@ -232,6 +253,16 @@ impl Namespace for Routed {
 
     fn paths(&self) -> Vec<PathReport> {
         self.children.iter().flat_map(|child| child.paths()).collect()
+    }
+
+    fn programs(&self) -> Vec<ProgramReport> {
+        let ours = ProgramReport {
+            name: self.name.clone(),
+            mistakes: self.mistakes.0.load(Ordering::Relaxed),
+            maps: self.instance.maps().iter().map(report).collect(),
+        };
+        let below = self.children.iter().flat_map(|child| child.programs());
+        std::iter::once(ours).chain(below).collect()
     }
 
     fn takes_registered(&self) -> bool {
