@@ -69,6 +69,9 @@ const FLUSH: u64 = 1 << 63;
 /// Notes durably that everything before a position is copied and flushed.
 pub type Keep = Arc<dyn Fn(u64, Counts) -> io::Result<()> + Send + Sync>;
 
+/// Called now and then with how far a copy is.
+pub type Watch = Box<dyn Fn(&Shared)>;
+
 /// A copy to be carried out.
 pub struct Setup {
     /// The volumes, as the layout numbers them.
@@ -86,7 +89,7 @@ pub struct Setup {
     /// The record of a job.
     pub keep: Option<Keep>,
     /// Called now and then.
-    pub watch: Option<Box<dyn Fn(&Shared)>>,
+    pub watch: Option<Watch>,
 }
 
 /// How a copy has ended.
@@ -116,7 +119,7 @@ pub struct Engine {
     before: Counts,
     shared: Arc<Shared>,
     keep: Option<Keep>,
-    watch: Option<Box<dyn Fn(&Shared)>>,
+    watch: Option<Watch>,
     ended: RefCell<Option<Ended>>,
     started: Instant,
     stepping: Cell<bool>,

@@ -367,7 +367,8 @@ mod tests {
     fn what_does_not_fit_is_refused() {
         let small = facts(M + 512, 512);
         let all = [small, facts(4 * M, 4096), Facts { read_only: true, ..facts(4 * M, 512) }];
-        let cases: [(&[Wanted], &[(usize, u64)], &str); 10] = [
+        type Case<'a> = (&'a [Wanted], &'a [(usize, u64)], &'a str);
+        let cases: [Case<'_>; 10] = [
             (&[(0, 0, Some(2 * M))], &[(1, 0)], "not within"),
             (&[(0, u64::MAX - 511, Some(1024))], &[(1, 0)], "not within"),
             (&[(0, 100, Some(512))], &[(1, 0)], "not whole blocks of 512"),

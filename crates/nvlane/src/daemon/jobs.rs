@@ -135,7 +135,7 @@ impl Jobs {
     /// All jobs.
     pub fn list(&mut self) -> Vec<Job> {
         self.collect();
-        self.jobs.iter().map(|(_, entry)| entry.job()).collect()
+        self.jobs.values().map(Entry::job).collect()
     }
 
     /// Halts a job, which can be resumed.

@@ -189,6 +189,60 @@ fn jobs_go_on_when_the_daemon_starts_again() {
     assert!(fs::read(&b).unwrap() == data, "other bytes");
 }
 
+/// The target's machine dies in the middle: the job waits for it, and ends with the same bytes.
+#[test]
+fn a_job_outlives_the_targets_that_it_copies_to() {
+    let (dir, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let data = pattern(12 << 20, 1);
+    file(dir.path(), "a", &data);
+    file(dir.path(), "b", &vec![0; 1 << 20]);
+    let far = file(there.path(), "far", &vec![1; 16 << 20]);
+    let nqn = "nqn.2026-11.com.example:far";
+    let mut target = Daemon::start(there.path(), &[&far, &far_copy(&there), "--nqn", nqn]);
+    let listen = target.listeners[0].to_string();
+    let daemon = start(dir.path());
+    let remote = |nsid: u32| format!("tcp://{listen}/{nqn}?ns={nsid}&reconnect_delay=100ms");
+    let options = json!({"throttle": "6M", "request_bytes": 262_144});
+    // Up to the target, and by the target from one of its namespaces to the other.
+    for (source, to) in
+        [("served:1".to_owned(), remote(1)), (remote(1) + "&queue_size=64", remote(2))]
+    {
+        let wanted = json!({
+            "sources": [{"volume": source, "length": 12 * M}],
+            "targets": [{"volume": to, "offset": 4 * M}],
+            "options": options,
+        });
+        let id = daemon.call("job_add", wanted)["id"].as_u64().unwrap();
+        eventually("progress", || job(&daemon, id)["counts"]["done_bytes"].as_u64() > Some(M));
+        target.kill();
+        std::thread::sleep(Duration::from_millis(300));
+        let args = [&far, &far_copy(&there), "--nqn", nqn, "--listen", &listen];
+        target = Daemon::start(there.path(), &args);
+        eventually("an end", || {
+            let now = job(&daemon, id);
+            if now["state"] == "failed" {
+                // A Copy that was on its way when its path was lost is not made twice without being asked.
+                daemon.call("job_resume", json!({"id": id}));
+            }
+            now["state"] == "done"
+        });
+    }
+    let bytes = fs::read(&far).unwrap();
+    assert!(bytes[4 << 20..] == data[..], "other bytes");
+    assert!(bytes[..4 << 20].iter().all(|byte| *byte == 1), "written beside");
+    let copied = fs::read(far_copy(&there)).unwrap();
+    assert!(copied[4 << 20..] == bytes[..12 << 20], "other bytes");
+}
+
+/// A second file of the target's.
+fn far_copy(there: &tempfile::TempDir) -> String {
+    let path = there.path().join("far2");
+    if !path.exists() {
+        fs::write(&path, vec![2; 16 << 20]).unwrap();
+    }
+    path.to_str().unwrap().to_owned()
+}
+
 /// What was memory is empty after a crash: a job is not to go on with that, nor with another volume of that name.
 #[test]
 fn a_job_does_not_go_on_with_other_volumes() {
