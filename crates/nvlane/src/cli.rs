@@ -2,6 +2,7 @@
 
 mod admin;
 mod aio;
+mod bpf;
 mod content;
 mod copy;
 mod ctl;
@@ -15,6 +16,7 @@ pub use admin::{
     RemoteArgs, ShowArgs, ShowRegsArgs,
 };
 pub use aio::{AioCommand, AioMode, AioRunArgs, AioStatArgs};
+pub use bpf::{BpfCheckArgs, BpfCommand, BpfStatArgs};
 pub use content::{CatArgs, PathsArgs, WriteArgs};
 pub use copy::{CopyArgs, JobsArgs, JobsCommand};
 pub use ctl::{
@@ -104,6 +106,9 @@ pub enum Command {
     /// Run programs that use libaio over io_uring, and see what they did.
     #[command(subcommand)]
     Aio(AioCommand),
+    /// Check programs that route requests, and see what they keep.
+    #[command(subcommand)]
+    Bpf(BpfCommand),
     /// Measure nvlane beside its peers.
     Bench(crate::bench::BenchArgs),
     /// Print the completion script of a shell.

@@ -15,6 +15,7 @@
 mod change;
 mod dispatch;
 mod jobs;
+mod maps;
 #[cfg(feature = "mutants")]
 mod mutant;
 mod paths;

@@ -10,6 +10,7 @@
 //!       |-> jobs ------^ copies that the daemon does
 //!       |-> io, admin (passthrough) --> volume::session
 //!       |-> doctor --> tries what this machine allows
+//!       |-> bpf --> ::bpf, or control socket
 //!       |-> aio --> ::aio, in the programs it runs
 //!       \-> config, info, bench, completions, man
 //! ```
@@ -23,6 +24,7 @@
 mod admin;
 mod aio;
 mod bench;
+mod bpf;
 mod cli;
 mod config;
 mod config_command;
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
         Command::Admin(args) => passthrough::admin(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Aio(command) => aio::command(&command),
+        Command::Bpf(command) => bpf::command(&command),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => manual::completions(args.shell),
         Command::Man(args) => manual::pages(args.dir.as_deref()),

@@ -183,6 +183,54 @@ pub struct VolumePaths {
     pub paths: Vec<PathNow>,
 }
 
+/// The programs of a volume: what `volume_maps` gives, with parameters as [`VolumePathsOf`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VolumeMaps {
+    /// Its subsystem.
+    pub nqn: String,
+    /// Its namespace id.
+    pub nsid: u32,
+    /// Its URI in canonical form.
+    pub volume: String,
+    /// The programs.
+    pub programs: Vec<ProgramNow>,
+}
+
+/// A program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProgramNow {
+    /// Its object file.
+    pub name: String,
+    /// Requests that failed because of what it did.
+    pub mistakes: u64,
+    /// Its maps.
+    pub maps: Vec<MapNow>,
+}
+
+/// A map of a program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MapNow {
+    /// The variable's name; the section's for global variables.
+    pub name: String,
+    /// `array`, `per-core array`, `hash`, `variables`.
+    pub kind: String,
+    /// Entries that there can be.
+    pub entries_max: u32,
+    /// Those that there are; of arrays, those that are not all zero.
+    pub entries: Vec<MapEntry>,
+    /// Entries that were left out, the map being large.
+    pub left_out: u64,
+}
+
+/// An entry of a map, in hexadecimal, byte by byte as it lies in memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MapEntry {
+    /// The key.
+    pub key: String,
+    /// The value: one, or one for each core.
+    pub values: Vec<String>,
+}
+
 /// A path, as [`PathReport`] has it; counts are since the volume was opened.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PathNow {

@@ -15,6 +15,7 @@ impl Daemon {
             "volume_resize" => result(&self.volume_resize(read(params)?)?),
             "volume_list" => none(&params).and_then(|()| result(&self.volumes())),
             "volume_paths" => result(&self.volume_paths(&read(params)?)?),
+            "volume_maps" => result(&self.volume_maps(&read(params)?)?),
             "volume_tune" => result(&self.volume_tune(read(params)?)?),
             "host_allow" => nothing(self.host_allow(read(params)?)),
             "host_disallow" => nothing(self.host_disallow(read(params)?)),

@@ -1,0 +1,129 @@
+//! `nvlane bpf`: programs that route requests, checked, and what they keep.
+//!
+//! ```text
+//!   check: object --load--> trial: requests of every kind --> what is refused, what it costs
+//!   stat:  daemon --volume_maps--> text or JSON
+//! ```
+
+mod trial;
+
+use crate::cli::{BpfCheckArgs, BpfCommand, BpfStatArgs, ListFormat};
+use crate::control::client::Client;
+use crate::control::method::{VolumeMaps, VolumePathsOf};
+use crate::control::path;
+use anyhow::{Context, Result, bail};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write};
+
+/// What of a program goes wrong is told up to here.
+const PROBLEMS_SHOWN: usize = 10;
+
+/// `nvlane bpf`.
+pub fn command(command: &BpfCommand) -> Result<()> {
+    match command {
+        BpfCommand::Check(args) => check(args),
+        BpfCommand::Stat(args) => stat(args),
+    }
+}
+
+fn check(args: &BpfCheckArgs) -> Result<()> {
+    let name = args.program.display();
+    let object = fs::read(&args.program).with_context(|| format!("cannot read {name}"))?;
+    let program =
+        ::bpf::load(&object).with_context(|| format!("{name} is refused in user space"))?;
+    let mut text = format!("{name}: {} instructions\n", program.instructions());
+    for map in program.maps() {
+        let (entries, value) = (map.entries, map.value_bytes);
+        writeln!(text, "  map {}: {entries} x {value} bytes, {:?}", map.name, map.kind)?;
+    }
+    let sizes = vec![args.size >> trial::BLOCK_SHIFT; usize::from(args.backends)];
+    let outcome =
+        trial::run(program, &sizes).with_context(|| format!("{name} is refused in user space"))?;
+    let trial::Outcome { requests, problems, read_ns } = outcome;
+    let tried = format!("{requests} requests tried on {} volumes", args.backends);
+    match problems.len() {
+        0 => writeln!(text, "user space: taken; {tried}; a read of 4 KiB takes {read_ns:.0} ns")?,
+        many => writeln!(text, "user space: {many} of {tried} would fail:")?,
+    }
+    for problem in problems.iter().take(PROBLEMS_SHOWN) {
+        writeln!(text, "  {problem}")?;
+    }
+    writeln!(text, "kernel: not asked; this version runs programs in user space")?;
+    io::stdout().write_all(text.as_bytes())?;
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        bail!("{name}: requests would fail with an I/O error")
+    }
+}
+
+fn stat(args: &BpfStatArgs) -> Result<()> {
+    let socket = args.socket.clone().unwrap_or_else(path::socket);
+    let wanted = VolumePathsOf { nqn: args.nqn.clone(), nsid: args.nsid };
+    let wanted = serde_json::to_value(&wanted).expect("plain data");
+    let volumes = Client::connect(&socket)?.call("volume_maps", wanted)?;
+    let text = match args.output_format {
+        ListFormat::Json => format!("{volumes:#}\n"),
+        ListFormat::Normal => {
+            let volumes: Vec<VolumeMaps> =
+                serde_json::from_value(volumes).context("the daemon is of another version")?;
+            if volumes.is_empty() {
+                bail!("no volume there has a program; write bpf:PROG.bpf.o(VOLUME)");
+            }
+            volumes.iter().map(text_of).collect()
+        }
+    };
+    io::stdout().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+fn text_of(volume: &VolumeMaps) -> String {
+    let mut text = format!("{} namespace {}: {}\n", volume.nqn, volume.nsid, volume.volume);
+    for program in &volume.programs {
+        let _ = writeln!(text, "  {}: {} requests failed by it", program.name, program.mistakes);
+        for map in &program.maps {
+            let (name, kind) = (&map.name, &map.kind);
+            let _ = writeln!(text, "    {name}, {kind} of {} entries", map.entries_max);
+            for entry in &map.entries {
+                let values: Vec<String> = entry.values.iter().map(|value| number(value)).collect();
+                let _ = writeln!(text, "      {}: {}", number(&entry.key), values.join(" | "));
+            }
+            if map.left_out > 0 {
+                let _ = writeln!(text, "      and {} more", map.left_out);
+            }
+        }
+    }
+    text
+}
+
+/// Bytes in hexadecimal as people read them: numbers of eight or four bytes, where they fit.
+fn number(hex: &str) -> String {
+    let bytes: Option<Vec<u8>> = hex
+        .as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+        .collect();
+    let Some(bytes) = bytes else { return hex.to_owned() };
+    let width = match bytes.len() {
+        len if len % 8 == 0 => 8,
+        len if len % 4 == 0 => 4,
+        _ => return hex.to_owned(),
+    };
+    let little =
+        |word: &[u8]| word.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+    let words: Vec<String> = bytes.chunks(width).map(|word| little(word).to_string()).collect();
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_numbers_where_they_fit() {
+        assert_eq!(number("0100000000000000ff00000000000000"), "1 255");
+        assert_eq!(number("02000000"), "2");
+        assert_eq!(number("0102030405"), "0102030405");
+    }
+}

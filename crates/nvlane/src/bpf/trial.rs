@@ -1,0 +1,172 @@
+//! Gives a program requests of every kind, on volumes that are imagined.
+
+use anyhow::{Result, bail};
+use bpf::actions::{self, Asked, MisuseKind, Then, op};
+use bpf::request::{Backend, Device, Request};
+use bpf::{Entry, Instance, Machine, Program};
+use std::sync::Arc;
+use std::time::Instant;
+use zerocopy::IntoBytes;
+
+/// Block size of the volumes, as a power of two.
+pub const BLOCK_SHIFT: u8 = 9;
+/// Blocks that a volume takes at once: 1 MiB.
+const BLOCKS_MAX: u32 = 2048;
+/// Rounds, and calls of each, from which the fastest round is taken.
+const ROUNDS: u32 = 20;
+const CALLS: u32 = 2_000;
+/// Unrecovered Read Error, for parts that fail.
+const FAILED: u16 = 0x281;
+
+/// What came of it.
+pub struct Outcome {
+    /// How many requests were tried.
+    pub requests: usize,
+    /// What would fail, in words.
+    pub problems: Vec<String>,
+    /// Nanoseconds that the program takes for a read of 4 KiB.
+    pub read_ns: f64,
+}
+
+/// Tries `program` on volumes of `sizes` blocks.
+pub fn run(program: Program, sizes: &[u64]) -> Result<Outcome> {
+    let instance = Arc::new(Instance::new(program, 1)?);
+    let machine = Machine::new(Arc::clone(&instance), 0, 1);
+    let mut trial = Trial { instance, machine, sizes, device: Device::default() };
+    trial.set_up()?;
+    let Device { blocks, blocks_max, .. } = trial.device;
+    let mut problems = Vec::new();
+    let mut requests = 0;
+    for code in [op::READ, op::WRITE, op::WRITE_ZEROES, op::DISCARD, op::FLUSH] {
+        let lengths = if code == op::FLUSH { vec![0] } else { vec![1, 8, blocks_max] };
+        for length in lengths {
+            let length = length.min(blocks_max).min(blocks.min(u64::from(u32::MAX)) as u32);
+            let last = blocks - u64::from(length);
+            for start in [0, last / 3, last / 2, last] {
+                requests += 1;
+                if let Err(what) = trial.request(code, start, length) {
+                    problems
+                        .push(format!("opcode {code:#04x}, {length} blocks at {start}: {what}"));
+                }
+            }
+        }
+    }
+    let read_ns = trial.cost(blocks_max.min(8));
+    Ok(Outcome { requests, problems, read_ns })
+}
+
+struct Trial<'a> {
+    instance: Arc<Instance>,
+    machine: Machine,
+    sizes: &'a [u64],
+    device: Device,
+}
+
+impl Trial<'_> {
+    fn set_up(&mut self) -> Result<()> {
+        self.device = Device {
+            backends: self.sizes.len() as u16,
+            block_shift: BLOCK_SHIFT,
+            cores: 1,
+            blocks: self.sizes.iter().copied().min().unwrap_or(0),
+            blocks_max: BLOCKS_MAX,
+            optimal_blocks: 8,
+            ..Device::default()
+        };
+        for (backend, blocks) in self.device.backend.iter_mut().zip(self.sizes) {
+            backend.blocks = *blocks;
+        }
+        if let Some(entry) = self.instance.program().setup() {
+            match self.machine.run(entry, self.device.as_mut_bytes(), &|| 1_000_000_000) {
+                Ok(result) if result as u32 == 0 => {}
+                Ok(result) => bail!("NVLANE_SETUP returned {} for these volumes", result as i32),
+                Err(fault) => {
+                    let place = self.instance.program().locate(fault.instruction);
+                    bail!("NVLANE_SETUP: {place}: {}", fault.kind)
+                }
+            }
+        }
+        if self.device.blocks == 0 || !(1..=BLOCKS_MAX).contains(&self.device.blocks_max) {
+            bail!(
+                "NVLANE_SETUP made a device of no blocks, or set blocks_max beyond what there was"
+            );
+        }
+        Ok(())
+    }
+
+    fn blank(&self, code: u8, start: u64, blocks: u32) -> Request {
+        let mut request = Request {
+            op: code,
+            start,
+            blocks,
+            block_shift: BLOCK_SHIFT,
+            device_blocks: self.device.blocks,
+            backends: self.sizes.len() as u16,
+            ..Request::default()
+        };
+        for (backend, blocks) in request.backend.iter_mut().zip(self.sizes) {
+            *backend = Backend { blocks: *blocks, ..Backend::default() };
+        }
+        request
+    }
+
+    /// One request; then, if it has parts, NVLANE_DONE for parts that went well, and for some that failed.
+    fn request(&mut self, code: u8, start: u64, blocks: u32) -> Result<(), String> {
+        let (route, done) = (self.instance.program().route(), self.instance.program().done());
+        let mut request = self.blank(code, start, blocks);
+        let then = self.step(route, code, blocks, &mut request, false)?;
+        match then {
+            Then::Nothing if code != op::FLUSH => return Err(MisuseKind::Nothing.to_string()),
+            Then::End(_) => return Ok(()),
+            _ => {}
+        }
+        let Some(done) = done else { return Ok(()) };
+        for (failed, status) in [(0, 0), (1, FAILED)] {
+            let mut ended = self.blank(code, start, blocks);
+            (ended.state, ended.phase) = (request.state, 1);
+            (ended.failed, ended.status) = (failed, status);
+            self.step(done, code, blocks, &mut ended, status == 0)?;
+        }
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        entry: Entry,
+        code: u8,
+        blocks: u32,
+        request: &mut Request,
+        is_whole: bool,
+    ) -> Result<Then, String> {
+        let program = self.instance.program();
+        let ran = self.machine.run(entry, request.as_mut_bytes(), &|| 1_000_000_000);
+        match ran {
+            Ok(result) if result as u32 == 0 => {}
+            Ok(result) => return Err(MisuseKind::Returned(result as i32).to_string()),
+            Err(fault) => {
+                return Err(format!("{}: {}", program.locate(fault.instruction), fault.kind));
+            }
+        }
+        let asked = Asked { op: code, blocks, sizes: self.sizes, is_whole };
+        actions::check(request, &asked).map(|plan| plan.then).map_err(|misuse| {
+            format!("{}: {}", program.place_of_line(entry, misuse.line), misuse.kind)
+        })
+    }
+
+    /// What the program takes for a read, the least of some rounds.
+    fn cost(&mut self, blocks: u32) -> f64 {
+        let route = self.instance.program().route();
+        let mut request = self.blank(op::READ, self.device.blocks / 2, blocks);
+        let mut least = f64::MAX;
+        for _ in 0..ROUNDS {
+            let start = Instant::now();
+            for _ in 0..CALLS {
+                request.clear_actions();
+                // What it says was looked at before.
+                let _ = self.machine.run(route, request.as_mut_bytes(), &|| 1_000_000_000);
+            }
+            least = least.min(start.elapsed().as_nanos() as f64 / f64::from(CALLS));
+        }
+        least
+    }
+}

@@ -1,0 +1,67 @@
+//! `nvlane bpf`.
+
+use super::ListFormat;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// `nvlane bpf`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:
+  nvlane bpf check stripe.bpf.o
+  nvlane serve 'bpf:stripe.bpf.o(a.img,b.img)'
+  nvlane bpf stat")]
+pub enum BpfCommand {
+    /// Check a program: whether it is taken, what it does with requests of every kind, what it costs.
+    #[command(after_help = "Examples:
+  nvlane bpf check stripe.bpf.o
+  nvlane bpf check linear.bpf.o --backends 5 --size 100M
+
+The program is loaded and given requests of every kind, on imagined volumes that nothing reads or writes.
+Status 1 if anything is refused. What the kernel would say is not asked: programs run in user space.")]
+    Check(BpfCheckArgs),
+    /// Show what the programs of a daemon's volumes keep in their maps.
+    #[command(after_help = "Examples:
+  nvlane bpf stat
+  nvlane bpf stat --nsid 1 -o json
+
+Of arrays only entries that are not all zero are shown, at most 1024 of each map.")]
+    Stat(BpfStatArgs),
+}
+
+/// `nvlane bpf check`.
+#[derive(Debug, Args)]
+pub struct BpfCheckArgs {
+    /// The program's object file.
+    pub program: PathBuf,
+    /// How many volumes to imagine.
+    #[arg(long, value_name = "N", default_value_t = 2,
+          value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub backends: u16,
+    /// The size of each.
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1G")]
+    pub size: u64,
+}
+
+/// `nvlane bpf stat`.
+#[derive(Debug, Args)]
+pub struct BpfStatArgs {
+    /// The daemon's control socket.
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Only volumes of this subsystem.
+    #[arg(long, value_name = "NQN")]
+    pub nqn: Option<String>,
+    /// Only this namespace.
+    #[arg(long, value_name = "NSID")]
+    pub nsid: Option<u32>,
+    /// How to print.
+    #[arg(short, long, value_enum, default_value_t = ListFormat::Normal)]
+    pub output_format: ListFormat,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let bytes = namespace::human::parse_bytes(text);
+    bytes
+        .filter(|bytes| (1 << 20..=1 << 60).contains(bytes))
+        .ok_or_else(|| format!("`{text}` is no size: write 100M or 1G, from 1M to 1E"))
+}
