@@ -23,6 +23,8 @@
 
 pub mod actions;
 mod btf;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod lines;
 pub mod load;
 mod machine;

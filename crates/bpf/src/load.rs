@@ -247,8 +247,8 @@ impl Loader {
             let found = self.sections.iter().find(|(_, name, _)| name == wanted);
             found.map(|(.., span)| Entry(span.start))
         };
-        let mut program = Program {
-            code: Vec::with_capacity(self.raw.len()),
+        let program = Program {
+            code: Vec::new(),
             route: entry("nvlane/route").ok_or(LoadError::NoRoute)?,
             done: entry("nvlane/done"),
             setup: entry("nvlane/setup"),
@@ -256,36 +256,33 @@ impl Loader {
             maps: self.maps,
             lines: self.lines,
         };
-        let refused = |program: &Program, at: usize, refusal| {
-            Err(LoadError::Refused { location: program.locate(at), refusal })
-        };
-        let mut filler = vec![false; self.raw.len()];
-        for (at, bytes) in self.raw.iter().enumerate() {
-            let raw = Raw::new(*bytes);
-            if filler[at] {
-                // Never carried out; nothing jumps there.
-                let nothing = Insn { op: Op::Exit, dst: 0, src: 0, offset: 0, immediate: 0 };
-                program.code.push(nothing);
-                continue;
-            }
-            let next = self.raw.get(at + 1).map(|next| Raw::new(*next).immediate());
-            if raw.is_wide() {
-                match filler.get_mut(at + 1) {
-                    Some(second) => *second = true,
-                    None => return refused(&program, at, Refusal::NoEnd),
-                }
-            }
-            match raw.decode(at, next.unwrap_or(0)) {
-                Ok(insn) => program.code.push(insn),
-                Err(refusal) => return refused(&program, at, refusal),
-            }
-        }
         let spans: Vec<Span> = self.sections.iter().map(|(.., span)| *span).collect();
-        match verify(&program.code, &filler, &spans) {
-            Ok(()) => Ok(program),
-            Err((at, refusal)) => refused(&program, at, refusal),
+        match decode(&self.raw, &spans) {
+            Ok(code) => Ok(Program { code, ..program }),
+            Err((at, refusal)) => Err(LoadError::Refused { location: program.locate(at), refusal }),
         }
     }
+}
+
+/// Decodes code and checks it; `sections` lie behind one another. The error says at which instruction.
+pub(crate) fn decode(raw: &[[u8; 8]], sections: &[Span]) -> Result<Vec<Insn>, (usize, Refusal)> {
+    let mut code = Vec::with_capacity(raw.len());
+    let mut filler = vec![false; raw.len()];
+    for (at, bytes) in raw.iter().enumerate() {
+        if filler[at] {
+            // Never carried out; nothing jumps there.
+            code.push(Insn { op: Op::Exit, dst: 0, src: 0, offset: 0, immediate: 0 });
+            continue;
+        }
+        let insn = Raw::new(*bytes);
+        let next = raw.get(at + 1).map(|next| Raw::new(*next).immediate());
+        if insn.is_wide() {
+            *filler.get_mut(at + 1).ok_or((at, Refusal::NoEnd))? = true;
+        }
+        code.push(insn.decode(at, next.unwrap_or(0)).map_err(|refusal| (at, refusal))?);
+    }
+    verify(&code, &filler, sections)?;
+    Ok(code)
 }
 
 fn is_variables(name: &str) -> bool {

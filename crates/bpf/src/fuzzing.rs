@@ -1,0 +1,157 @@
+//! Body of the fuzz target in fuzz/: what must hold whatever a program is.
+//!
+//! The fuzzer's bytes are an object, if they begin like one; otherwise instructions, for a program that has a map
+//! of each kind. What loads is run twice on maps of its own: it must end, within its budget, and do the same
+//! both times; and what it wants done must be refused or be within what was asked for.
+
+use crate::actions::{self, Asked, Then, op};
+use crate::load::decode;
+use crate::map::{MapDefinition, MapKind};
+use crate::memory::{map_address, value_address};
+use crate::program::{Entry, Function, Program, Span};
+use crate::request::{Backend, Request};
+use crate::{Fault, Instance, Machine, lines::Lines, load};
+use std::cell::Cell;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// Blocks of the request, and of each backend.
+const BLOCKS: u32 = 24;
+const SIZES: [u64; 2] = [64, 1 << 20];
+/// Operations that requests are made of.
+const OPS: [u8; 5] = [op::READ, op::WRITE, op::WRITE_ZEROES, op::DISCARD, op::FLUSH];
+
+/// Takes anything.
+pub fn fuzz_bpf(bytes: &[u8]) {
+    let Some((first, rest)) = bytes.split_first() else { return };
+    let op = OPS[usize::from(*first) % OPS.len()];
+    let program = match rest.starts_with(b"\x7fELF") {
+        true => load(rest).ok(),
+        false => program_of(rest),
+    };
+    let Some(program) = program else { return };
+    let outcomes = [0, 1].map(|_| run(program.clone(), op));
+    assert_eq!(outcomes[0], outcomes[1], "the same program does the same");
+}
+
+/// A program of these instructions. Maps and variables are at addresses that the first three load.
+fn program_of(bytes: &[u8]) -> Option<Program> {
+    let (words, _) = bytes.as_chunks::<8>();
+    let mut raw: Vec<[u8; 8]> = Vec::new();
+    let addresses = [(6, map_address(0)), (7, map_address(1)), (8, value_address(3, 0))];
+    for (register, address) in addresses {
+        let [low, high] = [address as u32, (address >> 32) as u32].map(u32::to_le_bytes);
+        raw.push([0x18, register, 0, 0, low[0], low[1], low[2], low[3]]);
+        raw.push([0, 0, 0, 0, high[0], high[1], high[2], high[3]]);
+    }
+    raw.extend_from_slice(&words[..words.len().min(512)]);
+    raw.push([0x95, 0, 0, 0, 0, 0, 0, 0]);
+    let span = Span { start: 0, end: raw.len() };
+    let code = decode(&raw, &[span]).ok()?;
+    let map = |kind, key_bytes, is_variables| MapDefinition {
+        name: format!("{kind:?}"),
+        kind,
+        key_bytes,
+        value_bytes: 20,
+        entries: if is_variables { 1 } else { 3 },
+        initial: Vec::new(),
+        read_only: false,
+        is_variables,
+    };
+    Some(Program {
+        code,
+        functions: vec![Function { name: "fuzzed".to_owned(), span }],
+        route: Entry(0),
+        done: None,
+        setup: None,
+        maps: vec![
+            map(MapKind::Hash, 8, false),
+            map(MapKind::Array, 4, false),
+            map(MapKind::PerCoreArray, 4, false),
+            map(MapKind::Array, 4, true),
+        ],
+        lines: Lines::default(),
+    })
+}
+
+/// Runs it, and gives everything that it can have changed.
+fn run(program: Program, op: u8) -> Option<(Result<u64, Fault>, Request)> {
+    let blocks = if op == op::FLUSH { 0 } else { BLOCKS };
+    let instance = Arc::new(Instance::new(program, 2).ok()?);
+    let mut machine = Machine::new(Arc::clone(&instance), 1, 1);
+    let mut request = Request {
+        start: 8,
+        blocks,
+        op,
+        block_shift: 9,
+        device_blocks: 64,
+        backends: 2,
+        ..Request::default()
+    };
+    for (backend, blocks) in request.backend.iter_mut().zip(SIZES) {
+        *backend = Backend { blocks, ..Backend::default() };
+    }
+    let time = Cell::new(0);
+    let clock = || {
+        time.set(time.get() + 1);
+        time.get()
+    };
+    let result = machine.run(instance.program().route(), request.as_mut_bytes(), &clock);
+    if let Err(fault) = result {
+        // A fault can be told to people wherever it is.
+        assert!(!instance.program().locate(fault.instruction).to_string().is_empty());
+    }
+    let asked = Asked { op, blocks, sizes: &SIZES, is_whole: false };
+    if let (Ok(_), Ok(plan)) = (&result, actions::check(&request, &asked)) {
+        if let Then::Parts(count) = plan.then {
+            for part in &request.part[..count] {
+                let size = SIZES[usize::from(part.backend)];
+                assert!(part.block + u64::from(part.blocks) <= size, "within the backend");
+                assert!(part.offset + part.blocks <= blocks, "within the request");
+            }
+        }
+    }
+    for map in instance.maps() {
+        map.entries(|key, values| assert!(!key.is_empty() && !values.is_empty()));
+    }
+    Some((result, request))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// An instruction that has a chance.
+    fn instruction() -> impl Strategy<Value = [u8; 8]> {
+        let codes: Vec<u8> = (0..=255).filter(|code| *code != 0x18).collect();
+        let offsets = prop_oneof![-16_i16..16, any::<i16>()];
+        let numbers = prop_oneof![-8_i32..80, any::<i32>()];
+        (prop::sample::select(codes), 0_u8..11, 0_u8..11, offsets, numbers).prop_map(
+            |(code, dst, src, offset, number)| {
+                let ([o0, o1], [n0, n1, n2, n3]) = (offset.to_le_bytes(), number.to_le_bytes());
+                [code, dst | src << 4, o0, o1, n0, n1, n2, n3]
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn any_program_ends(op: u8, code in prop::collection::vec(instruction(), 0..12)) {
+            let mut bytes = vec![op];
+            bytes.extend(code.concat());
+            fuzz_bpf(&bytes);
+        }
+    }
+
+    #[test]
+    fn committed_objects_run() {
+        for name in ["linear", "snapshot", "tests/hostile", "tests/maps"] {
+            let path = format!("{}/../../bpf/{name}.bpf.o", env!("CARGO_MANIFEST_DIR"));
+            let object = std::fs::read(&path).expect(&path);
+            (0..5).for_each(|op| fuzz_bpf(&[&[op], object.as_slice()].concat()));
+        }
+    }
+}
