@@ -13,6 +13,8 @@ use crate::serve::{log, raise_descriptor_limit};
 use crate::{signals, size};
 use ::ublk::{Control, DataPath, Device, DeviceOptions, Ending, Wake, driver};
 use anyhow::{Context, Result, bail};
+use namespace::Namespace;
+use namespace::file::OpenError;
 use record::Record;
 use serde_json::json;
 use std::io::{self, Write};
@@ -20,11 +22,16 @@ use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 use volume::OpenOptions;
 
 /// Time between two looks at the volume's size.
 const REFRESH_PERIOD: Duration = Duration::from_secs(1);
+
+/// How long the claim of a server that has ended may last, and how often it is looked at.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
+const CLAIM_LOOK: Duration = Duration::from_millis(5);
 
 /// Version of the JSON that is written (docs/ublk.md).
 const SCHEMA_VERSION: u32 = 1;
@@ -50,7 +57,11 @@ fn add(args: &UblkAddArgs) -> Result<()> {
         read_only: args.read_only,
         ..OpenOptions::default()
     };
-    let namespace = volume::open(&args.volume, &options)?;
+    let taken_over = args.id.filter(|id| args.recover && waits_for_server(*id));
+    let namespace = match taken_over {
+        Some(_) => open_after_server(&args.volume, &options)?,
+        None => volume::open(&args.volume, &options)?,
+    };
     let record = Record { volume: namespace.uri(), read_only: args.read_only };
     let path = [
         (args.zero_copy, DataPath::ZeroCopy),
@@ -66,7 +77,7 @@ fn add(args: &UblkAddArgs) -> Result<()> {
         recovery: args.recover,
         ..serve_options(&args.serve)
     };
-    let device = match args.id.filter(|id| args.recover && waits_for_server(*id)) {
+    let device = match taken_over {
         Some(id) => Device::recover(id, namespace, &options, &signals.wake)?,
         None => Device::add(namespace, &options, &signals.wake)?,
     };
@@ -98,10 +109,26 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
         read_only: record.read_only,
         ..OpenOptions::default()
     };
-    let namespace = volume::open(&record.volume, &options)?;
+    let namespace = open_after_server(&record.volume, &options)?;
     record.volume = namespace.uri();
     let device = Device::recover(args.id, namespace, &serve_options(&args.serve), &signals.wake)?;
     serve(device, &record, &args.serve, &signals)
+}
+
+/// Opens a volume whose last server has just ended. The kernel lets go of what that had in its rings, and
+/// so of its claim to the volume, a moment later.
+fn open_after_server(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Namespace>> {
+    let until = Instant::now() + CLAIM_PATIENCE;
+    loop {
+        match volume::open(uri, options) {
+            Err(volume::Error::File(OpenError::Busy { .. } | OpenError::DeviceBusy { .. }))
+                if Instant::now() < until =>
+            {
+                thread::sleep(CLAIM_LOOK);
+            }
+            opened => return Ok(opened?),
+        }
+    }
 }
 
 fn serve_options(args: &UblkServeArgs) -> DeviceOptions {

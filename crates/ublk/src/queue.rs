@@ -353,6 +353,8 @@ impl QueueServer {
     #[cold]
     fn tag_ended(&self, tag: u16, result: i32) {
         if result != ABORTED && self.error.get().is_none() {
+            let (queue, error) = (self.config.queue, io::Error::from_raw_os_error(-result));
+            tracing::warn!(queue, tag, %error, "the driver takes a request back");
             self.error.set(Some(-result));
         }
         self.tags.borrow_mut().ended(tag);
