@@ -316,7 +316,8 @@ impl Jobs {
     fn begin(&self, id: u64) -> Run {
         let record = lock(&self.jobs[&id].record);
         let shared = Arc::new(Shared::new(record.spec.options.throttle));
-        let counts = Counts { done_bytes: record.durable, ..record.counts };
+        let durable = record.durable;
+        let counts = Counts { done_bytes: durable, durable_bytes: durable, ..record.counts };
         shared.tell(Phase::Copying, counts);
         Run {
             shared,

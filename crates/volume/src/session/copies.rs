@@ -95,7 +95,7 @@ fn start_group(
     core.fresh.set(true);
     let group = flights.begin(targets.len() as u32, first.id(), is_private);
     for (number, (volume, sdlba)) in targets.iter().enumerate() {
-        let submission = Submission::copy(*sdlba, Ranges::new()).token(token);
+        let submission = Submission::copy_to(*sdlba).token(token);
         let member = Member { group, number: number as u32 };
         flights.start_member(&volume.open, submission, ranges, member);
     }

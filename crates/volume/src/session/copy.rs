@@ -91,7 +91,8 @@ impl Ranges {
 
     /// Ranges that have gone down and come back: only their room is left.
     pub(super) fn from_sources(sources: Box<Sources>) -> Ranges {
-        let mut ranges = Ranges { sources, ..Ranges::default() };
+        // Not from the default, which has room of its own.
+        let mut ranges = Ranges { sources, session: 0, is_mixed: false };
         ranges.clear();
         ranges
     }

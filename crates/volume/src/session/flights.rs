@@ -61,6 +61,8 @@ struct Place {
 struct Freed {
     open: Option<Rc<Open>>,
     sources: Option<Box<Sources>>,
+    /// They go back to who has submitted them.
+    returns_ranges: bool,
 }
 
 impl Flights {
@@ -330,7 +332,7 @@ impl Flights {
         while count < most {
             let Some(index) = self.ready.borrow_mut().pop_front() else { break };
             let (mut ended, mut freed) = self.places.borrow_mut()[index as usize].give_back();
-            if matches!(ended.data, Bytes::Ranges(_))
+            if freed.returns_ranges
                 && let Some(sources) = freed.sources.take()
             {
                 ended.data = Bytes::Ranges(Ranges::from_sources(sources));
@@ -448,15 +450,13 @@ impl Place {
             (status, result) = (outcome.status, u64::from(outcome.failed));
             volume = outcome.volume;
         }
-        if std::mem::take(&mut self.returns_ranges) {
-            data = Bytes::Ranges(Ranges::new());
-        }
+        let returns_ranges = std::mem::take(&mut self.returns_ranges);
         let metadata = std::mem::take(&mut self.metadata);
         // The room for ranges rests here meanwhile.
         let sources = if is_copy { self.sources.take() } else { None };
         (
             Done { volume, token: self.token, status, result, data, metadata },
-            Freed { open, sources },
+            Freed { open, sources, returns_ranges },
         )
     }
 }

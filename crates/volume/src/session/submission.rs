@@ -110,9 +110,14 @@ impl Submission {
     ///
     /// On failure `result` is the lowest range that was not copied whole.
     pub fn copy(sdlba: u64, ranges: Ranges) -> Submission {
+        Submission::copy_to(sdlba).data(ranges)
+    }
+
+    /// The same without its ranges.
+    pub(super) fn copy_to(sdlba: u64) -> Submission {
         let mut command = Command { opcode: opcode::io::COPY, ..Command::default() };
         command.set_slba(sdlba);
-        Submission::new(command).data(ranges)
+        Submission::new(command)
     }
 
     /// With this memory.

@@ -156,7 +156,8 @@ impl Start {
         let (record, records) = (Arc::clone(&self.record), self.records.clone());
         let keep = move |durable: u64, counts: Counts| {
             let mut record = lock(&record);
-            (record.durable, record.counts) = (durable, counts);
+            (record.durable, record.counts) =
+                (durable, Counts { durable_bytes: durable, ..counts });
             records.save(&record)
         };
         let setup = move |shared| Setup {
