@@ -27,6 +27,8 @@ const ROUND_LIMIT: Duration = Duration::from_secs(300);
 /// Lines in the ledger before the power may be cut. The next boot wants 50 durable writes: not all
 /// lines are writes, and the last one may be cut off.
 const NOTED_MIN: usize = 60;
+/// The same of the writes with FUA, of which the next boot wants one.
+const NOTED_FUA_MIN: usize = 10;
 
 /// Cuts the power `rounds` times; an error names what was lost.
 pub fn run(machine: &Machine, rounds: u32, seed: u64) -> Result<()> {
@@ -77,9 +79,14 @@ fn boot(machine: &Machine, directory: &Path, round: u32, last: bool, seed: u64) 
     let moment = (seed + u64::from(round)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 7;
     let writing = Duration::from_millis(1500 + moment % 3000);
     let ledger = directory.join(format!("ledger-{round}"));
-    let noted = || fs::read_to_string(&ledger).map_or(0, |text| text.lines().count());
+    let ledger_fua = directory.join(format!("ledger-{round}-fua"));
+    let lines = |path: &Path| fs::read_to_string(path).map_or(0, |text| text.lines().count());
+    let noted = || lines(&ledger);
     let writing_since = Instant::now();
-    while writing_since.elapsed() < writing || noted() < NOTED_MIN {
+    while writing_since.elapsed() < writing
+        || noted() < NOTED_MIN
+        || lines(&ledger_fua) < NOTED_FUA_MIN
+    {
         ensure!(started.elapsed() < ROUND_LIMIT, "round {round}: nothing is written\n{said}");
         std::thread::sleep(Duration::from_millis(20));
     }
