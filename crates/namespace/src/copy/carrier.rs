@@ -77,12 +77,6 @@ pub(crate) trait Ground {
     /// Bytes that are read from and written to all involved at once.
     fn transfer_bytes_max(&self, sources: &Sources) -> usize;
 
-    /// Whether reads of a source in `place` are lent.
-    fn lends(&self, place: &Place) -> bool;
-
-    /// Whether writes are done with their data when they have been submitted.
-    fn takes_at_once(&self) -> bool;
-
     /// So many bytes were copied by a child's own means, or read and written.
     fn copied(&self, bytes: u64, is_fast: bool);
 }
@@ -255,7 +249,6 @@ impl Carrier {
             target: ground.writer(route.child),
             destination: route.destination,
             transfer_bytes_max: ground.transfer_bytes_max(job.sources()),
-            lends: job.lends(ground),
         };
         let ranges = job.routes.iter().zip(job.batch.pieces()).map(|(route, piece)| {
             let reader = route.reader.as_ref().expect("just looked");
@@ -281,16 +274,6 @@ impl Carrier {
 }
 
 impl Job {
-    /// Whether what the step reads can be written from where it lies. Not where it is read by the one
-    /// who writes: later pieces might be written over it.
-    fn lends(&self, ground: &dyn Ground) -> bool {
-        let lent = |(route, piece): (&Route, &Piece)| {
-            let apart = route.reader.as_ref().is_some_and(|reader| !reader.is_writer);
-            apart && ground.lends(&self.sources().ranges[piece.range].place)
-        };
-        ground.takes_at_once() && self.routes.iter().zip(self.batch.pieces()).all(lent)
-    }
-
     fn sources(&self) -> &Sources {
         self.sources.as_ref().expect("a job that is under way has them")
     }

@@ -1,9 +1,13 @@
 //! Copies by reading and writing: several pieces in flight, in an order that overlaps allow.
+//!
+//! Always by way of a buffer, also where a reader lends what is read and the target takes what is written
+//! at once: between volumes in memory that was no quicker (512 blocks of 4 KiB x 16: 7.9 GB/s lent,
+//! 8.1 to 10 with a buffer, which stays in the core's cache and is written past it).
 
 use super::room::{Granted, Room};
 use super::turn::Turn;
 use crate::layer::slab::Slab;
-use crate::{Data, Queue, Request, Sink};
+use crate::{Queue, Request, Sink};
 use ::copy::{Piece, Range, Window};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
@@ -38,9 +42,6 @@ pub(crate) struct Task {
     pub destination: u64,
     /// Bytes that the queues involved transfer at once.
     pub transfer_bytes_max: usize,
-    /// All readers lend what is read, the target takes what is written before `submit` returns, and no
-    /// range is in the target: nothing is copied on the way.
-    pub lends: bool,
 }
 
 /// Is told what became of a [`Task`].
@@ -73,7 +74,6 @@ struct Job {
     window: Window<Box<Request>>,
     piece_blocks: u64,
     status: Status,
-    lends: bool,
     /// Somebody is starting what can be started: completions that come meanwhile are only noted.
     is_driven: bool,
     /// Will be told to go on: by the turn, or when there is memory.
@@ -130,7 +130,6 @@ impl Emulator {
         let piece_bytes = PIECE_BYTES.min(task.transfer_bytes_max).max(1 << self.shift);
         job.piece_blocks = (piece_bytes >> self.shift) as u64;
         job.status = Status::SUCCESS;
-        job.lends = task.lends;
         job.task = Some(task);
         self.jobs.insert(job)
     }
@@ -158,10 +157,8 @@ impl Emulator {
     }
 
     fn next(&self, number: u64) -> Next {
-        while let Some((request, lends)) =
-            self.jobs.with(number, |job| Some((job.window.abandoned()?, job.lends)))
-        {
-            self.recycle(request, lends);
+        while let Some(request) = self.jobs.with(number, |job| job.window.abandoned()) {
+            self.recycle(request);
         }
         self.jobs.with(number, |job| {
             // Who waits to be told is there until he is.
@@ -198,14 +195,9 @@ impl Emulator {
 
     fn next_read(&self, number: u64, job: &mut Job) -> Next {
         let Some(piece) = job.window.next_read(job.piece_blocks) else { return Next::Wait };
-        let bytes = (piece.blocks as usize) << self.shift;
-        let granted = match job.lends {
-            true => Ok(Granted::Memory(Data::None, bytes)),
-            false => {
-                let (busy, block_bytes) = (job.window.is_busy(), 1 << self.shift);
-                self.room.obtain(&self.reactor, number, bytes, block_bytes, busy)
-            }
-        };
+        let (bytes, block_bytes) = ((piece.blocks as usize) << self.shift, 1 << self.shift);
+        let busy = job.window.is_busy();
+        let granted = self.room.obtain(&self.reactor, number, bytes, block_bytes, busy);
         let (data, bytes) = match granted {
             Ok(Granted::Memory(data, bytes)) => (data, bytes),
             Ok(Granted::Later) => return Next::Wait,
@@ -238,10 +230,9 @@ impl Emulator {
         self.me.upgrade().expect("it lives while it is called")
     }
 
-    /// Takes a request back, with its memory unless that is somebody else's.
-    fn recycle(&self, mut request: Box<Request>, lends: bool) {
-        let data = mem::take(&mut request.data);
-        let told = if lends { None } else { self.room.release(data) };
+    /// Takes a request and its memory back.
+    fn recycle(&self, mut request: Box<Request>) {
+        let told = self.room.release(mem::take(&mut request.data));
         self.requests.borrow_mut().push(request);
         if let Some(job) = told {
             // Later, not from here: Copies that wait for one another would nest without bound.
@@ -268,7 +259,7 @@ impl Sink for Emulator {
     fn completed(&self, request: Box<Request>, state: u64) {
         let (number, piece, writes) = (state >> 32, (state & 0xffff_ffff) >> 1, state & 1 != 0);
         let (status, bytes) = (request.status, request.data.len());
-        let (is_driven, lends, done) = self.jobs.with(number, |job| {
+        let (is_driven, done) = self.jobs.with(number, |job| {
             let mut done = Some(request);
             if !status.is_success() {
                 if job.window.fail(piece) {
@@ -279,10 +270,10 @@ impl Sink for Emulator {
             } else {
                 job.window.read(piece, done.take().expect("it is here"));
             }
-            (job.is_driven, job.lends, done)
+            (job.is_driven, done)
         });
         if let Some(request) = done {
-            self.recycle(request, lends);
+            self.recycle(request);
         }
         match is_driven {
             // It ended while it was being started: this core itself has moved the bytes.
@@ -309,7 +300,6 @@ impl Job {
             window: Window::new(FLIGHTS_MAX),
             piece_blocks: 1,
             status: Status::SUCCESS,
-            lends: false,
             is_driven: false,
             waits: false,
         })

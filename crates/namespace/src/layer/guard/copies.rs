@@ -7,7 +7,7 @@ use crate::copy::{
     CopyCounters, End, Ground, Other, Place, Reader, Route, Sources, TURN_BYTES_MAX,
 };
 use crate::layer::conflicts::Range;
-use crate::{Namespace, Request, human};
+use crate::{Request, human};
 use ::copy::{Piece, Room};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -194,17 +194,6 @@ impl Ground for GuardQueue {
         let others = sources.ranges.iter().map(|range| other(&range.place)).min();
         let own = self.guard.child.limits().transfer_bytes_max;
         own.min(others.unwrap_or(u32::MAX)) as usize
-    }
-
-    fn lends(&self, place: &Place) -> bool {
-        match place {
-            Place::Other(other) => other.namespace.limits().lends_reads,
-            Place::Same | Place::Origin(_) => false,
-        }
-    }
-
-    fn takes_at_once(&self) -> bool {
-        self.guard.limits().immediate
     }
 
     fn copied(&self, bytes: u64, is_fast: bool) {

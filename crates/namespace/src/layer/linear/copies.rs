@@ -1,8 +1,8 @@
 //! Copies within `linear`, and into it.
 
 use super::LinearQueue;
+use crate::Request;
 use crate::copy::{End, Ground, Place, Reader, Route, Sources, TURN_BYTES_MAX};
-use crate::{Namespace, Request};
 use ::copy::{Piece, Room};
 use std::sync::Arc;
 
@@ -84,14 +84,6 @@ impl Ground for LinearQueue {
         let each = self.linear.children.iter();
         let least = each.map(|child| child.namespace.limits().transfer_bytes_max).min();
         least.expect("there is a child") as usize
-    }
-
-    fn lends(&self, _place: &Place) -> bool {
-        self.linear.limits().lends_reads
-    }
-
-    fn takes_at_once(&self) -> bool {
-        self.linear.limits().immediate
     }
 
     /// The guard above counts.
