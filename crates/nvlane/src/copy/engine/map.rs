@@ -145,9 +145,14 @@ impl Question {
 
 /// What a volume says of `bytes` bytes from `offset` on, as far as it does.
 fn runs(volume: &dyn Namespace, offset: u64, bytes: u64) -> io::Result<Runs> {
-    let shift = volume.limits().block_shift;
-    // A last block in part is there as a whole.
-    let blocks = bytes.div_ceil(1 << shift).min(volume.limits().blocks - (offset >> shift));
+    let limits = volume.limits();
+    let shift = limits.block_shift;
+    // A last block in part is there as a whole; a volume may have shrunk.
+    let room = limits.blocks.saturating_sub(offset >> shift);
+    let blocks = bytes.div_ceil(1 << shift).min(room);
+    if blocks == 0 {
+        return Ok(Runs::new());
+    }
     let found = volume.allocation(offset >> shift, blocks, RUNS_MAX)?;
     let mut left = bytes;
     let mut runs = Runs::with_capacity(found.len());
