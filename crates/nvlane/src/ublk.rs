@@ -254,16 +254,19 @@ fn del(args: &UblkDelArgs) -> Result<()> {
 
 /// Takes one device away. Its server sees it end, and lets go of it.
 fn delete(control: &mut Control, id: u32, force: bool) -> Result<()> {
+    control.info(id)?;
     let asks_first = !force && control.features().has(driver::flag::SAFE_STOP_DEV);
     let stopped = if asks_first { control.try_stop(id) } else { control.stop(id) };
-    match stopped {
-        Err(error) if error.errno() == Some(libc::EBUSY) => {
+    match stopped.map_err(|error| (error.errno(), error)) {
+        Err((Some(libc::EBUSY), _)) => {
             bail!("somebody has it open: unmount or close it, or give --force")
         }
-        // Its server may be quick, and clear it away itself.
-        _ => stopped?,
+        // One that is dead has no block device any more.
+        Ok(()) | Err((Some(libc::ENODEV), _)) => {}
+        Err((_, error)) => return Err(error.into()),
     }
     match control.delete(id) {
+        // Its server was quicker.
         Err(error) if error.errno() == Some(libc::ENODEV) => Ok(()),
         deleted => Ok(deleted?),
     }

@@ -7,6 +7,7 @@ use crate::tags::{Carries, Step, Tags};
 use crate::translate::Shape;
 use namespace::{Data, Namespace, Part, Queue, Registered, Request, Sink, dataset};
 use reactor::{Buffer, Complete, FixedFile, Reactor};
+use rustix::io::Errno;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -20,9 +21,8 @@ use uring::entry;
 /// What a completion is about: the upper half of a token; the lower is the tag.
 mod about {
     pub const FETCH: u64 = 0 << 32;
-    pub const COPY: u64 = 1 << 32;
-    pub const MEMORY: u64 = 2 << 32;
-    pub const PAUSE: u64 = 3 << 32;
+    pub const MEMORY: u64 = 1 << 32;
+    pub const PAUSE: u64 = 2 << 32;
 }
 
 /// How a queue is served.
@@ -58,8 +58,7 @@ pub struct QueueServer {
     volume: Rc<dyn Queue>,
     lends: bool,
     watcher: Box<dyn Watcher>,
-    /// Open as long as the ring may use it.
-    _device: Arc<File>,
+    device: Arc<File>,
     file: uring::File,
     registered: RefCell<Option<FixedFile>>,
     descriptors: Descriptors,
@@ -130,7 +129,7 @@ impl QueueServer {
             volume,
             lends: namespace.limits().lends_reads && config.path == DataPath::UserCopy,
             watcher,
-            _device: device,
+            device,
             file,
             registered: RefCell::new(registered),
             descriptors,
@@ -238,23 +237,41 @@ impl QueueServer {
             }
         }
         let target = data.as_mut_ptr().expect("a buffer").wrapping_add(skip as usize);
-        slot.data.set(data);
         let position = data_position(self.config.queue, tag, skip);
-        let entry = entry::read(self.file, target, bytes, position);
-        // SAFETY: the bytes are in a buffer that the slot has, and that is taken out only when this has
-        // completed.
-        unsafe { self.reactor.submit(entry, self.me(), about::COPY | u64::from(tag)) };
+        // SAFETY: so many bytes are in the buffer behind `target`, and it is ours alone.
+        let room = unsafe { std::slice::from_raw_parts_mut(target, bytes as usize) };
+        let read = rustix::io::pread(&*self.device, room, position);
+        slot.data.set(data);
+        self.copied(tag, read);
     }
 
     fn copy_out(&self, tag: u16, skip: u32, bytes: u32) {
         let slot = self.slot(tag);
         let data = slot.data.take();
         let source = data.as_ptr().wrapping_add(skip as usize);
+        let position = data_position(self.config.queue, tag, skip).cast_signed();
+        // By address: lent memory may be changing.
+        // SAFETY: so many bytes are readable behind `source` while `data` is here.
+        let written = unsafe {
+            libc::pwrite(self.device.as_raw_fd(), source.cast(), bytes as usize, position)
+        };
+        let written = match usize::try_from(written) {
+            Ok(written) => Ok(written),
+            Err(_) => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        };
         slot.data.set(data);
-        let position = data_position(self.config.queue, tag, skip);
-        let entry = entry::write(self.file, source, bytes, position, 0);
-        // SAFETY: as in `copy_in`; lent memory is kept by what the slot has of it.
-        unsafe { self.reactor.submit(entry, self.me(), about::COPY | u64::from(tag)) };
+        self.copied(tag, written);
+    }
+
+    /// The driver has copied what it was told to: it never waits, which is why it is told by a system
+    /// call rather than by the ring (docs/decisions/0007).
+    fn copied(&self, tag: u16, outcome: Result<usize, Errno>) {
+        let result = match outcome {
+            Ok(bytes) => bytes as i32,
+            Err(errno) => -errno.raw_os_error(),
+        };
+        let step = self.tags.borrow_mut().copied(tag, result);
+        self.take(tag, step);
     }
 
     fn submit(&self, tag: u16) {
@@ -378,10 +395,6 @@ impl Complete for QueueServer {
         let tag = token as u16;
         match token & !0xffff_ffff {
             about::FETCH => self.fetched(tag, result),
-            about::COPY => {
-                let step = self.tags.borrow_mut().copied(tag, result);
-                self.take(tag, step);
-            }
             about::MEMORY if result < 0 => {}
             about::MEMORY => self.memory_came(),
             about::PAUSE => {
