@@ -2,6 +2,7 @@
 
 mod admin;
 mod bench;
+mod bpf;
 mod content;
 mod control;
 mod copy;

@@ -1,0 +1,69 @@
+//! `nvlane bpf`, and a program behind a daemon's volume.
+
+use crate::daemon::{Daemon, nvlane};
+use serde_json::{Value, json};
+use std::process::{Output, Stdio};
+
+fn object(name: &str) -> String {
+    format!("{}/../../bpf/{name}.bpf.o", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn run(args: &[&str]) -> Output {
+    nvlane().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap()
+}
+
+#[test]
+fn the_examples_pass_the_check() {
+    for name in ["null", "linear", "stripe", "mirror", "statistics", "snapshot", "rate"] {
+        let output = run(&["bpf", "check", &object(name)]);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{name}: {text}");
+        assert!(text.contains("user space: taken; 52 requests tried on 2 volumes"), "{text}");
+        assert!(text.contains("\nkernel: not asked"), "{text}");
+    }
+}
+
+#[test]
+fn what_is_refused_is_said_in_one_line() {
+    for (file, words) in [
+        (object("linear").replace(".bpf.o", ".bpf.c"), "not a proper object file"),
+        ("/nowhere.bpf.o".to_owned(), "cannot read /nowhere.bpf.o"),
+    ] {
+        let output = run(&["bpf", "check", &file]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+    let output = run(&["bpf", "check", &object("snapshot"), "--backends", "3"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("NVLANE_SETUP returned 1 for these volumes"), "{said}");
+}
+
+#[test]
+fn a_daemon_tells_what_a_program_has_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = format!("bpf:{}(mem:4M)", object("statistics"));
+    let daemon = Daemon::start(dir.path(), &[&volume]);
+    let remote = format!("tcp://{}/{}?ns=1", daemon.listeners[0], daemon.nqn);
+    let read = run(&["cat", &remote]);
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    assert_eq!(read.stdout.len(), 4 << 20);
+    let told = daemon.call("volume_maps", json!({}));
+    let program = &told[0]["programs"][0];
+    assert_eq!(program["mistakes"], 0);
+    let maps = program["maps"].as_array().unwrap();
+    let map = |name: &str| maps.iter().find(|map| map["name"] == name).unwrap();
+    let reads = map("operations")["entries"].as_array().unwrap();
+    let reads = reads.iter().find(|entry| entry["key"] == "02000000").unwrap();
+    // The second word is blocks, of 512 bytes, each read once at least.
+    let word = |value: &Value| {
+        let hex = &value.as_str().unwrap()[16..32];
+        u64::from_str_radix(hex, 16).unwrap().swap_bytes()
+    };
+    let blocks: u64 = reads["values"].as_array().unwrap().iter().map(word).sum();
+    assert!(blocks >= (4 << 20) / 512, "{blocks}");
+    let socket = daemon.socket.to_str().unwrap();
+    let text = run(&["bpf", "stat", "--socket", socket]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("operations, per-core array of 16 entries\n      2: "), "{text}");
+}
