@@ -4,4 +4,5 @@ mod blocks;
 mod bounds;
 mod model;
 mod races;
+mod rules;
 mod stacks;
