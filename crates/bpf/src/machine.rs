@@ -149,8 +149,8 @@ impl Run<'_> {
             // Going back is what makes a run long: it is paid for by the distance, which bounds the
             // instructions by the budget and the length of the program.
             macro_rules! go_to {
-                () => {{
-                    let target = insn.offset as usize;
+                ($target:expr) => {{
+                    let target: usize = $target;
                     if target < pc {
                         may!(self.pay((pc - target) as u32));
                     }
@@ -160,22 +160,22 @@ impl Run<'_> {
             macro_rules! jump {
                 (k64 $cond:expr) => {
                     if $cond(reg!(insn.dst), insn.immediate as u64) {
-                        go_to!()
+                        go_to!(insn.offset as usize)
                     }
                 };
                 (r64 $cond:expr) => {
                     if $cond(reg!(insn.dst), reg!(insn.src)) {
-                        go_to!()
+                        go_to!(insn.offset as usize)
                     }
                 };
                 (k32 $cond:expr) => {
                     if $cond(reg!(insn.dst) as u32, insn.immediate as u32) {
-                        go_to!()
+                        go_to!(insn.offset as usize)
                     }
                 };
                 (r32 $cond:expr) => {
                     if $cond(reg!(insn.dst) as u32, reg!(insn.src) as u32) {
-                        go_to!()
+                        go_to!(insn.offset as usize)
                     }
                 };
             }
@@ -336,17 +336,16 @@ impl Run<'_> {
                 Op::JsleR64 => jump!(r64 | a, b | a as i64 <= b as i64),
                 Op::JsleK32 => jump!(k32 | a, b | a as i32 <= b as i32),
                 Op::JsleR32 => jump!(r32 | a, b | a as i32 <= b as i32),
-                Op::Jump => go_to!(),
+                Op::Jump => go_to!(insn.offset as usize),
                 Op::Call => {
                     if depth + 1 == FRAMES_MAX {
                         may!(Err(FaultKind::TooDeep));
                     }
-                    may!(self.pay(code.len() as u32));
                     self.frames[depth as usize] =
                         Frame { back: pc, kept: [r[6], r[7], r[8], r[9]] };
                     depth += 1;
                     r[10] = frame_address(depth);
-                    pc = insn.offset as usize;
+                    go_to!(insn.offset as usize);
                 }
                 Op::Exit => {
                     if depth == 0 {
@@ -357,7 +356,7 @@ impl Run<'_> {
                     let Frame { back, kept } = self.frames[depth as usize];
                     [r[6], r[7], r[8], r[9]] = kept;
                     r[10] = frame_address(depth);
-                    pc = back;
+                    go_to!(back);
                 }
                 Op::Helper => r[0] = may!(self.help(insn.immediate, [r[1], r[2], r[3], r[4]])),
             }

@@ -126,6 +126,10 @@ fn commands_allocate_nothing() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("volume.img");
     let file = format!("file:{}?create&size=1M&bs=4096", path.display());
+    let program = |name: &str, volumes: &str| {
+        format!("bpf:{}/../../bpf/{name}.bpf.o({volumes})", env!("CARGO_MANIFEST_DIR"))
+    };
+    let half = "mem:512K?bs=4096";
     for uri in [
         "null:1M?bs=4096",
         "mem:1M?bs=4096",
@@ -133,6 +137,11 @@ fn commands_allocate_nothing() {
         "delay:10us(fault:rate=0(linear:(mem:512K?bs=4096,mem:512K?bs=4096)))",
         "rate:iops=10M(linear:(mem:512K?bs=4096,mem:512K?bs=4096))",
         &file,
+        &program("linear", &format!("{half},{half}")),
+        &program("stripe", &format!("{half},{half}")),
+        &program("mirror", "mem:1M?bs=4096,mem:1M?bs=4096"),
+        &program("statistics", "delay:10us(mem:1M?bs=4096)"),
+        &program("snapshot", "mem:1M?bs=4096,mem:1M?bs=4096"),
     ] {
         let count = allocations(uri);
         assert!(count <= GROWTH, "{uri}: {count} allocations for {COUNTED} commands");
