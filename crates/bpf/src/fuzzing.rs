@@ -102,13 +102,13 @@ fn run(program: Program, op: u8) -> Option<(Result<u64, Fault>, Request)> {
         assert!(!instance.program().locate(fault.instruction).to_string().is_empty());
     }
     let asked = Asked { op, blocks, sizes: &SIZES, is_whole: false };
-    if let (Ok(_), Ok(plan)) = (&result, actions::check(&request, &asked)) {
-        if let Then::Parts(count) = plan.then {
-            for part in &request.part[..count] {
-                let size = SIZES[usize::from(part.backend)];
-                assert!(part.block + u64::from(part.blocks) <= size, "within the backend");
-                assert!(part.offset + part.blocks <= blocks, "within the request");
-            }
+    if let (Ok(_), Ok(plan)) = (&result, actions::check(&request, &asked))
+        && let Then::Parts(count) = plan.then
+    {
+        for part in &request.part[..count] {
+            let size = SIZES[usize::from(part.backend)];
+            assert!(part.block + u64::from(part.blocks) <= size, "within the backend");
+            assert!(part.offset + part.blocks <= blocks, "within the request");
         }
     }
     for map in instance.maps() {
