@@ -8,7 +8,7 @@
 
 mod copies;
 
-use crate::copy::{self, Carrier, Ground, Located, Refusals};
+use crate::copy::{self, Carrier, CopyCounters, Ground, Located, Refusals};
 use crate::layer::addresses_blocks;
 use crate::layer::slab::Slab;
 use crate::{Data, Namespace, Part, PathReport, Queue, Request, Run, Sink, dataset};
@@ -20,6 +20,7 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a full list of ranges.
 const LIST_BYTES: usize = dataset::RANGES_MAX * dataset::RANGE_BYTES;
@@ -28,6 +29,8 @@ const LIST_BYTES: usize = dataset::RANGES_MAX * dataset::RANGE_BYTES;
 #[derive(Debug)]
 pub struct Linear {
     children: Vec<Child>,
+    /// Of Copies, what was read and written here.
+    moved_bytes: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -69,7 +72,7 @@ impl Linear {
             placed.push(Child { namespace, start, refusals: Refusals::default() });
             start += limits.blocks;
         }
-        Ok(Arc::new(Linear { children: placed }))
+        Ok(Arc::new(Linear { children: placed, moved_bytes: AtomicU64::new(0) }))
     }
 
     fn last(&self) -> &Child {
@@ -214,6 +217,12 @@ impl Namespace for Linear {
             }
         }
         Ok(runs)
+    }
+
+    fn copied(&self) -> CopyCounters {
+        let below = self.children.iter().map(|child| child.namespace.copied().moved_bytes);
+        let moved_bytes = self.moved_bytes.load(Ordering::Relaxed) + below.sum::<u64>();
+        CopyCounters { moved_bytes, ..CopyCounters::default() }
     }
 
     fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {

@@ -2,6 +2,7 @@
 
 use crate::blocks::Core;
 use namespace::copy::{Located, Place};
+use namespace::layer::delay::{Delay, Delays};
 use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::layer::linear::Linear;
 use namespace::memory::{Memory, MemoryOptions};
@@ -264,4 +265,26 @@ fn it_is_told_where_blocks_are_and_who_keeps_them_apart() {
     assert_eq!(at(linear.clone(), 6), Some(6));
     assert_eq!(at(linear.clone(), BLOCKS + 6), None);
     assert_eq!(at(guarded(linear, false), BLOCKS + 6), Some(BLOCKS + 6));
+}
+
+#[test]
+fn it_is_counted_who_has_copied() {
+    // Within a child; between children, by the processor; between children of which one is not looked through.
+    let hidden: Arc<dyn Namespace> = Delay::new(memory(), Delays::default());
+    let linear = Linear::new(vec![memory(), memory(), hidden]).expect("blocks of one size");
+    let core = Core::new(&[guarded(linear, false)], 8 << 20);
+    let counted = |from, to| {
+        let before = core.volumes[0].namespace.copied();
+        let outcome = core.run(vec![(0, core.copy(0, to, &[(0, from, 3)], false))]).remove(0);
+        assert_eq!(outcome.status, Status::SUCCESS);
+        let after = core.volumes[0].namespace.copied();
+        let (fast, slow) = (before.offloaded_bytes, before.moved_bytes);
+        ((after.offloaded_bytes - fast) >> 12, (after.moved_bytes - slow) >> 12)
+    };
+    assert_eq!(counted(0, 10), (3, 0));
+    assert_eq!(counted(0, BLOCKS + 10), (3, 0));
+    assert_eq!(counted(2 * BLOCKS, 10), (0, 3));
+    assert_eq!(counted(2 * BLOCKS - 1, 10), (1, 2));
+    // It hides where its blocks are, and passes on what is copied to them.
+    assert_eq!(counted(10, 2 * BLOCKS - 2), (3, 0));
 }

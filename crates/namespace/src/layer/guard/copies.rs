@@ -38,20 +38,22 @@ impl Guard {
             true => (!told).then_some("by the backend"),
         };
         facts.extend(means.map(|means| ("copy".into(), means.into())));
-        let (by_child, here) = (&self.copied.by_child, &self.copied.here);
-        let (by_child, here) = (by_child.load(Ordering::Relaxed), here.load(Ordering::Relaxed));
-        if by_child + here > 0 {
-            let bytes = |count| human::format_bytes(count);
-            let what = format!("{} by the backend, {} here", bytes(by_child), bytes(here));
+        let CopyCounters { offloaded_bytes, moved_bytes } = self.copy_counters();
+        if offloaded_bytes + moved_bytes > 0 {
+            let (offloaded, moved) =
+                (human::format_bytes(offloaded_bytes), human::format_bytes(moved_bytes));
+            let what = format!("{offloaded} by the backend, {moved} read and written");
             facts.push(("copied".into(), what));
         }
     }
 
-    /// What was copied so far.
+    /// What was copied so far. What went down may have been read and written there, by `linear`.
     pub(super) fn copy_counters(&self) -> CopyCounters {
+        let moved_below = self.child.copied().moved_bytes;
+        let by_child = self.copied.by_child.load(Ordering::Relaxed);
         CopyCounters {
-            offloaded_bytes: self.copied.by_child.load(Ordering::Relaxed),
-            moved_bytes: self.copied.here.load(Ordering::Relaxed),
+            offloaded_bytes: by_child.saturating_sub(moved_below),
+            moved_bytes: self.copied.here.load(Ordering::Relaxed) + moved_below,
         }
     }
 

@@ -5,6 +5,7 @@ use crate::Request;
 use crate::copy::{End, Ground, Place, Reader, Route, Sources, TURN_BYTES_MAX};
 use ::copy::{Piece, Room};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Ground for LinearQueue {
     fn is_same(&self, place: &Place) -> bool {
@@ -86,8 +87,12 @@ impl Ground for LinearQueue {
         least.expect("there is a child") as usize
     }
 
-    /// The guard above counts.
-    fn copied(&self, _bytes: u64, _is_fast: bool) {}
+    /// What the children have copied, the guard above counts.
+    fn copied(&self, bytes: u64, is_fast: bool) {
+        if !is_fast {
+            self.linear.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
 }
 
 impl LinearQueue {
