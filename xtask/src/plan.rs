@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::guest::machine::Machine;
@@ -33,6 +33,17 @@ struct Depth {
 
 const EVERYDAY: Depth = Depth { rounds: 5, fuzz_seconds: 10 };
 const FULL: Depth = Depth { rounds: 20, fuzz_seconds: 60 };
+
+/// Tests of the full run that say by a variable how often they are done: name, package, filter, variable.
+const REPEATED: [(&str, &str, &str, (&str, &str)); 2] = [
+    (
+        "copies/model",
+        "namespace",
+        "copies_leave_what_the_model_says",
+        ("COPY_OPERATIONS", "10000000"),
+    ),
+    ("copies/kills", "nvlane", "a_kill_at_any_moment_loses_nothing", ("NVLANE_COPY_KILLS", "50")),
+];
 
 /// Run the tests, all or those whose name contains one of the given words.
 #[derive(Args, Debug)]
@@ -94,6 +105,17 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
     });
     for target in fuzz_targets()? {
         runner.step(&format!("fuzz/{target}"), || fuzz(&target, depth.fuzz_seconds));
+    }
+    if arguments.full {
+        // What `unit` does a few of, as often as was asked for.
+        for (name, package, filter, (variable, count)) in REPEATED {
+            runner.step(name, || {
+                let arguments = ["test", "--release", "--locked", "-p", package, "--tests", filter];
+                let count = counted(cargo()?.args(arguments).env(variable, count))?;
+                ensure!(count.passed + count.failed > 0, "no test is called {filter}");
+                Ok(count)
+            });
+        }
     }
     let mut kernels = vec![(arguments.kernel.as_str(), "guest")];
     if arguments.full {
