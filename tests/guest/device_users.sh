@@ -63,6 +63,8 @@ expect_match "nothing" "$(fails "$NVLANE" info /dev/ng99n1)" 'nvme list'
 
 # Read-only stops root as well, though his descriptor lets everything pass.
 expect_match "a write" "$(fails "$EXAMPLE" "$plain?ro" io 0x01 cdw12=7 data="$WORK/a")" 'Write Protected'
-expect_match "a copy" "$(fails "$EXAMPLE" "$plain?ro" io 0x19 data="$WORK/a")" 'Write Protected'
+# One block, from block 0 to block 8.
+head -c 32 /dev/zero >"$WORK/range"
+expect_match "a copy" "$(fails "$EXAMPLE" "$plain?ro" io 0x19 cdw10=8 data="$WORK/range")" 'Write Protected'
 expect_match "a vendor's command" "$(fails "$EXAMPLE" "$plain?ro" io 0x81 data="$WORK/a")" 'Write Protected'
 expect_match "format" "$(fails "$EXAMPLE" "$plain?ro" admin 0x80 nsid=1)" 'Write Protected'

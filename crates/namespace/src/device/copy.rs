@@ -14,13 +14,16 @@ use crate::copy::{Origin, Place, Source, Sources};
 use nvme::copy::{Entry, Format};
 use nvme::limits::CopyLimits;
 use nvme::{Command, Status, copy};
+use std::sync::Arc;
 
 /// Bytes of one source range.
 const ENTRY_BYTES: usize = Format::Short.entry_bytes();
 
-/// Which namespace this is, among those that others tell as the origin of their blocks.
+/// Which namespace this is, among those that others tell as the origin of their blocks. The name counts
+/// as the object that this device has told, not as text: devices exist that share theirs, and a remote
+/// subsystem can have any.
 pub(super) struct Own<'a> {
-    pub(super) nqn: Option<&'a str>,
+    pub(super) nqn: Option<&'a Arc<str>>,
     pub(super) nsid: u32,
 }
 
@@ -69,7 +72,7 @@ fn is_here(place: &Place, own: &Own<'_>) -> bool {
     match place {
         Place::Same => true,
         Place::Origin(Origin::Subsystem { nqn, nsid }) => {
-            own.nqn == Some(&**nqn) && *nsid == own.nsid
+            own.nqn.is_some_and(|own| Arc::ptr_eq(own, nqn)) && *nsid == own.nsid
         }
         _ => false,
     }
@@ -138,31 +141,41 @@ mod tests {
     use nvme::opcode::io as opcode;
 
     const LIMITS: CopyLimits = CopyLimits { ranges_max: 4, range_blocks_max: 100, blocks_max: 150 };
-    const OWN: Own<'_> = Own { nqn: Some("nqn.x:y"), nsid: 3 };
 
     fn same(slba: u64, blocks: u32) -> Source {
         Source { place: Place::Same, slba, blocks }
     }
 
-    fn at(nqn: &str, nsid: u32) -> Source {
-        let place = Place::Origin(Origin::Subsystem { nqn: nqn.into(), nsid });
+    fn at(nqn: &Arc<str>, nsid: u32) -> Source {
+        let place = Place::Origin(Origin::Subsystem { nqn: Arc::clone(nqn), nsid });
         Source { place, slba: 5, blocks: 6 }
     }
 
     fn laid_out(sdlba: u64, ranges: Vec<Source>) -> Result<(Command, Vec<Entry>), Status> {
+        laid_out_by(&"nqn.x:y".into(), sdlba, ranges)
+    }
+
+    /// By namespace 3 of that subsystem.
+    fn laid_out_by(
+        nqn: &Arc<str>,
+        sdlba: u64,
+        ranges: Vec<Source>,
+    ) -> Result<(Command, Vec<Entry>), Status> {
+        let own = Own { nqn: Some(nqn), nsid: 3 };
         let mut command = Command { cdw12: u32::MAX.into(), ..Command::default() };
         (command.cdw3, command.cdw13) = (u32::MAX.into(), u32::MAX.into());
         command.set_slba(sdlba);
-        let sources = Sources { ranges, fast_only: true };
+        let sources = Sources { ranges, ..Sources::default() };
         let mut list = [0xee; 4 * ENTRY_BYTES];
-        let (command, bytes) = lay_out(&command, &sources, &OWN, &LIMITS, &mut list)?;
+        let (command, bytes) = lay_out(&command, &sources, &own, &LIMITS, &mut list)?;
         Ok((command, copy::entries(&command, &list[..bytes])?.collect()))
     }
 
     #[test]
     fn the_device_is_given_what_was_asked_for() {
-        let ranges = vec![same(7, 1), same(u64::from(u32::MAX) * 9, 100), at("nqn.x:y", 3)];
-        let (command, entries) = laid_out(1 << 33, ranges).unwrap();
+        let nqn = "nqn.x:y".into();
+        let ranges = vec![same(7, 1), same(u64::from(u32::MAX) * 9, 100), at(&nqn, 3)];
+        let (command, entries) = laid_out_by(&nqn, 1 << 33, ranges).unwrap();
         let entry = |slba, blocks| Entry { nsid: 0, slba, blocks, fast_only: false };
         assert_eq!(entries, [entry(7, 1), entry(u64::from(u32::MAX) * 9, 100), entry(5, 6)]);
         let mut expected = Command { opcode: opcode::COPY, nsid: 3.into(), ..Command::default() };
@@ -185,8 +198,13 @@ mod tests {
         }
         // A later range meets where an earlier one is put.
         assert_eq!(tried(100, vec![same(0, 20), same(110, 5)]), for_others);
-        assert_eq!(tried(100, vec![at("nqn.x:y", 4)]), never);
-        assert_eq!(tried(100, vec![at("nqn.x:z", 3)]), never);
+        let nqn: Arc<str> = "nqn.x:y".into();
+        let tried_by = |ranges| laid_out_by(&nqn, 100, ranges).map(|_| ());
+        assert_eq!(tried_by(vec![at(&nqn, 3)]), Ok(()));
+        assert_eq!(tried_by(vec![at(&nqn, 4)]), never);
+        // Another device may have the same name and number: it is not this one.
+        assert_eq!(tried_by(vec![at(&"nqn.x:y".into(), 3)]), never);
+        assert_eq!(tried_by(vec![at(&"nqn.x:z".into(), 3)]), never);
         let memory = Memory::open(MemoryOptions {
             bytes: 1 << 20,
             block_shift: 9,
@@ -210,8 +228,8 @@ mod tests {
         assert_eq!(tried(Vec::new()), refused);
         let none = lay_out(
             &Command::default(),
-            &Sources { ranges: vec![same(0, 1)], fast_only: false },
-            &OWN,
+            &Sources { ranges: vec![same(0, 1)], ..Sources::default() },
+            &Own { nqn: None, nsid: 3 },
             &CopyLimits::NONE,
             &mut [],
         );

@@ -233,7 +233,7 @@ impl DeviceQueue {
     fn start_copy(&self, mut request: Box<Request>) {
         let Data::Sources(sources) = &request.data else { unreachable!("that is what it has") };
         let device = &self.device;
-        let own = Own { nqn: device.facts.nqn.as_deref(), nsid: device.nsid };
+        let own = Own { nqn: device.facts.nqn.as_ref(), nsid: device.nsid };
         let mut lists = self.lists.borrow_mut();
         let number = lists.take();
         let list = lists.list(number);

@@ -117,7 +117,7 @@ pub(super) fn copy_of(sdlba: u64, ranges: &[(u64, u32)]) -> Box<Request> {
     request.command = copy::command(1, sdlba, ranges.len(), copy::Format::Short);
     let source = |&(slba, blocks)| Source { place: In::Same, slba, blocks };
     let ranges = ranges.iter().map(source).collect();
-    request.data = Data::Sources(Box::new(Sources { ranges, fast_only: false }));
+    request.data = Data::Sources(Box::new(Sources { ranges, ..Sources::default() }));
     request
 }
 
@@ -142,6 +142,25 @@ fn copies_come_back_with_their_sources_and_allocate_nothing() {
         assert_eq!(request.status, Status::SUCCESS);
         let Data::Sources(sources) = &request.data else { panic!("the sources are gone") };
         assert_eq!(sources.blocks(), 200);
+    }
+}
+
+/// Devices exist whose subsystems have the same name.
+#[test]
+fn another_device_with_the_same_name_and_number_is_not_this_one() {
+    let (reactor, done) = (reactor(), Rc::new(Done::default()));
+    let [this, other] = [(); 2].map(|()| device("/dev/null", Passthrough::NONE));
+    let queue = Arc::clone(&this).open_queue(&reactor).unwrap();
+    for (from, expected) in [(this, Status::SUCCESS), (other, Status::FAST_COPY_NOT_POSSIBLE.dnr())]
+    {
+        let located = from.origin(500, 100).expect("it tells where its blocks are");
+        let place = In::Origin(located.origin);
+        let ranges = vec![Source { place, slba: located.slba, blocks: 100 }];
+        let mut request = copy_of(0, &[(500, 100)]);
+        request.data = Data::Sources(Box::new(Sources { ranges, ..Sources::default() }));
+        submit(&*queue, &done, request);
+        drive(&reactor, &done, 1);
+        assert_eq!(done.take().pop().unwrap().status, expected);
     }
 }
 
