@@ -347,14 +347,20 @@ fn direct_align(file: &fs::File) -> Option<u32> {
             file.as_raw_fd(),
             c"".as_ptr(),
             libc::AT_EMPTY_PATH,
-            libc::STATX_DIOALIGN,
+            libc::STATX_DIOALIGN | libc::STATX_DIO_READ_ALIGN,
             &mut stat,
         )
     };
     if result == 0 && stat.stx_mask & libc::STATX_DIOALIGN != 0 {
+        // Of a file that shares blocks XFS says that it is to be written in whole ones. It takes smaller
+        // ones as before, and puts them through the page cache by itself: the block size of a volume
+        // must not change because the volume was copied.
+        let offset = match stat.stx_mask & libc::STATX_DIO_READ_ALIGN {
+            0 => stat.stx_dio_offset_align,
+            _ => stat.stx_dio_offset_align.min(stat.stx_dio_read_offset_align),
+        };
         // Zero means that this file cannot be read directly.
-        let align = stat.stx_dio_offset_align.max(stat.stx_dio_mem_align);
-        return (stat.stx_dio_offset_align != 0).then_some(align);
+        return (offset != 0).then_some(offset.max(stat.stx_dio_mem_align));
     }
     // The file system does not say: try the flag, and a page, which satisfies everybody.
     set_direct(file).ok()?;

@@ -352,3 +352,30 @@ fn what_is_no_file_is_refused() {
     assert!(!to.limits().copy.is_offered());
     assert_eq!(copied(&to, 8, vec![same(0, 1)]), (Status::NAMESPACE_WRITE_PROTECTED.dnr(), 0));
 }
+
+#[test]
+fn a_volume_that_shares_blocks_has_the_blocks_that_it_had() {
+    let directory = tempfile::tempdir().unwrap();
+    let name = |name: &str| directory.path().join(name);
+    let opened = |name: &Path| {
+        let options = FileOptions { block_shift: None, ..options(name, 4096, false) };
+        let file = File::open(&options).unwrap();
+        (file.block_shift, file.is_direct(), file)
+    };
+    let (shift, is_direct, from) = opened(&name("from"));
+    write(&from, 0, &noise(4096, 9));
+    let (_, _, to) = opened(&name("to"));
+    let blocks = to.blocks() as u32;
+    assert_eq!(copied(&to, 0, vec![of(&from, 0, blocks)]), DONE);
+    drop((from, to));
+    for name in [name("from"), name("to")] {
+        let (same_shift, same_direct, file) = opened(&name);
+        assert_eq!((same_shift, same_direct), (shift, is_direct), "{name:?}");
+        // Written in such blocks, past the page cache or not.
+        if shift == 9 {
+            assert_eq!(copied(&file, 1, vec![same(4095, 1)]), DONE);
+            let bytes = contents(&file);
+            assert!(bytes[512..1024] == bytes[4095 * 512..]);
+        }
+    }
+}
