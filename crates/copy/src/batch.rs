@@ -58,6 +58,14 @@ impl Batch {
         self.pieces.last().is_none_or(|last| last.destination + last.blocks == piece.destination)
     }
 
+    /// Whether neither `piece` nor the pieces so far read what the other writes, or what they write
+    /// themselves: whoever copies by his own means may refuse that.
+    pub fn is_apart_from(&self, piece: &Piece) -> bool {
+        let apart =
+            |one: &Piece| !one.reads_of(one) && !one.reads_of(piece) && !piece.reads_of(one);
+        self.pieces.is_empty() || !piece.reads_of(piece) && self.pieces.iter().all(apart)
+    }
+
     /// Adds a piece.
     ///
     /// # Panics
@@ -122,6 +130,35 @@ mod tests {
         let mut batch = Batch::default();
         batch.push(order.take(4));
         assert!(!batch.is_followed_by(&order.peek(4).expect("five blocks are left")));
+    }
+
+    #[test]
+    fn what_overlaps_is_told_from_the_rest() {
+        let mut order = Order::default();
+        let same = |slba, blocks| Range { slba, blocks, is_same: true };
+        // Reads: apart; what the first writes; apart, but written by the last; itself.
+        order.begin(20, [same(0, 2), same(21, 1), same(26, 2), same(40, 1), same(26, 4)]);
+        let mut batch = Batch::default();
+        let mut pieces = (0..5).map(|_| order.take(order.peek(9).expect("it is left").blocks));
+        let mut next = || pieces.next().expect("five ranges");
+        let first = next();
+        assert!(batch.is_apart_from(&first));
+        batch.push(first);
+        let second = next();
+        assert!(!batch.is_apart_from(&second));
+        batch.clear();
+        batch.push(second);
+        let third = next();
+        assert!(batch.is_apart_from(&third));
+        batch.push(third);
+        assert!(batch.is_apart_from(&next()));
+        let last = next();
+        assert_eq!((last.destination, last.is_backwards), (26, false));
+        assert!(!batch.is_apart_from(&last), "it writes what the third reads");
+        batch.clear();
+        assert!(batch.is_apart_from(&last), "alone it may");
+        batch.push(last);
+        assert!(!batch.is_apart_from(&first), "but nothing goes with it");
     }
 
     #[test]

@@ -297,6 +297,10 @@ impl Job {
                 if !self.batch.is_followed_by(&piece) || !first.goes_with(&route) {
                     return;
                 }
+                // Lest the rest be refused for it.
+                if route.fast.is_some() && !self.batch.is_apart_from(&piece) {
+                    return;
+                }
             } else if route.fast.is_some() && room.is_none() {
                 let given = room.insert(ground.room(route.child, route.guard.is_some()));
                 if route.blocks > self.batch.left(given) {

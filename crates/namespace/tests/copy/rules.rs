@@ -143,6 +143,18 @@ fn ranges_go_down_together_and_fua_with_them() {
 }
 
 #[test]
+fn what_overlaps_goes_down_by_itself() {
+    let (below, core) = stage();
+    // The third range reads what the first writes.
+    let spans = [(0, 0, 2), (0, 20, 2), (0, 41, 2), (0, 30, 2)];
+    let outcome = core.run(vec![(0, core.copy(0, 40, &spans, false))]).remove(0);
+    assert_eq!(outcome.status, Status::SUCCESS);
+    let commands = [(opcode::COPY, 40, false), (opcode::COPY, 44, false)];
+    assert_eq!(below.take(), commands);
+    assert_eq!(core.read(0, 40, 8), [1, 2, 21, 22, 2, 21, 31, 32].map(Some));
+}
+
+#[test]
 fn what_is_refused_is_read_and_written_with_fua() {
     let (below, core) = stage();
     below.answer((opcode::COPY, 40, true), Status::FAST_COPY_NOT_POSSIBLE);
