@@ -169,7 +169,9 @@ impl Carrier {
         let Data::Sources(sources) = mem::take(&mut request.data) else {
             unreachable!("the caller has looked")
         };
-        let ground = self.ground();
+        let Some(ground) = self.ground() else {
+            unreachable!("the queue lives while it is called")
+        };
         let mut job = self.idle.borrow_mut().pop().unwrap_or_default();
         let range = |source: &Source| Range {
             slba: source.slba,
@@ -184,8 +186,9 @@ impl Carrier {
         self.drive(job);
     }
 
-    fn ground(&self) -> Rc<dyn Ground> {
-        self.ground.upgrade().expect("a queue outlives its commands")
+    /// None when the queue has been dropped: what was not finished is forgotten with it.
+    fn ground(&self) -> Option<Rc<dyn Ground>> {
+        self.ground.upgrade()
     }
 
     /// Goes on with a Copy as far as that is possible now.
@@ -193,7 +196,7 @@ impl Carrier {
         if self.jobs.with(number, |job| mem::replace(&mut job.is_driven, true)) {
             return;
         }
-        let ground = self.ground();
+        let Some(ground) = self.ground() else { return };
         loop {
             match self.next(number, &*ground) {
                 Next::Send { child, mut request, routes } => {
@@ -384,7 +387,7 @@ impl Sink for Carrier {
         let Data::Sources(sources) = &mut request.data else {
             unreachable!("a Copy comes back with its sources")
         };
-        let ground = self.ground();
+        let Some(ground) = self.ground() else { return };
         if status.is_success() {
             ground.copied(bytes, true);
         } else if status == Status::FAST_COPY_NOT_POSSIBLE.dnr() {
@@ -411,8 +414,10 @@ impl Emulated for Carrier {
             }
             (job.is_driven, job.batch.blocks() << self.shift)
         });
-        if lowest.is_none() {
-            self.ground().copied(bytes, false);
+        if lowest.is_none()
+            && let Some(ground) = self.ground()
+        {
+            ground.copied(bytes, false);
         }
         if !is_driven {
             self.drive(number);

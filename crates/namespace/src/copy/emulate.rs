@@ -146,9 +146,11 @@ impl Emulator {
         }
         loop {
             match self.next(job) {
-                Next::Submit(End::Own, request) => {
-                    self.own.upgrade().expect("a queue outlives its commands").submit(request);
-                }
+                Next::Submit(End::Own, request) => match self.own.upgrade() {
+                    Some(own) => own.submit(request),
+                    // Forgotten with the queue, as is all that waits there.
+                    None => return,
+                },
                 Next::Submit(End::Queue(queue), request) => queue.submit(request),
                 Next::Wait => return self.jobs.with(job, |job| job.is_driven = false),
                 Next::Ended => return self.end(job),

@@ -27,6 +27,8 @@ thread_local! {
 #[derive(Default)]
 pub(super) struct Room {
     spare: RefCell<Spare>,
+    /// Bytes of the pool, which count among the core's.
+    bytes: Cell<usize>,
 }
 
 #[derive(Default)]
@@ -71,11 +73,12 @@ impl Room {
         let promised = self.spare.borrow().holder == Holder::Promised(copy);
         let pool = reactor.buffers();
         let share = CORE_BYTES_MAX.min(pool.capacity() / 4);
+        // Buffers come in powers of two.
         if !promised
-            && CORE_BYTES.get() + bytes <= share
+            && CORE_BYTES.get() + bytes.next_power_of_two() <= share
             && let Some(mut buffer) = pool.allocate(bytes)
         {
-            CORE_BYTES.set(CORE_BYTES.get() + buffer.capacity());
+            self.count(buffer.capacity());
             buffer.truncate(bytes);
             return Ok(Granted::Memory(Data::Buffer(buffer), bytes));
         }
@@ -104,12 +107,30 @@ impl Room {
     pub fn release(&self, memory: Data) -> Option<u64> {
         match memory {
             Data::Buffer(buffer) => {
-                CORE_BYTES.set(CORE_BYTES.get() - buffer.capacity());
+                self.count_back(buffer.capacity());
                 None
             }
             Data::Part(_) => self.spare.borrow_mut().pass_on(),
             _ => unreachable!("pieces are read into memory that was obtained here"),
         }
+    }
+
+    fn count(&self, bytes: usize) {
+        self.bytes.set(self.bytes.get() + bytes);
+        CORE_BYTES.set(CORE_BYTES.get() + bytes);
+    }
+
+    fn count_back(&self, bytes: usize) {
+        self.bytes.set(self.bytes.get() - bytes);
+        // The count may be gone already when the thread is ending.
+        let _ = CORE_BYTES.try_with(|count| count.set(count.get() - bytes));
+    }
+}
+
+/// What is forgotten with its queue gives its memory back to the pool by itself.
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.count_back(self.bytes.get());
     }
 }
 

@@ -4,7 +4,7 @@ use crate::blocks::Core;
 use namespace::layer::delay::{Delay, Delays};
 use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::memory::{Memory, MemoryOptions};
-use namespace::{Namespace, Queue, Request};
+use namespace::{Namespace, Queue, Request, Sink};
 use nvme::limits::CopyLimits;
 use nvme::{Limits, Status};
 use reactor::{Complete, Drive, Reactor};
@@ -206,4 +206,33 @@ fn what_the_core_copies_itself_is_done_in_many_turns() {
         assert!((7..100).contains(&turns), "{turns} turns");
         core.reactor.turn_for(Drive::Until(std::time::Instant::now() + Duration::from_millis(1)));
     }
+}
+
+/// A front door may give up: what has not come back is forgotten with the queues.
+#[test]
+fn queues_may_be_dropped_while_copies_wait_for_their_turn() {
+    let delayed: Arc<dyn Namespace> = Delay::new(memory(16 << 20), Delays::default());
+    let (_, slow) = slow(16 << 20);
+    let volumes = [guarded(memory(16 << 20)), guarded(delayed), slow];
+    for (from, to) in [(0, 0), (1, 0), (2, 2), (2, 0)] {
+        let core = Core::new(&volumes, 32 << 20);
+        let reactor = Rc::clone(&core.reactor);
+        let back = Rc::new(Forgotten);
+        for _ in 0..3 {
+            let mut request = core.copy(to, 2048, &[(from, 0, 2048)], false);
+            request.push(back.clone(), 0);
+            core.volumes[to].queue.submit(request);
+        }
+        drop(core);
+        for _ in 0..100 {
+            reactor.turn_for(Drive::Poll);
+        }
+        assert_eq!(reactor.buffers().available(), reactor.buffers().capacity(), "{from} to {to}");
+    }
+}
+
+struct Forgotten;
+
+impl Sink for Forgotten {
+    fn completed(&self, _request: Box<Request>, _state: u64) {}
 }
