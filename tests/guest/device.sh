@@ -73,7 +73,9 @@ expect_match "polling in vain" "$("$NVLANE" info "$plain?poll" 2>&1)" 'no poll q
 block_commands "$plain?poll" 0 >/dev/null
 
 # More data than came with a command is not moved: the driver does not check that.
-refused 'Invalid Field' "$plain" io 0x19 cdw10=0 cdw12=3 data="$WORK/ranges"
+refused 'Invalid Field' "$zoned" io 0x7d cdw10=0 cdw12=15 data="$WORK/a"
+# Of Copy the list is read before, since the volume copies.
+refused 'Data SGL Length Invalid' "$plain" io 0x19 cdw10=0 cdw12=3 data="$WORK/ranges"
 
 # What the controller says, through our ring and by nvme-cli.
 controller=/dev/$(controller_of "$plain")
