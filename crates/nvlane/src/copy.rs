@@ -50,6 +50,10 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     if args.detach {
         return jobs::add(spec, args.socket.clone(), args.output_format);
     }
+    let mut parts = spec.sources.iter().chain(&spec.targets);
+    if let Some(part) = parts.find(|part| part.volume.starts_with(open::SERVED)) {
+        bail!("{}: a volume of the daemon's is copied by the daemon: add --detach", part.volume);
+    }
     let opened = Opened::open(&spec, args.create && !args.dry_run)?;
     let layout = opened.layout(&spec)?;
     if args.dry_run {

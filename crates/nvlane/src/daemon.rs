@@ -112,6 +112,7 @@ impl Daemon {
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}
             }
+            self.jobs.serve(&self.volumes);
             if Instant::now() >= refresh_at {
                 self.refresh();
                 self.jobs.collect();

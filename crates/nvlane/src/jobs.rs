@@ -64,7 +64,7 @@ pub fn run(args: &JobsArgs) -> Result<()> {
         JobsCommand::Show { id } => find(read(call("job_list", json!({}))?)?, id)?,
         JobsCommand::Wait { id } => loop {
             let job = find(read(call("job_list", json!({}))?)?, id)?;
-            if job.state != JobState::Running {
+            if !is_at_work(&job) {
                 break ended(job)?;
             }
             thread::sleep(WAIT_INTERVAL);
@@ -88,8 +88,12 @@ fn ended(job: Job) -> Result<Job> {
         JobState::Failed => bail!("job {}: {}", job.id, job.error.unwrap_or_default()),
         JobState::Cancelled => bail!("job {} was cancelled", job.id),
         JobState::Paused => bail!("job {} is paused", job.id),
-        JobState::Done | JobState::Running => Ok(job),
+        _ => Ok(job),
     }
+}
+
+fn is_at_work(job: &Job) -> bool {
+    matches!(job.state, JobState::Running | JobState::Pausing | JobState::Cancelling)
 }
 
 fn find(jobs: Vec<Job>, id: u64) -> Result<Job> {
@@ -119,6 +123,8 @@ fn state(job: &Job) -> &'static str {
         (JobState::Running, Phase::Copying) => "copying",
         (JobState::Running, Phase::Flushing) => "flushing",
         (JobState::Running, Phase::Verifying) => "comparing",
+        (JobState::Pausing, _) => "pausing",
+        (JobState::Cancelling, _) => "cancelling",
         (JobState::Paused, _) => "paused",
         (JobState::Done, _) => "done",
         (JobState::Failed, _) => "failed",

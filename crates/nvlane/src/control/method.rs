@@ -328,12 +328,16 @@ pub struct JobThrottle {
 pub enum JobState {
     /// It is at work, or will be when the daemon has started again.
     Running,
-    /// It was asked to pause.
+    /// It was asked to pause, and ends what it has begun.
+    Pausing,
+    /// It can be resumed.
     Paused,
     /// Everything is copied and flushed, and compared if that was asked for.
     Done,
     /// It can be resumed.
     Failed,
+    /// It was asked to end, and ends what it has begun.
+    Cancelling,
     /// It was ended.
     Cancelled,
 }

@@ -6,6 +6,7 @@ use super::spec::{Options, Part, Spec};
 use crate::origin;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use namespace::Namespace;
+use namespace::copy::Origin;
 use std::sync::Arc;
 use volume::{Kind, OpenOptions, Uri};
 
@@ -66,7 +67,16 @@ impl Opened {
                 let all = volumes.get(*at).map_or(0, |volume| volume.limits().bytes());
                 part.length.unwrap_or(all.saturating_sub(part.offset))
             });
-            volumes.push(open(uri, *written, known.sum())?);
+            let volume = open(uri, *written, known.sum())?;
+            if let Some(at) = volumes.iter().position(|other| is_one(other, &volume))
+                && (written.is_some() || named[at].written.is_some())
+            {
+                bail!(
+                    "{} and {uri} are one volume: name it the same way both times",
+                    named[at].uri
+                );
+            }
+            volumes.push(volume);
         }
         Ok(Opened { volumes, sources, targets })
     }
@@ -147,6 +157,24 @@ fn settled(volume: &str) -> Result<String> {
         true => Ok(volume.to_owned()),
         false => origin::settled(volume),
     }
+}
+
+/// Whether both surely are one volume, as far as their first blocks tell.
+fn is_one(one: &Arc<dyn Namespace>, other: &Arc<dyn Namespace>) -> bool {
+    let located = |volume: &Arc<dyn Namespace>| Arc::clone(volume).origin(0, 1);
+    let Some((here, there)) = located(one).zip(located(other)) else {
+        return Arc::ptr_eq(one, other);
+    };
+    let is_one = match (&here.origin, &there.origin) {
+        (Origin::File(one), Origin::File(other)) => Arc::ptr_eq(one, other),
+        (Origin::Memory(one), Origin::Memory(other)) => Arc::ptr_eq(one, other),
+        (
+            Origin::Subsystem { nqn: one, nsid },
+            Origin::Subsystem { nqn: other, nsid: other_nsid },
+        ) => Arc::ptr_eq(one, other) && nsid == other_nsid,
+        _ => false,
+    };
+    is_one && here.slba == there.slba
 }
 
 /// Begins the name of a volume that a daemon serves: `served:2`, `served:NQN/2`.

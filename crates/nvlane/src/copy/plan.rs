@@ -76,7 +76,7 @@ fn parts(
         };
         return vec![line(0, extent.bytes, format!("read and written: {why}"))];
     }
-    let shift = from.block_shift;
+    let (shift, between) = (from.block_shift, copies_between(to));
     let mut lines: Vec<Line> = Vec::new();
     let mut at = 0;
     while at < extent.bytes {
@@ -88,7 +88,7 @@ fn parts(
         let other = located(to, target.offset + extent.start + at);
         let of = |found: &Option<Located>| found.as_ref().map_or(left, |found| found.blocks);
         let blocks = of(&one).min(of(&other)).clamp(1, left);
-        let means = means(one.as_ref(), other.as_ref());
+        let means = means(one.as_ref(), other.as_ref(), between);
         let count = lines.len();
         match lines.last_mut() {
             Some(last) if last.means == means => last.bytes += blocks << shift,
@@ -107,19 +107,29 @@ fn parts(
 pub fn is_near(source: &Arc<dyn Namespace>, target: &Arc<dyn Namespace>) -> bool {
     let located = |volume: &Arc<dyn Namespace>| Arc::clone(volume).origin(0, 1);
     Arc::ptr_eq(source, target)
-        || means(located(source).as_ref(), located(target).as_ref()) != APART
+        || means(located(source).as_ref(), located(target).as_ref(), copies_between(target))
+            != APART
 }
 
-/// By which means blocks are copied, as far as it can be known before it is tried.
-fn means(source: Option<&Located>, target: Option<&Located>) -> String {
+/// Whether a volume's controller copies from other namespaces of its subsystem: the volume says so.
+fn copies_between(target: &Arc<dyn Namespace>) -> bool {
+    let mut facts = Vec::new();
+    target.describe(&mut facts);
+    facts.iter().any(|(fact, means)| fact == "copy" && means.contains("from other namespaces"))
+}
+
+/// By which means blocks are copied, as far as it can be known before it is tried; `between`: the target's
+/// controller copies from other namespaces of its subsystem.
+fn means(source: Option<&Located>, target: Option<&Located>, between: bool) -> String {
     match (source.map(|it| &it.origin), target.map(|it| &it.origin)) {
         (Some(Origin::File(_)), Some(Origin::File(_))) => {
             "Copy: copy_file_range if both are of one file system".to_owned()
         }
         (Some(Origin::Memory(_)), Some(Origin::Memory(_))) => "Copy: within memory".to_owned(),
-        (Some(Origin::Subsystem { nqn: one, .. }), Some(Origin::Subsystem { nqn: other, .. }))
-            if one == other =>
-        {
+        (
+            Some(Origin::Subsystem { nqn: one, nsid: here }),
+            Some(Origin::Subsystem { nqn: other, nsid: there }),
+        ) if Arc::ptr_eq(one, other) && (here == there || between) => {
             format!("Copy: by the controller of {one}")
         }
         _ => APART.to_owned(),

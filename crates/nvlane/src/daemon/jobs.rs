@@ -13,6 +13,7 @@
 //!
 //! Key constants: [`RUNNING_MAX`], [`JOBS_MAX`], [`OPEN_WAIT`].
 
+mod identity;
 mod record;
 mod run;
 
@@ -26,7 +27,7 @@ use reactor::Mailbox;
 use record::{Record, Records};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Jobs at work at one time.
@@ -40,11 +41,41 @@ const HALT_WAIT: Duration = Duration::from_secs(60);
 
 type Done<T> = Result<T, Failure>;
 
-/// The volumes that are served, by subsystem and namespace id.
-pub type Served = BTreeMap<(String, u32), Arc<dyn Namespace>>;
+/// Subsystem and namespace id.
+type Key = (String, u32);
+
+/// The volumes that are served.
+pub type Served = BTreeMap<Key, Arc<dyn Namespace>>;
+
+/// The same, kept open by others only.
+type Weakly = BTreeMap<Key, Weak<dyn Namespace>>;
+
+/// The volumes that are served now. It keeps none of them open.
+#[derive(Clone, Default)]
+struct Live {
+    volumes: Arc<Mutex<Weakly>>,
+}
+
+impl Live {
+    fn set(&self, served: &Served) {
+        let weak = served.iter().map(|(key, volume)| (key.clone(), Arc::downgrade(volume)));
+        *lock(&self.volumes) = weak.collect();
+    }
+
+    /// Those for which `holds`, at most two.
+    fn find(
+        &self,
+        holds: impl Fn(&Key, &Arc<dyn Namespace>) -> bool,
+    ) -> Vec<(Key, Arc<dyn Namespace>)> {
+        let volumes = lock(&self.volumes).clone();
+        let open = volumes.into_iter().filter_map(|(key, volume)| Some((key, volume.upgrade()?)));
+        open.filter(|(key, volume)| holds(key, volume)).take(2).collect()
+    }
+}
 
 /// All jobs.
 pub struct Jobs {
+    live: Live,
     records: Records,
     jobs: BTreeMap<u64, Entry>,
     cores: Vec<Mailbox>,
@@ -77,16 +108,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Jobs {
     /// Jobs on these cores, with their records beside the state file.
     pub fn none(state: &Path, cores: Vec<Mailbox>) -> Jobs {
-        Jobs { records: Records::beside(state), jobs: BTreeMap::new(), cores, next: 1 }
+        let (live, records) = (Live::default(), Records::beside(state));
+        Jobs { live, records, jobs: BTreeMap::new(), cores, next: 1 }
     }
 
     /// Finds the jobs that there were, which go on with the volumes in `served`.
     pub fn go_on(&mut self, served: &Served) {
+        self.serve(served);
         let (found, damaged) = self.records.load();
         for (path, problem) in damaged {
             tracing::error!("{}: not a job's record of this version: {problem}", path.display());
         }
-        self.next = found.last().map_or(1, |record| record.id + 1);
+        self.next = self.records.free_id();
         for record in found {
             let mut record = record;
             if let Some(volume) = record.forgotten().filter(|_| !record.is_over()) {
@@ -99,9 +132,14 @@ impl Jobs {
             self.jobs.insert(id, Entry { record, run: None });
             if is_running {
                 tracing::info!("job {id}: going on");
-                self.launch_later(id, served);
+                self.launch_later(id);
             }
         }
+    }
+
+    /// The volumes that are served from now on.
+    pub fn serve(&self, served: &Served) {
+        self.live.set(served);
     }
 
     /// Begins a job, once its volumes are open and what it says makes sense.
@@ -116,7 +154,8 @@ impl Jobs {
                 "there are {JOBS_MAX} jobs: `nvlane jobs clear` forgets those that have ended"
             )));
         }
-        let ready = run::prepare(&spec, served).map_err(Failure::volume)?;
+        self.serve(served);
+        let ready = run::prepare(&spec, &self.live).map_err(Failure::volume)?;
         // A restart is to copy the same, though a volume may have grown.
         ready.fix(&mut spec);
         let id = self.next;
@@ -159,14 +198,15 @@ impl Jobs {
             (_, Some(_)) => {
                 return Err(Failure::conflict(format!("job {id} has not ended yet: try again")));
             }
-            (JobState::Paused | JobState::Failed | JobState::Running, None) => {}
             (JobState::Done | JobState::Cancelled, None) => {
                 return Err(Failure::conflict(format!("job {id} has ended for good")));
             }
+            (_, None) => {}
         }
         self.check_room()?;
         self.set_state(id, JobState::Running, None)?;
-        self.launch_later(id, served);
+        self.serve(served);
+        self.launch_later(id);
         self.job(id)
     }
 
@@ -211,8 +251,16 @@ impl Jobs {
     /// Which job is at work on this volume.
     pub fn user_of(&mut self, volume: &Arc<dyn Namespace>) -> Option<u64> {
         self.collect();
-        let uses = |run: &Run| lock(&run.volumes).iter().any(|one| Arc::ptr_eq(one, volume));
-        self.jobs.iter().find(|(_, entry)| entry.run.as_ref().is_some_and(uses)).map(|(id, _)| *id)
+        let uri = volume.uri();
+        let uses = |entry: &Entry, run: &Run| {
+            let open = lock(&run.volumes);
+            // One that is opening its volumes is about to.
+            let names = || lock(&entry.record).volumes.iter().any(|one| one.uri == uri);
+            open.iter().any(|one| Arc::ptr_eq(one, volume)) || (open.is_empty() && names())
+        };
+        let mut jobs = self.jobs.iter();
+        let user = jobs.find(|(_, entry)| entry.run.as_ref().is_some_and(|run| uses(entry, run)));
+        user.map(|(id, _)| *id)
     }
 
     /// Notes what has ended since. Called now and then.
@@ -342,13 +390,13 @@ impl Jobs {
     }
 
     /// Opens the volumes on a thread of their own, which may take a while, and begins then.
-    fn launch_later(&mut self, id: u64, served: &Served) {
+    fn launch_later(&mut self, id: u64) {
         let run = self.begin(id);
         let start = self.start_of(id, &run);
         let outcome = Arc::clone(&run.outcome);
         let from = run.from;
         self.jobs.get_mut(&id).expect("it is there").run = Some(run);
-        let served = served.clone();
+        let served = self.live.clone();
         let thread = std::thread::Builder::new().name(format!("job-{id}"));
         if let Err(error) = thread.spawn(move || start.when_open(&served, OPEN_WAIT)) {
             *lock(&outcome) = Some(Outcome::Failed(format!("no thread: {error}"), from));
@@ -369,7 +417,9 @@ impl Entry {
             None => (Phase::Copying, record.counts, 0),
         };
         // What was asked for is told when it has happened.
-        let state = match &self.run {
+        let state = match self.run.as_ref().map(|run| run.then) {
+            Some(JobState::Paused) => JobState::Pausing,
+            Some(JobState::Cancelled) => JobState::Cancelling,
             Some(_) => JobState::Running,
             None => record.state,
         };

@@ -187,7 +187,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
     let (bs, cut) = (format!("{b}?ro"), |part: &str| format!("{a}{part}"));
     let (beyond, odd, some) = (cut("@3M"), cut("@1+512"), cut("@+512"));
     let (long, within, again) = (format!("{b}@0+512"), format!("{b}@100"), format!("{b}@256"));
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 11] = [
         (&[&a, &b], "more than the 1048576"),
         (&[&a, &bs], "read-only"),
         (&[&beyond, &b], "not within"),
@@ -195,6 +195,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
         (&[&some, &long], "no length"),
         (&[&some, &within], "does not begin a block"),
         (&["/not/there", &b], "/not/there"),
+        (&["served:1", &b], "--detach"),
         (&[&a, "/not/there"], "/not/there"),
         (&[&some, &b, "--also", &again], "does not begin a block"),
         (&[&some, &b, "-R", "0"], "requests"),
@@ -321,6 +322,8 @@ fn remote_volumes_are_copied_by_their_target_where_they_can_be() {
     assert!(read(&there) == data, "other bytes");
     done(&[&there, &remote(3), "--verify"]);
     assert!(read(&remote(3)) == data, "other bytes");
+    let line = said(&[&format!("{}&queue_size=64@+1M", remote(2)), &format!("{}@2M", remote(2))]);
+    assert!(line.contains("are one volume"), "{line}");
     let output = copy(&[&remote(1), &remote(2), "-n"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains(&format!("by the controller of {NQN}")), "{text}");

@@ -218,14 +218,7 @@ fn a_job_outlives_the_targets_that_it_copies_to() {
         std::thread::sleep(Duration::from_millis(300));
         let args = [&far, &far_copy(&there), "--nqn", nqn, "--listen", &listen];
         target = Daemon::start(there.path(), &args);
-        eventually("an end", || {
-            let now = job(&daemon, id);
-            if now["state"] == "failed" {
-                // A Copy that was on its way when its path was lost is not made twice without being asked.
-                daemon.call("job_resume", json!({"id": id}));
-            }
-            now["state"] == "done"
-        });
+        wait_for(&daemon, id, "done");
     }
     let bytes = fs::read(&far).unwrap();
     assert!(bytes[4 << 20..] == data[..], "other bytes");
@@ -273,13 +266,23 @@ fn a_job_does_not_go_on_with_other_volumes() {
     assert_eq!(lost["state"], "cancelled");
     assert!(lost["error"].as_str().unwrap().contains("memory"), "{lost}");
     daemon.call("job_resume", json!({"id": 2}));
-    // It waits for its volume for a while.
-    assert_eq!(job(&daemon, 2)["state"], "running");
-    daemon.call("job_pause", json!({"id": 2}));
-    wait_for(&daemon, 2, "paused");
+    // It waits for its volume for a while, and does not take another one for it.
+    std::thread::sleep(Duration::from_millis(600));
+    let waiting = job(&daemon, 2);
+    assert_eq!(
+        (&waiting["state"], &waiting["counts"]["done_bytes"]),
+        (&json!("running"), &json!(durable))
+    );
     assert!(fs::read(&d).unwrap().iter().all(|byte| *byte == 7), "written to another volume");
     let bytes = fs::read(&c).unwrap();
     assert!(bytes[durable.max(1 << 20)..].iter().all(|byte| *byte == 7), "it went on");
+    // Once that is served again it goes on.
+    daemon.call("volume_remove", json!({"nsid": 4}));
+    daemon.call("volume_add", json!({"volume": c, "nsid": 4}));
+    daemon.call("job_throttle", json!({"id": 2, "throttle": "none"}));
+    wait_for(&daemon, 2, "done");
+    assert!(fs::read(&c).unwrap() == pattern(8 << 20, 1), "other bytes");
+    assert!(fs::read(&d).unwrap().iter().all(|byte| *byte == 7), "written to another volume");
 }
 
 /// Killed at different moments: jobs end with the source's bytes, nothing beside them is changed, and none is

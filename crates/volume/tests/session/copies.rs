@@ -234,7 +234,8 @@ fn at_is(volume: &Volume, session: &Session, slba: u64) -> u8 {
 #[test]
 fn a_failure_tells_the_lowest_range() {
     let session = session(4);
-    let bad = session.open("fault:lba=100,op=read(mem:1M?bs=4096)").expect("a volume");
+    // Its block 100 cannot be read.
+    let bad = filled(&session, "fault:lba=100,op=read(mem:1M?bs=4096)", 1);
     let target = session.open("mem:1M?bs=4096").expect("a volume");
     let mut ranges = Ranges::new();
     ranges.push_from(&bad, 0, 10);
@@ -243,6 +244,10 @@ fn a_failure_tells_the_lowest_range() {
     ranges.push_from(&bad, 20, 10);
     let done = execute(&session, &target, Submission::copy(0, ranges));
     assert_eq!((done.status.code(), done.result), (Status::UNRECOVERED_READ, 2));
+    for slba in 0..20 {
+        assert_eq!(at(&session, &target, slba), slba as u8 + 1, "before the range that failed");
+    }
+    assert_eq!(at(&session, &target, 25), 0, "what could not be read is not there");
 }
 
 #[test]

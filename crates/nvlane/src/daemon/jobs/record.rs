@@ -3,6 +3,7 @@
 //! A file per job beside the state file, replaced as that is: a new file, synced, renamed, the directory
 //! synced. So after a crash there is the record of a moment at which everything before `durable` was flushed.
 
+use super::identity::Identity;
 use crate::config::store::write_atomically;
 use crate::control::method::JobState;
 use crate::copy::shared::Counts;
@@ -33,8 +34,8 @@ pub struct Record {
     pub error: Option<String>,
     /// What is to be copied.
     pub spec: Spec,
-    /// URIs of its volumes when it began, sources first: under the same name there may be another one later.
-    pub volumes: Vec<String>,
+    /// Its volumes when it began, sources first.
+    pub volumes: Vec<Identity>,
     /// Everything before is copied and flushed.
     pub durable: u64,
     /// What was counted until then.
@@ -46,7 +47,7 @@ pub struct Record {
 
 impl Record {
     /// A job that begins.
-    pub fn new(id: u64, spec: Spec, volumes: Vec<String>) -> Record {
+    pub fn new(id: u64, spec: Spec, volumes: Vec<Identity>) -> Record {
         Record {
             version: VERSION,
             id,
@@ -60,23 +61,15 @@ impl Record {
         }
     }
 
-    /// Whether the volumes, which are open now, are those it began with. What only some of their settings differ in
-    /// is the same.
-    pub fn check_volumes(&self, now: &[String]) -> Result<(), String> {
-        fn which(uri: &str) -> &str {
-            uri.split('?').next().unwrap_or_default()
-        }
-        let differs = self.volumes.iter().zip(now).find(|(then, now)| which(then) != which(now));
-        match differs {
-            Some((then, now)) => Err(format!("it began with {then}, and that is {now} now")),
-            None => Ok(()),
-        }
+    /// Whether the volumes, which are open now, are those it began with.
+    pub fn check_volumes(&self, now: &[Identity]) -> Result<(), String> {
+        self.volumes.iter().zip(now).try_for_each(|(then, now)| then.check(now))
     }
 
     /// The volume that was memory of a daemon that has ended, if there is one.
     pub fn forgotten(&self) -> Option<&str> {
-        let is_memory = |uri: &&String| uri.parse().is_ok_and(|uri: volume::Uri| uri.has_memory());
-        self.volumes.iter().find(is_memory).map(String::as_str)
+        let forgotten = self.volumes.iter().find(|volume| volume.has_memory());
+        forgotten.map(|volume| volume.uri.as_str())
     }
 
     /// Whether there is nothing left to do.
@@ -140,6 +133,14 @@ impl Records {
         (records, damaged)
     }
 
+    /// A number that no record has, readable or not.
+    pub fn free_id(&self) -> u64 {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let number = |name: String| name.split('.').next().and_then(|id| id.parse::<u64>().ok());
+        let used = entries.filter_map(|entry| number(entry.file_name().to_string_lossy().into()));
+        used.max().map_or(1, |id| id.saturating_add(1))
+    }
+
     fn path(&self, id: u64) -> PathBuf {
         self.directory.join(format!("{id}{SUFFIX}"))
     }
@@ -170,8 +171,9 @@ mod tests {
         }
     }
 
-    fn uris() -> Vec<String> {
-        vec!["mem:1M?bs=512".to_owned(), "file:/b.img?bs=512".to_owned()]
+    fn uris() -> Vec<Identity> {
+        let open = |uri| volume::open(uri, &volume::OpenOptions::default()).unwrap();
+        ["mem:1M", "null:1M"].map(|uri| Identity::of(&*open(uri))).to_vec()
     }
 
     #[test]
@@ -179,10 +181,9 @@ mod tests {
         let mut record = Record::new(1, spec(), uris());
         assert_eq!(record.forgotten(), Some("mem:1M?bs=512"));
         let mut now = uris();
-        now[1] = "file:/b.img?bs=4096".to_owned();
         assert_eq!(record.check_volumes(&now), Ok(()));
-        now[1] = "file:/c.img?bs=512".to_owned();
-        assert!(record.check_volumes(&now).unwrap_err().contains("/c.img"));
+        now.swap(0, 1);
+        assert!(record.check_volumes(&now).unwrap_err().contains("null:1M"));
         record.volumes.remove(0);
         assert_eq!(record.forgotten(), None);
     }
@@ -221,5 +222,6 @@ mod tests {
         }
         let (found, damaged) = records.load();
         assert_eq!((found.len(), damaged.len()), (1, 3), "{damaged:?}");
+        assert_eq!(records.free_id(), 5, "the number of one that cannot be read is used");
     }
 }

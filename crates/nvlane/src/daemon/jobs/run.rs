@@ -1,7 +1,8 @@
 //! A job from its record to the engine.
 
+use super::identity::Identity;
 use super::record::{Record, Records};
-use super::{Served, lock};
+use super::{Live, lock};
 use crate::copy::engine::{Engine, Outcome, Setup};
 use crate::copy::layout::{Layout, Order};
 use crate::copy::open::{Opened, SERVED};
@@ -24,13 +25,13 @@ pub struct Ready {
 }
 
 /// The same for a job that goes on.
-fn prepare_again(record: &Record, served: &Served) -> Result<Ready, String> {
+fn prepare_again(record: &Record, served: &Live) -> Result<Ready, String> {
     let ready = prepare(&record.spec, served)?;
     record.check_volumes(&ready.volumes()).map(|()| ready)
 }
 
 /// Opens the volumes of a job: those that are served are used, others opened for it.
-pub fn prepare(spec: &Spec, served: &Served) -> Result<Ready, String> {
+pub fn prepare(spec: &Spec, served: &Live) -> Result<Ready, String> {
     let prepared = || -> Result<Ready> {
         let opened = Opened::open_with(spec, |uri, written, _| open(uri, written, served))?;
         let layout = opened.layout(spec)?;
@@ -45,10 +46,10 @@ pub fn prepare(spec: &Spec, served: &Served) -> Result<Ready, String> {
 }
 
 impl Ready {
-    /// The URIs of sources and targets.
-    pub fn volumes(&self) -> Vec<String> {
+    /// Which volumes sources and targets are.
+    pub fn volumes(&self) -> Vec<Identity> {
         let volumes = self.opened.sources().chain(self.opened.targets());
-        volumes.map(|volume| volume.uri()).collect()
+        volumes.map(|volume| Identity::of(&**volume)).collect()
     }
 
     /// Says in `spec` how long its sources are.
@@ -61,7 +62,7 @@ impl Ready {
 }
 
 /// A volume by the name that a job has for it.
-fn open(uri: &str, written: Option<u64>, served: &Served) -> Result<Arc<dyn Namespace>> {
+fn open(uri: &str, written: Option<u64>, served: &Live) -> Result<Arc<dyn Namespace>> {
     if let Some(name) = uri.strip_prefix(SERVED) {
         return named(name, served);
     }
@@ -71,8 +72,8 @@ fn open(uri: &str, written: Option<u64>, served: &Served) -> Result<Arc<dyn Name
         let theirs = volume.uri();
         theirs == uri || theirs.parse().is_ok_and(|theirs| is_one_file(&parsed, &theirs))
     };
-    if let Some(volume) = served.values().find(|volume| is_same(volume)) {
-        return Ok(Arc::clone(volume));
+    if let Some((_, volume)) = served.find(|_, volume| is_same(volume)).pop() {
+        return Ok(volume);
     }
     ensure!(
         !parsed.has_memory(),
@@ -82,7 +83,7 @@ fn open(uri: &str, written: Option<u64>, served: &Served) -> Result<Arc<dyn Name
     Ok(volume::open_uri(&parsed, &options)?)
 }
 
-fn named(name: &str, served: &Served) -> Result<Arc<dyn Namespace>> {
+fn named(name: &str, served: &Live) -> Result<Arc<dyn Namespace>> {
     let (nqn, nsid) = match name.rsplit_once('/') {
         Some((nqn, nsid)) => (Some(nqn), nsid),
         None => (None, name),
@@ -91,17 +92,15 @@ fn named(name: &str, served: &Served) -> Result<Arc<dyn Namespace>> {
         .parse()
         .ok()
         .with_context(|| format!("{SERVED}{name}: write {SERVED}NSID or {SERVED}NQN/NSID"))?;
-    let mut found = served
-        .iter()
-        .filter(|((of, id), _)| *id == nsid && nqn.is_none_or(|nqn| nqn == of))
-        .map(|(_, volume)| volume);
-    let volume =
-        found.next().with_context(|| format!("{SERVED}{name}: there is no such namespace"))?;
+    let mut found =
+        served.find(|(of, id), _| *id == nsid && nqn.is_none_or(|nqn| nqn == of.as_str()));
+    let (_, volume) =
+        found.pop().with_context(|| format!("{SERVED}{name}: there is no such namespace"))?;
     ensure!(
-        found.next().is_none(),
+        found.is_empty(),
         "{SERVED}{name}: several subsystems have one: write {SERVED}NQN/{nsid}"
     );
-    Ok(Arc::clone(volume))
+    Ok(volume)
 }
 
 /// Whether both are nothing but the same file.
@@ -126,7 +125,7 @@ pub struct Start {
 
 impl Start {
     /// Begins when the volumes are open, which are tried for as long as `patience`.
-    pub fn when_open(self, served: &Served, patience: Duration) {
+    pub fn when_open(self, served: &Live, patience: Duration) {
         let until = Instant::now() + patience;
         let record = lock(&self.record).clone();
         let durable = record.durable;
