@@ -3,6 +3,7 @@
 use super::{Origin, Place};
 use crate::file::File;
 use crate::memory::Memory;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -86,6 +87,7 @@ impl Kind {
 pub(crate) fn is_one(one: &Place, other: &Place) -> bool {
     match (one, other) {
         (Place::Same, Place::Same) => true,
+        (Place::Other(one), Place::Other(other)) => Rc::ptr_eq(one, other),
         (Place::Origin(one), Place::Origin(other)) => Kind::of(one).is(other),
         _ => false,
     }

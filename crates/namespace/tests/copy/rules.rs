@@ -300,3 +300,17 @@ fn it_is_counted_who_has_copied() {
     // It hides where its blocks are, and passes on what is copied to them.
     assert_eq!(counted(10, 2 * BLOCKS - 2), (3, 0));
 }
+
+/// As where a stack has a UUID of its own: the guard on top leaves sources to the one below.
+#[test]
+fn a_guard_on_a_guard_passes_other_volumes_down() {
+    let below = watched(false);
+    let twice = guarded(guarded(below.clone(), false), false);
+    let core = Core::new(&[twice, guarded(memory(), false)], 8 << 20);
+    core.run(vec![(1, core.write(3, &[5, 6, 7]))]);
+    let copy = core.copy(0, 20, &[(1, 3, 2), (0, 60, 1), (1, 5, 1)], false);
+    assert_eq!(core.run(vec![(0, copy)]).remove(0).status, Status::SUCCESS);
+    let commands = [20, 22, 23].map(|slba| (opcode::COPY, slba, false));
+    assert_eq!(below.take(), commands);
+    assert_eq!(core.read(0, 20, 4), [5, 6, 0, 7].map(Some));
+}

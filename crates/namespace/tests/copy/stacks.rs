@@ -114,16 +114,20 @@ impl Maker<'_> {
             0 => self.backend(blocks, dice),
             _ => self.linear(blocks, dice),
         };
-        let guard = Guard::new(
-            child,
-            GuardOptions {
+        let guard = |child| {
+            let options = GuardOptions {
                 cores: self.cores,
                 shared: false,
                 read_only: false,
                 uuid: None,
                 in_uri: false,
-            },
-        );
+            };
+            Guard::new(child, options) as Arc<dyn Namespace>
+        };
+        let guard = match dice.one_in(6) {
+            true => guard(guard(child)),
+            false => guard(child),
+        };
         match self.failures > 0 && dice.one_in(4) {
             true => self.faulty(guard, dice),
             false => guard,

@@ -9,6 +9,7 @@ use crate::copy::{
 use crate::layer::conflicts::Range;
 use crate::{Request, human};
 use ::copy::{Piece, Room};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -63,15 +64,20 @@ impl Guard {
     }
 
     /// By which means of the child's blocks of another volume can be copied, if by any.
-    fn means(&self, other: &Other, piece: &Piece) -> Option<Means> {
-        let guarded_below = || {
-            let here = Arc::clone(&self.child).origin(piece.destination, 1);
-            here.is_some_and(|here| here.guard.is_some())
-        };
+    fn means(&self, other: &Rc<Other>, piece: &Piece) -> Option<Means> {
         // Where tables are further down, the source's would be entered before them, whatever their
-        // numbers are.
-        if !self.truce.is_always() && guarded_below() {
-            return None;
+        // numbers are. A guard just below enters both by itself.
+        if !self.truce.is_always()
+            && let Some((below, _)) =
+                Arc::clone(&self.child).origin(piece.destination, 1).and_then(|here| here.guard)
+        {
+            let is_child = std::ptr::addr_eq(Arc::as_ptr(&below), Arc::as_ptr(&self.child));
+            return is_child.then(|| Means {
+                place: Place::Other(Rc::clone(other)),
+                slba: piece.source,
+                blocks: piece.blocks,
+                guard: None,
+            });
         }
         let located = Arc::clone(&other.namespace).origin(piece.source, piece.blocks)?;
         let place = Place::Origin(located.origin);
