@@ -12,7 +12,8 @@
 //!
 //! Commands are kept apart by one table of ranges for all cores (`conflicts`). A child that keeps
 //! blocks whole needs it only while a fused pair is at work: then ordinary commands enter the
-//! table, otherwise they pay one relaxed load and a count of this core's own (`truce`).
+//! table, otherwise they pay one relaxed load and a count of this core's own (`truce`). A Copy that goes
+//! down from one volume to another holds ranges in the tables of both (`claims`).
 
 mod claims;
 mod copies;
