@@ -38,7 +38,7 @@ expect_match "the way of data" "$(cat "$WORK/ublk.log")" 'zero copy'
 verified_io "$DEVICE" 16M
 ublk_stop
 
-ublk_add "$plain?iopoll"
+ublk_add "$plain?poll"
 expect_match "the way of data of a polled device" "$(cat "$WORK/ublk.log")" 'user copy'
 verified_io "$DEVICE" 8M
 ublk_stop

@@ -25,13 +25,17 @@ impl Reactor {
     /// # Panics
     /// When called from within a turn, that is by a sink, poller or letter.
     pub fn turn_for(&self, wait: Drive) -> bool {
-        let this = self.this.upgrade().expect("a reactor being used is alive");
         let _turning = self.begin_turns();
         match wait {
             Drive::Poll => {}
             Drive::Until(limit) => self.sleep_at_once(Some(limit)),
             Drive::Forever => self.sleep_at_once(None),
         }
+        self.turns(wait)
+    }
+
+    fn turns(&self, wait: Drive) -> bool {
+        let this = self.this.upgrade().expect("a reactor being used is alive");
         while self.state.get() == State::Running {
             if self.turn(&this) {
                 self.spin.borrow_mut().worked(self.now.get());
@@ -46,6 +50,22 @@ impl Reactor {
             self.idle(limit);
         }
         false
+    }
+
+    /// As [`Reactor::turn_for`] without limit, for threads that do nothing between turns: what the
+    /// completions of a sleep have started is handed over with the next wait, in one system call
+    /// instead of two, where waiting is all that is left to do. `false` after [`Reactor::stop`].
+    ///
+    /// # Panics
+    /// As [`Reactor::turn_for`].
+    pub fn wait_turn(&self) -> bool {
+        let _turning = self.begin_turns();
+        self.sleep_at_once(None);
+        if self.state.get() == State::Running && self.woken.take() {
+            self.spin.borrow_mut().worked(self.now.get());
+            return true;
+        }
+        self.turns(Drive::Forever)
     }
 
     /// Where there is nothing to do but to wait for the ring, and spinning does not pay: hands over

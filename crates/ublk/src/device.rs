@@ -424,7 +424,12 @@ fn run(seed: Seed, started: &Sender<Result<(), Error>>) {
         Some(errno) => Err(Error::Queue { queue, source: io::Error::from_raw_os_error(errno) }),
     };
     let _ = started.send(outcome);
+    // Where waiting is all that is left to do, one call hands over what is queued and waits.
+    while reactor.wait_turn() {}
     reactor.run();
+    let stats = reactor.stats();
+    let (requests, enters) = (server.requests(), stats.enters);
+    tracing::debug!(queue, requests, enters, sleeps = stats.sleeps, "a queue has ended");
 }
 
 /// Memory that this thread needs must not wait for I/O that goes through this thread.

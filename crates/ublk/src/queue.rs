@@ -73,6 +73,7 @@ pub struct QueueServer {
     /// The driver has begun to end tags.
     ending: Cell<bool>,
     error: Cell<Option<i32>>,
+    requests: Cell<u64>,
 }
 
 /// What a tag has.
@@ -140,6 +141,7 @@ impl QueueServer {
             first_buffer,
             ending: Cell::new(false),
             error: Cell::new(None),
+            requests: Cell::new(0),
             config,
         }))
     }
@@ -149,6 +151,11 @@ impl QueueServer {
         for tag in 0..self.config.depth {
             self.command(driver::io::FETCH_REQ, tag, 0);
         }
+    }
+
+    /// Requests that the driver has given so far.
+    pub fn requests(&self) -> u64 {
+        self.requests.get()
     }
 
     /// What the driver said if it ended tags in another way than by ending the device.
@@ -362,6 +369,7 @@ impl QueueServer {
         if result != 0 {
             return self.tag_ended(tag, result);
         }
+        self.requests.set(self.requests.get() + 1);
         let request = self.descriptors.read(tag);
         let step = self.tags.borrow_mut().begin(tag, &request);
         self.take(tag, step);
