@@ -48,7 +48,10 @@ for way in "${ways[@]}"; do
     check "$remote" "$way"
 done
 check "$SCRATCH/b.img?buffered" "${direct[0]:-${ways[-1]}}"
-check "$SCRATCH/b.img?bs=4096" "${direct[0]:-${ways[-1]}}"
+ublk_add "$SCRATCH/b.img?bs=4096" -q 2
+expect "logical block" "$(blockdev --getss "$DEVICE")" 4096
+verified_io "$DEVICE" 32M
+ublk_stop
 if ((${#direct[@]})); then
     said=$(fails "$NVLANE" ublk add mem:16M --zero-copy)
     expect_match "zero copy of memory" "$said" 'zero copy needs'
