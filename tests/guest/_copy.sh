@@ -1,0 +1,209 @@
+#!/bin/bash
+# limit: 300
+# Not in the runs yet (hence the name): it has not been through a guest.
+# Copy by this kernel's host: what it asks for lands where it should, on blocks of both sizes, and nothing
+# else changes; what it may not ask for fails with the specification's status. Also of a volume that is on the
+# kernel's own target, which has no Copy.
+. "$(dirname "$0")/harness.sh"
+
+truncate -s 4M "$SCRATCH/ro.img"
+serve "mem:40M?bs=512" "mem:40M?bs=4096" \
+    "file:$SCRATCH/a.img?size=40M&create&bs=512" "file:$SCRATCH/b.img?size=40M&create&bs=4096" \
+    "file:$SCRATCH/ro.img?ro&bs=512"
+connect
+controller=/dev/$(controllers)
+
+# le NUMBER BYTES: little-endian
+le() {
+    local number=$1 at
+    for ((at = 0; at < $2; at++)); do
+        printf "\\x$(printf %02x $((number & 255)))"
+        number=$((number >> 8))
+    done
+}
+# range SLBA BLOCKS [NSID]: a source range of format 0h or 2h
+range() { le "${3:-0}" 4; le 0 4; le "$1" 8; le $(($2 - 1)) 2; le 0 14; }
+# zeroes COUNT
+zeroes() { head -c "$1" /dev/zero; }
+# blocks DEVICE FIRST COUNT
+blocks() { dd if="$1" bs="$(blockdev --getss "$1")" skip="$2" count="$3" iflag=direct status=none; }
+
+# copies FORMAT SDLBA SLBA+BLOCKS...: has them copied, and copies them in $WORK/model
+copies() {
+    local format=$1 sdlba=$2 slbs='' counts='' one
+    shift 2
+    for one; do
+        slbs+=,${one%+*}
+        counts+=,$((${one#*+} - 1))
+    done
+    nvme copy "$device" --format="$format" --sdlba="$sdlba" --slbs="${slbs:1}" --blocks="${counts:1}" >/dev/null ||
+        die "format $format, to $sdlba: $*"
+    python3 "$WORK/model.py" "$WORK/model" "$block" "$sdlba" "$@"
+}
+cat >"$WORK/model.py" <<'END'
+import sys
+path, block, at = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+with open(path, "r+b") as model:
+    for one in sys.argv[4:]:
+        slba, blocks = map(int, one.split("+"))
+        model.seek(slba * block)
+        data = model.read(blocks * block)
+        model.seek(at * block)
+        model.write(data)
+        at += blocks
+END
+same() {
+    dd if="$device" bs=1M iflag=direct status=none | cmp - "$WORK/model" || die "$device is not as the model: $1"
+}
+# refused STATUS OPTION...: nvme copy must fail so
+refused() {
+    local status=$1
+    shift
+    expect_match "status of $*" "$(fails nvme copy "$device" "$@")" "\(0x(40{0,2})?$status\)"
+}
+# given FILE CDW12 [CDW10]: a Copy with any list
+given() {
+    nvme io-passthru "$device" -o 0x19 -n "$nsid" -w -l "$(stat -c %s "$1")" -i "$1" --cdw12="$2" --cdw10="${3:-0}"
+}
+refused_list() {
+    local status=$1
+    shift
+    expect_match "status of a list: $*" "$(fails given "$@")" "\(0x(40{0,2})?$status\)"
+}
+
+# --- What is offered ---
+nvme id-ctrl "$controller" -o json >"$WORK/ctrl.json"
+expect_json "$WORK/ctrl.json" '((.oncs / 256) | floor) % 2' 1
+expect_json "$WORK/ctrl.json" '.ocfs' 15
+nvme effects-log "$controller" --csi=0 -H >"$WORK/effects.txt"
+grep -qi copy "$WORK/effects.txt" || die "the effects log lacks Copy: $(cat "$WORK/effects.txt")"
+
+for nsid in 1 2 3 4; do
+    device=$(namespace $nsid)
+    block=$(blockdev --getss "$device")
+    last=$(((40 << 20) / block))
+    nvme id-ns "$device" -o json >"$WORK/ns.json"
+    expect_json "$WORK/ns.json" '.mssrl' 65535
+    expect_json "$WORK/ns.json" '.mcl' $(((128 << 20) / block))
+    expect_json "$WORK/ns.json" '.msrc' 127
+    head -c 40M /dev/urandom >"$WORK/model"
+    dd if="$WORK/model" of="$device" bs=1M oflag=direct status=none
+
+    # --- What lands where it should ---
+    for format in 0 1; do
+        copies $format 500 0+1
+        copies $format 600 8+33 5000+7 100+60
+        # Over itself, in both directions.
+        copies $format 1010 1000+50
+        copies $format 2000 2010+50
+        # The second source is what the first has written.
+        copies $format 3000 40+8 3000+8
+        # As many ranges as there may be, and to the last block.
+        copies $format 3100 $(for ((at = 0; at < 128; at++)); do echo $((at * 17 + format))+$((at % 3 + 1)); done)
+        copies $format $((last - 9)) 11+9
+    done
+    # 32 MiB in one range.
+    longest=$((last * 3 / 4 < 65535 ? last * 3 / 4 : 65535))
+    copies 0 $((last - longest)) 1+$longest
+    same "namespace $nsid"
+    nvme copy "$device" --force-unit-access --sdlba=700 --slbs=8 --blocks=7 >/dev/null
+    blocks "$device" 700 8 | cmp - <(blocks "$device" 8 8)
+    dd if="$device" of="$WORK/model" bs=1M iflag=direct status=none
+
+    # --- What is refused, and changes nothing ---
+    refused 183 --sdlba=0 --slbs=0 --blocks=65535
+    for ((at = 0; at < 129; at++)); do range 0 1; done >"$WORK/list"
+    refused_list 183 "$WORK/list" 128
+    { cat "$WORK/list" && zeroes $((127 * 32)); } >"$WORK/long"
+    refused_list 183 "$WORK/long" 255
+    # More together than MCL, though each is within MSSRL.
+    slbs=0 counts=$((last - 1 < 65534 ? last - 1 : 65534))
+    for ((at = 0; at < 5; at++)); do slbs+=,0 counts+=,${counts%%,*}; done
+    refused 183 --sdlba=0 --slbs=$slbs --blocks=$counts
+    # Out of range, as blktests' nvme/018 has it: one past the end, far past it, and where numbers end.
+    refused 80 --sdlba="$last" --slbs=0 --blocks=0
+    refused 80 --sdlba=$((last - 1)) --slbs=0 --blocks=1
+    refused 80 --sdlba=0 --slbs="$last" --blocks=0
+    refused 80 --sdlba=0 --slbs=$((last - 1)) --blocks=1
+    refused 80 --sdlba=0 --slbs=0,$((last - 7)) --blocks=7,7
+    range 0xffffffffffffffff 1 >"$WORK/one"
+    refused_list 80 "$WORK/one" 0
+    range 0 8 >"$WORK/one"
+    refused_list 80 "$WORK/one" 0 0xffffffff
+    # Lists of other lengths, and formats that there are not, or that nobody has enabled.
+    refused_list f "$WORK/one" 1
+    { range 0 8 && range 8 8; } >"$WORK/two"
+    refused_list f "$WORK/two" 0
+    refused_list f "$WORK/two" $((0x100))
+    for format in 2 3 4 9 15; do
+        zeroes $((format % 2 * 8 + 32)) >"$WORK/list"
+        refused_list 2 "$WORK/list" $((format << 8))
+    done
+    same "after refusals, namespace $nsid"
+done
+
+nsid=5
+device=$(namespace 5)
+expect_match "a volume that is read only" "$(fails nvme copy "$device" --sdlba=100 --slbs=0 --blocks=0)" \
+    '\(0x(40{0,2})?20\)|Read-only|not permitted'
+
+# --- Between namespaces, which the kernel lets root enable by hand ---
+nvme admin-passthru "$controller" -o 0x0a --cdw10=0x16 -r -l 512 -b >"$WORK/behavior"
+printf '\x0c' | dd of="$WORK/behavior" bs=1 seek=4 conv=notrunc status=none
+nvme admin-passthru "$controller" -o 0x09 --cdw10=0x16 -w -l 512 -i "$WORK/behavior"
+nvme admin-passthru "$controller" -o 0x0a --cdw10=0x16 -r -l 512 -b | cmp - "$WORK/behavior"
+for nsid in 1 3; do
+    device=$(namespace $nsid)
+    other=$((4 - nsid))
+    source=$(namespace $other)
+    { range 4000 8 $other && range 16 8 $nsid && range 0 1000 $other; } >"$WORK/three"
+    given "$WORK/three" $((0x202)) 20000
+    blocks "$device" 20000 8 | cmp - <(blocks "$source" 4000 8)
+    blocks "$device" 20008 8 | cmp - <(blocks "$device" 16 8)
+    blocks "$device" 20016 1000 | cmp - <(blocks "$source" 0 1000)
+    { range 0 8 $other && zeroes 8; } >"$WORK/one"
+    given "$WORK/one" $((0x300)) 30000
+    blocks "$device" 30000 8 | cmp - <(blocks "$source" 0 8)
+    range 0 8 2 >"$WORK/one"
+    refused_list 185 "$WORK/one" $((0x200)) 30000
+    range 0 8 9 >"$WORK/one"
+    refused_list b "$WORK/one" $((0x200)) 30000
+    range 29999 2 $nsid >"$WORK/one"
+    refused_list 187 "$WORK/one" $((0x200)) 30000
+done
+
+nvme error-log "$controller" -o json | jq -e '.errors | length > 0' >/dev/null
+ctl stats -o json >"$WORK/stats.json"
+expect_json "$WORK/stats.json" '[.namespaces[0:4][] | .copies > 10 and .copied_bytes > 10000000] | all' true
+# In flight together, and still a volume like any other.
+device=$(namespace 3)
+copying=()
+for ((at = 0; at < 16; at++)); do
+    nvme copy "$device" --sdlba=$((40000 + at * 1000)) --slbs=0 --blocks=999 >/dev/null &
+    copying+=($!)
+done
+for one in "${copying[@]}"; do wait "$one" || die "a Copy beside others failed"; done
+for ((at = 0; at < 16; at++)); do
+    blocks "$device" $((40000 + at * 1000)) 1000 | cmp - <(blocks "$device" 0 1000)
+done
+verified_io "$device" 16M
+disconnect
+stop
+
+# --- Of a volume on a target without Copy: read and written by ours ---
+kernel_serve "file:$SCRATCH/far.img?size=40M&create"
+remote="tcp://127.0.0.1:$PORT/$NQN?ns=1"
+PORT=$((PORT + 1))
+SERVER=
+serve "$remote"
+connect
+device=$(namespace 1)
+block=$(blockdev --getss "$device")
+head -c 40M /dev/urandom >"$WORK/model"
+dd if="$WORK/model" of="$device" bs=1M oflag=direct status=none
+copies 0 600 8+33 5000+7 100+60
+copies 1 1010 1000+50
+copies 0 4000 0+4000
+same "through the kernel's target"
+disconnect
+stop
