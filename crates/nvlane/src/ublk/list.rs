@@ -123,7 +123,13 @@ pub fn features(format: ListFormat) -> Result<()> {
             format!("{all}\n")
         }
         ListFormat::Normal => {
-            let mut text = feature_table(driver, release.trim());
+            let mut text = match control.is_encoded() {
+                true => feature_table(driver, release.trim()),
+                false => format!(
+                    "ublk of Linux {}\nit cannot be asked what it has: use Linux 6.5 or newer\n",
+                    release.trim()
+                ),
+            };
             let _ = writeln!(
                 text,
                 "data of files, block devices and /dev/ngXnY goes by {}",
