@@ -58,7 +58,7 @@ impl Scenario for Copy {
         let scratch = Scratch::new(&options.dir)?;
         let mut report = Report::new(self.name());
         let mut bench = Bench { options, plan, rows: Vec::new() };
-        let xfs = (!plan.brief && options.wants("xfs"))
+        let xfs = (!plan.brief && bench.wants_any(On::Xfs))
             .then(|| Xfs::new(scratch.path(), plan.mib * 2 + 512));
         for (link, mbit) in LINKS {
             let net = Net::new(&[mbit])?;
@@ -110,6 +110,16 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
+    /// Whether any row is wanted whose volumes are kept on `on`.
+    fn wants_any(&self, on: On) -> bool {
+        let rows = LINKS.iter().flat_map(|(link, _)| {
+            KINDS
+                .iter()
+                .flat_map(move |kind| SHAPES.map(|shape| (kind, row_name(link, kind, &shape))))
+        });
+        rows.into_iter().any(|(kind, row)| kind.on == on && self.options.wants(&row))
+    }
+
     /// Everything whose volumes are kept on `on`.
     fn on(
         &mut self,
