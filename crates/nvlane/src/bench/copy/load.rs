@@ -29,7 +29,7 @@ pub struct Shape {
 
 /// The proposal's sizes. In flight: what fills a link of 1 Gbit/s and keeps a core busy.
 pub const SHAPES: [Shape; 3] = [
-    Shape { name: "8k", bytes: 8 << 10, ranges: 1, depth: 32, transfers: 64 },
+    Shape { name: "8k", bytes: 8 << 10, ranges: 1, depth: 64, transfers: 64 },
     Shape { name: "64k", bytes: 64 << 10, ranges: 1, depth: 16, transfers: 32 },
     Shape { name: "2m16", bytes: 2 << 20, ranges: 16, depth: 2, transfers: 8 },
 ];
