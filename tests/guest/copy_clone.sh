@@ -29,10 +29,8 @@ took=$((($(date +%s%N) - begin) / 1000000))
 echo "cloned in $took ms: $(cat "$WORK/said")"
 expect "the clone's size" "$(stat -c %s "$clone")" $((100 << 30))
 diff <(map "$source") <(map "$clone") >"$WORK/diff" || die "the clone shares not all: $(head "$WORK/diff")"
-# An emulated processor is many times slower.
-limit=2000
-! grep -q TCG /proc/cpuinfo || limit=20000
-((took < limit)) || die "it took $took ms"
+# How long it takes on an emulated processor says nothing.
+grep -q TCG /proc/cpuinfo || ((took < 2000)) || die "it took $took ms"
 ((($(used) - before) < 64 << 20)) || die "it took $(($(used) - before)) bytes"
 
 # What is written to either from now on is not seen by the other.
