@@ -48,8 +48,11 @@ pub unsafe fn setup(nr: u32, flags: u32, iocbs: usize, rings: Rings, place: usiz
         Ok(_) => Err(libc::EINVAL),
         Err(_) => Err(libc::EFAULT),
     });
+    if let Err(errno) = sound {
+        return failure(errno);
+    }
     // SAFETY: passed on to the caller.
-    let made = sound.and_then(|()| unsafe { make(nr, flags, iocbs, rings) });
+    let made = unsafe { make(nr, flags, iocbs, rings) };
     let context = match made {
         Ok(context) => context,
         Err(errno) => return failure(errno),

@@ -58,7 +58,7 @@ pub struct Notes {
     pub bytes: Mutex<Vec<Vec<u8>>>,
     /// How each Copy ends.
     pub answer: Mutex<(Status, u64)>,
-    /// Copies do not end for now.
+    /// From now on Copies are held, until they are let go.
     pub hold: AtomicBool,
     /// Copies that are held.
     pub held: AtomicU64,
