@@ -127,6 +127,18 @@ impl<T> Window<T> {
         is_lowest
     }
 
+    /// Gives up what is not being written yet: nothing more is read or written. Returns whether that is
+    /// anything.
+    pub fn stop(&mut self) -> bool {
+        let waits = |flight: &Flight<T>| matches!(flight.stage, Stage::Reading | Stage::Read(_));
+        let place = self.flights.iter().position(waits);
+        if self.failed.is_some() || place.is_none() && self.order.lowest().is_none() {
+            return false;
+        }
+        self.failed = Some(self.first + place.unwrap_or(self.flights.len()) as u64);
+        true
+    }
+
     /// Memory of a piece that will not be written, since an earlier one has failed.
     pub fn abandoned(&mut self) -> Option<T> {
         let after = (self.failed? - self.first) as usize;
@@ -168,6 +180,41 @@ impl<T> Window<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_stopped_writes_what_it_is_writing_and_no_more() {
+        let four = [1, 1, 1, 1].map(|blocks| Range { slba: 50, blocks, is_same: false });
+        let mut window = Window::new(3);
+        window.begin(0, four);
+        let started = [(); 3].map(|()| window.start_read(1).0);
+        window.read(0, 'a');
+        window.read(2, 'c');
+        assert_eq!(window.start_write().map(|write| write.0), Some(0));
+        assert!(window.stop() && !window.stop());
+        assert_eq!((started, window.next_read(1), window.start_write()), ([0, 1, 2], None, None));
+        assert_eq!((window.abandoned(), window.abandoned()), (Some('c'), None));
+        window.read(1, 'b');
+        window.written(0);
+        assert_eq!((window.start_write(), window.abandoned()), (None, Some('b')));
+        assert!(window.has_ended());
+        assert_eq!(window.lowest(), Some(1));
+        // Between two pieces, and when all are written.
+        window.begin(0, four);
+        window.start_read(1);
+        window.read(0, 'a');
+        window.start_write();
+        assert!(window.stop() && !window.has_ended());
+        window.written(0);
+        assert!(window.has_ended());
+        assert_eq!((window.lowest(), window.next_read(1)), (Some(1), None));
+        window.begin(0, [four[0]]);
+        window.start_read(1);
+        window.read(0, 'a');
+        window.start_write();
+        assert!(!window.stop());
+        window.written(0);
+        assert_eq!(window.lowest(), None);
+    }
 
     #[test]
     fn the_earliest_failure_is_told_and_nothing_later_is_written() {

@@ -105,8 +105,15 @@ fn between_namespaces_it_is_format_2h_where_that_was_enabled() {
     assert_eq!(script.copies().len(), 1);
     // A controller that does not know the other namespace has done nothing.
     script.answer(Some((Status::INVALID_NAMESPACE.dnr(), 0)));
-    assert_eq!(core.copy(with_fua(10), vec![of(&two, 3, 4)]).status, NOT_POSSIBLE.dnr());
+    // For now: it may come back.
+    assert_eq!(core.copy(with_fua(10), vec![of(&two, 3, 4)]).status, NOT_POSSIBLE);
     assert_eq!(core.copy(with_fua(10), same([(3, 4)])).status, Status::INVALID_NAMESPACE.dnr());
+    script.answer(Some((Status::INVALID_FIELD.dnr(), 0)));
+    assert_eq!(core.copy(with_fua(10), vec![of(&two, 3, 4)]).status, NOT_POSSIBLE.dnr());
+    // The source's group may be in another state than this path's: that is no news of the path.
+    script.answer(Some((Status::ANA_INACCESSIBLE, 0)));
+    assert_eq!(core.copy(with_fua(10), vec![of(&two, 3, 4)]).status, NOT_POSSIBLE);
+    assert!(core.access().is_usable());
 }
 
 #[test]

@@ -42,6 +42,7 @@ use crate::layer::guard::Guard;
 use crate::memory::Memory;
 use crate::{Namespace, Queue};
 use nvme::limits::CopyLimits;
+use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -61,6 +62,9 @@ pub struct Sources {
     pub ranges: Vec<Source>,
     /// Nobody is to read and write (Fast Copy Only): what cannot be copied where it lies is refused.
     pub fast_only: bool,
+    /// Set by whoever gave the Copy up, at any time: nothing more is begun of it, and it ends with
+    /// Command Abort Requested. What has begun ends first, which is no more than one piece.
+    pub stop: Option<Rc<Cell<bool>>>,
 }
 
 /// One source range.
@@ -136,6 +140,12 @@ pub struct Located {
 }
 
 impl Sources {
+    /// Whether the Copy was given up.
+    #[inline]
+    pub fn is_stopped(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.get())
+    }
+
     /// Blocks of all ranges together.
     pub fn blocks(&self) -> u64 {
         self.ranges.iter().map(|range| u64::from(range.blocks)).sum()

@@ -201,7 +201,7 @@ mod tests {
             let command = nvme::copy::command(1, sdlba, 2, nvme::copy::Format::Short);
             let range = Source { place: Place::Same, slba: 0, blocks };
             let ranges = vec![range.clone(), range];
-            copy(&command, &Data::Sources(Box::new(Sources { ranges, fast_only: false })), 100)
+            copy(&command, &Data::Sources(Box::new(Sources { ranges, ..Sources::default() })), 100)
         };
         assert_eq!(copied(90, 5), Status::SUCCESS);
         assert_eq!(copied(91, 5), Status::LBA_OUT_OF_RANGE.dnr());

@@ -334,6 +334,8 @@ impl Connection {
                     self.core.recycle(request);
                 }
                 slot.kept = None;
+                // Its host will send it again, and may have written since by then.
+                slot.stop_copy();
                 if let Some(view) = slot.view.take().filter(|_| running)
                     && !lingering.iter().any(|it| Rc::ptr_eq(it, &view))
                 {

@@ -96,6 +96,7 @@ impl Connection {
         exchange.copy_blocks = check_copy(command, entries.clone(), &view.limits.get(), access)?;
         let names_namespaces = command.copy_format().is_some_and(Format::names_namespaces);
         let mut sources = self.core.sources();
+        sources.stop = Some(exchange.begin_copy());
         for entry in entries {
             let place = if !names_namespaces || entry.nsid == command.nsid.get() {
                 Place::Same

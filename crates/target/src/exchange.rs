@@ -3,6 +3,7 @@
 use crate::view::NamespaceView;
 use namespace::Request;
 use nvme::{Command, Status};
+use std::cell::Cell;
 use std::rc::Rc;
 use subsystem::io::Direction;
 
@@ -43,6 +44,8 @@ pub(crate) struct Exchange {
     pub(crate) copy_blocks: u32,
     /// Source ranges that it holds in memory.
     copy_ranges: u16,
+    /// Stops the Copy that is with the namespace; made by the slot's first.
+    pub(crate) stop: Option<Rc<Cell<bool>>>,
     /// Bytes of the core's buffer pool that it was given.
     pool_bytes: u32,
     /// The first command of a fused pair, for the second to be held against.
@@ -71,6 +74,22 @@ pub(crate) enum Refused {
     CidInUse,
     /// The host has more commands outstanding than the queue has entries.
     QueueOverrun,
+}
+
+impl Exchange {
+    /// What stops the Copy that is about to begin.
+    pub(crate) fn begin_copy(&mut self) -> Rc<Cell<bool>> {
+        let stop = self.stop.get_or_insert_default();
+        stop.set(false);
+        Rc::clone(stop)
+    }
+
+    /// Has the Copy that is with the namespace end, if it is one.
+    pub(crate) fn stop_copy(&self) {
+        if let Some(stop) = &self.stop {
+            stop.set(true);
+        }
+    }
 }
 
 /// The table of commands. Grows as the host uses the queue: an idle queue costs almost nothing.
@@ -125,6 +144,7 @@ impl Exchanges {
                     direction: Direction::None,
                     bytes: 0,
                     copy_blocks: 0,
+                    stop: None,
                     copy_ranges: 0,
                     pool_bytes: 0,
                     command: Command::default(),
@@ -243,6 +263,14 @@ impl Exchanges {
         };
         let at = self.slots.iter().position(|slot| slot.cid == cid && unstarted(slot))?;
         Some(at as u32)
+    }
+
+    /// Has the Copy `cid`, which is with its namespace, end as soon as it can.
+    pub(crate) fn stop_copy(&self, cid: u16) {
+        let running = |slot: &&Exchange| slot.stage == Stage::Running && slot.copy_blocks > 0;
+        if let Some(slot) = self.slots.iter().filter(running).find(|slot| slot.cid == cid) {
+            slot.stop_copy();
+        }
     }
 
     /// All slots, to be torn down.

@@ -157,7 +157,8 @@ impl Connection {
         }
     }
 
-    /// An Abort: cancels command `cid` if nothing of it was started. Whether it was.
+    /// An Abort: cancels command `cid` if nothing of it was started. Whether it was. A Copy that was
+    /// started is stopped.
     pub(crate) fn abort(&self, cid: u16) -> bool {
         let aborted = {
             let mut inner = self.inner.borrow_mut();
@@ -172,6 +173,9 @@ impl Connection {
                 if partner != NONE {
                     self.drop_exchange(inner, partner, Status::ABORTED_FAILED_FUSED);
                 }
+            } else {
+                // It ends by itself, soon.
+                inner.exchanges.stop_copy(cid);
             }
             slot.is_some()
         };

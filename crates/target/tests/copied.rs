@@ -8,6 +8,7 @@ use namespace::Namespace;
 use nvme::copy::{self, Entry, Format};
 use nvme::{Command, Status, opcode};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use target::NamespaceOptions;
 use tempfile::TempDir;
 
@@ -242,4 +243,44 @@ fn a_source_is_removed_while_it_is_copied_from() {
     pair.rig.server.add_namespace(NQN, &options, volume).expect("a namespace");
     pair.models[1].fill(0);
     pair.carry_out(1, format, 300, &entries);
+}
+
+/// A Copy takes long, and its host gives it up: it must not write any more when the host has written
+/// something else there.
+#[test]
+fn a_copy_that_is_given_up_stops() {
+    const SLOW: &str = "volatile:(delay:read=20ms(mem:64M?bs=4096))";
+    /// Pieces of 128 KiB, eight at a time: 2.5 s.
+    const COPIED: u32 = 32 << 20 >> 12;
+    const LAST: u64 = (64 << 20 >> 12) - 1;
+    let rig = Rig::empty(1);
+    rig.add(1, opened(SLOW, 1));
+    let (mut admin, mut io) = rig.connect();
+    io.write(1, u64::from(COPIED) - 1, 1, &[7; 4096]);
+    let mut list = [0; 32];
+    entry(0, 0, COPIED).write(Format::Short, &mut list);
+    let command = copy::command(1, u64::from(COPIED), 1, Format::Short);
+    let cid = io.issue(command, Bytes::InCapsule(&list));
+    std::thread::sleep(Duration::from_millis(300));
+    let cdw10 = (1 | u32::from(cid) << 16).into();
+    let abort = Command { opcode: opcode::admin::ABORT, cdw10, ..Command::default() };
+    // It was started, and ends by itself.
+    assert_eq!(admin.command(abort, Bytes::None).ok().result & 1, 1);
+    let done = io.complete(cid);
+    assert_eq!((done.status.code(), done.result), (Status::ABORT_REQUESTED, 0));
+    assert_eq!(io.read(1, LAST, 1, 4096), [0; 4096], "it went on to the end");
+    // The slot's next Copy is another one.
+    let mut one = [0; 32];
+    entry(0, u64::from(COPIED) - 1, 1).write(Format::Short, &mut one);
+    let again = copy::command(1, LAST - 1, 1, Format::Short);
+    io.command(again, Bytes::InCapsule(&one)).ok();
+    assert_eq!(io.read(1, LAST - 1, 1, 4096), [7; 4096]);
+    // A connection that ends: the next one of this host is let in when nothing of it is left.
+    io.issue(command, Bytes::InCapsule(&list));
+    std::thread::sleep(Duration::from_millis(300));
+    let since = Instant::now();
+    drop((admin, io));
+    let (_admin, mut io) = rig.connect();
+    std::thread::sleep(Duration::from_secs(4).saturating_sub(since.elapsed()));
+    assert_eq!(io.read(1, LAST, 1, 4096), [0; 4096], "it went on to the end");
 }

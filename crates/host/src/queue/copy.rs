@@ -78,10 +78,24 @@ pub(super) fn answer(request: &Request, status: Status) -> Status {
 
 #[cold]
 fn between(sources: &Sources, status: Status) -> Status {
-    let refused = matches!(
+    match status.code() {
+        _ if !names_another(sources) => status,
+        // It may be the source's group that cannot be reached by this path, or a source that is gone for
+        // now: another time it may be possible.
+        code if is_ana(code) || code == Status::INVALID_NAMESPACE => Status::FAST_COPY_NOT_POSSIBLE,
+        Status::INVALID_FIELD | Status::INCOMPATIBLE_NAMESPACE => NEVER,
+        _ => status,
+    }
+}
+
+/// Whether any source is in another namespace than the destination: then a status may be about that.
+pub(super) fn names_another(sources: &Sources) -> bool {
+    sources.ranges.iter().any(|range| !matches!(range.place, Place::Same))
+}
+
+pub(super) fn is_ana(status: Status) -> bool {
+    matches!(
         status.code(),
-        Status::INVALID_FIELD | Status::INVALID_NAMESPACE | Status::INCOMPATIBLE_NAMESPACE
-    );
-    let within = sources.ranges.iter().all(|range| matches!(range.place, Place::Same));
-    if refused && !within { NEVER } else { status }
+        Status::ANA_INACCESSIBLE | Status::ANA_TRANSITION | Status::ANA_PERSISTENT_LOSS
+    )
 }

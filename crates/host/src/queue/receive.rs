@@ -2,6 +2,8 @@
 
 use super::Requests;
 use super::connection::{Connection, Lost, PAGE_BYTES, Stage, must_fill};
+use super::copy;
+use namespace::Data;
 use nvme::{Completion, Status};
 use nvme_tcp::host::{DataEnd, Event, Outgoing};
 use nvme_tcp::{Pending, Terminate};
@@ -158,7 +160,11 @@ impl Connection {
         }
         let mut status = completion.status();
         if status.sct() == 3 {
-            self.ana_status |= is_ana(status);
+            let about_source = matches!(
+                slot.request.as_ref().map(|request| &request.data),
+                Some(Data::Sources(sources)) if copy::names_another(sources)
+            );
+            self.ana_status |= copy::is_ana(status) && !about_source;
         }
         if status.is_success() && slot.len != received {
             status = short(slot, received);
@@ -229,13 +235,6 @@ impl Connection {
 #[cold]
 fn too_early() -> Lost {
     Lost::ours("the controller answered a command before it was sent")
-}
-
-fn is_ana(status: Status) -> bool {
-    matches!(
-        status.code(),
-        Status::ANA_INACCESSIBLE | Status::ANA_TRANSITION | Status::ANA_PERSISTENT_LOSS
-    )
 }
 
 /// The status of a command that succeeded, and whose data has not all come.

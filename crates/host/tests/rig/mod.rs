@@ -245,7 +245,7 @@ impl Core {
             });
             let mut request = Request::new();
             request.command = command;
-            let sources = Sources { ranges: ranges.collect(), fast_only: false };
+            let sources = Sources { ranges: ranges.collect(), ..Sources::default() };
             request.data = Data::Sources(Box::new(sources));
             user.submit(request, false, sender);
         });

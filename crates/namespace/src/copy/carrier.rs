@@ -25,8 +25,8 @@ use std::mem;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-/// Number of Ranges and Descriptor Format (command dword 12, bits 11:0).
-const NUMBER_AND_FORMAT: u32 = 0xfff;
+/// Force Unit Access and Limited Retry (command dword 12, bits 30 and 31).
+const ACCESS: u32 = 3 << 30;
 
 /// How blocks get from one place to another.
 pub(crate) struct Route {
@@ -219,7 +219,13 @@ impl Carrier {
                 Step::Ended => return Next::Ended,
                 Step::Refused => {
                     job.skip();
+                    if job.sources().is_stopped() {
+                        return job.give_up(Some(job.batch.range_of(0)));
+                    }
                     return self.begin_emulated(number, job, ground);
+                }
+                Step::None if job.sources().is_stopped() => {
+                    return job.give_up(job.order.lowest());
                 }
                 Step::None => {}
             }
@@ -252,6 +258,7 @@ impl Carrier {
             target: ground.writer(route.child),
             destination: route.destination,
             transfer_bytes_max: ground.transfer_bytes_max(job.sources()),
+            stop: job.sources().stop.clone(),
         };
         let ranges = job.routes.iter().zip(job.batch.pieces()).map(|(route, piece)| {
             let reader = route.reader.as_ref().expect("just looked");
@@ -316,6 +323,15 @@ impl Job {
         }
     }
 
+    /// Ends it here, unless all was copied.
+    fn give_up(&mut self, lowest: Option<usize>) -> Next {
+        self.lowest = lowest;
+        if lowest.is_some() {
+            self.status = Status::ABORT_REQUESTED;
+        }
+        Next::Ended
+    }
+
     /// Puts the step into one command.
     fn begin_fast(&mut self) -> Next {
         let mut request = self.down.take().unwrap_or_else(Request::new);
@@ -329,11 +345,14 @@ impl Job {
         };
         sources.ranges.extend(self.routes.iter().zip(self.batch.pieces()).map(source));
         sources.fast_only = self.sources().fast_only;
+        sources.stop = self.sources().stop.clone();
         let copy = self.request.as_ref().expect("it is here until the end");
-        request.command = copy.command;
-        request.command.set_slba(self.routes[0].destination);
-        let options = copy.command.cdw12.get() & !NUMBER_AND_FORMAT;
-        request.command.cdw12 = (options | (sources.ranges.len() as u32 - 1)).into();
+        // Hints and protection information are nothing that all who may carry it out know.
+        let (nsid, sdlba) = (copy.command.nsid.get(), self.routes[0].destination);
+        let ranges = sources.ranges.len();
+        request.command = nvme::copy::command(nsid, sdlba, ranges, nvme::copy::Format::Short);
+        request.command.flags = copy.command.flags;
+        request.command.cdw12 |= copy.command.cdw12 & ACCESS;
         request.timeout_ms = copy.timeout_ms;
         request.data = Data::Sources(sources);
         self.step = Step::UnderWay;
@@ -395,6 +414,7 @@ impl Sink for Carrier {
         }
         // Nothing is kept of other volumes.
         sources.ranges.clear();
+        sources.stop = None;
         self.jobs.with(number, |job| job.down = Some(request));
         match is_driven {
             // While it was being sent: this core itself has copied.

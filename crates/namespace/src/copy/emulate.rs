@@ -12,7 +12,7 @@ use ::copy::{Piece, Range, Window};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
 use reactor::{Complete, Reactor};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::mem;
 use std::rc::{Rc, Weak};
 
@@ -42,6 +42,8 @@ pub(crate) struct Task {
     pub destination: u64,
     /// Bytes that the queues involved transfer at once.
     pub transfer_bytes_max: usize,
+    /// Set when nothing more is to be begun.
+    pub stop: Option<Rc<Cell<bool>>>,
 }
 
 /// Is told what became of a [`Task`].
@@ -159,6 +161,12 @@ impl Emulator {
     }
 
     fn next(&self, number: u64) -> Next {
+        self.jobs.with(number, |job| {
+            let stop = job.task.as_ref().and_then(|task| task.stop.as_ref());
+            if stop.is_some_and(|stop| stop.get()) && job.window.stop() {
+                job.status = Status::ABORT_REQUESTED;
+            }
+        });
         while let Some(request) = self.jobs.with(number, |job| job.window.abandoned()) {
             self.recycle(request);
         }

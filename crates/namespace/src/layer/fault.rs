@@ -389,7 +389,7 @@ mod tests {
     fn copied(queue: &Rc<dyn Queue>, slba: u64, blocks: u32, sdlba: u64) -> Status {
         let command = nvme::copy::command(1, sdlba, 1, nvme::copy::Format::Short);
         let ranges = vec![crate::copy::Source { place: Place::Same, slba, blocks }];
-        let sources = crate::copy::Sources { ranges, fast_only: false };
+        let sources = crate::copy::Sources { ranges, ..crate::copy::Sources::default() };
         done(queue, command, Data::Sources(Box::new(sources)))
     }
 

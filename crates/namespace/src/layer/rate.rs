@@ -234,7 +234,7 @@ mod tests {
         let mut request = Request::new();
         request.command = nvme::copy::command(1, 8, 2, nvme::copy::Format::Short);
         let range = |blocks| Source { place: Place::Same, slba: 0, blocks };
-        let sources = Sources { ranges: vec![range(3), range(4)], fast_only: false };
+        let sources = Sources { ranges: vec![range(3), range(4)], ..Sources::default() };
         request.data = Data::Sources(Box::new(sources));
         assert_eq!(queue.amount(&request), (2 * 7 * 512, 1));
         // Passed through as its bytes, it counts as any command that nobody knows.

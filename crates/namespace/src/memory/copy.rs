@@ -136,7 +136,7 @@ mod tests {
 
     fn copied(memory: &Memory, sdlba: u64, ranges: Vec<Source>) -> (Status, u64) {
         let command = command(1, sdlba, ranges.len(), Format::Short);
-        execute(memory, &command, &Sources { ranges, fast_only: false })
+        execute(memory, &command, &Sources { ranges, ..Sources::default() })
     }
 
     fn same(slba: u64, blocks: u32) -> Source {

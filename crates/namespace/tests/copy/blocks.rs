@@ -79,7 +79,7 @@ impl Core {
         let ranges: Vec<Source> = spans.iter().map(source).collect();
         let mut request = Request::new();
         request.command = nvme::copy::command(1, slba, ranges.len(), Format::Short);
-        request.data = Data::Sources(Box::new(Sources { ranges, fast_only }));
+        request.data = Data::Sources(Box::new(Sources { ranges, fast_only, ..Sources::default() }));
         request
     }
 

@@ -10,6 +10,7 @@ use namespace::{Data, Namespace, Queue, Request};
 use nvme::opcode::io as opcode;
 use nvme::{Limits, Status};
 use reactor::Reactor;
+use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -313,4 +314,29 @@ fn a_guard_on_a_guard_passes_other_volumes_down() {
     let commands = [20, 22, 23].map(|slba| (opcode::COPY, slba, false));
     assert_eq!(below.take(), commands);
     assert_eq!(core.read(0, 20, 4), [5, 6, 0, 7].map(Some));
+}
+
+#[test]
+fn what_was_given_up_goes_no_further() {
+    let (below, core) = stage();
+    let stop = Rc::new(Cell::new(false));
+    let stoppable = |mut request: Box<Request>| {
+        let Data::Sources(sources) = &mut request.data else { panic!("it is a Copy") };
+        sources.stop = Some(Rc::clone(&stop));
+        request
+    };
+    // Hints and protection information stay above; who may look at a Copy knows FUA.
+    let mut copy = stoppable(with_fua(core.copy(0, 40, &[(0, 0, 4)], false)));
+    copy.command.cdw3 = 7.into();
+    copy.command.cdw12 |= 0x3f << 20;
+    assert_eq!(core.run(vec![(0, copy)]).remove(0).status, Status::SUCCESS);
+    assert_eq!(below.take(), [(opcode::COPY, 40, true)]);
+    stop.set(true);
+    for volume in [0, 1] {
+        let copy = stoppable(core.copy(0, 50, &[(volume, 0, 2), (0, 4, 1)], false));
+        let outcome = core.run(vec![(0, copy)]).remove(0);
+        assert_eq!((outcome.status, outcome.result), (Status::ABORT_REQUESTED, 0));
+    }
+    assert_eq!(below.take(), []);
+    assert_eq!(core.read(0, 50, 3), [51, 52, 53].map(Some));
 }

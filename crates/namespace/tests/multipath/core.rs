@@ -259,7 +259,7 @@ impl World {
         request.command = nvme::copy::command(1, sdlba, ranges.len(), format);
         let same = |&(slba, blocks)| Source { place: Place::Same, slba, blocks };
         let ranges = ranges.iter().map(same).collect();
-        request.data = Data::Sources(Box::new(Sources { ranges, fast_only: false }));
+        request.data = Data::Sources(Box::new(Sources { ranges, ..Sources::default() }));
         request.push(Rc::clone(&self.front) as Rc<dyn Sink>, sdlba);
         self.queue.submit(request);
     }

@@ -79,7 +79,7 @@ fn copied(file: &Arc<File>, sdlba: u64, ranges: Vec<Source>) -> (Status, u64) {
     request.command = command(1, sdlba, ranges.len(), Format::Short);
     // FUA: through the sync too.
     request.command.cdw12 = (request.command.cdw12.get() | 1 << 30).into();
-    request.data = Data::Sources(Box::new(Sources { ranges, fast_only: false }));
+    request.data = Data::Sources(Box::new(Sources { ranges, ..Sources::default() }));
     let count = request.command.copy_ranges();
     request.push(Rc::clone(&end) as Rc<dyn Sink>, 0);
     queue.submit(request);
@@ -179,7 +179,7 @@ impl Complete for Mixer {
             self.copies.set(left - 1);
             request.command = command(1, 7, 1, Format::Short);
             let ranges = vec![of(&self.from, 7 + u64::from(left % 3), 1994)];
-            request.data = Data::Sources(Box::new(Sources { ranges, fast_only: false }));
+            request.data = Data::Sources(Box::new(Sources { ranges, ..Sources::default() }));
         } else {
             let Data::Buffer(buffer) = &mut request.data else { panic!("a buffer") };
             let count = &self.counts[place];
@@ -312,7 +312,7 @@ fn a_file_that_was_made_smaller_meanwhile_is_not_made_larger_for_good() {
     let to = filled(&directory.path().join("to"), 4096, false);
     let from = filled(&directory.path().join("from"), 4096, false);
     let command = command(1, 3000, 1, Format::Short);
-    let sources = Sources { ranges: vec![of(&from, 0, 64)], fast_only: false };
+    let sources = Sources { ranges: vec![of(&from, 0, 64)], ..Sources::default() };
     let pieces = to.plan(command.slba(), &sources).unwrap();
     to.resize(1024 * BLOCK).unwrap();
     let job = Job { file: Arc::clone(&to), pieces, fua: false };
@@ -333,7 +333,7 @@ fn another_file_system_is_refused_and_not_asked_again() {
     let refused = (Status::FAST_COPY_NOT_POSSIBLE.dnr(), 0);
     assert_eq!(copied(&to, 8, vec![of(&from, 8, 64)]), refused);
     assert_eq!(*to.copying.refused(), [from.copying.identity.0]);
-    let sources = Sources { ranges: vec![of(&from, 8, 64)], fast_only: false };
+    let sources = Sources { ranges: vec![of(&from, 8, 64)], ..Sources::default() };
     assert_eq!(to.plan(8, &sources).err(), Some(refused.0));
     // Within one it goes on.
     assert_eq!(copied(&to, 8, vec![same(80, 64)]), DONE);
