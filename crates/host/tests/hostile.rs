@@ -145,18 +145,26 @@ fn unasked_data_and_answers() {
     });
 }
 
-/// Fills the socket with writes, so that a read stays here; then the controller sends data for it: the
-/// header first, the data when the host has had time to look at that.
+/// The kernel may find room in a full socket at any time, and a read goes before the writes that wait: then
+/// it was sent, and its data is welcome. So this is tried until it was not.
 #[test]
 fn data_for_a_command_that_was_not_sent() {
-    const WRITES: u16 = 100;
+    assert!((0..20).any(|_| unsent_read_is_answered() == Status::HOST_ABORTED));
+}
+
+/// Fills the socket with writes, so that a read stays here; then the controller sends data for it: the
+/// header first, the data when the host has had time to look at that.
+fn unsent_read_is_answered() -> Status {
+    const WRITES: u16 = 1000;
     let target = Target::memory();
     let relay = Relay::to(target.address);
-    let path = connect(relay.address, &options());
+    let mut options = options();
+    options.association.queue_entries = 1024;
+    let path = connect(relay.address, &options);
     let core = Core::usable(path.clone());
     relay.hold(Some(IO));
     for at in 0..u64::from(WRITES) {
-        core.issue(rig::write(at * 8192, 8192), vec![1; 8192]);
+        core.issue(rig::write(at % 100 * 8192, 8192), vec![1; 8192]);
     }
     await_in_flight(&path, WRITES.into());
     let reading = core.issue(read(0, 8192), vec![0xee; 8192]);
@@ -172,12 +180,14 @@ fn data_for_a_command_that_was_not_sent() {
     std::thread::sleep(Duration::from_millis(200));
     relay.inject(IO, &[0x55; 8192]);
     let done = reading.recv_timeout(PATIENCE).expect("an answer");
-    assert_eq!(done.status, Status::HOST_ABORTED);
-    assert!(done.data.iter().all(|byte| *byte == 0xee), "its buffer was written to");
-    let reason = why_lost(&path);
-    assert!(reason.contains("before it was sent"), "{reason}");
+    if done.status == Status::HOST_ABORTED {
+        assert!(done.data.iter().all(|byte| *byte == 0xee), "its buffer was written to");
+        let reason = why_lost(&path);
+        assert!(reason.contains("before it was sent"), "{reason}");
+    }
     relay.hold(None);
     core.await_access(Access::is_usable);
+    done.status
 }
 
 #[test]
