@@ -59,6 +59,17 @@ pub(crate) trait Ground {
     /// Whether the source is in the volume that is written to.
     fn is_same(&self, place: &Place) -> bool;
 
+    /// Whether Copy `copy` of `bytes` may begin. If not, [`Carrier::begin`] is to be called once it may.
+    fn may_begin(&self, copy: u64, bytes: u64) -> bool {
+        let _ = (copy, bytes);
+        true
+    }
+
+    /// A Copy of `bytes` that has begun has ended.
+    fn ended(&self, bytes: u64) {
+        let _ = bytes;
+    }
+
     /// How the blocks of `piece`, of a source range in `place`, can be copied.
     fn route(&self, place: &Place, piece: &Piece) -> Route;
 
@@ -112,6 +123,8 @@ struct Job {
     status: Status,
     lowest: Option<usize>,
     is_driven: bool,
+    /// All of it.
+    bytes: u64,
     /// Will be told to go on by the turn.
     waits: bool,
 }
@@ -180,10 +193,19 @@ impl Carrier {
         };
         job.order.begin(request.command.slba(), sources.ranges.iter().map(range));
         (job.status, job.lowest, job.step) = (Status::SUCCESS, None, Step::None);
+        job.bytes = sources.blocks() << self.shift;
+        let bytes = job.bytes;
         job.sources = Some(sources);
         job.request = Some(request);
         let job = self.jobs.insert(job);
-        self.drive(job);
+        if ground.may_begin(job, bytes) {
+            self.drive(job);
+        }
+    }
+
+    /// Begins with a Copy that had to wait.
+    pub fn begin(&self, number: u64) {
+        self.drive(number);
     }
 
     /// None when the queue has been dropped: what was not finished is forgotten with it.
@@ -206,7 +228,7 @@ impl Carrier {
                 }
                 Next::Emulate(job) => self.emulator.run(job),
                 Next::Wait => return self.jobs.with(number, |job| job.is_driven = false),
-                Next::Ended => return self.end(number),
+                Next::Ended => return self.end(number, &*ground),
             }
         }
     }
@@ -268,8 +290,9 @@ impl Carrier {
         Next::Emulate(self.emulator.begin(task, number, ranges))
     }
 
-    fn end(&self, number: u64) {
+    fn end(&self, number: u64, ground: &dyn Ground) {
         let mut job = self.jobs.take(number);
+        let bytes = job.bytes;
         let mut request = job.request.take().expect("it is here until the end");
         let sources = job.sources.take().expect("they are here until the end");
         request.data = Data::Sources(sources);
@@ -279,6 +302,7 @@ impl Carrier {
         job.batch.clear();
         job.routes.clear();
         self.idle.borrow_mut().push(job);
+        ground.ended(bytes);
         request.complete();
     }
 }

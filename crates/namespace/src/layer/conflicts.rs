@@ -3,6 +3,10 @@
 //! The blocks are cut into regions, and regions are dealt to shards, each a short list under a
 //! spin lock. A command enters the shards of its range in ascending order, waiting in line
 //! wherever an earlier command overlaps it; so the order is fair, and nobody waits in a circle.
+//!
+//! Every range knows how many earlier ones are in its way. So what is done under a shard's lock grows with
+//! the ranges in that shard, not with their square, whatever hosts ask for; and a command has at most
+//! [`RANGES_MAX`] ranges in a shard.
 
 use crate::spin::SpinLock;
 
@@ -10,6 +14,9 @@ use crate::spin::SpinLock;
 const SHARDS: u64 = 64;
 /// Blocks of one region as a power of two. Most commands lie within one.
 const REGION_SHIFT: u32 = 8;
+
+/// Ranges of one user in one shard.
+pub const RANGES_MAX: usize = 8;
 
 /// The table, shared by all cores.
 #[derive(Debug)]
@@ -42,7 +49,8 @@ pub struct Range {
 struct Entry {
     user: User,
     range: Range,
-    granted: bool,
+    /// Earlier ranges of others, still here, that keep this one waiting.
+    blockers: u32,
 }
 
 impl Range {
@@ -72,24 +80,25 @@ impl Conflicts {
     /// [`Conflicts::leave`] of somebody else will name this user.
     #[inline]
     pub fn enter(&self, shard: u32, user: User, range: Range) -> bool {
-        let mut entries = self.shards[shard as usize].0.lock();
-        let granted = !entries.iter().any(|entry| entry.range.conflicts(&range));
-        entries.push(Entry { user, range, granted });
-        granted
+        self.enter_all(shard, user, std::iter::once(range))
     }
 
     /// Gets in line with several ranges at once, in one shard: they may be used when all of them may.
-    /// Ranges of one user do not keep each other out.
-    pub fn enter_all(
-        &self,
-        shard: u32,
-        user: User,
-        ranges: impl Iterator<Item = Range> + Clone,
-    ) -> bool {
+    /// Ranges of one user do not keep each other out. At most [`RANGES_MAX`].
+    #[inline]
+    pub fn enter_all(&self, shard: u32, user: User, ranges: impl Iterator<Item = Range>) -> bool {
         let mut entries = self.shards[shard as usize].0.lock();
-        let free = |range: Range| !entries.iter().any(|entry| entry.range.conflicts(&range));
-        let granted = ranges.clone().all(free);
-        entries.extend(ranges.map(|range| Entry { user, range, granted }));
+        let (others, mut granted) = (entries.len(), true);
+        for range in ranges {
+            let earlier = &entries[..others];
+            let blockers = earlier.iter().filter(|other| other.range.conflicts(&range)).count();
+            granted &= blockers == 0;
+            entries.push(Entry { user, range, blockers: blockers as u32 });
+        }
+        debug_assert!(
+            entries.len() - others <= RANGES_MAX,
+            "what is done under the lock is bounded"
+        );
         granted
     }
 
@@ -106,27 +115,31 @@ impl Conflicts {
         let place = place.expect("who leaves has entered");
         // Ranges that came at once are next to one another.
         let count = entries[place..].iter().take_while(|entry| entry.user == user).count();
-        entries.drain(place..place + count);
-        let mut index = 0;
-        while index < entries.len() {
-            let waiting = entries[index].user;
-            let end =
-                index + entries[index..].iter().take_while(|entry| entry.user == waiting).count();
-            let (earlier, rest) = entries.split_at_mut(index);
-            let group = &mut rest[..end - index];
-            let free =
-                |entry: &Entry| !earlier.iter().any(|other| other.range.conflicts(&entry.range));
-            if !group[0].granted && group.iter().all(free) {
-                group.iter_mut().for_each(|entry| entry.granted = true);
-                next.push(waiting);
+        let (gone, later) = entries[place..].split_at_mut(count);
+        for group in later.chunk_by_mut(|one, other| one.user == other.user) {
+            let (mut waited, mut waits) = (false, false);
+            for entry in &mut *group {
+                let freed = gone.iter().filter(|gone| gone.range.conflicts(&entry.range)).count();
+                waited |= freed > 0;
+                entry.blockers -= freed as u32;
+                waits |= entry.blockers > 0;
             }
-            index = end;
+            if waited && !waits {
+                next.push(group[0].user);
+            }
         }
+        entries.drain(place..place + count);
+    }
+
+    /// The most ranges that a shard has.
+    #[cfg(test)]
+    pub fn longest(&self) -> usize {
+        self.shards.iter().map(|shard| shard.0.lock().len()).max().unwrap_or(0)
     }
 
     /// Whether nobody is in the table.
     #[cfg(test)]
-    fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.shards.iter().all(|shard| shard.0.lock().is_empty())
     }
 }
@@ -191,7 +204,49 @@ mod tests {
         assert!(table.is_empty());
     }
 
+    /// The same by its meaning: a user may go on when none of his ranges conflicts with an earlier one.
+    #[derive(Default)]
+    struct Model(Vec<(User, Vec<Range>)>);
+
+    impl Model {
+        fn may(&self, user: User) -> bool {
+            let place = self.0.iter().position(|(other, _)| *other == user).unwrap();
+            let mine = &self.0[place].1;
+            let earlier = self.0[..place].iter().flat_map(|(_, ranges)| ranges);
+            earlier.into_iter().all(|other| mine.iter().all(|range| !range.conflicts(other)))
+        }
+    }
+
     proptest! {
+        #[test]
+        fn whoever_may_go_on_is_told_once(
+            steps in prop::collection::vec(
+                (any::<bool>(), prop::collection::vec((0u64..40, 1u64..9, any::<bool>()), 1..5), any::<prop::sample::Index>()),
+                1..60,
+            ),
+        ) {
+            let (table, mut model) = (Conflicts::new(), Model::default());
+            for (slot, (enters, ranges, which)) in steps.into_iter().enumerate() {
+                let user = User { queue: 1, slot: slot as u64 };
+                if enters || model.0.is_empty() {
+                    let ranges: Vec<_> = ranges.iter().map(|it| range(it.0, it.0 + it.1, it.2)).collect();
+                    model.0.push((user, ranges.clone()));
+                    prop_assert_eq!(table.enter_all(0, user, ranges.into_iter()), model.may(user));
+                    continue;
+                }
+                // Whoever leaves may use what he has.
+                let ready: Vec<User> =
+                    model.0.iter().map(|(user, _)| *user).filter(|user| model.may(*user)).collect();
+                let gone = *which.get(&ready);
+                model.0.retain(|(user, _)| *user != gone);
+                let wanted: Vec<User> = model.0.iter().map(|(user, _)| *user)
+                    .filter(|user| model.may(*user) && !ready.contains(user)).collect();
+                let mut next = Vec::new();
+                table.leave(0, gone, &mut next);
+                prop_assert_eq!(next, wanted);
+            }
+        }
+
         #[test]
         fn ranges_that_overlap_share_a_shard(
             a in 0u64..1 << 20, b in 0u64..1 << 20, len_a in 1u64..70_000, len_b in 1u64..70_000,

@@ -13,10 +13,12 @@
 //! Commands are kept apart by one table of ranges for all cores (`conflicts`). A child that keeps
 //! blocks whole needs it only while a fused pair is at work: then ordinary commands enter the
 //! table, otherwise they pay one relaxed load and a count of this core's own (`truce`). A Copy that goes
-//! down from one volume to another holds ranges in the tables of both (`claims`).
+//! down from one volume to another holds ranges in the tables of both (`claims`). So many bytes of Copies are in
+//! progress at a time (`line`).
 
 mod claims;
 mod copies;
+mod line;
 mod queue;
 mod roster;
 mod scratch;
@@ -27,6 +29,7 @@ use crate::layer::conflicts::Conflicts;
 use crate::layer::pass_to_child;
 use crate::{Namespace, Queue};
 use copies::Copied;
+use line::Line;
 use nvme::Limits;
 use nvme::limits::CopyLimits;
 use queue::GuardQueue;
@@ -64,6 +67,7 @@ pub struct Guard {
     /// What the child cannot copy by its own means.
     refusals: Refusals,
     copied: Copied,
+    line: Line,
 }
 
 impl Guard {
@@ -79,6 +83,7 @@ impl Guard {
             truce: Truce::new(always, options.cores == 1),
             refusals: Refusals::default(),
             copied: Copied::default(),
+            line: Line::default(),
         })
     }
 

@@ -12,9 +12,12 @@ use ::copy::{Piece, Room};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 /// Marks the number of a claim among those of slots.
 pub(super) const CLAIM: u64 = 1 << 62;
+/// Marks the number of a Copy in line.
+pub(super) const COPY: u64 = 1 << 61;
 
 /// Bytes that go down at once while their blocks are held: a file system without reflinks moves them,
 /// and whoever writes to them waits that long, some tens of milliseconds. With reflinks it is no
@@ -34,7 +37,9 @@ impl Guard {
         let told = facts.iter().any(|(fact, _)| fact == "copy");
         let means = match self.child.limits().copy.is_offered() {
             false => Some("read and written here"),
-            true if self.refusals.has(&Place::Same) => Some("read and written here: refused below"),
+            true if self.refuses(&Place::Same, Instant::now()) => {
+                Some("read and written here: refused below")
+            }
             // By which means of its own, the backend has said.
             true => (!told).then_some("by the backend"),
         };
@@ -63,8 +68,13 @@ impl Guard {
         std::ptr::addr_eq(Arc::as_ptr(&other.namespace), self)
     }
 
+    /// Whether the child has refused to copy from there, and is not to be asked again at `now`.
+    fn refuses(&self, place: &Place, now: Instant) -> bool {
+        self.refusals.has(place, &self.child.limits().copy, now)
+    }
+
     /// By which means of the child's blocks of another volume can be copied, if by any.
-    fn means(&self, other: &Rc<Other>, piece: &Piece) -> Option<Means> {
+    fn means(&self, other: &Rc<Other>, piece: &Piece, now: Instant) -> Option<Means> {
         // Where tables are further down, the source's would be entered before them, whatever their
         // numbers are. A guard just below enters both by itself.
         if !self.truce.is_always()
@@ -81,7 +91,7 @@ impl Guard {
         }
         let located = Arc::clone(&other.namespace).origin(piece.source, piece.blocks)?;
         let place = Place::Origin(located.origin);
-        (!self.refusals.has(&place)).then_some(Means {
+        (!self.refuses(&place, now)).then_some(Means {
             place,
             slba: located.slba,
             blocks: located.blocks.min(piece.blocks),
@@ -99,6 +109,16 @@ struct Means {
 }
 
 impl Ground for GuardQueue {
+    fn may_begin(&self, copy: u64, bytes: u64) -> bool {
+        self.guard.line.enter(self.user(COPY | copy), bytes, &self.share)
+    }
+
+    fn ended(&self, bytes: u64) {
+        let mut next = self.next_list();
+        self.guard.line.leave(bytes, &self.share, &mut next);
+        self.wake_next(next);
+    }
+
     fn is_same(&self, place: &Place) -> bool {
         match place {
             Place::Same => true,
@@ -117,10 +137,11 @@ impl Ground for GuardQueue {
             reader: None,
             guard: None,
         };
-        let offered = limits.copy.is_offered();
+        let (offered, now) = (limits.copy.is_offered(), self.reactor.now());
         let end = match place {
             Place::Other(other) if !piece.is_same => {
-                if let Some(means) = offered.then(|| self.guard.means(other, piece)).flatten() {
+                if let Some(means) = offered.then(|| self.guard.means(other, piece, now)).flatten()
+                {
                     route.fast = Some((means.place, means.slba));
                     route.blocks = means.blocks;
                     route.guard = means.guard;
@@ -128,13 +149,13 @@ impl Ground for GuardQueue {
                 Some(End::Queue(other.queue.clone()))
             }
             Place::Same | Place::Other(_) => {
-                if offered && !self.guard.refusals.has(&Place::Same) {
+                if offered && !self.guard.refuses(&Place::Same, now) {
                     route.fast = Some((Place::Same, piece.source));
                 }
                 Some(End::Own)
             }
             Place::Origin(_) => {
-                if offered && !self.guard.refusals.has(place) {
+                if offered && !self.guard.refuses(place, now) {
                     route.fast = Some((place.clone(), piece.source));
                 }
                 None
@@ -187,7 +208,8 @@ impl Ground for GuardQueue {
     }
 
     fn refused(&self, _child: usize, place: &Place) {
-        self.guard.refusals.note(place);
+        let limits = self.guard.child.limits().copy;
+        self.guard.refusals.note(place, &limits, self.reactor.now());
     }
 
     fn writer(&self, _child: usize) -> End {
@@ -211,6 +233,11 @@ impl Ground for GuardQueue {
 }
 
 impl GuardQueue {
+    /// A Copy that was in line may begin.
+    pub(super) fn turn_of_copy(&self, number: u64) {
+        self.carrier.begin(number & !COPY);
+    }
+
     /// Goes on entering, and sends the Copy down once all is entered.
     fn enter_claim(&self, number: u64) {
         let user = self.user(number);

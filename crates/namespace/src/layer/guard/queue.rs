@@ -1,7 +1,8 @@
 //! One core's side of the guard.
 
 use super::claims::Claim;
-use super::copies::CLAIM;
+use super::copies::{CLAIM, COPY};
+use super::line::Share;
 use super::scratch::{self, PIECE_BYTES, Scratch, Waiter};
 use super::truce::AGREE;
 use super::{Guard, roster};
@@ -25,12 +26,14 @@ pub(super) struct GuardQueue {
     pub(super) me: Weak<GuardQueue>,
     pub(super) guard: Arc<Guard>,
     pub(super) child: Rc<dyn Queue>,
-    reactor: Rc<Reactor>,
+    pub(super) reactor: Rc<Reactor>,
     waker: Waker,
     slots: Slab<Slot>,
     /// Copies, and what those that went down hold.
-    carrier: Rc<Carrier>,
+    pub(super) carrier: Rc<Carrier>,
     pub(super) claims: Slab<Claim>,
+    /// This core's Copies in progress.
+    pub(super) share: Share,
     /// Everything but Copy goes straight to the child.
     idle: bool,
     /// Commands in flight below that did not enter the table.
@@ -102,6 +105,7 @@ impl GuardQueue {
                 guard.child.limits().block_shift,
             ),
             claims: Slab::default(),
+            share: Share::default(),
             idle: guard.is_idle(),
             passing: Cell::new(0),
             asked: Cell::new(false),
@@ -123,6 +127,9 @@ impl Drop for GuardQueue {
         self.guard.truce.quit(&self.waker);
         roster::quit(&self.waker);
         self.waker.forget();
+        let mut next = self.next_list();
+        self.guard.line.quit(self.waker.id(), &self.share, &mut next);
+        next.into_iter().for_each(roster::wake);
     }
 }
 
@@ -314,6 +321,9 @@ impl GuardQueue {
     fn turn(&self, slot: u64) {
         if slot & CLAIM != 0 {
             return self.turn_of_claim(slot);
+        }
+        if slot & COPY != 0 {
+            return self.turn_of_copy(slot);
         }
         self.slots.with(slot, |slot| {
             // A fused pair that waited for the truce has entered nothing yet.

@@ -25,10 +25,11 @@ impl Ground for LinearQueue {
             guard: None,
         };
         let child = &self.linear.children[child];
-        let offered = child.namespace.limits().copy.is_offered();
+        let (limits, now) = (child.namespace.limits().copy, self.reactor.now());
+        let offered = limits.is_offered();
         if !piece.is_same {
             // Only who knows the place can copy from it.
-            let fast = offered && !child.refusals.has(place);
+            let fast = offered && !child.refusals.has(place, &limits, now);
             route.fast = fast.then(|| (place.clone(), piece.source));
             return route;
         }
@@ -41,7 +42,7 @@ impl Ground for LinearQueue {
             return route;
         }
         if is_writer {
-            let fast = !child.refusals.has(&Place::Same);
+            let fast = !child.refusals.has(&Place::Same, &limits, now);
             route.fast = fast.then_some((Place::Same, slba));
             return route;
         }
@@ -51,7 +52,10 @@ impl Ground for LinearQueue {
         // What is moved backwards is cut from its end, and the place known is that of its start.
         let cut = located.blocks < piece.blocks;
         let place = Place::Origin(located.origin);
-        if located.guard.is_some() || child.refusals.has(&place) || cut && piece.is_backwards {
+        if located.guard.is_some()
+            || child.refusals.has(&place, &limits, now)
+            || cut && piece.is_backwards
+        {
             return route;
         }
         route.blocks = located.blocks.min(piece.blocks);
@@ -74,7 +78,9 @@ impl Ground for LinearQueue {
     }
 
     fn refused(&self, child: usize, place: &Place) {
-        self.linear.children[child].refusals.note(place);
+        let child = &self.linear.children[child];
+        let limits = child.namespace.limits().copy;
+        child.refusals.note(place, &limits, self.reactor.now());
     }
 
     fn writer(&self, child: usize) -> End {
