@@ -34,7 +34,7 @@ mod turn;
 
 pub(crate) use carrier::{Carrier, Ground, Reader, Route};
 pub(crate) use emulate::End;
-pub(crate) use refusals::Refusals;
+pub(crate) use refusals::{REMEMBERED, Refusals};
 pub(crate) use turn::TURN_BYTES_MAX;
 
 use crate::file::File;

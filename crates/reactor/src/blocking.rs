@@ -11,6 +11,9 @@ use std::time::Duration;
 /// A thread without work ends after this long.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
+/// Threads that are busy with long work at most, and one less than there may be: something else is always done.
+const LONG_MAX: usize = 2;
+
 /// Stack of a thread: the work is a system call or two.
 const STACK: usize = 256 << 10;
 
@@ -33,6 +36,11 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queue: VecDeque<(Work, u64)>,
+    /// Long work, which begins when nothing else waits.
+    long: VecDeque<(Work, u64)>,
+    /// Threads busy with it, and how many may be.
+    long_busy: usize,
+    long_max: usize,
     threads: usize,
     idle: usize,
     closed: bool,
@@ -40,16 +48,19 @@ struct State {
 
 impl Blocking {
     pub fn new(limit: usize, mailbox: Mailbox) -> Blocking {
-        let shared = Shared { state: Mutex::default(), work_came: Condvar::new(), mailbox };
-        Blocking { shared: Arc::new(shared), limit: limit.max(1) }
+        let limit = limit.max(1);
+        let state = State { long_max: LONG_MAX.min(limit - 1).max(1), ..State::default() };
+        let shared = Shared { state: Mutex::new(state), work_came: Condvar::new(), mailbox };
+        Blocking { shared: Arc::new(shared), limit }
     }
 
     /// Runs `work` on a thread and posts its result under `key`: `-EIO` if it panics, `-EAGAIN` if
-    /// there is no thread and none can be started.
-    pub fn run(&self, work: Work, key: u64) {
+    /// there is no thread and none can be started. Of work that `takes_long` only some is done at a time.
+    pub fn run(&self, work: Work, key: u64, takes_long: bool) {
         let mut state = self.shared.lock();
-        state.queue.push_back((work, key));
-        if state.idle >= state.queue.len() || state.threads >= self.limit {
+        let queue = if takes_long { &mut state.long } else { &mut state.queue };
+        queue.push_back((work, key));
+        if state.idle >= state.ready() || state.threads >= self.limit {
             drop(state);
             self.shared.work_came.notify_one();
             return;
@@ -81,11 +92,12 @@ impl Shared {
         affinity::unpin();
         let mut state = self.lock();
         loop {
-            if let Some((work, key)) = state.queue.pop_front() {
+            if let Some((work, key, takes_long)) = state.next() {
                 drop(state);
                 let result = catch_unwind(AssertUnwindSafe(work));
                 self.mailbox.done(key, result.unwrap_or(-rustix::io::Errno::IO.raw_os_error()));
                 state = self.lock();
+                state.long_busy -= usize::from(takes_long);
                 continue;
             }
             if state.closed {
@@ -96,7 +108,7 @@ impl Shared {
             let timeout;
             (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             state.idle -= 1;
-            if timeout.timed_out() && state.queue.is_empty() {
+            if timeout.timed_out() && state.ready() == 0 {
                 break;
             }
         }
@@ -110,10 +122,29 @@ impl Shared {
         if state.threads > 0 {
             return;
         }
-        let failed: Vec<u64> = state.queue.drain(..).map(|(_, key)| key).collect();
+        let long = std::mem::take(&mut state.long);
+        let failed: Vec<u64> = state.queue.drain(..).chain(long).map(|(_, key)| key).collect();
         drop(state);
         for key in failed {
             self.mailbox.done(key, -rustix::io::Errno::AGAIN.raw_os_error());
         }
+    }
+}
+
+impl State {
+    /// How many threads would find something to do.
+    fn ready(&self) -> usize {
+        self.queue.len() + self.long.len().min(self.long_max - self.long_busy)
+    }
+
+    /// What is to be done next, and whether it takes long.
+    fn next(&mut self) -> Option<(Work, u64, bool)> {
+        if let Some((work, key)) = self.queue.pop_front() {
+            return Some((work, key, false));
+        }
+        let free = self.long_busy < self.long_max;
+        let (work, key) = if free { self.long.pop_front() } else { None }?;
+        self.long_busy += 1;
+        Some((work, key, true))
     }
 }

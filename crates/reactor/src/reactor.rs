@@ -290,12 +290,22 @@ impl Reactor {
     /// Runs `work` on a thread where it may block, and tells `sink` what it returned: by custom a
     /// count or `-errno`; `-EIO` if it panicked, `-EAGAIN` if no thread can be had.
     pub fn blocking(&self, work: Work, sink: Rc<dyn Complete>, token: u64) {
+        self.run_blocking(work, sink, token, false);
+    }
+
+    /// The same for work that takes long: two threads at most are busy with it, so that other calls that block
+    /// need not wait for it.
+    pub fn blocking_long(&self, work: Work, sink: Rc<dyn Complete>, token: u64) {
+        self.run_blocking(work, sink, token, true);
+    }
+
+    fn run_blocking(&self, work: Work, sink: Rc<dyn Complete>, token: u64, takes_long: bool) {
         if self.refuses() {
             return self.answer(sink, token, -Errno::CANCELED.raw_os_error());
         }
         let key = self.slots.borrow_mut().insert(sink, token, false);
         let start = || Blocking::new(self.config.blocking_threads, self.mailbox.clone());
-        self.blocking.get_or_init(start).run(work, key);
+        self.blocking.get_or_init(start).run(work, key, takes_long);
     }
 
     /// Tells `sink` at the end of this turn, after all completions of the turn were delivered; or

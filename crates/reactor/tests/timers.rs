@@ -93,3 +93,32 @@ fn blocking_calls_run_beside_the_loop_on_a_bounded_number_of_threads() {
     assert!(sink.results().into_iter().eq(expected));
     assert_eq!(most.load(Ordering::SeqCst), 3);
 }
+
+#[test]
+fn long_work_leaves_threads_to_others() {
+    let pooled = reactor(&reactor::Config { blocking_threads: 4, ..config() });
+    let sink = Recorder::new(&pooled, 13);
+    // Long work that ends only when the rest is done: were it given every thread, nothing would end.
+    let (short, busy) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    for token in 0..5 {
+        let (short, busy) = (Arc::clone(&short), Arc::clone(&busy));
+        let work = move || {
+            let most = busy.fetch_add(1, Ordering::SeqCst) + 1;
+            while short.load(Ordering::SeqCst) < 8 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            busy.fetch_sub(1, Ordering::SeqCst);
+            most as i32
+        };
+        pooled.blocking_long(Box::new(work), Rc::clone(&sink) as Rc<_>, token);
+    }
+    for token in 5..13 {
+        let short = Arc::clone(&short);
+        let work = move || short.fetch_add(1, Ordering::SeqCst) as i32;
+        pooled.blocking(Box::new(work), Rc::clone(&sink) as Rc<_>, token);
+    }
+    pooled.run();
+    let results = sink.results();
+    assert_eq!(results.len(), 13);
+    assert!(results.iter().filter(|(token, _)| *token < 5).all(|(_, most)| (1..=2).contains(most)));
+}

@@ -3,7 +3,7 @@
 use super::offload::{Ended, How, Job, Piece};
 use super::queue::{FileQueue, status};
 use super::{File, Kind};
-use crate::copy::{Origin, Place, Source, Sources};
+use crate::copy::{Origin, Place, REMEMBERED, Source, Sources};
 use crate::{Data, Request};
 use nvme::Status;
 use nvme::limits::CopyLimits;
@@ -13,7 +13,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// `FICLONERANGE` (linux/fs.h), and what it takes.
 const FICLONERANGE: libc::c_ulong = 0x4020_940d;
@@ -36,8 +38,10 @@ pub(super) struct Copying {
     /// The file through the page cache, where everything else goes past it; see `offload`. Opened by the
     /// first Copy.
     pub(super) cached: OnceLock<Option<std::fs::File>>,
-    /// Devices from which the kernel has refused to copy: one per file system in use.
-    refused: Mutex<Vec<u64>>,
+    /// Bytes copied into the page cache since writing back was last begun.
+    pub(super) dirty: AtomicU64,
+    /// Devices from which the kernel has refused to copy, and when: one per file system in use.
+    refused: Mutex<Vec<(u64, Instant)>>,
 }
 
 impl Copying {
@@ -47,12 +51,20 @@ impl Copying {
             identity: (metadata.dev(), metadata.ino()),
             shares: kind == Kind::Regular && shares(file, metadata.len()),
             cached: OnceLock::new(),
+            dirty: AtomicU64::new(0),
             refused: Mutex::default(),
         })
     }
 
-    fn refused(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Those that are not to be tried again yet.
+    fn refused(&self) -> MutexGuard<'_, Vec<(u64, Instant)>> {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.retain(|(_, since)| since.elapsed() < REMEMBERED);
+        refused
+    }
+
+    fn refuses(&self, device: u64) -> bool {
+        self.refused().iter().any(|(refused, _)| *refused == device)
     }
 }
 
@@ -102,7 +114,7 @@ impl File {
             Place::Origin(_) | Place::Other(_) => return None,
         };
         let regular = file.kind == Kind::Regular && self.kind == Kind::Regular;
-        let refused = || self.copying.refused().contains(&file.copying.identity.0);
+        let refused = || self.copying.refuses(file.copying.identity.0);
         (regular && file.block_shift == self.block_shift && !refused()).then_some(file)
     }
 
@@ -165,7 +177,8 @@ impl FileQueue {
             ended.set(job.run()).expect("a job is run once");
             0
         };
-        self.reactor.blocking(Box::new(work), flight, 0);
+        // Others need the threads for calls that are over soon.
+        self.reactor.blocking_long(Box::new(work), flight, 0);
     }
 }
 
@@ -197,9 +210,8 @@ impl Complete for Flight {
         let status = match ended.how {
             How::Whole => Status::SUCCESS,
             How::Refused(device) => {
-                let mut refused = file.copying.refused();
-                if !refused.contains(&device) {
-                    refused.push(device);
+                if !file.copying.refuses(device) {
+                    file.copying.refused().push((device, Instant::now()));
                 }
                 Status::FAST_COPY_NOT_POSSIBLE.dnr()
             }

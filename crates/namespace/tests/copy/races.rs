@@ -115,3 +115,38 @@ fn blocks_stay_whole_and_nobody_waits_for_ever() {
         });
     }
 }
+
+/// More Copies than may be in progress at a time, from two cores.
+#[test]
+fn copies_that_wait_in_line_are_begun_by_whichever_core_ends_one() {
+    const LARGE: u64 = 24 << 10;
+    const COPIES: usize = 8;
+    let folder = tempfile::tempdir().expect("a folder");
+    let maker = Maker {
+        folder: folder.path(),
+        block_shift: 12,
+        cores: 2,
+        failures: 0,
+        files: Cell::new(0),
+    };
+    // Holes: what is not written costs nothing.
+    let volumes = vec![guarded(maker.file(2 * LARGE, true))];
+    let all = |core: &Core| {
+        (0..COPIES)
+            .map(|_| (0, core.copy(0, LARGE, &[(0, 0, LARGE as u32)], false)))
+            .collect::<Vec<_>>()
+    };
+    std::thread::scope(|scope| {
+        let drive = || {
+            let core = Core::new(&volumes, 8 << 20);
+            core.run(vec![(0, core.write(7, &[7]))]);
+            for outcome in core.run(all(&core)) {
+                assert!(outcome.status.is_success(), "{}", outcome.status);
+            }
+            assert_eq!(core.read(0, LARGE + 7, 1), [Some(7)]);
+        };
+        for core in [(); 2].map(|()| scope.spawn(drive)) {
+            core.join().expect("all are begun");
+        }
+    });
+}
