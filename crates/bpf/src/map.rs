@@ -109,6 +109,11 @@ impl Map {
         &self.definition
     }
 
+    /// Whether it was made for as many cores as `other`.
+    pub(crate) fn fits(&self, other: &Map) -> bool {
+        self.cores == other.cores
+    }
+
     /// Where the value of `key` begins in the map's memory, on `core`.
     #[inline]
     pub(crate) fn find(&self, key: &[u8], core: usize) -> Option<usize> {

@@ -14,6 +14,7 @@
 
 use crate::map::Map;
 use crate::{FaultKind, op::atomic};
+use std::sync::Arc;
 
 /// Bytes of a function's frame, as in the kernel.
 pub const FRAME_BYTES: u32 = 512;
@@ -49,7 +50,7 @@ pub const fn map_address(index: u32) -> u64 {
 pub struct Memory<'a> {
     pub stack: &'a mut [u8; STACK_BYTES],
     pub context: &'a mut [u8],
-    pub maps: &'a [Map],
+    pub maps: &'a [Arc<Map>],
 }
 
 macro_rules! by_size {
@@ -98,7 +99,7 @@ impl Memory<'_> {
     #[inline(always)]
     fn map(&self, region: u32) -> Result<&Map, FaultKind> {
         match region.checked_sub(FIRST_MAP) {
-            Some(index) => self.maps.get(index as usize).ok_or(FaultKind::Wild),
+            Some(index) => self.maps.get(index as usize).map(|map| &**map).ok_or(FaultKind::Wild),
             None => Err(FaultKind::Wild),
         }
     }
@@ -107,7 +108,7 @@ impl Memory<'_> {
     pub fn map_of(&self, address: u64) -> Result<(u32, &Map), FaultKind> {
         let index = ((address >> 32) as u32).wrapping_sub(FIRST_HANDLE);
         let map = self.maps.get(index as usize).filter(|_| address as u32 == 0);
-        map.map(|map| (index, map)).ok_or(FaultKind::NoMap)
+        map.map(|map| (index, &**map)).ok_or(FaultKind::NoMap)
     }
 
     /// Copies bytes out: a key.

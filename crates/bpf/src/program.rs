@@ -5,6 +5,7 @@ use crate::map::{MAPS_BYTES_MAX, Map, MapDefinition};
 use crate::op::Insn;
 use crate::{FaultKind, LoadError};
 use std::fmt;
+use std::sync::Arc;
 
 /// A program, checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -135,7 +136,7 @@ pub struct Fault {
 #[derive(Debug)]
 pub struct Instance {
     program: Program,
-    maps: Vec<Map>,
+    maps: Vec<Arc<Map>>,
 }
 
 impl Instance {
@@ -148,7 +149,8 @@ impl Instance {
         if bytes > MAPS_BYTES_MAX {
             return Err(LoadError::Memory(bytes));
         }
-        let maps = program.maps.iter().map(|map| Map::new(map.clone(), cores)).collect();
+        let make = |map: &MapDefinition| Arc::new(Map::new(map.clone(), cores));
+        let maps = program.maps.iter().map(make).collect();
         Ok(Instance { program, maps })
     }
 
@@ -158,7 +160,23 @@ impl Instance {
     }
 
     /// Its maps, in the order of [`Program::maps`].
-    pub fn maps(&self) -> &[Map] {
+    pub fn maps(&self) -> &[Arc<Map>] {
         &self.maps
+    }
+
+    /// Takes over the maps of `old`, which goes on using them, where the program declares one of the same name,
+    /// kind and sizes; gives their names. Global variables stay its own: they may mean something else.
+    pub fn inherit(&mut self, old: &Instance) -> Vec<String> {
+        let mut names = Vec::new();
+        for map in &mut self.maps {
+            let wanted = map.definition();
+            let same = |theirs: &&Arc<Map>| theirs.definition() == wanted && theirs.fits(map);
+            let found = old.maps.iter().find(same).filter(|_| !wanted.is_variables).cloned();
+            if let Some(theirs) = found {
+                names.push(wanted.name.clone());
+                *map = theirs;
+            }
+        }
+        names
     }
 }

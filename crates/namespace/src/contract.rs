@@ -2,6 +2,7 @@
 
 use crate::Data;
 use crate::copy::{CopyCounters, Located};
+use crate::layer::program::Routed;
 use nvme::{Command, Limits, Status};
 use reactor::Reactor;
 use std::rc::Rc;
@@ -118,7 +119,14 @@ pub trait Namespace: Send + Sync + fmt::Debug {
     /// The programs that route requests in this volume, with what they keep in their maps: for people and for
     /// statistics. Copies the maps: not for the data path.
     fn programs(&self) -> Vec<ProgramReport> {
-        Vec::new()
+        let mut all = Vec::new();
+        self.each_program(&mut |program| all.push(program.report()));
+        all
+    }
+
+    /// Calls `visit` with each layer in this volume that a program routes, from above.
+    fn each_program(&self, visit: &mut dyn FnMut(&Routed)) {
+        let _ = visit;
     }
 
     /// The NUMA node of the device by which the storage is reached, where that is known and matters.

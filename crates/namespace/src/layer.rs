@@ -63,9 +63,9 @@ macro_rules! pass_to_child {
             self.child.paths()
         }
     };
-    (@ programs) => {
-        fn programs(&self) -> Vec<crate::ProgramReport> {
-            self.child.programs()
+    (@ each_program) => {
+        fn each_program(&self, visit: &mut dyn FnMut(&crate::layer::program::Routed)) {
+            self.child.each_program(visit);
         }
     };
     (@ numa_node) => {

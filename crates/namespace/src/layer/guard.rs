@@ -130,7 +130,7 @@ impl Namespace for Guard {
         Ok(GuardQueue::open(self, child, reactor))
     }
 
-    pass_to_child!(takes_registered refresh resize flush cut paths numa_node programs);
+    pass_to_child!(takes_registered refresh resize flush cut paths numa_node each_program);
     pass_to_child!(tune allocation);
 
     fn uri(&self) -> String {

@@ -195,8 +195,8 @@ impl Namespace for Linear {
         self.children.iter().flat_map(|child| child.namespace.paths()).collect()
     }
 
-    fn programs(&self) -> Vec<crate::ProgramReport> {
-        self.children.iter().flat_map(|child| child.namespace.programs()).collect()
+    fn each_program(&self, visit: &mut dyn FnMut(&crate::layer::program::Routed)) {
+        self.children.iter().for_each(|child| child.namespace.each_program(visit));
     }
 
     fn allocation(&self, slba: u64, blocks: u64, runs_max: usize) -> io::Result<Vec<Run>> {

@@ -11,14 +11,21 @@
 //!
 //! What is larger than the program takes at once, and each range of Dataset Management, is given to it piece by
 //! piece, one after another. Copy, Compare and Verify are the guard's; fused and unknown commands are
-//! refused. The size of the device is settled when it is opened.
+//! refused. The size of the device is settled when it is opened; the program itself may be replaced
+//! ([`Routed::replace`]).
 
+mod change;
 mod flight;
+mod loaded;
 mod queue;
 
-use crate::{MapReport, Namespace, PathReport, ProgramReport, Queue};
-use bpf::request::{BACKENDS_MAX, Device, ONE_PLACE};
-use bpf::{Instance, LoadError, Machine, Map, MapKind};
+pub use loaded::Replaced;
+
+use crate::{Namespace, PathReport, ProgramReport, Queue};
+use bpf::LoadError;
+use bpf::request::{BACKENDS_MAX, Device};
+use change::Programs;
+use loaded::Loaded;
 use nvme::Limits;
 use nvme::limits::{CopyLimits, Passthrough};
 use queue::ProgramQueue;
@@ -26,23 +33,23 @@ use reactor::Reactor;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
-use zerocopy::IntoBytes;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Namespaces behind a program.
 #[derive(Debug)]
 pub struct Routed {
-    instance: Arc<Instance>,
-    /// How the program is named in the URI.
-    name: String,
+    programs: Programs,
     children: Vec<Arc<dyn Namespace>>,
-    /// The children's sizes in blocks, when the device was opened.
+    /// The children's limits when the device was opened.
+    backends: Vec<Limits>,
+    /// Their sizes in blocks, likewise.
     sizes: Vec<u64>,
+    /// As the first program has made it, which is what everybody above goes by.
     device: Device,
+    /// What that program said of blocks' places.
+    has_one_place: bool,
     cores: u32,
     queues: AtomicU32,
-    mistakes: Mistakes,
 }
 
 /// Why namespaces cannot be put behind a program.
@@ -75,6 +82,22 @@ pub enum ProgramError {
         /// What happened.
         what: String,
     },
+    /// A program cannot take another's place: the volume would be another.
+    #[error("{name} cannot take the place of {old}: {what}")]
+    Differs {
+        /// The new program.
+        name: String,
+        /// The old one.
+        old: String,
+        /// What is different.
+        what: String,
+    },
+    /// Requests of the old program do not end.
+    #[error("requests in flight have not ended within {0} s; the old program stays")]
+    Stuck(u64),
+    /// Another replacement is under way.
+    #[error("the program is being replaced already")]
+    Busy,
 }
 
 impl Routed {
@@ -86,8 +109,6 @@ impl Routed {
         children: Vec<Arc<dyn Namespace>>,
         cores: usize,
     ) -> Result<Arc<Routed>, ProgramError> {
-        let load = |source| ProgramError::Load { name: name.clone(), source };
-        let instance = Instance::new(bpf::load(object).map_err(load)?, cores).map_err(load)?;
         if !(1..=BACKENDS_MAX).contains(&children.len()) {
             return Err(ProgramError::Backends(children.len()));
         }
@@ -96,116 +117,54 @@ impl Routed {
         if let Some(other) = limits.iter().find(|other| other.block_bytes() != first) {
             return Err(ProgramError::BlockSize { first, other: other.block_bytes() });
         }
-        let instance = Arc::new(instance);
-        let device = set_up(&instance, &limits, cores as u32)
-            .map_err(|what| ProgramError::Setup { name: name.clone(), what })?;
         let sizes = limits.iter().map(|limits| limits.blocks).collect();
-        let (queues, mistakes) = (AtomicU32::new(0), Mistakes::default());
-        let cores = cores as u32;
-        Ok(Arc::new(Routed { instance, name, children, sizes, device, cores, queues, mistakes }))
+        let loaded = Loaded::new(object, name, &limits, cores)?;
+        let (device, has_one_place) = (loaded.device.clone(), loaded.has_one_place());
+        Ok(Arc::new(Routed {
+            programs: Programs::new(loaded),
+            children,
+            backends: limits,
+            sizes,
+            device,
+            has_one_place,
+            cores: cores as u32,
+            queues: AtomicU32::new(0),
+        }))
     }
 
-    /// The program and its maps.
-    pub fn instance(&self) -> &Arc<Instance> {
-        &self.instance
+    /// What the program is called, as it is in the URI.
+    pub fn name(&self) -> String {
+        self.programs.now().name.clone()
     }
-}
 
-/// Runs `NVLANE_SETUP`, if there is one, and checks what it says.
-fn set_up(instance: &Arc<Instance>, limits: &[Limits], cores: u32) -> Result<Device, String> {
-    let shift = limits[0].block_shift;
-    let least =
-        |of: fn(&Limits) -> u64| limits.iter().map(of).min().expect("there is one at least");
-    let optimal = limits.iter().map(|limits| limits.optimal_write_bytes >> shift).max();
-    let takes = (least(|limits| u64::from(limits.transfer_bytes_max)) >> shift) as u32;
-    let mut device = Device {
-        backends: limits.len() as u16,
-        block_shift: shift,
-        cores,
-        blocks: least(|limits| limits.blocks),
-        blocks_max: takes,
-        optimal_blocks: optimal.unwrap_or(0),
-        ..Device::default()
-    };
-    for (backend, limits) in device.backend.iter_mut().zip(limits) {
-        backend.blocks = limits.blocks;
+    /// The program and what it keeps, for people.
+    pub fn report(&self) -> ProgramReport {
+        self.programs.now().report()
     }
-    if let Some(entry) = instance.program().setup() {
-        let mut machine = Machine::new(Arc::clone(instance), 0, seed());
-        match machine.run(entry, device.as_mut_bytes(), &now_ns) {
-            Ok(result) if result as u32 == 0 => {}
-            Ok(result) => {
-                return Err(format!("refuses these volumes: it returned {}", result as i32));
+
+    /// Puts the program of `object`, which messages and URIs call `name`, in place of the one that there is.
+    /// What is in flight ends as the old one says, what comes meanwhile waits for that. Maps of the same name,
+    /// kind and sizes stay as they are. Blocks: not for a reactor's thread.
+    ///
+    /// # Errors
+    /// It is refused, or would make another volume; or requests in flight do not end. Nothing has changed then.
+    pub fn replace(&self, object: &[u8], name: String) -> Result<Replaced, ProgramError> {
+        let mut next = Loaded::new(object, name, &self.backends, self.cores as usize)?;
+        let old = self.programs.now();
+        let (blocks, now) = (next.device.blocks, self.device.blocks);
+        let what = match () {
+            () if blocks != now => {
+                format!("the volume would have {blocks} blocks instead of {now}")
             }
-            Err(fault) => {
-                return Err(format!(
-                    "failed at {}: {}",
-                    instance.program().locate(fault.instruction),
-                    fault.kind
-                ));
+            () if self.has_one_place && !next.has_one_place() => {
+                "it does not promise NVLANE_ONE_PLACE, which the volume was opened with".to_owned()
             }
-        }
-    }
-    let optimal_bytes = u64::from(device.optimal_blocks) << shift;
-    let problem = match &device {
-        Device { blocks: 0, .. } => "made a device of no blocks",
-        Device { blocks, .. } if *blocks > (1 << 62) >> shift => {
-            "made a device of more than 2^62 bytes"
-        }
-        Device { blocks_max, .. } if *blocks_max == 0 || *blocks_max > takes => {
-            "set blocks_max beyond what the volumes take at once, or to 0"
-        }
-        _ if optimal_bytes > 1 << 30 => "set optimal_blocks beyond 1 GiB",
-        _ => return Ok(device),
-    };
-    Err(problem.to_owned())
-}
-
-/// Entries of a map that a report tells at most.
-const REPORTED_MAX: usize = 1024;
-
-/// A copy of what a map holds.
-fn report(map: &Map) -> MapReport {
-    let definition = map.definition();
-    let kind = match definition.kind {
-        _ if definition.is_variables => "variables",
-        MapKind::Array => "array",
-        MapKind::PerCoreArray => "per-core array",
-        MapKind::Hash => "hash",
-    };
-    let (mut entries, mut left_out) = (Vec::new(), 0);
-    map.entries(|key, values| match entries.len() < REPORTED_MAX {
-        true => entries.push((key.to_vec(), values.to_vec())),
-        false => left_out += 1,
-    });
-    let entries_max = definition.entries;
-    MapReport { name: definition.name.clone(), kind, entries_max, entries, left_out }
-}
-
-/// Nanoseconds of the machine's clock: since some time in the past.
-fn now_ns() -> u64 {
-    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-    // A whole second away from zero, so that programs may take 0 for "never".
-    START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1_000_000_000
-}
-
-/// Something to begin random numbers with.
-fn seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(0)
-}
-
-/// What a program has done wrong: told in the log, ever more seldom.
-#[derive(Debug, Default)]
-struct Mistakes(AtomicU64);
-
-impl Mistakes {
-    /// Tells the first, the second, the fourth, and so on.
-    fn tell(&self, name: &str, what: &dyn Fn() -> String) {
-        let count = self.0.fetch_add(1, Ordering::Relaxed) + 1;
-        if count.is_power_of_two() {
-            tracing::error!(program = name, count, "request failed: {}", what());
-        }
+            () => {
+                let replaced = next.inherit(&old);
+                return self.programs.replace(next).map(|()| replaced);
+            }
+        };
+        Err(ProgramError::Differs { name: next.name, old: old.name.clone(), what })
     }
 }
 
@@ -255,14 +214,9 @@ impl Namespace for Routed {
         self.children.iter().flat_map(|child| child.paths()).collect()
     }
 
-    fn programs(&self) -> Vec<ProgramReport> {
-        let ours = ProgramReport {
-            name: self.name.clone(),
-            mistakes: self.mistakes.0.load(Ordering::Relaxed),
-            maps: self.instance.maps().iter().map(report).collect(),
-        };
-        let below = self.children.iter().flat_map(|child| child.programs());
-        std::iter::once(ours).chain(below).collect()
+    fn each_program(&self, visit: &mut dyn FnMut(&Routed)) {
+        visit(self);
+        self.children.iter().for_each(|child| child.each_program(visit));
     }
 
     fn takes_registered(&self) -> bool {
@@ -296,11 +250,12 @@ impl Namespace for Routed {
 
     fn uri(&self) -> String {
         let children: Vec<_> = self.children.iter().map(|child| child.uri()).collect();
-        format!("bpf:{}({})", self.name, children.join(","))
+        format!("bpf:{}({})", self.name(), children.join(","))
     }
 
     fn describe(&self, facts: &mut Vec<(String, String)>) {
-        let program = self.instance.program();
+        let loaded = self.programs.now();
+        let program = loaded.instance.program();
         let what = format!("{} instructions, interpreted in user space", program.instructions());
         facts.push(("program".into(), what));
         for (number, child) in self.children.iter().enumerate() {
@@ -310,8 +265,7 @@ impl Namespace for Routed {
     }
 
     fn keeps_blocks_whole(&self) -> bool {
-        let one_place = self.device.flags & ONE_PLACE != 0;
-        one_place && self.children.iter().all(|child| child.keeps_blocks_whole())
+        self.has_one_place && self.children.iter().all(|child| child.keeps_blocks_whole())
     }
 
     fn uuid(&self) -> Option<[u8; 16]> {

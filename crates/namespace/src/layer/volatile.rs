@@ -113,7 +113,7 @@ impl Namespace for Volatile {
         Ok(VolatileQueue::open(Arc::clone(&self.shared), namespace, child, reactor)?)
     }
 
-    pass_to_child!(refresh resize uuid keeps_blocks_whole paths numa_node programs tune);
+    pass_to_child!(refresh resize uuid keeps_blocks_whole paths numa_node each_program tune);
 
     /// Writes down on a reactor of its own: the serving ones may have ended.
     fn flush(&self) -> io::Result<()> {

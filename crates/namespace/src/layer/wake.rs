@@ -3,7 +3,7 @@
 use reactor::{Mailbox, Reactor};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::rc::Weak;
+use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Something that can be called from other cores, by number since it cannot leave its own.
@@ -45,13 +45,22 @@ impl Waker {
 
     /// Has `wake(value)` called soon. `false` if the reactor has ended.
     pub fn wake(&self, value: u64) -> bool {
+        self.mailbox.post(self.letter(value))
+    }
+
+    /// The same however many letters wait: for calls whose number is bounded and that must not be lost.
+    pub fn call(&self, value: u64) -> bool {
+        self.mailbox.post_counted(self.letter(value))
+    }
+
+    fn letter(&self, value: u64) -> impl FnOnce(&Rc<Reactor>) + Send + use<> {
         let id = self.id;
-        self.mailbox.post(move |_| {
+        move |_| {
             let sleeper = SLEEPERS.with_borrow(|sleepers| sleepers.get(&id).cloned());
             if let Some(sleeper) = sleeper.and_then(|sleeper| sleeper.upgrade()) {
                 sleeper.wake(value);
             }
-        })
+        }
     }
 
     /// Ends reachability. To be called on the sleeper's thread, when it ends.

@@ -5,6 +5,7 @@
 mod core;
 mod examples;
 mod hostile;
+mod replace;
 
 use std::path::Path;
 

@@ -168,6 +168,12 @@ impl Flights {
         self.inner.borrow_mut().free.push(tag);
     }
 
+    /// Whether nobody has a tag.
+    pub fn is_idle(&self) -> bool {
+        let inner = self.inner.borrow();
+        inner.free.len() == inner.all.len()
+    }
+
     /// Works on a flight. The table is borrowed meanwhile.
     #[inline]
     pub fn with<R>(&self, tag: u32, work: impl FnOnce(&mut Flight) -> R) -> R {

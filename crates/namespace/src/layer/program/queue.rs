@@ -1,7 +1,10 @@
 //! One core's way through a program.
 
+use super::Routed;
+use super::change::Told;
 use super::flight::{Flight, Flights, Piece};
-use super::{Routed, now_ns, seed};
+use super::loaded::{Loaded, now_ns, seed};
+use crate::layer::wake::{Wake, Waker};
 use crate::{Data, Queue, Request, Sink, dataset};
 use bpf::actions::{self, Asked, Misuse, MisuseKind, Plan, Then};
 use bpf::request::{self, Backend, PHASES_MAX, Part};
@@ -9,7 +12,8 @@ use bpf::{Entry, Machine};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
 use reactor::{Complete, Reactor};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,6 +29,13 @@ pub struct ProgramQueue {
     routed: Arc<Routed>,
     children: Vec<Rc<dyn Queue>>,
     reactor: Rc<Reactor>,
+    waker: Waker,
+    /// The program that this core runs.
+    loaded: RefCell<Arc<Loaded>>,
+    facts: Cell<Facts>,
+    gate: Cell<Gate>,
+    /// What has come while the gate was closed.
+    held: RefCell<VecDeque<Box<Request>>>,
     inner: RefCell<Inner>,
     flights: Flights,
     /// Requests for parts, to be used again.
@@ -32,7 +43,34 @@ pub struct ProgramQueue {
     spare: RefCell<Vec<Box<Request>>>,
 }
 
+/// What is asked of the program for every request.
+#[derive(Clone, Copy)]
+struct Facts {
+    route: Entry,
+    done: Option<Entry>,
+    blocks_max: u32,
+}
+
+impl Facts {
+    fn of(loaded: &Loaded) -> Facts {
+        let program = loaded.instance.program();
+        let blocks_max = loaded.device.blocks_max;
+        Facts { route: program.route(), done: program.done(), blocks_max }
+    }
+}
+
+/// Whether requests are let in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    Open,
+    /// The program is being replaced, in the pause of this number.
+    Closed(u64),
+    /// It has been; what was held back goes first.
+    Opening,
+}
+
 struct Inner {
+    core: u32,
     machine: Machine,
     context: request::Request,
     /// Parts with each backend.
@@ -62,7 +100,6 @@ impl ProgramQueue {
         children: Vec<Rc<dyn Queue>>,
         reactor: &Rc<Reactor>,
     ) -> Rc<ProgramQueue> {
-        let machine = Machine::new(Arc::clone(&routed.instance), core, seed());
         let context = request::Request {
             device_blocks: routed.device.blocks,
             block_shift: routed.device.block_shift,
@@ -71,14 +108,24 @@ impl ProgramQueue {
             ..request::Request::default()
         };
         let in_flight = vec![0; children.len()];
-        Rc::new_cyclic(|me| ProgramQueue {
-            me: me.clone(),
-            routed,
-            children,
-            reactor: Rc::clone(reactor),
-            inner: RefCell::new(Inner { machine, context, in_flight }),
-            flights: Flights::default(),
-            spare: RefCell::default(),
+        Rc::new_cyclic(|me: &Weak<ProgramQueue>| {
+            let waker = Waker::new(reactor, me.clone() as Weak<dyn Wake>);
+            let (loaded, pause) = routed.programs.join(waker.clone());
+            let machine = Machine::new(Arc::clone(&loaded.instance), core, seed());
+            ProgramQueue {
+                me: me.clone(),
+                routed,
+                children,
+                reactor: Rc::clone(reactor),
+                waker,
+                facts: Cell::new(Facts::of(&loaded)),
+                loaded: RefCell::new(loaded),
+                gate: Cell::new(pause.map_or(Gate::Open, Gate::Closed)),
+                held: RefCell::default(),
+                inner: RefCell::new(Inner { core, machine, context, in_flight }),
+                flights: Flights::default(),
+                spare: RefCell::default(),
+            }
         })
     }
 
@@ -90,8 +137,9 @@ impl ProgramQueue {
         command: &Command,
         flight: &mut Flight,
     ) -> Result<Plan, Wrong> {
-        let Routed { device, sizes, instance, name, mistakes, .. } = &*self.routed;
-        let Inner { machine, context, in_flight } = &mut *self.inner.borrow_mut();
+        let Routed { device, sizes, .. } = &*self.routed;
+        let loaded = &**self.loaded.borrow();
+        let Inner { machine, context, in_flight, .. } = &mut *self.inner.borrow_mut();
         let Flight { piece, phase, failed, status, state, is_whole, .. } = flight;
         // The program may have overwritten any of it.
         context.clear_actions();
@@ -129,8 +177,8 @@ impl ProgramQueue {
             },
             Ok(result) => Misuse { kind: MisuseKind::Returned(result as i32), line: 0 },
             Err(fault) => {
-                mistakes.tell(name, &|| {
-                    let place = instance.program().locate(fault.instruction);
+                loaded.mistakes.tell(&loaded.name, &|| {
+                    let place = loaded.instance.program().locate(fault.instruction);
                     format!("{place}: {} ({})", fault.kind, about())
                 });
                 return Err(Wrong);
@@ -143,24 +191,23 @@ impl ProgramQueue {
     /// Puts a wrong list of actions into the log.
     #[cold]
     fn tell(&self, entry: Entry, misuse: &Misuse, about: &dyn Fn() -> String) {
-        let Routed { instance, name, mistakes, .. } = &*self.routed;
-        mistakes.tell(name, &|| {
-            let place = instance.program().place_of_line(entry, misuse.line);
+        let loaded = &**self.loaded.borrow();
+        loaded.mistakes.tell(&loaded.name, &|| {
+            let place = loaded.instance.program().place_of_line(entry, misuse.line);
             format!("{place}: {} ({})", misuse.kind, about())
         });
     }
 
     /// Takes a flight as far as it goes now.
     fn drive(&self, tag: u32, mut next: Next) {
-        let program = self.routed.instance.program();
+        let Facts { route, done, blocks_max } = self.facts.get();
         loop {
             next = match next {
                 Next::Route => {
-                    let blocks_max = self.routed.device.blocks_max;
                     if !self.flights.with(tag, |flight| flight.next_piece(blocks_max)) {
                         return self.finish(tag, Status::SUCCESS);
                     }
-                    Next::Carry(self.run_flight(program.route(), tag))
+                    Next::Carry(self.run_flight(route, tag))
                 }
                 Next::Carry(Err(Wrong)) => return self.finish(tag, Status::INTERNAL.dnr()),
                 Next::Carry(Ok(plan)) => {
@@ -177,7 +224,7 @@ impl ProgramQueue {
                     Some(next) => next,
                     None => return,
                 },
-                Next::Ended => match program.done() {
+                Next::Ended => match done {
                     Some(entry) => Next::Carry(self.run_flight(entry, tag)),
                     None => {
                         self.note(tag, Then::Nothing);
@@ -229,7 +276,7 @@ impl ProgramQueue {
             Some(None) if phase == 0 => {
                 let about = || format!("opcode {opcode:#04x}");
                 let misuse = Misuse { kind: MisuseKind::Nothing, line: 0 };
-                self.tell(self.routed.instance.program().route(), &misuse, &about);
+                self.tell(self.facts.get().route, &misuse, &about);
                 self.finish(tag, Status::INTERNAL.dnr());
                 None
             }
@@ -335,7 +382,7 @@ impl ProgramQueue {
 
     fn finish(&self, tag: u32, status: Status) {
         let request = self.flights.with(tag, |flight| flight.request.take());
-        self.flights.give(tag);
+        self.give(tag);
         request.expect("the flight is under way").finish(status);
     }
 
@@ -343,9 +390,8 @@ impl ProgramQueue {
     #[inline]
     fn direct(&self, tag: u32, mut request: Box<Request>) -> Option<Next> {
         let blocks = request.command.block_count();
-        let routed = &*self.routed;
-        let program = routed.instance.program();
-        if program.done().is_some() || blocks > routed.device.blocks_max {
+        let Facts { route, done, blocks_max } = self.facts.get();
+        if done.is_some() || blocks > blocks_max {
             let room = self.make_room(&mut request);
             self.flights.with(tag, |flight| flight.begin(request));
             if room {
@@ -357,7 +403,7 @@ impl ProgramQueue {
         let command = request.command;
         let plan = self.flights.with(tag, |flight| {
             flight.begin_whole(&command);
-            self.run(program.route(), tag, &command, flight)
+            self.run(route, tag, &command, flight)
         });
         match plan {
             Ok(Plan { delay_ns: 0, then: Then::Parts(1) }) => {
@@ -412,6 +458,78 @@ fn flags(command: &Command) -> u16 {
 impl Queue for ProgramQueue {
     #[inline]
     fn submit(&self, request: Box<Request>) {
+        match self.gate.get() {
+            Gate::Open => self.begin(request),
+            Gate::Closed(_) | Gate::Opening => self.held.borrow_mut().push_back(request),
+        }
+    }
+}
+
+impl Wake for ProgramQueue {
+    fn wake(&self, value: u64) {
+        match Told::from(value) {
+            Told::Pause(round) => {
+                self.gate.set(Gate::Closed(round));
+                self.look_whether_idle();
+            }
+            Told::Resume => self.go_on(),
+        }
+    }
+}
+
+impl Drop for ProgramQueue {
+    fn drop(&mut self) {
+        self.routed.programs.quit(&self.waker);
+        self.waker.forget();
+    }
+}
+
+impl ProgramQueue {
+    /// Gives the tag of a request back that has ended, or ends now.
+    #[inline]
+    fn give(&self, tag: u32) {
+        self.flights.give(tag);
+        if self.gate.get() != Gate::Open {
+            self.look_whether_idle();
+        }
+    }
+
+    /// In a pause: says when there is nothing in flight any more.
+    #[cold]
+    fn look_whether_idle(&self) {
+        if let Gate::Closed(round) = self.gate.get()
+            && self.flights.is_idle()
+        {
+            self.routed.programs.arrive(&self.waker, round);
+        }
+    }
+
+    /// A pause is over: goes on with the program as it is now, and with what was held back.
+    #[cold]
+    fn go_on(&self) {
+        let now = self.routed.programs.now();
+        if !Arc::ptr_eq(&now, &self.loaded.borrow()) {
+            assert!(
+                self.flights.is_idle(),
+                "the old program is replaced when nothing is in flight"
+            );
+            let mut inner = self.inner.borrow_mut();
+            inner.machine = Machine::new(Arc::clone(&now.instance), inner.core, seed());
+            self.facts.set(Facts::of(&now));
+            *self.loaded.borrow_mut() = now;
+        }
+        self.gate.set(Gate::Opening);
+        loop {
+            // What comes while one of them begins goes behind the others.
+            let Some(request) = self.held.borrow_mut().pop_front() else { break };
+            self.begin(request);
+        }
+        self.gate.set(Gate::Open);
+    }
+
+    /// Takes a request in.
+    #[inline]
+    fn begin(&self, request: Box<Request>) {
         if request.fused.is_some() {
             return request.finish_pair(Status::INVALID_OPCODE.dnr());
         }
@@ -451,7 +569,7 @@ impl Sink for ProgramQueue {
         let (tag, backend) = (state as u32, (state >> 40 & 0xff) as usize);
         self.inner.borrow_mut().in_flight[backend] -= 1;
         if state & DIRECT != 0 {
-            self.flights.give(tag);
+            self.give(tag);
             return request.complete();
         }
         let number = state >> 32 & 0xff;

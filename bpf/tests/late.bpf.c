@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* late: everything goes to the one backend as it is, what is written to block 0 half a second later. For tests. */
+#include "../nvlane_bpf.h"
+
+NVLANE_SETUP(d)
+{
+	d->flags = NVLANE_ONE_PLACE;
+	return 0;
+}
+
+NVLANE_ROUTE(r)
+{
+	if (r->op == NVLANE_FLUSH)
+		return 0;
+	if (r->op == NVLANE_WRITE && !r->start)
+		nvlane_delay(r, 500000000);
+	return bpf_ublk_queue_sqe(r, 0, r->op, r->start, r->blocks, 0);
+}
