@@ -10,10 +10,15 @@ const NICE: i32 = -15;
 
 /// Pins the calling thread to `core`.
 pub fn pin(core: usize) -> io::Result<()> {
+    pin_task(0, core)
+}
+
+/// Pins a thread of any process to `core`; 0 is the calling thread.
+pub fn pin_task(task: libc::pid_t, core: usize) -> io::Result<()> {
     let set = set_of(core);
-    // SAFETY: `set` is a complete cpu_set_t that outlives the call; 0 means the calling thread.
+    // SAFETY: `set` is a complete cpu_set_t that outlives the call.
     let result =
-        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+        unsafe { libc::sched_setaffinity(task, size_of::<libc::cpu_set_t>(), &raw const set) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

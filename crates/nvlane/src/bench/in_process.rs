@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Bytes of each volume, and of the memory that is copied from.
-const BYTES: u64 = 256 << 20;
+pub(super) const BYTES: u64 = 256 << 20;
 /// Bytes per read, and of a logical block.
 const BLOCK_BYTES: u64 = 4096;
 /// Requests in flight.
@@ -139,7 +139,7 @@ impl Sink for Pool {
 }
 
 /// A queue and its requests.
-struct Load {
+pub(super) struct Load {
     queue: Rc<dyn Queue>,
     pool: Rc<Pool>,
     blocks: u64,
@@ -148,7 +148,7 @@ struct Load {
 
 impl Load {
     /// Opens a queue and writes every block, so that reads meet memory and not the zero page.
-    fn new(
+    pub(super) fn new(
         reactor: &Rc<Reactor>,
         namespace: Arc<dyn Namespace>,
         lent: bool,
@@ -170,7 +170,7 @@ impl Load {
     }
 
     /// Reads per second of CPU time over one window.
-    fn window(&self, time: Duration, seed: u64) -> anyhow::Result<f64> {
+    pub(super) fn window(&self, time: Duration, seed: u64) -> anyhow::Result<f64> {
         let mut random = Random::new(seed);
         let mut reads = 0u64;
         let (start, before) = (Instant::now(), usage::of_this_thread()?);

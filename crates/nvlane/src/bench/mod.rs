@@ -28,6 +28,7 @@ mod report;
 mod served;
 mod svg;
 mod target;
+mod ublk;
 mod usage;
 
 use anyhow::{Context, bail};
@@ -44,6 +45,7 @@ const SCENARIOS: &[&dyn Scenario] = &[
     &passthrough::Passthrough,
     &aio::Aio,
     &copy::Copy,
+    &ublk::Ublk,
     &in_process::InProcess,
 ];
 

@@ -14,7 +14,7 @@ pub struct Report {
     pub machine: Machine,
     /// One object per row, with the samples from which the figures follow.
     pub rows: Vec<Value>,
-    /// Plain numbers by name.
+    /// Plain numbers by name; one that is not a number, and null in JSON, could not be measured.
     pub figures: BTreeMap<String, f64>,
     /// For people.
     #[serde(skip)]
@@ -96,6 +96,15 @@ impl Report {
             self.figures.insert(name.into(), (value * 1e4).round() / 1e4);
         }
     }
+
+    /// The same for one that is to be there always: null when it is not a number, with a note of why.
+    pub fn figure_or_null(&mut self, name: &str, value: f64, why: &str) {
+        if value.is_finite() {
+            return self.figure(name, value);
+        }
+        self.figures.insert(name.into(), f64::NAN);
+        self.machine.notes.push(format!("{name} could not be measured: {why}"));
+    }
 }
 
 impl Machine {
@@ -148,7 +157,10 @@ impl fmt::Display for Report {
         }
         writeln!(f, "\nfigures")?;
         for (name, value) in &self.figures {
-            writeln!(f, "  {name:<32} {value}")?;
+            match value.is_finite() {
+                true => writeln!(f, "  {name:<32} {value}")?,
+                false => writeln!(f, "  {name:<32} not measured")?,
+            }
         }
         Ok(())
     }
@@ -207,10 +219,14 @@ mod tests {
         let mut report = Report::new("target");
         report.figure("randread_qd1_of_limit", 0.91234567);
         report.figure("absent", f64::NAN);
+        report.figure_or_null("missing", f64::NAN, "there is no such server");
         let value = serde_json::to_value(&report).unwrap();
         let keys: Vec<&String> = value.as_object().unwrap().keys().collect();
         assert_eq!(keys, ["figures", "machine", "rows", "scenario"]);
-        assert_eq!(value["figures"], serde_json::json!({"randread_qd1_of_limit": 0.9123}));
+        let figures = serde_json::json!({"missing": null, "randread_qd1_of_limit": 0.9123});
+        assert_eq!(value["figures"], figures);
+        let notes = value["machine"]["notes"].to_string();
+        assert!(notes.contains("there is no such server"), "{notes}");
     }
 
     #[test]

@@ -1,0 +1,249 @@
+//! Scenario `ublk`: block devices of this kernel, on each way of data, and with programs, beside rublk.
+//!
+//! ```text
+//!   client, core 1 --io_uring--> /dev/ublkbN      copy, user copy, zero copy: over null_blk
+//!                                    |            bpf_user, bpf_kernel: linear.bpf.o over two of them
+//!   server, core 0 <----------- ublk_drv          rublk: its loop target, as it is and with zero copy
+//! ```
+//!
+//! The backends cost nothing, so that what is measured is the way to them. All servers take turns in
+//! each round, and ratios are those within a round. Machines whose kernel has no ublk, or users who
+//! are not root, get an exact guest (`guest`), where CPU time is the number of instructions.
+//!
+//! What it does not do: volumes that cost something, several queues, latency under a bounded rate.
+
+mod figures;
+mod guest;
+mod load;
+mod program;
+mod stage;
+mod subject;
+
+use super::report::Report;
+use super::served::Scratch;
+use super::{Options, Scenario, cores};
+use anyhow::Context;
+use load::{Client, Shape};
+use serde::Serialize;
+use stage::Stage;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+use subject::{Look, Subject, Way};
+
+/// Set where this runs in a guest that it has started itself.
+const IN_GUEST: &str = "NVLANE_BENCH_IN_GUEST";
+
+/// The rows, in the order of tables.
+const ROWS: [Shape; 5] = [
+    Shape { name: "randwrite512k_qd16", writes: true, bytes: 512 << 10, depth: 16 },
+    Shape { name: "randread4k_qd1", writes: false, bytes: 4 << 10, depth: 1 },
+    Shape { name: "randread4k_qd32", writes: false, bytes: 4 << 10, depth: 32 },
+    Shape { name: "randread64k_qd16", writes: false, bytes: 64 << 10, depth: 16 },
+    Shape { name: "randwrite64k_qd16", writes: true, bytes: 64 << 10, depth: 16 },
+];
+
+/// Depths between which resident memory is compared, with writes of 512 KiB.
+const MEMORY_DEPTHS: [usize; 2] = [1, 128];
+
+/// The scenario.
+pub struct Ublk;
+
+/// How much is run.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    warm: Duration,
+    measure: Duration,
+    rounds: u64,
+}
+
+/// What one window of one server showed; times are per request.
+#[derive(Clone, Debug, Serialize)]
+struct Sample {
+    iops: f64,
+    mib_s: f64,
+    p50_us: f64,
+    p99_us: f64,
+    /// CPU time of the server, user and system.
+    cpu_ns: f64,
+    /// How much of it was in user space, as the kernel's ticks have it; none if there was no tick.
+    user_share: Option<f64>,
+    /// CPU time of the whole machine, the client and the server included.
+    machine_ns: f64,
+    switches: f64,
+    /// System calls of the server, in a window of their own: each is a return to user space.
+    returns: Option<f64>,
+}
+
+/// Everything that was measured, and what could not be.
+#[derive(Default)]
+struct Measured {
+    samples: BTreeMap<(Way, &'static str), Vec<Sample>>,
+    /// Resident bytes at each of [`MEMORY_DEPTHS`].
+    memory: BTreeMap<Way, [u64; 2]>,
+    missing: BTreeMap<Way, String>,
+    program_ns: Vec<f64>,
+}
+
+impl Scenario for Ublk {
+    fn name(&self) -> &'static str {
+        "ublk"
+    }
+
+    fn about(&self) -> &'static str {
+        "block devices by ublk: copy, user copy, zero copy, BPF programs, rublk; in a guest where the kernel has none"
+    }
+
+    fn run(&self, options: &Options) -> anyhow::Result<Report> {
+        let scratch = Scratch::new(&options.dir)?;
+        let object = program::write(scratch.path())?;
+        let added = || program::added_ns(&object, options.quick);
+        if let Err(why) = stage::has_ublk() {
+            if std::env::var_os(IN_GUEST).is_some() {
+                anyhow::bail!("{why}, in the guest");
+            }
+            let middle = program::middle(&added()?);
+            // Nothing of ours is dropped when this process becomes the guest.
+            drop(scratch);
+            return Err(guest::run(&why, middle, options));
+        }
+        cores::require(options.server_core, options.client_core)?;
+        let program_ns = match program::known_outside() {
+            Some(ns) => vec![ns],
+            None => added()?,
+        };
+        let mut measured = Measured { program_ns, ..Measured::default() };
+        cores::pin(options.client_core)?;
+        cores::prefer();
+        let bench = Bench {
+            options,
+            plan: Plan::new(options),
+            stage: Stage::new().context("null block devices cannot be set up")?,
+            object,
+            scratch: scratch.path().to_owned(),
+        };
+        for round in 0..bench.plan.rounds {
+            for way in Way::ALL {
+                if !options.quiet {
+                    eprintln!("round {} of {}: {}", round + 1, bench.plan.rounds, way.name());
+                }
+                bench.measure(way, round, &mut measured)?;
+            }
+        }
+        let mut report = Report::new(self.name());
+        figures::fill(&measured, &mut report);
+        Ok(report)
+    }
+}
+
+impl Plan {
+    fn new(options: &Options) -> Plan {
+        let (warm, measure, rounds) = match (options.tiny, options.quick) {
+            (true, _) => (2, 10, 1),
+            (_, true) => (10, 60, 1),
+            _ => (100, 500, 3),
+        };
+        Plan { warm: Duration::from_millis(warm), measure: Duration::from_millis(measure), rounds }
+    }
+}
+
+struct Bench<'a> {
+    options: &'a Options,
+    plan: Plan,
+    stage: Stage,
+    object: PathBuf,
+    scratch: PathBuf,
+}
+
+impl Bench<'_> {
+    /// All rows of one server.
+    fn measure(&self, way: Way, round: u64, measured: &mut Measured) -> anyhow::Result<()> {
+        if measured.missing.contains_key(&way) {
+            return Ok(());
+        }
+        let core = self.options.server_core;
+        let started = Subject::start(way, &self.stage, &self.object, &self.scratch, core);
+        let mut subject = match started {
+            Ok(subject) => subject,
+            Err(error) => {
+                measured.missing.insert(way, format!("{error:#}"));
+                return Ok(());
+            }
+        };
+        let mut client = Client::open(&subject.node(), subject.bytes)?;
+        if round == 0 && self.options.wants("memory") {
+            let memory = self.memory(&mut subject, &mut client);
+            measured.memory.insert(way, memory.with_context(|| way.name())?);
+        }
+        for shape in ROWS.iter().filter(|shape| self.options.wants(shape.name)) {
+            let sample = self.window(*shape, round, &mut subject, &mut client);
+            let sample = sample.with_context(|| format!("{}, {}", way.name(), shape.name))?;
+            measured.samples.entry((way, shape.name)).or_default().push(sample);
+        }
+        Ok(())
+    }
+
+    /// Resident memory after writes with few and many in flight.
+    fn memory(&self, subject: &mut Subject, client: &mut Client) -> anyhow::Result<[u64; 2]> {
+        let mut resident = [0; 2];
+        for (depth, resident) in MEMORY_DEPTHS.into_iter().zip(&mut resident) {
+            let shape = Shape { depth, ..ROWS[0] };
+            let Plan { warm, .. } = self.plan;
+            client.run(shape, 0, warm, warm, || Ok(()))?;
+            *resident = subject.resident_bytes()?;
+        }
+        Ok(resident)
+    }
+
+    fn window(
+        &self,
+        shape: Shape,
+        round: u64,
+        subject: &mut Subject,
+        client: &mut Client,
+    ) -> anyhow::Result<Sample> {
+        let Plan { warm, measure, .. } = self.plan;
+        let window = client.run(shape, round, warm, measure, || subject.look())?;
+        let [before, after] = window.seen;
+        let requests = window.requests.max(1) as f64;
+        let returns = self.returns(shape, round, subject, client)?;
+        let used = after.usage.since(before.usage);
+        let quantile = |share| window.latency.value_at_quantile(share) as f64 / 1e3;
+        let iops = window.requests as f64 / window.seconds;
+        Ok(Sample {
+            iops,
+            mib_s: iops * f64::from(shape.bytes) / f64::from(1 << 20),
+            p50_us: quantile(0.5),
+            p99_us: quantile(0.99),
+            cpu_ns: used.cpu.as_nanos() as f64 / requests,
+            user_share: user_share(before, after),
+            machine_ns: (after.machine - before.machine).as_nanos() as f64 / requests,
+            switches: used.switches as f64 / requests,
+            returns,
+        })
+    }
+
+    /// System calls of the server per request; none where they cannot be counted.
+    fn returns(
+        &self,
+        shape: Shape,
+        round: u64,
+        subject: &mut Subject,
+        client: &mut Client,
+    ) -> anyhow::Result<Option<f64>> {
+        if subject.count_calls(true).is_err() {
+            return Ok(None);
+        }
+        let Plan { warm, measure, .. } = self.plan;
+        let window = client.run(shape, round, warm, measure / 2, || subject.look())?;
+        subject.count_calls(false)?;
+        let [before, after] = window.seen;
+        let calls = after.usage.since(before.usage).system_calls;
+        Ok(Some(calls as f64 / window.requests.max(1) as f64))
+    }
+}
+
+fn user_share(before: Look, after: Look) -> Option<f64> {
+    let [user, system] = [0, 1].map(|at| after.ticks[at].saturating_sub(before.ticks[at]) as f64);
+    (user + system > 0.0).then(|| user / (user + system))
+}

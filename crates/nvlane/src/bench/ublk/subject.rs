@@ -1,0 +1,280 @@
+//! The servers that are compared: ours on each way of data, and rublk.
+
+use super::stage::Stage;
+use crate::bench::cores;
+use crate::bench::usage::{Observed, Usage};
+use ::ublk::Control;
+use ::ublk::driver::{SECTOR_SHIFT, state};
+use anyhow::{Context, bail, ensure};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The first number of a device that is tried.
+const FIRST_ID: u32 = 40;
+/// How long a server may take to have its device, and to give it up.
+const START_MAX: Duration = Duration::from_secs(60);
+const STOP_MAX: Duration = Duration::from_secs(20);
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// A way of serving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// The driver copies.
+    Copy,
+    /// Our server copies.
+    UserCopy,
+    /// Nobody does; this is the default.
+    ZeroCopy,
+    /// A program in user space routes each request; the data is not copied.
+    ProgramUser,
+    /// The program runs in the kernel.
+    ProgramKernel,
+    /// rublk's loop target as it is by default.
+    Rublk,
+    /// The same with `--zero-copy`.
+    RublkZeroCopy,
+}
+
+impl Way {
+    /// All of them, in the order of tables.
+    pub const ALL: [Way; 7] = [
+        Way::Copy,
+        Way::UserCopy,
+        Way::ZeroCopy,
+        Way::ProgramUser,
+        Way::ProgramKernel,
+        Way::Rublk,
+        Way::RublkZeroCopy,
+    ];
+
+    /// In rows and figures.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Copy => "copy",
+            Way::UserCopy => "user_copy",
+            Way::ZeroCopy => "zero_copy",
+            Way::ProgramUser => "bpf_user",
+            Way::ProgramKernel => "bpf_kernel",
+            Way::Rublk => "rublk",
+            Way::RublkZeroCopy => "rublk_zero_copy",
+        }
+    }
+
+    /// Whether it is another project's.
+    pub fn is_rublk(self) -> bool {
+        matches!(self, Way::Rublk | Way::RublkZeroCopy)
+    }
+
+    /// The words that start it as device `id`.
+    fn words(self, id: u32, stage: &Stage, program: &Path) -> Vec<String> {
+        let one = stage.one().display().to_string();
+        let routed = || format!("bpf:{}({})", program.display(), stage.both());
+        let (volume, options): (String, &[&str]) = match self {
+            Way::Copy => (one, &["--copy"]),
+            Way::UserCopy => (one, &["--user-copy"]),
+            Way::ZeroCopy => (one, &["--zero-copy"]),
+            Way::ProgramUser => (routed(), &["--bpf", "user"]),
+            Way::ProgramKernel => (routed(), &["--bpf", "kernel"]),
+            Way::Rublk => (one, &["--foreground"]),
+            Way::RublkZeroCopy => (one, &["--foreground", "--zero-copy"]),
+        };
+        let id = id.to_string();
+        let mut words: Vec<String> = match self.is_rublk() {
+            true => ["add", "loop", "-n", &id, "-q", "1", "-d", "128", "-f", &volume],
+            false => ["ublk", "add", &volume, "-n", &id, "-q", "1", "-d", "128", "--log=warn"],
+        }
+        .map(str::to_owned)
+        .to_vec();
+        words.extend(options.iter().map(|word| (*word).to_owned()));
+        words
+    }
+}
+
+/// A running server with its device, ended when dropped.
+pub struct Subject {
+    child: Child,
+    control: Control,
+    id: u32,
+    observed: Observed,
+    process: u32,
+    /// Bytes of the device.
+    pub bytes: u64,
+}
+
+impl Subject {
+    /// Starts it on `core` alone, and waits for its device.
+    pub fn start(
+        way: Way,
+        stage: &Stage,
+        program: &Path,
+        directory: &Path,
+        core: usize,
+    ) -> anyhow::Result<Subject> {
+        let mut control = Control::open()?;
+        let id = (FIRST_ID..FIRST_ID + 100).find(|id| control.info(*id).is_err());
+        let id = id.context("there are a hundred ublk devices already")?;
+        let ours = std::env::current_exe()?;
+        let mut command =
+            Command::new(if way.is_rublk() { Path::new("rublk") } else { ours.as_path() });
+        command.args(way.words(id, stage, program));
+        let log_path = directory.join(format!("{}.log", way.name()));
+        let log = File::create(&log_path)?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let mut child = cores::pin_child(&mut command, core).spawn().map_err(not_installed)?;
+        let made = await_device(&mut control, id, &mut child);
+        let made = made.and_then(|process| {
+            let sectors = control.parameters(id)?.basic.dev_sectors;
+            pin_threads(process, core)?;
+            Ok((process, sectors << SECTOR_SHIFT, Observed::new(process)?))
+        });
+        match made {
+            Ok((process, bytes, observed)) => {
+                Ok(Subject { child, control, id, observed, process, bytes })
+            }
+            Err(error) => {
+                // It may have ended by itself.
+                let _ = child.kill();
+                let _ = child.wait();
+                let _ = control.stop(id);
+                let _ = control.delete(id);
+                let said = std::fs::read_to_string(&log_path).unwrap_or_default();
+                let said = said.lines().map(str::trim).rfind(|line| !line.is_empty());
+                bail!("{}", said.map_or(error.to_string(), |said| said.replace("nvlane: ", "")))
+            }
+        }
+    }
+
+    /// Its block device.
+    pub fn node(&self) -> PathBuf {
+        node(self.id)
+    }
+
+    /// Begins or ends counting system calls.
+    pub fn count_calls(&mut self, on: bool) -> std::io::Result<()> {
+        if on {
+            return self.observed.count_system_calls();
+        }
+        self.observed.stop_counting();
+        Ok(())
+    }
+
+    /// What it and the machine have used until now.
+    pub fn look(&self) -> anyhow::Result<Look> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process))?;
+        Ok(Look {
+            usage: self.observed.usage()?,
+            ticks: process_ticks(&stat).context("/proc/PID/stat has no times")?,
+            machine: machine_busy(&std::fs::read_to_string("/proc/stat")?)
+                .context("/proc/stat has no times")?,
+        })
+    }
+
+    /// Resident memory in bytes.
+    pub fn resident_bytes(&self) -> std::io::Result<u64> {
+        self.observed.resident_bytes()
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        // SAFETY: a signal to our own child, which has not been waited for.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
+        let until = Instant::now() + STOP_MAX;
+        while let Ok(None) = self.child.try_wait() {
+            if Instant::now() >= until {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        if self.control.info(self.id).is_ok() {
+            let _ = self.control.stop(self.id);
+            let _ = self.control.delete(self.id);
+        }
+    }
+}
+
+/// What had been used up at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// By the server's process.
+    pub usage: Usage,
+    /// The same in user space and in the kernel, in the kernel's coarse ticks.
+    pub ticks: [u64; 2],
+    /// By all processors, whatever they did.
+    pub machine: Duration,
+}
+
+fn node(id: u32) -> PathBuf {
+    format!("/dev/ublkb{id}").into()
+}
+
+fn not_installed(error: std::io::Error) -> anyhow::Error {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => anyhow::anyhow!("not installed"),
+        _ => error.into(),
+    }
+}
+
+/// Waits until the device can be used; the process that serves it.
+fn await_device(control: &mut Control, id: u32, child: &mut Child) -> anyhow::Result<u32> {
+    let until = Instant::now() + START_MAX;
+    loop {
+        let info = control.info(id);
+        if let Ok(info) = info
+            && info.state == state::LIVE
+            && File::open(node(id)).is_ok()
+        {
+            return u32::try_from(info.ublksrv_pid).context("the device has no server");
+        }
+        if let Some(status) = child.try_wait()? {
+            ensure!(status.success(), "the server ended: {status}");
+        }
+        ensure!(Instant::now() < until, "the device does not come");
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Has all threads of a process run on one core, whatever they have chosen themselves.
+fn pin_threads(process: u32, core: usize) -> anyhow::Result<()> {
+    for entry in std::fs::read_dir(format!("/proc/{process}/task"))?.flatten() {
+        let Some(Ok(task)) = entry.file_name().to_str().map(str::parse) else { continue };
+        // One that has ended meanwhile need not be pinned.
+        let _ = cores::pin_task(task, core);
+    }
+    Ok(())
+}
+
+/// User and system time in ticks (proc_pid_stat(5), fields 14 and 15; the name may hold anything).
+fn process_ticks(stat: &str) -> Option<[u64; 2]> {
+    let mut fields = stat.rsplit_once(") ")?.1.split_whitespace().skip(11);
+    Some([fields.next()?.parse().ok()?, fields.next()?.parse().ok()?])
+}
+
+/// Time that all processors together were busy (proc_stat(5)): all but idle and waiting for I/O.
+fn machine_busy(stat: &str) -> Option<Duration> {
+    // USER_HZ, which is the same on all architectures that this runs on.
+    const TICK: Duration = Duration::from_millis(10);
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    // Guest time, behind these, is in user time already.
+    let fields = line.split_whitespace().take(8).map(str::parse::<u64>);
+    let times = fields.collect::<Result<Vec<u64>, _>>().ok()?;
+    let busy = times.iter().enumerate().filter(|(at, _)| !matches!(at, 3 | 4));
+    Some(TICK * u32::try_from(busy.map(|(_, ticks)| ticks).sum::<u64>()).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_found_behind_any_name() {
+        let stat = "17 (a) b) S 1 17 17 0 -1 4194560 9 0 0 0 31 44 0 0 20 0 3 0 77 1000 250";
+        assert_eq!(process_ticks(stat), Some([31, 44]));
+        let stat = "cpu  10 1 20 500 30 2 3 4 9 9\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
+        assert_eq!(machine_busy(stat), Some(Duration::from_millis(400)));
+        assert_eq!((process_ticks("17"), machine_busy("intr 1")), (None, None));
+    }
+}
