@@ -1,4 +1,4 @@
-//! Server processes that the bench starts, observes and ends.
+//! Servers that the bench starts: processes, which it observes and ends, and subsystems of its own.
 
 use super::cores;
 use super::usage::Observed;
@@ -8,11 +8,25 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use subsystem::SubsystemConfig;
 
 /// How long a server may take until it accepts connections.
 const START_MAX: Duration = Duration::from_secs(10);
 /// How long a server may take to end by itself.
 const STOP_MAX: Duration = Duration::from_secs(5);
+
+/// The subsystem of a target in this process, open to every host.
+pub fn subsystem(nqn: &str) -> SubsystemConfig {
+    SubsystemConfig {
+        nqn: nqn.into(),
+        serial: "bench".into(),
+        model: "nvlane".into(),
+        allow_any_host: true,
+        hosts: Vec::new(),
+        io_queues_max: 16,
+        fused: false,
+    }
+}
 
 /// A running server, ended when dropped.
 pub struct Served {

@@ -4,6 +4,7 @@ use super::Daemon;
 use crate::control::method::{PathNow, Volume, VolumePaths, VolumePathsOf, VolumeTune};
 use crate::control::protocol::Failure;
 use namespace::Namespace;
+use std::sync::Arc;
 
 /// The fact that names the policy of a volume with several paths ([`Namespace::describe`]).
 const POLICY: &str = "policy";
@@ -18,18 +19,8 @@ pub fn policy(volume: &dyn Namespace) -> Option<String> {
 impl Daemon {
     /// The paths of the volumes that are meant: of a named one, or of all that have paths.
     pub(super) fn volume_paths(&self, wanted: &VolumePathsOf) -> Result<Vec<VolumePaths>, Failure> {
-        if let Some(nqn) = &wanted.nqn {
-            self.nqn(Some(nqn.clone()))?;
-        }
-        if let Some(nsid) = wanted.nsid {
-            self.namespace(&self.nqn(wanted.nqn.clone())?, nsid)?;
-        }
-        let meant = self.volumes.iter().filter(|((nqn, nsid), _)| {
-            wanted.nqn.as_ref().is_none_or(|wanted| wanted == nqn)
-                && wanted.nsid.is_none_or(|wanted| wanted == *nsid)
-        });
         let mut all = Vec::new();
-        for ((nqn, nsid), volume) in meant {
+        for ((nqn, nsid), volume) in self.meant(wanted)? {
             let paths: Vec<PathNow> = volume.paths().into_iter().map(PathNow::from).collect();
             if paths.is_empty() && wanted.nsid.is_none() {
                 continue;
@@ -43,6 +34,23 @@ impl Daemon {
             });
         }
         Ok(all)
+    }
+
+    /// The volumes that are meant, which exist if they are named.
+    pub(super) fn meant<'a>(
+        &'a self,
+        wanted: &'a VolumePathsOf,
+    ) -> Result<impl Iterator<Item = (&'a (String, u32), &'a Arc<dyn Namespace>)>, Failure> {
+        if let Some(nqn) = &wanted.nqn {
+            self.nqn(Some(nqn.clone()))?;
+        }
+        if let Some(nsid) = wanted.nsid {
+            self.namespace(&self.nqn(wanted.nqn.clone())?, nsid)?;
+        }
+        Ok(self.volumes.iter().filter(|((nqn, nsid), _)| {
+            wanted.nqn.as_ref().is_none_or(|wanted| wanted == nqn)
+                && wanted.nsid.is_none_or(|wanted| wanted == *nsid)
+        }))
     }
 
     /// Changes a setting. Where it is part of the URI it is saved with it.

@@ -2,12 +2,12 @@
 
 use super::load::Host;
 use crate::bench::net::Net;
+use crate::bench::served::subsystem;
 use anyhow::{Context, ensure};
 use namespace::Namespace;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use subsystem::SubsystemConfig;
 use target::{NamespaceOptions, Server, ServerConfig};
 
 const NQN: &str = "nqn.2026-11.io.nvlane:bench-copy";
@@ -69,15 +69,7 @@ impl Target {
     ) -> anyhow::Result<Target> {
         let config = ServerConfig { cores: vec![Some(core)], ..ServerConfig::default() };
         let server = Server::start(&config)?;
-        server.add_subsystem(SubsystemConfig {
-            nqn: NQN.into(),
-            serial: "bench".into(),
-            model: "nvlane".into(),
-            allow_any_host: true,
-            hosts: Vec::new(),
-            io_queues_max: 16,
-            fused: false,
-        })?;
+        server.add_subsystem(subsystem(NQN))?;
         let volumes = match directory {
             None => {
                 vec![format!("mem:{mib}M"), format!("mem:{mib}M"), format!("delay:0s(mem:{mib}M)")]

@@ -7,13 +7,13 @@
 use crate::bench::Options;
 use crate::bench::player::{Load, Mix, Player, Watch};
 use crate::bench::report::{Report, Table, median};
+use crate::bench::served::subsystem;
 use anyhow::Context;
 use namespace::Namespace;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use subsystem::SubsystemConfig;
 use target::{NamespaceOptions, Server, ServerConfig};
 
 const NQN: &str = "nqn.2026-11.io.nvlane:bench-policy";
@@ -82,15 +82,7 @@ pub fn measure(player: &Player, options: &Options, report: &mut Report) -> anyho
 }
 
 fn serve(server: &Server) -> anyhow::Result<Vec<SocketAddr>> {
-    server.add_subsystem(SubsystemConfig {
-        nqn: NQN.into(),
-        serial: "bench".into(),
-        model: "nvlane".into(),
-        allow_any_host: true,
-        hosts: Vec::new(),
-        io_queues_max: 16,
-        fused: false,
-    })?;
+    server.add_subsystem(subsystem(NQN))?;
     let volume = volume::open("null:1G", &volume::OpenOptions::default())?;
     let options =
         NamespaceOptions { nsid: Some(1), uuid: [0x44; 16], nguid: [0; 16], ana_group: 1 };

@@ -3,6 +3,7 @@
 use crate::bench::Options;
 use crate::bench::net::{Net, Way};
 use crate::bench::player::{Load, Mix, Played, Player, Watch};
+use crate::bench::served::subsystem;
 use anyhow::{Context, ensure};
 use namespace::Namespace;
 use namespace::layer::delay::Delays;
@@ -10,7 +11,6 @@ use serde::Serialize;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use subsystem::SubsystemConfig;
 use target::{NamespaceOptions, PortId, Server, ServerConfig};
 
 const NQN: &str = "nqn.2026-11.io.nvlane:bench-links";
@@ -287,15 +287,7 @@ impl Target {
     fn start(net: &Net, links: usize, core: usize) -> anyhow::Result<Target> {
         let config = ServerConfig { cores: vec![Some(core)], ..ServerConfig::default() };
         let server = Server::start(&config)?;
-        server.add_subsystem(SubsystemConfig {
-            nqn: NQN.into(),
-            serial: "bench".into(),
-            model: "nvlane".into(),
-            allow_any_host: true,
-            hosts: Vec::new(),
-            io_queues_max: 16,
-            fused: false,
-        })?;
+        server.add_subsystem(subsystem(NQN))?;
         let volume = volume::open("mem:1G", &volume::OpenOptions::default())?;
         let options =
             NamespaceOptions { nsid: Some(1), uuid: [0x43; 16], nguid: [0; 16], ana_group: 1 };

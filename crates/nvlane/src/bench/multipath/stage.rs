@@ -3,13 +3,13 @@
 use super::{BYTES, IN_FLIGHT, Operation};
 use crate::bench::Options;
 use crate::bench::player::{Load, Mix, Player, Watch};
+use crate::bench::served::subsystem;
 use anyhow::{Context, bail};
 use namespace::Namespace;
 use namespace::layer::delay::Delays;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use subsystem::SubsystemConfig;
 use target::{NamespaceOptions, PortId, Server, ServerConfig};
 
 const NQN: &str = "nqn.2026-11.io.nvlane:bench-multipath";
@@ -33,15 +33,7 @@ impl Stage {
     pub fn start(operation: Operation, options: &Options) -> anyhow::Result<Stage> {
         let cores = vec![Some(options.server_core)];
         let server = Server::start(&ServerConfig { cores, ..ServerConfig::default() })?;
-        server.add_subsystem(SubsystemConfig {
-            nqn: NQN.into(),
-            serial: "bench".into(),
-            model: "nvlane".into(),
-            allow_any_host: true,
-            hosts: Vec::new(),
-            io_queues_max: 16,
-            fused: false,
-        })?;
+        server.add_subsystem(subsystem(NQN))?;
         let volume =
             volume::open(&operation.volume(options.scale), &volume::OpenOptions::default())?;
         let namespace =
