@@ -8,17 +8,7 @@ use namespace::{MapReport, ProgramReport};
 impl Daemon {
     /// The programs of the volumes that are meant: of a named one, or of all that have any.
     pub(super) fn volume_maps(&self, wanted: &VolumePathsOf) -> Result<Vec<VolumeMaps>, Failure> {
-        if let Some(nqn) = &wanted.nqn {
-            self.nqn(Some(nqn.clone()))?;
-        }
-        if let Some(nsid) = wanted.nsid {
-            self.namespace(&self.nqn(wanted.nqn.clone())?, nsid)?;
-        }
-        let meant = self.volumes.iter().filter(|((nqn, nsid), _)| {
-            wanted.nqn.as_ref().is_none_or(|wanted| wanted == nqn)
-                && wanted.nsid.is_none_or(|wanted| wanted == *nsid)
-        });
-        let all = meant.map(|((nqn, nsid), volume)| VolumeMaps {
+        let all = self.meant(wanted)?.map(|((nqn, nsid), volume)| VolumeMaps {
             nqn: nqn.clone(),
             nsid: *nsid,
             volume: volume.uri(),
