@@ -23,6 +23,11 @@ const OLDER_SUITE: &str = "bookworm-backports";
 /// Lines shown of a guest test that passed.
 const LINES_OF_PASSED: usize = 6;
 
+/// The profile of what users get: what is measured, and what guests of the full run try.
+const RELEASE: &str = "release";
+/// The same but for what takes long to build: what guests of the everyday run try.
+const QUICK: &str = "quick";
+
 /// Counts of the everyday run and of the full one.
 struct Depth {
     /// Rounds of tests that repeat an accident.
@@ -208,10 +213,12 @@ fn show(verdict: &Verdict) {
 fn environment(scripts: &[Script], full: bool, depth: &Depth) -> Result<Vec<(String, String)>> {
     let target = target_directory()?;
     let given = std::env::var("NVLANE").ok();
+    let profile = if full { RELEASE } else { QUICK };
     if given.is_none() {
-        build_shipped()?;
+        build_shipped(profile)?;
     }
-    let program = given.unwrap_or_else(|| text(&target.join("release/nvlane")));
+    let built = target.join(profile);
+    let program = given.unwrap_or_else(|| text(&built.join("nvlane")));
     let mut variables = vec![
         ("NVLANE".to_owned(), program),
         ("XTASK".to_owned(), text(&std::env::current_exe()?)),
@@ -221,10 +228,9 @@ fn environment(scripts: &[Script], full: bool, depth: &Depth) -> Result<Vec<(Str
     if scripts.iter().any(|script| script.devices) {
         let given = std::env::var("NVME_EXAMPLE").ok();
         if given.is_none() {
-            let what = ["build", "--release", "--locked", "--package", "volume"];
-            run(cargo()?.args(what).args(["--example", "nvme"]))?;
+            run(build(profile)?.args(["--package", "volume", "--example", "nvme"]))?;
         }
-        let example = given.unwrap_or_else(|| text(&target.join("release/examples/nvme")));
+        let example = given.unwrap_or_else(|| text(&built.join("examples/nvme")));
         variables.push(("NVME_EXAMPLE".to_owned(), example));
     }
     if scripts.iter().any(|script| script.name.contains("mutant")) {
@@ -233,7 +239,7 @@ fn environment(scripts: &[Script], full: bool, depth: &Depth) -> Result<Vec<(Str
     if scripts.iter().any(|script| script.name == "library") {
         let programs = match std::env::var("LIBRARY_PROGRAMS") {
             Ok(given) => given,
-            Err(_) => text(&build_library_programs(&target)?),
+            Err(_) => text(&build_library_programs(&target, profile)?),
         };
         variables.push(("LIBRARY_PROGRAMS".to_owned(), programs));
     }
@@ -247,9 +253,8 @@ fn environment(scripts: &[Script], full: bool, depth: &Depth) -> Result<Vec<(Str
 }
 
 /// What users get: the program, and the libaio that it runs others with.
-fn build_shipped() -> Result<()> {
-    let packages = ["--package=nvlane", "--package=libaio"];
-    run(cargo()?.args(["build", "--release", "--locked"]).args(packages))
+fn build_shipped(profile: &str) -> Result<()> {
+    run(build(profile)?.args(["--package=nvlane", "--package=libaio"]))
 }
 
 /// The program with its promises made breakable at run time; in a place where nobody takes it for
@@ -265,19 +270,19 @@ fn build_mutants(target: &Path) -> Result<PathBuf> {
 }
 
 /// The library with its examples: libnvlane.so, rust/NAME, c/NAME in one folder.
-fn build_library_programs(target: &Path) -> Result<PathBuf> {
+fn build_library_programs(target: &Path, profile: &str) -> Result<PathBuf> {
     const NAMES: [&str; 3] = ["passthrough", "zone_append", "vendor"];
-    run(cargo()?.args(["build", "--release", "--locked", "--package", "capi"]))?;
-    run(cargo()?.args(["build", "--release", "--locked", "--package", "volume", "--examples"]))?;
+    run(build(profile)?.args(["--package", "capi"]))?;
+    run(build(profile)?.args(["--package", "volume", "--examples"]))?;
     let (checkout, folder) = (checkout()?, checkout()?.join("target/guest/library"));
     for language in ["rust", "c"] {
         fs::create_dir_all(folder.join(language))?;
     }
-    let release = target.join("release");
-    let built = release.join("libnvlane.so");
+    let programs = target.join(profile);
+    let built = programs.join("libnvlane.so");
     fs::copy(&built, folder.join("libnvlane.so")).with_context(|| built.display().to_string())?;
     for name in NAMES {
-        let built = release.join("examples").join(name);
+        let built = programs.join("examples").join(name);
         let kept = folder.join("rust").join(name);
         fs::copy(&built, kept).with_context(|| built.display().to_string())?;
         let mut compiler = Command::new("cc");
@@ -339,6 +344,12 @@ fn fuzz(target: &str, seconds: u32) -> Result<Count> {
     Ok(Count::ONE)
 }
 
+fn build(profile: &str) -> Result<Command> {
+    let mut command = cargo()?;
+    command.args(["build", "--locked", "--profile", profile]);
+    Ok(command)
+}
+
 fn cargo() -> Result<Command> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(checkout()?);
@@ -365,8 +376,8 @@ fn commit() -> Result<String> {
 /// `cargo xtask run`: what `make run` does.
 pub fn serve(arguments: &[String]) -> Result<u8> {
     packages::install(List::Run)?;
-    build_shipped()?;
-    let nvlane = target_directory()?.join("release/nvlane");
+    build_shipped(RELEASE)?;
+    let nvlane = target_directory()?.join(RELEASE).join("nvlane");
     // Replaced by it, so that signals and the exit status are its own.
     let error = std::os::unix::process::CommandExt::exec(
         Command::new(&nvlane).arg("serve").args(arguments),
@@ -377,8 +388,8 @@ pub fn serve(arguments: &[String]) -> Result<u8> {
 /// `cargo xtask bench`: the benchmarks, with their peers installed.
 pub fn bench(arguments: &[String]) -> Result<u8> {
     packages::install(List::Bench)?;
-    build_shipped()?;
-    let nvlane = target_directory()?.join("release/nvlane");
+    build_shipped(RELEASE)?;
+    let nvlane = target_directory()?.join(RELEASE).join("nvlane");
     run(Command::new(&nvlane).arg("bench").args(arguments))?;
     Ok(0)
 }
