@@ -3,6 +3,7 @@
 mod attach;
 mod list;
 mod record;
+mod zones;
 
 pub use attach::{attach, detach};
 
@@ -15,6 +16,7 @@ use ::ublk::{Control, DataPath, Device, DeviceOptions, Ending, Wake, driver};
 use anyhow::{Context, Result, bail};
 use namespace::Namespace;
 use namespace::file::OpenError;
+use nvme::limits::Passthrough;
 use record::Record;
 use serde_json::json;
 use std::io::{self, Write};
@@ -52,9 +54,12 @@ fn add(args: &UblkAddArgs) -> Result<()> {
     let signals = Signals::begin(&args.serve)?;
     // Told before a volume is made or locked.
     drop(Control::open()?);
+    let zones = zones::of(&args.volume);
     let options = OpenOptions {
         cores: args.queues.into(),
         read_only: args.read_only,
+        // What is done to zones is no command of all volumes.
+        passthrough: Passthrough { io: zones.is_some(), admin: false },
         ..OpenOptions::default()
     };
     let taken_over = args.id.filter(|id| args.recover && waits_for_server(*id));
@@ -75,6 +80,7 @@ fn add(args: &UblkAddArgs) -> Result<()> {
         path: path.iter().find(|(asked, _)| *asked).map(|(_, path)| *path),
         io_bytes_max: args.max_io,
         recovery: args.recover,
+        zones,
         ..serve_options(&args.serve)
     };
     let device = match taken_over {

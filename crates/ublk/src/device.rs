@@ -3,11 +3,13 @@
 use crate::control::{Control, ControlError};
 use crate::driver::{DEPTH_MAX, DeviceInfo, SECTOR_SHIFT, flag, state};
 use crate::error::Error;
+use crate::features::Features;
 use crate::parameters;
 use crate::path::DataPath;
 use crate::queue::{QueueConfig, QueueServer, Watcher};
 use crate::recovery::{await_recovery, check_volume};
 use crate::translate::Shape;
+use crate::zoned::Zones;
 use namespace::Namespace;
 use reactor::{Drive, Kind, Reactor};
 use std::fs::{File, OpenOptions};
@@ -47,6 +49,8 @@ pub struct DeviceOptions {
     pub io_bytes_max: Option<u32>,
     /// The device outlives a killed server ([`Device::recover`]).
     pub recovery: bool,
+    /// The volume's zones, if it has any: it is one NVMe device then, opened so that commands pass.
+    pub zones: Option<Zones>,
     /// Where the threads run; those beyond the list run anywhere.
     pub cpus: Vec<Option<usize>>,
     /// Poll without ever sleeping.
@@ -62,6 +66,7 @@ impl Default for DeviceOptions {
             path: None,
             io_bytes_max: None,
             recovery: false,
+            zones: None,
             cpus: Vec::new(),
             poll: false,
         }
@@ -121,10 +126,18 @@ impl Device {
         }
         let mut control = Control::open()?;
         let driver = control.features();
-        let path = DataPath::choose(options.path, driver, namespace.takes_registered())?;
+        // Reports of zones are made by hand, so the rest is as well.
+        let takes_registered = namespace.takes_registered() && options.zones.is_none();
+        let path = DataPath::choose(options.path, driver, takes_registered)?;
+        if options.zones.is_some() {
+            check_zoned(options, driver, path)?;
+        }
         let limits = namespace.limits();
         let io_bytes_max = parameters::io_bytes_max(&limits, path, options.io_bytes_max);
         let mut flags = path.flags() | driver.mask() & flag::UPDATE_SIZE;
+        if options.zones.is_some() {
+            flags = path.flags() | flag::ZONED;
+        }
         if control.is_encoded() {
             flags |= flag::CMD_IOCTL_ENCODE;
         }
@@ -142,7 +155,7 @@ impl Device {
             ..DeviceInfo::default()
         })?;
         let id = info.dev_id;
-        let parameters = parameters::of(&limits, path, io_bytes_max);
+        let parameters = parameters::of(&limits, path, io_bytes_max, options.zones);
         let made = control.set_parameters(id, &parameters).map_err(Error::from);
         let made = made.and_then(|()| {
             let mut device = Device::serve(control, info, namespace, path, options, wake)?;
@@ -222,7 +235,7 @@ impl Device {
                 queue,
                 depth: info.queue_depth,
                 path,
-                shape: Shape::of(&limits, info.max_io_buf_bytes),
+                shape: Shape::of(&limits, info.max_io_buf_bytes).with(options.zones),
                 encoded: device.control.is_encoded(),
             };
             let seed = Seed {
@@ -351,6 +364,21 @@ impl Device {
         let _ = self.control.stop(self.info.dev_id);
         self.queues.join();
     }
+}
+
+/// Whether a zoned volume can be a device.
+fn check_zoned(options: &DeviceOptions, driver: Features, path: DataPath) -> Result<(), Error> {
+    if !driver.has(flag::ZONED) {
+        return Err(Error::Zoned("needs Linux 6.6 or newer, with CONFIG_BLK_DEV_ZONED"));
+    }
+    if path == DataPath::Copy {
+        return Err(Error::Zoned("goes by user copy"));
+    }
+    if options.recovery {
+        let why = "cannot be taken over: what was in flight cannot be written a second time";
+        return Err(Error::Zoned(why));
+    }
+    Ok(())
 }
 
 impl Queues {

@@ -124,6 +124,20 @@ pub mod operation {
     pub const DISCARD: u8 = 3;
     /// Zero blocks.
     pub const WRITE_ZEROES: u8 = 5;
+    /// Open a zone.
+    pub const ZONE_OPEN: u8 = 10;
+    /// Close a zone.
+    pub const ZONE_CLOSE: u8 = 11;
+    /// Make a zone full.
+    pub const ZONE_FINISH: u8 = 12;
+    /// Write to where a zone is written next, and tell where.
+    pub const ZONE_APPEND: u8 = 13;
+    /// Empty all zones.
+    pub const ZONE_RESET_ALL: u8 = 14;
+    /// Empty a zone.
+    pub const ZONE_RESET: u8 = 15;
+    /// Tell of zones: as many as [`Descriptor::nr_sectors`](super::Descriptor) says.
+    pub const REPORT_ZONES: u8 = 18;
 }
 
 /// Flags of a request (`UBLK_IO_F_*`), in [`Descriptor::op_flags`].
@@ -214,7 +228,7 @@ pub struct IoCommand {
     pub tag: u16,
     /// Bytes, or `-errno`.
     pub result: i32,
-    /// Where the next one's data is copied to and from, where it is.
+    /// Where the next one's data is copied to and from, where it is; after an append, the sector.
     pub addr: u64,
 }
 
@@ -284,7 +298,7 @@ pub struct Parameters {
     pub discard: Discard,
     /// Numbers of the two devices, told by the driver.
     pub devt: [u32; 4],
-    /// Zones.
+    /// Zones: most open, most active, most sectors of an append; reserved.
     pub zoned: [u32; 8],
     /// Alignment of memory in bytes, less one.
     pub dma_alignment: u32,
@@ -302,6 +316,8 @@ pub mod parameter {
     pub const BASIC: u32 = 1 << 0;
     /// [`super::Parameters::discard`].
     pub const DISCARD: u32 = 1 << 1;
+    /// [`super::Parameters::zoned`].
+    pub const ZONED: u32 = 1 << 3;
     /// [`super::Parameters::dma_alignment`].
     pub const DMA_ALIGN: u32 = 1 << 4;
 }

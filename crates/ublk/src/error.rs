@@ -40,6 +40,9 @@ pub enum Error {
     /// A number of requests or queues that there cannot be.
     #[error("{0} requests in flight: give 1 to {DEPTH_MAX}, and at least one queue")]
     Depth(u16),
+    /// A zoned volume that cannot be a device.
+    #[error("a zoned volume {0}")]
+    Zoned(&'static str),
     /// Nothing to take over.
     #[error("/dev/ublkb{id} {why}")]
     NotRecoverable {

@@ -37,7 +37,7 @@ pub const KNOWN: &[Feature] = &[
     feature(flag::UNPRIVILEGED_DEV, "UNPRIVILEGED_DEV", "6.3", "devices without root", false),
     feature(flag::CMD_IOCTL_ENCODE, "CMD_IOCTL_ENCODE", "6.4", "the present commands", true),
     feature(flag::USER_COPY, "USER_COPY", "6.5", "one copy, by the server", true),
-    feature(flag::ZONED, "ZONED", "6.6", "zoned devices", false),
+    feature(flag::ZONED, "ZONED", "6.6", "zoned devices", true),
     feature(
         flag::USER_RECOVERY_FAIL_IO,
         "USER_RECOVERY_FAIL_IO",

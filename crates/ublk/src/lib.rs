@@ -17,7 +17,7 @@
 //! limits are the volume's, so that no request has to be split. What is next for a request is
 //! decided by [`Tags`], which knows neither ring nor clock.
 //!
-//! What it does not do: zoned devices, metadata, devices of users without privileges, several threads
+//! What it does not do: zones of volumes that are not one NVMe device, metadata, devices of users without privileges, several threads
 //! per queue.
 //!
 //! Bounds: [`driver::DEPTH_MAX`] requests per queue, 1 MiB per request. A command that may be tried
@@ -36,6 +36,7 @@ mod queue;
 mod recovery;
 mod tags;
 mod translate;
+mod zoned;
 
 pub use control::{CONTROL_PATH, Control, ControlError};
 pub use device::{Device, DeviceOptions, Ending, Wake};
@@ -45,3 +46,4 @@ pub use path::{DataPath, PathError};
 pub use recovery::{quiesce, waits_for_server};
 pub use tags::{Carries, Step, Tags};
 pub use translate::{Shape, Transfer, Work};
+pub use zoned::Zones;

@@ -2,6 +2,7 @@
 
 use crate::driver::{Basic, Discard, IO_BYTES_MAX, Parameters, SECTOR_SHIFT, attribute, parameter};
 use crate::path::DataPath;
+use crate::zoned::Zones;
 use nvme::Limits;
 use reactor::BufferPool;
 use std::mem::size_of;
@@ -34,7 +35,7 @@ pub fn io_bytes_max(limits: &Limits, path: DataPath, asked: Option<u32>) -> u32 
 }
 
 /// The parameters of a device for a volume.
-pub fn of(limits: &Limits, path: DataPath, io_bytes_max: u32) -> Parameters {
+pub fn of(limits: &Limits, path: DataPath, io_bytes_max: u32, zones: Option<Zones>) -> Parameters {
     let sectors = |blocks: u64| blocks << (limits.block_shift - SECTOR_SHIFT);
     let optimal = limits.optimal_write_bytes.max(limits.block_bytes());
     let optimal_shift = optimal.next_power_of_two().trailing_zeros() as u8;
@@ -47,11 +48,18 @@ pub fn of(limits: &Limits, path: DataPath, io_bytes_max: u32) -> Parameters {
     let can = limits.commands;
     let when = |can: bool, sectors: u32| if can && !limits.read_only { sectors } else { 0 };
     let mut types = parameter::BASIC;
-    if !limits.read_only && (can.deallocate || can.write_zeroes) {
+    // Zones are emptied by resets.
+    if zones.is_none() && !limits.read_only && (can.deallocate || can.write_zeroes) {
         types |= parameter::DISCARD;
     }
     if path == DataPath::ZeroCopy {
         types |= parameter::DMA_ALIGN;
+    }
+    let mut zoned = [0; 8];
+    if let Some(zones) = zones {
+        types |= parameter::ZONED;
+        let append = zones.append_sectors_max.min(io_bytes_max >> SECTOR_SHIFT);
+        zoned[..3].copy_from_slice(&[zones.open_max, zones.active_max, append]);
     }
     Parameters {
         len: size_of::<Parameters>() as u32,
@@ -63,7 +71,7 @@ pub fn of(limits: &Limits, path: DataPath, io_bytes_max: u32) -> Parameters {
             io_opt_shift: optimal_shift,
             io_min_shift: physical_shift,
             max_sectors: io_bytes_max >> SECTOR_SHIFT,
-            chunk_sectors: 0,
+            chunk_sectors: zones.map_or(0, |zones| zones.sectors),
             dev_sectors: sectors(limits.blocks),
             virt_boundary_mask: 0,
         },
@@ -78,6 +86,7 @@ pub fn of(limits: &Limits, path: DataPath, io_bytes_max: u32) -> Parameters {
             max_discard_segments: 1,
             reserved0: 0,
         },
+        zoned,
         dma_alignment: ALIGNMENT_MASK,
         ..Parameters::default()
     }
@@ -110,7 +119,7 @@ mod tests {
         let bytes = io_bytes_max(&limits(), DataPath::UserCopy, None);
         assert_eq!(bytes, 1 << 20);
         assert_eq!(io_bytes_max(&limits(), DataPath::ZeroCopy, Some(70_000)), 69632);
-        let parameters = of(&limits(), DataPath::ZeroCopy, bytes);
+        let parameters = of(&limits(), DataPath::ZeroCopy, bytes, None);
         let Basic { attrs, dev_sectors, max_sectors, .. } = parameters.basic;
         assert_eq!((attrs, dev_sectors, max_sectors), (12, 8000, 2048));
         assert_eq!((parameters.basic.logical_bs_shift, parameters.basic.io_opt_shift), (12, 14));
@@ -121,9 +130,19 @@ mod tests {
     #[test]
     fn what_a_volume_cannot_do_is_not_offered() {
         let limits = Limits { read_only: true, volatile_write_cache: false, ..limits() };
-        let parameters = of(&limits, DataPath::Copy, 4096);
+        let parameters = of(&limits, DataPath::Copy, 4096, None);
         assert_eq!((parameters.basic.attrs, parameters.types), (1, parameter::BASIC));
         let none = Limits { commands: Commands::default(), read_only: false, ..limits };
-        assert_eq!(of(&none, DataPath::Copy, 4096).types, parameter::BASIC);
+        assert_eq!(of(&none, DataPath::Copy, 4096, None).types, parameter::BASIC);
+    }
+
+    #[test]
+    fn zones_come_with_their_bounds_and_without_discard() {
+        let zones =
+            Zones { sectors: 8192, open_max: 3, active_max: 5, append_sectors_max: 1 << 20 };
+        let parameters = of(&limits(), DataPath::UserCopy, 1 << 20, Some(zones));
+        assert_eq!(parameters.basic.chunk_sectors, 8192);
+        assert_eq!(parameters.zoned[..4], [3, 5, 2048, 0]);
+        assert_eq!(parameters.types, parameter::BASIC | parameter::ZONED);
     }
 }

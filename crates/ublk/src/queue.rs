@@ -5,7 +5,10 @@ use crate::driver::{self, ABORTED, IoCommand, auto_buffer, data_position};
 use crate::path::DataPath;
 use crate::tags::{Carries, Step, Tags};
 use crate::translate::Shape;
+use crate::zoned;
+use driver::SECTOR_SHIFT;
 use namespace::{Data, Namespace, Part, Queue, Registered, Request, Sink, dataset};
+use nvme::opcode::io as opcode;
 use reactor::{Buffer, Complete, FixedFile, Reactor};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell, UnsafeCell};
@@ -84,6 +87,8 @@ struct Slot {
     data: Cell<Data>,
     /// The tag's own memory, which the driver copies to and from ([`DataPath::Copy`]).
     own: RefCell<Option<Buffer>>,
+    /// Where an append went, in sectors, until the driver is told.
+    appended: Cell<u64>,
     /// The range of a discard.
     range: UnsafeCell<[u8; dataset::RANGE_BYTES]>,
 }
@@ -118,6 +123,7 @@ impl QueueServer {
                 request: Cell::new(Some(Request::new())),
                 data: Cell::default(),
                 own: RefCell::new(own),
+                appended: Cell::new(0),
                 range: UnsafeCell::new([0; dataset::RANGE_BYTES]),
             })
         };
@@ -176,7 +182,10 @@ impl QueueServer {
     fn command(&self, operation: u32, tag: u16, result: i32) {
         let operation = if self.config.encoded { operation } else { operation & 0xff };
         let own = self.slot(tag).own.borrow();
-        let addr = own.as_ref().map_or(0, |buffer| buffer.as_ptr() as u64);
+        let addr = match own.as_ref() {
+            Some(buffer) => buffer.as_ptr() as u64,
+            None => self.slot(tag).appended.take(),
+        };
         let index = match self.config.path {
             DataPath::ZeroCopy => auto_buffer(self.first_buffer + tag),
             DataPath::Copy | DataPath::UserCopy => 0,
@@ -255,7 +264,11 @@ impl QueueServer {
     fn copy_out(&self, tag: u16, skip: u32, bytes: u32) {
         let slot = self.slot(tag);
         let data = slot.data.take();
-        let source = data.as_ptr().wrapping_add(skip as usize);
+        let header = match self.tags.borrow().is_report(tag) {
+            true => zoned::HEADER_BYTES,
+            false => 0,
+        };
+        let source = data.as_ptr().wrapping_add((header + skip) as usize);
         let position = data_position(self.config.queue, tag, skip).cast_signed();
         // By address: lent memory may be changing.
         // SAFETY: so many bytes are readable behind `source` while `data` is here.
@@ -321,6 +334,23 @@ impl QueueServer {
         request.data = data;
         request.push(self.me(), u64::from(tag));
         self.volume.submit(request);
+    }
+
+    /// What only commands of zoned volumes come back with.
+    fn completed_zoned(&self, tag: u16, request: &Request, data: &mut Data) {
+        let shape = &self.config.shape;
+        if !request.status.is_success() {
+            return;
+        }
+        if request.command.opcode == opcode::ZONE_APPEND {
+            let sector = request.result << (shape.block_shift - SECTOR_SHIFT);
+            self.slot(tag).appended.set(sector);
+        } else if self.tags.borrow().is_report(tag) {
+            let (start, len) = (data.as_mut_ptr().expect("a buffer"), data.len());
+            // SAFETY: so many bytes are in the buffer, which has come back and is ours alone.
+            let report = unsafe { std::slice::from_raw_parts_mut(start, len) };
+            zoned::convert(report, shape.block_shift, shape.zone_sectors);
+        }
     }
 
     /// The first `len` bytes of the tag's own memory.
@@ -419,8 +449,11 @@ impl Sink for QueueServer {
     #[inline]
     fn completed(&self, mut request: Box<Request>, state: u64) {
         let (tag, status) = (state as u16, request.status);
-        let data = std::mem::take(&mut request.data);
+        let mut data = std::mem::take(&mut request.data);
         let slot = self.slot(tag);
+        if self.config.shape.zone_sectors > 0 {
+            self.completed_zoned(tag, &request, &mut data);
+        }
         slot.request.set(Some(request));
         let step = self.tags.borrow_mut().served(tag, status);
         match step {

@@ -13,6 +13,7 @@ use crate::driver::Descriptor;
 use crate::errno;
 use crate::path::DataPath;
 use crate::translate::{Shape, Transfer, Work};
+use crate::zoned::{HEADER_BYTES, ZONE_BYTES};
 use association::retry::{Retry, may_retry};
 use namespace::dataset::Range;
 use nvme::{Command, Status};
@@ -20,6 +21,10 @@ use std::time::Duration;
 
 /// How often a command is tried again that may be; who has paths or a device tries by himself before.
 const TRIES_MAX: u8 = 5;
+
+/// More than any request has: the driver takes as much as there is. A report of fewer zones than there was room
+/// for is complete.
+const ALL_BYTES: i32 = i32::MAX;
 
 /// The first pause before that; each next is twice the last.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -149,8 +154,10 @@ impl Tags {
     /// So many bytes were copied, or `-errno`.
     pub fn copied(&mut self, tag: u16, result: i32) -> Step {
         let this = &mut self.tags[usize::from(tag)];
-        let (Transfer::Read(bytes) | Transfer::Write(bytes)) = this.work.transfer else {
-            panic!("nothing was to be copied");
+        let bytes = match this.work.transfer {
+            Transfer::Read(bytes) | Transfer::Write(bytes) => bytes,
+            Transfer::Report(zones) => zones * ZONE_BYTES,
+            Transfer::Nothing | Transfer::Range(_) => panic!("nothing was to be copied"),
         };
         if result <= 0 {
             return self.commit(tag, if result < 0 { result } else { -libc::EIO });
@@ -164,6 +171,9 @@ impl Tags {
                 Step::Submit
             }
             Phase::CopyingOut if left > 0 => Step::CopyOut { skip, bytes: left },
+            Phase::CopyingOut if matches!(this.work.transfer, Transfer::Report(_)) => {
+                self.commit(tag, ALL_BYTES)
+            }
             Phase::CopyingOut => self.commit(tag, bytes as i32),
             phase => panic!("nothing was being copied: {phase:?}"),
         }
@@ -181,6 +191,10 @@ impl Tags {
             Transfer::Read(bytes) if path.copies_by_hand(&this.work) => {
                 this.phase = Phase::CopyingOut;
                 Step::CopyOut { skip: 0, bytes }
+            }
+            Transfer::Report(zones) => {
+                this.phase = Phase::CopyingOut;
+                Step::CopyOut { skip: 0, bytes: zones * ZONE_BYTES }
             }
             Transfer::Read(bytes) | Transfer::Write(bytes) => self.commit(tag, bytes as i32),
             Transfer::Nothing | Transfer::Range(_) => self.commit(tag, 0),
@@ -245,8 +259,15 @@ impl Tags {
                 Carries::Pages(bytes)
             }
             Transfer::Read(bytes) => Carries::Room(bytes),
+            Transfer::Report(zones) => Carries::Room(HEADER_BYTES + zones * ZONE_BYTES),
             Transfer::Write(bytes) => Carries::Bytes(bytes),
         }
+    }
+
+    /// Whether it is a report of zones.
+    #[inline]
+    pub fn is_report(&self, tag: u16) -> bool {
+        matches!(self.tags[usize::from(tag)].work.transfer, Transfer::Report(_))
     }
 
     #[inline]
@@ -284,10 +305,24 @@ mod tests {
     use crate::driver::{operation, request_flag};
     use proptest::prelude::*;
 
-    const SHAPE: Shape = Shape { block_shift: 9, io_bytes_max: 1 << 20, deallocates: true };
+    const SHAPE: Shape =
+        Shape { block_shift: 9, io_bytes_max: 1 << 20, deallocates: true, zone_sectors: 0 };
 
     fn request(operation: u8) -> Descriptor {
         Descriptor { op_flags: operation.into(), nr_sectors: 8, start_sector: 8, addr: 0 }
+    }
+
+    #[test]
+    fn a_report_of_zones_is_copied_behind_its_header_and_ends_whole() {
+        let shape = Shape { zone_sectors: 8192, ..SHAPE };
+        let mut tags = Tags::new(1, DataPath::UserCopy, shape);
+        let report = Descriptor { nr_sectors: 3, ..request(operation::REPORT_ZONES) };
+        assert_eq!(tags.begin(0, &report), Step::Submit);
+        assert_eq!(tags.carries(0), Carries::Room(4 * 64));
+        assert!(tags.is_report(0));
+        assert_eq!(tags.served(0, Status::SUCCESS), Step::CopyOut { skip: 0, bytes: 192 });
+        assert_eq!(tags.copied(0, 128), Step::CopyOut { skip: 128, bytes: 64 });
+        assert_eq!(tags.copied(0, 64), Step::Commit(i32::MAX));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! From a request of the driver to an NVMe command. Pure.
 
 use crate::driver::{Descriptor, SECTOR_SHIFT, operation, request_flag};
+use crate::zoned::{self, HEADER_BYTES, ZONE_BYTES, Zones};
 use namespace::dataset::{self, Range};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Limits};
@@ -25,6 +26,8 @@ pub enum Transfer {
     Write(u32),
     /// The command brings the range that it is about.
     Range(Range),
+    /// So many zones from the volume into the request.
+    Report(u32),
 }
 
 /// What is to be done for a request.
@@ -47,13 +50,21 @@ pub struct Shape {
     pub io_bytes_max: u32,
     /// Write Zeroes may deallocate.
     pub deallocates: bool,
+    /// Sectors of a zone; 0: there are none.
+    pub zone_sectors: u32,
 }
 
 impl Shape {
     /// That of a volume behind a device whose requests are that long at most.
     pub fn of(limits: &Limits, io_bytes_max: u32) -> Shape {
         let deallocates = limits.commands.deallocate;
-        Shape { block_shift: limits.block_shift, io_bytes_max, deallocates }
+        Shape { block_shift: limits.block_shift, io_bytes_max, deallocates, zone_sectors: 0 }
+    }
+
+    /// The same of a volume with zones.
+    #[must_use]
+    pub fn with(self, zones: Option<Zones>) -> Shape {
+        Shape { zone_sectors: zones.map_or(0, |zones| zones.sectors), ..self }
     }
 
     /// The command for a request; the error is a number for the kernel. The driver keeps to the
@@ -66,6 +77,11 @@ impl Shape {
             let command =
                 Command { opcode: opcode::FLUSH, nsid: NSID.into(), ..Command::default() };
             return Ok(work(command, Transfer::Nothing));
+        }
+        if self.zone_sectors > 0
+            && let Some((command, transfer)) = self.translate_zoned(request)?
+        {
+            return Ok(work(command, transfer));
         }
         let (slba, blocks) = self.blocks(request)?;
         match request.operation() {
@@ -92,6 +108,39 @@ impl Shape {
             operation::WRITE_ZEROES => Err(libc::EINVAL),
             _ => Err(libc::EOPNOTSUPP),
         }
+    }
+
+    /// What only zoned devices are asked for.
+    fn translate_zoned(&self, request: &Descriptor) -> Result<Option<(Command, Transfer)>, i32> {
+        // Those but append have a place, and no length.
+        let place = Descriptor { nr_sectors: 1 << (self.block_shift - SECTOR_SHIFT), ..*request };
+        let zoned = match request.operation() {
+            operation::REPORT_ZONES => {
+                // A shorter report is asked for the rest.
+                let room = self.io_bytes_max.saturating_sub(HEADER_BYTES) / ZONE_BYTES;
+                let zones = request.nr_sectors.min(room);
+                if zones == 0 {
+                    return Err(libc::EINVAL);
+                }
+                let (slba, _) = self.blocks(&place)?;
+                (zoned::report(NSID, slba, zones), Transfer::Report(zones))
+            }
+            operation::ZONE_APPEND => {
+                let (slba, blocks) = self.blocks(request)?;
+                let bytes = self.bytes(blocks)?;
+                let mut command = Command::blocks(opcode::ZONE_APPEND, NSID, slba, blocks);
+                set(&mut command, FUA, request.has(request_flag::FUA));
+                (command, Transfer::Write(bytes))
+            }
+            other => {
+                let (slba, _) = self.blocks(&place)?;
+                match zoned::manage(other, NSID, slba) {
+                    Some(command) => (command, Transfer::Nothing),
+                    None => return Ok(None),
+                }
+            }
+        };
+        Ok(Some(zoned))
     }
 
     /// First block and count, at least one.
@@ -129,7 +178,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const SHAPE: Shape = Shape { block_shift: 12, io_bytes_max: 1 << 20, deallocates: true };
+    const SHAPE: Shape =
+        Shape { block_shift: 12, io_bytes_max: 1 << 20, deallocates: true, zone_sectors: 0 };
 
     fn request(operation: u8, start_sector: u64, nr_sectors: u32) -> Descriptor {
         Descriptor { op_flags: operation.into(), nr_sectors, start_sector, addr: 0 }
@@ -170,6 +220,31 @@ mod tests {
         assert!(dataset::deallocates(&work.command) && dataset::range_count(&work.command) == 1);
     }
 
+    #[test]
+    fn zones_are_asked_for_where_there_are_zones() {
+        let zoned = Shape { zone_sectors: 8192, ..SHAPE };
+        let request = |operation: u8, nr_sectors| Descriptor {
+            op_flags: operation.into(),
+            nr_sectors,
+            start_sector: 8192,
+            addr: 0,
+        };
+        for operation in [operation::ZONE_RESET, operation::REPORT_ZONES, operation::ZONE_APPEND] {
+            assert_eq!(SHAPE.translate(&request(operation, 8)), Err(libc::EOPNOTSUPP));
+        }
+        let reset = zoned.translate(&request(operation::ZONE_RESET, 0)).unwrap();
+        assert_eq!((reset.command.slba(), reset.transfer), (1024, Transfer::Nothing));
+        let append = zoned.translate(&request(operation::ZONE_APPEND, 8)).unwrap();
+        assert_eq!(append.transfer, Transfer::Write(4096));
+        assert_eq!(append.command.opcode, opcode::ZONE_APPEND);
+        let report = zoned.translate(&request(operation::REPORT_ZONES, 1 << 20)).unwrap();
+        assert_eq!(report.transfer, Transfer::Report((1 << 14) - 1));
+        assert_eq!(zoned.translate(&request(operation::REPORT_ZONES, 0)), Err(libc::EINVAL));
+        // And what all devices are asked for is as it was.
+        let write = request(operation::WRITE, 8);
+        assert_eq!(zoned.translate(&write), SHAPE.translate(&write));
+    }
+
     proptest! {
         /// Whatever the descriptor says: refused, or exactly the sectors that it names.
         #[test]
@@ -179,7 +254,7 @@ mod tests {
             start_sector in any::<u64>(),
             block_shift in 9u8..=12,
         ) {
-            let shape = Shape { block_shift, io_bytes_max: 1 << 20, deallocates: false };
+            let shape = Shape { block_shift, deallocates: false, ..SHAPE };
             let request = Descriptor { op_flags, nr_sectors, start_sector, addr: 0 };
             let Ok(work) = shape.translate(&request) else { return Ok(()) };
             let shift = block_shift - SECTOR_SHIFT;
