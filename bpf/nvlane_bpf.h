@@ -146,15 +146,20 @@ struct nvlane_device {
  *	Parts make another phase; see r->failed.
  * NVLANE_SETUP(d), if there: the device is being opened; runs in user space. Not 0: it is refused.
  */
-#ifdef NVLANE_IN_KERNEL
-#define NVLANE_ROUTE(r) static __always_inline int nvlane_route(struct nvlane_request *r)
-#define NVLANE_DONE(r) static __always_inline int nvlane_done(struct nvlane_request *r)
-#define NVLANE_SETUP(d) static __attribute__((unused)) int nvlane_setup(struct nvlane_device *d)
-#else
-#define NVLANE_ROUTE(r) SEC("nvlane/route") int nvlane_route(struct nvlane_request *r)
-#define NVLANE_DONE(r) SEC("nvlane/done") int nvlane_done(struct nvlane_request *r)
+#define NVLANE_ROUTE(r) NVLANE_ENTRY(route, r)
+#define NVLANE_DONE(r) NVLANE_ENTRY(done, r)
 #define NVLANE_SETUP(d) SEC("nvlane/setup") int nvlane_setup(struct nvlane_device *d)
-#endif
+
+/* A function, and two ways to it: a section for user space, a constant for the kernel's loop. */
+#define NVLANE_ENTRY(name, r) \
+	static __always_inline int nvlane_##name##_body(struct nvlane_request *r); \
+	static int (*const nvlane_##name##_entry)(struct nvlane_request *) = nvlane_##name##_body; \
+	SEC("nvlane/" #name) int nvlane_##name(struct nvlane_request *r) { return nvlane_##name##_body(r); } \
+	static __always_inline int nvlane_##name##_body(struct nvlane_request *r)
+
+/* What the program does not have stays null. */
+static int (*const nvlane_route_entry)(struct nvlane_request *);
+static int (*const nvlane_done_entry)(struct nvlane_request *);
 
 /* ---- Actions -------------------------------------------------------------------------------- */
 
@@ -164,6 +169,7 @@ static __always_inline int nvlane_queue(struct nvlane_request *r, __u16 backend,
 	__u32 n = r->parts;
 	struct nvlane_part *part;
 
+	asm volatile("" : "+r"(n));	/* the number that is checked is the one that is used: for the verifier */
 	if (n >= NVLANE_PARTS_MAX) {
 		r->overflow = 1;
 		r->line = line;
@@ -237,6 +243,10 @@ static long (*const bpf_map_delete_elem)(void *map, const void *key) = (void *)3
 static __u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 static __u32 (*const bpf_get_prandom_u32)(void) = (void *)7;
 static __u32 (*const bpf_get_smp_processor_id)(void) = (void *)8;
+#endif
+
+#ifndef NVLANE_USER_ONLY
+#include "nvlane_loop.h"
 #endif
 
 #endif /* NVLANE_BPF_H */

@@ -25,6 +25,7 @@ const ORDER: &[&str] = &[
     "host",
     "volume",
     "target",
+    "ublk-bpf",
     "ublk",
     "nbd",
     "aio",

@@ -61,6 +61,7 @@ fn program_of(bytes: &[u8]) -> Option<Program> {
     Some(Program {
         code,
         functions: vec![Function { name: "fuzzed".to_owned(), span }],
+        left_out: 0,
         route: Entry(0),
         done: None,
         setup: None,

@@ -26,6 +26,14 @@ const VARIABLES_BYTES_MAX: u64 = 16 << 20;
 const SECTIONS_MAX: usize = 1024;
 const SYMBOLS_MAX: usize = 1 << 16;
 
+/// Section of code that is the kernel's; functions among ours and maps that are (bpf/nvlane_loop.h).
+const KERNEL_SECTION: &str = "struct_ops";
+const KERNEL_FUNCTIONS: &str = "nvlane_kernel_";
+const KERNEL_MAPS: &str = "nvlane_";
+const KERNEL_VARIABLES: &str = ".nvlane";
+/// The instruction `exit`.
+const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
+
 /// The relocation of a 64-bit immediate.
 const R_BPF_64_64: u32 = 1;
 /// That of a call.
@@ -55,6 +63,8 @@ struct Loader {
     /// Sections of code: where they are in `raw`.
     sections: Vec<(SectionIndex, String, Span)>,
     functions: Vec<Function>,
+    /// Functions that were left out.
+    blank: Vec<Span>,
     maps: Vec<MapDefinition>,
     /// Sections of variables, and which map each is.
     variables: Vec<(SectionIndex, u32)>,
@@ -68,6 +78,7 @@ impl Loader {
         for section in elf.sections() {
             let name = section.name().map_err(format)?.to_owned();
             match section.kind() {
+                SectionKind::Text if name.starts_with(KERNEL_SECTION) => {}
                 SectionKind::Text if section.size() > 0 => self.code(&section, name)?,
                 _ if is_variables(&name) && section.size() > 0 => self.globals(&section, name)?,
                 _ => {}
@@ -77,6 +88,7 @@ impl Loader {
         let types = named(".BTF").transpose().map_err(format)?;
         let types = types.and_then(Btf::parse);
         self.functions(elf)?;
+        self.blank_kernel_functions();
         self.declared_maps(elf, types.as_ref())?;
         if let (Some(types), Some(Ok(more))) = (&types, named(".BTF.ext")) {
             if wants_adjusting(more) {
@@ -163,6 +175,18 @@ impl Loader {
         Ok(())
     }
 
+    /// What only the kernel's loop calls is not ours to run: it calls what there is not here.
+    fn blank_kernel_functions(&mut self) {
+        let is_ours = |it: &Function| !it.name.starts_with(KERNEL_FUNCTIONS);
+        for function in self.functions.iter().filter(|it| !is_ours(it)) {
+            if let Some(code) = self.raw.get_mut(function.span.start..function.span.end) {
+                code.fill(EXIT);
+                self.blank.push(function.span);
+            }
+        }
+        self.functions.retain(is_ours);
+    }
+
     fn span(&self, index: SectionIndex) -> Option<Span> {
         self.sections.iter().find(|section| section.0 == index).map(|section| section.2)
     }
@@ -172,6 +196,9 @@ impl Loader {
         let symbols = elf.symbols().filter(|it| it.section_index() == Some(section.index()));
         for symbol in symbols.filter(|symbol| symbol.kind() == SymbolKind::Data) {
             let name = symbol.name().map_err(format)?;
+            if name.starts_with(KERNEL_MAPS) {
+                continue;
+            }
             let untyped = "has no type information: compile with -g";
             let types =
                 types.ok_or_else(|| LoadError::Map { map: name.to_owned(), what: untyped })?;
@@ -191,6 +218,9 @@ impl Loader {
             let at = usize::try_from(offset / 8).ok().and_then(|at| at.checked_add(span.start));
             let at = at.filter(|at| *at < span.end && offset % 8 == 0);
             let at = at.ok_or_else(|| wrong("is beyond the code".into()))?;
+            if self.blank.iter().any(|blank| (blank.start..blank.end).contains(&at)) {
+                continue;
+            }
             let RelocationTarget::Symbol(symbol) = relocation.target() else {
                 return Err(wrong("is of no symbol".into()));
             };
@@ -252,6 +282,7 @@ impl Loader {
             route: entry("nvlane/route").ok_or(LoadError::NoRoute)?,
             done: entry("nvlane/done"),
             setup: entry("nvlane/setup"),
+            left_out: self.blank.iter().map(|blank| blank.end - blank.start).sum(),
             functions: self.functions,
             maps: self.maps,
             lines: self.lines,
@@ -286,9 +317,10 @@ pub(crate) fn decode(raw: &[[u8; 8]], sections: &[Span]) -> Result<Vec<Insn>, (u
 }
 
 fn is_variables(name: &str) -> bool {
-    [".data", ".bss", ".rodata"].iter().any(|kind| {
-        name.strip_prefix(kind).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    })
+    !name.ends_with(KERNEL_VARIABLES)
+        && [".data", ".bss", ".rodata"].iter().any(|kind| {
+            name.strip_prefix(kind).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
 }
 
 fn format(error: object::Error) -> LoadError {

@@ -12,6 +12,8 @@ use std::sync::Arc;
 pub struct Program {
     pub(crate) code: Vec<Insn>,
     pub(crate) functions: Vec<Function>,
+    /// Instructions of functions that only the kernel runs, blank here.
+    pub(crate) left_out: usize,
     pub(crate) route: Entry,
     pub(crate) done: Option<Entry>,
     pub(crate) setup: Option<Entry>,
@@ -51,7 +53,7 @@ impl Program {
 
     /// How many instructions it has; those of 16 bytes count twice.
     pub fn instructions(&self) -> usize {
-        self.code.len()
+        self.code.len().saturating_sub(self.left_out)
     }
 
     /// `NVLANE_ROUTE`.

@@ -5,6 +5,7 @@ use crate::copy::{CopyCounters, Located};
 use crate::layer::program::Routed;
 use nvme::{Command, Limits, Status};
 use reactor::Reactor;
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::{fmt, io};
@@ -127,6 +128,12 @@ pub trait Namespace: Send + Sync + fmt::Debug {
     /// Calls `visit` with each layer in this volume that a program routes, from above.
     fn each_program(&self, visit: &mut dyn FnMut(&Routed)) {
         let _ = visit;
+    }
+
+    /// The file or block device that is this volume as it is, block by block, if there is one: whoever has it
+    /// may read and write there instead of here.
+    fn plain_file(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     /// The NUMA node of the device by which the storage is reached, where that is known and matters.

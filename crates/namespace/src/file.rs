@@ -32,7 +32,7 @@ use nvme::limits::{Commands, Passthrough};
 use queue::FileQueue;
 use reactor::Reactor;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -147,6 +147,10 @@ impl Namespace for File {
 
     fn takes_registered(&self) -> bool {
         true
+    }
+
+    fn plain_file(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
     }
 
     fn refresh(&self) -> io::Result<bool> {

@@ -28,6 +28,11 @@ impl Descriptors {
         Ok(Descriptors { start, depth, bytes })
     }
 
+    /// Where they are, for the kernel.
+    pub fn address(&self) -> u64 {
+        self.start.as_ptr() as u64
+    }
+
     /// The request that the driver has given to the server.
     #[inline]
     pub fn read(&self, tag: u16) -> Descriptor {

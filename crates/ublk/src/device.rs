@@ -4,6 +4,7 @@ use crate::control::{Control, ControlError};
 use crate::driver::{DEPTH_MAX, DeviceInfo, SECTOR_SHIFT, flag, state};
 use crate::error::Error;
 use crate::features::Features;
+use crate::kernel::{self, ProgramPlace, Runs};
 use crate::parameters;
 use crate::path::DataPath;
 use crate::queue::{QueueConfig, QueueServer, Watcher};
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use ublk_bpf::KernelProgram;
 
 /// How long the device node of a new device may take to appear.
 const NODE_PATIENCE: Duration = Duration::from_secs(10);
@@ -55,6 +57,8 @@ pub struct DeviceOptions {
     pub cpus: Vec<Option<usize>>,
     /// Poll without ever sleeping.
     pub poll: bool,
+    /// Where the program of a volume runs that is one.
+    pub program: ProgramPlace,
 }
 
 impl Default for DeviceOptions {
@@ -69,6 +73,7 @@ impl Default for DeviceOptions {
             zones: None,
             cpus: Vec::new(),
             poll: false,
+            program: ProgramPlace::Auto,
         }
     }
 }
@@ -90,6 +95,7 @@ pub struct Device {
     info: DeviceInfo,
     namespace: Arc<dyn Namespace>,
     path: DataPath,
+    runs: Runs,
     sectors: u64,
     queues: Queues,
 }
@@ -108,7 +114,7 @@ struct Queues {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Event {
+pub(crate) enum Event {
     Ending,
     Idle(u16),
     Ended(u16, Option<i32>),
@@ -132,6 +138,8 @@ impl Device {
         if options.zones.is_some() {
             check_zoned(options, driver, path)?;
         }
+        let volume = namespace.as_ref();
+        let runs = Runs::choose(options.program, volume, path, options.depth, options.poll, None)?;
         let limits = namespace.limits();
         let io_bytes_max = parameters::io_bytes_max(&limits, path, options.io_bytes_max);
         let mut flags = path.flags() | driver.mask() & flag::UPDATE_SIZE;
@@ -155,10 +163,13 @@ impl Device {
             ..DeviceInfo::default()
         })?;
         let id = info.dev_id;
-        let parameters = parameters::of(&limits, path, io_bytes_max, options.zones);
+        let mut parameters = parameters::of(&limits, path, io_bytes_max, options.zones);
+        if let Some(program) = runs.kernel() {
+            kernel::limit(&mut parameters, program);
+        }
         let made = control.set_parameters(id, &parameters).map_err(Error::from);
         let made = made.and_then(|()| {
-            let mut device = Device::serve(control, info, namespace, path, options, wake)?;
+            let mut device = Device::serve(control, info, namespace, (path, runs), options, wake)?;
             device.sectors = parameters.basic.dev_sectors;
             match device.control.start(id) {
                 Ok(()) => Ok(device),
@@ -194,8 +205,12 @@ impl Device {
         let parameters = control.parameters(id)?;
         let path = DataPath::of_flags(info.flags);
         check_volume(id, &info, &parameters, path, namespace.as_ref())?;
+        let (volume, depth) = (namespace.as_ref(), info.queue_depth);
+        let made = Some(&parameters);
+        let runs = Runs::choose(options.program, volume, path, depth, options.poll, made)?;
         await_recovery(&mut control, id)?;
-        let mut device = Device::serve(control, info, namespace, path, options, wake)?;
+        let way = (path, runs);
+        let mut device = Device::serve(control, info, namespace, way, options, wake)?;
         device.sectors = parameters.basic.dev_sectors;
         if let Err(error) = device.control.end_recovery(id) {
             // The device stays, and waits for the next attempt when this process ends.
@@ -213,7 +228,7 @@ impl Device {
         control: Control,
         info: DeviceInfo,
         namespace: Arc<dyn Namespace>,
-        path: DataPath,
+        (path, runs): (DataPath, Runs),
         options: &DeviceOptions,
         wake: &Wake,
     ) -> Result<Device, Error> {
@@ -229,7 +244,7 @@ impl Device {
             fate: None,
         };
         let limits = namespace.limits();
-        let mut device = Device { control, info, namespace, path, sectors: 0, queues };
+        let mut device = Device { control, info, namespace, path, runs, sectors: 0, queues };
         for queue in 0..info.nr_hw_queues {
             let config = QueueConfig {
                 queue,
@@ -241,6 +256,7 @@ impl Device {
             let seed = Seed {
                 reactor: reactor_config(&config, options),
                 config,
+                program: device.runs.kernel().cloned(),
                 namespace: Arc::clone(&device.namespace),
                 node: Arc::clone(&node),
                 teller: Teller { queue, events: sender.clone(), wake: Arc::clone(wake) },
@@ -268,9 +284,19 @@ impl Device {
         &self.info
     }
 
+    /// Its volume.
+    pub fn namespace(&self) -> &Arc<dyn Namespace> {
+        &self.namespace
+    }
+
     /// The way of its data.
     pub fn path(&self) -> DataPath {
         self.path
+    }
+
+    /// Where the volume's program runs.
+    pub fn runs(&self) -> &Runs {
+        &self.runs
     }
 
     /// Capacity in bytes.
@@ -306,6 +332,7 @@ impl Device {
 
     /// Looks whether the volume's size has changed, and has the device follow. Whether it did.
     pub fn refresh(&mut self) -> Result<bool, Error> {
+        self.runs.tell_mistakes();
         let volume = || self.namespace.uri();
         self.namespace.refresh().map_err(|source| Error::Flush { volume: volume(), source })?;
         self.resize()
@@ -416,16 +443,21 @@ impl Queues {
 }
 
 /// What a queue's thread begins with.
-struct Seed {
-    reactor: reactor::Config,
-    config: QueueConfig,
+pub(crate) struct Seed {
+    pub(crate) reactor: reactor::Config,
+    pub(crate) config: QueueConfig,
+    /// The program, if the kernel serves.
+    program: Option<Arc<KernelProgram>>,
     namespace: Arc<dyn Namespace>,
-    node: Arc<File>,
-    teller: Teller,
+    pub(crate) node: Arc<File>,
+    pub(crate) teller: Teller,
 }
 
 /// Serves a queue until all of its tags have ended.
 fn run(seed: Seed, started: &Sender<Result<(), Error>>) {
+    if let Some(program) = &seed.program {
+        return kernel::run(&seed, program, started);
+    }
     let queue = seed.config.queue;
     be_io_flusher();
     let reactor = match Reactor::new(&seed.reactor) {
@@ -461,7 +493,7 @@ fn run(seed: Seed, started: &Sender<Result<(), Error>>) {
 }
 
 /// Memory that this thread needs must not wait for I/O that goes through this thread.
-fn be_io_flusher() {
+pub(crate) fn be_io_flusher() {
     const PR_SET_IO_FLUSHER: libc::c_int = 57;
     // SAFETY: changes a flag of this thread and nothing else. It needs CAP_SYS_RESOURCE, without which
     // devices work, but should not be swapped to.
@@ -469,14 +501,14 @@ fn be_io_flusher() {
 }
 
 /// A thread's way to the device's owner.
-struct Teller {
-    queue: u16,
+pub(crate) struct Teller {
+    pub(crate) queue: u16,
     events: Sender<Event>,
     wake: Wake,
 }
 
 impl Teller {
-    fn tell(&self, event: Event) {
+    pub(crate) fn tell(&self, event: Event) {
         let _ = self.events.send(event);
         (self.wake)();
     }

@@ -67,6 +67,9 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// The program was to run in the kernel.
+    #[error("the program cannot run in the kernel: {0}")]
+    NotInKernel(String),
     /// The server's side ended by itself.
     #[error("the driver ended the device: {0}")]
     Ended(#[source] io::Error),

@@ -10,6 +10,8 @@
 //!        v                                       zero copy  the pages are registered with the ring
 //!   namespace::Queue::submit ... completed --> commit
 //!
+//!   kernel::run: where the volume is a program, the kernel may serve the queue by itself (ublk-bpf)
+//!
 //!   Control --> /dev/ublk-control: add, start, stop, delete, take over, resize
 //! ```
 //!
@@ -30,6 +32,7 @@ pub mod driver;
 mod errno;
 mod error;
 mod features;
+mod kernel;
 mod parameters;
 mod path;
 mod queue;
@@ -42,6 +45,7 @@ pub use control::{CONTROL_PATH, Control, ControlError};
 pub use device::{Device, DeviceOptions, Ending, Wake};
 pub use error::Error;
 pub use features::{Feature, Features, KNOWN};
+pub use kernel::{ProgramPlace, Runs};
 pub use path::{DataPath, PathError};
 pub use recovery::{quiesce, waits_for_server};
 pub use tags::{Carries, Step, Tags};

@@ -131,6 +131,10 @@ impl Namespace for Block {
     pass_to_child!(resize flush uuid keeps_blocks_whole takes_registered cut paths);
     pass_to_child!(numa_node tune allocation);
 
+    fn plain_file(&self) -> Option<BorrowedFd<'_>> {
+        self.child.plain_file()
+    }
+
     fn uri(&self) -> String {
         self.child.uri()
     }

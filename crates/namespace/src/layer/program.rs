@@ -16,9 +16,11 @@
 
 mod change;
 mod flight;
+mod kernel;
 mod loaded;
 mod queue;
 
+pub use kernel::ForKernel;
 pub use loaded::Replaced;
 
 use crate::{Namespace, PathReport, ProgramReport, Queue};
@@ -33,7 +35,7 @@ use reactor::Reactor;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Namespaces behind a program.
 #[derive(Debug)]
@@ -50,6 +52,8 @@ pub struct Routed {
     has_one_place: bool,
     cores: u32,
     queues: AtomicU32,
+    /// It is not here that the program runs.
+    in_kernel: AtomicBool,
 }
 
 /// Why namespaces cannot be put behind a program.
@@ -95,6 +99,11 @@ pub enum ProgramError {
     /// Requests of the old program do not end.
     #[error("requests in flight have not ended within {0} s; the old program stays")]
     Stuck(u64),
+    /// The kernel runs it.
+    #[error(
+        "the program runs in the kernel, where it cannot be replaced; stop the device and start it anew"
+    )]
+    InKernel,
     /// Another replacement is under way.
     #[error("the program is being replaced already")]
     Busy,
@@ -129,6 +138,7 @@ impl Routed {
             has_one_place,
             cores: cores as u32,
             queues: AtomicU32::new(0),
+            in_kernel: AtomicBool::new(false),
         }))
     }
 
@@ -149,6 +159,9 @@ impl Routed {
     /// # Errors
     /// It is refused, or would make another volume; or requests in flight do not end. Nothing has changed then.
     pub fn replace(&self, object: &[u8], name: String) -> Result<Replaced, ProgramError> {
+        if self.in_kernel.load(Ordering::Relaxed) {
+            return Err(ProgramError::InKernel);
+        }
         let mut next = Loaded::new(object, name, &self.backends, self.cores as usize)?;
         let old = self.programs.now();
         let (blocks, now) = (next.device.blocks, self.device.blocks);
@@ -166,6 +179,11 @@ impl Routed {
         };
         Err(ProgramError::Differs { name: next.name, old: old.name.clone(), what })
     }
+}
+
+/// Why a backend is not for the kernel.
+fn unless_plain(number: usize, uri: &str) -> String {
+    format!("backend {number}, {uri}, is neither a plain file nor a block device")
 }
 
 impl Namespace for Routed {

@@ -14,6 +14,8 @@ use zerocopy::IntoBytes;
 #[derive(Debug)]
 pub struct Loaded {
     pub instance: Arc<Instance>,
+    /// The object file.
+    pub object: Arc<[u8]>,
     /// How it is named in the URI.
     pub name: String,
     /// As `NVLANE_SETUP` has left it.
@@ -45,7 +47,8 @@ impl Loaded {
         let instance = Arc::new(instance);
         let device = set_up(&instance, limits, cores as u32)
             .map_err(|what| ProgramError::Setup { name: name.clone(), what })?;
-        Ok(Loaded { instance, name, device, mistakes: Mistakes::default() })
+        let object = object.into();
+        Ok(Loaded { instance, object, name, device, mistakes: Mistakes::default() })
     }
 
     /// Each block is always at one place.

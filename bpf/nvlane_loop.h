@@ -1,0 +1,729 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * nvlane_loop.h: the loop around a program that runs in the kernel. Included by nvlane_bpf.h.
+ *
+ *   completion queue --> nvlane_loop_step --> nvlane_kernel_event, for each completion:
+ *	FETCH	a request has come	begin, NVLANE_ROUTE, check --> parts | a pause | commit
+ *	PART	a part has ended	the last one: NVLANE_DONE, check --> the same
+ *	PAUSE	a delay is over		what was decided before it
+ *	BLANK	a read was filled with zeroes	commit
+ *   submission queue <-- at most 33 entries per completion; io_uring carries them out
+ *
+ * The functions named nvlane_kernel_* are verified one by one, and belong to the kernel alone, as do the maps
+ * and sections named after nvlane: the machine in user space leaves them out. Offsets into the ring come from
+ * user space as constants, so that nothing depends on the kernel's own structures.
+ *
+ * Only what crates/ublk-bpf shares is named in both places: see its abi.rs.
+ */
+#ifndef NVLANE_LOOP_H
+#define NVLANE_LOOP_H
+
+#define NVLANE_SQ_ENTRIES 256
+#define NVLANE_DEPTH_MAX 1024
+#define NVLANE_MISTAKES_KEPT 32
+
+/* ---- What user space tells, and what it is told ----------------------------------------------- */
+
+/* Constants of a queue. */
+struct nvlane_loop_config {
+	__u64 descriptors;		/* address of the driver's descriptors, in the server */
+	__u64 times;			/* address of the ring's memory region there */
+	__u64 device_blocks;
+	__u64 sizes[NVLANE_BACKENDS_MAX];
+	__u32 cq_bytes, cq_head, cq_tail, cq_entries, cq_mask;
+	__u32 commit;			/* number of the driver's command */
+	__u32 blocks_max;		/* of a read or write */
+	__u16 queue, depth, backends;
+	__u8 block_shift, deallocates;
+};
+
+const volatile struct nvlane_loop_config nvlane_config SEC(".rodata.nvlane");
+
+/* What is wrong with a list of actions; numbered as in crates/ublk-bpf. */
+enum {
+	NVLANE_RETURNED = 1,
+	NVLANE_TOO_MANY_PARTS,
+	NVLANE_NO_BACKEND,
+	NVLANE_WRONG_OPERATION,
+	NVLANE_BEYOND_BACKEND,
+	NVLANE_WRONG_LENGTH,
+	NVLANE_MISSING,
+	NVLANE_READ_TWICE,
+	NVLANE_OVERLAP,
+	NVLANE_COMPLETED_TWICE,
+	NVLANE_COMPLETED_WITH_PARTS,
+	NVLANE_WRONG_STATUS,
+	NVLANE_LONG_DELAY,
+	NVLANE_DEFERRED,
+	NVLANE_NOTHING,
+	NVLANE_TOO_MANY_PHASES,
+};
+
+struct nvlane_mistake {
+	__u64 start;
+	__u32 blocks;
+	__u32 line;
+	__s32 returned;
+	__u8 kind, first, second;	/* which parts */
+	__u8 op;
+	__u8 in_done;
+	__u8 reserved[7];
+};
+
+struct nvlane_mistake_log {
+	__u64 count;
+	struct nvlane_mistake at[NVLANE_MISTAKES_KEPT];	/* number n is the 2^n-th */
+};
+
+struct nvlane_queue_state {
+	__u64 requests, completions, entries, submissions, steps;
+	__u32 busy;			/* requests that the program has */
+	__u32 ended;			/* tags that the driver has taken back */
+	__s32 error;
+	__u32 told;			/* of `ended`, what user space was woken for */
+	__u32 in_flight[NVLANE_BACKENDS_MAX];
+};
+
+struct nvlane_flight {
+	struct nvlane_request r;	/* the program's; what follows is not */
+	__u64 start, delay_ns;
+	__u32 blocks, bytes, failed, line, pending;
+	__s32 returned;
+	__u16 status, result, parts, flags;
+	__u8 op, phase, is_whole, then, in_done, tries;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, NVLANE_DEPTH_MAX);	/* user space makes it the depth */
+	__type(key, __u32);
+	__type(value, struct nvlane_flight);
+} nvlane_flights SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct nvlane_queue_state);
+} nvlane_queues SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct nvlane_mistake_log);
+} nvlane_mistakes SEC(".maps");
+
+/* ---- The kernel's side ------------------------------------------------------------------------ */
+
+#define NVLANE_NONNULL __attribute__((btf_decl_tag("arg:nonnull")))
+#define NVLANE_GLOBAL __attribute__((noinline))
+#define NVLANE_LOOP _Pragma("clang loop unroll(disable)")
+
+/* For i from `first` to less than `end`, a constant: the verifier looks at one round instead of all. */
+#define NVLANE_EACH(i, first, end) \
+	for (struct bpf_iter_num turn_##i __attribute__((cleanup(bpf_iter_num_destroy))), \
+	     *begun_##i __attribute__((unused)) = (bpf_iter_num_new(&turn_##i, first, end), (void *)0); \
+	     ({ int *at = bpf_iter_num_next(&turn_##i); at && (i = *at, i < (end)); }); )
+
+#ifndef __VMLINUX_H__
+struct iou_ctx { int opaque; };
+struct iou_loop_params { __u32 cq_wait_idx; };
+struct io_uring_bpf_ops {
+	int (*loop_step)(struct iou_ctx *, struct iou_loop_params *);
+	__u32 ring_fd;
+	void *priv;
+};
+enum { IOU_LOOP_CONTINUE = 0, IOU_LOOP_STOP = 1 };
+#endif
+extern int bpf_io_uring_submit_sqes(struct iou_ctx *, __u32) __attribute__((section(".ksyms")));
+extern __u8 *bpf_io_uring_get_region(struct iou_ctx *, __u32, const __u64) __attribute__((section(".ksyms")));
+struct bpf_iter_num { __u64 opaque[1]; } __attribute__((aligned(8)));
+extern int bpf_iter_num_new(struct bpf_iter_num *, int, int) __attribute__((section(".ksyms")));
+extern int *bpf_iter_num_next(struct bpf_iter_num *) __attribute__((section(".ksyms")));
+extern void bpf_iter_num_destroy(struct bpf_iter_num *) __attribute__((section(".ksyms")));
+static long (*const nvlane_read_user)(void *, __u32, const void *) = (void *)112; /* bpf_probe_read_user */
+
+struct nvlane_sqe { __u64 word[8]; };
+struct nvlane_sq { struct nvlane_sqe entry[NVLANE_SQ_ENTRIES]; };
+struct nvlane_cqe { __u64 about; __s32 result; __u32 flags; };
+struct nvlane_time { __u64 seconds, ns; };
+struct nvlane_times { struct nvlane_time of[NVLANE_DEPTH_MAX]; };
+struct nvlane_descriptor { __u32 op_flags, sectors; __u64 start, addr; };
+
+/* What a completion is about: kind 63:56, backend 47:40, part 39:32, tag 31:0. */
+enum { NVLANE_FETCH = 0, NVLANE_PART = 1, NVLANE_PAUSE = 2, NVLANE_BLANK = 3 };
+#define NVLANE_ABOUT(kind, backend, part, tag) \
+	((__u64)(kind) << 56 | (__u64)(backend) << 40 | (__u64)(part) << 32 | (tag))
+
+/* Files of the ring: 0 is the driver's, then the backends, then /dev/zero. */
+#define NVLANE_FILE_ZERO (1 + NVLANE_BACKENDS_MAX)
+
+/* Opcodes of io_uring with IOSQE_FIXED_FILE where there is a file; modes of fallocate; errors. */
+enum {
+	NVLANE_OP_FSYNC = 3 | 1 << 8,
+	NVLANE_OP_READ = 4 | 1 << 8,
+	NVLANE_OP_WRITE = 5 | 1 << 8,
+	NVLANE_OP_TIMEOUT = 11,
+	NVLANE_OP_FALLOCATE = 17 | 1 << 8,
+	NVLANE_OP_COMMAND = 46 | 1 << 8,
+};
+enum { NVLANE_MAKE_HOLE = 3, NVLANE_ZERO_RANGE = 0x11 };
+enum {
+	NVLANE_EPERM = 1, NVLANE_EINTR = 4, NVLANE_EIO = 5, NVLANE_EBADF = 9, NVLANE_EAGAIN = 11, NVLANE_ENOMEM = 12,
+	NVLANE_EFAULT = 14, NVLANE_ENODEV = 19, NVLANE_EINVAL = 22, NVLANE_EFBIG = 27, NVLANE_ENOSPC = 28,
+	NVLANE_EROFS = 30, NVLANE_ENODATA = 61, NVLANE_EOPNOTSUPP = 95, NVLANE_EDQUOT = 122,
+};
+enum { NVLANE_INVALID_OPCODE = 0x001, NVLANE_INTERRUPTED = 0x021, NVLANE_OUT_OF_RANGE = 0x080 };
+enum { NVLANE_THEN_NOTHING, NVLANE_THEN_PARTS, NVLANE_THEN_END };
+#define NVLANE_TRIES_MAX 16
+
+NVLANE_GLOBAL int nvlane_kernel_route(struct nvlane_request *r NVLANE_NONNULL)
+{
+	return nvlane_route_entry(r);
+}
+
+NVLANE_GLOBAL int nvlane_kernel_done(struct nvlane_request *r NVLANE_NONNULL)
+{
+	return nvlane_done_entry ? nvlane_done_entry(r) : r->op >> 8;
+}
+
+/* ---- Checking what a program wants (crates/bpf/src/actions.rs) --------------------------------- */
+
+static __always_inline int nvlane_wrong(struct nvlane_flight *f, __u32 kind, __u32 first, __u32 second, __u32 line)
+{
+	f->line = line;
+	return kind | first << 8 | second << 16;
+}
+
+/* Parts that do not simply follow one another: nothing is left out, nothing is read twice. */
+NVLANE_GLOBAL int nvlane_kernel_cover(struct nvlane_flight *f NVLANE_NONNULL)
+{
+	__u32 i, j, parts = f->parts, covered = 0, sum = 0, before;
+	struct nvlane_part *a, *b;
+
+	if (f->op == NVLANE_READ) {
+		NVLANE_EACH(i, 0, NVLANE_PARTS_MAX) {
+			if (i >= parts)
+				break;
+			a = &f->r.part[i];
+			sum += a->blocks;
+			NVLANE_EACH(j, 0, NVLANE_PARTS_MAX) {
+				if (j >= i)
+					break;
+				b = &f->r.part[j];
+				if (b->offset < a->offset + a->blocks && a->offset < b->offset + b->blocks)
+					return NVLANE_READ_TWICE;
+			}
+		}
+		return sum < f->blocks && !f->is_whole ? NVLANE_MISSING : 0;
+	}
+	NVLANE_EACH(i, 0, NVLANE_PARTS_MAX) {
+		if (i >= parts)
+			break;
+		before = covered;
+		NVLANE_EACH(j, 0, NVLANE_PARTS_MAX) {
+			if (j >= parts)
+				break;
+			b = &f->r.part[j];
+			if (b->offset <= covered && b->offset + b->blocks > covered)
+				covered = b->offset + b->blocks;
+		}
+		if (covered == before)
+			break;
+	}
+	return covered < f->blocks && !f->is_whole ? NVLANE_MISSING : 0;
+}
+
+/* No two parts write to the same place. */
+NVLANE_GLOBAL int nvlane_kernel_places(struct nvlane_flight *f NVLANE_NONNULL)
+{
+	__u32 i, j, parts = f->parts;
+	struct nvlane_part *a, *b;
+
+	NVLANE_EACH(i, 1, NVLANE_PARTS_MAX) {
+		if (i >= parts)
+			break;
+		a = &f->r.part[i];
+		NVLANE_EACH(j, 0, NVLANE_PARTS_MAX) {
+			if (j >= i)
+				break;
+			b = &f->r.part[j];
+			if (a->backend == b->backend && b->block < a->block + a->blocks
+			    && a->block < b->block + b->blocks)
+				return nvlane_wrong(f, NVLANE_OVERLAP, j, i, a->line);
+		}
+	}
+	return 0;
+}
+
+NVLANE_GLOBAL int nvlane_kernel_parts(struct nvlane_flight *f NVLANE_NONNULL)
+{
+	__u32 i, parts = f->parts, next = 0, follows = 1, line = 0;
+	__u32 asked = f->blocks, op = f->op;
+	struct nvlane_part *p;
+	int wrong;
+
+	NVLANE_EACH(i, 0, NVLANE_PARTS_MAX) {
+		if (i >= parts)
+			break;
+		p = &f->r.part[i];
+		line = p->line;
+		if (p->backend >= nvlane_config.backends)
+			return nvlane_wrong(f, NVLANE_NO_BACKEND, i, 0, line);
+		if (p->op != op && !(p->op == NVLANE_WRITE_ZEROES && op == NVLANE_DISCARD))
+			return nvlane_wrong(f, NVLANE_WRONG_OPERATION, i, 0, line);
+		if (op == NVLANE_FLUSH) {
+			if (p->block || p->blocks || p->offset)
+				return nvlane_wrong(f, NVLANE_WRONG_LENGTH, i, 0, line);
+			continue;
+		}
+		if (!p->blocks || p->blocks > asked || p->offset > asked - p->blocks)
+			return nvlane_wrong(f, NVLANE_WRONG_LENGTH, i, 0, line);
+		if (p->blocks > nvlane_config.sizes[p->backend & (NVLANE_BACKENDS_MAX - 1)]
+		    || p->block > nvlane_config.sizes[p->backend & (NVLANE_BACKENDS_MAX - 1)] - p->blocks)
+			return nvlane_wrong(f, NVLANE_BEYOND_BACKEND, i, 0, line);
+		follows &= p->offset == next;
+		next = p->offset + p->blocks;
+	}
+	if (op == NVLANE_FLUSH || op == NVLANE_DISCARD)
+		return 0;
+	if (!follows || next != asked) {
+		wrong = nvlane_kernel_cover(f);
+		if (wrong)
+			return nvlane_wrong(f, wrong, 0, 0, line);
+	}
+	return parts > 1 && op != NVLANE_READ ? nvlane_kernel_places(f) : 0;
+}
+
+/* What a run has left in the request: noted in the flight, or the number of what is wrong. */
+static __always_inline int nvlane_check(struct nvlane_flight *f)
+{
+	struct nvlane_request *r = &f->r;
+	__u32 line = r->line, status = r->result;
+
+	if (r->overflow || r->parts > NVLANE_PARTS_MAX)
+		return nvlane_wrong(f, NVLANE_TOO_MANY_PARTS, 0, 0, line);
+	if (r->deferred)
+		return nvlane_wrong(f, NVLANE_DEFERRED, 0, 0, line);
+	if (r->delay_ns > NVLANE_DELAY_NS_MAX)
+		return nvlane_wrong(f, NVLANE_LONG_DELAY, 0, 0, line);
+	f->delay_ns = r->delay_ns;
+	f->parts = r->parts;
+	if (r->completions > 1)
+		return nvlane_wrong(f, NVLANE_COMPLETED_TWICE, 0, 0, line);
+	if (r->completions) {
+		if (f->parts)
+			return nvlane_wrong(f, NVLANE_COMPLETED_WITH_PARTS, 0, 0, line);
+		if (status != NVLANE_OK && status != NVLANE_IO_ERROR && status != NVLANE_READ_ONLY
+		    && status != NVLANE_NO_SPACE && status != NVLANE_WRITE_FAULT && status != NVLANE_READ_ERROR)
+			return nvlane_wrong(f, NVLANE_WRONG_STATUS, 0, 0, line);
+		f->result = status;
+		f->then = NVLANE_THEN_END;
+		return 0;
+	}
+	if (!f->parts) {
+		f->then = NVLANE_THEN_NOTHING;
+		if (!f->phase && f->op != NVLANE_FLUSH)
+			return nvlane_wrong(f, NVLANE_NOTHING, 0, 0, line);
+		return 0;
+	}
+	if (f->phase >= NVLANE_PHASES_MAX)
+		return nvlane_wrong(f, NVLANE_TOO_MANY_PHASES, 0, 0, line);
+	f->then = NVLANE_THEN_PARTS;
+	return nvlane_kernel_parts(f);
+}
+
+/* ---- Running it ------------------------------------------------------------------------------- */
+
+/* What the program is given; it may have overwritten any of it in an earlier run. */
+static __always_inline void nvlane_prepare(struct nvlane_flight *f, struct nvlane_queue_state *q, __u32 tag)
+{
+	struct nvlane_request *r = &f->r;
+	__u32 i;
+
+	r->start = f->start;
+	r->blocks = f->blocks;
+	r->op = f->op;
+	r->block_shift = nvlane_config.block_shift;
+	r->flags = f->flags;
+	r->device_blocks = nvlane_config.device_blocks;
+	r->tag = tag;
+	r->backends = nvlane_config.backends;
+	r->phase = f->phase;
+	r->place = NVLANE_KERNEL;
+	r->failed = f->failed;
+	r->status = f->status;
+	r->parts = 0;
+	r->completions = r->deferred = 0;
+	r->result = r->overflow = 0;
+	r->line = 0;
+	r->delay_ns = 0;
+	NVLANE_LOOP for (i = 0; i < NVLANE_BACKENDS_MAX; i++) {
+		if (i >= nvlane_config.backends)
+			break;
+		r->backend[i].blocks = nvlane_config.sizes[i];
+		r->backend[i].in_flight = q->in_flight[i];
+		r->backend[i].flags = 0;
+	}
+}
+
+NVLANE_GLOBAL int nvlane_kernel_mistake(struct nvlane_flight *f NVLANE_NONNULL, __u32 wrong)
+{
+	struct nvlane_mistake_log *log;
+	struct nvlane_mistake *m;
+	__u32 key = 0, number = 0, step;
+	__u64 count;
+
+	log = bpf_map_lookup_elem(&nvlane_mistakes, &key);
+	if (!log)
+		return 0;
+	count = __sync_fetch_and_add(&log->count, 1) + 1;
+	if (count & (count - 1))
+		return 0;
+	for (step = 32; step; step >>= 1)
+		if (count >> step) {
+			count >>= step;
+			number += step;
+		}
+	m = &log->at[number & (NVLANE_MISTAKES_KEPT - 1)];
+	m->start = f->start;
+	m->blocks = f->blocks;
+	m->line = f->line;
+	m->returned = f->returned;
+	m->kind = wrong;
+	m->first = wrong >> 8;
+	m->second = wrong >> 16;
+	m->op = f->op;
+	m->in_done = f->in_done;
+	return 0;
+}
+
+/* Reads the descriptor of a request that has come; the number of the error if it is none of ours. */
+NVLANE_GLOBAL int nvlane_kernel_begin(struct nvlane_flight *f NVLANE_NONNULL, __u32 tag)
+{
+	__u32 shift = nvlane_config.block_shift - 9, op, mask = (1u << (shift & 7)) - 1;
+	struct nvlane_descriptor d;
+
+	if (nvlane_read_user(&d, sizeof(d), (void *)(nvlane_config.descriptors + (__u64)tag * sizeof(d))))
+		return NVLANE_EFAULT;
+	op = d.op_flags & 0xff;
+	f->op = op == 0 ? NVLANE_READ : op == 1 ? NVLANE_WRITE : op == 2 ? NVLANE_FLUSH
+		: op == 3 ? NVLANE_DISCARD : NVLANE_WRITE_ZEROES;
+	f->flags = 0;
+	f->bytes = 0;
+	f->start = 0;
+	f->blocks = 0;
+	f->phase = f->is_whole = f->in_done = f->tries = 0;
+	f->failed = 0;
+	f->status = NVLANE_OK;
+	f->returned = 0;
+	f->r.state[0] = f->r.state[1] = f->r.state[2] = f->r.state[3] = 0;
+	if (op > 5 || op == 4)
+		return NVLANE_EOPNOTSUPP;
+	if (op == 2)
+		return 0;
+	if (!d.sectors || d.sectors & mask || d.start & mask)
+		return NVLANE_EINVAL;
+	f->start = d.start >> (shift & 7);
+	f->blocks = d.sectors >> (shift & 7);
+	if (f->blocks > nvlane_config.blocks_max || f->start > nvlane_config.device_blocks
+	    || f->blocks > nvlane_config.device_blocks - f->start)
+		return NVLANE_EINVAL;
+	if (op <= 1)
+		f->bytes = d.sectors << 9;
+	if (op != 0 && op != 3 && d.op_flags & 1u << 13)
+		f->flags |= NVLANE_FUA;
+	if (op == 5 && nvlane_config.deallocates && !(d.op_flags & 1u << 15))
+		f->flags |= NVLANE_MAY_DISCARD;
+	return 0;
+}
+
+/* ---- Entries for the ring ---------------------------------------------------------------------- */
+
+static __always_inline __u64 *nvlane_entry(struct nvlane_sq *sq, __u32 n, __u32 op, __u32 file, __u64 about)
+{
+	__u64 *word = sq->entry[n & (NVLANE_SQ_ENTRIES - 1)].word;
+
+	word[0] = op | (__u64)file << 32;
+	word[4] = about;
+	word[5] = word[6] = word[7] = 0;
+	return word;
+}
+
+/* Ends a request: bytes, or an error below 0. */
+static __always_inline void nvlane_commit(struct nvlane_sq *sq, __u32 n, __u32 tag, __s32 result)
+{
+	__u64 *word = nvlane_entry(sq, n, NVLANE_OP_COMMAND, 0, NVLANE_ABOUT(NVLANE_FETCH, 0, 0, tag));
+
+	word[1] = nvlane_config.commit;
+	word[2] = tag;		/* the place in the table where the next request's pages are put */
+	word[3] = 0;
+	word[6] = nvlane_config.queue | (__u64)tag << 16 | (__u64)(__u32)result << 32;
+}
+
+static __always_inline void nvlane_send(struct nvlane_sq *sq, __u32 n, struct nvlane_flight *f, __u32 tag, __u32 i)
+{
+	struct nvlane_part *p = &f->r.part[i & (NVLANE_PARTS_MAX - 1)];
+	__u32 shift = nvlane_config.block_shift & 31, op = p->op, backend = p->backend & (NVLANE_BACKENDS_MAX - 1);
+	__u64 bytes = (__u64)p->blocks << shift;
+	__u32 code = op == NVLANE_READ ? NVLANE_OP_READ : op == NVLANE_WRITE ? NVLANE_OP_WRITE
+		: op == NVLANE_FLUSH ? NVLANE_OP_FSYNC : NVLANE_OP_FALLOCATE;
+	__u64 *word = nvlane_entry(sq, n, code, 1 + backend, NVLANE_ABOUT(NVLANE_PART, backend, i, tag));
+
+	word[1] = p->block << shift;
+	if (op == NVLANE_FLUSH) {
+		word[2] = 0;
+		word[3] = 1ull << 32;		/* IORING_FSYNC_DATASYNC */
+	} else if (op <= NVLANE_READ) {
+		word[2] = (__u64)p->offset << shift;
+		word[3] = bytes | (op == NVLANE_WRITE && f->flags & NVLANE_FUA ? 2ull << 32 : 0);	/* RWF_DSYNC */
+		word[5] = tag;			/* the table's place */
+	} else {
+		word[2] = bytes;
+		word[3] = op == NVLANE_DISCARD || f->flags & NVLANE_MAY_DISCARD ? NVLANE_MAKE_HOLE : NVLANE_ZERO_RANGE;
+	}
+}
+
+static __always_inline __s32 nvlane_outcome(struct nvlane_flight *f, __u32 status)
+{
+	switch (status) {
+	case NVLANE_OK:
+		return f->bytes;
+	case NVLANE_READ_ERROR:
+		return -NVLANE_ENODATA;
+	case NVLANE_NO_SPACE:
+		return -NVLANE_ENOSPC;
+	case NVLANE_INVALID_OPCODE:
+		return -NVLANE_EOPNOTSUPP;
+	}
+	return -NVLANE_EIO;
+}
+
+/* The status that tells an error best (crates/namespace/src/file/queue.rs). */
+static __always_inline __u32 nvlane_status(__u32 op, __s32 result)
+{
+	switch (-result) {
+	case NVLANE_ENOSPC: case NVLANE_EDQUOT: case NVLANE_EFBIG:
+		return NVLANE_NO_SPACE;
+	case NVLANE_EROFS: case NVLANE_EPERM: case NVLANE_EBADF:
+		return NVLANE_READ_ONLY;
+	case NVLANE_EAGAIN: case NVLANE_ENOMEM:
+		return NVLANE_INTERRUPTED;
+	case NVLANE_EOPNOTSUPP:
+		return op == NVLANE_WRITE_ZEROES ? NVLANE_INVALID_OPCODE : NVLANE_IO_ERROR;
+	case NVLANE_EINVAL: case NVLANE_EFAULT:
+		return NVLANE_IO_ERROR;
+	}
+	return op == NVLANE_READ ? NVLANE_READ_ERROR : NVLANE_WRITE_FAULT;
+}
+
+/* ---- Events ----------------------------------------------------------------------------------- */
+
+/* Carries out what was decided; the number of entries there are now. */
+NVLANE_GLOBAL int nvlane_kernel_act(struct nvlane_sq *sq NVLANE_NONNULL, struct nvlane_flight *f NVLANE_NONNULL,
+				    __u32 tag, __u32 n)
+{
+	__u32 i, key = 0, parts = f->parts, status = f->status;
+	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
+	__u64 *word;
+
+	if (!q)
+		return n;
+	if (f->then == NVLANE_THEN_NOTHING && !f->phase) {	/* a flush: everywhere */
+		parts = nvlane_config.backends;
+		NVLANE_LOOP for (i = 0; i < NVLANE_BACKENDS_MAX; i++) {
+			f->r.part[i].op = NVLANE_FLUSH;
+			f->r.part[i].backend = i;
+			f->r.part[i].block = 0;
+			f->r.part[i].blocks = f->r.part[i].offset = 0;
+		}
+	} else if (f->then != NVLANE_THEN_PARTS) {
+		if (f->then == NVLANE_THEN_END)
+			status = f->result;
+		if (status == NVLANE_OK && f->op == NVLANE_READ && !f->is_whole) {
+			word = nvlane_entry(sq, n, NVLANE_OP_READ, NVLANE_FILE_ZERO, NVLANE_ABOUT(NVLANE_BLANK, 0, 0, tag));
+			word[1] = word[2] = 0;
+			word[3] = f->bytes;
+			word[5] = tag;
+			return n + 1;
+		}
+		q->busy--;
+		nvlane_commit(sq, n, tag, nvlane_outcome(f, status));
+		return n + 1;
+	}
+	f->failed = 0;
+	f->status = NVLANE_OK;
+	f->pending = parts;
+	NVLANE_LOOP for (i = 0; i < NVLANE_PARTS_MAX; i++) {
+		if (i >= parts)
+			break;
+		nvlane_send(sq, n, f, tag, i);
+		q->in_flight[f->r.part[i].backend & (NVLANE_BACKENDS_MAX - 1)]++;
+		n++;
+	}
+	return n;
+}
+
+/* A part has ended. 1 if it was the last, 2 if it is to be sent again. */
+NVLANE_GLOBAL int nvlane_kernel_ended(struct nvlane_flight *f NVLANE_NONNULL, __u32 part, __s32 result)
+{
+	struct nvlane_part *p = &f->r.part[part & (NVLANE_PARTS_MAX - 1)];
+	__u32 status = NVLANE_OK;
+
+	if ((result == -NVLANE_EINTR || result == -NVLANE_EAGAIN) && f->tries < NVLANE_TRIES_MAX) {
+		f->tries++;
+		return 2;
+	}
+	if (result < 0 && !(p->op == NVLANE_DISCARD && result == -NVLANE_EOPNOTSUPP))	/* that is advice */
+		status = nvlane_status(p->op, result);
+	else if (p->op == NVLANE_READ && result != p->blocks << (nvlane_config.block_shift & 31))
+		status = NVLANE_OUT_OF_RANGE;
+	else if (p->op == NVLANE_WRITE && result != p->blocks << (nvlane_config.block_shift & 31))
+		status = NVLANE_WRITE_FAULT;
+	if (status != NVLANE_OK) {
+		f->failed |= 1u << (part & 31);
+		if (f->status == NVLANE_OK)
+			f->status = status;
+	}
+	if (--f->pending)
+		return 0;
+	f->phase++;
+	f->is_whole |= !f->failed;
+	return 1;
+}
+
+/* One completion; the number of entries there are now. */
+NVLANE_GLOBAL int nvlane_kernel_event(struct nvlane_sq *sq NVLANE_NONNULL, struct nvlane_times *times NVLANE_NONNULL,
+				      __u64 about, __s32 result, __u32 n)
+{
+	__u32 tag = about, kind = about >> 56, part = about >> 32 & 31, key = 0, backend = about >> 40 & 15;
+	struct nvlane_flight *f = bpf_map_lookup_elem(&nvlane_flights, &tag);
+	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
+	struct nvlane_time *time;
+	int wrong, ended;
+
+	if (!f || !q || tag >= NVLANE_DEPTH_MAX)
+		return n;
+	if (kind == NVLANE_PAUSE)
+		return nvlane_kernel_act(sq, f, tag, n);
+	if (kind == NVLANE_FETCH) {
+		if (result) {
+			q->ended++;
+			if (result != -NVLANE_ENODEV && !q->error)
+				q->error = -result;
+			return n;
+		}
+		q->requests++;
+		q->busy++;
+		wrong = nvlane_kernel_begin(f, tag);
+		if (wrong) {
+			q->busy--;
+			nvlane_commit(sq, n, tag, -wrong);
+			return n + 1;
+		}
+		nvlane_prepare(f, q, tag);
+		f->returned = nvlane_kernel_route(&f->r);
+	} else if (kind == NVLANE_PART) {
+		q->in_flight[backend]--;
+		ended = nvlane_kernel_ended(f, part, result);
+		if (!ended)
+			return n;
+		if (ended == 2) {
+			q->in_flight[backend]++;
+			nvlane_send(sq, n, f, tag, part);
+			return n + 1;
+		}
+		if (!nvlane_done_entry) {
+			f->then = NVLANE_THEN_NOTHING;
+			return nvlane_kernel_act(sq, f, tag, n);
+		}
+		f->in_done = 1;
+		nvlane_prepare(f, q, tag);
+		f->returned = nvlane_kernel_done(&f->r);
+	} else {	/* NVLANE_BLANK */
+		q->busy--;
+		nvlane_commit(sq, n, tag, result == f->bytes ? result : -NVLANE_EIO);
+		return n + 1;
+	}
+	wrong = f->returned ? nvlane_wrong(f, NVLANE_RETURNED, 0, 0, 0) : nvlane_check(f);
+	if (wrong) {
+		nvlane_kernel_mistake(f, wrong);
+		q->busy--;
+		nvlane_commit(sq, n, tag, -NVLANE_EIO);
+		return n + 1;
+	}
+	if (!f->delay_ns)
+		return nvlane_kernel_act(sq, f, tag, n);
+	time = &times->of[tag & (NVLANE_DEPTH_MAX - 1)];
+	time->seconds = f->delay_ns / 1000000000;
+	time->ns = f->delay_ns % 1000000000;
+	{
+		__u64 *word = nvlane_entry(sq, n, NVLANE_OP_TIMEOUT, -1u, NVLANE_ABOUT(NVLANE_PAUSE, 0, 0, tag));
+
+		word[1] = 0;
+		word[2] = nvlane_config.times + (__u64)tag * sizeof(*time);
+		word[3] = 1;
+	}
+	return n + 1;
+}
+
+SEC("struct_ops.s/nvlane_loop_step")
+int nvlane_loop_step(__u64 *arguments)
+{
+	struct iou_ctx *ring = (void *)arguments[0];
+	struct iou_loop_params *loop = (void *)arguments[1];
+	__u32 key = 0, head, tail, n = 0, i, ended;
+	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
+	struct nvlane_times *times = (void *)bpf_io_uring_get_region(ring, 0, sizeof(*times));
+	__u8 *cq = bpf_io_uring_get_region(ring, 1, nvlane_config.cq_bytes);
+	struct nvlane_sq *sq = (void *)bpf_io_uring_get_region(ring, 2, sizeof(*sq));
+
+	if (!q || !times || !cq || !sq)
+		return IOU_LOOP_STOP;
+	head = *(volatile __u32 *)(cq + nvlane_config.cq_head);
+	tail = *(volatile __u32 *)(cq + nvlane_config.cq_tail);
+	q->steps++;
+	NVLANE_LOOP for (i = 0; i < NVLANE_SQ_ENTRIES; i++) {
+		struct nvlane_cqe *completion;
+
+		if (head == tail || n > NVLANE_SQ_ENTRIES - NVLANE_PARTS_MAX)
+			break;
+		completion = (void *)(cq + nvlane_config.cq_entries + (__u64)(head & nvlane_config.cq_mask) * sizeof(*completion));
+		head++;
+		q->completions++;
+		n = nvlane_kernel_event(sq, times, completion->about, completion->result, n);
+	}
+	*(volatile __u32 *)(cq + nvlane_config.cq_head) = head;
+	if (n > NVLANE_SQ_ENTRIES) {
+		q->error = NVLANE_EIO;
+		return IOU_LOOP_STOP;
+	}
+	if (n) {
+		q->submissions++;
+		q->entries += n;
+		if (bpf_io_uring_submit_sqes(ring, n) != n) {
+			q->error = NVLANE_EIO;
+			return IOU_LOOP_STOP;
+		}
+	}
+	/* Where the driver takes tags back, user space sees what becomes of the rest. */
+	ended = q->ended << 16 | (q->busy & 0xffff);
+	if (q->ended && ended != q->told) {
+		q->told = ended;
+		return IOU_LOOP_STOP;
+	}
+	loop->cq_wait_idx = head + 1;
+	return IOU_LOOP_CONTINUE;
+}
+
+SEC(".struct_ops.link") struct io_uring_bpf_ops nvlane_ops = {
+	.loop_step = (void *)nvlane_loop_step,
+};
+
+#ifndef NVLANE_LICENSE
+#define NVLANE_LICENSE "Dual MIT/GPL"	/* what the loop calls in the kernel is for such programs only */
+#endif
+char nvlane_license[] SEC("license") = NVLANE_LICENSE;
+
+#endif /* NVLANE_LOOP_H */

@@ -1,0 +1,140 @@
+//! What is shared with the loop in the kernel: the structures of `bpf/nvlane_loop.h`.
+
+use bpf::request::{BACKENDS_MAX, Request};
+use std::mem::size_of;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Entries of the submission queue.
+pub const SQ_ENTRIES: u32 = 256;
+/// Most requests in flight of a queue.
+pub const DEPTH_MAX: u16 = 1024;
+/// Mistakes that are kept: the 1st, 2nd, 4th, 8th...
+pub const MISTAKES_KEPT: usize = 32;
+/// Files of the ring: the driver's, the backends, `/dev/zero`.
+pub const FILES: usize = 1 + BACKENDS_MAX + 1;
+/// Bytes of the ring's memory region: a `struct __kernel_timespec` per request.
+pub const TIMES_BYTES: usize = DEPTH_MAX as usize * 16;
+
+/// The map of a queue's requests: as many entries as it is deep.
+pub const FLIGHTS: &str = "nvlane_flights";
+/// The map of a queue's [`QueueState`].
+pub const QUEUES: &str = "nvlane_queues";
+/// The map of the [`MistakeLog`], shared by all queues.
+pub const MISTAKES: &str = "nvlane_mistakes";
+/// The map of the [`LoopConfig`].
+pub const CONFIG: &str = ".rodata.nvlane";
+/// The loop's `struct io_uring_bpf_ops`.
+pub const OPERATIONS: &str = "nvlane_ops";
+/// Where the ring's descriptor is in it.
+pub const RING_FD: usize = 8;
+/// Sections of code that are for the machine in user space.
+pub const USER_SECTIONS: &str = "nvlane/";
+
+/// `struct nvlane_loop_config`: constants of a queue.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
+pub struct LoopConfig {
+    /// Address of the driver's descriptors.
+    pub descriptors: u64,
+    /// Address of the ring's memory region.
+    pub times: u64,
+    /// Size of the device.
+    pub device_blocks: u64,
+    /// Sizes of the backends.
+    pub sizes: [u64; BACKENDS_MAX],
+    /// Bytes of the ring's first region, and where things are in it.
+    pub cq_bytes: u32,
+    /// The completion queue's head.
+    pub cq_head: u32,
+    /// Its tail.
+    pub cq_tail: u32,
+    /// Its entries.
+    pub cq_entries: u32,
+    /// How many, less one.
+    pub cq_mask: u32,
+    /// The number of the driver's command that commits and fetches.
+    pub commit: u32,
+    /// Most blocks of a request.
+    pub blocks_max: u32,
+    /// Which queue.
+    pub queue: u16,
+    /// How deep.
+    pub depth: u16,
+    /// How many backends.
+    pub backends: u16,
+    /// Block size in bytes as a power of two.
+    pub block_shift: u8,
+    /// Write Zeroes may deallocate.
+    pub deallocates: u8,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// `struct nvlane_queue_state`: what has happened on a queue.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, KnownLayout, Immutable)]
+pub struct QueueState {
+    /// Requests that the driver has given.
+    pub requests: u64,
+    /// Completions seen.
+    pub completions: u64,
+    /// Entries submitted.
+    pub entries: u64,
+    /// How many times entries were submitted.
+    pub submissions: u64,
+    /// How many times the loop has run.
+    pub steps: u64,
+    /// Requests that have not been given back.
+    pub busy: u32,
+    /// Tags that the driver has taken back.
+    pub ended: u32,
+    /// What the driver or the ring said then, if it was not the usual.
+    pub error: i32,
+    /// The loop's own.
+    pub told: u32,
+    /// Parts with each backend.
+    pub in_flight: [u32; BACKENDS_MAX],
+}
+
+/// `struct nvlane_mistake`: a wrong list of actions.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, KnownLayout, Immutable)]
+pub struct Mistake {
+    /// First block of the request.
+    pub start: u64,
+    /// Its length.
+    pub blocks: u32,
+    /// Line of the source that made it, 0 if unknown.
+    pub line: u32,
+    /// What the program returned.
+    pub returned: i32,
+    /// What is wrong; see [`crate::mistakes`].
+    pub kind: u8,
+    /// A part that it is about.
+    pub first: u8,
+    /// Another one.
+    pub second: u8,
+    /// The request's operation.
+    pub op: u8,
+    /// It was made by `NVLANE_DONE`.
+    pub in_done: u8,
+    /// Zero.
+    pub reserved: [u8; 7],
+}
+
+/// `struct nvlane_mistake_log`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, KnownLayout, Immutable)]
+pub struct MistakeLog {
+    /// How many there were.
+    pub count: u64,
+    /// Number n is the 2^n-th.
+    pub at: [Mistake; MISTAKES_KEPT],
+}
+
+const _: () = {
+    assert!(size_of::<LoopConfig>() == 192);
+    assert!(size_of::<QueueState>() == 120);
+    assert!(size_of::<Mistake>() == 32);
+    assert!(size_of::<Request>() == 1120);
+};

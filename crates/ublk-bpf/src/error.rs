@@ -1,0 +1,54 @@
+//! Why a program does not run in the kernel.
+
+use crate::log::reason;
+use std::io;
+
+/// Why a program does not run in the kernel.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel is too old.
+    #[error("this kernel has no BPF operations of io_uring; use Linux 7.1 or newer")]
+    Kernel,
+    /// Privileges are missing.
+    #[error("it may not be loaded: that needs CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN")]
+    Permission,
+    /// The object was not compiled with the loop.
+    #[error(
+        "the object has no loop for the kernel; compile it anew with this version's nvlane_bpf.h"
+    )]
+    NoLoop,
+    /// The verifier, or libbpf, has refused it.
+    #[error("the kernel's verifier refuses it: {0}")]
+    Refused(String),
+    /// It cannot be attached to a ring.
+    #[error("it cannot be attached to a ring: {0}")]
+    Attach(#[source] io::Error),
+    /// A ring cannot be had.
+    #[error("a ring cannot be set up: {0}")]
+    Ring(#[source] io::Error),
+    /// A map cannot be read or written.
+    #[error("a map cannot be used: {0}")]
+    Map(#[source] io::Error),
+    /// The volume is not made for it.
+    #[error("{0}")]
+    Volume(String),
+}
+
+impl Error {
+    /// Loading has failed, and `log` was said.
+    pub(crate) fn of_load(error: &libbpf_rs::Error, log: &str) -> Error {
+        let is_denied = error.kind() == libbpf_rs::ErrorKind::PermissionDenied;
+        match reason(log) {
+            said if is_denied && !log.contains("PROG LOAD LOG") && said.is_empty() => {
+                Error::Permission
+            }
+            said if said.is_empty() => Error::Refused(error.to_string()),
+            said if said.contains("Operation not permitted") => Error::Permission,
+            said => Error::Refused(said),
+        }
+    }
+
+    pub(crate) fn of_map(error: libbpf_rs::Error) -> Error {
+        Error::Map(io::Error::other(error.to_string()))
+    }
+}

@@ -1,0 +1,32 @@
+//! Programs that route requests, run by the kernel: no return to user space per request.
+//!
+//! ```text
+//!   /dev/ublkbN --request--> ublk driver --completion--> ring (io_uring)
+//!                                                          |  BPF: nvlane_loop_step (bpf/nvlane_loop.h)
+//!                                                          |    runs the program, checks its list of actions
+//!        backends: files, block devices <--READ/WRITE_FIXED-|    on the request's own pages
+//!                             '--completions--> the last: commit to the driver
+//!
+//!   KernelQueue: one thread per queue, asleep in one io_uring_enter until the device ends
+//!   KernelProgram: the maps that all queues of a device share; mistakes, for the log
+//! ```
+//!
+//! The object is the one that the machine in user space runs (crate `bpf`): its sections `nvlane/*` are for that
+//! one, `struct_ops.s/*` for the kernel (docs/decisions/0008). Each queue loads it anew, with its own
+//! constants, and shares the program's maps.
+//!
+//! What it does not do: backends that are no plain files or block devices, requests that the program defers,
+//! replacing a program while it runs.
+//!
+//! Key constants: [`abi::DEPTH_MAX`] requests per queue, [`abi::SQ_ENTRIES`] entries per submission.
+
+pub mod abi;
+mod error;
+mod log;
+pub mod mistakes;
+mod object;
+mod program;
+mod ring;
+
+pub use error::Error;
+pub use program::{KernelProgram, KernelQueue, Place};

@@ -1,0 +1,78 @@
+//! What a program has done wrong in the kernel, in the words of the machine in user space.
+
+use crate::abi::{MISTAKES_KEPT, Mistake, MistakeLog};
+use bpf::Program;
+use bpf::actions::MisuseKind;
+
+/// The number in `nvlane_loop.h` as what it stands for.
+pub fn kind(mistake: &Mistake) -> Option<MisuseKind> {
+    let (first, second) = (usize::from(mistake.first), usize::from(mistake.second));
+    Some(match mistake.kind {
+        1 => MisuseKind::Returned(mistake.returned),
+        2 => MisuseKind::TooManyParts,
+        3 => MisuseKind::Backend(first),
+        4 => MisuseKind::Operation(first),
+        5 => MisuseKind::Block(first),
+        6 => MisuseKind::Length(first),
+        7 => MisuseKind::Missing,
+        8 => MisuseKind::ReadTwice,
+        9 => MisuseKind::Overlap(first, second),
+        10 => MisuseKind::CompletedTwice,
+        11 => MisuseKind::CompletedWithParts,
+        12 => MisuseKind::Status,
+        13 => MisuseKind::Delay,
+        14 => MisuseKind::Deferred,
+        15 => MisuseKind::Nothing,
+        16 => MisuseKind::Phases,
+        _ => return None,
+    })
+}
+
+/// For people: what was wrong, where, and with which request.
+pub fn describe(program: &Program, mistake: &Mistake) -> String {
+    let entry = match program.done() {
+        Some(done) if mistake.in_done != 0 => done,
+        _ => program.route(),
+    };
+    let place = program.place_of_line(entry, mistake.line);
+    let Mistake { op, blocks, start, .. } = *mistake;
+    let what = match kind(mistake) {
+        // There is nowhere to defer it to: what the kernel cannot do is not given to it.
+        Some(MisuseKind::Deferred) => "the request is deferred, which is not possible yet".into(),
+        Some(kind) => kind.to_string(),
+        None => format!("something unknown, {}", mistake.kind),
+    };
+    format!("{place}: {what} (opcode {op:#04x}, {blocks} blocks at {start})")
+}
+
+/// The mistakes that have come since there were `before`, of those that are kept: how many there were by
+/// then, and what it was.
+pub fn since(log: &MistakeLog, before: u64) -> impl Iterator<Item = (u64, &Mistake)> {
+    let numbered = log.at.iter().enumerate().map(|(number, it)| (1_u64 << number, it));
+    numbered.take(MISTAKES_KEPT).filter(move |(count, _)| (before + 1..=log.count).contains(count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_power_of_two_is_told_once() {
+        let log = MistakeLog { count: 5, at: [Mistake::default(); MISTAKES_KEPT] };
+        let counts = |before| since(&log, before).map(|(count, _)| count).collect::<Vec<_>>();
+        assert_eq!(counts(0), [1, 2, 4]);
+        assert_eq!(counts(2), [4]);
+        assert!(counts(5).is_empty());
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_header() {
+        let header = include_str!("../../../bpf/nvlane_loop.h");
+        let list = header.split_once("NVLANE_RETURNED = 1,").expect("the list").1;
+        let count = 1 + list.split_once('}').expect("its end").0.matches("NVLANE_").count() as u8;
+        let of = |number| kind(&Mistake { kind: number, ..Mistake::default() });
+        assert!((1..=count).all(|number| of(number).is_some()));
+        assert!(of(0).is_none() && of(count + 1).is_none());
+        assert_eq!(of(count), Some(MisuseKind::Phases));
+    }
+}

@@ -1,0 +1,210 @@
+//! A device's program in the kernel: its maps, and its queues.
+
+use crate::abi::{DEPTH_MAX, LoopConfig, MISTAKES, MistakeLog, QueueState};
+use crate::error::Error;
+use crate::mistakes;
+use crate::object::{Loop, Shared, io_error};
+use crate::ring::Ring;
+use bpf::request::BACKENDS_MAX;
+use bpf::{Map, MapKind};
+use libbpf_rs::{MapCore, MapFlags};
+use namespace::Namespace;
+use namespace::layer::program::ForKernel;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Mutex, PoisonError};
+use zerocopy::FromBytes;
+
+/// Pages are given to requests as a whole: smaller requests cannot be asked for.
+const IO_BYTES_MIN: u64 = 4096;
+/// Reads end here that the program has completed itself.
+const ZEROES: &str = "/dev/zero";
+
+/// A program that the kernel runs for all queues of a device.
+#[derive(Debug)]
+pub struct KernelProgram {
+    volume: ForKernel,
+    zeroes: File,
+    shared: Mutex<Shared>,
+    /// Mistakes that have been told.
+    told: Mutex<u64>,
+}
+
+/// What a queue is, as the driver sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The driver's file.
+    pub device: BorrowedFd<'a>,
+    /// Which queue.
+    pub queue: u16,
+    /// How deep.
+    pub depth: u16,
+    /// Where its descriptors are mapped; they stay as long as the queue.
+    pub descriptors: u64,
+    /// The number of the driver's command that fetches.
+    pub fetch: u32,
+    /// That of the one that commits and fetches.
+    pub commit: u32,
+}
+
+impl KernelProgram {
+    /// For a volume that is a program over plain files and block devices, if this kernel takes it.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    pub fn new(volume: &dyn Namespace, depth: u16) -> Result<KernelProgram, Error> {
+        let refuse = |why: &str| Err(Error::Volume(why.to_owned()));
+        if !volume.uri().starts_with("bpf:") {
+            return refuse("the volume is no program (bpf:)");
+        }
+        let mut found = None;
+        volume.each_program(&mut |routed| {
+            found.get_or_insert_with(|| routed.for_kernel());
+        });
+        let Some(found) = found else { return refuse("the volume is no program (bpf:)") };
+        let volume = found.map_err(Error::Volume)?;
+        if u64::from(volume.device.blocks_max) << volume.device.block_shift < IO_BYTES_MIN {
+            return refuse("the program takes less than 4 KiB at once");
+        }
+        if depth > DEPTH_MAX {
+            return refuse("queues are at most 1,024 requests deep there");
+        }
+        let zeroes = File::options().read(true).open(ZEROES).map_err(Error::Ring)?;
+        let (shared, told) = (Mutex::default(), Mutex::default());
+        let program = KernelProgram { volume, zeroes, shared, told };
+        program.try_out()?;
+        Ok(program)
+    }
+
+    /// Whether a block may be at several places, of which writes at the same time may leave different ones:
+    /// the kernel does not keep them apart.
+    pub fn has_one_place(&self) -> bool {
+        self.volume.has_one_place
+    }
+
+    /// Most bytes of a request.
+    pub fn io_bytes_max(&self) -> u64 {
+        u64::from(self.volume.device.blocks_max) << self.volume.device.block_shift
+    }
+
+    /// Goes all the way but for the requests; then the maps are there, too.
+    fn try_out(&self) -> Result<(), Error> {
+        let ring = Ring::new(1).map_err(Error::Ring)?;
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = LoopConfig { depth: 1, ..self.config(&ring) };
+        Loop::load(self.volume.object(), &config, ring.fd(), &mut shared)?.attach()?;
+        for map in self.volume.instance().maps() {
+            fill(map, &shared)?;
+        }
+        Ok(())
+    }
+
+    fn config(&self, ring: &Ring) -> LoopConfig {
+        let ForKernel { device, sizes, deallocates, .. } = &self.volume;
+        let places = ring.places();
+        let mut config = LoopConfig {
+            times: ring.times_address(),
+            device_blocks: device.blocks,
+            cq_bytes: places.bytes,
+            cq_head: places.head,
+            cq_tail: places.tail,
+            cq_entries: places.entries,
+            cq_mask: places.mask,
+            blocks_max: device.blocks_max,
+            backends: sizes.len() as u16,
+            block_shift: device.block_shift,
+            deallocates: (*deallocates).into(),
+            ..LoopConfig::default()
+        };
+        config.sizes[..sizes.len()].copy_from_slice(sizes);
+        config
+    }
+
+    /// Tells the mistakes that have come since the last call: their number, and what it was, for people.
+    pub fn tell_mistakes(&self, tell: &mut dyn FnMut(&str, u64, &str)) -> Result<(), Error> {
+        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = shared.get(MISTAKES).ok_or(Error::NoLoop)?;
+        let value = map.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).map_err(Error::of_map)?;
+        let value = value.unwrap_or_default();
+        let log = MistakeLog::read_from_bytes(&value);
+        let log = log.map_err(|_| Error::NoLoop)?;
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        for (count, mistake) in mistakes::since(&log, *told) {
+            let what = mistakes::describe(self.volume.instance().program(), mistake);
+            tell(self.volume.name(), count, &what);
+        }
+        *told = log.count;
+        Ok(())
+    }
+}
+
+/// Puts what `NVLANE_SETUP` has left in a map of the machine in user space into the kernel's.
+fn fill(map: &Map, shared: &Shared) -> Result<(), Error> {
+    let definition = map.definition();
+    if definition.kind == MapKind::PerCoreArray || definition.read_only {
+        return Ok(());
+    }
+    let found = shared.iter().find(|(name, _)| match definition.is_variables {
+        true => name.ends_with(&definition.name),
+        false => **name == definition.name,
+    });
+    let Some((_, to)) = found else { return Ok(()) };
+    let mut outcome = Ok(());
+    map.entries(|key, values| {
+        let Some(value) = values.first() else { return };
+        if outcome.is_ok() && (definition.kind == MapKind::Hash || value.iter().any(|it| *it != 0))
+        {
+            outcome = to.update(key, value, MapFlags::ANY);
+        }
+    });
+    outcome.map_err(|error| Error::Map(io_error(&error)))
+}
+
+/// A queue that the kernel serves; this thread's alone.
+#[derive(Debug)]
+pub struct KernelQueue {
+    /// Goes first: the ring then is one like others.
+    turns: Loop,
+    ring: Ring,
+}
+
+impl KernelQueue {
+    /// Loads the program for a queue, and has the driver give it requests.
+    pub fn open(program: &KernelProgram, place: &Place<'_>) -> Result<KernelQueue, Error> {
+        let mut ring = Ring::new(place.depth).map_err(Error::Ring)?;
+        let mut files = [-1; 1 + BACKENDS_MAX + 1];
+        files[0] = place.device.as_raw_fd();
+        for (file, backend) in files[1..].iter_mut().zip(&program.volume.files) {
+            *file = backend.as_raw_fd();
+        }
+        files[1 + BACKENDS_MAX] = program.zeroes.as_raw_fd();
+        ring.register_files(&files).map_err(Error::Ring)?;
+        let config = LoopConfig {
+            descriptors: place.descriptors,
+            commit: place.commit,
+            queue: place.queue,
+            depth: place.depth,
+            ..program.config(&ring)
+        };
+        let mut shared = program.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let fd: RawFd = ring.fd();
+        let mut turns = Loop::load(program.volume.object(), &config, fd, &mut shared)?;
+        drop(shared);
+        // Once the loop is attached nothing is submitted from here.
+        ring.command_all(place.fetch, place.queue, place.depth).map_err(Error::Ring)?;
+        turns.attach()?;
+        Ok(KernelQueue { turns, ring })
+    }
+
+    /// What has happened.
+    pub fn state(&self) -> io::Result<QueueState> {
+        self.turns.state()
+    }
+
+    /// Has the kernel serve until tags end or a signal comes, and tells how things are.
+    pub fn serve(&self) -> io::Result<QueueState> {
+        self.ring.turn()?;
+        self.turns.state()
+    }
+}

@@ -1,0 +1,203 @@
+//! Queues that the kernel serves by itself, by a volume's program.
+
+use crate::descriptors::Descriptors;
+use crate::device::{Event, Seed, Teller, be_io_flusher};
+use crate::driver::{self, Parameters, SECTOR_SHIFT};
+use crate::error::Error;
+use crate::path::DataPath;
+use namespace::Namespace;
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use ublk_bpf::{KernelProgram, KernelQueue, Place};
+
+/// Where a volume's program is to run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProgramPlace {
+    /// In the kernel where that is possible and comes to the same, otherwise in user space.
+    #[default]
+    Auto,
+    /// In user space.
+    User,
+    /// In the kernel, or the device is not made.
+    Kernel,
+}
+
+/// Where it runs.
+#[derive(Clone, Debug)]
+pub enum Runs {
+    /// The volume is no program.
+    Nowhere,
+    /// In the kernel.
+    InKernel(Arc<KernelProgram>),
+    /// In user space, for this reason.
+    InUserSpace(String),
+}
+
+impl fmt::Display for Runs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Runs::Nowhere => f.write_str("no program"),
+            Runs::InKernel(_) => f.write_str("program in the kernel"),
+            Runs::InUserSpace(why) => write!(f, "program in user space: {why}"),
+        }
+    }
+}
+
+impl Runs {
+    /// Chooses for a volume whose data goes that way; `parameters` are the device's, if it is there already.
+    pub fn choose(
+        asked: ProgramPlace,
+        volume: &dyn Namespace,
+        path: DataPath,
+        depth: u16,
+        poll: bool,
+        parameters: Option<&Parameters>,
+    ) -> Result<Runs, Error> {
+        if asked != ProgramPlace::Kernel && !volume.uri().starts_with("bpf:") {
+            return Ok(Runs::Nowhere);
+        }
+        let why_not = match asked {
+            ProgramPlace::User => "as asked for".to_owned(),
+            _ if path != DataPath::ZeroCopy => format!("data goes by {path}"),
+            _ if poll => "--poll is for user space".to_owned(),
+            _ => match KernelProgram::new(volume, depth) {
+                Ok(program) => match unsuited(&program, asked, parameters) {
+                    Some(why) => why,
+                    None => {
+                        volume.each_program(&mut |routed| routed.hand_to_kernel());
+                        return Ok(Runs::InKernel(Arc::new(program)));
+                    }
+                },
+                Err(error) => error.to_string(),
+            },
+        };
+        match asked {
+            ProgramPlace::Kernel => Err(Error::NotInKernel(why_not)),
+            ProgramPlace::Auto | ProgramPlace::User => Ok(Runs::InUserSpace(why_not)),
+        }
+    }
+
+    /// The program, if it is the kernel's.
+    pub fn kernel(&self) -> Option<&Arc<KernelProgram>> {
+        match self {
+            Runs::InKernel(program) => Some(program),
+            Runs::Nowhere | Runs::InUserSpace(_) => None,
+        }
+    }
+
+    /// Puts what has gone wrong in the kernel into the log.
+    pub fn tell_mistakes(&self) {
+        let Runs::InKernel(program) = self else { return };
+        let told = program.tell_mistakes(&mut |program, count, what| {
+            tracing::error!(program, count, "request failed: {what}");
+        });
+        if let Err(error) = told {
+            tracing::warn!("what the program does wrong cannot be told: {error}");
+        }
+    }
+}
+
+/// Why a program that the kernel would take is not to run there.
+fn unsuited(
+    program: &KernelProgram,
+    asked: ProgramPlace,
+    parameters: Option<&Parameters>,
+) -> Option<String> {
+    if asked == ProgramPlace::Auto && !program.has_one_place() {
+        let why = "it may keep a block in several places (no NVLANE_ONE_PLACE), and the kernel does not keep \
+                   writes to the same blocks apart; --bpf kernel insists";
+        return Some(why.to_owned());
+    }
+    let most = program.io_bytes_max();
+    let too_long = |it: &Parameters| {
+        let sectors = [
+            it.basic.max_sectors,
+            it.discard.max_discard_sectors,
+            it.discard.max_write_zeroes_sectors,
+        ];
+        sectors.iter().any(|sectors| u64::from(*sectors) << SECTOR_SHIFT > most)
+    };
+    let why = "the device was made for user space: its requests are longer than the program takes";
+    parameters.is_some_and(too_long).then(|| why.to_owned())
+}
+
+/// Requests of every kind are at most as long as the program takes: nobody in the kernel cuts them.
+pub fn limit(parameters: &mut Parameters, program: &KernelProgram) {
+    let most = (program.io_bytes_max() >> SECTOR_SHIFT).min(u32::MAX.into()) as u32;
+    let discard = &mut parameters.discard;
+    discard.max_discard_sectors = discard.max_discard_sectors.min(most);
+    discard.max_write_zeroes_sectors = discard.max_write_zeroes_sectors.min(most);
+}
+
+/// Serves a queue until all of its tags have ended: the thread sleeps in the kernel.
+pub fn run(seed: &Seed, program: &KernelProgram, started: &Sender<Result<(), Error>>) {
+    let (number, depth) = (seed.config.queue, seed.config.depth);
+    be_io_flusher();
+    if let Some(cpu) = seed.reactor.cpu
+        && let Err(error) = reactor::pin(cpu)
+    {
+        tracing::warn!(cpu, "a queue's thread cannot be kept on its core: {error}");
+    }
+    let opened = Descriptors::map(&seed.node, number, depth).and_then(|descriptors| {
+        let place = Place {
+            device: seed.node.as_fd(),
+            queue: number,
+            depth,
+            descriptors: descriptors.address(),
+            fetch: driver::io::FETCH_REQ,
+            commit: driver::io::COMMIT_AND_FETCH_REQ,
+        };
+        let queue = KernelQueue::open(program, &place).map_err(io::Error::other)?;
+        Ok((queue, descriptors))
+    });
+    let (queue, _descriptors) = match opened {
+        Ok(opened) => opened,
+        Err(source) => {
+            let _ = started.send(Err(Error::Queue { queue: number, source }));
+            return;
+        }
+    };
+    let _ = started.send(Ok(()));
+    let (error, returns) = serve(&queue, &seed.teller, depth);
+    if let Ok(state) = queue.state() {
+        let ublk_bpf::abi::QueueState { requests, steps, entries, .. } = state;
+        tracing::debug!(queue = number, requests, steps, entries, returns, "a queue has ended");
+    }
+    // The driver's file is in the ring until here, and nobody could delete the device.
+    drop(queue);
+    seed.teller.tell(Event::Ended(number, error));
+}
+
+/// Until all tags have ended: the error, if any, and how many times the kernel has come back.
+fn serve(queue: &KernelQueue, teller: &Teller, depth: u16) -> (Option<i32>, u64) {
+    let (mut ending, mut idle, mut returns) = (false, false, 0);
+    loop {
+        let state = match queue.serve() {
+            Ok(state) => state,
+            Err(error) => return (Some(error.raw_os_error().unwrap_or(libc::EIO)), returns),
+        };
+        returns += 1;
+        if state.ended > 0 && !ending {
+            ending = true;
+            teller.tell(Event::Ending);
+        }
+        if ending && state.busy == 0 && !idle {
+            idle = true;
+            teller.tell(Event::Idle(teller.queue));
+        }
+        if state.ended >= u32::from(depth) {
+            return ((state.error != 0).then_some(state.error), returns);
+        }
+        if state.error != 0 && state.ended == 0 {
+            tracing::error!(
+                queue = teller.queue,
+                errno = state.error,
+                "the kernel's loop has stopped"
+            );
+            return (Some(state.error), returns);
+        }
+    }
+}
