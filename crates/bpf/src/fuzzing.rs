@@ -1,8 +1,9 @@
 //! Body of the fuzz target in fuzz/: what must hold whatever a program is.
 //!
 //! The fuzzer's bytes are an object, if they begin like one; otherwise instructions, for a program that has a map
-//! of each kind. What loads is run twice on maps of its own: it must end, within its budget, and do the same
-//! both times; and what it wants done must be refused or be within what was asked for.
+//! of each kind. What loads is run twice on maps of its own, with instructions joined (`fuse`) and each for itself:
+//! it must end, within its budget, and do the same both times; and what it wants done must be refused or be
+//! within what was asked for.
 
 use crate::actions::{self, Asked, Then, op};
 use crate::load::decode;
@@ -30,8 +31,8 @@ pub fn fuzz_bpf(bytes: &[u8]) {
         false => program_of(rest),
     };
     let Some(program) = program else { return };
-    let outcomes = [0, 1].map(|_| run(program.clone(), op));
-    assert_eq!(outcomes[0], outcomes[1], "the same program does the same");
+    let outcomes = [true, false].map(|fused| run(program.clone(), op, fused));
+    assert_eq!(outcomes[0], outcomes[1], "joined instructions do what each does for itself");
 }
 
 /// A program of these instructions. Maps and variables are at addresses that the first three load.
@@ -75,10 +76,14 @@ fn program_of(bytes: &[u8]) -> Option<Program> {
     })
 }
 
+/// What a run gives, the request as it leaves it, and the maps' entries in order.
+type Outcome = (Result<u64, Fault>, Request, Vec<(Vec<u8>, Vec<Vec<u8>>)>);
+
 /// Runs it, and gives everything that it can have changed.
-fn run(program: Program, op: u8) -> Option<(Result<u64, Fault>, Request)> {
+fn run(program: Program, op: u8, fused: bool) -> Option<Outcome> {
     let blocks = if op == op::FLUSH { 0 } else { BLOCKS };
-    let instance = Arc::new(Instance::new(program, 2).ok()?);
+    let instance = Instance::new(program, 2).ok()?;
+    let instance = Arc::new(if fused { instance } else { instance.unfused() });
     let mut machine = Machine::new(Arc::clone(&instance), 1, 1);
     let mut request = Request {
         start: 8,
@@ -112,10 +117,13 @@ fn run(program: Program, op: u8) -> Option<(Result<u64, Fault>, Request)> {
             assert!(part.offset + part.blocks <= blocks, "within the request");
         }
     }
+    let mut kept = Vec::new();
     for map in instance.maps() {
-        map.entries(|key, values| assert!(!key.is_empty() && !values.is_empty()));
+        let begin = kept.len();
+        map.entries(|key, values| kept.push((key.to_vec(), values.to_vec())));
+        kept[begin..].sort();
     }
-    Some((result, request))
+    Some((result, request, kept))
 }
 
 #[cfg(test)]
@@ -136,8 +144,57 @@ mod tests {
         )
     }
 
+    /// An instruction as compilers make many of, so that there are pairs of them.
+    fn common() -> impl Strategy<Value = [u8; 8]> {
+        const CODES: [u8; 37] = [
+            0xbf, 0xbc, 0xb4, 0xb7, 0x07, 0x0f, 0x04, 0x0c, 0x1c, 0x27, 0x57, 0x77, 0x7f, 0x6f,
+            0x61, 0x79, 0x71, 0x69, 0x63, 0x7b, 0x6b, 0x73, 0x15, 0x55, 0x16, 0x56, 0xa5, 0xad,
+            0xae, 0x1e, 0x3d, 0xbe, 0x05, 0x95, 0x57, 0xbf, 0x07,
+        ];
+        let pointers = prop::sample::select(vec![0_u8, 1, 1, 2, 8, 10]);
+        let (dst, src) = (prop_oneof![0_u8..10, Just(2)], prop_oneof![0_u8..11, pointers]);
+        let offsets = prop_oneof![-2_i16..6, Just(-8_i16), Just(16)];
+        (prop::sample::select(&CODES[..]), dst, src, offsets, -4_i32..12).prop_map(
+            |(code, dst, src, offset, number)| {
+                // Stores go where there is memory.
+                let dst = if matches!(code, 0x63 | 0x6b | 0x73 | 0x7b) { src } else { dst };
+                let ([o0, o1], [n0, n1, n2, n3]) = (offset.to_le_bytes(), number.to_le_bytes());
+                [code, dst | (dst ^ src ^ 3) % 11 << 4, o0, o1, n0, n1, n2, n3]
+            },
+        )
+    }
+
+    /// `r2 = r10 - 8; r1 = a map or something else; call lookup`, or the same with another pointer.
+    fn looks_up() -> impl Strategy<Value = Vec<[u8; 8]>> {
+        (0_u32..6, prop::sample::select(vec![10_u8, 1, 8, 3]), -12_i32..4, 0_u8..3).prop_map(
+            |(map, pointer, distance, dst)| {
+                let [d0, d1, d2, d3] = distance.to_le_bytes();
+                let address = if map == 4 { value_address(1, 0) } else { map_address(map) };
+                let [a, b] = [address as u32, (address >> 32) as u32].map(u32::to_le_bytes);
+                vec![
+                    [0xbf, 2 | pointer << 4, 0, 0, 0, 0, 0, 0],
+                    [0x07, 2, 0, 0, d0, d1, d2, d3],
+                    [0x18, dst.max(1), 0, 0, a[0], a[1], a[2], a[3]],
+                    [0, 0, 0, 0, b[0], b[1], b[2], b[3]],
+                    [0x85, 0, 0, 0, 1, 0, 0, 0],
+                ]
+            },
+        )
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn joined_instructions_do_what_each_does(
+            op: u8,
+            code in prop::collection::vec(
+                prop_oneof![8 => common().prop_map(|one| vec![one]), 1 => looks_up()], 0..24),
+        ) {
+            let mut bytes = vec![op];
+            bytes.extend(code.concat().concat());
+            fuzz_bpf(&bytes);
+        }
 
         #[test]
         fn any_program_ends(op: u8, code in prop::collection::vec(instruction(), 0..12)) {

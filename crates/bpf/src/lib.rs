@@ -23,6 +23,7 @@
 
 pub mod actions;
 mod btf;
+mod fuse;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod lines;

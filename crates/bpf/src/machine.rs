@@ -82,7 +82,7 @@ impl Machine {
             now_ns,
         };
         let mut at = entry.start();
-        let outcome = run.go(instance.program().code(), &mut at);
+        let outcome = run.go(instance.code(), &mut at);
         self.random = run.random;
         outcome.map_err(|kind| Fault { kind, instruction: at.saturating_sub(1) })
     }
@@ -128,7 +128,7 @@ impl Run<'_> {
             };
         }
         loop {
-            let insn = code[pc];
+            let mut insn = code[pc];
             pc += 1;
             macro_rules! alu64 {
                 (k $work:expr) => {
@@ -195,6 +195,25 @@ impl Run<'_> {
                         $value
                     ))
                 };
+            }
+            /// Two instructions. A jump of the first leaves the second out.
+            macro_rules! then {
+                ($more:literal, { $first:expr } { $second:expr }) => {{
+                    let next = pc + $more;
+                    $first;
+                    if pc == next {
+                        insn = code[pc];
+                        pc += 1;
+                        $second;
+                    }
+                }};
+            }
+            macro_rules! look_up {
+                () => {{
+                    pc += 2;
+                    r[1] = insn.immediate as u64;
+                    r[0] = may!(self.look_up(insn.offset as u32, r[2]));
+                }};
             }
             match insn.op {
                 Op::AddK64 => alu64!(k u64::wrapping_add),
@@ -358,6 +377,174 @@ impl Run<'_> {
                     r[10] = frame_address(depth);
                     go_to!(back);
                 }
+                Op::MovR64AddK64 => {
+                    then!(0, { reg!(insn.dst) = reg!(insn.src) } { alu64!(k u64::wrapping_add) })
+                }
+                Op::MovR64AddR64 => {
+                    then!(0, { reg!(insn.dst) = reg!(insn.src) } { alu64!(r u64::wrapping_add) })
+                }
+                Op::MovR64MulK64 => {
+                    then!(0, { reg!(insn.dst) = reg!(insn.src) } { alu64!(k u64::wrapping_mul) })
+                }
+                Op::MovR64Load32 => {
+                    then!(0, { reg!(insn.dst) = reg!(insn.src) } { reg!(insn.dst) = load!(4) })
+                }
+                Op::MovR32AddR32 => {
+                    then!(0, { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) } { alu32!(r u32::wrapping_add) })
+                }
+                Op::MovR32SubR32 => {
+                    then!(0, { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) } { alu32!(r u32::wrapping_sub) })
+                }
+                Op::MovR32JltK64 => {
+                    then!(0, { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) } { jump!(k64 | a, b | a < b) })
+                }
+                Op::MovK32StoreR32 => {
+                    then!(0, { reg!(insn.dst) = u64::from(insn.immediate as u32) } { store!(4, reg!(insn.src)) })
+                }
+                Op::MovK32StoreR16 => {
+                    then!(0, { reg!(insn.dst) = u64::from(insn.immediate as u32) } { store!(2, reg!(insn.src)) })
+                }
+                Op::MovK32JgeR64 => {
+                    then!(0, { reg!(insn.dst) = u64::from(insn.immediate as u32) } { jump!(r64 | a, b | a >= b) })
+                }
+                Op::MovK64JeqK64 => {
+                    then!(0, { reg!(insn.dst) = insn.immediate as u64 } { jump!(k64 | a, b | a == b) })
+                }
+                Op::AddK64JneK64 => {
+                    then!(0, { alu64!(k u64::wrapping_add) } { jump!(k64 | a, b | a != b) })
+                }
+                Op::AddK64MovR32 => {
+                    then!(0, { alu64!(k u64::wrapping_add) } { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) })
+                }
+                Op::AddK32StoreR16 => {
+                    then!(0, { alu32!(k u32::wrapping_add) } { store!(2, reg!(insn.src)) })
+                }
+                Op::AddR64RshK64 => {
+                    then!(0, { alu64!(r u64::wrapping_add) } { alu64!(k |a: u64, b| a >> (b & 63)) })
+                }
+                Op::AddR32AndK64 => {
+                    then!(0, { alu32!(r u32::wrapping_add) } { alu64!(k | a, b | a & b) })
+                }
+                Op::AndK64Load64 => {
+                    then!(0, { alu64!(k | a, b | a & b) } { reg!(insn.dst) = load!(8) })
+                }
+                Op::AndK64JeqR32 => {
+                    then!(0, { alu64!(k | a, b | a & b) } { jump!(r32 |a: u32, b| a == b) })
+                }
+                Op::RshK64StoreR32 => {
+                    then!(0, { alu64!(k |a: u64, b| a >> (b & 63)) } { store!(4, reg!(insn.src)) })
+                }
+                Op::RshR64AndK64 => {
+                    then!(0, { alu64!(r |a: u64, b| a >> (b & 63)) } { alu64!(k | a, b | a & b) })
+                }
+                Op::Load8JneK32 => {
+                    then!(0, { reg!(insn.dst) = load!(1) } { jump!(k32 |a: u32, b| a != b) })
+                }
+                Op::Load8JeqK32 => {
+                    then!(0, { reg!(insn.dst) = load!(1) } { jump!(k32 |a: u32, b| a == b) })
+                }
+                Op::Load16JltK64 => {
+                    then!(0, { reg!(insn.dst) = load!(2) } { jump!(k64 | a, b | a < b) })
+                }
+                Op::Load32MovK32 => {
+                    then!(0, { reg!(insn.dst) = load!(4) } { reg!(insn.dst) = u64::from(insn.immediate as u32) })
+                }
+                Op::Load64MovR64 => {
+                    then!(0, { reg!(insn.dst) = load!(8) } { reg!(insn.dst) = reg!(insn.src) })
+                }
+                Op::Load64MovR32 => {
+                    then!(0, { reg!(insn.dst) = load!(8) } { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) })
+                }
+                Op::Load64RshR64 => {
+                    then!(0, { reg!(insn.dst) = load!(8) } { alu64!(r |a: u64, b| a >> (b & 63)) })
+                }
+                Op::Load64Load32 => {
+                    then!(0, { reg!(insn.dst) = load!(8) } { reg!(insn.dst) = load!(4) })
+                }
+                Op::Load64JltR64 => {
+                    then!(0, { reg!(insn.dst) = load!(8) } { jump!(r64 | a, b | a < b) })
+                }
+                Op::StoreR8StoreR16 => {
+                    then!(0, { store!(1, reg!(insn.src)) } { store!(2, reg!(insn.src)) })
+                }
+                Op::StoreR16StoreR32 => {
+                    then!(0, { store!(2, reg!(insn.src)) } { store!(4, reg!(insn.src)) })
+                }
+                Op::StoreR32StoreR64 => {
+                    then!(0, { store!(4, reg!(insn.src)) } { store!(8, reg!(insn.src)) })
+                }
+                Op::StoreR32StoreR32 => {
+                    then!(0, { store!(4, reg!(insn.src)) } { store!(4, reg!(insn.src)) })
+                }
+                Op::StoreR32StoreR8 => {
+                    then!(0, { store!(4, reg!(insn.src)) } { store!(1, reg!(insn.src)) })
+                }
+                Op::JeqK64Load64 => {
+                    then!(0, { jump!(k64 | a, b | a == b) } { reg!(insn.dst) = load!(8) })
+                }
+                Op::JneK32MovR64 => {
+                    then!(0, { jump!(k32 |a: u32, b| a != b) } { reg!(insn.dst) = reg!(insn.src) })
+                }
+                Op::JltK64MovR64 => {
+                    then!(0, { jump!(k64 | a, b | a < b) } { reg!(insn.dst) = reg!(insn.src) })
+                }
+                Op::JgeR64Load64 => {
+                    then!(0, { jump!(r64 | a, b | a >= b) } { reg!(insn.dst) = load!(8) })
+                }
+                Op::Load32StoreR8 => {
+                    then!(0, { reg!(insn.dst) = load!(4) } { store!(1, reg!(insn.src)) })
+                }
+                Op::StoreR8StoreR32 => {
+                    then!(0, { store!(1, reg!(insn.src)) } { store!(4, reg!(insn.src)) })
+                }
+                Op::StoreR64AddK32 => {
+                    then!(0, { store!(8, reg!(insn.src)) } { alu32!(k u32::wrapping_add) })
+                }
+                Op::MovK64MovR32 => {
+                    then!(0, { reg!(insn.dst) = insn.immediate as u64 } { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) })
+                }
+                Op::MovR32Jump => {
+                    then!(0, { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) } { go_to!(insn.offset as usize) })
+                }
+                Op::JltR32MovR32 => {
+                    then!(0, { jump!(r32 |a: u32, b| a < b) } { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) })
+                }
+                Op::JleR32Load64 => {
+                    then!(0, { jump!(r32 |a: u32, b| a <= b) } { reg!(insn.dst) = load!(8) })
+                }
+                Op::AddR64StoreR64 => {
+                    then!(0, { alu64!(r u64::wrapping_add) } { store!(8, reg!(insn.src)) })
+                }
+                Op::Load64AddR64 => {
+                    then!(0, { reg!(insn.dst) = load!(8) } { alu64!(r u64::wrapping_add) })
+                }
+                Op::MovR32JltR32 => {
+                    then!(0, { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) } { jump!(r32 |a: u32, b| a < b) })
+                }
+                Op::JgeR64MovR32 => {
+                    then!(0, { jump!(r64 | a, b | a >= b) } { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) })
+                }
+                Op::MovK32JeqR32 => {
+                    then!(0, { reg!(insn.dst) = u64::from(insn.immediate as u32) } { jump!(r32 |a: u32, b| a == b) })
+                }
+                Op::StoreR16Jump => {
+                    then!(0, { store!(2, reg!(insn.src)) } { go_to!(insn.offset as usize) })
+                }
+                Op::LshR64AddR64 => {
+                    then!(0, { alu64!(r |a: u64, b| a << (b & 63)) } { alu64!(r u64::wrapping_add) })
+                }
+                Op::MovK32MovK32 => {
+                    then!(0, { reg!(insn.dst) = u64::from(insn.immediate as u32) } { reg!(insn.dst) = u64::from(insn.immediate as u32) })
+                }
+                Op::LookUp => look_up!(),
+                Op::PointLookUp => {
+                    reg!(insn.dst) = reg!(insn.src);
+                    insn = code[pc];
+                    alu64!(k u64::wrapping_add);
+                    insn = code[pc + 1];
+                    pc += 2;
+                    look_up!();
+                }
                 Op::Helper => r[0] = may!(self.help(insn.immediate, [r[1], r[2], r[3], r[4]])),
             }
         }
@@ -383,6 +570,14 @@ impl Run<'_> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// The address of the value of the key at `key`, in an array; 0 if there is none.
+    #[inline]
+    fn look_up(&self, map: u32, key: u64) -> Result<u64, FaultKind> {
+        let index = self.memory.load_any::<4>(key)? as u32;
+        let found = self.memory.maps[map as usize].at(index, self.core as usize);
+        Ok(found.map_or(0, |offset| value_address(map, offset as u32)))
     }
 
     #[inline(never)]

@@ -124,8 +124,20 @@ impl Map {
                 (index < self.definition.entries).then_some(index)?
             }
         };
-        let start = if self.cores > 1 { core % self.cores * self.core_stride } else { 0 };
-        Some(start + index as usize * self.definition.stride())
+        Some(self.start(core) + index as usize * self.definition.stride())
+    }
+
+    /// The same by the number of an entry, in an array.
+    #[inline]
+    pub(crate) fn at(&self, index: u32, core: usize) -> Option<usize> {
+        (index < self.definition.entries)
+            .then(|| self.start(core) + index as usize * self.definition.stride())
+    }
+
+    /// Where a core's values begin.
+    #[inline]
+    fn start(&self, core: usize) -> usize {
+        if self.cores > 1 { core % self.cores * self.core_stride } else { 0 }
     }
 
     /// Where the value of `key` is to be written, by the rules of `flags` (`BPF_ANY` 0, `BPF_NOEXIST` 1,

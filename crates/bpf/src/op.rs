@@ -6,7 +6,8 @@ use crate::Refusal;
 macro_rules! operations {
     (alu { $($alu:ident $code:literal: $k64:ident $r64:ident $k32:ident $r32:ident;)* }
      jump { $($jump:ident $jcode:literal: $jk64:ident $jr64:ident $jk32:ident $jr32:ident;)* }
-     other { $($other:ident,)* }) => {
+     other { $($other:ident,)* }
+     pairs { $($pair:ident: $first:ident $second:ident;)* }) => {
         /// What one instruction does, by the names of RFC 9669. `K` takes the immediate, `R` the source register; 64 or 32 bits.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
@@ -14,6 +15,11 @@ macro_rules! operations {
             $($k64, $r64, $k32, $r32,)*
             $($jk64, $jr64, $jk32, $jr32,)*
             $($other,)*
+            /// Reads a map's number from `offset`; the load of its address and the call behind it in one.
+            LookUp,
+            /// A pointer to the key before that: a move and an addition.
+            PointLookUp,
+            $($pair,)*
         }
 
         impl Op {
@@ -24,6 +30,14 @@ macro_rules! operations {
                       ($code, true, true) => Op::$r64,
                       ($code, false, false) => Op::$k32,
                       ($code, false, true) => Op::$r32,)*
+                    _ => return None,
+                })
+            }
+
+            /// The operation that does `first`, then `second`.
+            pub fn pair(first: Op, second: Op) -> Option<Op> {
+                Some(match (first, second) {
+                    $((Op::$first, Op::$second) => Op::$pair,)*
                     _ => return None,
                 })
             }
@@ -84,6 +98,61 @@ operations! {
         StoreR8, StoreR16, StoreR32, StoreR64,
         Atomic32, Atomic64,
         Jump, Call, Helper, Exit,
+    }
+    pairs {
+        MovR64AddK64: MovR64 AddK64;
+        MovR64AddR64: MovR64 AddR64;
+        MovR64MulK64: MovR64 MulK64;
+        MovR64Load32: MovR64 Load32;
+        MovR32AddR32: MovR32 AddR32;
+        MovR32SubR32: MovR32 SubR32;
+        MovR32JltK64: MovR32 JltK64;
+        MovK32StoreR32: MovK32 StoreR32;
+        MovK32StoreR16: MovK32 StoreR16;
+        MovK32JgeR64: MovK32 JgeR64;
+        MovK64JeqK64: MovK64 JeqK64;
+        AddK64JneK64: AddK64 JneK64;
+        AddK64MovR32: AddK64 MovR32;
+        AddK32StoreR16: AddK32 StoreR16;
+        AddR64RshK64: AddR64 RshK64;
+        AddR32AndK64: AddR32 AndK64;
+        AndK64Load64: AndK64 Load64;
+        AndK64JeqR32: AndK64 JeqR32;
+        RshK64StoreR32: RshK64 StoreR32;
+        RshR64AndK64: RshR64 AndK64;
+        Load8JneK32: Load8 JneK32;
+        Load8JeqK32: Load8 JeqK32;
+        Load16JltK64: Load16 JltK64;
+        Load32MovK32: Load32 MovK32;
+        Load64MovR64: Load64 MovR64;
+        Load64MovR32: Load64 MovR32;
+        Load64RshR64: Load64 RshR64;
+        Load64Load32: Load64 Load32;
+        Load64JltR64: Load64 JltR64;
+        StoreR8StoreR16: StoreR8 StoreR16;
+        StoreR16StoreR32: StoreR16 StoreR32;
+        StoreR32StoreR64: StoreR32 StoreR64;
+        StoreR32StoreR32: StoreR32 StoreR32;
+        StoreR32StoreR8: StoreR32 StoreR8;
+        JeqK64Load64: JeqK64 Load64;
+        JneK32MovR64: JneK32 MovR64;
+        JltK64MovR64: JltK64 MovR64;
+        JgeR64Load64: JgeR64 Load64;
+        Load32StoreR8: Load32 StoreR8;
+        StoreR8StoreR32: StoreR8 StoreR32;
+        StoreR64AddK32: StoreR64 AddK32;
+        MovK64MovR32: MovK64 MovR32;
+        MovR32Jump: MovR32 Jump;
+        JltR32MovR32: JltR32 MovR32;
+        JleR32Load64: JleR32 Load64;
+        AddR64StoreR64: AddR64 StoreR64;
+        Load64AddR64: Load64 AddR64;
+        MovR32JltR32: MovR32 JltR32;
+        JgeR64MovR32: JgeR64 MovR32;
+        MovK32JeqR32: MovK32 JeqR32;
+        StoreR16Jump: StoreR16 Jump;
+        LshR64AddR64: LshR64 AddR64;
+        MovK32MovK32: MovK32 MovK32;
     }
 }
 

@@ -1,5 +1,6 @@
 //! A program as it was loaded, and what it needs to run.
 
+use crate::fuse::fuse;
 use crate::lines::Lines;
 use crate::map::{MAPS_BYTES_MAX, Map, MapDefinition};
 use crate::op::Insn;
@@ -47,10 +48,6 @@ impl Entry {
 }
 
 impl Program {
-    pub(crate) fn code(&self) -> &[Insn] {
-        &self.code
-    }
-
     /// How many instructions it has; those of 16 bytes count twice.
     pub fn instructions(&self) -> usize {
         self.code.len().saturating_sub(self.left_out)
@@ -138,6 +135,8 @@ pub struct Fault {
 #[derive(Debug)]
 pub struct Instance {
     program: Program,
+    /// The program's code as it is carried out.
+    code: Vec<Insn>,
     maps: Vec<Arc<Map>>,
 }
 
@@ -153,7 +152,21 @@ impl Instance {
         }
         let make = |map: &MapDefinition| Arc::new(Map::new(map.clone(), cores));
         let maps = program.maps.iter().map(make).collect();
-        Ok(Instance { program, maps })
+        let code = fuse(&program.code, &program.maps);
+        Ok(Instance { program, code, maps })
+    }
+
+    /// Has every instruction carried out on its own, to compare.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn unfused(mut self) -> Instance {
+        self.code.clone_from(&self.program.code);
+        self
+    }
+
+    /// What the machine carries out.
+    #[inline]
+    pub(crate) fn code(&self) -> &[Insn] {
+        &self.code
     }
 
     /// The program.
