@@ -28,7 +28,7 @@ static int ended(struct nvl_session *session, const char *doing)
         return failed(doing);
     if (done.status != 0) {
         char text[128];
-        nvl_status_text(done.status, text, sizeof(text));
+        nvl_io_status_text(0x19, done.status, text, sizeof(text));
         fprintf(stderr, "copy: %s: volume %u: %s\n", doing, (unsigned)done.volume, text);
         return 1;
     }

@@ -546,6 +546,13 @@ int64_t nvl_copy_range(struct nvl_volume *target,
 const char *nvl_status_words(uint16_t status);
 
 /**
+ * The same after I/O command `opcode`: numbers of statuses that are specific to commands mean something else after
+ * each.
+ */
+const char *nvl_io_status_words(uint8_t opcode,
+                                uint16_t status);
+
+/**
  * Writes a completion's status in words and numbers, "LBA Out of Range (SCT 0x0 SC 0x80)", with a zero at the end,
  * cut off where it is longer than `bytes`. Gives its length without the zero, as snprintf does.
  *
@@ -555,6 +562,14 @@ const char *nvl_status_words(uint16_t status);
 int nvl_status_text(uint16_t status,
                     char *text,
                     size_t bytes);
+
+/**
+ * The same after I/O command `opcode`, "Command Size Limit Exceeded (SCT 0x1 SC 0x83)".
+ *
+ * # Safety
+ * `text` is writable for `bytes` bytes, or null if `bytes` is 0.
+ */
+int nvl_io_status_text(uint8_t opcode, uint16_t status, char *text, size_t bytes);
 
 /**
  * Gives the library's version, "0.1.0".

@@ -41,7 +41,9 @@ pub use session::{
     NVL_DEPTH_MAX, NVL_POLL, nvl_config, nvl_flush, nvl_outstanding, nvl_session, nvl_session_free,
     nvl_session_new, nvl_wait,
 };
-pub use status::{nvl_status_text, nvl_status_words, nvl_version};
+pub use status::{
+    nvl_io_status_text, nvl_io_status_words, nvl_status_text, nvl_status_words, nvl_version,
+};
 pub use submission::{NVL_ADMIN, NVL_IO, nvl_command, nvl_completion, nvl_reap, nvl_submit};
 pub use volume::{
     NVL_LIMITS_PASSES_ADMIN, NVL_LIMITS_PASSES_IO, NVL_LIMITS_READ_ONLY, NVL_LIMITS_VOLATILE,

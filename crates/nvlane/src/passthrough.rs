@@ -247,7 +247,7 @@ fn report(exchange: &Exchange<'_>, done: &Done, time: Duration) -> Result<()> {
         return Ok(());
     }
     let (queue, name) = show::title(exchange);
-    bail!("{}: {queue} command {name}: {}", exchange.uri, done.status)
+    bail!("{}: {queue} command {name}: {}", exchange.uri, show::status_text(exchange, done.status))
 }
 
 fn write_out(text: &str) -> Result<()> {

@@ -36,8 +36,6 @@ use std::sync::Arc;
 pub const DEPTH: usize = 32;
 /// Bytes of a command, if the volume takes as many.
 pub const CHUNK_BYTES: u32 = 128 << 10;
-/// Status code type of what means something else for each command (NVMe Base 2.1, Figure 104).
-const SCT_COMMAND: u8 = 1;
 /// Status code type of what went wrong on the way (NVMe Base 2.1, Figure 104).
 const SCT_PATH: u8 = 3;
 /// The namespace id in commands: a volume is one namespace, whatever its id elsewhere.
@@ -123,14 +121,7 @@ impl Session {
 
 /// What a failed command is told as: the volume, what was done, the status, and of paths that are not live why.
 pub fn failure_text(volume: &dyn Namespace, doing: &str, code: u8, status: Status) -> String {
-    let words = status.io_words(code).filter(|_| status.sct() == SCT_COMMAND);
-    let mut text = match words {
-        Some(words) => {
-            let (sct, sc) = (status.sct(), status.0 & 0xff);
-            format!("{}: {doing}: {words} (SCT {sct:#x} SC {sc:#04x})", volume.uri())
-        }
-        None => format!("{}: {doing}: {status}", volume.uri()),
-    };
+    let mut text = format!("{}: {doing}: {}", volume.uri(), status.io_text(code));
     if status.sct() == SCT_PATH {
         for path in volume.paths().iter().filter(|path| !path.reason.is_empty()) {
             text.push_str(&format!("; {}: {}", path.name, path.reason));

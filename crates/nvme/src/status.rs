@@ -112,6 +112,28 @@ impl Status {
             _ => return self.words(),
         })
     }
+
+    /// The status as it is told after I/O command `opcode`: words and numbers.
+    pub fn io_text(self, opcode: u8) -> impl fmt::Display {
+        Text { status: self, words: self.io_words(opcode) }
+    }
+}
+
+/// A status with the words that it has where it was given.
+struct Text {
+    status: Status,
+    words: Option<&'static str>,
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (status, words) = (self.status, self.words.unwrap_or("unknown status"));
+        write!(f, "{words} (SCT {:#x} SC {:#04x}", status.sct(), status.0 & 0xff)?;
+        if status.0 & Status::DNR != 0 {
+            f.write_str(", do not retry")?;
+        }
+        f.write_str(")")
+    }
 }
 
 impl Status {
@@ -146,11 +168,6 @@ impl Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = self.words().unwrap_or("unknown status");
-        write!(f, "{words} (SCT {:#x} SC {:#04x}", self.sct(), self.0 & 0xff)?;
-        if self.0 & Status::DNR != 0 {
-            f.write_str(", do not retry")?;
-        }
-        f.write_str(")")
+        Text { status: *self, words: self.words() }.fmt(f)
     }
 }

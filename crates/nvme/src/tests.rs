@@ -176,4 +176,7 @@ fn words_of_an_io_status_follow_the_opcode() {
     assert_eq!(Status::SIZE_LIMIT_EXCEEDED.words(), Some("Connect Restart Discovery"));
     assert_eq!(Status::FAST_COPY_NOT_POSSIBLE.io_words(io::WRITE), None);
     assert_eq!(Status::WRITE_FAULT.io_words(io::WRITE), Some("Write Fault"));
+    let text = Status::SIZE_LIMIT_EXCEEDED.dnr().io_text(io::COPY).to_string();
+    assert_eq!(text, "Command Size Limit Exceeded (SCT 0x1 SC 0x83, do not retry)");
+    assert_eq!(Status::WRITE_FAULT.io_text(io::WRITE).to_string(), Status::WRITE_FAULT.to_string());
 }

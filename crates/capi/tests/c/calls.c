@@ -228,6 +228,13 @@ static void commands(struct nvl_session *session)
     CHECK(strcmp(nvl_status_words(0), "Successful Completion") == 0);
     CHECK(nvl_status_text(0x7ff, NULL, 0) > 0);
     FAILS(EINVAL, nvl_status_text(0, NULL, 1));
+    CHECK(strcmp(nvl_io_status_words(0x19, 0x183), "Command Size Limit Exceeded") == 0);
+    CHECK(nvl_io_status_words(0x19, 0x4183) == nvl_io_status_words(0x19, 0x183));
+    CHECK(nvl_io_status_words(0x01, 0x186) == NULL);
+    CHECK(nvl_io_status_words(0x02, 0x080) == nvl_status_words(0x080));
+    CHECK(nvl_io_status_text(0x19, 0x186, text, sizeof(text)) == (int)strlen(text));
+    CHECK(strcmp(text, "Fast Copy Not Possible (SCT 0x1 SC 0x86)") == 0);
+    FAILS(EINVAL, nvl_io_status_text(0x19, 0, NULL, 1));
     CHECK(strchr(nvl_version(), '.') != NULL);
 
     /* The depth, which is 8 here; a buffer in use; fewer places than completions. */

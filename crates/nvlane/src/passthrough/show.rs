@@ -75,7 +75,7 @@ pub fn outcome_json(
             "value": status.0,
             "type": status.sct(),
             "code": status.0 & 0xff,
-            "words": status.words(),
+            "words": status_words(exchange, status),
             "retry_delay": status.0 >> 11 & 3,
             "more": status.0 & Status::MORE != 0,
             "do_not_retry": status.0 & Status::DNR != 0,
@@ -91,6 +91,19 @@ pub fn outcome_json(
         }
     }
     format!("{:#}\n", json_object(object))
+}
+
+/// The specification's words: some numbers mean something else after other commands.
+fn status_words(exchange: &Exchange<'_>, status: Status) -> Option<&'static str> {
+    if exchange.admin { status.words() } else { status.io_words(exchange.command.opcode) }
+}
+
+/// A status in words and numbers.
+pub fn status_text(exchange: &Exchange<'_>, status: Status) -> String {
+    match exchange.admin {
+        true => status.to_string(),
+        false => status.io_text(exchange.command.opcode).to_string(),
+    }
 }
 
 /// What both kinds of JSON have.

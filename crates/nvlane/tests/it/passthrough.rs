@@ -127,6 +127,14 @@ fn a_status_is_told_in_words() {
     assert!(said.contains("Admin command Vendor Specific: Invalid Command Opcode"), "{said}");
     let said = refusal(&["io", "mem:1M", "-O", "2", "-l", "513"]);
     assert!(said.contains("Data SGL Length Invalid"), "{said}");
+    // A number that Connect has too: a source range of 65,536 blocks is more than MSSRL.
+    let dir = tempfile::tempdir().unwrap();
+    let list = dir.path().join("list");
+    std::fs::write(&list, [[0; 16].as_slice(), &[0xff, 0xff], &[0; 14]].concat()).unwrap();
+    let list = list.to_str().unwrap();
+    let copy = ["io", "mem:64M", "-O", "0x19", "-l", "32", "-w", "-i", list];
+    let said = refusal(&copy);
+    assert!(said.contains("Command Size Limit Exceeded (SCT 0x1 SC 0x83"), "{said}");
     // The document is written all the same.
     let output =
         run(&["io", "mem:1M", "-O", "2", "-l", "512", "--cdw10", "2048", "-o", "json"], b"");
