@@ -1,6 +1,6 @@
 //! Copy between files: what is in reach, and the way to the threads for calls that block.
 
-use super::offload::{Ended, How, Job, Piece};
+use super::offload::{Dirty, Ended, How, Job, Piece};
 use super::queue::{FileQueue, status};
 use super::{File, Kind};
 use crate::copy::{Origin, Place, REMEMBERED, Source, Sources};
@@ -13,7 +13,6 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -38,8 +37,7 @@ pub(super) struct Copying {
     /// The file through the page cache, where everything else goes past it; see `offload`. Opened by the
     /// first Copy.
     pub(super) cached: OnceLock<Option<std::fs::File>>,
-    /// Bytes copied into the page cache since writing back was last begun.
-    pub(super) dirty: AtomicU64,
+    pub(super) dirty: Dirty,
     /// Devices from which the kernel has refused to copy, and when: one per file system in use.
     refused: Mutex<Vec<(u64, Instant)>>,
 }
@@ -51,7 +49,7 @@ impl Copying {
             identity: (metadata.dev(), metadata.ino()),
             shares: kind == Kind::Regular && shares(file, metadata.len()),
             cached: OnceLock::new(),
-            dirty: AtomicU64::new(0),
+            dirty: Dirty::default(),
             refused: Mutex::default(),
         })
     }
