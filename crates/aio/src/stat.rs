@@ -2,19 +2,25 @@
 //!
 //! ```text
 //!   counters --> memfd "nvlane-aio" <-- /proc/PID/fd/N <-- nvlane aio stat PID
+//!            `-> $NVLANE_AIO_STAT/nvlane-aio.PID.N <------ nvlane aio run --stat
 //! ```
 //!
-//! Nothing is left behind when the process ends. A child has inherited its parent's file; the pid
-//! in it says whose it is. Counters are plain stores under a context's lock, or relaxed additions:
+//! Nothing is left behind when the process ends, unless a folder is named for it. A child has inherited its
+//! parent's file; the pid in it says whose it is. Counters are plain stores under a context's lock, or relaxed additions:
 //! a reader sees each a little early or late.
 
+use std::ffi::CStr;
 use std::fs::{self, File};
-use std::io::{self, Read};
-use std::path::PathBuf;
+use std::io::{self, Read, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Name of the memfd.
 pub const NAME: &str = "nvlane-aio";
+/// Names the folder that keeps what processes did.
+pub const VARIABLE: &CStr = c"NVLANE_AIO_STAT";
+/// Programs that one process may turn into with a file for each.
+const FILES_MAX: u32 = 16;
 const MAGIC: u64 = u64::from_le_bytes(*b"nvlnaio1");
 /// Contexts with a record of their own; those beyond share the last one.
 pub const RECORDS: usize = 64;
@@ -168,14 +174,15 @@ fn page() -> Option<&'static Page> {
 }
 
 fn make(pid: u32) -> Option<*mut Page> {
-    let flags = libc::MFD_CLOEXEC as usize;
-    // SAFETY: the name is a C string; the rest are numbers and a mapping of the kernel's choice.
+    let fd = match kept(pid) {
+        fd @ 0.. => fd,
+        _ => unkept(),
+    };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: the descriptor is ours; the rest are numbers and a mapping of the kernel's choice.
     unsafe {
-        let name = c"nvlane-aio".as_ptr() as usize;
-        let fd = crate::system::call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0]);
-        if fd < 0 {
-            return None;
-        }
         let command = libc::F_DUPFD_CLOEXEC as usize;
         let higher = crate::system::call(libc::SYS_fcntl, [fd as usize, command, 256, 0, 0, 0]);
         let fd = if higher < 0 {
@@ -197,6 +204,41 @@ fn make(pid: u32) -> Option<*mut Page> {
         (*page).magic.store(MAGIC, Relaxed);
         Some(page)
     }
+}
+
+/// A file that ends with the process, or `-errno`.
+fn unkept() -> isize {
+    let (name, flags) = (c"nvlane-aio".as_ptr() as usize, libc::MFD_CLOEXEC as usize);
+    // SAFETY: the name is a C string.
+    unsafe { crate::system::call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0]) }
+}
+
+/// A new file in the folder that was named for it, or `-errno`.
+fn kept(pid: u32) -> isize {
+    // SAFETY: what the variable's value points to is read at once.
+    let folder = unsafe { libc::getenv(VARIABLE.as_ptr()) };
+    if folder.is_null() {
+        return -(libc::ENOENT as isize);
+    }
+    // SAFETY: a C string.
+    let folder = unsafe { CStr::from_ptr(folder) }.to_bytes();
+    let flags = (libc::O_CREAT | libc::O_EXCL | libc::O_RDWR | libc::O_CLOEXEC) as usize;
+    let mut path = [0; libc::PATH_MAX as usize];
+    let mut fd = -(libc::ENAMETOOLONG as isize);
+    for n in 0..FILES_MAX {
+        let mut rest = &mut path[..];
+        let written = rest.write_all(folder).and_then(|()| write!(rest, "/{NAME}.{pid}.{n}\0"));
+        if written.is_err() {
+            return -(libc::ENAMETOOLONG as isize);
+        }
+        let (at, name, mode) = (libc::AT_FDCWD as usize, path.as_ptr() as usize, 0o600);
+        // SAFETY: the name ends with a zero.
+        fd = unsafe { crate::system::call(libc::SYS_openat, [at, name, flags, mode, 0, 0]) };
+        if fd != -(libc::EEXIST as isize) {
+            break;
+        }
+    }
+    fd
 }
 
 /// What another process did.
@@ -243,6 +285,23 @@ impl Report {
         Err(io::Error::new(io::ErrorKind::NotFound, what))
     }
 
+    /// Reads the files that processes have left in a folder, with their pids.
+    pub fn kept_in(folder: &Path) -> io::Result<Vec<(u32, Report)>> {
+        let mut reports = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let pid = name.strip_prefix(NAME).and_then(|rest| rest.split('.').nth(1)?.parse().ok());
+            if let Some(pid) = pid
+                && let Some(report) = Report::parse(&words(&path)?, pid)
+            {
+                reports.push((pid, report));
+            }
+        }
+        reports.sort_by_key(|(pid, _)| *pid);
+        Ok(reports)
+    }
+
     /// The sum over all contexts, open and ended.
     pub fn total(&self, counter: Counter) -> u64 {
         let index = counter as usize;
@@ -274,11 +333,11 @@ impl Report {
     }
 }
 
-fn is_ours(path: &PathBuf) -> bool {
+fn is_ours(path: &Path) -> bool {
     fs::read_link(path).is_ok_and(|name| name.to_string_lossy().contains(NAME))
 }
 
-fn words(path: &PathBuf) -> io::Result<Vec<u64>> {
+fn words(path: &Path) -> io::Result<Vec<u64>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(1 << 20).read_to_end(&mut bytes)?;
     Ok(bytes

@@ -3,18 +3,24 @@
 //! ```text
 //!   run  --LD_PRELOAD--> program
 //!   stat <--/proc/PID/fd-- counters of the library in the program
+//!   run --stat <--files of a folder-- the same, when it has ended
 //! ```
 
 use crate::cli::{AioCommand, AioMode, AioRunArgs, AioStatArgs, ListFormat};
-use ::aio::stat::{Counter, NAMES, Report};
+use ::aio::stat::{self, Counter, NAMES, Report};
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
-use std::ffi::OsString;
-use std::fs;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
-use std::os::unix::process::CommandExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 /// Names the library, for those who keep it elsewhere.
 const VARIABLE: &str = "NVLANE_AIO_LIBRARY";
@@ -28,11 +34,11 @@ const PLACES: [&str; 4] =
 pub fn command(command: &AioCommand) -> Result<()> {
     match command {
         AioCommand::Run(args) => run(args),
-        AioCommand::Stat(args) => stat(args),
+        AioCommand::Stat(args) => show(args),
     }
 }
 
-/// Becomes the program.
+/// Becomes the program, or waits for it to tell what it did.
 fn run(args: &AioRunArgs) -> Result<()> {
     let library = library(args.library.as_deref())?;
     let mut preload = library.into_os_string();
@@ -47,8 +53,79 @@ fn run(args: &AioRunArgs) -> Result<()> {
         AioMode::Native => "native",
     };
     let mut command = Command::new(program);
-    let error = command.args(arguments).env("LD_PRELOAD", preload).env("NVLANE_AIO", mode).exec();
-    Err(error).with_context(|| format!("{} cannot be run", Path::new(program).display()))
+    command.args(arguments).env("LD_PRELOAD", preload).env("NVLANE_AIO", mode);
+    let refused = || format!("{} cannot be run", Path::new(program).display());
+    match &args.stat {
+        None => Err(command.exec()).with_context(refused),
+        Some(file) => {
+            let folder = Folder::new()?;
+            command.env(OsStr::from_bytes(stat::VARIABLE.to_bytes()), &folder.0);
+            let mut child = command.spawn().with_context(refused)?;
+            pass_signals_to(child.id())?;
+            let status = child.wait()?;
+            let reports = Report::kept_in(&folder.0).context("what the program did")?;
+            drop(folder);
+            tell(file, &reports)?;
+            // As a shell has it.
+            let ended = status.signal().map(|signal| 128 + signal);
+            std::process::exit(status.code().or(ended).unwrap_or(1));
+        }
+    }
+}
+
+/// A folder of our own, gone in the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Folder> {
+        let path = std::env::temp_dir().join(format!("nvlane-aio-{}", std::process::id()));
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        made.with_context(|| path.display().to_string())?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is told by nobody's success.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Signals that are meant for the program. Those of a terminal reach it anyway.
+fn pass_signals_to(pid: u32) -> Result<()> {
+    let wanted = [SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGINT, SIGQUIT];
+    let mut signals = Signals::new(wanted).context("cannot wait for signals")?;
+    thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        for signal in signals.forever() {
+            if !matches!(signal, SIGINT | SIGQUIT) {
+                // SAFETY: a number, and a child that has not been waited for but for an instant before we end.
+                unsafe { libc::kill(pid as libc::pid_t, signal) };
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Writes what processes did to `file`.
+fn tell(file: &Path, reports: &[(u32, Report)]) -> Result<()> {
+    if file == Path::new("-") {
+        for (pid, report) in reports {
+            eprint!("process {pid}\n{}", as_text(report));
+        }
+        return Ok(());
+    }
+    let processes: Vec<Value> = reports
+        .iter()
+        .map(|(pid, report)| {
+            let mut object = as_json(report);
+            object["pid"] = (*pid).into();
+            object
+        })
+        .collect();
+    let total = counters(|index| reports.iter().map(|(_, report)| total(report, index)).sum());
+    let text = format!("{:#}\n", json!({ "processes": processes, "total": total }));
+    fs::write(file, text).with_context(|| file.display().to_string())
 }
 
 /// The library's absolute path.
@@ -89,7 +166,7 @@ fn checked(path: &Path) -> Result<PathBuf> {
 }
 
 /// Prints what the process did.
-fn stat(args: &AioStatArgs) -> Result<()> {
+fn show(args: &AioStatArgs) -> Result<()> {
     let report = Report::of(args.pid)?;
     let mut out = io::stdout().lock();
     match args.output_format {
@@ -122,10 +199,13 @@ fn as_json(report: &Report) -> Value {
             Value::Object(object)
         })
         .collect();
-    let total = |index: usize| {
-        report.ended[index] + report.open.iter().map(|context| context.counts[index]).sum::<u64>()
-    };
-    json!({ "contexts": report.contexts, "open": open, "total": counters(total) })
+    let total = counters(|index| total(report, index));
+    json!({ "contexts": report.contexts, "open": open, "total": total })
+}
+
+/// A counter over all contexts, open and ended.
+fn total(report: &Report, index: usize) -> u64 {
+    report.ended[index] + report.open.iter().map(|context| context.counts[index]).sum::<u64>()
 }
 
 fn as_text(report: &Report) -> String {

@@ -15,6 +15,7 @@ pub enum AioCommand {
     #[command(after_help = "Examples:
   nvlane aio run -- mariadbd --innodb-use-native-aio=1
   nvlane aio run --mode native -- fio job.fio          to compare with
+  nvlane aio run --stat - -- sysbench fileio run       with its counts at the end
 
 The program gets nvlane's libaio.so.1 through LD_PRELOAD. Programs that make the system calls by
 themselves, that are linked statically or that run set-user-ID do not notice.")]
@@ -38,6 +39,10 @@ pub struct AioRunArgs {
     /// The library; else $NVLANE_AIO_LIBRARY, or what lies beside nvlane or in ../lib/nvlane.
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
+    /// When the program has ended, write what it and its children did to FILE, as JSON; `-`: as text to
+    /// standard error.
+    #[arg(long, value_name = "FILE")]
+    pub stat: Option<PathBuf>,
     /// The program and its arguments.
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
