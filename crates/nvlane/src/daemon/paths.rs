@@ -16,6 +16,9 @@ pub fn policy(volume: &dyn Namespace) -> Option<String> {
     facts.into_iter().find(|(name, _)| name == POLICY).map(|(_, value)| value)
 }
 
+/// A volume, and of which subsystem it is which namespace.
+type Served<'a> = (&'a (String, u32), &'a Arc<dyn Namespace>);
+
 impl Daemon {
     /// The paths of the volumes that are meant: of a named one, or of all that have paths.
     pub(super) fn volume_paths(&self, wanted: &VolumePathsOf) -> Result<Vec<VolumePaths>, Failure> {
@@ -40,7 +43,7 @@ impl Daemon {
     pub(super) fn meant<'a>(
         &'a self,
         wanted: &'a VolumePathsOf,
-    ) -> Result<impl Iterator<Item = (&'a (String, u32), &'a Arc<dyn Namespace>)>, Failure> {
+    ) -> Result<impl Iterator<Item = Served<'a>>, Failure> {
         if let Some(nqn) = &wanted.nqn {
             self.nqn(Some(nqn.clone()))?;
         }
