@@ -159,7 +159,7 @@ mod tests {
                 // Stores go where there is memory.
                 let dst = if matches!(code, 0x63 | 0x6b | 0x73 | 0x7b) { src } else { dst };
                 let ([o0, o1], [n0, n1, n2, n3]) = (offset.to_le_bytes(), number.to_le_bytes());
-                [code, dst | (dst ^ src ^ 3) % 11 << 4, o0, o1, n0, n1, n2, n3]
+                [code, dst | ((dst ^ src ^ 3) % 11) << 4, o0, o1, n0, n1, n2, n3]
             },
         )
     }

@@ -3,15 +3,19 @@
 //! ```text
 //!   check: object --load--> trial: requests of every kind --> what is refused, what it costs
 //!   stat:  daemon --volume_maps--> text or JSON
+//!   replace: object --volume_program--> daemon, or the server of a block device
 //! ```
 
+pub mod replace;
 mod trial;
 
 use crate::cli::{BpfCheckArgs, BpfCommand, BpfStatArgs, ListFormat};
-use crate::control::client::Client;
-use crate::control::method::{VolumeMaps, VolumePathsOf};
+use crate::control::client::{Client, ClientError};
+use crate::control::method::{DeviceMaps, ProgramNow, VolumeMaps, VolumePathsOf};
 use crate::control::path;
+use crate::ublk;
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Write};
@@ -24,6 +28,7 @@ pub fn command(command: &BpfCommand) -> Result<()> {
     match command {
         BpfCommand::Check(args) => check(args),
         BpfCommand::Stat(args) => stat(args),
+        BpfCommand::Replace(args) => replace::command(args),
     }
 }
 
@@ -68,19 +73,59 @@ fn stat(args: &BpfStatArgs) -> Result<()> {
         ListFormat::Normal => {
             let volumes: Vec<VolumeMaps> =
                 serde_json::from_value(volumes).context("the daemon is of another version")?;
+    if let Some(device) = &args.device {
+        return stat_device(device, args.output_format);
+    }
             if volumes.is_empty() {
                 bail!("no volume there has a program; write bpf:PROG.bpf.o(VOLUME)");
             }
-            volumes.iter().map(text_of).collect()
+            let text = volumes.iter().map(|it| {
+                format!(
+                    "{} namespace {}: {}\n{}",
+                    it.nqn,
+                    it.nsid,
+                    it.volume,
+                    text_of(&it.programs)
+                )
+            });
+            text.collect()
         }
     };
     io::stdout().write_all(text.as_bytes())?;
     Ok(())
 }
 
-fn text_of(volume: &VolumeMaps) -> String {
-    let mut text = format!("{} namespace {}: {}\n", volume.nqn, volume.nsid, volume.volume);
-    for program in &volume.programs {
+fn stat_device(device: &str, format: ListFormat) -> Result<()> {
+    let Some(id) = ublk::device_number(device) else {
+        bail!("{device} is no device of ublk: write /dev/ublkbN")
+    };
+    let told = device_client(id)?.call("volume_maps", Value::Null)?;
+    let text = match format {
+        ListFormat::Json => format!("{told:#}\n"),
+        ListFormat::Normal => {
+            let DeviceMaps { device, volume, programs } =
+                serde_json::from_value(told).context("the server is of another version")?;
+            if programs.is_empty() {
+                bail!("{device} has no program; it is {volume}");
+            }
+            format!("{device}: {volume}\n{}", text_of(&programs))
+        }
+    };
+    Ok(io::stdout().write_all(text.as_bytes())?)
+}
+
+/// A connection to the server of a block device.
+fn device_client(id: u32) -> Result<Client> {
+    match Client::connect(&ublk::socket_of(id)) {
+        Ok(client) => Ok(client),
+        Err(ClientError::Connect { .. }) => bail!("/dev/ublkb{id} has no server that can be asked"),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn text_of(programs: &[ProgramNow]) -> String {
+    let mut text = String::new();
+    for program in programs {
         let _ = writeln!(text, "  {}: {} requests failed by it", program.name, program.mistakes);
         for map in &program.maps {
             let (name, kind) = (&map.name, &map.kind);

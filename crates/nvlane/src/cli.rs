@@ -16,7 +16,7 @@ pub use admin::{
     RemoteArgs, ShowArgs, ShowRegsArgs,
 };
 pub use aio::{AioCommand, AioMode, AioRunArgs, AioStatArgs};
-pub use bpf::{BpfCheckArgs, BpfCommand, BpfStatArgs};
+pub use bpf::{BpfCheckArgs, BpfCommand, BpfReplaceArgs, BpfStatArgs};
 pub use content::{CatArgs, PathsArgs, WriteArgs};
 pub use copy::{CopyArgs, JobsArgs, JobsCommand};
 pub use ctl::{

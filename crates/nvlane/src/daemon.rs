@@ -19,6 +19,7 @@ mod maps;
 #[cfg(feature = "mutants")]
 mod mutant;
 mod paths;
+mod program;
 mod start;
 mod statistics;
 mod twice;

@@ -1,11 +1,13 @@
 //! `nvlane ublk`: volumes as block devices of this machine's kernel.
 
 mod attach;
+mod door;
 mod list;
 mod record;
 mod zones;
 
-pub use attach::{attach, detach};
+pub use attach::{attach, detach, device_number};
+pub use record::socket_of;
 
 use crate::cli::{
     ListFormat, UblkAddArgs, UblkCommand, UblkDelArgs, UblkRecoverArgs, UblkServeArgs,
@@ -191,6 +193,7 @@ fn serve(
                 device.leave()?;
                 tracing::info!("/dev/ublkb{id} has another server; everything is flushed");
                 // The driver lets the next one in when this process is gone.
+    let _door = door::open(id, device.namespace(), record);
                 process::exit(0);
             }
             Some(Ending::Stopped) => {

@@ -19,13 +19,42 @@ pub enum BpfCommand {
 The program is loaded and given requests of every kind, on imagined volumes that nothing reads or writes.
 Status 1 if anything is refused. What the kernel would say is not asked: programs run in user space.")]
     Check(BpfCheckArgs),
-    /// Show what the programs of a daemon's volumes keep in their maps.
+    /// Show what the programs of a daemon's volumes, or of a device, keep in their maps.
     #[command(after_help = "Examples:
   nvlane bpf stat
   nvlane bpf stat --nsid 1 -o json
+  nvlane bpf stat /dev/ublkb0
 
 Of arrays only entries that are not all zero are shown, at most 1024 of each map.")]
     Stat(BpfStatArgs),
+    /// Put another program in the place of one that routes a volume's or device's requests, while they come.
+    #[command(after_help = "Examples:
+  nvlane bpf replace 1 stripe-2.bpf.o               namespace 1 of the daemon's only subsystem
+  nvlane bpf replace nqn.2026-11.com.example:a/3 stripe-2.bpf.o
+  nvlane bpf replace /dev/ublkb0 snapshot.bpf.o
+
+Requests in flight end under the old program; those that come meanwhile wait for them, then go by the new one. Maps
+of the same name, type and sizes keep what they hold, others begin empty. A program that would change the size
+of the volume is refused. A restart uses the new one.")]
+    Replace(BpfReplaceArgs),
+}
+
+/// `nvlane bpf replace`.
+#[derive(Debug, Args)]
+pub struct BpfReplaceArgs {
+    /// What it routes: a namespace of the daemon (NSID, NQN/NSID, or its volume's URI), or /dev/ublkbN.
+    pub volume: String,
+    /// The new program's object file.
+    pub program: PathBuf,
+    /// The file or name of the program that is replaced, where the volume has several.
+    #[arg(long, value_name = "NAME")]
+    pub replaces: Option<String>,
+    /// The daemon's control socket.
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// How to print.
+    #[arg(short, long, value_enum, default_value_t = ListFormat::Normal)]
+    pub output_format: ListFormat,
 }
 
 /// `nvlane bpf check`.
@@ -45,6 +74,9 @@ pub struct BpfCheckArgs {
 /// `nvlane bpf stat`.
 #[derive(Debug, Args)]
 pub struct BpfStatArgs {
+    /// A block device, /dev/ublkbN, whose server is asked instead of the daemon.
+    #[arg(conflicts_with_all = ["socket", "nqn", "nsid"])]
+    pub device: Option<String>,
     /// The daemon's control socket.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,

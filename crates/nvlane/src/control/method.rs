@@ -86,6 +86,47 @@ pub struct VolumeTune {
     pub value: String,
 }
 
+/// `volume_program`: puts another program in the place of one that routes a volume's requests. Gives a
+/// [`ProgramReplaced`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeProgram {
+    /// The subsystem.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nqn: Option<String>,
+    /// The namespace.
+    pub nsid: u32,
+    /// The new program's object file, an absolute path.
+    pub object: String,
+    /// The name of the old one, as the URI has it, or of its file; may be left out where there is but one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<String>,
+}
+
+/// `volume_program` of a device's server; as [`VolumeProgram`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceProgram {
+    /// The new program's object file, an absolute path.
+    pub object: String,
+    /// The name of the old one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<String>,
+}
+
+/// What has become of a volume and its maps with the new program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramReplaced {
+    /// The volume's URI in canonical form, by now.
+    pub volume: String,
+    /// Maps that both programs have, which hold what they held.
+    pub kept: Vec<String>,
+    /// Maps of the new program that began empty.
+    pub fresh: Vec<String>,
+    /// Maps of the old program that are gone.
+    pub dropped: Vec<String>,
+}
+
 /// `host_allow` and `host_disallow`: changes who may connect. Give an empty object.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -191,6 +232,17 @@ pub struct VolumeMaps {
     /// Its namespace id.
     pub nsid: u32,
     /// Its URI in canonical form.
+    pub volume: String,
+    /// The programs.
+    pub programs: Vec<ProgramNow>,
+}
+
+/// The programs of a device: what `volume_maps` of its server gives.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceMaps {
+    /// The block device.
+    pub device: String,
+    /// Its volume's URI in canonical form.
     pub volume: String,
     /// The programs.
     pub programs: Vec<ProgramNow>,

@@ -33,6 +33,7 @@ impl Daemon {
             "job_resume" => {
                 let wanted = read(params)?;
                 result(&self.jobs.resume(wanted, &self.volumes)?)
+            "volume_program" => result(&self.volume_program(read(params)?)?),
             }
             "job_cancel" => result(&self.jobs.cancel(read(params)?)?),
             "job_throttle" => result(&self.jobs.throttle(read(params)?)?),

@@ -81,10 +81,13 @@ pub fn detach(args: &DetachArgs) -> Result<()> {
     Ok(())
 }
 
+/// The N of `/dev/ublkbN` and `ublkbN`.
+pub fn device_number(name: &str) -> Option<u32> {
+    name.strip_prefix("/dev/").unwrap_or(name).strip_prefix("ublkb")?.parse().ok()
+}
+
 fn id_of(name: &str) -> Option<u32> {
-    let number = name.strip_prefix("/dev/").unwrap_or(name);
-    let number = number.strip_prefix("ublkb").unwrap_or(number);
-    if let Ok(id) = number.parse() {
+    if let Some(id) = name.parse().ok().or_else(|| device_number(name)) {
         return Some(id);
     }
     // As it is noted: in its canonical form.

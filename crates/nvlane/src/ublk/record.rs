@@ -51,3 +51,8 @@ pub fn log_of_new_server(process: u32) -> PathBuf {
 fn path(id: u32) -> PathBuf {
     PathBuf::from(DIRECTORY).join(format!("ublk-{id}.json"))
 }
+/// Where the server of a device answers.
+pub fn socket_of(id: u32) -> PathBuf {
+    PathBuf::from(DIRECTORY).join(format!("ublk-{id}.sock"))
+}
+

@@ -1,0 +1,88 @@
+//! The control socket of a device's server: its programs, and what they keep.
+
+use super::record::{self, Record};
+use crate::bpf::replace;
+use crate::control::method::{DeviceMaps, ProgramNow};
+use crate::control::protocol::Failure;
+use crate::control::server::{Call, ControlSocket, SocketError};
+use namespace::Namespace;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Calls that wait.
+const CALLS_MAX: usize = 8;
+/// How long the server before us may take to be gone, and how often that is looked at.
+const PATIENCE: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Answers calls about the volume of device `id` until it is dropped. None, and a line in the log, if there can be
+/// no socket: the device is served all the same.
+pub fn open(id: u32, volume: &Arc<dyn Namespace>, record: &Record) -> Option<ControlSocket> {
+    let (volume, record) = (Arc::downgrade(volume), record.clone());
+    match begin(id, volume, record) {
+        Ok(socket) => Some(socket),
+        Err(error) => {
+            tracing::warn!("/dev/ublkb{id} cannot be asked about its programs: {error}");
+            None
+        }
+    }
+}
+
+fn begin(id: u32, volume: Weak<dyn Namespace>, record: Record) -> anyhow::Result<ControlSocket> {
+    let path = record::socket_of(id);
+    let until = Instant::now() + PATIENCE;
+    let mut socket = loop {
+        match ControlSocket::bind(&path) {
+            Err(SocketError::Taken { .. }) if Instant::now() < until => thread::sleep(LOOK),
+            bound => break bound?,
+        }
+    };
+    let (calls, inbox) = sync_channel(CALLS_MAX);
+    socket.serve(calls, |call: Call| call)?;
+    thread::Builder::new().name("door".to_owned()).spawn(move || {
+        for call in inbox {
+            let outcome = match volume.upgrade() {
+                Some(volume) => answer(id, &*volume, &record, &call.method, call.params),
+                None => Err(Failure::refused("the server is stopping")),
+            };
+            // A client that has gone needs no answer.
+            let _ = call.reply.send(outcome);
+        }
+    })?;
+    Ok(socket)
+}
+
+fn answer(
+    id: u32,
+    volume: &dyn Namespace,
+    record: &Record,
+    method: &str,
+    params: Value,
+) -> Result<Value, Failure> {
+    match method {
+        "volume_program" => {
+            let done = replace::of_device(volume, &read(params)?)?;
+            // What serves the device after us is to find the new one.
+            let record = Record { volume: volume.uri(), ..record.clone() };
+            record.write(id).map_err(|error| {
+                let what = "the program is replaced, but it could not be noted";
+                Failure::unsaved(format!("{what}: {error}"))
+            })?;
+            Ok(done)
+        }
+        "volume_maps" => Ok(json!(DeviceMaps {
+            device: format!("/dev/ublkb{id}"),
+            volume: volume.uri(),
+            programs: volume.programs().into_iter().map(ProgramNow::from).collect(),
+        })),
+        other => Err(Failure::method(other)),
+    }
+}
+
+fn read<T: DeserializeOwned>(params: Value) -> Result<T, Failure> {
+    serde_json::from_value(params).map_err(|error| Failure::params(error.to_string()))
+}
