@@ -54,7 +54,7 @@ fn check(args: &BpfCheckArgs) -> Result<()> {
     for problem in problems.iter().take(PROBLEMS_SHOWN) {
         writeln!(text, "  {problem}")?;
     }
-    writeln!(text, "kernel: not asked; this version runs programs in user space")?;
+    writeln!(text, "kernel: {}", kernel_says(&object, args.backends))?;
     io::stdout().write_all(text.as_bytes())?;
     if problems.is_empty() {
         Ok(())
@@ -63,7 +63,19 @@ fn check(args: &BpfCheckArgs) -> Result<()> {
     }
 }
 
+/// What the verifier of the running kernel says.
+fn kernel_says(object: &[u8], backends: u16) -> String {
+    match ublk_bpf::check(object, backends) {
+        Ok(()) => "ok".to_owned(),
+        Err(ublk_bpf::Error::Refused(why)) => format!("refused\n  {}", why.replace('\n', "\n  ")),
+        Err(error) => format!("not asked: {error}"),
+    }
+}
+
 fn stat(args: &BpfStatArgs) -> Result<()> {
+    if let Some(device) = &args.device {
+        return stat_device(device, args.output_format);
+    }
     let socket = args.socket.clone().unwrap_or_else(path::socket);
     let wanted = VolumePathsOf { nqn: args.nqn.clone(), nsid: args.nsid };
     let wanted = serde_json::to_value(&wanted).expect("plain data");
@@ -73,9 +85,6 @@ fn stat(args: &BpfStatArgs) -> Result<()> {
         ListFormat::Normal => {
             let volumes: Vec<VolumeMaps> =
                 serde_json::from_value(volumes).context("the daemon is of another version")?;
-    if let Some(device) = &args.device {
-        return stat_device(device, args.output_format);
-    }
             if volumes.is_empty() {
                 bail!("no volume there has a program; write bpf:PROG.bpf.o(VOLUME)");
             }

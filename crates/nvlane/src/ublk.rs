@@ -10,11 +10,11 @@ pub use attach::{attach, detach, device_number};
 pub use record::socket_of;
 
 use crate::cli::{
-    ListFormat, UblkAddArgs, UblkCommand, UblkDelArgs, UblkRecoverArgs, UblkServeArgs,
+    ListFormat, ProgramPlace, UblkAddArgs, UblkCommand, UblkDelArgs, UblkRecoverArgs, UblkServeArgs,
 };
 use crate::serve::{log, raise_descriptor_limit};
 use crate::{signals, size};
-use ::ublk::{Control, DataPath, Device, DeviceOptions, Ending, Wake, driver};
+use ::ublk::{Control, DataPath, Device, DeviceOptions, Ending, Runs, Wake, driver};
 use anyhow::{Context, Result, bail};
 use namespace::Namespace;
 use namespace::file::OpenError;
@@ -69,7 +69,7 @@ fn add(args: &UblkAddArgs) -> Result<()> {
         Some(_) => open_after_server(&args.volume, &options)?,
         None => volume::open(&args.volume, &options)?,
     };
-    let record = Record { volume: namespace.uri(), read_only: args.read_only };
+    let record = Record { volume: namespace.uri(), read_only: args.read_only, program: None };
     let path = [
         (args.zero_copy, DataPath::ZeroCopy),
         (args.user_copy, DataPath::UserCopy),
@@ -104,7 +104,7 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
     let mut record = Record::read(args.id);
     if let Some(volume) = &args.volume {
         let read_only = record.as_ref().is_some_and(|record| record.read_only);
-        record = Some(Record { volume: volume.clone(), read_only });
+        record = Some(Record { volume: volume.clone(), read_only, program: None });
     }
     let Some(mut record) = record else {
         bail!("nobody noted which volume /dev/ublkb{} was made of: name it", args.id);
@@ -141,7 +141,12 @@ fn open_after_server(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Namespa
 
 fn serve_options(args: &UblkServeArgs) -> DeviceOptions {
     let cpus = args.cores.as_ref().map(|cores| cores.cpus().to_vec()).unwrap_or_default();
-    DeviceOptions { cpus, poll: args.poll, ..DeviceOptions::default() }
+    let program = match args.bpf {
+        ProgramPlace::Auto => ::ublk::ProgramPlace::Auto,
+        ProgramPlace::Kernel => ::ublk::ProgramPlace::Kernel,
+        ProgramPlace::User => ::ublk::ProgramPlace::User,
+    };
+    DeviceOptions { cpus, poll: args.poll, program, ..DeviceOptions::default() }
 }
 
 /// What ends a server, or wakes it.
@@ -179,9 +184,15 @@ fn serve(
     signals: &Signals,
 ) -> Result<()> {
     let id = device.id();
+    let program = match device.runs() {
+        Runs::Nowhere => None,
+        runs => Some(runs.to_string()),
+    };
+    let record = &Record { program, ..record.clone() };
     if let Err(error) = record.write(id) {
         tracing::debug!("cannot note which volume {} is made of: {error}", device.node().display());
     }
+    let _door = door::open(id, device.namespace(), record);
     // Somebody who closed our output still wants to be served.
     let _ = io::stdout().write_all(announce(&device, record, args.output_format).as_bytes());
     let _ = io::stdout().flush();
@@ -193,7 +204,6 @@ fn serve(
                 device.leave()?;
                 tracing::info!("/dev/ublkb{id} has another server; everything is flushed");
                 // The driver lets the next one in when this process is gone.
-    let _door = door::open(id, device.namespace(), record);
                 process::exit(0);
             }
             Some(Ending::Stopped) => {
@@ -238,13 +248,15 @@ fn announce(device: &Device, record: &Record, format: ListFormat) -> String {
             "io_bytes_max": info.max_io_buf_bytes,
             "data_path": device.path().to_string(),
             "recoverable": info.flags & driver::flag::USER_RECOVERY != 0,
+            "program": record.program,
         });
         return format!("{made}\n");
     }
     let bytes = size::format(device.bytes());
     let most = size::format(info.max_io_buf_bytes.into());
+    let program = record.program.as_ref().map(|runs| format!(", {runs}")).unwrap_or_default();
     format!(
-        "{}: {bytes}, {queues} queue(s) of {depth} requests of up to {most}, {}, from {}\nready\n",
+        "{}: {bytes}, {queues} queue(s) of {depth} requests of up to {most}, {}, from {}{program}\nready\n",
         node.display(),
         device.path(),
         record.volume,

@@ -29,4 +29,4 @@ mod program;
 mod ring;
 
 pub use error::Error;
-pub use program::{KernelProgram, KernelQueue, Place};
+pub use program::{KernelProgram, KernelQueue, Place, check};

@@ -7,9 +7,9 @@ use crate::object::{Loop, Shared, io_error};
 use crate::ring::Ring;
 use bpf::request::BACKENDS_MAX;
 use bpf::{Map, MapKind};
-use libbpf_rs::{MapCore, MapFlags};
-use namespace::Namespace;
-use namespace::layer::program::ForKernel;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use namespace::layer::program::{Elsewhere, ForKernel, REPORTED_MAX};
+use namespace::{MapReport, Namespace, ProgramReport};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -102,41 +102,120 @@ impl KernelProgram {
 
     fn config(&self, ring: &Ring) -> LoopConfig {
         let ForKernel { device, sizes, deallocates, .. } = &self.volume;
-        let places = ring.places();
         let mut config = LoopConfig {
-            times: ring.times_address(),
             device_blocks: device.blocks,
-            cq_bytes: places.bytes,
-            cq_head: places.head,
-            cq_tail: places.tail,
-            cq_entries: places.entries,
-            cq_mask: places.mask,
             blocks_max: device.blocks_max,
             backends: sizes.len() as u16,
             block_shift: device.block_shift,
             deallocates: (*deallocates).into(),
-            ..LoopConfig::default()
+            ..on(ring)
         };
         config.sizes[..sizes.len()].copy_from_slice(sizes);
         config
     }
 
-    /// Tells the mistakes that have come since the last call: their number, and what it was, for people.
-    pub fn tell_mistakes(&self, tell: &mut dyn FnMut(&str, u64, &str)) -> Result<(), Error> {
+    fn mistakes(&self) -> Result<MistakeLog, Error> {
         let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let map = shared.get(MISTAKES).ok_or(Error::NoLoop)?;
         let value = map.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).map_err(Error::of_map)?;
         let value = value.unwrap_or_default();
-        let log = MistakeLog::read_from_bytes(&value);
-        let log = log.map_err(|_| Error::NoLoop)?;
+        MistakeLog::read_from_bytes(&value).map_err(|_| Error::NoLoop)
+    }
+
+    /// Tells the mistakes that have come since the last call: their number, and what it was, for people.
+    pub fn tell_mistakes(&self, tell: &mut dyn FnMut(&str, u64, &str)) -> Result<(), Error> {
+        let log = self.mistakes()?;
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         for (count, mistake) in mistakes::since(&log, *told) {
             let what = mistakes::describe(self.volume.instance().program(), mistake);
             tell(self.volume.name(), count, &what);
+            *told = count;
         }
-        *told = log.count;
         Ok(())
     }
+}
+
+impl Elsewhere for KernelProgram {
+    fn report(&self) -> ProgramReport {
+        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let maps = self.volume.instance().maps().iter().map(|map| {
+            let mut report = self.volume.report_on(map);
+            if let Some(from) = find(map, &shared)
+                && let Err(error) = read(from, &mut report)
+            {
+                tracing::warn!(map = report.name, "what the kernel keeps cannot be read: {error}");
+            }
+            report
+        });
+        let maps = maps.collect();
+        drop(shared);
+        let mistakes = self.mistakes().map_or(0, |log| log.count);
+        ProgramReport { name: self.volume.name().to_owned(), mistakes, maps }
+    }
+}
+
+/// Checks whether this kernel takes the program of `object`, over `backends` volumes.
+pub fn check(object: &[u8], backends: u16) -> Result<(), Error> {
+    let ring = Ring::new(1).map_err(Error::Ring)?;
+    let config = LoopConfig {
+        blocks_max: 2048,
+        backends,
+        block_shift: 9,
+        depth: 1,
+        deallocates: 1,
+        ..on(&ring)
+    };
+    Loop::load(object, &config, ring.fd(), &mut Shared::new()).map(drop)
+}
+
+/// Where things are in a ring.
+fn on(ring: &Ring) -> LoopConfig {
+    let places = ring.places();
+    LoopConfig {
+        times: ring.times_address(),
+        cq_bytes: places.bytes,
+        cq_head: places.head,
+        cq_tail: places.tail,
+        cq_entries: places.entries,
+        cq_mask: places.mask,
+        ..LoopConfig::default()
+    }
+}
+
+/// The kernel's map for one of the machine's in user space.
+fn find<'a>(map: &Map, shared: &'a Shared) -> Option<&'a MapHandle> {
+    let definition = map.definition();
+    let found = shared.iter().find(|(name, _)| match definition.is_variables {
+        true => name.ends_with(&definition.name),
+        false => **name == definition.name,
+    });
+    found.map(|(_, map)| map)
+}
+
+/// Entries that are read at once.
+const BATCH: u32 = 4096;
+
+/// What a map holds: for arrays, what is not zero.
+fn read(map: &MapHandle, report: &mut MapReport) -> Result<(), Error> {
+    let mut note = |key: Vec<u8>, values: Vec<Vec<u8>>, always: bool| {
+        if !always && values.iter().flatten().all(|byte| *byte == 0) {
+        } else if report.entries.len() < REPORTED_MAX {
+            report.entries.push((key, values));
+        } else {
+            report.left_out += 1;
+        }
+    };
+    let is_hash = map.map_type().is_hash_map();
+    if !map.map_type().is_percpu() {
+        let each = map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY);
+        each.map_err(Error::of_map)?.for_each(|(key, value)| note(key, vec![value], is_hash));
+        return Ok(());
+    }
+    for key in map.keys() {
+        let values = map.lookup_percpu(&key, MapFlags::ANY).map_err(Error::of_map)?;
+        note(key, values.unwrap_or_default(), is_hash);
+    }
+    Ok(())
 }
 
 /// Puts what `NVLANE_SETUP` has left in a map of the machine in user space into the kernel's.
@@ -145,11 +224,7 @@ fn fill(map: &Map, shared: &Shared) -> Result<(), Error> {
     if definition.kind == MapKind::PerCoreArray || definition.read_only {
         return Ok(());
     }
-    let found = shared.iter().find(|(name, _)| match definition.is_variables {
-        true => name.ends_with(&definition.name),
-        false => **name == definition.name,
-    });
-    let Some((_, to)) = found else { return Ok(()) };
+    let Some(to) = find(map, shared) else { return Ok(()) };
     let mut outcome = Ok(());
     map.entries(|key, values| {
         let Some(value) = values.first() else { return };

@@ -6,6 +6,7 @@ use crate::driver::{self, Parameters, SECTOR_SHIFT};
 use crate::error::Error;
 use crate::path::DataPath;
 use namespace::Namespace;
+use namespace::layer::program::Elsewhere;
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
@@ -67,8 +68,9 @@ impl Runs {
                 Ok(program) => match unsuited(&program, asked, parameters) {
                     Some(why) => why,
                     None => {
-                        volume.each_program(&mut |routed| routed.hand_to_kernel());
-                        return Ok(Runs::InKernel(Arc::new(program)));
+                        let program = Arc::new(program);
+                        hand_over(volume, &program);
+                        return Ok(Runs::InKernel(program));
                     }
                 },
                 Err(error) => error.to_string(),
@@ -98,6 +100,17 @@ impl Runs {
             tracing::warn!("what the program does wrong cannot be told: {error}");
         }
     }
+}
+
+/// Tells the volume, whose program is the first.
+fn hand_over(volume: &dyn Namespace, program: &Arc<KernelProgram>) {
+    let mut is_first = true;
+    volume.each_program(&mut |routed| {
+        if std::mem::take(&mut is_first) {
+            let program: Arc<dyn Elsewhere> = Arc::clone(program) as _;
+            routed.hand_over(program);
+        }
+    });
 }
 
 /// Why a program that the kernel would take is not to run there.

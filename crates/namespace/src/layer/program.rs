@@ -20,7 +20,8 @@ mod kernel;
 mod loaded;
 mod queue;
 
-pub use kernel::ForKernel;
+pub use kernel::{Elsewhere, ForKernel};
+pub use loaded::REPORTED_MAX;
 pub use loaded::Replaced;
 
 use crate::{Namespace, PathReport, ProgramReport, Queue};
@@ -34,8 +35,8 @@ use queue::ProgramQueue;
 use reactor::Reactor;
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Namespaces behind a program.
 #[derive(Debug)]
@@ -52,8 +53,8 @@ pub struct Routed {
     has_one_place: bool,
     cores: u32,
     queues: AtomicU32,
-    /// It is not here that the program runs.
-    in_kernel: AtomicBool,
+    /// Who runs the program, if we do not.
+    elsewhere: OnceLock<Arc<dyn Elsewhere>>,
 }
 
 /// Why namespaces cannot be put behind a program.
@@ -138,7 +139,7 @@ impl Routed {
             has_one_place,
             cores: cores as u32,
             queues: AtomicU32::new(0),
-            in_kernel: AtomicBool::new(false),
+            elsewhere: OnceLock::new(),
         }))
     }
 
@@ -149,7 +150,10 @@ impl Routed {
 
     /// The program and what it keeps, for people.
     pub fn report(&self) -> ProgramReport {
-        self.programs.now().report()
+        match self.elsewhere.get() {
+            Some(elsewhere) => elsewhere.report(),
+            None => self.programs.now().report(),
+        }
     }
 
     /// Puts the program of `object`, which messages and URIs call `name`, in place of the one that there is.
@@ -159,7 +163,7 @@ impl Routed {
     /// # Errors
     /// It is refused, or would make another volume; or requests in flight do not end. Nothing has changed then.
     pub fn replace(&self, object: &[u8], name: String) -> Result<Replaced, ProgramError> {
-        if self.in_kernel.load(Ordering::Relaxed) {
+        if self.elsewhere.get().is_some() {
             return Err(ProgramError::InKernel);
         }
         let mut next = Loaded::new(object, name, &self.backends, self.cores as usize)?;
@@ -274,7 +278,12 @@ impl Namespace for Routed {
     fn describe(&self, facts: &mut Vec<(String, String)>) {
         let loaded = self.programs.now();
         let program = loaded.instance.program();
-        let what = format!("{} instructions, interpreted in user space", program.instructions());
+        let place = if self.elsewhere.get().is_some() {
+            "run by the kernel"
+        } else {
+            "interpreted in user space"
+        };
+        let what = format!("{} instructions, {place}", program.instructions());
         facts.push(("program".into(), what));
         for (number, child) in self.children.iter().enumerate() {
             facts.push(("backend".into(), number.to_string()));

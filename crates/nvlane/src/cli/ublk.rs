@@ -2,7 +2,7 @@
 
 use super::ListFormat;
 use crate::config::Cores;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 /// `nvlane ublk`.
 #[derive(Debug, Subcommand)]
@@ -37,6 +37,10 @@ pub struct UblkServeArgs {
     /// Poll without ever sleeping: lower latency, and each queue's core fully used.
     #[arg(long)]
     pub poll: bool,
+    /// Where the program of a bpf: volume runs: in the kernel where that comes to the same (Linux 7.1, plain files
+    /// and block devices), in the kernel or not at all, or in user space.
+    #[arg(long, value_name = "WHERE", value_enum, default_value = "auto")]
+    pub bpf: ProgramPlace,
     /// How to write what was made; JSON is one line.
     #[arg(short, long, value_enum, default_value = "normal")]
     pub output_format: ListFormat,
@@ -44,6 +48,17 @@ pub struct UblkServeArgs {
     /// ublk=debug,warn.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log: String,
+}
+
+/// Where a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProgramPlace {
+    /// The best that there is.
+    Auto,
+    /// In the kernel.
+    Kernel,
+    /// In user space.
+    User,
 }
 
 /// `nvlane ublk add`.

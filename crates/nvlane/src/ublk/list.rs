@@ -34,6 +34,7 @@ pub fn devices(format: ListFormat) -> Result<()> {
         let (Ok(info), Ok(parameters)) = (control.info(id), control.parameters(id)) else {
             continue;
         };
+        let record = Record::read(id);
         rows.push(json!({
             "id": id,
             "device": format!("/dev/ublkb{id}"),
@@ -45,7 +46,8 @@ pub fn devices(format: ListFormat) -> Result<()> {
             "io_bytes_max": info.max_io_buf_bytes,
             "data_path": DataPath::of_flags(info.flags).to_string(),
             "recoverable": info.flags & flag::USER_RECOVERY != 0,
-            "volume": Record::read(id).map(|record| record.volume),
+            "program": record.as_ref().and_then(|record| record.program.clone()),
+            "volume": record.map(|record| record.volume),
         }));
     }
     let text = match format {
@@ -78,7 +80,7 @@ fn table(rows: &[Value]) -> String {
         let bytes = size::format(row["bytes"].as_u64().unwrap_or(0));
         let _ = writeln!(
             text,
-            "{}  {}  server {}  {bytes}  {} x {}  {}  {}",
+            "{}  {}  server {}  {bytes}  {} x {}  {}  {}{}",
             word("device"),
             word("state"),
             word("server"),
@@ -86,6 +88,7 @@ fn table(rows: &[Value]) -> String {
             word("depth"),
             word("data_path"),
             word("volume"),
+            row["program"].as_str().map(|runs| format!("  ({runs})")).unwrap_or_default(),
         );
     }
     text

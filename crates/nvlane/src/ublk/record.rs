@@ -14,6 +14,9 @@ pub struct Record {
     pub volume: String,
     /// It was made with --read-only.
     pub read_only: bool,
+    /// Where its program runs, if it is one.
+    #[serde(default)]
+    pub program: Option<String>,
 }
 
 impl Record {
@@ -48,11 +51,11 @@ pub fn log_of_new_server(process: u32) -> PathBuf {
     PathBuf::from(DIRECTORY).join(format!("ublk-new-{process}.log"))
 }
 
-fn path(id: u32) -> PathBuf {
-    PathBuf::from(DIRECTORY).join(format!("ublk-{id}.json"))
-}
 /// Where the server of a device answers.
 pub fn socket_of(id: u32) -> PathBuf {
     PathBuf::from(DIRECTORY).join(format!("ublk-{id}.sock"))
 }
 
+fn path(id: u32) -> PathBuf {
+    PathBuf::from(DIRECTORY).join(format!("ublk-{id}.json"))
+}

@@ -1,13 +1,19 @@
 //! What the kernel needs to route a volume's requests by itself.
 
-use super::loaded::Loaded;
+use super::loaded::{Loaded, report};
 use super::{Routed, unless_plain};
-use crate::Namespace;
+use crate::{MapReport, Namespace, ProgramReport};
 use bpf::request::Device;
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+
+/// Whoever runs a program instead of us.
+pub trait Elsewhere: Send + Sync + fmt::Debug {
+    /// What the program keeps there, for people. Copies the maps: not for the data path.
+    fn report(&self) -> ProgramReport;
+}
 
 /// A program, and the files that its parts are for.
 #[derive(Debug)]
@@ -34,6 +40,11 @@ impl ForKernel {
     /// What the program is called.
     pub fn name(&self) -> &str {
         &self.loaded.name
+    }
+
+    /// An empty report on a map, of those that the program has.
+    pub fn report_on(&self, map: &bpf::Map) -> MapReport {
+        MapReport { entries: Vec::new(), left_out: 0, ..report(map) }
     }
 
     /// The program with its maps in user space, as `NVLANE_SETUP` has left them.
@@ -63,7 +74,7 @@ impl Routed {
     }
 
     /// From here on the kernel routes: the program cannot be replaced here any more.
-    pub fn hand_to_kernel(&self) {
-        self.in_kernel.store(true, Ordering::Relaxed);
+    pub fn hand_over(&self, to: Arc<dyn Elsewhere>) {
+        assert!(self.elsewhere.set(to).is_ok(), "a program is handed over once");
     }
 }

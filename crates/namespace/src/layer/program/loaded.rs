@@ -133,10 +133,10 @@ fn set_up(instance: &Arc<Instance>, limits: &[Limits], cores: u32) -> Result<Dev
 }
 
 /// Entries of a map that a report tells at most.
-const REPORTED_MAX: usize = 1024;
+pub const REPORTED_MAX: usize = 1024;
 
 /// A copy of what a map holds.
-fn report(map: &Map) -> MapReport {
+pub fn report(map: &Map) -> MapReport {
     let definition = map.definition();
     let kind = match definition.kind {
         _ if definition.is_variables => "variables",

@@ -1,0 +1,158 @@
+#!/bin/bash
+# limit: 400
+# Programs that the kernel runs: every example under verified I/O without a return to user space per request, a
+# file system, a killed server and its successor, what the verifier refuses, and what wrong lists of actions do.
+. "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_ublk.sh"
+
+modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+bpf=$(realpath "$(dirname "$0")/../../bpf")
+a=$SCRATCH/a.img b=$SCRATCH/b.img
+truncate -s $(((16 << 20) + 7 * 512)) "$a"
+truncate -s 16M "$b"
+
+# Elsewhere user space does it, and says why; who insists is told in a line.
+if ! "$NVLANE" bpf check "$bpf/linear.bpf.o" | grep -q '^kernel: ok'; then
+    ublk_add "bpf:$bpf/linear.bpf.o($a,$b)"
+    expect_match "where it runs" "$(cat "$WORK/ublk.log")" 'program in user space: '
+    verified_io "$DEVICE" 8M
+    ublk_stop
+    said=$(fails "$NVLANE" ublk add --bpf kernel "bpf:$bpf/linear.bpf.o($a,$b)")
+    expect_match "insisting" "$said" 'cannot run in the kernel: '
+    exit 0
+fi
+
+# in_kernel VOLUME [OPTION]...
+in_kernel() {
+    ublk_add "$@" --bpf kernel --log debug
+    expect_match "where it runs" "$(cat "$WORK/ublk.log")" ', program in the kernel'
+}
+
+small=(--bssplit=512/40:4k/40:16k/10:128k/7:1M/3)
+
+verify() { verified_io "$DEVICE" "${1:-3M}" "${small[@]}"; }
+
+# Stops the device, and wants that the kernel came back a few times at the end, not once per request.
+stop_counted() {
+    ublk_stop
+    local requests returns line
+    while read -r line; do
+        requests=$(sed -nE 's/.* requests=([0-9]+).*/\1/p' <<<"$line")
+        returns=$(sed -nE 's/.* returns=([0-9]+).*/\1/p' <<<"$line")
+        echo "$1: $requests requests, $returns returns to user space"
+        ((returns <= 40)) || die "$returns returns to user space for $requests requests"
+    done < <(grep 'a queue has ended' "$WORK/ublk.log")
+}
+
+in_kernel "bpf:$bpf/linear.bpf.o($a,$b)" -q 2 -d 32
+expect_match "the list" "$("$NVLANE" ublk list)" 'program in the kernel'
+verified_io "$DEVICE" 12M
+verified_io "$DEVICE" 1M --bssplit=4k/100 --iodepth=1 --randseed=2
+said=$(fails "$NVLANE" bpf replace "$DEVICE" "$bpf/linear.bpf.o")
+expect_match "replacing it" "$said" 'runs in the kernel'
+mkfs.ext4 -q "$DEVICE"
+mount "$DEVICE" /mnt/test
+dd if=/dev/urandom of=/mnt/test/data bs=1M count=8 conv=fsync status=none
+sum=$(sha256sum </mnt/test/data)
+umount /mnt/test
+fsck.ext4 -fn "$DEVICE" >"$WORK/fsck" 2>&1 || die "fsck: $(cat "$WORK/fsck")"
+# The same in user space: the blocks are where they were.
+stop_counted linear
+ublk_add "bpf:$bpf/linear.bpf.o($a,$b)" --bpf user
+mount -o ro "$DEVICE" /mnt/test
+expect "the file, routed in user space" "$(sha256sum </mnt/test/data)" "$sum"
+umount /mnt/test
+ublk_stop
+
+in_kernel "bpf:$bpf/stripe.bpf.o($a,$b)" -d 16
+verify
+blkdiscard -o 0 -l 1M "$DEVICE"
+blkdiscard -z -o 1M -l 1M "$DEVICE"
+cmp -n $((2 << 20)) /dev/zero "$DEVICE" || die "discarded and zeroed blocks are not zeroes"
+stop_counted stripe
+
+mirror="bpf:$bpf/mirror.bpf.o($SCRATCH/c.img?size=16M&create,$SCRATCH/d.img?size=16M&create)"
+in_kernel "$mirror" -d 16
+verify
+stop_counted mirror
+cmp "$SCRATCH/c.img" "$SCRATCH/d.img" || die "the mirrors differ"
+ublk_add "$mirror"
+expect_match "where a mirror runs" "$(cat "$WORK/ublk.log")" 'in user space: .*NVLANE_ONE_PLACE'
+ublk_stop
+
+in_kernel "bpf:$bpf/statistics.bpf.o($b)" -d 16
+verify
+"$NVLANE" bpf stat "$DEVICE" -o json >"$WORK/stat.json"
+expect_json "$WORK/stat.json" '[.. | objects | select(.name == "operations") | .entries[] | .key] | contains(["01000000", "02000000"])' true
+stop_counted statistics
+
+sum=$(sha256sum <"$b")
+in_kernel "bpf:$bpf/snapshot.bpf.o(file:$b?ro,$SCRATCH/over.img?size=16M&create)" -d 16
+cmp -n $((1 << 20)) "$b" "$DEVICE" || die "what was not written is not the base"
+verify
+stop_counted snapshot
+expect "the base of a snapshot" "$(sha256sum <"$b")" "$sum"
+
+in_kernel "bpf:$bpf/rate.bpf.o($b)" -d 16
+begun=$(date +%s%N)
+dd if="$DEVICE" of=/dev/null bs=1M iflag=direct status=none
+dd if="$DEVICE" of=/dev/null bs=1M iflag=direct status=none
+took=$((($(date +%s%N) - begun) / 1000000))
+((took >= 400)) || die "32 MiB at 64 MiB/s took $took ms"
+verify 3M
+stop_counted rate
+
+in_kernel "bpf:$bpf/null.bpf.o($b)" -d 16
+dd if=/dev/urandom of="$DEVICE" bs=1M count=4 oflag=direct status=none
+cmp -n $((4 << 20)) /dev/zero <(dd if="$DEVICE" bs=1M count=4 iflag=direct status=none) || die "null does not read zeroes"
+stop_counted null
+expect "what null was put over" "$(sha256sum <"$b")" "$sum"
+
+# A server that is killed under verified I/O.
+if has_feature USER_RECOVERY_REISSUE; then
+    in_kernel "bpf:$bpf/linear.bpf.o($a,$b)" -q 2 -d 16 --recover
+    fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite "${small[@]}" \
+        --size=12M --verify=crc32c --verify_fatal=1 --verify_backlog=32 --loops=100 --randseed=3 >"$WORK/load" 2>&1 &
+    load=$!
+    for round in 1 2; do
+        sleep 1
+        kill -KILL "$UBLK_SERVER"
+        wait "$UBLK_SERVER" 2>/dev/null || true
+        : >"$WORK/recover.log"
+        "$NVLANE" ublk recover "$ID" --bpf kernel --log debug >"$WORK/recover.log" 2>&1 </dev/null &
+        UBLK_SERVER=$!
+        ublk_ready "$WORK/recover.log"
+        expect_match "where a successor runs it" "$(cat "$WORK/recover.log")" 'program in the kernel'
+    done
+    sleep 1
+    kill -INT "$load"
+    status=0
+    wait "$load" || status=$?
+    ((status == 0 || status == 128)) || die "fio: status $status: $(cat "$WORK/load")"
+    ! grep -iE 'verify.*(fail|bad)|error' "$WORK/load" || die "fio: $(cat "$WORK/load")"
+    ublk_stop
+fi
+
+# What the verifier refuses does not run, and user space takes it in.
+said=$("$NVLANE" bpf check "$bpf/tests/endless.bpf.o" || true)
+expect_match "the verdict on an endless loop" "$said" 'kernel: refused'
+said=$(fails "$NVLANE" ublk add --bpf kernel "bpf:$bpf/tests/hostile.bpf.o($b)")
+expect_match "a wild program in the kernel" "$said" "cannot run in the kernel: the kernel's verifier refuses it"
+ublk_add "bpf:$bpf/tests/endless.bpf.o($b)"
+expect_match "where an endless one runs" "$(cat "$WORK/ublk.log")" 'program in user space: '
+ublk_stop
+
+# Wrong lists fail their requests, with a message; the device lives on.
+in_kernel "bpf:$bpf/tests/mild.bpf.o($b)" -d 8
+for number in 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 29; do
+    said=$(fails dd if="$DEVICE" of=/dev/null bs=4k count=1 skip="$((number * 512))" iflag=direct,skip_bytes status=none)
+    expect_match "wrong list $number" "$said" 'Input/output error'
+done
+dd if="$DEVICE" of=/dev/null bs=4k count=1 skip="$((25 * 512))" iflag=direct,skip_bytes status=none
+dd if="$DEVICE" of=/dev/null bs=4k count=1 skip=100 iflag=direct status=none
+await 10 grep -q 'count=16 request failed: nvlane_' "$WORK/ublk.log"
+expect_match "the first mistake" "$(cat "$WORK/ublk.log")" 'count=1 request failed: nvlane_route .*: no action was taken \(opcode 0x02, 8 blocks at 10\)'
+expect_match "the fourth" "$(cat "$WORK/ublk.log")" 'count=4 request failed: nvlane_route .*hostile.bpf.c:[0-9]+\): part 0 is for a backend'
+verified_io "$DEVICE" 2M "${small[@]}" --offset=8M
+stop_counted mild
+modprobe -r ublk_drv
