@@ -40,7 +40,7 @@ const EVERYDAY: Depth = Depth { rounds: 5, fuzz_seconds: 10 };
 const FULL: Depth = Depth { rounds: 20, fuzz_seconds: 60 };
 
 /// Tests of the full run that say by a variable how often they are done: name, package, filter, variable.
-const REPEATED: [(&str, &str, &str, (&str, &str)); 2] = [
+const REPEATED: [(&str, &str, &str, (&str, &str)); 3] = [
     (
         "copies/model",
         "namespace",
@@ -48,6 +48,12 @@ const REPEATED: [(&str, &str, &str, (&str, &str)); 2] = [
         ("COPY_OPERATIONS", "10000000"),
     ),
     ("copies/kills", "nvlane", "a_kill_at_any_moment_loses_nothing", ("NVLANE_COPY_KILLS", "50")),
+    (
+        "copies/ends",
+        "nvlane",
+        "kills_of_targets_and_of_hosts_lose_nothing",
+        ("NVLANE_COPY_KILLS", "50"),
+    ),
 ];
 
 /// Run the tests, all or those whose name contains one of the given words.

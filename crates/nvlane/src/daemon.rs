@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Everything happens on one thread, one thing after the other: changes cannot race. What blocks
-//! (opening, resizing and flushing volumes) blocks other control commands meanwhile, never I/O.
+//! (opening, resizing and flushing volumes that are served) blocks other control commands meanwhile, never I/O.
 //!
 //! Files: `start` brings a configuration up, `change` is what can be changed afterwards, `dispatch`
 //! knows the control socket's methods, `statistics` and `paths` what it tells, `jobs` are the copies that it does.
@@ -43,6 +43,9 @@ use target::{PortId, Server};
 
 /// How often volumes are asked whether their size has changed.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often it looks whether volumes of a new job are open, while there are any.
+const OPENING_INTERVAL: Duration = Duration::from_millis(5);
 
 /// What the daemon's loop waits for.
 pub enum Event {
@@ -103,17 +106,17 @@ impl Daemon {
     pub fn run(&mut self, events: &Receiver<Event>) {
         let mut refresh_at = Instant::now() + REFRESH_INTERVAL;
         loop {
-            let wait = refresh_at.saturating_duration_since(Instant::now());
+            let mut wait = refresh_at.saturating_duration_since(Instant::now());
+            if self.jobs.is_opening() {
+                wait = wait.min(OPENING_INTERVAL);
+            }
             match events.recv_timeout(wait) {
-                Ok(Event::Call(call)) => {
-                    let outcome = self.call(&call.method, call.params);
-                    // A client that has gone needs no answer.
-                    let _ = call.reply.send(outcome);
-                }
+                Ok(Event::Call(call)) => self.answer(call),
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.jobs.serve(&self.volumes);
+            self.jobs.settle();
             if Instant::now() >= refresh_at {
                 self.refresh();
                 self.jobs.collect();

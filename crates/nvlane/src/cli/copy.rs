@@ -160,8 +160,12 @@ pub enum JobsCommand {
         id: u64,
     },
     /// Go on with one that was paused, or has failed.
-    #[command(after_help = "Example:
-  nvlane jobs resume 3")]
+    #[command(
+        visible_alias = "retry",
+        after_help = "Examples:
+  nvlane jobs resume 3
+  nvlane jobs retry 3                      one that has failed, from where it came to"
+    )]
     Resume {
         /// The job.
         id: u64,

@@ -2,13 +2,30 @@
 
 use super::Daemon;
 use crate::control::protocol::Failure;
+use crate::control::server::Call;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 impl Daemon {
+    /// Answers a call, now or, if it has to wait for volumes of others, once they are open.
+    pub(super) fn answer(&mut self, call: Call) {
+        let Call { method, params, reply } = call;
+        let outcome = match method.as_str() {
+            "job_add" => {
+                let begun = read(params)
+                    .and_then(|wanted| self.jobs.add(wanted, &self.volumes, reply.clone()));
+                let Err(failure) = begun else { return };
+                Err(failure)
+            }
+            _ => self.call(&method, params),
+        };
+        // A client that has gone needs no answer.
+        let _ = reply.send(outcome);
+    }
+
     /// Carries out a method of the control socket.
-    pub(super) fn call(&mut self, method: &str, params: Value) -> Result<Value, Failure> {
+    fn call(&mut self, method: &str, params: Value) -> Result<Value, Failure> {
         match method {
             "volume_add" => result(&self.volume_add(read(params)?)?),
             "volume_remove" => nothing(self.volume_remove(read(params)?)),
@@ -16,6 +33,7 @@ impl Daemon {
             "volume_list" => none(&params).and_then(|()| result(&self.volumes())),
             "volume_paths" => result(&self.volume_paths(&read(params)?)?),
             "volume_maps" => result(&self.volume_maps(&read(params)?)?),
+            "volume_program" => result(&self.volume_program(read(params)?)?),
             "volume_tune" => result(&self.volume_tune(read(params)?)?),
             "host_allow" => nothing(self.host_allow(read(params)?)),
             "host_disallow" => nothing(self.host_disallow(read(params)?)),
@@ -24,16 +42,11 @@ impl Daemon {
             "ana_set" => nothing(self.ana_set(read(params)?)),
             "subsystem_add" => nothing(self.subsystem_add(read(params)?)),
             "subsystem_remove" => nothing(self.subsystem_remove(read(params)?)),
-            "job_add" => {
-                let wanted = read(params)?;
-                result(&self.jobs.add(wanted, &self.volumes)?)
-            }
             "job_list" => none(&params).and_then(|()| result(&self.jobs.list())),
             "job_pause" => result(&self.jobs.pause(read(params)?)?),
             "job_resume" => {
                 let wanted = read(params)?;
                 result(&self.jobs.resume(wanted, &self.volumes)?)
-            "volume_program" => result(&self.volume_program(read(params)?)?),
             }
             "job_cancel" => result(&self.jobs.cancel(read(params)?)?),
             "job_throttle" => result(&self.jobs.throttle(read(params)?)?),

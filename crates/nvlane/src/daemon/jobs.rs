@@ -1,8 +1,8 @@
 //! Copies that the daemon does by itself: `nvlane copy --detach`.
 //!
 //! ```text
-//!   job_add --> volumes (served, or opened for the job) --> engine, on a core of the data path
-//!                                                             | flush, then the record, every two seconds
+//!   job_add --> volumes (served, or opened for the job, --> engine, on a core of the data path
+//!                 on a thread of their own)                   | flush, then the record, every two seconds
 //!   restart --> records --> the same, from where the record says that everything is durable
 //! ```
 //!
@@ -25,8 +25,10 @@ use crate::copy::spec::Spec;
 use namespace::Namespace;
 use reactor::Mailbox;
 use record::{Record, Records};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -71,6 +73,17 @@ impl Live {
         let open = volumes.into_iter().filter_map(|(key, volume)| Some((key, volume.upgrade()?)));
         open.filter(|(key, volume)| holds(key, volume)).take(2).collect()
     }
+
+    /// A volume of `ready` that was served `before`, and is not any more.
+    fn lost(&self, before: &Weakly, ready: &run::Ready) -> Option<Key> {
+        let now = lock(&self.volumes);
+        let is_used = |volume: &Weak<dyn Namespace>| {
+            volume.upgrade().is_some_and(|volume| ready.uses(&volume))
+        };
+        let is_there = |volume: &Weak<dyn Namespace>| now.values().any(|it| it.ptr_eq(volume));
+        let lost = before.iter().find(|(_, volume)| is_used(volume) && !is_there(volume));
+        lost.map(|(key, _)| key.clone())
+    }
 }
 
 /// All jobs.
@@ -78,9 +91,23 @@ pub struct Jobs {
     live: Live,
     records: Records,
     jobs: BTreeMap<u64, Entry>,
+    opening: Vec<Opening>,
     cores: Vec<Mailbox>,
     next: u64,
 }
+
+/// A job whose volumes are being opened, which may take as long as a remote target likes.
+struct Opening {
+    spec: Spec,
+    /// What was served when that began.
+    served: Weakly,
+    opened: Receiver<Result<run::Ready, String>>,
+    /// To whoever has asked for it.
+    reply: Reply,
+}
+
+/// Where the outcome of a call goes.
+pub type Reply = SyncSender<Done<Value>>;
 
 /// A job, with what is known of it on disk.
 struct Entry {
@@ -109,7 +136,7 @@ impl Jobs {
     /// Jobs on these cores, with their records beside the state file.
     pub fn none(state: &Path, cores: Vec<Mailbox>) -> Jobs {
         let (live, records) = (Live::default(), Records::beside(state));
-        Jobs { live, records, jobs: BTreeMap::new(), cores, next: 1 }
+        Jobs { live, records, jobs: BTreeMap::new(), opening: Vec::new(), cores, next: 1 }
     }
 
     /// Finds the jobs that there were, which go on with the volumes in `served`.
@@ -142,20 +169,63 @@ impl Jobs {
         self.live.set(served);
     }
 
-    /// Begins a job, once its volumes are open and what it says makes sense.
-    pub fn add(&mut self, wanted: JobAdd, served: &Served) -> Done<Job> {
+    /// Has the volumes of a job opened; [`Jobs::settle`] begins it then, and answers `reply`.
+    pub fn add(&mut self, wanted: JobAdd, served: &Served, reply: Reply) -> Done<()> {
         self.collect();
         let JobAdd { sources, targets, options } = wanted;
-        let mut spec = Spec { sources, targets, options };
+        let spec = Spec { sources, targets, options };
         spec.check().map_err(Failure::params)?;
         self.check_room()?;
-        if self.jobs.len() >= JOBS_MAX {
+        if self.jobs.len() + self.opening.len() >= JOBS_MAX {
             return Err(Failure::conflict(format!(
                 "there are {JOBS_MAX} jobs: `nvlane jobs clear` forgets those that have ended"
             )));
         }
         self.serve(served);
-        let ready = run::prepare(&spec, &self.live).map_err(Failure::volume)?;
+        let (opened, outcome) = sync_channel(1);
+        let (live, wanted) = (self.live.clone(), spec.clone());
+        let thread = std::thread::Builder::new().name("job-open".into());
+        let open = move || {
+            // Nobody waits for it when the daemon is stopping.
+            let _ = opened.send(run::prepare(&wanted, &live));
+        };
+        thread.spawn(open).map_err(|error| Failure::conflict(format!("no thread: {error}")))?;
+        let served = lock(&self.live.volumes).clone();
+        self.opening.push(Opening { spec, served, opened: outcome, reply });
+        Ok(())
+    }
+
+    /// Whether volumes of new jobs are being opened: [`Jobs::settle`] is to be called soon.
+    pub fn is_opening(&self) -> bool {
+        !self.opening.is_empty()
+    }
+
+    /// Begins the jobs whose volumes are open now.
+    pub fn settle(&mut self) {
+        let mut at = 0;
+        while let Some(opening) = self.opening.get(at) {
+            let opened = match opening.opened.try_recv() {
+                Ok(opened) => opened,
+                Err(TryRecvError::Disconnected) => Err("opening its volumes has failed".into()),
+                Err(TryRecvError::Empty) => {
+                    at += 1;
+                    continue;
+                }
+            };
+            let Opening { spec, served, reply, .. } = self.opening.remove(at);
+            let begun = opened.map_err(Failure::volume);
+            let begun = begun.and_then(|ready| self.begin_with(spec, &served, ready));
+            let begun = begun.map(|job| serde_json::to_value(job).expect("results are plain data"));
+            // A client that has gone needs no answer.
+            let _ = reply.send(begun);
+        }
+    }
+
+    fn begin_with(&mut self, mut spec: Spec, before: &Weakly, ready: run::Ready) -> Done<Job> {
+        if let Some((nqn, nsid)) = self.live.lost(before, &ready) {
+            let what = format!("namespace {nsid} of {nqn} was removed meanwhile");
+            return Err(Failure::conflict(what));
+        }
         // A restart is to copy the same, though a volume may have grown.
         ready.fix(&mut spec);
         let id = self.next;
@@ -335,7 +405,7 @@ impl Jobs {
 
     fn check_room(&self) -> Done<()> {
         let running = self.jobs.values().filter(|entry| entry.run.is_some()).count();
-        match running < RUNNING_MAX {
+        match running + self.opening.len() < RUNNING_MAX {
             true => Ok(()),
             false => Err(Failure::conflict(format!("{RUNNING_MAX} jobs are at work already"))),
         }

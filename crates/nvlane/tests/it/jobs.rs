@@ -1,9 +1,10 @@
 //! Copies that the daemon does by itself: what can be said to them, and that they survive it.
 //!
-//! `NVLANE_COPY_KILLS` is how often the daemon is killed; 5 when it is not set.
+//! `NVLANE_COPY_KILLS` is how often the daemon is killed, and how often targets and hosts are; 5 and 3 times when it is
+//! not set.
 
 use crate::copy::{file, pattern};
-use crate::daemon::{Daemon, eventually, nvlane};
+use crate::daemon::{Daemon, ask, eventually, nvlane};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -128,6 +129,30 @@ fn jobs_that_make_no_sense_are_refused() {
     assert_eq!(daemon.call("job_list", json!({})), json!([]));
 }
 
+/// A target that accepts and says nothing keeps nobody else waiting.
+#[test]
+fn volumes_of_a_new_job_are_opened_beside_everything_else() {
+    let dir = tempfile::tempdir().unwrap();
+    file(dir.path(), "a", &vec![1; 1 << 20]);
+    file(dir.path(), "b", &vec![0; 1 << 20]);
+    let daemon = start(dir.path());
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let far = format!("tcp://{}/nqn.2026-11.com.example:far?ns=1", silent.local_addr().unwrap());
+    let wanted = json!({"sources": part_of("served:1"), "targets": part_of(&far)});
+    let socket = daemon.socket.clone();
+    let asking = std::thread::spawn(move || ask(&socket, "job_add", wanted));
+    // It is being opened once the target has been called.
+    let call = silent.accept().unwrap();
+    assert_eq!(daemon.call("job_list", json!({})), json!([]));
+    let other = json!({"sources": part_of("served:1"), "targets": part_of("served:2")});
+    assert_eq!(daemon.call("job_add", other)["id"], 1);
+    wait_for(&daemon, 1, "done");
+    assert!(!asking.is_finished(), "what was asked first has waited for its target");
+    drop((call, silent));
+    let answer = asking.join().unwrap().unwrap();
+    assert_eq!(answer["error"]["code"], -32003, "{answer}");
+}
+
 /// What fails can be resumed, and goes on where it was.
 #[test]
 fn a_job_that_failed_is_resumed() {
@@ -153,7 +178,8 @@ fn a_job_that_failed_is_resumed() {
     assert_eq!(failed["counts"]["durable_bytes"], 2 * M, "what came before is flushed");
     let (ok, said) = nvlane_jobs(&daemon, &["wait", &id.to_string()]);
     assert!(!ok && said.contains("Write Fault"), "{said}");
-    daemon.call("job_resume", json!({"id": id}));
+    let (ok, said) = nvlane_jobs(&daemon, &["retry", &id.to_string()]);
+    assert!(ok, "{said}");
     let done = wait_for(&daemon, id, "done");
     assert_eq!(done["error"], Value::Null);
     assert!(done["counts"]["command_bytes"].as_u64() <= Some(4 * M + 262_144), "{done}");
@@ -342,5 +368,76 @@ fn a_kill_at_any_moment_loses_nothing() {
         daemon.call("job_clear", json!({}));
         let (status, log) = daemon.stop("TERM");
         assert!(status.success(), "{log}");
+    }
+}
+
+/// The kernel closes the files of a ring a little after the process is gone.
+fn wait_for_lock(path: &Path) {
+    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+    eventually("the lock is free", || file.try_lock().is_ok());
+}
+
+/// Targets are killed, and the daemons that are their hosts, and both: jobs up to a target and within one end with the
+/// source's bytes, and nothing beside them is changed. What a host had in flight when it was killed must not
+/// arrive after what it sends when it is back.
+#[test]
+fn kills_of_targets_and_of_hosts_lose_nothing() {
+    let rounds = std::env::var("NVLANE_COPY_KILLS").ok().and_then(|text| text.parse().ok());
+    let rounds: u64 = rounds.unwrap_or(3);
+    let (dir, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (up, within) = (pattern(12 << 20, 1), pattern(12 << 20, 2));
+    file(dir.path(), "a", &up);
+    file(dir.path(), "b", &vec![0; 1 << 20]);
+    let nqn = "nqn.2026-11.com.example:far";
+    for round in 0..rounds {
+        let before = pattern(16 << 20, 3000 + round);
+        let files = [("1", &before), ("2", &within), ("3", &before)];
+        let files = files.map(|(name, bytes)| file(there.path(), name, bytes));
+        let serve = |listen: &str| {
+            let volumes = files.iter().map(String::as_str);
+            let args: Vec<_> = volumes.chain(["--nqn", nqn, "--listen", listen]).collect();
+            Daemon::start(there.path(), &args)
+        };
+        let mut target = serve("127.0.0.1:0");
+        let listen = target.listeners[0].to_string();
+        let mut host = start(dir.path());
+        let at = [0, M, 512, 4 * M][round as usize % 4];
+        let remote = |nsid: u32| format!("tcp://{listen}/{nqn}?ns={nsid}&reconnect_delay=100ms");
+        let add = |source: &str, to: String| {
+            let options = json!({"throttle": "5M", "request_bytes": 262_144});
+            let targets = json!([{"volume": to, "offset": at}]);
+            let wanted =
+                json!({"sources": part_of(source), "targets": targets, "options": options});
+            host.call("job_add", wanted)["id"].as_u64().unwrap()
+        };
+        let jobs = [add("served:1", remote(1)), add(&remote(2), remote(3))];
+        std::thread::sleep(Duration::from_millis(50 + round * 1237 % 2300));
+        if round % 3 != 1 {
+            target.kill();
+            files.iter().for_each(|file| wait_for_lock(Path::new(file)));
+            target = serve(&listen);
+        }
+        if round % 3 != 0 {
+            host.kill();
+            ["a", "b"].iter().for_each(|file| wait_for_lock(&dir.path().join(file)));
+            host = start(dir.path());
+        }
+        for id in jobs {
+            host.call("job_throttle", json!({"id": id, "throttle": "none"}));
+        }
+        for id in jobs {
+            wait_for(&host, id, "done");
+        }
+        for (name, data) in [(&files[0], &up), (&files[2], &within)] {
+            let mut wanted = before.clone();
+            wanted[at as usize..][..data.len()].copy_from_slice(data);
+            assert!(fs::read(name).unwrap() == wanted, "round {round}, {name}: other bytes");
+        }
+        assert!(fs::read(&files[1]).unwrap() == within, "round {round}: the source has changed");
+        host.call("job_clear", json!({}));
+        for daemon in [host, target] {
+            let (status, log) = daemon.stop("TERM");
+            assert!(status.success(), "{log}");
+        }
     }
 }

@@ -10,6 +10,7 @@
 //! Every window of Copy commands has one of reads and writes beside it, in turn; figures are medians of the
 //! ratios. What is on the wire is counted by the network device, headers and all.
 
+mod beside;
 mod bound;
 mod load;
 mod peers;
@@ -75,6 +76,7 @@ impl Scenario for Copy {
             }
         }
         bench.report(&mut report)?;
+        beside::measure(plan.mib, plan.timing, plan.runs, options, &mut report)?;
         peers::measure(plan.mib, plan.brief, options, &scratch, &mut report)?;
         Ok(report)
     }

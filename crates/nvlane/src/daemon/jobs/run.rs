@@ -52,6 +52,11 @@ impl Ready {
         volumes.map(|volume| Identity::of(&**volume)).collect()
     }
 
+    /// Whether `volume` is one of them.
+    pub fn uses(&self, volume: &Arc<dyn Namespace>) -> bool {
+        self.opened.volumes.iter().any(|used| Arc::ptr_eq(used, volume))
+    }
+
     /// Says in `spec` how long its sources are.
     pub fn fix(&self, spec: &mut Spec) {
         for (part, volume) in spec.sources.iter_mut().zip(self.opened.sources()) {
