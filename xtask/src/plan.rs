@@ -127,6 +127,12 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
                 Ok(count)
             });
         }
+        runner.step("libaio/harness", || {
+            run(build(RELEASE)?.arg("--package=libaio"))?;
+            let library = target_directory()?.join(RELEASE).join("libnvlane_aio.so");
+            run(Command::new(checkout()?.join("tests/libaio/run")).arg(library))?;
+            Ok(Count::ONE)
+        });
     }
     let mut kernels = vec![(arguments.kernel.as_str(), "guest")];
     if arguments.full {
