@@ -5,6 +5,9 @@ use crate::Reactor;
 use crate::reactor::State;
 use std::time::Instant;
 
+/// So many completions at once are worth the wait for the next.
+const MANY: u64 = 4;
+
 /// How long [`Reactor::turn_for`] waits for something to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drive {
@@ -28,8 +31,8 @@ impl Reactor {
         let _turning = self.begin_turns();
         match wait {
             Drive::Poll => {}
-            Drive::Until(limit) => self.sleep_at_once(Some(limit)),
-            Drive::Forever => self.sleep_at_once(None),
+            Drive::Until(limit) => self.sleep_at_once(Some(limit), false),
+            Drive::Forever => self.sleep_at_once(None, false),
         }
         self.turns(wait)
     }
@@ -54,13 +57,17 @@ impl Reactor {
 
     /// As [`Reactor::turn_for`] without limit, for threads that do nothing between turns: what the
     /// completions of a sleep have started is handed over with the next wait, in one system call
-    /// instead of two, where waiting is all that is left to do. `false` after [`Reactor::stop`].
+    /// instead of two, where waiting is all that is left to do. After many completions it sleeps rather
+    /// than spins: the next are then as many, for one system call, where a spin would take them one by
+    /// one. `false` after [`Reactor::stop`].
     ///
     /// # Panics
     /// As [`Reactor::turn_for`].
     pub fn wait_turn(&self) -> bool {
         let _turning = self.begin_turns();
-        self.sleep_at_once(None);
+        let completed = self.counts.completed.read();
+        let since_last = completed - self.waited_at.replace(completed);
+        self.sleep_at_once(None, since_last >= MANY);
         if self.state.get() == State::Running && self.woken.take() {
             self.spin.borrow_mut().worked(self.now.get());
             return true;
@@ -68,15 +75,16 @@ impl Reactor {
         self.turns(Drive::Forever)
     }
 
-    /// Where there is nothing to do but to wait for the ring, and spinning does not pay: hands over
-    /// what was submitted and waits, in one system call instead of two.
-    fn sleep_at_once(&self, limit: Option<Instant>) {
+    /// Where there is nothing to do but to wait for the ring, and spinning does not pay or there is `enough`
+    /// to do: hands over what was submitted and waits, in one system call instead of two.
+    fn sleep_at_once(&self, limit: Option<Instant>, enough: bool) {
         let only_ring = self.state.get() == State::Running
             && !self.config.poll_always
             && !self.commands.any()
             && !self.has_mail()
             && self.pollers.borrow().listed() == 0;
-        if only_ring && !self.spin.borrow_mut().idled(self.now.get()) {
+        // Asked in any case: it is told of the sleep.
+        if only_ring && (!self.spin.borrow_mut().idled(self.now.get()) || enough) {
             self.sleep(limit);
         }
     }

@@ -111,6 +111,8 @@ pub struct Reactor {
     /// The sleep before this turn ended with completions, which were delivered.
     pub(crate) woken: Cell<bool>,
     pub(crate) counts: Counts,
+    /// How many completions there had been when [`Reactor::wait_turn`] was called last.
+    pub(crate) waited_at: Cell<u64>,
     /// A read of the mailbox's eventfd is in flight, into `wakes`.
     pub(crate) wake_armed: Cell<bool>,
     pub(crate) wakes: UnsafeCell<u64>,
@@ -183,6 +185,7 @@ impl Reactor {
             state: Cell::new(State::Running),
             woken: Cell::new(false),
             counts: Counts::default(),
+            waited_at: Cell::new(0),
             wake_armed: Cell::new(false),
             wakes: UnsafeCell::new(0),
             turning: Cell::new(false),

@@ -162,10 +162,9 @@ impl Subject {
 
     /// What it and the machine have used until now.
     pub fn look(&self) -> anyhow::Result<Look> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process))?;
         Ok(Look {
             usage: self.observed.usage()?,
-            ticks: process_ticks(&stat).context("/proc/PID/stat has no times")?,
+            ticks: threads_ticks(self.process)?,
             machine: machine_busy(&std::fs::read_to_string("/proc/stat")?)
                 .context("/proc/stat has no times")?,
         })
@@ -247,8 +246,21 @@ fn pin_threads(process: u32, core: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// User and system time in ticks (proc_pid_stat(5), fields 14 and 15; the name may hold anything).
-fn process_ticks(stat: &str) -> Option<[u64; 2]> {
+/// User and system time in ticks. Of each thread by itself: the kernel divides the exact time of whom it is
+/// asked for by the ticks of his whole life, so that a process has its start in each of its windows.
+fn threads_ticks(process: u32) -> anyhow::Result<[u64; 2]> {
+    let mut all = [0; 2];
+    for entry in std::fs::read_dir(format!("/proc/{process}/task"))?.flatten() {
+        // One that has ended meanwhile had no part in the window.
+        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
+        let [user, system] = ticks(&stat).context("/proc/PID/task/TID/stat has no times")?;
+        all = [all[0] + user, all[1] + system];
+    }
+    Ok(all)
+}
+
+/// Those of a process or thread (proc_pid_stat(5), fields 14 and 15; the name may hold anything).
+fn ticks(stat: &str) -> Option<[u64; 2]> {
     let mut fields = stat.rsplit_once(") ")?.1.split_whitespace().skip(11);
     Some([fields.next()?.parse().ok()?, fields.next()?.parse().ok()?])
 }
@@ -272,9 +284,9 @@ mod tests {
     #[test]
     fn times_are_found_behind_any_name() {
         let stat = "17 (a) b) S 1 17 17 0 -1 4194560 9 0 0 0 31 44 0 0 20 0 3 0 77 1000 250";
-        assert_eq!(process_ticks(stat), Some([31, 44]));
+        assert_eq!(ticks(stat), Some([31, 44]));
         let stat = "cpu  10 1 20 500 30 2 3 4 9 9\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
         assert_eq!(machine_busy(stat), Some(Duration::from_millis(400)));
-        assert_eq!((process_ticks("17"), machine_busy("intr 1")), (None, None));
+        assert_eq!((ticks("17"), machine_busy("intr 1")), (None, None));
     }
 }
