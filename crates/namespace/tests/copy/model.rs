@@ -242,7 +242,14 @@ impl World<'_> {
         // Of the others, some blocks may have been copied.
         let old = self.model[volume].clone();
         self.move_all(volume, slba + done, rest);
+        // The range named is one that was not copied whole, as far as that can be seen.
+        let start = (slba + done) as usize;
+        let named = start..start + rest[0].2 as usize;
+        let changes = named.clone().all(|block| old[block] != self.model[volume][block]);
+        let would = self.model[volume][named.clone()].to_vec();
         self.settle(volume, &old, slba + done, total - done);
+        let whole = self.model[volume][named] == would[..];
+        assert!(!changes || !whole, "range {lowest} was copied whole, and named in {spans:?}");
     }
 
     /// Range by range, each read whole before it is written.
