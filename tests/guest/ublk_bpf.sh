@@ -66,8 +66,8 @@ ublk_stop
 
 in_kernel "bpf:$bpf/stripe.bpf.o($a,$b)" -d 16
 verify
-blkdiscard -o 0 -l 1M "$DEVICE"
-blkdiscard -z -o 1M -l 1M "$DEVICE"
+blkdiscard -f -o 0 -l 1M "$DEVICE"
+blkdiscard -f -z -o 1M -l 1M "$DEVICE"
 cmp -n $((2 << 20)) /dev/zero "$DEVICE" || die "discarded and zeroed blocks are not zeroes"
 stop_counted stripe
 
@@ -102,6 +102,7 @@ took=$((($(date +%s%N) - begun) / 1000000))
 verify 3M
 stop_counted rate
 
+sum=$(sha256sum <"$b")
 in_kernel "bpf:$bpf/null.bpf.o($b)" -d 16
 dd if=/dev/urandom of="$DEVICE" bs=1M count=4 oflag=direct status=none
 cmp -n $((4 << 20)) /dev/zero <(dd if="$DEVICE" bs=1M count=4 iflag=direct status=none) || die "null does not read zeroes"
@@ -111,8 +112,9 @@ expect "what null was put over" "$(sha256sum <"$b")" "$sum"
 # A server that is killed under verified I/O.
 if has_feature USER_RECOVERY_REISSUE; then
     in_kernel "bpf:$bpf/linear.bpf.o($a,$b)" -q 2 -d 16 --recover
-    fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite "${small[@]}" \
-        --size=12M --verify=crc32c --verify_fatal=1 --verify_backlog=32 --loops=100 --randseed=3 >"$WORK/load" 2>&1 &
+    fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=4k \
+        --size=12M --verify=crc32c --verify_fatal=1 --verify_backlog=32 --time_based --runtime=120 --randseed=3 \
+        >"$WORK/load" 2>&1 &
     load=$!
     for round in 1 2; do
         sleep 1
@@ -123,6 +125,7 @@ if has_feature USER_RECOVERY_REISSUE; then
         UBLK_SERVER=$!
         ublk_ready "$WORK/recover.log"
         expect_match "where a successor runs it" "$(cat "$WORK/recover.log")" 'program in the kernel'
+        echo "round $round: killed, and served again"
     done
     sleep 1
     kill -INT "$load"
