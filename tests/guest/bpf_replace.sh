@@ -1,0 +1,54 @@
+#!/bin/bash
+# limit: 600
+# The program of a block device is replaced while it is written to and verified: nothing fails, what it counts is
+# kept, and who serves the device next finds the new one.
+. "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_ublk.sh"
+
+modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+bpf=$(realpath "$(dirname "$0")/../../bpf")
+image=$SCRATCH/a.img
+truncate -s 16M "$image"
+cp "$bpf/statistics.bpf.o" "$WORK/new.bpf.o"
+objects=("$WORK/new.bpf.o" "$bpf/statistics.bpf.o")
+
+recover=()
+has_feature USER_RECOVERY_REISSUE && recover=(--recover)
+ublk_add "bpf:$bpf/statistics.bpf.o($image)" -q 2 -d 32 --bpf user "${recover[@]}"
+fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bsrange=512-128k \
+    --size=12M --verify=crc32c --verify_fatal=1 --verify_backlog=64 --time_based --runtime=900 \
+    --output-format=json --output="$WORK/load" &
+load=$!
+rounds=$((FULL ? 100 : 30))
+for ((round = 0; round < rounds; round++)); do
+    "$NVLANE" bpf replace "$DEVICE" "${objects[round % 2]}" >"$WORK/replaced" || die "round $round"
+    expect_match "what is kept" "$(cat "$WORK/replaced")" 'map operations stays as it is'
+done
+kill -INT "$load" || true
+wait "$load" || true
+# Before that it says that it was interrupted.
+sed -n '/^{/,$p' "$WORK/load" >"$WORK/load.json"
+expect_json "$WORK/load.json" '[.jobs[].error] | add' 0
+"$NVLANE" bpf stat "$DEVICE" -o json >"$WORK/stat.json"
+expect_json "$WORK/stat.json" '.programs[0].mistakes' 0
+# Each of fio's writes and reads ended under some program, which counted it.
+fio_count=$(jq '[.jobs[] | .write.total_ios + .read.total_ios] | add' "$WORK/load.json")
+counted=$(jq -r '.programs[0].maps[] | select(.name == "latencies") | .entries[].values[]' "$WORK/stat.json" |
+    while read -r hex; do echo $((16#$(fold -w2 <<<"$hex" | tac | tr -d '\n'))); done | paste -sd+ | bc)
+((counted >= fio_count)) || die "$counted requests counted of fio's $fio_count"
+said=$(fails "$NVLANE" bpf replace "$DEVICE" "$bpf/mirror.bpf.o")
+expect_match "another kind of program" "$said" 'does not promise NVLANE_ONE_PLACE'
+"$NVLANE" bpf replace "$DEVICE" "$bpf/linear.bpf.o" | grep -q 'map operations is gone' || die "linear kept a map"
+expect_match "the list" "$("$NVLANE" ublk list)" 'linear\.bpf\.o'
+if ((${#recover[@]})); then
+    kill -KILL "$UBLK_SERVER"
+    wait "$UBLK_SERVER" 2>/dev/null || true
+    "$NVLANE" ublk recover "$ID" --bpf user >"$WORK/recover.log" 2>&1 </dev/null &
+    UBLK_SERVER=$!
+    ublk_ready "$WORK/recover.log"
+    expect_match "what a successor serves" "$(cat "$WORK/recover.log")" 'linear\.bpf\.o'
+    "$NVLANE" bpf replace "$DEVICE" "$bpf/statistics.bpf.o"
+fi
+ublk_stop
+said=$(fails "$NVLANE" bpf stat "$DEVICE")
+expect_match "a device that is gone" "$said" 'has no server that can be asked'
