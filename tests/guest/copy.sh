@@ -1,6 +1,5 @@
 #!/bin/bash
 # limit: 300
-# Not in the runs yet (hence the name): it has not been through a guest to its end.
 # Copy by this kernel's host: what it asks for lands where it should, on blocks of both sizes, and nothing
 # else changes; what it may not ask for fails with the specification's status. Also of a volume that is on the
 # kernel's own target, which has no Copy.
@@ -8,27 +7,28 @@
 
 truncate -s 4M "$SCRATCH/ro.img"
 serve "mem:40M?bs=512" "mem:40M?bs=4096" \
-    "file:$SCRATCH/a.img?size=40M&create&bs=512" "file:$SCRATCH/b.img?size=40M&create&bs=4096" \
+    "file:$SCRATCH/a.img?size=24M&create&bs=512" "file:$SCRATCH/b.img?size=24M&create&bs=4096" \
     "file:$SCRATCH/ro.img?ro&bs=512"
 connect
 controller=/dev/$(controllers)
 
 # le NUMBER BYTES: little-endian
 le() {
-    local number=$1 at
+    local number=$1 at byte bytes=
     for ((at = 0; at < $2; at++)); do
-        printf "\\x$(printf %02x $((number & 255)))"
-        number=$((number >> 8))
+        printf -v byte '\\x%02x' $((number & 255))
+        bytes+=$byte number=$((number >> 8))
     done
+    printf "$bytes"
 }
 # range SLBA BLOCKS [NSID]: a source range of format 0h or 2h
 range() { le "${3:-0}" 4; le 0 4; le "$1" 8; le $(($2 - 1)) 2; le 0 14; }
 # zeroes COUNT
 zeroes() { head -c "$1" /dev/zero; }
-# blocks DEVICE FIRST COUNT
-blocks() { dd if="$1" bs="$(blockdev --getss "$1")" skip="$2" count="$3" iflag=direct status=none; }
+# blocks DEVICE FIRST COUNT: of one with blocks of 512 bytes
+blocks() { dd if="$1" bs=512 skip="$2" count="$3" iflag=direct status=none; }
 
-# copies FORMAT SDLBA SLBA+BLOCKS...: has them copied, and copies them in $WORK/model
+# copies FORMAT SDLBA SLBA+BLOCKS...: has them copied, and notes them for the model
 copies() {
     local format=$1 sdlba=$2 slbs='' counts='' one
     shift 2
@@ -38,21 +38,27 @@ copies() {
     done
     nvme copy "$device" --format="$format" --sdlba="$sdlba" --slbs="${slbs:1}" --blocks="${counts:1}" >/dev/null ||
         die "format $format, to $sdlba: $*"
-    python3 "$WORK/model.py" "$WORK/model" "$block" "$sdlba" "$@"
+    echo "$sdlba $*" >>"$WORK/copied"
 }
 cat >"$WORK/model.py" <<'END'
 import sys
-path, block, at = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+path, block = sys.argv[1], int(sys.argv[2])
 with open(path, "r+b") as model:
-    for one in sys.argv[4:]:
-        slba, blocks = map(int, one.split("+"))
-        model.seek(slba * block)
-        data = model.read(blocks * block)
-        model.seek(at * block)
-        model.write(data)
-        at += blocks
+    for line in sys.stdin:
+        at, *sources = line.split()
+        at = int(at)
+        for one in sources:
+            slba, blocks = map(int, one.split("+"))
+            model.seek(slba * block)
+            data = model.read(blocks * block)
+            model.seek(at * block)
+            model.write(data)
+            at += blocks
 END
+# same WHAT: the device is as the model, which copies what was noted
 same() {
+    python3 "$WORK/model.py" "$WORK/model" "$block" <"$WORK/copied"
+    : >"$WORK/copied"
     dd if="$device" bs=1M iflag=direct status=none | cmp - "$WORK/model" || die "$device is not as the model: $1"
 }
 # refused STATUS OPTION...: nvme copy must fail so
@@ -78,19 +84,25 @@ expect_json "$WORK/ctrl.json" '.ocfs' 15
 nvme effects-log "$controller" --csi=0 -H >"$WORK/effects.txt"
 grep -qi copy "$WORK/effects.txt" || die "the effects log lacks Copy: $(cat "$WORK/effects.txt")"
 
+for ((at = 0; at < 129; at++)); do range 0 1; done >"$WORK/over"
+{ cat "$WORK/over" && zeroes $((127 * 32)); } >"$WORK/long"
+
+head -c 40M /dev/urandom >"$WORK/random"
 for nsid in 1 2 3 4; do
     device=$(namespace $nsid)
     block=$(blockdev --getss "$device")
-    last=$(((40 << 20) / block))
+    last=$(($(blockdev --getsize64 "$device") / block))
     nvme id-ns "$device" -o json >"$WORK/ns.json"
     expect_json "$WORK/ns.json" '.mssrl' 65528
     expect_json "$WORK/ns.json" '.mcl' $(((128 << 20) / block))
     expect_json "$WORK/ns.json" '.msrc' 127
-    head -c 40M /dev/urandom >"$WORK/model"
+    head -c $((last * block)) "$WORK/random" >"$WORK/model"
     dd if="$WORK/model" of="$device" bs=1M oflag=direct status=none
 
     # --- What lands where it should ---
-    for format in 0 1; do
+    formats=(0 1)
+    ((nsid < 3)) || formats=(1)
+    for format in "${formats[@]}"; do
         copies $format 500 0+1
         copies $format 600 8+33 5000+7 100+60
         # Over itself, in both directions.
@@ -105,16 +117,14 @@ for nsid in 1 2 3 4; do
     # 32 MiB in one range.
     longest=$((last * 3 / 4 < 65528 ? last * 3 / 4 : 65528))
     copies 0 $((last - longest)) 1+$longest
-    same "namespace $nsid"
     nvme copy "$device" --force-unit-access --sdlba=700 --slbs=8 --blocks=7 >/dev/null
-    blocks "$device" 700 8 | cmp - <(blocks "$device" 8 8)
-    dd if="$device" of="$WORK/model" bs=1M iflag=direct status=none
+    echo "700 8+8" >>"$WORK/copied"
+    # Refusals come from above the backends: looked at once for each size of blocks.
+    ((nsid < 3)) || { same "namespace $nsid" && continue; }
 
     # --- What is refused, and changes nothing ---
     refused 183 --sdlba=0 --slbs=0 --blocks=65528
-    for ((at = 0; at < 129; at++)); do range 0 1; done >"$WORK/list"
-    refused_list 183 "$WORK/list" 128
-    { cat "$WORK/list" && zeroes $((127 * 32)); } >"$WORK/long"
+    refused_list 183 "$WORK/over" 128
     refused_list 183 "$WORK/long" 255
     # More together than MCL, though each is within MSSRL.
     slbs=0 counts=$((last - 1 < 65527 ? last - 1 : 65527))
@@ -147,51 +157,52 @@ device=$(namespace 5)
 expect_match "a volume that is read only" "$(fails nvme copy "$device" --sdlba=100 --slbs=0 --blocks=0)" \
     '\(0x(40{0,2})?20\)|Read-only|not permitted'
 
-# --- Between namespaces, which the kernel lets root enable by hand ---
+# --- Between namespaces, where the kernel lets root enable that by hand: newer ones do not ---
 nvme admin-passthru "$controller" -o 0x0a --cdw10=0x16 -r -l 512 -b >"$WORK/behavior"
 printf '\x0c' | dd of="$WORK/behavior" bs=1 seek=4 conv=notrunc status=none
-nvme admin-passthru "$controller" -o 0x09 --cdw10=0x16 -w -l 512 -i "$WORK/behavior"
-nvme admin-passthru "$controller" -o 0x0a --cdw10=0x16 -r -l 512 -b | cmp - "$WORK/behavior"
-for nsid in 1 3; do
-    device=$(namespace $nsid)
-    other=$((4 - nsid))
-    source=$(namespace $other)
-    { range 4000 8 $other && range 16 8 $nsid && range 0 1000 $other; } >"$WORK/three"
-    given "$WORK/three" $((0x202)) 20000
-    blocks "$device" 20000 8 | cmp - <(blocks "$source" 4000 8)
-    blocks "$device" 20008 8 | cmp - <(blocks "$device" 16 8)
-    blocks "$device" 20016 1000 | cmp - <(blocks "$source" 0 1000)
-    { range 0 8 $other && zeroes 8; } >"$WORK/one"
-    given "$WORK/one" $((0x300)) 30000
-    blocks "$device" 30000 8 | cmp - <(blocks "$source" 0 8)
-    range 0 8 2 >"$WORK/one"
-    refused_list 185 "$WORK/one" $((0x200)) 30000
-    range 0 8 9 >"$WORK/one"
-    refused_list b "$WORK/one" $((0x200)) 30000
-    range 29999 2 $nsid >"$WORK/one"
-    refused_list 187 "$WORK/one" $((0x200)) 30000
-done
+if said=$(nvme admin-passthru "$controller" -o 0x09 --cdw10=0x16 -w -l 512 -i "$WORK/behavior" 2>&1); then
+    nvme admin-passthru "$controller" -o 0x0a --cdw10=0x16 -r -l 512 -b | cmp - "$WORK/behavior"
+    for nsid in 1 3; do
+        device=$(namespace $nsid)
+        other=$((4 - nsid))
+        source=$(namespace $other)
+        { range 4000 8 $other && range 16 8 $nsid && range 0 1000 $other; } >"$WORK/three"
+        given "$WORK/three" $((0x202)) 20000
+        blocks "$device" 20000 8 | cmp - <(blocks "$source" 4000 8)
+        blocks "$device" 20008 8 | cmp - <(blocks "$device" 16 8)
+        blocks "$device" 20016 1000 | cmp - <(blocks "$source" 0 1000)
+        { range 0 8 $other && zeroes 8; } >"$WORK/one"
+        given "$WORK/one" $((0x300)) 30000
+        blocks "$device" 30000 8 | cmp - <(blocks "$source" 0 8)
+        range 0 8 2 >"$WORK/one"
+        refused_list 185 "$WORK/one" $((0x200)) 30000
+        range 0 8 9 >"$WORK/one"
+        refused_list b "$WORK/one" $((0x200)) 30000
+        range 29999 2 $nsid >"$WORK/one"
+        refused_list 187 "$WORK/one" $((0x200)) 30000
+    done
+else
+    expect_match "Set Features, Host Behavior" "$said" "Permission denied"
+fi
 
 nvme error-log "$controller" -o json | jq -e '.errors | length > 0' >/dev/null
 ctl stats -o json >"$WORK/stats.json"
-expect_json "$WORK/stats.json" '[.namespaces[0:4][] | .copies > 10 and .copied_bytes > 10000000] | all' true
-# In flight together, and still a volume like any other.
-device=$(namespace 3)
+expect_json "$WORK/stats.json" '[.namespaces[0:4][] | .copies > 5 and .copied_bytes > 10000000] | all' true
+# In flight together.
+device=$(namespace 1)
 copying=()
 for ((at = 0; at < 16; at++)); do
     nvme copy "$device" --sdlba=$((40000 + at * 1000)) --slbs=0 --blocks=999 >/dev/null &
     copying+=($!)
 done
 for one in "${copying[@]}"; do wait "$one" || die "a Copy beside others failed"; done
-for ((at = 0; at < 16; at++)); do
-    blocks "$device" $((40000 + at * 1000)) 1000 | cmp - <(blocks "$device" 0 1000)
-done
-verified_io "$device" 16M
+blocks "$device" 0 1000 >"$WORK/one"
+blocks "$device" 40000 16000 | cmp - <(for ((at = 0; at < 16; at++)); do cat "$WORK/one"; done)
 disconnect
 stop
 
 # --- Of a volume on a target without Copy: read and written by ours ---
-kernel_serve "file:$SCRATCH/far.img?size=40M&create"
+kernel_serve "file:$SCRATCH/far.img?size=24M&create"
 remote="tcp://127.0.0.1:$PORT/$NQN?ns=1"
 PORT=$((PORT + 1))
 SERVER=
@@ -199,11 +210,11 @@ serve "$remote"
 connect
 device=$(namespace 1)
 block=$(blockdev --getss "$device")
-head -c 40M /dev/urandom >"$WORK/model"
+head -c 24M "$WORK/random" >"$WORK/model"
 dd if="$WORK/model" of="$device" bs=1M oflag=direct status=none
 copies 0 600 8+33 5000+7 100+60
 copies 1 1010 1000+50
-copies 0 4000 0+4000
+copies 0 4000 0+2000
 same "through the kernel's target"
 disconnect
 stop
