@@ -42,10 +42,10 @@ use crate::layer::guard::Guard;
 use crate::memory::Memory;
 use crate::{Namespace, Queue};
 use nvme::limits::CopyLimits;
-use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a namespace with a guard takes in one Copy: 128 ranges, 65,528 blocks each, and 128 MiB
 /// together, which is moved in time even where it has to be read and written on a slow disk. A range
@@ -64,7 +64,7 @@ pub struct Sources {
     pub fast_only: bool,
     /// Set by whoever gave the Copy up, at any time: nothing more is begun of it, and it ends with
     /// Command Abort Requested. What has begun ends first, which is no more than one piece.
-    pub stop: Option<Rc<Cell<bool>>>,
+    pub stop: Option<Arc<AtomicBool>>,
 }
 
 /// One source range.
@@ -143,7 +143,7 @@ impl Sources {
     /// Whether the Copy was given up.
     #[inline]
     pub fn is_stopped(&self) -> bool {
-        self.stop.as_ref().is_some_and(|stop| stop.get())
+        self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
     /// Blocks of all ranges together.

@@ -3,8 +3,9 @@
 use crate::view::NamespaceView;
 use namespace::Request;
 use nvme::{Command, Status};
-use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use subsystem::io::Direction;
 
 /// No slot.
@@ -45,7 +46,7 @@ pub(crate) struct Exchange {
     /// Source ranges that it holds in memory.
     copy_ranges: u16,
     /// Stops the Copy that is with the namespace; made by the slot's first.
-    pub(crate) stop: Option<Rc<Cell<bool>>>,
+    pub(crate) stop: Option<Arc<AtomicBool>>,
     /// Bytes of the core's buffer pool that it was given.
     pool_bytes: u32,
     /// The first command of a fused pair, for the second to be held against.
@@ -78,16 +79,16 @@ pub(crate) enum Refused {
 
 impl Exchange {
     /// What stops the Copy that is about to begin.
-    pub(crate) fn begin_copy(&mut self) -> Rc<Cell<bool>> {
+    pub(crate) fn begin_copy(&mut self) -> Arc<AtomicBool> {
         let stop = self.stop.get_or_insert_default();
-        stop.set(false);
-        Rc::clone(stop)
+        stop.store(false, Ordering::Relaxed);
+        Arc::clone(stop)
     }
 
     /// Has the Copy that is with the namespace end, if it is one.
     pub(crate) fn stop_copy(&self) {
         if let Some(stop) = &self.stop {
-            stop.set(true);
+            stop.store(true, Ordering::Relaxed);
         }
     }
 }

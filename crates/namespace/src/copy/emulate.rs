@@ -12,9 +12,11 @@ use ::copy::{Piece, Range, Window};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
 use reactor::{Complete, Reactor};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::mem;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes that are read and written at once: enough that each costs little beside its transfer, and two
 /// of them stay in a core's cache.
@@ -43,7 +45,7 @@ pub(crate) struct Task {
     /// Bytes that the queues involved transfer at once.
     pub transfer_bytes_max: usize,
     /// Set when nothing more is to be begun.
-    pub stop: Option<Rc<Cell<bool>>>,
+    pub stop: Option<Arc<AtomicBool>>,
 }
 
 /// Is told what became of a [`Task`].
@@ -163,7 +165,7 @@ impl Emulator {
     fn next(&self, number: u64) -> Next {
         self.jobs.with(number, |job| {
             let stop = job.task.as_ref().and_then(|task| task.stop.as_ref());
-            if stop.is_some_and(|stop| stop.get()) && job.window.stop() {
+            if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) && job.window.stop() {
                 job.status = Status::ABORT_REQUESTED;
             }
         });

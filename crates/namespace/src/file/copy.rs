@@ -164,7 +164,8 @@ impl FileQueue {
             Ok(pieces) => pieces,
             Err(status) => return request.finish(status),
         };
-        let job = Job { file: Arc::clone(&self.volume), pieces, fua: command.fua() };
+        let (file, stop) = (Arc::clone(&self.volume), sources.stop.clone());
+        let job = Job { file, pieces, fua: command.fua(), stop };
         let ended = Arc::<OnceLock<Ended>>::default();
         let flight = Rc::new(Flight {
             file: Arc::clone(&self.volume),
@@ -216,6 +217,7 @@ impl Complete for Flight {
             How::OutOfRange => Status::LBA_OUT_OF_RANGE.dnr(),
             How::Read(errno) => status(nvme::opcode::io::READ, errno),
             How::Written(errno) => status(command.opcode, errno),
+            How::Stopped => Status::ABORT_REQUESTED,
         };
         let failed = !matches!(ended.how, How::Whole | How::Refused(_));
         request.status = status;

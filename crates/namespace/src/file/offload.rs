@@ -33,7 +33,7 @@ use super::{File, holes};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -55,6 +55,8 @@ pub(super) struct Job {
     pub(super) pieces: Vec<Piece>,
     /// It is to be durable when it is done.
     pub(super) fua: bool,
+    /// Set when it was given up.
+    pub(super) stop: Option<Arc<AtomicBool>>,
 }
 
 /// Bytes that lie together in a source, and in the destination.
@@ -84,6 +86,8 @@ pub(super) enum How {
     Read(i32),
     /// A write failed.
     Written(i32),
+    /// It was given up.
+    Stopped,
 }
 
 impl Job {
@@ -135,8 +139,11 @@ impl Job {
         congruent && self.file.copying.shares && piece.file.copying.shares
     }
 
-    /// Neither file may be used beyond its end, nor made larger.
+    /// Neither file may be used beyond its end, nor made larger; and somebody still wants it.
     fn check(&self, span: &Span<'_>) -> Result<(), How> {
+        if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            return Err(How::Stopped);
+        }
         let within = |file: &File, end: u64| end <= file.blocks() << file.block_shift;
         let fits = within(&self.file, span.target() + span.len)
             && within(&span.piece.file, span.source() + span.len);

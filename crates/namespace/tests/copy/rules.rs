@@ -10,10 +10,11 @@ use namespace::{Data, Namespace, Queue, Request};
 use nvme::opcode::io as opcode;
 use nvme::{Limits, Status};
 use reactor::Reactor;
-use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const BLOCKS: u64 = 64;
 
@@ -26,6 +27,8 @@ struct Watched {
     child: Arc<dyn Namespace>,
     seen: Mutex<Vec<Seen>>,
     answers: Mutex<Vec<(Seen, Status)>>,
+    /// A command at which a Copy is given up.
+    stops: Mutex<Option<(Seen, Arc<AtomicBool>)>>,
     whole: bool,
 }
 
@@ -80,6 +83,11 @@ impl Queue for WatchedQueue {
         let command = &request.command;
         let seen = (command.opcode, command.slba(), command.fua());
         self.watched.seen.lock().expect("no panic").push(seen);
+        if let Some((at, stop)) = &*self.watched.stops.lock().expect("no panic")
+            && *at == seen
+        {
+            stop.store(true, Ordering::Relaxed);
+        }
         let answers = self.watched.answers.lock().expect("no panic");
         let answer = answers.iter().find(|(to, _)| *to == seen).map(|(_, status)| *status);
         drop(answers);
@@ -97,8 +105,12 @@ fn memory() -> Arc<dyn Namespace> {
 }
 
 fn watched(whole: bool) -> Arc<Watched> {
-    let (seen, answers) = (Mutex::default(), Mutex::default());
-    Arc::new(Watched { child: memory(), seen, answers, whole })
+    watched_over(memory(), whole)
+}
+
+fn watched_over(child: Arc<dyn Namespace>, whole: bool) -> Arc<Watched> {
+    let (seen, answers, stops) = Default::default();
+    Arc::new(Watched { child, seen, answers, stops, whole })
 }
 
 fn guarded(child: Arc<dyn Namespace>, read_only: bool) -> Arc<dyn Namespace> {
@@ -319,10 +331,10 @@ fn a_guard_on_a_guard_passes_other_volumes_down() {
 #[test]
 fn what_was_given_up_goes_no_further() {
     let (below, core) = stage();
-    let stop = Rc::new(Cell::new(false));
+    let stop = Arc::new(AtomicBool::new(false));
     let stoppable = |mut request: Box<Request>| {
         let Data::Sources(sources) = &mut request.data else { panic!("it is a Copy") };
-        sources.stop = Some(Rc::clone(&stop));
+        sources.stop = Some(Arc::clone(&stop));
         request
     };
     // Hints and protection information stay above; who may look at a Copy knows FUA.
@@ -331,7 +343,7 @@ fn what_was_given_up_goes_no_further() {
     copy.command.cdw12 |= 0x3f << 20;
     assert_eq!(core.run(vec![(0, copy)]).remove(0).status, Status::SUCCESS);
     assert_eq!(below.take(), [(opcode::COPY, 40, true)]);
-    stop.set(true);
+    stop.store(true, Ordering::Relaxed);
     for volume in [0, 1] {
         let copy = stoppable(core.copy(0, 50, &[(volume, 0, 2), (0, 4, 1)], false));
         let outcome = core.run(vec![(0, copy)]).remove(0);
@@ -339,4 +351,24 @@ fn what_was_given_up_goes_no_further() {
     }
     assert_eq!(below.take(), []);
     assert_eq!(core.read(0, 50, 3), [51, 52, 53].map(Some));
+}
+
+#[test]
+fn what_was_given_up_while_it_waited_for_its_blocks_does_not_write() {
+    let slow = Delays { write: Duration::from_millis(50), ..Delays::default() };
+    let below = watched_over(Delay::new(memory(), slow), false);
+    let core = Core::new(&[guarded(below.clone(), false)], 8 << 20);
+    core.run(vec![(0, core.write(0, &[1]))]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut copy = core.copy(0, 40, &[(0, 0, 1)], false);
+    let Data::Sources(sources) = &mut copy.data else { panic!("it is a Copy") };
+    sources.stop = Some(Arc::clone(&stop));
+    *below.stops.lock().expect("no panic") = Some(((opcode::READ, 5, false), Arc::clone(&stop)));
+    below.take();
+    // The write has the block when the Copy comes for it, and the read says that nobody wants the Copy.
+    let requests = vec![(0, core.write(40, &[7])), (0, copy), (0, core.reading(5, 1))];
+    let outcomes = core.run(requests);
+    assert_eq!((outcomes[1].status, outcomes[1].result), (Status::ABORT_REQUESTED, 0));
+    assert_eq!(below.take(), [(opcode::WRITE, 40, false), (opcode::READ, 5, false)]);
+    assert_eq!(core.read(0, 40, 1), [Some(7)]);
 }

@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::rc::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const BLOCK: u64 = 512;
 
@@ -315,9 +316,29 @@ fn a_file_that_was_made_smaller_meanwhile_is_not_made_larger_for_good() {
     let sources = Sources { ranges: vec![of(&from, 0, 64)], ..Sources::default() };
     let pieces = to.plan(command.slba(), &sources).unwrap();
     to.resize(1024 * BLOCK).unwrap();
-    let job = Job { file: Arc::clone(&to), pieces, fua: false };
+    let job = Job { file: Arc::clone(&to), pieces, fua: false, stop: None };
     assert_eq!(job.run(), Ended { bytes: 0, how: How::OutOfRange });
     assert_eq!(contents(&to).len() as u64, 1024 * BLOCK);
+}
+
+#[test]
+fn what_was_given_up_while_it_waited_for_a_thread_copies_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let to = filled(&directory.path().join("to"), 4096, false);
+    let from = filled(&directory.path().join("from"), 4096, false);
+    let before = contents(&to);
+    let stop = Arc::new(AtomicBool::new(false));
+    let sources = Sources { ranges: vec![of(&from, 0, 64)], ..Sources::default() };
+    let job = |at| Job {
+        file: Arc::clone(&to),
+        pieces: to.plan(at, &sources).unwrap(),
+        fua: false,
+        stop: Some(Arc::clone(&stop)),
+    };
+    assert_eq!(job(64).run(), Ended { bytes: 64 * BLOCK, how: How::Whole });
+    stop.store(true, Ordering::Relaxed);
+    assert_eq!(job(1024).run(), Ended { bytes: 0, how: How::Stopped });
+    assert_eq!(contents(&to)[(128 * BLOCK) as usize..], before[(128 * BLOCK) as usize..]);
 }
 
 #[test]

@@ -7,8 +7,9 @@ use crate::copy::{
     CopyCounters, End, Ground, Other, Place, Reader, Route, Sources, TURN_BYTES_MAX,
 };
 use crate::layer::conflicts::Range;
-use crate::{Request, human};
+use crate::{Data, Request, human};
 use ::copy::{Piece, Room};
+use nvme::Status;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -244,10 +245,14 @@ impl GuardQueue {
         let request = self.claims.with(number & !CLAIM, |claim| {
             claim.enter(user).then(|| claim.request.take().expect("it was not sent down yet"))
         });
-        if let Some(mut request) = request {
-            request.push(self.sink(), number);
-            self.child.submit(request);
+        let Some(mut request) = request else { return };
+        if matches!(&request.data, Data::Sources(sources) if sources.is_stopped()) {
+            // It was given up while it waited: what it would write over may be newer.
+            (request.status, request.result) = (Status::ABORT_REQUESTED, 0);
+            return self.leave_claim(number, request);
         }
+        request.push(self.sink(), number);
+        self.child.submit(request);
     }
 
     /// A claim that waited in line may go on.
