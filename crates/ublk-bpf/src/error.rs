@@ -37,13 +37,13 @@ pub enum Error {
 impl Error {
     /// Loading has failed, and `log` was said.
     pub(crate) fn of_load(error: &libbpf_rs::Error, log: &str) -> Error {
-        let is_denied = error.kind() == libbpf_rs::ErrorKind::PermissionDenied;
+        let is_verdict = log.contains("PROG LOAD LOG");
+        let denied = ["-EPERM", "Operation not permitted"];
         match reason(log) {
-            said if is_denied && !log.contains("PROG LOAD LOG") && said.is_empty() => {
+            said if !is_verdict && denied.iter().any(|word| said.contains(word)) => {
                 Error::Permission
             }
             said if said.is_empty() => Error::Refused(error.to_string()),
-            said if said.contains("Operation not permitted") => Error::Permission,
             said => Error::Refused(said),
         }
     }
