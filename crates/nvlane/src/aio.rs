@@ -13,10 +13,9 @@ use serde_json::{Map, Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -58,37 +57,21 @@ fn run(args: &AioRunArgs) -> Result<()> {
     match &args.stat {
         None => Err(command.exec()).with_context(refused),
         Some(file) => {
-            let folder = Folder::new()?;
-            command.env(OsStr::from_bytes(stat::VARIABLE.to_bytes()), &folder.0);
+            // A name that nobody can have taken before, and nobody else's to look into.
+            let folder = tempfile::Builder::new().prefix("nvlane-aio-").tempdir()?;
+            command.env(OsStr::from_bytes(stat::VARIABLE.to_bytes()), folder.path());
             let mut child = command.spawn().with_context(refused)?;
             pass_signals_to(child.id())?;
             let status = child.wait()?;
-            let reports = Report::kept_in(&folder.0).context("what the program did")?;
+            let told = Report::kept_in(folder.path()).map_err(anyhow::Error::from);
+            if let Err(error) = told.and_then(|reports| tell(file, &reports)) {
+                eprintln!("nvlane: what the program did is not told: {error:#}");
+            }
             drop(folder);
-            tell(file, &reports)?;
             // As a shell has it.
             let ended = status.signal().map(|signal| 128 + signal);
             std::process::exit(status.code().or(ended).unwrap_or(1));
         }
-    }
-}
-
-/// A folder of our own, gone in the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Folder> {
-        let path = std::env::temp_dir().join(format!("nvlane-aio-{}", std::process::id()));
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        made.with_context(|| path.display().to_string())?;
-        Ok(Folder(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed is told by nobody's success.
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

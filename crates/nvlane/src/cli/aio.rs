@@ -40,7 +40,7 @@ pub struct AioRunArgs {
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
     /// When the program has ended, write what it and its children did to FILE, as JSON; `-`: as text to
-    /// standard error.
+    /// standard error. Processes that have become another user before their first context are left out.
     #[arg(long, value_name = "FILE")]
     pub stat: Option<PathBuf>,
     /// The program and its arguments.
