@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::AsRawFd;
+use std::{ptr, slice};
 use uring::{Kind, Ring, RingOptions, Wait, entry};
 
 /// The driver's door.
@@ -24,7 +25,7 @@ pub enum ControlError {
     )]
     NoDriver,
     /// It may not be used.
-    #[error("{CONTROL_PATH}: {0}; run as root")]
+    #[error("{CONTROL_PATH}: {0}; run as root, or see \"Without root\" in docs/ublk.md")]
     Open(#[source] io::Error),
     /// There is no ring.
     #[error("ublk is driven by io_uring: {0}")]
@@ -61,6 +62,8 @@ pub struct Control {
     features: Features,
     /// The driver knows commands by the numbers of ioctls.
     encoded: bool,
+    /// Commands about devices name the device's node, by which the driver tells who may give them.
+    names_node: bool,
 }
 
 impl Control {
@@ -73,11 +76,16 @@ impl Control {
         })?;
         let options = RingOptions { entries: 4, kind: Kind::Big, ..RingOptions::default() };
         let ring = Ring::with_options(&options)?;
-        let mut control = Control { file, ring, features: Features::new(0), encoded: true };
+        let mut control = Control {
+            file,
+            ring,
+            features: Features::new(0),
+            encoded: true,
+            names_node: !is_root(),
+        };
         let mut mask = 0u64;
-        let command = command_with(u32::MAX, &mut mask);
-        match control.call("GET_FEATURES", control::GET_FEATURES, command) {
-            Ok(_) => control.features = Features::new(mask),
+        match control.exchange("GET_FEATURES", control::GET_FEATURES, u32::MAX, &mut mask) {
+            Ok(()) => control.features = Features::new(mask),
             // Before 6.5 nobody could ask, and before 6.4 numbers were plain.
             Err(_) => control.encoded = false,
         }
@@ -97,6 +105,7 @@ impl Control {
     /// Makes a device, `info.dev_id` or any if that is all ones; returns what became of the wishes.
     pub fn add(&mut self, info: &DeviceInfo) -> Result<DeviceInfo, ControlError> {
         let mut made = *info;
+        // There is no node yet.
         let command = command_with(info.dev_id, &mut made);
         self.call("ADD_DEV", control::ADD_DEV, command)?;
         Ok(made)
@@ -105,14 +114,15 @@ impl Control {
     /// Tells what a device is.
     pub fn info(&mut self, id: u32) -> Result<DeviceInfo, ControlError> {
         let mut info = DeviceInfo::default();
-        self.call("GET_DEV_INFO", control::GET_DEV_INFO, command_with(id, &mut info))?;
+        let operation =
+            if self.names_node { control::GET_DEV_INFO2 } else { control::GET_DEV_INFO };
+        self.exchange("GET_DEV_INFO", operation, id, &mut info)?;
         Ok(info)
     }
 
     /// Sets the limits of a device that is not started.
     pub fn set_parameters(&mut self, id: u32, wanted: &Parameters) -> Result<(), ControlError> {
-        let mut parameters = *wanted;
-        self.call("SET_PARAMS", control::SET_PARAMS, command_with(id, &mut parameters)).map(drop)
+        self.exchange("SET_PARAMS", control::SET_PARAMS, id, &mut { *wanted })
     }
 
     /// Tells the limits of a device.
@@ -122,7 +132,7 @@ impl Control {
             types: parameter::BASIC,
             ..Parameters::default()
         };
-        self.call("GET_PARAMS", control::GET_PARAMS, command_with(id, &mut parameters))?;
+        self.exchange("GET_PARAMS", control::GET_PARAMS, id, &mut parameters)?;
         Ok(parameters)
     }
 
@@ -190,7 +200,41 @@ impl Control {
     ) -> Result<(), ControlError> {
         let command =
             ControlCommand { dev_id: id, queue_id: NO_QUEUE, data, ..ControlCommand::default() };
+        if !self.names_node {
+            return self.call(name, operation, command).map(drop);
+        }
+        let path = node_path(id);
+        let (addr, len) = (path.as_ptr() as u64, path.len() as u16);
+        let command = ControlCommand { addr, len, dev_path_len: len, ..command };
         self.call(name, operation, command).map(drop)
+    }
+
+    /// Gives a command about a device that takes or gives `value`, plain numbers.
+    fn exchange<T: Copy>(
+        &mut self,
+        name: &'static str,
+        operation: u32,
+        id: u32,
+        value: &mut T,
+    ) -> Result<(), ControlError> {
+        if !self.names_node || id == u32::MAX {
+            return self.call(name, operation, command_with(id, value)).map(drop);
+        }
+        let mut memory = node_path(id);
+        let path_len = memory.len();
+        let start: *const u8 = ptr::from_ref(value).cast();
+        // SAFETY: all of the value's bytes, which are those of plain numbers without gaps.
+        memory.extend_from_slice(unsafe { slice::from_raw_parts(start, size_of::<T>()) });
+        let command = ControlCommand {
+            addr: memory.as_mut_ptr() as u64,
+            len: memory.len() as u16,
+            dev_path_len: path_len as u16,
+            ..command_with(id, value)
+        };
+        self.call(name, operation, command)?;
+        // SAFETY: so many bytes are there, and any are a value of plain numbers.
+        *value = unsafe { memory[path_len..].as_ptr().cast::<T>().read_unaligned() };
+        Ok(())
     }
 
     /// Gives a command to the driver and waits for the answer. What it points to is the caller's and
@@ -218,6 +262,8 @@ impl Control {
             libc::ENODEV if command.dev_id != u32::MAX => {
                 Err(ControlError::NoDevice(command.dev_id))
             }
+            // The node went with the device.
+            libc::ENOENT if command.dev_path_len > 0 => Err(ControlError::NoDevice(command.dev_id)),
             errno => Err(refused(io::Error::from_raw_os_error(errno))),
         }
     }
@@ -231,6 +277,17 @@ fn command_with<T>(id: u32, value: &mut T) -> ControlCommand {
         addr: (&raw mut *value) as u64,
         ..ControlCommand::default()
     }
+}
+
+/// Whether the driver lets us do everything. Others may have devices of their own.
+pub(crate) fn is_root() -> bool {
+    // SAFETY: geteuid has no preconditions.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// The node by which the driver tells whose a device is, with the zero behind it.
+fn node_path(id: u32) -> Vec<u8> {
+    format!("/dev/ublkc{id}\0").into_bytes()
 }
 
 fn own_process() -> u64 {

@@ -1,6 +1,6 @@
 //! A device: its threads, one per queue, and the calls that make it, hand it on and take it away.
 
-use crate::control::{Control, ControlError};
+use crate::control::{self, Control, ControlError};
 use crate::driver::{DEPTH_MAX, DeviceInfo, SECTOR_SHIFT, flag, state};
 use crate::error::Error;
 use crate::features::Features;
@@ -134,7 +134,10 @@ impl Device {
         let driver = control.features();
         // Reports of zones are made by hand, so the rest is as well.
         let takes_registered = namespace.takes_registered() && options.zones.is_none();
-        let path = DataPath::choose(options.path, driver, takes_registered)?;
+        let path = match control::is_root() {
+            true => DataPath::choose(options.path, driver, takes_registered)?,
+            false => path_without_root(options, driver)?,
+        };
         if options.zones.is_some() {
             check_zoned(options, driver, path)?;
         }
@@ -145,6 +148,9 @@ impl Device {
         let mut flags = path.flags() | driver.mask() & flag::UPDATE_SIZE;
         if options.zones.is_some() {
             flags = path.flags() | flag::ZONED;
+        }
+        if !control::is_root() {
+            flags = flag::UNPRIVILEGED_DEV;
         }
         if control.is_encoded() {
             flags |= flag::CMD_IOCTL_ENCODE;
@@ -167,7 +173,8 @@ impl Device {
         if let Some(program) = runs.kernel() {
             kernel::limit(&mut parameters, program);
         }
-        let made = control.set_parameters(id, &parameters).map_err(Error::from);
+        let made = if control::is_root() { Ok(()) } else { await_own_node(id) };
+        let made = made.and_then(|()| Ok(control.set_parameters(id, &parameters)?));
         let made = made.and_then(|()| {
             let mut device = Device::serve(control, info, namespace, (path, runs), options, wake)?;
             device.sectors = parameters.basic.dev_sectors;
@@ -393,6 +400,21 @@ impl Device {
     }
 }
 
+/// The way of data for users who are not root: what the driver copies cannot be memory that nobody has
+/// written.
+fn path_without_root(options: &DeviceOptions, driver: Features) -> Result<DataPath, Error> {
+    if !driver.has(flag::UNPRIVILEGED_DEV) {
+        return Err(Error::NotRoot("need Linux 6.3 or newer"));
+    }
+    if options.recovery {
+        return Err(Error::NotRoot("end with their server: leave --recover away"));
+    }
+    match options.path {
+        None | Some(DataPath::Copy) => Ok(DataPath::Copy),
+        Some(_) => Err(Error::NotRoot("go by copy")),
+    }
+}
+
 /// Whether a zoned volume can be a device.
 fn check_zoned(options: &DeviceOptions, driver: Features, path: DataPath) -> Result<(), Error> {
     if !driver.has(flag::ZONED) {
@@ -550,6 +572,22 @@ fn reactor_config(config: &QueueConfig, options: &DeviceOptions) -> reactor::Con
         // NVMe devices get their commands by this ring (docs/decisions/0005).
         kind: Kind::Big,
         ..reactor::Config::default()
+    }
+}
+
+/// Waits until `/dev/ublkcN` is ours, as some rule makes it (docs/ublk.md): the driver goes by that.
+fn await_own_node(id: u32) -> Result<(), Error> {
+    let path = PathBuf::from(format!("/dev/ublkc{id}"));
+    let until = Instant::now() + NODE_PATIENCE;
+    loop {
+        let both = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
+        match rustix::fs::access(&path, both) {
+            Ok(()) => return Ok(()),
+            Err(errno) if Instant::now() >= until => {
+                return Err(Error::Node { path, source: errno.into() });
+            }
+            Err(_) => thread::sleep(LOOK_EVERY),
+        }
     }
 }
 

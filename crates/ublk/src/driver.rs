@@ -38,6 +38,8 @@ pub mod control {
     pub const START_USER_RECOVERY: u32 = encoded::<ControlCommand>(READ_WRITE, 0x10);
     /// It fetches.
     pub const END_USER_RECOVERY: u32 = encoded::<ControlCommand>(READ_WRITE, 0x11);
+    /// As [`GET_DEV_INFO`], of a device of somebody without privileges, whose node is named.
+    pub const GET_DEV_INFO2: u32 = encoded::<ControlCommand>(READ, 0x12);
     /// What the driver can do (6.5).
     pub const GET_FEATURES: u32 = encoded::<ControlCommand>(READ, 0x13);
     /// As [`DEL_DEV`], without waiting until the number is free.

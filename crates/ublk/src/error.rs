@@ -40,6 +40,9 @@ pub enum Error {
     /// A number of requests or queues that there cannot be.
     #[error("{0} requests in flight: give 1 to {DEPTH_MAX}, and at least one queue")]
     Depth(u16),
+    /// A device of somebody who is not root, such as there is none.
+    #[error("devices of users other than root {0}")]
+    NotRoot(&'static str),
     /// A zoned volume that cannot be a device.
     #[error("a zoned volume {0}")]
     Zoned(&'static str),

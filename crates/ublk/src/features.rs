@@ -34,7 +34,7 @@ pub const KNOWN: &[Feature] = &[
         "and lose no request when it is killed",
         true,
     ),
-    feature(flag::UNPRIVILEGED_DEV, "UNPRIVILEGED_DEV", "6.3", "devices without root", false),
+    feature(flag::UNPRIVILEGED_DEV, "UNPRIVILEGED_DEV", "6.3", "devices without root", true),
     feature(flag::CMD_IOCTL_ENCODE, "CMD_IOCTL_ENCODE", "6.4", "the present commands", true),
     feature(flag::USER_COPY, "USER_COPY", "6.5", "one copy, by the server", true),
     feature(flag::ZONED, "ZONED", "6.6", "zoned devices", true),

@@ -19,7 +19,7 @@
 //! limits are the volume's, so that no request has to be split. What is next for a request is
 //! decided by [`Tags`], which knows neither ring nor clock.
 //!
-//! What it does not do: zones of volumes that are not one NVMe device, metadata, devices of users without privileges, several threads
+//! What it does not do: zones of volumes that are not one NVMe device, metadata, several threads
 //! per queue.
 //!
 //! Bounds: [`driver::DEPTH_MAX`] requests per queue, 1 MiB per request. A command that may be tried

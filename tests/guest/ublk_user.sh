@@ -1,0 +1,48 @@
+#!/bin/bash
+# limit: 180
+# A device of a user who is not root: its nodes are given to him as udev would, he makes it, verifies what he
+# writes, and takes it away; other users, and what he may not have, are refused.
+. "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_ublk.sh"
+
+modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+has_feature UNPRIVILEGED_DEV || { echo "this kernel has no devices of users"; exit 0; }
+id owner >/dev/null 2>&1 || useradd -M -s /bin/bash owner
+id other >/dev/null 2>&1 || useradd -M -s /bin/bash other
+chmod 666 /dev/ublk-control
+mkdir -p "$SCRATCH/owned"
+chown owner "$SCRATCH/owned"
+as() { setpriv --reuid "$1" --regid "$1" --clear-groups -- "${@:2}"; }
+
+# What a rule of udev does when a node appears.
+(
+    until [[ -e "$WORK/over" ]]; do
+        for node in /dev/ublk[bc]*; do
+            [[ -e $node ]] && chown owner "$node" 2>/dev/null || true
+        done
+        sleep 0.02
+    done
+) &
+rule=$!
+
+: >"$WORK/ublk.log"
+as owner "$NVLANE" ublk add "$SCRATCH/owned/disk.img?size=64M&create" -q 2 -d 16 >"$WORK/ublk.log" 2>&1 </dev/null &
+UBLK_SERVER=$!
+ublk_ready "$WORK/ublk.log"
+expect_match "the way of data" "$(cat "$WORK/ublk.log")" ', copy, from'
+is_owners() { [[ $(stat -c %U "$DEVICE") == owner ]]; }
+await 10 is_owners
+verified_io "$DEVICE" 8M
+said=$(as other "$NVLANE" ublk del "$ID" 2>&1) && die "another user has deleted it: $said"
+expect "the device is there" "$(ls "$DEVICE")" "$DEVICE"
+as owner "$NVLANE" ublk del "$ID"
+status=0
+wait "$UBLK_SERVER" || status=$?
+expect "the server's exit status after del" $status 0
+said=$(fails as owner "$NVLANE" ublk add "$SCRATCH/owned/disk.img" --user-copy)
+expect_match "user copy without root" "$said" 'other than root go by copy'
+said=$(fails as owner "$NVLANE" ublk add "$SCRATCH/owned/disk.img" --recover)
+expect_match "recovery without root" "$said" 'end with their server'
+touch "$WORK/over"
+wait $rule
+modprobe -r ublk_drv
