@@ -18,7 +18,7 @@ struct {
 
 NVLANE_SETUP(d)
 {
-	d->flags = NVLANE_ONE_PLACE;
+	d->flags = NVLANE_ONE_PLACE | NVLANE_MAPS_MAY_GO;
 	return 0;
 }
 
