@@ -15,6 +15,7 @@ use namespace::memory::{Memory, MemoryOptions};
 use namespace::null::Null;
 use namespace::{Namespace, percent};
 use nvme::limits::Passthrough;
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -171,9 +172,11 @@ fn program(
     children: Vec<Arc<dyn Namespace>>,
     options: &OpenOptions,
 ) -> Result<Arc<Routed>, Error> {
-    let object = std::fs::read(path)
-        .map_err(|source| Error::ProgramFile { path: path.to_owned(), source })?;
-    Ok(Routed::new(&object, percent::encode(path), children, options.cores)?)
+    let unreadable = |source| Error::ProgramFile { path: path.to_owned(), source };
+    // Who opens the volume anew by its URI may be in another directory.
+    let path = fs::canonicalize(path).map_err(unreadable)?;
+    let object = fs::read(&path).map_err(unreadable)?;
+    Ok(Routed::new(&object, percent::encode(&path), children, options.cores)?)
 }
 
 fn file(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Namespace>, Error> {
