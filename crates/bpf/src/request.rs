@@ -18,6 +18,8 @@ pub const MAY_DISCARD: u16 = 2;
 
 /// Flag of a device: each block is always at the same one place.
 pub const ONE_PLACE: u8 = 1;
+/// Flag of a device: where data is does not depend on maps and variables; they may begin anew.
+pub const MAPS_MAY_GO: u8 = 2;
 
 /// [`Request::place`]: the program runs here.
 pub const IN_USER_SPACE: u8 = 0;
@@ -120,7 +122,7 @@ pub struct Device {
     pub backends: u16,
     /// Block size in bytes as a power of two.
     pub block_shift: u8,
-    /// [`ONE_PLACE`].
+    /// [`ONE_PLACE`], [`MAPS_MAY_GO`].
     pub flags: u8,
     /// Cores that will run the program.
     pub cores: u32,

@@ -347,6 +347,10 @@ impl Namespace for Multipath {
         (0..self.paths.len()).map(|path| self.report(&cores, past[path], path)).collect()
     }
 
+    fn each_program(&self, visit: &mut dyn FnMut(&crate::layer::program::Routed)) {
+        self.paths.iter().for_each(|path| path.each_program(visit));
+    }
+
     /// The first path's that knows: they lead to the same blocks.
     fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
         self.paths.iter().find_map(|path| Arc::clone(path).origin(slba, blocks))

@@ -35,7 +35,7 @@ use queue::ProgramQueue;
 use reactor::Reactor;
 use std::io;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Namespaces behind a program.
@@ -51,6 +51,8 @@ pub struct Routed {
     device: Device,
     /// What that program said of blocks' places.
     has_one_place: bool,
+    /// Only programs that do without their maps.
+    outlives_maps: AtomicBool,
     cores: u32,
     queues: AtomicU32,
     /// Who runs the program, if we do not.
@@ -97,6 +99,15 @@ pub enum ProgramError {
         /// What is different.
         what: String,
     },
+    /// The volume's user outlives its server, and the next server's maps begin anew.
+    #[error(
+        "{name} keeps maps or variables, which begin anew with another server, and NVLANE_SETUP does not set \
+         NVLANE_MAPS_MAY_GO: no program for a device that outlives its server (attach, --recover, recover, upgrade)"
+    )]
+    Maps {
+        /// The program.
+        name: String,
+    },
     /// Requests of the old program do not end.
     #[error("requests in flight have not ended within {0} s; the old program stays")]
     Stuck(u64),
@@ -137,6 +148,7 @@ impl Routed {
             sizes,
             device,
             has_one_place,
+            outlives_maps: AtomicBool::new(false),
             cores: cores as u32,
             queues: AtomicU32::new(0),
             elsewhere: OnceLock::new(),
@@ -154,6 +166,20 @@ impl Routed {
             Some(elsewhere) => elsewhere.report(),
             None => self.programs.now().report(),
         }
+    }
+
+    /// Wants a program that does without its maps, now and after each replacement: who serves the volume next has
+    /// them begin anew while its user goes on.
+    ///
+    /// # Errors
+    /// [`ProgramError::Maps`]: where data is may follow from them.
+    pub fn do_without_maps(&self) -> Result<(), ProgramError> {
+        self.outlives_maps.store(true, Ordering::SeqCst);
+        let now = self.programs.now();
+        if now.does_without_maps() {
+            return Ok(());
+        }
+        Err(ProgramError::Maps { name: now.name.clone() })
     }
 
     /// Puts the program of `object`, which messages and URIs call `name`, in place of the one that there is.
@@ -175,6 +201,9 @@ impl Routed {
             }
             () if self.has_one_place && !next.has_one_place() => {
                 "it does not promise NVLANE_ONE_PLACE, which the volume was opened with".to_owned()
+            }
+            () if self.outlives_maps.load(Ordering::SeqCst) && !next.does_without_maps() => {
+                return Err(ProgramError::Maps { name: next.name });
             }
             () => {
                 let replaced = next.inherit(&old);

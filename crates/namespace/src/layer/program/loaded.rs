@@ -2,7 +2,7 @@
 
 use super::ProgramError;
 use crate::{MapReport, ProgramReport};
-use bpf::request::{Device, ONE_PLACE};
+use bpf::request::{Device, MAPS_MAY_GO, ONE_PLACE};
 use bpf::{Instance, Machine, Map, MapKind};
 use nvme::Limits;
 use std::sync::Arc;
@@ -54,6 +54,12 @@ impl Loaded {
     /// Each block is always at one place.
     pub fn has_one_place(&self) -> bool {
         self.device.flags & ONE_PLACE != 0
+    }
+
+    /// Its maps and variables may begin anew under a device that is in use, or it has none.
+    pub fn does_without_maps(&self) -> bool {
+        self.device.flags & MAPS_MAY_GO != 0
+            || self.instance.maps().iter().all(|map| map.definition().read_only)
     }
 
     /// Takes over the maps of `old` that fit. What `NVLANE_SETUP` has put into its own in their place is
