@@ -56,20 +56,24 @@ fn add(args: &UblkAddArgs) -> Result<()> {
     let signals = Signals::begin(&args.serve)?;
     // Told before a volume is made or locked.
     drop(Control::open()?);
-    let zones = zones::of(&args.volume);
+    let taken_over = args.id.filter(|id| args.recover && waits_for_server(*id));
+    let mut record = to_be_served(args, taken_over);
+    let zones = zones::of(&record.volume);
     let options = OpenOptions {
         cores: args.queues.into(),
-        read_only: args.read_only,
+        read_only: record.read_only,
         // What is done to zones is no command of all volumes.
         passthrough: Passthrough { io: zones.is_some(), admin: false },
         ..OpenOptions::default()
     };
-    let taken_over = args.id.filter(|id| args.recover && waits_for_server(*id));
     let namespace = match taken_over {
-        Some(_) => open_after_server(&args.volume, &options)?,
-        None => volume::open(&args.volume, &options)?,
+        Some(_) => open_after_server(&record.volume, &options)?,
+        None => volume::open(&record.volume, &options)?,
     };
-    let record = Record { volume: namespace.uri(), read_only: args.read_only, program: None };
+    if args.recover {
+        outlives_its_server(&*namespace)?;
+    }
+    record.volume = namespace.uri();
     let path = [
         (args.zero_copy, DataPath::ZeroCopy),
         (args.user_copy, DataPath::UserCopy),
@@ -92,6 +96,32 @@ fn add(args: &UblkAddArgs) -> Result<()> {
     serve(device, &record, &args.serve, &signals)
 }
 
+/// What `add` is to serve: the volume that is asked for, or that of the device that is taken over. It may have another
+/// program by now, and then what was written since is where that one has put it.
+fn to_be_served(args: &UblkAddArgs, taken_over: Option<u32>) -> Record {
+    let asked = &args.volume;
+    let Some((id, noted)) = taken_over.and_then(|id| Some((id, Record::read(id)?))) else {
+        let (volume, asked) = (asked.clone(), asked.clone());
+        return Record { volume, asked, read_only: args.read_only, program: None };
+    };
+    if noted.asked != *asked && noted.volume != *asked {
+        let volume = &noted.volume;
+        tracing::warn!("/dev/ublkb{id} is served from {volume}, which it has, not from {asked}");
+    }
+    noted
+}
+
+/// Refuses programs whose maps another server would need; the volume takes no such program from now on, either.
+fn outlives_its_server(volume: &dyn Namespace) -> Result<()> {
+    let mut outcome = Ok(());
+    volume.each_program(&mut |program| {
+        if outcome.is_ok() {
+            outcome = program.do_without_maps();
+        }
+    });
+    Ok(outcome?)
+}
+
 /// Whether a device is there, and its server is not: who starts us again after a crash wants that one.
 fn waits_for_server(id: u32) -> bool {
     let info = Control::open().and_then(|mut control| control.info(id));
@@ -104,7 +134,8 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
     let mut record = Record::read(args.id);
     if let Some(volume) = &args.volume {
         let read_only = record.as_ref().is_some_and(|record| record.read_only);
-        record = Some(Record { volume: volume.clone(), read_only, program: None });
+        let (volume, asked) = (volume.clone(), volume.clone());
+        record = Some(Record { volume, asked, read_only, program: None });
     }
     let Some(mut record) = record else {
         bail!("nobody noted which volume /dev/ublkb{} was made of: name it", args.id);
@@ -118,6 +149,7 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
         ..OpenOptions::default()
     };
     let namespace = open_after_server(&record.volume, &options)?;
+    outlives_its_server(&*namespace)?;
     record.volume = namespace.uri();
     let device = Device::recover(args.id, namespace, &serve_options(&args.serve), &signals.wake)?;
     serve(device, &record, &args.serve, &signals)

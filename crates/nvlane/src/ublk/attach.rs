@@ -93,8 +93,9 @@ fn id_of(name: &str) -> Option<u32> {
     // As it is noted: in its canonical form.
     let canonical = name.parse::<volume::Uri>().ok().map(|uri| uri.to_string());
     list::ids().into_iter().find(|id| {
-        let volume = Record::read(*id).map(|record| record.volume);
-        volume.is_some_and(|volume| volume == name || Some(&volume) == canonical.as_ref())
+        Record::read(*id).is_some_and(|Record { volume, asked, .. }| {
+            volume == name || asked == name || Some(&volume) == canonical.as_ref()
+        })
     })
 }
 

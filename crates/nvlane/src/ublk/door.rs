@@ -67,7 +67,8 @@ fn answer(
         "volume_program" => {
             let done = replace::of_device(volume, &read(params)?)?;
             // What serves the device after us is to find the new one.
-            let record = Record { volume: volume.uri(), ..record.clone() };
+            let volume = volume.uri();
+            let record = Record { asked: volume.clone(), volume, ..record.clone() };
             record.write(id).map_err(|error| {
                 let what = "the program is replaced, but it could not be noted";
                 Failure::unsaved(format!("{what}: {error}"))

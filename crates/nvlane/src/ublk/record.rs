@@ -12,6 +12,9 @@ const DIRECTORY: &str = "/run/nvlane";
 pub struct Record {
     /// The volume's URI.
     pub volume: String,
+    /// The same in the words in which it was asked for, while these mean that volume.
+    #[serde(default)]
+    pub asked: String,
     /// It was made with --read-only.
     pub read_only: bool,
     /// Where its program runs, if it is one.
