@@ -19,7 +19,7 @@ pub fn quit(queue: &Waker) {
 pub fn wake(user: User) {
     let waker = queues().get(&user.queue).cloned();
     if let Some(waker) = waker {
-        waker.wake(user.slot);
+        waker.call(user.slot);
     }
 }
 

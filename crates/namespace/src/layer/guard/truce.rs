@@ -84,7 +84,7 @@ impl Truce {
         }
         talks.waiting.push((queue.clone(), slot));
         if talks.missing.is_empty() {
-            let asked = talks.queues.iter().filter(|other| other.wake(AGREE));
+            let asked = talks.queues.iter().filter(|other| other.call(AGREE));
             talks.missing = asked.map(Waker::id).collect();
             debug_assert!(!talks.missing.is_empty(), "a queue that runs can be woken");
         }
@@ -121,7 +121,7 @@ impl Talks {
         }
         self.agreed = true;
         for (waker, slot) in self.waiting.drain(..) {
-            waker.wake(slot);
+            waker.call(slot);
         }
     }
 }
