@@ -38,7 +38,7 @@ pub struct UblkServeArgs {
     #[arg(long)]
     pub poll: bool,
     /// Where the program of a bpf: volume runs: in the kernel where that comes to the same (Linux 7.1, plain files
-    /// and block devices), in the kernel or not at all, or in user space.
+    /// and block devices), in the kernel or not at all, or in user space. `kernel` trusts the object as it is.
     #[arg(long, value_name = "WHERE", value_enum, default_value = "auto")]
     pub bpf: ProgramPlace,
     /// How to write what was made; JSON is one line.
