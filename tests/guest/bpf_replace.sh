@@ -1,7 +1,7 @@
 #!/bin/bash
 # limit: 600
 # The program of a block device is replaced while it is written to and verified: nothing fails, what it counts is
-# kept, and who serves the device next finds the new one.
+# kept, and who serves the device next finds the new one, by `recover` and by the command line of the first.
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
@@ -41,6 +41,10 @@ expect_match "another kind of program" "$said" 'does not promise NVLANE_ONE_PLAC
 "$NVLANE" bpf replace "$DEVICE" "$bpf/linear.bpf.o" | grep -q 'map operations is gone' || die "linear kept a map"
 expect_match "the list" "$("$NVLANE" ublk list)" 'linear\.bpf\.o'
 if ((${#recover[@]})); then
+    said=$(fails "$NVLANE" ublk add --recover "bpf:$bpf/snapshot.bpf.o(mem:16M,mem:16M)")
+    expect_match "what would lose its maps with its server" "$said" 'NVLANE_SETUP does not set NVLANE_MAPS_MAY_GO'
+    said=$(fails "$NVLANE" attach "bpf:$bpf/snapshot.bpf.o(mem:16M,mem:16M)")
+    expect_match "the same in the background" "$said" 'NVLANE_SETUP does not set NVLANE_MAPS_MAY_GO'
     kill -KILL "$UBLK_SERVER"
     wait "$UBLK_SERVER" 2>/dev/null || true
     "$NVLANE" ublk recover "$ID" --bpf user >"$WORK/recover.log" 2>&1 </dev/null &
@@ -52,3 +56,30 @@ fi
 ublk_stop
 said=$(fails "$NVLANE" bpf stat "$DEVICE")
 expect_match "a device that is gone" "$said" 'has no server that can be asked'
+
+# What systemd does after a crash: the same command line as at first. By then the data is where another program put it.
+if ((${#recover[@]})); then
+    truncate -s 16M "$SCRATCH/b.img" "$SCRATCH/c.img"
+    cd "$bpf"
+    same=("bpf:linear.bpf.o($SCRATCH/b.img,$SCRATCH/c.img)" --id 5 --bpf user --recover)
+    ublk_add "${same[@]}"
+    cd - >/dev/null
+    expect_match "the program's path" "$("$NVLANE" ublk list)" "bpf:$bpf/linear\.bpf\.o"
+    "$NVLANE" bpf replace "$DEVICE" "$bpf/stripe.bpf.o"
+    fio --name=data --filename="$DEVICE" --direct=1 --rw=write --bs=64k --size=24M --verify=crc32c --do_verify=0 >"$WORK/written"
+    kill -KILL "$UBLK_SERVER"
+    wait "$UBLK_SERVER" 2>/dev/null || true
+    ublk_add "${same[@]}"
+    expect "the device" "$ID" 5
+    expect_match "what is served" "$(grep '^/dev/' "$WORK/ublk.log")" "from bpf:$bpf/stripe\.bpf\.o"
+    expect "lines that say so" "$(grep -c 'is served from bpf:.*stripe.* not from bpf:linear' "$WORK/ublk.log")" 1
+    fio --name=data --filename="$DEVICE" --direct=1 --rw=write --bs=64k --size=24M --verify=crc32c --verify_only \
+        >"$WORK/verified" || die "fio: $(cat "$WORK/verified")"
+    # Of the volume that is asked for nothing is said.
+    kill -KILL "$UBLK_SERVER"
+    wait "$UBLK_SERVER" 2>/dev/null || true
+    same[0]=$("$NVLANE" ublk list -o json | jq -r '.devices[0].volume')
+    ublk_add "${same[@]}"
+    ! grep 'is served from' "$WORK/ublk.log" || die "it is what was asked for"
+    ublk_stop
+fi
