@@ -88,6 +88,7 @@ struct nvlane_flight {
 	struct nvlane_request r;	/* the program's; what follows is not */
 	__u64 start, delay_ns;
 	__u32 blocks, bytes, failed, line, pending;
+	__u32 no_hole;			/* parts whose backend makes no holes */
 	__s32 returned;
 	__u16 status, result, parts, flags;
 	__u8 op, phase, is_whole, then, in_done, tries;
@@ -118,6 +119,8 @@ struct {
 
 #define NVLANE_NONNULL __attribute__((btf_decl_tag("arg:nonnull")))
 #define NVLANE_GLOBAL __attribute__((noinline))
+/* What it does is not looked at by what calls it: the loop's code is the same around every program. */
+#define NVLANE_OPAQUE __attribute__((noinline, weak))
 #define NVLANE_LOOP _Pragma("clang loop unroll(disable)")
 
 /* For i from `first` to less than `end`, a constant: the verifier looks at one round instead of all. */
@@ -178,12 +181,12 @@ enum { NVLANE_INVALID_OPCODE = 0x001, NVLANE_INTERRUPTED = 0x021, NVLANE_OUT_OF_
 enum { NVLANE_THEN_NOTHING, NVLANE_THEN_PARTS, NVLANE_THEN_END };
 #define NVLANE_TRIES_MAX 16
 
-NVLANE_GLOBAL int nvlane_kernel_route(struct nvlane_request *r NVLANE_NONNULL)
+NVLANE_OPAQUE int nvlane_kernel_route(struct nvlane_request *r NVLANE_NONNULL)
 {
 	return nvlane_route_entry(r);
 }
 
-NVLANE_GLOBAL int nvlane_kernel_done(struct nvlane_request *r NVLANE_NONNULL)
+NVLANE_OPAQUE int nvlane_kernel_done(struct nvlane_request *r NVLANE_NONNULL)
 {
 	return nvlane_done_entry ? nvlane_done_entry(r) : r->op >> 8;
 }
@@ -391,11 +394,12 @@ NVLANE_GLOBAL int nvlane_kernel_mistake(struct nvlane_flight *f NVLANE_NONNULL, 
 	m->blocks = f->blocks;
 	m->line = f->line;
 	m->returned = f->returned;
-	m->kind = wrong;
-	m->first = wrong >> 8;
-	m->second = wrong >> 16;
-	m->op = f->op;
 	m->in_done = f->in_done;
+	/*
+	 * Kind, first, second and op at once, and last: who reads meanwhile leaves out what has no kind. An
+	 * exchange keeps that order.
+	 */
+	__sync_lock_test_and_set((__u32 *)&m->kind, (wrong & 0xffffff) | (__u32)f->op << 24);
 	return 0;
 }
 
@@ -462,6 +466,12 @@ static __always_inline void nvlane_commit(struct nvlane_sq *sq, __u32 n, __u32 t
 	word[6] = nvlane_config.queue | (__u64)tag << 16 | (__u64)(__u32)result << 32;
 }
 
+/* What a program makes of a DISCARD frees blocks, too; what reads as zeroes then is enough. */
+static __always_inline int nvlane_frees(struct nvlane_flight *f, __u32 op)
+{
+	return op == NVLANE_DISCARD || f->op == NVLANE_DISCARD || f->flags & NVLANE_MAY_DISCARD;
+}
+
 static __always_inline void nvlane_send(struct nvlane_sq *sq, __u32 n, struct nvlane_flight *f, __u32 tag, __u32 i)
 {
 	struct nvlane_part *p = &f->r.part[i & (NVLANE_PARTS_MAX - 1)];
@@ -481,7 +491,7 @@ static __always_inline void nvlane_send(struct nvlane_sq *sq, __u32 n, struct nv
 		word[5] = tag;			/* the table's place */
 	} else {
 		word[2] = bytes;
-		word[3] = op == NVLANE_DISCARD || f->flags & NVLANE_MAY_DISCARD ? NVLANE_MAKE_HOLE : NVLANE_ZERO_RANGE;
+		word[3] = nvlane_frees(f, op) && !(f->no_hole >> (i & 31) & 1) ? NVLANE_MAKE_HOLE : NVLANE_ZERO_RANGE;
 	}
 }
 
@@ -555,6 +565,7 @@ NVLANE_GLOBAL int nvlane_kernel_act(struct nvlane_sq *sq NVLANE_NONNULL, struct 
 	f->failed = 0;
 	f->status = NVLANE_OK;
 	f->pending = parts;
+	f->no_hole = 0;
 	NVLANE_LOOP for (i = 0; i < NVLANE_PARTS_MAX; i++) {
 		if (i >= parts)
 			break;
@@ -573,6 +584,11 @@ NVLANE_GLOBAL int nvlane_kernel_ended(struct nvlane_flight *f NVLANE_NONNULL, __
 
 	if ((result == -NVLANE_EINTR || result == -NVLANE_EAGAIN) && f->tries < NVLANE_TRIES_MAX) {
 		f->tries++;
+		return 2;
+	}
+	if (result == -NVLANE_EOPNOTSUPP && p->op == NVLANE_WRITE_ZEROES && nvlane_frees(f, p->op)
+	    && !(f->no_hole >> (part & 31) & 1)) {
+		f->no_hole |= 1u << (part & 31);
 		return 2;
 	}
 	if (result < 0 && !(p->op == NVLANE_DISCARD && result == -NVLANE_EOPNOTSUPP))	/* that is advice */
@@ -679,8 +695,12 @@ int nvlane_loop_step(__u64 *arguments)
 	__u8 *cq = bpf_io_uring_get_region(ring, 1, nvlane_config.cq_bytes);
 	struct nvlane_sq *sq = (void *)bpf_io_uring_get_region(ring, 2, sizeof(*sq));
 
-	if (!q || !times || !cq || !sq)
+	if (!q)
 		return IOU_LOOP_STOP;
+	if (!times || !cq || !sq) {
+		q->error = NVLANE_EFAULT;
+		return IOU_LOOP_STOP;
+	}
 	head = *(volatile __u32 *)(cq + nvlane_config.cq_head);
 	tail = *(volatile __u32 *)(cq + nvlane_config.cq_tail);
 	q->steps++;
