@@ -12,7 +12,9 @@ truncate -s $(((16 << 20) + 7 * 512)) "$a"
 truncate -s 16M "$b"
 
 # Elsewhere user space does it, and says why; who insists is told in a line.
-if ! "$NVLANE" bpf check "$bpf/linear.bpf.o" | grep -q '^kernel: ok'; then
+checked=$("$NVLANE" bpf check "$bpf/linear.bpf.o" || true)
+if ! grep -q '^kernel: ok' <<<"$checked"; then
+    ! grep -q io_uring_bpf_ops /sys/kernel/btf/vmlinux || die "this kernel could: $checked"
     ublk_add "bpf:$bpf/linear.bpf.o($a,$b)"
     expect_match "where it runs" "$(cat "$WORK/ublk.log")" 'program in user space: '
     verified_io "$DEVICE" 8M
@@ -32,16 +34,22 @@ small=(--bssplit=512/40:4k/40:16k/10:128k/7:1M/3)
 
 verify() { verified_io "$DEVICE" "${1:-3M}" "${small[@]}"; }
 
-# Stops the device, and wants that the kernel came back a few times at the end, not once per request.
+# Stops the device after a thousand requests more, and wants of each queue that the kernel came back a few
+# times at the end, not once per request.
 stop_counted() {
+    local requests returns line lines=0 all=0 queues
+    dd if="$DEVICE" of=/dev/null bs=4k count=1024 skip=2048 iflag=direct status=none
+    queues=$(ls "/sys/block/${DEVICE#/dev/}/mq" | wc -l)
     ublk_stop
-    local requests returns line
     while read -r line; do
         requests=$(sed -nE 's/.* requests=([0-9]+).*/\1/p' <<<"$line")
         returns=$(sed -nE 's/.* returns=([0-9]+).*/\1/p' <<<"$line")
         echo "$1: $requests requests, $returns returns to user space"
         ((returns <= 40)) || die "$returns returns to user space for $requests requests"
+        lines=$((lines + 1)) all=$((all + requests))
     done < <(grep 'a queue has ended' "$WORK/ublk.log")
+    expect "the queues that $1 tells of" $lines "$queues"
+    ((all > 1000)) || die "only $all requests"
 }
 
 in_kernel "bpf:$bpf/linear.bpf.o($a,$b)" -q 2 -d 32
@@ -108,6 +116,17 @@ dd if=/dev/urandom of="$DEVICE" bs=1M count=4 oflag=direct status=none
 cmp -n $((4 << 20)) /dev/zero <(dd if="$DEVICE" bs=1M count=4 iflag=direct status=none) || die "null does not read zeroes"
 stop_counted null
 expect "what null was put over" "$(sha256sum <"$b")" "$sum"
+
+# What a program makes of a discard frees blocks, and reads as zeroes.
+e=$SCRATCH/e.img
+dd if=/dev/urandom of="$e" bs=1M count=16 conv=fsync status=none
+in_kernel "bpf:$bpf/tests/zeroing.bpf.o($e)" -d 16
+blkdiscard -f -o 0 -l 8M "$DEVICE"
+cmp -n $((8 << 20)) /dev/zero "$DEVICE" || die "what was discarded is not zeroes"
+stop_counted zeroing
+sync "$e"
+(($(data_bytes "$e") <= 9 << 20)) || die "discarded blocks are not free: $(data_bytes "$e") bytes"
+cmp -n $((8 << 20)) /dev/zero "$e" || die "what was discarded is not zeroes in the file"
 
 # A server that is killed under verified I/O.
 if has_feature USER_RECOVERY_REISSUE; then
