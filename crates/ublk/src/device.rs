@@ -331,6 +331,10 @@ impl Device {
             Event::Ending => {}
             Event::Idle(queue) => self.queues.idle[usize::from(queue)] = true,
             Event::Ended(queue, error) => {
+                if let Some(errno) = error {
+                    let device = self.info.dev_id;
+                    tracing::error!(device, queue, errno, "a queue has failed, and the device with it");
+                }
                 self.queues.ended[usize::from(queue)] = true;
                 self.queues.error = self.queues.error.or(error);
             }
@@ -356,9 +360,18 @@ impl Device {
     }
 
     /// Takes the block device away when what is in flight is done, makes the volume durable, and
-    /// deletes the device.
+    /// deletes the device. One that has failed is left as by a server that is killed if it may be
+    /// recovered, or if requests of a queue that is no more would be waited for: end the process then.
     pub fn stop(mut self) -> Result<(), Error> {
         let id = self.info.dev_id;
+        // What has happened until now.
+        let _ = self.ending();
+        if let Some(errno) = self.queues.error
+            && (self.info.flags & flag::USER_RECOVERY != 0 || !self.queues.all_ended())
+        {
+            self.leave()?;
+            return Err(Error::Ended(io::Error::from_raw_os_error(errno)));
+        }
         // Somebody else may have taken it away.
         let absent = |error: &ControlError| error.errno() == Some(libc::ENODEV);
         let stopped = match self.control.stop(id) {
@@ -366,6 +379,7 @@ impl Device {
             _ => Ok(()),
         };
         self.queues.join();
+        self.runs.tell_mistakes();
         let flushed = self.flush();
         let deleted = match self.control.delete(id) {
             Err(error) if !absent(&error) => Err(error),
@@ -382,6 +396,7 @@ impl Device {
 
     /// Makes the volume durable before the process ends, of which the device waits for the successor.
     pub fn leave(self) -> Result<(), Error> {
+        self.runs.tell_mistakes();
         let flushed = self.flush();
         // Threads whose tags the driver still has end with the process.
         std::mem::forget(self);
@@ -441,11 +456,16 @@ impl Queues {
         receiver.recv().map_err(|_| gone())?
     }
 
+    fn all_ended(&self) -> bool {
+        self.ended.iter().all(|ended| *ended)
+    }
+
     fn ending(&self) -> Option<Ending> {
-        let all_ended = self.ended.iter().all(|ended| *ended);
         match self.fate {
+            // Without one of its queues it would be half dead.
+            _ if self.error.is_some() => Some(Ending::Stopped),
             Some(Ending::HandedOver) if self.idle.iter().all(|idle| *idle) => self.fate,
-            _ if all_ended => self.fate.or(Some(Ending::Stopped)),
+            _ if self.all_ended() => self.fate.or(Some(Ending::Stopped)),
             _ => None,
         }
     }

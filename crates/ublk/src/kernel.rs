@@ -184,7 +184,8 @@ pub fn run(seed: &Seed, program: &KernelProgram, started: &Sender<Result<(), Err
     seed.teller.tell(Event::Ended(number, error));
 }
 
-/// Until all tags have ended: the error, if any, and how many times the kernel has come back.
+/// Until all tags have ended, or the loop has stopped with an error: that, if any, and how many times the
+/// kernel has come back.
 fn serve(queue: &KernelQueue, teller: &Teller, depth: u16) -> (Option<i32>, u64) {
     let (mut ending, mut idle, mut returns) = (false, false, 0);
     loop {
@@ -193,7 +194,7 @@ fn serve(queue: &KernelQueue, teller: &Teller, depth: u16) -> (Option<i32>, u64)
             Err(error) => return (Some(error.raw_os_error().unwrap_or(libc::EIO)), returns),
         };
         returns += 1;
-        if state.ended > 0 && !ending {
+        if state.ended > 0 && state.error == 0 && !ending {
             ending = true;
             teller.tell(Event::Ending);
         }
@@ -201,16 +202,12 @@ fn serve(queue: &KernelQueue, teller: &Teller, depth: u16) -> (Option<i32>, u64)
             idle = true;
             teller.tell(Event::Idle(teller.queue));
         }
-        if state.ended >= u32::from(depth) {
-            return ((state.error != 0).then_some(state.error), returns);
-        }
-        if state.error != 0 && state.ended == 0 {
-            tracing::error!(
-                queue = teller.queue,
-                errno = state.error,
-                "the kernel's loop has stopped"
-            );
+        // Nothing turns the loop any more, whatever tags the driver still has.
+        if state.error != 0 {
             return (Some(state.error), returns);
+        }
+        if state.ended >= u32::from(depth) {
+            return (None, returns);
         }
     }
 }
