@@ -228,8 +228,9 @@ fn fill(map: &Map, shared: &Shared) -> Result<(), Error> {
     let mut outcome = Ok(());
     map.entries(|key, values| {
         let Some(value) = values.first() else { return };
-        if outcome.is_ok() && (definition.kind == MapKind::Hash || value.iter().any(|it| *it != 0))
-        {
+        // Arrays begin as zeroes, variables as the object has them.
+        let differs = definition.kind == MapKind::Hash || definition.is_variables;
+        if outcome.is_ok() && (differs || value.iter().any(|it| *it != 0)) {
             outcome = to.update(key, value, MapFlags::ANY);
         }
     });
@@ -278,6 +279,10 @@ impl KernelQueue {
     }
 
     /// Has the kernel serve until tags end or a signal comes, and tells how things are.
+        if let Some(refusal) = ring.refusal().map_err(Error::Ring)? {
+            let why = format!("the driver refuses its commands: {refusal}");
+            return Err(Error::Ring(io::Error::new(refusal.kind(), why)));
+        }
     pub fn serve(&self) -> io::Result<QueueState> {
         self.ring.turn()?;
         self.turns.state()

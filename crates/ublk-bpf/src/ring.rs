@@ -20,6 +20,7 @@ const REGISTER_MEM_REGION: u32 = 34;
 const REGION_OF_USER: u32 = 1;
 const SPARSE: u32 = 1;
 const ENTER_GETEVENTS: u32 = 1;
+const OFFSET_RING: i64 = 0;
 const OFFSET_ENTRIES: i64 = 0x1000_0000;
 
 const ENTRY_BYTES: usize = 64;
@@ -212,6 +213,20 @@ impl Ring {
             }
         }
         Ok(())
+    }
+
+    /// What a completion says that has come and is an error. What the driver refuses it refuses at once: to
+    /// be asked for before a loop takes completions.
+    pub fn refusal(&self) -> io::Result<Option<io::Error>> {
+        let Places { bytes, head, tail, entries, mask } = self.places;
+        let queue = Mapping::new(bytes as usize, Some((&self.fd, OFFSET_RING)))?;
+        // SAFETY: the kernel's offsets, all within `bytes`; whole words that the kernel writes.
+        let word = |at: u32| unsafe { queue.start.add(at as usize).cast::<u32>().read_volatile() };
+        let (from, to) = (word(head), word(tail));
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        let there = (0..to.wrapping_sub(from)).map(|number| from.wrapping_add(number) & mask);
+        let mut results = there.map(|place| word(entries + place * COMPLETION_BYTES as u32 + 8) as i32);
+        Ok(results.find(|result| *result < 0).map(|result| io::Error::from_raw_os_error(-result)))
     }
 
     /// Turns the loop until it stops, or a signal comes.
