@@ -225,7 +225,8 @@ impl Ring {
         let (from, to) = (word(head), word(tail));
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         let there = (0..to.wrapping_sub(from)).map(|number| from.wrapping_add(number) & mask);
-        let mut results = there.map(|place| word(entries + place * COMPLETION_BYTES as u32 + 8) as i32);
+        let mut results =
+            there.map(|place| word(entries + place * COMPLETION_BYTES as u32 + 8) as i32);
         Ok(results.find(|result| *result < 0).map(|result| io::Error::from_raw_os_error(-result)))
     }
 

@@ -333,7 +333,12 @@ impl Device {
             Event::Ended(queue, error) => {
                 if let Some(errno) = error {
                     let device = self.info.dev_id;
-                    tracing::error!(device, queue, errno, "a queue has failed, and the device with it");
+                    tracing::error!(
+                        device,
+                        queue,
+                        errno,
+                        "a queue has failed, and the device with it"
+                    );
                 }
                 self.queues.ended[usize::from(queue)] = true;
                 self.queues.error = self.queues.error.or(error);
