@@ -225,7 +225,10 @@ static __always_inline int nvlane_hand_over(struct nvlane_request *r, __u32 line
 /* Has everything else wait for so long first. Delays add up, to at most NVLANE_DELAY_NS_MAX. */
 #define nvlane_delay(r, ns) nvlane_wait(r, ns, __LINE__)
 
-/* In the kernel: user space takes the request over, and routes it by this same program. Not allowed there. */
+/*
+ * Hands the request over. Nobody takes it yet, in the kernel or in user space: it fails like one with a wrong
+ * list of actions.
+ */
 #define nvlane_defer(r) nvlane_hand_over(r, __LINE__)
 
 /* ---- Maps and helpers, by Linux's numbers ---------------------------------------------------- */

@@ -7,6 +7,7 @@
  *	PART	a part has ended	the last one: NVLANE_DONE, check --> the same
  *	PAUSE	a delay is over		what was decided before it
  *	BLANK	a read was filled with zeroes	commit
+ *	RETRY	a part has waited	it is sent again
  *   submission queue <-- at most 33 entries per completion; io_uring carries them out
  *
  * The functions named nvlane_kernel_* are verified one by one, and belong to the kernel alone, as do the maps
@@ -91,7 +92,10 @@ struct nvlane_flight {
 	__u32 no_hole;			/* parts whose backend makes no holes */
 	__s32 returned;
 	__u16 status, result, parts, flags;
-	__u8 op, phase, is_whole, then, in_done, tries;
+	__u8 op, phase, is_whole, then, in_done;
+	/* Of each part, or of a BLANK: bytes that are there already, and how often it was turned away. */
+	__u32 moved[NVLANE_PARTS_MAX];
+	__u8 tries[NVLANE_PARTS_MAX];
 };
 
 struct {
@@ -155,7 +159,7 @@ struct nvlane_times { struct nvlane_time of[NVLANE_DEPTH_MAX]; };
 struct nvlane_descriptor { __u32 op_flags, sectors; __u64 start, addr; };
 
 /* What a completion is about: kind 63:56, backend 47:40, part 39:32, tag 31:0. */
-enum { NVLANE_FETCH = 0, NVLANE_PART = 1, NVLANE_PAUSE = 2, NVLANE_BLANK = 3 };
+enum { NVLANE_FETCH = 0, NVLANE_PART = 1, NVLANE_PAUSE = 2, NVLANE_BLANK = 3, NVLANE_RETRY = 4 };
 #define NVLANE_ABOUT(kind, backend, part, tag) \
 	((__u64)(kind) << 56 | (__u64)(backend) << 40 | (__u64)(part) << 32 | (tag))
 
@@ -175,7 +179,7 @@ enum { NVLANE_MAKE_HOLE = 3, NVLANE_ZERO_RANGE = 0x11 };
 enum {
 	NVLANE_EPERM = 1, NVLANE_EINTR = 4, NVLANE_EIO = 5, NVLANE_EBADF = 9, NVLANE_EAGAIN = 11, NVLANE_ENOMEM = 12,
 	NVLANE_EFAULT = 14, NVLANE_ENODEV = 19, NVLANE_EINVAL = 22, NVLANE_EFBIG = 27, NVLANE_ENOSPC = 28,
-	NVLANE_EROFS = 30, NVLANE_ENODATA = 61, NVLANE_EOPNOTSUPP = 95, NVLANE_EDQUOT = 122,
+	NVLANE_EROFS = 30, NVLANE_ENODATA = 61, NVLANE_EOPNOTSUPP = 95, NVLANE_ENOBUFS = 105, NVLANE_EDQUOT = 122,
 };
 enum { NVLANE_INVALID_OPCODE = 0x001, NVLANE_INTERRUPTED = 0x021, NVLANE_OUT_OF_RANGE = 0x080 };
 enum { NVLANE_THEN_NOTHING, NVLANE_THEN_PARTS, NVLANE_THEN_END };
@@ -418,7 +422,7 @@ NVLANE_GLOBAL int nvlane_kernel_begin(struct nvlane_flight *f NVLANE_NONNULL, __
 	f->bytes = 0;
 	f->start = 0;
 	f->blocks = 0;
-	f->phase = f->is_whole = f->in_done = f->tries = 0;
+	f->phase = f->is_whole = f->in_done = 0;
 	f->failed = 0;
 	f->status = NVLANE_OK;
 	f->returned = 0;
@@ -477,6 +481,7 @@ static __always_inline void nvlane_send(struct nvlane_sq *sq, __u32 n, struct nv
 	struct nvlane_part *p = &f->r.part[i & (NVLANE_PARTS_MAX - 1)];
 	__u32 shift = nvlane_config.block_shift & 31, op = p->op, backend = p->backend & (NVLANE_BACKENDS_MAX - 1);
 	__u64 bytes = (__u64)p->blocks << shift;
+	__u32 moved = f->moved[i & (NVLANE_PARTS_MAX - 1)];
 	__u32 code = op == NVLANE_READ ? NVLANE_OP_READ : op == NVLANE_WRITE ? NVLANE_OP_WRITE
 		: op == NVLANE_FLUSH ? NVLANE_OP_FSYNC : NVLANE_OP_FALLOCATE;
 	__u64 *word = nvlane_entry(sq, n, code, 1 + backend, NVLANE_ABOUT(NVLANE_PART, backend, i, tag));
@@ -486,13 +491,46 @@ static __always_inline void nvlane_send(struct nvlane_sq *sq, __u32 n, struct nv
 		word[2] = 0;
 		word[3] = 1ull << 32;		/* IORING_FSYNC_DATASYNC */
 	} else if (op <= NVLANE_READ) {
-		word[2] = (__u64)p->offset << shift;
-		word[3] = bytes | (op == NVLANE_WRITE && f->flags & NVLANE_FUA ? 2ull << 32 : 0);	/* RWF_DSYNC */
+		word[1] += moved;
+		word[2] = ((__u64)p->offset << shift) + moved;
+		word[3] = (__u32)(bytes - moved) | (op == NVLANE_WRITE && f->flags & NVLANE_FUA ? 2ull << 32 : 0);	/* RWF_DSYNC */
 		word[5] = tag;			/* the table's place */
 	} else {
 		word[2] = bytes;
 		word[3] = nvlane_frees(f, op) && !(f->no_hole >> (i & 31) & 1) ? NVLANE_MAKE_HOLE : NVLANE_ZERO_RANGE;
 	}
+}
+
+/* Fills a read, or what is left of it, with zeroes. */
+static __always_inline void nvlane_blank(struct nvlane_sq *sq, __u32 n, struct nvlane_flight *f, __u32 tag)
+{
+	__u64 *word = nvlane_entry(sq, n, NVLANE_OP_READ, NVLANE_FILE_ZERO, NVLANE_ABOUT(NVLANE_BLANK, 0, 0, tag));
+
+	word[1] = 0;
+	word[2] = f->moved[0];
+	word[3] = f->bytes - f->moved[0];
+	word[5] = tag;
+}
+
+/* Has the ring wait; a tag has one time, which is read when the entry is submitted. */
+static __always_inline void nvlane_sleep(struct nvlane_sq *sq, __u32 n, struct nvlane_times *times, __u32 tag,
+					 __u64 ns, __u64 about)
+{
+	struct nvlane_time *time = &times->of[tag & (NVLANE_DEPTH_MAX - 1)];
+	__u64 *word = nvlane_entry(sq, n, NVLANE_OP_TIMEOUT, -1u, about);
+
+	time->seconds = ns / 1000000000;
+	time->ns = ns % 1000000000;
+	word[1] = 0;
+	word[2] = nvlane_config.times + (__u64)tag * sizeof(*time);
+	word[3] = 1;
+}
+
+/* Whether the kernel lacked something that it may have in a moment. */
+static __always_inline int nvlane_may_pass(__s32 result)
+{
+	return result == -NVLANE_EINTR || result == -NVLANE_EAGAIN || result == -NVLANE_ENOMEM
+		|| result == -NVLANE_ENOBUFS;
 }
 
 static __always_inline __s32 nvlane_outcome(struct nvlane_flight *f, __u32 status)
@@ -518,7 +556,7 @@ static __always_inline __u32 nvlane_status(__u32 op, __s32 result)
 		return NVLANE_NO_SPACE;
 	case NVLANE_EROFS: case NVLANE_EPERM: case NVLANE_EBADF:
 		return NVLANE_READ_ONLY;
-	case NVLANE_EAGAIN: case NVLANE_ENOMEM:
+	case NVLANE_EAGAIN: case NVLANE_ENOMEM: case NVLANE_ENOBUFS:
 		return NVLANE_INTERRUPTED;
 	case NVLANE_EOPNOTSUPP:
 		return op == NVLANE_WRITE_ZEROES ? NVLANE_INVALID_OPCODE : NVLANE_IO_ERROR;
@@ -536,7 +574,6 @@ NVLANE_GLOBAL int nvlane_kernel_act(struct nvlane_sq *sq NVLANE_NONNULL, struct 
 {
 	__u32 i, key = 0, parts = f->parts, status = f->status;
 	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
-	__u64 *word;
 
 	if (!q)
 		return n;
@@ -552,10 +589,8 @@ NVLANE_GLOBAL int nvlane_kernel_act(struct nvlane_sq *sq NVLANE_NONNULL, struct 
 		if (f->then == NVLANE_THEN_END)
 			status = f->result;
 		if (status == NVLANE_OK && f->op == NVLANE_READ && !f->is_whole) {
-			word = nvlane_entry(sq, n, NVLANE_OP_READ, NVLANE_FILE_ZERO, NVLANE_ABOUT(NVLANE_BLANK, 0, 0, tag));
-			word[1] = word[2] = 0;
-			word[3] = f->bytes;
-			word[5] = tag;
+			f->moved[0] = 0;
+			nvlane_blank(sq, n, f, tag);
 			return n + 1;
 		}
 		q->busy--;
@@ -569,6 +604,8 @@ NVLANE_GLOBAL int nvlane_kernel_act(struct nvlane_sq *sq NVLANE_NONNULL, struct 
 	NVLANE_LOOP for (i = 0; i < NVLANE_PARTS_MAX; i++) {
 		if (i >= parts)
 			break;
+		f->moved[i] = 0;
+		f->tries[i] = 0;
 		nvlane_send(sq, n, f, tag, i);
 		q->in_flight[f->r.part[i].backend & (NVLANE_BACKENDS_MAX - 1)]++;
 		n++;
@@ -576,15 +613,16 @@ NVLANE_GLOBAL int nvlane_kernel_act(struct nvlane_sq *sq NVLANE_NONNULL, struct 
 	return n;
 }
 
-/* A part has ended. 1 if it was the last, 2 if it is to be sent again. */
+/* A part has ended. 1 if it was the last, 2 if it or its rest is to be sent again, 3 if so after a pause. */
 NVLANE_GLOBAL int nvlane_kernel_ended(struct nvlane_flight *f NVLANE_NONNULL, __u32 part, __s32 result)
 {
-	struct nvlane_part *p = &f->r.part[part & (NVLANE_PARTS_MAX - 1)];
-	__u32 status = NVLANE_OK;
+	__u32 i = part & (NVLANE_PARTS_MAX - 1), status = NVLANE_OK;
+	struct nvlane_part *p = &f->r.part[i];
+	__u32 left = (p->blocks << (nvlane_config.block_shift & 31)) - f->moved[i];
 
-	if ((result == -NVLANE_EINTR || result == -NVLANE_EAGAIN) && f->tries < NVLANE_TRIES_MAX) {
-		f->tries++;
-		return 2;
+	if (nvlane_may_pass(result) && f->tries[i] < NVLANE_TRIES_MAX) {
+		f->tries[i]++;
+		return 3;
 	}
 	if (result == -NVLANE_EOPNOTSUPP && p->op == NVLANE_WRITE_ZEROES && nvlane_frees(f, p->op)
 	    && !(f->no_hole >> (part & 31) & 1)) {
@@ -593,10 +631,14 @@ NVLANE_GLOBAL int nvlane_kernel_ended(struct nvlane_flight *f NVLANE_NONNULL, __
 	}
 	if (result < 0 && !(p->op == NVLANE_DISCARD && result == -NVLANE_EOPNOTSUPP))	/* that is advice */
 		status = nvlane_status(p->op, result);
-	else if (p->op == NVLANE_READ && result != p->blocks << (nvlane_config.block_shift & 31))
-		status = NVLANE_OUT_OF_RANGE;
-	else if (p->op == NVLANE_WRITE && result != p->blocks << (nvlane_config.block_shift & 31))
-		status = NVLANE_WRITE_FAULT;
+	else if (p->op == NVLANE_READ || p->op == NVLANE_WRITE) {
+		if (result > 0 && result < left) {	/* what is wrong with the rest, it tells itself */
+			f->moved[i] += result;
+			return 2;
+		}
+		if (result != left)
+			status = p->op == NVLANE_READ ? NVLANE_OUT_OF_RANGE : NVLANE_WRITE_FAULT;
+	}
 	if (status != NVLANE_OK) {
 		f->failed |= 1u << (part & 31);
 		if (f->status == NVLANE_OK)
@@ -616,7 +658,6 @@ NVLANE_GLOBAL int nvlane_kernel_event(struct nvlane_sq *sq NVLANE_NONNULL, struc
 	__u32 tag = about, kind = about >> 56, part = about >> 32 & 31, key = 0, backend = about >> 40 & 15;
 	struct nvlane_flight *f = bpf_map_lookup_elem(&nvlane_flights, &tag);
 	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
-	struct nvlane_time *time;
 	int wrong, ended;
 
 	if (!f || !q || tag >= NVLANE_DEPTH_MAX)
@@ -645,6 +686,13 @@ NVLANE_GLOBAL int nvlane_kernel_event(struct nvlane_sq *sq NVLANE_NONNULL, struc
 		ended = nvlane_kernel_ended(f, part, result);
 		if (!ended)
 			return n;
+		if (ended == 3) {	/* a millisecond, then twice as long, to half a second */
+			__u32 tries = f->tries[part];
+
+			nvlane_sleep(sq, n, times, tag, 1000000ull << (tries < 10 ? tries - 1 : 9),
+				     NVLANE_ABOUT(NVLANE_RETRY, backend, part, tag));
+			return n + 1;
+		}
 		if (ended == 2) {
 			q->in_flight[backend]++;
 			nvlane_send(sq, n, f, tag, part);
@@ -657,9 +705,18 @@ NVLANE_GLOBAL int nvlane_kernel_event(struct nvlane_sq *sq NVLANE_NONNULL, struc
 		f->in_done = 1;
 		nvlane_prepare(f, q, tag);
 		f->returned = nvlane_kernel_done(&f->r);
+	} else if (kind == NVLANE_RETRY) {
+		q->in_flight[backend]++;
+		nvlane_send(sq, n, f, tag, part);
+		return n + 1;
 	} else {	/* NVLANE_BLANK */
+		if (result > 0 && result < f->bytes - f->moved[0]) {
+			f->moved[0] += result;
+			nvlane_blank(sq, n, f, tag);
+			return n + 1;
+		}
 		q->busy--;
-		nvlane_commit(sq, n, tag, result == f->bytes ? result : -NVLANE_EIO);
+		nvlane_commit(sq, n, tag, result == f->bytes - f->moved[0] ? f->bytes : -NVLANE_EIO);
 		return n + 1;
 	}
 	wrong = f->returned ? nvlane_wrong(f, NVLANE_RETURNED, 0, 0, 0) : nvlane_check(f);
@@ -671,16 +728,7 @@ NVLANE_GLOBAL int nvlane_kernel_event(struct nvlane_sq *sq NVLANE_NONNULL, struc
 	}
 	if (!f->delay_ns)
 		return nvlane_kernel_act(sq, f, tag, n);
-	time = &times->of[tag & (NVLANE_DEPTH_MAX - 1)];
-	time->seconds = f->delay_ns / 1000000000;
-	time->ns = f->delay_ns % 1000000000;
-	{
-		__u64 *word = nvlane_entry(sq, n, NVLANE_OP_TIMEOUT, -1u, NVLANE_ABOUT(NVLANE_PAUSE, 0, 0, tag));
-
-		word[1] = 0;
-		word[2] = nvlane_config.times + (__u64)tag * sizeof(*time);
-		word[3] = 1;
-	}
+	nvlane_sleep(sq, n, times, tag, f->delay_ns, NVLANE_ABOUT(NVLANE_PAUSE, 0, 0, tag));
 	return n + 1;
 }
 
