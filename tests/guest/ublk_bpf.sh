@@ -1,7 +1,8 @@
 #!/bin/bash
 # limit: 400
 # Programs that the kernel runs: every example under verified I/O without a return to user space per request, a
-# file system, a killed server and its successor, what the verifier refuses, and what wrong lists of actions do.
+# file system, a full backend, a failing queue, a killed server and its successor, what the verifier refuses, and
+# what wrong lists of actions do.
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
@@ -128,6 +129,16 @@ sync "$e"
 (($(data_bytes "$e") <= 9 << 20)) || die "discarded blocks are not free: $(data_bytes "$e") bytes"
 cmp -n $((8 << 20)) /dev/zero "$e" || die "what was discarded is not zeroes in the file"
 
+# A backend that is full in the middle of a write: what the rest says is what the writer is told.
+mkdir -p "$WORK/full"
+mount -t tmpfs -o size=5500k none "$WORK/full"
+truncate -s 16M "$WORK/full/f.img"
+in_kernel "bpf:$bpf/tests/zeroing.bpf.o($WORK/full/f.img)" -d 16
+said=$(fails dd if=/dev/urandom of="$DEVICE" bs=1M count=8 oflag=direct status=none)
+expect_match "writing to a full backend" "$said" 'No space left on device'
+ublk_stop
+umount "$WORK/full"
+
 # A server that is killed under verified I/O.
 if has_feature USER_RECOVERY_REISSUE; then
     in_kernel "bpf:$bpf/linear.bpf.o($a,$b)" -q 2 -d 16 --recover
@@ -178,4 +189,27 @@ expect "mistakes told" "$(grep -c 'ERROR request failed: nvlane_route instructio
 expect_match "where a mistake is" "$(cat "$WORK/ublk.log")" '\(hostile.bpf.c:[0-9]+\): .* \(opcode 0x02, 8 blocks at 1[0-9]\)'
 verified_io "$DEVICE" 2M "${small[@]}" --offset=8M
 stop_counted mild
+
+# A queue whose loop fails takes the device with it: nobody waits for it.
+for recovery in "" --recover; do
+    in_kernel "bpf:$bpf/tests/failing.bpf.o($SCRATCH/g.img?size=16M&create)" -q 2 -d 16 $recovery
+    timeout 60 dd if=/dev/zero of="$DEVICE" bs=4k count=4 oflag=direct status=none 2>"$WORK/dd" &
+    writer=$!
+    status=0
+    wait "$UBLK_SERVER" || status=$?
+    expect "the exit status of a server whose queue has failed" $status 1
+    expect_match "what it says" "$(cat "$WORK/ublk.log")" 'a queue has failed.*No data available'
+    if [[ -n $recovery ]]; then
+        "$NVLANE" ublk recover "$ID" --bpf user >"$WORK/ublk.log" 2>&1 </dev/null &
+        UBLK_SERVER=$!
+        ublk_ready "$WORK/ublk.log"
+        wait "$writer" || die "a successor does not carry the writes out"
+        ublk_stop
+    else
+        ! wait "$writer" || die "a write succeeds without a server"
+        expect_match "what the writer is told" "$(cat "$WORK/dd")" 'Input/output error'
+        "$NVLANE" ublk del "$ID" 2>/dev/null || true
+        expect "what is left of the device" "$(ls "$DEVICE" "/dev/ublkc$ID" 2>/dev/null)" ""
+    fi
+done
 modprobe -r ublk_drv
