@@ -17,6 +17,9 @@ pub enum Error {
         "the object has no loop for the kernel; compile it anew with this version's nvlane_bpf.h"
     )]
     NoLoop,
+    /// Its loop is not ours, or its program reaches for more than programs may.
+    #[error("{0}: compile it with clang 19 and this version's nvlane_bpf.h, or trust it with --bpf kernel")]
+    Foreign(String),
     /// The verifier, or libbpf, has refused it.
     #[error("the kernel's verifier refuses it: {0}")]
     Refused(String),

@@ -22,6 +22,7 @@
 
 pub mod abi;
 mod error;
+mod genuine;
 mod log;
 pub mod mistakes;
 mod object;

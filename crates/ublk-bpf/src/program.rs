@@ -2,6 +2,7 @@
 
 use crate::abi::{DEPTH_MAX, LoopConfig, MISTAKES, MistakeLog, QueueState};
 use crate::error::Error;
+use crate::genuine;
 use crate::mistakes;
 use crate::object::{Loop, Shared, io_error};
 use crate::ring::Ring;
@@ -49,11 +50,12 @@ pub struct Place<'a> {
 }
 
 impl KernelProgram {
-    /// For a volume that is a program over plain files and block devices, if this kernel takes it.
+    /// For a volume that is a program over plain files and block devices, if this kernel takes it. Unless it is
+    /// `trusted`, its loop must be ours.
     ///
     /// # Errors
     /// Why not, for people.
-    pub fn new(volume: &dyn Namespace, depth: u16) -> Result<KernelProgram, Error> {
+    pub fn new(volume: &dyn Namespace, depth: u16, trusted: bool) -> Result<KernelProgram, Error> {
         let refuse = |why: &str| Err(Error::Volume(why.to_owned()));
         if !volume.uri().starts_with("bpf:") {
             return refuse("the volume is no program (bpf:)");
@@ -64,6 +66,9 @@ impl KernelProgram {
         });
         let Some(found) = found else { return refuse("the volume is no program (bpf:)") };
         let volume = found.map_err(Error::Volume)?;
+        if !trusted {
+            genuine::check(volume.object())?;
+        }
         if u64::from(volume.device.blocks_max) << volume.device.block_shift < IO_BYTES_MIN {
             return refuse("the program takes less than 4 KiB at once");
         }
@@ -154,8 +159,9 @@ impl Elsewhere for KernelProgram {
     }
 }
 
-/// Checks whether this kernel takes the program of `object`, over `backends` volumes.
+/// Checks whether the loop of `object` is ours, and this kernel takes its program, over `backends` volumes.
 pub fn check(object: &[u8], backends: u16) -> Result<(), Error> {
+    genuine::check(object)?;
     let ring = Ring::new(1).map_err(Error::Ring)?;
     let config = LoopConfig {
         blocks_max: 2048,
@@ -269,6 +275,10 @@ impl KernelQueue {
         drop(shared);
         // Once the loop is attached nothing is submitted from here.
         ring.command_all(place.fetch, place.queue, place.depth).map_err(Error::Ring)?;
+        if let Some(refusal) = ring.refusal().map_err(Error::Ring)? {
+            let why = format!("the driver refuses its commands: {refusal}");
+            return Err(Error::Ring(io::Error::new(refusal.kind(), why)));
+        }
         turns.attach()?;
         Ok(KernelQueue { turns, ring })
     }
@@ -279,10 +289,6 @@ impl KernelQueue {
     }
 
     /// Has the kernel serve until tags end or a signal comes, and tells how things are.
-        if let Some(refusal) = ring.refusal().map_err(Error::Ring)? {
-            let why = format!("the driver refuses its commands: {refusal}");
-            return Err(Error::Ring(io::Error::new(refusal.kind(), why)));
-        }
     pub fn serve(&self) -> io::Result<QueueState> {
         self.ring.turn()?;
         self.turns.state()

@@ -22,7 +22,7 @@ pub enum ProgramPlace {
     Auto,
     /// In user space.
     User,
-    /// In the kernel, or the device is not made.
+    /// In the kernel, or the device is not made; the loop in its object is trusted.
     Kernel,
 }
 
@@ -64,7 +64,7 @@ impl Runs {
             ProgramPlace::User => "as asked for".to_owned(),
             _ if path != DataPath::ZeroCopy => format!("data goes by {path}"),
             _ if poll => "--poll is for user space".to_owned(),
-            _ => match KernelProgram::new(volume, depth) {
+            _ => match KernelProgram::new(volume, depth, asked == ProgramPlace::Kernel) {
                 Ok(program) => match unsuited(&program, asked, parameters) {
                     Some(why) => why,
                     None => {

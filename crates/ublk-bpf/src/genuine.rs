@@ -1,0 +1,362 @@
+//! Whether the loop in an object is the one of `bpf/nvlane_loop.h`, and what is around it no more than a program.
+//!
+//! The kernel's verifier keeps a program within the kernel's rules, and these let a loop submit any entry to its
+//! ring: read and write whatever the server may. So the loop's instructions are compared with those in objects of
+//! our own, and the program's are looked at: they may call a few helpers, and use maps that are not the loop's.
+//! What maps there may be, and that nothing is adjusted when it is loaded, `bpf::load` has seen to.
+
+use crate::abi::{CONFIG, OPERATIONS};
+use crate::error::Error;
+use object::read::elf::ElfFile64;
+use object::{
+    LittleEndian, Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionIndex, SectionKind,
+    SymbolKind,
+};
+use std::collections::BTreeMap;
+
+/// Objects with our loop, around a program without NVLANE_DONE and around one with it.
+const OURS: [&[u8]; 2] =
+    [include_bytes!("../../../bpf/null.bpf.o"), include_bytes!("../../../bpf/statistics.bpf.o")];
+
+/// The loop's functions, and the two that are the program's.
+const LOOP_FUNCTIONS: &str = "nvlane_kernel_";
+const LOOP_STEP: &str = "nvlane_loop_step";
+const PROGRAMS: [&str; 2] = ["nvlane_kernel_route", "nvlane_kernel_done"];
+/// Names of the loop's maps begin so.
+const LOOP_MAPS: &str = "nvlane_";
+/// Sections of code: functions, the loop's first one, and the machine's in user space.
+const TEXT: &str = ".text";
+const STEP_SECTION: &str = "struct_ops.s/nvlane_loop_step";
+const USER_SECTIONS: &str = "nvlane/";
+/// Helpers that `nvlane_bpf.h` declares: look up, update, delete, time, random, processor.
+const HELPERS: [i32; 6] = [1, 2, 3, 5, 7, 8];
+
+/// Instructions (linux/bpf.h), and what the second register's field says of them.
+const CALL: u8 = 0x85;
+const CALL_FUNCTION: u8 = 1;
+const LOAD_IMMEDIATE: u8 = 0x18;
+
+type Elf<'a> = ElfFile64<'a, LittleEndian>;
+
+/// A function: its code, and what its relocations name, by their places.
+#[derive(PartialEq, Eq)]
+struct Function<'a> {
+    code: &'a [u8],
+    relocations: Vec<(u64, String)>,
+}
+
+/// What an object consists of.
+struct Parts<'a> {
+    functions: BTreeMap<String, Function<'a>>,
+    /// Code of `.text` that is in none of them.
+    stray: bool,
+    /// The structure that is given to the kernel, and what is put into it.
+    operations: Option<Function<'a>>,
+}
+
+/// Refuses an object whose loop is not ours, or whose program reaches for more than its own.
+pub fn check(object: &[u8]) -> Result<(), Error> {
+    let foreign = |what: &str| Err(Error::Foreign(what.to_owned()));
+    let unreadable = |error: object::Error| Error::Foreign(error.to_string());
+    let parts = Parts::of(object).map_err(unreadable)?.map_err(Error::Foreign)?;
+    let mut ours = Vec::new();
+    for known in OURS {
+        ours.push(Parts::of(known).map_err(unreadable)?.map_err(Error::Foreign)?);
+    }
+    if parts.stray {
+        return foreign("it has code in no function");
+    }
+    if parts.operations.is_none() || ours.iter().all(|known| known.operations != parts.operations) {
+        return foreign("its operations are not those of this version");
+    }
+    let is_loop = |name: &str| is_of_loop(name) && !PROGRAMS.contains(&name);
+    for name in ours[0].functions.keys().filter(|name| is_loop(name)) {
+        let found = parts.functions.get(name);
+        if found.is_none() || ours.iter().all(|known| known.functions.get(name) != found) {
+            return foreign(&format!("{name} is not the one of this version"));
+        }
+    }
+    let is_known = |name: &str| is_loop(name) && ours[0].functions.contains_key(name);
+    for (name, function) in parts.functions.iter().filter(|(name, _)| !is_known(name)) {
+        if let Err(what) = harmless(function, &parts.functions) {
+            return foreign(&format!("{name} {what}"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a function has a name of the loop's, those around the program included: nothing else calls it.
+fn is_of_loop(name: &str) -> bool {
+    name.starts_with(LOOP_FUNCTIONS) || name == LOOP_STEP
+}
+
+/// Whether a map, or a section of variables, is one that a program may have.
+fn is_own(name: &str) -> bool {
+    let variables = [".data", ".bss", ".rodata"];
+    match name.starts_with('.') {
+        true => name != CONFIG && variables.iter().any(|begin| name.starts_with(begin)),
+        false => !name.starts_with(LOOP_MAPS),
+    }
+}
+
+/// Whether a function of the program does what programs may do.
+fn harmless(
+    function: &Function<'_>,
+    functions: &BTreeMap<String, Function<'_>>,
+) -> Result<(), String> {
+    let (code, rest) = function.code.as_chunks::<8>();
+    if !rest.is_empty() {
+        return Err("ends within an instruction".to_owned());
+    }
+    let mut at = 0;
+    while let Some(word) = code.get(at) {
+        let place = at as u64 * 8;
+        let named = function.relocations.iter().find(|(of, _)| *of == place);
+        let named = named.map(|(_, name)| name.as_str());
+        let (register, immediate) =
+            (word[1] >> 4, i32::from_le_bytes([word[4], word[5], word[6], word[7]]));
+        match (word[0], register, named) {
+            (CALL, 0, None) if HELPERS.contains(&immediate) => {}
+            (CALL, CALL_FUNCTION, Some(name))
+                if functions.contains_key(name) && !is_of_loop(name) => {}
+            (CALL, ..) => {
+                return Err(format!("calls {}", named.unwrap_or("what programs may not")));
+            }
+            (LOAD_IMMEDIATE, 0, None) => {}
+            (LOAD_IMMEDIATE, 0, Some(name)) if is_own(name) => {}
+            (LOAD_IMMEDIATE, ..) => return Err(format!("uses {}", named.unwrap_or("an address"))),
+            (_, _, Some(name)) => return Err(format!("has {name} put into an instruction")),
+            _ => {}
+        }
+        // What loads 64 bits has two words.
+        at += if word[0] == LOAD_IMMEDIATE { 2 } else { 1 };
+    }
+    Ok(())
+}
+
+impl<'a> Parts<'a> {
+    /// The inner error says what is in the object that no program has.
+    fn of(object: &'a [u8]) -> Result<Result<Parts<'a>, String>, object::Error> {
+        let elf = Elf::parse(object)?;
+        let mut parts = Parts { functions: BTreeMap::new(), stray: false, operations: None };
+        for section in elf.sections() {
+            let name = section.name()?;
+            let is_code = section.kind() == SectionKind::Text && section.size() > 0;
+            if is_code && name != TEXT && name != STEP_SECTION && !name.starts_with(USER_SECTIONS) {
+                return Ok(Err(format!("it has a program of its own in {name}")));
+            }
+            if is_code && !name.starts_with(USER_SECTIONS) {
+                let known = parts.functions_of(&elf, &section)?;
+                parts.stray |= known != section.size();
+            }
+            if name.starts_with(".struct_ops") {
+                if parts.operations.is_some() {
+                    return Ok(Err("it has more than one structure for the kernel".to_owned()));
+                }
+                let relocations = relocations(&elf, &section, 0, section.size())?;
+                parts.operations = Some(Function { code: section.data()?, relocations });
+            }
+        }
+        let is_ours = |symbol: &str| symbol == OPERATIONS;
+        let is_there = elf.symbols().any(|symbol| symbol.name().is_ok_and(is_ours));
+        if is_there { Ok(Ok(parts)) } else { Ok(Err("it has no loop".to_owned())) }
+    }
+
+    /// Takes the functions of a section. Bytes that are in them, each once.
+    fn functions_of(
+        &mut self,
+        elf: &Elf<'a>,
+        section: &impl ObjectSection<'a>,
+    ) -> Result<u64, object::Error> {
+        let data = section.data()?;
+        let mut known = 0;
+        let mut spans = Vec::new();
+        for symbol in elf.symbols() {
+            if symbol.section_index() != Some(section.index()) || symbol.kind() != SymbolKind::Text
+            {
+                continue;
+            }
+            let (first, len) = (symbol.address(), symbol.size());
+            let code = usize::try_from(first).ok().zip(usize::try_from(len).ok());
+            let code = code.and_then(|(first, len)| data.get(first..first.checked_add(len)?));
+            let name = symbol.name()?.to_owned();
+            let Some(code) = code.filter(|code| !code.is_empty()) else { continue };
+            let mut relocations = relocations(elf, section, first, len)?;
+            calls(elf, section.index(), first, code, &mut relocations)?;
+            if self.functions.insert(name, Function { code, relocations }).is_none() {
+                known += len;
+                spans.push((first, first + len));
+            }
+        }
+        spans.sort_unstable();
+        let apart = spans.windows(2).all(|pair| pair[0].1 <= pair[1].0);
+        Ok(if apart { known } else { u64::MAX })
+    }
+}
+
+/// What is put into `len` bytes of a section from `first` on. Functions and maps by their names, variables by that
+/// of their section; what another object would have to bring is called so.
+fn relocations<'a>(
+    elf: &Elf<'a>,
+    section: &impl ObjectSection<'a>,
+    first: u64,
+    len: u64,
+) -> Result<Vec<(u64, String)>, object::Error> {
+    let mut found = Vec::new();
+    for (at, relocation) in section.relocations() {
+        if at < first || at - first >= len {
+            continue;
+        }
+        let RelocationTarget::Symbol(index) = relocation.target() else {
+            found.push((at - first, "an address".to_owned()));
+            continue;
+        };
+        let symbol = elf.symbol_by_index(index)?;
+        let home = match symbol.section_index() {
+            Some(SectionIndex(index)) => {
+                elf.section_by_index(SectionIndex(index))?.name()?.to_owned()
+            }
+            None => "elsewhere".to_owned(),
+        };
+        let name = symbol.name()?;
+        let named = match home.as_str() {
+            // The name decides who may use it.
+            TEXT if !name.is_empty() && symbol.kind() == SymbolKind::Text => name.to_owned(),
+            ".maps" if !name.is_empty() => name.to_owned(),
+            STEP_SECTION if symbol.kind() == SymbolKind::Text => name.to_owned(),
+            // A function by its place in the section, less one instruction.
+            TEXT => {
+                let word = section.data()?.get(at as usize + 4..at as usize + 8);
+                let word =
+                    word.and_then(|word| word.try_into().ok()).map_or(-1, i32::from_le_bytes);
+                let target = u64::try_from(i64::from(word) + 1).ok().map(|word| word * 8);
+                function_at(elf, section.index(), target)?
+            }
+            _ if symbol.is_undefined() => format!("{LOOP_MAPS}extern_{name}"),
+            _ => home,
+        };
+        found.push((at - first, named));
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Adds the names of functions that are called by their distance.
+fn calls(
+    elf: &Elf<'_>,
+    section: SectionIndex,
+    first: u64,
+    code: &[u8],
+    found: &mut Vec<(u64, String)>,
+) -> Result<(), object::Error> {
+    let mut at = 0;
+    let (words, _) = code.as_chunks::<8>();
+    while let Some(word) = words.get(at) {
+        let place = at as u64 * 8;
+        let is_call = word[0] == CALL && word[1] >> 4 == CALL_FUNCTION;
+        if is_call && found.iter().all(|(of, _)| *of != place) {
+            let distance = i32::from_le_bytes([word[4], word[5], word[6], word[7]]);
+            let target = first.checked_add_signed((at as i64 + 1 + i64::from(distance)) * 8);
+            found.push((place, function_at(elf, section, target)?));
+        }
+        at += if word[0] == LOAD_IMMEDIATE { 2 } else { 1 };
+    }
+    found.sort();
+    Ok(())
+}
+
+/// The name of the function that begins there.
+fn function_at(
+    elf: &Elf<'_>,
+    section: SectionIndex,
+    address: Option<u64>,
+) -> Result<String, object::Error> {
+    let there = elf.symbols().find(|symbol| {
+        symbol.section_index() == Some(section)
+            && symbol.kind() == SymbolKind::Text
+            && Some(symbol.address()) == address
+    });
+    Ok(there.map_or(Ok("a place in the code"), |symbol| symbol.name())?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example(name: &str) -> Vec<u8> {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf");
+        std::fs::read(format!("{folder}/{name}.bpf.o")).expect("an object")
+    }
+
+    /// Where the code of a function is in an object.
+    fn place(object: &[u8], function: &str) -> usize {
+        let elf = Elf::parse(object).unwrap();
+        let symbol = elf.symbol_by_name(function).unwrap();
+        let section = elf.section_by_index(symbol.section_index().unwrap()).unwrap();
+        (section.file_range().unwrap().0 + symbol.address()) as usize
+    }
+
+    #[test]
+    fn the_examples_are_genuine() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf");
+        let mut count = 0;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|it| it == "o") {
+                let checked = check(&std::fs::read(&path).unwrap());
+                assert!(checked.is_ok(), "{}: {}", path.display(), checked.unwrap_err());
+                count += 1;
+            }
+        }
+        assert!(count >= 7);
+        check(&example("tests/maps")).unwrap();
+    }
+
+    #[test]
+    fn every_changed_instruction_of_the_loop_is_found() {
+        for name in ["linear", "mirror"] {
+            let object = example(name);
+            let parts = Parts::of(&object).unwrap().unwrap();
+            for (function, found) in parts
+                .functions
+                .iter()
+                .filter(|(name, _)| is_of_loop(name) && !PROGRAMS.contains(&&***name))
+            {
+                let first = place(&object, function);
+                for at in (0..found.code.len()).step_by(8) {
+                    let mut changed = object.clone();
+                    changed[first + at + 4] ^= 1;
+                    assert!(check(&changed).is_err(), "{name}: {function} at {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_program_calls_nothing_else() {
+        let object = example("linear");
+        let first = place(&object, "nvlane_kernel_route");
+        let said = |instruction: [u8; 8]| {
+            let mut changed = object.clone();
+            changed[first..first + 8].copy_from_slice(&instruction);
+            check(&changed).map_err(|error| error.to_string())
+        };
+        assert_eq!(said([CALL, 0, 0, 0, 5, 0, 0, 0]), Ok(()));
+        // bpf_probe_write_user, a function of the kernel, one of ours by its distance, the address of a map.
+        for (instruction, wanted) in [
+            ([CALL, 0, 0, 0, 36, 0, 0, 0], "calls"),
+            ([CALL, 0x20, 0, 0, 36, 0, 0, 0], "calls"),
+            ([CALL, 0x10, 0, 0, 36, 0, 0, 0], "calls"),
+            ([LOAD_IMMEDIATE, 0x11, 0, 0, 3, 0, 0, 0], "uses"),
+        ] {
+            let why = said(instruction).expect_err("it is not harmless");
+            assert!(why.contains("nvlane_kernel_route") && why.contains(wanted), "{why}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_object_of_ours_is_refused() {
+        assert!(check(b"").is_err() && check(b"\x7fELF").is_err());
+        assert!(check(&std::fs::read("/proc/self/exe").unwrap()).is_err());
+    }
+}
