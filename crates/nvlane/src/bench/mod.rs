@@ -16,6 +16,7 @@ mod host;
 mod in_process;
 mod initiator;
 mod links;
+mod memory;
 mod multipath;
 mod net;
 mod passthrough;

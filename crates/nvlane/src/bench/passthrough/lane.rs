@@ -2,6 +2,7 @@
 
 use super::device::Device;
 use super::{BYTES, Runs, Window};
+use crate::bench::memory::Memory;
 use crate::bench::pipeline::histogram;
 use crate::bench::random::Random;
 use crate::bench::usage;
@@ -173,39 +174,5 @@ impl Runs for Lane<'_> {
         let ((_, before), (time, after)) = watched.zip(ended).context("it was watched")?;
         let cpu = after.since(before).cpu;
         Ok(Window { ios, seconds: time.as_secs_f64(), cpu, latency, stages: None })
-    }
-}
-
-/// Whole pages.
-struct Memory {
-    start: *mut u8,
-    len: usize,
-}
-
-impl Memory {
-    fn new(len: usize) -> anyhow::Result<Memory> {
-        // SAFETY: a new private mapping.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
-                -1,
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(std::io::Error::last_os_error()).context("no memory for buffers");
-        }
-        Ok(Memory { start: start.cast(), len })
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: our mapping; whoever read into it has ended (a lane reaps all it has started, unless
-        // it failed, and then the process ends).
-        unsafe { libc::munmap(self.start.cast(), self.len) };
     }
 }

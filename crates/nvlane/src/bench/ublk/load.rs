@@ -1,5 +1,6 @@
 //! The client: direct I/O on a block device from one ring, which sleeps while nothing has ended.
 
+use crate::bench::memory::Memory;
 use crate::bench::pipeline::histogram;
 use crate::bench::random::Random;
 use anyhow::{Context, bail};
@@ -148,38 +149,4 @@ fn check(shape: Shape, completion: &Completion) -> anyhow::Result<()> {
         bail!("a {what} of {} bytes failed: {error}", shape.bytes);
     }
     bail!("a {what} of {} bytes ended after {result}", shape.bytes);
-}
-
-/// Whole pages.
-struct Memory {
-    start: *mut u8,
-    len: usize,
-}
-
-impl Memory {
-    fn new(len: usize) -> anyhow::Result<Memory> {
-        // SAFETY: a new private mapping.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
-                -1,
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(std::io::Error::last_os_error()).context("no memory for buffers");
-        }
-        Ok(Memory { start: start.cast(), len })
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: our mapping; nothing is in flight when a client goes whose window did not fail, and one
-        // whose window failed closes its ring before.
-        unsafe { libc::munmap(self.start.cast(), self.len) };
-    }
 }
