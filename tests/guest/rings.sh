@@ -30,19 +30,37 @@ plain() {
     return 1
 }
 
+# bounded PROGRAM [ARGUMENT]...: its output in $WORK/said; one that hangs is looked at before it is ended.
+bounded() {
+    local pid task until=$((SECONDS + 120))
+    "$@" >"$WORK/said" 2>&1 &
+    pid=$!
+    while kill -0 $pid 2>/dev/null; do
+        if ((SECONDS > until)); then
+            for task in /proc/$pid/task/*; do
+                echo "$(cat "$task/comm"): in $(cat "$task/wchan"), call $(cat "$task/syscall")"
+                cat "$task/stack"
+            done
+            cat "$WORK/said"
+            kill -KILL $pid
+            die "$1 hangs"
+        fi
+        sleep 0.1
+    done
+    wait $pid || die "$1: $(cat "$WORK/said")"
+}
+
 for name in kinds purposes commands allocations; do
-    "$(program $name)" >"$WORK/said" 2>&1 || die "$name: $(cat "$WORK/said")"
+    bounded "$(program $name)"
     grep '^test result' "$WORK/said"
 done
 for poll_queues in 2 0; do
     modprobe nvme poll_queues=$poll_queues
     await 30 plain >/dev/null
     read -r controller namespace < <(plain)
-    "$(program identify examples)" "$controller" "$namespace" >"$WORK/said" 2>&1 ||
-        die "identify: $(cat "$WORK/said")"
+    bounded "$(program identify examples)" "$controller" "$namespace"
     expect_match "kind of mixed rings" "$(cat "$WORK/said")" 'Mixed \(is Mixed\)'
-    "$(program commands examples)" "$namespace" >"$WORK/said" 2>&1 ||
-        die "commands: $(cat "$WORK/said")"
+    bounded "$(program commands examples)" "$namespace"
     cat "$WORK/said"
     rmmod nvme
 done
