@@ -56,6 +56,7 @@ for name in kinds purposes commands allocations; do
 done
 for poll_queues in 2 0; do
     modprobe nvme poll_queues=$poll_queues
+    ((poll_queues)) || export NO_HYBRID=1
     await 30 plain >/dev/null
     read -r controller namespace < <(plain)
     bounded "$(program identify examples)" "$controller" "$namespace"

@@ -224,7 +224,12 @@ impl Device {
             block: OnceLock::new(),
             carrier: OnceLock::new(),
             retried: AtomicU64::new(0),
-            options,
+            // Linux 7.3 has been seen to sleep for ever in a hybrid poll of a queue that is not polled.
+            options: DeviceOptions {
+                iopoll: options.iopoll || (options.hybrid_iopoll && queue.polls == Some(false)),
+                hybrid_iopoll: options.hybrid_iopoll && queue.polls != Some(false),
+                ..options
+            },
         }))
     }
 

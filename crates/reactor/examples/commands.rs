@@ -168,7 +168,9 @@ fn main() {
         let (us, enters) = run(&file, nsid, kind, None);
         println!("first ring, {kind:?}: {us:.1} us, {enters:.2} enters per operation");
     }
-    for (name, options) in &further {
+    // Linux 7.3 has been seen to sleep for ever in a hybrid poll of a queue that is not polled.
+    let no_hybrid = std::env::var_os("NO_HYBRID").is_some();
+    for (name, options) in further.iter().filter(|(_, it)| !(no_hybrid && it.hybrid_iopoll)) {
         let (us, enters) = run(&file, nsid, Kind::Small, Some(options));
         println!("further ring, {name}: {us:.1} us, {enters:.2} enters per operation");
     }

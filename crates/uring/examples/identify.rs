@@ -48,7 +48,10 @@ fn main() {
         ("iopoll sqpoll", RingOptions { iopoll: true, sqpoll, ..plain }),
     ];
     for kind in [Kind::Big, Kind::Mixed] {
-        for (purpose, options) in &purposes {
+        // Linux 7.3 has been seen to sleep for ever in a hybrid poll of a queue that is not polled.
+        let no_hybrid = std::env::var_os("NO_HYBRID").is_some();
+        for (purpose, options) in purposes.iter().filter(|(_, it)| !(no_hybrid && it.hybrid_iopoll))
+        {
             for registered in [false, true] {
                 let options = RingOptions { kind, ..*options };
                 let (controller, namespace, nsid) = (&controller, &namespace, nsid as u32);
