@@ -18,7 +18,7 @@ const KINDS_MAX: usize = 64;
 /// Then it is tried again, which costs one refusal.
 pub(crate) const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// Kinds of sources that are not to be tried for now.
+/// Kinds of sources that were refused, and are not tried again until that is forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     any: AtomicBool,
