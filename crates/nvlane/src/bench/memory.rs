@@ -4,10 +4,8 @@ use anyhow::Context;
 
 /// Whole pages, which are there.
 pub struct Memory {
-    /// The first byte.
-    pub start: *mut u8,
-    /// How many.
-    pub len: usize,
+    start: *mut u8,
+    len: usize,
 }
 
 impl Memory {
@@ -28,6 +26,16 @@ impl Memory {
             return Err(std::io::Error::last_os_error()).context("no memory for buffers");
         }
         Ok(Memory { start: start.cast(), len })
+    }
+
+    /// The first byte.
+    pub fn start(&self) -> *mut u8 {
+        self.start
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.len
     }
 }
 

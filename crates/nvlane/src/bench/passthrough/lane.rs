@@ -73,7 +73,7 @@ impl<'a> Lane<'a> {
         if steps.fixed {
             ring.register_buffers(1)?;
             // SAFETY: the memory is dropped after the ring.
-            unsafe { ring.update_buffer(0, memory.start, memory.len) }
+            unsafe { ring.update_buffer(0, memory.start(), memory.len()) }
                 .context("registering buffers: raise RLIMIT_MEMLOCK")?;
         }
         let fd = if steps.block { device.blocks.as_raw_fd() } else { device.commands.as_raw_fd() };
@@ -90,7 +90,7 @@ impl<'a> Lane<'a> {
     fn push(&mut self, at: usize) -> anyhow::Result<()> {
         let place = self.random.below(self.device.places);
         // SAFETY: within the mapping, which has `DEPTH_MAX` buffers.
-        let buffer = unsafe { self.memory.start.add(at * BYTES as usize) };
+        let buffer = unsafe { self.memory.start().add(at * BYTES as usize) };
         let pushed = if self.steps.block {
             let offset = place * u64::from(BYTES);
             let entry = match self.steps.fixed {

@@ -62,7 +62,7 @@ impl Client {
         let memory = Memory::new(DEPTH_MAX * BYTES_MAX as usize)?;
         ring.register_buffers(1)?;
         // SAFETY: the memory is dropped after the ring.
-        unsafe { ring.update_buffer(0, memory.start, memory.len) }
+        unsafe { ring.update_buffer(0, memory.start(), memory.len()) }
             .context("registering buffers: raise RLIMIT_MEMLOCK")?;
         Ok(Client { ring, file, memory, bytes })
     }
@@ -123,7 +123,7 @@ impl Client {
         assert!(at < DEPTH_MAX && shape.bytes <= BYTES_MAX);
         let offset = random.below(self.bytes / u64::from(shape.bytes)) * u64::from(shape.bytes);
         // SAFETY: within the mapping, which has `DEPTH_MAX` buffers.
-        let buffer = unsafe { self.memory.start.add(at * BYTES_MAX as usize) };
+        let buffer = unsafe { self.memory.start().add(at * BYTES_MAX as usize) };
         let file = uring::File::Fd(self.file.as_raw_fd());
         let entry = match shape.writes {
             true => entry::write_fixed(file, buffer, shape.bytes, offset, 0, 0),
