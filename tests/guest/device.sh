@@ -88,6 +88,18 @@ nvme get-log "$controller" -i 5 -l 4096 -b | cmp - "$WORK/out"
 expect "number of queues" "$(give "$plain" admin 0x0a cdw10=7)" \
     "$(printf 0x%x "0x$(nvme get-feature "$controller" -f 7 | grep -oE 'value:0?x?[0-9a-f]+' | sed -E 's/value:(0x)?//')")"
 
+# The same at the controller's own device, where no namespace is asked for.
+admin() { "$NVLANE" admin "$controller" "$@"; }
+admin -O 6 -l 4096 --cdw10 1 -r -b 2>/dev/null >"$WORK/out"
+nvme id-ctrl "$controller" -b | cmp - "$WORK/out"
+expect "the result" "$(admin -O 0x0a --cdw10 7 -o json | jq '.result | tostring')" \
+    "$("$NVLANE" admin "$plain" -O 0x0a --cdw10 7 -o json | jq '.result | tostring')"
+expect_match "a command that it does not have" "$(fails "$NVLANE" admin "$controller" -O 0xc7)" 'Invalid Command Opcode'
+expect_match "more than came with it" "$(fails "$NVLANE" admin "$controller" -O 6 -l 512 --cdw10 1 -r)" 'Invalid Field'
+expect_match "I/O to a controller" "$(fails "$NVLANE" io "$controller" -O 2 -l 512)" 'is a controller.*n1'
+printf Foo >"$WORK/label"
+expect_match "data that is sent" "$(fails "$NVLANE" admin "$controller" -O 0xc1 -l 4096 -w -i "$WORK/label")" 'Invalid Command Opcode'
+
 # Data in vectors.
 "$EXAMPLE" "$plain" vectors 0x01 nsid=1 cdw10=16 cdw12=7 data="$WORK/a"
 nvme read "$block" -s 16 -c 7 -z 4096 -d "$WORK/out" >/dev/null

@@ -33,6 +33,7 @@
 mod admin;
 pub mod block;
 pub mod check;
+pub mod controller;
 mod copy;
 mod facts;
 mod ioctl;

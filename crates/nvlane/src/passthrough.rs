@@ -1,7 +1,7 @@
 //! `nvlane io` and `nvlane admin`: one command as it is, to any volume.
 //!
 //! ```text
-//!   flags --> Command --> volume::session --> Done --> text, JSON, or the data as it came
+//!   flags --> Command --> volume::session, or a controller's device --> text, JSON, or the data as it came
 //! ```
 //!
 //! The flags, and what becomes of data, are those of nvme-cli's `io-passthru` and `admin-passthru`: what is
@@ -16,12 +16,13 @@ mod show;
 use crate::cli::{AdminArgs, Format, IoArgs, PassthroughArgs};
 use crate::serve::log;
 use anyhow::{Context, Result, bail, ensure};
+use namespace::device::controller::{self, Controller};
 use nvme::limits::Passthrough;
-use nvme::{Command, NSID_ALL, opcode};
+use nvme::{Command, NSID_ALL, Status, opcode};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use volume::session::{Bytes, Done, Session, SessionConfig, Submission};
 use volume::{Kind, OpenOptions, Uri};
@@ -52,12 +53,40 @@ struct Exchange<'a> {
     reads: bool,
 }
 
+/// How a command has ended.
+struct Outcome {
+    status: Status,
+    result: u64,
+    data: Bytes,
+    metadata: Bytes,
+}
+
+/// Who carries the command out.
+enum Recipient {
+    Volume(Box<Uri>),
+    /// A controller of this machine, by its own device.
+    Controller(PathBuf),
+}
+
+impl Recipient {
+    fn of(uri: &str, admin: bool, nsid: u32) -> Result<Recipient> {
+        let mut volume: Uri = uri.parse()?;
+        if let Kind::File { path, .. } = &volume.kind
+            && controller::is_named_like_one(path)
+        {
+            ensure!(admin, "{uri} is a controller; I/O commands go to a namespace, like {uri}n1");
+            return Ok(Recipient::Controller(path.clone()));
+        }
+        address(&mut volume, nsid)?;
+        Ok(Recipient::Volume(Box::new(volume)))
+    }
+}
+
 fn run(uri: &str, admin: bool, args: &PassthroughArgs) -> Result<()> {
     log::to_stderr(LOG)?;
-    let mut volume: Uri = uri.parse()?;
+    let recipient = Recipient::of(uri, admin, args.namespace_id)?;
     let (reads, writes) = direction(args)?;
     let command = command(args);
-    address(&mut volume, args.namespace_id)?;
     let exchange = Exchange { uri, admin, args, command, reads };
     let json = args.format() == Format::Json;
     if args.dry_run {
@@ -71,18 +100,35 @@ fn run(uri: &str, admin: bool, args: &PassthroughArgs) -> Result<()> {
             _ => write_out(&show::request(&exchange))?,
         }
     }
-    let session = Session::new(&SessionConfig { depth: 1, ..SessionConfig::default() })?;
-    let data =
-        fill(buffer(&session, args.data_len, args.prefill), writes, args.input_file.as_deref())?;
-    let metadata = buffer(&session, args.metadata_len, args.prefill);
-    let metadata = match &args.metadata {
-        Some(path) => fill(metadata, writes, Some(path))?,
-        None => metadata,
+    let (outcome, time) = match &recipient {
+        Recipient::Volume(uri) => by_volume(uri, &exchange, writes)?,
+        Recipient::Controller(path) => by_controller(path, &exchange, writes)?,
     };
+    report(&exchange, &outcome, time)
+}
+
+fn by_volume(uri: &Uri, exchange: &Exchange<'_>, writes: bool) -> Result<(Outcome, Duration)> {
+    let session = Session::new(&SessionConfig { depth: 1, ..SessionConfig::default() })?;
+    let buffer = |len: usize| session.allocate(len).map_or(Bytes::None, Bytes::Fixed);
+    let (data, metadata) = bytes(exchange.args, writes, buffer)?;
+    let (command, timeout_ms) = (exchange.command, exchange.args.timeout);
     let submission =
-        Submission { command, admin, data, metadata, timeout_ms: args.timeout, token: 0 };
-    let (done, time) = carry_out(&session, &volume, submission)?;
-    report(&exchange, &done, time)
+        Submission { command, admin: exchange.admin, data, metadata, timeout_ms, token: 0 };
+    carry_out(&session, uri, submission)
+}
+
+fn by_controller(
+    path: &Path,
+    exchange: &Exchange<'_>,
+    writes: bool,
+) -> Result<(Outcome, Duration)> {
+    let controller = Controller::open(path)?;
+    let (mut data, mut metadata) = bytes(exchange.args, writes, |_| Bytes::None)?;
+    let (command, timeout_ms) = (&exchange.command, exchange.args.timeout);
+    let begin = Instant::now();
+    let memory = (data.as_mut_slice(), metadata.as_mut_slice());
+    let (status, result) = controller.admin(command, memory.0, memory.1, timeout_ms)?;
+    Ok((Outcome { status, result, data, metadata }, begin.elapsed()))
 }
 
 /// Whether data comes, and whether it goes: by the flags, and by the opcode where it says.
@@ -156,18 +202,31 @@ fn namespace_of(path: &Path) -> Result<u32> {
     u32::try_from(nsid).map_err(refused).with_context(|| path.display().to_string())
 }
 
-/// `len` bytes of `prefill`.
-fn buffer(session: &Session, len: u32, prefill: u8) -> Bytes {
-    let len = len as usize;
-    if len == 0 {
-        return Bytes::None;
-    }
-    let mut bytes = match session.allocate(len) {
-        Some(buffer) => Bytes::Fixed(buffer),
-        None => Bytes::Owned(vec![0; len]),
+/// The command's data and metadata, in memory of `special` where it has some, with what is to be sent in it.
+fn bytes(
+    args: &PassthroughArgs,
+    writes: bool,
+    special: impl Fn(usize) -> Bytes,
+) -> Result<(Bytes, Bytes)> {
+    let buffer = |len: u32| {
+        let len = len as usize;
+        if len == 0 {
+            return Bytes::None;
+        }
+        let mut bytes = match special(len) {
+            Bytes::None => Bytes::Owned(vec![0; len]),
+            bytes => bytes,
+        };
+        bytes.as_mut_slice().fill(args.prefill);
+        bytes
     };
-    bytes.as_mut_slice().fill(prefill);
-    bytes
+    let data = fill(buffer(args.data_len), writes, args.input_file.as_deref())?;
+    let metadata = buffer(args.metadata_len);
+    let metadata = match &args.metadata {
+        Some(path) => fill(metadata, writes, Some(path))?,
+        None => metadata,
+    };
+    Ok((data, metadata))
 }
 
 /// Takes what is to be sent from `path` or standard input, as far as there is something.
@@ -194,7 +253,7 @@ fn fill(mut bytes: Bytes, writes: bool, path: Option<&Path>) -> Result<Bytes> {
 }
 
 /// Sends the one command and waits for it.
-fn carry_out(session: &Session, uri: &Uri, submission: Submission) -> Result<(Done, Duration)> {
+fn carry_out(session: &Session, uri: &Uri, submission: Submission) -> Result<(Outcome, Duration)> {
     // Who may only read can read.
     let read_only = !submission.admin && submission.command.opcode == opcode::io::READ;
     let passthrough = Passthrough::ALL;
@@ -209,11 +268,12 @@ fn carry_out(session: &Session, uri: &Uri, submission: Submission) -> Result<(Do
     let mut done = Vec::with_capacity(1);
     session.reap(&mut done);
     let done = done.pop().context("a command that was waited for has ended")?;
-    Ok((done, time))
+    let Done { status, result, data, metadata, .. } = done;
+    Ok((Outcome { status, result, data, metadata }, time))
 }
 
 /// Shows what became of the command; a status that is no success is an error.
-fn report(exchange: &Exchange<'_>, done: &Done, time: Duration) -> Result<()> {
+fn report(exchange: &Exchange<'_>, done: &Outcome, time: Duration) -> Result<()> {
     let args = exchange.args;
     let success = done.status.is_success();
     let format = args.format();
@@ -375,5 +435,16 @@ mod tests {
         let mut uri: Uri = "mem:1M".parse().unwrap();
         address(&mut uri, 1).unwrap();
         assert!(address(&mut uri, 7).is_err());
+    }
+
+    #[test]
+    fn a_controller_takes_admin_commands_for_any_namespace() {
+        let recipient = Recipient::of("/dev/nvme3", true, 7).unwrap();
+        assert!(
+            matches!(recipient, Recipient::Controller(path) if path == Path::new("/dev/nvme3"))
+        );
+        let refused = Recipient::of("/dev/nvme3", false, 1).err().unwrap().to_string();
+        assert!(refused.contains("like /dev/nvme3n1"), "{refused}");
+        assert!(matches!(Recipient::of("mem:1M", true, 0), Ok(Recipient::Volume(_))));
     }
 }

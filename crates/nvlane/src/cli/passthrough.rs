@@ -27,7 +27,7 @@ pub struct IoArgs {
 /// `nvlane admin`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  nvlane admin /dev/ng0n1 --opcode 6 --data-len 4096 --cdw10 1 --read           Identify Controller
+  nvlane admin /dev/nvme0 --opcode 6 --data-len 4096 --cdw10 1 --read           Identify Controller
   nvlane admin 'tcp://192.0.2.1:4420/nqn.2026-11.com.example:a?ns=1' -O 2 -l 512 -n 0xffffffff \\
       --cdw10 0x7f0002 -r -b > smart.bin                                        SMART log, as it came
   nvlane admin /dev/ng0n1 -O 0xc1 --cdw12 3 --dry-run                           a vendor's command, only shown
@@ -35,7 +35,7 @@ pub struct IoArgs {
 The flags are those of `nvme admin-passthru`; -O is the opcode, since -o is the form of the output. The exit
 status is 0 if the command succeeded, 1 if it did not: then standard error says the status in words.")]
 pub struct AdminArgs {
-    /// The volume, whose controller is to carry it out: a path or a URI.
+    /// The controller (`/dev/nvme0`), or a volume whose controller is to carry it out: a path or a URI.
     pub volume: String,
     /// The command.
     #[command(flatten)]

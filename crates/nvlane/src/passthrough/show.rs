@@ -1,12 +1,11 @@
 //! A command and what became of it, as text and as JSON.
 
-use super::{Exchange, names};
+use super::{Exchange, Outcome, names};
 use crate::admin::{hex_bytes, hexdump, json_object};
 use nvme::Status;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::time::Duration;
-use volume::session::Done;
 
 /// The kind of queue, and the command's name.
 pub fn title(exchange: &Exchange<'_>) -> (&'static str, &'static str) {
@@ -31,7 +30,7 @@ pub fn request_json(exchange: &Exchange<'_>) -> String {
 }
 
 /// One line or two: how it went, and how long it took.
-pub fn outcome(exchange: &Exchange<'_>, done: &Done, latency: Option<Duration>) -> String {
+pub fn outcome(exchange: &Exchange<'_>, done: &Outcome, latency: Option<Duration>) -> String {
     let (queue, name) = title(exchange);
     let mut text = String::new();
     if done.status.is_success() {
@@ -47,7 +46,7 @@ pub fn outcome(exchange: &Exchange<'_>, done: &Done, latency: Option<Duration>) 
 }
 
 /// What has been received.
-pub fn dump(done: &Done) -> String {
+pub fn dump(done: &Outcome) -> String {
     let mut text = String::new();
     if !done.data.is_empty() {
         text.push_str(&hexdump(done.data.as_slice()));
@@ -62,7 +61,7 @@ pub fn dump(done: &Done) -> String {
 /// Everything as JSON; data only if it was `received`.
 pub fn outcome_json(
     exchange: &Exchange<'_>,
-    done: &Done,
+    done: &Outcome,
     latency: Option<Duration>,
     received: bool,
 ) -> String {
