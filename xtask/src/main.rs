@@ -3,10 +3,12 @@
 mod guest;
 mod initramfs;
 mod kernel;
+mod lanes;
 mod ledger;
 mod packages;
 mod plan;
 mod process;
+mod programs;
 mod runner;
 mod tidy;
 
@@ -68,7 +70,10 @@ fn run(task: Task) -> Result<u8> {
         Task::Deps { list } => packages::install(list).map(|()| 0),
         Task::Check => plan::check(),
         Task::Test(arguments) => plan::test(arguments),
-        Task::Tidy => tidy::check().map(|()| 0),
+        Task::Tidy => {
+            println!("{}", tidy::check()?);
+            Ok(0)
+        }
         Task::Run { arguments } => plan::serve(&arguments),
         Task::Bench { arguments } => plan::bench(&arguments),
         Task::Ledger(arguments) => ledger::run(arguments),

@@ -3,18 +3,19 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::guest::machine::Machine;
 use crate::guest::power_cut;
-use crate::guest::session::{self, Script, Verdict};
+use crate::guest::session::{Script, Seat, Verdict};
 use crate::kernel::{Kernel, NEWEST_SUITE};
+use crate::lanes::{Count, Output, Step};
 use crate::packages::{self, List};
-use crate::process::{capture, checkout, run};
-use crate::runner::{Count, Runner, counted, record};
+use crate::process::{capture, cargo, checkout, run, target_directory};
+use crate::programs::{Programs, RELEASE, SHIPPED};
+use crate::runner::{Runner, record};
 use crate::tidy;
 
 /// The older kernel of the full run.
@@ -23,10 +24,13 @@ const OLDER_SUITE: &str = "bookworm-backports";
 /// Lines shown of a guest test that passed.
 const LINES_OF_PASSED: usize = 6;
 
-/// The profile of what users get: what is measured, and what guests of the full run try.
-const RELEASE: &str = "release";
-/// The same but for what takes long to build: what guests of the everyday run try.
-const QUICK: &str = "quick";
+/// The step that cuts a guest's power.
+const POWER_CUT: &str = "power-cut";
+
+/// Lanes that steps run in, side by side.
+const LANES: usize = 2;
+/// Each may have a guest with 4 GiB of memory.
+const LANES_MAX: usize = 16;
 
 /// Counts of the everyday run and of the full one.
 struct Depth {
@@ -72,23 +76,30 @@ pub struct TestArguments {
     /// Seed of the moments at which power is cut.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Steps that run side by side; in a single lane their output is shown as it comes. [default: 2, or
+    /// 1 on a single processor]
+    #[arg(long, value_name = "COUNT", value_parser = lane_count)]
+    lanes: Option<usize>,
     /// Words that the names of the wanted tests contain: `guest/fio`, `fuzz`, `power-cut`.
     names: Vec<String>,
 }
 
 /// `cargo xtask check`: what takes under three minutes.
 pub fn check() -> Result<u8> {
-    let mut runner = Runner::new(Vec::new());
-    runner.step("format", format);
-    runner.step("tidy", || tidy::check().map(|()| Count::ONE));
-    runner.step("clippy", || {
-        let arguments = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-Dwarnings"];
-        run(cargo()?.args(arguments)).map(|()| Count::ONE)
-    });
-    runner.step("unit", || {
-        let arguments = ["test", "--workspace", "--lib", "--bins", "--locked", "--no-fail-fast"];
-        counted(cargo()?.args(arguments))
-    });
+    let mut runner = Runner::new(Vec::new(), 1);
+    let steps = vec![
+        Step::new("format", |(): &mut (), output| format(output)),
+        Step::new("tidy", |(), output| tidy(output)),
+        Step::new("clippy", |(), output| {
+            let what = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-Dwarnings"];
+            output.run(cargo()?.args(what)).map(|()| Count::ONE)
+        }),
+        Step::new("unit", |(), output| {
+            let what = ["test", "--workspace", "--lib", "--bins", "--locked", "--no-fail-fast"];
+            output.counted(cargo()?.args(what))
+        }),
+    ];
+    runner.run(&logs()?, steps);
     Ok(runner.finish())
 }
 
@@ -102,57 +113,33 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
         }
         return Ok(0);
     }
-    let mut runner = Runner::new(arguments.names.clone());
+    let lanes = arguments.lanes.unwrap_or_else(usual_lanes);
+    let mut runner = Runner::new(arguments.names.clone(), lanes);
     if arguments.full {
         let target = target_directory()?;
         fs::create_dir_all(&target)?;
         runner = runner.resumable(target.join("test-full.progress"))?;
     }
     packages::install(List::Test)?;
-    runner.step("format", format);
-    runner.step("tidy", || tidy::check().map(|()| Count::ONE));
-    runner.step("unit", || {
-        counted(cargo()?.args(["test", "--workspace", "--locked", "--no-fail-fast"]))
-    });
-    for target in fuzz_targets()? {
-        runner.step(&format!("fuzz/{target}"), || fuzz(&target, depth.fuzz_seconds));
-    }
+
+    let mut kernels = vec![(arguments.kernel.clone(), "guest")];
     if arguments.full {
-        // What `unit` does a few of, as often as was asked for.
-        for (name, package, filter, (variable, count)) in REPEATED {
-            runner.step(name, || {
-                let arguments = ["test", "--release", "--locked", "-p", package, "--tests", filter];
-                let count = counted(cargo()?.args(arguments).env(variable, count))?;
-                ensure!(count.passed + count.failed > 0, "no test is called {filter}");
-                Ok(count)
-            });
-        }
-        runner.step("libaio/harness", || {
-            run(build(RELEASE)?.arg("--package=libaio"))?;
-            let library = target_directory()?.join(RELEASE).join("libnvlane_aio.so");
-            run(Command::new(checkout()?.join("tests/libaio/run")).arg(library))?;
-            Ok(Count::ONE)
-        });
+        kernels.push((OLDER_SUITE.to_owned(), "guest-older"));
     }
-    let mut kernels = vec![(arguments.kernel.as_str(), "guest")];
+    let guests: Vec<Guests> = kernels
+        .into_iter()
+        .map(|(suite, prefix)| Guests::of(suite, prefix, &scripts, &arguments, &runner))
+        .collect();
+    let all_scripts = guests.iter().flat_map(|guests| guests.scripts.clone()).collect();
+    let programs = Programs::of(all_scripts, arguments.full);
+    let mut steps = steps_before_guests(&guests, &programs, arguments.full, &depth)?;
+    for guests in &guests {
+        guests.add_steps(&mut steps, &programs, depth.rounds, arguments.seed);
+    }
+    runner.run(&logs()?, steps);
+
     if arguments.full {
-        kernels.push((OLDER_SUITE, "guest-older"));
-    }
-    let mut versions = Vec::new();
-    for (suite, prefix) in kernels {
-        match guest_tests(&mut runner, &scripts, suite, prefix, &arguments, &depth) {
-            Ok(version) => versions.push(version),
-            Err(error) => {
-                println!("{error:#}");
-                runner.note(
-                    &format!("{prefix}/boot"),
-                    Count { passed: 0, failed: 1 },
-                    Duration::ZERO,
-                );
-            }
-        }
-    }
-    if arguments.full {
+        let versions: Vec<String> = guests.iter().map(Guests::version).collect();
         let about = [
             ("commit", commit()?),
             ("guest kernels", versions.join(", ")),
@@ -164,159 +151,150 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
     Ok(runner.finish())
 }
 
-/// All that runs in a guest of one kernel; returns the kernel's version.
-fn guest_tests(
-    runner: &mut Runner,
-    scripts: &[Script],
-    suite: &str,
-    prefix: &str,
-    arguments: &TestArguments,
+fn lane_count(text: &str) -> Result<usize> {
+    let count = text.parse()?;
+    ensure!((1..=LANES_MAX).contains(&count), "from 1 to {LANES_MAX}");
+    Ok(count)
+}
+
+/// Two where there are processors for them: half of what tests do is waiting.
+fn usual_lanes() -> usize {
+    std::thread::available_parallelism().map_or(1, |processors| processors.get().min(LANES))
+}
+
+/// All but what runs in guests. The longest, which mostly waits, is beside those that mostly compute.
+fn steps_before_guests<'a>(
+    guests: &'a [Guests],
+    programs: &'a Programs,
+    full: bool,
     depth: &Depth,
-) -> Result<String> {
-    let name = |script: &Script| format!("{prefix}/{}", script.name);
-    let wanted: Vec<Script> = scripts
-        .iter()
-        .filter(|script| arguments.full || !script.full_only)
-        .filter(|script| suite == NEWEST_SUITE || !script.newest_only)
-        .filter(|script| runner.wants(&name(script)))
-        .cloned()
-        .collect();
-    let power_cut = format!("{prefix}/power-cut");
-    if wanted.is_empty() && !runner.wants(&power_cut) {
-        return Ok(suite.to_owned());
+) -> Result<Vec<Step<'a, Seat>>> {
+    let mut steps = vec![
+        Step::new("format", |_: &mut Seat, output| format(output)),
+        Step::new("tidy", |_, output| tidy(output)),
+        Step::new("unit", |_, output| {
+            output.counted(cargo()?.args(["test", "--workspace", "--locked", "--no-fail-fast"]))
+        }),
+    ];
+    if guests.iter().any(|guests| guests.wanted) {
+        let build = Step::new("guest/build", move |_: &mut Seat, output| {
+            programs.ready(output)?;
+            for Guests { suite, scripts, .. } in guests {
+                let Kernel { version, .. } = Kernel::of_suite(suite, false)?;
+                output.say(&format!("{} tests on Linux {version}", scripts.len()));
+            }
+            Ok(Count::NONE)
+        });
+        steps.push(build.preparing());
     }
-    println!("\n== {prefix}: building");
-    let kernel = Kernel::of_suite(suite, false)?;
-    let version = kernel.version.clone();
-    let mut machine = Machine::new(kernel)?;
-    machine.environment = environment(&wanted, arguments.full, depth)?;
-    println!("== {prefix}: {} tests on Linux {version}", wanted.len());
-    let noted = session::run(&machine, &wanted, &mut |verdict| {
-        println!("\n== {prefix}/{}", verdict.name);
-        show(verdict);
-        let failed = u32::from(verdict.failure.is_some());
-        let count = Count { passed: 1 - failed, failed };
-        runner.note(&format!("{prefix}/{}", verdict.name), count, verdict.took);
-    });
-    if let Err(error) = noted {
-        println!("{error:#}");
-        runner.note(&format!("{prefix}/session"), Count { passed: 0, failed: 1 }, Duration::ZERO);
+    let seconds = depth.fuzz_seconds;
+    for target in fuzz_targets()? {
+        let name = format!("fuzz/{target}");
+        steps.push(Step::new(name, move |_, output| fuzz(&target, seconds, output)));
     }
-    runner.step(&power_cut, || {
-        power_cut::run(&machine, depth.rounds, arguments.seed)?;
-        Ok(Count { passed: depth.rounds, failed: 0 })
-    });
-    Ok(version)
+    if full {
+        // What `unit` does a few of, as often as was asked for.
+        for (name, package, filter, (variable, count)) in REPEATED {
+            steps.push(Step::new(name, move |_, output| {
+                let arguments = ["test", "--release", "--locked", "-p", package, "--tests", filter];
+                let count = output.counted(cargo()?.args(arguments).env(variable, count))?;
+                ensure!(count.passed + count.failed > 0, "no test is called {filter}");
+                Ok(count)
+            }));
+        }
+        steps.push(Step::new("libaio/harness", |_, output| {
+            let build = ["build", "--locked", "--profile", RELEASE, "--package=libaio"];
+            output.run(cargo()?.args(build))?;
+            let library = target_directory()?.join(RELEASE).join("libnvlane_aio.so");
+            output.run(Command::new(checkout()?.join("tests/libaio/run")).arg(library))?;
+            Ok(Count::ONE)
+        }));
+    }
+    Ok(steps)
+}
+
+/// All that runs in guests of one kernel.
+struct Guests {
+    suite: String,
+    /// Of the names of the steps.
+    prefix: &'static str,
+    scripts: Vec<Script>,
+    /// Anything is to be run at all.
+    wanted: bool,
+}
+
+impl Guests {
+    fn of(
+        suite: String,
+        prefix: &'static str,
+        scripts: &[Script],
+        arguments: &TestArguments,
+        runner: &Runner,
+    ) -> Self {
+        let scripts: Vec<Script> = scripts
+            .iter()
+            .filter(|script| arguments.full || !script.full_only)
+            .filter(|script| suite == NEWEST_SUITE || !script.newest_only)
+            .filter(|script| runner.wants(&format!("{prefix}/{}", script.name)))
+            .cloned()
+            .collect();
+        let wanted = !scripts.is_empty() || runner.wants(&format!("{prefix}/{POWER_CUT}"));
+        Self { suite, prefix, scripts, wanted }
+    }
+
+    fn machine(&self, programs: &Programs, output: &Output) -> Result<Machine> {
+        let environment = programs.ready(output)?.to_vec();
+        Ok(Machine { environment, ..Machine::new(Kernel::of_suite(&self.suite, false)?)? })
+    }
+
+    /// Of the kernel; just the suite when nothing wanted it.
+    fn version(&self) -> String {
+        let kernel = self.wanted.then(|| Kernel::of_suite(&self.suite, false));
+        kernel.and_then(Result::ok).map_or(self.suite.clone(), |kernel| kernel.version)
+    }
+
+    fn add_steps<'a>(
+        &'a self,
+        steps: &mut Vec<Step<'a, Seat>>,
+        programs: &'a Programs,
+        rounds: u32,
+        seed: u64,
+    ) {
+        let devices = self.scripts.iter().any(|script| script.devices);
+        // First, being the longest: at the end the other lane would wait for it.
+        steps.push(Step::new(
+            format!("{}/{POWER_CUT}", self.prefix),
+            move |seat: &mut Seat, output| {
+                seat.leave();
+                let machine = self.machine(programs, output)?;
+                output.start_clock();
+                power_cut::run(&machine, rounds, seed, output)?;
+                Ok(Count { passed: rounds, failed: 0 })
+            },
+        ));
+        for script in &self.scripts {
+            let name = format!("{}/{}", self.prefix, script.name);
+            steps.push(Step::new(name, move |seat: &mut Seat, output| {
+                seat.prepare(&self.machine(programs, output)?, devices)?;
+                output.start_clock();
+                let verdict = seat.run(script)?;
+                show(&verdict, output);
+                Ok(if verdict.failure.is_none() { Count::ONE } else { Count::FAILED })
+            }));
+        }
+    }
 }
 
 /// The last words of a test that passed; all words of one that failed, with the reason.
-fn show(verdict: &Verdict) {
+fn show(verdict: &Verdict, output: &mut Output) {
     let lines: Vec<&str> = verdict.log.lines().collect();
     let shown = if verdict.failure.is_some() { lines.len() } else { LINES_OF_PASSED };
     for line in &lines[lines.len().saturating_sub(shown)..] {
-        println!("   {line}");
+        output.say(&format!("   {line}"));
     }
     if let Some(why) = &verdict.failure {
-        println!("   {why}");
+        output.say(&format!("   {why}"));
     }
-}
-
-/// Builds what the scripts run, unless NVLANE names a program, and says where it is.
-fn environment(scripts: &[Script], full: bool, depth: &Depth) -> Result<Vec<(String, String)>> {
-    let target = target_directory()?;
-    let given = std::env::var("NVLANE").ok();
-    let profile = if full { RELEASE } else { QUICK };
-    if given.is_none() {
-        build_shipped(profile)?;
-    }
-    let built = target.join(profile);
-    let program = given.unwrap_or_else(|| text(&built.join("nvlane")));
-    let mut variables = vec![
-        ("NVLANE".to_owned(), program),
-        ("XTASK".to_owned(), text(&std::env::current_exe()?)),
-        ("FULL".to_owned(), u8::from(full).to_string()),
-        ("ROUNDS".to_owned(), depth.rounds.to_string()),
-    ];
-    if scripts.iter().any(|script| script.devices) {
-        let given = std::env::var("NVME_EXAMPLE").ok();
-        if given.is_none() {
-            run(build(profile)?.args(["--package", "volume", "--example", "nvme"]))?;
-        }
-        let example = given.unwrap_or_else(|| text(&built.join("examples/nvme")));
-        variables.push(("NVME_EXAMPLE".to_owned(), example));
-    }
-    if scripts.iter().any(|script| script.name.contains("mutant")) {
-        variables.push(("NVLANE_MUTANTS".to_owned(), text(&build_mutants(&target)?)));
-    }
-    if scripts.iter().any(|script| script.name == "library") {
-        let programs = match std::env::var("LIBRARY_PROGRAMS") {
-            Ok(given) => given,
-            Err(_) => text(&build_library_programs(&target, profile)?),
-        };
-        variables.push(("LIBRARY_PROGRAMS".to_owned(), programs));
-    }
-    if scripts.iter().any(|script| script.name == "rings") {
-        variables.push(("RING_PROGRAMS".to_owned(), build_ring_programs()?));
-    }
-    if let Ok(peer) = std::env::var("NVLANE_PEER") {
-        variables.push(("NVLANE_PEER".to_owned(), peer));
-    }
-    Ok(variables)
-}
-
-/// What users get: the program, and the libaio that it runs others with.
-fn build_shipped(profile: &str) -> Result<()> {
-    run(build(profile)?.args(["--package=nvlane", "--package=libaio"]))
-}
-
-/// The program with its promises made breakable at run time; in a place where nobody takes it for
-/// the real one.
-fn build_mutants(target: &Path) -> Result<PathBuf> {
-    run(cargo()?.args(["build", "--locked", "--package", "nvlane", "--features", "mutants"]))?;
-    let built = target.join("debug/nvlane");
-    let kept = checkout()?.join("target/guest/nvlane-mutants");
-    fs::copy(&built, &kept).with_context(|| built.display().to_string())?;
-    // What has the mutants in it is not left where the next build expects the real one.
-    fs::remove_file(&built)?;
-    Ok(kept)
-}
-
-/// The library with its examples: libnvlane.so, rust/NAME, c/NAME in one folder.
-fn build_library_programs(target: &Path, profile: &str) -> Result<PathBuf> {
-    const NAMES: [&str; 3] = ["passthrough", "zone_append", "vendor"];
-    run(build(profile)?.args(["--package", "capi"]))?;
-    run(build(profile)?.args(["--package", "volume", "--examples"]))?;
-    let (checkout, folder) = (checkout()?, checkout()?.join("target/guest/library"));
-    for language in ["rust", "c"] {
-        fs::create_dir_all(folder.join(language))?;
-    }
-    let programs = target.join(profile);
-    let built = programs.join("libnvlane.so");
-    fs::copy(&built, folder.join("libnvlane.so")).with_context(|| built.display().to_string())?;
-    for name in NAMES {
-        let built = programs.join("examples").join(name);
-        let kept = folder.join("rust").join(name);
-        fs::copy(&built, kept).with_context(|| built.display().to_string())?;
-        let mut compiler = Command::new("cc");
-        compiler.args(["-std=gnu11", "-O2", "-I"]).arg(checkout.join("crates/capi/include"));
-        compiler.arg(checkout.join("examples/c").join(format!("{name}.c")));
-        compiler.arg("-o").arg(folder.join("c").join(name));
-        run(compiler.arg("-L").arg(&folder).arg("-lnvlane"))?;
-    }
-    Ok(folder)
-}
-
-/// The tests and examples of the crates around io_uring, separated by spaces: kernels differ in
-/// what rings they have.
-fn build_ring_programs() -> Result<String> {
-    let mut programs = Vec::new();
-    for what in [["test", "--no-run", "--tests"].as_slice(), &["build", "--examples"]] {
-        let options = ["--locked", "--message-format=json", "--package=uring", "--package=reactor"];
-        let said = capture(cargo()?.args(what).args(options))?;
-        let built = said.lines().filter_map(|line| line.split_once("\"executable\":\""));
-        programs.extend(built.filter_map(|(_, rest)| Some(rest.split('"').next()?.to_owned())));
-    }
-    Ok(programs.join(" "))
 }
 
 fn names(scripts: &[Script]) -> Result<Vec<String>> {
@@ -326,12 +304,17 @@ fn names(scripts: &[Script]) -> Result<Vec<String>> {
         let only = if script.full_only { " (full run only)" } else { "" };
         format!("guest/{}{only}", script.name)
     }));
-    names.push("guest/power-cut".into());
+    names.push(format!("guest/{POWER_CUT}"));
     Ok(names)
 }
 
-fn format() -> Result<Count> {
-    run(cargo()?.args(["fmt", "--all", "--check"]))?;
+fn format(output: &Output) -> Result<Count> {
+    output.run(cargo()?.args(["fmt", "--all", "--check"]))?;
+    Ok(Count::ONE)
+}
+
+fn tidy(output: &mut Output) -> Result<Count> {
+    output.say(&tidy::check()?);
     Ok(Count::ONE)
 }
 
@@ -348,31 +331,17 @@ fn fuzz_targets() -> Result<Vec<String>> {
     Ok(targets)
 }
 
-fn fuzz(target: &str, seconds: u32) -> Result<Count> {
+fn fuzz(target: &str, seconds: u32, output: &Output) -> Result<Count> {
     // Its own target directory: its flags would rebuild everything in ours.
     let mut command = Command::new(checkout()?.join("fuzz/run"));
     command.env_remove("CARGO_TARGET_DIR").arg(seconds.to_string()).arg(target);
-    run(&mut command)?;
+    output.run(&mut command)?;
     Ok(Count::ONE)
 }
 
-fn build(profile: &str) -> Result<Command> {
-    let mut command = cargo()?;
-    command.args(["build", "--locked", "--profile", profile]);
-    Ok(command)
-}
-
-fn cargo() -> Result<Command> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(checkout()?);
-    Ok(cargo)
-}
-
-fn target_directory() -> Result<PathBuf> {
-    match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(directory) => Ok(std::path::absolute(directory)?),
-        None => Ok(checkout()?.join("target")),
-    }
+/// Where what steps print is kept while they run.
+fn logs() -> Result<PathBuf> {
+    Ok(target_directory()?.join("test-logs"))
 }
 
 fn text(path: &Path) -> String {
@@ -388,7 +357,7 @@ fn commit() -> Result<String> {
 /// `cargo xtask run`: what `make run` does.
 pub fn serve(arguments: &[String]) -> Result<u8> {
     packages::install(List::Run)?;
-    build_shipped(RELEASE)?;
+    run(cargo()?.args(["build", "--locked", "--profile", RELEASE]).args(SHIPPED))?;
     let nvlane = target_directory()?.join(RELEASE).join("nvlane");
     // Replaced by it, so that signals and the exit status are its own.
     let error = std::os::unix::process::CommandExt::exec(
@@ -400,7 +369,7 @@ pub fn serve(arguments: &[String]) -> Result<u8> {
 /// `cargo xtask bench`: the benchmarks, with their peers installed.
 pub fn bench(arguments: &[String]) -> Result<u8> {
     packages::install(List::Bench)?;
-    build_shipped(RELEASE)?;
+    run(cargo()?.args(["build", "--locked", "--profile", RELEASE]).args(SHIPPED))?;
     let nvlane = target_directory()?.join(RELEASE).join("nvlane");
     run(Command::new(&nvlane).arg("bench").args(arguments))?;
     Ok(0)

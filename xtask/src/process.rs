@@ -50,6 +50,21 @@ pub fn checkout() -> Result<PathBuf> {
     root.canonicalize().with_context(|| root.display().to_string())
 }
 
+/// Where cargo puts what it builds.
+pub fn target_directory() -> Result<PathBuf> {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(directory) => Ok(std::path::absolute(directory)?),
+        None => Ok(checkout()?.join("target")),
+    }
+}
+
+/// The cargo that runs us, in the checkout.
+pub fn cargo() -> Result<Command> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(checkout()?);
+    Ok(cargo)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

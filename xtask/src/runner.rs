@@ -1,64 +1,43 @@
-//! Runs named steps one after the other, says how each ended, and sums up:
+//! Runs named steps, remembers how each ended, and sums up:
 //!
 //! ```text
+//! .. unit                           it has begun, in one of the lanes
+//!
 //! == unit
-//! ...                               whatever the step prints
-//! -- unit: 212 passed in 41.3 s
+//! ...                               whatever the step printed
+//! -- unit: 212 passed in 41.3 s     it has ended
 //!
 //! 240 passed, 1 failed              the last line, for people and for machines
 //! ```
 //!
-//! A step that fails does not stop those after it. A resumable run remembers what has passed, for
-//! exactly this state of the tree, and skips it when it is started again.
+//! A resumable run remembers what has passed, for exactly this state of the tree, and skips it when it
+//! is started again.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use crate::process::{capture, checkout, line_of};
-
-/// How many checks a step consisted of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Count {
-    /// Those that passed.
-    pub passed: u32,
-    /// Those that failed.
-    pub failed: u32,
-}
-
-impl Count {
-    /// A step that is one check.
-    pub const ONE: Self = Self { passed: 1, failed: 0 };
-}
-
-/// A step that has ended.
-#[derive(Clone, Debug)]
-pub struct Row {
-    /// Its name.
-    pub name: String,
-    /// What it counted.
-    pub count: Count,
-    /// How long it took.
-    pub took: Duration,
-}
+use crate::lanes::{self, Count, Row, Step};
+use crate::process::{capture, checkout};
 
 /// Runs steps and remembers how they ended.
 #[derive(Debug)]
 pub struct Runner {
     filters: Vec<String>,
+    lanes: usize,
     rows: Vec<Row>,
     resume: Option<Resume>,
     started: Instant,
 }
 
 impl Runner {
-    /// Runs the steps whose name contains one of `filters`; all when there are none.
-    pub fn new(filters: Vec<String>) -> Self {
-        Self { filters, rows: Vec::new(), resume: None, started: Instant::now() }
+    /// Runs the steps whose name contains one of `filters`, all when there are none, in `lanes` lanes.
+    pub fn new(filters: Vec<String>, lanes: usize) -> Self {
+        Self { filters, lanes, rows: Vec::new(), resume: None, started: Instant::now() }
     }
 
     /// Skips what a run with the same tree has already passed, as noted in `path`.
@@ -76,38 +55,27 @@ impl Runner {
         wanted && !self.rows.iter().any(|row| row.name == name)
     }
 
-    /// Runs a step unless it is not wanted.
-    pub fn step(&mut self, name: &str, action: impl FnOnce() -> Result<Count>) {
-        if !self.wants(name) {
-            return;
-        }
-        println!("\n== {name}");
-        let started = Instant::now();
-        let count = action().unwrap_or_else(|error| {
-            println!("{error:#}");
-            Count { passed: 0, failed: 1 }
+    /// Runs those of `steps` that are wanted, or that only prepare others; with logs in the folder
+    /// `logs`.
+    pub fn run<S: Default>(&mut self, logs: &Path, steps: Vec<Step<'_, S>>) {
+        let order: Vec<String> = steps.iter().map(|step| step.name.clone()).collect();
+        let steps = steps.into_iter().filter(|step| step.prepares || self.wants(&step.name));
+        lanes::run(self.lanes, logs, steps.collect(), |row| {
+            if let Some(resume) = &mut self.resume
+                && row.count.failed == 0
+                && row.count.passed > 0
+            {
+                // Only a convenience is lost when this fails; say so and go on.
+                resume
+                    .note(row)
+                    .unwrap_or_else(|error| println!("cannot note progress: {error:#}"));
+            }
+            self.rows.push(row.clone());
         });
-        self.note(name, count, started.elapsed());
+        self.rows.sort_by_key(|row| order.iter().position(|name| *name == row.name));
     }
 
-    /// Notes a step that somebody else ran.
-    pub fn note(&mut self, name: &str, count: Count, took: Duration) {
-        let seconds = took.as_secs_f64();
-        match count.failed {
-            0 => println!("-- {name}: {} passed in {seconds:.1} s", count.passed),
-            failed => println!("-- {name}: {failed} FAILED in {seconds:.1} s"),
-        }
-        let row = Row { name: name.to_owned(), count, took };
-        if let Some(resume) = &mut self.resume
-            && count.failed == 0
-        {
-            // Only a convenience is lost when this fails; say so and go on.
-            resume.note(&row).unwrap_or_else(|error| println!("cannot note progress: {error:#}"));
-        }
-        self.rows.push(row);
-    }
-
-    /// All steps so far, those of the run that this one resumes among them.
+    /// All steps so far, those of the run that this one resumes among them, as they were ordered.
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
@@ -129,38 +97,6 @@ impl Runner {
         println!("{passed} passed, {failed} failed");
         u8::from(failed > 0 || passed == 0)
     }
-}
-
-/// Runs cargo's or libtest's command, shows its output, and adds up its `test result:` lines.
-pub fn counted(command: &mut Command) -> Result<Count> {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| line_of(command))?;
-    let mut count = Count { passed: 0, failed: 0 };
-    let stdout = child.stdout.take().expect("stdout is a pipe");
-    for line in BufReader::new(stdout).lines() {
-        let line = line?;
-        println!("{line}");
-        if let Some(result) = test_result(&line) {
-            count.passed += result.passed;
-            count.failed += result.failed;
-        }
-    }
-    let status = child.wait()?;
-    if !status.success() && count.failed == 0 {
-        bail!("{} failed: {status}", line_of(command));
-    }
-    Ok(count)
-}
-
-/// `test result: ok. 3 passed; 0 failed; 0 ignored; ...`
-fn test_result(line: &str) -> Option<Count> {
-    let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
-    let mut counts = counts.split("; ");
-    let mut next = |word: &str| counts.next()?.strip_suffix(word)?.trim().parse().ok();
-    Some(Count { passed: next("passed")?, failed: next("failed")? })
 }
 
 /// The file that remembers what passed; its first line is the state of the tree.
@@ -245,32 +181,74 @@ fn relative(path: &Path) -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::bail;
+
     use super::*;
 
-    #[test]
-    fn results_of_libtest_are_counted() {
-        let line =
-            "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out";
-        assert_eq!(test_result(line), Some(Count { passed: 12, failed: 3 }));
-        assert_eq!(test_result("test tests::x ... ok"), None);
+    /// Runs steps of these names, each of which passes unless it is called `bad`; returns which ran.
+    fn ran(runner: &mut Runner, names: &[&str]) -> Vec<String> {
+        let steps = names.iter().map(|&name| {
+            Step::new(name, move |(): &mut (), _| match name {
+                "bad" => bail!("broken"),
+                _ => Ok(Count::ONE),
+            })
+        });
+        let logs = std::env::temp_dir().join(format!("xtask-runner-{}", std::process::id()));
+        runner.run(&logs, steps.collect());
+        let mut ran: Vec<String> = runner.rows.iter().map(|row| row.name.clone()).collect();
+        ran.sort();
+        ran
     }
 
     #[test]
     fn a_failure_does_not_stop_the_steps_after_it() {
-        let mut runner = Runner::new(Vec::new());
-        runner.step("bad", || bail!("broken"));
-        runner.step("good", || Ok(Count { passed: 4, failed: 0 }));
-        assert_eq!(runner.total(), Count { passed: 4, failed: 1 });
+        let mut runner = Runner::new(Vec::new(), 1);
+        ran(&mut runner, &["bad", "good"]);
+        assert_eq!(runner.total(), Count { passed: 1, failed: 1 });
         assert_eq!(runner.finish(), 1);
     }
 
     #[test]
     fn only_wanted_steps_run_and_none_is_a_failure() {
-        let mut runner = Runner::new(vec!["fuzz".into()]);
-        runner.step("unit", || unreachable!("not wanted"));
+        let mut runner = Runner::new(vec!["fuzz".into()], 1);
+        assert!(ran(&mut runner, &["unit", "bad"]).is_empty());
         assert_eq!(runner.finish(), 1);
-        runner.step("fuzz/pdu", || Ok(Count::ONE));
+        assert_eq!(ran(&mut runner, &["unit", "fuzz/pdu"]), ["fuzz/pdu"]);
         assert_eq!(runner.finish(), 0);
+    }
+
+    #[test]
+    fn a_resumed_run_does_what_has_not_passed_and_prepares_it_again() {
+        let folder = std::env::temp_dir().join(format!("xtask-resume-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("progress");
+        let calls = std::sync::Mutex::new(Vec::new());
+        let mut runs = Vec::new();
+        for broken in [true, false] {
+            let mut runner = Runner::new(Vec::new(), 2).resumable(path.clone()).unwrap();
+            let step = |name: &'static str, count: Count| {
+                let calls = &calls;
+                Step::new(name, move |(): &mut (), _| {
+                    calls.lock().unwrap().push(name);
+                    Ok(count)
+                })
+            };
+            let second = if broken { Count::FAILED } else { Count::ONE };
+            let steps = vec![
+                step("build", Count::NONE).preparing(),
+                step("a", Count::ONE),
+                step("b", second),
+            ];
+            runner.run(&folder, steps);
+            let names: Vec<String> = runner.rows().iter().map(|row| row.name.clone()).collect();
+            assert_eq!(names, ["build", "a", "b"]);
+            let mut called = std::mem::take(&mut *calls.lock().unwrap());
+            called.sort_unstable();
+            runs.push((called, runner.total()));
+        }
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(runs[0], (vec!["a", "b", "build"], Count { passed: 1, failed: 1 }));
+        assert_eq!(runs[1], (vec!["b", "build"], Count { passed: 2, failed: 0 }));
     }
 
     #[test]

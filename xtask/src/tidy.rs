@@ -77,8 +77,8 @@ struct Complaint {
     what: String,
 }
 
-/// Checks the whole tree; an error lists everything that is wrong.
-pub fn check() -> Result<()> {
+/// Checks the whole tree and says so; an error lists everything that is wrong.
+pub fn check() -> Result<String> {
     let tree = Tree::read()?;
     let mut complaints = Vec::new();
     for rule in
@@ -87,14 +87,14 @@ pub fn check() -> Result<()> {
         rule(&tree, &mut complaints)?;
     }
     if complaints.is_empty() {
-        println!("tidy: {} files are in order", tree.files.len());
-        return Ok(());
+        return Ok(format!("tidy: {} files are in order", tree.files.len()));
     }
+    let mut list = String::new();
     for Complaint { path, line, what } in &complaints {
         let line = line.map_or(String::new(), |line| format!(":{line}"));
-        println!("{}{line}: {what}", path.display());
+        list.push_str(&format!("\n{}{line}: {what}", path.display()));
     }
-    bail!("tidy: {} complaints", complaints.len());
+    bail!("tidy: {} complaints{list}", complaints.len());
 }
 
 /// The files of the repository: tracked, or about to be.

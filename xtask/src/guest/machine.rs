@@ -93,7 +93,7 @@ impl Machine {
 
     /// Boots and runs `command`, a shell script. The guest switches itself off when it ends.
     ///
-    /// Call it from the main thread: the guest dies with the thread that started it.
+    /// The guest dies with the thread that started it.
     pub fn boot(&self, command: &str) -> Result<Guest> {
         let run = self.prepare(command)?;
         let mut qemu = self.qemu(&run)?;

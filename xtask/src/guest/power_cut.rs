@@ -20,6 +20,7 @@ use anyhow::{Result, bail, ensure};
 
 use super::machine::{Bus, Disk, Ending, Machine};
 use super::session::lines_of;
+use crate::lanes::Output;
 use crate::process::{checkout, shell_quoted};
 
 /// A round from power on to power off, at most.
@@ -31,8 +32,10 @@ const NOTED_MIN: usize = 60;
 const NOTED_FUA_MIN: usize = 10;
 
 /// Cuts the power `rounds` times; an error names what was lost.
-pub fn run(machine: &Machine, rounds: u32, seed: u64) -> Result<()> {
-    let directory = checkout()?.join(format!("target/guest/power-cut-{}", std::process::id()));
+pub fn run(machine: &Machine, rounds: u32, seed: u64, output: &mut Output) -> Result<()> {
+    // Another kernel's may run in the other lane.
+    let own = format!("power-cut-{}-{}", std::process::id(), machine.kernel.version);
+    let directory = checkout()?.join("target/guest").join(own);
     fs::create_dir_all(&directory)?;
     let mut machine = machine.clone();
     let image = directory.join("disk.img");
@@ -40,14 +43,15 @@ pub fn run(machine: &Machine, rounds: u32, seed: u64) -> Result<()> {
     machine.share.clone_from(&directory);
     for round in 0..=rounds {
         let last = round == rounds;
-        boot(&machine, &directory, round, last, seed)?;
+        output.say(&boot(&machine, &directory, round, last, seed)?);
     }
     fs::remove_dir_all(&directory)?;
     Ok(())
 }
 
-/// One boot: verifies the round before, writes until the power goes (unless it is the last).
-fn boot(machine: &Machine, directory: &Path, round: u32, last: bool, seed: u64) -> Result<()> {
+/// One boot: verifies the round before, writes until the power goes (unless it is the last). Returns
+/// what was said.
+fn boot(machine: &Machine, directory: &Path, round: u32, last: bool, seed: u64) -> Result<String> {
     let script = checkout()?.join("tests/guest/_power_cut.sh");
     let script = shell_quoted(&script.display().to_string());
     let mut guest = machine
@@ -67,9 +71,8 @@ fn boot(machine: &Machine, directory: &Path, round: u32, last: bool, seed: u64) 
             Err(_) => {
                 let ending = guest.wait(ROUND_LIMIT)?;
                 if last && ending == Ending::Exited(0) {
-                    print!("{said}");
                     guest.discard_logs()?;
-                    return Ok(());
+                    return Ok(said);
                 }
                 bail!("round {round}: {ending:?}\n{said}{}", guest.console_tail());
             }
@@ -91,7 +94,7 @@ fn boot(machine: &Machine, directory: &Path, round: u32, last: bool, seed: u64) 
         std::thread::sleep(Duration::from_millis(20));
     }
     guest.cut_power()?;
-    print!("{said}");
-    println!("round {round}: power cut after {} durable writes", noted());
-    guest.discard_logs()
+    said.push_str(&format!("round {round}: power cut after {} durable writes", noted()));
+    guest.discard_logs()?;
+    Ok(said)
 }

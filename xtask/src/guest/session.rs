@@ -1,10 +1,13 @@
-//! Many tests in few boots: tests/guest/*.sh, run one after the other inside a guest.
+//! Many tests in few boots: tests/guest/*.sh, one after the other inside a guest.
 //!
 //! ```text
-//! plan.txt ──> session.sh in the guest ──"@begin NAME" "@end NAME STATUS MS"──> us
-//!                    │ a test that hangs or takes the kernel down: kill the guest,
-//!                    └ blame that test, boot again with those that are left
+//! we ──"next" in the run directory──> session.sh in the guest ──"@begin NAME" "@end NAME STATUS"──> us
+//!                    a test that hangs or takes the kernel down: kill the guest, blame that test;
+//!                    the next one gets a new guest
 //! ```
+//!
+//! Each lane has a [`Seat`] with a guest of its own, and which test runs in which guest shows only when a
+//! lane is free for it.
 //!
 //! A test is a script whose first lines say `# limit: SECONDS` and may say `# round: SECONDS` (added
 //! to the limit for each of the `ROUNDS` that it repeats), `# only: full` (not in the everyday run),
@@ -12,22 +15,25 @@
 //! tests/guest/harness.sh. It passes when it ends with status 0 and the kernel has not warned, but of what
 //! `# kernel says: REGEX` names: a fault of the kernel's own, about which the script says more.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::copied;
 use super::machine::{Bus, Disk, Guest, Machine};
 use super::nvme::Devices;
 use crate::process::checkout;
 
-/// How long a boot may take until the first test begins, on a machine that is busy.
+/// How long a boot may take until a test can begin, on a machine that is busy.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
+/// So many boots that fail one after the other are enough.
+const FAILED_BOOTS_MAX: u32 = 2;
 /// How long the cleaning up after a test may take.
 const GRACE: Duration = Duration::from_secs(90);
 /// Size of the sparse disk that holds the tests' backing files.
@@ -96,125 +102,144 @@ impl Script {
 /// What became of a test.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    /// The script's name.
-    pub name: String,
     /// None when it passed, else why not, in a few words.
     pub failure: Option<String>,
-    /// How long it took, by the guest's clock.
-    pub took: Duration,
     /// All it printed, and what explains a failure.
     pub log: String,
 }
 
-/// Runs `scripts` in as few boots of `machine` as they allow; `report` hears of each as it ends.
-pub fn run(machine: &Machine, scripts: &[Script], report: &mut dyn FnMut(&Verdict)) -> Result<()> {
-    // Of this process alone: others may test in the same checkout.
-    let scratch = checkout()?.join(format!("target/guest/scratch-{}.img", std::process::id()));
-    let mut left = scripts;
-    while !left.is_empty() {
-        if scratch.exists() {
-            fs::remove_file(&scratch)?;
+/// What a lane keeps from test to test: the guest that is ready for the next.
+#[derive(Debug, Default)]
+pub struct Seat {
+    session: Option<Session>,
+    /// Guests one after the other that did not get as far as a test.
+    failed_boots: u32,
+}
+
+impl Seat {
+    /// Has a guest of `machine` ready; boots it unless the last one can go on.
+    pub fn prepare(&mut self, machine: &Machine, devices: bool) -> Result<()> {
+        if self.session.as_ref().is_some_and(|session| session.kernel == machine.kernel.version) {
+            return Ok(());
         }
+        self.leave();
+        ensure!(self.failed_boots < FAILED_BOOTS_MAX, "no guest boots");
+        self.failed_boots += 1;
+        self.session = Some(Session::boot(machine, devices)?);
+        self.failed_boots = 0;
+        Ok(())
+    }
+
+    /// Runs `script` in the guest that is ready.
+    pub fn run(&mut self, script: &Script) -> Result<Verdict> {
+        let mut session = self.session.take().context("no guest is ready")?;
+        let (verdict, lost) = session.follow(script)?;
+        if !lost {
+            self.session = Some(session);
+        }
+        Ok(verdict)
+    }
+
+    /// Switches the guest off: the lane does something else.
+    pub fn leave(&mut self) {
+        self.session = None;
+    }
+}
+
+/// A guest in which tests run, one after the other.
+#[derive(Debug)]
+struct Session {
+    guest: Guest,
+    kernel: String,
+    events: Receiver<String>,
+    /// Backing files of the tests.
+    scratch: PathBuf,
+    /// What the guest might share with us.
+    share: PathBuf,
+    _devices: Option<Devices>,
+    all_passed: bool,
+}
+
+impl Session {
+    /// Boots, and waits until the guest asks for a test.
+    fn boot(machine: &Machine, devices: bool) -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Of this guest alone: there may be others of this process, and others may test in the same
+        // checkout.
+        let own = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let directory = checkout()?.join("target/guest");
+        let scratch = directory.join(format!("scratch-{own}.img"));
         let mut machine = machine.clone();
+        let share = directory.join(format!("share-{own}"));
+        machine.share.clone_from(&share);
         let disk = Disk { image: scratch.clone(), bytes: Some(SCRATCH_BYTES), bus: Bus::Virtio };
         machine.disks.insert(0, disk);
-        let prefix = format!("nvme-{}", std::process::id());
-        let wanted = left.iter().any(|script| script.devices);
-        let directory = checkout()?.join("target/guest");
-        let _devices =
-            wanted.then(|| Devices::attach(&mut machine, &directory, &prefix)).transpose()?;
-        let done = one_boot(&machine, left, report)?;
-        ensure!(done > 0, "the guest does not get as far as its first test");
-        left = &left[done..];
+        let prefix = format!("nvme-{own}");
+        let devices =
+            devices.then(|| Devices::attach(&mut machine, &directory, &prefix)).transpose()?;
+        let mut guest = machine.boot(include_str!("session.sh"))?;
+        let (stdout, stderr) = guest.output();
+        copied(stderr, File::create(guest.run_directory().join("session.log"))?);
+        let events = lines_of(stdout);
+        let kernel = machine.kernel.version.clone();
+        let mut session =
+            Self { guest, kernel, events, scratch, share, _devices: devices, all_passed: false };
+        match session.events.recv_timeout(BOOT_LIMIT) {
+            Ok(line) if line == "@ready" => {
+                session.all_passed = true;
+                Ok(session)
+            }
+            Ok(line) => bail!("session.sh said {line:?}"),
+            Err(_) => bail!(
+                "the guest does not get as far as a test; its console said:\n{}",
+                session.guest.console_tail()
+            ),
+        }
     }
-    if scratch.exists() {
-        fs::remove_file(&scratch)?;
+
+    /// Has the guest run `script`; returns what became of it, and whether the guest is lost.
+    fn follow(&mut self, script: &Script) -> Result<(Verdict, bool)> {
+        let limit = script.limit.as_secs();
+        let line = format!("{}\t{limit}\t{}\n", script.name, script.path.display());
+        let run = self.guest.run_directory();
+        fs::write(run.join("next.new"), line)?;
+        fs::rename(run.join("next.new"), run.join("next"))?;
+        let log = run.join(format!("{}.log", script.name));
+        let end = format!("@end {} ", script.name);
+        let until = Instant::now() + script.limit + GRACE;
+        let (failure, lost) = loop {
+            match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    let Some(rest) = line.strip_prefix(&end) else { continue };
+                    break (failure_of(rest), false);
+                }
+                Err(why) => {
+                    let how = match why {
+                        RecvTimeoutError::Timeout => "it hung",
+                        RecvTimeoutError::Disconnected => "it died",
+                    };
+                    let console = self.guest.console_tail();
+                    let why = format!("the guest was lost: {how}\n{console}");
+                    break (Some(why), true);
+                }
+            }
+        };
+        self.all_passed &= failure.is_none();
+        let log = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
+        Ok((Verdict { failure, log }, lost))
     }
-    Ok(())
 }
 
-/// Boots once and runs what it can; returns how many scripts have a verdict.
-fn one_boot(
-    machine: &Machine,
-    scripts: &[Script],
-    report: &mut dyn FnMut(&Verdict),
-) -> Result<usize> {
-    let lines: Vec<String> = scripts
-        .iter()
-        .map(|s| format!("{}\t{}\t{}\n", s.name, s.limit.as_secs(), s.path.display()))
-        .collect();
-    let mut guest = machine.boot(&format!(
-        "cat >\"$RUN/plan.txt\" <<'PLAN'\n{}PLAN\n{}",
-        lines.concat(),
-        include_str!("session.sh")
-    ))?;
-    let (stdout, stderr) = guest.output();
-    copied(stderr, std::io::stderr());
-    let events = lines_of(stdout);
-
-    let mut done = 0;
-    let mut all_passed = true;
-    for script in scripts {
-        let Some(verdict) = follow(&mut guest, &events, script)? else { break };
-        all_passed &= verdict.failure.is_none();
-        report(&verdict);
-        done += 1;
-        if verdict.failure.as_ref().is_some_and(|why| why.contains(GUEST_LOST)) {
-            break;
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Nothing is lost if something stays. Nobody writes the images when the guest is gone.
+        let _ = self.guest.cut_power();
+        let _ = fs::remove_file(&self.scratch);
+        let _ = fs::remove_dir(&self.share);
+        if self.all_passed {
+            let _ = self.guest.discard_logs();
         }
     }
-    if done == scripts.len() {
-        guest.wait(Duration::MAX)?;
-    }
-    if all_passed && done > 0 {
-        guest.discard_logs()?;
-    }
-    Ok(done)
-}
-
-/// In the failure of a test that took the guest with it.
-const GUEST_LOST: &str = "the guest was lost";
-
-/// Follows one test to its end. None when the guest ends before the test begins.
-fn follow(
-    guest: &mut Guest,
-    events: &Receiver<String>,
-    script: &Script,
-) -> Result<Option<Verdict>> {
-    let begin = format!("@begin {}", script.name);
-    loop {
-        match events.recv_timeout(BOOT_LIMIT) {
-            Ok(line) if line == begin => break,
-            Ok(line) => println!("{line}"),
-            Err(_) => {
-                println!("guest: no test began; its console said:\n{}", guest.console_tail());
-                guest.cut_power()?;
-                return Ok(None);
-            }
-        }
-    }
-    let end = format!("@end {} ", script.name);
-    let (failure, took) = loop {
-        match events.recv_timeout(script.limit + GRACE) {
-            Ok(line) => {
-                let Some(rest) = line.strip_prefix(&end) else { continue };
-                let (status, ms) = rest.split_once(' ').context("session.sh: a torn line")?;
-                break (failure_of(status), Duration::from_millis(ms.parse()?));
-            }
-            Err(why) => {
-                let how = match why {
-                    RecvTimeoutError::Timeout => "it hung",
-                    RecvTimeoutError::Disconnected => "it died",
-                };
-                let console = guest.console_tail();
-                guest.cut_power()?;
-                break (Some(format!("{GUEST_LOST}: {how}\n{console}")), script.limit);
-            }
-        }
-    };
-    let log = guest.run_directory().join(format!("{}.log", script.name));
-    let log = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
-    Ok(Some(Verdict { name: script.name.clone(), failure, took, log }))
 }
 
 fn failure_of(status: &str) -> Option<String> {

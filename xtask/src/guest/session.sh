@@ -1,6 +1,7 @@
 #!/bin/bash
-# Runs the tests of plan.txt one after the other, each with a clean slate, and says on stdout what
-# became of each: "@begin NAME", then "@end NAME STATUS SECONDS". Output goes to $RUN/NAME.log.
+# Says "@ready" on stdout, then runs each test that is put into $RUN/next (NAME, LIMIT, SCRIPT), with a
+# clean slate, until the power goes. Says what became of it: "@end NAME STATUS". Output goes
+# to $RUN/NAME.log.
 set -u
 export SCRATCH=/mnt/scratch
 
@@ -28,16 +29,18 @@ sweep() {
     rmdir "$group" 2>/dev/null
 }
 
-while IFS=$'\t' read -r -u 9 name limit script; do
-    echo "@begin $name"
+echo "@ready"
+while :; do
+    until [ -e "$RUN/next" ]; do sleep 0.1; done
+    IFS=$'\t' read -r name limit script <"$RUN/next"
+    rm "$RUN/next"
     mkdir -p "$group" /tmp/nvlane-test /mnt/test
     mount -t tmpfs -o size=50% tmpfs /tmp/nvlane-test
     dmesg -C
-    begun=$(date +%s%N)
     (
         echo $BASHPID >"$group/cgroup.procs"
         exec timeout -k 10 "$limit" bash "$script"
-    ) >"$RUN/$name.log" 2>&1 </dev/null 9<&-
+    ) >"$RUN/$name.log" 2>&1 </dev/null
     status=$?
     # The server's complaints and the kernel's belong to the failure they explain.
     if [ $status -ne 0 ]; then
@@ -54,5 +57,5 @@ while IFS=$'\t' read -r -u 9 name limit script; do
         status=99
     fi
     sweep >>"$RUN/$name.log" 2>&1
-    echo "@end $name $status $((($(date +%s%N) - begun) / 1000000))"
-done 9<"$RUN/plan.txt"
+    echo "@end $name $status"
+done

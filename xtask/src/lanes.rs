@@ -1,0 +1,348 @@
+//! Steps in lanes side by side: each lane takes the next step when it has ended its last.
+//!
+//! ```text
+//!   queue                        lane 1: unit ────────────> guest/fio ──> guest/nbd ──> ...
+//!   unit, build, fuzz/pdu, ...   lane 2: build ─> fuzz/pdu ─> ... ─> guest/holes ──> ...
+//! ```
+//!
+//! What a step prints is shown in one piece when it has ended; until then it is in its log (see
+//! [`Output`]). In a single lane it is shown as it comes. A step that fails or panics does not stop
+//! those after it, nor those beside it.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use crate::process::line_of;
+
+/// How many checks a step consisted of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// Those that passed.
+    pub passed: u32,
+    /// Those that failed.
+    pub failed: u32,
+}
+
+impl Count {
+    /// A step that is one check.
+    pub const ONE: Self = Self { passed: 1, failed: 0 };
+    /// A step that checks nothing, such as a build.
+    pub const NONE: Self = Self { passed: 0, failed: 0 };
+    /// A step that could not do its work.
+    pub const FAILED: Self = Self { passed: 0, failed: 1 };
+}
+
+/// What a step does; `S` is what its lane keeps from step to step, such as a running guest.
+type Action<'a, S> = Box<dyn FnOnce(&mut S, &mut Output) -> Result<Count> + Send + 'a>;
+
+/// Something to do, and its name.
+pub struct Step<'a, S> {
+    /// As shown, filtered and remembered.
+    pub name: String,
+    /// It makes what others need, and is done whatever was asked for.
+    pub prepares: bool,
+    action: Action<'a, S>,
+}
+
+impl<'a, S> Step<'a, S> {
+    /// `action` gets what its lane keeps, and where it is to write.
+    pub fn new(
+        name: impl Into<String>,
+        action: impl FnOnce(&mut S, &mut Output) -> Result<Count> + Send + 'a,
+    ) -> Self {
+        Self { name: name.into(), prepares: false, action: Box::new(action) }
+    }
+
+    /// The same, done whatever was asked for.
+    pub fn preparing(self) -> Self {
+        Self { prepares: true, ..self }
+    }
+}
+
+/// How a step ended.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The step's name.
+    pub name: String,
+    /// What it counted.
+    pub count: Count,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Runs `steps` in `lanes` lanes, in order; `ended` hears of each, before the next is shown. Logs
+/// of steps are in the folder `logs`. A lane starts with `S::default()`, and drops it at its end.
+pub fn run<S: Default>(
+    lanes: usize,
+    logs: &Path,
+    steps: Vec<Step<'_, S>>,
+    ended: impl FnMut(&Row) + Send,
+) {
+    let queue = Mutex::new(VecDeque::from(steps));
+    let next = || queue.lock().expect("no step runs under this lock").pop_front();
+    let ended = Mutex::new(ended);
+    let lane = || {
+        let mut kept = S::default();
+        while let Some(step) = next() {
+            let row = run_one(step, (lanes > 1).then_some(logs), &mut kept);
+            // Also orders what is shown: that of one step, then that of another.
+            let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+            show(&row);
+            ended(&row.0);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..lanes {
+            scope.spawn(lane);
+        }
+        lane();
+    });
+}
+
+/// The row, and what is still to be shown.
+fn run_one<S>(step: Step<'_, S>, logs: Option<&Path>, kept: &mut S) -> (Row, String) {
+    let Step { name, action, .. } = step;
+    let begin = if logs.is_some() { ".." } else { "\n==" };
+    println!("{begin} {name}");
+    let started = Instant::now();
+    let mut output = Output { log: None, started };
+    let done = logs.map_or(Ok(()), |logs| output.keep(logs, &name)).and_then(|()| {
+        catch_unwind(AssertUnwindSafe(|| action(kept, &mut output)))
+            .unwrap_or_else(|panic| Err(anyhow!("the step panicked: {}", words_of(&*panic))))
+    });
+    let count = done.unwrap_or_else(|error| {
+        output.say(&format!("{error:#}"));
+        Count::FAILED
+    });
+    let row = Row { name, count, took: output.started.elapsed() };
+    (row, output.rest())
+}
+
+fn words_of(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words")
+}
+
+fn show((row, rest): &(Row, String)) {
+    let Row { name, count, took } = row;
+    let seconds = took.as_secs_f64();
+    let verdict = match count.failed {
+        0 => format!("-- {name}: {} passed in {seconds:.1} s", count.passed),
+        failed => format!("-- {name}: {failed} FAILED in {seconds:.1} s"),
+    };
+    let mut shown = io::stdout().lock();
+    let begin = if rest.is_empty() { String::new() } else { format!("\n== {name}\n{rest}") };
+    // Our reader may be gone (| head): the steps run on, and the status still counts.
+    let _ = writeln!(shown, "{begin}{verdict}").and_then(|()| shown.flush());
+}
+
+/// Where a step writes: to our own stdout and stderr when it is alone, else to its log
+/// `NAME.log`, which can be followed while it runs.
+#[derive(Debug)]
+pub struct Output {
+    log: Option<(PathBuf, File)>,
+    started: Instant,
+}
+
+impl Output {
+    /// What is said from now on is kept in the log of the step `name`.
+    fn keep(&mut self, logs: &Path, name: &str) -> Result<()> {
+        fs::create_dir_all(logs).with_context(|| logs.display().to_string())?;
+        let path = logs.join(format!("{}.log", name.replace('/', "-")));
+        let file = File::create(&path).with_context(|| path.display().to_string())?;
+        self.log = Some((path, file));
+        Ok(())
+    }
+
+    /// What was kept.
+    fn rest(&self) -> String {
+        let Some((path, _)) = &self.log else { return String::new() };
+        match fs::read(path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) => format!("{}: {error}\n", path.display()),
+        }
+    }
+
+    /// Writes a line, or several.
+    pub fn say(&mut self, text: &str) {
+        let text = text.trim_end_matches('\n');
+        match &mut self.log {
+            None => println!("{text}"),
+            // What cannot be written is not worth the step.
+            Some((_, file)) => drop(writeln!(file, "{text}")),
+        }
+    }
+
+    /// The step's time begins now: what came before was waiting for others.
+    pub fn start_clock(&mut self) {
+        self.started = Instant::now();
+    }
+
+    /// Runs `command` with stdin closed; its output goes where ours goes.
+    pub fn run(&self, command: &mut Command) -> Result<()> {
+        let said = command.stdin(Stdio::null()).stdout(self.stdio()?).stderr(self.stdio()?);
+        let status = said.status().with_context(|| line_of(command))?;
+        if !status.success() {
+            bail!("{} failed: {status}", line_of(command));
+        }
+        Ok(())
+    }
+
+    /// Runs cargo's or libtest's command and adds up its `test result:` lines.
+    pub fn counted(&mut self, command: &mut Command) -> Result<Count> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(self.stdio()?);
+        let mut child = command.spawn().with_context(|| line_of(command))?;
+        let mut count = Count::NONE;
+        let stdout = child.stdout.take().expect("stdout is a pipe");
+        for line in BufReader::new(stdout).lines() {
+            let line = line?;
+            self.say(&line);
+            if let Some(result) = test_result(&line) {
+                count.passed += result.passed;
+                count.failed += result.failed;
+            }
+        }
+        let status = child.wait()?;
+        if !status.success() && count.failed == 0 {
+            bail!("{} failed: {status}", line_of(command));
+        }
+        Ok(count)
+    }
+
+    /// Runs `command` and returns its stdout; its stderr goes where ours goes.
+    pub fn captured(&self, command: &mut Command) -> Result<String> {
+        let said = command.stdin(Stdio::null()).stderr(self.stdio()?).output();
+        let said = said.with_context(|| line_of(command))?;
+        if !said.status.success() {
+            bail!("{} failed: {}", line_of(command), said.status);
+        }
+        Ok(String::from_utf8_lossy(&said.stdout).into_owned())
+    }
+
+    fn stdio(&self) -> Result<Stdio> {
+        match &self.log {
+            None => Ok(Stdio::inherit()),
+            Some((_, file)) => Ok(file.try_clone()?.into()),
+        }
+    }
+}
+
+/// `test result: ok. 3 passed; 0 failed; 0 ignored; ...`
+fn test_result(line: &str) -> Option<Count> {
+    let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let mut counts = counts.split("; ");
+    let mut next = |word: &str| counts.next()?.strip_suffix(word)?.trim().parse().ok();
+    Some(Count { passed: next("passed")?, failed: next("failed")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder of logs of its own, gone with the test.
+    struct Logs(PathBuf);
+
+    impl Logs {
+        fn new(name: &str) -> Self {
+            Self(std::env::temp_dir().join(format!("xtask-lanes-{}-{name}", std::process::id())))
+        }
+    }
+
+    impl Drop for Logs {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn rows<S: Default>(lanes: usize, logs: &Logs, steps: Vec<Step<'_, S>>) -> Vec<Row> {
+        let mut rows = Vec::new();
+        run(lanes, &logs.0, steps, |row| rows.push(row.clone()));
+        rows
+    }
+
+    #[test]
+    fn what_fails_or_panics_in_a_lane_stops_nothing_else() {
+        for lanes in [1, 2, 3] {
+            let logs = Logs::new(&format!("fails-{lanes}"));
+            let mut steps: Vec<Step<'_, ()>> = vec![
+                Step::new("fails", |(), _| bail!("broken")),
+                Step::new("panics", |(), _| panic!("on {}", "purpose")),
+            ];
+            steps.extend((0..6).map(|n| Step::new(format!("good/{n}"), |(), _| Ok(Count::ONE))));
+            let rows = rows(lanes, &logs, steps);
+            let bad = ["fails", "panics"];
+            assert_eq!(rows.len(), 8);
+            for row in rows {
+                assert_eq!(row.count.failed, u32::from(bad.contains(&&*row.name)), "{row:?}");
+            }
+            if lanes > 1 {
+                let said = |name| fs::read_to_string(logs.0.join(name)).unwrap();
+                assert_eq!(said("fails.log"), "broken\n");
+                assert_eq!(said("panics.log"), "the step panicked: on purpose\n");
+            }
+        }
+    }
+
+    #[test]
+    fn two_lanes_work_at_the_same_time_and_each_keeps_what_is_its_own() {
+        let both = std::sync::Barrier::new(2);
+        let both = &both;
+        let steps = (0..2).map(|n| {
+            Step::new(n.to_string(), move |kept: &mut Vec<i32>, _| {
+                // With one of them after the other this would never end.
+                both.wait();
+                kept.push(n);
+                assert_eq!(*kept, [n]);
+                Ok(Count::ONE)
+            })
+        });
+        let rows = rows(2, &Logs::new("both"), steps.collect());
+        assert!(rows.len() == 2 && rows.iter().all(|row| row.count == Count::ONE), "{rows:?}");
+    }
+
+    #[test]
+    fn what_a_step_and_its_commands_say_stays_in_one_piece() {
+        let logs = Logs::new("whole");
+        let steps = ["a", "b"].map(|name| {
+            Step::new(name, move |(): &mut (), output: &mut Output| {
+                let shell = |script: &str| {
+                    let mut command = Command::new("sh");
+                    command.args(["-c", script]).env("NAME", name);
+                    command
+                };
+                output.say("first");
+                output.run(&mut shell("echo $NAME; echo $NAME >&2"))?;
+                let result = "echo 'test result: ok. 3 passed; 0 failed; 0 ignored'; echo err >&2";
+                let count = output.counted(&mut shell(result))?;
+                assert_eq!(output.captured(&mut shell("echo out; echo err >&2"))?, "out\n");
+                Ok(count)
+            })
+        });
+        for row in rows(2, &logs, steps.into()) {
+            assert_eq!(row.count, Count { passed: 3, failed: 0 });
+            let said = fs::read_to_string(logs.0.join(format!("{}.log", row.name))).unwrap();
+            let mut lines: Vec<&str> = said.lines().collect();
+            // The command's two outputs are two ways into the log.
+            lines[3..5].sort_unstable();
+            let result = "test result: ok. 3 passed; 0 failed; 0 ignored";
+            assert_eq!(lines, ["first", &row.name, &row.name, "err", result, "err"]);
+        }
+    }
+
+    #[test]
+    fn results_of_libtest_are_counted() {
+        let line =
+            "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out";
+        assert_eq!(test_result(line), Some(Count { passed: 12, failed: 3 }));
+        assert_eq!(test_result("test tests::x ... ok"), None);
+    }
+}

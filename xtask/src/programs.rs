@@ -1,0 +1,192 @@
+//! What tests run in guests: built, then kept in a folder of their own, where no other build replaces
+//! them while a guest runs them.
+//!
+//! ```text
+//!   target/PROFILE/{nvlane,libnvlane_aio.so,examples/nvme} ──copied──> target/guest/programs/PROFILE/
+//!   this program, tests and examples of uring and reactor  ──copied──>   the same
+//!   libnvlane.so, examples of volume in Rust and C         ──copied──>   .../library/{rust,c}/
+//!   nvlane with its promises made breakable                ──copied──>   .../mutants/nvlane
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::guest::session::Script;
+use crate::lanes::Output;
+use crate::process::{cargo, checkout, target_directory};
+
+/// The profile of what users get: what is measured, and what guests of the full run try.
+pub const RELEASE: &str = "release";
+/// The same but for what takes long to build: what guests of the everyday run try.
+const QUICK: &str = "quick";
+
+/// What users get: the program, and the libaio that it runs others with.
+pub const SHIPPED: [&str; 2] = ["--package=nvlane", "--package=libaio"];
+
+/// The examples of the library, in Rust and in C.
+const LIBRARY_EXAMPLES: [&str; 3] = ["passthrough", "zone_append", "vendor"];
+
+/// The programs of some scripts, built when the first asks for them.
+#[derive(Debug)]
+pub struct Programs {
+    scripts: Vec<Script>,
+    full: bool,
+    /// Variables for the guest; or that they could not be built.
+    built: OnceLock<Option<Vec<(String, String)>>>,
+}
+
+impl Programs {
+    /// Those that `scripts` need, as users get them when `full`.
+    pub fn of(scripts: Vec<Script>, full: bool) -> Self {
+        Self { scripts, full, built: OnceLock::new() }
+    }
+
+    /// Builds them unless that is done, waits when another lane does it, and returns the variables that
+    /// tell scripts where they are.
+    pub fn ready(&self, output: &Output) -> Result<&[(String, String)]> {
+        let mut error = None;
+        let built = self.built.get_or_init(|| match self.build(output) {
+            Ok(variables) => Some(variables),
+            Err(why) => {
+                error = Some(why);
+                None
+            }
+        });
+        let other = || anyhow!("what the guest runs could not be built");
+        built.as_deref().ok_or_else(|| error.unwrap_or_else(other))
+    }
+
+    fn build(&self, output: &Output) -> Result<Vec<(String, String)>> {
+        let profile = if self.full { RELEASE } else { QUICK };
+        let kept = Kept { folder: checkout()?.join("target/guest/programs").join(profile) };
+        let target = target_directory()?;
+        let built = target.join(profile);
+        let needs = |what: &str| self.scripts.iter().any(|script| script.name.contains(what));
+        let given = |name: &str| std::env::var(name).ok();
+        let devices = self.scripts.iter().any(|script| script.devices);
+
+        let mut others = Vec::new();
+        if devices || needs("library") {
+            others.extend(["--package=volume", "--examples"]);
+        }
+        if needs("library") {
+            others.push("--package=capi");
+        }
+        // At once where that is quicker. What users get is built alone: other packages may want other
+        // features of what both use.
+        let mut shipped = SHIPPED.to_vec();
+        shipped.extend(["--bins", "--lib"]);
+        if !self.full {
+            shipped.append(&mut others);
+        }
+
+        let mut variables = vec![("XTASK".to_owned(), kept.copy(&std::env::current_exe()?, "")?)];
+        let mut add = |name: &str, value: String| variables.push((name.to_owned(), value));
+        if needs("mutant") {
+            add("NVLANE_MUTANTS", build_mutants(&target, &shipped, &kept, output)?);
+        }
+        let program = match given("NVLANE") {
+            Some(program) => program,
+            None => {
+                output.run(build(profile)?.args(&shipped))?;
+                kept.copy(&built.join("libnvlane_aio.so"), "")?;
+                kept.copy(&built.join("nvlane"), "")?
+            }
+        };
+        add("NVLANE", program);
+        if !others.is_empty() {
+            output.run(build(profile)?.arg("--lib").args(&others))?;
+        }
+        if devices {
+            let kept = || kept.copy(&built.join("examples/nvme"), "");
+            add("NVME_EXAMPLE", given("NVME_EXAMPLE").map_or_else(kept, Ok)?);
+        }
+        if needs("library") {
+            let kept = || keep_library(&built, &kept, output);
+            add("LIBRARY_PROGRAMS", given("LIBRARY_PROGRAMS").map_or_else(kept, Ok)?);
+        }
+        if needs("rings") {
+            add("RING_PROGRAMS", build_ring_programs(&kept, output)?);
+        }
+        if let Some(peer) = given("NVLANE_PEER") {
+            add("NVLANE_PEER", peer);
+        }
+        Ok(variables)
+    }
+}
+
+/// The folder that programs are copied to.
+struct Kept {
+    folder: PathBuf,
+}
+
+impl Kept {
+    /// Copies `program` to the folder, or the one `below` it; returns where.
+    fn copy(&self, program: &Path, below: &str) -> Result<String> {
+        let folder = self.folder.join(below);
+        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        let kept = folder.join(program.file_name().context("a program has a name")?);
+        // Not into the file that a guest of another run may be running.
+        let new = kept.with_extension(format!("new-{}", std::process::id()));
+        fs::copy(program, &new).with_context(|| program.display().to_string())?;
+        fs::rename(&new, &kept).with_context(|| kept.display().to_string())?;
+        Ok(kept.display().to_string())
+    }
+}
+
+fn build(profile: &str) -> Result<Command> {
+    let mut command = cargo()?;
+    command.args(["build", "--locked", "--profile", profile]);
+    Ok(command)
+}
+
+/// The program with its promises made breakable at run time; in a place where nobody takes it for
+/// the real one.
+fn build_mutants(target: &Path, shipped: &[&str], kept: &Kept, output: &Output) -> Result<String> {
+    // Always in this profile: tests beside us run what is in the others.
+    output.run(build(QUICK)?.args(shipped).args(["--features", "nvlane/mutants"]))?;
+    let built = target.join(QUICK).join("nvlane");
+    let copy = kept.copy(&built, "mutants")?;
+    // What has the mutants in it is not left where the next build expects the real one.
+    fs::remove_file(&built)?;
+    Ok(copy)
+}
+
+/// The library with its examples: libnvlane.so, rust/NAME, c/NAME in one folder.
+fn keep_library(built: &Path, kept: &Kept, output: &Output) -> Result<String> {
+    let checkout = checkout()?;
+    kept.copy(&built.join("libnvlane.so"), "library")?;
+    let folder = kept.folder.join("library");
+    fs::create_dir_all(folder.join("c"))?;
+    for name in LIBRARY_EXAMPLES {
+        kept.copy(&built.join("examples").join(name), "library/rust")?;
+        let mut compiler = Command::new("cc");
+        compiler.args(["-std=gnu11", "-O2", "-I"]).arg(checkout.join("crates/capi/include"));
+        compiler.arg(checkout.join("examples/c").join(format!("{name}.c")));
+        compiler.arg("-o").arg(folder.join("c").join(name));
+        output.run(compiler.arg("-L").arg(&folder).arg("-lnvlane"))?;
+    }
+    Ok(folder.display().to_string())
+}
+
+/// The tests and examples of the crates around io_uring, separated by spaces: kernels differ in
+/// what rings they have.
+fn build_ring_programs(kept: &Kept, output: &Output) -> Result<String> {
+    let mut programs = Vec::new();
+    for what in [["test", "--no-run", "--tests"].as_slice(), &["build", "--examples"]] {
+        let options = ["--locked", "--message-format=json", "--package=uring", "--package=reactor"];
+        let said = output.captured(cargo()?.args(what).args(options))?;
+        let built = said.lines().filter_map(|line| line.split_once("\"executable\":\""));
+        for program in built.filter_map(|(_, rest)| rest.split('"').next()) {
+            // rings.sh tells tests from examples by the name of the folder that cargo has them in.
+            let program = Path::new(program);
+            let kind = program.parent().and_then(Path::file_name).context("cargo has folders")?;
+            programs.push(kept.copy(program, &format!("rings/{}", kind.display()))?);
+        }
+    }
+    Ok(programs.join(" "))
+}
