@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 90
+# limit: 120
 # Who may connect to what: a subsystem that is not there and a host that is not allowed are refused
 # with the status that makes the kernel say so.
 . "$(dirname "$0")/harness.sh"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 300
+# limit: 420
 # kernel: newest
 # Copy by this kernel's host: what it asks for lands where it should, on blocks of both sizes, and nothing
 # else changes; what it may not ask for fails with the specification's status. Also of a volume that is on the

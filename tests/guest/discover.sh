@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 60
+# limit: 120
 # Discovery: the log names the subsystem with its address; IPv4 and IPv6; a persistent discovery
 # controller stays live.
 . "$(dirname "$0")/harness.sh"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 60
+# limit: 120
 # A file that is made, or given another size, is synced with its name before anybody is told of it.
 # A power cut rarely shows what is missing here, since file systems sync more than they are asked to;
 # so this looks at what is asked.

@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 120
+# limit: 240
 # The host's commands beside nvme-cli's: the same controller, of our target and of the kernel's, is
 # described in the same words, by both in text and in JSON.
 . "$(dirname "$0")/harness.sh"

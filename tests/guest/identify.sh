@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 120
+# limit: 240
 # What nvme-cli asks a controller, read as JSON, with the values that we must give.
 . "$(dirname "$0")/harness.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 400
+# limit: 800
 # kernel says: WARNING: kernel/sched/core.c:[0-9]+ at set_task_cpu
 # Programs that the kernel runs: every example under verified I/O without a return to user space per request, a
 # file system, a full backend, a failing queue, a killed server and its successor, what the verifier refuses, and

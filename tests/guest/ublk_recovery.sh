@@ -20,13 +20,13 @@ recover() {
     ublk_ready "$WORK/recover.log"
 }
 
-# under_load ACTION: fio writes and verifies while ACTION is done ROUNDS times
+# under_load ACTION TIMES: fio writes and verifies while ACTION is done so often
 under_load() {
     fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite \
         --bssplit=512/20:4k/40:64k/30:512k/10 --size=48M --verify=crc32c --verify_fatal=1 --verify_backlog=64 \
         --time_based --runtime=600 --randseed=3 --output-format=json --output="$WORK/load.json" &
     local load=$! round
-    for ((round = 1; round <= ROUNDS; round++)); do
+    for ((round = 1; round <= $2; round++)); do
         sleep "0.$((RANDOM % 9 + 1))"
         "$1"
         kill -0 "$load" 2>/dev/null || die "fio ended in round $round: $(tail -n 30 "$WORK/load.json")"
@@ -74,10 +74,11 @@ for way in "${ways[@]}"; do
     ublk_add "$image?size=64M&create" "$way" -q 2 -d 32 --recover
     grep '^/dev' "$WORK/ublk.log"
     times=()
-    under_load kill_and_recover
+    under_load kill_and_recover "$ROUNDS"
     tell_times "$way"
     if has_feature QUIESCE; then
-        under_load upgrade
+        # No accident: a few for each way are enough on ordinary days.
+        under_load upgrade $((FULL ? ROUNDS : 3))
     fi
     verified_io "$DEVICE" 16M
     ublk_stop

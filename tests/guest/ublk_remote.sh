@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 240
+# limit: 480
 # A remote volume with two paths as a block device: a file system on it lives through the loss of either path,
 # and what it wrote is in the target's file.
 . "$(dirname "$0")/harness.sh"

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -178,11 +179,10 @@ fn steps_before_guests<'a>(
     ];
     if guests.iter().any(|guests| guests.wanted) {
         let build = Step::new("guest/build", move |_: &mut Seat, output| {
-            programs.ready(output)?;
-            for Guests { suite, scripts, .. } in guests {
-                let Kernel { version, .. } = Kernel::of_suite(suite, false)?;
-                output.say(&format!("{} tests on Linux {version}", scripts.len()));
-            }
+            let made = programs.make(output);
+            let fetched: Vec<Result<()>> =
+                guests.iter().map(|guests| guests.fetch_kernel(output)).collect();
+            fetched.into_iter().chain([made]).collect::<Result<()>>()?;
             Ok(Count::NONE)
         });
         steps.push(build.preparing());
@@ -221,6 +221,8 @@ struct Guests {
     scripts: Vec<Script>,
     /// Anything is to be run at all.
     wanted: bool,
+    /// None when there is none to be had.
+    kernel: OnceLock<Option<Kernel>>,
 }
 
 impl Guests {
@@ -239,18 +241,32 @@ impl Guests {
             .cloned()
             .collect();
         let wanted = !scripts.is_empty() || runner.wants(&format!("{prefix}/{POWER_CUT}"));
-        Self { suite, prefix, scripts, wanted }
+        Self { suite, prefix, scripts, wanted, kernel: OnceLock::new() }
     }
 
-    fn machine(&self, programs: &Programs, output: &Output) -> Result<Machine> {
-        let environment = programs.ready(output)?.to_vec();
-        Ok(Machine { environment, ..Machine::new(Kernel::of_suite(&self.suite, false)?)? })
+    fn fetch_kernel(&self, output: &mut Output) -> Result<()> {
+        let (kernel, result) = match Kernel::of_suite(&self.suite, false) {
+            Ok(kernel) => {
+                output.say(&format!("{} tests on Linux {}", self.scripts.len(), kernel.version));
+                (Some(kernel), Ok(()))
+            }
+            Err(error) => (None, Err(error)),
+        };
+        self.kernel.set(kernel).expect("it is fetched once");
+        result
+    }
+
+    /// Waits until the step that makes them has kernel and programs.
+    fn machine(&self, programs: &Programs) -> Result<Machine> {
+        let environment = programs.ready()?.to_vec();
+        let kernel = self.kernel.wait().clone().context("there is no kernel to boot")?;
+        Ok(Machine { environment, ..Machine::new(kernel)? })
     }
 
     /// Of the kernel; just the suite when nothing wanted it.
     fn version(&self) -> String {
-        let kernel = self.wanted.then(|| Kernel::of_suite(&self.suite, false));
-        kernel.and_then(Result::ok).map_or(self.suite.clone(), |kernel| kernel.version)
+        let kernel = self.kernel.get().and_then(Option::as_ref);
+        kernel.map_or_else(|| self.suite.clone(), |kernel| kernel.version.clone())
     }
 
     fn add_steps<'a>(
@@ -266,7 +282,7 @@ impl Guests {
             format!("{}/{POWER_CUT}", self.prefix),
             move |seat: &mut Seat, output| {
                 seat.leave();
-                let machine = self.machine(programs, output)?;
+                let machine = self.machine(programs)?;
                 output.start_clock();
                 power_cut::run(&machine, rounds, seed, output)?;
                 Ok(Count { passed: rounds, failed: 0 })
@@ -275,7 +291,7 @@ impl Guests {
         for script in &self.scripts {
             let name = format!("{}/{}", self.prefix, script.name);
             steps.push(Step::new(name, move |seat: &mut Seat, output| {
-                seat.prepare(&self.machine(programs, output)?, devices)?;
+                seat.prepare(&self.machine(programs)?, devices)?;
                 output.start_clock();
                 let verdict = seat.run(script)?;
                 show(&verdict, output);

@@ -9,6 +9,7 @@
 //! ```
 
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -30,7 +31,7 @@ pub const SHIPPED: [&str; 2] = ["--package=nvlane", "--package=libaio"];
 /// The examples of the library, in Rust and in C.
 const LIBRARY_EXAMPLES: [&str; 3] = ["passthrough", "zone_append", "vendor"];
 
-/// The programs of some scripts, built when the first asks for them.
+/// The programs of some scripts.
 #[derive(Debug)]
 pub struct Programs {
     scripts: Vec<Script>,
@@ -45,19 +46,22 @@ impl Programs {
         Self { scripts, full, built: OnceLock::new() }
     }
 
-    /// Builds them unless that is done, waits when another lane does it, and returns the variables that
-    /// tell scripts where they are.
-    pub fn ready(&self, output: &Output) -> Result<&[(String, String)]> {
-        let mut error = None;
-        let built = self.built.get_or_init(|| match self.build(output) {
-            Ok(variables) => Some(variables),
-            Err(why) => {
-                error = Some(why);
-                None
-            }
-        });
-        let other = || anyhow!("what the guest runs could not be built");
-        built.as_deref().ok_or_else(|| error.unwrap_or_else(other))
+    /// Builds them; once.
+    pub fn make(&self, output: &Output) -> Result<()> {
+        // Whatever happens, others wait for the end of it.
+        let built = catch_unwind(AssertUnwindSafe(|| self.build(output)))
+            .unwrap_or_else(|_| Err(anyhow!("the build panicked")));
+        let (variables, result) = match built {
+            Ok(variables) => (Some(variables), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        self.built.set(variables).expect("they are built once");
+        result
+    }
+
+    /// Waits until they are built; returns the variables that tell scripts where they are.
+    pub fn ready(&self) -> Result<&[(String, String)]> {
+        self.built.wait().as_deref().context("what guests run could not be built")
     }
 
     fn build(&self, output: &Output) -> Result<Vec<(String, String)>> {
@@ -76,15 +80,17 @@ impl Programs {
         if needs("library") {
             others.push("--package=capi");
         }
-        // At once where that is quicker. What users get is built alone: other packages may want other
-        // features of what both use.
         let mut shipped = SHIPPED.to_vec();
         shipped.extend(["--bins", "--lib"]);
-        if !self.full {
+        // In one go where that is quicker, and this program too. What users get is built alone: other
+        // packages may want other features of what both use.
+        let together = !self.full && given("NVLANE").is_none();
+        if together {
+            shipped.push("--package=xtask");
             shipped.append(&mut others);
         }
 
-        let mut variables = vec![("XTASK".to_owned(), kept.copy(&std::env::current_exe()?, "")?)];
+        let mut variables = Vec::new();
         let mut add = |name: &str, value: String| variables.push((name.to_owned(), value));
         if needs("mutant") {
             add("NVLANE_MUTANTS", build_mutants(&target, &shipped, &kept, output)?);
@@ -98,6 +104,8 @@ impl Programs {
             }
         };
         add("NVLANE", program);
+        let this = if together { built.join("xtask") } else { std::env::current_exe()? };
+        add("XTASK", kept.copy(&this, "")?);
         if !others.is_empty() {
             output.run(build(profile)?.arg("--lib").args(&others))?;
         }

@@ -105,12 +105,8 @@ impl Machine {
     fn prepare(&self, command: &str) -> Result<PathBuf> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let checkout = checkout()?;
-        let runs = checkout.join("target/guest/run");
-        fs::create_dir_all(&runs)?;
-        sweep(&runs)?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let run = runs.join(format!("{}-{number}", std::process::id()));
-        fs::create_dir_all(&run)?;
+        let run = folder_of_this_process(&number.to_string())?;
         fs::create_dir_all(&self.share)?;
         for path in [&run, &self.share] {
             let text = path.to_string_lossy();
@@ -216,15 +212,27 @@ fn attach(qemu: &mut Command, index: usize, disk: &Disk) -> Result<()> {
     Ok(())
 }
 
-/// Removes run directories of processes that ended long ago.
+/// Makes a folder below target/guest/run that is of this process alone.
+pub fn folder_of_this_process(name: &str) -> Result<PathBuf> {
+    let runs = checkout()?.join("target/guest/run");
+    fs::create_dir_all(&runs)?;
+    sweep(&runs)?;
+    let folder = runs.join(format!("{}-{name}", std::process::id()));
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    Ok(folder)
+}
+
+/// Removes folders of processes that ended long ago.
 fn sweep(runs: &Path) -> Result<()> {
     for entry in fs::read_dir(runs)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let process = name.split('-').next().unwrap_or_default().to_owned();
-        let age = SystemTime::now().duration_since(entry.metadata()?.modified()?);
+        // Whoever else sweeps may be faster.
+        let Ok(metadata) = entry.metadata() else { continue };
+        let age = SystemTime::now().duration_since(metadata.modified()?);
         if !Path::new("/proc").join(process).exists() && age.is_ok_and(|age| age > KEPT) {
-            fs::remove_dir_all(entry.path())?;
+            let _ = fs::remove_dir_all(entry.path());
         }
     }
     Ok(())

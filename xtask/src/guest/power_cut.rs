@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 
-use super::machine::{Bus, Disk, Ending, Machine};
+use super::machine::{self, Bus, Disk, Ending, Machine};
 use super::session::lines_of;
 use crate::lanes::Output;
 use crate::process::{checkout, shell_quoted};
@@ -34,9 +34,8 @@ const NOTED_FUA_MIN: usize = 10;
 /// Cuts the power `rounds` times; an error names what was lost.
 pub fn run(machine: &Machine, rounds: u32, seed: u64, output: &mut Output) -> Result<()> {
     // Another kernel's may run in the other lane.
-    let own = format!("power-cut-{}-{}", std::process::id(), machine.kernel.version);
-    let directory = checkout()?.join("target/guest").join(own);
-    fs::create_dir_all(&directory)?;
+    let name = format!("power-cut-{}", machine.kernel.version);
+    let directory = machine::folder_of_this_process(&name)?;
     let mut machine = machine.clone();
     let image = directory.join("disk.img");
     machine.disks = vec![Disk { image, bytes: Some(2 << 30), bus: Bus::Virtio }];

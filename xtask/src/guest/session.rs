@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::copied;
-use super::machine::{Bus, Disk, Guest, Machine};
+use super::machine::{self, Bus, Disk, Guest, Machine};
 use super::nvme::Devices;
 use crate::process::checkout;
 
@@ -152,10 +152,8 @@ struct Session {
     guest: Guest,
     kernel: String,
     events: Receiver<String>,
-    /// Backing files of the tests.
-    scratch: PathBuf,
-    /// What the guest might share with us.
-    share: PathBuf,
+    /// Its disks, and what it might share with us.
+    folder: PathBuf,
     _devices: Option<Devices>,
     all_passed: bool,
 }
@@ -166,24 +164,21 @@ impl Session {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // Of this guest alone: there may be others of this process, and others may test in the same
         // checkout.
-        let own = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let directory = checkout()?.join("target/guest");
-        let scratch = directory.join(format!("scratch-{own}.img"));
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let folder = machine::folder_of_this_process(&format!("session-{number}"))?;
         let mut machine = machine.clone();
-        let share = directory.join(format!("share-{own}"));
-        machine.share.clone_from(&share);
-        let disk = Disk { image: scratch.clone(), bytes: Some(SCRATCH_BYTES), bus: Bus::Virtio };
-        machine.disks.insert(0, disk);
-        let prefix = format!("nvme-{own}");
+        machine.share = folder.join("share");
+        let image = folder.join("scratch.img");
+        machine.disks.insert(0, Disk { image, bytes: Some(SCRATCH_BYTES), bus: Bus::Virtio });
         let devices =
-            devices.then(|| Devices::attach(&mut machine, &directory, &prefix)).transpose()?;
+            devices.then(|| Devices::attach(&mut machine, &folder, "nvme")).transpose()?;
         let mut guest = machine.boot(include_str!("session.sh"))?;
         let (stdout, stderr) = guest.output();
         copied(stderr, File::create(guest.run_directory().join("session.log"))?);
         let events = lines_of(stdout);
         let kernel = machine.kernel.version.clone();
         let mut session =
-            Self { guest, kernel, events, scratch, share, _devices: devices, all_passed: false };
+            Self { guest, kernel, events, folder, _devices: devices, all_passed: false };
         match session.events.recv_timeout(BOOT_LIMIT) {
             Ok(line) if line == "@ready" => {
                 session.all_passed = true;
@@ -234,8 +229,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         // Nothing is lost if something stays. Nobody writes the images when the guest is gone.
         let _ = self.guest.cut_power();
-        let _ = fs::remove_file(&self.scratch);
-        let _ = fs::remove_dir(&self.share);
+        let _ = fs::remove_dir_all(&self.folder);
         if self.all_passed {
             let _ = self.guest.discard_logs();
         }
