@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -139,10 +139,8 @@ fn show((row, rest): &(Row, String)) {
         0 => format!("-- {name}: {} passed in {seconds:.1} s", count.passed),
         failed => format!("-- {name}: {failed} FAILED in {seconds:.1} s"),
     };
-    let mut shown = io::stdout().lock();
     let begin = if rest.is_empty() { String::new() } else { format!("\n== {name}\n{rest}") };
-    // Our reader may be gone (| head): the steps run on, and the status still counts.
-    let _ = writeln!(shown, "{begin}{verdict}").and_then(|()| shown.flush());
+    println!("{begin}{verdict}");
 }
 
 /// Where a step writes: to our own stdout and stderr when it is alone, else to its log
