@@ -291,7 +291,7 @@ impl Guests {
         for script in &self.scripts {
             let name = format!("{}/{}", self.prefix, script.name);
             steps.push(Step::new(name, move |seat: &mut Seat, output| {
-                seat.prepare(&self.machine(programs)?, devices)?;
+                seat.prepare(&self.machine(programs)?, devices, output)?;
                 output.start_clock();
                 let verdict = seat.run(script)?;
                 show(&verdict, output);

@@ -152,10 +152,10 @@ impl Machine {
         }
         qemu.arg("-kernel").arg(self.kernel.image()).arg("-initrd").arg(run.join("initramfs"));
         qemu.arg("-serial").arg(format!("file:{}", run.join("console.log").display()));
-        // tsc=reliable: the clock watchdog would distrust an emulated counter; panic=-1 with
-        // -no-reboot: a panic ends QEMU at once.
+        // tsc=reliable, no_timer_check: the kernel would distrust an emulated counter, and the timer of a
+        // machine that is busy; panic=-1 with -no-reboot: a panic ends QEMU at once.
         qemu.arg("-append").arg(format!(
-            "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable nvlane.run={} {}",
+            "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check nvlane.run={} {}",
             run.display(),
             self.append
         ));

@@ -28,12 +28,13 @@ use anyhow::{Context, Result, bail, ensure};
 use super::copied;
 use super::machine::{self, Bus, Disk, Guest, Machine};
 use super::nvme::Devices;
+use crate::lanes::Output;
 use crate::process::checkout;
 
 /// How long a boot may take until a test can begin, on a machine that is busy.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
 /// So many boots that fail one after the other are enough.
-const FAILED_BOOTS_MAX: u32 = 2;
+const BOOTS_MAX: u32 = 3;
 /// How long the cleaning up after a test may take.
 const GRACE: Duration = Duration::from_secs(90);
 /// Size of the sparse disk that holds the tests' backing files.
@@ -112,21 +113,33 @@ pub struct Verdict {
 #[derive(Debug, Default)]
 pub struct Seat {
     session: Option<Session>,
-    /// Guests one after the other that did not get as far as a test.
-    failed_boots: u32,
+    /// The kernel that was tried last, and how many guests of it, one after the other, did not get as
+    /// far as a test.
+    tried: (String, u32),
 }
 
 impl Seat {
-    /// Has a guest of `machine` ready; boots it unless the last one can go on.
-    pub fn prepare(&mut self, machine: &Machine, devices: bool) -> Result<()> {
-        if self.session.as_ref().is_some_and(|session| session.kernel == machine.kernel.version) {
-            return Ok(());
+    /// Has a guest of `machine` ready; boots it unless the last one can go on. On a machine that is very
+    /// busy a kernel may take its timer for broken, so it gets more than one chance.
+    pub fn prepare(&mut self, machine: &Machine, devices: bool, output: &mut Output) -> Result<()> {
+        let kernel = &machine.kernel.version;
+        if *kernel != self.tried.0 {
+            self.leave();
+            self.tried = (kernel.clone(), 0);
         }
-        self.leave();
-        ensure!(self.failed_boots < FAILED_BOOTS_MAX, "no guest boots");
-        self.failed_boots += 1;
-        self.session = Some(Session::boot(machine, devices)?);
-        self.failed_boots = 0;
+        while self.session.is_none() {
+            ensure!(self.tried.1 < BOOTS_MAX, "no guest boots");
+            match Session::boot(machine, devices) {
+                Ok(session) => {
+                    self.session = Some(session);
+                    self.tried.1 = 0;
+                }
+                Err(error) => {
+                    output.say(&format!("{error:#}"));
+                    self.tried.1 += 1;
+                }
+            }
+        }
         Ok(())
     }
 
@@ -150,7 +163,6 @@ impl Seat {
 #[derive(Debug)]
 struct Session {
     guest: Guest,
-    kernel: String,
     events: Receiver<String>,
     /// Its disks, and what it might share with us.
     folder: PathBuf,
@@ -176,9 +188,7 @@ impl Session {
         let (stdout, stderr) = guest.output();
         copied(stderr, File::create(guest.run_directory().join("session.log"))?);
         let events = lines_of(stdout);
-        let kernel = machine.kernel.version.clone();
-        let mut session =
-            Self { guest, kernel, events, folder, _devices: devices, all_passed: false };
+        let mut session = Self { guest, events, folder, _devices: devices, all_passed: false };
         match session.events.recv_timeout(BOOT_LIMIT) {
             Ok(line) if line == "@ready" => {
                 session.all_passed = true;
