@@ -6,7 +6,7 @@
 
 # Waits for the server that was started into $1, a log.
 ublk_ready() {
-    local log=$1 until=$((SECONDS + 30))
+    local log=$1 until=$((SECONDS + 90))
     until grep -q '^ready' "$log"; do
         kill -0 "$UBLK_SERVER" 2>/dev/null || die "the server ended: $(cat "$log")"
         ((SECONDS < until)) || die "the server is not ready: $(cat "$log")"

@@ -71,7 +71,7 @@ serve() {
     "$NVLANE" serve --listen "127.0.0.1:$PORT" --socket "$CTL" --data-dir "$WORK/data" "$@" \
         >"$log" 2>&1 </dev/null &
     SERVER=$!
-    local until=$((SECONDS + 30))
+    local until=$((SECONDS + 90))
     until NQN=$(sed -nE 's/.*nvme connect .*(-n|--nqn)[ =]([^ ]+).*/\2/p' "$log" | head -n1) && [[ -n $NQN ]]; do
         kill -0 "$SERVER" 2>/dev/null || die "the server ended: $(cat "$log")"
         ((SECONDS < until)) || die "the server is not ready: $(cat "$log")"
@@ -135,7 +135,7 @@ namespace_now() {
 
 # The device of the namespace with that id; waits for it, since the kernel scans in the background.
 namespace() {
-    local until=$((SECONDS + 20))
+    local until=$((SECONDS + 60))
     until namespace_now "$1"; do
         ((SECONDS < until)) || die "namespace $1 does not appear: $(nvme list -v 2>&1)"
         sleep 0.1
