@@ -160,6 +160,18 @@ pub trait Namespace: Send + Sync + fmt::Debug {
         None
     }
 
+    /// Whether Copies are carried out by calls that block, on threads of which a core has few
+    /// ([`Reactor::blocking_long`]): the guard above has one ready before it holds any blocks.
+    fn copies_on_threads(&self) -> bool {
+        false
+    }
+
+    /// The number of the guard in this volume, on top or further down, that was made last: by it those
+    /// go who hold blocks of several volumes (`layer::guard`).
+    fn last_guard(&self) -> Option<u64> {
+        None
+    }
+
     /// What has become of Copies to this volume; all zero where nobody counts.
     fn copied(&self) -> CopyCounters {
         CopyCounters::default()

@@ -30,6 +30,7 @@ mod carrier;
 mod emulate;
 mod refusals;
 mod room;
+pub(crate) mod threads;
 mod turn;
 
 pub(crate) use carrier::{Carrier, Ground, Reader, Route};
@@ -65,6 +66,11 @@ pub struct Sources {
     /// Set by whoever gave the Copy up, at any time: nothing more is begun of it, and it ends with
     /// Command Abort Requested. What has begun ends first, which is no more than one piece.
     pub stop: Option<Arc<AtomicBool>>,
+    /// For whom it is: a host's controller, or another user of the volume, by any number that nobody else has. Each is
+    /// served in turn where Copies wait. 0: whoever has the queue.
+    pub asker: u64,
+    /// A guard further up has a thread ready for it ([`Namespace::copies_on_threads`]). Set by guards.
+    pub has_thread: bool,
 }
 
 /// One source range.
@@ -144,6 +150,13 @@ impl Sources {
     #[inline]
     pub fn is_stopped(&self) -> bool {
         self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+
+    /// Makes them empty, to be used for another Copy.
+    pub fn clear(&mut self) {
+        let mut ranges = std::mem::take(&mut self.ranges);
+        ranges.clear();
+        *self = Sources { ranges, ..Sources::default() };
     }
 
     /// Blocks of all ranges together.

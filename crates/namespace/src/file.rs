@@ -250,6 +250,10 @@ impl Namespace for File {
         self.uuid
     }
 
+    fn copies_on_threads(&self) -> bool {
+        self.kind == Kind::Regular
+    }
+
     fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
         let blocks = self.blocks().saturating_sub(slba).min(blocks);
         (blocks > 0).then(|| Located { origin: Origin::File(self), slba, blocks, guard: None })

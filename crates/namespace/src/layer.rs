@@ -21,7 +21,7 @@ pub mod program;
 pub mod rate;
 pub mod volatile;
 
-mod conflicts;
+pub(crate) mod conflicts;
 pub(crate) mod slab;
 mod wake;
 
@@ -86,6 +86,16 @@ macro_rules! pass_to_child {
     (@ tune) => {
         fn tune(&self, name: &str, value: &str) -> std::io::Result<()> {
             self.child.tune(name, value)
+        }
+    };
+    (@ copies_on_threads) => {
+        fn copies_on_threads(&self) -> bool {
+            self.child.copies_on_threads()
+        }
+    };
+    (@ last_guard) => {
+        fn last_guard(&self) -> Option<u64> {
+            self.child.last_guard()
         }
     };
     (@ cut) => {

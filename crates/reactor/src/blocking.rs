@@ -12,7 +12,7 @@ use std::time::Duration;
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// Threads that are busy with long work at most, and one less than there may be: something else is always done.
-const LONG_MAX: usize = 2;
+const LONG_MAX: usize = 3;
 
 /// Stack of a thread: the work is a system call or two.
 const STACK: usize = 256 << 10;
@@ -49,7 +49,7 @@ struct State {
 impl Blocking {
     pub fn new(limit: usize, mailbox: Mailbox) -> Blocking {
         let limit = limit.max(1);
-        let state = State { long_max: LONG_MAX.min(limit - 1).max(1), ..State::default() };
+        let state = State { long_max: long_max(limit), ..State::default() };
         let shared = Shared { state: Mutex::new(state), work_came: Condvar::new(), mailbox };
         Blocking { shared: Arc::new(shared), limit }
     }
@@ -73,6 +73,11 @@ impl Blocking {
             self.shared.without_thread();
         }
     }
+}
+
+/// How many of `limit` threads may be busy with long work.
+pub fn long_max(limit: usize) -> usize {
+    LONG_MAX.min(limit.saturating_sub(1)).max(1)
 }
 
 impl Drop for Blocking {

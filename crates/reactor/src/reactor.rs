@@ -296,10 +296,15 @@ impl Reactor {
         self.run_blocking(work, sink, token, false);
     }
 
-    /// The same for work that takes long: two threads at most are busy with it, so that other calls that block
-    /// need not wait for it.
+    /// The same for work that takes long: [`Reactor::long_threads`] at most are busy with it, so that other calls
+    /// that block need not wait for it.
     pub fn blocking_long(&self, work: Work, sink: Rc<dyn Complete>, token: u64) {
         self.run_blocking(work, sink, token, true);
+    }
+
+    /// Threads that may be busy with [`Reactor::blocking_long`] at a time.
+    pub fn long_threads(&self) -> usize {
+        crate::blocking::long_max(self.config.blocking_threads)
     }
 
     fn run_blocking(&self, work: Work, sink: Rc<dyn Complete>, token: u64, takes_long: bool) {

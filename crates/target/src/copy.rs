@@ -97,6 +97,7 @@ impl Connection {
         let names_namespaces = command.copy_format().is_some_and(Format::names_namespaces);
         let mut sources = self.core.sources();
         sources.stop = Some(exchange.begin_copy());
+        sources.asker = 1 + u64::from(queue.link.controller.0);
         for entry in entries {
             let place = if !names_namespaces || entry.nsid == command.nsid.get() {
                 Place::Same

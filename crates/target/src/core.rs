@@ -178,8 +178,7 @@ impl Core {
     #[cold]
     fn recycle_sources(&self, request: &mut Request) {
         let Data::Sources(mut sources) = std::mem::take(&mut request.data) else { return };
-        sources.ranges.clear();
-        (sources.fast_only, sources.stop) = (false, None);
+        sources.clear();
         let mut kept = self.sources.borrow_mut();
         if kept.len() < SOURCES_MAX {
             kept.push(sources);

@@ -59,9 +59,10 @@ pub(crate) trait Ground {
     /// Whether the source is in the volume that is written to.
     fn is_same(&self, place: &Place) -> bool;
 
-    /// Whether Copy `copy` of `bytes` may begin. If not, [`Carrier::begin`] is to be called once it may.
-    fn may_begin(&self, copy: u64, bytes: u64) -> bool {
-        let _ = (copy, bytes);
+    /// Whether Copy `copy` of `bytes` may begin. If not, [`Carrier::begin`] is to be called once it may, or
+    /// [`Carrier::give_up`].
+    fn may_begin(&self, copy: u64, bytes: u64, sources: &Sources) -> bool {
+        let _ = (copy, bytes, sources);
         true
     }
 
@@ -195,16 +196,27 @@ impl Carrier {
         (job.status, job.lowest, job.step) = (Status::SUCCESS, None, Step::None);
         job.bytes = sources.blocks() << self.shift;
         let bytes = job.bytes;
-        job.sources = Some(sources);
         job.request = Some(request);
         let job = self.jobs.insert(job);
-        if ground.may_begin(job, bytes) {
+        let may_begin = ground.may_begin(job, bytes, &sources);
+        self.jobs.with(job, |job| job.sources = Some(sources));
+        if may_begin {
             self.drive(job);
         }
     }
 
     /// Begins with a Copy that had to wait.
     pub fn begin(&self, number: u64) {
+        self.drive(number);
+    }
+
+    /// Ends a Copy that had to wait, and was stopped meanwhile.
+    pub fn give_up(&self, number: u64) {
+        self.jobs.with(number, |job| {
+            debug_assert!(job.sources().is_stopped(), "it does not begin now");
+            // It has not been counted.
+            job.bytes = 0;
+        });
         self.drive(number);
     }
 
@@ -370,6 +382,7 @@ impl Job {
         sources.ranges.extend(self.routes.iter().zip(self.batch.pieces()).map(source));
         sources.fast_only = self.sources().fast_only;
         sources.stop = self.sources().stop.clone();
+        sources.has_thread = self.sources().has_thread;
         let copy = self.request.as_ref().expect("it is here until the end");
         // Hints and protection information are nothing that all who may carry it out know.
         let (nsid, sdlba) = (copy.command.nsid.get(), self.routes[0].destination);

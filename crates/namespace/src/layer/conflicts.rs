@@ -111,24 +111,18 @@ impl Conflicts {
             assert!(entry.user == user, "who leaves has entered");
             return entries.clear();
         }
-        let place = entries.iter().position(|entry| entry.user == user);
-        let place = place.expect("who leaves has entered");
-        // Ranges that came at once are next to one another.
-        let count = entries[place..].iter().take_while(|entry| entry.user == user).count();
-        let (gone, later) = entries[place..].split_at_mut(count);
-        for group in later.chunk_by_mut(|one, other| one.user == other.user) {
-            let (mut waited, mut waits) = (false, false);
-            for entry in &mut *group {
-                let freed = gone.iter().filter(|gone| gone.range.conflicts(&entry.range)).count();
-                waited |= freed > 0;
-                entry.blockers -= freed as u32;
-                waits |= entry.blockers > 0;
-            }
-            if waited && !waits {
-                next.push(group[0].user);
-            }
+        remove(&mut entries, user, next);
+    }
+
+    /// Gets out of the line of one shard, where `user` waits. False if his turn has come: he has been named, and is
+    /// in the shard. Adds those whose turn has come to `next`.
+    pub fn give_up(&self, shard: u32, user: User, next: &mut Vec<User>) -> bool {
+        let mut entries = self.shards[shard as usize].0.lock();
+        let waits = entries.iter().any(|entry| entry.user == user && entry.blockers > 0);
+        if waits {
+            remove(&mut entries, user, next);
         }
-        entries.drain(place..place + count);
+        waits
     }
 
     /// The most ranges that a shard has.
@@ -142,6 +136,28 @@ impl Conflicts {
     pub fn is_empty(&self) -> bool {
         self.shards.iter().all(|shard| shard.0.lock().is_empty())
     }
+}
+
+/// Takes the ranges of `user` out of a shard; adds those whose turn has come by that to `next`.
+fn remove(entries: &mut Vec<Entry>, user: User, next: &mut Vec<User>) {
+    let place = entries.iter().position(|entry| entry.user == user);
+    let place = place.expect("who leaves has entered");
+    // Ranges that came at once are next to one another.
+    let count = entries[place..].iter().take_while(|entry| entry.user == user).count();
+    let (gone, later) = entries[place..].split_at_mut(count);
+    for group in later.chunk_by_mut(|one, other| one.user == other.user) {
+        let (mut waited, mut waits) = (false, false);
+        for entry in &mut *group {
+            let freed = gone.iter().filter(|gone| gone.range.conflicts(&entry.range)).count();
+            waited |= freed > 0;
+            entry.blockers -= freed as u32;
+            waits |= entry.blockers > 0;
+        }
+        if waited && !waits {
+            next.push(group[0].user);
+        }
+    }
+    entries.drain(place..place + count);
 }
 
 #[cfg(test)]
@@ -202,6 +218,26 @@ mod tests {
         table.leave(0, user(3), &mut next);
         table.leave(0, user(4), &mut next);
         assert!(table.is_empty());
+    }
+
+    #[test]
+    fn who_waits_may_get_out_of_the_line_and_who_is_named_may_not() {
+        let table = Conflicts::new();
+        let user = |slot| User { queue: 1, slot };
+        assert!(table.enter(0, user(0), range(0, 8, false)));
+        assert!(!table.enter(0, user(1), range(4, 12, true)));
+        assert!(!table.enter(0, user(2), range(2, 6, false)));
+        assert!(!table.enter(0, user(3), range(10, 14, false)));
+        let mut next = Vec::new();
+        assert!(!table.give_up(0, user(0), &mut next) && next.is_empty());
+        // Those who waited for him only go on.
+        assert!(table.give_up(0, user(1), &mut next));
+        assert_eq!(next, [user(2), user(3)]);
+        assert!(!table.give_up(0, user(2), &mut next));
+        for slot in [0, 2, 3] {
+            table.leave(0, user(slot), &mut next);
+        }
+        assert!(table.is_empty() && next.len() == 2);
     }
 
     /// The same by its meaning: a user may go on when none of his ranges conflicts with an earlier one.

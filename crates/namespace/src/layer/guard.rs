@@ -23,6 +23,7 @@ mod queue;
 mod roster;
 mod scratch;
 mod truce;
+mod waiting;
 
 use crate::copy::{self, Located, Refusals};
 use crate::layer::conflicts::Conflicts;
@@ -60,8 +61,11 @@ pub struct GuardOptions {
 pub struct Guard {
     child: Arc<dyn Namespace>,
     options: GuardOptions,
-    /// No other guard of the process has it: whoever enters several tables goes by it.
+    /// No other guard of the process has it, and those made later have higher ones: whoever enters several
+    /// tables goes by it.
     number: u64,
+    /// The highest number of those in the child.
+    below: Option<u64>,
     conflicts: Conflicts,
     truce: Truce,
     /// What the child cannot copy by its own means.
@@ -75,10 +79,13 @@ impl Guard {
     pub fn new(child: Arc<dyn Namespace>, options: GuardOptions) -> Arc<Guard> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let always = !child.keeps_blocks_whole();
+        let (below, number) = (child.last_guard(), NUMBERS.fetch_add(1, Ordering::Relaxed));
+        assert!(below.is_none_or(|below| below < number), "what is below was made before");
         Arc::new(Guard {
             child,
             options,
-            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            number,
+            below,
             conflicts: Conflicts::new(),
             truce: Truce::new(always, options.cores == 1),
             refusals: Refusals::default(),
@@ -131,7 +138,7 @@ impl Namespace for Guard {
     }
 
     pass_to_child!(takes_registered refresh resize flush cut paths numa_node each_program);
-    pass_to_child!(tune allocation);
+    pass_to_child!(tune allocation copies_on_threads);
 
     fn uri(&self) -> String {
         let mut uri = self.child.uri();
@@ -166,6 +173,10 @@ impl Namespace for Guard {
         // Whatever reaches the blocks through this volume enters the table here.
         let guard = if self.truce.is_always() { Some((self, slba)) } else { located.guard };
         Some(Located { guard, ..located })
+    }
+
+    fn last_guard(&self) -> Option<u64> {
+        Some(self.number)
     }
 
     fn copied(&self) -> crate::copy::CopyCounters {

@@ -225,6 +225,14 @@ impl Namespace for Linear {
         CopyCounters { moved_bytes, ..CopyCounters::default() }
     }
 
+    fn copies_on_threads(&self) -> bool {
+        self.children.iter().any(|child| child.namespace.copies_on_threads())
+    }
+
+    fn last_guard(&self) -> Option<u64> {
+        self.children.iter().filter_map(|child| child.namespace.last_guard()).max()
+    }
+
     fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
         let next = self.children.partition_point(|child| child.start <= slba);
         let end = self.children.get(next).map_or(u64::MAX, |child| child.start);

@@ -351,6 +351,14 @@ impl Namespace for Multipath {
         self.paths.iter().for_each(|path| path.each_program(visit));
     }
 
+    fn copies_on_threads(&self) -> bool {
+        self.paths.iter().any(|path| path.copies_on_threads())
+    }
+
+    fn last_guard(&self) -> Option<u64> {
+        self.paths.iter().filter_map(|path| path.last_guard()).max()
+    }
+
     /// The first path's that knows: they lead to the same blocks.
     fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
         self.paths.iter().find_map(|path| Arc::clone(path).origin(slba, blocks))

@@ -320,6 +320,10 @@ impl Namespace for Routed {
         }
     }
 
+    fn last_guard(&self) -> Option<u64> {
+        self.children.iter().filter_map(|child| child.last_guard()).max()
+    }
+
     fn keeps_blocks_whole(&self) -> bool {
         self.has_one_place && self.children.iter().all(|child| child.keeps_blocks_whole())
     }

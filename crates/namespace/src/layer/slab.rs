@@ -47,6 +47,21 @@ impl<T> Slab<T> {
         value
     }
 
+    /// Whether anything kept `is_meant`.
+    pub fn any(&self, is_meant: impl FnMut(&T) -> bool) -> bool {
+        self.inner.borrow().slots.iter().flatten().any(is_meant)
+    }
+
+    /// The numbers under which something is kept that `is_meant`.
+    pub fn numbers(&self, mut is_meant: impl FnMut(&T) -> bool) -> Vec<u64> {
+        let inner = self.inner.borrow();
+        let slots = inner.slots.iter().enumerate();
+        slots
+            .filter(|(_, value)| value.as_ref().is_some_and(&mut is_meant))
+            .map(|(slot, _)| slot as u64)
+            .collect()
+    }
+
     /// Works on what is kept under `slot`. The table is borrowed meanwhile.
     ///
     /// # Panics
@@ -70,6 +85,10 @@ mod tests {
         assert_eq!(slab.take(a), 'a');
         assert_eq!(slab.insert('c'), a);
         slab.with(b, |value| *value = 'd');
+        assert_eq!(slab.numbers(|_| true), [a, b]);
+        assert!(slab.any(|value| *value == 'd') && !slab.any(|value| *value == 'a'));
+        assert_eq!(slab.numbers(|value| *value == 'd'), [b]);
         assert_eq!((slab.take(b), slab.take(a)), ('d', 'c'));
+        assert_eq!(slab.numbers(|_| true), []);
     }
 }

@@ -2,7 +2,9 @@
 
 mod blocks;
 mod bounds;
+mod gate;
 mod model;
 mod races;
 mod rules;
 mod stacks;
+mod waits;

@@ -22,7 +22,8 @@ fn guarded(child: Arc<dyn Namespace>) -> Arc<dyn Namespace> {
 
 /// A command on any blocks, and whether it reads.
 fn any_command(core: &Core, dice: &mut Dice, number: u64) -> (usize, Box<Request>, bool) {
-    let volume = dice.roll(2) as usize;
+    let volumes = core.volumes.len() as u64;
+    let volume = dice.roll(volumes) as usize;
     let blocks = 1 + dice.roll(24);
     let slba = dice.roll(BLOCKS - blocks + 1);
     match dice.roll(4) {
@@ -35,7 +36,7 @@ fn any_command(core: &Core, dice: &mut Dice, number: u64) -> (usize, Box<Request
                     break;
                 }
                 let blocks = 1 + dice.roll(left.min(24));
-                let from = dice.roll(2) as usize;
+                let from = dice.roll(volumes) as usize;
                 spans.push((from, dice.roll(BLOCKS - blocks + 1), blocks as u32));
                 left -= blocks;
             }
@@ -82,17 +83,28 @@ fn volumes(maker: &Maker<'_>, case: u64) -> Vec<Arc<dyn Namespace>> {
         2 => vec![guarded(backend(BLOCKS, false)), guarded(backend(BLOCKS, false))],
         // Guards below guards: of the whole, and of a part.
         3 => vec![guarded(guarded(linear([true, true]))), guarded(backend(BLOCKS, true))],
-        _ => {
+        4 => {
             let parts = vec![guarded(linear([true, true])), guarded(linear([true, true]))];
             let parts: Arc<dyn Namespace> = Linear::new(parts).expect("blocks of one size");
             vec![guarded(backend(2 * BLOCKS, true)), guarded(parts)]
+        }
+        // A guard below the later blocks of one, that is also a volume of its own; made before the third, and after.
+        _ => {
+            let over = |part: &Arc<dyn Namespace>| {
+                let parts = vec![backend(BLOCKS / 2, true), Arc::clone(part)];
+                guarded(Linear::new(parts).expect("blocks of one size"))
+            };
+            let early = (case == 5).then(|| guarded(backend(BLOCKS, true)));
+            let part = guarded(backend(BLOCKS, true));
+            let other = early.unwrap_or_else(|| guarded(backend(BLOCKS, true)));
+            vec![over(&part), part, other]
         }
     }
 }
 
 #[test]
 fn blocks_stay_whole_and_nobody_waits_for_ever() {
-    for case in 0..5 {
+    for case in 0..7 {
         let folder = tempfile::tempdir().expect("a folder");
         let maker = Maker {
             folder: folder.path(),

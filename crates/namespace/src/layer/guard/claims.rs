@@ -1,13 +1,17 @@
 //! What a Copy that goes down holds meanwhile: its sources shared, its destination alone.
 //!
 //! ```text
-//!   guard of volume 3: [sources]         entered first, shard after shard
-//!   guard of volume 7: [destination]     then this; and left when the Copy has come back
+//!   guard 7: [destination]     entered first, shard after shard
+//!   guard 3: [sources]         then this; and both are left when the Copy has come back
 //! ```
 //!
-//! Volumes are numbered, and everybody enters the tables in ascending order, so that nobody waits in a
-//! circle. A command that is sent down by a guard with its blocks held may meet further guards
-//! below; those are always entered after the ones above.
+//! Guards are numbered as they are made, and everybody enters their tables in descending order, so that nobody
+//! waits in a circle. What is below a guard was made before it: a command that goes down with its blocks held
+//! may meet further guards, whose numbers are lower than its own. Sources are claimed only in guards whose numbers are
+//! higher than all of those ([`Namespace::last_guard`]); others are read and written, a command for
+//! each table.
+//!
+//! Where Copies are carried out on threads, one of these is ready before anything is entered (`copy::threads`).
 //!
 //! **Bounded.** Source ranges that touch are one in the table, and where more than [`RANGES_MAX`] are left in
 //! a shard, the nearest are taken together with what is between them: it is held as well, which keeps others
@@ -15,13 +19,15 @@
 //! than one of eight.
 
 use super::Guard;
-use crate::Request;
+use crate::copy::Sources;
 use crate::layer::conflicts::{RANGES_MAX, Range, User};
+use crate::{Data, Request};
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// The ranges of one Copy, on their way into the tables or in them.
 pub(super) struct Claim {
-    /// By ascending number.
+    /// By descending number.
     parts: Vec<Part>,
     /// The part that is being entered; their number once all are.
     at: usize,
@@ -29,8 +35,21 @@ pub(super) struct Claim {
     waits: bool,
     /// It counts as passing: its own volume's table is not in use.
     pub passes: bool,
+    /// The thread that it is to be carried out on.
+    pub thread: Thread,
     /// Here while it is not below.
     pub request: Option<Box<Request>>,
+}
+
+/// See `copy::threads`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Thread {
+    /// None is needed, or somebody above has it.
+    None,
+    /// It will be told; nothing is entered before.
+    Awaited,
+    /// It is to be given back.
+    Ready,
 }
 
 /// Ranges in one volume's table.
@@ -46,13 +65,15 @@ struct Part {
 
 impl Claim {
     pub fn new(request: Box<Request>, passes: bool) -> Claim {
-        Claim { parts: Vec::new(), at: 0, waits: false, passes, request: Some(request) }
+        let (parts, thread) = (Vec::new(), Thread::None);
+        Claim { parts, at: 0, waits: false, passes, thread, request: Some(request) }
     }
 
     /// Adds a range of `guard`'s volume.
     pub fn add(&mut self, guard: &Arc<Guard>, range: Range) {
         debug_assert!(self.at == 0 && !self.waits, "nothing was entered yet");
-        let place = self.parts.binary_search_by_key(&guard.number, |part| part.guard.number);
+        let number = |guard: &Guard| Reverse(guard.number);
+        let place = self.parts.binary_search_by_key(&number(guard), |part| number(&part.guard));
         let place = place.unwrap_or_else(|place| {
             let guard = Arc::clone(guard);
             self.parts.insert(place, Part::new(guard));
@@ -89,6 +110,30 @@ impl Claim {
     pub fn turn(&mut self) {
         assert!(std::mem::take(&mut self.waits), "only who waits is woken");
         self.parts[self.at].advance();
+    }
+
+    /// What is to be copied, while it waits for blocks or for a thread.
+    pub fn sources(&self) -> Option<&Sources> {
+        match &self.request.as_ref()?.data {
+            Data::Sources(sources) => Some(sources),
+            _ => None,
+        }
+    }
+
+    /// Gets out of the line it is in, for somebody's blocks. False if its turn has come.
+    pub fn give_up(&mut self, user: User, next: &mut Vec<User>) -> bool {
+        let part = &self.parts[self.at];
+        let gone = part.guard.conflicts.give_up(part.missing.trailing_zeros(), user, next);
+        self.waits &= !gone;
+        gone
+    }
+
+    /// Leaves all tables, and the line it may be in: its queue is gone.
+    pub fn quit(&mut self, user: User, next: &mut Vec<User>) {
+        if std::mem::take(&mut self.waits) {
+            self.parts[self.at].advance();
+        }
+        self.leave(user, next);
     }
 
     /// Leaves all tables; adds those whose turn has come to `next`.

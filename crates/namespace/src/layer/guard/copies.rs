@@ -1,10 +1,10 @@
 //! A guard's Copies: what its child is offered, and what is held meanwhile.
 
 use super::Guard;
-use super::claims::Claim;
+use super::claims::{Claim, Thread};
 use super::queue::GuardQueue;
 use crate::copy::{
-    CopyCounters, End, Ground, Other, Place, Reader, Route, Sources, TURN_BYTES_MAX,
+    CopyCounters, End, Ground, Other, Place, Reader, Route, Sources, TURN_BYTES_MAX, threads,
 };
 use crate::layer::conflicts::Range;
 use crate::{Data, Request, human};
@@ -74,23 +74,29 @@ impl Guard {
         self.refusals.has(place, &self.child.limits().copy, now)
     }
 
+    /// Whether the child is a guard, which keeps the blocks from `slba` on apart.
+    fn is_over(&self, slba: u64) -> bool {
+        let below = Arc::clone(&self.child).origin(slba, 1).and_then(|here| here.guard);
+        below.is_some_and(|(guard, _)| {
+            std::ptr::addr_eq(Arc::as_ptr(&guard), Arc::as_ptr(&self.child))
+        })
+    }
+
     /// By which means of the child's blocks of another volume can be copied, if by any.
     fn means(&self, other: &Rc<Other>, piece: &Piece, now: Instant) -> Option<Means> {
-        // Where tables are further down, the source's would be entered before them, whatever their
-        // numbers are. A guard just below enters both by itself.
-        if !self.truce.is_always()
-            && let Some((below, _)) =
-                Arc::clone(&self.child).origin(piece.destination, 1).and_then(|here| here.guard)
+        let located = Arc::clone(&other.namespace).origin(piece.source, piece.blocks)?;
+        if let Some((guard, _)) = &located.guard
+            && self.below.is_some_and(|below| guard.number <= below)
         {
-            let is_child = std::ptr::addr_eq(Arc::as_ptr(&below), Arc::as_ptr(&self.child));
-            return is_child.then(|| Means {
+            // The source's table would be entered before those further down, out of order (`claims`). A guard
+            // just below enters both by itself.
+            return self.is_over(piece.destination).then(|| Means {
                 place: Place::Other(Rc::clone(other)),
                 slba: piece.source,
                 blocks: piece.blocks,
                 guard: None,
             });
         }
-        let located = Arc::clone(&other.namespace).origin(piece.source, piece.blocks)?;
         let place = Place::Origin(located.origin);
         (!self.refuses(&place, now)).then_some(Means {
             place,
@@ -110,8 +116,17 @@ struct Means {
 }
 
 impl Ground for GuardQueue {
-    fn may_begin(&self, copy: u64, bytes: u64) -> bool {
-        self.guard.line.enter(self.user(COPY | copy), bytes, &self.share)
+    fn may_begin(&self, copy: u64, bytes: u64, sources: &Sources) -> bool {
+        let asker = match sources.asker {
+            // Apart from the numbers that hosts have.
+            0 => self.user(0).queue | 1 << 63,
+            asker => asker,
+        };
+        let ticket = self.guard.line.enter(self.user(COPY | copy), asker, bytes, &self.share);
+        if let Some(ticket) = ticket {
+            self.waits_in_line(copy, ticket, sources);
+        }
+        ticket.is_none()
     }
 
     fn ended(&self, bytes: u64) {
@@ -183,9 +198,10 @@ impl Ground for GuardQueue {
         }
     }
 
-    fn send(&self, _child: usize, request: Box<Request>, routes: &[Route]) {
+    fn send(&self, _child: usize, mut request: Box<Request>, routes: &[Route]) {
         let enters = self.guard.truce.is_on();
-        if !enters && routes.iter().all(|route| route.guard.is_none()) {
+        let needs_thread = self.needs_thread(&mut request);
+        if !enters && !needs_thread && routes.iter().all(|route| route.guard.is_none()) {
             return self.pass(request);
         }
         let mut claim = Claim::new(request, !enters);
@@ -205,6 +221,9 @@ impl Ground for GuardQueue {
             self.will_pass();
         }
         let claim = CLAIM | self.claims.insert(claim);
+        if needs_thread && !self.obtain_thread(claim) {
+            return;
+        }
         self.enter_claim(claim);
     }
 
@@ -236,7 +255,29 @@ impl Ground for GuardQueue {
 impl GuardQueue {
     /// A Copy that was in line may begin.
     pub(super) fn turn_of_copy(&self, number: u64) {
-        self.carrier.begin(number & !COPY);
+        let copy = number & !COPY;
+        self.in_line.borrow_mut().remove(&copy);
+        self.carrier.begin(copy);
+    }
+
+    /// Whether a Copy that is to go down needs a thread that nobody above has for it; from here on somebody has.
+    fn needs_thread(&self, request: &mut Request) -> bool {
+        let Data::Sources(sources) = &mut request.data else {
+            unreachable!("a Copy goes down with its sources")
+        };
+        self.uses_threads && !std::mem::replace(&mut sources.has_thread, true)
+    }
+
+    /// Whether there is a thread for a claim at once.
+    fn obtain_thread(&self, number: u64) -> bool {
+        let (volume, user) = (self.guard.number, self.user(number));
+        let is_ready = threads::obtain(&self.reactor, volume, user, self.me.clone());
+        let thread = if is_ready { Thread::Ready } else { Thread::Awaited };
+        self.claims.with(number & !CLAIM, |claim| claim.thread = thread);
+        if !is_ready {
+            self.claim_waits(number);
+        }
+        is_ready
     }
 
     /// Goes on entering, and sends the Copy down once all is entered.
@@ -245,19 +286,26 @@ impl GuardQueue {
         let request = self.claims.with(number & !CLAIM, |claim| {
             claim.enter(user).then(|| claim.request.take().expect("it was not sent down yet"))
         });
-        let Some(mut request) = request else { return };
+        let Some(mut request) = request else { return self.claim_waits(number) };
         if matches!(&request.data, Data::Sources(sources) if sources.is_stopped()) {
-            // It was given up while it waited: what it would write over may be newer.
-            (request.status, request.result) = (Status::ABORT_REQUESTED, 0);
-            return self.leave_claim(number, request);
+            return self.drop_claim(number, request);
         }
         request.push(self.sink(), number);
         self.child.submit(request);
     }
 
-    /// A claim that waited in line may go on.
+    /// A claim's Copy was given up while it waited: what it would write over may be newer.
+    pub(super) fn drop_claim(&self, number: u64, mut request: Box<Request>) {
+        (request.status, request.result) = (Status::ABORT_REQUESTED, 0);
+        self.leave_claim(number, request);
+    }
+
+    /// A claim that waited, for somebody's blocks or for a thread, may go on.
     pub(super) fn turn_of_claim(&self, number: u64) {
-        self.claims.with(number & !CLAIM, Claim::turn);
+        self.claims.with(number & !CLAIM, |claim| match claim.thread {
+            Thread::Awaited => claim.thread = Thread::Ready,
+            Thread::None | Thread::Ready => claim.turn(),
+        });
         self.enter_claim(number);
     }
 
@@ -267,6 +315,9 @@ impl GuardQueue {
         let mut next = self.next_list();
         claim.leave(self.user(number), &mut next);
         self.wake_next(next);
+        if claim.thread == Thread::Ready {
+            threads::release(&self.reactor, self.guard.number);
+        }
         if claim.passes {
             self.has_passed();
         }

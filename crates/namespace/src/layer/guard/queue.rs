@@ -1,12 +1,13 @@
 //! One core's side of the guard.
 
-use super::claims::Claim;
+use super::claims::{Claim, Thread};
 use super::copies::{CLAIM, COPY};
 use super::line::Share;
 use super::scratch::{self, PIECE_BYTES, Scratch, Waiter};
 use super::truce::AGREE;
+use super::waiting::{InLine, Looker};
 use super::{Guard, roster};
-use crate::copy::{Carrier, Ground};
+use crate::copy::{Carrier, Ground, threads};
 use crate::layer::conflicts::{Range, User};
 use crate::layer::slab::Slab;
 use crate::layer::wake::{Wake, Waker};
@@ -15,6 +16,7 @@ use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
 use reactor::{Complete, Reactor};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::mem;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -34,6 +36,10 @@ pub(super) struct GuardQueue {
     pub(super) claims: Slab<Claim>,
     /// This core's Copies in progress.
     pub(super) share: Share,
+    /// Those of its Copies in line that may be given up, and who looks whether they are; he has been told to.
+    pub(super) in_line: RefCell<BTreeMap<u64, InLine>>,
+    pub(super) looker: Rc<Looker>,
+    pub(super) looks: Cell<bool>,
     /// Everything but Copy goes straight to the child.
     idle: bool,
     /// Commands in flight below that did not enter the table.
@@ -45,6 +51,7 @@ pub(super) struct GuardQueue {
     compares: bool,
     verifies: bool,
     passes: bool,
+    pub(super) uses_threads: bool,
     pub(super) shift: u8,
 }
 
@@ -56,6 +63,8 @@ struct Slot {
     entered: u64,
     /// In line in the lowest missing shard.
     waits: bool,
+    /// A fused pair that has asked for the table to be used.
+    is_announced: bool,
     work: Work,
     /// Here while it is not below.
     request: Option<Box<Request>>,
@@ -106,6 +115,9 @@ impl GuardQueue {
             ),
             claims: Slab::default(),
             share: Share::default(),
+            in_line: RefCell::default(),
+            looker: Rc::new(Looker(me.clone())),
+            looks: Cell::new(false),
             idle: guard.is_idle(),
             passing: Cell::new(0),
             asked: Cell::new(false),
@@ -113,6 +125,7 @@ impl GuardQueue {
             compares: can.compare,
             verifies: can.verify,
             passes: guard.child.limits().passthrough.io,
+            uses_threads: guard.child.copies_on_threads(),
             shift: guard.child.limits().block_shift,
             guard,
         });
@@ -122,12 +135,36 @@ impl GuardQueue {
     }
 }
 
+/// What has gone down keeps the queue. So whatever is left here was waiting, or was forgotten further down: none of it
+/// is at work, and nobody is to wait for it.
 impl Drop for GuardQueue {
     fn drop(&mut self) {
-        self.guard.truce.quit(&self.waker);
         roster::quit(&self.waker);
         self.waker.forget();
-        let mut next = self.next_list();
+        let (mut next, mut announced) = (self.next_list(), 0);
+        for number in self.slots.numbers(|_| true) {
+            let mut slot = self.slots.take(number);
+            announced += u32::from(slot.is_announced);
+            if mem::take(&mut slot.waits) {
+                slot.advance();
+            }
+            self.leave_shards(number, slot.entered, &mut next);
+            slot.scratch.into_iter().for_each(Scratch::release);
+        }
+        for number in self.claims.numbers(|_| true) {
+            let user = self.user(CLAIM | number);
+            let mut claim = self.claims.take(number);
+            claim.quit(user, &mut next);
+            match claim.thread {
+                Thread::Ready => threads::release(&self.reactor, self.guard.number),
+                // It may have been told already, though it will not hear it.
+                Thread::Awaited if !threads::give_up(self.guard.number, user) => {
+                    threads::release(&self.reactor, self.guard.number);
+                }
+                Thread::Awaited | Thread::None => {}
+            }
+        }
+        self.guard.truce.quit(&self.waker, announced);
         self.guard.line.quit(self.waker.id(), &self.share, &mut next);
         next.into_iter().for_each(roster::wake);
     }
@@ -155,7 +192,7 @@ impl Queue for GuardQueue {
             return self.pass(request);
         }
         match range_of(&request) {
-            // Without a range there is nothing to keep apart.
+            // There is nothing to keep apart.
             None => self.child.submit(request),
             Some(range) => {
                 let slot = self.slots.insert(Slot::new(range, work, request));
@@ -307,7 +344,10 @@ impl GuardQueue {
 
     /// Goes for the range; a fused pair once everybody uses the table.
     fn begin(&self, slot: u64) {
-        let fused = self.slots.with(slot, |slot| slot.work == Work::FusedCompare);
+        let fused = self.slots.with(slot, |slot| {
+            slot.is_announced |= slot.work == Work::FusedCompare;
+            slot.is_announced
+        });
         if !fused || self.guard.truce.announce(&self.waker, slot, self.passing.get()) {
             self.enter(slot);
         }
@@ -440,17 +480,23 @@ impl GuardQueue {
 
     #[inline]
     fn leave_table(&self, slot: u64) {
-        let mut entered = self.slots.with(slot, |slot| slot.entered);
+        let entered = self.slots.with(slot, |slot| slot.entered);
         let mut next = self.next_list();
-        while entered != 0 {
-            let shard = entered.trailing_zeros();
-            self.guard.conflicts.leave(shard, self.user(slot), &mut next);
-            entered &= entered - 1;
-        }
+        self.leave_shards(slot, entered, &mut next);
         let scratch = self.slots.take(slot).scratch;
         self.wake_next(next);
         if let Some(scratch) = scratch {
             scratch.release();
+        }
+    }
+
+    /// Adds those to `next` whose turn comes by that.
+    #[inline]
+    fn leave_shards(&self, slot: u64, mut entered: u64, next: &mut Vec<User>) {
+        while entered != 0 {
+            let shard = entered.trailing_zeros();
+            self.guard.conflicts.leave(shard, self.user(slot), next);
+            entered &= entered - 1;
         }
     }
 }
@@ -484,6 +530,7 @@ impl Slot {
             missing: range.shards(),
             entered: 0,
             waits: false,
+            is_announced: false,
             work,
             command: request.command,
             request: Some(request),
@@ -543,7 +590,7 @@ fn writes(code: u8) -> bool {
     )
 }
 
-/// The blocks that a command uses, if it uses any.
+/// The blocks that a command uses, if it uses any: all, of one that may change who knows which.
 #[inline]
 fn range_of(request: &Request) -> Option<Range> {
     let command = &request.command;
@@ -553,7 +600,12 @@ fn range_of(request: &Request) -> Option<Range> {
         let end = start.saturating_add(u64::from(command.block_count()));
         return (start < end).then_some(Range { start, end, exclusive });
     }
-    if command.opcode != opcode::DATASET_MANAGEMENT || !dataset::deallocates(command) {
+    if command.opcode != opcode::DATASET_MANAGEMENT {
+        // Zone Append, a vendor's, a Copy that is passed as it is.
+        let all = Range { start: 0, end: u64::MAX, exclusive: true };
+        return (!crate::layer::changes_nothing(command.opcode)).then_some(all);
+    }
+    if !dataset::deallocates(command) {
         return None;
     }
     // Everything between the first and the last block of all ranges.

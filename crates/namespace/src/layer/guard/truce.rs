@@ -35,6 +35,9 @@ struct Talks {
     missing: Vec<u64>,
     /// Fused pairs that wait for it: their queue and slot.
     waiting: Vec<(Waker, u64)>,
+    /// Those that did, and have gone with their queue. They withdraw when all have agreed, not before: a round
+    /// that is begun is ended.
+    orphans: u32,
 }
 
 impl Truce {
@@ -61,10 +64,18 @@ impl Truce {
         self.lock().queues.push(queue);
     }
 
-    pub fn quit(&self, queue: &Waker) {
+    /// A queue has gone, and `announced` fused pairs with it.
+    pub fn quit(&self, queue: &Waker, announced: u32) {
         let mut talks = self.lock();
         talks.queues.retain(|other| other.id() != queue.id());
-        talks.agree(queue.id());
+        let before = talks.waiting.len();
+        talks.waiting.retain(|(other, _)| other.id() != queue.id());
+        let orphans = (before - talks.waiting.len()) as u32;
+        talks.orphans += orphans;
+        self.agree_in(&mut talks, queue.id());
+        if !self.always {
+            self.withdraw_in(&mut talks, announced - orphans);
+        }
     }
 
     /// A fused pair asks for the table to be used by all. Returns whether it is; otherwise `slot`
@@ -93,7 +104,7 @@ impl Truce {
 
     /// A queue has nothing outside the table any more.
     pub fn agree(&self, queue: &Waker) {
-        self.lock().agree(queue.id());
+        self.agree_in(&mut self.lock(), queue.id());
     }
 
     /// A fused pair has ended and left the table.
@@ -101,8 +112,18 @@ impl Truce {
         if self.always {
             return;
         }
-        let mut talks = self.lock();
-        if self.announced.fetch_sub(1, Ordering::Relaxed) == 1 {
+        self.withdraw_in(&mut self.lock(), 1);
+    }
+
+    fn agree_in(&self, talks: &mut Talks, queue: u64) {
+        if talks.agree(queue) {
+            let orphans = std::mem::take(&mut talks.orphans);
+            self.withdraw_in(talks, orphans);
+        }
+    }
+
+    fn withdraw_in(&self, talks: &mut Talks, pairs: u32) {
+        if pairs > 0 && self.announced.fetch_sub(pairs, Ordering::Relaxed) == pairs {
             talks.agreed = false;
         }
     }
@@ -113,15 +134,56 @@ impl Truce {
 }
 
 impl Talks {
-    fn agree(&mut self, queue: u64) {
+    /// Whether all have agreed by that.
+    fn agree(&mut self, queue: u64) -> bool {
         let before = self.missing.len();
         self.missing.retain(|&other| other != queue);
         if before == 0 || !self.missing.is_empty() {
-            return;
+            return false;
         }
         self.agreed = true;
         for (waker, slot) in self.waiting.drain(..) {
             waker.call(slot);
         }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layer::wake::Wake;
+    use reactor::{Config, Reactor};
+    use std::rc::Weak;
+
+    struct Nobody;
+
+    impl Wake for Nobody {
+        fn wake(&self, _value: u64) {}
+    }
+
+    #[test]
+    fn who_goes_before_all_have_agreed_leaves_no_announcement() {
+        let reactor = Reactor::new(&Config::default()).expect("a reactor");
+        let nobody: Weak<dyn Wake> = Weak::<Nobody>::new();
+        let [one, two, three] = [(); 3].map(|()| Waker::new(&reactor, nobody.clone()));
+        let truce = Truce::new(false, false);
+        [&one, &two, &three].into_iter().for_each(|queue| truce.join(queue.clone()));
+        assert!(!truce.is_on() && !truce.announce(&one, 0, 0) && !truce.announce(&one, 1, 0));
+        truce.agree(&two);
+        truce.quit(&one, 2);
+        // The round goes on: who has agreed must not let anything pass before it is over.
+        assert!(truce.is_on());
+        truce.agree(&three);
+        assert!(!truce.is_on());
+        // It has left nothing behind: all are asked again.
+        assert!(!truce.announce(&two, 0, 0));
+        truce.agree(&two);
+        truce.agree(&three);
+        assert!(truce.announce(&three, 0, 0) && truce.is_on());
+        truce.quit(&two, 1);
+        assert!(truce.is_on());
+        truce.withdraw();
+        assert!(!truce.is_on() && !truce.announce(&three, 1, 0));
     }
 }
