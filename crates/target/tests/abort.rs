@@ -2,10 +2,11 @@
 
 mod host;
 
-use host::Bytes;
 use host::rig::{Rig, directory, file};
+use host::{Bytes, Queue};
+use nvme::copy::{Entry, Format};
 use nvme::{Command, Status, opcode};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn abort(queue_id: u16, cid: u16) -> Command {
     Command {
@@ -44,4 +45,61 @@ fn what_a_namespace_has_or_nobody_knows_is_not_cancelled() {
     assert_eq!(admin.command(abort(1, cid), Bytes::None).ok().result & 1, 1);
     assert_eq!(admin.command(abort(1, 0x7777), Bytes::None).ok().result & 1, 1);
     io.complete(cid).ok();
+}
+
+/// A volume of 512 MiB whose Copies of 128 MiB go on for 20 s, in four steps of 5 s each. Two are in progress
+/// at a time; others wait in line.
+fn slow_rig(directory: &tempfile::TempDir) -> Rig {
+    let rig = Rig::empty(2);
+    rig.add(1, file(directory, 512 << 20, 12, 2, Duration::from_secs(5)));
+    rig
+}
+
+/// Starts a Copy of 128 MiB.
+fn large_copy(io: &mut Queue) -> u16 {
+    const BLOCKS: u32 = 32 << 10;
+    let mut list = [0; 32];
+    Entry { nsid: 0, slba: 0, blocks: BLOCKS, fast_only: false }.write(Format::Short, &mut list);
+    let mut command = nvme::copy::command(1, u64::from(2 * BLOCKS), 1, Format::Short);
+    command.nsid = 1.into();
+    io.issue(command, Bytes::InCapsule(&list))
+}
+
+#[test]
+fn a_copy_in_line_is_aborted_while_those_before_it_go_on() {
+    let directory = directory();
+    let rig = slow_rig(&directory);
+    let (mut admin, mut io) = rig.connect();
+    let copies = [(); 3].map(|()| large_copy(&mut io));
+    std::thread::sleep(Duration::from_millis(200));
+    let begin = Instant::now();
+    // Backwards: the last ends first, though it came last.
+    for cid in copies.into_iter().rev() {
+        assert_eq!(admin.command(abort(1, cid), Bytes::None).ok().result & 1, 1);
+        let done = io.complete(cid);
+        assert_eq!((done.status.code(), done.result), (Status::ABORT_REQUESTED, 0));
+        assert!(begin.elapsed() < Duration::from_secs(15), "the line had moved by itself");
+    }
+}
+
+#[test]
+fn a_host_whose_copies_are_in_line_may_come_back() {
+    let directory = directory();
+    let rig = slow_rig(&directory);
+    let (_admin, mut io) = rig.connect();
+    large_copy(&mut io);
+    large_copy(&mut io);
+    std::thread::sleep(Duration::from_millis(200));
+    let mut host = rig.host();
+    host.host_nqn = "nqn.2026-11.org.example:another".into();
+    let admin = host.enabled();
+    let mut waiting = host.io(&admin, 1);
+    for _ in 0..8 {
+        large_copy(&mut waiting);
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    drop((admin, waiting));
+    // It would be told to come back later.
+    let admin = host.enabled();
+    host.io(&admin, 1);
 }
