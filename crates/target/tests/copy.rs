@@ -331,6 +331,24 @@ fn the_ana_state_of_a_source_counts() {
 }
 
 #[test]
+fn the_ana_state_of_the_destination_counts_wherever_the_source_is() {
+    let mut served = served(1, |_, _| {});
+    set_formats(&mut served.admin, 0b1100).ok();
+    let port = served.rig.port;
+    let server = &served.rig.server;
+    server.set_ana_state(NQN, port, 1, AnaState::INACCESSIBLE).expect("a state");
+    // The destination's is told, not that there is no fast way; also where the source's is worse.
+    let entries = [Entry { fast_only: true, ..entry(4, 0, 1) }];
+    let done = served.copy(Format::Namespaces, 500, &entries);
+    assert_eq!((done.status.code(), done.result), (Status::ANA_INACCESSIBLE, 0));
+    let server = &served.rig.server;
+    server.set_ana_state(NQN, port, 2, AnaState::PERSISTENT_LOSS).expect("a state");
+    let done = served.copy(Format::Namespaces, 500, &entries);
+    assert_eq!((done.status.code(), done.result), (Status::ANA_INACCESSIBLE, 0));
+    assert!(served.seen().is_empty());
+}
+
+#[test]
 fn a_source_is_read_through_the_port_that_is_slow() {
     let mut served = served(1, |_, _| {});
     set_formats(&mut served.admin, 0b1100).ok();
