@@ -26,6 +26,7 @@ mod flush;
 mod identity;
 mod nic;
 mod options;
+mod pages;
 mod passed;
 mod path;
 mod queue;

@@ -3,6 +3,7 @@
 use crate::control::{self, Control};
 use crate::flush::{Flush, flush_on};
 use crate::options::{Address, Options};
+use crate::pages::Means;
 use crate::queue::IoQueue;
 use crate::shared::{Shared, Standing};
 use crate::subsystem::Subsystem;
@@ -248,6 +249,11 @@ impl Namespace for Path {
     fn keeps_blocks_whole(&self) -> bool {
         // NVMe Base 2.1, section 4.1.5 of NVM 1.1: AWUN is one logical block at least.
         true
+    }
+
+    /// Data digests are made of bytes, which pages do not show.
+    fn takes_registered(&self) -> bool {
+        !self.shared.options.data_digest && Means::find().is_some()
     }
 
     /// Nothing while the path is not usable: the namespace may be another by now.

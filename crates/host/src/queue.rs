@@ -17,6 +17,7 @@ mod admin;
 mod connection;
 mod copy;
 mod old;
+mod pages;
 mod params;
 mod receive;
 mod send;
@@ -403,7 +404,7 @@ impl IoQueue {
         self.in_turn.set(false);
         // What completions have submitted goes with this turn.
         let outcome = match &mut self.inner.borrow_mut().connection {
-            Some(connection) if connection.has_unsent() => connection.flush(),
+            Some(connection) if connection.has_unsent() => connection.flush(&self.reactor),
             _ => Ok(false),
         };
         if let Err(lost) = outcome {
@@ -416,11 +417,14 @@ impl IoQueue {
         let mut inner = self.inner.borrow_mut();
         let Inner { connection, waiting, .. } = &mut *inner;
         let Some(connection) = connection else { return Ok(()) };
-        *progress |= connection.flush()?;
+        if connection.link.moved.take() {
+            *progress |= connection.moved(&mut self.done.borrow_mut())?;
+        }
+        *progress |= connection.flush(&self.reactor)?;
         if receive {
             let mut buffer = self.receive_buffer.borrow_mut();
             let mut done = self.done.borrow_mut();
-            let received = connection.receive(&mut buffer, &mut done)?;
+            let received = connection.receive(&mut buffer, &mut done, &self.reactor)?;
             *progress |= received;
             if received && self.live.get() {
                 self.shared.note_traffic();
@@ -434,7 +438,7 @@ impl IoQueue {
                 self.done.borrow_mut().push(request);
             }
         }
-        *progress |= connection.flush()?;
+        *progress |= connection.flush(&self.reactor)?;
         if connection.take_late_answers() {
             connection.finish_answered(&mut self.done.borrow_mut());
         }
@@ -569,6 +573,15 @@ impl IoQueue {
     fn activate(&self) {
         if let Some(poller) = self.poller.get() {
             self.reactor.activate(poller);
+        }
+    }
+
+    /// The kernel has given back pages; `request` has waited for that since its connection was lost.
+    fn pages_back(&self, request: Option<Box<Request>>) {
+        self.done.borrow_mut().extend(request);
+        self.shared.note_traffic();
+        if !self.closed.get() {
+            self.defer();
         }
     }
 }

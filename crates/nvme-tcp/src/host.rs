@@ -29,6 +29,16 @@ pub const DATA_HEADER_BYTES_MAX: usize = 128;
 /// Bytes that [`Connection::receive`] leaves in its input at most: the beginning of a header.
 pub const INPUT_BYTES_MAX: usize = 255;
 
+/// No PDU of a controller is shorter: CapsuleResp, R2T, the header of C2HData, and C2HTermReq without data
+/// (section 3.6.2).
+const PDU_BYTES_MIN: usize = 24;
+
+const _: () = {
+    assert!(size_of::<CapsuleResp>() == PDU_BYTES_MIN);
+    assert!(size_of::<R2t>() == PDU_BYTES_MIN);
+    assert!(size_of::<C2hData>() == PDU_BYTES_MIN);
+};
+
 /// What a host asks of a controller.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -472,6 +482,32 @@ impl Connection {
     pub fn payload_received(&mut self, bytes: &[u8]) -> Option<DataEnd> {
         assert!(self.payload_pending().is_some(), "no payload is pending");
         if self.payload.received(bytes) { self.end_payload(false) } else { None }
+    }
+
+    /// Notes that `len` bytes of the pending payload were received where they cannot be seen from here, such as
+    /// memory of the kernel. `Some` if the command's data is complete with them.
+    ///
+    /// # Panics
+    /// If no payload is pending, `len` is more than remains, or data digests are in use.
+    #[inline]
+    pub fn payload_passed(&mut self, len: u32) -> Option<DataEnd> {
+        assert!(self.payload_pending().is_some(), "no payload is pending");
+        if self.payload.passed(len) { self.end_payload(false) } else { None }
+    }
+
+    /// So many bytes at least, and never more than there are, are still to come of the header that begins
+    /// with `input`, which is what [`Connection::receive`] has left: who receives no more than that has
+    /// not received any of the data behind it. Not for use while a payload is pending.
+    pub fn header_missing(&self, input: &[u8]) -> usize {
+        let end = match CommonHeader::read_from_prefix(input) {
+            Ok((common, _)) if input.len() >= PDU_BYTES_MIN => match common.kind {
+                Kind::C2H_DATA => usize::from(common.pdo),
+                _ => common.plen.get() as usize,
+            },
+            _ => PDU_BYTES_MIN,
+        };
+        // What is wrong with a header that ends before it begins, `receive` says.
+        end.saturating_sub(input.len()).clamp(1, INPUT_BYTES_MAX)
     }
 
     /// Writes the command capsule's header, digest and padding into `out` and gives their length.

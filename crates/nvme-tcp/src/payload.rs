@@ -89,6 +89,16 @@ impl Payload {
         self.pending.remaining == 0 && !self.digested
     }
 
+    /// Notes bytes that were received where nobody here sees them; true when the PDU is complete with them.
+    #[inline]
+    pub fn passed(&mut self, len: u32) -> bool {
+        assert!(len <= self.pending.remaining, "received beyond the payload");
+        assert!(!self.digested, "a digest needs the bytes");
+        self.pending.offset += len;
+        self.pending.remaining -= len;
+        self.pending.remaining == 0
+    }
+
     #[inline]
     fn advance(&mut self, bytes: &[u8]) {
         if self.digested {

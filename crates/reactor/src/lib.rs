@@ -58,7 +58,7 @@ pub use files::FixedFile;
 pub use mailbox::Mailbox;
 pub use pollers::PollerId;
 pub use pool::{Buffer, BufferPool};
-pub use reactor::{Config, Interest, Reactor, WatchId};
+pub use reactor::{Config, Interest, OperationId, Reactor, WatchId};
 pub use socket::{Listener, Stream};
 pub use stats::Stats;
 pub use timers::TimerId;

@@ -13,6 +13,7 @@ use crate::{BufferPool, Complete, Error, Mailbox, Poll, PollerId, Stats, TimerId
 use rustix::io::Errno;
 use std::cell::{Cell, OnceCell, RefCell, UnsafeCell};
 use std::collections::VecDeque;
+use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
 use std::rc::{Rc, Weak};
@@ -86,6 +87,10 @@ impl std::ops::BitOr for Interest {
 /// A watch that was started; see [`Reactor::unwatch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchId(u64);
+
+/// An operation that can be ended early; see [`Reactor::cancel`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OperationId(u64);
 
 /// One core's event loop. See the crate's documentation.
 pub struct Reactor {
@@ -222,6 +227,31 @@ impl Reactor {
         let key = self.slots.borrow_mut().insert(sink, token, false);
         // SAFETY: the caller vouches for what the entry points to.
         unsafe { self.queue(entry.user_data(key)) };
+    }
+
+    /// Starts an operation as [`Reactor::submit`] does, and names it for [`Reactor::cancel`].
+    ///
+    /// # Safety
+    /// As for [`Reactor::submit`].
+    #[inline]
+    pub unsafe fn start(&self, entry: Entry, sink: Rc<dyn Complete>, token: u64) -> OperationId {
+        if self.refuses() {
+            self.answer(sink, token, -Errno::CANCELED.raw_os_error());
+            return OperationId(OWN);
+        }
+        let key = self.slots.borrow_mut().insert(sink, token, false);
+        // SAFETY: the caller vouches for what the entry points to.
+        unsafe { self.queue(entry.user_data(key)) };
+        OperationId(key)
+    }
+
+    /// Asks the kernel to end an operation early; its sink is told in any case, with `-ECANCELED`, or with
+    /// what had become of it. No effect on one that has ended.
+    pub fn cancel(&self, id: OperationId) {
+        if self.slots.borrow().contains(id.0) {
+            // SAFETY: a cancellation points to no memory.
+            unsafe { self.queue(entry::cancel(id.0).user_data(OWN)) };
+        }
     }
 
     /// Whether [`Reactor::submit_command`] works: the ring has big entries.
@@ -365,6 +395,22 @@ impl Reactor {
     pub fn kernel_buffers(&self) -> Option<Range<u16>> {
         let first = self.buffers.first_kernel_buffer()?;
         Some(first..first + self.config.kernel_buffers)
+    }
+
+    /// Puts `len` bytes at `start` at one of the indexes of [`Reactor::kernel_buffers`], as a driver does with
+    /// its pages: entries then name the memory by index and address. What was there before goes when no
+    /// operation uses it.
+    ///
+    /// # Panics
+    /// If the index is not one of those.
+    ///
+    /// # Safety
+    /// The memory stays mapped as long as the reactor lives.
+    pub unsafe fn register_memory(&self, index: u16, start: *mut u8, len: usize) -> io::Result<()> {
+        let ours = self.kernel_buffers().is_some_and(|indexes| indexes.contains(&index));
+        assert!(ours, "{index} is not the caller's");
+        // SAFETY: passed on to the caller.
+        unsafe { self.ring.borrow_mut().update_buffer(index.into(), start, len) }
     }
 
     /// Registers a file with the ring, which spares the kernel a look-up per operation. `None` if

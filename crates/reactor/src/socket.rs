@@ -125,8 +125,19 @@ impl Stream {
     /// there is none. Raises no `SIGPIPE`: a closed stream is `BrokenPipe`.
     #[inline]
     pub fn writev(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.send(pieces, SendFlags::empty())
+    }
+
+    /// The same for pieces that more follows at once, by whatever way: no packet need be sent for them.
+    #[inline]
+    pub fn writev_more(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.send(pieces, SendFlags::MORE)
+    }
+
+    #[inline]
+    fn send(&self, pieces: &[IoSlice<'_>], flags: SendFlags) -> io::Result<usize> {
         let pieces = &pieces[..pieces.len().min(VECTORS_MAX)];
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let flags = flags | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let mut control = net::SendAncillaryBuffer::default();
         Ok(retry_on_intr(|| net::sendmsg(&self.socket, pieces, &mut control, flags))?)
     }

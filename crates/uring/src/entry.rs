@@ -124,6 +124,31 @@ pub fn uring_cmd(file: File, operation: u32, addr: u64, command: [u8; 16]) -> En
     on!(file, fd => opcode::UringCmd16::new(fd, operation).addr(Some(addr)).cmd(command))
 }
 
+/// Sends `len` bytes of the registered buffer `index` by a socket; `flags` are `MSG_*`. With
+/// `MSG_WAITALL` it goes on until all are with the socket. Kernels that cannot say `-EINVAL`; on a socket
+/// [`write_fixed`] does the same there, in pieces.
+pub fn send_fixed(file: File, buffer: *const u8, len: u32, flags: i32, index: u16) -> Entry {
+    // As the kernel has it, the entry is that of a send without a copy but for the code.
+    let entry = on!(file, fd => {
+        opcode::SendZc::new(fd, buffer, len).buf_index(Some(index)).flags(flags)
+    });
+    with_code(entry, opcode::Send::CODE)
+}
+
+/// Receives up to `len` bytes from a socket into the registered buffer `index`; `flags` are `MSG_*`. With
+/// `MSG_WAITALL` it goes on until all have come, or the stream ends. Kernels that cannot say
+/// `-EINVAL`; on a socket [`read_fixed`] does the same there, in pieces.
+pub fn recv_fixed(file: File, buffer: *mut u8, len: u32, flags: i32, index: u16) -> Entry {
+    with_code(send_fixed(file, buffer, len, flags, index), opcode::Recv::CODE)
+}
+
+fn with_code(mut entry: Entry, code: u8) -> Entry {
+    // SAFETY: an entry is the kernel's structure (`repr(C)`), whose first byte is the operation's code;
+    // any number is a valid one.
+    unsafe { (&raw mut entry).cast::<u8>().write(code) };
+    entry
+}
+
 /// Completes once with the events that are there, when one of `events` (`POLLIN`, ...) is.
 pub fn poll_add(file: File, events: u32) -> Entry {
     on!(file, fd => opcode::PollAdd::new(fd, events))

@@ -1,9 +1,11 @@
 //! An I/O queue's connection: commands by identifier, and what is sent for them.
 
+use super::pages::{PageTransfer, RECEIVING, SENDING};
 use super::send::{Flushed, SendQueue};
 use super::slot::Slot;
 use super::{IoQueue, Params, Requests, copy};
 use crate::dial::words;
+use crate::pages::Means;
 use association::{Credits, retry};
 use namespace::copy::Sources;
 use namespace::{Data, Request};
@@ -49,19 +51,44 @@ impl From<io::Error> for Lost {
     }
 }
 
-/// The socket, which its watches keep open.
+/// The socket, which its watches and transfers keep open.
 pub(super) struct Link {
     pub(super) stream: Stream,
     queue: Weak<IoQueue>,
     watches: [Cell<Option<WatchId>>; 2],
+    /// Pages on their way into the socket, and out of it.
+    pub(super) sending: PageTransfer,
+    pub(super) receiving: PageTransfer,
+    /// One of the transfers has ended.
+    pub(super) moved: Cell<bool>,
 }
 
 impl Complete for Link {
-    fn complete(&self, token: u64, _result: i32, _flags: u32) {
-        self.watches[token as usize].set(None);
-        if let Some(queue) = self.queue.upgrade() {
-            queue.activate();
+    fn complete(&self, token: u64, result: i32, _flags: u32) {
+        let queue = self.queue.upgrade();
+        let transfer = match token {
+            SENDING => &self.sending,
+            RECEIVING => &self.receiving,
+            watch => {
+                self.watches[watch as usize].set(None);
+                if let Some(queue) = queue {
+                    queue.activate();
+                }
+                return;
+            }
+        };
+        let request = transfer.ended(result);
+        self.moved.set(true);
+        if let Some(queue) = queue {
+            queue.pages_back(request);
         }
+    }
+}
+
+impl Link {
+    /// Whether the kernel has pages of some request.
+    pub(super) fn is_moving(&self) -> bool {
+        self.sending.is_moving() || self.receiving.is_moving()
     }
 }
 
@@ -94,12 +121,14 @@ pub(super) struct Connection {
     pub(super) stash: Vec<u8>,
     /// Reads outstanding of more than a page, and of less.
     pub(super) reads: [u32; 2],
+    /// Reads outstanding into pages of the kernel.
+    pub(super) page_reads: u32,
     since: Instant,
     blocked: bool,
     pub(super) became_live: bool,
     pub(super) ana_status: bool,
     /// Commands have ended whose data was being sent when they were answered.
-    late_answers: bool,
+    pub(super) late_answers: bool,
 }
 
 impl Connection {
@@ -121,7 +150,14 @@ impl Connection {
         send.handshake.extend_from_slice(&machine.initialize());
         let watches = [Cell::new(None), Cell::new(None)];
         Connection {
-            link: Rc::new(Link { stream, queue: owner, watches }),
+            link: Rc::new(Link {
+                stream,
+                queue: owner,
+                watches,
+                sending: PageTransfer::default(),
+                receiving: PageTransfer::default(),
+                moved: Cell::new(false),
+            }),
             params: Arc::clone(params),
             queue,
             machine,
@@ -133,6 +169,7 @@ impl Connection {
             credits: Credits::new(entries, false),
             stash: Vec::new(),
             reads: [0; 2],
+            page_reads: 0,
             since: now,
             blocked: false,
             became_live: false,
@@ -187,8 +224,13 @@ impl Connection {
         let mut command = request.command;
         let nsid = self.params.nsid.load(Ordering::Relaxed);
         (command.cid, command.nsid) = (cid.into(), nsid.into());
+        let mut pages = None;
         let found = match &request.data {
             Data::Sources(sources) => self.lay_out(&mut command, sources),
+            Data::Registered(registered) => {
+                pages = Some(*registered);
+                self.transfer_pages(&request)
+            }
             _ => self.transfer(&mut request),
         };
         let (transfer, pointer, len) = match found {
@@ -210,9 +252,12 @@ impl Connection {
             }
         }
         if let Transfer::ToHost(bytes) = transfer {
-            self.reads[usize::from(bytes <= PAGE_BYTES)] += 1;
+            match pages {
+                None => self.reads[usize::from(bytes <= PAGE_BYTES)] += 1,
+                Some(_) => self.page_reads += 1,
+            }
         }
-        (slot.pointer, slot.len) = (pointer, len as u32);
+        (slot.pointer, slot.len, slot.pages) = (pointer, len as u32, pages);
         (slot.since, slot.reported, slot.sent) = (now, false, false);
         slot.request = Some(request);
         let with_data = slot.in_capsule != 0;
@@ -258,15 +303,34 @@ impl Connection {
         }
     }
 
+    /// The same for data that is pages of the kernel: only Read and Write have such.
+    fn transfer_pages(&self, request: &Request) -> Result<(Transfer, *mut u8, usize), Status> {
+        let len = request.data.len();
+        let can = len != 0 && Means::find().is_some() && !self.machine.data_digest();
+        let bytes = u32::try_from(len).ok().filter(|_| can && request.fused.is_none());
+        let Some(bytes) = bytes else { return Err(Status::INVALID_FIELD.dnr()) };
+        let transfer = match request.command.opcode {
+            opcode::io::WRITE => self.params.to_controller(bytes),
+            opcode::io::READ => Transfer::ToHost(bytes),
+            _ => return Err(Status::INVALID_FIELD.dnr()),
+        };
+        Ok((transfer, std::ptr::null_mut(), len))
+    }
+
     /// Gives the socket what is queued. Whether it took anything.
-    pub(super) fn flush(&mut self) -> Result<bool, Lost> {
-        if self.send.is_empty() {
+    pub(super) fn flush(&mut self, reactor: &Reactor) -> Result<bool, Lost> {
+        if self.send.is_empty() || self.link.sending.is_busy() {
             return Ok(false);
         }
         let Connection { link, machine, slots, send, .. } = self;
         let flushed = send.flush(&link.stream, machine, slots, &mut self.late_answers);
         let flushed = flushed?;
         self.blocked = matches!(flushed, Flushed::Blocked(_));
+        if let Flushed::Pages(next, _) = flushed {
+            let means = Means::find().expect("they were not taken otherwise");
+            self.start_sending(next, means, reactor);
+            return Ok(true);
+        }
         Ok(matches!(flushed, Flushed::All(true) | Flushed::Blocked(true)))
     }
 
@@ -283,7 +347,10 @@ impl Connection {
         let Some(mut request) = slot.request.take() else { return };
         slot.answer = None;
         if request.command.opcode & 3 == 2 && slot.len != 0 {
-            self.reads[usize::from(slot.len <= PAGE_BYTES)] -= 1;
+            match slot.pages {
+                None => self.reads[usize::from(slot.len <= PAGE_BYTES)] -= 1,
+                Some(_) => self.page_reads -= 1,
+            }
         }
         (request.status, request.result) = (copy::answer(&request, status), result);
         if slot.reported {
@@ -342,8 +409,11 @@ impl Connection {
                 self.link.watches[at].set(Some(id));
             }
         };
-        watch(0, Interest::READ);
-        if !self.send.is_empty() {
+        // Where the ring moves pages it tells when that has ended.
+        if !self.link.receiving.is_busy() {
+            watch(0, Interest::READ);
+        }
+        if !self.send.is_empty() && !self.link.sending.is_busy() {
             watch(1, Interest::WRITE);
         }
         true
@@ -354,6 +424,12 @@ impl Connection {
         let Params { quiet, settle, .. } = *self.params;
         let dead = quiet.is_zero() || by_peer && settle.is_zero();
         let mut held = Vec::new();
+        let link = &self.link;
+        // Those whose pages the kernel has go back when it has given them back.
+        let mut give_back = |cid, request| {
+            let request = link.sending.part(cid, request);
+            done.extend(request.and_then(|request| link.receiving.part(cid, request)));
+        };
         for cid in 0..self.slots.len() as u16 {
             let begun = self.send.has_begun_command(cid);
             let slot = &mut self.slots[usize::from(cid)];
@@ -362,12 +438,12 @@ impl Connection {
             request.status = Status::HOST_PATHING_ERROR;
             if let Some((status, result)) = slot.answer.take() {
                 (request.status, request.result) = (status, result);
-                done.push(request);
+                give_back(cid, request);
             } else if !slot.sent && !begun {
                 request.status = Status::HOST_ABORTED;
-                done.push(request);
+                give_back(cid, request);
             } else if dead || retry::changes_nothing(&request.command) {
-                done.push(request);
+                give_back(cid, request);
             } else {
                 held.push(request);
             }
@@ -375,13 +451,15 @@ impl Connection {
         held
     }
 
-    /// The socket, watched no more by its queue.
+    /// The socket, watched no more by its queue; the kernel is to give back pages that it has.
     pub(super) fn into_link(self, reactor: &Reactor) -> Rc<Link> {
         for watch in &self.link.watches {
             if let Some(watch) = watch.take() {
                 reactor.unwatch(watch);
             }
         }
+        self.link.sending.cancel(reactor);
+        self.link.receiving.cancel(reactor);
         self.link
     }
 

@@ -63,7 +63,7 @@ impl Old {
         })
     }
 
-    /// Whether nothing that was sent can be carried out any more; then its requests are `done`.
+    /// Whether nothing that was sent can be carried out any more, and the kernel has no pages of it; then its requests are `done`.
     /// `scratch` takes what is not wanted any more.
     pub(super) fn is_dead(
         &mut self,
@@ -71,6 +71,10 @@ impl Old {
         scratch: &mut [u8],
         done: &mut Requests,
     ) -> bool {
+        if self.link.is_moving() {
+            // What was cancelled ends soon, and is nobody else's to read until then.
+            return false;
+        }
         if self.closed_at.is_none() && !self.reset && self.is_closed(scratch) {
             self.closed_at = Some(now);
         }

@@ -7,10 +7,11 @@ use namespace::Data;
 use nvme::{Completion, Status};
 use nvme_tcp::host::{DataEnd, Event, Outgoing};
 use nvme_tcp::{Pending, Terminate};
+use reactor::Reactor;
 use std::io::{self, IoSlice, IoSliceMut};
 
 /// Rest of a payload from which on it is received straight into its buffer.
-const DIRECT_BYTES_MIN: u32 = 4096;
+pub(super) const DIRECT_BYTES_MIN: u32 = 4096;
 
 /// Bytes received at a time while only large data is to come: enough for the headers, so that as
 /// little as possible of the data behind them has to be copied.
@@ -21,7 +22,15 @@ const MIXED_BYTES: usize = 16 * 1024;
 
 impl Connection {
     /// Takes one helping of bytes from the socket. Whether there was any.
-    pub(super) fn receive(&mut self, buffer: &mut [u8], done: &mut Requests) -> Result<bool, Lost> {
+    pub(super) fn receive(
+        &mut self,
+        buffer: &mut [u8],
+        done: &mut Requests,
+        reactor: &Reactor,
+    ) -> Result<bool, Lost> {
+        if self.page_reads != 0 {
+            return self.receive_exactly(buffer, done, reactor);
+        }
         if let Some(pending) = self.machine.payload_pending()
             && !self.slots[usize::from(pending.key)].sent
         {
@@ -38,12 +47,7 @@ impl Connection {
             Some(pending) if stashed == 0 && pending.remaining >= DIRECT_BYTES_MIN => {
                 self.receive_payload(pending, &mut buffer[..room], done)
             }
-            _ => {
-                buffer[..stashed].copy_from_slice(&self.stash);
-                let end = buffer.len().min(stashed + room);
-                let received = self.link.stream.recv(&mut buffer[stashed..end]);
-                ended(received).map(|count| count.map(|count| stashed + count))
-            }
+            _ => self.receive_some(buffer, room),
         };
         match received {
             Err(error) => Err(error.into()),
@@ -57,7 +61,7 @@ impl Connection {
 
     /// Receives the rest of a payload into its buffer, and what follows into `buffer`. Returns how
     /// much followed, or `None` if nothing came.
-    fn receive_payload(
+    pub(super) fn receive_payload(
         &mut self,
         pending: Pending,
         buffer: &mut [u8],
@@ -81,7 +85,7 @@ impl Connection {
     }
 
     /// Works through `input`, and keeps what is left of it.
-    fn process(&mut self, mut input: &[u8], done: &mut Requests) -> Result<(), Lost> {
+    pub(super) fn process(&mut self, mut input: &[u8], done: &mut Requests) -> Result<(), Lost> {
         loop {
             match self.machine.receive(&mut input) {
                 Ok(None) => break,
@@ -110,6 +114,8 @@ impl Connection {
                 if !slot.sent {
                     return Err(too_early());
                 }
+                // Its data comes by the ring, and only the end of it may be told here.
+                assert!(slot.pages.is_none(), "headers are received alone");
                 debug_assert!(offset as usize + bytes.len() <= slot.len as usize);
                 // SAFETY: as in `receive_payload`; `bytes` are in the receive buffer.
                 unsafe {
@@ -137,7 +143,7 @@ impl Connection {
 
     /// All of a command's data has come.
     #[inline]
-    fn data_end(&mut self, end: DataEnd, done: &mut Requests) {
+    pub(super) fn data_end(&mut self, end: DataEnd, done: &mut Requests) {
         if !end.success {
             return;
         }
@@ -155,7 +161,8 @@ impl Connection {
     ) -> Result<(), Lost> {
         let cid = completion.cid.get();
         let slot = &mut self.slots[usize::from(cid)];
-        if !slot.sent {
+        let on_its_way = !slot.sent && self.link.sending.is_of(cid);
+        if !slot.sent && !on_its_way {
             return Err(too_early());
         }
         let mut status = completion.status();
@@ -176,7 +183,12 @@ impl Connection {
             return Err(Lost::ours("the controller's SQ head pointer cannot be"));
         }
         let result = completion.result.get();
-        if slot.outgoing.is_some() {
+        if on_its_way {
+            // The ring has its last bytes sent, or nearly so, and has not said so yet.
+            self.slots[usize::from(cid)].answer = Some((status, result));
+            return Ok(());
+        }
+        if self.slots[usize::from(cid)].outgoing.is_some() {
             return self.answered_early(cid, status, result, done);
         }
         self.finish(cid, status, result, done);
@@ -224,6 +236,7 @@ impl Connection {
         for cid in 0..self.slots.len() as u16 {
             let slot = &mut self.slots[usize::from(cid)];
             if slot.outgoing.is_none()
+                && slot.sent
                 && let Some((status, result)) = slot.answer.take()
             {
                 self.finish(cid, status, result, done);
@@ -233,7 +246,7 @@ impl Connection {
 }
 
 #[cold]
-fn too_early() -> Lost {
+pub(super) fn too_early() -> Lost {
     Lost::ours("the controller answered a command before it was sent")
 }
 
@@ -258,7 +271,7 @@ fn short(slot: &mut super::slot::Slot, received: u32) -> Status {
 
 /// `None` if there is nothing, an error at the end of the stream.
 #[inline]
-fn ended(received: io::Result<usize>) -> io::Result<Option<usize>> {
+pub(super) fn ended(received: io::Result<usize>) -> io::Result<Option<usize>> {
     match received {
         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok(count) => Ok(Some(count)),

@@ -1,6 +1,8 @@
 //! What is to be sent on one connection, and in which order: commands before data.
 
+use super::pages::Next;
 use super::slot::Slot;
+use namespace::Registered;
 use nvme_tcp::digest::digest;
 use nvme_tcp::host::Connection as Machine;
 use reactor::Stream;
@@ -23,6 +25,8 @@ pub(super) struct SendQueue {
     pieces: Vec<IoSlice<'static>>,
     /// What `pieces` are: lane and bytes of each PDU.
     plan: Vec<(Lane, usize)>,
+    /// The last PDU of the plan goes on with pages, which the ring sends.
+    ends_with_pages: bool,
 }
 
 /// What is sent before what. Commands are small, and the sooner they are out, the sooner data comes
@@ -47,6 +51,8 @@ pub(super) enum Flushed {
     All(bool),
     /// The socket takes no more; something was sent if `true`.
     Blocked(bool),
+    /// What is next the ring has to send; something was sent if `true`.
+    Pages(Next, bool),
 }
 
 impl SendQueue {
@@ -57,6 +63,7 @@ impl SendQueue {
             begun: None,
             pieces: Vec::with_capacity(PIECES_MAX),
             plan: Vec::with_capacity(PIECES_MAX),
+            ends_with_pages: false,
         }
     }
 
@@ -107,9 +114,15 @@ impl SendQueue {
     ) -> io::Result<Flushed> {
         let mut progress = false;
         while !self.is_empty() {
+            if let Some(next) = self.next_pages(slots) {
+                return Ok(Flushed::Pages(next, progress));
+            }
             let result = if self.handshake.is_empty() {
                 self.plan(machine, slots);
-                let result = stream.writev(&self.pieces);
+                let result = match self.ends_with_pages {
+                    false => stream.writev(&self.pieces),
+                    true => stream.writev_more(&self.pieces),
+                };
                 // They refer to slots and requests only until here.
                 self.pieces.clear();
                 result
@@ -132,9 +145,42 @@ impl SendQueue {
         Ok(Flushed::All(progress))
     }
 
+    /// The pages that are to be sent before anything else: those of a PDU whose header has gone out.
+    #[inline]
+    fn next_pages(&self, slots: &[Slot]) -> Option<Next> {
+        let (lane, sent) = self.begun?;
+        let cid = *self.lanes[lane as usize].front().expect("what has begun is first");
+        let slot = &slots[usize::from(cid)];
+        let pages = slot.pages?;
+        let (header, offset, len) = match lane {
+            Lane::Command | Lane::Write => (slot.capsule.len, 0, slot.in_capsule),
+            Lane::Data => {
+                let pdu = slot.data.expect("a PDU that has begun has a header");
+                (slot.data_header.len, pdu.offset, pdu.len)
+            }
+        };
+        let skip = sent.checked_sub(usize::from(header))? as u32;
+        assert!(skip < len && offset + len <= pages.len, "a PDU that is sent has ended");
+        let offset = pages.offset + offset + skip;
+        Some(Next { cid, pages: Registered { offset, len: len - skip, ..pages } })
+    }
+
+    /// The ring has sent `count` bytes of the pages that were next; sets `answered` as
+    /// [`SendQueue::flush`] does.
+    pub(super) fn sent_pages(&mut self, count: usize, slots: &mut [Slot], answered: &mut bool) {
+        let next = self.next_pages(slots).expect("the ring was told to");
+        let (lane, _) = self.begun.expect("its header has gone out");
+        let left = next.pages.len as usize;
+        assert!(count <= left, "the kernel sends what it was told to");
+        self.plan.clear();
+        self.plan.push((lane, left));
+        self.sent(count, slots, answered);
+    }
+
     /// Lines up pieces: the rest of a PDU that has begun, then lane by lane.
     fn plan(&mut self, machine: &mut Machine, slots: &mut [Slot]) {
         self.plan.clear();
+        self.ends_with_pages = false;
         debug_assert!(self.pieces.is_empty());
         let mut first = [0; LANES];
         if let Some((lane, sent)) = self.begun {
@@ -145,7 +191,7 @@ impl SendQueue {
             let most = if lane == Lane::Data { DATA_PDUS_MAX } else { usize::MAX };
             let end = self.lanes[lane as usize].len().min(most);
             for at in first[lane as usize]..end {
-                if self.pieces.len() + 3 > PIECES_MAX {
+                if self.ends_with_pages || self.pieces.len() + 3 > PIECES_MAX {
                     return;
                 }
                 self.line_up(lane, at, 0, machine, slots);
@@ -168,6 +214,10 @@ impl SendQueue {
             return self.push_data(machine, slot, skip);
         }
         let capsule = &slot.capsule;
+        if slot.pages.is_some() && slot.in_capsule != 0 {
+            let header = (capsule.bytes.as_ptr(), usize::from(capsule.len));
+            return self.push_header(lane, header, slot.in_capsule, skip);
+        }
         let parts = [
             (capsule.bytes.as_ptr(), usize::from(capsule.len)),
             (slot.pointer.cast_const(), slot.in_capsule as usize),
@@ -187,6 +237,7 @@ impl SendQueue {
                 header.len = pdu.header_bytes as u8;
                 header.digest_len = 0;
                 if machine.data_digest() {
+                    assert!(slot.pages.is_none(), "pages cannot be seen");
                     // SAFETY: the machine has checked that the range lies within the command's data,
                     // which the request in the slot owns.
                     let bytes = unsafe {
@@ -200,12 +251,24 @@ impl SendQueue {
             }
         };
         let header = &slot.data_header;
+        if slot.pages.is_some() {
+            let header = (header.bytes.as_ptr(), usize::from(header.len));
+            return self.push_header(Lane::Data, header, pdu.len, skip);
+        }
         let parts = [
             (header.bytes.as_ptr(), usize::from(header.len)),
             (slot.pointer.wrapping_add(pdu.offset as usize).cast_const(), pdu.len as usize),
             (header.digest.as_ptr(), usize::from(header.digest_len)),
         ];
         self.push(Lane::Data, parts, skip);
+    }
+
+    /// Lines up the header of a PDU whose `len` bytes of data the ring sends.
+    fn push_header(&mut self, lane: Lane, header: (*const u8, usize), len: u32, skip: usize) {
+        debug_assert!(skip < header.1, "what follows the header is `next_pages`");
+        self.push(lane, [header, (std::ptr::null(), 0), (std::ptr::null(), 0)], skip);
+        self.plan.last_mut().expect("just pushed").1 += len as usize;
+        self.ends_with_pages = true;
     }
 
     fn push(&mut self, lane: Lane, parts: [(*const u8, usize); 3], mut skip: usize) {
@@ -227,7 +290,7 @@ impl SendQueue {
         self.plan.push((lane, bytes));
     }
 
-    /// The socket took `count` bytes of what was lined up.
+    /// The socket took `count` bytes of what was planned.
     fn sent(&mut self, mut count: usize, slots: &mut [Slot], answered: &mut bool) {
         for at in 0..self.plan.len() {
             let (lane, bytes) = self.plan[at];
@@ -247,6 +310,7 @@ impl SendQueue {
             let slot = &mut slots[usize::from(cid)];
             if lane != Lane::Data {
                 slot.sent = true;
+                *answered |= slot.answer.is_some();
                 continue;
             }
             slot.data = None;

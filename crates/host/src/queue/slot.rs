@@ -1,6 +1,6 @@
 //! One command in flight, with the PDUs that are sent for it.
 
-use namespace::Request;
+use namespace::{Registered, Request};
 use nvme::Status;
 use nvme_tcp::host::{COMMAND_HEADER_BYTES_MAX, DATA_HEADER_BYTES_MAX, Outgoing, OutgoingPdu};
 use std::time::Instant;
@@ -12,6 +12,8 @@ pub(super) struct Slot {
     /// The request's data.
     pub(super) pointer: *mut u8,
     pub(super) len: u32,
+    /// The same where it is pages of the kernel; `pointer` is null then.
+    pub(super) pages: Option<Registered>,
     /// The source ranges of a Copy as they are sent. The memory is used again.
     pub(super) list: Vec<u8>,
     pub(super) since: Instant,
@@ -27,7 +29,7 @@ pub(super) struct Slot {
     /// The data PDU that is being sent of it.
     pub(super) data: Option<OutgoingPdu>,
     pub(super) data_header: Header<DATA_HEADER_BYTES_MAX>,
-    /// It was answered while a data PDU was being sent.
+    /// It was answered while its data was being sent.
     pub(super) answer: Option<(Status, u64)>,
 }
 
@@ -49,6 +51,7 @@ impl Slot {
             request: None,
             pointer: std::ptr::null_mut(),
             len: 0,
+            pages: None,
             list: Vec::new(),
             since: now,
             reported: false,

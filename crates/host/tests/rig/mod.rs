@@ -7,6 +7,7 @@
 //! ```
 #![allow(dead_code, reason = "each test uses the part it needs")]
 
+pub mod pages;
 pub mod relay;
 pub mod script;
 pub mod tamper;
@@ -17,6 +18,7 @@ use namespace::copy::{Origin, Place, Source, Sources};
 use namespace::memory::{Memory, MemoryOptions};
 use namespace::{Access, AccessWatcher, Data, Namespace, Queue, Request, Sink};
 use nvme::{Command, Status, opcode};
+use pages::Pages;
 use reactor::{Mailbox, Reactor};
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -139,15 +141,31 @@ struct User {
     access: Arc<Mutex<Access>>,
     next: Cell<u64>,
     waiting: RefCell<std::collections::HashMap<u64, mpsc::Sender<Done>>>,
+    /// Where data of reads and writes is, if not in buffers of the pool.
+    pages: Option<Arc<Pages>>,
 }
 
 impl Core {
     pub fn new(namespace: Arc<dyn Namespace>) -> Core {
+        Core::start_with(namespace, None)
+    }
+
+    /// A usable core whose reads and writes have their data in `pages`, which the ring knows by index.
+    pub fn with_pages(namespace: Arc<dyn Namespace>, pages: &Arc<Pages>) -> Core {
+        assert!(namespace.takes_registered());
+        let core = Core::start_with(namespace, Some(Arc::clone(pages)));
+        core.await_access(Access::is_usable);
+        core
+    }
+
+    fn start_with(namespace: Arc<dyn Namespace>, pages: Option<Arc<Pages>>) -> Core {
         let (sender, receiver) = mpsc::channel();
         let access = Arc::new(Mutex::new(Access::Lost));
         let shown = Arc::clone(&access);
         let thread = std::thread::spawn(move || {
-            let reactor = Reactor::new(&reactor::Config::default()).expect("a reactor");
+            let kernel_buffers = pages.as_ref().map_or(0, |_| pages::SLOTS);
+            let config = reactor::Config { kernel_buffers, ..reactor::Config::default() };
+            let reactor = Reactor::new(&config).expect("a reactor");
             let queue = namespace.open_queue(&reactor).expect("a queue");
             let user = Rc::new_cyclic(|me| User {
                 reactor: Rc::clone(&reactor),
@@ -156,6 +174,7 @@ impl Core {
                 access: shown,
                 next: Cell::new(0),
                 waiting: RefCell::default(),
+                pages,
             });
             user.access_changed();
             let watcher: Rc<dyn AccessWatcher> = user.clone();
@@ -322,7 +341,11 @@ impl User {
         let mut request = Request::new();
         request.command = command;
         request.timeout_ms = timeout_ms;
-        if !data.is_empty() {
+        let moves_blocks = matches!(command.opcode, opcode::io::READ | opcode::io::WRITE);
+        let plain = data.is_empty() || admin || !moves_blocks || timeout_ms == pages::PLAIN_MS;
+        if let Some(pages) = self.pages.as_ref().filter(|_| !plain) {
+            request.data = Data::Registered(pages.take(&self.reactor, data));
+        } else if !data.is_empty() {
             let mut buffer = self.reactor.buffers().allocate(data.len()).expect("a buffer");
             buffer.as_mut_slice().copy_from_slice(data);
             request.data = Data::Buffer(buffer);
@@ -346,6 +369,9 @@ impl Sink for User {
     fn completed(&self, request: Box<Request>, state: u64) {
         let data = match &request.data {
             Data::Buffer(buffer) => buffer.as_slice().to_vec(),
+            Data::Registered(registered) => {
+                self.pages.as_ref().expect("they are ours").give_back(*registered)
+            }
             _ => Vec::new(),
         };
         let (status, result) = (request.status, request.result);

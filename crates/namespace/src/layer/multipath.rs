@@ -334,6 +334,10 @@ impl Namespace for Multipath {
         self.paths.iter().all(|path| path.keeps_blocks_whole())
     }
 
+    fn takes_registered(&self) -> bool {
+        self.paths.iter().all(|path| path.takes_registered())
+    }
+
     fn cut(&self) -> u64 {
         self.paths.iter().map(|path| path.cut()).sum()
     }
