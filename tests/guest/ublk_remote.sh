@@ -1,6 +1,7 @@
 #!/bin/bash
-# limit: 480
-# A remote volume with two paths as a block device: a file system on it lives through the loss of either path,
+# limit: 600
+# A remote volume as a block device, its requests' pages sent and received as they are: requests of all sizes over
+# one path that is lost and comes back, then a file system over two, which lives through the loss of either,
 # and what it wrote is in the target's file.
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
@@ -9,10 +10,40 @@ modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
 # connected PORT: whether the ublk server has a connection there
 connected() { ss -Htnp state established "dport = :$1" | grep -q "pid=$UBLK_SERVER,"; }
 
+# data_path: by which way the device's data goes
+data_path() { "$NVLANE" ublk list -o json | jq -r '.devices[0].data_path'; }
+
+best="user copy"
+has_feature AUTO_BUF_REG && best="zero copy"
 second=$((PORT + 1))
 image=$SCRATCH/remote.img
 serve "$image?size=192M&create" --listen "127.0.0.1:$second"
+
+# Of all sizes by one path, which is lost meanwhile, and makes the requests wait.
+ublk_add "tcp://127.0.0.1:$PORT/$NQN?ns=1" -d 16
+expect "the way of data" "$(data_path)" "$best"
+fio --name=sizes --filename="$DEVICE" --size=48M --rw=randwrite --bsrange=512-1M --direct=1 --ioengine=libaio --iodepth=16 \
+    --verify=crc32c --verify_fatal=1 --loops=3 --output-format=json --output="$WORK/sizes.json" &
+load=$!
+for _ in 1 2 3; do
+    sleep 1.5
+    kill -0 "$load" 2>/dev/null || break
+    ctl listener remove "127.0.0.1:$PORT"
+    sleep 0.5
+    ctl listener add "127.0.0.1:$PORT"
+    await 30 connected "$PORT"
+done
+wait "$load" || die "fio: $(tail -n 30 "$WORK/sizes.json")"
+expect_json "$WORK/sizes.json" '[.jobs[].error] | add' 0
+ublk_stop
+# Who wants the data checked by digests has it copied.
+ublk_add "tcp://127.0.0.1:$PORT/$NQN?ns=1&data_digest" -d 4
+expect "the way of data with digests" "$(data_path)" "$("$NVLANE" ublk features -o json | jq -r .data_path.others)"
+dd if="$DEVICE" of=/dev/null bs=1M count=4 iflag=direct status=none
+ublk_stop
+
 ublk_add "tcp://127.0.0.1:$PORT,127.0.0.1:$second/$NQN?ns=1" -q 2 -d 32 --recover
+expect "the way of data by two paths" "$(data_path)" "$best"
 mkfs.ext4 -q "$DEVICE"
 mount "$DEVICE" /mnt/test
 fio --name=load --directory=/mnt/test --size=24M --rw=randwrite --bs=16k --direct=1 --ioengine=libaio --iodepth=16 \

@@ -88,7 +88,9 @@ impl Means {
             && held.outcome(reactor, send(NOWHERE)).is_some_and(|result| result < 0);
         // SAFETY: `held` keeps the buffer, and the kernel has ended what was to write to it, or the read
         // is not reached.
-        Some(works && unsafe { std::slice::from_raw_parts(target, PROBE_BYTES) } == [1; PROBE_BYTES])
+        Some(
+            works && unsafe { std::slice::from_raw_parts(target, PROBE_BYTES) } == [1; PROBE_BYTES],
+        )
     }
 }
 

@@ -141,7 +141,7 @@ struct User {
     access: Arc<Mutex<Access>>,
     next: Cell<u64>,
     waiting: RefCell<std::collections::HashMap<u64, mpsc::Sender<Done>>>,
-    /// Where data of reads and writes is, if not in buffers of the pool.
+    /// Where data is, if not in buffers of the pool.
     pages: Option<Arc<Pages>>,
 }
 
@@ -150,7 +150,7 @@ impl Core {
         Core::start_with(namespace, None)
     }
 
-    /// A usable core whose reads and writes have their data in `pages`, which the ring knows by index.
+    /// A usable core whose commands have their data in `pages`, which the ring knows by index.
     pub fn with_pages(namespace: Arc<dyn Namespace>, pages: &Arc<Pages>) -> Core {
         assert!(namespace.takes_registered());
         let core = Core::start_with(namespace, Some(Arc::clone(pages)));
@@ -341,8 +341,7 @@ impl User {
         let mut request = Request::new();
         request.command = command;
         request.timeout_ms = timeout_ms;
-        let moves_blocks = matches!(command.opcode, opcode::io::READ | opcode::io::WRITE);
-        let plain = data.is_empty() || admin || !moves_blocks || timeout_ms == pages::PLAIN_MS;
+        let plain = data.is_empty() || admin || timeout_ms == pages::PLAIN_MS;
         if let Some(pages) = self.pages.as_ref().filter(|_| !plain) {
             request.data = Data::Registered(pages.take(&self.reactor, data));
         } else if !data.is_empty() {

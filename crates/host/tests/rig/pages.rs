@@ -14,12 +14,13 @@ pub const SLOTS: u16 = 256;
 const SLOT_BYTES: usize = (1 << 20) + GUARD_BYTES;
 /// Registered behind a request's data as well, to be seen if it is written to.
 const GUARD_BYTES: usize = 4096;
+const BYTES: usize = SLOTS as usize * SLOT_BYTES;
 const MARK: u8 = 0xa7;
 
 /// Commands with this time-out of their own have their data in a buffer of the pool in any case.
 pub const PLAIN_MS: u32 = 59_999;
 
-/// Low memory, never unmapped: rings that are gone may still have it registered for a moment.
+/// Low memory. Rings may still have it registered when it is unmapped: they pin what they use.
 pub struct Pages {
     start: usize,
     free: Mutex<Vec<u16>>,
@@ -29,7 +30,6 @@ pub struct Pages {
 
 impl Pages {
     pub fn new() -> Pages {
-        const BYTES: usize = SLOTS as usize * SLOT_BYTES;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE
             | libc::MAP_ANONYMOUS
@@ -40,7 +40,7 @@ impl Pages {
             // SAFETY: a new mapping, which takes the place of no other.
             unsafe { libc::mmap(hint, BYTES, protection, flags, -1, 0) }.addr() == *start
         };
-        let start = (1..14).map(|at| at << 28).find(fits).expect("room below 4 GiB");
+        let start = (16..240).map(|at| at << 24).find(fits).expect("room below 4 GiB");
         Pages {
             start,
             free: Mutex::new((0..SLOTS).collect()),
@@ -93,5 +93,12 @@ impl Pages {
             let wrong = bytes.iter().position(|byte| *byte != MARK);
             assert_eq!(wrong, None, "written to in slot {slot} of {len} bytes");
         }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; requests that used it have ended, or their core has.
+        unsafe { libc::munmap(self.slot(0).cast(), BYTES) };
     }
 }
