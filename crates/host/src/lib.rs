@@ -12,6 +12,9 @@
 //! connection comes back with `HOST_PATHING_ERROR` (`HOST_ABORTED` if it was never sent) and is
 //! retried by `namespace::layer::multipath`, or by nobody. [`client`] is for administration.
 //!
+//! Data that is pages of the kernel ([`namespace::Data::Registered`]) is moved by the ring between socket and
+//! pages, where the kernel does that and no data digests are asked for; headers are read and written here.
+//!
 //! What it does not do: choose among paths, wait for one, retry; metadata, fused commands, TLS and
 //! authentication.
 //!

@@ -3,6 +3,7 @@
 //! ```text
 //!   submit --> Connection: slot by CID --send queue--> one writev per turn --> socket
 //!   complete <-- done <-- Connection <-- nvme_tcp machine <-- recv (large data: into its buffer)
+//!                               '--> the ring, for data that is pages of the kernel (`pages`)
 //!
 //!   lost:  never sent             HOST_ABORTED, at once
 //!          changes nothing        HOST_PATHING_ERROR, at once

@@ -26,6 +26,14 @@ const R2T: u8 = 0x09;
 
 const SIZES: [usize; 9] = [512, 1024, 4096, 4608, 8192, 16384, 20480, 131_072, 1 << 20];
 
+/// Bytes from one place to the next.
+const STEP: u64 = 262_144;
+
+/// Of a pattern: what was written in `round` at place `at`.
+fn seed(round: u64, at: u64) -> u64 {
+    round * 1000 + at
+}
+
 /// A path that takes pages, and pages; `None` where the kernel moves none.
 fn path(address: SocketAddr, options: &Options) -> Option<(Arc<Path>, Arc<Pages>)> {
     let path = connect(address, options);
@@ -89,13 +97,13 @@ fn reads_and_writes_at_once() {
     let Some((path, pages)) = path(target.address, &options()) else { return };
     let core = Core::with_pages(path, &pages);
     for at in 0..32 {
-        core.write(at << 18, &pattern(at, 262_144));
+        core.write(at * STEP, &pattern(at, 262_144));
     }
     for round in 0..4 {
         let answers: Vec<_> = (0..64u64)
             .map(|at| match at % 2 {
-                0 => core.issue(read(at / 2 << 18, 262_144), vec![0; 262_144]),
-                _ => core.issue(write((at / 2 + 32) << 18, 262_144), pattern(at, 262_144)),
+                0 => core.issue(read(at / 2 * STEP, 262_144), vec![0; 262_144]),
+                _ => core.issue(write((at / 2 + 32) * STEP, 262_144), pattern(at, 262_144)),
             })
             .collect();
         for (at, answer) in answers.into_iter().enumerate() {
@@ -134,8 +142,8 @@ fn only_reads_and_writes_have_pages() {
 
 /// Commands that take longer are given up with their connection, soon.
 fn impatient() -> Options {
-    let mut options = Options { io_timeout: Duration::from_secs(2), ..options() };
-    options.association.keep_alive_tmo = Duration::from_secs(1);
+    let mut options = Options { io_timeout: Duration::from_secs(4), ..options() };
+    options.association.keep_alive_tmo = Duration::from_secs(2);
     options
 }
 
@@ -247,8 +255,8 @@ fn a_killed_target_leaves_nothing_unanswered_and_nothing_half_done() {
         core.await_access(namespace::Access::is_usable);
         let answers: Vec<_> = (0..120u64)
             .map(|at| match at % 2 {
-                0 => core.issue(write(at / 2 << 18, BYTES), pattern(round << 8 | at / 2, BYTES)),
-                _ => core.issue(read(at / 2 << 18, BYTES), vec![0; BYTES]),
+                0 => core.issue(write(at / 2 * STEP, BYTES), pattern(seed(round, at / 2), BYTES)),
+                _ => core.issue(read(at / 2 * STEP, BYTES), vec![0; BYTES]),
             })
             .collect();
         let first = answers[round as usize].recv_timeout(PATIENCE).expect("an answer");
@@ -265,7 +273,7 @@ fn a_killed_target_leaves_nothing_unanswered_and_nothing_half_done() {
         target = Target::serve(volume.clone(), 1, port);
         core.await_access(namespace::Access::is_usable);
         for at in written {
-            assert!(core.read(at << 18, BYTES) == pattern(round << 8 | at, BYTES), "{at}");
+            assert!(core.read(at * STEP, BYTES) == pattern(seed(round, at), BYTES), "{at}");
         }
     }
     drop(core);
@@ -398,7 +406,7 @@ fn failover_with_pages() {
         }
         let dying = (round % 2) as usize;
         let answers: Vec<_> = (0..200u64)
-            .map(|at| core.issue(write(at << 16, BYTES), pattern(round << 8 | at, BYTES)))
+            .map(|at| core.issue(write(at << 16, BYTES), pattern(seed(round, at), BYTES)))
             .collect();
         let target = targets[dying].take();
         drop(target);
@@ -407,7 +415,7 @@ fn failover_with_pages() {
         }
         targets[dying] = Some(Target::serve(volume.clone(), 1, addresses[dying].port()));
         for at in 0..200 {
-            assert!(core.read(at << 16, BYTES) == pattern(round << 8 | at, BYTES), "{at}");
+            assert!(core.read(at << 16, BYTES) == pattern(seed(round, at), BYTES), "{at}");
         }
     }
     drop(core);

@@ -31,8 +31,8 @@ pub enum PathError {
     },
     /// The volume needs to see its data.
     #[error(
-        "zero copy needs a volume made of files, block devices and /dev/ngXnY alone; `--auto` takes the best \
-         for this one"
+        "zero copy needs a volume made of files, devices and remote namespaces without data digests alone; `--auto` \
+         takes the best for this one"
     )]
     Volume,
 }

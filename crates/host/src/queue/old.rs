@@ -63,8 +63,8 @@ impl Old {
         })
     }
 
-    /// Whether nothing that was sent can be carried out any more, and the kernel has no pages of it; then its requests are `done`.
-    /// `scratch` takes what is not wanted any more.
+    /// Whether nothing that was sent can be carried out any more, and the kernel has no pages of it;
+    /// then its requests are `done`. `scratch` takes what is not wanted any more.
     pub(super) fn is_dead(
         &mut self,
         now: Instant,

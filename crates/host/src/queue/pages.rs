@@ -157,26 +157,22 @@ impl Connection {
 
     /// Goes on where the ring has moved pages. Whether it has.
     pub(super) fn moved(&mut self, done: &mut Requests) -> Result<bool, Lost> {
-        let mut progress = false;
-        if let Some(count) = self.link.sending.take() {
+        let (sent, received) = (self.link.sending.take(), self.link.receiving.take());
+        let (sent, received) = (sent.transpose()?.flatten(), received.transpose()?.flatten());
+        if let Some(count) = sent {
             let Connection { slots, send, late_answers, .. } = self;
-            if let Some(count) = count? {
-                send.sent_pages(count as usize, slots, late_answers);
-                progress = true;
-            }
+            send.sent_pages(count as usize, slots, late_answers);
         }
-        if let Some(count) = self.link.receiving.take() {
-            if let Some(count) = count? {
-                if count == 0 {
-                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-                }
+        match received {
+            None => {}
+            Some(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            Some(count) => {
                 if let Some(end) = self.machine.payload_passed(count) {
                     self.data_end(end, done);
                 }
-                progress = true;
             }
         }
-        Ok(progress)
+        Ok(sent.is_some() || received.is_some())
     }
 
     /// [`Connection::receive`] while data is to come that belongs into pages: not a byte of it may come here.

@@ -89,7 +89,7 @@ pub struct UblkAddArgs {
     /// The best way of data that there is; the default.
     #[arg(long, group = "path")]
     pub auto: bool,
-    /// Give the volume the requests' own pages: files, block devices and /dev/ngXnY (Linux 6.16).
+    /// Give the volume the requests' own pages: files, devices, remote ones (Linux 6.16).
     #[arg(long, group = "path")]
     pub zero_copy: bool,
     /// Copy once, by hand: any volume (Linux 6.5).

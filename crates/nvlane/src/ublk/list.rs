@@ -135,7 +135,7 @@ pub fn features(format: ListFormat) -> Result<()> {
             };
             let _ = writeln!(
                 text,
-                "data of files, block devices and /dev/ngXnY goes by {}",
+                "data of files, devices and remote volumes goes by {}",
                 best(true)
             );
             let _ = writeln!(text, "data of other volumes goes by {}", best(false));
