@@ -10,11 +10,11 @@ ublk_ready() {
     until grep -q '^ready' "$log"; do
         kill -0 "$UBLK_SERVER" 2>/dev/null || die "the server ended: $(cat "$log")"
         ((SECONDS < until)) || die "the server is not ready: $(cat "$log")"
-        sleep 0.02
+        pause 0.05
     done
     DEVICE=$(sed -nE 's|^(/dev/ublkb[0-9]+): .*|\1|p' "$log" | tail -n1)
     ID=${DEVICE#/dev/ublkb}
-    await 10 test -b "$DEVICE"
+    await 30 test -b "$DEVICE"
 }
 
 ublk_add() {

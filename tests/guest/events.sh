@@ -30,7 +30,7 @@ fails ctl volume add /does/not/exist
 
 # ANA: the state is in the log, an event announces it, I/O waits while the group is inaccessible.
 ana_is() { [[ $(cat /sys/block/nvme*c*n1/ana_state) == "$1" ]]; }
-await 5 ana_is optimized
+await 30 ana_is optimized
 ctl ana set 1 non-optimized
 await 20 ana_is non-optimized
 dd if="$device" of=/dev/null bs=64k count=16 iflag=direct status=none

@@ -49,7 +49,7 @@ done
 
 # A namespace that grows is noticed by a door that is open: told so (an event), and when it comes back.
 size_is() { [[ $(nbdinfo --size "nbd+unix:///digests?socket=$WORK/nbd.sock") == $(($1 << 20)) ]]; }
-await 5 size_is 64
+await 30 size_is 64
 truncate -s 80M "$SCRATCH/b.img"
 echo 1 >"$NVMET/subsystems/$NQN/namespaces/2/revalidate_size"
 await 20 size_is 80

@@ -188,7 +188,7 @@ done
 dd if="$DEVICE" of=/dev/null bs=4k count=1 skip="$((25 * 512))" iflag=direct,skip_bytes status=none
 dd if="$DEVICE" of=/dev/null bs=4k count=1 skip=100 iflag=direct status=none
 # Told for the 1st, 2nd, 4th, 8th and 16th; some come from the kernel's own look for partitions.
-await 10 grep -q 'count=16' "$WORK/ublk.log"
+await 30 grep -q 'count=16' "$WORK/ublk.log"
 expect "mistakes told" "$(grep -c 'ERROR request failed: nvlane_route instruction' "$WORK/ublk.log")" 5
 expect_match "where a mistake is" "$(cat "$WORK/ublk.log")" '\(hostile.bpf.c:[0-9]+\): .* \(opcode 0x02, 8 blocks at 1[0-9]\)'
 verified_io "$DEVICE" 2M "${small[@]}" --offset=8M

@@ -110,7 +110,7 @@ echo 3 >/proc/sys/vm/drop_caches
 expect "the file after a killed server" "$(sha256sum </mnt/test/data)" "$sum"
 if has_feature UPDATE_SIZE; then
     truncate -s 256M "$image"
-    await 10 has_grown
+    await 30 has_grown
     resize2fs "$DEVICE" >/dev/null 2>&1
     expect "the file after growing" "$(sha256sum </mnt/test/data)" "$sum"
 fi

@@ -79,7 +79,7 @@ mount -o ro "$DEVICE" /mnt/test
 expect "the file, attached" "$(sha256sum </mnt/test/data)" "$sum"
 umount /mnt/test
 "$NVLANE" detach "$volume"
-await 10 test ! -e "$DEVICE"
+await 30 test ! -e "$DEVICE"
 said=$(fails "$NVLANE" attach "file:$SCRATCH/absent.img")
 expect_match "attaching what is not there" "$said" 'absent.img'
 stop

@@ -31,7 +31,7 @@ UBLK_SERVER=$!
 ublk_ready "$WORK/ublk.log"
 expect_match "the way of data" "$(cat "$WORK/ublk.log")" ', copy, from'
 is_owners() { [[ $(stat -c %U "$DEVICE") == owner ]]; }
-await 10 is_owners
+await 30 is_owners
 verified_io "$DEVICE" 8M
 said=$(as other "$NVLANE" ublk del "$ID" 2>&1) && die "another user has deleted it: $said"
 expect "the device is there" "$(ls "$DEVICE")" "$DEVICE"
