@@ -96,6 +96,14 @@ impl Target {
         net.within(|| Ok(server.add_listener(address)?))?;
         Ok(Target { server: Some(server), uris })
     }
+
+    /// Bytes that Copies have written to volume `number` since the start.
+    pub fn copied_bytes(&self, number: usize) -> anyhow::Result<u64> {
+        let server = self.server.as_ref().expect("it runs until it is dropped");
+        let stats = server.stats()?;
+        let one = stats.namespaces.iter().find(|one| one.nsid == number as u32 + 1);
+        Ok(one.context("it is served")?.copied_bytes)
+    }
 }
 
 impl Drop for Target {
