@@ -270,13 +270,11 @@ impl Daemon {
     /// No job is at work on the namespace, or on any of the subsystem's.
     fn check_unused(&mut self, nqn: &str, nsid: Option<u32>) -> Done {
         let named = |of: &str, id: u32| of == nqn && nsid.is_none_or(|nsid| nsid == id);
-        for ((of, id), volume) in &self.volumes {
+        for (key @ (of, id), volume) in &self.volumes {
             if named(of, *id)
-                && let Some(job) = self.jobs.user_of(volume)
+                && let Some(why) = self.jobs.user_of(key, volume)
             {
-                return Err(Failure::conflict(format!(
-                    "job {job} is at work on namespace {id}: pause or cancel it first"
-                )));
+                return Err(Failure::conflict(format!("namespace {id}: {why}")));
             }
         }
         Ok(())

@@ -318,19 +318,26 @@ impl Jobs {
         Ok(())
     }
 
-    /// Which job is at work on this volume.
-    pub fn user_of(&mut self, volume: &Arc<dyn Namespace>) -> Option<u64> {
+    /// Why a volume, which is served as `key`, cannot be taken away: a job is at work on it, or about to be.
+    pub fn user_of(&mut self, key: &Key, volume: &Arc<dyn Namespace>) -> Option<String> {
         self.collect();
+        let means = |spec: &Spec| {
+            let mut parts = spec.sources.iter().chain(&spec.targets);
+            parts.any(|part| run::is_meant(&part.volume, key, volume))
+        };
+        if self.opening.iter().any(|opening| means(&opening.spec)) {
+            return Some("a job that is beginning opens it: try again".into());
+        }
         let uri = volume.uri();
         let uses = |entry: &Entry, run: &Run| {
             let open = lock(&run.volumes);
-            // One that is opening its volumes is about to.
+            // One that is opening its volumes is about to use what it began with.
             let names = || lock(&entry.record).volumes.iter().any(|one| one.uri == uri);
             open.iter().any(|one| Arc::ptr_eq(one, volume)) || (open.is_empty() && names())
         };
         let mut jobs = self.jobs.iter();
         let user = jobs.find(|(_, entry)| entry.run.as_ref().is_some_and(|run| uses(entry, run)));
-        user.map(|(id, _)| *id)
+        user.map(|(id, _)| format!("job {id} is at work on it: pause or cancel it first"))
     }
 
     /// Notes what has ended since. Called now and then.

@@ -2,7 +2,7 @@
 
 use super::identity::Identity;
 use super::record::{Record, Records};
-use super::{Live, lock};
+use super::{Key, Live, lock};
 use crate::copy::engine::{Engine, Outcome, Setup};
 use crate::copy::layout::{Layout, Order};
 use crate::copy::open::{Opened, SERVED};
@@ -73,11 +73,7 @@ fn open(uri: &str, written: Option<u64>, served: &Live) -> Result<Arc<dyn Namesp
     }
     let parsed: Uri = uri.parse()?;
     // A file has one who opens it: the one that is served is used.
-    let is_same = |volume: &Arc<dyn Namespace>| {
-        let theirs = volume.uri();
-        theirs == uri || theirs.parse().is_ok_and(|theirs| is_one_file(&parsed, &theirs))
-    };
-    if let Some((_, volume)) = served.find(|_, volume| is_same(volume)).pop() {
+    if let Some((_, volume)) = served.find(|key, volume| is_meant(uri, key, volume)).pop() {
         return Ok(volume);
     }
     ensure!(
@@ -88,17 +84,32 @@ fn open(uri: &str, written: Option<u64>, served: &Live) -> Result<Arc<dyn Namesp
     Ok(volume::open_uri(&parsed, &options)?)
 }
 
+/// Whether a job that names `uri` means the volume that is served as `key`.
+pub fn is_meant(uri: &str, key: &Key, volume: &Arc<dyn Namespace>) -> bool {
+    if let Some(name) = uri.strip_prefix(SERVED) {
+        let (of, id) = key;
+        let is_it =
+            |(nqn, nsid): (Option<&str>, u32)| nsid == *id && nqn.is_none_or(|nqn| nqn == of);
+        return split(name).is_some_and(is_it);
+    }
+    let theirs = volume.uri();
+    let both = uri.parse().ok().zip(theirs.parse().ok());
+    theirs == uri || both.is_some_and(|(one, other)| is_one_file(&one, &other))
+}
+
+/// A name of a served volume: of which subsystem, if that is said, and which namespace.
+fn split(name: &str) -> Option<(Option<&str>, u32)> {
+    match name.rsplit_once('/') {
+        Some((nqn, nsid)) => Some((Some(nqn), nsid.parse().ok()?)),
+        None => Some((None, name.parse().ok()?)),
+    }
+}
+
 fn named(name: &str, served: &Live) -> Result<Arc<dyn Namespace>> {
-    let (nqn, nsid) = match name.rsplit_once('/') {
-        Some((nqn, nsid)) => (Some(nqn), nsid),
-        None => (None, name),
-    };
-    let nsid: u32 = nsid
-        .parse()
-        .ok()
+    let (_, nsid) = split(name)
         .with_context(|| format!("{SERVED}{name}: write {SERVED}NSID or {SERVED}NQN/NSID"))?;
-    let mut found =
-        served.find(|(of, id), _| *id == nsid && nqn.is_none_or(|nqn| nqn == of.as_str()));
+    let uri = format!("{SERVED}{name}");
+    let mut found = served.find(|key, volume| is_meant(&uri, key, volume));
     let (_, volume) =
         found.pop().with_context(|| format!("{SERVED}{name}: there is no such namespace"))?;
     ensure!(
