@@ -133,6 +133,11 @@ impl Shared {
         self.lock().clone()
     }
 
+    /// Times that it became live. It is counted before any queue of the new association is connected.
+    pub(crate) fn lives(&self) -> u64 {
+        self.lock().lives
+    }
+
     pub(crate) fn change(&self, change: impl FnOnce(&mut Standing)) {
         change(&mut self.lock());
         self.changed.notify_all();

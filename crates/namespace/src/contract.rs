@@ -111,6 +111,16 @@ pub trait Namespace: Send + Sync + fmt::Debug {
         0
     }
 
+    /// Changes whenever what was acknowledged here and not flushed may be gone: power was cut, or a target may have
+    /// been started again. Whoever wants to rely on a Flush looks before the first of the commands that it is to make
+    /// durable, and again when it has succeeded; if it has changed they are to be sent again. A number never comes
+    /// back while the volume is open. Cheap, but not for every command.
+    ///
+    /// NVMe has no such number: a Flush says nothing of what was lost before it (Base 2.1, section 7.2).
+    fn volatile_epoch(&self) -> u64 {
+        0
+    }
+
     /// The ways to what is stored, for people and for statistics: one report per path, of all
     /// cores together. Empty where there is but one way and nothing is known of it.
     fn paths(&self) -> Vec<PathReport> {

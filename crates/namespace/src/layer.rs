@@ -103,6 +103,11 @@ macro_rules! pass_to_child {
             self.child.cut()
         }
     };
+    (@ volatile_epoch) => {
+        fn volatile_epoch(&self) -> u64 {
+            self.child.volatile_epoch()
+        }
+    };
 }
 pub(crate) use pass_to_child;
 

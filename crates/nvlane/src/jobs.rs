@@ -6,7 +6,7 @@ use crate::control::client::Client;
 use crate::control::method::{Job, JobAdd, JobOf, JobState, JobThrottle};
 use crate::control::path;
 use crate::copy::open::SERVED;
-use crate::copy::report::means;
+use crate::copy::report::{means, setbacks};
 use crate::copy::shared::Phase;
 use crate::copy::spec::{Part, Spec};
 use crate::origin;
@@ -200,6 +200,7 @@ fn one(job: &Job) -> String {
     }
     rows.extend(left(job).map(|seconds| ("left", format!("{seconds} s"))));
     rows.extend(job.checksum.as_ref().map(|sum| ("compared", format!("CRC-64/NVME {sum}"))));
+    rows.extend(setbacks(counts).map(|text| ("setbacks", text)));
     rows.extend(job.error.as_ref().map(|error| ("error", error.clone())));
     rows.iter().map(|(key, value)| format!("{key:10}{value}\n")).collect()
 }

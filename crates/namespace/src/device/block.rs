@@ -129,7 +129,7 @@ impl Namespace for Block {
     }
 
     pass_to_child!(resize flush uuid keeps_blocks_whole takes_registered cut paths);
-    pass_to_child!(numa_node tune allocation);
+    pass_to_child!(numa_node tune allocation volatile_epoch);
 
     fn plain_file(&self) -> Option<BorrowedFd<'_>> {
         self.child.plain_file()

@@ -258,6 +258,10 @@ impl Namespace for Linear {
     fn cut(&self) -> u64 {
         self.children.iter().map(|child| child.namespace.cut()).sum()
     }
+
+    fn volatile_epoch(&self) -> u64 {
+        self.children.iter().map(|child| child.namespace.volatile_epoch()).sum()
+    }
 }
 
 struct LinearQueue {

@@ -342,6 +342,10 @@ impl Namespace for Multipath {
         self.paths.iter().map(|path| path.cut()).sum()
     }
 
+    fn volatile_epoch(&self) -> u64 {
+        self.paths.iter().map(|path| path.volatile_epoch()).sum()
+    }
+
     fn paths(&self) -> Vec<PathReport> {
         let (open, past) = {
             let cores = self.cores();

@@ -261,6 +261,10 @@ impl Namespace for Routed {
         self.children.iter().map(|child| child.cut()).sum()
     }
 
+    fn volatile_epoch(&self) -> u64 {
+        self.children.iter().map(|child| child.volatile_epoch()).sum()
+    }
+
     fn paths(&self) -> Vec<PathReport> {
         self.children.iter().flat_map(|child| child.paths()).collect()
     }

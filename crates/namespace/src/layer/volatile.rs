@@ -160,6 +160,11 @@ impl Namespace for Volatile {
         drop(cache);
         kept + self.child.cut()
     }
+
+    fn volatile_epoch(&self) -> u64 {
+        let cuts = self.shared.cache().cuts;
+        cuts + self.child.volatile_epoch()
+    }
 }
 
 /// Ends a reactor when the one request on it has ended.

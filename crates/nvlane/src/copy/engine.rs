@@ -10,13 +10,15 @@
 //!
 //! Where source and target have blocks of one size a piece is a Copy, and the target's guard finds the best
 //! means for it. Elsewhere it is read and written here, in bytes. The mark moves on only by a flush, and a
-//! copy is done only after one.
+//! copy is done only after one. Where a target may have lost what it had acknowledged before that
+//! (`Namespace::volatile_epoch`) a flush proves nothing, and the copy goes back to its mark.
 //!
 //! What it does not do: open volumes, or start itself again after a failure.
 //!
-//! Key constants: [`COPY_BYTES`] of a Copy, [`CHUNK_BYTES`] of a read, [`CHECKPOINT_INTERVAL`].
+//! Key constants: [`COPY_BYTES`] of a Copy, [`CHUNK_BYTES`] of a read, [`CHECKPOINT_INTERVAL`], [`SETBACKS_MAX`].
 
 mod map;
+mod mark;
 mod piece;
 mod verify;
 
@@ -26,11 +28,10 @@ use super::shared::{Counts, Phase, Shared, Wish};
 use super::spec::Options;
 use super::throttle::Pace;
 use super::watermark::Watermark;
-use crate::session::failure_text;
 use map::Answer;
 use namespace::copy::Other;
 use namespace::{Namespace, Request, Sink};
-use nvme::{Command, Limits, opcode};
+use nvme::Limits;
 use piece::Piece;
 use reactor::{Complete, Reactor, TimerId};
 use std::cell::{Cell, RefCell};
@@ -52,6 +53,10 @@ const COPY_BYTES_IN_FLIGHT: u64 = 64 << 20;
 const ZERO_BLOCKS_MAX: u64 = 1 << 16;
 /// How often what was copied is made durable and noted, where it is noted.
 pub const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(2);
+/// How often it is made durable where it is not noted: so much is copied again when a target has lost power.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(30);
+/// How often a copy goes back to one mark. Each time it flushes sooner, so that it gets on between two losses.
+const SETBACKS_MAX: u32 = 16;
 /// How often wishes are looked at, and progress told.
 const TICK_INTERVAL: Duration = Duration::from_millis(50);
 /// The namespace id in commands: a volume is one namespace, whatever its id elsewhere.
@@ -142,6 +147,12 @@ struct State {
     copy_bytes: u64,
     flush: Flush,
     noted: Instant,
+    /// What targets had when the first command beyond the mark was sent.
+    epoch: u64,
+    /// The flush proved nothing: once nothing is in flight it goes on at the mark.
+    is_going_back: bool,
+    /// How often it has since the mark moved on.
+    setbacks: u32,
     counts: Counts,
     sum: Sum,
     stopping: bool,
@@ -204,6 +215,9 @@ impl Engine {
                 copy_bytes: 0,
                 flush: Flush::default(),
                 noted: now,
+                epoch: 0,
+                is_going_back: false,
+                setbacks: 0,
                 counts: Counts {
                     total_bytes,
                     done_bytes: from,
@@ -223,6 +237,7 @@ impl Engine {
             copies,
         });
         engine.note_copied(true);
+        engine.state.borrow_mut().epoch = engine.epoch();
         reactor.defer(Rc::clone(&engine) as Rc<dyn Complete>, STEP);
         engine.set_tick(TICK_INTERVAL);
         Ok(())
@@ -274,6 +289,7 @@ impl Engine {
             let Some((request, volume)) = self.state.borrow_mut().flush.back.pop() else { break };
             self.flushed(request, volume);
         }
+        self.go_back_if_due();
         self.start_pieces();
         self.flush_if_due();
         self.end_if_over();
@@ -282,102 +298,6 @@ impl Engine {
     /// Whether nothing more is to be started.
     fn is_closing(state: &State) -> bool {
         state.stopping || state.failure.is_some()
-    }
-
-    /// Makes durable what is copied, at the end and now and then before.
-    fn flush_if_due(&self) {
-        let mut state = self.state.borrow_mut();
-        if state.phase != Phase::Copying || state.flush.left > 0 || state.flush.saving {
-            return;
-        }
-        let is_idle = state.idle.len() == state.pieces.len() && state.mapping.is_none();
-        let is_over = Self::is_closing(&state) || state.next >= self.layout.bytes;
-        let is_last = is_idle && is_over;
-        let is_due = self.keep.is_some()
-            && self.reactor.now() >= state.noted + CHECKPOINT_INTERVAL
-            && state.mark.complete() > state.mark.durable();
-        if !is_last && !is_due {
-            return;
-        }
-        state.noted = self.reactor.now();
-        state.mark.flush_began();
-        if is_last {
-            state.phase = Phase::Flushing;
-        }
-        let mut volumes: Vec<usize> = self.layout.targets.iter().map(|it| it.volume).collect();
-        volumes.sort_unstable();
-        volumes.dedup();
-        state.flush.left = volumes.len();
-        (state.flush.is_last, state.flush.failed) = (is_last, false);
-        for volume in volumes {
-            let mut request = state.flush.requests.pop().unwrap_or_else(Request::new);
-            request.command =
-                Command { opcode: opcode::io::FLUSH, nsid: NSID.into(), ..Command::default() };
-            request.push(self.this(), FLUSH | volume as u64);
-            let way = Rc::clone(&self.ways[volume]);
-            drop(state);
-            way.queue.submit(request);
-            state = self.state.borrow_mut();
-        }
-    }
-
-    fn flushed(&self, request: Box<Request>, volume: usize) {
-        let mut state = self.state.borrow_mut();
-        if !request.status.is_success() {
-            let text = failure_text(
-                &*self.ways[volume].namespace,
-                "flushing",
-                opcode::io::FLUSH,
-                request.status,
-            );
-            state.failure.get_or_insert(text);
-            state.flush.failed = true;
-        }
-        state.flush.requests.push(request);
-        state.flush.left -= 1;
-        if state.flush.left > 0 {
-            return;
-        }
-        let succeeded = !state.flush.failed;
-        let durable = state.mark.flush_ended(succeeded);
-        match &self.keep {
-            Some(keep) if succeeded => {
-                state.flush.saving = true;
-                let counts = self.counts_of(&state);
-                let (keep, shared) = (Arc::clone(keep), Arc::clone(&self.shared));
-                drop(state);
-                let work = move || match keep(durable, counts) {
-                    Ok(()) => 0,
-                    Err(error) => {
-                        tracing::error!("a job's record cannot be written: {error}");
-                        shared.stop();
-                        -error.raw_os_error().unwrap_or(libc::EIO)
-                    }
-                };
-                self.reactor.blocking(Box::new(work), self.this(), SAVED);
-            }
-            _ => {
-                drop(state);
-                self.saved(0);
-            }
-        }
-    }
-
-    /// The record is written, or there is none.
-    fn saved(&self, result: i32) {
-        let mut state = self.state.borrow_mut();
-        state.flush.saving = false;
-        if result < 0 {
-            let error = io::Error::from_raw_os_error(-result);
-            state.failure.get_or_insert(format!("the job's record cannot be written: {error}"));
-        } else {
-            state.counts.durable_bytes = state.mark.durable();
-        }
-        let is_done = state.mark.durable() >= self.layout.bytes && state.failure.is_none();
-        if state.flush.is_last && self.options.verify && is_done && !state.stopping {
-            state.phase = Phase::Verifying;
-            (state.next, state.flush.is_last) = (0, false);
-        }
     }
 
     /// Tells the end, once nothing is in flight.
@@ -412,11 +332,8 @@ impl Engine {
 
     /// Counts what guards have copied since the copy began: `is_start` notes where they stood.
     fn note_copied(&self, is_start: bool) {
-        let mut volumes: Vec<usize> = self.layout.targets.iter().map(|it| it.volume).collect();
-        volumes.sort_unstable();
-        volumes.dedup();
         let (mut offloaded, mut moved) = (0u64, 0u64);
-        for volume in volumes {
+        for volume in self.targets() {
             let copied = self.ways[volume].namespace.copied();
             offloaded += copied.offloaded_bytes;
             moved += copied.moved_bytes;

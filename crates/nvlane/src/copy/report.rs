@@ -31,6 +31,9 @@ impl Report<'_> {
             rate.replace("about ", ""),
             means(&self.counts)
         );
+        if let Some(setbacks) = setbacks(&self.counts) {
+            text.push_str(&format!("setbacks: {setbacks}\n"));
+        }
         if let Some(checksum) = self.checksum {
             text.push_str(&format!(
                 "compared: both sides are alike, {ALGORITHM} {checksum:016x} (read here, on both sides)\n"
@@ -82,6 +85,12 @@ pub fn means(counts: &Counts) -> String {
     let ways = ways.iter().filter(|(bytes, _)| *bytes > 0);
     let ways: Vec<String> = ways.map(|(bytes, way)| format!("{} {way}", written(*bytes))).collect();
     if ways.is_empty() { "nothing to do".to_owned() } else { ways.join(", ") }
+}
+
+/// How often it went back to what was flushed, if it did.
+pub fn setbacks(counts: &Counts) -> Option<String> {
+    let count = counts.setbacks;
+    (count > 0).then(|| format!("{count}, copied again from what was flushed before"))
 }
 
 fn written(bytes: u64) -> String {

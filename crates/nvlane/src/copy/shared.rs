@@ -51,6 +51,8 @@ pub struct Counts {
     pub zeroed_bytes: u64,
     /// Left alone, since there was nothing on either side.
     pub skipped_bytes: u64,
+    /// Times that a target may have lost what was not flushed, and that was copied again; not bytes.
+    pub setbacks: u64,
 }
 
 impl Counts {
@@ -63,6 +65,7 @@ impl Counts {
             written_bytes: self.written_bytes + since.written_bytes,
             zeroed_bytes: self.zeroed_bytes + since.zeroed_bytes,
             skipped_bytes: self.skipped_bytes + since.skipped_bytes,
+            setbacks: self.setbacks + since.setbacks,
             ..since
         }
     }

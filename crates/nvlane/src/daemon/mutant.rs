@@ -86,6 +86,10 @@ impl Namespace for Mutant {
     fn cut(&self) -> u64 {
         self.child.cut()
     }
+
+    fn volatile_epoch(&self) -> u64 {
+        self.child.volatile_epoch()
+    }
 }
 
 struct MutantQueue {

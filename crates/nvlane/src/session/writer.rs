@@ -30,6 +30,8 @@ pub struct Writer {
     waits: bool,
     /// Fill up the last block with zeroes.
     pad: bool,
+    /// The volume's before anything was written.
+    epoch: u64,
     state: RefCell<State>,
     stepping: Cell<bool>,
 }
@@ -82,6 +84,7 @@ impl Writer {
         let kind = rustix::fs::fstat(input).map(|stat| FileType::from_raw_mode(stat.st_mode));
         let job = Rc::new_cyclic(|this| Writer {
             this: Weak::clone(this),
+            epoch: session.volume.volatile_epoch(),
             session,
             input,
             waits: kind != Ok(FileType::RegularFile),
@@ -252,6 +255,12 @@ impl Sink for Writer {
             let failure = self.session.failure(&doing, request.status);
             // The first failure is the one that says why.
             state.failure.get_or_insert(failure);
+        } else if offset == FLUSH && self.session.volume.volatile_epoch() != self.epoch {
+            // The input is gone: it cannot be written again from here.
+            let uri = self.session.volume.uri();
+            state.failure.get_or_insert(anyhow!(
+                "{uri}: connected anew, or without power meanwhile: what was not flushed may be gone; write it again"
+            ));
         } else if offset == FLUSH {
             state.flush = Flush::Done;
         } else {

@@ -129,7 +129,10 @@ fn a_power_cut_forgets_what_was_not_flushed_and_nothing_else() {
             core.read(2, 4, BLOCK).data[..],
             [vec![2; 2 * BLOCK], vec![0; 2 * BLOCK]].concat()[..]
         );
+        let epoch = namespace.volatile_epoch();
+        assert_eq!(namespace.volatile_epoch(), epoch, "{uri}");
         assert_eq!(namespace.cut(), 8, "{uri}");
+        assert_ne!(namespace.volatile_epoch(), epoch, "{uri}: a flush would prove nothing");
         assert_eq!(core.read(0, 4, BLOCK).data, vec![1; 4 * BLOCK], "{uri}");
         assert_eq!(core.read(8, 4, BLOCK).data, vec![3; 4 * BLOCK]);
         assert_eq!(core.read(20, 4, BLOCK).data, vec![0; 4 * BLOCK]);

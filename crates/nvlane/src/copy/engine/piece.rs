@@ -79,6 +79,7 @@ impl Engine {
                 || Self::is_closing(&state)
                 || state.next >= self.layout.bytes
                 || state.waiting
+                || state.is_going_back
             {
                 return;
             }
