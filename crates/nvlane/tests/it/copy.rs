@@ -1,8 +1,9 @@
 //! `nvlane copy`: what arrives is what was there, by whichever means; and what is said of it.
 
-use crate::daemon::{Daemon, nvlane, wait};
+use crate::daemon::{Daemon, eventually, nvlane, wait, wait_for_lock};
 use serde_json::Value;
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -327,4 +328,56 @@ fn remote_volumes_are_copied_by_their_target_where_they_can_be() {
     let output = copy(&[&remote(1), &remote(2), "-n"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains(&format!("by the controller of {NQN}")), "{text}");
+}
+
+/// The target's power is cut in the middle: what it had not flushed is copied again.
+#[test]
+fn a_copy_outlives_a_target_that_loses_power() {
+    let (dir, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let data = pattern(8 << 20, 13);
+    let a = file(dir.path(), "a", &data);
+    let b = file(there.path(), "b", &vec![1; 8 << 20]);
+    let cached = format!("volatile:({b})");
+    let serve =
+        |listen: &str| Daemon::start(there.path(), &[&cached, "--nqn", NQN, "--listen", listen]);
+    let target = serve("127.0.0.1:0");
+    let listen = target.listeners[0].to_string();
+    let to = format!("tcp://{listen}/{NQN}?ns=1&reconnect_delay=100ms");
+    let written = |target: &Daemon| {
+        let stats = target.call("stats", serde_json::json!({}));
+        stats["namespaces"][0]["written_bytes"].as_u64().unwrap()
+    };
+    let cut_power = |target: Daemon| {
+        eventually("work that is not flushed", || written(&target) > 2 * M);
+        target.kill();
+        wait_for_lock(Path::new(&b));
+        serve(&listen)
+    };
+    let mut child = nvlane();
+    child.args(["copy", &a, &to, "--throttle", "4M", "-o", "json"]);
+    let child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let target = cut_power(target);
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("copied again from byte 0 on"), "{said}");
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["setbacks"], 1, "{json}");
+    // Once more: what is done is durable.
+    target.kill();
+    wait_for_lock(Path::new(&b));
+    assert!(fs::read(&b).unwrap() == data, "other bytes");
+
+    // What came by a pipe is gone: `write` cannot send it again, and says so.
+    let target = serve(&listen);
+    let mut child = nvlane();
+    child.args(["write", &to]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&data[..4 << 20]).unwrap();
+    let _target = cut_power(target);
+    stdin.write_all(&data[4 << 20..]).unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("write it again"), "{said}");
 }

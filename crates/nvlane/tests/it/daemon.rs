@@ -148,3 +148,10 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// Waits until a file of a daemon that was killed is free: the kernel closes the files of a ring a little after the
+/// process is gone.
+pub fn wait_for_lock(path: &Path) {
+    let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+    eventually("the lock is free", || file.try_lock().is_ok());
+}

@@ -4,7 +4,7 @@
 //! not set.
 
 use crate::copy::{file, pattern};
-use crate::daemon::{Daemon, ask, eventually, nvlane};
+use crate::daemon::{Daemon, ask, eventually, nvlane, wait_for_lock};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -147,10 +147,14 @@ fn volumes_of_a_new_job_are_opened_beside_everything_else() {
     let other = json!({"sources": part_of("served:1"), "targets": part_of("served:2")});
     assert_eq!(daemon.call("job_add", other)["id"], 1);
     wait_for(&daemon, 1, "done");
+    // What the job that is beginning is to use stays; what it does not can go.
+    assert_eq!(daemon.refuse("volume_remove", json!({"nsid": 1})), -32002, "in use");
+    daemon.call("volume_remove", json!({"nsid": 2}));
     assert!(!asking.is_finished(), "what was asked first has waited for its target");
     drop((call, silent));
     let answer = asking.join().unwrap().unwrap();
     assert_eq!(answer["error"]["code"], -32003, "{answer}");
+    daemon.call("volume_remove", json!({"nsid": 1}));
 }
 
 /// What fails can be resumed, and goes on where it was.
@@ -253,6 +257,59 @@ fn a_job_outlives_the_targets_that_it_copies_to() {
     assert!(copied[4 << 20..] == bytes[..12 << 20], "other bytes");
 }
 
+/// A target acknowledges, loses power and is there again: a flush that comes then makes nothing durable of that.
+#[test]
+fn a_flush_after_a_loss_of_power_is_not_believed() {
+    let (dir, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (up, within) = (pattern(12 << 20, 1), pattern(12 << 20, 2));
+    file(dir.path(), "a", &up);
+    file(dir.path(), "b", &vec![0; 1 << 20]);
+    let from = file(there.path(), "from", &within);
+    let to = ["1", "2"].map(|name| file(there.path(), name, &vec![3; 12 << 20]));
+    let nqn = "nqn.2026-11.com.example:far";
+    let serve = |listen: &str| {
+        let cached = to.clone().map(|path| format!("volatile:({path})"));
+        let args = [&cached[0], &cached[1], &from, "--nqn", nqn, "--listen", listen];
+        Daemon::start(there.path(), &args)
+    };
+    let target = serve("127.0.0.1:0");
+    let listen = target.listeners[0].to_string();
+    let daemon = start(dir.path());
+    let remote = |nsid: u32| format!("tcp://{listen}/{nqn}?ns={nsid}&reconnect_delay=100ms");
+    let options = json!({"throttle": "2M", "request_bytes": 131_072});
+    let jobs = [("served:1".to_owned(), remote(1)), (remote(3), remote(2))].map(|(from, to)| {
+        let wanted =
+            json!({"sources": part_of(&from), "targets": part_of(&to), "options": options});
+        daemon.call("job_add", wanted)["id"].as_u64().unwrap()
+    });
+    // Each has something to lose, and something to keep.
+    eventually("work that is not flushed", || {
+        jobs.iter().all(|id| {
+            let counts = &job(&daemon, *id)["counts"];
+            let bytes = |field: &str| counts[field].as_u64().unwrap();
+            let (done, durable) = (bytes("done_bytes"), bytes("durable_bytes"));
+            durable > 0 && done - durable > M
+        })
+    });
+    target.kill();
+    to.iter().for_each(|file| wait_for_lock(Path::new(file)));
+    let target = serve(&listen);
+    for id in jobs {
+        daemon.call("job_throttle", json!({"id": id, "throttle": "none"}));
+    }
+    for id in jobs {
+        let done = wait_for(&daemon, id, "done");
+        assert_eq!(done["counts"]["setbacks"], 1, "{done}");
+        let (_, text) = nvlane_jobs(&daemon, &["show", &id.to_string()]);
+        assert!(text.contains("setbacks  1"), "{text}");
+    }
+    // Killed once more: what is done is durable.
+    target.kill();
+    for (path, data) in [(&to[0], &up), (&to[1], &within)] {
+        assert!(fs::read(path).unwrap() == *data, "{path}: other bytes");
+    }
+}
+
 /// A second file of the target's.
 fn far_copy(there: &tempfile::TempDir) -> String {
     let path = there.path().join("far2");
@@ -311,6 +368,23 @@ fn a_job_does_not_go_on_with_other_volumes() {
     assert!(fs::read(&d).unwrap().iter().all(|byte| *byte == 7), "written to another volume");
 }
 
+/// Waits until some of the jobs is at work, and some of it is durable: a kill now has something to lose and something
+/// to keep.
+fn wait_for_work(daemon: &Daemon, jobs: &[u64]) {
+    eventually("a job at work", || is_at_work(&told(daemon, jobs)));
+}
+
+fn told(daemon: &Daemon, jobs: &[u64]) -> Vec<Value> {
+    jobs.iter().map(|id| job(daemon, *id)).collect()
+}
+
+fn is_at_work(told: &[Value]) -> bool {
+    told.iter().any(|job| {
+        let bytes = |field: &str| job["counts"][field].as_u64().unwrap();
+        0 < bytes("durable_bytes") && bytes("durable_bytes") < bytes("total_bytes")
+    })
+}
+
 /// Killed at different moments: jobs end with the source's bytes, nothing beside them is changed, and none is
 /// ever told to be done before it is.
 #[test]
@@ -320,6 +394,7 @@ fn a_kill_at_any_moment_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let data = pattern(12 << 20, 1);
     file(dir.path(), "a", &data);
+    let mut met = 0;
     for round in 0..rounds {
         let before = pattern(16 << 20, 1000 + round);
         let b = file(dir.path(), "b", &before);
@@ -327,7 +402,7 @@ fn a_kill_at_any_moment_loses_nothing() {
         let daemon = start(dir.path());
         // One to a volume that is served, one to two targets, one of which is not.
         let add = |targets: Value| {
-            let options = json!({"throttle": "5M", "request_bytes": 262_144});
+            let options = json!({"throttle": "4M", "request_bytes": 262_144});
             let wanted = json!({
                 "sources": part_of("served:1"), "targets": targets, "options": options,
             });
@@ -341,8 +416,12 @@ fn a_kill_at_any_moment_loses_nothing() {
         };
         // Within the first seconds, in which some of it becomes durable.
         std::thread::sleep(Duration::from_millis(50 + round * 1237 % 2600));
-        let told: Vec<Value> = jobs.iter().map(|id| job(&daemon, *id)).collect();
+        if round % 4 == 2 {
+            wait_for_work(&daemon, &jobs);
+        }
+        let told = told(&daemon, &jobs);
         daemon.kill();
+        met += u64::from(is_at_work(&told));
         for told in &told {
             let durable = told["counts"]["durable_bytes"].as_u64().unwrap() as usize;
             let bytes = fs::read(&b).unwrap();
@@ -369,17 +448,12 @@ fn a_kill_at_any_moment_loses_nothing() {
         let (status, log) = daemon.stop("TERM");
         assert!(status.success(), "{log}");
     }
-}
-
-/// The kernel closes the files of a ring a little after the process is gone.
-fn wait_for_lock(path: &Path) {
-    let file = fs::File::options().read(true).write(true).open(path).unwrap();
-    eventually("the lock is free", || file.try_lock().is_ok());
+    assert!(rounds < 3 || met > 0, "no kill met a job at work, of {rounds}");
 }
 
 /// Targets are killed, and the daemons that are their hosts, and both: jobs up to a target and within one end with the
 /// source's bytes, and nothing beside them is changed. What a host had in flight when it was killed must not
-/// arrive after what it sends when it is back.
+/// arrive after what it sends when it is back: other bytes that are written after the jobs' end stay.
 #[test]
 fn kills_of_targets_and_of_hosts_lose_nothing() {
     let rounds = std::env::var("NVLANE_COPY_KILLS").ok().and_then(|text| text.parse().ok());
@@ -389,13 +463,15 @@ fn kills_of_targets_and_of_hosts_lose_nothing() {
     file(dir.path(), "a", &up);
     file(dir.path(), "b", &vec![0; 1 << 20]);
     let nqn = "nqn.2026-11.com.example:far";
+    let mut met = 0;
     for round in 0..rounds {
         let before = pattern(16 << 20, 3000 + round);
         let files = [("1", &before), ("2", &within), ("3", &before)];
         let files = files.map(|(name, bytes)| file(there.path(), name, bytes));
+        // The target's own copies are slow there, so that a kill of their host meets some.
+        let slow = format!("delay:20ms({})", files[2]);
         let serve = |listen: &str| {
-            let volumes = files.iter().map(String::as_str);
-            let args: Vec<_> = volumes.chain(["--nqn", nqn, "--listen", listen]).collect();
+            let args = [&files[0], &files[1], &slow, "--nqn", nqn, "--listen", listen];
             Daemon::start(there.path(), &args)
         };
         let mut target = serve("127.0.0.1:0");
@@ -404,7 +480,7 @@ fn kills_of_targets_and_of_hosts_lose_nothing() {
         let at = [0, M, 512, 4 * M][round as usize % 4];
         let remote = |nsid: u32| format!("tcp://{listen}/{nqn}?ns={nsid}&reconnect_delay=100ms");
         let add = |source: &str, to: String| {
-            let options = json!({"throttle": "5M", "request_bytes": 262_144});
+            let options = json!({"throttle": "4M", "request_bytes": 262_144});
             let targets = json!([{"volume": to, "offset": at}]);
             let wanted =
                 json!({"sources": part_of(source), "targets": targets, "options": options});
@@ -412,6 +488,10 @@ fn kills_of_targets_and_of_hosts_lose_nothing() {
         };
         let jobs = [add("served:1", remote(1)), add(&remote(2), remote(3))];
         std::thread::sleep(Duration::from_millis(50 + round * 1237 % 2300));
+        if round % 3 == 2 {
+            wait_for_work(&host, &jobs);
+        }
+        met += u64::from(is_at_work(&told(&host, &jobs)));
         if round % 3 != 1 {
             target.kill();
             files.iter().for_each(|file| wait_for_lock(Path::new(file)));
@@ -428,16 +508,30 @@ fn kills_of_targets_and_of_hosts_lose_nothing() {
         for id in jobs {
             wait_for(&host, id, "done");
         }
-        for (name, data) in [(&files[0], &up), (&files[2], &within)] {
+        let check = |name: &str, data: &[u8]| {
             let mut wanted = before.clone();
             wanted[at as usize..][..data.len()].copy_from_slice(data);
             assert!(fs::read(name).unwrap() == wanted, "round {round}, {name}: other bytes");
+        };
+        check(&files[0], &up);
+        check(&files[2], &within);
+        let late = pattern(12 << 20, 5000 + round);
+        let input = file(there.path(), "late", &late);
+        for nsid in [1, 3] {
+            let offset = at.to_string();
+            let args = ["write", &remote(nsid), "--offset", &offset, "--input", &input];
+            let output = nvlane().args(args).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }
-        assert!(fs::read(&files[1]).unwrap() == within, "round {round}: the source has changed");
         host.call("job_clear", json!({}));
+        // The target ends when everything that it was given has.
         for daemon in [host, target] {
             let (status, log) = daemon.stop("TERM");
             assert!(status.success(), "{log}");
         }
+        check(&files[0], &late);
+        check(&files[2], &late);
+        assert!(fs::read(&files[1]).unwrap() == within, "round {round}: the source has changed");
     }
+    assert!(rounds < 3 || met > 0, "no kill met a job at work, of {rounds}");
 }
