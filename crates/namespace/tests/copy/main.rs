@@ -2,9 +2,11 @@
 
 mod blocks;
 mod bounds;
+mod dice;
 mod gate;
 mod model;
 mod races;
 mod rules;
 mod stacks;
 mod waits;
+mod world;

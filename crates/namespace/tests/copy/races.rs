@@ -2,7 +2,8 @@
 //! no block is ever seen half old and half new, and nobody waits for ever.
 
 use crate::blocks::{Core, Span};
-use crate::stacks::{Dice, Maker};
+use crate::dice::Dice;
+use crate::stacks::Maker;
 use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::layer::linear::Linear;
 use namespace::{Namespace, Request};

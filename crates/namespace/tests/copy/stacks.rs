@@ -1,5 +1,6 @@
 //! Volumes over real backends, and the two layers that the tests put between.
 
+use crate::dice::Dice;
 use namespace::copy::Located;
 use namespace::file::{File, FileOptions};
 use namespace::layer::fault::{Fault, Rule};
@@ -17,28 +18,6 @@ use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-/// Numbers that follow from a seed.
-pub struct Dice(u64);
-
-impl Dice {
-    pub fn new(seed: u64) -> Dice {
-        Dice(seed.wrapping_mul(2).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// A number below `below`.
-    pub fn roll(&mut self, below: u64) -> u64 {
-        // xorshift64*
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % below
-    }
-
-    pub fn one_in(&mut self, count: u64) -> bool {
-        self.roll(count) == 0
-    }
-}
-
 /// What volumes are made of.
 pub struct Maker<'a> {
     pub folder: &'a Path,
@@ -51,7 +30,11 @@ pub struct Maker<'a> {
 }
 
 impl Maker<'_> {
+    /// Blocks of more than 4 KiB are kept in files: memory has none.
     pub fn memory(&self, blocks: u64) -> Arc<dyn Namespace> {
+        if self.block_shift > 12 {
+            return self.file(blocks, true);
+        }
         Memory::open(MemoryOptions {
             bytes: blocks << self.block_shift,
             block_shift: self.block_shift,

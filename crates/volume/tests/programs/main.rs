@@ -1,5 +1,6 @@
 //! Volumes behind programs: the examples against a model, and what becomes of what broken programs do.
 
+mod copies;
 #[path = "../contract/core.rs"]
 #[expect(dead_code, reason = "the contract's tests use more of it")]
 mod core;
