@@ -297,16 +297,16 @@ fn a_flush_after_a_loss_of_power_is_not_believed() {
     for id in jobs {
         daemon.call("job_throttle", json!({"id": id, "throttle": "none"}));
     }
-    for id in jobs {
-        let done = wait_for(&daemon, id, "done");
-        assert_eq!(done["counts"]["setbacks"], 1, "{done}");
-        let (_, text) = nvlane_jobs(&daemon, &["show", &id.to_string()]);
-        assert!(text.contains("setbacks  1"), "{text}");
-    }
+    let done = jobs.map(|id| wait_for(&daemon, id, "done"));
     // Killed once more: what is done is durable.
     target.kill();
     for (path, data) in [(&to[0], &up), (&to[1], &within)] {
         assert!(fs::read(path).unwrap() == *data, "{path}: other bytes");
+    }
+    for (id, done) in jobs.iter().zip(&done) {
+        assert_eq!(done["counts"]["setbacks"], 1, "{done}");
+        let (_, text) = nvlane_jobs(&daemon, &["show", &id.to_string()]);
+        assert!(text.contains("setbacks  1"), "{text}");
     }
 }
 
