@@ -133,11 +133,8 @@ pub fn features(format: ListFormat) -> Result<()> {
                     release.trim()
                 ),
             };
-            let _ = writeln!(
-                text,
-                "data of files, devices and remote volumes goes by {}",
-                best(true)
-            );
+            let _ =
+                writeln!(text, "data of files, devices and remote volumes goes by {}", best(true));
             let _ = writeln!(text, "data of other volumes goes by {}", best(false));
             text
         }
