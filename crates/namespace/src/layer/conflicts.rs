@@ -83,6 +83,17 @@ impl Conflicts {
         self.enter_all(shard, user, std::iter::once(range))
     }
 
+    /// Enters one shard if nothing there is in the way; otherwise nothing changes. Returns whether it has.
+    #[inline]
+    pub fn enter_if_free(&self, shard: u32, user: User, range: Range) -> bool {
+        let mut entries = self.shards[shard as usize].0.lock();
+        let is_free = !entries.iter().any(|other| other.range.conflicts(&range));
+        if is_free {
+            entries.push(Entry { user, range, blockers: 0 });
+        }
+        is_free
+    }
+
     /// Gets in line with several ranges at once, in one shard: they may be used when all of them may.
     /// Ranges of one user do not keep each other out. At most [`RANGES_MAX`].
     #[inline]
@@ -123,6 +134,17 @@ impl Conflicts {
             remove(&mut entries, user, next);
         }
         waits
+    }
+
+    /// Has those of a queue leave whose slot `is_meant`, wherever they are, none of whom waits.
+    pub fn quit(&self, queue: u64, is_meant: impl Fn(u64) -> bool, next: &mut Vec<User>) {
+        let is_meant = |entry: &&Entry| entry.user.queue == queue && is_meant(entry.user.slot);
+        for (shard, entries) in self.shards.iter().enumerate() {
+            let find = || entries.0.lock().iter().find(is_meant).map(|entry| entry.user);
+            while let Some(user) = find() {
+                self.leave(shard as u32, user, next);
+            }
+        }
     }
 
     /// The most ranges that a shard has.
@@ -238,6 +260,26 @@ mod tests {
             table.leave(0, user(slot), &mut next);
         }
         assert!(table.is_empty() && next.len() == 2);
+    }
+
+    #[test]
+    fn who_enters_only_what_is_free_does_not_wait_and_keeps_others_out() {
+        let table = Conflicts::new();
+        let user = |slot| User { queue: 1, slot };
+        assert!(table.enter_if_free(0, user(0), range(0, 8, false)));
+        assert!(!table.enter_if_free(0, user(1), range(7, 9, true)));
+        assert!(!table.enter(0, user(1), range(7, 9, true)));
+        // One that waits is not overtaken either.
+        assert!(!table.enter_if_free(0, user(2), range(8, 9, false)));
+        assert!(table.enter_if_free(5, user(3), range(9, 10, true)));
+        let mut next = Vec::new();
+        table.quit(2, |_| true, &mut next);
+        table.quit(1, |slot| slot == 7, &mut next);
+        assert!(next.is_empty() && !table.is_empty());
+        table.quit(1, |slot| slot != 1, &mut next);
+        assert_eq!(next, [user(1)]);
+        table.leave(0, user(1), &mut next);
+        assert!(table.is_empty());
     }
 
     /// The same by its meaning: a user may go on when none of his ranges conflicts with an earlier one.

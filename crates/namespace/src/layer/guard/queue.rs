@@ -23,6 +23,10 @@ use std::sync::Arc;
 
 /// Frame state of a command that passed outside the table.
 const PASSING: u64 = u64::MAX;
+/// Marks the frame state, and the user in the table, of a command that has no slot: nothing was in its way when it
+/// came. The shard that it has entered is in bits 53:48, a number in those below.
+const BRIEF: u64 = 1 << 60;
+const BRIEF_SHARD: u32 = 48;
 
 pub(super) struct GuardQueue {
     pub(super) me: Weak<GuardQueue>,
@@ -31,6 +35,8 @@ pub(super) struct GuardQueue {
     pub(super) reactor: Rc<Reactor>,
     waker: Waker,
     slots: Slab<Slot>,
+    /// Commands that had no slot, which numbers them.
+    brief: Cell<u64>,
     /// Copies, and what those that went down hold.
     pub(super) carrier: Rc<Carrier>,
     pub(super) claims: Slab<Claim>,
@@ -107,6 +113,7 @@ impl GuardQueue {
             reactor: Rc::clone(reactor),
             waker: Waker::new(reactor, me.clone() as Weak<dyn Wake>),
             slots: Slab::default(),
+            brief: Cell::new(0),
             carrier: Carrier::new(
                 reactor,
                 me.clone() as Weak<dyn Ground>,
@@ -165,6 +172,8 @@ impl Drop for GuardQueue {
             }
         }
         self.guard.truce.quit(&self.waker, announced);
+        let is_brief = |slot| slot & (BRIEF | CLAIM | COPY) == BRIEF;
+        self.guard.conflicts.quit(self.waker.id(), is_brief, &mut next);
         self.guard.line.quit(self.waker.id(), &self.share, &mut next);
         next.into_iter().for_each(roster::wake);
     }
@@ -194,6 +203,7 @@ impl Queue for GuardQueue {
         match range_of(&request) {
             // There is nothing to keep apart.
             None => self.child.submit(request),
+            Some(range) if work == Work::Pass => self.submit_brief(range, request),
             Some(range) => {
                 let slot = self.slots.insert(Slot::new(range, work, request));
                 self.prepare(slot);
@@ -228,6 +238,9 @@ impl Sink for GuardQueue {
         }
         if state & CLAIM != 0 {
             return self.leave_claim(state, request);
+        }
+        if state & BRIEF != 0 {
+            return self.leave_brief(state, request);
         }
         match self.slots.with(state, |slot| slot.work) {
             Work::Pass => self.leave(state, request),
@@ -274,6 +287,33 @@ impl GuardQueue {
         self.passing.set(self.passing.get() + 1);
         request.push(self.sink(), PASSING);
         self.child.submit(request);
+    }
+
+    /// Sends a command down that lies within one shard, if nothing there is in its way; gets it in line otherwise.
+    #[inline]
+    fn submit_brief(&self, range: Range, mut request: Box<Request>) {
+        let shards = range.shards();
+        if shards.is_power_of_two() {
+            let number = self.brief.get();
+            self.brief.set((number + 1) & ((1 << BRIEF_SHARD) - 1));
+            let shard = shards.trailing_zeros();
+            let state = BRIEF | u64::from(shard) << BRIEF_SHARD | number;
+            if self.guard.conflicts.enter_if_free(shard, self.user(state), range) {
+                request.push(self.sink(), state);
+                return self.child.submit(request);
+            }
+        }
+        let slot = self.slots.insert(Slot::new(range, Work::Pass, request));
+        self.prepare(slot);
+    }
+
+    #[inline]
+    fn leave_brief(&self, state: u64, request: Box<Request>) {
+        let shard = (state >> BRIEF_SHARD) as u32 & 63;
+        let mut next = self.next_list();
+        self.guard.conflicts.leave(shard, self.user(state), &mut next);
+        self.wake_next(next);
+        request.complete();
     }
 
     /// One that will not enter the table is on its way.
@@ -510,6 +550,10 @@ impl GuardQueue {
     /// Tells those whose turn has come.
     #[inline]
     pub(super) fn wake_next(&self, mut next: Vec<User>) {
+        if next.is_empty() {
+            self.next.replace(next);
+            return;
+        }
         for user in next.drain(..) {
             if user.queue == self.waker.id() {
                 // Later, not from here: a chain of waiting commands would nest without bound.
