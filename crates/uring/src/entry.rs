@@ -61,11 +61,13 @@ pub fn nop() -> Entry {
 }
 
 /// Reads `len` bytes at `offset` into `buffer`.
+#[inline]
 pub fn read(file: File, buffer: *mut u8, len: u32, offset: u64) -> Entry {
     on!(file, fd => opcode::Read::new(fd, buffer, len).offset(offset))
 }
 
 /// Reads into memory of the registered buffer `index`.
+#[inline]
 pub fn read_fixed(file: File, buffer: *mut u8, len: u32, offset: u64, index: u16) -> Entry {
     on!(file, fd => opcode::ReadFixed::new(fd, buffer, len, index).offset(offset))
 }
@@ -76,11 +78,13 @@ pub fn readv(file: File, vectors: *const libc::iovec, count: u32, offset: u64) -
 }
 
 /// Writes `len` bytes at `offset`; `flags` are `RWF_*`, `RWF_DSYNC` for force unit access.
+#[inline]
 pub fn write(file: File, buffer: *const u8, len: u32, offset: u64, flags: i32) -> Entry {
     on!(file, fd => opcode::Write::new(fd, buffer, len).offset(offset).rw_flags(flags))
 }
 
 /// Writes from memory of the registered buffer `index`; `flags` are `RWF_*`.
+#[inline]
 pub fn write_fixed(
     file: File,
     buffer: *const u8,
@@ -120,6 +124,7 @@ pub fn fallocate(file: File, mode: i32, offset: u64, len: u64) -> Entry {
 
 /// A command that only the driver behind `file` understands: its number, a word whose meaning is the
 /// driver's, and 16 bytes of its own (`IORING_OP_URING_CMD`). Of more bytes: [`big_uring_cmd`].
+#[inline]
 pub fn uring_cmd(file: File, operation: u32, addr: u64, command: [u8; 16]) -> Entry {
     on!(file, fd => opcode::UringCmd16::new(fd, operation).addr(Some(addr)).cmd(command))
 }

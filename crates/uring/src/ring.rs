@@ -178,7 +178,9 @@ impl Ring {
         if self.setup.sqpoll {
             return self.rouse(queued, Wait::No);
         }
-        let events = if wanted { sys::ENTER_GETEVENTS } else { 0 };
+        // Where completion work waits for an enter, that of what ends at once is done by this one.
+        let events = wanted || self.setup.defer_taskrun;
+        let events = if events { sys::ENTER_GETEVENTS } else { 0 };
         self.call(queued, 0, self.enter_flags | events, ptr::null(), 0)?;
         Ok(true)
     }
