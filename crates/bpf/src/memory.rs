@@ -66,9 +66,10 @@ impl Memory<'_> {
     #[inline(always)]
     pub fn load<const N: u32>(&self, address: u64) -> Result<u64, FaultKind> {
         let offset = address as u32;
+        // The context first: programs are about it.
         let bytes = match (address >> 32) as u32 {
-            STACK => by_size!(N, self.stack, offset),
             CONTEXT => by_size!(N, self.context, offset),
+            STACK => by_size!(N, self.stack, offset),
             region => return self.map(region)?.region.load::<N>(offset),
         };
         let bytes = bytes.ok_or(FaultKind::OutOfBounds)?;
@@ -87,8 +88,8 @@ impl Memory<'_> {
     pub fn store<const N: u32>(&mut self, address: u64, value: u64) -> Result<(), FaultKind> {
         let offset = address as u32;
         let bytes = match (address >> 32) as u32 {
-            STACK => self.stack.get_mut(offset as usize..(offset as usize + N as usize)),
             CONTEXT => self.context.get_mut(offset as usize..(offset as usize + N as usize)),
+            STACK => self.stack.get_mut(offset as usize..(offset as usize + N as usize)),
             region => return self.map(region)?.region.store::<N>(offset, value),
         };
         let bytes = bytes.ok_or(FaultKind::OutOfBounds)?;
