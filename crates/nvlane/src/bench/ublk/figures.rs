@@ -57,11 +57,26 @@ impl Measured {
         median(above.iter().zip(below).map(|(above, below)| value(above) / value(below)))
     }
 
-    /// The worst that any row shows; not a number if there is none.
-    fn most(&self, way: Way, value: impl Fn(&Sample) -> f64) -> f64 {
-        let rows = ROWS.iter().map(|row| self.middle(way, row.name, &value));
-        rows.filter(|value| value.is_finite()).reduce(f64::max).unwrap_or(f64::NAN)
+    /// The most that any row shows, or the row that shows none.
+    fn most(&self, way: Way, value: impl Fn(&Sample) -> f64) -> Result<f64, Without> {
+        let rows = ROWS.map(|row| (row.name, self.middle(way, row.name, &value)));
+        every(rows).map(|rows| rows.into_iter().fold(f64::NEG_INFINITY, f64::max))
     }
+}
+
+/// The row that has no number. A figure about all rows is none then, or a row that fails would better it.
+struct Without(&'static str);
+
+/// The values, if each row has one.
+fn every<const N: usize>(rows: [(&'static str, f64); N]) -> Result<[f64; N], Without> {
+    match rows.iter().find(|(_, value)| !value.is_finite()) {
+        Some((row, _)) => Err(Without(row)),
+        None => Ok(rows.map(|(_, value)| value)),
+    }
+}
+
+fn least<const N: usize>(rows: [(&'static str, f64); N]) -> Result<f64, Without> {
+    every(rows).map(|rows| rows.into_iter().fold(f64::INFINITY, f64::min))
 }
 
 fn user_ns(sample: &Sample) -> f64 {
@@ -154,39 +169,49 @@ fn contract(measured: &Measured, report: &mut Report) {
         Some(why) => format!("{}: {why}", way.name()),
         None => "its rows were not run, or had no sample".into(),
     };
+    let mut of_all = |name: &str, way: Way, figure: Result<f64, Without>| match figure {
+        Ok(value) => report.figure(name, value),
+        Err(_) if measured.missing.contains_key(&way) => {
+            report.figure_or_null(name, f64::NAN, &why(way));
+        }
+        Err(Without(row)) => {
+            let why = format!("{row} was not run, or has no number");
+            report.figure_or_null(name, f64::NAN, &why);
+        }
+    };
+    let user = measured.most(Way::ProgramKernel, user_ns);
+    of_all("user_cpu_ns_per_request_bpf", Way::ProgramKernel, user);
+    let returns = |sample: &Sample| sample.returns.unwrap_or(f64::NAN);
+    let returns = measured.most(Way::ProgramKernel, returns);
+    of_all("returns_per_request_bpf", Way::ProgramKernel, returns);
+    let rate = |sample: &Sample| sample.iops;
+    let over_copy = LARGE.map(|row| (row, measured.ratio(row, [Way::ZeroCopy, Way::Copy], rate)));
+    of_all("zero_copy_over_copy_64k", Way::ZeroCopy, least(over_copy));
+    of_all("over_rublk_min", Way::Rublk, over_rublk(measured));
     let large = ROWS[0].name;
     let program = why(Way::ProgramKernel);
     let copy_and_program = [Way::Copy, Way::ProgramKernel];
     let cpu = measured.ratio(large, copy_and_program, |sample| sample.cpu_ns);
     report.figure_or_null("cpu_copy_over_bpf", cpu, &program);
-    let rate = measured.ratio(large, copy_and_program, |sample| sample.iops);
-    report.figure_or_null("bandwidth_bpf_over_copy", 1.0 / rate, &program);
-    let user = measured.most(Way::ProgramKernel, user_ns);
-    report.figure_or_null("user_cpu_ns_per_request_bpf", user, &program);
-    let returns = |sample: &Sample| sample.returns.unwrap_or(f64::NAN);
-    let returns = measured.most(Way::ProgramKernel, returns);
-    report.figure_or_null("returns_per_request_bpf", returns, &program);
-    let zero_and_copy = [Way::ZeroCopy, Way::Copy];
-    let least = least(LARGE.map(|row| measured.ratio(row, zero_and_copy, |sample| sample.iops)));
-    report.figure_or_null("zero_copy_over_copy_64k", least, &why(Way::ZeroCopy));
-    report.figure_or_null("over_rublk_min", over_rublk(measured), &why(Way::Rublk));
+    let copy_over = measured.ratio(large, copy_and_program, rate);
+    report.figure_or_null("bandwidth_bpf_over_copy", 1.0 / copy_over, &program);
     let added = program::middle(&measured.program_ns);
     report.figure_or_null("user_space_bpf_ns", added, "it was not measured outside the guest");
 }
 
-/// Our default over rublk at its best, on the row where that is least.
-fn over_rublk(measured: &Measured) -> f64 {
-    least(ROWS.map(|row| {
-        let rate = |sample: &Sample| sample.iops;
-        let over = [Way::Rublk, Way::RublkZeroCopy]
-            .map(|theirs| measured.ratio(row.name, [DEFAULT, theirs], rate));
-        least(over)
-    }))
-}
-
-/// The least of those that are numbers.
-fn least<const N: usize>(values: [f64; N]) -> f64 {
-    values.into_iter().filter(|value| value.is_finite()).reduce(f64::min).unwrap_or(f64::NAN)
+/// Our default over rublk at its best, on the row where that is least. A way of rublk's that cannot be
+/// started here counts for nothing; one that has a row without a number leaves none.
+fn over_rublk(measured: &Measured) -> Result<f64, Without> {
+    let theirs = [Way::Rublk, Way::RublkZeroCopy];
+    let present = theirs.into_iter().filter(|way| !measured.missing.contains_key(way));
+    let over = present.map(|theirs| {
+        least(ROWS.map(|row| {
+            let rate = |sample: &Sample| sample.iops;
+            (row.name, measured.ratio(row.name, [DEFAULT, theirs], rate))
+        }))
+    });
+    let over = over.collect::<Result<Vec<f64>, Without>>()?;
+    over.into_iter().reduce(f64::min).ok_or(Without(ROWS[0].name))
 }
 
 #[cfg(test)]
@@ -264,5 +289,35 @@ mod tests {
         let notes = value["machine"]["notes"].to_string();
         assert!(notes.contains("cpu_copy_over_bpf could not be measured: bpf_kernel: it is on"));
         assert!(!report.figures.contains_key("rublk_randread4k_qd1_kiops"));
+    }
+
+    #[test]
+    fn a_row_without_a_number_leaves_no_figure_of_all_rows() {
+        let mut measured = measured(&[]);
+        measured.samples.get_mut(&(Way::RublkZeroCopy, "randread4k_qd32")).unwrap()[0].iops =
+            f64::NAN;
+        let kernel = measured.samples.get_mut(&(Way::ProgramKernel, "randread4k_qd1")).unwrap();
+        (kernel[0].returns, kernel[0].user_share) = (None, None);
+        measured.samples.remove(&(Way::Copy, LARGE[1]));
+        let mut report = Report::new("ublk");
+        fill(&measured, &mut report);
+        let value = serde_json::to_value(&report).unwrap();
+        let notes = value["machine"]["notes"].to_string();
+        for (name, row) in [
+            ("over_rublk_min", "randread4k_qd32"),
+            ("returns_per_request_bpf", "randread4k_qd1"),
+            ("user_cpu_ns_per_request_bpf", "randread4k_qd1"),
+            ("zero_copy_over_copy_64k", LARGE[1]),
+        ] {
+            assert!(value["figures"][name].is_null(), "{name}");
+            assert!(notes.contains(&format!("{name} could not be measured: {row}")), "{notes}");
+        }
+    }
+
+    #[test]
+    fn a_rublk_without_zero_copy_is_compared_with_what_it_has() {
+        let mut report = Report::new("ublk");
+        fill(&measured(&[Way::RublkZeroCopy]), &mut report);
+        assert!((report.figures["over_rublk_min"] - 3.0 / 6.0).abs() < 1e-3);
     }
 }

@@ -10,6 +10,10 @@ const NULLB: &str = "/sys/kernel/config/nullb";
 /// Size of each device, in MiB.
 const MIB: &str = "1024";
 
+/// Most sectors of a request: 1 MiB, as much as servers take. By default it is 255, and a request of 512 KiB would be
+/// refused once, given to another thread and cut into five there, whoever serves it.
+const SECTORS_MAX: &str = "2048";
+
 /// Two null block devices, taken away when dropped.
 pub struct Stage {
     made: Vec<PathBuf>,
@@ -48,6 +52,12 @@ impl Stage {
         let null = Path::new(NULLB).join(name);
         fs::create_dir(&null).with_context(|| null.display().to_string())?;
         self.made.push(null.clone());
+        // Old kernels have no such file.
+        let sectors_max = null.join("max_sectors");
+        if sectors_max.exists() {
+            fs::write(&sectors_max, SECTORS_MAX)
+                .with_context(|| sectors_max.display().to_string())?;
+        }
         for (file, value) in [
             ("size", MIB),
             ("blocksize", "512"),
