@@ -70,7 +70,7 @@ struct Without(&'static str);
 /// The values, if each row has one.
 fn every<const N: usize>(rows: [(&'static str, f64); N]) -> Result<[f64; N], Without> {
     match rows.iter().find(|(_, value)| !value.is_finite()) {
-        Some((row, _)) => Err(Without(row)),
+        Some(&(row, _)) => Err(Without(row)),
         None => Ok(rows.map(|(_, value)| value)),
     }
 }
