@@ -3,10 +3,11 @@
 mod recorder;
 
 use reactor::{Buffer, Complete, Interest, Reactor};
-use recorder::{Calls, config, reactor};
+use recorder::{Calls, Recorder, config, reactor};
 use std::cell::{Cell, RefCell};
-use std::io::pipe;
+use std::io::{Write, pipe};
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -197,4 +198,32 @@ fn a_sink_that_panics_takes_nobody_elses_completion_along() {
         }
     });
     assert_eq!(blocking, ALL);
+}
+
+#[test]
+fn an_operation_that_is_cancelled_ends_and_others_go_on() {
+    let reactor = reactor(&config());
+    let (near, far) = UnixStream::pair().expect("sockets");
+    let recorder = Recorder::new(&reactor, 3);
+    let mut buffers: Vec<_> =
+        (0..2).map(|_| reactor.buffers().allocate(4096).expect("room")).collect();
+    let mut start = |token: usize, socket: &UnixStream| {
+        let entry = entry::read(File::Fd(socket.as_raw_fd()), buffers[token].as_mut_ptr(), 4096, 0);
+        // SAFETY: the buffers are dropped when the reactor has ended what is in flight.
+        unsafe { reactor.start(entry, Rc::clone(&recorder) as Rc<_>, token as u64) }
+    };
+    let cancelled = start(0, &near);
+    start(1, &far);
+    let (handle, told, near) = (Rc::clone(&reactor), Rc::clone(&recorder), near);
+    let later = Calls(move |_, _| {
+        handle.cancel(cancelled);
+        handle.cancel(cancelled);
+        (&near).write_all(b"for the other").expect("room in a socket");
+        told.complete(2, 0, 0);
+    });
+    reactor.timer(Instant::now() + Duration::from_millis(10), Rc::new(later), 0);
+    reactor.run();
+    assert_eq!(recorder.results(), [(0, -libc::ECANCELED), (1, 13), (2, 0)]);
+    // Its place is another's by now, or nobody's.
+    reactor.cancel(cancelled);
 }
