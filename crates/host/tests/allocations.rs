@@ -6,6 +6,7 @@ use counting_allocator::{mark_this_thread, of_marked};
 use namespace::{AccessWatcher, Data, Namespace, Queue, Request, Sink};
 use nvme::{Command, opcode};
 use reactor::{Complete, Reactor};
+use rig::pages::{Pages, SLOTS};
 use rig::{Target, connect, options};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -91,8 +92,11 @@ impl AccessWatcher for Door {
 }
 
 /// Runs `IOS` commands on a reactor of their own and tells how much was allocated in the second half.
-fn run(path: Arc<dyn Namespace>, load: Load) -> u64 {
-    let reactor = Reactor::new(&reactor::Config::default()).expect("a reactor");
+/// With `pages` the data is there, and the ring moves it.
+fn run(path: Arc<dyn Namespace>, load: Load, pages: Option<&Pages>) -> u64 {
+    let kernel_buffers = if pages.is_some() { SLOTS } else { 0 };
+    let config = reactor::Config { kernel_buffers, ..reactor::Config::default() };
+    let reactor = Reactor::new(&config).expect("a reactor");
     let queue = path.open_queue(&reactor).expect("a queue");
     let door = Rc::new_cyclic(|me| Door {
         me: me.clone(),
@@ -106,8 +110,10 @@ fn run(path: Arc<dyn Namespace>, load: Load) -> u64 {
     });
     for _ in 0..load.depth {
         let mut request = Request::new();
-        let buffer = reactor.buffers().allocate(load.bytes).expect("a buffer");
-        request.data = Data::Buffer(buffer);
+        request.data = match pages {
+            Some(pages) => Data::Registered(pages.take(&reactor, &vec![0; load.bytes])),
+            None => Data::Buffer(reactor.buffers().allocate(load.bytes).expect("a buffer")),
+        };
         door.back.borrow_mut().push(request);
     }
     struct Halfway(Rc<Door>, Cell<u64>);
@@ -142,13 +148,14 @@ fn run(path: Arc<dyn Namespace>, load: Load) -> u64 {
 #[test]
 fn nothing_per_command() {
     let target = Target::memory();
-    for digests in [false, true] {
+    for (digests, in_pages) in [(false, false), (true, false), (false, true)] {
         let options = host::Options { header_digest: digests, data_digest: digests, ..options() };
         for opcode in [opcode::io::READ, opcode::io::WRITE] {
             for (bytes, depth) in [(4096, 1), (4096, 32), (4096, 128), (131_072, 4)] {
                 let load = Load { opcode, bytes, depth };
                 let path = connect(target.address, &options);
-                let allocated = run(path, load);
+                let pages = (in_pages && path.takes_registered()).then(Pages::new);
+                let allocated = run(path, load, pages.as_ref());
                 // What grows with bursts still may, a few times in a thousand commands.
                 assert!(allocated <= IOS / 100, "{allocated} in {} of {load:?}", IOS / 2);
             }
