@@ -21,6 +21,7 @@ mod holes;
 mod offload;
 mod open;
 mod queue;
+mod write_back;
 
 pub use open::{FileOptions, OpenError};
 

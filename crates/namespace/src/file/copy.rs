@@ -1,7 +1,8 @@
 //! Copy between files: what is in reach, and the way to the threads for calls that block.
 
-use super::offload::{Dirty, Ended, How, Job, Piece};
+use super::offload::{Ended, How, Job, Piece};
 use super::queue::{FileQueue, status};
+use super::write_back::Dirty;
 use super::{File, Kind};
 use crate::copy::{Origin, Place, REMEMBERED, Source, Sources};
 use crate::{Data, Request};

@@ -26,16 +26,14 @@
 //!   copied is asked for by `POSIX_FADV_WILLNEED`, which reads just that.
 //!
 //! Whoever goes past the page cache expects a short Flush: what Copies have written into it is on its way
-//! to the disk every [`WRITE_BACK_INTERVAL`], without anybody waiting for it. Not more often: what is copied over
-//! soon need not be written twice, and a copy would be no faster than the disk.
+//! to the disk after a second (`write_back`).
 
 use super::{File, holes};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A page, and what files that share blocks share at least.
 const PAGE_BYTES: u64 = 4096;
@@ -43,10 +41,6 @@ const PAGE_BYTES: u64 = 4096;
 const CALL_BYTES: u64 = 1 << 20;
 /// Asked for in advance.
 const AHEAD_BYTES: u64 = 4 << 20;
-
-/// How often writing back is begun while there is something to write, and how much that is at least.
-const WRITE_BACK_INTERVAL: Duration = Duration::from_secs(1);
-const WRITE_BACK_BYTES: u64 = 8 << 20;
 
 /// A Copy to `file`.
 pub(super) struct Job {
@@ -225,11 +219,11 @@ impl Job {
             if copied == 0 {
                 return Err(How::OutOfRange);
             }
+            if !shares && self.file.is_direct() {
+                self.file.copied_to_cache(span.target(), copied);
+            }
             span.at += copied;
             *bytes += copied;
-            if !shares && self.file.is_direct() {
-                self.file.write_back_soon(copied);
-            }
         }
         Ok(())
     }
@@ -272,7 +266,7 @@ impl Span<'_> {
 
 impl File {
     /// The file through the page cache. Where it cannot be had, past it: slower, and no less right.
-    fn cached(&self) -> &std::fs::File {
+    pub(super) fn cached(&self) -> &std::fs::File {
         if !self.is_direct() {
             return &self.file;
         }
@@ -286,41 +280,6 @@ impl File {
             Some(file)
         });
         cached.as_ref().unwrap_or(&self.file)
-    }
-
-    /// Notes bytes that are in the page cache only, and has them written back now and then.
-    fn write_back_soon(&self, bytes: u64) {
-        if self.copying.dirty.note(bytes, Instant::now()) {
-            // Only begun: errors are told to who flushes.
-            // SAFETY: a system call on an open descriptor, without memory.
-            unsafe {
-                libc::sync_file_range(self.cached().as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE)
-            };
-        }
-    }
-}
-
-/// What was copied into the page cache of a file, and is not being written back yet.
-#[derive(Debug, Default)]
-pub(super) struct Dirty {
-    bytes: AtomicU64,
-    /// When writing back was begun last, or there was first enough for it.
-    since: Mutex<Option<Instant>>,
-}
-
-impl Dirty {
-    /// Adds `bytes`. Returns whether it is time to have all of it written back.
-    fn note(&self, bytes: u64, now: Instant) -> bool {
-        if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes < WRITE_BACK_BYTES {
-            return false;
-        }
-        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = now.saturating_duration_since(*since.get_or_insert(now)) >= WRITE_BACK_INTERVAL;
-        if due {
-            self.bytes.store(0, Ordering::Relaxed);
-            *since = Some(now);
-        }
-        due
     }
 }
 
@@ -377,20 +336,4 @@ fn zero(file: &File, offset: u64, len: u64) -> Result<bool, How> {
 
 fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_dirty_is_written_back_once_a_second() {
-        let (dirty, now) = (Dirty::default(), Instant::now());
-        let after = |ms| now + Duration::from_millis(ms);
-        assert!(!dirty.note(WRITE_BACK_BYTES - 1, after(0)) && !dirty.note(1, after(5000)));
-        assert!(!dirty.note(1 << 30, after(5999)) && dirty.note(1, after(6000)));
-        // Little may stay for longer.
-        assert!(!dirty.note(WRITE_BACK_BYTES - 1, after(8000)) && dirty.note(1, after(8001)));
-        assert!(!dirty.note(1 << 30, after(9000)));
-    }
 }
