@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 600
+# limit: 720
 # A remote volume as a block device, its requests' pages sent and received as they are: requests of all sizes over
 # one path that is lost and comes back, then a file system over two, which lives through the loss of either,
 # and what it wrote is in the target's file.
