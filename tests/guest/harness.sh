@@ -14,8 +14,8 @@ shopt -s nullglob
 PORT=${PORT:-4420}
 WORK=/tmp/nvlane-test
 CTL=$WORK/ctl.sock
-FULL=${FULL:-0}
-ROUNDS=${ROUNDS:-5}
+# Whether all stated counts are wanted, and how often accidents are repeated: as the runner says.
+: "${FULL:?}" "${ROUNDS:?}"
 SERVER=
 NQN=
 mkdir -p "$WORK" /mnt/test

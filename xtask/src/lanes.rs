@@ -201,8 +201,9 @@ impl Output {
         let mut child = command.spawn().with_context(|| line_of(command))?;
         let mut count = Count::NONE;
         let stdout = child.stdout.take().expect("stdout is a pipe");
-        for line in BufReader::new(stdout).lines() {
+        for line in BufReader::new(stdout).split(b'\n') {
             let line = line?;
+            let line = String::from_utf8_lossy(&line);
             self.say(&line);
             if let Some(result) = test_result(&line) {
                 count.passed += result.passed;

@@ -132,7 +132,7 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
         .map(|(suite, prefix)| Guests::of(suite, prefix, &scripts, &arguments, &runner))
         .collect();
     let all_scripts = guests.iter().flat_map(|guests| guests.scripts.clone()).collect();
-    let programs = Programs::of(all_scripts, arguments.full);
+    let programs = Programs::of(all_scripts, arguments.full, depth.rounds);
     let mut steps = steps_before_guests(&guests, &programs, arguments.full, &depth)?;
     for guests in &guests {
         guests.add_steps(&mut steps, &programs, depth.rounds, arguments.seed);
@@ -174,11 +174,16 @@ fn steps_before_guests<'a>(
         Step::new("format", |_: &mut Seat, output| format(output)),
         Step::new("tidy", |_, output| tidy(output)),
         Step::new("unit", |_, output| {
-            output.counted(cargo()?.args(["test", "--workspace", "--locked", "--no-fail-fast"]))
+            let what = ["test", "--workspace", "--locked", "--no-fail-fast"];
+            let count = output.counted(cargo()?.args(what))?;
+            ensure!(count.passed + count.failed > 0, "there are no tests");
+            Ok(count)
         }),
     ];
     if guests.iter().any(|guests| guests.wanted) {
+        let waiting = Waiting { guests, programs };
         let build = Step::new("guest/build", move |_: &mut Seat, output| {
+            let _waiting = &waiting;
             let made = programs.make(output);
             let fetched: Vec<Result<()>> =
                 guests.iter().map(|guests| guests.fetch_kernel(output)).collect();
@@ -211,6 +216,21 @@ fn steps_before_guests<'a>(
         }));
     }
     Ok(steps)
+}
+
+/// Whoever waits for kernels and programs; told when the step that makes them is over, however it ended.
+struct Waiting<'a> {
+    guests: &'a [Guests],
+    programs: &'a Programs,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.programs.give_up();
+        for guests in self.guests {
+            let _ = guests.kernel.set(None);
+        }
+    }
 }
 
 /// All that runs in guests of one kernel.
@@ -284,7 +304,7 @@ impl Guests {
                 seat.leave();
                 let machine = self.machine(programs)?;
                 output.start_clock();
-                power_cut::run(&machine, rounds, seed, output)?;
+                power_cut::run(&machine, self.prefix, rounds, seed, output)?;
                 Ok(Count { passed: rounds, failed: 0 })
             },
         ));

@@ -36,14 +36,21 @@ const LIBRARY_EXAMPLES: [&str; 3] = ["passthrough", "zone_append", "vendor"];
 pub struct Programs {
     scripts: Vec<Script>,
     full: bool,
+    rounds: u32,
     /// Variables for the guest; or that they could not be built.
     built: OnceLock<Option<Vec<(String, String)>>>,
 }
 
 impl Programs {
-    /// Those that `scripts` need, as users get them when `full`.
-    pub fn of(scripts: Vec<Script>, full: bool) -> Self {
-        Self { scripts, full, built: OnceLock::new() }
+    /// Those that `scripts` need, as users get them when `full`; the scripts repeat accidents `rounds`
+    /// times.
+    pub fn of(scripts: Vec<Script>, full: bool, rounds: u32) -> Self {
+        Self { scripts, full, rounds, built: OnceLock::new() }
+    }
+
+    /// Those who wait need not wait any longer: unless they are built, they will not be.
+    pub fn give_up(&self) {
+        let _ = self.built.set(None);
     }
 
     /// Builds them; once.
@@ -57,6 +64,12 @@ impl Programs {
         };
         self.built.set(variables).expect("they are built once");
         result
+    }
+
+    /// What every script is told.
+    fn depth(&self) -> [(String, String); 2] {
+        [("FULL", u32::from(self.full)), ("ROUNDS", self.rounds)]
+            .map(|(name, value)| (name.to_owned(), value.to_string()))
     }
 
     /// Waits until they are built; returns the variables that tell scripts where they are.
@@ -90,7 +103,7 @@ impl Programs {
             shipped.append(&mut others);
         }
 
-        let mut variables = Vec::new();
+        let mut variables = self.depth().to_vec();
         let mut add = |name: &str, value: String| variables.push((name.to_owned(), value));
         if needs("mutant") {
             add("NVLANE_MUTANTS", build_mutants(&target, &shipped, &kept, output)?);
@@ -197,4 +210,23 @@ fn build_ring_programs(kept: &Kept, output: &Output) -> Result<String> {
         }
     }
     Ok(programs.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_are_told_how_much_is_wanted() {
+        let told = |full, rounds| Programs::of(Vec::new(), full, rounds).depth().map(|it| it.1);
+        assert_eq!(told(true, 20), ["1", "20"]);
+        assert_eq!(told(false, 5), ["0", "5"]);
+    }
+
+    #[test]
+    fn nobody_waits_for_what_will_not_be_built() {
+        let programs = Programs::of(Vec::new(), false, 5);
+        programs.give_up();
+        assert!(programs.ready().is_err());
+    }
 }

@@ -31,10 +31,16 @@ const NOTED_MIN: usize = 60;
 /// The same of the writes with FUA, of which the next boot wants one.
 const NOTED_FUA_MIN: usize = 10;
 
-/// Cuts the power `rounds` times; an error names what was lost.
-pub fn run(machine: &Machine, rounds: u32, seed: u64, output: &mut Output) -> Result<()> {
+/// Cuts the power `rounds` times; an error names what was lost. `prefix` is that of the step's name.
+pub fn run(
+    machine: &Machine,
+    prefix: &str,
+    rounds: u32,
+    seed: u64,
+    output: &mut Output,
+) -> Result<()> {
     // Another kernel's may run in the other lane.
-    let name = format!("power-cut-{}", machine.kernel.version);
+    let name = format!("power-cut-{prefix}");
     let directory = machine::folder_of_this_process(&name)?;
     let mut machine = machine.clone();
     let image = directory.join("disk.img");

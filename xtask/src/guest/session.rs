@@ -23,7 +23,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
 use super::copied;
 use super::machine::{self, Bus, Disk, Guest, Machine};
@@ -128,7 +128,11 @@ impl Seat {
             self.tried = (kernel.clone(), 0);
         }
         while self.session.is_none() {
-            ensure!(self.tried.1 < BOOTS_MAX, "no guest boots");
+            if self.tried.1 == BOOTS_MAX {
+                // The next test tries once more: the machine may have been too busy.
+                self.tried.1 -= 1;
+                bail!("no guest boots");
+            }
             match Session::boot(machine, devices) {
                 Ok(session) => {
                     self.session = Some(session);
