@@ -247,14 +247,18 @@ fn a_queue_that_goes_leaves_nobody_waiting() {
     let (first, gone, last) = (another(&volumes), another(&volumes), another(&volumes));
     let (inbox, forgotten) = (Rc::new(Inbox::default()), Rc::new(Inbox::default()));
     inbox.submit(&first, 0, 0, first.write(5, &[1]));
-    // A command, a fused pair, Copies that wait for their blocks with a thread each, all behind that; one in line.
+    // A command, a fused pair, Copies that wait for their blocks with a thread each, all behind that; two that wait for
+    // a thread, and one in line.
     forgotten.submit(&gone, 0, 0, gone.write(4, &[2, 2]));
     forgotten.submit(&gone, 0, 1, gone.swap(5, &[2], &[3]));
     forgotten.submit(&gone, 0, 2, gone.copy(0, 1000, &[(0, 5, 8)], false));
-    for number in 3..5 {
-        let large = gone.copy(0, 32 << 10, &[(0, 0, 32 << 10)], false);
-        forgotten.submit(&gone, 0, number, large);
+    let large = || gone.copy(0, 32 << 10, &[(0, 0, 32 << 10)], false);
+    forgotten.submit(&gone, 0, 3, large());
+    for number in 4..6 {
+        let small = gone.copy(0, 1000 + number * 8, &[(0, 100, 8)], false);
+        forgotten.submit(&gone, 0, number, small);
     }
+    forgotten.submit(&gone, 0, 6, large());
     turn(&gone);
     inbox.submit(&last, 0, 1, last.write(5, &[4]));
     inbox.submit(&last, 0, 2, last.swap(1000, &[0], &[5]));

@@ -148,6 +148,8 @@ impl Drop for GuardQueue {
     fn drop(&mut self) {
         roster::quit(&self.waker);
         self.waker.forget();
+        // Before any thread is given back, by this or by what is dropped here: who is gone is passed over then.
+        let ready = self.stop_waiting_for_threads();
         let (mut next, mut announced) = (self.next_list(), 0);
         for number in self.slots.numbers(|_| true) {
             let mut slot = self.slots.take(number);
@@ -160,22 +162,27 @@ impl Drop for GuardQueue {
         }
         for number in self.claims.numbers(|_| true) {
             let user = self.user(CLAIM | number);
-            let mut claim = self.claims.take(number);
-            claim.quit(user, &mut next);
-            match claim.thread {
-                Thread::Ready => threads::release(&self.reactor, self.guard.number),
-                // It may have been told already, though it will not hear it.
-                Thread::Awaited if !threads::give_up(self.guard.number, user) => {
-                    threads::release(&self.reactor, self.guard.number);
-                }
-                Thread::Awaited | Thread::None => {}
-            }
+            self.claims.take(number).quit(user, &mut next);
         }
+        (0..ready).for_each(|_| threads::release(&self.reactor, self.guard.number));
         self.guard.truce.quit(&self.waker, announced);
         let is_brief = |slot| slot & (BRIEF | CLAIM | COPY) == BRIEF;
         self.guard.conflicts.quit(self.waker.id(), is_brief, &mut next);
         self.guard.line.quit(self.waker.id(), &self.share, &mut next);
         next.into_iter().for_each(roster::wake);
+    }
+}
+
+impl GuardQueue {
+    /// No claim waits for a thread any more. Returns how many have one.
+    fn stop_waiting_for_threads(&self) -> usize {
+        let has_thread = |number: &u64| match self.claims.with(*number, |claim| claim.thread) {
+            Thread::None => false,
+            // It may have been told already, though it will not hear it.
+            Thread::Awaited => !threads::give_up(self.guard.number, self.user(CLAIM | *number)),
+            Thread::Ready => true,
+        };
+        self.claims.numbers(|_| true).iter().filter(|number| has_thread(number)).count()
     }
 }
 
