@@ -570,7 +570,7 @@ impl Complete for IoQueue {
 }
 
 impl IoQueue {
-    /// The socket is ready for something.
+    /// There may be something to do with the socket.
     fn activate(&self) {
         if let Some(poller) = self.poller.get() {
             self.reactor.activate(poller);
@@ -583,6 +583,8 @@ impl IoQueue {
         self.shared.note_traffic();
         if !self.closed.get() {
             self.defer();
+            // Nobody watches the socket where the poller was parked while the ring read from it.
+            self.activate();
         }
     }
 }

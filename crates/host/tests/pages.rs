@@ -188,6 +188,40 @@ fn a_read_that_stalls_has_its_pages_back_first() {
     assert!(core.read(0, 8192) == pattern(1, 8192));
 }
 
+/// The ring has the end of the last command's data: from then on the connection is idle, and watched.
+#[test]
+fn a_peer_that_leaves_behind_its_last_data_is_noticed() {
+    const BYTES: u32 = 65_536;
+    let target = Target::memory();
+    let relay = Relay::to(target.address);
+    let mut options = options();
+    // Nobody is to notice by that.
+    options.association.keep_alive_tmo = 4 * PATIENCE;
+    let Some((path, pages)) = path(relay.address, &options) else { return };
+    let core = Core::with_pages(path.clone(), &pages);
+    relay.hold(Some(IO));
+    let reading = core.issue(read(0, BYTES as usize), vec![0; BYTES as usize]);
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(relay.inject(IO, &about(C2H_DATA, 0, BYTES)));
+    assert!(relay.inject(IO, &vec![0x55; BYTES as usize / 2]));
+    // Long enough for the reactor to go to sleep, here and below.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(relay.inject(IO, &vec![0x55; BYTES as usize / 2]));
+    let data = reading.recv_timeout(PATIENCE).expect("an answer").ok().data;
+    assert!(data.iter().all(|byte| *byte == 0x55));
+    std::thread::sleep(Duration::from_secs(1));
+    relay.swallow(true);
+    relay.close(IO);
+    core.await_access(|access| !access.is_usable());
+    relay.swallow(false);
+    relay.hold(None);
+    core.await_access(namespace::Access::is_usable);
+    core.write(0, &pattern(1, 8192));
+    assert!(core.read(0, 8192) == pattern(1, 8192));
+    drop(core);
+    pages.check();
+}
+
 /// Asks for the data of writes that fill the socket, whose peer does not read. Each write's status.
 fn stalled_writes(options: &Options, said: &[u8]) -> Option<Vec<Status>> {
     const WRITES: u16 = 24;
