@@ -9,6 +9,7 @@ use namespace::layer::multipath::{Multipath, MultipathOptions};
 use nvme::{Status, opcode};
 use rig::pages::{PLAIN_MS, Pages};
 use rig::relay::Relay;
+use rig::splitter::{Splitter, When};
 use rig::tamper::Tamper;
 use rig::{Core, PATIENCE, Target, connect, options, pattern, read, write};
 use std::net::SocketAddr;
@@ -275,6 +276,34 @@ fn writes_that_are_answered_while_their_data_is_sent() {
     let said: Vec<u8> = (0..WRITES).flat_map(answer).collect();
     let Some(statuses) = stalled_writes(&impatient(), &said) else { return };
     assert!(statuses.iter().all(|status| *status == Status::WRITE_FAULT), "{statuses:?}");
+}
+
+/// Writes by a controller that asks for `piece` bytes at a time: one connection does.
+fn split_writes(bytes: usize, piece: usize, when: When, rounds: u64) {
+    let target = Target::memory();
+    let splitter = Splitter::before(target.address, piece, when);
+    let Some((path, pages)) = path(splitter.address, &options()) else { return };
+    let core = Core::with_pages(path, &pages);
+    for round in 0..rounds {
+        let data = pattern(round, bytes);
+        core.write(0, &data);
+        assert!(splitter.written() == data, "round {round}");
+    }
+    assert_eq!(splitter.connections(), 2, "that of the admin queue, and ours");
+    drop(core);
+    pages.check();
+}
+
+#[test]
+fn writes_in_pieces() {
+    split_writes(262_144, 16_384, When::Read, 40);
+}
+
+/// The end of a piece can be with the controller before we are told that it was sent; more so if it asks
+/// for the next before that.
+#[test]
+fn the_next_piece_is_asked_for_while_one_is_sent() {
+    split_writes(1 << 20, 1 << 18, When::Stuck, 3);
 }
 
 #[test]

@@ -220,11 +220,18 @@ impl Connection {
         if !slot.sent {
             return Err(too_early());
         }
-        if slot.outgoing.is_some() {
-            // The machine counts an R2T as answered when the header of its last PDU is made.
-            return Err(Lost::ours(
-                "the controller asked for more data before it had what it asked for",
-            ));
+        if let Some(before) = slot.outgoing {
+            // The machine counts an R2T as answered when the header of its last PDU is made, and lets
+            // one more come from then on.
+            if before.remaining != 0 || !self.link.sending.is_of(outgoing.cid) {
+                return Err(Lost::ours(
+                    "the controller asked for more data before it had what it asked for",
+                ));
+            }
+            // The ring has the last bytes sent, or nearly so, and has not said so yet.
+            assert!(slot.next.is_none(), "the machine has counted them");
+            slot.next = Some(outgoing);
+            return Ok(());
         }
         slot.outgoing = Some(outgoing);
         self.send.push_transfer(outgoing.cid);

@@ -314,11 +314,11 @@ impl SendQueue {
                 continue;
             }
             slot.data = None;
-            if slot.answer.is_none() && slot.outgoing.is_some_and(|it| it.remaining > 0) {
+            let more = slot.outgoing.filter(|it| it.remaining > 0).or(slot.next.take());
+            slot.outgoing = more.filter(|_| slot.answer.is_none());
+            if slot.outgoing.is_some() {
                 self.lanes[Lane::Data as usize].push_back(cid);
-                continue;
             }
-            slot.outgoing = None;
             *answered |= slot.answer.is_some();
         }
     }

@@ -26,6 +26,9 @@ pub(super) struct Slot {
     pub(super) capsule: Header<COMMAND_HEADER_BYTES_MAX>,
     /// Data that the controller asked for and that is to be sent.
     pub(super) outgoing: Option<Outgoing>,
+    /// What it asked for next, while the ring sends the last of that: the end may be with the
+    /// controller before we are told.
+    pub(super) next: Option<Outgoing>,
     /// The data PDU that is being sent of it.
     pub(super) data: Option<OutgoingPdu>,
     pub(super) data_header: Header<DATA_HEADER_BYTES_MAX>,
@@ -59,6 +62,7 @@ impl Slot {
             in_capsule: 0,
             capsule: Header::EMPTY,
             outgoing: None,
+            next: None,
             data: None,
             data_header: Header::EMPTY,
             answer: None,

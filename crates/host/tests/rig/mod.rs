@@ -10,6 +10,7 @@
 pub mod pages;
 pub mod relay;
 pub mod script;
+pub mod splitter;
 pub mod tamper;
 
 use association::Config;
