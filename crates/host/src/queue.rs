@@ -7,6 +7,7 @@
 //!
 //!   lost:  never sent             HOST_ABORTED, at once
 //!          changes nothing        HOST_PATHING_ERROR, at once
+//!          its pages refused      DATA_TRANSFER_ERROR, not to be retried
 //!          others                 HOST_PATHING_ERROR, once the old connection is surely dead (`old`)
 //! ```
 //!
@@ -337,7 +338,7 @@ impl IoQueue {
             let mut inner = self.inner.borrow_mut();
             let Some(mut connection) = inner.connection.take() else { return };
             let mut done = self.done.borrow_mut();
-            let held = connection.abandon(lost.by_peer, &mut done);
+            let held = connection.abandon(&lost, &mut done);
             for mut request in inner.waiting.drain(..) {
                 request.status = Status::HOST_ABORTED;
                 done.push(request);

@@ -111,7 +111,7 @@ fn run(path: Arc<dyn Namespace>, load: Load, pages: Option<&Pages>) -> u64 {
     for _ in 0..load.depth {
         let mut request = Request::new();
         request.data = match pages {
-            Some(pages) => Data::Registered(pages.take(&reactor, &vec![0; load.bytes])),
+            Some(pages) => Data::Registered(pages.take(&reactor, &vec![0; load.bytes], false)),
             None => Data::Buffer(reactor.buffers().allocate(load.bytes).expect("a buffer")),
         };
         door.back.borrow_mut().push(request);

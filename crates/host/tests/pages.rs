@@ -7,7 +7,7 @@ use host::{Failover, Options, Path};
 use namespace::Namespace;
 use namespace::layer::multipath::{Multipath, MultipathOptions};
 use nvme::{Status, opcode};
-use rig::pages::{PLAIN_MS, Pages};
+use rig::pages::{HALF_MS, PLAIN_MS, Pages};
 use rig::relay::Relay;
 use rig::splitter::{Splitter, When};
 use rig::tamper::Tamper;
@@ -304,6 +304,25 @@ fn writes_in_pieces() {
 #[test]
 fn the_next_piece_is_asked_for_while_one_is_sent() {
     split_writes(1 << 20, 1 << 18, When::Stuck, 3);
+}
+
+/// Another path would fare no better, so that nobody is to try one.
+#[test]
+fn pages_that_the_kernel_does_not_take() {
+    const BYTES: usize = 131_072;
+    let target = Target::memory();
+    let Some((path, pages)) = path(target.address, &options()) else { return };
+    let core = Core::with_pages(path, &pages);
+    for command in [write(0, BYTES), read(0, BYTES)] {
+        let done = core.issue_within(command, vec![0x77; BYTES], HALF_MS);
+        let done = done.recv_timeout(PATIENCE).expect("an answer");
+        assert_eq!(done.status, Status::DATA_TRANSFER_ERROR.dnr(), "{}", done.status);
+        core.await_access(namespace::Access::is_usable);
+        core.write(0, &pattern(1, BYTES));
+        assert!(core.read(0, BYTES) == pattern(1, BYTES));
+    }
+    drop(core);
+    pages.check();
 }
 
 #[test]

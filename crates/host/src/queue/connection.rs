@@ -34,12 +34,14 @@ pub(crate) struct Lost {
     pub(super) by_peer: bool,
     /// Our own kernel gave up: what the peer does is not to be seen on this socket any more.
     pub(super) socket_failed: bool,
+    /// The command whose own pages were the reason: on another path they would be again.
+    pub(super) refused: Option<u16>,
 }
 
 impl Lost {
     /// Something that this end noticed.
     pub(super) fn ours(words: impl Into<String>) -> Lost {
-        Lost { words: words.into(), by_peer: false, socket_failed: false }
+        Lost { words: words.into(), by_peer: false, socket_failed: false, refused: None }
     }
 }
 
@@ -420,9 +422,9 @@ impl Connection {
     }
 
     /// Gives up: what may be completed is `done`, the rest comes back.
-    pub(super) fn abandon(&mut self, by_peer: bool, done: &mut Requests) -> Requests {
+    pub(super) fn abandon(&mut self, lost: &Lost, done: &mut Requests) -> Requests {
         let Params { quiet, settle, .. } = *self.params;
-        let dead = quiet.is_zero() || by_peer && settle.is_zero();
+        let dead = quiet.is_zero() || lost.by_peer && settle.is_zero();
         let mut held = Vec::new();
         let link = &self.link;
         // Those whose pages the kernel has go back when it has given them back.
@@ -435,7 +437,10 @@ impl Connection {
             let slot = &mut self.slots[usize::from(cid)];
             let Some(mut request) = slot.request.take() else { continue };
             request.result = 0;
-            request.status = Status::HOST_PATHING_ERROR;
+            request.status = match lost.refused == Some(cid) {
+                true => Status::DATA_TRANSFER_ERROR.dnr(),
+                false => Status::HOST_PATHING_ERROR,
+            };
             if let Some((status, result)) = slot.answer.take() {
                 (request.status, request.result) = (status, result);
                 give_back(cid, request);

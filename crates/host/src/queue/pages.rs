@@ -101,27 +101,30 @@ impl PageTransfer {
 
     /// How many bytes were moved, once per transfer; none where it is to be started again.
     fn take(&self) -> Option<Result<Option<u32>, Lost>> {
-        let State::Moved { result, .. } = self.state.get() else { return None };
+        let State::Moved { result, cid } = self.state.get() else { return None };
         self.state.set(State::Idle);
         Some(match u32::try_from(result) {
             Ok(count) => Ok(Some(count)),
-            Err(_) => failed(result),
+            Err(_) => failed(result, cid),
         })
     }
 }
 
-/// What an error of the ring means.
+/// What an error of the ring means, that was to move pages of command `cid`.
 #[cold]
-fn failed(result: i32) -> Result<Option<u32>, Lost> {
-    let again = [Errno::AGAIN, Errno::INTR].map(|errno| -errno.raw_os_error());
-    if again.contains(&result) {
+fn failed(result: i32, cid: u16) -> Result<Option<u32>, Lost> {
+    let is = |all: &[Errno]| all.iter().any(|errno| errno.raw_os_error() == -result);
+    if is(&[Errno::AGAIN, Errno::INTR]) {
         return Ok(None);
     }
     let error = io::Error::from_raw_os_error(-result);
-    let of_ring = [Errno::INVAL, Errno::FAULT, Errno::NOMEM, Errno::CANCELED];
-    if of_ring.map(|errno| -errno.raw_os_error()).contains(&result) {
-        // The socket is as good as it was.
-        return Err(Lost::ours(format!("the kernel does not move pages: {error}")));
+    // The socket is as good as it was, but a PDU has begun on it that cannot end.
+    let ours = || Lost::ours(format!("the kernel does not move pages: {error}"));
+    if is(&[Errno::INVAL, Errno::FAULT]) {
+        return Err(Lost { refused: Some(cid), ..ours() });
+    }
+    if is(&[Errno::NOMEM, Errno::CANCELED]) {
+        return Err(ours());
     }
     Err(error.into())
 }

@@ -344,7 +344,8 @@ impl User {
         request.timeout_ms = timeout_ms;
         let plain = data.is_empty() || admin || timeout_ms == pages::PLAIN_MS;
         if let Some(pages) = self.pages.as_ref().filter(|_| !plain) {
-            request.data = Data::Registered(pages.take(&self.reactor, data));
+            let half = timeout_ms == pages::HALF_MS;
+            request.data = Data::Registered(pages.take(&self.reactor, data, half));
         } else if !data.is_empty() {
             let mut buffer = self.reactor.buffers().allocate(data.len()).expect("a buffer");
             buffer.as_mut_slice().copy_from_slice(data);

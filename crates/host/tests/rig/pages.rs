@@ -20,6 +20,9 @@ const MARK: u8 = 0xa7;
 /// Commands with this time-out of their own have their data in a buffer of the pool in any case.
 pub const PLAIN_MS: u32 = 59_999;
 
+/// Of commands with this time-out only half of the memory is registered.
+pub const HALF_MS: u32 = 59_998;
+
 /// Low memory. Rings may still have it registered when it is unmapped: they pin what they use.
 pub struct Pages {
     start: usize,
@@ -52,12 +55,12 @@ impl Pages {
         std::ptr::with_exposed_provenance_mut(self.start + usize::from(slot) * SLOT_BYTES)
     }
 
-    /// A free slot with `data` in it, registered with the reactor's ring.
-    pub fn take(&self, reactor: &Reactor, data: &[u8]) -> Registered {
+    /// A free slot with `data` in it, registered with the reactor's ring, or `half` of it.
+    pub fn take(&self, reactor: &Reactor, data: &[u8], half: bool) -> Registered {
         let first = reactor.kernel_buffers().expect("a table").start;
         let slot = self.free.lock().expect("no panic").pop().expect("a free slot");
         let start = self.slot(slot);
-        let registered = data.len() + GUARD_BYTES;
+        let registered = if half { data.len() / 2 } else { data.len() + GUARD_BYTES };
         // SAFETY: the slot is ours, and so long; it stays mapped.
         unsafe {
             start.copy_from_nonoverlapping(data.as_ptr(), data.len());
