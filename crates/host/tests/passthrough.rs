@@ -246,7 +246,7 @@ fn more_admin_commands_than_the_queue_takes_wait_and_io_goes_on() {
 
 #[test]
 fn an_admin_command_that_takes_too_long_ends_and_so_do_those_of_a_dead_target() {
-    let (target, _device, core) = served(&passing());
+    let (target, device, core) = served(&passing());
     let slow = Command { cdw14: 6000.into(), ..vendor(ADMIN_NONE) };
     let begun = Instant::now();
     let done = core.issue_admin_within(slow, Vec::new(), 1000);
@@ -254,8 +254,20 @@ fn an_admin_command_that_takes_too_long_ends_and_so_do_those_of_a_dead_target() 
     assert_eq!(done.status, Status::HOST_PATHING_ERROR);
     assert!(done.at - begun >= Duration::from_secs(1));
     core.await_access(namespace::Access::is_usable);
-    let waiting = core.issue_admin(slow, Vec::new());
-    std::thread::sleep(Duration::from_millis(300));
+    let seen = || device.seen.lock().unwrap().len();
+    let before = seen();
+    let until = Instant::now() + PATIENCE;
+    let waiting = loop {
+        // Until there is an admin queue again it is not sent.
+        let waiting = core.issue_admin(slow, Vec::new());
+        while seen() == before && waiting.try_recv().is_err() {
+            assert!(Instant::now() < until, "it does not reach the device");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if seen() > before {
+            break waiting;
+        }
+    };
     target.server.remove_listener(target.port).expect("it listens");
     let done = waiting.recv_timeout(PATIENCE).expect("an answer");
     assert_eq!(done.status, Status::HOST_PATHING_ERROR);
