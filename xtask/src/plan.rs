@@ -133,6 +133,7 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
         .collect();
     let all_scripts = guests.iter().flat_map(|guests| guests.scripts.clone()).collect();
     let programs = Programs::of(all_scripts, arguments.full, depth.rounds);
+    runner.run_alone(&logs()?, steps_alone());
     let mut steps = steps_before_guests(&guests, &programs, arguments.full, &depth)?;
     for guests in &guests {
         guests.add_steps(&mut steps, &programs, depth.rounds, arguments.seed);
@@ -163,23 +164,28 @@ fn usual_lanes() -> usize {
     std::thread::available_parallelism().map_or(1, |processors| processors.get().min(LANES))
 }
 
-/// All but what runs in guests. The longest, which mostly waits, is beside those that mostly compute.
+/// What nothing else runs beside: some of these tests measure time.
+fn steps_alone<'a>() -> Vec<Step<'a, ()>> {
+    vec![
+        Step::new("format", |(): &mut (), output| format(output)),
+        Step::new("tidy", |(), output| tidy(output)),
+        Step::new("unit", |(), output| {
+            let what = ["test", "--workspace", "--locked", "--no-fail-fast"];
+            let count = output.counted(cargo()?.args(what))?;
+            ensure!(count.passed + count.failed > 0, "there are no tests");
+            Ok(count)
+        }),
+    ]
+}
+
+/// All other steps but what runs in guests.
 fn steps_before_guests<'a>(
     guests: &'a [Guests],
     programs: &'a Programs,
     full: bool,
     depth: &Depth,
 ) -> Result<Vec<Step<'a, Seat>>> {
-    let mut steps = vec![
-        Step::new("format", |_: &mut Seat, output| format(output)),
-        Step::new("tidy", |_, output| tidy(output)),
-        Step::new("unit", |_, output| {
-            let what = ["test", "--workspace", "--locked", "--no-fail-fast"];
-            let count = output.counted(cargo()?.args(what))?;
-            ensure!(count.passed + count.failed > 0, "there are no tests");
-            Ok(count)
-        }),
-    ];
+    let mut steps = Vec::new();
     if guests.iter().any(|guests| guests.wanted) {
         let waiting = Waiting { guests, programs };
         let build = Step::new("guest/build", move |_: &mut Seat, output| {

@@ -58,9 +58,18 @@ impl Runner {
     /// Runs those of `steps` that are wanted, or that only prepare others; with logs in the folder
     /// `logs`.
     pub fn run<S: Default>(&mut self, logs: &Path, steps: Vec<Step<'_, S>>) {
+        self.run_in(self.lanes, logs, steps);
+    }
+
+    /// The same, one after the other: steps that others beside them would disturb.
+    pub fn run_alone(&mut self, logs: &Path, steps: Vec<Step<'_, ()>>) {
+        self.run_in(1, logs, steps);
+    }
+
+    fn run_in<S: Default>(&mut self, lanes: usize, logs: &Path, steps: Vec<Step<'_, S>>) {
         let order: Vec<String> = steps.iter().map(|step| step.name.clone()).collect();
         let steps = steps.into_iter().filter(|step| step.prepares || self.wants(&step.name));
-        lanes::run(self.lanes, logs, steps.collect(), |row| {
+        lanes::run(lanes, logs, steps.collect(), |row| {
             if let Some(resume) = &mut self.resume
                 && row.count.failed == 0
                 && row.count.passed > 0
