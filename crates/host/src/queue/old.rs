@@ -72,7 +72,9 @@ impl Old {
         done: &mut Requests,
     ) -> bool {
         if self.link.is_moving() {
-            // What was cancelled ends soon, and is nobody else's to read until then.
+            // What was cancelled ends soon, and is nobody else's to read until then. What was sent of it may
+            // just arrive.
+            self.silent_since = now;
             return false;
         }
         if self.closed_at.is_none() && !self.reset && self.is_closed(scratch) {
