@@ -420,7 +420,11 @@ impl IoQueue {
         let Inner { connection, waiting, .. } = &mut *inner;
         let Some(connection) = connection else { return Ok(()) };
         if connection.link.moved.take() {
-            *progress |= connection.moved(&mut self.done.borrow_mut())?;
+            let (moved, received) = connection.moved(&mut self.done.borrow_mut())?;
+            *progress |= moved;
+            if received && self.live.get() {
+                self.shared.note_traffic();
+            }
         }
         *progress |= connection.flush(&self.reactor)?;
         if receive {
@@ -581,7 +585,6 @@ impl IoQueue {
     /// The kernel has given back pages; `request` has waited for that since its connection was lost.
     fn pages_back(&self, request: Option<Box<Request>>) {
         self.done.borrow_mut().extend(request);
-        self.shared.note_traffic();
         if !self.closed.get() {
             self.defer();
             // Nobody watches the socket where the poller was parked while the ring read from it.

@@ -309,7 +309,8 @@ impl Connection {
     fn transfer_pages(&self, request: &Request) -> Result<(Transfer, *mut u8, usize), Status> {
         let len = request.data.len();
         let can = len != 0 && Means::find().is_some() && !self.machine.data_digest();
-        let bytes = u32::try_from(len).ok().filter(|_| can && request.fused.is_none());
+        let plain = request.fused.is_none() && request.metadata.is_empty();
+        let bytes = u32::try_from(len).ok().filter(|_| can && plain);
         let Some(bytes) = bytes else { return Err(Status::INVALID_FIELD.dnr()) };
         let transfer = match request.command.opcode {
             opcode::io::WRITE => self.params.to_controller(bytes),

@@ -158,8 +158,8 @@ impl Connection {
         self.link.receiving.state.set(State::Moving { operation, cid: pending.key });
     }
 
-    /// Goes on where the ring has moved pages. Whether it has.
-    pub(super) fn moved(&mut self, done: &mut Requests) -> Result<bool, Lost> {
+    /// Goes on where the ring has moved pages. Whether it has, and whether data of the controller.
+    pub(super) fn moved(&mut self, done: &mut Requests) -> Result<(bool, bool), Lost> {
         let (sent, received) = (self.link.sending.take(), self.link.receiving.take());
         let (sent, received) = (sent.transpose()?.flatten(), received.transpose()?.flatten());
         if let Some(count) = sent {
@@ -175,7 +175,7 @@ impl Connection {
                 }
             }
         }
-        Ok(sent.is_some() || received.is_some())
+        Ok((sent.is_some() || received.is_some(), received.is_some()))
     }
 
     /// [`Connection::receive`] while data is to come that belongs into pages: not a byte of it may come here.
