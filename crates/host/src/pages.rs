@@ -68,16 +68,19 @@ impl Means {
         }
     }
 
-    /// Whether these move registered memory, and look at the index that they are given.
+    /// Whether these move registered memory, look at the index that they are given, and wait at sockets that do not
+    /// block, as those of connections are: what came back at once would be started again and again.
     fn work(self, reactor: &Rc<Reactor>) -> Option<bool> {
         let (near, far) = UnixStream::pair().ok()?;
+        near.set_nonblocking(true).ok()?;
+        far.set_nonblocking(true).ok()?;
         let mut from = reactor.buffers().allocate(PROBE_BYTES)?;
         let mut to = reactor.buffers().allocate(PROBE_BYTES)?;
         from.as_mut_slice().fill(1);
         to.as_mut_slice().fill(0);
         let indexes = [from.ensure_registered()?, to.ensure_registered()?];
         let (source, target) = (from.as_ptr(), to.as_mut_ptr());
-        let held = Rc::new(Held { result: Cell::new(None), _buffers: [from, to] });
+        let held = Rc::new(Held { results: Default::default(), _buffers: [from, to] });
         let bytes = PROBE_BYTES as u32;
         let send = |index| self.send_from(near.as_raw_fd(), source, bytes, index);
         let receive = |index| self.receive_into(far.as_raw_fd(), target, bytes, index);
@@ -85,7 +88,10 @@ impl Means {
         let works = held.outcome(reactor, send(indexes[0])) == all
             && held.outcome(reactor, receive(NOWHERE)).is_some_and(|result| result < 0)
             && held.outcome(reactor, receive(indexes[1])) == all
-            && held.outcome(reactor, send(NOWHERE)).is_some_and(|result| result < 0);
+            && held.outcome(reactor, send(NOWHERE)).is_some_and(|result| result < 0)
+            && held.waits(reactor, receive(indexes[1]))
+            && held.outcome(reactor, send(indexes[0])) == all
+            && held.awaited(reactor, LATER) == all;
         // SAFETY: `held` keeps the buffer, and the kernel has ended what was to write to it, or the read
         // is not reached.
         Some(
@@ -101,25 +107,46 @@ fn probe() -> Option<Means> {
     all.into_iter().find(|means| means.work(&reactor) == Some(true))
 }
 
-/// What an operation of the probe uses, and what it gave.
+/// What operations of the probe use, and what they gave.
 struct Held {
-    result: Cell<Option<i32>>,
+    /// By token.
+    results: [Cell<Option<i32>>; 2],
     _buffers: [Buffer; 2],
 }
 
+/// Tokens: of what is waited for at once, and of what is to wait.
+const NOW: u64 = 0;
+const LATER: u64 = 1;
+
 impl Held {
-    fn outcome(self: &Rc<Self>, reactor: &Rc<Reactor>, entry: Entry) -> Option<i32> {
-        self.result.set(None);
+    fn start(self: &Rc<Self>, reactor: &Rc<Reactor>, entry: Entry, token: u64) {
+        self.results[token as usize].set(None);
         // SAFETY: the entry points into the buffers that the sink holds.
-        unsafe { reactor.submit(entry, Rc::<Held>::clone(self), 0) };
+        unsafe { reactor.submit(entry, Rc::<Held>::clone(self), token) };
+    }
+
+    fn awaited(&self, reactor: &Rc<Reactor>, token: u64) -> Option<i32> {
+        let result = &self.results[token as usize];
         let until = Instant::now() + PATIENCE;
-        while self.result.get().is_none() && reactor.turn_for(Drive::Until(until)) {}
-        self.result.get()
+        while result.get().is_none() && reactor.turn_for(Drive::Until(until)) {}
+        result.get()
+    }
+
+    fn outcome(self: &Rc<Self>, reactor: &Rc<Reactor>, entry: Entry) -> Option<i32> {
+        self.start(reactor, entry, NOW);
+        self.awaited(reactor, NOW)
+    }
+
+    /// Starts what cannot be carried out yet. Whether it waits.
+    fn waits(self: &Rc<Self>, reactor: &Rc<Reactor>, entry: Entry) -> bool {
+        self.start(reactor, entry, LATER);
+        reactor.turn_for(Drive::Until(Instant::now()));
+        self.results[LATER as usize].get().is_none()
     }
 }
 
 impl Complete for Held {
-    fn complete(&self, _token: u64, result: i32, _flags: u32) {
-        self.result.set(Some(result));
+    fn complete(&self, token: u64, result: i32, _flags: u32) {
+        self.results[token as usize].set(Some(result));
     }
 }
