@@ -236,7 +236,7 @@ impl Output {
 }
 
 /// `test result: ok. 3 passed; 0 failed; 0 ignored; ...`
-fn test_result(line: &str) -> Option<Count> {
+pub fn test_result(line: &str) -> Option<Count> {
     let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
     let mut counts = counts.split("; ");
     let mut next = |word: &str| counts.next()?.strip_suffix(word)?.trim().parse().ok();

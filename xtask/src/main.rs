@@ -11,6 +11,7 @@ mod process;
 mod programs;
 mod runner;
 mod tidy;
+mod unit;
 
 use std::process::ExitCode;
 

@@ -1,0 +1,137 @@
+//! The workspace's own tests, a few programs of them side by side: two thirds of their time is waiting.
+//!
+//! ```text
+//!   cargo test --no-run ──programs──> queue ──> association, bpf, copy, ...        each is shown in one
+//!                                           ──> cargo test --doc, host, nbd, ...   piece when it has ended
+//!                                           ──> ...
+//! ```
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::lanes::{Count, Output, test_result};
+use crate::process::{cargo, line_of};
+
+/// Programs side by side: with more, those that measure time disturb each other.
+const SIDE_BY_SIDE: usize = 3;
+
+/// Builds all tests of the workspace and runs them; a program that fails does not stop the others.
+pub fn test(output: &mut Output) -> Result<Count> {
+    let what = ["test", "--workspace", "--locked", "--no-run"];
+    let format = "--message-format=json-render-diagnostics";
+    let built = output.captured(cargo()?.args(what).arg(format))?;
+    let mut programs = VecDeque::new();
+    for line in built.lines() {
+        programs.extend(test_program(line)?);
+    }
+    ensure!(!programs.is_empty(), "there are no tests");
+    // First, since it compiles while others wait.
+    let mut examples = cargo()?;
+    examples.args(["test", "--workspace", "--locked", "--doc", "--no-fail-fast"]);
+    programs.push_front(examples);
+
+    let queue = Mutex::new(programs);
+    let next = || queue.lock().expect("no program runs under this lock").pop_front();
+    let ended = Mutex::new((output, Count::NONE));
+    thread::scope(|scope| {
+        for _ in 0..SIDE_BY_SIDE {
+            scope.spawn(|| {
+                while let Some(program) = next() {
+                    let (said, count) = run(program);
+                    let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+                    ended.0.say(&said);
+                    ended.1.passed += count.passed;
+                    ended.1.failed += count.failed;
+                }
+            });
+        }
+    });
+    let (_, count) = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+    ensure!(count.passed + count.failed > 0, "no test has run");
+    Ok(count)
+}
+
+/// The program of which a line of cargo's tells that it was built, to be run as cargo does; none when
+/// it tells something else.
+fn test_program(line: &str) -> Result<Option<Command>> {
+    let said: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+    if said["reason"] != "compiler-artifact" || said["profile"]["test"] != true {
+        return Ok(None);
+    }
+    let Some(executable) = said["executable"].as_str() else { return Ok(None) };
+    let manifest = said["manifest_path"].as_str().map(Path::new);
+    let Some(folder) = manifest.and_then(Path::parent) else {
+        bail!("cargo does not say where the package of {executable} is");
+    };
+    let mut program = Command::new(executable);
+    program.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
+    Ok(Some(program))
+}
+
+/// Runs `program`; returns what it said, and what it counted.
+fn run(mut program: Command) -> (String, Count) {
+    let line = line_of(&program);
+    let output = match program.stdin(Stdio::null()).output() {
+        Ok(output) => output,
+        Err(error) => return (format!("{line}: {error}"), Count::FAILED),
+    };
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let mut said = format!("   {line}\n{stdout}{stderr}");
+    let mut count = Count::NONE;
+    for result in stdout.lines().filter_map(test_result) {
+        count.passed += result.passed;
+        count.failed += result.failed;
+    }
+    if !output.status.success() && count.failed == 0 {
+        said.push_str(&format!("{line} failed: {}\n", output.status));
+        count.failed = 1;
+    }
+    (said, count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_program_is_what_cargo_built_for_tests_and_can_be_run() {
+        let line = |test: bool, executable: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/w/nvme/Cargo.toml",
+                     "profile":{{"test":{test}}},"executable":{executable}}}"#
+            )
+        };
+        let program = test_program(&line(true, r#""/t/nvme-1""#)).unwrap().unwrap();
+        assert_eq!(program.get_program(), "/t/nvme-1");
+        assert_eq!(program.get_current_dir(), Some(Path::new("/w/nvme")));
+        assert!(test_program(&line(false, r#""/t/nvlane""#)).unwrap().is_none());
+        assert!(test_program(&line(true, "null")).unwrap().is_none());
+        assert!(test_program(r#"{"reason":"build-finished","success":true}"#).unwrap().is_none());
+        assert!(test_program("error").is_err());
+    }
+
+    #[test]
+    fn a_program_that_dies_counts_as_a_failure() {
+        let shell = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            run(command)
+        };
+        let ok = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; echo words >&2";
+        let (said, count) = shell(ok);
+        assert_eq!(count, Count { passed: 2, failed: 0 });
+        assert!(said.contains("2 passed") && said.contains("words"), "{said}");
+        let (said, count) = shell("echo before; kill -9 $$");
+        assert_eq!(count, Count::FAILED);
+        assert!(said.contains("before") && said.contains("signal: 9"), "{said}");
+        let failed = "echo 'test result: FAILED. 2 passed; 1 failed; 0 ignored'; exit 101";
+        assert_eq!(shell(failed).1, Count { passed: 2, failed: 1 });
+    }
+}
