@@ -11,6 +11,7 @@
 //! Emulated in software: slow, but it needs nothing of the machine. There is no network card; the
 //! guest has loopback. It does not share the clock with the host, so nothing is to be timed in it.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,6 +72,8 @@ pub struct Machine {
     pub directory: PathBuf,
     /// The command's environment, besides `SHARE`, `CHECKOUT` and what a login has.
     pub environment: Vec<(String, String)>,
+    /// Files that the guest copies to its memory before the command begins.
+    pub nearby: BTreeSet<PathBuf>,
 }
 
 impl Machine {
@@ -88,6 +91,7 @@ impl Machine {
             share: checkout.join("target/guest/share"),
             directory: checkout,
             environment: Vec::new(),
+            nearby: BTreeSet::new(),
         })
     }
 
@@ -130,6 +134,9 @@ impl Machine {
             writeln!(environment, "export {name}={}", shell_quoted(value))?;
         }
         fs::write(run.join("environment.sh"), environment)?;
+        let nearby: Vec<String> =
+            self.nearby.iter().map(|path| format!("{}\n", path.display())).collect();
+        fs::write(run.join("nearby"), nearby.concat())?;
         fs::write(run.join("boot.sh"), include_str!("boot.sh"))?;
         fs::write(run.join("command.sh"), command)?;
         initramfs::write(&self.kernel, include_str!("init.sh"), &run.join("initramfs"))?;

@@ -1,6 +1,7 @@
 //! `cargo xtask guest -- COMMAND`: a command in a stock Linux kernel, with this machine's files.
 
 pub mod machine;
+mod nearby;
 pub mod nvme;
 pub mod power_cut;
 pub mod session;

@@ -27,6 +27,7 @@ use anyhow::{Context, Result, bail};
 
 use super::copied;
 use super::machine::{self, Bus, Disk, Guest, Machine};
+use super::nearby;
 use super::nvme::Devices;
 use crate::lanes::Output;
 use crate::process::checkout;
@@ -188,6 +189,8 @@ impl Session {
         machine.disks.insert(0, Disk { image, bytes: Some(SCRATCH_BYTES), bus: Bus::Virtio });
         let devices =
             devices.then(|| Devices::attach(&mut machine, &folder, "nvme")).transpose()?;
+        let programs = machine.environment.iter().map(|(_, value)| PathBuf::from(value));
+        machine.nearby = nearby::files(programs.filter(|path| path.is_absolute()))?;
         let mut guest = machine.boot(include_str!("session.sh"))?;
         let (stdout, stderr) = guest.output();
         copied(stderr, File::create(guest.run_directory().join("session.log"))?);
