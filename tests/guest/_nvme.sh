@@ -9,7 +9,7 @@ device_now() {
     for link in /sys/class/nvme-generic/ng*; do
         path=$(readlink -f "$link")
         [[ $(tr -d ' ' <"${path%/*}/serial") == "$1" ]] || continue
-        [[ $(cat "${path%/*}/nvme${path##*/ng}/nsid") == "$2" ]] && echo "/dev/${path##*/}" && return
+        [[ $(<"${path%/*}/nvme${path##*/ng}/nsid") == "$2" ]] && echo "/dev/${path##*/}" && return
     done
     return 1
 }
@@ -37,8 +37,12 @@ bind() { echo "$1" >/sys/bus/pci/drivers/nvme/bind; }
 
 # give URI io|admin OPCODE [FIELD=VALUE]...: its result, as a number; what it says is in $WORK/said
 give() {
-    "$EXAMPLE" "$@" 2>"$WORK/said" || die "$*: $(cat "$WORK/said")"
-    sed -nE 's/^result (0x[0-9a-f]+).*/\1/p' "$WORK/said"
+    "$EXAMPLE" "$@" 2>"$WORK/said" || die "$*: $(<"$WORK/said")"
+    local line
+    while read -r line; do
+        [[ $line =~ ^result\ (0x[0-9a-f]+) ]] && echo "${BASH_REMATCH[1]}"
+    done <"$WORK/said"
+    return 0
 }
 
 # refused STATUS URI io|admin OPCODE [FIELD=VALUE]...: it must fail with that status
@@ -46,7 +50,7 @@ refused() {
     local status=$1
     shift
     if "$EXAMPLE" "$@" >"$WORK/out" 2>"$WORK/said"; then die "succeeded, and should not have: $*"; fi
-    expect_match "status of $*" "$(cat "$WORK/said")" "$status"
+    expect_match "status of $*" "$(<"$WORK/said")" "$status"
 }
 
 # What the drivers of NVMe devices are given, by their tracepoint: tracing, commands, then traced.

@@ -8,8 +8,8 @@
 ublk_ready() {
     local log=$1 until=$((SECONDS + 90))
     until grep -q '^ready' "$log"; do
-        kill -0 "$UBLK_SERVER" 2>/dev/null || die "the server ended: $(cat "$log")"
-        ((SECONDS < until)) || die "the server is not ready: $(cat "$log")"
+        kill -0 "$UBLK_SERVER" 2>/dev/null || die "the server ended: $(<"$log")"
+        ((SECONDS < until)) || die "the server is not ready: $(<"$log")"
         pause 0.05
     done
     DEVICE=$(sed -nE 's|^(/dev/ublkb[0-9]+): .*|\1|p' "$log" | tail -n1)

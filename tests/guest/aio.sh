@@ -54,12 +54,12 @@ on_ours reader --filename="$device" --direct=1 --iodepth=16 --userspace_reap --i
 expect_json "$WORK/stat.json" '.total.ring' 0
 truncate -s 64M "$SCRATCH/image"
 "$NVLANE" aio run -- qemu-img bench -n -t none -f raw -c 2000 -d 16 -w "$SCRATCH/image" >"$WORK/qemu" \
-    || die "qemu-img: $(cat "$WORK/qemu")"
+    || die "qemu-img: $(<"$WORK/qemu")"
 
 # What nobody may: an unprivileged user gets the kernel's errors, no crash.
 fails setpriv --reuid 65534 --clear-groups "$NVLANE" aio run -- fio --name=x --filename="$device" \
     --ioengine=libaio --direct=1 --rw=read --size=1M >"$WORK/denied"
-expect_match "fio without permission" "$(cat "$WORK/denied")" 'ermission denied'
+expect_match "fio without permission" "$(<"$WORK/denied")" 'ermission denied'
 
 # io_uring switched off: everything goes natively, and works.
 echo 2 >/proc/sys/kernel/io_uring_disabled
@@ -81,4 +81,4 @@ while kill -0 "$pid" 2>/dev/null; do
 done
 wait "$pid" || true
 rmdir "$null"
-[[ $(cat /proc/sys/fs/aio-nr) == 0 ]] || die "contexts are left over"
+[[ $(</proc/sys/fs/aio-nr) == 0 ]] || die "contexts are left over"

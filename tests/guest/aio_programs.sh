@@ -22,7 +22,7 @@ files=(sysbench fileio --file-num=4 --file-total-size=32M --file-block-size=1638
 for mode in rndrw rndwr; do
     on_ours "sysbench-$mode" ring "${files[@]}" --file-io-mode=async --file-async-backlog=32 --file-test-mode=$mode \
         --file-extra-flags=direct --threads=2 --events=1000 --time=0 run
-    grep -q 'total number of events: *1000' "$WORK/sysbench-$mode.out" || die "$(cat "$WORK/sysbench-$mode.out")"
+    grep -q 'total number of events: *1000' "$WORK/sysbench-$mode.out" || die "$(<"$WORK/sysbench-$mode.out")"
 done
 expect_json "$WORK/sysbench-rndrw.json" '.total.ring > .total.native' true
 "${files[@]}" cleanup >/dev/null
@@ -43,16 +43,16 @@ INSERT INTO t.a (v) SELECT REPEAT(MD5(seq), 100) FROM seq_1_to_4000;
 UPDATE t.a SET v = REVERSE(v) WHERE id % 3 = 0;
 $sum '$WORK/sum1';
 END
-grep -q 'native AIO' "$WORK/mariadb-fill.out" || die "InnoDB without AIO: $(cat "$WORK/mariadb-fill.out")"
-"${database[@]}" >"$WORK/native.out" 2>&1 <<END || die "$(cat "$WORK/native.out")"
+grep -q 'native AIO' "$WORK/mariadb-fill.out" || die "InnoDB without AIO: $(<"$WORK/mariadb-fill.out")"
+"${database[@]}" >"$WORK/native.out" 2>&1 <<END || die "$(<"$WORK/native.out")"
 $sum '$WORK/sum2';
 UPDATE t.a SET v = MD5(v) WHERE id % 5 = 0;
 $sum '$WORK/sum3';
 END
 on_ours mariadb-read native "${database[@]}" <<<"$sum '$WORK/sum4';"
-expect_match "rows and their checksum" "$(cat "$WORK/sum1")" '^4000'
-expect "what was written by ours" "$(cat "$WORK/sum2")" "$(cat "$WORK/sum1")"
-expect "what was read by ours" "$(cat "$WORK/sum4")" "$(cat "$WORK/sum3")"
+expect_match "rows and their checksum" "$(<"$WORK/sum1")" '^4000'
+expect "what was written by ours" "$(<"$WORK/sum2")" "$(<"$WORK/sum1")"
+expect "what was read by ours" "$(<"$WORK/sum4")" "$(<"$WORK/sum3")"
 
 # LVM reads labels and writes metadata by AIO.
 truncate -s 256M "$SCRATCH/lvm.img"

@@ -22,7 +22,7 @@ load=$!
 rounds=$((FULL ? 100 : 30))
 for ((round = 0; round < rounds; round++)); do
     "$NVLANE" bpf replace "$DEVICE" "${objects[round % 2]}" >"$WORK/replaced" || die "round $round"
-    expect_match "what is kept" "$(cat "$WORK/replaced")" 'map operations stays as it is'
+    expect_match "what is kept" "$(<"$WORK/replaced")" 'map operations stays as it is'
 done
 kill -INT "$load" || true
 wait "$load" || true
@@ -50,7 +50,7 @@ if ((${#recover[@]})); then
     "$NVLANE" ublk recover "$ID" --bpf user >"$WORK/recover.log" 2>&1 </dev/null &
     UBLK_SERVER=$!
     ublk_ready "$WORK/recover.log"
-    expect_match "what a successor serves" "$(cat "$WORK/recover.log")" 'linear\.bpf\.o'
+    expect_match "what a successor serves" "$(<"$WORK/recover.log")" 'linear\.bpf\.o'
     "$NVLANE" bpf replace "$DEVICE" "$bpf/statistics.bpf.o"
 fi
 ublk_stop
@@ -74,7 +74,7 @@ if ((${#recover[@]})); then
     expect_match "what is served" "$(grep '^/dev/' "$WORK/ublk.log")" "from bpf:$bpf/stripe\.bpf\.o"
     expect "lines that say so" "$(grep -c 'is served from bpf:.*stripe.* not from bpf:linear' "$WORK/ublk.log")" 1
     fio --name=data --filename="$DEVICE" --direct=1 --rw=write --bs=64k --size=24M --verify=crc32c --verify_only \
-        >"$WORK/verified" || die "fio: $(cat "$WORK/verified")"
+        >"$WORK/verified" || die "fio: $(<"$WORK/verified")"
     # Of the volume that is asked for nothing is said.
     kill -KILL "$UBLK_SERVER"
     wait "$UBLK_SERVER" 2>/dev/null || true

@@ -14,7 +14,7 @@ round() {
     local device controller
     device=$(namespace 1)
     controller=$(controllers)
-    expect "queues with '$1'" "$(cat "/sys/class/nvme/$controller/queue_count")" "$2"
+    expect "queues with '$1'" "$(<"/sys/class/nvme/$controller/queue_count")" "$2"
     dd if="$WORK/sample" of="$device" bs=256k oflag=direct conv=fsync status=none
     cmp -n $((8 << 20)) "$WORK/sample" <(dd if="$device" bs=128k count=64 iflag=direct status=none) \
         || die "read other bytes than written, connected with '$1'"
@@ -35,7 +35,7 @@ round "-i 2 -g -G" 3
 # As many as the host asks for: it asks for no more than it has processors.
 connect -i 128
 namespace 1 >/dev/null
-queues=$(cat "/sys/class/nvme/$(controllers)/queue_count")
+queues=$(<"/sys/class/nvme/$(controllers)/queue_count")
 expect "queues when 128 are wanted" "$queues" $(($(nproc) + 1))
 disconnect
 

@@ -27,7 +27,7 @@ range() { le "${3:-0}" 4; le 0 4; le "$1" 8; le $(($2 - 1)) 2; le 0 14; }
 # zeroes COUNT
 zeroes() { head -c "$1" /dev/zero; }
 # blocks DEVICE FIRST COUNT: of one with blocks of 512 bytes
-blocks() { dd if="$1" bs=512 skip="$2" count="$3" iflag=direct status=none; }
+blocks() { dd if="$1" bs=1M skip="$(($2 * 512))" count="$(($3 * 512))" iflag=direct,skip_bytes,count_bytes status=none; }
 
 # copies FORMAT SDLBA SLBA+BLOCKS...: has them copied, and notes them for the model
 copies() {
@@ -83,7 +83,7 @@ nvme id-ctrl "$controller" -o json >"$WORK/ctrl.json"
 expect_json "$WORK/ctrl.json" '((.oncs / 256) | floor) % 2' 1
 expect_json "$WORK/ctrl.json" '.ocfs' 15
 nvme effects-log "$controller" --csi=0 -H >"$WORK/effects.txt"
-grep -qi copy "$WORK/effects.txt" || die "the effects log lacks Copy: $(cat "$WORK/effects.txt")"
+grep -qi copy "$WORK/effects.txt" || die "the effects log lacks Copy: $(<"$WORK/effects.txt")"
 
 for ((at = 0; at < 129; at++)); do range 0 1; done >"$WORK/over"
 { cat "$WORK/over" && zeroes $((127 * 32)); } >"$WORK/long"

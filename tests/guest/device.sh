@@ -51,7 +51,7 @@ for options in '' poll hybrid sqpoll 'sqpoll=1&sqpoll_idle=50ms' 'poll&sqpoll' t
         block_commands "$uri" $lba memory=$memory >/dev/null
         lba=$((lba + 8))
     done
-    "$EXAMPLE" "$uri" load 32 1 >"$WORK/load" 2>&1 || die "$uri: $(cat "$WORK/load")"
+    "$EXAMPLE" "$uri" load 32 1 >"$WORK/load" 2>&1 || die "$uri: $(<"$WORK/load")"
     expect "errors of $uri" "$(grep -c times "$WORK/load" || true)" 0
     echo "$uri: $(tr '\n' ' ' <"$WORK/load")"
 done

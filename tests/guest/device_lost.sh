@@ -54,8 +54,8 @@ expect "controllers" ${#slots[@]} 2
 loads "$shared" 6
 for slot in "${slots[@]}"; do unbind "$slot"; done
 joined "both controllers"
-expect_match "errors" "$(cat "$WORK/load")" 'Namespace Not Ready|Pathing Error'
-expect_match "the log" "$(cat "$WORK/load.said")" 'removed|gone|no controller'
+expect_match "errors" "$(<"$WORK/load")" 'Namespace Not Ready|Pathing Error'
+expect_match "the log" "$(<"$WORK/load.said")" 'removed|gone|no controller'
 
 # A device of one controller, in use by us and served to a host.
 serve "$plain" mem:16M
@@ -69,8 +69,8 @@ loads "$plain" 6
 slot=$(slot_of "$(controller_of "$plain")")
 unbind "$slot"
 joined "a device"
-expect_match "errors" "$(cat "$WORK/load")" 'times Namespace Not Ready'
-expect_match "the log" "$(cat "$WORK/load.said")" 'the device was removed|is gone'
+expect_match "errors" "$(<"$WORK/load")" 'times Namespace Not Ready'
+expect_match "the log" "$(<"$WORK/load.said")" 'the device was removed|is gone'
 wait "$FIO" && die "fio did not notice that the device has gone"
 # The target lives, and so does its other namespace.
 verified_io "$(namespace 2)" 8M

@@ -36,7 +36,7 @@ echo "$slot" >/sys/bus/pci/drivers/nvme/unbind
 status=0
 wait $load || status=$?
 expect "the status of $(cat "$WORK/load" "$WORK/load.said")" $status 0
-expect "errors in $(cat "$WORK/load")" "$(grep -c times "$WORK/load" || true)" 0
+expect "errors in $(<"$WORK/load")" "$(grep -c times "$WORK/load" || true)" 0
 cat "$WORK/load"
 
 # One after the other: a list of blocks that lies in both.

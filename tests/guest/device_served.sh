@@ -97,6 +97,6 @@ chmod 666 "$remote"
 chmod 755 "$WORK"
 chmod 644 "$WORK/a"
 setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all \
-    "$EXAMPLE" "$remote" io 0x7d cdw10=0 cdw12=7 data="$WORK/a" 2>"$WORK/said" || die "$(cat "$WORK/said")"
+    "$EXAMPLE" "$remote" io 0x7d cdw10=0 cdw12=7 data="$WORK/a" 2>"$WORK/said" || die "$(<"$WORK/said")"
 disconnect
 stop

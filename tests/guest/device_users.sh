@@ -37,14 +37,14 @@ expect_match "info" "$(fails as_nobody "$NVLANE" info "$plain")" 'Permission den
 chmod 604 "$plain"
 nobody_is_refused "[?]ro" "$plain" io 0x02 cdw12=7 read=4096
 as_nobody "$EXAMPLE" "$plain?ro" io 0x02 cdw12=7 read=4096 2>"$WORK/said" >"$WORK/out" ||
-    die "$(cat "$WORK/said")"
+    die "$(<"$WORK/said")"
 cmp "$WORK/a" "$WORK/out"
 nobody_is_refused 'Write Protected' "$plain?ro" io 0x01 cdw12=7 data="$WORK/a"
 as_nobody "$NVLANE" info "$plain?ro" >/dev/null
 
 # Writing: what the effects log says changes blocks at most.
 chmod 606 "$plain"
-as_nobody "$EXAMPLE" "$plain" io 0x01 cdw10=8 cdw12=7 data="$WORK/a" 2>"$WORK/said" || die "$(cat "$WORK/said")"
+as_nobody "$EXAMPLE" "$plain" io 0x01 cdw10=8 cdw12=7 data="$WORK/a" 2>"$WORK/said" || die "$(<"$WORK/said")"
 as_nobody "$EXAMPLE" "$plain" io 0x02 cdw10=8 cdw12=7 read=4096 2>/dev/null | cmp - "$WORK/a"
 as_nobody "$EXAMPLE" "$plain" io 0x00 2>/dev/null
 # A vendor's command takes CAP_SYS_ADMIN, whatever the permissions are.
@@ -52,7 +52,7 @@ nobody_is_refused 'CAP_SYS_ADMIN.*Operation Denied' "$plain" io 0x82 read=512
 # Admin commands go by the controller's device.
 nobody_is_refused "$controller: Permission denied.*Operation Denied" "$plain" admin 0x02 cdw10=0x007f0002 nsid=0xffffffff read=512
 chmod 606 "$controller"
-as_nobody "$EXAMPLE" "$plain" admin 0x06 cdw10=1 read=4096 2>"$WORK/said" >"$WORK/out" || die "$(cat "$WORK/said")"
+as_nobody "$EXAMPLE" "$plain" admin 0x06 cdw10=1 read=4096 2>"$WORK/said" >"$WORK/out" || die "$(<"$WORK/said")"
 nvme id-ctrl "$controller" -b | cmp - "$WORK/out"
 nobody_is_refused 'CAP_SYS_ADMIN.*Operation Denied' "$plain" admin 0x02 cdw10=0x007f0002 nsid=0xffffffff read=512
 

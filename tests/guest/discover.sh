@@ -33,6 +33,6 @@ disconnect
 # connect-all goes by the log alone.
 nvme connect-all -t tcp -a 127.0.0.1 -s "$PORT"
 nvme list-subsys -o json >"$WORK/subsys.json"
-expect_match "list-subsys" "$(cat "$WORK/subsys.json")" '127.0.0.1'
+expect_match "list-subsys" "$(<"$WORK/subsys.json")" '127.0.0.1'
 nvme disconnect-all
 stop

@@ -16,7 +16,7 @@ in_order() {
     local wanted found
     for wanted in "$@"; do
         found=$(tail -n "+$from" "$trace" | grep -nE -m1 "$wanted") \
-            || die "no '$wanted' from line $from on in: $(cat "$trace")"
+            || die "no '$wanted' from line $from on in: $(<"$trace")"
         from=$((from + ${found%%:*}))
     done
 }

@@ -44,7 +44,7 @@ ctl ana set 1 optimized
 await 20 ana_is optimized
 wait $write || die "the write that waited has failed"
 nvme ana-log "/dev/$(controllers)" -o json >"$WORK/ana.json"
-expect_match "the ANA log" "$(cat "$WORK/ana.json")" optimized
+expect_match "the ANA log" "$(<"$WORK/ana.json")" optimized
 
 # A listener more, and away again.
 ctl listener add 127.0.0.1:4433

@@ -75,12 +75,13 @@ serve() {
     "$NVLANE" serve --listen "127.0.0.1:$PORT" --socket "$CTL" --data-dir "$WORK/data" "$@" \
         >"$log" 2>&1 </dev/null &
     SERVER=$!
-    local until=$((SECONDS + 90))
-    until NQN=$(sed -nE 's/.*nvme connect .*(-n|--nqn)[ =]([^ ]+).*/\2/p' "$log" | head -n1) && [[ -n $NQN ]]; do
-        kill -0 "$SERVER" 2>/dev/null || die "the server ended: $(cat "$log")"
-        ((SECONDS < until)) || die "the server is not ready: $(cat "$log")"
+    local until=$((SECONDS + 90)) ready=$'nvme connect [^\n]*(-n|--nqn)[ =]([^[:space:]]+)'
+    until [[ $(<"$log") =~ $ready ]]; do
+        kill -0 "$SERVER" 2>/dev/null || die "the server ended: $(<"$log")"
+        ((SECONDS < until)) || die "the server is not ready: $(<"$log")"
         pause 0.1
     done
+    NQN=${BASH_REMATCH[2]}
 }
 
 # Stops the server as a person would, and wants a clean end.
@@ -115,11 +116,17 @@ drop() {
     for controller in $(controllers); do echo 1 >"/sys/class/nvme/$controller/delete_controller"; done
 }
 
+# is FILE WORD: its only line is that; without a program
+is() {
+    local line
+    { read -r line <"$1"; } 2>/dev/null && [[ $line == "$2" ]]
+}
+
 # Names of the controllers (nvme0 ...) connected to NQN.
 controllers() {
     local path
     for path in /sys/class/nvme/nvme*; do
-        [[ $(cat "$path/subsysnqn" 2>/dev/null) == "$NQN" ]] && echo "${path##*/}"
+        is "$path/subsysnqn" "$NQN" && echo "${path##*/}"
     done
     return 0
 }
@@ -129,7 +136,7 @@ namespace_now() {
     local path
     for path in /sys/block/nvme*n*; do
         [[ ${path##*/} =~ ^nvme[0-9]+n[0-9]+$ ]] || continue
-        if [[ $(cat "$path/device/subsysnqn" 2>/dev/null) == "$NQN" && $(cat "$path/nsid" 2>/dev/null) == "$1" ]]; then
+        if is "$path/nsid" "$1" && is "$path/device/subsysnqn" "$NQN"; then
             echo "/dev/${path##*/}"
             return
         fi

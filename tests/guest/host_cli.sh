@@ -15,7 +15,7 @@ same() {
 # same_text WHAT THEIRS OURS DROPPED: but for spaces at the ends of lines and lines that match DROPPED
 same_text() {
     diff <(sed -E "s/[[:space:]]+$//; /$4/d" "$2") <(sed -E "s/[[:space:]]+$//; /$4/d" "$3") \
-        >"$WORK/diff" || die "$1 differs: $(cat "$WORK/diff")"
+        >"$WORK/diff" || die "$1 differs: $(<"$WORK/diff")"
 }
 
 # Whatever nvme-cli has must be there and the same. Text is trimmed: nvme-cli leaves the padding.
@@ -83,7 +83,7 @@ compare() {
     expect_json "$WORK/ours.json" '.Devices | length' 2
     expect_json "$WORK/ours.json" '.Devices[0].PhysicalSize' "$(blockdev --getsize64 "$device")"
     expect_json "$WORK/ours.json" '.Devices[0].SectorSize' "$block"
-    expect_json "$WORK/ours.json" '.Devices[0].UUID' "$(cat "/sys/block/${device#/dev/}/uuid")"
+    expect_json "$WORK/ours.json" '.Devices[0].UUID' "$(<"/sys/block/${device#/dev/}/uuid")"
 
     "$NVLANE" list-subsys "$uri" -o json >"$WORK/ours.json"
     expect_json "$WORK/ours.json" '.Subsystems[0].Paths[0] | .State + " " + .ANAState' "live optimized"
@@ -91,7 +91,7 @@ compare() {
     expect_json "$WORK/ours.json" ".Subsystems[] | select(.NQN == \"$NQN\").Paths | length" 1
 
     fails "$NVLANE" id-ctrl "tcp://127.0.0.1:$PORT/nqn.2026-11.com.example:nobody" >"$WORK/out"
-    expect_match "$peer: a subsystem that is not there" "$(cat "$WORK/out")" "127.0.0.1:$PORT"
+    expect_match "$peer: a subsystem that is not there" "$(<"$WORK/out")" "127.0.0.1:$PORT"
     disconnect
 }
 

@@ -39,10 +39,10 @@ ask ns2 id-ns "$second"
 expect_json "$WORK/ns2.json" '.nsze' $(((128 << 20) / $(blockdev --getss "$second")))
 
 ask descs ns-descs "$device"
-uuid=$(cat "/sys/block/${device#/dev/}/uuid")
+uuid=$(<"/sys/block/${device#/dev/}/uuid")
 expect_match "the namespace's UUID" "$uuid" '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
-expect_match "ns-descs" "$(cat "$WORK/descs.json")" "$uuid"
-[[ $uuid != "$(cat "/sys/block/${second#/dev/}/uuid")" ]] || die "two namespaces share a UUID"
+expect_match "ns-descs" "$(<"$WORK/descs.json")" "$uuid"
+[[ $uuid != "$(<"/sys/block/${second#/dev/}/uuid")" ]] || die "two namespaces share a UUID"
 
 ask nsids list-ns "$controller"
 expect_json "$WORK/nsids.json" '[.nsid_list[].nsid] | join(",")' 1,2
@@ -58,25 +58,25 @@ ask firmware fw-log "$controller"
 ask effects effects-log "$controller" --csi=0
 nvme effects-log "$controller" --csi=0 -H >"$WORK/effects.txt"
 for command in Read Write Flush "Write Zeroes" "Dataset Management"; do
-    grep -qi "$command" "$WORK/effects.txt" || die "the effects log lacks $command: $(cat "$WORK/effects.txt")"
+    grep -qi "$command" "$WORK/effects.txt" || die "the effects log lacks $command: $(<"$WORK/effects.txt")"
 done
 ask ana ana-log "$controller"
-expect_match "the ANA log" "$(cat "$WORK/ana.json")" optimized
+expect_match "the ANA log" "$(<"$WORK/ana.json")" optimized
 expect "ANA state" "$(cat /sys/block/nvme*c*n1/ana_state | sort -u)" optimized
 
 # Features: number of queues, volatile write cache, keep alive, asynchronous events.
 for feature in 6 7 0xb 0xf; do
     nvme get-feature "$controller" -f "$feature" -H >"$WORK/feature" || die "get-feature $feature"
-    expect_match "get-feature $feature" "$(cat "$WORK/feature")" '[vV]alue'
+    expect_match "get-feature $feature" "$(<"$WORK/feature")" '[vV]alue'
 done
 expect_match "the volatile write cache" "$(nvme get-feature "$controller" -f 6)" '0*1$'
 
 # What the block layer made of it.
 queue=/sys/block/${second#/dev/}/queue
-expect "write_cache of a file" "$(cat "$queue/write_cache")" "write back"
-expect "fua of a file" "$(cat "$queue/fua")" 1
-expect "discards" "$(($(cat "$queue/discard_max_bytes") > 0))" 1
-expect "write zeroes" "$(($(cat "$queue/write_zeroes_max_bytes") > 0))" 1
+expect "write_cache of a file" "$(<"$queue/write_cache")" "write back"
+expect "fua of a file" "$(<"$queue/fua")" 1
+expect "discards" "$(($(<"$queue/discard_max_bytes") > 0))" 1
+expect "write zeroes" "$(($(<"$queue/write_zeroes_max_bytes") > 0))" 1
 
 # An ordinary user may read and write, since the effects log says these are harmless.
 generic=${device/nvme/ng}
@@ -86,9 +86,9 @@ setpriv --reuid 65534 --clear-groups nvme read "$generic" -s 0 -c 0 -z "$block" 
 
 # Errors have the specification's status: out of range, a namespace that is not there.
 fails nvme read "$device" -s $(((64 << 20) / block)) -c 0 -z "$block" -d /dev/null >"$WORK/out"
-expect_match "reading past the end" "$(cat "$WORK/out")" 'LBA (O|o)ut (O|o)f (R|r)ange|LBA_RANGE'
+expect_match "reading past the end" "$(<"$WORK/out")" 'LBA (O|o)ut (O|o)f (R|r)ange|LBA_RANGE'
 fails nvme id-ns "$controller" -n 4000000000 >"$WORK/out"
-expect_match "a namespace that is not there" "$(cat "$WORK/out")" '[nN]amespace'
+expect_match "a namespace that is not there" "$(<"$WORK/out")" '[nN]amespace'
 
 # Reservations are absent, and the controller says so: status 0x1, whether or not with Do Not Retry.
 expect_json "$WORK/ctrl.json" '((.oncs / 32) | floor) % 2' 0

@@ -105,5 +105,5 @@ truncate -s 96M "$SCRATCH/b.img"
 echo 1 >"$NVMET/subsystems/$NQN/namespaces/2/enable"
 "$NVLANE" id-ns "$(volume 2 "")" -o json >"$WORK/after.json"
 [[ $(jq -c '.. | .nsze? // empty' "$WORK/before.json") != $(jq -c '.. | .nsze? // empty' "$WORK/after.json") ]] \
-    || die "its size is still $(cat "$WORK/after.json")"
+    || die "its size is still $(<"$WORK/after.json")"
 kernel_stop

@@ -16,7 +16,7 @@ await 30 grep -q ready "$WORK/nbd.log"
 attach() {
     local device=$1 name=$2
     shift 2
-    nbd-client "$@" -N "$name" "$device" >/dev/null || die "nbd-client $*: $(cat "$WORK/nbd.log")"
+    nbd-client "$@" -N "$name" "$device" >/dev/null || die "nbd-client $*: $(<"$WORK/nbd.log")"
     await 20 test "$(blockdev --getsize64 "$device" 2>/dev/null || echo 0)" -gt 0
 }
 
@@ -57,7 +57,7 @@ sum=$(sha256sum </mnt/test/data)
 umount /mnt/test
 nbd-client -d /dev/nbd0 >/dev/null
 nbd-client -d /dev/nbd1 >/dev/null
-fsck.ext4 -fn "$image" >"$WORK/fsck" 2>&1 || die "fsck of the image: $(cat "$WORK/fsck")"
+fsck.ext4 -fn "$image" >"$WORK/fsck" 2>&1 || die "fsck of the image: $(<"$WORK/fsck")"
 
 attach /dev/nbd2 disk 127.0.0.1 10809
 mount -o ro /dev/nbd2 /mnt/test

@@ -84,7 +84,7 @@ fails fio --name=gone --ioengine=nbd --uri="nbd+unix:///?socket=$WORK/nbd.sock" 
 waited=$((SECONDS - begun))
 expect "waited for ctrl_loss_tmo, and not much longer ($waited s)" $((waited >= 3 && waited < 30)) 1
 for port in 4421 4422; do
-    grep -q "127.0.0.1:$port.*refused" "$WORK/gone.log" || die "not a word of port $port: $(cat "$WORK/gone.log")"
+    grep -q "127.0.0.1:$port.*refused" "$WORK/gone.log" || die "not a word of port $port: $(<"$WORK/gone.log")"
 done
 kill -TERM "$door"
 wait "$door" || true

@@ -35,7 +35,7 @@ for ((round = 1; round <= ROUNDS; round++)); do
         device=$flushed
         [[ $by == fua ]] && device=$fua
         "$XTASK" ledger verify --device "$device" --ledger "$WORK/$by" --at-least 20 >"$WORK/verdict" \
-            || die "round $round, $by: $(cat "$WORK/verdict")"
+            || die "round $round, $by: $(<"$WORK/verdict")"
     done
     echo "round $round: $(noted) durable writes so far, all there"
 done

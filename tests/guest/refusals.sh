@@ -11,15 +11,15 @@ refused() {
         --data-dir "$WORK/refused" "$@" >"$WORK/said" 2>&1 </dev/null || status=$?
     expect "exit status of: serve $*" $status 1
     expect "lines said about: serve $*" "$(grep -c . "$WORK/said")" 1
-    expect_match "what is said about: serve $*" "$(cat "$WORK/said")" "$word"
-    echo "$(cat "$WORK/said")"
+    expect_match "what is said about: serve $*" "$(<"$WORK/said")" "$word"
+    echo "$(<"$WORK/said")"
 }
 
 refused does-not-exist "$SCRATCH/does-not-exist"
 [[ ! -e $SCRATCH/does-not-exist ]] || die "a missing volume was created"
 printf 'tiny' >"$SCRATCH/tiny"
 refused tiny "$SCRATCH/tiny"
-expect "the tiny file" "$(cat "$SCRATCH/tiny")" tiny
+expect "the tiny file" "$(<"$SCRATCH/tiny")" tiny
 refused "$SCRATCH" "$SCRATCH"
 refused mem "mem:notasize"
 refused nosuch "nosuch:thing(mem:1M)"
@@ -33,7 +33,7 @@ setpriv --reuid 65534 --regid 65534 --clear-groups timeout 20 "$NVLANE" serve \
     --listen 127.0.0.1:4450 --socket "$WORK/nobody/ctl" --data-dir "$WORK/nobody/data" \
     "$SCRATCH/secret" >"$WORK/said" 2>&1 </dev/null || status=$?
 expect "exit status with an unreadable volume" $status 1
-expect_match "what is said about an unreadable volume" "$(cat "$WORK/said")" secret
+expect_match "what is said about an unreadable volume" "$(<"$WORK/said")" secret
 
 # Already served: the second server is refused, the first goes on.
 truncate -s 64M "$SCRATCH/served"
@@ -47,5 +47,5 @@ status=0
 timeout 20 "$NVLANE" serve --listen "127.0.0.1:$PORT" --socket "$WORK/x.sock" --data-dir "$WORK/x" \
     mem:1M >"$WORK/said" 2>&1 </dev/null || status=$?
 expect "exit status when the port is taken" $status 1
-expect_match "what is said when the port is taken" "$(cat "$WORK/said")" "$PORT"
+expect_match "what is said when the port is taken" "$(<"$WORK/said")" "$PORT"
 stop

@@ -22,7 +22,7 @@ plain() {
     for link in /sys/class/nvme-generic/ng*; do
         path=$(readlink -f "$link")
         [[ $(tr -d ' ' <"${path%/*}/serial") == nvlane-plain ]] || continue
-        [[ $(cat "${path%/*}/nvme${path##*/ng}/nsid") == 1 && -c /dev/${link##*/} ]] || continue
+        [[ $(<"${path%/*}/nvme${path##*/ng}/nsid") == 1 && -c /dev/${link##*/} ]] || continue
         path=${path%/*}
         echo "/dev/${path##*/} /dev/${link##*/}"
         return
@@ -38,7 +38,7 @@ bounded() {
     while kill -0 $pid 2>/dev/null; do
         if ((SECONDS > until)); then
             for task in /proc/$pid/task/*; do
-                echo "$(cat "$task/comm"): in $(cat "$task/wchan"), call $(cat "$task/syscall")"
+                echo "$(<"$task/comm"): in $(<"$task/wchan"), call $(<"$task/syscall")"
                 cat "$task/stack"
             done
             cat "$WORK/said"
@@ -47,7 +47,7 @@ bounded() {
         fi
         sleep 0.1
     done
-    wait $pid || die "$1: $(cat "$WORK/said")"
+    wait $pid || die "$1: $(<"$WORK/said")"
 }
 
 for name in kinds purposes commands allocations; do
@@ -60,7 +60,7 @@ for poll_queues in 2 0; do
     await 30 plain >/dev/null
     read -r controller namespace < <(plain)
     bounded "$(program identify examples)" "$controller" "$namespace"
-    expect_match "kind of mixed rings" "$(cat "$WORK/said")" 'Mixed \(is Mixed\)'
+    expect_match "kind of mixed rings" "$(<"$WORK/said")" 'Mixed \(is Mixed\)'
     bounded "$(program commands examples)" "$namespace"
     cat "$WORK/said"
     rmmod nvme

@@ -13,7 +13,7 @@ identity() {
     local nsid path
     for nsid in 1 5; do
         path=$(namespace $nsid)
-        echo "$nsid $(cat "/sys/block/${path#/dev/}/uuid") $(cat "/sys/block/${path#/dev/}/nguid")"
+        echo "$nsid $(<"/sys/block/${path#/dev/}/uuid") $(<"/sys/block/${path#/dev/}/nguid")"
     done
     cat "/sys/class/nvme/$(controllers)/serial"
 }

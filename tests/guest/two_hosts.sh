@@ -23,7 +23,7 @@ done
 device_of() {
     local controller path
     for controller in $(controllers); do
-        [[ $(cat "/sys/class/nvme/$controller/hostnqn") == "$1" ]] || continue
+        [[ $(<"/sys/class/nvme/$controller/hostnqn") == "$1" ]] || continue
         for path in /sys/block/nvme*n1; do
             [[ $(basename "$(readlink "$path/device")") == "$controller" ]] && echo "/dev/${path##*/}" && return
         done
@@ -36,7 +36,7 @@ a=$(device_of "$first")
 b=$(device_of "$second")
 [[ $a != "$b" ]] || die "both hosts have $a"
 expect "both hosts see one namespace" \
-    "$(cat "/sys/block/${a#/dev/}/uuid")" "$(cat "/sys/block/${b#/dev/}/uuid")"
+    "$(<"/sys/block/${a#/dev/}/uuid")" "$(<"/sys/block/${b#/dev/}/uuid")"
 ids=$(for c in $(controllers); do cat "/sys/class/nvme/$c/cntlid"; done | sort -u | wc -l)
 expect "controller ids" "$ids" 2
 

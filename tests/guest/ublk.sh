@@ -27,7 +27,7 @@ check() {
     ublk_add "$volume" "$way" -q "${QUEUES:-2}" -d 32 "$@"
     grep '^/dev' "$WORK/ublk.log"
     local words=${way#--}
-    expect_match "the way of data" "$(cat "$WORK/ublk.log")" ", ${words//-/ }, from"
+    expect_match "the way of data" "$(<"$WORK/ublk.log")" ", ${words//-/ }, from"
     verified_io "$DEVICE" 12M
     verified_io "$DEVICE" 3M --iodepth=1 --randseed=2
     ublk_stop
@@ -62,11 +62,11 @@ image=$SCRATCH/d.img
 ublk_add "$image?size=256M&create" -d 16 --max-io 256K
 queue=/sys/block/${DEVICE##*/}/queue
 expect "size" "$(blockdev --getsize64 "$DEVICE")" $((256 << 20))
-expect "logical block" "$(cat "$queue/logical_block_size")" 512
-expect "physical block" "$(cat "$queue/physical_block_size")" 4096
-expect "largest request" "$(cat "$queue/max_hw_sectors_kb")" 256
-expect "write cache" "$(cat "$queue/write_cache")" 'write back'
-expect "FUA" "$(cat "$queue/fua")" 1
+expect "logical block" "$(<"$queue/logical_block_size")" 512
+expect "physical block" "$(<"$queue/physical_block_size")" 4096
+expect "largest request" "$(<"$queue/max_hw_sectors_kb")" 256
+expect "write cache" "$(<"$queue/write_cache")" 'write back'
+expect "FUA" "$(<"$queue/fua")" 1
 expect "discard" "$(($(cat "$queue/discard_max_hw_bytes" 2>/dev/null || cat "$queue/discard_max_bytes") > 0))" 1
 "$NVLANE" ublk list -o json >"$WORK/list.json"
 expect_json "$WORK/list.json" ".devices[] | select(.id == $ID) | .state" live
@@ -100,7 +100,7 @@ status=0
 wait "$UBLK_SERVER" || status=$?
 expect "the server's exit status after del" $status 0
 expect "devices after del" "$("$NVLANE" ublk list)" ""
-fsck.ext4 -fn "$image" >"$WORK/fsck" 2>&1 || die "fsck of the image: $(cat "$WORK/fsck")"
+fsck.ext4 -fn "$image" >"$WORK/fsck" 2>&1 || die "fsck of the image: $(<"$WORK/fsck")"
 
 ublk_add "$image" --read-only
 expect "read-only" "$(blockdev --getro "$DEVICE")" 1

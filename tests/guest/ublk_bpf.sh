@@ -21,7 +21,7 @@ checked=$("$NVLANE" bpf check "$bpf/linear.bpf.o" || true)
 if ! grep -q '^kernel: ok' <<<"$checked"; then
     ! grep -q io_uring_bpf_ops /sys/kernel/btf/vmlinux || die "this kernel could: $checked"
     ublk_add "bpf:$bpf/linear.bpf.o($a,$b)"
-    expect_match "where it runs" "$(cat "$WORK/ublk.log")" 'program in user space: '
+    expect_match "where it runs" "$(<"$WORK/ublk.log")" 'program in user space: '
     verified_io "$DEVICE" 8M
     ublk_stop
     said=$(fails "$NVLANE" ublk add --bpf kernel "bpf:$bpf/linear.bpf.o($a,$b)")
@@ -32,7 +32,7 @@ fi
 # in_kernel VOLUME [OPTION]...
 in_kernel() {
     ublk_add "$@" --bpf kernel --log debug
-    expect_match "where it runs" "$(cat "$WORK/ublk.log")" ', program in the kernel'
+    expect_match "where it runs" "$(<"$WORK/ublk.log")" ', program in the kernel'
 }
 
 small=(--bssplit=512/40:4k/40:16k/10:128k/7:1M/3)
@@ -68,7 +68,7 @@ mount "$DEVICE" /mnt/test
 dd if=/dev/urandom of=/mnt/test/data bs=1M count=8 conv=fsync status=none
 sum=$(sha256sum </mnt/test/data)
 umount /mnt/test
-fsck.ext4 -fn "$DEVICE" >"$WORK/fsck" 2>&1 || die "fsck: $(cat "$WORK/fsck")"
+fsck.ext4 -fn "$DEVICE" >"$WORK/fsck" 2>&1 || die "fsck: $(<"$WORK/fsck")"
 # The same in user space: the blocks are where they were.
 stop_counted linear
 ublk_add "bpf:$bpf/linear.bpf.o($a,$b)" --bpf user
@@ -90,7 +90,7 @@ verify
 stop_counted mirror
 cmp "$SCRATCH/c.img" "$SCRATCH/d.img" || die "the mirrors differ"
 ublk_add "$mirror"
-expect_match "where a mirror runs" "$(cat "$WORK/ublk.log")" 'in user space: .*NVLANE_ONE_PLACE'
+expect_match "where a mirror runs" "$(<"$WORK/ublk.log")" 'in user space: .*NVLANE_ONE_PLACE'
 ublk_stop
 
 in_kernel "bpf:$bpf/statistics.bpf.o($b)" -d 16
@@ -158,15 +158,15 @@ if has_feature USER_RECOVERY_REISSUE; then
         "$NVLANE" ublk recover "$ID" --bpf kernel --log debug >"$WORK/recover.log" 2>&1 </dev/null &
         UBLK_SERVER=$!
         ublk_ready "$WORK/recover.log"
-        expect_match "where a successor runs it" "$(cat "$WORK/recover.log")" 'program in the kernel'
+        expect_match "where a successor runs it" "$(<"$WORK/recover.log")" 'program in the kernel'
         echo "round $round: killed, and served again"
     done
     sleep 1
     kill -INT "$load"
     status=0
     wait "$load" || status=$?
-    ((status == 0 || status == 128)) || die "fio: status $status: $(cat "$WORK/load")"
-    ! grep -iE 'verify.*(fail|bad)|error' "$WORK/load" || die "fio: $(cat "$WORK/load")"
+    ((status == 0 || status == 128)) || die "fio: status $status: $(<"$WORK/load")"
+    ! grep -iE 'verify.*(fail|bad)|error' "$WORK/load" || die "fio: $(<"$WORK/load")"
     ublk_stop
 fi
 
@@ -176,7 +176,7 @@ expect_match "the verdict on an endless loop" "$said" 'kernel: refused'
 said=$(fails "$NVLANE" ublk add --bpf kernel "bpf:$bpf/tests/hostile.bpf.o($b)")
 expect_match "a wild program in the kernel" "$said" "cannot run in the kernel: the kernel's verifier refuses it"
 ublk_add "bpf:$bpf/tests/endless.bpf.o($b)"
-expect_match "where an endless one runs" "$(cat "$WORK/ublk.log")" 'program in user space: '
+expect_match "where an endless one runs" "$(<"$WORK/ublk.log")" 'program in user space: '
 ublk_stop
 
 # Wrong lists fail their requests, with a message; the device lives on.
@@ -190,7 +190,7 @@ dd if="$DEVICE" of=/dev/null bs=4k count=1 skip=100 iflag=direct status=none
 # Told for the 1st, 2nd, 4th, 8th and 16th; some come from the kernel's own look for partitions.
 await 30 grep -q 'count=16' "$WORK/ublk.log"
 expect "mistakes told" "$(grep -c 'ERROR request failed: nvlane_route instruction' "$WORK/ublk.log")" 5
-expect_match "where a mistake is" "$(cat "$WORK/ublk.log")" '\(hostile.bpf.c:[0-9]+\): .* \(opcode 0x02, 8 blocks at 1[0-9]\)'
+expect_match "where a mistake is" "$(<"$WORK/ublk.log")" '\(hostile.bpf.c:[0-9]+\): .* \(opcode 0x02, 8 blocks at 1[0-9]\)'
 verified_io "$DEVICE" 2M "${small[@]}" --offset=8M
 stop_counted mild
 
@@ -202,7 +202,7 @@ for recovery in "" --recover; do
     status=0
     wait "$UBLK_SERVER" || status=$?
     expect "the exit status of a server whose queue has failed" $status 1
-    expect_match "what it says" "$(cat "$WORK/ublk.log")" 'a queue has failed.*No data available'
+    expect_match "what it says" "$(<"$WORK/ublk.log")" 'a queue has failed.*No data available'
     if [[ -n $recovery ]]; then
         "$NVLANE" ublk recover "$ID" --bpf user >"$WORK/ublk.log" 2>&1 </dev/null &
         UBLK_SERVER=$!
@@ -211,7 +211,7 @@ for recovery in "" --recover; do
         ublk_stop
     else
         ! wait "$writer" || die "a write succeeds without a server"
-        expect_match "what the writer is told" "$(cat "$WORK/dd")" 'Input/output error'
+        expect_match "what the writer is told" "$(<"$WORK/dd")" 'Input/output error'
         "$NVLANE" ublk del "$ID" 2>/dev/null || true
         expect "what is left of the device" "$(ls "$DEVICE" "/dev/ublkc$ID" 2>/dev/null)" ""
     fi

@@ -38,7 +38,7 @@ loaded mixed
 
 # block/005: the queue's settings change under load; the largest request, too.
 load settings --rw=randrw --direct=1 --bssplit=4k/60:128k/40
-largest=$(cat "$queue/max_hw_sectors_kb")
+largest=$(<"$queue/max_hw_sectors_kb")
 while kill -0 "$LOAD" 2>/dev/null; do
     for scheduler in $(tr -d '[]' <"$queue/scheduler"); do
         echo "$scheduler" >"$queue/scheduler"
@@ -48,7 +48,7 @@ while kill -0 "$LOAD" 2>/dev/null; do
     for count in 4 32; do echo $count >"$queue/nr_requests" 2>/dev/null || true; done
 done
 loaded settings
-expect "the largest request" "$(cat "$queue/max_sectors_kb")" "$largest"
+expect "the largest request" "$(<"$queue/max_sectors_kb")" "$largest"
 
 # block/008: processors go and come under load.
 if [[ -e /sys/devices/system/cpu/cpu1/online ]]; then
@@ -88,7 +88,7 @@ for ((round = 0; round < ROUNDS; round++)); do
     dd if="$DEVICE" of=/dev/null bs=64k status=none 2>/dev/null &
     copier=$!
     "$NVLANE" ublk del --force "$ID"
-    wait "$UBLK_SERVER" || die "the server did not end well: $(cat "$WORK/ublk.log")"
+    wait "$UBLK_SERVER" || die "the server did not end well: $(<"$WORK/ublk.log")"
     wait "$copier" || true
     kill "$reader"
     wait "$reader" 2>/dev/null || true

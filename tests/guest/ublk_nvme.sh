@@ -14,7 +14,7 @@ block=/dev/nvme${plain#/dev/ng}
 shared=$(device nvlane-path 1)
 
 ublk_add "$plain" -q 2 -d 32
-expect_match "the way of data" "$(cat "$WORK/ublk.log")" 'zero copy'
+expect_match "the way of data" "$(<"$WORK/ublk.log")" 'zero copy'
 verified_io "$DEVICE" 12M
 verified_io "$DEVICE" 3M --iodepth=1 --randseed=2
 dd if=/dev/urandom of="$DEVICE" bs=1M count=8 oflag=direct status=none
@@ -27,19 +27,19 @@ dd if=/dev/urandom of=/mnt/test/data bs=1M count=48 conv=fsync status=none
 sum=$(sha256sum </mnt/test/data)
 umount /mnt/test
 ublk_stop
-fsck.ext4 -fn "$block" >"$WORK/fsck" 2>&1 || die "fsck of the device: $(cat "$WORK/fsck")"
+fsck.ext4 -fn "$block" >"$WORK/fsck" 2>&1 || die "fsck of the device: $(<"$WORK/fsck")"
 mount -o ro "$block" /mnt/test
 expect "the file, without ublk" "$(sha256sum </mnt/test/data)" "$sum"
 umount /mnt/test
 
 truncate -s $(((9 << 20) + 512)) "$SCRATCH/a.img"
 ublk_add "linear:($SCRATCH/a.img,$shared)"
-expect_match "the way of data" "$(cat "$WORK/ublk.log")" 'zero copy'
+expect_match "the way of data" "$(<"$WORK/ublk.log")" 'zero copy'
 verified_io "$DEVICE" 16M
 ublk_stop
 
 ublk_add "$plain?poll"
-expect_match "the way of data of a polled device" "$(cat "$WORK/ublk.log")" 'user copy'
+expect_match "the way of data of a polled device" "$(<"$WORK/ublk.log")" 'user copy'
 verified_io "$DEVICE" 8M
 ublk_stop
 modprobe -r ublk_drv

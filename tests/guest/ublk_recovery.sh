@@ -116,5 +116,5 @@ if has_feature UPDATE_SIZE; then
 fi
 umount /mnt/test
 ublk_stop
-fsck.ext4 -fn "$image" >"$WORK/fsck" 2>&1 || die "fsck of the image: $(cat "$WORK/fsck")"
+fsck.ext4 -fn "$image" >"$WORK/fsck" 2>&1 || die "fsck of the image: $(<"$WORK/fsck")"
 modprobe -r ublk_drv

@@ -83,5 +83,5 @@ await 30 test ! -e "$DEVICE"
 said=$(fails "$NVLANE" attach "file:$SCRATCH/absent.img")
 expect_match "attaching what is not there" "$said" 'absent.img'
 stop
-fsck.ext4 -fn "$image" >"$WORK/fsck" 2>&1 || die "fsck of the target's file: $(cat "$WORK/fsck")"
+fsck.ext4 -fn "$image" >"$WORK/fsck" 2>&1 || die "fsck of the target's file: $(<"$WORK/fsck")"
 modprobe -r ublk_drv

@@ -20,11 +20,11 @@ said=$(fails "$NVLANE" ublk add "$zoned" --copy)
 expect_match "a zoned device by copy" "$said" 'user copy'
 
 ublk_add "$zoned" -q 2 -d 32
-expect_match "the way of data" "$(cat "$WORK/ublk.log")" 'user copy'
+expect_match "the way of data" "$(<"$WORK/ublk.log")" 'user copy'
 queue=/sys/block/${DEVICE##*/}/queue
 beside=/sys/block/${below##*/}/queue
 for fact in zoned chunk_sectors nr_zones max_open_zones max_active_zones; do
-    expect "$fact" "$(cat "$queue/$fact")" "$(cat "$beside/$fact")"
+    expect "$fact" "$(<"$queue/$fact")" "$(<"$beside/$fact")"
 done
 
 # same WHEN: both report the same zones; a device's own block layer may know a write pointer by sector only
@@ -36,7 +36,7 @@ same() {
 same "at first"
 expect "zones" "$(wc -l <"$WORK/ours")" 16
 
-zone=$(cat "$queue/chunk_sectors")
+zone=$(<"$queue/chunk_sectors")
 dd if=/dev/urandom of="$WORK/data" bs=64k count=8 status=none
 dd if="$WORK/data" of="$DEVICE" bs=64k oflag=direct conv=notrunc status=none
 cmp -n $((8 * 65536)) "$WORK/data" "$below" || die "the zone has something else"
