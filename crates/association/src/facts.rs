@@ -208,7 +208,8 @@ pub(crate) fn namespace(
         transfer_bytes_max: controller.transfer_bytes_max,
         optimal_write_bytes: optimal.clamp(PAGE_BYTES, TRANSFER_BYTES_MAX),
         read_only: data.nsattr & 1 != 0,
-        volatile_write_cache: controller.vwc,
+        // Bit 5: not of this namespace (Base 2.1, Figure 320, NSFEAT, VWCNP).
+        volatile_write_cache: controller.vwc && data.nsfeat & 1 << 5 == 0,
         commands: Commands {
             write_zeroes,
             deallocate: can(oncs::DATASET_MANAGEMENT) && reads_zeroes,

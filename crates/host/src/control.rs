@@ -399,7 +399,9 @@ impl Driver {
     }
 
     fn hang_up(&self, generation: u64) {
-        self.live.replace(None);
+        if let Some((_, params)) = self.live.take() {
+            params.end();
+        }
         self.passed.hang_up();
         if let Some(admin) = self.admin.take() {
             admin.close();
@@ -441,6 +443,8 @@ impl Driver {
                 association.accept();
                 if let Some((_, params)) = &*self.live.borrow() {
                     params.nsid.store(namespace.nsid, Ordering::Relaxed);
+                    let writes_back = namespace.limits.volatile_write_cache;
+                    params.writes_back.store(writes_back, Ordering::Relaxed);
                 }
                 self.shared.change(|standing| standing.nsid = namespace.nsid);
             }

@@ -256,12 +256,11 @@ impl Namespace for Path {
         !self.shared.options.data_digest && Means::find().is_some()
     }
 
-    /// Associations that have been live. A Flush that is carried out by one that is older than a write proves that the
-    /// controller has been there all the time; of a newer one nobody knows whether it lost power before. Without
-    /// a volatile write cache there is nothing to lose.
+    /// Associations that have ended with something acknowledged and not flushed. A Flush by the association that
+    /// has acknowledged a write makes it durable; of a newer one nobody knows whether the controller has lost
+    /// power before. Without a volatile write cache there is nothing to lose.
     fn volatile_epoch(&self) -> u64 {
-        let writes_back = self.shared.subsystem.limits().is_some_and(|it| it.volatile_write_cache);
-        if writes_back { self.shared.lives() } else { 0 }
+        self.shared.losses.load(Ordering::SeqCst)
     }
 
     /// Nothing while the path is not usable: the namespace may be another by now.

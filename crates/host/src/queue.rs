@@ -338,6 +338,7 @@ impl IoQueue {
             let mut inner = self.inner.borrow_mut();
             let Some(mut connection) = inner.connection.take() else { return };
             let mut done = self.done.borrow_mut();
+            connection.params.end();
             let held = connection.abandon(&lost, &mut done);
             for mut request in inner.waiting.drain(..) {
                 request.status = Status::HOST_ABORTED;

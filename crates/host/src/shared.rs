@@ -19,6 +19,8 @@ pub(crate) struct Shared {
     pub(crate) active: AtomicBool,
     standing: Mutex<Standing>,
     changed: Condvar,
+    /// How often something may have been lost that was acknowledged: see [`namespace::Unflushed`].
+    pub(crate) losses: Arc<AtomicU64>,
     /// Queues that cores have open.
     pub(crate) queues: AtomicUsize,
     /// Those of them whose connection is live.
@@ -84,6 +86,7 @@ impl Shared {
                 numa_node: None,
             }),
             changed: Condvar::new(),
+            losses: Arc::default(),
             queues: AtomicUsize::new(0),
             live_queues: AtomicUsize::new(0),
             counters: Mutex::default(),
@@ -131,11 +134,6 @@ impl Shared {
 
     pub(crate) fn standing(&self) -> Standing {
         self.lock().clone()
-    }
-
-    /// Times that it became live. It is counted before any queue of the new association is connected.
-    pub(crate) fn lives(&self) -> u64 {
-        self.lock().lives
     }
 
     pub(crate) fn change(&self, change: impl FnOnce(&mut Standing)) {

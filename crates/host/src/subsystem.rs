@@ -84,6 +84,8 @@ impl Subsystem {
             let most = before.limits.transfer_bytes_max;
             limits.transfer_bytes_max = limits.transfer_bytes_max.min(most);
             limits.copy = limits.copy.and(before.limits.copy);
+            // One of them has a cache that is to be flushed.
+            limits.volatile_write_cache |= before.limits.volatile_write_cache;
         }
         *known = Some(Known { nsid: namespace.nsid, identity: namespace.identity, limits });
         Ok(())

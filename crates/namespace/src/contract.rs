@@ -111,8 +111,9 @@ pub trait Namespace: Send + Sync + fmt::Debug {
         0
     }
 
-    /// Changes whenever what was acknowledged here and not flushed may be gone: power was cut, or a target may have
-    /// been started again. Whoever wants to rely on a Flush looks before the first of the commands that it is to make
+    /// Changes whenever what was acknowledged here and not flushed may be gone: power was cut, or the way to a
+    /// controller has ended that had acknowledged something and not flushed it, whether it comes back or not. It has
+    /// changed before a Flush that does not cover such a command succeeds. Whoever wants to rely on a Flush looks before the first of the commands that it is to make
     /// durable, and again when it has succeeded; if it has changed they are to be sent again. A number never comes
     /// back while the volume is open. Cheap, but not for every command.
     ///

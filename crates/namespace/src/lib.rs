@@ -29,6 +29,7 @@ pub mod null;
 pub mod output;
 pub mod percent;
 mod spin;
+mod unflushed;
 pub mod uuid;
 
 pub use contract::{
@@ -36,3 +37,4 @@ pub use contract::{
     Request, Run, Sink,
 };
 pub use data::{Data, Lent, Part, Registered, Transient};
+pub use unflushed::Unflushed;

@@ -261,6 +261,7 @@ impl Connection {
         }
         (slot.pointer, slot.len, slot.pages) = (pointer, len as u32, pages);
         (slot.since, slot.reported, slot.sent) = (now, false, false);
+        slot.flush_number = self.params.flush_number(&command);
         slot.request = Some(request);
         let with_data = slot.in_capsule != 0;
         self.credits.sent();

@@ -3,12 +3,13 @@
 use crate::options::Failover;
 use crate::shared::Shared;
 use association::Association;
-use nvme::Command;
+use namespace::Unflushed;
 use nvme::copy::Format;
 use nvme::fabrics::Connect;
+use nvme::{Command, Status, opcode};
 use nvme_tcp::host::Transfer;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// What the I/O queues of one association need to know.
@@ -39,6 +40,11 @@ pub(crate) struct Params {
     pub(crate) settle: Duration,
     pub(crate) io_timeout: Duration,
     pub(crate) connect_timeout: Duration,
+    /// The namespace has a volatile write cache. May change while the association lives.
+    pub(crate) writes_back: AtomicBool,
+    /// What the association has acknowledged, where that matters.
+    unflushed: Unflushed,
+    losses: Arc<AtomicU64>,
 }
 
 impl Params {
@@ -71,6 +77,38 @@ impl Params {
             settle: if is_fast { Duration::ZERO } else { association.settle() },
             io_timeout: options.io_timeout,
             connect_timeout: options.association.admin_timeout,
+            writes_back: association
+                .namespace()
+                .is_some_and(|it| it.limits.volatile_write_cache)
+                .into(),
+            unflushed: Unflushed::default(),
+            losses: Arc::clone(&shared.losses),
+        }
+    }
+
+    /// The number of a Flush that is about to be sent; 0 for other commands.
+    #[inline]
+    pub(crate) fn flush_number(&self, command: &Command) -> u64 {
+        let counts =
+            self.writes_back.load(Ordering::Relaxed) && command.opcode == opcode::io::FLUSH;
+        if counts { self.unflushed.begin() } else { 0 }
+    }
+
+    /// The controller has answered `command`, which had this [`Params::flush_number`].
+    #[inline]
+    pub(crate) fn answered(&self, command: &Command, status: Status, flush_number: u64) {
+        if flush_number != 0 && status.is_success() {
+            self.unflushed.flushed(flush_number);
+        } else if self.writes_back.load(Ordering::Relaxed) && self.unflushed.acknowledged(command) {
+            self.losses.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// The association has ended. What it acknowledged and did not flush may be gone, if not now then by the time
+    /// that another one is asked to flush.
+    pub(crate) fn end(&self) {
+        if self.unflushed.end() {
+            self.losses.fetch_add(1, Ordering::SeqCst);
         }
     }
 

@@ -173,6 +173,9 @@ impl Connection {
             );
             self.ana_status |= copy::is_ana(status) && !about_source;
         }
+        if let Some(request) = &slot.request {
+            self.params.answered(&request.command, status, slot.flush_number);
+        }
         if status.is_success() && slot.len != received {
             status = short(slot, received);
         }

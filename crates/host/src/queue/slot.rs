@@ -16,6 +16,8 @@ pub(super) struct Slot {
     pub(super) pages: Option<Registered>,
     /// The source ranges of a Copy as they are sent. The memory is used again.
     pub(super) list: Vec<u8>,
+    /// [`super::Params::flush_number`].
+    pub(super) flush_number: u64,
     pub(super) since: Instant,
     /// It was reported as late.
     pub(super) reported: bool,
@@ -56,6 +58,7 @@ impl Slot {
             len: 0,
             pages: None,
             list: Vec::new(),
+            flush_number: 0,
             since: now,
             reported: false,
             sent: false,

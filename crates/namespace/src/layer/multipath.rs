@@ -16,7 +16,8 @@
 //! after a later one that was acknowledged first. What is waiting is in order of arrival; commands
 //! in flight have no order, as in NVMe.
 //!
-//! A Flush goes to one path, as in Linux: what several controllers share they flush together.
+//! A Flush goes to every path that has acknowledged something since it was flushed last: each is a controller, and may
+//! have a cache of its own (`flush`).
 //!
 //! Where paths are idle, reads of the layer's own measure them ([`multipath::Selector::probe`]):
 //! the one request that no front door has asked for. It reads where the last command was, and
@@ -24,6 +25,7 @@
 
 mod admin;
 mod counters;
+mod flush;
 mod histogram;
 mod numa;
 mod queue;
@@ -59,6 +61,10 @@ pub struct Multipath {
     epoch: Instant,
     shared: Arc<Shared>,
     cores: Mutex<Cores>,
+    /// What each path has acknowledged.
+    standings: Box<[flush::Standing]>,
+    /// Paths that were lost with something to flush, where they have not told it themselves.
+    losses: AtomicU64,
     seeds: AtomicU64,
     /// Where the kernel tells of nodes and distances.
     system: &'static Path,
@@ -146,8 +152,11 @@ impl Multipath {
             return Err(MultipathError::Uuid { first: first.uri(), other: other.uri() });
         }
         let cores = Cores { open: Vec::new(), past: vec![(0, 0); paths.len()] };
+        let standings = paths.iter().map(flush::Standing::of).collect();
         Ok(Arc::new(Multipath {
             paths,
+            standings,
+            losses: AtomicU64::new(0),
             uri: options.uri,
             settings: Mutex::new(options.settings),
             generation: AtomicU32::new(0),
@@ -343,7 +352,8 @@ impl Namespace for Multipath {
     }
 
     fn volatile_epoch(&self) -> u64 {
-        self.paths.iter().map(|path| path.volatile_epoch()).sum()
+        let own = self.losses.load(Ordering::SeqCst);
+        own + self.paths.iter().map(|path| path.volatile_epoch()).sum::<u64>()
     }
 
     fn paths(&self) -> Vec<PathReport> {

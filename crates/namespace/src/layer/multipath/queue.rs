@@ -2,6 +2,7 @@
 
 use super::admin::AdminFlight;
 use super::counters::Core;
+use super::flush::{Joint, Side};
 use super::{FAILING, Multipath, WAITING, may_return, numa};
 use crate::copy::{Place, Sources};
 use crate::layer::addresses_blocks;
@@ -48,12 +49,14 @@ const TELL: u64 = u64::MAX - 1;
 const PROBE: u64 = 1 << 63;
 /// Frame state and token of an admin command, with its slot among those.
 pub(super) const ADMIN: u64 = 1 << 62;
-/// No second command.
-const ALONE: u64 = u64::MAX;
+/// Frame state of a Flush beside another one, with its slot among those.
+pub(super) const SIDE: u64 = 1 << 61;
+/// No second command, or no others beside.
+pub(super) const ALONE: u64 = u64::MAX;
 
 pub(super) struct MultipathQueue {
     pub(super) me: Weak<MultipathQueue>,
-    namespace: Arc<Multipath>,
+    pub(super) namespace: Arc<Multipath>,
     pub(super) reactor: Rc<Reactor>,
     pub(super) paths: Vec<Rc<dyn Queue>>,
     core: Arc<Core>,
@@ -78,6 +81,11 @@ pub(super) struct MultipathQueue {
     probes: RefCell<Probes>,
     /// Admin commands on their way.
     pub(super) admins: Slab<AdminFlight>,
+    /// Flushes that have others beside them, and those.
+    pub(super) joints: Slab<Joint>,
+    pub(super) sides: Slab<Side>,
+    #[expect(clippy::vec_box, reason = "requests are passed on in their boxes")]
+    pub(super) spare_flushes: RefCell<Vec<Box<Request>>>,
     /// Who wants to know how this queue stands.
     watcher: RefCell<Option<Weak<dyn AccessWatcher>>>,
 }
@@ -86,20 +94,23 @@ pub(super) struct MultipathQueue {
 type Demand = (Group, u64);
 
 /// A command on its way.
-struct Flight {
+pub(super) struct Flight {
     /// Here while it is not below.
     request: Option<Box<Request>>,
     /// The command as it came: paths may rewrite it.
-    command: Command,
+    pub(super) command: Command,
     /// Slot of the second command of a fused pair as it came, or [`ALONE`].
     second: u64,
     token: Option<Token>,
     /// Paths that have failed it since the last pause.
-    avoid: PathSet,
+    pub(super) avoid: PathSet,
     failures: u32,
     delays: u8,
     /// It came without a buffer, to be lent memory.
     lends: bool,
+    /// Of a Flush: its number on its path, and its slot where there are others beside it.
+    pub(super) flush_number: u64,
+    pub(super) joint: u64,
 }
 
 /// Reads of our own.
@@ -141,6 +152,9 @@ impl MultipathQueue {
             block_shift: crate::Namespace::limits(&*namespace).block_shift,
             probes: RefCell::new(Probes { tokens: [None; PATHS_MAX], spare }),
             admins: Slab::default(),
+            joints: Slab::default(),
+            sides: Slab::default(),
+            spare_flushes: RefCell::default(),
             watcher: RefCell::default(),
             namespace,
             paths,
@@ -178,6 +192,8 @@ impl Queue for MultipathQueue {
             failures: 0,
             delays: 0,
             lends: matches!(request.data, Data::None),
+            flush_number: 0,
+            joint: ALONE,
             request: None,
         };
         let demand = self.demand(&request);
@@ -214,6 +230,9 @@ impl Sink for MultipathQueue {
         if state & ADMIN != 0 {
             return self.admin_completed(request, state & !ADMIN);
         }
+        if state & SIDE != 0 {
+            return self.side_completed(request, state & !SIDE);
+        }
         let mut flight = self.flights.take(state);
         let token = flight.token.take().expect("what comes back was sent");
         let status = pair_status(&request);
@@ -225,12 +244,14 @@ impl Sink for MultipathQueue {
         };
         self.account(&token, status, verdict);
         if verdict != Retry::No {
-            return self.retry(flight, request, &token, verdict);
+            return self.retry(flight, request, token.path(), verdict);
         }
-        if flight.second != ALONE {
-            self.seconds.take(flight.second);
+        if flight.command.opcode == opcode::FLUSH {
+            self.flush_answered(&flight, token.path(), status);
+        } else {
+            self.namespace.acknowledged(token.path(), &flight.command);
         }
-        request.complete();
+        self.finish(flight, request);
     }
 }
 
@@ -262,7 +283,7 @@ impl MultipathQueue {
     /// Time since the namespace was opened, as old as the turn: a clock read per command would
     /// cost as much as the choice.
     #[inline]
-    fn now_ns(&self) -> u64 {
+    pub(super) fn now_ns(&self) -> u64 {
         let now = self.reactor.now();
         let (turn, turn_ns) = self.turn.get();
         if now == turn {
@@ -334,24 +355,45 @@ impl MultipathQueue {
     #[inline]
     fn send(
         &self,
-        path: usize,
-        (group, bytes): Demand,
-        flight: Flight,
+        mut path: usize,
+        demand: Demand,
+        mut flight: Flight,
         mut request: Box<Request>,
         now_ns: u64,
     ) {
-        let token = self.selector.borrow_mut().submitted(path, now_ns, group, bytes);
+        if flight.command.opcode == opcode::FLUSH && self.paths.len() > 1 {
+            path = self.flush_beside(path, &mut flight);
+        }
+        let token = self.dispatched(path, demand, now_ns);
         let slot = self.flights.insert(Flight { token: Some(token), ..flight });
-        let counters = &self.core.paths[path];
-        counters.selections.add(1);
-        counters.in_flight.add(1);
         request.push(self.me.upgrade().expect("the queue lives while it is called"), slot);
         self.paths[path].submit(request);
     }
 
+    /// Tells the selector and the counters that a command goes by `path`.
+    #[inline]
+    pub(super) fn dispatched(&self, path: usize, (group, bytes): Demand, now_ns: u64) -> Token {
+        let counters = &self.core.paths[path];
+        counters.selections.add(1);
+        counters.in_flight.add(1);
+        self.selector.borrow_mut().submitted(path, now_ns, group, bytes)
+    }
+
+    /// Gives a command back.
+    #[inline]
+    pub(super) fn finish(&self, flight: Flight, request: Box<Request>) {
+        if flight.second != ALONE {
+            self.seconds.take(flight.second);
+        }
+        if flight.joint != ALONE {
+            return self.join(flight, request);
+        }
+        request.complete();
+    }
+
     /// Tells the selector and the counters what came of a command.
     #[inline]
-    fn account(&self, token: &Token, status: Status, verdict: Retry) {
+    pub(super) fn account(&self, token: &Token, status: Status, verdict: Retry) {
         let now_ns = self.now_ns();
         let counters = &self.core.paths[token.path()];
         counters.in_flight.sub(1);
@@ -370,7 +412,13 @@ impl MultipathQueue {
 
     /// Has a command that a path failed, or a controller put off, sent again; or gives it up.
     #[cold]
-    fn retry(&self, mut flight: Flight, mut request: Box<Request>, token: &Token, verdict: Retry) {
+    pub(super) fn retry(
+        &self,
+        mut flight: Flight,
+        mut request: Box<Request>,
+        path: usize,
+        verdict: Retry,
+    ) {
         let pause = match verdict {
             Retry::Delayed(number) if flight.delays < DELAYS_MAX => {
                 flight.delays += 1;
@@ -378,15 +426,10 @@ impl MultipathQueue {
             }
             Retry::OtherPath if flight.failures < FAILURES_MAX => {
                 flight.failures += 1;
-                flight.avoid = flight.avoid.with(token.path());
+                flight.avoid = flight.avoid.with(path);
                 self.pause_after(flight.failures)
             }
-            _ => {
-                if flight.second != ALONE {
-                    self.seconds.take(flight.second);
-                }
-                return request.complete();
-            }
+            _ => return self.finish(flight, request),
         };
         request.command = flight.command;
         if flight.lends {
@@ -456,7 +499,7 @@ impl MultipathQueue {
                     let slot = self.flights.insert(Flight { request: Some(request), ..flight });
                     return self.waiting.borrow_mut().push_front(slot);
                 }
-                None => self.give_up(&flight, request),
+                None => self.give_up(flight, request),
             }
         }
     }
@@ -477,11 +520,15 @@ impl MultipathQueue {
     }
 
     /// No path will be usable again, or not in time.
-    fn give_up(&self, flight: &Flight, request: Box<Request>) {
+    fn give_up(&self, flight: Flight, mut request: Box<Request>) {
+        self.namespace.tell_outage(FAILING);
+        if flight.joint != ALONE {
+            (request.status, request.result) = (Status::HOST_PATHING_ERROR, 0);
+            return self.finish(flight, request);
+        }
         if flight.second != ALONE {
             self.seconds.take(flight.second);
         }
-        self.namespace.tell_outage(FAILING);
         request.finish_pair(Status::HOST_PATHING_ERROR);
     }
 
