@@ -38,6 +38,7 @@ mod copy;
 mod facts;
 mod ioctl;
 mod queue;
+mod resets;
 mod ring;
 mod shape;
 mod status;
@@ -55,6 +56,7 @@ use nvme::identify::{self, Cns, DATA_BYTES};
 use nvme::limits::Passthrough;
 use queue::DeviceQueue;
 use reactor::Reactor;
+use resets::Resets;
 use shape::Shape;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -156,6 +158,7 @@ pub struct Device {
     file: File,
     options: DeviceOptions,
     place: Place,
+    resets: Resets,
     nsid: u32,
     limits: Limits,
     /// Capacity now; the rest of `limits` does not change while a namespace is in use.
@@ -212,6 +215,7 @@ impl Device {
         Ok(Arc::new(Device {
             file,
             kernel_block_bytes: place.block_bytes(),
+            resets: Resets::of(&place),
             place,
             nsid,
             limits,
@@ -467,5 +471,9 @@ impl Namespace for Device {
     fn keeps_blocks_whole(&self) -> bool {
         // NVM 1.1, section 2.1.4: AWUN is one logical block at least.
         true
+    }
+
+    fn volatile_epoch(&self) -> u64 {
+        if self.limits.volatile_write_cache { self.resets.epoch(&self.place) } else { 0 }
     }
 }

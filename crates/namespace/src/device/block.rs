@@ -10,6 +10,7 @@
 //! page cache. What others have there of blocks that were copied to is dropped, as the kernel does for
 //! writes that go past the cache.
 
+use super::resets::Resets;
 use super::sysfs::Place;
 use super::{Device, DeviceOptions};
 use crate::copy::Located;
@@ -40,6 +41,8 @@ pub struct Block {
     child: Arc<File>,
     /// The namespace itself, or why its Copy is not used.
     device: Result<Arc<Device>, String>,
+    place: Place,
+    resets: Resets,
 }
 
 /// Adds the namespace's own Copy to a volume on a block device, where that is a whole NVMe namespace; other
@@ -51,7 +54,7 @@ pub fn with_copy(file: Arc<File>, beside: Beside) -> Arc<dyn Namespace> {
     let place = handle.metadata().ok().as_ref().and_then(Place::beside);
     let Some(place) = place else { return file };
     let device = open(&file, handle, &place, beside);
-    Arc::new(Block { child: file, device })
+    Arc::new(Block { child: file, device, resets: Resets::of(&place), place })
 }
 
 /// Opens the character device if its Copy can be used, or says why not.
@@ -129,7 +132,12 @@ impl Namespace for Block {
     }
 
     pass_to_child!(resize flush uuid keeps_blocks_whole takes_registered cut paths);
-    pass_to_child!(numa_node tune allocation volatile_epoch);
+    pass_to_child!(numa_node tune allocation);
+
+    fn volatile_epoch(&self) -> u64 {
+        let resets = if self.place.writes_through() { 0 } else { self.resets.epoch(&self.place) };
+        self.child.volatile_epoch() + resets
+    }
 
     fn plain_file(&self) -> Option<BorrowedFd<'_>> {
         self.child.plain_file()
@@ -212,11 +220,39 @@ mod tests {
         said
     }
 
+    /// With a directory in place of that in /sys.
+    fn block(
+        child: Arc<File>,
+        device: Result<Arc<Device>, String>,
+        folder: &tempfile::TempDir,
+    ) -> Block {
+        let place = Place::at(folder.path().join("nvme0"));
+        Block { child, device, resets: Resets::of(&place), place }
+    }
+
+    #[test]
+    fn a_reset_of_the_controller_changes_the_epoch_where_there_is_a_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let block = block(file(&folder), Err("not looked for".into()), &folder);
+        let set = |name: &str, value: &str| {
+            let path = folder.path().join("nvme0").join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, value).unwrap();
+        };
+        let epoch = block.volatile_epoch();
+        set("diag/reset_count", "1\n");
+        assert_eq!(block.volatile_epoch(), epoch + 1);
+        set("nvme0n1/queue/write_cache", "write through\n");
+        let epoch = block.volatile_epoch();
+        set("diag/reset_count", "2\n");
+        assert_eq!(block.volatile_epoch(), epoch);
+    }
+
     #[test]
     fn copies_go_to_the_device_and_the_rest_through_the_block_layer() {
         let (reactor, done, folder) = (reactor(), Rc::default(), tempfile::tempdir().unwrap());
         let device = device("/dev/null", Passthrough::NONE);
-        let block = Block { child: file(&folder), device: Ok(Arc::clone(&device)) };
+        let block = block(file(&folder), Ok(Arc::clone(&device)), &folder);
         let block = Arc::new(block);
         assert_eq!(block.limits().copy, device.limits.copy);
         assert_eq!(block.limits().blocks, 2048, "the file's");
@@ -246,7 +282,7 @@ mod tests {
     #[test]
     fn where_the_device_cannot_be_had_it_is_told_why() {
         let folder = tempfile::tempdir().unwrap();
-        let block = Block { child: file(&folder), device: Err("the volume is read-only".into()) };
+        let block = block(file(&folder), Err("the volume is read-only".into()), &folder);
         assert_eq!(said(&block), "read and written: the volume is read-only");
         assert_eq!(block.limits().copy, CopyLimits::NONE);
         // What is no block device of NVMe stays as it is.

@@ -109,6 +109,23 @@ impl Place {
         self.controllers().iter().any(|(_, state)| state == "live")
     }
 
+    /// The controllers, each with how often it was reset, where the kernel counts that.
+    pub(super) fn resets(&self) -> Vec<(String, Option<u64>)> {
+        let parent = |name: &str| match self.is_head() {
+            true => self.parent.join(name),
+            false => self.parent.clone(),
+        };
+        let count = |name: &str| read(&parent(name).join("diag/reset_count"))?.parse().ok();
+        let names = self.controllers().into_iter().map(|(name, _)| name);
+        names.map(|name| (count(&name), name)).map(|(count, name)| (name, count)).collect()
+    }
+
+    /// Whether the block layer has no cache to flush.
+    pub(super) fn writes_through(&self) -> bool {
+        let cache = self.block().and_then(|block| read(&block.join("queue/write_cache")));
+        cache.is_some_and(|cache| cache == "write through")
+    }
+
     /// The namespace's UUID, if it has one.
     pub(super) fn uuid(&self) -> Option<[u8; 16]> {
         crate::uuid::parse(&read(&self.block()?.join("uuid"))?)

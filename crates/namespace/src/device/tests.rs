@@ -77,6 +77,7 @@ fn made(node: &str, passthrough: Passthrough, parent: impl Into<PathBuf>) -> Dev
         file: OpenOptions::new().read(true).write(true).open(node).unwrap(),
         options,
         kernel_block_bytes: place.block_bytes(),
+        resets: Resets::of(&place),
         place,
         nsid: 7,
         limits,
