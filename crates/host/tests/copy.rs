@@ -5,14 +5,17 @@ mod rig;
 use host::Path;
 use namespace::copy::Origin;
 use namespace::layer::guard::{Guard, GuardOptions};
-use namespace::layer::multipath::{Multipath, MultipathOptions};
+use namespace::layer::multipath::{Multipath, MultipathOptions, Policy, Settings};
 use namespace::{Access, Namespace};
 use nvme::copy::{Entry, Format, entries};
 use nvme::limits::CopyLimits;
+use nvme::log::ana::AnaState;
 use nvme::{Command, Status};
 use rig::script::{Copier, Script, Seen};
-use rig::{Core, PATIENCE, Range, Target, connect, memory, options, pattern};
+use rig::{Core, NQN, PATIENCE, Range, Target, connect, memory, options, pattern};
+use std::net::SocketAddr;
 use std::sync::Arc;
+use target::NamespaceOptions;
 
 const DONE: Option<(Status, u64)> = Some((Status::SUCCESS, 0));
 const NOT_POSSIBLE: Status = Status::FAST_COPY_NOT_POSSIBLE;
@@ -112,7 +115,8 @@ fn between_namespaces_it_is_format_2h_where_that_was_enabled() {
     assert_eq!(core.copy(with_fua(10), vec![of(&two, 3, 4)]).status, NOT_POSSIBLE.dnr());
     // The source's group may be in another state than this path's: that is no news of the path.
     script.answer(Some((Status::ANA_INACCESSIBLE, 0)));
-    assert_eq!(core.copy(with_fua(10), vec![of(&two, 3, 4)]).status, NOT_POSSIBLE);
+    let refused = core.copy(with_fua(10), vec![of(&two, 3, 4)]);
+    assert_eq!(refused.status, Status::ANA_INACCESSIBLE);
     assert!(core.access().is_usable());
 }
 
@@ -158,13 +162,15 @@ fn ranges_that_overlap_go_to_our_own_targets_only() {
     }
 }
 
+/// A volume with whatever a Copy needs.
+fn guarded() -> Arc<dyn Namespace> {
+    let options =
+        GuardOptions { cores: 1, shared: false, read_only: false, uuid: None, in_uri: false };
+    Guard::new(memory(1 << 20, 9, 1), options)
+}
+
 #[test]
 fn our_own_target_copies_where_the_data_is() {
-    let guarded = || {
-        let options =
-            GuardOptions { cores: 1, shared: false, read_only: false, uuid: None, in_uri: false };
-        Guard::new(memory(1 << 20, 9, 1), options) as Arc<dyn Namespace>
-    };
     let target = Target::serve(guarded(), 1, 0);
     target.add(2, guarded(), [0x43; 16]);
     let path = |nsid| {
@@ -187,6 +193,84 @@ fn our_own_target_copies_where_the_data_is() {
     core.copy(with_fua(1), same([(0, 60)])).ok();
     assert!(core.read(512, 60 << 9) == wanted[..60 << 9]);
     assert!(other.read(0, 64 << 9) == second);
+}
+
+/// Namespace 1 by both addresses in turn, and a path to namespace 2 by the first.
+fn in_turn(addresses: [SocketAddr; 2]) -> (Core, Arc<Path>) {
+    let mut one = options();
+    one.association.nsid = Some(1);
+    let paths = host::open(&addresses.map(rig::address), &one, "").expect("paths");
+    let paths: Vec<_> = paths.into_iter().map(|path| path as Arc<dyn Namespace>).collect();
+    let settings = Settings { policy: Policy::RoundRobin, ..Settings::default() };
+    let options = MultipathOptions { settings, uri: None };
+    let multipath = Multipath::new(paths, options).expect("one namespace");
+    let core = Core::new(multipath.clone());
+    let until = std::time::Instant::now() + PATIENCE;
+    while !multipath.paths().iter().all(|path| path.access.is_usable()) {
+        assert!(std::time::Instant::now() < until, "{:?}", multipath.paths());
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let mut two = rig::options();
+    two.association.nsid = Some(2);
+    (core, connect(addresses[0], &two))
+}
+
+#[test]
+fn an_ana_status_between_namespaces_sends_a_copy_another_way_first() {
+    let target = Target::memory();
+    target.add(2, memory(1 << 20, 9, 1), [0x43; 16]);
+    let scripts = [(); 2].map(|()| Script::before(target.address, Copier::default()));
+    let (core, two) = in_turn(scripts.each_ref().map(|script| script.address));
+    let came = || scripts.each_ref().map(|script| script.copies().len());
+    let source = || vec![of(&two, 3, 4)];
+    // One cannot, the other can: both have their turn.
+    scripts[0].answer(Some((Status::ANA_INACCESSIBLE, 0)));
+    scripts[1].answer(DONE);
+    (0..4).for_each(|_| drop(core.copy(with_fua(10), source()).ok()));
+    let [refused, done] = came();
+    assert!(refused > 0 && done == 4, "{refused} and {done}");
+    // Both cannot for a moment.
+    scripts.iter().for_each(|script| script.answer(DONE));
+    scripts.iter().for_each(|script| script.answer_first(2, Status::ANA_TRANSITION));
+    core.copy(with_fua(10), source()).ok();
+    // Both cannot: then it is the source.
+    for status in [Status::ANA_INACCESSIBLE, Status::ANA_PERSISTENT_LOSS] {
+        scripts.iter().for_each(|script| script.answer(Some((status, 0))));
+        let before = came();
+        assert_eq!(core.copy(with_fua(10), source()).status, NOT_POSSIBLE);
+        let tried: Vec<_> = came().into_iter().zip(before).map(|(now, then)| now - then).collect();
+        assert!(tried.iter().sum::<usize>() == 10 && tried.iter().all(|it| *it > 1), "{tried:?}");
+    }
+    scripts.iter().for_each(|script| script.answer(Some((Status::ANA_INACCESSIBLE.dnr(), 0))));
+    let before = came().iter().sum::<usize>();
+    assert_eq!(core.copy(with_fua(10), source()).status, NOT_POSSIBLE);
+    assert_eq!(came().iter().sum::<usize>(), before + 1);
+    assert!(core.access().is_usable());
+}
+
+#[test]
+fn a_source_is_copied_by_the_path_that_reaches_its_group() {
+    let target = Target::serve(guarded(), 1, 0);
+    let other = NamespaceOptions { nsid: Some(2), uuid: [0x43; 16], nguid: [0; 16], ana_group: 2 };
+    target.server.add_namespace(NQN, &other, guarded()).expect("a namespace");
+    let (port, address) =
+        target.server.add_listener(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a listener");
+    let (core, two) = in_turn([target.address, address]);
+    let source = Core::usable(two.clone());
+    let data = pattern(5, 8 << 9);
+    source.write(0, &data);
+    for (round, blind) in [(1, target.port), (2, port)] {
+        let set = |state| target.server.set_ana_state(NQN, blind, 2, state).expect("a state");
+        // Found while that is so, or it would have no place.
+        let ranges = vec![of(&two, 0, 8)];
+        set(AnaState::INACCESSIBLE);
+        for at in 0..4 {
+            core.copy(with_fua(round * 64 + at * 8), ranges.clone()).ok();
+        }
+        assert!(core.read(round << 15, 32 << 9) == data.repeat(4));
+        set(AnaState::OPTIMIZED);
+        source.await_access(Access::is_usable);
+    }
 }
 
 #[test]

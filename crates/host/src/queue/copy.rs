@@ -80,15 +80,15 @@ pub(super) fn answer(request: &Request, status: Status) -> Status {
 fn between(sources: &Sources, status: Status) -> Status {
     match status.code() {
         _ if !names_another(sources) => status,
-        // It may be the source's group that cannot be reached by this path, or a source that is gone for
-        // now: another time it may be possible.
-        code if is_ana(code) || code == Status::INVALID_NAMESPACE => Status::FAST_COPY_NOT_POSSIBLE,
+        // It may be a source that is gone for now: another time it may be possible.
+        Status::INVALID_NAMESPACE => Status::FAST_COPY_NOT_POSSIBLE,
         Status::INVALID_FIELD | Status::INCOMPATIBLE_NAMESPACE => NEVER,
         _ => status,
     }
 }
 
-/// Whether any source is in another namespace than the destination: then a status may be about that.
+/// Whether any source is in another namespace than the destination: then a status may be about that. An ANA status
+/// goes up as it is: which of both it is about other paths show (`layer::multipath`).
 pub(super) fn names_another(sources: &Sources) -> bool {
     sources.ranges.iter().any(|range| !matches!(range.place, Place::Same))
 }

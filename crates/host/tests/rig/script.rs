@@ -8,7 +8,7 @@
 
 use nvme::identify::{self, Cns};
 use nvme::{Command, Status, opcode};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -57,6 +57,8 @@ struct Noted {
     enabled: Vec<u16>,
     /// Ends towards the host by which a Copy has come.
     hosts: Vec<Arc<Mutex<TcpStream>>>,
+    /// How the next ones are answered, before that.
+    first: VecDeque<Status>,
     /// How a Copy is answered; not at all while there is nothing.
     answer: Option<(Status, u64)>,
 }
@@ -101,6 +103,11 @@ impl Script {
     /// Answers every Copy from now on, or none.
     pub fn answer(&self, answer: Option<(Status, u64)>) {
         self.noted.lock().expect("no panic").answer = answer;
+    }
+
+    /// Answers each of the next so many Copies so.
+    pub fn answer_first(&self, count: usize, status: Status) {
+        self.noted.lock().expect("no panic").first = [status].repeat(count).into();
     }
 
     /// All Copies that have come.
@@ -190,7 +197,7 @@ impl Connection {
             let mut noted = self.noted.lock().expect("no panic");
             noted.copies.push(Seen { command, list });
             noted.hosts.push(Arc::clone(&self.to_host));
-            noted.answer
+            noted.first.pop_front().map_or(noted.answer, |status| Some((status, 0)))
         };
         match answer {
             Some((status, result)) => self.respond(command.cid.get(), status, result),

@@ -24,6 +24,7 @@
 //! its data is dropped.
 
 mod admin;
+mod copies;
 mod counters;
 mod flush;
 mod histogram;

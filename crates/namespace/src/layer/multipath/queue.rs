@@ -3,12 +3,11 @@
 use super::admin::AdminFlight;
 use super::counters::Core;
 use super::flush::{Joint, Side};
-use super::{FAILING, Multipath, WAITING, may_return, numa};
-use crate::copy::{Place, Sources};
+use super::{FAILING, Multipath, WAITING, copies, may_return, numa};
 use crate::layer::addresses_blocks;
 use crate::layer::slab::Slab;
 use crate::{Access, AccessWatcher, Data, Queue, Request, Sink};
-use association::retry::{Retry, may_retry, may_retry_copy};
+use association::retry::{Retry, may_retry};
 use multipath::{
     Group, Outcome, PATHS_MAX, PROBE_BYTES, PathSet, Selector, Settings, Standing, Token,
 };
@@ -223,7 +222,7 @@ impl Queue for MultipathQueue {
 
 impl Sink for MultipathQueue {
     #[inline]
-    fn completed(&self, request: Box<Request>, state: u64) {
+    fn completed(&self, mut request: Box<Request>, state: u64) {
         if state & PROBE != 0 {
             return self.probed(request, (state & !PROBE) as usize);
         }
@@ -238,7 +237,10 @@ impl Sink for MultipathQueue {
         let status = pair_status(&request);
         let verdict = match &request.data {
             Data::Sources(sources) if !status.is_success() => {
-                may_retry_copy(!reads_what_it_writes(sources, flight.command.slba()), status)
+                let (sdlba, failures) = (flight.command.slba(), flight.failures);
+                let judged = copies::judge(sources, sdlba, status, failures, self.paths.len());
+                request.status = judged.1;
+                judged.0
             }
             _ => may_retry(&flight.command, flight.second != ALONE, status),
         };
@@ -590,17 +592,6 @@ impl MultipathQueue {
         request.data = Data::None;
         probes.spare.push(request);
     }
-}
-
-/// Whether a Copy to the blocks from `sdlba` on reads any of them, before or after it has written
-/// them. If not, doing it twice is as good as once.
-fn reads_what_it_writes(sources: &Sources, sdlba: u64) -> bool {
-    let end = sdlba.saturating_add(sources.blocks());
-    sources
-        .ranges
-        .iter()
-        .filter(|range| matches!(range.place, Place::Same))
-        .any(|range| range.slba < end && range.slba.saturating_add(u64::from(range.blocks)) > sdlba)
 }
 
 /// The status that decides about a pair: the first that is no success.
