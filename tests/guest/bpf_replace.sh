@@ -47,9 +47,11 @@ if ((${#recover[@]})); then
     expect_match "the same in the background" "$said" 'NVLANE_SETUP does not set NVLANE_MAPS_MAY_GO'
     kill -KILL "$UBLK_SERVER"
     wait "$UBLK_SERVER" 2>/dev/null || true
-    "$NVLANE" ublk recover "$ID" --bpf user >"$WORK/recover.log" 2>&1 </dev/null &
+    # Nobody says --bpf user again.
+    "$NVLANE" ublk recover "$ID" >"$WORK/recover.log" 2>&1 </dev/null &
     UBLK_SERVER=$!
     ublk_ready "$WORK/recover.log"
+    expect_match "where a successor runs it" "$(<"$WORK/recover.log")" 'program in user space: as asked for'
     expect_match "what a successor serves" "$(<"$WORK/recover.log")" 'linear\.bpf\.o'
     "$NVLANE" bpf replace "$DEVICE" "$bpf/statistics.bpf.o"
 fi

@@ -155,7 +155,7 @@ if has_feature USER_RECOVERY_REISSUE; then
         kill -KILL "$UBLK_SERVER"
         wait "$UBLK_SERVER" 2>/dev/null || true
         : >"$WORK/recover.log"
-        "$NVLANE" ublk recover "$ID" --bpf kernel --log debug >"$WORK/recover.log" 2>&1 </dev/null &
+        "$NVLANE" ublk recover "$ID" --log debug >"$WORK/recover.log" 2>&1 </dev/null &
         UBLK_SERVER=$!
         ublk_ready "$WORK/recover.log"
         expect_match "where a successor runs it" "$(<"$WORK/recover.log")" 'program in the kernel'
@@ -203,6 +203,7 @@ for recovery in "" --recover; do
     wait "$UBLK_SERVER" || status=$?
     expect "the exit status of a server whose queue has failed" $status 1
     expect_match "what it says" "$(<"$WORK/ublk.log")" 'a queue has failed.*No data available'
+    ! grep 'was taken away' "$WORK/ublk.log" || die "nobody has taken it away"
     if [[ -n $recovery ]]; then
         "$NVLANE" ublk recover "$ID" --bpf user >"$WORK/ublk.log" 2>&1 </dev/null &
         UBLK_SERVER=$!

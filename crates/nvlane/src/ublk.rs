@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use namespace::Namespace;
 use namespace::file::OpenError;
 use nvme::limits::Passthrough;
-use record::Record;
+use record::{Record, Wishes};
 use serde_json::json;
 use std::io::{self, Write};
 use std::process;
@@ -87,7 +87,7 @@ fn add(args: &UblkAddArgs) -> Result<()> {
         io_bytes_max: args.max_io,
         recovery: args.recover,
         zones,
-        ..serve_options(&args.serve)
+        ..serve_options(&record.wishes)
     };
     let device = match taken_over {
         Some(id) => Device::recover(id, namespace, &options, &signals.wake)?,
@@ -102,13 +102,15 @@ fn to_be_served(args: &UblkAddArgs, taken_over: Option<u32>) -> Record {
     let asked = &args.volume;
     let Some((id, noted)) = taken_over.and_then(|id| Some((id, Record::read(id)?))) else {
         let (volume, asked) = (asked.clone(), asked.clone());
-        return Record { volume, asked, read_only: args.read_only, program: None };
+        let wishes = Wishes::of(&args.serve, Wishes::default());
+        return Record { volume, asked, read_only: args.read_only, program: None, wishes };
     };
     if noted.asked != *asked && noted.volume != *asked {
         let volume = &noted.volume;
         tracing::warn!("/dev/ublkb{id} is served from {volume}, which it has, not from {asked}");
     }
-    noted
+    let wishes = Wishes::of(&args.serve, noted.wishes);
+    Record { wishes, ..noted }
 }
 
 /// Refuses programs whose maps another server would need; the volume takes no such program from now on, either.
@@ -133,13 +135,15 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
     let info = Control::open()?.info(args.id)?;
     let mut record = Record::read(args.id);
     if let Some(volume) = &args.volume {
-        let read_only = record.as_ref().is_some_and(|record| record.read_only);
+        let (read_only, wishes) =
+            record.map_or_else(Default::default, |record| (record.read_only, record.wishes));
         let (volume, asked) = (volume.clone(), volume.clone());
-        record = Some(Record { volume, asked, read_only, program: None });
+        record = Some(Record { volume, asked, read_only, program: None, wishes });
     }
     let Some(mut record) = record else {
         bail!("nobody noted which volume /dev/ublkb{} was made of: name it", args.id);
     };
+    record.wishes = Wishes::of(&args.serve, record.wishes);
     if upgrade {
         ::ublk::quiesce(args.id)?;
     }
@@ -151,7 +155,8 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
     let namespace = open_after_server(&record.volume, &options)?;
     outlives_its_server(&*namespace)?;
     record.volume = namespace.uri();
-    let device = Device::recover(args.id, namespace, &serve_options(&args.serve), &signals.wake)?;
+    let device =
+        Device::recover(args.id, namespace, &serve_options(&record.wishes), &signals.wake)?;
     serve(device, &record, &args.serve, &signals)
 }
 
@@ -171,14 +176,14 @@ fn open_after_server(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Namespa
     }
 }
 
-fn serve_options(args: &UblkServeArgs) -> DeviceOptions {
-    let cpus = args.cores.as_ref().map(|cores| cores.cpus().to_vec()).unwrap_or_default();
-    let program = match args.bpf {
+fn serve_options(wishes: &Wishes) -> DeviceOptions {
+    let cpus = wishes.cores.as_ref().map(|cores| cores.cpus().to_vec()).unwrap_or_default();
+    let program = match wishes.bpf.unwrap_or_default() {
         ProgramPlace::Auto => ::ublk::ProgramPlace::Auto,
         ProgramPlace::Kernel => ::ublk::ProgramPlace::Kernel,
         ProgramPlace::User => ::ublk::ProgramPlace::User,
     };
-    DeviceOptions { cpus, poll: args.poll, program, ..DeviceOptions::default() }
+    DeviceOptions { cpus, poll: wishes.poll, program, ..DeviceOptions::default() }
 }
 
 /// What ends a server, or wakes it.
@@ -242,6 +247,8 @@ fn serve(
                 tracing::info!("/dev/ublkb{id} was taken away");
                 break;
             }
+            // Which queue and why has been said.
+            Some(Ending::Failed) => break,
             None if signals.stop.load(Ordering::Relaxed) => {
                 tracing::info!("stopping");
                 break;

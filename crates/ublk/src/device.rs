@@ -83,6 +83,8 @@ impl Default for DeviceOptions {
 pub enum Ending {
     /// It was stopped, by whomever; [`Device::stop`] clears up.
     Stopped,
+    /// A queue has failed, and is of no use any more; [`Device::stop`] clears up, and says why.
+    Failed,
     /// Another server takes it over: make the volume durable ([`Device::leave`]) and end the
     /// process, which the kernel waits for.
     HandedOver,
@@ -468,7 +470,7 @@ impl Queues {
     fn ending(&self) -> Option<Ending> {
         match self.fate {
             // Without one of its queues it would be half dead.
-            _ if self.error.is_some() => Some(Ending::Stopped),
+            _ if self.error.is_some() => Some(Ending::Failed),
             Some(Ending::HandedOver) if self.idle.iter().all(|idle| *idle) => self.fate,
             _ if self.all_ended() => self.fate.or(Some(Ending::Stopped)),
             _ => None,

@@ -3,6 +3,7 @@
 use super::ListFormat;
 use crate::config::Cores;
 use clap::{Args, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
 
 /// `nvlane ublk`.
 #[derive(Debug, Subcommand)]
@@ -38,9 +39,10 @@ pub struct UblkServeArgs {
     #[arg(long)]
     pub poll: bool,
     /// Where the program of a bpf: volume runs: in the kernel where that comes to the same (Linux 7.1, plain files
-    /// and block devices), in the kernel or not at all, or in user space. `kernel` trusts the object as it is.
-    #[arg(long, value_name = "WHERE", value_enum, default_value = "auto")]
-    pub bpf: ProgramPlace,
+    /// and block devices; this if nothing is said), in the kernel or not at all, or in user space. `kernel` trusts
+    /// the object as it is.
+    #[arg(long, value_name = "WHERE", value_enum)]
+    pub bpf: Option<ProgramPlace>,
     /// How to write what was made; JSON is one line.
     #[arg(short, long, value_enum, default_value = "normal")]
     pub output_format: ListFormat,
@@ -51,9 +53,11 @@ pub struct UblkServeArgs {
 }
 
 /// Where a program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ProgramPlace {
     /// The best that there is.
+    #[default]
     Auto,
     /// In the kernel.
     Kernel,
@@ -119,7 +123,8 @@ pub struct UblkAddArgs {
   nvlane ublk recover 0 /srv/disk.img
   nvlane ublk upgrade 0                    while it is in use, by a new version of nvlane
 
-The device must have been made with --recover. Queues, depth and the way of data stay as they were.")]
+The device must have been made with --recover. Queues, depth and the way of data stay as they were, and so do
+--bpf, --cores and --poll unless they are given.")]
 pub struct UblkRecoverArgs {
     /// The N of /dev/ublkbN.
     pub id: u32,

@@ -1,5 +1,7 @@
 //! Which volume a device was made of, for `nvlane ublk list` and `recover`.
 
+use crate::cli::{ProgramPlace, UblkServeArgs};
+use crate::config::Cores;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::{fs, io};
@@ -20,6 +22,32 @@ pub struct Record {
     /// Where its program runs, if it is one.
     #[serde(default)]
     pub program: Option<String>,
+    /// How it is to be served.
+    #[serde(default)]
+    pub wishes: Wishes,
+}
+
+/// How a device is to be served, as far as anybody has said so: whoever serves it next goes by that.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Wishes {
+    /// Where a program runs.
+    pub bpf: Option<ProgramPlace>,
+    /// Where queues are served.
+    pub cores: Option<Cores>,
+    /// Without ever sleeping.
+    pub poll: bool,
+}
+
+impl Wishes {
+    /// What is said now, and what was said before where nothing is.
+    pub fn of(args: &UblkServeArgs, before: Wishes) -> Wishes {
+        Wishes {
+            bpf: args.bpf.or(before.bpf),
+            cores: args.cores.clone().or(before.cores),
+            poll: args.poll || before.poll,
+        }
+    }
 }
 
 impl Record {
@@ -61,4 +89,47 @@ pub fn socket_of(id: u32) -> PathBuf {
 
 fn path(id: u32) -> PathBuf {
     PathBuf::from(DIRECTORY).join(format!("ublk-{id}.json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        serve: UblkServeArgs,
+    }
+
+    fn wishes(line: &[&str], before: Wishes) -> Wishes {
+        let line = ["ublk"].iter().chain(line);
+        Wishes::of(&Line::parse_from(line).serve, before)
+    }
+
+    #[test]
+    fn what_was_said_once_counts_until_something_else_is_said() {
+        let first = wishes(&["--bpf", "user", "--cores", "0,2-3", "--poll"], Wishes::default());
+        let record = Record {
+            volume: "mem:1M".into(),
+            asked: "mem:1M".into(),
+            read_only: false,
+            program: None,
+            wishes: first.clone(),
+        };
+        let noted: Record = serde_json::from_slice(&serde_json::to_vec(&record).unwrap()).unwrap();
+        assert_eq!(noted, record);
+        assert_eq!(wishes(&[], noted.wishes.clone()), first);
+        let next = wishes(&["--bpf", "auto", "--cores", "2"], noted.wishes);
+        assert_eq!(next.bpf, Some(ProgramPlace::Auto));
+        assert_eq!(next.cores, Some("2".parse().unwrap()));
+        assert!(next.poll, "nobody can take it back");
+    }
+
+    #[test]
+    fn a_record_of_before_there_were_wishes_has_none() {
+        let text = r#"{"volume":"mem:1M","read_only":true}"#;
+        let record: Record = serde_json::from_str(text).unwrap();
+        assert_eq!(record.wishes, Wishes::default());
+    }
 }
