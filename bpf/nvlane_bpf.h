@@ -119,7 +119,7 @@ enum {
 	NVLANE_ONE_PLACE = 1,	/* each block is always at the same one place: commands on the same */
 				/* blocks at once need not be kept apart for the program's sake */
 	NVLANE_MAPS_MAY_GO = 2,	/* where data is does not depend on maps and globals: another server may */
-};				/* go on with a device when they begin anew (ublk --recover, upgrade) */
+};				/* go on with a device when they begin anew (docs/bpf.md) */
 
 /* The device as NVLANE_SETUP sees it, once, before the first request. */
 struct nvlane_device {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * snapshot: backend 0 is never written; what is written goes to backend 1, and a bit per block says that
- * it is there. The bits live as long as the device is open. bpf:snapshot.bpf.o(file:base.img?ro,mem:1G)
+ * it is there. The bits live as long as the volume is open, or its block device is there. bpf:snapshot.bpf.o(file:base.img?ro,mem:1G)
  */
 #include "nvlane_bpf.h"
 

@@ -4,6 +4,7 @@ use crate::FaultKind;
 use crate::region::Region;
 use crate::table::Table;
 use std::sync::RwLock;
+use std::sync::atomic::AtomicU64;
 
 /// Kinds of maps, with Linux's numbers (`enum bpf_map_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,16 @@ impl MapDefinition {
         (self.value_bytes as usize).next_multiple_of(8)
     }
 
+    /// Words of memory that the values of an array take, for whoever keeps it.
+    pub fn words(&self) -> usize {
+        self.values() as usize / 8
+    }
+
+    /// Whether somebody else can keep its memory: all of an array is in its values.
+    pub fn may_be_kept(&self) -> bool {
+        self.kind == MapKind::Array && !self.read_only
+    }
+
     /// Bytes of one core's values.
     fn values(&self) -> u64 {
         u64::from(self.entries) * self.stride() as u64
@@ -102,6 +113,22 @@ impl Map {
         let table = (definition.kind == MapKind::Hash)
             .then(|| RwLock::new(Table::new(definition.entries, definition.key_bytes as usize)));
         Map { definition, region, core_stride, cores: copies, table }
+    }
+
+    /// The same map, an array, in memory that outlives it.
+    ///
+    /// # Panics
+    /// If it is none, or of another size than [`MapDefinition::words`].
+    pub(crate) fn kept(&self, words: &'static [AtomicU64]) -> Map {
+        assert!(self.definition.may_be_kept() && words.len() == self.definition.words());
+        let Map { ref definition, core_stride, cores, .. } = *self;
+        let (definition, region) = (definition.clone(), Region::kept(words));
+        Map { definition, region, core_stride, cores, table: None }
+    }
+
+    /// Whether its memory outlives it.
+    pub fn is_kept(&self) -> bool {
+        self.region.is_kept()
     }
 
     /// What was declared.

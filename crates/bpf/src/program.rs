@@ -7,6 +7,7 @@ use crate::op::Insn;
 use crate::{FaultKind, LoadError};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// A program, checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -177,6 +178,19 @@ impl Instance {
     /// Its maps, in the order of [`Program::maps`].
     pub fn maps(&self) -> &[Arc<Map>] {
         &self.maps
+    }
+
+    /// Has map number `map`, an array that may be kept, in memory that outlives this instance. What it holds now goes
+    /// there if that `is_new`; otherwise what is there counts.
+    ///
+    /// # Panics
+    /// If the map is none of that, or the memory of another size than [`MapDefinition::words`].
+    pub fn keep(&mut self, map: usize, words: &'static [AtomicU64], is_new: bool) {
+        let kept = self.maps[map].kept(words);
+        if is_new {
+            kept.region.copy(&self.maps[map].region);
+        }
+        self.maps[map] = Arc::new(kept);
     }
 
     /// Takes over the maps of `old`, which goes on using them, where the program declares one of the same name,

@@ -2,20 +2,59 @@
 //! once is defined.
 
 use crate::FaultKind;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Consecutive bytes, little-endian in words of eight.
 #[derive(Debug)]
 pub struct Region {
-    words: Box<[AtomicU64]>,
+    words: Words,
     writable: bool,
+}
+
+#[derive(Debug)]
+enum Words {
+    /// Gone with the region.
+    Own(Box<[AtomicU64]>),
+    /// Somebody else keeps them.
+    Kept(&'static [AtomicU64]),
+}
+
+impl Deref for Words {
+    type Target = [AtomicU64];
+
+    #[inline(always)]
+    fn deref(&self) -> &[AtomicU64] {
+        match self {
+            Words::Own(words) => words,
+            Words::Kept(words) => words,
+        }
+    }
 }
 
 impl Region {
     /// `bytes` zeroes, rounded up to whole words.
     pub fn new(bytes: usize, writable: bool) -> Region {
         let words = (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
-        Region { words, writable }
+        Region { words: Words::Own(words), writable }
+    }
+
+    /// Of memory that outlives it.
+    pub fn kept(words: &'static [AtomicU64]) -> Region {
+        Region { words: Words::Kept(words), writable: true }
+    }
+
+    /// Whether its memory outlives it.
+    pub fn is_kept(&self) -> bool {
+        matches!(self.words, Words::Kept(_))
+    }
+
+    /// Copies all of `from`, which is as long; each word as it is at some time.
+    pub fn copy(&self, from: &Region) {
+        assert_eq!(self.words.len(), from.words.len(), "it is for the same map");
+        for (to, from) in self.words.iter().zip(&*from.words) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
 
     #[inline(always)]

@@ -1,5 +1,7 @@
 //! `nvlane nbd`: volumes for clients of the Network Block Device protocol, until stopped.
 
+mod door;
+
 use crate::cli::{ListFormat, NBD_PORT, NbdArgs};
 use crate::serve::{log, raise_descriptor_limit};
 use crate::{signals, size};
@@ -48,6 +50,7 @@ pub fn run(args: &NbdArgs) -> Result<()> {
     for address in addresses {
         listeners.push(Listener::Tcp(server.listen(*address)?));
     }
+    let door = args.control.as_ref().map(|path| door::open(path, &exports)).transpose()?;
     // Somebody who closed our output still wants to be served.
     let _ = io::stdout().write_all(announce(&exports, &listeners, args.output_format).as_bytes());
     let _ = io::stdout().flush();
@@ -58,6 +61,7 @@ pub fn run(args: &NbdArgs) -> Result<()> {
     }
     tracing::info!("stopping");
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    drop(door);
     server.stop()?;
     tracing::info!("stopped; everything is flushed");
     Ok(())

@@ -4,6 +4,7 @@ mod attach;
 mod door;
 mod list;
 mod record;
+mod successor;
 mod zones;
 
 pub use attach::{attach, detach, device_number};
@@ -16,8 +17,6 @@ use crate::serve::{log, raise_descriptor_limit};
 use crate::{signals, size};
 use ::ublk::{Control, DataPath, Device, DeviceOptions, Ending, Runs, Wake, driver};
 use anyhow::{Context, Result, bail};
-use namespace::Namespace;
-use namespace::file::OpenError;
 use nvme::limits::Passthrough;
 use record::{Record, Wishes};
 use serde_json::json;
@@ -26,16 +25,11 @@ use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use volume::OpenOptions;
 
 /// Time between two looks at the volume's size.
 const REFRESH_PERIOD: Duration = Duration::from_secs(1);
-
-/// How long the claim of a server that has ended may last, and how often it is looked at.
-const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
-const CLAIM_LOOK: Duration = Duration::from_millis(5);
 
 /// Version of the JSON that is written (docs/ublk.md).
 const SCHEMA_VERSION: u32 = 1;
@@ -67,12 +61,11 @@ fn add(args: &UblkAddArgs) -> Result<()> {
         ..OpenOptions::default()
     };
     let namespace = match taken_over {
-        Some(_) => open_after_server(&record.volume, &options)?,
+        Some(_) => successor::open(&record.volume, &options)?,
         None => volume::open(&record.volume, &options)?,
     };
-    if args.recover {
-        outlives_its_server(&*namespace)?;
-    }
+    let kept =
+        if args.recover { successor::keep_maps(&*namespace, taken_over)? } else { Vec::new() };
     record.volume = namespace.uri();
     let path = [
         (args.zero_copy, DataPath::ZeroCopy),
@@ -87,6 +80,7 @@ fn add(args: &UblkAddArgs) -> Result<()> {
         io_bytes_max: args.max_io,
         recovery: args.recover,
         zones,
+        kept,
         ..serve_options(&record.wishes)
     };
     let device = match taken_over {
@@ -113,17 +107,6 @@ fn to_be_served(args: &UblkAddArgs, taken_over: Option<u32>) -> Record {
     Record { wishes, ..noted }
 }
 
-/// Refuses programs whose maps another server would need; the volume takes no such program from now on, either.
-fn outlives_its_server(volume: &dyn Namespace) -> Result<()> {
-    let mut outcome = Ok(());
-    volume.each_program(&mut |program| {
-        if outcome.is_ok() {
-            outcome = program.do_without_maps();
-        }
-    });
-    Ok(outcome?)
-}
-
 /// Whether a device is there, and its server is not: who starts us again after a crash wants that one.
 fn waits_for_server(id: u32) -> bool {
     let info = Control::open().and_then(|mut control| control.info(id));
@@ -145,6 +128,7 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
     };
     record.wishes = Wishes::of(&args.serve, record.wishes);
     if upgrade {
+        successor::check_programs(args.id, args.volume.as_deref())?;
         ::ublk::quiesce(args.id)?;
     }
     let options = OpenOptions {
@@ -152,28 +136,12 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
         read_only: record.read_only,
         ..OpenOptions::default()
     };
-    let namespace = open_after_server(&record.volume, &options)?;
-    outlives_its_server(&*namespace)?;
+    let namespace = successor::open(&record.volume, &options)?;
+    let kept = successor::keep_maps(&*namespace, Some(args.id))?;
     record.volume = namespace.uri();
-    let device =
-        Device::recover(args.id, namespace, &serve_options(&record.wishes), &signals.wake)?;
+    let options = DeviceOptions { kept, ..serve_options(&record.wishes) };
+    let device = Device::recover(args.id, namespace, &options, &signals.wake)?;
     serve(device, &record, &args.serve, &signals)
-}
-
-/// Opens a volume whose last server has just ended. The kernel lets go of what that had in its rings, and
-/// so of its claim to the volume, a moment later.
-fn open_after_server(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Namespace>> {
-    let until = Instant::now() + CLAIM_PATIENCE;
-    loop {
-        match volume::open(uri, options) {
-            Err(volume::Error::File(OpenError::Busy { .. } | OpenError::DeviceBusy { .. }))
-                if Instant::now() < until =>
-            {
-                thread::sleep(CLAIM_LOOK);
-            }
-            opened => return Ok(opened?),
-        }
-    }
 }
 
 fn serve_options(wishes: &Wishes) -> DeviceOptions {

@@ -34,6 +34,9 @@ pub enum Error {
     /// A map cannot be read or written.
     #[error("a map cannot be used: {0}")]
     Map(#[source] io::Error),
+    /// Maps cannot be kept for the next server.
+    #[error("maps cannot be kept for the next server: {0}")]
+    Kept(String),
     /// The volume is not made for it.
     #[error("{0}")]
     Volume(String),

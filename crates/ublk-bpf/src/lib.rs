@@ -9,6 +9,7 @@
 //!
 //!   KernelQueue: one thread per queue, asleep in one io_uring_enter until the device ends
 //!   KernelProgram: the maps that all queues of a device share; mistakes, for the log
+//!   KeptMaps: maps that the device's next server takes over, wherever it runs the program
 //! ```
 //!
 //! The object is the one that the machine in user space runs (crate `bpf`): its sections `nvlane/*` are for that
@@ -23,6 +24,7 @@
 pub mod abi;
 mod error;
 mod genuine;
+pub mod kept;
 mod log;
 pub mod mistakes;
 mod object;
@@ -30,4 +32,5 @@ mod program;
 mod ring;
 
 pub use error::Error;
-pub use program::{KernelProgram, KernelQueue, Place, check};
+pub use kept::KeptMaps;
+pub use program::{KernelProgram, KernelQueue, Place, check, is_there};

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, RawFd};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// What the kernel calls the programs.
-const NAME: &str = "nvlane";
+pub const NAME: &str = "nvlane";
 
 /// The kernel's structure without which there is nothing.
 const OPERATIONS_TYPE: &str = "io_uring_bpf_ops";
@@ -77,7 +77,7 @@ impl Loop {
 }
 
 /// Whether this kernel's rings have such operations.
-fn is_there() -> Result<(), Error> {
+pub fn is_there() -> Result<(), Error> {
     let types = btf::Btf::from_vmlinux();
     let found = types
         .ok()

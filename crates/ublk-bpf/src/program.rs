@@ -3,6 +3,7 @@
 use crate::abi::{DEPTH_MAX, LoopConfig, MISTAKES, MistakeLog, QueueState};
 use crate::error::Error;
 use crate::genuine;
+use crate::kept::KeptMaps;
 use crate::mistakes;
 use crate::object::{Loop, Shared, io_error};
 use crate::ring::Ring;
@@ -51,11 +52,16 @@ pub struct Place<'a> {
 
 impl KernelProgram {
     /// For a volume that is a program over plain files and block devices, if this kernel takes it. Unless it is
-    /// `trusted`, its loop must be ours.
+    /// `trusted`, its loop must be ours. Maps that are `kept` are the program's.
     ///
     /// # Errors
     /// Why not, for people.
-    pub fn new(volume: &dyn Namespace, depth: u16, trusted: bool) -> Result<KernelProgram, Error> {
+    pub fn new(
+        volume: &dyn Namespace,
+        depth: u16,
+        trusted: bool,
+        kept: Option<&KeptMaps>,
+    ) -> Result<KernelProgram, Error> {
         let refuse = |why: &str| Err(Error::Volume(why.to_owned()));
         if !volume.uri().starts_with("bpf:") {
             return refuse("the volume is no program (bpf:)");
@@ -76,7 +82,8 @@ impl KernelProgram {
             return refuse("queues are at most 1,024 requests deep there");
         }
         let zeroes = File::options().read(true).open(ZEROES).map_err(Error::Ring)?;
-        let (shared, told) = (Mutex::default(), Mutex::default());
+        let shared = kept.map_or_else(|| Ok(Shared::new()), KeptMaps::shared)?;
+        let (shared, told) = (Mutex::new(shared), Mutex::default());
         let program = KernelProgram { volume, zeroes, shared, told };
         program.try_out()?;
         Ok(program)
@@ -99,7 +106,8 @@ impl KernelProgram {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let config = LoopConfig { depth: 1, ..self.config(&ring) };
         Loop::load(self.volume.object(), &config, ring.fd(), &mut shared)?.attach()?;
-        for map in self.volume.instance().maps() {
+        // Those that are kept are the same ones there and here.
+        for map in self.volume.instance().maps().iter().filter(|map| !map.is_kept()) {
             fill(map, &shared)?;
         }
         Ok(())
@@ -157,6 +165,14 @@ impl Elsewhere for KernelProgram {
         let mistakes = self.mistakes().map_or(0, |log| log.count);
         ProgramReport { name: self.volume.name().to_owned(), mistakes, maps }
     }
+}
+
+/// Whether this kernel's rings have operations for programs.
+///
+/// # Errors
+/// [`Error::Kernel`].
+pub fn is_there() -> Result<(), Error> {
+    crate::object::is_there()
 }
 
 /// Checks whether the loop of `object` is ours, and this kernel takes its program, over `backends` volumes.

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use ublk_bpf::KernelProgram;
+use ublk_bpf::{KeptMaps, KernelProgram};
 
 /// How long the device node of a new device may take to appear.
 const NODE_PATIENCE: Duration = Duration::from_secs(10);
@@ -59,6 +59,8 @@ pub struct DeviceOptions {
     pub poll: bool,
     /// Where the program of a volume runs that is one.
     pub program: ProgramPlace,
+    /// What keeps the maps of the volume's programs for the next server, in the programs' order.
+    pub kept: Vec<Arc<KeptMaps>>,
 }
 
 impl Default for DeviceOptions {
@@ -74,6 +76,7 @@ impl Default for DeviceOptions {
             cpus: Vec::new(),
             poll: false,
             program: ProgramPlace::Auto,
+            kept: Vec::new(),
         }
     }
 }
@@ -144,7 +147,7 @@ impl Device {
             check_zoned(options, driver, path)?;
         }
         let volume = namespace.as_ref();
-        let runs = Runs::choose(options.program, volume, path, options.depth, options.poll, None)?;
+        let runs = Runs::choose(options, volume, path, options.depth, None)?;
         let limits = namespace.limits();
         let io_bytes_max = parameters::io_bytes_max(&limits, path, options.io_bytes_max);
         let mut flags = path.flags() | driver.mask() & flag::UPDATE_SIZE;
@@ -175,7 +178,14 @@ impl Device {
         if let Some(program) = runs.kernel() {
             kernel::limit(&mut parameters, program);
         }
-        let made = if control::is_root() { Ok(()) } else { await_own_node(id) };
+        // Maps of an earlier device of this number are nobody's.
+        ublk_bpf::kept::forget(id);
+        let made = options.kept.iter().try_for_each(|kept| kept.settle_at(id));
+        let made = made.map_err(Error::Kept);
+        let made = made.and_then(|()| match control::is_root() {
+            true => Ok(()),
+            false => await_own_node(id),
+        });
         let made = made.and_then(|()| Ok(control.set_parameters(id, &parameters)?));
         let made = made.and_then(|()| {
             let mut device = Device::serve(control, info, namespace, (path, runs), options, wake)?;
@@ -193,6 +203,7 @@ impl Device {
         {
             // Nobody else would clear it away.
             let _ = control.delete(id);
+            ublk_bpf::kept::forget(id);
         }
         made
     }
@@ -216,7 +227,7 @@ impl Device {
         check_volume(id, &info, &parameters, path, namespace.as_ref())?;
         let (volume, depth) = (namespace.as_ref(), info.queue_depth);
         let made = Some(&parameters);
-        let runs = Runs::choose(options.program, volume, path, depth, options.poll, made)?;
+        let runs = Runs::choose(options, volume, path, depth, made)?;
         await_recovery(&mut control, id)?;
         let way = (path, runs);
         let mut device = Device::serve(control, info, namespace, way, options, wake)?;

@@ -73,6 +73,9 @@ pub enum Error {
     /// The program was to run in the kernel.
     #[error("the program cannot run in the kernel: {0}")]
     NotInKernel(String),
+    /// The next server would not find the program's maps.
+    #[error(transparent)]
+    Kept(ublk_bpf::Error),
     /// The server's side ended by itself.
     #[error("the driver ended the device: {0}")]
     Ended(#[source] io::Error),

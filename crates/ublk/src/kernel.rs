@@ -1,7 +1,7 @@
 //! Queues that the kernel serves by itself, by a volume's program.
 
 use crate::descriptors::Descriptors;
-use crate::device::{Event, Seed, Teller, be_io_flusher};
+use crate::device::{DeviceOptions, Event, Seed, Teller, be_io_flusher};
 use crate::driver::{self, Parameters, SECTOR_SHIFT};
 use crate::error::Error;
 use crate::path::DataPath;
@@ -48,23 +48,26 @@ impl fmt::Display for Runs {
 }
 
 impl Runs {
-    /// Chooses for a volume whose data goes that way; `parameters` are the device's, if it is there already.
+    /// Chooses for a volume whose data goes that way, by queues of such a depth; `parameters` are the device's, if it
+    /// is there already.
     pub fn choose(
-        asked: ProgramPlace,
+        options: &DeviceOptions,
         volume: &dyn Namespace,
         path: DataPath,
         depth: u16,
-        poll: bool,
         parameters: Option<&Parameters>,
     ) -> Result<Runs, Error> {
+        let asked = options.program;
+        // The volume's program is the first that is met.
+        let kept = options.kept.first().map(|kept| &**kept);
         if asked != ProgramPlace::Kernel && !volume.uri().starts_with("bpf:") {
             return Ok(Runs::Nowhere);
         }
         let why_not = match asked {
             ProgramPlace::User => "as asked for".to_owned(),
             _ if path != DataPath::ZeroCopy => format!("data goes by {path}"),
-            _ if poll => "--poll is for user space".to_owned(),
-            _ => match KernelProgram::new(volume, depth, asked == ProgramPlace::Kernel) {
+            _ if options.poll => "--poll is for user space".to_owned(),
+            _ => match KernelProgram::new(volume, depth, asked == ProgramPlace::Kernel, kept) {
                 Ok(program) => match unsuited(&program, asked, parameters) {
                     Some(why) => why,
                     None => {

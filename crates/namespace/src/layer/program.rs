@@ -16,10 +16,12 @@
 
 mod change;
 mod flight;
+mod keep;
 mod kernel;
 mod loaded;
 mod queue;
 
+pub use keep::{Keeper, Words, check_successor};
 pub use kernel::{Elsewhere, ForKernel};
 pub use loaded::REPORTED_MAX;
 pub use loaded::Replaced;
@@ -35,7 +37,7 @@ use queue::ProgramQueue;
 use reactor::Reactor;
 use std::io;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Namespaces behind a program.
@@ -51,8 +53,8 @@ pub struct Routed {
     device: Device,
     /// What that program said of blocks' places.
     has_one_place: bool,
-    /// Only programs that do without their maps.
-    outlives_maps: AtomicBool,
+    /// Who keeps maps for the next server, if there may be one.
+    keeper: OnceLock<Arc<dyn Keeper>>,
     cores: u32,
     queues: AtomicU32,
     /// Who runs the program, if we do not.
@@ -99,21 +101,24 @@ pub enum ProgramError {
         /// What is different.
         what: String,
     },
-    /// The volume's user outlives its server, and the next server's maps begin anew.
+    /// The volume's user outlives its server, and the next server's maps would begin anew.
     #[error(
-        "{name} keeps maps or variables, which begin anew with another server, and NVLANE_SETUP does not set \
-         NVLANE_MAPS_MAY_GO: no program for a device that outlives its server (attach, --recover, recover, upgrade)"
+        "{name} is no program for a device that outlives its server (attach, --recover, recover, upgrade): {why}, and \
+         NVLANE_SETUP does not set NVLANE_MAPS_MAY_GO"
     )]
     Maps {
         /// The program.
         name: String,
+        /// Why the next server could not have them.
+        why: String,
     },
     /// Requests of the old program do not end.
     #[error("requests in flight have not ended within {0} s; the old program stays")]
     Stuck(u64),
     /// The kernel runs it.
     #[error(
-        "the program runs in the kernel, where it cannot be replaced; stop the device and start it anew"
+        "the program runs in the kernel, where another one cannot take its place; give the device to another server \
+         with it: nvlane ublk upgrade N 'bpf:NEW.bpf.o(...)'"
     )]
     InKernel,
     /// Another replacement is under way.
@@ -148,7 +153,7 @@ impl Routed {
             sizes,
             device,
             has_one_place,
-            outlives_maps: AtomicBool::new(false),
+            keeper: OnceLock::new(),
             cores: cores as u32,
             queues: AtomicU32::new(0),
             elsewhere: OnceLock::new(),
@@ -168,20 +173,6 @@ impl Routed {
         }
     }
 
-    /// Wants a program that does without its maps, now and after each replacement: who serves the volume next has
-    /// them begin anew while its user goes on.
-    ///
-    /// # Errors
-    /// [`ProgramError::Maps`]: where data is may follow from them.
-    pub fn do_without_maps(&self) -> Result<(), ProgramError> {
-        self.outlives_maps.store(true, Ordering::SeqCst);
-        let now = self.programs.now();
-        if now.does_without_maps() {
-            return Ok(());
-        }
-        Err(ProgramError::Maps { name: now.name.clone() })
-    }
-
     /// Puts the program of `object`, which messages and URIs call `name`, in place of the one that there is.
     /// What is in flight ends as the old one says, what comes meanwhile waits for that. Maps of the same name,
     /// kind and sizes stay as they are. Blocks: not for a reactor's thread.
@@ -192,7 +183,7 @@ impl Routed {
         if self.elsewhere.get().is_some() {
             return Err(ProgramError::InKernel);
         }
-        let mut next = Loaded::new(object, name, &self.backends, self.cores as usize)?;
+        let next = Loaded::new(object, name, &self.backends, self.cores as usize)?;
         let old = self.programs.now();
         let (blocks, now) = (next.device.blocks, self.device.blocks);
         let what = match () {
@@ -202,13 +193,7 @@ impl Routed {
             () if self.has_one_place && !next.has_one_place() => {
                 "it does not promise NVLANE_ONE_PLACE, which the volume was opened with".to_owned()
             }
-            () if self.outlives_maps.load(Ordering::SeqCst) && !next.does_without_maps() => {
-                return Err(ProgramError::Maps { name: next.name });
-            }
-            () => {
-                let replaced = next.inherit(&old);
-                return self.programs.replace(next).map(|()| replaced);
-            }
+            () => return self.succeed(next, &old),
         };
         Err(ProgramError::Differs { name: next.name, old: old.name.clone(), what })
     }

@@ -15,6 +15,7 @@ pub const NBD_PORT: u16 = 10809;
   nvlane nbd disk.img                              qemu-img info nbd://127.0.0.1/
   nvlane nbd disk.img --socket /run/d.sock         nbdinfo 'nbd+unix:///?socket=/run/d.sock'
   nvlane nbd a=disk.img b=mem:1G --listen 0.0.0.0  nbdinfo nbd://192.0.2.1/b
+  nvlane nbd 'bpf:prog.bpf.o(a.img)' --control c.sock    nvlane bpf stat --socket c.sock
   nvlane nbd 'tcp://192.0.2.1,192.0.2.2/nqn.2026-11.com.example:a?ns=1' --socket a.sock
 
 A volume without a name is the only export, without a name, or goes by the name of its file, else by
@@ -42,6 +43,9 @@ pub struct NbdArgs {
     /// Poll without ever sleeping: lower latency, and each core fully used.
     #[arg(long)]
     pub poll: bool,
+    /// Control socket, by which `nvlane bpf stat` and `bpf replace` reach programs (bpf:); none if not given.
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
     /// How to write, once clients can connect, what is served where; JSON is one line.
     #[arg(short, long, value_enum, default_value = "normal")]
     pub output_format: ListFormat,

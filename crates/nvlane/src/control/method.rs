@@ -248,6 +248,30 @@ pub struct DeviceMaps {
     pub programs: Vec<ProgramNow>,
 }
 
+/// What a program of a device was given when its volume was opened: `volume_backends` of its server gives one for each.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProgramBackends {
+    /// Its object file.
+    pub name: String,
+    /// Size of what it routes, in blocks.
+    pub blocks: u64,
+    /// The volumes behind it.
+    pub backends: Vec<BackendNow>,
+}
+
+/// A volume behind a program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BackendNow {
+    /// Logical block size in bytes as a power of two.
+    pub block_shift: u8,
+    /// Size in blocks.
+    pub blocks: u64,
+    /// Largest transfer of one command in bytes.
+    pub transfer_bytes_max: u32,
+    /// Preferred write granularity in bytes.
+    pub optimal_write_bytes: u32,
+}
+
 /// A program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProgramNow {

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// Clients at one time; a further one is turned away.
 const CLIENTS_MAX: usize = 32;
+/// Calls that wait for a thread that answers.
+const CALLS_MAX: usize = 8;
 /// How long a client may take to accept an answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a client may say nothing: idle ones are not to keep others out.
@@ -99,6 +101,23 @@ impl ControlSocket {
                         thread::sleep(Duration::from_millis(100));
                     }
                 }
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Serves clients from now on, with a thread that answers one call after another: its method, its parameters.
+    pub fn answer(
+        &mut self,
+        mut answer: impl FnMut(&str, Value) -> Result<Value, Failure> + Send + 'static,
+    ) -> io::Result<()> {
+        let (calls, inbox) = sync_channel(CALLS_MAX);
+        self.serve(calls, |call: Call| call)?;
+        thread::Builder::new().name("door".to_owned()).spawn(move || {
+            for call in inbox {
+                let outcome = answer(&call.method, call.params);
+                // A client that has gone needs no answer.
+                let _ = call.reply.send(outcome);
             }
         })?;
         Ok(())

@@ -60,8 +60,23 @@ fn locked_memory() -> Outcome {
 fn ublk() -> Outcome {
     const CONTROL: &str = "/dev/ublk-control";
     match OpenOptions::new().read(true).write(true).open(CONTROL) {
-        Ok(_) => Outcome::yes(format!("{CONTROL} opens")),
+        Ok(_) => Outcome::yes(format!("{CONTROL} opens; {}", ublk_data())),
         Err(error) => node(CONTROL, &error, "modprobe ublk_drv"),
+    }
+}
+
+/// How the driver lets data go.
+fn ublk_data() -> String {
+    match ::ublk::Control::open() {
+        Err(error) => error.to_string(),
+        Ok(control) => {
+            let best = ::ublk::DataPath::choose(None, control.features(), true);
+            let best = best.expect("copying needs nothing");
+            match control.features().has(::ublk::driver::flag::AUTO_BUF_REG) {
+                true => format!("data of files and devices goes by {best} (AUTO_BUF_REG)"),
+                false => format!("data goes by {best}; zero copy needs AUTO_BUF_REG, Linux 6.16"),
+            }
+        }
     }
 }
 

@@ -1,20 +1,18 @@
 //! The control socket of a device's server: its programs, and what they keep.
 
 use super::record::{self, Record};
+use super::successor;
 use crate::bpf::replace;
 use crate::control::method::{DeviceMaps, ProgramNow};
 use crate::control::protocol::Failure;
-use crate::control::server::{Call, ControlSocket, SocketError};
+use crate::control::server::{ControlSocket, SocketError};
 use namespace::Namespace;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Calls that wait.
-const CALLS_MAX: usize = 8;
 /// How long the server before us may take to be gone, and how often that is looked at.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
@@ -41,17 +39,9 @@ fn begin(id: u32, volume: Weak<dyn Namespace>, record: Record) -> anyhow::Result
             bound => break bound?,
         }
     };
-    let (calls, inbox) = sync_channel(CALLS_MAX);
-    socket.serve(calls, |call: Call| call)?;
-    thread::Builder::new().name("door".to_owned()).spawn(move || {
-        for call in inbox {
-            let outcome = match volume.upgrade() {
-                Some(volume) => answer(id, &*volume, &record, &call.method, call.params),
-                None => Err(Failure::refused("the server is stopping")),
-            };
-            // A client that has gone needs no answer.
-            let _ = call.reply.send(outcome);
-        }
+    socket.answer(move |method, params| match volume.upgrade() {
+        Some(volume) => answer(id, &*volume, &record, method, params),
+        None => Err(Failure::refused("the server is stopping")),
     })?;
     Ok(socket)
 }
@@ -80,6 +70,11 @@ fn answer(
             volume: volume.uri(),
             programs: volume.programs().into_iter().map(ProgramNow::from).collect(),
         })),
+        "volume_backends" => {
+            let mut each = Vec::new();
+            volume.each_program(&mut |program| each.push(successor::backends(program)));
+            Ok(json!(each))
+        }
         other => Err(Failure::method(other)),
     }
 }

@@ -102,6 +102,7 @@ pub fn features(format: ListFormat) -> Result<()> {
     let best = |takes_registered| {
         DataPath::choose(None, driver, takes_registered).expect("copying needs nothing").to_string()
     };
+    let programs = ublk_bpf::is_there();
     let text = match format {
         ListFormat::Json => {
             let each: Vec<Value> = driver
@@ -122,6 +123,7 @@ pub fn features(format: ListFormat) -> Result<()> {
                 "mask": driver.mask(),
                 "features": each,
                 "data_path": { "files_and_devices": best(true), "others": best(false) },
+                "programs_in_kernel": programs.is_ok(),
             });
             format!("{all}\n")
         }
@@ -136,6 +138,10 @@ pub fn features(format: ListFormat) -> Result<()> {
             let _ =
                 writeln!(text, "data of files, devices and remote volumes goes by {}", best(true));
             let _ = writeln!(text, "data of other volumes goes by {}", best(false));
+            let _ = match programs {
+                Ok(()) => writeln!(text, "programs (bpf:) can run in the kernel"),
+                Err(error) => writeln!(text, "programs (bpf:) run in user space: {error}"),
+            };
             text
         }
     };

@@ -65,8 +65,9 @@ impl Record {
         fs::rename(new, path)
     }
 
-    /// Forgets it, and what its server has logged.
+    /// Forgets it, what its server has logged, and what its programs have kept for the next one.
     pub fn remove(id: u32) {
+        ublk_bpf::kept::forget(id);
         let _ = fs::remove_file(path(id));
         let _ = fs::remove_file(log_of(id.into()));
     }

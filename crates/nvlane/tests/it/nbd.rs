@@ -304,3 +304,44 @@ fn wrong_command_lines_cost_one_line() {
     }
     assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"mine");
 }
+
+#[test]
+fn programs_of_exports_are_asked_and_replaced_at_the_control_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let object = |name: &str| format!("{}/../../bpf/{name}.bpf.o", env!("CARGO_MANIFEST_DIR"));
+    let volume = format!("bpf:{}(mem:1M)", object("statistics"));
+    let door = Door::start(
+        dir.path(),
+        &[
+            "plain=mem:1M",
+            &format!("counted={volume}"),
+            "--socket",
+            "a.sock",
+            "--control",
+            "c.sock",
+        ],
+    );
+    run(dir.path(), "nbdcopy", &[door.uri(1), "null:"]);
+    let bpf = |args: &[&str]| {
+        let mut command = nvlane();
+        command.arg("bpf").args(args).args(["--socket", "c.sock"]).current_dir(dir.path());
+        command.output().unwrap()
+    };
+    let told = bpf(&["stat"]);
+    let text = String::from_utf8_lossy(&told.stdout);
+    assert!(text.starts_with("nbd:counted namespace 2: bpf:"), "{text}");
+    assert!(text.contains("operations, per-core array of 16 entries\n      2: "), "{text}");
+    let replaced = bpf(&["replace", "2", &object("null")]);
+    let text = String::from_utf8_lossy(&replaced.stdout);
+    assert!(text.contains("map operations is gone with the old program"), "{text}");
+    let told = bpf(&["stat", "-o", "json"]);
+    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert!(told[0]["programs"][0]["name"].as_str().unwrap().ends_with("null.bpf.o"), "{told}");
+    for (number, words) in [("1", "has no program"), ("3", "no export number 3")] {
+        let refused = bpf(&["replace", number, &object("null")]);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(words), "{said}");
+    }
+    assert!(door.stop().success());
+    assert!(!dir.path().join("c.sock").exists(), "nobody answers there any more");
+}

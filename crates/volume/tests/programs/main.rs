@@ -6,6 +6,7 @@ mod copies;
 mod core;
 mod examples;
 mod hostile;
+mod keep;
 mod replace;
 
 use std::path::Path;

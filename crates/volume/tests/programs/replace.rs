@@ -291,36 +291,6 @@ fn what_would_make_another_volume_is_refused() {
 }
 
 #[test]
-fn programs_that_need_their_maps_are_not_for_what_outlives_them() {
-    let do_without_maps = |volume: &dyn Namespace| {
-        let mut outcome = None;
-        volume.each_program(&mut |program| outcome = Some(program.do_without_maps()));
-        outcome.expect("there is one")
-    };
-    for name in ["null", "linear", "stripe", "mirror", "statistics", "rate"] {
-        do_without_maps(&*open(&program(name, "mem:192K"))).expect(name);
-    }
-    // Those of `maps` are of every kind.
-    let snapshot = program("snapshot", "mem:192K,mem:192K");
-    let maps = program("tests/maps", "mem:192K");
-    for uri in [&snapshot, &maps, &format!("delay:1ms({snapshot})"), &format!("multipath:({maps})")]
-    {
-        let volume = open(uri);
-        let said = do_without_maps(&*volume).expect_err(uri).to_string();
-        assert!(said.contains("NVLANE_SETUP does not set NVLANE_MAPS_MAY_GO"), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
-    }
-    // Nor does one of them come later.
-    let volume = open(&program("mirror", "mem:192K,mem:192K"));
-    replace(&*volume, "snapshot").expect("nobody has asked for more so far");
-    replace(&*volume, "mirror").expect("it fits");
-    do_without_maps(&*volume).expect("it has none");
-    let said = refused(&*volume, "snapshot");
-    assert!(said.contains("snapshot.bpf.o keeps maps or variables"), "{said}");
-    assert!(volume.uri().contains("mirror.bpf.o"), "it is what it was");
-}
-
-#[test]
 fn a_program_is_known_by_its_absolute_path() {
     let object = "../../bpf/linear.bpf.o";
     let volume = open(&format!("bpf:{object}(mem:192K)"));

@@ -27,8 +27,8 @@ pub struct Programs {
 }
 
 #[derive(Debug)]
-struct Inner {
-    now: Arc<Loaded>,
+pub(super) struct Inner {
+    pub(super) now: Arc<Loaded>,
     queues: Vec<Waker>,
     /// Counts pauses.
     round: u64,
@@ -90,11 +90,16 @@ impl Programs {
         }
     }
 
-    /// Makes `next` the program. Blocks until nothing of the old one's is in flight.
+    /// Makes `next` the program, after `settle`, which the old one is not to see. Blocks until nothing of the old
+    /// one's is in flight.
     ///
     /// # Errors
-    /// Something did not end in time, or somebody else is at it; the old program goes on.
-    pub fn replace(&self, next: Loaded) -> Result<(), ProgramError> {
+    /// Something did not end in time, `settle` fails, or somebody else is at it; the old program goes on.
+    pub fn replace(
+        &self,
+        next: Loaded,
+        settle: impl FnOnce() -> Result<(), ProgramError>,
+    ) -> Result<(), ProgramError> {
         let mut inner = self.lock();
         if inner.is_paused {
             return Err(ProgramError::Busy);
@@ -111,8 +116,11 @@ impl Programs {
             let waited = self.arrived.wait_timeout(inner, left);
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let ended = inner.missing.is_empty();
-        if ended {
+        let outcome = match inner.missing.is_empty() {
+            true => settle(),
+            false => Err(ProgramError::Stuck(PAUSE_MAX.as_secs())),
+        };
+        if outcome.is_ok() {
             inner.now = Arc::new(next);
         }
         inner.missing.clear();
@@ -120,10 +128,10 @@ impl Programs {
         for queue in &inner.queues {
             queue.call(0);
         }
-        if ended { Ok(()) } else { Err(ProgramError::Stuck(PAUSE_MAX.as_secs())) }
+        outcome
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

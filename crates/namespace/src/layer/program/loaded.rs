@@ -7,7 +7,6 @@ use bpf::{Instance, Machine, Map, MapKind};
 use nvme::Limits;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 use zerocopy::IntoBytes;
 
 /// A program with its maps, and what it has said about the device.
@@ -159,11 +158,11 @@ pub fn report(map: &Map) -> MapReport {
     MapReport { name: definition.name.clone(), kind, entries_max, entries, left_out }
 }
 
-/// Nanoseconds of the machine's clock: since some time in the past.
+/// Nanoseconds of the machine's clock, as in the kernel: since it was started, of whatever process. Programs may
+/// take 0 for "never".
 pub fn now_ns() -> u64 {
-    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-    // A whole second away from zero, so that programs may take 0 for "never".
-    START.get_or_init(Instant::now).elapsed().as_nanos() as u64 + 1_000_000_000
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Something to begin random numbers with.

@@ -1,0 +1,142 @@
+//! Maps that outlive whoever serves the volume.
+//!
+//! ```text
+//!   open:     Keeper::find (of the server before) or make --> memory under the program's maps
+//!   replace:  make, for maps that are new --> while nothing is in flight: settle, the new program takes over
+//! ```
+//!
+//! What it does not do: hash maps, which a server that is killed may leave in the middle of a change, and arrays of
+//! which each core has its own.
+
+use super::change::Programs;
+use super::loaded::{Loaded, Replaced};
+use super::{ProgramError, Routed};
+use bpf::MapDefinition;
+use nvme::Limits;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// Memory for a map of [`MapDefinition::words`] words, for as long as the process lives.
+pub type Words = &'static [AtomicU64];
+
+/// Who keeps the maps of a volume's program for the next server. Errors are for people.
+pub trait Keeper: fmt::Debug + Send + Sync {
+    /// What the server before kept of these maps of the program in `object`, in their order; None if there was no
+    /// server before.
+    fn find(&self, object: &[u8], maps: &[&MapDefinition]) -> Result<Option<Vec<Words>>, String>;
+
+    /// New memory for such maps, all zeroes. What was made before and not settled is forgotten.
+    fn make(&self, object: &[u8], maps: &[&MapDefinition]) -> Result<Vec<Words>, String>;
+
+    /// From here on the next server finds what was made last, beside what was settled before.
+    fn settle(&self) -> Result<(), String>;
+}
+
+impl Routed {
+    /// Has the next server find the maps of the program, and of each that takes its place, as this one leaves them;
+    /// those of the server before, if there was one, are taken over. Programs that do without are left alone.
+    /// Before the first queue is opened.
+    ///
+    /// # Errors
+    /// [`ProgramError::Maps`]: where data is may follow from maps that cannot be kept, or were not.
+    pub fn keep_maps(&self, keeper: Arc<dyn Keeper>) -> Result<(), ProgramError> {
+        assert!(self.keeper.set(Arc::clone(&keeper)).is_ok(), "maps have one keeper");
+        self.programs.prepare(|loaded| match loaded.does_without_maps() {
+            true => Ok(()),
+            false => loaded.keep(&*keeper, true),
+        })
+    }
+
+    /// What the program was given when the volume was opened.
+    pub fn backends(&self) -> &[Limits] {
+        &self.backends
+    }
+
+    /// Size of the volume in blocks.
+    pub fn blocks(&self) -> u64 {
+        self.device.blocks
+    }
+
+    /// Puts `next` in the place of `old`, with the maps that both have.
+    pub(super) fn succeed(&self, mut next: Loaded, old: &Loaded) -> Result<Replaced, ProgramError> {
+        let replaced = next.inherit(old);
+        match self.keeper.get().filter(|_| !next.does_without_maps()) {
+            None => self.programs.replace(next, || Ok(()))?,
+            Some(keeper) => {
+                // What they hold changes until the old program goes.
+                let unkept = next.instance.maps().iter().map(|map| (map.definition(), map));
+                let mut unkept = unkept.filter(|(it, map)| !it.read_only && !map.is_kept());
+                if let Some((map, _)) = unkept.find(|(it, _)| replaced.kept.contains(&it.name)) {
+                    let why = format!("nobody keeps map {} of the program before", map.name);
+                    return Err(ProgramError::Maps { name: next.name, why });
+                }
+                next.keep(&**keeper, false)?;
+                let name = next.name.clone();
+                let settle = || keeper.settle().map_err(|why| ProgramError::Maps { name, why });
+                self.programs.replace(next, settle)?;
+            }
+        }
+        Ok(replaced)
+    }
+}
+
+/// Whether the program of `object` could serve a volume of `blocks` blocks over such backends, whose server before has
+/// left the maps that `keeper` finds.
+///
+/// # Errors
+/// Why not.
+pub fn check_successor(
+    object: &[u8],
+    name: &str,
+    backends: &[Limits],
+    blocks: u64,
+    keeper: &dyn Keeper,
+) -> Result<(), ProgramError> {
+    let mut loaded = Loaded::new(object, name.to_owned(), backends, 1)?;
+    if loaded.device.blocks < blocks {
+        let what = format!("the volume would have {} blocks of {blocks}", loaded.device.blocks);
+        let (name, old) = (name.to_owned(), "the one that it had".to_owned());
+        return Err(ProgramError::Differs { name, old, what });
+    }
+    if loaded.does_without_maps() { Ok(()) } else { loaded.keep(keeper, true) }
+}
+
+impl Programs {
+    /// Prepares the first program, which no queue runs yet.
+    fn prepare(
+        &self,
+        work: impl FnOnce(&mut Loaded) -> Result<(), ProgramError>,
+    ) -> Result<(), ProgramError> {
+        let mut inner = self.lock();
+        work(Arc::get_mut(&mut inner.now).expect("no queue is open yet"))
+    }
+}
+
+impl Loaded {
+    /// Has a keeper keep the maps and variables that nobody keeps yet; `is_first` if it may have them from the server
+    /// before.
+    fn keep(&mut self, keeper: &dyn Keeper, is_first: bool) -> Result<(), ProgramError> {
+        let refuse = |why| ProgramError::Maps { name: self.name.clone(), why };
+        let maps = self.instance.maps().iter().enumerate();
+        let open: Vec<(usize, MapDefinition)> = maps
+            .filter(|(_, map)| !map.is_kept() && !map.definition().read_only)
+            .map(|(number, map)| (number, map.definition().clone()))
+            .collect();
+        if let Some((_, map)) = open.iter().find(|(_, map)| !map.may_be_kept()) {
+            let why = "is neither an array nor a variable, and cannot be kept";
+            return Err(refuse(format!("map {} {why}", map.name)));
+        }
+        let definitions: Vec<&MapDefinition> = open.iter().map(|(_, map)| map).collect();
+        let found = if is_first { keeper.find(&self.object, &definitions) } else { Ok(None) };
+        let (memory, is_new) = match found.map_err(refuse)? {
+            Some(memory) => (memory, false),
+            None => (keeper.make(&self.object, &definitions).map_err(refuse)?, true),
+        };
+        let instance = Arc::get_mut(&mut self.instance).expect("no core runs it yet");
+        for ((number, _), words) in open.into_iter().zip(memory) {
+            instance.keep(number, words, is_new);
+        }
+        Ok(())
+    }
+}

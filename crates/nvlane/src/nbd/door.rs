@@ -1,0 +1,87 @@
+//! The control socket of `nvlane nbd`: the programs of its exports, by the methods of the daemon's that are about them. An
+//! export's number, counted from 1, stands for the namespace's, `nbd:` and its name for the subsystem's.
+
+use crate::bpf::replace;
+use crate::control::method::{ProgramNow, VolumeMaps, VolumePathsOf, VolumeProgram};
+use crate::control::protocol::Failure;
+use crate::control::server::{ControlSocket, SocketError};
+use ::nbd::Export;
+use anyhow::{Context, Result};
+use namespace::Namespace;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::{Arc, Weak};
+
+/// An export, for as long as it is served.
+struct Served {
+    name: String,
+    number: u32,
+    volume: Weak<dyn Namespace>,
+}
+
+/// Answers calls about the exports' programs until it is dropped.
+pub fn open(path: &Path, exports: &[Export]) -> Result<ControlSocket> {
+    let served = (1..).zip(exports).map(|(number, export)| Served {
+        name: format!("nbd:{}", export.name),
+        number,
+        volume: Arc::downgrade(&export.namespace),
+    });
+    let served: Vec<Served> = served.collect();
+    let mut socket = ControlSocket::bind(path).map_err(|error| match error {
+        SocketError::Taken { path, process } => {
+            anyhow::anyhow!("control socket {path:?} belongs to another nvlane (process {process})")
+        }
+        error => error.into(),
+    })?;
+    let begun = socket.answer(move |method, params| answer(&served, method, params));
+    begun.context("the control socket has no thread")?;
+    Ok(socket)
+}
+
+fn answer(served: &[Served], method: &str, params: Value) -> Result<Value, Failure> {
+    match method {
+        "volume_maps" => {
+            let wanted: VolumePathsOf = read(params)?;
+            let meant = meant(served, wanted.nqn.as_deref(), wanted.nsid);
+            let maps = meant.filter_map(|export| {
+                let volume = export.volume.upgrade()?;
+                let programs = volume.programs().into_iter().map(ProgramNow::from).collect();
+                let (nqn, nsid) = (export.name.clone(), export.number);
+                Some(VolumeMaps { nqn, nsid, volume: volume.uri(), programs })
+            });
+            let maps: Vec<VolumeMaps> = maps.filter(|it| !it.programs.is_empty()).collect();
+            Ok(json!(maps))
+        }
+        "volume_program" => {
+            let wanted: VolumeProgram = read(params)?;
+            let export = meant(served, wanted.nqn.as_deref(), Some(wanted.nsid)).next();
+            let export = export.ok_or_else(|| {
+                Failure::missing(format!("there is no export number {}", wanted.nsid))
+            })?;
+            let volume = export.volume.upgrade();
+            let volume = volume.ok_or_else(|| Failure::refused("the server is stopping"))?;
+            Ok(json!(replace::in_volume(&*volume, &wanted.object, wanted.replaces.as_deref())?))
+        }
+        "volume_list" => {
+            Err(Failure::refused("name the export by its number, 1 for the first one"))
+        }
+        other => Err(Failure::method(other)),
+    }
+}
+
+/// Those of such a name and number.
+fn meant<'a>(
+    served: &'a [Served],
+    name: Option<&'a str>,
+    number: Option<u32>,
+) -> impl Iterator<Item = &'a Served> {
+    served.iter().filter(move |export| {
+        name.is_none_or(|name| name == export.name)
+            && number.is_none_or(|number| number == export.number)
+    })
+}
+
+fn read<T: DeserializeOwned>(params: Value) -> Result<T, Failure> {
+    serde_json::from_value(params).map_err(|error| Failure::params(error.to_string()))
+}

@@ -1,0 +1,148 @@
+//! What a server needs of the one before it: its volume, and what its programs have kept.
+
+use super::record::socket_of;
+use crate::control::client::{Client, ClientError};
+use crate::control::method::{BackendNow, ProgramBackends};
+use anyhow::{Context, Result, bail};
+use namespace::file::OpenError;
+use namespace::layer::program::{Routed, check_successor};
+use namespace::{Namespace, percent};
+use nvme::Limits;
+use nvme::limits::{Commands, CopyLimits, Passthrough};
+use serde_json::Value;
+use std::fs;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+use ublk_bpf::KeptMaps;
+use volume::{Kind, OpenOptions, Uri};
+
+/// How long the claim of a server that has ended may last, and how often it is looked at.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
+const CLAIM_LOOK: Duration = Duration::from_millis(5);
+
+/// Opens a volume whose last server has just ended. The kernel lets go of what that had in its rings, and
+/// so of its claim to the volume, a moment later.
+pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Namespace>> {
+    let until = Instant::now() + CLAIM_PATIENCE;
+    loop {
+        match volume::open(uri, options) {
+            Err(volume::Error::File(OpenError::Busy { .. } | OpenError::DeviceBusy { .. }))
+                if Instant::now() < until =>
+            {
+                thread::sleep(CLAIM_LOOK);
+            }
+            opened => return Ok(opened?),
+        }
+    }
+}
+
+/// Has the maps of the volume's programs kept for the next server, from the one before if the device is taken over. The
+/// volume takes no program whose maps cannot be, from now on.
+pub fn keep_maps(volume: &dyn Namespace, taken_over: Option<u32>) -> Result<Vec<Arc<KeptMaps>>> {
+    let mut each = Vec::new();
+    let mut outcome = Ok(());
+    volume.each_program(&mut |program| {
+        let number = each.len();
+        let kept = taken_over.map_or_else(|| KeptMaps::new(number), |id| KeptMaps::of(id, number));
+        let kept = Arc::new(kept);
+        if outcome.is_ok() {
+            outcome = program.keep_maps(Arc::clone(&kept) as _);
+        }
+        each.push(kept);
+    });
+    outcome?;
+    Ok(each)
+}
+
+/// Whether we could run the programs of a device whose server lives, or the one of `volume` in the place of its only
+/// one: asked before that server goes. One of a version that cannot tell is taken as it is.
+pub fn check_programs(id: u32, volume: Option<&str>) -> Result<()> {
+    let told = Client::connect(&socket_of(id))
+        .and_then(|mut server| server.call("volume_backends", Value::Null));
+    let told = match told {
+        Ok(told) => told,
+        Err(error @ (ClientError::Connect { .. } | ClientError::Failed(_))) => {
+            tracing::warn!("the programs of /dev/ublkb{id} are not looked at before: {error}");
+            return Ok(());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let mut programs: Vec<ProgramBackends> =
+        serde_json::from_value(told).context("the server is of another version")?;
+    if let Some(volume) = volume {
+        match (&volume.parse::<Uri>()?.kind, &mut programs[..]) {
+            (Kind::Program(path, children), [one]) if children.len() == one.backends.len() => {
+                one.name = percent::encode(path);
+            }
+            // Something else altogether: what it is shows when it is opened.
+            _ => return Ok(()),
+        }
+    }
+    for (number, program) in programs.iter().enumerate() {
+        let name = &program.name;
+        let Some(path) = percent::decode(name) else { bail!("{name} is no path") };
+        let object = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let backends: Vec<Limits> = program.backends.iter().map(limits).collect();
+        if backends.is_empty() {
+            bail!("{name} has nothing behind it");
+        }
+        let kept = KeptMaps::of(id, number);
+        check_successor(&object, name, &backends, program.blocks, &kept)?;
+    }
+    Ok(())
+}
+
+/// What programs were given, as the server of a device tells it.
+pub fn backends(program: &Routed) -> ProgramBackends {
+    let each = program.backends().iter().map(|limits| BackendNow {
+        block_shift: limits.block_shift,
+        blocks: limits.blocks,
+        transfer_bytes_max: limits.transfer_bytes_max,
+        optimal_write_bytes: limits.optimal_write_bytes,
+    });
+    ProgramBackends { name: program.name(), blocks: program.blocks(), backends: each.collect() }
+}
+
+/// The same as limits; programs are given no more of these.
+fn limits(told: &BackendNow) -> Limits {
+    let BackendNow { block_shift, blocks, transfer_bytes_max, optimal_write_bytes } = *told;
+    Limits {
+        block_shift: block_shift.min(31),
+        blocks,
+        transfer_bytes_max,
+        optimal_write_bytes,
+        read_only: false,
+        volatile_write_cache: false,
+        commands: Commands::default(),
+        copy: CopyLimits::NONE,
+        metadata_bytes: 0,
+        passthrough: Passthrough::NONE,
+        lends_reads: false,
+        immediate: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_tells_of_its_programs_is_what_they_were_given() {
+        let object = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf/linear.bpf.o");
+        let uri = format!("bpf:{object}(mem:192K,mem:64K)");
+        let volume = volume::open(&uri, &OpenOptions::default()).unwrap();
+        let mut told = Vec::new();
+        volume.each_program(&mut |program| told.push(backends(program)));
+        assert_eq!(told.len(), 1);
+        assert_eq!((told[0].blocks, told[0].backends.len()), (512, 2));
+        let limits: Vec<Limits> = told[0].backends.iter().map(limits).collect();
+        assert_eq!((limits[0].blocks, limits[1].blocks), (384, 128));
+        // It comes to the same volume from these.
+        let (object, kept) = (fs::read(object).unwrap(), KeptMaps::new(0));
+        check_successor(&object, "linear", &limits, 512, &kept).unwrap();
+        let said = check_successor(&object, "linear", &limits[..1], 512, &kept).unwrap_err();
+        assert!(said.to_string().contains("384 blocks of 512"), "{said}");
+        assert!(check_successor(b"", "linear", &limits, 512, &kept).is_err());
+    }
+}

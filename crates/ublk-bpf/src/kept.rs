@@ -1,0 +1,252 @@
+//! Maps of a device's programs that outlive its server: in the kernel, by names in its BPF file system.
+//!
+//! ```text
+//!   /sys/fs/bpf/nvlane/ublk-N/0-written-262144x8   an array; the program's first words are its number in the volume
+//!        |-- mapped: the machine in user space works in it
+//!        '-- the loop in the kernel has it as its map
+//! ```
+//!
+//! So whoever serves the device next, there or here, finds what the last request has left. The names go with the
+//! device, and with the machine.
+
+use crate::error::Error;
+use crate::object::{NAME, Shared};
+use bpf::MapDefinition;
+use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, bpf_map_create_opts};
+use libbpf_rs::{MapCore, MapHandle, MapType};
+use namespace::layer::program::{Keeper, Words};
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{fs, io, ptr, slice};
+
+/// Where the kernel's BPF file system is mounted (systemd does it).
+const FILE_SYSTEM: &str = "/sys/fs/bpf";
+/// `BPF_FS_MAGIC`.
+const MAGIC: u64 = 0xcafe_4a11;
+
+/// The maps of one of a volume's programs.
+#[derive(Debug)]
+pub struct KeptMaps {
+    /// Which program of the volume.
+    number: usize,
+    has_served: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The device, once it has a number.
+    device: Option<u32>,
+    /// In use.
+    settled: Vec<Kept>,
+    /// Made, and without a name yet.
+    made: Vec<Kept>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    name: String,
+    pin: String,
+    map: MapHandle,
+}
+
+impl KeptMaps {
+    /// For program `number` of a volume whose device is to be made.
+    pub fn new(number: usize) -> KeptMaps {
+        let state = State { device: None, settled: Vec::new(), made: Vec::new() };
+        KeptMaps { number, has_served: false, state: Mutex::new(state) }
+    }
+
+    /// For program `number` of the volume of device `id`, as its server before has left them.
+    pub fn of(id: u32, number: usize) -> KeptMaps {
+        let state = State { device: Some(id), settled: Vec::new(), made: Vec::new() };
+        KeptMaps { number, has_served: true, state: Mutex::new(state) }
+    }
+
+    /// The device has been made, with this number: its next server finds the maps.
+    ///
+    /// # Errors
+    /// [`Error::Kept`].
+    pub fn settle_at(&self, id: u32) -> Result<(), Error> {
+        self.state().device = Some(id);
+        self.settle().map_err(Error::Kept)
+    }
+
+    /// The maps, for the loop in the kernel.
+    pub(crate) fn shared(&self) -> Result<Shared, Error> {
+        let state = self.state();
+        let each = state.settled.iter().chain(&state.made).map(|kept| {
+            let map = MapHandle::try_from(&kept.map).map_err(Error::of_map)?;
+            Ok((name_in_loop(&kept.name), map))
+        });
+        each.collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a map is called in the file system, where names have no dots. Of variables, which another object may have
+    /// in another order, it says which object they are of.
+    fn pin(&self, object: &[u8], map: &MapDefinition) -> String {
+        let MapDefinition { name, entries, value_bytes, is_variables, .. } = map;
+        let of = if *is_variables { format!("-{:016x}", digest(object)) } else { String::new() };
+        let name = name.replace('.', "-");
+        format!("{}-{name}-{entries}x{value_bytes}{of}", self.number)
+    }
+}
+
+impl Keeper for KeptMaps {
+    fn find(&self, object: &[u8], maps: &[&MapDefinition]) -> Result<Option<Vec<Words>>, String> {
+        let mut state = self.state();
+        let Some(id) = state.device.filter(|_| self.has_served) else { return Ok(None) };
+        let mut found = Vec::new();
+        for map in maps {
+            let pin = self.pin(object, map);
+            let handle = MapHandle::from_pinned_path(folder(id).join(&pin)).map_err(|error| {
+                let name = &map.name;
+                format!("the server before has left no {name} of this program and size ({error})")
+            })?;
+            let (key, value, entries) =
+                (handle.key_size(), handle.value_size(), handle.max_entries());
+            if handle.map_type() != MapType::Array
+                || (key, value, entries) != (map.key_bytes, map.value_bytes, map.entries)
+            {
+                return Err(format!("{pin} is another map than its name says"));
+            }
+            found.push(mapped(&handle, map).map_err(|error| unusable(map, &error))?);
+            state.settled.push(Kept { name: map.name.clone(), pin, map: handle });
+        }
+        Ok(Some(found))
+    }
+
+    fn make(&self, object: &[u8], maps: &[&MapDefinition]) -> Result<Vec<Words>, String> {
+        is_mounted()?;
+        let mut state = self.state();
+        state.made.clear();
+        let mut made = Vec::new();
+        for map in maps {
+            let handle = create(map).map_err(|error| unusable(map, &error))?;
+            made.push(mapped(&handle, map).map_err(|error| unusable(map, &error))?);
+            let pin = self.pin(object, map);
+            state.made.push(Kept { name: map.name.clone(), pin, map: handle });
+        }
+        Ok(made)
+    }
+
+    fn settle(&self) -> Result<(), String> {
+        let mut state = self.state();
+        let State { device, settled, made } = &mut *state;
+        let Some(id) = *device else { return Ok(()) };
+        let folder = folder(id);
+        for mut kept in made.drain(..) {
+            if let Err(error) = name(&folder, &mut kept) {
+                return Err(format!("{}: {error}", folder.join(&kept.pin).display()));
+            }
+            settled.retain(|other| other.name != kept.name);
+            settled.push(kept);
+        }
+        Ok(())
+    }
+}
+
+/// Forgets the maps of a device that is no more.
+pub fn forget(id: u32) {
+    let folder = folder(id);
+    let pins = fs::read_dir(&folder).into_iter().flatten().flatten();
+    pins.for_each(|pin| drop(fs::remove_file(pin.path())));
+    let _ = fs::remove_dir(folder);
+}
+
+fn folder(id: u32) -> PathBuf {
+    Path::new(FILE_SYSTEM).join(format!("nvlane/ublk-{id}"))
+}
+
+/// Gives a map its name, which another one may have had.
+fn name(folder: &Path, kept: &mut Kept) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let new = folder.join("new");
+    let _ = fs::remove_file(&new);
+    kept.map.pin(&new).map_err(|error| io::Error::other(error.to_string()))?;
+    fs::rename(new, folder.join(&kept.pin))
+}
+
+fn is_mounted() -> Result<(), String> {
+    let there = rustix::fs::statfs(FILE_SYSTEM).is_ok_and(|it| it.f_type as u64 == MAGIC);
+    let why = "maps are kept in the kernel's BPF file system: mount -t bpf bpf /sys/fs/bpf";
+    if there { Ok(()) } else { Err(why.to_owned()) }
+}
+
+fn unusable(map: &MapDefinition, error: &dyn std::fmt::Display) -> String {
+    format!("map {} cannot be kept in the kernel: {error}", map.name)
+}
+
+fn create(map: &MapDefinition) -> Result<MapHandle, libbpf_rs::Error> {
+    let options = bpf_map_create_opts {
+        sz: size_of::<bpf_map_create_opts>() as u64,
+        map_flags: BPF_F_MMAPABLE,
+        ..bpf_map_create_opts::default()
+    };
+    let MapDefinition { key_bytes, value_bytes, entries, .. } = *map;
+    MapHandle::create(MapType::Array, Some(NAME), key_bytes, value_bytes, entries, &options)
+}
+
+/// The values of an array, of whole words as the machine has them, for as long as the process lives: programs that are
+/// replaced leave little behind.
+fn mapped(handle: &MapHandle, map: &MapDefinition) -> io::Result<Words> {
+    let (words, fd) = (map.words(), handle.as_fd().as_raw_fd());
+    let bytes = words * size_of::<AtomicU64>();
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let start = unsafe { libc::mmap(ptr::null_mut(), bytes, access, libc::MAP_SHARED, fd, 0) };
+    if start == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: so many whole words are mapped, and never unmapped; whoever else has the map changes it as atomics do.
+    Ok(unsafe { slice::from_raw_parts(start.cast::<AtomicU64>(), words) })
+}
+
+/// What libbpf calls a map of the machine's in the loop's object.
+fn name_in_loop(name: &str) -> String {
+    match name {
+        ".bss" | ".data" => format!("{NAME}{name}"),
+        _ => name.to_owned(),
+    }
+}
+
+/// FNV-1a of 64 bits: tells objects apart, in whichever version of nvlane.
+fn digest(bytes: &[u8]) -> u64 {
+    let mix = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpf::MapKind;
+
+    #[test]
+    fn names_say_which_map_it_is() {
+        let maps = KeptMaps::new(1);
+        let array = MapDefinition {
+            name: "written".into(),
+            kind: MapKind::Array,
+            key_bytes: 4,
+            value_bytes: 8,
+            entries: 1024,
+            initial: Vec::new(),
+            read_only: false,
+            is_variables: false,
+        };
+        assert_eq!(maps.pin(b"one", &array), "1-written-1024x8");
+        assert_eq!(maps.pin(b"another", &array), "1-written-1024x8");
+        let variables =
+            MapDefinition { name: ".data.x".into(), is_variables: true, entries: 1, ..array };
+        // The published values of FNV-1a.
+        assert_eq!(maps.pin(b"a", &variables), "1--data-x-1x8-af63dc4c8601ec8c");
+        assert_eq!(digest(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(digest(b"foobar"), 0x8594_4171_f739_67e8);
+    }
+}

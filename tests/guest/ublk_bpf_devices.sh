@@ -1,0 +1,66 @@
+#!/bin/bash
+# limit: 300
+# kernel says: WARNING: kernel/sched/core.c:[0-9]+ at set_task_cpu
+# Programs in the kernel over block devices, by more than two queues; what a device cannot free is zeroed instead; and
+# another server, with another program, takes such a device over while it is written to.
+. "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_ublk.sh"
+
+modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+bpf=$(realpath "$(dirname "$0")/../../bpf")
+"$NVLANE" bpf check "$bpf/linear.bpf.o" | grep -q '^kernel: ok' || { echo "no programs in this kernel"; exit 0; }
+expect_match "what is said of programs" "$("$NVLANE" ublk features)" 'programs \(bpf:\) can run in the kernel'
+modprobe brd rd_nr=2 rd_size=16384
+
+in_kernel() {
+    ublk_add "$@" --bpf kernel --log debug
+    expect_match "where it runs" "$(cat "$WORK/ublk.log")" ', program in the kernel'
+}
+
+# Memory disks free nothing when they are asked for a hole: the loop has the range zeroed.
+in_kernel "bpf:$bpf/tests/zeroing.bpf.o(/dev/ram0)" -d 16
+dd if=/dev/urandom of="$DEVICE" bs=1M count=8 oflag=direct status=none
+blkdiscard -f -o 1M -l 2M "$DEVICE"
+blkdiscard -f -z -o 4M -l 1M "$DEVICE"
+ublk_stop
+sync
+cmp -n $((2 << 20)) -i $((1 << 20)):0 /dev/ram0 /dev/zero || die "what was discarded is not zeroes"
+cmp -n $((1 << 20)) -i $((4 << 20)):0 /dev/ram0 /dev/zero || die "what was zeroed is not zeroes"
+! cmp -s -n $((1 << 20)) -i $((3 << 20)):0 /dev/ram0 /dev/zero || die "what is beside it is zeroes, too"
+
+volume="bpf:$bpf/linear.bpf.o(/dev/ram0,/dev/ram1)"
+options=(-q 4 -d 32)
+has_feature QUIESCE && options+=(--recover)
+in_kernel "$volume" "${options[@]}"
+queues=$(ls "/sys/block/${DEVICE#/dev/}/mq" | wc -l)
+echo "$queues queues"
+verified_io "$DEVICE" 8M --bssplit=512/40:4k/40:128k/17:1M/3
+if has_feature QUIESCE; then
+    fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=4k --size=12M \
+        --verify=crc32c --verify_fatal=1 --verify_backlog=32 --time_based --runtime=300 --randseed=3 >"$WORK/load" 2>&1 &
+    load=$!
+    sleep 1
+    # One that does not fit changes nothing: the server stays.
+    said=$(fails "$NVLANE" ublk upgrade "$ID" "bpf:$bpf/snapshot.bpf.o(/dev/ram0,/dev/ram1)")
+    expect_match "a program that would need maps" "$said" 'the server before has left no written|would have'
+    kill -0 "$UBLK_SERVER" || die "the server is gone"
+    cp "$bpf/linear.bpf.o" "$WORK/new.bpf.o"
+    for next in "bpf:$WORK/new.bpf.o(/dev/ram0,/dev/ram1)" "$volume" ""; do
+        old=$UBLK_SERVER status=0
+        "$NVLANE" ublk upgrade "$ID" ${next:+"$next"} --log debug >"$WORK/next.log" 2>&1 </dev/null &
+        UBLK_SERVER=$!
+        ublk_ready "$WORK/next.log"
+        wait "$old" || status=$?
+        expect "the old server's exit status after an upgrade" $status 0
+        expect_match "where the next one runs it" "$(cat "$WORK/next.log")" ', program in the kernel'
+        [[ -z $next ]] || expect_match "what it serves" "$(cat "$WORK/next.log")" "from ${next%%.o(*}"
+        sleep 1
+    done
+    kill -INT "$load"
+    status=0
+    wait "$load" || status=$?
+    ((status == 0 || status == 128)) || die "fio: status $status: $(cat "$WORK/load")"
+    ! grep -iE 'verify.*(fail|bad)|error' "$WORK/load" || die "fio: $(cat "$WORK/load")"
+fi
+ublk_stop
+modprobe -r brd ublk_drv

@@ -1,0 +1,121 @@
+#!/bin/bash
+# limit: 400
+# kernel says: WARNING: kernel/sched/core.c:[0-9]+ at set_task_cpu
+# Programs whose maps and variables say where data is: their devices' servers are killed and replaced, in user space, in
+# the kernel, and from the one to the other, and every block is where it was.
+. "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_ublk.sh"
+
+modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+has_feature USER_RECOVERY_REISSUE || { echo "this kernel's ublk has no recovery"; exit 0; }
+bpf=$(realpath "$(dirname "$0")/../../bpf")
+places=(user)
+if grep -q '^kernel: ok' < <("$NVLANE" bpf check "$bpf/tests/append.bpf.o" --backends 1 || true); then
+    places+=(kernel)
+fi
+
+# next COMMAND [OPTION]...: another server for DEVICE
+next() {
+    : >"$WORK/next.log"
+    "$NVLANE" ublk "$1" "$ID" "${@:2}" >"$WORK/next.log" 2>&1 </dev/null &
+    UBLK_SERVER=$!
+    ublk_ready "$WORK/next.log"
+}
+
+kill_server() {
+    kill -KILL "$UBLK_SERVER"
+    wait "$UBLK_SERVER" 2>/dev/null || true
+}
+
+# Writes another 512 KiB at random, in requests of every size up to what programs take at once.
+fill() {
+    head -c 512K /dev/urandom >"$WORK/want"
+    dd if="$WORK/want" of="$DEVICE" bs=16k oflag=direct status=none
+    head -c 10000 /dev/urandom | dd of="$WORK/want" bs=512 seek=301 conv=notrunc status=none
+    dd if="$WORK/want" of="$DEVICE" bs=1536 count=8 skip=100 seek=100 oflag=direct status=none
+}
+
+# What was written is there, and nothing behind it.
+same() {
+    dd if="$DEVICE" of="$WORK/got" bs=64k count=16 iflag=direct status=none
+    cmp "$WORK/got" <(cat "$WORK/want"; head -c 512K /dev/zero) || die "$1: what was written is not there"
+}
+
+in_place() { expect_match "where a successor runs it" "$(cat "$WORK/next.log")" "program in (the )?$1 ?"; }
+
+truncate -s 64M "$SCRATCH/log.img"
+truncate -s 16M "$SCRATCH/base.img"
+over="$SCRATCH/over.img?size=16M&create"
+for place in "${places[@]}"; do
+    rm -f "$SCRATCH/over.img"
+    for volume in "bpf:$bpf/snapshot.bpf.o($SCRATCH/base.img?ro,$over)" "bpf:$bpf/tests/append.bpf.o($SCRATCH/log.img)"; do
+        ublk_add "$volume" -q 2 -d 16 --recover --bpf "$place"
+        grep '^/dev' "$WORK/ublk.log"
+        fill
+        kill_server
+        next recover
+        in_place "$place"
+        same "after a kill"
+        # Killed in the middle.
+        fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=4k \
+            --offset=512k --size=256K --verify=crc32c --verify_fatal=1 --verify_backlog=16 --randseed=3 --io_size=1M \
+            >"$WORK/load" 2>&1 &
+        writer=$!
+        kill_server
+        next recover
+        wait "$writer" || die "fio across a kill: $(cat "$WORK/load")"
+        blkdiscard -f -z -o 512K -l 256K "$DEVICE"
+        same "after a kill in the middle"
+        fill
+        # To the other place and back, by one server that is killed and one that is asked to go.
+        kill_server
+        next recover --bpf "${places[-1]}"
+        in_place "${places[-1]}"
+        same "in the other place"
+        if has_feature QUIESCE; then
+            fill
+            old=$UBLK_SERVER status=0
+            next upgrade --bpf user
+            wait "$old" || status=$?
+            expect "the old server's exit status after an upgrade" $status 0
+            same "after an upgrade"
+        fi
+        ublk_stop
+        expect "what is left of the maps" "$(ls "/sys/fs/bpf/nvlane/ublk-$ID" 2>/dev/null)" ""
+    done
+done
+
+# A device made anew begins anew, although its number is an old one's. What replaces its program in use keeps its maps.
+ublk_add "bpf:$bpf/snapshot.bpf.o($SCRATCH/base.img?ro,$over)" --recover --bpf user
+cmp "$SCRATCH/base.img" "$DEVICE" || die "a new snapshot is not its base"
+fill
+"$NVLANE" bpf replace "$DEVICE" "$bpf/snapshot.bpf.o" | grep -q 'map written stays as it is' || die "the map is gone"
+same "after a replacement"
+fill
+
+# Without its maps a program is refused, and the device waits on; one that lives is not asked to go.
+maps=/sys/fs/bpf/nvlane/ublk-$ID
+mv "$maps/0-written-262144x8" /sys/fs/bpf/nvlane/aside
+if has_feature QUIESCE; then
+    said=$(fails "$NVLANE" ublk upgrade "$ID")
+    expect_match "an upgrade without the maps" "$said" 'the server before has left no written'
+    kill -0 "$UBLK_SERVER" || die "the server is gone"
+fi
+kill_server
+said=$(fails "$NVLANE" ublk recover "$ID")
+expect_match "a successor without the maps" "$said" 'the server before has left no written'
+mv /sys/fs/bpf/nvlane/aside "$maps/0-written-262144x8"
+next recover
+same "with the maps again"
+ublk_stop
+
+# Hash maps and arrays of each core cannot be kept.
+said=$(fails "$NVLANE" ublk add --recover "bpf:$bpf/tests/maps.bpf.o(mem:16M)")
+expect_match "what cannot be kept" "$said" 'map hash is neither an array nor a variable'
+said=$(fails "$NVLANE" attach "bpf:$bpf/tests/maps.bpf.o(mem:16M)")
+expect_match "the same in the background" "$said" 'NVLANE_SETUP does not set NVLANE_MAPS_MAY_GO'
+umount /sys/fs/bpf
+said=$(fails "$NVLANE" ublk add --recover "bpf:$bpf/snapshot.bpf.o(mem:16M,mem:16M)")
+expect_match "without a place for maps" "$said" 'mount -t bpf bpf /sys/fs/bpf'
+mount -t bpf bpf /sys/fs/bpf
+modprobe -r ublk_drv
