@@ -194,16 +194,19 @@ impl Instance {
     }
 
     /// Takes over the maps of `old`, which goes on using them, where the program declares one of the same name,
-    /// kind and sizes; gives their names. Global variables stay its own: they may mean something else.
-    pub fn inherit(&mut self, old: &Instance) -> Vec<String> {
+    /// kind and sizes; gives their names. Global variables stay its own, since they may mean something else, unless it
+    /// `is_same`, of the same object.
+    pub fn inherit(&mut self, old: &Instance, is_same: bool) -> Vec<String> {
         let mut names = Vec::new();
         for map in &mut self.maps {
             let wanted = map.definition();
             let same = |theirs: &&Arc<Map>| theirs.definition() == wanted && theirs.fits(map);
-            let found = old.maps.iter().find(same).filter(|_| !wanted.is_variables).cloned();
-            if let Some(theirs) = found {
-                names.push(wanted.name.clone());
-                *map = theirs;
+            let found = old.maps.iter().find(same);
+            if let Some(theirs) = found.filter(|_| is_same || !wanted.is_variables) {
+                if !wanted.is_variables {
+                    names.push(wanted.name.clone());
+                }
+                *map = Arc::clone(theirs);
             }
         }
         names

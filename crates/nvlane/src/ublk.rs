@@ -97,7 +97,8 @@ fn to_be_served(args: &UblkAddArgs, taken_over: Option<u32>) -> Record {
     let Some((id, noted)) = taken_over.and_then(|id| Some((id, Record::read(id)?))) else {
         let (volume, asked) = (asked.clone(), asked.clone());
         let wishes = Wishes::of(&args.serve, Wishes::default());
-        return Record { volume, asked, read_only: args.read_only, program: None, wishes };
+        let (read_only, program) = (args.read_only, None);
+        return Record { volume, asked, read_only, program, server: 0, wishes };
     };
     if noted.asked != *asked && noted.volume != *asked {
         let volume = &noted.volume;
@@ -121,7 +122,7 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
         let (read_only, wishes) =
             record.map_or_else(Default::default, |record| (record.read_only, record.wishes));
         let (volume, asked) = (volume.clone(), volume.clone());
-        record = Some(Record { volume, asked, read_only, program: None, wishes });
+        record = Some(Record { volume, asked, read_only, program: None, server: 0, wishes });
     }
     let Some(mut record) = record else {
         bail!("nobody noted which volume /dev/ublkb{} was made of: name it", args.id);
@@ -193,7 +194,7 @@ fn serve(
         Runs::Nowhere => None,
         runs => Some(runs.to_string()),
     };
-    let record = &Record { program, ..record.clone() };
+    let record = &Record { program, server: process::id(), ..record.clone() };
     if let Err(error) = record.write(id) {
         tracing::debug!("cannot note which volume {} is made of: {error}", device.node().display());
     }
@@ -226,8 +227,7 @@ fn serve(
         }
     }
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-    device.stop()?;
-    Record::remove(id);
+    device.stop(Record::remove_own)?;
     tracing::info!("stopped; everything is flushed");
     Ok(())
 }
@@ -275,12 +275,12 @@ fn del(args: &UblkDelArgs) -> Result<()> {
     let ids = if args.all { list::ids() } else { args.ids.clone() };
     for id in ids {
         delete(&mut control, id, args.force).with_context(|| format!("/dev/ublkb{id}"))?;
-        Record::remove(id);
     }
     Ok(())
 }
 
-/// Takes one device away. Its server sees it end, and lets go of it.
+/// Takes one device away, and what is noted of it before its number may be another one's. Its server sees it end, and lets
+/// go of it.
 fn delete(control: &mut Control, id: u32, force: bool) -> Result<()> {
     control.info(id)?;
     let asks_first = !force && control.features().has(driver::flag::SAFE_STOP_DEV);
@@ -293,6 +293,7 @@ fn delete(control: &mut Control, id: u32, force: bool) -> Result<()> {
         Ok(()) | Err((Some(libc::ENODEV), _)) => {}
         Err((_, error)) => return Err(error.into()),
     }
+    Record::remove(id);
     match control.delete(id) {
         // Its server was quicker.
         Err(error) if error.errno() == Some(libc::ENODEV) => Ok(()),

@@ -15,16 +15,22 @@ use bpf::MapDefinition;
 use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, bpf_map_create_opts};
 use libbpf_rs::{MapCore, MapHandle, MapType};
 use namespace::layer::program::{Keeper, Words};
+use std::fs::DirBuilder;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::{fs, io, ptr, slice};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fs, io, mem, ptr, slice};
 
 /// Where the kernel's BPF file system is mounted (systemd does it).
 const FILE_SYSTEM: &str = "/sys/fs/bpf";
 /// `BPF_FS_MAGIC`.
 const MAGIC: u64 = 0xcafe_4a11;
+/// Of a folder: what is in it only its owner takes away.
+const STICKY: u32 = 0o1000;
+/// Of a map's name.
+const NAME_BYTES_MAX: usize = 128;
 
 /// The maps of one of a volume's programs.
 #[derive(Debug)]
@@ -71,7 +77,7 @@ impl KeptMaps {
     /// [`Error::Kept`].
     pub fn settle_at(&self, id: u32) -> Result<(), Error> {
         self.state().device = Some(id);
-        self.settle().map_err(Error::Kept)
+        self.settle(&[], &|| Ok(())).map_err(Error::Kept)
     }
 
     /// The maps, for the loop in the kernel.
@@ -90,11 +96,15 @@ impl KeptMaps {
 
     /// What a map is called in the file system, where names have no dots. Of variables, which another object may have
     /// in another order, it says which object they are of.
-    fn pin(&self, object: &[u8], map: &MapDefinition) -> String {
+    fn pin(&self, object: &[u8], map: &MapDefinition) -> Result<String, String> {
         let MapDefinition { name, entries, value_bytes, is_variables, .. } = map;
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.".contains(&byte);
+        if name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
+            return Err(unusable(map, &"its name is none of C's, or longer than 128 bytes"));
+        }
         let of = if *is_variables { format!("-{:016x}", digest(object)) } else { String::new() };
         let name = name.replace('.', "-");
-        format!("{}-{name}-{entries}x{value_bytes}{of}", self.number)
+        Ok(format!("{}-{name}-{entries}x{value_bytes}{of}", self.number))
     }
 }
 
@@ -102,10 +112,16 @@ impl Keeper for KeptMaps {
     fn find(&self, object: &[u8], maps: &[&MapDefinition]) -> Result<Option<Vec<Words>>, String> {
         let mut state = self.state();
         let Some(id) = state.device.filter(|_| self.has_served) else { return Ok(None) };
+        let folder = existing_folder(id)?;
         let mut found = Vec::new();
         for map in maps {
-            let pin = self.pin(object, map);
-            let handle = MapHandle::from_pinned_path(folder(id).join(&pin)).map_err(|error| {
+            let pin = self.pin(object, map)?;
+            let handle = match &folder {
+                None => Err("it has left none".to_owned()),
+                Some(folder) => MapHandle::from_pinned_path(folder.join(&pin))
+                    .map_err(|error| error.to_string()),
+            };
+            let handle = handle.map_err(|error| {
                 let name = &map.name;
                 format!("the server before has left no {name} of this program and size ({error})")
             })?;
@@ -123,54 +139,112 @@ impl Keeper for KeptMaps {
     }
 
     fn make(&self, object: &[u8], maps: &[&MapDefinition]) -> Result<Vec<Words>, String> {
-        is_mounted()?;
         let mut state = self.state();
         state.made.clear();
+        if !maps.is_empty() {
+            is_mounted()?;
+        }
         let mut made = Vec::new();
         for map in maps {
             let handle = create(map).map_err(|error| unusable(map, &error))?;
             made.push(mapped(&handle, map).map_err(|error| unusable(map, &error))?);
-            let pin = self.pin(object, map);
+            let pin = self.pin(object, map)?;
             state.made.push(Kept { name: map.name.clone(), pin, map: handle });
         }
         Ok(made)
     }
 
-    fn settle(&self) -> Result<(), String> {
+    fn settle(&self, stay: &[&str], note: &dyn Fn() -> Result<(), String>) -> Result<(), String> {
         let mut state = self.state();
         let State { device, settled, made } = &mut *state;
-        let Some(id) = *device else { return Ok(()) };
-        let folder = folder(id);
-        for mut kept in made.drain(..) {
-            if let Err(error) = name(&folder, &mut kept) {
-                return Err(format!("{}: {error}", folder.join(&kept.pin).display()));
-            }
-            settled.retain(|other| other.name != kept.name);
-            settled.push(kept);
+        let Some(id) = *device else { return note() };
+        let made = mem::take(made);
+        let named = made.iter().try_for_each(|kept| name(id, kept));
+        if let Err(error) = named.and_then(|()| note()) {
+            forget_pins(id, |pin| made.iter().any(|kept| kept.pin == pin));
+            return Err(error);
         }
+        settled.retain(|kept| stay.contains(&kept.name.as_str()));
+        settled.extend(made);
+        let ours = format!("{}-", self.number);
+        let is_in_use = |pin: &str| settled.iter().any(|kept| kept.pin == pin);
+        forget_pins(id, |pin| pin.starts_with(&ours) && !is_in_use(pin));
         Ok(())
     }
 }
 
 /// Forgets the maps of a device that is no more.
 pub fn forget(id: u32) {
-    let folder = folder(id);
-    let pins = fs::read_dir(&folder).into_iter().flatten().flatten();
-    pins.for_each(|pin| drop(fs::remove_file(pin.path())));
-    let _ = fs::remove_dir(folder);
+    forget_pins(id, |_| true);
+    if let Ok(Some(folder)) = existing_folder(id) {
+        let _ = fs::remove_dir(folder);
+    }
 }
 
-fn folder(id: u32) -> PathBuf {
-    Path::new(FILE_SYSTEM).join(format!("nvlane/ublk-{id}"))
+/// Forgets what servers before have kept for a device and its programs now do without: it would be found by a later one,
+/// although nobody has kept it true.
+pub fn forget_others(id: u32, kept: &[Arc<KeptMaps>]) {
+    let pins = |kept: &Arc<KeptMaps>| -> Vec<String> {
+        kept.state().settled.iter().map(|kept| kept.pin.clone()).collect()
+    };
+    let in_use: Vec<String> = kept.iter().flat_map(pins).collect();
+    forget_pins(id, |pin| !in_use.iter().any(|used| used == pin));
+}
+
+fn forget_pins(id: u32, is_meant: impl Fn(&str) -> bool) {
+    let Ok(Some(folder)) = existing_folder(id) else { return };
+    let pins = fs::read_dir(&folder).into_iter().flatten().flatten();
+    let meant = pins.filter(|pin| pin.file_name().to_str().is_some_and(&is_meant));
+    meant.for_each(|pin| drop(fs::remove_file(pin.path())));
+}
+
+/// The folders that lead to a device's maps.
+fn folders(id: u32) -> [PathBuf; 2] {
+    let all = Path::new(FILE_SYSTEM).join("nvlane");
+    let one = all.join(format!("ublk-{id}"));
+    [all, one]
+}
+
+/// A device's folder, if there is one. Whoever may open a device's maps, or put others in their place, has its data;
+/// and the file system may be one in which everybody makes folders and links.
+fn existing_folder(id: u32) -> Result<Option<PathBuf>, String> {
+    let user = rustix::process::geteuid().as_raw();
+    let refuse = |path: &Path, why: &str| Err(format!("{}: {why}", path.display()));
+    let top = Path::new(FILE_SYSTEM);
+    let [all, one] = folders(id);
+    for path in [top, &all, &one] {
+        let it = match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return refuse(path, &error.to_string()),
+            Ok(it) => it,
+        };
+        // In the top one others may make something of theirs, if they cannot take away what is ours.
+        let others = if path == top && it.mode() & STICKY != 0 { 0 } else { it.mode() & 0o022 };
+        let is_owner_fine = it.uid() == user || path == top && it.uid() == 0;
+        if !it.is_dir() || !is_owner_fine || others != 0 {
+            return refuse(path, "is no folder to which only this user can write");
+        }
+    }
+    Ok(Some(one))
 }
 
 /// Gives a map its name, which another one may have had.
-fn name(folder: &Path, kept: &mut Kept) -> io::Result<()> {
-    fs::create_dir_all(folder)?;
-    let new = folder.join("new");
+fn name(id: u32, kept: &Kept) -> Result<(), String> {
+    for folder in folders(id) {
+        match DirBuilder::new().mode(0o700).create(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(format!("{}: {error}", folder.display()));
+            }
+            _ => {}
+        }
+    }
+    let folder = existing_folder(id)?.ok_or("the folder for maps is gone again")?;
+    let (new, pin) = (folder.join("new"), folder.join(&kept.pin));
     let _ = fs::remove_file(&new);
-    kept.map.pin(&new).map_err(|error| io::Error::other(error.to_string()))?;
-    fs::rename(new, folder.join(&kept.pin))
+    let mut map = MapHandle::try_from(&kept.map).map_err(|error| error.to_string())?;
+    let pinned = map.pin(&new).map_err(|error| io::Error::other(error.to_string()));
+    let named = pinned.and_then(|()| fs::rename(new, &pin));
+    named.map_err(|error| format!("{}: {error}", pin.display()))
 }
 
 fn is_mounted() -> Result<(), String> {
@@ -240,12 +314,16 @@ mod tests {
             read_only: false,
             is_variables: false,
         };
-        assert_eq!(maps.pin(b"one", &array), "1-written-1024x8");
-        assert_eq!(maps.pin(b"another", &array), "1-written-1024x8");
+        assert_eq!(maps.pin(b"one", &array).unwrap(), "1-written-1024x8");
+        assert_eq!(maps.pin(b"another", &array).unwrap(), "1-written-1024x8");
+        for name in ["../../written", "a/b", "", "a b", &"a".repeat(129)] {
+            let other = MapDefinition { name: name.into(), ..array.clone() };
+            assert_eq!(maps.pin(b"one", &other).is_ok(), name.is_empty(), "{name}");
+        }
         let variables =
             MapDefinition { name: ".data.x".into(), is_variables: true, entries: 1, ..array };
         // The published values of FNV-1a.
-        assert_eq!(maps.pin(b"a", &variables), "1--data-x-1x8-af63dc4c8601ec8c");
+        assert_eq!(maps.pin(b"a", &variables).unwrap(), "1--data-x-1x8-af63dc4c8601ec8c");
         assert_eq!(digest(b""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(digest(b"foobar"), 0x8594_4171_f739_67e8);
     }

@@ -236,6 +236,7 @@ impl Device {
             // The device stays, and waits for the next attempt when this process ends.
             return Err(error.into());
         }
+        ublk_bpf::kept::forget_others(id, &options.kept);
         if let Err(error) = device.resize() {
             // It is served all the same, at the size that it has.
             tracing::warn!("{}: {error}", device.node().display());
@@ -378,9 +379,10 @@ impl Device {
     }
 
     /// Takes the block device away when what is in flight is done, makes the volume durable, and
-    /// deletes the device. One that has failed is left as by a server that is killed if it may be
+    /// deletes the device; `forget` is called before, when the block device is no more and its number is not
+    /// another one's yet. One that has failed is left as by a server that is killed if it may be
     /// recovered, or if requests of a queue that is no more would be waited for: end the process then.
-    pub fn stop(mut self) -> Result<(), Error> {
+    pub fn stop(mut self, forget: impl FnOnce(u32)) -> Result<(), Error> {
         let id = self.info.dev_id;
         // What has happened until now.
         let _ = self.ending();
@@ -399,6 +401,9 @@ impl Device {
         self.queues.join();
         self.runs.tell_mistakes();
         let flushed = self.flush();
+        if stopped.is_ok() {
+            forget(id);
+        }
         let deleted = match self.control.delete(id) {
             Err(error) if !absent(&error) => Err(error),
             _ => Ok(()),

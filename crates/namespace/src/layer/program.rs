@@ -121,6 +121,9 @@ pub enum ProgramError {
          with it: nvlane ublk upgrade N 'bpf:NEW.bpf.o(...)'"
     )]
     InKernel,
+    /// The volume's next server would go on with the old program.
+    #[error("what serves the volume next could not be told of the program: {0}; the old one stays")]
+    Unnoted(String),
     /// Another replacement is under way.
     #[error("the program is being replaced already")]
     Busy,
@@ -180,6 +183,20 @@ impl Routed {
     /// # Errors
     /// It is refused, or would make another volume; or requests in flight do not end. Nothing has changed then.
     pub fn replace(&self, object: &[u8], name: String) -> Result<Replaced, ProgramError> {
+        self.replace_noted(object, name, &|| Ok(()))
+    }
+
+    /// The same, with `note` to be done before the new program routes anything: so whoever serves the volume next knows
+    /// of it, whenever this server ends.
+    ///
+    /// # Errors
+    /// The same, or `note` fails, and why.
+    pub fn replace_noted(
+        &self,
+        object: &[u8],
+        name: String,
+        note: &dyn Fn() -> Result<(), String>,
+    ) -> Result<Replaced, ProgramError> {
         if self.elsewhere.get().is_some() {
             return Err(ProgramError::InKernel);
         }
@@ -193,7 +210,7 @@ impl Routed {
             () if self.has_one_place && !next.has_one_place() => {
                 "it does not promise NVLANE_ONE_PLACE, which the volume was opened with".to_owned()
             }
-            () => return self.succeed(next, &old),
+            () => return self.succeed(next, &old, note),
         };
         Err(ProgramError::Differs { name: next.name, old: old.name.clone(), what })
     }

@@ -83,11 +83,13 @@ fn text_of(done: &ProgramReplaced) -> String {
     text
 }
 
-/// Puts the program in the file `object` in the place of the one of `volume`, or of the one called `replaces`.
+/// Puts the program in the file `object` in the place of the one of `volume`, or of the one called `replaces`; `note` is
+/// done before that routes anything.
 pub fn in_volume(
     volume: &dyn Namespace,
     object: &str,
     replaces: Option<&str>,
+    note: &dyn Fn() -> Result<(), String>,
 ) -> Result<ProgramReplaced, Failure> {
     let path = Path::new(object);
     if !path.is_absolute() {
@@ -122,7 +124,7 @@ pub fn in_volume(
     let mut outcome: Option<Result<Replaced, ProgramError>> = None;
     volume.each_program(&mut |program: &Routed| {
         if outcome.is_none() && meant(&program.name()) {
-            outcome = Some(program.replace(&bytes, percent::encode(path)));
+            outcome = Some(program.replace_noted(&bytes, percent::encode(path), note));
         }
     });
     let outcome = outcome.expect("one was counted, and only we change them");
@@ -132,7 +134,11 @@ pub fn in_volume(
 }
 
 /// The same, as a method's parameters and result.
-pub fn of_device(volume: &dyn Namespace, wanted: &DeviceProgram) -> Result<Value, Failure> {
-    let done = in_volume(volume, &wanted.object, wanted.replaces.as_deref())?;
+pub fn of_device(
+    volume: &dyn Namespace,
+    wanted: &DeviceProgram,
+    note: &dyn Fn() -> Result<(), String>,
+) -> Result<Value, Failure> {
+    let done = in_volume(volume, &wanted.object, wanted.replaces.as_deref(), note)?;
     Ok(json!(done))
 }

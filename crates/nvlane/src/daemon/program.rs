@@ -14,7 +14,8 @@ impl Daemon {
         let nqn = self.nqn(wanted.nqn)?;
         self.namespace(&nqn, wanted.nsid)?;
         let volume = self.volumes[&(nqn.clone(), wanted.nsid)].clone();
-        let done = replace::in_volume(&*volume, &wanted.object, wanted.replaces.as_deref())?;
+        let done =
+            replace::in_volume(&*volume, &wanted.object, wanted.replaces.as_deref(), &|| Ok(()))?;
         let mut config = self.config.clone();
         let subsystem = config.subsystem_mut(&nqn).expect("resolved");
         let entry = subsystem.namespaces.iter_mut().find(|n| n.nsid == Some(wanted.nsid));

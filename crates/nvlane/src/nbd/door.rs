@@ -61,7 +61,8 @@ fn answer(served: &[Served], method: &str, params: Value) -> Result<Value, Failu
             })?;
             let volume = export.volume.upgrade();
             let volume = volume.ok_or_else(|| Failure::refused("the server is stopping"))?;
-            Ok(json!(replace::in_volume(&*volume, &wanted.object, wanted.replaces.as_deref())?))
+            let replaces = wanted.replaces.as_deref();
+            Ok(json!(replace::in_volume(&*volume, &wanted.object, replaces, &|| Ok(()))?))
         }
         "volume_list" => {
             Err(Failure::refused("name the export by its number, 1 for the first one"))

@@ -76,7 +76,6 @@ pub fn detach(args: &DetachArgs) -> Result<()> {
             bail!("{name} is no device of ublk, nor the volume of one")
         };
         delete(&mut control, id, args.force).with_context(|| format!("/dev/ublkb{id}"))?;
-        Record::remove(id);
     }
     Ok(())
 }

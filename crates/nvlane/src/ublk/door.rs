@@ -55,15 +55,12 @@ fn answer(
 ) -> Result<Value, Failure> {
     match method {
         "volume_program" => {
-            let done = replace::of_device(volume, &read(params)?)?;
             // What serves the device after us is to find the new one.
-            let volume = volume.uri();
-            let record = Record { asked: volume.clone(), volume, ..record.clone() };
-            record.write(id).map_err(|error| {
-                let what = "the program is replaced, but it could not be noted";
-                Failure::unsaved(format!("{what}: {error}"))
-            })?;
-            Ok(done)
+            replace::of_device(volume, &read(params)?, &|| {
+                let volume = volume.uri();
+                let record = Record { asked: volume.clone(), volume, ..record.clone() };
+                record.write(id).map_err(|error| error.to_string())
+            })
         }
         "volume_maps" => Ok(json!(DeviceMaps {
             device: format!("/dev/ublkb{id}"),

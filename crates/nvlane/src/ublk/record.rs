@@ -4,7 +4,7 @@ use crate::cli::{ProgramPlace, UblkServeArgs};
 use crate::config::Cores;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use std::{fs, io};
+use std::{fs, io, process};
 
 /// Where devices are noted; gone when the machine restarts, as they are.
 const DIRECTORY: &str = "/run/nvlane";
@@ -22,6 +22,9 @@ pub struct Record {
     /// Where its program runs, if it is one.
     #[serde(default)]
     pub program: Option<String>,
+    /// The process that serves it, which wrote this.
+    #[serde(default)]
+    pub server: u32,
     /// How it is to be served.
     #[serde(default)]
     pub wishes: Wishes,
@@ -63,6 +66,14 @@ impl Record {
         let new = path.with_extension("new");
         fs::write(&new, text)?;
         fs::rename(new, path)
+    }
+
+    /// Forgets what is noted of a device that this process serves, unless somebody else has: then the number may be
+    /// another device's by now.
+    pub fn remove_own(id: u32) {
+        if Record::read(id).is_some_and(|record| record.server == process::id()) {
+            Record::remove(id);
+        }
     }
 
     /// Forgets it, what its server has logged, and what its programs have kept for the next one.
@@ -116,6 +127,7 @@ mod tests {
             asked: "mem:1M".into(),
             read_only: false,
             program: None,
+            server: 0,
             wishes: first.clone(),
         };
         let noted: Record = serde_json::from_slice(&serde_json::to_vec(&record).unwrap()).unwrap();

@@ -13,6 +13,7 @@
 use super::ProgramError;
 use super::loaded::Loaded;
 use crate::layer::wake::Waker;
+use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -90,8 +91,8 @@ impl Programs {
         }
     }
 
-    /// Makes `next` the program, after `settle`, which the old one is not to see. Blocks until nothing of the old
-    /// one's is in flight.
+    /// Makes `next` the program. Blocks until nothing of the old one's is in flight; then `settle` does what is to be
+    /// done before the new one routes anything, and finds it as the program there is.
     ///
     /// # Errors
     /// Something did not end in time, `settle` fails, or somebody else is at it; the old program goes on.
@@ -116,12 +117,15 @@ impl Programs {
             let waited = self.arrived.wait_timeout(inner, left);
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let outcome = match inner.missing.is_empty() {
-            true => settle(),
-            false => Err(ProgramError::Stuck(PAUSE_MAX.as_secs())),
-        };
-        if outcome.is_ok() {
-            inner.now = Arc::new(next);
+        let mut outcome = Err(ProgramError::Stuck(PAUSE_MAX.as_secs()));
+        if inner.missing.is_empty() {
+            let old = mem::replace(&mut inner.now, Arc::new(next));
+            drop(inner);
+            outcome = settle();
+            inner = self.lock();
+            if outcome.is_err() {
+                inner.now = old;
+            }
         }
         inner.missing.clear();
         inner.is_paused = false;

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   open:     Keeper::find (of the server before) or make --> memory under the program's maps
-//!   replace:  make, for maps that are new --> while nothing is in flight: settle, the new program takes over
+//!   replace:  make, for maps that are new --> while nothing is in flight: settle, and note which program it is now;
+//!             the new program takes over
 //! ```
 //!
 //! What it does not do: hash maps, which a server that is killed may leave in the middle of a change, and arrays of
@@ -29,8 +30,12 @@ pub trait Keeper: fmt::Debug + Send + Sync {
     /// New memory for such maps, all zeroes. What was made before and not settled is forgotten.
     fn make(&self, object: &[u8], maps: &[&MapDefinition]) -> Result<Vec<Words>, String>;
 
-    /// From here on the next server finds what was made last, beside what was settled before.
-    fn settle(&self) -> Result<(), String>;
+    /// Has the next server find what was made last, beside those maps called `stay` that were settled before. `note`
+    /// is done when both can be found; once it is, the others that were settled before are forgotten.
+    ///
+    /// # Errors
+    /// Its own, or those of `note`: what was made last is forgotten then.
+    fn settle(&self, stay: &[&str], note: &dyn Fn() -> Result<(), String>) -> Result<(), String>;
 }
 
 impl Routed {
@@ -59,25 +64,35 @@ impl Routed {
     }
 
     /// Puts `next` in the place of `old`, with the maps that both have.
-    pub(super) fn succeed(&self, mut next: Loaded, old: &Loaded) -> Result<Replaced, ProgramError> {
+    pub(super) fn succeed(
+        &self,
+        mut next: Loaded,
+        old: &Loaded,
+        note: &dyn Fn() -> Result<(), String>,
+    ) -> Result<Replaced, ProgramError> {
         let replaced = next.inherit(old);
-        match self.keeper.get().filter(|_| !next.does_without_maps()) {
-            None => self.programs.replace(next, || Ok(()))?,
-            Some(keeper) => {
-                // What they hold changes until the old program goes.
-                let unkept = next.instance.maps().iter().map(|map| (map.definition(), map));
-                let mut unkept = unkept.filter(|(it, map)| !it.read_only && !map.is_kept());
-                if let Some((map, _)) = unkept.find(|(it, _)| replaced.kept.contains(&it.name)) {
-                    let why = format!("nobody keeps map {} of the program before", map.name);
-                    return Err(ProgramError::Maps { name: next.name, why });
-                }
-                next.keep(&**keeper, false)?;
-                let name = next.name.clone();
-                let settle = || keeper.settle().map_err(|why| ProgramError::Maps { name, why });
-                self.programs.replace(next, settle)?;
+        let Some(keeper) = self.keeper.get() else {
+            let note = || note().map_err(ProgramError::Unnoted);
+            return self.programs.replace(next, note).map(|()| replaced);
+        };
+        let maps = next.instance.maps().iter().filter(|map| map.is_kept());
+        let stay: Vec<String> = maps.map(|map| map.definition().name.clone()).collect();
+        if next.does_without_maps() {
+            // Of what it has inherited, too, its successor may need what is kept.
+            keeper.make(&next.object, &[]).map_err(ProgramError::Unnoted)?;
+        } else {
+            // What they hold changes until the old program goes.
+            let unkept = next.instance.maps().iter().map(|map| (map.definition(), map));
+            let mut unkept = unkept.filter(|(it, map)| !it.read_only && !map.is_kept());
+            if let Some((map, _)) = unkept.find(|(it, _)| replaced.kept.contains(&it.name)) {
+                let why = format!("nobody keeps map {} of the program before", map.name);
+                return Err(ProgramError::Maps { name: next.name, why });
             }
+            next.keep(&**keeper, false)?;
         }
-        Ok(replaced)
+        let stay: Vec<&str> = stay.iter().map(String::as_str).collect();
+        let settle = || keeper.settle(&stay, note).map_err(ProgramError::Unnoted);
+        self.programs.replace(next, settle).map(|()| replaced)
     }
 }
 

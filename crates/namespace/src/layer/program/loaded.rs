@@ -65,7 +65,7 @@ impl Loaded {
     /// forgotten: what they hold by now counts.
     pub fn inherit(&mut self, old: &Loaded) -> Replaced {
         let instance = Arc::get_mut(&mut self.instance).expect("no core runs it yet");
-        let kept = instance.inherit(&old.instance);
+        let kept = instance.inherit(&old.instance, self.object == old.object);
         let others = |of: &Instance| {
             let maps = of.maps().iter().map(|map| map.definition());
             let own = maps.filter(|map| !map.is_variables && !kept.contains(&map.name));
