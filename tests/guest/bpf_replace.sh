@@ -41,10 +41,13 @@ expect_match "another kind of program" "$said" 'does not promise NVLANE_ONE_PLAC
 "$NVLANE" bpf replace "$DEVICE" "$bpf/linear.bpf.o" | grep -q 'map operations is gone' || die "linear kept a map"
 expect_match "the list" "$("$NVLANE" ublk list)" 'linear\.bpf\.o'
 if ((${#recover[@]})); then
-    said=$(fails "$NVLANE" ublk add --recover "bpf:$bpf/snapshot.bpf.o(mem:16M,mem:16M)")
-    expect_match "what would lose its maps with its server" "$said" 'NVLANE_SETUP does not set NVLANE_MAPS_MAY_GO'
-    said=$(fails "$NVLANE" attach "bpf:$bpf/snapshot.bpf.o(mem:16M,mem:16M)")
-    expect_match "the same in the background" "$said" 'NVLANE_SETUP does not set NVLANE_MAPS_MAY_GO'
+    # Maps that say where data is live on with a device, if they can.
+    said=$(fails "$NVLANE" attach "bpf:$bpf/tests/maps.bpf.o(mem:16M)")
+    expect_match "what would lose its maps with its server" "$said" 'map hash is neither .* NVLANE_SETUP does not set NVLANE_MAPS_MAY_GO'
+    attached=$("$NVLANE" attach "bpf:$bpf/snapshot.bpf.o(mem:16M,mem:16M)" | grep -o '/dev/ublkb[0-9]*' | head -n1)
+    expect "what is kept" "$(ls "/sys/fs/bpf/nvlane/ublk-${attached#/dev/ublkb}")" 0-written-262144x8
+    "$NVLANE" detach "$attached"
+    expect "what is kept of what is gone" "$(ls /sys/fs/bpf/nvlane)" ""
     kill -KILL "$UBLK_SERVER"
     wait "$UBLK_SERVER" 2>/dev/null || true
     # Nobody says --bpf user again.

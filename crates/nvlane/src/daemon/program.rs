@@ -4,9 +4,10 @@ use super::Daemon;
 use crate::bpf::replace;
 use crate::control::method::{ProgramReplaced, VolumeProgram};
 use crate::control::protocol::Failure;
+use std::cell::RefCell;
 
 impl Daemon {
-    /// Replaces a volume's program, and saves which one it has now.
+    /// Replaces a volume's program, once it is saved which one it has from now on.
     pub(super) fn volume_program(
         &mut self,
         wanted: VolumeProgram,
@@ -14,17 +15,17 @@ impl Daemon {
         let nqn = self.nqn(wanted.nqn)?;
         self.namespace(&nqn, wanted.nsid)?;
         let volume = self.volumes[&(nqn.clone(), wanted.nsid)].clone();
-        let done =
-            replace::in_volume(&*volume, &wanted.object, wanted.replaces.as_deref(), &|| Ok(()))?;
-        let mut config = self.config.clone();
-        let subsystem = config.subsystem_mut(&nqn).expect("resolved");
-        let entry = subsystem.namespaces.iter_mut().find(|n| n.nsid == Some(wanted.nsid));
-        entry.expect("resolved").volume = volume.uri();
-        let saved = self.store.save(&config);
-        self.config = config;
-        saved.map_err(|error| {
-            Failure::unsaved(format!("the program is replaced, but it could not be saved: {error}"))
-        })?;
+        let config = RefCell::new(self.config.clone());
+        let save = || {
+            let config = &mut *config.borrow_mut();
+            let subsystem = config.subsystem_mut(&nqn).expect("resolved");
+            let entry = subsystem.namespaces.iter_mut().find(|n| n.nsid == Some(wanted.nsid));
+            entry.expect("resolved").volume = volume.uri();
+            self.store.save(config).map_err(|error| error.to_string())
+        };
+        let replaces = wanted.replaces.as_deref();
+        let done = replace::in_volume(&*volume, &wanted.object, replaces, &save)?;
+        self.config = config.into_inner();
         Ok(done)
     }
 }

@@ -85,11 +85,21 @@ fn open(uri: &str, shelf: &Arc<Shelf>) -> Result<Arc<dyn Namespace>, ProgramErro
 }
 
 fn replace(volume: &dyn Namespace, name: &str) -> Result<Replaced, ProgramError> {
+    replace_noted(volume, name, &|| Ok(()))
+}
+
+fn replace_noted(
+    volume: &dyn Namespace,
+    name: &str,
+    note: &dyn Fn() -> Result<(), String>,
+) -> Result<Replaced, ProgramError> {
     let uri = program(name, "");
     let path = uri.trim_start_matches("bpf:").trim_end_matches("()");
     let object = std::fs::read(path).expect(path);
     let mut outcome = None;
-    volume.each_program(&mut |program| outcome = Some(program.replace(&object, path.to_owned())));
+    volume.each_program(&mut |program| {
+        outcome = Some(program.replace_noted(&object, path.to_owned(), note));
+    });
     outcome.expect("the volume has a program")
 }
 
@@ -186,4 +196,62 @@ fn maps_stay_kept_when_a_program_takes_anothers_place() {
     expect(&volume, 7, 9);
     expect(&volume, 8, 10);
     expect(&volume, 9, 0);
+}
+
+#[test]
+fn maps_of_a_program_that_has_gone_are_forgotten() {
+    let shelf = Arc::<Shelf>::default();
+    let volume = open(&program("mirror", "mem:192K,mem:192K"), &shelf).expect("it has none");
+    for _ in 0..2 {
+        assert_eq!(replace(&*volume, "snapshot").expect("its map is kept").fresh, ["written"]);
+        expect(&volume, 7, 0);
+        write(&volume, 7, 9);
+        assert_eq!(shelf.names(), ["written"]);
+        // What it writes the map does not know.
+        assert_eq!(replace(&*volume, "mirror").expect("it has none").dropped, ["written"]);
+        assert_eq!(shelf.names(), [""; 0]);
+        write(&volume, 7, 0);
+    }
+}
+
+#[test]
+fn variables_stay_when_a_program_takes_its_own_place() {
+    let folder = TempDir::new().unwrap();
+    let shelf = Arc::<Shelf>::default();
+    let uri = program("tests/append", &files(&folder, &["a"]));
+    let volume = open(&uri, &shelf).unwrap();
+    shelf.settle(&[], &|| Ok(())).unwrap();
+    for block in 0..4 {
+        write(&volume, block, 1 + block as u8);
+        assert_eq!(replace(&*volume, "tests/append").expect("it fits").kept, ["place"]);
+        assert_eq!(shelf.names(), [".bss", ".data", "place"]);
+    }
+    drop(volume);
+    let volume = open(&uri, &shelf.next()).expect("all is there");
+    (0..4).for_each(|block| expect(&volume, block, 1 + block as u8));
+}
+
+#[test]
+fn a_program_is_noted_before_it_routes_anything_or_does_not_take_the_place() {
+    let shelf = Arc::<Shelf>::default();
+    let volume = open(&program("mirror", "mem:192K,mem:192K"), &shelf).expect("it has none");
+    write(&volume, 7, 9);
+    let before = volume.uri();
+    let full = || {
+        assert!(volume.uri().contains("snapshot.bpf.o"), "what is noted is the new one");
+        Err("no space".to_owned())
+    };
+    let said = replace_noted(&*volume, "snapshot", &full).expect_err("nobody was told").to_string();
+    assert!(said.contains("no space") && said.contains("the old one stays"), "{said}");
+    assert_eq!((volume.uri(), shelf.names()), (before, vec![]));
+    write(&volume, 8, 10);
+    let noted = Mutex::new(String::new());
+    let note = || {
+        *noted.lock().unwrap() = volume.uri();
+        Ok(())
+    };
+    replace_noted(&*volume, "snapshot", &note).expect("it was");
+    assert_eq!(*noted.lock().unwrap(), volume.uri());
+    // The mirror has written both.
+    (7..9).for_each(|block| expect(&volume, block, 2 + block as u8));
 }
