@@ -17,7 +17,7 @@ fi
 # next COMMAND [OPTION]...: another server for DEVICE
 next() {
     : >"$WORK/next.log"
-    "$NVLANE" ublk "$1" "$ID" "${@:2}" >"$WORK/next.log" 2>&1 </dev/null &
+    "$NVLANE" ublk "$1" "$ID" "${@:2}" >>"$WORK/next.log" 2>&1 </dev/null &
     UBLK_SERVER=$!
     ublk_ready "$WORK/next.log"
 }
@@ -48,7 +48,9 @@ truncate -s 16M "$SCRATCH/base.img"
 over="$SCRATCH/over.img?size=16M&create"
 snapshot="bpf:$bpf/snapshot.bpf.o($SCRATCH/base.img?ro,$over)"
 maps=/sys/fs/bpf/nvlane/ublk-
-for volume in "$snapshot" "bpf:$bpf/tests/append.bpf.o($SCRATCH/log.img)"; do
+volumes=("bpf:$bpf/tests/append.bpf.o($SCRATCH/log.img)")
+((FULL)) && volumes+=("$snapshot")
+for volume in "${volumes[@]}"; do
     ublk_add "$volume" -q 2 -d 16 --recover --bpf "$best"
     grep '^/dev' "$WORK/ublk.log"
     fill

@@ -129,7 +129,8 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
     };
     record.wishes = Wishes::of(&args.serve, record.wishes);
     if upgrade {
-        successor::check_programs(args.id, args.volume.as_deref())?;
+        let place = record.wishes.bpf.unwrap_or_default();
+        successor::check_programs(args.id, args.volume.as_deref(), place)?;
         ::ublk::quiesce(args.id)?;
     }
     let options = OpenOptions {

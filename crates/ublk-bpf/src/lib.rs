@@ -33,4 +33,4 @@ mod ring;
 
 pub use error::Error;
 pub use kept::KeptMaps;
-pub use program::{KernelProgram, KernelQueue, Place, check, is_there};
+pub use program::{KernelProgram, KernelQueue, Place, check, check_trusted, is_there};

@@ -202,8 +202,8 @@ impl Device {
             && let Ok(mut control) = Control::open()
         {
             // Nobody else would clear it away.
-            let _ = control.delete(id);
             ublk_bpf::kept::forget(id);
+            let _ = control.delete(id);
         }
         made
     }

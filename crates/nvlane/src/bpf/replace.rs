@@ -128,11 +128,10 @@ pub fn in_volume(
         }
     });
     let outcome = outcome.expect("one was counted, and only we change them");
-    let Replaced { kept, fresh, dropped } =
-        outcome.map_err(|error| match error {
-            ProgramError::Unnoted(_) => Failure::unsaved(error.to_string()),
-            _ => Failure::volume(error.to_string()),
-        })?;
+    let Replaced { kept, fresh, dropped } = outcome.map_err(|error| match error {
+        ProgramError::Unnoted(_) => Failure::unsaved(error.to_string()),
+        _ => Failure::volume(error.to_string()),
+    })?;
     Ok(ProgramReplaced { volume: volume.uri(), kept, fresh, dropped })
 }
 

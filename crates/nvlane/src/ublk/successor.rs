@@ -1,6 +1,7 @@
 //! What a server needs of the one before it: its volume, and what its programs have kept.
 
 use super::record::socket_of;
+use crate::cli::ProgramPlace;
 use crate::control::client::{Client, ClientError};
 use crate::control::method::{BackendNow, ProgramBackends};
 use anyhow::{Context, Result, bail};
@@ -56,8 +57,9 @@ pub fn keep_maps(volume: &dyn Namespace, taken_over: Option<u32>) -> Result<Vec<
 }
 
 /// Whether we could run the programs of a device whose server lives, or the one of `volume` in the place of its only
-/// one: asked before that server goes. One of a version that cannot tell is taken as it is.
-pub fn check_programs(id: u32, volume: Option<&str>) -> Result<()> {
+/// one: asked before that server goes, of the kernel as well if `place` insists on it. One of a version that cannot tell
+/// is taken as it is.
+pub fn check_programs(id: u32, volume: Option<&str>, place: ProgramPlace) -> Result<()> {
     let told = Client::connect(&socket_of(id))
         .and_then(|mut server| server.call("volume_backends", Value::Null));
     let told = match told {
@@ -89,6 +91,11 @@ pub fn check_programs(id: u32, volume: Option<&str>) -> Result<()> {
         }
         let kept = KeptMaps::of(id, number);
         check_successor(&object, name, &backends, program.blocks, &kept)?;
+        // The volume's program is the first one.
+        if number == 0 && place == ProgramPlace::Kernel {
+            ublk_bpf::check_trusted(&object, backends.len() as u16)
+                .with_context(|| name.clone())?;
+        }
     }
     Ok(())
 }
