@@ -14,7 +14,7 @@ modprobe brd rd_nr=2 rd_size=16384
 
 in_kernel() {
     ublk_add "$@" --bpf kernel --log debug
-    expect_match "where it runs" "$(cat "$WORK/ublk.log")" ', program in the kernel'
+    expect_match "where it runs" "$(<"$WORK/ublk.log")" ', program in the kernel'
 }
 
 # Memory disks free nothing when they are asked for a hole: the loop has the range zeroed.
@@ -52,15 +52,15 @@ if has_feature QUIESCE; then
         ublk_ready "$WORK/next.log"
         wait "$old" || status=$?
         expect "the old server's exit status after an upgrade" $status 0
-        expect_match "where the next one runs it" "$(cat "$WORK/next.log")" ', program in the kernel'
-        [[ -z $next ]] || expect_match "what it serves" "$(cat "$WORK/next.log")" "from ${next%%.o(*}"
+        expect_match "where the next one runs it" "$(<"$WORK/next.log")" ', program in the kernel'
+        [[ -z $next ]] || expect_match "what it serves" "$(<"$WORK/next.log")" "from ${next%%.o(*}"
         sleep 1
     done
     kill -INT "$load"
     status=0
     wait "$load" || status=$?
-    ((status == 0 || status == 128)) || die "fio: status $status: $(cat "$WORK/load")"
-    ! grep -iE 'verify.*(fail|bad)|error' "$WORK/load" || die "fio: $(cat "$WORK/load")"
+    ((status == 0 || status == 128)) || die "fio: status $status: $(<"$WORK/load")"
+    ! grep -iE 'verify.*(fail|bad)|error' "$WORK/load" || die "fio: $(<"$WORK/load")"
 fi
 ublk_stop
 modprobe -r brd ublk_drv

@@ -41,7 +41,7 @@ same() {
     cmp "$WORK/got" <(cat "$WORK/want"; head -c 512K /dev/zero) || die "$1: what was written is not there"
 }
 
-in_place() { expect_match "where it runs" "$(cat "$WORK/next.log")" "program in (the )?$1 ?"; }
+in_place() { expect_match "where it runs" "$(<"$WORK/next.log")" "program in (the )?$1 ?"; }
 
 truncate -s 64M "$SCRATCH/log.img"
 truncate -s 16M "$SCRATCH/base.img"
@@ -63,7 +63,7 @@ for volume in "${volumes[@]}"; do
     kill_server
     next recover
     in_place "$best"
-    wait "$writer" || die "fio across a kill: $(cat "$WORK/load")"
+    wait "$writer" || die "fio across a kill: $(<"$WORK/load")"
     blkdiscard -f -z -o 512K -l 256K "$DEVICE"
     same "after a kill in the middle"
     # To the other place and back, by one server that is killed and one that is asked to go.
