@@ -270,6 +270,9 @@ impl Connection {
         let (command, status) = (request.command, request.status);
         let data = std::mem::take(&mut request.data);
         self.core.recycle(request);
+        if command.opcode == opcode::READ && inner.serving().1.limits.lends_reads {
+            inner.memory.given(&data);
+        }
         if !status.is_success() && !Self::retry_smaller(inner, slot, status) {
             self.volume_failed(inner, slot, status);
         }

@@ -33,6 +33,13 @@ impl Holding {
         }
     }
 
+    /// A volume that was asked to lend its memory has answered with data, possibly in a buffer that it took itself.
+    pub(super) fn given(&mut self, data: &Data) {
+        if let Data::Buffer(buffer) = data {
+            self.held += buffer.capacity();
+        }
+    }
+
     /// A buffer is about to be dropped.
     pub(super) fn given_back(&mut self, buffer: &Buffer) {
         self.held -= buffer.capacity();
