@@ -56,6 +56,7 @@ fn add(args: &UblkAddArgs) -> Result<()> {
     let options = OpenOptions {
         cores: args.queues.into(),
         read_only: record.read_only,
+        block_device: true,
         // What is done to zones is no command of all volumes.
         passthrough: Passthrough { io: zones.is_some(), admin: false },
         ..OpenOptions::default()
@@ -136,6 +137,7 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
     let options = OpenOptions {
         cores: info.nr_hw_queues.into(),
         read_only: record.read_only,
+        block_device: true,
         ..OpenOptions::default()
     };
     let namespace = successor::open(&record.volume, &options)?;

@@ -29,6 +29,9 @@ pub struct OpenOptions {
     pub shared: bool,
     /// Refuse writes, whatever the URI says.
     pub read_only: bool,
+    /// It becomes a block device of this machine, which sends nothing but what such have, and whose users
+    /// keep apart what overlaps, as with any driver of Linux.
+    pub block_device: bool,
     /// Let memory lend what is read where it can.
     pub lend: bool,
     /// Commands that whoever opens the volume makes although nobody here knows them, beside those
@@ -42,6 +45,7 @@ impl Default for OpenOptions {
             cores: 1,
             shared: false,
             read_only: false,
+            block_device: false,
             lend: true,
             passthrough: Passthrough::NONE,
         }
@@ -64,6 +68,7 @@ pub fn open_uri(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Namespace>, 
         cores: options.cores,
         shared: options.shared,
         read_only: options.read_only,
+        block_device: options.block_device,
         uuid: None,
         in_uri: false,
     };
@@ -112,6 +117,7 @@ fn build(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Name
         cores: options.cores,
         shared: options.shared,
         read_only: uri.options.read_only,
+        block_device: options.block_device,
         uuid: uri.options.uuid,
         in_uri: true,
     };
@@ -128,6 +134,7 @@ fn guarded(child: Arc<dyn Namespace>, uri: &Uri, options: &OpenOptions) -> Arc<d
         cores: options.cores,
         shared: options.shared,
         read_only: true,
+        block_device: options.block_device,
         uuid: None,
         in_uri: false,
     };

@@ -7,7 +7,8 @@
 //!              volume opened read-only        writes refused here
 //!              Copy                           offered to the child in pieces; what it refuses is
 //!                                             read and written here
-//!   nothing but Copy                          everything else goes straight to the child
+//!   nothing but Copy                          everything else goes straight to the child; so it is for
+//!                                             a block device of this machine (`block_device`)
 //! ```
 //!
 //! Commands are kept apart by one table of ranges for all cores (`conflicts`). A child that keeps
@@ -50,6 +51,8 @@ pub struct GuardOptions {
     pub shared: bool,
     /// Refuse everything that writes.
     pub read_only: bool,
+    /// Whoever opens it sends no Compare, Verify, fused pairs or Copy, and keeps apart what overlaps.
+    pub block_device: bool,
     /// A UUID for the stack.
     pub uuid: Option<[u8; 16]>,
     /// Tell `read_only` and `uuid` in the URI: they came with the stack, not with a backend.
@@ -96,6 +99,9 @@ impl Guard {
 
     /// Whether the child needs no guard but for Copy.
     fn is_idle(&self) -> bool {
+        if self.options.block_device {
+            return !self.refuses_writes();
+        }
         let can = self.child.limits().commands;
         let fuses = can.compare_and_write || self.options.shared;
         can.compare

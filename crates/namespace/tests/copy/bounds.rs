@@ -27,8 +27,14 @@ fn memory(bytes: u64) -> Arc<dyn Namespace> {
 }
 
 fn guarded(child: Arc<dyn Namespace>) -> Arc<dyn Namespace> {
-    let options =
-        GuardOptions { cores: 1, shared: false, read_only: false, uuid: None, in_uri: false };
+    let options = GuardOptions {
+        cores: 1,
+        shared: false,
+        read_only: false,
+        block_device: false,
+        uuid: None,
+        in_uri: false,
+    };
     Guard::new(child, options)
 }
 

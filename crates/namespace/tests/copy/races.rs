@@ -16,8 +16,14 @@ const IN_FLIGHT: usize = 12;
 const ROUNDS: u64 = 150;
 
 fn guarded(child: Arc<dyn Namespace>) -> Arc<dyn Namespace> {
-    let options =
-        GuardOptions { cores: 2, shared: false, read_only: false, uuid: None, in_uri: false };
+    let options = GuardOptions {
+        cores: 2,
+        shared: false,
+        read_only: false,
+        block_device: false,
+        uuid: None,
+        in_uri: false,
+    };
     Guard::new(child, options)
 }
 

@@ -114,7 +114,14 @@ fn watched_over(child: Arc<dyn Namespace>, whole: bool) -> Arc<Watched> {
 }
 
 fn guarded(child: Arc<dyn Namespace>, read_only: bool) -> Arc<dyn Namespace> {
-    let options = GuardOptions { cores: 1, shared: false, read_only, uuid: None, in_uri: false };
+    let options = GuardOptions {
+        cores: 1,
+        shared: false,
+        read_only,
+        block_device: false,
+        uuid: None,
+        in_uri: false,
+    };
     Guard::new(child, options)
 }
 

@@ -102,6 +102,7 @@ impl Maker<'_> {
                 cores: self.cores,
                 shared: false,
                 read_only: false,
+                block_device: false,
                 uuid: None,
                 in_uri: false,
             };
@@ -135,6 +136,7 @@ impl Maker<'_> {
                 cores: self.cores,
                 shared: false,
                 read_only: false,
+                block_device: false,
                 uuid: Some([7; 16]),
                 in_uri: true,
             };

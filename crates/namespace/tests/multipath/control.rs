@@ -179,8 +179,14 @@ fn an_idle_path_is_probed_with_reads_that_nobody_sees() {
 #[test]
 fn a_read_only_path_tells_how_it_stands() {
     let guarded = |name: &str| {
-        let options =
-            GuardOptions { cores: 1, shared: false, read_only: true, uuid: None, in_uri: false };
+        let options = GuardOptions {
+            cores: 1,
+            shared: false,
+            read_only: true,
+            block_device: false,
+            uuid: None,
+            in_uri: false,
+        };
         Guard::new(Arc::new(Fake::new(name)), options) as Arc<dyn Namespace>
     };
     let paths = vec![guarded("a"), guarded("b")];
