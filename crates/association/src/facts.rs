@@ -45,6 +45,8 @@ pub struct Controller {
     pub command_quiesce_time: Duration,
     /// It ends a connection only when none of its commands is being carried out any more.
     pub drains: bool,
+    /// The start of one of our targets that it is of: [`identify::vendor::instance`].
+    pub instance: Option<[u8; 16]>,
     /// Command Retry Delay Times 1 to 3.
     pub retry_delays: [Duration; 3],
     /// Asynchronous events supported (OAES).
@@ -139,6 +141,7 @@ impl Controller {
             traffic_based: data.ctratt.get() & 1 << 6 != 0,
             command_quiesce_time: Duration::from_millis(data.cqt_ms.get().into()),
             drains: identify::vendor::flags(&data.vs) & identify::vendor::DRAINS != 0,
+            instance: identify::vendor::instance(&data.vs),
             retry_delays: data.crdt.map(|time| units(time.get())),
             oaes: data.oaes.get(),
             ana_groups,

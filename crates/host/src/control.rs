@@ -351,6 +351,7 @@ impl Driver {
                 standing.nsid = association.nsid();
             });
         }
+        params.begin();
         tracing::info!(peer = %self.shared.address, "path is live");
         *self.live.borrow_mut() = Some((address, params));
         let count = self.queues.borrow().len();

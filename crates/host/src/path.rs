@@ -258,9 +258,14 @@ impl Namespace for Path {
 
     /// Associations that have ended with something acknowledged and not flushed. A Flush by the association that
     /// has acknowledged a write makes it durable; of a newer one nobody knows whether the controller has lost
-    /// power before. Without a volatile write cache there is nothing to lose.
+    /// power before, unless it says that it is of the same start of one of our targets: then the number changes only
+    /// when it turns out that it is not. Without a volatile write cache there is nothing to lose.
     fn volatile_epoch(&self) -> u64 {
-        self.shared.losses.load(Ordering::SeqCst)
+        self.shared.losses.count()
+    }
+
+    fn write_off(&self) {
+        self.shared.losses.resume(None);
     }
 
     /// Nothing while the path is not usable: the namespace may be another by now.

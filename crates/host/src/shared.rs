@@ -20,7 +20,7 @@ pub(crate) struct Shared {
     standing: Mutex<Standing>,
     changed: Condvar,
     /// How often something may have been lost that was acknowledged: see [`namespace::Unflushed`].
-    pub(crate) losses: Arc<AtomicU64>,
+    pub(crate) losses: Arc<Losses>,
     /// Queues that cores have open.
     pub(crate) queues: AtomicUsize,
     /// Those of them whose connection is live.
@@ -42,6 +42,47 @@ pub(crate) struct Standing {
     pub(crate) nsid: u32,
     /// Where its network interface is.
     pub(crate) numa_node: Option<u32>,
+}
+
+/// What was acknowledged and may be gone: see [`namespace::Unflushed`].
+#[derive(Debug, Default)]
+pub(crate) struct Losses {
+    count: AtomicU64,
+    /// The start of the target that has what was not flushed, if it still runs.
+    kept_by: Mutex<Option<[u8; 16]>>,
+}
+
+impl Losses {
+    /// How often something may have been lost.
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn add(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn kept_by(&self) -> MutexGuard<'_, Option<[u8; 16]>> {
+        self.kept_by.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An association has ended with something to flush. Whether it is gone may turn out when there is another one,
+    /// where controllers tell of which start of their target they are.
+    pub(crate) fn leave(&self, instance: Option<[u8; 16]>) {
+        let before = std::mem::replace(&mut *self.kept_by(), instance);
+        if before.is_some() || instance.is_none() {
+            self.add();
+        }
+    }
+
+    /// There is an association with a controller of `instance`. Whether that has what was left.
+    pub(crate) fn resume(&self, instance: Option<[u8; 16]>) -> bool {
+        let Some(kept_by) = self.kept_by().take() else { return false };
+        if Some(kept_by) != instance {
+            self.add();
+        }
+        Some(kept_by) == instance
+    }
 }
 
 /// What one queue counts; only its own core writes.

@@ -8,7 +8,9 @@ use namespace::layer::multipath::{Multipath, MultipathOptions, Policy, Settings}
 use namespace::layer::volatile::{CACHE_BYTES, Volatile};
 use namespace::memory::Memory;
 use nvme::{Command, Status, opcode};
-use rig::{Core, Done, PATIENCE, Target, address, memory, options, pattern, write};
+use rig::relay::Relay;
+use rig::script::{Copier, Script};
+use rig::{Core, Done, PATIENCE, Target, address, connect, memory, options, pattern, write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -124,11 +126,11 @@ fn a_path_that_is_lost_with_what_it_acknowledged_is_told_of_once() {
     stage.write();
     let before = stage.epoch();
     let port = stage.stop(1);
-    assert_eq!(stage.epoch(), before + 1, "it need not come back for that");
     // The other one's is durable, and nothing else is.
     stage.flush().ok();
     let lost = stage.cut();
     assert!(lost[0] == 0 && lost[1] > 0, "{lost:?}");
+    assert_eq!(stage.epoch(), before + 1, "it need not come back for that");
     stage.write();
     stage.flush().ok();
     assert_eq!(stage.epoch(), before + 1, "nothing more");
@@ -169,6 +171,75 @@ fn what_was_flushed_or_never_cached_cannot_be_lost() {
     stage.await_path(0, true);
     stage.write();
     assert_eq!(restart(&mut stage), 1);
+}
+
+/// The network goes away for a moment, and the target does not. Returns whether that counts as a loss.
+fn is_loss(foreign: bool) -> bool {
+    let cache = Volatile::new(memory(1 << 20, 9, 1), CACHE_BYTES);
+    let target = Target::serve(cache.clone(), 1, 0);
+    let script = Script::before(target.address, Copier { ours: !foreign, ..Copier::default() });
+    let relay = Relay::to(script.address);
+    let path = connect(relay.address, &options());
+    let namespace = Multipath::new(vec![path], MultipathOptions::default()).expect("one namespace");
+    let core = Core::usable(namespace.clone());
+    core.write(0, &pattern(4, BLOCK));
+    let before = namespace.volatile_epoch();
+    relay.close(0);
+    let until = Instant::now() + PATIENCE;
+    let is_back = || {
+        let path = &namespace.paths()[0];
+        path.reconnects == 1 && path.access.is_usable()
+    };
+    while !is_back() {
+        assert!(Instant::now() < until, "{:?}", namespace.paths());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    namespace.volatile_epoch() != before
+}
+
+#[test]
+fn a_network_that_is_away_for_a_moment_loses_nothing_of_our_own_targets() {
+    assert!(!is_loss(false));
+    assert!(is_loss(true), "nobody can tell");
+}
+
+#[test]
+fn what_was_left_with_a_target_is_lost_with_that() {
+    let cache = Volatile::new(memory(1 << 20, 9, 1), CACHE_BYTES);
+    let mut target = Target::serve(cache.clone(), 1, 0);
+    let relay = Relay::to(target.address);
+    let path = connect(relay.address, &options());
+    let namespace = Multipath::new(vec![path], MultipathOptions::default()).expect("one namespace");
+    let core = Core::usable(namespace.clone());
+    let before = namespace.volatile_epoch();
+    let await_back = |reconnects| {
+        let until = Instant::now() + PATIENCE;
+        let is_back =
+            |path: &namespace::PathReport| path.reconnects >= reconnects && path.access.is_usable();
+        while !is_back(&namespace.paths()[0]) {
+            assert!(Instant::now() < until, "{:?}", namespace.paths());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        namespace.paths()[0].reconnects
+    };
+    core.write(0, &pattern(4, BLOCK));
+    relay.close(0);
+    let reconnects = await_back(1);
+    assert_eq!(namespace.volatile_epoch(), before);
+    // It was acknowledged before the one connection, and is lost after the other.
+    let port = target.address.port();
+    drop(target);
+    target = Target::serve(cache.clone(), 1, port);
+    let reconnects = await_back(reconnects + 1);
+    assert_eq!(namespace.volatile_epoch(), before + 1);
+    core.write(0, &pattern(5, BLOCK));
+    let flush = Command { opcode: opcode::io::FLUSH, ..Command::default() };
+    core.command(flush, Vec::new()).ok();
+    assert_eq!(cache.cut(), 0);
+    drop(target);
+    let _target = Target::serve(cache, 1, port);
+    await_back(reconnects + 1);
+    assert_eq!(namespace.volatile_epoch(), before + 1, "it was flushed");
 }
 
 #[test]

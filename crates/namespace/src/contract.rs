@@ -122,6 +122,10 @@ pub trait Namespace: Send + Sync + fmt::Debug {
         0
     }
 
+    /// A Flush has succeeded in spite of what this way had acknowledged, and cannot flush now: for multipath, so that
+    /// [`Namespace::volatile_epoch`] changes where that was still open.
+    fn write_off(&self) {}
+
     /// The ways to what is stored, for people and for statistics: one report per path, of all
     /// cores together. Empty where there is but one way and nothing is known of it.
     fn paths(&self) -> Vec<PathReport> {

@@ -53,6 +53,12 @@ impl Unflushed {
         self.done.fetch_max(number, Ordering::SeqCst);
     }
 
+    /// Takes over what another way to the same controller had acknowledged and not flushed.
+    pub fn inherit(&self) {
+        let needed = self.begun.load(Ordering::SeqCst) + 1;
+        self.needed.fetch_max(needed, Ordering::SeqCst);
+    }
+
     /// Whether something was acknowledged that is not durable yet.
     pub fn any(&self) -> bool {
         self.needed.load(Ordering::SeqCst) > self.done.load(Ordering::SeqCst)

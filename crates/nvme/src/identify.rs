@@ -465,6 +465,21 @@ pub mod vendor {
         vs[..NAME.len()].copy_from_slice(&NAME);
         vs[NAME.len()] = flags;
     }
+
+    /// Which start of a target this controller is of: a controller with the same number has everything that it had
+    /// acknowledged, since neither its process nor its machine was gone in between. Bytes 3080 to 3095; none where
+    /// they are zero or another vendor's.
+    pub fn instance(vs: &[u8; 1024]) -> Option<[u8; 16]> {
+        let ours = vs[..NAME.len()] == NAME;
+        let instance = vs[8..24].try_into().expect("16 bytes");
+        (ours && instance != [0; 16]).then_some(instance)
+    }
+
+    /// Writes the name and the number of a start; zero: none.
+    pub fn set_instance(vs: &mut [u8; 1024], instance: [u8; 16]) {
+        vs[..NAME.len()].copy_from_slice(&NAME);
+        vs[8..24].copy_from_slice(&instance);
+    }
 }
 
 /// Bits of ONCS (NVMe Base 2.1, Figure 312, bytes 521:520).

@@ -21,6 +21,9 @@ pub struct TargetConfig {
     /// The driver ends connections only when nothing of them is with a namespace any more, and hosts may
     /// rely on it (`nvme::identify::vendor`).
     pub drains: bool,
+    /// A number of this start of the process, which no other start has, by which hosts know that nothing was lost
+    /// while they were away (`nvme::identify::vendor`); zero: none.
+    pub instance: [u8; 16],
     /// Command Quiesce Time that is reported, in milliseconds; 0 is not reported.
     pub command_quiesce_time_ms: u16,
 }
@@ -34,6 +37,7 @@ impl Default for TargetConfig {
             serial: "nvlane".into(),
             model: "nvlane".into(),
             drains: true,
+            instance: [0; 16],
             command_quiesce_time_ms: 0,
         }
     }

@@ -157,6 +157,9 @@ impl Target {
         if self.drains {
             identify::vendor::fill(&mut data.vs, identify::vendor::DRAINS);
         }
+        if self.instance != [0; 16] {
+            identify::vendor::set_instance(&mut data.vs, self.instance);
+        }
         // One power state: 25 W, as emulated controllers tell it.
         data.psd[0].mp = 2500.into();
         data.psd[0].enlat = 16.into();

@@ -153,7 +153,8 @@ impl Server {
     /// Starts the cores; nothing is served and nobody can connect yet.
     pub fn start(config: &ServerConfig) -> Result<Server, Error> {
         assert!(!config.cores.is_empty(), "a server has at least one core");
-        subsystem::Target::new(config.target.clone())?;
+        let target = TargetConfig { instance: instance(), ..config.target.clone() };
+        subsystem::Target::new(target.clone())?;
         let shared: Cores = Arc::new(OnceLock::new());
         let epoch = Instant::now();
         let mut server =
@@ -171,7 +172,7 @@ impl Server {
                     kind: reactor::Kind::Big,
                     ..reactor::Config::default()
                 },
-                target: (index == 0).then(|| config.target.clone()),
+                target: (index == 0).then(|| target.clone()),
                 shared: shared.clone(),
                 epoch,
             };
@@ -539,6 +540,12 @@ struct Seed {
     target: Option<TargetConfig>,
     shared: Cores,
     epoch: Instant,
+}
+
+/// A number that no other start of a server has; zero if there is none to be had.
+fn instance() -> [u8; 16] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+    namespace::uuid::parse(text.trim()).unwrap_or_default()
 }
 
 fn run_core(seed: Seed, started: &mpsc::Sender<Result<Mailbox, reactor::Error>>) {

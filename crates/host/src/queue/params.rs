@@ -1,7 +1,7 @@
 //! What an association tells its I/O queues.
 
 use crate::options::Failover;
-use crate::shared::Shared;
+use crate::shared::{Losses, Shared};
 use association::Association;
 use namespace::Unflushed;
 use nvme::copy::Format;
@@ -9,7 +9,7 @@ use nvme::fabrics::Connect;
 use nvme::{Command, Status, opcode};
 use nvme_tcp::host::Transfer;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// What the I/O queues of one association need to know.
@@ -44,7 +44,9 @@ pub(crate) struct Params {
     pub(crate) writes_back: AtomicBool,
     /// What the association has acknowledged, where that matters.
     unflushed: Unflushed,
-    losses: Arc<AtomicU64>,
+    losses: Arc<Losses>,
+    /// The start of the target, where the controller tells.
+    instance: Option<[u8; 16]>,
 }
 
 impl Params {
@@ -83,6 +85,7 @@ impl Params {
                 .into(),
             unflushed: Unflushed::default(),
             losses: Arc::clone(&shared.losses),
+            instance: controller.instance,
         }
     }
 
@@ -100,7 +103,7 @@ impl Params {
         if flush_number != 0 && status.is_success() {
             self.unflushed.flushed(flush_number);
         } else if self.writes_back.load(Ordering::Relaxed) && self.unflushed.acknowledged(command) {
-            self.losses.fetch_add(1, Ordering::SeqCst);
+            self.losses.add();
         }
     }
 
@@ -108,7 +111,15 @@ impl Params {
     /// that another one is asked to flush.
     pub(crate) fn end(&self) {
         if self.unflushed.end() {
-            self.losses.fetch_add(1, Ordering::SeqCst);
+            self.losses.leave(self.instance);
+        }
+    }
+
+    /// The association is live: what the one before it left is with this controller, or gone. Before any queue is
+    /// connected.
+    pub(crate) fn begin(&self) {
+        if self.losses.resume(self.instance) {
+            self.unflushed.inherit();
         }
     }
 

@@ -75,6 +75,9 @@ impl Multipath {
     /// its own since.
     fn note_loss(&self, path: usize, is_usable: bool) {
         let standing = &self.standings[path];
+        if !is_usable {
+            self.paths[path].write_off();
+        }
         let epoch = self.paths[path].volatile_epoch();
         if standing.epoch.swap(epoch, Ordering::Relaxed) == epoch {
             self.losses.fetch_add(1, Ordering::SeqCst);
