@@ -1,0 +1,20 @@
+#!/bin/bash
+# limit: 120
+# kernel: newest
+# devices: nvme
+# A copy to an NVMe device whose controller is reset meanwhile: what was not flushed before is copied again.
+. "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_nvme.sh"
+
+plain=$(device nvlane-plain 1)
+controller=/sys/class/nvme/$(controller_of "$plain")
+head -c 8M /dev/urandom >"$WORK/from"
+before=$(cat "$controller/diag/reset_count")
+"$NVLANE" copy "$WORK/from" "$plain" --throttle 2M --verify -o json >"$WORK/copied" 2>"$WORK/said" &
+COPY=$!
+pause 2
+echo 1 >"$controller/reset_controller"
+wait "$COPY" || die "copy: $(cat "$WORK/said")"
+expect "resets" "$(cat "$controller/diag/reset_count")" $((before + 1))
+expect_json "$WORK/copied" .setbacks 1
+cmp -n 8388608 "$WORK/from" "/dev/$(basename "$plain" | sed s/^ng/nvme/)"
