@@ -211,8 +211,9 @@ pub(crate) fn namespace(
         transfer_bytes_max: controller.transfer_bytes_max,
         optimal_write_bytes: optimal.clamp(PAGE_BYTES, TRANSFER_BYTES_MAX),
         read_only: data.nsattr & 1 != 0,
-        // Bit 5: not of this namespace (Base 2.1, Figure 320, NSFEAT, VWCNP).
-        volatile_write_cache: controller.vwc && data.nsfeat & 1 << 5 == 0,
+        // Whether this one has none of it stands in another structure (VWCNP, NVMe Base 2.1, Figure 320), which is
+        // not asked for: bits 5:4 of NSFEAT here are OPTPERF.
+        volatile_write_cache: controller.vwc,
         commands: Commands {
             write_zeroes,
             deallocate: can(oncs::DATASET_MANAGEMENT) && reads_zeroes,
@@ -342,6 +343,20 @@ mod tests {
         data.flbas = 0xff;
         assert!(namespace(1, data.as_bytes(), &controller).is_err(), "no such format");
         assert!(namespace(1, &data.as_bytes()[1..], &controller).is_err(), "cut");
+    }
+
+    #[test]
+    fn the_write_cache_is_the_controllers_whatever_the_namespace_says_of_its_performance() {
+        let mut data = identify::Namespace::new_zeroed();
+        (data.nsze, data.lbaf[0].lbads) = (100.into(), 12);
+        for (vwc, nsfeat) in [(0, 0), (0, 0xff), (1, 0), (1, 1 << 4), (1, 0b11 << 4), (1, 0xff)] {
+            let mut of = identify::Controller::new_zeroed();
+            of.vwc = vwc;
+            let controller = Controller::parse(of.as_bytes()).unwrap();
+            data.nsfeat = nsfeat;
+            let found = namespace(1, data.as_bytes(), &controller).unwrap().unwrap();
+            assert_eq!(found.limits.volatile_write_cache, vwc == 1, "NSFEAT {nsfeat:#x}");
+        }
     }
 
     #[test]
