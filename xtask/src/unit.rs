@@ -43,6 +43,9 @@ pub fn test(output: &mut Output) -> Result<Count> {
         for _ in 0..SIDE_BY_SIDE {
             scope.spawn(|| {
                 while let Some(program) = next() {
+                    // Who hangs is told by this.
+                    let begin = format!(".. {}", line_of(&program));
+                    ended.lock().unwrap_or_else(PoisonError::into_inner).0.say(&begin);
                     let (said, count) = run(program);
                     let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
                     ended.0.say(&said);
@@ -85,12 +88,17 @@ fn run(mut program: Command) -> (String, Count) {
     let stderr = String::from_utf8_lossy(&output.stderr);
     let mut said = format!("   {line}\n{stdout}{stderr}");
     let mut count = Count::NONE;
-    for result in stdout.lines().filter_map(test_result) {
+    let results: Vec<Count> = stdout.lines().filter_map(test_result).collect();
+    for result in &results {
         count.passed += result.passed;
         count.failed += result.failed;
     }
     if !output.status.success() && count.failed == 0 {
         said.push_str(&format!("{line} failed: {}\n", output.status));
+        count.failed = 1;
+    } else if results.is_empty() {
+        // A test has ended the program, and those after it did not run.
+        said.push_str(&format!("{line} ended without a result\n"));
         count.failed = 1;
     }
     (said, count)
@@ -131,6 +139,8 @@ mod tests {
         let (said, count) = shell("echo before; kill -9 $$");
         assert_eq!(count, Count::FAILED);
         assert!(said.contains("before") && said.contains("signal: 9"), "{said}");
+        let (said, count) = shell("echo 'test a ... ok'; exit 0");
+        assert!(count == Count::FAILED && said.contains("without a result"), "{said}");
         let failed = "echo 'test result: FAILED. 2 passed; 1 failed; 0 ignored'; exit 101";
         assert_eq!(shell(failed).1, Count { passed: 2, failed: 1 });
     }

@@ -51,7 +51,8 @@ pub struct GuardOptions {
     pub shared: bool,
     /// Refuse everything that writes.
     pub read_only: bool,
-    /// Whoever opens it sends no Compare, Verify, fused pairs or Copy, and keeps apart what overlaps.
+    /// Whoever opens it sends no Compare, Verify, fused pairs or Copy, and keeps apart what overlaps. Volumes that
+    /// keep a block in several places are guarded all the same.
     pub block_device: bool,
     /// A UUID for the stack.
     pub uuid: Option<[u8; 16]>,
@@ -99,7 +100,7 @@ impl Guard {
 
     /// Whether the child needs no guard but for Copy.
     fn is_idle(&self) -> bool {
-        if self.options.block_device {
+        if self.options.block_device && self.has_one_place() {
             return !self.refuses_writes();
         }
         let can = self.child.limits().commands;
@@ -109,6 +110,14 @@ impl Guard {
             && fuses
             && self.child.keeps_blocks_whole()
             && !self.refuses_writes()
+    }
+
+    /// Whether each block is in one place below. Programs may keep some in several, which writes that overlap
+    /// would leave different.
+    fn has_one_place(&self) -> bool {
+        let mut has = true;
+        self.child.each_program(&mut |program| has &= program.has_one_place());
+        has
     }
 
     /// Whether writes are refused here; a child that is read-only may refuse them itself.
@@ -166,6 +175,7 @@ impl Namespace for Guard {
         self.child.describe(facts);
         let blocks = match self.child.keeps_blocks_whole() {
             true => "by the backend",
+            false if self.is_idle() => "as far as the file or device below does",
             false => "overlapping commands follow one another",
         };
         facts.push(("whole blocks".into(), blocks.into()));

@@ -130,6 +130,11 @@ pub enum ProgramError {
 }
 
 impl Routed {
+    /// Whether the program has promised to keep each block in one place.
+    pub(crate) fn has_one_place(&self) -> bool {
+        self.has_one_place
+    }
+
     /// Puts `children` behind the program of `object`, which messages and URIs call `name`; `cores` will open
     /// queues.
     pub fn new(

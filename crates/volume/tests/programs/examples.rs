@@ -226,3 +226,24 @@ fn a_rate_holds_back() {
     // 20 MiB at 64 MiB/s, less what may be used up ahead.
     assert!(start.elapsed().as_millis() >= 290, "{:?}", start.elapsed());
 }
+
+/// A block device's users keep apart what overlaps, but they cannot know of a mirror's two places.
+#[test]
+fn only_a_program_with_several_places_is_guarded_under_a_block_device() {
+    let whole = |uri: &str| {
+        let options = OpenOptions { block_device: true, ..OpenOptions::default() };
+        let volume = volume::open(uri, &options).unwrap();
+        let mut facts = Vec::new();
+        volume.describe(&mut facts);
+        facts.into_iter().find(|(name, _)| name == "whole blocks").unwrap().1
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| format!("file:{}?size=1M&create", folder.path().join(name).display());
+    let plain = "as far as the file or device below does";
+    assert_eq!(whole(&file("plain")), plain);
+    assert_eq!(whole(&program("linear", &format!("{},{}", file("a"), file("b")))), plain);
+    let mirror = program("mirror", &format!("{},{}", file("c"), file("d")));
+    let guarded = "overlapping commands follow one another";
+    assert_eq!(whole(&mirror), guarded);
+    assert_eq!(whole(&format!("delay:read=0({mirror})")), guarded);
+}
