@@ -196,8 +196,7 @@ impl Namespace for Path {
     }
 
     fn flush(&self) -> io::Result<()> {
-        let writes_back = self.shared.subsystem.limits().is_some_and(|it| it.volatile_write_cache);
-        if !writes_back || self.shared.options.read_only {
+        if !self.writes_back() || self.shared.options.read_only {
             return Ok(());
         }
         self.flush_within(self.shared.options.association.admin_timeout)
@@ -262,6 +261,15 @@ impl Namespace for Path {
     /// when it turns out that it is not. Without a volatile write cache there is nothing to lose.
     fn volatile_epoch(&self) -> u64 {
         self.shared.losses.count()
+    }
+
+    /// The association's, whether or not a core's queue is connected.
+    fn access(&self) -> Access {
+        self.shared.access()
+    }
+
+    fn writes_back(&self) -> bool {
+        self.shared.subsystem.writes_back()
     }
 
     fn write_off(&self) {

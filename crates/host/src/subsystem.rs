@@ -4,6 +4,7 @@ use crate::Options;
 use crate::options::Address;
 use association::{Identity, Namespace, Reason};
 use nvme::Limits;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The namespace that all paths lead to, as the first of them found it.
@@ -11,6 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 pub(crate) struct Subsystem {
     name: Arc<str>,
     known: Mutex<Option<Known>>,
+    /// `volatile_write_cache` of what is known, for each Flush of each core.
+    writes_back: AtomicBool,
 }
 
 /// A subsystem in use: its name, and where it was reached.
@@ -53,7 +56,11 @@ struct Known {
 impl Subsystem {
     /// The namespace of the subsystem `nqn` at `addresses`, of which nothing is known yet.
     pub(crate) fn new(nqn: &str, addresses: &[Address]) -> Subsystem {
-        Subsystem { name: name(nqn, addresses), known: Mutex::default() }
+        Subsystem {
+            name: name(nqn, addresses),
+            known: Mutex::default(),
+            writes_back: AtomicBool::new(false),
+        }
     }
 
     /// Its NQN, shared with other namespaces that are surely of the same subsystem, and with no others.
@@ -87,8 +94,14 @@ impl Subsystem {
             // One of them has a cache that is to be flushed.
             limits.volatile_write_cache |= before.limits.volatile_write_cache;
         }
+        self.writes_back.store(limits.volatile_write_cache, Ordering::Relaxed);
         *known = Some(Known { nsid: namespace.nsid, identity: namespace.identity, limits });
         Ok(())
+    }
+
+    /// Whether the namespace has a volatile write cache, as far as a path was live.
+    pub(crate) fn writes_back(&self) -> bool {
+        self.writes_back.load(Ordering::Relaxed)
     }
 
     /// The limits, once a path was live.

@@ -122,6 +122,18 @@ pub trait Namespace: Send + Sync + fmt::Debug {
         0
     }
 
+    /// How this way stands, whichever core asks: a core's own [`Queue::access`] may be worse, where its connection is
+    /// still to be made. Cheap, but not for every command.
+    fn access(&self) -> Access {
+        Access::Optimized
+    }
+
+    /// Whether there is a volatile write cache ([`Limits::volatile_write_cache`]). Waits for nobody, unlike
+    /// [`Namespace::limits`] of some.
+    fn writes_back(&self) -> bool {
+        self.limits().volatile_write_cache
+    }
+
     /// A Flush has succeeded in spite of what this way had acknowledged, and cannot flush now: for multipath, so that
     /// [`Namespace::volatile_epoch`] changes where that was still open.
     fn write_off(&self) {}

@@ -48,7 +48,7 @@ mod tests;
 mod words;
 
 use crate::copy::{Located, Origin};
-use crate::{Namespace, Queue};
+use crate::{Access, Namespace, Queue};
 use facts::Facts;
 use ioctl::Unanswered;
 use nvme::Limits;
@@ -407,6 +407,10 @@ impl Namespace for Device {
         ioctl::flush(&self.file, self.nsid).map_err(Unanswered::into)
     }
 
+    fn access(&self) -> Access {
+        if self.place.exists() { Access::Optimized } else { Access::Gone }
+    }
+
     fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
         self.shape.check().ok()?;
         let nqn = Arc::clone(self.facts.nqn.as_ref()?);
@@ -474,6 +478,6 @@ impl Namespace for Device {
     }
 
     fn volatile_epoch(&self) -> u64 {
-        if self.limits.volatile_write_cache { self.resets.epoch(&self.place) } else { 0 }
+        if self.limits.volatile_write_cache { self.resets.epoch(&self.place, false) } else { 0 }
     }
 }

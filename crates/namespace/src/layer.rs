@@ -103,6 +103,21 @@ macro_rules! pass_to_child {
             self.child.cut()
         }
     };
+    (@ access) => {
+        fn access(&self) -> crate::Access {
+            self.child.access()
+        }
+    };
+    (@ writes_back) => {
+        fn writes_back(&self) -> bool {
+            self.child.writes_back()
+        }
+    };
+    (@ write_off) => {
+        fn write_off(&self) {
+            self.child.write_off();
+        }
+    };
     (@ volatile_epoch) => {
         fn volatile_epoch(&self) -> u64 {
             self.child.volatile_epoch()

@@ -135,8 +135,7 @@ impl Namespace for Block {
     pass_to_child!(numa_node tune allocation);
 
     fn volatile_epoch(&self) -> u64 {
-        let resets = if self.place.writes_through() { 0 } else { self.resets.epoch(&self.place) };
-        self.child.volatile_epoch() + resets
+        self.child.volatile_epoch() + self.resets.epoch(&self.place, self.place.writes_through())
     }
 
     fn plain_file(&self) -> Option<BorrowedFd<'_>> {
@@ -243,9 +242,12 @@ mod tests {
         set("diag/reset_count", "1\n");
         assert_eq!(block.volatile_epoch(), epoch + 1);
         set("nvme0n1/queue/write_cache", "write through\n");
+        assert_eq!(block.volatile_epoch(), epoch + 1);
         let epoch = block.volatile_epoch();
         set("diag/reset_count", "2\n");
         assert_eq!(block.volatile_epoch(), epoch);
+        set("nvme0n1/queue/write_cache", "write back\n");
+        assert_eq!(block.volatile_epoch(), epoch, "a number never comes back");
     }
 
     #[test]

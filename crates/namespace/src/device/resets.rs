@@ -17,20 +17,25 @@ struct Seen {
     counts: Vec<(String, Option<u64>)>,
     /// Changes of them.
     changes: u64,
+    /// There was no cache when somebody looked last.
+    through: bool,
 }
 
 impl Resets {
     /// Those from now on.
     pub(super) fn of(place: &Place) -> Resets {
-        Resets(Mutex::new(Seen { counts: place.resets(), changes: 0 }))
+        let through = place.writes_through();
+        Resets(Mutex::new(Seen { counts: place.resets(), changes: 0, through }))
     }
 
-    /// A number that has changed if a controller was reset since the last call, or is gone. A new one is no loss.
+    /// A number that has changed if a controller was reset since the last call, or is gone. A new one is no loss, nor
+    /// is anything where there was no cache all the while (`through`, then and now). It never comes back.
     /// Reads files in /sys, which do not wait for the device.
-    pub(super) fn epoch(&self, place: &Place) -> u64 {
+    pub(super) fn epoch(&self, place: &Place, through: bool) -> u64 {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = place.resets();
-        if !seen.counts.iter().all(|count| now.contains(count)) {
+        let without_cache = std::mem::replace(&mut seen.through, through) && through;
+        if !without_cache && !seen.counts.iter().all(|count| now.contains(count)) {
             seen.changes += 1;
         }
         seen.counts = now;
@@ -55,20 +60,28 @@ mod tests {
         set("nvme0", "3\n");
         let place = Place::at(subsystem.clone());
         let resets = Resets::of(&place);
-        assert_eq!((resets.epoch(&place), resets.epoch(&place)), (0, 0));
+        assert_eq!((resets.epoch(&place, false), resets.epoch(&place, false)), (0, 0));
         set("nvme1", "7\n");
-        assert_eq!(resets.epoch(&place), 0, "it has acknowledged nothing yet");
+        assert_eq!(resets.epoch(&place, false), 0, "it has acknowledged nothing yet");
         set("nvme0", "4\n");
-        assert_eq!((resets.epoch(&place), resets.epoch(&place)), (1, 1));
+        assert_eq!((resets.epoch(&place, false), resets.epoch(&place, false)), (1, 1));
         // Anybody may set it back, and one may hide the other in a sum.
         set("nvme0", "0\n");
         set("nvme1", "11\n");
-        assert_eq!(resets.epoch(&place), 2);
+        assert_eq!(resets.epoch(&place, false), 2);
+        // Somebody takes the cache away, and gives it back.
+        assert_eq!(resets.epoch(&place, true), 2, "what was told stays told");
+        set("nvme0", "1\n");
+        assert_eq!(resets.epoch(&place, true), 2, "there was nothing to lose");
+        assert_eq!(resets.epoch(&place, false), 2);
+        set("nvme0", "2\n");
+        assert_eq!(resets.epoch(&place, true), 3, "there was, before it was taken away");
+        assert_eq!(resets.epoch(&place, false), 3);
         fs::remove_dir_all(subsystem.join("nvme1")).unwrap();
-        assert_eq!(resets.epoch(&place), 3, "gone with what it had");
+        assert_eq!(resets.epoch(&place, false), 4, "gone with what it had");
         // An older kernel.
         fs::remove_dir_all(subsystem.join("nvme0/diag")).unwrap();
         let resets = Resets::of(&place);
-        assert_eq!((resets.epoch(&place), resets.epoch(&place)), (0, 0));
+        assert_eq!((resets.epoch(&place, false), resets.epoch(&place, false)), (0, 0));
     }
 }

@@ -154,7 +154,7 @@ impl Namespace for Guard {
 
     pass_to_child!(takes_registered refresh resize flush cut paths numa_node each_program);
     pass_to_child!(tune allocation copies_on_threads);
-    pass_to_child!(volatile_epoch);
+    pass_to_child!(volatile_epoch access writes_back write_off);
 
     fn uri(&self) -> String {
         let mut uri = self.child.uri();

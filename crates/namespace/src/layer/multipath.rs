@@ -153,7 +153,7 @@ impl Multipath {
             return Err(MultipathError::Uuid { first: first.uri(), other: other.uri() });
         }
         let cores = Cores { open: Vec::new(), past: vec![(0, 0); paths.len()] };
-        let standings = paths.iter().map(flush::Standing::of).collect();
+        let standings = paths.iter().map(|_| flush::Standing::default()).collect();
         Ok(Arc::new(Multipath {
             paths,
             standings,
@@ -296,9 +296,8 @@ impl Namespace for Multipath {
         self.paths.iter().try_for_each(|path| path.resize(bytes))
     }
 
-    /// An error only if no path can flush.
     fn flush(&self) -> io::Result<()> {
-        any_succeeds(self.paths.iter().map(|path| path.flush())).map(drop)
+        self.flush_now()
     }
 
     fn uri(&self) -> String {
@@ -355,6 +354,19 @@ impl Namespace for Multipath {
     fn volatile_epoch(&self) -> u64 {
         let own = self.losses.load(Ordering::SeqCst);
         own + self.paths.iter().map(|path| path.volatile_epoch()).sum::<u64>()
+    }
+
+    /// The best of the paths'.
+    fn access(&self) -> Access {
+        self.paths.iter().map(|path| path.access()).min().expect("there is a path")
+    }
+
+    fn writes_back(&self) -> bool {
+        self.paths.iter().any(|path| path.writes_back())
+    }
+
+    fn write_off(&self) {
+        self.paths.iter().for_each(|path| path.write_off());
     }
 
     fn paths(&self) -> Vec<PathReport> {

@@ -10,6 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -26,6 +27,12 @@ pub struct Fake {
     pub uuid: Option<[u8; 16]>,
     pub first_access: Access,
     pub tuned: Mutex<Vec<String>>,
+    /// How it stands, whatever its queue says.
+    pub access: Mutex<Access>,
+    /// It cannot flush by itself.
+    pub flush_fails: AtomicBool,
+    /// Flushes that it was to do by itself.
+    pub flushes: AtomicU64,
 }
 
 /// Its queue on the core's thread.
@@ -85,6 +92,9 @@ impl Fake {
             uuid: None,
             first_access: Access::Optimized,
             tuned: Mutex::default(),
+            access: Mutex::default(),
+            flush_fails: AtomicBool::new(false),
+            flushes: AtomicU64::new(0),
         }
     }
 }
@@ -133,7 +143,15 @@ impl Namespace for Fake {
     }
 
     fn flush(&self) -> io::Result<()> {
-        Ok(())
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        match self.flush_fails.load(Ordering::Relaxed) {
+            true => Err(io::Error::other(self.name.clone())),
+            false => Ok(()),
+        }
+    }
+
+    fn access(&self) -> Access {
+        *self.access.lock().unwrap()
     }
 
     fn uri(&self) -> String {

@@ -3,4 +3,5 @@
 mod behaviour;
 mod control;
 mod core;
+mod flush;
 mod registers;

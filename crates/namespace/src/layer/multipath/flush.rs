@@ -4,42 +4,60 @@
 //!   Flush --> the path chosen, or one that needs it      answered --.
 //!        '--> beside it: every other path that needs it  answered --+--> up
 //!   a path that needs it and is lost: `volatile_epoch` changes
+//!   one that is not, but fails it:    all of it again, after a pause, or it fails
 //! ```
 //!
 //! A Flush covers what was completed "by the controller" that it is sent to (NVMe Base 2.1, section 7.2), and each path
 //! is a controller. Linux sends it by one path. Where only one has written since it was flushed last, as many commands
 //! go as there; where nothing was written, one. What a lost path's controller had acknowledged nobody can flush any
-//! more: whoever has to know asks [`Namespace::volatile_epoch`].
+//! more: whoever has to know asks [`crate::Namespace::volatile_epoch`]. It stays to be flushed, in case the path comes back.
+//!
+//! Whether a path is lost is its own to say ([`crate::Namespace::access`]), not this core's queue's: that may be still to be
+//! connected, or never be, while the controller has what other cores wrote.
 
-use super::Multipath;
 use super::queue::{ALONE, Flight, MultipathQueue, SIDE};
-use crate::{Namespace, Request, Unflushed};
+use super::{Multipath, any_succeeds};
+use crate::{Access, Request, Unflushed};
 use association::retry::{Retry, may_retry};
 use multipath::{Group, PathSet, Token};
 use nvme::{Command, Status};
-use std::sync::Arc;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What one path has acknowledged, on all cores.
 #[derive(Debug)]
 pub struct Standing {
     unflushed: Unflushed,
-    /// The path's own epoch when nothing was left to be flushed there.
-    epoch: AtomicU64,
+    /// What [`Unflushed::needed`] was when its loss was told last.
+    told: AtomicU64,
+}
+
+impl Default for Standing {
+    /// Who had the volume before may have left something to flush, so that the first Flush goes by every path. What
+    /// was lost of that is no loss here: nobody has looked at the epoch yet.
+    fn default() -> Standing {
+        let unflushed = Unflushed::default();
+        unflushed.inherit();
+        let told = AtomicU64::new(unflushed.needed());
+        // What is acknowledged from now on needs a later one.
+        unflushed.begin();
+        Standing { unflushed, told }
+    }
 }
 
 impl Standing {
-    pub fn of(path: &Arc<dyn Namespace>) -> Standing {
-        Standing { unflushed: Unflushed::default(), epoch: path.volatile_epoch().into() }
+    /// Whether something may be lost of which nobody was told.
+    fn is_untold(&self) -> bool {
+        self.unflushed.any() && self.told.load(Ordering::SeqCst) < self.unflushed.needed()
     }
 }
 
 /// A Flush that has others beside it.
 pub struct Joint {
-    /// Those that are on their way.
-    left: u32,
-    /// The first failure among them.
-    status: Status,
+    /// The paths of those that are on their way.
+    on_way: PathSet,
+    /// The first failure among them, and its path.
+    failure: Option<(Status, usize)>,
     /// The Flush itself, once it has been answered.
     parked: Option<(Flight, Box<Request>)>,
 }
@@ -60,59 +78,98 @@ impl Multipath {
         }
     }
 
-    fn flushed(&self, path: usize, number: u64) {
-        let standing = &self.standings[path];
-        standing.unflushed.flushed(number);
-        standing.epoch.store(self.paths[path].volatile_epoch(), Ordering::Relaxed);
-    }
-
     /// Whether `path` has something to flush, and a cache to flush it from.
     fn needs_flush(&self, path: usize) -> bool {
-        self.standings[path].unflushed.any() && self.paths[path].limits().volatile_write_cache
+        self.standings[path].unflushed.any() && self.paths[path].writes_back()
     }
 
-    /// A Flush is going to succeed without `path`, which needed it. Changes the epoch, unless the path has changed
-    /// its own since.
-    fn note_loss(&self, path: usize, is_usable: bool) {
-        let standing = &self.standings[path];
-        if !is_usable {
+    /// A Flush is going to succeed without `path`, which needed it and stands so. Changes the epoch, once.
+    fn note_loss(&self, path: usize, access: Access) {
+        let Standing { unflushed, told } = &self.standings[path];
+        let needed = unflushed.needed();
+        if told.load(Ordering::SeqCst) >= needed {
+            return;
+        }
+        // First: what is acknowledged by a path that comes back needs a later one, and is told of again.
+        unflushed.begin();
+        if access >= Access::Lost {
             self.paths[path].write_off();
         }
-        let epoch = self.paths[path].volatile_epoch();
-        if standing.epoch.swap(epoch, Ordering::Relaxed) == epoch {
-            self.losses.fetch_add(1, Ordering::SeqCst);
+        self.losses.fetch_add(1, Ordering::SeqCst);
+        // Last: another core's Flush that finds this sees the new epoch.
+        told.fetch_max(needed, Ordering::SeqCst);
+    }
+
+    /// Flushes by every path that has something to flush, or else by one. What a path cannot flush is an error,
+    /// once if the path is lost.
+    pub(super) fn flush_now(&self) -> io::Result<()> {
+        let owes = |path: &usize| {
+            let is_wanted =
+                || self.paths[*path].access().is_usable() || self.standings[*path].is_untold();
+            self.paths.len() > 1 && self.needs_flush(*path) && is_wanted()
+        };
+        let owing: Vec<usize> = (0..self.paths.len()).filter(owes).collect();
+        if owing.is_empty() {
+            return any_succeeds(self.paths.iter().map(|path| path.flush())).map(drop);
         }
-        if !is_usable {
-            standing.unflushed.forget();
+        let mut result = Ok(());
+        for path in owing {
+            let unflushed = &self.standings[path].unflushed;
+            let number = unflushed.begin();
+            match self.paths[path].flush() {
+                Ok(()) => unflushed.flushed(number),
+                Err(error) => {
+                    let access = self.paths[path].access();
+                    if !access.is_usable() {
+                        self.note_loss(path, access);
+                    }
+                    result = result.and(Err(error));
+                }
+            }
         }
+        result
     }
 }
 
 impl MultipathQueue {
+    /// How `path` stands for a Flush: as this core's queue, or as others' may.
+    fn access_to_flush(&self, path: usize) -> Access {
+        let here = self.paths[path].access();
+        if here.is_usable() { here } else { self.namespace.paths[path].access() }
+    }
+
     /// Before a Flush goes by `chosen`: sends others by the paths that need one too. Returns the path by which the
     /// Flush itself is to go.
     #[cold]
     pub(super) fn flush_beside(&self, chosen: usize, flight: &mut Flight) -> usize {
-        let mut needing = PathSet::EMPTY;
+        let on_way = match flight.joint {
+            ALONE => PathSet::EMPTY,
+            joint => self.joints.with(joint, |joint| joint.on_way),
+        };
+        // All that need one, whatever came of those before, and the best to send the Flush itself by.
+        let (mut needing, mut best) = (PathSet::EMPTY, None);
         for path in 0..self.paths.len() {
-            if !self.namespace.needs_flush(path) {
+            if on_way.contains(path) || !self.namespace.needs_flush(path) {
                 continue;
             }
-            let is_usable = self.paths[path].access().is_usable();
-            if is_usable && !flight.avoid.contains(path) {
-                needing = needing.with(path);
-            } else {
-                self.namespace.note_loss(path, is_usable);
+            let access = self.access_to_flush(path);
+            if !access.is_usable() {
+                self.namespace.note_loss(path, access);
+                continue;
+            }
+            needing = needing.with(path);
+            if best.is_none() && self.paths[path].access().is_usable() {
+                best = Some(path);
             }
         }
-        let chosen = match needing.lowest() {
-            Some(lowest) if !needing.contains(chosen) => lowest,
+        let chosen = match best {
+            Some(best) if !needing.contains(chosen) => best,
             _ => chosen,
         };
         flight.flush_number = self.namespace.standings[chosen].unflushed.begin();
         let mut others = needing.without(PathSet::of(chosen));
         if !others.is_empty() && flight.joint == ALONE {
-            let joint = Joint { left: 0, status: Status::SUCCESS, parked: None };
+            let joint = Joint { on_way: PathSet::EMPTY, failure: None, parked: None };
             flight.joint = self.joints.insert(joint);
         }
         while let Some(path) = others.lowest() {
@@ -127,7 +184,7 @@ impl MultipathQueue {
         request.command = flight.command;
         (request.status, request.result) = (Status::SUCCESS, 0);
         let number = self.namespace.standings[path].unflushed.begin();
-        self.joints.with(flight.joint, |joint| joint.left += 1);
+        self.joints.with(flight.joint, |joint| joint.on_way = joint.on_way.with(path));
         let token = self.dispatched(path, (Group::Other, 0), self.now_ns());
         let side = self.sides.insert(Side { joint: flight.joint, token, number });
         request.push(self.me.upgrade().expect("the queue lives while it is called"), SIDE | side);
@@ -140,22 +197,20 @@ impl MultipathQueue {
         let (path, status) = (token.path(), request.status);
         let verdict = may_retry(&request.command, false, status);
         self.account(&token, status, verdict);
-        let is_usable = self.paths[path].access().is_usable();
-        let mut failure = Status::SUCCESS;
-        if status.is_success() {
-            self.namespace.flushed(path, number);
-        } else if verdict == Retry::OtherPath && (status.sct() == 3 || !is_usable) {
-            self.namespace.note_loss(path, is_usable);
-        } else {
-            failure = status;
-        }
         self.spare_flushes.borrow_mut().push(request);
+        let access = self.access_to_flush(path);
+        let mut failure = None;
+        if status.is_success() {
+            self.namespace.standings[path].unflushed.flushed(number);
+        } else if verdict == Retry::OtherPath && !access.is_usable() {
+            self.namespace.note_loss(path, access);
+        } else {
+            failure = Some((status, path));
+        }
         let parked = self.joints.with(joint, |joint| {
-            joint.left -= 1;
-            if joint.status.is_success() {
-                joint.status = failure;
-            }
-            if joint.left == 0 { joint.parked.take() } else { None }
+            joint.on_way = joint.on_way.without(PathSet::of(path));
+            joint.failure = joint.failure.or(failure);
+            if joint.on_way.is_empty() { joint.parked.take() } else { None }
         });
         if let Some((flight, request)) = parked {
             self.finish(flight, request);
@@ -166,26 +221,28 @@ impl MultipathQueue {
     #[cold]
     pub(super) fn flush_answered(&self, flight: &Flight, path: usize, status: Status) {
         if status.is_success() {
-            self.namespace.flushed(path, flight.flush_number);
+            self.namespace.standings[path].unflushed.flushed(flight.flush_number);
         }
     }
 
     /// Ends a Flush that has others beside it, once all are answered. Where one of those failed, it is done
-    /// again, or fails so.
+    /// again as if it had failed so itself, or fails so.
     #[cold]
     pub(super) fn join(&self, mut flight: Flight, mut request: Box<Request>) {
         let slot = flight.joint;
-        if self.joints.with(slot, |joint| joint.left) > 0 {
+        if self.joints.with(slot, |joint| !joint.on_way.is_empty()) {
             return self.joints.with(slot, |joint| joint.parked = Some((flight, request)));
         }
-        let Joint { status, .. } = self.joints.take(slot);
+        let Joint { failure, .. } = self.joints.take(slot);
         flight.joint = ALONE;
-        if request.status.is_success() && !status.is_success() {
-            if may_retry(&flight.command, false, status) != Retry::No {
-                request.status = status;
-                return self.retry(flight, request, 0, Retry::Delayed(0));
+        if let Some((status, path)) = failure
+            && request.status.is_success()
+        {
+            (request.status, request.result) = (status, 0);
+            match may_retry(&flight.command, false, status) {
+                Retry::No => {}
+                verdict => return self.retry(flight, request, path, verdict),
             }
-            request.status = status;
         }
         request.complete();
     }
