@@ -59,21 +59,44 @@ impl Flush {
     }
 }
 
-/// Sends Flush on `queue`, which has its own user.
-pub(crate) fn flush_on(queue: &IoQueue, sender: Sender<Status>) {
+/// Sends Flush on `queue`, which has its own user, if that is connected.
+pub(crate) fn flush_on(queue: &IoQueue, answer: Answer) {
     let mut request = Request::new();
     request.command = Command { opcode: opcode::io::FLUSH, ..Command::default() };
-    request.push(Rc::new(Told(sender)), 0);
-    queue.submit(request);
+    request.push(Rc::new(Asked(Cell::new(Some(answer)))), 0);
+    queue.submit_here(request);
 }
 
-/// Whoever waits for the status.
-struct Told(Sender<Status>);
+/// Whoever waits for the status, on any thread. Dropped, that is Host Pathing Error.
+pub(crate) struct Answer(Option<Box<dyn FnOnce(Status) + Send>>);
 
-impl Sink for Told {
+impl Answer {
+    pub(crate) fn new(give: impl FnOnce(Status) + Send + 'static) -> Answer {
+        Answer(Some(Box::new(give)))
+    }
+
+    fn give(mut self, status: Status) {
+        if let Some(give) = self.0.take() {
+            give(status);
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if let Some(give) = self.0.take() {
+            give(Status::HOST_PATHING_ERROR);
+        }
+    }
+}
+
+struct Asked(Cell<Option<Answer>>);
+
+impl Sink for Asked {
     fn completed(&self, request: Box<Request>, _state: u64) {
-        // Whoever waited may have given up.
-        let _ = self.0.send(request.status);
+        if let Some(answer) = self.0.take() {
+            answer.give(request.status);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! One path to a remote namespace, as a namespace.
 
 use crate::control::{self, Control};
-use crate::flush::{Flush, flush_on};
+use crate::flush::{Answer, Flush, flush_on};
 use crate::options::{Address, Options};
 use crate::pages::Means;
 use crate::queue::IoQueue;
@@ -135,7 +135,13 @@ impl Path {
         self.control.mailbox().post(move |reactor| {
             let Some(control) = control.upgrade() else { return };
             match control::queue_to_share(path) {
-                Some(handle) => handle.tell(move |queue| flush_on(queue, sender)),
+                Some(handle) => {
+                    let answer = Answer::new(move |status| {
+                        // Whoever waited may have given up.
+                        let _ = sender.send(status);
+                    });
+                    handle.tell(move |queue| flush_on(queue, answer));
+                }
                 None => {
                     let queue = IoQueue::open(&control, path, &shared, reactor, None);
                     Flush::start(reactor, queue, timeout, sender);

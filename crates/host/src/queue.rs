@@ -18,6 +18,7 @@
 mod admin;
 mod connection;
 mod copy;
+mod elsewhere;
 mod old;
 mod pages;
 mod params;
@@ -224,7 +225,16 @@ impl IoQueue {
     }
 
     #[inline]
-    pub(crate) fn submit(&self, request: Box<Request>) {
+    fn submit(&self, request: Box<Request>) {
+        if !self.live.get() && elsewhere::may_go(&request, self.shared.access()) {
+            return self.flush_elsewhere(request);
+        }
+        self.submit_here(request);
+    }
+
+    /// By this queue's own connection.
+    #[inline]
+    pub(crate) fn submit_here(&self, request: Box<Request>) {
         let refused = {
             let mut inner = self.inner.borrow_mut();
             let Inner { connection, waiting, .. } = &mut *inner;

@@ -294,3 +294,34 @@ fn a_flush_fails_with_any_of_its_controllers_and_is_repeated_where_it_may_be() {
     for_long.write();
     assert_eq!(for_long.flush().status.code(), Status::COMMAND_INTERRUPTED);
 }
+
+#[test]
+fn a_core_without_a_queue_has_another_flush_what_that_wrote() {
+    let volume = memory(1 << 20, 9, 2);
+    let caches = [0, 1].map(|_| Volatile::new(volume.clone(), CACHE_BYTES));
+    let target = Target::serve(caches[0].clone(), 1, 0);
+    let later = Target::serve(caches[1].clone(), 1, 0);
+    let absent = later.address;
+    drop(later);
+    let addresses = [target.address, absent].map(address);
+    let paths = host::open(&addresses, &options(), "").expect("a path");
+    let paths = paths.into_iter().map(|path| path as Arc<dyn Namespace>).collect();
+    let settings = Settings { policy: Policy::RoundRobin, ..Settings::default() };
+    let options = MultipathOptions { settings, uri: None };
+    let namespace = Multipath::new(paths, options).expect("one namespace");
+    let [first, other] = [0, 1].map(|_| Core::usable(namespace.clone()));
+    let before = namespace.volatile_epoch();
+    // This one has a queue for one core.
+    let _later = Target::serve_queues(caches[1].clone(), 1, absent.port(), 1);
+    let until = Instant::now() + PATIENCE;
+    while !namespace.paths()[1].access.is_usable() {
+        assert!(Instant::now() < until, "{:?}", namespace.paths());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    (0..WRITES).for_each(|at| first.write(at * BLOCK as u64, &pattern(7, BLOCK)));
+    let flush = Command { opcode: opcode::io::FLUSH, ..Command::default() };
+    other.command(flush, Vec::new()).ok();
+    assert!(namespace.paths()[1].selections > 0);
+    assert_eq!([caches[0].cut(), caches[1].cut()], [0; 2]);
+    assert_eq!(namespace.volatile_epoch(), before);
+}

@@ -1,7 +1,7 @@
 //! Admin commands of one core's users: the control thread has the connection for them.
 //!
 //! A request does not leave its core; the command goes with a copy of its data, and the answer comes
-//! back with a number.
+//! back with a number. So does a Flush that another core does ([`super::elsewhere`]).
 
 use super::{Handle, IoQueue};
 use crate::passed::Passing;
@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(super) struct Admins {
     next: Cell<u64>,
-    waiting: RefCell<HashMap<u64, Box<Request>>>,
+    pub(super) waiting: RefCell<HashMap<u64, Box<Request>>>,
 }
 
 impl IoQueue {
@@ -69,8 +69,7 @@ impl IoQueue {
             0 => TIMEOUT,
             timeout_ms => Duration::from_millis(timeout_ms.into()),
         };
-        let number = self.admins.next.replace(self.admins.next.get() + 1);
-        let handle = Handle { mailbox: self.reactor.mailbox(), key: self.key };
+        let (number, handle) = self.await_answer();
         let answer = Box::new(move |status, result, data: Vec<u8>| {
             handle.tell(move |queue| queue.admin_answered(number, status, result, &data));
         });
@@ -79,7 +78,13 @@ impl IoQueue {
         self.tell_control(move |driver| driver.pass(passing));
     }
 
-    fn admin_answered(&self, number: u64, status: Status, result: u64, data: &[u8]) {
+    /// The number under which a request waits for its answer, and where that is to be told.
+    pub(super) fn await_answer(&self) -> (u64, Handle) {
+        let number = self.admins.next.replace(self.admins.next.get() + 1);
+        (number, Handle { mailbox: self.reactor.mailbox(), key: self.key })
+    }
+
+    pub(super) fn admin_answered(&self, number: u64, status: Status, result: u64, data: &[u8]) {
         let request = self.admins.waiting.borrow_mut().remove(&number);
         let Some(mut request) = request else { return };
         if !data.is_empty()

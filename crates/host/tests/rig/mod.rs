@@ -51,6 +51,16 @@ pub fn memory(bytes: u64, block_shift: u8, cores: usize) -> Arc<Memory> {
 impl Target {
     /// Serves `volume` as namespace 1 on `port`, 0 for any.
     pub fn serve(volume: Arc<dyn Namespace>, cores: usize, port: u16) -> Target {
+        Target::serve_queues(volume, cores, port, 128)
+    }
+
+    /// The same, with so many I/O queues at most for a host.
+    pub fn serve_queues(
+        volume: Arc<dyn Namespace>,
+        cores: usize,
+        port: u16,
+        io_queues_max: u16,
+    ) -> Target {
         let config = ServerConfig { cores: vec![None; cores], ..ServerConfig::default() };
         let server = Server::start(&config).expect("a server");
         let subsystem = SubsystemConfig {
@@ -59,7 +69,7 @@ impl Target {
             model: "nvlane".into(),
             allow_any_host: true,
             hosts: Vec::new(),
-            io_queues_max: 128,
+            io_queues_max,
             fused: true,
         };
         server.add_subsystem(subsystem).expect("a subsystem");
