@@ -2,6 +2,7 @@
 #
 #   ublk_add VOLUME [OPTION]...   serves a device; sets DEVICE, ID and UBLK_SERVER
 #   ublk_stop                     stops it as a person would, and wants a clean end
+#   hold_node                     opens the driver's side of DEVICE, as a server does, if none has it: descriptor 9
 #   has_feature NAME              whether this kernel's driver has it
 
 # Waits for the server that was started into $1, a log.
@@ -31,6 +32,8 @@ ublk_stop() {
     expect "the ublk server's exit status after SIGTERM" $status 0
     expect "the device after the end" "$(ls "$DEVICE" "/dev/ublkc$ID" 2>/dev/null)" ""
 }
+
+hold_node() { exec 9<>"/dev/ublkc$ID"; } 2>/dev/null
 
 has_feature() {
     # Asked once: a program takes an emulated processor a while to start.

@@ -10,7 +10,9 @@ modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
 has_feature USER_RECOVERY_REISSUE || { echo "this kernel's ublk has no recovery"; exit 0; }
 bpf=$(realpath "$(dirname "$0")/../../bpf")
 best=user
-if grep -q '^kernel: ok' < <("$NVLANE" bpf check "$bpf/tests/append.bpf.o" --backends 1 || true); then
+if [[ $("$NVLANE" ublk features -o json | jq .programs_in_kernel) == true ]]; then
+    said=$("$NVLANE" bpf check "$bpf/tests/append.bpf.o" --backends 1)
+    expect_match "a program with maps, where the kernel runs some" "$said" $'(^|\n)kernel: ok'
     best=kernel
 fi
 
@@ -40,6 +42,9 @@ same() {
     dd if="$DEVICE" of="$WORK/got" bs=64k count=16 iflag=direct status=none
     cmp "$WORK/got" <(cat "$WORK/want"; head -c 512K /dev/zero) || die "$1: what was written is not there"
 }
+
+# has_maps PROCESS: whether it has found what is kept
+has_maps() { [[ -n $(find "/proc/$1/fd" -lname '*bpf-map*' 2>/dev/null) ]]; }
 
 in_place() { expect_match "where it runs" "$(<"$WORK/next.log")" "program in (the )?$1 ?"; }
 
@@ -107,12 +112,45 @@ expect_match "a successor without the maps" "$said" 'the server before has left 
 mv /sys/fs/bpf/nvlane/aside "$maps/0-written-262144x8"
 chmod 777 "$maps"
 said=$(fails "$NVLANE" ublk recover "$ID")
-expect_match "maps that others may have put there" "$said" 'no folder to which only this user can write'
+expect_match "maps that others may have put there" "$said" 'only this user can write: it is user 0.s, mode 0777'
 chmod 700 "$maps"
+# One that finds its maps, and has the device when another successor was there in the meantime.
+await 20 hold_node
+"$NVLANE" ublk recover "$ID" >"$WORK/next.log" 2>&1 </dev/null 9>&- &
+waiting=$!
+await 30 has_maps "$waiting"
+mv "$maps/0-written-262144x8" /sys/fs/bpf/nvlane/aside
+exec 9>&-
+! wait "$waiting" || die "a successor without its maps served"
+expect_match "maps that are gone in between" "$(<"$WORK/next.log")" 'another server has had the device'
+mv /sys/fs/bpf/nvlane/aside "$maps/0-written-262144x8"
 # A server may be killed before it has noted what it serves: the maps are there.
 rm "/run/nvlane/ublk-$ID.json"
 next recover "$snapshot"
 same "with the maps again"
+if has_feature QUIESCE; then
+    # The program is another one by the time the server goes: until its file is read, nobody looks at the one there was.
+    cp "$bpf/snapshot.bpf.o" "$WORK/one.bpf.o"
+    cp "$bpf/snapshot.bpf.o" "$WORK/two.bpf.o"
+    "$NVLANE" bpf replace "$DEVICE" "$WORK/one.bpf.o" >"$WORK/said"
+    rm "$WORK/one.bpf.o"
+    mkfifo "$WORK/one.bpf.o"
+    : >"$WORK/next.log"
+    old=$UBLK_SERVER
+    "$NVLANE" ublk upgrade "$ID" >"$WORK/next.log" 2>&1 </dev/null &
+    UBLK_SERVER=$!
+    # Opened for writing when it is for reading.
+    exec 8>"$WORK/one.bpf.o"
+    "$NVLANE" bpf replace "$DEVICE" "$WORK/two.bpf.o" >"$WORK/said"
+    rm "$WORK/one.bpf.o"
+    cat "$bpf/snapshot.bpf.o" >"$WORK/one.bpf.o"
+    cat "$bpf/snapshot.bpf.o" >&8
+    exec 8>&-
+    ublk_ready "$WORK/next.log"
+    wait "$old" || die "the old server's exit status after an upgrade is $?"
+    expect_match "what serves after a replacement during an upgrade" "$(<"$WORK/next.log")" 'two\.bpf\.o'
+    same "after a replacement during an upgrade"
+fi
 # Maps that nobody keeps true are forgotten.
 "$NVLANE" bpf replace "$DEVICE" "$bpf/mirror.bpf.o" | grep -q 'map written is gone' || die "a mirror has the map"
 expect "what is kept for a mirror" "$(ls "$maps")" ""
@@ -123,6 +161,6 @@ said=$(fails "$NVLANE" ublk add --recover "bpf:$bpf/tests/maps.bpf.o(mem:16M)")
 expect_match "what cannot be kept" "$said" 'map hash is neither an array nor a variable'
 umount /sys/fs/bpf
 said=$(fails "$NVLANE" ublk add --recover "bpf:$bpf/snapshot.bpf.o(mem:16M,mem:16M)")
-expect_match "without a place for maps" "$said" 'mount -t bpf bpf /sys/fs/bpf'
+expect_match "without a place for maps" "$said" 'mount -t bpf -o mode=0700 bpf /sys/fs/bpf'
 mount -t bpf bpf /sys/fs/bpf
 modprobe -r ublk_drv

@@ -68,6 +68,24 @@ upgrade() {
     expect "the old server's exit status after an upgrade" $status 0
 }
 
+# recover_with FILES: a successor that may open so few. One that serves all the same is killed.
+recover_with() {
+    (ulimit -n "$1" && exec "$NVLANE" ublk recover "$ID") >"$WORK/recover.log" 2>&1 </dev/null &
+    UBLK_SERVER=$!
+    until grep -q '^ready' "$WORK/recover.log"; do
+        kill -0 "$UBLK_SERVER" 2>/dev/null || break
+        pause 0.05
+    done
+    local status=0
+    kill -KILL "$UBLK_SERVER" 2>/dev/null || true
+    wait "$UBLK_SERVER" 2>/dev/null || status=$?
+    ((status != 1)) || mapfile -O ${#failures[@]} -t failures < <(grep -v '^$' "$WORK/recover.log" | tail -n 1)
+    [[ -b $DEVICE ]] || die "a successor that failed took the device away: $(<"$WORK/recover.log")"
+}
+
+# holds PROCESS FILE: whether it has it open
+holds() { [[ -n $(find "/proc/$1/fd" -lname "*${2##*/}*") ]]; }
+
 has_grown() { [[ $(blockdev --getsize64 "$DEVICE") == $((256 << 20)) ]]; }
 
 for way in "${ways[@]}"; do
@@ -93,19 +111,59 @@ said=$(fails "$NVLANE" ublk recover "$ID")
 expect_match "recovering a device that was not made for it" "$said" '.--recover'
 "$NVLANE" ublk del "$ID"
 
+# What is noted of an earlier device of this number is nobody's, also where nothing can be noted; a device that is to
+# outlive its server is not made then.
+echo '{"volume":"mem:16M","read_only":false}' >"/run/nvlane/ublk-$ID.json"
+mkdir "/run/nvlane/ublk-$ID.new"
+said=$(fails "$NVLANE" ublk add mem:32M --id "$ID" --recover)
+expect_match "a device of which nothing can be noted" "$said" "cannot note what $DEVICE is served from"
+expect "what is left of it" "$(ls "$DEVICE" "/dev/ublkc$ID" 2>/dev/null)" ""
+ublk_add mem:32M --id "$ID"
+expect "what is noted" "$(ls "/run/nvlane/ublk-$ID.json" 2>/dev/null)" ""
+ublk_stop
+rmdir "/run/nvlane/ublk-$ID.new"
+
 # A file system lives through it, and grows with its volume.
-ublk_add "$image?size=128M&create" --recover
+ublk_add "$image?size=128M&create" -q 2 --recover
 mkfs.ext4 -q "$DEVICE"
 mount "$DEVICE" /mnt/test
 dd if=/dev/urandom of=/mnt/test/data bs=1M count=32 conv=fsync status=none
 sum=$(sha256sum </mnt/test/data)
+last=$(ls "/proc/$UBLK_SERVER/fd" | sort -n | tail -n 1)
 kill -KILL "$UBLK_SERVER"
 wait "$UBLK_SERVER" 2>/dev/null || true
 # Waits for the successor.
 sync -f /mnt/test &
 synced=$!
+# So it does while successors come to nothing: of each that fails, the device waits for the next.
+failures=()
+for ((files = last; files > last - 9; files--)); do recover_with "$files"; done
+printf 'a successor says: %s\n' "${failures[@]}"
+[[ ${failures[*]} == *"TODO"* ]] || die "no queue failed"
+mkdir "/run/nvlane/ublk-$ID.new"
+noted=$(<"/run/nvlane/ublk-$ID.json")
+cp --sparse=always "$image" "$image.other"
+dd if="$DEVICE" of="$WORK/read" bs=4k count=1 iflag=direct status=none &
+reader=$!
+said=$(fails "$NVLANE" ublk recover "$ID" "$image.other")
+expect_match "a successor that cannot note what it serves" "$said" "cannot note what $DEVICE is served from"
+expect "what is noted" "$(<"/run/nvlane/ublk-$ID.json")" "$noted"
+kill -0 "$reader" || die "it was let run all the same"
+rm "$image.other"
+rmdir "/run/nvlane/ublk-$ID.new"
+# Somebody has the device's node: a successor waits, and another one comes in between.
+await 20 hold_node
+"$NVLANE" ublk recover "$ID" >"$WORK/recover.log" 2>&1 </dev/null 9>&- &
+waiting=$!
+await 20 holds "$waiting" "$image"
+jq -c '.server = 1' <<<"$noted" >"/run/nvlane/ublk-$ID.json"
+exec 9>&-
+! wait "$waiting" || die "a successor after another one served"
+expect_match "a successor after another one" "$(<"$WORK/recover.log")" 'has had another server'
+[[ -b $DEVICE ]] || die "it took the device away"
 recover
 wait "$synced" || die "sync, while there was no server"
+wait "$reader" || die "a read, while there was no server"
 echo 3 >/proc/sys/vm/drop_caches
 expect "the file after a killed server" "$(sha256sum </mnt/test/data)" "$sum"
 if has_feature UPDATE_SIZE; then

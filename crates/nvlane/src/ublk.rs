@@ -17,9 +17,11 @@ use crate::serve::{log, raise_descriptor_limit};
 use crate::{signals, size};
 use ::ublk::{Control, DataPath, Device, DeviceOptions, Ending, Runs, Wake, driver};
 use anyhow::{Context, Result, bail};
+use namespace::Namespace;
 use nvme::limits::Passthrough;
 use record::{Record, Wishes};
 use serde_json::json;
+use std::cell::Cell;
 use std::io::{self, Write};
 use std::process;
 use std::sync::Arc;
@@ -51,7 +53,8 @@ fn add(args: &UblkAddArgs) -> Result<()> {
     // Told before a volume is made or locked.
     drop(Control::open()?);
     let taken_over = args.id.filter(|id| args.recover && waits_for_server(*id));
-    let mut record = to_be_served(args, taken_over);
+    let found = taken_over.and_then(Record::read);
+    let mut record = to_be_served(args, taken_over.zip(found.clone()));
     let zones = zones::of(&record.volume);
     let options = OpenOptions {
         cores: args.queues.into(),
@@ -84,18 +87,37 @@ fn add(args: &UblkAddArgs) -> Result<()> {
         kept,
         ..serve_options(&record.wishes)
     };
+    let made = Cell::new(None);
     let device = match taken_over {
-        Some(id) => Device::recover(id, namespace, &options, &signals.wake)?,
-        None => Device::add(namespace, &options, &signals.wake)?,
+        Some(id) => take_over(id, namespace, &options, &signals.wake, &record, found.as_ref()),
+        None => Device::add(namespace, &options, &signals.wake, |id, runs| {
+            made.set(Some(id));
+            record.of_ours(runs).write_new(id, args.recover)
+        }),
     };
-    serve(device, &record, &args.serve, &signals)
+    if let (Err(_), Some(id)) = (&device, made.get()) {
+        Record::remove_own(id);
+    }
+    serve(device?, &record, &args.serve, &signals)
+}
+
+fn take_over(
+    id: u32,
+    namespace: Arc<dyn Namespace>,
+    options: &DeviceOptions,
+    wake: &Wake,
+    record: &Record,
+    found: Option<&Record>,
+) -> Result<Device, ::ublk::Error> {
+    let note = |id, runs: &Runs| record.of_ours(runs).write_next(id, found);
+    Device::recover(id, namespace, options, wake, note)
 }
 
 /// What `add` is to serve: the volume that is asked for, or that of the device that is taken over. It may have another
 /// program by now, and then what was written since is where that one has put it.
-fn to_be_served(args: &UblkAddArgs, taken_over: Option<u32>) -> Record {
+fn to_be_served(args: &UblkAddArgs, taken_over: Option<(u32, Record)>) -> Record {
     let asked = &args.volume;
-    let Some((id, noted)) = taken_over.and_then(|id| Some((id, Record::read(id)?))) else {
+    let Some((id, noted)) = taken_over else {
         let (volume, asked) = (asked.clone(), asked.clone());
         let wishes = Wishes::of(&args.serve, Wishes::default());
         let (read_only, program) = (args.read_only, None);
@@ -116,36 +138,60 @@ fn waits_for_server(id: u32) -> bool {
 }
 
 fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
-    let signals = Signals::begin(&args.serve)?;
-    let info = Control::open()?.info(args.id)?;
-    let mut record = Record::read(args.id);
-    if let Some(volume) = &args.volume {
-        let (read_only, wishes) =
-            record.map_or_else(Default::default, |record| (record.read_only, record.wishes));
-        let (volume, asked) = (volume.clone(), volume.clone());
-        record = Some(Record { volume, asked, read_only, program: None, server: 0, wishes });
-    }
-    let Some(mut record) = record else {
-        bail!("nobody noted which volume /dev/ublkb{} was made of: name it", args.id);
-    };
-    record.wishes = Wishes::of(&args.serve, record.wishes);
+    let (id, signals) = (args.id, Signals::begin(&args.serve)?);
+    let info = Control::open()?.info(id)?;
+    let mut found = Record::read(id);
+    let mut record = to_be_recovered(args, found.clone())?;
+    let mut changed = None;
     if upgrade {
         let place = record.wishes.bpf.unwrap_or_default();
-        successor::check_programs(args.id, args.volume.as_deref(), place)?;
-        ::ublk::quiesce(args.id)?;
+        successor::check_programs(id, args.volume.as_deref(), place)?;
+        ::ublk::quiesce(id)?;
+        // Until then the old server may have been given another program, whose maps these are now.
+        let checked = record.volume;
+        found = Record::read(id);
+        record = to_be_recovered(args, found.clone())?;
+        let now = found.as_ref().map(|found| &found.volume);
+        changed = now.filter(|now| **now != checked).map(|now| {
+            format!("/dev/ublkb{id} waits for a server: {checked} was looked at, and {now} was its volume at last")
+        });
     }
-    let options = OpenOptions {
-        cores: info.nr_hw_queues.into(),
-        read_only: record.read_only,
-        block_device: true,
-        ..OpenOptions::default()
+    let recovered = || -> Result<(Device, Record)> {
+        let options = OpenOptions {
+            cores: info.nr_hw_queues.into(),
+            read_only: record.read_only,
+            block_device: true,
+            ..OpenOptions::default()
+        };
+        let namespace = successor::open(&record.volume, &options)?;
+        let kept = successor::keep_maps(&*namespace, Some(id))?;
+        let record = Record { volume: namespace.uri(), ..record };
+        let options = DeviceOptions { kept, ..serve_options(&record.wishes) };
+        let device = take_over(id, namespace, &options, &signals.wake, &record, found.as_ref())?;
+        Ok((device, record))
     };
-    let namespace = successor::open(&record.volume, &options)?;
-    let kept = successor::keep_maps(&*namespace, Some(args.id))?;
-    record.volume = namespace.uri();
-    let options = DeviceOptions { kept, ..serve_options(&record.wishes) };
-    let device = Device::recover(args.id, namespace, &options, &signals.wake)?;
+    let (device, record) = match (recovered(), changed) {
+        (Err(error), Some(changed)) => return Err(error.context(changed)),
+        (recovered, _) => recovered?,
+    };
     serve(device, &record, &args.serve, &signals)
+}
+
+/// What `recover` and `upgrade` are to serve: the volume that is named, or else what was noted.
+fn to_be_recovered(args: &UblkRecoverArgs, noted: Option<Record>) -> Result<Record> {
+    let record = match &args.volume {
+        None => noted,
+        Some(volume) => {
+            let (read_only, wishes) =
+                noted.map_or_else(Default::default, |noted| (noted.read_only, noted.wishes));
+            let (volume, asked) = (volume.clone(), volume.clone());
+            Some(Record { volume, asked, read_only, program: None, server: 0, wishes })
+        }
+    };
+    let Some(record) = record else {
+        bail!("nobody noted which volume /dev/ublkb{} was made of: name it", args.id);
+    };
+    Ok(Record { wishes: Wishes::of(&args.serve, record.wishes.clone()), ..record })
 }
 
 fn serve_options(wishes: &Wishes) -> DeviceOptions {
@@ -193,14 +239,7 @@ fn serve(
     signals: &Signals,
 ) -> Result<()> {
     let id = device.id();
-    let program = match device.runs() {
-        Runs::Nowhere => None,
-        runs => Some(runs.to_string()),
-    };
-    let record = &Record { program, server: process::id(), ..record.clone() };
-    if let Err(error) = record.write(id) {
-        tracing::debug!("cannot note which volume {} is made of: {error}", device.node().display());
-    }
+    let record = &record.of_ours(device.runs());
     let _door = door::open(id, device.namespace(), record);
     // Somebody who closed our output still wants to be served.
     let _ = io::stdout().write_all(announce(&device, record, args.output_format).as_bytes());

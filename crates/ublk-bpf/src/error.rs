@@ -37,6 +37,9 @@ pub enum Error {
     /// Maps cannot be kept for the next server.
     #[error("maps cannot be kept for the next server: {0}")]
     Kept(String),
+    /// Maps of servers before cannot be taken away.
+    #[error("maps that nobody keeps true any more cannot be forgotten: {0}")]
+    Unforgotten(String),
     /// The volume is not made for it.
     #[error("{0}")]
     Volume(String),

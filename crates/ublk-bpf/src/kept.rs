@@ -80,6 +80,26 @@ impl KeptMaps {
         self.settle(&[], &|| Ok(())).map_err(Error::Kept)
     }
 
+    /// Whether the maps are still those that have their names: whoever has served the device since they were found may have
+    /// left others.
+    ///
+    /// # Errors
+    /// [`Error::Kept`].
+    pub fn check_names(&self) -> Result<(), Error> {
+        let state = self.state();
+        let Some(id) = state.device.filter(|_| !state.settled.is_empty()) else { return Ok(()) };
+        let folder = existing_folder(id).map_err(Error::Kept)?.unwrap_or_default();
+        for Kept { pin, map, .. } in &state.settled {
+            let named = MapHandle::from_pinned_path(folder.join(pin)).ok();
+            let named = named.and_then(|named| number_of(&named));
+            if named.is_none() || named != number_of(map) {
+                let why = format!("{pin} is not what it was: another server has had the device");
+                return Err(Error::Kept(why));
+            }
+        }
+        Ok(())
+    }
+
     /// The maps, for the loop in the kernel.
     pub(crate) fn shared(&self) -> Result<Shared, Error> {
         let state = self.state();
@@ -161,48 +181,85 @@ impl Keeper for KeptMaps {
         let made = mem::take(made);
         let named = made.iter().try_for_each(|kept| name(id, kept));
         if let Err(error) = named.and_then(|()| note()) {
-            forget_pins(id, |pin| made.iter().any(|kept| kept.pin == pin));
+            // Nothing was ever in them.
+            let _ = forget_pins(id, |pin| made.iter().any(|kept| kept.pin == pin));
             return Err(error);
         }
         settled.retain(|kept| stay.contains(&kept.name.as_str()));
         settled.extend(made);
         let ours = format!("{}-", self.number);
         let is_in_use = |pin: &str| settled.iter().any(|kept| kept.pin == pin);
-        forget_pins(id, |pin| pin.starts_with(&ours) && !is_in_use(pin));
+        if let Err(error) = forget_pins(id, |pin| pin.starts_with(&ours) && !is_in_use(pin)) {
+            // The new program is noted, and cannot be taken back.
+            tracing::warn!("a map that nobody keeps true any more is still there: {error}");
+        }
         Ok(())
     }
 }
 
 /// Forgets the maps of a device that is no more.
-pub fn forget(id: u32) {
-    forget_pins(id, |_| true);
-    if let Ok(Some(folder)) = existing_folder(id) {
-        let _ = fs::remove_dir(folder);
+///
+/// # Errors
+/// [`Error::Unforgotten`]: some may be there still.
+pub fn forget(id: u32) -> Result<(), Error> {
+    forget_pins(id, |_| true).map_err(Error::Unforgotten)?;
+    match fs::remove_dir(folder(id)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::Unforgotten(format!("{}: {error}", folder(id).display())))
+        }
+        _ => Ok(()),
     }
 }
 
 /// Forgets what servers before have kept for a device and its programs now do without: it would be found by a later one,
 /// although nobody has kept it true.
-pub fn forget_others(id: u32, kept: &[Arc<KeptMaps>]) {
+///
+/// # Errors
+/// [`Error::Unforgotten`]: some may be there still.
+pub fn forget_others(id: u32, kept: &[Arc<KeptMaps>]) -> Result<(), Error> {
     let pins = |kept: &Arc<KeptMaps>| -> Vec<String> {
         kept.state().settled.iter().map(|kept| kept.pin.clone()).collect()
     };
     let in_use: Vec<String> = kept.iter().flat_map(pins).collect();
-    forget_pins(id, |pin| !in_use.iter().any(|used| used == pin));
+    forget_pins(id, |pin| !in_use.iter().any(|used| used == pin)).map_err(Error::Unforgotten)
 }
 
-fn forget_pins(id: u32, is_meant: impl Fn(&str) -> bool) {
-    let Ok(Some(folder)) = existing_folder(id) else { return };
-    let pins = fs::read_dir(&folder).into_iter().flatten().flatten();
-    let meant = pins.filter(|pin| pin.file_name().to_str().is_some_and(&is_meant));
-    meant.for_each(|pin| drop(fs::remove_file(pin.path())));
+fn forget_pins(id: u32, is_meant: impl Fn(&str) -> bool) -> Result<(), String> {
+    // Where there is none, whose the folders above are does not matter.
+    let is_absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    if fs::symlink_metadata(folder(id)).is_err_and(|error| is_absent(&error)) {
+        return Ok(());
+    }
+    let Some(folder) = existing_folder(id)? else { return Ok(()) };
+    let refuse = |path: &Path, error: &io::Error| Err(format!("{}: {error}", path.display()));
+    let pins = match fs::read_dir(&folder) {
+        Err(error) => return refuse(&folder, &error),
+        Ok(pins) => pins,
+    };
+    for pin in pins {
+        let pin = match pin {
+            Err(error) => return refuse(&folder, &error),
+            Ok(pin) => pin,
+        };
+        // What has no name of ours is nobody's, and no server finds it.
+        if !pin.file_name().to_str().is_some_and(&is_meant) {
+            continue;
+        }
+        match fs::remove_file(pin.path()) {
+            Err(error) if !is_absent(&error) => return refuse(&pin.path(), &error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// The folders that lead to a device's maps.
 fn folders(id: u32) -> [PathBuf; 2] {
-    let all = Path::new(FILE_SYSTEM).join("nvlane");
-    let one = all.join(format!("ublk-{id}"));
-    [all, one]
+    [Path::new(FILE_SYSTEM).join("nvlane"), folder(id)]
+}
+
+fn folder(id: u32) -> PathBuf {
+    Path::new(FILE_SYSTEM).join(format!("nvlane/ublk-{id}"))
 }
 
 /// A device's folder, if there is one. Whoever may open a device's maps, or put others in their place, has its data;
@@ -222,7 +279,9 @@ fn existing_folder(id: u32) -> Result<Option<PathBuf>, String> {
         let others = if path == top && it.mode() & STICKY != 0 { 0 } else { it.mode() & 0o022 };
         let is_owner_fine = it.uid() == user || path == top && it.uid() == 0;
         if !it.is_dir() || !is_owner_fine || others != 0 {
-            return refuse(path, "is no folder to which only this user can write");
+            let (owner, mode) = (it.uid(), it.mode() & 0o7777);
+            let why = "is no folder to which only this user can write";
+            return refuse(path, &format!("{why}: it is user {owner}'s, mode {mode:04o}"));
         }
     }
     Ok(Some(one))
@@ -249,7 +308,8 @@ fn name(id: u32, kept: &Kept) -> Result<(), String> {
 
 fn is_mounted() -> Result<(), String> {
     let there = rustix::fs::statfs(FILE_SYSTEM).is_ok_and(|it| it.f_type as u64 == MAGIC);
-    let why = "maps are kept in the kernel's BPF file system: mount -t bpf bpf /sys/fs/bpf";
+    let why =
+        "maps are kept in the kernel's BPF file system: mount -t bpf -o mode=0700 bpf /sys/fs/bpf";
     if there { Ok(()) } else { Err(why.to_owned()) }
 }
 
@@ -265,6 +325,11 @@ fn create(map: &MapDefinition) -> Result<MapHandle, libbpf_rs::Error> {
     };
     let MapDefinition { key_bytes, value_bytes, entries, .. } = *map;
     MapHandle::create(MapType::Array, Some(NAME), key_bytes, value_bytes, entries, &options)
+}
+
+/// Which of the kernel's maps it is.
+fn number_of(map: &MapHandle) -> Option<u32> {
+    map.info().ok().map(|map| map.info.id)
 }
 
 /// The values of an array, of whole words as the machine has them, for as long as the process lives: programs that are

@@ -1,14 +1,13 @@
 //! A device: its threads, one per queue, and the calls that make it, hand it on and take it away.
 
 use crate::control::{self, Control, ControlError};
-use crate::driver::{DEPTH_MAX, DeviceInfo, SECTOR_SHIFT, flag, state};
+use crate::driver::{DEPTH_MAX, DeviceInfo, Parameters, SECTOR_SHIFT, flag, state};
 use crate::error::Error;
 use crate::features::Features;
 use crate::kernel::{self, ProgramPlace, Runs};
 use crate::parameters;
 use crate::path::DataPath;
 use crate::queue::{QueueConfig, QueueServer, Watcher};
-use crate::recovery::{await_recovery, check_volume};
 use crate::translate::Shape;
 use crate::zoned::Zones;
 use namespace::Namespace;
@@ -96,12 +95,12 @@ pub enum Ending {
 /// A running device.
 #[derive(Debug)]
 pub struct Device {
-    control: Control,
+    pub(crate) control: Control,
     info: DeviceInfo,
     namespace: Arc<dyn Namespace>,
     path: DataPath,
     runs: Runs,
-    sectors: u64,
+    pub(crate) sectors: u64,
     queues: Queues,
 }
 
@@ -109,6 +108,7 @@ pub struct Device {
 #[derive(Debug)]
 struct Queues {
     threads: Vec<JoinHandle<()>>,
+    sender: Sender<Event>,
     events: Receiver<Event>,
     /// Of each: nothing is with the volume, although the driver ends tags.
     idle: Vec<bool>,
@@ -126,11 +126,13 @@ pub(crate) enum Event {
 }
 
 impl Device {
-    /// Makes the device of a volume and starts it.
+    /// Makes the device of a volume and starts it. `note` notes for its next server what it is made of, before anybody
+    /// can use it; the device is not made if that fails.
     pub fn add(
         namespace: Arc<dyn Namespace>,
         options: &DeviceOptions,
         wake: &Wake,
+        note: impl FnOnce(u32, &Runs) -> Result<(), Error>,
     ) -> Result<Device, Error> {
         if options.depth == 0 || options.depth > DEPTH_MAX || options.queues == 0 {
             return Err(Error::Depth(options.depth));
@@ -178,116 +180,83 @@ impl Device {
         if let Some(program) = runs.kernel() {
             kernel::limit(&mut parameters, program);
         }
-        // Maps of an earlier device of this number are nobody's.
-        ublk_bpf::kept::forget(id);
-        let made = options.kept.iter().try_for_each(|kept| kept.settle_at(id));
-        let made = made.map_err(Error::Kept);
-        let made = made.and_then(|()| match control::is_root() {
-            true => Ok(()),
-            false => await_own_node(id),
-        });
-        let made = made.and_then(|()| Ok(control.set_parameters(id, &parameters)?));
-        let made = made.and_then(|()| {
-            let mut device = Device::serve(control, info, namespace, (path, runs), options, wake)?;
-            device.sectors = parameters.basic.dev_sectors;
-            match device.control.start(id) {
-                Ok(()) => Ok(device),
-                Err(error) => {
-                    device.abandon();
-                    Err(error.into())
-                }
-            }
-        });
-        if made.is_err()
-            && let Ok(mut control) = Control::open()
-        {
-            // Nobody else would clear it away.
-            ublk_bpf::kept::forget(id);
-            let _ = control.delete(id);
-        }
-        made
-    }
-
-    /// Takes over a device whose server is gone, or has a server that lives give it up first. Of
-    /// `options`, where and how threads run counts.
-    pub fn recover(
-        id: u32,
-        namespace: Arc<dyn Namespace>,
-        options: &DeviceOptions,
-        wake: &Wake,
-    ) -> Result<Device, Error> {
-        let mut control = Control::open()?;
-        let info = control.info(id)?;
-        if info.flags & flag::USER_RECOVERY == 0 {
-            let why = "was not made with --recover: its requests fail when its server is gone";
-            return Err(Error::NotRecoverable { id, why });
-        }
-        let parameters = control.parameters(id)?;
-        let path = DataPath::of_flags(info.flags);
-        check_volume(id, &info, &parameters, path, namespace.as_ref())?;
-        let (volume, depth) = (namespace.as_ref(), info.queue_depth);
-        let made = Some(&parameters);
-        let runs = Runs::choose(options, volume, path, depth, made)?;
-        await_recovery(&mut control, id)?;
-        let way = (path, runs);
-        let mut device = Device::serve(control, info, namespace, way, options, wake)?;
+        let mut device = Device::new(control, info, namespace, path, runs);
         device.sectors = parameters.basic.dev_sectors;
-        if let Err(error) = device.control.end_recovery(id) {
-            // The device stays, and waits for the next attempt when this process ends.
-            return Err(error.into());
-        }
-        ublk_bpf::kept::forget_others(id, &options.kept);
-        if let Err(error) = device.resize() {
-            // It is served all the same, at the size that it has.
-            tracing::warn!("{}: {error}", device.node().display());
+        if let Err(error) = device.make(&parameters, options, wake, note) {
+            let _ = device.control.stop(id);
+            device.queues.join();
+            // Nobody else would clear it away.
+            let _ = ublk_bpf::kept::forget(id);
+            let _ = device.control.delete(id);
+            return Err(error);
         }
         Ok(device)
     }
 
-    /// Opens the device's node and starts its threads, all of which fetch when this returns.
-    fn serve(
+    fn make(
+        &mut self,
+        parameters: &Parameters,
+        options: &DeviceOptions,
+        wake: &Wake,
+        note: impl FnOnce(u32, &Runs) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let id = self.info.dev_id;
+        // Maps of an earlier device of this number are nobody's, and would be found by a server that comes later.
+        match ublk_bpf::kept::forget(id).map_err(Error::Kept) {
+            Err(error) if options.recovery => return Err(error),
+            _ => {}
+        }
+        options.kept.iter().try_for_each(|kept| kept.settle_at(id)).map_err(Error::Kept)?;
+        // So is what was noted of that device, and this one can be taken over from its start on.
+        note(id, &self.runs)?;
+        if !control::is_root() {
+            await_own_node(id)?;
+        }
+        self.control.set_parameters(id, parameters)?;
+        self.start_queues(options, wake)?;
+        Ok(self.control.start(id)?)
+    }
+
+    pub(crate) fn new(
         control: Control,
         info: DeviceInfo,
         namespace: Arc<dyn Namespace>,
-        (path, runs): (DataPath, Runs),
+        path: DataPath,
+        runs: Runs,
+    ) -> Device {
+        let queues = Queues::new(info.nr_hw_queues.into());
+        Device { control, info, namespace, path, runs, sectors: 0, queues }
+    }
+
+    /// Opens the device's node and starts its threads, all of which fetch when this returns. From then on nobody else can,
+    /// as long as they live. Where one of them fails the others live on.
+    pub(crate) fn start_queues(
+        &mut self,
         options: &DeviceOptions,
         wake: &Wake,
-    ) -> Result<Device, Error> {
+    ) -> Result<(), Error> {
+        let (info, limits) = (&self.info, self.namespace.limits());
         let node = Arc::new(open_node(info.dev_id)?);
-        let (sender, events) = channel();
-        let count = usize::from(info.nr_hw_queues);
-        let queues = Queues {
-            threads: Vec::with_capacity(count),
-            events,
-            idle: vec![false; count],
-            ended: vec![false; count],
-            error: None,
-            fate: None,
-        };
-        let limits = namespace.limits();
-        let mut device = Device { control, info, namespace, path, runs, sectors: 0, queues };
         for queue in 0..info.nr_hw_queues {
             let config = QueueConfig {
                 queue,
                 depth: info.queue_depth,
-                path,
+                path: self.path,
                 shape: Shape::of(&limits, info.max_io_buf_bytes).with(options.zones),
-                encoded: device.control.is_encoded(),
+                encoded: self.control.is_encoded(),
             };
+            let events = self.queues.sender.clone();
             let seed = Seed {
                 reactor: reactor_config(&config, options),
                 config,
-                program: device.runs.kernel().cloned(),
-                namespace: Arc::clone(&device.namespace),
+                program: self.runs.kernel().cloned(),
+                namespace: Arc::clone(&self.namespace),
                 node: Arc::clone(&node),
-                teller: Teller { queue, events: sender.clone(), wake: Arc::clone(wake) },
+                teller: Teller { queue, events, wake: Arc::clone(wake) },
             };
-            if let Err(error) = device.queues.start(seed) {
-                device.abandon();
-                return Err(error);
-            }
+            self.queues.start(seed)?;
         }
-        Ok(device)
+        Ok(())
     }
 
     /// The N of `/dev/ublkbN`.
@@ -368,7 +337,7 @@ impl Device {
         self.resize()
     }
 
-    fn resize(&mut self) -> Result<bool, Error> {
+    pub(crate) fn resize(&mut self) -> Result<bool, Error> {
         let sectors = self.namespace.limits().bytes() >> SECTOR_SHIFT;
         if sectors == self.sectors || self.info.flags & flag::UPDATE_SIZE == 0 {
             return Ok(false);
@@ -430,12 +399,6 @@ impl Device {
         let flushed = self.namespace.flush();
         flushed.map_err(|source| Error::Flush { volume: self.namespace.uri(), source })
     }
-
-    /// Ends the threads of a device that was not started.
-    fn abandon(&mut self) {
-        let _ = self.control.stop(self.info.dev_id);
-        self.queues.join();
-    }
 }
 
 /// The way of data for users who are not root: what the driver copies cannot be memory that nobody has
@@ -469,6 +432,13 @@ fn check_zoned(options: &DeviceOptions, driver: Features, path: DataPath) -> Res
 }
 
 impl Queues {
+    fn new(count: usize) -> Queues {
+        let (sender, events) = channel();
+        let threads = Vec::with_capacity(count);
+        let (idle, ended) = (vec![false; count], vec![false; count]);
+        Queues { threads, sender, events, idle, ended, error: None, fate: None }
+    }
+
     fn start(&mut self, seed: Seed) -> Result<(), Error> {
         let (sender, receiver) = channel();
         let queue = seed.config.queue;

@@ -73,7 +73,15 @@ pub enum Error {
     /// The program was to run in the kernel.
     #[error("the program cannot run in the kernel: {0}")]
     NotInKernel(String),
-    /// The next server would not find the program's maps.
+    /// The next server would not know what to serve.
+    #[error("cannot note what /dev/ublkb{id} is served from: {source}")]
+    Unnoted {
+        /// The device.
+        id: u32,
+        /// Why.
+        source: io::Error,
+    },
+    /// The next server would not find the program's maps, or those of another one.
     #[error(transparent)]
     Kept(ublk_bpf::Error),
     /// The server's side ended by itself.

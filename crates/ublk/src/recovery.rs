@@ -1,13 +1,15 @@
 //! Devices whose server is gone, or gives them up.
 
 use crate::control::Control;
-use crate::device::LOOK_EVERY;
+use crate::device::{Device, DeviceOptions, LOOK_EVERY, Wake};
 use crate::driver::{DeviceInfo, Parameters, SECTOR_SHIFT, flag, state};
 use crate::error::Error;
+use crate::kernel::Runs;
 use crate::path::DataPath;
 use namespace::Namespace;
-use std::thread;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{mem, thread};
 
 /// How long a killed server may take to be gone.
 const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
@@ -17,6 +19,62 @@ const UPGRADE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a device may take until each of its queues can be handed over.
 const QUIESCE_PATIENCE_MS: u64 = 10_000;
+
+impl Device {
+    /// Takes over a device whose server is gone. Of `options`, where and how threads run counts. `note` notes for the next
+    /// server what it is served from, when nobody else can serve it any more and before we do.
+    ///
+    /// Where this fails the device stays, and waits for the next attempt: end the process then, whose threads may have it.
+    pub fn recover(
+        id: u32,
+        namespace: Arc<dyn Namespace>,
+        options: &DeviceOptions,
+        wake: &Wake,
+        note: impl FnOnce(u32, &Runs) -> Result<(), Error>,
+    ) -> Result<Device, Error> {
+        let mut control = Control::open()?;
+        let info = control.info(id)?;
+        if info.flags & flag::USER_RECOVERY == 0 {
+            let why = "was not made with --recover: its requests fail when its server is gone";
+            return Err(Error::NotRecoverable { id, why });
+        }
+        let parameters = control.parameters(id)?;
+        let path = DataPath::of_flags(info.flags);
+        check_volume(id, &info, &parameters, path, namespace.as_ref())?;
+        let (volume, depth) = (namespace.as_ref(), info.queue_depth);
+        let runs = Runs::choose(options, volume, path, depth, Some(&parameters))?;
+        await_recovery(&mut control, id)?;
+        let mut device = Device::new(control, info, namespace, path, runs);
+        device.sectors = parameters.basic.dev_sectors;
+        if let Err(error) = device.take_over(options, wake, note) {
+            // To stop it would take the disk from its users, and its threads end with the process.
+            mem::forget(device);
+            return Err(error);
+        }
+        if let Err(error) = device.resize() {
+            // It is served all the same, at the size that it has.
+            tracing::warn!("{}: {error}", device.node().display());
+        }
+        Ok(device)
+    }
+
+    /// Named, noted, rid of what is not kept true any more, and only then let run: a kill at any point leaves a volume
+    /// with its own maps (docs/decisions/0009).
+    fn take_over(
+        &mut self,
+        options: &DeviceOptions,
+        wake: &Wake,
+        note: impl FnOnce(u32, &Runs) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let id = self.id();
+        self.start_queues(options, wake)?;
+        // Another successor may have come and gone between our look at the maps and here.
+        options.kept.iter().try_for_each(|kept| kept.check_names()).map_err(Error::Kept)?;
+        note(id, self.runs())?;
+        ublk_bpf::kept::forget_others(id, &options.kept).map_err(Error::Kept)?;
+        Ok(self.control.end_recovery(id)?)
+    }
+}
 
 /// Whether a volume can be behind a device that was made for it.
 pub(crate) fn check_volume(

@@ -2,6 +2,7 @@
 
 use crate::cli::{ProgramPlace, UblkServeArgs};
 use crate::config::Cores;
+use ::ublk::{self, Runs};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::{fs, io, process};
@@ -68,6 +69,50 @@ impl Record {
         fs::rename(new, path)
     }
 
+    /// The same of a device that this process is about to serve, in these places.
+    pub fn of_ours(&self, runs: &Runs) -> Record {
+        let program = match runs {
+            Runs::Nowhere => None,
+            runs => Some(runs.to_string()),
+        };
+        Record { program, server: process::id(), ..self.clone() }
+    }
+
+    /// Notes a new device, whose number may have been another one's. It needs that if it is to outlive its server;
+    /// otherwise nothing is noted of it where that is impossible, and in any case nothing of the other one.
+    ///
+    /// # Errors
+    /// [`ublk::Error::Unnoted`].
+    pub fn write_new(&self, id: u32, is_needed: bool) -> Result<(), ublk::Error> {
+        let Err(source) = self.write(id) else { return Ok(()) };
+        if is_needed {
+            return Err(ublk::Error::Unnoted { id, source });
+        }
+        match fs::remove_file(path(id)) {
+            Err(stale) if stale.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!("what is noted of /dev/ublkb{id} is an earlier one's: {stale}");
+            }
+            // As always for users who are not root.
+            _ if source.kind() == io::ErrorKind::PermissionDenied => {
+                tracing::debug!("what /dev/ublkb{id} is served from is not noted: {source}");
+            }
+            _ => tracing::warn!("what /dev/ublkb{id} is served from is not noted: {source}"),
+        }
+        Ok(())
+    }
+
+    /// Notes a device that is taken over, of which `found` was noted when its volume was looked at.
+    ///
+    /// # Errors
+    /// Another server has had it since then, or [`ublk::Error::Unnoted`].
+    pub fn write_next(&self, id: u32, found: Option<&Record>) -> Result<(), ublk::Error> {
+        if Record::read(id).as_ref() != found {
+            let why = "has had another server, or another program, in the meantime: try again";
+            return Err(ublk::Error::NotRecoverable { id, why });
+        }
+        self.write(id).map_err(|source| ublk::Error::Unnoted { id, source })
+    }
+
     /// Forgets what is noted of a device that this process serves, unless somebody else has: then the number may be
     /// another device's by now.
     pub fn remove_own(id: u32) {
@@ -78,7 +123,9 @@ impl Record {
 
     /// Forgets it, what its server has logged, and what its programs have kept for the next one.
     pub fn remove(id: u32) {
-        ublk_bpf::kept::forget(id);
+        if let Err(error) = ublk_bpf::kept::forget(id) {
+            tracing::debug!("maps of /dev/ublkb{id} are left: {error}");
+        }
         let _ = fs::remove_file(path(id));
         let _ = fs::remove_file(log_of(id.into()));
     }
