@@ -106,6 +106,10 @@ impl Record {
     /// # Errors
     /// Another server has had it since then, or [`ublk::Error::Unnoted`].
     pub fn write_next(&self, id: u32, found: Option<&Record>) -> Result<(), ublk::Error> {
+        let unreadable = fs::read(path(id)).err().filter(|it| it.kind() != io::ErrorKind::NotFound);
+        if let Some(source) = unreadable {
+            return Err(ublk::Error::Unnoted { id, source });
+        }
         if Record::read(id).as_ref() != found {
             let why = "has had another server, or another program, in the meantime: try again";
             return Err(ublk::Error::NotRecoverable { id, why });
