@@ -45,7 +45,7 @@ const EVERYDAY: Depth = Depth { rounds: 5, fuzz_seconds: 10 };
 const FULL: Depth = Depth { rounds: 20, fuzz_seconds: 60 };
 
 /// Tests of the full run that say by a variable how often they are done: name, package, filter, variable.
-const REPEATED: [(&str, &str, &str, (&str, &str)); 3] = [
+const REPEATED: [(&str, &str, &str, (&str, &str)); 4] = [
     (
         "copies/model",
         "namespace",
@@ -57,6 +57,12 @@ const REPEATED: [(&str, &str, &str, (&str, &str)); 3] = [
         "copies/ends",
         "nvlane",
         "kills_of_targets_and_of_hosts_lose_nothing",
+        ("NVLANE_COPY_KILLS", "50"),
+    ),
+    (
+        "copies/caches",
+        "nvlane",
+        "cut_at_any_moment_two_caches_lose_nothing",
         ("NVLANE_COPY_KILLS", "50"),
     ),
 ];

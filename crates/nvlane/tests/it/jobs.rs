@@ -13,7 +13,7 @@ use std::time::Duration;
 const NQN: &str = "nqn.2026-11.com.example:a";
 const M: u64 = 1 << 20;
 
-fn start(dir: &Path) -> Daemon {
+pub fn start(dir: &Path) -> Daemon {
     let config = dir.join("nvlane.toml");
     if !config.exists() {
         let text = format!(
@@ -26,13 +26,13 @@ fn start(dir: &Path) -> Daemon {
     Daemon::start(dir, &["--config", config.to_str().unwrap()])
 }
 
-fn job(daemon: &Daemon, id: u64) -> Value {
+pub fn job(daemon: &Daemon, id: u64) -> Value {
     let jobs = daemon.call("job_list", json!({}));
     let found = jobs.as_array().unwrap().iter().find(|job| job["id"] == id);
     found.unwrap_or_else(|| panic!("no job {id}: {jobs}")).clone()
 }
 
-fn wait_for(daemon: &Daemon, id: u64, state: &str) -> Value {
+pub fn wait_for(daemon: &Daemon, id: u64, state: &str) -> Value {
     eventually(state, || {
         let job = job(daemon, id);
         let now = job["state"].as_str().unwrap();
@@ -190,7 +190,7 @@ fn a_job_that_failed_is_resumed() {
     assert!(fs::read(&c).unwrap() == data, "other bytes");
 }
 
-fn part_of(volume: &str) -> Value {
+pub fn part_of(volume: &str) -> Value {
     json!([{"volume": volume}])
 }
 

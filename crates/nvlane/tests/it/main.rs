@@ -16,3 +16,4 @@ mod nbd;
 mod passthrough;
 mod remote;
 mod serve;
+mod two_caches;
