@@ -1,18 +1,50 @@
-//! The cases in C, on the native library and on ours in each of its modes.
+//! The cases in C, on the native library and on ours in each of its modes; and that it was ours which did them.
 
 use super::*;
+use Counter::{Inline, Polls, Ring, Waits};
 
-fn same(name: &str, case: Option<&str>, modes: &[&str]) {
+/// What a case comes to when nothing of it goes to the kernel's AIO but what has to.
+struct Wanted {
+    /// Counters that are not 0, except in mode native.
+    used: &'static [Counter],
+    /// Requests that are the kernel's with io_uring from the beginning: of pipes, with flags that we leave
+    /// to it, from handlers, by eventfd, after the ring's descriptor was closed.
+    native: u64,
+}
+
+impl Wanted {
+    fn check(&self, mode: &str, ways: &Ways) {
+        let (ours, native) = (ways.ours(), ways.native());
+        let told = format!("mode {mode}: {ours} ours, {native} native");
+        if mode == "native" {
+            assert!(ours == 0 && native > 0, "{told}");
+            return;
+        }
+        for &counter in self.used {
+            assert!(ways.count(counter) > 0, "{told}, without {counter:?}");
+        }
+        match mode {
+            "ring" => assert_eq!(native, self.native, "{told}"),
+            // Half of each case is with a context that is new.
+            _ if self.used.is_empty() => assert_eq!(ours, 0, "{told}"),
+            _ => assert!(native > self.native && ours > 0, "{told}"),
+        }
+    }
+}
+
+fn same(name: &str, case: Option<&str>, modes: &[&str], ways: Wanted) {
     let scratch = scratch();
     let program = compiled(name, &native(), scratch.path());
-    let run = |mode: Option<&str>| {
-        let files = fresh(scratch.path());
-        printed(with(&program, mode).args(case).arg(files))
+    let command = |mode: Option<&str>| {
+        let mut command = with(&program, mode);
+        command.args(case).arg(fresh(scratch.path()));
+        command
     };
-    let wanted = run(None);
+    let wanted = printed(&mut command(None));
     assert!(wanted.lines().count() > 5, "{wanted}");
     for mode in modes {
-        let got = run(Some(mode));
+        let (got, told) = Ways::of(&mut command(Some(mode)), printed);
+        ways.check(mode, &told);
         for (ours, native) in got.lines().zip(wanted.lines()) {
             assert_eq!(ours, native, "{name} {case:?}, mode {mode}, native on the right");
         }
@@ -25,25 +57,40 @@ const MODES: [&str; 3] = ["auto", "ring", "native"];
 
 #[test]
 fn errors() {
-    same("errors", None, &MODES);
+    same("errors", None, &MODES, Wanted { used: &[Ring, Inline, Polls], native: 30 });
 }
 
 macro_rules! behaviour {
-    ($($name:ident)*) => {$(
+    ($($name:ident: $used:expr, $native:literal;)*) => {$(
         #[test]
         fn $name() {
-            same("behaviour", Some(stringify!($name)), &MODES);
+            let ways = Wanted { used: &$used, native: $native };
+            same("behaviour", Some(stringify!($name)), &MODES, ways);
         }
     )*};
 }
 
 behaviour! {
-    partial full eventfds polls signals timeouts threads waiting children destroying queues transfers
-    handlers leaving unwritable closed
+    partial: [Ring, Inline], 0;
+    full: [Polls], 0;
+    eventfds: [Inline], 64;
+    polls: [Polls, Waits], 0;
+    signals: [Inline, Waits], 0;
+    timeouts: [Inline, Waits], 0;
+    threads: [Ring, Inline, Waits], 0;
+    waiting: [Ring, Inline, Waits], 2;
+    children: [Inline], 0;
+    destroying: [Ring, Waits], 0;
+    queues: [Ring, Inline], 0;
+    transfers: [Ring, Inline], 22;
+    handlers: [Waits], 10;
+    leaving: [Ring, Polls], 0;
+    unwritable: [Ring, Inline], 0;
+    closed: [Ring], 6;
 }
 
 /// Not with io_uring from the beginning: the user has then said that the program does no such thing.
 #[test]
 fn ring() {
-    same("behaviour", Some("ring"), &["auto", "native"]);
+    same("behaviour", Some("ring"), &["auto", "native"], Wanted { used: &[], native: 0 });
 }

@@ -2,10 +2,14 @@
 
 mod cases;
 mod extended;
+mod leaks;
 mod programs;
 mod symbols;
 
+use aio::stat::{Counter, Report, VARIABLE};
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -73,6 +77,32 @@ fn with(program: &Path, mode: Option<&str>) -> Command {
         command.env("LD_LIBRARY_PATH", folder()).env("NVLANE_AIO", mode);
     }
     command
+}
+
+/// Which way the requests of a command went, children included.
+struct Ways(Vec<(u32, Report)>);
+
+impl Ways {
+    /// Runs the command with our library, which tells.
+    fn of<T>(command: &mut Command, run: impl Fn(&mut Command) -> T) -> (T, Ways) {
+        let folder = tempfile::tempdir().expect("a folder");
+        command.env(OsStr::from_bytes(VARIABLE.to_bytes()), folder.path());
+        let done = run(command);
+        (done, Ways(Report::kept_in(folder.path()).expect("what it did")))
+    }
+
+    fn count(&self, counter: Counter) -> u64 {
+        self.0.iter().map(|(_, report)| report.total(counter)).sum()
+    }
+
+    /// Requests that did not go to the kernel's AIO.
+    fn ours(&self) -> u64 {
+        self.count(Counter::Ring) + self.count(Counter::Inline)
+    }
+
+    fn native(&self) -> u64 {
+        self.count(Counter::Native)
+    }
 }
 
 /// What a run printed; it must have succeeded.
