@@ -470,3 +470,6 @@ impl Sink for QueueServer {
         self.take(tag, step);
     }
 }
+
+#[cfg(test)]
+mod tests;

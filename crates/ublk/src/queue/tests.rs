@@ -1,0 +1,202 @@
+//! A queue whose driver is a file: it refuses every command, and has descriptors and data where a device has them. What
+//! a driver would say is told to the queue by the test.
+
+use super::*;
+use crate::driver::{Descriptor, operation};
+use namespace::Namespace;
+use namespace::layer::fault::{Fault, Rule};
+use namespace::memory::{Memory, MemoryOptions};
+use nvme::Status;
+use reactor::{Config, Drive};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+const SHAPE: Shape =
+    Shape { block_shift: 9, io_bytes_max: 1 << 20, deallocates: true, zone_sectors: 0 };
+const BYTES: usize = 8192;
+const TAG: u16 = 1;
+
+/// What a queue has told.
+#[derive(Default)]
+struct Told {
+    ending: Cell<u32>,
+    idle: Cell<u32>,
+    ended: RefCell<Vec<Option<i32>>>,
+}
+
+impl Watcher for Rc<Told> {
+    fn ending(&self) {
+        self.ending.set(self.ending.get() + 1);
+    }
+
+    fn idle(&self) {
+        self.idle.set(self.idle.get() + 1);
+    }
+
+    fn ended(&self, error: Option<i32>) {
+        self.ended.borrow_mut().push(error);
+    }
+}
+
+struct Set {
+    reactor: Rc<Reactor>,
+    device: Arc<File>,
+    memory: Arc<Memory>,
+    queue: Rc<QueueServer>,
+    told: Rc<Told>,
+}
+
+impl Set {
+    /// Two tags by user copy, before a volume that fails what `rule` says.
+    fn new(rule: Rule) -> Set {
+        let reactor = Reactor::new(&Config::default()).expect("io_uring is allowed");
+        let device = Arc::new(tempfile::tempfile().unwrap());
+        device.set_len(4096).unwrap();
+        let options =
+            MemoryOptions { bytes: 1 << 20, block_shift: 9, cores: 1, lend: false, uuid: None };
+        let memory = Memory::open(options).unwrap();
+        let volume: Arc<dyn Namespace> = Fault::new(Arc::clone(&memory) as _, rule);
+        let path = DataPath::UserCopy;
+        let config = QueueConfig { queue: 0, depth: 2, path, shape: SHAPE, encoded: true };
+        let told = Rc::new(Told::default());
+        let watcher = Box::new(Rc::clone(&told));
+        let queue = QueueServer::open(config, &reactor, &volume, Arc::clone(&device), watcher);
+        Set { reactor, device, memory, queue: queue.unwrap(), told }
+    }
+
+    /// As if the driver had given a request for [`BYTES`] from the volume's start on.
+    fn give(&self, operation: u8) {
+        let request = Descriptor {
+            op_flags: operation.into(),
+            nr_sectors: (BYTES >> SECTOR_SHIFT) as u32,
+            start_sector: 0,
+            addr: 0,
+        };
+        let mut bytes = Vec::new();
+        bytes.extend(request.op_flags.to_ne_bytes());
+        bytes.extend(request.nr_sectors.to_ne_bytes());
+        bytes.extend(request.start_sector.to_ne_bytes());
+        bytes.extend(request.addr.to_ne_bytes());
+        self.device.write_all_at(&bytes, u64::from(TAG) * bytes.len() as u64).unwrap();
+        self.queue.complete(about::FETCH | u64::from(TAG), 0, 0);
+    }
+
+    /// As if the driver had taken the other tag back.
+    fn refuse_other(&self, result: i32) {
+        self.queue.complete(about::FETCH, result, 0);
+    }
+
+    /// Until all tags have ended.
+    fn drive(&self) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while self.told.ended.borrow().is_empty() {
+            self.reactor.turn_for(Drive::Until(end));
+            assert!(Instant::now() < end, "took too long");
+        }
+    }
+
+    /// What the request's data is, or becomes, at the driver's.
+    fn put(&self, bytes: &[u8]) {
+        self.device.write_all_at(bytes, data_position(0, TAG, 0)).unwrap();
+    }
+
+    /// Reads or writes the volume's start, without what fails it.
+    fn at_volume(&self, code: u8, bytes: &[u8]) -> Vec<u8> {
+        struct Kept(RefCell<Option<Box<Request>>>);
+        impl Sink for Kept {
+            fn completed(&self, request: Box<Request>, _state: u64) {
+                self.0.replace(Some(request));
+            }
+        }
+        let queue = (Arc::clone(&self.memory) as Arc<dyn Namespace>).open_queue(&self.reactor);
+        let kept = Rc::new(Kept(RefCell::default()));
+        let mut buffer = self.reactor.buffers().allocate(BYTES).unwrap();
+        // SAFETY: so many bytes are in the buffer, which is ours alone.
+        let room = unsafe { std::slice::from_raw_parts_mut(buffer.as_mut_ptr(), BYTES) };
+        room.copy_from_slice(bytes);
+        let mut request = Request::new();
+        request.command = nvme::Command::blocks(code, 1, 0, (BYTES >> 9) as u32);
+        request.data = Data::Buffer(buffer);
+        request.push(Rc::clone(&kept) as Rc<dyn Sink>, 0);
+        queue.unwrap().submit(request);
+        let request = kept.0.take().expect("memory answers at once");
+        assert!(request.status.is_success());
+        // SAFETY: so many bytes are in the buffer, which has come back.
+        unsafe { std::slice::from_raw_parts(request.data.as_ptr(), BYTES).to_vec() }
+    }
+
+    fn stored(&self) -> Vec<u8> {
+        self.at_volume(opcode::READ, &[0; BYTES])
+    }
+}
+
+fn pattern() -> Vec<u8> {
+    (0..BYTES).map(|at| (at % 251) as u8 + 1).collect()
+}
+
+/// Refuses so many commands for a moment.
+fn again(count: u64) -> Rule {
+    let status = Some(Status::COMMAND_INTERRUPTED);
+    Rule { count: Some(count), status, ..Rule::default() }
+}
+
+#[test]
+fn a_queue_that_may_not_fetch_ends_and_says_why() {
+    let set = Set::new(again(0));
+    set.queue.fetch();
+    set.drive();
+    // Once for all tags.
+    assert_eq!(set.told.ending.get(), 1);
+    assert_eq!(*set.told.ended.borrow(), [Some(libc::EOPNOTSUPP)]);
+    assert_eq!((set.queue.refusal(), set.queue.requests()), (Some(libc::EOPNOTSUPP), 0));
+}
+
+/// The end waits for the request, and says what was said first.
+#[test]
+fn a_refused_tag_does_not_end_the_request_of_another() {
+    let set = Set::new(again(1));
+    set.put(&pattern());
+    set.give(operation::WRITE);
+    set.refuse_other(-libc::EINVAL);
+    assert_eq!((set.told.ending.get(), set.told.idle.get()), (1, 0));
+    assert!(set.told.ended.borrow().is_empty(), "a request is at work");
+    set.drive();
+    assert_eq!(*set.told.ended.borrow(), [Some(libc::EINVAL)]);
+    assert!(set.stored() == pattern(), "it was not carried out");
+    assert!(set.told.idle.get() > 0);
+}
+
+#[test]
+fn what_is_refused_for_a_moment_waits_and_keeps_its_data() {
+    let set = Set::new(again(3));
+    set.put(&pattern());
+    let begun = Instant::now();
+    set.give(operation::WRITE);
+    // It was brought here, and is not asked for again.
+    set.put(&[0xee; BYTES]);
+    set.refuse_other(driver::ABORTED);
+    set.drive();
+    // 10, 20 and 40 ms.
+    assert!(begun.elapsed() >= Duration::from_millis(70), "{:?}", begun.elapsed());
+    assert!(set.stored() == pattern(), "other bytes");
+
+    let set = Set::new(again(3));
+    set.at_volume(opcode::WRITE, &pattern());
+    set.give(operation::READ);
+    set.refuse_other(driver::ABORTED);
+    set.drive();
+    let mut bytes = vec![0; BYTES];
+    set.device.read_exact_at(&mut bytes, data_position(0, TAG, 0)).unwrap();
+    assert!(bytes == pattern(), "other bytes were read");
+}
+
+#[test]
+fn a_copy_that_stops_short_goes_on_where_it_stopped() {
+    let set = Set::new(again(0));
+    // The rest is not there. Copied from the beginning again, there would be enough.
+    set.put(&pattern()[..BYTES / 4]);
+    set.give(operation::WRITE);
+    set.refuse_other(driver::ABORTED);
+    set.drive();
+    assert!(set.stored() == [0; BYTES], "half a write was carried out");
+}
