@@ -1,6 +1,6 @@
 #!/bin/bash
 # limit: 420
-# round: 25
+# round: 60
 # A server that is killed at random under verified I/O, and its successor: no error reaches the user, nothing
 # acknowledged is lost. Then upgrades under load, a volume that grows in use, and a file system across both.
 . "$(dirname "$0")/harness.sh"
@@ -24,7 +24,7 @@ recover() {
 under_load() {
     fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite \
         --bssplit=512/20:4k/40:64k/30:512k/10 --size=48M --verify=crc32c --verify_fatal=1 --verify_backlog=64 \
-        --time_based --runtime=600 --randseed=3 --output-format=json --output="$WORK/load.json" &
+        --time_based --runtime=1800 --randseed=3 --output-format=json --output="$WORK/load.json" &
     local load=$! round
     for ((round = 1; round <= $2; round++)); do
         sleep "0.$((RANDOM % 9 + 1))"
@@ -92,7 +92,7 @@ for way in "${ways[@]}"; do
     ublk_add "$image?size=64M&create" "$way" -q 2 -d 32 --recover
     grep '^/dev' "$WORK/ublk.log"
     times=()
-    under_load kill_and_recover "$ROUNDS"
+    under_load kill_and_recover $((FULL ? 50 : ROUNDS))
     tell_times "$way"
     if has_feature QUIESCE; then
         # No accident: a few for each way are enough on ordinary days.
