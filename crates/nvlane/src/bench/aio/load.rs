@@ -22,7 +22,7 @@ pub struct Window {
     pub iops: f64,
     /// CPU time per read, of this thread.
     pub cpu_ns: f64,
-    /// Time in `io_submit` per read.
+    /// Time in `io_submit` per read; not a number where it is not known.
     pub submit_ns: f64,
     /// Median time from submission to event.
     pub p50_ns: f64,
@@ -38,6 +38,11 @@ impl Load {
     /// The subject's name.
     pub fn name(&self) -> &'static str {
         self.subject.kind.name()
+    }
+
+    /// Whether it finds completions by polling.
+    pub fn polls(&self) -> bool {
+        self.subject.polling
     }
 
     /// Reads for so long; nothing is in flight before and after.

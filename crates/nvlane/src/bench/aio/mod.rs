@@ -5,33 +5,44 @@
 //!     |- kernel     io_submit(2), io_getevents(2), as libaio makes them
 //!     |- drop-in    aio::drop_in
 //!     |- polled     io_setup2(IOPOLL)                            where the device takes it
-//!     `- io_setup2  USERIOCB, FIXEDBUFS, IOPOLL where the device takes it; and with SQTHREAD
+//!     |- io_setup2  USERIOCB, FIXEDBUFS, IOPOLL where the device takes it; and with SQTHREAD
+//!     `- fio        its engine io_uring, with pinned buffers and file, polling like io_setup2
 //! ```
 //!
 //! Windows of all subjects take turns, and ratios are of the windows of one turn, so that what
-//! disturbs the machine for longer than a turn disturbs all alike. `--dir` may name a block device,
-//! which is read only; else a file is made there.
+//! disturbs the machine for longer than a turn disturbs all alike; fio, which takes long to begin, has
+//! a turn in the end.
+//!
+//! | rows | what is read |
+//! |---|---|
+//! | `direct_qd*` | the block device that `--dir` names, never written; or as root null_blk with a poll queue; or the file |
+//! | `file_qd*` | where `direct` is null_blk: a file that is made in `--dir`, past the page cache |
+//! | `cached_qd*` | that file, or the device that was named, through the page cache |
 
+mod fio;
 mod load;
+mod stage;
 mod subject;
 
 use super::report::{Bars, Report, Table, median};
-use super::{Options, Scenario, cores};
+use super::{Options, Scenario, cores, served};
 use anyhow::{Context, ensure};
 use load::{Load, Window};
 use serde_json::json;
+use stage::Stage;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
-use subject::{Kind, Subject};
+use subject::{KERNEL, Kind, Subject};
 
 /// Bytes of the file that is read.
 const BYTES: usize = 64 << 20;
 /// Requests in flight.
 const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+/// Of files, in a quick run.
 const DEPTHS_QUICK: [usize; 3] = [1, 8, 64];
 
 /// The scenario.
@@ -48,7 +59,6 @@ impl Scenario for Aio {
 
     fn run(&self, options: &Options) -> anyhow::Result<Report> {
         cores::pin(options.client_core).context("the core cannot be used; see --client-core")?;
-        let place = Place::make(options)?;
         let (window_ms, turns) = match (options.tiny, options.quick) {
             (true, _) => (5, 2),
             (_, true) => (60, 5),
@@ -58,19 +68,34 @@ impl Scenario for Aio {
             report: Report::new(self.name()),
             window: Duration::from_millis(window_ms),
             turns,
+            core: options.client_core,
+            fio: served::version("fio").is_ok() && !options.tiny,
             table: Vec::new(),
-            worst: f64::INFINITY,
+            worst: (f64::INFINITY, String::new()),
         };
-        let depths: &[usize] = if options.quick { &DEPTHS_QUICK } else { &DEPTHS };
-        for direct in [true, false] {
+        let fio = served::version("fio").unwrap_or_else(|why| why);
+        bench.report.machine.peers.insert("fio".into(), fio);
+        let file = Place::of_file(options)?;
+        let stage = if file.device { None } else { bench.stage() };
+        let device = match &stage {
+            Some(stage) => Some(Place { path: stage.device()?, device: true }),
+            None => None,
+        };
+        let direct = device.as_ref().unwrap_or(&file);
+        let few: &[usize] = if options.quick { &DEPTHS_QUICK } else { &DEPTHS };
+        let mut groups = vec![(direct, true, "direct", &DEPTHS[..]), (&file, false, "cached", few)];
+        if device.is_some() {
+            groups.insert(1, (&file, true, "file", few));
+        }
+        for (place, direct, name, depths) in groups {
             for &depth in depths {
-                let row = format!("{}_qd{depth}", if direct { "direct" } else { "cached" });
+                let row = format!("{name}_qd{depth}");
                 if options.wants(&row) {
-                    bench.case(&place, direct, depth, &row)?;
+                    bench.case(place, direct, depth, &row)?;
                 }
             }
         }
-        bench.finish(&place);
+        bench.finish(direct, &file);
         Ok(bench.report)
     }
 }
@@ -82,10 +107,10 @@ struct Place {
 }
 
 impl Place {
-    fn make(options: &Options) -> anyhow::Result<Place> {
+    /// The device that was named, or a file in the folder.
+    fn of_file(options: &Options) -> anyhow::Result<Place> {
         let path = options.dir.clone();
-        let found = std::fs::metadata(&path).with_context(|| path.display().to_string())?;
-        if found.file_type().is_block_device() {
+        if stage::is_block(&path) {
             return Ok(Place { path, device: true });
         }
         let path = path.join(format!("nvlane-bench-aio-{}", std::process::id()));
@@ -105,6 +130,10 @@ impl Place {
             .open(&self.path)
             .with_context(|| self.path.display().to_string())
     }
+
+    fn name(&self) -> String {
+        if self.device { self.path.display().to_string() } else { "a file".into() }
+    }
 }
 
 impl Drop for Place {
@@ -120,42 +149,120 @@ struct Bench {
     report: Report,
     window: Duration,
     turns: u64,
+    core: usize,
+    fio: bool,
     table: Vec<Vec<String>>,
-    worst: f64,
+    /// The drop-in's worst ratio, and where that was.
+    worst: (f64, String),
+}
+
+/// The windows of one case.
+struct Windows {
+    kernel: Vec<Window>,
+    row: String,
+    depth: usize,
+    direct: bool,
 }
 
 impl Bench {
+    /// null_blk, or a note of why not.
+    fn stage(&mut self) -> Option<Stage> {
+        match Stage::new() {
+            Ok(stage) => Some(stage),
+            Err(error) => {
+                self.note(format!("direct rows are of a file: {error:#}"));
+                None
+            }
+        }
+    }
+
     /// All subjects at one depth, by turns.
     fn case(&mut self, place: &Place, direct: bool, depth: usize, row: &str) -> anyhow::Result<()> {
-        let file = place.open(direct)?;
-        let mut loads = Vec::new();
-        for kind in Kind::ALL {
-            if !direct && !kind.takes_cached() {
-                continue;
+        let file = match place.open(direct) {
+            Ok(file) => file,
+            // A file system may not have O_DIRECT.
+            Err(error) if direct && !place.device => {
+                self.note(format!("{row}: {error:#}"));
+                return Ok(());
             }
-            match Subject::open(kind, &file, depth) {
-                Ok(subject) => loads.push(Load::new(subject, depth, BYTES)),
+            Err(error) => return Err(error),
+        };
+        let may_poll = direct && stage::has_poll_queues(&place.path);
+        let mut windows = BTreeMap::new();
+        // A thread of the kernel that submits spins long after the last submission: it goes last, alone.
+        let (thread, others): (Vec<Kind>, Vec<Kind>) =
+            Kind::ALL.into_iter().partition(|&kind| kind == Kind::Setup2Thread);
+        for kinds in [others, thread] {
+            self.turns_of(&kinds, (&file, may_poll), (direct, depth, row), &mut windows)?;
+        }
+        let kernel = windows.get(KERNEL).map(|(_, windows)| windows.clone()).unwrap_or_default();
+        ensure!(!kernel.is_empty(), "the kernel's AIO is not to be had");
+        let case = Windows { kernel, row: row.to_owned(), depth, direct };
+        let mut polling = false;
+        for kind in Kind::ALL {
+            if let Some((polls, windows)) = windows.get(kind.name()) {
+                self.add(&case, kind, windows);
+                self.show(&case, kind.name(), *polls, windows);
+                polling |= *polls;
+            }
+        }
+        self.bound(place, &case, polling);
+        Ok(())
+    }
+
+    /// Windows of some subjects, by turns; with whether each polls.
+    fn turns_of(
+        &mut self,
+        kinds: &[Kind],
+        (file, may_poll): (&File, bool),
+        (direct, depth, row): (bool, usize, &str),
+        windows: &mut BTreeMap<&'static str, (bool, Vec<Window>)>,
+    ) -> anyhow::Result<()> {
+        let mut loads = Vec::new();
+        for &kind in kinds.iter().filter(|kind| direct || kind.takes_cached()) {
+            match Subject::open(kind, file, depth, may_poll) {
+                Ok(subject) => {
+                    if let Some(why) = subject.unpolled.as_ref().filter(|_| direct) {
+                        self.note(format!("{row}: {} does not poll: {why}", kind.name()));
+                    }
+                    loads.push(Load::new(subject, depth, BYTES));
+                }
                 Err(error) => self.note(format!("{row}: {}: {error:#}", kind.name())),
             }
         }
-        let mut windows: BTreeMap<&'static str, Vec<Window>> = BTreeMap::new();
         for turn in 0..=self.turns {
             for load in &mut loads {
                 let window = load.window(self.window, turn)?;
                 // The first warms up: caches, and how our library comes to know its program.
                 if turn > 0 {
-                    windows.entry(load.name()).or_default().push(window);
+                    let (_, all) = windows.entry(load.name()).or_insert((load.polls(), Vec::new()));
+                    all.push(window);
                 }
             }
         }
-        let kernel = windows.get("kernel").cloned().unwrap_or_default();
-        ensure!(!kernel.is_empty(), "the kernel's AIO is not to be had");
-        for kind in Kind::ALL {
-            if let Some(windows) = windows.get(kind.name()) {
-                self.add(kind, windows, &kernel, direct, depth, row);
-            }
-        }
         Ok(())
+    }
+
+    /// fio's row.
+    fn bound(&mut self, place: &Place, case: &Windows, polling: bool) {
+        if !case.direct || !self.fio {
+            return;
+        }
+        let path = place.path.as_path();
+        let fio = fio::Fio { path, bytes: BYTES, depth: case.depth, polling, core: self.core };
+        let turns = if self.turns > 5 { 3 } else { 1 };
+        let windows: anyhow::Result<Vec<Window>> =
+            (0..turns).map(|_| fio.window(self.window)).collect();
+        match windows {
+            Ok(windows) => {
+                self.show(case, fio::NAME, polling, &windows);
+                if case.row.starts_with("direct") {
+                    let name = format!("fio_io_uring_over_aio_qd{}", case.depth);
+                    self.report.figure(name, case.ratios(&windows).rate);
+                }
+            }
+            Err(error) => self.note(format!("{}: {error:#}", case.row)),
+        }
     }
 
     fn note(&mut self, note: String) {
@@ -164,82 +271,90 @@ impl Bench {
         }
     }
 
-    fn add(
-        &mut self,
-        kind: Kind,
-        windows: &[Window],
-        kernel: &[Window],
-        direct: bool,
-        depth: usize,
-        row: &str,
-    ) {
-        let of = |value: fn(&Window) -> f64| median(windows.iter().map(value));
-        let pairs = || windows.iter().zip(kernel);
-        let rate = median(pairs().map(|(ours, theirs)| ours.iops / theirs.iops));
-        let cpu = median(pairs().map(|(ours, theirs)| ours.cpu_ns / theirs.cpu_ns));
-        let name = kind.name();
+    /// The figures of a subject.
+    fn add(&mut self, case: &Windows, kind: Kind, windows: &[Window]) {
+        let (row, depth) = (&case.row, case.depth);
+        let submit = || median(windows.iter().map(|window| window.submit_ns));
+        let Ratios { rate, cpu } = case.ratios(windows);
+        let report = &mut self.report;
+        if kind == Kind::DropIn {
+            if rate < self.worst.0 {
+                self.worst = (rate, row.clone());
+            }
+            report.figure(format!("dropin_over_aio_{row}"), rate);
+            match row.as_str() {
+                "direct_qd1" => report.figure("dropin_cpu_saving_direct", 1.0 - cpu),
+                "cached_qd1" => report.figure("dropin_cpu_saving_single", 1.0 - cpu),
+                _ => {}
+            }
+        }
+        if !row.starts_with("direct") {
+            return;
+        }
         match kind {
-            Kind::DropIn => {
-                self.worst = self.worst.min(rate);
-                self.report.figure(format!("dropin_over_aio_{row}"), rate);
+            Kind::Setup2 => {
+                report.figure(format!("io_setup2_over_aio_qd{depth}"), rate);
                 if depth == 1 {
-                    let figure = if direct {
-                        "dropin_cpu_saving_direct"
-                    } else {
-                        "dropin_cpu_saving_single"
-                    };
-                    self.report.figure(figure, 1.0 - cpu);
+                    report.figure("io_setup2_submit_ns", submit());
                 }
             }
-            Kind::Setup2 if direct => {
-                self.report.figure(format!("io_setup2_over_aio_qd{depth}"), rate);
-                if depth == 1 {
-                    self.report.figure("io_setup2_submit_ns", of(|window| window.submit_ns));
-                }
+            Kind::Setup2Thread => {
+                report.figure(format!("io_setup2_sqthread_over_aio_qd{depth}"), rate);
             }
-            Kind::Setup2Thread if direct => {
-                self.report.figure(format!("io_setup2_sqthread_over_aio_qd{depth}"), rate);
-            }
-            Kind::Kernel if direct && depth == 1 => {
-                self.report.figure("aio_submit_ns", of(|window| window.submit_ns));
-            }
+            Kind::Kernel if depth == 1 => report.figure("aio_submit_ns", submit()),
             _ => {}
         }
+    }
+
+    /// A row, with its line in the table and its bar.
+    fn show(&mut self, case: &Windows, name: &str, polling: bool, windows: &[Window]) {
+        let of = |value: fn(&Window) -> f64| median(windows.iter().map(value));
+        let Ratios { rate, cpu } = case.ratios(windows);
         self.report.rows.push(json!({
-            "row": row, "subject": name, "depth": depth, "direct": direct,
+            "row": case.row, "subject": name, "depth": case.depth, "direct": case.direct,
+            "polled": polling,
             "iops": windows.iter().map(|window| window.iops).collect::<Vec<_>>(),
             "cpu_ns": windows.iter().map(|window| window.cpu_ns).collect::<Vec<_>>(),
             "submit_ns": windows.iter().map(|window| window.submit_ns).collect::<Vec<_>>(),
             "p50_ns": windows.iter().map(|window| window.p50_ns).collect::<Vec<_>>(),
         }));
+        let submit = of(|window| window.submit_ns);
         self.table.push(vec![
-            row.to_owned(),
+            case.row.clone(),
             name.to_owned(),
+            if polling { "yes" } else { "" }.to_owned(),
             format!("{:.0}", of(|window| window.iops)),
             format!("{rate:.2}"),
             format!("{:.0}", of(|window| window.cpu_ns)),
             format!("{cpu:.2}"),
-            format!("{:.0}", of(|window| window.submit_ns)),
+            if submit.is_finite() { format!("{submit:.0}") } else { String::new() },
             format!("{:.1}", of(|window| window.p50_ns) / 1e3),
         ]);
-        if direct && kind != Kind::Kernel {
+        if case.row.starts_with("direct") && name != KERNEL {
             let bars = &mut self.report.bars;
             let title = "rate, O_DIRECT, the kernel's AIO is 1";
             if bars.is_empty() {
                 bars.push(Bars { title: title.into(), bars: Vec::new() });
             }
-            bars[0].bars.push((format!("{name} qd{depth}"), rate, format!("{rate:.2}")));
+            bars[0].bars.push((format!("{name} qd{}", case.depth), rate, format!("{rate:.2}")));
         }
     }
 
-    fn finish(&mut self, place: &Place) {
-        self.report.figure("dropin_over_aio_min", self.worst);
-        let what = if place.device { place.path.display().to_string() } else { "a file".into() };
+    fn finish(&mut self, direct: &Place, file: &Place) {
+        if self.worst.0.is_finite() {
+            self.report.figure("dropin_over_aio_min", self.worst.0);
+            self.note(format!("dropin_over_aio_min is that of {}", self.worst.1));
+        }
         self.report.tables.push(Table {
-            title: format!("4 KiB random reads of {what}, one core"),
+            title: format!(
+                "4 KiB random reads from one core; direct: {}, cached: {}",
+                direct.name(),
+                file.name()
+            ),
             columns: vec![
                 "case",
                 "subject",
+                "polled",
                 "IOPS",
                 "of kernel",
                 "cpu ns",
@@ -249,5 +364,24 @@ impl Bench {
             ],
             rows: std::mem::take(&mut self.table),
         });
+    }
+}
+
+/// A subject's share of the kernel's.
+struct Ratios {
+    rate: f64,
+    cpu: f64,
+}
+
+impl Windows {
+    /// Window by window where both have as many: what was measured in one turn.
+    fn ratios(&self, windows: &[Window]) -> Ratios {
+        let of = |value: fn(&Window) -> f64| {
+            if windows.len() == self.kernel.len() {
+                return median(windows.iter().zip(&self.kernel).map(|(a, b)| value(a) / value(b)));
+            }
+            median(windows.iter().map(value)) / median(self.kernel.iter().map(value))
+        };
+        Ratios { rate: of(|window| window.iops), cpu: of(|window| window.cpu_ns) }
     }
 }

@@ -2,7 +2,7 @@
 
 use ::aio::abi::{Event, Iocb};
 use ::aio::{drop_in, extended};
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use libc::{c_int, c_long, c_void};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -10,6 +10,9 @@ use std::ptr;
 
 /// Bytes of a request.
 pub const BLOCK: usize = 4096;
+
+/// Name of the kernel's AIO in rows.
+pub const KERNEL: &str = "kernel";
 
 const USERIOCB: u32 = 1 << 0;
 const IOPOLL: u32 = 1 << 1;
@@ -40,7 +43,7 @@ impl Kind {
     /// Its name in rows.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Kernel => "kernel",
+            Kind::Kernel => KERNEL,
             Kind::DropIn => "drop-in",
             Kind::Polled => "polled",
             Kind::Setup2 => "io_setup2",
@@ -60,6 +63,10 @@ pub struct Subject {
     pub kind: Kind,
     /// One per request in flight.
     pub iocbs: Box<[Iocb]>,
+    /// Completions are found by polling.
+    pub polling: bool,
+    /// Why they are not, where they were to be.
+    pub unpolled: Option<String>,
     memory: *mut u8,
     depth: usize,
     context: usize,
@@ -67,8 +74,8 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Makes a context for `depth` requests, polling if the file takes it.
-    pub fn open(kind: Kind, file: &File, depth: usize) -> anyhow::Result<Subject> {
+    /// Makes a context for `depth` requests, polling if the file takes it and its device `may_poll`.
+    pub fn open(kind: Kind, file: &File, depth: usize, may_poll: bool) -> anyhow::Result<Subject> {
         // SAFETY: a new mapping at an address of the kernel's choice.
         let memory = unsafe {
             let both = libc::PROT_READ | libc::PROT_WRITE;
@@ -86,28 +93,34 @@ impl Subject {
         };
         let iocbs = (0..depth).map(iocb).collect();
         let indexed = matches!(kind, Kind::Setup2 | Kind::Setup2Thread);
+        let memory = memory.cast();
+        let (polling, unpolled) = (false, None);
         let mut subject =
-            Subject { kind, iocbs, memory: memory.cast(), depth, context: 0, indexed };
+            Subject { kind, iocbs, polling, unpolled, memory, depth, context: 0, indexed };
         let more = match kind {
             Kind::Kernel | Kind::DropIn => return subject.set_up(0).map(|()| subject),
             Kind::Polled => 0,
             Kind::Setup2 => USERIOCB | FIXEDBUFS,
             Kind::Setup2Thread => USERIOCB | FIXEDBUFS | SQTHREAD,
         };
-        subject.iocbs.iter_mut().for_each(|iocb| iocb.flags = HIPRI);
-        subject.set_up(more | IOPOLL)?;
-        if subject.reads() {
+        let polled = if may_poll {
+            subject.iocbs.iter_mut().for_each(|iocb| iocb.flags = HIPRI);
+            subject.set_up(more | IOPOLL).and_then(|()| subject.reads())
+        } else {
+            Err(anyhow!("the device has no poll queue"))
+        };
+        let Err(why) = polled else {
+            subject.polling = true;
             return Ok(subject);
-        }
+        };
         if kind == Kind::Polled {
-            bail!("the file cannot be polled");
+            return Err(why);
         }
         subject.tear_down();
         subject.iocbs.iter_mut().for_each(|iocb| iocb.flags = 0);
         subject.set_up(more)?;
-        if !subject.reads() {
-            bail!("a read fails");
-        }
+        subject.reads()?;
+        subject.unpolled = Some(format!("{why:#}"));
         Ok(subject)
     }
 
@@ -132,10 +145,19 @@ impl Subject {
         Ok(())
     }
 
-    /// Whether a read succeeds.
-    fn reads(&mut self) -> bool {
+    /// Reads once.
+    fn reads(&mut self) -> anyhow::Result<()> {
         let mut event = [Event::default()];
-        self.submit(&[0]) == 1 && self.take(1, &mut event) == 1 && event[0].res == BLOCK as i64
+        let code = match self.submit(&[0]) {
+            1 => self.take(1, &mut event),
+            code => code,
+        };
+        let got = if code == 1 { event[0].res } else { i64::from(code) };
+        if got != BLOCK as i64 {
+            let error = std::io::Error::from_raw_os_error(-got.min(0) as i32);
+            bail!("a read gives {got} ({error})");
+        }
+        Ok(())
     }
 
     /// Submits the iocbs with those indices.
@@ -184,6 +206,9 @@ impl Subject {
     }
 
     fn tear_down(&mut self) {
+        if self.context == 0 {
+            return;
+        }
         // SAFETY: the context is ours; nothing uses it afterwards.
         unsafe {
             match self.kind {
@@ -201,9 +226,7 @@ impl Subject {
 
 impl Drop for Subject {
     fn drop(&mut self) {
-        if self.context != 0 {
-            self.tear_down();
-        }
+        self.tear_down();
         // SAFETY: our mapping; nothing is in flight any more.
         unsafe { libc::munmap(self.memory.cast(), self.depth * BLOCK) };
     }
