@@ -35,6 +35,7 @@ mod features;
 mod kernel;
 mod parameters;
 mod path;
+mod plain;
 mod queue;
 mod recovery;
 mod tags;

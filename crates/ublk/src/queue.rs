@@ -3,11 +3,13 @@
 use crate::descriptors::Descriptors;
 use crate::driver::{self, ABORTED, IoCommand, auto_buffer, data_position};
 use crate::path::DataPath;
+use crate::plain::Plain;
 use crate::tags::{Carries, Step, Tags};
 use crate::translate::Shape;
 use crate::zoned;
 use driver::SECTOR_SHIFT;
 use namespace::{Data, Namespace, Part, Queue, Registered, Request, Sink, dataset};
+use nvme::Status;
 use nvme::opcode::io as opcode;
 use reactor::{Buffer, Complete, FixedFile, Reactor};
 use rustix::io::Errno;
@@ -26,6 +28,7 @@ mod about {
     pub const FETCH: u64 = 0 << 32;
     pub const MEMORY: u64 = 1 << 32;
     pub const PAUSE: u64 = 2 << 32;
+    pub const PLAIN: u64 = 3 << 32;
 }
 
 /// How a queue is served.
@@ -60,6 +63,8 @@ pub struct QueueServer {
     reactor: Rc<Reactor>,
     volume: Rc<dyn Queue>,
     lends: bool,
+    /// Spares the volume what needs nothing of it.
+    plain: Option<Plain>,
     watcher: Box<dyn Watcher>,
     device: Arc<File>,
     file: uring::File,
@@ -128,6 +133,10 @@ impl QueueServer {
             })
         };
         let slots = (0..config.depth).map(|_| slot()).collect::<io::Result<Box<[Slot]>>>()?;
+        let plain = match config.path {
+            DataPath::ZeroCopy => Plain::of(&**namespace, reactor),
+            DataPath::Copy | DataPath::UserCopy => None,
+        };
         let registered = reactor.register_file(device.as_raw_fd());
         let file = registered.as_ref().map_or(uring::File::Fd(device.as_raw_fd()), FixedFile::file);
         Ok(Rc::new_cyclic(|me| QueueServer {
@@ -135,6 +144,7 @@ impl QueueServer {
             reactor: Rc::clone(reactor),
             volume,
             lends: namespace.limits().lends_reads && config.path == DataPath::UserCopy,
+            plain,
             watcher,
             device,
             file,
@@ -200,7 +210,7 @@ impl QueueServer {
     #[inline]
     fn take(&self, tag: u16, step: Step) {
         match step {
-            Step::Submit => self.submit(tag),
+            Step::Submit => self.start(tag),
             Step::Commit(result) => self.commit(tag, result),
             Step::CopyIn { skip, bytes } => self.copy_in(tag, skip, bytes),
             Step::CopyOut { skip, bytes } => self.copy_out(tag, skip, bytes),
@@ -294,10 +304,39 @@ impl QueueServer {
         self.take(tag, step);
     }
 
+    /// Has the volume carry out a request, or the ring where that is the same.
+    #[inline]
+    fn start(&self, tag: u16) {
+        let entry = self.plain.as_ref().and_then(|plain| {
+            let tags = self.tags.borrow();
+            let Carries::Pages(len) = tags.carries(tag) else { return None };
+            plain.entry(tags.command(tag), self.first_buffer + tag, len)
+        });
+        match entry {
+            // SAFETY: the entry names the request's pages, which the driver keeps registered until the tag is
+            // committed.
+            Some(entry) => unsafe {
+                self.reactor.submit(entry, self.me(), about::PLAIN | u64::from(tag));
+            },
+            None => self.submit(tag),
+        }
+    }
+
+    /// The ring has carried out what [`QueueServer::start`] gave it.
+    #[inline]
+    fn started(&self, tag: u16, result: i32) {
+        let carries = self.tags.borrow().carries(tag);
+        if carries != Carries::Pages(result.cast_unsigned()) {
+            return self.submit(tag);
+        }
+        let step = self.tags.borrow_mut().served(tag, Status::SUCCESS);
+        self.take(tag, step);
+    }
+
     fn submit(&self, tag: u16) {
         let (command, carries) = {
             let tags = self.tags.borrow();
-            (tags.command(tag), tags.carries(tag))
+            (*tags.command(tag), tags.carries(tag))
         };
         let slot = self.slot(tag);
         let data = match carries {
@@ -433,6 +472,7 @@ impl Complete for QueueServer {
         let tag = token as u16;
         match token & !0xffff_ffff {
             about::FETCH => self.fetched(tag, result),
+            about::PLAIN => self.started(tag, result),
             about::MEMORY if result < 0 => {}
             about::MEMORY => self.memory_came(),
             about::PAUSE => {

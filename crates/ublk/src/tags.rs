@@ -243,8 +243,8 @@ impl Tags {
 
     /// What the volume is told.
     #[inline]
-    pub fn command(&self, tag: u16) -> Command {
-        self.tags[usize::from(tag)].work.command
+    pub fn command(&self, tag: u16) -> &Command {
+        &self.tags[usize::from(tag)].work.command
     }
 
     /// What that comes with.

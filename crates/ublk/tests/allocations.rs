@@ -16,7 +16,7 @@ fn carry_through(tags: &mut Tags, tag: u16, request: &Descriptor, number: u32) -
                 tags.copied(tag, bytes.div_ceil(2) as i32)
             }
             Step::Submit => {
-                std::hint::black_box((tags.command(tag), tags.carries(tag)));
+                std::hint::black_box((*tags.command(tag), tags.carries(tag)));
                 let busy = number.is_multiple_of(7) && steps < 4;
                 tags.served(tag, if busy { Status::COMMAND_INTERRUPTED } else { Status::SUCCESS })
             }

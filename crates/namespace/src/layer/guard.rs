@@ -37,6 +37,7 @@ use nvme::limits::CopyLimits;
 use queue::GuardQueue;
 use reactor::Reactor;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -155,6 +156,11 @@ impl Namespace for Guard {
     pass_to_child!(takes_registered refresh resize flush cut paths numa_node each_program);
     pass_to_child!(tune allocation copies_on_threads);
     pass_to_child!(volatile_epoch access writes_back write_off);
+
+    /// What goes to the child as it comes may as well go past both.
+    fn plain_file(&self) -> Option<BorrowedFd<'_>> {
+        if self.options.block_device && self.is_idle() { self.child.plain_file() } else { None }
+    }
 
     fn uri(&self) -> String {
         let mut uri = self.child.uri();
