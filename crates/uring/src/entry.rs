@@ -129,6 +129,22 @@ pub fn uring_cmd(file: File, operation: u32, addr: u64, command: [u8; 16]) -> En
     on!(file, fd => opcode::UringCmd16::new(fd, operation).addr(Some(addr)).cmd(command))
 }
 
+/// A command that completes any number of times (6.18), each time with a buffer of the group `group`
+/// ([`crate::BufferRing`]).
+pub fn uring_cmd_multishot(file: File, operation: u32, group: u16, command: [u8; 16]) -> Entry {
+    const MULTISHOT: u32 = 1 << 1;
+    let entry = on!(file, fd => opcode::UringCmd16::new(fd, operation).cmd(command));
+    let mut entry = entry.flags(Flags::BUFFER_SELECT);
+    let start = (&raw mut entry).cast::<u8>();
+    // SAFETY: an entry is the kernel's structure (`repr(C)`), which has `uring_cmd_flags` and `buf_group` there, both
+    // aligned; any number is a valid one.
+    unsafe {
+        start.add(28).cast::<u32>().write(MULTISHOT);
+        start.add(40).cast::<u16>().write(group);
+    }
+    entry
+}
+
 /// Sends `len` bytes of the registered buffer `index` by a socket; `flags` are `MSG_*`. With
 /// `MSG_WAITALL` it goes on until all are with the socket. Kernels that cannot say `-EINVAL`; on a socket
 /// [`write_fixed`] does the same there, in pieces.

@@ -22,6 +22,7 @@
 mod command;
 pub mod entry;
 mod error;
+mod provided;
 mod queue;
 mod ring;
 mod setup;
@@ -30,11 +31,19 @@ mod sys;
 pub use command::NvmePassthruCmd64;
 pub use entry::{BigEntry, Entry, File, NvmeOp, NvmeUringCmd};
 pub use error::{Error, Refusal, RingOption};
+pub use provided::BufferRing;
 pub use ring::{BigRefusal, Completion, Full, Ring, Wait};
 pub use setup::{Kind, RingOptions, Setup, SqPoll};
 
 /// Completion flag: more completions of the same entry follow (multishot entries).
 pub const MORE: u32 = 1 << 1;
+
+/// The buffer of a group ([`BufferRing`]) that a completion with such flags is about.
+#[inline]
+pub const fn buffer_of(flags: u32) -> Option<u16> {
+    const BUFFER: u32 = 1 << 0;
+    if flags & BUFFER != 0 { Some((flags >> 16) as u16) } else { None }
+}
 
 /// Operation codes, for [`Ring::supports`].
 pub mod code {

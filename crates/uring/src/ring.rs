@@ -2,7 +2,7 @@
 
 use crate::queue::{self, Completions, Submissions};
 use crate::sys::{self, GetEvents, Parameters, Probe, Table, Timespec, Update};
-use crate::{BigEntry, Entry, Error, Kind, RingOptions, Setup};
+use crate::{BigEntry, BufferRing, Entry, Error, Kind, RingOptions, Setup};
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -22,6 +22,8 @@ pub struct Ring {
     /// Index of the ring's own descriptor with the kernel, which spares a look-up per enter.
     registered: Option<u32>,
     enter_flags: u32,
+    /// Of the queued entries, those that complete as they are submitted.
+    at_once: u32,
     single_owner: PhantomData<*mut ()>,
 }
 
@@ -100,6 +102,7 @@ impl Ring {
             setup,
             registered,
             enter_flags,
+            at_once: 0,
             single_owner,
         })
     }
@@ -219,9 +222,17 @@ impl Ring {
         Ok(true)
     }
 
+    /// One more of the queued entries completes as it is submitted: to wait is to wait for another completion than
+    /// that. Not for rings of which a thread of the kernel takes the entries.
+    #[inline]
+    pub fn completes_at_once(&mut self) {
+        debug_assert!(!self.setup.sqpoll);
+        self.at_once += 1;
+    }
+
     fn call_waiting(&mut self, queued: u32, flags: u32, wait: Wait) -> io::Result<()> {
         let flags = self.enter_flags | flags;
-        let want = u32::from(wait != Wait::No);
+        let want = if wait == Wait::No { 0 } else { 1 + self.at_once };
         let Wait::AtMost(limit) = wait else {
             return self.call(queued, want, flags, ptr::null(), 0);
         };
@@ -255,11 +266,15 @@ impl Ring {
             libc::syscall(libc::SYS_io_uring_enter, fd, queued, want, flags, argument, size)
         };
         if taken >= 0 {
+            self.at_once = 0;
             return Ok(());
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
-            Some(libc::ETIME | libc::EINTR) => Ok(()),
+            Some(libc::ETIME | libc::EINTR) => {
+                self.at_once = 0;
+                Ok(())
+            }
             _ => Err(error),
         }
     }
@@ -302,6 +317,19 @@ impl Ring {
         let vector = libc::iovec { iov_base: start.cast(), iov_len: len };
         // SAFETY: one vector, which the kernel reads now; the memory is the caller's affair.
         unsafe { self.update(sys::REGISTER_BUFFERS_UPDATE, index, (&raw const vector) as u64) }
+    }
+
+    /// Lets entries name the group of `buffers` (5.19), until [`Ring::unregister_buffer_ring`].
+    ///
+    /// # Safety
+    /// `buffers` live until then, or until the ring is gone and nothing of it in flight.
+    pub unsafe fn register_buffer_ring(&mut self, buffers: &BufferRing) -> io::Result<()> {
+        buffers.register(self.fd.as_raw_fd())
+    }
+
+    /// Takes the group from the ring. Entries in flight that name it find no buffers any more.
+    pub fn unregister_buffer_ring(&mut self, buffers: &BufferRing) -> io::Result<()> {
+        buffers.unregister(self.fd.as_raw_fd())
     }
 
     fn table(&mut self, operation: u32, count: u32) -> io::Result<()> {

@@ -43,6 +43,8 @@ pub const REGISTER_BUFFERS2: u32 = 15;
 pub const REGISTER_BUFFERS_UPDATE: u32 = 16;
 pub const REGISTER_RING_FDS: u32 = 20;
 pub const UNREGISTER_RING_FDS: u32 = 21;
+pub const REGISTER_PBUF_RING: u32 = 22;
+pub const UNREGISTER_PBUF_RING: u32 = 23;
 /// Flag of a resource table: without contents at first.
 pub const REGISTER_SPARSE: u32 = 1 << 0;
 
@@ -135,6 +137,17 @@ pub struct Update {
     pub reserved2: u32,
 }
 
+/// `struct io_uring_buf_reg`.
+#[derive(Default)]
+#[repr(C)]
+pub struct BufferRingAt {
+    pub start: u64,
+    pub entries: u32,
+    pub group: u16,
+    pub flags: u16,
+    pub reserved: [u64; 3],
+}
+
 /// `struct io_uring_probe` with room for every operation code.
 #[repr(C)]
 pub struct Probe {
@@ -159,6 +172,7 @@ const _: () = {
     assert!(mem::size_of::<GetEvents>() == 24);
     assert!(mem::size_of::<Table>() == 32);
     assert!(mem::size_of::<Update>() == 32);
+    assert!(mem::size_of::<BufferRingAt>() == 40);
     assert!(mem::size_of::<ProbeOp>() == 8);
 };
 
@@ -228,12 +242,20 @@ impl Mapping {
         Mapping::new(fd, len, OFFSET_ENTRIES)
     }
 
+    /// Memory of our own, zeroed.
+    pub fn anonymous(len: usize) -> io::Result<Mapping> {
+        Mapping::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    }
+
     fn new(fd: &OwnedFd, len: usize, offset: i64) -> io::Result<Mapping> {
+        Mapping::map(len, libc::MAP_SHARED, fd.as_raw_fd(), offset)
+    }
+
+    fn map(len: usize, flags: libc::c_int, fd: RawFd, offset: i64) -> io::Result<Mapping> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        let flags = flags | libc::MAP_POPULATE;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let start =
-            unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, fd.as_raw_fd(), offset) };
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, fd, offset) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
