@@ -106,6 +106,9 @@ pub struct Reactor {
     pub(crate) deferred: RefCell<VecDeque<Deferred>>,
     /// Empty between turns, unless a sink has panicked; swapped with `deferred`.
     pub(crate) deferring: RefCell<VecDeque<Deferred>>,
+    /// Told when the completions at hand are delivered; swapped with `settled`, which is empty between.
+    pub(crate) settling: RefCell<VecDeque<(Rc<dyn Complete>, u64)>>,
+    pub(crate) settled: RefCell<VecDeque<(Rc<dyn Complete>, u64)>>,
     pub(crate) mailbox: Mailbox,
     pub(crate) post: RefCell<Post>,
     pub(crate) blocking: OnceCell<Blocking>,
@@ -118,6 +121,8 @@ pub struct Reactor {
     pub(crate) counts: Counts,
     /// How many completions there had been when [`Reactor::wait_turn`] was called last.
     pub(crate) waited_at: Cell<u64>,
+    /// What completions since then stood for beside themselves.
+    pub(crate) brought: Cell<u64>,
     /// A read of the mailbox's eventfd is in flight, into `wakes`.
     pub(crate) wake_armed: Cell<bool>,
     pub(crate) wakes: UnsafeCell<u64>,
@@ -181,6 +186,8 @@ impl Reactor {
             pollers: RefCell::default(),
             deferred: RefCell::default(),
             deferring: RefCell::default(),
+            settling: RefCell::default(),
+            settled: RefCell::default(),
             mailbox,
             post: RefCell::default(),
             blocking: OnceCell::new(),
@@ -191,6 +198,7 @@ impl Reactor {
             woken: Cell::new(false),
             counts: Counts::default(),
             waited_at: Cell::new(0),
+            brought: Cell::new(0),
             wake_armed: Cell::new(false),
             wakes: UnsafeCell::new(0),
             turning: Cell::new(false),
@@ -227,6 +235,26 @@ impl Reactor {
         let key = self.slots.borrow_mut().insert(sink, token, false);
         // SAFETY: the caller vouches for what the entry points to.
         unsafe { self.queue(entry.user_data(key)) };
+    }
+
+    /// Starts an operation that completes as it is submitted: a sleep is not ended by that.
+    ///
+    /// # Safety
+    /// As for [`Reactor::submit`].
+    #[inline]
+    pub unsafe fn submit_at_once(&self, entry: Entry, sink: Rc<dyn Complete>, token: u64) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.submit(entry, sink, token) };
+        if self.backlog.borrow().is_empty() && !self.refuses() {
+            self.ring.borrow_mut().completes_at_once();
+        }
+    }
+
+    /// The completion that is being delivered brings as much to do as `others` more would: whether to sleep or to spin
+    /// depends on it ([`Reactor::wait_turn`]).
+    #[inline]
+    pub fn stands_for(&self, others: u64) {
+        self.brought.set(self.brought.get() + others);
     }
 
     /// Starts an operation as [`Reactor::submit`] does, and names it for [`Reactor::cancel`].
@@ -351,6 +379,13 @@ impl Reactor {
     #[inline]
     pub fn defer(&self, sink: Rc<dyn Complete>, token: u64) {
         self.answer(sink, token, 0);
+    }
+
+    /// Tells `sink` as soon as the completions that are there are delivered: for those who gather what these bring, and
+    /// then start one operation for all. From elsewhere than a completion, when the next are looked for.
+    #[inline]
+    pub fn settle(&self, sink: Rc<dyn Complete>, token: u64) {
+        self.settling.borrow_mut().push_back((sink, token));
     }
 
     /// Adds a poller, which is active at first.

@@ -183,7 +183,27 @@ impl Reactor {
                 worked |= self.deliver(completion);
             }
         }
-        worked
+        self.tell_settled() || worked
+    }
+
+    /// Tells those who wait until completions are delivered. Whether there was anybody.
+    #[inline]
+    fn tell_settled(&self) -> bool {
+        if !self.has_settling() {
+            return false;
+        }
+        // Swapped, so that both keep their memory; what is asked for meanwhile waits for the next. What a panic has
+        // left over comes with the others.
+        self.settled.borrow_mut().append(&mut self.settling.borrow_mut());
+        loop {
+            let Some((sink, token)) = self.settled.borrow_mut().pop_front() else { return true };
+            sink.complete(token, 0, 0);
+        }
+    }
+
+    #[inline]
+    fn has_settling(&self) -> bool {
+        !self.settling.borrow().is_empty() || !self.settled.borrow().is_empty()
     }
 
     /// Tells whom it concerns. Whether that was anybody but the reactor itself.
@@ -246,6 +266,7 @@ impl Reactor {
     /// to do.
     pub(crate) fn sleep(&self, limit: Option<Instant>) {
         let ready = self.has_deferred()
+            || self.has_settling()
             || self.has_leftovers()
             || !self.backlog.borrow().is_empty()
             || self.buffers.has_served();
@@ -388,6 +409,8 @@ impl Reactor {
             }
         }
         let rest = (self.deferred.take(), self.deferring.take());
+        let gathered = (self.settling.take(), self.settled.take());
+        drop(gathered);
         drop(rest);
         self.commands.end();
         self.state.set(State::Ended);
@@ -399,8 +422,10 @@ impl Reactor {
             self.refill();
         }
         self.commands.flush();
-        let idle =
-            !self.has_deferred() && !self.has_leftovers() && self.backlog.borrow().is_empty();
+        let idle = !self.has_deferred()
+            && !self.has_settling()
+            && !self.has_leftovers()
+            && self.backlog.borrow().is_empty();
         let wait = match wait {
             _ if self.commands.poll() || !idle || !self.mailbox.fall_asleep() => Wait::No,
             // The first ring does not tell of the others any more.
