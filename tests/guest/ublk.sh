@@ -17,6 +17,8 @@ modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
 "$NVLANE" ublk features
 ways=(--copy)
 has_feature USER_COPY && ways+=(--user-copy)
+batches=
+has_feature BATCH_IO && batches=there
 direct=()
 has_feature AUTO_BUF_REG && direct=(--zero-copy)
 
@@ -27,6 +29,7 @@ check() {
     ublk_add "$volume" "$way" -q "${QUEUES:-2}" -d 32 "$@"
     grep '^/dev' "$WORK/ublk.log"
     local words=${way#--}
+    [[ -z $batches || $* == *--no-batch* ]] || words+=" in batches"
     expect_match "the way of data" "$(<"$WORK/ublk.log")" ", ${words//-/ }, from"
     verified_io "$DEVICE" 12M
     verified_io "$DEVICE" 3M --iodepth=1 --randseed=2
@@ -40,7 +43,12 @@ remote="tcp://127.0.0.1:$PORT/$NQN?ns=1"
 for way in "${ways[@]}" "${direct[@]}"; do
     check "$SCRATCH/b.img" "$way"
     check "linear:($SCRATCH/a.img,$SCRATCH/c.img)" "$way"
+    [[ -z $batches ]] || check "$SCRATCH/b.img" "$way" --no-batch
 done
+if [[ -z $batches ]]; then
+    said=$(fails "$NVLANE" ublk add mem:16M --batch)
+    expect_match "batches on an older kernel" "$said" 'need Linux 7.0'
+fi
 for way in "${ways[@]}"; do
     check mem:64M "$way"
     # One queue is lent what it reads.

@@ -9,6 +9,8 @@
 modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
 has_feature USER_RECOVERY_REISSUE || { echo "this kernel's ublk has no recovery"; exit 0; }
 ways=(--copy --auto)
+# Batches are the default where there are any: one way goes without.
+has_feature BATCH_IO && ways=("--copy --no-batch" --auto)
 has_feature USER_COPY && ways+=(--user-copy)
 image=$SCRATCH/recovery.img
 
@@ -89,7 +91,8 @@ holds() { [[ -n $(find "/proc/$1/fd" -lname "*${2##*/}*") ]]; }
 has_grown() { [[ $(blockdev --getsize64 "$DEVICE") == $((256 << 20)) ]]; }
 
 for way in "${ways[@]}"; do
-    ublk_add "$image?size=64M&create" "$way" -q 2 -d 32 --recover
+    # shellcheck disable=SC2086 # options, one word each
+    ublk_add "$image?size=64M&create" $way -q 2 -d 32 --recover
     grep '^/dev' "$WORK/ublk.log"
     times=()
     under_load kill_and_recover $((FULL ? 50 : ROUNDS))

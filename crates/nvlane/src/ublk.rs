@@ -82,6 +82,7 @@ fn add(args: &UblkAddArgs) -> Result<()> {
         depth: args.depth,
         path: path.iter().find(|(asked, _)| *asked).map(|(_, path)| *path),
         io_bytes_max: args.max_io,
+        batch: args.batch.then_some(true).or(args.no_batch.then_some(false)),
         recovery: args.recover,
         zones,
         kept,
@@ -285,6 +286,7 @@ fn refresh(device: &mut Device) {
 fn announce(device: &Device, record: &Record, format: ListFormat) -> String {
     let (node, info) = (device.node(), device.info());
     let (queues, depth) = (info.nr_hw_queues, info.queue_depth);
+    let batches = info.flags & driver::flag::BATCH_IO != 0;
     if format == ListFormat::Json {
         let made = json!({
             "version": SCHEMA_VERSION,
@@ -296,6 +298,7 @@ fn announce(device: &Device, record: &Record, format: ListFormat) -> String {
             "depth": depth,
             "io_bytes_max": info.max_io_buf_bytes,
             "data_path": device.path().to_string(),
+            "batches": batches,
             "recoverable": info.flags & driver::flag::USER_RECOVERY != 0,
             "program": record.program,
         });
@@ -305,9 +308,10 @@ fn announce(device: &Device, record: &Record, format: ListFormat) -> String {
     let most = size::format(info.max_io_buf_bytes.into());
     let program = record.program.as_ref().map(|runs| format!(", {runs}")).unwrap_or_default();
     format!(
-        "{}: {bytes}, {queues} queue(s) of {depth} requests of up to {most}, {}, from {}{program}\nready\n",
+        "{}: {bytes}, {queues} queue(s) of {depth} requests of up to {most}, {}{}, from {}{program}\nready\n",
         node.display(),
         device.path(),
+        if batches { " in batches" } else { "" },
         record.volume,
     )
 }

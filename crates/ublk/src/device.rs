@@ -56,6 +56,9 @@ pub struct DeviceOptions {
     pub cpus: Vec<Option<usize>>,
     /// Poll without ever sleeping.
     pub poll: bool,
+    /// Requests come and go many at a time (Linux 7.0); where that is possible and no program may move into the kernel
+    /// later, if `None`.
+    pub batch: Option<bool>,
     /// Where the program of a volume runs that is one.
     pub program: ProgramPlace,
     /// What keeps the maps of the volume's programs for the next server, in the programs' order.
@@ -74,6 +77,7 @@ impl Default for DeviceOptions {
             zones: None,
             cpus: Vec::new(),
             poll: false,
+            batch: None,
             program: ProgramPlace::Auto,
             kept: Vec::new(),
         }
@@ -162,6 +166,9 @@ impl Device {
         if control.is_encoded() {
             flags |= flag::CMD_IOCTL_ENCODE;
         }
+        if takes_batches(options, driver, &runs)? {
+            flags |= flag::BATCH_IO;
+        }
         if options.recovery {
             flags |= flag::USER_RECOVERY | flag::USER_RECOVERY_REISSUE;
             flags |= driver.mask() & flag::QUIESCE;
@@ -244,6 +251,7 @@ impl Device {
                 path: self.path,
                 shape: Shape::of(&limits, info.max_io_buf_bytes).with(options.zones),
                 encoded: self.control.is_encoded(),
+                batch: info.flags & flag::BATCH_IO != 0,
             };
             let events = self.queues.sender.clone();
             let seed = Seed {
@@ -413,6 +421,22 @@ fn path_without_root(options: &DeviceOptions, driver: Features) -> Result<DataPa
     match options.path {
         None | Some(DataPath::Copy) => Ok(DataPath::Copy),
         Some(_) => Err(Error::NotRoot("go by copy")),
+    }
+}
+
+/// Whether requests come and go many at a time. Programs that may move into the kernel later need them one by one.
+fn takes_batches(options: &DeviceOptions, driver: Features, runs: &Runs) -> Result<bool, Error> {
+    let why_not = if !driver.has(flag::BATCH_IO) {
+        Some("need Linux 7.0 or newer")
+    } else if runs.kernel().is_some() {
+        Some("are not for programs in the kernel")
+    } else {
+        None
+    };
+    match (options.batch, why_not) {
+        (Some(true), Some(why)) => Err(Error::Batch(why)),
+        (Some(asked), _) => Ok(asked),
+        (None, why_not) => Ok(why_not.is_none() && matches!(runs, Runs::Nowhere)),
     }
 }
 

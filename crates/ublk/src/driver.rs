@@ -54,12 +54,18 @@ pub mod control {
 
 /// Numbers of commands to `/dev/ublkcN`.
 pub mod io {
-    use super::{IoCommand, READ_WRITE, encoded};
+    use super::{BatchCommand, IoCommand, READ_WRITE, encoded};
 
     /// Wants a request.
     pub const FETCH_REQ: u32 = encoded::<IoCommand>(READ_WRITE, 0x20);
     /// Ends a request, and wants the next.
     pub const COMMIT_AND_FETCH_REQ: u32 = encoded::<IoCommand>(READ_WRITE, 0x21);
+    /// Tells of many tags that there is a server (7.0), as the two after it.
+    pub const PREP_IO_CMDS: u32 = encoded::<BatchCommand>(READ_WRITE, 0x25);
+    /// Ends many requests.
+    pub const COMMIT_IO_CMDS: u32 = encoded::<BatchCommand>(READ_WRITE, 0x26);
+    /// Wants requests, again and again.
+    pub const FETCH_IO_CMDS: u32 = encoded::<BatchCommand>(READ_WRITE, 0x27);
 }
 
 /// Bits of `ublksrv_ctrl_dev_info.flags` (`UBLK_F_*`).
@@ -234,6 +240,35 @@ pub struct IoCommand {
     pub addr: u64,
 }
 
+/// `struct ublk_batch_io`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct BatchCommand {
+    /// Which queue.
+    pub q_id: u16,
+    /// Bits of [`batch_flag`].
+    pub flags: u16,
+    /// Elements at the entry's address, each of which begins as `struct ublk_elem_header`: tag (2 bytes), index of a
+    /// registered buffer (2), result (4).
+    pub nr_elem: u16,
+    /// Bytes of each.
+    pub elem_bytes: u8,
+    /// Reserved.
+    pub reserved: u8,
+    /// Reserved.
+    pub reserved2: u64,
+}
+
+/// Bits of [`BatchCommand::flags`] (`UBLK_BATCH_F_*`).
+pub mod batch_flag {
+    /// Elements have a further word: where an append went.
+    pub const HAS_ZONE_LBA: u16 = 1 << 0;
+    /// Elements have a further word: where the next request's data is copied to and from.
+    pub const HAS_BUF_ADDR: u16 = 1 << 1;
+    /// As [`super::auto_buffer`] has it.
+    pub const AUTO_BUF_REG_FALLBACK: u16 = 1 << 2;
+}
+
 /// `struct ublk_param_basic`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -373,6 +408,19 @@ impl IoCommand {
     }
 }
 
+impl BatchCommand {
+    /// As the entry for the ring has it.
+    #[inline]
+    pub fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..2].copy_from_slice(&self.q_id.to_ne_bytes());
+        bytes[2..4].copy_from_slice(&self.flags.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&self.nr_elem.to_ne_bytes());
+        bytes[6] = self.elem_bytes;
+        bytes
+    }
+}
+
 impl ControlCommand {
     /// As the entry for the ring has it, followed by zeroes.
     pub fn to_bytes(self) -> [u8; 80] {
@@ -403,7 +451,7 @@ const _: () = {
     assert!(size_of::<DeviceInfo>() == 64);
     assert!(offset_of!(DeviceInfo, flags) == 24 && offset_of!(DeviceInfo, owner_uid) == 40);
     assert!(size_of::<Descriptor>() == 24);
-    assert!(size_of::<IoCommand>() == 16);
+    assert!(size_of::<IoCommand>() == 16 && size_of::<BatchCommand>() == 16);
     assert!(size_of::<Basic>() == 32);
     assert!(size_of::<Discard>() == 20);
     assert!(size_of::<Parameters>() == 152);
@@ -412,6 +460,7 @@ const _: () = {
     assert!(offset_of!(Parameters, segment) == 120 && offset_of!(Parameters, integrity) == 136);
     assert!(control::ADD_DEV == 0xc020_7504 && control::GET_FEATURES == 0x8020_7513);
     assert!(io::FETCH_REQ == 0xc010_7520 && io::COMMIT_AND_FETCH_REQ == 0xc010_7521);
+    assert!(io::PREP_IO_CMDS == 0xc010_7525 && io::FETCH_IO_CMDS == 0xc010_7527);
 };
 
 #[cfg(test)]
@@ -433,6 +482,16 @@ mod tests {
         // SAFETY: plain integers without padding.
         let bytes = unsafe { std::mem::transmute::<IoCommand, [u8; 16]>(io) };
         assert_eq!(io.to_bytes(), bytes);
+        let batch = BatchCommand {
+            q_id: 1,
+            flags: 2,
+            nr_elem: 3,
+            elem_bytes: 4,
+            ..BatchCommand::default()
+        };
+        // SAFETY: as above.
+        let bytes = unsafe { std::mem::transmute::<BatchCommand, [u8; 16]>(batch) };
+        assert_eq!(batch.to_bytes(), bytes);
         let control = ControlCommand {
             dev_id: 1,
             queue_id: 2,

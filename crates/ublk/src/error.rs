@@ -46,6 +46,9 @@ pub enum Error {
     /// A zoned volume that cannot be a device.
     #[error("a zoned volume {0}")]
     Zoned(&'static str),
+    /// Requests cannot come and go many at a time.
+    #[error("batches {0}")]
+    Batch(&'static str),
     /// Nothing to take over.
     #[error("/dev/ublkb{id} {why}")]
     NotRecoverable {

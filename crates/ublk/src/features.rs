@@ -50,7 +50,7 @@ pub const KNOWN: &[Feature] = &[
     feature(flag::QUIESCE, "QUIESCE", "6.16", "upgrades of the server in use", true),
     feature(flag::PER_IO_DAEMON, "PER_IO_DAEMON", "6.16", "several threads per queue", false),
     feature(flag::BUF_REG_OFF_DAEMON, "BUF_REG_OFF_DAEMON", "6.17", "several rings", false),
-    feature(flag::BATCH_IO, "BATCH_IO", "7.0", "many requests per command", false),
+    feature(flag::BATCH_IO, "BATCH_IO", "7.0", "many requests per command", true),
     feature(flag::INTEGRITY, "INTEGRITY", "7.0", "metadata", false),
     feature(flag::SAFE_STOP_DEV, "SAFE_STOP_DEV", "7.0", "del refuses what is in use", true),
     feature(flag::NO_AUTO_PART_SCAN, "NO_AUTO_PART_SCAN", "7.1", "no partitions", false),

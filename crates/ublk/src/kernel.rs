@@ -2,7 +2,7 @@
 
 use crate::descriptors::Descriptors;
 use crate::device::{DeviceOptions, Event, Seed, Teller, be_io_flusher};
-use crate::driver::{self, Parameters, SECTOR_SHIFT};
+use crate::driver::{self, DeviceInfo, Parameters, SECTOR_SHIFT, flag};
 use crate::error::Error;
 use crate::path::DataPath;
 use namespace::Namespace;
@@ -48,14 +48,14 @@ impl fmt::Display for Runs {
 }
 
 impl Runs {
-    /// Chooses for a volume whose data goes that way, by queues of such a depth; `parameters` are the device's, if it
-    /// is there already.
+    /// Chooses for a volume whose data goes that way, by queues of such a depth; `made` is the device, if it is there
+    /// already.
     pub fn choose(
         options: &DeviceOptions,
         volume: &dyn Namespace,
         path: DataPath,
         depth: u16,
-        parameters: Option<&Parameters>,
+        made: Option<(&DeviceInfo, &Parameters)>,
     ) -> Result<Runs, Error> {
         let asked = options.program;
         // The volume's program is the first that is met.
@@ -68,7 +68,7 @@ impl Runs {
             _ if path != DataPath::ZeroCopy => format!("data goes by {path}"),
             _ if options.poll => "--poll is for user space".to_owned(),
             _ => match KernelProgram::new(volume, depth, asked == ProgramPlace::Kernel, kept) {
-                Ok(program) => match unsuited(&program, asked, parameters) {
+                Ok(program) => match unsuited(&program, asked, made) {
                     Some(why) => why,
                     None => {
                         let program = Arc::new(program);
@@ -120,12 +120,16 @@ fn hand_over(volume: &dyn Namespace, program: &Arc<KernelProgram>) {
 fn unsuited(
     program: &KernelProgram,
     asked: ProgramPlace,
-    parameters: Option<&Parameters>,
+    made: Option<(&DeviceInfo, &Parameters)>,
 ) -> Option<String> {
     if asked == ProgramPlace::Auto && !program.has_one_place() {
         let why = "it may keep a block in several places (no NVLANE_ONE_PLACE), and the kernel does not keep \
                    writes to the same blocks apart; --bpf kernel insists";
         return Some(why.to_owned());
+    }
+    let (info, parameters) = made?;
+    if info.flags & flag::BATCH_IO != 0 {
+        return Some("the device was made for user space: its requests come in batches".to_owned());
     }
     let most = program.io_bytes_max();
     let too_long = |it: &Parameters| {
@@ -137,7 +141,7 @@ fn unsuited(
         sectors.iter().any(|sectors| u64::from(*sectors) << SECTOR_SHIFT > most)
     };
     let why = "the device was made for user space: its requests are longer than the program takes";
-    parameters.is_some_and(too_long).then(|| why.to_owned())
+    too_long(parameters).then(|| why.to_owned())
 }
 
 /// Requests of every kind are at most as long as the program takes: nobody in the kernel cuts them.

@@ -25,6 +25,7 @@
 //! Bounds: [`driver::DEPTH_MAX`] requests per queue, 1 MiB per request. A command that may be tried
 //! again is, five times, within a third of a second; volumes with paths have done so before.
 
+mod batch;
 mod control;
 mod descriptors;
 mod device;

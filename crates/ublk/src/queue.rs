@@ -1,5 +1,6 @@
 //! One queue of a device on its core: what [`Tags`] says is done.
 
+use crate::batch::{Batch, Element};
 use crate::descriptors::Descriptors;
 use crate::driver::{self, ABORTED, IoCommand, auto_buffer, data_position};
 use crate::path::DataPath;
@@ -23,12 +24,16 @@ use std::sync::Arc;
 use std::time::Instant;
 use uring::entry;
 
-/// What a completion is about: the upper half of a token; the lower is the tag.
+/// What a completion is about: the upper half of a token; the lower is the tag, or the number of a list.
 mod about {
     pub const FETCH: u64 = 0 << 32;
     pub const MEMORY: u64 = 1 << 32;
     pub const PAUSE: u64 = 2 << 32;
     pub const PLAIN: u64 = 3 << 32;
+    pub const PREPARED: u64 = 4 << 32;
+    pub const FETCHED: u64 = 5 << 32;
+    pub const COMMIT: u64 = 6 << 32;
+    pub const COMMITTED: u64 = 7 << 32;
 }
 
 /// How a queue is served.
@@ -44,6 +49,8 @@ pub struct QueueConfig {
     pub shape: Shape,
     /// The driver knows commands by the numbers of ioctls.
     pub encoded: bool,
+    /// It gives and takes requests many at a time.
+    pub batch: bool,
 }
 
 /// Is told what becomes of a queue.
@@ -71,6 +78,7 @@ pub struct QueueServer {
     registered: RefCell<Option<FixedFile>>,
     descriptors: Descriptors,
     tags: RefCell<Tags>,
+    batch: Option<RefCell<Batch>>,
     slots: Box<[Slot]>,
     /// Tags that wait for memory.
     waiting: RefCell<VecDeque<u16>>,
@@ -116,6 +124,15 @@ impl QueueServer {
             }
             DataPath::Copy | DataPath::UserCopy => 0,
         };
+        let batch = match config.batch {
+            true => {
+                let (queue, depth) = (config.queue, config.depth);
+                let is_zoned = config.shape.zone_sectors > 0;
+                let batch = Batch::new(reactor, queue, depth, config.path, is_zoned)?;
+                Some(RefCell::new(batch))
+            }
+            false => None,
+        };
         let slot = || {
             let own = match config.path {
                 DataPath::Copy => {
@@ -151,6 +168,7 @@ impl QueueServer {
             registered: RefCell::new(registered),
             descriptors,
             tags: RefCell::new(Tags::new(config.depth, config.path, config.shape)),
+            batch,
             slots,
             waiting: RefCell::new(VecDeque::with_capacity(config.depth.into())),
             waits: Cell::new(false),
@@ -165,7 +183,15 @@ impl QueueServer {
     /// Has the driver give requests, by all tags.
     pub fn fetch(&self) {
         for tag in 0..self.config.depth {
-            self.command(driver::io::FETCH_REQ, tag, 0);
+            match &self.batch {
+                Some(batch) => {
+                    batch.borrow_mut().push(self.element(tag, 0));
+                }
+                None => self.command(driver::io::FETCH_REQ, tag, 0),
+            }
+        }
+        if let Some(batch) = &self.batch {
+            self.hand_over(batch, driver::io::PREP_IO_CMDS, about::PREPARED);
         }
     }
 
@@ -191,13 +217,9 @@ impl QueueServer {
     #[inline]
     fn command(&self, operation: u32, tag: u16, result: i32) {
         let operation = if self.config.encoded { operation } else { operation & 0xff };
-        let own = self.slot(tag).own.borrow();
-        let addr = match own.as_ref() {
-            Some(buffer) => buffer.as_ptr() as u64,
-            None => self.slot(tag).appended.take(),
-        };
+        let Element { buffer, addr, .. } = self.element(tag, result);
         let index = match self.config.path {
-            DataPath::ZeroCopy => auto_buffer(self.first_buffer + tag),
+            DataPath::ZeroCopy => auto_buffer(buffer),
             DataPath::Copy | DataPath::UserCopy => 0,
         };
         let command = IoCommand { q_id: self.config.queue, tag, result, addr };
@@ -205,6 +227,38 @@ impl QueueServer {
         // SAFETY: the entry names at most the tag's own memory, which lives as long as this queue, the
         // sink.
         unsafe { self.reactor.submit(entry, self.me(), about::FETCH | u64::from(tag)) };
+    }
+
+    /// What the driver is told of a tag that it gets.
+    #[inline]
+    fn element(&self, tag: u16, result: i32) -> Element {
+        let own = self.slot(tag).own.borrow();
+        let addr = match own.as_ref() {
+            Some(buffer) => buffer.as_ptr() as u64,
+            None => self.slot(tag).appended.take(),
+        };
+        Element { tag, buffer: self.first_buffer + tag, result, addr }
+    }
+
+    /// Hands the list that was gathered to the driver.
+    fn hand_over(&self, batch: &RefCell<Batch>, operation: u32, then: u64) {
+        let Some((list, command, elements)) = batch.borrow_mut().close() else { return };
+        let entry = entry::uring_cmd(self.file, operation, elements as u64, command.to_bytes());
+        // SAFETY: the list is the batch's until it is told that it is done, and that lives as long as this queue, the
+        // sink. So does the memory that the list names.
+        unsafe { self.reactor.submit_at_once(entry, self.me(), then | u64::from(list)) };
+    }
+
+    /// Has the driver give requests many at a time, until it ends this.
+    fn fetch_many(&self, batch: &RefCell<Batch>) {
+        let (group, command) = {
+            let batch = batch.borrow();
+            (batch.group(), batch.fetch().to_bytes())
+        };
+        let operation = driver::io::FETCH_IO_CMDS;
+        let entry = entry::uring_cmd_multishot(self.file, operation, group, command);
+        // SAFETY: the entry names a group of buffers which the queue, the sink, keeps.
+        unsafe { self.reactor.submit(entry, self.me(), about::FETCHED) };
     }
 
     #[inline]
@@ -223,7 +277,15 @@ impl QueueServer {
 
     fn commit(&self, tag: u16, result: i32) {
         drop(self.slot(tag).data.take());
-        self.command(driver::io::COMMIT_AND_FETCH_REQ, tag, result);
+        match &self.batch {
+            Some(batch) => {
+                let is_first = batch.borrow_mut().push(self.element(tag, result));
+                if is_first {
+                    self.reactor.settle(self.me(), about::COMMIT);
+                }
+            }
+            None => self.command(driver::io::COMMIT_AND_FETCH_REQ, tag, result),
+        }
         self.tell_if_idle();
     }
 
@@ -438,6 +500,12 @@ impl QueueServer {
         if result != 0 {
             return self.tag_ended(tag, result);
         }
+        self.begin(tag);
+    }
+
+    /// The driver has given a request.
+    #[inline]
+    fn begin(&self, tag: u16) {
         self.requests.set(self.requests.get() + 1);
         let request = self.descriptors.read(tag);
         let step = self.tags.borrow_mut().begin(tag, &request);
@@ -446,12 +514,22 @@ impl QueueServer {
 
     #[cold]
     fn tag_ended(&self, tag: u16, result: i32) {
+        self.note_end(result);
+        self.tags.borrow_mut().ended(tag);
+        self.tell_end();
+    }
+
+    /// The driver said that it gives no more, or what is wrong.
+    fn note_end(&self, result: i32) {
         if result != ABORTED && self.error.get().is_none() {
             let (queue, error) = (self.config.queue, io::Error::from_raw_os_error(-result));
-            tracing::warn!(queue, tag, %error, "the driver takes a request back");
+            tracing::warn!(queue, %error, "the driver takes a request back");
             self.error.set(Some(-result));
         }
-        self.tags.borrow_mut().ended(tag);
+    }
+
+    /// Tags have ended.
+    fn tell_end(&self) {
         if !self.ending.replace(true) {
             self.watcher.ending();
         }
@@ -466,13 +544,99 @@ impl QueueServer {
     }
 }
 
+/// What is done many at a time.
+impl QueueServer {
+    fn batch(&self) -> &RefCell<Batch> {
+        self.batch.as_ref().expect("nobody else is told of batches")
+    }
+
+    /// The driver knows that there is a server for every tag, or does not want it.
+    fn prepared(&self, list: u16, result: i32) {
+        let batch = self.batch();
+        batch.borrow_mut().done(list, 0);
+        if result < 0 {
+            return self.fetching_ended(result);
+        }
+        self.fetch_many(batch);
+    }
+
+    /// The driver has given requests.
+    #[inline]
+    fn fetched_many(&self, result: i32, flags: u32) {
+        let batch = self.batch();
+        if let Some(buffer) = uring::buffer_of(flags) {
+            let count = Batch::count(result);
+            self.reactor.stands_for(count.saturating_sub(1) as u64);
+            for place in 0..count {
+                let tag = batch.borrow().tag(buffer, place);
+                self.begin(tag);
+            }
+            batch.borrow_mut().give_back(buffer);
+        }
+        if flags & uring::MORE == 0 {
+            // Without buffers, or room for a completion, it ends for this time only.
+            let for_now = [-libc::ENOBUFS, -libc::EAGAIN, -libc::ENOMEM, -libc::EOVERFLOW];
+            match result >= 0 || for_now.contains(&result) {
+                true => self.fetch_many(batch),
+                false => self.fetching_ended(result),
+            }
+        }
+    }
+
+    /// The driver has done with a list.
+    #[inline]
+    fn committed(&self, list: u16, result: i32) {
+        let left = self.batch().borrow_mut().done(list, result);
+        if !left.is_empty() {
+            self.refused(&left, result);
+        }
+        if self.batch().borrow().is_over() {
+            self.end_tags();
+        }
+    }
+
+    /// Results that the driver did not take.
+    #[cold]
+    fn refused(&self, tags: &[u16], result: i32) {
+        self.note_end(if result < 0 { result } else { -libc::EIO });
+        tags.iter().for_each(|tag| self.tags.borrow_mut().ended(*tag));
+        self.tell_end();
+    }
+
+    /// The driver gives no more requests.
+    #[cold]
+    fn fetching_ended(&self, result: i32) {
+        self.note_end(result);
+        self.batch().borrow_mut().end();
+        self.end_tags();
+    }
+
+    /// All tags end that nobody has any more: what the server has, and what the driver is yet to be told of, ends later.
+    #[cold]
+    fn end_tags(&self) {
+        for tag in 0..self.config.depth {
+            let is_told = !self.batch().borrow().has(tag);
+            if is_told && self.tags.borrow().is_fetching(tag) {
+                self.tags.borrow_mut().ended(tag);
+            }
+        }
+        self.tell_end();
+    }
+}
+
 impl Complete for QueueServer {
     #[inline]
-    fn complete(&self, token: u64, result: i32, _flags: u32) {
+    fn complete(&self, token: u64, result: i32, flags: u32) {
         let tag = token as u16;
         match token & !0xffff_ffff {
             about::FETCH => self.fetched(tag, result),
             about::PLAIN => self.started(tag, result),
+            about::FETCHED => self.fetched_many(result, flags),
+            about::COMMIT => {
+                self.hand_over(self.batch(), driver::io::COMMIT_IO_CMDS, about::COMMITTED)
+            }
+            about::COMMITTED => self.committed(tag, result),
+            about::PREPARED => self.prepared(tag, result),
             about::MEMORY if result < 0 => {}
             about::MEMORY => self.memory_came(),
             about::PAUSE => {

@@ -42,7 +42,7 @@ impl Device {
         let path = DataPath::of_flags(info.flags);
         check_volume(id, &info, &parameters, path, namespace.as_ref())?;
         let (volume, depth) = (namespace.as_ref(), info.queue_depth);
-        let runs = Runs::choose(options, volume, path, depth, Some(&parameters))?;
+        let runs = Runs::choose(options, volume, path, depth, Some((&info, &parameters)))?;
         await_recovery(&mut control, id)?;
         let mut device = Device::new(control, info, namespace, path, runs);
         device.sectors = parameters.basic.dev_sectors;

@@ -231,6 +231,11 @@ impl Tags {
         self.ended += 1;
     }
 
+    /// Whether the driver has a tag.
+    pub fn is_fetching(&self, tag: u16) -> bool {
+        self.tags[usize::from(tag)].phase == Phase::Fetching
+    }
+
     /// Whether it gives none by any.
     pub fn has_ended(&self) -> bool {
         usize::from(self.ended) == self.tags.len()

@@ -102,6 +102,12 @@ pub struct UblkAddArgs {
     /// Have the driver copy, into memory that belongs to each request.
     #[arg(long, group = "path")]
     pub copy: bool,
+    /// Have requests come and go many at a time (Linux 7.0); the default there, but for programs.
+    #[arg(long, overrides_with = "no_batch")]
+    pub batch: bool,
+    /// Have them come and go one by one.
+    #[arg(long)]
+    pub no_batch: bool,
     /// Most bytes of a request, at most 1M.
     #[arg(long, value_name = "SIZE", value_parser = io_size)]
     pub max_io: Option<u32>,

@@ -45,6 +45,7 @@ pub fn devices(format: ListFormat) -> Result<()> {
             "depth": info.queue_depth,
             "io_bytes_max": info.max_io_buf_bytes,
             "data_path": DataPath::of_flags(info.flags).to_string(),
+            "batches": info.flags & flag::BATCH_IO != 0,
             "recoverable": info.flags & flag::USER_RECOVERY != 0,
             "program": record.as_ref().and_then(|record| record.program.clone()),
             "volume": record.map(|record| record.volume),
@@ -179,7 +180,8 @@ mod tests {
         };
         assert!(line("USER_COPY").starts_with("yes") && !line("USER_COPY").contains("use Linux"));
         assert!(line("AUTO_BUF_REG").ends_with("use Linux 6.16 or newer"));
-        assert!(line("BATCH_IO").starts_with("no ") && line("BATCH_IO").contains("not used"));
+        let unused = line("PER_IO_DAEMON");
+        assert!(unused.starts_with("no ") && unused.contains("not used"));
     }
 
     #[test]
