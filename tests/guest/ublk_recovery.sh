@@ -9,9 +9,8 @@
 modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
 has_feature USER_RECOVERY_REISSUE || { echo "this kernel's ublk has no recovery"; exit 0; }
 ways=(--copy --auto)
-# Batches are the default where there are any: one way goes without.
-has_feature BATCH_IO && ways=("--copy --no-batch" --auto)
 has_feature USER_COPY && ways+=(--user-copy)
+has_feature BATCH_IO && ways+=("--auto --batch")
 image=$SCRATCH/recovery.img
 
 # recover [COMMAND]: a successor for DEVICE
@@ -97,7 +96,10 @@ for way in "${ways[@]}"; do
     times=()
     under_load kill_and_recover $((FULL ? 50 : ROUNDS))
     tell_times "$way"
-    if has_feature QUIESCE; then
+    if [[ $way == *--batch* ]]; then
+        said=$(fails "$NVLANE" ublk upgrade "$ID")
+        expect_match "an upgrade of a device with batches" "$said" 'without --batch'
+    elif has_feature QUIESCE; then
         # No accident: a few for each way are enough on ordinary days.
         under_load upgrade $((FULL ? ROUNDS : 3))
     fi

@@ -29,7 +29,7 @@ rule=$!
 as owner "$NVLANE" ublk add "$SCRATCH/owned/disk.img?size=64M&create" -q 2 -d 16 >"$WORK/ublk.log" 2>&1 </dev/null &
 UBLK_SERVER=$!
 ublk_ready "$WORK/ublk.log"
-expect_match "the way of data" "$(<"$WORK/ublk.log")" ', copy, from'
+expect_match "the way of data" "$(<"$WORK/ublk.log")" ', copy( in batches)?, from'
 is_owners() { [[ $(stat -c %U "$DEVICE") == owner ]]; }
 await 30 is_owners
 verified_io "$DEVICE" 8M

@@ -56,8 +56,8 @@ pub struct DeviceOptions {
     pub cpus: Vec<Option<usize>>,
     /// Poll without ever sleeping.
     pub poll: bool,
-    /// Requests come and go many at a time (Linux 7.0); where that is possible and no program may move into the kernel
-    /// later, if `None`.
+    /// Requests come and go many at a time (Linux 7.0), and then the device is not handed over in use. If `None`, where that
+    /// is possible, no program may move into the kernel later, and the device does not outlive its server.
     pub batch: Option<bool>,
     /// Where the program of a volume runs that is one.
     pub program: ProgramPlace,
@@ -171,7 +171,9 @@ impl Device {
         }
         if options.recovery {
             flags |= flag::USER_RECOVERY | flag::USER_RECOVERY_REISSUE;
-            flags |= driver.mask() & flag::QUIESCE;
+            if flags & flag::BATCH_IO == 0 {
+                flags |= driver.mask() & flag::QUIESCE;
+            }
         }
         let info = control.add(&DeviceInfo {
             nr_hw_queues: options.queues,
@@ -424,7 +426,8 @@ fn path_without_root(options: &DeviceOptions, driver: Features) -> Result<DataPa
     }
 }
 
-/// Whether requests come and go many at a time. Programs that may move into the kernel later need them one by one.
+/// Whether requests come and go many at a time. Programs that may move into the kernel later need them one by one, and so
+/// do devices that are to be handed over in use: the driver fails their requests meanwhile (docs/decisions/0010).
 fn takes_batches(options: &DeviceOptions, driver: Features, runs: &Runs) -> Result<bool, Error> {
     let why_not = if !driver.has(flag::BATCH_IO) {
         Some("need Linux 7.0 or newer")
@@ -436,6 +439,7 @@ fn takes_batches(options: &DeviceOptions, driver: Features, runs: &Runs) -> Resu
     match (options.batch, why_not) {
         (Some(true), Some(why)) => Err(Error::Batch(why)),
         (Some(asked), _) => Ok(asked),
+        (None, _) if options.recovery => Ok(false),
         (None, why_not) => Ok(why_not.is_none() && matches!(runs, Runs::Nowhere)),
     }
 }

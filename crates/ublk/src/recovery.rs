@@ -151,7 +151,10 @@ pub fn quiesce(id: u32) -> Result<(), Error> {
     let mut control = Control::open()?;
     let info = control.info(id)?;
     if info.flags & flag::QUIESCE == 0 {
-        let why = "cannot be taken over in use: make it with --recover, on Linux 6.16 or newer";
+        let why = match info.flags & flag::BATCH_IO {
+            0 => "cannot be taken over in use: make it with --recover, on Linux 6.16 or newer",
+            _ => "cannot be taken over in use: make it with --recover, without --batch",
+        };
         return Err(Error::NotRecoverable { id, why });
     }
     control.quiesce(id, QUIESCE_PATIENCE_MS)?;

@@ -102,7 +102,7 @@ pub struct UblkAddArgs {
     /// Have the driver copy, into memory that belongs to each request.
     #[arg(long, group = "path")]
     pub copy: bool,
-    /// Have requests come and go many at a time (Linux 7.0); the default there, but for programs.
+    /// Have requests come and go many at a time (Linux 7.0): the default without --recover, but for programs.
     #[arg(long, overrides_with = "no_batch")]
     pub batch: bool,
     /// Have them come and go one by one.
