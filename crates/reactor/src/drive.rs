@@ -66,7 +66,8 @@ impl Reactor {
     pub fn wait_turn(&self) -> bool {
         let _turning = self.begin_turns();
         let completed = self.counts.completed.read();
-        let since_last = completed - self.waited_at.replace(completed) + self.brought.take();
+        let since_last = completed - self.waited_at.replace(completed);
+        let since_last = since_last.saturating_add_signed(self.brought.take());
         self.sleep_at_once(None, since_last >= MANY);
         if self.state.get() == State::Running && self.woken.take() {
             self.spin.borrow_mut().worked(self.now.get());

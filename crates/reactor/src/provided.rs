@@ -29,16 +29,24 @@ impl Provided {
         self.buffers.group()
     }
 
-    /// What the kernel has put into a buffer ([`uring::buffer_of`]): its first `len` bytes.
+    /// What the kernel has put into a buffer: its first `len` bytes.
+    ///
+    /// # Safety
+    /// As for [`BufferRing::get`].
     #[inline]
-    pub fn get(&self, id: u16, len: usize) -> &[u8] {
-        self.buffers.get(id, len)
+    pub unsafe fn get(&self, id: u16, len: usize) -> &[u8] {
+        // SAFETY: passed on to the caller.
+        unsafe { self.buffers.get(id, len) }
     }
 
     /// Gives a buffer back to the kernel, which has filled it.
+    ///
+    /// # Safety
+    /// As for [`BufferRing::get`].
     #[inline]
-    pub fn give_back(&mut self, id: u16) {
-        self.buffers.give_back(id);
+    pub unsafe fn give_back(&mut self, id: u16) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.buffers.give_back(id) };
     }
 }
 

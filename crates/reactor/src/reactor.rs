@@ -106,7 +106,7 @@ pub struct Reactor {
     pub(crate) deferred: RefCell<VecDeque<Deferred>>,
     /// Empty between turns, unless a sink has panicked; swapped with `deferred`.
     pub(crate) deferring: RefCell<VecDeque<Deferred>>,
-    /// Told when the completions at hand are delivered; swapped with `settled`, which is empty between.
+    /// Told when the completions at hand are delivered; moved to `settled`, which is empty between.
     pub(crate) settling: RefCell<VecDeque<(Rc<dyn Complete>, u64)>>,
     pub(crate) settled: RefCell<VecDeque<(Rc<dyn Complete>, u64)>>,
     pub(crate) mailbox: Mailbox,
@@ -122,7 +122,7 @@ pub struct Reactor {
     /// How many completions there had been when [`Reactor::wait_turn`] was called last.
     pub(crate) waited_at: Cell<u64>,
     /// What completions since then stood for beside themselves.
-    pub(crate) brought: Cell<u64>,
+    pub(crate) brought: Cell<i64>,
     /// A read of the mailbox's eventfd is in flight, into `wakes`.
     pub(crate) wake_armed: Cell<bool>,
     pub(crate) wakes: UnsafeCell<u64>,
@@ -250,10 +250,10 @@ impl Reactor {
         }
     }
 
-    /// The completion that is being delivered brings as much to do as `others` more would: whether to sleep or to spin
-    /// depends on it ([`Reactor::wait_turn`]).
+    /// The completion that is being delivered brings as much to do as `others` more would, or nothing if -1: whether to
+    /// sleep or to spin depends on it ([`Reactor::wait_turn`]).
     #[inline]
-    pub fn stands_for(&self, others: u64) {
+    pub fn stands_for(&self, others: i64) {
         self.brought.set(self.brought.get() + others);
     }
 

@@ -192,7 +192,7 @@ impl Reactor {
         if !self.has_settling() {
             return false;
         }
-        // Swapped, so that both keep their memory; what is asked for meanwhile waits for the next. What a panic has
+        // Moved, so that both keep their memory; what is asked for meanwhile waits for the next. What a panic has
         // left over comes with the others.
         self.settled.borrow_mut().append(&mut self.settling.borrow_mut());
         loop {
@@ -418,10 +418,8 @@ impl Reactor {
 
     fn drain_once(&self, wait: Wait) {
         self.now.set(Instant::now());
-        if !self.backlog.borrow().is_empty() {
-            self.refill();
-        }
-        self.commands.flush();
+        // What completes as it is submitted is not waited for, then.
+        self.flush();
         let idle = !self.has_deferred()
             && !self.has_settling()
             && !self.has_leftovers()

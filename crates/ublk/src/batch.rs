@@ -75,10 +75,10 @@ impl List {
     #[inline]
     fn push(&mut self, layout: Layout, element: Element) {
         let Element { tag, buffer, result, addr } = element;
-        let whole =
-            u64::from(tag) | u64::from(buffer) << 16 | u64::from(result.cast_unsigned()) << 32;
         let place = &mut self.elements[self.len..self.len + usize::from(layout.bytes)];
-        place[..8].copy_from_slice(&whole.to_le_bytes());
+        place[..2].copy_from_slice(&tag.to_ne_bytes());
+        place[2..4].copy_from_slice(&buffer.to_ne_bytes());
+        place[4..8].copy_from_slice(&result.to_ne_bytes());
         if layout.bytes > 8 {
             place[8..].copy_from_slice(&addr.to_ne_bytes());
         }
@@ -135,10 +135,14 @@ impl Batch {
     }
 
     /// The tag at a place of a buffer that the driver has filled.
+    ///
+    /// # Safety
+    /// A completion has told of the buffer, and it was not given back since.
     #[inline]
-    pub fn tag(&self, buffer: u16, place: usize) -> u16 {
+    pub unsafe fn tag(&self, buffer: u16, place: usize) -> u16 {
         let size = usize::from(TAG_BYTES);
-        let bytes = self.provided.get(buffer, (place + 1) * size);
+        // SAFETY: passed on to the caller.
+        let bytes = unsafe { self.provided.get(buffer, (place + 1) * size) };
         u16::from_ne_bytes([bytes[place * size], bytes[place * size + 1]])
     }
 
@@ -149,9 +153,13 @@ impl Batch {
     }
 
     /// Gives a buffer back to the driver.
+    ///
+    /// # Safety
+    /// As for [`Batch::tag`].
     #[inline]
-    pub fn give_back(&mut self, buffer: u16) {
-        self.provided.give_back(buffer);
+    pub unsafe fn give_back(&mut self, buffer: u16) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.provided.give_back(buffer) };
     }
 
     /// Adds an element to the list that is gathered. Whether it is the first there.
@@ -182,6 +190,12 @@ impl Batch {
     /// Closes the list: its number, the command, and where the elements are until [`Batch::done`].
     pub fn close(&mut self) -> Option<(u16, BatchCommand, *const u8)> {
         let number = self.open.take()?;
+        let (command, elements) = self.command(number);
+        Some((number, command, elements))
+    }
+
+    /// The command for a list that was closed and is not done.
+    pub fn command(&self, number: u16) -> (BatchCommand, *const u8) {
         let list = &self.lists[usize::from(number)];
         let Layout { flags, bytes } = self.layout;
         let command = BatchCommand {
@@ -191,7 +205,7 @@ impl Batch {
             elem_bytes: bytes,
             ..BatchCommand::default()
         };
-        Some((number, command, list.elements.as_ptr()))
+        (command, list.elements.as_ptr())
     }
 
     /// The driver has done with a list; `result` is how many bytes of it were carried out, or `-errno`. The tags of

@@ -29,6 +29,9 @@ const NODE_PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two looks at what is to come.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(10);
 
+/// After so long a device whose threads have not ended is told to stop again.
+const STOP_AGAIN: Duration = Duration::from_secs(1);
+
 /// Memory of a core beyond what its requests need: for layers and backends.
 const FURTHER_BYTES: usize = 32 << 20;
 
@@ -193,6 +196,7 @@ impl Device {
         device.sectors = parameters.basic.dev_sectors;
         if let Err(error) = device.make(&parameters, options, wake, note) {
             let _ = device.control.stop(id);
+            device.queues.await_end(|| drop(device.control.stop(id)));
             device.queues.join();
             // Nobody else would clear it away.
             let _ = ublk_bpf::kept::forget(id);
@@ -366,27 +370,22 @@ impl Device {
         // What has happened until now.
         let _ = self.ending();
         if let Some(errno) = self.queues.error
-            && (self.info.flags & flag::USER_RECOVERY != 0 || !self.queues.all_ended())
+            && (self.info.flags & (flag::USER_RECOVERY | flag::BATCH_IO) != 0
+                || !self.queues.all_ended())
         {
             self.leave()?;
             return Err(Error::Ended(io::Error::from_raw_os_error(errno)));
         }
-        // Somebody else may have taken it away.
-        let absent = |error: &ControlError| error.errno() == Some(libc::ENODEV);
-        let stopped = match self.control.stop(id) {
-            Err(error) if !absent(&error) => Err(error),
-            _ => Ok(()),
-        };
+        let stopped = unless_absent(|| self.control.stop(id));
+        // A command that fetches many may have been at work, and is not told of the end then (seen in the source of 7.3).
+        self.queues.await_end(|| drop(self.control.stop(id)));
         self.queues.join();
         self.runs.tell_mistakes();
         let flushed = self.flush();
         if stopped.is_ok() {
             forget(id);
         }
-        let deleted = match self.control.delete(id) {
-            Err(error) if !absent(&error) => Err(error),
-            _ => Ok(()),
-        };
+        let deleted = unless_absent(|| self.control.delete(id));
         stopped?;
         flushed?;
         deleted?;
@@ -408,6 +407,22 @@ impl Device {
     fn flush(&self) -> Result<(), Error> {
         let flushed = self.namespace.flush();
         flushed.map_err(|source| Error::Flush { volume: self.namespace.uri(), source })
+    }
+}
+
+/// Tells the driver something of a device that somebody else may have taken away, or be about to.
+fn unless_absent(mut tell: impl FnMut() -> Result<(), ControlError>) -> Result<(), ControlError> {
+    let until = Instant::now() + NODE_PATIENCE;
+    loop {
+        let Err(error) = tell() else { return Ok(()) };
+        match error.errno() {
+            Some(libc::ENODEV | libc::ENOENT) => return Ok(()),
+            // Before a node goes, it is made nobody's, by which the driver goes where we are not root.
+            Some(libc::EACCES) if !control::is_root() && Instant::now() < until => {
+                thread::sleep(LOOK_EVERY);
+            }
+            _ => return Err(error),
+        }
     }
 }
 
@@ -491,6 +506,18 @@ impl Queues {
         }
     }
 
+    /// Until the threads have ended; `again` is called now and then.
+    fn await_end(&self, mut again: impl FnMut()) {
+        let mut next = Instant::now() + STOP_AGAIN;
+        while !self.threads.iter().all(JoinHandle::is_finished) {
+            thread::sleep(Duration::from_millis(1));
+            if Instant::now() >= next {
+                again();
+                next = Instant::now() + STOP_AGAIN;
+            }
+        }
+    }
+
     fn join(&mut self) {
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
@@ -540,7 +567,8 @@ fn run(seed: Seed, started: &Sender<Result<(), Error>>) {
         }
     };
     server.fetch();
-    // What the driver refuses it refuses at once.
+    // What the driver refuses it refuses at once: of batches, first what prepares, then what fetches.
+    reactor.turn_for(Drive::Poll);
     reactor.turn_for(Drive::Poll);
     let outcome = match server.refusal() {
         None => Ok(()),

@@ -2,7 +2,7 @@
 
 use crate::batch::{Batch, Element};
 use crate::descriptors::Descriptors;
-use crate::driver::{self, ABORTED, IoCommand, auto_buffer, data_position};
+use crate::driver::{self, ABORTED, BatchCommand, IoCommand, auto_buffer, data_position};
 use crate::path::DataPath;
 use crate::plain::Plain;
 use crate::tags::{Carries, Step, Tags};
@@ -35,6 +35,9 @@ mod about {
     pub const COMMIT: u64 = 6 << 32;
     pub const COMMITTED: u64 = 7 << 32;
 }
+
+/// How often the command that fetches many may end for now, until it has brought something again.
+const IN_VAIN_MAX: u32 = 1000;
 
 /// How a queue is served.
 #[derive(Clone, Debug)]
@@ -79,6 +82,8 @@ pub struct QueueServer {
     descriptors: Descriptors,
     tags: RefCell<Tags>,
     batch: Option<RefCell<Batch>>,
+    /// How often the command that fetches many has ended without a request.
+    in_vain: Cell<u32>,
     slots: Box<[Slot]>,
     /// Tags that wait for memory.
     waiting: RefCell<VecDeque<u16>>,
@@ -169,6 +174,7 @@ impl QueueServer {
             descriptors,
             tags: RefCell::new(Tags::new(config.depth, config.path, config.shape)),
             batch,
+            in_vain: Cell::new(0),
             slots,
             waiting: RefCell::new(VecDeque::with_capacity(config.depth.into())),
             waits: Cell::new(false),
@@ -243,10 +249,14 @@ impl QueueServer {
     /// Hands the list that was gathered to the driver.
     fn hand_over(&self, batch: &RefCell<Batch>, operation: u32, then: u64) {
         let Some((list, command, elements)) = batch.borrow_mut().close() else { return };
+        self.hand_list(operation, then | u64::from(list), command, elements);
+    }
+
+    fn hand_list(&self, operation: u32, token: u64, command: BatchCommand, elements: *const u8) {
         let entry = entry::uring_cmd(self.file, operation, elements as u64, command.to_bytes());
         // SAFETY: the list is the batch's until it is told that it is done, and that lives as long as this queue, the
         // sink. So does the memory that the list names.
-        unsafe { self.reactor.submit_at_once(entry, self.me(), then | u64::from(list)) };
+        unsafe { self.reactor.submit_at_once(entry, self.me(), token) };
     }
 
     /// Has the driver give requests many at a time, until it ends this.
@@ -566,17 +576,22 @@ impl QueueServer {
         let batch = self.batch();
         if let Some(buffer) = uring::buffer_of(flags) {
             let count = Batch::count(result);
-            self.reactor.stands_for(count.saturating_sub(1) as u64);
+            self.in_vain.set(0);
+            self.reactor.stands_for(count as i64 - 1);
             for place in 0..count {
-                let tag = batch.borrow().tag(buffer, place);
+                // SAFETY: this completion tells of the buffer, which is given back below.
+                let tag = unsafe { batch.borrow().tag(buffer, place) };
                 self.begin(tag);
             }
-            batch.borrow_mut().give_back(buffer);
+            // SAFETY: as above.
+            unsafe { batch.borrow_mut().give_back(buffer) };
         }
         if flags & uring::MORE == 0 {
             // Without buffers, or room for a completion, it ends for this time only.
             let for_now = [-libc::ENOBUFS, -libc::EAGAIN, -libc::ENOMEM, -libc::EOVERFLOW];
-            match result >= 0 || for_now.contains(&result) {
+            // A buffer may be lost each time, and without any it would go on like this.
+            let in_vain = self.in_vain.replace(self.in_vain.get() + 1);
+            match result >= 0 || for_now.contains(&result) && in_vain < IN_VAIN_MAX {
                 true => self.fetch_many(batch),
                 false => self.fetching_ended(result),
             }
@@ -586,6 +601,13 @@ impl QueueServer {
     /// The driver has done with a list.
     #[inline]
     fn committed(&self, list: u16, result: i32) {
+        self.reactor.stands_for(-1);
+        if matches!(-result, libc::ENOMEM | libc::EAGAIN) {
+            // Nothing was carried out, for now.
+            let (command, elements) = self.batch().borrow().command(list);
+            let token = about::COMMITTED | u64::from(list);
+            return self.hand_list(driver::io::COMMIT_IO_CMDS, token, command, elements);
+        }
         let left = self.batch().borrow_mut().done(list, result);
         if !left.is_empty() {
             self.refused(&left, result);
@@ -640,8 +662,12 @@ impl Complete for QueueServer {
             about::MEMORY if result < 0 => {}
             about::MEMORY => self.memory_came(),
             about::PAUSE => {
-                let step = self.tags.borrow_mut().resume(tag);
-                self.take(tag, step);
+                // The volume has failed: it is asked again, rather than the ring.
+                match self.tags.borrow_mut().resume(tag) {
+                    Step::Submit => {}
+                    step => unreachable!("{step:?} after a pause"),
+                }
+                self.submit(tag);
             }
             _ => unreachable!("tokens are ours"),
         }

@@ -35,10 +35,12 @@ impl BufferRing {
     /// registered ([`crate::Ring::register_buffer_ring`]).
     pub fn new(group: u16, count: u16, bytes: u32) -> io::Result<BufferRing> {
         assert!(count.is_power_of_two(), "{count} buffers");
-        let places = usize::from(count) * mem::size_of::<Place>();
-        let memory = Mapping::anonymous(places + usize::from(count) * bytes as usize)?;
+        let each = mem::size_of::<Place>() + bytes as usize;
+        let len = u32::try_from(usize::from(count) * each).expect("a group of less than 4 GiB");
+        let memory = Mapping::anonymous(len as usize)?;
         let mut ring = BufferRing { memory, group, count, bytes, tail: 0 };
-        (0..count).for_each(|id| ring.give_back(id));
+        // SAFETY: the kernel has none yet.
+        (0..count).for_each(|id| unsafe { ring.give_back(id) });
         Ok(ring)
     }
 
@@ -51,17 +53,23 @@ impl BufferRing {
     ///
     /// # Panics
     /// If there is no such buffer, or it is not so long.
+    ///
+    /// # Safety
+    /// A completion has told of the buffer ([`crate::buffer_of`]), and it was not given back since.
     #[inline]
-    pub fn get(&self, id: u16, len: usize) -> &[u8] {
+    pub unsafe fn get(&self, id: u16, len: usize) -> &[u8] {
         assert!(id < self.count && len <= self.bytes as usize);
-        // SAFETY: within our mapping, whose bytes are all initialised; the kernel has given the buffer back, which
-        // only `give_back` undoes.
+        // SAFETY: within our mapping, whose bytes are all initialised; the kernel has given us the buffer, as the
+        // caller vouches.
         unsafe { std::slice::from_raw_parts(self.memory.at::<u8>(self.offset(id)), len) }
     }
 
-    /// Gives a buffer to the kernel, which has given it to us.
+    /// Gives a buffer to the kernel.
+    ///
+    /// # Safety
+    /// As for [`BufferRing::get`].
     #[inline]
-    pub fn give_back(&mut self, id: u16) {
+    pub unsafe fn give_back(&mut self, id: u16) {
         assert!(id < self.count);
         let address = self.memory.at::<u8>(self.offset(id)) as u64;
         let index = self.tail & (self.count - 1);

@@ -223,11 +223,10 @@ impl Ring {
     }
 
     /// One more of the queued entries completes as it is submitted: to wait is to wait for another completion than
-    /// that. Not for rings of which a thread of the kernel takes the entries.
+    /// that. Of a ring whose entries a thread of the kernel takes, any completion ends the wait.
     #[inline]
     pub fn completes_at_once(&mut self) {
-        debug_assert!(!self.setup.sqpoll);
-        self.at_once += 1;
+        self.at_once += u32::from(!self.setup.sqpoll);
     }
 
     fn call_waiting(&mut self, queued: u32, flags: u32, wait: Wait) -> io::Result<()> {
