@@ -33,7 +33,8 @@ fn timers_fire_in_order_and_not_early() {
     assert!(seen.iter().map(|(ms, _)| *ms).eq([10, 20, 30]), "{seen:?}");
     assert!(seen.iter().all(|(ms, at)| *at >= Duration::from_millis(*ms)), "{seen:?}");
     let stats = timing.stats();
-    assert!((2..=6).contains(&stats.sleeps), "one sleep per timer or so: {stats:?}");
+    // On a busy machine one sleep may last until all are due.
+    assert!((1..=6).contains(&stats.sleeps), "one sleep per timer or so: {stats:?}");
 }
 
 /// Defers 11 to 13 for 1 to 3, then 99 for 12, and stops.

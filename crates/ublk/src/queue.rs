@@ -1,8 +1,11 @@
 //! One queue of a device on its core: what [`Tags`] says is done.
 
+mod batched;
+mod copies;
+
 use crate::batch::{Batch, Element};
 use crate::descriptors::Descriptors;
-use crate::driver::{self, ABORTED, BatchCommand, IoCommand, auto_buffer, data_position};
+use crate::driver::{self, ABORTED, IoCommand, auto_buffer};
 use crate::path::DataPath;
 use crate::plain::Plain;
 use crate::tags::{Carries, Step, Tags};
@@ -13,7 +16,6 @@ use namespace::{Data, Namespace, Part, Queue, Registered, Request, Sink, dataset
 use nvme::Status;
 use nvme::opcode::io as opcode;
 use reactor::{Buffer, Complete, FixedFile, Reactor};
-use rustix::io::Errno;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -35,9 +37,6 @@ mod about {
     pub const COMMIT: u64 = 6 << 32;
     pub const COMMITTED: u64 = 7 << 32;
 }
-
-/// How often the command that fetches many may end for now, until it has brought something again.
-const IN_VAIN_MAX: u32 = 1000;
 
 /// How a queue is served.
 #[derive(Clone, Debug)]
@@ -93,6 +92,8 @@ pub struct QueueServer {
     first_buffer: u16,
     /// The driver has begun to end tags.
     ending: Cell<bool>,
+    /// It has ended all.
+    has_ended: Cell<bool>,
     error: Cell<Option<i32>>,
     requests: Cell<u64>,
 }
@@ -180,6 +181,7 @@ impl QueueServer {
             waits: Cell::new(false),
             first_buffer,
             ending: Cell::new(false),
+            has_ended: Cell::new(false),
             error: Cell::new(None),
             requests: Cell::new(0),
             config,
@@ -246,31 +248,6 @@ impl QueueServer {
         Element { tag, buffer: self.first_buffer + tag, result, addr }
     }
 
-    /// Hands the list that was gathered to the driver.
-    fn hand_over(&self, batch: &RefCell<Batch>, operation: u32, then: u64) {
-        let Some((list, command, elements)) = batch.borrow_mut().close() else { return };
-        self.hand_list(operation, then | u64::from(list), command, elements);
-    }
-
-    fn hand_list(&self, operation: u32, token: u64, command: BatchCommand, elements: *const u8) {
-        let entry = entry::uring_cmd(self.file, operation, elements as u64, command.to_bytes());
-        // SAFETY: the list is the batch's until it is told that it is done, and that lives as long as this queue, the
-        // sink. So does the memory that the list names.
-        unsafe { self.reactor.submit_at_once(entry, self.me(), token) };
-    }
-
-    /// Has the driver give requests many at a time, until it ends this.
-    fn fetch_many(&self, batch: &RefCell<Batch>) {
-        let (group, command) = {
-            let batch = batch.borrow();
-            (batch.group(), batch.fetch().to_bytes())
-        };
-        let operation = driver::io::FETCH_IO_CMDS;
-        let entry = entry::uring_cmd_multishot(self.file, operation, group, command);
-        // SAFETY: the entry names a group of buffers which the queue, the sink, keeps.
-        unsafe { self.reactor.submit(entry, self.me(), about::FETCHED) };
-    }
-
     #[inline]
     fn take(&self, tag: u16, step: Step) {
         match step {
@@ -304,76 +281,6 @@ impl QueueServer {
         if self.ending.get() && self.tags.borrow().busy() == 0 {
             self.watcher.idle();
         }
-    }
-
-    /// Memory for a request's data; the tag waits if there is none.
-    fn memory(&self, tag: u16, bytes: u32) -> Option<Data> {
-        match self.reactor.buffers().allocate(bytes as usize) {
-            Some(buffer) => Some(Data::Buffer(buffer)),
-            None => {
-                self.waiting.borrow_mut().push_back(tag);
-                self.wait();
-                None
-            }
-        }
-    }
-
-    /// Has the pool tell when memory came back.
-    fn wait(&self) {
-        if !self.waits.replace(true) {
-            self.reactor.buffers().wait(self.me(), about::MEMORY);
-        }
-    }
-
-    fn copy_in(&self, tag: u16, skip: u32, bytes: u32) {
-        let slot = self.slot(tag);
-        let mut data = slot.data.take();
-        if data.is_empty() {
-            match self.memory(tag, skip + bytes) {
-                Some(memory) => data = memory,
-                None => return,
-            }
-        }
-        let target = data.as_mut_ptr().expect("a buffer").wrapping_add(skip as usize);
-        let position = data_position(self.config.queue, tag, skip);
-        // SAFETY: so many bytes are in the buffer behind `target`, and it is ours alone.
-        let room = unsafe { std::slice::from_raw_parts_mut(target, bytes as usize) };
-        let read = rustix::io::pread(&*self.device, room, position);
-        slot.data.set(data);
-        self.copied(tag, read);
-    }
-
-    fn copy_out(&self, tag: u16, skip: u32, bytes: u32) {
-        let slot = self.slot(tag);
-        let data = slot.data.take();
-        let header = match self.tags.borrow().is_report(tag) {
-            true => zoned::HEADER_BYTES,
-            false => 0,
-        };
-        let source = data.as_ptr().wrapping_add((header + skip) as usize);
-        let position = data_position(self.config.queue, tag, skip).cast_signed();
-        // By address: lent memory may be changing.
-        // SAFETY: so many bytes are readable behind `source` while `data` is here.
-        let written = unsafe {
-            libc::pwrite(self.device.as_raw_fd(), source.cast(), bytes as usize, position)
-        };
-        let written = match usize::try_from(written) {
-            Ok(written) => Ok(written),
-            Err(_) => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
-        };
-        slot.data.set(data);
-        self.copied(tag, written);
-    }
-
-    /// The driver has copied what it was told to: it never waits, which is why it is told by a system
-    /// call rather than by the ring (docs/decisions/0007).
-    fn copied(&self, tag: u16, outcome: Result<usize, Errno>) {
-        let result = match outcome {
-            Ok(bytes) => bytes as i32,
-            Err(errno) => -errno.raw_os_error(),
-        };
-        let step = self.tags.borrow_mut().copied(tag, result);
-        self.take(tag, step);
     }
 
     /// Has the volume carry out a request, or the ring where that is the same.
@@ -475,35 +382,6 @@ impl QueueServer {
         Data::Part(unsafe { Part::new(own.as_mut_ptr(), len as usize, fixed) })
     }
 
-    /// There may be memory again for tags that wait for it, first come first served.
-    fn memory_came(&self) {
-        self.waits.set(false);
-        let mut rounds = self.waiting.borrow().len();
-        while rounds > 0 {
-            rounds -= 1;
-            let Some(tag) = self.waiting.borrow_mut().pop_front() else { return };
-            let before = self.waiting.borrow().len();
-            self.again(tag);
-            if self.waiting.borrow().len() > before {
-                // In vain: back to its place.
-                self.waiting.borrow_mut().rotate_right(1);
-                break;
-            }
-        }
-        if !self.waiting.borrow().is_empty() {
-            self.wait();
-        }
-    }
-
-    /// What a tag that waited for memory wanted.
-    fn again(&self, tag: u16) {
-        let carries = self.tags.borrow().carries(tag);
-        match carries {
-            Carries::Bytes(bytes) => self.copy_in(tag, 0, bytes),
-            _ => self.submit(tag),
-        }
-    }
-
     /// The driver has answered.
     #[inline]
     fn fetched(&self, tag: u16, result: i32) {
@@ -544,105 +422,13 @@ impl QueueServer {
             self.watcher.ending();
         }
         self.tell_if_idle();
-        if self.tags.borrow().has_ended() {
+        if self.tags.borrow().has_ended() && !self.has_ended.replace(true) {
             // Nothing of the device's may be left in the ring, or it could not be deleted.
             if let Some(file) = self.registered.take() {
                 self.reactor.unregister_file(file);
             }
             self.watcher.ended(self.error.get());
         }
-    }
-}
-
-/// What is done many at a time.
-impl QueueServer {
-    fn batch(&self) -> &RefCell<Batch> {
-        self.batch.as_ref().expect("nobody else is told of batches")
-    }
-
-    /// The driver knows that there is a server for every tag, or does not want it.
-    fn prepared(&self, list: u16, result: i32) {
-        let batch = self.batch();
-        batch.borrow_mut().done(list, 0);
-        if result < 0 {
-            return self.fetching_ended(result);
-        }
-        self.fetch_many(batch);
-    }
-
-    /// The driver has given requests.
-    #[inline]
-    fn fetched_many(&self, result: i32, flags: u32) {
-        let batch = self.batch();
-        if let Some(buffer) = uring::buffer_of(flags) {
-            let count = Batch::count(result);
-            self.in_vain.set(0);
-            self.reactor.stands_for(count as i64 - 1);
-            for place in 0..count {
-                // SAFETY: this completion tells of the buffer, which is given back below.
-                let tag = unsafe { batch.borrow().tag(buffer, place) };
-                self.begin(tag);
-            }
-            // SAFETY: as above.
-            unsafe { batch.borrow_mut().give_back(buffer) };
-        }
-        if flags & uring::MORE == 0 {
-            // Without buffers, or room for a completion, it ends for this time only.
-            let for_now = [-libc::ENOBUFS, -libc::EAGAIN, -libc::ENOMEM, -libc::EOVERFLOW];
-            // A buffer may be lost each time, and without any it would go on like this.
-            let in_vain = self.in_vain.replace(self.in_vain.get() + 1);
-            match result >= 0 || for_now.contains(&result) && in_vain < IN_VAIN_MAX {
-                true => self.fetch_many(batch),
-                false => self.fetching_ended(result),
-            }
-        }
-    }
-
-    /// The driver has done with a list.
-    #[inline]
-    fn committed(&self, list: u16, result: i32) {
-        self.reactor.stands_for(-1);
-        if matches!(-result, libc::ENOMEM | libc::EAGAIN) {
-            // Nothing was carried out, for now.
-            let (command, elements) = self.batch().borrow().command(list);
-            let token = about::COMMITTED | u64::from(list);
-            return self.hand_list(driver::io::COMMIT_IO_CMDS, token, command, elements);
-        }
-        let left = self.batch().borrow_mut().done(list, result);
-        if !left.is_empty() {
-            self.refused(&left, result);
-        }
-        if self.batch().borrow().is_over() {
-            self.end_tags();
-        }
-    }
-
-    /// Results that the driver did not take.
-    #[cold]
-    fn refused(&self, tags: &[u16], result: i32) {
-        self.note_end(if result < 0 { result } else { -libc::EIO });
-        tags.iter().for_each(|tag| self.tags.borrow_mut().ended(*tag));
-        self.tell_end();
-    }
-
-    /// The driver gives no more requests.
-    #[cold]
-    fn fetching_ended(&self, result: i32) {
-        self.note_end(result);
-        self.batch().borrow_mut().end();
-        self.end_tags();
-    }
-
-    /// All tags end that nobody has any more: what the server has, and what the driver is yet to be told of, ends later.
-    #[cold]
-    fn end_tags(&self) {
-        for tag in 0..self.config.depth {
-            let is_told = !self.batch().borrow().has(tag);
-            if is_told && self.tags.borrow().is_fetching(tag) {
-                self.tags.borrow_mut().ended(tag);
-            }
-        }
-        self.tell_end();
     }
 }
 

@@ -2,7 +2,7 @@
 //! a driver would say is told to the queue by the test.
 
 use super::*;
-use crate::driver::{Descriptor, operation};
+use crate::driver::{Descriptor, data_position, operation};
 use namespace::Namespace;
 use namespace::layer::fault::{Fault, Rule};
 use namespace::memory::{Memory, MemoryOptions};
@@ -49,6 +49,11 @@ struct Set {
 impl Set {
     /// Two tags by user copy, before a volume that fails what `rule` says.
     fn new(rule: Rule) -> Set {
+        Set::with(rule, false)
+    }
+
+    /// The same, of which requests come and go many at a time or one by one.
+    fn with(rule: Rule, batch: bool) -> Set {
         let reactor = Reactor::new(&Config::default()).expect("io_uring is allowed");
         let device = Arc::new(tempfile::tempfile().unwrap());
         device.set_len(4096).unwrap();
@@ -57,7 +62,8 @@ impl Set {
         let memory = Memory::open(options).unwrap();
         let volume: Arc<dyn Namespace> = Fault::new(Arc::clone(&memory) as _, rule);
         let path = DataPath::UserCopy;
-        let config = QueueConfig { queue: 0, depth: 2, path, shape: SHAPE, encoded: true };
+        let shape = SHAPE;
+        let config = QueueConfig { queue: 0, depth: 2, path, shape, encoded: true, batch };
         let told = Rc::new(Told::default());
         let watcher = Box::new(Rc::clone(&told));
         let queue = QueueServer::open(config, &reactor, &volume, Arc::clone(&device), watcher);
@@ -66,6 +72,12 @@ impl Set {
 
     /// As if the driver had given a request for [`BYTES`] from the volume's start on.
     fn give(&self, operation: u8) {
+        self.describe(TAG, operation);
+        self.queue.complete(about::FETCH | u64::from(TAG), 0, 0);
+    }
+
+    /// As if the driver had written what a tag's request is.
+    fn describe(&self, tag: u16, operation: u8) {
         let request = Descriptor {
             op_flags: operation.into(),
             nr_sectors: (BYTES >> SECTOR_SHIFT) as u32,
@@ -77,8 +89,7 @@ impl Set {
         bytes.extend(request.nr_sectors.to_ne_bytes());
         bytes.extend(request.start_sector.to_ne_bytes());
         bytes.extend(request.addr.to_ne_bytes());
-        self.device.write_all_at(&bytes, u64::from(TAG) * bytes.len() as u64).unwrap();
-        self.queue.complete(about::FETCH | u64::from(TAG), 0, 0);
+        self.device.write_all_at(&bytes, u64::from(tag) * bytes.len() as u64).unwrap();
     }
 
     /// As if the driver had taken the other tag back.
@@ -199,4 +210,61 @@ fn a_copy_that_stops_short_goes_on_where_it_stopped() {
     set.refuse_other(driver::ABORTED);
     set.drive();
     assert!(set.stored() == [0; BYTES], "half a write was carried out");
+}
+
+#[test]
+fn a_queue_whose_batches_are_refused_ends_and_says_why() {
+    let set = Set::with(again(0), true);
+    set.queue.fetch();
+    set.drive();
+    assert_eq!(set.told.ending.get(), 1);
+    assert_eq!(*set.told.ended.borrow(), [Some(libc::EOPNOTSUPP)]);
+}
+
+/// As if the driver had given tag 0 in a buffer, which holds zeroes, and `flags` beside.
+fn give_first(set: &Set, flags: u32) {
+    const BUFFER_0: u32 = 1;
+    set.describe(0, operation::FLUSH);
+    set.queue.complete(about::FETCHED, 2, BUFFER_0 | flags);
+}
+
+#[test]
+fn what_the_driver_does_not_take_ends_and_the_rest_when_it_fetches_no_more() {
+    let set = Set::with(again(0), true);
+    give_first(&set, uring::MORE);
+    let end = Instant::now() + Duration::from_secs(20);
+    while set.told.ending.get() == 0 {
+        set.reactor.turn_for(Drive::Until(end));
+    }
+    // The result of tag 0 was refused. The driver has the other still.
+    assert_eq!((set.queue.requests(), set.told.idle.get() > 0), (1, true));
+    assert!(set.told.ended.borrow().is_empty());
+    set.queue.complete(about::FETCHED, driver::ABORTED, 0);
+    assert_eq!(*set.told.ended.borrow(), [Some(libc::EOPNOTSUPP)]);
+}
+
+#[test]
+fn a_request_that_is_at_work_when_the_driver_fetches_no_more_ends_when_its_result_was_told() {
+    // Again after a pause: so long it is at work.
+    let set = Set::with(again(1), true);
+    give_first(&set, uring::MORE);
+    set.queue.complete(about::FETCHED, driver::ABORTED, 0);
+    assert_eq!((set.told.ending.get(), set.told.idle.get()), (1, 0));
+    assert!(set.told.ended.borrow().is_empty(), "a request is at work");
+    set.drive();
+    assert_eq!(set.told.ended.borrow().len(), 1);
+}
+
+#[test]
+fn what_fetches_is_given_again_where_it_ended_for_now_but_not_for_ever() {
+    let set = Set::with(again(0), true);
+    // This driver refuses it then.
+    set.queue.complete(about::FETCHED, -libc::ENOBUFS, 0);
+    assert_eq!(set.told.ending.get(), 0);
+    set.drive();
+    assert_eq!(*set.told.ended.borrow(), [Some(libc::EOPNOTSUPP)]);
+    let set = Set::with(again(0), true);
+    set.queue.in_vain.set(1 << 20);
+    set.queue.complete(about::FETCHED, -libc::ENOBUFS, 0);
+    assert_eq!(*set.told.ended.borrow(), [Some(libc::ENOBUFS)]);
 }
