@@ -148,6 +148,7 @@ fn hint(error: &io::Error) -> &'static str {
         }
         Some(libc::ENOENT) => "; `nvme list` shows the namespaces that there are",
         Some(libc::ENXIO | libc::ENODEV) => "; its controller is gone",
+        Some(libc::EAGAIN) => "; no controller of its subsystem leads to it now",
         _ => "",
     }
 }
@@ -201,7 +202,11 @@ impl Device {
             Some(&metadata).filter(|it| it.file_type().is_char_device()).and_then(Place::of);
         let not_nvme = || DeviceError::NotNvme { path: path.clone() };
         let place = place.ok_or_else(not_nvme)?;
-        let nsid = ioctl::nsid(&file).map_err(|_| not_nvme())?;
+        let nsid = ioctl::nsid(&file).map_err(|error| match error.raw_os_error() {
+            // A head of several controllers' ways, none of which can be used.
+            Some(libc::EAGAIN) => failed(error),
+            _ => not_nvme(),
+        })?;
         let (limits, facts, shape, model) = identify(&file, path, nsid, &place)?;
         let queue = place.queue_limits();
         if (options.iopoll || options.hybrid_iopoll) && queue.polls == Some(false) {

@@ -33,6 +33,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often a command is tried again that the driver has cancelled.
 const CANCELLED_MAX: u32 = 6;
 
+/// How often a command is tried again that the kernel finds invalid, where that may mean something else: for a second, if
+/// no controller is reset meanwhile.
+const DOUBTS_MAX: u64 = 7;
+
 /// `Request::scratch[TRIES]`: how often it was tried again; with [`ADMIN`] set: an admin command.
 const TRIES: usize = 0;
 const ADMIN: u64 = 1 << 32;
@@ -40,6 +44,9 @@ const ADMIN: u64 = 1 << 32;
 const WAITED: usize = 1;
 /// `Request::scratch[LIST]`: of a Copy that is under way, the number of its list of source ranges plus one.
 pub(super) const LIST: usize = 2;
+/// `Request::scratch[DOUBTS]`: how often in a row the kernel has found it invalid where that may mean something else, in
+/// the lowest byte, and how many resets were counted then.
+const DOUBTS: usize = 3;
 
 pub(super) struct DeviceQueue {
     me: Weak<DeviceQueue>,
@@ -354,7 +361,18 @@ impl DeviceQueue {
     pub(super) fn failed(&self, mut request: Box<Request>, result: i32) {
         request.status = match result {
             1.. => of_device(Status(result as u16)),
-            _ => self.of_kernel(&request, -result),
+            _ => {
+                // One look for everything: there may be a path again at any time.
+                let now = self.circumstances(&request);
+                if result == -libc::EINVAL
+                    && let Some(doubts) = self.doubts(&request, now)
+                {
+                    let pause = PAUSE * (1 << ((doubts & 0xff) - 1));
+                    request.scratch[DOUBTS] = doubts;
+                    return self.again(request, pause, pause);
+                }
+                self.of_kernel(-result, now)
+            }
         };
         if result < 0 {
             request.result = 0;
@@ -387,29 +405,57 @@ impl DeviceQueue {
             || request.status.code() == Status::ABORT_REQUESTED;
         let counts = if cancelled { RETRY_TIME / CANCELLED_MAX } else { pause };
         request.scratch[TRIES] += 1;
+        self.again(request, pause, counts);
+    }
+
+    /// Tries a command again after `pause`, of which so much counts.
+    fn again(&self, mut request: Box<Request>, pause: Duration, counts: Duration) {
+        request.scratch[LIST] = 0;
         request.scratch[WAITED] += counts.as_millis() as u64;
         self.device.retried.fetch_add(1, Ordering::Relaxed);
         self.retries.later(&self.reactor, pause, request);
     }
 
-    /// The status for an error of the kernel, which is logged.
-    fn of_kernel(&self, request: &Request, errno: i32) -> Status {
+    /// The new doubts about a command that the kernel finds invalid, if it may have come when there was no path for it: the
+    /// head of several controllers' ways says the same then (Linux 7.3, `nvme_ns_head_chr_uring_cmd`), and by now there
+    /// may be one again. It was not carried out in either case, so that whatever it is may be sent again.
+    fn doubts(&self, request: &Request, now: Circumstances) -> Option<u64> {
+        let place = &self.device.place;
+        let is_admin = request.scratch[TRIES] & ADMIN != 0;
+        let waited = Duration::from_millis(request.scratch[WAITED]);
+        // Where there is no path now there was none, and such commands are tried again anyhow.
+        if is_admin || now.gone || now.no_path || !place.is_head() || waited >= RETRY_TIME {
+            return None;
+        }
+        let resets: u64 = place.resets().iter().filter_map(|(_, count)| *count).sum();
+        let (before, count) = (request.scratch[DOUBTS] >> 8, request.scratch[DOUBTS] & 0xff);
+        // Another reset since the last time: no wonder.
+        let count = if before == resets { count } else { 0 };
+        (count < DOUBTS_MAX).then_some(resets << 8 | (count + 1))
+    }
+
+    /// What an error of the kernel means depends on.
+    fn circumstances(&self, request: &Request) -> Circumstances {
         let place = &self.device.place;
         // Looks into /sys, which does not wait for devices.
         let gone = !place.exists();
-        let now = Circumstances {
+        Circumstances {
             gone,
-            no_path: !gone && place.is_head() && !place.has_live_controller(),
+            no_path: !gone && place.is_head() && !place.has_path(),
             is_path: !self.device.options.retries,
             // The volume's own is for all commands, and a reset cancels those as well that were in time.
             has_timeout: request.timeout_ms != 0,
             is_polled_fixed: self.device.polled()
                 && self.carrier.fixed_index(&request.data).is_some(),
-        };
+        }
+    }
+
+    /// The status for an error of the kernel, which is logged.
+    fn of_kernel(&self, errno: i32, now: Circumstances) -> Status {
         if errno != libc::ECANCELED {
             self.device.log(errno, now);
         }
-        if gone && !self.gone.replace(true) {
+        if now.gone && !self.gone.replace(true) {
             let watcher = self.watcher.borrow().as_ref().and_then(Weak::upgrade);
             if let Some(watcher) = watcher {
                 watcher.access_changed();

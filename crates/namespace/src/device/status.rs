@@ -5,7 +5,7 @@ use nvme::Status;
 /// What an errno means depends on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Circumstances {
-    /// The device is the head of several controllers' ways, and none of them is live.
+    /// The device is the head of several controllers' ways, and none of them can be used.
     pub(super) no_path: bool,
     /// The device has been removed.
     pub(super) gone: bool,
@@ -55,7 +55,9 @@ fn removed(now: Circumstances) -> Status {
 pub(super) fn words(errno: i32, now: Circumstances) -> &'static str {
     match errno {
         _ if now.gone => "the device was removed",
-        _ if now.no_path => "no controller of the subsystem is live; what may be is tried again",
+        _ if now.no_path => {
+            "no controller of the subsystem leads to it now; what may be is tried again"
+        }
         libc::EINTR => "the driver cancelled a command: it timed out, or its controller is reset",
         libc::EACCES | libc::EPERM => {
             "the kernel does not let this user pass the command: vendor specific and most admin \

@@ -104,9 +104,20 @@ impl Place {
         found
     }
 
-    /// Whether any controller can be given commands now.
-    pub(super) fn has_live_controller(&self) -> bool {
-        self.controllers().iter().any(|(_, state)| state == "live")
+    /// Whether any controller can be given commands now: it is live, and the namespace accessible by it.
+    pub(super) fn has_path(&self) -> bool {
+        self.controllers().iter().any(|(name, state)| state == "live" && self.is_accessible(name))
+    }
+
+    /// Whether a controller says nothing else of the namespace (ANA). Its way there is a block device of its own, below
+    /// it: of ng3n1 by nvme10 that is nvme3c10n1.
+    fn is_accessible(&self, controller: &str) -> bool {
+        let way = || {
+            let (subsystem, head) = self.name.strip_prefix("ng")?.split_once('n')?;
+            Some(format!("nvme{subsystem}c{}n{head}", controller.strip_prefix("nvme")?))
+        };
+        let state = |way: String| read(&self.parent.join(controller).join(way).join("ana_state"));
+        way().and_then(state).is_none_or(|it| matches!(&*it, "optimized" | "non-optimized"))
     }
 
     /// The controllers, each with how often it was reset, where the kernel counts that.
@@ -199,7 +210,7 @@ mod tests {
             ("nvme0/nvme0n1/queue/logical_block_size", "4096"),
         ]);
         let place = place(&root, "nvme0", "ng0n1");
-        assert!(!place.is_head() && place.exists() && place.has_live_controller());
+        assert!(!place.is_head() && place.exists() && place.has_path());
         assert_eq!(place.controllers(), [("nvme0".into(), "live".into())]);
         assert_eq!(place.uuid().map(|uuid| uuid[15]), Some(0xff));
         let expected = QueueLimits {
@@ -223,11 +234,22 @@ mod tests {
             ("nvme-subsys3/iopolicy", "numa"),
         ]);
         let place = place(&root, "nvme-subsys3", "ng3n1");
-        assert!(place.is_head() && !place.has_live_controller());
+        assert!(place.is_head() && !place.has_path());
         let states: Vec<_> = place.controllers();
         assert_eq!(states.len(), 2);
         fs::write(root.path().join("nvme-subsys3/nvme10/state"), "live\n").unwrap();
-        assert!(place.has_live_controller());
+        assert!(place.has_path());
+        let state = root.path().join("nvme-subsys3/nvme10/nvme3c10n1/ana_state");
+        fs::create_dir(state.parent().unwrap()).unwrap();
+        for (word, is) in [
+            ("optimized", true),
+            ("inaccessible", false),
+            ("non-optimized", true),
+            ("change", false),
+        ] {
+            fs::write(&state, format!("{word}\n")).unwrap();
+            assert_eq!(place.has_path(), is, "{word}");
+        }
         assert!(!place.queue_limits().zoned);
     }
 

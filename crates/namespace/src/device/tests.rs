@@ -8,6 +8,7 @@ use nvme::opcode::{admin, io as opcode};
 use nvme::{Command, Status, copy};
 use reactor::{Config, Drive};
 use std::cell::RefCell;
+use std::fs;
 use std::time::Instant;
 use uring::Kind;
 
@@ -309,6 +310,50 @@ fn commands_that_wait_for_another_try_get_it() {
         drive(&reactor, &done, 3 * (round + 1));
     }
     assert!(done.0.borrow().iter().all(|request| request.status == Status::SUCCESS));
+}
+
+/// The head of several controllers' ways finds a command invalid, too, when none of them can be used.
+#[test]
+fn what_is_invalid_by_a_head_is_tried_again_for_a_moment() {
+    let root = tempfile::tempdir().unwrap();
+    let subsystem = root.path().join("nvme-subsys0");
+    let state = subsystem.join("nvme1/state");
+    fs::create_dir_all(state.parent().unwrap()).unwrap();
+    fs::write(subsystem.join("ng0n1"), "").unwrap();
+    let (reactor, done) = (reactor(), Rc::new(Done::default()));
+    let open = |place: &Path| {
+        let device = Arc::new(made("/dev/null", Passthrough::NONE, place));
+        queue::DeviceQueue::open(device, &reactor).unwrap()
+    };
+    let (head, other) = (open(&subsystem), open(&subsystem.join("nvme1")));
+    fs::write(subsystem.join("nvme1/ng0n1"), "").unwrap();
+    let fail = |queue: &queue::DeviceQueue, command: Command, doubts: u64| {
+        let mut request = Request::new();
+        request.command = command;
+        request.push(Rc::clone(&done) as Rc<dyn Sink>, 0);
+        request.scratch = [0, 0, 0, doubts];
+        queue.failed(request, -libc::EINVAL);
+        drive(&reactor, &done, 1);
+        done.take()[0].status
+    };
+    // Whatever it is: it was not carried out.
+    let append = Command { opcode: opcode::ZONE_APPEND, ..Command::default() };
+    let read = Command { opcode: opcode::READ, ..Command::default() };
+    let invalid = Status::INVALID_FIELD.dnr();
+    fs::write(&state, "live\n").unwrap();
+    for command in [append, read] {
+        assert_eq!(fail(&head, command, 0), Status::SUCCESS);
+        assert_eq!(fail(&head, command, 6), Status::SUCCESS);
+        assert_eq!(fail(&head, command, 7), invalid, "again and again");
+        assert_eq!(fail(&other, command, 0), invalid, "with a single way it means what it says");
+    }
+    let resets = subsystem.join("nvme1/diag/reset_count");
+    fs::create_dir(resets.parent().unwrap()).unwrap();
+    fs::write(resets, "9\n").unwrap();
+    assert_eq!(fail(&head, read, 9 << 8 | 7), invalid);
+    assert_eq!(fail(&head, read, 8 << 8 | 7), Status::SUCCESS, "it was reset meanwhile");
+    fs::write(&state, "connecting\n").unwrap();
+    assert_eq!(fail(&head, read, 9 << 8 | 7), Status::SUCCESS);
 }
 
 #[test]
