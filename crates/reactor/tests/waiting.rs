@@ -135,3 +135,48 @@ fn what_completions_bring_is_gathered_until_all_are_delivered() {
     assert!(outside.turn_for(reactor::Drive::Poll));
     assert_eq!(*late.rounds.borrow(), [0, 0, 7]);
 }
+
+/// Says at its first completion how many others that stands for.
+struct Many {
+    reactor: Rc<Reactor>,
+    others: i64,
+    told: Cell<u32>,
+    byte: UnsafeCell<u8>,
+}
+
+impl Complete for Many {
+    fn complete(&self, _token: u64, _result: i32, _flags: u32) {
+        if self.told.replace(self.told.get() + 1) == 0 {
+            self.reactor.stands_for(self.others);
+        }
+    }
+}
+
+/// A thread that spins long before it sleeps sleeps at once after what stands for many.
+#[test]
+fn after_a_completion_that_stands_for_many_it_sleeps_rather_than_spins() {
+    for (others, sleeps) in [(0, 0), (30, 1)] {
+        let reactor = reactor(&Config { spin: Duration::from_secs(20), ..config() });
+        let (from, mut to) = pipe().expect("a pipe");
+        let (told, byte) = (Cell::new(0), UnsafeCell::new(0));
+        let many = Rc::new(Many { reactor: Rc::clone(&reactor), others, told, byte });
+        // SAFETY: the entry points to nothing.
+        unsafe { reactor.submit(entry::nop(), Rc::clone(&many) as _, 0) };
+        while many.told.get() == 0 {
+            assert!(reactor.wait_turn());
+        }
+        let read = entry::read(File::Fd(from.as_raw_fd()), many.byte.get(), 1, u64::MAX);
+        // SAFETY: the sink owns the byte, and the pipe outlives the read.
+        unsafe { reactor.submit(read, Rc::clone(&many) as _, 1) };
+        let before = reactor.stats().sleeps;
+        let peer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            to.write_all(&[7]).expect("room");
+        });
+        while many.told.get() == 1 {
+            assert!(reactor.wait_turn());
+        }
+        peer.join().expect("written");
+        assert_eq!(reactor.stats().sleeps - before, sleeps, "{others}");
+    }
+}

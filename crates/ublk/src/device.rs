@@ -364,7 +364,8 @@ impl Device {
     /// Takes the block device away when what is in flight is done, makes the volume durable, and
     /// deletes the device; `forget` is called before, when the block device is no more and its number is not
     /// another one's yet. One that has failed is left as by a server that is killed if it may be
-    /// recovered, or if requests of a queue that is no more would be waited for: end the process then.
+    /// recovered, or if requests (or a batch of their results) of a queue that is no more would be waited for: end
+    /// the process then.
     pub fn stop(mut self, forget: impl FnOnce(u32)) -> Result<(), Error> {
         let id = self.info.dev_id;
         // What has happened until now.

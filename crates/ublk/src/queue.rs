@@ -81,7 +81,7 @@ pub struct QueueServer {
     descriptors: Descriptors,
     tags: RefCell<Tags>,
     batch: Option<RefCell<Batch>>,
-    /// How often the command that fetches many has ended without a request.
+    /// How often the driver has refused something for a moment since requests came last.
     in_vain: Cell<u32>,
     slots: Box<[Slot]>,
     /// Tags that wait for memory.

@@ -6,7 +6,7 @@ use crate::driver::{self, BatchCommand};
 use std::cell::RefCell;
 use uring::entry;
 
-/// How often the command that fetches many may end for now, until it has brought something again.
+/// How often the driver may refuse to fetch or to take results for a moment, until requests come again.
 const IN_VAIN_MAX: u32 = 1000;
 
 impl QueueServer {
@@ -44,8 +44,7 @@ impl QueueServer {
             // Without buffers, or room for a completion, it ends for this time only.
             let for_now = [-libc::ENOBUFS, -libc::EAGAIN, -libc::ENOMEM, -libc::EOVERFLOW];
             // A buffer may be lost each time, and without any it would go on like this.
-            let in_vain = self.in_vain.replace(self.in_vain.get() + 1);
-            match result >= 0 || for_now.contains(&result) && in_vain < IN_VAIN_MAX {
+            match result >= 0 || for_now.contains(&result) && self.may_go_on() {
                 true => self.fetch_many(batch),
                 false => self.fetching_ended(result),
             }
@@ -56,8 +55,8 @@ impl QueueServer {
     #[inline]
     pub(super) fn committed(&self, list: u16, result: i32) {
         self.reactor.stands_for(-1);
-        if matches!(-result, libc::ENOMEM | libc::EAGAIN) {
-            // Nothing was carried out, for now.
+        if matches!(-result, libc::ENOMEM | libc::EAGAIN) && self.may_go_on() {
+            // None of them was carried out: the same list is given again.
             let (command, elements) = self.batch().borrow().command(list);
             let token = about::COMMITTED | u64::from(list);
             return self.hand_list(driver::io::COMMIT_IO_CMDS, token, command, elements);
@@ -69,6 +68,11 @@ impl QueueServer {
         if self.batch().borrow().is_over() {
             self.end_tags();
         }
+    }
+
+    /// Whether the driver, which has refused something for a moment, is asked again.
+    fn may_go_on(&self) -> bool {
+        self.in_vain.replace(self.in_vain.get().saturating_add(1)) < IN_VAIN_MAX
     }
 
     /// Results that the driver did not take.

@@ -264,7 +264,21 @@ fn what_fetches_is_given_again_where_it_ended_for_now_but_not_for_ever() {
     set.drive();
     assert_eq!(*set.told.ended.borrow(), [Some(libc::EOPNOTSUPP)]);
     let set = Set::with(again(0), true);
-    set.queue.in_vain.set(1 << 20);
+    set.queue.in_vain.set(u32::MAX);
     set.queue.complete(about::FETCHED, -libc::ENOBUFS, 0);
     assert_eq!(*set.told.ended.borrow(), [Some(libc::ENOBUFS)]);
+}
+
+#[test]
+fn results_that_the_driver_does_not_take_for_a_moment_are_given_again_but_not_for_ever() {
+    for (in_vain, told) in [(0, None), (u32::MAX, Some(libc::EAGAIN))] {
+        let set = Set::with(again(0), true);
+        give_first(&set, uring::MORE);
+        let list = set.queue.batch().borrow_mut().close().expect("a result was gathered").0;
+        set.queue.in_vain.set(in_vain);
+        let before = set.reactor.stats().submitted;
+        set.queue.complete(about::COMMITTED | u64::from(list), -libc::EAGAIN, 0);
+        assert_eq!((set.told.ending.get() > 0, set.queue.refusal()), (told.is_some(), told));
+        assert_eq!(set.reactor.stats().submitted - before, u64::from(told.is_none()));
+    }
 }

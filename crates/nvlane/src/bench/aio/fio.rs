@@ -2,8 +2,8 @@
 
 use super::load::Window;
 use super::subject::BLOCK;
-use crate::bench::cores;
-use anyhow::{Context, bail};
+use crate::bench::peers::fio::{self, number};
+use anyhow::bail;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -47,26 +47,17 @@ impl Fio<'_> {
         command.arg(format!("--size={}", self.bytes));
         command.arg(format!("--hipri={}", u32::from(self.polling)));
         command.arg(format!("--runtime={}ms", length.max(TIME_MIN).as_millis()));
-        let output = cores::pin_child(&mut command, self.core).output().context("no fio")?;
-        if !output.status.success() {
-            bail!("fio failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-        }
-        // It may warn before the object begins.
-        let text = String::from_utf8_lossy(&output.stdout);
-        let json = &text[text.find('{').context("fio printed no JSON")?..];
-        let report: Value = serde_json::from_str(json).context("fio printed no JSON")?;
-        window_of(&report["jobs"][0])
+        window_of(&fio::job_of(&mut command, self.core)?)
     }
 }
 
 fn window_of(job: &Value) -> anyhow::Result<Window> {
-    let number = |value: &Value| value.as_f64().context("fio reports no such number");
     let read = &job["read"];
     if number(&job["error"])? != 0.0 {
         bail!("fio: error {}", job["error"]);
     }
     let iops = number(&read["iops"])?;
-    let busy = (number(&job["usr_cpu"])? + number(&job["sys_cpu"])?) / 100.0;
+    let busy = fio::busy(job)?;
     Ok(Window {
         iops,
         cpu_ns: busy * 1e9 / iops.max(1.0),

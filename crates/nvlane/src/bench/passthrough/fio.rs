@@ -3,11 +3,9 @@
 use super::device::Device;
 use super::lane::Steps;
 use super::{BYTES, Runs, Window};
-use crate::bench::cores;
+use crate::bench::peers::fio::{self, number};
 use crate::bench::pipeline::histogram;
 use crate::bench::served;
-use anyhow::{Context, bail};
-use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
 
@@ -64,17 +62,8 @@ impl Runs for Fio<'_> {
                 command.arg(option);
             }
         }
-        let output = cores::pin_child(&mut command, self.core).output().context("no fio")?;
-        if !output.status.success() {
-            bail!("fio failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-        }
-        // It may warn before the object begins.
-        let text = String::from_utf8_lossy(&output.stdout);
-        let json = &text[text.find('{').context("fio printed no JSON")?..];
-        let report: Value = serde_json::from_str(json).context("fio printed no JSON")?;
-        let job = &report["jobs"][0];
+        let job = fio::job_of(&mut command, self.core)?;
         let read = &job["read"];
-        let number = |value: &Value| value.as_f64().context("fio reports no such number");
         let seconds = number(&read["runtime"])? / 1e3;
         let ios = number(&read["total_ios"])?;
         let mut latency = histogram();
@@ -83,8 +72,7 @@ impl Runs for Fio<'_> {
             let value = number(&read["lat_ns"]["percentile"][name])? as u64;
             latency.saturating_record_n(value, share);
         }
-        let busy = (number(&job["usr_cpu"])? + number(&job["sys_cpu"])?) / 100.0;
-        let cpu = Duration::from_secs_f64(busy * seconds);
+        let cpu = Duration::from_secs_f64(fio::busy(&job)? * seconds);
         Ok(Window { ios: ios as u64, seconds, cpu, latency, stages: None })
     }
 }

@@ -19,6 +19,29 @@ pub struct Measured {
     pub p99_us: f64,
 }
 
+/// Runs fio on `core`: what its JSON says of the one job.
+pub fn job_of(command: &mut Command, core: usize) -> anyhow::Result<Value> {
+    let output = cores::pin_child(command, core).output().context("fio cannot be run")?;
+    if !output.status.success() {
+        bail!("fio failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    // It may warn before the object begins.
+    let text = String::from_utf8_lossy(&output.stdout);
+    let json = &text[text.find('{').context("fio printed no JSON")?..];
+    let mut report: Value = serde_json::from_str(json).context("fio printed no JSON")?;
+    Ok(report["jobs"][0].take())
+}
+
+/// A number of a job's.
+pub fn number(value: &Value) -> anyhow::Result<f64> {
+    value.as_f64().context("fio reports no such number")
+}
+
+/// How much of a processor a job has had.
+pub fn busy(job: &Value) -> anyhow::Result<f64> {
+    Ok((number(&job["usr_cpu"])? + number(&job["sys_cpu"])?) / 100.0)
+}
+
 /// Runs fio with io_uring and O_DIRECT on `core` for `time`.
 pub fn run(
     path: &Path,
@@ -39,12 +62,8 @@ pub fn run(
     command.arg(format!("--filename={}", path.display()));
     command.arg(format!("--rw={rw}")).arg(format!("--bs={bytes}"));
     command.arg(format!("--iodepth={depth}")).arg(format!("--runtime={}ms", time.as_millis()));
-    let output = cores::pin_child(&mut command, core).output().context("fio cannot be run")?;
-    if !output.status.success() {
-        bail!("fio failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    let report: Value = serde_json::from_slice(&output.stdout).context("fio printed no JSON")?;
-    let measured = &report["jobs"][0][section];
+    let job = job_of(&mut command, core)?;
+    let measured = &job[section];
     let percentile =
         |name: &str| measured["lat_ns"]["percentile"][name].as_f64().unwrap_or(f64::NAN) / 1e3;
     Ok(Measured {
