@@ -239,6 +239,44 @@ impl Completions {
         self.next == tail || (self.kind == Kind::Mixed && self.ends_in_filler(tail))
     }
 
+    /// Where completions end now, for [`Completions::next_before`].
+    #[inline]
+    pub fn end(&self) -> u32 {
+        self.tail()
+    }
+
+    /// The next completion, if it lies before `end`, where completions once ended.
+    #[inline]
+    pub fn next_before(&mut self, end: u32) -> Option<Completion> {
+        if end.wrapping_sub(self.next).cast_signed() <= 0 {
+            return None;
+        }
+        let index = (self.next & self.mask) as usize;
+        // SAFETY: the kernel has written the entry, and writes no more until the head passes.
+        let completion = unsafe {
+            match self.kind {
+                Kind::Small => read(self.entries.add(index * 2), false),
+                Kind::Big => read(self.entries.add(index * 4), true),
+                Kind::Mixed => {
+                    let (completion, next) = self.next_mixed(end);
+                    self.pass(next);
+                    return completion;
+                }
+            }
+        };
+        self.pass(self.next.wrapping_add(1));
+        Some(completion)
+    }
+
+    /// What lies before `next` was read: the kernel may write there.
+    #[inline]
+    fn pass(&mut self, next: u32) {
+        self.next = next;
+        // SAFETY: within the mapping of the ring. What was read before is read before the kernel
+        // sees this.
+        unsafe { (*self.head).store(next, Ordering::Release) };
+    }
+
     /// Moves completions into `into` until it is at its capacity or none is left.
     #[inline]
     pub fn take(&mut self, into: &mut Vec<Completion>) {
@@ -246,14 +284,12 @@ impl Completions {
         if tail == self.next {
             return;
         }
-        self.next = match self.kind {
+        let next = match self.kind {
             Kind::Small => self.take_sized::<2>(tail, into),
             Kind::Big => self.take_sized::<4>(tail, into),
-            Kind::Mixed => self.take_mixed(tail, into),
+            Kind::Mixed => return self.take_mixed(tail, into),
         };
-        // SAFETY: within the mapping of the ring. What was read above is read before the kernel
-        // sees this.
-        unsafe { (*self.head).store(self.next, Ordering::Release) };
+        self.pass(next);
     }
 
     /// Entries of `WORDS` eight-byte words each.
@@ -273,17 +309,27 @@ impl Completions {
     }
 
     /// Entries of either size.
+    fn take_mixed(&mut self, tail: u32, into: &mut Vec<Completion>) {
+        while into.len() < into.capacity() {
+            let (completion, next) = self.next_mixed(tail);
+            self.pass(next);
+            let Some(completion) = completion else { return };
+            into.push(completion);
+        }
+    }
+
+    /// The next of entries of either size before `tail`, and the head when it was taken.
     ///
     /// Where a big completion needs the ring's first slots, and they are not free, kernels (seen in
     /// 7.2) fill up the last slot nevertheless, and remember that it is free: the next small
     /// completion goes into that slot, over the filler, and the tail passes the first slot, in which
     /// nothing was put. Hence a filler is passed only when something follows it, and what was read
     /// out of the first slot is marked, so as not to be taken for a completion again.
-    fn take_mixed(&self, tail: u32, into: &mut Vec<Completion>) -> u32 {
+    fn next_mixed(&self, tail: u32) -> (Option<Completion>, u32) {
         let mut head = self.next;
-        while head != tail && into.len() < into.capacity() {
+        while head != tail {
             let index = (head & self.mask) as usize;
-            // SAFETY: as in `take_sized`; a big entry never begins in the last slot.
+            // SAFETY: as in `next_before`; a big entry never begins in the last slot.
             let (entry, flags) = unsafe { (self.entries.add(index * 2), self.flags_at(index)) };
             if flags & CQE_SKIP != 0 {
                 if head.wrapping_add(1) == tail {
@@ -304,10 +350,10 @@ impl Completions {
                 head = head.wrapping_add(1);
             } else {
                 head = head.wrapping_add(1 + u32::from(flags & CQE_32 != 0));
-                into.push(completion);
+                return (Some(completion), head);
             }
         }
-        head
+        (None, head)
     }
 
     /// Whether the only thing that is left is the filler in a mixed ring's last slot.

@@ -41,6 +41,10 @@ pub struct Completion {
     pub extra: u64,
 }
 
+/// A place in the completion queue: see [`Ring::completed`].
+#[derive(Clone, Copy, Debug)]
+pub struct Completed(u32);
+
 /// How long [`Ring::enter`] waits for a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
@@ -148,20 +152,20 @@ impl Ring {
     /// Slots queued and not yet taken by the kernel. An entry of 128 bytes on a mixed ring counts
     /// twice.
     #[inline]
-    pub fn queued(&mut self) -> u32 {
+    pub fn queued(&self) -> u32 {
         self.submissions.queued()
     }
 
     /// Whether the kernel wants an enter although nothing is queued: completion work waits, or
     /// completions that found the queue full.
     #[inline]
-    pub fn wants_enter(&mut self) -> bool {
+    pub fn wants_enter(&self) -> bool {
         self.submissions.flags() & (sys::SQ_TASKRUN | sys::SQ_CQ_OVERFLOW) != 0
     }
 
     /// Whether completions can be reaped without an enter.
     #[inline]
-    pub fn has_completions(&mut self) -> bool {
+    pub fn has_completions(&self) -> bool {
         !self.completions.is_empty()
     }
 
@@ -196,6 +200,7 @@ impl Ring {
     ///
     /// An elapsed wait and a signal are no errors. `EBUSY` and `EAGAIN` mean that the kernel is
     /// short of something: reap, then try again.
+    #[inline]
     pub fn enter(&mut self, wait: Wait) -> io::Result<()> {
         let queued = self.queued();
         if self.setup.sqpoll {
@@ -229,6 +234,7 @@ impl Ring {
         self.at_once += u32::from(!self.setup.sqpoll);
     }
 
+    #[inline]
     fn call_waiting(&mut self, queued: u32, flags: u32, wait: Wait) -> io::Result<()> {
         let flags = self.enter_flags | flags;
         let want = if wait == Wait::No { 0 } else { 1 + self.at_once };
@@ -276,6 +282,18 @@ impl Ring {
             }
             _ => Err(error),
         }
+    }
+
+    /// How far there are completions now, for [`Ring::next_before`].
+    #[inline]
+    pub fn completed(&self) -> Completed {
+        Completed(self.completions.end())
+    }
+
+    /// Takes the next of the completions that there were at [`Ring::completed`]. None if all were taken.
+    #[inline]
+    pub fn next_before(&mut self, completed: Completed) -> Option<Completion> {
+        self.completions.next_before(completed.0)
     }
 
     /// Moves completions into `into` until it is at its capacity or none is left.
