@@ -1,7 +1,6 @@
 //! Rings beside the first, for one purpose each: polled completions, a submission thread, NVMe
 //! commands where the first ring takes none.
 
-use crate::batch::Batch;
 use crate::files::{Files, FixedFile};
 use crate::pieces::Pieces;
 use crate::reactor::{Deferred, Waiting};
@@ -15,9 +14,6 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
 use std::rc::{Rc, Weak};
 use uring::{BigEntry, Completion, Entry, MORE, Ring, RingOptions, Setup, Wait, entry};
-
-/// Completions taken from the ring at a time.
-const BATCH: usize = 256;
 
 /// A further ring of a reactor, on the same thread, with its own table of files and its own
 /// registration of the pool's memory ([`CommandRing::fixed_index`]; it pins and counts again).
@@ -36,7 +32,6 @@ pub struct CommandRing {
     ring: RefCell<Ring>,
     slots: RefCell<Slots>,
     backlog: RefCell<VecDeque<Waiting>>,
-    completions: RefCell<Vec<Completion>>,
     /// What was refused, to be told in the next turn.
     answers: RefCell<VecDeque<Deferred>>,
     files: RefCell<Files>,
@@ -90,7 +85,6 @@ impl Reactor {
             ring: RefCell::new(ring),
             slots: RefCell::default(),
             backlog: RefCell::default(),
-            completions: RefCell::new(Vec::with_capacity(BATCH)),
             answers: RefCell::default(),
             files: RefCell::default(),
             pool: self.buffers.share(),
@@ -109,7 +103,6 @@ impl CommandRing {
     ///
     /// # Safety
     /// As for [`Reactor::submit`].
-    #[inline]
     pub unsafe fn submit_command(&self, entry: BigEntry, sink: Rc<dyn Complete>, token: u64) {
         if !self.ring.borrow().takes_big() {
             return self.answer(sink, token, Errno::OPNOTSUPP);
@@ -283,19 +276,12 @@ impl CommandRing {
             self.flush();
         }
         let mut worked = false;
-        let mut batch = Batch::take(&self.completions);
-        let mut more = true;
-        while more {
-            if batch.is_empty() {
-                let count = batch.fill(&mut self.ring.borrow_mut());
-                self.rings.counts.completed.add(count as u64);
-            }
-            more = batch.was_full();
-            while let Some(completion) = batch.next() {
-                worked |= self.deliver(completion);
-            }
+        let completed = self.ring.borrow().completed();
+        loop {
+            let Some(completion) = self.ring.borrow_mut().next_before(completed) else { break };
+            self.rings.counts.completed.add(1);
+            worked |= self.deliver(completion);
         }
-        drop(batch);
         // As many as there are now: what is refused meanwhile has its turn in the next.
         let refused = self.answers.borrow().len();
         for _ in 0..refused {
@@ -399,8 +385,7 @@ impl CommandRings {
     pub fn arm(&self, reactor: &Reactor) -> bool {
         for place in 0..self.count.get() {
             let ring = Rc::clone(&self.listed.borrow()[place]);
-            let waiting =
-                !ring.answers.borrow().is_empty() || !ring.completions.borrow().is_empty();
+            let waiting = !ring.answers.borrow().is_empty() || ring.ring.borrow().has_completions();
             if ring.polls() || waiting {
                 return false;
             }

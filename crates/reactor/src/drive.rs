@@ -34,19 +34,22 @@ impl Reactor {
             Drive::Until(limit) => self.sleep_at_once(Some(limit), false),
             Drive::Forever => self.sleep_at_once(None, false),
         }
+        // Where the completions of that sleep have left nothing to be done, they were the turn. Timers that are due are
+        // seen to before the next sleep.
+        if self.woken.get() && self.state.get() == State::Running && self.is_settled() {
+            return self.ends_gap();
+        }
         self.turns(wait)
     }
 
     fn turns(&self, wait: Drive) -> bool {
-        let this = self.this.upgrade().expect("a reactor being used is alive");
         while self.state.get() == State::Running {
-            if self.turn(&this) {
-                self.spin.borrow_mut().worked(self.now.get());
-                return true;
+            if self.turn() {
+                return self.ends_gap();
             }
             let limit = match wait {
                 Drive::Poll => return false,
-                Drive::Until(limit) if limit <= self.now.get() => return false,
+                Drive::Until(limit) if limit <= self.now() => return false,
                 Drive::Until(limit) => Some(limit),
                 Drive::Forever => None,
             };
@@ -69,11 +72,28 @@ impl Reactor {
         let since_last = completed - self.waited_at.replace(completed);
         let since_last = since_last.saturating_add_signed(self.brought.take());
         self.sleep_at_once(None, since_last >= MANY);
-        if self.state.get() == State::Running && self.woken.take() {
-            self.spin.borrow_mut().worked(self.now.get());
-            return true;
+        if self.state.get() == State::Running && self.woken.get() {
+            return self.ends_gap();
         }
         self.turns(Drive::Forever)
+    }
+
+    /// Something was done, what a sleep has brought included.
+    #[inline]
+    fn ends_gap(&self) -> bool {
+        self.woken.set(false);
+        self.spin.borrow_mut().worked(|| self.now());
+        true
+    }
+
+    /// Whether a turn would find nothing to do, as far as that can be told without the clock or the kernel.
+    #[inline]
+    fn is_settled(&self) -> bool {
+        !self.is_pressed()
+            && !self.has_mail()
+            && !self.commands.any()
+            && self.pollers.borrow().listed() == 0
+            && self.ring.borrow().queued() == 0
     }
 
     /// Where there is nothing to do but to wait for the ring, and spinning does not pay or there is `enough`
@@ -85,7 +105,7 @@ impl Reactor {
             && !self.has_mail()
             && self.pollers.borrow().listed() == 0;
         // Asked in any case: it is told of the sleep.
-        if only_ring && (!self.spin.borrow_mut().idled(self.now.get()) || enough) {
+        if only_ring && (!self.spin.borrow_mut().idled(|| self.now()) || enough) {
             self.sleep(limit);
         }
     }

@@ -31,7 +31,6 @@
 //! files 1,024, registered buffer memory in pieces of 2 MiB.
 
 mod affinity;
-mod batch;
 mod blocking;
 mod buddy;
 mod command_ring;

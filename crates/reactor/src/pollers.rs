@@ -119,7 +119,8 @@ impl Pollers {
         self.active.len()
     }
 
-    /// Begins a pass at `now`: as [`Pollers::listed`], and looks whether there is a crowd.
+    /// Begins a pass at `now` over those that are listed, and looks whether they are a crowd. Returns how many there
+    /// are.
     #[inline]
     pub fn begin_pass(&mut self, now: Instant) -> usize {
         let listed = self.active.len();

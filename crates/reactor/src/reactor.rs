@@ -18,10 +18,7 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
-use uring::{BigEntry, Completion, Entry, File, Kind, Ring, RingOptions, Wait, entry};
-
-/// Completions taken from the ring at a time.
-const BATCH: usize = 256;
+use uring::{BigEntry, Entry, File, Kind, Ring, RingOptions, Wait, entry};
 
 /// Completion events of a poll, and what to wait for (`poll(2)`).
 const POLLIN: u32 = 0x001;
@@ -100,7 +97,6 @@ pub struct Reactor {
     pub(crate) slots: RefCell<Slots>,
     /// Entries for which the kernel had no room.
     pub(crate) backlog: RefCell<VecDeque<Waiting>>,
-    pub(crate) completions: RefCell<Vec<Completion>>,
     pub(crate) timers: RefCell<Timers>,
     pub(crate) pollers: RefCell<Pollers>,
     pub(crate) deferred: RefCell<VecDeque<Deferred>>,
@@ -114,7 +110,8 @@ pub struct Reactor {
     pub(crate) blocking: OnceCell<Blocking>,
     pub(crate) buffers: BufferPool,
     pub(crate) spin: RefCell<Spin>,
-    pub(crate) now: Cell<Instant>,
+    /// The time, if somebody has asked for it in this turn.
+    pub(crate) now: Cell<Option<Instant>>,
     pub(crate) state: Cell<State>,
     /// The sleep before this turn ended with completions, which were delivered.
     pub(crate) woken: Cell<bool>,
@@ -181,7 +178,6 @@ impl Reactor {
             ring,
             slots: RefCell::default(),
             backlog: RefCell::default(),
-            completions: RefCell::new(Vec::with_capacity(BATCH)),
             timers: RefCell::default(),
             pollers: RefCell::default(),
             deferred: RefCell::default(),
@@ -193,7 +189,7 @@ impl Reactor {
             blocking: OnceCell::new(),
             buffers,
             spin: RefCell::new(Spin::new(config.spin)),
-            now: Cell::new(Instant::now()),
+            now: Cell::new(None),
             state: Cell::new(State::Running),
             woken: Cell::new(false),
             counts: Counts::default(),
@@ -215,10 +211,14 @@ impl Reactor {
         }
     }
 
-    /// When this turn began.
+    /// The time of this turn: the clock is read when it is first asked for, and not again until the next.
     #[inline]
     pub fn now(&self) -> Instant {
-        self.now.get()
+        self.now.get().unwrap_or_else(|| {
+            let now = Instant::now();
+            self.now.set(Some(now));
+            now
+        })
     }
 
     /// Starts an operation of the kernel; it is submitted at the end of this turn at the latest.
@@ -230,7 +230,7 @@ impl Reactor {
     #[inline]
     pub unsafe fn submit(&self, entry: Entry, sink: Rc<dyn Complete>, token: u64) {
         if self.refuses() {
-            return self.answer(sink, token, -Errno::CANCELED.raw_os_error());
+            return self.refuse(sink, token, Errno::CANCELED);
         }
         let key = self.slots.borrow_mut().insert(sink, token, false);
         // SAFETY: the caller vouches for what the entry points to.
@@ -297,10 +297,10 @@ impl Reactor {
     #[inline]
     pub unsafe fn submit_command(&self, entry: BigEntry, sink: Rc<dyn Complete>, token: u64) {
         if self.refuses() {
-            return self.answer(sink, token, -Errno::CANCELED.raw_os_error());
+            return self.refuse(sink, token, Errno::CANCELED);
         }
         if !self.takes_commands() {
-            return self.answer(sink, token, -Errno::OPNOTSUPP.raw_os_error());
+            return self.refuse(sink, token, Errno::OPNOTSUPP);
         }
         let key = self.slots.borrow_mut().insert(sink, token, false);
         // SAFETY: the caller vouches for what the entry points to.
@@ -492,8 +492,14 @@ impl Reactor {
         }
     }
 
+    #[inline]
     pub(crate) fn refuses(&self) -> bool {
         matches!(self.state.get(), State::Draining | State::Ended)
+    }
+
+    #[cold]
+    fn refuse(&self, sink: Rc<dyn Complete>, token: u64, errno: Errno) {
+        self.answer(sink, token, -errno.raw_os_error());
     }
 
     #[inline]

@@ -14,7 +14,6 @@ pub const OWN: u64 = 1 << 63;
 pub struct Slots {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    live: usize,
 }
 
 struct Slot {
@@ -27,23 +26,22 @@ impl Slots {
     /// Keeps `sink` until [`Slots::remove`]; the key is never one with [`OWN`] set.
     #[inline]
     pub fn insert(&mut self, sink: Rc<dyn Complete>, token: u64, watch: bool) -> u64 {
-        self.live += 1;
-        let pending = Some((sink, token));
-        let index = match self.free.pop() {
-            Some(index) => {
-                let slot = &mut self.slots[index as usize];
-                debug_assert!(slot.pending.is_none(), "free slots are empty");
-                slot.pending = pending;
-                slot.watch = watch;
-                index
-            }
-            None => {
-                let index = u32::try_from(self.slots.len()).expect("fewer than 2^32 in flight");
-                self.slots.push(Slot { generation: 0, watch, pending });
-                index
-            }
-        };
-        u64::from(self.slots[index as usize].generation) << 32 | u64::from(index)
+        let Some(index) = self.free.pop() else { return self.grow(sink, token, watch) };
+        let slot = &mut self.slots[index as usize];
+        debug_assert!(slot.pending.is_none(), "free slots are empty");
+        // Nothing is there that would have to be dropped.
+        std::mem::forget(slot.pending.replace((sink, token)));
+        slot.watch = watch;
+        u64::from(slot.generation) << 32 | u64::from(index)
+    }
+
+    #[cold]
+    fn grow(&mut self, sink: Rc<dyn Complete>, token: u64, watch: bool) -> u64 {
+        let index = u32::try_from(self.slots.len()).expect("fewer than 2^32 in flight");
+        self.slots.push(Slot { generation: 0, watch, pending: Some((sink, token)) });
+        // So many places can become free: room for all of them is made now.
+        self.free.reserve(self.slots.len());
+        u64::from(index)
     }
 
     /// Ends an operation: whom to tell. `None` if it has ended already.
@@ -57,7 +55,6 @@ impl Slots {
         let pending = slot.pending.take()?;
         slot.generation = (slot.generation + 1) & 0x7fff_ffff;
         self.free.push(index);
-        self.live -= 1;
         Some(pending)
     }
 
@@ -85,7 +82,7 @@ impl Slots {
     /// Operations pending.
     #[inline]
     pub fn live(&self) -> usize {
-        self.live
+        self.slots.len() - self.free.len()
     }
 }
 

@@ -17,11 +17,14 @@ const REWARD: u32 = 2;
 /// than they would be, so that their length alone does not tell that spinning would pay.
 const PROBE_EVERY: u32 = 16;
 
+/// Longer spins than that are cut.
+const LIMIT_MAX: Duration = Duration::from_secs(3600);
+
 /// Decides about each gap, from the last work to the next, whether to spin into it.
 pub struct Spin {
     limit: Duration,
     credit: u32,
-    idle_since: Option<Instant>,
+    gap: Option<Gap>,
     slept: bool,
     /// Gaps slept through since the last probe, and whether this one is a probe.
     unprobed: u32,
@@ -30,12 +33,19 @@ pub struct Spin {
     pub fruitless: u64,
 }
 
+/// The time since the last work.
+#[derive(Clone, Copy)]
+struct Gap {
+    /// When a spin that began with it ends.
+    spun_until: Instant,
+}
+
 impl Spin {
     pub fn new(limit: Duration) -> Spin {
         Spin {
-            limit,
+            limit: limit.min(LIMIT_MAX),
             credit: CREDIT_MAX,
-            idle_since: None,
+            gap: None,
             slept: false,
             unprobed: 0,
             probing: false,
@@ -43,29 +53,38 @@ impl Spin {
         }
     }
 
-    /// A turn that began at `now` did something.
+    /// A turn did something. `now` gives the time, where it matters.
     #[inline]
-    pub fn worked(&mut self, now: Instant) {
-        if let Some(since) = self.idle_since.take() {
-            self.judge(now.saturating_duration_since(since));
+    pub fn worked(&mut self, now: impl FnOnce() -> Instant) {
+        if let Some(gap) = self.gap.take() {
+            self.judge(gap, now);
         }
     }
 
-    /// A turn that began at `now` did nothing. Whether to go on spinning.
+    /// A turn did nothing. Whether to go on spinning.
     #[inline]
-    pub fn idled(&mut self, now: Instant) -> bool {
-        let since = *self.idle_since.get_or_insert_with(|| {
-            self.probing = self.credit < CREDIT_SPIN && self.unprobed >= PROBE_EVERY;
-            now
-        });
-        (self.credit >= CREDIT_SPIN || self.probing)
-            && !self.slept
-            && now.saturating_duration_since(since) < self.limit
+    pub fn idled(&mut self, now: impl FnOnce() -> Instant) -> bool {
+        !self.limit.is_zero() && self.goes_on(now())
+    }
+
+    fn goes_on(&mut self, now: Instant) -> bool {
+        let gap = match self.gap {
+            Some(gap) => gap,
+            None => {
+                self.probing = self.credit < CREDIT_SPIN && self.unprobed >= PROBE_EVERY;
+                *self.gap.insert(Gap { spun_until: now + self.limit })
+            }
+        };
+        (self.credit >= CREDIT_SPIN || self.probing) && !self.slept && now < gap.spun_until
     }
 
     /// The loop goes to sleep.
+    #[inline]
     pub fn sleeps(&mut self) {
-        if !self.slept && !self.limit.is_zero() {
+        if self.limit.is_zero() {
+            return;
+        }
+        if !self.slept {
             if self.credit >= CREDIT_SPIN || self.probing {
                 self.credit = self.credit.saturating_sub(1);
                 self.fruitless += 1;
@@ -78,11 +97,11 @@ impl Spin {
     }
 
     /// A gap has ended.
-    fn judge(&mut self, gap: Duration) {
+    fn judge(&mut self, gap: Gap, now: impl FnOnce() -> Instant) {
         let slept = std::mem::take(&mut self.slept);
         self.probing = false;
         // Slept and yet soon woken: a spin would have met the work.
-        if !slept || (self.credit < CREDIT_SPIN && gap < self.limit + WAKE) {
+        if !slept || (self.credit < CREDIT_SPIN && now() < gap.spun_until + WAKE) {
             self.credit = (self.credit + REWARD).min(CREDIT_MAX);
         }
     }
@@ -99,7 +118,7 @@ mod tests {
         let end = *now + gap;
         let mut slept = false;
         while *now < end {
-            if spin.idled(*now) {
+            if spin.idled(|| *now) {
                 *now += US;
             } else {
                 spin.sleeps();
@@ -107,7 +126,7 @@ mod tests {
                 *now = end + 10 * US;
             }
         }
-        spin.worked(*now);
+        spin.worked(|| *now);
         slept
     }
 
@@ -141,6 +160,29 @@ mod tests {
             slept += u32::from(pass(&mut spin, &mut now, if spins { 15 * US } else { 90 * US }));
         }
         assert!(slept <= PROBE_EVERY + 1, "{slept} of 100 gaps were slept through");
+    }
+
+    #[test]
+    fn the_clock_is_read_only_where_the_time_matters() {
+        let unread = || -> Instant { panic!("nobody needs the time") };
+        let mut never = Spin::new(Duration::ZERO);
+        assert!(!never.idled(unread));
+        never.sleeps();
+        never.worked(unread);
+        // One turn after the other does something.
+        let mut busy = Spin::new(20 * US);
+        (0..100).for_each(|_| busy.worked(unread));
+        // A gap that was spun through need not be measured either.
+        let now = Instant::now();
+        assert!(busy.idled(|| now));
+        busy.worked(unread);
+    }
+
+    #[test]
+    fn a_limit_beyond_all_time_is_cut() {
+        let (mut spin, now) = (Spin::new(Duration::MAX), Instant::now());
+        assert!(spin.idled(|| now));
+        assert!(spin.idled(|| now + LIMIT_MAX / 2) && !spin.idled(|| now + LIMIT_MAX));
     }
 
     #[test]

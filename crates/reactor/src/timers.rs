@@ -68,6 +68,12 @@ impl Timers {
         Some(pending.0)
     }
 
+    /// Whether none is set.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
     /// The next timer that is due by `now`.
     pub fn due(&mut self, now: Instant) -> Option<(Rc<dyn Complete>, u64)> {
         while self.heap.peek().is_some_and(|Reverse((at, _, _))| *at <= now) {

@@ -1,6 +1,5 @@
 //! The loop: one turn after the other, sleeping between them, draining at the end.
 
-use crate::batch::Batch;
 use crate::reactor::{Reactor, State, Waiting};
 use crate::slots::OWN;
 use rustix::io::Errno;
@@ -30,11 +29,10 @@ impl Reactor {
     /// Runs until [`Reactor::stop`], and then until nothing is in flight: watches are cancelled,
     /// operations waited for, pollers, timers and letters dropped. A reactor runs once.
     pub fn run(&self) {
-        let this = self.this.upgrade().expect("a reactor being used is alive");
         let turning = self.begin_turns();
         while self.state.get() == State::Running {
-            if self.turn(&this) {
-                self.spin.borrow_mut().worked(self.now.get());
+            if self.turn() {
+                self.spin.borrow_mut().worked(|| self.now());
             } else {
                 self.idle(None);
             }
@@ -47,7 +45,7 @@ impl Reactor {
     pub(crate) fn idle(&self, limit: Option<Instant>) {
         let spins = self.config.poll_always
             || self.commands.poll()
-            || self.spin.borrow_mut().idled(self.now.get());
+            || self.spin.borrow_mut().idled(|| self.now());
         if spins {
             std::hint::spin_loop();
         } else if self.park_all() && self.state.get() == State::Running {
@@ -57,13 +55,13 @@ impl Reactor {
 
     /// One turn. Returns whether anything was done.
     #[inline]
-    pub(crate) fn turn(&self, this: &Rc<Reactor>) -> bool {
+    pub(crate) fn turn(&self) -> bool {
         self.counts.turns.add(1);
         let mut worked = self.woken.take();
         if !worked {
-            self.now.set(Instant::now());
+            self.now.set(None);
         }
-        worked |= self.has_mail() && self.read_mail(Some(this));
+        worked |= self.has_mail() && self.read_mail(self.this.upgrade().as_ref());
         worked |= self.poll_active();
         worked |= self.exchange();
         worked |= self.fire_timers();
@@ -100,7 +98,10 @@ impl Reactor {
     }
 
     fn poll_active(&self) -> bool {
-        let listed = self.pollers.borrow_mut().begin_pass(self.now.get());
+        if self.pollers.borrow().listed() == 0 {
+            return false;
+        }
+        let listed = self.pollers.borrow_mut().begin_pass(self.now());
         let mut worked = false;
         // The last were activated most recently: they have work, the others may.
         for place in (0..listed).rev() {
@@ -160,6 +161,7 @@ impl Reactor {
         }
     }
 
+    #[inline]
     fn enter(&self, wait: Wait) {
         self.counts.enters.add(1);
         let entered = self.ring.borrow_mut().enter(wait);
@@ -167,21 +169,14 @@ impl Reactor {
     }
 
     fn reap(&self) -> bool {
-        let mut batch = Batch::take(&self.completions);
-        let mut delivered = 0;
+        // What comes while these are delivered has its turn in the next. Each is taken before its sink is told: what
+        // a sink that panics has left is still with the ring.
+        let completed = self.ring.borrow().completed();
         let mut worked = false;
-        let mut more = true;
-        while more && delivered < DELIVERED_MAX {
-            if batch.is_empty() {
-                let count = batch.fill(&mut self.ring.borrow_mut());
-                self.counts.completed.add(count as u64);
-            }
-            // What comes while these are delivered has its turn in the next.
-            more = batch.was_full();
-            while let Some(completion) = batch.next() {
-                delivered += 1;
-                worked |= self.deliver(completion);
-            }
+        for _ in 0..DELIVERED_MAX {
+            let Some(completion) = self.ring.borrow_mut().next_before(completed) else { break };
+            self.counts.completed.add(1);
+            worked |= self.deliver(completion);
         }
         self.tell_settled() || worked
     }
@@ -226,20 +221,35 @@ impl Reactor {
         true
     }
 
+    #[inline]
     fn fire_timers(&self) -> bool {
+        !self.timers.borrow().is_empty() && self.fire_due_timers()
+    }
+
+    fn fire_due_timers(&self) -> bool {
         let mut fired = false;
         loop {
-            let due = self.timers.borrow_mut().due(self.now.get());
+            let due = self.timers.borrow_mut().due(self.now());
             let Some((sink, token)) = due else { return fired };
             fired = true;
             sink.complete(token, 0, 0);
         }
     }
 
-    /// Whether a sink or letter has panicked, and what came after it was not delivered yet.
+    /// Whether a letter has panicked, and what came after it was not delivered yet.
     #[inline]
     fn has_leftovers(&self) -> bool {
-        !self.completions.borrow().is_empty() || !self.post.borrow().is_empty()
+        !self.post.borrow().is_empty()
+    }
+
+    /// Whether there is something to do that nobody will tell of.
+    #[inline]
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.has_deferred()
+            || self.has_settling()
+            || self.has_leftovers()
+            || !self.backlog.borrow().is_empty()
+            || self.buffers.has_served()
     }
 
     #[inline]
@@ -247,10 +257,12 @@ impl Reactor {
         !self.deferred.borrow().is_empty() || !self.deferring.borrow().is_empty()
     }
 
+    #[inline]
     fn deliver_deferred(&self) -> bool {
-        if !self.has_deferred() {
-            return false;
-        }
+        self.has_deferred() && self.deliver_all_deferred()
+    }
+
+    fn deliver_all_deferred(&self) -> bool {
         // Swapped, so that what is deferred meanwhile waits for the next turn, and both queues
         // keep their memory. What a panic has left over comes first.
         if self.deferring.borrow().is_empty() {
@@ -265,18 +277,14 @@ impl Reactor {
     /// Sleeps until a completion, a letter, the next timer or `limit`, unless there is something
     /// to do.
     pub(crate) fn sleep(&self, limit: Option<Instant>) {
-        let ready = self.has_deferred()
-            || self.has_settling()
-            || self.has_leftovers()
-            || !self.backlog.borrow().is_empty()
-            || self.buffers.has_served();
-        if ready {
+        if self.is_pressed() {
             return;
         }
         if self.commands.any() && !self.commands.arm(self) {
             return;
         }
-        let timer = self.timers.borrow_mut().next();
+        let has_timers = !self.timers.borrow().is_empty();
+        let timer = if has_timers { self.timers.borrow_mut().next() } else { None };
         let next = match (timer, limit) {
             (Some(timer), Some(limit)) => Some(timer.min(limit)),
             (timer, limit) => timer.or(limit),
@@ -298,11 +306,12 @@ impl Reactor {
         self.mailbox.wake_up();
         // At once, since the caches are cold: whoever is activated here is polled first in the
         // turn that follows, which shares its time.
-        self.now.set(Instant::now());
+        self.now.set(None);
         self.woken.set(self.reap());
     }
 
     /// Has the ring read the mailbox's eventfd, whose completion ends a sleep.
+    #[inline]
     fn arm_wake(&self) {
         if self.wake_armed.replace(true) {
             return;
@@ -321,19 +330,13 @@ impl Reactor {
     #[inline]
     pub(crate) unsafe fn queue(&self, entry: Entry) {
         self.counts.submitted.add(1);
-        if self.backlog.borrow().is_empty() {
-            // SAFETY: passed on to the caller.
-            if unsafe { self.ring.borrow_mut().push(&entry) }.is_ok() {
-                return;
-            }
-            self.enter(Wait::No);
-            // SAFETY: as above.
-            if unsafe { self.ring.borrow_mut().push(&entry) }.is_ok() {
-                return;
+        // SAFETY: passed on to the caller.
+        unsafe {
+            let has_room = self.backlog.borrow().is_empty();
+            if !(has_room && self.ring.borrow_mut().push(&entry).is_ok()) {
+                self.queue_later(Waiting::Small(entry));
             }
         }
-        self.counts.backlogged.add(1);
-        self.backlog.borrow_mut().push_back(Waiting::Small(entry));
     }
 
     /// The same for an entry of 128 bytes. The ring takes such.
@@ -343,19 +346,30 @@ impl Reactor {
     #[inline]
     pub(crate) unsafe fn queue_big(&self, entry: BigEntry) {
         self.counts.submitted.add(1);
-        if self.backlog.borrow().is_empty() {
-            // SAFETY: passed on to the caller.
-            if unsafe { self.ring.borrow_mut().push_big(&entry) }.is_ok() {
-                return;
+        // SAFETY: passed on to the caller.
+        unsafe {
+            let has_room = self.backlog.borrow().is_empty();
+            if !(has_room && self.ring.borrow_mut().push_big(&entry).is_ok()) {
+                self.queue_later(Waiting::Big(entry));
             }
+        }
+    }
+
+    /// There was no room, or others wait for it.
+    ///
+    /// # Safety
+    /// As for [`Waiting::push`].
+    #[cold]
+    unsafe fn queue_later(&self, entry: Waiting) {
+        if self.backlog.borrow().is_empty() {
             self.enter(Wait::No);
-            // SAFETY: as above.
-            if unsafe { self.ring.borrow_mut().push_big(&entry) }.is_ok() {
+            // SAFETY: passed on to the caller.
+            if unsafe { entry.push(&mut self.ring.borrow_mut()) } {
                 return;
             }
         }
         self.counts.backlogged.add(1);
-        self.backlog.borrow_mut().push_back(Waiting::Big(entry));
+        self.backlog.borrow_mut().push_back(entry);
     }
 
     /// Moves the backlog into the submission queue as far as there is room.
@@ -417,7 +431,7 @@ impl Reactor {
     }
 
     fn drain_once(&self, wait: Wait) {
-        self.now.set(Instant::now());
+        self.now.set(None);
         // What completes as it is submitted is not waited for, then.
         self.flush();
         let idle = !self.has_deferred()

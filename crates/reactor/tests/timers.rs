@@ -2,7 +2,7 @@
 
 mod recorder;
 
-use reactor::{Complete, Reactor};
+use reactor::{Complete, Drive, Reactor};
 use recorder::{Calls, Recorder, config, reactor};
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -125,4 +125,27 @@ fn long_work_leaves_threads_to_others() {
     assert_eq!(most_max, 3);
     let long = results.iter().filter(|(token, _)| *token < 5);
     assert!(long.map(|(_, most)| most).all(|most| (1..=most_max).contains(most)));
+}
+
+/// Within a turn the time stands still, whoever asks and how long it takes; the next turn has its own.
+#[test]
+fn a_turn_has_one_time() {
+    let reactor = reactor(&config());
+    let times = Rc::new(RefCell::new(Vec::new()));
+    for _ in 0..2 {
+        let (noted, asked) = (Rc::clone(&times), Rc::downgrade(&reactor));
+        let ask = move |_, _| {
+            noted.borrow_mut().push(asked.upgrade().expect("alive").now());
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        reactor.defer(Rc::new(Calls(ask)), 0);
+    }
+    let begun = Instant::now();
+    assert!(reactor.turn_for(Drive::Poll));
+    let first = times.take();
+    assert!(first.len() == 2 && first[0] == first[1] && first[0] >= begun, "{first:?}");
+    assert!(!reactor.turn_for(Drive::Poll), "nothing is left");
+    assert!(reactor.now() >= first[0] + Duration::from_millis(10), "of a turn of its own");
+    reactor.stop();
+    reactor.run();
 }

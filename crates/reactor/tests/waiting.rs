@@ -2,7 +2,7 @@
 
 mod recorder;
 
-use reactor::{Complete, Config, Reactor};
+use reactor::{Complete, Config, Drive, Reactor};
 use recorder::{config, reactor};
 use std::cell::{Cell, UnsafeCell};
 use std::io::{Read, Write, pipe};
@@ -70,70 +70,107 @@ fn what_a_completion_starts_goes_out_with_the_next_wait() {
     assert!(enters <= MESSAGES + MESSAGES / 10, "{enters} calls for {MESSAGES} messages");
 }
 
-/// Counts what it is told, and gathers it.
-struct Gatherer {
-    me: Weak<Gatherer>,
+/// Reads a byte, then another, and asks to be told at the end of the turn.
+struct Goes {
+    me: Weak<Goes>,
     reactor: Rc<Reactor>,
-    gathered: Cell<u32>,
-    rounds: std::cell::RefCell<Vec<u32>>,
+    from: std::io::PipeReader,
+    to: std::io::PipeWriter,
+    byte: UnsafeCell<u8>,
+    told: Cell<Option<u64>>,
 }
 
-const ONE: u64 = 0;
-const ROUND: u64 = 1;
+const READ: u64 = 1;
+const DEFERRED: u64 = 2;
+const WRITTEN: u64 = 3;
 
-impl Gatherer {
-    fn start(&self, count: u32) {
-        for _ in 0..count {
-            // SAFETY: the entry points to nothing.
-            unsafe { self.reactor.submit(entry::nop(), self.me(), ONE) };
-        }
+impl Goes {
+    fn new(reactor: &Rc<Reactor>) -> (Rc<Goes>, std::io::PipeWriter, std::io::PipeReader) {
+        let (from, ask) = pipe().expect("a pipe");
+        let (answer, to) = pipe().expect("a pipe");
+        let goes = Rc::new_cyclic(|me| Goes {
+            me: Weak::clone(me),
+            reactor: Rc::clone(reactor),
+            from,
+            to,
+            byte: UnsafeCell::new(0),
+            told: Cell::default(),
+        });
+        (goes, ask, answer)
     }
 
-    fn me(&self) -> Rc<Gatherer> {
+    fn sink(&self) -> Rc<dyn Complete> {
         self.me.upgrade().expect("called")
     }
+
+    fn read(&self) {
+        let entry = entry::read(File::Fd(self.from.as_raw_fd()), self.byte.get(), 1, u64::MAX);
+        // SAFETY: the sink owns the byte and the pipe.
+        unsafe { self.reactor.submit(entry, self.sink(), READ) };
+    }
 }
 
-impl Complete for Gatherer {
-    fn complete(&self, token: u64, _result: i32, _flags: u32) {
-        if token == ONE {
-            if self.gathered.replace(self.gathered.get() + 1) == 0 {
-                self.reactor.settle(self.me(), ROUND);
+impl Complete for Goes {
+    fn complete(&self, token: u64, result: i32, _flags: u32) {
+        assert!(result >= 0, "{token}: {result}");
+        self.told.set(Some(token));
+        match (token, self.byte_read()) {
+            (READ, b'd') => self.reactor.defer(self.sink(), DEFERRED),
+            (READ, b'w') => {
+                let entry =
+                    entry::write(File::Fd(self.to.as_raw_fd()), self.byte.get(), 1, u64::MAX, 0);
+                // SAFETY: as in `read`.
+                unsafe { self.reactor.submit(entry, self.sink(), WRITTEN) };
             }
-            return;
-        }
-        self.rounds.borrow_mut().push(self.gathered.take());
-        match self.rounds.borrow().len() {
-            1 => self.start(3),
-            2 => self.start(1),
-            _ => self.reactor.stop(),
+            _ => {}
         }
     }
 }
 
+impl Goes {
+    fn byte_read(&self) -> u8 {
+        // SAFETY: the read has ended, and no other was started.
+        unsafe { self.byte.get().read() }
+    }
+}
+
+/// A turn of the caller's that has slept: what its completions leave to be done is done before it returns, and where
+/// they leave nothing it returns without a further look at the kernel.
 #[test]
-fn what_completions_bring_is_gathered_until_all_are_delivered() {
-    let reactor = reactor(&config());
-    let gatherer = Rc::new_cyclic(|me| Gatherer {
-        me: Weak::clone(me),
-        reactor: Rc::clone(&reactor),
-        gathered: Cell::new(0),
-        rounds: std::cell::RefCell::default(),
-    });
-    gatherer.start(40);
-    while reactor.wait_turn() {}
-    assert_eq!(*gatherer.rounds.borrow(), [40, 3, 1]);
-    // Asked for from elsewhere than a completion, it is told as well.
-    let outside = Reactor::new(&config()).expect("io_uring");
-    let late = Rc::new_cyclic(|me| Gatherer {
-        me: Weak::clone(me),
-        reactor: Rc::clone(&outside),
-        gathered: Cell::new(7),
-        rounds: std::cell::RefCell::new(vec![0, 0]),
-    });
-    outside.settle(late.me(), ROUND);
-    assert!(outside.turn_for(reactor::Drive::Poll));
-    assert_eq!(*late.rounds.borrow(), [0, 0, 7]);
+fn a_turn_that_slept_leaves_nothing_undone_and_is_no_longer_than_that() {
+    let reactor = reactor(&Config { spin: Duration::ZERO, ..config() });
+    let (goes, ask, mut answer) = Goes::new(&reactor);
+    // One by one, from another thread, while this one sleeps.
+    let wait_for = |byte: u8| {
+        goes.told.set(None);
+        goes.read();
+        let before = reactor.stats();
+        let mut to = ask.try_clone().expect("a descriptor");
+        let peer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(30));
+            to.write_all(&[byte]).expect("room");
+        });
+        while goes.told.get().is_none() {
+            assert!(reactor.turn_for(Drive::Forever), "it runs");
+        }
+        peer.join().expect("written");
+        let after = reactor.stats();
+        (goes.told.get(), after.enters - before.enters, after.sleeps - before.sleeps)
+    };
+    assert_eq!(wait_for(b'-'), (Some(READ), 1, 1), "one system call");
+    let (told, _, _) = wait_for(b'd');
+    assert_eq!(told, Some(DEFERRED), "at the end of the same turn");
+    wait_for(b'w');
+    let mut poll = libc::pollfd { fd: answer.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, 5000) };
+    assert_eq!(ready, 1, "the write went out with the turn");
+    let mut byte = [0];
+    answer.read_exact(&mut byte).expect("a byte");
+    assert_eq!(byte, *b"w");
+    drop(ask);
+    reactor.stop();
+    reactor.run();
 }
 
 /// Says at its first completion how many others that stands for.
