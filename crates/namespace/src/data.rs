@@ -180,6 +180,21 @@ impl Data {
         }
     }
 
+    /// Where an operation of the kernel is to find the data, and its length: the address, or the offset into pages of
+    /// the kernel ([`Data::Registered`]); 0 if there is none.
+    #[inline]
+    pub(crate) fn extent(&self) -> (u64, usize) {
+        let (start, len) = match self {
+            Data::None | Data::Sources(_) => return (0, 0),
+            Data::Registered(pages) => return (pages.offset.into(), pages.len as usize),
+            Data::Part(part) => (part.pointer.cast_const(), part.len),
+            Data::Buffer(buffer) => (buffer.as_ptr(), buffer.len()),
+            Data::Transient(bytes) => (bytes.as_ptr(), bytes.len()),
+            Data::Lent(bytes) => (bytes.as_ptr(), bytes.len()),
+        };
+        if len == 0 { (0, 0) } else { (start as u64, len) }
+    }
+
     /// Start of `len` writable bytes, for a read to fill; none where there is nothing to fill.
     #[inline]
     pub fn as_mut_ptr(&mut self) -> Option<*mut u8> {

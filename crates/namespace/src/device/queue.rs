@@ -48,6 +48,19 @@ pub(super) const LIST: usize = 2;
 /// the lowest byte, and how many resets were counted then.
 const DOUBTS: usize = 3;
 
+/// Where a request's memory is, and how long: found out once, and used as often as it is needed.
+pub(super) struct Extents {
+    data: (u64, usize),
+    metadata: (u64, usize),
+}
+
+impl Extents {
+    #[inline]
+    pub(super) fn of(request: &Request) -> Extents {
+        Extents { data: request.data.extent(), metadata: request.metadata.extent() }
+    }
+}
+
 pub(super) struct DeviceQueue {
     me: Weak<DeviceQueue>,
     device: Arc<Device>,
@@ -60,8 +73,8 @@ pub(super) struct DeviceQueue {
     retries: Rc<Retries>,
     /// Of Copies under way.
     lists: RefCell<Lists>,
-    /// When it was last looked whether the namespace's blocks are what they were.
-    looked: Cell<Instant>,
+    /// When it is next looked whether the namespace's blocks are what they were.
+    look_at: Cell<Instant>,
     /// The device was removed.
     gone: Cell<bool>,
     watcher: RefCell<Option<Weak<dyn AccessWatcher>>>,
@@ -96,7 +109,7 @@ impl DeviceQueue {
             registered,
             admin: RefCell::new(None),
             retries: Rc::new(Retries { queue: me.clone(), waiting: RefCell::default() }),
-            looked: Cell::new(reactor.now()),
+            look_at: Cell::new(Instant::now() + LOOK_EVERY),
             gone: Cell::new(false),
             watcher: RefCell::default(),
         }))
@@ -118,8 +131,9 @@ impl Queue for DeviceQueue {
     #[inline]
     fn submit(&self, mut request: Box<Request>) {
         request.scratch = [0; 4];
-        match self.check(&request) {
-            Ok(()) => self.start(request),
+        let extents = Extents::of(&request);
+        match self.check(&request, &extents) {
+            Ok(()) => self.start(request, &extents),
             Err(status) => request.finish_pair(status),
         }
     }
@@ -168,33 +182,34 @@ impl Complete for DeviceQueue {
 impl DeviceQueue {
     /// Refuses what cannot be started, or may not be.
     #[inline]
-    fn check(&self, request: &Request) -> Result<(), Status> {
+    fn check(&self, request: &Request, extents: &Extents) -> Result<(), Status> {
         let (command, limits) = (&request.command, &self.device.limits);
         let now = self.reactor.now();
-        if now.saturating_duration_since(self.looked.get()) >= LOOK_EVERY {
-            self.looked.set(now);
+        if now >= self.look_at.get() {
+            self.look_at.set(now + LOOK_EVERY);
             self.device.look_aside();
         }
         self.device.shape.check()?;
-        let of_own_ring = matches!(request.data, Data::Registered(_));
-        if of_own_ring && !matches!(self.carrier, Carrier::Own(_)) {
-            return Err(Status::INVALID_FIELD.dnr());
-        }
         if request.fused.is_some() || command.flags & 3 != 0 {
             return Err(Status::INVALID_OPCODE.dnr());
         }
-        if matches!(request.data, Data::Sources(_)) {
+        match &request.data {
             // As it is laid out, it is checked.
-            return Ok(());
+            Data::Sources(_) => return Ok(()),
+            // Of the core's own ring.
+            Data::Registered(_) if !matches!(self.carrier, Carrier::Own(_)) => {
+                return Err(Status::INVALID_FIELD.dnr());
+            }
+            _ => {}
         }
         if !is_usual(command.opcode) && !limits.passthrough.io {
             return Err(Status::INVALID_OPCODE.dnr());
         }
-        if limits.metadata_bytes != 0 || !request.metadata.is_empty() {
+        if limits.metadata_bytes != 0 || extents.metadata.1 != 0 {
             self.check_metadata(request)?;
         }
         let zone_extension_bytes = self.device.facts.zone_extension_bytes;
-        check::data(command, limits, zone_extension_bytes, request.data.len())
+        check::data(command, limits, zone_extension_bytes, extents.data.1)
     }
 
     fn check_metadata(&self, request: &Request) -> Result<(), Status> {
@@ -210,11 +225,11 @@ impl DeviceQueue {
 
     /// Gives the command to the kernel.
     #[inline]
-    fn start(&self, request: Box<Request>) {
+    fn start(&self, request: Box<Request>, extents: &Extents) {
         if let Data::Sources(_) = &request.data {
             return self.start_copy(request);
         }
-        let command = self.io_command(&request);
+        let command = self.io_command(&request, extents);
         let fixed = self.carrier.fixed_index(&request.data);
         let entry = entry::nvme_command(self.file, &command, NvmeOp::Io, fixed);
         self.hand_over(&self.carrier, request, entry);
@@ -222,15 +237,14 @@ impl DeviceQueue {
 
     /// What the device is given of an I/O command.
     #[inline]
-    pub(super) fn io_command(&self, request: &Request) -> NvmeUringCmd {
+    pub(super) fn io_command(&self, request: &Request, extents: &Extents) -> NvmeUringCmd {
         let limits = &self.device.limits;
-        let mut command = self.passed(request, &request.command);
+        let mut command = self.passed(request, extents, &request.command);
         command.nsid = self.device.nsid;
         if !limits.passthrough.io {
             words::mask(&mut command);
         }
-        if limits.metadata_bytes != 0 && request.metadata.is_empty() && moves_blocks(command.opcode)
-        {
+        if limits.metadata_bytes != 0 && extents.metadata.1 == 0 && moves_blocks(command.opcode) {
             command.cdw12 |= PRACT;
         }
         command
@@ -246,7 +260,7 @@ impl DeviceQueue {
         let list = lists.list(number);
         match copy::lay_out(&request.command, sources, &own, &device.limits.copy, list) {
             Ok((command, bytes)) => {
-                let mut command = self.passed(&request, &command);
+                let mut command = self.passed(&request, &Extents::of(&request), &command);
                 (command.addr, command.data_len) = (list.as_ptr() as u64, bytes as u32);
                 drop(lists);
                 request.scratch[LIST] = number as u64 + 1;
@@ -279,7 +293,7 @@ impl DeviceQueue {
                 return request.finish(Status::OPERATION_DENIED.dnr());
             }
         };
-        let mut command = self.passed(&request, &request.command);
+        let mut command = self.passed(&request, &Extents::of(&request), &request.command);
         if !matches!(command.nsid, 0 | NSID_ALL) {
             command.nsid = self.device.nsid;
         }
@@ -322,16 +336,16 @@ impl DeviceQueue {
 
     /// The command as the kernel wants it, with the places of the request's data.
     #[inline]
-    fn passed(&self, request: &Request, c: &Command) -> NvmeUringCmd {
+    fn passed(&self, request: &Request, extents: &Extents, c: &Command) -> NvmeUringCmd {
         NvmeUringCmd {
             opcode: c.opcode,
             nsid: c.nsid.get(),
             cdw2: c.cdw2.get(),
             cdw3: c.cdw3.get(),
-            metadata: address(&request.metadata),
-            addr: address(&request.data),
-            metadata_len: request.metadata.len() as u32,
-            data_len: request.data.len() as u32,
+            metadata: extents.metadata.0,
+            addr: extents.data.0,
+            metadata_len: extents.metadata.1 as u32,
+            data_len: extents.data.1 as u32,
             cdw10: c.cdw10.get(),
             cdw11: c.cdw11.get(),
             cdw12: c.cdw12.get(),
@@ -492,7 +506,10 @@ impl Complete for Retries {
         let (Some(mut request), Some(queue)) = (request, self.queue.upgrade()) else { return };
         (request.status, request.result) = (Status::SUCCESS, 0);
         match queue.device.shape.check() {
-            Ok(()) => queue.start(request),
+            Ok(()) => {
+                let extents = Extents::of(&request);
+                queue.start(request, &extents);
+            }
             Err(status) => request.finish(status),
         }
     }
@@ -535,15 +552,6 @@ fn is_usual(code: u8) -> bool {
 #[inline]
 fn moves_blocks(code: u8) -> bool {
     matches!(code, opcode::READ | opcode::WRITE | opcode::COMPARE | opcode::ZONE_APPEND)
-}
-
-#[inline]
-fn address(data: &Data) -> u64 {
-    match data {
-        Data::Registered(pages) => u64::from(pages.offset),
-        data if data.is_empty() => 0,
-        data => data.as_ptr() as u64,
-    }
 }
 
 #[cfg(test)]

@@ -366,7 +366,7 @@ fn words_that_nobody_knows_pass_where_unknown_commands_do() {
     request.data = Data::Buffer(reactor.buffers().allocate(4096).unwrap());
     let given = |passthrough| {
         let queue = queue::DeviceQueue::open(device("/dev/null", passthrough), &reactor).unwrap();
-        let command = queue.io_command(&request);
+        let command = queue.io_command(&request, &queue::Extents::of(&request));
         assert_eq!((command.nsid, command.cdw10, command.data_len), (7, 5, 4096));
         (command.cdw12, command.cdw13)
     };
