@@ -92,6 +92,11 @@ impl Complete for FileQueue {
         match (request.command.opcode, request.scratch[STEP]) {
             (_, step::SYNC) | (opcode::FLUSH, _) => return request.finish(Status::SUCCESS),
             (opcode::READ | opcode::WRITE, _) if result == 0 => return self.ended(request),
+            (opcode::READ | opcode::WRITE, _)
+                if request.scratch[DONE] + result as u64 == request.data.len() as u64 =>
+            {
+                return request.finish(Status::SUCCESS);
+            }
             (opcode::READ | opcode::WRITE, _) | (_, step::WRITE_ZEROES) => {
                 request.scratch[DONE] += result as u64;
             }
