@@ -205,7 +205,11 @@ impl Queue for GuardQueue {
             _ => Work::Pass,
         };
         if work == Work::Pass && !self.guard.truce.is_on() {
-            return self.pass(request);
+            // Where nothing is written no fused pair comes that would have to wait for it.
+            return match self.guard.options.read_only {
+                true => self.child.submit(request),
+                false => self.pass(request),
+            };
         }
         match range_of(&request) {
             // There is nothing to keep apart.
