@@ -63,11 +63,15 @@ pub fn open_uri(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Namespace>, 
     if uri.depth() > DEPTH_MAX {
         return Err(Error::TooDeep);
     }
-    let child = build(uri, options, false)?;
+    // The guard on top refuses writes where one of the backend's own would below layers.
+    let (child, refuses_writes) = match &uri.kind {
+        Kind::Device(_) | Kind::Remote(_) => (passing(uri, options, false)?, uri.options.read_only),
+        _ => (build(uri, options, false)?, false),
+    };
     let guard = GuardOptions {
         cores: options.cores,
         shared: options.shared,
-        read_only: options.read_only,
+        read_only: options.read_only || refuses_writes,
         block_device: options.block_device,
         uuid: None,
         in_uri: false,
@@ -82,12 +86,8 @@ fn build(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Name
         Kind::Memory(bytes) => return memory(uri, *bytes, options),
         Kind::Null(bytes) => return null(uri, *bytes),
         Kind::File { .. } => return file(uri, options, is_path),
-        Kind::Device(device) => {
-            return Ok(guarded(device.open(uri, options, !is_path)?, uri, options));
-        }
-        Kind::Remote(remote) => {
-            let child = remote.open(&uri.options, options.passthrough)?;
-            return Ok(guarded(child, uri, options));
+        Kind::Device(_) | Kind::Remote(_) => {
+            return Ok(guarded(passing(uri, options, is_path)?, uri, options));
         }
         Kind::Linear(children) => {
             Linear::new(children.iter().map(below).collect::<Result<_, _>>()?)?
@@ -122,6 +122,15 @@ fn build(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Name
         in_uri: true,
     };
     Ok(Guard::new(layer, guard))
+}
+
+/// Opens a backend that passes on what nobody here knows.
+fn passing(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Namespace>, Error> {
+    match &uri.kind {
+        Kind::Device(device) => device.open(uri, options, !is_path),
+        Kind::Remote(remote) => remote.open(&uri.options, options.passthrough),
+        _ => unreachable!("those two do"),
+    }
 }
 
 /// Puts a guard over a backend that passes on what nobody here knows, if nothing is to be written: a

@@ -44,7 +44,7 @@ use namespace::copy::Other;
 use nvme::limits::Passthrough;
 use nvme::{Limits, Status};
 use reactor::{Buffer, BufferPool, Config, Drive, Reactor};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -129,8 +129,9 @@ struct Open {
     /// The namespace, and the queue; a Copy from here has them too.
     sides: Rc<Other>,
     /// What it could do at some time: asking costs locks where the volume is remote.
-    limits: Cell<Limits>,
-    asked: Cell<Instant>,
+    limits: RefCell<Limits>,
+    /// When it is asked again.
+    ask_at: Cell<Instant>,
     /// Ordinary memory must lie at a multiple of this, or is copied.
     alignment: usize,
 }
@@ -193,9 +194,10 @@ impl Session {
         let limits = namespace.limits();
         let alignment = if direct { limits.block_bytes() as usize } else { 1 };
         let id = VolumeId(NEXT.fetch_add(1, Ordering::Relaxed));
-        let (limits, asked) = (Cell::new(limits), Cell::new(Instant::now()));
+        let limits = RefCell::new(limits);
+        let ask_at = Cell::new(Instant::now() + LIMITS_AGE);
         let sides = Rc::new(Other { namespace, queue });
-        let open = Rc::new(Open { id, sides, limits, asked, alignment });
+        let open = Rc::new(Open { id, sides, limits, ask_at, alignment });
         self.core.flights.opened(&open);
         Ok(Volume { core: Rc::clone(&self.core), open })
     }
@@ -323,14 +325,20 @@ impl Open {
     /// a server does, and before anything is refused; a volume that has shrunk in between refuses by itself.
     #[inline]
     fn check(&self, submission: &Submission, now: Instant) -> Result<usize, Status> {
-        if now.saturating_duration_since(self.asked.get()) < LIMITS_AGE
-            && let Ok(bytes) = check::check(submission, &self.limits.get())
+        if now < self.ask_at.get()
+            && let Ok(bytes) = check::check(submission, &self.limits.borrow())
         {
             return Ok(bytes);
         }
-        self.asked.set(now);
-        self.limits.set(self.sides.namespace.limits());
-        check::check(submission, &self.limits.get())
+        self.check_anew(submission, now)
+    }
+
+    #[cold]
+    fn check_anew(&self, submission: &Submission, now: Instant) -> Result<usize, Status> {
+        self.ask_at.set(now + LIMITS_AGE);
+        let limits = self.sides.namespace.limits();
+        self.limits.replace(limits);
+        check::check(submission, &limits)
     }
 }
 

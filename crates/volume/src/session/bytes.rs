@@ -64,6 +64,7 @@ impl fmt::Debug for RawBytes {
 
 impl Bytes {
     /// Length in bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         match self {
             Bytes::None | Bytes::Ranges(_) => 0,
@@ -96,6 +97,18 @@ impl Bytes {
         }
     }
 
+    /// Where the bytes begin, and the registered buffer that they are in.
+    #[inline]
+    pub(super) fn place(&mut self) -> (*mut u8, Option<u16>) {
+        match self {
+            Bytes::Fixed(buffer) => (buffer.as_mut_ptr(), buffer.fixed_index()),
+            Bytes::Raw(bytes) => (bytes.pointer, bytes.fixed),
+            Bytes::Owned(bytes) => (bytes.as_mut_ptr(), None),
+            Bytes::None | Bytes::Ranges(_) => (std::ptr::NonNull::dangling().as_ptr(), None),
+        }
+    }
+
+    #[inline]
     pub(super) fn as_mut_ptr(&mut self) -> *mut u8 {
         match self {
             Bytes::None | Bytes::Ranges(_) => std::ptr::NonNull::dangling().as_ptr(),
@@ -105,20 +118,13 @@ impl Bytes {
         }
     }
 
+    #[inline]
     pub(super) fn as_ptr(&self) -> *const u8 {
         match self {
             Bytes::None | Bytes::Ranges(_) => std::ptr::NonNull::dangling().as_ptr(),
             Bytes::Fixed(buffer) => buffer.as_ptr(),
             Bytes::Owned(bytes) => bytes.as_ptr(),
             Bytes::Raw(bytes) => bytes.pointer,
-        }
-    }
-
-    pub(super) fn fixed_index(&self) -> Option<u16> {
-        match self {
-            Bytes::Fixed(buffer) => buffer.fixed_index(),
-            Bytes::Raw(bytes) => bytes.fixed,
-            Bytes::None | Bytes::Owned(_) | Bytes::Ranges(_) => None,
         }
     }
 }

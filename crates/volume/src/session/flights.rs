@@ -54,6 +54,8 @@ struct Place {
     member: Option<Member>,
     /// What is told of the whole group.
     outcome: Option<Outcome>,
+    /// Of all that, the command has no more than its request, volume, token, data and metadata.
+    is_plain: bool,
 }
 
 /// What a place lets go of; nothing may be borrowed then, as it may be the last of a volume that was dropped.
@@ -284,9 +286,15 @@ impl Flights {
     /// A command has ended: it waits to be reaped, or with others for the end of their group.
     #[inline]
     fn ended(&self, index: u32, request: Box<Request>) {
-        let (status, result) = (request.status, request.result);
         let mut places = self.places.borrow_mut();
         let place = &mut places[index as usize];
+        debug_assert!(place.request.is_none(), "it was below");
+        if place.is_plain {
+            fill(&mut place.request, Some(request));
+            drop(places);
+            return self.ready.borrow_mut().push_back(index);
+        }
+        let (status, result) = (request.status, request.result);
         place.request = Some(request);
         if let Some(member) = place.member.take() {
             let volume = place.open.as_ref().map_or(VolumeId(0), |open| open.id);
@@ -304,7 +312,15 @@ impl Flights {
     }
 
     /// Makes the places free of commands that nobody reaps.
+    #[inline]
     fn release_silent(&self) {
+        if !self.silent.borrow().is_empty() {
+            self.release_all_silent();
+        }
+    }
+
+    #[cold]
+    fn release_all_silent(&self) {
         loop {
             let Some(index) = self.silent.borrow_mut().pop() else { return };
             let (ended, freed) = self.places.borrow_mut()[index as usize].give_back();
@@ -331,7 +347,20 @@ impl Flights {
         let mut count = 0;
         while count < most {
             let Some(index) = self.ready.borrow_mut().pop_front() else { break };
-            let (mut ended, mut freed) = self.places.borrow_mut()[index as usize].give_back();
+            count += 1;
+            let mut places = self.places.borrow_mut();
+            let place = &mut places[index as usize];
+            if place.is_plain {
+                let open = place.open.take().expect("a command that was taken has its volume");
+                done.push(place.give_back_plain(open.id));
+                drop(places);
+                // It may be the last of a volume that was dropped.
+                drop(open);
+                self.free.borrow_mut().push(index);
+                continue;
+            }
+            let (mut ended, mut freed) = place.give_back();
+            drop(places);
             if freed.returns_ranges
                 && let Some(sources) = freed.sources.take()
             {
@@ -339,7 +368,6 @@ impl Flights {
             }
             self.release(index, freed);
             done.push(ended);
-            count += 1;
         }
         count
     }
@@ -365,12 +393,18 @@ impl Flights {
 impl Sink for Flights {
     #[inline]
     fn completed(&self, mut request: Box<Request>, state: u64) {
-        let (data, metadata) = (&mut request.data, &mut request.metadata);
-        // Ranges are let go of when nothing is borrowed: they may be the last of a volume.
-        if let Data::Sources(sources) = std::mem::take(data) {
-            self.places.borrow_mut()[state as usize].sources = Some(sources);
+        for data in [&mut request.data, &mut request.metadata] {
+            match data {
+                // Nothing to be dropped.
+                Data::None | Data::Part(_) => fill(data, Data::None),
+                // Ranges are let go of when nothing is borrowed: they may be the last of a volume.
+                _ => {
+                    if let Data::Sources(sources) = std::mem::take(data) {
+                        self.places.borrow_mut()[state as usize].sources = Some(sources);
+                    }
+                }
+            }
         }
-        *metadata = Data::None;
         self.in_flight.set(self.in_flight.get() - 1);
         self.ended(state as u32, request);
     }
@@ -388,17 +422,18 @@ impl Place {
         if let Some(copy) = &mut copy
             && submission.command.opcode & WRITES != 0
         {
-            let mut data = submission.data;
             // SAFETY: the data has as many bytes; the pool's memory is none of the caller's.
-            unsafe { copy.as_mut_ptr().copy_from_nonoverlapping(data.as_mut_ptr(), copy.len()) };
-            self.data = data;
-        } else {
-            self.data = submission.data;
+            unsafe {
+                copy.as_mut_ptr().copy_from_nonoverlapping(submission.data.as_ptr(), copy.len());
+            };
         }
-        self.copy = copy;
-        self.metadata = submission.metadata;
+        debug_assert!(self.is_empty(), "a free place has nothing but its request");
+        self.is_plain = copy.is_none() && submission.command.opcode != opcode::io::COPY;
+        fill(&mut self.copy, copy);
+        fill(&mut self.data, submission.data);
+        fill(&mut self.metadata, submission.metadata);
+        fill(&mut self.open, Some(Rc::clone(open)));
         self.token = submission.token;
-        self.open = Some(Rc::clone(open));
         let mut request = self.request.take().expect("a free place has its request");
         request.command = submission.command;
         if !submission.admin {
@@ -407,6 +442,12 @@ impl Place {
         request.timeout_ms = submission.timeout_ms;
         (request.status, request.result) = (Status::SUCCESS, 0);
         request
+    }
+
+    /// Whether it holds nothing of a command.
+    fn is_empty(&self) -> bool {
+        let has_memory = !matches!((&self.data, &self.metadata), (Bytes::None, Bytes::None));
+        !has_memory && self.copy.is_none() && self.open.is_none()
     }
 
     /// Gives the request the first `bytes` of the data, and the metadata.
@@ -419,19 +460,32 @@ impl Place {
                 let fixed = copy.ensure_registered();
                 request.data = Data::Part(Part::new(copy.as_mut_ptr(), bytes, fixed));
             } else if bytes > 0 {
-                let fixed = self.data.fixed_index();
-                request.data = Data::Part(Part::new(self.data.as_mut_ptr(), bytes, fixed));
+                let (pointer, fixed) = self.data.place();
+                request.data = Data::Part(Part::new(pointer, bytes, fixed));
             }
-            if !self.metadata.is_empty() {
-                let fixed = self.metadata.fixed_index();
-                let (pointer, len) = (self.metadata.as_mut_ptr(), self.metadata.len());
+            let len = self.metadata.len();
+            if len > 0 {
+                let (pointer, fixed) = self.metadata.place();
                 request.metadata = Data::Part(Part::new(pointer, len, fixed));
             }
         }
     }
 
-    /// What became of the command, and what the place lets go of.
+    /// What became of a command on `volume` that is nothing but plain.
     #[inline]
+    fn give_back_plain(&mut self, volume: VolumeId) -> Done {
+        let request = self.request.as_ref().expect("a command that has ended is back");
+        Done {
+            volume,
+            token: self.token,
+            status: request.status,
+            result: request.result,
+            data: std::mem::take(&mut self.data),
+            metadata: std::mem::take(&mut self.metadata),
+        }
+    }
+
+    /// What became of the command, and what the place lets go of.
     fn give_back(&mut self) -> (Done, Freed) {
         let request = self.request.as_ref().expect("a command that has ended is back");
         let (mut status, mut result) = (request.status, request.result);
@@ -459,6 +513,12 @@ impl Place {
             Freed { open, sources, returns_ranges },
         )
     }
+}
+
+/// Puts `value` where nothing is that would have to be dropped: it is not looked for.
+#[inline]
+fn fill<T>(place: &mut T, value: T) {
+    std::mem::forget(std::mem::replace(place, value));
 }
 
 /// Whether the command's memory lies where its volume's file cannot take it.
