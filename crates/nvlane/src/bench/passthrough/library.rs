@@ -10,8 +10,9 @@ use nvme::{Command, opcode};
 use std::time::{Duration, Instant};
 use volume::session::{Bytes, Done, Session, SessionConfig, Submission, Volume};
 
-/// Every so many turns the stages of one are timed: reading the clock costs as much as a stage.
-const STAGES_EVERY: u64 = 16;
+/// Of the measured time, for so much longer stages are timed: reading a thread's clock costs as much as a stage, so
+/// that it is not done where commands are counted.
+const STAGES_SHARE: u32 = 4;
 
 /// A session with the device open.
 pub struct Library<'a> {
@@ -56,13 +57,13 @@ impl Runs for Library<'_> {
             let buffer = self.session.allocate(BYTES as usize).context("no buffer")?;
             self.submit(at as u64, Bytes::Fixed(buffer))?;
         }
-        let (mut in_flight, mut ios, mut turns) = (depth, 0, 0u64);
+        let (mut in_flight, mut ios) = (depth, 0);
         let mut watched: Option<(Instant, usage::Usage)> = None;
         let mut ended: Option<(Duration, usage::Usage)> = None;
         let (mut stages, mut staged) = ([Duration::ZERO; 3], 0u64);
+        let length = warm + measure + measure / STAGES_SHARE;
         while in_flight > 0 {
-            turns += 1;
-            let timed = watched.is_some() && ended.is_none() && turns.is_multiple_of(STAGES_EVERY);
+            let timed = ended.is_some();
             let entered = if timed { usage::thread_clock()? } else { Duration::ZERO };
             self.session.wait(1, None);
             let woken = if timed { usage::thread_clock()? } else { Duration::ZERO };
@@ -76,23 +77,24 @@ impl Runs for Library<'_> {
             {
                 ended = Some((now - since, usage::of_this_thread()?));
             }
+            let drains = ended.is_some() && now - start >= length;
             let reaped = if timed { usage::thread_clock()? } else { Duration::ZERO };
             let count = done.len() as u64;
             for Done { token, status, data, .. } in done.drain(..) {
                 ensure!(status.is_success(), "a read ended with {status:?}");
                 let at = token as usize;
-                if ended.is_some() {
+                if drains {
                     in_flight -= 1;
                     continue;
                 }
-                if watched.is_some() {
+                if watched.is_some() && ended.is_none() {
                     ios += 1;
                     latency.saturating_record((now - begun[at]).as_nanos() as u64);
                 }
                 begun[at] = now;
                 self.submit(token, data)?;
             }
-            if timed && ended.is_none() {
+            if timed && !drains {
                 let submitted = usage::thread_clock()?;
                 stages[0] += submitted - reaped;
                 stages[1] += woken - entered;
@@ -102,7 +104,7 @@ impl Runs for Library<'_> {
         }
         let ((_, before), (time, after)) = watched.zip(ended).context("it was watched")?;
         let cpu = after.since(before).cpu;
-        // Of the turns that were timed, to all commands.
+        // Of the commands that were timed, to all.
         let share = ios as f64 / staged.max(1) as f64;
         let stages = (staged > 0).then(|| stages.map(|stage| stage.mul_f64(share)));
         Ok(Window { ios, seconds: time.as_secs_f64(), cpu, latency, stages })

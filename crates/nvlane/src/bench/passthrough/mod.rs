@@ -161,7 +161,8 @@ fn run_on(
     Ok(())
 }
 
-/// What runs at `depth`: in a quick run all steps at one depth only.
+/// What runs at `depth`: in a quick run all steps at one depth only, and of them the last at every depth, which is the
+/// most that a library could make of commands.
 fn lanes<'a>(
     device: &'a Device,
     plan: &Plan,
@@ -172,6 +173,7 @@ fn lanes<'a>(
     let fixed = Steps { fixed: true, file: true, ..Steps::default() };
     lanes.push(Box::new(library::Library::new(device, false)?));
     lanes.push(Box::new(Lane::new(device, Steps { block: true, ..fixed })?));
+    lanes.push(Box::new(Lane::new(device, fixed)?));
     if fio::is_there() {
         lanes.push(Box::new(fio::Fio::new(device, fixed, options.client_core)));
     }
@@ -184,7 +186,6 @@ fn lanes<'a>(
     let mut steps = vec![
         Steps::default(),
         Steps { fixed: true, ..Steps::default() },
-        fixed,
         Steps { sqpoll: true, ..fixed },
     ];
     if device.polls {
