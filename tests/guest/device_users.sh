@@ -68,3 +68,5 @@ head -c 32 /dev/zero >"$WORK/range"
 expect_match "a copy" "$(fails "$EXAMPLE" "$plain?ro" io 0x19 cdw10=8 data="$WORK/range")" 'Write Protected'
 expect_match "a vendor's command" "$(fails "$EXAMPLE" "$plain?ro" io 0x81 data="$WORK/a")" 'Write Protected'
 expect_match "format" "$(fails "$EXAMPLE" "$plain?ro" admin 0x80 nsid=1)" 'Write Protected'
+# Below a layer as well.
+expect_match "a write below" "$(fails "$EXAMPLE" "linear:($plain?ro)" io 0x01 cdw12=7 data="$WORK/a")" 'Write Protected'

@@ -17,8 +17,8 @@ const DEPTH: u64 = 16;
 /// Commands before counting starts: tables grow to what they need.
 const WARM_UP: u64 = 4_000;
 const COUNTED: u64 = 20_000;
-/// Tables that are still growing after the warm-up.
-const GROWTH: u64 = 4;
+/// Tables that still grow after the warm-up: each doubles until it holds all that are in flight.
+const GROWTH: u64 = 16;
 
 /// Keeps `DEPTH` commands in flight, until all are done.
 struct Load {

@@ -276,9 +276,9 @@ impl CommandRing {
             self.flush();
         }
         let mut worked = false;
-        let completed = self.ring.borrow().completed();
+        self.ring.borrow_mut().note_completed();
         loop {
-            let Some(completion) = self.ring.borrow_mut().next_before(completed) else { break };
+            let Some(completion) = self.ring.borrow_mut().next_noted() else { break };
             self.rings.counts.completed.add(1);
             worked |= self.deliver(completion);
         }

@@ -23,7 +23,8 @@ impl Reactor {
     /// Takes turns until one has done something, and says whether one has: completions, timers or
     /// letters were delivered, or a poller worked. Between turns it spins and sleeps as
     /// [`Reactor::run`] does. `false` when the time is over, and at once after [`Reactor::stop`];
-    /// [`Reactor::run`], or dropping the reactor, then ends what is in flight.
+    /// [`Reactor::run`], or dropping the reactor, then ends what is in flight. A timer that falls due while this sleeps
+    /// for completions, and comes back with some, is told by the next call.
     ///
     /// # Panics
     /// When called from within a turn, that is by a sink, poller or letter.
@@ -34,8 +35,8 @@ impl Reactor {
             Drive::Until(limit) => self.sleep_at_once(Some(limit), false),
             Drive::Forever => self.sleep_at_once(None, false),
         }
-        // Where the completions of that sleep have left nothing to be done, they were the turn. Timers that are due are
-        // seen to before the next sleep.
+        // Where the completions of that sleep have left nothing to be done, they were the turn. The next sleep sees
+        // timers that are due.
         if self.woken.get() && self.state.get() == State::Running && self.is_settled() {
             return self.ends_gap();
         }

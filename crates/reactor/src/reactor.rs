@@ -30,7 +30,7 @@ const POLLRDHUP: u32 = 0x2000;
 pub struct Config {
     /// Entries of the submission queue; more in flight than that is no error.
     pub entries: u32,
-    /// How long to spin after the last work before sleeping, where that has been paying.
+    /// How long to spin after the last work before sleeping, where that has been paying; an hour at most.
     pub spin: Duration,
     /// Never sleep: trades a whole core for the time it takes to be woken.
     pub poll_always: bool,

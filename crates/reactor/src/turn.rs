@@ -171,10 +171,10 @@ impl Reactor {
     fn reap(&self) -> bool {
         // What comes while these are delivered has its turn in the next. Each is taken before its sink is told: what
         // a sink that panics has left is still with the ring.
-        let completed = self.ring.borrow().completed();
+        self.ring.borrow_mut().note_completed();
         let mut worked = false;
         for _ in 0..DELIVERED_MAX {
-            let Some(completion) = self.ring.borrow_mut().next_before(completed) else { break };
+            let Some(completion) = self.ring.borrow_mut().next_noted() else { break };
             self.counts.completed.add(1);
             worked |= self.deliver(completion);
         }

@@ -155,12 +155,12 @@ fn a_turn_that_slept_leaves_nothing_undone_and_is_no_longer_than_that() {
         }
         peer.join().expect("written");
         let after = reactor.stats();
-        (goes.told.get(), after.enters - before.enters, after.sleeps - before.sleeps)
+        assert_eq!(after.sleeps - before.sleeps, 1);
+        (goes.told.get(), after.enters - before.enters, after.turns - before.turns)
     };
-    assert_eq!(wait_for(b'-'), (Some(READ), 1, 1), "one system call");
-    let (told, _, _) = wait_for(b'd');
-    assert_eq!(told, Some(DEFERRED), "at the end of the same turn");
-    wait_for(b'w');
+    assert_eq!(wait_for(b'-'), (Some(READ), 1, 0), "one system call, and no turn behind it");
+    assert_eq!(wait_for(b'd'), (Some(DEFERRED), 1, 1), "at the end of the same turn");
+    assert_eq!(wait_for(b'w').2, 1);
     let mut poll = libc::pollfd { fd: answer.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure.
     let ready = unsafe { libc::poll(&raw mut poll, 1, 5000) };

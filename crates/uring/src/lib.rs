@@ -32,7 +32,7 @@ pub use command::NvmePassthruCmd64;
 pub use entry::{BigEntry, Entry, File, NvmeOp, NvmeUringCmd};
 pub use error::{Error, Refusal, RingOption};
 pub use provided::BufferRing;
-pub use ring::{BigRefusal, Completed, Completion, Full, Ring, Wait};
+pub use ring::{BigRefusal, Completion, Full, Ring, Wait};
 pub use setup::{Kind, RingOptions, Setup, SqPoll};
 
 /// Completion flag: more completions of the same entry follow (multishot entries).

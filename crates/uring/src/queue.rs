@@ -52,6 +52,7 @@ pub fn map(
         tail: rings.at(cq.tail),
         mask: parameters.cq_entries - 1,
         next: 0,
+        noted: 0,
         entries: rings.at(cq.cqes),
         kind: setup.kind,
     };
@@ -227,6 +228,8 @@ pub struct Completions {
     mask: u32,
     /// The head: only we move it.
     next: u32,
+    /// Where completions ended when that was noted: not before the head, nor behind the tail.
+    noted: u32,
     entries: *mut u64,
     kind: Kind,
 }
@@ -239,16 +242,16 @@ impl Completions {
         self.next == tail || (self.kind == Kind::Mixed && self.ends_in_filler(tail))
     }
 
-    /// Where completions end now, for [`Completions::next_before`].
+    /// Notes where completions end now, for [`Completions::next_noted`].
     #[inline]
-    pub fn end(&self) -> u32 {
-        self.tail()
+    pub fn note_end(&mut self) {
+        self.noted = self.tail();
     }
 
-    /// The next completion, if it lies before `end`, where completions once ended.
+    /// The next completion, if it lies before the end that was noted.
     #[inline]
-    pub fn next_before(&mut self, end: u32) -> Option<Completion> {
-        if end.wrapping_sub(self.next).cast_signed() <= 0 {
+    pub fn next_noted(&mut self) -> Option<Completion> {
+        if self.next == self.noted {
             return None;
         }
         let index = (self.next & self.mask) as usize;
@@ -258,7 +261,7 @@ impl Completions {
                 Kind::Small => read(self.entries.add(index * 2), false),
                 Kind::Big => read(self.entries.add(index * 4), true),
                 Kind::Mixed => {
-                    let (completion, next) = self.next_mixed(end);
+                    let (completion, next) = self.next_mixed(self.noted);
                     self.pass(next);
                     return completion;
                 }
@@ -284,6 +287,7 @@ impl Completions {
         if tail == self.next {
             return;
         }
+        self.noted = tail;
         let next = match self.kind {
             Kind::Small => self.take_sized::<2>(tail, into),
             Kind::Big => self.take_sized::<4>(tail, into),
@@ -329,7 +333,7 @@ impl Completions {
         let mut head = self.next;
         while head != tail {
             let index = (head & self.mask) as usize;
-            // SAFETY: as in `next_before`; a big entry never begins in the last slot.
+            // SAFETY: as in `next_noted`; a big entry never begins in the last slot.
             let (entry, flags) = unsafe { (self.entries.add(index * 2), self.flags_at(index)) };
             if flags & CQE_SKIP != 0 {
                 if head.wrapping_add(1) == tail {

@@ -41,10 +41,6 @@ pub struct Completion {
     pub extra: u64,
 }
 
-/// A place in the completion queue: see [`Ring::completed`].
-#[derive(Clone, Copy, Debug)]
-pub struct Completed(u32);
-
 /// How long [`Ring::enter`] waits for a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
@@ -284,16 +280,16 @@ impl Ring {
         }
     }
 
-    /// How far there are completions now, for [`Ring::next_before`].
+    /// Notes how far there are completions now, for [`Ring::next_noted`].
     #[inline]
-    pub fn completed(&self) -> Completed {
-        Completed(self.completions.end())
+    pub fn note_completed(&mut self) {
+        self.completions.note_end();
     }
 
-    /// Takes the next of the completions that there were at [`Ring::completed`]. None if all were taken.
+    /// Takes the next of the completions that there were at the last [`Ring::note_completed`]. None if all were taken.
     #[inline]
-    pub fn next_before(&mut self, completed: Completed) -> Option<Completion> {
-        self.completions.next_before(completed.0)
+    pub fn next_noted(&mut self) -> Option<Completion> {
+        self.completions.next_noted()
     }
 
     /// Moves completions into `into` until it is at its capacity or none is left.

@@ -79,8 +79,8 @@ impl Dice {
 }
 
 /// Notes completions, each of which must be awaited.
-fn settle(open: &mut HashMap<u64, Nop>, completions: &mut Vec<Completion>) {
-    for completion in completions.drain(..) {
+fn settle(open: &mut HashMap<u64, Nop>, completions: impl IntoIterator<Item = Completion>) {
+    for completion in completions {
         let Completion { user_data, result, extra, .. } = completion;
         let nop = open.remove(&user_data);
         let nop = nop.unwrap_or_else(|| panic!("submitted, and completed once: {completion:?}"));
@@ -117,7 +117,7 @@ fn entries_of_both_sizes_complete_interleaved() {
             assert_eq!(ring.queued(), 0, "no-operations are taken at once");
             while ring.has_completions() {
                 ring.reap(&mut completions);
-                settle(&mut open, &mut completions);
+                settle(&mut open, completions.drain(..));
             }
         }
         assert!(open.is_empty(), "{kind:?}: {} are missing", open.len());
@@ -152,7 +152,7 @@ fn a_full_queue_says_so_and_loses_nothing() {
             ring.enter(Wait::Forever).expect("sound");
             while ring.has_completions() {
                 ring.reap(&mut completions);
-                settle(&mut open, &mut completions);
+                settle(&mut open, completions.drain(..));
             }
             assert!(open.is_empty(), "{kind:?} from {first}: {open:?}");
         }
@@ -186,14 +186,65 @@ fn completions_beyond_the_queue_come_later() {
             let mut few = Vec::with_capacity(dice.roll(queue as u64 / 2) as usize);
             ring.reap(&mut few);
             completions.append(&mut few);
-            settle(&mut open, &mut completions);
+            settle(&mut open, completions.drain(..));
             stuck = if before == (number, open.len()) { stuck + 1 } else { 0 };
             assert!(stuck < 1000, "{kind:?}: {} of {number} are missing", open.len());
         }
     }
 }
 
-/// The case that makes some kernels repeat a completion: see `Completions::take_mixed`.
+/// As whoever submits what completions ask for takes them: one at a time, with entries and completions coming in between,
+/// of which none is taken before its turn.
+#[test]
+fn completions_are_taken_one_at_a_time_while_others_come() {
+    for kind in KINDS {
+        let mut ring = ring(8, kind);
+        let mut dice = Dice(0x1234_5678_9abc_def1);
+        let (mut open, mut number) = (HashMap::new(), 0);
+        for _ in 0..20_000 {
+            for _ in 0..=dice.roll(9) {
+                let nop = dice.nop(kind);
+                if !nop.push(&mut ring, number) {
+                    break;
+                }
+                open.insert(number, nop);
+                number += 1;
+            }
+            ring.enter(Wait::No).expect("sound");
+            let (due, noted) = (open.len(), number);
+            ring.note_completed();
+            let mut taken = 0;
+            while let Some(completion) = ring.next_noted() {
+                assert!(completion.user_data < noted, "{kind:?}: it came later");
+                settle(&mut open, [completion]);
+                taken += 1;
+                if dice.roll(3) == 0 {
+                    let nop = dice.nop(kind);
+                    if nop.push(&mut ring, number) {
+                        open.insert(number, nop);
+                        number += 1;
+                    }
+                    let _ = ring.enter(Wait::No);
+                }
+            }
+            assert!(taken <= due);
+        }
+        let mut idle = 0;
+        while !open.is_empty() && idle < 1000 {
+            ring.enter(Wait::No).expect("sound");
+            ring.note_completed();
+            idle += 1;
+            while let Some(completion) = ring.next_noted() {
+                settle(&mut open, [completion]);
+                idle = 0;
+            }
+        }
+        assert!(open.is_empty(), "{kind:?}: {} are missing", open.len());
+        assert!(number > 50_000 && !ring.has_completions());
+    }
+}
+
+/// The case that makes some kernels repeat a completion: see `Completions::next_mixed`.
 #[test]
 fn a_big_completion_without_room_at_the_end_of_the_queue() {
     for kind in [Kind::Mixed, Kind::Big] {
@@ -213,11 +264,11 @@ fn a_big_completion_without_room_at_the_end_of_the_queue() {
             submit(&mut ring, Nop::big(9));
             submit(&mut ring, Nop::Small);
             submit(&mut ring, Nop::Small);
-            settle(&mut open, &mut completions);
+            settle(&mut open, completions.drain(..));
             let mut completions = Vec::with_capacity(64);
             for _ in 0..100 {
                 ring.reap(&mut completions);
-                settle(&mut open, &mut completions);
+                settle(&mut open, completions.drain(..));
                 ring.enter(Wait::No).expect("there is room");
             }
             assert!(open.is_empty(), "{kind:?}, {left} free: {open:?}");

@@ -320,6 +320,10 @@ fn zeroes() -> Option<&'static Mapping> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file::FileOptions;
+    use crate::{Data, Sink};
+    use reactor::Config;
+    use std::cell::Cell;
 
     #[test]
     fn a_way_to_zero_that_is_refused_does_not_take_the_others_along() {
@@ -332,6 +336,70 @@ mod tests {
         assert!(refuse(&by, fallocate_mode(&by, true).unwrap().0));
         assert_eq!((mode(true), mode(false)), (None, None));
         assert!(!refuse(&by, step::WRITE_ZEROES));
+    }
+
+    struct End {
+        reactor: Rc<Reactor>,
+        request: Cell<Option<Box<Request>>>,
+    }
+
+    impl Sink for End {
+        fn completed(&self, request: Box<Request>, _state: u64) {
+            self.request.set(Some(request));
+            self.reactor.stop();
+        }
+    }
+
+    /// A kernel does not have to read or write all at once.
+    #[test]
+    fn a_transfer_that_came_short_goes_on_behind_what_was_done() {
+        const BYTES: usize = 16 << 10;
+        const DONE: usize = 6 << 10;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), [7; BYTES]).unwrap();
+        let options = FileOptions {
+            path: file.path().to_owned(),
+            create_bytes: None,
+            block_shift: Some(9),
+            read_only: false,
+            shared: false,
+            buffered: true,
+            uuid: None,
+        };
+        for (code, done) in [
+            (opcode::READ, DONE),
+            (opcode::WRITE, DONE),
+            (opcode::READ, BYTES),
+            (opcode::WRITE, BYTES),
+        ] {
+            let config = Config { buffer_bytes: 1 << 20, ..Config::default() };
+            let reactor = Reactor::new(&config).unwrap();
+            let queue = FileQueue::open(File::open(&options).unwrap(), &reactor);
+            let end = Rc::new(End { reactor: Rc::clone(&reactor), request: Cell::default() });
+            let mut request = Request::new();
+            request.command = Command::blocks(code, 1, 0, (BYTES >> 9) as u32);
+            let mut buffer = reactor.buffers().allocate(BYTES).unwrap();
+            buffer.as_mut_slice().fill(9);
+            request.data = Data::Buffer(buffer);
+            request.push(Rc::clone(&end) as Rc<dyn Sink>, 0);
+            queue.complete(Box::into_raw(request) as u64, done as i32, 0);
+            let ended = end.request.take();
+            assert_eq!(ended.is_some(), done == BYTES, "{code}");
+            let request = ended.unwrap_or_else(|| {
+                reactor.run();
+                end.request.take().expect("it ran until then")
+            });
+            assert_eq!(request.status, Status::SUCCESS);
+            let Data::Buffer(buffer) = &request.data else { panic!("it keeps its buffer") };
+            let there = std::fs::read(file.path()).unwrap();
+            let (seen, moved) = match code {
+                opcode::READ => (buffer.as_slice(), [9, 7]),
+                _ => (&there[..], [7, 9]),
+            };
+            assert!(seen[..done].iter().all(|byte| *byte == moved[0]), "{code}");
+            assert!(seen[done..].iter().all(|byte| *byte == moved[1]), "{code}");
+            std::fs::write(file.path(), [7; BYTES]).unwrap();
+        }
     }
 
     #[test]

@@ -9,7 +9,8 @@ use std::path::Path;
 const NQN: &str = "nqn.2026-11.com.example:a";
 
 fn start(dir: &Path) -> Daemon {
-    Daemon::start(dir, &["mem:8M", "mem:4M?bs=4096", "--nqn", NQN])
+    let args = ["mem:8M", "mem:4M?bs=4096", "--nqn", NQN, "--listen", "127.0.0.1:0"];
+    Daemon::start(dir, &args)
 }
 
 fn uri(daemon: &Daemon) -> String {

@@ -1,6 +1,6 @@
 //! `nvlane copy`: what arrives is what was there, by whichever means; and what is said of it.
 
-use crate::daemon::{Daemon, eventually, nvlane, wait, wait_for_lock};
+use crate::daemon::{ANYWHERE, Daemon, eventually, nvlane, wait, wait_for_lock};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write;
@@ -340,7 +340,7 @@ fn a_copy_outlives_a_target_that_loses_power() {
     let cached = format!("volatile:({b})");
     let serve =
         |listen: &str| Daemon::start(there.path(), &[&cached, "--nqn", NQN, "--listen", listen]);
-    let target = serve("127.0.0.1:0");
+    let target = serve(ANYWHERE);
     let listen = target.listeners[0].to_string();
     let to = format!("tcp://{listen}/{NQN}?ns=1&reconnect_delay=100ms");
     let written = |target: &Daemon| {

@@ -13,6 +13,10 @@ use std::time::{Duration, Instant};
 /// How long anything may take before a test fails.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A free port to listen at, for whoever may listen there again: clients come from 127.0.0.1, so none of them takes the
+/// port meanwhile, nor meets itself there.
+pub const ANYWHERE: &str = "127.0.0.2:0";
+
 /// A running `nvlane serve`. Killed when dropped.
 pub struct Daemon {
     child: Child,
@@ -41,7 +45,7 @@ impl Daemon {
         command.arg("serve").args(args).current_dir(dir);
         command.arg("--data-dir").arg(dir.join("data")).arg("--socket").arg(dir.join("s"));
         if !args.iter().any(|arg| ["--listen", "--config"].contains(arg)) {
-            command.args(["--listen", "127.0.0.1:0"]);
+            command.args(["--listen", ANYWHERE]);
         }
         command.args(["--ready-fd", "1"]).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();

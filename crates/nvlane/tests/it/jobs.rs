@@ -4,7 +4,7 @@
 //! not set.
 
 use crate::copy::{file, pattern};
-use crate::daemon::{Daemon, ask, eventually, nvlane, wait_for_lock};
+use crate::daemon::{ANYWHERE, Daemon, ask, eventually, nvlane, wait_for_lock};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -272,7 +272,7 @@ fn a_flush_after_a_loss_of_power_is_not_believed() {
         let args = [&cached[0], &cached[1], &from, "--nqn", nqn, "--listen", listen];
         Daemon::start(there.path(), &args)
     };
-    let target = serve("127.0.0.1:0");
+    let target = serve(ANYWHERE);
     let listen = target.listeners[0].to_string();
     let daemon = start(dir.path());
     let remote = |nsid: u32| format!("tcp://{listen}/{nqn}?ns={nsid}&reconnect_delay=100ms");
@@ -474,7 +474,7 @@ fn kills_of_targets_and_of_hosts_lose_nothing() {
             let args = [&files[0], &files[1], &slow, "--nqn", nqn, "--listen", listen];
             Daemon::start(there.path(), &args)
         };
-        let mut target = serve("127.0.0.1:0");
+        let mut target = serve(ANYWHERE);
         let listen = target.listeners[0].to_string();
         let mut host = start(dir.path());
         let at = [0, M, 512, 4 * M][round as usize % 4];

@@ -142,7 +142,7 @@ impl GuardQueue {
     }
 }
 
-/// What has gone down keeps the queue. So whatever is left here was waiting, or was forgotten further down: none of it
+/// What has gone down keeps the queue, but for what a read-only volume passes on. So whatever is left here was waiting, or was forgotten further down: none of it
 /// is at work, and nobody is to wait for it.
 impl Drop for GuardQueue {
     fn drop(&mut self) {
