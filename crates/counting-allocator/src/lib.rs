@@ -42,6 +42,42 @@ pub fn of_marked() -> u64 {
     OF_MARKED.load(Ordering::Relaxed)
 }
 
+/// Allocations of the calling thread by rounds of its work. Tables grow whenever more happens to meet in one place than
+/// ever before, so that what allocates nothing has some round without any, and what allocates for each piece has none.
+#[derive(Debug)]
+pub struct Rounds {
+    warm_up: u64,
+    each: u64,
+    ended: u64,
+    before: u64,
+    least: u64,
+}
+
+impl Rounds {
+    /// At most so many are looked at.
+    const MOST: u64 = 6;
+
+    /// Rounds of `each` pieces of work, behind `warm_up` that do not count.
+    pub fn new(warm_up: u64, each: u64) -> Rounds {
+        Rounds { warm_up, each, ended: 0, before: 0, least: u64::MAX }
+    }
+
+    /// One more piece of work has ended. Gives the allocations of the round that has the fewest, when one has none or
+    /// all are over.
+    pub fn ended(&mut self) -> Option<u64> {
+        self.ended += 1;
+        let counted = self.ended.checked_sub(self.warm_up)?;
+        if !counted.is_multiple_of(self.each) {
+            return None;
+        }
+        let before = std::mem::replace(&mut self.before, of_this_thread());
+        if counted > 0 {
+            self.least = self.least.min(self.before - before);
+        }
+        (self.least == 0 || counted == Rounds::MOST * self.each).then_some(self.least)
+    }
+}
+
 fn count() {
     // A thread that ends may allocate when its variables are gone already.
     let _ = OF_THREAD.try_with(|count| count.set(count.get() + 1));
@@ -92,6 +128,25 @@ mod tests {
         assert_eq!(of_this_thread(), before + 3);
         drop(bytes);
         assert_eq!(of_this_thread(), before + 3, "what is freed does not count");
+    }
+
+    #[test]
+    fn rounds_tell_what_grows_from_what_allocates_each_time() {
+        // Allocations of each piece of work.
+        let least = |of: &dyn Fn(u64) -> u64| {
+            let mut rounds = Rounds::new(10, 100);
+            for piece in 0.. {
+                (0..of(piece)).for_each(|_| drop(black_box(Box::new(1))));
+                if let Some(least) = rounds.ended() {
+                    return (least, piece + 1);
+                }
+            }
+            unreachable!("they end")
+        };
+        assert_eq!(least(&|piece| u64::from(piece < 10)), (0, 110), "the warm-up does not count");
+        assert_eq!(least(&|piece| u64::from(piece == 50)), (0, 210), "a table grew once");
+        assert_eq!(least(&|piece| u64::from(piece % 100 == 50)), (1, 610));
+        assert_eq!(least(&|_| 2), (200, 610));
     }
 
     #[test]

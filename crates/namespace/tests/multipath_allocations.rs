@@ -1,5 +1,6 @@
 //! No allocation per command through multipath: choices and retries included.
 
+use counting_allocator::Rounds;
 use namespace::layer::delay::{Delay, Delays};
 use namespace::layer::fault::{Fault, Rule};
 use namespace::layer::multipath::{Multipath, MultipathOptions, Policy, Settings};
@@ -17,8 +18,6 @@ const DEPTH: u64 = 16;
 /// Commands before counting starts: tables grow to what they need.
 const WARM_UP: u64 = 4_000;
 const COUNTED: u64 = 20_000;
-/// Tables that still grow after the warm-up: each doubles until it holds all that are in flight.
-const GROWTH: u64 = 16;
 
 /// Keeps `DEPTH` commands in flight, until all are done.
 struct Load {
@@ -27,8 +26,7 @@ struct Load {
     #[expect(clippy::vec_box, reason = "requests are passed on in their boxes")]
     done: RefCell<Vec<Box<Request>>>,
     sent: Cell<u64>,
-    finished: Cell<u64>,
-    before: Cell<u64>,
+    rounds: RefCell<Rounds>,
     allocations: Cell<Option<u64>>,
     me: Weak<Load>,
 }
@@ -46,16 +44,10 @@ impl Poll for Load {
         loop {
             let Some(request) = self.done.borrow_mut().pop() else { return worked };
             worked = true;
-            self.finished.set(self.finished.get() + 1);
-            match self.finished.get() {
-                WARM_UP => self.before.set(counting_allocator::of_this_thread()),
-                done if done == WARM_UP + COUNTED => {
-                    self.allocations
-                        .set(Some(counting_allocator::of_this_thread() - self.before.get()));
-                    self.reactor.stop();
-                    return true;
-                }
-                _ => {}
+            if let Some(allocations) = self.rounds.borrow_mut().ended() {
+                self.allocations.set(Some(allocations));
+                self.reactor.stop();
+                return true;
             }
             self.send(request);
         }
@@ -104,8 +96,7 @@ fn commands_allocate_nothing() {
             reactor: Rc::clone(&reactor),
             done: RefCell::default(),
             sent: Cell::new(0),
-            finished: Cell::new(0),
-            before: Cell::new(0),
+            rounds: RefCell::new(Rounds::new(WARM_UP, COUNTED)),
             allocations: Cell::new(None),
             me: Weak::clone(me),
         });
@@ -119,7 +110,7 @@ fn commands_allocate_nothing() {
         reactor.attach(load.clone());
         reactor.run();
         let count = load.allocations.get().expect("all were done");
-        assert!(count <= GROWTH, "{policy}: {count} allocations for {COUNTED} commands");
+        assert_eq!(count, 0, "{policy}: {count} allocations for {COUNTED} commands");
         let errors: u64 = namespace.paths().iter().map(|path| path.errors).sum();
         assert!(errors > COUNTED / 20, "{policy}: {errors} errors, so retries were not among it");
     }

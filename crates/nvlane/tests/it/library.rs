@@ -91,8 +91,6 @@ fn many_commands_are_in_flight_at_once() {
 fn commands_to_a_remote_namespace_allocate_nothing() {
     const WARM_UP: u64 = 2_000;
     const COUNTED: u64 = 5_000;
-    /// Tables that still grow then, because more commands happened to meet than before.
-    const GROWTH: u64 = 8;
     let dir = tempfile::tempdir().unwrap();
     let daemon = start(dir.path(), "mem:16M");
     let session = session();
@@ -105,8 +103,9 @@ fn commands_to_a_remote_namespace_allocate_nothing() {
             _ => vec![1; 4096].into(),
         })
         .collect();
-    let (mut sent, mut ended, mut before) = (0, 0, 0);
-    while ended < WARM_UP + COUNTED {
+    let (mut sent, mut allocations) = (0, None);
+    let mut rounds = counting_allocator::Rounds::new(WARM_UP, COUNTED);
+    while allocations.is_none() {
         while let Some(data) = idle.pop() {
             let slba = sent * 8 % 32_768;
             let submission = match sent % 3 {
@@ -121,14 +120,10 @@ fn commands_to_a_remote_namespace_allocate_nothing() {
         for done in done.drain(..) {
             assert!(done.status.is_success(), "{}", done.status);
             idle.push(done.data);
-            ended += 1;
-            if ended == WARM_UP {
-                before = counting_allocator::of_this_thread();
-            }
+            allocations = allocations.or(rounds.ended());
         }
     }
-    let allocations = counting_allocator::of_this_thread() - before;
-    assert!(allocations <= GROWTH, "{allocations} allocations for {COUNTED} commands");
+    assert_eq!(allocations, Some(0), "for {COUNTED} commands");
 }
 
 #[test]
