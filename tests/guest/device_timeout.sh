@@ -14,34 +14,39 @@ controller=$(controllers)
 await 20 test -c "$device"
 head -c 4096 /dev/urandom >"$WORK/a"
 
-# write VOLUME OPTION...: one, of which it says in $WORK/said how long it took
+# write VOLUME OPTION...: one, of which it says in $WORK/said how it ended
 write() {
     "$NVLANE" io "$1" --opcode 0x01 --write --cdw12 7 --data-len 4096 --input-file "$WORK/a" --latency "${@:2}" \
         >"$WORK/said" 2>&1
 }
-resets() { cat /sys/class/nvme/"$controller"/diag/reset_count /sys/class/nvme/"$controller"/diag/reconnect_count; }
+# How long that took.
+milliseconds() { echo $(($(sed -n 's/.*latency: \([0-9]*\) us$/\1/p' "$WORK/said") / 1000)); }
+# is_between VALUE LOW HIGH
+is_between() { (($1 >= $2 && $1 < $3)) || die "$1 is not from $2 to $3: $(<"$WORK/said")"; }
+resets() { cat /sys/class/nvme/"$controller"/diag/reset_count; }
 
 # What is in time is not disturbed.
 write "$device" --timeout 30000 || die "in time: $(<"$WORK/said")"
+is_between "$(milliseconds)" 8000 30000
 "$NVLANE" io "$device" --opcode 0x02 --read --cdw12 7 --data-len 4096 --raw-binary >"$WORK/b"
 cmp "$WORK/a" "$WORK/b"
-cat "$WORK/said"; resets
+expect "resets" "$(resets)" 0
 
-# What is not is given up, once, and long before its answer.
-SECONDS=0
+# What is not is given up: once, and before it could have been answered.
 write "$device" --timeout 1000 && die "too late: $(<"$WORK/said")"
-took=$SECONDS
-cat "$WORK/said"; resets
-echo "took $took"
+expect_match "too late" "$(<"$WORK/said")" 'Command Abort Requested'
+is_between "$(milliseconds)" 1000 8000
+expect "resets" "$(resets)" 1
 await 20 is_live "$controller"
 
-# A time-out for all commands of the volume.
-SECONDS=0
+# A time-out of the volume is that of all its commands, of which a reset cancels others too: they are tried again, a few times.
 write "$device?timeout=1s" && die "too late: $(<"$WORK/said")"
-took=$SECONDS
-cat "$WORK/said"; resets
-echo "took $took"
+expect_match "too late" "$(<"$WORK/said")" 'Host Pathing Error'
+expect "whether it was tried again" $(($(resets) > 2 && $(resets) < 10)) 1
 await 20 is_live "$controller"
 
+# The device is as before.
+"$NVLANE" io "$device" --opcode 0x02 --read --cdw12 7 --data-len 4096 --raw-binary >"$WORK/b"
+cmp "$WORK/a" "$WORK/b"
 disconnect
 stop

@@ -391,6 +391,10 @@ impl DeviceQueue {
         if result < 0 {
             request.result = 0;
         }
+        if request.timeout_ms != 0 && request.status.code() == Status::ABORT_REQUESTED {
+            // By the driver, since its time was over: whoever set that does not want it tried again.
+            request.status = request.status.dnr();
+        }
         let admin = request.scratch[TRIES] & ADMIN != 0;
         if admin && matches!(request.status.code(), Status::NAMESPACE_NOT_READY) {
             // Of a head, another controller may do next time.

@@ -25,9 +25,10 @@ pub(super) fn of_errno(errno: i32, now: Circumstances) -> Status {
         // The reactor is stopping.
         libc::ECANCELED => Status::ABORT_REQUESTED.dnr(),
         _ if now.gone => removed(now),
-        _ if now.no_path => Status::HOST_PATHING_ERROR,
-        // Cancelled by the driver: a time-out, a reset, or the removal of the device.
+        // Cancelled by the driver: a time-out, a reset (which a time-out may be the cause of, so that there is no path
+        // now), or the removal of the device.
         libc::EINTR if now.has_timeout => Status::ABORT_REQUESTED.dnr(),
+        _ if now.no_path => Status::HOST_PATHING_ERROR,
         libc::EINTR => Status::HOST_PATHING_ERROR,
         // Linux 7.2 says so of polled commands with registered buffers that it could not start at once,
         // because their controller is being reset.
@@ -55,6 +56,9 @@ fn removed(now: Circumstances) -> Status {
 pub(super) fn words(errno: i32, now: Circumstances) -> &'static str {
     match errno {
         _ if now.gone => "the device was removed",
+        libc::EINTR if now.has_timeout => {
+            "the driver cancelled a command, which timed out or whose controller is reset"
+        }
         _ if now.no_path => {
             "no controller of the subsystem leads to it now; what may be is tried again"
         }
@@ -98,6 +102,8 @@ mod tests {
         let table = [
             (libc::EINTR, plain, Status::HOST_PATHING_ERROR),
             (libc::EINTR, timed, Status::ABORT_REQUESTED.dnr()),
+            (libc::EINTR, Circumstances { no_path: true, ..timed }, Status::ABORT_REQUESTED.dnr()),
+            (libc::EINTR, no_path, Status::HOST_PATHING_ERROR),
             (libc::EINTR, gone, Status::NAMESPACE_NOT_READY.dnr()),
             (libc::EINVAL, plain, Status::INVALID_FIELD.dnr()),
             (libc::EINVAL, no_path, Status::HOST_PATHING_ERROR),

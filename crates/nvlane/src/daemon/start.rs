@@ -22,7 +22,7 @@ const MODEL: &str = "nvlane";
 
 /// How long what a killed daemon held may stay in use: the kernel takes its rings down in the
 /// background, and they hold on to sockets and to the locks of files.
-const CRASH_WAIT: Duration = Duration::from_secs(5);
+const CRASH_WAIT: Duration = Duration::from_secs(10);
 /// How often to look whether it is free.
 const CRASH_INTERVAL: Duration = Duration::from_millis(20);
 
