@@ -1,0 +1,66 @@
+#!/bin/bash
+# limit: 240
+# kernel: newest
+# devices: nvme
+# A character device that stands for the ways of several controllers (that of the kernel's own NVMe/TCP host), while its
+# only controller is reset again and again: what the kernel has no path for at that moment it calls invalid, and it
+# is tried again.
+. "$(dirname "$0")/harness.sh"
+EXAMPLE=${NVME_EXAMPLE:?the example nvme of crates/volume}
+
+serve "$SCRATCH/head.img?size=64M&create"
+connect
+device=/dev/ng$(basename "$(namespace 1)" | sed s/^nvme//)
+controller=/sys/class/nvme/$(controllers)
+await 20 test -c "$device"
+
+# reset_while PROCESS: resets its controller until that ends, each time that it has worked for a while: a command is
+# tried again six times and no more. Gives how often in RESETS.
+reset_while() {
+    RESETS=0
+    while kill -0 "$1" 2>/dev/null; do
+        if is_live "$(basename "$controller")"; then
+            pause 0.5
+            echo 1 >"$controller/reset_controller" && RESETS=$((RESETS + 1))
+        fi
+        pause 0.1
+    done
+}
+
+timeout 120 "$EXAMPLE" "$device" load 16 $((FULL ? 60 : 15)) >"$WORK/load" 2>"$WORK/load.said" &
+load=$!
+await 30 grep -q 'commands go by' "$WORK/load.said"
+reset_while $load
+status=0
+wait $load || status=$?
+expect "the status of $(cat "$WORK/load" "$WORK/load.said")" $status 0
+((RESETS >= 3)) || die "only $RESETS resets"
+expect "errors in $(<"$WORK/load")" "$(grep -c times "$WORK/load" || true)" 0
+
+# An only controller that does not lead there for a while is the same, and is live all the time.
+timeout 120 "$EXAMPLE" "$device" load 16 6 >"$WORK/load" 2>"$WORK/load.said" &
+load=$!
+await 30 grep -q 'commands go by' "$WORK/load.said"
+ctl ana set 1 inaccessible
+pause 2
+fails "$EXAMPLE" "$device" io 0 | grep -q 'no controller of its subsystem leads to it now' || die "what opening it says"
+ctl ana set 1 optimized
+status=0
+wait $load || status=$?
+expect "the status of $(cat "$WORK/load" "$WORK/load.said")" $status 0
+expect "errors in $(<"$WORK/load")" "$(grep -c times "$WORK/load" || true)" 0
+
+# A copy goes back to what was flushed before, and ends.
+head -c 8M /dev/urandom >"$WORK/from"
+"$NVLANE" copy "$WORK/from" "$device" --throttle 2M --verify -o json >"$WORK/copied" 2>"$WORK/said" &
+copy=$!
+for _ in 1 2 3; do
+    pause 1
+    echo 1 >"$controller/reset_controller"
+done
+wait $copy || die "copy: $(cat "$WORK/said")"
+expect_json "$WORK/copied" '.setbacks >= 1' true
+cmp -n 8388608 "$WORK/from" "$(namespace 1)"
+
+disconnect
+stop
