@@ -110,6 +110,23 @@ expect "the server's exit status after del" $status 0
 expect "devices after del" "$("$NVLANE" ublk list)" ""
 fsck.ext4 -fn "$image" >"$WORK/fsck" 2>&1 || die "fsck of the image: $(<"$WORK/fsck")"
 
+# One over two files, of lengths that do not go together.
+linear="linear:($SCRATCH/a.img,$SCRATCH/c.img)"
+ublk_add "$linear" -q 2
+mkfs.ext4 -q -F "$DEVICE"
+mount "$DEVICE" /mnt/test
+dd if=/dev/urandom of=/mnt/test/data bs=1M count=56 conv=fsync status=none
+sum=$(sha256sum </mnt/test/data)
+umount /mnt/test
+fsck.ext4 -fn "$DEVICE" >"$WORK/fsck" 2>&1 || die "fsck over two files: $(<"$WORK/fsck")"
+ublk_stop
+ublk_add "$linear" -q 2 -d 128
+mount "$DEVICE" /mnt/test
+expect "what the file holds after all" "$(sha256sum </mnt/test/data)" "$sum"
+umount /mnt/test
+verified_io "$DEVICE" 12M --iodepth=128
+ublk_stop
+
 ublk_add "$image" --read-only
 expect "read-only" "$(blockdev --getro "$DEVICE")" 1
 mount -o ro "$DEVICE" /mnt/test

@@ -32,10 +32,13 @@ fn tiny(scenario: &str, names: &[String]) -> Option<Value> {
         println!("skipped: the bench needs two cores, there is {cores}");
         return None;
     }
-    let dir = tempfile::tempdir().unwrap();
+    let (dir, drawn) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let svg = drawn.path().join("figures.svg");
     let output = nvlane()
         .args(["bench", scenario, "--quick", "--tiny", "--json", "--dir"])
         .arg(dir.path())
+        .arg("--svg")
+        .arg(&svg)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -51,6 +54,8 @@ fn tiny(scenario: &str, names: &[String]) -> Option<Value> {
         assert!(figure.is_number(), "{name} is {figure}");
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
+    let svg = std::fs::read_to_string(svg).expect("it was drawn");
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains("<rect"));
     Some(report)
 }
 

@@ -87,6 +87,30 @@ fn many_commands_are_in_flight_at_once() {
     assert!(done.iter().all(|done| done.status.is_success() && done.data.as_slice() == [0; 512]));
 }
 
+/// A cache that forgets what was not flushed when the daemon is killed, and is flushed when it stops in order.
+#[test]
+fn a_daemon_that_is_told_to_stop_flushes_what_nobody_did() {
+    for kept in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.img");
+        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+        let daemon = start(dir.path(), &format!("volatile:({})", path.display()));
+        let session = session();
+        let volume = session.open(&uri(&daemon, "&ctrl_loss_tmo=1s")).unwrap();
+        let done = execute(&session, &volume, Submission::write(8, 8, vec![7; 4096]));
+        assert_eq!(done.status, Status::SUCCESS);
+        assert_eq!(std::fs::read(&path).unwrap()[4096], 0, "the cache has it");
+        if kept {
+            let (status, log) = daemon.stop("TERM");
+            assert!(status.success(), "{log}");
+        } else {
+            daemon.kill();
+        }
+        let there = if kept { 7 } else { 0 };
+        assert!(std::fs::read(&path).unwrap()[4096..8192].iter().all(|byte| *byte == there));
+    }
+}
+
 #[test]
 fn commands_to_a_remote_namespace_allocate_nothing() {
     const WARM_UP: u64 = 2_000;

@@ -244,7 +244,7 @@ fn the_doctor_fails_for_a_volume_that_does_not_open() {
 }
 
 /// Has every call of io_uring_setup refused in the program, as container runtimes do.
-fn refuse_io_uring(command: &mut Command) {
+pub fn refuse_io_uring(command: &mut Command) {
     let jump = |code: u32, k: u32, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;

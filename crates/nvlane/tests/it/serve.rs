@@ -1,6 +1,7 @@
 //! `nvlane serve` from outside: readiness, stopping, and the errors that users meet.
 
 use crate::daemon::{self, Daemon, eventually, nvlane};
+use crate::passthrough::refuse_io_uring;
 use serde_json::json;
 use std::fs::{self, File};
 use std::net::TcpStream;
@@ -103,6 +104,36 @@ fn two_gateways_share_a_volume_when_both_say_so() {
     }
     let said = fails(&mut serve(dir.path(), path.to_str().unwrap()));
     assert!(said.contains("already"), "{said}");
+}
+
+#[test]
+fn sharing_takes_all_that_two_servers_must_agree_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.img");
+    File::create(&path).unwrap().set_len(1 << 20).unwrap();
+    let flags = [
+        ("--nqn", "nqn.2026-11.com.example:a"),
+        ("--uuid", "b0c2a1f6-7d8e-4f3a-9b1c-2d3e4f5a6b7c"),
+        ("--cntlid", "1-1000"),
+    ];
+    for left_out in flags {
+        let mut command = serve(dir.path(), path.to_str().unwrap());
+        command.arg("--shared");
+        for (flag, value) in flags.iter().filter(|flag| **flag != left_out) {
+            command.args([flag, value]);
+        }
+        let said = fails(&mut command);
+        assert!(said.contains(left_out.0), "{said}");
+    }
+}
+
+#[test]
+fn who_refuses_io_uring_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = serve(dir.path(), "mem:1M");
+    refuse_io_uring(&mut command);
+    let said = fails(&mut command);
+    assert!(said.contains("seccomp"), "{said}");
 }
 
 #[test]
