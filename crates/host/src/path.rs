@@ -4,14 +4,13 @@ use crate::control::{self, Control};
 use crate::flush::{Answer, Flush, flush_on};
 use crate::options::{Address, Options};
 use crate::pages::Means;
-use crate::queue::IoQueue;
+use crate::queue::{IoQueue, copy};
 use crate::shared::{Shared, Standing};
 use crate::subsystem::Subsystem;
 use association::Reason;
 use namespace::copy::{Located, Origin};
 use namespace::{Access, Namespace, PathReport, Queue};
 use nvme::Limits;
-use nvme::copy::Format;
 use reactor::Reactor;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -232,7 +231,7 @@ impl Namespace for Path {
             _ => format!("{access:?}: {}", standing.reason),
         };
         facts.push((name, state));
-        let between = standing.controller.copy_formats & Format::Namespaces.bit() != 0;
+        let between = copy::between(standing.controller.copy_formats).is_some();
         let copy = match self.shared.subsystem.limits() {
             Some(limits) if !limits.copy.is_offered() => {
                 "read and written: the controller has none"

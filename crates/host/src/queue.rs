@@ -17,7 +17,7 @@
 
 mod admin;
 mod connection;
-mod copy;
+pub mod copy;
 mod elsewhere;
 mod old;
 mod pages;

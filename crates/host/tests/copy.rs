@@ -88,6 +88,25 @@ fn within_a_namespace_it_is_format_0h() {
 }
 
 #[test]
+fn between_namespaces_it_is_format_3h_where_that_is_all() {
+    let target = Target::memory();
+    target.add(2, memory(1 << 20, 9, 1), [0x43; 16]);
+    let script = Script::before(target.address, Copier { formats: 0b1001, ..Copier::default() });
+    let (one, two) = (path(&script, 1), path(&script, 2));
+    assert!(script.enabled().iter().all(|formats| *formats == 0b1000));
+    let core = Core::usable(one);
+    script.answer(DONE);
+    let ranges = vec![of(&two, 3, 4), Range { of: None, slba: 50, blocks: 2 }];
+    core.copy(with_fua(10), ranges).ok();
+    let (seen, list) = only(&script);
+    let entry = |nsid, slba, blocks| Entry { nsid, slba, blocks, fast_only: false };
+    assert_eq!(list, [entry(2, 3, 4), entry(1, 50, 2)]);
+    assert_eq!((seen.list.len(), seen.command.cdw12.get()), (2 * 40, 1 << 30 | 3 << 8 | 1));
+    core.copy(with_fua(10), same([(3, 4)])).ok();
+    assert_eq!(script.copies()[1].command.cdw12.get(), 1 << 30, "format 0h");
+}
+
+#[test]
 fn between_namespaces_it_is_format_2h_where_that_was_enabled() {
     let target = Target::memory();
     target.add(2, memory(1 << 20, 9, 1), [0x43; 16]);

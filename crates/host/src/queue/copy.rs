@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   all of this namespace                     0h
-//!   any of another one of the subsystem       2h, where the host could enable it
+//!   any of another one of the subsystem       2h, or 3h where that is all that the host could enable
 //!   anything else                             Fast Copy Not Possible: whoever asked reads and writes
 //! ```
 
@@ -15,6 +15,12 @@ use std::sync::Arc;
 
 /// Never for this kind of source.
 const NEVER: Status = Status::FAST_COPY_NOT_POSSIBLE.dnr();
+
+/// The format by which a Copy names namespaces, of those that a controller takes: the shorter one.
+pub fn between(formats: u16) -> Option<Format> {
+    let naming = [Format::Namespaces, Format::NamespacesLong];
+    naming.into_iter().find(|format| formats & format.bit() != 0)
+}
 
 /// Lays `sources` out in `list`, and makes `command` say how.
 pub(super) fn lay_out(
@@ -29,10 +35,10 @@ pub(super) fn lay_out(
         return Err(Status::SIZE_LIMIT_EXCEEDED.dnr());
     }
     let between = ranges.iter().any(|range| !matches!(range.place, Place::Same));
-    let format = if between { Format::Namespaces } else { Format::Short };
-    if between && !params.copies_between {
-        return Err(NEVER);
-    }
+    let format = match between {
+        true => params.copies_between.ok_or(NEVER)?,
+        false => Format::Short,
+    };
     let nsid = command.nsid.get();
     let start = command.slba();
     let end = start.saturating_add(sources.blocks());
@@ -50,7 +56,7 @@ pub(super) fn lay_out(
         };
         let past = range.slba.saturating_add(range.blocks.into());
         let overlaps = source == nsid && range.slba < end && past > start;
-        // Format 2h forbids it (NVM 1.1, section 3.3.2), and of 0h only our own targets are known to
+        // Formats 2h and 3h forbid it (NVM 1.1, section 3.3.2), and of 0h only our own targets are known to
         // read a range whole before they write any of it.
         if overlaps && (between || !params.copies_overlapping) {
             return Err(Status::FAST_COPY_NOT_POSSIBLE);
@@ -71,13 +77,13 @@ pub(super) fn lay_out(
 #[inline]
 pub(super) fn answer(request: &Request, status: Status) -> Status {
     match &request.data {
-        Data::Sources(sources) if !status.is_success() => between(sources, status),
+        Data::Sources(sources) if !status.is_success() => between_namespaces(sources, status),
         _ => status,
     }
 }
 
 #[cold]
-fn between(sources: &Sources, status: Status) -> Status {
+fn between_namespaces(sources: &Sources, status: Status) -> Status {
     match status.code() {
         _ if !names_another(sources) => status,
         // It may be a source that is gone for now: another time it may be possible.

@@ -28,8 +28,8 @@ pub(crate) struct Params {
     pub(crate) flow_control: bool,
     /// The subsystem's name, as [`crate::subsystem::Subsystem::name`] shares it.
     pub(crate) subsystem: Arc<str>,
-    /// A Copy may name namespaces of the subsystem (format 2h).
-    pub(crate) copies_between: bool,
+    /// How a Copy may name namespaces of the subsystem.
+    pub(crate) copies_between: Option<Format>,
     /// A Copy may write to blocks that it reads.
     pub(crate) copies_overlapping: bool,
     /// Connect for queue 1 without flow control, and its data.
@@ -72,7 +72,7 @@ impl Params {
             data_digest: options.data_digest,
             flow_control: options.flow_control,
             subsystem: Arc::clone(shared.subsystem.name()),
-            copies_between: controller.copy_formats & Format::Namespaces.bit() != 0,
+            copies_between: super::copy::between(controller.copy_formats),
             copies_overlapping: controller.copies_overlapping,
             connect: association.connect_io(1, false),
             quiet: if is_fast { Duration::ZERO } else { association.quiet() },
