@@ -58,6 +58,14 @@ for port in "$PORT" "$second"; do
     await 30 connected "$port"
 done
 wait "$load" || die "fio: $(tail -n 30 "$WORK/load.json")"
+# Both paths are seen by whoever asks the device, and another policy is taken at once.
+"$NVLANE" paths "$DEVICE" -o json >"$WORK/paths.json"
+expect_json "$WORK/paths.json" '.volumes | length' 1
+expect_json "$WORK/paths.json" '.volumes[0] | [.nqn, .nsid, (.paths | length), ([.paths[] | .selections > 0] | all)] | @csv' "\"$DEVICE\",1,2,true"
+"$NVLANE" ctl --socket "/run/nvlane/ublk-$ID.sock" volume tune 1 policy=round-robin >"$WORK/tuned"
+"$NVLANE" paths "$DEVICE" -o json >"$WORK/paths.json"
+expect_json "$WORK/paths.json" '.volumes[0].policy' round-robin
+expect_match "the volume that a successor takes" "$("$NVLANE" ublk list)" 'policy=round-robin'
 expect_json "$WORK/load.json" '[.jobs[].error] | add' 0
 dd if=/dev/urandom of=/mnt/test/data bs=1M count=32 conv=fsync status=none
 sum=$(sha256sum </mnt/test/data)

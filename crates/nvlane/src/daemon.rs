@@ -24,7 +24,6 @@ mod start;
 mod statistics;
 mod twice;
 
-pub use paths::policy;
 pub use statistics::Statistics;
 
 use crate::config::identity::Machine;

@@ -1,8 +1,6 @@
 //! `nvlane info`: what a volume is and can do.
 
 use crate::cli::InfoArgs;
-use crate::control::method::{PathNow, VolumePaths};
-use crate::daemon::policy;
 use crate::paths;
 use crate::size;
 use anyhow::Result;
@@ -25,7 +23,7 @@ pub fn run(args: &InfoArgs) -> Result<()> {
     ];
     let able: Vec<&str> = commands.iter().filter(|(_, can)| *can).map(|(name, _)| *name).collect();
 
-    let paths: Vec<PathNow> = volume.paths().into_iter().map(PathNow::from).collect();
+    let sample = paths::sample("", 0, &*volume);
 
     let mut out = Vec::new();
     if args.json {
@@ -41,8 +39,8 @@ pub fn run(args: &InfoArgs) -> Result<()> {
             "volatile_write_cache": limits.volatile_write_cache,
             "commands": able,
             "facts": facts,
-            "policy": policy(&*volume),
-            "paths": paths,
+            "policy": sample.policy,
+            "paths": sample.paths,
         });
         writeln!(out, "{object:#}")?;
     } else {
@@ -65,10 +63,8 @@ pub fn run(args: &InfoArgs) -> Result<()> {
         for (key, value) in rows {
             writeln!(out, "{key:width$}  {value}")?;
         }
-        if !paths.is_empty() {
-            let (volume, policy) = (volume.uri(), policy(&*volume));
-            let all = VolumePaths { nqn: String::new(), nsid: 0, volume, policy, paths };
-            write!(out, "\npaths of {}", paths::table_of(&[all]))?;
+        if !sample.paths.is_empty() {
+            write!(out, "\npaths of {}", paths::table_of(&[sample]))?;
         }
     }
     io::stdout().write_all(&out)?;

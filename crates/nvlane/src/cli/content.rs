@@ -53,10 +53,12 @@ pub struct WriteArgs {
 #[command(after_help = "Examples:
   nvlane paths                                     the volumes of the daemon on this machine
   nvlane paths --nsid 1 --watch
+  nvlane paths /dev/ublkb0 --watch                 the volume of a block device of ours
+  nvlane paths --socket c.sock                     those of nvlane nbd --control c.sock
   nvlane paths 'tcp://192.0.2.1,192.0.2.2/nqn.2026-11.com.example:a?ns=1' --watch --interval 500ms
   nvlane paths -o json | jq '.volumes[].paths[].p99_ns'
 
-Of a daemon's volume the figures are those of its own I/O. A volume that is named is opened here, and
+Of a volume that is served the figures are those of its own I/O. A volume that is named is opened here, and
 its paths are probed with small reads, round-robin unless its URI names a policy: then the figures
 are those of the probes.")]
 pub struct PathsArgs {

@@ -43,7 +43,7 @@ pub struct NbdArgs {
     /// Poll without ever sleeping: lower latency, and each core fully used.
     #[arg(long)]
     pub poll: bool,
-    /// Control socket, by which `nvlane bpf stat` and `bpf replace` reach programs (bpf:); none if not given.
+    /// Control socket, for `nvlane paths`, `ctl volume tune`, `bpf stat` and `bpf replace`: none if not given.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
     /// How to write, once clients can connect, what is served where; JSON is one line.

@@ -1,20 +1,11 @@
 //! The ways to the volumes, and settings that an open volume takes.
 
 use super::Daemon;
-use crate::control::method::{PathNow, Volume, VolumePaths, VolumePathsOf, VolumeTune};
+use crate::control::method::{Volume, VolumePaths, VolumePathsOf, VolumeTune};
 use crate::control::protocol::Failure;
+use crate::paths;
 use namespace::Namespace;
 use std::sync::Arc;
-
-/// The fact that names the policy of a volume with several paths ([`Namespace::describe`]).
-const POLICY: &str = "policy";
-
-/// How commands are spread over the paths of a volume, where that can be chosen.
-pub fn policy(volume: &dyn Namespace) -> Option<String> {
-    let mut facts = Vec::new();
-    volume.describe(&mut facts);
-    facts.into_iter().find(|(name, _)| name == POLICY).map(|(_, value)| value)
-}
 
 /// A volume, and of which subsystem it is which namespace.
 type Served<'a> = (&'a (String, u32), &'a Arc<dyn Namespace>);
@@ -24,17 +15,10 @@ impl Daemon {
     pub(super) fn volume_paths(&self, wanted: &VolumePathsOf) -> Result<Vec<VolumePaths>, Failure> {
         let mut all = Vec::new();
         for ((nqn, nsid), volume) in self.meant(wanted)? {
-            let paths: Vec<PathNow> = volume.paths().into_iter().map(PathNow::from).collect();
-            if paths.is_empty() && wanted.nsid.is_none() {
-                continue;
+            let sample = paths::sample(nqn, *nsid, &**volume);
+            if !sample.paths.is_empty() || wanted.nsid.is_some() {
+                all.push(sample);
             }
-            all.push(VolumePaths {
-                nqn: nqn.clone(),
-                nsid: *nsid,
-                volume: volume.uri(),
-                policy: policy(&**volume),
-                paths,
-            });
         }
         Ok(all)
     }
@@ -58,12 +42,10 @@ impl Daemon {
 
     /// Changes a setting. Where it is part of the URI it is saved with it.
     pub(super) fn volume_tune(&mut self, wanted: VolumeTune) -> Result<Volume, Failure> {
-        let nqn = self.nqn(wanted.nqn)?;
+        let nqn = self.nqn(wanted.nqn.clone())?;
         self.namespace(&nqn, wanted.nsid)?;
         let volume = self.volumes[&(nqn.clone(), wanted.nsid)].clone();
-        volume
-            .tune(&wanted.name, &wanted.value)
-            .map_err(|error| Failure::volume(format!("{}: {error}", volume.uri())))?;
+        paths::tune(&*volume, &wanted)?;
         let mut config = self.config.clone();
         let subsystem = config.subsystem_mut(&nqn).expect("resolved");
         let entry = subsystem.namespaces.iter_mut().find(|n| n.nsid == Some(wanted.nsid));

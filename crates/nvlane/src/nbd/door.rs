@@ -1,10 +1,11 @@
-//! The control socket of `nvlane nbd`: the programs of its exports, by the methods of the daemon's that are about them. An
+//! The control socket of `nvlane nbd`: paths and programs of its exports, by the methods of the daemon's that are about them. An
 //! export's number, counted from 1, stands for the namespace's, `nbd:` and its name for the subsystem's.
 
 use crate::bpf::replace;
-use crate::control::method::{ProgramNow, VolumeMaps, VolumePathsOf, VolumeProgram};
+use crate::control::method::{ProgramNow, VolumeMaps, VolumePathsOf, VolumeProgram, VolumeTune};
 use crate::control::protocol::Failure;
 use crate::control::server::{ControlSocket, SocketError};
+use crate::paths;
 use ::nbd::Export;
 use anyhow::{Context, Result};
 use namespace::Namespace;
@@ -20,7 +21,7 @@ struct Served {
     volume: Weak<dyn Namespace>,
 }
 
-/// Answers calls about the exports' programs until it is dropped.
+/// Answers calls about the exports until it is dropped.
 pub fn open(path: &Path, exports: &[Export]) -> Result<ControlSocket> {
     let served = (1..).zip(exports).map(|(number, export)| Served {
         name: format!("nbd:{}", export.name),
@@ -55,20 +56,47 @@ fn answer(served: &[Served], method: &str, params: Value) -> Result<Value, Failu
         }
         "volume_program" => {
             let wanted: VolumeProgram = read(params)?;
-            let export = meant(served, wanted.nqn.as_deref(), Some(wanted.nsid)).next();
-            let export = export.ok_or_else(|| {
-                Failure::missing(format!("there is no export number {}", wanted.nsid))
-            })?;
-            let volume = export.volume.upgrade();
-            let volume = volume.ok_or_else(|| Failure::refused("the server is stopping"))?;
+            let (_, volume) = only(served, wanted.nqn.as_deref(), wanted.nsid)?;
             let replaces = wanted.replaces.as_deref();
             Ok(json!(replace::in_volume(&*volume, &wanted.object, replaces, &|| Ok(()))?))
+        }
+        "volume_paths" => {
+            let wanted: VolumePathsOf = read(params)?;
+            if let Some(number) = wanted.nsid {
+                only(served, wanted.nqn.as_deref(), number)?;
+            }
+            let meant = meant(served, wanted.nqn.as_deref(), wanted.nsid);
+            let samples = meant.filter_map(|export| {
+                let volume = export.volume.upgrade()?;
+                Some(paths::sample(&export.name, export.number, &*volume))
+            });
+            let samples = samples.filter(|it| !it.paths.is_empty() || wanted.nsid.is_some());
+            Ok(json!(samples.collect::<Vec<_>>()))
+        }
+        "volume_tune" => {
+            let wanted: VolumeTune = read(params)?;
+            let (export, volume) = only(served, wanted.nqn.as_deref(), wanted.nsid)?;
+            paths::tune(&*volume, &wanted)?;
+            Ok(json!(paths::tuned(&export.name, export.number, &*volume)))
         }
         "volume_list" => {
             Err(Failure::refused("name the export by its number, 1 for the first one"))
         }
         other => Err(Failure::method(other)),
     }
+}
+
+/// The one of that number, which is open.
+fn only<'a>(
+    served: &'a [Served],
+    name: Option<&'a str>,
+    number: u32,
+) -> Result<(&'a Served, Arc<dyn Namespace>), Failure> {
+    let export = meant(served, name, Some(number)).next();
+    let export =
+        export.ok_or_else(|| Failure::missing(format!("there is no export number {number}")))?;
+    let volume = export.volume.upgrade();
+    Ok((export, volume.ok_or_else(|| Failure::refused("the server is stopping"))?))
 }
 
 /// Those of such a name and number.

@@ -2,8 +2,6 @@
 
 use super::Output;
 use crate::cli::PathsArgs;
-use crate::control::method::{PathNow, VolumePaths};
-use crate::daemon::policy;
 use crate::session::Session;
 use anyhow::{Result, bail};
 use namespace::{Request, Sink};
@@ -116,13 +114,7 @@ impl Probe {
 
     fn show(&self) {
         let volume = &self.session.volume;
-        let sample = VolumePaths {
-            nqn: String::new(),
-            nsid: 0,
-            volume: volume.uri(),
-            policy: policy(&**volume),
-            paths: volume.paths().into_iter().map(PathNow::from).collect(),
-        };
+        let sample = super::sample("", 0, &**volume);
         let mut state = self.state.borrow_mut();
         let shown = state.output.show(&[sample]);
         if let Err(error) = shown {

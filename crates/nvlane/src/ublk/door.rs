@@ -1,11 +1,12 @@
-//! The control socket of a device's server: its programs, and what they keep.
+//! The control socket of a device's server: the paths to its volume, its programs, and what these keep.
 
 use super::record::{self, Record};
 use super::successor;
 use crate::bpf::replace;
-use crate::control::method::{DeviceMaps, ProgramNow};
+use crate::control::method::{DeviceMaps, ProgramNow, VolumePathsOf, VolumeTune};
 use crate::control::protocol::Failure;
 use crate::control::server::{ControlSocket, SocketError};
+use crate::paths;
 use namespace::Namespace;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -24,7 +25,7 @@ pub fn open(id: u32, volume: &Arc<dyn Namespace>, record: &Record) -> Option<Con
     match begin(id, volume, record) {
         Ok(socket) => Some(socket),
         Err(error) => {
-            tracing::warn!("/dev/ublkb{id} cannot be asked about its programs: {error}");
+            tracing::warn!("/dev/ublkb{id} cannot be asked about its paths and programs: {error}");
             None
         }
     }
@@ -53,17 +54,33 @@ fn answer(
     method: &str,
     params: Value,
 ) -> Result<Value, Failure> {
+    let device = format!("/dev/ublkb{id}");
+    // What serves the device after us is to find it as it is now.
+    let write = |asked: Option<String>| {
+        let asked = asked.unwrap_or_else(|| record.asked.clone());
+        let record = Record { asked, volume: volume.uri(), ..record.clone() };
+        record.write(id).map_err(|error| error.to_string())
+    };
     match method {
         "volume_program" => {
-            // What serves the device after us is to find the new one.
-            replace::of_device(volume, &read(params)?, &|| {
-                let volume = volume.uri();
-                let record = Record { asked: volume.clone(), volume, ..record.clone() };
-                record.write(id).map_err(|error| error.to_string())
-            })
+            replace::of_device(volume, &read(params)?, &|| write(Some(volume.uri())))
+        }
+        "volume_paths" => {
+            let _: VolumePathsOf = read(params)?;
+            Ok(json!([paths::sample(&device, 1, volume)]))
+        }
+        "volume_tune" => {
+            paths::tune(volume, &read::<VolumeTune>(params)?)?;
+            // It is the volume that was asked for all the same.
+            write(None).map_err(|error| {
+                Failure::unsaved(format!(
+                    "the setting is made, but its record could not be written: {error}"
+                ))
+            })?;
+            Ok(json!(paths::tuned(&device, 1, volume)))
         }
         "volume_maps" => Ok(json!(DeviceMaps {
-            device: format!("/dev/ublkb{id}"),
+            device,
             volume: volume.uri(),
             programs: volume.programs().into_iter().map(ProgramNow::from).collect(),
         })),

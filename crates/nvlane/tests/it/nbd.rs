@@ -306,6 +306,58 @@ fn wrong_command_lines_cost_one_line() {
 }
 
 #[test]
+fn paths_of_exports_are_watched_and_tuned_at_the_control_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let free = "127.0.0.1:0";
+    let daemon = Daemon::start(dir.path(), &["mem:16M", "--listen", free, "--listen", free]);
+    let [one, two] = daemon.listeners[..] else { panic!("{:?}", daemon.listeners) };
+    let remote = format!("far=tcp://{one},{two}/{}?ns=1&policy=round-robin", daemon.nqn);
+    let args = ["near=mem:1M", &remote, "--socket", "a.sock", "--control", "c.sock"];
+    let door = Door::start(dir.path(), &args);
+    let ask = |args: &[&str]| {
+        let mut command = nvlane();
+        command.args(args).args(["--socket", "c.sock"]).current_dir(dir.path());
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap(), said)
+    };
+    // Reads so far, by path.
+    let reads = || {
+        let (_, text, said) = ask(&["paths", "-o", "json"]);
+        let told: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}{said}"));
+        let volumes = told["volumes"].as_array().unwrap();
+        assert_eq!(volumes.len(), 1, "one has paths: {told}");
+        assert_eq!((&volumes[0]["nqn"], &volumes[0]["nsid"]), (&"nbd:far".into(), &2.into()));
+        let sent = |path: &Value| path["selections"].as_u64().unwrap_or_else(|| panic!("{path}"));
+        let sent: Vec<u64> = volumes[0]["paths"].as_array().unwrap().iter().map(sent).collect();
+        (volumes[0]["policy"].as_str().unwrap().to_owned(), [sent[0], sent[1]])
+    };
+    let (policy, before) = reads();
+    assert_eq!(policy, "round-robin");
+    run(dir.path(), "nbdcopy", &["--request-size=4096", door.uri(1), "null:"]);
+    let (_, after) = reads();
+    let grown = [after[0] - before[0], after[1] - before[1]];
+    assert!(grown[0] > 1000 && grown[0].abs_diff(grown[1]) < 200, "taken in turn: {grown:?}");
+
+    let (done, text, said) = ask(&["ctl", "volume", "tune", "2", "policy=numa"]);
+    assert!(done && text.starts_with("namespace 2 of nbd:far: tcp://"), "{text}{said}");
+    let (policy, before) = reads();
+    assert_eq!(policy, "numa");
+    run(dir.path(), "nbdcopy", &["--request-size=4096", door.uri(1), "null:"]);
+    let (_, after) = reads();
+    let mut grown = [after[0] - before[0], after[1] - before[1]];
+    grown.sort_unstable();
+    assert!(grown[0] < 200 && grown[1] > 2000, "by one of them: {grown:?}");
+
+    let refused = [("1", "policy=numa", ""), ("3", "policy=numa", "no export number 3")];
+    for (number, setting, words) in refused {
+        let (done, _, said) = ask(&["ctl", "volume", "tune", number, setting]);
+        assert!(!done && said.contains(words), "{said}");
+    }
+    assert!(door.stop().success());
+}
+
+#[test]
 fn programs_of_exports_are_asked_and_replaced_at_the_control_socket() {
     let dir = tempfile::tempdir().unwrap();
     let object = |name: &str| format!("{}/../../bpf/{name}.bpf.o", env!("CARGO_MANIFEST_DIR"));
