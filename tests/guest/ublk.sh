@@ -116,13 +116,13 @@ ublk_add "$linear" -q 2
 mkfs.ext4 -q -F "$DEVICE"
 mount "$DEVICE" /mnt/test
 dd if=/dev/urandom of=/mnt/test/data bs=1M count=56 conv=fsync status=none
-sum=$(sha256sum </mnt/test/data)
+over_two=$(sha256sum </mnt/test/data)
 umount /mnt/test
 fsck.ext4 -fn "$DEVICE" >"$WORK/fsck" 2>&1 || die "fsck over two files: $(<"$WORK/fsck")"
 ublk_stop
 ublk_add "$linear" -q 2 -d 128
 mount "$DEVICE" /mnt/test
-expect "what the file holds after all" "$(sha256sum </mnt/test/data)" "$sum"
+expect "what the file holds after all" "$(sha256sum </mnt/test/data)" "$over_two"
 umount /mnt/test
 verified_io "$DEVICE" 12M --iodepth=128
 ublk_stop
