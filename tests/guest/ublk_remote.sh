@@ -65,6 +65,8 @@ expect_json "$WORK/paths.json" '.volumes[0] | [.nqn, .nsid, (.paths | length), (
 "$NVLANE" ctl --socket "/run/nvlane/ublk-$ID.sock" volume tune 1 policy=round-robin >"$WORK/tuned"
 "$NVLANE" paths "$DEVICE" -o json >"$WORK/paths.json"
 expect_json "$WORK/paths.json" '.volumes[0].policy' round-robin
+said=$(fails "$NVLANE" ctl --socket "/run/nvlane/ublk-$ID.sock" volume tune 2 policy=numa)
+expect_match "another volume than the only one" "$said" 'has one volume, which is number 1'
 expect_match "the volume that a successor takes" "$("$NVLANE" ublk list)" 'policy=round-robin'
 expect_json "$WORK/load.json" '[.jobs[].error] | add' 0
 dd if=/dev/urandom of=/mnt/test/data bs=1M count=32 conv=fsync status=none

@@ -17,6 +17,8 @@
 //! the data: the UUID comes from the caller.
 
 mod copy;
+#[cfg(test)]
+mod ending;
 mod holes;
 mod offload;
 mod open;

@@ -78,6 +78,16 @@ impl Dice {
     }
 }
 
+/// Pushes an entry of a random size that the ring takes, if there is room.
+fn push_any(ring: &mut Ring, dice: &mut Dice, open: &mut HashMap<u64, Nop>, number: u64) -> bool {
+    let nop = dice.nop(if ring.takes_big() { Kind::Mixed } else { Kind::Small });
+    let pushed = nop.push(ring, number);
+    if pushed {
+        open.insert(number, nop);
+    }
+    pushed
+}
+
 /// Notes completions, each of which must be awaited.
 fn settle(open: &mut HashMap<u64, Nop>, completions: impl IntoIterator<Item = Completion>) {
     for completion in completions {
@@ -106,12 +116,7 @@ fn entries_of_both_sizes_complete_interleaved() {
         let (mut open, mut number) = (HashMap::new(), 0);
         for _ in 0..20_000 {
             for _ in 0..=dice.roll(9) {
-                let nop = dice.nop(kind);
-                if !nop.push(&mut ring, number) {
-                    break;
-                }
-                open.insert(number, nop);
-                number += 1;
+                number += u64::from(push_any(&mut ring, &mut dice, &mut open, number));
             }
             ring.enter(Wait::No).expect("sound");
             assert_eq!(ring.queued(), 0, "no-operations are taken at once");
@@ -203,12 +208,7 @@ fn completions_are_taken_one_at_a_time_while_others_come() {
         let (mut open, mut number) = (HashMap::new(), 0);
         for _ in 0..20_000 {
             for _ in 0..=dice.roll(9) {
-                let nop = dice.nop(kind);
-                if !nop.push(&mut ring, number) {
-                    break;
-                }
-                open.insert(number, nop);
-                number += 1;
+                number += u64::from(push_any(&mut ring, &mut dice, &mut open, number));
             }
             ring.enter(Wait::No).expect("sound");
             let (due, noted) = (open.len(), number);
@@ -219,11 +219,7 @@ fn completions_are_taken_one_at_a_time_while_others_come() {
                 settle(&mut open, [completion]);
                 taken += 1;
                 if dice.roll(3) == 0 {
-                    let nop = dice.nop(kind);
-                    if nop.push(&mut ring, number) {
-                        open.insert(number, nop);
-                        number += 1;
-                    }
+                    number += u64::from(push_any(&mut ring, &mut dice, &mut open, number));
                     let _ = ring.enter(Wait::No);
                 }
             }

@@ -321,6 +321,7 @@ fn zeroes() -> Option<&'static Mapping> {
 mod tests {
     use super::*;
     use crate::file::FileOptions;
+    use crate::file::ending::End;
     use crate::{Data, Sink};
     use reactor::Config;
     use std::cell::Cell;
@@ -336,18 +337,6 @@ mod tests {
         assert!(refuse(&by, fallocate_mode(&by, true).unwrap().0));
         assert_eq!((mode(true), mode(false)), (None, None));
         assert!(!refuse(&by, step::WRITE_ZEROES));
-    }
-
-    struct End {
-        reactor: Rc<Reactor>,
-        request: Cell<Option<Box<Request>>>,
-    }
-
-    impl Sink for End {
-        fn completed(&self, request: Box<Request>, _state: u64) {
-            self.request.set(Some(request));
-            self.reactor.stop();
-        }
     }
 
     /// A kernel does not have to read or write all at once.

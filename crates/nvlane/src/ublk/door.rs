@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
 
+/// What the device's volume is called, where volumes have numbers.
+const NUMBER: u32 = 1;
+
 /// Answers calls about the volume of device `id` until it is dropped. None, and a line in the log, if there can be
 /// no socket: the device is served all the same.
 pub fn open(id: u32, volume: &Arc<dyn Namespace>, record: &Record) -> Option<ControlSocket> {
@@ -55,29 +58,31 @@ fn answer(
     params: Value,
 ) -> Result<Value, Failure> {
     let device = format!("/dev/ublkb{id}");
-    // What serves the device after us is to find it as it is now.
-    let write = |asked: Option<String>| {
-        let asked = asked.unwrap_or_else(|| record.asked.clone());
-        let record = Record { asked, volume: volume.uri(), ..record.clone() };
-        record.write(id).map_err(|error| error.to_string())
-    };
+    // What serves the device after us is to find it as it is now: what was changed before included.
+    let noted = || Record::read(id).unwrap_or_else(|| record.clone());
     match method {
-        "volume_program" => {
-            replace::of_device(volume, &read(params)?, &|| write(Some(volume.uri())))
-        }
+        "volume_program" => replace::of_device(volume, &read(params)?, &|| {
+            let volume = volume.uri();
+            let record = Record { asked: volume.clone(), volume, ..noted() };
+            record.write(id).map_err(|error| error.to_string())
+        }),
         "volume_paths" => {
-            let _: VolumePathsOf = read(params)?;
-            Ok(json!([paths::sample(&device, 1, volume)]))
+            let wanted: VolumePathsOf = read(params)?;
+            only(&device, wanted.nqn.as_deref(), wanted.nsid.unwrap_or(NUMBER))?;
+            Ok(json!([paths::sample(&device, NUMBER, volume)]))
         }
         "volume_tune" => {
-            paths::tune(volume, &read::<VolumeTune>(params)?)?;
+            let wanted: VolumeTune = read(params)?;
+            only(&device, wanted.nqn.as_deref(), wanted.nsid)?;
+            paths::tune(volume, &wanted)?;
             // It is the volume that was asked for all the same.
-            write(None).map_err(|error| {
+            let record = Record { volume: volume.uri(), ..noted() };
+            record.write(id).map_err(|error| {
                 Failure::unsaved(format!(
                     "the setting is made, but its record could not be written: {error}"
                 ))
             })?;
-            Ok(json!(paths::tuned(&device, 1, volume)))
+            Ok(json!(paths::tuned(&device, NUMBER, volume)))
         }
         "volume_maps" => Ok(json!(DeviceMaps {
             device,
@@ -90,6 +95,14 @@ fn answer(
             Ok(json!(each))
         }
         other => Err(Failure::method(other)),
+    }
+}
+
+/// Refuses what is about another volume than the device's only one.
+fn only(device: &str, name: Option<&str>, number: u32) -> Result<(), Failure> {
+    match (name.is_none_or(|name| name == device), number) {
+        (true, NUMBER) => Ok(()),
+        _ => Err(Failure::missing(format!("{device} has one volume, which is number {NUMBER}"))),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::file::FileOptions;
+use crate::file::ending::End;
 use crate::{Namespace, Queue, Sink};
 use nvme::Command;
 use nvme::copy::{Format, command};
@@ -55,18 +56,6 @@ fn write(file: &File, block: u64, bytes: &[u8]) {
 
 fn contents(file: &File) -> Vec<u8> {
     std::fs::read(&file.path).unwrap()
-}
-
-struct End {
-    reactor: Rc<Reactor>,
-    request: Cell<Option<Box<Request>>>,
-}
-
-impl Sink for End {
-    fn completed(&self, request: Box<Request>, _state: u64) {
-        self.request.set(Some(request));
-        self.reactor.stop();
-    }
 }
 
 /// Copies to `file` by a queue of its own; gives status and result.
