@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 900
+# limit: 1800
 # Subsystems and namespaces that come and go: what discovery says, what a connected host is left
 # with. Of blktests' nvme group this stands for 002, 016, 017, 030, 031, 051, 052 and 058, most of
 # which it can only ask of the kernel's own target.
