@@ -12,6 +12,7 @@ mod aio;
 mod copy;
 mod cores;
 mod exchange;
+mod guest;
 mod host;
 mod in_process;
 mod initiator;
@@ -89,7 +90,7 @@ pub struct BenchArgs {
     /// Only rows whose names contain one of these words: `idle`, `randwrite_qd16`
     #[arg(long, value_name = "WORDS", value_delimiter = ',')]
     only: Vec<String>,
-    /// passthrough: the NVMe character device to read from
+    /// passthrough: the NVMe character device to read from, in place of one of the kernel's own
     #[arg(long, value_name = "/dev/ngXnY")]
     device: Option<PathBuf>,
     /// multipath: divide the backend's rate and the commands in flight by this, for a slow machine
@@ -145,7 +146,7 @@ impl Options {
 ///
 /// An implementer measures its peers in the same run, names those that are missing in
 /// `machine.peers`, gives rows the samples from which figures follow, and ends within 45 s when
-/// `options.quick`.
+/// `options.quick`. One about devices that a kernel may not have becomes a guest then (`guest`).
 pub trait Scenario: Sync {
     /// Its name on the command line.
     fn name(&self) -> &'static str;

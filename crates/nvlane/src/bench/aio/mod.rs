@@ -15,9 +15,12 @@
 //!
 //! | rows | what is read |
 //! |---|---|
-//! | `direct_qd*` | the block device that `--dir` names, never written; or as root null_blk with a poll queue; or the file |
-//! | `file_qd*` | where `direct` is null_blk: a file that is made in `--dir`, past the page cache |
+//! | `direct_qd*` | the block device that `--dir` names, never written; or null_blk with a poll queue |
+//! | `file_qd*` | where `--dir` is a folder: a file that is made there, past the page cache |
 //! | `cached_qd*` | that file, or the device that was named, through the page cache |
+//!
+//! Machines whose kernel has no null_blk, or users who are not root, get an exact guest (`guest`) unless a device
+//! was named or only the rows of files are wanted.
 
 mod fio;
 mod load;
@@ -25,7 +28,7 @@ mod stage;
 mod subject;
 
 use super::report::{Bars, Report, Table, median};
-use super::{Options, Scenario, cores, served};
+use super::{Options, Scenario, cores, guest, served};
 use anyhow::{Context, ensure};
 use load::{Load, Window};
 use serde_json::json;
@@ -54,19 +57,32 @@ impl Scenario for Aio {
     }
 
     fn about(&self) -> &'static str {
-        "asynchronous I/O: the kernel's, our libaio in its place, io_setup2; --dir may be a device"
+        "asynchronous I/O: the kernel's, our libaio in its place, io_setup2; --dir may be a device; in a guest where none can be made"
     }
 
     fn run(&self, options: &Options) -> anyhow::Result<Report> {
+        let named = stage::is_block(&options.dir);
+        let wants_device =
+            named || DEPTHS.iter().any(|depth| options.wants(&format!("direct_qd{depth}")));
+        if wants_device
+            && !named
+            && let Err(why) = stage::is_possible()
+        {
+            let why = format!("{why} (--only file,cached reads files here)");
+            return Err(guest::run(self.name(), &why, &[], options));
+        }
         cores::pin(options.client_core).context("the core cannot be used; see --client-core")?;
-        let (window_ms, turns) = match (options.tiny, options.quick) {
-            (true, _) => (5, 2),
-            (_, true) => (60, 5),
-            _ => (200, 11),
+        let (window_ms, turns) = match (options.tiny, options.quick, guest::is_inside()) {
+            (true, ..) => (5, 2),
+            // They hardly differ in there.
+            (_, true, true) => (60, 2),
+            (_, true, false) => (60, 5),
+            (_, false, true) => (200, 5),
+            (_, false, false) => (200, 11),
         };
         let mut bench = Bench {
             report: Report::new(self.name()),
-            window: Duration::from_millis(window_ms),
+            window: guest::window(Duration::from_millis(window_ms)),
             turns,
             core: options.client_core,
             fio: served::version("fio").is_ok() && !options.tiny,
@@ -76,17 +92,25 @@ impl Scenario for Aio {
         let fio = served::version("fio").unwrap_or_else(|why| why);
         bench.report.machine.peers.insert("fio".into(), fio);
         let file = Place::of_file(options)?;
-        let stage = if file.device { None } else { bench.stage() };
-        let device = match &stage {
+        let stage = if wants_device && !named {
+            Some(Stage::new().context("null_blk cannot be set up")?)
+        } else {
+            None
+        };
+        let made = match &stage {
             Some(stage) => Some(Place { path: stage.device()?, device: true }),
             None => None,
         };
-        let direct = device.as_ref().unwrap_or(&file);
         let few: &[usize] = if options.quick { &DEPTHS_QUICK } else { &DEPTHS };
-        let mut groups = vec![(direct, true, "direct", &DEPTHS[..]), (&file, false, "cached", few)];
-        if device.is_some() {
-            groups.insert(1, (&file, true, "file", few));
+        let mut groups = Vec::new();
+        let device = if named { Some(&file) } else { made.as_ref() };
+        if let Some(device) = device {
+            groups.push((device, true, "direct", &DEPTHS[..]));
         }
+        if !named {
+            groups.push((&file, true, "file", few));
+        }
+        groups.push((&file, false, "cached", few));
         for (place, direct, name, depths) in groups {
             for &depth in depths {
                 let row = format!("{name}_qd{depth}");
@@ -95,7 +119,7 @@ impl Scenario for Aio {
                 }
             }
         }
-        bench.finish(direct, &file);
+        bench.finish(device, &file);
         Ok(bench.report)
     }
 }
@@ -165,17 +189,6 @@ struct Windows {
 }
 
 impl Bench {
-    /// null_blk, or a note of why not.
-    fn stage(&mut self) -> Option<Stage> {
-        match Stage::new() {
-            Ok(stage) => Some(stage),
-            Err(error) => {
-                self.note(format!("direct rows are of a file: {error:#}"));
-                None
-            }
-        }
-    }
-
     /// All subjects at one depth, by turns.
     fn case(&mut self, place: &Place, direct: bool, depth: usize, row: &str) -> anyhow::Result<()> {
         let file = match place.open(direct) {
@@ -340,7 +353,7 @@ impl Bench {
         }
     }
 
-    fn finish(&mut self, direct: &Place, file: &Place) {
+    fn finish(&mut self, device: Option<&Place>, file: &Place) {
         if self.worst.0.is_finite() {
             self.report.figure("dropin_over_aio_min", self.worst.0);
             self.note(format!("dropin_over_aio_min is that of {}", self.worst.1));
@@ -348,7 +361,7 @@ impl Bench {
         self.report.tables.push(Table {
             title: format!(
                 "4 KiB random reads from one core; direct: {}, cached: {}",
-                direct.name(),
+                device.map_or_else(|| "nothing".into(), Place::name),
                 file.name()
             ),
             columns: vec![

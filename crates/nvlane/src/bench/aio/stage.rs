@@ -18,17 +18,9 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Sets it up. Requests that nobody polls for complete in a soft interrupt, as is null_blk's way.
+    /// Sets it up, where that [`is_possible`]. Requests that nobody polls for complete in a soft interrupt, as is
+    /// null_blk's way.
     pub fn new() -> anyhow::Result<Stage> {
-        // SAFETY: geteuid has no preconditions.
-        if unsafe { libc::geteuid() } != 0 {
-            bail!("only root can set up null_blk");
-        }
-        let output = Command::new("modprobe").args(["null_blk", "nr_devices=0"]).output();
-        let output = output.context("modprobe cannot be run (package kmod)")?;
-        if !output.status.success() {
-            bail!("modprobe null_blk: {}", String::from_utf8_lossy(&output.stderr).trim());
-        }
         let folder = Path::new(NULLB).join(format!("nvlane-bench-{}", std::process::id()));
         fs::create_dir(&folder).with_context(|| folder.display().to_string())?;
         let stage = Stage { folder };
@@ -73,6 +65,21 @@ impl Drop for Stage {
         let _ = fs::write(self.folder.join("power"), "0");
         let _ = fs::remove_dir(&self.folder);
     }
+}
+
+/// Whether this machine's kernel has null_blk, for us; if not, why.
+pub fn is_possible() -> Result<(), String> {
+    // SAFETY: geteuid has no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        return Err("only root can set up null_blk".into());
+    }
+    let output = Command::new("modprobe").args(["null_blk", "nr_devices=0"]).output();
+    let output = output.map_err(|error| format!("modprobe cannot be run: {error}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("no null_blk here: {}", said.trim()));
+    }
+    Ok(())
 }
 
 /// Whether it is a block device.

@@ -8,10 +8,9 @@
 //!   fio      its engine io_uring_cmd                                  (the same options)
 //! ```
 //!
-//! Random reads of 4 KiB, depth 1 to 128, from one thread. Without `--device` as root, nvme-loop over
-//! null_blk is set up here, once as it is and once with commands that take 200 us; that is what a
-//! guest does for machines whose kernel has none of it (docs/performance.md). In an exact guest the
-//! CPU time is the number of instructions.
+//! Random reads of 4 KiB, depth 1 to 128, from one thread. Without `--device`, nvme-loop over null_blk is set
+//! up here, once as it is and once with commands that take 200 us. Machines whose kernel has none of it, or
+//! users who are not root, get an exact guest (`guest`), where CPU time is the number of instructions.
 
 mod device;
 mod fio;
@@ -21,7 +20,7 @@ mod stage;
 mod sync;
 
 use super::report::{Bars, Report, Table, median};
-use super::{Options, Scenario, cores};
+use super::{Options, Scenario, cores, guest};
 use anyhow::Context;
 use device::Device;
 use hdrhistogram::Histogram;
@@ -37,6 +36,9 @@ const BYTES: u32 = 4096;
 const DEPTHS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 /// The depth at which a quick run shows every step, and that of `async_over_sync_qd64`.
 const STEPS_AT: usize = 64;
+
+/// The lane of block reads that others are compared with.
+const BLOCK: &str = "block_fixed_file";
 
 /// What one window of one lane showed.
 pub struct Window {
@@ -87,6 +89,24 @@ struct Plan {
     all: bool,
 }
 
+impl Plan {
+    fn new(options: &Options) -> Plan {
+        let (warm, measure) = match (options.tiny, options.quick) {
+            (true, _) => (5, 25),
+            (false, true) => (50, 250),
+            (false, false) => (200, 1000),
+        };
+        let window = |ms| guest::window(Duration::from_millis(ms));
+        let rounds = match (options.quick, guest::is_inside()) {
+            (true, _) => 1,
+            // They hardly differ in there.
+            (false, true) => 2,
+            (false, false) => 5,
+        };
+        Plan { warm: window(warm), measure: window(measure), rounds, all: !options.quick }
+    }
+}
+
 /// The scenario.
 pub struct Passthrough;
 
@@ -96,22 +116,18 @@ impl Scenario for Passthrough {
     }
 
     fn about(&self) -> &'static str {
-        "NVMe commands on a ring, beside block reads, synchronous ioctl and fio; on --device, or as root on nvme-loop"
+        "NVMe commands on a ring, beside block reads, ioctl and fio; on --device or nvme-loop, in a guest where there is none"
     }
 
     fn run(&self, options: &Options) -> anyhow::Result<Report> {
+        if options.device.is_none()
+            && let Err(why) = stage::is_possible()
+        {
+            return Err(guest::run(self.name(), &why, &[], options));
+        }
         cores::pin(options.client_core)?;
         cores::prefer();
-        let plan = Plan {
-            warm: Duration::from_millis(if options.quick { 50 } else { 200 }),
-            measure: Duration::from_millis(match (options.tiny, options.quick) {
-                (true, _) => 50,
-                (false, true) => 250,
-                (false, false) => 1000,
-            }),
-            rounds: if options.quick { 1 } else { 5 },
-            all: !options.quick,
-        };
+        let plan = Plan::new(options);
         let mut report = Report::new(self.name());
         report.machine.peers.insert("fio".into(), fio::version());
         if let Some(path) = &options.device {
@@ -121,10 +137,8 @@ impl Scenario for Passthrough {
         }
         for (name, delay) in [("loop", Duration::ZERO), ("loop_200us", Duration::from_micros(200))]
         {
-            let stage = Stage::new(delay).context(
-                "nvme-loop over null_blk cannot be set up here; give --device /dev/ngXnY, or run it in \
-                 a guest: cargo xtask guest --exact -- nvlane bench passthrough",
-            )?;
+            let stage = Stage::new(delay)
+                .context("nvme-loop over null_blk cannot be set up; give --device /dev/ngXnY")?;
             let device = Device::open(&stage.device()?)?;
             run_on(name, &device, &plan, options, &mut report)?;
         }
@@ -262,8 +276,12 @@ fn ratios(name: &str, samples: &Samples, report: &mut Report) {
     };
     let mut bars = Bars { title: format!("{name}: library over others"), bars: Vec::new() };
     for depth in DEPTHS {
+        // What a library could make at most: a loop that pushes commands and enters, over the same of block reads.
+        if let (Some(bare), Some(block)) = (find("command_fixed_file", depth), find(BLOCK, depth)) {
+            report.figure(format!("{prefix}command_over_block_qd{depth}"), over(bare, block));
+        }
         let Some(ours) = find("library", depth) else { continue };
-        for (peer, figure) in [("fio_fixed_file", "fio"), ("block_fixed_file", "block")] {
+        for (peer, figure) in [("fio_fixed_file", "fio"), (BLOCK, "block")] {
             let Some(theirs) = find(peer, depth) else { continue };
             let ratio = over(ours, theirs);
             report.figure(format!("{prefix}uring_cmd_over_{figure}_qd{depth}"), ratio);
@@ -280,4 +298,51 @@ fn ratios(name: &str, samples: &Samples, report: &mut Report) {
         }
     }
     report.bars.push(bars);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(kiops: f64) -> Sample {
+        Sample { kiops, p50_us: 1.0, p99_us: 2.0, cpu_us: 1.0, stages_us: None }
+    }
+
+    #[test]
+    fn ratios_are_those_of_a_round_and_name_their_set_up() {
+        let lanes = [
+            ("library", [30.0, 60.0]),
+            (BLOCK, [20.0, 120.0]),
+            ("command_fixed_file", [40.0, 480.0]),
+            ("fio_fixed_file", [15.0, 30.0]),
+            ("sync", [3.0, 6.0]),
+        ];
+        let samples: Samples = lanes
+            .map(|(lane, rounds)| ((lane.to_owned(), STEPS_AT), rounds.map(sample).to_vec()))
+            .into();
+        for (set_up, prefix, sync) in [
+            ("loop", "", "async_over_sync_qd64_without_delay"),
+            ("loop_200us", "loop_200us_", "async_over_sync_qd64"),
+        ] {
+            let mut report = Report::new("passthrough");
+            ratios(set_up, &samples, &mut report);
+            let expected = [
+                (format!("{prefix}uring_cmd_over_block_qd64"), 1.0),
+                (format!("{prefix}uring_cmd_over_fio_qd64"), 2.0),
+                (format!("{prefix}command_over_block_qd64"), 3.0),
+                (sync.to_owned(), 10.0),
+            ];
+            assert_eq!(report.figures, expected.into(), "{set_up}");
+        }
+    }
+
+    #[test]
+    fn the_bound_needs_no_library() {
+        let samples: Samples = [(BLOCK, 20.0), ("command_fixed_file", 30.0)]
+            .map(|(lane, kiops)| ((lane.to_owned(), 1), vec![sample(kiops)]))
+            .into();
+        let mut report = Report::new("passthrough");
+        ratios("device", &samples, &mut report);
+        assert_eq!(report.figures, [("command_over_block_qd1".to_owned(), 1.5)].into());
+    }
 }

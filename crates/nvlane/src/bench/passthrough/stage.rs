@@ -11,6 +11,18 @@ const NVMET: &str = "/sys/kernel/config/nvmet";
 /// How long a device may take to appear.
 const APPEARS: Duration = Duration::from_secs(20);
 
+/// Whether this machine's kernel makes such devices, for us; if not, why.
+pub fn is_possible() -> Result<(), String> {
+    // SAFETY: geteuid has no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        return Err("only root can set up NVMe devices".into());
+    }
+    for module in ["null_blk nr_devices=0", "nvme-loop", "nvmet"] {
+        modprobe(module).map_err(|error| format!("no NVMe device can be made here: {error:#}"))?;
+    }
+    Ok(())
+}
+
 /// The device with all that it stands on; taken down when dropped.
 pub struct Stage {
     name: String,
@@ -18,15 +30,8 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Sets it up; with a `delay`, each command takes so long.
+    /// Sets it up, where that [`is_possible`]; with a `delay`, each command takes so long.
     pub fn new(delay: Duration) -> anyhow::Result<Stage> {
-        // SAFETY: geteuid has no preconditions.
-        if unsafe { libc::geteuid() } != 0 {
-            bail!("only root can set up devices");
-        }
-        for module in ["null_blk nr_devices=0", "nvme-loop", "nvmet"] {
-            modprobe(module)?;
-        }
         if !Path::new(NULLB).exists() && !Path::new(NVMET).exists() {
             let _ = Command::new("mount")
                 .args(["-t", "configfs", "none", "/sys/kernel/config"])

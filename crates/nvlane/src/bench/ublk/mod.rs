@@ -13,7 +13,6 @@
 //! What it does not do: volumes that cost something, several queues, latency under a bounded rate.
 
 mod figures;
-mod guest;
 mod load;
 mod program;
 mod stage;
@@ -21,7 +20,7 @@ mod subject;
 
 use super::report::Report;
 use super::served::Scratch;
-use super::{Options, Scenario, cores};
+use super::{Options, Scenario, cores, guest};
 use anyhow::Context;
 use load::{Client, Shape};
 use serde::Serialize;
@@ -30,9 +29,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 use subject::{Look, Subject, Way};
-
-/// Set where this runs in a guest that it has started itself.
-const IN_GUEST: &str = "NVLANE_BENCH_IN_GUEST";
 
 /// The rows, in the order of tables.
 const ROWS: [Shape; 5] = [
@@ -99,13 +95,11 @@ impl Scenario for Ublk {
         let object = program::write(scratch.path())?;
         let added = || program::added_ns(&object, options.quick);
         if let Err(why) = stage::has_ublk() {
-            if std::env::var_os(IN_GUEST).is_some() {
-                anyhow::bail!("{why}, in the guest");
-            }
-            let middle = program::middle(&added()?);
+            let here = if guest::is_inside() { Vec::new() } else { added()? };
             // Nothing of ours is dropped when this process becomes the guest.
             drop(scratch);
-            return Err(guest::run(&why, middle, options));
+            let middle = program::middle(&here).to_string();
+            return Err(guest::run(self.name(), &why, &[(program::HOST_NS, middle)], options));
         }
         cores::require(options.server_core, options.client_core)?;
         let program_ns = match program::known_outside() {
