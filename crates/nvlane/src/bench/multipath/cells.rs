@@ -1,9 +1,12 @@
 //! What was measured so far, kept in a file: a full run takes hours, and may be stopped.
 
 use super::best::Best;
+use crate::bench::pipeline::histogram;
 use crate::bench::player::PlayedWindow;
 use anyhow::Context;
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,14 +17,44 @@ use std::path::{Path, PathBuf};
 const FILE: &str = "nvlane-bench-multipath.json";
 
 /// One policy, one run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Cell {
     /// By window.
     pub windows: Vec<WindowFigures>,
+    /// By window: how many commands took how many nanoseconds.
+    pub latencies: Vec<Latencies>,
     /// MiB/s by second.
     pub series_mib_s: Vec<f64>,
     /// By path.
     pub shares: Vec<f64>,
+}
+
+/// A histogram as it is kept: its values that occur, and how often.
+pub type Latencies = Vec<(u64, u32)>;
+
+impl Cell {
+    /// What a report's row shows of it.
+    pub fn sample(&self) -> Value {
+        json!({ "windows": self.windows, "series_mib_s": self.series_mib_s, "shares": self.shares })
+    }
+}
+
+/// To be kept.
+pub fn latencies(histogram: &Histogram<u32>) -> Latencies {
+    let values = histogram.iter_recorded();
+    values.map(|value| (value.value_iterated_to(), value.count_at_value())).collect()
+}
+
+/// Latency in microseconds over several windows: half, 99 of 100 and 999 of 1,000 commands did not exceed it.
+pub fn quantiles_us<'a>(windows: impl Iterator<Item = &'a Latencies>) -> [f64; 3] {
+    let mut all = histogram();
+    for &(value, count) in windows.flatten() {
+        all.saturating_record_n(value, count);
+    }
+    if all.is_empty() {
+        return [f64::NAN; 3];
+    }
+    [0.5, 0.99, 0.999].map(|share| all.value_at_quantile(share) as f64 / 1e3)
 }
 
 /// What one window showed.
@@ -134,16 +167,40 @@ mod tests {
     #[test]
     fn a_run_goes_on_where_it_was_stopped_and_only_that_run() {
         let dir = tempfile::tempdir().unwrap();
-        let cell = Cell { windows: Vec::new(), series_mib_s: vec![1.5], shares: vec![1.0] };
+        let cell = Cell {
+            latencies: vec![vec![(4_600_000, 7)]],
+            series_mib_s: vec![1.5],
+            ..Cell::default()
+        };
         let mut cells = Cells::open(dir.path(), "a").unwrap();
         assert!(cells.find("read_numa", 0).is_none());
         cells.note("read_numa", 0, cell).unwrap();
         let again = Cells::open(dir.path(), "a").unwrap();
-        assert_eq!(again.find("read_numa", 0).unwrap().series_mib_s, [1.5]);
+        let found = again.find("read_numa", 0).unwrap();
+        assert_eq!((found.series_mib_s[0], found.latencies[0][0]), (1.5, (4_600_000, 7)));
         assert!(again.find("read_numa", 1).is_none());
         assert!(Cells::open(dir.path(), "b").unwrap().find("read_numa", 0).is_none());
         again.finished().unwrap();
         assert!(Cells::open(dir.path(), "a").unwrap().find("read_numa", 0).is_none());
         again.finished().unwrap();
+    }
+
+    #[test]
+    fn latencies_of_all_windows_are_one_histogram() {
+        let window = |us: u64, count: u32| {
+            let mut one = histogram();
+            one.record_n(us * 1000, count).unwrap();
+            latencies(&one)
+        };
+        let near = |found: [f64; 3], expected: [f64; 3]| {
+            let pairs = found.iter().zip(expected);
+            pairs.for_each(|(found, expected)| assert!((found / expected - 1.0).abs() < 0.02));
+        };
+        let (fast, slow) = (window(100, 985), window(5000, 15));
+        near(quantiles_us([&fast].into_iter()), [100.0; 3]);
+        // 15 of 1,000 are slow, which neither window alone shows.
+        near(quantiles_us([&fast, &slow].into_iter()), [100.0, 5000.0, 5000.0]);
+        near(quantiles_us([&fast, &fast, &slow].into_iter()), [100.0, 100.0, 5000.0]);
+        assert!(quantiles_us([].into_iter())[0].is_nan());
     }
 }

@@ -22,6 +22,7 @@ use best::Best;
 use cells::{Cell, Cells, WindowFigures};
 use serde_json::json;
 use stage::Stage;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -119,6 +120,13 @@ impl Plan {
         plan
     }
 
+    /// What cells are of that may stand side by side: the same program, times, set-up and machine.
+    fn key(&self, program: &str, processor: &str, slow_address: Option<IpAddr>) -> String {
+        let slow = slow_address.map_or("ours".to_owned(), |address| address.to_string());
+        let Plan { windows, alone, scale, .. } = self;
+        format!("{program} {windows:?} {alone:?} 1/{scale} slow by {slow} {processor}")
+    }
+
     fn rows(&self) -> impl Iterator<Item = (Operation, &'static str)> {
         let policies = &self.policies;
         self.operations
@@ -148,7 +156,7 @@ impl Scenario for Multipath {
         cores::require(options.server_core, options.client_core)?;
         let plan = Plan::new(options);
         let mut report = Report::new(self.name());
-        let what = format!("{} {:?} {}", cells::program()?, plan.windows, report.machine.processor);
+        let what = plan.key(&cells::program()?, &report.machine.processor, options.slow_address);
         let mut cells = Cells::open(&options.dir, &what)?;
         let player = Player::start(options.client_core)?;
         for &operation in &plan.operations {
@@ -226,6 +234,7 @@ fn measure(
     let selections: u64 = paths.iter().map(|path| path.selections).sum();
     Ok(Cell {
         windows: played.windows.iter().map(WindowFigures::new).collect(),
+        latencies: played.windows.iter().map(|window| cells::latencies(&window.latency)).collect(),
         series_mib_s: played
             .series
             .chunks(10)
@@ -246,19 +255,11 @@ fn measure(
 fn add(operation: Operation, plan: &Plan, cells: &Cells, best: Best, report: &mut Report) {
     let mut table = Table {
         title: format!(
-            "{}, MiB/s by window (p50 / p99 / p99.9 ms); the best possible split gives {:.0} MiB/s",
+            "{}, MiB/s by window, p50 / p99 / p99.9 ms over all of them; the best possible split gives {:.0} MiB/s",
             operation.name(),
             best.mib_s
         ),
-        columns: vec![
-            "policy",
-            "first",
-            "second",
-            "last",
-            "last: latencies",
-            "of best",
-            "share of A",
-        ],
+        columns: vec!["policy", "first", "second", "last", "latencies", "of best", "share of A"],
         rows: Vec::new(),
     };
     let mut bars =
@@ -278,13 +279,10 @@ fn add(operation: Operation, plan: &Plan, cells: &Cells, best: Best, report: &mu
         let rates: Vec<f64> =
             (0..plan.windows.len()).map(|at| over_runs(&|cell| cell.windows[at].mib_s)).collect();
         let last = plan.windows.len() - 1;
-        let latency =
-            |which: &dyn Fn(&WindowFigures) -> f64| over_runs(&|cell| which(&cell.windows[last]));
-        let (p50, p99, p99_9) = (
-            latency(&|window| window.p50_us),
-            latency(&|window| window.p99_us),
-            latency(&|window| window.p99_9_us),
-        );
+        let [p50, p99, p99_9] = cells::quantiles_us(runs.iter().flat_map(|cell| &cell.latencies));
+        let by_window: Vec<[f64; 3]> = (0..plan.windows.len())
+            .map(|at| cells::quantiles_us(runs.iter().map(|cell| &cell.latencies[at])))
+            .collect();
         let share = over_runs(&|cell| cell.shares.first().copied().unwrap_or(f64::NAN));
         report.figure(format!("{name}_mib_s"), rates[last]);
         report.figure(format!("{name}_p99_us"), p99);
@@ -294,8 +292,9 @@ fn add(operation: Operation, plan: &Plan, cells: &Cells, best: Best, report: &mu
         report.rows.push(json!({
             "operation": operation.name(), "policy": policy, "in_flight": IN_FLIGHT / plan.scale as usize, "block_bytes": BYTES,
             "windows_s": plan.windows.iter().map(|w| [w.start.as_secs_f64(), w.end.as_secs_f64()]).collect::<Vec<_>>(),
-            "mib_s": rates, "p50_us": p50, "p99_us": p99, "p99_9_us": p99_9, "share_of_fast_path": share,
-            "best_split": best, "beside": "each path alone", "samples": runs,
+            "mib_s": rates, "p50_us": p50, "p99_us": p99, "p99_9_us": p99_9, "p50_p99_p99_9_us_by_window": by_window,
+            "share_of_fast_path": share, "best_split": best, "beside": "each path alone",
+            "samples": runs.iter().map(|cell| cell.sample()).collect::<Vec<_>>(),
         }));
         table.rows.push(vec![
             (*policy).to_owned(),
@@ -311,16 +310,108 @@ fn add(operation: Operation, plan: &Plan, cells: &Cells, best: Best, report: &mu
             rates[last] / best.mib_s,
             format!("{:.0} MiB/s", rates[last]),
         ));
-        lines.lines.push(((*policy).to_owned(), runs[0].series_mib_s.clone()));
+        lines.lines.push(((*policy).to_owned(), middle_run(&runs, last).series_mib_s.clone()));
     }
     report.tables.push(table);
     report.bars.push(bars);
     report.lines.push(lines);
 }
 
+/// The run whose rate in the window `at` is the middle one; of an even number the slower of the two.
+fn middle_run<'a>(runs: &[&'a Cell], at: usize) -> &'a Cell {
+    let mut runs = runs.to_vec();
+    runs.sort_by(|a, b| a.windows[at].mib_s.total_cmp(&b.windows[at].mib_s));
+    runs[(runs.len() - 1) / 2]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const WINDOW: Range<Duration> = Duration::ZERO..Duration::from_secs(1);
+
+    fn plan() -> Plan {
+        Plan {
+            operations: vec![Operation::Read],
+            policies: vec!["queue-depth"],
+            windows: vec![WINDOW; 2],
+            runs: 3,
+            alone: WINDOW.end,
+            scale: 1,
+        }
+    }
+
+    /// A run of two windows: the first with `slow_ms`, the last, of as many commands, with 1 ms and this rate.
+    fn cell(slow_ms: u64, mib_s: f64) -> Cell {
+        let window = |mib_s| WindowFigures {
+            mib_s,
+            p50_us: 0.0,
+            p99_us: 0.0,
+            p99_9_us: 0.0,
+            host_cpu_us: 1.0,
+        };
+        Cell {
+            windows: vec![window(1.0), window(mib_s)],
+            latencies: vec![vec![(slow_ms * 1_000_000, 100)], vec![(1_000_000, 100)]],
+            series_mib_s: vec![mib_s; 2],
+            shares: vec![0.75, 0.25],
+        }
+    }
+
+    #[test]
+    fn cells_of_another_set_up_are_not_taken_for_these() {
+        let key = |plan: &Plan, slow: Option<IpAddr>| plan.key("program", "processor", slow);
+        let netem: Option<IpAddr> = Some([127, 0, 0, 2].into());
+        let keys = [
+            key(&plan(), None),
+            key(&plan(), netem),
+            key(&Plan { scale: 10, ..plan() }, None),
+            key(&Plan { windows: vec![WINDOW], ..plan() }, None),
+            key(&Plan { alone: WINDOW.end * 2, ..plan() }, None),
+            plan().key("another", "processor", None),
+            plan().key("program", "another", None),
+        ];
+        for (at, one) in keys.iter().enumerate() {
+            assert!(!keys[at + 1..].contains(one), "{one}");
+        }
+        assert_eq!(key(&plan(), netem), key(&Plan { runs: 5, ..plan() }, netem));
+    }
+
+    #[test]
+    fn latencies_are_of_all_windows_and_what_is_drawn_is_the_middle_run() {
+        let (dir, plan) = (tempfile::tempdir().unwrap(), plan());
+        let mut cells = Cells::open(dir.path(), "test").unwrap();
+        for (run, cell) in [cell(20, 30.0), cell(40, 10.0), cell(60, 20.0)].into_iter().enumerate()
+        {
+            cells.note("read_queue_depth", run, cell).unwrap();
+        }
+        let best = Best { latency_us: [1.0; 2], alone_mib_s: [40.0; 2], mib_s: 40.0 };
+        let mut report = Report::new("multipath");
+        add(Operation::Read, &plan, &cells, best, &mut report);
+        assert_eq!(report.lines[0].lines, [("queue-depth".to_owned(), vec![20.0; 2])]);
+        assert_eq!(report.figures["read_queue_depth_mib_s"], 20.0);
+        let row = &report.rows[0];
+        let near = |value: &serde_json::Value, us: f64| {
+            assert!((value.as_f64().unwrap() / us - 1.0).abs() < 0.02, "{value} is not {us}");
+        };
+        // Half of 600 commands took 1 ms, a sixth each 20, 40 and 60.
+        near(&row["p50_us"], 1000.0);
+        near(&row["p99_us"], 60_000.0);
+        assert!((report.figures["read_queue_depth_p99_us"] / 60_000.0 - 1.0).abs() < 0.02);
+        let by_window = &row["p50_p99_p99_9_us_by_window"];
+        near(&by_window[0][0], 40_000.0);
+        near(&by_window[1][2], 1000.0);
+        let shown = &report.tables[0].rows[0][4];
+        assert!(shown.starts_with("1.0 / 60"), "{shown}");
+        assert_eq!(row["samples"].as_array().unwrap().len(), 3);
+        assert!(row["samples"][0].get("latencies").is_none());
+    }
+
+    #[test]
+    fn of_two_runs_the_slower_is_drawn() {
+        let (slow, fast) = (cell(1, 10.0), cell(1, 20.0));
+        assert_eq!(middle_run(&[&fast, &slow], 1).series_mib_s[0], 10.0);
+    }
 
     #[test]
     fn names_are_those_of_the_figures() {
