@@ -65,7 +65,7 @@ impl Load {
                 let count = self.subject.submit(&free);
                 submitting += now.elapsed();
                 if count != free.len() as i32 {
-                    bail!("{}: io_submit gives {count} of {}", self.name(), free.len());
+                    bail!("{}: submitting gives {count} of {}", self.name(), free.len());
                 }
                 free.clear();
             } else if free.len() == self.depth {
@@ -75,7 +75,7 @@ impl Load {
             // Closing the rings of the case before interrupts whoever used them.
             let count = if count == -libc::EINTR { 0 } else { count };
             let Ok(count) = usize::try_from(count) else {
-                bail!("{}: io_getevents gives {count}", self.name());
+                bail!("{}: taking events gives {count}", self.name());
             };
             let now = Instant::now();
             for event in &events[..count] {
@@ -94,7 +94,10 @@ impl Load {
         Ok(Window {
             iops: reads / elapsed.as_secs_f64(),
             cpu_ns: used.cpu.as_nanos() as f64 / reads,
-            submit_ns: submitting.as_nanos() as f64 / reads,
+            submit_ns: match self.subject.kind.submits_late() {
+                true => f64::NAN,
+                false => submitting.as_nanos() as f64 / reads,
+            },
             p50_ns: latencies.value_at_quantile(0.5) as f64,
         })
     }

@@ -6,6 +6,7 @@
 //!     |- drop-in    aio::drop_in
 //!     |- polled     io_setup2(IOPOLL)                            where the device takes it
 //!     |- io_setup2  USERIOCB, FIXEDBUFS, IOPOLL where the device takes it; and with SQTHREAD
+//!     |- bare       a ring without a library, as lean as there is one: the bound
 //!     `- fio        its engine io_uring, with pinned buffers and file, polling like io_setup2
 //! ```
 //!
@@ -22,6 +23,7 @@
 //! Machines whose kernel has no null_blk, or users who are not root, get an exact guest (`guest`) unless a device
 //! was named or only the rows of files are wanted.
 
+mod bare;
 mod fio;
 mod load;
 mod stage;
@@ -314,6 +316,7 @@ impl Bench {
             Kind::Setup2Thread => {
                 report.figure(format!("io_setup2_sqthread_over_aio_qd{depth}"), rate);
             }
+            Kind::Bare => report.figure(format!("bare_over_aio_qd{depth}"), rate),
             Kind::Kernel if depth == 1 => report.figure("aio_submit_ns", submit()),
             _ => {}
         }

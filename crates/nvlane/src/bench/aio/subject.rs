@@ -1,5 +1,6 @@
 //! What is compared: one set of functions each, over one context.
 
+use super::bare::Bare;
 use ::aio::abi::{Event, Iocb};
 use ::aio::{drop_in, extended};
 use anyhow::{anyhow, bail};
@@ -33,12 +34,14 @@ pub enum Kind {
     Setup2,
     /// The same with a kernel thread that takes submissions.
     Setup2Thread,
+    /// A ring without any library, polling where that works: the bound.
+    Bare,
 }
 
 impl Kind {
     /// All, the one that others are compared with first.
-    pub const ALL: [Kind; 5] =
-        [Kind::Kernel, Kind::DropIn, Kind::Polled, Kind::Setup2, Kind::Setup2Thread];
+    pub const ALL: [Kind; 6] =
+        [Kind::Kernel, Kind::DropIn, Kind::Polled, Kind::Setup2, Kind::Setup2Thread, Kind::Bare];
 
     /// Its name in rows.
     pub fn name(self) -> &'static str {
@@ -48,12 +51,18 @@ impl Kind {
             Kind::Polled => "polled",
             Kind::Setup2 => "io_setup2",
             Kind::Setup2Thread => "io_setup2_sqthread",
+            Kind::Bare => "bare",
         }
     }
 
     /// Whether it is of use with the page cache.
     pub fn takes_cached(self) -> bool {
         self != Kind::Polled
+    }
+
+    /// Whether requests are submitted in the call that takes events, so that it cannot be told what that costs.
+    pub fn submits_late(self) -> bool {
+        self == Kind::Bare
     }
 }
 
@@ -70,6 +79,8 @@ pub struct Subject {
     memory: *mut u8,
     depth: usize,
     context: usize,
+    /// In place of a context, of [`Kind::Bare`].
+    bare: Option<Bare>,
     indexed: bool,
 }
 
@@ -92,14 +103,22 @@ impl Subject {
             ..Iocb::default()
         };
         let iocbs = (0..depth).map(iocb).collect();
-        let indexed = matches!(kind, Kind::Setup2 | Kind::Setup2Thread);
+        let indexed = matches!(kind, Kind::Setup2 | Kind::Setup2Thread | Kind::Bare);
         let memory = memory.cast();
-        let (polling, unpolled) = (false, None);
-        let mut subject =
-            Subject { kind, iocbs, polling, unpolled, memory, depth, context: 0, indexed };
+        let mut subject = Subject {
+            kind,
+            iocbs,
+            polling: false,
+            unpolled: None,
+            memory,
+            depth,
+            context: 0,
+            bare: None,
+            indexed,
+        };
         let more = match kind {
             Kind::Kernel | Kind::DropIn => return subject.set_up(0).map(|()| subject),
-            Kind::Polled => 0,
+            Kind::Polled | Kind::Bare => 0,
             Kind::Setup2 => USERIOCB | FIXEDBUFS,
             Kind::Setup2Thread => USERIOCB | FIXEDBUFS | SQTHREAD,
         };
@@ -128,6 +147,12 @@ impl Subject {
         let nr = self.depth as c_int;
         let place = &raw mut self.context;
         let iocbs = self.iocbs.as_mut_ptr().cast::<c_void>();
+        if self.kind == Kind::Bare {
+            let (fd, polls) = (self.iocbs[0].fildes, flags & IOPOLL != 0);
+            // SAFETY: the ring goes before the memory, and who has submitted takes what comes.
+            self.bare = Some(unsafe { Bare::new(fd, self.memory, self.depth, polls) }?);
+            return Ok(());
+        }
         // SAFETY: the id's place, the iocbs and their buffers live as long as this subject.
         let code = unsafe {
             match self.kind {
@@ -163,6 +188,10 @@ impl Subject {
     /// Submits the iocbs with those indices.
     #[inline]
     pub fn submit(&mut self, indices: &[usize]) -> i32 {
+        if let Some(bare) = &mut self.bare {
+            let pushed = indices.iter().take_while(|&&index| bare.push(index, &self.iocbs[index]));
+            return pushed.count() as i32;
+        }
         let mut named = [0_usize; 64];
         let base = self.iocbs.as_mut_ptr();
         for (place, &index) in named.iter_mut().zip(indices) {
@@ -182,6 +211,9 @@ impl Subject {
     /// Takes at least `min` events.
     #[inline]
     pub fn take(&mut self, min: usize, events: &mut [Event]) -> i32 {
+        if let Some(bare) = &mut self.bare {
+            return bare.take(events);
+        }
         let (min, nr) = (min as c_long, events.len() as c_long);
         let (events, none) = (events.as_mut_ptr(), ptr::null_mut::<libc::timespec>());
         // SAFETY: there is room for `nr` events.
@@ -206,6 +238,7 @@ impl Subject {
     }
 
     fn tear_down(&mut self) {
+        self.bare = None;
         if self.context == 0 {
             return;
         }
@@ -238,4 +271,55 @@ fn failure(code: c_long) -> i32 {
         return code as i32;
     }
     -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// Each block says which it is.
+    fn file(blocks: u8) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        (0..blocks).for_each(|block| file.write_all(&[block; BLOCK]).unwrap());
+        file
+    }
+
+    #[test]
+    fn a_bare_ring_reads_what_the_iocbs_say() {
+        const DEPTH: usize = 4;
+        let file = file(16);
+        let mut subject = Subject::open(Kind::Bare, &file, DEPTH, false).unwrap();
+        assert!(!subject.polling && subject.unpolled.is_some());
+        let mut events = [Event::default(); DEPTH];
+        for round in 0..8 {
+            for (index, iocb) in subject.iocbs.iter_mut().enumerate() {
+                iocb.offset = ((round + index) * BLOCK) as i64;
+            }
+            for some in [&[0, 3][..], &[1], &[2]] {
+                assert_eq!(subject.submit(some), some.len() as i32);
+                let mut seen = Vec::new();
+                while seen.len() < some.len() {
+                    let count = subject.take(1, &mut events);
+                    assert!(count >= 0, "{count}");
+                    for event in &events[..count as usize] {
+                        assert_eq!(event.res, BLOCK as i64);
+                        seen.push(subject.index_of(event));
+                    }
+                }
+                seen.sort_unstable();
+                assert_eq!(seen, some);
+            }
+            for index in 0..DEPTH {
+                // SAFETY: the subject's memory, into which nothing is read any more.
+                let data =
+                    unsafe { std::slice::from_raw_parts(subject.memory.add(index * BLOCK), BLOCK) };
+                assert!(data.iter().all(|&byte| usize::from(byte) == round + index), "{index}");
+            }
+        }
+        // Beyond the end of the file.
+        subject.iocbs[0].offset = 16 * BLOCK as i64;
+        assert_eq!(subject.submit(&[0]), 1);
+        assert_eq!((subject.take(1, &mut events), events[0].res), (1, 0));
+    }
 }
