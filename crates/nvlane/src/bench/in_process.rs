@@ -174,7 +174,8 @@ impl Load {
         let mut random = Random::new(seed);
         let mut reads = 0u64;
         let (start, before) = (Instant::now(), usage::of_this_thread()?);
-        while start.elapsed() < time {
+        // Once at least: a busy machine may let all of the time pass before the first.
+        while reads == 0 || start.elapsed() < time {
             for _ in 0..ROUNDS_PER_LOOK * DEPTH {
                 let block = random.below(self.blocks);
                 self.submit(Command::blocks(opcode::io::READ, 1, block, 1), self.lent)?;

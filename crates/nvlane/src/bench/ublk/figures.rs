@@ -1,5 +1,6 @@
 //! From samples to rows, tables and the figures of the contract.
 
+use super::program::Turn;
 use super::subject::Way;
 use super::{MEMORY_DEPTHS, Measured, ROWS, Sample, program};
 use crate::bench::report::{Bars, Report, Table, median};
@@ -17,6 +18,7 @@ pub fn fill(measured: &Measured, report: &mut Report) {
     name_what_is_missing(measured, report);
     rows(measured, report);
     memory(measured, report);
+    user_space(measured, report);
     contract(measured, report);
     report.machine.notes.push(
         "returns are system calls of the server, counted in windows of their own; user CPU time is as the \
@@ -38,7 +40,7 @@ fn name_what_is_missing(measured: &Measured, report: &mut Report) {
     }
     let is_outside = program::known_outside().is_some();
     let place = if is_outside { "outside the guest" } else { "here" };
-    report.machine.notes.push(format!("user_space_bpf_ns was measured {place}"));
+    report.machine.notes.push(format!("user_space_*_ns were measured {place}"));
 }
 
 impl Measured {
@@ -163,6 +165,29 @@ fn memory(measured: &Measured, report: &mut Report) {
     report.tables.push(table);
 }
 
+/// What a program adds to a read in process, beside what a layer in Rust adds that does the same.
+fn user_space(measured: &Measured, report: &mut Report) {
+    let turns = &measured.user_space;
+    let why = "it was not measured outside the guest";
+    let mut table = Table {
+        title: "in user space: CPU time that is added to a 4 KiB read of null:".into(),
+        columns: vec!["by", "ns"],
+        rows: Vec::new(),
+    };
+    let mut add = |figure: &str, by: &str, value: fn(&Turn) -> f64| {
+        let ns = median(turns.iter().map(value));
+        report.figure_or_null(figure, ns, why);
+        table.rows.push(vec![by.into(), shown(ns, 1)]);
+    };
+    add("user_space_bpf_ns", "program", |turn| turn.program_ns);
+    add("user_space_layer_ns", "linear: in Rust", |turn| turn.layer_ns);
+    add("user_space_bpf_over_layer_ns", "program, beyond that", Turn::over_layer_ns);
+    report.tables.push(table);
+    report.rows.push(json!({
+        "row": "user_space", "block_bytes": 4096, "beside": "null: alone, linear: in Rust", "samples": turns,
+    }));
+}
+
 /// The figures that are there always.
 fn contract(measured: &Measured, report: &mut Report) {
     let why = |way: Way| match measured.missing.get(&way) {
@@ -195,8 +220,6 @@ fn contract(measured: &Measured, report: &mut Report) {
     report.figure_or_null("cpu_copy_over_bpf", cpu, &program);
     let copy_over = measured.ratio(large, copy_and_program, rate);
     report.figure_or_null("bandwidth_bpf_over_copy", 1.0 / copy_over, &program);
-    let added = program::middle(&measured.program_ns);
-    report.figure_or_null("user_space_bpf_ns", added, "it was not measured outside the guest");
 }
 
 /// Our default over rublk at its best, on the row where that is least. A way of rublk's that cannot be
@@ -234,7 +257,10 @@ mod tests {
 
     /// Every row with one sample of each way, whose rate is the way's place, one for copy.
     fn measured(without: &[Way]) -> Measured {
-        let mut measured = Measured { program_ns: vec![40.0, 60.0, 50.0], ..Measured::default() };
+        let user_space = [(40.0, 10.0), (60.0, 45.0), (50.0, 30.0)]
+            .map(|(program_ns, layer_ns)| Turn { program_ns, layer_ns })
+            .to_vec();
+        let mut measured = Measured { user_space, ..Measured::default() };
         for (place, way) in Way::ALL.into_iter().enumerate() {
             if without.contains(&way) {
                 measured.missing.insert(way, "it is on holiday".into());
@@ -249,7 +275,7 @@ mod tests {
         measured
     }
 
-    const CONTRACT: [&str; 7] = [
+    const CONTRACT: [&str; 9] = [
         "cpu_copy_over_bpf",
         "user_cpu_ns_per_request_bpf",
         "returns_per_request_bpf",
@@ -257,6 +283,8 @@ mod tests {
         "zero_copy_over_copy_64k",
         "over_rublk_min",
         "user_space_bpf_ns",
+        "user_space_layer_ns",
+        "user_space_bpf_over_layer_ns",
     ];
 
     #[test]
@@ -265,13 +293,15 @@ mod tests {
         fill(&measured(&[]), &mut report);
         let figure = |name: &str| report.figures[name];
         // Copy has rate 1, zero copy 3, the program in the kernel 5, rublk 6 and 7.
-        let expected = [5.0, 100.0, 0.25, 5.0, 3.0, 3.0 / 7.0, 50.0];
+        // Of the turns the middle one each: differences are taken within a turn.
+        let expected = [5.0, 100.0, 0.25, 5.0, 3.0, 3.0 / 7.0, 50.0, 30.0, 20.0];
         for (name, expected) in CONTRACT.into_iter().zip(expected) {
             assert!((figure(name) - expected).abs() < 1e-3, "{name} is {}", figure(name));
         }
         assert_eq!(figure("bpf_kernel_memory_growth_kib"), 4.0);
-        assert_eq!(report.rows.len(), Way::ALL.len() * (ROWS.len() + 1));
-        assert_eq!(report.tables.len(), ROWS.len() + 1);
+        assert_eq!(report.rows.len(), Way::ALL.len() * (ROWS.len() + 1) + 1);
+        assert_eq!(report.rows.last().unwrap()["samples"][1]["layer_ns"], 45.0);
+        assert_eq!(report.tables.len(), ROWS.len() + 2);
     }
 
     #[test]
@@ -282,7 +312,7 @@ mod tests {
         let value = serde_json::to_value(&report).unwrap();
         let figures = value["figures"].as_object().unwrap();
         for name in CONTRACT {
-            let is_null = !matches!(name, "zero_copy_over_copy_64k" | "user_space_bpf_ns");
+            let is_null = name != "zero_copy_over_copy_64k" && !name.starts_with("user_space");
             assert_eq!(figures[name].is_null(), is_null, "{name}");
         }
         assert_eq!(value["machine"]["peers"]["rublk"], "missing: it is on holiday");

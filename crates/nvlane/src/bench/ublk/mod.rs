@@ -78,7 +78,8 @@ struct Measured {
     /// Resident bytes at each of [`MEMORY_DEPTHS`].
     memory: BTreeMap<Way, [u64; 2]>,
     missing: BTreeMap<Way, String>,
-    program_ns: Vec<f64>,
+    /// What a program and a layer add to a read in process.
+    user_space: Vec<program::Turn>,
 }
 
 impl Scenario for Ublk {
@@ -93,20 +94,20 @@ impl Scenario for Ublk {
     fn run(&self, options: &Options) -> anyhow::Result<Report> {
         let scratch = Scratch::new(&options.dir)?;
         let object = program::write(scratch.path())?;
-        let added = || program::added_ns(&object, options.quick);
+        let user_space = || program::turns(&object, options.quick);
         if let Err(why) = stage::has_ublk() {
-            let here = if guest::is_inside() { Vec::new() } else { added()? };
+            let here = if guest::is_inside() { Vec::new() } else { user_space()? };
             // Nothing of ours is dropped when this process becomes the guest.
             drop(scratch);
-            let middle = program::middle(&here).to_string();
-            return Err(guest::run(self.name(), &why, &[(program::HOST_NS, middle)], options));
+            let told = [(program::HOST_NS, program::written(&here))];
+            return Err(guest::run(self.name(), &why, &told, options));
         }
         cores::require(options.server_core, options.client_core)?;
-        let program_ns = match program::known_outside() {
-            Some(ns) => vec![ns],
-            None => added()?,
+        let user_space = match program::known_outside() {
+            Some(turns) => turns,
+            None => user_space()?,
         };
-        let mut measured = Measured { program_ns, ..Measured::default() };
+        let mut measured = Measured { user_space, ..Measured::default() };
         cores::pin(options.client_core)?;
         cores::prefer();
         let bench = Bench {
