@@ -2,7 +2,10 @@
 //!
 //! The fuzzer writes a script of what happens: answers that are right, answers that are not, lost
 //! connections, time. Identifiers must stay unique and bounded, nothing may be sent on a
-//! connection that was given up, and time must never stand still.
+//! connection that was given up, and time must never stand still. The same bytes are a discovery
+//! controller's, whose log is read.
+
+mod discovery;
 
 use crate::{ADMIN_COMMANDS_MAX, Action, Association, Config, Event, Reason};
 use nvme::identify::{self, Cns};
@@ -42,6 +45,11 @@ struct World {
 
 /// Runs a script.
 pub fn fuzz_association(bytes: &[u8]) {
+    fuzz_machine(bytes);
+    discovery::fuzz(&mut Script(bytes));
+}
+
+fn fuzz_machine(bytes: &[u8]) {
     let mut script = Script(bytes);
     let mut config = Config::new("nqn.x:s", "nqn.x:h", [1; 16]);
     let choice = script.byte();
@@ -215,6 +223,20 @@ mod tests {
         fn scripts(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             fuzz_association(&bytes);
         }
+    }
+
+    /// The committed seeds, whole and cut.
+    #[test]
+    fn seeds() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/association");
+        let entries = std::fs::read_dir(folder).expect("the seeds are committed");
+        let mut count = 0;
+        for entry in entries {
+            let bytes = std::fs::read(entry.expect("a readable folder").path()).expect("a file");
+            (0..=bytes.len()).for_each(|end| fuzz_association(&bytes[..end]));
+            count += 1;
+        }
+        assert!(count > 0, "no seeds in {folder}");
     }
 
     #[test]

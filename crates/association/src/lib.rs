@@ -19,11 +19,12 @@
 //! [`retry`] says what may be sent again on another path, [`Credits`] counts submission queue
 //! entries where the controller insists on flow control.
 //!
-//! What it does not do: no sockets, no clock, no I/O commands and no choice among paths; discovery
-//! log pages are told of but not read.
+//! What it does not do: no sockets, no clock, no I/O commands and no choice among paths. An association
+//! tells of changes of a discovery log and does not read it; [`DiscoveryReader`] is for who does.
 //!
 //! Key constants: [`ADMIN_ENTRIES`] entries of the admin queue, one Asynchronous Event Request
-//! outstanding, log pages of at most [`ANA_GROUPS_MAX`] groups.
+//! outstanding, log pages of at most [`ANA_GROUPS_MAX`] groups, discovery logs of at most
+//! [`DISCOVERY_ENTRIES_MAX`] entries that change at most [`LOG_CHANGES_MAX`] times.
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -31,6 +32,7 @@ mod ana;
 mod association;
 mod config;
 mod credits;
+mod discovery;
 mod facts;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -40,6 +42,9 @@ pub mod retry;
 pub use association::{Access, Action, Association, Event};
 pub use config::Config;
 pub use credits::Credits;
+pub use discovery::{
+    DISCOVERY_ENTRIES_MAX, DiscoveryFault, DiscoveryLog, DiscoveryReader, LOG_CHANGES_MAX,
+};
 pub use facts::{Controller, Identity, Namespace};
 pub use reason::Reason;
 

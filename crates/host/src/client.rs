@@ -23,10 +23,9 @@ mod log;
 
 pub use error::{ClientError, Reason};
 pub use identify::{Descriptor, Identify, NAMESPACES_MAX, lba_format};
-pub use log::{
-    AnaGroup, AnaGroups, DISCOVERY_ENTRIES_MAX, DiscoveryLog, LOG_BYTES_MAX, LOG_CHANGES_MAX,
-    LogPage,
-};
+pub use log::{AnaGroup, AnaGroups, LOG_BYTES_MAX, LogPage};
+
+pub use association::{DISCOVERY_ENTRIES_MAX, DiscoveryFault, DiscoveryLog, LOG_CHANGES_MAX};
 
 use link::Link;
 use nvme::fabrics::{

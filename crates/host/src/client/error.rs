@@ -1,6 +1,7 @@
 //! Why a controller could not be asked.
 
 use super::Peer;
+use association::DiscoveryFault;
 use nvme::Status;
 use nvme_tcp::{FatalError, Terminate};
 use std::io;
@@ -93,12 +94,9 @@ pub enum Reason {
         /// The bound.
         max: u64,
     },
-    /// A log that is another one each time.
-    #[error("it has changed {times} times while it was read")]
-    Changing {
-        /// Attempts.
-        times: u32,
-    },
+    /// A discovery log that cannot be had.
+    #[error("{0}")]
+    Discovery(#[from] DiscoveryFault),
     /// A field with a value that makes no sense.
     #[error("{field} cannot be {value}")]
     Field {

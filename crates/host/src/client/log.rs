@@ -1,18 +1,14 @@
 //! Get Log Page (NVMe Base 2.1, section 5.1.12), and the logs that are read whole.
 
 use super::{Client, ClientError, Payload, Reason};
+use association::{DiscoveryLog, DiscoveryReader};
 use nvme::Command;
 use nvme::log::ana::{self, AnaState};
-use nvme::log::discovery::{self, Entry};
 use nvme::log::{GetLogPage, Lid};
 use zerocopy::FromBytes;
 
 /// Bytes of a log page that are read at most.
 pub const LOG_BYTES_MAX: u64 = 64 << 20;
-/// Entries of a discovery log that are read at most.
-pub const DISCOVERY_ENTRIES_MAX: u64 = 16 << 10;
-/// How often a discovery log may have changed while it was read.
-pub const LOG_CHANGES_MAX: u32 = 10;
 /// Bytes read with one command: no controller's MDTS is below one page of memory.
 const PIECE_BYTES: usize = 4096;
 /// ANA groups that are read at most; with more, the log would not fit one command of 128 KiB.
@@ -77,15 +73,6 @@ impl LogPage {
     }
 }
 
-/// A discovery log, whole, of one generation.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DiscoveryLog {
-    /// Generation counter.
-    pub generation: u64,
-    /// What there is to connect to.
-    pub entries: Vec<Entry>,
-}
-
 /// The states of the ANA groups, without their namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnaGroups {
@@ -145,48 +132,20 @@ impl Client {
     /// its entries, and everything once more if the generation counter has changed.
     ///
     /// # Errors
-    /// It has more than [`DISCOVERY_ENTRIES_MAX`] entries, changes each of [`LOG_CHANGES_MAX`]
-    /// times, or cannot be read.
+    /// It has more than [`DISCOVERY_ENTRIES_MAX`](super::DISCOVERY_ENTRIES_MAX) entries, changes each
+    /// of [`LOG_CHANGES_MAX`](super::LOG_CHANGES_MAX) times, or cannot be read.
     pub fn discovery_log(&mut self) -> Result<DiscoveryLog, ClientError> {
         let doing = "reading its discovery log";
         // Whoever waits for changes has them reported anew: what comes between two reads of the head
         // shows in the generation.
         let retain_event = !self.tells_changes;
         let page = LogPage { nsid: 0, retain_event, ..LogPage::new(Lid::DISCOVERY) };
-        let mut header = self.discovery_header(&page)?;
-        for _ in 0..LOG_CHANGES_MAX {
-            let count = header.numrec.get();
-            if count > DISCOVERY_ENTRIES_MAX {
-                let (what, max) = ("entries", DISCOVERY_ENTRIES_MAX);
-                return Err(self.failed(doing, Reason::TooMany { what, count, max }));
-            }
-            if header.recfmt.get() != 0 {
-                let value = header.recfmt.get().into();
-                return Err(self.failed(doing, Reason::Field { field: "RECFMT", value }));
-            }
-            let data = match count {
-                0 => Vec::new(),
-                count => {
-                    let offset = size_of::<discovery::Header>() as u64;
-                    let bytes = count * size_of::<Entry>() as u64;
-                    self.log_page(&LogPage { offset, ..page }, bytes)?
-                }
-            };
-            let again = self.discovery_header(&page)?;
-            if again.genctr == header.genctr && again.numrec == header.numrec {
-                let entries = data.chunks_exact(size_of::<Entry>());
-                let entry = |bytes| Entry::read_from_bytes(bytes).expect("sizes are equal");
-                let entries = entries.map(entry).collect();
-                return Ok(DiscoveryLog { generation: header.genctr.get(), entries });
-            }
-            header = again;
+        let mut reader = DiscoveryReader::default();
+        while let Some((offset, bytes)) = reader.wanted() {
+            let data = self.log_page(&LogPage { offset, ..page }, bytes as u64)?;
+            reader.take(&data).map_err(|fault| self.failed(doing, fault.into()))?;
         }
-        Err(self.failed(doing, Reason::Changing { times: LOG_CHANGES_MAX }))
-    }
-
-    fn discovery_header(&mut self, page: &LogPage) -> Result<discovery::Header, ClientError> {
-        let data = self.log_page(page, size_of::<discovery::Header>() as u64)?;
-        Ok(discovery::Header::read_from_bytes(&data).expect("sizes are equal"))
+        Ok(reader.finish().expect("nothing more is wanted"))
     }
 
     /// The states of the ANA groups (NVMe Base 2.1, section 5.1.12.1.13). `groups` is the

@@ -192,4 +192,35 @@ sectype: none
         assert_eq!((&json["genctr"], &json["records"][0]["portid"]), (&json!(9), &json!(7)));
         assert_eq!(json["records"][0]["traddr"], "192.0.2.1");
     }
+
+    #[test]
+    fn no_entry_says_more_than_its_lines() {
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()[0]
+        };
+        for round in 0..300 {
+            let mut entry = Entry::new_zeroed();
+            entry.as_mut_bytes().fill_with(&mut random);
+            // Letters, line ends and what terminals obey are few among random bytes.
+            let few = b"\n\r\x1b[2J\t\0 \xe2\x80\xae\xc2\x85a";
+            if round % 2 == 0 {
+                entry.subnqn.fill_with(|| few[usize::from(random()) % few.len()]);
+                entry.traddr.fill_with(|| few[usize::from(random()) % few.len()]);
+            }
+            let shown = facts(&entry).len();
+            let log = DiscoveryLog { generation: 1, entries: vec![entry] };
+            let text = text_of(&log);
+            let obeyed = |letter: char| letter.is_control() && letter != '\n';
+            assert!(!text.contains(obeyed), "{text:?}");
+            assert_eq!(text.lines().count(), 3 + shown, "{text:?}");
+            for (name, value) in json_of(&log)["records"][0].as_object().expect("an object") {
+                let letters = value.as_str().unwrap_or_default();
+                assert!(!letters.contains(char::is_control), "{name}: {letters:?}");
+            }
+        }
+    }
 }
