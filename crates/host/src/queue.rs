@@ -384,7 +384,7 @@ impl IoQueue {
         }
         let mut done = self.done.take();
         let count = done.len() as u64;
-        let failed = done.iter().filter(|request| request.status.sct() == 3).count() as u64;
+        let failed = done.iter().filter(|request| is_path_error(request.status)).count() as u64;
         Counters::add(&self.counters.in_flight, count.wrapping_neg());
         if failed != 0 {
             Counters::add(&self.counters.errors, failed);
@@ -547,6 +547,12 @@ impl IoQueue {
         let key = self.key;
         self.control.with(self.path, move |driver| driver.queue_closed(key));
     }
+}
+
+/// Whether a command came back because of its path: that failed it, or spoiled its data.
+#[inline]
+fn is_path_error(status: Status) -> bool {
+    status.sct() == 3 || status.code() == Status::TRANSIENT_TRANSPORT
 }
 
 impl Poll for IoQueue {

@@ -252,7 +252,7 @@ fn success_without_data_is_no_success() {
         pdu.extend([0; 2]);
         true
     });
-    assert_eq!(status, Status::DATA_TRANSFER_ERROR);
+    assert_eq!(status, Status::TRANSIENT_TRANSPORT);
 }
 
 /// Writes 128 KiB while the R2T is edited.

@@ -2,89 +2,11 @@
 
 mod rig;
 
-use namespace::layer::multipath::{Multipath, MultipathOptions};
-use namespace::memory::Memory;
-use namespace::{Access, Namespace};
-use nvme::opcode;
+use namespace::Access;
+use rig::registers::{Checker, await_path, open, shared_volume};
 use rig::relay::Relay;
-use rig::{Core, PATIENCE, Target, memory, options, read, write};
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// Bytes of a block in these tests.
-const BLOCK: u64 = 4096;
-/// Blocks that are written again and again.
-const BLOCKS: u64 = 16;
-
-fn shared_volume() -> Arc<Memory> {
-    // Two servers use it at once, so that it keeps blocks whole by locks.
-    memory(1 << 20, 9, 2)
-}
-
-/// The namespace behind all of `addresses`.
-fn open(addresses: &[SocketAddr], options: &host::Options) -> Arc<dyn Namespace> {
-    let addresses: Vec<_> = addresses.iter().copied().map(rig::address).collect();
-    let paths = host::open(&addresses, options, "").expect("a path");
-    let paths = paths.into_iter().map(|path| path as Arc<dyn Namespace>).collect();
-    Multipath::new(paths, MultipathOptions::default()).expect("one namespace")
-}
-
-/// Writes ever higher numbers to each block, and reads them back: registers.
-struct Checker {
-    core: Core,
-    number: u64,
-    longest: Duration,
-}
-
-impl Checker {
-    fn new(namespace: Arc<dyn Namespace>) -> Checker {
-        let core = Core::usable(namespace);
-        Checker { core, number: 0, longest: Duration::ZERO }
-    }
-
-    /// One write to each block and, once they are acknowledged, a read of each.
-    fn round(&mut self) {
-        self.number += 1;
-        let begin = Instant::now();
-        for opcode in [opcode::io::WRITE, opcode::io::READ] {
-            let content = |block: u64| {
-                let number = (self.number << 8 | block).to_le_bytes();
-                number.repeat(BLOCK as usize / 8)
-            };
-            let answers: Vec<_> = (0..BLOCKS)
-                .map(|block| match opcode {
-                    opcode::io::WRITE => {
-                        self.core.issue(write(block * BLOCK, BLOCK as usize), content(block))
-                    }
-                    _ => self.core.issue(read(block * BLOCK, BLOCK as usize), vec![0; 4096]),
-                })
-                .collect();
-            for (block, answer) in answers.into_iter().enumerate() {
-                let done = answer.recv_timeout(PATIENCE).expect("an answer");
-                assert!(done.status.is_success(), "round {}: {}", self.number, done.status);
-                let right = opcode == opcode::io::WRITE || done.data == content(block as u64);
-                assert!(right, "round {}: block {block} is stale", self.number);
-            }
-        }
-        self.longest = self.longest.max(begin.elapsed());
-    }
-
-    fn rounds(&mut self, time: Duration) {
-        let until = Instant::now() + time;
-        while Instant::now() < until {
-            self.round();
-        }
-    }
-}
-
-fn await_path(namespace: &Arc<dyn Namespace>, path: usize, wanted: impl Fn(Access) -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !wanted(namespace.paths()[path].access) {
-        assert!(Instant::now() < until, "{:?}", namespace.paths());
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
+use rig::{PATIENCE, Target, options, read};
+use std::time::Duration;
 
 #[test]
 fn targets_die_and_come_back_under_io() {

@@ -268,7 +268,8 @@ fn short(slot: &mut super::slot::Slot, received: u32) -> Status {
         return Status::SUCCESS;
     }
     if must_fill(request.command.opcode) {
-        return Status::DATA_TRANSFER_ERROR;
+        // As with data that a digest does not fit: another time, or another path, may do better.
+        return Status::TRANSIENT_TRANSPORT;
     }
     // What was in the buffer before is nobody's business.
     // SAFETY: the request owns so many bytes there.

@@ -8,7 +8,9 @@
 #![allow(dead_code, reason = "each test uses the part it needs")]
 
 pub mod pages;
+pub mod registers;
 pub mod relay;
+pub mod rogue;
 pub mod script;
 pub mod splitter;
 pub mod tamper;

@@ -399,7 +399,7 @@ impl MultipathQueue {
         let now_ns = self.now_ns();
         let counters = &self.core.paths[token.path()];
         counters.in_flight.sub(1);
-        let outcome = if verdict == Retry::OtherPath || status.sct() == 3 {
+        let outcome = if verdict == Retry::OtherPath || status.sct() == 3 || is_spoiled(status) {
             counters.errors.add(1);
             Outcome::Failed
         } else if verdict == Retry::No {
@@ -421,9 +421,14 @@ impl MultipathQueue {
         path: usize,
         verdict: Retry,
     ) {
+        let mut avoid = PathSet::EMPTY;
         let pause = match verdict {
             Retry::Delayed(number) if flight.delays < DELAYS_MAX => {
                 flight.delays += 1;
+                if is_spoiled(pair_status(&request)) {
+                    // That may be so each time.
+                    avoid = flight.avoid.with(path);
+                }
                 Duration::from_millis(DELAYS_MS[usize::from(number & 3)])
             }
             Retry::OtherPath if flight.failures < FAILURES_MAX => {
@@ -443,7 +448,7 @@ impl MultipathQueue {
         }
         (request.status, request.result) = (Status::SUCCESS, 0);
         if !pause.is_zero() {
-            flight.avoid = PathSet::EMPTY;
+            flight.avoid = avoid;
         }
         let slot = self.flights.insert(Flight { request: Some(request), ..flight });
         if pause.is_zero() {
@@ -586,12 +591,18 @@ impl MultipathQueue {
     fn probed(&self, mut request: Box<Request>, path: usize) {
         let mut probes = self.probes.borrow_mut();
         let token = probes.tokens[path].take().expect("what comes back was sent");
-        let answered = request.status.sct() != 3;
+        let answered = request.status.sct() != 3 && !is_spoiled(request.status);
         let outcome = if answered { Outcome::Answered } else { Outcome::Failed };
         self.selector.borrow_mut().completed(&token, self.now_ns(), outcome);
         request.data = Data::None;
         probes.spare.push(request);
     }
+}
+
+/// Whether the path has delivered a command's data damaged, or not all of it.
+#[inline]
+fn is_spoiled(status: Status) -> bool {
+    status.code() == Status::TRANSIENT_TRANSPORT
 }
 
 /// The status that decides about a pair: the first that is no success.
