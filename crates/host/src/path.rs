@@ -297,7 +297,7 @@ impl Namespace for Path {
     fn paths(&self) -> Vec<PathReport> {
         let standing = self.shared.standing();
         let access = self.shared.user_access();
-        let (in_flight, selections, errors) = self.shared.sums();
+        let sums = self.shared.sums();
         let reason = match access {
             Access::Optimized | Access::NonOptimized => String::new(),
             Access::Lost if self.shared.access().is_usable() => CONNECTING.into(),
@@ -307,11 +307,15 @@ impl Namespace for Path {
             name: format!("tcp://{}", self.shared.address),
             access,
             reason,
-            in_flight,
-            selections,
-            errors,
+            in_flight: sums.in_flight,
+            selections: sums.submitted,
+            errors: sums.errors,
             reconnects: standing.lives.saturating_sub(1),
-            details: vec![("controller".into(), standing.controller.cntlid.to_string())],
+            details: vec![
+                ("controller".into(), standing.controller.cntlid.to_string()),
+                ("received_direct_bytes".into(), sums.received_direct.to_string()),
+                ("received_copied_bytes".into(), sums.received_copied.to_string()),
+            ],
             ..PathReport::default()
         }]
     }

@@ -31,7 +31,7 @@ use crate::path::Path;
 use crate::shared::{Counters, Shared};
 use admin::Admins;
 use association::Event;
-use connection::{Connection, Lost};
+use connection::{Connection, Lost, Received};
 use namespace::{Access, AccessWatcher, Queue, Request};
 use nvme::Status;
 use old::Old;
@@ -459,6 +459,7 @@ impl IoQueue {
         if connection.take_late_answers() {
             connection.finish_answered(&mut self.done.borrow_mut());
         }
+        self.note_received(&mut connection.received);
         let generation = connection.generation();
         drop(inner);
         if ana_status && !self.suspect.replace(true) {
@@ -472,6 +473,15 @@ impl IoQueue {
             self.tell_watcher();
         }
         Ok(())
+    }
+
+    #[inline]
+    fn note_received(&self, received: &mut Received) {
+        let Received { direct, copied } = std::mem::take(received);
+        if direct | copied != 0 {
+            Counters::add(&self.counters.received_direct, direct);
+            Counters::add(&self.counters.received_copied, copied);
+        }
     }
 
     /// Has commands looked through for those that take too long.

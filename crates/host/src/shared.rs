@@ -91,6 +91,20 @@ pub(crate) struct Counters {
     pub(crate) in_flight: AtomicU64,
     pub(crate) submitted: AtomicU64,
     pub(crate) errors: AtomicU64,
+    /// Bytes of data that the socket gave straight into the callers' buffers.
+    pub(crate) received_direct: AtomicU64,
+    /// Those that came by way of the receive buffer.
+    pub(crate) received_copied: AtomicU64,
+}
+
+/// [`Counters`] of all queues.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sums {
+    pub(crate) in_flight: u64,
+    pub(crate) submitted: u64,
+    pub(crate) errors: u64,
+    pub(crate) received_direct: u64,
+    pub(crate) received_copied: u64,
 }
 
 impl Counters {
@@ -202,8 +216,15 @@ impl Shared {
         let (kept, gone): (Vec<_>, Vec<_>) =
             all.drain(1..).partition(|counters| Arc::strong_count(counters) > 1);
         for counters in gone {
-            Counters::add(&all[0].submitted, counters.submitted.load(Ordering::Relaxed));
-            Counters::add(&all[0].errors, counters.errors.load(Ordering::Relaxed));
+            let sums: [fn(&Counters) -> &AtomicU64; 4] = [
+                |it| &it.submitted,
+                |it| &it.errors,
+                |it| &it.received_direct,
+                |it| &it.received_copied,
+            ];
+            for of in sums {
+                Counters::add(of(&all[0]), of(&counters).load(Ordering::Relaxed));
+            }
         }
         all.extend(kept);
         let counters = Arc::<Counters>::default();
@@ -211,12 +232,18 @@ impl Shared {
         counters
     }
 
-    /// In flight, submitted, errors: sums over all queues.
-    pub(crate) fn sums(&self) -> (u64, u64, u64) {
+    /// Sums over all queues.
+    pub(crate) fn sums(&self) -> Sums {
         let all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         let sum = |of: fn(&Counters) -> &AtomicU64| {
             all.iter().map(|counters| of(counters).load(Ordering::Relaxed)).sum()
         };
-        (sum(|it| &it.in_flight), sum(|it| &it.submitted), sum(|it| &it.errors))
+        Sums {
+            in_flight: sum(|it| &it.in_flight),
+            submitted: sum(|it| &it.submitted),
+            errors: sum(|it| &it.errors),
+            received_direct: sum(|it| &it.received_direct),
+            received_copied: sum(|it| &it.received_copied),
+        }
     }
 }

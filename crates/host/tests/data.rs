@@ -5,7 +5,7 @@ mod rig;
 use namespace::Namespace;
 use namespace::layer::volatile::{CACHE_BYTES, Volatile};
 use nvme::{Command, Status, opcode};
-use rig::{Core, Target, connect, options, pattern, read, write};
+use rig::{Core, Target, connect, options, pattern, read, received, write};
 use std::sync::Arc;
 
 const SIZES: [usize; 9] = [512, 1024, 4096, 4608, 8192, 16384, 20480, 131_072, 1 << 20];
@@ -78,6 +78,35 @@ fn several_cores() {
             });
         }
     });
+}
+
+#[test]
+fn large_reads_are_received_in_place() {
+    const READS: usize = 64;
+    const DEPTH: usize = 8;
+    let target = Target::memory();
+    let path = connect(target.address, &options());
+    let mut before = (0, 0);
+    // What comes with a header is copied, less than 512 bytes of it; and a rest of less than a page.
+    for (size, share) in [(131_072, 0.96), (16384, 0.8), (1 << 20, 0.96), (4096, 0.0), (512, 0.0)] {
+        // A core that goes leaves its counts behind.
+        let core = Core::usable(path.clone());
+        for _ in 0..READS / DEPTH {
+            let answers = [(); DEPTH].map(|()| core.issue(read(0, size), vec![0xee; size]));
+            for answer in answers {
+                answer.recv_timeout(rig::PATIENCE).expect("an answer").ok();
+            }
+        }
+        drop(core);
+        let now = received(&path.paths()[0]);
+        let (direct, copied) = (now.0 - before.0, now.1 - before.1);
+        assert_eq!(direct + copied, (READS * size) as u64, "each byte is counted once");
+        let found = direct as f64 / (READS * size) as f64;
+        println!("{size} bytes: {found:.4} in place");
+        assert!(found >= share, "{size} bytes: {found}");
+        assert!(share > 0.0 || direct == 0, "{size} bytes: {direct} in place");
+        before = now;
+    }
 }
 
 #[test]

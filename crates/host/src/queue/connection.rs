@@ -104,6 +104,15 @@ pub(super) enum Stage {
     Live,
 }
 
+/// Bytes of data that came.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Received {
+    /// Straight to where they belong.
+    pub(super) direct: u64,
+    /// By way of the receive buffer.
+    pub(super) copied: u64,
+}
+
 /// One connection of a queue.
 pub(super) struct Connection {
     pub(super) link: Rc<Link>,
@@ -125,6 +134,8 @@ pub(super) struct Connection {
     pub(super) reads: [u32; 2],
     /// Reads outstanding into pages of the kernel.
     pub(super) page_reads: u32,
+    /// Bytes of data that came since this was looked at.
+    pub(super) received: Received,
     since: Instant,
     blocked: bool,
     pub(super) became_live: bool,
@@ -172,6 +183,7 @@ impl Connection {
             stash: Vec::new(),
             reads: [0; 2],
             page_reads: 0,
+            received: Received::default(),
             since: now,
             blocked: false,
             became_live: false,

@@ -170,6 +170,7 @@ impl Connection {
             None => {}
             Some(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             Some(count) => {
+                self.received.direct += u64::from(count);
                 if let Some(end) = self.machine.payload_passed(count) {
                     self.data_end(end, done);
                 }

@@ -78,6 +78,7 @@ impl Connection {
         let pieces = &mut [IoSliceMut::new(place), IoSliceMut::new(buffer)];
         let Some(count) = ended(self.link.stream.readv(pieces))? else { return Ok(None) };
         let direct = count.min(place.len());
+        self.received.direct += direct as u64;
         if let Some(end) = self.machine.payload_received(&place[..direct]) {
             self.data_end(end, done);
         }
@@ -122,6 +123,7 @@ impl Connection {
                     let place = slot.pointer.add(offset as usize);
                     place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
                 }
+                self.received.copied += bytes.len() as u64;
                 if let Some(end) = end {
                     self.data_end(end, done);
                 }

@@ -19,7 +19,7 @@ use association::Config;
 use host::{Address, Options, Path};
 use namespace::copy::{Origin, Place, Source, Sources};
 use namespace::memory::{Memory, MemoryOptions};
-use namespace::{Access, AccessWatcher, Data, Namespace, Queue, Request, Sink};
+use namespace::{Access, AccessWatcher, Data, Namespace, PathReport, Queue, Request, Sink};
 use nvme::{Command, Status, opcode};
 use pages::Pages;
 use reactor::{Mailbox, Reactor};
@@ -108,6 +108,15 @@ pub fn address(address: SocketAddr) -> Address {
 pub fn connect(target: SocketAddr, options: &Options) -> Arc<Path> {
     let paths = host::open(&[address(target)], options, "").expect("a path");
     paths.into_iter().next().expect("one was asked for")
+}
+
+/// Bytes of data that a path has received straight into buffers, and by way of its own.
+pub fn received(path: &PathReport) -> (u64, u64) {
+    let bytes = |name: &str| -> u64 {
+        let found = path.details.iter().find(|(known, _)| known == name);
+        found.expect("it is told").1.parse().expect("a number")
+    };
+    (bytes("received_direct_bytes"), bytes("received_copied_bytes"))
 }
 
 /// How a command ended.
