@@ -163,6 +163,10 @@ struct User {
     access: Arc<Mutex<Access>>,
     next: Cell<u64>,
     waiting: RefCell<std::collections::HashMap<u64, mpsc::Sender<Done>>>,
+    /// Where commands that have not come back have their data.
+    places: RefCell<std::collections::BTreeMap<u64, (*const u8, usize)>>,
+    /// Data of commands that have come back is kept here, if it is to be.
+    kept: RefCell<Option<Vec<Data>>>,
     /// Where data is, if not in buffers of the pool.
     pages: Option<Arc<Pages>>,
 }
@@ -196,6 +200,8 @@ impl Core {
                 access: shown,
                 next: Cell::new(0),
                 waiting: RefCell::default(),
+                places: RefCell::default(),
+                kept: RefCell::default(),
                 pages,
             });
             user.access_changed();
@@ -298,6 +304,43 @@ impl Core {
         self.issue_copy(command, ranges).recv_timeout(PATIENCE).expect("an answer")
     }
 
+    /// From now on buffers stay where they are when their commands come back.
+    pub fn keep_buffers(&self) {
+        self.ask(|user| drop(user.kept.replace(Some(Vec::new()))));
+    }
+
+    /// What is in those buffers now.
+    pub fn kept(&self) -> Vec<Vec<u8>> {
+        self.ask(|user| {
+            let kept = user.kept.borrow();
+            let buffers = kept.iter().flatten().filter_map(|data| match data {
+                Data::Buffer(buffer) => Some(buffer.as_slice().to_vec()),
+                _ => None,
+            });
+            buffers.collect()
+        })
+    }
+
+    /// What is in the buffers of commands that have not come back, in the order in which those were issued.
+    pub fn peek(&self) -> Vec<Vec<u8>> {
+        self.ask(|user| {
+            let places = user.places.borrow();
+            // SAFETY: the requests own so many bytes there until they come back; what is written to them is
+            // by this thread.
+            let copy = |&(at, len)| unsafe { std::slice::from_raw_parts(at, len) }.to_vec();
+            places.values().map(copy).collect()
+        })
+    }
+
+    fn ask<R: Send + 'static>(&self, work: impl FnOnce(&User) -> R + Send + 'static) -> R {
+        let (sender, receiver) = mpsc::channel();
+        self.mailbox.post(move |_| {
+            let user = USER.with_borrow(|user| user.clone()).expect("the core runs");
+            let _ = sender.send(work(&user));
+        });
+        receiver.recv_timeout(PATIENCE).expect("the core runs")
+    }
+
     #[track_caller]
     pub fn admin(&self, command: Command, data: Vec<u8>) -> Done {
         self.issue_admin(command, data).recv_timeout(PATIENCE).expect("an answer")
@@ -378,6 +421,10 @@ impl User {
     fn submit(&self, mut request: Box<Request>, admin: bool, sender: mpsc::Sender<Done>) {
         let id = self.next.replace(self.next.get() + 1);
         self.waiting.borrow_mut().insert(id, sender);
+        if let Data::Buffer(buffer) = &request.data {
+            let bytes = buffer.as_slice();
+            self.places.borrow_mut().insert(id, (bytes.as_ptr(), bytes.len()));
+        }
         request.push(self.me.upgrade().expect("the core runs"), id);
         if admin {
             self.queue.submit_admin(request);
@@ -388,7 +435,8 @@ impl User {
 }
 
 impl Sink for User {
-    fn completed(&self, request: Box<Request>, state: u64) {
+    fn completed(&self, mut request: Box<Request>, state: u64) {
+        self.places.borrow_mut().remove(&state);
         let data = match &request.data {
             Data::Buffer(buffer) => buffer.as_slice().to_vec(),
             Data::Registered(registered) => {
@@ -397,6 +445,9 @@ impl Sink for User {
             _ => Vec::new(),
         };
         let (status, result) = (request.status, request.result);
+        if let Some(kept) = &mut *self.kept.borrow_mut() {
+            kept.push(std::mem::replace(&mut request.data, Data::None));
+        }
         let sender = self.waiting.borrow_mut().remove(&state).expect("completed once");
         // A test that does not care has dropped its end.
         let _ = sender.send(Done { status, result, data, at: Instant::now() });
