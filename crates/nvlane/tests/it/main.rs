@@ -17,3 +17,4 @@ mod passthrough;
 mod remote;
 mod serve;
 mod two_caches;
+mod watch;
