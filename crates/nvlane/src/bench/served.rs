@@ -46,7 +46,7 @@ impl Served {
         scratch: &Scratch,
     ) -> anyhow::Result<Served> {
         let program = command.get_program().to_string_lossy().into_owned();
-        let log_path = scratch.path().join(format!("server-{}.log", address.port()));
+        let log_path = scratch.path().join(format!("server-{address}.log"));
         let log = File::create(&log_path)?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut child = cores::pin_child(command, core)
@@ -68,8 +68,19 @@ impl Served {
     }
 }
 
+impl Served {
+    /// Ends it as an accident does: nothing is finished, nothing is said.
+    pub fn kill(&mut self) -> std::io::Result<()> {
+        self.child.kill()?;
+        self.child.wait().map(drop)
+    }
+}
+
 impl Drop for Served {
     fn drop(&mut self) {
+        if let Ok(Some(_)) = self.child.try_wait() {
+            return;
+        }
         // SAFETY: a signal to our own child, which has not been waited for.
         unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
         let start = Instant::now();

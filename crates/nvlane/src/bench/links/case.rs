@@ -1,24 +1,22 @@
 //! One case: links, a load, something that happens, and what came of it.
 
+use super::stage::{NQN, Target};
 use crate::bench::Options;
 use crate::bench::net::{Net, Way};
 use crate::bench::player::{Load, Mix, Played, Player, Watch};
-use crate::bench::served::subsystem;
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use namespace::Namespace;
-use namespace::layer::delay::Delays;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
-use target::{NamespaceOptions, PortId, Server, ServerConfig};
+use std::time::{Duration, Instant};
 
-const NQN: &str = "nqn.2026-11.io.nvlane:bench-links";
-const PORT: u16 = 4420;
 /// Commands are counted by intervals of this length.
 const INTERVAL: Duration = Duration::from_millis(10);
-/// Whether a rate is reached is told by so many intervals together.
-const SMOOTH: usize = 10;
+/// Over so much time a share is taken.
+const SMOOTH: Duration = Duration::from_millis(100);
+/// A path that carries less than this, of 1, has nothing to get back to.
+const SHARE_MIN: f64 = 0.01;
 /// When something happens, and when it is over.
 const HAPPENS: Duration = Duration::from_secs(3);
 const OVER: Duration = Duration::from_secs(5);
@@ -35,8 +33,8 @@ pub enum Event {
     Spike,
     /// Link 0 is taken down and up again.
     LinkDown,
-    /// The target's port on path 0 is gone and comes back.
-    PortGone,
+    /// The target's process on path 0 is killed, and another started in its place.
+    Killed,
     /// Link 0 swallows everything for a while.
     Swallow,
 }
@@ -108,9 +106,9 @@ pub const CASES: &[Case] = &[
     },
     Case { name: "link_down", about: "link 0 is down for 2 s", event: Event::LinkDown, ..PLAIN },
     Case {
-        name: "port_gone",
-        about: "the target's port 0 is gone for 2 s",
-        event: Event::PortGone,
+        name: "killed",
+        about: "one of two targets is killed, and back after 2 s",
+        event: Event::Killed,
         ..PLAIN
     },
     Case {
@@ -134,11 +132,14 @@ pub struct Outcome {
     pub p99_9_us: f64,
     /// Longest time without any completion.
     pub stall_ms: f64,
-    /// From the end of what happened until nine tenths of the rate before; where that was not reached,
-    /// as long as was watched. None where nothing happens.
+    /// From the end of what happened to path 0 until that path has nine tenths of its own share of the commands
+    /// before; where that was not reached, as long as was watched. None where nothing happens, or to a path that
+    /// the policy does not use.
     pub recovery_ms: Option<f64>,
     /// Whether it was reached.
     pub recovered: bool,
+    /// Path 0's share of the commands before something happens, while it does, and in the last second.
+    pub shares: Option<[f64; 3]>,
     /// Commands sent on each path.
     pub selections: Vec<u64>,
 }
@@ -161,8 +162,9 @@ pub fn run(
     for (link, &mbit) in case.to_target_mbit.iter().enumerate() {
         net.shape(link, Way::ToTarget, mbit)?;
     }
-    let target = Target::start(&net, case.mbit.len(), options.server_core)?;
-    let paths: Vec<SocketAddr> = (0..case.mbit.len()).map(|link| net.address(link, PORT)).collect();
+    let links = case.mbit.len();
+    let mut target = Target::start(&net, links, case.event == Event::Killed, options)?;
+    let paths: Vec<SocketAddr> = (0..links).map(|link| Target::address(&net, link)).collect();
     let small = Load { mix: case.mix, bytes: 4096, in_flight: case.in_flight, seed: 1 };
     let mut alone_mib_s = Vec::new();
     for path in &paths {
@@ -182,17 +184,21 @@ pub fn run(
     let watch =
         if quiet { Watch { windows: vec![watch.windows[0].clone()], ..watch } } else { watch };
     let (volume, watch) = (&volume, &watch);
-    let (played, large) = std::thread::scope(|scope| {
+    let start = Instant::now();
+    let (played, large, sent, back) = std::thread::scope(|scope| {
         let small = scope.spawn(move || player.play(volume, small, watch));
         let large = (case.large > 0).then(|| {
             let load = Load { bytes: 1 << 20, in_flight: case.large, seed: 2, mix: case.mix };
             scope.spawn(move || player.play(volume, load, watch))
         });
-        let happened = if quiet { Ok(()) } else { happen(case.event, &net, &target) };
+        let sent = (!quiet).then(|| scope.spawn(move || Sent::watch(volume, start)));
+        let happened = if quiet { Ok(()) } else { happen(case.event, &net, &mut target) };
+        let back = start.elapsed();
         let played = small.join().expect("playing does not panic");
         let large = large.map(|large| large.join().expect("playing does not panic"));
+        let sent = sent.map(|sent| sent.join().expect("watching does not panic"));
         happened?;
-        anyhow::Ok((played?, large.transpose()?))
+        anyhow::Ok((played?, large.transpose()?, sent.unwrap_or_default(), back))
     })
     .with_context(|| format!("case {}, {policy}", case.name))?;
     let large_mib_s = large.as_ref().map_or(0.0, |played| mib_s(played, 1 << 20));
@@ -201,16 +207,22 @@ pub fn run(
         latency.add(&window.latency)?;
     }
     let quantile = |share| latency.value_at_quantile(share) as f64 / 1e3;
-    let recovery = if quiet { None } else { recovery(&played.series) };
-    let watched_ms = (END - OVER).as_secs_f64() * 1e3;
+    let shares = (!quiet).then(|| {
+        let second = Duration::from_secs(1);
+        [HAPPENS / 2..HAPPENS, HAPPENS..OVER, END - second..END]
+            .map(|range| Sent::share(&sent, range.start, range.end))
+    });
+    let recovery = recovery(&sent, back);
     Ok(Outcome {
         alone_mib_s,
         mib_s: mib_s(&played, 4096) + large_mib_s,
         p50_us: quantile(0.5),
         p99_9_us: quantile(0.999),
         stall_ms: longest_stall(&played.series).as_secs_f64() * 1e3,
-        recovery_ms: (!quiet).then(|| recovery.unwrap_or(watched_ms)),
-        recovered: !quiet && recovery.is_some(),
+        recovery_ms: recovery
+            .map(|recovery| recovery.unwrap_or(END.saturating_sub(back)).as_secs_f64() * 1e3),
+        recovered: recovery.is_some_and(|recovery| recovery.is_some()),
+        shares,
         selections: volume.paths().iter().map(|path| path.selections).collect(),
     })
 }
@@ -227,26 +239,25 @@ fn open(paths: &[SocketAddr], policy: &str) -> anyhow::Result<Arc<dyn Namespace>
 }
 
 /// Waits until it is time, does it, waits and undoes it.
-fn happen(event: Event, net: &Net, target: &Target) -> anyhow::Result<()> {
+fn happen(event: Event, net: &Net, target: &mut Target) -> anyhow::Result<()> {
     let wait = || std::thread::sleep(OVER - HAPPENS);
     std::thread::sleep(HAPPENS);
     match event {
         Event::None => {}
         Event::Spike => {
-            target.server.set_delay(target.ports[0], Delays::all(Duration::from_millis(100)))?;
+            target.delay(0, Duration::from_millis(100))?;
             wait();
-            target.server.set_delay(target.ports[0], Delays::default())?;
+            target.delay(0, Duration::ZERO)?;
         }
         Event::LinkDown => {
             net.set_up(0, false)?;
             wait();
             net.set_up(0, true)?;
         }
-        Event::PortGone => {
-            target.server.remove_listener(target.ports[0])?;
+        Event::Killed => {
+            target.kill(0)?;
             wait();
-            let address = net.address(0, PORT);
-            net.within(|| Ok(target.server.add_listener(address)?))?;
+            target.start_again(net, 0)?;
         }
         Event::Swallow => {
             net.swallow(0)?;
@@ -265,42 +276,51 @@ fn longest_stall(series: &[u32]) -> Duration {
     INTERVAL * longest.unwrap_or(0) as u32
 }
 
-/// Milliseconds from [`OVER`] until nine tenths of the rate before [`HAPPENS`]; `None` if never.
-fn recovery(series: &[u32]) -> Option<f64> {
-    let at = |time: Duration| (time.as_nanos() / INTERVAL.as_nanos()) as usize;
-    let rate = |counts: &[u32]| {
-        counts.iter().map(|&count| f64::from(count)).sum::<f64>() / counts.len() as f64
-    };
-    let before = rate(&series[at(HAPPENS) / 2..at(HAPPENS)]);
-    let after = &series[at(OVER)..];
-    let reached = after.windows(SMOOTH).position(|counts| rate(counts) >= 0.9 * before)?;
-    Some(reached as f64 * INTERVAL.as_secs_f64() * 1e3)
+/// What had been sent at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    at: Duration,
+    /// By path 0.
+    own: u64,
+    /// By all paths.
+    all: u64,
 }
 
-/// Our target, listening on each link.
-struct Target {
-    server: Server,
-    ports: Vec<PortId>,
-}
-
-impl Target {
-    fn start(net: &Net, links: usize, core: usize) -> anyhow::Result<Target> {
-        let config = ServerConfig { cores: vec![Some(core)], ..ServerConfig::default() };
-        let server = Server::start(&config)?;
-        server.add_subsystem(subsystem(NQN))?;
-        let volume = volume::open("mem:1G", &volume::OpenOptions::default())?;
-        let options =
-            NamespaceOptions { nsid: Some(1), uuid: [0x43; 16], nguid: [0; 16], ana_group: 1 };
-        server.add_namespace(NQN, &options, volume)?;
-        let mut ports = Vec::new();
-        for link in 0..links {
-            let address = net.address(link, PORT);
-            let (port, _) = net.within(|| Ok(server.add_listener(address)?))?;
-            ports.push(port);
+impl Sent {
+    /// Looks at the volume's paths once per interval, from `start` until the end of a run.
+    fn watch(volume: &Arc<dyn Namespace>, start: Instant) -> Vec<Sent> {
+        let mut seen = Vec::new();
+        while start.elapsed() < END {
+            let paths = volume.paths();
+            let own = paths.first().map_or(0, |path| path.selections);
+            let all = paths.iter().map(|path| path.selections).sum();
+            seen.push(Sent { at: start.elapsed(), own, all });
+            std::thread::sleep(INTERVAL);
         }
-        ensure!(ports.len() == links, "a port per link");
-        Ok(Target { server, ports })
+        seen
     }
+
+    /// Path 0's share of what was sent between two moments; not a number where nothing was.
+    fn share(seen: &[Sent], from: Duration, to: Duration) -> f64 {
+        let at = |moment| seen.get(seen.partition_point(|sent| sent.at < moment)).or(seen.last());
+        let (Some(from), Some(to)) = (at(from), at(to)) else { return f64::NAN };
+        (to.own - from.own) as f64 / (to.all - from.all) as f64
+    }
+}
+
+/// How long after `back` path 0 has nine tenths of the share again that it had before [`HAPPENS`]; the inner one is none
+/// if that never was, the outer if it had none.
+fn recovery(seen: &[Sent], back: Duration) -> Option<Option<Duration>> {
+    let before = Sent::share(seen, HAPPENS / 2, HAPPENS);
+    if !before.is_finite() || before < SHARE_MIN {
+        return None;
+    }
+    let end = seen.last()?.at;
+    let after = seen.iter().filter(|sent| sent.at >= back && sent.at + SMOOTH <= end);
+    let mut again = after
+        .filter(|sent| Sent::share(seen, sent.at, sent.at + SMOOTH) >= 0.9 * before)
+        .map(|sent| sent.at - back);
+    Some(again.next())
 }
 
 #[cfg(test)]
@@ -313,14 +333,37 @@ mod tests {
         assert_eq!(longest_stall(&[1, 1]), Duration::ZERO);
     }
 
+    /// A run in which path 0's share of every 100 commands is `share`, by the interval.
+    fn run(share: impl Fn(Duration) -> u64) -> Vec<Sent> {
+        let mut seen = vec![Sent { at: Duration::ZERO, own: 0, all: 0 }];
+        while let Some(&Sent { at, own, all }) = seen.last()
+            && at < END
+        {
+            seen.push(Sent { at: at + INTERVAL, own: own + share(at), all: all + 100 });
+        }
+        seen
+    }
+
     #[test]
-    fn recovery_counts_from_the_end_of_what_happened() {
-        let at = |time: Duration| (time.as_nanos() / INTERVAL.as_nanos()) as usize;
-        let mut series = vec![100; at(END)];
-        series[at(HAPPENS)..at(OVER) + 7].fill(10);
-        // Ten intervals together reach it once nine of them and a bit are at the full rate.
-        assert_eq!(recovery(&series), Some(60.0));
-        series[at(HAPPENS)..].fill(10);
-        assert_eq!(recovery(&series), None);
+    fn recovery_is_the_paths_own_and_not_that_of_the_sum() {
+        let back = OVER + 3 * INTERVAL;
+        // All commands go on at the same rate the whole time; path 0 has half of them again 70 ms after it is back.
+        let again = back + 7 * INTERVAL;
+        let seen = run(|at| if at < HAPPENS || at >= again { 50 } else { 0 });
+        // Ten intervals together have it once nine of them do.
+        assert_eq!(recovery(&seen, back), Some(Some(6 * INTERVAL)));
+        assert_eq!(Sent::share(&seen, HAPPENS, OVER), 0.0);
+        let seen = run(|at| if at < HAPPENS { 50 } else { 44 });
+        assert_eq!(recovery(&seen, back), Some(None));
+        let seen = run(|at| if at < HAPPENS { 50 } else { 45 });
+        assert_eq!(recovery(&seen, back), Some(Some(Duration::ZERO)));
+    }
+
+    #[test]
+    fn a_path_that_is_not_used_has_nothing_to_get_back_to() {
+        assert_eq!(recovery(&run(|_| 0), OVER), None);
+        assert_eq!(recovery(&[], OVER), None);
+        let nothing = [Sent { at: Duration::ZERO, own: 0, all: 0 }; 2];
+        assert_eq!(recovery(&nothing, OVER), None);
     }
 }

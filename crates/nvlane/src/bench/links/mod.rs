@@ -8,11 +8,13 @@
 //! ```
 //!
 //! The links are the bottleneck, and they are independent: the best possible is the sum of what
-//! each path gives alone. Every case says what happens on the way (a spike, a link taken down, a
-//! target that is gone, a link that swallows everything) and how long it takes until reads flow at
-//! nine tenths of the rate before.
+//! each path gives alone. Every case says what happens to path 0 on the way (a spike, a link taken down, a
+//! target that is killed, a link that swallows everything) and how long it takes until that path has nine tenths of
+//! its share of the commands again. Where a target is killed, each link has a process of its own; all serve one
+//! file, which is a single hole.
 
 mod case;
+mod stage;
 
 use super::player::Player;
 use super::report::{Bars, Report, Table};
