@@ -8,8 +8,8 @@ use crate::config::{ANY_HOST, Config};
 use crate::config_command;
 use crate::control::client::Client;
 use crate::control::method::{
-    AnaSet, Host, Listener, SubsystemAdd, SubsystemRemove, Volume, VolumeAdd, VolumePaths,
-    VolumePathsOf, VolumeRemove, VolumeResize, VolumeTune,
+    AnaSet, Host, Listener, SubsystemAdd, SubsystemRemove, SubsystemTune, Volume, VolumeAdd,
+    VolumePaths, VolumePathsOf, VolumeRemove, VolumeResize, VolumeTune,
 };
 use crate::control::path;
 use crate::daemon::Statistics;
@@ -65,6 +65,9 @@ fn call_of(command: CtlCommand) -> Result<(String, Value)> {
         CtlCommand::Subsystem(SubsystemCommand::Remove { nqn }) => {
             ("subsystem_remove", params(&SubsystemRemove { nqn }))
         }
+        CtlCommand::Subsystem(SubsystemCommand::Tune { nqn, setting: (name, value) }) => {
+            ("subsystem_tune", params(&SubsystemTune { nqn, name, value }))
+        }
         CtlCommand::Stats => ("stats", json!({})),
         CtlCommand::Config => ("config_get", json!({})),
         CtlCommand::Call { method, params } => return Ok((method, params)),
@@ -103,7 +106,7 @@ fn params<T: Serialize>(params: &T) -> Value {
 fn text(method: &str, params: &Value, result: Value) -> Result<String> {
     Ok(match method {
         "volume_add" | "volume_resize" | "volume_tune" => volumes(&[read(result)?]),
-        "volume_list" => volumes(&read::<Vec<Volume>>(result)?),
+        "volume_list" | "subsystem_tune" => volumes(&read::<Vec<Volume>>(result)?),
         "volume_paths" => paths::table_of(&read::<Vec<VolumePaths>>(result)?),
         "listener_add" => format!("listening on {}\n", read::<Listener>(result)?.address),
         "listener_remove" => {

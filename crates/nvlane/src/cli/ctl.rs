@@ -250,6 +250,16 @@ pub enum SubsystemCommand {
         #[arg(long, value_name = "NQN")]
         allow_host: Vec<String>,
     },
+    /// Change a setting of all volumes of a subsystem that have it, such as the policy of their paths.
+    #[command(after_help = "Example:
+  nvlane ctl subsystem tune nqn.2026-11.com.example:b policy=round-robin")]
+    Tune {
+        /// Its name.
+        nqn: String,
+        /// The setting and its new value.
+        #[arg(value_name = "NAME=VALUE", value_parser = setting)]
+        setting: (String, String),
+    },
     /// Remove a subsystem with its volumes.
     #[command(after_help = "Example:
   nvlane ctl subsystem remove nqn.2026-11.com.example:b")]

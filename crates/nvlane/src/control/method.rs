@@ -187,6 +187,19 @@ pub struct SubsystemRemove {
     pub nqn: String,
 }
 
+/// `subsystem_tune`: changes a setting of all open volumes of a subsystem that have it. Gives an array of those,
+/// [`Volume`] each.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubsystemTune {
+    /// Its name.
+    pub nqn: String,
+    /// The setting.
+    pub name: String,
+    /// Its new value.
+    pub value: String,
+}
+
 /// A volume that is being served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {

@@ -41,6 +41,7 @@ impl Daemon {
             "listener_remove" => result(&self.listener_remove(read(params)?)?),
             "ana_set" => nothing(self.ana_set(read(params)?)),
             "subsystem_add" => nothing(self.subsystem_add(read(params)?)),
+            "subsystem_tune" => result(&self.subsystem_tune(read(params)?)?),
             "subsystem_remove" => nothing(self.subsystem_remove(read(params)?)),
             "job_list" => none(&params).and_then(|()| result(&self.jobs.list())),
             "job_pause" => result(&self.jobs.pause(read(params)?)?),

@@ -1,10 +1,11 @@
 //! The ways to the volumes, and settings that an open volume takes.
 
 use super::Daemon;
-use crate::control::method::{Volume, VolumePaths, VolumePathsOf, VolumeTune};
+use crate::control::method::{SubsystemTune, Volume, VolumePaths, VolumePathsOf, VolumeTune};
 use crate::control::protocol::Failure;
 use crate::paths;
 use namespace::Namespace;
+use std::io;
 use std::sync::Arc;
 
 /// A volume, and of which subsystem it is which namespace.
@@ -46,17 +47,51 @@ impl Daemon {
         self.namespace(&nqn, wanted.nsid)?;
         let volume = self.volumes[&(nqn.clone(), wanted.nsid)].clone();
         paths::tune(&*volume, &wanted)?;
+        let mut tuned = self.save_settings(&nqn, &[wanted.nsid])?;
+        Ok(tuned.pop().expect("it is served"))
+    }
+
+    /// Changes a setting of all volumes of a subsystem that have it.
+    pub(super) fn subsystem_tune(&mut self, wanted: SubsystemTune) -> Result<Vec<Volume>, Failure> {
+        let nqn = self.nqn(Some(wanted.nqn))?;
+        let (mut tuned, mut without, mut refused) = (Vec::new(), None, None);
+        for ((_, nsid), volume) in self.volumes.iter().filter(|((of, _), _)| *of == nqn) {
+            let failure = |error| Failure::volume(format!("{}: {error}", volume.uri()));
+            match volume.tune(&wanted.name, &wanted.value) {
+                Ok(()) => tuned.push(*nsid),
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                    without.get_or_insert(failure(error));
+                }
+                Err(error) => {
+                    refused.get_or_insert(failure(error));
+                }
+            }
+        }
+        // Those that have taken it are saved, whatever the others say.
+        let volumes = self.save_settings(&nqn, &tuned)?;
+        match refused.or(without.filter(|_| tuned.is_empty())) {
+            Some(failure) => Err(failure),
+            None if tuned.is_empty() => Err(Failure::refused(format!("{nqn} has no volumes"))),
+            None => Ok(volumes),
+        }
+    }
+
+    /// Saves what volumes are by now, whose settings were changed. Gives those volumes.
+    fn save_settings(&mut self, nqn: &str, nsids: &[u32]) -> Result<Vec<Volume>, Failure> {
         let mut config = self.config.clone();
-        let subsystem = config.subsystem_mut(&nqn).expect("resolved");
-        let entry = subsystem.namespaces.iter_mut().find(|n| n.nsid == Some(wanted.nsid));
-        let entry = entry.expect("resolved");
-        entry.volume = volume.uri();
-        let entry = entry.clone();
-        let saved = self.store.save(&config);
+        let subsystem = config.subsystem_mut(nqn).expect("resolved");
+        let mut entries = Vec::new();
+        for entry in &mut subsystem.namespaces {
+            let Some(nsid) = entry.nsid.filter(|nsid| nsids.contains(nsid)) else { continue };
+            entry.volume = self.volumes[&(nqn.to_owned(), nsid)].uri();
+            entries.push(entry.clone());
+        }
+        let saved = if entries.is_empty() { Ok(()) } else { self.store.save(&config) };
         self.config = config;
         saved.map_err(|error| {
             Failure::unsaved(format!("the setting is made, but it could not be saved: {error}"))
         })?;
-        Ok(self.volume(&nqn, &entry).expect("it is served"))
+        let volume = |entry| self.volume(nqn, entry).expect("it is served");
+        Ok(entries.iter().map(volume).collect())
     }
 }

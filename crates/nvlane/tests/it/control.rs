@@ -157,6 +157,17 @@ fn wrong_calls_are_refused_and_change_nothing() {
         ("ana_set", json!({"group": 1, "state": "best"}), -32602),
         ("subsystem_add", json!({"nqn": NQN}), -32002),
         ("subsystem_remove", json!({"nqn": "nqn.2026-11.com.example:x"}), -32001),
+        (
+            "subsystem_tune",
+            json!({"nqn": "nqn.2026-11.com.example:x", "name": "policy", "value": "numa"}),
+            -32001,
+        ),
+        ("subsystem_tune", json!({"nqn": NQN, "name": "policy", "value": "numa"}), -32003),
+        (
+            "subsystem_tune",
+            json!({"nqn": NQN, "nsid": 1, "name": "policy", "value": "numa"}),
+            -32602,
+        ),
         ("stats", json!({"all": true}), -32602),
     ] {
         assert_eq!(daemon.refuse(method, params.clone()), code, "{method} {params}");

@@ -145,6 +145,48 @@ fn a_daemon_tells_and_changes_the_paths_of_what_it_has_opened() {
     assert_eq!(gateway.call("volume_paths", json!({}))[0]["policy"], "numa");
 }
 
+#[test]
+fn all_volumes_of_a_subsystem_are_tuned_at_once() {
+    const GATEWAY: &str = "nqn.2026-11.com.example:g";
+    const OTHER: &str = "nqn.2026-11.com.example:o";
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let target = Daemon::start(dir.path(), &["mem:1M", "mem:2M", "mem:3M", "--nqn", NQN]);
+    let volume = |nsid: u32| format!("tcp://{}/{NQN}?ns={nsid}", target.listeners[0]);
+    let arguments = [&volume(1), &volume(2), "mem:1M", "--nqn", GATEWAY];
+    let gateway = Daemon::start(other.path(), &arguments);
+    gateway.call("subsystem_add", json!({"nqn": OTHER}));
+    gateway.call("volume_add", json!({"nqn": OTHER, "volume": volume(3)}));
+    let policies = |gateway: &Daemon| -> Vec<String> {
+        let paths = gateway.call("volume_paths", json!({}));
+        let policy = |volume: &Value| volume["policy"].as_str().unwrap().to_owned();
+        paths.as_array().unwrap().iter().map(policy).collect()
+    };
+    let before = gateway.call("config_get", json!({}));
+    // What one of them refuses none has taken, nor what nobody knows.
+    for (name, value) in [("policy", "best"), ("colour", "red")] {
+        let wanted = json!({"nqn": GATEWAY, "name": name, "value": value});
+        assert_eq!(gateway.refuse("subsystem_tune", wanted), -32003);
+    }
+    let empty = json!({"nqn": OTHER, "nsid": 1});
+    assert_eq!(gateway.call("config_get", json!({})), before);
+    assert_eq!(policies(&gateway), ["completion-time"; 3]);
+
+    let socket = gateway.socket.to_str().unwrap();
+    let command = ["ctl", "--socket", socket, "subsystem", "tune", GATEWAY, "policy=numa"];
+    let output = nvlane().args(command).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    assert_eq!(text.matches("policy=numa").count(), 2, "the two that have paths: {text}");
+    assert_eq!(policies(&gateway), ["numa", "numa", "completion-time"]);
+    gateway.call("volume_remove", empty);
+    let nothing = json!({"nqn": OTHER, "name": "policy", "value": "numa"});
+    assert_eq!(gateway.refuse("subsystem_tune", nothing), -32005);
+    // It is saved.
+    gateway.kill();
+    let gateway = Daemon::start(other.path(), &arguments);
+    assert_eq!(policies(&gateway), ["numa"; 2]);
+}
+
 /// The target dies while its namespace is read, for good: the error comes with `ctrl_loss_tmo`, and
 /// says of each path why.
 #[test]
