@@ -84,7 +84,7 @@ fn run(active: usize, shape: Shape, rule: Option<(usize, u32)>) -> [f64; 4] {
         let mut clients = Vec::new();
         for _ in 0..IDLE + active {
             clients.push(TcpStream::connect(address).expect("listening"));
-            Echo::attach(&reactor, listener.accept().expect("one waits").0, &open);
+            Echo::attach(&reactor, listener.accept().expect("one waits").0, &open, MESSAGE);
         }
         send.send((clients, reactor.mailbox())).expect("awaited");
         reactor.run();

@@ -1,9 +1,10 @@
 //! Measures what decisions 0002 and 0003 rest on. Two cores: the reactor on 0, clients on 1.
 //!
-//! `cargo run --release -p reactor --example measure [nop] [read FILE] [turn] [sleep] [crowd]`, or
+//! `cargo run --release -p reactor --example measure [nop] [read FILE] [turn] [sleep] [crowd] [first]`, or
 //! `... measure kinds FILE [OPERATIONS]`, or `... measure once KIND nop|FILE DEPTH OPERATIONS`
 
 mod crowd;
+mod first;
 mod loops;
 mod sleep;
 
@@ -35,6 +36,9 @@ fn main() {
     }
     if wanted("crowd") {
         crowd::rows();
+    }
+    if wanted("first") {
+        first::rows();
     }
 }
 

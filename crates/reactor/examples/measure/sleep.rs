@@ -14,9 +14,13 @@ use std::time::{Duration, Instant};
 /// Bytes of a request and of its answer.
 pub const MESSAGE: usize = 64;
 
-/// Sends every message back.
+/// What answers are taken from.
+static ANSWERS: [u8; 8192] = [1; 8192];
+
+/// Answers every message.
 pub struct Echo {
     pub stream: Stream,
+    answer_bytes: usize,
     reactor: Rc<Reactor>,
     this: Weak<Echo>,
     id: Cell<Option<PollerId>>,
@@ -24,10 +28,16 @@ pub struct Echo {
 }
 
 impl Echo {
-    pub fn attach(reactor: &Rc<Reactor>, stream: Stream, open: &Rc<Cell<usize>>) {
+    pub fn attach(
+        reactor: &Rc<Reactor>,
+        stream: Stream,
+        open: &Rc<Cell<usize>>,
+        answer_bytes: usize,
+    ) {
         open.set(open.get() + 1);
         let echo = Rc::new_cyclic(|this| Echo {
             stream,
+            answer_bytes,
             reactor: Rc::clone(reactor),
             this: Weak::clone(this),
             id: Cell::new(None),
@@ -39,7 +49,7 @@ impl Echo {
 
 impl Poll for Echo {
     fn poll(&self) -> bool {
-        let mut bytes = [0; MESSAGE];
+        let mut bytes = [0; 2 * MESSAGE];
         match self.stream.recv(&mut bytes) {
             Ok(0) => {
                 self.reactor.detach(self.id.get().expect("attached"));
@@ -49,9 +59,9 @@ impl Poll for Echo {
                 }
                 true
             }
-            Ok(count) => {
-                let answer = [IoSlice::new(&bytes[..count])];
-                assert_eq!(self.stream.writev(&answer).expect("room"), count);
+            Ok(_) => {
+                let answer = [IoSlice::new(&ANSWERS[..self.answer_bytes])];
+                assert_eq!(self.stream.writev(&answer).expect("room"), self.answer_bytes);
                 true
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => false,
@@ -103,7 +113,7 @@ fn client(servers: &[SocketAddr], pause: Duration, rounds: usize) -> Vec<Vec<Dur
 }
 
 /// Runs `serve` on a thread; its address, and the processor time it will have used.
-fn start(
+pub fn start(
     serve: impl FnOnce(Sender<SocketAddr>) + Send + 'static,
 ) -> (SocketAddr, thread::JoinHandle<Duration>) {
     let (send, receive) = channel();
@@ -154,7 +164,7 @@ fn serve_reactor(ready: Sender<SocketAddr>, spin: Duration) {
             Err(_) => thread::yield_now(),
         }
     };
-    Echo::attach(&reactor, stream, &Rc::default());
+    Echo::attach(&reactor, stream, &Rc::default(), MESSAGE);
     reactor.run();
 }
 
