@@ -14,7 +14,7 @@ run: cc ## Serve the default volume on 127.0.0.1:4420 (ARGS: other volumes and o
 test: cc ## Run every test, those in guest kernels too (NAMES: only some; see `cargo xtask test --list`)
 	@$(XTASK) test $(NAMES)
 
-test-full: cc ## The same with all stated rounds and minutes, on two kernels; goes on where it was stopped
+test-full: cc ## The same with all stated rounds and minutes, on three kernels; goes on where it was stopped
 	@$(XTASK) test --full $(NAMES)
 
 check: cc ## Format, lints, unit tests and tidy, in under three minutes

@@ -22,6 +22,13 @@ use crate::{tidy, unit};
 /// The older kernel of the full run.
 const OLDER_SUITE: &str = "bookworm-backports";
 
+/// The oldest kernel that anything runs on, and what the full run tries there: the rest asks for more of the kernel's
+/// own host, or of its other parts, than of ours.
+const OLDEST_SUITE: &str = "bookworm";
+const OLDEST: &str = "guest-oldest";
+const OLDEST_SCRIPTS: [&str; 9] =
+    ["aio", "connect", "filesystem", "fio", "holes", "host_cli", "nbd", "reconnect", "volatile"];
+
 /// Lines shown of a guest test that passed.
 const LINES_OF_PASSED: usize = 6;
 
@@ -70,7 +77,7 @@ const REPEATED: [(&str, &str, &str, (&str, &str)); 4] = [
 /// Run the tests, all or those whose name contains one of the given words.
 #[derive(Args, Debug)]
 pub struct TestArguments {
-    /// The stated counts (20 rounds, 60 s per fuzzer, two kernels); resumes where it was stopped,
+    /// The stated counts (20 rounds, 60 s per fuzzer, three kernels); resumes where it was stopped,
     /// and writes a dated record to docs/results.
     #[arg(long)]
     full: bool,
@@ -132,13 +139,15 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
     let mut kernels = vec![(arguments.kernel.clone(), "guest")];
     if arguments.full {
         kernels.push((OLDER_SUITE.to_owned(), "guest-older"));
+        kernels.push((OLDEST_SUITE.to_owned(), OLDEST));
     }
     let guests: Vec<Guests> = kernels
         .into_iter()
         .map(|(suite, prefix)| Guests::of(suite, prefix, &scripts, &arguments, &runner))
         .collect();
     let all_scripts = guests.iter().flat_map(|guests| guests.scripts.clone()).collect();
-    let programs = Programs::of(all_scripts, arguments.full, depth.rounds);
+    let cut = guests.iter().any(|guests| guests.power_cut);
+    let programs = Programs::of(all_scripts, cut, arguments.full, depth.rounds);
     runner.run_alone(&logs()?, steps_alone());
     let mut steps = steps_before_guests(&guests, &programs, arguments.full, &depth)?;
     for guests in &guests {
@@ -246,6 +255,8 @@ struct Guests {
     /// Of the names of the steps.
     prefix: &'static str,
     scripts: Vec<Script>,
+    /// The power is to be cut.
+    power_cut: bool,
     /// Anything is to be run at all.
     wanted: bool,
     /// None when there is none to be had.
@@ -264,11 +275,13 @@ impl Guests {
             .iter()
             .filter(|script| arguments.full || !script.full_only)
             .filter(|script| suite == NEWEST_SUITE || !script.newest_only)
+            .filter(|script| prefix != OLDEST || OLDEST_SCRIPTS.contains(&script.name.as_str()))
             .filter(|script| runner.wants(&format!("{prefix}/{}", script.name)))
             .cloned()
             .collect();
-        let wanted = !scripts.is_empty() || runner.wants(&format!("{prefix}/{POWER_CUT}"));
-        Self { suite, prefix, scripts, wanted, kernel: OnceLock::new() }
+        let power_cut = prefix != OLDEST && runner.wants(&format!("{prefix}/{POWER_CUT}"));
+        let wanted = !scripts.is_empty() || power_cut;
+        Self { suite, prefix, scripts, power_cut, wanted, kernel: OnceLock::new() }
     }
 
     fn fetch_kernel(&self, output: &mut Output) -> Result<()> {
@@ -305,16 +318,15 @@ impl Guests {
     ) {
         let devices = self.scripts.iter().any(|script| script.devices);
         // First, being the longest: at the end the other lane would wait for it.
-        steps.push(Step::new(
-            format!("{}/{POWER_CUT}", self.prefix),
-            move |seat: &mut Seat, output| {
+        let cut =
+            Step::new(format!("{}/{POWER_CUT}", self.prefix), move |seat: &mut Seat, output| {
                 seat.leave();
                 let machine = self.machine(programs)?;
                 output.start_clock();
                 power_cut::run(&machine, self.prefix, rounds, seed, output)?;
                 Ok(Count { passed: rounds, failed: 0 })
-            },
-        ));
+            });
+        steps.extend(self.power_cut.then_some(cut));
         for script in &self.scripts {
             let name = format!("{}/{}", self.prefix, script.name);
             steps.push(Step::new(name, move |seat: &mut Seat, output| {
@@ -416,4 +428,18 @@ pub fn bench(arguments: &[String]) -> Result<u8> {
     let nvlane = target_directory()?.join(RELEASE).join("nvlane");
     run(Command::new(&nvlane).arg("bench").args(arguments))?;
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_run_on_the_oldest_kernel_is_there_and_may() {
+        let scripts = Script::all(1).unwrap();
+        for name in OLDEST_SCRIPTS {
+            let script = scripts.iter().find(|script| script.name == name);
+            assert!(script.is_some_and(|script| !script.newest_only), "{name}");
+        }
+    }
 }

@@ -37,15 +37,18 @@ pub struct Programs {
     scripts: Vec<Script>,
     full: bool,
     rounds: u32,
+    /// Tests of durability want the program that breaks its promises.
+    mutants: bool,
     /// Variables for the guest; or that they could not be built.
     built: OnceLock<Option<Vec<(String, String)>>>,
 }
 
 impl Programs {
-    /// Those that `scripts` need, as users get them when `full`; the scripts repeat accidents `rounds`
-    /// times.
-    pub fn of(scripts: Vec<Script>, full: bool, rounds: u32) -> Self {
-        Self { scripts, full, rounds, built: OnceLock::new() }
+    /// Those that `scripts` and, if it is `cut`, the accident to the power need, as users get them when `full`;
+    /// accidents are repeated `rounds` times.
+    pub fn of(scripts: Vec<Script>, cut: bool, full: bool, rounds: u32) -> Self {
+        let mutants = cut || scripts.iter().any(|script| script.name.contains("mutant"));
+        Self { scripts, full, rounds, mutants, built: OnceLock::new() }
     }
 
     /// Those who wait need not wait any longer: unless they are built, they will not be.
@@ -105,7 +108,7 @@ impl Programs {
 
         let mut variables = self.depth().to_vec();
         let mut add = |name: &str, value: String| variables.push((name.to_owned(), value));
-        if needs("mutant") {
+        if self.mutants {
             add("NVLANE_MUTANTS", build_mutants(&target, &shipped, &kept, output)?);
         }
         let program = match given("NVLANE") {
@@ -218,14 +221,15 @@ mod tests {
 
     #[test]
     fn scripts_are_told_how_much_is_wanted() {
-        let told = |full, rounds| Programs::of(Vec::new(), full, rounds).depth().map(|it| it.1);
+        let told =
+            |full, rounds| Programs::of(Vec::new(), false, full, rounds).depth().map(|it| it.1);
         assert_eq!(told(true, 20), ["1", "20"]);
         assert_eq!(told(false, 5), ["0", "5"]);
     }
 
     #[test]
     fn nobody_waits_for_what_will_not_be_built() {
-        let programs = Programs::of(Vec::new(), false, 5);
+        let programs = Programs::of(Vec::new(), false, false, 5);
         programs.give_up();
         assert!(programs.ready().is_err());
     }

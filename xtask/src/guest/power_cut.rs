@@ -11,6 +11,8 @@
 //! What a killed guest loses is its memory: the page cache and the file system's journal that was not
 //! yet written. What reached its disk stays, which is more than a real power cut leaves of a disk
 //! with a volatile cache; the `volatile:` tests cover that.
+//!
+//! In the end the same once more with a build that ignores Flush and FUA: it has to lose writes of both kinds.
 
 use std::fs;
 use std::path::Path;
@@ -31,6 +33,24 @@ const NOTED_MIN: usize = 60;
 /// The same of the writes with FUA, of which the next boot wants one.
 const NOTED_FUA_MIN: usize = 10;
 
+/// Whether what was promised is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Promises {
+    Kept,
+    /// By a build that breaks them: they must be seen to be broken.
+    Lost,
+}
+
+impl Promises {
+    /// As the script in the guest is told.
+    fn word(self) -> &'static str {
+        match self {
+            Promises::Kept => "kept",
+            Promises::Lost => "lost",
+        }
+    }
+}
+
 /// Cuts the power `rounds` times; an error names what was lost. `prefix` is that of the step's name.
 pub fn run(
     machine: &Machine,
@@ -39,28 +59,43 @@ pub fn run(
     seed: u64,
     output: &mut Output,
 ) -> Result<()> {
-    // Another kernel's may run in the other lane.
-    let name = format!("power-cut-{prefix}");
-    let directory = machine::folder_of_this_process(&name)?;
-    let mut machine = machine.clone();
-    let image = directory.join("disk.img");
-    machine.disks = vec![Disk { image, bytes: Some(2 << 30), bus: Bus::Virtio }];
-    machine.share.clone_from(&directory);
-    for round in 0..=rounds {
-        let last = round == rounds;
-        output.say(&boot(&machine, &directory, round, last, seed)?);
+    for (promises, rounds) in [(Promises::Kept, rounds), (Promises::Lost, 1)] {
+        // Another kernel's may run in the other lane.
+        let name = format!("power-cut-{prefix}-{}", promises.word());
+        let directory = machine::folder_of_this_process(&name)?;
+        let mut machine = machine.clone();
+        // A disk and a file system for each way of making writes durable: a flush for one must not do for the other.
+        let disk = |name: &str| Disk {
+            image: directory.join(name),
+            bytes: Some(1 << 30),
+            bus: Bus::Virtio,
+        };
+        machine.disks = vec![disk("flush.img"), disk("fua.img")];
+        machine.share.clone_from(&directory);
+        for round in 0..=rounds {
+            let last = round == rounds;
+            output.say(&boot(&machine, &directory, promises, round, last, seed)?);
+        }
+        fs::remove_dir_all(&directory)?;
     }
-    fs::remove_dir_all(&directory)?;
     Ok(())
 }
 
 /// One boot: verifies the round before, writes until the power goes (unless it is the last). Returns
 /// what was said.
-fn boot(machine: &Machine, directory: &Path, round: u32, last: bool, seed: u64) -> Result<String> {
+fn boot(
+    machine: &Machine,
+    directory: &Path,
+    promises: Promises,
+    round: u32,
+    last: bool,
+    seed: u64,
+) -> Result<String> {
     let script = checkout()?.join("tests/guest/_power_cut.sh");
     let script = shell_quoted(&script.display().to_string());
-    let mut guest = machine
-        .boot(&format!("bash {script} {round} {} 2>&1\n", if last { "last" } else { "cut" }))?;
+    let ends = if last { "last" } else { "cut" };
+    let mut guest =
+        machine.boot(&format!("bash {script} {round} {ends} {} 2>&1\n", promises.word()))?;
     let (stdout, _stderr) = guest.output();
     let lines = lines_of(stdout);
     let started = Instant::now();

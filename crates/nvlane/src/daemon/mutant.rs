@@ -1,6 +1,6 @@
-//! A server that breaks a promise, to prove that the tests of durability would notice.
+//! A server that breaks promises, to prove that the tests of durability would notice.
 //!
-//! Built only with the feature `mutants`. `NVLANE_MUTANT` says which promise: `ignore-flush`
+//! Built only with the feature `mutants`. `NVLANE_MUTANT` says which promises, separated by commas: `ignore-flush`
 //! answers Flush without flushing, `ignore-fua` takes the Force Unit Access bit away, `none` or
 //! nothing keeps them all. What it does not do: touch the flush when the daemon stops in order.
 
@@ -14,11 +14,11 @@ use std::sync::Arc;
 /// Force Unit Access in command dword 12 (NVM 1.1, Write and Write Zeroes).
 const FUA: u32 = 1 << 30;
 
-/// The promise that is broken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Broken {
-    Flush,
-    Fua,
+/// The promises that are broken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Broken {
+    flush: bool,
+    fua: bool,
 }
 
 /// A namespace over one that keeps its promises.
@@ -34,13 +34,19 @@ impl Mutant {
     /// # Panics
     /// If there is no such mutant: a test that means another one must not pass.
     pub fn over(child: Arc<dyn Namespace>) -> Arc<dyn Namespace> {
-        let broken = match std::env::var("NVLANE_MUTANT").as_deref() {
-            Err(_) | Ok("none") => return child,
-            Ok("ignore-flush") => Broken::Flush,
-            Ok("ignore-fua") => Broken::Fua,
-            Ok(other) => panic!("there is no mutant {other}"),
-        };
-        tracing::warn!("{}: {broken:?} is ignored on purpose", child.uri());
+        let mut broken = Broken::default();
+        for word in std::env::var("NVLANE_MUTANT").unwrap_or_default().split(',') {
+            match word {
+                "" | "none" => {}
+                "ignore-flush" => broken.flush = true,
+                "ignore-fua" => broken.fua = true,
+                other => panic!("there is no mutant {other}"),
+            }
+        }
+        if broken == Broken::default() {
+            return child;
+        }
+        tracing::warn!("{}: ignored on purpose: {broken:?}", child.uri());
         Arc::new(Mutant { child, broken })
     }
 }
@@ -99,11 +105,9 @@ struct MutantQueue {
 
 impl Queue for MutantQueue {
     fn submit(&self, mut request: Box<Request>) {
-        match self.broken {
-            Broken::Flush if request.command.opcode == io::FLUSH => {
-                return request.finish(Status::SUCCESS);
-            }
-            Broken::Fua if matches!(request.command.opcode, io::WRITE | io::WRITE_ZEROES) => {
+        match request.command.opcode {
+            io::FLUSH if self.broken.flush => return request.finish(Status::SUCCESS),
+            io::WRITE | io::WRITE_ZEROES if self.broken.fua => {
                 let dword = request.command.cdw12.get();
                 request.command.cdw12.set(dword & !FUA);
             }
