@@ -49,6 +49,18 @@ io() { # io NAME OPTION...: fio reads and writes for two seconds, without an err
 io generic --filename="$generic" --ioengine=io_uring_cmd --cmd_type=nvme
 io generic-fixed --filename="$generic" --ioengine=io_uring_cmd --cmd_type=nvme --fixedbufs
 
+# Admin commands by io_uring, on the namespace's generic device, are answered as those by ioctl are.
+controller=/dev/$(controllers)
+for what in "6 1 4096" "6 0 4096 -n 1" "2 0x007f0001 512" "2 0x007f0002 512 -n 0xffffffff"; do
+    read -r opcode dword bytes namespace <<<"$what"
+    # shellcheck disable=SC2086  # words of the command line
+    "$NVLANE" admin "$generic" -O "$opcode" --cdw10 "$dword" -l "$bytes" $namespace -r -b >"$WORK/a" 2>/dev/null
+    # shellcheck disable=SC2086
+    nvme admin-passthru "$controller" -O "$opcode" --cdw10="$dword" -l "$bytes" $namespace -r -b >"$WORK/out" 2>/dev/null
+    expect "bytes of opcode $opcode" "$(stat -c %s "$WORK/out")" "$bytes"
+    cmp "$WORK/a" "$WORK/out" || die "opcode $opcode, dword 10 $dword: io_uring gives something else than ioctl"
+done
+
 # An ordinary user who may only read the device: reads and Identify, no writes, nothing else.
 chmod 644 "$generic"
 user() { setpriv --reuid 65534 --clear-groups "$@"; }
