@@ -13,6 +13,7 @@
 //! knows the control socket's methods, `statistics` and `paths` what it tells, `jobs` are the copies that it does.
 
 mod change;
+mod claims;
 mod dispatch;
 mod jobs;
 mod maps;
@@ -31,6 +32,7 @@ use crate::config::store::Store;
 use crate::config::{self, Config};
 use crate::control::method::Volume;
 use crate::control::server::Call;
+use claims::Claims;
 use jobs::Jobs;
 use namespace::Namespace;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,6 +61,8 @@ pub struct Daemon {
     server: Server,
     config: Config,
     volumes: BTreeMap<(String, u32), Arc<dyn Namespace>>,
+    /// Controller ids of shared subsystems, of which no other server may have any.
+    claims: Claims,
     ports: Vec<(SocketAddr, PortId)>,
     /// Volumes whose last look at the size failed, so as to say it once.
     unwell: BTreeSet<(String, u32)>,

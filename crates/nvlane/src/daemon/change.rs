@@ -5,7 +5,7 @@
 //! of, which the next start makes.
 
 use super::Daemon;
-use super::start::{ana_state, open, options, subsystem_config};
+use super::start::{ana_state, controller_ids, open, options, subsystem_config};
 use crate::config::{ANY_HOST, Ana, Config, Namespace, Subsystem, check_group, check_nqn};
 use crate::control::method::{
     AnaSet, Host, Listener, SubsystemAdd, SubsystemRemove, Volume, VolumeAdd, VolumeRemove,
@@ -42,13 +42,22 @@ impl Daemon {
 
         let volume = open(&namespace.volume, subsystem.shared, self.core_count())
             .map_err(|error| Failure::volume(error.to_string()))?;
+        let nsid = namespace.nsid.expect("set above");
+        if subsystem.shared {
+            self.claims
+                .take(&nqn, nsid, &namespace.volume, controller_ids(&self.config))
+                .map_err(|error| Failure::conflict(error.to_string()))?;
+        }
         self.identify(&nqn, &mut namespace, &volume);
         let entries = &mut config.subsystem_mut(&nqn).expect("resolved").namespaces;
         *entries.last_mut().expect("pushed above") = namespace.clone();
-        self.change(config, |server| {
+        let added = self.change(config, |server| {
             server.add_namespace(&nqn, &options(&namespace), volume.clone()).map(|_| ())
-        })?;
-        let nsid = namespace.nsid.expect("set above");
+        });
+        if let Err(error) = added {
+            self.claims.release(&nqn, nsid);
+            return Err(error);
+        }
         self.volumes.insert((nqn.clone(), nsid), volume);
         Ok(self.volume(&nqn, &namespace).expect("inserted"))
     }
@@ -252,6 +261,7 @@ impl Daemon {
     /// Makes a volume that is no longer served durable, and closes it.
     fn close(&mut self, key: (String, u32)) -> Done {
         self.unwell.remove(&key);
+        self.claims.release(&key.0, key.1);
         let Some(volume) = self.volumes.remove(&key) else { return Ok(()) };
         // What is in flight on the cores holds it too.
         let deadline = Instant::now() + CLOSE_WAIT;

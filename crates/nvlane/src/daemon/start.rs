@@ -1,6 +1,7 @@
 //! Bringing a configuration up.
 
 use super::Daemon;
+use super::claims::{ClaimError, Claims};
 use super::jobs::Jobs;
 use super::twice::named_twice;
 use crate::config::identity::{self, Machine};
@@ -23,6 +24,8 @@ const MODEL: &str = "nvlane";
 /// How long what a killed daemon held may stay in use: the kernel takes its rings down in the
 /// background, and they hold on to sockets and to the locks of files.
 const CRASH_WAIT: Duration = Duration::from_secs(10);
+/// The same of an address, for what was killed with another configuration and is not known here.
+const MOMENT: Duration = Duration::from_secs(1);
 /// How often to look whether it is free.
 const CRASH_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -41,6 +44,9 @@ pub enum StartError {
         /// The other, which may be the same.
         second: PathBuf,
     },
+    /// Another server has controller ids that this one was to have.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
     /// A volume cannot be opened; the message names it.
     #[error(transparent)]
     Volume(#[from] volume::Error),
@@ -66,6 +72,7 @@ impl Daemon {
             server,
             config: Config { subsystems: Vec::new(), listeners: Vec::new(), ..config.clone() },
             volumes: BTreeMap::new(),
+            claims: Claims::default(),
             ports: Vec::new(),
             unwell: BTreeSet::new(),
             store,
@@ -73,6 +80,7 @@ impl Daemon {
             started: Instant::now(),
         };
         let cores = daemon.core_count();
+        let ids = controller_ids(&config);
         let mut opened = Vec::new();
         for subsystem in &config.subsystems {
             for namespace in &subsystem.namespaces {
@@ -80,12 +88,20 @@ impl Daemon {
                     || open(&namespace.volume, subsystem.shared, cores),
                     |error| matches!(error, volume::Error::File(OpenError::Busy { .. })),
                 )?);
+                if subsystem.shared {
+                    let nsid = namespace.nsid.expect("complete");
+                    patience.wait(
+                        || daemon.claims.take(&subsystem.nqn, nsid, &namespace.volume, ids),
+                        |error| matches!(error, ClaimError::Taken { .. }),
+                    )?;
+                }
             }
         }
         let mut opened = opened.into_iter();
         for subsystem in config.subsystems {
             daemon.start_subsystem(subsystem, &mut opened)?;
         }
+        let patience = patience.or(MOMENT);
         for address in config.listeners {
             let (port, actual) = patience.wait(
                 || daemon.server.add_listener(address),
@@ -181,6 +197,11 @@ impl Patience {
         Patience { deadline: Instant::now() + wait }
     }
 
+    /// Until `wait` is over from now on, if that is later.
+    fn or(self, wait: Duration) -> Patience {
+        Patience { deadline: self.deadline.max(Instant::now() + wait) }
+    }
+
     fn wait<T, E>(
         &self,
         mut attempt: impl FnMut() -> Result<T, E>,
@@ -241,8 +262,13 @@ pub(super) fn ana_state(state: AnaState) -> target::AnaState {
     }
 }
 
+/// Those that the server gives out.
+pub(super) fn controller_ids(config: &Config) -> ControllerIds {
+    config.controller_ids.unwrap_or(ControllerIds::ALL)
+}
+
 fn server_config(config: &Config) -> ServerConfig {
-    let ids = config.controller_ids.unwrap_or(ControllerIds::ALL);
+    let ids = controller_ids(config);
     ServerConfig {
         cores: config.cores.clone().unwrap_or_default().cpus().to_vec(),
         poll: config.poll,

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,12 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// A free port to listen at, for whoever may listen there again: clients come from 127.0.0.1, so none of them takes the
 /// port meanwhile, nor meets itself there.
 pub const ANYWHERE: &str = "127.0.0.2:0";
+
+/// One that is free, for a daemon that is killed and started again: it is known by what it was told from the
+/// first on, and so knows that it was killed.
+pub fn free_address() -> String {
+    TcpListener::bind(ANYWHERE).unwrap().local_addr().unwrap().to_string()
+}
 
 /// A running `nvlane serve`. Killed when dropped.
 pub struct Daemon {

@@ -4,11 +4,11 @@
 //! not set.
 
 use crate::copy::{file, pattern};
-use crate::daemon::{ANYWHERE, Daemon, ask, eventually, nvlane, wait_for_lock};
+use crate::daemon::{Daemon, PATIENCE, ask, eventually, free_address, nvlane, wait_for_lock};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const NQN: &str = "nqn.2026-11.com.example:a";
 const M: u64 = 1 << 20;
@@ -33,13 +33,16 @@ pub fn job(daemon: &Daemon, id: u64) -> Value {
 }
 
 pub fn wait_for(daemon: &Daemon, id: u64, state: &str) -> Value {
-    eventually(state, || {
+    let since = Instant::now();
+    loop {
         let job = job(daemon, id);
         let now = job["state"].as_str().unwrap();
-        assert!(now == state || now != "failed", "{job}");
-        now == state
-    });
-    job(daemon, id)
+        if now == state {
+            return job;
+        }
+        assert!(now != "failed" && since.elapsed() < PATIENCE, "not {state} in time: {job}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn nvlane_jobs(daemon: &Daemon, args: &[&str]) -> (bool, String) {
@@ -228,8 +231,9 @@ fn a_job_outlives_the_targets_that_it_copies_to() {
     file(dir.path(), "b", &vec![0; 1 << 20]);
     let far = file(there.path(), "far", &vec![1; 16 << 20]);
     let nqn = "nqn.2026-11.com.example:far";
-    let mut target = Daemon::start(there.path(), &[&far, &far_copy(&there), "--nqn", nqn]);
-    let listen = target.listeners[0].to_string();
+    let listen = free_address();
+    let args = [&far, &far_copy(&there), "--nqn", nqn, "--listen", &listen];
+    let mut target = Daemon::start(there.path(), &args);
     let daemon = start(dir.path());
     let remote = |nsid: u32| format!("tcp://{listen}/{nqn}?ns={nsid}&reconnect_delay=100ms");
     let options = json!({"throttle": "6M", "request_bytes": 262_144});
@@ -246,7 +250,6 @@ fn a_job_outlives_the_targets_that_it_copies_to() {
         eventually("progress", || job(&daemon, id)["counts"]["done_bytes"].as_u64() > Some(M));
         target.kill();
         std::thread::sleep(Duration::from_millis(300));
-        let args = [&far, &far_copy(&there), "--nqn", nqn, "--listen", &listen];
         target = Daemon::start(there.path(), &args);
         wait_for(&daemon, id, "done");
     }
@@ -272,7 +275,7 @@ fn a_flush_after_a_loss_of_power_is_not_believed() {
         let args = [&cached[0], &cached[1], &from, "--nqn", nqn, "--listen", listen];
         Daemon::start(there.path(), &args)
     };
-    let target = serve(ANYWHERE);
+    let target = serve(&free_address());
     let listen = target.listeners[0].to_string();
     let daemon = start(dir.path());
     let remote = |nsid: u32| format!("tcp://{listen}/{nqn}?ns={nsid}&reconnect_delay=100ms");
@@ -474,7 +477,7 @@ fn kills_of_targets_and_of_hosts_lose_nothing() {
             let args = [&files[0], &files[1], &slow, "--nqn", nqn, "--listen", listen];
             Daemon::start(there.path(), &args)
         };
-        let mut target = serve(ANYWHERE);
+        let mut target = serve(&free_address());
         let listen = target.listeners[0].to_string();
         let mut host = start(dir.path());
         let at = [0, M, 512, 4 * M][round as usize % 4];

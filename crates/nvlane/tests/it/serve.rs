@@ -104,6 +104,18 @@ fn two_gateways_share_a_volume_when_both_say_so() {
     }
     let said = fails(&mut serve(dir.path(), path.to_str().unwrap()));
     assert!(said.contains("already"), "{said}");
+
+    // A third one may not have ids that another has, unless that one is gone, however it went.
+    let nqn = "nqn.2026-11.com.example:a";
+    let third = |ids: &str| {
+        let mut command = serve(dir.path(), path.to_str().unwrap());
+        command.args(["--shared", "--nqn", nqn, "--uuid", uuid, "--cntlid", ids]);
+        command
+    };
+    let said = fails(&mut third("2000-3000"));
+    assert!(said.contains("--cntlid") && said.contains("2000-3000"), "{said}");
+    two.kill();
+    let _three = gateway("three", "2000-3000");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! done at any moment; 4 times when it is not set.
 
 use crate::copy::{file, pattern};
-use crate::daemon::{ANYWHERE, Daemon, eventually, wait_for_lock};
+use crate::daemon::{Daemon, eventually, free_address, wait_for_lock};
 use crate::jobs::{job, part_of, start, wait_for};
 use serde_json::{Value, json};
 use std::fs;
@@ -58,7 +58,7 @@ impl Pair {
             fs::create_dir(&place).unwrap();
             Daemon::start(&place, &[&files[0], "--nqn", &nqn("storage")])
         });
-        let listeners = [0, 1].map(|_| ANYWHERE.to_owned());
+        let listeners = [0, 1].map(|_| free_address());
         let mut pair = Pair { shape, directory, files, storage, targets: [None, None], listeners };
         for number in [0, 1] {
             fs::create_dir(pair.place(number)).unwrap();
