@@ -98,7 +98,7 @@ fn build(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Name
             }
             let paths = paths.iter().map(|path| build(path, options, true));
             let paths = paths.collect::<Result<_, _>>()?;
-            Multipath::new(paths, MultipathOptions { settings: *settings, uri: None })?
+            Multipath::new(paths, MultipathOptions { settings: *settings, uri: None, is_path })?
         }
         Kind::Program(path, children) => {
             let children = children.iter().map(below).collect::<Result<_, _>>()?;
@@ -128,7 +128,7 @@ fn build(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Name
 fn passing(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Namespace>, Error> {
     match &uri.kind {
         Kind::Device(device) => device.open(uri, options, !is_path),
-        Kind::Remote(remote) => remote.open(&uri.options, options.passthrough),
+        Kind::Remote(remote) => remote.open(&uri.options, options.passthrough, is_path),
         _ => unreachable!("those two do"),
     }
 }

@@ -159,6 +159,7 @@ impl Remote {
         &self,
         own: &crate::Options,
         wanted: Passthrough,
+        is_path: bool,
     ) -> Result<Arc<dyn Namespace>, Error> {
         // Multipath tells the settings, since it knows when they are changed.
         let plain = Remote { settings: Settings::default(), ..self.clone() };
@@ -175,8 +176,8 @@ impl Remote {
         options.passthrough = own.passthrough.or(wanted);
         let paths = host::open(&self.addresses, &options, query)?;
         let paths = paths.into_iter().map(|path| path as Arc<dyn Namespace>).collect();
-        // With one path too: it is what waits while that is lost.
-        let options = MultipathOptions { settings: self.settings, uri: Some(uri) };
+        // With one path too: it is what waits while that is lost, unless there are others above.
+        let options = MultipathOptions { settings: self.settings, uri: Some(uri), is_path };
         Ok(Multipath::new(paths, options)?)
     }
 }

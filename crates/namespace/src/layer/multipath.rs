@@ -55,6 +55,7 @@ pub use tuning::{SETTINGS, differing, set};
 pub struct Multipath {
     paths: Vec<Arc<dyn Namespace>>,
     uri: Option<String>,
+    is_path: bool,
     settings: Mutex<Settings>,
     /// Changes with the settings.
     generation: AtomicU32,
@@ -93,6 +94,9 @@ pub struct MultipathOptions {
     /// The volume's URI without the settings, where it is not `multipath:(...)`. Settings that
     /// are not the defaults are appended as options of a query.
     pub uri: Option<String>,
+    /// It is a path of another multipath namespace itself, by which nothing is to wait that may go another way: what
+    /// none of its own paths can take goes back there.
+    pub is_path: bool,
 }
 
 /// Why volumes cannot be paths to one namespace.
@@ -159,6 +163,7 @@ impl Multipath {
             standings,
             losses: AtomicU64::new(0),
             uri: options.uri,
+            is_path: options.is_path,
             settings: Mutex::new(options.settings),
             generation: AtomicU32::new(0),
             epoch: Instant::now(),

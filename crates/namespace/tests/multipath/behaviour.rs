@@ -1,10 +1,11 @@
 //! Selection, retries and waiting.
 
 use crate::core::{Core, Done, Fake};
-use namespace::layer::multipath::Policy;
+use namespace::layer::multipath::{Multipath, MultipathOptions, Policy, Settings};
 use namespace::{Access, Namespace};
 use nvme::opcode::io::{FLUSH, READ, WRITE};
 use nvme::{Command, Status};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const ZONE_APPEND: u8 = 0x7d;
@@ -162,6 +163,52 @@ fn what_cannot_be_done_twice_is_not_retried_once_it_was_sent() {
     });
     assert!(done.len() == 3 && done.iter().all(|done| done.status.is_success()));
     assert_eq!(done[2].second, Some(Status::SUCCESS));
+}
+
+/// Remote volumes are multipath themselves, whose commands wait while they have no path.
+#[test]
+fn what_a_path_of_several_paths_cannot_take_goes_another_way() {
+    let several = |name: &str| -> Arc<dyn Namespace> {
+        let options = MultipathOptions { is_path: true, ..MultipathOptions::default() };
+        Multipath::new(vec![Arc::new(Fake::new(name))], options).unwrap()
+    };
+    let settings = Settings { policy: Policy::Numa, ..Settings::default() };
+    let options = MultipathOptions { settings, ..MultipathOptions::default() };
+    let core = Core::over(Multipath::new(vec![several("a"), several("b")], options).unwrap());
+    // In flight when the path is lost: the first was on its way and is dead now, the others never left.
+    core.run(|world| {
+        world.send(WRITE, 1);
+        world.send(ZONE_APPEND, 2);
+        world.send_pair(3);
+        assert_eq!((world.paths[0].held(), world.paths[1].held()), (3, 0));
+        world.paths[0].stand(Access::Lost);
+        world.paths[0].answer_one(Status::HOST_PATHING_ERROR);
+        world.paths[0].answer_all(Status::HOST_ABORTED);
+    });
+    core.settle();
+    core.settle();
+    core.run(|world| {
+        assert_eq!(world.paths[1].places(), [1, 2, 3]);
+        world.paths[1].answer_all(Status::SUCCESS);
+        assert_eq!(world.numbers(), [1, 2, 3]);
+    });
+    // With no path at all they wait above, and go by the first that is there again.
+    core.run(|world| {
+        world.paths[1].stand(Access::Lost);
+        world.send(WRITE, 4);
+    });
+    core.settle();
+    core.run(|world| {
+        assert_eq!((world.paths[0].held(), world.paths[1].held()), (0, 0));
+        assert_eq!(world.numbers(), []);
+        world.paths[0].stand(Access::Optimized);
+    });
+    core.settle();
+    core.run(|world| {
+        assert_eq!(world.paths[0].held(), 1);
+        world.paths[0].answer_all(Status::SUCCESS);
+        assert_eq!(world.numbers(), [4]);
+    });
 }
 
 #[test]

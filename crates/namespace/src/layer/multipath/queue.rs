@@ -500,6 +500,9 @@ impl MultipathQueue {
             };
             match path {
                 Some(path) => self.send(path, demand, flight, request, now_ns),
+                None if self.namespace.is_path => {
+                    self.hand_back(flight, request, Status::HOST_ABORTED)
+                }
                 None if self.paths.iter().any(|path| may_return(path.access())) => {
                     self.tell_later();
                     // The slot may be another now, its place in the line is the same.
@@ -527,8 +530,13 @@ impl MultipathQueue {
     }
 
     /// No path will be usable again, or not in time.
-    fn give_up(&self, flight: Flight, mut request: Box<Request>) {
+    fn give_up(&self, flight: Flight, request: Box<Request>) {
         self.namespace.tell_outage(FAILING);
+        self.hand_back(flight, request, Status::HOST_PATHING_ERROR);
+    }
+
+    /// Fails a command that is not on its way: another path may do whatever it is.
+    fn hand_back(&self, flight: Flight, mut request: Box<Request>, status: Status) {
         if flight.joint != ALONE {
             (request.status, request.result) = (Status::HOST_PATHING_ERROR, 0);
             return self.finish(flight, request);
@@ -536,7 +544,7 @@ impl MultipathQueue {
         if flight.second != ALONE {
             self.seconds.take(flight.second);
         }
-        request.finish_pair(Status::HOST_PATHING_ERROR);
+        request.finish_pair(status);
     }
 
     /// Shows statistics, lets old ones fade, and has idle paths probed where `last` was.
