@@ -60,6 +60,8 @@ for _ in 1 2 3; do
 done
 wait $copy || die "copy: $(cat "$WORK/said")"
 expect_json "$WORK/copied" '.setbacks >= 1' true
+# Compared by a checksum that our target gives, by way of the kernel's host.
+expect_json "$WORK/copied" '.checksummed_bytes == .total_bytes' true
 # Past the block device's cache, which knows nothing of commands that pass it by.
 dd if="$(namespace 1)" of="$WORK/to" iflag=direct bs=1M count=8 status=none
 cmp "$WORK/from" "$WORK/to"

@@ -221,6 +221,7 @@ pub(crate) fn namespace(
             compare: can(oncs::COMPARE),
             compare_and_write: false,
             verify: can(oncs::VERIFY),
+            checksum: can(oncs::VERIFY) && identify::vendor::gives_checksums(&data.vs),
         },
         copy: copy_limits(&data, controller),
         metadata_bytes: 0,

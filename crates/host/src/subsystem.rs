@@ -91,6 +91,7 @@ impl Subsystem {
             let most = before.limits.transfer_bytes_max;
             limits.transfer_bytes_max = limits.transfer_bytes_max.min(most);
             limits.copy = limits.copy.and(before.limits.copy);
+            limits.commands.checksum &= before.limits.commands.checksum;
             // One of them has a cache that is to be flushed.
             limits.volatile_write_cache |= before.limits.volatile_write_cache;
         }

@@ -122,6 +122,12 @@ pub trait Namespace: Send + Sync + fmt::Debug {
         0
     }
 
+    /// Whether the checksum that a Verify may be asked for ([`Command::wants_checksum`]) comes from where the blocks are. A
+    /// guard gives one of any volume, but reads what it is of through what is below it.
+    fn gives_checksums(&self) -> bool {
+        self.limits().commands.checksum
+    }
+
     /// How this way stands, whichever core asks: a core's own [`Queue::access`] may be worse, where its connection is
     /// still to be made. Cheap, but not for every command.
     fn access(&self) -> Access {

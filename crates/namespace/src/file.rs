@@ -135,6 +135,7 @@ impl Namespace for File {
                 compare: false,
                 compare_and_write: false,
                 verify: false,
+                checksum: false,
             },
             copy: self.copy_limits(),
             metadata_bytes: 0,

@@ -118,6 +118,11 @@ macro_rules! pass_to_child {
             self.child.write_off();
         }
     };
+    (@ gives_checksums) => {
+        fn gives_checksums(&self) -> bool {
+            self.child.gives_checksums()
+        }
+    };
     (@ volatile_epoch) => {
         fn volatile_epoch(&self) -> u64 {
             self.child.volatile_epoch()

@@ -16,6 +16,7 @@
 //!
 //! Key constants: [`DEPTH_MAX`] frames per request.
 
+pub mod checksum;
 mod contract;
 pub mod copy;
 mod data;

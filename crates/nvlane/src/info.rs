@@ -20,6 +20,7 @@ pub fn run(args: &InfoArgs) -> Result<()> {
         ("compare", limits.commands.compare),
         ("compare and write", limits.commands.compare_and_write),
         ("verify", limits.commands.verify),
+        ("checksum", limits.commands.checksum),
     ];
     let able: Vec<&str> = commands.iter().filter(|(_, can)| *can).map(|(name, _)| *name).collect();
 

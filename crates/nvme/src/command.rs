@@ -1,8 +1,11 @@
 //! Submission and completion queue entries (NVMe Base 2.1, section 4.1 and 4.2).
 
-use crate::Status;
+use crate::{Status, opcode};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// What command dword 13 of a Verify says that is to give a checksum; see [`Command::wants_checksum`].
+pub const CHECKSUM: u32 = u32::from_le_bytes(*b"crc6");
 
 /// A submission queue entry: Common Command Format (NVMe Base 2.1, Figure 92).
 #[repr(C)]
@@ -85,6 +88,14 @@ impl Command {
     #[inline]
     pub fn block_count(&self) -> u32 {
         (self.cdw12.get() & 0xffff) + 1
+    }
+
+    /// Whether a Verify is to give the CRC-64/NVME of its blocks (NVM 1.1, section 5.3.1.2) in completion dwords 0 and 1. That is ours
+    /// and no standard's: command dword 13, which is reserved, says [`CHECKSUM`]. Namespaces that know it say so in
+    /// the vendor specific bytes of Identify Namespace ([`crate::identify::vendor::gives_checksums`]).
+    #[inline]
+    pub fn wants_checksum(&self) -> bool {
+        self.opcode == opcode::io::VERIFY && self.cdw13.get() == CHECKSUM
     }
 
     /// Force Unit Access (command dword 12, bit 30).

@@ -466,6 +466,21 @@ pub mod vendor {
         vs[NAME.len()] = flags;
     }
 
+    /// What a namespace is said to have, in the vendor specific bytes of Identify Namespace.
+    const CHECKSUMS: u8 = 1 << 0;
+
+    /// Whether a namespace gives checksums of its blocks ([`crate::Command::wants_checksum`]): bit 0 of byte 391, after
+    /// the name.
+    pub fn gives_checksums(vs: &[u8; 3712]) -> bool {
+        vs[..NAME.len()] == NAME && vs[NAME.len()] & CHECKSUMS != 0
+    }
+
+    /// Says that it does.
+    pub fn set_gives_checksums(vs: &mut [u8; 3712]) {
+        vs[..NAME.len()].copy_from_slice(&NAME);
+        vs[NAME.len()] |= CHECKSUMS;
+    }
+
     /// Which start of a target this controller is of: a controller with the same number has everything that it had
     /// acknowledged, since neither its process nor its machine was gone in between. Bytes 3080 to 3095; none where
     /// they are zero or another vendor's.

@@ -15,6 +15,8 @@ pub struct Commands {
     pub compare_and_write: bool,
     /// Verify.
     pub verify: bool,
+    /// A Verify that gives the checksum of what it has read ([`crate::Command::wants_checksum`]).
+    pub checksum: bool,
 }
 
 /// Commands that nobody here interprets and a namespace passes to what is behind it. They count as

@@ -251,6 +251,9 @@ fn nvm_namespace(namespace: &Namespace, state: AnaState) -> identify::Namespace 
         data.nuse = limits.blocks.into();
         data.nvmcap = u128::from(limits.bytes()).to_le_bytes();
     }
+    if limits.commands.checksum {
+        identify::vendor::set_gives_checksums(&mut data.vs);
+    }
     let optimal_blocks = (limits.optimal_write_bytes >> limits.block_shift).clamp(1, 0x1_0000);
     let optimal_z = (optimal_blocks - 1) as u16;
     // Identifiers are never reused; the preferred write sizes are valid.

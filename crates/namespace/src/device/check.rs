@@ -100,6 +100,7 @@ mod tests {
             compare: true,
             compare_and_write: false,
             verify: true,
+            checksum: false,
         },
         copy: nvme::limits::CopyLimits::NONE,
         metadata_bytes: 0,

@@ -182,6 +182,7 @@ fn commands(
     let write_zeroes = can(oncs::WRITE_ZEROES) && takes(wzsl, WRITE_ZEROES_BYTES);
     // Bits 2:0: deallocated blocks read as zeroes; bit 3: Write Zeroes may deallocate.
     let zeroes = namespace.dlfeat & 7 == 1 && (!write_zeroes || namespace.dlfeat & 8 != 0);
+    let verify = can(oncs::VERIFY) && takes(vsl, transfer);
     Commands {
         write_zeroes,
         deallocate: can(oncs::DATASET_MANAGEMENT) && zeroes,
@@ -189,7 +190,8 @@ fn commands(
         compare: can(oncs::COMPARE),
         // The driver passes no fused commands.
         compare_and_write: false,
-        verify: can(oncs::VERIFY) && takes(vsl, transfer),
+        verify,
+        checksum: verify && identify::vendor::gives_checksums(&namespace.vs),
     }
 }
 

@@ -3,6 +3,7 @@
 //! A command has room for directives, placement, hints and tags, which steer a device beyond what is
 //! read or written where. Where unknown commands are not to pass, neither are they.
 
+use nvme::command::CHECKSUM;
 use nvme::opcode::io as opcode;
 use uring::NvmeUringCmd;
 
@@ -20,7 +21,9 @@ const ATTRIBUTES: u32 = 7;
 #[inline]
 pub(super) fn mask(command: &mut NvmeUringCmd) {
     (command.cdw2, command.cdw3) = (0, 0);
-    (command.cdw13, command.cdw14, command.cdw15) = (0, 0, 0);
+    let checksum = command.opcode == opcode::VERIFY && command.cdw13 == CHECKSUM;
+    command.cdw13 = if checksum { CHECKSUM } else { 0 };
+    (command.cdw14, command.cdw15) = (0, 0);
     command.cdw12 &= match command.opcode {
         opcode::READ | opcode::WRITE | opcode::COMPARE | opcode::VERIFY => BLOCKS | ACCESS,
         opcode::WRITE_ZEROES => BLOCKS | DEALLOCATE | ACCESS,
@@ -84,6 +87,15 @@ mod tests {
                 ..NvmeUringCmd::default()
             };
             assert_eq!(command, expected, "opcode {opcode:#04x}");
+        }
+    }
+
+    #[test]
+    fn only_a_verify_may_ask_for_a_checksum() {
+        for (opcode, kept) in [(opcode::VERIFY, CHECKSUM), (opcode::READ, 0), (opcode::WRITE, 0)] {
+            let mut command = NvmeUringCmd { opcode, cdw13: CHECKSUM, ..NvmeUringCmd::default() };
+            mask(&mut command);
+            assert_eq!(command.cdw13, kept, "opcode {opcode:#04x}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The guard: on top of every stack, it adds what the stack below lacks.
 //!
 //! ```text
-//!              child cannot Compare, Verify   read here and compared, or dropped
+//!              child cannot Compare, Verify   read here and compared, dropped or summed up
 //!              child cannot fuse              Compare and Write here, alone on their blocks
 //!              child may tear a block         overlapping commands follow one another
 //!              volume opened read-only        writes refused here
@@ -23,6 +23,7 @@ mod line;
 mod queue;
 mod roster;
 mod scratch;
+mod slot;
 mod truce;
 mod waiting;
 
@@ -141,6 +142,8 @@ impl Namespace for Guard {
         limits.read_only |= self.options.read_only;
         limits.commands.compare = true;
         limits.commands.verify = true;
+        // What is read here has no metadata either.
+        limits.commands.checksum |= limits.metadata_bytes == 0;
         limits.commands.compare_and_write = !self.options.shared && !limits.read_only;
         // Metadata is the backend's business: what is read and written here has none.
         let can_copy = limits.metadata_bytes == 0 || limits.copy.is_offered();
@@ -155,7 +158,7 @@ impl Namespace for Guard {
 
     pass_to_child!(takes_registered refresh resize flush cut paths numa_node each_program);
     pass_to_child!(tune allocation copies_on_threads);
-    pass_to_child!(volatile_epoch access writes_back write_off);
+    pass_to_child!(volatile_epoch access writes_back write_off gives_checksums);
 
     /// What goes to the child as it comes may as well go past both.
     fn plain_file(&self) -> Option<BorrowedFd<'_>> {

@@ -101,6 +101,8 @@ impl Namespace for Linear {
             limits.commands.compare &= other.commands.compare;
             limits.commands.verify &= other.commands.verify;
         }
+        // Those of parts would have to be put together.
+        limits.commands.checksum = false;
         // Pieces are cut to what the children take; without metadata, which is not moved here.
         let mut offered = CopyLimits::NONE;
         for child in &self.children {

@@ -281,9 +281,14 @@ impl Namespace for Multipath {
             limits.commands.compare &= other.commands.compare;
             limits.commands.compare_and_write &= other.commands.compare_and_write;
             limits.commands.verify &= other.commands.verify;
+            limits.commands.checksum &= other.commands.checksum;
         }
         // A command may wait for a path.
         Limits { immediate: false, ..limits }
+    }
+
+    fn gives_checksums(&self) -> bool {
+        self.paths.iter().all(|path| path.gives_checksums())
     }
 
     fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {

@@ -245,6 +245,7 @@ impl Namespace for Routed {
         limits.commands.write_uncorrectable = false;
         limits.commands.compare = false;
         limits.commands.verify = false;
+        limits.commands.checksum = false;
         limits.commands.compare_and_write = false;
         limits.copy = CopyLimits::NONE;
         (limits.passthrough, limits.metadata_bytes) = (Passthrough::NONE, 0);

@@ -80,7 +80,7 @@ impl Namespace for Rate {
 
     pass_to_child!(refresh resize flush uuid keeps_blocks_whole takes_registered cut paths);
     pass_to_child!(numa_node each_program tune allocation copies_on_threads last_guard);
-    pass_to_child!(volatile_epoch access writes_back write_off);
+    pass_to_child!(volatile_epoch access writes_back write_off gives_checksums);
 
     fn uri(&self) -> String {
         format!("rate:{}({})", self.rates, self.child.uri())
@@ -181,7 +181,9 @@ impl RateQueue {
     fn amount(&self, request: &Request) -> (u64, u64) {
         use nvme::opcode::io as opcode;
         let command = &request.command;
-        let moves = matches!(command.opcode, opcode::READ | opcode::WRITE | opcode::COMPARE);
+        // For a checksum the blocks are read as well, if further down.
+        let moves = matches!(command.opcode, opcode::READ | opcode::WRITE | opcode::COMPARE)
+            || command.wants_checksum();
         let bytes = u64::from(command.block_count()) << self.block_shift;
         let commands = 1 + u64::from(request.fused.is_some());
         match (command.opcode, &request.data) {

@@ -96,6 +96,7 @@ impl Namespace for Volatile {
         limits.commands.compare = false;
         limits.commands.compare_and_write = false;
         limits.commands.verify = false;
+        limits.commands.checksum = false;
         limits.commands.write_uncorrectable = false;
         Limits {
             passthrough: Passthrough::NONE,

@@ -13,9 +13,12 @@
 //! copy is done only after one. Where a target may have lost what it had acknowledged before that
 //! (`Namespace::volatile_epoch`) a flush proves nothing, and the copy goes back to its mark.
 //!
+//! With `verify` everything is looked at once more in the end. Of a volume that gives checksums of its blocks
+//! (`Command::wants_checksum`) those are compared, and no data comes here; others are read.
+//!
 //! What it does not do: open volumes, or start itself again after a failure.
 //!
-//! Key constants: [`COPY_BYTES`] of a Copy, [`CHUNK_BYTES`] of a read, [`CHECKPOINT_INTERVAL`], [`SETBACKS_MAX`].
+//! Key constants: [`COPY_BYTES`] of a Copy, [`CHUNK_BYTES`] of a read, [`CHECK_BYTES`] of a checksum, [`CHECKPOINT_INTERVAL`], [`SETBACKS_MAX`].
 
 mod map;
 mod mark;
@@ -29,6 +32,7 @@ use super::spec::Options;
 use super::throttle::Pace;
 use super::watermark::Watermark;
 use map::Answer;
+pub use namespace::checksum::ALGORITHM;
 use namespace::copy::Other;
 use namespace::{Namespace, Request, Sink};
 use nvme::Limits;
@@ -40,13 +44,14 @@ use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-pub use verify::ALGORITHM;
 use verify::Sum;
 
 /// Bytes of a Copy, if nothing else is said and limits allow it.
 pub const COPY_BYTES: u64 = 16 << 20;
 /// Bytes of a read and the write that follows it.
 pub const CHUNK_BYTES: u64 = 256 << 10;
+/// Bytes whose checksum is asked for at once.
+pub const CHECK_BYTES: u64 = 1 << 20;
 /// Bytes of all Copies in flight, if there is more than one.
 const COPY_BYTES_IN_FLIGHT: u64 = 64 << 20;
 /// Blocks of one Write Zeroes (NVM 1.1: 16 bits, zero-based).
@@ -119,6 +124,8 @@ pub struct Engine {
     options: Options,
     ways: Vec<Rc<Other>>,
     limits: Vec<Limits>,
+    /// Whether each gives checksums.
+    sums: Vec<bool>,
     /// Volumes times targets: whether the one is copied to the other with Copy.
     copies: Vec<bool>,
     before: Counts,
@@ -189,6 +196,7 @@ impl Engine {
         let limits: Vec<Limits> = ways.iter().map(|way| way.namespace.limits()).collect();
         let namespaces: Vec<_> = ways.iter().map(|way| Arc::clone(&way.namespace)).collect();
         let copies = copies(&namespaces, &layout, &options);
+        let sums = namespaces.iter().map(|it| gives_checksums(&**it, &options)).collect();
         let requests = if layout.order == Order::Free { options.requests } else { 1 };
         let total_bytes = layout.bytes;
         let now = Instant::now();
@@ -234,6 +242,7 @@ impl Engine {
             options,
             ways,
             limits,
+            sums,
             copies,
         });
         engine.note_copied(true);
@@ -386,6 +395,13 @@ pub fn copies(volumes: &[Arc<dyn Namespace>], layout: &Layout, options: &Options
         }));
     }
     copies
+}
+
+/// Whether a volume is verified by checksums that it gives, not by reading it here.
+pub fn gives_checksums(volume: &dyn Namespace, options: &Options) -> bool {
+    let limits = volume.limits();
+    let can = limits.commands.checksum && limits.metadata_bytes == 0;
+    can && volume.gives_checksums() && !options.read_write
 }
 
 /// Whether `source` can be copied to `target` with Copy commands.

@@ -1,5 +1,6 @@
 //! What a copy would do, and by which means: `--dry-run`.
 
+use super::engine::gives_checksums;
 use super::layout::{Extent, Layout, Order, Target};
 use super::open::Opened;
 use super::spec::Options;
@@ -33,6 +34,8 @@ pub struct Plan {
     lines: Vec<Line>,
     bytes: u64,
     order: Order,
+    /// How it is compared afterwards, if it is.
+    verify: Option<&'static str>,
 }
 
 /// What a copy would do.
@@ -43,7 +46,22 @@ pub fn of(opened: &Opened, layout: &Layout, options: &Options) -> Plan {
             lines.extend(parts(opened, layout, extent, target, options));
         }
     }
-    Plan { lines, bytes: layout.bytes, order: layout.order }
+    let verify = options.verify.then(|| comparison(opened, layout, options));
+    Plan { lines, bytes: layout.bytes, order: layout.order, verify }
+}
+
+/// How source and targets are compared.
+fn comparison(opened: &Opened, layout: &Layout, options: &Options) -> &'static str {
+    let gives = |volume: usize| gives_checksums(&*opened.volumes[volume], options);
+    let sources =
+        layout.padded == layout.bytes && layout.extents.iter().all(|extent| gives(extent.volume));
+    let targets = layout.targets.iter().all(|target| gives(target.volume));
+    match (sources, targets) {
+        (true, true) => "by checksums that both sides give",
+        (false, true) => "by checksums that the target gives; the source is read here",
+        (true, false) => "by checksums that the source gives; the target is read here",
+        (false, false) => "read here, on both sides",
+    }
 }
 
 /// The parts of an extent that differ in their means.
@@ -149,6 +167,7 @@ pub fn written(plan: &Plan, format: ListFormat) -> String {
             fields.insert("total_bytes".into(), plan.bytes.into());
             fields.insert("order".into(), order.into());
             fields.insert("parts".into(), json!(plan.lines));
+            fields.insert("verify".into(), json!(plan.verify));
             format!("{:#}\n", json_object(fields))
         }
         ListFormat::Normal => {
@@ -170,6 +189,9 @@ pub fn written(plan: &Plan, format: ListFormat) -> String {
             let mut text = columns(&head, &rows);
             if plan.order != Order::Free {
                 text.push_str(&format!("it overlaps itself: {order}, one command at a time\n"));
+            }
+            if let Some(how) = plan.verify {
+                text.push_str(&format!("compared afterwards: {how}\n"));
             }
             text
         }

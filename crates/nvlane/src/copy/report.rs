@@ -35,8 +35,9 @@ impl Report<'_> {
             text.push_str(&format!("setbacks: {setbacks}\n"));
         }
         if let Some(checksum) = self.checksum {
+            let how = compared(&self.counts);
             text.push_str(&format!(
-                "compared: both sides are alike, {ALGORITHM} {checksum:016x} (read here, on both sides)\n"
+                "compared: both sides are alike, {ALGORITHM} {checksum:016x} ({how})\n"
             ));
         }
         text
@@ -85,6 +86,14 @@ pub fn means(counts: &Counts) -> String {
     let ways = ways.iter().filter(|(bytes, _)| *bytes > 0);
     let ways: Vec<String> = ways.map(|(bytes, way)| format!("{} {way}", written(*bytes))).collect();
     if ways.is_empty() { "nothing to do".to_owned() } else { ways.join(", ") }
+}
+
+/// How both sides were compared.
+fn compared(counts: &Counts) -> &'static str {
+    match counts.checksummed_bytes {
+        0 => "the target was read here",
+        _ => "by checksums that the target gave",
+    }
 }
 
 /// How often it went back to what was flushed, if it did.

@@ -39,6 +39,8 @@ pub struct Counts {
     pub durable_bytes: u64,
     /// Compared.
     pub verified_bytes: u64,
+    /// Of these, by checksums that the targets gave.
+    pub checksummed_bytes: u64,
     /// Given to Copy commands, once for each target.
     pub command_bytes: u64,
     /// Of these, copied where they lie.

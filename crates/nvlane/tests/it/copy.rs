@@ -1,6 +1,6 @@
 //! `nvlane copy`: what arrives is what was there, by whichever means; and what is said of it.
 
-use crate::daemon::{ANYWHERE, Daemon, eventually, nvlane, wait, wait_for_lock};
+use crate::daemon::{Daemon, eventually, free_address, nvlane, wait, wait_for_lock};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write;
@@ -299,7 +299,8 @@ fn remote_volumes_are_copied_by_their_target_where_they_can_be() {
     let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let data = pattern(8 << 20, 11);
     let a = file(dir.path(), "a", &data);
-    let daemon = Daemon::start(dir.path(), &[&a, "mem:16M", "mem:8M?bs=4096", "--nqn", NQN]);
+    let daemon =
+        Daemon::start(dir.path(), &[&a, "mem:16M", "mem:8M?bs=4096", "null:8M", "--nqn", NQN]);
     let other = Daemon::start(elsewhere.path(), &["mem:8M", "--nqn", "nqn.2026-11.com.example:b"]);
     let remote = |nsid: u32| format!("tcp://{}/{NQN}?ns={nsid}", daemon.listeners[0]);
     let there = format!("tcp://{}/nqn.2026-11.com.example:b?ns=1", other.listeners[0]);
@@ -318,16 +319,41 @@ fn remote_volumes_are_copied_by_their_target_where_they_can_be() {
     let json = done(&[&format!("{}@4M+8M", remote(2)), &remote(2), "--request-size", "1M"]);
     assert!(json["command_bytes"].as_u64() == Some(8 * M), "{json}");
     assert!(read(&remote(2))[..8 << 20] == data[..], "other bytes");
+    // It is compared where it lies, too.
+    let before = sent(1).0 + sent(2).0;
+    let json = done(&[&remote(1), &format!("{}@4M", remote(2)), "--verify"]);
+    assert_eq!(json["checksummed_bytes"], 8 * M, "{json}");
+    assert_eq!(sent(1).0 + sent(2).0, before, "it crossed the network");
+    // What is here is read here, what is there is not, whichever way it went.
+    let read_there = || sent(1).0 + sent(2).0;
+    let before = read_there();
+    let local = file(elsewhere.path(), "local", &data);
+    let json = done(&[&local, &format!("{}@8M", remote(2)), "--verify"]);
+    assert_eq!((&json["checksummed_bytes"], read_there()), (&(8 * M).into(), before), "{json}");
+    let json = done(&[&remote(1), &local, "--verify"]);
+    let read_once = before + 8 * M;
+    assert_eq!((&json["checksummed_bytes"], read_there()), (&0.into(), read_once), "{json}");
     // To another machine it is moved; and where blocks differ.
-    done(&[&remote(1), &there, "--verify"]);
+    let json = done(&[&remote(1), &there, "--verify"]);
+    assert_eq!(json["checksummed_bytes"], 8 * M, "{json}");
     assert!(read(&there) == data, "other bytes");
+    let before = sent(3).0;
     done(&[&there, &remote(3), "--verify"]);
+    assert_eq!(sent(3).0, before, "it crossed the network");
     assert!(read(&remote(3)) == data, "other bytes");
+    let before = sent(3).0;
+    let json = done(&[&there, &remote(3), "--verify", "--read-write"]);
+    assert_eq!((&json["verified_bytes"], &json["checksummed_bytes"]), (&(8 * M).into(), &0.into()));
+    assert_eq!(sent(3).0, before + 8 * M, "it was not read");
+    // What the target does not keep is noticed there, and where it is.
+    let line = said(&[&remote(1), &remote(4), "--verify", "--request-size", "512K", "-R", "1"]);
+    assert!(line.contains("what is in bytes 0 to 524288, by its checksum, is not what"), "{line}");
     let line = said(&[&format!("{}&queue_size=64@+1M", remote(2)), &format!("{}@2M", remote(2))]);
     assert!(line.contains("are one volume"), "{line}");
-    let output = copy(&[&remote(1), &remote(2), "-n"]);
+    let output = copy(&[&remote(1), &remote(2), "-n", "--verify"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains(&format!("by the controller of {NQN}")), "{text}");
+    assert!(text.contains("compared afterwards: by checksums"), "{text}");
 }
 
 /// The target's power is cut in the middle: what it had not flushed is copied again.
@@ -340,7 +366,7 @@ fn a_copy_outlives_a_target_that_loses_power() {
     let cached = format!("volatile:({b})");
     let serve =
         |listen: &str| Daemon::start(there.path(), &[&cached, "--nqn", NQN, "--listen", listen]);
-    let target = serve(ANYWHERE);
+    let target = serve(&free_address());
     let listen = target.listeners[0].to_string();
     let to = format!("tcp://{listen}/{NQN}?ns=1&reconnect_delay=100ms");
     let written = |target: &Daemon| {

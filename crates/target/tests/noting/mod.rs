@@ -30,6 +30,7 @@ pub const LIMITS: Limits = Limits {
         compare: false,
         compare_and_write: false,
         verify: false,
+        checksum: false,
     },
     copy: COPY,
     metadata_bytes: 0,

@@ -1,6 +1,8 @@
 //! What the layers are for: late, failed, slow and forgotten commands.
 
 use crate::core::{Core, Order, compare_and_write, read, write};
+use namespace::checksum;
+use nvme::command::CHECKSUM;
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
 use std::os::unix::fs::MetadataExt;
@@ -104,6 +106,52 @@ fn write_uncorrectable_marks_blocks_until_they_are_written() {
     for slba in [11, 14] {
         assert_eq!(core.read(slba, 1, BLOCK).status.code(), Status::UNRECOVERED_READ, "{slba}");
     }
+}
+
+#[test]
+fn a_verify_gives_the_checksum_of_its_blocks_if_it_is_asked_for() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = format!("file:{}?create&size=4M", directory.path().join("a.img").display());
+    let others = ["mem:4M", "mem:2M?bs=4096", "null:4M", "volatile:(mem:4M)", "delay:1us(mem:4M)"];
+    let parts = "linear:(mem:1M,null:1M,mem:2M)";
+    let spread = "multipath:(delay:1us(mem:4M))";
+    for uri in others.into_iter().chain([file.as_str(), parts, spread]) {
+        for cores in [1, 2] {
+            let options = OpenOptions { cores, ..OpenOptions::default() };
+            let namespace = volume::open(uri, &options).expect(uri);
+            let block = namespace.limits().block_bytes() as usize;
+            assert!(namespace.limits().commands.checksum, "{uri}");
+            let core = Core::start(Arc::clone(&namespace));
+            let data: Vec<u8> = (0..256 << 10).map(|at: u32| (at * 7 % 251) as u8).collect();
+            assert_eq!(core.write(16, data, block), Status::SUCCESS, "{uri}");
+            let verify = |slba: u64, blocks: u32, mark: u32| {
+                let command = Command::blocks(opcode::VERIFY, 1, slba, blocks);
+                let command = Command { cdw13: mark.into(), ..command };
+                core.run(Order { command, ..Order::default() })
+            };
+            // Within what is read at once where it is read, and in several pieces.
+            for (slba, blocks) in [(16, 1), (3, 40), (16, 64), (0, 128), (17, 200)] {
+                let answer = verify(slba, blocks, CHECKSUM);
+                let data = core.read(slba, blocks, block).data;
+                let expected = (Status::SUCCESS, checksum::of(&data));
+                assert_eq!((answer.status, answer.result), expected, "{uri}: {blocks} from {slba}");
+            }
+            let beyond = verify(namespace.limits().blocks - 1, 2, CHECKSUM);
+            assert_eq!(
+                (beyond.status.code(), beyond.result),
+                (Status::LBA_OUT_OF_RANGE, 0),
+                "{uri}"
+            );
+            let plain = verify(16, 8, 0);
+            assert_eq!((plain.status, plain.result), (Status::SUCCESS, 0), "{uri}");
+        }
+    }
+    // What cannot be read has none.
+    let core = Core::start(open("fault:op=read,lba=200(linear:(mem:1M))"));
+    let command = Command::blocks(opcode::VERIFY, 1, 0, 256);
+    let command = Command { cdw13: CHECKSUM.into(), ..command };
+    let answer = core.run(Order { command, ..Order::default() });
+    assert_eq!((answer.status.code(), answer.result), (Status::UNRECOVERED_READ, 0));
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub struct Core {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub status: Status,
+    /// Completion dwords 0 and 1.
+    pub result: u64,
     /// Of the second command of a fused pair.
     pub second: Option<Status>,
     /// What was read.
@@ -66,7 +68,8 @@ impl Sink for Front {
         }
         let second = request.fused.take().map(|second| second.status);
         let sender = self.senders.borrow_mut().remove(&state).expect("completed once");
-        let _ = sender.send(Answer { status: request.status, second, data, lent });
+        let Request { status, result, .. } = *request;
+        let _ = sender.send(Answer { status, result, second, data, lent });
     }
 }
 

@@ -3,7 +3,8 @@
 use super::claims::{Claim, Thread};
 use super::copies::{CLAIM, COPY};
 use super::line::Share;
-use super::scratch::{self, PIECE_BYTES, Scratch, Waiter};
+use super::scratch::{self, Scratch, Waiter};
+use super::slot::{Slot, Work};
 use super::truce::AGREE;
 use super::waiting::{InLine, Looker};
 use super::{Guard, roster};
@@ -13,7 +14,7 @@ use crate::layer::slab::Slab;
 use crate::layer::wake::{Wake, Waker};
 use crate::{Data, Queue, Request, Sink, dataset};
 use nvme::opcode::io as opcode;
-use nvme::{Command, Status};
+use nvme::Status;
 use reactor::{Complete, Reactor};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -56,48 +57,10 @@ pub(super) struct GuardQueue {
     /// Facts about the child that do not change.
     compares: bool,
     verifies: bool,
+    checksums: bool,
     passes: bool,
     pub(super) uses_threads: bool,
     pub(super) shift: u8,
-}
-
-/// A command in the table, or on its way into it.
-struct Slot {
-    range: Range,
-    /// Shards still to be entered, and those entered, as bits.
-    missing: u64,
-    entered: u64,
-    /// In line in the lowest missing shard.
-    waits: bool,
-    /// A fused pair that has asked for the table to be used.
-    is_announced: bool,
-    work: Work,
-    /// Here while it is not below.
-    request: Option<Box<Request>>,
-    /// The second half of a fused pair while the first is below: the child is not to see it.
-    second: Option<Box<Request>>,
-    /// Memory to read into, for a command that is carried out here.
-    scratch: Option<Scratch>,
-    /// The data of an emulated Compare while its request carries the scratch memory.
-    expected: Data,
-    /// The command as it came, where it is rewritten.
-    command: Command,
-    /// Blocks read so far.
-    done: u32,
-}
-
-/// What is to be done, or being done, with a command that holds its range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
-    /// Goes down as it is.
-    Pass,
-    /// A Compare that the child does not know: read, then compared.
-    Compare,
-    /// A Verify that the child does not know: read in pieces.
-    Verify,
-    /// The first and the second half of a fused pair.
-    FusedCompare,
-    FusedWrite,
 }
 
 impl GuardQueue {
@@ -131,6 +94,7 @@ impl GuardQueue {
             next: RefCell::default(),
             compares: can.compare,
             verifies: can.verify,
+            checksums: can.checksum,
             passes: guard.child.limits().passthrough.io,
             uses_threads: guard.child.copies_on_threads(),
             shift: guard.child.limits().block_shift,
@@ -189,7 +153,7 @@ impl GuardQueue {
 impl Queue for GuardQueue {
     #[inline]
     fn submit(&self, request: Box<Request>) {
-        if self.idle && request.command.opcode != opcode::COPY {
+        if self.idle && !matches!(request.command.opcode, opcode::COPY | opcode::VERIFY) {
             return self.child.submit(request);
         }
         if self.guard.options.read_only && self.may_write(&request) {
@@ -198,6 +162,7 @@ impl Queue for GuardQueue {
         let work = match request.command.opcode {
             _ if request.fused.is_some() => return self.submit_fused(request),
             opcode::COMPARE if !self.compares => Work::Compare,
+            opcode::VERIFY if !self.checksums && request.command.wants_checksum() => Work::Checksum,
             opcode::VERIFY if !self.verifies => Work::Verify,
             opcode::COPY if matches!(request.data, Data::Sources(_)) => {
                 return self.carrier.submit(request);
@@ -256,7 +221,9 @@ impl Sink for GuardQueue {
         match self.slots.with(state, |slot| slot.work) {
             Work::Pass => self.leave(state, request),
             Work::FusedCompare if self.compares => self.fused_compared(state, request),
-            Work::Compare | Work::Verify | Work::FusedCompare => self.piece_read(state, request),
+            Work::Compare | Work::Verify | Work::Checksum | Work::FusedCompare => {
+                self.piece_read(state, request)
+            }
             Work::FusedWrite => self.fused_written(state, request),
         }
     }
@@ -374,7 +341,7 @@ impl GuardQueue {
         let (work, blocks) =
             self.slots.with(slot, |slot| (slot.work, slot.command.block_count() as usize));
         let reads = match work {
-            Work::Compare | Work::Verify => true,
+            Work::Compare | Work::Verify | Work::Checksum => true,
             Work::FusedCompare => !self.compares,
             Work::Pass | Work::FusedWrite => false,
         };
@@ -474,6 +441,12 @@ impl GuardQueue {
             (slot.work, slot.done >= slot.command.block_count())
         });
         if finished || !request.status.is_success() {
+            request.result = match work {
+                Work::Checksum if request.status.is_success() => {
+                    self.slots.with(slot, |slot| slot.checksum())
+                }
+                _ => 0,
+            };
             return match work {
                 Work::FusedCompare => self.fused_compared(slot, request),
                 _ => self.leave(slot, request),
@@ -578,62 +551,6 @@ impl GuardQueue {
     }
 }
 
-impl Slot {
-    fn new(range: Range, work: Work, request: Box<Request>) -> Slot {
-        Slot {
-            range,
-            missing: range.shards(),
-            entered: 0,
-            waits: false,
-            is_announced: false,
-            work,
-            command: request.command,
-            request: Some(request),
-            second: None,
-            scratch: None,
-            expected: Data::None,
-            done: 0,
-        }
-    }
-
-    /// The lowest missing shard was entered.
-    fn advance(&mut self) {
-        let lowest = self.missing & self.missing.wrapping_neg();
-        self.entered |= lowest;
-        self.missing &= !lowest;
-    }
-
-    fn take_request(&mut self) -> Box<Request> {
-        self.request.take().expect("the request is here")
-    }
-
-    /// Turns the command into a read of the next piece, into the scratch memory.
-    fn prepare_read(&mut self, request: &mut Request, shift: u8) {
-        let most = (PIECE_BYTES >> shift) as u32;
-        let blocks = (self.command.block_count() - self.done).min(most);
-        let slba = self.command.slba() + u64::from(self.done);
-        let read = Command::blocks(opcode::READ, self.command.nsid.get(), slba, blocks);
-        request.command = Command { cid: self.command.cid, ..read };
-        let scratch = self.scratch.as_mut().expect("memory was obtained");
-        scratch.data.truncate((blocks as usize) << shift);
-        self.expected = mem::replace(&mut request.data, mem::take(&mut scratch.data));
-    }
-
-    /// Undoes that after the read, and notes what came of it.
-    fn restore(&mut self, request: &mut Request, shift: u8) {
-        let blocks = request.command.block_count();
-        let read = mem::replace(&mut request.data, mem::take(&mut self.expected));
-        request.command = self.command;
-        let offset = (self.done as usize) << shift;
-        let compares = self.work != Work::Verify;
-        if request.status.is_success() && compares && !matches(&read, &request.data, offset) {
-            request.status = Status::COMPARE_FAILURE.dnr();
-        }
-        self.scratch.as_mut().expect("memory was obtained").data = read;
-        self.done += blocks;
-    }
-}
-
 fn writes(code: u8) -> bool {
     matches!(
         code,
@@ -672,14 +589,4 @@ fn range_of(request: &Request) -> Option<Range> {
     let start = used.clone().map(|range| range.slba).min()?;
     let end = used.map(|range| range.slba + u64::from(range.blocks)).max()?;
     Some(Range { start, end, exclusive })
-}
-
-/// Whether what was read equals what is expected from `offset` on.
-fn matches(read: &Data, expected: &Data, offset: usize) -> bool {
-    assert!(offset + read.len() <= expected.len(), "a compare comes with data of its length");
-    // SAFETY: both are readable for their lengths, and nobody writes to either now.
-    unsafe {
-        std::slice::from_raw_parts(read.as_ptr(), read.len())
-            == std::slice::from_raw_parts(expected.as_ptr().add(offset), read.len())
-    }
 }

@@ -2,13 +2,16 @@
 
 use super::verify::difference;
 use super::{
-    CHUNK_BYTES, COPY_BYTES, COPY_BYTES_IN_FLIGHT, Engine, MEMORY, NSID, State, ZERO_BLOCKS_MAX,
+    CHECK_BYTES, CHUNK_BYTES, COPY_BYTES, COPY_BYTES_IN_FLIGHT, Engine, MEMORY, NSID, State,
+    ZERO_BLOCKS_MAX,
 };
 use crate::copy::layout::Order;
 use crate::copy::shared::Phase;
 use crate::session::failure_text;
+use namespace::checksum;
 use namespace::copy::{Place, Source, Sources};
-use namespace::{Data, Part, Request};
+use namespace::{Data, Namespace, Part, Request};
+use nvme::command::CHECKSUM;
 use nvme::copy::Format;
 use nvme::{Command, Limits, Status, opcode};
 use reactor::Buffer;
@@ -40,8 +43,10 @@ pub(super) struct Piece {
     /// The target that is being written, and how many of its bytes are.
     target: usize,
     written: u64,
-    /// `buffer` has what is to be written.
+    /// `buffer` has what is to be written or compared, or the source has given its checksum.
     is_filled: bool,
+    /// The checksum of what targets are to have, where they are compared.
+    sum: u64,
     /// All of it is for Copy commands: what it counts among those in flight.
     copy_bytes: u64,
     doing: Doing,
@@ -52,7 +57,8 @@ enum Kind {
     #[default]
     Data,
     Hole,
-    Verify,
+    /// Compared; whether the source gives its checksum, and is not read here.
+    Verify(bool),
 }
 
 /// The command in flight.
@@ -67,6 +73,9 @@ enum Doing {
     Zero(u64),
     /// Of the target, to be compared.
     ReadBack,
+    /// The checksum of the source, or of the target.
+    Sum,
+    SumBack,
 }
 
 impl Engine {
@@ -123,15 +132,17 @@ impl Engine {
         let needed = match piece.kind {
             Kind::Data => usize::from(piece.copy_bytes == 0 && !self.copies_all(volume)),
             Kind::Hole => usize::from(!targets.all(zeroes)),
-            Kind::Verify => 2,
+            Kind::Verify(is_summed) => usize::from(!is_summed),
         };
+        let compares = matches!(piece.kind, Kind::Verify(_)) && !self.targets_sum();
         let allocate = || self.reactor.buffers().allocate(piece.bytes as usize);
         if needed > 0 {
             piece.buffer = allocate();
         }
-        if needed > 1 {
+        if compares {
             piece.other = allocate();
         }
+        let needed = needed + usize::from(compares);
         let given = usize::from(piece.buffer.is_some()) + usize::from(piece.other.is_some());
         if let (Kind::Hole, Some(buffer)) = (piece.kind, &mut piece.buffer) {
             buffer.as_mut_slice().fill(0);
@@ -155,7 +166,9 @@ impl Engine {
             true => total - from,
             false => extent.start + extent.bytes - from,
         };
-        let mut kind = if verifying { Kind::Verify } else { Kind::Data };
+        // What fills the last block of a target is in no source.
+        let is_summed = self.sums[volume] && self.layout.padded == total;
+        let mut kind = if verifying { Kind::Verify(is_summed) } else { Kind::Data };
         let (mut left, mut empty_targets) = (extent_left, 0);
         if !verifying && !backwards {
             let stretch = *state.map.front().expect("something is known of what comes next");
@@ -179,6 +192,11 @@ impl Engine {
         Some(Piece { empty_targets, copy_bytes, ..piece })
     }
 
+    /// Whether all targets give checksums.
+    fn targets_sum(&self) -> bool {
+        self.layout.targets.iter().all(|target| self.sums[target.volume])
+    }
+
     /// Whether no target needs what is in `volume` to be read here.
     fn copies_all(&self, volume: usize) -> bool {
         (0..self.layout.targets.len()).all(|target| self.is_copied(volume, target))
@@ -193,10 +211,11 @@ impl Engine {
             self.options.request_bytes.unwrap_or(usual.min(smooth))
         };
         let all = targets().chain([&self.limits[volume]]);
-        let chunk = || {
-            let transfer = all.clone().map(|limits| u64::from(limits.transfer_bytes_max)).min();
-            wanted(CHUNK_BYTES).min(transfer.unwrap_or(u64::MAX)).min(BUFFER_BYTES_MAX - unit)
+        let transfer = || {
+            let most = all.clone().map(|limits| u64::from(limits.transfer_bytes_max)).min();
+            most.unwrap_or(u64::MAX)
         };
+        let chunk = || wanted(CHUNK_BYTES).min(transfer()).min(BUFFER_BYTES_MAX - unit);
         let bytes = match kind {
             Kind::Hole if targets().all(|limits| limits.commands.write_zeroes) => {
                 targets().map(|limits| ZERO_BLOCKS_MAX << limits.block_shift).min().unwrap_or(unit)
@@ -208,7 +227,8 @@ impl Engine {
                     most.min(ranges.min(it.copy.blocks_max.into()) << it.block_shift)
                 })
             }
-            Kind::Data | Kind::Hole | Kind::Verify => chunk(),
+            Kind::Verify(true) if self.targets_sum() => wanted(CHECK_BYTES).min(transfer()),
+            Kind::Data | Kind::Hole | Kind::Verify(_) => chunk(),
         };
         (bytes - bytes % unit).max(unit)
     }
@@ -244,9 +264,11 @@ impl Engine {
                 Kind::Data if self.is_copied(extent.volume, piece.target) => {
                     piece.doing = Doing::Copy;
                 }
-                Kind::Data | Kind::Verify if !piece.is_filled => piece.doing = Doing::Read,
+                Kind::Verify(true) if !piece.is_filled => piece.doing = Doing::Sum,
+                Kind::Data | Kind::Verify(_) if !piece.is_filled => piece.doing = Doing::Read,
                 Kind::Data | Kind::Hole => piece.doing = self.run_of(piece, limits.block_bytes()),
-                Kind::Verify => piece.doing = Doing::ReadBack,
+                Kind::Verify(_) if self.sums[target.volume] => piece.doing = Doing::SumBack,
+                Kind::Verify(_) => piece.doing = Doing::ReadBack,
             }
             drop(state);
             return self.submit(index);
@@ -322,6 +344,15 @@ impl Engine {
                 let buffer = piece.other.as_mut().expect("given before");
                 request.data = part(buffer, 0, piece.bytes);
             }
+            Doing::Sum | Doing::SumBack => {
+                let mut at = target_at;
+                if piece.doing == Doing::Sum {
+                    (volume, at) = (extent.volume, source_at);
+                }
+                request.command = blocks(opcode::io::VERIFY, volume, at, piece.bytes);
+                request.command.cdw13 = CHECKSUM.into();
+                request.data = Data::None;
+            }
         }
         let way = Rc::clone(&self.ways[volume]);
         drop(state);
@@ -363,13 +394,18 @@ impl Engine {
         let piece = &mut state.pieces[index];
         let doing = std::mem::take(&mut piece.doing);
         let Some(request) = &mut piece.request else { unreachable!("it is back") };
-        let status = request.status;
+        let (status, result) = (request.status, request.result);
         if let Data::Sources(mut sources) = std::mem::take(&mut request.data) {
             sources.ranges.clear();
             piece.sources = Some(sources);
         }
-        if !status.is_success() {
-            let text = self.failed(piece, doing, status);
+        // A checksum of 0 is none, but for once in 2^64: a controller that knows nothing of them has answered.
+        let nothing = matches!(doing, Doing::Sum | Doing::SumBack) && result == 0;
+        if nothing || !status.is_success() {
+            let text = match nothing && status.is_success() {
+                true => format!("{}: it gave no checksum", self.asked(piece, doing).uri()),
+                false => self.failed(piece, doing, status),
+            };
             state.failure.get_or_insert(text);
             drop(state);
             return self.finish(index, false);
@@ -382,24 +418,26 @@ impl Engine {
                 let buffer = piece.buffer.as_mut().expect("it was read into").as_mut_slice();
                 buffer[piece.read_bytes as usize..].fill(0);
                 piece.is_filled = true;
-                if piece.kind == Kind::Verify {
-                    let (start, len) = (piece.position, piece.read_bytes as usize);
-                    let State { pieces, sum, .. } = &mut *state;
-                    let buffer = pieces[index].buffer.as_ref().expect("it was read into");
-                    sum.add(start, &buffer.as_slice()[..len]);
+                if piece.kind == Kind::Verify(false) {
+                    let (start, len, whole) = (piece.position, piece.read_bytes, piece.bytes);
+                    let sum = checksum::of(&buffer[..len as usize]);
+                    piece.sum = match whole > len {
+                        true => checksum::of(&buffer[..whole as usize]),
+                        false => sum,
+                    };
+                    state.sum.add(start, len, sum);
                 }
             }
-            Doing::ReadBack => {
-                let len = piece.bytes as usize;
-                let (one, other) = (piece.buffer.as_ref(), piece.other.as_ref());
-                let (one, other) = one.zip(other).expect("both were read into");
-                let differs = difference(&one.as_slice()[..len], &other.as_slice()[..len]);
-                if let Some(at) = differs {
+            Doing::Sum => {
+                (piece.sum, piece.is_filled) = (result, true);
+                let (start, len) = (piece.position, piece.read_bytes);
+                state.sum.add(start, len, result);
+            }
+            Doing::SumBack | Doing::ReadBack => {
+                if let Some(what) = differs(piece, doing, result, self.offset_of(piece)) {
                     let target = &self.layout.targets[piece.target];
                     let uri = self.ways[target.volume].namespace.uri();
-                    let at = target.offset + piece.position + at as u64;
-                    let text = format!("{uri}: byte {at} is not what was copied");
-                    state.failure.get_or_insert(text);
+                    state.failure.get_or_insert(format!("{uri}: {what} is not what was copied"));
                     drop(state);
                     return self.finish(index, false);
                 }
@@ -421,11 +459,26 @@ impl Engine {
         (piece.buffer, piece.other) = (None, None);
         if is_whole && *phase == Phase::Verifying {
             counts.verified_bytes += piece.read_bytes;
+            counts.checksummed_bytes += if self.targets_sum() { piece.read_bytes } else { 0 };
         } else if is_whole {
             mark.finished(from, to);
             counts.done_bytes += piece.read_bytes;
         }
         idle.push(index);
+    }
+
+    /// Where a piece is in its target.
+    fn offset_of(&self, piece: &Piece) -> u64 {
+        self.layout.targets[piece.target].offset + piece.position
+    }
+
+    /// The volume that was asked for a checksum.
+    fn asked(&self, piece: &Piece, doing: Doing) -> &dyn Namespace {
+        let volume = match doing {
+            Doing::Sum => self.layout.extent_at(piece.position).volume,
+            _ => self.layout.targets[piece.target].volume,
+        };
+        &*self.ways[volume].namespace
     }
 
     /// A failure in words.
@@ -465,9 +518,37 @@ impl Engine {
                 opcode::io::READ,
                 format!("reading {} bytes at offset {to} to compare them", piece.bytes),
             ),
+            Doing::Sum => (
+                source,
+                opcode::io::VERIFY,
+                format!("the checksum of {} bytes at offset {from}", piece.bytes),
+            ),
+            Doing::SumBack => (
+                &*self.ways[target.volume].namespace,
+                opcode::io::VERIFY,
+                format!("the checksum of {} bytes at offset {to}", piece.bytes),
+            ),
         };
         failure_text(volume, &doing, code, status)
     }
+}
+
+/// What in a target is not what it is to be: by its checksum, by all bytes, or by the checksum of what was read, where
+/// the source was not. `at` is where the piece begins.
+fn differs(piece: &Piece, doing: Doing, given: u64, at: u64) -> Option<String> {
+    let len = piece.bytes as usize;
+    let read = piece.other.as_ref().map(|other| &other.as_slice()[..len]);
+    let sum = match (doing, read, &piece.buffer) {
+        (Doing::SumBack, ..) => given,
+        (_, Some(read), Some(buffer)) => {
+            let first = difference(&buffer.as_slice()[..len], read)?;
+            return Some(format!("byte {}", at + first as u64));
+        }
+        (_, Some(read), None) => checksum::of(read),
+        (_, None, _) => unreachable!("it was read into"),
+    };
+    let what = format!("what is in bytes {at} to {}, by its checksum,", at + piece.bytes);
+    (sum != piece.sum).then_some(what)
 }
 
 /// A part of a buffer for one command.
