@@ -3,6 +3,7 @@
 # Checks what the round before was promised, then writes until the power is cut. With `lost` the server ignores Flush
 # and FUA, and durable writes must be missing: those to blocks that had no room in the file before, which the file
 # system's journal is needed for. What overwrites blocks of a file is on its disk at once either way.
+echo "round $1 begins"
 . "$(dirname "$0")/harness.sh"
 round=$1
 previous=$((round - 1))

@@ -27,6 +27,8 @@ use crate::process::{checkout, shell_quoted};
 
 /// A round from power on to power off, at most.
 const ROUND_LIMIT: Duration = Duration::from_secs(300);
+/// Guests that may die one after the other while they boot, before a test of ours has begun: the emulator's fault.
+const DEATHS_MAX: u32 = 2;
 /// Lines in the ledger before the power may be cut. The next boot wants 50 durable writes: not all
 /// lines are writes, and the last one may be cut off.
 const NOTED_MIN: usize = 60;
@@ -74,7 +76,16 @@ pub fn run(
         machine.share.clone_from(&directory);
         for round in 0..=rounds {
             let last = round == rounds;
-            output.say(&boot(&machine, &directory, promises, round, last, seed)?);
+            let mut deaths = 0;
+            let said = loop {
+                match boot(&machine, &directory, promises, round, last, seed)? {
+                    Some(said) => break said,
+                    None if deaths < DEATHS_MAX => deaths += 1,
+                    None => bail!("round {round}: no guest gets as far as the test"),
+                }
+                output.say(&format!("round {round}: the guest died while it booted; another one"));
+            };
+            output.say(&said);
         }
         fs::remove_dir_all(&directory)?;
     }
@@ -82,7 +93,7 @@ pub fn run(
 }
 
 /// One boot: verifies the round before, writes until the power goes (unless it is the last). Returns
-/// what was said.
+/// what was said; None if the guest died before the script had said anything.
 fn boot(
     machine: &Machine,
     directory: &Path,
@@ -90,7 +101,7 @@ fn boot(
     round: u32,
     last: bool,
     seed: u64,
-) -> Result<String> {
+) -> Result<Option<String>> {
     let script = checkout()?.join("tests/guest/_power_cut.sh");
     let script = shell_quoted(&script.display().to_string());
     let ends = if last { "last" } else { "cut" };
@@ -112,7 +123,10 @@ fn boot(
                 let ending = guest.wait(ROUND_LIMIT)?;
                 if last && ending == Ending::Exited(0) {
                     guest.discard_logs()?;
-                    return Ok(said);
+                    return Ok(Some(said));
+                }
+                if ending == Ending::Died && said.is_empty() {
+                    return Ok(None);
                 }
                 bail!("round {round}: {ending:?}\n{said}{}", guest.console_tail());
             }
@@ -136,5 +150,5 @@ fn boot(
     guest.cut_power()?;
     said.push_str(&format!("round {round}: power cut after {} durable writes", noted()));
     guest.discard_logs()?;
-    Ok(said)
+    Ok(Some(said))
 }
