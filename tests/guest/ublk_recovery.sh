@@ -140,35 +140,39 @@ wait "$UBLK_SERVER" 2>/dev/null || true
 # Waits for the successor.
 sync -f /mnt/test &
 synced=$!
-# So it does while successors come to nothing: of each that fails, the device waits for the next.
-failures=()
-for ((files = last; files > last - 7; files--)); do recover_with "$files"; done
-printf 'a successor says: %s\n' "${failures[@]}"
-[[ ${failures[*]} == *"an eventfd to be woken by"* ]] || die "no queue failed"
-mkdir "/run/nvlane/ublk-$ID.new"
-noted=$(<"/run/nvlane/ublk-$ID.json")
-cp --sparse=always "$image" "$image.other"
-dd if="$DEVICE" of="$WORK/read" bs=4k count=1 iflag=direct status=none &
-reader=$!
-said=$(fails "$NVLANE" ublk recover "$ID" "$image.other")
-expect_match "a successor that cannot note what it serves" "$said" "cannot note what $DEVICE is served from"
-expect "what is noted" "$(<"/run/nvlane/ublk-$ID.json")" "$noted"
-kill -0 "$reader" || die "it was let run all the same"
-rm "$image.other"
-rmdir "/run/nvlane/ublk-$ID.new"
-# Somebody has the device's node: a successor waits, and another one comes in between.
-await 20 hold_node
-"$NVLANE" ublk recover "$ID" >"$WORK/recover.log" 2>&1 </dev/null 9>&- &
-waiting=$!
-await 20 holds "$waiting" "$image"
-jq -c '.server = 1' <<<"$noted" >"/run/nvlane/ublk-$ID.json"
-exec 9>&-
-! wait "$waiting" || die "a successor after another one served"
-expect_match "a successor after another one" "$(<"$WORK/recover.log")" 'has had another server'
-[[ -b $DEVICE ]] || die "it took the device away"
+reader=
+# Linux 6.12 dies of a successor that comes after one that came to nothing before all queues had fetched (docs/ublk.md).
+if has_feature QUIESCE; then
+    # So it does while successors come to nothing: of each that fails, the device waits for the next.
+    failures=()
+    for ((files = last; files > last - 7; files--)); do recover_with "$files"; done
+    printf 'a successor says: %s\n' "${failures[@]}"
+    [[ ${failures[*]} == *"an eventfd to be woken by"* ]] || die "no queue failed"
+    mkdir "/run/nvlane/ublk-$ID.new"
+    noted=$(<"/run/nvlane/ublk-$ID.json")
+    cp --sparse=always "$image" "$image.other"
+    dd if="$DEVICE" of="$WORK/read" bs=4k count=1 iflag=direct status=none &
+    reader=$!
+    said=$(fails "$NVLANE" ublk recover "$ID" "$image.other")
+    expect_match "a successor that cannot note what it serves" "$said" "cannot note what $DEVICE is served from"
+    expect "what is noted" "$(<"/run/nvlane/ublk-$ID.json")" "$noted"
+    kill -0 "$reader" || die "it was let run all the same"
+    rm "$image.other"
+    rmdir "/run/nvlane/ublk-$ID.new"
+    # Somebody has the device's node: a successor waits, and another one comes in between.
+    await 20 hold_node
+    "$NVLANE" ublk recover "$ID" >"$WORK/recover.log" 2>&1 </dev/null 9>&- &
+    waiting=$!
+    await 20 holds "$waiting" "$image"
+    jq -c '.server = 1' <<<"$noted" >"/run/nvlane/ublk-$ID.json"
+    exec 9>&-
+    ! wait "$waiting" || die "a successor after another one served"
+    expect_match "a successor after another one" "$(<"$WORK/recover.log")" 'has had another server'
+    [[ -b $DEVICE ]] || die "it took the device away"
+fi
 recover
 wait "$synced" || die "sync, while there was no server"
-wait "$reader" || die "a read, while there was no server"
+[[ -z $reader ]] || wait "$reader" || die "a read, while there was no server"
 echo 3 >/proc/sys/vm/drop_caches
 expect "the file after a killed server" "$(sha256sum </mnt/test/data)" "$sum"
 if has_feature UPDATE_SIZE; then
