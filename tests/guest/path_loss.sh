@@ -5,8 +5,12 @@
 # an NBD door, fio checks what it wrote, and the ledger of acknowledged writes is checked block by
 # block, so that neither a lost write nor an older one that comes late goes unnoticed. Then both
 # targets are gone for good, and the door says which path failed and why.
+#
+# Moments, offsets and blocks are drawn from SEED, another one each time if none is given.
 . "$(dirname "$0")/harness.sh"
 
+SEED=${SEED:-$((SRANDOM % 32768))}
+echo "SEED=$SEED"
 modprobe nbd nbds_max=2
 NQN=nqn.2026-11.io.nvlane:path-loss
 declare -A TARGET
@@ -44,11 +48,11 @@ await 20 test "$(blockdev --getsize64 /dev/nbd0)" = $((64 << 20))
 seconds=$((ROUNDS * 6 + 6))
 fio --name=paths --ioengine=nbd --uri="nbd+unix:///fio?socket=$WORK/nbd.sock" --rw=randrw --bssplit=4k/60:16k/30:128k/10 \
     --iodepth=16 --size=32M --time_based --runtime=$seconds --verify=crc32c --verify_fatal=1 --verify_backlog=256 \
-    --serialize_overlap=1 --randseed=1 --output-format=json --output="$WORK/fio.json" &
+    --serialize_overlap=1 --randseed="$SEED" --output-format=json --output="$WORK/fio.json" &
 fio=$!
-"$XTASK" ledger write --device /dev/nbd0 --ledger "$WORK/ledger" --seconds $seconds --seed 7 &
+"$XTASK" ledger write --device /dev/nbd0 --ledger "$WORK/ledger" --seconds $seconds --seed "$SEED" &
 ledger=$!
-RANDOM=1
+RANDOM=$SEED
 for ((round = 0; round < ROUNDS; round++)); do
     victim=$((4421 + round % 2))
     sleep $((1 + RANDOM % 2)).$((RANDOM % 10))
