@@ -64,12 +64,18 @@ impl Load {
                 }
                 let count = self.subject.submit(&free);
                 submitting += now.elapsed();
-                if count != free.len() as i32 {
+                // A thread that takes submissions may not have taken the ones before.
+                let count = if count == -libc::EAGAIN { 0 } else { count };
+                let Ok(taken) = usize::try_from(count) else {
                     bail!("{}: submitting gives {count} of {}", self.name(), free.len());
+                };
+                free.drain(..taken);
+            }
+            if free.len() == self.depth {
+                if now - begin >= length {
+                    break;
                 }
-                free.clear();
-            } else if free.len() == self.depth {
-                break;
+                continue;
             }
             let count = self.subject.take(1, &mut events);
             // Closing the rings of the case before interrupts whoever used them.
