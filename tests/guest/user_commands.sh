@@ -56,7 +56,7 @@ for what in "6 1 4096" "6 0 4096 -n 1" "2 0x007f0001 512" "2 0x007f0002 512 -n 0
     # shellcheck disable=SC2086  # words of the command line
     "$NVLANE" admin "$generic" -O "$opcode" --cdw10 "$dword" -l "$bytes" $namespace -r -b >"$WORK/a" 2>/dev/null
     # shellcheck disable=SC2086
-    nvme admin-passthru "$controller" -O "$opcode" --cdw10="$dword" -l "$bytes" $namespace -r -b >"$WORK/out" 2>/dev/null
+    nvme admin-passthru "$controller" --opcode="$opcode" --cdw10="$dword" -l "$bytes" $namespace -r -b >"$WORK/out" 2>/dev/null
     expect "bytes of opcode $opcode" "$(stat -c %s "$WORK/out")" "$bytes"
     cmp "$WORK/a" "$WORK/out" || die "opcode $opcode, dword 10 $dword: io_uring gives something else than ioctl"
 done
