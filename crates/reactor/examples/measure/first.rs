@@ -4,9 +4,9 @@
 //! Each way is measured alone, the core otherwise idle: 72 bytes come after [`REST`], 4144 go back, the bytes of
 //! a read of 4 KiB. Twice, the second time in the opposite order.
 
-use crate::sleep::{Echo, start};
+use crate::sleep::{serve_reactor, start};
 use crate::{quantile, us};
-use reactor::{Complete, Config, Listener, Reactor};
+use reactor::{Complete, Reactor};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
@@ -24,6 +24,9 @@ const ANSWER: usize = 4144;
 const REST: Duration = Duration::from_millis(500);
 /// Exchanges that are measured of each way.
 const ROUNDS: usize = 15;
+
+/// How long a reactor looks for requests before it sleeps.
+const SPIN: Duration = Duration::from_micros(20);
 
 /// How a server waits for a request.
 #[derive(Clone, Copy, Debug)]
@@ -105,8 +108,10 @@ fn client(server: SocketAddr) -> Vec<Duration> {
 
 fn serve(way: Way, ready: Sender<SocketAddr>) {
     match way {
-        Way::Reactor => serve_reactor(ready, None),
-        Way::ReactorTicking(period) => serve_reactor(ready, Some(period)),
+        Way::Reactor => serve_reactor(ready, SPIN, ANSWER, |_| ()),
+        Way::ReactorTicking(period) => {
+            serve_reactor(ready, SPIN, ANSWER, |reactor| Tick::begin(reactor, period));
+        }
         _ => serve_one(way, &ready),
     }
 }
@@ -228,24 +233,6 @@ fn completed(ring: &mut Ring) -> i32 {
         ring.reap(&mut done);
     }
     done[0].result
-}
-
-fn serve_reactor(ready: Sender<SocketAddr>, tick: Option<Duration>) {
-    let config = Config { cpu: Some(0), spin: Duration::from_micros(20), ..Config::default() };
-    let reactor = Reactor::new(&config).expect("io_uring");
-    let listener = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
-    ready.send(listener.local_addr().expect("bound")).expect("awaited");
-    let stream = loop {
-        match listener.accept() {
-            Ok((stream, _)) => break stream,
-            Err(_) => thread::yield_now(),
-        }
-    };
-    Echo::attach(&reactor, stream, &Rc::default(), ANSWER);
-    if let Some(period) = tick {
-        Tick::begin(&reactor, period);
-    }
-    reactor.run();
 }
 
 /// A timer that does nothing, again and again.

@@ -153,7 +153,13 @@ fn serve_blocking(ready: Sender<SocketAddr>) {
     }
 }
 
-fn serve_reactor(ready: Sender<SocketAddr>, spin: Duration) {
+/// Answers one connection by a reactor; `with` is told of the reactor before it runs.
+pub fn serve_reactor(
+    ready: Sender<SocketAddr>,
+    spin: Duration,
+    answer_bytes: usize,
+    with: impl FnOnce(&Rc<Reactor>),
+) {
     let config = Config { cpu: Some(0), spin, ..Config::default() };
     let reactor = Reactor::new(&config).expect("io_uring");
     let listener = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
@@ -164,14 +170,16 @@ fn serve_reactor(ready: Sender<SocketAddr>, spin: Duration) {
             Err(_) => thread::yield_now(),
         }
     };
-    Echo::attach(&reactor, stream, &Rc::default(), MESSAGE);
+    Echo::attach(&reactor, stream, &Rc::default(), answer_bytes);
+    with(&reactor);
     reactor.run();
 }
 
 /// A row per pause: one server at a time for short ones, by turns with the blocking one for long
 /// ones.
 pub fn rows() {
-    let spinning = |us| move |ready| serve_reactor(ready, Duration::from_micros(us));
+    let spinning =
+        |us| move |ready| serve_reactor(ready, Duration::from_micros(us), MESSAGE, |_| ());
     for (pause_us, rounds) in
         [(0, 50_000), (5, 50_000), (15, 30_000), (30, 30_000), (100, 10_000), (500, 4000)]
     {
