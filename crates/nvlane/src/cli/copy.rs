@@ -85,7 +85,7 @@ pub struct HowArgs {
     /// Read and write here, without Copy commands.
     #[arg(long)]
     pub read_write: bool,
-    /// Read both sides afterwards and compare them.
+    /// Compare both sides afterwards, by checksums where volumes give them; others are read.
     #[arg(long)]
     pub verify: bool,
     /// Hold it back: 30% of the time, or 100M bytes per second.
