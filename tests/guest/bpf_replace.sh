@@ -38,13 +38,15 @@ counted=$(jq -r '.programs[0].maps[] | select(.name == "latencies") | .entries[]
 ((counted >= fio_count)) || die "$counted requests counted of fio's $fio_count"
 said=$(fails "$NVLANE" bpf replace "$DEVICE" "$bpf/mirror.bpf.o")
 expect_match "another kind of program" "$said" 'does not promise NVLANE_ONE_PLACE'
-"$NVLANE" bpf replace "$DEVICE" "$bpf/linear.bpf.o" | grep -q 'map operations is gone' || die "linear kept a map"
+expect_match "what linear keeps" "$("$NVLANE" bpf replace "$DEVICE" "$bpf/linear.bpf.o")" 'map operations is gone'
 expect_match "the list" "$("$NVLANE" ublk list)" 'linear\.bpf\.o'
 if ((${#recover[@]})); then
     # Maps that say where data is live on with a device, if they can.
     said=$(fails "$NVLANE" attach "bpf:$bpf/tests/maps.bpf.o(mem:16M)")
     expect_match "what would lose its maps with its server" "$said" 'map hash is neither .* NVLANE_SETUP does not set NVLANE_MAPS_MAY_GO'
-    attached=$("$NVLANE" attach "bpf:$bpf/snapshot.bpf.o(mem:16M,mem:16M)" | grep -o '/dev/ublkb[0-9]*' | head -n1)
+    attached=$("$NVLANE" attach "bpf:$bpf/snapshot.bpf.o(mem:16M,mem:16M)")
+    [[ $attached =~ /dev/ublkb[0-9]+ ]] || die "attach says '$attached'"
+    attached=${BASH_REMATCH[0]}
     expect "what is kept" "$(ls "/sys/fs/bpf/nvlane/ublk-${attached#/dev/ublkb}")" 0-written-262144x8
     "$NVLANE" detach "$attached"
     expect "what is kept of what is gone" "$(ls /sys/fs/bpf/nvlane)" ""

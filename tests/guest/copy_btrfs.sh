@@ -27,7 +27,7 @@ kept=$(data_bytes "$clone")
 
 # What is written to one is not seen by the other.
 xfs_io -c "pwrite -q -S 0xaa 0 1m" "$clone"
-head -c 1M /dev/zero | tr '\0' '\1' | cmp -n $((1 << 20)) - "$source"
+cmp -n $((1 << 20)) "$source" <(head -c 1M /dev/zero | tr '\0' '\1')
 cmp -i $((4 << 20)) -n $((1 << 20)) "$source" "$clone"
 
 # Beside the data: a target copies from one of its files to another, and within one.

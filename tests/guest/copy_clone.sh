@@ -37,7 +37,7 @@ grep -q TCG /proc/cpuinfo || ((took < 2000)) || die "it took $took ms"
 # What is written to either from now on is not seen by the other.
 xfs_io -c "pwrite -q -S 0xaa 0 ${extent}k" "$clone"
 sync -f /mnt/test
-head -c ${extent}K /dev/zero | tr '\0' '\1' | cmp -n $((extent << 10)) - "$source"
+cmp -n $((extent << 10)) "$source" <(head -c ${extent}K /dev/zero | tr '\0' '\1')
 cmp -i $((99 << 20)) -n $((extent << 10)) "$source" "$clone"
 
 # Into a volume that had something: its bytes are gone where the source has holes. (A small one: XFS makes no

@@ -43,7 +43,7 @@ load=$!
 await 30 grep -q 'commands go by' "$WORK/load.said"
 ctl ana set 1 inaccessible
 pause 2
-fails "$EXAMPLE" "$device" io 0 | grep -q 'no controller of its subsystem leads to it now' || die "what opening it says"
+expect_match "what opening it says" "$(fails "$EXAMPLE" "$device" io 0)" 'no controller of its subsystem leads to it now'
 ctl ana set 1 optimized
 status=0
 wait $load || status=$?

@@ -35,7 +35,7 @@ for options in '' '?poll'; do
 done
 
 # One of two controllers goes: the other carries on.
-first=$(basename "$(find "/sys/class/nvme-generic/${shared##*/}/../" -maxdepth 1 -name 'nvme[0-9]*' -regex '.*/nvme[0-9]+' | sort | head -n 1)")
+first=$(basename "$(find "/sys/class/nvme-generic/${shared##*/}/../" -maxdepth 1 -name 'nvme[0-9]*' -regex '.*/nvme[0-9]+' | sort | sed -n 1p)")
 [[ -n $first ]] || die "no controllers of $shared"
 slot=$(slot_of "$first")
 loads "$shared" 8

@@ -7,7 +7,8 @@ serve "file:$SCRATCH/fs.img?size=1G&create" mem:512M
 connect -i 2
 tree=/usr/share/perl5
 [[ -d $tree ]] || tree=/usr/share/doc
-(cd "$tree" && find . -type f | sort | head -n 400) >"$WORK/files"
+(cd "$tree" && find . -type f | sort) >"$WORK/all"
+head -n 400 "$WORK/all" >"$WORK/files"
 [[ $(wc -l <"$WORK/files") -gt 50 ]] || die "$tree is too small a tree"
 (cd "$tree" && xargs -d '\n' sha256sum) <"$WORK/files" >"$WORK/sums"
 

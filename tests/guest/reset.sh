@@ -22,7 +22,7 @@ rescan_ok
 # Idle for longer than the keep alive timeout: still live, by keep alives alone.
 sleep 8
 is_live "$controller" || die "an idle controller is $(controller_state "$controller")"
-dmesg | grep -q 'error recovery' && die "an idle connection broke: $(dmesg | tail -n 5)"
+[[ $(dmesg) == *'error recovery'* ]] && die "an idle connection broke: $(dmesg | tail -n 5)"
 
 # Deleted under I/O: the I/O fails, the server stays.
 fio --name=doomed --filename="$(namespace 2)" --direct=1 --ioengine=libaio --iodepth=32 --rw=randrw \

@@ -43,7 +43,7 @@ NVLANE_DATA=$WORK/default
 "$NVLANE" serve --listen 127.0.0.1:4440 --socket "$WORK/default.sock" --data-dir "$NVLANE_DATA" >"$WORK/default.log" 2>&1 &
 SERVER=$!
 await 20 grep -q 'nvme connect' "$WORK/default.log"
-NQN=$(sed -nE 's/.*nvme connect .*-n ([^ ]+).*/\1/p' "$WORK/default.log" | head -n 1)
+NQN=$(sed -nE '/nvme connect /{s/.*nvme connect .*-n ([^ ]+).*/\1/p;q}' "$WORK/default.log")
 nvme connect -t tcp -a 127.0.0.1 -s 4440 -n "$NQN"
 device=$(namespace 1)
 head -c 1M /dev/urandom >"$WORK/sample"

@@ -93,7 +93,7 @@ done
 ublk_add "$snapshot" --recover --bpf user
 cmp "$SCRATCH/base.img" "$DEVICE" || die "a new snapshot is not its base"
 fill
-"$NVLANE" bpf replace "$DEVICE" "$bpf/snapshot.bpf.o" | grep -q 'map written stays as it is' || die "the map is gone"
+expect_match "the map" "$("$NVLANE" bpf replace "$DEVICE" "$bpf/snapshot.bpf.o")" 'map written stays as it is'
 same "after a replacement"
 fill
 maps+=$ID
@@ -152,7 +152,7 @@ if has_feature QUIESCE; then
     same "after a replacement during an upgrade"
 fi
 # Maps that nobody keeps true are forgotten.
-"$NVLANE" bpf replace "$DEVICE" "$bpf/mirror.bpf.o" | grep -q 'map written is gone' || die "a mirror has the map"
+expect_match "a mirror's map" "$("$NVLANE" bpf replace "$DEVICE" "$bpf/mirror.bpf.o")" 'map written is gone'
 expect "what is kept for a mirror" "$(ls "$maps")" ""
 ublk_stop
 

@@ -8,7 +8,7 @@
 
 modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
 # connected PORT: whether the ublk server has a connection there
-connected() { ss -Htnp state established "dport = :$1" | grep -q "pid=$UBLK_SERVER,"; }
+connected() { [[ $(ss -Htnp state established "dport = :$1") == *"pid=$UBLK_SERVER,"* ]]; }
 
 # data_path: by which way the device's data goes
 data_path() { "$NVLANE" ublk list -o json | jq -r '.devices[0].data_path'; }

@@ -81,9 +81,18 @@ struct Complaint {
 pub fn check() -> Result<String> {
     let tree = Tree::read()?;
     let mut complaints = Vec::new();
-    for rule in
-        [crates, names, lengths, machine_words, unfinished, lock_file, decisions, scripts, units]
-    {
+    for rule in [
+        crates,
+        names,
+        lengths,
+        machine_words,
+        unfinished,
+        lock_file,
+        decisions,
+        scripts,
+        pipes,
+        units,
+    ] {
         rule(&tree, &mut complaints)?;
     }
     if complaints.is_empty() {
@@ -327,6 +336,43 @@ fn scripts(tree: &Tree, complaints: &mut Vec<Complaint>) -> Result<()> {
     Ok(())
 }
 
+/// Tests in guests have `pipefail`: whoever writes into a pipe whose reader has left early fails, now and
+/// then. They keep what is said first, or compare it whole.
+fn pipes(tree: &Tree, complaints: &mut Vec<Complaint>) -> Result<()> {
+    let folder = Path::new("tests/guest");
+    for path in tree.files.iter().filter(|path| path.parent() == Some(folder)) {
+        let text = tree.text(path)?.unwrap_or_default();
+        let mut piped = false;
+        for (number, line) in (1..).zip(text.lines()) {
+            if let Some(reader) = leaves_early(line, piped) {
+                let what =
+                    format!("{reader} leaves its pipe early, which fails its writer at times");
+                complain(complaints, path, Some(number), what);
+            }
+            piped = line.ends_with('|') && !line.ends_with("||");
+        }
+    }
+    Ok(())
+}
+
+/// The program in this line that reads a pipe and may end before the pipe does; `piped` when the line before ended
+/// in a pipe.
+fn leaves_early(line: &str, piped: bool) -> Option<&'static str> {
+    let alternatives = line.replace("||", ";");
+    alternatives.split('|').map(str::trim_start).skip(usize::from(!piped)).find_map(|program| {
+        let mut words = program.split_whitespace();
+        let (name, option) = (words.next()?, words.next().unwrap_or_default());
+        match name {
+            "head" => Some("head"),
+            "cmp" if option.starts_with("-n") => Some("cmp -n"),
+            "grep" if option.starts_with('-') && option.contains(['q', 'm', 'l']) => {
+                Some("grep -q")
+            }
+            _ => None,
+        }
+    })
+}
+
 /// Where the packages put the program.
 const INSTALLED: &str = "/usr/bin/nvlane";
 
@@ -380,6 +426,17 @@ mod tests {
                         reactor = { path = \"../reactor\" }\n[target.'cfg(unix)'.dev-dependencies]\n\
                         nvme-tcp = \"1\"\n[features]\nnamespace = []\n";
         assert_eq!(dependencies(manifest), ["nvme", "reactor", "nvme-tcp"]);
+    }
+
+    #[test]
+    fn readers_that_leave_early_are_found() {
+        assert_eq!(leaves_early("a --b | grep -q c || die", false), Some("grep -q"));
+        assert_eq!(leaves_early("a | sort | head -n 4", false), Some("head"));
+        assert_eq!(leaves_early("a | cmp -n 76 - b", false), Some("cmp -n"));
+        assert_eq!(leaves_early("    cmp -n 76 - <(b)", true), Some("cmp -n"));
+        assert_eq!(leaves_early("grep -q a b || head -c 4 b", false), None);
+        assert_eq!(leaves_early("a | grep -c b || true", false), None);
+        assert_eq!(leaves_early("cmp -n 4 a <(head -c 4 b | tr a b)", false), None);
     }
 
     #[test]
