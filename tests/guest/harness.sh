@@ -9,6 +9,8 @@
 # With NVLANE_PEER=kernel the kernel's own target is served instead: a test that fails there as well
 # is wrong about the protocol, not about us.
 set -euo pipefail
+# What ends a test without a word of its own is named, as `die` names what it is told.
+trap 'echo "FAILED ${BASH_SOURCE[0]##*/}:$LINENO: exit status $? of: $BASH_COMMAND" >&2' ERR
 shopt -s nullglob
 
 PORT=${PORT:-4420}

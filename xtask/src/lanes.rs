@@ -77,6 +77,8 @@ pub struct Row {
     pub count: Count,
     /// How long it took.
     pub took: Duration,
+    /// Why it failed, in a few lines, as far as that is known.
+    pub why: Vec<String>,
 }
 
 /// Runs `steps` in `lanes` lanes, in order; `ended` hears of each, before the next is shown. Logs
@@ -114,16 +116,19 @@ fn run_one<S>(step: Step<'_, S>, logs: Option<&Path>, kept: &mut S) -> (Row, Str
     let begin = if logs.is_some() { ".." } else { "\n==" };
     println!("{begin} {name}");
     let started = Instant::now();
-    let mut output = Output { log: None, started };
+    let mut output = Output { log: None, started, why: Vec::new() };
     let done = logs.map_or(Ok(()), |logs| output.keep(logs, &name)).and_then(|()| {
         catch_unwind(AssertUnwindSafe(|| action(kept, &mut output)))
             .unwrap_or_else(|panic| Err(anyhow!("the step panicked: {}", words_of(&*panic))))
     });
     let count = done.unwrap_or_else(|error| {
-        output.say(&format!("{error:#}"));
+        let error = format!("{error:#}");
+        output.say(&error);
+        output.blame(&error);
         Count::FAILED
     });
-    let row = Row { name, count, took: output.started.elapsed() };
+    let why = std::mem::take(&mut output.why);
+    let row = Row { name, count, took: output.started.elapsed(), why };
     (row, output.rest())
 }
 
@@ -133,7 +138,7 @@ fn words_of(panic: &(dyn std::any::Any + Send)) -> &str {
 }
 
 fn show((row, rest): &(Row, String)) {
-    let Row { name, count, took } = row;
+    let Row { name, count, took, .. } = row;
     let seconds = took.as_secs_f64();
     let verdict = match count.failed {
         0 => format!("-- {name}: {} passed in {seconds:.1} s", count.passed),
@@ -149,7 +154,11 @@ fn show((row, rest): &(Row, String)) {
 pub struct Output {
     log: Option<(PathBuf, File)>,
     started: Instant,
+    why: Vec<String>,
 }
+
+/// So many lines say why a step has failed, at most; the rest is in its log.
+const WHY_MAX: usize = 6;
 
 impl Output {
     /// What is said from now on is kept in the log of the step `name`.
@@ -180,6 +189,12 @@ impl Output {
         }
     }
 
+    /// Notes why the step fails, for the summary.
+    pub fn blame(&mut self, text: &str) {
+        let room = WHY_MAX - self.why.len();
+        self.why.extend(text.lines().take(room).map(str::to_owned));
+    }
+
     /// The step's time begins now: what came before was waiting for others.
     pub fn start_clock(&mut self) {
         self.started = Instant::now();
@@ -205,6 +220,9 @@ impl Output {
             let line = line?;
             let line = String::from_utf8_lossy(&line);
             self.say(&line);
+            if line.starts_with("test ") && line.ends_with(" FAILED") {
+                self.blame(&line);
+            }
             if let Some(result) = test_result(&line) {
                 count.passed += result.passed;
                 count.failed += result.failed;
@@ -282,6 +300,12 @@ mod tests {
             assert_eq!(rows.len(), 8);
             for row in rows {
                 assert_eq!(row.count.failed, u32::from(bad.contains(&&*row.name)), "{row:?}");
+                let why = match &*row.name {
+                    "fails" => vec!["broken"],
+                    "panics" => vec!["the step panicked: on purpose"],
+                    _ => Vec::new(),
+                };
+                assert_eq!(row.why, why);
             }
             if lanes > 1 {
                 let said = |name| fs::read_to_string(logs.0.join(name)).unwrap();

@@ -101,6 +101,9 @@ impl Runner {
         for row in &self.rows {
             let verdict = if row.count.failed == 0 { "ok    " } else { "FAILED" };
             println!("{verdict} {:>7.1} s  {}", row.took.as_secs_f64(), row.name);
+            for line in &row.why {
+                println!("                  {line}");
+            }
         }
         let Count { passed, failed } = self.total();
         println!("{passed} passed, {failed} failed");
@@ -141,7 +144,7 @@ fn parse_row(line: &str) -> Option<Row> {
     let passed = fields.next()?.parse().ok()?;
     let took = Duration::from_millis(fields.next()?.parse().ok()?);
     let name = fields.next()?.to_owned();
-    Some(Row { name, count: Count { passed, failed: 0 }, took })
+    Some(Row { name, count: Count { passed, failed: 0 }, took, why: Vec::new() })
 }
 
 /// The commit, and a digest of what differs from it.
@@ -173,7 +176,7 @@ pub fn record(runner: &Runner, about: &[(&str, String)]) -> Result<PathBuf> {
     let Count { passed, failed } = runner.total();
     text.push_str(&format!("- {passed} passed, {failed} failed\n\n"));
     text.push_str("| step | passed | failed | seconds |\n|---|---|---|---|\n");
-    for Row { name, count, took } in runner.rows() {
+    for Row { name, count, took, .. } in runner.rows() {
         let seconds = took.as_secs_f64();
         text.push_str(&format!(
             "| {name} | {} | {} | {seconds:.1} |\n",
