@@ -141,7 +141,8 @@ wait "$UBLK_SERVER" 2>/dev/null || true
 sync -f /mnt/test &
 synced=$!
 reader=
-# Linux 6.12 dies of a successor that comes after one that came to nothing before all queues had fetched (docs/ublk.md).
+# Linux 6.12 dies of a successor that comes after one that came to nothing before all queues had fetched (docs/ublk.md):
+# see the end.
 if has_feature QUIESCE; then
     # So it does while successors come to nothing: of each that fails, the device waits for the next.
     failures=()
@@ -184,4 +185,22 @@ fi
 umount /mnt/test
 ublk_stop
 fsck.ext4 -fn "$image" >"$WORK/fsck" 2>&1 || die "fsck of the image: $(<"$WORK/fsck")"
+
+# There, the next one is refused, and the device can be deleted.
+if ! has_feature QUIESCE; then
+    ublk_add "$image" -q 2 --recover
+    last=$(ls "/proc/$UBLK_SERVER/fd" | sort -n | tail -n 1)
+    kill -KILL "$UBLK_SERVER"
+    wait "$UBLK_SERVER" 2>/dev/null || true
+    failures=()
+    for ((files = last; files > last - 7; files--)); do
+        [[ -e /run/nvlane/ublk-$ID.begun ]] || recover_with "$files"
+    done
+    printf 'a successor says: %s\n' "${failures[@]}"
+    [[ -e /run/nvlane/ublk-$ID.begun ]] || die "no queue failed"
+    said=$(fails "$NVLANE" ublk recover "$ID")
+    expect_match "another successor" "$said" 'may not survive another attempt'
+    "$NVLANE" ublk del "$ID"
+    expect "what is left of it" "$(ls "$DEVICE" "/dev/ublkc$ID" "/run/nvlane/ublk-$ID".* 2>/dev/null)" ""
+fi
 modprobe -r ublk_drv

@@ -22,7 +22,9 @@ const QUIESCE_PATIENCE_MS: u64 = 10_000;
 
 impl Device {
     /// Takes over a device whose server is gone. Of `options`, where and how threads run counts. `note` notes for the next
-    /// server what it is served from, when nobody else can serve it any more and before we do.
+    /// server what it is served from, when nobody else can serve it any more and before we do. `begins` is told true before
+    /// the driver is told of us, and false once another successor could be told again: drivers without
+    /// [`flag::QUIESCE`] do not survive one in between.
     ///
     /// Where this fails the device stays, and waits for the next attempt: end the process then, whose threads may have it.
     pub fn recover(
@@ -30,6 +32,7 @@ impl Device {
         namespace: Arc<dyn Namespace>,
         options: &DeviceOptions,
         wake: &Wake,
+        begins: impl Fn(bool),
         note: impl FnOnce(u32, &Runs) -> Result<(), Error>,
     ) -> Result<Device, Error> {
         let mut control = Control::open()?;
@@ -43,10 +46,10 @@ impl Device {
         check_volume(id, &info, &parameters, path, namespace.as_ref())?;
         let (volume, depth) = (namespace.as_ref(), info.queue_depth);
         let runs = Runs::choose(options, volume, path, depth, Some((&info, &parameters)))?;
-        await_recovery(&mut control, id)?;
+        await_recovery(&mut control, id, &begins)?;
         let mut device = Device::new(control, info, namespace, path, runs);
         device.sectors = parameters.basic.dev_sectors;
-        if let Err(error) = device.take_over(options, wake, note) {
+        if let Err(error) = device.take_over(options, wake, &begins, note) {
             // To stop it would take the disk from its users, and its threads end with the process.
             mem::forget(device);
             return Err(error);
@@ -64,10 +67,12 @@ impl Device {
         &mut self,
         options: &DeviceOptions,
         wake: &Wake,
+        begins: &dyn Fn(bool),
         note: impl FnOnce(u32, &Runs) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let id = self.id();
         self.start_queues(options, wake)?;
+        begins(false);
         // Another successor may have come and gone between our look at the maps and here.
         options.kept.iter().try_for_each(|kept| kept.check_names()).map_err(Error::Kept)?;
         note(id, self.runs())?;
@@ -105,7 +110,7 @@ pub(crate) fn check_volume(
 }
 
 /// Waits until a device's server is gone, whom a device that can is taken from.
-pub(crate) fn await_recovery(control: &mut Control, id: u32) -> Result<(), Error> {
+fn await_recovery(control: &mut Control, id: u32, begins: &dyn Fn(bool)) -> Result<(), Error> {
     let until = Instant::now() + RECOVERY_PATIENCE;
     loop {
         let info = control.info(id)?;
@@ -118,11 +123,15 @@ pub(crate) fn await_recovery(control: &mut Control, id: u32) -> Result<(), Error
                 "has a server: `nvlane ublk upgrade` takes it over"
             }
             state::LIVE => "still has its server",
-            _ => match control.start_recovery(id) {
-                Ok(()) => return Ok(()),
-                Err(error) if error.errno() == Some(libc::EBUSY) => "still has its server",
-                Err(error) => return Err(error.into()),
-            },
+            _ => {
+                begins(true);
+                let Err(error) = control.start_recovery(id) else { return Ok(()) };
+                begins(false);
+                if error.errno() != Some(libc::EBUSY) {
+                    return Err(error.into());
+                }
+                "still has its server"
+            }
         };
         if Instant::now() >= until || info.state == state::LIVE && is_alive(info.ublksrv_pid) {
             return Err(Error::NotRecoverable { id, why });

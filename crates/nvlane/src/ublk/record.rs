@@ -84,6 +84,7 @@ impl Record {
     /// # Errors
     /// [`ublk::Error::Unnoted`].
     pub fn write_new(&self, id: u32, is_needed: bool) -> Result<(), ublk::Error> {
+        let _ = fs::remove_file(begun(id));
         let Err(source) = self.write(id) else { return Ok(()) };
         if is_needed {
             return Err(ublk::Error::Unnoted { id, source });
@@ -131,8 +132,22 @@ impl Record {
             tracing::debug!("maps of /dev/ublkb{id} are left: {error}");
         }
         let _ = fs::remove_file(path(id));
+        let _ = fs::remove_file(begun(id));
         let _ = fs::remove_file(log_of(id.into()));
     }
+}
+
+/// Notes that a successor begins to take over a device, or that it is past where the next one would be one too many.
+pub fn begins(id: u32, does: bool) {
+    let noted = if does { fs::write(begun(id), "") } else { fs::remove_file(begun(id)) };
+    if let Err(error) = noted {
+        tracing::debug!("how far a successor of /dev/ublkb{id} has come is not noted: {error}");
+    }
+}
+
+/// Whether a successor of the device has begun, and has failed before it was past that.
+pub fn has_begun(id: u32) -> bool {
+    begun(id).exists()
 }
 
 /// What the server of a device logs that runs in the background.
@@ -148,6 +163,10 @@ pub fn log_of_new_server(process: u32) -> PathBuf {
 /// Where the server of a device answers.
 pub fn socket_of(id: u32) -> PathBuf {
     PathBuf::from(DIRECTORY).join(format!("ublk-{id}.sock"))
+}
+
+fn begun(id: u32) -> PathBuf {
+    PathBuf::from(DIRECTORY).join(format!("ublk-{id}.begun"))
 }
 
 fn path(id: u32) -> PathBuf {
