@@ -21,22 +21,14 @@ device=/dev/$(cat "$null/index" | sed s/^/nullb/)
 [[ -b $device ]] || device=/dev/aio
 [[ -b $device ]] || die "null_blk has no device: $(ls /dev)"
 
-# fio NAME OPTION...: verified random I/O; then what `aio stat` has seen of it while it ran
+# on_ours NAME OPTION...: verified random I/O, and how it went
 on_ours() {
-    local name=$1 pid seen=
+    local name=$1
     shift
-    rm -f "$WORK/stat.json"
-    "$NVLANE" aio run -- fio --name="$name" --ioengine=libaio --verify=crc32c --verify_fatal=1 \
+    "$NVLANE" aio run --stat "$WORK/stat.json" -- fio --name="$name" --ioengine=libaio --verify=crc32c --verify_fatal=1 \
         --verify_state_save=0 --randseed=1 --rw=randrw --bssplit=4k/60:16k/30:64k/10 \
-        --size=32M --thread --output-format=json --output="$WORK/$name.json" "$@" &
-    pid=$!
-    while kill -0 "$pid" 2>/dev/null; do
-        "$NVLANE" aio stat "$pid" -o json >"$WORK/stat.new" 2>/dev/null \
-            && mv "$WORK/stat.new" "$WORK/stat.json" && seen=1
-        sleep 0.05
-    done
-    wait "$pid" || die "fio $name: $(tail -n 20 "$WORK/$name.json")"
-    [[ $seen ]] || die "fio $name was over at once, or made no context"
+        --size=32M --thread --output-format=json --output="$WORK/$name.json" "$@" ||
+        die "fio $name: $(tail -n 20 "$WORK/$name.json")"
     # fio's warnings come before the object.
     sed -i '/^{/,$!d' "$WORK/$name.json"
     expect_json "$WORK/$name.json" '[.jobs[].error] | add' 0
@@ -45,6 +37,18 @@ on_ours() {
 
 on_ours direct --filename="$device" --direct=1 --iodepth=16
 expect_json "$WORK/stat.json" '.total.ring > 100' true
+
+# What is seen of a program while it runs.
+"$NVLANE" aio run -- fio --name=live --ioengine=libaio --rw=randread --bs=4k --filename="$device" --direct=1 --iodepth=16 \
+    --size=32M --thread --time_based --runtime=60 >"$WORK/live" 2>&1 &
+pid=$!
+is_seen() {
+    "$NVLANE" aio stat "$pid" -o json >"$WORK/live.json" 2>/dev/null && [[ $(jq '.total.ring > 100' "$WORK/live.json") == true ]]
+}
+await 50 is_seen
+kill -INT "$pid"
+wait "$pid" || (($? == 128)) || die "fio live: $(<"$WORK/live")"
+
 on_ours one --filename="$device" --direct=1 --iodepth=1
 on_ours threads --filename="$device" --direct=1 --iodepth=8 --numjobs=3 --offset_increment=64M
 on_ours cached --filename="$SCRATCH/aio.img" --direct=0 --iodepth=8

@@ -64,7 +64,8 @@ done
 
 # Polling is polling only where there are queues for it.
 expect_match "polling" "$("$NVLANE" info "$plain?poll")" 'completions +polled for'
-modprobe -r nvme && modprobe nvme
+await 20 modprobe -r nvme
+modprobe nvme
 plain=$(device nvlane-plain 1)
 zoned=$(device nvlane-zoned 1)
 shared=$(device nvlane-path 1)
@@ -114,6 +115,7 @@ give "$metadata" io 0x01 cdw10=0 cdw12=0 data="$WORK/a"
 "$EXAMPLE" "$metadata" io 0x02 cdw10=0 cdw12=0 read=4096 2>/dev/null | cmp - "$WORK/a"
 
 # Zones: appending tells where, and the report shows it.
+nvme zns reset-zone "$zoned" -n 1 -a >/dev/null
 expect "the first append" "$(give "$zoned" io 0x7d cdw10=0 cdw12=7 data="$WORK/a")" 0x0
 expect "the second" "$(give "$zoned?poll" io 0x7d cdw10=0 cdw12=7 data="$WORK/b" memory=vec)" 0x8
 zone=$((4 * 1024 * 1024 / 512))

@@ -88,6 +88,8 @@ other=$(jq '[.lbafs[] | .ds == 12 and .ms == 0] | index(true)' <<<"$formats")
 serve "$plain"
 connect
 remote=$(namespace 1)
+# For whoever comes next.
+trap 'nvme format "$block" --lbaf=0 --force' EXIT
 nvme format "$block" --lbaf="$other" --force >/dev/null
 expect "the block size now" "$(blockdev --getss "$block")" 4096
 sleep 3
@@ -106,5 +108,6 @@ stop
 # --- Formatted by our own admin command: the kernel knows of it at once ---
 give "$plain" admin 0x80 nsid=1 cdw10=0 >/dev/null
 expect "the block size again" "$(blockdev --getss "$block")" 512
+trap - EXIT
 give "$plain" io 0x01 cdw10=0 cdw12=63 data="$WORK/source" >/dev/null
 blocks 0 64 | cmp - "$WORK/source"

@@ -14,7 +14,8 @@ shared=$(device nvlane-path 1)
 loads() {
     timeout 90 "$EXAMPLE" "$1" load 32 "$2" >"$WORK/load" 2>"$WORK/load.said" &
     LOAD=$!
-    sleep 2
+    await 60 grep -qs 'commands go by' "$WORK/load.said"
+    pause 0.5
 }
 joined() {
     local status=0

@@ -31,7 +31,8 @@ cmp -n 76 "$WORK/out" <(nvme id-ctrl "/dev/$(controller_of "${paths[0]}")" -b)
 slot=$(slot_of "$(controller_of "${paths[0]}")")
 timeout 90 "$EXAMPLE" "$uri" load 32 8 >"$WORK/load" 2>"$WORK/load.said" &
 load=$!
-sleep 3
+await 60 grep -qs 'commands go by' "$WORK/load.said"
+pause 1
 echo "$slot" >/sys/bus/pci/drivers/nvme/unbind
 status=0
 wait $load || status=$?

@@ -8,13 +8,16 @@
 
 plain=$(device nvlane-plain 1)
 controller=/sys/class/nvme/$(controller_of "$plain")
-head -c 8M /dev/urandom >"$WORK/from"
+head -c 16M /dev/urandom >"$WORK/from"
 before=$(cat "$controller/diag/reset_count")
 "$NVLANE" copy "$WORK/from" "$plain" --throttle 2M --verify -o json >"$WORK/copied" 2>"$WORK/said" &
 COPY=$!
-pause 2
+block=/dev/nvme${plain#/dev/ng}
+begun() { cmp -s -n 65536 "$WORK/from" <(dd if="$block" bs=64k count=1 iflag=direct status=none); }
+await 60 begun
+pause 1
 echo 1 >"$controller/reset_controller"
 wait "$COPY" || die "copy: $(cat "$WORK/said")"
 expect "resets" "$(cat "$controller/diag/reset_count")" $((before + 1))
 expect_json "$WORK/copied" .setbacks 1
-cmp -n 8388608 "$WORK/from" "/dev/$(basename "$plain" | sed s/^ng/nvme/)"
+cmp -n $((16 << 20)) "$WORK/from" "$block"

@@ -16,6 +16,7 @@ head -c 4096 /dev/urandom >"$WORK/a"
 remote_device() {
     local block
     block=$(namespace "$1")
+    await 20 test -c "/dev/ng${block#/dev/nvme}"
     echo "/dev/ng${block#/dev/nvme}"
 }
 
@@ -47,10 +48,11 @@ remote=$(remote_device 1)
 controller=/dev/$(controllers)
 tracing
 # QEMU knows none of these: that it says so is the device's word, not ours.
-fails nvme io-passthru "$remote" -o 0x81 -n 1 -w -l 4096 -i "$WORK/a" --cdw10=0x5a01
-fails nvme admin-passthru "$controller" -o 0xc0 -n 1 --cdw10=0x5a02
-fails nvme admin-passthru "$controller" -o 0xc1 -n 1 -w -l 4096 -i "$WORK/a" --cdw10=0x5a03
-fails nvme admin-passthru "$controller" -o 0xc2 -n 1 -r -l 8192 --cdw10=0x5a04
+unknown() { expect_match "$*" "$(fails nvme "$@")" 'INVALID_OPCODE|Invalid Command Opcode'; }
+unknown io-passthru "$remote" -o 0x81 -n 1 -w -l 4096 -i "$WORK/a" --cdw10=0x5a01
+unknown admin-passthru "$controller" -o 0xc0 -n 1 --cdw10=0x5a02
+unknown admin-passthru "$controller" -o 0xc1 -n 1 -w -l 4096 -i "$WORK/a" --cdw10=0x5a03
+unknown admin-passthru "$controller" -o 0xc2 -n 1 -r -l 8192 --cdw10=0x5a04
 traced_enough
 for word in '01 5a' '02 5a' '03 5a' '04 5a'; do
     [[ $word == '01 5a' ]] && queue='[1-9]' || queue=0
@@ -66,16 +68,25 @@ nvme copy "$(namespace 1)" --sdlba=64 --blocks=7 --slbs=0
 nvme read "$(namespace 1)" -s 64 -c 7 -z 4096 -d "$WORK/out" >/dev/null
 cmp "$WORK/a" "$WORK/out"
 
+# reads FILE URI io|admin OPCODE [FIELD=VALUE]...: what a command brings goes there
+reads() {
+    local file=$1
+    shift
+    "$EXAMPLE" "$@" 2>"$WORK/said" >"$file" || die "$*: $(<"$WORK/said")"
+}
+
 # Zone Append of this kernel's host, through our ring: the device tells where, in the 64-bit result.
 remote=$(remote_device 2)
+nvme zns reset-zone "$zoned" -n 1 -a >/dev/null
 expect "the first append" "$(give "$remote" io 0x7d cdw10=0 cdw12=7 data="$WORK/a")" 0x0
 expect "the second" "$(give "$remote" io 0x7d cdw10=0 cdw12=7 data="$WORK/a")" 0x8
 # And of our own host; both saw the same device.
 uri="tcp://127.0.0.1:$PORT/$NQN?ns=2"
 expect "the third" "$(give "$uri" io 0x7d cdw10=0 cdw12=7 data="$WORK/a")" 0x10
-"$EXAMPLE" "$uri" io 0x7a cdw10=0 cdw12=1023 read=4096 >"$WORK/out" 2>/dev/null
+reads "$WORK/out" "$uri" io 0x7a cdw10=0 cdw12=1023 read=4096
 expect "the write pointer" "$(od -An -t u8 -j $((64 + 24)) -N 8 "$WORK/out" | tr -d ' ')" 24
-"$EXAMPLE" "$zoned" io 0x7a cdw10=0 cdw12=1023 read=4096 2>/dev/null | cmp - "$WORK/out"
+reads "$WORK/local" "$zoned" io 0x7a cdw10=0 cdw12=1023 read=4096
+cmp "$WORK/local" "$WORK/out"
 # Reset, Zone Management Send.
 give "$uri" io 0x79 cdw10=0 cdw13=4
 head -c 512 "$WORK/a" >"$WORK/a.512"
@@ -83,7 +94,7 @@ expect "an append after a reset" "$(give "$uri" io 0x7d cdw10=0 cdw12=0 data="$W
 
 # Admin commands of our host: what our target answers itself, and what it passes on.
 uri="tcp://127.0.0.1:$PORT/$NQN?ns=1"
-"$EXAMPLE" "$uri" admin 0x06 nsid=1 cdw10=0 read=4096 2>/dev/null >"$WORK/out"
+reads "$WORK/out" "$uri" admin 0x06 nsid=1 cdw10=0 read=4096
 nvme id-ns "$(namespace 1)" -b | cmp - "$WORK/out"
 tracing
 refused 'Invalid Command Opcode' "$uri" admin 0xc1 nsid=1 cdw10=0x5a05 data="$WORK/a"

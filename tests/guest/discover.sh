@@ -22,11 +22,11 @@ dd if="$device" of=/dev/null bs=64k count=16 iflag=direct status=none
 disconnect
 
 NQN=nqn.2014-08.org.nvmexpress.discovery
-nvme discover -t tcp -a 127.0.0.1 -s "$PORT" -p -k 5 -o json >"$WORK/log.json"
+nvme discover -t tcp -a 127.0.0.1 -s "$PORT" -p -k 10 -o json >"$WORK/log.json"
 persistent=$(controllers)
 expect_match "the persistent discovery controller" "$persistent" '^nvme[0-9]+$'
 # Longer than its keep alive timeout.
-sleep 7
+sleep 14
 is_live "$persistent" || die "the discovery controller is $(controller_state "$persistent")"
 disconnect
 

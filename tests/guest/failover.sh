@@ -18,18 +18,19 @@ under_io() {
         --bs=4k --size=16M --verify=crc32c --verify_fatal=1 --time_based --runtime=600 \
         --output-format=json --output="$WORK/io.json" &
     local io=$! before
-    sleep 1
+    moves() { (($(completed) > before + 50)); }
+    before=$(completed)
+    await 60 moves
     "$@"
     kill -0 $io 2>/dev/null || die "fio ended during $*: $(tail -n 40 "$WORK/io.json")"
     # Still moving, not only alive.
     before=$(completed)
-    moves() { (($(completed) > before + 50)); }
     await 60 moves
     kill -INT $io
     # 128: by the signal.
     wait $io || (($? == 128)) || die "fio was stopped by an error during $*: $(tail -n 40 "$WORK/io.json")"
     # What it says of the signal is no JSON.
-    sed -i '1,/^{/{/^{/!d}' "$WORK/io.json"
+    sed -i '/^{/,$!d' "$WORK/io.json"
     expect_json "$WORK/io.json" '[.jobs[].error] | add' 0
     echo "$*: $(jq '.jobs[0].write.total_ios + .jobs[0].read.total_ios' "$WORK/io.json") of I/O, none failed"
 }
@@ -73,7 +74,8 @@ under_io rescans
 resets() {
     local n
     for n in 0 1 0 1; do
-        echo 1 >"/sys/class/nvme/${paths[n]}/reset_controller"
+        await 30 is_live "${paths[n]}"
+        { echo 1 >"/sys/class/nvme/${paths[n]}/reset_controller"; } 2>/dev/null || true
         sleep 0.5
     done
     await 60 both_live

@@ -95,7 +95,7 @@ stop() {
     kill -TERM "$SERVER"
     local status=0
     wait "$SERVER" || status=$?
-    expect "the server's exit status after SIGTERM" $status 0
+    expect "the server's exit status after SIGTERM ($(tail -n 1 "$WORK/serve.log"))" $status 0
     SERVER=
 }
 
@@ -107,8 +107,13 @@ kill_server() {
 
 ctl() { "$NVLANE" ctl --socket "$CTL" "$@"; }
 
-# connect [OPTION]...: as nvme connect
-connect() { nvme connect -t tcp -a 127.0.0.1 -s "$PORT" -n "$NQN" "$@"; }
+# connect [OPTION]...: as nvme connect, with a keep alive timeout that a machine which stands still for some seconds does
+# not trip; tests of the timeout say theirs
+connect() {
+    local patient=(--keep-alive-tmo=30)
+    [[ " $*" == *" --keep-alive-tmo"* ]] && patient=()
+    nvme connect -t tcp -a 127.0.0.1 -s "$PORT" -n "$NQN" "${patient[@]}" "$@"
+}
 
 disconnect() { nvme disconnect -n "$NQN" >/dev/null; }
 
@@ -145,6 +150,9 @@ namespace_now() {
     done
     return 1
 }
+
+# ana_state CONTROLLER: how its only namespace is reached through it, as this kernel knows
+ana_state() { cat "/sys/class/nvme/$1"/nvme*c*n*/ana_state; }
 
 # The device of the namespace with that id; waits for it, since the kernel scans in the background.
 namespace() {

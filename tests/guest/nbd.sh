@@ -17,8 +17,9 @@ attach() {
     local device=$1 name=$2
     shift 2
     nbd-client "$@" -N "$name" "$device" >/dev/null || die "nbd-client $*: $(<"$WORK/nbd.log")"
-    await 20 test "$(blockdev --getsize64 "$device" 2>/dev/null || echo 0)" -gt 0
+    await 20 has_size "$device"
 }
+has_size() { (($(blockdev --getsize64 "$1" 2>/dev/null || echo 0) > 0)); }
 
 "$(dirname "$0")/../clients/libnbd.py" nbd://127.0.0.1:10809/memory "nbd+unix:///disk?socket=$WORK/nbd.sock"
 expect "size that nbdinfo tells" "$(nbdinfo --size "nbd+unix:///disk?socket=$WORK/nbd.sock")" $((256 << 20))

@@ -63,5 +63,6 @@ for poll_queues in 2 0; do
     expect_match "kind of mixed rings" "$(<"$WORK/said")" 'Mixed \(is Mixed\)'
     bounded "$(program commands examples)" "$namespace"
     cat "$WORK/said"
-    rmmod nvme
+    # A ring ends some time after its process.
+    await 20 rmmod nvme
 done

@@ -39,7 +39,7 @@ under_load() {
     wait "$load" || status=$?
     ((status == 0 || status == 128)) || die "fio: status $status: $(tail -n 30 "$WORK/load.json")"
     # And says so, before the JSON.
-    sed -i '0,/^{/{/^{/!d}' "$WORK/load.json"
+    sed -i '/^{/,$!d' "$WORK/load.json"
     expect_json "$WORK/load.json" '[.jobs[].error] | add' 0
     expect_json "$WORK/load.json" '.jobs[0].write.total_ios > 50' true
 }

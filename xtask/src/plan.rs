@@ -349,9 +349,10 @@ fn show(verdict: &Verdict, output: &mut Output) {
     }
     if let Some(why) = &verdict.failure {
         output.say(&format!("   {why}"));
-        // Where it stopped, in the words of tests/guest/harness.sh; or else its last.
+        // Where it stopped, in the words of tests/guest/harness.sh: what failed, and then what that made fail; or
+        // else its last words.
         let end = lines.iter().position(|line| line.starts_with("--- ")).unwrap_or(lines.len());
-        let died = lines[..end].iter().rposition(|line| line.starts_with("FAILED "));
+        let died = lines[..end].iter().position(|line| line.starts_with("FAILED "));
         let from = died.unwrap_or(end.saturating_sub(2));
         output.blame(why);
         output.blame(&lines[from..end].join("\n"));

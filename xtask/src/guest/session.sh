@@ -10,6 +10,7 @@ mkdir -p "$SCRATCH"
 mkfs.ext4 -q -F -E lazy_itable_init=1,lazy_journal_init=1 /dev/vda || exit 1
 mount /dev/vda "$SCRATCH" || exit 1
 group=/sys/fs/cgroup/test
+complaints='BUG:|WARNING: .* at |Oops|hung_task|blocked for more than'
 
 # Whatever the test left. Controllers go first: whoever waits for a dead one cannot be killed.
 sweep() {
@@ -19,11 +20,34 @@ sweep() {
     done
     wait
     [ -e "$group/cgroup.kill" ] && echo 1 >"$group/cgroup.kill"
-    while [ -s "$group/cgroup.procs" ] && [ $waited -lt 100 ]; do sleep 0.1; waited=$((waited + 1)); done
+    while grep -qsx 'populated 1' "$group/cgroup.events" && [ $waited -lt 100 ]; do
+        sleep 0.1
+        waited=$((waited + 1))
+    done
+    # What a script that ended midway may have switched off.
+    ip link set lo up
+    [ "$(cat /sys/devices/system/cpu/cpu1/online 2>/dev/null)" = 0 ] && echo 1 >/sys/devices/system/cpu/cpu1/online
+    [ -e /proc/sys/kernel/io_uring_disabled ] && echo 0 >/proc/sys/kernel/io_uring_disabled
+    grep -qs ' /sys/fs/bpf bpf ' /proc/mounts || mount -t bpf bpf /sys/fs/bpf
+    for path in /dev/ublkc*; do
+        [ -e "$path" ] && { "$NVLANE" ublk del --all --force; break; }
+    done
+    for path in /sys/kernel/config/nullb/*/; do
+        [ -e "$path" ] && { echo 0 >"$path/power"; rmdir "$path"; }
+    done
     awk '$2 ~ "^/mnt/test" { print $2 }' /proc/mounts | sort -r | xargs -r umount -l
     losetup -D
-    # Module parameters, too, are the test's own.
-    modprobe -q -r nvmet-tcp nvme-loop nvme-tcp nvmet nvme-fabrics nvme nvme-core
+    # Module parameters, too, are the test's own. A ring ends some time after its process, and holds its devices until then.
+    waited=0
+    while [ $waited -lt 30 ]; do
+        for path in ublk_drv null_blk nbd brd; do
+            [ -e /sys/module/$path ] && modprobe -q -r $path
+        done
+        modprobe -q -r nvmet-tcp nvme-loop nvme-tcp nvmet nvme-fabrics nvme nvme-core
+        [ -e /sys/module/nvme_core ] || [ -e /sys/module/ublk_drv ] || break
+        sleep 0.1
+        waited=$((waited + 1))
+    done
     rm -rf "${SCRATCH:?}"/*
     umount -l /tmp/nvlane-test
     rmdir "$group" 2>/dev/null
@@ -51,9 +75,13 @@ while :; do
             echo "--- kernel"
             dmesg | tail -n 60
         } >>"$RUN/$name.log" 2>&1
-    elif dmesg | grep -E 'BUG:|WARNING: .* at |Oops|hung_task|blocked for more than' \
+    elif dmesg | grep -E "$complaints" \
         | grep -qvE "$(sed -nE '/^#/!q; s/^# kernel says: //p' "$script" | grep . || echo '^$')"; then
-        { echo "--- the kernel complained"; dmesg | tail -n 100; } >>"$RUN/$name.log"
+        {
+            dmesg | grep -m 3 -E "$complaints" | sed 's/^/FAILED kernel: /'
+            echo "--- the kernel complained"
+            dmesg | tail -n 100
+        } >>"$RUN/$name.log"
         status=99
     fi
     sweep >>"$RUN/$name.log" 2>&1
