@@ -215,17 +215,18 @@ pub fn drive<P: Protocol>(
     Ok(Window { ios, seconds: (end - start).as_secs_f64(), latency, client, server })
 }
 
-/// One request alone: the time until its answer.
+/// One request alone: the time from sending it until its answer is there.
 pub fn once<P: Protocol>(
     socket: &TcpStream,
     protocol: &mut P,
     batch: &mut Batch,
 ) -> io::Result<Duration> {
     let mut run = Run::new(socket.as_raw_fd(), 1);
-    let start = Instant::now();
     run.ready.push(0);
-    run.issue(protocol, batch, start);
+    // Making the request is the client's own time, and longer after a rest.
+    run.issue(protocol, batch, Instant::now());
     run.issuing = false;
+    let start = Instant::now();
     let end = run.turn_until(protocol, batch, start + SILENCE_MAX)?;
     Ok(end - start)
 }
