@@ -81,6 +81,48 @@ for volume in "$plain" "$block"; do
     stop
 done
 
+# --- More than the device takes at a time (128 blocks in ranges of 64): split, by both formats, and all of it by the device ---
+head -c $((512 * 512)) /dev/urandom >"$WORK/long"
+dd if="$WORK/long" of="$block" bs=512 seek=40000 oflag=direct conv=notrunc status=none
+serve "$plain"
+connect
+for format in 0 1; do
+    target=$((50000 + format * 1000)) count=0
+    tracing
+    nvme copy "$(namespace 1)" --format=$format --sdlba=$target --blocks=499,11 --slbs=40000,40500
+    for ((at = 0; at < 512; at += 64)); do count=$((count + $(copies_at_device $((target + at))))); done
+    ((count >= 4)) || die "format $format: only $count Copies at the device: $(tail -n 20 "$TRACE/trace")"
+    blocks $target 512 | cmp - "$WORK/long"
+done
+disconnect
+stop
+
+# --- Block devices without Copy: read and written, beside the data where a host asks for it ---
+devices=()
+for name in one two; do
+    truncate -s 48M "$SCRATCH/$name.img"
+    devices+=("$(losetup --show -f "$SCRATCH/$name.img")")
+done
+head -c 20M /dev/urandom >"$WORK/data"
+dd if="$WORK/data" of="${devices[0]}" bs=1M oflag=direct status=none
+expect_match "a block device's" "$(said "${devices[0]}")" 'read and written|reading and writing'
+"$NVLANE" copy "${devices[0]}" "${devices[1]}" --verify -o json >"$WORK/copied"
+cat "$WORK/copied"
+cmp -n $((48 << 20)) "${devices[0]}" "${devices[1]}"
+serve "${devices[@]}"
+connect
+nvme copy "$(namespace 1)" --sdlba=50000 --blocks=999,23 --slbs=100,20000
+dd if="$(namespace 1)" bs=512 skip=50000 count=1024 iflag=direct status=none |
+    cmp - <(dd if="$WORK/data" bs=512 skip=100 count=1000 status=none && dd if="$WORK/data" bs=512 skip=20000 count=24 status=none)
+# By our own host, from one of them to the other: nothing comes here.
+uri="tcp://127.0.0.1:$PORT/$NQN?ns="
+"$NVLANE" copy "${uri}1" "${uri}2" --verify -o json >"$WORK/copied"
+cat "$WORK/copied"
+disconnect
+stop
+cmp -n $((48 << 20)) "${devices[0]}" "${devices[1]}"
+losetup -d "${devices[@]}"
+
 # --- Formatted by somebody else while it is served: refused until it is opened again ---
 formats=$(nvme id-ns "$block" -o json)
 other=$(jq '[.lbafs[] | .ds == 12 and .ms == 0] | index(true)' <<<"$formats")

@@ -27,7 +27,9 @@ expect "hole made by blkdiscard" $((full - $(data_bytes "$image") >= 15 << 20)) 
 before=$(data_bytes "$image")
 fallocate -p -o $((32 << 20)) -l $((16 << 20)) "$device"
 zeroes 32 16 || die "a punched range is not zeroes"
-expect "hole made by fallocate -p" $((before - $(data_bytes "$image") >= 15 << 20)) 1
+# Before Linux 6.2 the kernel's host did not ask for the deallocation.
+read -r major minor < <(uname -r | tr . ' ' | cut -d' ' -f1,2)
+((major * 100 + minor < 602)) || expect "hole made by fallocate -p" $((before - $(data_bytes "$image") >= 15 << 20)) 1
 
 # Write Zeroes without deallocation must read as zeroes; how is the backend's affair.
 blkdiscard -z -o 0 -l $((8 << 20)) "$device"

@@ -201,6 +201,6 @@ if ! has_feature QUIESCE; then
     said=$(fails "$NVLANE" ublk recover "$ID")
     expect_match "another successor" "$said" 'may not survive another attempt'
     "$NVLANE" ublk del "$ID"
-    expect "what is left of it" "$(ls "$DEVICE" "/dev/ublkc$ID" "/run/nvlane/ublk-$ID".* 2>/dev/null)" ""
+    expect "what is left of it" "$(ls "$DEVICE" "/dev/ublkc$ID" /run/nvlane/ublk-"$ID".{json,begun,log} 2>/dev/null)" ""
 fi
 modprobe -r ublk_drv

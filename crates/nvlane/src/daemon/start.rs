@@ -24,8 +24,9 @@ const MODEL: &str = "nvlane";
 /// How long what a killed daemon held may stay in use: the kernel takes its rings down in the
 /// background, and they hold on to sockets and to the locks of files.
 const CRASH_WAIT: Duration = Duration::from_secs(10);
-/// The same of an address, for what was killed with another configuration and is not known here.
-const MOMENT: Duration = Duration::from_secs(1);
+/// The same of what was killed with another configuration and is not known here, or has ended in order: on Linux 6.1
+/// its files stay locked that long too.
+const MOMENT: Duration = Duration::from_secs(2);
 /// How often to look whether it is free.
 const CRASH_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -63,8 +64,7 @@ impl Daemon {
         if let Some((first, second)) = named_twice(&config) {
             return Err(StartError::Twice { first, second });
         }
-        let patience =
-            Patience::new(if store.is_after_crash() { CRASH_WAIT } else { Duration::ZERO });
+        let patience = Patience::new(if store.is_after_crash() { CRASH_WAIT } else { MOMENT });
         let server = Server::start(&server_config(&config))?;
         let jobs = Jobs::none(store.path(), server.mailboxes().to_vec());
         let mut daemon = Daemon {
@@ -86,7 +86,10 @@ impl Daemon {
             for namespace in &subsystem.namespaces {
                 opened.push(patience.wait(
                     || open(&namespace.volume, subsystem.shared, cores),
-                    |error| matches!(error, volume::Error::File(OpenError::Busy { .. })),
+                    |error| {
+                        let volume::Error::File(error) = error else { return false };
+                        matches!(error, OpenError::Busy { .. } | OpenError::DeviceBusy { .. })
+                    },
                 )?);
                 if subsystem.shared {
                     let nsid = namespace.nsid.expect("complete");
@@ -187,7 +190,7 @@ impl Daemon {
     }
 }
 
-/// Tries again, for a while in all, what a killed daemon may still be in the way of.
+/// Tries again, for a while in all, what a daemon that is gone may still be in the way of.
 struct Patience {
     deadline: Instant,
 }
