@@ -4,9 +4,19 @@ use anyhow::{Context, bail};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Niceness of what is measured, where it may be lowered.
 const NICE: i32 = -15;
+
+/// Whether anything here may come before other work on its core: not before that was said.
+static MAY_PREFER: AtomicBool = AtomicBool::new(false);
+
+/// Says whether what is measured may come before other work. It spins on both cores, so that little is left for
+/// others then: only where its figures are worth that.
+pub fn may_prefer(may: bool) {
+    MAY_PREFER.store(may, Ordering::Relaxed);
+}
 
 /// Pins the calling thread to `core`.
 pub fn pin(core: usize) -> io::Result<()> {
@@ -26,7 +36,7 @@ pub fn pin_task(task: libc::pid_t, core: usize) -> io::Result<()> {
 /// It is told to end when the calling thread does, so that a bench that is killed leaves no server.
 pub fn pin_child(command: &mut Command, core: usize) -> &mut Command {
     // SAFETY: between fork and exec only prctl, sched_setaffinity and setpriority are called, which
-    // are system calls without state in this process.
+    // are system calls without state in this process, and an atomic is read.
     unsafe {
         command.pre_exec(move || {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
@@ -37,8 +47,11 @@ pub fn pin_child(command: &mut Command, core: usize) -> &mut Command {
 }
 
 /// Puts the calling thread before other work on its core, so that less of it gets between; this
-/// changes nothing on a quiet machine. Returns whether that is allowed.
+/// changes nothing on a quiet machine. Returns whether that is allowed, here and by the system.
 pub fn prefer() -> bool {
+    if !MAY_PREFER.load(Ordering::Relaxed) {
+        return false;
+    }
     // SAFETY: setpriority takes numbers only; 0 means the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) == 0 }
 }

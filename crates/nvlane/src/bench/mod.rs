@@ -170,6 +170,7 @@ pub fn run(arguments: BenchArgs) -> anyhow::Result<()> {
         let names: Vec<&str> = SCENARIOS.iter().map(|scenario| scenario.name()).collect();
         bail!("there is no scenario {name}; there are: {}", names.join(", "));
     };
+    cores::may_prefer(!arguments.tiny);
     let report = scenario.run(&Options {
         quick: arguments.quick || arguments.tiny,
         tiny: arguments.tiny,
