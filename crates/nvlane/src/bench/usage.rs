@@ -228,17 +228,22 @@ mod tests {
     fn a_busy_process_uses_cpu_time() {
         let observed = Observed::new(std::process::id()).unwrap();
         let before = observed.usage().unwrap();
-        let end = std::time::Instant::now() + Duration::from_millis(30);
-        while std::time::Instant::now() < end {}
+        // By the thread's clock: others may have the core for much of the time.
+        let end = thread_clock().unwrap() + Duration::from_millis(10);
+        while thread_clock().unwrap() < end {}
         let used = observed.usage().unwrap().since(before);
-        assert!(used.cpu >= Duration::from_millis(5), "{used:?}");
+        assert!(used.cpu >= Duration::from_millis(10), "{used:?}");
         assert!(observed.resident_bytes().unwrap() > 4096);
     }
 
     #[test]
     fn a_sleeping_thread_is_switched_away_from() {
-        let before = of_this_thread().unwrap();
-        std::thread::sleep(Duration::from_millis(5));
-        assert!(of_this_thread().unwrap().since(before).switches >= 1);
+        // A timer that fires before the thread has let go of its core lets it go on: not every time.
+        let switched = (0..20).any(|_| {
+            let before = of_this_thread().unwrap();
+            std::thread::sleep(Duration::from_millis(5));
+            of_this_thread().unwrap().since(before).switches >= 1
+        });
+        assert!(switched, "none of twenty sleeps was counted");
     }
 }
