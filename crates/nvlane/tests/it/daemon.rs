@@ -1,8 +1,12 @@
 //! A daemon of the real binary, in a directory of its own, for tests to talk to.
 
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use serde_json::{Value, json};
+use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -19,8 +23,34 @@ pub const ANYWHERE: &str = "127.0.0.2:0";
 
 /// One that is free, for a daemon that is killed and started again: it is known by what it was told from the
 /// first on, and so knows that it was killed.
-pub fn free_address() -> String {
-    TcpListener::bind(ANYWHERE).unwrap().local_addr().unwrap().to_string()
+pub fn free_address() -> Address {
+    let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
+    let socket = net::socket_with(family, SocketType::STREAM, flags, None).unwrap();
+    net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    net::bind(&socket, &ANYWHERE.parse::<SocketAddr>().unwrap()).unwrap();
+    let address = net::getsockname(&socket).unwrap();
+    Address { text: SocketAddr::try_from(address).unwrap().to_string(), _socket: socket }
+}
+
+/// An address that nobody else is given while this is there: a socket is bound to it that does not listen. A daemon can,
+/// since it reuses addresses as that socket does.
+pub struct Address {
+    text: String,
+    _socket: OwnedFd,
+}
+
+impl Deref for Address {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
 }
 
 /// A running `nvlane serve`. Killed when dropped.
@@ -164,4 +194,6 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 pub fn wait_for_lock(path: &Path) {
     let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
     eventually("the lock is free", || file.try_lock().is_ok());
+    // Closing alone would leave it to a child of another test that has not begun its program yet.
+    file.unlock().unwrap();
 }

@@ -69,7 +69,8 @@ fn a_job_is_listed_paused_throttled_resumed_and_cancelled() {
         job["id"].as_u64().unwrap()
     };
     let one = add(&[&a, &b, "--throttle", "2M", "--verify"]);
-    let two = add(&["served:1@+8M", &c, "--throttle", "2M"]);
+    // It is to be there still when all has been done with the first one.
+    let two = add(&["served:1@+8M", &c, "--throttle", "256K"]);
     assert_eq!((one, two), (1, 2));
     eventually("progress", || job(&daemon, 1)["counts"]["done_bytes"].as_u64() > Some(0));
     assert_eq!(daemon.refuse("volume_remove", json!({"nsid": 2})), -32002, "in use");
@@ -205,7 +206,7 @@ fn jobs_go_on_when_the_daemon_starts_again() {
     file(dir.path(), "a", &data);
     let b = file(dir.path(), "b", &vec![0; 16 << 20]);
     let daemon = start(dir.path());
-    let options = json!({"throttle": "4M"});
+    let options = json!({"throttle": "1M"});
     let wanted = json!({
         "sources": part_of("served:1"), "targets": part_of("served:2"), "options": options,
     });
@@ -236,7 +237,7 @@ fn a_job_outlives_the_targets_that_it_copies_to() {
     let mut target = Daemon::start(there.path(), &args);
     let daemon = start(dir.path());
     let remote = |nsid: u32| format!("tcp://{listen}/{nqn}?ns={nsid}&reconnect_delay=100ms");
-    let options = json!({"throttle": "6M", "request_bytes": 262_144});
+    let options = json!({"throttle": "2M", "request_bytes": 262_144});
     // Up to the target, and by the target from one of its namespaces to the other.
     for (source, to) in
         [("served:1".to_owned(), remote(1)), (remote(1) + "&queue_size=64", remote(2))]
@@ -248,9 +249,12 @@ fn a_job_outlives_the_targets_that_it_copies_to() {
         });
         let id = daemon.call("job_add", wanted)["id"].as_u64().unwrap();
         eventually("progress", || job(&daemon, id)["counts"]["done_bytes"].as_u64() > Some(M));
+        let met = job(&daemon, id);
+        assert!(met["counts"]["done_bytes"].as_u64() < Some(12 * M), "nothing to outlive: {met}");
         target.kill();
         std::thread::sleep(Duration::from_millis(300));
         target = Daemon::start(there.path(), &args);
+        daemon.call("job_throttle", json!({"id": id, "throttle": "none"}));
         wait_for(&daemon, id, "done");
     }
     let bytes = fs::read(&far).unwrap();
@@ -275,8 +279,8 @@ fn a_flush_after_a_loss_of_power_is_not_believed() {
         let args = [&cached[0], &cached[1], &from, "--nqn", nqn, "--listen", listen];
         Daemon::start(there.path(), &args)
     };
-    let target = serve(&free_address());
-    let listen = target.listeners[0].to_string();
+    let listen = free_address();
+    let target = serve(&listen);
     let daemon = start(dir.path());
     let remote = |nsid: u32| format!("tcp://{listen}/{nqn}?ns={nsid}&reconnect_delay=100ms");
     let options = json!({"throttle": "2M", "request_bytes": 131_072});
@@ -405,7 +409,8 @@ fn a_kill_at_any_moment_loses_nothing() {
         let daemon = start(dir.path());
         // One to a volume that is served, one to two targets, one of which is not.
         let add = |targets: Value| {
-            let options = json!({"throttle": "4M", "request_bytes": 262_144});
+            // Six seconds, of which it can be met at work in the last four.
+            let options = json!({"throttle": "2M", "request_bytes": 262_144});
             let wanted = json!({
                 "sources": part_of("served:1"), "targets": targets, "options": options,
             });
@@ -477,13 +482,13 @@ fn kills_of_targets_and_of_hosts_lose_nothing() {
             let args = [&files[0], &files[1], &slow, "--nqn", nqn, "--listen", listen];
             Daemon::start(there.path(), &args)
         };
-        let mut target = serve(&free_address());
-        let listen = target.listeners[0].to_string();
+        let listen = free_address();
+        let mut target = serve(&listen);
         let mut host = start(dir.path());
         let at = [0, M, 512, 4 * M][round as usize % 4];
         let remote = |nsid: u32| format!("tcp://{listen}/{nqn}?ns={nsid}&reconnect_delay=100ms");
         let add = |source: &str, to: String| {
-            let options = json!({"throttle": "4M", "request_bytes": 262_144});
+            let options = json!({"throttle": "2M", "request_bytes": 262_144});
             let targets = json!([{"volume": to, "offset": at}]);
             let wanted =
                 json!({"sources": part_of(source), "targets": targets, "options": options});

@@ -6,7 +6,7 @@
 //! done at any moment; 4 times when it is not set.
 
 use crate::copy::{file, pattern};
-use crate::daemon::{Daemon, eventually, free_address, wait_for_lock};
+use crate::daemon::{Address, Daemon, eventually, free_address, wait_for_lock};
 use crate::jobs::{job, part_of, start, wait_for};
 use serde_json::{Value, json};
 use std::fs;
@@ -18,7 +18,7 @@ const M: u64 = 1 << 20;
 /// Bytes that a job copies.
 const BYTES: u64 = 12 * M;
 /// Parts of the linear volume, in turn at the one target and the other.
-const PARTS: usize = 6;
+const PARTS: usize = 12;
 
 /// How the targets' volumes are one.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +39,7 @@ struct Pair {
     storage: Option<Daemon>,
     /// None while it has no power.
     targets: [Option<Daemon>; 2],
-    listeners: [String; 2],
+    listeners: [Address; 2],
 }
 
 impl Pair {
@@ -63,8 +63,6 @@ impl Pair {
         for number in [0, 1] {
             fs::create_dir(pair.place(number)).unwrap();
             pair.give_power(number);
-            let target = pair.targets[number].as_ref().unwrap();
-            pair.listeners[number] = target.listeners[0].to_string();
         }
         pair
     }
@@ -139,12 +137,12 @@ fn nqn(name: &str) -> String {
     format!("nqn.2026-11.com.example:{name}")
 }
 
-/// A job up to the pair, of which some seconds are to be seen.
+/// A job up to the pair, of eight seconds: it is flushed every two, and has enough to lose in the second half of each.
 fn copy_to(pair: &Pair, daemon: &Daemon) -> u64 {
     let wanted = json!({
         "sources": part_of("served:1"),
         "targets": part_of(&pair.uri()),
-        "options": {"throttle": "3M", "request_bytes": 131_072},
+        "options": {"throttle": "1536K", "request_bytes": 131_072},
     });
     daemon.call("job_add", wanted)["id"].as_u64().unwrap()
 }
@@ -232,8 +230,8 @@ fn cut_at_any_moment_two_caches_lose_nothing() {
         let mut pair = Pair::start(shape);
         let id = copy_to(&pair, &daemon);
         for time in 0..1 + round % 3 {
-            // The first flush comes after two seconds, the last after four.
-            let moment = if time == 0 { 30 + round * 1237 % 4200 } else { round * 97 % 900 };
+            // The first flush comes after two seconds, the last after eight.
+            let moment = if time == 0 { 30 + round * 1237 % 8200 } else { round * 97 % 900 };
             std::thread::sleep(Duration::from_millis(moment));
             let victim = (round / 2 + time) as usize % 2;
             pair.cut_power(victim);
