@@ -273,13 +273,17 @@ fn what_further_rings_hold_is_waited_for_when_the_reactor_goes() {
         let read = entry::read(source, bytes.as_mut_ptr(), 4, u64::MAX);
         // SAFETY: the bytes outlive the reactor, which waits for the read.
         unsafe { ring.submit(read, sink(), 0) };
+        let (begin, begun) = std::sync::mpsc::channel();
         let writing = thread::spawn(move || {
+            // An error, too: what failed waits for the read.
+            let _ = begun.recv();
             thread::sleep(Duration::from_millis(80));
             writer.write_all(b"four").expect("room");
             writer
         });
         reactor.turn_for(Drive::Poll);
         assert_eq!(reactor.stats().in_flight, 1);
+        begin.send(()).expect("awaited");
         drop(reactor);
         assert_eq!((told.get(), &bytes), (4, b"four"), "{kind:?}");
         // The ring is of no use any more, and whoever still has it comes to no harm.

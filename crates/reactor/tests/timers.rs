@@ -19,18 +19,18 @@ fn timers_fire_in_order_and_not_early() {
     let stop = Rc::clone(&timing);
     let sink: Rc<dyn Complete> = Rc::new(Calls(move |token, _| {
         note.borrow_mut().push((token, start.elapsed()));
-        if token == 30 {
+        if token == 300 {
             stop.stop();
         }
     }));
-    for ms in [30, 10, 20] {
+    for ms in [300, 100, 200] {
         timing.timer(start + Duration::from_millis(ms), Rc::clone(&sink), ms);
     }
-    let cancelled = timing.timer(start + Duration::from_millis(15), Rc::clone(&sink), 15);
+    let cancelled = timing.timer(start + Duration::from_millis(150), Rc::clone(&sink), 150);
     timing.cancel_timer(cancelled);
     timing.run();
     let seen = seen.borrow();
-    assert!(seen.iter().map(|(ms, _)| *ms).eq([10, 20, 30]), "{seen:?}");
+    assert!(seen.iter().map(|(ms, _)| *ms).eq([100, 200, 300]), "{seen:?}");
     assert!(seen.iter().all(|(ms, at)| *at >= Duration::from_millis(*ms)), "{seen:?}");
     let stats = timing.stats();
     // On a busy machine one sleep may last until all are due.
@@ -82,6 +82,11 @@ fn blocking_calls_run_beside_the_loop_on_a_bounded_number_of_threads() {
         let (running, most) = (Arc::clone(&running), Arc::clone(&most));
         let work = move || {
             most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            // The first three are at work at once, however late one of them is.
+            let until = Instant::now() + Duration::from_secs(10);
+            while most.load(Ordering::SeqCst) < 3 && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             std::thread::sleep(Duration::from_millis(3));
             running.fetch_sub(1, Ordering::SeqCst);
             assert_ne!(token, 7, "a panic is an answer too");
