@@ -21,6 +21,9 @@ use crate::process::{cargo, line_of};
 /// Programs side by side: with more, those that measure time disturb each other.
 const SIDE_BY_SIDE: usize = 3;
 
+/// Before what a test said that passed without having run all that it can.
+const NOT_CHECKED: &str = "not checked: ";
+
 /// Builds all tests of the workspace and runs them; a program that fails does not stop the others.
 pub fn test(output: &mut Output) -> Result<Count> {
     let what = ["test", "--workspace", "--locked", "--no-run"];
@@ -38,7 +41,7 @@ pub fn test(output: &mut Output) -> Result<Count> {
 
     let queue = Mutex::new(programs);
     let next = || queue.lock().expect("no program runs under this lock").pop_front();
-    let ended = Mutex::new((output, Count::NONE));
+    let ended = Mutex::new((output, Count::NONE, Vec::new()));
     thread::scope(|scope| {
         for _ in 0..SIDE_BY_SIDE {
             scope.spawn(|| {
@@ -51,11 +54,15 @@ pub fn test(output: &mut Output) -> Result<Count> {
                     ended.0.say(&said);
                     ended.1.passed += count.passed;
                     ended.1.failed += count.failed;
+                    let marked = said.lines().filter(|line| line.starts_with(NOT_CHECKED));
+                    ended.2.extend(marked.map(str::to_owned));
                 }
             });
         }
     });
-    let (_, count) = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (output, count, marked) = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+    // Once more where they are seen.
+    marked.iter().for_each(|line| output.say(line));
     ensure!(count.passed + count.failed > 0, "no test has run");
     Ok(count)
 }
@@ -74,6 +81,8 @@ fn test_program(line: &str) -> Result<Option<Command>> {
     };
     let mut program = Command::new(executable);
     program.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
+    // For `briefly`.
+    program.arg("--show-output");
     Ok(Some(program))
 }
 
@@ -86,7 +95,7 @@ fn run(mut program: Command) -> (String, Count) {
     };
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let mut said = format!("   {line}\n{stdout}{stderr}");
+    let mut said = format!("   {line}\n{}{stderr}", briefly(&stdout));
     let mut count = Count::NONE;
     let results: Vec<Count> = stdout.lines().filter_map(test_result).collect();
     for result in &results {
@@ -102,6 +111,31 @@ fn run(mut program: Command) -> (String, Count) {
         count.failed = 1;
     }
     (said, count)
+}
+
+/// What libtest said, without what tests printed that passed, but for the lines by which some of them say that they
+/// lacked something.
+fn briefly(stdout: &str) -> String {
+    let (mut brief, mut within, mut test) = (String::new(), false, None);
+    for line in stdout.lines() {
+        match line {
+            // What they printed; then once more, and only names follow.
+            "successes:" => (within, test) = (true, None),
+            "failures:" => within = false,
+            _ if line.starts_with("test result: ") => within = false,
+            _ => {}
+        }
+        let begin = line.strip_prefix("---- ").and_then(|it| it.strip_suffix(" stdout ----"));
+        match (begin, test) {
+            _ if !within => brief.push_str(&format!("{line}\n")),
+            (Some(name), _) => test = Some(name),
+            (None, Some(test)) if line.contains("not run") || line.contains("skipped") => {
+                brief.push_str(&format!("{NOT_CHECKED}{test}: {line}\n"));
+            }
+            _ => {}
+        }
+    }
+    brief
 }
 
 #[cfg(test)]
@@ -123,6 +157,21 @@ mod tests {
         assert!(test_program(&line(true, "null")).unwrap().is_none());
         assert!(test_program(r#"{"reason":"build-finished","success":true}"#).unwrap().is_none());
         assert!(test_program("error").is_err());
+    }
+
+    #[test]
+    fn of_what_passes_only_that_is_shown_which_was_not_run() {
+        let result = "test result: FAILED. 2 passed; 1 failed; 0 ignored\n";
+        let printed =
+            "---- a stdout ----\nwords\nno compiler: not run\n\n---- b_is_skipped stdout ----\nwords\n";
+        let failures = "failures:\n\n---- c stdout ----\nwords, skipped\n\n";
+        let names = "successes:\n    a\n    b_is_skipped\n\n";
+        let said = format!("test a ... ok\n\nsuccesses:\n\n{printed}\n{names}{failures}{result}");
+        let wanted =
+            format!("test a ... ok\n\nnot checked: a: no compiler: not run\n{failures}{result}");
+        assert_eq!(briefly(&said), wanted);
+        let quiet = "test a ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
+        assert_eq!(briefly(quiet), quiet);
     }
 
     #[test]

@@ -144,7 +144,7 @@ fn committed_objects_do_what_their_sources_say() {
     let versions = ["clang-19", "clang"];
     let is_there = |name: &&str| Command::new(name).arg("--version").output().is_ok();
     let Some(clang) = versions.into_iter().find(is_there) else {
-        eprintln!("no clang: nothing compiled to compare with");
+        eprintln!("no clang is installed to compile what to compare with: not run");
         return;
     };
     let place = std::env::temp_dir().join(format!("nvlane-bpf-{}", std::process::id()));
