@@ -25,7 +25,7 @@ fn a_write_that_waits_for_its_data_is_cancelled() {
         let data = vec![2; 32768];
         let cid = io.issue(Command::blocks(opcode::io::WRITE, 1, 8, 8), Bytes::OnRequest(&data));
         // Answered by the core of the queue, after the capsule went there.
-        std::thread::sleep(Duration::from_millis(50));
+        io.await_word();
         assert_eq!(admin.command(abort(1, cid), Bytes::None).ok().result & 1, 0);
         // The host owes the data that it was asked for; then the command ends.
         assert_eq!(io.complete(cid).status.code(), Status::ABORT_REQUESTED);
@@ -37,12 +37,15 @@ fn a_write_that_waits_for_its_data_is_cancelled() {
 fn what_a_namespace_has_or_nobody_knows_is_not_cancelled() {
     let rig = Rig::empty(2);
     let directory = directory();
-    rig.add(1, file(&directory, 1 << 20, 12, 2, Duration::from_millis(300)));
+    let delay = Duration::from_secs(3);
+    rig.add(1, file(&directory, 1 << 20, 12, 2, delay));
     let (mut admin, mut io) = rig.connect();
     let read = Command::blocks(opcode::io::READ, 1, 0, 1);
+    let begin = Instant::now();
     let cid = io.issue(read, Bytes::Wanted(4096));
-    std::thread::sleep(Duration::from_millis(50));
+    io.settle();
     assert_eq!(admin.command(abort(1, cid), Bytes::None).ok().result & 1, 1);
+    assert!(begin.elapsed() < delay, "the namespace had it no more: {:?}", begin.elapsed());
     assert_eq!(admin.command(abort(1, 0x7777), Bytes::None).ok().result & 1, 1);
     io.complete(cid).ok();
 }
@@ -71,7 +74,7 @@ fn a_copy_in_line_is_aborted_while_those_before_it_go_on() {
     let rig = slow_rig(&directory);
     let (mut admin, mut io) = rig.connect();
     let copies = [(); 3].map(|()| large_copy(&mut io));
-    std::thread::sleep(Duration::from_millis(200));
+    io.settle();
     let begin = Instant::now();
     // Backwards: the last ends first, though it came last.
     for cid in copies.into_iter().rev() {
@@ -89,7 +92,7 @@ fn a_host_whose_copies_are_in_line_may_come_back() {
     let (_admin, mut io) = rig.connect();
     large_copy(&mut io);
     large_copy(&mut io);
-    std::thread::sleep(Duration::from_millis(200));
+    io.settle();
     let mut host = rig.host();
     host.host_nqn = "nqn.2026-11.org.example:another".into();
     let admin = host.enabled();
@@ -97,7 +100,7 @@ fn a_host_whose_copies_are_in_line_may_come_back() {
     for _ in 0..8 {
         large_copy(&mut waiting);
     }
-    std::thread::sleep(Duration::from_millis(200));
+    waiting.settle();
     drop((admin, waiting));
     // It would be told to come back later.
     let admin = host.enabled();

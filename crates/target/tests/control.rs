@@ -158,23 +158,23 @@ fn a_host_that_falls_silent_is_dropped() {
     let rig = Rig::memory(2);
     let mut witness = rig.witness();
     let mut host = rig.host();
-    host.kato_ms = 1000;
+    host.kato_ms = 3000;
     let mut silent = host.enabled();
     let mut idle: Vec<_> = (1..=2).map(|qid| host.io(&silent, qid)).collect();
     // Those who send Keep Alive, or have I/O, stay.
-    host.kato_ms = 3000;
     let mut dutiful = host.enabled();
     let busy = host.enabled();
     let mut io = host.io(&busy, 1);
     let begin = Instant::now();
     let keep_alive = Command { opcode: opcode::admin::KEEP_ALIVE, ..Command::default() };
-    while begin.elapsed() < Duration::from_millis(4500) {
+    // Silence is noticed after one to two time-outs.
+    while begin.elapsed() < Duration::from_millis(6500) {
         dutiful.command(keep_alive, Bytes::None).ok();
         io.read(1, 0, 1, 4096);
         witness.check();
         std::thread::sleep(Duration::from_millis(100));
     }
-    silent.socket.stream.set_read_timeout(Some(Duration::from_millis(500))).expect("a socket");
+    silent.socket.stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a socket");
     silent.expect_end();
     for queue in &mut idle {
         queue.expect_end();

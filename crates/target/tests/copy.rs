@@ -442,7 +442,7 @@ fn a_copy_that_waits_for_its_list_is_aborted() {
     let mut served = served(2, |_, _| {});
     let (command, list) = listed(Format::Short, 500, &[entry(1, 0, 8)]);
     let cid = served.io.issue(command, Bytes::OnRequest(&list));
-    std::thread::sleep(Duration::from_millis(50));
+    served.io.await_word();
     let cdw10 = (1 | u32::from(cid) << 16).into();
     let abort = Command { opcode: opcode::admin::ABORT, cdw10, ..Command::default() };
     assert_eq!(served.admin.command(abort, Bytes::None).ok().result & 1, 0);

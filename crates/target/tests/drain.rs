@@ -121,6 +121,7 @@ fn a_queue_is_kept_until_all_has_come_back() {
     rig.add(1, Arc::new(holding));
     let (_admin, mut io) = rig.connect();
     let data = [0x5a; 4096];
+    let begin = Instant::now();
     for slba in 0..3 {
         io.issue(Command::blocks(opcode::io::WRITE, 1, slba, 1), Bytes::InCapsule(&data));
     }
@@ -129,7 +130,6 @@ fn a_queue_is_kept_until_all_has_come_back() {
         assert!(Instant::now() < until, "the writes are with the namespace");
         std::thread::sleep(Duration::from_millis(1));
     }
-    let begin = Instant::now();
     io.socket.stream.shutdown(Shutdown::Write).expect("it is open");
     // The target has time to see the end; the connection is then gone, and the namespace soon.
     std::thread::sleep(HOLD / 4);
@@ -138,7 +138,7 @@ fn a_queue_is_kept_until_all_has_come_back() {
     io.socket.expect_end();
     let took = begin.elapsed();
     assert!(!forgotten.load(Ordering::SeqCst), "the queue was dropped with its commands");
-    assert!(took > HOLD / 2, "{took:?}");
+    assert!(took >= HOLD, "{took:?}");
     rig.add(2, child);
     // Whoever connects waits for what the same host has left behind: there is nothing.
     let (_admin, mut io) = rig.connect();

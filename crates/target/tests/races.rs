@@ -4,17 +4,20 @@
 mod host;
 
 use host::rig::{NQN, Rig, directory, file, memory};
-use host::{Bytes, Queue, narrow};
+use host::{Bytes, PATIENCE, Queue, narrow};
 use namespace::Namespace;
 use nvme::{Command, Status, opcode};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Blocks that are raced for.
 const BLOCKS: u64 = 4;
+
+/// Commands of a kind that a racer has carried out at least, however long that takes.
+const LEAST: u64 = 20;
 
 /// Volumes for two cores, by name.
 fn volumes() -> Vec<(&'static str, Option<tempfile::TempDir>, Arc<dyn Namespace>)> {
@@ -33,15 +36,20 @@ impl Random {
     }
 }
 
-/// Writes and reads the blocks for `time`, eight commands at a time, each block of a write all of
-/// one value, and sees to it that each block read is, too.
+/// Writes and reads the blocks for `time` and [`LEAST`] times each, eight commands at a time, each block
+/// of a write all of one value, and sees to it that each block read is, too.
 fn race(mut io: Queue, seed: u64, time: Duration) -> (u64, u64) {
     let mut random = Random(seed);
     let begin = Instant::now();
     let mut in_flight = VecDeque::new();
     let (mut reads, mut writes) = (0, 0);
-    while begin.elapsed() < time || !in_flight.is_empty() {
-        if begin.elapsed() < time && in_flight.len() < 8 {
+    loop {
+        assert!(begin.elapsed() < PATIENCE, "{reads} reads, {writes} writes");
+        let goes_on = begin.elapsed() < time || reads < LEAST || writes < LEAST;
+        if !goes_on && in_flight.is_empty() {
+            break;
+        }
+        if goes_on && in_flight.len() < 8 {
             let count = 1 + random.below(BLOCKS);
             let slba = random.below(BLOCKS - count + 1);
             let bytes = count as usize * 4096;
@@ -89,7 +97,7 @@ fn no_block_is_read_torn() {
             .collect();
         for racer in racers {
             let (reads, writes) = racer.join().expect("no torn block");
-            assert!(reads > 20 && writes > 20, "{name}: {reads} reads, {writes} writes");
+            println!("{name}: {reads} reads, {writes} writes");
         }
         let stats = rig.server.stats().expect("running");
         assert_eq!(stats.namespaces[0].errors, 0, "{name}");
@@ -108,10 +116,10 @@ fn lent_memory_that_changes_while_it_is_sent_is_sent_in_whole_blocks() {
         let mut writer = rig.host().io(&admin, 2);
         narrow(&reader.socket);
         let stop = Arc::new(AtomicBool::new(false));
-        let told = stop.clone();
+        let writes = Arc::new(AtomicU64::new(0));
+        let (told, written) = (stop.clone(), writes.clone());
         let worker = thread::spawn(move || {
             let mut random = Random(9);
-            let mut writes = 0;
             while !told.load(Ordering::Relaxed) {
                 let cids: Vec<_> = (0..8)
                     .map(|_| {
@@ -125,14 +133,16 @@ fn lent_memory_that_changes_while_it_is_sent_is_sent_in_whole_blocks() {
                     .collect();
                 for cid in cids {
                     writer.complete(cid).ok();
-                    writes += 1;
+                    written.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            writes
         });
         let begin = Instant::now();
         let mut changed = false;
-        while begin.elapsed() < Duration::from_millis(1500) {
+        let enough = |changed| changed && writes.load(Ordering::Relaxed) > 100;
+        while begin.elapsed() < Duration::from_millis(1500) || !enough(changed) {
+            let writes = writes.load(Ordering::Relaxed);
+            assert!(begin.elapsed() < PATIENCE, "{writes} writes, one was seen: {changed}");
             // Many reads wait in the server for this socket, which takes little at a time.
             let read = Command::blocks(opcode::io::READ, 1, 0, blocks);
             let cids: Vec<_> = (0..8).map(|_| reader.issue(read, Bytes::Wanted(1 << 20))).collect();
@@ -145,7 +155,7 @@ fn lent_memory_that_changes_while_it_is_sent_is_sent_in_whole_blocks() {
             }
         }
         stop.store(true, Ordering::Relaxed);
-        assert!(worker.join().expect("writes") > 100 && changed);
+        worker.join().expect("writes");
     }
 }
 
@@ -192,11 +202,15 @@ fn of_those_who_compare_and_write_one_wins() {
         rig.add(1, volume);
         let admin = rig.host().enabled();
         let lost = Arc::new(AtomicU64::new(0));
-        let racers: Vec<_> = (1..=4)
-            .map(|qid| {
-                let mut io = rig.host().io(&admin, qid);
-                let lost = lost.clone();
+        // None wins before all are there.
+        let line = Arc::new(Barrier::new(4));
+        let queues: Vec<_> = (1..=4).map(|qid| (qid, rig.host().io(&admin, qid))).collect();
+        let racers: Vec<_> = queues
+            .into_iter()
+            .map(|(qid, mut io)| {
+                let (lost, line) = (lost.clone(), line.clone());
                 thread::spawn(move || {
+                    line.wait();
                     lost.fetch_add(count_up(&mut io, 5, wins, qid > 2), Ordering::Relaxed);
                 })
             })
@@ -229,7 +243,8 @@ fn namespaces_may_go_and_come_under_io() {
             thread::spawn(move || {
                 let (mut served, mut missing) = (0, 0);
                 let begin = Instant::now();
-                while begin.elapsed() < Duration::from_millis(800) {
+                while begin.elapsed() < Duration::from_millis(800) || served == 0 || missing == 0 {
+                    assert!(begin.elapsed() < PATIENCE, "{served} served, {missing} missing");
                     let read = Command::blocks(opcode::io::READ, 2, 0, 4);
                     let done = io.command(read, Bytes::Wanted(16384));
                     match done.status {
@@ -251,7 +266,7 @@ fn namespaces_may_go_and_come_under_io() {
         witness.check();
     }
     for worker in workers {
-        let (served, missing) = worker.join().expect("no other status");
-        assert!(served > 0 && missing > 0, "{served} served, {missing} missing");
+        let (served, missing) = worker.join().expect("served and missing, and no other status");
+        println!("{served} served, {missing} missing");
     }
 }

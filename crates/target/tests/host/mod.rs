@@ -278,6 +278,21 @@ impl Queue {
         cid
     }
 
+    /// Waits until the controller says something, and leaves that to be taken: the answer to what it has then.
+    #[track_caller]
+    pub fn await_word(&self) {
+        let count = self.socket.stream.peek(&mut [0]).expect("the controller says something");
+        assert_eq!(count, 1, "the connection has ended");
+    }
+
+    /// Waits until the commands that were issued before are with their core, which takes them in order: it has
+    /// refused one that nobody knows.
+    #[track_caller]
+    pub fn settle(&mut self) {
+        let unknown = Command { opcode: 0x84, nsid: 1.into(), ..Command::default() };
+        self.command(unknown, Bytes::None).refused(Status::INVALID_OPCODE.dnr());
+    }
+
     /// Issues a command without data of the host's, unless the connection has ended.
     pub fn issue_if_open(&mut self, command: Command, bytes: Bytes<'_>) -> Option<u16> {
         let command = self.prepare(command, bytes);
