@@ -96,6 +96,15 @@ fn turn(core: &Core) {
     }
 }
 
+/// Goes on until that holds.
+fn turn_until(core: &Core, holds: impl Fn() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "it never holds");
+        core.reactor.turn_for(Drive::Until(Instant::now() + Duration::from_millis(10)));
+    }
+}
+
 /// A Copy within a volume, for `asker`, and what gives it up.
 fn copy(
     core: &Core,
@@ -137,6 +146,7 @@ fn copies_that_wait_behind_one_that_hangs_can_be_given_up() {
         assert_eq!((status, inbox.has(number)), (Status::ABORT_REQUESTED, Some((status, 0))));
     }
     // One is on its thread and one more could be: the last has gone there.
+    turn_until(&core, || gate.came.load(Ordering::Relaxed) == 2);
     turn(&core);
     assert_eq!((inbox.0.borrow().len(), gate.came.load(Ordering::Relaxed)), (3, 2));
     gate.open();
@@ -180,6 +190,7 @@ fn blocks_are_not_held_for_copies_that_wait_for_a_thread() {
     // One that hangs as well takes that, too; then copies have to wait.
     (0..2).for_each(|at| inbox.submit(&core, 1, 20 + at, small(1, at)));
     inbox.submit(&core, 2, 30, small(2, 1));
+    turn_until(&core, || gates.iter().all(|gate| gate.came.load(Ordering::Relaxed) > 0));
     turn(&core);
     assert_eq!(inbox.0.borrow().len(), 1);
     // Who only reads and writes does not, wherever Copies have not begun.
@@ -227,10 +238,10 @@ fn what_may_change_any_block_waits_for_a_fused_pair() {
     inbox.submit(&core, 0, 2, other(opcode::ZONE_APPEND));
     inbox.submit(&core, 0, 3, other(opcode::FLUSH));
     inbox.submit(&core, 0, 4, core.reading(8, 1));
+    assert_eq!(inbox.wait(&core, [3]), [Status::SUCCESS]);
     // It came first, and is of any block.
     turn(&core);
     assert_eq!((inbox.has(1), inbox.has(2), inbox.has(4)), (None, None, None));
-    assert_eq!(inbox.has(3).map(|it| it.0), Some(Status::SUCCESS));
     gate.open();
     assert_eq!(inbox.wait(&core, [1, 2, 4]), [Status::SUCCESS; 3]);
     let order: Vec<_> = inbox.0.borrow().iter().map(|came| came.0).collect();

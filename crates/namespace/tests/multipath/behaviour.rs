@@ -295,12 +295,12 @@ fn commands_fail_once_no_path_will_return() {
 #[test]
 fn a_path_that_only_seems_usable_is_tried_with_pauses() {
     let core = Core::start(vec![Fake::new("a")], Policy::CompletionTime);
+    let begun = Instant::now();
     core.run(|world| {
         world.paths[0].answer.set(Some(Status::INTERNAL_PATH_ERROR));
         world.send(READ, 1);
     });
     // After 1 + 2 + 4 + ... + 64 ms it has been tried nine times.
-    let begun = Instant::now();
     core.until(|world| (world.paths[0].seen.borrow().len() >= 9).then_some(()));
     assert!(begun.elapsed() >= Duration::from_millis(100), "without pauses");
     assert_eq!(core.run(|world| world.numbers()), [0; 0]);
