@@ -24,6 +24,7 @@ fn targets_die_and_come_back_under_io() {
         let death = std::thread::spawn(move || drop(target));
         checker.rounds(Duration::from_millis(50));
         death.join().expect("it ends");
+        await_path(&namespace, dying, |access| !access.is_usable());
         let port = addresses[dying].port();
         targets[dying] = Some(Target::serve(volume.clone(), 1, port));
         await_path(&namespace, dying, Access::is_usable);

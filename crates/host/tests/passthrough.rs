@@ -284,21 +284,30 @@ fn an_admin_command_goes_by_another_path_only_if_it_was_not_sent() {
         vec![connect(target.address, &passing()), connect(other.address, &passing())];
     let multipath = Multipath::new(paths, MultipathOptions::default()).expect("one namespace");
     assert_eq!(multipath.limits().passthrough, Passthrough::ALL);
-    let core = Core::usable(multipath);
+    let core = Core::usable(multipath.clone());
+    let until = Instant::now() + PATIENCE;
+    while !multipath.paths().iter().all(|path| path.access.is_usable()) {
+        assert!(Instant::now() < until, "{:?}", multipath.paths());
+        std::thread::sleep(Duration::from_millis(1));
+    }
     core.admin(vendor(ADMIN_NONE), Vec::new()).ok();
     // Lost with its path: nobody knows whether it was carried out.
     let slow = Command { cdw14: 6000.into(), ..vendor(ADMIN_NONE) };
     let waiting = core.issue_admin(slow, Vec::new());
-    std::thread::sleep(Duration::from_millis(500));
+    let seen = || device.seen.lock().unwrap().len();
+    while seen() < 2 {
+        assert!(Instant::now() < until, "it does not reach the device");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     // The first of two that are equally good is taken.
     target.server.remove_listener(target.port).expect("it listens");
-    let before = device.seen.lock().unwrap().len();
+    let before = seen();
     assert_eq!(before, 2);
     let done = waiting.recv_timeout(PATIENCE).expect("an answer");
     assert_eq!(done.status, Status::HOST_PATHING_ERROR);
     // A new one goes by the path that is left.
     core.admin(vendor(ADMIN_NONE), Vec::new()).ok();
-    assert_eq!(device.seen.lock().unwrap().len(), before + 1);
+    assert_eq!(seen(), before + 1);
 }
 
 #[test]

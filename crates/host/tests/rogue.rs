@@ -5,7 +5,7 @@ mod rig;
 use host::Options;
 use namespace::Access;
 use namespace::layer::multipath::{Policy, Settings};
-use rig::registers::{Checker, await_path, open_with, shared_volume};
+use rig::registers::{Checker, await_path, open_each, shared_volume};
 use rig::rogue::{Rogue, Spoil, Then};
 use rig::{PATIENCE, Target, options, pattern};
 use std::time::{Duration, Instant};
@@ -37,14 +37,16 @@ fn beside_a_good_path(options: &Options, harm: Harm, spoil: Spoil) {
 }
 
 /// Small blocks go in capsules and by the receive buffer, large ones are asked for and received in place.
-fn beside(options: &Options, harm: Harm, (every, spoil): (u64, Spoil), policy: Policy) {
+/// The good path has as much time as any.
+fn beside(bad: &Options, harm: Harm, (every, spoil): (u64, Spoil), policy: Policy) {
+    let good = Options { io_timeout: options().io_timeout, ..bad.clone() };
     for block in [4096, 16384] {
         let volume = shared_volume();
         let targets = [(); 2].map(|()| Target::serve(volume.clone(), 1, 0));
         let rogue = Rogue::before(targets[0].address, every, spoil);
-        let addresses = [rogue.address, targets[1].address];
+        let paths = [(rogue.address, bad), (targets[1].address, &good)];
         let settings = Settings { policy, ..Settings::default() };
-        let namespace = open_with(&addresses, options, settings);
+        let namespace = open_each(&paths, settings);
         await_path(&namespace, 0, Access::is_usable);
         await_path(&namespace, 1, Access::is_usable);
         let mut checker = Checker::sized(namespace.clone(), block);

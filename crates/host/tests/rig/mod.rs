@@ -332,6 +332,12 @@ impl Core {
         })
     }
 
+    /// Waits until what was issued is with the socket, as far as that takes it: it is sent at the end of the turn in
+    /// which it came.
+    pub fn settle(&self) {
+        (0..3).for_each(|_| self.ask(|_| ()));
+    }
+
     fn ask<R: Send + 'static>(&self, work: impl FnOnce(&User) -> R + Send + 'static) -> R {
         let (sender, receiver) = mpsc::channel();
         self.mailbox.post(move |_| {

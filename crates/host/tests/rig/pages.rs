@@ -5,7 +5,10 @@
 
 use namespace::Registered;
 use reactor::Reactor;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
+use uring::{Entry, File, Ring, Wait, entry};
 
 /// Requests that may have pages at once.
 pub const SLOTS: u16 = 256;
@@ -97,6 +100,69 @@ impl Pages {
             assert_eq!(wrong, None, "written to in slot {slot} of {len} bytes");
         }
     }
+}
+
+/// Whether this kernel moves registered memory through sockets, and waits at those that do not block: asked of the
+/// kernel itself, so that a path that takes no pages where it could is noticed.
+pub fn kernel_moves_pages() -> bool {
+    [true, false].into_iter().any(|by_sockets_calls| moves(by_sockets_calls) == Some(true))
+}
+
+/// The same by one of two pairs of operations; `None` if buffers cannot be registered at all.
+fn moves(by_sockets_calls: bool) -> Option<bool> {
+    const BYTES: usize = 64;
+    let (near, far) = UnixStream::pair().expect("a pair");
+    near.set_nonblocking(true).expect("a socket");
+    far.set_nonblocking(true).expect("a socket");
+    let (mut source, mut target) = ([1u8; BYTES], [0u8; BYTES]);
+    let (from, to) = (source.as_mut_ptr(), target.as_mut_ptr());
+    let mut ring = Ring::new(8).expect("io_uring is allowed where tests run");
+    ring.register_buffers(2).ok()?;
+    // SAFETY: both outlive the ring's use of them, which ends in this function.
+    unsafe { ring.update_buffer(0, from, BYTES).and_then(|()| ring.update_buffer(1, to, BYTES)) }
+        .ok()?;
+    let (out, into, len) = (File::Fd(near.as_raw_fd()), File::Fd(far.as_raw_fd()), BYTES as u32);
+    let send = match by_sockets_calls {
+        true => entry::send_fixed(out, from, len, libc::MSG_WAITALL, 0),
+        false => entry::write_fixed(out, from, len, 0, 0, 0),
+    };
+    let receive = |index| match by_sockets_calls {
+        true => entry::recv_fixed(into, to, len, libc::MSG_WAITALL, index),
+        false => entry::read_fixed(into, to, len, 0, index),
+    };
+    let start = |ring: &mut Ring, entry: &Entry| {
+        // SAFETY: the memory outlives the operation: all are waited for, or end with nothing to receive.
+        unsafe { ring.push(entry) }.expect("room");
+        ring.enter(Wait::No).expect("sound");
+    };
+    let next = |ring: &mut Ring| {
+        let mut done = Vec::with_capacity(1);
+        while done.is_empty() {
+            ring.enter(Wait::Forever).expect("sound");
+            ring.reap(&mut done);
+        }
+        done[0].result
+    };
+    let all = BYTES as i32;
+    start(&mut ring, &send);
+    if next(&mut ring) != all {
+        return Some(false);
+    }
+    // The second is an index that there is not: operations that do not look at it are others.
+    start(&mut ring, &receive(9));
+    if next(&mut ring) >= 0 {
+        return Some(false);
+    }
+    start(&mut ring, &receive(1));
+    if next(&mut ring) != all || target != [1; BYTES] {
+        return Some(false);
+    }
+    start(&mut ring, &receive(1));
+    if ring.has_completions() {
+        return Some(false);
+    }
+    start(&mut ring, &send);
+    Some(next(&mut ring) == all && next(&mut ring) == all)
 }
 
 impl Drop for Pages {

@@ -31,7 +31,16 @@ pub fn open_with(
     settings: Settings,
 ) -> Arc<dyn Namespace> {
     let addresses: Vec<_> = addresses.iter().copied().map(super::address).collect();
-    let paths = host::open(&addresses, options, "").expect("a path");
+    over(host::open(&addresses, options, "").expect("a path"), settings)
+}
+
+/// The same, by paths with options of their own.
+pub fn open_each(paths: &[(SocketAddr, &host::Options)], settings: Settings) -> Arc<dyn Namespace> {
+    let paths = paths.iter().map(|(address, options)| super::connect(*address, options));
+    over(paths.collect(), settings)
+}
+
+fn over(paths: Vec<Arc<host::Path>>, settings: Settings) -> Arc<dyn Namespace> {
     let paths = paths.into_iter().map(|path| path as Arc<dyn Namespace>).collect();
     let options = MultipathOptions { settings, ..MultipathOptions::default() };
     Multipath::new(paths, options).expect("one namespace")

@@ -1,9 +1,12 @@
 //! A controller that breaks the protocol once: the real target behind a relay that edits one PDU.
 
+use nvme::opcode;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+const CAPSULE_CMD: u8 = 0x04;
 
 /// What to do with a PDU from the target; the bytes that are left in it are sent. `false`: close then.
 pub type Edit = Arc<dyn Fn(&mut Vec<u8>) -> bool + Send + Sync>;
@@ -27,15 +30,32 @@ pub struct Tamper {
 
 impl Tamper {
     pub fn with(target: SocketAddr, connection: usize, pdu: usize, edit: Edit) -> Tamper {
-        Tamper::start(target, connection, Which::Number(pdu), edit)
+        Tamper::start(target, connection, Which::Number(pdu), edit, Arc::default())
     }
 
     /// Edits all PDUs from number `first` on.
     pub fn each(target: SocketAddr, connection: usize, first: usize, edit: Edit) -> Tamper {
-        Tamper::start(target, connection, Which::From(first), edit)
+        Tamper::each_noting_aborts(target, connection, first, edit, Arc::default())
     }
 
-    fn start(target: SocketAddr, connection: usize, which: Which, edit: Edit) -> Tamper {
+    /// The same; counts the Aborts that the host sends on its first connection.
+    pub fn each_noting_aborts(
+        target: SocketAddr,
+        connection: usize,
+        first: usize,
+        edit: Edit,
+        aborts: Arc<AtomicUsize>,
+    ) -> Tamper {
+        Tamper::start(target, connection, Which::From(first), edit, aborts)
+    }
+
+    fn start(
+        target: SocketAddr,
+        connection: usize,
+        which: Which,
+        edit: Edit,
+        aborts: Arc<AtomicUsize>,
+    ) -> Tamper {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let address = listener.local_addr().expect("it listens");
         let done = Arc::<AtomicBool>::default();
@@ -46,8 +66,12 @@ impl Tamper {
                 let Ok(target) = TcpStream::connect(target) else { continue };
                 let (up, down) =
                     (host.try_clone().expect("a fd"), target.try_clone().expect("a fd"));
+                let aborts = (number == 0).then(|| Arc::clone(&aborts));
                 std::thread::spawn(move || {
-                    let _ = io::copy(&mut &up, &mut &down);
+                    let _ = match aborts {
+                        Some(aborts) => note_aborts(&up, &down, &aborts),
+                        None => io::copy(&mut &up, &mut &down).map(drop),
+                    };
                     let _ = down.shutdown(Shutdown::Write);
                 });
                 let (edit, told) = (Arc::clone(&edit), Arc::clone(&told));
@@ -63,19 +87,36 @@ impl Tamper {
     }
 }
 
+/// Forwards what the host sends. Each Abort is counted once the target has it.
+fn note_aborts(host: &TcpStream, mut target: &TcpStream, aborts: &AtomicUsize) -> io::Result<()> {
+    loop {
+        let pdu = next(host)?;
+        target.write_all(&pdu)?;
+        if pdu[0] == CAPSULE_CMD && pdu[8] == opcode::admin::ABORT {
+            aborts.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// The next PDU of a connection without digests.
+fn next(mut stream: &TcpStream) -> io::Result<Vec<u8>> {
+    let mut pdu = vec![0; 8];
+    stream.read_exact(&mut pdu)?;
+    let plen = u32::from_le_bytes([pdu[4], pdu[5], pdu[6], pdu[7]]);
+    pdu.resize(plen as usize, 0);
+    stream.read_exact(&mut pdu[8..])?;
+    Ok(pdu)
+}
+
 fn relay(
-    mut target: &TcpStream,
+    target: &TcpStream,
     mut host: &TcpStream,
     which: Which,
     edit: &Edit,
     told: &AtomicBool,
 ) -> io::Result<()> {
     for number in 0.. {
-        let mut pdu = vec![0; 8];
-        target.read_exact(&mut pdu)?;
-        let plen = u32::from_le_bytes([pdu[4], pdu[5], pdu[6], pdu[7]]);
-        pdu.resize(plen as usize, 0);
-        target.read_exact(&mut pdu[8..])?;
+        let mut pdu = next(target)?;
         let mut go_on = true;
         let wanted = match which {
             Which::None => false,
