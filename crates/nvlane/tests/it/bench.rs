@@ -24,12 +24,30 @@ fn figures() -> Vec<String> {
     names
 }
 
+/// The report of a brief run, in which all figures are numbers, and those of these names are there. A machine that stands
+/// still throughout a window leaves nothing to divide by: of some runs, one has them all.
+fn tiny(scenario: &str, names: &[String]) -> Option<Value> {
+    const TRIES: usize = 5;
+    let mut missing = Vec::new();
+    for _ in 0..TRIES {
+        let report = report_of(scenario)?;
+        let figures = report["figures"].as_object().unwrap();
+        let all = names.iter().chain(figures.keys());
+        missing = all.filter(|name| !report["figures"][name].is_number()).cloned().collect();
+        if missing.is_empty() {
+            return Some(report);
+        }
+        println!("no numbers: {missing:?}");
+    }
+    panic!("in each of {TRIES} runs figures are no numbers, in the last {missing:?}");
+}
+
 /// Runs a scenario so briefly that only the form of its report means anything; none where there is
 /// one core only.
-fn tiny(scenario: &str, names: &[String]) -> Option<Value> {
+fn report_of(scenario: &str) -> Option<Value> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if cores < 2 {
-        println!("skipped: the bench needs two cores, there is {cores}");
+        println!("the bench needs two cores, there is {cores}: not run");
         return None;
     }
     let (dir, drawn) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -47,12 +65,6 @@ fn tiny(scenario: &str, names: &[String]) -> Option<Value> {
     let keys: Vec<&String> = report.as_object().unwrap().keys().collect();
     assert_eq!(keys, ["figures", "machine", "rows", "scenario"]);
     assert_eq!(report["scenario"], scenario);
-    for name in names {
-        assert!(report["figures"][name].is_number(), "{name} is {}", report["figures"][name]);
-    }
-    for (name, figure) in report["figures"].as_object().unwrap() {
-        assert!(figure.is_number(), "{name} is {figure}");
-    }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
     let svg = std::fs::read_to_string(svg).expect("it was drawn");
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains("<rect"));
