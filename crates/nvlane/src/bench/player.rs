@@ -404,7 +404,7 @@ mod tests {
         let watch =
             Watch { windows: vec![50 * MS..200 * MS, 200 * MS..300 * MS], interval: 50 * MS };
         // A thread that was not run throughout a window has counted nothing in it: of some runs, one has both.
-        let both = (0..5).any(|_| {
+        let both = (0..50).any(|_| {
             let played = play("delay:10ms(mem:8M)", load, &watch).unwrap();
             assert_eq!(played.windows.len(), 2);
             for window in played.windows.iter().filter(|window| window.ios > 0) {
@@ -418,7 +418,7 @@ mod tests {
             assert!(all >= watched, "{all} of which {watched} were watched");
             played.windows.iter().all(|window| window.ios > 0)
         });
-        assert!(both, "a window without any answer, in each of five runs");
+        assert!(both, "a window without any answer in each of fifty runs");
     }
 
     #[test]
