@@ -162,8 +162,7 @@ mod tests {
     #[test]
     fn of_what_passes_only_that_is_shown_which_was_not_run() {
         let result = "test result: FAILED. 2 passed; 1 failed; 0 ignored\n";
-        let printed =
-            "---- a stdout ----\nwords\nno compiler: not run\n\n---- b_is_skipped stdout ----\nwords\n";
+        let printed = "---- a stdout ----\nwords\nno compiler: not run\n\n---- b_is_skipped stdout ----\nwords\n";
         let failures = "failures:\n\n---- c stdout ----\nwords, skipped\n\n";
         let names = "successes:\n    a\n    b_is_skipped\n\n";
         let said = format!("test a ... ok\n\nsuccesses:\n\n{printed}\n{names}{failures}{result}");
