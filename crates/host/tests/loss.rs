@@ -5,7 +5,7 @@ mod rig;
 use host::{Failover, Options};
 use namespace::layer::delay::{Delay, Delays};
 use namespace::{Access, Namespace};
-use nvme::{Command, Status};
+use nvme::Status;
 use rig::relay::Relay;
 use rig::tamper::Tamper;
 use rig::{Core, NQN, PATIENCE, Target, connect, memory, options, pattern, read, write};
@@ -88,23 +88,9 @@ fn black_hole(options: &Options) -> (Duration, Duration) {
     let times = (took(reading), took(writing));
     relay.swallow(false);
     // Elsewhere: what the relay has of that write is carried out now.
-    until_served(&core, write(8192, 4096), &pattern(3, 4096));
-    let data = until_served(&core, read(8192, 4096), &[0; 4096]);
-    assert!(data == pattern(3, 4096));
+    core.until_served(write(8192, 4096), &pattern(3, 4096));
+    assert!(core.until_served(read(8192, 4096), &[0; 4096]) == pattern(3, 4096));
     times
-}
-
-/// Sends a command until it succeeds: a path by itself, whose peer is soon taken for dead, may be lost once more.
-fn until_served(core: &Core, command: Command, data: &[u8]) -> Vec<u8> {
-    let until = Instant::now() + 2 * PATIENCE;
-    loop {
-        core.await_access(Access::is_usable);
-        let done = core.command(command, data.to_vec());
-        if done.status.is_success() {
-            return done.data;
-        }
-        assert!(Instant::now() < until, "{}", done.status);
-    }
 }
 
 #[test]

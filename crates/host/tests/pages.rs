@@ -122,6 +122,13 @@ fn reads_and_writes_at_once() {
     pages.check();
 }
 
+#[test]
+fn pages_are_taken_where_the_kernel_moves_them() {
+    let target = Target::memory();
+    let taken = connect(target.address, &options()).takes_registered();
+    assert_eq!(taken, kernel_moves_pages());
+}
+
 /// A digest is made of the data, and checked with it: somebody has to see it.
 #[test]
 fn data_digests_need_the_data() {
@@ -189,9 +196,8 @@ fn a_read_that_stalls_has_its_pages_back_first() {
     std::thread::sleep(Duration::from_millis(200));
     pages.check();
     relay.hold(None);
-    core.await_access(namespace::Access::is_usable);
-    core.write(0, &pattern(1, 8192));
-    assert!(core.read(0, 8192) == pattern(1, 8192));
+    core.until_served(write(0, 8192), &pattern(1, 8192));
+    assert!(core.until_served(read(0, 8192), &[0; 8192]) == pattern(1, 8192));
 }
 
 /// The ring has the end of the last command's data: from then on the connection is idle, and watched.
@@ -249,9 +255,8 @@ fn stalled_writes(options: &Options, said: &[u8]) -> Option<Vec<Status>> {
     let statuses: Vec<_> =
         answers.iter().map(|it| it.recv_timeout(PATIENCE).expect("an answer").status).collect();
     relay.hold(None);
-    core.await_access(namespace::Access::is_usable);
-    core.write(0, &pattern(1, 8192));
-    assert!(core.read(0, 8192) == pattern(1, 8192));
+    core.until_served(write(0, 8192), &pattern(1, 8192));
+    assert!(core.until_served(read(0, 8192), &[0; 8192]) == pattern(1, 8192));
     drop(core);
     pages.check();
     Some(statuses)
@@ -379,16 +384,8 @@ fn tampered(edit: impl Fn(&mut Vec<u8>) -> bool + Send + Sync + 'static) -> Opti
     let core = Core::with_pages(path, &pages);
     let done = core.command(read(0, 8192), vec![0xee; 8192]);
     assert!(tamper.done.load(Ordering::SeqCst), "the PDU was edited");
-    let until = Instant::now() + PATIENCE;
-    loop {
-        core.await_access(namespace::Access::is_usable);
-        let again = core.command(read(0, 8192), vec![0xee; 8192]);
-        if again.status.is_success() {
-            assert!(again.data.iter().all(|byte| *byte == 0));
-            break;
-        }
-        assert!(Instant::now() < until, "{}", again.status);
-    }
+    let again = core.until_served(read(0, 8192), &[0xee; 8192]);
+    assert!(again.iter().all(|byte| *byte == 0));
     drop(core);
     pages.check();
     Some(done.status)

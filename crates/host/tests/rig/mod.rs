@@ -357,6 +357,21 @@ impl Core {
         self.issue(command, data).recv_timeout(PATIENCE).expect("an answer")
     }
 
+    /// Carries out a command, again if that fails: a path by itself whose peer is soon taken for dead may be lost
+    /// once more. Its data.
+    #[track_caller]
+    pub fn until_served(&self, command: Command, data: &[u8]) -> Vec<u8> {
+        let until = Instant::now() + 2 * PATIENCE;
+        loop {
+            self.await_access(Access::is_usable);
+            let done = self.command(command, data.to_vec());
+            if done.status.is_success() {
+                return done.data;
+            }
+            assert!(Instant::now() < until, "{}", done.status);
+        }
+    }
+
     /// Reads `bytes` bytes from byte `at`, in blocks of 512.
     #[track_caller]
     pub fn read(&self, at: u64, bytes: usize) -> Vec<u8> {
