@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use subsystem::SubsystemConfig;
 
 /// How long a server may take until it accepts connections.
-const START_MAX: Duration = Duration::from_secs(10);
+const START_MAX: Duration = Duration::from_secs(30);
 /// How long a server may take to end by itself.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
