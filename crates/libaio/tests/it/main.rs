@@ -1,4 +1,4 @@
-//! Every case runs on Debian's libaio (package libaio1) and on ours, and must print the same.
+//! Every case runs on Debian's libaio (package libaio1, or libaio1t64) and on ours, and must print the same.
 
 mod cases;
 mod extended;
@@ -22,7 +22,8 @@ const NATIVE: [&str; 2] =
 /// The library of libaio, to compare with.
 fn native() -> PathBuf {
     let found = NATIVE.iter().map(PathBuf::from).find(|path| path.exists());
-    found.expect("libaio is not installed: apt-get install libaio1")
+    found
+        .expect("libaio is not installed: apt-get install libaio1, or libaio1t64 from Debian 13 on")
 }
 
 /// Our library, as built for this test.
