@@ -7,8 +7,9 @@ use crate::origin;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use namespace::Namespace;
 use namespace::copy::Origin;
+use namespace::file::OpenError;
 use std::sync::Arc;
-use volume::{Kind, OpenOptions, Uri};
+use volume::{Error, Kind, OpenOptions, Uri};
 
 /// Open volumes, and which of them are meant where.
 pub struct Opened {
@@ -36,7 +37,17 @@ impl Opened {
             }
             let options =
                 OpenOptions { read_only: written.is_none(), lend: false, ..Default::default() };
-            Ok(volume::open_uri(&parsed, &options)?)
+            match volume::open_uri(&parsed, &options) {
+                Err(Error::File(OpenError::Missing { path }))
+                    if written.is_some() && matches!(parsed.kind, Kind::File { .. }) =>
+                {
+                    bail!(
+                        "{} does not exist; add --create to make it (a dry run makes nothing)",
+                        path.display()
+                    )
+                }
+                opened => Ok(opened?),
+            }
         })
     }
 

@@ -197,7 +197,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
         (&[&some, &within], "does not begin a block"),
         (&["/not/there", &b], "/not/there"),
         (&["served:1", &b], "--detach"),
-        (&[&a, "/not/there"], "/not/there"),
+        (&[&a, "/not/there"], "/not/there does not exist; add --create"),
         (&[&some, &b, "--also", &again], "does not begin a block"),
         (&[&some, &b, "-R", "0"], "requests"),
     ];
