@@ -165,13 +165,16 @@ What has no counterpart (other transports, disabled namespaces) is named on stan
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   nvlane info disk.img
-  nvlane info 'delay:1ms(mem:1G)' --json
+  nvlane info 'delay:1ms(mem:1G)' -o json
 
 The volume is opened as `serve` opens it: one that is being served is refused.")]
 pub struct InfoArgs {
     /// The volume: a path or a URI.
     pub volume: String,
-    /// Write JSON.
+    /// How to write it.
+    #[arg(short, long, value_enum, default_value = "normal")]
+    pub output_format: ListFormat,
+    /// The same as -o json.
     #[arg(long)]
     pub json: bool,
 }

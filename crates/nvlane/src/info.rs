@@ -1,6 +1,7 @@
 //! `nvlane info`: what a volume is and can do.
 
-use crate::cli::InfoArgs;
+use crate::admin::json_object;
+use crate::cli::{InfoArgs, ListFormat};
 use crate::paths;
 use crate::size;
 use anyhow::Result;
@@ -27,10 +28,10 @@ pub fn run(args: &InfoArgs) -> Result<()> {
     let sample = paths::sample("", 0, &*volume);
 
     let mut out = Vec::new();
-    if args.json {
+    if args.json || args.output_format == ListFormat::Json {
         let facts: Map<String, Value> =
             facts.into_iter().map(|(key, value)| (key, value.into())).collect();
-        let object = json!({
+        let Value::Object(object) = json!({
             "volume": volume.uri(),
             "bytes": limits.bytes(),
             "block_bytes": limits.block_bytes(),
@@ -42,8 +43,10 @@ pub fn run(args: &InfoArgs) -> Result<()> {
             "facts": facts,
             "policy": sample.policy,
             "paths": sample.paths,
-        });
-        writeln!(out, "{object:#}")?;
+        }) else {
+            unreachable!("it is an object")
+        };
+        writeln!(out, "{:#}", json_object(object))?;
     } else {
         let yes = |value: bool| if value { "yes" } else { "no" }.to_owned();
         let mut rows = vec![

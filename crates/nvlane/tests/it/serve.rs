@@ -318,7 +318,11 @@ fn manuals_and_completions_are_made() {
 fn info_tells_what_a_volume_is() {
     let output = nvlane().args(["info", "mem:1M", "--json"]).output().unwrap();
     let info: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(info["schema_version"], 1);
     assert_eq!(info["bytes"], 1 << 20);
+    let same = nvlane().args(["info", "mem:1M", "-o", "json"]).output().unwrap();
+    let same: serde_json::Value = serde_json::from_slice(&same.stdout).unwrap();
+    assert_eq!(same["bytes"], info["bytes"]);
     let output = nvlane().args(["info", "mem:1M"]).output().unwrap();
     assert!(String::from_utf8(output.stdout).unwrap().contains("1 MiB"));
 }
