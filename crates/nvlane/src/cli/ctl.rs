@@ -165,7 +165,10 @@ pub enum HostCommand {
     /// Let a host connect.
     #[command(after_help = "Examples:
   nvlane ctl host allow nqn.2014-08.org.example:host1
-  nvlane ctl host allow '*'               any host")]
+  nvlane ctl host allow '*'               any host
+
+Where any host may connect (the default without --allow-host), listing one restricts nobody. To
+restrict: `nvlane ctl host allow NQN`, then `nvlane ctl host disallow '*'`.")]
     Allow {
         /// The host's NQN, or * for any.
         #[arg(value_parser = parse_host)]

@@ -13,7 +13,7 @@ pub const NBD_PORT: u16 = 10809;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   nvlane nbd disk.img                              qemu-img info nbd://127.0.0.1/
-  nvlane nbd disk.img --socket /run/d.sock         nbdinfo 'nbd+unix:///?socket=/run/d.sock'
+  nvlane nbd disk.img --socket /tmp/disk.sock      nbdinfo 'nbd+unix:///?socket=/tmp/disk.sock'
   nvlane nbd a=disk.img b=mem:1G --listen 0.0.0.0  nbdinfo nbd://192.0.2.1/b
   nvlane nbd 'bpf:prog.bpf.o(a.img)' --control c.sock    nvlane bpf stat --socket c.sock
   nvlane nbd 'tcp://192.0.2.1,192.0.2.2/nqn.2026-11.com.example:a?ns=1' --socket a.sock

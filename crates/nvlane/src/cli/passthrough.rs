@@ -137,9 +137,9 @@ impl PassthroughArgs {
   nvlane doctor disk.img -o json | jq -r '.checks[] | select(.state == \"missing\") | .mend'
 
 Each line says whether a capability is to be had, found out by trying it; of one that is not, what is
-missing and the command that mends it. The exit status is 0 if nothing that nvlane needs is missing (and the volume,
-if one is named, can be opened), 1 if something is. What is merely not there to be had faster or
-otherwise does not count.")]
+missing and the command that mends it. The exit status is 0 if nothing that nvlane needs is missing
+(and the volume, if one is named, can be opened), 1 if something is. Optional features that are absent
+do not affect the exit status.")]
 pub struct DoctorArgs {
     /// A volume to look at as well: a path or a URI.
     pub volume: Option<String>,

@@ -96,7 +96,7 @@ pub struct UblkAddArgs {
     /// Give the volume the requests' own pages: files, devices, remote ones (Linux 6.16).
     #[arg(long, group = "path")]
     pub zero_copy: bool,
-    /// Copy once, by hand: any volume (Linux 6.5).
+    /// The server copies once: any volume (Linux 6.5).
     #[arg(long, group = "path")]
     pub user_copy: bool,
     /// Have the driver copy, into memory that belongs to each request.
