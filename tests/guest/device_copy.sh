@@ -103,8 +103,8 @@ for name in one two; do
     truncate -s 48M "$SCRATCH/$name.img"
     devices+=("$(losetup --show -f "$SCRATCH/$name.img")")
 done
-head -c 20M /dev/urandom >"$WORK/data"
-dd if="$WORK/data" of="${devices[0]}" bs=1M oflag=direct status=none
+head -c 20M /dev/urandom >"$WORK/random"
+dd if="$WORK/random" of="${devices[0]}" bs=1M oflag=direct status=none
 expect_match "a block device's" "$(said "${devices[0]}")" 'read and written|reading and writing'
 "$NVLANE" copy "${devices[0]}" "${devices[1]}" --verify -o json >"$WORK/copied"
 cat "$WORK/copied"
@@ -113,7 +113,7 @@ serve "${devices[@]}"
 connect
 nvme copy "$(namespace 1)" --sdlba=50000 --blocks=999,23 --slbs=100,20000
 dd if="$(namespace 1)" bs=512 skip=50000 count=1024 iflag=direct status=none |
-    cmp - <(dd if="$WORK/data" bs=512 skip=100 count=1000 status=none && dd if="$WORK/data" bs=512 skip=20000 count=24 status=none)
+    cmp - <(dd if="$WORK/random" bs=512 skip=100 count=1000 status=none && dd if="$WORK/random" bs=512 skip=20000 count=24 status=none)
 # By our own host, from one of them to the other: nothing comes here.
 uri="tcp://127.0.0.1:$PORT/$NQN?ns="
 "$NVLANE" copy "${uri}1" "${uri}2" --verify -o json >"$WORK/copied"
