@@ -97,7 +97,8 @@ fn run(mut program: Command) -> (String, Count) {
     let stderr = String::from_utf8_lossy(&output.stderr);
     let mut said = format!("   {line}\n{}{stderr}", briefly(&stdout));
     let mut count = Count::NONE;
-    let results: Vec<Count> = stdout.lines().filter_map(test_result).collect();
+    let results: Vec<Count> =
+        stdout.lines().filter(|line| is_result(line)).filter_map(test_result).collect();
     for result in &results {
         count.passed += result.passed;
         count.failed += result.failed;
@@ -113,6 +114,11 @@ fn run(mut program: Command) -> (String, Count) {
     (said, count)
 }
 
+/// Whether libtest says in this line how many tests have passed; a test may print what looks like that.
+fn is_result(line: &str) -> bool {
+    line.starts_with("test result: ") && line.contains("; finished in ")
+}
+
 /// What libtest said, without what tests printed that passed, but for the lines by which some of them say that they
 /// lacked something.
 fn briefly(stdout: &str) -> String {
@@ -122,7 +128,7 @@ fn briefly(stdout: &str) -> String {
             // What they printed; then once more, and only names follow.
             "successes:" => (within, test) = (true, None),
             "failures:" => within = false,
-            _ if line.starts_with("test result: ") => within = false,
+            _ if is_result(line) => within = false,
             _ => {}
         }
         let begin = line.strip_prefix("---- ").and_then(|it| it.strip_suffix(" stdout ----"));
@@ -161,15 +167,16 @@ mod tests {
 
     #[test]
     fn of_what_passes_only_that_is_shown_which_was_not_run() {
-        let result = "test result: FAILED. 2 passed; 1 failed; 0 ignored\n";
-        let printed = "---- a stdout ----\nwords\nno compiler: not run\n\n---- b_is_skipped stdout ----\nwords\n";
+        let result = "test result: FAILED. 2 passed; 1 failed; 0 ignored; finished in 0.10s\n";
+        let printed = "---- a stdout ----\ntest result: ok. 9 passed; 0 failed; 0 ignored\nno compiler: not run\n\n---- b_is_skipped stdout ----\nwords\n";
         let failures = "failures:\n\n---- c stdout ----\nwords, skipped\n\n";
         let names = "successes:\n    a\n    b_is_skipped\n\n";
         let said = format!("test a ... ok\n\nsuccesses:\n\n{printed}\n{names}{failures}{result}");
         let wanted =
             format!("test a ... ok\n\nnot checked: a: no compiler: not run\n{failures}{result}");
         assert_eq!(briefly(&said), wanted);
-        let quiet = "test a ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
+        let quiet =
+            "test a ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; finished in 0.10s\n";
         assert_eq!(briefly(quiet), quiet);
     }
 
@@ -180,7 +187,7 @@ mod tests {
             command.args(["-c", script]);
             run(command)
         };
-        let ok = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; echo words >&2";
+        let ok = "echo 'test result: ok. 9 passed; 0 failed; 0 ignored'; echo 'test result: ok. 2 passed; 0 failed; 0 ignored; finished in 0.10s'; echo words >&2";
         let (said, count) = shell(ok);
         assert_eq!(count, Count { passed: 2, failed: 0 });
         assert!(said.contains("2 passed") && said.contains("words"), "{said}");
@@ -189,7 +196,7 @@ mod tests {
         assert!(said.contains("before") && said.contains("signal: 9"), "{said}");
         let (said, count) = shell("echo 'test a ... ok'; exit 0");
         assert!(count == Count::FAILED && said.contains("without a result"), "{said}");
-        let failed = "echo 'test result: FAILED. 2 passed; 1 failed; 0 ignored'; exit 101";
+        let failed = "echo 'test result: FAILED. 2 passed; 1 failed; 0 ignored; finished in 0.10s'; exit 101";
         assert_eq!(shell(failed).1, Count { passed: 2, failed: 1 });
     }
 }
