@@ -15,6 +15,6 @@ verified_io "$device" 32M
 disconnect
 expect "controllers left" "$(controllers)" ""
 # A checker that cannot fail proves nothing: damage the file below and it must say so.
-dd if=/dev/urandom of="$WORK/mem2" bs=4096 seek=100 count=200 conv=notrunc status=none
+dd if=/dev/urandom of="$SCRATCH/mem2" bs=4096 seek=100 count=200 conv=notrunc status=none
 expect_match "the checker's verdict on a damaged file" \
-    "$(fails "$XTASK" ledger verify --device "$WORK/mem2" --ledger "$WORK/ledger")" "lost a durable write"
+    "$(fails "$XTASK" ledger verify --device "$SCRATCH/mem2" --ledger "$WORK/ledger")" "lost a durable write"
