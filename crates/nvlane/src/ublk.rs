@@ -110,13 +110,10 @@ fn take_over(
     record: &Record,
     found: Option<&Record>,
 ) -> Result<Device, ::ublk::Error> {
-    if record::has_begun(id) && !Control::open()?.features().has(driver::flag::QUIESCE) {
-        let why = "was to be taken over by a server that failed before it served, and this kernel (older than 6.16) \
-            may not survive another attempt: `nvlane ublk del` clears it away";
-        return Err(::ublk::Error::NotRecoverable { id, why });
-    }
+    let survives = Control::open()?.features().has(driver::flag::QUIESCE);
+    let begins = |does| if survives { Ok(()) } else { record::begins(id, does) };
     let note = |id, runs: &Runs| record.of_ours(runs).write_next(id, found);
-    Device::recover(id, namespace, options, wake, |does| record::begins(id, does), note)
+    Device::recover(id, namespace, options, wake, begins, note)
 }
 
 /// What `add` is to serve: the volume that is asked for, or that of the device that is taken over. It may have another

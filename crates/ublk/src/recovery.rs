@@ -23,8 +23,8 @@ const QUIESCE_PATIENCE_MS: u64 = 10_000;
 impl Device {
     /// Takes over a device whose server is gone. Of `options`, where and how threads run counts. `note` notes for the next
     /// server what it is served from, when nobody else can serve it any more and before we do. `begins` is told true before
-    /// the driver is told of us, and false once another successor could be told again: drivers without
-    /// [`flag::QUIESCE`] do not survive one in between.
+    /// the driver is told of us, which it may refuse, and false once another successor could be told again: drivers
+    /// without [`flag::QUIESCE`] do not survive one in between.
     ///
     /// Where this fails the device stays, and waits for the next attempt: end the process then, whose threads may have it.
     pub fn recover(
@@ -32,7 +32,7 @@ impl Device {
         namespace: Arc<dyn Namespace>,
         options: &DeviceOptions,
         wake: &Wake,
-        begins: impl Fn(bool),
+        begins: impl Fn(bool) -> Result<(), Error>,
         note: impl FnOnce(u32, &Runs) -> Result<(), Error>,
     ) -> Result<Device, Error> {
         let mut control = Control::open()?;
@@ -67,12 +67,12 @@ impl Device {
         &mut self,
         options: &DeviceOptions,
         wake: &Wake,
-        begins: &dyn Fn(bool),
+        begins: &dyn Fn(bool) -> Result<(), Error>,
         note: impl FnOnce(u32, &Runs) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let id = self.id();
         self.start_queues(options, wake)?;
-        begins(false);
+        begins(false)?;
         // Another successor may have come and gone between our look at the maps and here.
         options.kept.iter().try_for_each(|kept| kept.check_names()).map_err(Error::Kept)?;
         note(id, self.runs())?;
@@ -110,7 +110,11 @@ pub(crate) fn check_volume(
 }
 
 /// Waits until a device's server is gone, whom a device that can is taken from.
-fn await_recovery(control: &mut Control, id: u32, begins: &dyn Fn(bool)) -> Result<(), Error> {
+fn await_recovery(
+    control: &mut Control,
+    id: u32,
+    begins: &dyn Fn(bool) -> Result<(), Error>,
+) -> Result<(), Error> {
     let until = Instant::now() + RECOVERY_PATIENCE;
     loop {
         let info = control.info(id)?;
@@ -124,9 +128,9 @@ fn await_recovery(control: &mut Control, id: u32, begins: &dyn Fn(bool)) -> Resu
             }
             state::LIVE => "still has its server",
             _ => {
-                begins(true);
+                begins(true)?;
                 let Err(error) = control.start_recovery(id) else { return Ok(()) };
-                begins(false);
+                begins(false)?;
                 if error.errno() != Some(libc::EBUSY) {
                     return Err(error.into());
                 }

@@ -137,17 +137,26 @@ impl Record {
     }
 }
 
-/// Notes that a successor begins to take over a device, or that it is past where the next one would be one too many.
-pub fn begins(id: u32, does: bool) {
-    let noted = if does { fs::write(begun(id), "") } else { fs::remove_file(begun(id)) };
-    if let Err(error) = noted {
-        tracing::debug!("how far a successor of /dev/ublkb{id} has come is not noted: {error}");
-    }
-}
-
-/// Whether a successor of the device has begun, and has failed before it was past that.
-pub fn has_begun(id: u32) -> bool {
-    begun(id).exists()
+/// Notes that a successor begins to take over a device, or that it is past where the next one would be one too many: for
+/// drivers that do not survive that one. Of several at once, one begins.
+///
+/// # Errors
+/// Another one has begun and failed, or is just there; or [`ublk::Error::Unnoted`].
+pub fn begins(id: u32, does: bool) -> Result<(), ublk::Error> {
+    let noted = match does {
+        true => {
+            fs::create_dir_all(DIRECTORY).and_then(|()| fs::File::create_new(begun(id)).map(drop))
+        }
+        false => fs::remove_file(begun(id)),
+    };
+    noted.map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => {
+            let why = "was to be taken over by a server that failed before it served, and this kernel (older than \
+                6.16) may not survive another attempt: `nvlane ublk del` clears it away";
+            ublk::Error::NotRecoverable { id, why }
+        }
+        _ => ublk::Error::Unnoted { id, source },
+    })
 }
 
 /// What the server of a device logs that runs in the background.
