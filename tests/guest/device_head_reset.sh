@@ -28,14 +28,14 @@ reset_while() {
     done
 }
 
-timeout 120 "$EXAMPLE" "$device" load 16 $((FULL ? 60 : 20)) >"$WORK/load" 2>"$WORK/load.said" &
+timeout 120 "$EXAMPLE" "$device" load 16 $((FULL ? 60 : 30)) >"$WORK/load" 2>"$WORK/load.said" &
 load=$!
 await 30 grep -q 'commands go by' "$WORK/load.said"
 reset_while $load
 status=0
 wait $load || status=$?
 expect "the status of $(cat "$WORK/load" "$WORK/load.said")" $status 0
-((RESETS >= 2)) || die "only $RESETS resets"
+((RESETS >= 3)) || die "only $RESETS resets"
 expect "errors in $(<"$WORK/load")" "$(grep -c times "$WORK/load" || true)" 0
 
 # An only controller that does not lead there for a while is the same, and is live all the time.

@@ -43,7 +43,8 @@ done
 for name in plain digests; do
     wait "${!name}" || die "fio on $name: $(grep -m20 -iE "fio|verify|error" "$WORK/$name.json") $(tail -n 20 "$WORK/nbd.log")"
     expect_json "$WORK/$name.json" '[.jobs[].error] | add' 0
-    expect_json "$WORK/$name.json" '.jobs[0].write.total_ios > 0' true
+    # Some hundred on a quiet machine; more than a queue's worth in any case.
+    expect_json "$WORK/$name.json" '.jobs[0].write.total_ios > 16' true
     jq -r '"fio: \(.jobs[0].read.total_ios) reads, \(.jobs[0].write.total_ios) writes, all as written; the longest took \([.jobs[0].read.clat_ns.max, .jobs[0].write.clat_ns.max] | map(. / 1e6 | floor)) ms"' "$WORK/$name.json"
 done
 

@@ -30,7 +30,7 @@ sweep() {
     [ -e /proc/sys/kernel/io_uring_disabled ] && echo 0 >/proc/sys/kernel/io_uring_disabled
     grep -qs ' /sys/fs/bpf bpf ' /proc/mounts || mount -t bpf bpf /sys/fs/bpf
     for path in /dev/ublkc*; do
-        [ -e "$path" ] && { "$NVLANE" ublk del --all --force; break; }
+        [ -e "$path" ] && { timeout 30 "$NVLANE" ublk del --all --force; break; }
     done
     for path in /sys/kernel/config/nullb/*/; do
         [ -e "$path" ] && { echo 0 >"$path/power"; rmdir "$path"; }

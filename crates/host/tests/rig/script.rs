@@ -264,7 +264,7 @@ impl Connection {
 }
 
 /// The next PDU of a connection without digests.
-fn pdu(mut stream: &TcpStream) -> io::Result<Vec<u8>> {
+pub fn pdu(mut stream: &TcpStream) -> io::Result<Vec<u8>> {
     let mut pdu = vec![0; 8];
     stream.read_exact(&mut pdu)?;
     let len = u32::from_le_bytes([pdu[4], pdu[5], pdu[6], pdu[7]]);

@@ -1,7 +1,8 @@
 //! A controller that breaks the protocol once: the real target behind a relay that edits one PDU.
 
+use super::script::pdu;
 use nvme::opcode;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -90,22 +91,12 @@ impl Tamper {
 /// Forwards what the host sends. Each Abort is counted once the target has it.
 fn note_aborts(host: &TcpStream, mut target: &TcpStream, aborts: &AtomicUsize) -> io::Result<()> {
     loop {
-        let pdu = next(host)?;
+        let pdu = pdu(host)?;
         target.write_all(&pdu)?;
         if pdu[0] == CAPSULE_CMD && pdu[8] == opcode::admin::ABORT {
             aborts.fetch_add(1, Ordering::SeqCst);
         }
     }
-}
-
-/// The next PDU of a connection without digests.
-fn next(mut stream: &TcpStream) -> io::Result<Vec<u8>> {
-    let mut pdu = vec![0; 8];
-    stream.read_exact(&mut pdu)?;
-    let plen = u32::from_le_bytes([pdu[4], pdu[5], pdu[6], pdu[7]]);
-    pdu.resize(plen as usize, 0);
-    stream.read_exact(&mut pdu[8..])?;
-    Ok(pdu)
 }
 
 fn relay(
@@ -116,7 +107,7 @@ fn relay(
     told: &AtomicBool,
 ) -> io::Result<()> {
     for number in 0.. {
-        let mut pdu = next(target)?;
+        let mut pdu = pdu(target)?;
         let mut go_on = true;
         let wanted = match which {
             Which::None => false,

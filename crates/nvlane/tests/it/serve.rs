@@ -10,6 +10,7 @@ use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Runs a command that must fail; gives the one line that it says.
 fn fails(command: &mut Command) -> String {
@@ -361,4 +362,21 @@ fn it_listens_on_several_addresses_of_both_families() {
     assert!(four.is_ipv4() && six.is_ipv6());
     TcpStream::connect(four).unwrap();
     TcpStream::connect(six).unwrap();
+}
+
+/// The kernel lets go of the files of a server that has ended some time after it: the next one waits for them.
+#[test]
+fn a_file_that_is_let_go_of_within_a_moment_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = File::create(dir.path().join("a.img")).unwrap();
+    file.set_len(1 << 20).unwrap();
+    file.lock().unwrap();
+    let daemon = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(700));
+            file.unlock().unwrap();
+        });
+        Daemon::start(dir.path(), &["a.img"])
+    });
+    assert!(daemon.stop("TERM").0.success());
 }
