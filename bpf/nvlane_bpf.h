@@ -104,7 +104,7 @@ struct nvlane_request {
 	/* What the program wants. Written by the functions below. */
 	__u16 parts;
 	__u8 completions;
-	__u8 deferred;
+	__u8 deferred;			/* the request is NVLANE_DEFERRED's */
 	__u16 result;			/* the status it is completed with */
 	__u16 overflow;			/* parts that did not fit */
 	__u32 line;			/* of the last action that is no part */
@@ -146,10 +146,13 @@ struct nvlane_device {
  * NVLANE_ROUTE(r): a request has come. Return 0 to have the actions carried out, anything else to fail it.
  * NVLANE_DONE(r), if there: all parts have ended. Without an action the request ends with r->status.
  *	Parts make another phase; see r->failed.
+ * NVLANE_DEFERRED(r), if there: what NVLANE_ROUTE or NVLANE_DONE has deferred, with r->state as they have left
+ *	it. Decides in their place; runs in user space, wherever they run: the kernel's verifier never sees it.
  * NVLANE_SETUP(d), if there: the device is being opened; runs in user space. Not 0: it is refused.
  */
 #define NVLANE_ROUTE(r) NVLANE_ENTRY(route, r)
 #define NVLANE_DONE(r) NVLANE_ENTRY(done, r)
+#define NVLANE_DEFERRED(r) SEC("nvlane/deferred") int nvlane_deferred(struct nvlane_request *r)
 #define NVLANE_SETUP(d) SEC("nvlane/setup") int nvlane_setup(struct nvlane_device *d)
 
 /* A function, and two ways to it: a section for user space, a constant for the kernel's loop. */
@@ -225,10 +228,7 @@ static __always_inline int nvlane_hand_over(struct nvlane_request *r, __u32 line
 /* Has everything else wait for so long first. Delays add up, to at most NVLANE_DELAY_NS_MAX. */
 #define nvlane_delay(r, ns) nvlane_wait(r, ns, __LINE__)
 
-/*
- * Hands the request over. Nobody takes it yet, in the kernel or in user space: it fails like one with a wrong
- * list of actions.
- */
+/* Has NVLANE_DEFERRED decide instead: other actions of this run are forgotten. That one cannot defer itself. */
 #define nvlane_defer(r) nvlane_hand_over(r, __LINE__)
 
 /* ---- Maps and helpers, by Linux's numbers ---------------------------------------------------- */

@@ -119,10 +119,14 @@ static __always_inline int nvlane_check(struct nvlane_flight *f)
 	struct nvlane_request *r = &f->r;
 	__u32 line = r->line, status = r->result;
 
+	if (r->deferred) {
+		if (!nvlane_config.defers || f->entry == NVLANE_IN_DEFERRED)
+			return nvlane_wrong(f, NVLANE_NOBODY_TAKES_IT, 0, 0, line);
+		f->then = NVLANE_THEN_DEFER;
+		return 0;
+	}
 	if (r->overflow || r->parts > NVLANE_PARTS_MAX)
 		return nvlane_wrong(f, NVLANE_TOO_MANY_PARTS, 0, 0, line);
-	if (r->deferred)
-		return nvlane_wrong(f, NVLANE_DEFERRED, 0, 0, line);
 	if (r->delay_ns > NVLANE_DELAY_NS_MAX)
 		return nvlane_wrong(f, NVLANE_LONG_DELAY, 0, 0, line);
 	f->delay_ns = r->delay_ns;

@@ -8,6 +8,7 @@
  *	PAUSE	a delay is over		what was decided before it
  *	BLANK	a read was filled with zeroes	commit
  *	RETRY	a part has waited	it is sent again
+ *   what was deferred --> user space: NVLANE_DEFERRED --> TAKEN: check --> the same
  *   submission queue <-- at most 33 entries per completion; io_uring carries them out
  *
  * The functions named nvlane_kernel_* are verified one by one, and belong to the kernel alone, as do the maps
@@ -23,6 +24,7 @@
 #define NVLANE_SQ_ENTRIES 256
 #define NVLANE_DEPTH_MAX 1024
 #define NVLANE_MISTAKES_KEPT 32
+#define NVLANE_TAKEN_MAX 7	/* so that their parts, and those of one completion more, fit into the submission queue */
 
 /* ---- What user space tells, and what it is told ----------------------------------------------- */
 
@@ -37,6 +39,7 @@ struct nvlane_loop_config {
 	__u32 blocks_max;		/* of a read or write */
 	__u16 queue, depth, backends;
 	__u8 block_shift, deallocates;
+	__u8 defers;			/* there is an NVLANE_DEFERRED */
 };
 
 const volatile struct nvlane_loop_config nvlane_config SEC(".rodata.nvlane");
@@ -56,10 +59,13 @@ enum {
 	NVLANE_COMPLETED_WITH_PARTS,
 	NVLANE_WRONG_STATUS,
 	NVLANE_LONG_DELAY,
-	NVLANE_DEFERRED,
+	NVLANE_NOBODY_TAKES_IT,
 	NVLANE_NOTHING,
 	NVLANE_TOO_MANY_PHASES,
 };
+
+/* Which function of the program. */
+enum { NVLANE_IN_ROUTE, NVLANE_IN_DONE, NVLANE_IN_DEFERRED };
 
 struct nvlane_mistake {
 	__u64 start;
@@ -68,7 +74,7 @@ struct nvlane_mistake {
 	__s32 returned;
 	__u8 kind, first, second;	/* which parts */
 	__u8 op;
-	__u8 in_done;
+	__u8 entry;			/* NVLANE_IN_... */
 	__u8 reserved[7];
 };
 
@@ -86,6 +92,16 @@ struct nvlane_queue_state {
 	__u32 in_flight[NVLANE_BACKENDS_MAX];
 };
 
+/* Requests that are with user space, which waits while the loop runs, and the other way round. */
+struct nvlane_deferrals {
+	__u32 given;			/* tags that the loop has added */
+	__u32 taken;			/* answers of NVLANE_DEFERRED; the loop goes through all of them at once */
+	__u32 more;			/* not 0: user space has others still */
+	__u32 reserved;
+	struct nvlane_answer { __u32 tag; __s32 returned; } answer[NVLANE_TAKEN_MAX];
+	__u16 tag[NVLANE_DEPTH_MAX];
+};
+
 struct nvlane_flight {
 	struct nvlane_request r;	/* the program's; what follows is not */
 	__u64 start, delay_ns;
@@ -93,7 +109,7 @@ struct nvlane_flight {
 	__u32 no_hole;			/* parts whose backend makes no holes */
 	__s32 returned;
 	__u16 status, result, parts, flags;
-	__u8 op, phase, is_whole, then, in_done;
+	__u8 op, phase, is_whole, then, entry;
 	/* Of each part, or of a BLANK: bytes that are there already, and how often it was turned away. */
 	__u32 moved[NVLANE_PARTS_MAX];
 	__u8 tries[NVLANE_PARTS_MAX];
@@ -112,6 +128,13 @@ struct {
 	__type(key, __u32);
 	__type(value, struct nvlane_queue_state);
 } nvlane_queues SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct nvlane_deferrals);
+} nvlane_deferrals SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -160,7 +183,7 @@ struct nvlane_times { struct nvlane_time of[NVLANE_DEPTH_MAX]; };
 struct nvlane_descriptor { __u32 op_flags, sectors; __u64 start, addr; };
 
 /* What a completion is about: kind 63:56, backend 47:40, part 39:32, tag 31:0. */
-enum { NVLANE_FETCH = 0, NVLANE_PART = 1, NVLANE_PAUSE = 2, NVLANE_BLANK = 3, NVLANE_RETRY = 4 };
+enum { NVLANE_FETCH = 0, NVLANE_PART = 1, NVLANE_PAUSE = 2, NVLANE_BLANK = 3, NVLANE_RETRY = 4, NVLANE_TAKEN = 5 };
 #define NVLANE_ABOUT(kind, backend, part, tag) \
 	((__u64)(kind) << 56 | (__u64)(backend) << 40 | (__u64)(part) << 32 | (tag))
 
@@ -183,7 +206,7 @@ enum {
 	NVLANE_EROFS = 30, NVLANE_ENODATA = 61, NVLANE_EOPNOTSUPP = 95, NVLANE_ENOBUFS = 105, NVLANE_EDQUOT = 122,
 };
 enum { NVLANE_INVALID_OPCODE = 0x001, NVLANE_INTERRUPTED = 0x021, NVLANE_OUT_OF_RANGE = 0x080 };
-enum { NVLANE_THEN_NOTHING, NVLANE_THEN_PARTS, NVLANE_THEN_END };
+enum { NVLANE_THEN_NOTHING, NVLANE_THEN_PARTS, NVLANE_THEN_END, NVLANE_THEN_DEFER };
 #define NVLANE_TRIES_MAX 16
 
 NVLANE_OPAQUE int nvlane_kernel_route(struct nvlane_request *r NVLANE_NONNULL)
@@ -255,7 +278,7 @@ NVLANE_GLOBAL int nvlane_kernel_mistake(struct nvlane_flight *f NVLANE_NONNULL, 
 	m->blocks = f->blocks;
 	m->line = f->line;
 	m->returned = f->returned;
-	m->in_done = f->in_done;
+	m->entry = f->entry;
 	/*
 	 * Kind, first, second and op at once, and last: who reads meanwhile leaves out what has no kind. An
 	 * exchange keeps that order.
@@ -279,7 +302,8 @@ NVLANE_GLOBAL int nvlane_kernel_begin(struct nvlane_flight *f NVLANE_NONNULL, __
 	f->bytes = 0;
 	f->start = 0;
 	f->blocks = 0;
-	f->phase = f->is_whole = f->in_done = 0;
+	f->phase = f->is_whole = 0;
+	f->entry = NVLANE_IN_ROUTE;
 	f->failed = 0;
 	f->status = NVLANE_OK;
 	f->returned = 0;
@@ -508,6 +532,20 @@ NVLANE_GLOBAL int nvlane_kernel_ended(struct nvlane_flight *f NVLANE_NONNULL, __
 	return 1;
 }
 
+/* Gives a request to user space, for NVLANE_DEFERRED. */
+static __always_inline void nvlane_give(struct nvlane_flight *f, struct nvlane_queue_state *q, __u32 tag)
+{
+	__u32 key = 0;
+	struct nvlane_deferrals *deferrals = bpf_map_lookup_elem(&nvlane_deferrals, &key);
+
+	if (!deferrals)
+		return;
+	f->entry = NVLANE_IN_DEFERRED;
+	nvlane_prepare(f, q, tag);
+	f->r.place = NVLANE_USER;
+	deferrals->tag[deferrals->given++ & (NVLANE_DEPTH_MAX - 1)] = tag;
+}
+
 /* One completion; the number of entries there are now. */
 NVLANE_GLOBAL int nvlane_kernel_event(struct nvlane_sq *sq NVLANE_NONNULL, struct nvlane_times *times NVLANE_NONNULL,
 				      __u64 about, __s32 result, __u32 n)
@@ -559,9 +597,11 @@ NVLANE_GLOBAL int nvlane_kernel_event(struct nvlane_sq *sq NVLANE_NONNULL, struc
 			f->then = NVLANE_THEN_NOTHING;
 			return nvlane_kernel_act(sq, f, tag, n);
 		}
-		f->in_done = 1;
+		f->entry = NVLANE_IN_DONE;
 		nvlane_prepare(f, q, tag);
 		f->returned = nvlane_kernel_done(&f->r);
+	} else if (kind == NVLANE_TAKEN) {	/* what is wanted is in the request, as ever */
+		f->returned = result;
 	} else if (kind == NVLANE_RETRY) {
 		q->in_flight[backend]++;
 		nvlane_send(sq, n, f, tag, part);
@@ -583,6 +623,10 @@ NVLANE_GLOBAL int nvlane_kernel_event(struct nvlane_sq *sq NVLANE_NONNULL, struc
 		nvlane_commit(sq, n, tag, -NVLANE_EIO);
 		return n + 1;
 	}
+	if (f->then == NVLANE_THEN_DEFER) {
+		nvlane_give(f, q, tag);
+		return n;
+	}
 	if (!f->delay_ns)
 		return nvlane_kernel_act(sq, f, tag, n);
 	nvlane_sleep(sq, n, times, tag, f->delay_ns, NVLANE_ABOUT(NVLANE_PAUSE, 0, 0, tag));
@@ -596,11 +640,12 @@ int nvlane_loop_step(__u64 *arguments)
 	struct iou_loop_params *loop = (void *)arguments[1];
 	__u32 key = 0, head, tail, n = 0, i, ended;
 	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
+	struct nvlane_deferrals *deferrals = bpf_map_lookup_elem(&nvlane_deferrals, &key);
 	struct nvlane_times *times = (void *)bpf_io_uring_get_region(ring, 0, sizeof(*times));
 	__u8 *cq = bpf_io_uring_get_region(ring, 1, nvlane_config.cq_bytes);
 	struct nvlane_sq *sq = (void *)bpf_io_uring_get_region(ring, 2, sizeof(*sq));
 
-	if (!q)
+	if (!q || !deferrals)
 		return IOU_LOOP_STOP;
 	if (!times || !cq || !sq) {
 		q->error = NVLANE_EFAULT;
@@ -609,6 +654,13 @@ int nvlane_loop_step(__u64 *arguments)
 	head = *(volatile __u32 *)(cq + nvlane_config.cq_head);
 	tail = *(volatile __u32 *)(cq + nvlane_config.cq_tail);
 	q->steps++;
+	NVLANE_LOOP for (i = 0; i < NVLANE_TAKEN_MAX; i++) {
+		if (i >= deferrals->taken)
+			break;
+		n = nvlane_kernel_event(sq, times, NVLANE_ABOUT(NVLANE_TAKEN, 0, 0, deferrals->answer[i].tag),
+					deferrals->answer[i].returned, n);
+	}
+	deferrals->taken = 0;
 	NVLANE_LOOP for (i = 0; i < NVLANE_SQ_ENTRIES; i++) {
 		struct nvlane_cqe *completion;
 
@@ -638,6 +690,8 @@ int nvlane_loop_step(__u64 *arguments)
 		q->told = ended;
 		return IOU_LOOP_STOP;
 	}
+	if (deferrals->given || deferrals->more)
+		return IOU_LOOP_STOP;
 	loop->cq_wait_idx = head + 1;
 	return IOU_LOOP_CONTINUE;
 }

@@ -47,7 +47,7 @@ fn measure(name: &str, mut work: impl FnMut()) {
 }
 
 fn programs() {
-    for name in ["null", "linear", "stripe", "mirror", "statistics", "snapshot", "rate"] {
+    for name in ["null", "linear", "stripe", "mirror", "statistics", "snapshot", "rate", "thin"] {
         let instance = Instance::new(load(&object(name)).expect(name), 1).expect(name);
         let mut machine = Machine::new(Arc::new(instance), 0, 1);
         let route = machine.instance().program().route();

@@ -30,6 +30,17 @@ pub struct Asked<'a> {
     pub sizes: &'a [u64],
     /// Parts have covered all of it already, without an error.
     pub is_whole: bool,
+    /// `NVLANE_DEFERRED` can be asked.
+    pub may_defer: bool,
+}
+
+/// What a run has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// This is to be done.
+    Plan(Plan),
+    /// `NVLANE_DEFERRED` is to say what.
+    Deferred,
 }
 
 /// What is to be done.
@@ -92,8 +103,8 @@ pub enum MisuseKind {
     /// Too long a delay.
     #[error("the request is delayed for more than 10 s")]
     Delay,
-    /// Deferred to user space, from there.
-    #[error("the request is deferred to user space, where the program runs already")]
+    /// Deferred, without `NVLANE_DEFERRED` or by it.
+    #[error("the request is deferred, and there is no NVLANE_DEFERRED, or it was that one")]
     Deferred,
     /// Nothing at all.
     #[error("no action was taken")]
@@ -117,13 +128,14 @@ pub struct Misuse {
 
 /// Checks what a run has left in `request`.
 #[inline]
-pub fn check(request: &Request, asked: &Asked<'_>) -> Result<Plan, Misuse> {
+pub fn check(request: &Request, asked: &Asked<'_>) -> Result<Decision, Misuse> {
     let at_line = |kind| Misuse { kind, line: request.line };
+    if request.deferred != 0 {
+        let no = Err(at_line(MisuseKind::Deferred));
+        return if asked.may_defer { Ok(Decision::Deferred) } else { no };
+    }
     if request.overflow != 0 || usize::from(request.parts) > PARTS_MAX {
         return Err(at_line(MisuseKind::TooManyParts));
-    }
-    if request.deferred != 0 {
-        return Err(at_line(MisuseKind::Deferred));
     }
     let delay_ns = request.delay_ns;
     if delay_ns > DELAY_NS_MAX {
@@ -141,7 +153,7 @@ pub fn check(request: &Request, asked: &Asked<'_>) -> Result<Plan, Misuse> {
         (1, _) => return Err(at_line(MisuseKind::CompletedWithParts)),
         _ => return Err(at_line(MisuseKind::CompletedTwice)),
     };
-    Ok(Plan { delay_ns, then })
+    Ok(Decision::Plan(Plan { delay_ns, then }))
 }
 
 #[inline]
@@ -227,12 +239,20 @@ mod tests {
         Part { backend, op: op::WRITE, block, blocks, offset, line: 7, reserved: 0 }
     }
 
+    fn then(request: &Request, asked: &Asked<'_>) -> Result<Then, MisuseKind> {
+        match check(request, asked) {
+            Ok(Decision::Plan(plan)) => Ok(plan.then),
+            Ok(Decision::Deferred) => panic!("it was not deferred"),
+            Err(misuse) => Err(misuse.kind),
+        }
+    }
+
     fn checked(op: u8, blocks: u32, parts: &[Part]) -> Result<Then, MisuseKind> {
         let mut request = Request { parts: parts.len() as u16, ..Request::default() };
         request.part[..parts.len()].copy_from_slice(parts);
         request.part.iter_mut().for_each(|part| part.op = op);
-        let asked = Asked { op, blocks, sizes: &SIZES, is_whole: false };
-        check(&request, &asked).map(|plan| plan.then).map_err(|misuse| misuse.kind)
+        let asked = Asked { op, blocks, sizes: &SIZES, is_whole: false, may_defer: false };
+        then(&request, &asked)
     }
 
     #[test]
@@ -263,11 +283,12 @@ mod tests {
 
     #[test]
     fn a_request_ends_once() {
-        let asked = Asked { op: op::READ, blocks: 8, sizes: &SIZES, is_whole: false };
+        let asked =
+            Asked { op: op::READ, blocks: 8, sizes: &SIZES, is_whole: false, may_defer: false };
         let with = |change: fn(&mut Request)| {
             let mut request = Request::default();
             change(&mut request);
-            check(&request, &asked).map(|plan| plan.then).map_err(|misuse| misuse.kind)
+            then(&request, &asked)
         };
         assert_eq!(with(|_| ()), Ok(Then::Nothing));
         assert_eq!(with(|it| it.completions = 1), Ok(Then::End(0)));
@@ -279,6 +300,25 @@ mod tests {
         assert_eq!(with(|it| it.parts = 33), Err(MisuseKind::TooManyParts));
         assert_eq!(with(|it| it.deferred = 1), Err(MisuseKind::Deferred));
         assert_eq!(with(|it| it.delay_ns = DELAY_NS_MAX + 1), Err(MisuseKind::Delay));
+    }
+
+    #[test]
+    fn a_request_is_deferred_where_somebody_takes_it() {
+        let asked = |may_defer| Asked {
+            op: op::READ,
+            blocks: 8,
+            sizes: &SIZES,
+            is_whole: false,
+            may_defer,
+        };
+        let request = Request { deferred: 1, line: 7, ..Request::default() };
+        let refused = Misuse { kind: MisuseKind::Deferred, line: 7 };
+        assert_eq!(check(&request, &asked(false)), Err(refused));
+        // Whatever else the run has wanted.
+        let more = Request { parts: 33, overflow: 1, completions: 2, ..request.clone() };
+        for request in [request, more] {
+            assert_eq!(check(&request, &asked(true)), Ok(Decision::Deferred));
+        }
     }
 
     proptest! {

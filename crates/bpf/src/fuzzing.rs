@@ -5,7 +5,7 @@
 //! it must end, within its budget, and do the same both times; and what it wants done must be refused or be
 //! within what was asked for.
 
-use crate::actions::{self, Asked, Then, op};
+use crate::actions::{self, Asked, Decision, Then, op};
 use crate::load::decode;
 use crate::map::{MapDefinition, MapKind};
 use crate::memory::{map_address, value_address};
@@ -65,6 +65,7 @@ fn program_of(bytes: &[u8]) -> Option<Program> {
         left_out: 0,
         route: Entry(0),
         done: None,
+        deferred: None,
         setup: None,
         maps: vec![
             map(MapKind::Hash, 8, false),
@@ -107,8 +108,8 @@ fn run(program: Program, op: u8, fused: bool) -> Option<Outcome> {
         // A fault can be told to people wherever it is.
         assert!(!instance.program().locate(fault.instruction).to_string().is_empty());
     }
-    let asked = Asked { op, blocks, sizes: &SIZES, is_whole: false };
-    if let (Ok(_), Ok(plan)) = (&result, actions::check(&request, &asked))
+    let asked = Asked { op, blocks, sizes: &SIZES, is_whole: false, may_defer: false };
+    if let (Ok(_), Ok(Decision::Plan(plan))) = (&result, actions::check(&request, &asked))
         && let Then::Parts(count) = plan.then
     {
         for part in &request.part[..count] {

@@ -281,6 +281,7 @@ impl Loader {
             code: Vec::new(),
             route: entry("nvlane/route").ok_or(LoadError::NoRoute)?,
             done: entry("nvlane/done"),
+            deferred: entry("nvlane/deferred"),
             setup: entry("nvlane/setup"),
             left_out: self.blank.iter().map(|blank| blank.end - blank.start).sum(),
             functions: self.functions,

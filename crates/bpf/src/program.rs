@@ -18,6 +18,7 @@ pub struct Program {
     pub(crate) left_out: usize,
     pub(crate) route: Entry,
     pub(crate) done: Option<Entry>,
+    pub(crate) deferred: Option<Entry>,
     pub(crate) setup: Option<Entry>,
     pub(crate) maps: Vec<MapDefinition>,
     pub(crate) lines: Lines,
@@ -62,6 +63,11 @@ impl Program {
     /// `NVLANE_DONE`.
     pub fn done(&self) -> Option<Entry> {
         self.done
+    }
+
+    /// `NVLANE_DEFERRED`.
+    pub fn deferred(&self) -> Option<Entry> {
+        self.deferred
     }
 
     /// `NVLANE_SETUP`.

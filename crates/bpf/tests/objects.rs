@@ -10,8 +10,8 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 const READ: u8 = 2;
-const EXAMPLES: [&str; 7] =
-    ["null", "linear", "stripe", "mirror", "statistics", "snapshot", "rate"];
+const EXAMPLES: [&str; 8] =
+    ["null", "linear", "stripe", "mirror", "statistics", "snapshot", "rate", "thin"];
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf")
@@ -128,7 +128,8 @@ fn wrong_lists_of_actions_are_refused() {
     ] {
         let mut request = request(READ, number, 4);
         assert_eq!(run(&mut machine, route, &mut request), Ok(0), "case {number}");
-        let asked = Asked { op: READ, blocks: 4, sizes: &[2048, 2048], is_whole: false };
+        let asked =
+            Asked { op: READ, blocks: 4, sizes: &[2048, 2048], is_whole: false, may_defer: false };
         let misuse = actions::check(&request, &asked).expect_err("refused");
         assert_eq!(misuse.kind, kind, "case {number}");
         let place = machine.instance().program().place_of_line(route, misuse.line);
@@ -149,7 +150,7 @@ fn committed_objects_do_what_their_sources_say() {
     };
     let place = std::env::temp_dir().join(format!("nvlane-bpf-{}", std::process::id()));
     std::fs::create_dir_all(&place).expect("a directory");
-    for name in EXAMPLES.iter().copied().chain(["tests/maps", "tests/hostile"]) {
+    for name in EXAMPLES.iter().copied().chain(["tests/maps", "tests/hostile", "tests/deferred"]) {
         let object = place.join("made.o");
         let made = Command::new(clang)
             .args(["-O2", "-g", "--target=bpf", "-mcpu=v3", "-c", "-o"])
@@ -191,7 +192,7 @@ proptest! {
             let route = machine.instance().program().route();
             let mut request = request(READ, 40, 10);
             if run(&mut machine, route, &mut request).is_ok() {
-                let asked = Asked { op: READ, blocks: 10, sizes: &[2048, 2048], is_whole: false };
+                let asked = Asked { op: READ, blocks: 10, sizes: &[2048, 2048], is_whole: false, may_defer: false };
                 let _ = actions::check(&request, &asked);
             }
         }

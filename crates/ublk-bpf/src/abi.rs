@@ -10,6 +10,8 @@ pub const SQ_ENTRIES: u32 = 256;
 pub const DEPTH_MAX: u16 = 1024;
 /// Mistakes that are kept: the 1st, 2nd, 4th, 8th...
 pub const MISTAKES_KEPT: usize = 32;
+/// Requests that NVLANE_DEFERRED decides on between two turns of the loop.
+pub const TAKEN_MAX: usize = 7;
 /// Files of the ring: the driver's, the backends, `/dev/zero`.
 pub const FILES: usize = 1 + BACKENDS_MAX + 1;
 /// Bytes of the ring's memory region: a `struct __kernel_timespec` per request.
@@ -19,6 +21,8 @@ pub const TIMES_BYTES: usize = DEPTH_MAX as usize * 16;
 pub const FLIGHTS: &str = "nvlane_flights";
 /// The map of a queue's [`QueueState`].
 pub const QUEUES: &str = "nvlane_queues";
+/// The map of a queue's [`Deferrals`].
+pub const DEFERRALS: &str = "nvlane_deferrals";
 /// The map of the [`MistakeLog`], shared by all queues.
 pub const MISTAKES: &str = "nvlane_mistakes";
 /// The map of the [`LoopConfig`].
@@ -66,8 +70,10 @@ pub struct LoopConfig {
     pub block_shift: u8,
     /// Write Zeroes may deallocate.
     pub deallocates: u8,
+    /// The program has NVLANE_DEFERRED.
+    pub defers: u8,
     /// Zero.
-    pub reserved: u32,
+    pub reserved: [u8; 3],
 }
 
 /// `struct nvlane_queue_state`: what has happened on a queue.
@@ -96,6 +102,11 @@ pub struct QueueState {
     pub in_flight: [u32; BACKENDS_MAX],
 }
 
+/// [`Mistake::entry`]: `NVLANE_DONE`.
+pub const IN_DONE: u8 = 1;
+/// [`Mistake::entry`]: `NVLANE_DEFERRED`.
+pub const IN_DEFERRED: u8 = 2;
+
 /// `struct nvlane_mistake`: a wrong list of actions.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, KnownLayout, Immutable)]
@@ -116,10 +127,40 @@ pub struct Mistake {
     pub second: u8,
     /// The request's operation.
     pub op: u8,
-    /// It was made by `NVLANE_DONE`.
-    pub in_done: u8,
+    /// Which function of the program made it: [`IN_DONE`], [`IN_DEFERRED`], or NVLANE_ROUTE.
+    pub entry: u8,
     /// Zero.
     pub reserved: [u8; 7],
+}
+
+/// `struct nvlane_answer`: NVLANE_DEFERRED has decided on a request.
+#[repr(C)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
+pub struct Answer {
+    /// Which.
+    pub tag: u32,
+    /// What it returned.
+    pub returned: i32,
+}
+
+/// `struct nvlane_deferrals`: requests on their way between the loop and NVLANE_DEFERRED.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub struct Deferrals {
+    /// How many the loop has given.
+    pub given: u32,
+    /// How many answers there are.
+    pub taken: u32,
+    /// Not 0: others are still to be decided on.
+    pub more: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// The answers.
+    pub answer: [Answer; TAKEN_MAX],
+    /// The tags of what was given.
+    pub tag: [u16; DEPTH_MAX as usize],
 }
 
 /// `struct nvlane_mistake_log`.
@@ -136,5 +177,6 @@ const _: () = {
     assert!(size_of::<LoopConfig>() == 192);
     assert!(size_of::<QueueState>() == 120);
     assert!(size_of::<Mistake>() == 32);
+    assert!(size_of::<Deferrals>() == 2120);
     assert!(size_of::<Request>() == 1120);
 };

@@ -308,8 +308,9 @@ mod tests {
                 count += 1;
             }
         }
-        assert!(count >= 7);
+        assert!(count >= 8);
         check(&example("tests/maps")).unwrap();
+        check(&example("tests/deferred")).unwrap();
     }
 
     #[test]

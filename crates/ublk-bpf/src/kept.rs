@@ -327,6 +327,17 @@ fn create(map: &MapDefinition) -> Result<MapHandle, libbpf_rs::Error> {
     MapHandle::create(MapType::Array, Some(NAME), key_bytes, value_bytes, entries, &options)
 }
 
+/// Memory of the machine's in user space that is a map of the kernel's loop, and goes with both.
+pub fn share(map: &MapDefinition, shared: &mut Shared) -> Result<Words, String> {
+    let unusable = |error: &dyn std::fmt::Display| {
+        format!("map {} cannot be shared with the kernel: {error}", map.name)
+    };
+    let handle = create(map).map_err(|error| unusable(&error))?;
+    let words = mapped(&handle, map).map_err(|error| unusable(&error))?;
+    shared.insert(name_in_loop(&map.name), handle);
+    Ok(words)
+}
+
 /// Which of the kernel's maps it is.
 fn number_of(map: &MapHandle) -> Option<u32> {
     map.info().ok().map(|map| map.info.id)

@@ -1,6 +1,6 @@
 //! What a program has done wrong in the kernel, in the words of the machine in user space.
 
-use crate::abi::{MISTAKES_KEPT, Mistake, MistakeLog};
+use crate::abi::{self, MISTAKES_KEPT, Mistake, MistakeLog};
 use bpf::Program;
 use bpf::actions::MisuseKind;
 
@@ -30,15 +30,15 @@ pub fn kind(mistake: &Mistake) -> Option<MisuseKind> {
 
 /// For people: what was wrong, where, and with which request.
 pub fn describe(program: &Program, mistake: &Mistake) -> String {
-    let entry = match program.done() {
-        Some(done) if mistake.in_done != 0 => done,
-        _ => program.route(),
+    let entry = match mistake.entry {
+        abi::IN_DONE => program.done(),
+        abi::IN_DEFERRED => program.deferred(),
+        _ => None,
     };
+    let entry = entry.unwrap_or(program.route());
     let place = program.place_of_line(entry, mistake.line);
     let Mistake { op, blocks, start, .. } = *mistake;
     let what = match kind(mistake) {
-        // There is nowhere to defer it to: what the kernel cannot do is not given to it.
-        Some(MisuseKind::Deferred) => "the request is deferred, which is not possible yet".into(),
         Some(kind) => kind.to_string(),
         None => format!("something unknown, {}", mistake.kind),
     };

@@ -1,6 +1,6 @@
 //! From an object to a loop that the kernel's verifier has taken.
 
-use crate::abi::{self, CONFIG, FLIGHTS, LoopConfig, OPERATIONS, QUEUES, QueueState};
+use crate::abi::{self, CONFIG, DEFERRALS, FLIGHTS, LoopConfig, OPERATIONS, QUEUES, QueueState};
 use crate::error::Error;
 use crate::log;
 use libbpf_rs::btf::{self, types};
@@ -67,6 +67,12 @@ impl Loop {
         Ok(())
     }
 
+    /// A map of the loop's own.
+    pub fn map(&self, name: &str) -> Result<MapHandle, Error> {
+        let found = self.object.maps().find(|map| map.name() == name).ok_or(Error::NoLoop)?;
+        MapHandle::try_from(&found).map_err(Error::of_map)
+    }
+
     /// What has happened.
     pub fn state(&self) -> io::Result<QueueState> {
         let value = self.state.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
@@ -87,7 +93,7 @@ pub fn is_there() -> Result<(), Error> {
 
 /// Maps that belong to one queue are made anew for each.
 fn is_shared(name: &str) -> bool {
-    ![FLIGHTS, QUEUES, CONFIG, OPERATIONS].contains(&name)
+    ![FLIGHTS, QUEUES, DEFERRALS, CONFIG, OPERATIONS].contains(&name)
 }
 
 fn prepare(

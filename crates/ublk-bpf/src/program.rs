@@ -1,9 +1,10 @@
 //! A device's program in the kernel: its maps, and its queues.
 
 use crate::abi::{DEPTH_MAX, LoopConfig, MISTAKES, MistakeLog, QueueState};
+use crate::deferred::Deferred;
 use crate::error::Error;
 use crate::genuine;
-use crate::kept::KeptMaps;
+use crate::kept::{self, KeptMaps};
 use crate::mistakes;
 use crate::object::{Loop, Shared, io_error};
 use crate::ring::Ring;
@@ -66,9 +67,15 @@ impl KernelProgram {
         if !volume.uri().starts_with("bpf:") {
             return refuse("the volume is no program (bpf:)");
         }
+        let mut shared = kept.map_or_else(|| Ok(Shared::new()), KeptMaps::shared)?;
         let mut found = None;
         volume.each_program(&mut |routed| {
-            found.get_or_insert_with(|| routed.for_kernel());
+            found.get_or_insert_with(|| {
+                if routed.defers() {
+                    routed.share_maps(&mut |map| kept::share(map, &mut shared))?;
+                }
+                routed.for_kernel()
+            });
         });
         let Some(found) = found else { return refuse("the volume is no program (bpf:)") };
         let volume = found.map_err(Error::Volume)?;
@@ -82,7 +89,10 @@ impl KernelProgram {
             return refuse("queues are at most 1,024 requests deep there");
         }
         let zeroes = File::options().read(true).open(ZEROES).map_err(Error::Ring)?;
-        let shared = kept.map_or_else(|| Ok(Shared::new()), KeptMaps::shared)?;
+        let mut maps = volume.instance().maps().iter().filter(|map| map.is_kept());
+        if maps.any(|map| find(map, &shared).is_none()) {
+            return refuse("its maps are somebody else's already");
+        }
         let (shared, told) = (Mutex::new(shared), Mutex::default());
         let program = KernelProgram { volume, zeroes, shared, told };
         program.try_out()?;
@@ -121,6 +131,7 @@ impl KernelProgram {
             backends: sizes.len() as u16,
             block_shift: device.block_shift,
             deallocates: (*deallocates).into(),
+            defers: self.volume.decider(0).is_some().into(),
             ..on(ring)
         };
         config.sizes[..sizes.len()].copy_from_slice(sizes);
@@ -162,7 +173,7 @@ impl Elsewhere for KernelProgram {
         });
         let maps = maps.collect();
         drop(shared);
-        let mistakes = self.mistakes().map_or(0, |log| log.count);
+        let mistakes = self.mistakes().map_or(0, |log| log.count) + self.volume.faults();
         ProgramReport { name: self.volume.name().to_owned(), mistakes, maps }
     }
 }
@@ -190,6 +201,7 @@ pub fn check_trusted(object: &[u8], backends: u16) -> Result<(), Error> {
         block_shift: 9,
         depth: 1,
         deallocates: 1,
+        defers: 1,
         ..on(&ring)
     };
     Loop::load(object, &config, ring.fd(), &mut Shared::new()).map(drop)
@@ -269,6 +281,7 @@ fn fill(map: &Map, shared: &Shared) -> Result<(), Error> {
 pub struct KernelQueue {
     /// Goes first: the ring then is one like others.
     turns: Loop,
+    deferred: Option<Deferred>,
     ring: Ring,
 }
 
@@ -300,8 +313,10 @@ impl KernelQueue {
             let why = format!("the driver refuses its commands: {refusal}");
             return Err(Error::Ring(io::Error::new(refusal.kind(), why)));
         }
+        let decider = program.volume.decider(place.queue.into());
+        let deferred = decider.map(|decider| Deferred::of(&turns, decider)).transpose()?;
         turns.attach()?;
-        Ok(KernelQueue { turns, ring })
+        Ok(KernelQueue { turns, deferred, ring })
     }
 
     /// What has happened.
@@ -309,9 +324,12 @@ impl KernelQueue {
         self.turns.state()
     }
 
-    /// Has the kernel serve until tags end or a signal comes, and tells how things are.
-    pub fn serve(&self) -> io::Result<QueueState> {
+    /// Has the kernel serve until tags end, requests are deferred or a signal comes, and tells how things are.
+    pub fn serve(&mut self) -> io::Result<QueueState> {
         self.ring.turn()?;
+        if let Some(deferred) = &mut self.deferred {
+            deferred.work()?;
+        }
         self.turns.state()
     }
 }

@@ -173,7 +173,7 @@ pub fn run(seed: &Seed, program: &KernelProgram, started: &Sender<Result<(), Err
         let queue = KernelQueue::open(program, &place).map_err(io::Error::other)?;
         Ok((queue, descriptors))
     });
-    let (queue, _descriptors) = match opened {
+    let (mut queue, _descriptors) = match opened {
         Ok(opened) => opened,
         Err(source) => {
             let _ = started.send(Err(Error::Queue { queue: number, source }));
@@ -181,7 +181,7 @@ pub fn run(seed: &Seed, program: &KernelProgram, started: &Sender<Result<(), Err
         }
     };
     let _ = started.send(Ok(()));
-    let (error, returns) = serve(&queue, &seed.teller, depth);
+    let (error, returns) = serve(&mut queue, &seed.teller, depth);
     if let Ok(state) = queue.state() {
         let ublk_bpf::abi::QueueState { requests, steps, entries, .. } = state;
         tracing::debug!(queue = number, requests, steps, entries, returns, "a queue has ended");
@@ -193,7 +193,7 @@ pub fn run(seed: &Seed, program: &KernelProgram, started: &Sender<Result<(), Err
 
 /// Until all tags have ended, or the loop has stopped with an error: that, if any, and how many times the
 /// kernel has come back.
-fn serve(queue: &KernelQueue, teller: &Teller, depth: u16) -> (Option<i32>, u64) {
+fn serve(queue: &mut KernelQueue, teller: &Teller, depth: u16) -> (Option<i32>, u64) {
     let (mut ending, mut idle, mut returns) = (false, false, 0);
     loop {
         let state = match queue.serve() {

@@ -22,7 +22,7 @@ mod loaded;
 mod queue;
 
 pub use keep::{Keeper, Words, check_successor};
-pub use kernel::{Elsewhere, ForKernel};
+pub use kernel::{Decider, Elsewhere, ForKernel};
 pub use loaded::REPORTED_MAX;
 pub use loaded::Replaced;
 

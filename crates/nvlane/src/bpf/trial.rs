@@ -1,7 +1,7 @@
 //! Gives a program requests of every kind, on volumes that are imagined.
 
 use anyhow::{Result, bail};
-use bpf::actions::{self, Asked, MisuseKind, Then, op};
+use bpf::actions::{self, Asked, Decision, MisuseKind, Then, op};
 use bpf::request::{Backend, Device, Request};
 use bpf::{Entry, Instance, Machine, Program};
 use std::sync::Arc;
@@ -148,10 +148,20 @@ impl Trial<'_> {
                 return Err(format!("{}: {}", program.locate(fault.instruction), fault.kind));
             }
         }
-        let asked = Asked { op: code, blocks, sizes: self.sizes, is_whole };
-        actions::check(request, &asked).map(|plan| plan.then).map_err(|misuse| {
-            format!("{}: {}", program.place_of_line(entry, misuse.line), misuse.kind)
-        })
+        let deferred = program.deferred().filter(|deferred| *deferred != entry);
+        let (sizes, may_defer) = (self.sizes, deferred.is_some());
+        let asked = Asked { op: code, blocks, sizes, is_whole, may_defer };
+        match (actions::check(request, &asked), deferred) {
+            (Ok(Decision::Plan(plan)), _) => Ok(plan.then),
+            (Ok(Decision::Deferred), Some(deferred)) => {
+                request.clear_actions();
+                self.step(deferred, code, blocks, request, is_whole)
+            }
+            (Ok(Decision::Deferred), None) => unreachable!("it may not defer"),
+            (Err(misuse), _) => {
+                Err(format!("{}: {}", program.place_of_line(entry, misuse.line), misuse.kind))
+            }
+        }
     }
 
     /// What the program takes for a read, the least of some rounds.

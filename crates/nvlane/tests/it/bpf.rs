@@ -14,7 +14,7 @@ fn run(args: &[&str]) -> Output {
 
 #[test]
 fn the_examples_pass_the_check() {
-    for name in ["null", "linear", "stripe", "mirror", "statistics", "snapshot", "rate"] {
+    for name in ["null", "linear", "stripe", "mirror", "statistics", "snapshot", "rate", "thin"] {
         let output = run(&["bpf", "check", &object(name)]);
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{name}: {text}");

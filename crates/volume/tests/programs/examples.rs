@@ -25,10 +25,9 @@ enum Op {
     Unknown,
 }
 
-fn op() -> impl Strategy<Value = Op> {
-    let span = || {
-        (0..BLOCKS, 1_u32..100)
-            .prop_map(|(slba, blocks)| (slba, blocks.min((BLOCKS - slba) as u32)))
+fn op(all: u64) -> impl Strategy<Value = Op> {
+    let span = move || {
+        (0..all, 1_u32..100).prop_map(move |(slba, blocks)| (slba, blocks.min((all - slba) as u32)))
     };
     prop_oneof![
         4 => (span(), any::<bool>())
@@ -122,8 +121,13 @@ impl Model {
     }
 }
 
-/// Runs random commands on a volume of zeroes, freshly opened for each case.
+/// Runs random commands on a volume of [`BLOCKS`] zeroes, freshly opened for each case.
 fn check(uri: &str, cases: u32, cores: usize) {
+    check_sized(uri, BLOCKS, cases, cores);
+}
+
+/// The same on one of `blocks`.
+fn check_sized(uri: &str, blocks: u64, cases: u32, cores: usize) {
     let options = OpenOptions { cores, ..OpenOptions::default() };
     let mut runner = TestRunner::new(Config {
         cases,
@@ -131,14 +135,14 @@ fn check(uri: &str, cases: u32, cores: usize) {
         failure_persistence: None,
         ..Config::default()
     });
-    let ran = runner.run(&prop::collection::vec(op(), 1..60), |ops| {
+    let ran = runner.run(&prop::collection::vec(op(blocks), 1..60), |ops| {
         let namespace = volume::open(uri, &options).expect(uri);
         let limits = namespace.limits();
-        assert_eq!((limits.blocks, limits.block_bytes()), (BLOCKS, BLOCK as u32), "{uri}");
+        assert_eq!((limits.blocks, limits.block_bytes()), (blocks, BLOCK as u32), "{uri}");
         assert_eq!(namespace.uri(), uri, "it is named as it was opened");
         let core = Core::start(namespace);
         let mut model = Model {
-            bytes: vec![0; BLOCKS as usize * BLOCK],
+            bytes: vec![0; blocks as usize * BLOCK],
             lends: limits.lends_reads,
             read_max: limits.transfer_bytes_max / BLOCK as u32,
             salt: 0,
@@ -146,7 +150,7 @@ fn check(uri: &str, cases: u32, cores: usize) {
         for op in &ops {
             model.apply(&core, op);
         }
-        for slba in (0..BLOCKS).step_by(32) {
+        for slba in (0..blocks).step_by(32) {
             model.apply(&core, &Op::Read { slba, blocks: 32, lend: false });
         }
         Ok(())
@@ -198,6 +202,28 @@ fn a_snapshot_takes_writes_beside_what_stays() {
     assert_eq!(core.flush(), Status::SUCCESS);
     drop(core);
     assert!(std::fs::read(&base).expect("read") == before, "the base is as it was");
+}
+
+#[test]
+fn a_thin_volume_is_larger_than_what_is_behind_it() {
+    // Room for all chunks of the device, since each first one stays empty.
+    let five = ["mem:5M?bs=4096"; 5].join(",");
+    check_sized(&program("thin", &five), 20 << 8, 4, 1);
+    check_sized(&program("thin", &five), 20 << 8, 4, 2);
+    let uri = program("thin", "mem:2M,mem:3M");
+    let core = Core::start(volume::open(&uri, &OpenOptions::default()).expect(&uri));
+    let chunk = (1 << 20) / 512;
+    // Three have a place, where most room is; the fourth has none, and the others are as they were.
+    for (number, wanted) in
+        [(7, Status::SUCCESS), (2, Status::SUCCESS), (5, Status::SUCCESS), (3, Status(0x81).dnr())]
+    {
+        let status = core.write(number * chunk + 2047, vec![number as u8; 512], 512);
+        assert_eq!(status, wanted, "chunk {number}");
+    }
+    for (number, byte) in [(7, 7), (2, 2), (5, 5), (3, 0), (0, 0)] {
+        let data = core.read(number * chunk + 2046, 2, 512).data;
+        assert_eq!((data[0], data[512]), (0, byte), "chunk {number}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod copies;
 #[path = "../contract/core.rs"]
 #[expect(dead_code, reason = "the contract's tests use more of it")]
 mod core;
+mod deferred;
 mod examples;
 mod hostile;
 mod keep;

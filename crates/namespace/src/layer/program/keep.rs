@@ -119,16 +119,38 @@ pub fn check_successor(
 
 impl Programs {
     /// Prepares the first program, which no queue runs yet.
-    fn prepare(
+    pub(super) fn prepare<E>(
         &self,
-        work: impl FnOnce(&mut Loaded) -> Result<(), ProgramError>,
-    ) -> Result<(), ProgramError> {
+        work: impl FnOnce(&mut Loaded) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut inner = self.lock();
         work(Arc::get_mut(&mut inner.now).expect("no queue is open yet"))
     }
 }
 
 impl Loaded {
+    /// Puts the maps and variables that nobody keeps into memory that `share` gives.
+    pub(super) fn share(
+        &mut self,
+        share: &mut dyn FnMut(&MapDefinition) -> Result<Words, String>,
+    ) -> Result<(), String> {
+        let instance = Arc::get_mut(&mut self.instance).expect("no core runs it yet");
+        for number in 0..instance.maps().len() {
+            let map = &instance.maps()[number];
+            if map.is_kept() || map.definition().read_only {
+                continue;
+            }
+            let map = map.definition().clone();
+            if !map.may_be_kept() {
+                let why =
+                    "is neither an array nor a variable, and cannot be shared with NVLANE_DEFERRED";
+                return Err(format!("map {} {why} in user space", map.name));
+            }
+            instance.keep(number, share(&map)?, true);
+        }
+        Ok(())
+    }
+
     /// Has a keeper keep the maps and variables that nobody keeps yet; `is_first` if it may have them from the server
     /// before.
     fn keep(&mut self, keeper: &dyn Keeper, is_first: bool) -> Result<(), ProgramError> {

@@ -1,13 +1,17 @@
 //! What the kernel needs to route a volume's requests by itself.
 
-use super::loaded::{Loaded, report};
+use super::keep::Words;
+use super::loaded::{Loaded, now_ns, report, seed};
 use super::{Routed, unless_plain};
 use crate::{MapReport, Namespace, ProgramReport};
-use bpf::request::Device;
+use bpf::request::{Device, Request};
+use bpf::{Entry, Machine, MapDefinition};
+use nvme::Status;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use zerocopy::IntoBytes;
 
 /// Whoever runs a program instead of us.
 pub trait Elsewhere: Send + Sync + fmt::Debug {
@@ -51,6 +55,48 @@ impl ForKernel {
     pub fn instance(&self) -> &bpf::Instance {
         &self.loaded.instance
     }
+
+    /// Who decides on what the program defers, for the queue of core `core`; none if there is no `NVLANE_DEFERRED`.
+    pub fn decider(&self, core: u32) -> Option<Decider> {
+        let entry = self.instance().program().deferred()?;
+        let machine = Machine::new(Arc::clone(&self.loaded.instance), core, seed());
+        Some(Decider { loaded: Arc::clone(&self.loaded), entry, machine })
+    }
+
+    /// How many times that has failed to decide.
+    pub fn faults(&self) -> u64 {
+        self.loaded.mistakes.count()
+    }
+}
+
+/// Decides on requests that a program in the kernel has deferred.
+#[derive(Debug)]
+pub struct Decider {
+    loaded: Arc<Loaded>,
+    entry: Entry,
+    machine: Machine,
+}
+
+impl Decider {
+    /// Runs `NVLANE_DEFERRED` on a request as the kernel has prepared it, and gives what it returned. A run that fails
+    /// is in the log, and ends the request with an error.
+    pub fn decide(&mut self, request: &mut Request) -> i32 {
+        let (op, blocks, start) = (request.op, request.blocks, request.start);
+        match self.machine.run(self.entry, request.as_mut_bytes(), &now_ns) {
+            Ok(returned) => returned as i32,
+            Err(fault) => {
+                let Loaded { instance, name, mistakes, .. } = &*self.loaded;
+                mistakes.tell(name, &|| {
+                    let place = instance.program().locate(fault.instruction);
+                    let kind = fault.kind;
+                    format!("{place}: {kind} (opcode {op:#04x}, {blocks} blocks at {start})")
+                });
+                request.clear_actions();
+                (request.completions, request.result) = (1, Status::INTERNAL.code().0);
+                0
+            }
+        }
+    }
 }
 
 impl Routed {
@@ -71,6 +117,23 @@ impl Routed {
             deallocates: self.limits().commands.deallocate,
             has_one_place: self.has_one_place,
         })
+    }
+
+    /// Whether the program has `NVLANE_DEFERRED`.
+    pub fn defers(&self) -> bool {
+        self.programs.now().instance.program().deferred().is_some()
+    }
+
+    /// Puts the program's maps that nobody keeps into memory that `share` gives, where another one works in them, too.
+    /// Before the first queue is opened.
+    ///
+    /// # Errors
+    /// Which map is for one side only, for people.
+    pub fn share_maps(
+        &self,
+        share: &mut dyn FnMut(&MapDefinition) -> Result<Words, String>,
+    ) -> Result<(), String> {
+        self.programs.prepare(|loaded| loaded.share(share))
     }
 
     /// From here on the kernel routes: the program cannot be replaced here any more.

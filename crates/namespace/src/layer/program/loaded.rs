@@ -79,7 +79,7 @@ impl Loaded {
     pub fn report(&self) -> ProgramReport {
         ProgramReport {
             name: self.name.clone(),
-            mistakes: self.mistakes.0.load(Ordering::Relaxed),
+            mistakes: self.mistakes.count(),
             maps: self.instance.maps().iter().map(|map| report(map)).collect(),
         }
     }
@@ -176,6 +176,11 @@ pub fn seed() -> u64 {
 pub struct Mistakes(AtomicU64);
 
 impl Mistakes {
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// Tells the first, the second, the fourth, and so on.
     pub fn tell(&self, name: &str, what: &dyn Fn() -> String) {
         let count = self.0.fetch_add(1, Ordering::Relaxed) + 1;

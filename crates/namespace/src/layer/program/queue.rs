@@ -6,7 +6,7 @@ use super::flight::{Flight, Flights, Piece};
 use super::loaded::{Loaded, now_ns, seed};
 use crate::layer::wake::{Wake, Waker};
 use crate::{Data, Queue, Request, Sink, dataset};
-use bpf::actions::{self, Asked, Misuse, MisuseKind, Plan, Then};
+use bpf::actions::{self, Asked, Decision, Misuse, MisuseKind, Plan, Then};
 use bpf::request::{self, Backend, PHASES_MAX, Part};
 use bpf::{Entry, Machine};
 use nvme::opcode::io as opcode;
@@ -48,6 +48,7 @@ pub struct ProgramQueue {
 struct Facts {
     route: Entry,
     done: Option<Entry>,
+    deferred: Option<Entry>,
     blocks_max: u32,
 }
 
@@ -55,7 +56,8 @@ impl Facts {
     fn of(loaded: &Loaded) -> Facts {
         let program = loaded.instance.program();
         let blocks_max = loaded.device.blocks_max;
-        Facts { route: program.route(), done: program.done(), blocks_max }
+        let (route, done, deferred) = (program.route(), program.done(), program.deferred());
+        Facts { route, done, deferred, blocks_max }
     }
 }
 
@@ -129,7 +131,7 @@ impl ProgramQueue {
         })
     }
 
-    /// Runs the program from `entry` on.
+    /// Runs the program from `entry` on, and NVLANE_DEFERRED if that defers.
     fn run(
         &self,
         entry: Entry,
@@ -137,6 +139,37 @@ impl ProgramQueue {
         command: &Command,
         flight: &mut Flight,
     ) -> Result<Plan, Wrong> {
+        let deferred = self.facts.get().deferred;
+        match self.run_once(entry, deferred.is_some(), tag, command, flight)? {
+            Decision::Plan(plan) => Ok(plan),
+            Decision::Deferred => self.run_deferred(tag, command, flight),
+        }
+    }
+
+    /// Has NVLANE_DEFERRED decide.
+    #[cold]
+    fn run_deferred(
+        &self,
+        tag: u32,
+        command: &Command,
+        flight: &mut Flight,
+    ) -> Result<Plan, Wrong> {
+        let entry = self.facts.get().deferred.expect("nobody defers without it");
+        match self.run_once(entry, false, tag, command, flight)? {
+            Decision::Plan(plan) => Ok(plan),
+            Decision::Deferred => unreachable!("it may not defer"),
+        }
+    }
+
+    #[inline]
+    fn run_once(
+        &self,
+        entry: Entry,
+        may_defer: bool,
+        tag: u32,
+        command: &Command,
+        flight: &mut Flight,
+    ) -> Result<Decision, Wrong> {
         let Routed { device, sizes, .. } = &*self.routed;
         let loaded = &**self.loaded.borrow();
         let Inner { machine, context, in_flight, .. } = &mut *self.inner.borrow_mut();
@@ -159,7 +192,8 @@ impl ProgramQueue {
         for ((backend, blocks), in_flight) in context.backend.iter_mut().zip(sizes).zip(in_flight) {
             *backend = Backend { blocks: *blocks, in_flight: *in_flight, flags: 0 };
         }
-        let asked = Asked { op: command.opcode, blocks: piece.blocks, sizes, is_whole: *is_whole };
+        let (blocks, is_whole) = (piece.blocks, *is_whole);
+        let asked = Asked { op: command.opcode, blocks, sizes, is_whole, may_defer };
         let ran = machine.run(entry, context.as_mut_bytes(), &now_ns);
         *state = context.state;
         let about = || {
@@ -169,10 +203,10 @@ impl ProgramQueue {
         };
         let misuse = match ran {
             Ok(result) if result as u32 == 0 => match actions::check(context, &asked) {
-                Ok(plan) if *phase < PHASES_MAX || !matches!(plan.then, Then::Parts(_)) => {
-                    return Ok(plan);
+                Ok(Decision::Plan(Plan { then: Then::Parts(_), .. })) if *phase >= PHASES_MAX => {
+                    Misuse { kind: MisuseKind::Phases, line: 0 }
                 }
-                Ok(_) => Misuse { kind: MisuseKind::Phases, line: 0 },
+                Ok(outcome) => return Ok(outcome),
                 Err(misuse) => misuse,
             },
             Ok(result) => Misuse { kind: MisuseKind::Returned(result as i32), line: 0 },
@@ -200,7 +234,7 @@ impl ProgramQueue {
 
     /// Takes a flight as far as it goes now.
     fn drive(&self, tag: u32, mut next: Next) {
-        let Facts { route, done, blocks_max } = self.facts.get();
+        let Facts { route, done, blocks_max, .. } = self.facts.get();
         loop {
             next = match next {
                 Next::Route => {
@@ -390,7 +424,7 @@ impl ProgramQueue {
     #[inline]
     fn direct(&self, tag: u32, mut request: Box<Request>) -> Option<Next> {
         let blocks = request.command.block_count();
-        let Facts { route, done, blocks_max } = self.facts.get();
+        let Facts { route, done, blocks_max, .. } = self.facts.get();
         if done.is_some() || blocks > blocks_max {
             let room = self.make_room(&mut request);
             self.flights.with(tag, |flight| flight.begin(request));
