@@ -41,6 +41,7 @@ mod nbd;
 mod origin;
 mod passthrough;
 mod paths;
+mod patience;
 mod serve;
 mod session;
 mod signals;

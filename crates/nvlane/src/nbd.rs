@@ -4,7 +4,7 @@ mod door;
 
 use crate::cli::{ListFormat, NBD_PORT, NbdArgs};
 use crate::serve::{log, raise_descriptor_limit};
-use crate::{signals, size};
+use crate::{patience, signals, size};
 use ::nbd::{Export, Server, ServerConfig};
 use anyhow::{Context, Result, bail};
 use namespace::percent;
@@ -80,7 +80,7 @@ fn open(args: &NbdArgs, cores: usize) -> Result<Vec<Export>> {
         if exports.iter().any(|export| export.name == name) {
             bail!("two exports are called {name}: write NAME={uri} for one of them");
         }
-        let namespace = volume::open(uri, &options)?;
+        let namespace = patience::open(uri, &options)?;
         let limits = namespace.limits();
         let description =
             format!("{} in blocks of {}", size::format(limits.bytes()), limits.block_bytes());

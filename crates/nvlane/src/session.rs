@@ -25,6 +25,7 @@ pub use progress::Progress;
 pub use reader::Reader;
 pub use writer::Writer;
 
+use crate::patience;
 use anyhow::{Context, Result};
 use namespace::{Data, Namespace, Queue, Request, Sink};
 use nvme::{Command, Limits, Status, opcode};
@@ -57,7 +58,7 @@ impl Session {
     /// Opens a volume, read as `serve` would.
     pub fn open(uri: &str, read_only: bool) -> Result<Session> {
         let options = volume::OpenOptions { read_only, lend: false, ..Default::default() };
-        let volume = volume::open(uri, &options)?;
+        let volume = patience::open(uri, &options)?;
         let reactor = Reactor::new(&Config::default())?;
         let queue = Arc::clone(&volume).open_queue(&reactor).with_context(|| volume.uri())?;
         let limits = volume.limits();

@@ -14,7 +14,7 @@ use crate::cli::{
     ListFormat, ProgramPlace, UblkAddArgs, UblkCommand, UblkDelArgs, UblkRecoverArgs, UblkServeArgs,
 };
 use crate::serve::{log, raise_descriptor_limit};
-use crate::{signals, size};
+use crate::{patience, signals, size};
 use ::ublk::{Control, DataPath, Device, DeviceOptions, Ending, Runs, Wake, driver};
 use anyhow::{Context, Result, bail};
 use namespace::Namespace;
@@ -66,7 +66,7 @@ fn add(args: &UblkAddArgs) -> Result<()> {
     };
     let namespace = match taken_over {
         Some(_) => successor::open(&record.volume, &options)?,
-        None => volume::open(&record.volume, &options)?,
+        None => patience::open(&record.volume, &options)?,
     };
     let kept =
         if args.recover { successor::keep_maps(&*namespace, taken_over)? } else { Vec::new() };

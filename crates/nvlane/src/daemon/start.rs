@@ -7,8 +7,8 @@ use super::twice::named_twice;
 use crate::config::identity::{self, Machine};
 use crate::config::store::Store;
 use crate::config::{self, AnaState, Config, ControllerIds, Invalid, Subsystem};
+use crate::patience::{MOMENT, Patience};
 use namespace::Namespace;
-use namespace::file::OpenError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -21,14 +21,9 @@ use volume::OpenOptions;
 /// Model number that hosts see.
 const MODEL: &str = "nvlane";
 
-/// How long what a killed daemon held may stay in use: the kernel takes its rings down in the
-/// background, and they hold on to sockets and to the locks of files.
+/// How long what a killed daemon held may stay in use. Of one that was killed with another configuration nothing is
+/// known here: then it is [`MOMENT`].
 const CRASH_WAIT: Duration = Duration::from_secs(10);
-/// The same of what was killed with another configuration and is not known here, or has ended in order: on Linux 6.1
-/// its files stay locked that long too.
-const MOMENT: Duration = Duration::from_secs(2);
-/// How often to look whether it is free.
-const CRASH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Why a configuration cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -84,13 +79,7 @@ impl Daemon {
         let mut opened = Vec::new();
         for subsystem in &config.subsystems {
             for namespace in &subsystem.namespaces {
-                opened.push(patience.wait(
-                    || open(&namespace.volume, subsystem.shared, cores),
-                    |error| {
-                        let volume::Error::File(error) = error else { return false };
-                        matches!(error, OpenError::Busy { .. } | OpenError::DeviceBusy { .. })
-                    },
-                )?);
+                opened.push(patience.open(|| open(&namespace.volume, subsystem.shared, cores))?);
                 if subsystem.shared {
                     let nsid = namespace.nsid.expect("complete");
                     patience.wait(
@@ -187,37 +176,6 @@ impl Daemon {
         });
         namespace.uuid = Some(uuid);
         namespace.nguid.get_or_insert_with(|| identity::nguid(uuid));
-    }
-}
-
-/// Tries again, for a while in all, what a daemon that is gone may still be in the way of.
-struct Patience {
-    deadline: Instant,
-}
-
-impl Patience {
-    fn new(wait: Duration) -> Patience {
-        Patience { deadline: Instant::now() + wait }
-    }
-
-    /// Until `wait` is over from now on, if that is later.
-    fn or(self, wait: Duration) -> Patience {
-        Patience { deadline: self.deadline.max(Instant::now() + wait) }
-    }
-
-    fn wait<T, E>(
-        &self,
-        mut attempt: impl FnMut() -> Result<T, E>,
-        is_in_the_way: impl Fn(&E) -> bool,
-    ) -> Result<T, E> {
-        loop {
-            match attempt() {
-                Err(error) if is_in_the_way(&error) && Instant::now() < self.deadline => {
-                    std::thread::sleep(CRASH_INTERVAL);
-                }
-                outcome => return outcome,
-            }
-        }
     }
 }
 

@@ -4,8 +4,8 @@ use super::record::socket_of;
 use crate::cli::ProgramPlace;
 use crate::control::client::{Client, ClientError};
 use crate::control::method::{BackendNow, ProgramBackends};
+use crate::patience::Patience;
 use anyhow::{Context, Result, bail};
-use namespace::file::OpenError;
 use namespace::layer::program::{Routed, check_successor};
 use namespace::{Namespace, percent};
 use nvme::Limits;
@@ -13,29 +13,17 @@ use nvme::limits::{Commands, CopyLimits, Passthrough};
 use serde_json::Value;
 use std::fs;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use ublk_bpf::KeptMaps;
 use volume::{Kind, OpenOptions, Uri};
 
-/// How long the claim of a server that has ended may last, and how often it is looked at.
+/// How long the claim of a server that has ended may last.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
-const CLAIM_LOOK: Duration = Duration::from_millis(5);
 
 /// Opens a volume whose last server has just ended. The kernel lets go of what that had in its rings, and
 /// so of its claim to the volume, a moment later.
 pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Namespace>> {
-    let until = Instant::now() + CLAIM_PATIENCE;
-    loop {
-        match volume::open(uri, options) {
-            Err(volume::Error::File(OpenError::Busy { .. } | OpenError::DeviceBusy { .. }))
-                if Instant::now() < until =>
-            {
-                thread::sleep(CLAIM_LOOK);
-            }
-            opened => return Ok(opened?),
-        }
-    }
+    Ok(Patience::new(CLAIM_PATIENCE).open(|| volume::open(uri, options))?)
 }
 
 /// Has the maps of the volume's programs kept for the next server, from the one before if the device is taken over. The

@@ -380,3 +380,26 @@ fn a_file_that_is_let_go_of_within_a_moment_is_served() {
     });
     assert!(daemon.stop("TERM").0.success());
 }
+
+#[test]
+fn other_commands_wait_for_a_file_as_long() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.img");
+    let file = File::create(&path).unwrap();
+    file.set_len(1 << 20).unwrap();
+    let cat = || nvlane().arg("cat").arg(&path).output().unwrap();
+    file.lock().unwrap();
+    let had = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            file.unlock().unwrap();
+        });
+        cat()
+    });
+    assert!(had.status.success() && had.stdout.len() == 1 << 20, "{had:?}");
+    file.lock().unwrap();
+    let refused = cat();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("by another process"), "{said}");
+}

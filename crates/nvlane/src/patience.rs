@@ -1,0 +1,62 @@
+//! What somebody who is gone may still hold for a moment: the kernel takes the rings of a process down in the background,
+//! and they hold on to sockets and to the locks of files.
+
+use namespace::Namespace;
+use namespace::file::OpenError;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+use volume::OpenOptions;
+
+/// How long what a process held that has ended in order may stay in use; on Linux 6.1 it always does, a moment.
+pub const MOMENT: Duration = Duration::from_secs(2);
+/// How often to look whether it is free.
+const INTERVAL: Duration = Duration::from_millis(5);
+
+/// Tries again, for a while in all, what somebody who is gone may still be in the way of.
+pub struct Patience {
+    deadline: Instant,
+}
+
+impl Patience {
+    pub fn new(wait: Duration) -> Patience {
+        Patience { deadline: Instant::now() + wait }
+    }
+
+    /// Until `wait` is over from now on, if that is later.
+    pub fn or(self, wait: Duration) -> Patience {
+        Patience { deadline: self.deadline.max(Instant::now() + wait) }
+    }
+
+    /// `attempt`, again as long as its error says that somebody is in the way.
+    pub fn wait<T, E>(
+        &self,
+        mut attempt: impl FnMut() -> Result<T, E>,
+        is_in_the_way: impl Fn(&E) -> bool,
+    ) -> Result<T, E> {
+        loop {
+            match attempt() {
+                Err(error) if is_in_the_way(&error) && Instant::now() < self.deadline => {
+                    thread::sleep(INTERVAL);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Opens a volume that somebody may still have.
+    pub fn open<T>(
+        &self,
+        attempt: impl FnMut() -> Result<T, volume::Error>,
+    ) -> Result<T, volume::Error> {
+        self.wait(attempt, |error| {
+            let volume::Error::File(error) = error else { return false };
+            matches!(error, OpenError::Busy { .. } | OpenError::DeviceBusy { .. })
+        })
+    }
+}
+
+/// Opens a volume that somebody may have had a moment ago.
+pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Namespace>, volume::Error> {
+    Patience::new(MOMENT).open(|| volume::open(uri, options))
+}
