@@ -10,14 +10,18 @@ use anyhow::{Context, bail, ensure};
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::process::Command;
 
+/// Where the kernel's network namespaces have names, and how ours begin.
+const NAMESPACES: &str = "/run/netns";
+const PREFIX: &str = "nvl-";
 /// Bytes that a link lets through at once: a few segments as the kernel offloads them.
 const BURST: &str = "256kb";
 /// How long data may wait in a link's queue.
 const QUEUE: &str = "30ms";
 
-/// The namespace with its links; removed when dropped.
+/// The namespace with its links; removed when dropped, or by the next bench if this one is killed.
 pub struct Net {
     name: String,
     links: usize,
@@ -40,7 +44,8 @@ impl Net {
             bail!("links can only be made by root: sudo nvlane bench ...");
         }
         ensure!(mbit.len() <= 16, "too many links");
-        let net = Net { name: format!("nvl-{}", std::process::id()), links: mbit.len() };
+        clear_away();
+        let net = Net { name: format!("{PREFIX}{}", std::process::id()), links: mbit.len() };
         ip(&format!("netns add {}", net.name))?;
         ip(&format!("-n {} link set lo up", net.name))?;
         for (link, &rate) in mbit.iter().enumerate() {
@@ -105,7 +110,7 @@ impl Net {
         &self,
         work: impl FnOnce() -> anyhow::Result<T> + Send,
     ) -> anyhow::Result<T> {
-        let path = format!("/run/netns/{}", self.name);
+        let path = format!("{NAMESPACES}/{}", self.name);
         let namespace = File::open(&path).context(path)?;
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {
@@ -145,6 +150,17 @@ impl Drop for Net {
     }
 }
 
+/// Removes namespaces of processes that are no more; their links go with them.
+fn clear_away() {
+    let names = std::fs::read_dir(NAMESPACES).into_iter().flatten().flatten();
+    for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
+        let process = name.strip_prefix(PREFIX).and_then(|process| process.parse::<u32>().ok());
+        if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
+            let _ = ip(&format!("netns del {name}"));
+        }
+    }
+}
+
 /// The first two bytes of our addresses: two benches at a time do not meet.
 fn subnet() -> [u8; 2] {
     [10, 129 + (std::process::id() % 120) as u8]
@@ -160,4 +176,26 @@ fn call(program: &str, arguments: &str) -> anyhow::Result<()> {
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{program} {arguments}: {}", said.trim());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_bench_has_left_goes_with_the_next() {
+        let mut process = Command::new("true").spawn().unwrap();
+        process.wait().unwrap();
+        let left = format!("{PREFIX}{}", process.id());
+        if let Err(error) = ip(&format!("netns add {left}")) {
+            eprintln!("{error}: not run");
+            return;
+        }
+        let net = Net::new(&[]).unwrap();
+        let is_there = |name: &str| Path::new(NAMESPACES).join(name).exists();
+        assert!(is_there(net.name()) && !is_there(&left));
+        let name = net.name().to_owned();
+        drop(net);
+        assert!(!is_there(&name));
+    }
 }
