@@ -9,7 +9,7 @@
  *	BLANK	a read was filled with zeroes	commit
  *	RETRY	a part has waited	it is sent again
  *   what was deferred --> user space: NVLANE_DEFERRED --> TAKEN: check --> the same
- *   submission queue <-- at most 33 entries per completion; io_uring carries them out
+ *   submission queue <-- at most 32 entries per completion; io_uring carries them out
  *
  * The functions named nvlane_kernel_* are verified one by one, and belong to the kernel alone, as do the maps
  * and sections named after nvlane: the machine in user space leaves them out. Offsets into the ring come from
@@ -24,7 +24,8 @@
 #define NVLANE_SQ_ENTRIES 256
 #define NVLANE_DEPTH_MAX 1024
 #define NVLANE_MISTAKES_KEPT 32
-#define NVLANE_TAKEN_MAX 7	/* so that their parts, and those of one completion more, fit into the submission queue */
+#define NVLANE_TAKEN_MAX 7
+_Static_assert((NVLANE_TAKEN_MAX + 1) * NVLANE_PARTS_MAX <= NVLANE_SQ_ENTRIES, "they and a completion more fit");
 
 /* ---- What user space tells, and what it is told ----------------------------------------------- */
 

@@ -6,7 +6,8 @@
  *   even chunks of 64 blocks	routed as they are
  *   odd ones			deferred, and what else the run has wanted forgotten
  *   every fourth, from 3 on	when its parts have ended, deferred once more: a write goes to backend 1, too
- *   1024 to 2047		block 0, 8, ... of a chunk: something is wrong
+ *   1024 to 2047		deferred; block 0, 8, ... of a chunk: something is wrong
+ *   2048 to 3071		deferred, into as many parts as there may be
  */
 #include "../nvlane_bpf.h"
 
@@ -44,7 +45,7 @@ NVLANE_ROUTE(r)
 	if (r->op == NVLANE_FLUSH)
 		return 0;
 	bpf_ublk_queue_sqe(r, 0, r->op, r->start, r->blocks, 0);
-	if (!(chunk & 1) && r->start / 1024 != 1)
+	if (!(chunk & 1) && r->start / 1024 != 1 && r->start / 1024 != 2)
 		return 0;
 	r->state[0] = r->start + 1;
 	nvlane_complete(r, NVLANE_IO_ERROR);
@@ -55,6 +56,7 @@ NVLANE_ROUTE(r)
 NVLANE_DEFERRED(r)
 {
 	__u64 i, sum = 0;
+	__u32 step;
 
 	count(r->phase ? 3 : 1);
 	if (r->place != NVLANE_USER)
@@ -83,7 +85,10 @@ NVLANE_DEFERRED(r)
 	/* As many turns as the machine takes, which the kernel's verifier would not. */
 	for (i = 0; i < 4000 * forever; i++)
 		sum += i ^ r->start;
-	return bpf_ublk_queue_sqe(r, 0, r->op, r->start, r->blocks, 0) + (sum == 1);
+	step = r->start / 1024 == 2 ? (r->blocks + NVLANE_PARTS_MAX - 1) / NVLANE_PARTS_MAX : r->blocks;
+	for (i = 0; i < r->blocks; i += step)
+		bpf_ublk_queue_sqe(r, 0, r->op, r->start + i, r->blocks - i < step ? r->blocks - i : step, i);
+	return sum == 1;
 }
 
 NVLANE_DONE(r)

@@ -94,29 +94,70 @@ done < <(grep 'a queue has ended' "$WORK/ublk.log")
 echo "thin: $requests requests, $returns returns to user space"
 ((requests > 4000 && returns <= 100)) || die "$returns returns to user space for $requests requests"
 
-# Killed, followed there and here: what was decided is known to all that follow.
-if has_feature USER_RECOVERY_REISSUE; then
-    rm "$SCRATCH/c.img" "$SCRATCH/d.img"
-    in_kernel "$thin" -q 2 -d 16 --recover
-    fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=4k --size=24M \
-        --verify=crc32c --verify_fatal=1 --verify_backlog=32 --time_based --runtime=120 --randseed=3 >"$WORK/load" 2>&1 &
+# What was decided is known to all that follow, there and here; and while half of what comes is deferred, servers are killed,
+# upgraded and stopped.
+load() {
+    fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=32 --rw=randwrite --bs=4k "$@" \
+        --verify=crc32c --verify_fatal=1 --verify_backlog=32 --time_based --runtime=200 --randseed=3 >"$WORK/load" 2>&1 &
     load=$!
-    for place in kernel user kernel; do
-        sleep 1
-        kill -KILL "$UBLK_SERVER"
-        wait "$UBLK_SERVER" 2>/dev/null || true
-        : >"$WORK/recover.log"
-        "$NVLANE" ublk recover "$ID" --bpf $place >"$WORK/recover.log" 2>&1 </dev/null &
-        UBLK_SERVER=$!
-        ublk_ready "$WORK/recover.log"
-        expect_match "where a successor runs it" "$(<"$WORK/recover.log")" "program in (the )?$place"
-    done
-    sleep 1
+}
+
+end_load() {
     kill -INT "$load"
-    status=0
+    local status=0
     wait "$load" || status=$?
     ((status == 0 || status == 128)) || die "fio: status $status: $(<"$WORK/load")"
     ! grep -iE 'verify.*(fail|bad)|error' "$WORK/load" || die "fio: $(<"$WORK/load")"
+}
+
+# next COMMAND [OPTION]...: another server
+next() {
+    : >"$WORK/ublk.log"
+    "$NVLANE" ublk "$1" "$ID" "${@:2}" --log debug >"$WORK/ublk.log" 2>&1 </dev/null &
+    UBLK_SERVER=$!
+    ublk_ready "$WORK/ublk.log"
+}
+
+kill_server() {
+    kill -KILL "$UBLK_SERVER"
+    wait "$UBLK_SERVER" 2>/dev/null || true
+}
+
+defers() { (($(number counts 01000000) > ${1:-50})); }
+
+if has_feature USER_RECOVERY_REISSUE; then
+    rm "$SCRATCH/c.img" "$SCRATCH/d.img"
+    in_kernel "$thin" -q 2 -d 16 --recover
+    load --size=24M
+    for place in kernel user kernel; do
+        pause 1
+        kill_server
+        next recover --bpf $place
+        expect_match "where a successor runs it" "$(<"$WORK/ublk.log")" "program in (the )?$place"
+    done
+    end_load
     ublk_stop
+
+    # Its counts begin anew with each server.
+    in_kernel "bpf:$bpf/tests/deferred.bpf.o($a,$b)" -q 2 -d 32 --recover
+    load --offset=1M --size=4M
+    for round in 1 2; do
+        await 60 defers
+        kill_server
+        next recover --bpf kernel
+    done
+    await 60 defers
+    if has_feature QUIESCE; then
+        old=$UBLK_SERVER status=0
+        next upgrade --bpf kernel
+        wait "$old" || status=$?
+        expect "the old server's exit status after an upgrade" $status 0
+        await 60 defers
+    fi
+    end_load
+    load --offset=1M --size=4M
+    await 60 defers 500
+    ublk_stop
+    ! wait "$load" || die "fio does not notice that its device is gone"
 fi
 modprobe -r ublk_drv

@@ -108,7 +108,7 @@ fn run(program: Program, op: u8, fused: bool) -> Option<Outcome> {
         // A fault can be told to people wherever it is.
         assert!(!instance.program().locate(fault.instruction).to_string().is_empty());
     }
-    let asked = Asked { op, blocks, sizes: &SIZES, is_whole: false, may_defer: false };
+    let asked = Asked { op, blocks, sizes: &SIZES, is_whole: false, may_defer: blocks % 2 == 0 };
     if let (Ok(_), Ok(Decision::Plan(plan))) = (&result, actions::check(&request, &asked))
         && let Then::Parts(count) = plan.then
     {

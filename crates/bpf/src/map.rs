@@ -99,6 +99,7 @@ pub struct Map {
     core_stride: usize,
     cores: usize,
     table: Option<RwLock<Table>>,
+    is_kept: bool,
 }
 
 impl Map {
@@ -112,23 +113,28 @@ impl Map {
         region.write(0, &definition.initial);
         let table = (definition.kind == MapKind::Hash)
             .then(|| RwLock::new(Table::new(definition.entries, definition.key_bytes as usize)));
-        Map { definition, region, core_stride, cores: copies, table }
+        Map { definition, region, core_stride, cores: copies, table, is_kept: false }
     }
 
-    /// The same map, an array, in memory that outlives it.
+    /// The same map, an array, in memory that outlives it, and is somebody's to keep if that `is_kept`.
     ///
     /// # Panics
     /// If it is none, or of another size than [`MapDefinition::words`].
-    pub(crate) fn kept(&self, words: &'static [AtomicU64]) -> Map {
+    pub(crate) fn elsewhere(&self, words: &'static [AtomicU64], is_kept: bool) -> Map {
         assert!(self.definition.may_be_kept() && words.len() == self.definition.words());
         let Map { ref definition, core_stride, cores, .. } = *self;
-        let (definition, region) = (definition.clone(), Region::kept(words));
-        Map { definition, region, core_stride, cores, table: None }
+        let (definition, region) = (definition.clone(), Region::elsewhere(words));
+        Map { definition, region, core_stride, cores, table: None, is_kept }
     }
 
-    /// Whether its memory outlives it.
+    /// Whether somebody keeps its memory when it is gone.
     pub fn is_kept(&self) -> bool {
-        self.region.is_kept()
+        self.is_kept
+    }
+
+    /// Whether its memory is another's, too.
+    pub fn is_elsewhere(&self) -> bool {
+        self.region.is_elsewhere()
     }
 
     /// What was declared.

@@ -192,11 +192,22 @@ impl Instance {
     /// # Panics
     /// If the map is none of that, or the memory of another size than [`MapDefinition::words`].
     pub fn keep(&mut self, map: usize, words: &'static [AtomicU64], is_new: bool) {
-        let kept = self.maps[map].kept(words);
+        let kept = self.maps[map].elsewhere(words, true);
         if is_new {
             kept.region.copy(&self.maps[map].region);
         }
         self.maps[map] = Arc::new(kept);
+    }
+
+    /// Has map number `map`, an array, in memory that another one works in as well, and nobody keeps. What it holds now
+    /// goes there.
+    ///
+    /// # Panics
+    /// As [`Instance::keep`].
+    pub fn share(&mut self, map: usize, words: &'static [AtomicU64]) {
+        let shared = self.maps[map].elsewhere(words, false);
+        shared.region.copy(&self.maps[map].region);
+        self.maps[map] = Arc::new(shared);
     }
 
     /// Takes over the maps of `old`, which goes on using them, where the program declares one of the same name,

@@ -16,8 +16,8 @@ pub struct Region {
 enum Words {
     /// Gone with the region.
     Own(Box<[AtomicU64]>),
-    /// Somebody else keeps them.
-    Kept(&'static [AtomicU64]),
+    /// Somebody else has them, too.
+    Elsewhere(&'static [AtomicU64]),
 }
 
 impl Deref for Words {
@@ -27,7 +27,7 @@ impl Deref for Words {
     fn deref(&self) -> &[AtomicU64] {
         match self {
             Words::Own(words) => words,
-            Words::Kept(words) => words,
+            Words::Elsewhere(words) => words,
         }
     }
 }
@@ -40,13 +40,13 @@ impl Region {
     }
 
     /// Of memory that outlives it.
-    pub fn kept(words: &'static [AtomicU64]) -> Region {
-        Region { words: Words::Kept(words), writable: true }
+    pub fn elsewhere(words: &'static [AtomicU64]) -> Region {
+        Region { words: Words::Elsewhere(words), writable: true }
     }
 
     /// Whether its memory outlives it.
-    pub fn is_kept(&self) -> bool {
-        matches!(self.words, Words::Kept(_))
+    pub fn is_elsewhere(&self) -> bool {
+        matches!(self.words, Words::Elsewhere(_))
     }
 
     /// Copies all of `from`, which is as long; each word as it is at some time.

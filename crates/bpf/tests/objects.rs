@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::IntoBytes;
 
 const READ: u8 = 2;
@@ -137,6 +138,32 @@ fn wrong_lists_of_actions_are_refused() {
     }
     let given_up = run(&mut machine, route, &mut request(READ, 24, 4));
     assert_eq!(given_up.map(|result| result as i32), Ok(-5));
+}
+
+#[test]
+fn a_map_that_is_shared_keeps_what_it_holds_and_is_nobodys_to_keep() {
+    let object = std::fs::read(folder().join("tests/deferred.bpf.o")).expect("an object");
+    let mut instance = Instance::new(load(&object).expect("it loads"), 1).expect("its maps fit");
+    let number = instance.maps().iter().position(|map| map.definition().name == ".data");
+    let number = number.expect("it has variables");
+    let held = |instance: &Instance| {
+        let mut held = Vec::new();
+        instance.maps()[number].entries(|_, values| held.extend_from_slice(&values[0]));
+        held
+    };
+    let before = held(&instance);
+    assert!(before.iter().any(|byte| *byte != 0));
+    let words = instance.maps()[number].definition().words();
+    let words: &'static [AtomicU64] = Vec::leak((0..words).map(|_| AtomicU64::new(9)).collect());
+    instance.share(number, words);
+    let map = &instance.maps()[number];
+    assert!(map.is_elsewhere() && !map.is_kept());
+    assert_eq!(held(&instance), before);
+    words[0].store(3, Ordering::Relaxed);
+    assert_eq!(held(&instance)[..8], 3_u64.to_le_bytes());
+    instance.keep(number, Vec::leak((0..words.len()).map(|_| AtomicU64::new(0)).collect()), true);
+    assert!(instance.maps()[number].is_kept());
+    assert_eq!(held(&instance)[..8], 3_u64.to_le_bytes());
 }
 
 /// Where there is a clang, the sources are what was committed as objects: both do the same.

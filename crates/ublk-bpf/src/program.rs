@@ -1,6 +1,6 @@
 //! A device's program in the kernel: its maps, and its queues.
 
-use crate::abi::{DEPTH_MAX, LoopConfig, MISTAKES, MistakeLog, QueueState};
+use crate::abi::{DEFERRALS, DEPTH_MAX, LoopConfig, MISTAKES, MistakeLog, QueueState};
 use crate::deferred::Deferred;
 use crate::error::Error;
 use crate::genuine;
@@ -11,7 +11,7 @@ use crate::ring::Ring;
 use bpf::request::BACKENDS_MAX;
 use bpf::{Map, MapKind};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use namespace::layer::program::{Elsewhere, ForKernel, REPORTED_MAX};
+use namespace::layer::program::{Elsewhere, ForKernel, REPORTED_MAX, check_shared};
 use namespace::{MapReport, Namespace, ProgramReport};
 use std::fs::File;
 use std::io;
@@ -58,27 +58,13 @@ impl KernelProgram {
     /// # Errors
     /// Why not, for people.
     pub fn new(
-        volume: &dyn Namespace,
+        namespace: &dyn Namespace,
         depth: u16,
         trusted: bool,
         kept: Option<&KeptMaps>,
     ) -> Result<KernelProgram, Error> {
         let refuse = |why: &str| Err(Error::Volume(why.to_owned()));
-        if !volume.uri().starts_with("bpf:") {
-            return refuse("the volume is no program (bpf:)");
-        }
-        let mut shared = kept.map_or_else(|| Ok(Shared::new()), KeptMaps::shared)?;
-        let mut found = None;
-        volume.each_program(&mut |routed| {
-            found.get_or_insert_with(|| {
-                if routed.defers() {
-                    routed.share_maps(&mut |map| kept::share(map, &mut shared))?;
-                }
-                routed.for_kernel()
-            });
-        });
-        let Some(found) = found else { return refuse("the volume is no program (bpf:)") };
-        let volume = found.map_err(Error::Volume)?;
+        let volume = for_kernel(namespace)?;
         if !trusted {
             genuine::check(volume.object())?;
         }
@@ -89,10 +75,8 @@ impl KernelProgram {
             return refuse("queues are at most 1,024 requests deep there");
         }
         let zeroes = File::options().read(true).open(ZEROES).map_err(Error::Ring)?;
-        let mut maps = volume.instance().maps().iter().filter(|map| map.is_kept());
-        if maps.any(|map| find(map, &shared).is_none()) {
-            return refuse("its maps are somebody else's already");
-        }
+        let mut shared = kept.map_or_else(|| Ok(Shared::new()), KeptMaps::shared)?;
+        let volume = share_maps(namespace, volume, &mut shared)?;
         let (shared, told) = (Mutex::new(shared), Mutex::default());
         let program = KernelProgram { volume, zeroes, shared, told };
         program.try_out()?;
@@ -115,9 +99,10 @@ impl KernelProgram {
         let ring = Ring::new(1).map_err(Error::Ring)?;
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let config = LoopConfig { depth: 1, ..self.config(&ring) };
-        Loop::load(self.volume.object(), &config, ring.fd(), &mut shared)?.attach()?;
-        // Those that are kept are the same ones there and here.
-        for map in self.volume.instance().maps().iter().filter(|map| !map.is_kept()) {
+        let mut turns = Loop::load(self.volume.object(), &config, ring.fd(), &mut shared)?;
+        turns.attach()?;
+        // Those that are elsewhere are the same ones there and here.
+        for map in self.volume.instance().maps().iter().filter(|map| !map.is_elsewhere()) {
             fill(map, &shared)?;
         }
         Ok(())
@@ -131,7 +116,7 @@ impl KernelProgram {
             backends: sizes.len() as u16,
             block_shift: device.block_shift,
             deallocates: (*deallocates).into(),
-            defers: self.volume.decider(0).is_some().into(),
+            defers: self.volume.instance().program().deferred().is_some().into(),
             ..on(ring)
         };
         config.sizes[..sizes.len()].copy_from_slice(sizes);
@@ -204,7 +189,45 @@ pub fn check_trusted(object: &[u8], backends: u16) -> Result<(), Error> {
         defers: 1,
         ..on(&ring)
     };
-    Loop::load(object, &config, ring.fd(), &mut Shared::new()).map(drop)
+    let turns = Loop::load(object, &config, ring.fd(), &mut Shared::new())?;
+    let program = bpf::load(object).map_err(|error| Error::Volume(error.to_string()))?;
+    if program.deferred().is_some() {
+        turns.map(DEFERRALS)?;
+        program.maps().iter().try_for_each(check_shared).map_err(Error::Volume)?;
+    }
+    Ok(())
+}
+
+/// What the kernel needs of a volume that is a program.
+fn for_kernel(volume: &dyn Namespace) -> Result<ForKernel, Error> {
+    let mut found = None;
+    if volume.uri().starts_with("bpf:") {
+        volume.each_program(&mut |routed| {
+            found.get_or_insert_with(|| routed.for_kernel());
+        });
+    }
+    let none = || Error::Volume("the volume is no program (bpf:)".to_owned());
+    found.ok_or_else(none)?.map_err(Error::Volume)
+}
+
+/// Has a program that defers work in the kernel's maps here, too, once the kernel has taken it.
+fn share_maps(
+    namespace: &dyn Namespace,
+    volume: ForKernel,
+    shared: &mut Shared,
+) -> Result<ForKernel, Error> {
+    if volume.instance().program().deferred().is_none() {
+        return Ok(volume);
+    }
+    check_trusted(volume.object(), volume.sizes.len() as u16)?;
+    // Nobody else has the program while its maps are moved.
+    drop(volume);
+    let mut outcome = None;
+    namespace.each_program(&mut |routed| {
+        outcome.get_or_insert_with(|| routed.share_maps(&mut |map| kept::share(map, shared)));
+    });
+    outcome.unwrap_or(Ok(())).map_err(Error::Volume)?;
+    for_kernel(namespace)
 }
 
 /// Where things are in a ring.

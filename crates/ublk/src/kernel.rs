@@ -198,7 +198,10 @@ fn serve(queue: &mut KernelQueue, teller: &Teller, depth: u16) -> (Option<i32>, 
     loop {
         let state = match queue.serve() {
             Ok(state) => state,
-            Err(error) => return (Some(error.raw_os_error().unwrap_or(libc::EIO)), returns),
+            Err(error) => {
+                tracing::error!("a queue that the kernel serves has failed: {error}");
+                return (Some(error.raw_os_error().unwrap_or(libc::EIO)), returns);
+            }
         };
         returns += 1;
         if state.ended > 0 && state.error == 0 && !ending {

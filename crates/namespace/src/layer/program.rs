@@ -21,7 +21,7 @@ mod kernel;
 mod loaded;
 mod queue;
 
-pub use keep::{Keeper, Words, check_successor};
+pub use keep::{Keeper, Words, check_shared, check_successor};
 pub use kernel::{Decider, Elsewhere, ForKernel};
 pub use loaded::REPORTED_MAX;
 pub use loaded::Replaced;

@@ -140,6 +140,7 @@ impl Trial<'_> {
         is_whole: bool,
     ) -> Result<Then, String> {
         let program = self.instance.program();
+        let before = request.clone();
         let ran = self.machine.run(entry, request.as_mut_bytes(), &|| 1_000_000_000);
         match ran {
             Ok(result) if result as u32 == 0 => {}
@@ -154,7 +155,7 @@ impl Trial<'_> {
         match (actions::check(request, &asked), deferred) {
             (Ok(Decision::Plan(plan)), _) => Ok(plan.then),
             (Ok(Decision::Deferred), Some(deferred)) => {
-                request.clear_actions();
+                *request = Request { state: request.state, ..before };
                 self.step(deferred, code, blocks, request, is_whole)
             }
             (Ok(Decision::Deferred), None) => unreachable!("it may not defer"),

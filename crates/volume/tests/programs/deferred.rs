@@ -71,7 +71,7 @@ fn what_it_does_wrong_fails_the_request_alone() {
     let uri = program("tests/deferred", "mem:2M,mem:2M");
     let volume = volume::open(&uri, &OpenOptions::default()).expect(&uri);
     let core = Core::start(Arc::clone(&volume));
-    // Defers again, returns 5, does nothing, reads from nowhere, never ends.
+    // Defers again, returns 5, does nothing, reads from nowhere, never ends: whose mistake it is, `hostile` shows.
     for (number, at) in [0, 8, 16, 24, 32].into_iter().enumerate() {
         let status = core.write(1024 + at, vec![1; 512], 512);
         assert_eq!(status, Status::INTERNAL.dnr(), "block {at}");

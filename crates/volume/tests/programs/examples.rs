@@ -7,6 +7,7 @@ use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use std::sync::Arc;
 use std::time::Instant;
 use volume::OpenOptions;
 
@@ -209,7 +210,6 @@ fn a_thin_volume_is_larger_than_what_is_behind_it() {
     // Room for all chunks of the device, since each first one stays empty.
     let five = ["mem:5M?bs=4096"; 5].join(",");
     check_sized(&program("thin", &five), 20 << 8, 4, 1);
-    check_sized(&program("thin", &five), 20 << 8, 4, 2);
     let uri = program("thin", "mem:2M,mem:3M");
     let core = Core::start(volume::open(&uri, &OpenOptions::default()).expect(&uri));
     let chunk = (1 << 20) / 512;
@@ -223,6 +223,35 @@ fn a_thin_volume_is_larger_than_what_is_behind_it() {
     for (number, byte) in [(7, 7), (2, 2), (5, 5), (3, 0), (0, 0)] {
         let data = core.read(number * chunk + 2046, 2, 512).data;
         assert_eq!((data[0], data[512]), (0, byte), "chunk {number}");
+    }
+}
+
+#[test]
+fn queues_that_give_a_chunk_a_place_at_once_agree_on_it() {
+    let options = OpenOptions { cores: 2, ..OpenOptions::default() };
+    let uri = program("thin", "mem:40M?bs=4096,mem:40M?bs=4096");
+    let volume = volume::open(&uri, &options).expect(&uri);
+    let cores = [0, 1].map(|_| Core::start(Arc::clone(&volume)));
+    let chunk = (1 << 20) / BLOCK as u64;
+    let byte = |number: u64, core: usize| (number * 2 + core as u64 + 1) as u8;
+    for number in 0..32 {
+        // Each core writes half of the chunk.
+        let half = |core: usize| number * chunk + core as u64 * chunk / 2;
+        let answers = [0, 1].map(|core| {
+            cores[core].submit(write(half(core), vec![byte(number, core); 4 * BLOCK], BLOCK))
+        });
+        for answer in answers {
+            assert_eq!(answer.recv().expect("answered").status, Status::SUCCESS);
+        }
+    }
+    for number in 0..32 {
+        for core in [0, 1] {
+            let at = number * chunk + core as u64 * chunk / 2;
+            let data = cores[1 - core].read(at, 5, BLOCK).data;
+            let (there, behind) = data.split_at(4 * BLOCK);
+            assert!(there.iter().all(|it| *it == byte(number, core)), "chunk {number}");
+            assert!(behind.iter().all(|it| *it == 0), "chunk {number}");
+        }
     }
 }
 

@@ -61,6 +61,21 @@ fn requests_fail_the_device_lives_on_and_the_log_tells() {
             assert_eq!(core.read(number, 4, 512).status, Status::SUCCESS, "strange, and harmless");
         }
     }
+    let uri = program("tests/deferred", "mem:2M,mem:2M");
+    for (at, words) in [
+        (0, "there is no NVLANE_DEFERRED, or it was that one"),
+        (8, "the program returned 5"),
+        (16, "no action was taken"),
+        (24, "an address that is neither the stack"),
+        (32, "more than 65536 instructions"),
+    ] {
+        let core = open(&uri);
+        assert_eq!(core.read(1024 + at, 1, 512).status.code(), Status::INTERNAL, "block {at}");
+        let lines = String::from_utf8(log.0.lock().expect("no panic").clone()).expect("text");
+        let new = &lines[told..];
+        assert!(new.contains("nvlane_deferred instruction") && new.contains(words), "{new}");
+        told = lines.len();
+    }
 }
 
 #[test]

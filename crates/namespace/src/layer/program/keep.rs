@@ -119,13 +119,31 @@ pub fn check_successor(
 
 impl Programs {
     /// Prepares the first program, which no queue runs yet.
-    pub(super) fn prepare<E>(
+    fn prepare(
         &self,
-        work: impl FnOnce(&mut Loaded) -> Result<(), E>,
-    ) -> Result<(), E> {
+        work: impl FnOnce(&mut Loaded) -> Result<(), ProgramError>,
+    ) -> Result<(), ProgramError> {
         let mut inner = self.lock();
         work(Arc::get_mut(&mut inner.now).expect("no queue is open yet"))
     }
+
+    /// See [`Routed::share_maps`].
+    pub(super) fn share(
+        &self,
+        share: &mut dyn FnMut(&MapDefinition) -> Result<Words, String>,
+    ) -> Result<(), String> {
+        let mut inner = self.lock();
+        Arc::get_mut(&mut inner.now).ok_or("the program is in use")?.share(share)
+    }
+}
+
+/// Whether a map can be shared with `NVLANE_DEFERRED`, where the program runs elsewhere; otherwise why not.
+pub fn check_shared(map: &MapDefinition) -> Result<(), String> {
+    if map.read_only || map.may_be_kept() {
+        return Ok(());
+    }
+    let why = "is neither an array nor a variable, and cannot be shared with NVLANE_DEFERRED";
+    Err(format!("map {} {why} in user space", map.name))
 }
 
 impl Loaded {
@@ -134,19 +152,15 @@ impl Loaded {
         &mut self,
         share: &mut dyn FnMut(&MapDefinition) -> Result<Words, String>,
     ) -> Result<(), String> {
-        let instance = Arc::get_mut(&mut self.instance).expect("no core runs it yet");
+        let instance = Arc::get_mut(&mut self.instance).ok_or("the program is in use")?;
+        instance.maps().iter().try_for_each(|map| check_shared(map.definition()))?;
         for number in 0..instance.maps().len() {
             let map = &instance.maps()[number];
             if map.is_kept() || map.definition().read_only {
                 continue;
             }
             let map = map.definition().clone();
-            if !map.may_be_kept() {
-                let why =
-                    "is neither an array nor a variable, and cannot be shared with NVLANE_DEFERRED";
-                return Err(format!("map {} {why} in user space", map.name));
-            }
-            instance.keep(number, share(&map)?, true);
+            instance.share(number, share(&map)?);
         }
         Ok(())
     }
@@ -175,5 +189,31 @@ impl Loaded {
             instance.keep(number, words, is_new);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpf::MapKind;
+
+    #[test]
+    fn only_arrays_and_what_is_never_written_can_be_shared() {
+        let map = |kind, read_only| MapDefinition {
+            name: "written".into(),
+            kind,
+            key_bytes: 4,
+            value_bytes: 8,
+            entries: 2,
+            initial: Vec::new(),
+            read_only,
+            is_variables: false,
+        };
+        assert_eq!(check_shared(&map(MapKind::Array, false)), Ok(()));
+        assert_eq!(check_shared(&map(MapKind::Array, true)), Ok(()));
+        for kind in [MapKind::Hash, MapKind::PerCoreArray] {
+            let why = check_shared(&map(kind, false)).expect_err("it is another one there");
+            assert!(why.contains("map written is neither an array nor a variable"), "{why}");
+        }
     }
 }

@@ -119,21 +119,16 @@ impl Routed {
         })
     }
 
-    /// Whether the program has `NVLANE_DEFERRED`.
-    pub fn defers(&self) -> bool {
-        self.programs.now().instance.program().deferred().is_some()
-    }
-
     /// Puts the program's maps that nobody keeps into memory that `share` gives, where another one works in them, too.
     /// Before the first queue is opened.
     ///
     /// # Errors
-    /// Which map is for one side only, for people.
+    /// Which map is for one side only, or that the program is in use, for people.
     pub fn share_maps(
         &self,
         share: &mut dyn FnMut(&MapDefinition) -> Result<Words, String>,
     ) -> Result<(), String> {
-        self.programs.prepare(|loaded| loaded.share(share))
+        self.programs.share(share)
     }
 
     /// From here on the kernel routes: the program cannot be replaced here any more.

@@ -206,6 +206,12 @@ impl ProgramQueue {
                 Ok(Decision::Plan(Plan { then: Then::Parts(_), .. })) if *phase >= PHASES_MAX => {
                     Misuse { kind: MisuseKind::Phases, line: 0 }
                 }
+                // Nothing to be done is something only for a Flush, or when parts have ended.
+                Ok(Decision::Plan(Plan { then: Then::Nothing, .. }))
+                    if *phase == 0 && command.opcode != opcode::FLUSH =>
+                {
+                    Misuse { kind: MisuseKind::Nothing, line: 0 }
+                }
                 Ok(outcome) => return Ok(outcome),
                 Err(misuse) => misuse,
             },
@@ -306,13 +312,6 @@ impl ProgramQueue {
                 let part = |backend| Part { backend, op: opcode::FLUSH, ..Part::default() };
                 self.flights.with(tag, |flight| flight.parts.extend(all.map(part)));
                 self.send(tag)
-            }
-            Some(None) if phase == 0 => {
-                let about = || format!("opcode {opcode:#04x}");
-                let misuse = Misuse { kind: MisuseKind::Nothing, line: 0 };
-                self.tell(self.facts.get().route, &misuse, &about);
-                self.finish(tag, Status::INTERNAL.dnr());
-                None
             }
             Some(None) => self.end_piece(tag, status),
             Some(Some(code)) => {
