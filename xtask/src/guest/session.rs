@@ -106,6 +106,8 @@ impl Script {
 pub struct Verdict {
     /// None when it passed, else why not, in a few words.
     pub failure: Option<String>,
+    /// The guest's kernel has ended, not the test.
+    pub died: bool,
     /// All it printed, and what explains a failure.
     pub log: String,
 }
@@ -219,6 +221,7 @@ impl Session {
         let log = run.join(format!("{}.log", script.name));
         let end = format!("@end {} ", script.name);
         let until = Instant::now() + script.limit + GRACE;
+        let mut died = false;
         let (failure, lost) = loop {
             match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
@@ -230,6 +233,7 @@ impl Session {
                         RecvTimeoutError::Timeout => "it hung",
                         RecvTimeoutError::Disconnected => "it died",
                     };
+                    died = why == RecvTimeoutError::Disconnected;
                     let console = self.guest.console_tail();
                     let why = format!("the guest was lost: {how}\n{console}");
                     break (Some(why), true);
@@ -238,7 +242,7 @@ impl Session {
         };
         self.all_passed &= failure.is_none();
         let log = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
-        Ok((Verdict { failure, log }, lost))
+        Ok((Verdict { failure, died, log }, lost))
     }
 }
 
