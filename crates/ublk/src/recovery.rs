@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::kernel::Runs;
 use crate::path::DataPath;
 use namespace::Namespace;
+use rustix::process::{Pid, Signal, kill_process};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{mem, thread};
@@ -16,6 +17,10 @@ const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long one that lives may take to flush and end.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(60);
+/// How long it may take until it is killed. The driver tells a queue nothing of which it has all requests at that moment
+/// (`ublk_count_busy_req` of Linux 7.3 counts those that it has not), so that this server waits, and the device with it. What
+/// was in flight comes again, as after a crash.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a device may take until each of its queues can be handed over.
 const QUIESCE_PATIENCE_MS: u64 = 10_000;
@@ -171,10 +176,19 @@ pub fn quiesce(id: u32) -> Result<(), Error> {
         return Err(Error::NotRecoverable { id, why });
     }
     control.quiesce(id, QUIESCE_PATIENCE_MS)?;
-    let until = Instant::now() + UPGRADE_PATIENCE;
+    let begun = Instant::now();
+    let mut left = Pid::from_raw(info.ublksrv_pid);
     while control.info(id)?.state == state::LIVE || is_alive(info.ublksrv_pid) {
-        if Instant::now() >= until {
+        if begun.elapsed() >= UPGRADE_PATIENCE {
             return Err(Error::NotRecoverable { id, why: "still has its server" });
+        }
+        let is_live = control.info(id)?.state == state::LIVE;
+        if is_live
+            && begun.elapsed() >= LEAVE_PATIENCE
+            && let Some(server) = left.take()
+        {
+            tracing::warn!(id, "the server does not leave the device, and is killed");
+            let _ = kill_process(server, Signal::KILL);
         }
         thread::sleep(LOOK_EVERY);
     }
