@@ -106,6 +106,8 @@ pub mod flag {
     pub const NO_AUTO_PART_SCAN: u64 = 1 << 18;
     /// Memory shared with clients.
     pub const SHMEM_ZC: u64 = 1 << 19;
+    /// Descriptors of requests may be larger.
+    pub const IO_DESC_SIZE: u64 = 1 << 20;
 }
 
 /// Values of `ublksrv_ctrl_dev_info.state` (`UBLK_S_DEV_*`).

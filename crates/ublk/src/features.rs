@@ -55,6 +55,7 @@ pub const KNOWN: &[Feature] = &[
     feature(flag::SAFE_STOP_DEV, "SAFE_STOP_DEV", "7.0", "del refuses what is in use", true),
     feature(flag::NO_AUTO_PART_SCAN, "NO_AUTO_PART_SCAN", "7.1", "no partitions", false),
     feature(flag::SHMEM_ZC, "SHMEM_ZC", "7.2", "memory shared with clients", false),
+    feature(flag::IO_DESC_SIZE, "IO_DESC_SIZE", "7.3", "descriptors of another size", false),
 ];
 
 const fn feature(
@@ -103,8 +104,8 @@ mod tests {
         for (place, feature) in KNOWN.iter().enumerate() {
             assert_eq!(feature.bit, 1 << place, "{}", feature.name);
         }
-        assert_eq!(Features::new(0xf_ffff).unknown(), 0);
-        assert_eq!(Features::new(1 << 20 | 1).unknown(), 1 << 20);
+        assert_eq!(Features::new(0x1f_ffff).unknown(), 0);
+        assert_eq!(Features::new(1 << 21 | 1).unknown(), 1 << 21);
         assert_eq!(Features::new(0).each().filter(|(_, there)| *there).count(), 0);
     }
 }
