@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::kernel::Runs;
 use crate::path::DataPath;
 use namespace::Namespace;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{mem, thread};
@@ -19,8 +19,8 @@ const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(60);
 /// How long it may take until it is killed. The driver tells a queue nothing of which it has all requests at that moment
 /// (`ublk_count_busy_req` of Linux 7.3 counts those that it has not), so that this server waits, and the device with it. What
-/// was in flight comes again, as after a crash.
-const LEAVE_PATIENCE: Duration = Duration::from_secs(10);
+/// was in flight comes again, as after a crash. Long enough for one that has been told and waits for slow volumes.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a device may take until each of its queues can be handed over.
 const QUIESCE_PATIENCE_MS: u64 = 10_000;
@@ -175,22 +175,26 @@ pub fn quiesce(id: u32) -> Result<(), Error> {
         };
         return Err(Error::NotRecoverable { id, why });
     }
+    // Names this very process, whatever gets its number when it is gone.
+    let server = Pid::from_raw(info.ublksrv_pid);
+    let mut server = server.and_then(|server| pidfd_open(server, PidfdFlags::empty()).ok());
     control.quiesce(id, QUIESCE_PATIENCE_MS)?;
     let begun = Instant::now();
-    let mut left = Pid::from_raw(info.ublksrv_pid);
-    while control.info(id)?.state == state::LIVE || is_alive(info.ublksrv_pid) {
+    loop {
+        let is_live = control.info(id)?.state == state::LIVE;
+        if !is_live && !is_alive(info.ublksrv_pid) {
+            return Ok(());
+        }
         if begun.elapsed() >= UPGRADE_PATIENCE {
             return Err(Error::NotRecoverable { id, why: "still has its server" });
         }
-        let is_live = control.info(id)?.state == state::LIVE;
         if is_live
             && begun.elapsed() >= LEAVE_PATIENCE
-            && let Some(server) = left.take()
+            && let Some(server) = server.take()
         {
             tracing::warn!(id, "the server does not leave the device, and is killed");
-            let _ = kill_process(server, Signal::KILL);
+            let _ = pidfd_send_signal(&server, Signal::KILL);
         }
         thread::sleep(LOOK_EVERY);
     }
-    Ok(())
 }
