@@ -334,7 +334,7 @@ impl Guests {
                 output.start_clock();
                 let mut verdict = seat.run(script)?;
                 if verdict.died {
-                    // An emulated processor may meet a kernel in the middle of changing its own code. Once; and told.
+                    // Once; and told.
                     let why = verdict.failure.as_deref().unwrap_or_default();
                     output.say(&format!("{why}\nonce more, in another guest"));
                     output.blame("the first guest died, see the step's words");

@@ -306,10 +306,15 @@ impl Guest {
         fs::remove_dir_all(&self.run).with_context(|| self.run.display().to_string())
     }
 
+    /// All that the guest's kernel has said.
+    pub fn console(&self) -> String {
+        let console = fs::read(self.run.join("console.log")).unwrap_or_default();
+        String::from_utf8_lossy(&console).into_owned()
+    }
+
     /// The last lines that the kernel printed.
     pub fn console_tail(&self) -> String {
-        let console = fs::read(self.run.join("console.log")).unwrap_or_default();
-        let console = String::from_utf8_lossy(&console);
+        let console = self.console();
         let lines: Vec<&str> = console.lines().collect();
         lines[lines.len().saturating_sub(20)..].join("\n")
     }

@@ -106,7 +106,7 @@ impl Script {
 pub struct Verdict {
     /// None when it passed, else why not, in a few words.
     pub failure: Option<String>,
-    /// The guest's kernel has ended, not the test.
+    /// The guest's kernel has died of the emulation.
     pub died: bool,
     /// All it printed, and what explains a failure.
     pub log: String,
@@ -233,7 +233,8 @@ impl Session {
                         RecvTimeoutError::Timeout => "it hung",
                         RecvTimeoutError::Disconnected => "it died",
                     };
-                    died = why == RecvTimeoutError::Disconnected;
+                    died = why == RecvTimeoutError::Disconnected
+                        && is_emulations(&self.guest.console());
                     let console = self.guest.console_tail();
                     let why = format!("the guest was lost: {how}\n{console}");
                     break (Some(why), true);
@@ -244,6 +245,13 @@ impl Session {
         let log = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
         Ok((Verdict { failure, died, log }, lost))
     }
+}
+
+/// Whether a kernel has died of the emulation: an emulated processor may meet a breakpoint (int3) that the kernel has just put
+/// into its own code and taken away again. Whatever else it dies of is the test's.
+fn is_emulations(console: &str) -> bool {
+    let faults = |line: &&str| line.contains("Oops: ") || line.contains("kernel BUG at");
+    console.lines().rev().find(faults).is_some_and(|line| line.contains("Oops: int3: "))
 }
 
 impl Drop for Session {
@@ -283,6 +291,18 @@ pub fn lines_of(from: impl std::io::Read + Send + 'static) -> Receiver<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_breakpoint_that_is_gone_again_is_the_emulations() {
+        let int3 = "[ 1210.512849] Oops: int3: 0000 [#1] SMP NOPTI\n";
+        let bug = "kernel BUG at mm/usercopy.c:101!\ninvalid opcode: 0000 [#1]\n";
+        let null = "Oops: Oops: 0002 [#1] SMP\n";
+        assert!(is_emulations(int3) && is_emulations(&format!("{bug}{int3}Kernel panic\n")));
+        assert!(!is_emulations("") && !is_emulations("Kernel panic\n"));
+        for other in [bug, null] {
+            assert!(!is_emulations(other) && !is_emulations(&format!("{int3}{other}")));
+        }
+    }
 
     #[test]
     fn a_script_says_its_limit_at_its_top() {
