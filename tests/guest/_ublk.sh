@@ -2,6 +2,8 @@
 #
 #   ublk_add VOLUME [OPTION]...   serves a device; sets DEVICE, ID and UBLK_SERVER
 #   ublk_stop                     stops it as a person would, and wants a clean end
+#   in_kernel VOLUME [OPTION]...   the same, with the volume's program in the kernel; the log says more
+#   each_queue                    of each queue whose program was in the kernel and that has ended: requests, returns
 #   hold_node                     opens the driver's side of DEVICE, as a server does, if none has it: descriptor 9
 #   has_feature NAME              whether this kernel's driver has it
 
@@ -24,6 +26,13 @@ ublk_add() {
     UBLK_SERVER=$!
     ublk_ready "$WORK/ublk.log"
 }
+
+in_kernel() {
+    ublk_add "$@" --bpf kernel --log debug
+    expect_match "where it runs" "$(<"$WORK/ublk.log")" ', program in the kernel'
+}
+
+each_queue() { sed -nE '/a queue has ended/s/.* requests=([0-9]+) .* returns=([0-9]+).*/\1 \2/p' "$WORK/ublk.log"; }
 
 ublk_stop() {
     kill -TERM "$UBLK_SERVER"

@@ -29,12 +29,6 @@ if ! grep -q '^kernel: ok' <<<"$checked"; then
     exit 0
 fi
 
-# in_kernel VOLUME [OPTION]...
-in_kernel() {
-    ublk_add "$@" --bpf kernel --log debug
-    expect_match "where it runs" "$(<"$WORK/ublk.log")" ', program in the kernel'
-}
-
 small=(--bssplit=512/40:4k/40:16k/10:128k/7:1M/3)
 
 verify() { verified_io "$DEVICE" "${1:-3M}" "${small[@]}"; }
@@ -42,17 +36,15 @@ verify() { verified_io "$DEVICE" "${1:-3M}" "${small[@]}"; }
 # Stops the device after a thousand requests more, and wants of each queue that the kernel came back a few
 # times at the end, not once per request.
 stop_counted() {
-    local requests returns line lines=0 all=0 queues
+    local requests returns lines=0 all=0 queues
     dd if="$DEVICE" of=/dev/null bs=4k count=1024 skip=2048 iflag=direct status=none
     queues=$(ls "/sys/block/${DEVICE#/dev/}/mq" | wc -l)
     ublk_stop
-    while read -r line; do
-        requests=$(sed -nE 's/.* requests=([0-9]+).*/\1/p' <<<"$line")
-        returns=$(sed -nE 's/.* returns=([0-9]+).*/\1/p' <<<"$line")
+    while read -r requests returns; do
         echo "$1: $requests requests, $returns returns to user space"
         ((returns <= 40)) || die "$returns returns to user space for $requests requests"
         lines=$((lines + 1)) all=$((all + requests))
-    done < <(grep 'a queue has ended' "$WORK/ublk.log")
+    done < <(each_queue)
     expect "the queues that $1 tells of" $lines "$queues"
     ((all > 1000)) || die "only $all requests"
 }

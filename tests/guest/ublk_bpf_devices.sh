@@ -12,11 +12,6 @@ bpf=$(realpath "$(dirname "$0")/../../bpf")
 expect_match "what is said of programs" "$("$NVLANE" ublk features)" 'programs \(bpf:\) can run in the kernel'
 modprobe brd rd_nr=2 rd_size=16384
 
-in_kernel() {
-    ublk_add "$@" --bpf kernel --log debug
-    expect_match "where it runs" "$(<"$WORK/ublk.log")" ', program in the kernel'
-}
-
 # Memory disks free nothing when they are asked for a hole: the loop has the range zeroed.
 in_kernel "bpf:$bpf/tests/zeroing.bpf.o(/dev/ram0)" -d 16
 dd if=/dev/urandom of="$DEVICE" bs=1M count=8 oflag=direct status=none

@@ -13,11 +13,6 @@ bpf=$(realpath "$(dirname "$0")/../../bpf")
 a=$SCRATCH/a.img b=$SCRATCH/b.img
 truncate -s 8M "$a" "$b"
 
-in_kernel() {
-    ublk_add "$@" --bpf kernel --log debug
-    expect_match "where it runs" "$(<"$WORK/ublk.log")" ', program in the kernel'
-}
-
 # number MAP KEY: the first word of a value that a program in the kernel has
 number() {
     "$NVLANE" bpf stat "$DEVICE" -o json >"$WORK/stat.json"
@@ -87,10 +82,9 @@ said=$(fails dd if=/dev/urandom of="$DEVICE" bs=1M seek=8 oflag=direct status=no
 expect_match "writing to a thin volume that is full" "$said" 'No space left on device'
 ublk_stop
 requests=0 returns=0
-while read -r line; do
-    requests=$((requests + $(sed -nE 's/.* requests=([0-9]+).*/\1/p' <<<"$line")))
-    returns=$((returns + $(sed -nE 's/.* returns=([0-9]+).*/\1/p' <<<"$line")))
-done < <(grep 'a queue has ended' "$WORK/ublk.log")
+while read -r more back; do
+    requests=$((requests + more)) returns=$((returns + back))
+done < <(each_queue)
 echo "thin: $requests requests, $returns returns to user space"
 ((requests > 4000 && returns <= 100)) || die "$returns returns to user space for $requests requests"
 
