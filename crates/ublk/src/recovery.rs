@@ -17,13 +17,17 @@ const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long one that lives may take to flush and end.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(60);
-/// How long it may take until it is killed. The driver tells a queue nothing of which it has all requests at that moment
-/// (`ublk_count_busy_req` of Linux 7.3 counts those that it has not), so that this server waits, and the device with it. What
-/// was in flight comes again, as after a crash. Long enough for one that has been told and waits for slow volumes.
+/// How often the driver is told again that it is to. A queue is told nothing of which the server has all requests at that
+/// moment (`ublk_count_busy_req` of Linux 7.3 counts those that it has not), and waits for ever; soon they are done.
+const QUIESCE_AGAIN: Duration = Duration::from_secs(1);
+/// How long it may take until it is killed. What was in flight comes again, as after a crash. Long enough for one that has
+/// been told and waits for slow volumes.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a device may take until each of its queues can be handed over.
 const QUIESCE_PATIENCE_MS: u64 = 10_000;
+/// And when the driver is told again.
+const QUIESCE_AGAIN_PATIENCE_MS: u64 = 1000;
 
 impl Device {
     /// Takes over a device whose server is gone. Of `options`, where and how threads run counts. `note` notes for the next
@@ -180,10 +184,16 @@ pub fn quiesce(id: u32) -> Result<(), Error> {
     let mut server = server.and_then(|server| pidfd_open(server, PidfdFlags::empty()).ok());
     control.quiesce(id, QUIESCE_PATIENCE_MS)?;
     let begun = Instant::now();
+    let mut next = begun + QUIESCE_AGAIN;
     loop {
         let is_live = control.info(id)?.state == state::LIVE;
         if !is_live && !is_alive(info.ublksrv_pid) {
             return Ok(());
+        }
+        if is_live && Instant::now() >= next {
+            // Refused where requests are with the server for longer than that: there is another time.
+            let _ = control.quiesce(id, QUIESCE_AGAIN_PATIENCE_MS);
+            next = Instant::now() + QUIESCE_AGAIN;
         }
         if begun.elapsed() >= UPGRADE_PATIENCE {
             return Err(Error::NotRecoverable { id, why: "still has its server" });
