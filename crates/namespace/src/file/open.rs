@@ -77,7 +77,7 @@ pub enum OpenError {
     /// Somebody else has it.
     #[error("{} is already served {} by another process; stop that one{}", path.display(),
         if *read_only { "read-write" } else { "or in use" },
-        if *shared { "" } else { ", or say --shared on both" })]
+        if *shared { "" } else { ", or, if both are `nvlane serve`, say --shared on both" })]
     Busy {
         /// The file.
         path: PathBuf,
