@@ -1,6 +1,6 @@
 //! Whole volumes copied by programs: ours, and those that people use today.
 
-use super::stage::{self, Target};
+use super::stage::{self, Target, Xfs};
 use crate::bench::Options;
 use crate::bench::net::Net;
 use crate::bench::report::{Report, Table, median};
@@ -14,6 +14,8 @@ use std::time::Instant;
 
 /// Where the NBD servers of the peers listen, at the far end of the link.
 const PORTS: [u16; 2] = [10809, 10810];
+/// What XFS wants to have at least, in MiB, with its log.
+const XFS_MIB: u64 = 400;
 /// Whole copies of each program.
 const RUNS: usize = 3;
 
@@ -51,7 +53,16 @@ pub fn measure(
             report.machine.peers.insert("nbdkit".into(), format!("missing: {error:#}"));
         }
     }
-    peers.extend(file_peers(mib, scratch)?);
+    peers.extend(file_peers(mib, scratch.path(), &ON_DISK)?);
+    let parent = scratch.path().join("volumes");
+    std::fs::create_dir(&parent)?;
+    let xfs = Xfs::new(&parent, XFS_MIB + 3 * mib);
+    match &xfs {
+        Ok(xfs) => peers.extend(file_peers(mib, xfs.directory(), &ON_XFS)?),
+        Err(error) => {
+            report.machine.notes.push(format!("no rows of whole files on XFS: {error:#}"));
+        }
+    }
     let mut table = Table {
         title: format!("whole volumes of {mib} MiB (MiB/s; medians of {RUNS})"),
         columns: vec!["row", "MiB/s", "with"],
@@ -139,20 +150,37 @@ fn fill(uri: &str, mib: u64, scratch: &Scratch) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `cp` and ours from file to file on the disk.
-fn file_peers(mib: u64, scratch: &Scratch) -> anyhow::Result<Vec<Peer>> {
-    let [from, to, ours_to] =
-        ["from.img", "cp.img", "ours.img"].map(|name| scratch.path().join(name));
+/// Copies from file to file: rows of `cp` and of ours, and what each is about.
+struct FilePeers {
+    reflink: &'static str,
+    cp: [&'static str; 2],
+    ours: [&'static str; 2],
+}
+
+const ON_DISK: FilePeers = FilePeers {
+    reflink: "--reflink=auto",
+    cp: ["file_cp", "cp --reflink=auto on the disk"],
+    ours: ["file_nvlane", "nvlane copy on the disk, flushed"],
+};
+
+/// Where blocks can be shared.
+const ON_XFS: FilePeers = FilePeers {
+    reflink: "--reflink=always",
+    cp: ["xfs_cp", "cp --reflink=always on XFS on a loop device"],
+    ours: ["xfs_nvlane", "nvlane copy on the same, flushed"],
+};
+
+/// `cp` and ours from file to file in a directory.
+fn file_peers(mib: u64, directory: &Path, which: &FilePeers) -> anyhow::Result<Vec<Peer>> {
+    let [from, to, ours_to] = ["from.img", "cp.img", "ours.img"].map(|name| directory.join(name));
     content(&from, mib)?;
     std::fs::File::create(&ours_to)?.set_len(mib << 20)?;
     let [from, to, ours_to] = [from, to, ours_to].map(|path| path.to_string_lossy().into_owned());
+    let [name, about] = which.cp;
+    let [our_name, our_about] = which.ours;
     Ok(vec![
-        Peer {
-            name: "file_cp",
-            about: "cp --reflink=auto on the disk",
-            command: words(&["cp", "--reflink=auto", &from, &to]),
-        },
-        ours("file_nvlane", "nvlane copy on the disk, flushed", &from, &ours_to)?,
+        Peer { name, about, command: words(&["cp", which.reflink, &from, &to]) },
+        ours(our_name, our_about, &from, &ours_to)?,
     ])
 }
 
