@@ -26,8 +26,18 @@ const OLDER_SUITE: &str = "bookworm-backports";
 /// own host, or of its other parts, than of ours.
 const OLDEST_SUITE: &str = "bookworm";
 const OLDEST: &str = "guest-oldest";
-const OLDEST_SCRIPTS: [&str; 9] =
-    ["aio", "connect", "filesystem", "fio", "holes", "host_cli", "nbd", "reconnect", "volatile"];
+const OLDEST_SCRIPTS: [&str; 10] = [
+    "abilities",
+    "aio",
+    "connect",
+    "filesystem",
+    "fio",
+    "holes",
+    "host_cli",
+    "nbd",
+    "reconnect",
+    "volatile",
+];
 
 /// Lines shown of a guest test that passed.
 const LINES_OF_PASSED: usize = 6;

@@ -1,0 +1,100 @@
+#!/bin/bash
+# limit: 180
+# `doctor` and `ublk features` say of each kernel what its version has, and what doctor names as a mend mends it.
+. "$(dirname "$0")/harness.sh"
+
+release=$(uname -r)
+IFS=. read -r major minor _ <<<"$release"
+at_least() {
+    local wanted_major=${1%.*} wanted_minor=${1#*.}
+    ((major > wanted_major || (major == wanted_major && minor >= wanted_minor)))
+}
+
+# state NAME [VOLUME]: what doctor says of one thing
+state() {
+    "$NVLANE" doctor "${@:2}" -o json >"$WORK/doctor.json" || true
+    jq -r --arg name "$1" '.checks[] | select(.name == $name) | .state' "$WORK/doctor.json"
+}
+
+# What each kernel has is known.
+state io_uring >"$WORK/first"
+expect "io_uring" "$(<"$WORK/first")" ok
+while read -r name since; do
+    wanted=absent
+    if at_least "$since"; then wanted=ok; fi
+    found=$(jq -r --arg name "$name" '.checks[] | select(.name == $name) | "\(.state)"' "$WORK/doctor.json")
+    expect "$name on $release" "$found" "$wanted"
+done <<'END'
+registered_buffers 6.1
+registered_files 6.1
+big_entries 6.1
+iopoll 6.1
+sqpoll 6.1
+locked_memory 6.1
+bpf 6.1
+aio 6.1
+hybrid_iopoll 6.13
+mixed_entries 6.19
+bpf_ring 7.1
+END
+
+# mend NAME STATE [VOLUME]: it is not there; then that is done which is said to mend it. It is root who runs it here.
+sudo() { "$@"; }
+mend() {
+    expect "$1 at first" "$(state "$1" "${@:3}")" "$2"
+    local how
+    how=$(jq -r --arg name "$1" '.checks[] | select(.name == $name) | .mend' "$WORK/doctor.json")
+    # What follows in parentheses is for people.
+    how=${how%%   (*}
+    eval "$how" || die "the mend of $1 fails: $how"
+    expect "$1 after '$how'" "$(state "$1" "${@:3}")" ok
+    echo "$1: $how"
+}
+modprobe -r ublk_drv nbd null_blk 2>/dev/null || true
+mend ublk absent
+modprobe -r nbd 2>/dev/null || true
+mend nbd absent
+modprobe null_blk
+await 20 test -b /dev/nullb0
+mend poll_queues absent /dev/nullb0
+before=$(sysctl -n fs.aio-max-nr)
+sysctl -qw fs.aio-max-nr=0
+mend aio absent
+sysctl -qw fs.aio-max-nr="$before"
+if [[ -e /proc/sys/kernel/io_uring_disabled ]]; then
+    sysctl -qw kernel.io_uring_disabled=2
+    mend io_uring missing
+fi
+
+# A user's program that may load BPF programs by its file's capabilities.
+sysctl -qw kernel.unprivileged_bpf_disabled=2 2>/dev/null || true
+mkdir -m 755 "$SCRATCH/bin"
+cp "$NVLANE" "$SCRATCH/bin/nvlane"
+chmod 755 "$SCRATCH" "$SCRATCH/bin/nvlane"
+own=$NVLANE
+as_user() { setpriv --reuid=65534 --regid=65534 --clear-groups "$SCRATCH/bin/nvlane" "$@"; }
+NVLANE=as_user
+mend bpf absent
+NVLANE=$own
+
+# ublk, by the driver's own word.
+"$NVLANE" ublk features -o json >"$WORK/features.json"
+expect_json "$WORK/features.json" .kernel "$release"
+# The first that can be asked.
+is_asked=0
+if at_least 6.5; then is_asked=1; fi
+while read -r name there since; do
+    wanted=false
+    if ((is_asked)) && at_least "$since"; then wanted=true; fi
+    expect "$name on $release" "$there" "$wanted"
+done < <(jq -r '.features[] | "\(.name) \(.there) \(.since)"' "$WORK/features.json")
+expect_json "$WORK/features.json" '.features | length' 21
+best="copy"
+if at_least 6.5; then best="user copy"; fi
+if at_least 6.16; then best="zero copy"; fi
+expect_json "$WORK/features.json" .data_path.files_and_devices "$best"
+in_kernel=false
+if at_least 7.1; then in_kernel=true; fi
+expect_json "$WORK/features.json" .programs_in_kernel "$in_kernel"
+echo "$release: $(jq -r '[.features[] | select(.there)] | length' "$WORK/features.json") features of ublk, data by $best"
+modprobe -r ublk_drv nbd null_blk
