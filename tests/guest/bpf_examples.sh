@@ -1,0 +1,71 @@
+#!/bin/bash
+# limit: 500
+# Every example program in user space: over NVMe/TCP and NBD, and below a block device where this kernel has ublk; all
+# written and verified, by one request at a time and by many, of odd numbers of sectors.
+. "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_ublk.sh"
+
+bpf=$(realpath "$(dirname "$0")/../../bpf")
+names=(linear stripe mirror statistics snapshot rate thin)
+for name in "${names[@]}"; do
+    truncate -s $(((8 << 20) + 7 * 512)) "$SCRATCH/$name.a"
+    truncate -s 8M "$SCRATCH/$name.b"
+done
+dd if=/dev/urandom of="$SCRATCH/snapshot.a" bs=1M count=8 conv=notrunc status=none
+base=$(sha256sum <"$SCRATCH/snapshot.a")
+
+# of NAME: the volume
+of() {
+    local a=$SCRATCH/$1.a b=$SCRATCH/$1.b
+    case $1 in
+    statistics | rate) echo "bpf:$bpf/$1.bpf.o($a)" ;;
+    snapshot) echo "bpf:$bpf/$1.bpf.o(file:$a?ro,$b)" ;;
+    *) echo "bpf:$bpf/$1.bpf.o($a,$b)" ;;
+    esac
+}
+few=(--iodepth=1 --bssplit=512/40:1536/20:4k/40 --randseed=2)
+many=(--iodepth=128 --bssplit=512/32:2560/32:4k/30:65k/5:1M/1)
+
+# Each is one namespace of a target.
+volumes=()
+for name in "${names[@]}"; do volumes+=("$(of "$name")"); done
+serve "${volumes[@]}"
+connect --nr-io-queues=2 >/dev/null
+for at in "${!names[@]}"; do
+    echo "${names[at]}, over NVMe/TCP"
+    verified_io "$(namespace $((at + 1)))" 6M "${many[@]}"
+done
+disconnect
+stop
+cmp "$SCRATCH/mirror.a" "$SCRATCH/mirror.b" -n $((8 << 20)) || die "the mirrors differ"
+expect "the base of a snapshot" "$(sha256sum <"$SCRATCH/snapshot.a")" "$base"
+
+# Another machine than the kernel: exports of NBD.
+exports=()
+for name in "${names[@]}"; do exports+=("$name=$(of "$name")"); done
+"$NVLANE" nbd "${exports[@]}" --socket "$WORK/nbd.sock" >"$WORK/nbd.log" 2>&1 </dev/null &
+door=$!
+await 60 grep -q ready "$WORK/nbd.log"
+for name in "${names[@]}"; do
+    echo "$name, over NBD"
+    fio --name="$name" --ioengine=nbd --uri="nbd+unix:///$name?socket=$WORK/nbd.sock" --rw=randrw --size=4M --verify=crc32c \
+        --verify_fatal=1 "${many[@]}" --iodepth=32 --randseed=3 >"$WORK/fio" 2>&1 || die "fio: $(tail -n 20 "$WORK/fio") $(<"$WORK/nbd.log")"
+done
+kill -TERM "$door"
+wait "$door" || die "the door did not end well: $(<"$WORK/nbd.log")"
+
+# By queues of a block device, each with a thread.
+modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+for name in "${names[@]}"; do
+    ublk_add "$(of "$name")" -q 2 -d 128 --bpf user
+    echo "$name, $(grep -o '[a-z ]* copy' "$WORK/ublk.log" | head -n 1)"
+    verified_io "$DEVICE" 6M "${many[@]}"
+    verified_io "$DEVICE" 1M "${few[@]}"
+    ublk_stop
+done
+cmp "$SCRATCH/mirror.a" "$SCRATCH/mirror.b" -n $((8 << 20)) || die "the mirrors differ"
+expect "the base of a snapshot" "$(sha256sum <"$SCRATCH/snapshot.a")" "$base"
+ublk_add "bpf:$bpf/null.bpf.o($SCRATCH/linear.a)" --bpf user
+cmp -n $((1 << 20)) /dev/zero "$DEVICE" || die "null does not read zeroes"
+ublk_stop
+modprobe -r ublk_drv
