@@ -54,7 +54,7 @@ modprobe -r ublk_drv nbd null_blk 2>/dev/null || true
 mend ublk absent
 modprobe -r nbd 2>/dev/null || true
 mend nbd absent
-modprobe null_blk
+modprobe null_blk poll_queues=0
 await 20 test -b /dev/nullb0
 mend poll_queues absent /dev/nullb0
 before=$(sysctl -n fs.aio-max-nr)

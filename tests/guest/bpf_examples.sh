@@ -11,6 +11,8 @@ for name in "${names[@]}"; do
     truncate -s $(((8 << 20) + 7 * 512)) "$SCRATCH/$name.a"
     truncate -s 8M "$SCRATCH/$name.b"
 done
+# What is written over a snapshot has its size.
+truncate -s $(((8 << 20) + 7 * 512)) "$SCRATCH/snapshot.b"
 dd if=/dev/urandom of="$SCRATCH/snapshot.a" bs=1M count=8 conv=notrunc status=none
 base=$(sha256sum <"$SCRATCH/snapshot.a")
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 300
+# limit: 400
 # Two ports of the kernel's target under verified reads and writes: netem makes one link slow and then the other, and
 # commands go by the link that is quick; each port goes away and comes back, twice, and nobody sees an error.
 . "$(dirname "$0")/harness.sh"

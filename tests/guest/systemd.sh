@@ -1,0 +1,101 @@
+#!/bin/bash
+# limit: 300
+# Our units as systemd runs them, first in a boot of its own (a container's, with namespaces for processes, mounts and
+# control groups): the target within its sandbox, and a block device of what that serves, which comes up although it is
+# started before; both are killed under I/O and are there again, and both stop in good order.
+. "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_ublk.sh"
+
+modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+has_feature USER_RECOVERY_REISSUE || { echo "this kernel's ublk has no recovery"; exit 0; }
+packaging=$(realpath "$(dirname "$0")/../../packaging/systemd")
+units=$SCRATCH/units group=/sys/fs/cgroup/test/boot
+NQN=nqn.2026-11.com.example:boot
+mkdir -p "$units" "$group"
+cp "$packaging"/*.service "$units"
+# Other units' part of a boot: nothing, but they are there. Files in place of the journal, which is not.
+for target in sysinit basic shutdown local-fs network-online remote-fs-pre multi-user; do
+    printf '[Unit]\nDefaultDependencies=no\n' >"$units/$target.target"
+done
+printf '[Unit]\nWants=nvlane-ublk@0.service nvlane.service\nAfter=nvlane-ublk@0.service\n' >>"$units/multi-user.target"
+# A moment later than the block device, so that this begins while there is no target.
+mkdir "$units/nvlane.service.d" "$units/nvlane-ublk@0.service.d"
+printf '[Service]\nExecStartPre=/bin/sleep 3\nStandardOutput=append:%s/target.log\nStandardError=inherit\n' "$WORK" >"$units/nvlane.service.d/log.conf"
+printf '[Service]\nStandardOutput=append:%s/device.log\nStandardError=inherit\n' "$WORK" >"$units/nvlane-ublk@0.service.d/log.conf"
+
+clean_up() { rm -rf /usr/bin/nvlane /etc/nvlane.toml /etc/nvlane /var/lib/nvlane; }
+trap clean_up EXIT
+cp "$NVLANE" /usr/bin/nvlane
+cat >/etc/nvlane.toml <<END
+listeners = ["127.0.0.1:$PORT"]
+[[subsystems]]
+nqn = "$NQN"
+[[subsystems.namespaces]]
+volume = "file:$SCRATCH/boot.img?size=64M&create"
+END
+mkdir -p /etc/nvlane
+printf 'VOLUME=tcp://127.0.0.1:%s/%s?ns=1&reconnect_delay=200ms&ctrl_loss_tmo=120s\nOPTIONS=-q 2 -d 32\n' "$PORT" "$NQN" \
+    >/etc/nvlane/ublk-0.conf
+
+# The boot. /run is a new one there.
+(
+    echo $BASHPID >"$group/cgroup.procs"
+    # shellcheck disable=SC2016 # for the shell within
+    exec unshare --cgroup --mount --pid --fork --kill-child env -i container=test "PATH=$PATH" "SYSTEMD_UNIT_PATH=$units" bash -c '
+        mount -t proc proc /proc
+        umount /sys/fs/cgroup
+        mount -t cgroup2 cgroup2 /sys/fs/cgroup
+        mount -t tmpfs -o mode=755 run /run
+        exec /lib/systemd/systemd --system --unit=multi-user.target --log-target=kmsg --log-level=info --show-status=no'
+) >"$WORK/boot.log" 2>&1 </dev/null &
+boot=$!
+ctl_systemd() { nsenter -t "$init" -m -p -- systemctl "$@"; }
+has_booted() {
+    init=$(<"/proc/$boot/task/$boot/children")
+    init=${init%% *}
+    [[ -n $init ]] || return 1
+    ctl_systemd is-system-running 2>/dev/null | grep -qxE 'running|degraded|starting|initializing'
+}
+await 60 has_booted
+
+property() { ctl_systemd show -P "$2" "$1"; }
+is_active() { [[ $(property "$1" ActiveState) == active ]]; }
+told() { tail -n 15 "$WORK/target.log" "$WORK/device.log" 2>/dev/null; }
+active() { (await 90 is_active "$1") || die "$1 is $(property "$1" ActiveState): $(told)"; }
+active nvlane.service
+active nvlane-ublk@0.service
+DEVICE=/dev/ublkb0
+await 20 test -b $DEVICE
+expect "the kernel's host by the same target" "$(connect >/dev/null && controllers | wc -w)" 1
+disconnect
+verified_io $DEVICE 8M
+
+# restarts UNIT: how often it was started again
+restarts() { property "$1" NRestarts; }
+for unit in nvlane-ublk@0.service nvlane.service; do
+    before=$(restarts $unit)
+    fio --name=load --filename=$DEVICE --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=16k --size=16M --verify=crc32c \
+        --verify_fatal=1 --verify_backlog=64 --time_based --runtime=600 --randseed=4 --output-format=json --output="$WORK/load.json" &
+    load=$!
+    sleep 1
+    ctl_systemd kill -s KILL $unit
+    is_again() { (($(restarts $unit) > before)) && is_active $unit; }
+    (await 90 is_again) || die "$unit is $(property $unit ActiveState): $(told)"
+    sleep 1
+    kill -0 $load || die "fio ended: $(tail -n 20 "$WORK/load.json") $(told)"
+    kill -INT $load
+    status=0
+    wait $load || status=$?
+    ((status == 0 || status == 128)) || die "fio: status $status: $(tail -n 20 "$WORK/load.json")"
+    sed -i '/^{/,$!d' "$WORK/load.json"
+    expect_json "$WORK/load.json" '[.jobs[].error] | add' 0
+    echo "$unit was killed, and is there again"
+done
+
+for unit in nvlane-ublk@0.service nvlane.service; do
+    ctl_systemd stop $unit
+    expect "how $unit ended" "$(property $unit Result) $(property $unit ActiveState)" "success inactive"
+done
+expect "the device after that" "$(ls $DEVICE 2>/dev/null)" ""
+kill -KILL "$init"
+wait $boot || true
