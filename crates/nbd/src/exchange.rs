@@ -14,6 +14,9 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// Requests in progress on a connection; more stay in the socket.
 pub(crate) const REQUESTS_MAX: usize = 128;
 
+/// Reads of one request with the volume at a time.
+pub(crate) const READS_MAX: usize = 4;
+
 /// Parts of blocks that are written for a request at a time: its two ends.
 pub(crate) const MERGES_MAX: usize = 2;
 
@@ -29,6 +32,8 @@ pub(crate) struct Exchange {
     pub(crate) before: u64,
     /// Commands with the volume.
     pub(crate) running: u32,
+    /// What those of them are for that read: a command that comes back may say something else.
+    pub(crate) reads: [Option<Piece>; READS_MAX],
     /// Why it failed; the first reason.
     pub(crate) failure: Option<Failure>,
     /// A command is to be made, and there is no memory for it.
@@ -63,6 +68,7 @@ impl Exchange {
             at: 0,
             before: 0,
             running: 0,
+            reads: [None; READS_MAX],
             failure: None,
             waits: false,
             is_sending: false,
@@ -133,6 +139,7 @@ impl Exchanges {
         let slot = &mut self.slots[index as usize];
         assert!(slot.in_use && slot.running == 0, "an exchange ends once");
         debug_assert!(slot.data.is_none() && slot.merges.iter().all(Option::is_none));
+        debug_assert!(slot.reads.iter().all(Option::is_none));
         slot.in_use = false;
         self.free.push(index);
     }

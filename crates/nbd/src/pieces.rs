@@ -26,17 +26,6 @@ pub struct Piece {
 pub const BLOCKS_MAX: u32 = 1 << 16;
 
 impl Piece {
-    /// What a command that covers `blocks` blocks from `slba` does for a request for the bytes from
-    /// `offset` to `end`.
-    #[inline]
-    pub fn of_command(slba: u64, blocks: u32, block_shift: u8, offset: u64, end: u64) -> Piece {
-        let start = slba << block_shift;
-        let first = start.max(offset);
-        let last = ((slba + u64::from(blocks)) << block_shift).min(end);
-        let length = last.checked_sub(first).expect("the command is the request's") as u32;
-        Piece { offset: first, length, slba, blocks, skip: (first - start) as u32 }
-    }
-
     /// Whether all of its blocks are wanted in full.
     pub fn is_whole(&self, block_shift: u8) -> bool {
         self.length == self.blocks << block_shift
@@ -128,8 +117,6 @@ mod tests {
                     prop_assert_eq!((piece.slba << shift) + u64::from(piece.skip), piece.offset);
                     prop_assert!(piece.skip + piece.length <= piece.blocks << shift);
                     prop_assert!(!exactly || piece.is_whole(shift) || piece.blocks == 1);
-                    let again = Piece::of_command(piece.slba, piece.blocks, shift, at, end);
-                    prop_assert!(exactly || again == *piece);
                 }
                 // At most the two ends are parts of a block.
                 let parts = pieces.iter().filter(|piece| !piece.is_whole(shift)).count();

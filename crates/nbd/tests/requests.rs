@@ -20,7 +20,8 @@ fn everywhere(test: impl Fn(&mut Client, &str)) {
         let directory = tempfile::tempdir().unwrap();
         let config = ServerConfig { cores: vec![None; cores], ..ServerConfig::default() };
         let file = file(&directory, "&bs=4096");
-        let volumes = ["mem:64M", "mem:64M?bs=4096", &file, "delay:1ms(mem:64M)"];
+        let linear = "linear:(mem:1M,mem:63M)";
+        let volumes = ["mem:64M", "mem:64M?bs=4096", &file, "delay:1ms(mem:64M)", linear];
         let (server, address) = serve(&volumes, &config);
         for (index, volume) in volumes.iter().enumerate() {
             for manners in [SIMPLE, STRUCTURED] {

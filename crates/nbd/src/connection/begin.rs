@@ -1,7 +1,7 @@
 //! Requests: from the header to commands for the volume, and back to what is answered.
 
 use super::{Connection, Inner, TOKEN_ALLOCATION};
-use crate::exchange::Answer;
+use crate::exchange::{Answer, MERGES_MAX, READS_MAX};
 use crate::failure::{Code, Failure};
 use crate::pieces::{self, BLOCKS_MAX, Piece};
 use crate::request::Request;
@@ -14,9 +14,6 @@ use std::sync::{Arc, PoisonError};
 /// Namespace id of commands; a namespace does not look at it.
 const NSID: u32 = 1;
 
-/// Reads of one request with the volume at a time.
-const READS_MAX: u32 = 4;
-
 /// Most bytes that one command trims or zeroes: a volume in memory does that at once, and others
 /// wait; and devices have limits (WZSL and DMRSL, NVM 1.1, section 4.1.5.4), ours 8 MiB for zeroes.
 pub(super) const BULK_BYTES_MAX: u32 = 8 << 20;
@@ -24,12 +21,18 @@ pub(super) const BULK_BYTES_MAX: u32 = 8 << 20;
 /// Runs of blocks that a volume is asked to tell at a time.
 const RUNS_MAX: usize = crate::extents::DESCRIPTORS_MAX;
 
-/// `Request::frames` state: the slot, and above it the number of the merge plus one, if it is one.
-const MERGE_SHIFT: u32 = 32;
+/// `Request::frames` state: the slot, and above it the number of the merge plus one, or of the read plus [`FIRST_READ`],
+/// if it is one of them.
+const NUMBER_SHIFT: u32 = 32;
+const FIRST_READ: u64 = 1 + MERGES_MAX as u64;
 
 /// Where the commands of merge `index` of a request come back to.
 pub(super) fn merge_state(slot: u32, index: usize) -> u64 {
-    (index as u64 + 1) << MERGE_SHIFT | u64::from(slot)
+    (index as u64 + 1) << NUMBER_SHIFT | u64::from(slot)
+}
+
+fn read_state(slot: u32, index: usize) -> u64 {
+    (index as u64 + FIRST_READ) << NUMBER_SHIFT | u64::from(slot)
 }
 
 /// FUA of Write and Write Zeroes (command dword 12, bit 30).
@@ -89,6 +92,12 @@ impl Connection {
 
     /// Sends `command` to the volume for the request in `slot`, and notes what is covered then.
     fn command(&self, inner: &mut Inner, slot: u32, command: Command, data: Data, at: u64) {
+        self.command_of(inner, u64::from(slot), command, data, at);
+    }
+
+    /// The same; `state` has the slot.
+    fn command_of(&self, inner: &mut Inner, state: u64, command: Command, data: Data, at: u64) {
+        let slot = state as u32;
         let exchange = inner.exchanges.slot(slot);
         exchange.before = std::mem::replace(&mut exchange.at, at);
         exchange.running += 1;
@@ -96,7 +105,7 @@ impl Connection {
         request.command = command;
         request.data = data;
         let (_, view) = inner.serving();
-        self.submit(&view.queue, u64::from(slot), request);
+        self.submit(&view.queue, state, request);
     }
 
     /// There is no memory for the next command.
@@ -110,7 +119,7 @@ impl Connection {
         let (shift, blocks_max, lends) =
             (view.block_shift, view.blocks_max, view.limits.lends_reads);
         // A simple reply has its data in order.
-        let reads_max = if transmission.session().structured { READS_MAX } else { 1 };
+        let reads_max = if transmission.session().structured { READS_MAX as u32 } else { 1 };
         loop {
             let exchange = inner.exchanges.slot(slot);
             if exchange.is_covered() || exchange.running >= reads_max || exchange.data.is_some() {
@@ -128,7 +137,10 @@ impl Connection {
                 }
             };
             let command = Command::blocks(opcode::READ, NSID, piece.slba, piece.blocks);
-            self.command(inner, slot, command, data, piece.end());
+            let reads = &mut inner.exchanges.slot(slot).reads;
+            let index = reads.iter().position(Option::is_none).expect("fewer are with the volume");
+            reads[index] = Some(piece);
+            self.command_of(inner, read_state(slot, index), command, data, piece.end());
         }
     }
 
@@ -263,28 +275,27 @@ impl Connection {
         let slot = state as u32;
         let exchange = inner.exchanges.slot(slot);
         exchange.running -= 1;
-        if let Some(merge) = (state >> MERGE_SHIFT).checked_sub(1) {
-            self.merge_finished(inner, slot, merge as usize, request);
+        let number = state >> NUMBER_SHIFT;
+        if (1..FIRST_READ).contains(&number) {
+            self.merge_finished(inner, slot, number as usize - 1, request);
             return self.proceed(inner, slot);
         }
-        let (command, status) = (request.command, request.status);
+        let read = number.checked_sub(FIRST_READ);
+        let read = read.and_then(|index| exchange.reads[index as usize].take());
+        let status = request.status;
         let data = std::mem::take(&mut request.data);
         self.core.recycle(request);
-        if command.opcode == opcode::READ && inner.serving().1.limits.lends_reads {
+        if read.is_some() && inner.serving().1.limits.lends_reads {
             inner.memory.given(&data);
         }
         if !status.is_success() && !Self::retry_smaller(inner, slot, status) {
             self.volume_failed(inner, slot, status);
         }
-        let exchange = inner.exchanges.slot(slot);
-        if exchange.failure.is_none() && exchange.request.kind == command::READ {
-            let (offset, end) = (exchange.request.offset, exchange.request.end());
-            let (_, view) = inner.serving();
-            let (slba, blocks) = (command.slba(), command.block_count());
-            let piece = Piece::of_command(slba, blocks, view.block_shift, offset, end);
-            self.read_came(inner, slot, piece, data);
-        } else {
-            inner.memory.dropped(&data);
+        match read {
+            Some(piece) if inner.exchanges.slot(slot).failure.is_none() => {
+                self.read_came(inner, slot, piece, data);
+            }
+            _ => inner.memory.dropped(&data),
         }
         self.proceed(inner, slot);
     }
