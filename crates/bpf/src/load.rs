@@ -4,7 +4,7 @@ use crate::btf::Btf;
 use crate::lines::{Lines, wants_adjusting};
 use crate::map::{MapDefinition, MapKind};
 use crate::memory::{map_address, value_address};
-use crate::op::{Insn, Op, Raw};
+use crate::op::{Insn, Raw};
 use crate::program::{Entry, Function, Program, Span};
 use crate::verify::verify;
 use crate::{LoadError, Refusal};
@@ -303,7 +303,7 @@ pub(crate) fn decode(raw: &[[u8; 8]], sections: &[Span]) -> Result<Vec<Insn>, (u
     for (at, bytes) in raw.iter().enumerate() {
         if filler[at] {
             // Never carried out; nothing jumps there.
-            code.push(Insn { op: Op::Exit, dst: 0, src: 0, offset: 0, immediate: 0 });
+            code.push(Insn::EXIT);
             continue;
         }
         let insn = Raw::new(*bytes);

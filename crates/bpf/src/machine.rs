@@ -3,10 +3,12 @@
 use crate::FaultKind;
 use crate::map::KEY_BYTES_MAX;
 use crate::memory::{
-    CONTEXT_ADDRESS, FRAMES_MAX, Memory, STACK_BYTES, frame_address, value_address,
+    CONTEXT_ADDRESS, Context, FRAMES_MAX, Memory, STACK_BYTES, frame_address, value_address,
 };
-use crate::op::{Insn, Op, atomic};
+use crate::op::{Insn, Op, REGISTERS, atomic};
 use crate::program::{Entry, Fault, Instance};
+use crate::request::{Part, Request};
+use std::mem::offset_of;
 use std::sync::Arc;
 
 /// Instructions that one run may take.
@@ -72,6 +74,20 @@ impl Machine {
         context: &mut [u8],
         now_ns: &dyn Fn() -> u64,
     ) -> Result<u64, Fault> {
+        // Whose size is known needs fewer checks: the requests, which are many.
+        match <&mut [u8; size_of::<Request>()]>::try_from(&mut *context) {
+            Ok(request) => self.run_with(entry, request, now_ns),
+            Err(_) => self.run_with(entry, context, now_ns),
+        }
+    }
+
+    #[inline]
+    fn run_with<C: Context + ?Sized>(
+        &mut self,
+        entry: Entry,
+        context: &mut C,
+        now_ns: &dyn Fn() -> u64,
+    ) -> Result<u64, Fault> {
         let instance = &*self.instance;
         let mut run = Run {
             memory: Memory { stack: &mut self.stack, context, maps: instance.maps() },
@@ -81,15 +97,14 @@ impl Machine {
             random: self.random,
             now_ns,
         };
-        let mut at = entry.start();
-        let outcome = run.go(instance.code(), &mut at);
+        let outcome = run.go(instance.code(), entry.start());
         self.random = run.random;
-        outcome.map_err(|kind| Fault { kind, instruction: at.saturating_sub(1) })
+        outcome.map_err(|(kind, behind)| Fault { kind, instruction: behind.saturating_sub(1) })
     }
 }
 
-struct Run<'a> {
-    memory: Memory<'a>,
+struct Run<'a, C: ?Sized> {
+    memory: Memory<'a, C>,
     /// Of functions that have called another, as many as are under way.
     frames: &'a mut [Frame; FRAMES_MAX as usize],
     budget: u32,
@@ -98,21 +113,22 @@ struct Run<'a> {
     now_ns: &'a dyn Fn() -> u64,
 }
 
-impl Run<'_> {
-    /// Carries out instructions until the first function exits. `at` is then, or at a fault, the one behind the
-    /// last.
+impl<C: Context + ?Sized> Run<'_, C> {
+    /// Carries out instructions from `start` on until the first function exits. A fault comes with the instruction
+    /// behind the one that was at fault.
     #[inline(never)]
-    fn go(&mut self, code: &[Insn], at: &mut usize) -> Result<u64, FaultKind> {
-        // Sixteen, so that no index of four bits needs a check.
-        let mut r = [0_u64; 16];
+    fn go(&mut self, code: &[Insn], start: usize) -> Result<u64, (FaultKind, usize)> {
+        // As many as a `Register` can name, so that no access to one needs a check.
+        let mut r = [0_u64; REGISTERS];
         let mut depth = 0_u32;
-        let mut pc = *at;
+        // What is behind the instruction that is carried out.
+        let mut rest = code[start..].iter();
         r[1] = CONTEXT_ADDRESS;
         r[10] = frame_address(0);
         /// The register that an instruction names.
         macro_rules! reg {
-            ($number:expr) => {
-                r[usize::from($number & 15)]
+            ($register:expr) => {
+                r[$register as usize]
             };
         }
         /// The value of an expression that may fault.
@@ -120,16 +136,17 @@ impl Run<'_> {
             ($result:expr) => {
                 match $result {
                     Ok(value) => value,
-                    Err(kind) => {
-                        *at = pc;
-                        return Err(kind);
-                    }
+                    Err(kind) => return Err((kind, code.len() - rest.len())),
                 }
             };
         }
+        macro_rules! next {
+            () => {
+                rest.next().expect("checked code does not end but by an exit")
+            };
+        }
         loop {
-            let mut insn = code[pc];
-            pc += 1;
+            let mut insn = next!();
             macro_rules! alu64 {
                 (k $work:expr) => {
                     reg!(insn.dst) = $work(reg!(insn.dst), insn.immediate as u64)
@@ -151,10 +168,12 @@ impl Run<'_> {
             macro_rules! go_to {
                 ($target:expr) => {{
                     let target: usize = $target;
-                    if target < pc {
-                        may!(self.pay((pc - target) as u32));
+                    let to = code[target..].iter();
+                    if to.len() > rest.len() {
+                        may!(self.pay((to.len() - rest.len()) as u32));
                     }
-                    pc = target;
+                    rest = to;
+                    continue;
                 }};
             }
             macro_rules! jump {
@@ -196,35 +215,109 @@ impl Run<'_> {
                     ))
                 };
             }
-            /// Two instructions. A jump of the first leaves the second out.
-            macro_rules! then {
-                ($more:literal, { $first:expr } { $second:expr }) => {{
-                    let next = pc + $more;
-                    $first;
-                    if pc == next {
-                        insn = code[pc];
-                        pc += 1;
-                        $second;
+            /// What operations do that are part of sequences.
+            macro_rules! one {
+                (AddR32) => { alu32!(r u32::wrapping_add) };
+                (JneK64) => { jump!(k64 | a, b | a != b) };
+                (AddR64) => { alu64!(r u64::wrapping_add) };
+                (Affine) => {{
+                    let sum = reg!(insn.src).wrapping_add(insn.immediate as u64);
+                    reg!(insn.dst) = sum << (insn.offset & 63) >> (insn.offset & 63);
+                }};
+                (AndK64) => { alu64!(k | a, b | a & b) };
+                (Exit) => {{
+                    if depth == 0 {
+                        return Ok(r[0]);
                     }
+                    depth -= 1;
+                    let Frame { back, kept } = self.frames[depth as usize];
+                    [r[6], r[7], r[8], r[9]] = kept;
+                    r[10] = frame_address(depth);
+                    go_to!(back);
+                }};
+                (JeqK32) => { jump!(k32 |a: u32, b| a == b) };
+                (JeqK64) => { jump!(k64 | a, b | a == b) };
+                (JeqR32) => { jump!(r32 |a: u32, b| a == b) };
+                (JgeR64) => { jump!(r64 | a, b | a >= b) };
+                (JleR32) => { jump!(r32 |a: u32, b| a <= b) };
+                (JltK32) => { jump!(k32 |a: u32, b| a < b) };
+                (JltR32) => { jump!(r32 |a: u32, b| a < b) };
+                (JltR64) => { jump!(r64 | a, b | a < b) };
+                (JneK32) => { jump!(k32 |a: u32, b| a != b) };
+                (Jump) => { go_to!(insn.offset as usize) };
+                (Load16) => { reg!(insn.dst) = load!(2) };
+                (Load32) => { reg!(insn.dst) = load!(4) };
+                (Load64) => { reg!(insn.dst) = load!(8) };
+                (Load8) => { reg!(insn.dst) = load!(1) };
+                (LshR64) => { alu64!(r |a: u64, b| a << (b & 63)) };
+                (MulK64) => { alu64!(k u64::wrapping_mul) };
+                (RshK64) => { alu64!(k |a: u64, b| a >> (b & 63)) };
+                (RshR64) => { alu64!(r |a: u64, b| a >> (b & 63)) };
+                (StoreR16) => { store!(2, reg!(insn.src)) };
+                (StoreR32) => { store!(4, reg!(insn.src)) };
+                (StoreR64) => { store!(8, reg!(insn.src)) };
+                (StoreR8) => { store!(1, reg!(insn.src)) };
+                (SubR32) => { alu32!(r u32::wrapping_sub) };
+                (SubR64) => { alu64!(r u64::wrapping_sub) };
+            }
+            /// Instructions one after another. One that jumps leaves the others out.
+            macro_rules! all {
+                ($first:ident $($op:ident)*) => {{
+                    one!($first);
+                    $(
+                        insn = next!();
+                        one!($op);
+                    )*
+                }};
+            }
+            /// Six stores that fill a part in, with one check.
+            macro_rules! store_part {
+                ($part:ident) => {{
+                    let part: &mut [u8; size_of::<Part>()] = $part;
+                    macro_rules! put {
+                        ($field:ident, $type:ty) => {{
+                            let at = offset_of!(Part, $field);
+                            let value = reg!(insn.src) as $type;
+                            part[at..at + size_of::<$type>()].copy_from_slice(&value.to_le_bytes());
+                        }};
+                    }
+                    put!(line, u32);
+                    insn = next!();
+                    put!(op, u8);
+                    insn = next!();
+                    put!(backend, u16);
+                    insn = next!();
+                    put!(offset, u32);
+                    insn = next!();
+                    put!(blocks, u32);
+                    insn = next!();
+                    put!(block, u64);
                 }};
             }
             macro_rules! look_up {
                 () => {{
-                    pc += 2;
+                    // The other half of the load, and the call.
+                    let _ = (next!(), next!());
                     r[1] = insn.immediate as u64;
                     r[0] = may!(self.look_up(insn.offset as u32, r[2]));
                 }};
             }
+            // Every third instruction is one of these. Where a short loop ends is easier to foresee for a
+            // processor than where the match goes.
+            while insn.op == Op::Affine {
+                one!(Affine);
+                insn = next!();
+            }
             match insn.op {
                 Op::AddK64 => alu64!(k u64::wrapping_add),
-                Op::AddR64 => alu64!(r u64::wrapping_add),
+                Op::AddR64 => one!(AddR64),
                 Op::AddK32 => alu32!(k u32::wrapping_add),
-                Op::AddR32 => alu32!(r u32::wrapping_add),
+                Op::AddR32 => one!(AddR32),
                 Op::SubK64 => alu64!(k u64::wrapping_sub),
-                Op::SubR64 => alu64!(r u64::wrapping_sub),
+                Op::SubR64 => one!(SubR64),
                 Op::SubK32 => alu32!(k u32::wrapping_sub),
-                Op::SubR32 => alu32!(r u32::wrapping_sub),
-                Op::MulK64 => alu64!(k u64::wrapping_mul),
+                Op::SubR32 => one!(SubR32),
+                Op::MulK64 => one!(MulK64),
                 Op::MulR64 => alu64!(r u64::wrapping_mul),
                 Op::MulK32 => alu32!(k u32::wrapping_mul),
                 Op::MulR32 => alu32!(r u32::wrapping_mul),
@@ -248,7 +341,7 @@ impl Run<'_> {
                 Op::OrR64 => alu64!(r | a, b | a | b),
                 Op::OrK32 => alu32!(k |a: u32, b| a | b),
                 Op::OrR32 => alu32!(r |a: u32, b| a | b),
-                Op::AndK64 => alu64!(k | a, b | a & b),
+                Op::AndK64 => one!(AndK64),
                 Op::AndR64 => alu64!(r | a, b | a & b),
                 Op::AndK32 => alu32!(k |a: u32, b| a & b),
                 Op::AndR32 => alu32!(r |a: u32, b| a & b),
@@ -257,11 +350,11 @@ impl Run<'_> {
                 Op::XorK32 => alu32!(k |a: u32, b| a ^ b),
                 Op::XorR32 => alu32!(r |a: u32, b| a ^ b),
                 Op::LshK64 => alu64!(k |a: u64, b| a << (b & 63)),
-                Op::LshR64 => alu64!(r |a: u64, b| a << (b & 63)),
+                Op::LshR64 => one!(LshR64),
                 Op::LshK32 => alu32!(k |a: u32, b| a << (b & 31)),
                 Op::LshR32 => alu32!(r |a: u32, b| a << (b & 31)),
-                Op::RshK64 => alu64!(k |a: u64, b| a >> (b & 63)),
-                Op::RshR64 => alu64!(r |a: u64, b| a >> (b & 63)),
+                Op::RshK64 => one!(RshK64),
+                Op::RshR64 => one!(RshR64),
                 Op::RshK32 => alu32!(k |a: u32, b| a >> (b & 31)),
                 Op::RshR32 => alu32!(r |a: u32, b| a >> (b & 31)),
                 Op::ArshK64 => alu64!(k | a, b | (a as i64 >> (b & 63)) as u64),
@@ -291,12 +384,12 @@ impl Run<'_> {
                 Op::Swap64 => reg!(insn.dst) = reg!(insn.dst).swap_bytes(),
                 Op::LoadImmediate => {
                     reg!(insn.dst) = insn.immediate as u64;
-                    pc += 1;
+                    let _ = next!();
                 }
-                Op::Load8 => reg!(insn.dst) = load!(1),
-                Op::Load16 => reg!(insn.dst) = load!(2),
-                Op::Load32 => reg!(insn.dst) = load!(4),
-                Op::Load64 => reg!(insn.dst) = load!(8),
+                Op::Load8 => one!(Load8),
+                Op::Load16 => one!(Load16),
+                Op::Load32 => one!(Load32),
+                Op::Load64 => one!(Load64),
                 Op::Loads8 => reg!(insn.dst) = load!(1) as i8 as u64,
                 Op::Loads16 => reg!(insn.dst) = load!(2) as i16 as u64,
                 Op::Loads32 => reg!(insn.dst) = load!(4) as i32 as u64,
@@ -304,37 +397,37 @@ impl Run<'_> {
                 Op::StoreK16 => store!(2, insn.immediate as u64),
                 Op::StoreK32 => store!(4, insn.immediate as u64),
                 Op::StoreK64 => store!(8, insn.immediate as u64),
-                Op::StoreR8 => store!(1, reg!(insn.src)),
-                Op::StoreR16 => store!(2, reg!(insn.src)),
-                Op::StoreR32 => store!(4, reg!(insn.src)),
-                Op::StoreR64 => store!(8, reg!(insn.src)),
+                Op::StoreR8 => one!(StoreR8),
+                Op::StoreR16 => one!(StoreR16),
+                Op::StoreR32 => one!(StoreR32),
+                Op::StoreR64 => one!(StoreR64),
                 Op::Atomic32 | Op::Atomic64 => {
-                    may!(self.atomic(&insn, &mut r));
+                    may!(self.atomic(insn, &mut r));
                 }
-                Op::JeqK64 => jump!(k64 | a, b | a == b),
+                Op::JeqK64 => one!(JeqK64),
                 Op::JeqR64 => jump!(r64 | a, b | a == b),
-                Op::JeqK32 => jump!(k32 |a: u32, b| a == b),
-                Op::JeqR32 => jump!(r32 |a: u32, b| a == b),
-                Op::JneK64 => jump!(k64 | a, b | a != b),
+                Op::JeqK32 => one!(JeqK32),
+                Op::JeqR32 => one!(JeqR32),
+                Op::JneK64 => one!(JneK64),
                 Op::JneR64 => jump!(r64 | a, b | a != b),
-                Op::JneK32 => jump!(k32 |a: u32, b| a != b),
+                Op::JneK32 => one!(JneK32),
                 Op::JneR32 => jump!(r32 |a: u32, b| a != b),
                 Op::JgtK64 => jump!(k64 | a, b | a > b),
                 Op::JgtR64 => jump!(r64 | a, b | a > b),
                 Op::JgtK32 => jump!(k32 |a: u32, b| a > b),
                 Op::JgtR32 => jump!(r32 |a: u32, b| a > b),
                 Op::JgeK64 => jump!(k64 | a, b | a >= b),
-                Op::JgeR64 => jump!(r64 | a, b | a >= b),
+                Op::JgeR64 => one!(JgeR64),
                 Op::JgeK32 => jump!(k32 |a: u32, b| a >= b),
                 Op::JgeR32 => jump!(r32 |a: u32, b| a >= b),
                 Op::JltK64 => jump!(k64 | a, b | a < b),
-                Op::JltR64 => jump!(r64 | a, b | a < b),
-                Op::JltK32 => jump!(k32 |a: u32, b| a < b),
-                Op::JltR32 => jump!(r32 |a: u32, b| a < b),
+                Op::JltR64 => one!(JltR64),
+                Op::JltK32 => one!(JltK32),
+                Op::JltR32 => one!(JltR32),
                 Op::JleK64 => jump!(k64 | a, b | a <= b),
                 Op::JleR64 => jump!(r64 | a, b | a <= b),
                 Op::JleK32 => jump!(k32 |a: u32, b| a <= b),
-                Op::JleR32 => jump!(r32 |a: u32, b| a <= b),
+                Op::JleR32 => one!(JleR32),
                 Op::JsetK64 => jump!(k64 | a, b | a & b != 0),
                 Op::JsetR64 => jump!(r64 | a, b | a & b != 0),
                 Op::JsetK32 => jump!(k32 |a: u32, b| a & b != 0),
@@ -355,195 +448,75 @@ impl Run<'_> {
                 Op::JsleR64 => jump!(r64 | a, b | a as i64 <= b as i64),
                 Op::JsleK32 => jump!(k32 | a, b | a as i32 <= b as i32),
                 Op::JsleR32 => jump!(r32 | a, b | a as i32 <= b as i32),
-                Op::Jump => go_to!(insn.offset as usize),
+                Op::Jump => one!(Jump),
                 Op::Call => {
                     if depth + 1 == FRAMES_MAX {
                         may!(Err(FaultKind::TooDeep));
                     }
                     self.frames[depth as usize] =
-                        Frame { back: pc, kept: [r[6], r[7], r[8], r[9]] };
+                        Frame { back: code.len() - rest.len(), kept: [r[6], r[7], r[8], r[9]] };
                     depth += 1;
                     r[10] = frame_address(depth);
                     go_to!(insn.offset as usize);
                 }
-                Op::Exit => {
-                    if depth == 0 {
-                        *at = pc;
-                        return Ok(r[0]);
-                    }
-                    depth -= 1;
-                    let Frame { back, kept } = self.frames[depth as usize];
-                    [r[6], r[7], r[8], r[9]] = kept;
-                    r[10] = frame_address(depth);
-                    go_to!(back);
-                }
-                Op::MovR64AddK64 => {
-                    then!(0, { reg!(insn.dst) = reg!(insn.src) } { alu64!(k u64::wrapping_add) })
-                }
-                Op::MovR64AddR64 => {
-                    then!(0, { reg!(insn.dst) = reg!(insn.src) } { alu64!(r u64::wrapping_add) })
-                }
-                Op::MovR64MulK64 => {
-                    then!(0, { reg!(insn.dst) = reg!(insn.src) } { alu64!(k u64::wrapping_mul) })
-                }
-                Op::MovR64Load32 => {
-                    then!(0, { reg!(insn.dst) = reg!(insn.src) } { reg!(insn.dst) = load!(4) })
-                }
-                Op::MovR32AddR32 => {
-                    then!(0, { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) } { alu32!(r u32::wrapping_add) })
-                }
-                Op::MovR32SubR32 => {
-                    then!(0, { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) } { alu32!(r u32::wrapping_sub) })
-                }
-                Op::MovR32JltK64 => {
-                    then!(0, { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) } { jump!(k64 | a, b | a < b) })
-                }
-                Op::MovK32StoreR32 => {
-                    then!(0, { reg!(insn.dst) = u64::from(insn.immediate as u32) } { store!(4, reg!(insn.src)) })
-                }
-                Op::MovK32StoreR16 => {
-                    then!(0, { reg!(insn.dst) = u64::from(insn.immediate as u32) } { store!(2, reg!(insn.src)) })
-                }
-                Op::MovK32JgeR64 => {
-                    then!(0, { reg!(insn.dst) = u64::from(insn.immediate as u32) } { jump!(r64 | a, b | a >= b) })
-                }
-                Op::MovK64JeqK64 => {
-                    then!(0, { reg!(insn.dst) = insn.immediate as u64 } { jump!(k64 | a, b | a == b) })
-                }
-                Op::AddK64JneK64 => {
-                    then!(0, { alu64!(k u64::wrapping_add) } { jump!(k64 | a, b | a != b) })
-                }
-                Op::AddK64MovR32 => {
-                    then!(0, { alu64!(k u64::wrapping_add) } { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) })
-                }
-                Op::AddK32StoreR16 => {
-                    then!(0, { alu32!(k u32::wrapping_add) } { store!(2, reg!(insn.src)) })
-                }
-                Op::AddR64RshK64 => {
-                    then!(0, { alu64!(r u64::wrapping_add) } { alu64!(k |a: u64, b| a >> (b & 63)) })
-                }
-                Op::AddR32AndK64 => {
-                    then!(0, { alu32!(r u32::wrapping_add) } { alu64!(k | a, b | a & b) })
-                }
-                Op::AndK64Load64 => {
-                    then!(0, { alu64!(k | a, b | a & b) } { reg!(insn.dst) = load!(8) })
-                }
-                Op::AndK64JeqR32 => {
-                    then!(0, { alu64!(k | a, b | a & b) } { jump!(r32 |a: u32, b| a == b) })
-                }
-                Op::RshK64StoreR32 => {
-                    then!(0, { alu64!(k |a: u64, b| a >> (b & 63)) } { store!(4, reg!(insn.src)) })
-                }
-                Op::RshR64AndK64 => {
-                    then!(0, { alu64!(r |a: u64, b| a >> (b & 63)) } { alu64!(k | a, b | a & b) })
-                }
-                Op::Load8JneK32 => {
-                    then!(0, { reg!(insn.dst) = load!(1) } { jump!(k32 |a: u32, b| a != b) })
-                }
-                Op::Load8JeqK32 => {
-                    then!(0, { reg!(insn.dst) = load!(1) } { jump!(k32 |a: u32, b| a == b) })
-                }
-                Op::Load16JltK64 => {
-                    then!(0, { reg!(insn.dst) = load!(2) } { jump!(k64 | a, b | a < b) })
-                }
-                Op::Load32MovK32 => {
-                    then!(0, { reg!(insn.dst) = load!(4) } { reg!(insn.dst) = u64::from(insn.immediate as u32) })
-                }
-                Op::Load64MovR64 => {
-                    then!(0, { reg!(insn.dst) = load!(8) } { reg!(insn.dst) = reg!(insn.src) })
-                }
-                Op::Load64MovR32 => {
-                    then!(0, { reg!(insn.dst) = load!(8) } { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) })
-                }
-                Op::Load64RshR64 => {
-                    then!(0, { reg!(insn.dst) = load!(8) } { alu64!(r |a: u64, b| a >> (b & 63)) })
-                }
-                Op::Load64Load32 => {
-                    then!(0, { reg!(insn.dst) = load!(8) } { reg!(insn.dst) = load!(4) })
-                }
-                Op::Load64JltR64 => {
-                    then!(0, { reg!(insn.dst) = load!(8) } { jump!(r64 | a, b | a < b) })
-                }
-                Op::StoreR8StoreR16 => {
-                    then!(0, { store!(1, reg!(insn.src)) } { store!(2, reg!(insn.src)) })
-                }
-                Op::StoreR16StoreR32 => {
-                    then!(0, { store!(2, reg!(insn.src)) } { store!(4, reg!(insn.src)) })
-                }
-                Op::StoreR32StoreR64 => {
-                    then!(0, { store!(4, reg!(insn.src)) } { store!(8, reg!(insn.src)) })
-                }
-                Op::StoreR32StoreR32 => {
-                    then!(0, { store!(4, reg!(insn.src)) } { store!(4, reg!(insn.src)) })
-                }
-                Op::StoreR32StoreR8 => {
-                    then!(0, { store!(4, reg!(insn.src)) } { store!(1, reg!(insn.src)) })
-                }
-                Op::JeqK64Load64 => {
-                    then!(0, { jump!(k64 | a, b | a == b) } { reg!(insn.dst) = load!(8) })
-                }
-                Op::JneK32MovR64 => {
-                    then!(0, { jump!(k32 |a: u32, b| a != b) } { reg!(insn.dst) = reg!(insn.src) })
-                }
-                Op::JltK64MovR64 => {
-                    then!(0, { jump!(k64 | a, b | a < b) } { reg!(insn.dst) = reg!(insn.src) })
-                }
-                Op::JgeR64Load64 => {
-                    then!(0, { jump!(r64 | a, b | a >= b) } { reg!(insn.dst) = load!(8) })
-                }
-                Op::Load32StoreR8 => {
-                    then!(0, { reg!(insn.dst) = load!(4) } { store!(1, reg!(insn.src)) })
-                }
-                Op::StoreR8StoreR32 => {
-                    then!(0, { store!(1, reg!(insn.src)) } { store!(4, reg!(insn.src)) })
-                }
-                Op::StoreR64AddK32 => {
-                    then!(0, { store!(8, reg!(insn.src)) } { alu32!(k u32::wrapping_add) })
-                }
-                Op::MovK64MovR32 => {
-                    then!(0, { reg!(insn.dst) = insn.immediate as u64 } { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) })
-                }
-                Op::MovR32Jump => {
-                    then!(0, { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) } { go_to!(insn.offset as usize) })
-                }
-                Op::JltR32MovR32 => {
-                    then!(0, { jump!(r32 |a: u32, b| a < b) } { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) })
-                }
-                Op::JleR32Load64 => {
-                    then!(0, { jump!(r32 |a: u32, b| a <= b) } { reg!(insn.dst) = load!(8) })
-                }
-                Op::AddR64StoreR64 => {
-                    then!(0, { alu64!(r u64::wrapping_add) } { store!(8, reg!(insn.src)) })
-                }
-                Op::Load64AddR64 => {
-                    then!(0, { reg!(insn.dst) = load!(8) } { alu64!(r u64::wrapping_add) })
-                }
-                Op::MovR32JltR32 => {
-                    then!(0, { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) } { jump!(r32 |a: u32, b| a < b) })
-                }
-                Op::JgeR64MovR32 => {
-                    then!(0, { jump!(r64 | a, b | a >= b) } { reg!(insn.dst) = u64::from(reg!(insn.src) as u32) })
-                }
-                Op::MovK32JeqR32 => {
-                    then!(0, { reg!(insn.dst) = u64::from(insn.immediate as u32) } { jump!(r32 |a: u32, b| a == b) })
-                }
-                Op::StoreR16Jump => {
-                    then!(0, { store!(2, reg!(insn.src)) } { go_to!(insn.offset as usize) })
-                }
-                Op::LshR64AddR64 => {
-                    then!(0, { alu64!(r |a: u64, b| a << (b & 63)) } { alu64!(r u64::wrapping_add) })
-                }
-                Op::MovK32MovK32 => {
-                    then!(0, { reg!(insn.dst) = u64::from(insn.immediate as u32) } { reg!(insn.dst) = u64::from(insn.immediate as u32) })
-                }
+                Op::Exit => one!(Exit),
                 Op::LookUp => look_up!(),
-                Op::PointLookUp => {
-                    reg!(insn.dst) = reg!(insn.src);
-                    insn = code[pc];
-                    alu64!(k u64::wrapping_add);
-                    insn = code[pc + 1];
-                    pc += 2;
-                    look_up!();
+                Op::Affine => unreachable!("done above"),
+                Op::Load8JeqK32 => all!(Load8 JeqK32),
+                Op::Load8JneK32 => all!(Load8 JneK32),
+                Op::Load16JltK32 => all!(Load16 JltK32),
+                Op::AffineLoad16JltK32 => all!(Affine Load16 JltK32),
+                Op::Load8JeqK32Load16JltK32 => all!(Load8 JeqK32 Load16 JltK32),
+                Op::Load32JleR32 => all!(Load32 JleR32),
+                Op::Load32JleR32Load64JltR64 => all!(Load32 JleR32 Load64 JltR64),
+                Op::Load32Load32 => all!(Load32 Load32),
+                Op::Load32Load64 => all!(Load32 Load64),
+                Op::Load64Load32 => all!(Load64 Load32),
+                Op::Load64AddR64 => all!(Load64 AddR64),
+                Op::Load64RshR64 => all!(Load64 RshR64),
+                Op::AffineAffineLoad64 => all!(Affine Affine Load64),
+                Op::Load64LshR64AddR64StoreR64 => all!(Load64 LshR64 AddR64 StoreR64),
+                Op::SubR32SubR64JltR64 => all!(SubR32 SubR64 JltR64),
+                Op::SubR32JltR32 => all!(SubR32 JltR32),
+                Op::SubR64AffineAffineJneK64 => all!(SubR64 Affine Affine JneK64),
+                Op::AffineAffineJneK64 => all!(Affine Affine JneK64),
+                Op::AffineJgeR64Load64 => all!(Affine JgeR64 Load64),
+                Op::AffineJeqR32 => all!(Affine JeqR32),
+                Op::JgeR64Load64 => all!(JgeR64 Load64),
+                Op::JeqK64Load64 => all!(JeqK64 Load64),
+                Op::AddR64StoreR64 => all!(AddR64 StoreR64),
+                Op::AddR64Load32Load32 => all!(AddR64 Load32 Load32),
+                Op::AffineAddR64RshK64StoreR32 => all!(Affine AddR64 RshK64 StoreR32),
+                Op::AffineAddR32AndK64Load64RshR64AndK64JeqR32 => {
+                    all!(Affine AddR32 AndK64 Load64 RshR64 AndK64 JeqR32)
+                }
+                Op::AffineAffineStoreR64 => all!(Affine Affine StoreR64),
+                Op::AffineMulK64Load64AddR64Affine => all!(Affine MulK64 Load64 AddR64 Affine),
+                Op::AffineMulK64AffineAddR64Affine => all!(Affine MulK64 Affine AddR64 Affine),
+                Op::Load8AffineMulK64Load64AddR64Affine => {
+                    all!(Load8 Affine MulK64 Load64 AddR64 Affine)
+                }
+                Op::MulK64AddR64 => all!(MulK64 AddR64),
+                Op::StoreR32StoreR8StoreR16 => all!(StoreR32 StoreR8 StoreR16),
+                Op::StoreR32StoreR8StoreR32StoreR64 => all!(StoreR32 StoreR8 StoreR32 StoreR64),
+                Op::StoreR8StoreR16StoreR32StoreR64 => all!(StoreR8 StoreR16 StoreR32 StoreR64),
+                Op::StoreR16StoreR32 => all!(StoreR16 StoreR32),
+                Op::StoreR32StoreR32 => all!(StoreR32 StoreR32),
+                Op::AffineStoreR16Jump => all!(Affine StoreR16 Jump),
+                Op::AffineStoreR16Exit => all!(Affine StoreR16 Exit),
+                Op::AffineStoreR16AddR32AffineAffineJump => {
+                    all!(Affine StoreR16 AddR32 Affine Affine Jump)
+                }
+                Op::AffineJump => all!(Affine Jump),
+                Op::AffineExit => all!(Affine Exit),
+                Op::StorePart => {
+                    let start = i64::from(insn.offset) - offset_of!(Part, line) as i64;
+                    let address = reg!(insn.dst).wrapping_add(start as u64);
+                    match self.memory.context_bytes(address) {
+                        Some(part) => store_part!(part),
+                        // Elsewhere, or a fault: one after another.
+                        None => one!(StoreR32),
+                    }
                 }
                 Op::Helper => r[0] = may!(self.help(insn.immediate, [r[1], r[2], r[3], r[4]])),
             }
@@ -557,16 +530,16 @@ impl Run<'_> {
     }
 
     #[inline(never)]
-    fn atomic(&mut self, insn: &Insn, r: &mut [u64; 16]) -> Result<(), FaultKind> {
-        let address = r[usize::from(insn.dst)].wrapping_add(i64::from(insn.offset) as u64);
-        let (what, operand) = (insn.immediate, r[usize::from(insn.src)]);
+    fn atomic(&mut self, insn: &Insn, r: &mut [u64; REGISTERS]) -> Result<(), FaultKind> {
+        let address = r[insn.dst as usize].wrapping_add(i64::from(insn.offset) as u64);
+        let (what, operand) = (insn.immediate, r[insn.src as usize]);
         let old = match insn.op {
             Op::Atomic32 => self.memory.atomic::<4>(what, address, operand, r[0])?,
             _ => self.memory.atomic::<8>(what, address, operand, r[0])?,
         };
         match what {
             atomic::COMPARE_EXCHANGE => r[0] = old,
-            _ if what & atomic::FETCH != 0 => r[usize::from(insn.src)] = old,
+            _ if what & atomic::FETCH != 0 => r[insn.src as usize] = old,
             _ => {}
         }
         Ok(())

@@ -31,9 +31,11 @@ const FIRST_HANDLE: u32 = 1 << 31;
 /// Where the context is.
 pub const CONTEXT_ADDRESS: u64 = (CONTEXT as u64) << 32;
 
+const STACK_ADDRESS: u64 = (STACK as u64) << 32;
+
 /// Where the frame pointer of function `depth` stands.
 pub const fn frame_address(depth: u32) -> u64 {
-    (STACK as u64) << 32 | ((depth + 1) * FRAME_BYTES) as u64
+    STACK_ADDRESS | ((depth + 1) * FRAME_BYTES) as u64
 }
 
 /// Where byte `offset` of the values of map `index` is.
@@ -46,55 +48,85 @@ pub const fn map_address(index: u32) -> u64 {
     ((FIRST_HANDLE + index) as u64) << 32
 }
 
+/// The context of a run: bytes, of a size that is known best before it.
+pub trait Context: AsRef<[u8]> + AsMut<[u8]> {}
+
+impl<C: AsRef<[u8]> + AsMut<[u8]> + ?Sized> Context for C {}
+
 /// What a program can reach during a run.
-pub struct Memory<'a> {
+pub struct Memory<'a, C: ?Sized> {
     pub stack: &'a mut [u8; STACK_BYTES],
-    pub context: &'a mut [u8],
+    pub context: &'a mut C,
     pub maps: &'a [Arc<Map>],
 }
 
-macro_rules! by_size {
-    ($size:ident, $bytes:expr, $offset:expr) => {{
-        let start = $offset as usize;
-        let end = start + $size as usize;
-        $bytes.get(start..end)
-    }};
+/// Where `size` bytes begin, `offset` bytes after a region's start, if they are all among its `len`. One
+/// comparison where `len` is known: to an address in another region the offset is 4 GiB or more, or less than 0.
+#[inline(always)]
+fn start(len: usize, offset: u64, size: usize) -> Option<usize> {
+    let last = len.checked_sub(size)?;
+    usize::try_from(offset).ok().filter(|start| *start <= last)
 }
 
-impl Memory<'_> {
+impl<C: Context + ?Sized> Memory<'_, C> {
     /// Loads `N` bytes.
     #[inline(always)]
     pub fn load<const N: u32>(&self, address: u64) -> Result<u64, FaultKind> {
-        let offset = address as u32;
-        // The context first: programs are about it.
-        let bytes = match (address >> 32) as u32 {
-            CONTEXT => by_size!(N, self.context, offset),
-            STACK => by_size!(N, self.stack, offset),
-            region => return self.map(region)?.region.load::<N>(offset),
-        };
-        let bytes = bytes.ok_or(FaultKind::OutOfBounds)?;
-        Ok(match N {
+        let number = |bytes: &[u8]| match N {
             1 => u64::from(bytes[0]),
             2 => u64::from(u16::from_le_bytes([bytes[0], bytes[1]])),
             4 => u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
             _ => u64::from_le_bytes([
                 bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7],
             ]),
-        })
+        };
+        // The context first: programs are about it. Each has a load of its own, so that it need not wait until it is
+        // known which it is.
+        let (context, size) = (self.context.as_ref(), N as usize);
+        let offset = address.wrapping_sub(CONTEXT_ADDRESS);
+        if let Some(start) = start(context.len(), offset, size) {
+            return Ok(number(&context[start..][..size]));
+        }
+        let offset = address.wrapping_sub(STACK_ADDRESS);
+        if let Some(start) = start(STACK_BYTES, offset, size) {
+            return Ok(number(&self.stack[start..][..size]));
+        }
+        self.map_of_access(address)?.region.load::<N>(address as u32)
     }
 
     /// Stores `N` bytes.
     #[inline(always)]
     pub fn store<const N: u32>(&mut self, address: u64, value: u64) -> Result<(), FaultKind> {
-        let offset = address as u32;
-        let bytes = match (address >> 32) as u32 {
-            CONTEXT => self.context.get_mut(offset as usize..(offset as usize + N as usize)),
-            STACK => self.stack.get_mut(offset as usize..(offset as usize + N as usize)),
-            region => return self.map(region)?.region.store::<N>(offset, value),
-        };
-        let bytes = bytes.ok_or(FaultKind::OutOfBounds)?;
-        bytes.copy_from_slice(&value.to_le_bytes()[..N as usize]);
-        Ok(())
+        let (context, size) = (self.context.as_mut(), N as usize);
+        let bytes = value.to_le_bytes();
+        let offset = address.wrapping_sub(CONTEXT_ADDRESS);
+        if let Some(start) = start(context.len(), offset, size) {
+            context[start..][..size].copy_from_slice(&bytes[..size]);
+            return Ok(());
+        }
+        let offset = address.wrapping_sub(STACK_ADDRESS);
+        if let Some(start) = start(STACK_BYTES, offset, size) {
+            self.stack[start..][..size].copy_from_slice(&bytes[..size]);
+            return Ok(());
+        }
+        self.map_of_access(address)?.region.store::<N>(address as u32, value)
+    }
+
+    /// `N` bytes of the context, to be changed.
+    #[inline(always)]
+    pub fn context_bytes<const N: usize>(&mut self, address: u64) -> Option<&mut [u8; N]> {
+        let context = self.context.as_mut();
+        let start = start(context.len(), address.wrapping_sub(CONTEXT_ADDRESS), N)?;
+        context[start..].first_chunk_mut()
+    }
+
+    /// The map whose values are accessed, since nothing of the context or the stack is.
+    #[inline(always)]
+    fn map_of_access(&self, address: u64) -> Result<&Map, FaultKind> {
+        match (address >> 32) as u32 {
+            CONTEXT | STACK => Err(FaultKind::OutOfBounds),
+            region => self.map(region),
+        }
     }
 
     #[inline(always)]

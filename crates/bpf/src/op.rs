@@ -7,7 +7,7 @@ macro_rules! operations {
     (alu { $($alu:ident $code:literal: $k64:ident $r64:ident $k32:ident $r32:ident;)* }
      jump { $($jump:ident $jcode:literal: $jk64:ident $jr64:ident $jk32:ident $jr32:ident;)* }
      other { $($other:ident,)* }
-     pairs { $($pair:ident: $first:ident $second:ident;)* }) => {
+     sequences { $($sequence:ident: $($part:ident)*;)* }) => {
         /// What one instruction does, by the names of RFC 9669. `K` takes the immediate, `R` the source register; 64 or 32 bits.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
@@ -17,9 +17,9 @@ macro_rules! operations {
             $($other,)*
             /// Reads a map's number from `offset`; the load of its address and the call behind it in one.
             LookUp,
-            /// A pointer to the key before that: a move and an addition.
-            PointLookUp,
-            $($pair,)*
+            /// `dst = src + immediate`, of which as many upper bits as `offset` says become 0: moves and additions.
+            Affine,
+            $($sequence,)*
         }
 
         impl Op {
@@ -34,13 +34,8 @@ macro_rules! operations {
                 })
             }
 
-            /// The operation that does `first`, then `second`.
-            pub fn pair(first: Op, second: Op) -> Option<Op> {
-                Some(match (first, second) {
-                    $((Op::$first, Op::$second) => Op::$pair,)*
-                    _ => return None,
-                })
-            }
+            /// Operations that do what several do one after another.
+            pub const SEQUENCES: &[(Op, &[Op])] = &[$((Op::$sequence, &[$(Op::$part),*])),*];
 
             /// The conditional jump of `code`.
             fn jump(code: u8, wide: bool, register: bool) -> Option<Op> {
@@ -99,60 +94,49 @@ operations! {
         Atomic32, Atomic64,
         Jump, Call, Helper, Exit,
     }
-    pairs {
-        MovR64AddK64: MovR64 AddK64;
-        MovR64AddR64: MovR64 AddR64;
-        MovR64MulK64: MovR64 MulK64;
-        MovR64Load32: MovR64 Load32;
-        MovR32AddR32: MovR32 AddR32;
-        MovR32SubR32: MovR32 SubR32;
-        MovR32JltK64: MovR32 JltK64;
-        MovK32StoreR32: MovK32 StoreR32;
-        MovK32StoreR16: MovK32 StoreR16;
-        MovK32JgeR64: MovK32 JgeR64;
-        MovK64JeqK64: MovK64 JeqK64;
-        AddK64JneK64: AddK64 JneK64;
-        AddK64MovR32: AddK64 MovR32;
-        AddK32StoreR16: AddK32 StoreR16;
-        AddR64RshK64: AddR64 RshK64;
-        AddR32AndK64: AddR32 AndK64;
-        AndK64Load64: AndK64 Load64;
-        AndK64JeqR32: AndK64 JeqR32;
-        RshK64StoreR32: RshK64 StoreR32;
-        RshR64AndK64: RshR64 AndK64;
-        Load8JneK32: Load8 JneK32;
+    sequences {
         Load8JeqK32: Load8 JeqK32;
-        Load16JltK64: Load16 JltK64;
-        Load32MovK32: Load32 MovK32;
-        Load64MovR64: Load64 MovR64;
-        Load64MovR32: Load64 MovR32;
-        Load64RshR64: Load64 RshR64;
+        Load8JneK32: Load8 JneK32;
+        Load16JltK32: Load16 JltK32;
+        AffineLoad16JltK32: Affine Load16 JltK32;
+        Load8JeqK32Load16JltK32: Load8 JeqK32 Load16 JltK32;
+        Load32JleR32: Load32 JleR32;
+        Load32JleR32Load64JltR64: Load32 JleR32 Load64 JltR64;
+        Load32Load32: Load32 Load32;
+        Load32Load64: Load32 Load64;
         Load64Load32: Load64 Load32;
-        Load64JltR64: Load64 JltR64;
-        StoreR8StoreR16: StoreR8 StoreR16;
-        StoreR16StoreR32: StoreR16 StoreR32;
-        StoreR32StoreR64: StoreR32 StoreR64;
-        StoreR32StoreR32: StoreR32 StoreR32;
-        StoreR32StoreR8: StoreR32 StoreR8;
-        JeqK64Load64: JeqK64 Load64;
-        JneK32MovR64: JneK32 MovR64;
-        JltK64MovR64: JltK64 MovR64;
-        JgeR64Load64: JgeR64 Load64;
-        Load32StoreR8: Load32 StoreR8;
-        StoreR8StoreR32: StoreR8 StoreR32;
-        StoreR64AddK32: StoreR64 AddK32;
-        MovK64MovR32: MovK64 MovR32;
-        MovR32Jump: MovR32 Jump;
-        JltR32MovR32: JltR32 MovR32;
-        JleR32Load64: JleR32 Load64;
-        AddR64StoreR64: AddR64 StoreR64;
         Load64AddR64: Load64 AddR64;
-        MovR32JltR32: MovR32 JltR32;
-        JgeR64MovR32: JgeR64 MovR32;
-        MovK32JeqR32: MovK32 JeqR32;
-        StoreR16Jump: StoreR16 Jump;
-        LshR64AddR64: LshR64 AddR64;
-        MovK32MovK32: MovK32 MovK32;
+        Load64RshR64: Load64 RshR64;
+        AffineAffineLoad64: Affine Affine Load64;
+        Load64LshR64AddR64StoreR64: Load64 LshR64 AddR64 StoreR64;
+        SubR32SubR64JltR64: SubR32 SubR64 JltR64;
+        SubR32JltR32: SubR32 JltR32;
+        SubR64AffineAffineJneK64: SubR64 Affine Affine JneK64;
+        AffineAffineJneK64: Affine Affine JneK64;
+        AffineJgeR64Load64: Affine JgeR64 Load64;
+        AffineJeqR32: Affine JeqR32;
+        JgeR64Load64: JgeR64 Load64;
+        JeqK64Load64: JeqK64 Load64;
+        AddR64StoreR64: AddR64 StoreR64;
+        AddR64Load32Load32: AddR64 Load32 Load32;
+        AffineAddR64RshK64StoreR32: Affine AddR64 RshK64 StoreR32;
+        AffineAddR32AndK64Load64RshR64AndK64JeqR32: Affine AddR32 AndK64 Load64 RshR64 AndK64 JeqR32;
+        AffineAffineStoreR64: Affine Affine StoreR64;
+        AffineMulK64Load64AddR64Affine: Affine MulK64 Load64 AddR64 Affine;
+        AffineMulK64AffineAddR64Affine: Affine MulK64 Affine AddR64 Affine;
+        Load8AffineMulK64Load64AddR64Affine: Load8 Affine MulK64 Load64 AddR64 Affine;
+        MulK64AddR64: MulK64 AddR64;
+        StorePart: StoreR32 StoreR8 StoreR16 StoreR32 StoreR32 StoreR64;
+        StoreR32StoreR8StoreR16: StoreR32 StoreR8 StoreR16;
+        StoreR32StoreR8StoreR32StoreR64: StoreR32 StoreR8 StoreR32 StoreR64;
+        StoreR8StoreR16StoreR32StoreR64: StoreR8 StoreR16 StoreR32 StoreR64;
+        StoreR16StoreR32: StoreR16 StoreR32;
+        StoreR32StoreR32: StoreR32 StoreR32;
+        AffineStoreR16Jump: Affine StoreR16 Jump;
+        AffineStoreR16Exit: Affine StoreR16 Exit;
+        AffineStoreR16AddR32AffineAffineJump: Affine StoreR16 AddR32 Affine Affine Jump;
+        AffineJump: Affine Jump;
+        AffineExit: Affine Exit;
     }
 }
 
@@ -174,15 +158,49 @@ pub mod atomic {
     pub const COMPARE_EXCHANGE: i64 = 0xf1;
 }
 
+/// Registers that a program has, and [`Register::Zero`].
+pub const REGISTERS: usize = 12;
+
+/// A register. A type of its own, so that what it is an index of needs no check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Register {
+    R0,
+    R1,
+    R2,
+    R3,
+    R4,
+    R5,
+    R6,
+    R7,
+    R8,
+    R9,
+    R10,
+    /// Always 0. No program can name it.
+    Zero,
+}
+
+impl Register {
+    const ALL: [Register; 11] = {
+        use Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
+        [R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10]
+    };
+
+    /// That of a program, by its number.
+    pub fn new(number: u8) -> Option<Register> {
+        Register::ALL.get(usize::from(number)).copied()
+    }
+}
+
 /// One instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Insn {
     /// What it does.
     pub op: Op,
     /// Destination register.
-    pub dst: u8,
+    pub dst: Register,
     /// Source register.
-    pub src: u8,
+    pub src: Register,
     /// Of a memory access: the offset, sign-extended. Of a jump or call: the instruction it goes to.
     pub offset: i32,
     /// The operand, sign-extended; of [`Op::LoadImmediate`] all 64 bits; of a helper its number.
@@ -233,9 +251,9 @@ impl Raw {
     /// Decodes the instruction at `at`; `next` is the immediate of the one behind it. Jumps and calls get the
     /// instruction that they go to, unchecked.
     pub fn decode(self, at: usize, next: i32) -> Result<Insn, Refusal> {
-        if self.dst > 10 || self.src > 10 {
+        let (Some(dst), Some(src)) = (Register::new(self.dst), Register::new(self.src)) else {
             return Err(Refusal::Register);
-        }
+        };
         let unknown = Err(Refusal::Opcode(self.opcode));
         let immediate = i64::from(self.immediate);
         let (op, offset, immediate) = match self.opcode & 7 {
@@ -259,8 +277,8 @@ impl Raw {
             },
             _ => return unknown,
         };
-        let insn = Insn { op, dst: self.dst, src: self.src, offset, immediate };
-        if insn.changes_register(10) { Err(Refusal::FramePointer) } else { Ok(insn) }
+        let insn = Insn { op, dst, src, offset, immediate };
+        if insn.changes_register(Register::R10) { Err(Refusal::FramePointer) } else { Ok(insn) }
     }
 
     fn access(self) -> Option<Op> {
@@ -327,6 +345,10 @@ impl Raw {
 }
 
 impl Insn {
+    /// Ends a function.
+    pub const EXIT: Insn =
+        Insn { op: Op::Exit, dst: Register::R0, src: Register::R0, offset: 0, immediate: 0 };
+
     /// Whether it may go on elsewhere than behind it, other than by a call.
     pub fn is_jump(&self) -> bool {
         self.op == Op::Jump || (Op::JeqK64 as u8..=Op::JsleR32 as u8).contains(&(self.op as u8))
@@ -337,7 +359,7 @@ impl Insn {
         matches!(self.op, Op::Jump | Op::Exit)
     }
 
-    fn changes_register(&self, register: u8) -> bool {
+    fn changes_register(&self, register: Register) -> bool {
         match self.op {
             Op::StoreK8 | Op::StoreK16 | Op::StoreK32 | Op::StoreK64 => false,
             Op::StoreR8 | Op::StoreR16 | Op::StoreR32 | Op::StoreR64 => false,
