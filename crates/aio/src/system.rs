@@ -3,10 +3,34 @@
 use crate::abi::Event;
 use libc::{c_long, timespec};
 
-/// Makes a system call.
+/// Makes a system call: its result, or `-errno`. By the instruction, as libaio does: `syscall` of libc would
+/// shuffle the arguments, and have errno to be saved.
 ///
 /// # Safety
 /// As the call itself.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub unsafe fn call(number: c_long, arguments: [usize; 6]) -> isize {
+    let [a, b, c, d, e, f] = arguments;
+    let result: isize;
+    // SAFETY: passed on to the caller. The kernel keeps all registers but those three.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// Makes a system call: its result, or `-errno`.
+///
+/// # Safety
+/// As the call itself.
+#[cfg(not(target_arch = "x86_64"))]
 #[inline]
 pub unsafe fn call(number: c_long, arguments: [usize; 6]) -> isize {
     // SAFETY: errno is this thread's.
