@@ -13,14 +13,15 @@
 //! `io_getevents`, or to call it with success some times, without ever having taken an event itself.
 
 use crate::abi::{AioRing, Event, RING_MAGIC, Sqe, op};
+use crate::lock::{Guard, Lock};
 use crate::parking::{Parked, unpark};
 use crate::probe::{Files, Reason};
 use crate::ring::{Completion, Ring, Setup, Submission};
 use crate::stat::{self, Record};
 use std::mem::MaybeUninit;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64};
-use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// User data of entries that only wake up whoever waits.
 pub const WAKE: u64 = u64::MAX;
@@ -161,8 +162,8 @@ pub struct Context {
     /// Being destroyed.
     pub dead: AtomicBool,
     engine: OnceLock<Engine>,
-    submitting: Mutex<Submitting>,
-    reaping: Mutex<Reaping>,
+    submitting: Lock<Submitting>,
+    reaping: Lock<Reaping>,
     /// Events carried out inline that wait to be taken.
     pub done: AtomicU32,
     /// Requests and inline events not yet taken.
@@ -192,13 +193,13 @@ impl Context {
             mode: AtomicU8::new(mode as u8),
             dead: AtomicBool::new(false),
             engine: OnceLock::new(),
-            submitting: Mutex::new(Submitting {
+            submitting: Lock::new(Submitting {
                 queue: None,
                 files: Files::new(),
                 requests: Free::default(),
                 priority: None,
             }),
-            reaping: Mutex::new(Reaping {
+            reaping: Lock::new(Reaping {
                 queue: None,
                 done: Box::new([]),
                 done_head: 0,
@@ -248,14 +249,14 @@ impl Context {
 
     /// Locks the submitting side.
     #[inline]
-    pub fn submitting(&self) -> MutexGuard<'_, Submitting> {
-        self.submitting.lock().unwrap_or_else(|poison| poison.into_inner())
+    pub fn submitting(&self) -> Guard<'_, Submitting> {
+        self.submitting.lock()
     }
 
     /// Locks the reaping side.
     #[inline]
-    pub fn reaping(&self) -> MutexGuard<'_, Reaping> {
-        self.reaping.lock().unwrap_or_else(|poison| poison.into_inner())
+    pub fn reaping(&self) -> Guard<'_, Reaping> {
+        self.reaping.lock()
     }
 
     /// Requests and events that the context may hold. The kernel deals them out to processors in

@@ -32,6 +32,7 @@ pub mod drop_in;
 mod events;
 pub mod extended;
 mod lifetime;
+mod lock;
 mod parking;
 mod polled;
 mod probe;

@@ -18,6 +18,7 @@ pub use setup::{Rings, setup};
 pub use transfer::{enter_rings, submit, take};
 
 use crate::context::Engine;
+use crate::lock::{Guard, Lock};
 use crate::probe::Files;
 use crate::registry::Registry;
 use crate::ring::{Completion, Submission};
@@ -25,7 +26,6 @@ use crate::stat::{self, Record};
 use crate::system::failure;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Mutex, MutexGuard};
 
 /// Iocbs are indices into the array given at set-up.
 pub const USERIOCB: u32 = 1 << 0;
@@ -64,8 +64,8 @@ pub struct Polled {
     /// What was pinned of each iocb.
     pinned: Box<[Pinned]>,
     rings: Rings,
-    submitting: Mutex<Submitting>,
-    reaping: Mutex<Completion>,
+    submitting: Lock<Submitting>,
+    reaping: Lock<Completion>,
     outstanding: AtomicU32,
     dead: AtomicBool,
     record: &'static Record,
@@ -87,12 +87,12 @@ struct Submitting {
 }
 
 impl Polled {
-    fn submitting(&self) -> MutexGuard<'_, Submitting> {
-        self.submitting.lock().unwrap_or_else(|poison| poison.into_inner())
+    fn submitting(&self) -> Guard<'_, Submitting> {
+        self.submitting.lock()
     }
 
-    fn reaping(&self) -> MutexGuard<'_, Completion> {
-        self.reaping.lock().unwrap_or_else(|poison| poison.into_inner())
+    fn reaping(&self) -> Guard<'_, Completion> {
+        self.reaping.lock()
     }
 
     fn has(&self, flag: u32) -> bool {

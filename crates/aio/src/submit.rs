@@ -6,11 +6,11 @@
 use crate::abi::{self, Event, Iocb, Sqe, op};
 use crate::caller;
 use crate::context::{Context, Engine, Mode, Submitting, state};
+use crate::lock::Guard;
 use crate::probe::{self, Reason, Way};
 use crate::stat::Counter;
 use crate::system::{self, failure};
 use libc::c_long;
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// Reads of the page cache go to io_uring together from so many on.
@@ -102,7 +102,7 @@ fn address_of(array: usize, index: usize) -> Option<usize> {
 struct Batch<'a> {
     context: &'a Context,
     engine: &'a Engine,
-    submitting: MutexGuard<'a, Submitting>,
+    submitting: Guard<'a, Submitting>,
     iocbs: usize,
     /// Places taken that the context's count does not have yet.
     room: u32,
@@ -121,7 +121,7 @@ impl<'a> Batch<'a> {
     fn new(
         context: &'a Context,
         engine: &'a Engine,
-        submitting: MutexGuard<'a, Submitting>,
+        submitting: Guard<'a, Submitting>,
         iocbs: usize,
     ) -> Self {
         let room = context.capacity.saturating_sub(context.outstanding.load(SeqCst));

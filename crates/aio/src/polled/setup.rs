@@ -7,11 +7,11 @@ use super::{
 use crate::abi::Iocb;
 use crate::caller;
 use crate::context::{Engine, Free};
+use crate::lock::Lock;
 use crate::probe::Files;
 use crate::ring::{self, Ring, Setup};
 use crate::stat;
 use crate::system::failure;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
 /// Contexts hold at most so many requests: the kernel's limit of entries.
@@ -116,12 +116,12 @@ unsafe fn make(nr: u32, flags: u32, iocbs: usize, rings: Rings) -> Result<Polled
         engine: Engine::new(ring, nr),
         pinned,
         rings,
-        submitting: Mutex::new(Submitting {
+        submitting: Lock::new(Submitting {
             queue: submission,
             files: Files::new(),
             requests: Free::default(),
         }),
-        reaping: Mutex::new(completion),
+        reaping: Lock::new(completion),
         outstanding: AtomicU32::new(0),
         dead: AtomicBool::new(false),
         record: stat::open(id, nr, true),

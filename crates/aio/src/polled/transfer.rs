@@ -164,7 +164,7 @@ fn to_ring(context: &Polled, min: u32) -> Result<i32, i32> {
 /// One call that submits.
 struct Batch<'a> {
     context: &'a Polled,
-    submitting: std::sync::MutexGuard<'a, Submitting>,
+    submitting: crate::lock::Guard<'a, Submitting>,
     room: u32,
     pushed: u32,
 }
