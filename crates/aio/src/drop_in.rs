@@ -4,7 +4,8 @@
 
 use crate::abi::Event;
 use crate::events;
-use crate::lifetime::{self, CONTEXTS, Inside};
+use crate::inside::Inside;
+use crate::lifetime::{self, CONTEXTS};
 use crate::polled;
 use crate::submit;
 use crate::system::{self, Ask, failure};

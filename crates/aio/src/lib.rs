@@ -31,6 +31,7 @@ mod context;
 pub mod drop_in;
 mod events;
 pub mod extended;
+mod inside;
 mod lifetime;
 mod lock;
 mod parking;

@@ -2,13 +2,13 @@
 
 use crate::caller;
 use crate::context::{Context, Mode, WAKE, state};
+use crate::inside::Inside;
 use crate::parking::park;
 use crate::probe::Reason;
 use crate::registry::{Held, Registry};
 use crate::ring::Wait;
 use crate::stat::Counter;
 use crate::system::{self, failure};
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
@@ -132,33 +132,4 @@ pub fn cancel(context: &Context, iocb: usize, result: usize) -> i32 {
         }
     }
     system::io_cancel(context.id, iocb, result)
-}
-
-thread_local! {
-    static INSIDE: AtomicBool = const { AtomicBool::new(false) };
-}
-
-/// This thread is at work in the library; a signal's handler that calls us again must not wait for
-/// locks that it holds.
-pub struct Inside(());
-
-impl Inside {
-    /// None when this thread is inside already.
-    #[inline]
-    pub fn enter() -> Option<Inside> {
-        INSIDE.with(|inside| {
-            if inside.load(Relaxed) {
-                return None;
-            }
-            inside.store(true, Relaxed);
-            Some(Inside(()))
-        })
-    }
-}
-
-impl Drop for Inside {
-    #[inline]
-    fn drop(&mut self) {
-        INSIDE.with(|inside| inside.store(false, Relaxed));
-    }
 }

@@ -1,0 +1,110 @@
+//! Which threads are at work in the library: a signal's handler that calls us again must not wait for locks
+//! that its own thread holds.
+
+/// This thread is at work in the library, until this is dropped.
+pub struct Inside(());
+
+impl Inside {
+    /// None when this thread is inside already.
+    #[inline(always)]
+    pub fn enter() -> Option<Inside> {
+        if flag::get() {
+            return None;
+        }
+        flag::set(true);
+        Some(Inside(()))
+    }
+}
+
+impl Drop for Inside {
+    #[inline(always)]
+    fn drop(&mut self) {
+        flag::set(false);
+    }
+}
+
+/// The thread's flag, where the loader has put it when the program started (`initial-exec`): a shared library's
+/// own variables of threads cost a call of `__tls_get_addr` each time, and the compiler cannot be told
+/// otherwise. One byte fits into what glibc keeps for libraries that come later (`dlopen`).
+#[cfg(target_arch = "x86_64")]
+mod flag {
+    use std::arch::{asm, global_asm};
+
+    global_asm!(
+        ".pushsection .tbss.nvlane_aio_inside, \"awT\", @nobits",
+        ".globl nvlane_aio_inside",
+        ".hidden nvlane_aio_inside",
+        ".type nvlane_aio_inside, @object",
+        ".size nvlane_aio_inside, 1",
+        "nvlane_aio_inside:",
+        ".zero 1",
+        ".popsection",
+    );
+
+    /// Asked anew each time: only this thread and its handlers write the flag.
+    #[inline(always)]
+    pub fn get() -> bool {
+        let value: u8;
+        // SAFETY: reads this thread's byte.
+        unsafe {
+            asm!(
+                "mov {place}, qword ptr [rip + nvlane_aio_inside@GOTTPOFF]",
+                "mov {value}, byte ptr fs:[{place}]",
+                place = out(reg) _,
+                value = out(reg_byte) value,
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+        value != 0
+    }
+
+    /// What was done before is done before, for a handler of this thread as well: the compiler moves no access
+    /// of memory over it.
+    #[inline(always)]
+    pub fn set(inside: bool) {
+        // SAFETY: writes this thread's byte.
+        unsafe {
+            asm!(
+                "mov {place}, qword ptr [rip + nvlane_aio_inside@GOTTPOFF]",
+                "mov byte ptr fs:[{place}], {value}",
+                place = out(reg) _,
+                value = in(reg_byte) u8::from(inside),
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod flag {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    thread_local! {
+        static INSIDE: AtomicBool = const { AtomicBool::new(false) };
+    }
+
+    #[inline]
+    pub fn get() -> bool {
+        INSIDE.with(|inside| inside.load(Relaxed))
+    }
+
+    #[inline]
+    pub fn set(inside: bool) {
+        INSIDE.with(|flag| flag.store(inside, Relaxed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_inside_once_and_others_do_not_count() {
+        let inside = Inside::enter().unwrap();
+        assert!(Inside::enter().is_none());
+        std::thread::spawn(|| assert!(Inside::enter().is_some())).join().unwrap();
+        drop(inside);
+        assert!(Inside::enter().is_some());
+        assert!(Inside::enter().is_some());
+    }
+}
