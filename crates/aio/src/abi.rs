@@ -109,40 +109,81 @@ pub const IOVECS_MAX: u64 = 1024;
 /// Where there are more, the kernel is asked.
 pub const ADDRESS_END: u64 = 0x7fff_ffff_f000;
 
-/// `struct io_uring_sqe`, the fields that we use.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Sqe {
+/// The first 32 bytes of a `struct io_uring_sqe`, as the kernel reads them: all that a request needs but for
+/// its user data and the place of a registered buffer. In whole words, so that queueing it and keeping it
+/// are four stores each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entry(pub [u64; 4]);
+
+impl Entry {
+    /// For a file, with one of [`op`] and an I/O priority.
+    #[inline]
+    pub fn new(opcode: u8, fd: i32, ioprio: u16) -> Entry {
+        let place = u64::from(fd as u32) << 32;
+        Entry([u64::from(opcode) | u64::from(ioprio) << 16 | place, 0, 0, 0])
+    }
+
+    /// With the byte of the file; buffer or iovec array; bytes or entries of the array.
+    #[inline]
+    pub fn at(self, off: u64, addr: u64, len: u32) -> Entry {
+        let [first, _, _, last] = self.0;
+        Entry([first, off, addr, last & !u64::from(u32::MAX) | u64::from(len)])
+    }
+
+    /// With `RWF_*`, fsync flags, or a poll mask.
+    #[inline]
+    pub fn with_op_flags(self, op_flags: u32) -> Entry {
+        let [first, off, addr, last] = self.0;
+        Entry([first, off, addr, last & u64::from(u32::MAX) | u64::from(op_flags) << 32])
+    }
+
+    /// With `IOSQE_*`.
+    #[inline]
+    pub fn with_flags(self, flags: u8) -> Entry {
+        let [first, off, addr, last] = self.0;
+        Entry([first | u64::from(flags) << 8, off, addr, last])
+    }
+
     /// One of [`op`].
-    pub opcode: u8,
-    /// `IOSQE_*`.
-    pub flags: u8,
-    /// I/O priority.
-    pub ioprio: u16,
+    #[inline]
+    pub fn opcode(&self) -> u8 {
+        self.0[0] as u8
+    }
+
     /// The file, or its place among the registered ones.
-    pub fd: i32,
+    #[inline]
+    pub fn fd(&self) -> i32 {
+        (self.0[0] >> 32) as i32
+    }
+
     /// Byte of the file.
-    pub off: u64,
+    #[inline]
+    pub fn off(&self) -> u64 {
+        self.0[1]
+    }
+
     /// Buffer or iovec array.
-    pub addr: u64,
+    #[inline]
+    pub fn addr(&self) -> u64 {
+        self.0[2]
+    }
+
     /// Bytes, or entries of the iovec array.
-    pub len: u32,
+    #[inline]
+    pub fn count(&self) -> u32 {
+        self.0[3] as u32
+    }
+
     /// `RWF_*`, fsync flags, poll mask.
-    pub op_flags: u32,
-    /// Comes back with the completion.
-    pub user_data: u64,
-    /// Place of a registered buffer.
-    pub buf_index: u16,
-    /// A registered personality.
-    pub personality: u16,
-    /// Not used by us.
-    pub file_index: u32,
-    /// Not used by us.
-    pub addr3: u64,
-    /// Not used by us.
-    pub pad: u64,
+    #[inline]
+    pub fn op_flags(&self) -> u32 {
+        (self.0[3] >> 32) as u32
+    }
 }
-const _: () = assert!(size_of::<Sqe>() == 64);
+
+/// A place for a `struct io_uring_sqe`: an [`Entry`], the user data, and where buffers are registered a word
+/// that begins with the place of one. Nothing of ours writes the rest, which the kernel made zeroes.
+pub type Sqe = [u64; 8];
 
 /// `struct io_uring_cqe`.
 #[repr(C)]

@@ -10,6 +10,8 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const PAGE_BITS: u32 = 12;
+/// Bytes of a page.
+pub const PAGE: usize = 1 << PAGE_BITS;
 const PAGES: usize = 1024;
 
 /// Pages met: page number times 2, plus 1 where it is known to be writable. Direct-mapped.
@@ -20,7 +22,7 @@ static MET: [AtomicUsize; PAGES] = [const { AtomicUsize::new(0) }; PAGES];
 pub struct Fault;
 
 /// Copies a plain structure from the caller.
-#[inline]
+#[inline(always)]
 pub fn read<T: Copy>(address: usize) -> Result<T, Fault> {
     if !known(address, size_of::<T>(), false) {
         return foreign_read(address);
@@ -30,7 +32,7 @@ pub fn read<T: Copy>(address: usize) -> Result<T, Fault> {
 }
 
 /// Writes a plain structure to the caller.
-#[inline]
+#[inline(always)]
 pub fn write<T: Copy>(address: usize, value: T) -> Result<(), Fault> {
     if !known(address, size_of::<T>(), true) {
         return foreign_write(address, value);
@@ -41,20 +43,33 @@ pub fn write<T: Copy>(address: usize, value: T) -> Result<(), Fault> {
 }
 
 /// Writes the event of place `index` of an array of events.
-#[inline]
+#[inline(always)]
 pub fn write_event(array: usize, index: usize, event: Event) -> Result<(), Fault> {
     let address = index.checked_mul(size_of::<Event>()).and_then(|at| array.checked_add(at));
     write(address.ok_or(Fault)?, event)
 }
 
-#[inline]
+/// Whether `len` bytes, a page at most, are known to be there and writable: they may then be accessed
+/// directly.
+#[inline(always)]
+pub fn is_writable(address: usize, len: usize) -> bool {
+    known(address, len, true)
+}
+
+/// The same, readable at least.
+#[inline(always)]
+pub fn is_readable(address: usize, len: usize) -> bool {
+    known(address, len, false)
+}
+
+#[inline(always)]
 fn known(address: usize, len: usize, writing: bool) -> bool {
     let first = address >> PAGE_BITS;
     let last = address.wrapping_add(len - 1) >> PAGE_BITS;
     met(first, writing) && (first == last || met(last, writing))
 }
 
-#[inline]
+#[inline(always)]
 fn met(page: usize, writing: bool) -> bool {
     let entry = MET[page % PAGES].load(Relaxed);
     entry == page * 2 + 1 || (!writing && entry == page * 2 && page != 0)

@@ -12,7 +12,7 @@
 //! would not see them; so I/O goes natively until the program has been seen to wait in
 //! `io_getevents`, or to call it with success some times, without ever having taken an event itself.
 
-use crate::abi::{AioRing, Event, RING_MAGIC, Sqe, op};
+use crate::abi::{AioRing, Entry, Event, RING_MAGIC, op};
 use crate::lock::{Guard, Lock};
 use crate::parking::{Parked, unpark};
 use crate::probe::{Files, Reason};
@@ -82,7 +82,9 @@ pub mod state {
     pub const AGAIN: u32 = 5;
 }
 
-/// What an event needs to know, kept from submission to completion.
+/// What an event needs to know, kept from submission to completion. As large as a line of the cache, so that
+/// an index leads to it by a shift, and requests of two threads are apart.
+#[repr(align(64))]
 pub struct Request {
     /// The iocb's address.
     pub obj: AtomicU64,
@@ -90,7 +92,7 @@ pub struct Request {
     pub data: AtomicU64,
     /// Of [`state`].
     pub state: AtomicU32,
-    /// Its entry, in four words: see [`Request::remember`].
+    /// Its entry, with which it can be started once more.
     entry: [AtomicU64; 4],
     /// The next in a chain of free ones, as index + 1.
     pub next: AtomicU32,
@@ -227,6 +229,12 @@ impl Context {
         }
     }
 
+    /// Whether that is through io_uring.
+    #[inline]
+    pub fn is_ring(&self) -> bool {
+        self.mode.load(SeqCst) == Mode::Ring as u8
+    }
+
     fn set(&self, mode: Mode, reason: Reason) {
         self.mode.store(mode as u8, SeqCst);
         self.record.mode.store(mode as u32, Relaxed);
@@ -248,13 +256,13 @@ impl Context {
     }
 
     /// Locks the submitting side.
-    #[inline]
+    #[inline(always)]
     pub fn submitting(&self) -> Guard<'_, Submitting> {
         self.submitting.lock()
     }
 
     /// Locks the reaping side.
-    #[inline]
+    #[inline(always)]
     pub fn reaping(&self) -> Guard<'_, Reaping> {
         self.reaping.lock()
     }
@@ -370,14 +378,15 @@ impl Context {
         let (Some(engine), Some(queue)) = (self.engine(), submitting.queue.as_mut()) else {
             return;
         };
-        let nop = Sqe { opcode: op::NOP, fd: -1, user_data: WAKE, ..Sqe::default() };
+        let nop = Entry::new(op::NOP, -1, 0);
         let mut left = count;
         while left > 0 {
             let mut pushed = 0;
-            while pushed < left && queue.push(&nop) {
+            while pushed < left && queue.push(nop, WAKE) {
                 pushed += 1;
             }
-            let taken = engine.ring.enter(pushed, None);
+            queue.publish();
+            let taken = engine.ring.submit(pushed);
             if taken <= 0 {
                 queue.take_back(pushed);
                 return;
@@ -421,7 +430,7 @@ impl Engine {
     }
 
     /// Gives requests back: the chain from `first` to `last`.
-    #[inline]
+    #[inline(always)]
     pub fn give_back(&self, first: u32, last: u32) {
         let mut head = self.returned.load(Relaxed);
         loop {
@@ -435,30 +444,36 @@ impl Engine {
 }
 
 impl Request {
-    /// Keeps what is needed to start it once more.
-    #[inline]
-    pub fn remember(&self, entry: &Sqe) {
-        let place = u64::from(entry.fd as u32) << 32;
-        let first = u64::from(entry.opcode) | u64::from(entry.ioprio) << 16 | place;
-        let last = u64::from(entry.len) | u64::from(entry.op_flags) << 32;
-        for (kept, word) in self.entry.iter().zip([first, entry.off, entry.addr, last]) {
+    /// Keeps what its event needs, and what it takes to start it once more.
+    #[inline(always)]
+    pub fn begin(&self, obj: u64, data: u64, entry: Entry, state: u32) {
+        self.obj.store(obj, Relaxed);
+        self.data.store(data, Relaxed);
+        for (kept, word) in self.entry.iter().zip(entry.0) {
             kept.store(word, Relaxed);
         }
+        self.state.store(state, Relaxed);
+    }
+
+    /// Its event, with that result.
+    #[inline(always)]
+    pub fn event(&self, res: i32) -> Event {
+        let (data, obj) = (self.data.load(Relaxed), self.obj.load(Relaxed));
+        Event { data, obj, res: i64::from(res), res2: 0 }
     }
 
     /// What was remembered.
-    pub fn entry(&self) -> Sqe {
-        let [first, off, addr, last] = [0, 1, 2, 3].map(|at| self.entry[at].load(Relaxed));
-        Sqe {
-            opcode: first as u8,
-            ioprio: (first >> 16) as u16,
-            fd: (first >> 32) as i32,
-            off,
-            addr,
-            len: last as u32,
-            op_flags: (last >> 32) as u32,
-            ..Sqe::default()
-        }
+    pub fn entry(&self) -> Entry {
+        Entry([0, 1, 2, 3].map(|at| self.entry[at].load(Relaxed)))
+    }
+
+    /// Whether it is over in the usual way: a read, write or sync that was started once, of as many bytes as
+    /// were asked for. Its event is then the completion's; anything else wants a closer look.
+    #[inline(always)]
+    pub fn is_whole(&self, res: i32) -> bool {
+        // The lowest half of the last word: see `Entry::count`.
+        let count = self.entry[3].load(Relaxed) as u32;
+        res >= 0 && res as u32 == count && self.state.load(Relaxed) == state::IO
     }
 
     /// Whether a completion only says that the thread which had submitted the request has ended: io_uring
@@ -490,13 +505,27 @@ impl Free {
     /// A free request.
     #[inline]
     pub fn take(&mut self, engine: &Engine) -> Option<u32> {
+        match self.again(engine) {
+            Some((index, _)) => Some(index),
+            None => self.take_fresh(engine),
+        }
+    }
+
+    /// A free request, if there is one that was used before.
+    #[inline(always)]
+    pub fn again<'e>(&mut self, engine: &'e Engine) -> Option<(u32, &'e Request)> {
         if self.chain == 0 {
             self.chain = engine.returned.swap(0, Acquire);
         }
-        if let Some(index) = self.chain.checked_sub(1) {
-            self.chain = engine.request(index).next.load(Relaxed);
-            return Some(index);
-        }
+        // Beyond all of them where there is none.
+        let index = self.chain.wrapping_sub(1);
+        let request = engine.requests.get(index as usize)?;
+        self.chain = request.next.load(Relaxed);
+        Some((index, request))
+    }
+
+    #[cold]
+    fn take_fresh(&mut self, engine: &Engine) -> Option<u32> {
         let index = self.fresh;
         if index as usize == engine.requests.len() {
             return None;
@@ -518,7 +547,7 @@ impl Reaping {
     #[inline]
     pub fn keep(&mut self, event: Event) {
         self.done[self.done_tail].write(event);
-        self.done_tail = (self.done_tail + 1) % self.done.len();
+        self.done_tail = self.after(self.done_tail);
     }
 
     /// The oldest such event.
@@ -534,7 +563,13 @@ impl Reaping {
     /// That event has been handed out.
     #[inline]
     pub fn forget_kept(&mut self) {
-        self.done_head = (self.done_head + 1) % self.done.len();
+        self.done_head = self.after(self.done_head);
+    }
+
+    /// The place after that one, without a division.
+    #[inline]
+    fn after(&self, place: usize) -> usize {
+        if place + 1 == self.done.len() { 0 } else { place + 1 }
     }
 }
 

@@ -49,10 +49,12 @@ pub unsafe fn submit(context: usize, nr: c_long, iocbs: *mut *mut c_void) -> c_i
     }
     // SAFETY: passed on to the caller, in all three.
     unsafe {
-        match (CONTEXTS.find(context), Inside::enter()) {
-            (Some(held), Some(_inside)) => submit::submit(&held, nr, iocbs),
-            (Some(held), None) => submit::natively(&held, nr, iocbs),
-            (None, _) => system::io_submit(context, nr, iocbs),
+        let Some(held) = CONTEXTS.find(context) else {
+            return system::io_submit(context, nr, iocbs);
+        };
+        match Inside::enter() {
+            Some(_inside) => submit::submit(&held, nr, iocbs),
+            None => submit::natively(&held, nr, iocbs),
         }
     }
 }
@@ -107,7 +109,7 @@ pub unsafe fn pgetevents(
 
 /// # Safety
 /// As `io_getevents`.
-#[inline]
+#[inline(always)]
 unsafe fn take(context: usize, ask: Ask) -> c_int {
     if polled::is_id(context) {
         // SAFETY: passed on to the caller.
@@ -115,12 +117,16 @@ unsafe fn take(context: usize, ask: Ask) -> c_int {
     }
     // SAFETY: passed on to the caller, in all of them.
     unsafe {
-        match (CONTEXTS.find(context), Inside::enter()) {
-            (Some(held), Some(_inside)) => events::take(&held, ask),
-            (Some(_), None) => system::io_getevents(context, Ask { min: 0, ..ask }),
+        let Some(held) = CONTEXTS.find(context) else {
             // As libaio: even an id that is none is looked at, unless it is null.
-            (None, _) if context != 0 && events::is_poll_of_empty_ring(context, ask.timeout) => 0,
-            (None, _) => system::io_getevents(context, ask),
+            if context != 0 && events::is_poll_of_empty_ring(context, ask.timeout) {
+                return 0;
+            }
+            return system::io_getevents(context, ask);
+        };
+        match Inside::enter() {
+            Some(_inside) => events::take(&held, &ask),
+            None => system::io_getevents(context, Ask { min: 0, ..ask }),
         }
     }
 }

@@ -6,13 +6,14 @@
 //!   the kernel's ring ---'    (only while something went natively)
 //! ```
 
-use crate::abi::{AioRing, Event, RING_MAGIC, Sqe, op};
+use crate::abi::{AioRing, Entry, Event, RING_MAGIC, op};
 use crate::caller;
-use crate::context::{Context, Engine, Mode, Submitting, WAKE, state};
+use crate::context::{Context, Engine, Mode, Reaping, Submitting, WAKE, state};
 use crate::ring::Wait;
 use crate::stat::Counter;
 use crate::submit;
 use crate::system::{self, Ask, failure, now_ns};
+use crate::usual;
 use libc::{c_long, timespec};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -24,9 +25,33 @@ const SLICE_NS_MAX: u64 = 1_000_000;
 ///
 /// # Safety
 /// The array of events may be overwritten.
-pub unsafe fn take(context: &Context, ask: Ask) -> i32 {
+#[inline(always)]
+pub unsafe fn take(context: &Context, ask: &Ask) -> i32 {
     context.record.add(Counter::Reaps, 1);
-    let mut ask = ask;
+    let mut got = 0;
+    if context.is_ring()
+        && let Some(engine) = context.engine()
+        && ask.min >= 0
+        && ask.min <= ask.nr
+    {
+        // The common case: all there. Times and signals need no look.
+        // SAFETY: passed on to the caller.
+        got = unsafe { usual::take(context, engine, ask) };
+        if got > 0 && got >= ask.min && !ask.masked && context.native.pending.load(SeqCst) == 0 {
+            context.record.add(Counter::Events, got as u64);
+            return got as i32;
+        }
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { take_otherwise(context, *ask, got) }
+}
+
+/// The same in any case, when there are `got` events already.
+///
+/// # Safety
+/// As `take`.
+#[inline(never)]
+unsafe fn take_otherwise(context: &Context, mut ask: Ask, got: c_long) -> i32 {
     let mut rest;
     loop {
         let taken = match (context.mode(), context.engine()) {
@@ -50,7 +75,7 @@ pub unsafe fn take(context: &Context, ask: Ask) -> i32 {
             }
             (Mode::Ring | Mode::Native, Some(engine)) => {
                 // SAFETY: passed on to the caller.
-                unsafe { merged(context, engine, ask) }
+                unsafe { merged(context, engine, ask, got) }
             }
             // SAFETY: passed on to the caller.
             (Mode::Ring | Mode::Native, None) => unsafe { natively(context, ask) },
@@ -157,16 +182,15 @@ impl Deadline {
     }
 }
 
-/// From wherever events may be.
+/// From wherever events may be, when there are `got` already.
 ///
 /// # Safety
 /// As `take`.
-unsafe fn merged(context: &Context, engine: &Engine, ask: Ask) -> i32 {
+unsafe fn merged(context: &Context, engine: &Engine, ask: Ask, got: c_long) -> i32 {
     if ask.min < 0 || ask.min > ask.nr {
         return failure(libc::EINVAL);
     }
-    let mut taking = Taking { context, engine, ask, got: 0, slice: SLICE_NS, masked: false };
-    // The common case: all there. Times and signals need no look.
+    let mut taking = Taking { context, engine, ask, got, slice: SLICE_NS, masked: false };
     // SAFETY: passed on to the caller.
     let outcome = unsafe { taking.run() };
     if ask.masked && ask.signals != 0 && !taking.masked {
@@ -240,48 +264,12 @@ impl Taking<'_> {
         if inline == 0 && !self.engine.ring.has_completions() {
             return Ok(());
         }
-        let mut reaping = self.context.reaping();
         let before = self.got;
-        let mut outcome = Ok(());
-        let mut inline_taken = 0;
-        while inline_taken < inline && self.got < self.ask.nr {
-            let Some(event) = reaping.kept() else { break };
-            outcome = self.put(event);
-            if outcome.is_err() {
-                break;
-            }
-            reaping.forget_kept();
-            inline_taken += 1;
-        }
         let mut orphans = Vec::new();
-        let mut freed = Chain::default();
-        while outcome.is_ok() && self.got < self.ask.nr {
-            let Some(queue) = reaping.queue.as_mut() else { break };
-            let Some(cqe) = queue.peek() else { break };
-            let index = cqe.user_data as u32;
-            if cqe.user_data == WAKE {
-            } else if self.engine.request(index).was_orphaned(cqe.res) {
-                orphans.push((index, cqe.res));
-            } else {
-                outcome = self.complete(index, cqe.res, &mut freed);
-                if outcome.is_err() {
-                    break;
-                }
-            }
-            queue.advance();
-        }
-        if let Some(queue) = reaping.queue.as_mut() {
-            queue.release();
-        }
-        if inline_taken > 0 {
-            self.context.done.fetch_sub(inline_taken, SeqCst);
-        }
-        if let Some((first, last)) = freed.ends {
-            self.engine.give_back(first, last);
-        }
-        let released = inline_taken + freed.len;
-        if released > 0 {
-            self.context.outstanding.fetch_sub(released, SeqCst);
+        let mut reaping = self.context.reaping();
+        let mut outcome = if inline > 0 { self.take_inline(&mut reaping, inline) } else { Ok(()) };
+        if outcome.is_ok() {
+            outcome = self.take_completions(&mut reaping, &mut orphans);
         }
         drop(reaping);
         for (index, res) in orphans {
@@ -290,13 +278,69 @@ impl Taking<'_> {
         if self.got > before { Ok(()) } else { outcome }
     }
 
+    /// Of what was carried out inline, `count` events at most; the lock on this side is held.
+    fn take_inline(&mut self, reaping: &mut Reaping, count: u32) -> Result<(), i32> {
+        let mut outcome = Ok(());
+        let mut taken = 0;
+        while taken < count && self.got < self.ask.nr {
+            let Some(event) = reaping.kept() else { break };
+            outcome = self.put(event);
+            if outcome.is_err() {
+                break;
+            }
+            reaping.forget_kept();
+            taken += 1;
+        }
+        if taken > 0 {
+            self.context.done.fetch_sub(taken, SeqCst);
+            self.context.outstanding.fetch_sub(taken, SeqCst);
+        }
+        outcome
+    }
+
+    /// Of io_uring; the lock on this side is held. What has no event yet is added to `orphans`.
+    #[inline(always)]
+    fn take_completions(
+        &mut self,
+        reaping: &mut Reaping,
+        orphans: &mut Vec<(u32, i32)>,
+    ) -> Result<(), i32> {
+        let Some(queue) = reaping.queue.as_mut() else { return Ok(()) };
+        let mut outcome = Ok(());
+        let mut freed = Chain::default();
+        let mut left = queue.count();
+        while left > 0 && self.got < self.ask.nr {
+            // SAFETY: `left` counts those that are there.
+            let cqe = unsafe { queue.first() };
+            if cqe.user_data != WAKE {
+                let index = cqe.user_data as u32;
+                outcome = if self.engine.request(index).is_whole(cqe.res) {
+                    self.complete(index, cqe.res, &mut freed)
+                } else {
+                    self.complete_otherwise(index, cqe.res, &mut freed, orphans)
+                };
+                if outcome.is_err() {
+                    break;
+                }
+            }
+            queue.advance();
+            left -= 1;
+        }
+        queue.release();
+        if freed.len > 0 {
+            self.engine.give_back(freed.first, freed.last);
+            self.context.outstanding.fetch_sub(freed.len, SeqCst);
+        }
+        outcome
+    }
+
     /// Starts a request once more whose thread has ended; or carries it out here, where it had begun or
     /// there is no ring to be had.
     #[cold]
     fn adopt(&mut self, index: u32, res: i32) {
         let context = self.context;
         let request = self.engine.request(index);
-        let entry = Sqe { user_data: u64::from(index), ..request.entry() };
+        let entry = request.entry();
         let mut submitting = context.submitting();
         if context.dead.load(SeqCst) {
             // Whoever destroys it waits for this one, and for nothing of it.
@@ -304,21 +348,20 @@ impl Taking<'_> {
             return;
         }
         let _ = request.state.compare_exchange(state::IO, state::AGAIN, SeqCst, SeqCst);
-        if res < 0 && self.start_again(&mut submitting, &entry) {
+        if res < 0 && self.start_again(&mut submitting, entry, index) {
             return;
         }
         let done = res.max(0) as u32;
-        let rest = Sqe {
-            off: entry.off + u64::from(done),
-            addr: entry.addr + u64::from(done),
-            len: entry.len - done,
-            ..entry
-        };
-        let more = match entry.opcode {
+        let rest = entry.at(
+            entry.off() + u64::from(done),
+            entry.addr() + u64::from(done),
+            entry.count() - done,
+        );
+        let more = match entry.opcode() {
             // SAFETY: the program vouched for its memory until the event, which is still to come.
-            op::READ => unsafe { submit::carry_out(false, entry.op_flags, &rest) as i64 },
+            op::READ => unsafe { submit::carry_out(false, entry.op_flags(), &rest) as i64 },
             // SAFETY: as above.
-            op::WRITE => unsafe { submit::carry_out(true, entry.op_flags, &rest) as i64 },
+            op::WRITE => unsafe { submit::carry_out(true, entry.op_flags(), &rest) as i64 },
             _ => i64::from(failure(libc::EIO)),
         };
         // What was moved before an error counts, as it does in one call.
@@ -327,12 +370,13 @@ impl Taking<'_> {
     }
 
     /// Whether the ring has taken the entry.
-    fn start_again(&self, submitting: &mut Submitting, entry: &Sqe) -> bool {
+    fn start_again(&self, submitting: &mut Submitting, entry: Entry, index: u32) -> bool {
         let Some(queue) = submitting.queue.as_mut() else { return false };
-        if !queue.push(entry) {
+        if !queue.push(entry, u64::from(index)) {
             return false;
         }
-        let taken = self.engine.ring.enter(1, None) == 1;
+        queue.publish();
+        let taken = self.engine.ring.submit(1) == 1;
         if !taken {
             queue.take_back(1);
         }
@@ -356,31 +400,43 @@ impl Taking<'_> {
         }
     }
 
-    #[inline]
+    /// Hands out a request's event, and has the request freed; the lock on this side is held.
+    #[inline(always)]
     fn complete(&mut self, index: u32, res: i32, freed: &mut Chain) -> Result<(), i32> {
         let request = self.engine.request(index);
-        // The lock on this side is held.
-        let kind = request.state.load(Relaxed);
-        let res = match kind {
-            // The kernel's AIO says so of a poll that was cancelled.
-            state::CANCELLED if res == failure(libc::ECANCELED) => 0,
-            _ => res,
-        };
-        let event = Event {
-            data: request.data.load(Relaxed),
-            obj: request.obj.load(Relaxed),
-            res: i64::from(res),
-            res2: 0,
-        };
-        if kind != state::VOID {
-            self.put(event)?;
-        }
+        self.put(request.event(res))?;
         request.state.store(state::FREE, Relaxed);
         freed.push(self.engine, index);
         Ok(())
     }
 
-    #[inline]
+    /// The same for what did not end in the usual way.
+    #[inline(never)]
+    fn complete_otherwise(
+        &mut self,
+        index: u32,
+        res: i32,
+        freed: &mut Chain,
+        orphans: &mut Vec<(u32, i32)>,
+    ) -> Result<(), i32> {
+        let request = self.engine.request(index);
+        if request.was_orphaned(res) {
+            orphans.push((index, res));
+            return Ok(());
+        }
+        match request.state.load(Relaxed) {
+            state::VOID => {
+                request.state.store(state::FREE, Relaxed);
+                freed.push(self.engine, index);
+                Ok(())
+            }
+            // The kernel's AIO says so of a poll that was cancelled.
+            state::CANCELLED if res == failure(libc::ECANCELED) => self.complete(index, 0, freed),
+            _ => self.complete(index, res, freed),
+        }
+    }
+
+    #[inline(always)]
     fn put(&mut self, event: Event) -> Result<(), i32> {
         caller::write_event(self.ask.events, self.got as usize, event)
             .map_err(|_| failure(libc::EFAULT))?;
@@ -457,7 +513,7 @@ impl Taking<'_> {
         self.context.record.add(Counter::Waits, 1);
         let wait =
             Wait { min: if native { 1 } else { want }, timeout_ns, signals: self.ask.signals };
-        let code = self.engine.ring.enter(0, Some(wait));
+        let code = self.engine.ring.enter(0, wait);
         if code < 0 && self.engine.ring.is_lost() {
             // Completions still come; nobody tells of them.
             let nap = left_ns.min(self.slice);
@@ -476,24 +532,23 @@ impl Taking<'_> {
     }
 }
 
-/// Requests to be given back together.
+/// Requests to be given back together, the last one freed first.
 #[derive(Default)]
 struct Chain {
-    ends: Option<(u32, u32)>,
+    first: u32,
+    last: u32,
     len: u32,
 }
 
 impl Chain {
     #[inline]
     fn push(&mut self, engine: &Engine, index: u32) {
-        let last = match self.ends {
-            None => index,
-            Some((first, last)) => {
-                engine.request(index).next.store(first + 1, Relaxed);
-                last
-            }
-        };
-        self.ends = Some((index, last));
+        if self.len == 0 {
+            self.last = index;
+        } else {
+            engine.request(index).next.store(self.first + 1, Relaxed);
+        }
+        self.first = index;
         self.len += 1;
     }
 }

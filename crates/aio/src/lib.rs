@@ -42,3 +42,4 @@ mod ring;
 pub mod stat;
 mod submit;
 mod system;
+mod usual;

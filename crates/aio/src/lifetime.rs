@@ -104,7 +104,7 @@ fn drain(context: &Context) {
             return;
         }
         let wait = Wait { min: 1, timeout_ns: Some(DRAIN_NS), signals: 0 };
-        if engine.ring.enter(0, Some(wait)) < 0 && engine.ring.is_lost() {
+        if engine.ring.enter(0, wait) < 0 && engine.ring.is_lost() {
             std::thread::sleep(Duration::from_nanos(DRAIN_NS));
         }
     }

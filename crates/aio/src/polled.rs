@@ -87,14 +87,18 @@ struct Submitting {
 }
 
 impl Polled {
+    #[inline(always)]
     fn submitting(&self) -> Guard<'_, Submitting> {
         self.submitting.lock()
     }
 
+    #[inline(always)]
     fn reaping(&self) -> Guard<'_, Completion> {
         self.reaping.lock()
     }
 
+    /// Whether it has one of these flags.
+    #[inline(always)]
     fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
     }

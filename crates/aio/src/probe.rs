@@ -90,7 +90,8 @@ pub struct File {
     pub writable: bool,
     /// Writes beyond its end are carried out here, as ext4 makes them wait in any case.
     extends_here: bool,
-    size: u64,
+    /// Reads, and writes, that end before this byte go to io_uring without a further question.
+    ring_end: [u64; 2],
     uses: u32,
     status: i32,
     device: u64,
@@ -105,7 +106,7 @@ const UNKNOWN: File = File {
     readable: false,
     writable: false,
     extends_here: false,
-    size: 0,
+    ring_end: [0; 2],
     uses: USES_MAX,
     status: 0,
     device: 0,
@@ -134,6 +135,30 @@ impl Files {
         look(file, fd).then_some(file)
     }
 
+    /// Whether a read (`write` is 0) or write (1) up to `end` goes to io_uring by what is known, without
+    /// asking the system.
+    #[inline(always)]
+    pub fn goes_by_ring(&mut self, fd: i32, write: usize, end: u64) -> bool {
+        let file = &mut self.0[fd as u32 as usize % FILES];
+        if file.fd != fd || file.uses >= USES_MAX || end >= file.ring_end[write & 1] {
+            return false;
+        }
+        file.uses += 1;
+        true
+    }
+
+    /// Whether a file is open for reads (`write` is 0) or writes (1), and past the page cache where it has to be,
+    /// by what is known.
+    #[inline(always)]
+    pub fn allows(&mut self, fd: i32, write: u8, direct: bool) -> bool {
+        let file = &mut self.0[fd as u32 as usize % FILES];
+        if file.fd != fd || file.uses >= USES_MAX {
+            return false;
+        }
+        file.uses += 1;
+        (if write == 0 { file.readable } else { file.writable }) && (!direct || file.is_direct())
+    }
+
     /// Forgets `fd`, which turned out to be another file.
     pub fn forget(&mut self, fd: i32) {
         let file = &mut self.0[fd as u32 as usize % FILES];
@@ -153,13 +178,20 @@ impl File {
     /// Whether a write up to `end` extends a file whose file system makes such writes wait.
     #[inline]
     pub fn extends(&mut self, end: u64) -> bool {
-        if !self.extends_here || end <= self.size {
+        if !self.extends_here || end < self.ring_end[1] {
             return false;
         }
         if let Some(stat) = stat(self.fd) {
-            self.size = stat.st_size as u64;
+            self.note_size(stat.st_size as u64);
         }
-        end > self.size
+        end >= self.ring_end[1]
+    }
+
+    /// Derives from the file's size what goes to io_uring.
+    fn note_size(&mut self, size: u64) {
+        let all = |allowed: bool| if allowed && self.way == Way::Ring { u64::MAX } else { 0 };
+        let writes = if self.extends_here { size.saturating_add(1) } else { u64::MAX };
+        self.ring_end = [all(self.readable), all(self.writable).min(writes)];
     }
 
     /// Whether a read is worth trying without waiting.
@@ -191,8 +223,8 @@ fn look(file: &mut File, fd: i32) -> bool {
     let same = file.fd == fd
         && (file.status, file.device, file.inode) == (status, stat.st_dev, stat.st_ino);
     file.uses = 1;
-    file.size = stat.st_size as u64;
     if same {
+        file.note_size(stat.st_size as u64);
         return true;
     }
     let access = status & libc::O_ACCMODE;
@@ -211,6 +243,7 @@ fn look(file: &mut File, fd: i32) -> bool {
     file.misses = 0;
     file.skips = 0;
     file.way = way(file, &stat, file_system);
+    file.note_size(stat.st_size as u64);
     true
 }
 

@@ -64,20 +64,11 @@ impl<T> Registry<T> {
         let table = NonNull::new(self.0.load(SeqCst))?;
         // SAFETY: the table is never unmapped.
         let table = unsafe { table.as_ref() };
-        for step in 0..TRIES {
-            let slot = place(table, id, step);
-            if slot.key.load(SeqCst) != id || id <= RESERVED {
-                continue;
-            }
-            slot.users.fetch_add(1, SeqCst);
-            if slot.key.load(SeqCst) == id
-                && let Some(context) = NonNull::new(slot.context.load(SeqCst))
-            {
-                return Some(Held { id, slot, context });
-            }
-            slot.users.fetch_sub(1, SeqCst);
+        // Nearly always where it belongs.
+        match hold(place(table, id, 0), id) {
+            Some(held) => Some(held),
+            None => find_elsewhere(table, id),
         }
-        None
     }
 
     /// Makes a context known; gives it back when there is no place for it.
@@ -164,6 +155,28 @@ impl<T> Held<T> {
         // SAFETY: it came from a Box in `insert`, is out of the table, and nobody holds it.
         unsafe { Box::from_raw(context) }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn find_elsewhere<T>(table: &'static Table<T>, id: usize) -> Option<Held<T>> {
+    (1..TRIES).find_map(|step| hold(place(table, id, step), id))
+}
+
+/// The context at that place, if it has that id.
+#[inline]
+fn hold<T>(slot: &'static Slot<T>, id: usize) -> Option<Held<T>> {
+    if slot.key.load(SeqCst) != id || id <= RESERVED {
+        return None;
+    }
+    slot.users.fetch_add(1, SeqCst);
+    if slot.key.load(SeqCst) == id
+        && let Some(context) = NonNull::new(slot.context.load(SeqCst))
+    {
+        return Some(Held { id, slot, context });
+    }
+    slot.users.fetch_sub(1, SeqCst);
+    None
 }
 
 #[inline]

@@ -3,7 +3,7 @@
 //! No `SINGLE_ISSUER` and no `COOP_TASKRUN`, since a context may be submitted to by one thread and
 //! waited for by another while the first computes.
 
-use crate::abi::{Cqe, Sqe};
+use crate::abi::{Cqe, Entry, Sqe};
 use crate::system::call;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::{io, ptr};
@@ -118,6 +118,8 @@ pub struct Ring {
     sq_flags: *const AtomicU32,
     cq_head: *const AtomicU32,
     cq_tail: *const AtomicU32,
+    cqes: *const Cqe,
+    cq_mask: u32,
     polled_by_thread: bool,
     /// The descriptor leads to the ring no more: the program has closed it, or may not use it.
     lost: AtomicBool,
@@ -166,13 +168,18 @@ impl Ring {
         map(fd, &params).inspect_err(|_| close(fd))
     }
 
-    /// Hands `submit` entries to the kernel; waits for `min` completions when `wait` is given.
-    /// Gives back how many entries were taken, or `-errno`.
+    /// Hands `count` entries to the kernel. Gives back how many were taken, or `-errno`.
+    #[inline(always)]
+    pub fn submit(&self, count: u32) -> i32 {
+        self.call(count, 0, 0, 0, 0)
+    }
+
+    /// Hands `submit` entries to the kernel and waits. Gives back how many entries were taken, or `-errno`.
     #[inline]
-    pub fn enter(&self, submit: u32, wait: Option<Wait>) -> i32 {
-        let Some(wait) = wait else {
-            return self.call(submit, 0, 0, 0, 0);
-        };
+    pub fn enter(&self, submit: u32, wait: Wait) -> i32 {
+        if wait.timeout_ns.is_none() && wait.signals == 0 {
+            return self.call(submit, wait.min, ENTER_GETEVENTS, 0, 0);
+        }
         let timespec = libc::timespec {
             tv_sec: (wait.timeout_ns.unwrap_or(0) / 1_000_000_000) as i64,
             tv_nsec: (wait.timeout_ns.unwrap_or(0) % 1_000_000_000) as i64,
@@ -188,7 +195,7 @@ impl Ring {
         self.call(submit, wait.min, flags, address, size_of::<GetEvents>())
     }
 
-    #[inline]
+    #[inline(always)]
     fn call(&self, submit: u32, min: u32, mut flags: u32, argument: usize, len: usize) -> i32 {
         if self.polled_by_thread {
             // The thread takes entries by itself; without work for us there is nothing to enter for.
@@ -203,10 +210,17 @@ impl Ring {
         // SAFETY: `argument` is 0 or points to a GetEvents on the caller's stack; what the entries
         // name was vouched for when they were pushed.
         let code = unsafe { call(libc::SYS_io_uring_enter, arguments) as i32 };
+        if code < 0 {
+            self.note_failure(code);
+        }
+        code
+    }
+
+    #[cold]
+    fn note_failure(&self, code: i32) {
         if matches!(-code, libc::EBADF | libc::EOPNOTSUPP | libc::EPERM | libc::ENOSYS) {
             self.lost.store(true, Ordering::Relaxed);
         }
-        code
     }
 
     /// Whether entering has failed because the descriptor is not the ring's any more.
@@ -235,11 +249,17 @@ impl Ring {
         }
     }
 
-    /// Has the kernel put out what did not fit among the completions, if there was such.
+    /// Whether something did not fit among the completions.
+    #[inline(always)]
+    pub fn has_overflow(&self) -> bool {
+        // SAFETY: in the ring's memory.
+        unsafe { (*self.sq_flags).load(Ordering::Relaxed) & SQ_CQ_OVERFLOW != 0 }
+    }
+
+    /// Has the kernel put that out.
     #[inline]
     pub fn fetch_overflow(&self) {
-        // SAFETY: in the ring's memory.
-        if unsafe { (*self.sq_flags).load(Ordering::Relaxed) } & SQ_CQ_OVERFLOW != 0 {
+        if self.has_overflow() {
             self.call(0, 0, ENTER_GETEVENTS, 0, 0);
         }
     }
@@ -287,6 +307,23 @@ impl Ring {
         unsafe { (*self.cq_head).load(Ordering::Relaxed) != self.completion_tail() }
     }
 
+    /// What the completion of `user_data` gives, if it is among those from `from` to `to`, the latest of which
+    /// is looked at first. Without a lock: who takes completions meanwhile makes places free, which the
+    /// kernel may fill anew, so the answer is a hint.
+    #[inline]
+    pub fn glimpse(&self, from: u32, to: u32, user_data: u64) -> Option<i32> {
+        let mut at = to;
+        while at != from {
+            at = at.wrapping_sub(1);
+            // SAFETY: in the ring's memory; the index is masked. The kernel may write it, hence volatile.
+            let cqe = unsafe { self.cqes.add((at & self.cq_mask) as usize).read_volatile() };
+            if cqe.user_data == user_data {
+                return Some(cqe.res);
+            }
+        }
+        None
+    }
+
     /// Whether a kernel thread takes submissions.
     pub fn has_thread(&self) -> bool {
         self.polled_by_thread
@@ -305,47 +342,105 @@ pub struct Wait {
 }
 
 impl Submission {
-    /// Queues an entry; false when there is no room.
+    /// How many entries may be pushed.
+    #[inline(always)]
+    pub fn room(&self) -> u32 {
+        // SAFETY: in the ring's memory.
+        let head = unsafe { (*self.head).load(Ordering::Acquire) };
+        self.mask.wrapping_add(1).wrapping_sub(self.local_tail.wrapping_sub(head))
+    }
+
+    /// Queues an entry, of which [`Submission::publish`] tells; false when there is no room.
     #[inline]
-    pub fn push(&mut self, sqe: &Sqe) -> bool {
-        // SAFETY: in the ring's memory; the index is masked. Only we write this side.
-        unsafe {
-            let head = (*self.head).load(Ordering::Acquire);
-            if self.local_tail.wrapping_sub(head) > self.mask {
-                return false;
-            }
-            *self.sqes.add((self.local_tail & self.mask) as usize) = *sqe;
-            self.local_tail = self.local_tail.wrapping_add(1);
-            (*self.tail).store(self.local_tail, Ordering::Release);
+    pub fn push(&mut self, entry: Entry, user_data: u64) -> bool {
+        if self.room() == 0 {
+            return false;
         }
+        // SAFETY: there is room.
+        unsafe { self.put(entry, user_data) };
         true
+    }
+
+    /// The same with the place of a registered buffer, or 0: to be used for all entries of a ring or for none.
+    #[inline]
+    pub fn push_with_buffer(&mut self, entry: Entry, user_data: u64, buffer: u16) -> bool {
+        if self.room() == 0 {
+            return false;
+        }
+        // SAFETY: there is room.
+        unsafe { self.put_with_buffer(entry, user_data, buffer) };
+        true
+    }
+
+    /// The same.
+    ///
+    /// # Safety
+    /// There is room.
+    #[inline(always)]
+    pub unsafe fn put_with_buffer(&mut self, entry: Entry, user_data: u64, buffer: u16) {
+        let [first, off, addr, last] = entry.0;
+        let words = [first, off, addr, last, user_data, u64::from(buffer)];
+        // SAFETY: as in `put`.
+        unsafe { self.place().cast::<[u64; 6]>().write(words) };
+        self.local_tail = self.local_tail.wrapping_add(1);
+    }
+
+    /// Queues an entry.
+    ///
+    /// # Safety
+    /// There is room.
+    #[inline(always)]
+    pub unsafe fn put(&mut self, entry: Entry, user_data: u64) {
+        let [first, off, addr, last] = entry.0;
+        // SAFETY: a place of the ring's that the kernel has done with, by the caller's word, and does not
+        // read before it is told.
+        unsafe { self.place().cast::<[u64; 5]>().write([first, off, addr, last, user_data]) };
+        self.local_tail = self.local_tail.wrapping_add(1);
+    }
+
+    /// Where the next entry belongs.
+    #[inline(always)]
+    fn place(&self) -> *mut Sqe {
+        // SAFETY: in the ring's memory; the index is masked.
+        unsafe { self.sqes.add((self.local_tail & self.mask) as usize) }
+    }
+
+    /// Lets the kernel see what was pushed.
+    #[inline]
+    pub fn publish(&mut self) {
+        // SAFETY: in the ring's memory.
+        unsafe { (*self.tail).store(self.local_tail, Ordering::Release) };
     }
 
     /// Takes the last `count` entries back, which the kernel has not taken.
     pub fn take_back(&mut self, count: u32) {
         self.local_tail = self.local_tail.wrapping_sub(count);
-        // SAFETY: in the ring's memory.
-        unsafe { (*self.tail).store(self.local_tail, Ordering::Release) };
+        self.publish();
     }
 
-    /// The entry that was pushed as the `back`th last, counted from 1.
-    pub fn entry_before(&self, back: u32) -> Sqe {
+    /// User data of the entry that was pushed as the `back`th last, counted from 1.
+    pub fn user_data_before(&self, back: u32) -> u64 {
         // SAFETY: in the ring's memory; the index is masked.
-        unsafe { *self.sqes.add((self.local_tail.wrapping_sub(back) & self.mask) as usize) }
+        unsafe { (*self.sqes.add((self.local_tail.wrapping_sub(back) & self.mask) as usize))[4] }
     }
 }
 
 impl Completion {
-    /// The next completion, if there is one, without taking it.
+    /// How many completions there are.
     #[inline]
-    pub fn peek(&self) -> Option<Cqe> {
-        // SAFETY: in the ring's memory; the index is masked and below the kernel's tail.
-        unsafe {
-            if self.local_head == (*self.tail).load(Ordering::Acquire) {
-                return None;
-            }
-            Some(*self.cqes.add((self.local_head & self.mask) as usize))
-        }
+    pub fn count(&self) -> u32 {
+        // SAFETY: in the ring's memory.
+        unsafe { (*self.tail).load(Ordering::Acquire) }.wrapping_sub(self.local_head)
+    }
+
+    /// The next completion, of which there is one.
+    ///
+    /// # Safety
+    /// [`Completion::count`] was not 0, and not so many were taken since.
+    #[inline]
+    pub unsafe fn first(&self) -> Cqe {
+        // SAFETY: in the ring's memory; the index is masked, and below the kernel's tail by the caller's word.
+        unsafe { *self.cqes.add((self.local_head & self.mask) as usize) }
     }
 
     /// Takes the completion that was seen.
@@ -357,7 +452,11 @@ impl Completion {
     /// The next completion, if there is one.
     #[inline]
     pub fn next(&mut self) -> Option<Cqe> {
-        let cqe = self.peek()?;
+        if self.count() == 0 {
+            return None;
+        }
+        // SAFETY: there is one.
+        let cqe = unsafe { self.first() };
         self.advance();
         Some(cqe)
     }
@@ -458,6 +557,8 @@ fn map(fd: i32, params: &Params) -> io::Result<(Ring, Submission, Completion)> {
         sq_flags: word(sq.flags),
         cq_head: word(cq.head),
         cq_tail: word(cq.tail),
+        cqes: at(cq.cqes).cast::<Cqe>().cast_const(),
+        cq_mask: params.cq_entries - 1,
         polled_by_thread: params.flags & SETUP_SQPOLL != 0,
         lost: AtomicBool::new(false),
     };

@@ -3,25 +3,26 @@
 //! What looks wrong in any way goes to the real `io_submit`, alone, which knows the error best; so
 //! errors are the kernel's by construction.
 
-use crate::abi::{self, Event, Iocb, Sqe, op};
+use crate::abi::{self, Entry, Event, Iocb, op};
 use crate::caller;
 use crate::context::{Context, Engine, Mode, Submitting, state};
 use crate::lock::Guard;
 use crate::probe::{self, Reason, Way};
 use crate::stat::Counter;
 use crate::system::{self, failure};
+use crate::usual::{self, Queued};
 use libc::c_long;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// Reads of the page cache go to io_uring together from so many on.
-const MANY: usize = 3;
+const MANY: u32 = 3;
 
 /// What is to be done with an iocb.
 enum Course {
     /// An entry for the ring, and what its request is.
-    Ring(Sqe, u32),
+    Ring(Entry, u32),
     /// preadv2 or pwritev2, with those flags added.
-    Here { write: bool, flags: u32, entry: Sqe },
+    Here { write: bool, flags: u32, entry: Entry },
     /// The real `io_submit`.
     Kernel,
     /// The same, and for good.
@@ -32,31 +33,93 @@ enum Course {
 ///
 /// # Safety
 /// What the iocbs name stays valid until their events.
+#[inline(always)]
 pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     context.record.add(Counter::Submits, 1);
-    if nr > 0 && context.mode() == Mode::Ring {
+    if nr > 0 && context.is_ring() {
         let submitting = context.submitting();
         // Whoever destroys it takes the lock once more before counting what is in flight.
         if context.dead.load(SeqCst) {
-            return crate::system::failure(libc::EINVAL);
+            return failure(libc::EINVAL);
         }
         // Under the lock the mode stays what it is.
-        if context.mode() == Mode::Ring
+        if context.is_ring()
             && let Some(engine) = context.engine()
         {
-            let mut batch = Batch::new(context, engine, submitting, iocbs);
+            let nr = (nr as u64).min(u64::from(context.nr)) as u32;
             // SAFETY: passed on to the caller.
-            return unsafe { batch.run((nr as u64).min(u64::from(context.nr)) as usize) };
+            return unsafe { by_ring(context, engine, submitting, iocbs, nr) };
         }
     }
     // SAFETY: passed on to the caller.
     unsafe { natively(context, nr, iocbs) }
 }
 
+/// # Safety
+/// As `submit`.
+#[inline(always)]
+unsafe fn by_ring(
+    context: &Context,
+    engine: &Engine,
+    mut submitting: Guard<'_, Submitting>,
+    iocbs: usize,
+    nr: u32,
+) -> i32 {
+    let room = context.capacity.saturating_sub(context.outstanding.load(SeqCst));
+    // SAFETY: passed on to the caller.
+    let queued = unsafe { usual::queue(engine, &mut submitting, iocbs, nr.min(room)) };
+    let batch = |submitting| Batch {
+        context,
+        engine,
+        submitting,
+        iocbs,
+        nr,
+        done: queued.count,
+        room: room - queued.count,
+        queued,
+        lost: 0,
+    };
+    if queued.count < nr {
+        // SAFETY: passed on to the caller.
+        return unsafe { batch(submitting).run() };
+    }
+    let before = announce(context, engine, &mut submitting, queued.count);
+    let taken = engine.ring.submit(queued.count);
+    if taken as u32 != nr || is_refused(engine, before, queued.last) {
+        let mut batch = batch(submitting);
+        let outcome = batch.go_on(before, taken);
+        // SAFETY: passed on to the caller.
+        return unsafe { batch.conclude(outcome) };
+    }
+    context.record.add_locked(Counter::Enters, 1);
+    context.record.add_locked(Counter::Ring, u64::from(nr));
+    nr as i32
+}
+
+/// Lets the kernel see entries, and has them counted before it is called: their events may be taken before
+/// that call comes back. Gives back where the next completion will be.
+#[inline(always)]
+fn announce(context: &Context, engine: &Engine, submitting: &mut Submitting, count: u32) -> u32 {
+    if let Some(queue) = submitting.queue.as_mut() {
+        queue.publish();
+    }
+    context.outstanding.fetch_add(count, SeqCst);
+    engine.ring.completion_tail()
+}
+
+/// Whether the last entry seems to have been refused by one of the completions since `before`.
+#[inline(always)]
+fn is_refused(engine: &Engine, before: u32, last: u32) -> bool {
+    let after = engine.ring.completion_tail();
+    after != before
+        && engine.ring.glimpse(before, after, u64::from(last)) == Some(failure(libc::EBADF))
+}
+
 /// The whole batch to the kernel's context.
 ///
 /// # Safety
 /// As `submit`.
+#[inline(never)]
 pub unsafe fn natively(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     if context.mode() == Mode::Proving {
         look_at(context, nr, iocbs);
@@ -103,73 +166,77 @@ struct Batch<'a> {
     context: &'a Context,
     engine: &'a Engine,
     submitting: Guard<'a, Submitting>,
+    /// The list of iocbs, and how many there are.
     iocbs: usize,
-    /// Places taken that the context's count does not have yet.
+    nr: u32,
+    /// How many of these are done with.
+    done: u32,
+    /// Places among the context's requests and events that nobody has, less what is queued.
     room: u32,
-    /// Entries pushed that the kernel has not been told of.
-    queued: u32,
-    /// Request and file of the last of these.
-    last: (u32, i32),
+    /// What neither the kernel nor the context's count has been told of.
+    queued: Queued,
     /// Entries that were pushed and then not taken.
     lost: u32,
-    /// Enough iocbs that one call of io_uring costs less than one of preadv2 each.
-    many: bool,
 }
 
-impl<'a> Batch<'a> {
-    #[inline]
-    fn new(
-        context: &'a Context,
-        engine: &'a Engine,
-        submitting: Guard<'a, Submitting>,
-        iocbs: usize,
-    ) -> Self {
-        let room = context.capacity.saturating_sub(context.outstanding.load(SeqCst));
-        Batch {
-            context,
-            engine,
-            submitting,
-            iocbs,
-            room,
-            queued: 0,
-            last: (0, -1),
-            lost: 0,
-            many: false,
+impl Batch<'_> {
+    /// # Safety
+    /// As `submit`.
+    #[inline(never)]
+    unsafe fn run(mut self) -> i32 {
+        let mut outcome = Ok(());
+        while self.done < self.nr {
+            // SAFETY: passed on to the caller.
+            outcome = unsafe { self.one(self.done as usize) };
+            if outcome.is_err() {
+                break;
+            }
+            self.done += 1;
+            if self.queued.count > 0 && self.done < self.nr {
+                // That one had only to be looked at; those that follow may be usual again.
+                // SAFETY: passed on to the caller.
+                unsafe { self.usual() };
+            }
         }
+        // An error of what was queued before it comes first.
+        let outcome = self.flush().and(outcome);
+        // SAFETY: passed on to the caller.
+        unsafe { self.conclude(outcome) }
     }
 
     /// # Safety
     /// As `submit`.
-    unsafe fn run(&mut self, nr: usize) -> i32 {
-        self.many = nr >= MANY;
-        let mut done = 0;
-        let mut error = 0;
-        while done < nr {
-            // SAFETY: passed on to the caller.
-            match unsafe { self.one(done) } {
-                Ok(()) => done += 1,
-                Err(code) => {
-                    error = code;
-                    break;
-                }
-            }
+    unsafe fn usual(&mut self) {
+        let rest = self.iocbs + self.done as usize * size_of::<usize>();
+        let most = (self.nr - self.done).min(self.room);
+        // SAFETY: passed on to the caller.
+        let more = unsafe { usual::queue(self.engine, &mut self.submitting, rest, most) };
+        self.done += more.count;
+        self.room -= more.count;
+        if more.count > 0 {
+            self.queued = Queued { count: self.queued.count + more.count, last: more.last };
         }
-        if let Err(code) = self.flush() {
-            error = code;
-        }
-        done -= self.lost as usize;
-        if error != 0 && self.engine.ring.is_lost() {
+    }
+
+    /// What `io_submit` gives back.
+    ///
+    /// # Safety
+    /// As `submit`.
+    unsafe fn conclude(&self, outcome: Result<(), i32>) -> i32 {
+        let done = self.done - self.lost;
+        let Err(error) = outcome else { return done as i32 };
+        if self.engine.ring.is_lost() {
             self.context.settle(Reason::Lost);
             if done == 0 {
                 // SAFETY: passed on to the caller.
-                return unsafe { natively(self.context, nr as c_long, self.iocbs) };
+                return unsafe { natively(self.context, c_long::from(self.nr), self.iocbs) };
             }
         }
-        if done == 0 && error != 0 {
-            self.context.record.add_locked(Counter::Refused, 1);
-            return error;
+        if done > 0 {
+            return done as i32;
         }
-        done as i32
+        self.context.record.add_locked(Counter::Refused, 1);
+        error
     }
 
     /// # Safety
@@ -255,23 +322,17 @@ impl<'a> Batch<'a> {
             (true, false) => op::READV,
             (true, true) => op::WRITEV,
         };
-        let entry = Sqe {
-            opcode,
-            ioprio: if iocb.flags & abi::FLAG_IOPRIO != 0 { iocb.reqprio as u16 } else { 0 },
-            fd: iocb.fildes,
-            off: iocb.offset as u64,
-            addr,
-            len: len.min(abi::RW_COUNT_MAX) as u32,
-            op_flags: flags,
-            ..Sqe::default()
-        };
+        let priority = if iocb.flags & abi::FLAG_IOPRIO != 0 { iocb.reqprio as u16 } else { 0 };
+        let entry = Entry::new(opcode, iocb.fildes, priority)
+            .at(iocb.offset as u64, addr, len.min(abi::RW_COUNT_MAX) as u32)
+            .with_op_flags(flags);
         let way = file.way;
         match way {
             Way::Ring if write && file.extends(end) => Course::Here { write, flags, entry },
             Way::Ring => Course::Ring(entry, state::IO),
             // Vectors cannot be started again when the thread ends while it waits for its pages.
             Way::Cached if write || vectored => Course::Here { write, flags, entry },
-            Way::Cached if self.many || bytes == 0 || !file.try_cache() => {
+            Way::Cached if self.nr >= MANY || bytes == 0 || !file.try_cache() => {
                 Course::Ring(entry, state::IO)
             }
             Way::Cached => Course::Here { write, flags: flags | abi::RWF_NOWAIT, entry },
@@ -292,66 +353,52 @@ impl<'a> Batch<'a> {
             Way::Punts => Course::Settle(Reason::Punts),
             Way::Ring | Way::Cached | Way::Here => {
                 let op_flags = if iocb.opcode == abi::FDSYNC { DATASYNC } else { 0 };
-                let entry = Sqe { opcode: op::FSYNC, fd: iocb.fildes, op_flags, ..Sqe::default() };
+                let entry = Entry::new(op::FSYNC, iocb.fildes, 0).with_op_flags(op_flags);
                 Course::Ring(entry, state::IO)
             }
         }
     }
 
-    /// A place among the context's requests and events, as the kernel counts them.
+    /// Whether there is a place among the context's requests and events, as the kernel counts them.
     #[inline]
-    fn reserve(&mut self) -> Result<(), i32> {
+    fn find_room(&mut self) -> Result<(), i32> {
         if self.room == 0 {
-            let outstanding = self.context.outstanding.load(SeqCst);
+            let outstanding = self.context.outstanding.load(SeqCst) + self.queued.count;
             self.room = self.context.capacity.saturating_sub(outstanding);
-            if self.room == 0 {
-                return Err(failure(libc::EAGAIN));
-            }
         }
-        self.room -= 1;
-        self.context.outstanding.fetch_add(1, SeqCst);
-        Ok(())
+        if self.room == 0 { Err(failure(libc::EAGAIN)) } else { Ok(()) }
     }
 
-    #[inline]
-    fn queue(&mut self, iocb: &Iocb, address: usize, entry: Sqe, state: u32) -> Result<(), i32> {
-        self.reserve()?;
+    fn queue(&mut self, iocb: &Iocb, address: usize, entry: Entry, state: u32) -> Result<(), i32> {
+        self.find_room()?;
         let Some(index) = self.submitting.requests.take(self.engine) else {
-            self.context.outstanding.fetch_sub(1, SeqCst);
             return Err(failure(libc::EAGAIN));
         };
-        let request = self.engine.request(index);
-        request.obj.store(address as u64, Relaxed);
-        request.data.store(iocb.data, Relaxed);
-        request.state.store(state, Relaxed);
-        request.remember(&entry);
-        let pushed = Sqe { user_data: u64::from(index), ..entry };
         let written = caller::write(address + std::mem::offset_of!(Iocb, key), 0_u32);
-        let queued = written
+        let pushed = written
             .map_err(|_| libc::EFAULT)
-            .and_then(|()| if !self.push(&pushed) { Err(libc::EAGAIN) } else { Ok(()) });
-        if let Err(errno) = queued {
+            .and_then(|()| if self.push(entry, index) { Ok(()) } else { Err(libc::EAGAIN) });
+        if let Err(errno) = pushed {
             self.submitting.requests.untake(self.engine, index);
-            self.context.outstanding.fetch_sub(1, SeqCst);
             return Err(failure(errno));
         }
-        self.queued += 1;
-        self.last = (index, entry.fd);
-        self.context.record.add_locked(Counter::Ring, 1);
+        // The kernel does not know of the entry yet.
+        self.engine.request(index).begin(address as u64, iocb.data, entry, state);
+        self.room -= 1;
+        self.queued = Queued { count: self.queued.count + 1, last: index };
         if state == state::POLL {
             self.context.record.add_locked(Counter::Polls, 1);
         }
         Ok(())
     }
 
-    #[inline]
-    fn push(&mut self, entry: &Sqe) -> bool {
-        let Some(queue) = self.submitting.queue.as_mut() else { return false };
-        if queue.push(entry) {
-            return true;
-        }
-        self.flush().is_ok()
-            && self.submitting.queue.as_mut().is_some_and(|queue| queue.push(entry))
+    fn push(&mut self, entry: Entry, index: u32) -> bool {
+        let user_data = u64::from(index);
+        let push = |batch: &mut Self| {
+            let queue = batch.submitting.queue.as_mut();
+            queue.is_some_and(|queue| queue.push(entry, user_data))
+        };
+        push(self) || (self.flush().is_ok() && push(self))
     }
 
     /// Carries the iocb out now. Whatever does not succeed goes the other way.
@@ -364,11 +411,13 @@ impl<'a> Batch<'a> {
         address: usize,
         write: bool,
         flags: u32,
-        entry: Sqe,
+        entry: Entry,
         index: usize,
     ) -> Result<(), i32> {
         self.flush()?;
-        self.reserve()?;
+        self.find_room()?;
+        self.room -= 1;
+        self.context.outstanding.fetch_add(1, SeqCst);
         let key = address + std::mem::offset_of!(Iocb, key);
         if caller::write(key, 0_u32).is_err() {
             self.context.outstanding.fetch_sub(1, SeqCst);
@@ -378,13 +427,13 @@ impl<'a> Batch<'a> {
         let result = unsafe { carry_out(write, flags, &entry) };
         let trying = flags & abi::RWF_NOWAIT != 0;
         // Short and unwilling to wait is no answer: there may be more to read.
-        let whole = match entry.opcode {
+        let whole = match entry.opcode() {
             op::READV | op::WRITEV => bytes_of(iocb, true).unwrap_or(0) as isize,
-            _ => entry.len as isize,
+            _ => entry.count() as isize,
         };
         if result >= 0 && (!trying || result == whole) {
             if trying {
-                self.note_try(entry.fd, true);
+                self.note_try(entry.fd(), true);
             }
             let event = Event { data: iocb.data, obj: address as u64, res: result as i64, res2: 0 };
             self.finish(event);
@@ -394,10 +443,10 @@ impl<'a> Batch<'a> {
         self.room += 1;
         if trying {
             self.context.record.add_locked(Counter::Misses, 1);
-            self.note_try(entry.fd, false);
+            self.note_try(entry.fd(), false);
             return self.queue(iocb, address, entry, state::IO);
         }
-        self.submitting.files.forget(entry.fd);
+        self.submitting.files.forget(entry.fd());
         // SAFETY: passed on to the caller.
         unsafe { self.hand_over(index) }
     }
@@ -446,21 +495,31 @@ impl<'a> Batch<'a> {
     }
 
     /// Tells the kernel of the entries pushed; `lost` says how many it did not take.
-    #[inline]
     fn flush(&mut self) -> Result<(), i32> {
-        if self.queued == 0 {
+        if self.queued.count == 0 {
             return Ok(());
         }
-        let before = self.engine.ring.completion_tail();
-        while self.queued > 0 {
+        let before = announce(self.context, self.engine, &mut self.submitting, self.queued.count);
+        let taken = self.engine.ring.submit(self.queued.count);
+        self.go_on(before, taken)
+    }
+
+    /// After the kernel was told a first time, and has taken so many or gave an error.
+    fn go_on(&mut self, before: u32, taken: i32) -> Result<(), i32> {
+        let mut taken = taken;
+        loop {
             self.context.record.add_locked(Counter::Enters, 1);
-            let taken = self.engine.ring.enter(self.queued, None);
             if taken <= 0 {
                 return Err(self.take_back(taken));
             }
-            self.queued -= (taken as u32).min(self.queued);
+            self.context.record.add_locked(Counter::Ring, u64::from(taken as u32));
+            self.queued.count -= (taken as u32).min(self.queued.count);
+            if self.queued.count == 0 {
+                break;
+            }
+            taken = self.engine.ring.submit(self.queued.count);
         }
-        if self.engine.ring.completion_tail() == before {
+        if !is_refused(self.engine, before, self.queued.last) {
             return Ok(());
         }
         self.look_for_refusal(before)
@@ -468,12 +527,12 @@ impl<'a> Batch<'a> {
 
     #[cold]
     fn take_back(&mut self, code: i32) -> i32 {
-        let unsent = std::mem::take(&mut self.queued);
+        let unsent = std::mem::take(&mut self.queued.count);
         self.lost += unsent;
         self.context.outstanding.fetch_sub(unsent, SeqCst);
         let Some(mut queue) = self.submitting.queue.take() else { return code };
         for back in 1..=unsent {
-            self.submitting.requests.untake(self.engine, queue.entry_before(back).user_data as u32);
+            self.submitting.requests.untake(self.engine, queue.user_data_before(back) as u32);
         }
         queue.take_back(unsent);
         self.submitting.queue = Some(queue);
@@ -482,17 +541,18 @@ impl<'a> Batch<'a> {
 
     /// A descriptor that is no longer what it was is refused when submitting, not by an event; here
     /// for the last entry, since those behind another one would be on their way already.
+    #[cold]
     fn look_for_refusal(&mut self, before: u32) -> Result<(), i32> {
         let refused = failure(libc::EBADF);
+        let wanted = u64::from(self.queued.last);
         let reaping = self.context.reaping();
         let Some(queue) = reaping.queue.as_ref() else { return Ok(()) };
-        let wrong = |cqe: &abi::Cqe| cqe.res == refused;
-        let Some(cqe) = queue.since(before).filter(wrong).last() else { return Ok(()) };
-        self.submitting.files.forget(self.last.1);
-        if cqe.user_data != u64::from(self.last.0) {
+        if !queue.since(before).any(|cqe| cqe.user_data == wanted && cqe.res == refused) {
             return Ok(());
         }
-        self.engine.request(self.last.0).state.store(state::VOID, SeqCst);
+        let request = self.engine.request(self.queued.last);
+        self.submitting.files.forget(request.entry().fd());
+        request.state.store(state::VOID, SeqCst);
         self.lost += 1;
         Err(refused)
     }
@@ -503,10 +563,10 @@ impl<'a> Batch<'a> {
 /// # Safety
 /// The buffers may be read or written; the kernel checks that they exist.
 #[inline]
-pub unsafe fn carry_out(write: bool, flags: u32, entry: &Sqe) -> isize {
-    let (fd, address, len) = (entry.fd as usize, entry.addr as usize, entry.len as usize);
-    let at = entry.off as usize;
-    if matches!(entry.opcode, op::READV | op::WRITEV) {
+pub unsafe fn carry_out(write: bool, flags: u32, entry: &Entry) -> isize {
+    let (fd, at) = (entry.fd() as usize, entry.off() as usize);
+    let (address, len) = (entry.addr() as usize, entry.count() as usize);
+    if matches!(entry.opcode(), op::READV | op::WRITEV) {
         let number = if write { libc::SYS_pwritev2 } else { libc::SYS_preadv2 };
         // SAFETY: passed on to the caller.
         return unsafe { system::call(number, [fd, address, len, at, 0, flags as usize]) };
@@ -532,8 +592,7 @@ fn poll(iocb: &Iocb) -> Course {
     if wrong {
         return Course::Kernel;
     }
-    let entry =
-        Sqe { opcode: op::POLL_ADD, fd: iocb.fildes, op_flags: iocb.buf as u32, ..Sqe::default() };
+    let entry = Entry::new(op::POLL_ADD, iocb.fildes, 0).with_op_flags(iocb.buf as u32);
     Course::Ring(entry, state::POLL)
 }
 

@@ -104,6 +104,9 @@ unsafe fn make(nr: u32, flags: u32, iocbs: usize, rings: Rings) -> Result<Polled
             }
         }
     }
+    if flags & USERIOCB != 0 {
+        look_at(nr, iocbs)?;
+    }
     let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
     let (ring, submission, completion) = Ring::new(setup).map_err(errno)?;
     let pinned = pin(&ring, nr, flags, iocbs)?;
@@ -126,6 +129,17 @@ unsafe fn make(nr: u32, flags: u32, iocbs: usize, rings: Rings) -> Result<Polled
         dead: AtomicBool::new(false),
         record: stat::open(id, nr, true),
     })
+}
+
+/// Whether the array of iocbs is there: submitting does not ask any more.
+fn look_at(nr: u32, iocbs: usize) -> Result<(), i32> {
+    let last = nr as usize - 1;
+    // One on each page, and the last.
+    for index in (0..last).step_by(caller::PAGE / size_of::<Iocb>()).chain([last]) {
+        let place = iocbs.checked_add(index * size_of::<Iocb>()).ok_or(libc::EFAULT)?;
+        caller::read::<Iocb>(place).map_err(|_| libc::EFAULT)?;
+    }
+    Ok(())
 }
 
 /// Pins the buffers and files of all iocbs, as they are now.

@@ -4,22 +4,28 @@ use super::{
     CONTEXTS, FIXEDBUFS, FIXEDFILES, FLAG_HIPRI, IOPOLL, Polled, SCQRING, SQWQ, Submitting,
     USERIOCB,
 };
-use crate::abi::{self, Event, Iocb, Sqe, op};
+use crate::abi::{self, Entry, Event, Iocb, op};
 use crate::caller::{self, Fault};
 use crate::context::{WAKE, state};
 use crate::ring::Wait;
 use crate::stat::Counter;
 use crate::system::{Ask, failure, now_ns};
+use crate::usual::USUAL_BITS;
 use libc::{c_long, timespec};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 const SQE_FIXED_FILE: u8 = 1 << 0;
 const SQE_ASYNC: u8 = 1 << 4;
+const _: () = assert!(op::WRITE_FIXED == op::READ_FIXED + 1);
 /// `io_ring_enter`: submit.
 const RING_SUBMIT: u32 = 1 << 0;
 /// `io_ring_enter`: take completions, waiting for `min`.
 const RING_GETEVENTS: u32 = 1 << 1;
+/// Iocbs of one call whose list is looked at once: it is on two pages at most.
+const NAMED_MAX: usize = caller::PAGE / size_of::<usize>();
+/// Events whose places are looked at together: on two pages at most.
+const EVENTS_MAX: usize = caller::PAGE / size_of::<Event>();
 /// How long to wait at a time where waiting must be able to end.
 const NUDGE_NS: u64 = 1_000_000;
 
@@ -37,12 +43,17 @@ pub unsafe fn submit(id: usize, nr: c_long, iocbs: usize) -> i32 {
     let Some(mut batch) = Batch::new(context) else { return failure(libc::EINVAL) };
     let mut error = 0;
     let nr = (nr as u64).min(u64::from(context.nr)) as usize;
+    let listed =
+        (1..=NAMED_MAX).contains(&nr) && caller::is_readable(iocbs, nr * size_of::<usize>());
     for index in 0..nr {
         let place = iocbs.wrapping_add(index * size_of::<usize>());
-        let pushed = caller::read::<usize>(place)
-            .map_err(|Fault| failure(libc::EFAULT))
-            .and_then(|named| batch.push(named));
-        if let Err(code) = pushed {
+        let named = if listed {
+            // SAFETY: on a page that was met; no alignment is assumed.
+            Ok(unsafe { (place as *const usize).read_unaligned() })
+        } else {
+            caller::read::<usize>(place).map_err(|Fault| failure(libc::EFAULT))
+        };
+        if let Err(code) = named.and_then(|named| batch.push(named)) {
             error = code;
             break;
         }
@@ -183,45 +194,94 @@ impl<'a> Batch<'a> {
     }
 
     /// Queues the iocb with that index, or at that address.
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, named: usize) -> Result<(), i32> {
         let context = self.context;
-        let by_index = context.has(USERIOCB);
-        let address = if by_index {
-            if named >= context.nr as usize {
-                return Err(failure(libc::EINVAL));
-            }
-            context.iocbs + named * size_of::<Iocb>()
-        } else {
-            named
-        };
-        let iocb = caller::read::<Iocb>(address).map_err(|Fault| failure(libc::EFAULT))?;
-        let entry = self.entry(&iocb, if by_index { named } else { usize::MAX })?;
-        if self.pushed == self.room {
-            return Err(failure(libc::EAGAIN));
+        if !context.has(USERIOCB) {
+            return self.push_unusual(named, usize::MAX, named);
         }
-        let request = if by_index {
+        if named >= context.nr as usize {
+            return Err(failure(libc::EINVAL));
+        }
+        let address = context.iocbs + named * size_of::<Iocb>();
+        // SAFETY: within the array, which was there at set-up and is until the context is destroyed; no
+        // alignment is assumed.
+        let iocb = unsafe { (address as *const Iocb).read_unaligned() };
+        match self.usual(iocb, named) {
+            Some((entry, buffer)) => self.queue(entry, buffer, named, iocb.data),
+            None => self.push_unusual(address, named, named),
+        }
+    }
+
+    /// In any case.
+    #[inline(never)]
+    fn push_unusual(&mut self, address: usize, index: usize, named: usize) -> Result<(), i32> {
+        let iocb = caller::read::<Iocb>(address).map_err(|Fault| failure(libc::EFAULT))?;
+        let (entry, buffer) = self.entry(&iocb, index)?;
+        self.queue(entry, buffer, named, iocb.data)
+    }
+
+    /// Queues an entry for what was named so.
+    #[inline(always)]
+    fn queue(&mut self, entry: Entry, buffer: u16, named: usize, data: u64) -> Result<(), i32> {
+        let context = self.context;
+        let full = failure(libc::EAGAIN);
+        if self.pushed == self.room || self.submitting.queue.room() == 0 {
+            return Err(full);
+        }
+        let request = if context.has(USERIOCB) {
             named as u32
         } else {
-            self.submitting.requests.take(&context.engine).ok_or(failure(libc::EAGAIN))?
+            self.submitting.requests.take(&context.engine).ok_or(full)?
         };
         let place = context.engine.request(request);
         place.obj.store(named as u64, Relaxed);
-        place.data.store(iocb.data, Relaxed);
-        let entry = Sqe { user_data: u64::from(request), ..entry };
-        if !self.submitting.queue.push(&entry) {
-            if !by_index {
-                self.submitting.requests.untake(&context.engine, request);
-            }
-            return Err(failure(libc::EAGAIN));
-        }
+        place.data.store(data, Relaxed);
+        // SAFETY: there is room, see above.
+        unsafe { self.submitting.queue.put_with_buffer(entry, u64::from(request), buffer) };
         self.pushed += 1;
         Ok(())
     }
 
-    /// The ring's entry for an iocb, or why there is none.
-    #[inline]
-    fn entry(&mut self, iocb: &Iocb, index: usize) -> Result<Sqe, i32> {
+    /// What [`Batch::entry`] gives for a read or write without flags, where nothing is to be asked or refused.
+    #[inline(always)]
+    fn usual(&mut self, iocb: Iocb, index: usize) -> Option<(Entry, u16)> {
+        let context = self.context;
+        let polled = if context.has(IOPOLL) { FLAG_HIPRI } else { 0 };
+        let marks = (iocb.flags ^ polled) | iocb.rw_flags | u32::from(iocb.opcode >> 1);
+        let marks = u64::from(marks) | iocb.reserved2 | iocb.nbytes >> USUAL_BITS;
+        if marks != 0 || iocb.offset < 0 {
+            return None;
+        }
+        let write = iocb.opcode as u8;
+        let (mut fd, mut flags, mut buffer, mut opcode) = (iocb.fildes, 0, 0, op::READ + write);
+        if context.has(FIXEDFILES | FIXEDBUFS) {
+            let pinned = context.pinned.get(index)?;
+            if context.has(FIXEDFILES) {
+                if pinned.fd != fd {
+                    return None;
+                }
+                (fd, flags) = (index as i32, SQE_FIXED_FILE);
+            }
+            if context.has(FIXEDBUFS) {
+                if iocb.buf < pinned.buf || iocb.buf.checked_add(iocb.nbytes)? > pinned.end {
+                    return None;
+                }
+                (opcode, buffer) = (op::READ_FIXED + write, index as u16);
+            }
+        }
+        if flags == 0 && !self.submitting.files.allows(fd, write, polled != 0) {
+            return None;
+        }
+        if context.has(SQWQ) {
+            flags |= SQE_ASYNC;
+        }
+        let entry = Entry::new(opcode, fd, 0).with_flags(flags);
+        Some((entry.at(iocb.offset as u64, iocb.buf, iocb.nbytes as u32), buffer))
+    }
+
+    /// The ring's entry for an iocb and the place of its buffer, or why there is none.
+    fn entry(&mut self, iocb: &Iocb, index: usize) -> Result<(Entry, u16), i32> {
         let context = self.context;
         let polled = context.has(IOPOLL);
         let wrong = iocb.reserved2 != 0
@@ -231,42 +291,43 @@ impl<'a> Batch<'a> {
         if wrong {
             return Err(failure(libc::EINVAL));
         }
-        let mut entry = Sqe {
-            fd: iocb.fildes,
-            off: iocb.offset as u64,
-            addr: iocb.buf,
-            len: iocb.nbytes.min(abi::RW_COUNT_MAX) as u32,
-            op_flags: iocb.rw_flags & !abi::RWF_HIPRI,
-            ioprio: if iocb.flags & abi::FLAG_IOPRIO != 0 { iocb.reqprio as u16 } else { 0 },
-            ..Sqe::default()
-        };
-        entry.opcode = self.opcode(iocb, &mut entry, polled)?;
+        let mut opcode = self.opcode(iocb, polled)?;
+        let (mut fd, mut flags, mut buffer) = (iocb.fildes, 0, 0);
         if context.has(FIXEDFILES) {
             if context.pinned.get(index).is_none_or(|pinned| pinned.fd != iocb.fildes) {
                 return Err(failure(libc::EBADF));
             }
-            entry.fd = index as i32;
-            entry.flags |= SQE_FIXED_FILE;
+            fd = index as i32;
+            flags |= SQE_FIXED_FILE;
         } else {
             self.check_file(iocb, polled)?;
         }
-        if context.has(FIXEDBUFS) && matches!(iocb.opcode, abi::PREAD | abi::PWRITE) {
+        if context.has(FIXEDBUFS) && iocb.opcode <= abi::PWRITE {
             let pinned = context.pinned[index];
             let end = iocb.buf.checked_add(iocb.nbytes);
             if iocb.buf < pinned.buf || end.is_none_or(|end| end > pinned.end) {
                 return Err(failure(libc::EFAULT));
             }
-            entry.opcode = if iocb.opcode == abi::PREAD { op::READ_FIXED } else { op::WRITE_FIXED };
-            entry.buf_index = index as u16;
+            opcode = if iocb.opcode == abi::PREAD { op::READ_FIXED } else { op::WRITE_FIXED };
+            buffer = index as u16;
         }
         if context.has(SQWQ) {
-            entry.flags |= SQE_ASYNC;
+            flags |= SQE_ASYNC;
         }
-        Ok(entry)
+        let priority = if iocb.flags & abi::FLAG_IOPRIO != 0 { iocb.reqprio as u16 } else { 0 };
+        let entry = Entry::new(opcode, fd, priority).with_flags(flags);
+        let entry = match opcode {
+            op::FSYNC => entry.with_op_flags(u32::from(iocb.opcode == abi::FDSYNC)),
+            op::POLL_ADD => entry.with_op_flags(iocb.buf as u32),
+            _ => entry
+                .at(iocb.offset as u64, iocb.buf, iocb.nbytes.min(abi::RW_COUNT_MAX) as u32)
+                .with_op_flags(iocb.rw_flags & !abi::RWF_HIPRI),
+        };
+        Ok((entry, buffer))
     }
 
     #[inline]
-    fn opcode(&self, iocb: &Iocb, entry: &mut Sqe, polled: bool) -> Result<u8, i32> {
+    fn opcode(&self, iocb: &Iocb, polled: bool) -> Result<u8, i32> {
         let fixed = self.context.has(FIXEDBUFS);
         let plain = iocb.offset == 0 && iocb.nbytes == 0 && iocb.rw_flags == 0;
         let opcode = match iocb.opcode {
@@ -275,14 +336,8 @@ impl<'a> Batch<'a> {
             abi::PWRITE => Some(op::WRITE),
             abi::PREADV if !fixed && iocb.nbytes <= abi::IOVECS_MAX => Some(op::READV),
             abi::PWRITEV if !fixed && iocb.nbytes <= abi::IOVECS_MAX => Some(op::WRITEV),
-            abi::FSYNC | abi::FDSYNC if !polled && plain && iocb.buf == 0 => {
-                entry.op_flags = u32::from(iocb.opcode == abi::FDSYNC);
-                Some(op::FSYNC)
-            }
-            abi::POLL if !polled && plain && iocb.buf <= u64::from(u16::MAX) => {
-                (entry.addr, entry.op_flags) = (0, iocb.buf as u32);
-                Some(op::POLL_ADD)
-            }
+            abi::FSYNC | abi::FDSYNC if !polled && plain && iocb.buf == 0 => Some(op::FSYNC),
+            abi::POLL if !polled && plain && iocb.buf <= u64::from(u16::MAX) => Some(op::POLL_ADD),
             _ => None,
         };
         opcode.ok_or(failure(libc::EINVAL))
@@ -319,22 +374,30 @@ impl<'a> Batch<'a> {
         context.record.add_locked(Counter::Ring, u64::from(pushed));
         context.record.add_locked(Counter::Enters, 1);
         let ring = &context.engine.ring;
+        self.submitting.queue.publish();
         if ring.has_thread() {
             // Taken for sure: the entries are in the queue.
             drop(self.submitting);
-            ring.enter(pushed, None);
+            ring.submit(pushed);
             return pushed as i32;
         }
-        // More than is in flight would never come.
-        let in_flight = context.outstanding.load(SeqCst);
-        let wait = wait.map(|wait| Wait { min: wait.min.min(in_flight), ..wait });
-        let taken = ring.enter(pushed, wait);
+        let taken = match wait {
+            None => ring.submit(pushed),
+            Some(wait) => {
+                // More than is in flight would never come.
+                let in_flight = context.outstanding.load(SeqCst);
+                ring.enter(pushed, Wait { min: wait.min.min(in_flight), ..wait })
+            }
+        };
+        if taken as u32 == pushed {
+            return taken;
+        }
         let left = pushed - (taken.max(0) as u32).min(pushed);
         if left > 0 {
             for back in 1..=left {
-                let entry = self.submitting.queue.entry_before(back);
+                let request = self.submitting.queue.user_data_before(back) as u32;
                 if !context.has(USERIOCB) {
-                    self.submitting.requests.untake(&context.engine, entry.user_data as u32);
+                    self.submitting.requests.untake(&context.engine, request);
                 }
             }
             self.submitting.queue.take_back(left);
@@ -378,43 +441,46 @@ pub unsafe fn take(id: usize, ask: Ask) -> i32 {
     }
     context.record.add(Counter::Reaps, 1);
     let mut got: c_long = 0;
+    let mut outcome = reap(context, &ask, &mut got);
+    if outcome.is_ok() && (got == 0 || got < ask.min) {
+        outcome = wait_and_reap(context, &ask, &mut got);
+    }
+    if got > 0 {
+        context.record.add(Counter::Events, got as u64);
+        return got as i32;
+    }
+    outcome.err().unwrap_or(0)
+}
+
+/// Takes what comes until it is enough or the time is over.
+fn wait_and_reap(context: &Polled, ask: &Ask, got: &mut c_long) -> Result<(), i32> {
     let mut end = None;
     let mut asked = false;
-    let outcome = loop {
-        if let Err(code) = reap(context, &ask, &mut got) {
-            break code;
-        }
-        if got > 0 && got >= ask.min {
-            break 0;
-        }
+    loop {
         if context.dead.load(SeqCst) {
-            break failure(libc::EINVAL);
+            return Err(failure(libc::EINVAL));
         }
         let end = match end {
             Some(end) => end,
-            None => match deadline(ask.timeout) {
-                Ok(at) => *end.insert(at),
-                Err(code) => break code,
-            },
+            None => *end.insert(deadline(ask.timeout)?),
         };
         let left = end.map_or(u64::MAX, |at: u64| at.saturating_sub(now_ns()));
         // Where completions are found by asking, ask once even if there is no time.
         let last = left == 0 || ask.min == 0;
         if last && (asked || !context.has(IOPOLL)) {
-            break 0;
+            return Ok(());
         }
         asked = true;
-        let min = if last { 0 } else { (ask.min - got) as u32 };
+        let min = if last { 0 } else { (ask.min - *got) as u32 };
         if let Err(code) = wait(context, min, (left != u64::MAX).then_some(left), ask.signals) {
-            let _ = reap(context, &ask, &mut got);
-            break code;
+            let _ = reap(context, ask, got);
+            return Err(code);
         }
-    };
-    if got > 0 {
-        context.record.add(Counter::Events, got as u64);
-        return got as i32;
+        reap(context, ask, got)?;
+        if *got > 0 && *got >= ask.min {
+            return Ok(());
+        }
     }
-    outcome
 }
 
 /// When waiting ends, from the address of a relative time; None for never.
@@ -426,27 +492,44 @@ fn deadline(timeout: usize) -> Result<Option<u64>, i32> {
     Ok(crate::system::deadline_ns(time))
 }
 
-#[inline]
+/// Takes what there is.
+#[inline(always)]
 fn reap(context: &Polled, ask: &Ask, got: &mut c_long) -> Result<(), i32> {
-    if !context.engine.ring.has_completions() {
-        return Ok(());
-    }
+    if context.engine.ring.has_completions() { reap_some(context, ask, got) } else { Ok(()) }
+}
+
+fn reap_some(context: &Polled, ask: &Ask, got: &mut c_long) -> Result<(), i32> {
     let mut queue = context.reaping();
-    let mut released = 0;
+    let (mut taken, mut released) = (*got as usize, 0);
     let mut outcome = Ok(());
-    while *got < ask.nr {
-        let Some(cqe) = queue.next() else { break };
-        if cqe.user_data == WAKE {
-            continue;
-        }
-        let event = complete(context, cqe);
-        released += 1;
-        if caller::write_event(ask.events, *got as usize, event).is_err() {
-            outcome = Err(failure(libc::EFAULT));
+    while outcome.is_ok() {
+        let room = (ask.nr as usize).saturating_sub(taken);
+        let most = (queue.count() as usize).min(room).min(EVENTS_MAX);
+        if most == 0 {
             break;
         }
-        *got += 1;
+        let place = ask.events.wrapping_add(taken * size_of::<Event>());
+        let met = caller::is_writable(place, most * size_of::<Event>());
+        for _ in 0..most {
+            // SAFETY: `most` counts no more than are there.
+            let cqe = unsafe { queue.first() };
+            queue.advance();
+            if cqe.user_data == WAKE {
+                continue;
+            }
+            let event = complete(context, cqe);
+            released += 1;
+            if met {
+                // SAFETY: on a page that was met, as writable; no alignment is assumed.
+                unsafe { (ask.events as *mut Event).add(taken).write_unaligned(event) };
+            } else if caller::write_event(ask.events, taken, event).is_err() {
+                outcome = Err(failure(libc::EFAULT));
+                break;
+            }
+            taken += 1;
+        }
     }
+    *got = taken as c_long;
     queue.release();
     context.outstanding.fetch_sub(released, SeqCst);
     outcome
@@ -459,7 +542,7 @@ fn wait(context: &Polled, min: u32, left_ns: Option<u64>, signals: usize) -> Res
     // The kernel takes no time limit where it polls; so we look again and again ourselves.
     let min = if polled && left_ns.is_some() { 0 } else { min };
     let timeout_ns = left_ns.filter(|_| !polled);
-    let code = context.engine.ring.enter(0, Some(Wait { min, timeout_ns, signals }));
+    let code = context.engine.ring.enter(0, Wait { min, timeout_ns, signals });
     if code >= 0 || code == failure(libc::ETIME) { Ok(()) } else { Err(code) }
 }
 
@@ -492,9 +575,9 @@ pub(super) fn drain(context: &Polled) {
 
 /// Gets those out of waiting who wait for a context that is being destroyed.
 pub(super) fn nudge(context: &Polled) {
-    let nop = Sqe { opcode: op::NOP, fd: -1, user_data: WAKE, ..Sqe::default() };
     let mut submitting = context.submitting();
-    if submitting.queue.push(&nop) {
-        context.engine.ring.enter(1, None);
+    if submitting.queue.push_with_buffer(Entry::new(op::NOP, -1, 0), WAKE, 0) {
+        submitting.queue.publish();
+        context.engine.ring.submit(1);
     }
 }

@@ -25,6 +25,7 @@ static void refusals(int fd)
     CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_SCQRING, iocbs, NULL, NULL, &ctx), -EINVAL);
     CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_SQPOLL, iocbs, NULL, NULL, &ctx), -EINVAL);
     CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB, iocbs, NULL, NULL, (void *)16), -EFAULT);
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB, (void *)16, NULL, NULL, &ctx), -EFAULT);
     CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_FIXEDBUFS, (void *)16, NULL, NULL, &ctx), -EFAULT);
     iocbs[3].buf = 4096;
     CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_FIXEDBUFS, iocbs, NULL, NULL, &ctx), -EFAULT);
