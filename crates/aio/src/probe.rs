@@ -90,8 +90,9 @@ pub struct File {
     pub writable: bool,
     /// Writes beyond its end are carried out here, as ext4 makes them wait in any case.
     extends_here: bool,
-    /// Reads, and writes, that end before this byte go to io_uring without a further question.
-    ring_end: [u64; 2],
+    /// Reads, and writes, that end before this byte go to io_uring without a further question; then the same
+    /// where there are many.
+    ring_end: [u64; 4],
     uses: u32,
     status: i32,
     device: u64,
@@ -106,7 +107,7 @@ const UNKNOWN: File = File {
     readable: false,
     writable: false,
     extends_here: false,
-    ring_end: [0; 2],
+    ring_end: [0; 4],
     uses: USES_MAX,
     status: 0,
     device: 0,
@@ -135,16 +136,31 @@ impl Files {
         look(file, fd).then_some(file)
     }
 
-    /// Whether a read (`write` is 0) or write (1) up to `end` goes to io_uring by what is known, without
-    /// asking the system.
+    /// Whether a read (`write` is 0) or write (1) up to `end`, which may be one of many, goes to io_uring by
+    /// what is known, without asking the system.
     #[inline(always)]
-    pub fn goes_by_ring(&mut self, fd: i32, write: usize, end: u64) -> bool {
+    pub fn goes_by_ring(&mut self, fd: i32, write: usize, many: bool, end: u64) -> bool {
         let file = &mut self.0[fd as u32 as usize % FILES];
-        if file.fd != fd || file.uses >= USES_MAX || end >= file.ring_end[write & 1] {
+        if file.fd != fd
+            || file.uses >= USES_MAX
+            || end >= file.ring_end[write & 1 | usize::from(many) << 1]
+        {
             return false;
         }
         file.uses += 1;
         true
+    }
+
+    /// The file, if it is known to be read through the page cache, and that is worth trying.
+    #[inline]
+    pub fn worth_trying(&mut self, fd: i32) -> Option<&mut File> {
+        let file = &mut self.0[fd as u32 as usize % FILES];
+        let tries = file.way == Way::Cached && file.readable && file.skips == 0;
+        if file.fd != fd || file.uses >= USES_MAX || !tries {
+            return None;
+        }
+        file.uses += 1;
+        Some(file)
     }
 
     /// Whether a file is open for reads (`write` is 0) or writes (1), and past the page cache where it has to be,
@@ -191,7 +207,9 @@ impl File {
     fn note_size(&mut self, size: u64) {
         let all = |allowed: bool| if allowed && self.way == Way::Ring { u64::MAX } else { 0 };
         let writes = if self.extends_here { size.saturating_add(1) } else { u64::MAX };
-        self.ring_end = [all(self.readable), all(self.writable).min(writes)];
+        let (reads, writes) = (all(self.readable), all(self.writable).min(writes));
+        let many = if self.readable && self.way == Way::Cached { u64::MAX } else { reads };
+        self.ring_end = [reads, writes, many, writes];
     }
 
     /// Whether a read is worth trying without waiting.

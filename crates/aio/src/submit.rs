@@ -66,8 +66,18 @@ unsafe fn by_ring(
     nr: u32,
 ) -> i32 {
     let room = context.capacity.saturating_sub(context.outstanding.load(SeqCst));
+    let mut many = nr >= MANY;
     // SAFETY: passed on to the caller.
-    let queued = unsafe { usual::queue(engine, &mut submitting, iocbs, nr.min(room)) };
+    let queued = unsafe { usual::queue(engine, &mut submitting, iocbs, nr.min(room), many) };
+    if nr == 1 && queued.elsewhere != 0 {
+        // SAFETY: passed on to the caller.
+        match unsafe { usual::read_here(context, &mut submitting, queued.elsewhere) } {
+            Some(true) => return 1,
+            // Not to be tried once more.
+            Some(false) => many = true,
+            None => {}
+        }
+    }
     let batch = |submitting| Batch {
         context,
         engine,
@@ -78,6 +88,7 @@ unsafe fn by_ring(
         room: room - queued.count,
         queued,
         lost: 0,
+        many,
     };
     if queued.count < nr {
         // SAFETY: passed on to the caller.
@@ -105,6 +116,17 @@ fn announce(context: &Context, engine: &Engine, submitting: &mut Submitting, cou
     }
     context.outstanding.fetch_add(count, SeqCst);
     engine.ring.completion_tail()
+}
+
+/// An event without I/O in flight.
+#[inline]
+pub fn finish(context: &Context, submitting: &mut Submitting, event: Event) {
+    context.record.add_locked(Counter::Inline, 1);
+    context.reaping().keep(event);
+    context.done.fetch_add(1, SeqCst);
+    if context.waiters.load(SeqCst) > 0 {
+        context.wake(submitting, 1);
+    }
 }
 
 /// Whether the last entry seems to have been refused by one of the completions since `before`.
@@ -177,6 +199,9 @@ struct Batch<'a> {
     queued: Queued,
     /// Entries that were pushed and then not taken.
     lost: u32,
+    /// Cached reads go to io_uring untried: there are many, for which one call costs less than one of preadv2
+    /// each, or the page cache had not what was wanted.
+    many: bool,
 }
 
 impl Batch<'_> {
@@ -210,11 +235,13 @@ impl Batch<'_> {
         let rest = self.iocbs + self.done as usize * size_of::<usize>();
         let most = (self.nr - self.done).min(self.room);
         // SAFETY: passed on to the caller.
-        let more = unsafe { usual::queue(self.engine, &mut self.submitting, rest, most) };
+        let more =
+            unsafe { usual::queue(self.engine, &mut self.submitting, rest, most, self.many) };
         self.done += more.count;
         self.room -= more.count;
+        self.queued.count += more.count;
         if more.count > 0 {
-            self.queued = Queued { count: self.queued.count + more.count, last: more.last };
+            self.queued.last = more.last;
         }
     }
 
@@ -332,7 +359,7 @@ impl Batch<'_> {
             Way::Ring => Course::Ring(entry, state::IO),
             // Vectors cannot be started again when the thread ends while it waits for its pages.
             Way::Cached if write || vectored => Course::Here { write, flags, entry },
-            Way::Cached if self.nr >= MANY || bytes == 0 || !file.try_cache() => {
+            Way::Cached if self.many || bytes == 0 || !file.try_cache() => {
                 Course::Ring(entry, state::IO)
             }
             Way::Cached => Course::Here { write, flags: flags | abi::RWF_NOWAIT, entry },
@@ -385,7 +412,7 @@ impl Batch<'_> {
         // The kernel does not know of the entry yet.
         self.engine.request(index).begin(address as u64, iocb.data, entry, state);
         self.room -= 1;
-        self.queued = Queued { count: self.queued.count + 1, last: index };
+        (self.queued.count, self.queued.last) = (self.queued.count + 1, index);
         if state == state::POLL {
             self.context.record.add_locked(Counter::Polls, 1);
         }
@@ -436,7 +463,7 @@ impl Batch<'_> {
                 self.note_try(entry.fd(), true);
             }
             let event = Event { data: iocb.data, obj: address as u64, res: result as i64, res2: 0 };
-            self.finish(event);
+            finish(self.context, &mut self.submitting, event);
             return Ok(());
         }
         self.context.outstanding.fetch_sub(1, SeqCst);
@@ -454,17 +481,6 @@ impl Batch<'_> {
     fn note_try(&mut self, fd: i32, hit: bool) {
         if let Some(file) = self.submitting.files.of(fd) {
             file.note_try(hit);
-        }
-    }
-
-    /// An event without I/O in flight.
-    #[inline]
-    fn finish(&mut self, event: Event) {
-        self.context.record.add_locked(Counter::Inline, 1);
-        self.context.reaping().keep(event);
-        self.context.done.fetch_add(1, SeqCst);
-        if self.context.waiters.load(SeqCst) > 0 {
-            self.context.wake(&mut self.submitting, 1);
         }
     }
 

@@ -2,8 +2,9 @@
 //! without flags, of files known to go to io_uring, that end as they were asked to; on pages that were met.
 //!
 //! ```text
-//!   io_submit:    lock, queue()  ── all usual ──> one io_uring_enter
-//!                            └───── otherwise ──> submit::Batch, from the first that is not
+//!   io_submit:    queue()  ── all usual ────────────> one io_uring_enter
+//!                     └───── one, in the page cache ──> read_here()
+//!                     └───── otherwise ───────────────> submit::Batch, from the first that is not
 //!   io_getevents: take()  ── enough ──> back to the program
 //!                     └───── otherwise ──> events::Taking, with those there are
 //! ```
@@ -13,7 +14,9 @@
 
 use crate::abi::{self, Entry, Event, Iocb, op};
 use crate::caller;
-use crate::context::{Context, Engine, Submitting, state};
+use crate::context::{Context, Engine, Reaping, Submitting, state};
+use crate::stat::Counter;
+use crate::submit;
 use crate::system::Ask;
 use libc::c_long;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -36,10 +39,12 @@ pub struct Queued {
     pub count: u32,
     /// Request of the last of these.
     pub last: u32,
+    /// Address of the iocb that follows, when it is usual but for its file; or 0.
+    pub elsewhere: usize,
 }
 
 /// Queues iocbs from the first on, `most` of them, for as long as they are usual. There is room for as many
-/// requests.
+/// requests. With `many`, reads of the page cache go to io_uring as well.
 ///
 /// # Safety
 /// What the iocbs name stays valid until their events.
@@ -49,6 +54,7 @@ pub unsafe fn queue(
     submitting: &mut Submitting,
     iocbs: usize,
     most: u32,
+    many: bool,
 ) -> Queued {
     let mut queued = Queued::default();
     let Some(queue) = submitting.queue.as_mut() else { return queued };
@@ -74,7 +80,8 @@ pub unsafe fn queue(
         if offset > i64::MAX as u64 - iocb.nbytes || iocb.buf > abi::ADDRESS_END - iocb.nbytes {
             break;
         }
-        if !submitting.files.goes_by_ring(iocb.fildes, write, offset + iocb.nbytes) {
+        if !submitting.files.goes_by_ring(iocb.fildes, write, many, offset + iocb.nbytes) {
+            queued.elsewhere = address;
             break;
         }
         let Some((index, request)) = submitting.requests.again(engine) else { break };
@@ -88,30 +95,115 @@ pub unsafe fn queue(
         // SAFETY: on a page that was met, as writable.
         unsafe { (&raw mut (*(address as *mut Iocb)).key).write_unaligned(0) };
         request.begin(address as u64, iocb.data, entry, state::IO);
-        queued = Queued { count: queued.count + 1, last: index };
+        (queued.count, queued.last) = (queued.count + 1, index);
     }
     queued
 }
 
-/// Takes completions for as long as they are usual, and gives back how many events it has written.
+/// Carries out an iocb where [`queue`] has stopped for its file, if it is a read from the page cache that is
+/// worth trying there. Whether the data was there; None if it was not tried.
+///
+/// # Safety
+/// As [`queue`], which has just told the address.
+#[inline(never)]
+pub unsafe fn read_here(
+    context: &Context,
+    submitting: &mut Submitting,
+    address: usize,
+) -> Option<bool> {
+    // SAFETY: on pages that were met as writable, by the caller's word.
+    let iocb = unsafe { (address as *const Iocb).read_unaligned() };
+    if iocb.opcode != abi::PREAD || iocb.nbytes == 0 {
+        return None;
+    }
+    let file = submitting.files.worth_trying(iocb.fildes)?;
+    let (offset, len) = (iocb.offset as u64, iocb.nbytes as u32);
+    let entry = Entry::new(op::READ, iocb.fildes, 0).at(offset, iocb.buf, len);
+    // SAFETY: passed on to the caller.
+    let result = unsafe { submit::carry_out(false, abi::RWF_NOWAIT, &entry) };
+    // Short and unwilling to wait is no answer: there may be more to read.
+    let whole = result == len as isize;
+    file.note_try(whole);
+    if !whole {
+        context.record.add_locked(Counter::Misses, 1);
+        return Some(false);
+    }
+    // SAFETY: as above.
+    unsafe { (&raw mut (*(address as *mut Iocb)).key).write_unaligned(0) };
+    let event = Event { data: iocb.data, obj: address as u64, res: result as i64, res2: 0 };
+    context.outstanding.fetch_add(1, SeqCst);
+    submit::finish(context, submitting, event);
+    Some(true)
+}
+
+/// Takes events for as long as they are usual, and gives back how many it has written.
 ///
 /// # Safety
 /// The array of events may be overwritten.
 #[inline(always)]
 pub unsafe fn take(context: &Context, engine: &Engine, ask: &Ask) -> c_long {
     let ring = &engine.ring;
-    if context.done.load(SeqCst) != 0 || ring.has_overflow() || !ring.has_completions() {
+    let inline = context.done.load(SeqCst);
+    if ring.has_overflow() || (inline == 0 && !ring.has_completions()) {
         return 0;
     }
     let mut reaping = context.reaping();
-    let Some(queue) = reaping.queue.as_mut() else { return 0 };
-    let most = queue.count().min(EVENTS_MAX).min(u32::try_from(ask.nr).unwrap_or(EVENTS_MAX));
+    let Some(queue) = reaping.queue.as_ref() else { return 0 };
+    let room = u32::try_from(ask.nr).unwrap_or(EVENTS_MAX).min(EVENTS_MAX);
+    let most = (queue.count() + inline).min(room);
     if most == 0 || !caller::is_writable(ask.events, most as usize * size_of::<Event>()) {
         return 0;
     }
     let mut got = 0;
+    if inline > 0 {
+        // SAFETY: on pages that were met, as writable.
+        got = unsafe { take_inline(&mut reaping, ask.events, inline.min(most)) };
+        context.done.fetch_sub(got, SeqCst);
+    }
+    if got < most {
+        // SAFETY: as above.
+        got += unsafe { take_completions(&mut reaping, engine, ask.events, got, most) };
+    }
+    if got > 0 {
+        context.outstanding.fetch_sub(got, SeqCst);
+    }
+    c_long::from(got)
+}
+
+/// Up to `count` events of what was carried out inline; gives back how many.
+///
+/// # Safety
+/// There is room in the array from `events` on.
+unsafe fn take_inline(reaping: &mut Reaping, events: usize, count: u32) -> u32 {
+    let mut got = 0;
+    while got < count
+        && let Some(event) = reaping.kept()
+    {
+        // SAFETY: there is room; no alignment is assumed.
+        unsafe { (events as *mut Event).add(got as usize).write_unaligned(event) };
+        reaping.forget_kept();
+        got += 1;
+    }
+    got
+}
+
+/// Events of completions, for the places from `first` to `most`; gives back how many.
+///
+/// # Safety
+/// There is room for `most` in the array from `events` on.
+#[inline(always)]
+unsafe fn take_completions(
+    reaping: &mut Reaping,
+    engine: &Engine,
+    events: usize,
+    begin: u32,
+    most: u32,
+) -> u32 {
+    let Some(queue) = reaping.queue.as_mut() else { return 0 };
+    let most = most.min(begin + queue.count());
+    let mut at = begin;
     let (mut first, mut last) = (0, 0);
-    while got < most {
+    while at < most {
         // SAFETY: `most` counts no more than are there.
         let cqe = unsafe { queue.first() };
         let index = cqe.user_data as u32;
@@ -120,21 +212,18 @@ pub unsafe fn take(context: &Context, engine: &Engine, ask: &Ask) -> c_long {
         if !request.is_whole(cqe.res) {
             break;
         }
-        let place = ask.events as *mut Event;
-        // SAFETY: on a page that was met, as writable; no alignment is assumed.
-        unsafe { place.add(got as usize).write_unaligned(request.event(cqe.res)) };
+        // SAFETY: there is room; no alignment is assumed.
+        unsafe { (events as *mut Event).add(at as usize).write_unaligned(request.event(cqe.res)) };
         request.state.store(state::FREE, Relaxed);
         // A chain that ends with the first; what comes after that one is for `give_back` to say.
         request.next.store(first, Relaxed);
-        (first, last) = (index + 1, if got == 0 { index } else { last });
+        (first, last) = (index + 1, if at == begin { index } else { last });
         queue.advance();
-        got += 1;
+        at += 1;
     }
-    if got == 0 {
-        return 0;
+    if at > begin {
+        queue.release();
+        engine.give_back(first - 1, last);
     }
-    queue.release();
-    engine.give_back(first - 1, last);
-    context.outstanding.fetch_sub(got, SeqCst);
-    c_long::from(got)
+    at - begin
 }
