@@ -90,9 +90,8 @@ pub struct File {
     pub writable: bool,
     /// Writes beyond its end are carried out here, as ext4 makes them wait in any case.
     extends_here: bool,
-    /// Reads, and writes, that end before this byte go to io_uring without a further question; then the same
-    /// where there are many.
-    ring_end: [u64; 4],
+    /// Reads, and writes, that end before this byte go to io_uring without a further question.
+    ring_end: [u64; 2],
     uses: u32,
     status: i32,
     device: u64,
@@ -107,7 +106,7 @@ const UNKNOWN: File = File {
     readable: false,
     writable: false,
     extends_here: false,
-    ring_end: [0; 4],
+    ring_end: [0; 2],
     uses: USES_MAX,
     status: 0,
     device: 0,
@@ -136,19 +135,26 @@ impl Files {
         look(file, fd).then_some(file)
     }
 
-    /// Whether a read (`write` is 0) or write (1) up to `end`, which may be one of many, goes to io_uring by
-    /// what is known, without asking the system.
+    /// Whether a read (`write` is 0) or write (1) up to `end` goes to io_uring by what is known, without
+    /// asking the system.
     #[inline(always)]
-    pub fn goes_by_ring(&mut self, fd: i32, write: usize, many: bool, end: u64) -> bool {
+    pub fn goes_by_ring(&mut self, fd: i32, write: usize, end: u64) -> bool {
         let file = &mut self.0[fd as u32 as usize % FILES];
-        if file.fd != fd
-            || file.uses >= USES_MAX
-            || end >= file.ring_end[write & 1 | usize::from(many) << 1]
-        {
+        if file.fd != fd || file.uses >= USES_MAX || end >= file.ring_end[write & 1] {
             return false;
         }
         file.uses += 1;
         true
+    }
+
+    /// Whether one of many does, being a read from the page cache.
+    #[inline]
+    pub fn goes_with_many(&mut self, fd: i32, write: usize) -> bool {
+        let file = &mut self.0[fd as u32 as usize % FILES];
+        let reads = write == 0 && file.readable && file.way == Way::Cached;
+        let known = reads && file.fd == fd && file.uses < USES_MAX;
+        file.uses += u32::from(known);
+        known
     }
 
     /// The file, if it is known to be read through the page cache, and that is worth trying.
@@ -207,9 +213,7 @@ impl File {
     fn note_size(&mut self, size: u64) {
         let all = |allowed: bool| if allowed && self.way == Way::Ring { u64::MAX } else { 0 };
         let writes = if self.extends_here { size.saturating_add(1) } else { u64::MAX };
-        let (reads, writes) = (all(self.readable), all(self.writable).min(writes));
-        let many = if self.readable && self.way == Way::Cached { u64::MAX } else { reads };
-        self.ring_end = [reads, writes, many, writes];
+        self.ring_end = [all(self.readable), all(self.writable).min(writes)];
     }
 
     /// Whether a read is worth trying without waiting.

@@ -67,11 +67,17 @@ unsafe fn by_ring(
 ) -> i32 {
     let room = context.capacity.saturating_sub(context.outstanding.load(SeqCst));
     let mut many = nr >= MANY;
+    let most = nr.min(room);
     // SAFETY: passed on to the caller.
-    let queued = unsafe { usual::queue(engine, &mut submitting, iocbs, nr.min(room), many) };
-    if nr == 1 && queued.elsewhere != 0 {
+    let queued = unsafe {
+        match many {
+            true => usual::queue_many(engine, &mut submitting, iocbs, most),
+            false => usual::queue::<false>(engine, &mut submitting, iocbs, most),
+        }
+    };
+    if queued.count == 0 && most == 1 && nr == 1 {
         // SAFETY: passed on to the caller.
-        match unsafe { usual::read_here(context, &mut submitting, queued.elsewhere) } {
+        match unsafe { usual::read_here(context, &mut submitting, iocbs) } {
             Some(true) => return 1,
             // Not to be tried once more.
             Some(false) => many = true,
@@ -217,7 +223,7 @@ impl Batch<'_> {
                 break;
             }
             self.done += 1;
-            if self.queued.count > 0 && self.done < self.nr {
+            if self.many && self.queued.count > 0 && self.done < self.nr {
                 // That one had only to be looked at; those that follow may be usual again.
                 // SAFETY: passed on to the caller.
                 unsafe { self.usual() };
@@ -235,8 +241,7 @@ impl Batch<'_> {
         let rest = self.iocbs + self.done as usize * size_of::<usize>();
         let most = (self.nr - self.done).min(self.room);
         // SAFETY: passed on to the caller.
-        let more =
-            unsafe { usual::queue(self.engine, &mut self.submitting, rest, most, self.many) };
+        let more = unsafe { usual::queue_many(self.engine, &mut self.submitting, rest, most) };
         self.done += more.count;
         self.room -= more.count;
         self.queued.count += more.count;

@@ -15,6 +15,7 @@
 use crate::abi::{self, Entry, Event, Iocb, op};
 use crate::caller;
 use crate::context::{Context, Engine, Reaping, Submitting, state};
+use crate::ring::Completion;
 use crate::stat::Counter;
 use crate::submit;
 use crate::system::Ask;
@@ -39,22 +40,19 @@ pub struct Queued {
     pub count: u32,
     /// Request of the last of these.
     pub last: u32,
-    /// Address of the iocb that follows, when it is usual but for its file; or 0.
-    pub elsewhere: usize,
 }
 
 /// Queues iocbs from the first on, `most` of them, for as long as they are usual. There is room for as many
-/// requests. With `many`, reads of the page cache go to io_uring as well.
+/// requests. With `MANY`, reads of the page cache go to io_uring as well.
 ///
 /// # Safety
 /// What the iocbs name stays valid until their events.
 #[inline(always)]
-pub unsafe fn queue(
+pub unsafe fn queue<const MANY: bool>(
     engine: &Engine,
     submitting: &mut Submitting,
     iocbs: usize,
     most: u32,
-    many: bool,
 ) -> Queued {
     let mut queued = Queued::default();
     let Some(queue) = submitting.queue.as_mut() else { return queued };
@@ -66,22 +64,12 @@ pub unsafe fn queue(
         let place = iocbs as *const usize;
         // SAFETY: on a page that was met.
         let address = unsafe { place.add(queued.count as usize).read_unaligned() };
-        if !caller::is_writable(address, size_of::<Iocb>()) {
-            break;
-        }
-        // SAFETY: as above.
-        let iocb = unsafe { (address as *const Iocb).read_unaligned() };
-        let marks = iocb.flags | iocb.rw_flags | u32::from(iocb.opcode >> 1);
-        if u64::from(marks) | iocb.reserved2 | iocb.nbytes >> USUAL_BITS != 0 {
-            break;
-        }
-        // A negative offset is, without its sign, beyond all that are allowed.
+        let Some(iocb) = usual(address) else { break };
         let (offset, write) = (iocb.offset as u64, usize::from(iocb.opcode));
-        if offset > i64::MAX as u64 - iocb.nbytes || iocb.buf > abi::ADDRESS_END - iocb.nbytes {
-            break;
-        }
-        if !submitting.files.goes_by_ring(iocb.fildes, write, many, offset + iocb.nbytes) {
-            queued.elsewhere = address;
+        let files = &mut submitting.files;
+        let known = files.goes_by_ring(iocb.fildes, write, offset + iocb.nbytes)
+            || (MANY && files.goes_with_many(iocb.fildes, write));
+        if !known {
             break;
         }
         let Some((index, request)) = submitting.requests.again(engine) else { break };
@@ -95,27 +83,57 @@ pub unsafe fn queue(
         // SAFETY: on a page that was met, as writable.
         unsafe { (&raw mut (*(address as *mut Iocb)).key).write_unaligned(0) };
         request.begin(address as u64, iocb.data, entry, state::IO);
-        (queued.count, queued.last) = (queued.count + 1, index);
+        queued = Queued { count: queued.count + 1, last: index };
     }
     queued
 }
 
-/// Carries out an iocb where [`queue`] has stopped for its file, if it is a read from the page cache that is
-/// worth trying there. Whether the data was there; None if it was not tried.
+/// [`queue`] for many, apart from the code for one.
 ///
 /// # Safety
-/// As [`queue`], which has just told the address.
+/// As that.
+#[inline(never)]
+pub unsafe fn queue_many(
+    engine: &Engine,
+    submitting: &mut Submitting,
+    iocbs: usize,
+    most: u32,
+) -> Queued {
+    // SAFETY: passed on to the caller.
+    unsafe { queue::<true>(engine, submitting, iocbs, most) }
+}
+
+/// The iocb at that address, if it is on pages that were met as writable, and usual but perhaps for its file.
+#[inline(always)]
+fn usual(address: usize) -> Option<Iocb> {
+    if !caller::is_writable(address, size_of::<Iocb>()) {
+        return None;
+    }
+    // SAFETY: see above; no alignment is assumed.
+    let iocb = unsafe { (address as *const Iocb).read_unaligned() };
+    let marks = iocb.flags | iocb.rw_flags | u32::from(iocb.opcode >> 1);
+    if u64::from(marks) | iocb.reserved2 | iocb.nbytes >> USUAL_BITS != 0 {
+        return None;
+    }
+    // A negative offset is, without its sign, beyond all that are allowed.
+    let beyond = iocb.offset as u64 > i64::MAX as u64 - iocb.nbytes
+        || iocb.buf > abi::ADDRESS_END - iocb.nbytes;
+    (!beyond).then_some(iocb)
+}
+
+/// Carries out the first iocb of a list, for which there is room, if it is a usual read from the page cache that
+/// is worth trying there. Whether the data was there; None if it was not tried.
+///
+/// # Safety
+/// As [`queue`].
 #[inline(never)]
 pub unsafe fn read_here(
     context: &Context,
     submitting: &mut Submitting,
-    address: usize,
+    iocbs: usize,
 ) -> Option<bool> {
-    // SAFETY: on pages that were met as writable, by the caller's word.
-    let iocb = unsafe { (address as *const Iocb).read_unaligned() };
-    if iocb.opcode != abi::PREAD || iocb.nbytes == 0 {
-        return None;
-    }
+    let address = caller::read::<usize>(iocbs).ok()?;
+    let iocb = usual(address).filter(|iocb| iocb.opcode == abi::PREAD && iocb.nbytes > 0)?;
     let file = submitting.files.worth_trying(iocb.fildes)?;
     let (offset, len) = (iocb.offset as u64, iocb.nbytes as u32);
     let entry = Entry::new(op::READ, iocb.fildes, 0).at(offset, iocb.buf, len);
@@ -128,7 +146,7 @@ pub unsafe fn read_here(
         context.record.add_locked(Counter::Misses, 1);
         return Some(false);
     }
-    // SAFETY: as above.
+    // SAFETY: on a page that was met, as writable.
     unsafe { (&raw mut (*(address as *mut Iocb)).key).write_unaligned(0) };
     let event = Event { data: iocb.data, obj: address as u64, res: result as i64, res2: 0 };
     context.outstanding.fetch_add(1, SeqCst);
@@ -143,26 +161,56 @@ pub unsafe fn read_here(
 #[inline(always)]
 pub unsafe fn take(context: &Context, engine: &Engine, ask: &Ask) -> c_long {
     let ring = &engine.ring;
+    if ring.has_overflow() {
+        return 0;
+    }
     let inline = context.done.load(SeqCst);
-    if ring.has_overflow() || (inline == 0 && !ring.has_completions()) {
+    if inline > 0 {
+        // SAFETY: passed on to the caller.
+        return unsafe { take_both(context, engine, ask, inline) };
+    }
+    if !ring.has_completions() {
         return 0;
     }
     let mut reaping = context.reaping();
-    let Some(queue) = reaping.queue.as_ref() else { return 0 };
-    let room = u32::try_from(ask.nr).unwrap_or(EVENTS_MAX).min(EVENTS_MAX);
-    let most = (queue.count() + inline).min(room);
+    let Some(queue) = reaping.queue.as_mut() else { return 0 };
+    let most = queue.count().min(room_of(ask));
     if most == 0 || !caller::is_writable(ask.events, most as usize * size_of::<Event>()) {
         return 0;
     }
-    let mut got = 0;
-    if inline > 0 {
-        // SAFETY: on pages that were met, as writable.
-        got = unsafe { take_inline(&mut reaping, ask.events, inline.min(most)) };
-        context.done.fetch_sub(got, SeqCst);
+    // SAFETY: on pages that were met, as writable.
+    let got = unsafe { take_completions(queue, engine, ask.events, most) };
+    if got > 0 {
+        context.outstanding.fetch_sub(got, SeqCst);
     }
-    if got < most {
+    c_long::from(got)
+}
+
+/// Places in the caller's array that are looked at together.
+#[inline(always)]
+fn room_of(ask: &Ask) -> u32 {
+    (ask.nr as u64).min(u64::from(EVENTS_MAX)) as u32
+}
+
+/// The same with `inline` events at least of what was carried out inline.
+///
+/// # Safety
+/// As [`take`].
+#[inline(never)]
+unsafe fn take_both(context: &Context, engine: &Engine, ask: &Ask, inline: u32) -> c_long {
+    let mut reaping = context.reaping();
+    let room = room_of(ask);
+    if room == 0 || !caller::is_writable(ask.events, room as usize * size_of::<Event>()) {
+        return 0;
+    }
+    // SAFETY: on pages that were met, as writable.
+    let mut got = unsafe { take_inline(&mut reaping, ask.events, inline.min(room)) };
+    context.done.fetch_sub(got, SeqCst);
+    if let Some(queue) = reaping.queue.as_mut() {
+        let events = ask.events + got as usize * size_of::<Event>();
+        let most = queue.count().min(room - got);
         // SAFETY: as above.
-        got += unsafe { take_completions(&mut reaping, engine, ask.events, got, most) };
+        got += unsafe { take_completions(queue, engine, events, most) };
     }
     if got > 0 {
         context.outstanding.fetch_sub(got, SeqCst);
@@ -187,24 +235,21 @@ unsafe fn take_inline(reaping: &mut Reaping, events: usize, count: u32) -> u32 {
     got
 }
 
-/// Events of completions, for the places from `first` to `most`; gives back how many.
+/// Events of up to `most` completions, which are there; gives back how many.
 ///
 /// # Safety
-/// There is room for `most` in the array from `events` on.
+/// There is room for as many in the array from `events` on.
 #[inline(always)]
 unsafe fn take_completions(
-    reaping: &mut Reaping,
+    queue: &mut Completion,
     engine: &Engine,
     events: usize,
-    begin: u32,
     most: u32,
 ) -> u32 {
-    let Some(queue) = reaping.queue.as_mut() else { return 0 };
-    let most = most.min(begin + queue.count());
-    let mut at = begin;
+    let mut got = 0;
     let (mut first, mut last) = (0, 0);
-    while at < most {
-        // SAFETY: `most` counts no more than are there.
+    while got < most {
+        // SAFETY: there are as many as `most` says.
         let cqe = unsafe { queue.first() };
         let index = cqe.user_data as u32;
         // Those that only wake are of no request.
@@ -213,17 +258,17 @@ unsafe fn take_completions(
             break;
         }
         // SAFETY: there is room; no alignment is assumed.
-        unsafe { (events as *mut Event).add(at as usize).write_unaligned(request.event(cqe.res)) };
+        unsafe { (events as *mut Event).add(got as usize).write_unaligned(request.event(cqe.res)) };
         request.state.store(state::FREE, Relaxed);
         // A chain that ends with the first; what comes after that one is for `give_back` to say.
         request.next.store(first, Relaxed);
-        (first, last) = (index + 1, if at == begin { index } else { last });
+        (first, last) = (index + 1, if got == 0 { index } else { last });
         queue.advance();
-        at += 1;
+        got += 1;
     }
-    if at > begin {
+    if got > 0 {
         queue.release();
         engine.give_back(first - 1, last);
     }
-    at - begin
+    got
 }

@@ -579,6 +579,61 @@ static void transfers(int in_use)
     directory = before;
 }
 
+/* Batches in which the usual and the unusual take turns, for longer than what is known of a file lasts. */
+static void mixed(int in_use)
+{
+    enum { COUNT = 32, BLOCK = 4096 };
+    context ctx = made(COUNT, in_use);
+    int cached = filled("mixed", O_RDWR, 16 * BLOCK), direct = file_of("mixed", O_RDONLY | O_DIRECT, 0);
+    static struct iocb iocbs[COUNT];
+    static struct io_event events[COUNT];
+    struct iocb *list[COUNT];
+    struct iovec vector;
+    int wrong = 0, twice = 0;
+    for (int round = 0; round < 20; round++) {
+        memset(buffer, -1, COUNT * BLOCK);
+        for (int i = 0; i < COUNT; i++) {
+            int fd = i % 3 || round % 2 ? direct : cached;
+            iocbs[i] = iocb_of(PREAD, fd, buffer + BLOCK * i, BLOCK, BLOCK * ((i + round) % 16));
+            iocbs[i].data = i, list[i] = &iocbs[i];
+        }
+        vector = (struct iovec){buffer + BLOCK * 7, BLOCK};
+        iocbs[7] = iocb_of(PREADV, direct, &vector, 1, BLOCK * ((7 + round) % 16)), iocbs[7].data = 7;
+        iocbs[15] = iocb_of(FDSYNC, cached, NULL, 0, 0), iocbs[15].data = 15;
+        iocbs[16].nbytes = 2 * BLOCK, iocbs[16].offset = 15 * BLOCK; /* The file ends in the middle. */
+        CHECK(io_submit(ctx, COUNT, list), COUNT);
+        for (int got = 0; got < COUNT;) {
+            int count = io_getevents(ctx, 1, COUNT - got, events + got, NULL);
+            if (count <= 0) {
+                CHECK(count, 1);
+                return;
+            }
+            got += count;
+        }
+        unsigned seen = 0;
+        for (int i = 0; i < COUNT; i++) {
+            unsigned at = events[i].data;
+            twice += at >= COUNT || seen >> at & 1;
+            at %= COUNT, seen |= 1u << at;
+            wrong += events[i].obj != (uintptr_t)&iocbs[at] || (long)events[i].res != (at == 15 ? 0 : BLOCK);
+            char expected = at == 15 ? -1 : (char)((at == 16 ? 15 : (at + round) % 16) * 8);
+            wrong += at != 17 && buffer[BLOCK * at] != expected;
+        }
+    }
+    CHECK(wrong, 0);
+    CHECK(twice, 0);
+    /* One at a time, from the page cache. */
+    for (int i = 0; i < 300; i++) {
+        struct iocb one = iocb_of(PREAD, cached, buffer, 512, 512 * (i % 128));
+        wrong += outcome(ctx, one) != 512 || buffer[0] != (char)(i % 128);
+    }
+    CHECK(wrong, 0);
+    CHECK(outcome(ctx, iocb_of(PREAD, cached, buffer, BLOCK, 16 * BLOCK - 512)), 512);
+    CHECK(outcome(ctx, iocb_of(PREAD, cached, buffer, BLOCK, 16 * BLOCK)), 0);
+    CHECK(io_destroy(ctx), 0);
+    close(cached), close(direct);
+}
+
 static context in_handler;
 static struct iocb handler_iocb;
 static volatile int handler_code;
@@ -716,6 +771,7 @@ int main(int count, char **arguments)
         {"destroying", destroying}, {"ring", ring_reader},  {"queues", queues},
         {"transfers", transfers},   {"handlers", handlers}, {"leaving", leaving},
         {"unwritable", unwritable}, {"closed", closed},     {"killed", killed},
+        {"mixed", mixed},
     };
     directory = arguments[count - 1];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -88,6 +88,7 @@ behaviour! {
     unwritable: [Ring, Inline], 0;
     closed: [Ring], 6;
     killed: [Inline], 0;
+    mixed: [Ring, Inline], 0;
 }
 
 /// Not with io_uring from the beginning: the user has then said that the program does no such thing.
