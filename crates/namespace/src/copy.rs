@@ -15,9 +15,9 @@
 //!
 //! **Below the guard a Copy is fast or refused.** A backend that has no means of its own for a piece
 //! answers [`Status::FAST_COPY_NOT_POSSIBLE`] and has copied nothing; with Do Not Retry set it will never
-//! have one for this kind of source. (`linear`, whose children differ, may answer so after the first
-//! `result` ranges.) Whoever sits at a place where both ends are in reach (the guard; `linear`
-//! between its children) then reads and writes that piece.
+//! have one for this kind of source. (`linear` and `bpf`, whose children differ, may answer so after the first
+//! `result` ranges.) Whoever sits at a place where both ends are in reach (the guard; `linear` and `bpf`
+//! between their children) then reads and writes that piece.
 //!
 //! Ranges are copied as if one after another, each as if it were read whole before any of it is
 //! written, so that a source may overlap the destination. On failure `result` is the lowest
@@ -102,7 +102,7 @@ pub enum Place {
 pub struct CopyCounters {
     /// Copied by what is behind the volume: where they lie.
     pub offloaded_bytes: u64,
-    /// Read and written by the volume's guard.
+    /// Read and written by the volume's guard, or by `linear` or `bpf` below it.
     pub moved_bytes: u64,
 }
 

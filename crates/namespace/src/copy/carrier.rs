@@ -18,7 +18,7 @@ use crate::layer::guard::Guard;
 use crate::layer::slab::Slab;
 use crate::{Data, Queue, Request, Sink};
 use ::copy::{Batch, Order, Piece, Range, Room};
-use nvme::Status;
+use nvme::{Command, Status};
 use reactor::{Complete, Reactor};
 use std::cell::RefCell;
 use std::mem;
@@ -66,13 +66,14 @@ pub(crate) trait Ground {
         true
     }
 
-    /// A Copy of `bytes` that has begun has ended.
-    fn ended(&self, bytes: u64) {
-        let _ = bytes;
+    /// Copy `copy` of `bytes` has ended; of none if it had to wait and was given up.
+    fn ended(&self, copy: u64, bytes: u64) {
+        let _ = (copy, bytes);
     }
 
-    /// How the blocks of `piece`, of a source range in `place`, can be copied.
-    fn route(&self, place: &Place, piece: &Piece) -> Route;
+    /// How the blocks of `piece`, of a source range in `place`, can be copied. `command` is that of Copy `copy`. Of one
+    /// piece it may be asked several times.
+    fn route(&self, copy: u64, command: &Command, place: &Place, piece: &Piece) -> Route;
 
     /// What one command to `child` takes; `guarded`: while blocks of another volume are kept from writers.
     fn room(&self, child: usize, guarded: bool) -> Room;
@@ -268,7 +269,7 @@ impl Carrier {
                 self.turn.wait(self.me.clone() as Weak<dyn Complete>, number);
                 return Next::Wait;
             }
-            job.find_step(ground);
+            job.find_step(number, ground);
             match job.routes.first() {
                 None => Next::Ended,
                 Some(route) if route.fast.is_some() => job.begin_fast(),
@@ -314,7 +315,7 @@ impl Carrier {
         job.batch.clear();
         job.routes.clear();
         self.idle.borrow_mut().push(job);
-        ground.ended(bytes);
+        ground.ended(number, bytes);
         request.complete();
     }
 }
@@ -326,7 +327,8 @@ impl Job {
 
     /// Takes from the plan what can be done in one step: pieces that go down together, or pieces that are
     /// read and written. Nothing at the end.
-    fn find_step(&mut self, ground: &dyn Ground) {
+    fn find_step(&mut self, number: u64, ground: &dyn Ground) {
+        let command = self.request.as_ref().expect("it is here until the end").command;
         self.batch.clear();
         self.routes.clear();
         let mut room = None;
@@ -337,10 +339,14 @@ impl Job {
             else {
                 return;
             };
-            let route = ground.route(&self.sources().ranges[piece.range].place, &piece);
+            let place = &self.sources().ranges[piece.range].place;
+            let route = ground.route(number, &command, place, &piece);
             if let Some(first) = self.routes.first() {
                 let piece = piece.first(route.blocks);
-                if !self.batch.is_followed_by(&piece) || !first.goes_with(&route) {
+                if !self.batch.is_followed_by(&piece)
+                    || !first.goes_with(&route)
+                    || !self.ends_before(&route)
+                {
                     return;
                 }
                 // Lest the rest be refused for it.
@@ -357,6 +363,14 @@ impl Job {
             self.batch.push(self.order.take(route.blocks));
             self.routes.push(route);
         }
+    }
+
+    /// Whether blocks go by `route` to where those of the step end there: what follows one another above need not below.
+    fn ends_before(&self, route: &Route) -> bool {
+        let pieces = self.routes.iter().zip(self.batch.pieces());
+        pieces
+            .last()
+            .is_none_or(|(last, piece)| last.destination + piece.blocks == route.destination)
     }
 
     /// Ends it here, unless all was copied.

@@ -10,11 +10,12 @@
 //! ```
 //!
 //! What is larger than the program takes at once, and each range of Dataset Management, is given to it piece by
-//! piece, one after another. Copy, Compare and Verify are the guard's; fused and unknown commands are
-//! refused. The size of the device is settled when it is opened; the program itself may be replaced
+//! piece, one after another. A Copy goes to the children where the program has nothing against it (`copies`), Compare and
+//! Verify are the guard's; fused and unknown commands are refused. The size of the device is settled when it is opened; the program itself may be replaced
 //! ([`Routed::replace`]).
 
 mod change;
+mod copies;
 mod flight;
 mod keep;
 mod kernel;
@@ -26,18 +27,19 @@ pub use kernel::{Decider, Elsewhere, ForKernel};
 pub use loaded::REPORTED_MAX;
 pub use loaded::Replaced;
 
+use crate::copy::{CopyCounters, Refusals};
 use crate::{Namespace, PathReport, ProgramReport, Queue};
 use bpf::LoadError;
 use bpf::request::{BACKENDS_MAX, Device};
 use change::Programs;
 use loaded::Loaded;
 use nvme::Limits;
-use nvme::limits::{CopyLimits, Passthrough};
+use nvme::limits::Passthrough;
 use queue::ProgramQueue;
 use reactor::Reactor;
 use std::io;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Namespaces behind a program.
@@ -49,6 +51,10 @@ pub struct Routed {
     backends: Vec<Limits>,
     /// Their sizes in blocks, likewise.
     sizes: Vec<u64>,
+    /// What each child cannot copy by its own means.
+    refusals: Vec<Refusals>,
+    /// Of Copies, what was read and written here.
+    moved_bytes: AtomicU64,
     /// As the first program has made it, which is what everybody above goes by.
     device: Device,
     /// What that program said of blocks' places.
@@ -156,6 +162,8 @@ impl Routed {
         let (device, has_one_place) = (loaded.device.clone(), loaded.has_one_place());
         Ok(Arc::new(Routed {
             programs: Programs::new(loaded),
+            refusals: children.iter().map(|_| Refusals::default()).collect(),
+            moved_bytes: AtomicU64::new(0),
             children,
             backends: limits,
             sizes,
@@ -247,7 +255,7 @@ impl Namespace for Routed {
         limits.commands.verify = false;
         limits.commands.checksum = false;
         limits.commands.compare_and_write = false;
-        limits.copy = CopyLimits::NONE;
+        limits.copy = self.copy_limits();
         (limits.passthrough, limits.metadata_bytes) = (Passthrough::NONE, 0);
         // A program may delay.
         limits.immediate = false;
@@ -330,6 +338,16 @@ impl Namespace for Routed {
             facts.push(("backend".into(), number.to_string()));
             child.describe(facts);
         }
+    }
+
+    fn copied(&self) -> CopyCounters {
+        let below = self.children.iter().map(|child| child.copied().moved_bytes);
+        let moved_bytes = self.moved_bytes.load(Ordering::Relaxed) + below.sum::<u64>();
+        CopyCounters { moved_bytes, ..CopyCounters::default() }
+    }
+
+    fn copies_on_threads(&self) -> bool {
+        self.children.iter().any(|child| child.copies_on_threads())
     }
 
     fn last_guard(&self) -> Option<u64> {

@@ -9,7 +9,7 @@ use crate::copy::{
 use crate::layer::conflicts::Range;
 use crate::{Data, Request, human};
 use ::copy::{Piece, Room};
-use nvme::Status;
+use nvme::{Command, Status};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -129,7 +129,7 @@ impl Ground for GuardQueue {
         ticket.is_none()
     }
 
-    fn ended(&self, bytes: u64) {
+    fn ended(&self, _copy: u64, bytes: u64) {
         let mut next = self.next_list();
         self.guard.line.leave(bytes, &self.share, &mut next);
         self.wake_next(next);
@@ -143,7 +143,7 @@ impl Ground for GuardQueue {
         }
     }
 
-    fn route(&self, place: &Place, piece: &Piece) -> Route {
+    fn route(&self, _copy: u64, _command: &Command, place: &Place, piece: &Piece) -> Route {
         let limits = self.guard.child.limits();
         let mut route = Route {
             blocks: piece.blocks,

@@ -4,6 +4,7 @@ use super::LinearQueue;
 use crate::Request;
 use crate::copy::{End, Ground, Place, Reader, Route, Sources, TURN_BYTES_MAX};
 use ::copy::{Piece, Room};
+use nvme::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,7 +13,7 @@ impl Ground for LinearQueue {
         matches!(place, Place::Same)
     }
 
-    fn route(&self, place: &Place, piece: &Piece) -> Route {
+    fn route(&self, _copy: u64, _command: &Command, place: &Place, piece: &Piece) -> Route {
         let piece = self.cut(piece, piece.destination);
         let piece = if piece.is_same { self.cut(&piece, piece.source) } else { piece };
         let child = self.child_of(piece.destination).0;

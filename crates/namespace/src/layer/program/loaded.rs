@@ -6,7 +6,7 @@ use bpf::request::{Device, MAPS_MAY_GO, ONE_PLACE};
 use bpf::{Instance, Machine, Map, MapKind};
 use nvme::Limits;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use zerocopy::IntoBytes;
 
 /// A program with its maps, and what it has said about the device.
@@ -20,6 +20,8 @@ pub struct Loaded {
     /// As `NVLANE_SETUP` has left it.
     pub device: Device,
     pub mistakes: Mistakes,
+    /// It has delayed something that was asked for a Copy.
+    delays: AtomicBool,
 }
 
 /// What has become of the maps when a program took another's place, by their names.
@@ -47,7 +49,8 @@ impl Loaded {
         let device = set_up(&instance, limits, cores as u32)
             .map_err(|what| ProgramError::Setup { name: name.clone(), what })?;
         let object = object.into();
-        Ok(Loaded { instance, object, name, device, mistakes: Mistakes::default() })
+        let (mistakes, delays) = (Mistakes::default(), AtomicBool::new(false));
+        Ok(Loaded { instance, object, name, device, mistakes, delays })
     }
 
     /// Each block is always at one place.
@@ -55,10 +58,32 @@ impl Loaded {
         self.device.flags & ONE_PLACE != 0
     }
 
+    /// It can be asked where blocks are instead of being given reads and writes: it wants to know of nothing else, and has
+    /// not made anything wait.
+    pub fn routes_copies(&self) -> bool {
+        let program = self.instance.program();
+        let is_told = program.done().is_some() || program.deferred().is_some();
+        self.has_one_place() && !is_told && !self.delays()
+    }
+
+    /// It wants requests to wait.
+    pub fn delays(&self) -> bool {
+        self.delays.load(Ordering::Relaxed)
+    }
+
+    /// Notes that it does.
+    pub fn note_delay(&self) {
+        self.delays.store(true, Ordering::Relaxed);
+    }
+
+    /// It keeps nothing of what it was asked.
+    pub fn is_forgetful(&self) -> bool {
+        self.instance.maps().iter().all(|map| map.definition().read_only)
+    }
+
     /// Its maps and variables may begin anew under a device that is in use, or it has none.
     pub fn does_without_maps(&self) -> bool {
-        self.device.flags & MAPS_MAY_GO != 0
-            || self.instance.maps().iter().all(|map| map.definition().read_only)
+        self.device.flags & MAPS_MAY_GO != 0 || self.is_forgetful()
     }
 
     /// Takes over the maps of `old` that fit. What `NVLANE_SETUP` has put into its own in their place is

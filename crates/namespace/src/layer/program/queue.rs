@@ -2,13 +2,14 @@
 
 use super::Routed;
 use super::change::Told;
+use super::copies::Copies;
 use super::flight::{Flight, Flights, Piece};
 use super::loaded::{Loaded, now_ns, seed};
 use crate::layer::wake::{Wake, Waker};
 use crate::{Data, Queue, Request, Sink, dataset};
 use bpf::actions::{self, Asked, Decision, Misuse, MisuseKind, Plan, Then};
 use bpf::request::{self, Backend, PHASES_MAX, Part};
-use bpf::{Entry, Machine};
+use bpf::{Entry, Fault, Machine};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
 use reactor::{Complete, Reactor};
@@ -22,22 +23,25 @@ use zerocopy::IntoBytes;
 /// In the state of a frame: the request itself went down, there are no parts. The tag is in bits 31:0, the
 /// part in 39:32, the backend in 47:40.
 const DIRECT: u64 = 1 << 63;
+/// The request is of a Copy, which has the tag: only the backend is noted.
+const OF_COPY: u64 = 1 << 62;
 
 /// One core's way through a program.
 pub struct ProgramQueue {
     me: Weak<ProgramQueue>,
-    routed: Arc<Routed>,
+    pub(super) routed: Arc<Routed>,
     children: Vec<Rc<dyn Queue>>,
-    reactor: Rc<Reactor>,
+    pub(super) reactor: Rc<Reactor>,
     waker: Waker,
     /// The program that this core runs.
-    loaded: RefCell<Arc<Loaded>>,
-    facts: Cell<Facts>,
+    pub(super) loaded: RefCell<Arc<Loaded>>,
+    pub(super) facts: Cell<Facts>,
     gate: Cell<Gate>,
     /// What has come while the gate was closed.
     held: RefCell<VecDeque<Box<Request>>>,
-    inner: RefCell<Inner>,
-    flights: Flights,
+    pub(super) inner: RefCell<Inner>,
+    pub(super) flights: Flights,
+    pub(super) copies: Copies,
     /// Requests for parts, to be used again.
     #[expect(clippy::vec_box, reason = "requests are passed on in their boxes")]
     spare: RefCell<Vec<Box<Request>>>,
@@ -45,11 +49,11 @@ pub struct ProgramQueue {
 
 /// What is asked of the program for every request.
 #[derive(Clone, Copy)]
-struct Facts {
-    route: Entry,
+pub(super) struct Facts {
+    pub(super) route: Entry,
     done: Option<Entry>,
     deferred: Option<Entry>,
-    blocks_max: u32,
+    pub(super) blocks_max: u32,
 }
 
 impl Facts {
@@ -71,16 +75,22 @@ enum Gate {
     Opening,
 }
 
-struct Inner {
+pub(super) struct Inner {
     core: u32,
     machine: Machine,
-    context: request::Request,
+    pub(super) context: request::Request,
     /// Parts with each backend.
     in_flight: Vec<u32>,
 }
 
 /// The program has done something wrong; it is in the log.
 struct Wrong;
+
+/// What a program has done wrong.
+pub(super) enum Mistake {
+    Fault(Fault),
+    Misuse(Misuse),
+}
 
 /// What is to be done with a flight next.
 enum Next {
@@ -116,6 +126,7 @@ impl ProgramQueue {
             let machine = Machine::new(Arc::clone(&loaded.instance), core, seed());
             ProgramQueue {
                 me: me.clone(),
+                copies: Copies::new(me, reactor, &children, routed.device.block_shift),
                 routed,
                 children,
                 reactor: Rc::clone(reactor),
@@ -170,8 +181,23 @@ impl ProgramQueue {
         command: &Command,
         flight: &mut Flight,
     ) -> Result<Decision, Wrong> {
+        self.decide(entry, may_defer, tag, command, flight).map_err(|mistake| {
+            self.tell(entry, &mistake, command.opcode, flight.piece);
+            Wrong
+        })
+    }
+
+    /// Runs the program and checks what it wants. What it does wrong nobody is told.
+    #[inline]
+    pub(super) fn decide(
+        &self,
+        entry: Entry,
+        may_defer: bool,
+        tag: u32,
+        command: &Command,
+        flight: &mut Flight,
+    ) -> Result<Decision, Mistake> {
         let Routed { device, sizes, .. } = &*self.routed;
-        let loaded = &**self.loaded.borrow();
         let Inner { machine, context, in_flight, .. } = &mut *self.inner.borrow_mut();
         let Flight { piece, phase, failed, status, state, is_whole, .. } = flight;
         // The program may have overwritten any of it.
@@ -196,11 +222,6 @@ impl ProgramQueue {
         let asked = Asked { op: command.opcode, blocks, sizes, is_whole, may_defer };
         let ran = machine.run(entry, context.as_mut_bytes(), &now_ns);
         *state = context.state;
-        let about = || {
-            let opcode = command.opcode;
-            let Piece { start, blocks, .. } = *piece;
-            format!("opcode {opcode:#04x}, {blocks} blocks at {start}")
-        };
         let misuse = match ran {
             Ok(result) if result as u32 == 0 => match actions::check(context, &asked) {
                 Ok(Decision::Plan(Plan { then: Then::Parts(_), .. })) if *phase >= PHASES_MAX => {
@@ -216,25 +237,27 @@ impl ProgramQueue {
                 Err(misuse) => misuse,
             },
             Ok(result) => Misuse { kind: MisuseKind::Returned(result as i32), line: 0 },
-            Err(fault) => {
-                loaded.mistakes.tell(&loaded.name, &|| {
-                    let place = loaded.instance.program().locate(fault.instruction);
-                    format!("{place}: {} ({})", fault.kind, about())
-                });
-                return Err(Wrong);
-            }
+            Err(fault) => return Err(Mistake::Fault(fault)),
         };
-        self.tell(entry, &misuse, &about);
-        Err(Wrong)
+        Err(Mistake::Misuse(misuse))
     }
 
-    /// Puts a wrong list of actions into the log.
+    /// Puts what went wrong into the log.
     #[cold]
-    fn tell(&self, entry: Entry, misuse: &Misuse, about: &dyn Fn() -> String) {
+    fn tell(&self, entry: Entry, mistake: &Mistake, opcode: u8, piece: Piece) {
         let loaded = &**self.loaded.borrow();
+        let program = loaded.instance.program();
+        let Piece { start, blocks, .. } = piece;
         loaded.mistakes.tell(&loaded.name, &|| {
-            let place = loaded.instance.program().place_of_line(entry, misuse.line);
-            format!("{place}: {} ({})", misuse.kind, about())
+            let (place, what) = match mistake {
+                Mistake::Fault(fault) => {
+                    (program.locate(fault.instruction), fault.kind.to_string())
+                }
+                Mistake::Misuse(misuse) => {
+                    (program.place_of_line(entry, misuse.line), misuse.kind.to_string())
+                }
+            };
+            format!("{place}: {what} (opcode {opcode:#04x}, {blocks} blocks at {start})")
         });
     }
 
@@ -518,9 +541,16 @@ impl Drop for ProgramQueue {
 }
 
 impl ProgramQueue {
+    /// Notes that a request of a Copy's goes to `backend`.
+    pub(super) fn count(&self, backend: usize, request: &mut Request) {
+        self.inner.borrow_mut().in_flight[backend] += 1;
+        let me = self.me.upgrade().expect("the queue lives while it is called");
+        request.push(me, OF_COPY | (backend as u64) << 40);
+    }
+
     /// Gives the tag of a request back that has ended, or ends now.
     #[inline]
-    fn give(&self, tag: u32) {
+    pub(super) fn give(&self, tag: u32) {
         self.flights.give(tag);
         if self.gate.get() != Gate::Open {
             self.look_whether_idle();
@@ -560,9 +590,9 @@ impl ProgramQueue {
         self.gate.set(Gate::Open);
     }
 
-    /// Takes a request in.
+    /// Takes a request in, whether the gate is open or not.
     #[inline]
-    fn begin(&self, request: Box<Request>) {
+    pub(super) fn begin(&self, request: Box<Request>) {
         if request.fused.is_some() {
             return request.finish_pair(Status::INVALID_OPCODE.dnr());
         }
@@ -580,6 +610,9 @@ impl ProgramQueue {
                 if let Err(status) = ranges.map(drop) {
                     return request.finish(status.dnr());
                 }
+            }
+            opcode::COPY if matches!(request.data, Data::Sources(_)) => {
+                return self.begin_copy(request);
             }
             _ => return request.finish(Status::INVALID_OPCODE.dnr()),
         }
@@ -603,6 +636,9 @@ impl Sink for ProgramQueue {
         self.inner.borrow_mut().in_flight[backend] -= 1;
         if state & DIRECT != 0 {
             self.give(tag);
+            return request.complete();
+        }
+        if state & OF_COPY != 0 {
             return request.complete();
         }
         let number = state >> 32 & 0xff;
