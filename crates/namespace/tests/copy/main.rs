@@ -5,6 +5,7 @@ mod bounds;
 mod dice;
 mod gate;
 mod model;
+mod programs;
 mod races;
 mod rules;
 mod stacks;

@@ -6,6 +6,7 @@ use namespace::file::{File, FileOptions};
 use namespace::layer::fault::{Fault, Rule};
 use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::layer::linear::Linear;
+use namespace::layer::program::Routed;
 use namespace::memory::{Memory, MemoryOptions};
 use namespace::{Namespace, Queue, Request};
 use nvme::limits::CopyLimits;
@@ -93,9 +94,10 @@ impl Maker<'_> {
 
     /// A volume of `blocks` blocks with a guard.
     pub fn volume(&self, blocks: u64, dice: &mut Dice) -> Arc<dyn Namespace> {
-        let child = match dice.roll(3) {
+        let child = match dice.roll(4) {
             0 => self.backend(blocks, dice),
-            _ => self.linear(blocks, dice),
+            1 => self.program(blocks, dice),
+            _ => Linear::new(self.parts(blocks, dice)).expect("blocks of one size"),
         };
         let guard = |child| {
             let options = GuardOptions {
@@ -119,7 +121,7 @@ impl Maker<'_> {
     }
 
     /// Two or three backends one after another, one of them perhaps with a guard of its own.
-    fn linear(&self, blocks: u64, dice: &mut Dice) -> Arc<dyn Namespace> {
+    fn parts(&self, blocks: u64, dice: &mut Dice) -> Vec<Arc<dyn Namespace>> {
         let mut children = Vec::new();
         let mut left = blocks;
         for _ in 0..1 + dice.roll(2) {
@@ -146,8 +148,39 @@ impl Maker<'_> {
             children.push(Guard::new(child, options));
             children.swap(index, last);
         }
-        Linear::new(children).expect("blocks of one size")
+        children
     }
+
+    /// Backends behind a program: one after another, striped, or scattered and some of it written twice.
+    fn program(&self, blocks: u64, dice: &mut Dice) -> Arc<dyn Namespace> {
+        // So that nothing is left over.
+        let count = [5, 3, 2, 1][dice.roll(4) as usize];
+        let chunk = (64 << 10) >> self.block_shift;
+        let several = |of: u64, dice: &mut Dice| -> Vec<_> {
+            (0..count).map(|_| self.backend(of, dice)).collect()
+        };
+        let (name, children) = match dice.roll(3) {
+            0 if blocks.is_multiple_of(count * chunk) => ("stripe", several(blocks / count, dice)),
+            1 if blocks.is_multiple_of(count * 3) => {
+                ("tests/scattered", several(blocks / count + 3, dice))
+            }
+            _ => ("linear", self.parts(blocks, dice)),
+        };
+        let routed = routed(name, children, self.cores);
+        assert_eq!(routed.limits().blocks, blocks, "{name} over {count}");
+        routed
+    }
+}
+
+/// `children` behind the repository's program `name`.
+pub fn routed(name: &str, children: Vec<Arc<dyn Namespace>>, cores: usize) -> Arc<Routed> {
+    Routed::new(&object(name), name.to_owned(), children, cores).expect(name)
+}
+
+/// The object of the repository's program `name`.
+pub fn object(name: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../bpf/{name}.bpf.o"));
+    std::fs::read(&path).expect(name)
 }
 
 /// Makes a backend small and unordered: it takes little at once, and starts commands in any order.
