@@ -54,7 +54,7 @@ has_booted() {
     init=$(<"/proc/$boot/task/$boot/children")
     init=${init%% *}
     [[ -n $init ]] || return 1
-    ctl_systemd is-system-running 2>/dev/null | grep -qxE 'running|degraded|starting|initializing'
+    [[ $(ctl_systemd is-system-running 2>/dev/null) =~ ^(running|degraded|starting|initializing)$ ]]
 }
 await 60 has_booted
 

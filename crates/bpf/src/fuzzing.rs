@@ -183,6 +183,25 @@ mod tests {
         )
     }
 
+    /// The six stores that fill a part in, wherever that is, and maybe one of them elsewhere.
+    fn fills_part() -> impl Strategy<Value = Vec<[u8; 8]>> {
+        const STORES: [(u8, i16); 6] =
+            [(0x63, 20), (0x73, 18), (0x6b, 16), (0x63, 12), (0x63, 8), (0x7b, 0)];
+        let start = prop_oneof![0_i16..40, -40_i16..0, 1080_i16..1130];
+        let base = prop::sample::select(vec![1_u8, 1, 10, 8, 3]);
+        let odd = prop_oneof![2 => Just(6), 1 => 0_usize..6];
+        (base, start, prop::array::uniform6(0_u8..11), odd).prop_map(
+            |(base, start, sources, odd)| {
+                let store = |number: usize| {
+                    let (code, field) = STORES[number];
+                    let [o0, o1] = (start + field + i16::from(number == odd)).to_le_bytes();
+                    [code, base | sources[number] << 4, o0, o1, 0, 0, 0, 0]
+                };
+                (0..6).map(store).collect()
+            },
+        )
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
@@ -190,7 +209,9 @@ mod tests {
         fn joined_instructions_do_what_each_does(
             op: u8,
             code in prop::collection::vec(
-                prop_oneof![8 => common().prop_map(|one| vec![one]), 1 => looks_up()], 0..24),
+                prop_oneof![
+                    8 => common().prop_map(|one| vec![one]), 1 => looks_up(), 1 => fills_part()
+                ], 0..24),
         ) {
             let mut bytes = vec![op];
             bytes.extend(code.concat().concat());
