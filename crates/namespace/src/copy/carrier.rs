@@ -367,9 +367,9 @@ impl Job {
 
     /// Whether blocks go by `route` to where those of the step end there: what follows one another above need not below.
     fn ends_before(&self, route: &Route) -> bool {
-        let pieces = self.routes.iter().zip(self.batch.pieces());
+        let mut pieces = self.routes.iter().zip(self.batch.pieces());
         pieces
-            .last()
+            .next_back()
             .is_none_or(|(last, piece)| last.destination + piece.blocks == route.destination)
     }
 
