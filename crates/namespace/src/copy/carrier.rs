@@ -367,10 +367,8 @@ impl Job {
 
     /// Whether blocks go by `route` to where those of the step end there: what follows one another above need not below.
     fn ends_before(&self, route: &Route) -> bool {
-        let mut pieces = self.routes.iter().zip(self.batch.pieces());
-        pieces
-            .next_back()
-            .is_none_or(|(last, piece)| last.destination + piece.blocks == route.destination)
+        let last = self.routes.last().zip(self.batch.pieces().last());
+        last.is_none_or(|(last, piece)| last.destination + piece.blocks == route.destination)
     }
 
     /// Ends it here, unless all was copied.

@@ -88,6 +88,6 @@ fn one_world_of(
 fn copies_of_blocks_of_16_kib_leave_what_the_model_says() {
     let mut dice = Dice::new(1);
     let [copied, ..] = one_world_of(&mut dice, 14, 0, 0, 100);
-    let [also, failed, _] = one_world_of(&mut dice, 14, 10, 1, 100);
+    let [also, failed, _] = one_world_of(&mut dice, 14, 20, 1, 100);
     assert!(copied > 40 && also > 20 && failed > 0, "{copied}, {also}, {failed}");
 }
