@@ -14,6 +14,7 @@
 //! Verify are the guard's; fused and unknown commands are refused. The size of the device is settled when it is opened; the program itself may be replaced
 //! ([`Routed::replace`]).
 
+mod blank;
 mod change;
 mod copies;
 mod flight;

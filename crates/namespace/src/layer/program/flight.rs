@@ -1,6 +1,6 @@
 //! Requests that a program is not done with.
 
-use crate::{Request, dataset};
+use crate::{Registered, Request, dataset};
 use bpf::request::{PARTS_MAX, Part};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
@@ -44,6 +44,8 @@ pub struct Flight {
     pub parts: Vec<Part>,
     /// The same, where it is no parts: a status, or nothing (`Some(None)`).
     pub end: Option<Option<u16>>,
+    /// Pages that the ring fills with zeroes.
+    pub zeroes: Option<Registered>,
     /// Ranges that parts of a Discard point to; the box stays where it is.
     pub lists: Option<Box<[[u8; dataset::RANGE_BYTES]; PARTS_MAX]>>,
 }

@@ -1,6 +1,7 @@
 //! One core's way through a program.
 
 use super::Routed;
+use super::blank::{Blank, ZEROES};
 use super::change::Told;
 use super::copies::Copies;
 use super::flight::{Flight, Flights, Piece};
@@ -13,8 +14,9 @@ use bpf::{Entry, Fault, Machine};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
 use reactor::{Complete, Reactor};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
+use std::fs::File;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +30,7 @@ const OF_COPY: u64 = 1 << 62;
 
 /// One core's way through a program.
 pub struct ProgramQueue {
-    me: Weak<ProgramQueue>,
+    pub(super) me: Weak<ProgramQueue>,
     pub(super) routed: Arc<Routed>,
     children: Vec<Rc<dyn Queue>>,
     pub(super) reactor: Rc<Reactor>,
@@ -42,6 +44,8 @@ pub struct ProgramQueue {
     pub(super) inner: RefCell<Inner>,
     pub(super) flights: Flights,
     pub(super) copies: Copies,
+    /// What zeroes are read from; opened when they are first wanted.
+    pub(super) zeroes: OnceCell<Option<File>>,
     /// Requests for parts, to be used again.
     #[expect(clippy::vec_box, reason = "requests are passed on in their boxes")]
     spare: RefCell<Vec<Box<Request>>>,
@@ -84,7 +88,7 @@ pub(super) struct Inner {
 }
 
 /// The program has done something wrong; it is in the log.
-struct Wrong;
+pub(super) struct Wrong;
 
 /// What a program has done wrong.
 pub(super) enum Mistake {
@@ -93,7 +97,7 @@ pub(super) enum Mistake {
 }
 
 /// What is to be done with a flight next.
-enum Next {
+pub(super) enum Next {
     /// The next piece is the program's to route.
     Route,
     /// The program has decided.
@@ -137,6 +141,7 @@ impl ProgramQueue {
                 held: RefCell::default(),
                 inner: RefCell::new(Inner { core, machine, context, in_flight }),
                 flights: Flights::default(),
+                zeroes: OnceCell::new(),
                 spare: RefCell::default(),
             }
         })
@@ -262,7 +267,7 @@ impl ProgramQueue {
     }
 
     /// Takes a flight as far as it goes now.
-    fn drive(&self, tag: u32, mut next: Next) {
+    pub(super) fn drive(&self, tag: u32, mut next: Next) {
         let Facts { route, done, blocks_max, .. } = self.facts.get();
         loop {
             next = match next {
@@ -338,39 +343,24 @@ impl ProgramQueue {
             }
             Some(None) => self.end_piece(tag, status),
             Some(Some(code)) => {
-                let blank = code == 0 && opcode == opcode::READ && !self.blank(tag);
-                let status = if blank { Status::INTERNAL } else { Status(code) };
+                let is_blank = code == 0 && opcode == opcode::READ;
+                let status = match if is_blank { self.blank(tag) } else { Blank::Done } {
+                    Blank::Done => Status(code),
+                    Blank::UnderWay => return None,
+                    Blank::Unreachable => Status::INTERNAL,
+                };
                 self.end_piece(tag, if status.is_success() { status } else { status.dnr() })
             }
         }
     }
 
     /// A piece has ended; the next one follows, if all is well.
-    fn end_piece(&self, tag: u32, status: Status) -> Option<Next> {
+    pub(super) fn end_piece(&self, tag: u32, status: Status) -> Option<Next> {
         if status.is_success() {
             return Some(Next::Route);
         }
         self.finish(tag, status);
         None
-    }
-
-    /// Sees to it that a piece which the program has declared read is no old memory: what no phase has read
-    /// becomes zeroes. False if its memory cannot be reached.
-    fn blank(&self, tag: u32) -> bool {
-        let shift = self.routed.device.block_shift;
-        self.flights.with(tag, |flight| {
-            if flight.is_whole {
-                return true;
-            }
-            let Piece { blocks, offset, .. } = flight.piece;
-            let data = &mut flight.request.as_mut().expect("the flight is under way").data;
-            let (skip, len) = ((offset as usize) << shift, (blocks as usize) << shift);
-            assert!(skip + len <= data.len(), "a read comes with room for its blocks");
-            let Some(start) = data.as_mut_ptr() else { return false };
-            // SAFETY: the bytes lie within the data, which is there to be written to; no part is in flight.
-            unsafe { start.add(skip).write_bytes(0, len) };
-            true
-        })
     }
 
     /// Sends the parts that were noted. The flight goes on here if all have ended by then.
@@ -436,7 +426,7 @@ impl ProgramQueue {
         (backend, request)
     }
 
-    fn finish(&self, tag: u32, status: Status) {
+    pub(super) fn finish(&self, tag: u32, status: Status) {
         let request = self.flights.with(tag, |flight| flight.request.take());
         self.give(tag);
         request.expect("the flight is under way").finish(status);
@@ -660,8 +650,11 @@ impl Sink for ProgramQueue {
 }
 
 impl Complete for ProgramQueue {
-    /// A delay is over.
-    fn complete(&self, token: u64, _result: i32, _flags: u32) {
-        self.drive(token as u32, Next::Perform);
+    /// A delay is over, or pages were filled.
+    fn complete(&self, token: u64, result: i32, _flags: u32) {
+        match token & ZEROES {
+            0 => self.drive(token as u32, Next::Perform),
+            _ => self.zeroed(token as u32, result),
+        }
     }
 }
