@@ -35,7 +35,7 @@ serve "${volumes[@]}"
 connect --nr-io-queues=2 >/dev/null
 for at in "${!names[@]}"; do
     echo "${names[at]}, over NVMe/TCP"
-    verified_io "$(namespace $((at + 1)))" 6M "${many[@]}"
+    verified_io "$(namespace $((at + 1)))" 3M "${many[@]}"
 done
 disconnect
 stop
@@ -50,7 +50,7 @@ door=$!
 await 60 grep -q ready "$WORK/nbd.log"
 for name in "${names[@]}"; do
     echo "$name, over NBD"
-    fio --name="$name" --ioengine=nbd --uri="nbd+unix:///$name?socket=$WORK/nbd.sock" --rw=randrw --size=4M --verify=crc32c \
+    fio --name="$name" --ioengine=nbd --uri="nbd+unix:///$name?socket=$WORK/nbd.sock" --rw=randrw --size=2M --verify=crc32c \
         --verify_fatal=1 "${many[@]}" --iodepth=32 --randseed=3 >"$WORK/fio" 2>&1 || die "fio: $(tail -n 20 "$WORK/fio") $(<"$WORK/nbd.log")"
 done
 kill -TERM "$door"
@@ -61,8 +61,8 @@ modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
 for name in "${names[@]}"; do
     ublk_add "$(of "$name")" -q 2 -d 128 --bpf user
     echo "$name, $(grep -o '[a-z ]* copy' "$WORK/ublk.log" | head -n 1)"
-    verified_io "$DEVICE" 6M "${many[@]}"
-    verified_io "$DEVICE" 1M "${few[@]}"
+    verified_io "$DEVICE" 3M "${many[@]}"
+    verified_io "$DEVICE" 512k "${few[@]}"
     ublk_stop
 done
 cmp "$SCRATCH/mirror.a" "$SCRATCH/mirror.b" -n $((8 << 20)) || die "the mirrors differ"
