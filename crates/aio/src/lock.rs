@@ -5,6 +5,7 @@
 use crate::system::call;
 use std::cell::UnsafeCell;
 use std::hint;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -28,6 +29,8 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 /// The right to use the value, until it is dropped.
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
+    /// Shared between threads, it would share the value: only where that may be.
+    value: PhantomData<&'a mut T>,
 }
 
 impl<T> Lock<T> {
@@ -42,7 +45,7 @@ impl<T> Lock<T> {
         if self.word.compare_exchange(FREE, HELD, Acquire, Relaxed).is_err() {
             self.wait();
         }
-        Guard { lock: self }
+        Guard { lock: self, value: PhantomData }
     }
 
     #[cold]
