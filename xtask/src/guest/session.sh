@@ -29,6 +29,7 @@ sweep() {
     done
     # What a script that ended midway may have switched off.
     ip link set lo up
+    [ -e /sys/module/sch_netem ] && tc qdisc del dev lo root 2>/dev/null
     [ "$(cat /sys/devices/system/cpu/cpu1/online 2>/dev/null)" = 0 ] && echo 1 >/sys/devices/system/cpu/cpu1/online
     [ -e /proc/sys/kernel/io_uring_disabled ] && echo 0 >/proc/sys/kernel/io_uring_disabled
     grep -qs ' /sys/fs/bpf bpf ' /proc/mounts || mount -t bpf bpf /sys/fs/bpf
