@@ -7,15 +7,20 @@
 
 use crate::abi::Event;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 const PAGE_BITS: u32 = 12;
 /// Bytes of a page.
 pub const PAGE: usize = 1 << PAGE_BITS;
-const PAGES: usize = 1024;
+/// Pages with the same last bits share a set, of which four are kept: with one, a list and its iocbs that happened to lie
+/// so far apart would have to be tried through the kernel each time.
+const SETS: usize = 512;
+const WAYS: usize = 4;
 
-/// Pages met: page number times 2, plus 1 where it is known to be writable. Direct-mapped.
-static MET: [AtomicUsize; PAGES] = [const { AtomicUsize::new(0) }; PAGES];
+/// Pages met: page number times 2, plus 1 where it is known to be writable.
+static MET: [[AtomicUsize; WAYS]; SETS] = [const { [const { AtomicUsize::new(0) }; WAYS] }; SETS];
+/// Which of a full set goes next.
+static TURN: AtomicU32 = AtomicU32::new(0);
 
 /// There is nothing at that address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,17 +76,33 @@ fn known(address: usize, len: usize, writing: bool) -> bool {
 
 #[inline(always)]
 fn met(page: usize, writing: bool) -> bool {
-    let entry = MET[page % PAGES].load(Relaxed);
+    let [first, ..] = &MET[page % SETS];
+    tells(first.load(Relaxed), page, writing) || met_elsewhere(page, writing)
+}
+
+/// Whether an entry says that the page is there, and writable where that is wanted.
+#[inline(always)]
+fn tells(entry: usize, page: usize, writing: bool) -> bool {
     entry == page * 2 + 1 || (!writing && entry == page * 2 && page != 0)
+}
+
+#[inline(never)]
+fn met_elsewhere(page: usize, writing: bool) -> bool {
+    let [_, others @ ..] = &MET[page % SETS];
+    others.iter().any(|entry| tells(entry.load(Relaxed), page, writing))
 }
 
 fn meet(address: usize, len: usize, writable: bool) {
     for page in [address >> PAGE_BITS, (address + len - 1) >> PAGE_BITS] {
-        let entry = &MET[page % PAGES];
         // What is known to be writable stays so.
-        if writable || entry.load(Relaxed) != page * 2 + 1 {
-            entry.store(page * 2 + usize::from(writable), Relaxed);
+        if met(page, writable) {
+            continue;
         }
+        let set = &MET[page % SETS];
+        let holds = |held: usize| move |entry: &&AtomicUsize| entry.load(Relaxed) >> 1 == held;
+        let place = set.iter().find(holds(page)).or_else(|| set.iter().find(holds(0)));
+        let place = place.unwrap_or_else(|| &set[TURN.fetch_add(1, Relaxed) as usize % WAYS]);
+        place.store(page * 2 + usize::from(writable), Relaxed);
     }
 }
 
@@ -155,5 +176,31 @@ mod tests {
         }
         assert_eq!(write(b"constant".as_ptr() as usize, 0_u8), Err(Fault));
         assert_eq!(read::<u8>(b"constant".as_ptr() as usize), Ok(b'c'));
+    }
+
+    /// Pages that share a set, and one more than it holds.
+    #[test]
+    fn pages_far_apart_are_known_together() {
+        let step = SETS * PAGE;
+        let mut memory = vec![0_u8; step * (WAYS + 2)];
+        let base = (memory.as_mut_ptr() as usize).next_multiple_of(PAGE);
+        let pages: Vec<usize> = (0..=WAYS).map(|way| base + way * step).collect();
+        let known = |pages: &[usize]| pages.iter().filter(|&&page| is_writable(page, 8)).count();
+        for &page in &pages[..WAYS] {
+            assert_eq!(write(page, 1_u64), Ok(()));
+        }
+        // Other tests meet pages of theirs meanwhile.
+        let before = known(&pages[..WAYS]);
+        assert!(before >= WAYS - 1, "{before}");
+        assert_eq!(write(pages[WAYS], 1_u64), Ok(()));
+        assert!(is_writable(pages[WAYS], 8));
+        assert!(known(&pages) >= WAYS - 1);
+        // A page that was read first is known as writable once it was written.
+        let last = base + step * (WAYS + 1) - PAGE;
+        assert_eq!(read::<u64>(last), Ok(0));
+        assert!(is_readable(last, 8) && !is_writable(last, 8));
+        assert_eq!(write(last, 2_u64), Ok(()));
+        assert!(is_writable(last, 8));
+        assert_eq!(memory.iter().map(|&byte| u64::from(byte)).sum::<u64>(), WAYS as u64 + 3);
     }
 }

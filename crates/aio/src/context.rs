@@ -261,10 +261,30 @@ impl Context {
         self.submitting.lock()
     }
 
+    /// The submitting side, whose lock this thread has kept.
+    ///
+    /// # Safety
+    /// As [`Lock::kept`].
+    #[inline(always)]
+    pub unsafe fn kept_submitting(&self) -> Guard<'_, Submitting> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.submitting.kept() }
+    }
+
     /// Locks the reaping side.
     #[inline(always)]
     pub fn reaping(&self) -> Guard<'_, Reaping> {
         self.reaping.lock()
+    }
+
+    /// The reaping side, whose lock this thread has kept.
+    ///
+    /// # Safety
+    /// As [`Lock::kept`].
+    #[inline(always)]
+    pub unsafe fn kept_reaping(&self) -> Guard<'_, Reaping> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.reaping.kept() }
     }
 
     /// Requests and events that the context may hold. The kernel deals them out to processors in
@@ -544,7 +564,7 @@ impl Free {
 
 impl Reaping {
     /// Keeps the event of something carried out inline. There is room: `Context::capacity`.
-    #[inline]
+    #[inline(always)]
     pub fn keep(&mut self, event: Event) {
         self.done[self.done_tail].write(event);
         self.done_tail = self.after(self.done_tail);

@@ -86,8 +86,19 @@ pub unsafe fn getevents(
     timeout: *mut timespec,
 ) -> c_int {
     let (events, timeout) = (events as usize, timeout as usize);
-    // SAFETY: passed on to the caller.
-    unsafe { take(context, Ask { min, nr, events, timeout, signals: 0, masked: false }) }
+    // SAFETY: passed on to the caller, in all three.
+    unsafe {
+        if polled::is_id(context) {
+            return take_otherwise(context, min, nr, events, timeout);
+        }
+        let Some(held) = CONTEXTS.find(context) else {
+            return take_otherwise(context, min, nr, events, timeout);
+        };
+        match Inside::enter() {
+            Some(_inside) => events::take(&held, min, nr, events, timeout),
+            None => take_otherwise(context, min, nr, events, timeout),
+        }
+    }
 }
 
 /// The same, with a signal set to wait with.
@@ -109,7 +120,20 @@ pub unsafe fn pgetevents(
 
 /// # Safety
 /// As `io_getevents`.
-#[inline(always)]
+#[inline(never)]
+unsafe fn take_otherwise(
+    context: usize,
+    min: c_long,
+    nr: c_long,
+    events: usize,
+    timeout: usize,
+) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe { take(context, Ask { min, nr, events, timeout, signals: 0, masked: false }) }
+}
+
+/// # Safety
+/// As `io_getevents`.
 unsafe fn take(context: usize, ask: Ask) -> c_int {
     if polled::is_id(context) {
         // SAFETY: passed on to the caller.
@@ -125,7 +149,7 @@ unsafe fn take(context: usize, ask: Ask) -> c_int {
             return system::io_getevents(context, ask);
         };
         match Inside::enter() {
-            Some(_inside) => events::take(&held, &ask),
+            Some(_inside) => events::take_masked(&held, ask),
             None => system::io_getevents(context, Ask { min: 0, ..ask }),
         }
     }

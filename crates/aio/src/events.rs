@@ -21,36 +21,69 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 const SLICE_NS: u64 = 20_000;
 const SLICE_NS_MAX: u64 = 1_000_000;
 
-/// `io_getevents` or `io_pgetevents` on a context of ours.
+/// `io_getevents` on a context of ours.
 ///
 /// # Safety
 /// The array of events may be overwritten.
 #[inline(always)]
-pub unsafe fn take(context: &Context, ask: &Ask) -> i32 {
+pub unsafe fn take(
+    context: &Context,
+    min: c_long,
+    nr: c_long,
+    events: usize,
+    timeout: usize,
+) -> i32 {
     context.record.add(Counter::Reaps, 1);
     let mut got = 0;
-    if context.is_ring()
-        && let Some(engine) = context.engine()
-        && ask.min >= 0
-        && ask.min <= ask.nr
+    if let Some(engine) = context.engine()
+        && context.is_ring()
+        && min >= 0
+        && min <= nr
     {
-        // The common case: all there. Times and signals need no look.
+        // The common case: all there. Times need no look.
         // SAFETY: passed on to the caller.
-        got = unsafe { usual::take(context, engine, ask) };
-        if got > 0 && got >= ask.min && !ask.masked && context.native.pending.load(SeqCst) == 0 {
+        got = unsafe { usual::take(context, engine, nr, events) };
+        if got > 0 && got >= min && context.native.pending.load(SeqCst) == 0 {
             context.record.add(Counter::Events, got as u64);
             return got as i32;
         }
     }
     // SAFETY: passed on to the caller.
-    unsafe { take_otherwise(context, *ask, got) }
+    unsafe { take_more(context, got, min, nr, events, timeout) }
+}
+
+/// When there are `got` events already.
+///
+/// # Safety
+/// As `take`.
+#[inline(never)]
+unsafe fn take_more(
+    context: &Context,
+    got: c_long,
+    min: c_long,
+    nr: c_long,
+    events: usize,
+    timeout: usize,
+) -> i32 {
+    let ask = Ask { min, nr, events, timeout, signals: 0, masked: false };
+    // SAFETY: passed on to the caller.
+    unsafe { take_otherwise(context, ask, got) }
+}
+
+/// `io_pgetevents` on a context of ours, or `io_getevents`.
+///
+/// # Safety
+/// As `take`.
+pub unsafe fn take_masked(context: &Context, ask: Ask) -> i32 {
+    context.record.add(Counter::Reaps, 1);
+    // SAFETY: passed on to the caller.
+    unsafe { take_otherwise(context, ask, 0) }
 }
 
 /// The same in any case, when there are `got` events already.
 ///
 /// # Safety
 /// As `take`.
-#[inline(never)]
 unsafe fn take_otherwise(context: &Context, mut ask: Ask, got: c_long) -> i32 {
     let mut rest;
     loop {

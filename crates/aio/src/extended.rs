@@ -1,7 +1,7 @@
 //! The two functions that libaio does not have; include/nvlane_aio.h declares them as
 //! `io_setup2` and `io_ring_enter` (see the versions in `drop_in`).
 
-use crate::polled::{self, Rings};
+use crate::polled::{self, Places, Rings};
 use libc::{c_int, c_void};
 
 /// Makes a context with the given `IOCTX_FLAG_*`; see nvlane_aio(3).
@@ -17,7 +17,8 @@ pub unsafe fn setup2(
     cq_ring: *mut c_void,
     context: *mut usize,
 ) -> c_int {
-    let rings = Rings { sq: sq_ring as usize, cq: cq_ring as usize };
+    let (sq, cq, places) = (sq_ring as usize, cq_ring as usize, Places::default());
+    let rings = Rings { sq, cq, places };
     // SAFETY: passed on to the caller.
     unsafe { polled::setup(nr, flags, iocbs as usize, rings, context as usize) }
 }

@@ -28,6 +28,7 @@ compile_error!("struct iocb is laid out here for 64-bit little-endian Linux");
 pub mod abi;
 mod caller;
 mod context;
+mod course;
 pub mod drop_in;
 mod events;
 pub mod extended;

@@ -4,11 +4,11 @@
 
 use crate::system::call;
 use std::cell::UnsafeCell;
-use std::hint;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::{hint, mem};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -48,6 +48,15 @@ impl<T> Lock<T> {
         Guard { lock: self, value: PhantomData }
     }
 
+    /// The right that this thread has kept.
+    ///
+    /// # Safety
+    /// This thread has locked it and then called [`Guard::leave_locked`], and nobody has asked for that right since.
+    #[inline(always)]
+    pub unsafe fn kept(&self) -> Guard<'_, T> {
+        Guard { lock: self, value: PhantomData }
+    }
+
     #[cold]
     fn wait(&self) {
         for _ in 0..LOOKS {
@@ -74,6 +83,14 @@ impl<T> Lock<T> {
         unsafe {
             call(libc::SYS_futex, [place as usize, operation as usize, value as usize, 0, 0, 0])
         };
+    }
+}
+
+impl<T> Guard<'_, T> {
+    /// Leaves the lock held, for [`Lock::kept`]: so a function can be handed the right without its guard.
+    #[inline(always)]
+    pub fn leave_locked(guard: Self) {
+        mem::forget(guard);
     }
 }
 

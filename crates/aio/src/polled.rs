@@ -14,7 +14,7 @@
 mod setup;
 mod transfer;
 
-pub use setup::{Rings, setup};
+pub use setup::{Places, Rings, setup};
 pub use transfer::{enter_rings, submit, take};
 
 use crate::context::Engine;
@@ -84,6 +84,40 @@ struct Submitting {
     queue: Submission,
     files: Files,
     requests: crate::context::Free,
+    early: Early,
+}
+
+/// Whether submitting is worth a look for completions in the same call: where there often are some by then, since others
+/// are in flight or the device is quick, that saves a call.
+#[derive(Debug)]
+struct Early {
+    /// Looks that may still be in vain.
+    credit: u32,
+    turn: u32,
+}
+
+/// Looks in vain after which submitting looks only now and then.
+const LOOKS: u32 = 16;
+/// That is one time in so many.
+const SELDOM: u32 = 64;
+
+impl Early {
+    const fn new() -> Early {
+        Early { credit: LOOKS, turn: 0 }
+    }
+
+    /// Whether to look this time.
+    #[inline(always)]
+    fn is_due(&mut self) -> bool {
+        self.turn = self.turn.wrapping_add(1);
+        self.credit > 0 || self.turn.is_multiple_of(SELDOM)
+    }
+
+    /// Notes what a look has brought.
+    #[inline(always)]
+    fn note(&mut self, found: bool) {
+        self.credit = if found { LOOKS } else { self.credit.saturating_sub(1) };
+    }
 }
 
 impl Polled {

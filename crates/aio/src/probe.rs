@@ -135,49 +135,28 @@ impl Files {
         look(file, fd).then_some(file)
     }
 
-    /// Whether a read (`write` is 0) or write (1) up to `end` goes to io_uring by what is known, without
-    /// asking the system.
+    /// What is known of `fd`, without asking the system.
     #[inline(always)]
-    pub fn goes_by_ring(&mut self, fd: i32, write: usize, end: u64) -> bool {
+    pub fn known(&mut self, fd: i32) -> Option<&mut File> {
         let file = &mut self.0[fd as u32 as usize % FILES];
-        if file.fd != fd || file.uses >= USES_MAX || end >= file.ring_end[write & 1] {
-            return false;
-        }
-        file.uses += 1;
-        true
-    }
-
-    /// Whether one of many does, being a read from the page cache.
-    #[inline]
-    pub fn goes_with_many(&mut self, fd: i32, write: usize) -> bool {
-        let file = &mut self.0[fd as u32 as usize % FILES];
-        let reads = write == 0 && file.readable && file.way == Way::Cached;
-        let known = reads && file.fd == fd && file.uses < USES_MAX;
-        file.uses += u32::from(known);
-        known
-    }
-
-    /// The file, if it is known to be read through the page cache, and that is worth trying.
-    #[inline]
-    pub fn worth_trying(&mut self, fd: i32) -> Option<&mut File> {
-        let file = &mut self.0[fd as u32 as usize % FILES];
-        let tries = file.way == Way::Cached && file.readable && file.skips == 0;
-        if file.fd != fd || file.uses >= USES_MAX || !tries {
+        if file.fd != fd || file.uses >= USES_MAX {
             return None;
         }
         file.uses += 1;
         Some(file)
     }
 
+    /// Notes what came of trying a file that is known.
+    #[inline(always)]
+    pub fn note_try(&mut self, fd: i32, hit: bool) {
+        self.0[fd as u32 as usize % FILES].note_try(hit);
+    }
+
     /// Whether a file is open for reads (`write` is 0) or writes (1), and past the page cache where it has to be,
     /// by what is known.
     #[inline(always)]
     pub fn allows(&mut self, fd: i32, write: u8, direct: bool) -> bool {
-        let file = &mut self.0[fd as u32 as usize % FILES];
-        if file.fd != fd || file.uses >= USES_MAX {
-            return false;
-        }
-        file.uses += 1;
+        let Some(file) = self.known(fd) else { return false };
         (if write == 0 { file.readable } else { file.writable }) && (!direct || file.is_direct())
     }
 
@@ -224,6 +203,24 @@ impl File {
         }
         self.skips -= 1;
         false
+    }
+
+    /// Whether a read (`write` is 0) or write (1) up to `end` goes to io_uring.
+    #[inline(always)]
+    pub fn goes_by_ring(&self, write: usize, end: u64) -> bool {
+        end < self.ring_end[write & 1]
+    }
+
+    /// Whether it is read through the page cache.
+    #[inline(always)]
+    pub fn is_read_cached(&self) -> bool {
+        self.way == Way::Cached && self.readable
+    }
+
+    /// Whether that is worth trying without io_uring.
+    #[inline(always)]
+    pub fn is_worth_trying(&self) -> bool {
+        self.is_read_cached() && self.skips == 0
     }
 
     /// The read was not in the cache: try less often. It was: try again at once.

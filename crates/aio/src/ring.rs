@@ -174,6 +174,18 @@ impl Ring {
         self.call(count, 0, 0, 0, 0)
     }
 
+    /// The same on a ring whose entries no kernel thread takes.
+    #[inline(always)]
+    pub fn submit_here(&self, count: u32) -> i32 {
+        self.enter_with([self.fd as usize, count as usize, 0, 0, 0, 0])
+    }
+
+    /// The same, and waits for `min` completions, or looks for some where that is 0.
+    #[inline(always)]
+    pub fn submit_and_look(&self, count: u32, min: u32) -> i32 {
+        self.call(count, min, ENTER_GETEVENTS, 0, 0)
+    }
+
     /// Hands `submit` entries to the kernel and waits. Gives back how many entries were taken, or `-errno`.
     #[inline]
     pub fn enter(&self, submit: u32, wait: Wait) -> i32 {
@@ -205,10 +217,20 @@ impl Ring {
                 return submit as i32;
             }
         }
-        let arguments =
-            [self.fd as usize, submit as usize, min as usize, flags as usize, argument, len];
-        // SAFETY: `argument` is 0 or points to a GetEvents on the caller's stack; what the entries
-        // name was vouched for when they were pushed.
+        self.enter_with([
+            self.fd as usize,
+            submit as usize,
+            min as usize,
+            flags as usize,
+            argument,
+            len,
+        ])
+    }
+
+    /// Makes the call, with a `GetEvents` on the caller's stack or nothing as fifth argument.
+    #[inline(always)]
+    fn enter_with(&self, arguments: [usize; 6]) -> i32 {
+        // SAFETY: as above; what the entries name was vouched for when they were pushed.
         let code = unsafe { call(libc::SYS_io_uring_enter, arguments) as i32 };
         if code < 0 {
             self.note_failure(code);

@@ -6,28 +6,17 @@
 use crate::abi::{self, Entry, Event, Iocb, op};
 use crate::caller;
 use crate::context::{Context, Engine, Mode, Submitting, state};
+use crate::course::{Course, bytes_of};
 use crate::lock::Guard;
-use crate::probe::{self, Reason, Way};
+use crate::probe::Reason;
 use crate::stat::Counter;
 use crate::system::{self, failure};
-use crate::usual::{self, Queued};
+use crate::usual::{self, One, Queued};
 use libc::c_long;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// Reads of the page cache go to io_uring together from so many on.
 const MANY: u32 = 3;
-
-/// What is to be done with an iocb.
-enum Course {
-    /// An entry for the ring, and what its request is.
-    Ring(Entry, u32),
-    /// preadv2 or pwritev2, with those flags added.
-    Here { write: bool, flags: u32, entry: Entry },
-    /// The real `io_submit`.
-    Kernel,
-    /// The same, and for good.
-    Settle(Reason),
-}
 
 /// `io_submit` on a context of ours.
 ///
@@ -36,53 +25,81 @@ enum Course {
 #[inline(always)]
 pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     context.record.add(Counter::Submits, 1);
-    if nr > 0 && context.is_ring() {
-        let submitting = context.submitting();
-        // Whoever destroys it takes the lock once more before counting what is in flight.
-        if context.dead.load(SeqCst) {
-            return failure(libc::EINVAL);
+    let Some(engine) = context.engine().filter(|_| nr > 0) else {
+        // SAFETY: passed on to the caller.
+        return unsafe { natively(context, nr, iocbs) };
+    };
+    let mut submitting = context.submitting();
+    // Under the lock the mode stays what it is. Whoever destroys the context takes the lock once more before
+    // counting what is in flight.
+    if !context.is_ring() || context.dead.load(SeqCst) {
+        drop(submitting);
+        // SAFETY: passed on to the caller.
+        return unsafe { not_by_ring(context, nr, iocbs) };
+    }
+    let mut tried = false;
+    if nr == 1 && context.outstanding.load(SeqCst) < context.capacity {
+        // SAFETY: passed on to the caller.
+        match unsafe { usual::queue_one(engine, &mut submitting, iocbs) } {
+            One::Queued(last) => {
+                // Counted before the kernel is called: its event may be taken before that call comes back.
+                context.outstanding.fetch_add(1, SeqCst);
+                let before = engine.ring.completion_tail();
+                let taken = engine.ring.submit_here(1);
+                if taken == 1 && !is_refused(engine, before, last) {
+                    context.record.add_locked(Counter::Enters, 1);
+                    context.record.add_locked(Counter::Ring, 1);
+                    return 1;
+                }
+                Guard::leave_locked(submitting);
+                // SAFETY: the lock is kept; the rest is passed on to the caller.
+                return unsafe { one_refused(context, iocbs, before, taken, last) };
+            }
+            One::Cached => tried = true,
+            One::Other => {}
         }
-        // Under the lock the mode stays what it is.
-        if context.is_ring()
-            && let Some(engine) = context.engine()
-        {
-            let nr = (nr as u64).min(u64::from(context.nr)) as u32;
-            // SAFETY: passed on to the caller.
-            return unsafe { by_ring(context, engine, submitting, iocbs, nr) };
+    }
+    Guard::leave_locked(submitting);
+    // SAFETY: the lock is kept; the rest is passed on to the caller.
+    unsafe {
+        if tried && usual::read_here(context, iocbs) {
+            return 1;
         }
+        by_ring(context, nr, iocbs, tried)
+    }
+}
+
+/// On a context that has a ring, to which nothing goes: not yet, or not any more.
+///
+/// # Safety
+/// As `submit`.
+#[cold]
+unsafe fn not_by_ring(context: &Context, nr: c_long, iocbs: usize) -> i32 {
+    // By now it may be one to which things go, whose ring was being made; then this goes to the kernel all the same.
+    if context.dead.load(SeqCst) && context.is_ring() {
+        return failure(libc::EINVAL);
     }
     // SAFETY: passed on to the caller.
     unsafe { natively(context, nr, iocbs) }
 }
 
+/// However many there are, on a context that has a ring. Whether one was tried in the page cache, and was not there.
+///
 /// # Safety
-/// As `submit`.
-#[inline(always)]
-unsafe fn by_ring(
-    context: &Context,
-    engine: &Engine,
-    mut submitting: Guard<'_, Submitting>,
-    iocbs: usize,
-    nr: u32,
-) -> i32 {
+/// As `submit`; this thread has kept the lock of the submitting side, which is given up.
+#[inline(never)]
+unsafe fn by_ring(context: &Context, nr: c_long, iocbs: usize, tried: bool) -> i32 {
+    let Some(engine) = context.engine() else { return failure(libc::EINVAL) };
+    // SAFETY: as the caller says.
+    let mut submitting = unsafe { context.kept_submitting() };
+    let nr = (nr as u64).min(u64::from(context.nr)) as u32;
     let room = context.capacity.saturating_sub(context.outstanding.load(SeqCst));
-    let mut many = nr >= MANY;
-    let most = nr.min(room);
-    // SAFETY: passed on to the caller.
-    let queued = unsafe {
-        match many {
-            true => usual::queue_many(engine, &mut submitting, iocbs, most),
-            false => usual::queue::<false>(engine, &mut submitting, iocbs, most),
-        }
-    };
-    if queued.count == 0 && most == 1 && nr == 1 {
+    // Nor is it to be tried once more.
+    let many = nr >= MANY || tried;
+    let mut queued = Queued::default();
+    if nr > 1 {
         // SAFETY: passed on to the caller.
-        match unsafe { usual::read_here(context, &mut submitting, iocbs) } {
-            Some(true) => return 1,
-            // Not to be tried once more.
-            Some(false) => many = true,
-            None => {}
-        }
+        queued = unsafe { usual::queue(engine, &mut submitting, iocbs, nr.min(room), many) };
     }
     let batch = |submitting| Batch {
         context,
@@ -101,7 +118,7 @@ unsafe fn by_ring(
         return unsafe { batch(submitting).run() };
     }
     let before = announce(context, engine, &mut submitting, queued.count);
-    let taken = engine.ring.submit(queued.count);
+    let taken = engine.ring.submit_here(queued.count);
     if taken as u32 != nr || is_refused(engine, before, queued.last) {
         let mut batch = batch(submitting);
         let outcome = batch.go_on(before, taken);
@@ -111,6 +128,24 @@ unsafe fn by_ring(
     context.record.add_locked(Counter::Enters, 1);
     context.record.add_locked(Counter::Ring, u64::from(nr));
     nr as i32
+}
+
+/// The only iocb was queued as a usual one, and the kernel has not taken it, or refused it.
+///
+/// # Safety
+/// As [`by_ring`].
+#[cold]
+unsafe fn one_refused(context: &Context, iocbs: usize, before: u32, taken: i32, last: u32) -> i32 {
+    let Some(engine) = context.engine() else { return failure(libc::EINVAL) };
+    // SAFETY: as the caller says.
+    let submitting = unsafe { context.kept_submitting() };
+    let queued = Queued { count: 1, last };
+    let (nr, done, room, lost, many) = (1, 1, 0, 0, false);
+    let mut batch =
+        Batch { context, engine, submitting, iocbs, nr, done, room, queued, lost, many };
+    let outcome = batch.go_on(before, taken);
+    // SAFETY: passed on to the caller.
+    unsafe { batch.conclude(outcome) }
 }
 
 /// Lets the kernel see entries, and has them counted before it is called: their events may be taken before
@@ -125,7 +160,7 @@ fn announce(context: &Context, engine: &Engine, submitting: &mut Submitting, cou
 }
 
 /// An event without I/O in flight.
-#[inline]
+#[inline(always)]
 pub fn finish(context: &Context, submitting: &mut Submitting, event: Event) {
     context.record.add_locked(Counter::Inline, 1);
     context.reaping().keep(event);
@@ -241,7 +276,7 @@ impl Batch<'_> {
         let rest = self.iocbs + self.done as usize * size_of::<usize>();
         let most = (self.nr - self.done).min(self.room);
         // SAFETY: passed on to the caller.
-        let more = unsafe { usual::queue_many(self.engine, &mut self.submitting, rest, most) };
+        let more = unsafe { usual::queue(self.engine, &mut self.submitting, rest, most, true) };
         self.done += more.count;
         self.room -= more.count;
         self.queued.count += more.count;
@@ -279,7 +314,8 @@ impl Batch<'_> {
         let place = address_of(self.iocbs, index).ok_or(fault)?;
         let address = caller::read::<usize>(place).map_err(|_| fault)?;
         let iocb = caller::read::<Iocb>(address).map_err(|_| fault)?;
-        match self.course(&iocb) {
+        let course = Course::of(&iocb, &mut self.submitting, self.many);
+        match course {
             Course::Ring(entry, state) => self.queue(&iocb, address, entry, state),
             Course::Here { write, flags, entry } => {
                 // SAFETY: passed on to the caller.
@@ -292,101 +328,6 @@ impl Batch<'_> {
                 self.context.settle(reason);
                 // SAFETY: passed on to the caller.
                 unsafe { self.hand_over(index) }
-            }
-        }
-    }
-
-    /// What is to be done with it.
-    #[inline]
-    fn course(&mut self, iocb: &Iocb) -> Course {
-        if iocb.flags & abi::FLAG_RESFD != 0 {
-            return Course::Settle(Reason::Eventfd);
-        }
-        if iocb.reserved2 != 0 || iocb.nbytes > i64::MAX as u64 || !self.allows(iocb) {
-            return Course::Kernel;
-        }
-        match iocb.opcode {
-            abi::PREAD | abi::PWRITE | abi::PREADV | abi::PWRITEV => self.transfer(iocb),
-            abi::FSYNC | abi::FDSYNC => self.sync(iocb),
-            abi::POLL => poll(iocb),
-            _ => Course::Kernel,
-        }
-    }
-
-    /// Flags and priority that need no look by the kernel.
-    #[inline]
-    fn allows(&self, iocb: &Iocb) -> bool {
-        match iocb.flags {
-            0 => true,
-            abi::FLAG_IOPRIO => self.submitting.priority == Some(iocb.reqprio),
-            _ => false,
-        }
-    }
-
-    #[inline]
-    fn transfer(&mut self, iocb: &Iocb) -> Course {
-        let known = abi::RWF_HIPRI | abi::RWF_DSYNC | abi::RWF_SYNC;
-        let vectored = matches!(iocb.opcode, abi::PREADV | abi::PWRITEV);
-        let write = matches!(iocb.opcode, abi::PWRITE | abi::PWRITEV);
-        if iocb.rw_flags & !known != 0 || iocb.offset < 0 {
-            return Course::Kernel;
-        }
-        let Some(bytes) = bytes_of(iocb, vectored) else { return Course::Kernel };
-        let Some(end) =
-            (iocb.offset as u64).checked_add(bytes).filter(|&end| end <= i64::MAX as u64)
-        else {
-            return Course::Kernel;
-        };
-        let Some(file) = self.submitting.files.of(iocb.fildes) else { return Course::Kernel };
-        if !(if write { file.writable } else { file.readable }) {
-            return Course::Kernel;
-        }
-        // No one polls for this I/O: as the kernel, we forget the flag.
-        let flags = iocb.rw_flags & !abi::RWF_HIPRI;
-        // One vector is as good as none, and its array need not outlive the call.
-        let (vectored, addr, len) = match plain(iocb, vectored) {
-            Some((addr, len)) => (false, addr, len),
-            None => (true, iocb.buf, iocb.nbytes),
-        };
-        let opcode = match (vectored, write) {
-            (false, false) => op::READ,
-            (false, true) => op::WRITE,
-            (true, false) => op::READV,
-            (true, true) => op::WRITEV,
-        };
-        let priority = if iocb.flags & abi::FLAG_IOPRIO != 0 { iocb.reqprio as u16 } else { 0 };
-        let entry = Entry::new(opcode, iocb.fildes, priority)
-            .at(iocb.offset as u64, addr, len.min(abi::RW_COUNT_MAX) as u32)
-            .with_op_flags(flags);
-        let way = file.way;
-        match way {
-            Way::Ring if write && file.extends(end) => Course::Here { write, flags, entry },
-            Way::Ring => Course::Ring(entry, state::IO),
-            // Vectors cannot be started again when the thread ends while it waits for its pages.
-            Way::Cached if write || vectored => Course::Here { write, flags, entry },
-            Way::Cached if self.many || bytes == 0 || !file.try_cache() => {
-                Course::Ring(entry, state::IO)
-            }
-            Way::Cached => Course::Here { write, flags: flags | abi::RWF_NOWAIT, entry },
-            Way::Here => Course::Here { write, flags, entry },
-            Way::Kernel => Course::Kernel,
-            Way::Punts => Course::Settle(Reason::Punts),
-        }
-    }
-
-    fn sync(&mut self, iocb: &Iocb) -> Course {
-        const DATASYNC: u32 = 1;
-        if iocb.buf != 0 || iocb.nbytes != 0 || iocb.offset != 0 || iocb.rw_flags != 0 {
-            return Course::Kernel;
-        }
-        let Some(file) = self.submitting.files.of(iocb.fildes) else { return Course::Kernel };
-        match file.way {
-            Way::Kernel => Course::Kernel,
-            Way::Punts => Course::Settle(Reason::Punts),
-            Way::Ring | Way::Cached | Way::Here => {
-                let op_flags = if iocb.opcode == abi::FDSYNC { DATASYNC } else { 0 };
-                let entry = Entry::new(op::FSYNC, iocb.fildes, 0).with_op_flags(op_flags);
-                Course::Ring(entry, state::IO)
             }
         }
     }
@@ -583,7 +524,7 @@ impl Batch<'_> {
 ///
 /// # Safety
 /// The buffers may be read or written; the kernel checks that they exist.
-#[inline]
+#[inline(always)]
 pub unsafe fn carry_out(write: bool, flags: u32, entry: &Entry) -> isize {
     let (fd, at) = (entry.fd() as usize, entry.off() as usize);
     let (address, len) = (entry.addr() as usize, entry.count() as usize);
@@ -602,54 +543,4 @@ pub unsafe fn carry_out(write: bool, flags: u32, entry: &Entry) -> isize {
     let vector = vector.as_ptr() as usize;
     // SAFETY: passed on to the caller; the vector lives until the call is over.
     unsafe { system::call(number, [fd, vector, 1, at, 0, flags as usize]) }
-}
-
-fn poll(iocb: &Iocb) -> Course {
-    let wrong = iocb.buf > u64::from(u16::MAX)
-        || iocb.offset != 0
-        || iocb.nbytes != 0
-        || iocb.rw_flags != 0
-        || !probe::is_open(iocb.fildes);
-    if wrong {
-        return Course::Kernel;
-    }
-    let entry = Entry::new(op::POLL_ADD, iocb.fildes, 0).with_op_flags(iocb.buf as u32);
-    Course::Ring(entry, state::POLL)
-}
-
-/// Buffer and length, unless there are several vectors.
-#[inline]
-fn plain(iocb: &Iocb, vectored: bool) -> Option<(u64, u64)> {
-    if !vectored {
-        return Some((iocb.buf, iocb.nbytes));
-    }
-    let [base, len] = caller::read::<[u64; 2]>(iocb.buf as usize).ok()?;
-    (iocb.nbytes == 1).then_some((base, len))
-}
-
-/// Bytes to be transferred; None where addresses or sizes are such that the kernel is to judge.
-#[inline]
-fn bytes_of(iocb: &Iocb, vectored: bool) -> Option<u64> {
-    if !vectored {
-        let bytes = iocb.nbytes.min(abi::RW_COUNT_MAX);
-        return reachable(iocb.buf, bytes).then_some(bytes);
-    }
-    if iocb.nbytes > abi::IOVECS_MAX {
-        return None;
-    }
-    let mut sum = 0_u64;
-    for index in 0..iocb.nbytes as usize {
-        let place = (iocb.buf as usize).checked_add(index * size_of::<[u64; 2]>())?;
-        let [base, len] = caller::read::<[u64; 2]>(place).ok()?;
-        if len > abi::RW_COUNT_MAX || !reachable(base, len) {
-            return None;
-        }
-        sum += len;
-    }
-    (sum <= abi::RW_COUNT_MAX).then_some(sum)
-}
-
-#[inline]
-fn reachable(address: u64, bytes: u64) -> bool {
-    address.checked_add(bytes).is_some_and(|end| end <= abi::ADDRESS_END)
 }

@@ -2,7 +2,7 @@
 //! without flags, of files known to go to io_uring, that end as they were asked to; on pages that were met.
 //!
 //! ```text
-//!   io_submit:    queue()  ── all usual ────────────> one io_uring_enter
+//!   io_submit:    queue_one(), queue() ── all usual ──> one io_uring_enter
 //!                     └───── one, in the page cache ──> read_here()
 //!                     └───── otherwise ───────────────> submit::Batch, from the first that is not
 //!   io_getevents: take()  ── enough ──> back to the program
@@ -14,11 +14,11 @@
 
 use crate::abi::{self, Entry, Event, Iocb, op};
 use crate::caller;
-use crate::context::{Context, Engine, Reaping, Submitting, state};
-use crate::ring::Completion;
+use crate::context::{Context, Engine, Free, Reaping, Submitting, state};
+use crate::lock::Guard;
+use crate::ring::{Completion, Submission};
 use crate::stat::Counter;
 use crate::submit;
-use crate::system::Ask;
 use libc::c_long;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -42,17 +42,55 @@ pub struct Queued {
     pub last: u32,
 }
 
+/// What becomes of one iocb.
+#[derive(Clone, Copy, Debug)]
+pub enum One {
+    /// It was queued, and the kernel sees it; that is its request.
+    Queued(u32),
+    /// It is a usual read from the page cache: for [`read_here`].
+    Cached,
+    /// It is not usual, or not for now.
+    Other,
+}
+
+/// Queues the first iocb of a list if it is usual. There is room for it.
+///
+/// # Safety
+/// What the iocb names stays valid until its event.
+#[inline(always)]
+pub unsafe fn queue_one(engine: &Engine, submitting: &mut Submitting, iocbs: usize) -> One {
+    let Some(queue) = submitting.queue.as_mut() else { return One::Other };
+    if queue.room() == 0 || !caller::is_readable(iocbs, size_of::<usize>()) {
+        return One::Other;
+    }
+    // SAFETY: on a page that was met.
+    let address = unsafe { (iocbs as *const usize).read_unaligned() };
+    let Some(iocb) = usual(address) else { return One::Other };
+    let Some(file) = submitting.files.known(iocb.fildes) else { return One::Other };
+    let (write, end) = (usize::from(iocb.opcode), iocb.offset as u64 + iocb.nbytes);
+    if !file.goes_by_ring(write, end) {
+        let tried = write == 0 && iocb.nbytes > 0 && file.is_worth_trying();
+        return if tried { One::Cached } else { One::Other };
+    }
+    // SAFETY: there is room; the rest is passed on to the caller.
+    let queued = unsafe { put(engine, queue, &mut submitting.requests, address, iocb) };
+    let Some(index) = queued else { return One::Other };
+    queue.publish();
+    One::Queued(index)
+}
+
 /// Queues iocbs from the first on, `most` of them, for as long as they are usual. There is room for as many
-/// requests. With `MANY`, reads of the page cache go to io_uring as well.
+/// requests. With `many`, reads of the page cache go to io_uring as well.
 ///
 /// # Safety
 /// What the iocbs name stays valid until their events.
-#[inline(always)]
-pub unsafe fn queue<const MANY: bool>(
+#[inline(never)]
+pub unsafe fn queue(
     engine: &Engine,
     submitting: &mut Submitting,
     iocbs: usize,
     most: u32,
+    many: bool,
 ) -> Queued {
     let mut queued = Queued::default();
     let Some(queue) = submitting.queue.as_mut() else { return queued };
@@ -60,47 +98,47 @@ pub unsafe fn queue<const MANY: bool>(
     if most == 0 || !caller::is_readable(iocbs, most as usize * size_of::<usize>()) {
         return queued;
     }
+    let (files, requests) = (&mut submitting.files, &mut submitting.requests);
     while queued.count < most {
         let place = iocbs as *const usize;
         // SAFETY: on a page that was met.
         let address = unsafe { place.add(queued.count as usize).read_unaligned() };
         let Some(iocb) = usual(address) else { break };
-        let (offset, write) = (iocb.offset as u64, usize::from(iocb.opcode));
-        let files = &mut submitting.files;
-        let known = files.goes_by_ring(iocb.fildes, write, offset + iocb.nbytes)
-            || (MANY && files.goes_with_many(iocb.fildes, write));
-        if !known {
+        let Some(file) = files.known(iocb.fildes) else { break };
+        let (write, end) = (usize::from(iocb.opcode), iocb.offset as u64 + iocb.nbytes);
+        let goes = file.goes_by_ring(write, end) || (many && write == 0 && file.is_read_cached());
+        if !goes {
             break;
         }
-        let Some((index, request)) = submitting.requests.again(engine) else { break };
-        let entry = Entry::new(op::READ + write as u8, iocb.fildes, 0).at(
-            offset,
-            iocb.buf,
-            iocb.nbytes as u32,
-        );
-        // SAFETY: there is room, as `most` says.
-        unsafe { queue.put(entry, u64::from(index)) };
-        // SAFETY: on a page that was met, as writable.
-        unsafe { (&raw mut (*(address as *mut Iocb)).key).write_unaligned(0) };
-        request.begin(address as u64, iocb.data, entry, state::IO);
+        // SAFETY: there is room, as `most` says; the rest is passed on to the caller.
+        let Some(index) = (unsafe { put(engine, queue, requests, address, iocb) }) else { break };
         queued = Queued { count: queued.count + 1, last: index };
     }
     queued
 }
 
-/// [`queue`] for many, apart from the code for one.
+/// Queues the iocb at that address, which is usual; gives back its request, if there is one free.
 ///
 /// # Safety
-/// As that.
-#[inline(never)]
-pub unsafe fn queue_many(
+/// There is room in the queue; what the iocb names stays valid until its event.
+#[inline(always)]
+unsafe fn put(
     engine: &Engine,
-    submitting: &mut Submitting,
-    iocbs: usize,
-    most: u32,
-) -> Queued {
+    queue: &mut Submission,
+    requests: &mut Free,
+    address: usize,
+    iocb: Iocb,
+) -> Option<u32> {
+    let (index, request) = requests.again(engine)?;
+    let opcode = op::READ + iocb.opcode as u8;
+    let entry =
+        Entry::new(opcode, iocb.fildes, 0).at(iocb.offset as u64, iocb.buf, iocb.nbytes as u32);
     // SAFETY: passed on to the caller.
-    unsafe { queue::<true>(engine, submitting, iocbs, most) }
+    unsafe { queue.put(entry, u64::from(index)) };
+    // SAFETY: on a page that was met, as writable.
+    unsafe { (&raw mut (*(address as *mut Iocb)).key).write_unaligned(0) };
+    request.begin(address as u64, iocb.data, entry, state::IO);
+    Some(index)
 }
 
 /// The iocb at that address, if it is on pages that were met as writable, and usual but perhaps for its file.
@@ -121,37 +159,37 @@ fn usual(address: usize) -> Option<Iocb> {
     (!beyond).then_some(iocb)
 }
 
-/// Carries out the first iocb of a list, for which there is room, if it is a usual read from the page cache that
-/// is worth trying there. Whether the data was there; None if it was not tried.
+/// Carries out the first iocb of a list, of which [`queue_one`] has just said [`One::Cached`]: whether the data was there.
 ///
 /// # Safety
-/// As [`queue`].
-#[inline(never)]
-pub unsafe fn read_here(
-    context: &Context,
-    submitting: &mut Submitting,
-    iocbs: usize,
-) -> Option<bool> {
-    let address = caller::read::<usize>(iocbs).ok()?;
-    let iocb = usual(address).filter(|iocb| iocb.opcode == abi::PREAD && iocb.nbytes > 0)?;
-    let file = submitting.files.worth_trying(iocb.fildes)?;
+/// As [`queue_one`]; this thread has kept the lock of the submitting side, which is kept further if not.
+#[inline(always)]
+pub unsafe fn read_here(context: &Context, iocbs: usize) -> bool {
+    // SAFETY: as the caller says.
+    let mut submitting = unsafe { context.kept_submitting() };
+    // SAFETY: both are on pages that were met.
+    let (address, iocb) = unsafe {
+        let address = (iocbs as *const usize).read_unaligned();
+        (address, (address as *const Iocb).read_unaligned())
+    };
     let (offset, len) = (iocb.offset as u64, iocb.nbytes as u32);
     let entry = Entry::new(op::READ, iocb.fildes, 0).at(offset, iocb.buf, len);
     // SAFETY: passed on to the caller.
     let result = unsafe { submit::carry_out(false, abi::RWF_NOWAIT, &entry) };
     // Short and unwilling to wait is no answer: there may be more to read.
     let whole = result == len as isize;
-    file.note_try(whole);
+    submitting.files.note_try(iocb.fildes, whole);
     if !whole {
         context.record.add_locked(Counter::Misses, 1);
-        return Some(false);
+        Guard::leave_locked(submitting);
+        return false;
     }
     // SAFETY: on a page that was met, as writable.
     unsafe { (&raw mut (*(address as *mut Iocb)).key).write_unaligned(0) };
     let event = Event { data: iocb.data, obj: address as u64, res: result as i64, res2: 0 };
     context.outstanding.fetch_add(1, SeqCst);
-    submit::finish(context, submitting, event);
-    Some(true)
+    submit::finish(context, &mut submitting, event);
+    true
 }
 
 /// Takes events for as long as they are usual, and gives back how many it has written.
@@ -159,7 +197,7 @@ pub unsafe fn read_here(
 /// # Safety
 /// The array of events may be overwritten.
 #[inline(always)]
-pub unsafe fn take(context: &Context, engine: &Engine, ask: &Ask) -> c_long {
+pub unsafe fn take(context: &Context, engine: &Engine, nr: c_long, events: usize) -> c_long {
     let ring = &engine.ring;
     if ring.has_overflow() {
         return 0;
@@ -167,19 +205,44 @@ pub unsafe fn take(context: &Context, engine: &Engine, ask: &Ask) -> c_long {
     let inline = context.done.load(SeqCst);
     if inline > 0 {
         // SAFETY: passed on to the caller.
-        return unsafe { take_both(context, engine, ask, inline) };
+        return unsafe { take_with_inline(context, engine, nr, events, inline) };
     }
     if !ring.has_completions() {
         return 0;
     }
     let mut reaping = context.reaping();
+    // SAFETY: it is there, and the caller's array has room for it.
+    let one = unsafe {
+        nr > 0
+            && reaping
+                .queue
+                .as_mut()
+                .is_some_and(|queue| queue.count() == 1 && take_one(queue, engine, events))
+    };
+    if one {
+        context.outstanding.fetch_sub(1, SeqCst);
+        return 1;
+    }
+    Guard::leave_locked(reaping);
+    // SAFETY: the lock is kept; the rest is passed on to the caller.
+    unsafe { take_several(context, engine, nr, events) }
+}
+
+/// The same however many there are.
+///
+/// # Safety
+/// As [`take`]; this thread has kept the lock of the reaping side, which is given up.
+#[inline(never)]
+unsafe fn take_several(context: &Context, engine: &Engine, nr: c_long, events: usize) -> c_long {
+    // SAFETY: as the caller says.
+    let mut reaping = unsafe { context.kept_reaping() };
     let Some(queue) = reaping.queue.as_mut() else { return 0 };
-    let most = queue.count().min(room_of(ask));
-    if most == 0 || !caller::is_writable(ask.events, most as usize * size_of::<Event>()) {
+    let most = queue.count().min(room_of(nr));
+    if most == 0 || !caller::is_writable(events, most as usize * size_of::<Event>()) {
         return 0;
     }
     // SAFETY: on pages that were met, as writable.
-    let got = unsafe { take_completions(queue, engine, ask.events, most) };
+    let got = unsafe { take_completions(queue, engine, events, most) };
     if got > 0 {
         context.outstanding.fetch_sub(got, SeqCst);
     }
@@ -188,8 +251,8 @@ pub unsafe fn take(context: &Context, engine: &Engine, ask: &Ask) -> c_long {
 
 /// Places in the caller's array that are looked at together.
 #[inline(always)]
-fn room_of(ask: &Ask) -> u32 {
-    (ask.nr as u64).min(u64::from(EVENTS_MAX)) as u32
+fn room_of(nr: c_long) -> u32 {
+    (nr as u64).min(u64::from(EVENTS_MAX)) as u32
 }
 
 /// The same with `inline` events at least of what was carried out inline.
@@ -197,17 +260,44 @@ fn room_of(ask: &Ask) -> u32 {
 /// # Safety
 /// As [`take`].
 #[inline(never)]
-unsafe fn take_both(context: &Context, engine: &Engine, ask: &Ask, inline: u32) -> c_long {
+unsafe fn take_with_inline(
+    context: &Context,
+    engine: &Engine,
+    nr: c_long,
+    events: usize,
+    inline: u32,
+) -> c_long {
+    // SAFETY: passed on to the caller, in both.
+    unsafe {
+        match inline == 1 && !engine.ring.has_completions() {
+            true => take_inline_one(context, nr, events),
+            false => take_both(context, engine, nr, events, inline),
+        }
+    }
+}
+
+/// The same from both sides.
+///
+/// # Safety
+/// As [`take`].
+#[inline(never)]
+unsafe fn take_both(
+    context: &Context,
+    engine: &Engine,
+    nr: c_long,
+    events: usize,
+    inline: u32,
+) -> c_long {
     let mut reaping = context.reaping();
-    let room = room_of(ask);
-    if room == 0 || !caller::is_writable(ask.events, room as usize * size_of::<Event>()) {
+    let room = room_of(nr);
+    if room == 0 || !caller::is_writable(events, room as usize * size_of::<Event>()) {
         return 0;
     }
     // SAFETY: on pages that were met, as writable.
-    let mut got = unsafe { take_inline(&mut reaping, ask.events, inline.min(room)) };
+    let mut got = unsafe { take_inline(&mut reaping, events, inline.min(room)) };
     context.done.fetch_sub(got, SeqCst);
     if let Some(queue) = reaping.queue.as_mut() {
-        let events = ask.events + got as usize * size_of::<Event>();
+        let events = events + got as usize * size_of::<Event>();
         let most = queue.count().min(room - got);
         // SAFETY: as above.
         got += unsafe { take_completions(queue, engine, events, most) };
@@ -216,6 +306,25 @@ unsafe fn take_both(context: &Context, engine: &Engine, ask: &Ask, inline: u32) 
         context.outstanding.fetch_sub(got, SeqCst);
     }
     c_long::from(got)
+}
+
+/// The only event of what was carried out inline; how many.
+///
+/// # Safety
+/// As [`take`].
+#[inline(always)]
+unsafe fn take_inline_one(context: &Context, nr: c_long, event: usize) -> c_long {
+    if nr < 1 || !caller::is_writable(event, size_of::<Event>()) {
+        return 0;
+    }
+    let mut reaping = context.reaping();
+    let Some(kept) = reaping.kept() else { return 0 };
+    // SAFETY: on pages that were met, as writable; no alignment is assumed.
+    unsafe { (event as *mut Event).write_unaligned(kept) };
+    reaping.forget_kept();
+    context.done.fetch_sub(1, SeqCst);
+    context.outstanding.fetch_sub(1, SeqCst);
+    1
 }
 
 /// Up to `count` events of what was carried out inline; gives back how many.
@@ -233,6 +342,31 @@ unsafe fn take_inline(reaping: &mut Reaping, events: usize, count: u32) -> u32 {
         got += 1;
     }
     got
+}
+
+/// Takes the event of the next completion if that is a usual one; whether it has.
+///
+/// # Safety
+/// There is a completion, and what is at `event` may be overwritten.
+#[inline(always)]
+unsafe fn take_one(queue: &mut Completion, engine: &Engine, event: usize) -> bool {
+    if !caller::is_writable(event, size_of::<Event>()) {
+        return false;
+    }
+    // SAFETY: there is one.
+    let cqe = unsafe { queue.first() };
+    let index = cqe.user_data as u32;
+    let Some(request) = engine.requests().get(index as usize) else { return false };
+    if !request.is_whole(cqe.res) {
+        return false;
+    }
+    // SAFETY: on pages that were met, as writable; no alignment is assumed.
+    unsafe { (event as *mut Event).write_unaligned(request.event(cqe.res)) };
+    request.state.store(state::FREE, Relaxed);
+    queue.advance();
+    queue.release();
+    engine.give_back(index, index);
+    true
 }
 
 /// Events of up to `most` completions, which are there; gives back how many.

@@ -1,10 +1,10 @@
 //! `io_setup2`.
 
 use super::{
-    CONTEXTS, FIXEDBUFS, FIXEDFILES, FLAGS, IOPOLL, Pinned, Polled, SCQRING, SQPOLL, SQTHREAD,
-    SQWQ, Submitting, USERIOCB,
+    CONTEXTS, Early, FIXEDBUFS, FIXEDFILES, FLAGS, IOPOLL, Pinned, Polled, SCQRING, SQPOLL,
+    SQTHREAD, SQWQ, Submitting, USERIOCB,
 };
-use crate::abi::Iocb;
+use crate::abi::{Event, Iocb};
 use crate::caller;
 use crate::context::{Engine, Free};
 use crate::lock::Lock;
@@ -24,6 +24,10 @@ const IDLE_NEVER_MS: u32 = 86_400_000;
 /// `aio_sq_ring.sq_thread_cpu`: anywhere.
 const ANY_CPU: u16 = u16::MAX;
 
+/// Where indices and events begin in the program's rings.
+pub(super) const SQ_ARRAY: usize = 64;
+pub(super) const CQ_EVENTS: usize = 32;
+
 /// The program's rings of `SCQRING`: addresses, or 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rings {
@@ -31,6 +35,17 @@ pub struct Rings {
     pub sq: usize,
     /// `struct aio_cq_ring`: head, tail, places; events at 32.
     pub cq: usize,
+    /// Their places, as they are at set-up.
+    pub places: Places,
+}
+
+/// How many indices and events the program's rings hold.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Places {
+    /// Of `sq`.
+    pub sq: u32,
+    /// Of `cq`.
+    pub cq: u32,
 }
 
 /// `io_setup2`.
@@ -107,6 +122,10 @@ unsafe fn make(nr: u32, flags: u32, iocbs: usize, rings: Rings) -> Result<Polled
     if flags & USERIOCB != 0 {
         look_at(nr, iocbs)?;
     }
+    let mut rings = rings;
+    if flags & SCQRING != 0 {
+        rings.places = look_at_rings(rings)?;
+    }
     let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
     let (ring, submission, completion) = Ring::new(setup).map_err(errno)?;
     let pinned = pin(&ring, nr, flags, iocbs)?;
@@ -123,6 +142,7 @@ unsafe fn make(nr: u32, flags: u32, iocbs: usize, rings: Rings) -> Result<Polled
             queue: submission,
             files: Files::new(),
             requests: Free::default(),
+            early: Early::new(),
         }),
         reaping: Lock::new(completion),
         outstanding: AtomicU32::new(0),
@@ -140,6 +160,33 @@ fn look_at(nr: u32, iocbs: usize) -> Result<(), i32> {
         caller::read::<Iocb>(place).map_err(|_| libc::EFAULT)?;
     }
     Ok(())
+}
+
+/// Whether the program's rings are there, and how large they are: `io_ring_enter` does not ask any more.
+fn look_at_rings(rings: Rings) -> Result<Places, i32> {
+    let places = |ring: usize| {
+        let at = ring.checked_add(8).ok_or(libc::EFAULT)?;
+        match caller::read::<u32>(at) {
+            Ok(0) => Err(libc::EINVAL),
+            Ok(places) => Ok(places),
+            Err(_) => Err(libc::EFAULT),
+        }
+    };
+    let places = Places { sq: places(rings.sq)?, cq: places(rings.cq)? };
+    // The library writes one head, one tail and the events.
+    for head_or_tail in [rings.sq, rings.cq + 4] {
+        let value = caller::read::<u32>(head_or_tail).map_err(|_| libc::EFAULT)?;
+        caller::write(head_or_tail, value).map_err(|_| libc::EFAULT)?;
+    }
+    let indices = (rings.sq, SQ_ARRAY + places.sq as usize * size_of::<u32>());
+    let events = (rings.cq, CQ_EVENTS + places.cq as usize * size_of::<Event>());
+    for (ring, len) in [indices, events] {
+        for at in (0..len).step_by(caller::PAGE).chain([len - 1]) {
+            let place = ring.checked_add(at).ok_or(libc::EFAULT)?;
+            caller::read::<u8>(place).map_err(|_| libc::EFAULT)?;
+        }
+    }
+    Ok(places)
 }
 
 /// Pins the buffers and files of all iocbs, as they are now.

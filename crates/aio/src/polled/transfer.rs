@@ -1,7 +1,8 @@
 //! Submitting to contexts of `io_setup2`, and taking their events.
 
+use super::setup::{CQ_EVENTS, SQ_ARRAY};
 use super::{
-    CONTEXTS, FIXEDBUFS, FIXEDFILES, FLAG_HIPRI, IOPOLL, Polled, SCQRING, SQWQ, Submitting,
+    CONTEXTS, FIXEDBUFS, FIXEDFILES, FLAG_HIPRI, IOPOLL, Polled, Rings, SCQRING, SQWQ, Submitting,
     USERIOCB,
 };
 use crate::abi::{self, Entry, Event, Iocb, op};
@@ -74,8 +75,7 @@ pub unsafe fn enter_rings(id: usize, to_submit: u32, min: u32, flags: u32) -> i3
     let waiting = flags & RING_GETEVENTS != 0;
     let mut submitted = 0;
     if flags & RING_SUBMIT != 0 {
-        // What is there already need not be waited for.
-        let wait = (waiting && min > 0).then_some(Wait { min, timeout_ns: None, signals: 0 });
+        let wait = (waiting && min > 0).then_some(min);
         submitted = match from_ring(context, to_submit, wait) {
             Ok(count) => count,
             Err(code) => return code,
@@ -93,83 +93,96 @@ pub unsafe fn enter_rings(id: usize, to_submit: u32, min: u32, flags: u32) -> i3
 }
 
 /// A 32-bit word of a ring in the program's memory.
-fn word(address: usize) -> Result<&'static AtomicU32, i32> {
-    caller::read::<u32>(address).map_err(|Fault| failure(libc::EFAULT))?;
-    // SAFETY: readable just now, and the program keeps the rings for as long as the context lives;
-    // it accesses the word atomically as well.
-    Ok(unsafe { &*(address as *const AtomicU32) })
+///
+/// # Safety
+/// It was there at set-up.
+#[inline(always)]
+unsafe fn word<'a>(address: usize) -> &'a AtomicU32 {
+    // SAFETY: the program keeps the rings for as long as the context lives, and accesses the word atomically as well.
+    unsafe { &*(address as *const AtomicU32) }
 }
 
-/// Submits what the program has put into its ring.
-fn from_ring(context: &Polled, to_submit: u32, wait: Option<Wait>) -> Result<i32, i32> {
-    let (head, tail) = (word(context.rings.sq)?, word(context.rings.sq + 4)?);
-    let places = word(context.rings.sq + 8)?.load(Relaxed);
-    if places == 0 {
-        return Err(failure(libc::EINVAL));
-    }
+/// The place after that one.
+#[inline(always)]
+fn after(place: u32, places: u32) -> u32 {
+    if place + 1 == places { 0 } else { place + 1 }
+}
+
+/// Submits what the program has put into its ring, and waits for `min` completions where wanted.
+#[inline(always)]
+fn from_ring(context: &Polled, to_submit: u32, min: Option<u32>) -> Result<i32, i32> {
+    let Rings { sq, places, .. } = context.rings;
+    // SAFETY: looked at then.
+    let (head, tail) = unsafe { (word(sq), word(sq + 4)) };
     context.record.add(Counter::Submits, 1);
     let mut batch = Batch::new(context).ok_or(failure(libc::EINVAL))?;
     let mut error = 0;
-    let mut at = head.load(Relaxed);
-    let end = tail.load(Acquire);
-    for _ in 0..to_submit {
-        if at == end {
-            break;
-        }
-        let place = context.rings.sq + 64 + (at % places) as usize * size_of::<u32>();
-        let pushed = caller::read::<u32>(place)
-            .map_err(|Fault| failure(libc::EFAULT))
-            .and_then(|index| batch.push(index as usize));
-        if let Err(code) = pushed {
+    let at = head.load(Relaxed);
+    let mut place = at % places.sq;
+    for _ in 0..to_submit.min(tail.load(Acquire).wrapping_sub(at)) {
+        // SAFETY: the array was looked at then; no alignment is assumed.
+        let index = unsafe { ((sq + SQ_ARRAY) as *const u32).add(place as usize).read_unaligned() };
+        if let Err(code) = batch.push(index as usize) {
             error = code;
             break;
         }
-        at = at.wrapping_add(1);
+        place = after(place, places.sq);
     }
-    let submitted = batch.finish(wait, error);
+    let submitted = batch.finish(min, error);
     if submitted < 0 {
         return Err(submitted);
     }
-    head.store(head.load(Relaxed).wrapping_add(submitted as u32), Release);
+    // Before another thread has the lock.
+    head.store(at.wrapping_add(submitted as u32), Release);
+    drop(batch);
     Ok(submitted)
 }
 
 /// Puts events into the program's ring, as many as there are and have room, waiting for `min`.
+#[inline(always)]
 fn to_ring(context: &Polled, min: u32) -> Result<i32, i32> {
-    let (head, tail) = (word(context.rings.cq)?, word(context.rings.cq + 4)?);
-    let places = word(context.rings.cq + 8)?.load(Relaxed);
-    if places == 0 {
-        return Err(failure(libc::EINVAL));
-    }
     let mut taken = 0;
     loop {
-        let mut queue = context.reaping();
-        let mut at = tail.load(Relaxed);
-        let mut released = 0;
-        while at.wrapping_sub(head.load(Acquire)) < places {
-            let Some(cqe) = queue.next() else { break };
-            if cqe.user_data == WAKE {
-                continue;
-            }
-            let event = complete(context, cqe);
-            released += 1;
-            caller::write_event(context.rings.cq + 32, (at % places) as usize, event)
-                .map_err(|Fault| failure(libc::EFAULT))?;
-            at = at.wrapping_add(1);
-            taken += 1;
-        }
-        queue.release();
-        tail.store(at, Release);
-        context.outstanding.fetch_sub(released, SeqCst);
-        context.record.add_locked(Counter::Events, u64::from(released));
-        let full = at.wrapping_sub(head.load(Acquire)) >= places;
-        drop(queue);
+        let (count, full) = put_events(context);
+        taken += count;
         let in_flight = context.outstanding.load(SeqCst);
         if taken >= min || full || in_flight == 0 {
             return Ok(taken as i32);
         }
         wait(context, (min - taken).min(in_flight), None, 0)?;
     }
+}
+
+/// Puts events that there are; how many, and whether the ring is full now.
+#[inline(always)]
+fn put_events(context: &Polled) -> (u32, bool) {
+    let Rings { cq, places, .. } = context.rings;
+    // SAFETY: looked at at set-up.
+    let (head, tail) = unsafe { (word(cq), word(cq + 4)) };
+    let mut queue = context.reaping();
+    let at = tail.load(Relaxed);
+    let mut room = places.cq.saturating_sub(at.wrapping_sub(head.load(Acquire)));
+    let (mut place, mut taken) = (at % places.cq, 0);
+    while room > 0 && queue.count() > 0 {
+        // SAFETY: there is one.
+        let cqe = unsafe { queue.first() };
+        queue.advance();
+        if cqe.user_data == WAKE {
+            continue;
+        }
+        let event = complete(context, cqe);
+        // SAFETY: the array was looked at at set-up; no alignment is assumed.
+        unsafe { ((cq + CQ_EVENTS) as *mut Event).add(place as usize).write_unaligned(event) };
+        place = after(place, places.cq);
+        (taken, room) = (taken + 1, room - 1);
+    }
+    queue.release();
+    if taken > 0 {
+        tail.store(at.wrapping_add(taken), Release);
+        context.outstanding.fetch_sub(taken, SeqCst);
+        context.record.add_locked(Counter::Events, u64::from(taken));
+    }
+    (taken, room == 0)
 }
 
 /// One call that submits.
@@ -190,6 +203,8 @@ impl<'a> Batch<'a> {
             return None;
         }
         let room = context.nr.saturating_sub(context.outstanding.load(SeqCst));
+        // A thread of the kernel that takes entries makes more room, which the next call sees.
+        let room = room.min(submitting.queue.room());
         Some(Batch { context, submitting, room, pushed: 0 })
     }
 
@@ -226,7 +241,7 @@ impl<'a> Batch<'a> {
     fn queue(&mut self, entry: Entry, buffer: u16, named: usize, data: u64) -> Result<(), i32> {
         let context = self.context;
         let full = failure(libc::EAGAIN);
-        if self.pushed == self.room || self.submitting.queue.room() == 0 {
+        if self.pushed == self.room {
             return Err(full);
         }
         let request = if context.has(USERIOCB) {
@@ -364,7 +379,7 @@ impl<'a> Batch<'a> {
     /// Hands over what was pushed, and waits where wanted. Gives back how many were taken, or the
     /// error that stopped the first.
     #[inline]
-    fn finish(mut self, wait: Option<Wait>, error: i32) -> i32 {
+    fn finish(&mut self, min: Option<u32>, error: i32) -> i32 {
         let context = self.context;
         let pushed = self.pushed;
         if pushed == 0 {
@@ -377,21 +392,29 @@ impl<'a> Batch<'a> {
         self.submitting.queue.publish();
         if ring.has_thread() {
             // Taken for sure: the entries are in the queue.
-            drop(self.submitting);
             ring.submit(pushed);
             return pushed as i32;
         }
-        let taken = match wait {
-            None => ring.submit(pushed),
-            Some(wait) => {
-                // More than is in flight would never come.
-                let in_flight = context.outstanding.load(SeqCst);
-                ring.enter(pushed, Wait { min: wait.min.min(in_flight), ..wait })
+        let taken = match min {
+            // More than is in flight would never come.
+            Some(min) => ring.submit_and_look(pushed, min.min(context.outstanding.load(SeqCst))),
+            None if context.has(IOPOLL) && self.submitting.early.is_due() => {
+                let taken = ring.submit_and_look(pushed, 0);
+                self.submitting.early.note(ring.has_completions());
+                taken
             }
+            None => ring.submit_here(pushed),
         };
         if taken as u32 == pushed {
             return taken;
         }
+        self.take_back(taken)
+    }
+
+    /// The kernel has taken so many of what was pushed, or gave an error.
+    #[cold]
+    fn take_back(&mut self, taken: i32) -> i32 {
+        let (context, pushed) = (self.context, self.pushed);
         let left = pushed - (taken.max(0) as u32).min(pushed);
         if left > 0 {
             for back in 1..=left {

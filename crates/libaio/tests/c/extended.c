@@ -118,7 +118,28 @@ static void rings(int fd, unsigned more)
     CHECK(sizeof *cq, 32);
     context ctx = NULL;
     prepare(fd, 0);
-    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_SCQRING | more, iocbs, sq, cq, &ctx), 0);
+    const unsigned flags = IOCTX_FLAG_USERIOCB | IOCTX_FLAG_SCQRING | more;
+    CHECK(io_setup2(NR, flags, iocbs, (void *)8, cq, &ctx), -EFAULT);
+    CHECK(io_setup2(NR, flags, iocbs, sq, (void *)8, &ctx), -EFAULT);
+    /* The first page of a ring is there, and not those of its other places. */
+    char *two = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    munmap(two + 4096, 4096);
+    ((struct aio_cq_ring *)two)->nr_events = (4096 - 32) / 32 + 1;
+    CHECK(io_setup2(NR, flags, iocbs, sq, (void *)two, &ctx), -EFAULT);
+    ((struct aio_sq_ring *)two)->nr_events = (4096 - 64) / 4 + 1;
+    ((struct aio_sq_ring *)two)->sq_thread_cpu = AIO_SQ_THREAD_ANY_CPU;
+    CHECK(io_setup2(NR, flags, iocbs, (void *)two, cq, &ctx), -EFAULT);
+    char *fixed = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ((struct aio_cq_ring *)fixed)->nr_events = NR;
+    mprotect(fixed, 4096, PROT_READ);
+    CHECK(io_setup2(NR, flags, iocbs, sq, (void *)fixed, &ctx), -EFAULT);
+    munmap(fixed, 4096), munmap(two, 4096);
+    sq->nr_events = 0;
+    CHECK(io_setup2(NR, flags, iocbs, sq, cq, &ctx), -EINVAL);
+    sq->nr_events = NR, cq->nr_events = 0;
+    CHECK(io_setup2(NR, flags, iocbs, sq, cq, &ctx), -EINVAL);
+    cq->nr_events = NR;
+    CHECK(io_setup2(NR, flags, iocbs, sq, cq, &ctx), 0);
     CHECK(io_getevents(ctx, 0, 1, &event, NULL), -EINVAL);
     CHECK(io_ring_enter(ctx, 0, 0, 8), -EINVAL);
     for (int round = 0; round < 50; round++) {
@@ -137,6 +158,58 @@ static void rings(int fd, unsigned more)
     sq->array[sq->tail++ % NR] = NR;
     CHECK(io_ring_enter(ctx, 1, 0, IORING_FLAG_SUBMIT), -EINVAL);
     CHECK(sq->head, 250);
+    CHECK(io_destroy(ctx), 0);
+    free(sq), free(cq);
+}
+
+/* Threads that submit from one ring: each index once. */
+static struct {
+    context ctx;
+    struct aio_sq_ring *sq;
+    int errors;
+} shared;
+
+static void *submitter(void *unused)
+{
+    (void)unused;
+    while (__atomic_load_n(&shared.sq->head, __ATOMIC_ACQUIRE) != __atomic_load_n(&shared.sq->tail, __ATOMIC_RELAXED)) {
+        int code = io_ring_enter(shared.ctx, 1, 0, IORING_FLAG_SUBMIT);
+        if (code != 0 && code != 1)
+            __atomic_fetch_add(&shared.errors, 1, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+static void threads(int fd)
+{
+    enum { ROUNDS = 300 };
+    struct aio_sq_ring *sq = calloc(1, sizeof *sq + NR * sizeof(uint32_t));
+    struct aio_cq_ring *cq = calloc(1, sizeof *cq + NR * sizeof(struct io_event));
+    struct io_event *events = (struct io_event *)(cq + 1);
+    sq->nr_events = cq->nr_events = NR, sq->sq_thread_cpu = AIO_SQ_THREAD_ANY_CPU;
+    context ctx = NULL;
+    prepare(fd, 0);
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_SCQRING, iocbs, sq, cq, &ctx), 0);
+    shared.ctx = ctx, shared.sq = sq;
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < NR; i++)
+            sq->array[(sq->tail + i) % NR] = i;
+        __atomic_store_n(&sq->tail, sq->tail + NR, __ATOMIC_RELEASE);
+        pthread_t thread[3];
+        for (int i = 0; i < 3; i++)
+            pthread_create(&thread[i], NULL, submitter, NULL);
+        for (int i = 0; i < 3; i++)
+            pthread_join(thread[i], NULL);
+        CHECK(sq->head, sq->tail);
+        CHECK(io_ring_enter(ctx, 0, NR, IORING_FLAG_GETEVENTS), NR);
+        int seen[NR] = {0};
+        for (; cq->head != cq->tail; cq->head++)
+            seen[events[cq->head % NR].obj]++;
+        for (int i = 0; i < NR; i++)
+            if (seen[i] != 1)
+                CHECK(seen[i], 1);
+    }
+    CHECK(shared.errors, 0);
     CHECK(io_destroy(ctx), 0);
     free(sq), free(cq);
 }
@@ -201,6 +274,7 @@ int main(int count, char **arguments)
         rings(cached, flags[i]);
         rings(direct, flags[i]);
     }
+    threads(cached);
     pointers(direct);
     polled(cached);
     child();

@@ -5,7 +5,8 @@
 //!     |- kernel     io_submit(2), io_getevents(2), as libaio makes them
 //!     |- drop-in    aio::drop_in
 //!     |- polled     io_setup2(IOPOLL)                            where the device takes it
-//!     |- io_setup2  USERIOCB, FIXEDBUFS, IOPOLL where the device takes it; and with SQTHREAD
+//!     |- io_setup2  USERIOCB, FIXEDBUFS, IOPOLL where the device takes it; and with SQTHREAD; and with
+//!     |             SCQRING and FIXEDFILES, by io_ring_enter
 //!     |- bare       a ring without a library, as lean as there is one: the bound
 //!     `- fio        its engine io_uring, with pinned buffers and file, polling like io_setup2
 //! ```
@@ -315,6 +316,9 @@ impl Bench {
             }
             Kind::Setup2Thread => {
                 report.figure(format!("io_setup2_sqthread_over_aio_qd{depth}"), rate);
+            }
+            Kind::Setup2Rings => {
+                report.figure(format!("io_setup2_rings_over_aio_qd{depth}"), rate);
             }
             Kind::Bare => report.figure(format!("bare_over_aio_qd{depth}"), rate),
             Kind::Kernel if depth == 1 => report.figure("aio_submit_ns", submit()),

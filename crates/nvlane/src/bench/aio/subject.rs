@@ -5,9 +5,12 @@ use ::aio::abi::{Event, Iocb};
 use ::aio::{drop_in, extended};
 use anyhow::{anyhow, bail};
 use libc::{c_int, c_long, c_void};
+use std::cell::UnsafeCell;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::ptr;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Bytes of a request.
 pub const BLOCK: usize = 4096;
@@ -18,7 +21,9 @@ pub const KERNEL: &str = "kernel";
 const USERIOCB: u32 = 1 << 0;
 const IOPOLL: u32 = 1 << 1;
 const FIXEDBUFS: u32 = 1 << 2;
+const SCQRING: u32 = 1 << 3;
 const SQTHREAD: u32 = 1 << 4;
+const FIXEDFILES: u32 = 1 << 16;
 const HIPRI: u32 = 1 << 2;
 
 /// What is compared.
@@ -34,14 +39,23 @@ pub enum Kind {
     Setup2,
     /// The same with a kernel thread that takes submissions.
     Setup2Thread,
+    /// With everything: also pinned files, and rings in the program's memory, by `io_ring_enter`.
+    Setup2Rings,
     /// A ring without any library, polling where that works: the bound.
     Bare,
 }
 
 impl Kind {
     /// All, the one that others are compared with first.
-    pub const ALL: [Kind; 6] =
-        [Kind::Kernel, Kind::DropIn, Kind::Polled, Kind::Setup2, Kind::Setup2Thread, Kind::Bare];
+    pub const ALL: [Kind; 7] = [
+        Kind::Kernel,
+        Kind::DropIn,
+        Kind::Polled,
+        Kind::Setup2,
+        Kind::Setup2Thread,
+        Kind::Setup2Rings,
+        Kind::Bare,
+    ];
 
     /// Its name in rows.
     pub fn name(self) -> &'static str {
@@ -51,6 +65,7 @@ impl Kind {
             Kind::Polled => "polled",
             Kind::Setup2 => "io_setup2",
             Kind::Setup2Thread => "io_setup2_sqthread",
+            Kind::Setup2Rings => "io_setup2_rings",
             Kind::Bare => "bare",
         }
     }
@@ -62,7 +77,7 @@ impl Kind {
 
     /// Whether requests are submitted in the call that takes events, so that it cannot be told what that costs.
     pub fn submits_late(self) -> bool {
-        self == Kind::Bare
+        matches!(self, Kind::Setup2Rings | Kind::Bare)
     }
 }
 
@@ -81,6 +96,8 @@ pub struct Subject {
     context: usize,
     /// In place of a context, of [`Kind::Bare`].
     bare: Option<Bare>,
+    /// Of [`Kind::Setup2Rings`].
+    rings: Option<Rings>,
     indexed: bool,
 }
 
@@ -103,7 +120,7 @@ impl Subject {
             ..Iocb::default()
         };
         let iocbs = (0..depth).map(iocb).collect();
-        let indexed = matches!(kind, Kind::Setup2 | Kind::Setup2Thread | Kind::Bare);
+        let indexed = !matches!(kind, Kind::Kernel | Kind::DropIn | Kind::Polled);
         let memory = memory.cast();
         let mut subject = Subject {
             kind,
@@ -114,6 +131,7 @@ impl Subject {
             depth,
             context: 0,
             bare: None,
+            rings: None,
             indexed,
         };
         let more = match kind {
@@ -121,6 +139,7 @@ impl Subject {
             Kind::Polled | Kind::Bare => 0,
             Kind::Setup2 => USERIOCB | FIXEDBUFS,
             Kind::Setup2Thread => USERIOCB | FIXEDBUFS | SQTHREAD,
+            Kind::Setup2Rings => USERIOCB | FIXEDBUFS | FIXEDFILES | SCQRING,
         };
         let polled = if may_poll {
             subject.iocbs.iter_mut().for_each(|iocb| iocb.flags = HIPRI);
@@ -159,8 +178,12 @@ impl Subject {
                 Kind::Kernel => failure(libc::syscall(libc::SYS_io_setup, nr, place)),
                 Kind::DropIn => drop_in::setup(nr, place),
                 _ => {
-                    let (none, nr) = (ptr::null_mut(), self.depth as u32);
-                    extended::setup2(nr, flags, iocbs, none, none, place)
+                    let (mut sq, mut cq) = (ptr::null_mut(), ptr::null_mut());
+                    if flags & SCQRING != 0 {
+                        let rings = self.rings.insert(Rings::new(self.depth));
+                        (sq, cq) = (rings.sq.as_mut_ptr().cast(), rings.cq.as_mut_ptr().cast());
+                    }
+                    extended::setup2(self.depth as u32, flags, iocbs, sq, cq, place)
                 }
             }
         };
@@ -192,6 +215,10 @@ impl Subject {
             let pushed = indices.iter().take_while(|&&index| bare.push(index, &self.iocbs[index]));
             return pushed.count() as i32;
         }
+        if let Some(rings) = &mut self.rings {
+            rings.push(indices);
+            return indices.len() as i32;
+        }
         let mut named = [0_usize; 64];
         let base = self.iocbs.as_mut_ptr();
         for (place, &index) in named.iter_mut().zip(indices) {
@@ -213,6 +240,9 @@ impl Subject {
     pub fn take(&mut self, min: usize, events: &mut [Event]) -> i32 {
         if let Some(bare) = &mut self.bare {
             return bare.take(events);
+        }
+        if let Some(rings) = &mut self.rings {
+            return rings.take(self.context, min as u32, events);
         }
         let (min, nr) = (min as c_long, events.len() as c_long);
         let (events, none) = (events.as_mut_ptr(), ptr::null_mut::<libc::timespec>());
@@ -254,6 +284,73 @@ impl Subject {
             }
         }
         self.context = 0;
+        self.rings = None;
+    }
+}
+
+/// The program's side of rings in its memory; see nvlane_aio(3).
+struct Rings {
+    /// Head, tail, places; the indices from word 16 on.
+    sq: Box<[AtomicU32]>,
+    /// Head, tail, places in the first; the events in the others.
+    cq: Box<[UnsafeCell<Event>]>,
+}
+
+const _: () = assert!(size_of::<Event>() == 32);
+
+impl Rings {
+    const ARRAY: usize = 16;
+    const SUBMIT: u32 = 1 << 0;
+    const GETEVENTS: u32 = 1 << 1;
+
+    fn new(places: usize) -> Rings {
+        let sq: Box<[AtomicU32]> = (0..Rings::ARRAY + places).map(|_| AtomicU32::new(0)).collect();
+        let cq = (0..=places).map(|_| UnsafeCell::new(Event::default())).collect();
+        let rings = Rings { sq, cq };
+        rings.sq[2].store(places as u32, Relaxed);
+        rings.of_cq(2).store(places as u32, Relaxed);
+        rings
+    }
+
+    /// A word of the beginning of `cq`.
+    #[inline]
+    fn of_cq(&self, word: usize) -> &AtomicU32 {
+        let first = self.cq[0].get().cast::<AtomicU32>();
+        // SAFETY: within the first of the events, which is none and is used as words alone.
+        unsafe { &*first.add(word) }
+    }
+
+    /// Queues indices, for the next [`Rings::take`].
+    #[inline]
+    fn push(&mut self, indices: &[usize]) {
+        let (tail, places) = (self.sq[1].load(Relaxed), self.cq.len() - 1);
+        for (step, &index) in indices.iter().enumerate() {
+            let place = (tail as usize + step) % places;
+            self.sq[Rings::ARRAY + place].store(index as u32, Relaxed);
+        }
+        self.sq[1].store(tail.wrapping_add(indices.len() as u32), Release);
+    }
+
+    /// Submits what was queued, waits for `min` events and takes those that there are.
+    #[inline]
+    fn take(&mut self, context: usize, min: u32, events: &mut [Event]) -> i32 {
+        let queued = self.sq[1].load(Relaxed).wrapping_sub(self.sq[0].load(Acquire));
+        let flags = Rings::SUBMIT | Rings::GETEVENTS;
+        // SAFETY: iocbs, buffers and rings live until the context is destroyed.
+        let code = unsafe { extended::ring_enter(context, queued, min, flags) };
+        if code < 0 {
+            return code;
+        }
+        let (head, tail) = (self.of_cq(0).load(Relaxed), self.of_cq(1).load(Acquire));
+        let (count, places) = (tail.wrapping_sub(head) as usize, self.cq.len() - 1);
+        let count = count.min(events.len());
+        for (step, event) in events[..count].iter_mut().enumerate() {
+            let place = (head as usize + step) % places;
+            // SAFETY: below the tail, and not written again before the head has passed it.
+            *event = unsafe { *self.cq[1 + place].get() };
+        }
+        self.of_cq(0).store(head.wrapping_add(count as u32), Release);
+        count as i32
     }
 }
 
@@ -286,10 +383,16 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_ring_reads_what_the_iocbs_say() {
+    fn rings_read_what_the_iocbs_say() {
+        for kind in [Kind::Bare, Kind::Setup2Rings] {
+            reads_what_the_iocbs_say(kind);
+        }
+    }
+
+    fn reads_what_the_iocbs_say(kind: Kind) {
         const DEPTH: usize = 4;
         let file = file(16);
-        let mut subject = Subject::open(Kind::Bare, &file, DEPTH, false).unwrap();
+        let mut subject = Subject::open(kind, &file, DEPTH, false).unwrap();
         assert!(!subject.polling && subject.unpolled.is_some());
         let mut events = [Event::default(); DEPTH];
         for round in 0..8 {

@@ -1,0 +1,164 @@
+//! What is to be done with an iocb of `io_submit`, of whatever kind it is: decided without doing it.
+
+use crate::abi::{self, Entry, Iocb, op};
+use crate::caller;
+use crate::context::{Submitting, state};
+use crate::probe::{self, Files, Reason, Way};
+
+/// What is to be done with an iocb.
+pub enum Course {
+    /// An entry for the ring, and what its request is.
+    Ring(Entry, u32),
+    /// preadv2 or pwritev2, with those flags added.
+    Here { write: bool, flags: u32, entry: Entry },
+    /// The real `io_submit`.
+    Kernel,
+    /// The same, and for good.
+    Settle(Reason),
+}
+
+impl Course {
+    /// With `many`, reads of the page cache go to the ring untried.
+    #[inline]
+    pub fn of(iocb: &Iocb, submitting: &mut Submitting, many: bool) -> Course {
+        if iocb.flags & abi::FLAG_RESFD != 0 {
+            return Course::Settle(Reason::Eventfd);
+        }
+        if iocb.reserved2 != 0 || iocb.nbytes > i64::MAX as u64 || !allows(iocb, submitting) {
+            return Course::Kernel;
+        }
+        match iocb.opcode {
+            abi::PREAD | abi::PWRITE | abi::PREADV | abi::PWRITEV => {
+                transfer(iocb, &mut submitting.files, many)
+            }
+            abi::FSYNC | abi::FDSYNC => sync(iocb, &mut submitting.files),
+            abi::POLL => poll(iocb),
+            _ => Course::Kernel,
+        }
+    }
+}
+
+/// Flags and priority that need no look by the kernel.
+#[inline]
+fn allows(iocb: &Iocb, submitting: &Submitting) -> bool {
+    match iocb.flags {
+        0 => true,
+        abi::FLAG_IOPRIO => submitting.priority == Some(iocb.reqprio),
+        _ => false,
+    }
+}
+
+#[inline]
+fn transfer(iocb: &Iocb, files: &mut Files, many: bool) -> Course {
+    let known = abi::RWF_HIPRI | abi::RWF_DSYNC | abi::RWF_SYNC;
+    let vectored = matches!(iocb.opcode, abi::PREADV | abi::PWRITEV);
+    let write = matches!(iocb.opcode, abi::PWRITE | abi::PWRITEV);
+    if iocb.rw_flags & !known != 0 || iocb.offset < 0 {
+        return Course::Kernel;
+    }
+    let Some(bytes) = bytes_of(iocb, vectored) else { return Course::Kernel };
+    let Some(end) = (iocb.offset as u64).checked_add(bytes).filter(|&end| end <= i64::MAX as u64)
+    else {
+        return Course::Kernel;
+    };
+    let Some(file) = files.of(iocb.fildes) else { return Course::Kernel };
+    if !(if write { file.writable } else { file.readable }) {
+        return Course::Kernel;
+    }
+    // No one polls for this I/O: as the kernel, we forget the flag.
+    let flags = iocb.rw_flags & !abi::RWF_HIPRI;
+    // One vector is as good as none, and its array need not outlive the call.
+    let (vectored, addr, len) = match plain(iocb, vectored) {
+        Some((addr, len)) => (false, addr, len),
+        None => (true, iocb.buf, iocb.nbytes),
+    };
+    let opcode = match (vectored, write) {
+        (false, false) => op::READ,
+        (false, true) => op::WRITE,
+        (true, false) => op::READV,
+        (true, true) => op::WRITEV,
+    };
+    let priority = if iocb.flags & abi::FLAG_IOPRIO != 0 { iocb.reqprio as u16 } else { 0 };
+    let entry = Entry::new(opcode, iocb.fildes, priority)
+        .at(iocb.offset as u64, addr, len.min(abi::RW_COUNT_MAX) as u32)
+        .with_op_flags(flags);
+    let way = file.way;
+    match way {
+        Way::Ring if write && file.extends(end) => Course::Here { write, flags, entry },
+        Way::Ring => Course::Ring(entry, state::IO),
+        // Vectors cannot be started again when the thread ends while it waits for its pages.
+        Way::Cached if write || vectored => Course::Here { write, flags, entry },
+        Way::Cached if many || bytes == 0 || !file.try_cache() => Course::Ring(entry, state::IO),
+        Way::Cached => Course::Here { write, flags: flags | abi::RWF_NOWAIT, entry },
+        Way::Here => Course::Here { write, flags, entry },
+        Way::Kernel => Course::Kernel,
+        Way::Punts => Course::Settle(Reason::Punts),
+    }
+}
+
+fn sync(iocb: &Iocb, files: &mut Files) -> Course {
+    const DATASYNC: u32 = 1;
+    if iocb.buf != 0 || iocb.nbytes != 0 || iocb.offset != 0 || iocb.rw_flags != 0 {
+        return Course::Kernel;
+    }
+    let Some(file) = files.of(iocb.fildes) else { return Course::Kernel };
+    match file.way {
+        Way::Kernel => Course::Kernel,
+        Way::Punts => Course::Settle(Reason::Punts),
+        Way::Ring | Way::Cached | Way::Here => {
+            let op_flags = if iocb.opcode == abi::FDSYNC { DATASYNC } else { 0 };
+            let entry = Entry::new(op::FSYNC, iocb.fildes, 0).with_op_flags(op_flags);
+            Course::Ring(entry, state::IO)
+        }
+    }
+}
+
+fn poll(iocb: &Iocb) -> Course {
+    let wrong = iocb.buf > u64::from(u16::MAX)
+        || iocb.offset != 0
+        || iocb.nbytes != 0
+        || iocb.rw_flags != 0
+        || !probe::is_open(iocb.fildes);
+    if wrong {
+        return Course::Kernel;
+    }
+    let entry = Entry::new(op::POLL_ADD, iocb.fildes, 0).with_op_flags(iocb.buf as u32);
+    Course::Ring(entry, state::POLL)
+}
+
+/// Buffer and length, unless there are several vectors.
+#[inline]
+fn plain(iocb: &Iocb, vectored: bool) -> Option<(u64, u64)> {
+    if !vectored {
+        return Some((iocb.buf, iocb.nbytes));
+    }
+    let [base, len] = caller::read::<[u64; 2]>(iocb.buf as usize).ok()?;
+    (iocb.nbytes == 1).then_some((base, len))
+}
+
+/// Bytes to be transferred; None where addresses or sizes are such that the kernel is to judge.
+#[inline]
+pub fn bytes_of(iocb: &Iocb, vectored: bool) -> Option<u64> {
+    if !vectored {
+        let bytes = iocb.nbytes.min(abi::RW_COUNT_MAX);
+        return reachable(iocb.buf, bytes).then_some(bytes);
+    }
+    if iocb.nbytes > abi::IOVECS_MAX {
+        return None;
+    }
+    let mut sum = 0_u64;
+    for index in 0..iocb.nbytes as usize {
+        let place = (iocb.buf as usize).checked_add(index * size_of::<[u64; 2]>())?;
+        let [base, len] = caller::read::<[u64; 2]>(place).ok()?;
+        if len > abi::RW_COUNT_MAX || !reachable(base, len) {
+            return None;
+        }
+        sum += len;
+    }
+    (sum <= abi::RW_COUNT_MAX).then_some(sum)
+}
+
+#[inline]
+fn reachable(address: u64, bytes: u64) -> bool {
+    address.checked_add(bytes).is_some_and(|end| end <= abi::ADDRESS_END)
+}
