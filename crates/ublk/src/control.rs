@@ -20,8 +20,8 @@ const NO_QUEUE: u16 = u16::MAX;
 pub enum ControlError {
     /// There is no driver.
     #[error(
-        "this machine has no ublk: load the driver with `modprobe ublk_drv` (Linux 6.0 and newer, \
-         CONFIG_BLK_DEV_UBLK)"
+        "this machine has no ublk: load the driver with `modprobe ublk_drv` (CONFIG_BLK_DEV_UBLK; \
+         Debian's Linux 6.12 has it, its 6.1 has not)"
     )]
     NoDriver,
     /// It may not be used.

@@ -61,7 +61,7 @@ fn ublk() -> Outcome {
     const CONTROL: &str = "/dev/ublk-control";
     match OpenOptions::new().read(true).write(true).open(CONTROL) {
         Ok(_) => Outcome::yes(format!("{CONTROL} opens; {}", ublk_data())),
-        Err(error) => node(CONTROL, &error, "modprobe ublk_drv"),
+        Err(error) => node(CONTROL, &error, "ublk_drv"),
     }
 }
 
@@ -84,22 +84,44 @@ fn nbd() -> Outcome {
     const DEVICE: &str = "/dev/nbd0";
     match OpenOptions::new().read(true).write(true).open(DEVICE) {
         Ok(_) => Outcome::yes(format!("{DEVICE} opens: nbd-client can attach what nvlane serves")),
-        Err(error) => node(DEVICE, &error, "modprobe nbd"),
+        Err(error) => node(DEVICE, &error, "nbd"),
     }
 }
 
-/// A device node that does not open: its module is not loaded, or this user may not.
-pub fn node(path: &str, error: &io::Error, load: &str) -> Outcome {
+/// A device node that does not open: its module is not loaded or not to be had, or this user may not.
+pub fn node(path: &str, error: &io::Error, module: &str) -> Outcome {
+    let load = format!("sudo modprobe {module}");
     match error.kind() {
         io::ErrorKind::NotFound => {
-            Outcome::no(format!("there is no {path}"), format!("sudo {load}"))
+            let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+            let release = release.trim();
+            let modules = Path::new("/lib/modules").join(release);
+            match is_listed(&modules, module) {
+                Some(false) => Outcome::never(format!(
+                    "there is no {path}, and this kernel ({release}) comes without the module {module}"
+                )),
+                _ => Outcome::no(format!("there is no {path}"), load),
+            }
         }
         io::ErrorKind::PermissionDenied => Outcome::no(
             format!("this user may not open {path}"),
             format!("sudo setfacl -m u:$(id -un):rw {path}"),
         ),
-        _ => Outcome::no(format!("{path}: {error}"), format!("sudo {load}")),
+        _ => Outcome::no(format!("{path}: {error}"), load),
     }
+}
+
+/// Whether a kernel's folder of modules lists one; None if it lists none at all, as in a container.
+fn is_listed(modules: &Path, module: &str) -> Option<bool> {
+    let listed = |line: &str| {
+        let path = line.split(':').next().unwrap_or_default();
+        let file = path.rsplit('/').next().unwrap_or_default();
+        file.split('.').next().is_some_and(|name| name.replace('-', "_") == module)
+    };
+    let lists = ["modules.dep", "modules.builtin"];
+    let texts: Vec<String> =
+        lists.iter().filter_map(|list| fs::read_to_string(modules.join(list)).ok()).collect();
+    (!texts.is_empty()).then(|| texts.iter().flat_map(|text| text.lines()).any(listed))
 }
 
 /// Loads the smallest program that is not for everybody.
@@ -212,4 +234,24 @@ fn is_ours(path: &Path) -> bool {
 pub fn program(command: &str) -> String {
     let path = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/nvlane"));
     format!("{command} {}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_are_found_in_either_list_by_their_names() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(is_listed(folder.path(), "nbd"), None);
+        let depends = "kernel/drivers/block/nbd.ko.xz:\nkernel/drivers/nvme/host/nvme.ko: kernel/a/nvme-core.ko\n";
+        fs::write(folder.path().join("modules.dep"), depends).unwrap();
+        fs::write(folder.path().join("modules.builtin"), "kernel/drivers/block/ublk-drv.ko\n")
+            .unwrap();
+        for (module, there) in
+            [("nbd", true), ("nvme", true), ("ublk_drv", true), ("nvme_core", false), ("nb", false)]
+        {
+            assert_eq!(is_listed(folder.path(), module), Some(there), "{module}");
+        }
+    }
 }

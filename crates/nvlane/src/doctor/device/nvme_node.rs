@@ -91,7 +91,7 @@ impl Node {
         let path = self.path.display().to_string();
         match opened {
             Ok(_) => Outcome::yes(format!("{path} opens")),
-            Err(error) => machine::node(&path, error, "modprobe nvme"),
+            Err(error) => machine::node(&path, error, "nvme"),
         }
     }
 
@@ -133,7 +133,7 @@ impl Node {
         let path = format!("/dev/{controller}");
         let file = match OpenOptions::new().read(true).write(true).open(&path) {
             Ok(file) => file,
-            Err(error) => return machine::node(&path, &error, "modprobe nvme"),
+            Err(error) => return machine::node(&path, &error, "nvme"),
         };
         let mut log = [0; 512];
         let dwords_z = log.len() as u32 / 4 - 1;
