@@ -96,6 +96,9 @@ pub struct BenchArgs {
     /// multipath: divide the backend's rate and the commands in flight by this, for a slow machine
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     scale: u32,
+    /// multipath: how often each policy is run
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
     /// multipath: the slow path listens at this address, where delay was arranged already (netem)
     #[arg(long, value_name = "ADDRESS")]
     slow_address: Option<IpAddr>,
@@ -127,6 +130,8 @@ pub struct Options {
     pub device: Option<PathBuf>,
     /// The set-up of `multipath` is so many times smaller.
     pub scale: u32,
+    /// How often each of its policies is run.
+    pub runs: u32,
     /// Where its slow path listens, if something else delays it.
     pub slow_address: Option<IpAddr>,
     /// A target that runs already.
@@ -182,6 +187,7 @@ pub fn run(arguments: BenchArgs) -> anyhow::Result<()> {
         device: arguments.device,
         // Even a busy machine is to get something done.
         scale: if arguments.tiny { 32 } else { arguments.scale },
+        runs: arguments.runs,
         slow_address: arguments.slow_address,
         against: arguments.against,
         against_pid: arguments.against_pid,

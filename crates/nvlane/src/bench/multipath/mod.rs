@@ -33,6 +33,9 @@ const BYTES: u32 = 4096;
 /// Commands are counted by intervals of this length.
 const INTERVAL: Duration = Duration::from_millis(100);
 
+/// Runs of which medians are worth something: cells are kept until there are as many.
+const RUNS: usize = 3;
+
 const POLICIES: [&str; 5] = ["numa", "round-robin", "queue-depth", "latency", "completion-time"];
 
 /// What is done, with the latencies and rates that the proposal's numbers imply.
@@ -98,7 +101,7 @@ impl Plan {
             operations: Operation::ALL.to_vec(),
             policies: POLICIES.to_vec(),
             windows: vec![seconds(0..20), seconds(40..60), seconds(240..300)],
-            runs: 3,
+            runs: options.runs as usize,
             alone: Duration::from_secs(5),
             scale: options.scale,
         };
@@ -207,7 +210,7 @@ impl Scenario for Multipath {
         let complete = Operation::ALL.iter().all(|operation| {
             POLICIES.iter().all(|policy| {
                 let name = row_name(*operation, policy);
-                (0..plan.runs).all(|run| cells.find(&name, run).is_some())
+                (0..plan.runs.max(RUNS)).all(|run| cells.find(&name, run).is_some())
             })
         });
         if complete || options.quick {
