@@ -13,12 +13,13 @@ for place in trtype:tcp adrfam:ipv4 traddr:$SECOND trsvcid:$PORT; do
 done
 ln -s "$NVMET/subsystems/$NQN" "$NVMET/ports/2/subsystems/$NQN"
 
-# slow ADDRESS: what is sent there waits, and nothing else does
+# slow ADDRESS: what is sent to the port there waits, and nothing else does: answers of both come to 127.0.0.1
 slow() {
     tc qdisc del dev lo root 2>/dev/null || true
     tc qdisc add dev lo root handle 1: prio bands 3 priomap 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
     tc qdisc add dev lo parent 1:3 handle 30: netem delay 200ms limit 100000
-    tc filter add dev lo parent 1: protocol ip prio 1 u32 match ip dst "$1/32" flowid 1:3
+    tc filter add dev lo parent 1: protocol ip prio 1 u32 match ip dst "$1/32" \
+        match ip dport "$PORT" 0xffff flowid 1:3
 }
 
 "$NVLANE" nbd "tcp://$FIRST:$PORT,$SECOND:$PORT/$NQN?ns=1&reconnect_delay=200ms&keep_alive_tmo=5s&ctrl_loss_tmo=60s" \
@@ -32,14 +33,15 @@ load=$!
 
 # sent PATH: how many commands went by it so far
 sent() { "$NVLANE" paths --socket "$WORK/nbd.ctl" -o json | jq ".volumes[0].paths[$1].selections"; }
-# mostly PATH OTHER: whether nearly all that came since it was asked last went by one of them
+# mostly PATH OTHER: whether nearly all of the last hundred commands or more went by one of them
 mostly() {
     local one other
     one=$(sent "$1") other=$(sent "$2")
-    share="$((one - before[$1])) by path $1, $((other - before[$2])) by path $2"
     local more=$((one - before[$1])) rest=$((other - before[$2]))
+    ((more + rest > 100)) || return 1
+    share="$more by path $1, $rest by path $2"
     before[$1]=$one before[$2]=$other
-    ((more > 100 && more > 10 * rest))
+    ((more > 10 * rest))
 }
 before=(0 0)
 has_found() { (($(grep -c "path is live" "$WORK/nbd.log") >= $1)); }

@@ -13,12 +13,12 @@
 //! `io_getevents`, or to call it with success some times, without ever having taken an event itself.
 
 use crate::abi::{AioRing, Entry, Event, RING_MAGIC, op};
+use crate::inline::Inline;
 use crate::lock::{Guard, Lock};
 use crate::parking::{Parked, unpark};
 use crate::probe::{Files, Reason};
 use crate::ring::{Completion, Ring, Setup, Submission};
 use crate::stat::{self, Record};
-use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64};
@@ -102,6 +102,8 @@ pub struct Request {
 pub struct Engine {
     /// The ring.
     pub ring: Ring,
+    /// Events of what did not go by it.
+    pub inline: Inline,
     requests: Box<[Request]>,
     /// Chain of requests that were reaped: index + 1 of the first.
     returned: AtomicU32,
@@ -132,9 +134,8 @@ pub struct Free {
 pub struct Reaping {
     /// The completion queue, once there is a ring.
     pub queue: Option<Completion>,
-    done: Box<[MaybeUninit<Event>]>,
-    done_head: usize,
-    done_tail: usize,
+    /// Whether io_uring was first when events were there from both sides.
+    ring_was_first: bool,
 }
 
 /// What went to the kernel's context.
@@ -166,9 +167,7 @@ pub struct Context {
     engine: OnceLock<Engine>,
     submitting: Lock<Submitting>,
     reaping: Lock<Reaping>,
-    /// Events carried out inline that wait to be taken.
-    pub done: AtomicU32,
-    /// Requests and inline events not yet taken.
+    /// Requests of the ring whose events were not taken yet.
     pub outstanding: AtomicU32,
     /// The kernel's part.
     pub native: Native,
@@ -201,13 +200,7 @@ impl Context {
                 requests: Free::default(),
                 priority: None,
             }),
-            reaping: Lock::new(Reaping {
-                queue: None,
-                done: Box::new([]),
-                done_head: 0,
-                done_tail: 0,
-            }),
-            done: AtomicU32::new(0),
+            reaping: Lock::new(Reaping { queue: None, ring_was_first: false }),
             outstanding: AtomicU32::new(0),
             native: Native::default(),
             waiters: AtomicU32::new(0),
@@ -307,15 +300,22 @@ impl Context {
 
     /// The thread has come back with `got` events, having waited or not.
     pub fn leave_native(&self, got: i32, waited: bool) {
+        self.note_native(got);
         if got > 0 {
-            self.native.reaped.fetch_add(got as u64, SeqCst);
-            self.native.pending.fetch_sub(i64::from(got), SeqCst);
             let calls = self.native.calls.fetch_add(1, Relaxed) + 1;
             if waited || calls >= CALLS_PROVING {
                 self.native.proven.store(true, Relaxed);
             }
         }
         self.native.inside.fetch_sub(1, SeqCst);
+    }
+
+    /// The kernel's `io_getevents` has given `got` events, or an error.
+    pub fn note_native(&self, got: i32) {
+        if got > 0 {
+            self.native.reaped.fetch_add(got as u64, SeqCst);
+            self.native.pending.fetch_sub(i64::from(got), SeqCst);
+        }
     }
 
     /// The program is known without having been watched.
@@ -364,9 +364,7 @@ impl Context {
         let mut submitting = self.submitting();
         submitting.queue = Some(submission);
         submitting.requests = requests;
-        let mut reaping = self.reaping();
-        reaping.queue = Some(completion);
-        reaping.done = Box::new_uninit_slice(self.nr as usize);
+        self.reaping().queue = Some(completion);
         // Only the thread that is switching gets here.
         let _ = self.engine.set(engine);
         Ok(())
@@ -385,12 +383,20 @@ impl Context {
 
     /// The ring, once nothing is in flight and nobody uses the context.
     pub fn into_ring(mut self) -> Option<Parked> {
-        let engine = self.engine.take()?;
+        let mut engine = self.engine.take()?;
+        engine.inline.clear();
         let mut submitting = self.submitting();
         let submission = submitting.queue.take()?;
         let requests = std::mem::take(&mut submitting.requests);
         let completion = self.reaping().queue.take()?;
         Some(Parked { engine, submission, completion, requests })
+    }
+
+    /// Places taken of the capacity: by requests, and by events that nobody has taken yet. The lock of the submitting side is held,
+    /// or it may be more a moment later.
+    #[inline(always)]
+    pub fn occupied(&self, engine: &Engine) -> u32 {
+        self.outstanding.load(SeqCst) + engine.inline.waiting().count
     }
 
     /// Gets `count` threads out of waiting for the ring, or one that waits for so many.
@@ -435,7 +441,12 @@ impl Engine {
             entry: [const { AtomicU64::new(0) }; 4],
             next: AtomicU32::new(0),
         };
-        Engine { ring, requests: (0..capacity).map(request).collect(), returned: AtomicU32::new(0) }
+        Engine {
+            ring,
+            inline: Inline::new(capacity),
+            requests: (0..capacity).map(request).collect(),
+            returned: AtomicU32::new(0),
+        }
     }
 
     /// The request with that index.
@@ -563,33 +574,11 @@ impl Free {
 }
 
 impl Reaping {
-    /// Keeps the event of something carried out inline. There is room: `Context::capacity`.
-    #[inline(always)]
-    pub fn keep(&mut self, event: Event) {
-        self.done[self.done_tail].write(event);
-        self.done_tail = self.after(self.done_tail);
-    }
-
-    /// The oldest such event.
-    #[inline]
-    pub fn kept(&self) -> Option<Event> {
-        if self.done_head == self.done_tail {
-            return None;
-        }
-        // SAFETY: places from head to tail were written by `keep`.
-        Some(unsafe { self.done[self.done_head].assume_init() })
-    }
-
-    /// That event has been handed out.
-    #[inline]
-    pub fn forget_kept(&mut self) {
-        self.done_head = self.after(self.done_head);
-    }
-
-    /// The place after that one, without a division.
-    #[inline]
-    fn after(&self, place: usize) -> usize {
-        if place + 1 == self.done.len() { 0 } else { place + 1 }
+    /// Whether io_uring is first this time, where events are there from both sides and perhaps not all have room: each
+    /// side in turn, so that none waits for ever behind the other.
+    pub fn is_ring_first(&mut self) -> bool {
+        self.ring_was_first = !self.ring_was_first;
+        self.ring_was_first
     }
 }
 

@@ -150,7 +150,11 @@ unsafe fn take(context: usize, ask: Ask) -> c_int {
         };
         match Inside::enter() {
             Some(_inside) => events::take_masked(&held, ask),
-            None => system::io_getevents(context, Ask { min: 0, ..ask }),
+            None => {
+                let taken = system::io_getevents(context, Ask { min: 0, ..ask });
+                held.note_native(taken);
+                taken
+            }
         }
     }
 }

@@ -37,8 +37,8 @@ pub unsafe fn take(
     let mut got = 0;
     if let Some(engine) = context.engine()
         && context.is_ring()
-        && min >= 0
-        && min <= nr
+        && nr >= 0
+        && min as u64 <= nr as u64
     {
         // The common case: all there. Times need no look.
         // SAFETY: passed on to the caller.
@@ -289,20 +289,24 @@ impl Taking<'_> {
         }
     }
 
-    /// Inline completions, then those of io_uring.
+    /// Inline completions, and those of io_uring.
     #[inline]
     fn take_from_ring(&mut self) -> Result<(), i32> {
         self.engine.ring.fetch_overflow();
-        let inline = self.context.done.load(SeqCst);
+        let inline = self.engine.inline.waiting().count;
         if inline == 0 && !self.engine.ring.has_completions() {
             return Ok(());
         }
         let before = self.got;
         let mut orphans = Vec::new();
         let mut reaping = self.context.reaping();
-        let mut outcome = if inline > 0 { self.take_inline(&mut reaping, inline) } else { Ok(()) };
-        if outcome.is_ok() {
-            outcome = self.take_completions(&mut reaping, &mut orphans);
+        let ring_first = reaping.is_ring_first();
+        let mut outcome = Ok(());
+        for ring in [ring_first, !ring_first] {
+            outcome = outcome.and_then(|()| match ring {
+                true => self.take_completions(&mut reaping, &mut orphans),
+                false => self.take_inline(inline),
+            });
         }
         drop(reaping);
         for (index, res) in orphans {
@@ -311,24 +315,24 @@ impl Taking<'_> {
         if self.got > before { Ok(()) } else { outcome }
     }
 
-    /// Of what was carried out inline, `count` events at most; the lock on this side is held.
-    fn take_inline(&mut self, reaping: &mut Reaping, count: u32) -> Result<(), i32> {
-        let mut outcome = Ok(());
-        let mut taken = 0;
-        while taken < count && self.got < self.ask.nr {
-            let Some(event) = reaping.kept() else { break };
-            outcome = self.put(event);
-            if outcome.is_err() {
+    /// Of what was carried out inline, `count` events at most.
+    fn take_inline(&mut self, count: u32) -> Result<(), i32> {
+        let mut left = count;
+        while left > 0 && self.got < self.ask.nr {
+            let inline = &self.engine.inline;
+            let waiting = inline.waiting();
+            if waiting.count == 0 {
                 break;
             }
-            reaping.forget_kept();
-            taken += 1;
+            // One that another thread claims is overwritten, or beyond what is said to be there.
+            self.put(inline.first(waiting))?;
+            if inline.claim(waiting) {
+                left -= 1;
+            } else {
+                self.got -= 1;
+            }
         }
-        if taken > 0 {
-            self.context.done.fetch_sub(taken, SeqCst);
-            self.context.outstanding.fetch_sub(taken, SeqCst);
-        }
-        outcome
+        Ok(())
     }
 
     /// Of io_uring; the lock on this side is held. What has no event yet is added to `orphans`.
@@ -377,7 +381,7 @@ impl Taking<'_> {
         let mut submitting = context.submitting();
         if context.dead.load(SeqCst) {
             // Whoever destroys it waits for this one, and for nothing of it.
-            self.end(index, None);
+            self.end(&mut submitting, index, None);
             return;
         }
         let _ = request.state.compare_exchange(state::IO, state::AGAIN, SeqCst, SeqCst);
@@ -399,7 +403,7 @@ impl Taking<'_> {
         };
         // What was moved before an error counts, as it does in one call.
         let res = if done > 0 { i64::from(done) + more.max(0) } else { more };
-        self.end(index, Some(res));
+        self.end(&mut submitting, index, Some(res));
     }
 
     /// Whether the ring has taken the entry.
@@ -417,20 +421,18 @@ impl Taking<'_> {
     }
 
     /// A request is over that has left the ring before; with that result, if anybody is to see it.
-    fn end(&self, index: u32, res: Option<i64>) {
+    fn end(&self, submitting: &mut Submitting, index: u32, res: Option<i64>) {
         let request = self.engine.request(index);
         let (data, obj) = (request.data.load(Relaxed), request.obj.load(Relaxed));
         request.state.store(state::FREE, Relaxed);
         self.engine.give_back(index, index);
-        match res {
-            Some(res) => {
-                self.context.reaping().keep(Event { data, obj, res, res2: 0 });
-                self.context.done.fetch_add(1, SeqCst);
-            }
-            None => {
-                self.context.outstanding.fetch_sub(1, SeqCst);
+        if let Some(res) = res {
+            self.engine.inline.keep(submitting, Event { data, obj, res, res2: 0 });
+            if self.context.waiters.load(SeqCst) > 0 {
+                self.context.wake(submitting, 1);
             }
         }
+        self.context.outstanding.fetch_sub(1, SeqCst);
     }
 
     /// Hands out a request's event, and has the request freed; the lock on this side is held.
@@ -513,7 +515,7 @@ impl Taking<'_> {
         // Once all goes to the kernel's context, nobody wakes us for it.
         let native = context.native.pending.load(SeqCst) > 0 || context.mode() == Mode::Native;
         let only_native = context.mode() == Mode::Native && context.outstanding.load(SeqCst) == 0;
-        let outcome = if context.done.load(SeqCst) > 0 || context.dead.load(SeqCst) {
+        let outcome = if self.engine.inline.waiting().count > 0 || context.dead.load(SeqCst) {
             Ok(())
         } else if only_native {
             // SAFETY: passed on to the caller.

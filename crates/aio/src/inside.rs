@@ -8,18 +8,14 @@ impl Inside {
     /// None when this thread is inside already.
     #[inline(always)]
     pub fn enter() -> Option<Inside> {
-        if flag::get() {
-            return None;
-        }
-        flag::set(true);
-        Some(Inside(()))
+        if flag::raise() { None } else { Some(Inside(())) }
     }
 }
 
 impl Drop for Inside {
     #[inline(always)]
     fn drop(&mut self) {
-        flag::set(false);
+        flag::lower();
     }
 }
 
@@ -41,34 +37,35 @@ mod flag {
         ".popsection",
     );
 
-    /// Asked anew each time: only this thread and its handlers write the flag.
+    /// Sets it, and gives back what it was. Asked anew each time: only this thread and its handlers write the flag, and these
+    /// leave it as they found it.
     #[inline(always)]
-    pub fn get() -> bool {
+    pub fn raise() -> bool {
         let value: u8;
-        // SAFETY: reads this thread's byte.
+        // SAFETY: reads and writes this thread's byte.
         unsafe {
             asm!(
                 "mov {place}, qword ptr [rip + nvlane_aio_inside@GOTTPOFF]",
                 "mov {value}, byte ptr fs:[{place}]",
+                "mov byte ptr fs:[{place}], 1",
                 place = out(reg) _,
                 value = out(reg_byte) value,
-                options(nostack, preserves_flags, readonly),
+                options(nostack, preserves_flags),
             );
         }
         value != 0
     }
 
-    /// What was done before is done before, for a handler of this thread as well: the compiler moves no access
+    /// Clears it. What was done before is done before, for a handler of this thread as well: the compiler moves no access
     /// of memory over it.
     #[inline(always)]
-    pub fn set(inside: bool) {
+    pub fn lower() {
         // SAFETY: writes this thread's byte.
         unsafe {
             asm!(
                 "mov {place}, qword ptr [rip + nvlane_aio_inside@GOTTPOFF]",
-                "mov byte ptr fs:[{place}], {value}",
+                "mov byte ptr fs:[{place}], 0",
                 place = out(reg) _,
-                value = in(reg_byte) u8::from(inside),
                 options(nostack, preserves_flags),
             );
         }
@@ -84,13 +81,17 @@ mod flag {
     }
 
     #[inline]
-    pub fn get() -> bool {
-        INSIDE.with(|inside| inside.load(Relaxed))
+    pub fn raise() -> bool {
+        INSIDE.with(|flag| {
+            let before = flag.load(Relaxed);
+            flag.store(true, Relaxed);
+            before
+        })
     }
 
     #[inline]
-    pub fn set(inside: bool) {
-        INSIDE.with(|flag| flag.store(inside, Relaxed));
+    pub fn lower() {
+        INSIDE.with(|flag| flag.store(false, Relaxed));
     }
 }
 

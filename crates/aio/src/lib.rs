@@ -32,6 +32,7 @@ mod course;
 pub mod drop_in;
 mod events;
 pub mod extended;
+mod inline;
 mod inside;
 mod lifetime;
 mod lock;

@@ -98,7 +98,7 @@ fn drain(context: &Context) {
             queue.release();
         }
         context.outstanding.fetch_sub(taken, SeqCst);
-        let left = context.outstanding.load(SeqCst) - context.done.load(SeqCst);
+        let left = context.outstanding.load(SeqCst);
         drop(reaping);
         if left == 0 {
             return;

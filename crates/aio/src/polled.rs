@@ -131,6 +131,12 @@ impl Polled {
         self.reaping.lock()
     }
 
+    /// Whether waiting in the kernel is sleeping: it polls itself unless a thread of its own does.
+    #[inline(always)]
+    fn sleeps(&self) -> bool {
+        !self.has(IOPOLL) || self.engine.ring.has_thread()
+    }
+
     /// Whether it has one of these flags.
     #[inline(always)]
     fn has(&self, flag: u32) -> bool {

@@ -90,6 +90,8 @@ pub struct File {
     pub writable: bool,
     /// Writes beyond its end are carried out here, as ext4 makes them wait in any case.
     extends_here: bool,
+    /// Read through the page cache.
+    read_cached: bool,
     /// Reads, and writes, that end before this byte go to io_uring without a further question.
     ring_end: [u64; 2],
     uses: u32,
@@ -106,6 +108,7 @@ const UNKNOWN: File = File {
     readable: false,
     writable: false,
     extends_here: false,
+    read_cached: false,
     ring_end: [0; 2],
     uses: USES_MAX,
     status: 0,
@@ -214,7 +217,7 @@ impl File {
     /// Whether it is read through the page cache.
     #[inline(always)]
     pub fn is_read_cached(&self) -> bool {
-        self.way == Way::Cached && self.readable
+        self.read_cached
     }
 
     /// Whether that is worth trying without io_uring.
@@ -262,6 +265,7 @@ fn look(file: &mut File, fd: i32) -> bool {
     file.misses = 0;
     file.skips = 0;
     file.way = way(file, &stat, file_system);
+    file.read_cached = file.way == Way::Cached && file.readable;
     file.note_size(stat.st_size as u64);
     true
 }

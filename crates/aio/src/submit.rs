@@ -24,12 +24,13 @@ const MANY: u32 = 3;
 /// What the iocbs name stays valid until their events.
 #[inline(always)]
 pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
-    context.record.add(Counter::Submits, 1);
     let Some(engine) = context.engine().filter(|_| nr > 0) else {
+        context.record.add(Counter::Submits, 1);
         // SAFETY: passed on to the caller.
-        return unsafe { natively(context, nr, iocbs) };
+        return unsafe { beside_ring(context, nr, iocbs) };
     };
     let mut submitting = context.submitting();
+    context.record.add_locked(Counter::Submits, 1);
     // Under the lock the mode stays what it is. Whoever destroys the context takes the lock once more before
     // counting what is in flight.
     if !context.is_ring() || context.dead.load(SeqCst) {
@@ -37,8 +38,8 @@ pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
         // SAFETY: passed on to the caller.
         return unsafe { not_by_ring(context, nr, iocbs) };
     }
-    let mut tried = false;
-    if nr == 1 && context.outstanding.load(SeqCst) < context.capacity {
+    let mut tried = None;
+    if nr == 1 && context.occupied(engine) < context.capacity {
         // SAFETY: passed on to the caller.
         match unsafe { usual::queue_one(engine, &mut submitting, iocbs) } {
             One::Queued(last) => {
@@ -55,17 +56,19 @@ pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
                 // SAFETY: the lock is kept; the rest is passed on to the caller.
                 return unsafe { one_refused(context, iocbs, before, taken, last) };
             }
-            One::Cached => tried = true,
+            One::Cached(address, iocb) => tried = Some((address, iocb)),
             One::Other => {}
         }
     }
     Guard::leave_locked(submitting);
     // SAFETY: the lock is kept; the rest is passed on to the caller.
     unsafe {
-        if tried && usual::read_here(context, iocbs) {
+        if let Some((address, iocb)) = tried
+            && usual::read_here(context, engine, address, iocb)
+        {
             return 1;
         }
-        by_ring(context, nr, iocbs, tried)
+        by_ring(context, nr, iocbs, tried.is_some())
     }
 }
 
@@ -80,7 +83,20 @@ unsafe fn not_by_ring(context: &Context, nr: c_long, iocbs: usize) -> i32 {
         return failure(libc::EINVAL);
     }
     // SAFETY: passed on to the caller.
-    unsafe { natively(context, nr, iocbs) }
+    unsafe { beside_ring(context, nr, iocbs) }
+}
+
+/// To the kernel's context, while another thread may be making the ring, and a third wait there already.
+///
+/// # Safety
+/// As `submit`.
+unsafe fn beside_ring(context: &Context, nr: c_long, iocbs: usize) -> i32 {
+    // SAFETY: passed on to the caller.
+    let taken = unsafe { natively(context, nr, iocbs) };
+    if taken > 0 && context.waiters.load(SeqCst) > 0 {
+        context.wake_all(&mut context.submitting());
+    }
+    taken
 }
 
 /// However many there are, on a context that has a ring. Whether one was tried in the page cache, and was not there.
@@ -93,7 +109,7 @@ unsafe fn by_ring(context: &Context, nr: c_long, iocbs: usize, tried: bool) -> i
     // SAFETY: as the caller says.
     let mut submitting = unsafe { context.kept_submitting() };
     let nr = (nr as u64).min(u64::from(context.nr)) as u32;
-    let room = context.capacity.saturating_sub(context.outstanding.load(SeqCst));
+    let room = context.capacity.saturating_sub(context.occupied(engine));
     // Nor is it to be tried once more.
     let many = nr >= MANY || tried;
     let mut queued = Queued::default();
@@ -161,10 +177,9 @@ fn announce(context: &Context, engine: &Engine, submitting: &mut Submitting, cou
 
 /// An event without I/O in flight.
 #[inline(always)]
-pub fn finish(context: &Context, submitting: &mut Submitting, event: Event) {
+pub fn finish(context: &Context, engine: &Engine, submitting: &mut Submitting, event: Event) {
     context.record.add_locked(Counter::Inline, 1);
-    context.reaping().keep(event);
-    context.done.fetch_add(1, SeqCst);
+    engine.inline.keep(submitting, event);
     if context.waiters.load(SeqCst) > 0 {
         context.wake(submitting, 1);
     }
@@ -336,8 +351,8 @@ impl Batch<'_> {
     #[inline]
     fn find_room(&mut self) -> Result<(), i32> {
         if self.room == 0 {
-            let outstanding = self.context.outstanding.load(SeqCst) + self.queued.count;
-            self.room = self.context.capacity.saturating_sub(outstanding);
+            let occupied = self.context.occupied(self.engine) + self.queued.count;
+            self.room = self.context.capacity.saturating_sub(occupied);
         }
         if self.room == 0 { Err(failure(libc::EAGAIN)) } else { Ok(()) }
     }
@@ -389,11 +404,8 @@ impl Batch<'_> {
     ) -> Result<(), i32> {
         self.flush()?;
         self.find_room()?;
-        self.room -= 1;
-        self.context.outstanding.fetch_add(1, SeqCst);
         let key = address + std::mem::offset_of!(Iocb, key);
         if caller::write(key, 0_u32).is_err() {
-            self.context.outstanding.fetch_sub(1, SeqCst);
             return Err(failure(libc::EFAULT));
         }
         // SAFETY: passed on to the caller.
@@ -409,11 +421,10 @@ impl Batch<'_> {
                 self.note_try(entry.fd(), true);
             }
             let event = Event { data: iocb.data, obj: address as u64, res: result as i64, res2: 0 };
-            finish(self.context, &mut self.submitting, event);
+            finish(self.context, self.engine, &mut self.submitting, event);
+            self.room -= 1;
             return Ok(());
         }
-        self.context.outstanding.fetch_sub(1, SeqCst);
-        self.room += 1;
         if trying {
             self.context.record.add_locked(Counter::Misses, 1);
             self.note_try(entry.fd(), false);

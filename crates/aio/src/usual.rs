@@ -14,7 +14,8 @@
 
 use crate::abi::{self, Entry, Event, Iocb, op};
 use crate::caller;
-use crate::context::{Context, Engine, Free, Reaping, Submitting, state};
+use crate::context::{Context, Engine, Free, Submitting, state};
+use crate::inline::Waiting;
 use crate::lock::Guard;
 use crate::ring::{Completion, Submission};
 use crate::stat::Counter;
@@ -47,8 +48,8 @@ pub struct Queued {
 pub enum One {
     /// It was queued, and the kernel sees it; that is its request.
     Queued(u32),
-    /// It is a usual read from the page cache: for [`read_here`].
-    Cached,
+    /// It is a usual read from the page cache, of the iocb at that address: for [`read_here`].
+    Cached(usize, Iocb),
     /// It is not usual, or not for now.
     Other,
 }
@@ -69,8 +70,10 @@ pub unsafe fn queue_one(engine: &Engine, submitting: &mut Submitting, iocbs: usi
     let Some(file) = submitting.files.known(iocb.fildes) else { return One::Other };
     let (write, end) = (usize::from(iocb.opcode), iocb.offset as u64 + iocb.nbytes);
     if !file.goes_by_ring(write, end) {
-        let tried = write == 0 && iocb.nbytes > 0 && file.is_worth_trying();
-        return if tried { One::Cached } else { One::Other };
+        if write == 0 && file.is_worth_trying() && iocb.nbytes > 0 {
+            return One::Cached(address, iocb);
+        }
+        return One::Other;
     }
     // SAFETY: there is room; the rest is passed on to the caller.
     let queued = unsafe { put(engine, queue, &mut submitting.requests, address, iocb) };
@@ -159,19 +162,14 @@ fn usual(address: usize) -> Option<Iocb> {
     (!beyond).then_some(iocb)
 }
 
-/// Carries out the first iocb of a list, of which [`queue_one`] has just said [`One::Cached`]: whether the data was there.
+/// Carries out the iocb of which [`queue_one`] has just said [`One::Cached`]: whether the data was there.
 ///
 /// # Safety
 /// As [`queue_one`]; this thread has kept the lock of the submitting side, which is kept further if not.
 #[inline(always)]
-pub unsafe fn read_here(context: &Context, iocbs: usize) -> bool {
+pub unsafe fn read_here(context: &Context, engine: &Engine, address: usize, iocb: Iocb) -> bool {
     // SAFETY: as the caller says.
     let mut submitting = unsafe { context.kept_submitting() };
-    // SAFETY: both are on pages that were met.
-    let (address, iocb) = unsafe {
-        let address = (iocbs as *const usize).read_unaligned();
-        (address, (address as *const Iocb).read_unaligned())
-    };
     let (offset, len) = (iocb.offset as u64, iocb.nbytes as u32);
     let entry = Entry::new(op::READ, iocb.fildes, 0).at(offset, iocb.buf, len);
     // SAFETY: passed on to the caller.
@@ -187,8 +185,7 @@ pub unsafe fn read_here(context: &Context, iocbs: usize) -> bool {
     // SAFETY: on a page that was met, as writable.
     unsafe { (&raw mut (*(address as *mut Iocb)).key).write_unaligned(0) };
     let event = Event { data: iocb.data, obj: address as u64, res: result as i64, res2: 0 };
-    context.outstanding.fetch_add(1, SeqCst);
-    submit::finish(context, &mut submitting, event);
+    submit::finish(context, engine, &mut submitting, event);
     true
 }
 
@@ -202,12 +199,17 @@ pub unsafe fn take(context: &Context, engine: &Engine, nr: c_long, events: usize
     if ring.has_overflow() {
         return 0;
     }
-    let inline = context.done.load(SeqCst);
-    if inline > 0 {
-        // SAFETY: passed on to the caller.
-        return unsafe { take_with_inline(context, engine, nr, events, inline) };
+    let inline = engine.inline.waiting();
+    let completions = ring.has_completions();
+    if inline.count == 1 && !completions {
+        // SAFETY: passed on to the caller; there is one.
+        return unsafe { take_inline_one(engine, inline, nr, events) };
     }
-    if !ring.has_completions() {
+    if inline.count > 0 {
+        // SAFETY: passed on to the caller.
+        return unsafe { take_both(context, engine, nr, events, inline.count) };
+    }
+    if !completions {
         return 0;
     }
     let mut reaping = context.reaping();
@@ -255,28 +257,7 @@ fn room_of(nr: c_long) -> u32 {
     (nr as u64).min(u64::from(EVENTS_MAX)) as u32
 }
 
-/// The same with `inline` events at least of what was carried out inline.
-///
-/// # Safety
-/// As [`take`].
-#[inline(never)]
-unsafe fn take_with_inline(
-    context: &Context,
-    engine: &Engine,
-    nr: c_long,
-    events: usize,
-    inline: u32,
-) -> c_long {
-    // SAFETY: passed on to the caller, in both.
-    unsafe {
-        match inline == 1 && !engine.ring.has_completions() {
-            true => take_inline_one(context, nr, events),
-            false => take_both(context, engine, nr, events, inline),
-        }
-    }
-}
-
-/// The same from both sides.
+/// The same from both sides, with `inline` events of what was carried out inline.
 ///
 /// # Safety
 /// As [`take`].
@@ -288,22 +269,25 @@ unsafe fn take_both(
     events: usize,
     inline: u32,
 ) -> c_long {
-    let mut reaping = context.reaping();
     let room = room_of(nr);
     if room == 0 || !caller::is_writable(events, room as usize * size_of::<Event>()) {
         return 0;
     }
-    // SAFETY: on pages that were met, as writable.
-    let mut got = unsafe { take_inline(&mut reaping, events, inline.min(room)) };
-    context.done.fetch_sub(got, SeqCst);
-    if let Some(queue) = reaping.queue.as_mut() {
+    let mut reaping = context.reaping();
+    let ring_first = reaping.is_ring_first();
+    let mut got = 0;
+    for ring in [ring_first, !ring_first] {
         let events = events + got as usize * size_of::<Event>();
-        let most = queue.count().min(room - got);
-        // SAFETY: as above.
-        got += unsafe { take_completions(queue, engine, events, most) };
-    }
-    if got > 0 {
-        context.outstanding.fetch_sub(got, SeqCst);
+        // SAFETY: on pages that were met, as writable, in both.
+        unsafe {
+            if !ring {
+                got += take_inline(engine, events, inline.min(room - got));
+            } else if let Some(queue) = reaping.queue.as_mut() {
+                let taken = take_completions(queue, engine, events, queue.count().min(room - got));
+                context.outstanding.fetch_sub(taken, SeqCst);
+                got += taken;
+            }
+        }
     }
     c_long::from(got)
 }
@@ -313,17 +297,16 @@ unsafe fn take_both(
 /// # Safety
 /// As [`take`].
 #[inline(always)]
-unsafe fn take_inline_one(context: &Context, nr: c_long, event: usize) -> c_long {
+unsafe fn take_inline_one(engine: &Engine, inline: Waiting, nr: c_long, event: usize) -> c_long {
     if nr < 1 || !caller::is_writable(event, size_of::<Event>()) {
         return 0;
     }
-    let mut reaping = context.reaping();
-    let Some(kept) = reaping.kept() else { return 0 };
+    let kept = engine.inline.first(inline);
+    if !engine.inline.claim(inline) {
+        return 0;
+    }
     // SAFETY: on pages that were met, as writable; no alignment is assumed.
     unsafe { (event as *mut Event).write_unaligned(kept) };
-    reaping.forget_kept();
-    context.done.fetch_sub(1, SeqCst);
-    context.outstanding.fetch_sub(1, SeqCst);
     1
 }
 
@@ -331,15 +314,19 @@ unsafe fn take_inline_one(context: &Context, nr: c_long, event: usize) -> c_long
 ///
 /// # Safety
 /// There is room in the array from `events` on.
-unsafe fn take_inline(reaping: &mut Reaping, events: usize, count: u32) -> u32 {
+unsafe fn take_inline(engine: &Engine, events: usize, count: u32) -> u32 {
     let mut got = 0;
-    while got < count
-        && let Some(event) = reaping.kept()
-    {
-        // SAFETY: there is room; no alignment is assumed.
-        unsafe { (events as *mut Event).add(got as usize).write_unaligned(event) };
-        reaping.forget_kept();
-        got += 1;
+    while got < count {
+        let waiting = engine.inline.waiting();
+        if waiting.count == 0 {
+            break;
+        }
+        let event = engine.inline.first(waiting);
+        if engine.inline.claim(waiting) {
+            // SAFETY: there is room; no alignment is assumed.
+            unsafe { (events as *mut Event).add(got as usize).write_unaligned(event) };
+            got += 1;
+        }
     }
     got
 }

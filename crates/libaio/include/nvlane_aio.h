@@ -39,7 +39,7 @@ struct aio_sq_ring {
         struct {
             uint32_t head;
             uint32_t tail;
-            uint32_t nr_events; /* places in `array`; set by the program before io_setup2 */
+            uint32_t nr_events; /* places in `array`, a power of two; set by the program before io_setup2 */
             uint16_t sq_thread_cpu;
             uint16_t kflags;
             uint64_t iocbs;
@@ -55,7 +55,7 @@ struct aio_cq_ring {
         struct {
             uint32_t head;
             uint32_t tail;
-            uint32_t nr_events; /* places in `events`; set by the program before io_setup2 */
+            uint32_t nr_events; /* places in `events`, a power of two; set by the program before io_setup2 */
         };
         uint32_t pad[8];
     };

@@ -164,10 +164,14 @@ fn look_at(nr: u32, iocbs: usize) -> Result<(), i32> {
 
 /// Whether the program's rings are there, and how large they are: `io_ring_enter` does not ask any more.
 fn look_at_rings(rings: Rings) -> Result<Places, i32> {
+    if !(rings.sq | rings.cq).is_multiple_of(align_of::<u32>()) {
+        return Err(libc::EINVAL);
+    }
     let places = |ring: usize| {
         let at = ring.checked_add(8).ok_or(libc::EFAULT)?;
         match caller::read::<u32>(at) {
-            Ok(0) => Err(libc::EINVAL),
+            // Else places would not go on in turn where the counts begin anew.
+            Ok(places) if !places.is_power_of_two() => Err(libc::EINVAL),
             Ok(places) => Ok(places),
             Err(_) => Err(libc::EFAULT),
         }
@@ -180,10 +184,13 @@ fn look_at_rings(rings: Rings) -> Result<Places, i32> {
     }
     let indices = (rings.sq, SQ_ARRAY + places.sq as usize * size_of::<u32>());
     let events = (rings.cq, CQ_EVENTS + places.cq as usize * size_of::<Event>());
-    for (ring, len) in [indices, events] {
+    for (ring, len, written) in [(indices.0, indices.1, false), (events.0, events.1, true)] {
         for at in (0..len).step_by(caller::PAGE).chain([len - 1]) {
             let place = ring.checked_add(at).ok_or(libc::EFAULT)?;
-            caller::read::<u8>(place).map_err(|_| libc::EFAULT)?;
+            let value = caller::read::<u8>(place).map_err(|_| libc::EFAULT)?;
+            if written {
+                caller::write(place, value).map_err(|_| libc::EFAULT)?;
+            }
         }
     }
     Ok(places)

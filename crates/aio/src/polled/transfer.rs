@@ -29,6 +29,8 @@ const NAMED_MAX: usize = caller::PAGE / size_of::<usize>();
 const EVENTS_MAX: usize = caller::PAGE / size_of::<Event>();
 /// How long to wait at a time where waiting must be able to end.
 const NUDGE_NS: u64 = 1_000_000;
+/// The same after a while.
+const SLICE_NS_MAX: u64 = 64_000_000;
 
 /// `io_submit`: indices where the context has `USERIOCB`, pointers otherwise.
 ///
@@ -75,7 +77,9 @@ pub unsafe fn enter_rings(id: usize, to_submit: u32, min: u32, flags: u32) -> i3
     let waiting = flags & RING_GETEVENTS != 0;
     let mut submitted = 0;
     if flags & RING_SUBMIT != 0 {
-        let wait = (waiting && min > 0).then_some(min);
+        // In the same call where the kernel polls until there are so many, or nothing is left to poll for. Where it would sleep,
+        // the lock must not be held: others may have to submit, say what is waited for.
+        let wait = (waiting && min > 0 && !context.sleeps()).then_some(min);
         submitted = match from_ring(context, to_submit, wait) {
             Ok(count) => count,
             Err(code) => return code,
@@ -102,12 +106,6 @@ unsafe fn word<'a>(address: usize) -> &'a AtomicU32 {
     unsafe { &*(address as *const AtomicU32) }
 }
 
-/// The place after that one.
-#[inline(always)]
-fn after(place: u32, places: u32) -> u32 {
-    if place + 1 == places { 0 } else { place + 1 }
-}
-
 /// Submits what the program has put into its ring, and waits for `min` completions where wanted.
 #[inline(always)]
 fn from_ring(context: &Polled, to_submit: u32, min: Option<u32>) -> Result<i32, i32> {
@@ -118,15 +116,14 @@ fn from_ring(context: &Polled, to_submit: u32, min: Option<u32>) -> Result<i32, 
     let mut batch = Batch::new(context).ok_or(failure(libc::EINVAL))?;
     let mut error = 0;
     let at = head.load(Relaxed);
-    let mut place = at % places.sq;
-    for _ in 0..to_submit.min(tail.load(Acquire).wrapping_sub(at)) {
+    for count in 0..to_submit.min(tail.load(Acquire).wrapping_sub(at)) {
+        let place = at.wrapping_add(count) & (places.sq - 1);
         // SAFETY: the array was looked at then; no alignment is assumed.
         let index = unsafe { ((sq + SQ_ARRAY) as *const u32).add(place as usize).read_unaligned() };
         if let Err(code) = batch.push(index as usize) {
             error = code;
             break;
         }
-        place = after(place, places.sq);
     }
     let submitted = batch.finish(min, error);
     if submitted < 0 {
@@ -142,6 +139,7 @@ fn from_ring(context: &Polled, to_submit: u32, min: Option<u32>) -> Result<i32, 
 #[inline(always)]
 fn to_ring(context: &Polled, min: u32) -> Result<i32, i32> {
     let mut taken = 0;
+    let mut slice = context.sleeps().then_some(NUDGE_NS);
     loop {
         let (count, full) = put_events(context);
         taken += count;
@@ -149,7 +147,9 @@ fn to_ring(context: &Polled, min: u32) -> Result<i32, i32> {
         if taken >= min || full || in_flight == 0 {
             return Ok(taken as i32);
         }
-        wait(context, (min - taken).min(in_flight), None, 0)?;
+        // Another thread may take what is waited for here, and nothing else may be in flight.
+        wait(context, (min - taken).min(in_flight), slice, 0)?;
+        slice = slice.map(|ns| (ns * 2).min(SLICE_NS_MAX));
     }
 }
 
@@ -162,7 +162,7 @@ fn put_events(context: &Polled) -> (u32, bool) {
     let mut queue = context.reaping();
     let at = tail.load(Relaxed);
     let mut room = places.cq.saturating_sub(at.wrapping_sub(head.load(Acquire)));
-    let (mut place, mut taken) = (at % places.cq, 0);
+    let mut taken = 0;
     while room > 0 && queue.count() > 0 {
         // SAFETY: there is one.
         let cqe = unsafe { queue.first() };
@@ -171,9 +171,9 @@ fn put_events(context: &Polled) -> (u32, bool) {
             continue;
         }
         let event = complete(context, cqe);
+        let place = at.wrapping_add(taken) & (places.cq - 1);
         // SAFETY: the array was looked at at set-up; no alignment is assumed.
         unsafe { ((cq + CQ_EVENTS) as *mut Event).add(place as usize).write_unaligned(event) };
-        place = after(place, places.cq);
         (taken, room) = (taken + 1, room - 1);
     }
     queue.release();
@@ -182,7 +182,8 @@ fn put_events(context: &Polled) -> (u32, bool) {
         context.outstanding.fetch_sub(taken, SeqCst);
         context.record.add_locked(Counter::Events, u64::from(taken));
     }
-    (taken, room == 0)
+    let full = || at.wrapping_add(taken).wrapping_sub(head.load(Acquire)) >= places.cq;
+    (taken, room == 0 && full())
 }
 
 /// One call that submits.
@@ -536,20 +537,24 @@ fn reap_some(context: &Polled, ask: &Ask, got: &mut c_long) -> Result<(), i32> {
         for _ in 0..most {
             // SAFETY: `most` counts no more than are there.
             let cqe = unsafe { queue.first() };
-            queue.advance();
             if cqe.user_data == WAKE {
+                queue.advance();
                 continue;
             }
-            let event = complete(context, cqe);
-            released += 1;
             if met {
+                let event = complete(context, cqe);
                 // SAFETY: on a page that was met, as writable; no alignment is assumed.
                 unsafe { (ask.events as *mut Event).add(taken).write_unaligned(event) };
-            } else if caller::write_event(ask.events, taken, event).is_err() {
+            } else if caller::write_event(ask.events, taken, Event::default()).is_err() {
+                // The event stays for another call.
                 outcome = Err(failure(libc::EFAULT));
                 break;
+            } else {
+                let event = complete(context, cqe);
+                let _ = caller::write_event(ask.events, taken, event);
             }
-            taken += 1;
+            queue.advance();
+            (released, taken) = (released + 1, taken + 1);
         }
     }
     *got = taken as c_long;
@@ -561,7 +566,7 @@ fn reap_some(context: &Polled, ask: &Ask, got: &mut c_long) -> Result<(), i32> {
 /// Waits for `min` completions, or looks for some where `min` is 0.
 fn wait(context: &Polled, min: u32, left_ns: Option<u64>, signals: usize) -> Result<(), i32> {
     context.record.add(Counter::Waits, 1);
-    let polled = context.has(IOPOLL);
+    let polled = !context.sleeps();
     // The kernel takes no time limit where it polls; so we look again and again ourselves.
     let min = if polled && left_ns.is_some() { 0 } else { min };
     let timeout_ns = left_ns.filter(|_| !polled);

@@ -126,7 +126,7 @@ static void rings(int fd, unsigned more)
     munmap(two + 4096, 4096);
     ((struct aio_cq_ring *)two)->nr_events = (4096 - 32) / 32 + 1;
     CHECK(io_setup2(NR, flags, iocbs, sq, (void *)two, &ctx), -EFAULT);
-    ((struct aio_sq_ring *)two)->nr_events = (4096 - 64) / 4 + 1;
+    ((struct aio_sq_ring *)two)->nr_events = 1024;
     ((struct aio_sq_ring *)two)->sq_thread_cpu = AIO_SQ_THREAD_ANY_CPU;
     CHECK(io_setup2(NR, flags, iocbs, (void *)two, cq, &ctx), -EFAULT);
     char *fixed = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -138,7 +138,10 @@ static void rings(int fd, unsigned more)
     CHECK(io_setup2(NR, flags, iocbs, sq, cq, &ctx), -EINVAL);
     sq->nr_events = NR, cq->nr_events = 0;
     CHECK(io_setup2(NR, flags, iocbs, sq, cq, &ctx), -EINVAL);
+    cq->nr_events = NR - 1;
+    CHECK(io_setup2(NR, flags, iocbs, sq, cq, &ctx), -EINVAL);
     cq->nr_events = NR;
+    CHECK(io_setup2(NR, flags, iocbs, (struct aio_sq_ring *)((char *)sq + 1), cq, &ctx), -EINVAL);
     CHECK(io_setup2(NR, flags, iocbs, sq, cq, &ctx), 0);
     CHECK(io_getevents(ctx, 0, 1, &event, NULL), -EINVAL);
     CHECK(io_ring_enter(ctx, 0, 0, 8), -EINVAL);
@@ -162,13 +165,87 @@ static void rings(int fd, unsigned more)
     free(sq), free(cq);
 }
 
-/* Threads that submit from one ring: each index once. */
+/* Counts pass 2^32, and the places go on in turn: nothing that waits is overwritten. */
+static void counts(int fd)
+{
+    enum { COUNT = 12 };
+    struct aio_sq_ring *sq = calloc(1, sizeof *sq + NR * sizeof(uint32_t));
+    struct aio_cq_ring *cq = calloc(1, sizeof *cq + NR * sizeof(struct io_event));
+    struct io_event *events = (struct io_event *)(cq + 1);
+    sq->nr_events = cq->nr_events = NR, sq->sq_thread_cpu = AIO_SQ_THREAD_ANY_CPU;
+    context ctx = NULL;
+    prepare(fd, 0);
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_SCQRING, iocbs, sq, cq, &ctx), 0);
+    sq->head = sq->tail = cq->head = cq->tail = UINT32_MAX - 4;
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < NR; i++)
+            sq->array[i] = NR;
+        for (int i = 0; i < COUNT; i++)
+            sq->array[(sq->tail + i) % NR] = i;
+        __atomic_store_n(&sq->tail, sq->tail + COUNT, __ATOMIC_RELEASE);
+        CHECK(io_ring_enter(ctx, COUNT, COUNT, IORING_FLAG_SUBMIT | IORING_FLAG_GETEVENTS), COUNT);
+        CHECK(cq->tail - cq->head, COUNT);
+        unsigned seen = 0;
+        for (; cq->head != cq->tail; cq->head++) {
+            struct io_event *event = &events[cq->head % NR];
+            CHECK(event->res, 4096);
+            seen |= 1u << (uintptr_t)event->obj;
+            memset(event, 0xff, sizeof *event);
+        }
+        CHECK(seen, (1 << COUNT) - 1);
+    }
+    CHECK(io_destroy(ctx), 0);
+    free(sq), free(cq);
+}
+
 static struct {
     context ctx;
     struct aio_sq_ring *sq;
     int errors;
 } shared;
 
+/* A thread waits for a pipe to be readable; another must be able to submit to the same context meanwhile. */
+static int ends[2];
+
+static void *waits(void *unused)
+{
+    shared.sq->array[shared.sq->tail % NR] = 0;
+    __atomic_store_n(&shared.sq->tail, shared.sq->tail + 1, __ATOMIC_RELEASE);
+    int code = io_ring_enter(shared.ctx, 1, 1, IORING_FLAG_SUBMIT | IORING_FLAG_GETEVENTS);
+    CHECK(code, 1);
+    return unused;
+}
+
+static void others_may_submit(int fd)
+{
+    struct aio_sq_ring *sq = calloc(1, sizeof *sq + NR * sizeof(uint32_t));
+    struct aio_cq_ring *cq = calloc(1, sizeof *cq + NR * sizeof(struct io_event));
+    sq->nr_events = cq->nr_events = NR, sq->sq_thread_cpu = AIO_SQ_THREAD_ANY_CPU;
+    context ctx = NULL;
+    prepare(fd, 0);
+    CHECK(pipe(ends), 0);
+    iocbs[0] = iocb_of(POLL, ends[0], (void *)1, 0, 0);
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_SCQRING, iocbs, sq, cq, &ctx), 0);
+    shared.ctx = ctx, shared.sq = sq;
+    pthread_t thread;
+    pthread_create(&thread, NULL, waits, NULL);
+    while (__atomic_load_n(&sq->head, __ATOMIC_ACQUIRE) != 1)
+        usleep(1000);
+    usleep(20000);
+    sq->array[1] = 1;
+    __atomic_store_n(&sq->tail, 2, __ATOMIC_RELEASE);
+    CHECK(io_ring_enter(ctx, 1, 0, IORING_FLAG_SUBMIT), 1);
+    CHECK(write(ends[1], "", 1), 1);
+    pthread_join(thread, NULL);
+    while (io_ring_enter(ctx, 0, 1, IORING_FLAG_GETEVENTS) > 0)
+        ;
+    CHECK(cq->tail, 2);
+    CHECK(io_destroy(ctx), 0);
+    close(ends[0]), close(ends[1]);
+    free(sq), free(cq);
+}
+
+/* Threads that submit from one ring: each index once. */
 static void *submitter(void *unused)
 {
     (void)unused;
@@ -274,6 +351,8 @@ int main(int count, char **arguments)
         rings(cached, flags[i]);
         rings(direct, flags[i]);
     }
+    counts(cached);
+    others_may_submit(cached);
     threads(cached);
     pointers(direct);
     polled(cached);
