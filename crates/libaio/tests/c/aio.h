@@ -134,9 +134,36 @@ static void warm(context ctx)
     close(fd);
 }
 
+static context made(int nr, int in_use)
+{
+    context ctx = NULL;
+    CHECK(io_setup(nr, &ctx), 0);
+    if (in_use)
+        warm(ctx);
+    return ctx;
+}
+
 static double seconds(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+struct test_case {
+    const char *name;
+    void (*run)(int);
+};
+
+/* Runs the case that the first argument names, or all of them: with a context that is new, and one in use. */
+static int run_cases(const struct test_case *cases, int count, char **arguments)
+{
+    directory = arguments[count - 1];
+    for (; cases->name; cases++)
+        for (int in_use = 0; in_use < 2; in_use++)
+            if (count < 3 || !strcmp(arguments[1], cases->name)) {
+                printf("== %s %d\n", cases->name, in_use);
+                cases->run(in_use);
+            }
+    return failed;
 }

@@ -60,17 +60,18 @@ fn errors() {
     same("errors", None, &MODES, Wanted { used: &[Ring, Inline, Polls], native: 30 });
 }
 
-macro_rules! behaviour {
-    ($($name:ident: $used:expr, $native:literal;)*) => {$(
+macro_rules! cases {
+    ($program:literal: $($name:ident: $used:expr, $native:literal;)*) => {$(
         #[test]
         fn $name() {
             let ways = Wanted { used: &$used, native: $native };
-            same("behaviour", Some(stringify!($name)), &MODES, ways);
+            same($program, Some(stringify!($name)), &MODES, ways);
         }
     )*};
 }
 
-behaviour! {
+cases! {
+    "behaviour":
     partial: [Ring, Inline], 0;
     full: [Polls], 0;
     eventfds: [Inline], 64;
@@ -79,7 +80,6 @@ behaviour! {
     timeouts: [Inline, Waits], 0;
     threads: [Ring, Inline, Waits], 0;
     waiting: [Ring, Inline, Waits], 2;
-    children: [Inline], 0;
     destroying: [Ring, Waits], 0;
     queues: [Ring, Inline], 0;
     transfers: [Ring, Inline], 22;
@@ -87,8 +87,14 @@ behaviour! {
     leaving: [Ring, Polls], 0;
     unwritable: [Ring, Inline], 0;
     closed: [Ring], 6;
-    killed: [Inline], 0;
     mixed: [Ring, Inline], 0;
+    turns: [Ring, Inline], 0;
+}
+
+cases! {
+    "children":
+    children: [Inline], 0;
+    killed: [Inline], 0;
 }
 
 /// Not with io_uring from the beginning: the user has then said that the program does no such thing.
