@@ -134,7 +134,8 @@ remote=$(namespace 1)
 trap 'nvme format "$block" --lbaf=0 --force' EXIT
 nvme format "$block" --lbaf="$other" --force >/dev/null
 expect "the block size now" "$(blockdev --getss "$block")" 4096
-sleep 3
+refused_now() { ! dd if="$remote" of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null; }
+await 30 refused_now
 fails dd if="$remote" of=/dev/null bs=4096 count=1 iflag=direct
 expect_match "what is told" "$(ctl status 2>&1; cat "$WORK/serve.log")" 'formatted otherwise'
 disconnect

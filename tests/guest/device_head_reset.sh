@@ -20,7 +20,7 @@ reset_while() {
     RESETS=0
     while kill -0 "$1" 2>/dev/null; do
         if is_live "$(basename "$controller")"; then
-            pause 0.5
+            pause 1.5
             # It may be busy by now.
             { echo 1 >"$controller/reset_controller"; } 2>/dev/null && RESETS=$((RESETS + 1))
         fi

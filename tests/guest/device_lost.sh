@@ -52,7 +52,7 @@ for path in /sys/class/nvme-generic/"${shared##*/}"/../nvme[0-9]*; do
     [[ ${path##*/} =~ ^nvme[0-9]+$ ]] && slots+=("$(slot_of "${path##*/}")")
 done
 expect "controllers" ${#slots[@]} 2
-loads "$shared" 6
+loads "$shared" 20
 for slot in "${slots[@]}"; do unbind "$slot"; done
 joined "both controllers"
 expect_match "errors" "$(<"$WORK/load")" 'Namespace Not Ready|Pathing Error'
@@ -64,7 +64,7 @@ connect --ctrl-loss-tmo=5 --reconnect-delay=1
 remote=$(namespace 1)
 # Beyond the blocks of `loads`, which knows only of its own writes.
 fio --name=x --filename="$remote" --direct=1 --ioengine=libaio --iodepth=16 --rw=randrw --bs=4k \
-    --offset=128M --size=32M --time_based --runtime=8 --output="$WORK/fio.txt" &
+    --offset=128M --size=32M --time_based --runtime=60 --output="$WORK/fio.txt" &
 FIO=$!
 loads "$plain" 6
 slot=$(slot_of "$(controller_of "$plain")")

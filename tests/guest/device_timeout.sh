@@ -37,13 +37,13 @@ write "$device" --timeout 1000 && die "too late: $(<"$WORK/said")"
 expect_match "too late" "$(<"$WORK/said")" 'Command Abort Requested'
 is_between "$(milliseconds)" 1000 12000
 expect "resets" "$(resets)" 1
-await 20 is_live "$controller"
+await 60 is_live "$controller"
 
 # A time-out of the volume is that of all its commands, of which a reset cancels others too: they are tried again, a few times.
 write "$device?timeout=1s" && die "too late: $(<"$WORK/said")"
 expect_match "too late" "$(<"$WORK/said")" 'Host Pathing Error'
 expect "whether it was tried again" $(($(resets) > 2 && $(resets) < 10)) 1
-await 20 is_live "$controller"
+await 60 is_live "$controller"
 
 # The device is as before.
 "$NVLANE" io "$device" --opcode 0x02 --read --cdw12 7 --data-len 4096 --raw-binary >"$WORK/b"

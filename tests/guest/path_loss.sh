@@ -75,8 +75,8 @@ expect_json "$WORK/fio.json" '.jobs[0].write.total_ios > 100' true
 stall=$(jq '[.jobs[0].read.clat_ns.max, .jobs[0].write.clat_ns.max] | max / 1e6 | floor' "$WORK/fio.json")
 ((round >= ROUNDS / 2)) || die "only $round of $ROUNDS rounds had I/O"
 echo "$round targets killed; the longest command took $stall ms"
-# A killed target closes its connections: nothing has to wait for a keep alive timeout.
-expect "a stall below ten seconds" $((stall < 10000)) 1
+# A killed target closes its connections, and the other path carries what was on its way: nothing waits for ctrl_loss_tmo.
+expect "a stall below thirty seconds" $((stall < 30000)) 1
 
 # Both gone: commands wait as long as they were told to, then fail, and the door says why.
 nbd-client -d /dev/nbd0 >/dev/null

@@ -10,11 +10,11 @@ connect -i 2
 device=$(namespace 1)
 expect "size" "$(blockdev --getsize64 "$device")" $((256 << 20))
 verified_io "$device" 32M
-"$XTASK" ledger write --device "$(namespace 2)" --ledger "$WORK/ledger" --seconds 2
+"$XTASK" ledger write --device "$(namespace 2)" --ledger "$WORK/ledger" --seconds 10 --blocks 256
 "$XTASK" ledger verify --device "$(namespace 2)" --ledger "$WORK/ledger" --at-least 20
 disconnect
 expect "controllers left" "$(controllers)" ""
 # A checker that cannot fail proves nothing: damage the file below and it must say so.
-dd if=/dev/urandom of="$SCRATCH/mem2" bs=4096 seek=100 count=200 conv=notrunc status=none
+dd if=/dev/urandom of="$SCRATCH/mem2" bs=4096 seek=0 count=256 conv=notrunc status=none
 expect_match "the checker's verdict on a damaged file" \
     "$(fails "$XTASK" ledger verify --device "$SCRATCH/mem2" --ledger "$WORK/ledger")" "lost a durable write"

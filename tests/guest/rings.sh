@@ -32,7 +32,7 @@ plain() {
 
 # bounded PROGRAM [ARGUMENT]...: its output in $WORK/said; one that hangs is looked at before it is ended.
 bounded() {
-    local pid task until=$((SECONDS + 120))
+    local pid task until=$((SECONDS + 400))
     "$@" >"$WORK/said" 2>&1 &
     pid=$!
     while kill -0 $pid 2>/dev/null; do

@@ -56,7 +56,7 @@ has_booted() {
     [[ -n $init ]] || return 1
     [[ $(ctl_systemd is-system-running 2>/dev/null) =~ ^(running|degraded|starting|initializing)$ ]]
 }
-await 60 has_booted
+await 180 has_booted
 
 property() { ctl_systemd show -P "$2" "$1"; }
 is_active() { [[ $(property "$1" ActiveState) == active ]]; }

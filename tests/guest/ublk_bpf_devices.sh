@@ -58,4 +58,6 @@ if has_feature QUIESCE; then
     ! grep -iE 'verify.*(fail|bad)|error' "$WORK/load" || die "fio: $(<"$WORK/load")"
 fi
 ublk_stop
-modprobe -r brd ublk_drv
+# A ring lets go of what it had some time after its process.
+await 20 modprobe -r brd
+await 20 modprobe -r ublk_drv

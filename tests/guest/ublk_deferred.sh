@@ -92,7 +92,7 @@ echo "thin: $requests requests, $returns returns to user space"
 # upgraded and stopped.
 load() {
     fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=32 --rw=randwrite --bs=4k "$@" \
-        --verify=crc32c --verify_fatal=1 --verify_backlog=32 --time_based --runtime=200 --randseed=3 >"$WORK/load" 2>&1 &
+        --verify=crc32c --verify_fatal=1 --verify_backlog=32 --time_based --runtime=2000 --randseed=3 >"$WORK/load" 2>&1 &
     load=$!
 }
 
@@ -153,8 +153,9 @@ if has_feature USER_RECOVERY_REISSUE; then
         done
     fi
     end_load
+    from=$(number counts 01000000)
     load --offset=1M --size=4M
-    await 60 defers 500
+    await 60 defers $((from + 450))
     ublk_stop
     ! wait "$load" || die "fio does not notice that its device is gone"
 fi

@@ -32,7 +32,9 @@ under_load() {
         "$1"
         kill -0 "$load" 2>/dev/null || die "fio ended in round $round: $(tail -n 30 "$WORK/load.json")"
     done
-    sleep 0.5
+    # It runs, and heeds signals: without being told it would go on for half an hour.
+    written=$(writes)
+    await 120 has_written
     kill -INT "$load"
     # It says 128 of itself where it was told to end.
     local status=0
@@ -44,6 +46,10 @@ under_load() {
     expect_json "$WORK/load.json" '.jobs[0].write.total_ios > 50' true
 }
 
+# Writes of the device so far.
+writes() { awk '{ print $5 }' "/sys/block/${DEVICE##*/}/stat"; }
+has_written() { (($(writes) > written + 100)); }
+
 kill_and_recover() {
     kill -KILL "$UBLK_SERVER"
     wait "$UBLK_SERVER" 2>/dev/null || true
@@ -54,12 +60,12 @@ kill_and_recover() {
 }
 
 # What recovering took, each time from the start of the successor until it serves. It is to be under a second;
-# emulated processors, shared with others, get more.
+# emulated processors, shared with others, only tell.
 tell_times() {
     local sorted
     mapfile -t sorted < <(printf '%s\n' "${times[@]}" | sort -n)
     echo "$1: ${#times[@]} servers killed; served again after $((sorted[${#sorted[@]} / 2])) ms (median), ${sorted[-1]} ms at most"
-    ((sorted[-1] < 15000)) || die "a successor took ${sorted[-1]} ms to serve"
+    grep -q TCG /proc/cpuinfo || ((sorted[-1] < 1000)) || die "a successor took ${sorted[-1]} ms to serve"
 }
 
 upgrade() {

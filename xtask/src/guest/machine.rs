@@ -160,9 +160,10 @@ impl Machine {
         qemu.arg("-kernel").arg(self.kernel.image()).arg("-initrd").arg(run.join("initramfs"));
         qemu.arg("-serial").arg(format!("file:{}", run.join("console.log").display()));
         // tsc=reliable, no_timer_check: the kernel would distrust an emulated counter, and the timer of a
-        // machine that is busy; panic=-1 with -no-reboot: a panic ends QEMU at once.
+        // machine that is busy; the watchdogs' times: a processor that is not run for a while is no bug; panic=-1 with -no-reboot: a panic ends QEMU at once.
         qemu.arg("-append").arg(format!(
-            "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check nvlane.run={} {}",
+            "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check watchdog_thresh=60 \
+             workqueue.watchdog_thresh=120 nvlane.run={} {}",
             run.display(),
             self.append
         ));

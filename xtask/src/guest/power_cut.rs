@@ -26,7 +26,7 @@ use crate::lanes::Output;
 use crate::process::{checkout, shell_quoted};
 
 /// A round from power on to power off, at most.
-const ROUND_LIMIT: Duration = Duration::from_secs(300);
+const ROUND_LIMIT: Duration = Duration::from_secs(900);
 /// Guests that may die one after the other while they boot, before a test of ours has begun: the emulator's fault.
 const DEATHS_MAX: u32 = 2;
 /// Lines in the ledger before the power may be cut. The next boot wants 50 durable writes: not all

@@ -10,7 +10,7 @@
 //! lane is free for it.
 //!
 //! A test is a script whose first lines say `# limit: SECONDS` and may say `# round: SECONDS` (added
-//! to the limit for each of the `ROUNDS` that it repeats), `# only: full` (not in the everyday run),
+//! to the limit for each of the `ROUNDS` that it repeats; the machine may be three times slower), `# only: full` (not in the everyday run),
 //! `# kernel: newest` (needs what older kernels lack) or `# devices: nvme` (needs those of [`Devices`]). What it may use is in
 //! tests/guest/harness.sh. It passes when it ends with status 0 and the kernel has not warned, but of what
 //! `# kernel says: REGEX` names: a fault of the kernel's own, about which the script says more.
@@ -31,6 +31,9 @@ use super::nearby;
 use super::nvme::Devices;
 use crate::lanes::Output;
 use crate::process::checkout;
+
+/// Limits are of a machine that has nothing else to do; they only end what hangs, and machines are shared.
+const SLOWER: u64 = 3;
 
 /// How long a boot may take until a test can begin, on a machine that is busy.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
@@ -89,7 +92,7 @@ impl Script {
             text.parse().with_context(|| format!("{name}: {text:?} is not a number of seconds"))
         };
         let round = says("round:").map_or(Ok(0), |text| seconds(&text))?;
-        let limit = seconds(&limit)? + round * u64::from(rounds);
+        let limit = SLOWER * (seconds(&limit)? + round * u64::from(rounds));
         Ok(Self {
             name: name.to_owned(),
             path: path.to_owned(),
@@ -309,10 +312,10 @@ mod tests {
         let path = Path::new("/x/discover.sh");
         let script = Script::parse("discover", path, "#!/bin/bash\n# limit: 30\n# only: full\n", 5);
         let script = script.unwrap();
-        assert_eq!((script.limit, script.full_only), (Duration::from_secs(30), true));
+        assert_eq!((script.limit, script.full_only), (Duration::from_secs(30 * SLOWER), true));
         assert!(!script.newest_only && !script.devices);
         assert!(Script::parse("discover", path, "#!/bin/bash\ntrue\n# limit: 30\n", 5).is_err());
         let repeated = Script::parse("kill", path, "# limit: 30\n# round: 10\n", 5).unwrap();
-        assert_eq!(repeated.limit, Duration::from_secs(80));
+        assert_eq!(repeated.limit, Duration::from_secs(80 * SLOWER));
     }
 }
