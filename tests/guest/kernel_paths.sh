@@ -13,20 +13,21 @@ for place in trtype:tcp adrfam:ipv4 traddr:$SECOND trsvcid:$PORT; do
 done
 ln -s "$NVMET/subsystems/$NQN" "$NVMET/ports/2/subsystems/$NQN"
 
-# slow ADDRESS: what is sent to the port there waits, and nothing else does: answers of both come to 127.0.0.1
+# slow ADDRESS: what is sent to the port there waits, and nothing else does: answers of both come to 127.0.0.1. What waits already
+# is not lost.
+tc qdisc add dev lo root handle 1: prio bands 3 priomap 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
+tc qdisc add dev lo parent 1:3 handle 30: netem delay 500ms limit 100000
 slow() {
-    tc qdisc del dev lo root 2>/dev/null || true
-    tc qdisc add dev lo root handle 1: prio bands 3 priomap 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
-    tc qdisc add dev lo parent 1:3 handle 30: netem delay 2s limit 100000
+    tc filter del dev lo parent 1:
     tc filter add dev lo parent 1: protocol ip prio 1 u32 match ip dst "$1/32" \
         match ip dport "$PORT" 0xffff flowid 1:3
 }
 
-"$NVLANE" nbd "tcp://$FIRST:$PORT,$SECOND:$PORT/$NQN?ns=1&reconnect_delay=200ms&keep_alive_tmo=20s&ctrl_loss_tmo=60s" \
+"$NVLANE" nbd "tcp://$FIRST:$PORT,$SECOND:$PORT/$NQN?ns=1&reconnect_delay=200ms&keep_alive_tmo=10s&ctrl_loss_tmo=60s" \
     --socket "$WORK/nbd.sock" --control "$WORK/nbd.ctl" --log info >"$WORK/nbd.log" 2>&1 </dev/null &
 door=$!
 await 60 grep -q ready "$WORK/nbd.log"
-fio --name=load --ioengine=nbd --uri="nbd+unix:///?socket=$WORK/nbd.sock" --rw=randrw --bssplit=4k/60:16k/20:64k/20 --iodepth=16 \
+fio --name=load --ioengine=nbd --uri="nbd+unix:///?socket=$WORK/nbd.sock" --rw=randrw --bssplit=4k/60:16k/20:64k/20 --iodepth=8 \
     --size=48M --time_based --runtime=1000 --verify=crc32c --verify_fatal=1 --verify_backlog=128 --serialize_overlap=1 \
     --randseed=1 --output-format=json --output="$WORK/load.json" &
 load=$!
@@ -51,9 +52,11 @@ for slower in 1 0; do
     address=$FIRST
     ((slower == 0)) || address=$SECOND
     slow "$address"
-    await 60 mostly $((1 - slower)) "$slower"
-    echo "2 s more to $address: $share"
+    await 120 mostly $((1 - slower)) "$slower"
+    echo "500 ms more to $address: $share"
 done
+tc filter del dev lo parent 1:
+pause 1
 tc qdisc del dev lo root
 
 lost=0
