@@ -28,6 +28,8 @@ pub fn all() -> Vec<Scenario> {
         sizes("sizes", "4 KiB with 1 MiB (one in 64), closed loop", None),
         sizes("sizes-open", "4 KiB with 1 MiB (one in 64), 60 % load", Some(0.6)),
         slow_writes(),
+        swap("swap", "one of two paths takes 2 s more, after 30 s the other one", 16),
+        swap("swap-few", "the same with 4 commands in flight", 4),
         threads(),
     ];
     all.extend(asymmetric());
@@ -138,6 +140,32 @@ fn slow_writes() -> Scenario {
     let mut scenario = Scenario { reads: 0.5, ..plain("slow-writes", about) };
     scenario.ports[1].write_ns = 5 * MS;
     scenario
+}
+
+/// Two paths of which one is of no use, for long, each in its turn; a third of the commands are writes, for which nobody can
+/// probe.
+fn swap(name: &'static str, about: &'static str, in_flight: usize) -> Scenario {
+    const EXTRA_NS: u64 = 2 * S;
+    const SWAP_NS: u64 = 30 * S;
+    const OVER_NS: u64 = 70 * S;
+    let fault = |port, from_ns, until_ns| {
+        let kind = FaultKind::Slow(EXTRA_NS);
+        Fault { port, kind, from_ns, until_ns }
+    };
+    Scenario {
+        cores: 1,
+        load: Load::Closed { in_flight },
+        reads: 0.67,
+        backend: Backend::unlimited(20 * MS),
+        faults: vec![fault(1, 0, SWAP_NS), fault(0, SWAP_NS, OVER_NS)],
+        windows: vec![
+            Window { name: "10-30 s", from_ns: 10 * S, until_ns: SWAP_NS },
+            Window { name: "30-40 s", from_ns: SWAP_NS, until_ns: SWAP_NS + 10 * S },
+            Window { name: "40-60 s", from_ns: SWAP_NS + 10 * S, until_ns: OVER_NS - 10 * S },
+            Window { name: "70-80 s", from_ns: OVER_NS, until_ns: OVER_NS + 10 * S },
+        ],
+        ..plain(name, about)
+    }
 }
 
 fn threads() -> Scenario {

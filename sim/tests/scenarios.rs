@@ -103,6 +103,20 @@ fn the_posted_policy_is_a_herd_at_its_beginning() {
     assert!(window.swing.worst > 0.2 && window.of_best < 0.9, "{window:?}");
 }
 
+/// Nobody's write waits for what a read of our own has found out already, and few commands that take long are enough to
+/// find the other path.
+#[test]
+fn a_path_that_is_far_costs_no_command_and_one_that_is_near_is_found() {
+    for name in ["swap", "swap-few"] {
+        let results = run(&scenario(name), Policy::CompletionTime, SEED);
+        let [before, during, after, _] = &results.windows[..] else { panic!("four windows") };
+        for settled in [before, after] {
+            assert!(settled.max_us < 25_000 && settled.of_best > 0.98, "{name}: {settled:?}");
+        }
+        assert!(during.of_best > 0.45, "{name}: {during:?}");
+    }
+}
+
 /// 2,000 hosts with little to do on 16 paths: probes must not become the load.
 #[test]
 fn probes_do_not_load_the_targets() {

@@ -19,7 +19,8 @@
 //! writes where bandwidth differs by direction.
 //!
 //! A path that is chosen no more is measured no more. Reads are helped by probes (`probe`), other
-//! groups by giving one command in [`REFRESH_EVERY`] to a path whose estimate is old.
+//! groups by giving one command in [`REFRESH_EVERY`] to a path whose estimate is old, unless reads tell
+//! that the way there alone takes longer than a command elsewhere: that command would be a user's.
 
 use crate::PATHS_MAX;
 use crate::selector::Token;
@@ -47,6 +48,8 @@ const LAST_NS: f64 = 4e18;
 const REFRESH_EVERY: u32 = 1024;
 /// How old that is.
 const REFRESH_AGE_NS: u64 = 400_000_000;
+/// What reads tell of a path is believed for so long.
+const READS_AGE_NS: u64 = 10_000_000_000;
 /// What a path that fails commands is thought to take at first, and at most.
 const FAILED_NS: f64 = 1e6;
 const FAILED_NS_MAX: f64 = 1e9;
@@ -134,14 +137,10 @@ pub struct Demand {
 }
 
 impl Estimates {
-    /// The path with the least expected time; `stand_in` is asked about paths that are not known.
+    /// The path with the least expected time; `stand_in` is asked about paths that are not known, `reads` about those
+    /// that might have their turn.
     #[inline]
-    pub fn select(&mut self, demand: &Demand, stand_in: &Estimates) -> usize {
-        if demand.refreshes
-            && let Some(path) = self.refresh(demand)
-        {
-            return path;
-        }
+    pub fn select(&mut self, demand: &Demand, stand_in: &Estimates, reads: &Estimates) -> usize {
         // Whoever has the same time is served in turn: start at another path each time.
         let paths = demand.paths;
         let mut start = self.rotation + 1;
@@ -167,6 +166,12 @@ impl Estimates {
             // Without a branch, which would be foreseen in half of the cases at best.
             best = if time_ns < best_ns { path } else { best };
             best_ns = if time_ns < best_ns { time_ns } else { best_ns };
+        }
+        if demand.refreshes {
+            self.selections += 1;
+            if self.selections >= REFRESH_EVERY {
+                return self.refresh(demand, reads, best, best_ns);
+            }
         }
         best
     }
@@ -286,19 +291,26 @@ impl Estimates {
         self.paths[path].delivered
     }
 
-    /// The path with the oldest estimate, once in a while, if that is old enough.
-    #[inline]
-    fn refresh(&mut self, demand: &Demand) -> Option<usize> {
-        self.selections += 1;
-        if self.selections < REFRESH_EVERY {
-            return None;
-        }
+    /// The path with the oldest estimate, if that is old enough and the path may be better than the best one by now.
+    #[cold]
+    fn refresh(&mut self, demand: &Demand, reads: &Estimates, best: usize, best_ns: f64) -> usize {
         self.selections = 0;
-        let idle = demand.candidates.filter(|&path| {
-            let path = &self.paths[path];
-            path.in_flight == 0 && demand.now_ns.saturating_sub(path.updated_ns) > REFRESH_AGE_NS
+        let now_ns = demand.now_ns;
+        // Probes go to all paths that have no reads, so also to the best one. A probe that is not back yet tells as well.
+        let read_ns = |path: usize| {
+            let path = &reads.paths[path];
+            let known = now_ns.saturating_sub(path.updated_ns) < READS_AGE_NS;
+            let measured_ns = if known { path.forecast.latency_ns } else { 0.0 };
+            measured_ns.max(path.silent_ns(now_ns) as f64)
+        };
+        let nearest_ns = read_ns(best);
+        let may_be_better = demand.candidates.filter(|&path| {
+            let own = &self.paths[path];
+            own.in_flight == 0
+                && now_ns.saturating_sub(own.updated_ns) > REFRESH_AGE_NS
+                && read_ns(path) - nearest_ns <= best_ns
         });
-        idle.min_by_key(|&path| self.paths[path].updated_ns)
+        may_be_better.min_by_key(|&path| self.paths[path].updated_ns).unwrap_or(best)
     }
 }
 

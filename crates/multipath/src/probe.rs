@@ -4,7 +4,8 @@
 //! one small read, if this core has sent 128 commands since its last probe there or a second has
 //! passed; and if it has sent 32 commands since its last probe anywhere. So probes are never more
 //! than 3 % of the commands: thousands of hosts that use 16 paths a little each would otherwise
-//! load their targets with probes (docs/simulation.md, herd-long). One probe per host is enough: cores share what they know through [`Shared`], a few
+//! load their targets with probes (docs/simulation.md, herd-long). But where commands take longer than
+//! [`PRESSED_NS`], one a second is sent in any case: whoever has four in flight that take 2 s each would need 16 s for 32. One probe per host is enough: cores share what they know through [`Shared`], a few
 //! relaxed atomics that are looked at from [`crate::Selector::probe`] and never per command.
 
 use crate::PATHS_MAX;
@@ -18,6 +19,8 @@ const COMMANDS_BETWEEN: u64 = 128;
 const PATIENCE_NS: u64 = 1_000_000_000;
 /// Commands of this core between two probes of any paths.
 const COMMANDS_BETWEEN_ANY: u64 = 32;
+/// Commands that take longer make for haste.
+pub const PRESSED_NS: f64 = 100e6;
 
 /// What the cores of a host tell one another of the paths.
 #[derive(Debug, Default)]
@@ -43,6 +46,8 @@ pub struct Prober {
     paths: [ProbedPath; PATHS_MAX],
     /// Commands of this core before its last probe.
     commands: u64,
+    /// When that was.
+    probed_ns: u64,
     random: u64,
 }
 
@@ -84,7 +89,7 @@ impl Prober {
     pub fn new(seed: u64) -> Prober {
         let path = ProbedPath { idle_ns: IDLE_NS, probed_ns: 0, commands: 0, probes: 0 };
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut prober = Prober { paths: [path; PATHS_MAX], commands: 0, random };
+        let mut prober = Prober { paths: [path; PATHS_MAX], commands: 0, probed_ns: 0, random };
         for path in 0..PATHS_MAX {
             prober.paths[path].idle_ns = prober.jittered();
         }
@@ -96,12 +101,21 @@ impl Prober {
         now_ns.saturating_sub(heard_ns) >= self.paths[path].idle_ns
     }
 
-    /// Whether this core is to probe an idle `path` now; `commands` were sent by it so far.
-    pub fn is_due(&mut self, path: usize, commands: u64, now_ns: u64, shared: &Shared) -> bool {
+    /// Whether this core is to probe an idle `path` now; `commands` were sent by it so far, and it is `pressed` where
+    /// they take long.
+    pub fn is_due(
+        &mut self,
+        path: usize,
+        commands: u64,
+        now_ns: u64,
+        pressed: bool,
+        shared: &Shared,
+    ) -> bool {
         let state = &self.paths[path];
         let since_ns = now_ns.saturating_sub(state.probed_ns);
         let ready = commands - state.commands >= COMMANDS_BETWEEN || since_ns >= PATIENCE_NS;
-        let affordable = commands - self.commands >= COMMANDS_BETWEEN_ANY;
+        let affordable = commands - self.commands >= COMMANDS_BETWEEN_ANY
+            || (pressed && now_ns.saturating_sub(self.probed_ns) >= PATIENCE_NS);
         // After a probe that told nothing, as long as for the first.
         if !ready
             || !affordable
@@ -112,7 +126,7 @@ impl Prober {
         }
         let idle_ns = self.jittered();
         let probes = self.paths[path].probes + 1;
-        self.commands = commands;
+        (self.commands, self.probed_ns) = (commands, now_ns);
         self.paths[path] = ProbedPath { idle_ns, probed_ns: now_ns, commands, probes };
         true
     }
@@ -144,9 +158,9 @@ mod tests {
         let now = 5_000 * MS;
         assert!(!one.is_idle(0, now - 70 * MS, now));
         assert!(one.is_idle(0, now - 130 * MS, now));
-        assert!(one.is_due(0, 200, now, &shared));
-        assert!(!other.is_due(0, 200, now + 10 * MS, &shared), "its sibling does");
-        assert!(other.is_due(1, 200, now + 10 * MS, &shared), "of another path nobody does");
+        assert!(one.is_due(0, 200, now, false, &shared));
+        assert!(!other.is_due(0, 200, now + 10 * MS, false, &shared), "its sibling does");
+        assert!(other.is_due(1, 200, now + 10 * MS, false, &shared), "of another path nobody does");
         assert_eq!((one.probes(0), other.probes(0), other.probes(1)), (1, 0, 1));
     }
 
@@ -154,25 +168,29 @@ mod tests {
     fn commands_or_a_second_come_between() {
         let (shared, mut prober) = (Shared::default(), Prober::new(3));
         let now = 5_000 * MS;
-        assert!(prober.is_due(0, 200, now, &shared));
-        assert!(!prober.is_due(0, 327, now + 200 * MS, &shared), "127 commands");
-        assert!(prober.is_due(0, 328, now + 200 * MS, &shared));
-        assert!(!prober.is_due(0, 360, now + 1_100 * MS, &shared));
-        assert!(prober.is_due(0, 360, now + 1_200 * MS, &shared));
-        assert!(!prober.is_due(0, 900, now + 1_260 * MS, &shared), "too soon after");
+        assert!(prober.is_due(0, 200, now, false, &shared));
+        assert!(!prober.is_due(0, 327, now + 200 * MS, false, &shared), "127 commands");
+        assert!(prober.is_due(0, 328, now + 200 * MS, false, &shared));
+        assert!(!prober.is_due(0, 360, now + 1_100 * MS, false, &shared));
+        assert!(prober.is_due(0, 360, now + 1_200 * MS, false, &shared));
+        assert!(!prober.is_due(0, 900, now + 1_260 * MS, false, &shared), "too soon after");
     }
 
     #[test]
     fn probes_are_few_among_the_commands() {
         let (shared, mut prober) = (Shared::default(), Prober::new(5));
         let now = 5_000 * MS;
-        assert!(!prober.is_due(0, 31, now, &shared), "31 commands so far");
-        assert!(prober.is_due(0, 32, now, &shared));
+        assert!(!prober.is_due(0, 31, now, false, &shared), "31 commands so far");
+        assert!(prober.is_due(0, 32, now, false, &shared));
         // Another path has waited long enough, but the last probe was 31 commands ago.
-        assert!(!prober.is_due(1, 63, now + 2_000 * MS, &shared));
-        assert!(prober.is_due(1, 64, now + 2_000 * MS, &shared));
+        assert!(!prober.is_due(1, 63, now + 2_000 * MS, false, &shared));
+        assert!(prober.is_due(1, 64, now + 2_000 * MS, false, &shared));
+        // Unless the commands take so long that there are few of them.
+        assert!(!prober.is_due(0, 66, now + 2_900 * MS, true, &shared), "a second between any");
+        assert!(prober.is_due(0, 66, now + 3_000 * MS, true, &shared));
+        assert!(prober.is_due(1, 98, now + 4_000 * MS, false, &shared));
         // An idle host does not probe, however long it waits.
-        assert!(!prober.is_due(2, 64, now + 90_000 * MS, &shared));
+        assert!(!prober.is_due(2, 98, now + 90_000 * MS, false, &shared));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::classic::{self, Classic};
 use crate::completion_time::{Demand, Estimates, WORK_OVERHEAD};
 use crate::latency::Latency;
-use crate::probe::{Prober, Shared};
+use crate::probe::{PRESSED_NS, Prober, Shared};
 use crate::set::PathSet;
 use crate::{GroupStatistics, PATHS_MAX, PROBE_BYTES, Policy, Settings};
 use std::sync::Arc;
@@ -77,6 +77,8 @@ pub struct Selector {
     recent: [u64; PATHS_MAX],
     halved_ns: u64,
     prober: Prober,
+    /// Paths with a probe in flight.
+    probing: PathSet,
     shared: Arc<Shared>,
 }
 
@@ -133,6 +135,7 @@ impl Selector {
             recent: [0; PATHS_MAX],
             halved_ns: 0,
             prober: Prober::new(seed),
+            probing: PathSet::EMPTY,
             shared,
         }
     }
@@ -155,8 +158,12 @@ impl Selector {
         match self.settings.policy {
             Policy::CompletionTime => {
                 let demand = self.demand(now_ns, group, bytes, candidates);
-                let (own, other) = self.estimates_of(group);
-                Some(own.select(&demand, other))
+                let [read, write, other] = &mut self.estimates;
+                Some(match group {
+                    Group::Read => read.select(&demand, write, write),
+                    Group::Write => write.select(&demand, read, read),
+                    Group::Other => other.select(&demand, write, read),
+                })
             }
             Policy::RoundRobin => self.classic.round_robin(optimized, non_optimized),
             Policy::QueueDepth => classic::queue_depth(candidates, &self.in_flight),
@@ -189,6 +196,7 @@ impl Selector {
 
     /// Notes that a probe is being sent on `path`: a read of `bytes` that nobody asked for.
     pub fn probe_submitted(&mut self, path: usize, now_ns: u64, bytes: u64) -> Token {
+        self.probing = self.probing.with(path);
         Token { probe: true, ..self.submitted(path, now_ns, Group::Read, bytes) }
     }
 
@@ -213,14 +221,18 @@ impl Selector {
             (Policy::Latency, Outcome::Failed) => self.latencies[kind].reset(path),
             _ => {}
         }
-        if token.probe && outcome == Outcome::Answered {
-            self.probed(token, now_ns);
+        if token.probe {
+            self.probed(token, now_ns, outcome);
         }
     }
 
     #[cold]
-    fn probed(&mut self, token: &Token, now_ns: u64) {
+    fn probed(&mut self, token: &Token, now_ns: u64, outcome: Outcome) {
         let path = token.path();
+        self.probing = self.probing.without(PathSet::of(path));
+        if outcome != Outcome::Answered {
+            return;
+        }
         self.shared.tell(path, now_ns.saturating_sub(token.sent_ns), now_ns);
         self.estimates.iter_mut().for_each(|estimates| estimates.forgive(path));
     }
@@ -365,15 +377,6 @@ impl Selector {
         }
     }
 
-    fn estimates_of(&mut self, group: Group) -> (&mut Estimates, &Estimates) {
-        let [read, write, other] = &mut self.estimates;
-        match group {
-            Group::Read => (read, write),
-            Group::Write => (write, read),
-            Group::Other => (other, write),
-        }
-    }
-
     fn wants_probe(&mut self, path: usize, now_ns: u64) -> bool {
         let reads = &mut self.estimates[Group::Read as usize];
         let read = reads.path(path);
@@ -386,6 +389,18 @@ impl Selector {
             reads.told(path, latency_ns, PROBE_BYTES + WORK_OVERHEAD, measured_ns);
             return false;
         }
-        self.prober.is_due(path, self.commands, now_ns, &self.shared)
+        let pressed = self.is_pressed();
+        self.prober.is_due(path, self.commands, now_ns, pressed, &self.shared)
+    }
+
+    /// Whether commands are in flight, probes aside, where they take long.
+    fn is_pressed(&self) -> bool {
+        Group::ALL.iter().any(|&group| {
+            (0..self.paths).any(|path| {
+                let known = self.estimates[group as usize].path(path);
+                let probes = u32::from(group == Group::Read && self.probing.contains(path));
+                known.in_flight > probes && known.latency_ns() > PRESSED_NS
+            })
+        })
     }
 }

@@ -57,7 +57,7 @@ impl Bench {
     }
 
     fn select(&mut self, now_ns: u64) -> usize {
-        self.estimates.select(&Bench::demand(now_ns), &self.stand_in)
+        self.estimates.select(&Bench::demand(now_ns), &self.stand_in, &self.stand_in)
     }
 
     fn expected_ns(&self, path: usize, now_ns: u64) -> f64 {
@@ -209,9 +209,9 @@ fn the_farther_path_is_burdened() {
     bench.run(0, 0, 100 * US);
     bench.run(1, 0, 90 * US);
     let mut demand = Bench::demand(MS);
-    assert_eq!(bench.estimates.select(&demand, &bench.stand_in), 1);
+    assert_eq!(bench.estimates.select(&demand, &bench.stand_in, &bench.stand_in), 1);
     (demand.remote, demand.numa_bias_ns) = (PathSet::of(1), 20e3);
-    assert_eq!(bench.estimates.select(&demand, &bench.stand_in), 0);
+    assert_eq!(bench.estimates.select(&demand, &bench.stand_in, &bench.stand_in), 0);
 }
 
 #[test]
@@ -308,7 +308,9 @@ fn an_old_estimate_is_refreshed_once_in_a_while() {
     bench.run(1, 0, 9 * MS);
     let chosen = |bench: &mut Bench, now_ns: u64| {
         let demand = Demand { refreshes: true, ..Bench::demand(now_ns) };
-        (0..REFRESH_EVERY).filter(|_| bench.estimates.select(&demand, &bench.stand_in) == 1).count()
+        (0..REFRESH_EVERY)
+            .filter(|_| bench.estimates.select(&demand, &bench.stand_in, &bench.stand_in) == 1)
+            .count()
     };
     assert_eq!(chosen(&mut bench, 300 * MS), 0, "not old yet");
     // The oldest of two that are.
@@ -317,6 +319,47 @@ fn an_old_estimate_is_refreshed_once_in_a_while() {
     assert_eq!(chosen(&mut bench, 600 * MS), 1);
     bench.run(1, 600 * MS, 100 * US);
     assert_eq!(bench.estimates.path(1).updated_ns, 600 * MS + 100 * US);
+}
+
+/// Where reads tell that the way to a path takes longer than a command on the best one, no command of a user's
+/// is spent on finding that out.
+#[test]
+fn a_path_that_reads_show_to_be_far_is_not_refreshed() {
+    let mut bench = Bench::new();
+    bench.run(0, 0, 100 * US);
+    bench.run(1, 0, 9 * MS);
+    let mut read = |path: usize, sent_ns: u64, latency_ns: u64| {
+        let mut reads = Bench { estimates: bench.stand_in.clone(), stand_in: Estimates::default() };
+        reads.run(path, sent_ns, latency_ns);
+        bench.stand_in = reads.estimates;
+    };
+    // Reads take longer than writes on either, so it is the difference that counts.
+    read(0, 400 * MS, 5 * MS);
+    read(1, 400 * MS, 14 * MS);
+    let chosen = |bench: &mut Bench, now_ns: u64| {
+        let demand = Demand { refreshes: true, ..Bench::demand(now_ns) };
+        let mut select = || bench.estimates.select(&demand, &bench.stand_in, &bench.stand_in);
+        (0..REFRESH_EVERY).filter(|_| select() == 1).count()
+    };
+    bench.run(0, 500 * MS, 100 * US);
+    assert_eq!(chosen(&mut bench, 600 * MS), 0);
+    // What reads told long ago does not count.
+    bench.run(0, 11_000 * MS, 100 * US);
+    assert_eq!(chosen(&mut bench, 11_100 * MS), 1);
+    bench.run(1, 11_100 * MS, 9 * MS);
+    // A probe that is still on its way does.
+    let mut reads = Bench { estimates: bench.stand_in.clone(), stand_in: Estimates::default() };
+    reads.run(0, 12_000 * MS, 5 * MS);
+    let probe = reads.send(1, 12_000 * MS);
+    bench.stand_in = reads.estimates.clone();
+    bench.run(0, 12_000 * MS, 100 * US);
+    assert_eq!(chosen(&mut bench, 12_020 * MS), 0);
+    // And the path is looked at again once a probe comes back as soon as elsewhere.
+    reads.answer(&probe, 12_021 * MS);
+    (0..64).for_each(|number| reads.run(1, (12_030 + 5 * number) * MS, 5 * MS));
+    bench.stand_in = reads.estimates;
+    bench.run(0, 12_500 * MS, 100 * US);
+    assert_eq!(chosen(&mut bench, 12_600 * MS), 1);
 }
 
 /// A burst that passed at once makes a rate that the path does not keep up: what it costs to wait
