@@ -28,7 +28,7 @@ pub fn all() -> Vec<Scenario> {
         sizes("sizes", "4 KiB with 1 MiB (one in 64), closed loop", None),
         sizes("sizes-open", "4 KiB with 1 MiB (one in 64), 60 % load", Some(0.6)),
         slow_writes(),
-        swap("swap", "one of two paths takes 2 s more, after 30 s the other one", 16),
+        swap("swap", "one of two paths takes 2 s more, after 30 s the other one 1 s", 16),
         swap("swap-few", "the same with 4 commands in flight", 4),
         threads(),
     ];
@@ -142,14 +142,13 @@ fn slow_writes() -> Scenario {
     scenario
 }
 
-/// Two paths of which one is of no use, for long, each in its turn; a third of the commands are writes, for which nobody can
-/// probe.
+/// Two paths of which one is of no use, for long, each in its turn; a third of the commands are writes, for
+/// which nobody can probe.
 fn swap(name: &'static str, about: &'static str, in_flight: usize) -> Scenario {
-    const EXTRA_NS: u64 = 2 * S;
     const SWAP_NS: u64 = 30 * S;
     const OVER_NS: u64 = 70 * S;
-    let fault = |port, from_ns, until_ns| {
-        let kind = FaultKind::Slow(EXTRA_NS);
+    let fault = |port, extra_ns, from_ns, until_ns| {
+        let kind = FaultKind::Slow(extra_ns);
         Fault { port, kind, from_ns, until_ns }
     };
     Scenario {
@@ -157,7 +156,7 @@ fn swap(name: &'static str, about: &'static str, in_flight: usize) -> Scenario {
         load: Load::Closed { in_flight },
         reads: 0.67,
         backend: Backend::unlimited(20 * MS),
-        faults: vec![fault(1, 0, SWAP_NS), fault(0, SWAP_NS, OVER_NS)],
+        faults: vec![fault(1, 2 * S, 0, SWAP_NS), fault(0, S, SWAP_NS, OVER_NS)],
         windows: vec![
             Window { name: "10-30 s", from_ns: 10 * S, until_ns: SWAP_NS },
             Window { name: "30-40 s", from_ns: SWAP_NS, until_ns: SWAP_NS + 10 * S },

@@ -19,8 +19,9 @@
 //! writes where bandwidth differs by direction.
 //!
 //! A path that is chosen no more is measured no more. Reads are helped by probes (`probe`), other
-//! groups by giving one command in [`REFRESH_EVERY`] to a path whose estimate is old, unless reads tell
-//! that the way there alone takes longer than a command elsewhere: that command would be a user's.
+//! groups by giving one command in [`REFRESH_EVERY`] to a path whose estimate is old. That command is
+//! a user's. So where reads tell that the path is farther than the best one by more than a command
+//! takes there, it is spent rarely enough to cost a thousandth of the time.
 
 use crate::PATHS_MAX;
 use crate::selector::Token;
@@ -44,12 +45,19 @@ const UNKNOWN_MAX: u32 = 8;
 const UNKNOWN_NS: f64 = 1_000.0;
 /// A rank behind every measured time: more than a century.
 const LAST_NS: f64 = 4e18;
-/// Every so many commands of a group other than reads, a path with an old estimate has its turn.
+/// Every so many commands of a group other than reads, a path with an old estimate may have its turn.
 const REFRESH_EVERY: u32 = 1024;
+/// The same where a command takes longer than [`SLOW_NS`].
+const REFRESH_EVERY_SLOW: u32 = 32;
 /// How old that is.
 const REFRESH_AGE_NS: u64 = 400_000_000;
+/// A command on a path that reads show to be farther may cost one part in so many of the time since
+/// the last.
+const REFRESH_SHARE: u64 = 1000;
 /// What reads tell of a path is believed for so long.
 const READS_AGE_NS: u64 = 10_000_000_000;
+/// Commands that take longer are few, even if many are in flight: counts of them are no measure.
+pub const SLOW_NS: f64 = 100e6;
 /// What a path that fails commands is thought to take at first, and at most.
 const FAILED_NS: f64 = 1e6;
 const FAILED_NS_MAX: f64 = 1e9;
@@ -137,8 +145,8 @@ pub struct Demand {
 }
 
 impl Estimates {
-    /// The path with the least expected time; `stand_in` is asked about paths that are not known, `reads` about those
-    /// that might have their turn.
+    /// The path with the least expected time. Of paths that are not known `stand_in` may know, or `reads`; those
+    /// tell also which paths are worth a command.
     #[inline]
     pub fn select(&mut self, demand: &Demand, stand_in: &Estimates, reads: &Estimates) -> usize {
         // Whoever has the same time is served in turn: start at another path each time.
@@ -158,7 +166,7 @@ impl Estimates {
             let mut time_ns = own.forecast.time_ns(&question);
             let silent_ns = question.now_ns - own.forecast.silent_since_ns;
             if own.forecast.latency_ns == 0.0 || time_ns < silent_ns {
-                time_ns = own.special_ns(&stand_in.paths[path], &question);
+                time_ns = own.special_ns([&stand_in.paths[path], &reads.paths[path]], &question);
             }
             if demand.remote.contains(path) {
                 time_ns += demand.numa_bias_ns;
@@ -169,7 +177,9 @@ impl Estimates {
         }
         if demand.refreshes {
             self.selections += 1;
-            if self.selections >= REFRESH_EVERY {
+            if self.selections >= REFRESH_EVERY_SLOW
+                && (self.selections >= REFRESH_EVERY || best_ns > SLOW_NS)
+            {
                 return self.refresh(demand, reads, best, best_ns);
             }
         }
@@ -291,24 +301,23 @@ impl Estimates {
         self.paths[path].delivered
     }
 
-    /// The path with the oldest estimate, if that is old enough and the path may be better than the best one by now.
+    /// The path with the oldest estimate, if that is old enough and the path may be better than the
+    /// best one by now.
     #[cold]
     fn refresh(&mut self, demand: &Demand, reads: &Estimates, best: usize, best_ns: f64) -> usize {
         self.selections = 0;
         let now_ns = demand.now_ns;
-        // Probes go to all paths that have no reads, so also to the best one. A probe that is not back yet tells as well.
-        let read_ns = |path: usize| {
-            let path = &reads.paths[path];
-            let known = now_ns.saturating_sub(path.updated_ns) < READS_AGE_NS;
-            let measured_ns = if known { path.forecast.latency_ns } else { 0.0 };
-            measured_ns.max(path.silent_ns(now_ns) as f64)
-        };
-        let nearest_ns = read_ns(best);
+        let best_reads = &reads.paths[best];
+        // Nothing is far from a path of which nothing is known.
+        let nearest_ns =
+            if best_reads.is_fresh(now_ns) { best_reads.least_ns() } else { f64::INFINITY };
         let may_be_better = demand.candidates.filter(|&path| {
             let own = &self.paths[path];
+            let age_ns = now_ns.saturating_sub(own.updated_ns);
+            let affordable_ns = best_ns.max((age_ns / REFRESH_SHARE) as f64);
             own.in_flight == 0
-                && now_ns.saturating_sub(own.updated_ns) > REFRESH_AGE_NS
-                && read_ns(path) - nearest_ns <= best_ns
+                && age_ns > REFRESH_AGE_NS
+                && reads.paths[path].at_least_ns(now_ns) - nearest_ns <= affordable_ns
         });
         may_be_better.min_by_key(|&path| self.paths[path].updated_ns).unwrap_or(best)
     }
@@ -392,14 +401,28 @@ impl Estimate {
         (now_ns as f64 - self.forecast.silent_since_ns).max(0.0) as u64
     }
 
+    /// Whether it was measured lately.
+    fn is_fresh(&self, now_ns: u64) -> bool {
+        let age_ns = now_ns.saturating_sub(self.updated_ns);
+        self.forecast.latency_ns > 0.0 && !self.failing && age_ns < READS_AGE_NS
+    }
+
+    /// What a command takes even if nothing is in its way, as far as that is known; one that is
+    /// still on its way tells as well.
+    fn at_least_ns(&self, now_ns: u64) -> f64 {
+        let least_ns = if self.is_fresh(now_ns) { self.forecast.least_ns } else { 0.0 };
+        least_ns.max(self.silent_ns(now_ns) as f64)
+    }
+
     /// Expected time where the path is silent for longer than was expected, or where nothing was
-    /// measured in this group.
+    /// measured in this group: the first of `stand_ins` that knows is asked then.
     #[cold]
-    fn special_ns(&self, stand_in: &Estimate, question: &Question) -> f64 {
+    fn special_ns(&self, stand_ins: [&Estimate; 2], question: &Question) -> f64 {
         let own = &self.forecast;
+        let stand_in = stand_ins.into_iter().find(|other| other.forecast.latency_ns > 0.0);
         let time_ns = if own.latency_ns > 0.0 {
             own.time_ns(question)
-        } else if stand_in.forecast.latency_ns > 0.0 {
+        } else if let Some(stand_in) = stand_in {
             // What that group knows, with what is in flight here.
             let excess = self.queued as f64 - stand_in.backlog;
             Forecast { excess, ..stand_in.forecast }.time_ns(question)

@@ -1,9 +1,9 @@
 //! One core's choice of paths.
 
 use crate::classic::{self, Classic};
-use crate::completion_time::{Demand, Estimates, WORK_OVERHEAD};
+use crate::completion_time::{Demand, Estimates, SLOW_NS, WORK_OVERHEAD};
 use crate::latency::Latency;
-use crate::probe::{PRESSED_NS, Prober, Shared};
+use crate::probe::{Prober, Shared};
 use crate::set::PathSet;
 use crate::{GroupStatistics, PATHS_MAX, PROBE_BYTES, Policy, Settings};
 use std::sync::Arc;
@@ -159,11 +159,12 @@ impl Selector {
             Policy::CompletionTime => {
                 let demand = self.demand(now_ns, group, bytes, candidates);
                 let [read, write, other] = &mut self.estimates;
-                Some(match group {
-                    Group::Read => read.select(&demand, write, write),
-                    Group::Write => write.select(&demand, read, read),
-                    Group::Other => other.select(&demand, write, read),
-                })
+                let (own, stand_in, reads) = match group {
+                    Group::Read => (read, &*write, &*write),
+                    Group::Write => (write, &*read, &*read),
+                    Group::Other => (other, &*write, &*read),
+                };
+                Some(own.select(&demand, stand_in, reads))
             }
             Policy::RoundRobin => self.classic.round_robin(optimized, non_optimized),
             Policy::QueueDepth => classic::queue_depth(candidates, &self.in_flight),
@@ -245,8 +246,15 @@ impl Selector {
         if self.settings.policy != Policy::CompletionTime || self.paths < 2 {
             return None;
         }
-        let mut class = self.usable_class();
-        class.find(|&path| self.wants_probe(path, now_ns))
+        let class = self.usable_class();
+        let due = { class }.find(|&path| self.wants_probe(path, now_ns, false));
+        let is_enough = due.is_some() || self.prober.is_affordable(self.commands);
+        if is_enough || !self.is_slow(class, now_ns) {
+            return due;
+        }
+        let next = self.prober.next();
+        let mut turns = (next..self.paths).chain(0..next);
+        turns.find(|&path| class.contains(path) && self.wants_probe(path, now_ns, true))
     }
 
     /// Changes policy or tunables. What was learned under another policy is forgotten.
@@ -377,7 +385,7 @@ impl Selector {
         }
     }
 
-    fn wants_probe(&mut self, path: usize, now_ns: u64) -> bool {
+    fn wants_probe(&mut self, path: usize, now_ns: u64, hasty: bool) -> bool {
         let reads = &mut self.estimates[Group::Read as usize];
         let read = reads.path(path);
         let heard_ns = read.updated_ns;
@@ -389,17 +397,17 @@ impl Selector {
             reads.told(path, latency_ns, PROBE_BYTES + WORK_OVERHEAD, measured_ns);
             return false;
         }
-        let pressed = self.is_pressed();
-        self.prober.is_due(path, self.commands, now_ns, pressed, &self.shared)
+        self.prober.is_due(path, self.commands, now_ns, hasty, &self.shared)
     }
 
-    /// Whether commands are in flight, probes aside, where they take long.
-    fn is_pressed(&self) -> bool {
-        Group::ALL.iter().any(|&group| {
-            (0..self.paths).any(|path| {
+    /// Whether users' commands are in flight on paths of `class` where they take longer than [`SLOW_NS`].
+    fn is_slow(&self, mut class: PathSet, now_ns: u64) -> bool {
+        class.any(|path| {
+            Group::ALL.iter().any(|&group| {
                 let known = self.estimates[group as usize].path(path);
                 let probes = u32::from(group == Group::Read && self.probing.contains(path));
-                known.in_flight > probes && known.latency_ns() > PRESSED_NS
+                let takes_ns = known.latency_ns().max(known.silent_ns(now_ns) as f64);
+                known.in_flight > probes && takes_ns > SLOW_NS
             })
         })
     }

@@ -178,6 +178,28 @@ fn an_idle_path_is_probed_with_reads_that_nobody_sees() {
     assert!(core.counts().iter().all(|(in_flight, _)| *in_flight == 0));
 }
 
+/// One command at a time, each of which takes 150 ms: after 32 of them there would be a probe in any case.
+#[test]
+fn few_commands_that_are_slow_are_enough_for_a_probe() {
+    let core = Core::two(Policy::CompletionTime);
+    let mut sent = 0;
+    let seen = loop {
+        // Both at first, so that both are known.
+        let count = if sent == 0 { 2 } else { 1 };
+        core.run(move |world| (0..count).for_each(|_| world.send(READ, 7)));
+        sent += count;
+        std::thread::sleep(Duration::from_millis(150));
+        let seen: usize = core.run(|world| {
+            world.paths.iter().for_each(|path| path.answer_all(Status::SUCCESS));
+            world.paths.iter().map(|path| path.seen.borrow().len()).sum()
+        });
+        if seen > sent || sent >= 30 {
+            break seen;
+        }
+    };
+    assert!(seen > sent, "{sent} commands and no probe");
+}
+
 #[test]
 fn a_read_only_path_tells_how_it_stands() {
     let guarded = |name: &str| {

@@ -177,7 +177,7 @@ impl Queue for MultipathQueue {
         self.look_around();
         let now_ns = self.now_ns();
         if now_ns >= self.next_tick_ns.get() {
-            self.tick(now_ns, &request.command);
+            return self.submit_and_tick(request, now_ns);
         }
         let second = match &request.fused {
             Some(second) => self.seconds.insert(second.command),
@@ -547,10 +547,17 @@ impl MultipathQueue {
         request.finish_pair(status);
     }
 
-    /// Shows statistics, lets old ones fade, and has idle paths probed where `last` was.
+    /// The command goes first: whether paths are to be probed depends on how long what is in flight takes.
     #[cold]
-    fn tick(&self, now_ns: u64, last: &Command) {
+    fn submit_and_tick(&self, request: Box<Request>, now_ns: u64) {
         self.next_tick_ns.set(now_ns + TICK_NS);
+        let last = request.command;
+        self.submit(request);
+        self.tick(now_ns, &last);
+    }
+
+    /// Shows statistics, lets old ones fade, and has idle paths probed where `last` was.
+    fn tick(&self, now_ns: u64, last: &Command) {
         let decays = now_ns >= self.next_decay_ns.get();
         if decays {
             self.next_decay_ns.set(now_ns + DECAY_NS);
