@@ -189,7 +189,7 @@ fn is_loss(foreign: bool) -> bool {
     let until = Instant::now() + PATIENCE;
     let is_back = || {
         let path = &namespace.paths()[0];
-        path.reconnects == 1 && path.access.is_usable()
+        path.reconnects >= 1 && path.access.is_usable()
     };
     while !is_back() {
         assert!(Instant::now() < until, "{:?}", namespace.paths());

@@ -54,7 +54,7 @@ fn all_paths_lost_and_found_again() {
 fn without_any_path_commands_fail_when_their_time_is_over() {
     let target = Target::serve(shared_volume(), 1, 0);
     let mut options = options();
-    options.association.ctrl_loss_tmo = Some(Duration::from_secs(1));
+    options.association.ctrl_loss_tmo = Some(Duration::from_secs(5));
     let namespace = open(&[target.address], &options);
     let checker = Checker::new(namespace.clone());
     drop(target);

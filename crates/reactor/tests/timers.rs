@@ -33,8 +33,9 @@ fn timers_fire_in_order_and_not_early() {
     assert!(seen.iter().map(|(ms, _)| *ms).eq([100, 200, 300]), "{seen:?}");
     assert!(seen.iter().all(|(ms, at)| *at >= Duration::from_millis(*ms)), "{seen:?}");
     let stats = timing.stats();
-    // On a busy machine one sleep may last until all are due.
-    assert!((1..=6).contains(&stats.sleeps), "one sleep per timer or so: {stats:?}");
+    // On a busy machine one sleep may last until all are due, or the first turn come when they are.
+    let is_late = seen[0].1 >= Duration::from_millis(300);
+    assert!(stats.sleeps <= 6 && (stats.sleeps >= 1 || is_late), "one per timer or so: {stats:?}");
 }
 
 /// Defers 11 to 13 for 1 to 3, then 99 for 12, and stops.

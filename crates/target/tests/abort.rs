@@ -37,7 +37,7 @@ fn a_write_that_waits_for_its_data_is_cancelled() {
 fn what_a_namespace_has_or_nobody_knows_is_not_cancelled() {
     let rig = Rig::empty(2);
     let directory = directory();
-    let delay = Duration::from_secs(3);
+    let delay = Duration::from_secs(8);
     rig.add(1, file(&directory, 1 << 20, 12, 2, delay));
     let (mut admin, mut io) = rig.connect();
     let read = Command::blocks(opcode::io::READ, 1, 0, 1);

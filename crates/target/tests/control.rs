@@ -158,7 +158,7 @@ fn a_host_that_falls_silent_is_dropped() {
     let rig = Rig::memory(2);
     let mut witness = rig.witness();
     let mut host = rig.host();
-    host.kato_ms = 3000;
+    host.kato_ms = 5000;
     let mut silent = host.enabled();
     let mut idle: Vec<_> = (1..=2).map(|qid| host.io(&silent, qid)).collect();
     // Those who send Keep Alive, or have I/O, stay.
@@ -168,7 +168,7 @@ fn a_host_that_falls_silent_is_dropped() {
     let begin = Instant::now();
     let keep_alive = Command { opcode: opcode::admin::KEEP_ALIVE, ..Command::default() };
     // Silence is noticed after one to two time-outs.
-    while begin.elapsed() < Duration::from_millis(6500) {
+    while begin.elapsed() < Duration::from_millis(10_500) {
         dutiful.command(keep_alive, Bytes::None).ok();
         io.read(1, 0, 1, 4096);
         witness.check();
@@ -238,9 +238,11 @@ fn a_new_listener_has_no_ana_state_of_an_old_one() {
 fn a_thousand_namespaces_are_told_apart() {
     const COUNT: u32 = 1000;
     let rig = Rig::empty(2);
+    let begin = Instant::now();
     for nsid in 1..=COUNT {
         rig.add(nsid, memory(64 << 10, if nsid % 2 == 0 { 9 } else { 12 }, 2));
     }
+    let added = begin.elapsed();
     let (mut admin, mut io) = rig.connect();
     let data = admin.command(identify(2, 0), Bytes::Wanted(4096)).ok().data;
     let listed: Vec<_> = data
@@ -261,7 +263,7 @@ fn a_thousand_namespaces_are_told_apart() {
     for nsid in 1..=COUNT {
         rig.server.remove_namespace(NQN, nsid).expect("served");
     }
-    assert!(begin.elapsed() < PATIENCE);
+    assert!(begin.elapsed() < PATIENCE + 10 * added, "{:?}", begin.elapsed());
     let read = Command::blocks(opcode::io::READ, 1, 0, 1);
     io.command(read, Bytes::Wanted(4096)).refused(Status::INVALID_NAMESPACE.dnr());
 }
@@ -279,8 +281,8 @@ fn a_returning_host_is_not_overtaken_by_its_own_past() {
         let write = Command::blocks(opcode::io::WRITE, 1, 0, 1);
         let issued = Instant::now();
         io.issue(write, Bytes::InCapsule(&[1; 4096]));
-        // Late enough for the write to be with the volume, early enough for it not to be done.
-        std::thread::sleep(Duration::from_millis(50));
+        // The volume has it, and is not done with it.
+        io.settle();
         drop((io, admin));
         let admin = rig.host().enabled();
         assert!(issued.elapsed() >= delay, "its Connect waits for the old write to end");

@@ -249,8 +249,8 @@ fn a_source_is_removed_while_it_is_copied_from() {
 /// something else there.
 #[test]
 fn a_copy_that_is_given_up_stops() {
-    const SLOW: &str = "volatile:(delay:read=20ms(mem:64M?bs=4096))";
-    /// Pieces of 128 KiB, eight at a time: 2.5 s.
+    const SLOW: &str = "volatile:(delay:read=100ms(mem:64M?bs=4096))";
+    /// Pieces of 128 KiB, eight at a time: 3.2 s.
     const COPIED: u32 = 32 << 20 >> 12;
     const LAST: u64 = (64 << 20 >> 12) - 1;
     let rig = Rig::empty(1);
@@ -261,6 +261,7 @@ fn a_copy_that_is_given_up_stops() {
     entry(0, 0, COPIED).write(Format::Short, &mut list);
     let command = copy::command(1, u64::from(COPIED), 1, Format::Short);
     let cid = io.issue(command, Bytes::InCapsule(&list));
+    io.settle();
     std::thread::sleep(Duration::from_millis(300));
     let cdw10 = (1 | u32::from(cid) << 16).into();
     let abort = Command { opcode: opcode::admin::ABORT, cdw10, ..Command::default() };
@@ -277,6 +278,7 @@ fn a_copy_that_is_given_up_stops() {
     assert_eq!(io.read(1, LAST - 1, 1, 4096), [7; 4096]);
     // A connection that ends: the next one of this host is let in when nothing of it is left.
     io.issue(command, Bytes::InCapsule(&list));
+    io.settle();
     std::thread::sleep(Duration::from_millis(300));
     let since = Instant::now();
     drop((admin, io));

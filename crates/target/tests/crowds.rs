@@ -5,7 +5,8 @@ mod host;
 
 use host::rig::{Rig, Witness, directory, file, memory};
 use host::{Bytes, PATIENCE, Queue, Socket, narrow};
-use nvme::{Command, opcode};
+use nvme::fabrics::CNTLID_DYNAMIC;
+use nvme::{Command, Status, opcode};
 use nvme_tcp::pdu::dgst;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -196,7 +197,15 @@ fn abrupt_ends_with_io_in_flight_leave_nothing_behind() {
         let block = [0xab; 4096];
         let large = vec![0xcd; 256 << 10];
         for round in 0..12u64 {
-            let admin = rig.host().enabled();
+            // What the former one left at a slow disk may take longer than its successor is kept waiting.
+            let mut admin = loop {
+                let (queue, done) = rig.host().connect(0, CNTLID_DYNAMIC);
+                if done.status.code() != Status::CONTROLLER_BUSY {
+                    done.ok();
+                    break queue;
+                }
+            };
+            admin.enable();
             for qid in 1..=2 {
                 let mut io = rig.host().io(&admin, qid);
                 for index in 0..24u64 {

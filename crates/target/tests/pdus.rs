@@ -4,7 +4,7 @@
 mod host;
 
 use host::rig::Rig;
-use host::{Bytes, Queue, Socket, ic_req};
+use host::{Bytes, PATIENCE, Queue, Socket, ic_req};
 use nvme::{Command, Sgl, Status, opcode};
 use nvme_tcp::FatalError;
 use nvme_tcp::pdu::{Kind, R2t, dgst, flags};
@@ -115,15 +115,16 @@ fn wrong_headers_are_terminated_on_every_kind_of_queue() {
 
 /// The queue id may still be in use for a moment by the connection that was just terminated.
 fn connected_again(rig: &Rig, admin: &Queue, qid: u16) -> Queue {
-    for _ in 0..1000 {
+    let until = Instant::now() + PATIENCE;
+    loop {
         let (queue, done) = rig.host().connect(qid, admin.cntlid);
         if done.status != Status::INVALID_QUEUE_IDENTIFIER.dnr() {
             done.ok();
             return queue;
         }
+        assert!(Instant::now() < until, "queue {qid} is not given back");
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("queue {qid} is not given back");
 }
 
 #[test]

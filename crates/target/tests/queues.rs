@@ -2,8 +2,8 @@
 
 mod host;
 
-use host::Bytes;
 use host::rig::Rig;
+use host::{Bytes, PATIENCE};
 use namespace::layer::delay::Delays;
 use nvme::fabrics::Connect;
 use nvme::feature::Fid;
@@ -75,15 +75,16 @@ fn a_controller_has_128_io_queues_and_no_more() {
 
     // A queue that ends makes room for one with its id.
     drop(queues.pop());
-    let replaced = (0..200).find_map(|_| {
+    let until = Instant::now() + PATIENCE;
+    let mut replaced = loop {
         let (queue, done) = host.connect(QUEUES, admin.cntlid);
         if done.status.is_success() {
-            return Some(queue);
+            break queue;
         }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        None
-    });
-    replaced.expect("the id is free again").read(1, 17, 1, 4096);
+        assert!(Instant::now() < until, "the id is not free again: {}", done.status);
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    replaced.read(1, 17, 1, 4096);
 }
 
 #[test]
@@ -107,7 +108,7 @@ fn a_delay_on_one_port_holds_back_what_comes_through_that_one() {
     assert_eq!(direct.read(1, 3, 1, 4096), [0x5a; 4096]);
     assert_eq!(direct.read(1, 4, 1, 4096), [0xa5; 4096]);
     // Several at once are held back together, not one after the other; the other port is free.
-    let delay = Duration::from_secs(3);
+    let delay = Duration::from_secs(8);
     rig.server.set_delay(slow, Delays::all(delay)).expect("running");
     let start = Instant::now();
     let cids: Vec<u16> = (0..32)
@@ -118,7 +119,7 @@ fn a_delay_on_one_port_holds_back_what_comes_through_that_one() {
     for cid in cids {
         assert_eq!(delayed.complete(cid).ok().data.len(), 4096);
     }
-    assert!(start.elapsed() >= delay && start.elapsed() < 10 * delay, "{:?}", start.elapsed());
+    assert!(start.elapsed() >= delay && start.elapsed() < 5 * delay, "{:?}", start.elapsed());
     rig.server.set_delay(slow, Delays::default()).expect("running");
     assert_eq!(delayed.read(1, 3, 1, 4096), [0x5a; 4096]);
 }

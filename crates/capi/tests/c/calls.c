@@ -172,7 +172,7 @@ static void commands(struct nvl_session *session)
     static unsigned char written[2 * BLOCK], received[2 * BLOCK];
 
     CHECK(nvl_open(session, "mem:1M?bs=4096", 0, &volume) == 0);
-    CHECK(nvl_open(session, "delay:200ms(mem:1M?bs=4096)", 0, &slow) == 0);
+    CHECK(nvl_open(session, "delay:2s(mem:1M?bs=4096)", 0, &slow) == 0);
     CHECK(nvl_buffer_new(session, 4 * BLOCK, &buffer) == 0);
     for (unsigned at = 0; at < sizeof(written); at++)
         written[at] = at % 251;

@@ -26,6 +26,7 @@ use reactor::{Mailbox, Reactor};
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -48,6 +49,15 @@ pub struct Target {
 pub fn memory(bytes: u64, block_shift: u8, cores: usize) -> Arc<Memory> {
     let options = MemoryOptions { bytes, block_shift, cores, lend: true, uuid: None };
     Memory::open(options).expect("memory")
+}
+
+/// A loopback address of each test's own: the port of a target that was ended is to be had again, whatever other
+/// tests and programs bind meanwhile.
+fn here() -> [u8; 4] {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    thread_local!(static HERE: u32 = NEXT.fetch_add(1, Ordering::Relaxed));
+    let (process, test) = (std::process::id(), HERE.with(|number| *number));
+    [127, 1 + (process % 250) as u8, (process / 250 % 250) as u8, 1 + (test % 250) as u8]
 }
 
 impl Target {
@@ -75,7 +85,7 @@ impl Target {
             fused: true,
         };
         server.add_subsystem(subsystem).expect("a subsystem");
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let address = SocketAddr::from((here(), port));
         let (port, address) = server.add_listener(address).expect("a listener");
         let target = Target { server, port, address };
         target.add(1, volume, [0x42; 16]);

@@ -1,6 +1,6 @@
 //! The control socket of a live daemon, and what of it is there again after a crash.
 
-use crate::daemon::{Daemon, ask, eventually, nvlane};
+use crate::daemon::{ANYWHERE, Daemon, ask, eventually, nvlane};
 use crate::host::{Bytes, Host};
 use nvme::{Command, opcode};
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ fn every_change_is_there_again_after_a_kill() {
     daemon.call("host_allow", json!({"host": host(2)}));
     daemon.call("host_disallow", json!({"host": host(1)}));
     daemon.call("host_disallow", json!({"host": "*"}));
-    let listener = daemon.call("listener_add", json!({"address": "127.0.0.1:0"}));
+    let listener = daemon.call("listener_add", json!({"address": ANYWHERE}));
     TcpStream::connect(listener["address"].as_str().unwrap()).unwrap();
     daemon.call("ana_set", json!({"group": 2, "state": "inaccessible"}));
     daemon.call(

@@ -380,13 +380,13 @@ fn a_copy_outlives_a_target_that_loses_power() {
         stats["namespaces"][0]["written_bytes"].as_u64().unwrap()
     };
     let cut_power = |target: Daemon| {
-        eventually("work that is not flushed", || written(&target) > 2 * M);
+        eventually("work that is not flushed", || written(&target) > M);
         target.kill();
         wait_for_lock(Path::new(&b));
         serve(&listen)
     };
     let mut child = nvlane();
-    child.args(["copy", &a, &to, "--throttle", "2M", "-o", "json"]);
+    child.args(["copy", &a, &to, "--throttle", "1M", "-o", "json"]);
     let child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let target = cut_power(target);
     let output = child.wait_with_output().unwrap();

@@ -1,6 +1,6 @@
 //! `nvlane nbd` and the clients that people have: nbdinfo, nbdcopy, qemu-img, fio.
 
-use crate::daemon::{Daemon, eventually, nvlane, wait};
+use crate::daemon::{Daemon, eventually, nvlane, wait, wait_for_lock};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -251,6 +251,7 @@ fn stopping_under_load_is_orderly_and_a_killed_servers_socket_is_taken_over() {
     door.child.kill().unwrap();
     door.child.wait().unwrap();
     assert!(dir.path().join("s").exists());
+    wait_for_lock(&dir.path().join("a.img"));
     let door = Door::start(dir.path(), &volume);
     run(dir.path(), "nbdinfo", &["--size", door.uri(0)]);
     assert_eq!(door.stop().code(), Some(0));

@@ -70,7 +70,12 @@ fn info_and_paths_show_each_path() {
     assert_eq!(info["paths"].as_array().unwrap().len(), 2);
     assert_eq!(info["paths"][0]["access"], "optimized");
 
-    let sample = json(&["paths", &volume, "-o", "json"]);
+    let mut sample = Value::Null;
+    eventually("both paths have answered", || {
+        sample = json(&["paths", &volume, "-o", "json"]);
+        let paths = sample["volumes"][0]["paths"].as_array().unwrap();
+        paths.iter().all(|path| path["p50_ns"].as_u64() > Some(0))
+    });
     let [one] = &sample["volumes"].as_array().unwrap()[..] else { panic!("{sample}") };
     assert_eq!(one["policy"], "round-robin");
     let paths = one["paths"].as_array().unwrap();
@@ -107,7 +112,7 @@ fn a_daemon_tells_and_changes_the_paths_of_what_it_has_opened() {
     let gateway = Daemon::start(other.path(), &[&volume, "--nqn", "nqn.2026-11.com.example:g"]);
     let paths = || gateway.call("volume_paths", json!({}));
     assert_eq!(paths()[0]["policy"], "completion-time");
-    assert_eq!(paths()[0]["paths"][1]["access"], "optimized");
+    eventually("both paths", || paths()[0]["paths"][1]["access"] == "optimized");
 
     // Tuned, and still so after a restart.
     gateway.call("volume_tune", json!({"nsid": 1, "name": "policy", "value": "numa"}));

@@ -25,19 +25,20 @@ fn timed(work: impl FnOnce()) -> Duration {
 #[test]
 fn delay_holds_each_kind_back_for_its_own_time() {
     let core = Core::start(open("delay:read=30ms,write=60ms(mem:1M)"));
-    // The quickest of several: the machine may be busy with something else.
-    let least = |work: &dyn Fn()| (0..5).map(|_| timed(work)).min().expect("five");
-    let reading = least(&|| drop(core.read(0, 1, BLOCK)));
-    let writing = least(&|| _ = core.write(0, vec![1; BLOCK], BLOCK));
-    let flushing = least(&|| _ = core.flush());
-    assert!(reading >= Duration::from_millis(30) && reading < Duration::from_millis(59));
-    assert!(writing >= Duration::from_millis(60) && flushing < Duration::from_millis(29));
+    // One of several: the machine may be busy with something else.
+    let once = |below_ms: u64, work: &dyn Fn()| {
+        let mut times = (0..50).map(|_| timed(work));
+        times.find(|time| *time < Duration::from_millis(below_ms)).expect("one of fifty is in time")
+    };
+    let reading = once(59, &|| drop(core.read(0, 1, BLOCK)));
+    let writing = once(10_000, &|| _ = core.write(0, vec![1; BLOCK], BLOCK));
+    once(29, &|| _ = core.flush());
+    assert!(reading >= Duration::from_millis(30) && writing >= Duration::from_millis(60));
     // Not one after another.
-    let many = least(&|| {
+    once(32 * 30, &|| {
         let reads: Vec<_> = (0..32).map(|_| core.submit(read(0, 1, BLOCK))).collect();
         reads.iter().for_each(|read| drop(read.recv().expect("answered")));
     });
-    assert!(many < Duration::from_millis(32 * 30), "{many:?}");
 }
 
 #[test]

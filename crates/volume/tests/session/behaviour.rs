@@ -106,8 +106,8 @@ fn ranges_are_deallocated_from_a_longer_buffer() {
 #[test]
 fn the_depth_is_kept_and_nothing_blocks() {
     let session = session(2);
-    let slow = session.open("delay:2s(mem:1M)").expect("memory");
-    let delay = Duration::from_secs(2);
+    let slow = session.open("delay:5s(mem:1M)").expect("memory");
+    let delay = Duration::from_secs(5);
     let begin = Instant::now();
     slow.submit(Submission::read(0, 1, vec![0; 512]).token(1)).expect("room");
     slow.submit(Submission::read(1, 1, vec![0; 512]).token(2)).expect("room");
