@@ -113,7 +113,7 @@ fn a_path_that_is_far_costs_no_command_and_one_that_is_near_is_found() {
         for settled in [before, after] {
             assert!(settled.max_us < 25_000 && settled.of_best > 0.98, "{name}: {settled:?}");
         }
-        assert!(during.of_best > 0.4, "{name}: {during:?}");
+        assert!(during.of_best > 0.7, "{name}: {during:?}");
         assert!(last.shares[0] > 0.05, "{name}: {last:?}");
     }
 }

@@ -54,6 +54,8 @@ const REFRESH_AGE_NS: u64 = 400_000_000;
 /// A command on a path that reads show to be farther may cost one part in so many of the time since
 /// the last.
 const REFRESH_SHARE: u64 = 1000;
+/// The same, by what the path took last, of a refresh that comes early since commands are slow.
+const REFRESH_SHARE_SLOW: u64 = 16;
 /// What reads tell of a path is believed for so long.
 const READS_AGE_NS: u64 = 10_000_000_000;
 /// Commands that take longer are few, even if many are in flight: counts of them are no measure.
@@ -305,7 +307,7 @@ impl Estimates {
     /// best one by now.
     #[cold]
     fn refresh(&mut self, demand: &Demand, reads: &Estimates, best: usize, best_ns: f64) -> usize {
-        self.selections = 0;
+        let is_early = self.selections < REFRESH_EVERY;
         let now_ns = demand.now_ns;
         let best_reads = &reads.paths[best];
         // Nothing is far from a path of which nothing is known.
@@ -315,11 +317,17 @@ impl Estimates {
             let own = &self.paths[path];
             let age_ns = now_ns.saturating_sub(own.updated_ns);
             let affordable_ns = best_ns.max((age_ns / REFRESH_SHARE) as f64);
+            let early_ns = (age_ns / REFRESH_SHARE_SLOW) as f64;
             own.in_flight == 0
                 && age_ns > REFRESH_AGE_NS
+                && (!is_early || own.forecast.latency_ns - best_ns <= early_ns)
                 && reads.paths[path].at_least_ns(now_ns) - nearest_ns <= affordable_ns
         });
-        may_be_better.min_by_key(|&path| self.paths[path].updated_ns).unwrap_or(best)
+        let oldest = may_be_better.min_by_key(|&path| self.paths[path].updated_ns);
+        if oldest.is_some() || !is_early {
+            self.selections = 0;
+        }
+        oldest.unwrap_or(best)
     }
 }
 

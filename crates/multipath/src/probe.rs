@@ -89,13 +89,22 @@ impl Shared {
     fn hasten(&self, now_ns: u64) -> bool {
         claim(&self.hastened_ns, now_ns, PATIENCE_NS)
     }
+
+    /// Whether nobody has, lately.
+    fn may_hasten(&self, now_ns: u64) -> bool {
+        is_free(self.hastened_ns.load(Ordering::Relaxed), now_ns, PATIENCE_NS)
+    }
+}
+
+fn is_free(claimed_ns: u64, now_ns: u64, pause_ns: u64) -> bool {
+    claimed_ns == 0 || now_ns.saturating_sub(claimed_ns) >= pause_ns
 }
 
 /// Whether the caller is the one that has its turn, as nobody had within `pause_ns`.
 fn claim(claimed_ns: &AtomicU64, now_ns: u64, pause_ns: u64) -> bool {
     let before = claimed_ns.load(Ordering::Relaxed);
     let (order, relaxed) = (Ordering::Relaxed, Ordering::Relaxed);
-    (before == 0 || now_ns.saturating_sub(before) >= pause_ns)
+    is_free(before, now_ns, pause_ns)
         && claimed_ns.compare_exchange(before, now_ns.max(1), order, relaxed).is_ok()
 }
 
@@ -138,12 +147,13 @@ impl Prober {
         let state = &self.paths[path];
         let since_ns = now_ns.saturating_sub(state.probed_ns);
         let ready = commands - state.commands >= COMMANDS_BETWEEN || since_ns >= PATIENCE_NS;
-        let allowed = || if hasty { shared.hasten(now_ns) } else { self.is_affordable(commands) };
+        let allowed = if hasty { shared.may_hasten(now_ns) } else { self.is_affordable(commands) };
         // After a probe that told nothing, as long as for the first.
         if !ready
             || since_ns < state.idle_ns
-            || !allowed()
+            || !allowed
             || !shared.claim(path, now_ns, state.idle_ns)
+            || (hasty && !shared.hasten(now_ns))
         {
             return false;
         }

@@ -356,6 +356,7 @@ fn a_path_that_reads_show_to_be_far_is_seldom_refreshed() {
     bench.run(1, 55_700 * MS, 9 * MS);
     // What they told long ago does not count.
     assert_eq!(chosen(&mut bench, 57_000 * MS), 0);
+    read(&mut bench, 0, 61_900 * MS, 5 * MS);
     assert_eq!(chosen(&mut bench, 62_000 * MS), 1);
     bench.run(1, 62_000 * MS, 9 * MS);
     // A probe that is still on its way does.
@@ -379,7 +380,7 @@ fn a_best_path_without_reads_keeps_no_other_from_its_turn() {
         bench.run(0, 0, 100 * US);
         bench.run(1, 0, 9 * MS);
         let mut reads = Bench { estimates: bench.stand_in.clone(), stand_in: Estimates::default() };
-        reads.run(1, 400 * MS, 5 * MS);
+        reads.run(1, 400 * MS, 50 * MS);
         if fails {
             reads.run(0, 400 * MS, 5 * MS);
             reads.estimates.failed(0, 410 * MS);
@@ -395,11 +396,14 @@ fn a_best_path_without_reads_keeps_no_other_from_its_turn() {
 /// A thousand commands that take a second each would be a long time.
 #[test]
 fn slow_commands_need_not_be_many_for_a_refresh() {
-    for (latency_ns, turns) in [(1_000 * MS, 1), (50 * MS, 0)] {
+    // The other one took a second more, 18 s ago: a sixteenth of that. Or 15 s.
+    for (latency_ns, now_ns, turns) in
+        [(1_000 * MS, 20_000 * MS, 1), (1_000 * MS, 17_000 * MS, 0), (50 * MS, 20_000 * MS, 0)]
+    {
         let mut bench = Bench::new();
         bench.run(1, 0, 2 * latency_ns);
-        bench.run(0, 2_900 * MS, latency_ns);
-        let demand = Demand { refreshes: true, ..Bench::demand(4_000 * MS) };
+        bench.run(0, now_ns - 1_100 * MS, latency_ns);
+        let demand = Demand { refreshes: true, ..Bench::demand(now_ns) };
         let mut select = || bench.estimates.select(&demand, &bench.stand_in, &bench.stand_in);
         assert_eq!((0..REFRESH_EVERY_SLOW).filter(|_| select() == 1).count(), turns);
     }

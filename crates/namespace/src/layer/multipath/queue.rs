@@ -553,6 +553,8 @@ impl MultipathQueue {
         self.next_tick_ns.set(now_ns + TICK_NS);
         let last = request.command;
         self.submit(request);
+        // A path may have been found to be lost.
+        self.look_around();
         self.tick(now_ns, &last);
     }
 
