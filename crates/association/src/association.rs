@@ -97,7 +97,8 @@ pub enum Action {
     },
     /// [`Association::access`] or [`Association::reason`] has changed.
     AccessChanged,
-    /// [`Association::namespace`] has changed.
+    /// The namespace was found, or has changed: look at [`Association::proposed`], then say
+    /// [`Association::accept`] or [`Association::refuse`]. Until then nothing goes there.
     NamespaceChanged,
     /// The discovery log has changed.
     DiscoveryChanged,
@@ -137,7 +138,10 @@ pub struct Association {
     actions: VecDeque<Action>,
     controller: Controller,
     nsid: u32,
+    /// As it was accepted.
     namespace: Option<Namespace>,
+    /// As it was found, until the driver says whether it is the one.
+    proposed: Option<Namespace>,
     /// The namespace as the queries that run find it.
     found: Option<Namespace>,
     /// Finds the namespace again under another id.
@@ -153,6 +157,7 @@ pub struct Association {
     traffic: bool,
     /// The last event, and how many came in a row.
     events: (Duration, u32),
+    /// Since when there is no association, or no namespace.
     lost_since: Option<Duration>,
     failing: bool,
     reason: Reason,
@@ -171,6 +176,7 @@ impl Association {
             controller: Controller::default(),
             nsid: 0,
             namespace: None,
+            proposed: None,
             found: None,
             search: Search::default(),
             wanted: 0,
@@ -226,6 +232,7 @@ impl Association {
                 AnaState::NON_OPTIMIZED => Access::NonOptimized,
                 _ => Access::Inaccessible,
             },
+            None if self.failing => Access::Failing,
             _ => Access::Inaccessible,
         }
     }
@@ -250,7 +257,17 @@ impl Association {
         &self.controller
     }
 
-    /// The namespace, once it was seen.
+    /// Whether there is an association. Its namespace may be gone nevertheless.
+    pub fn is_live(&self) -> bool {
+        self.state == State::Live
+    }
+
+    /// What was found where the namespace should be, and waits for the driver's judgement.
+    pub fn proposed(&self) -> Option<&Namespace> {
+        self.proposed.as_ref()
+    }
+
+    /// The namespace, once it was accepted.
     pub fn namespace(&self) -> Option<&Namespace> {
         self.namespace.as_ref()
     }
@@ -318,15 +335,18 @@ impl Association {
         self.traffic = true;
     }
 
-    /// The namespace as it is now is the one that is wanted: should another have its id later, or none, it
-    /// is looked for by its identity.
-    pub fn accept(&mut self) {
-        if let Some(namespace) = &self.namespace {
+    /// What is [proposed](Association::proposed) is the namespace that is wanted: should another have its
+    /// id later, or none, it is looked for by its identity.
+    pub fn accept(&mut self, now: Duration) {
+        if let Some(namespace) = self.proposed.take() {
             self.search.identity = namespace.identity;
+            self.namespace = Some(namespace);
+            self.settled(now);
         }
     }
 
-    /// Ends the connection because of what the driver found out, and tries again later.
+    /// Ends the connection because of what the driver found out, and tries again later. What was proposed is
+    /// proposed again then.
     pub fn refuse(&mut self, now: Duration, generation: u64, reason: Reason) {
         if generation == self.generation && self.is_up() {
             self.lost(now, reason);
@@ -405,18 +425,20 @@ impl Association {
     }
 
     fn fail_at(&self) -> Option<Duration> {
-        let after = self.config.fast_io_fail_tmo.filter(|_| !self.failing)?;
-        self.not_live_since().map(|since| since.saturating_add(after))
+        let (fast, all) = (self.config.fast_io_fail_tmo, self.config.ctrl_loss_tmo);
+        // A controller without the namespace is not given up, but commands do not wait longer for it.
+        let after = if self.is_live() { fast.into_iter().chain(all).min() } else { fast };
+        let since = self.lost_since.filter(|_| !self.failing && self.is_wanted())?;
+        after.map(|after| since.saturating_add(after))
     }
 
     fn gone_at(&self) -> Option<Duration> {
-        let after = self.config.ctrl_loss_tmo?;
-        self.not_live_since().map(|since| since.saturating_add(after))
+        let since = self.lost_since.filter(|_| !self.is_live() && self.is_wanted())?;
+        self.config.ctrl_loss_tmo.map(|after| since.saturating_add(after))
     }
 
-    fn not_live_since(&self) -> Option<Duration> {
-        let trying = !matches!(self.state, State::Live | State::Gone | State::Off);
-        self.lost_since.filter(|_| trying)
+    fn is_wanted(&self) -> bool {
+        !matches!(self.state, State::Gone | State::Off)
     }
 
     /// A connection exists or is being made.
@@ -432,8 +454,9 @@ impl Association {
 
     /// The connection is of no use any more.
     fn lost(&mut self, now: Duration, reason: Reason) {
+        let before = self.lost_since.filter(|_| !self.is_live());
+        self.lost_since = before.or(Some(now));
         self.hang_up();
-        self.lost_since = self.lost_since.or(Some(now));
         self.reason = reason;
         self.state = State::Waiting { until: now + self.config.reconnect_delay };
         self.told = Access::Optimized; // The reason is news too.
@@ -448,7 +471,7 @@ impl Association {
         self.pending = [None; ADMIN_COMMANDS_MAX as usize];
         (self.ready_at, self.keep_alive_at, self.recheck_at) = (None, None, None);
         self.wanted = 0;
-        self.found = None;
+        (self.proposed, self.found) = (None, None);
         self.end_search();
         self.ana_suspect = false;
     }

@@ -7,7 +7,7 @@
 
 mod discovery;
 
-use crate::{ADMIN_COMMANDS_MAX, Action, Association, Config, Event, Reason};
+use crate::{ADMIN_COMMANDS_MAX, Action, Association, Config, Event, Namespace, Reason};
 use nvme::identify::{self, Cns};
 use nvme::log::ana::{Group, Header};
 use nvme::{Command, Completion, Status, opcode};
@@ -41,6 +41,11 @@ struct World {
     /// The connection in use; 0: none.
     up: u64,
     sent: Vec<Sent>,
+}
+
+/// What the driver refuses.
+fn is_strange(namespace: &Namespace) -> bool {
+    namespace.identity.uuid[0] & 1 != 0
 }
 
 /// Runs a script.
@@ -86,12 +91,25 @@ impl World {
                     self.sent.clear();
                 }
                 Action::Live(generation) => assert_eq!(generation, self.up),
-                Action::NamespaceChanged => self.association.accept(),
+                Action::NamespaceChanged => self.judge(),
                 Action::AccessChanged | Action::DiscoveryChanged => {}
             }
         }
         if let Some(namespace) = self.association.namespace() {
             assert_eq!(namespace.nsid, self.association.nsid(), "commands go there");
+            assert!(!is_strange(namespace), "refused");
+        }
+    }
+
+    fn judge(&mut self) {
+        let generation = self.association.generation();
+        match self.association.proposed() {
+            // Its connection has ended meanwhile.
+            None => {}
+            Some(found) if is_strange(found) => {
+                self.association.refuse(self.now, generation, Reason::Transport("strange".into()));
+            }
+            Some(_) => self.association.accept(self.now),
         }
     }
 

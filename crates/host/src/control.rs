@@ -210,7 +210,8 @@ impl Driver {
 
     /// Passes an admin command on, as soon as there is room.
     pub(crate) fn pass(&self, passing: Passing) {
-        if self.association.borrow().access() >= Access::Lost {
+        let access = self.association.borrow().access();
+        if access >= Access::Lost && !self.association.borrow().is_live() {
             return passing.answer(Status::HOST_ABORTED, 0, Vec::new());
         }
         self.passed.wait(passing);
@@ -331,7 +332,7 @@ impl Driver {
         let params = {
             let association = self.association.borrow();
             let current = association.generation() == generation;
-            if !current || association.access() >= Access::Lost {
+            if !current || !association.is_live() {
                 return;
             }
             Arc::new(Params::new(&association, &self.shared))
@@ -434,14 +435,14 @@ impl Driver {
     }
 
     fn namespace_changed(&self) {
-        let namespace = self.association.borrow().namespace().cloned();
+        let namespace = self.association.borrow().proposed().cloned();
         let Some(namespace) = namespace else { return };
         let options = &self.shared.options;
         let found = self.shared.subsystem.found(&namespace, options);
         let mut association = self.association.borrow_mut();
         match found {
             Ok(()) => {
-                association.accept();
+                association.accept(self.now());
                 if let Some((_, params)) = &*self.live.borrow() {
                     params.nsid.store(namespace.nsid, Ordering::Relaxed);
                     let writes_back = namespace.limits.volatile_write_cache;

@@ -10,7 +10,7 @@ use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
 use rig::relay::Relay;
 use rig::tamper::Tamper;
-use rig::{Core, NQN, PATIENCE, Target, connect, memory, options, pattern, read, write};
+use rig::{Core, NQN, PATIENCE, Target, address, connect, memory, options, pattern, read, write};
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -365,6 +365,52 @@ fn reconnects_of_one_that_moves(comes_back: impl Fn(&Target, Arc<dyn Namespace>)
     path.paths()[0].reconnects
 }
 
+/// Waits until the path says that it leads to another namespace, and sees that it stays unused through some
+/// reconnects.
+fn await_refusal(path: &host::Path) {
+    let until = Instant::now() + PATIENCE;
+    while !path.paths()[0].reason.contains("another namespace") {
+        assert!(Instant::now() < until, "{}", path.paths()[0].reason);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let before = path.paths()[0].reconnects;
+    for _ in 0..100 {
+        std::thread::sleep(Duration::from_millis(5));
+        let now = &path.paths()[0];
+        assert!(now.access >= Access::Lost && now.reconnects == before, "{now:?}");
+    }
+}
+
+#[test]
+fn of_two_addresses_that_lead_to_different_volumes_one_is_used() {
+    let right = Target::memory();
+    let wrong = Target::memory();
+    wrong.server.remove_namespace(NQN, 1).expect("served");
+    wrong.add(1, memory(16 << 20, 9, 1), [0x99; 16]);
+    let addresses = [address(right.address), address(wrong.address)];
+    let paths = host::open(&addresses, &options(), "").expect("paths");
+    // Whichever was there first is the volume.
+    let first = paths.iter().position(|path| path.paths()[0].access.is_usable());
+    let first = first.expect("opened");
+    await_refusal(&paths[1 - first]);
+    assert!(paths[first].paths()[0].access.is_usable());
+}
+
+#[test]
+fn commands_fail_once_a_removed_namespace_has_stayed_away() {
+    let target = Target::memory();
+    let mut options = options();
+    options.association.ctrl_loss_tmo = Some(Duration::from_millis(200));
+    let path = connect(target.address, &options);
+    let core = Core::usable(path.clone());
+    target.server.remove_namespace(NQN, 1).expect("served");
+    core.await_access(|access| access == Access::Failing);
+    let reason = &path.paths()[0].reason;
+    assert!(reason.contains("no namespace"), "{reason}");
+    target.add(1, memory(16 << 20, 9, 1), [0x99; 16]);
+    await_refusal(&path);
+}
+
 #[test]
 fn another_namespace_is_not_taken_for_the_same() {
     let target = Target::memory();
@@ -374,11 +420,7 @@ fn another_namespace_is_not_taken_for_the_same() {
     target.server.remove_namespace(NQN, 1).expect("served");
     core.await_access(|access| access == Access::Inaccessible);
     target.add(1, memory(1 << 20, 9, 1), [0x99; 16]);
-    let until = Instant::now() + PATIENCE;
-    while !path.paths()[0].reason.contains("another namespace") {
-        assert!(Instant::now() < until, "{}", path.paths()[0].reason);
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    await_refusal(&path);
     drop(target);
     let _target = Target::serve(memory(64 << 20, 9, 1), 1, port);
     core.await_access(Access::is_usable);

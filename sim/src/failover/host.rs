@@ -126,7 +126,11 @@ impl World {
                     self.lose(path, false);
                 }
                 Action::AccessChanged => self.access_changed(path),
-                Action::NamespaceChanged | Action::DiscoveryChanged => {}
+                Action::NamespaceChanged => {
+                    let now = self.now();
+                    self.paths[path].association.accept(now);
+                }
+                Action::DiscoveryChanged => {}
             }
         }
         let next = self.paths[path].association.next_timeout();

@@ -224,7 +224,8 @@ impl Association {
     fn namespace_gone(&mut self, now: Duration, reason: Reason) {
         self.wanted = 0;
         self.end_search();
-        (self.namespace, self.found) = (None, None);
+        (self.namespace, self.proposed, self.found) = (None, None, None);
+        self.lost_since = self.lost_since.or(Some(now));
         self.reason = reason;
         self.recheck_at = Some(now + RECHECK);
         self.tell();
@@ -236,15 +237,22 @@ impl Association {
         if let Some(found) = self.found.take() {
             self.ana_suspect = false;
             if self.namespace.as_ref() != Some(&found) {
-                self.namespace = Some(found);
-                self.actions.push_back(Action::NamespaceChanged);
+                self.proposed = Some(found);
+                return self.actions.push_back(Action::NamespaceChanged);
             }
         }
+        self.settled(now);
+    }
+
+    /// The namespace is as it was accepted, or gone.
+    pub(super) fn settled(&mut self, now: Duration) {
         if self.state == State::Connecting {
             self.state = State::Live;
-            (self.lost_since, self.failing) = (None, false);
             self.traffic = false;
             self.actions.push_back(Action::Live(self.generation));
+        }
+        if self.namespace.is_some() {
+            (self.lost_since, self.failing) = (None, false);
         }
         let usable = self.live_access() <= super::Access::NonOptimized;
         self.recheck_at = (!usable).then(|| now + RECHECK);

@@ -30,14 +30,16 @@ struct World {
     log: Vec<(Duration, String)>,
     /// The Asynchronous Event Request that waits.
     event: Option<u16>,
+    /// UUIDs of namespaces that the driver refuses.
+    strangers: Vec<u8>,
 }
 
 impl World {
     fn new(config: Config, peer: Peer) -> World {
         let mut association = Association::new(config);
         association.start(Duration::ZERO);
-        let mut world =
-            World { association, peer, now: Duration::ZERO, log: Vec::new(), event: None };
+        let (now, log, event, strangers) = (Duration::ZERO, Vec::new(), None, Vec::new());
+        let mut world = World { association, peer, now, log, event, strangers };
         world.settle();
         world
     }
@@ -84,9 +86,23 @@ impl World {
                 Action::Live(_) => self.log.push((self.now, "live".into())),
                 Action::HangUp { .. } => self.log.push((self.now, "hang up".into())),
                 Action::AccessChanged => self.log.push((self.now, "access".into())),
-                Action::NamespaceChanged => self.log.push((self.now, "namespace".into())),
+                Action::NamespaceChanged => {
+                    self.log.push((self.now, "namespace".into()));
+                    self.judge(generation);
+                }
                 Action::DiscoveryChanged => self.log.push((self.now, "discovery".into())),
             }
+        }
+    }
+
+    fn judge(&mut self, generation: u64) {
+        let found = self.association.proposed().expect("something to judge");
+        if self.strangers.contains(&found.identity.uuid[0]) {
+            let (found, expected) = (found.identity.to_string(), "another".into());
+            let reason = Reason::OtherNamespace { found, expected };
+            self.association.refuse(self.now, generation, reason);
+        } else {
+            self.association.accept(self.now);
         }
     }
 
@@ -308,19 +324,74 @@ fn namespace_changes_are_read() {
 }
 
 #[test]
+fn what_was_refused_is_not_taken_at_a_later_connect() {
+    // Whether the right one was known before or not, whether it comes back or not.
+    for (known, comes_back) in [(true, true), (true, false), (false, true), (false, false)] {
+        let config = Config { ctrl_loss_tmo: Some(seconds(60)), ..config() };
+        let mut world = World::new(config, Peer { reachable: known, ..Peer::default() });
+        world.strangers = vec![8];
+        (world.peer.reachable, world.peer.uuid) = (true, 8);
+        if known {
+            world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+        }
+        let proposed = world.count("namespace");
+        world.run(seconds(45));
+        assert!(world.count("namespace") >= proposed + 4, "proposed at every connect");
+        assert_eq!(world.count("live"), usize::from(known), "but no I/O goes there");
+        assert_eq!(world.association.access(), Access::Lost);
+        world.peer.uuid = if comes_back { 1 } else { 8 };
+        world.run(seconds(61));
+        // That it is refused again and again does not make it wait longer.
+        let wanted = if comes_back { Access::Optimized } else { Access::Gone };
+        assert_eq!(world.association.access(), wanted);
+        assert_eq!(world.count("live"), usize::from(known) + usize::from(comes_back));
+    }
+}
+
+#[test]
+fn commands_do_not_wait_for_ever_for_a_namespace_that_was_removed() {
+    // fast_io_fail_tmo, if it is less, is the limit.
+    for (fast, limit) in [(None, 60), (Some(seconds(5)), 5), (Some(seconds(90)), 60)] {
+        let loss = Some(seconds(60));
+        let config = Config { ctrl_loss_tmo: loss, fast_io_fail_tmo: fast, ..config() };
+        let mut world = World::new(config, Peer::default());
+        for _ in 0..2 {
+            let since = world.now;
+            world.peer.namespaces.clear();
+            world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+            world.run(since + seconds(limit) - millis(1));
+            assert_eq!(world.association.access(), Access::Inaccessible);
+            world.run(since + seconds(limit));
+            assert_eq!(world.association.access(), Access::Failing);
+            // The controller is not given up: it may have the namespace again.
+            world.run(since + seconds(200));
+            assert_eq!(world.association.access(), Access::Failing);
+            world.peer.namespaces.push(1);
+            world.run(since + seconds(202));
+            assert_eq!(world.association.access(), Access::Optimized);
+        }
+        assert_eq!(world.count("hang up"), 0);
+        // Only one that is lost is, and from then on.
+        world.peer.namespaces.clear();
+        world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+        world.run(world.now + seconds(200));
+        let since = world.now;
+        world.peer.reachable = false;
+        world.handle(Event::Lost(Reason::Dial("test".into())));
+        world.run(since + seconds(59));
+        assert_eq!(world.association.access(), Access::Failing);
+        world.run(since + seconds(60));
+        assert_eq!(world.association.access(), Access::Gone);
+    }
+}
+
+#[test]
 fn a_namespace_is_found_again_under_another_id() {
     let mut world = World::live();
     let there = |world: &World| {
         let found = world.association.namespace().map(|it| (it.nsid, it.identity.uuid[0]));
         (world.association.access(), world.association.nsid(), found)
     };
-    // Nobody has said that it is the one.
-    world.peer.namespaces = vec![3, 4];
-    world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
-    assert_eq!(there(&world), (Access::Inaccessible, 1, None));
-    world.peer.namespaces = vec![1];
-    world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
-    world.association.accept();
     let mut change = |namespaces: &[u32], uuids: &[(u32, u8)]| {
         (world.peer.namespaces, world.peer.uuids) = (namespaces.to_vec(), uuids.to_vec());
         world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
@@ -333,9 +404,6 @@ fn a_namespace_is_found_again_under_another_id() {
     assert_eq!(change(&[1, 5, 9], &others), (Access::Optimized, 1, Some((1, 1))));
     assert_eq!(change(&[3, 9], &others), (Access::Inaccessible, 1, None));
     assert_eq!(change(&[], &[]), (Access::Inaccessible, 1, None));
-    // Who has its id is told of, if nobody else is it.
-    let others = [(1, 8), (3, 8)];
-    assert_eq!(change(&[1, 3], &others), (Access::Optimized, 1, Some((1, 8))));
     assert_eq!(change(&[1, 3], &[(1, 8)]), (Access::Optimized, 3, Some((3, 1))));
     assert_eq!(world.count("hang up"), 0);
     // The next connection knows where it was, and finds it where it went meanwhile.
