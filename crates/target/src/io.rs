@@ -439,7 +439,7 @@ impl Connection {
         let counters = &view.counters;
         if !status.is_success() {
             Counters::add(&counters.errors, 1);
-            if status.sct() == 2 {
+            if is_media_error(status) {
                 Counters::add(&counters.media_errors, 1);
             }
             return;
@@ -544,4 +544,11 @@ impl Connection {
         let len = inner.machine.response(&completion, &mut bytes);
         self.send(inner, &bytes[..len]);
     }
+}
+
+/// Whether data could not be stored, or not be read as it was: of the statuses of that type, those of a
+/// comparison, of access and of blocks without data say nothing of the media.
+fn is_media_error(status: Status) -> bool {
+    let others = [Status::COMPARE_FAILURE, Status::ACCESS_DENIED, Status::DEALLOCATED_BLOCK];
+    status.sct() == 2 && !others.contains(&status.code())
 }

@@ -5,13 +5,16 @@ mod host;
 
 use host::rig::{NQN, Rig, memory, subsystem};
 use host::{Bytes, Done, Host, Queue};
+use namespace::layer::fault::{Fault, Rule};
 use nvme::dataset::Range;
 use nvme::fabrics::{
     CNTLID_DYNAMIC, Cc, Connect, ConnectData, DISCOVERY_NQN, Property, PropertyAccess,
 };
+use nvme::log::{ErrorEntry, GetLogPage, Lid, Smart};
 use nvme::{Command, NSID_ALL, Sgl, Status, opcode};
 use nvme_tcp::pdu::Kind;
 use std::io::Write;
+use std::time::Instant;
 use zerocopy::IntoBytes;
 
 /// IATTR of a refused Connect: the culprit is in its data.
@@ -541,5 +544,52 @@ fn fused_pairs_that_are_none_are_aborted() {
         io.complete(write).refused(missing);
         assert_eq!(io.read(1, 0, 1, 4096), old, "nothing was written");
         witness.check();
+    }
+}
+
+fn log_page<Page: zerocopy::FromBytes>(admin: &mut Queue, lid: Lid) -> Page {
+    let bytes = size_of::<Page>();
+    let page = GetLogPage { bytes: bytes as u64, lid, ..GetLogPage::of(&Command::default()) };
+    let command = Command { nsid: NSID_ALL.into(), ..page.command() };
+    let data = admin.command(command, Bytes::Wanted(bytes)).ok().data;
+    Page::read_from_bytes(&data).expect("as long as asked for")
+}
+
+/// What failed is in the error log, what the media failed in the health log; what merely differs from what it
+/// is compared with, as it does for hosts that take locks by it, is in neither.
+#[test]
+fn logs_tell_what_failed() {
+    let rig = Rig::empty(1);
+    let rule = Rule { opcodes: vec![opcode::io::READ], lba: Some((7, 7)), ..Rule::default() };
+    rig.add(1, Fault::new(memory(1 << 20, 12, 1), rule));
+    let (mut admin, mut io) = rig.connect();
+    let (old, new) = ([0; 4096], [2; 4096]);
+    let wrong = half(&mut io, opcode::io::COMPARE, 0, &new, false);
+    let write = half(&mut io, opcode::io::WRITE, 0, &new, false);
+    assert_eq!(io.complete(wrong).status.code(), Status::COMPARE_FAILURE);
+    io.complete(write).refused(Status::ABORTED_FAILED_FUSED);
+    io.write(1, 0, 1, &old);
+    let smart: Smart = log_page(&mut admin, Lid::SMART);
+    assert_eq!((smart.media_errors[0].get(), smart.error_entries[0].get()), (0, 0));
+    let entry: ErrorEntry = log_page(&mut admin, Lid::ERROR);
+    assert_eq!(entry.error_count.get(), 0, "an unused entry");
+    for count in 1..=2 {
+        let failed = io.command(Command::blocks(opcode::io::READ, 1, 7, 1), Bytes::Wanted(4096));
+        assert_eq!(failed.status.code(), Status::UNRECOVERED_READ);
+        // The control core is told beside the answer.
+        let until = Instant::now() + host::PATIENCE;
+        let smart = loop {
+            let smart: Smart = log_page(&mut admin, Lid::SMART);
+            if smart.error_entries[0].get() == count {
+                break smart;
+            }
+            assert!(Instant::now() < until, "{smart:?}");
+        };
+        assert_eq!(smart.media_errors[0].get(), count);
+        assert_eq!(smart.host_writes[0].get(), 1, "those that were carried out");
+        let entry: ErrorEntry = log_page(&mut admin, Lid::ERROR);
+        let place = (entry.nsid.get(), entry.lba.get(), entry.sqid.get(), entry.opcode);
+        assert_eq!((entry.error_count.get(), place), (count, (1, 7, 1, opcode::io::READ)));
+        assert_eq!(Status(entry.status.get() >> 1).code(), Status::UNRECOVERED_READ);
     }
 }

@@ -3,6 +3,7 @@
 use crate::core::{Core, compare_and_write, read, write};
 use nvme::Status;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use volume::OpenOptions;
 
@@ -135,6 +136,81 @@ fn fused_pairs_have_one_winner() {
     one_winner("linear:(mem:16K?bs=4096,mem:48K?bs=4096)");
     one_winner("delay:20us(linear:(mem:16K?bs=4096,mem:48K?bs=4096))");
     one_winner("volatile:(mem:64K?bs=4096)");
+}
+
+/// A block of these two numbers, at its beginning and at its end.
+fn numbered(epoch: u64, count: u64) -> Vec<u8> {
+    let mut block = vec![0; BLOCK];
+    for at in [0, BLOCK - 16] {
+        block[at..at + 8].copy_from_slice(&epoch.to_le_bytes());
+        block[at + 8..at + 16].copy_from_slice(&count.to_le_bytes());
+    }
+    block
+}
+
+fn numbers(block: &[u8]) -> (u64, u64) {
+    assert_eq!(block[..16], block[BLOCK - 16..], "a torn block");
+    let number = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
+    (number(0), number(8))
+}
+
+/// One core begins epochs by plain writes, another counts within them by Compare-and-Write, in the same block.
+fn writers_beside_fused(uri: &str) {
+    let options = OpenOptions { cores: 2, ..OpenOptions::default() };
+    let namespace = volume::open(uri, &options).expect(uri);
+    let until = Instant::now() + Duration::from_millis(700);
+    let [writer, counter] = [(); 2].map(|()| Core::start(Arc::clone(&namespace)));
+    let done = Arc::new(AtomicBool::new(false));
+    let over = Arc::clone(&done);
+    let counting = std::thread::spawn(move || {
+        let (mut wins, mut losses) = (0u32, 0u32);
+        while !over.load(Ordering::Relaxed) || wins < LEAST || losses < LEAST {
+            let (epoch, count) = numbers(&counter.read(3, 1, BLOCK).data);
+            let pair = [numbered(epoch, count), numbered(epoch, count + 1)];
+            let [before, after] = pair;
+            // The second loses at the latest to the first.
+            let attempts = [(); 2].map(|()| {
+                counter.submit(compare_and_write(3, before.clone(), after.clone(), BLOCK))
+            });
+            for attempt in attempts {
+                match attempt.recv().expect("answered").status.code() {
+                    Status::SUCCESS => wins += 1,
+                    Status::COMPARE_FAILURE => losses += 1,
+                    other => panic!("{other}"),
+                }
+            }
+        }
+        (wins, losses)
+    });
+    let (mut epoch, mut met) = (0, 0);
+    while Instant::now() < until || !counting.is_finished() && epoch < 1_000_000 {
+        epoch += 1;
+        let answers =
+            [writer.submit(write(3, numbered(epoch, 0), BLOCK)), writer.submit(read(3, 1, BLOCK))];
+        for answer in answers {
+            assert_eq!(answer.recv().expect("answered").status, Status::SUCCESS);
+        }
+        // Whoever counts cannot bring an epoch back that is over.
+        let (now, count) = numbers(&writer.read(3, 1, BLOCK).data);
+        assert_eq!(now, epoch, "{uri}: a pair wrote after a comparison that was not true any more");
+        met += u64::from(count > 0);
+        if Instant::now() >= until {
+            done.store(true, Ordering::Relaxed);
+        }
+    }
+    done.store(true, Ordering::Relaxed);
+    let (wins, losses) = counting.join().expect("counts");
+    println!("{uri}: {epoch} epochs, {met} of which were counted in; {wins} wins, {losses} losses");
+}
+
+#[test]
+fn pairs_and_writes_of_one_block_follow_one_another() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("volume.img");
+    writers_beside_fused("mem:64K?bs=4096");
+    writers_beside_fused(&format!("file:{}?create&size=64K&bs=4096", path.display()));
+    writers_beside_fused("delay:20us(linear:(mem:16K?bs=4096,mem:48K?bs=4096))");
+    writers_beside_fused("volatile:(mem:64K?bs=4096)");
 }
 
 #[test]
