@@ -345,8 +345,15 @@ impl Driver {
             let association = self.association.borrow();
             let controller = association.controller().clone();
             self.shared.set_access(local(association.access()));
+            // A controller that drains has let us connect after it was done with what others of this host
+            // had sent, if it can tell that they were of this host.
+            let config = association.config();
+            let named = crate::identity::is_lasting(&config.host_nqn);
+            let settles =
+                association.settle().max(if named { Duration::ZERO } else { config.quiesce_time });
             self.shared.change(|standing| {
                 standing.lives += 1;
+                standing.settles = settles;
                 standing.numa_node = numa_node;
                 standing.controller = controller;
                 standing.nsid = association.nsid();

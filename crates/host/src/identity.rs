@@ -42,6 +42,11 @@ pub fn of_machine(id: Uuid) -> Uuid {
     Uuid::new_v5(&NVLANE, id.as_bytes())
 }
 
+/// Whether another process on this machine would come by the same name.
+pub fn is_lasting(nqn: &str) -> bool {
+    machine_id().is_some() || nqn != nqn_of_machine()
+}
+
 fn nqn_of_machine() -> String {
     static PROCESS: OnceLock<Uuid> = OnceLock::new();
     let id = machine_id().unwrap_or_else(|| *PROCESS.get_or_init(Uuid::new_v4));

@@ -2,7 +2,7 @@
 
 use crate::control::{self, Control};
 use crate::flush::{Answer, Flush, flush_on};
-use crate::options::{Address, Options};
+use crate::options::{Address, Failover, Options};
 use crate::pages::Means;
 use crate::queue::{IoQueue, copy};
 use crate::shared::{Shared, Standing};
@@ -311,6 +311,10 @@ impl Namespace for Path {
             selections: sums.submitted,
             errors: sums.errors,
             reconnects: standing.lives.saturating_sub(1),
+            settles: match self.shared.options.failover {
+                Failover::Fast => Duration::ZERO,
+                Failover::Safe => standing.settles,
+            },
             details: vec![
                 ("controller".into(), standing.controller.cntlid.to_string()),
                 ("received_direct_bytes".into(), sums.received_direct.to_string()),

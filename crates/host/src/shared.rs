@@ -2,11 +2,11 @@
 
 use crate::options::{Address, Options};
 use crate::subsystem::Subsystem;
-use association::{Controller, Reason};
+use association::{Association, Controller, Reason};
 use namespace::Access;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// One path, as its control thread, its queues and its users share it.
 #[derive(Debug)]
@@ -42,6 +42,8 @@ pub(crate) struct Standing {
     pub(crate) nsid: u32,
     /// Where its network interface is.
     pub(crate) numa_node: Option<u32>,
+    /// See [`namespace::PathReport::settles`].
+    pub(crate) settles: Duration,
 }
 
 /// What was acknowledged and may be gone: see [`namespace::Unflushed`].
@@ -126,6 +128,8 @@ const STATES: [Access; 6] = [
 
 impl Shared {
     pub(crate) fn new(address: Address, options: Options, subsystem: Arc<Subsystem>) -> Shared {
+        // As long as nothing is known of the controller: it may count commands as keep alive, which doubles it.
+        let settles = Association::new(options.association.clone()).quiet() * 2;
         Shared {
             address,
             options,
@@ -139,6 +143,7 @@ impl Shared {
                 controller: Controller::default(),
                 nsid: 0,
                 numa_node: None,
+                settles,
             }),
             changed: Condvar::new(),
             losses: Arc::default(),

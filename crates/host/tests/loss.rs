@@ -118,20 +118,47 @@ fn writes_wait_until_a_silent_connection_is_dead() {
     assert!(read < Duration::from_secs(8), "{read:?}");
 }
 
-/// How long it takes until a write comes back, once the target has ended `connection` (0: the admin
-/// queue's), and since it was issued: one that is known to drain, or one that leaves that byte of Identify
-/// Controller zero. Writes take five seconds.
-fn ended_under_a_write(drains: bool, connection: usize, options: &Options) -> (Duration, Duration) {
+/// A target that is known to drain, or not.
+fn draining(target: &Target, drains: bool) -> Tamper {
     /// Where the vendor specific bytes are, behind the header of C2HData.
     const VENDOR: usize = 24 + 3072;
-    let target = Target::serve(slow_but_flush(Duration::from_secs(5)), 1, 0);
     let edit = move |pdu: &mut Vec<u8>| {
         if !drains && pdu.len() >= VENDOR + 8 && pdu[VENDOR..].starts_with(b"nvlane") {
             pdu[VENDOR + 7] = 0;
         }
         true
     };
-    let tamper = Tamper::each(target.address, 0, 1, Arc::new(edit));
+    Tamper::each(target.address, 0, 1, Arc::new(edit))
+}
+
+#[test]
+fn a_path_tells_how_long_a_dead_process_is_to_be_reckoned_with() {
+    let target = Target::memory();
+    let mut options = options();
+    options.association.quiesce_time = Duration::from_secs(3);
+    options.association.keep_alive_tmo = Duration::from_secs(7);
+    for (drains, wanted) in [(true, 0), (false, 3)] {
+        let tamper = draining(&target, drains);
+        let path = connect(tamper.address, &options);
+        assert_eq!(path.paths()[0].settles, Duration::from_secs(wanted));
+    }
+    // Nobody is there: it may count commands as keep alive.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let nobody = nobody.local_addr().expect("bound");
+    let paths = host::open(&[address(target.address), address(nobody)], &options, "");
+    let paths = paths.expect("one of two");
+    assert_eq!(paths[1].paths()[0].settles, Duration::from_secs(2 * (7 + 3)));
+    options.failover = Failover::Fast;
+    let path = connect(target.address, &options);
+    assert_eq!(path.paths()[0].settles, Duration::ZERO);
+}
+
+/// How long it takes until a write comes back, once the target has ended `connection` (0: the admin
+/// queue's), and since it was issued: one that is known to drain, or one that leaves that byte of Identify
+/// Controller zero. Writes take five seconds.
+fn ended_under_a_write(drains: bool, connection: usize, options: &Options) -> (Duration, Duration) {
+    let target = Target::serve(slow_but_flush(Duration::from_secs(5)), 1, 0);
+    let tamper = draining(&target, drains);
     let relay = Relay::to(tamper.address);
     let core = Core::usable(connect(relay.address, options));
     let issued = Instant::now();

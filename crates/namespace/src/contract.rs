@@ -8,6 +8,7 @@ use reactor::Reactor;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use std::{fmt, io};
 
 /// Layers that one request may pass; a deeper stack is refused when it is opened.
@@ -276,6 +277,8 @@ pub struct PathReport {
     pub p50_ns: u64,
     /// The same: 99 of 100 are below.
     pub p99_ns: u64,
+    /// After the end of a process, what it has sent by this path may still be carried out for so long.
+    pub settles: Duration,
     /// What only some policies or transports know, by name.
     pub details: Vec<(String, String)>,
 }

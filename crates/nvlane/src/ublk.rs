@@ -65,7 +65,12 @@ fn add(args: &UblkAddArgs) -> Result<()> {
         ..OpenOptions::default()
     };
     let namespace = match taken_over {
-        Some(_) => successor::open(&record.volume, &options)?,
+        Some(id) => {
+            let ended = successor::await_end(id, &record.volume)?;
+            let namespace = successor::open(&record.volume, &options)?;
+            successor::settle(&*namespace, ended);
+            namespace
+        }
         None => patience::open(&record.volume, &options)?,
     };
     let kept =
@@ -145,11 +150,11 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
     let info = Control::open()?.info(id)?;
     let mut found = Record::read(id);
     let mut record = to_be_recovered(args, found.clone())?;
-    let mut changed = None;
+    let (mut changed, mut left) = (None, false);
     if upgrade {
         let place = record.wishes.bpf.unwrap_or_default();
         successor::check_programs(id, args.volume.as_deref(), place)?;
-        ::ublk::quiesce(id)?;
+        left = ::ublk::quiesce(id)?;
         // Until then the old server may have been given another program, whose maps these are now.
         let checked = record.volume;
         found = Record::read(id);
@@ -166,7 +171,11 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
             block_device: true,
             ..OpenOptions::default()
         };
+        let ended = if left { None } else { Some(successor::await_end(id, &record.volume)?) };
         let namespace = successor::open(&record.volume, &options)?;
+        if let Some(ended) = ended {
+            successor::settle(&*namespace, ended);
+        }
         let kept = successor::keep_maps(&*namespace, Some(id))?;
         let record = Record { volume: namespace.uri(), ..record };
         let options = DeviceOptions { kept, ..serve_options(&record.wishes) };

@@ -49,7 +49,7 @@ pub use error::Error;
 pub use features::{Feature, Features, KNOWN};
 pub use kernel::{ProgramPlace, Runs};
 pub use path::{DataPath, PathError};
-pub use recovery::{quiesce, waits_for_server};
+pub use recovery::{await_end, quiesce, waits_for_server};
 pub use tags::{Carries, Step, Tags};
 pub use translate::{Shape, Transfer, Work};
 pub use zoned::Zones;

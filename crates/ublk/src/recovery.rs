@@ -132,10 +132,7 @@ fn await_recovery(
                 let why = "is dead: `nvlane ublk del` clears it away";
                 return Err(Error::NotRecoverable { id, why });
             }
-            state::LIVE if is_alive(info.ublksrv_pid) => {
-                "has a server: `nvlane ublk upgrade` takes it over"
-            }
-            state::LIVE => "still has its server",
+            state::LIVE => still_served(&info),
             _ => {
                 begins(true)?;
                 let Err(error) = control.start_recovery(id) else { return Ok(()) };
@@ -167,9 +164,33 @@ pub fn waits_for_server(info: &DeviceInfo) -> bool {
     info.flags & flag::USER_RECOVERY != 0 && info.state != state::DEAD && is_gone
 }
 
+/// Waits until a server that has crashed is gone, with what it had in its rings.
+pub fn await_end(id: u32) -> Result<(), Error> {
+    let mut control = Control::open()?;
+    let until = Instant::now() + RECOVERY_PATIENCE;
+    loop {
+        let info = control.info(id)?;
+        if info.state != state::LIVE {
+            return Ok(());
+        }
+        if is_alive(info.ublksrv_pid) || Instant::now() >= until {
+            return Err(Error::NotRecoverable { id, why: still_served(&info) });
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn still_served(info: &DeviceInfo) -> &'static str {
+    if is_alive(info.ublksrv_pid) {
+        return "has a server: `nvlane ublk upgrade` takes it over";
+    }
+    "still has its server"
+}
+
 /// Has the server of a device give it up to the one that comes next, without an error to its users, and
-/// waits until it is gone, with its claim to the volume.
-pub fn quiesce(id: u32) -> Result<(), Error> {
+/// waits until it is gone, with its claim to the volume. Whether it has ended by itself, which it does when
+/// nothing of it is under way any more.
+pub fn quiesce(id: u32) -> Result<bool, Error> {
     let mut control = Control::open()?;
     let info = control.info(id)?;
     if info.flags & flag::QUIESCE == 0 {
@@ -184,11 +205,11 @@ pub fn quiesce(id: u32) -> Result<(), Error> {
     let mut server = server.and_then(|server| pidfd_open(server, PidfdFlags::empty()).ok());
     control.quiesce(id, QUIESCE_PATIENCE_MS)?;
     let begun = Instant::now();
-    let mut next = begun + QUIESCE_AGAIN;
+    let (mut next, mut killed) = (begun + QUIESCE_AGAIN, false);
     loop {
         let is_live = control.info(id)?.state == state::LIVE;
         if !is_live && !is_alive(info.ublksrv_pid) {
-            return Ok(());
+            return Ok(!killed);
         }
         if is_live && Instant::now() >= next {
             // Refused where requests are with the server for longer than that: there is another time.
@@ -204,6 +225,7 @@ pub fn quiesce(id: u32) -> Result<(), Error> {
         {
             tracing::warn!(id, "the server does not leave the device, and is killed");
             let _ = pidfd_send_signal(&server, Signal::KILL);
+            killed = true;
         }
         thread::sleep(LOOK_EVERY);
     }

@@ -238,6 +238,7 @@ impl Multipath {
                     .map(|core| core.paths[path].access())
                     .min()
                     .unwrap_or_default(),
+                settles: own.iter().map(|path| path.settles).max().unwrap_or_default(),
                 ..PathReport::default()
             },
         };

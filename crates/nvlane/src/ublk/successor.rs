@@ -13,7 +13,8 @@ use nvme::limits::{Commands, CopyLimits, Passthrough};
 use serde_json::Value;
 use std::fs;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 use ublk_bpf::KeptMaps;
 use volume::{Kind, OpenOptions, Uri};
 
@@ -24,6 +25,32 @@ const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
 /// so of its claim to the volume, a moment later.
 pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Namespace>> {
     Ok(Patience::new(CLAIM_PATIENCE).open(|| volume::open(uri, options))?)
+}
+
+/// From when the kernel has let go of a device to when the connections of its dead server are closed.
+const CONNECTIONS_CLOSE: Duration = Duration::from_millis(100);
+
+/// Waits until a server that has crashed is gone. Then its controllers know that it is, and if they drain, they let
+/// us connect when its commands have ended.
+pub fn await_end(id: u32, uri: &str) -> Result<Instant> {
+    ::ublk::await_end(id)?;
+    let ended = Instant::now();
+    if uri.contains("tcp://") {
+        thread::sleep(CONNECTIONS_CLOSE);
+    }
+    Ok(ended)
+}
+
+/// Waits until nothing is carried out any more of what a server that ended then has sent. Its requests come again, to
+/// us, and what has been acknowledged after them must not be overwritten by what they were the first time.
+pub fn settle(volume: &dyn Namespace, ended: Instant) {
+    let settles = volume.paths().iter().map(|path| path.settles).max().unwrap_or_default();
+    let left = settles.saturating_sub(ended.elapsed());
+    if left >= Duration::from_secs(2) {
+        let seconds = left.as_secs();
+        tracing::info!(seconds, "waits until what the last server has sent has surely ended");
+    }
+    thread::sleep(left);
 }
 
 /// Has the maps of the volume's programs kept for the next server, from the one before if the device is taken over. The

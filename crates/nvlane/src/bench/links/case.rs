@@ -8,6 +8,7 @@ use anyhow::Context;
 use namespace::Namespace;
 use serde::Serialize;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -138,6 +139,8 @@ pub struct Outcome {
     pub recovery_ms: Option<f64>,
     /// Whether it was reached.
     pub recovered: bool,
+    /// The same while something happens to path 0, and from then to the end.
+    pub fault_mib_s: Option<[f64; 2]>,
     /// Path 0's share of the commands before something happens, while it does, and in the last second.
     pub shares: Option<[f64; 3]>,
     /// Commands sent on each path.
@@ -147,7 +150,19 @@ pub struct Outcome {
 impl Outcome {
     /// Share of the sum of the paths alone.
     pub fn of_best(&self) -> f64 {
-        self.mib_s / self.alone_mib_s.iter().sum::<f64>()
+        self.mib_s / self.best()
+    }
+
+    /// The rate while something happens, as a share of what the other paths give alone, and the rate afterwards as
+    /// one of all.
+    pub fn fault_of_best(&self) -> Option<[f64; 2]> {
+        let [during, after] = self.fault_mib_s?;
+        let best = self.best();
+        Some([during / (best - self.alone_mib_s[0]), after / best])
+    }
+
+    fn best(&self) -> f64 {
+        self.alone_mib_s.iter().sum()
     }
 }
 
@@ -212,6 +227,8 @@ pub fn run(
         [HAPPENS / 2..HAPPENS, HAPPENS..OVER, END - second..END]
             .map(|range| Sent::share(&sent, range.start, range.end))
     });
+    let fault_mib_s =
+        (!quiet).then(|| [HAPPENS..OVER, OVER..END].map(|range| rate(&played.series, &range)));
     let recovery = recovery(&sent, back);
     Ok(Outcome {
         alone_mib_s,
@@ -222,6 +239,7 @@ pub fn run(
         recovery_ms: recovery
             .map(|recovery| recovery.unwrap_or(END.saturating_sub(back)).as_secs_f64() * 1e3),
         recovered: recovery.is_some_and(|recovery| recovery.is_some()),
+        fault_mib_s,
         shares,
         selections: volume.paths().iter().map(|path| path.selections).collect(),
     })
@@ -268,6 +286,15 @@ fn happen(event: Event, net: &Net, target: &mut Target) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The rate within `range`, in MiB/s.
+fn rate(series: &[u32], range: &Range<Duration>) -> f64 {
+    let interval = |moment: Duration| (moment.as_nanos() / INTERVAL.as_nanos()) as usize;
+    let within = interval(range.start)..interval(range.end).min(series.len());
+    let count: u64 =
+        series.get(within).unwrap_or_default().iter().map(|&count| u64::from(count)).sum();
+    count as f64 * 4096.0 / f64::from(1 << 20) / (range.end - range.start).as_secs_f64()
 }
 
 /// The longest run of intervals without completions.
@@ -331,6 +358,30 @@ mod tests {
     fn a_stall_is_the_longest_of_several() {
         assert_eq!(longest_stall(&[1, 0, 0, 3, 0, 0, 0, 2, 0]), 3 * INTERVAL);
         assert_eq!(longest_stall(&[1, 1]), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_rate_while_something_happens_is_of_that_time_alone() {
+        let mut series = vec![1000; (END.as_millis() / INTERVAL.as_millis()) as usize];
+        let interval = |at: Duration| (at.as_millis() / INTERVAL.as_millis()) as usize;
+        series[interval(HAPPENS)..interval(OVER)].fill(500);
+        let full = 1000.0 * 100.0 * 4096.0 / f64::from(1 << 20);
+        assert!((rate(&series, &(HAPPENS..OVER)) - full / 2.0).abs() < 1e-6);
+        assert!((rate(&series, &(OVER..END)) - full).abs() < 1e-6);
+        let outcome = Outcome {
+            alone_mib_s: vec![full, full / 2.0],
+            mib_s: full,
+            fault_mib_s: Some([full / 2.0, full]),
+            p50_us: 0.0,
+            p99_9_us: 0.0,
+            stall_ms: 0.0,
+            recovery_ms: None,
+            recovered: false,
+            shares: None,
+            selections: Vec::new(),
+        };
+        let [during, after] = outcome.fault_of_best().expect("something happened");
+        assert!((during - 1.0).abs() < 1e-9 && (after - 2.0 / 3.0).abs() < 1e-9);
     }
 
     /// A run in which path 0's share of every 100 commands is `share`, by the interval.

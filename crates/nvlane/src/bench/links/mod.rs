@@ -10,7 +10,8 @@
 //! The links are the bottleneck, and they are independent: the best possible is the sum of what
 //! each path gives alone. Every case says what happens to path 0 on the way (a spike, a link taken down, a
 //! target that is killed, a link that swallows everything) and how long it takes until that path has nine tenths of
-//! its share of the commands again. Where a target is killed, each link has a process of its own; all serve one
+//! its share of the commands again, which rate there was meanwhile, as a share of what the other paths give alone, and which
+//! from then on. Where a target is killed, each link has a process of its own; all serve one
 //! file, which is a single hole.
 
 mod case;
@@ -48,6 +49,8 @@ impl Scenario for Links {
                 "policy",
                 "MiB/s",
                 "of best",
+                "meanwhile",
+                "after",
                 "p50 ms",
                 "p99.9",
                 "longest stall",
@@ -74,11 +77,16 @@ impl Scenario for Links {
                     (Some(ms), true) => format!("{ms:.0} ms"),
                     (Some(ms), false) => format!("over {ms:.0} ms"),
                 };
+                let fault = outcome.fault_of_best();
+                let shown =
+                    |which: usize| fault.map_or("-".into(), |of| format!("{:.2}", of[which]));
                 table.rows.push(vec![
                     case.name.to_owned(),
                     policy.to_owned(),
                     format!("{:.1}", outcome.mib_s),
                     format!("{:.2}", outcome.of_best()),
+                    shown(0),
+                    shown(1),
                     format!("{:.2}", outcome.p50_us / 1e3),
                     format!("{:.2}", outcome.p99_9_us / 1e3),
                     format!("{:.0} ms", outcome.stall_ms),
@@ -101,6 +109,10 @@ impl Scenario for Links {
 fn add(name: &str, about: &str, policy: &str, outcome: &Outcome, report: &mut Report) {
     report.figure(format!("{name}_mib_s"), outcome.mib_s);
     report.figure(format!("{name}_of_best"), outcome.of_best());
+    if let Some([during, after]) = outcome.fault_of_best() {
+        report.figure(format!("{name}_meanwhile_of_others"), during);
+        report.figure(format!("{name}_after_of_best"), after);
+    }
     report.figure(format!("{name}_p99_9_us"), outcome.p99_9_us);
     report.figure(format!("{name}_stall_ms"), outcome.stall_ms);
     if let Some(recovery) = outcome.recovery_ms {
