@@ -180,6 +180,54 @@ fn what_overlaps_itself_is_moved() {
     assert!(said(&[&a, &a]).contains("there already"));
 }
 
+/// A range of a Copy has 65,528 blocks at most, and what is moved in larger pieces has to come out the same.
+#[test]
+fn what_overlaps_itself_is_moved_in_pieces_larger_than_a_range() {
+    const SIZE: usize = 36 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    // Ranges of one Copy would meet 4 KiB before a whole MiB of the piece: data is there only.
+    let mut data = vec![0; SIZE];
+    for (seed, before) in (0..SIZE).step_by(1 << 20).enumerate() {
+        let part = before.saturating_sub(64 << 10)..before + (64 << 10);
+        data[part.clone()].copy_from_slice(&pattern(part.len(), seed as u64));
+    }
+    let a = file(dir.path(), "a", &[]);
+    let sparse = || {
+        let file = File::options().write(true).open(&a).unwrap();
+        file.set_len(0).unwrap();
+        file.set_len(SIZE as u64).unwrap();
+        for (at, chunk) in data.chunks(64 << 10).enumerate() {
+            if chunk.iter().any(|byte| *byte != 0) {
+                file.write_all_at(chunk, (at << 16) as u64).unwrap();
+            }
+        }
+    };
+    sparse();
+    let source = file(dir.path(), "source", &fs::read(&a).unwrap());
+    let daemon = Daemon::start(dir.path(), &["mem:36M?bs=512", "--nqn", NQN]);
+    let remote = format!("tcp://{}/{NQN}?ns=1", daemon.listeners[0]);
+    let read = |volume: &str| nvlane().args(["cat", volume]).output().unwrap().stdout;
+    for (from, to) in [(0, 4096), (4096, 0)] {
+        let mut wanted = data.clone();
+        wanted.copy_within(from..from + (35 << 20), to);
+        for size in ["33M", "128M"] {
+            sparse();
+            done(&[
+                &format!("{a}?bs=512@{from}+35M"),
+                &format!("{a}?bs=512@{to}"),
+                "--request-size",
+                size,
+            ]);
+            assert!(fs::read(&a).unwrap() == wanted, "{from} to {to}, {size}: other bytes");
+            done(&[&source, &remote]);
+            let (part, there) = (format!("{remote}@{from}+35M"), format!("{remote}@{to}"));
+            let json = done(&[&part, &there, "--request-size", size]);
+            assert!(read(&remote) == wanted, "remote, {from} to {to}, {size}: other bytes");
+            assert_eq!(json["moved_bytes"], 0, "{json}");
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_done_is_refused_before_anything_is_written() {
     let dir = tempfile::tempdir().unwrap();

@@ -202,6 +202,15 @@ impl Engine {
         (0..self.layout.targets.len()).all(|target| self.is_copied(volume, target))
     }
 
+    /// Source ranges of one Copy with these limits. Ranges are read one after the other, each after those before were
+    /// written: what overlaps itself is one range, which is read as if whole before any of it is written.
+    fn ranges_max(&self, limits: &Limits) -> u64 {
+        match self.layout.order {
+            Order::Free => limits.copy.ranges_max.into(),
+            Order::Forwards | Order::Backwards => 1,
+        }
+    }
+
     /// Bytes of one piece from `volume`, whole blocks of everybody.
     fn piece_bytes_max(&self, volume: usize, kind: Kind) -> u64 {
         let unit = self.unit(volume);
@@ -222,8 +231,7 @@ impl Engine {
             }
             Kind::Data if self.copies_all(volume) => {
                 targets().fold(wanted(COPY_BYTES), |most, it| {
-                    let ranges =
-                        u64::from(it.copy.ranges_max) * u64::from(it.copy.range_blocks_max);
+                    let ranges = self.ranges_max(it) * u64::from(it.copy.range_blocks_max);
                     most.min(ranges.min(it.copy.blocks_max.into()) << it.block_shift)
                 })
             }
@@ -385,6 +393,7 @@ impl Engine {
             sources.ranges.push(Source { place, slba: first + done, blocks: blocks as u32 });
             done += blocks;
         }
+        assert!(sources.ranges.len() as u64 <= self.ranges_max(limits), "pieces are of that size");
         sources
     }
 
