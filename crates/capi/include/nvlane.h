@@ -489,7 +489,8 @@ int nvl_reap(struct nvl_session *session,
 /**
  * Starts a Copy of `count` source ranges, one after another, to the blocks of `volume` from `first` on, as nvl_submit()
  * starts a command; nvl_limits.copy_* say how much one may be. On failure nvl_completion.result is the lowest range
- * that was not copied whole. Volumes may differ, but not in the size of their blocks.
+ * that was not copied whole. Volumes may differ, but not in the size of their blocks. A range may overlap what is
+ * written, and is copied as if it were read whole before; but what earlier ranges have written, it reads as they left it.
  *
  * nvl_submit() takes Copies as well, with source ranges as NVMe has them; in formats 2h and 3h the namespace id is then
  * nvl_volume_id() of a volume of the session.
@@ -509,9 +510,10 @@ int nvl_copy(struct nvl_volume *volume,
 /**
  * Starts a Copy of the same source ranges to each of `target_count` targets; they count as so many commands in
  * flight, and complete as one. Its nvl_completion.result is the lowest target whose Copy has failed, with the status of
- * that and its volume, or `target_count` if none has; all are tried.
+ * that and its volume, or `target_count` if none has; all are tried. They are at work at once.
  *
- * Errors: those of nvl_copy(); -EAGAIN if the depth has no room for all, and none was started.
+ * Errors: those of nvl_copy(); -EAGAIN if the depth has no room for all; -EINVAL if what is written to one is written
+ * or read for another, as far as volumes tell that their blocks are the same. None was started then.
  *
  * # Safety
  * `targets` has `target_count` elements, and `sources` has `count`; their volumes are null or not closed.
@@ -528,8 +530,9 @@ int nvl_copy_to_all(const struct nvl_copy_target *targets,
  * copy_file_range() does between files. Gives how many were copied: fewer than asked for if the volume allows no more
  * at once, or if it failed in the middle. What else is in flight goes on meanwhile.
  *
- * Errors: those of nvl_copy(); -EIO if the volume has failed it, and nvl_error() has the status in words. Nothing was
- * copied then.
+ * Errors: those of nvl_copy(); -EINVAL, as of copy_file_range(), if what is read and what is written overlap, as far as
+ * volumes tell that their blocks are the same (one Copy of one range may: nvl_copy()); -EIO if the volume has failed
+ * it, and nvl_error() has the status in words. Nothing was copied then.
  *
  * # Safety
  * `target` and `source` are null or volumes, not closed.

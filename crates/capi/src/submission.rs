@@ -273,7 +273,7 @@ pub(crate) fn rejected(reason: Reason) -> Failure {
         Reason::NoBuffer => libc::ENOBUFS,
         Reason::Ended => libc::ESHUTDOWN,
         Reason::Foreign => libc::EXDEV,
-        Reason::Empty => libc::EINVAL,
+        Reason::Empty | Reason::Overlap => libc::EINVAL,
     };
     Failure::new(errno, reason.to_string())
 }

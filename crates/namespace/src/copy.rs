@@ -28,6 +28,7 @@
 
 mod carrier;
 mod emulate;
+mod kept;
 mod refusals;
 mod room;
 pub(crate) mod threads;
@@ -35,6 +36,7 @@ mod turn;
 
 pub(crate) use carrier::{Carrier, Ground, Reader, Route};
 pub(crate) use emulate::End;
+pub use kept::{Keeper, kept};
 pub(crate) use refusals::{REMEMBERED, Refusals};
 pub(crate) use turn::TURN_BYTES_MAX;
 

@@ -102,6 +102,11 @@ impl File {
         self.buffered.is_none()
     }
 
+    /// What tells it from others on this machine, by whatever path they were opened.
+    pub(crate) fn identity(&self) -> (u64, u64) {
+        self.copying.identity
+    }
+
     fn blocks(&self) -> u64 {
         self.blocks.load(Ordering::Relaxed)
     }

@@ -30,6 +30,7 @@ mod copies;
 mod copy;
 mod flights;
 mod groups;
+mod overlaps;
 mod submission;
 
 pub use bytes::{Bytes, RawBytes};
@@ -43,6 +44,7 @@ use namespace::Namespace;
 use namespace::copy::Other;
 use nvme::limits::Passthrough;
 use nvme::{Limits, Status};
+use overlaps::Overlaps;
 use reactor::{Buffer, BufferPool, Config, Drive, Reactor};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -142,6 +144,7 @@ struct Core {
     /// Something was submitted since the last turn.
     fresh: Cell<bool>,
     ended: Cell<bool>,
+    overlaps: RefCell<Overlaps>,
 }
 
 impl Session {
@@ -165,7 +168,8 @@ impl Session {
         let flights = Flights::new(config.depth);
         let ended = Cell::new(false);
         let fresh = Cell::new(false);
-        Ok(Session { core: Rc::new(Core { reactor, flights, fresh, ended }) })
+        let overlaps = RefCell::default();
+        Ok(Session { core: Rc::new(Core { reactor, flights, fresh, ended, overlaps }) })
     }
 
     /// Opens any volume by its URI, with everything it can do. May block, for a remote one

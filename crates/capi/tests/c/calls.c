@@ -386,6 +386,10 @@ static void copies(struct nvl_session *session)
     CHECK(carry_out(session, b, blocks(READ, 3, page, BLOCK, 1)).status == 0 && page[0] == 'd');
     FAILS(EIO, (int)nvl_copy_range(b, 0, a, 250, 10));
     FAILS(EINVAL, (int)nvl_copy_range(b, 0, NULL, 0, 1));
+    FAILS(EINVAL, (int)nvl_copy_range(b, 3, b, 0, 4));
+    FAILS(EINVAL, (int)nvl_copy_range(b, 0, b, 3, 4));
+    CHECK(nvl_copy_range(b, 4, b, 0, 4) == 4);
+    FAILS(EINVAL, nvl_copy_to_all((struct nvl_copy_target[2]){{b, 0}, {b, 2}}, 2, ranges, 2, 0, 0));
 
     FAILS(EINVAL, nvl_copy(NULL, 0, ranges, 2, 0, 0));
     FAILS(EINVAL, nvl_copy(b, 0, NULL, 2, 0, 0));

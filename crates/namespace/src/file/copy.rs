@@ -31,7 +31,7 @@ struct CloneRange {
 /// What a file needs to be copied to and from.
 #[derive(Debug)]
 pub(super) struct Copying {
-    /// Which file it is: device and inode.
+    /// Which file it is: device and inode; of a block device its number, however many nodes it has.
     pub(super) identity: (u64, u64),
     /// The file system lets files share blocks.
     pub(super) shares: bool,
@@ -46,8 +46,12 @@ pub(super) struct Copying {
 impl Copying {
     pub(super) fn of(file: &std::fs::File, kind: Kind) -> io::Result<Copying> {
         let metadata = file.metadata()?;
+        let identity = match kind {
+            Kind::Regular => (metadata.dev(), metadata.ino()),
+            Kind::Block => (metadata.rdev(), u64::MAX),
+        };
         Ok(Copying {
-            identity: (metadata.dev(), metadata.ino()),
+            identity,
             shares: kind == Kind::Regular && shares(file, metadata.len()),
             cached: OnceLock::new(),
             dirty: Dirty::default(),

@@ -6,7 +6,6 @@ use super::spec::{Options, Part, Spec};
 use crate::origin;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use namespace::Namespace;
-use namespace::copy::Origin;
 use namespace::file::OpenError;
 use std::sync::Arc;
 use volume::{Error, Kind, OpenOptions, Uri};
@@ -176,16 +175,7 @@ fn is_one(one: &Arc<dyn Namespace>, other: &Arc<dyn Namespace>) -> bool {
     let Some((here, there)) = located(one).zip(located(other)) else {
         return Arc::ptr_eq(one, other);
     };
-    let is_one = match (&here.origin, &there.origin) {
-        (Origin::File(one), Origin::File(other)) => Arc::ptr_eq(one, other),
-        (Origin::Memory(one), Origin::Memory(other)) => Arc::ptr_eq(one, other),
-        (
-            Origin::Subsystem { nqn: one, nsid },
-            Origin::Subsystem { nqn: other, nsid: other_nsid },
-        ) => Arc::ptr_eq(one, other) && nsid == other_nsid,
-        _ => false,
-    };
-    is_one && here.slba == there.slba
+    here.origin.keeper() == there.origin.keeper() && here.slba == there.slba
 }
 
 /// Begins the name of a volume that a daemon serves: `served:2`, `served:NQN/2`.

@@ -25,8 +25,11 @@ impl Volume {
     /// The completion has `result`, the lowest of `targets` whose Copy has failed, the status of that, and its
     /// volume; if none has, `result` is how many there are. The others were tried all the same.
     ///
+    /// Those Copies are at work at once: what the one writes, no other may read or write.
+    ///
     /// # Errors
-    /// There is no room for so many commands, or a volume is of another session; nothing was started.
+    /// There is no room for so many commands, a volume is of another session, or blocks are written that another target
+    /// has written or read, as far as volumes tell that their blocks are the same; nothing was started.
     pub fn copy_to_all(
         targets: &[(&Volume, u64)],
         ranges: &Ranges,
@@ -42,7 +45,9 @@ impl Volume {
     /// What else is in flight goes on meanwhile, and waits to be reaped.
     ///
     /// # Errors
-    /// Nothing was copied.
+    /// Nothing was copied. As with copy_file_range, the blocks that are read and those that are written may not
+    /// overlap ([`Reason::Overlap`]), as far as volumes tell that their blocks are the same. One Copy of one range may:
+    /// [`Submission::copy`].
     pub fn copy_range(
         &self,
         sdlba: u64,
@@ -53,6 +58,10 @@ impl Volume {
         let (ranges, whole) = cut(source, slba, blocks, &self.limits());
         if whole == 0 {
             return Ok(0);
+        }
+        // It is cut into ranges, and a later one would be read after those before were written over it.
+        if self.core.overlaps.borrow_mut().between(self, sdlba, source, slba, blocks) {
+            return Err(CopyError::Rejected(Reason::Overlap));
         }
         let group = start_group(&[(self, sdlba)], &ranges, 0, true)?;
         let outcome = loop {
@@ -91,6 +100,9 @@ fn start_group(
     }
     if flights.room() < targets.len() {
         return Err(Reason::Full);
+    }
+    if core.overlaps.borrow_mut().among(targets, ranges) {
+        return Err(Reason::Overlap);
     }
     core.fresh.set(true);
     let group = flights.begin(targets.len() as u32, first.id(), is_private);

@@ -74,6 +74,10 @@ impl Ranges {
         self.sources.ranges.iter().take(count).map(|range| u64::from(range.blocks)).sum()
     }
 
+    pub(super) fn sources(&self) -> &[Source] {
+        &self.sources.ranges
+    }
+
     /// Whether all volumes named are of `session`.
     pub(super) fn is_of(&self, session: u64) -> bool {
         !self.is_mixed && (self.session == 0 || self.session == session)

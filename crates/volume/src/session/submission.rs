@@ -69,6 +69,9 @@ pub enum Reason {
     /// A Copy to many names no volume to copy to.
     #[error("there is no volume to copy to")]
     Empty,
+    /// Blocks would be read that the same call writes, or be written twice: which comes first nobody could say.
+    #[error("what is copied, or to where, overlaps with what is written")]
+    Overlap,
 }
 
 impl Submission {

@@ -4,6 +4,7 @@
 use crate::behaviour::{execute, file, session};
 use nvme::copy::{Entry, Format};
 use nvme::{Status, opcode};
+use volume::OpenOptions;
 use volume::session::{Bytes, CopyError, Done, Ranges, Reason, Session, Submission, Volume};
 
 /// 1 MiB in blocks of 4 KiB, each of its number and `seed`.
@@ -202,9 +203,9 @@ fn a_range_is_copied_and_waited_for_while_others_are_in_flight() {
     let mut at_is = |slba: u64| at_is(&b, &session, slba, &mut done);
     assert_eq!(b.copy_range(16, &a, 0, 200), Ok(200));
     assert_eq!((at_is(16), at_is(215)), (0, 199));
-    // Within one volume, where it overlaps.
-    assert_eq!(b.copy_range(17, &b, 16, 100), Ok(100));
-    assert_eq!((at_is(17), at_is(116)), (0, 99));
+    // Within one volume.
+    assert_eq!(b.copy_range(0, &b, 16, 16), Ok(16));
+    assert_eq!((at_is(0), at_is(15)), (0, 15));
     assert_eq!(b.copy_range(0, &a, 0, 0), Ok(0));
     let failed = b.copy_range(0, &a, 250, 7);
     assert_eq!(failed, Err(CopyError::Failed(Status::LBA_OUT_OF_RANGE.dnr())));
@@ -216,6 +217,81 @@ fn a_range_is_copied_and_waited_for_while_others_are_in_flight() {
         session.reap(&mut done);
     }
     assert_eq!((done.len(), done[0].token), (1, 9), "only what was submitted");
+}
+
+/// What is cut into several ranges, or is done by several Copies at once, may read what it has written.
+#[test]
+fn what_would_read_what_it_writes_is_refused() {
+    const RANGE: u64 = 65_528;
+    let folder = tempfile::tempdir().expect("a folder");
+    let session = session(4);
+    let refused = Err(CopyError::Rejected(Reason::Overlap));
+    let file = format!("{}?size=40M&bs=512", folder.path().join("a").display());
+    for uri in ["mem:40M", &format!("file:{file}&create"), "linear:(mem:20M,mem:20M)", "null:40M"] {
+        let a = session.open(uri).expect(uri);
+        // In both directions, by one block, by all but one, by none: beyond what one range may have.
+        for (to, from) in [(8, 0), (0, 8), (0, RANGE), (RANGE, 0), (5, 5)] {
+            assert_eq!(a.copy_range(to, &a, from, RANGE + 8), refused, "{uri}: {from} to {to}");
+        }
+        assert_eq!(a.copy_range(200, &a, 100, 100), Ok(100), "{uri}: beside");
+        assert_eq!(a.copy_range(100, &a, 200, 100), Ok(100), "{uri}: beside");
+        // To several at once.
+        let b = session.open("mem:40M").expect("a volume");
+        let (mut of_each, mut of_a) = (Ranges::new(), Ranges::new());
+        of_each.push(100, 4);
+        of_a.push_from(&a, 100, 4);
+        let fails = |targets: &[(&Volume, u64)], ranges: &Ranges| {
+            let started = Volume::copy_to_all(targets, ranges, 0);
+            assert_eq!(started, Err(Reason::Overlap), "{uri}");
+            assert_eq!(session.outstanding(), 0, "none was started");
+        };
+        // What both write; what the one writes and the other reads.
+        fails(&[(&a, 200), (&b, 200), (&a, 203)], &of_a);
+        fails(&[(&a, 203), (&a, 200)], &of_each);
+        fails(&[(&b, 0), (&a, 103)], &of_a);
+        fails(&[(&a, 97), (&b, 0)], &of_a);
+        fails(&[(&a, 0), (&a, 102)], &of_each);
+        // Beside one another; of itself only, which is in order, and so is a single one.
+        for (targets, ranges) in [
+            (&[(&a, 104), (&a, 96), (&b, 102)][..], &of_a),
+            (&[(&a, 104), (&a, 96), (&b, 102)], &of_each),
+            (&[(&a, 102)], &of_a),
+        ] {
+            Volume::copy_to_all(targets, ranges, 0).expect("nothing overlaps");
+            let mut done = Vec::new();
+            session.wait(1, crate::behaviour::PATIENCE);
+            session.reap(&mut done);
+            assert_eq!((done[0].status, done[0].result), (Status::SUCCESS, targets.len() as u64));
+        }
+    }
+}
+
+/// One file under two names, and one as a part of another volume.
+#[test]
+fn volumes_that_are_kept_by_the_same_are_seen_to_be() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let session = session(4);
+    let path = folder.path().join("a");
+    std::fs::write(&path, vec![1; 1 << 20]).expect("a file");
+    std::os::unix::fs::symlink(&path, folder.path().join("b")).expect("a link");
+    let open = |uri: String| {
+        let shared = OpenOptions { shared: true, cores: 1, ..OpenOptions::default() };
+        session.open_with(&uri, &shared).expect("a volume")
+    };
+    let a = open(format!("{}?bs=512", path.display()));
+    let b = open(format!("linear:(mem:64K,{}/b?bs=512)", folder.path().display()));
+    // Block 128 of b is block 0 of a.
+    for (to, from, blocks) in [(100, 128, 101), (100, 327, 101), (1, 128, 1900)] {
+        let refused = Err(CopyError::Rejected(Reason::Overlap));
+        assert_eq!(a.copy_range(to, &b, from, blocks), refused, "{to}, {from}, {blocks}");
+        assert_eq!(b.copy_range(from, &a, to, blocks), refused, "{to}, {from}, {blocks}");
+    }
+    assert_eq!(a.copy_range(100, &b, 128, 100), Ok(100));
+    assert_eq!(b.copy_range(0, &a, 0, 128), Ok(128));
+    let mut ranges = Ranges::new();
+    ranges.push_from(&a, 0, 1);
+    let all = [(&a, 10), (&b, 138)];
+    assert_eq!(Volume::copy_to_all(&all, &ranges, 0), Err(Reason::Overlap));
 }
 
 /// As [`at`], while others are in flight: their completions are kept.
