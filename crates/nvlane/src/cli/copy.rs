@@ -76,7 +76,7 @@ pub struct HowArgs {
     /// read here.
     #[arg(short = 'S', long, value_name = "BYTES", value_parser = size::parse)]
     pub sparse: Option<u64>,
-    /// Fill up the target's last block with zeroes, rather than refuse a source that ends within it.
+    /// Fill up with zeroes the block of a target that the source ends within, rather than refuse that.
     #[arg(long)]
     pub pad: bool,
     /// Fail where blocks cannot be copied where they lie.

@@ -50,8 +50,8 @@ pub struct Layout {
     pub targets: Vec<Target>,
     /// Bytes read.
     pub bytes: u64,
-    /// Bytes written to each target: more if the last block is filled up.
-    pub padded: u64,
+    /// Bytes written to each target: more where its last block is filled up.
+    pub padded: Vec<u64>,
     /// What is written is read elsewhere in the same volume: one command at a time, and backwards if need be.
     pub order: Order,
 }
@@ -102,9 +102,14 @@ impl Layout {
         }
         let bytes = start;
         let padded = padded(facts, names, &extents, targets, bytes, pad)?;
-        check_targets(facts, names, targets, padded)?;
-        let order = order(&extents, targets, names, padded)?;
+        check_targets(facts, names, targets, &padded)?;
+        let order = order(&extents, targets, names, &padded)?;
         Ok(Layout { extents, targets: targets.to_vec(), bytes, padded, order })
+    }
+
+    /// Bytes written to the target that is filled up most.
+    pub fn padded_max(&self) -> u64 {
+        self.padded.iter().copied().fold(self.bytes, u64::max)
     }
 
     /// The extent that `position` is in.
@@ -122,7 +127,7 @@ impl Layout {
     }
 }
 
-/// What is written: whole blocks of every target, at each place where a source begins.
+/// How many bytes are written to each target: whole blocks of its, at each place where a source begins.
 fn padded(
     facts: &[Facts],
     names: &[String],
@@ -130,8 +135,8 @@ fn padded(
     targets: &[Target],
     bytes: u64,
     pad: bool,
-) -> Result<u64, String> {
-    let mut padded = bytes;
+) -> Result<Vec<u64>, String> {
+    let mut padded = Vec::with_capacity(targets.len());
     for target in targets {
         let block = u64::from(facts[target.volume].block);
         let name = &names[target.volume];
@@ -141,15 +146,12 @@ fn padded(
                 names[extent.volume]
             ));
         }
-        if !bytes.is_multiple_of(block) {
-            if !pad {
-                return Err(format!(
-                    "{name}: {bytes} bytes end within one of its blocks of {block}: give --pad to fill it up with \
-                     zeroes"
-                ));
-            }
-            padded = padded.max(bytes.next_multiple_of(block));
+        if !bytes.is_multiple_of(block) && !pad {
+            return Err(format!(
+                "{name}: {bytes} bytes end within one of its blocks of {block}: give --pad to fill it up with zeroes"
+            ));
         }
+        padded.push(bytes.next_multiple_of(block));
     }
     Ok(padded)
 }
@@ -158,9 +160,9 @@ fn check_targets(
     facts: &[Facts],
     names: &[String],
     targets: &[Target],
-    bytes: u64,
+    padded: &[u64],
 ) -> Result<(), String> {
-    for (number, target) in targets.iter().enumerate() {
+    for (number, (target, &bytes)) in targets.iter().zip(padded).enumerate() {
         let Facts { bytes: all, block, read_only } = facts[target.volume];
         let name = &names[target.volume];
         if read_only {
@@ -179,6 +181,7 @@ fn check_targets(
                 target.offset
             ));
         }
+        // One volume has blocks of one size, so as much is written there each time.
         let others = &targets[..number];
         if let Some(other) = others.iter().find(|other| {
             other.volume == target.volume
@@ -199,9 +202,9 @@ fn order(
     extents: &[Extent],
     targets: &[Target],
     names: &[String],
-    bytes: u64,
+    padded: &[u64],
 ) -> Result<Order, String> {
-    for target in targets {
+    for (target, &bytes) in targets.iter().zip(padded) {
         let end = target.offset.saturating_add(bytes);
         let overlap = extents.iter().find(|extent| {
             extent.volume == target.volume
@@ -349,7 +352,10 @@ mod tests {
         let layout =
             layout(&facts, &[(0, M, None), (1, 0, Some(0)), (1, M, Some(M))], &[(2, M)], false)
                 .unwrap();
-        assert_eq!((layout.bytes, layout.padded, layout.order), (4 * M, 4 * M, Order::Free));
+        assert_eq!(
+            (layout.bytes, &layout.padded[..], layout.order),
+            (4 * M, &[4 * M][..], Order::Free)
+        );
         assert_eq!(
             layout.extents,
             [
@@ -385,7 +391,21 @@ mod tests {
             assert!(said.contains(part), "{sources:?}: {said}");
         }
         let padded = layout(&all, &[(0, 0, None)], &[(1, 0)], true).unwrap();
-        assert_eq!((padded.bytes, padded.padded), (M + 512, M + 4096));
+        assert_eq!((padded.bytes, padded.padded), (M + 512, vec![M + 4096]));
+    }
+
+    /// A target whose blocks are as small as the source's needs no room for more, and gets no more.
+    #[test]
+    fn each_target_is_filled_up_to_its_own_blocks() {
+        let all = [facts(M + 512, 512), facts(M + 512, 512), facts(4 * M, 4096)];
+        let source = [(0, 0, None)];
+        let both = layout(&all, &source, &[(1, 0), (2, 0)], true).unwrap();
+        assert_eq!((both.bytes, &both.padded[..]), (M + 512, &[M + 512, M + 4096][..]));
+        assert_eq!(both.padded_max(), M + 4096);
+        // What is not written there is not overlapped either.
+        let beside = [(0, 512, Some(512))];
+        let layout = layout(&all, &beside, &[(0, 0), (2, 0)], true).unwrap();
+        assert_eq!((layout.padded, layout.order), (vec![512, 4096], Order::Free));
     }
 
     #[test]

@@ -53,8 +53,8 @@ pub fn of(opened: &Opened, layout: &Layout, options: &Options) -> Plan {
 /// How source and targets are compared.
 fn comparison(opened: &Opened, layout: &Layout, options: &Options) -> &'static str {
     let gives = |volume: usize| gives_checksums(&*opened.volumes[volume], options);
-    let sources =
-        layout.padded == layout.bytes && layout.extents.iter().all(|extent| gives(extent.volume));
+    let sources = layout.padded_max() == layout.bytes
+        && layout.extents.iter().all(|extent| gives(extent.volume));
     let targets = layout.targets.iter().all(|target| gives(target.volume));
     match (sources, targets) {
         (true, true) => "by checksums that both sides give",

@@ -80,7 +80,7 @@ pub struct Options {
     /// Look for zeroes in what is read, in pieces of so many bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sparse_bytes: Option<u32>,
-    /// Fill up the last block with zeroes.
+    /// Fill up the block of a target that the source ends within with zeroes.
     pub pad: bool,
     /// Fail where blocks can only be read and written.
     pub fast_only: bool,

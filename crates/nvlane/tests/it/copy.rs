@@ -160,6 +160,47 @@ fn blocks_may_differ_in_size() {
     assert!(refused.contains("512 and 4096"), "{refused}");
 }
 
+/// Only who needs it is filled up: others keep what comes after the source's length, and need no room for more.
+#[test]
+fn each_target_is_filled_up_to_its_own_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = pattern((3 << 20) + 512, 5);
+    let a = format!("{}?bs=512", file(dir.path(), "a", &data));
+    let other = pattern(4 << 20, 6);
+    for how in [
+        &[][..],
+        &["--read-write"],
+        &["--verify"],
+        &["--read-write", "--verify"],
+        &["--sparse", "4K"],
+    ] {
+        let small = format!("{}?bs=512", file(dir.path(), "small", &other));
+        let large = format!("{}?bs=4096", file(dir.path(), "large", &other));
+        let tight = format!("{}?bs=512", file(dir.path(), "tight", &vec![1; data.len()]));
+        let args =
+            [&a, &large, "--also", &small, "--also", &tight, "--also", "mem:4M?bs=512", "--pad"];
+        done(&[&args[..], how].concat());
+        let mut wanted = other.clone();
+        wanted[..data.len()].copy_from_slice(&data);
+        assert!(fs::read(dir.path().join("small")).unwrap() == wanted, "{how:?}: written beyond");
+        assert!(fs::read(dir.path().join("tight")).unwrap() == data, "{how:?}: other bytes");
+        wanted[data.len()..][..3584].fill(0);
+        assert!(fs::read(dir.path().join("large")).unwrap() == wanted, "{how:?}: not filled up");
+    }
+    // A hole at the end as well.
+    let hole = dir.path().join("hole");
+    File::create(&hole).unwrap().set_len((64 << 10) + 512).unwrap();
+    let hole = format!("{}?bs=512", hole.display());
+    let small = format!("{}?bs=512", file(dir.path(), "small", &other));
+    let large = format!("{}?bs=4096", file(dir.path(), "large", &other));
+    done(&[&hole, &small, "--also", &large, "--pad", "--verify"]);
+    for (name, filled) in [("small", (64 << 10) + 512), ("large", (64 << 10) + 4096)] {
+        let mut wanted = other.clone();
+        wanted[..filled].fill(0);
+        assert!(fs::read(dir.path().join(name)).unwrap() == wanted, "{name}");
+    }
+}
+
 #[test]
 fn what_overlaps_itself_is_moved() {
     let dir = tempfile::tempdir().unwrap();

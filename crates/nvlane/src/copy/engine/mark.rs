@@ -261,7 +261,7 @@ mod tests {
                 extents: vec![Extent { volume: 0, offset: 0, bytes: BYTES, start: 0 }],
                 targets: vec![Target { volume: 1, offset: 0 }],
                 bytes: BYTES,
-                padded: BYTES,
+                padded: vec![BYTES],
                 order,
             },
             options: Options::default(),

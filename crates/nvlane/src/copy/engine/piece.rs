@@ -34,7 +34,7 @@ pub(super) struct Piece {
     kind: Kind,
     /// Bytes before it that were handed out, which is its place in the order.
     from: u64,
-    /// First byte of the copy, how many are read, how many are written.
+    /// First byte of the copy, how many are read, how many there is memory for: see [`Engine::bytes_to`].
     position: u64,
     read_bytes: u64,
     bytes: u64,
@@ -45,7 +45,7 @@ pub(super) struct Piece {
     written: u64,
     /// `buffer` has what is to be written or compared, or the source has given its checksum.
     is_filled: bool,
-    /// The checksum of what targets are to have, where they are compared.
+    /// The checksum of what was read, where targets are compared.
     sum: u64,
     /// All of it is for Copy commands: what it counts among those in flight.
     copy_bytes: u64,
@@ -167,7 +167,7 @@ impl Engine {
             false => extent.start + extent.bytes - from,
         };
         // What fills the last block of a target is in no source.
-        let is_summed = self.sums[volume] && self.layout.padded == total;
+        let is_summed = self.sums[volume] && self.layout.padded_max() == total;
         let mut kind = if verifying { Kind::Verify(is_summed) } else { Kind::Data };
         let (mut left, mut empty_targets) = (extent_left, 0);
         if !verifying && !backwards {
@@ -186,10 +186,18 @@ impl Engine {
         }
         let position = if backwards { total - from - read_bytes } else { from };
         let is_last = position + read_bytes == total;
-        let pad = if is_last { self.layout.padded - total } else { 0 };
+        let pad = if is_last { self.layout.padded_max() - total } else { 0 };
         let bytes = read_bytes + pad;
         let piece = Piece { kind, from, position, read_bytes, bytes, ..Piece::default() };
         Some(Piece { empty_targets, copy_bytes, ..piece })
+    }
+
+    /// Bytes of a piece that its target gets: more than are read where the target's last block is filled up.
+    fn bytes_to(&self, piece: &Piece) -> u64 {
+        let total = self.layout.bytes;
+        let is_last = piece.position + piece.read_bytes == total;
+        let pad = if is_last { self.layout.padded[piece.target] - total } else { 0 };
+        piece.read_bytes + pad
     }
 
     /// Whether all targets give checksums.
@@ -251,7 +259,8 @@ impl Engine {
                 drop(state);
                 return self.finish(index, true);
             };
-            if piece.written >= piece.bytes {
+            let bytes = self.bytes_to(piece);
+            if piece.written >= bytes {
                 (piece.target, piece.written) = (piece.target + 1, 0);
                 continue;
             }
@@ -262,13 +271,11 @@ impl Engine {
                     if piece.empty_targets & 1 << piece.target != 0
                         || self.options.target_is_zero =>
                 {
-                    counts.skipped_bytes += piece.bytes;
-                    piece.written = piece.bytes;
+                    counts.skipped_bytes += bytes;
+                    piece.written = bytes;
                     continue;
                 }
-                Kind::Hole if limits.commands.write_zeroes => {
-                    piece.doing = Doing::Zero(piece.bytes)
-                }
+                Kind::Hole if limits.commands.write_zeroes => piece.doing = Doing::Zero(bytes),
                 Kind::Data if self.is_copied(extent.volume, piece.target) => {
                     piece.doing = Doing::Copy;
                 }
@@ -285,11 +292,12 @@ impl Engine {
 
     /// What of the buffer is written next: all of it, or bytes that are alike as to being zero.
     fn run_of(&self, piece: &Piece, block: u32) -> Doing {
-        let rest = piece.bytes - piece.written;
+        let whole = self.bytes_to(piece);
+        let rest = whole - piece.written;
         let Some(unit) = self.options.sparse_bytes.filter(|_| piece.kind == Kind::Data) else {
             return Doing::Write(rest);
         };
-        let bytes = &piece.buffer.as_ref().expect("it was read").as_slice()[..piece.bytes as usize];
+        let bytes = &piece.buffer.as_ref().expect("it was read").as_slice()[..whole as usize];
         let mut chunks =
             bytes[piece.written as usize..].chunks(unit.max(block) as usize).map(|chunk| {
                 let is_whole = chunk.len().is_multiple_of(block as usize);
@@ -304,6 +312,7 @@ impl Engine {
         let mut state = self.state.borrow_mut();
         let State { pieces, counts, .. } = &mut *state;
         let piece = &mut pieces[index];
+        let whole = self.bytes_to(piece);
         let target = &self.layout.targets[piece.target];
         let extent = self.layout.extent_at(piece.position);
         let source_at = extent.offset + piece.position - extent.start;
@@ -348,16 +357,16 @@ impl Engine {
                 request.data = Data::None;
             }
             Doing::ReadBack => {
-                request.command = blocks(opcode::io::READ, volume, target_at, piece.bytes);
+                request.command = blocks(opcode::io::READ, volume, target_at, whole);
                 let buffer = piece.other.as_mut().expect("given before");
-                request.data = part(buffer, 0, piece.bytes);
+                request.data = part(buffer, 0, whole);
             }
             Doing::Sum | Doing::SumBack => {
-                let mut at = target_at;
+                let (mut at, mut bytes) = (target_at, whole);
                 if piece.doing == Doing::Sum {
-                    (volume, at) = (extent.volume, source_at);
+                    (volume, at, bytes) = (extent.volume, source_at, piece.read_bytes);
                 }
-                request.command = blocks(opcode::io::VERIFY, volume, at, piece.bytes);
+                request.command = blocks(opcode::io::VERIFY, volume, at, bytes);
                 request.command.cdw13 = CHECKSUM.into();
                 request.data = Data::None;
             }
@@ -419,21 +428,19 @@ impl Engine {
             drop(state);
             return self.finish(index, false);
         }
+        let whole = self.bytes_to(piece);
         match doing {
             Doing::Nothing => unreachable!("a command was in flight"),
-            Doing::Copy => piece.written = piece.bytes,
+            Doing::Copy => piece.written = whole,
             Doing::Write(bytes) | Doing::Zero(bytes) => piece.written += bytes,
             Doing::Read => {
                 let buffer = piece.buffer.as_mut().expect("it was read into").as_mut_slice();
                 buffer[piece.read_bytes as usize..].fill(0);
                 piece.is_filled = true;
                 if piece.kind == Kind::Verify(false) {
-                    let (start, len, whole) = (piece.position, piece.read_bytes, piece.bytes);
-                    let sum = checksum::of(&buffer[..len as usize]);
-                    piece.sum = match whole > len {
-                        true => checksum::of(&buffer[..whole as usize]),
-                        false => sum,
-                    };
+                    let (start, len) = (piece.position, piece.read_bytes);
+                    piece.sum = checksum::of(&buffer[..len as usize]);
+                    let sum = piece.sum;
                     state.sum.add(start, len, sum);
                 }
             }
@@ -443,14 +450,14 @@ impl Engine {
                 state.sum.add(start, len, result);
             }
             Doing::SumBack | Doing::ReadBack => {
-                if let Some(what) = differs(piece, doing, result, self.offset_of(piece)) {
+                if let Some(what) = differs(piece, doing, result, self.offset_of(piece), whole) {
                     let target = &self.layout.targets[piece.target];
                     let uri = self.ways[target.volume].namespace.uri();
                     state.failure.get_or_insert(format!("{uri}: {what} is not what was copied"));
                     drop(state);
                     return self.finish(index, false);
                 }
-                piece.written = piece.bytes;
+                piece.written = whole;
             }
         }
         drop(state);
@@ -497,6 +504,7 @@ impl Engine {
         let from = extent.offset + piece.position - extent.start;
         let to = target.offset + piece.position + piece.written;
         let source = &*self.ways[extent.volume].namespace;
+        let whole = self.bytes_to(piece);
         let (volume, code, doing) = match doing {
             Doing::Read => (
                 source,
@@ -525,17 +533,17 @@ impl Engine {
             Doing::ReadBack | Doing::Nothing => (
                 &*self.ways[target.volume].namespace,
                 opcode::io::READ,
-                format!("reading {} bytes at offset {to} to compare them", piece.bytes),
+                format!("reading {whole} bytes at offset {to} to compare them"),
             ),
             Doing::Sum => (
                 source,
                 opcode::io::VERIFY,
-                format!("the checksum of {} bytes at offset {from}", piece.bytes),
+                format!("the checksum of {} bytes at offset {from}", piece.read_bytes),
             ),
             Doing::SumBack => (
                 &*self.ways[target.volume].namespace,
                 opcode::io::VERIFY,
-                format!("the checksum of {} bytes at offset {to}", piece.bytes),
+                format!("the checksum of {whole} bytes at offset {to}"),
             ),
         };
         failure_text(volume, &doing, code, status)
@@ -543,9 +551,9 @@ impl Engine {
 }
 
 /// What in a target is not what it is to be: by its checksum, by all bytes, or by the checksum of what was read, where
-/// the source was not. `at` is where the piece begins.
-fn differs(piece: &Piece, doing: Doing, given: u64, at: u64) -> Option<String> {
-    let len = piece.bytes as usize;
+/// the source was not. `at` is where the piece begins, and `bytes` how many the target has of it.
+fn differs(piece: &Piece, doing: Doing, given: u64, at: u64, bytes: u64) -> Option<String> {
+    let len = bytes as usize;
     let read = piece.other.as_ref().map(|other| &other.as_slice()[..len]);
     let sum = match (doing, read, &piece.buffer) {
         (Doing::SumBack, ..) => given,
@@ -556,8 +564,13 @@ fn differs(piece: &Piece, doing: Doing, given: u64, at: u64) -> Option<String> {
         (_, Some(read), None) => checksum::of(read),
         (_, None, _) => unreachable!("it was read into"),
     };
-    let what = format!("what is in bytes {at} to {}, by its checksum,", at + piece.bytes);
-    (sum != piece.sum).then_some(what)
+    let wanted = match &piece.buffer {
+        // The zeroes that fill the target's last block up are in no source.
+        Some(buffer) if bytes > piece.read_bytes => checksum::of(&buffer.as_slice()[..len]),
+        _ => piece.sum,
+    };
+    let what = format!("what is in bytes {at} to {}, by its checksum,", at + bytes);
+    (sum != wanted).then_some(what)
 }
 
 /// A part of a buffer for one command.
