@@ -20,6 +20,9 @@ use std::time::Instant;
 /// `FICLONERANGE` (linux/fs.h), and what it takes.
 const FICLONERANGE: libc::c_ulong = 0x4020_940d;
 
+/// `BTRFS_SUPER_MAGIC` (linux/magic.h).
+const BTRFS: rustix::fs::FsWord = 0x9123_683e;
+
 #[repr(C)]
 struct CloneRange {
     source: i64,
@@ -35,6 +38,7 @@ pub(super) struct Copying {
     pub(super) identity: (u64, u64),
     /// The file system lets files share blocks.
     pub(super) shares: bool,
+    is_btrfs: bool,
     /// The file through the page cache, where everything else goes past it; see `offload`. Opened by the
     /// first Copy.
     pub(super) cached: OnceLock<Option<std::fs::File>>,
@@ -53,6 +57,7 @@ impl Copying {
         Ok(Copying {
             identity,
             shares: kind == Kind::Regular && shares(file, metadata.len()),
+            is_btrfs: rustix::fs::fstatfs(file).is_ok_and(|it| it.f_type == BTRFS),
             cached: OnceLock::new(),
             dirty: Dirty::default(),
             refused: Mutex::default(),
@@ -93,6 +98,15 @@ impl File {
             Kind::Regular if !self.read_only => crate::copy::limits(self.block_shift),
             Kind::Regular | Kind::Block => CopyLimits::NONE,
         }
+    }
+
+    /// Whether the kernel may copy from `source` to here: both are files, of one file system as far as can be seen.
+    /// Subvolumes of btrfs have device numbers of their own, and share blocks all the same.
+    pub fn may_copy_from(&self, source: &File) -> bool {
+        let (one, other) = (&self.copying, &source.copying);
+        self.kind == Kind::Regular
+            && source.kind == Kind::Regular
+            && (one.identity.0 == other.identity.0 || one.is_btrfs && other.is_btrfs)
     }
 
     pub(super) fn describe_copy(&self, facts: &mut Vec<(String, String)>) {

@@ -140,8 +140,8 @@ fn copies_between(target: &Arc<dyn Namespace>) -> bool {
 /// controller copies from other namespaces of its subsystem.
 fn means(source: Option<&Located>, target: Option<&Located>, between: bool) -> String {
     match (source.map(|it| &it.origin), target.map(|it| &it.origin)) {
-        (Some(Origin::File(_)), Some(Origin::File(_))) => {
-            "Copy: copy_file_range if both are of one file system".to_owned()
+        (Some(Origin::File(one)), Some(Origin::File(other))) if other.may_copy_from(one) => {
+            "Copy: copy_file_range".to_owned()
         }
         (Some(Origin::Memory(_)), Some(Origin::Memory(_))) => "Copy: within memory".to_owned(),
         (

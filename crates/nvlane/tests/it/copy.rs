@@ -123,6 +123,28 @@ fn parts_of_several_volumes_go_to_several() {
     }
 }
 
+/// Two files of different file systems are not beside one another: the kernel copies within one only.
+#[test]
+fn targets_on_another_file_system_are_written_from_one_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else { return };
+    let device = |dir: &Path| fs::metadata(dir).unwrap().dev();
+    if device(dir.path()) == device(memory.path()) {
+        // The temporary files are there too.
+        return;
+    }
+    let data = pattern(4 << 20, 1);
+    let a = file(dir.path(), "a", &data);
+    let [b, c] = ["b", "c"].map(|name| file(memory.path(), name, &vec![1; 4 << 20]));
+    let json = done(&[&a, &b, "--also", &c]);
+    assert_eq!((&json["written_bytes"], &json["command_bytes"]), (&(8 * M).into(), &0.into()));
+    assert!(fs::read(&b).unwrap() == data && fs::read(&c).unwrap() == data, "other bytes");
+    let means = |args: &[&str]| String::from_utf8(copy(args).stdout).unwrap();
+    let text = means(&[&a, &b, "-n"]);
+    assert!(text.contains("read and written") && !text.contains("copy_file_range"), "{text}");
+    assert!(means(&[&b, &c, "-n"]).contains("copy_file_range"));
+}
+
 /// What has to be read is read once, however many targets there are.
 #[test]
 fn several_targets_elsewhere_are_written_from_one_read() {

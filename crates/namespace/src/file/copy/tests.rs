@@ -350,6 +350,22 @@ fn another_file_system_is_refused_and_not_asked_again() {
 }
 
 #[test]
+fn what_the_kernel_may_copy_is_known_before_it_is_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    let [one, mut other] = ["one", "other"].map(|it| filled(&directory.path().join(it), 64, false));
+    assert!(one.may_copy_from(&other) && one.may_copy_from(&one));
+    // From and to a disk it never does.
+    Arc::get_mut(&mut other).unwrap().kind = Kind::Block;
+    assert!(
+        !one.may_copy_from(&other) && !other.may_copy_from(&one) && !other.may_copy_from(&other)
+    );
+    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else { return };
+    let far = filled(&memory.path().join("far"), 64, false);
+    let is_one = far.copying.identity.0 == one.copying.identity.0;
+    assert_eq!((one.may_copy_from(&far), far.may_copy_from(&one)), (is_one, is_one));
+}
+
+#[test]
 fn what_is_no_file_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let to = filled(&directory.path().join("to"), 64, false);
