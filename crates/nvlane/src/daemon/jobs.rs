@@ -395,6 +395,10 @@ impl Jobs {
         let entry = self.entry(id)?;
         let state = lock(&entry.record).state;
         match &mut entry.run {
+            // It has not ended yet, but for good.
+            Some(run) if run.then == JobState::Cancelled && then != JobState::Cancelled => {
+                return Err(Failure::conflict(format!("job {id} is being cancelled")));
+            }
             Some(run) => {
                 run.then = then;
                 run.shared.stop();

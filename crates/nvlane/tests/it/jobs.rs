@@ -111,6 +111,32 @@ fn a_job_is_listed_paused_throttled_resumed_and_cancelled() {
     daemon.call("volume_remove", json!({"nsid": 2}));
 }
 
+/// While what is in flight still ends, and after.
+#[test]
+fn a_job_that_is_cancelled_stays_so() {
+    let dir = tempfile::tempdir().unwrap();
+    file(dir.path(), "a", &pattern(16 << 20, 1));
+    file(dir.path(), "b", &vec![0; 1 << 20]);
+    let slow = format!("delay:write=1s({})", file(dir.path(), "c", &vec![0; 16 << 20]));
+    let daemon = start(dir.path());
+    // It would take minutes, and ends a second after it was told to; what is told after that is the same.
+    let wanted = json!({
+        "sources": [{"volume": "served:1"}],
+        "targets": [{"volume": slow}],
+        "options": {"requests": 1, "request_bytes": 65536},
+    });
+    daemon.call("job_add", wanted);
+    eventually("work", || job(&daemon, 1)["counts"]["command_bytes"].as_u64() > Some(0));
+    daemon.call("job_cancel", json!({"id": 1}));
+    assert_eq!(daemon.refuse("job_pause", json!({"id": 1})), -32002);
+    assert_ne!(job(&daemon, 1)["state"], "pausing");
+    // Once more is no mistake.
+    daemon.call("job_cancel", json!({"id": 1}));
+    wait_for(&daemon, 1, "cancelled");
+    assert_eq!(daemon.refuse("job_pause", json!({"id": 1})), -32002);
+    assert_eq!(daemon.refuse("job_resume", json!({"id": 1})), -32002);
+}
+
 #[test]
 fn jobs_that_make_no_sense_are_refused() {
     let dir = tempfile::tempdir().unwrap();
