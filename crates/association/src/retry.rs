@@ -63,33 +63,36 @@ fn retry_failed(is_idempotent: bool, status: Status) -> Retry {
 /// [`may_retry_copy`].
 #[inline]
 pub fn is_idempotent(command: &Command, fused: bool) -> bool {
-    let known = matches!(
+    let writes = matches!(
         command.opcode,
-        opcode::FLUSH
-            | opcode::WRITE
-            | opcode::READ
+        opcode::WRITE
             | opcode::WRITE_UNCORRECTABLE
-            | opcode::COMPARE
             | opcode::WRITE_ZEROES
             | opcode::DATASET_MANAGEMENT
-            | opcode::VERIFY
-            | opcode::RESERVATION_REPORT
     );
-    known && !fused && command.fuse() == Fuse::None
+    (writes || opcode_changes_nothing(command.opcode)) && !fused && command.fuse() == Fuse::None
 }
 
 /// Whether the command leaves everything as it was: when it is lost, what becomes of it on the old
 /// connection concerns nobody.
 #[inline]
 pub fn changes_nothing(command: &Command) -> bool {
+    opcode_changes_nothing(command.opcode) && command.fuse() == Fuse::None
+}
+
+/// Whether I/O commands of this opcode surely leave the namespace as it is. A vendor's may do anything.
+#[inline]
+pub fn opcode_changes_nothing(code: u8) -> bool {
     matches!(
-        command.opcode,
+        code,
         opcode::FLUSH
             | opcode::READ
             | opcode::COMPARE
             | opcode::VERIFY
             | opcode::RESERVATION_REPORT
-    ) && command.fuse() == Fuse::None
+            | opcode::IO_MANAGEMENT_RECEIVE
+            | opcode::ZONE_MANAGEMENT_RECEIVE
+    )
 }
 
 #[cfg(test)]
@@ -117,6 +120,11 @@ mod tests {
             (opcode::WRITE, false, Status::HOST_PATHING_ERROR, Retry::OtherPath),
             (opcode::FLUSH, false, Status::HOST_PATHING_ERROR, Retry::OtherPath),
             (ZONE_APPEND, false, Status::HOST_PATHING_ERROR, Retry::No),
+            (opcode::RESERVATION_REPORT, false, Status::HOST_PATHING_ERROR, Retry::OtherPath),
+            (opcode::IO_MANAGEMENT_RECEIVE, false, Status::HOST_PATHING_ERROR, Retry::OtherPath),
+            (opcode::IO_MANAGEMENT_SEND, false, Status::HOST_PATHING_ERROR, Retry::No),
+            (opcode::ZONE_MANAGEMENT_RECEIVE, false, Status::HOST_PATHING_ERROR, Retry::OtherPath),
+            (opcode::ZONE_MANAGEMENT_SEND, false, Status::HOST_PATHING_ERROR, Retry::No),
             (VENDOR, false, Status::HOST_PATHING_ERROR, Retry::No),
             (opcode::RESERVATION_ACQUIRE, false, Status::HOST_PATHING_ERROR, Retry::No),
             (opcode::COPY, false, Status::HOST_PATHING_ERROR, Retry::No),
@@ -133,6 +141,8 @@ mod tests {
             (opcode::WRITE, false, Status::ABORT_REQUESTED.dnr(), Retry::No),
             (opcode::READ, false, Status::COMMAND_INTERRUPTED, Retry::Delayed(0)),
             (opcode::READ, false, crd_2, Retry::Delayed(2)),
+            (opcode::ZONE_MANAGEMENT_RECEIVE, false, crd_2, Retry::Delayed(2)),
+            (opcode::ZONE_MANAGEMENT_RECEIVE, false, Status::ABORT_REQUESTED, Retry::OtherPath),
             (opcode::WRITE, false, crd_2.dnr(), Retry::No),
             (opcode::WRITE, false, Status::NAMESPACE_NOT_READY, Retry::Delayed(0)),
             (opcode::WRITE, false, Status::TRANSIENT_TRANSPORT, Retry::Delayed(0)),
@@ -179,6 +189,9 @@ mod tests {
         for opcode in 0..=255 {
             let command = command(opcode);
             assert!(!changes_nothing(&command) || is_idempotent(&command, false), "{opcode:#04x}");
+        }
+        for opcode in [opcode::IO_MANAGEMENT_RECEIVE, opcode::ZONE_MANAGEMENT_RECEIVE] {
+            assert!(changes_nothing(&command(opcode)), "{opcode:#04x}");
         }
         assert!(!changes_nothing(&command(opcode::WRITE)));
         assert!(!changes_nothing(&command(opcode::DATASET_MANAGEMENT)));

@@ -134,22 +134,7 @@ pub(crate) use pass_to_child;
 use nvme::Command;
 use nvme::opcode::io as opcode;
 
-/// Whether an I/O command surely leaves the namespace as it is. A vendor's may do anything.
-#[inline]
-pub(crate) fn changes_nothing(code: u8) -> bool {
-    matches!(
-        code,
-        opcode::READ
-            | opcode::FLUSH
-            | opcode::COMPARE
-            | opcode::VERIFY
-            | opcode::RESERVATION_REPORT
-            | opcode::IO_MANAGEMENT_RECEIVE
-            | opcode::ZONE_MANAGEMENT_RECEIVE
-    )
-}
-
-/// The same of an admin command.
+/// Whether an admin command surely leaves the namespace as it is.
 pub(crate) fn admin_changes_nothing(code: u8) -> bool {
     use nvme::opcode::admin;
     matches!(code, admin::IDENTIFY | admin::GET_LOG_PAGE | admin::GET_FEATURES)

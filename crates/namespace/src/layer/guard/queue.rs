@@ -316,7 +316,7 @@ impl GuardQueue {
     /// Whether a command is one that read-only volumes refuse.
     fn may_write(&self, request: &Request) -> bool {
         let code = request.command.opcode;
-        let unknown = self.passes && !crate::layer::changes_nothing(code);
+        let unknown = self.passes && !association::retry::opcode_changes_nothing(code);
         writes(code) || unknown || request.fused.is_some()
     }
 
@@ -575,7 +575,7 @@ fn range_of(request: &Request) -> Option<Range> {
     if command.opcode != opcode::DATASET_MANAGEMENT {
         // Zone Append, a vendor's, a Copy that is passed as it is.
         let all = Range { start: 0, end: u64::MAX, exclusive: true };
-        return (!crate::layer::changes_nothing(command.opcode)).then_some(all);
+        return (!association::retry::opcode_changes_nothing(command.opcode)).then_some(all);
     }
     if !dataset::deallocates(command) {
         return None;
