@@ -48,6 +48,13 @@ impl<T> Lock<T> {
         Guard { lock: self, value: PhantomData }
     }
 
+    /// Without waiting: None while anybody has it.
+    #[cold]
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.word.compare_exchange(FREE, HELD, Acquire, Relaxed).ok()?;
+        Some(Guard { lock: self, value: PhantomData })
+    }
+
     /// The right that this thread has kept.
     ///
     /// # Safety
@@ -146,7 +153,10 @@ mod tests {
                 });
             }
         });
-        assert_eq!(*lock.lock(), (4 * EACH, 4 * EACH));
+        let held = lock.lock();
+        assert!(lock.try_lock().is_none());
+        drop(held);
+        assert_eq!(*lock.try_lock().unwrap(), (4 * EACH, 4 * EACH));
         assert_eq!(lock.word.load(Relaxed), FREE);
     }
 }

@@ -18,6 +18,7 @@ pub use setup::{Places, Rings, setup};
 pub use transfer::{enter_rings, submit, take};
 
 use crate::context::Engine;
+use crate::inside::Inside;
 use crate::lock::{Guard, Lock};
 use crate::probe::Files;
 use crate::registry::Registry;
@@ -87,6 +88,22 @@ struct Submitting {
     early: Early,
 }
 
+/// A call of the program. In a signal's handler that has interrupted another call of this thread it waits for nothing:
+/// neither for locks, which that other call may have, nor for events, which may be of requests that it has yet to submit.
+struct Call(Option<Inside>);
+
+impl Call {
+    #[inline(always)]
+    fn begin() -> Call {
+        Call(Inside::enter())
+    }
+
+    #[inline(always)]
+    fn may_wait(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
 /// Whether submitting is worth a look for completions in the same call: where there often are some by then, since others
 /// are in flight or the device is quick, that saves a call.
 #[derive(Debug)]
@@ -122,13 +139,13 @@ impl Early {
 
 impl Polled {
     #[inline(always)]
-    fn submitting(&self) -> Guard<'_, Submitting> {
-        self.submitting.lock()
+    fn submitting(&self, call: &Call) -> Option<Guard<'_, Submitting>> {
+        if call.may_wait() { Some(self.submitting.lock()) } else { self.submitting.try_lock() }
     }
 
     #[inline(always)]
-    fn reaping(&self) -> Guard<'_, Completion> {
-        self.reaping.lock()
+    fn reaping(&self, call: &Call) -> Option<Guard<'_, Completion>> {
+        if call.may_wait() { Some(self.reaping.lock()) } else { self.reaping.try_lock() }
     }
 
     /// Whether waiting in the kernel is sleeping: it polls itself unless a thread of its own does.

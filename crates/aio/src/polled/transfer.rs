@@ -2,8 +2,8 @@
 
 use super::setup::{CQ_EVENTS, SQ_ARRAY};
 use super::{
-    CONTEXTS, FIXEDBUFS, FIXEDFILES, FLAG_HIPRI, IOPOLL, Polled, Rings, SCQRING, SQWQ, Submitting,
-    USERIOCB,
+    CONTEXTS, Call, FIXEDBUFS, FIXEDFILES, FLAG_HIPRI, IOPOLL, Polled, Rings, SCQRING, SQWQ,
+    Submitting, USERIOCB,
 };
 use crate::abi::{self, Entry, Event, Iocb, op};
 use crate::caller::{self, Fault};
@@ -43,7 +43,11 @@ pub unsafe fn submit(id: usize, nr: c_long, iocbs: usize) -> i32 {
         return failure(libc::EINVAL);
     }
     context.record.add(Counter::Submits, 1);
-    let Some(mut batch) = Batch::new(context) else { return failure(libc::EINVAL) };
+    let call = Call::begin();
+    let mut batch = match Batch::new(context, &call) {
+        Ok(batch) => batch,
+        Err(code) => return code,
+    };
     let mut error = 0;
     let nr = (nr as u64).min(u64::from(context.nr)) as usize;
     let listed =
@@ -74,13 +78,14 @@ pub unsafe fn enter_rings(id: usize, to_submit: u32, min: u32, flags: u32) -> i3
     if !context.has(SCQRING) || flags & !(RING_SUBMIT | RING_GETEVENTS) != 0 {
         return failure(libc::EINVAL);
     }
+    let call = Call::begin();
     let waiting = flags & RING_GETEVENTS != 0;
     let mut submitted = 0;
     if flags & RING_SUBMIT != 0 {
         // In the same call where the kernel polls until there are so many, or nothing is left to poll for. Where it would sleep,
         // the lock must not be held: others may have to submit, say what is waited for.
-        let wait = (waiting && min > 0 && !context.sleeps()).then_some(min);
-        submitted = match from_ring(context, to_submit, wait) {
+        let wait = waiting && min > 0 && !context.sleeps() && call.may_wait();
+        submitted = match from_ring(context, &call, to_submit, wait.then_some(min)) {
             Ok(count) => count,
             Err(code) => return code,
         };
@@ -88,7 +93,7 @@ pub unsafe fn enter_rings(id: usize, to_submit: u32, min: u32, flags: u32) -> i3
     if !waiting {
         return submitted;
     }
-    match to_ring(context, min) {
+    match to_ring(context, &call, min) {
         Err(code) if submitted == 0 => code,
         Err(_) => submitted,
         Ok(taken) if flags & RING_SUBMIT == 0 => taken,
@@ -108,12 +113,12 @@ unsafe fn word<'a>(address: usize) -> &'a AtomicU32 {
 
 /// Submits what the program has put into its ring, and waits for `min` completions where wanted.
 #[inline(always)]
-fn from_ring(context: &Polled, to_submit: u32, min: Option<u32>) -> Result<i32, i32> {
+fn from_ring(context: &Polled, call: &Call, to_submit: u32, min: Option<u32>) -> Result<i32, i32> {
     let Rings { sq, places, .. } = context.rings;
     // SAFETY: looked at then.
     let (head, tail) = unsafe { (word(sq), word(sq + 4)) };
     context.record.add(Counter::Submits, 1);
-    let mut batch = Batch::new(context).ok_or(failure(libc::EINVAL))?;
+    let mut batch = Batch::new(context, call)?;
     let mut error = 0;
     let at = head.load(Relaxed);
     for count in 0..to_submit.min(tail.load(Acquire).wrapping_sub(at)) {
@@ -137,29 +142,38 @@ fn from_ring(context: &Polled, to_submit: u32, min: Option<u32>) -> Result<i32, 
 
 /// Puts events into the program's ring, as many as there are and have room, waiting for `min`.
 #[inline(always)]
-fn to_ring(context: &Polled, min: u32) -> Result<i32, i32> {
+fn to_ring(context: &Polled, call: &Call, min: u32) -> Result<i32, i32> {
     let mut taken = 0;
     let mut slice = context.sleeps().then_some(NUDGE_NS);
+    let mut asked = false;
     loop {
-        let (count, full) = put_events(context);
+        let (count, full) = put_events(context, call);
         taken += count;
         let in_flight = context.outstanding.load(SeqCst);
         if taken >= min || full || in_flight == 0 {
             return Ok(taken as i32);
         }
         // Another thread may take what is waited for here, and nothing else may be in flight.
-        wait(context, (min - taken).min(in_flight), slice, 0)?;
+        let mut wanted = (min - taken).min(in_flight);
+        if !call.may_wait() {
+            match (asked, taken) {
+                (false, _) => (asked, wanted) = (true, 0),
+                (true, 0) => return Err(failure(libc::EINTR)),
+                (true, _) => return Ok(taken as i32),
+            }
+        }
+        wait(context, wanted, slice, 0)?;
         slice = slice.map(|ns| (ns * 2).min(SLICE_NS_MAX));
     }
 }
 
 /// Puts events that there are; how many, and whether the ring is full now.
 #[inline(always)]
-fn put_events(context: &Polled) -> (u32, bool) {
+fn put_events(context: &Polled, call: &Call) -> (u32, bool) {
     let Rings { cq, places, .. } = context.rings;
     // SAFETY: looked at at set-up.
     let (head, tail) = unsafe { (word(cq), word(cq + 4)) };
-    let mut queue = context.reaping();
+    let Some(mut queue) = context.reaping(call) else { return (0, false) };
     let at = tail.load(Relaxed);
     let mut room = places.cq.saturating_sub(at.wrapping_sub(head.load(Acquire)));
     let mut taken = 0;
@@ -195,18 +209,18 @@ struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// None on a context that is being destroyed: `drain` takes the lock once more before it counts what
+    /// Fails on a context that is being destroyed: `drain` takes the lock once more before it counts what
     /// is in flight.
     #[inline]
-    fn new(context: &'a Polled) -> Option<Self> {
-        let submitting = context.submitting();
+    fn new(context: &'a Polled, call: &Call) -> Result<Self, i32> {
+        let submitting = context.submitting(call).ok_or(failure(libc::EAGAIN))?;
         if context.dead.load(SeqCst) {
-            return None;
+            return Err(failure(libc::EINVAL));
         }
         let room = context.nr.saturating_sub(context.outstanding.load(SeqCst));
         // A thread of the kernel that takes entries makes more room, which the next call sees.
         let room = room.min(submitting.queue.room());
-        Some(Batch { context, submitting, room, pushed: 0 })
+        Ok(Batch { context, submitting, room, pushed: 0 })
     }
 
     /// Queues the iocb with that index, or at that address.
@@ -464,10 +478,15 @@ pub unsafe fn take(id: usize, ask: Ask) -> i32 {
         return failure(libc::EINVAL);
     }
     context.record.add(Counter::Reaps, 1);
+    let call = Call::begin();
     let mut got: c_long = 0;
-    let mut outcome = reap(context, &ask, &mut got);
+    let mut outcome = reap(context, &call, &ask, &mut got);
     if outcome.is_ok() && (got == 0 || got < ask.min) {
-        outcome = wait_and_reap(context, &ask, &mut got);
+        outcome = if call.may_wait() {
+            wait_and_reap(context, &call, &ask, &mut got)
+        } else {
+            look_and_reap(context, &call, ask, &mut got)
+        };
     }
     if got > 0 {
         context.record.add(Counter::Events, got as u64);
@@ -476,8 +495,15 @@ pub unsafe fn take(id: usize, ask: Ask) -> i32 {
     outcome.err().unwrap_or(0)
 }
 
+/// Takes what there is without waiting, and says so where that is not enough.
+#[cold]
+fn look_and_reap(context: &Polled, call: &Call, ask: Ask, got: &mut c_long) -> Result<(), i32> {
+    wait_and_reap(context, call, &Ask { min: 0, ..ask }, got)?;
+    if ask.min > 0 { Err(failure(libc::EINTR)) } else { Ok(()) }
+}
+
 /// Takes what comes until it is enough or the time is over.
-fn wait_and_reap(context: &Polled, ask: &Ask, got: &mut c_long) -> Result<(), i32> {
+fn wait_and_reap(context: &Polled, call: &Call, ask: &Ask, got: &mut c_long) -> Result<(), i32> {
     let mut end = None;
     let mut asked = false;
     loop {
@@ -497,10 +523,10 @@ fn wait_and_reap(context: &Polled, ask: &Ask, got: &mut c_long) -> Result<(), i3
         asked = true;
         let min = if last { 0 } else { (ask.min - *got) as u32 };
         if let Err(code) = wait(context, min, (left != u64::MAX).then_some(left), ask.signals) {
-            let _ = reap(context, ask, got);
+            let _ = reap(context, call, ask, got);
             return Err(code);
         }
-        reap(context, ask, got)?;
+        reap(context, call, ask, got)?;
         if *got > 0 && *got >= ask.min {
             return Ok(());
         }
@@ -518,12 +544,12 @@ fn deadline(timeout: usize) -> Result<Option<u64>, i32> {
 
 /// Takes what there is.
 #[inline(always)]
-fn reap(context: &Polled, ask: &Ask, got: &mut c_long) -> Result<(), i32> {
-    if context.engine.ring.has_completions() { reap_some(context, ask, got) } else { Ok(()) }
+fn reap(context: &Polled, call: &Call, ask: &Ask, got: &mut c_long) -> Result<(), i32> {
+    if context.engine.ring.has_completions() { reap_some(context, call, ask, got) } else { Ok(()) }
 }
 
-fn reap_some(context: &Polled, ask: &Ask, got: &mut c_long) -> Result<(), i32> {
-    let mut queue = context.reaping();
+fn reap_some(context: &Polled, call: &Call, ask: &Ask, got: &mut c_long) -> Result<(), i32> {
+    let Some(mut queue) = context.reaping(call) else { return Ok(()) };
     let (mut taken, mut released) = (*got as usize, 0);
     let mut outcome = Ok(());
     while outcome.is_ok() {
@@ -577,9 +603,9 @@ fn wait(context: &Polled, min: u32, left_ns: Option<u64>, signals: usize) -> Res
 /// Takes completions, and forgets them, until nothing is in flight.
 pub(super) fn drain(context: &Polled) {
     // Who had the lock before the context was marked has submitted by now; who comes later is refused.
-    drop(context.submitting());
+    drop(context.submitting.lock());
     loop {
-        let mut queue = context.reaping();
+        let mut queue = context.reaping.lock();
         let mut released = 0;
         while let Some(cqe) = queue.next() {
             if cqe.user_data != WAKE {
@@ -603,7 +629,7 @@ pub(super) fn drain(context: &Polled) {
 
 /// Gets those out of waiting who wait for a context that is being destroyed.
 pub(super) fn nudge(context: &Polled) {
-    let mut submitting = context.submitting();
+    let mut submitting = context.submitting.lock();
     if submitting.queue.push_with_buffer(Entry::new(op::NOP, -1, 0), WAKE, 0) {
         submitting.queue.publish();
         context.engine.ring.submit(1);

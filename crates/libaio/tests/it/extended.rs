@@ -14,6 +14,13 @@ fn the_extended_interface_does_and_refuses_what_its_manual_says() {
 }
 
 #[test]
+fn a_handler_that_interrupted_a_call_never_waits_for_it() {
+    let scratch = scratch();
+    let program = compiled("nested", &ours(), scratch.path());
+    printed(with(&program, Some("auto")).arg(fresh(scratch.path())));
+}
+
+#[test]
 fn another_process_sees_what_a_program_does() {
     let scratch = scratch();
     let program = compiled("busy", &native(), scratch.path());
