@@ -82,6 +82,12 @@ expect_json "$WORK/doctor" '.healthy' false
 expect_json "$WORK/doctor" '.checks[] | select(.name == "char_device") | .state' missing
 expect_json "$WORK/doctor" '.checks[] | select(.name == "char_device") | .mend' "sudo setfacl -m u:\$(id -un):rw $plain"
 expect_json "$WORK/doctor" '.checks[] | select(.name == "bpf") | .state' absent
+# However the volume was named, the mend names the device.
+for uri in "$plain?poll" "nvme:$plain?poll"; do
+    setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs --bounding-set=-all \
+        "$NVLANE" doctor "$uri" -o json >"$WORK/doctor" 2>/dev/null || true
+    expect_json "$WORK/doctor" '.checks[] | select(.name == "volume") | .mend' "sudo setfacl -m u:\$(id -un):rw $plain"
+done
 # Who may read it is told what else there is to be had.
 chmod 604 "$plain"
 setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs --bounding-set=-all \

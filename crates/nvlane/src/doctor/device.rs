@@ -2,20 +2,19 @@
 
 mod nvme_node;
 
-use super::{Check, Outcome};
+use super::{Check, Outcome, machine};
 use nvme::limits::Passthrough;
 use nvme_node::Node;
 use std::fs;
 use std::os::linux::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use volume::session::{Session, SessionConfig, Submission};
-use volume::{OpenOptions, Uri};
+use volume::{Kind, OpenOptions, Uri};
 
 pub fn check(uri: &str, checks: &mut Vec<Check>) {
     checks.push(Check::needed("volume", "the volume", opened(uri)));
-    // The path before any option: a device has no other form.
-    let path = ["file:", "nvme:"].iter().find_map(|kind| uri.strip_prefix(kind)).unwrap_or(uri);
-    let path = Path::new(path.split('?').next().unwrap_or(path));
+    let Some(path) = path_of(uri) else { return };
+    let path = path.as_path();
     if let Some(node) = Node::of(path) {
         node.check(checks);
     } else if let Some(queue) = block_queue(path) {
@@ -34,14 +33,27 @@ fn opened(uri: &str) -> Outcome {
                     .downcast_ref::<std::io::Error>()
                     .is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
             });
-            match uri.parse::<Uri>() {
-                Ok(_) if denied && uri.starts_with('/') => {
-                    Outcome::no(text, format!("sudo setfacl -m u:$(id -un):rw {uri}"))
-                }
-                _ => Outcome::never(text),
+            match mend(uri).filter(|_| denied) {
+                Some(mend) => Outcome::no(text, mend),
+                None => Outcome::never(text),
             }
         }
     }
+}
+
+/// The file or device that a URI names, whatever its options; None for layers and what is no file.
+fn path_of(uri: &str) -> Option<PathBuf> {
+    match uri.parse::<Uri>().ok()?.kind {
+        Kind::File { path, .. } => Some(path),
+        Kind::Device(device) => Some(device.path),
+        _ => None,
+    }
+}
+
+/// What gives this user the file that it may not open, if it is there.
+fn mend(uri: &str) -> Option<String> {
+    let path = path_of(uri)?;
+    if path.exists() { path.to_str().map(machine::to_this_user) } else { None }
 }
 
 fn read_first(uri: &str) -> anyhow::Result<String> {
@@ -102,4 +114,34 @@ fn poll_queues(queue: &Path) -> Outcome {
         );
     }
     Outcome::never(format!("{name} has no poll queues, and its driver none to be asked for"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mend_names_the_file_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let plain = folder.path().join("ng0n1").into_os_string().into_string().unwrap();
+        let odd = folder.path().join("a 'b'?c").into_os_string().into_string().unwrap();
+        fs::write(&plain, "").unwrap();
+        fs::write(&odd, "").unwrap();
+        let giving = |file: &str| Some(format!("sudo setfacl -m u:$(id -un):rw {file}"));
+        for (kind, options) in
+            [("", "?ro"), ("nvme:", "?poll&passthrough=io"), ("file:", "?buffered")]
+        {
+            assert_eq!(mend(&format!("{kind}{plain}")), giving(&plain), "{kind}");
+            assert_eq!(mend(&format!("{kind}{plain}{options}")), giving(&plain), "{kind}");
+        }
+        assert_eq!(path_of("/dev/ng0n1?poll"), Some(PathBuf::from("/dev/ng0n1")));
+        let quoted = format!("'{}'", odd.replace('\'', "'\\''"));
+        let encoded = odd.replace(' ', "%20").replace('?', "%3F");
+        assert_eq!(mend(&format!("file:{encoded}?ro&buffered")), giving(&quoted));
+        assert_eq!(mend(&format!("{encoded}?ro")), giving(&quoted));
+        // What is not there, or is no file, or may be several, is not mended so.
+        for uri in ["/nothing/there", "mem:1M", "tcp://h/nqn.x:y", &format!("delay:1ms({plain})")] {
+            assert_eq!(mend(uri), None, "{uri}");
+        }
+    }
 }

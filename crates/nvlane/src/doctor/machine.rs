@@ -103,10 +103,9 @@ pub fn node(path: &str, error: &io::Error, module: &str) -> Outcome {
                 _ => Outcome::no(format!("there is no {path}"), load),
             }
         }
-        io::ErrorKind::PermissionDenied => Outcome::no(
-            format!("this user may not open {path}"),
-            format!("sudo setfacl -m u:$(id -un):rw {path}"),
-        ),
+        io::ErrorKind::PermissionDenied => {
+            Outcome::no(format!("this user may not open {path}"), to_this_user(path))
+        }
         _ => Outcome::no(format!("{path}: {error}"), load),
     }
 }
@@ -233,12 +232,43 @@ fn is_ours(path: &Path) -> bool {
 /// `command` on this program.
 pub fn program(command: &str) -> String {
     let path = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/nvlane"));
-    format!("{command} {}", path.display())
+    format!("{command} {}", quoted(&path.to_string_lossy()))
+}
+
+/// The command that gives this user a file to read and write.
+pub fn to_this_user(path: &str) -> String {
+    format!("sudo setfacl -m u:$(id -un):rw {}", quoted(path))
+}
+
+/// A path as a shell takes it for one word, and no command for an option.
+fn quoted(path: &str) -> String {
+    let place = if path.starts_with('-') { "./" } else { "" };
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+=:,@%".contains(letter);
+    if !path.is_empty() && path.chars().all(plain) {
+        return format!("{place}{path}");
+    }
+    format!("{place}'{}'", path.replace('\'', "'\\''"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_are_one_word_for_a_shell() {
+        for (path, word) in [
+            ("/dev/ng0n1", "/dev/ng0n1"),
+            ("disk.img", "disk.img"),
+            ("-x", "./-x"),
+            ("/a b", "'/a b'"),
+            ("-a;b", "./'-a;b'"),
+            ("/it's", "'/it'\\''s'"),
+            ("/$(id)", "'/$(id)'"),
+            ("~", "'~'"),
+        ] {
+            assert_eq!(quoted(path), word);
+        }
+    }
 
     #[test]
     fn modules_are_found_in_either_list_by_their_names() {
