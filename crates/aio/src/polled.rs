@@ -20,7 +20,7 @@ pub use transfer::{enter_rings, submit, take};
 use crate::context::Engine;
 use crate::inside::Inside;
 use crate::lock::{Guard, Lock};
-use crate::probe::Files;
+use crate::probe::{Access, Files};
 use crate::registry::Registry;
 use crate::ring::{Completion, Submission};
 use crate::stat::{self, Record};
@@ -78,6 +78,7 @@ struct Pinned {
     buf: u64,
     end: u64,
     fd: i32,
+    access: Access,
 }
 
 /// What a submitting thread owns.

@@ -78,6 +78,39 @@ pub enum Way {
     Punts,
 }
 
+/// What a file was opened for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Access {
+    /// Reads.
+    pub readable: bool,
+    /// Writes.
+    pub writable: bool,
+    /// It goes past the page cache.
+    pub direct: bool,
+}
+
+impl Access {
+    /// Nothing, where there is no open file.
+    pub fn of(fd: i32) -> Access {
+        status_flags(fd).map_or(Access::default(), Access::from_status)
+    }
+
+    fn from_status(status: i32) -> Access {
+        let (named, mode) = (status & libc::O_PATH != 0, status & libc::O_ACCMODE);
+        Access {
+            readable: !named && mode != libc::O_WRONLY,
+            writable: !named && mode != libc::O_RDONLY,
+            direct: status & libc::O_DIRECT != 0,
+        }
+    }
+
+    /// Whether reads (`write` is 0) or writes (1) are allowed, past the page cache where they have to go there.
+    #[inline(always)]
+    pub fn allows(self, write: u8, direct: bool) -> bool {
+        (if write == 0 { self.readable } else { self.writable }) && (!direct || self.direct)
+    }
+}
+
 /// What is known of a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct File {
@@ -160,7 +193,7 @@ impl Files {
     #[inline(always)]
     pub fn allows(&mut self, fd: i32, write: u8, direct: bool) -> bool {
         let Some(file) = self.known(fd) else { return false };
-        (if write == 0 { file.readable } else { file.writable }) && (!direct || file.is_direct())
+        file.access().allows(write, direct)
     }
 
     /// Forgets `fd`, which turned out to be another file.
@@ -173,10 +206,11 @@ impl Files {
 }
 
 impl File {
-    /// Whether it goes past the page cache.
-    #[inline]
-    pub fn is_direct(&self) -> bool {
-        self.status & libc::O_DIRECT != 0
+    /// What it was opened for.
+    #[inline(always)]
+    pub fn access(&self) -> Access {
+        let direct = self.status & libc::O_DIRECT != 0;
+        Access { readable: self.readable, writable: self.writable, direct }
     }
 
     /// Whether a write up to `end` extends a file whose file system makes such writes wait.
@@ -249,13 +283,13 @@ fn look(file: &mut File, fd: i32) -> bool {
         file.note_size(stat.st_size as u64);
         return true;
     }
-    let access = status & libc::O_ACCMODE;
+    let access = Access::from_status(status);
     let file_system = file_system(fd);
     *file = File {
         fd,
         way: Way::Kernel,
-        readable: status & libc::O_PATH == 0 && access != libc::O_WRONLY,
-        writable: status & libc::O_PATH == 0 && access != libc::O_RDONLY,
+        readable: access.readable,
+        writable: access.writable,
         extends_here: file_system == EXT4_MAGIC,
         status,
         device: stat.st_dev,

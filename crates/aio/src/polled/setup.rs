@@ -8,7 +8,7 @@ use crate::abi::{Event, Iocb};
 use crate::caller;
 use crate::context::{Engine, Free};
 use crate::lock::Lock;
-use crate::probe::Files;
+use crate::probe::{Access, Files};
 use crate::ring::{self, Ring, Setup};
 use crate::stat;
 use crate::system::failure;
@@ -208,7 +208,8 @@ fn pin(ring: &Ring, nr: u32, flags: u32, iocbs: usize) -> Result<Box<[Pinned]>, 
         let place = iocbs.checked_add(index * size_of::<Iocb>()).ok_or(libc::EFAULT)?;
         let iocb = caller::read::<Iocb>(place).map_err(|_| libc::EFAULT)?;
         let end = iocb.buf.checked_add(iocb.nbytes).ok_or(libc::EFAULT)?;
-        pinned.push(Pinned { buf: iocb.buf, end, fd: iocb.fildes });
+        let access = Access::of(iocb.fildes);
+        pinned.push(Pinned { buf: iocb.buf, end, fd: iocb.fildes, access });
         let base = if iocb.nbytes == 0 { 0 } else { iocb.buf };
         vectors.push(libc::iovec { iov_base: base as *mut _, iov_len: iocb.nbytes as usize });
         files.push(iocb.fildes);

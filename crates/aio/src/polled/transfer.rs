@@ -8,6 +8,7 @@ use super::{
 use crate::abi::{self, Entry, Event, Iocb, op};
 use crate::caller::{self, Fault};
 use crate::context::{WAKE, state};
+use crate::probe::Access;
 use crate::ring::Wait;
 use crate::stat::Counter;
 use crate::system::{Ask, failure, now_ns};
@@ -288,7 +289,7 @@ impl<'a> Batch<'a> {
         if context.has(FIXEDFILES | FIXEDBUFS) {
             let pinned = context.pinned.get(index)?;
             if context.has(FIXEDFILES) {
-                if pinned.fd != fd {
+                if pinned.fd != fd || !pinned.access.allows(write, polled != 0) {
                     return None;
                 }
                 (fd, flags) = (index as i32, SQE_FIXED_FILE);
@@ -323,15 +324,15 @@ impl<'a> Batch<'a> {
         }
         let mut opcode = self.opcode(iocb, polled)?;
         let (mut fd, mut flags, mut buffer) = (iocb.fildes, 0, 0);
-        if context.has(FIXEDFILES) {
-            if context.pinned.get(index).is_none_or(|pinned| pinned.fd != iocb.fildes) {
-                return Err(failure(libc::EBADF));
-            }
-            fd = index as i32;
-            flags |= SQE_FIXED_FILE;
+        let access = if context.has(FIXEDFILES) {
+            // A place may be left without a file.
+            let pinned = context.pinned.get(index).filter(|pinned| pinned.fd == fd && fd >= 0);
+            (fd, flags) = (index as i32, SQE_FIXED_FILE);
+            pinned.map(|pinned| pinned.access)
         } else {
-            self.check_file(iocb, polled)?;
-        }
+            self.submitting.files.of(fd).map(|file| file.access())
+        };
+        check_access(access.ok_or(failure(libc::EBADF))?, iocb, polled)?;
         if context.has(FIXEDBUFS) && iocb.opcode <= abi::PWRITE {
             let pinned = context.pinned[index];
             let end = iocb.buf.checked_add(iocb.nbytes);
@@ -371,24 +372,6 @@ impl<'a> Batch<'a> {
             _ => None,
         };
         opcode.ok_or(failure(libc::EINVAL))
-    }
-
-    /// What the kernel's AIO refuses when submitting.
-    #[inline]
-    fn check_file(&mut self, iocb: &Iocb, polled: bool) -> Result<(), i32> {
-        let file = self.submitting.files.of(iocb.fildes).ok_or(failure(libc::EBADF))?;
-        let allowed = match iocb.opcode {
-            abi::PREAD | abi::PREADV => file.readable,
-            abi::PWRITE | abi::PWRITEV => file.writable,
-            _ => true,
-        };
-        if !allowed {
-            return Err(failure(libc::EBADF));
-        }
-        if polled && !file.is_direct() {
-            return Err(failure(libc::EOPNOTSUPP));
-        }
-        Ok(())
     }
 
     /// Hands over what was pushed, and waits where wanted. Gives back how many were taken, or the
@@ -447,6 +430,22 @@ impl<'a> Batch<'a> {
             (count, _) => count as i32,
         }
     }
+}
+
+/// What the kernel's AIO refuses when submitting.
+fn check_access(access: Access, iocb: &Iocb, polled: bool) -> Result<(), i32> {
+    let allowed = match iocb.opcode {
+        abi::PREAD | abi::PREADV => access.readable,
+        abi::PWRITE | abi::PWRITEV => access.writable,
+        _ => true,
+    };
+    if !allowed {
+        return Err(failure(libc::EBADF));
+    }
+    if polled && !access.direct {
+        return Err(failure(libc::EOPNOTSUPP));
+    }
+    Ok(())
 }
 
 /// The event of a completion; the lock on the reaping side is held.

@@ -302,18 +302,56 @@ static void pointers(int fd)
     CHECK(io_destroy(ctx), 0);
 }
 
-static void polled(int cached)
+static void polled(int cached, unsigned more)
 {
     context ctx = NULL;
     uintptr_t index = 0;
     prepare(cached, 0);
-    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_IOPOLL, iocbs, NULL, NULL, &ctx), 0);
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_IOPOLL | more, iocbs, NULL, NULL, &ctx), 0);
     CHECK(io_submit(ctx, 1, (struct iocb **)&index), -EINVAL);
     prepare(cached, IOCB_FLAG_HIPRI);
     CHECK(io_submit(ctx, 1, (struct iocb **)&index), -EOPNOTSUPP);
     iocbs[0] = iocb_of(FSYNC, cached, NULL, 0, 0), iocbs[0].flags = IOCB_FLAG_HIPRI;
     CHECK(io_submit(ctx, 1, (struct iocb **)&index), -EINVAL);
     CHECK(io_destroy(ctx), 0);
+}
+
+/* What a file that is pinned may be used for is known from set-up on, and refused as that of others. */
+static void fixed_files(int cached)
+{
+    context ctx = NULL;
+    uintptr_t indices[] = {0, 1, 2};
+    struct iocb **list = (struct iocb **)indices;
+    struct io_event event;
+    struct iovec vector = {buffers, 512};
+    int reading = file_of("extended", O_RDONLY, 0), writing = file_of("extended", O_WRONLY, 0);
+    prepare(cached, 0);
+    iocbs[0].fd = reading, iocbs[1].fd = writing, iocbs[1].opcode = PWRITE, iocbs[2].fd = -1;
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | IOCTX_FLAG_FIXEDFILES, iocbs, NULL, NULL, &ctx), 0);
+    /* Even when the number is another file's by now. */
+    CHECK(dup2(cached, reading), reading);
+    CHECK(dup2(cached, writing), writing);
+    CHECK(io_submit(ctx, 1, list), 1);
+    CHECK(io_getevents(ctx, 1, 1, &event, NULL), 1);
+    CHECK(event.res, 4096);
+    iocbs[0].opcode = PWRITE, iocbs[1].opcode = PREAD;
+    CHECK(io_submit(ctx, 1, list), -EBADF);
+    CHECK(io_submit(ctx, 1, list + 1), -EBADF);
+    iocbs[0] = iocb_of(PWRITEV, reading, &vector, 1, 0), iocbs[1] = iocb_of(PREADV, writing, &vector, 1, 0);
+    CHECK(io_submit(ctx, 1, list), -EBADF);
+    CHECK(io_submit(ctx, 1, list + 1), -EBADF);
+    CHECK(io_submit(ctx, 1, list + 2), -EBADF);
+    iocbs[2] = iocb_of(FDSYNC, -1, NULL, 0, 0);
+    CHECK(io_submit(ctx, 1, list + 2), -EBADF);
+    iocbs[0] = iocb_of(PREADV, reading, &vector, 1, 0);
+    CHECK(io_submit(ctx, 2, list), 1);
+    CHECK(io_getevents(ctx, 1, 1, &event, NULL), 1);
+    CHECK(event.res, 512);
+    /* Not the one that was pinned. */
+    iocbs[0].fd = cached;
+    CHECK(io_submit(ctx, 1, list), -EBADF);
+    CHECK(io_destroy(ctx), 0);
+    close(reading), close(writing);
 }
 
 static void child(void)
@@ -344,8 +382,9 @@ int main(int count, char **arguments)
     int cached = filled("extended", O_RDWR, NR * 4096), direct = file_of("extended", O_RDWR | O_DIRECT, 0);
     refusals(cached);
     const unsigned flags[] = {0, IOCTX_FLAG_FIXEDBUFS, IOCTX_FLAG_SQTHREAD,
-        IOCTX_FLAG_SQTHREAD | IOCTX_FLAG_FIXEDBUFS, IOCTX_FLAG_SQWQ, IOCTX_FLAG_SQTHREAD | IOCTX_FLAG_SQPOLL};
-    for (int i = 0; i < 6; i++) {
+        IOCTX_FLAG_SQTHREAD | IOCTX_FLAG_FIXEDBUFS, IOCTX_FLAG_SQWQ, IOCTX_FLAG_SQTHREAD | IOCTX_FLAG_SQPOLL,
+        IOCTX_FLAG_FIXEDFILES, IOCTX_FLAG_FIXEDFILES | IOCTX_FLAG_FIXEDBUFS | IOCTX_FLAG_SQTHREAD};
+    for (int i = 0; i < 8; i++) {
         by_index(cached, flags[i]);
         by_index(direct, flags[i]);
         rings(cached, flags[i]);
@@ -355,7 +394,9 @@ int main(int count, char **arguments)
     others_may_submit(cached);
     threads(cached);
     pointers(direct);
-    polled(cached);
+    polled(cached, 0);
+    polled(cached, IOCTX_FLAG_FIXEDFILES);
+    fixed_files(cached);
     child();
     return failed;
 }
