@@ -3,8 +3,10 @@
 //! allocator too: they see what it leaks and uses after it was freed. (valgrind 3.19 stops all threads while one
 //! waits in io_uring_enter, so that a library with threads of its own cannot run under it.)
 
+use namespace::memory::{Memory, MemoryOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use target::{NamespaceOptions, Server, ServerConfig, SubsystemConfig};
 
 /// The folder of this repository.
 fn repository() -> PathBuf {
@@ -53,12 +55,37 @@ fn example(name: &str, folder: &Path, arguments: &[&str]) -> (Option<i32>, Strin
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
+/// A target in this process with a namespace of memory: what keeps it running, and the namespace's URI.
+fn served() -> (Server, String) {
+    const NQN: &str = "nqn.2026-11.org.example:calls";
+    let server = Server::start(&ServerConfig::default()).expect("a server");
+    let subsystem = SubsystemConfig {
+        nqn: NQN.into(),
+        serial: "calls".into(),
+        model: "nvlane".into(),
+        allow_any_host: true,
+        hosts: Vec::new(),
+        io_queues_max: 4,
+        fused: true,
+    };
+    server.add_subsystem(subsystem).expect("a subsystem");
+    let options =
+        MemoryOptions { bytes: 1 << 20, block_shift: 12, cores: 1, lend: true, uuid: None };
+    let volume = Memory::open(options).expect("memory");
+    let options =
+        NamespaceOptions { nsid: Some(1), uuid: [0x42; 16], nguid: [0; 16], ana_group: 1 };
+    server.add_namespace(NQN, &options, volume).expect("a namespace");
+    let (_, address) = server.add_listener(([127, 0, 0, 1], 0).into()).expect("a listener");
+    (server, format!("tcp://{address}/{NQN}?ns=1"))
+}
+
 #[test]
 fn every_call_does_what_it_says() {
     let folder = tempfile::tempdir().expect("a folder");
+    let (_server, remote) = served();
     let program = compiled(&repository().join("crates/capi/tests/c/calls.c"), folder.path());
     let mut command = Command::new(&program);
-    command.arg(folder.path());
+    command.arg(folder.path()).arg(remote);
     let output = run(command);
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("all calls behave"), "{said}");
@@ -78,8 +105,12 @@ fn nothing_is_leaked_and_nothing_freed_is_used() {
     }
     let source = repository().join("crates/capi/tests/c/calls.c");
     let program = compiled_with(&source, folder.path(), SANITIZERS);
+    let (_server, remote) = served();
     let mut command = Command::new(&program);
-    command.arg(folder.path()).env("ASAN_OPTIONS", "detect_leaks=1:fast_unwind_on_malloc=0");
+    command
+        .arg(folder.path())
+        .arg(remote)
+        .env("ASAN_OPTIONS", "detect_leaks=1:fast_unwind_on_malloc=0");
     let output = run(command);
     let said = String::from_utf8_lossy(&output.stdout);
     let found = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,5 @@
-/* Every function, with what is right and what is wrong. Given a folder for files. Prints what fails, and exits 1. */
+/* Every function, with what is right and what is wrong. Given a folder for files, and the URI of a remote namespace of 1 MiB in
+ * blocks of 4096 bytes. Prints what fails, and exits 1. */
 #include <errno.h>
 #include <nvlane.h>
 #include <pthread.h>
@@ -132,6 +133,53 @@ static void volumes(struct nvl_session *session, const char *folder)
     static char block[BLOCK];
     struct nvl_completion done = carry_out(session, volume, blocks(WRITE, 0, block, BLOCK, 1));
     CHECK(done.status != 0 && strcmp(nvl_status_words(done.status), "Namespace is Write Protected") == 0);
+    CHECK(nvl_close(volume) == 0);
+}
+
+/* A namespace that another machine serves. */
+static void remote(struct nvl_session *session, const char *uri)
+{
+    enum { FLUSH = 0, COMPARE = 5, MANY = 8 };
+    struct nvl_volume *volume = NULL;
+    struct nvl_limits limits;
+    struct nvl_completion done[MANY];
+    static char written[MANY * BLOCK], read[MANY * BLOCK];
+    char text[512];
+
+    CHECK(nvl_open(session, uri, 0, &volume) == 0);
+    if (!volume)
+        return;
+    CHECK(nvl_volume_limits(volume, &limits) == 0 && limits.blocks == 256 && limits.block_bytes == BLOCK);
+    CHECK(nvl_uri(volume, text, sizeof(text)) > 0 && strncmp(text, "tcp://", 6) == 0);
+    for (int i = 0; i < MANY * BLOCK; i++)
+        written[i] = (char)(i / BLOCK * 31 + i);
+    /* As many as the session takes, one block each, then all blocks at once. */
+    for (int i = 0; i < MANY; i++) {
+        struct nvl_command command = blocks(WRITE, 100 + i, written + i * BLOCK, BLOCK, 1 + i);
+        CHECK(nvl_submit(volume, &command) == 0);
+    }
+    uint64_t tokens = 0;
+    for (int came = 0, count; came < MANY; came += count) {
+        CHECK(nvl_wait(session, 1, -1) >= 1);
+        count = nvl_reap(session, done, MANY);
+        CHECK(count >= 1);
+        if (count < 1)
+            return;
+        for (int i = 0; i < count; i++) {
+            CHECK(done[i].status == 0);
+            tokens |= 1ull << done[i].token;
+        }
+    }
+    CHECK(tokens == 0x1fe);
+    CHECK(carry_out(session, volume, blocks(READ, 100, read, sizeof(read), 9)).status == 0);
+    CHECK(memcmp(written, read, sizeof(read)) == 0);
+    CHECK(carry_out(session, volume, blocks(COMPARE, 100, written, sizeof(written), 10)).status == 0);
+    read[5] ^= 1;
+    done[0] = carry_out(session, volume, blocks(COMPARE, 100, read, sizeof(read), 11));
+    CHECK(strcmp(nvl_status_words(done[0].status), "Compare Failure") == 0);
+    done[0] = carry_out(session, volume, blocks(READ, 256, read, BLOCK, 12));
+    CHECK(strcmp(nvl_status_words(done[0].status), "LBA Out of Range") == 0);
+    CHECK(carry_out(session, volume, (struct nvl_command){.opcode = FLUSH, .token = 13}).status == 0);
     CHECK(nvl_close(volume) == 0);
 }
 
@@ -418,7 +466,7 @@ int main(int argc, char **argv)
     struct nvl_config config = {.size = sizeof(config), .depth = 8, .buffer_bytes = 4 << 20};
     struct nvl_session *session = NULL;
 
-    if (argc != 2)
+    if (argc != 3)
         return 2;
     setvbuf(stdout, NULL, _IONBF, 0); /* a sanitizer that ends the program loses what is kept */
     CHECK(nvl_error() != NULL);
@@ -427,6 +475,7 @@ int main(int argc, char **argv)
     if (!session)
         return 1;
     volumes(session, argv[1]);
+    remote(session, argv[2]);
     buffers(session);
     commands(session);
     copies(session);
