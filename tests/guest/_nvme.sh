@@ -62,3 +62,13 @@ tracing() {
 traced_enough() { echo 0 >"$TRACE/events/nvme/nvme_setup_cmd/enable"; }
 # traced CONTROLLER QID WORDS: how many commands of that kind it was given since
 traced() { grep -cE "$1: .*qid=$2, .*$3" "$TRACE/trace" || true; }
+
+# by_interrupt CONTROLLER WORDS: of the commands of that kind that it was given since, how many went to queues that
+# interrupt, and how many to queues that do not, which are polled: "3 0"
+by_interrupt() {
+    local count queue with=0 without=0
+    while read -r count queue; do
+        if grep -qw "$1q$queue" /proc/interrupts; then with=$((with + count)); else without=$((without + count)); fi
+    done < <(sed -nE "s/.* $1: .*qid=([0-9]+), .*$2.*/\1/p" "$TRACE/trace" | sort | uniq -c)
+    echo "$with $without"
+}

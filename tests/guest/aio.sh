@@ -1,8 +1,10 @@
 #!/bin/bash
 # limit: 420
-# Programs that use libaio, on our libaio: verified I/O on NVMe with poll queues and on null_blk, the
-# polled interface, and a device that goes away under I/O.
+# devices: nvme
+# Programs that use libaio, on our libaio: verified I/O on null_blk, the polled interface on null_blk and on NVMe with
+# poll queues, and a device that goes away under I/O.
 . "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_nvme.sh"
 
 # As installed: beside the program, or where a build puts it.
 for library in "${NVLANE%/*}"/{libaio.so.1,libnvlane_aio.so,deps/libnvlane_aio.so} "${NVLANE%/*}/../lib/nvlane/libaio.so.1"; do
@@ -37,6 +39,20 @@ on_ours() {
 
 on_ours direct --filename="$device" --direct=1 --iodepth=16
 expect_json "$WORK/stat.json" '.total.ring > 100' true
+
+# Polled contexts (io_setup2): what one writes another reads, in each way.
+"$NVLANE" aio run -- "$AIO_DEVICE" "$device" >"$WORK/polled" 2>&1 || die "polled contexts on null_blk: $(<"$WORK/polled")"
+# The same on NVMe, where the queues that were used can be seen: those without interrupts.
+plain=$(device nvlane-plain 1)
+controller=$(controller_of "$plain")
+tracing
+"$NVLANE" aio run -- "$AIO_DEVICE" "/dev/nvme${plain#/dev/ng}" >"$WORK/polled" 2>&1 || die "polled contexts on NVMe: $(<"$WORK/polled")"
+traced_enough
+read -r interrupted polled < <(by_interrupt "$controller" '\(nvme_cmd_(read|write) ')
+wanted=$(sed -n 's/^polled for: //p' "$WORK/polled")
+echo "$wanted requests: $polled commands by queues that are polled, $interrupted by others"
+((wanted > 100)) || die "not enough was polled for: $(<"$WORK/polled")"
+expect "commands by queues that are polled" "$polled" "$wanted"
 
 # What is seen of a program while it runs.
 "$NVLANE" aio run -- fio --name=live --ioengine=libaio --rw=randread --bs=4k --filename="$device" --direct=1 --iodepth=16 \

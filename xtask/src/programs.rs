@@ -4,6 +4,7 @@
 //! ```text
 //!   target/PROFILE/{nvlane,libnvlane_aio.so,examples/nvme} ──copied──> target/guest/programs/PROFILE/
 //!   this program, tests and examples of uring and reactor  ──copied──>   the same
+//!   a program in C on our libaio                           ──copied──>   .../aio_device
 //!   libnvlane.so, examples of volume in Rust and C         ──copied──>   .../library/{rust,c}/
 //!   nvlane with its promises made breakable                ──copied──>   .../mutants/nvlane
 //! ```
@@ -119,6 +120,9 @@ impl Programs {
                 kept.copy(&built.join("nvlane"), "")?
             }
         };
+        if needs("aio") {
+            add("AIO_DEVICE", build_aio_program(Path::new(&program), &kept, output)?);
+        }
         add("NVLANE", program);
         let this = if together { built.join("xtask") } else { std::env::current_exe()? };
         add("XTASK", kept.copy(&this, "")?);
@@ -195,6 +199,20 @@ fn keep_library(built: &Path, kept: &Kept, output: &Output) -> Result<String> {
         output.run(compiler.arg("-L").arg(&folder).arg("-lnvlane"))?;
     }
     Ok(folder.display().to_string())
+}
+
+/// tests/c/device.c of crates/libaio, against the libaio of that nvlane: beside it as kept here, or where packages have it.
+fn build_aio_program(nvlane: &Path, kept: &Kept, output: &Output) -> Result<String> {
+    let folder = nvlane.parent().context("nvlane is in a folder")?;
+    let places = ["libnvlane_aio.so", "libaio.so.1", "../lib/nvlane/libaio.so.1"];
+    let library = places.iter().map(|place| folder.join(place)).find(|place| place.exists());
+    let library = library.with_context(|| format!("no libaio beside {}", nvlane.display()))?;
+    let program = kept.folder.join("aio_device");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-O2", "-o"]).arg(&program);
+    compiler.arg(checkout()?.join("crates/libaio/tests/c/device.c")).arg(library);
+    output.run(&mut compiler)?;
+    Ok(program.display().to_string())
 }
 
 /// The tests and examples of the crates around io_uring, separated by spaces: kernels differ in
