@@ -62,8 +62,19 @@ for kind in small big mixed; do
         "$([[ $kind == small ]] && echo 'beside' || echo 'own ring')"
 done
 
-# Polling is polling only where there are queues for it.
+# Polling is polling only where there are queues for it: commands go to those.
+# queues_of URI: queues with and without interrupts that a read of it goes to
+queues_of() {
+    tracing
+    "$EXAMPLE" "$1" io 0x02 cdw10=4242 cdw12=7 read=4096 >/dev/null 2>"$WORK/said" || die "$1: $(<"$WORK/said")"
+    traced_enough
+    by_interrupt "$(controller_of "$plain")" 'slba=4242,'
+}
 expect_match "polling" "$("$NVLANE" info "$plain?poll")" 'completions +polled for'
+for options in poll hybrid 'poll&sqpoll'; do
+    expect "queues of ?$options" "$(queues_of "$plain?$options")" '0 1'
+done
+expect "queues without polling" "$(queues_of "$plain")" '1 0'
 await 20 modprobe -r nvme
 modprobe nvme
 plain=$(device nvlane-plain 1)
@@ -72,6 +83,7 @@ shared=$(device nvlane-path 1)
 block=/dev/nvme${plain#/dev/ng}
 expect_match "polling in vain" "$("$NVLANE" info "$plain?poll" 2>&1)" 'no poll queues.*poll_queues='
 block_commands "$plain?poll" 0 >/dev/null
+expect "queues of polling in vain" "$(queues_of "$plain?poll")" '1 0'
 
 # More data than came with a command is not moved: the driver does not check that.
 refused 'Invalid Field' "$zoned" io 0x7d cdw10=0 cdw12=15 data="$WORK/a"
