@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   check: object --load--> trial: requests of every kind --> what is refused, what it costs
+//!            `--> the verifier of the running kernel
 //!   stat:  daemon --volume_maps--> text or JSON
 //!   replace: object --volume_program--> daemon, or the server of a block device
 //! ```
@@ -35,17 +36,46 @@ pub fn command(command: &BpfCommand) -> Result<()> {
 fn check(args: &BpfCheckArgs) -> Result<()> {
     let name = args.program.display();
     let object = fs::read(&args.program).with_context(|| format!("cannot read {name}"))?;
-    let program =
-        ::bpf::load(&object).with_context(|| format!("{name} is refused in user space"))?;
-    let mut text = format!("{name}: {} instructions\n", program.instructions());
+    let user = user_space(&object, args)?;
+    let kernel = in_kernel(&object, args.backends);
+    let text = format!("{name}: {}kernel: {}\n", user.text, kernel.text);
+    io::stdout().write_all(text.as_bytes())?;
+    let wrong: Vec<&str> = [user.wrong, kernel.wrong].into_iter().flatten().collect();
+    if wrong.is_empty() { Ok(()) } else { bail!("{name}: {}", wrong.join("; ")) }
+}
+
+/// What one of the places where a program may run has to say of it.
+struct Verdict {
+    text: String,
+    /// Why it is not to run there, in short.
+    wrong: Option<&'static str>,
+}
+
+/// Loads the program, and tries it.
+fn user_space(object: &[u8], args: &BpfCheckArgs) -> Result<Verdict> {
+    const REFUSED: Option<&str> = Some("it is refused in user space");
+    let program = match ::bpf::load(object) {
+        Ok(program) => program,
+        Err(error) => {
+            return Ok(Verdict {
+                text: format!("\nuser space: refused\n  {error}\n"),
+                wrong: REFUSED,
+            });
+        }
+    };
+    let mut text = format!("{} instructions\n", program.instructions());
     for map in program.maps() {
         let (entries, value) = (map.entries, map.value_bytes);
         writeln!(text, "  map {}: {entries} x {value} bytes, {:?}", map.name, map.kind)?;
     }
     let sizes = vec![args.size >> trial::BLOCK_SHIFT; usize::from(args.backends)];
-    let outcome =
-        trial::run(program, &sizes).with_context(|| format!("{name} is refused in user space"))?;
-    let trial::Outcome { requests, problems, read_ns } = outcome;
+    let trial::Outcome { requests, problems, read_ns } = match trial::run(program, &sizes) {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            writeln!(text, "user space: refused\n  {error:#}")?;
+            return Ok(Verdict { text, wrong: REFUSED });
+        }
+    };
     let tried = format!("{requests} requests tried on {} volumes", args.backends);
     match problems.len() {
         0 => writeln!(text, "user space: taken; {tried}; a read of 4 KiB takes {read_ns:.0} ns")?,
@@ -54,22 +84,21 @@ fn check(args: &BpfCheckArgs) -> Result<()> {
     for problem in problems.iter().take(PROBLEMS_SHOWN) {
         writeln!(text, "  {problem}")?;
     }
-    writeln!(text, "kernel: {}", kernel_says(&object, args.backends))?;
-    io::stdout().write_all(text.as_bytes())?;
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        bail!("{name}: requests would fail with an I/O error")
-    }
+    let wrong = (!problems.is_empty()).then_some("requests would fail with an I/O error");
+    Ok(Verdict { text, wrong })
 }
 
-/// What the verifier of the running kernel says.
-fn kernel_says(object: &[u8], backends: u16) -> String {
-    match ublk_bpf::check(object, backends) {
-        Ok(()) => "ok".to_owned(),
-        Err(ublk_bpf::Error::Refused(why)) => format!("refused\n  {}", why.replace('\n', "\n  ")),
-        Err(error) => format!("not asked: {error}"),
-    }
+/// Asks the verifier of the running kernel.
+fn in_kernel(object: &[u8], backends: u16) -> Verdict {
+    let (text, wrong) = match ublk_bpf::check(object, backends) {
+        Ok(()) => ("ok".to_owned(), None),
+        Err(ublk_bpf::Error::Refused(why)) => {
+            let text = format!("refused\n  {}", why.replace('\n', "\n  "));
+            (text, Some("the kernel's verifier refuses it"))
+        }
+        Err(error) => (format!("not asked: {error}"), None),
+    };
+    Verdict { text, wrong }
 }
 
 fn stat(args: &BpfStatArgs) -> Result<()> {

@@ -17,8 +17,8 @@ pub enum BpfCommand {
   nvlane bpf check linear.bpf.o --backends 5 --size 100M
 
 The program is loaded and given requests of every kind, on imagined volumes that nothing reads or writes.
-Status 1 if anything of that fails. The running kernel's verifier is asked too, where it may be: `kernel: ok`,
-its reason, or why it was not asked; that does not change the status.")]
+The running kernel's verifier is asked too, whatever comes of that, where it may be: `kernel: ok`, its reason, or
+why it was not asked. Status 1 if user space or the verifier refuses the program, or a request would fail.")]
     Check(BpfCheckArgs),
     /// Show what the programs of a daemon's volumes, or of a device, keep in their maps.
     #[command(after_help = "Examples:

@@ -25,18 +25,33 @@ fn the_examples_pass_the_check() {
 
 #[test]
 fn what_is_refused_is_said_in_one_line() {
-    for (file, words) in [
-        (object("linear").replace(".bpf.o", ".bpf.c"), "not a proper object file"),
-        ("/nowhere.bpf.o".to_owned(), "cannot read /nowhere.bpf.o"),
+    let output = run(&["bpf", "check", "/nowhere.bpf.o"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains("cannot read /nowhere.bpf.o"), "{said}");
+}
+
+/// Refused in user space when it is loaded, by NVLANE_SETUP, and by what a request comes to.
+#[test]
+fn the_kernel_is_asked_whatever_user_space_says() {
+    let (source, snapshot) = (object("linear").replace(".bpf.o", ".bpf.c"), object("snapshot"));
+    let (refused, fail) = ("it is refused in user space", "requests would fail with an I/O error");
+    for (args, wrong, reason) in [
+        (vec![&*source], refused, "\nuser space: refused\n  not a proper object file"),
+        (
+            vec![&*snapshot, "--backends", "3"],
+            refused,
+            "\nuser space: refused\n  NVLANE_SETUP returned 1 for these volumes",
+        ),
+        (vec![&*object("tests/endless")], fail, " of 52 requests tried on 2 volumes would fail:\n"),
     ] {
-        let output = run(&["bpf", "check", &file]);
+        let output = run(&[&["bpf", "check"], &args[..]].concat());
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
-        assert!(said.contains(words), "{said}");
+        assert!(said.contains(wrong), "{said}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains(reason) && text.contains("\nkernel: "), "{text}");
     }
-    let output = run(&["bpf", "check", &object("snapshot"), "--backends", "3"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("NVLANE_SETUP returned 1 for these volumes"), "{said}");
 }
 
 #[test]
