@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* maps: every kind of map, variables, atomics, calls; each step that is wrong is a bit of state[0]. For tests. */
+/* maps: every kind of map, variables, atomics, calls; each step that is wrong is a bit of state[0], and of `failed`. For tests. */
 #include "../nvlane_bpf.h"
 
 struct key { __u32 a; __u16 b; };	/* 8 bytes, 2 of them padding */
@@ -27,6 +27,7 @@ struct {
 } own SEC(".maps");
 
 __u64 counter;
+__u64 failed;
 __u32 small = 5;
 __u16 half[4] = { 1, 2, 3, 4 };
 static const volatile char text[] = "constants are here";
@@ -112,6 +113,7 @@ NVLANE_ROUTE(r)
 	CHECK(25, bpf_ktime_get_ns() == 12345);
 	CHECK(26, bpf_get_prandom_u32() != bpf_get_prandom_u32());
 	CHECK(27, r->blocks / (r->blocks - r->blocks + small) == r->blocks / 5);
+	failed |= wrong;
 	r->state[0] = wrong;
 	r->state[1] = 1;
 	return nvlane_complete(r, NVLANE_OK);

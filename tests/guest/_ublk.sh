@@ -3,6 +3,7 @@
 #   ublk_add VOLUME [OPTION]...   serves a device; sets DEVICE, ID and UBLK_SERVER
 #   ublk_stop                     stops it as a person would, and wants a clean end
 #   in_kernel VOLUME [OPTION]...   the same, with the volume's program in the kernel; the log says more
+#   deep_io MIB [OPTION]...       verified I/O on 12 MiB of DEVICE from there on, by two processors, each with 128 in flight
 #   each_queue                    of each queue whose program was in the kernel and that has ended: requests, returns
 #   hold_node                     opens the driver's side of DEVICE, as a server does, if none has it: descriptor 9
 #   has_feature NAME              whether this kernel's driver has it
@@ -30,6 +31,11 @@ ublk_add() {
 in_kernel() {
     ublk_add "$@" --bpf kernel --log debug
     expect_match "where it runs" "$(<"$WORK/ublk.log")" ', program in the kernel'
+}
+
+deep_io() {
+    verified_io "$DEVICE" 6M --iodepth=128 "${@:2}" --name=low --offset="$1M" --cpus_allowed=0 \
+        --name=high --offset="$(($1 + 6))M" --cpus_allowed=1
 }
 
 each_queue() { sed -nE '/a queue has ended/s/.* requests=([0-9]+) .* returns=([0-9]+).*/\1 \2/p' "$WORK/ublk.log"; }

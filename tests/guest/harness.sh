@@ -174,7 +174,9 @@ verified_io() {
     shift 2
     local split=512/20:4k/30:16k/20:128k/20:1M/10
     (($(blockdev --getss "$device") > 512)) && split=4k/50:16k/20:128k/20:1M/10
-    fio --name=verify --filename="$device" --direct=1 --ioengine=libaio --iodepth=32 --rw=randrw \
+    # What stands before the first name is every job's.
+    [[ $* == *--name=* ]] || set -- "$@" --name=verify
+    fio --filename="$device" --direct=1 --ioengine=libaio --iodepth=32 --rw=randrw \
         --bssplit=$split --size="$size" --verify=crc32c --verify_fatal=1 \
         --randseed=1 --output-format=json --output="$output" "$@" || die "fio: $(tail -n 40 "$output")"
     # One program where three would be easier to read: this is asked often.
@@ -183,6 +185,15 @@ verified_io() {
         "fio: \(.jobs[0].read.total_ios) reads, \(.jobs[0].write.total_ios) writes, all as written"' "$output")
     [[ ${said[*]:0:2} == "0 true" ]] || die "errors, and whether enough was written: ${said[*]}, in $(head -c 2000 "$output")"
     echo "${said[2]}"
+}
+
+# expect_joined DEVICE MIB COUNT FILE...: what the device reads from there on, in requests of 1 MiB, is what the files hold
+# one after another. fio alone reads what it wrote as it wrote it, in the wrong place as well as in the right one.
+expect_joined() {
+    local device=$1 from=$2 count=$3
+    shift 3
+    cmp -n $((count << 20)) <(cat "$@" | tail -c +$(((from << 20) + 1))) \
+        <(dd if="$device" bs=1M skip="$from" count="$count" iflag=direct status=none) || die "$device is not one file after another"
 }
 
 # data_bytes FILE: bytes that are not holes

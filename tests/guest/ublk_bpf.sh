@@ -22,7 +22,8 @@ if ! grep -q '^kernel: ok' <<<"$checked"; then
     ! grep -q io_uring_bpf_ops /sys/kernel/btf/vmlinux || die "this kernel could: $checked"
     ublk_add "bpf:$bpf/linear.bpf.o($a,$b)"
     expect_match "where it runs" "$(<"$WORK/ublk.log")" 'program in user space: '
-    verified_io "$DEVICE" 8M
+    deep_io 10
+    expect_joined "$DEVICE" 10 12 "$a" "$b"
     ublk_stop
     said=$(fails "$NVLANE" ublk add --bpf kernel "bpf:$bpf/linear.bpf.o($a,$b)")
     expect_match "insisting" "$said" 'cannot run in the kernel: '
@@ -49,10 +50,12 @@ stop_counted() {
     ((all > 1000)) || die "only $all requests"
 }
 
-in_kernel "bpf:$bpf/linear.bpf.o($a,$b)" -q 2 -d 32
+in_kernel "bpf:$bpf/linear.bpf.o($a,$b)" -q 2 -d 128
 expect_match "the list" "$("$NVLANE" ublk list)" 'program in the kernel'
-verified_io "$DEVICE" 12M
-verified_io "$DEVICE" 1M --bssplit=4k/100 --iodepth=1 --randseed=2
+# Where the one ends and the other begins is in the middle of a page.
+deep_io 10
+verified_io "$DEVICE" 1M --offset=15872k --bssplit=4k/100 --iodepth=1 --randseed=2
+expect_joined "$DEVICE" 10 12 "$a" "$b"
 said=$(fails "$NVLANE" bpf replace "$DEVICE" "$bpf/linear.bpf.o")
 expect_match "replacing it" "$said" 'runs in the kernel'
 mkfs.ext4 -q "$DEVICE"
@@ -69,8 +72,8 @@ expect "the file, routed in user space" "$(sha256sum </mnt/test/data)" "$sum"
 umount /mnt/test
 ublk_stop
 
-in_kernel "bpf:$bpf/stripe.bpf.o($a,$b)" -d 16
-verify
+in_kernel "bpf:$bpf/stripe.bpf.o($a,$b)" -q 2 -d 128
+deep_io 0 "${small[@]}"
 blkdiscard -f -o 0 -l 1M "$DEVICE"
 blkdiscard -f -z -o 1M -l 1M "$DEVICE"
 cmp -n $((2 << 20)) /dev/zero "$DEVICE" || die "discarded and zeroed blocks are not zeroes"
@@ -153,7 +156,7 @@ umount "$WORK/full"
 if has_feature USER_RECOVERY_REISSUE; then
     in_kernel "bpf:$bpf/linear.bpf.o($a,$b)" -q 2 -d 16 --recover
     fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=4k \
-        --size=12M --verify=crc32c --verify_fatal=1 --verify_backlog=32 --time_based --runtime=120 --randseed=3 \
+        --offset=10M --size=12M --verify=crc32c --verify_fatal=1 --verify_backlog=32 --time_based --runtime=120 --randseed=3 \
         >"$WORK/load" 2>&1 &
     load=$!
     for round in 1 2; do
@@ -177,8 +180,11 @@ if has_feature USER_RECOVERY_REISSUE; then
 fi
 
 # What the verifier refuses does not run, and user space takes it in.
-said=$("$NVLANE" bpf check "$bpf/tests/endless.bpf.o" || true)
-expect_match "the verdict on an endless loop" "$said" 'kernel: refused'
+said=$(fails "$NVLANE" bpf check "$bpf/tests/endless.bpf.o")
+expect_match "the verdict on an endless loop" "$said" $'\nkernel: refused\n  [^\n]'
+# The one place is asked whatever the other says.
+said=$(fails "$NVLANE" bpf check "$bpf/snapshot.bpf.o" --backends 3)
+expect_match "the verdict on a snapshot of too many" "$said" $'user space: refused\n  NVLANE_SETUP returned 1 [^\n]*\nkernel: ok\n'
 said=$(fails "$NVLANE" ublk add --bpf kernel "bpf:$bpf/tests/hostile.bpf.o($b)")
 expect_match "a wild program in the kernel" "$said" "cannot run in the kernel: the kernel's verifier refuses it"
 ublk_add "bpf:$bpf/tests/endless.bpf.o($b)"
@@ -193,12 +199,25 @@ for number in 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 29; do
 done
 dd if="$DEVICE" of=/dev/null bs=4k count=1 skip="$((25 * 512))" iflag=direct,skip_bytes status=none
 dd if="$DEVICE" of=/dev/null bs=4k count=1 skip=100 iflag=direct status=none
+# More than fits into a map is turned away there, too.
+dd if="$DEVICE" of=/dev/null bs=4k count=1 skip="$((28 * 512))" iflag=direct,skip_bytes status=none
+"$NVLANE" bpf stat "$DEVICE" -o json >"$WORK/stat.json"
+expect_json "$WORK/stat.json" '[.. | objects | select(.name == "hash") | .entries[]] | length' 4
 # Told for the 1st, 2nd, 4th, 8th and 16th; some come from the kernel's own look for partitions.
 await 30 grep -q 'count=16' "$WORK/ublk.log"
 expect "mistakes told" "$(grep -c 'ERROR request failed: nvlane_route instruction' "$WORK/ublk.log")" 5
 expect_match "where a mistake is" "$(<"$WORK/ublk.log")" '\(hostile.bpf.c:[0-9]+\): .* \(opcode 0x02, 8 blocks at 1[0-9]\)'
 verified_io "$DEVICE" 2M "${small[@]}" --offset=8M
 stop_counted mild
+
+# Maps, variables, atomic operations and helpers are there what they are in user space. `counter` and `failed`: of the
+# steps only the one is wrong, bit 25, that wants the time that the program's other tests imagine.
+in_kernel "bpf:$bpf/tests/maps.bpf.o($b)" -d 8
+dd if="$DEVICE" of=/dev/null bs=4k count=10 iflag=direct status=none
+"$NVLANE" bpf stat "$DEVICE" -o json >"$WORK/stat.json"
+variables=$(jq -r '.. | objects | select(.name == ".bss") | .entries[0].values[0]' "$WORK/stat.json")
+expect_match "the variables of maps" "$variables" '^39000000000000000000000200000000'
+ublk_stop
 
 # A queue whose loop fails takes the device with it: nobody waits for it.
 for recovery in "" --recover; do

@@ -29,9 +29,10 @@ has_feature QUIESCE && options+=(--recover)
 in_kernel "$volume" "${options[@]}"
 queues=$(ls "/sys/block/${DEVICE#/dev/}/mq" | wc -l)
 echo "$queues queues"
-verified_io "$DEVICE" 4M --bssplit=512/40:4k/40:128k/17:1M/3
+verified_io "$DEVICE" 4M --offset=14M --bssplit=512/40:4k/40:128k/17:1M/3
+expect_joined "$DEVICE" 14 4 /dev/ram0 /dev/ram1
 if has_feature QUIESCE; then
-    fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=4k --size=12M \
+    fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=4k --size=12M --offset=10M \
         --verify=crc32c --verify_fatal=1 --verify_backlog=32 --time_based --runtime=300 --randseed=3 >"$WORK/load" 2>&1 &
     load=$!
     sleep 1
