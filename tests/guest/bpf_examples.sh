@@ -25,6 +25,12 @@ of() {
     *) echo "bpf:$bpf/$1.bpf.o($a,$b)" ;;
     esac
 }
+# around NAME KIB: where fio begins, for the end of linear's first volume, in the middle of a page, to be in the middle
+around() {
+    local from=0
+    [[ $1 != linear ]] || from=$(((8 << 10) - $2 / 2))
+    echo "--offset=${from}k"
+}
 few=(--iodepth=1 --bssplit=512/40:1536/20:4k/40 --randseed=2)
 many=(--iodepth=128 --bssplit=512/32:2560/32:4k/30:65k/5:1M/1)
 
@@ -35,8 +41,9 @@ serve "${volumes[@]}"
 connect --nr-io-queues=2 >/dev/null
 for at in "${!names[@]}"; do
     echo "${names[at]}, over NVMe/TCP"
-    verified_io "$(namespace $((at + 1)))" 3M "${many[@]}"
+    verified_io "$(namespace $((at + 1)))" 3M "${many[@]}" "$(around "${names[at]}" 3072)"
 done
+expect_joined "$(namespace 1)" 7 3 "$SCRATCH/linear.a" "$SCRATCH/linear.b"
 disconnect
 stop
 cmp "$SCRATCH/mirror.a" "$SCRATCH/mirror.b" -n $((8 << 20)) || die "the mirrors differ"
@@ -50,7 +57,7 @@ door=$!
 await 60 grep -q ready "$WORK/nbd.log"
 for name in "${names[@]}"; do
     echo "$name, over NBD"
-    fio --name="$name" --ioengine=nbd --uri="nbd+unix:///$name?socket=$WORK/nbd.sock" --rw=randrw --size=2M --verify=crc32c \
+    fio --name="$name" --ioengine=nbd --uri="nbd+unix:///$name?socket=$WORK/nbd.sock" --rw=randrw --size=2M "$(around "$name" 2048)" --verify=crc32c \
         --verify_fatal=1 "${many[@]}" --iodepth=32 --randseed=3 >"$WORK/fio" 2>&1 || die "fio: $(tail -n 20 "$WORK/fio") $(<"$WORK/nbd.log")"
 done
 kill -TERM "$door"
@@ -61,8 +68,9 @@ modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
 for name in "${names[@]}"; do
     ublk_add "$(of "$name")" -q 2 -d 128 --bpf user
     echo "$name, below a block device"
-    verified_io "$DEVICE" 3M "${many[@]}"
-    verified_io "$DEVICE" 512k "${few[@]}"
+    verified_io "$DEVICE" 3M "${many[@]}" "$(around "$name" 3072)"
+    verified_io "$DEVICE" 512k "${few[@]}" "$(around "$name" 512)"
+    [[ $name != linear ]] || expect_joined "$DEVICE" 7 3 "$SCRATCH/linear.a" "$SCRATCH/linear.b"
     ublk_stop
 done
 cmp "$SCRATCH/mirror.a" "$SCRATCH/mirror.b" -n $((8 << 20)) || die "the mirrors differ"

@@ -22,27 +22,29 @@ has_feature BATCH_IO && batches=there
 direct=()
 has_feature AUTO_BUF_REG && direct=(--zero-copy)
 
-# check VOLUME WAY [OPTION]...: verified I/O, deep and shallow
+# check VOLUME WAY [OPTION]...: verified I/O, as deep as the queues are and shallow, around MIDDLE (in MiB)
 check() {
-    local volume=$1 way=$2
+    local volume=$1 way=$2 middle=${MIDDLE:-6}
     shift 2
-    ublk_add "$volume" "$way" -q "${QUEUES:-2}" -d 32 "$@"
+    ublk_add "$volume" "$way" -q "${QUEUES:-2}" -d 128 "$@"
     grep '^/dev' "$WORK/ublk.log"
     local words=${way#--}
     [[ -z $batches || $* == *--no-batch* ]] || words+=" in batches"
     expect_match "the way of data" "$(<"$WORK/ublk.log")" ", ${words//-/ }, from"
-    verified_io "$DEVICE" 12M
-    verified_io "$DEVICE" 3M --iodepth=1 --randseed=2
+    deep_io $((middle - 6))
+    verified_io "$DEVICE" 3M --offset=$((middle - 1))M --iodepth=1 --randseed=2
+    [[ $volume != linear:* ]] || expect_joined "$DEVICE" $((middle - 6)) 12 "${parts[@]}"
     ublk_stop
 }
 
+parts=("$SCRATCH/a.img" "$SCRATCH/c.img")
 truncate -s $(((33 << 20) + 7 * 512)) "$SCRATCH/a.img"
 truncate -s 64M "$SCRATCH/b.img" "$SCRATCH/c.img"
 serve "$SCRATCH/remote.img?size=128M&create"
 remote="tcp://127.0.0.1:$PORT/$NQN?ns=1"
 for way in "${ways[@]}" "${direct[@]}"; do
     check "$SCRATCH/b.img" "$way"
-    check "linear:($SCRATCH/a.img,$SCRATCH/c.img)" "$way"
+    MIDDLE=33 check "linear:($SCRATCH/a.img,$SCRATCH/c.img)" "$way"
     [[ -z $batches ]] || check "$SCRATCH/b.img" "$way" --no-batch
 done
 if [[ -z $batches ]]; then
@@ -124,7 +126,8 @@ ublk_add "$linear" -q 2 -d 128
 mount "$DEVICE" /mnt/test
 expect "what the file holds after all" "$(sha256sum </mnt/test/data)" "$over_two"
 umount /mnt/test
-verified_io "$DEVICE" 12M --iodepth=128
+deep_io 27
+expect_joined "$DEVICE" 27 12 "${parts[@]}"
 ublk_stop
 
 ublk_add "$image" --read-only
