@@ -26,9 +26,10 @@ const OLDER_SUITE: &str = "bookworm-backports";
 /// own host, or of its other parts, than of ours.
 const OLDEST_SUITE: &str = "bookworm";
 const OLDEST: &str = "guest-oldest";
-const OLDEST_SCRIPTS: [&str; 10] = [
+const OLDEST_SCRIPTS: [&str; 11] = [
     "abilities",
     "aio",
+    "bpf_examples",
     "connect",
     "filesystem",
     "fio",
