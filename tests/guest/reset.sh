@@ -35,7 +35,7 @@ wait $io && die "fio survived the deletion of its device"
 [[ $SERVER == kernel ]] || kill -0 "$SERVER" || die "the server died with its host's controller"
 
 # Many short connections, then one that works. Linux 6.12.95 loses count of the pages that its host and its own target
-# send commands from, and sends no more after some tens of connections, whoever serves (docs/results/2026-11-23-test-full.md).
+# send commands from, and sends no more after some tens of connections, whoever serves.
 short=$((FULL ? 100 : 10))
 [[ $(uname -r) == 6.12.* ]] && short=10
 for _ in $(seq $short); do
