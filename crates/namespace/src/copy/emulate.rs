@@ -246,13 +246,19 @@ impl Emulator {
     fn recycle(&self, mut request: Box<Request>) {
         let told = self.room.release(mem::take(&mut request.data));
         self.requests.borrow_mut().push(request);
-        if let Some(job) = told {
+        self.tell(told);
+    }
+
+    /// Tells a Copy that there is memory for it.
+    fn tell(&self, job: Option<u64>) {
+        if let Some(job) = job {
             // Later, not from here: Copies that wait for one another would nest without bound.
             self.reactor.defer(self.me.upgrade().expect("it lives while it is called"), job);
         }
     }
 
     fn end(&self, job: u64) {
+        self.tell(self.room.ended(job));
         let mut job = self.jobs.take(job);
         let (token, status, lowest) = (job.token, job.status, job.window.lowest());
         debug_assert_eq!(status.is_success(), lowest.is_none());

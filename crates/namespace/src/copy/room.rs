@@ -115,6 +115,12 @@ impl Room {
         }
     }
 
+    /// Copy `copy` has ended. If it never took what it was promised, returns who is to be told now.
+    pub fn ended(&self, copy: u64) -> Option<u64> {
+        let mut spare = self.spare.borrow_mut();
+        if spare.holder == Holder::Promised(copy) { spare.pass_on() } else { None }
+    }
+
     fn count(&self, bytes: usize) {
         self.bytes.set(self.bytes.get() + bytes);
         CORE_BYTES.set(CORE_BYTES.get() + bytes);

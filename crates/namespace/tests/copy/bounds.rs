@@ -4,7 +4,7 @@ use crate::blocks::Core;
 use namespace::layer::delay::{Delay, Delays};
 use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::memory::{Memory, MemoryOptions};
-use namespace::{Namespace, Queue, Request, Sink};
+use namespace::{Data, Namespace, Queue, Request, Sink};
 use nvme::limits::CopyLimits;
 use nvme::{Limits, Status};
 use reactor::{Complete, Drive, Reactor};
@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// As the crate states them (`copy::emulate`, `copy::room`, `copy::turn`).
@@ -191,6 +191,41 @@ fn copies_go_on_while_others_hold_the_whole_pool() {
     drop(all);
     let held = core.read(0, 256, 256);
     assert!(held.into_iter().eq((1..=256).map(Some)));
+}
+
+/// Sets a flag in the next turn.
+struct Stopping(Arc<AtomicBool>);
+
+impl Complete for Stopping {
+    fn complete(&self, _token: u64, _result: i32, _flags: u32) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// As when a connection ends whose Copies stand in line for memory: whose turn it is then has no use for it.
+#[test]
+fn copies_that_are_stopped_in_line_for_memory_come_back() {
+    let (_, volume) = slow(8 << 20);
+    let core = Core::new(&[volume], 4 << 20);
+    fill(&core, 256);
+    let all: Vec<_> = std::iter::from_fn(|| core.reactor.buffers().allocate(1 << 12)).collect();
+    let stop = Arc::new(AtomicBool::new(false));
+    let copies = |stop: Option<&Arc<AtomicBool>>| {
+        let copy = |number: u64| {
+            let mut copy = core.copy(0, 1024 + number * 64, &[(0, number * 64, 64)], false);
+            let Data::Sources(sources) = &mut copy.data else { panic!("a Copy's data") };
+            sources.stop = stop.cloned();
+            (0, copy)
+        };
+        (0..4).map(copy).collect()
+    };
+    core.reactor.defer(Rc::new(Stopping(Arc::clone(&stop))), 0);
+    let outcomes = core.run(copies(Some(&stop)));
+    assert!(outcomes.iter().any(|outcome| outcome.status == Status::ABORT_REQUESTED));
+    // Those who come later do not find the line standing.
+    let outcomes = core.run(copies(None));
+    assert!(outcomes.iter().all(|outcome| outcome.status.is_success()));
+    drop(all);
 }
 
 #[test]
