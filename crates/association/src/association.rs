@@ -24,6 +24,9 @@ const ANA_RECHECK: Duration = Duration::from_millis(50);
 /// Commands of the driver's own that may be outstanding: the association needs the others.
 const PASSED_MAX: usize = 6;
 
+/// And Aborts, whatever the controller takes: they are hints only.
+const ABORTS_MAX: usize = 4;
+
 /// Events that a controller may report in a row, without so long between them: more keep us busy.
 pub(crate) const EVENTS_MAX: u32 = 256;
 const EVENTS_TIME: Duration = Duration::from_millis(100);
@@ -530,7 +533,7 @@ impl Association {
         let outstanding = self.pending.iter().flatten().filter(aborts).count();
         if again {
             self.lost(now, Reason::IoTimeout { queue });
-        } else if outstanding < usize::from(self.controller.aborts_max) {
+        } else if outstanding < usize::from(self.controller.aborts_max).min(ABORTS_MAX) {
             self.transmit(now, Purpose::Abort, admin::abort(queue, cid));
         }
     }
@@ -577,8 +580,8 @@ impl Association {
     fn transmit(&mut self, now: Duration, purpose: Purpose, built: Built) {
         let Built { mut command, data, answer_bytes } = built;
         let Some(cid) = self.pending.iter().position(Option::is_none) else {
-            // More than we ever have outstanding: only a lost Abort is let go.
-            debug_assert!(purpose == Purpose::Abort);
+            // Not with those bounds: an Event Request, a Keep Alive and a query are what else there is.
+            debug_assert!(false, "there is room for {purpose:?}");
             return;
         };
         let waits = purpose != Purpose::Event;

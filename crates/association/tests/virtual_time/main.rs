@@ -510,12 +510,25 @@ fn a_lost_queue_resets_the_controller() {
 
 #[test]
 fn aborts_keep_to_the_limit() {
-    let mut world = World::live();
-    world.peer.silent = true;
-    for cid in 0..100 {
-        world.handle(Event::IoTimeout { queue: 1, cid, again: false });
+    for (aborts_z, wanted) in [(0, 1), (1, 2), (3, 4), (255, 4)] {
+        let mut world = World::new(config(), Peer { aborts_z, ..Peer::default() });
+        // As many of the driver's own as there may be, beside the Event Request.
+        while world.association.pass(world.now, seconds(60)).is_some() {}
+        world.peer.silent = true;
+        for cid in 0..100 {
+            world.handle(Event::IoTimeout { queue: 1, cid, again: false });
+        }
+        assert_eq!(world.count("abort"), wanted, "of {} that it takes", aborts_z + 1);
+        // There is room for what keeps the association alive, and for a look at the namespace.
+        let cid = world.event.take().expect("an event request is outstanding");
+        let event = AsyncEvent::NAMESPACE_ATTRIBUTE.dword0().into();
+        let completion = Completion::new(cid, Status::SUCCESS, event);
+        world.handle(Event::Completed(&completion, &[]));
+        assert!(world.event.is_some() && world.count("log 4") == 1);
+        let before = world.count("keep alive");
+        world.run(world.now + millis(2500));
+        assert_eq!(world.count("keep alive"), before + 1);
     }
-    assert_eq!(world.count("abort"), 1, "ACL is 0: one at a time");
 }
 
 #[test]

@@ -29,6 +29,8 @@ pub struct Peer {
     /// What is answered to a host that enables some of them.
     pub behavior: Status,
     pub retry_delay: u16,
+    /// ACL.
+    pub aborts_z: u8,
 }
 
 impl Default for Peer {
@@ -49,6 +51,7 @@ impl Default for Peer {
             copy_formats: 0,
             behavior: Status::SUCCESS,
             retry_delay: 0,
+            aborts_z: 0,
         }
     }
 }
@@ -102,6 +105,7 @@ impl Peer {
                 controller.cntlid = 9.into();
                 controller.kas = 10.into();
                 controller.oaes = (1 << 8 | 1 << 11).into();
+                controller.acl_z = self.aborts_z;
                 controller.ioccsz = 260.into();
                 controller.cmic = if self.ana { 1 << 3 } else { 0 };
                 controller.nanagrpid = 4.into();
