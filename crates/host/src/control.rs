@@ -368,6 +368,15 @@ impl Driver {
         }
     }
 
+    /// The connection of a queue has ended before its core used it.
+    pub(crate) fn connect_again(&self, generation: u64, queue: u16) {
+        let current =
+            self.live.borrow().as_ref().is_some_and(|(_, live)| live.generation == generation);
+        if current {
+            self.connect_queue(usize::from(queue) - 1);
+        }
+    }
+
     fn connect_queue(&self, index: usize) {
         let Some((address, params)) = self.live.borrow().clone() else { return };
         let queue = index as u16 + 1;
@@ -401,7 +410,8 @@ impl Driver {
             Ok(_) if !current => {}
             Ok(stream) => {
                 let socket = OwnedFd::from(stream);
-                handle.tell(move |io| io.begin(queue, &params, socket));
+                let dialed = Instant::now();
+                handle.tell(move |io| io.begin(queue, &params, socket, dialed));
             }
             Err(reason) => self.event(generation, Event::QueueLost(queue, reason)),
         }

@@ -37,13 +37,15 @@ use nvme::Status;
 use old::Old;
 pub(crate) use params::Params;
 use reactor::{Complete, Mailbox, Poll, PollerId, Reactor, Stream};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The receive buffer that the queues of one core share.
 const RECEIVE_BYTES: usize = 256 * 1024;
@@ -61,6 +63,15 @@ const TOKEN_OLD: u64 = 2;
 thread_local! {
     static QUEUES: RefCell<HashMap<u64, Weak<IoQueue>>> = RefCell::default();
     static RECEIVE_BUFFER: RefCell<Weak<ReceiveBuffer>> = const { RefCell::new(Weak::new()) };
+}
+
+/// A connection that was closed by the controller sooner than this was not closed because nobody used it.
+const RESTED: Duration = Duration::from_secs(1);
+
+/// Whether the peer has closed a connection on which it has nothing to say yet.
+fn has_ended(socket: &OwnedFd) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    !matches!(rustix::net::recv(socket, &mut [0u8; 1][..], flags), Err(Errno::AGAIN))
 }
 
 /// Requests on their way back.
@@ -149,6 +160,8 @@ pub(crate) struct IoQueue {
     in_turn: Cell<bool>,
     deferred: Cell<bool>,
     scanning: Cell<bool>,
+    /// When that was to be.
+    scan_due: Cell<Instant>,
     closed: Cell<bool>,
 }
 
@@ -199,6 +212,7 @@ impl IoQueue {
             in_turn: Cell::new(false),
             deferred: Cell::new(false),
             scanning: Cell::new(false),
+            scan_due: Cell::new(reactor.now()),
             closed: Cell::new(false),
         });
         QUEUES.with_borrow_mut(|queues| queues.insert(key, Rc::downgrade(&io)));
@@ -271,10 +285,15 @@ impl IoQueue {
         }
     }
 
-    /// Takes over the TCP connection for queue id `queue`.
-    pub(crate) fn begin(&self, queue: u16, params: &Arc<Params>, socket: OwnedFd) {
+    /// Takes over the TCP connection for queue id `queue`, made at `dialed`.
+    pub(crate) fn begin(&self, queue: u16, params: &Arc<Params>, socket: OwnedFd, dialed: Instant) {
         if self.closed.get() {
             return;
+        }
+        // The controller does not wait for Connect as long as this core may rest.
+        if dialed.elapsed() >= RESTED && has_ended(&socket) {
+            let generation = params.generation;
+            return self.tell_control(move |driver| driver.connect_again(generation, queue));
         }
         let stream = match Stream::try_from(socket) {
             Ok(stream) => stream,
@@ -491,15 +510,19 @@ impl IoQueue {
         }
         let timeout = self.shared.options.io_timeout;
         let interval = (timeout / 4).clamp(Duration::from_millis(10), Duration::from_secs(1));
-        self.reactor.timer(self.reactor.now() + interval, self.me(), TOKEN_SCAN);
+        let due = self.reactor.now() + interval;
+        self.scan_due.set(due);
+        self.reactor.timer(due, self.me(), TOKEN_SCAN);
     }
 
     fn scan(&self) {
         self.scanning.set(false);
         let now = self.reactor.now();
+        // Nobody drove this core so long: there may be answers, and capsules that have yet to be sent.
+        let paused = now.saturating_duration_since(self.scan_due.get());
         let mut late = Vec::new();
         let busy = match &mut self.inner.borrow_mut().connection {
-            Some(connection) => connection.scan(now, |cid, again| late.push((cid, again))),
+            Some(connection) => connection.scan(now, paused, |cid, again| late.push((cid, again))),
             None => Ok(false),
         };
         match busy {

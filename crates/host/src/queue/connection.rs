@@ -377,12 +377,15 @@ impl Connection {
         done.push(request);
     }
 
-    /// Reports commands that take too long, and whether any is outstanding.
+    /// Reports commands that take too long, and whether any is outstanding. Of that time, `paused` does not count.
     pub(super) fn scan(
         &mut self,
         now: Instant,
+        paused: Duration,
         mut late: impl FnMut(u16, bool),
     ) -> Result<bool, Lost> {
+        let shifted = |since: Instant| (since + paused).min(now);
+        self.since = shifted(self.since);
         if self.stage != Stage::Live {
             if now.saturating_duration_since(self.since) > self.params.connect_timeout {
                 return Err(Lost::ours("no answer to Connect in time"));
@@ -401,8 +404,9 @@ impl Connection {
         });
         let timeout = self.params.io_timeout;
         for (cid, slot) in (0u16..).zip(&mut self.slots) {
-            let taken = now.saturating_duration_since(slot.since);
             let Some(request) = &slot.request else { continue };
+            slot.since = shifted(slot.since);
+            let taken = now.saturating_duration_since(slot.since);
             let timeout = match request.timeout_ms {
                 0 => timeout,
                 timeout_ms => Duration::from_millis(timeout_ms.into()),
