@@ -214,24 +214,30 @@ impl Shared {
     }
 
     fn mark(&self, start: u64, end: u64) {
-        self.unmark(start, end);
-        self.bad().insert(start, end);
+        let mut bad = self.bad();
+        cut(&mut bad, start, end);
+        bad.insert(start, end);
+        drop(bad);
         self.any_bad.store(true, Ordering::Release);
     }
 
     /// Takes the marks off a range that was written.
     fn unmark(&self, start: u64, end: u64) {
-        let mut bad = self.bad();
-        while let Some((&first, &last)) =
-            bad.range(..end).next_back().filter(|(_, last)| **last > start)
-        {
-            bad.remove(&first);
-            if first < start {
-                bad.insert(first, start);
-            }
-            if last > end {
-                bad.insert(end, last);
-            }
+        cut(&mut self.bad(), start, end);
+    }
+}
+
+/// Takes a range out of others, which do not meet.
+fn cut(bad: &mut BTreeMap<u64, u64>, start: u64, end: u64) {
+    while let Some((&first, &last)) =
+        bad.range(..end).next_back().filter(|(_, last)| **last > start)
+    {
+        bad.remove(&first);
+        if first < start {
+            bad.insert(first, start);
+        }
+        if last > end {
+            bad.insert(end, last);
         }
     }
 }

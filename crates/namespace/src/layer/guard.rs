@@ -127,10 +127,11 @@ impl Guard {
         self.options.read_only
     }
 
-    /// Whether every command ends within `submit`, provided that the child's do.
+    /// Whether every command ends within `submit`, provided that the child's do. Where pairs are kept apart here, Copies
+    /// that wait for another volume may hold what a command needs, on one core as well.
     fn is_immediate(&self) -> bool {
         let can = self.child.limits().commands;
-        let fuses = can.compare_and_write || self.options.shared || self.options.cores == 1;
+        let fuses = can.compare_and_write || self.options.shared;
         self.child.keeps_blocks_whole() && can.compare && can.verify && fuses
     }
 }
@@ -140,9 +141,9 @@ impl Namespace for Guard {
         let mut limits = self.child.limits();
         limits.immediate &= self.is_immediate();
         limits.read_only |= self.options.read_only;
-        limits.commands.compare = true;
-        limits.commands.verify = true;
-        // What is read here has no metadata either.
+        // What is read here has no metadata.
+        limits.commands.compare |= limits.metadata_bytes == 0;
+        limits.commands.verify |= limits.metadata_bytes == 0;
         limits.commands.checksum |= limits.metadata_bytes == 0;
         limits.commands.compare_and_write = !self.options.shared && !limits.read_only;
         // Metadata is the backend's business: what is read and written here has none.

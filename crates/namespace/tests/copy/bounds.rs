@@ -6,7 +6,8 @@ use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::memory::{Memory, MemoryOptions};
 use namespace::{Data, Namespace, Queue, Request, Sink};
 use nvme::limits::CopyLimits;
-use nvme::{Limits, Status};
+use nvme::opcode::io as opcode;
+use nvme::{Command, Limits, Status};
 use reactor::{Complete, Drive, Reactor};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -44,11 +45,18 @@ struct Slow {
     child: Arc<dyn Namespace>,
     most: AtomicU64,
     largest: AtomicU64,
+    /// Bytes of a command at most, of one that can neither compare nor verify.
+    short: Option<u32>,
 }
 
 impl Namespace for Slow {
     fn limits(&self) -> Limits {
-        Limits { copy: CopyLimits::NONE, immediate: false, ..self.child.limits() }
+        let mut limits = Limits { copy: CopyLimits::NONE, immediate: false, ..self.child.limits() };
+        if let Some(bytes) = self.short {
+            limits.transfer_bytes_max = bytes;
+            (limits.commands.compare, limits.commands.verify) = (false, false);
+        }
+        limits
     }
 
     fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
@@ -114,7 +122,7 @@ impl Complete for SlowQueue {
 
 fn slow(bytes: u64) -> (Arc<Slow>, Arc<dyn Namespace>) {
     let (most, largest) = (AtomicU64::new(0), AtomicU64::new(0));
-    let slow = Arc::new(Slow { child: memory(bytes), most, largest });
+    let slow = Arc::new(Slow { child: memory(bytes), most, largest, short: None });
     let volume = guarded(slow.clone());
     (slow, volume)
 }
@@ -191,6 +199,18 @@ fn copies_go_on_while_others_hold_the_whole_pool() {
     drop(all);
     let held = core.read(0, 256, 256);
     assert!(held.into_iter().eq((1..=256).map(Some)));
+}
+
+#[test]
+fn what_is_read_to_be_verified_keeps_to_the_volumes_limit() {
+    let (most, largest) = (AtomicU64::new(0), AtomicU64::new(0));
+    let slow = Arc::new(Slow { child: memory(8 << 20), most, largest, short: Some(2 << 12) });
+    let core = Core::new(&[guarded(slow.clone())], 4 << 20);
+    let mut verify = Request::new();
+    verify.command = Command::blocks(opcode::VERIFY, 1, 3, 65);
+    assert_eq!(core.run(vec![(0, verify)]).remove(0).status, Status::SUCCESS);
+    assert_eq!(slow.largest.load(Ordering::Relaxed), 2 << 12);
+    assert!(slow.most.load(Ordering::Relaxed) > 0);
 }
 
 /// Sets a flag in the next turn.

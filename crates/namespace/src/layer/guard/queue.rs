@@ -61,6 +61,8 @@ pub(super) struct GuardQueue {
     passes: bool,
     pub(super) uses_threads: bool,
     pub(super) shift: u8,
+    /// Blocks that are read at once where this compares or verifies.
+    piece_blocks: u32,
 }
 
 impl GuardQueue {
@@ -69,7 +71,9 @@ impl GuardQueue {
         child: Rc<dyn Queue>,
         reactor: &Rc<Reactor>,
     ) -> Rc<GuardQueue> {
-        let can = guard.child.limits().commands;
+        let limits = guard.child.limits();
+        let (can, piece) =
+            (limits.commands, limits.transfer_bytes_max.min(scratch::PIECE_BYTES as u32));
         let queue = Rc::new_cyclic(|me: &Weak<GuardQueue>| GuardQueue {
             me: me.clone(),
             child,
@@ -81,7 +85,7 @@ impl GuardQueue {
                 reactor,
                 me.clone() as Weak<dyn Ground>,
                 me.clone() as Weak<dyn Queue>,
-                guard.child.limits().block_shift,
+                limits.block_shift,
             ),
             claims: Slab::default(),
             share: Share::default(),
@@ -95,9 +99,10 @@ impl GuardQueue {
             compares: can.compare,
             verifies: can.verify,
             checksums: can.checksum,
-            passes: guard.child.limits().passthrough.io,
+            passes: limits.passthrough.io,
             uses_threads: guard.child.copies_on_threads(),
-            shift: guard.child.limits().block_shift,
+            shift: limits.block_shift,
+            piece_blocks: (piece >> limits.block_shift).max(1),
             guard,
         });
         queue.guard.truce.join(queue.waker.clone());
@@ -416,7 +421,7 @@ impl GuardQueue {
         let mut request = self.slots.with(slot, |slot| {
             let mut request = slot.take_request();
             if slot.scratch.is_some() {
-                slot.prepare_read(&mut request, shift);
+                slot.prepare_read(&mut request, shift, self.piece_blocks);
             }
             if slot.work == Work::FusedCompare {
                 // To the child these are two ordinary commands.

@@ -1,6 +1,6 @@
 //! A command that has entered the table of ranges, or is on its way, and what is read for it.
 
-use super::scratch::{PIECE_BYTES, Scratch};
+use super::scratch::Scratch;
 use crate::checksum::Sum;
 use crate::layer::conflicts::Range;
 use crate::{Data, Request};
@@ -86,9 +86,8 @@ impl Slot {
         self.request.take().expect("the request is here")
     }
 
-    /// Turns the command into a read of the next piece, into the scratch memory.
-    pub(super) fn prepare_read(&mut self, request: &mut Request, shift: u8) {
-        let most = (PIECE_BYTES >> shift) as u32;
+    /// Turns the command into a read of the next piece, of so many blocks at most, into the scratch memory.
+    pub(super) fn prepare_read(&mut self, request: &mut Request, shift: u8, most: u32) {
         let blocks = (self.command.block_count() - self.done).min(most);
         let slba = self.command.slba() + u64::from(self.done);
         let read = Command::blocks(opcode::READ, self.command.nsid.get(), slba, blocks);
