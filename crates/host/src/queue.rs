@@ -128,6 +128,11 @@ impl Queue for PathQueue {
     fn watch_access(&self, watcher: Weak<dyn AccessWatcher>) {
         self.io.watcher.replace(Some(watcher));
     }
+
+    fn forget(&self) {
+        self.io.close();
+        drop((self.io.done.take(), self.io.inner.take(), self.io.admins.waiting.take()));
+    }
 }
 
 impl Drop for PathQueue {
@@ -566,7 +571,9 @@ impl IoQueue {
     }
 
     fn close(&self) {
-        self.closed.set(true);
+        if self.closed.replace(true) {
+            return;
+        }
         if let Some(poller) = self.poller.take() {
             self.reactor.detach(poller);
         }

@@ -156,6 +156,10 @@ impl Queue for DeviceQueue {
     fn watch_access(&self, watcher: Weak<dyn AccessWatcher>) {
         self.watcher.replace(Some(watcher));
     }
+
+    fn forget(&self) {
+        drop(self.retries.waiting.take());
+    }
 }
 
 impl Complete for DeviceQueue {

@@ -307,6 +307,10 @@ impl Queue for FaultQueue {
     fn watch_access(&self, watcher: Weak<dyn crate::AccessWatcher>) {
         self.child.watch_access(watcher);
     }
+
+    fn forget(&self) {
+        self.child.forget();
+    }
 }
 
 impl Sink for FaultQueue {

@@ -316,6 +316,11 @@ impl Queue for LinearQueue {
             _ => request.finish(Status::INVALID_OPCODE.dnr()),
         }
     }
+
+    fn forget(&self) {
+        self.children.iter().for_each(|child| child.forget());
+        drop(self.split.clear());
+    }
 }
 
 impl Sink for LinearQueue {

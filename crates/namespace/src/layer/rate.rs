@@ -172,6 +172,11 @@ impl Queue for RateQueue {
     fn watch_access(&self, watcher: Weak<dyn crate::AccessWatcher>) {
         self.child.watch_access(watcher);
     }
+
+    fn forget(&self) {
+        self.child.forget();
+        drop(self.held.clear());
+    }
 }
 
 impl RateQueue {

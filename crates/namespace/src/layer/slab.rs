@@ -47,6 +47,13 @@ impl<T> Slab<T> {
         value
     }
 
+    /// Gives back all that is kept.
+    pub fn clear(&self) -> Vec<Option<T>> {
+        let mut inner = self.inner.borrow_mut();
+        inner.free.clear();
+        std::mem::take(&mut inner.slots)
+    }
+
     /// Whether anything kept `is_meant`.
     pub fn any(&self, is_meant: impl FnMut(&T) -> bool) -> bool {
         self.inner.borrow().slots.iter().flatten().any(is_meant)
@@ -88,6 +95,9 @@ mod tests {
         assert_eq!(slab.numbers(|_| true), [a, b]);
         assert!(slab.any(|value| *value == 'd') && !slab.any(|value| *value == 'a'));
         assert_eq!(slab.numbers(|value| *value == 'd'), [b]);
+        assert_eq!(slab.clear().into_iter().flatten().collect::<String>(), "cd");
+        assert!(!slab.any(|_| true));
+        slab.with(slab.insert('e'), |value| assert_eq!(*value, 'e'));
         assert_eq!((slab.take(b), slab.take(a)), ('d', 'c'));
         assert_eq!(slab.numbers(|_| true), []);
     }

@@ -185,7 +185,8 @@ fn a_session_ends_though_its_target_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = start(dir.path(), "delay:10s(mem:16M)");
     let session = session();
-    let volume = session.open(&uri(&daemon, "")).unwrap();
+    let uri = uri(&daemon, "&reconnect_delay=100ms");
+    let volume = session.open(&uri).unwrap();
     volume.submit(Submission::write(0, 1, vec![0; 512])).unwrap();
     volume.submit(Submission::read(1, 1, vec![0; 512])).unwrap();
     session.flush();
@@ -194,4 +195,10 @@ fn a_session_ends_though_its_target_is_gone() {
     drop(session);
     assert!(begin.elapsed() < CLOSE_WAIT + Duration::from_secs(20), "{:?}", begin.elapsed());
     drop(volume);
+    // Nor does anybody try to connect again for what they wait for.
+    let address = uri.trim_start_matches("tcp://").split('/').next().unwrap();
+    let port = std::net::TcpListener::bind(address).unwrap();
+    port.set_nonblocking(true).unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(port.accept().is_err(), "somebody is still connecting");
 }

@@ -381,6 +381,9 @@ impl Flights {
                 let place = &mut self.places.borrow_mut()[index];
                 (place.open.take(), place.sources.take())
             };
+            if let Some(open) = &open {
+                open.sides.queue.forget();
+            }
             drop((open, sources));
         }
         for index in 0..count {

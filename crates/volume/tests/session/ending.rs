@@ -49,6 +49,40 @@ fn what_never_comes_is_not_waited_for_for_good() {
     assert!(waited < volume::session::CLOSE_WAIT + Duration::from_secs(20), "{waited:?}");
 }
 
+/// What is dropped with commands that wait lets go of its files, whatever they wait in.
+#[test]
+fn nothing_of_a_volume_is_left_behind_commands_that_wait() {
+    let waiting = |name: &'static str, stack: &'static str| {
+        move || {
+            let directory = tempfile::tempdir().expect("a directory");
+            let file = file(&directory, name);
+            let session = session(8);
+            let volume = session.open(&stack.replace("FILE", &file)).expect(stack);
+            for _ in 0..2 {
+                volume.submit(Submission::read(0, 4, vec![0; 4 * 4096])).expect("room");
+                volume.submit(Submission::write(0, 4, vec![1; 4 * 4096])).expect("room");
+            }
+            volume.submit(Submission::flush()).expect("room");
+            drop((session, volume));
+            let again = crate::behaviour::session(1);
+            again.open(&file).unwrap_or_else(|error| panic!("{stack}: {error}"));
+        }
+    };
+    let stacks = [
+        ("delay", "delay:60s(FILE)"),
+        ("rate", "rate:1(FILE)"),
+        ("fault", "fault:rate=0(delay:60s(FILE))"),
+        ("linear", "linear:(delay:60s(mem:8K?bs=4096),FILE)"),
+        ("volatile", "volatile:(delay:60s(FILE))"),
+        ("multipath", "multipath:(delay:60s(FILE))"),
+        ("guard", "delay:60s(linear:(mem:8K?bs=4096,FILE))"),
+    ];
+    let ends = stacks.map(|(name, stack)| std::thread::spawn(waiting(name, stack)));
+    for end in ends {
+        end.join().expect("nothing is left");
+    }
+}
+
 #[test]
 fn volumes_may_be_closed_in_any_order() {
     let session = session(4);

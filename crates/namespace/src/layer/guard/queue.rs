@@ -208,6 +208,10 @@ impl Queue for GuardQueue {
     fn watch_access(&self, watcher: Weak<dyn crate::AccessWatcher>) {
         self.child.watch_access(watcher);
     }
+
+    fn forget(&self) {
+        self.child.forget();
+    }
 }
 
 impl Sink for GuardQueue {

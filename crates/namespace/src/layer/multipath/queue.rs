@@ -218,6 +218,12 @@ impl Queue for MultipathQueue {
     fn watch_access(&self, watcher: Weak<dyn AccessWatcher>) {
         self.watcher.replace(Some(watcher));
     }
+
+    fn forget(&self) {
+        self.paths.iter().for_each(|path| path.forget());
+        self.waiting.take();
+        drop((self.flights.clear(), self.admins.clear(), self.joints.clear()));
+    }
 }
 
 impl Sink for MultipathQueue {

@@ -170,6 +170,11 @@ impl Flights {
         self.inner.borrow_mut().free.push(tag);
     }
 
+    /// Takes the requests of all flights that have theirs.
+    pub fn requests(&self) -> Vec<Option<Box<Request>>> {
+        self.inner.borrow_mut().all.iter_mut().map(|flight| flight.request.take()).collect()
+    }
+
     /// Whether nobody has a tag.
     pub fn is_idle(&self) -> bool {
         let inner = self.inner.borrow();

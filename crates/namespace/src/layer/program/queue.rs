@@ -509,6 +509,11 @@ impl Queue for ProgramQueue {
             Gate::Closed(_) | Gate::Opening => self.held.borrow_mut().push_back(request),
         }
     }
+
+    fn forget(&self) {
+        self.children.iter().for_each(|child| child.forget());
+        drop((self.held.take(), self.flights.requests()));
+    }
 }
 
 impl Wake for ProgramQueue {

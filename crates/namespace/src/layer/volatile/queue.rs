@@ -136,6 +136,11 @@ impl Queue for VolatileQueue {
             _ => request.finish(Status::INVALID_OPCODE.dnr()),
         }
     }
+
+    fn forget(&self) {
+        self.child.forget();
+        drop(self.jobs.take());
+    }
 }
 
 impl Sink for VolatileQueue {
