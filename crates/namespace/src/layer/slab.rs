@@ -95,10 +95,11 @@ mod tests {
         assert_eq!(slab.numbers(|_| true), [a, b]);
         assert!(slab.any(|value| *value == 'd') && !slab.any(|value| *value == 'a'));
         assert_eq!(slab.numbers(|value| *value == 'd'), [b]);
-        assert_eq!(slab.clear().into_iter().flatten().collect::<String>(), "cd");
-        assert!(!slab.any(|_| true));
-        slab.with(slab.insert('e'), |value| assert_eq!(*value, 'e'));
         assert_eq!((slab.take(b), slab.take(a)), ('d', 'c'));
         assert_eq!(slab.numbers(|_| true), []);
+        slab.insert('e');
+        assert_eq!(slab.clear().into_iter().flatten().collect::<String>(), "e");
+        assert!(!slab.any(|_| true));
+        slab.with(slab.insert('f'), |value| assert_eq!(*value, 'f'));
     }
 }
