@@ -36,7 +36,7 @@ use queue::FileQueue;
 use reactor::Reactor;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -105,6 +105,12 @@ impl File {
     /// What tells it from others on this machine, by whatever path they were opened.
     pub(crate) fn identity(&self) -> (u64, u64) {
         self.copying.identity
+    }
+
+    /// Whether `path` leads to it, by whatever path it was opened and wherever that leads by now.
+    pub fn is_at(&self, path: &Path) -> bool {
+        let found = std::fs::metadata(path);
+        found.is_ok_and(|found| copy::identity(&found, self.kind) == self.identity())
     }
 
     fn blocks(&self) -> u64 {
@@ -283,9 +289,13 @@ mod tests {
     const BLOCK: u64 = 512;
 
     fn made(directory: &tempfile::TempDir, blocks: u64) -> Arc<File> {
+        opened(directory.path().join("a.img"), Some(blocks * BLOCK))
+    }
+
+    fn opened(path: PathBuf, create_bytes: Option<u64>) -> Arc<File> {
         let options = FileOptions {
-            path: directory.path().join("a.img"),
-            create_bytes: Some(blocks * BLOCK),
+            path,
+            create_bytes,
             block_shift: Some(9),
             read_only: false,
             shared: false,
@@ -298,6 +308,25 @@ mod tests {
     fn write_from_outside(file: &File, block: u64) {
         let outside = std::fs::File::options().write(true).open(&file.path).unwrap();
         outside.write_all_at(&[7; BLOCK as usize], block * BLOCK).unwrap();
+    }
+
+    #[test]
+    fn a_link_is_named_as_it_was_given_and_other_paths_have_one_form() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = std::fs::canonicalize(directory.path()).unwrap();
+        drop(made(&directory, 64));
+        std::fs::copy(top.join("a.img"), top.join("b.img")).unwrap();
+        std::fs::create_dir(top.join("below")).unwrap();
+        std::os::unix::fs::symlink("a.img", top.join("link")).unwrap();
+        let opened = |path: &str| opened(top.join(path), None);
+        assert_eq!(opened("below/.././a.img").path, top.join("a.img"));
+        assert_eq!(opened("below/../link").path, top.join("below/../link"));
+        let file = opened("link");
+        assert_eq!(file.path, top.join("link"));
+        assert!(file.is_at(&top.join("link")) && file.is_at(&top.join("a.img")));
+        std::fs::remove_file(top.join("link")).unwrap();
+        std::os::unix::fs::symlink("b.img", top.join("link")).unwrap();
+        assert!(!file.is_at(&top.join("link")) && file.is_at(&top.join("a.img")));
     }
 
     #[test]

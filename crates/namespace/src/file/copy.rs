@@ -50,12 +50,8 @@ pub(super) struct Copying {
 impl Copying {
     pub(super) fn of(file: &std::fs::File, kind: Kind) -> io::Result<Copying> {
         let metadata = file.metadata()?;
-        let identity = match kind {
-            Kind::Regular => (metadata.dev(), metadata.ino()),
-            Kind::Block => (metadata.rdev(), u64::MAX),
-        };
         Ok(Copying {
-            identity,
+            identity: identity(&metadata, kind),
             shares: kind == Kind::Regular && shares(file, metadata.len()),
             is_btrfs: rustix::fs::fstatfs(file).is_ok_and(|it| it.f_type == BTRFS),
             cached: OnceLock::new(),
@@ -73,6 +69,14 @@ impl Copying {
 
     fn refuses(&self, device: u64) -> bool {
         self.refused().iter().any(|(refused, _)| *refused == device)
+    }
+}
+
+/// What tells a file of this kind from others on this machine.
+pub(super) fn identity(metadata: &std::fs::Metadata, kind: Kind) -> (u64, u64) {
+    match kind {
+        Kind::Regular => (metadata.dev(), metadata.ino()),
+        Kind::Block => (metadata.rdev(), u64::MAX),
     }
 }
 

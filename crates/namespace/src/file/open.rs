@@ -5,7 +5,7 @@ use super::{File, Kind, ZeroesBy};
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::{fs, io};
@@ -169,7 +169,7 @@ impl File {
         let copying = Copying::of(&file, kind).map_err(io("look at it"))?;
         let punches = !options.read_only && punches(&file, kind, bytes);
         Ok(Arc::new(File {
-            path: fs::canonicalize(path).unwrap_or_else(|_| path.clone()),
+            path: lasting(path),
             kind,
             block_shift,
             blocks: AtomicU64::new(bytes >> block_shift),
@@ -189,6 +189,23 @@ impl File {
 /// Where the file's name is.
 fn directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The path as it is to be named from now on. One with a symbolic link in it stays as it was given, since what the link
+/// leads to may be another device after the next boot; any other has one form.
+fn lasting(path: &Path) -> PathBuf {
+    let Ok(absolute) = std::path::absolute(path) else { return path.to_owned() };
+    let mut plain = PathBuf::new();
+    for component in absolute.components() {
+        match component {
+            Component::ParentDir => drop(plain.pop()),
+            other => plain.push(other),
+        }
+    }
+    match fs::canonicalize(&absolute) {
+        Ok(found) if found == plain => plain,
+        _ => absolute,
+    }
 }
 
 /// Makes the name of a new file durable.

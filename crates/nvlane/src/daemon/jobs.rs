@@ -328,11 +328,11 @@ impl Jobs {
         if self.opening.iter().any(|opening| means(&opening.spec)) {
             return Some("a job that is beginning opens it: try again".into());
         }
-        let uri = volume.uri();
         let uses = |entry: &Entry, run: &Run| {
             let open = lock(&run.volumes);
             // One that is opening its volumes is about to use what it began with.
-            let names = || lock(&entry.record).volumes.iter().any(|one| one.uri == uri);
+            let record = || lock(&entry.record).volumes.clone();
+            let names = || record().iter().any(|one| run::is_meant(&one.uri, key, volume));
             open.iter().any(|one| Arc::ptr_eq(one, volume)) || (open.is_empty() && names())
         };
         let mut jobs = self.jobs.iter();

@@ -16,5 +16,6 @@ mod nbd;
 mod passthrough;
 mod remote;
 mod serve;
+mod state;
 mod two_caches;
 mod watch;

@@ -59,9 +59,10 @@ impl Identity {
 
 fn collect(uri: &Uri, places: &mut Vec<String>) {
     match &uri.kind {
-        // Another file may have taken the name. Devices of file systems are numbered anew at each boot.
+        // Another file may have taken the name, or a link lead to another. Devices of file systems are numbered anew at each boot.
         Kind::File { path, .. } => {
-            let inode = std::fs::metadata(path).map_or(0, |found| found.ino());
+            let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+            let inode = std::fs::metadata(&path).map_or(0, |found| found.ino());
             places.push(format!("file {} inode {inode}", path.display()));
         }
         Kind::Device(device) => places.push(format!("device {}", device.path.display())),
@@ -103,8 +104,16 @@ mod tests {
         assert!(named(1).check(&named(2)).unwrap_err().contains("UUID"));
         assert!(!then.has_memory() && of("linear:(mem:1M,null:1M)").has_memory());
 
-        // Another file of that name, a part that is another, and one that is smaller.
+        // A link to it, and one that leads elsewhere by then.
         std::fs::write(path("b"), vec![0; 1 << 20]).unwrap();
+        std::os::unix::fs::symlink("a", path("link")).unwrap();
+        let linked = of(&path("link"));
+        assert_eq!(then.check(&linked), Ok(()));
+        std::fs::remove_file(path("link")).unwrap();
+        std::os::unix::fs::symlink("b", path("link")).unwrap();
+        assert!(linked.check(&of(&path("link"))).unwrap_err().contains("place"));
+
+        // Another file of that name, a part that is another, and one that is smaller.
         let both = of(&format!("linear:({},{})", path("a"), path("b")));
         let turned = of(&format!("linear:({},{})", path("b"), path("a")));
         assert!(both.check(&turned).unwrap_err().contains("place"));

@@ -10,6 +10,7 @@ use crate::copy::shared::{Counts, Shared, Wish};
 use crate::copy::spec::Spec;
 use anyhow::{Context, Result, anyhow, ensure};
 use namespace::Namespace;
+use namespace::copy::Origin;
 use reactor::Mailbox;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -93,8 +94,19 @@ pub fn is_meant(uri: &str, key: &Key, volume: &Arc<dyn Namespace>) -> bool {
         return split(name).is_some_and(is_it);
     }
     let theirs = volume.uri();
-    let both = uri.parse().ok().zip(theirs.parse().ok());
-    theirs == uri || both.is_some_and(|(one, other)| is_one_file(&one, &other))
+    let both = uri.parse::<Uri>().ok().zip(theirs.parse::<Uri>().ok());
+    let Some((one, other)) = both else { return theirs == uri };
+    match (&one.kind, &other.kind) {
+        // By what is open: a link may lead elsewhere by now.
+        (Kind::File { path, .. }, Kind::File { .. }) => {
+            match Arc::clone(volume).origin(0, 1).map(|located| located.origin) {
+                Some(Origin::File(file)) => file.is_at(path),
+                _ => theirs == uri,
+            }
+        }
+        (Kind::Device(one), Kind::Device(other)) => one.path == other.path,
+        _ => theirs == uri,
+    }
 }
 
 /// A name of a served volume: of which subsystem, if that is said, and which namespace.
@@ -117,15 +129,6 @@ fn named(name: &str, served: &Live) -> Result<Arc<dyn Namespace>> {
         "{SERVED}{name}: several subsystems have one: write {SERVED}NQN/{nsid}"
     );
     Ok(volume)
-}
-
-/// Whether both are nothing but the same file.
-fn is_one_file(one: &Uri, other: &Uri) -> bool {
-    match (&one.kind, &other.kind) {
-        (Kind::File { path: one, .. }, Kind::File { path: other, .. }) => one == other,
-        (Kind::Device(one), Kind::Device(other)) => one.path == other.path,
-        _ => false,
-    }
 }
 
 /// What a job needs to begin.
@@ -207,5 +210,30 @@ impl Start {
 
     fn end(&self, outcome: Outcome) {
         *lock(&self.outcome) = Some(outcome);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_served_file_is_meant_by_whatever_path_leads_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        for name in ["a", "b"] {
+            fs::write(path(name), vec![0; 4096]).unwrap();
+        }
+        symlink("a", path("link")).unwrap();
+        let volume = volume::open(&path("link"), &OpenOptions::default()).unwrap();
+        let key = ("nqn.2026-11.com.example:a".to_owned(), 1);
+        let meant = |name: &str| is_meant(&path(name), &key, &volume);
+        assert_eq!(["a", "link", "b"].map(meant), [true, true, false]);
+        assert!(is_meant(&volume.uri(), &key, &volume));
+        fs::remove_file(path("link")).unwrap();
+        symlink("b", path("link")).unwrap();
+        assert_eq!(["a", "link", "b"].map(meant), [true, false, false]);
     }
 }
