@@ -28,7 +28,7 @@ mod twice;
 pub use statistics::Statistics;
 
 use crate::config::identity::Machine;
-use crate::config::store::Store;
+use crate::config::store::{Store, StoreError};
 use crate::config::{self, Config};
 use crate::control::method::Volume;
 use crate::control::server::Call;
@@ -37,6 +37,7 @@ use jobs::Jobs;
 use namespace::Namespace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -76,6 +77,11 @@ impl Daemon {
     /// The configuration as it is now, complete.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Moves away a state that this start does not continue, before anything is changed. Returns where it is now.
+    pub fn put_state_aside(&self) -> Result<PathBuf, StoreError> {
+        self.store.put_aside()
     }
 
     /// The volumes that are served.

@@ -31,26 +31,18 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let machine =
         Machine::find(data_dir.path()).context("cannot find out which machine this is")?;
     let origin = Origin::find(args, data_dir.path(), &machine)?;
-    if args.fresh {
-        put_aside(&origin.state)?;
-    }
-    let (store, found) = Store::open(&origin.state, origin.fingerprint)?;
+    let open = if args.fresh { Store::open_fresh } else { Store::open };
+    let (store, found) = open(&origin.state, origin.fingerprint)?;
+    // What this start does not continue is moved away once it serves: until then it may fail.
+    let is_stale = found == Found::Other;
     // Said once it serves: an error before that is to be one line.
     let mut notes = Vec::new();
     let mut config = match found {
-        Found::Nothing => origin.config,
+        Found::Nothing | Found::Other => origin.config,
         Found::State(mut config) => {
             notes.push(format!("continuing the state in {}", store.path().display()));
             override_machine(&mut config, args);
             config
-        }
-        Found::PutAside(path) => {
-            notes.push(format!(
-                "the configuration file was edited: it is served as it is, without what was \
-                 changed meanwhile, which is now in {}",
-                path.display()
-            ));
-            origin.config
         }
     };
     config.complete();
@@ -65,6 +57,16 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let mut socket = control_socket(args.socket.as_deref(), &mut notes)?;
     let mut daemon = Daemon::start(config, store, machine)?;
     data_dir.keep();
+    if is_stale {
+        let path = daemon.put_state_aside()?;
+        if !args.fresh {
+            notes.push(format!(
+                "the configuration file was edited: it is served as it is, without what was \
+                 changed meanwhile, which is now in {}",
+                path.display()
+            ));
+        }
+    }
     for note in notes {
         tracing::warn!("{note}");
     }
@@ -99,17 +101,6 @@ pub fn raise_descriptor_limit() {
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!("the limit of open files stays at {:?}: {error}", limit.current);
-    }
-}
-
-fn put_aside(state: &Path) -> Result<()> {
-    let mut old = state.as_os_str().to_owned();
-    old.push(".old");
-    match std::fs::rename(state, &old) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| state.display().to_string())
-        }
-        _ => Ok(()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The state file: what run-time changes have made of a configuration, written atomically.
 //!
 //! A state continues one starting point, a configuration file or a command line; its fingerprint
-//! is kept in it. When the starting point is edited, it wins, and the state is put aside.
+//! is kept in it. When the starting point is edited, it wins, and the state is put aside once it is served.
 
 use super::Config;
 use serde::{Deserialize, Serialize};
@@ -41,8 +41,8 @@ pub enum Found {
     Nothing,
     /// The state that continues this starting point.
     State(Config),
-    /// A state of another starting point, now at this path.
-    PutAside(PathBuf),
+    /// A state that this starting point does not continue: to be put aside once it is known that it can be served.
+    Other,
 }
 
 /// Why a state file cannot be used.
@@ -89,10 +89,28 @@ pub fn fingerprint(text: &str) -> String {
 impl Store {
     /// Opens the state at `path` for the starting point with this fingerprint.
     pub fn open(path: &Path, fingerprint: String) -> Result<(Store, Found), StoreError> {
-        let lock = lock(&beside(path, ".lock"))?;
-        let store = Store { path: path.to_owned(), fingerprint, lock };
+        let store = Store::locked(path, fingerprint)?;
         let found = store.load()?;
         Ok((store, found))
+    }
+
+    /// The same for a starting point that begins anew: whatever is there, it does not continue that.
+    pub fn open_fresh(path: &Path, fingerprint: String) -> Result<(Store, Found), StoreError> {
+        let store = Store::locked(path, fingerprint)?;
+        let is_there = fs::symlink_metadata(path).is_ok();
+        Ok((store, if is_there { Found::Other } else { Found::Nothing }))
+    }
+
+    fn locked(path: &Path, fingerprint: String) -> Result<Store, StoreError> {
+        let lock = lock(&beside(path, ".lock"))?;
+        Ok(Store { path: path.to_owned(), fingerprint, lock })
+    }
+
+    /// Moves away the state that is there. Returns where it is now.
+    pub fn put_aside(&self) -> Result<PathBuf, StoreError> {
+        let aside = beside(&self.path, ".old");
+        fs::rename(&self.path, &aside).map_err(|error| io_error(&self.path, error))?;
+        Ok(aside)
     }
 
     /// Replaces the state, durably: after a crash at any point there is the old or the new one.
@@ -133,9 +151,7 @@ impl Store {
             return Err(content(format!("version {}, not {VERSION}", document.version)));
         }
         if document.fingerprint != self.fingerprint {
-            let aside = beside(&self.path, ".old");
-            fs::rename(&self.path, &aside).map_err(|error| io_error(&self.path, error))?;
-            return Ok(Found::PutAside(aside));
+            return Ok(Found::Other);
         }
         document.config.check().map_err(|error| content(error.to_string()))?;
         Ok(Found::State(document.config))
@@ -256,7 +272,9 @@ mod tests {
         let path = directory.path().join("state.json");
         Store::open(&path, "a".into()).unwrap().0.save(&config("mem:1G")).unwrap();
         let (store, found) = Store::open(&path, "b".into()).unwrap();
-        let Found::PutAside(aside) = found else { panic!("found {found:?}") };
+        assert_eq!(found, Found::Other);
+        assert!(path.exists(), "nobody has said that it can be served");
+        let aside = store.put_aside().unwrap();
         assert!(fs::read_to_string(aside).unwrap().contains("mem:1G"));
         assert!(!store.path().exists());
     }

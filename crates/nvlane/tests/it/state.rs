@@ -1,11 +1,24 @@
 //! What a daemon keeps for its next start, and what it leaves alone.
 
-use crate::daemon::Daemon;
+use crate::daemon::{ANYWHERE, Daemon, free_address, nvlane};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Output;
 
+const NQN: &str = "nqn.2026-11.com.example:a";
 const HOST: &str = "nqn.2014-08.org.example:host1";
+
+/// `nvlane serve ARGS` that fails beside a daemon in `dir`; what it said.
+fn fails(dir: &Path, args: &[&str]) -> String {
+    let mut command = nvlane();
+    command.arg("serve").args(args).arg("--data-dir").arg(dir.join("data")).current_dir(dir);
+    let Output { status, stderr, .. } = command.output().unwrap();
+    let said = String::from_utf8(stderr).unwrap();
+    assert_eq!((status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    said
+}
 
 fn volumes(daemon: &Daemon) -> Value {
     daemon.call("volume_list", json!({}))
@@ -43,4 +56,61 @@ fn a_link_is_followed_anew_at_each_start() {
     // The name is the link's own.
     let daemon = Daemon::start(dir.path(), &["a.img"]);
     assert_ne!(volumes(&daemon)[0]["uuid"], first["uuid"]);
+}
+
+#[test]
+fn a_fresh_start_beside_a_running_daemon_leaves_its_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = free_address();
+    let args = ["mem:1M", "--nqn", NQN, "--listen", &*address];
+    let daemon = Daemon::start(dir.path(), &args);
+    daemon.call("host_allow", json!({"host": HOST}));
+    let said = fails(dir.path(), &[&args[..], &["--fresh"]].concat());
+    assert!(said.contains("already being served"), "{said}");
+    daemon.kill();
+    let daemon = Daemon::start(dir.path(), &args);
+    assert_eq!(hosts(&daemon), json!([HOST]));
+    daemon.kill();
+
+    let daemon = Daemon::start(dir.path(), &[&args[..], &["--fresh"]].concat());
+    assert_eq!(hosts(&daemon), json!([]));
+    daemon.kill();
+    let daemon = Daemon::start(dir.path(), &args);
+    assert_eq!(hosts(&daemon), json!([]), "it was put aside for good");
+}
+
+#[test]
+fn a_state_is_put_aside_only_by_a_start_that_succeeds() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("nvlane.toml");
+    let write = |volume: &str| {
+        let text = format!(
+            "listeners = [\"{ANYWHERE}\"]\n[[subsystems]]\nnqn = \"{NQN}\"\n[[subsystems.namespaces]]\nvolume = \"{volume}\"\n"
+        );
+        fs::write(&file, text).unwrap();
+    };
+    let args = ["--config", file.to_str().unwrap()];
+    write("mem:1M");
+    let daemon = Daemon::start(dir.path(), &args);
+    daemon.call("host_allow", json!({"host": HOST}));
+    let config = daemon.call("config_get", json!({}));
+    daemon.kill();
+
+    write("/does/not/exist");
+    let said = fails(dir.path(), &args);
+    assert!(said.contains("/does/not/exist"), "{said}");
+    write("mem:1M");
+    let daemon = Daemon::start(dir.path(), &args);
+    assert_eq!(daemon.call("config_get", json!({})), config);
+    daemon.kill();
+
+    write("/does/not/exist");
+    fails(dir.path(), &args);
+    write("mem:2M");
+    let daemon = Daemon::start(dir.path(), &args);
+    assert_eq!(hosts(&daemon), json!([]));
+    let (_, log) = daemon.stop("TERM");
+    let warning = log.lines().find(|line| line.contains("was edited")).expect("a warning");
+    let (_, aside) = warning.split_once("which is now in ").expect("the state's new name");
+    assert!(fs::read_to_string(aside).unwrap().contains(HOST));
 }
