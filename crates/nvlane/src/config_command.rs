@@ -3,6 +3,7 @@
 use crate::cli::ConfigCommand;
 use crate::config::{Config, file, nvmetcli, store};
 use anyhow::{Context, Result, anyhow};
+use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -38,9 +39,16 @@ fn import(from: &Path, to: Option<&Path>, json: bool) -> Result<()> {
     }
     let text = text(&config, json || to.is_some_and(file::is_json));
     match to {
-        Some(path) => store::write_atomically(path, text.as_bytes())
-            .with_context(|| path.display().to_string()),
+        Some(path) => write(path, &text).with_context(|| path.display().to_string()),
         None => Ok(io::stdout().write_all(text.as_bytes())?),
+    }
+}
+
+/// Replaces a file as a whole; into anything else that is there (a device, a pipe, a link) it is written.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.is_file() => fs::write(path, text),
+        _ => store::write_atomically(path, text.as_bytes()),
     }
 }
 

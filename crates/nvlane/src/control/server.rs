@@ -3,9 +3,9 @@
 use super::protocol::{Failure, Messages, answer, answer_busy, answer_unreadable};
 use crate::config::store::{self, Lock, StoreError};
 use serde_json::Value;
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder, Metadata, Permissions};
 use std::io::{self, BufReader, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,6 +36,8 @@ pub struct Call {
 /// The socket, bound. It is removed when this is dropped.
 pub struct ControlSocket {
     path: PathBuf,
+    /// Device and inode: by then something else may have the name.
+    id: (u64, u64),
     listener: Option<UnixListener>,
     _lock: Lock,
 }
@@ -53,6 +55,12 @@ pub enum SocketError {
         /// Who.
         process: String,
     },
+    /// Something else has the name.
+    #[error("control socket {path}: exists and is no socket; give another path")]
+    NoSocket {
+        /// The path.
+        path: PathBuf,
+    },
     /// The operating system refused.
     #[error("control socket {path}: {source}")]
     Io {
@@ -64,9 +72,10 @@ pub enum SocketError {
 }
 
 impl ControlSocket {
-    /// Binds `path`, mode 0600. What a killed daemon left there is replaced.
+    /// Binds `path`, mode 0600. The socket that a killed daemon left there is replaced, and nothing else.
     pub fn bind(path: &Path) -> Result<ControlSocket, SocketError> {
         let io_error = |source| SocketError::Io { path: path.to_owned(), source };
+        check_place(path)?;
         let mut lock_path = path.as_os_str().to_owned();
         lock_path.push(".lock");
         let lock = store::lock(Path::new(&lock_path)).map_err(|error| match error {
@@ -74,8 +83,8 @@ impl ControlSocket {
             StoreError::Io { source, .. } => io_error(source),
             StoreError::Content { .. } => unreachable!("a lock file has no content to be wrong"),
         })?;
-        let listener = bind_private(path).map_err(io_error)?;
-        Ok(ControlSocket { path: path.to_owned(), listener: Some(listener), _lock: lock })
+        let (listener, id) = bind_private(path).map_err(io_error)?;
+        Ok(ControlSocket { path: path.to_owned(), id, listener: Some(listener), _lock: lock })
     }
 
     /// Where it is.
@@ -126,20 +135,38 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| id(&found) == self.id) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
+/// Refuses what is no socket: binding would take its place.
+fn check_place(path: &Path) -> Result<(), SocketError> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            Err(SocketError::NoSocket { path: path.to_owned() })
+        }
+        // What else is wrong with the place, binding says.
+        _ => Ok(()),
+    }
+}
+
+fn id(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
 /// Binds within a private directory first, so that nobody can connect before the mode is set.
-fn bind_private(path: &Path) -> io::Result<UnixListener> {
+fn bind_private(path: &Path) -> io::Result<(UnixListener, (u64, u64))> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let private = parent.unwrap_or(Path::new(".")).join(format!(".nvl{}", std::process::id()));
     DirBuilder::new().mode(0o700).create(&private)?;
     let inside = private.join("s");
     let bound = UnixListener::bind(&inside).and_then(|listener| {
         fs::set_permissions(&inside, Permissions::from_mode(0o600))?;
+        let id = id(&fs::symlink_metadata(&inside)?);
         fs::rename(&inside, path)?;
-        Ok(listener)
+        Ok((listener, id))
     });
     let _ = fs::remove_file(&inside);
     let _ = fs::remove_dir(&private);
@@ -257,6 +284,21 @@ mod tests {
         assert!(matches!(ControlSocket::bind(&path), Err(SocketError::Taken { .. })));
         let mut client = Client::connect(&path).unwrap();
         assert_eq!(client.call("double", json!({"n": 1})).unwrap(), json!(2));
+    }
+
+    #[test]
+    fn what_is_no_socket_is_neither_replaced_nor_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        fs::write(&path, "mine").unwrap();
+        assert!(matches!(ControlSocket::bind(&path), Err(SocketError::NoSocket { .. })));
+        assert_eq!(fs::read(&path).unwrap(), b"mine");
+        fs::remove_file(&path).unwrap();
+        let socket = start(&path);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "mine").unwrap();
+        drop(socket);
+        assert_eq!(fs::read(&path).unwrap(), b"mine");
     }
 
     #[test]

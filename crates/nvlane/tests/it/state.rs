@@ -3,7 +3,8 @@
 use crate::daemon::{ANYWHERE, Daemon, free_address, nvlane};
 use serde_json::{Value, json};
 use std::fs::{self, File};
-use std::os::unix::fs::symlink;
+use std::io::Read;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, symlink};
 use std::path::Path;
 use std::process::Output;
 
@@ -113,4 +114,49 @@ fn a_state_is_put_aside_only_by_a_start_that_succeeds() {
     let warning = log.lines().find(|line| line.contains("was edited")).expect("a warning");
     let (_, aside) = warning.split_once("which is now in ").expect("the state's new name");
     assert!(fs::read_to_string(aside).unwrap().contains(HOST));
+}
+
+#[test]
+fn a_socket_takes_the_place_of_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("a.img");
+    fs::write(&image, [7; 4096]).unwrap();
+    let said = fails(dir.path(), &["a.img", "--socket", "a.img", "--listen", ANYWHERE]);
+    assert!(said.contains("a.img") && said.contains("no socket"), "{said}");
+    assert_eq!(fs::read(&image).unwrap(), [7; 4096]);
+    let left: Vec<_> =
+        fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+    assert_eq!(left, ["a.img"]);
+}
+
+#[test]
+fn an_import_goes_into_what_is_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/nvmetcli.json");
+    let import = |to: &Path| {
+        let output = nvlane().args(["config", "import", sample, "-o"]).arg(to).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let (plain, fifo, link) =
+        (dir.path().join("plain"), dir.path().join("fifo"), dir.path().join("link"));
+    import(&plain);
+    let text = fs::read_to_string(&plain).unwrap();
+
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
+        .unwrap();
+    // Open for both, so that nobody waits for the other end.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let both = File::options().read(true).write(true).custom_flags(flags).open(&fifo);
+    let mut end = both.unwrap();
+    import(&fifo);
+    assert!(fs::symlink_metadata(&fifo).unwrap().file_type().is_fifo());
+    let mut there = vec![0; text.len()];
+    end.read_exact(&mut there).unwrap();
+    assert_eq!(there, text.as_bytes());
+
+    fs::write(dir.path().join("place"), "something longer than nothing").unwrap();
+    symlink("place", &link).unwrap();
+    import(&link);
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(fs::read_to_string(dir.path().join("place")).unwrap(), text);
 }
