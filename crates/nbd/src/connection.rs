@@ -64,6 +64,8 @@ pub(crate) struct Connection {
     in_turn: Cell<bool>,
     deferred: Cell<bool>,
     closed: Cell<bool>,
+    /// Closed, and nothing is with the volume any more: the peer knows, and it is no longer counted.
+    ended: Cell<bool>,
     watches: [Cell<Option<WatchId>>; 2],
     /// Runs during the handshake, or while the peer does not read that is told to go.
     timer: Cell<Option<TimerId>>,
@@ -162,6 +164,7 @@ impl Connection {
             in_turn: Cell::new(false),
             deferred: Cell::new(false),
             closed: Cell::new(false),
+            ended: Cell::new(false),
             watches: [Cell::new(None), Cell::new(None)],
             timer: Cell::new(None),
             running: Cell::new(0),
@@ -195,7 +198,8 @@ impl Connection {
         if is_serving { self.defer() } else { self.close() }
     }
 
-    /// Closes the connection. What the volume still holds comes back later and is dropped.
+    /// Closes the connection. What the volume still holds comes back later and is dropped; until then the connection
+    /// is counted, so that nobody has more with the volumes by hanging up and coming again.
     pub(crate) fn close(&self) {
         if self.closed.replace(true) {
             return;
@@ -209,8 +213,6 @@ impl Connection {
             }
         }
         self.cancel_timer();
-        // The peer learns of it now; the descriptor goes when the last request is back.
-        let _ = self.stream.shutdown();
         if !self.in_turn.get() {
             self.tear_down();
         }
@@ -239,7 +241,26 @@ impl Connection {
         for (_, request) in self.done.take() {
             self.core.recycle(request);
         }
-        self.core.remove_connection(self.key);
+        if self.running.get() == 0 {
+            self.end();
+        }
+    }
+
+    /// A closed connection is no more: the peer learns of it, and somebody else may come.
+    pub(crate) fn end(&self) {
+        if !self.ended.replace(true) {
+            let _ = self.stream.shutdown();
+            self.core.remove_connection(self.key);
+        }
+    }
+
+    /// A command of a closed connection came back.
+    #[cold]
+    fn drained(&self) {
+        // Not from within the queue's call: with the last connection of a server that stops, its queues go.
+        if self.running.get() == 0 && !self.ended.get() {
+            self.defer();
+        }
     }
 
     /// Does `work` on what changes. If that closes the connection, it is torn down afterwards.
@@ -415,6 +436,9 @@ impl Complete for Connection {
             }
             TOKEN_DEFERRED => {
                 self.deferred.set(false);
+                if self.closed.get() && self.running.get() == 0 {
+                    return self.end();
+                }
                 self.turn(false);
                 if self.closed.get() || self.is_idle() {
                     return;
@@ -433,11 +457,12 @@ impl Complete for Connection {
             }
             _ => {
                 self.running.set(self.running.get() - 1);
-                if !self.closed.get() {
-                    let slot = (token - TOKEN_ALLOCATION) as u32;
-                    self.within(|inner| self.allocation_told(inner, slot));
-                    self.defer();
+                if self.closed.get() {
+                    return self.drained();
                 }
+                let slot = (token - TOKEN_ALLOCATION) as u32;
+                self.within(|inner| self.allocation_told(inner, slot));
+                self.defer();
                 return;
             }
         }
@@ -453,7 +478,7 @@ impl Sink for Connection {
         self.running.set(self.running.get() - 1);
         if self.closed.get() {
             self.core.recycle(request);
-            return;
+            return self.drained();
         }
         self.done.borrow_mut().push((state, request));
         if !self.in_turn.get() {

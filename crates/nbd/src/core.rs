@@ -262,6 +262,8 @@ impl Complete for Core {
             TOKEN_STOP => {
                 for connection in self.all_connections() {
                     connection.close();
+                    // The volume may keep what it has for as long as it likes.
+                    connection.end();
                 }
                 self.end_if_stopped();
             }

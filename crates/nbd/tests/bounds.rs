@@ -63,6 +63,37 @@ fn breaking_the_protocol_is_hung_up_on() {
 }
 
 #[test]
+fn a_connection_counts_until_its_commands_are_done() {
+    const DELAY: Duration = Duration::from_millis(500);
+    let (server, address) = serve(&["delay:500ms(mem:4M)"], &ServerConfig::default());
+    for round in 0..3 {
+        let mut clients: Vec<_> = (0..8).map(|_| Client::connect(address, "0", SIMPLE)).collect();
+        let mut sent = Instant::now();
+        for client in &mut clients {
+            sent = Instant::now();
+            client.send(READ, 0, 0, 4096, &[]);
+            client.stream.write_all(&[0x42; 28]).unwrap();
+        }
+        eventually("connections end", || server.connections() == 0);
+        assert!(sent.elapsed() >= DELAY, "round {round}: counted out before its read was done");
+        for client in &mut clients {
+            assert!(client.is_hung_up_on());
+        }
+    }
+    server.stop().unwrap();
+}
+
+#[test]
+fn commands_that_do_not_end_do_not_keep_a_server_from_stopping() {
+    let (server, address) = serve(&["delay:1000s(mem:4M)"], &ServerConfig::default());
+    let mut client = Client::connect(address, "0", SIMPLE);
+    client.send(READ, 0, 0, 4096, &[]);
+    client.stream.write_all(&[0x42; 28]).unwrap();
+    server.stop().unwrap();
+    assert!(client.is_hung_up_on());
+}
+
+#[test]
 fn those_who_connect_and_say_nothing_do_not_keep_others_out() {
     let (server, address) = serve(&["mem:4M"], &ServerConfig::default());
     let mut good = Client::connect(address, "0", SIMPLE);

@@ -134,6 +134,9 @@ impl Connection {
     /// Whether requests wait for the pool, and whether the peer sits on memory of it: it has some
     /// that waits for nobody else, and nothing was given back since this was last asked.
     pub(crate) fn memory_state(&self) -> (bool, bool) {
+        if self.closed.get() {
+            return (false, false);
+        }
         let mut inner = self.inner.borrow_mut();
         let inner = &mut *inner;
         let receiving = inner.incoming.as_ref().is_some_and(|incoming| incoming.holds_memory());
