@@ -34,5 +34,8 @@ mod server;
 mod takeover;
 mod view;
 
-pub use server::{CoreStats, Error, NamespaceOptions, NamespaceStats, Server, ServerConfig, Stats};
+pub use server::{
+    Bound, CoreStats, Error, NamespaceOptions, NamespaceStats, PortState, Server, ServerConfig,
+    Stats,
+};
 pub use subsystem::{AnaState, ConfigError, PortId, SubsystemConfig, TargetConfig};

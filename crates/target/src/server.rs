@@ -149,6 +149,30 @@ impl fmt::Debug for Server {
     }
 }
 
+/// An address that is taken, and at which nobody is accepted yet.
+pub struct Bound {
+    listener: Listener,
+    address: SocketAddr,
+}
+
+impl Bound {
+    /// Where it is, with the port that the kernel chose.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+/// The ANA state of a group through a port.
+#[derive(Clone, Debug)]
+pub struct PortState {
+    /// The subsystem.
+    pub nqn: String,
+    /// The group.
+    pub group: u32,
+    /// Its state.
+    pub state: AnaState,
+}
+
 impl Server {
     /// Starts the cores; nothing is served and nobody can connect yet.
     pub fn start(config: &ServerConfig) -> Result<Server, Error> {
@@ -327,17 +351,38 @@ impl Server {
 
     /// Listens on `address`; port 0 takes a free one. Returns the port's id and the address.
     pub fn add_listener(&self, address: SocketAddr) -> Result<(PortId, SocketAddr), Error> {
+        let bound = Server::bind(address)?;
+        let address = bound.address;
+        Ok((self.listen(bound, &[])?, address))
+    }
+
+    /// Takes `address`, or a free port if that is 0; whoever connects waits for [`Server::listen`].
+    pub fn bind(address: SocketAddr) -> Result<Bound, Error> {
         let refused = |source| Error::Listen { address, source };
         let listener = Listener::bind(address).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let port = self.control(move |control| {
-            let config = PortConfig { traddr: address.ip(), trsvcid: address.port() };
-            let port = control.target.borrow_mut().add_port(config)?;
-            control.listen(port, listener);
-            control.kick();
-            Ok::<_, ConfigError>(port)
-        })??;
-        Ok((port, address))
+        Ok(Bound { listener, address })
+    }
+
+    /// Accepts connections at `bound` once `states` hold through it. Returns the port's id.
+    pub fn listen(&self, bound: Bound, states: &[PortState]) -> Result<PortId, Error> {
+        let Bound { listener, address } = bound;
+        let config = PortConfig { traddr: address.ip(), trsvcid: address.port() };
+        let port = self.control(move |control| control.target.borrow_mut().add_port(config))??;
+        let set = states
+            .iter()
+            .try_for_each(|it| self.set_ana_state(&it.nqn, port, it.group, it.state))
+            .and_then(|()| {
+                self.control(move |control| {
+                    control.listen(port, listener);
+                    control.kick();
+                })
+            });
+        if let Err(error) = set {
+            let _ = self.remove_listener(port);
+            return Err(error);
+        }
+        Ok(port)
     }
 
     /// Holds every command back that comes through `port` from now on, as the `delay:` layer does:

@@ -5,7 +5,7 @@
 //! of, which the next start makes.
 
 use super::Daemon;
-use super::start::{ana_state, controller_ids, open, options, subsystem_config};
+use super::start::{ana_state, controller_ids, open, options, states_at, subsystem_config};
 use crate::config::{ANY_HOST, Ana, Config, Namespace, Subsystem, check_group, check_nqn};
 use crate::control::method::{
     AnaSet, Host, Listener, SubsystemAdd, SubsystemRemove, Volume, VolumeAdd, VolumeRemove,
@@ -139,26 +139,16 @@ impl Daemon {
         config.listeners.push(wanted.address);
         config.check().map_err(|error| Failure::params(error.to_string()))?;
         // Which port it is, if the kernel chooses, is known only when it is bound.
-        let (port, address) = self.server.add_listener(wanted.address).map_err(refused)?;
+        let bound = Server::bind(wanted.address).map_err(refused)?;
+        let address = bound.address();
         *config.listeners.last_mut().expect("pushed above") = address;
-        let anas: Vec<(String, Ana)> = config
-            .subsystems
-            .iter()
-            .flat_map(|s| s.ana.iter().map(|ana| (s.nqn.clone(), ana.clone())))
-            .filter(|(_, ana)| ana.listener.is_none())
-            .collect();
-        let made = self.change(config, |server| {
-            anas.iter().try_for_each(|(nqn, ana)| {
-                server.set_ana_state(nqn, port, ana.group, ana_state(ana.state))
-            })
-        });
-        if let Err(failure) = made {
-            if let Err(error) = self.server.remove_listener(port) {
-                tracing::error!("{address}: still listened on: {error}");
-            }
-            return Err(failure);
-        }
-        self.ports.push((address, port));
+        let states = states_at(&config, address);
+        let mut port = None;
+        self.change(config, |server| {
+            port = Some(server.listen(bound, &states)?);
+            Ok(())
+        })?;
+        self.ports.push((address, port.expect("it is listened on")));
         Ok(Listener { address })
     }
 

@@ -11,10 +11,11 @@ use crate::patience::{MOMENT, Patience};
 use namespace::Namespace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use target::{NamespaceOptions, Server, ServerConfig, SubsystemConfig, TargetConfig};
+use target::{NamespaceOptions, PortState, Server, ServerConfig, SubsystemConfig, TargetConfig};
 use uuid::Uuid;
 use volume::OpenOptions;
 
@@ -94,15 +95,16 @@ impl Daemon {
             daemon.start_subsystem(subsystem, &mut opened)?;
         }
         let patience = patience.or(MOMENT);
+        let mut bound = Vec::new();
         for address in config.listeners {
-            let (port, actual) = patience.wait(
-                || daemon.server.add_listener(address),
+            let socket = patience.wait(
+                || Server::bind(address),
                 |error| match error {
                     target::Error::Listen { source, .. } => source.kind() == ErrorKind::AddrInUse,
                     _ => false,
                 },
             )?;
-            daemon.ports.push((actual, port));
+            let actual = socket.address();
             daemon.config.listeners.push(actual);
             // An ANA state may name the listener as it was written, with port 0.
             for subsystem in &mut daemon.config.subsystems {
@@ -110,9 +112,15 @@ impl Daemon {
                     ana.listener = Some(actual);
                 }
             }
+            bound.push(socket);
         }
-        daemon.start_ana()?;
         daemon.config.check()?;
+        // Nobody is accepted before all of it is there.
+        for socket in bound {
+            let address = socket.address();
+            let port = daemon.server.listen(socket, &states_at(&daemon.config, address))?;
+            daemon.ports.push((address, port));
+        }
         daemon.jobs.go_on(&daemon.volumes);
         Ok(daemon)
     }
@@ -133,24 +141,6 @@ impl Daemon {
             let nsid = self.server.add_namespace(&nqn, &options(&namespace), volume.clone())?;
             self.volumes.insert((nqn.clone(), nsid), volume);
             self.config.subsystems[at].namespaces.push(namespace);
-        }
-        Ok(())
-    }
-
-    fn start_ana(&self) -> Result<(), StartError> {
-        for subsystem in &self.config.subsystems {
-            for &(address, port) in &self.ports {
-                for ana in &subsystem.ana {
-                    if ana.listener.is_none_or(|listener| listener == address) {
-                        self.server.set_ana_state(
-                            &subsystem.nqn,
-                            port,
-                            ana.group,
-                            ana_state(ana.state),
-                        )?;
-                    }
-                }
-            }
         }
         Ok(())
     }
@@ -211,6 +201,21 @@ pub(super) fn options(namespace: &config::Namespace) -> NamespaceOptions {
         nguid: namespace.nguid.expect("identified").into_bytes(),
         ana_group: namespace.ana_group,
     }
+}
+
+/// The ANA states that hold through the listener at `address`.
+pub(super) fn states_at(config: &Config, address: SocketAddr) -> Vec<PortState> {
+    let all = config
+        .subsystems
+        .iter()
+        .flat_map(|subsystem| subsystem.ana.iter().map(|ana| (&subsystem.nqn, ana)));
+    all.filter(|(_, ana)| ana.listener.is_none_or(|listener| listener == address))
+        .map(|(nqn, ana)| PortState {
+            nqn: nqn.clone(),
+            group: ana.group,
+            state: ana_state(ana.state),
+        })
+        .collect()
 }
 
 pub(super) fn ana_state(state: AnaState) -> target::AnaState {

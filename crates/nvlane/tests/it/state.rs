@@ -1,12 +1,16 @@
 //! What a daemon keeps for its next start, and what it leaves alone.
 
-use crate::daemon::{ANYWHERE, Daemon, free_address, nvlane};
+use crate::daemon::{ANYWHERE, Daemon, eventually, free_address, nvlane};
+use crate::host::{Bytes, Host};
+use nvme::{Command, Status, opcode};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::Read;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, symlink};
 use std::path::Path;
 use std::process::Output;
+use std::time::Duration;
 
 const NQN: &str = "nqn.2026-11.com.example:a";
 const HOST: &str = "nqn.2014-08.org.example:host1";
@@ -159,4 +163,42 @@ fn an_import_goes_into_what_is_no_file() {
     import(&link);
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(fs::read_to_string(dir.path().join("place")).unwrap(), text);
+}
+
+/// Until all listeners are there, nobody is served by one of them as if nothing were said of its states.
+#[test]
+fn a_listener_serves_only_when_its_states_hold() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (free_address(), free_address());
+    let file = dir.path().join("nvlane.toml");
+    let text = format!(
+        "listeners = [\"{first}\", \"{second}\"]\n[[subsystems]]\nnqn = \"{NQN}\"\n\
+         [[subsystems.namespaces]]\nvolume = \"mem:1M\"\n\
+         [[subsystems.ana]]\ngroup = 1\nstate = \"inaccessible\"\n"
+    );
+    fs::write(&file, text).unwrap();
+    let args = ["--config", file.to_str().unwrap()];
+    // One that follows a crash waits for its ports for long.
+    Daemon::start(dir.path(), &args).kill();
+    let mut in_the_way = None;
+    eventually("the second port", || {
+        in_the_way = TcpListener::bind(&*second).ok();
+        in_the_way.is_some()
+    });
+    std::thread::scope(|scope| {
+        let daemon = scope.spawn(|| Daemon::start(dir.path(), &args));
+        eventually("the first port", || TcpStream::connect(&*first).is_ok());
+        let host = scope.spawn(|| {
+            let host = Host::new(first.parse().unwrap(), NQN);
+            let admin = host.enabled();
+            let mut queue = host.io(&admin, 1);
+            let cid = queue.issue(Command::blocks(opcode::io::READ, 1, 0, 1), Bytes::Wanted(512));
+            queue.complete(cid).refused(Status::ANA_INACCESSIBLE);
+        });
+        // Enough for a read that is served too early; one that is not waits for as long as it takes.
+        std::thread::sleep(Duration::from_millis(300));
+        drop(in_the_way);
+        host.join().unwrap();
+        daemon.join().unwrap();
+    });
 }
