@@ -80,6 +80,9 @@ pub mod state {
     pub const CANCELLED: u32 = 4;
     /// A read, write or sync that was started a second time.
     pub const AGAIN: u32 = 5;
+    /// A read, write or sync whose descriptor stands for another file by now, so that it cannot be started
+    /// once more.
+    pub const ONCE: u32 = 6;
 }
 
 /// What an event needs to know, kept from submission to completion. As large as a line of the cache, so that
@@ -94,6 +97,8 @@ pub struct Request {
     pub state: AtomicU32,
     /// Its entry, with which it can be started once more.
     entry: [AtomicU64; 4],
+    /// Of a poll: its file's [`mark`](crate::probe::mark).
+    pub mark: AtomicU64,
     /// The next in a chain of free ones, as index + 1.
     pub next: AtomicU32,
 }
@@ -439,6 +444,7 @@ impl Engine {
             data: AtomicU64::new(0),
             state: AtomicU32::new(state::FREE),
             entry: [const { AtomicU64::new(0) }; 4],
+            mark: AtomicU64::new(0),
             next: AtomicU32::new(0),
         };
         Engine {
@@ -458,6 +464,18 @@ impl Engine {
     /// All requests.
     pub fn requests(&self) -> &[Request] {
         &self.requests
+    }
+
+    /// `fd` stands for another file now: what is in flight stays what it comes to. The lock of the submitting
+    /// side is held.
+    #[cold]
+    pub fn number_reused(&self, fd: i32) {
+        for request in &self.requests {
+            let state = request.state.load(Relaxed);
+            if matches!(state, state::IO | state::AGAIN) && request.entry().fd() == fd {
+                let _ = request.state.compare_exchange(state, state::ONCE, SeqCst, SeqCst);
+            }
+        }
     }
 
     /// Gives requests back: the chain from `first` to `last`.
@@ -515,10 +533,10 @@ impl Request {
         let opcode = self.entry[0].load(Relaxed) as u8;
         let state = self.state.load(Relaxed);
         if res >= 0 {
-            // In the middle of it, or the file ends there: that costs another look.
+            // In the middle of it, or the file ends there: that costs another look. Writes that go to io_uring
+            // are direct, and these are given up before they begin.
             let short = (res as u32) < self.entry[3].load(Relaxed) as u32;
-            let moves = matches!(opcode, op::READ | op::WRITE);
-            return short && moves && matches!(state, state::IO | state::AGAIN);
+            return short && opcode == op::READ && matches!(state, state::IO | state::AGAIN);
         }
         match (state, -res) {
             (state::POLL, libc::ECANCELED) => true,

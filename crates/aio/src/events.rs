@@ -8,7 +8,8 @@
 
 use crate::abi::{AioRing, Entry, Event, RING_MAGIC, op};
 use crate::caller;
-use crate::context::{Context, Engine, Mode, Reaping, Submitting, WAKE, state};
+use crate::context::{Context, Engine, Mode, Reaping, Request, Submitting, WAKE, state};
+use crate::probe::{self, Access};
 use crate::ring::Wait;
 use crate::stat::Counter;
 use crate::submit;
@@ -372,7 +373,8 @@ impl Taking<'_> {
     }
 
     /// Starts a request once more whose thread has ended; or carries it out here, where it had begun or
-    /// there is no ring to be had.
+    /// there is no ring to be had. Only if its descriptor still stands for its file: the program may have
+    /// closed that as soon as it had submitted.
     #[cold]
     fn adopt(&mut self, index: u32, res: i32) {
         let context = self.context;
@@ -382,6 +384,10 @@ impl Taking<'_> {
         if context.dead.load(SeqCst) {
             // Whoever destroys it waits for this one, and for nothing of it.
             self.end(&mut submitting, index, None);
+            return;
+        }
+        if !may_go_on(&submitting, request, res) {
+            self.end(&mut submitting, index, Some(i64::from(res)));
             return;
         }
         let _ = request.state.compare_exchange(state::IO, state::AGAIN, SeqCst, SeqCst);
@@ -565,6 +571,28 @@ impl Taking<'_> {
         }
         Err(code)
     }
+}
+
+/// Whether a request that was given up, or is short, can be carried on with: by its number, which has to stand
+/// for the same file still. Direct reads are never given up half-way, so they are short for a reason.
+#[cold]
+fn may_go_on(submitting: &Submitting, request: &Request, res: i32) -> bool {
+    let entry = request.entry();
+    match request.state.load(SeqCst) {
+        state::ONCE => return false,
+        state::POLL => return probe::mark(entry.fd()) == request.mark.load(Relaxed),
+        _ => {}
+    }
+    let Some(stat) = submitting.files.still(entry.fd()) else { return false };
+    if res < 0 {
+        return true;
+    }
+    let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+    if regular && entry.off() + res as u64 >= stat.st_size as u64 {
+        return false;
+    }
+    let access = Access::of(entry.fd());
+    access.readable && !access.direct
 }
 
 /// Requests to be given back together, the last one freed first.

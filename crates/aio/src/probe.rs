@@ -13,9 +13,10 @@
 //!
 //! A descriptor may be closed and used for another file behind our back. That costs time, never an
 //! answer: what the way chosen refuses goes to the real `io_submit`, and what is remembered is
-//! compared with the file from time to time.
+//! compared with the file from time to time. What is in flight stays with the file that it was submitted for.
 
 use crate::system::call;
+use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 
 /// Uses of a file after which it is looked at again.
@@ -151,30 +152,49 @@ const UNKNOWN: File = File {
     skips: 0,
 };
 
-/// The descriptors that a context has met, by their last bits.
-pub struct Files([File; FILES]);
+/// The descriptors that a context has met.
+pub struct Files {
+    /// Those of late, by their last bits.
+    known: [File; FILES],
+    /// The device and inode that each number stood for when it was last looked at.
+    met: BTreeMap<i32, (u64, u64)>,
+}
 
 impl Files {
     /// None met.
     pub const fn new() -> Files {
-        Files([UNKNOWN; FILES])
+        Files { known: [UNKNOWN; FILES], met: BTreeMap::new() }
     }
 
-    /// What is known of `fd`, or is now found out; None when it is no open file.
+    /// What is known of `fd`, or is now found out; None when it is no open file. Calls `reused` when the number
+    /// stood for another file before.
     #[inline]
-    pub fn of(&mut self, fd: i32) -> Option<&mut File> {
-        let file = &mut self.0[fd as u32 as usize % FILES];
+    pub fn of(&mut self, fd: i32, reused: impl FnOnce()) -> Option<&mut File> {
+        let file = &mut self.known[fd as u32 as usize % FILES];
         if file.fd == fd && file.uses < USES_MAX {
             file.uses += 1;
             return Some(file);
         }
-        look(file, fd).then_some(file)
+        if !look(file, fd) {
+            return None;
+        }
+        let identity = (file.device, file.inode);
+        if self.met.insert(fd, identity).is_some_and(|before| before != identity) {
+            reused();
+        }
+        Some(file)
+    }
+
+    /// What the system says of `fd` now, if it is the file that was met under that number.
+    pub fn still(&self, fd: i32) -> Option<libc::stat> {
+        let stat = stat(fd)?;
+        (self.met.get(&fd) == Some(&(stat.st_dev, stat.st_ino))).then_some(stat)
     }
 
     /// What is known of `fd`, without asking the system.
     #[inline(always)]
     pub fn known(&mut self, fd: i32) -> Option<&mut File> {
-        let file = &mut self.0[fd as u32 as usize % FILES];
+        let file = &mut self.known[fd as u32 as usize % FILES];
         if file.fd != fd || file.uses >= USES_MAX {
             return None;
         }
@@ -185,7 +205,7 @@ impl Files {
     /// Notes what came of trying a file that is known.
     #[inline(always)]
     pub fn note_try(&mut self, fd: i32, hit: bool) {
-        self.0[fd as u32 as usize % FILES].note_try(hit);
+        self.known[fd as u32 as usize % FILES].note_try(hit);
     }
 
     /// Whether a file is open for reads (`write` is 0) or writes (1), and past the page cache where it has to be,
@@ -198,7 +218,7 @@ impl Files {
 
     /// Forgets `fd`, which turned out to be another file.
     pub fn forget(&mut self, fd: i32) {
-        let file = &mut self.0[fd as u32 as usize % FILES];
+        let file = &mut self.known[fd as u32 as usize % FILES];
         if file.fd == fd {
             *file = UNKNOWN;
         }
@@ -365,6 +385,11 @@ pub fn is_open(fd: i32) -> bool {
     status_flags(fd).is_ok_and(|flags| flags & libc::O_PATH == 0)
 }
 
+/// A number that tells files apart, nearly always; 0 when `fd` is no open file.
+pub fn mark(fd: i32) -> u64 {
+    stat(fd).map_or(0, |stat| stat.st_dev.rotate_left(32) ^ stat.st_ino)
+}
+
 fn stat(fd: i32) -> Option<libc::stat> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     let place = stat.as_mut_ptr() as usize;
@@ -392,13 +417,13 @@ mod tests {
     fn a_file_in_memory_is_read_and_written_here_and_a_pipe_by_the_kernel() {
         let mut files = Files::new();
         if let Ok(file) = tempfile::tempfile_in("/dev/shm") {
-            assert_eq!(files.of(file.as_raw_fd()).unwrap().way, Way::Here);
+            assert_eq!(files.of(file.as_raw_fd(), || ()).unwrap().way, Way::Here);
         }
         let (read, _write) = std::io::pipe().unwrap();
         // The pipe may have the descriptor that the file had.
         let mut files = Files::new();
-        assert_eq!(files.of(read.as_raw_fd()).unwrap().way, Way::Kernel);
-        assert!(files.of(-1).is_none());
+        assert_eq!(files.of(read.as_raw_fd(), || ()).unwrap().way, Way::Kernel);
+        assert!(files.of(-1, || ()).is_none());
     }
 
     #[test]
@@ -406,14 +431,18 @@ mod tests {
         let mut files = Files::new();
         let first = tempfile::tempfile().unwrap();
         let fd = first.as_raw_fd();
-        let inode = files.of(fd).unwrap().inode;
+        let mut noticed = false;
+        let inode = files.of(fd, || noticed = true).unwrap().inode;
+        assert!(files.still(fd).is_some() && !noticed);
         let second = tempfile::tempfile().unwrap();
         // SAFETY: both are open; `first` now stands for the other file.
         assert_eq!(unsafe { libc::dup2(second.as_raw_fd(), fd) }, fd);
         for _ in 0..USES_MAX {
-            files.of(fd).unwrap();
+            assert!(files.still(fd).is_none());
+            files.of(fd, || noticed = true).unwrap();
         }
-        assert_ne!(files.of(fd).unwrap().inode, inode);
+        assert_ne!(files.of(fd, || noticed = true).unwrap().inode, inode);
+        assert!(files.still(fd).is_some() && noticed);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::caller;
 use crate::context::{Context, Engine, Mode, Submitting, state};
 use crate::course::{Course, bytes_of};
 use crate::lock::Guard;
-use crate::probe::Reason;
+use crate::probe::{self, Reason};
 use crate::stat::Counter;
 use crate::system::{self, failure};
 use crate::usual::{self, One, Queued};
@@ -329,7 +329,7 @@ impl Batch<'_> {
         let place = address_of(self.iocbs, index).ok_or(fault)?;
         let address = caller::read::<usize>(place).map_err(|_| fault)?;
         let iocb = caller::read::<Iocb>(address).map_err(|_| fault)?;
-        let course = Course::of(&iocb, &mut self.submitting, self.many);
+        let course = Course::of(&iocb, self.engine, &mut self.submitting, self.many);
         match course {
             Course::Ring(entry, state) => self.queue(&iocb, address, entry, state),
             Course::Here { write, flags, entry } => {
@@ -371,10 +371,12 @@ impl Batch<'_> {
             return Err(failure(errno));
         }
         // The kernel does not know of the entry yet.
-        self.engine.request(index).begin(address as u64, iocb.data, entry, state);
+        let request = self.engine.request(index);
+        request.begin(address as u64, iocb.data, entry, state);
         self.room -= 1;
         (self.queued.count, self.queued.last) = (self.queued.count + 1, index);
         if state == state::POLL {
+            request.mark.store(probe::mark(iocb.fildes), Relaxed);
             self.context.record.add_locked(Counter::Polls, 1);
         }
         Ok(())
@@ -418,7 +420,7 @@ impl Batch<'_> {
         };
         if result >= 0 && (!trying || result == whole) {
             if trying {
-                self.note_try(entry.fd(), true);
+                self.submitting.files.note_try(entry.fd(), true);
             }
             let event = Event { data: iocb.data, obj: address as u64, res: result as i64, res2: 0 };
             finish(self.context, self.engine, &mut self.submitting, event);
@@ -427,18 +429,12 @@ impl Batch<'_> {
         }
         if trying {
             self.context.record.add_locked(Counter::Misses, 1);
-            self.note_try(entry.fd(), false);
+            self.submitting.files.note_try(entry.fd(), false);
             return self.queue(iocb, address, entry, state::IO);
         }
         self.submitting.files.forget(entry.fd());
         // SAFETY: passed on to the caller.
         unsafe { self.hand_over(index) }
-    }
-
-    fn note_try(&mut self, fd: i32, hit: bool) {
-        if let Some(file) = self.submitting.files.of(fd) {
-            file.note_try(hit);
-        }
     }
 
     /// # Safety

@@ -92,6 +92,12 @@ cases! {
 }
 
 cases! {
+    "late":
+    reused: [Ring], 0;
+    limited: [Ring], 0;
+}
+
+cases! {
     "children":
     children: [Inline], 0;
     killed: [Inline], 0;
