@@ -554,7 +554,7 @@ impl Taking<'_> {
         self.context.record.add(Counter::Waits, 1);
         let wait =
             Wait { min: if native { 1 } else { want }, timeout_ns, signals: self.ask.signals };
-        let code = self.engine.ring.enter(0, wait);
+        let code = self.engine.ring.wait(wait);
         if code < 0 && self.engine.ring.is_lost() {
             // Completions still come; nobody tells of them.
             let nap = left_ns.min(self.slice);

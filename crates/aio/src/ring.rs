@@ -4,7 +4,7 @@
 //! waited for by another while the first computes.
 
 use crate::abi::{Cqe, Entry, Sqe};
-use crate::system::call;
+use crate::system::{call, failure, now_ns};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::{io, ptr};
 
@@ -205,6 +205,25 @@ impl Ring {
         let flags = ENTER_GETEVENTS | ENTER_EXT_ARG;
         let address = (&raw const argument) as usize;
         self.call(submit, wait.min, flags, address, size_of::<GetEvents>())
+    }
+
+    /// Waits, on a ring that is not polled. Gives back `-EINTR` also where a signal came when there were fewer
+    /// completions than wanted, which the kernel answers by 0 unless there are none.
+    pub fn wait(&self, wait: Wait) -> i32 {
+        if wait.min < 2 {
+            return self.enter(0, wait);
+        }
+        // Others may take completions meanwhile: never later than where the kernel begins to count.
+        // SAFETY: in the ring's memory.
+        let before = unsafe { (*self.cq_head).load(Ordering::Relaxed) };
+        let end = wait.timeout_ns.map(|ns| now_ns().saturating_add(ns));
+        let code = self.enter(0, wait);
+        let wanted = wait.min.min(self.cq_mask + 1);
+        let enough = self.completion_tail().wrapping_sub(before) >= wanted;
+        if code != 0 || enough || end.is_some_and(|end| now_ns() >= end) {
+            return code;
+        }
+        failure(libc::EINTR)
     }
 
     #[inline(always)]

@@ -163,7 +163,10 @@ fn to_ring(context: &Polled, call: &Call, min: u32) -> Result<i32, i32> {
                 (true, _) => return Ok(taken as i32),
             }
         }
-        wait(context, wanted, slice, 0)?;
+        if let Err(code) = wait(context, wanted, slice, 0) {
+            taken += put_events(context, call).0;
+            return if taken > 0 { Ok(taken as i32) } else { Err(code) };
+        }
         slice = slice.map(|ns| (ns * 2).min(SLICE_NS_MAX));
     }
 }
@@ -596,7 +599,8 @@ fn wait(context: &Polled, min: u32, left_ns: Option<u64>, signals: usize) -> Res
     // The kernel takes no time limit where it polls; so we look again and again ourselves.
     let min = if polled && left_ns.is_some() { 0 } else { min };
     let timeout_ns = left_ns.filter(|_| !polled);
-    let code = context.engine.ring.enter(0, Wait { min, timeout_ns, signals });
+    let (ring, wait) = (&context.engine.ring, Wait { min, timeout_ns, signals });
+    let code = if polled { ring.enter(0, wait) } else { ring.wait(wait) };
     if code >= 0 || code == failure(libc::ETIME) { Ok(()) } else { Err(code) }
 }
 

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -148,6 +149,55 @@ static double seconds(void)
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+/* Another thread, once it is within a call that waits. */
+struct other {
+    pthread_t thread;
+    volatile int id;
+    context ctx;
+    struct timespec *timeout;
+    struct iocb *iocb;
+};
+
+static void until_within(struct other *other)
+{
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", other->id);
+    for (;;) {
+        FILE *file = fopen(path, "r");
+        int number = file && fgets(line, sizeof line, file) && line[0] != 'r' ? atoi(line) : -1;
+        if (file)
+            fclose(file);
+        /* io_pgetevents is 333. */
+        if (number == SYS_io_getevents || number == 333 || number == 426 || number == SYS_io_submit)
+            return;
+        usleep(1000);
+    }
+}
+
+static void start(struct other *other, void *(*body)(void *))
+{
+    other->id = 0;
+    pthread_create(&other->thread, NULL, body, other);
+    while (!other->id)
+        usleep(1000);
+    until_within(other);
+}
+
+static long ended(struct other *other)
+{
+    void *code;
+    pthread_join(other->thread, &code);
+    return (long)code;
+}
+
+static void *waits_for_two(void *argument)
+{
+    struct other *other = argument;
+    struct io_event events[4];
+    other->id = syscall(SYS_gettid);
+    return (void *)(long)io_getevents(other->ctx, 2, 4, events, other->timeout);
 }
 
 struct test_case {

@@ -245,6 +245,31 @@ static void others_may_submit(int fd)
     free(sq), free(cq);
 }
 
+static volatile int handled;
+static void on_signal(int number) { handled += number != 0; }
+
+/* One signal ends a wait for two events, of which one is there. */
+static void interrupted(int fd)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
+    struct timespec minutes = {300, 0};
+    for (int timed = 0; timed < 2; timed++) {
+        struct other other = {.timeout = timed ? &minutes : NULL};
+        prepare(fd, 0);
+        CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB, iocbs, NULL, NULL, &other.ctx), 0);
+        start(&other, waits_for_two);
+        /* In the page cache: its event is there when this returns. */
+        CHECK(io_submit(other.ctx, 1, (struct iocb *[]){NULL}), 1);
+        until_within(&other);
+        handled = 0;
+        CHECK(pthread_kill(other.thread, SIGUSR1), 0);
+        CHECK(ended(&other), 1);
+        CHECK(handled, 1);
+        CHECK(io_destroy(other.ctx), 0);
+    }
+}
+
 /* Threads that submit from one ring: each index once. */
 static void *submitter(void *unused)
 {
@@ -392,6 +417,7 @@ int main(int count, char **arguments)
     }
     counts(cached);
     others_may_submit(cached);
+    interrupted(cached);
     threads(cached);
     pointers(direct);
     polled(cached, 0);

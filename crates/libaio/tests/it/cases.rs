@@ -95,6 +95,7 @@ cases! {
     "late":
     reused: [Ring], 0;
     limited: [Ring], 0;
+    interrupted: [Inline, Waits], 0;
 }
 
 cases! {
