@@ -115,19 +115,22 @@ pub fn cancel(context: &Context, iocb: usize, result: usize) -> i32 {
     context.record.add(Counter::Cancels, 1);
     let key = caller::read::<u32>(iocb.wrapping_add(8));
     if let (Some(engine), Ok(0)) = (context.engine(), key) {
+        // Nobody makes another request of one that ends meanwhile. A signal's handler may have interrupted the holder.
+        let inside = Inside::enter();
+        let _submitting = inside.as_ref().map(|_| context.submitting());
+        let (cancelled, poll) = (state::CANCELLED, state::POLL);
         for (index, request) in engine.requests().iter().enumerate() {
-            let here = request.state.load(Relaxed) == state::POLL
-                && request.obj.load(Relaxed) == iocb as u64;
-            if !here {
+            if request.obj.load(Relaxed) != iocb as u64 {
                 continue;
             }
             // Told before: its completion may come at once.
-            request.state.store(state::CANCELLED, SeqCst);
+            if request.state.compare_exchange(poll, cancelled, SeqCst, SeqCst).is_err() {
+                continue;
+            }
             if engine.ring.cancel(index as u64) >= 0 {
                 return failure(libc::EINPROGRESS);
             }
-            // Unless it is another's by now.
-            let (cancelled, poll) = (state::CANCELLED, state::POLL);
+            // Unless its event was taken.
             let _ = request.state.compare_exchange(cancelled, poll, SeqCst, SeqCst);
         }
     }
