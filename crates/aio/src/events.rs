@@ -493,7 +493,8 @@ impl Taking<'_> {
     unsafe fn take_from_kernel(&mut self) -> Result<(), i32> {
         let none = timespec { tv_sec: 0, tv_nsec: 0 };
         let timeout = (&raw const none) as usize;
-        let ask = Ask { min: 0, timeout, masked: false, ..self.ask.after(self.got) };
+        // As io_pgetevents without a set: see `system::io_getevents`.
+        let ask = Ask { min: 0, timeout, signals: 0, masked: true, ..self.ask.after(self.got) };
         // SAFETY: passed on to the caller.
         self.note(unsafe { system::io_getevents(self.context.id, ask) })
     }

@@ -133,7 +133,9 @@ const SYS_IO_PGETEVENTS: c_long = 292;
 pub unsafe fn io_getevents(id: usize, ask: Ask) -> i32 {
     let arguments = [id, ask.min as usize, ask.nr as usize, ask.events, ask.timeout];
     let [a, b, c, d, e] = arguments;
-    if !ask.masked {
+    // The kernel takes what a ring of io_uring has for its thread (`TIF_NOTIFY_SIGNAL`) for a signal: io_getevents
+    // then ends with EINTR, where the other call begins again unless a handler has run, with its whole time.
+    if !ask.masked && ask.timeout != 0 {
         // SAFETY: addresses are checked by the kernel.
         return unsafe { call(libc::SYS_io_getevents, [a, b, c, d, e, 0]) as i32 };
     }

@@ -105,10 +105,45 @@ static void interrupted(int in_use)
     close(fd);
 }
 
+static int pipe_of_poll[2];
+static struct iocb poll_iocb;
+static context polling;
+
+static void *polls_and_waits(void *argument)
+{
+    struct other *other = argument;
+    struct io_event event;
+    if (submit_one(polling, &poll_iocb) != 1)
+        return NULL;
+    other->id = syscall(SYS_gettid);
+    return (void *)(long)io_getevents(other->ctx, 1, 1, &event, NULL);
+}
+
+/* What becomes ready in one context does not end the wait in another. */
+static void elsewhere(int in_use)
+{
+    int fd = filled("elsewhere", O_RDONLY, 4096);
+    struct iocb iocb = iocb_of(PREAD, fd, buffer, 512, 0);
+    struct io_event event;
+    polling = made(8, 1);
+    CHECK(pipe(pipe_of_poll), 0);
+    poll_iocb = iocb_of(POLL, pipe_of_poll[0], (void *)POLLIN, 0, 0);
+    struct other other = {.ctx = made(8, in_use)};
+    start(&other, polls_and_waits);
+    CHECK(write(pipe_of_poll[1], "x", 1), 1);
+    CHECK(io_getevents(polling, 1, 1, &event, NULL), 1);
+    CHECK(event.res & POLLIN, POLLIN);
+    CHECK(submit_one(other.ctx, &iocb), 1);
+    CHECK(ended(&other), 1);
+    CHECK(io_destroy(other.ctx), 0);
+    CHECK(io_destroy(polling), 0);
+    close(fd), close(pipe_of_poll[0]), close(pipe_of_poll[1]);
+}
+
 int main(int count, char **arguments)
 {
     static const struct test_case cases[] = {
-        {"reused", reused}, {"limited", limited}, {"interrupted", interrupted}, {NULL, NULL},
+        {"reused", reused}, {"limited", limited}, {"interrupted", interrupted}, {"elsewhere", elsewhere}, {NULL, NULL},
     };
     /* Whoever waits for himself waits for ever. */
     alarm(60);

@@ -96,6 +96,7 @@ cases! {
     reused: [Ring], 0;
     limited: [Ring], 0;
     interrupted: [Inline, Waits], 0;
+    elsewhere: [Polls, Waits], 0;
 }
 
 cases! {
