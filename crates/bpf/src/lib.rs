@@ -35,6 +35,7 @@ mod op;
 mod program;
 mod region;
 pub mod request;
+mod sections;
 mod table;
 mod verify;
 

@@ -4,6 +4,8 @@ use crate::btf::{part, text, u32_at};
 
 /// Lines of one object at most.
 const LINES_MAX: usize = 1 << 17;
+/// Headers from this size on say where accesses are that are to be adjusted.
+const ADJUSTED_HEADER_BYTES: u32 = 32;
 
 /// The line information of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,7 +80,13 @@ impl Lines {
     }
 }
 
-/// Whether the object wants its accesses to the kernel's structures adjusted (CO-RE).
-pub fn wants_adjusting(section: &[u8]) -> bool {
-    part(section, 2).is_some_and(|records| records.len() > 4)
+/// Whether the object wants its accesses to the kernel's structures adjusted (CO-RE); nothing where `section` makes no
+/// sense. libbpf also takes one of the other byte order, which makes none here.
+pub fn wants_adjusting(section: &[u8]) -> Option<bool> {
+    // The lines, which are always there: so the header is whole.
+    part(section, 1)?;
+    if u32_at(section, 4)? < ADJUSTED_HEADER_BYTES {
+        return Some(false);
+    }
+    part(section, 2).map(|records| records.len() > 4)
 }

@@ -1,11 +1,12 @@
 //! From an object file to a [`Program`].
 
 use crate::btf::Btf;
-use crate::lines::{Lines, wants_adjusting};
+use crate::lines::Lines;
 use crate::map::{MapDefinition, MapKind};
 use crate::memory::{map_address, value_address};
 use crate::op::{Insn, Raw};
 use crate::program::{Entry, Function, Program, Span};
+use crate::sections;
 use crate::verify::verify;
 use crate::{LoadError, Refusal};
 use object::read::elf::ElfFile64;
@@ -43,6 +44,15 @@ type Elf<'a> = ElfFile64<'a, LittleEndian>;
 
 /// Loads an object that clang made for `--target=bpf`.
 pub fn load(object: &[u8]) -> Result<Program, LoadError> {
+    Loader::default().load(&parse(object)?)
+}
+
+/// Whether an object says the same to libbpf as to [`load`], and is not adjusted when it is loaded.
+pub fn check_sections(object: &[u8]) -> Result<(), LoadError> {
+    parse(object).map(drop)
+}
+
+fn parse(object: &[u8]) -> Result<Elf<'_>, LoadError> {
     if object.len() > OBJECT_BYTES_MAX {
         return Err(LoadError::TooMuch("bytes"));
     }
@@ -53,7 +63,8 @@ pub fn load(object: &[u8]) -> Result<Program, LoadError> {
     if elf.sections().count() > SECTIONS_MAX || elf.symbols().count() > SYMBOLS_MAX {
         return Err(LoadError::TooMuch("sections or symbols"));
     }
-    Loader::default().load(&elf)
+    sections::check(&elf)?;
+    Ok(elf)
 }
 
 #[derive(Default)]
@@ -91,9 +102,6 @@ impl Loader {
         self.blank_kernel_functions();
         self.declared_maps(elf, types.as_ref())?;
         if let (Some(types), Some(Ok(more))) = (&types, named(".BTF.ext")) {
-            if wants_adjusting(more) {
-                return Err(LoadError::Adjusting);
-            }
             let base = |name: &str| {
                 let found = self.sections.iter().find(|(_, section, _)| section == name);
                 found.map(|(.., span)| span.start as u32)

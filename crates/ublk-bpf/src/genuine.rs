@@ -3,7 +3,8 @@
 //! The kernel's verifier keeps a program within the kernel's rules, and these let a loop submit any entry to its
 //! ring: read and write whatever the server may. So the loop's instructions are compared with those in objects of
 //! our own, and the program's are looked at: they may call a few helpers, and use maps that are not the loop's.
-//! What maps there may be, and that nothing is adjusted when it is loaded, `bpf::load` has seen to.
+//! What maps there may be, that libbpf sees the same sections, and that nothing is adjusted when it is loaded,
+//! `bpf::load` sees to.
 
 use crate::abi::{CONFIG, OPERATIONS};
 use crate::error::Error;
@@ -58,6 +59,7 @@ struct Parts<'a> {
 pub fn check(object: &[u8]) -> Result<(), Error> {
     let foreign = |what: &str| Err(Error::Foreign(what.to_owned()));
     let unreadable = |error: object::Error| Error::Foreign(error.to_string());
+    bpf::load::check_sections(object).map_err(|error| Error::Foreign(error.to_string()))?;
     let parts = Parts::of(object).map_err(unreadable)?.map_err(Error::Foreign)?;
     let mut ours = Vec::new();
     for known in OURS {
@@ -220,18 +222,14 @@ fn relocations<'a>(
         };
         let name = symbol.name()?;
         let named = match home.as_str() {
+            // What is meant may be other than what is named: the instruction adds to the symbol's place.
+            TEXT => {
+                let target = target(section.data()?, at, symbol.address());
+                function_at(elf, symbol.section_index(), target)?
+            }
             // The name decides who may use it.
-            TEXT if !name.is_empty() && symbol.kind() == SymbolKind::Text => name.to_owned(),
             ".maps" if !name.is_empty() => name.to_owned(),
             STEP_SECTION if symbol.kind() == SymbolKind::Text => name.to_owned(),
-            // A function by its place in the section, less one instruction.
-            TEXT => {
-                let word = section.data()?.get(at as usize + 4..at as usize + 8);
-                let word =
-                    word.and_then(|word| word.try_into().ok()).map_or(-1, i32::from_le_bytes);
-                let target = u64::try_from(i64::from(word) + 1).ok().map(|word| word * 8);
-                function_at(elf, section.index(), target)?
-            }
             _ if symbol.is_undefined() => format!("{LOOP_MAPS}extern_{name}"),
             _ => home,
         };
@@ -239,6 +237,15 @@ fn relocations<'a>(
     }
     found.sort();
     Ok(found)
+}
+
+/// The place of the code that the instruction at `at` of `code` is about, whose symbol is at `address`: calls count
+/// instructions from there, less one, and others bytes.
+fn target(code: &[u8], at: u64, address: u64) -> Option<u64> {
+    let at = usize::try_from(at).ok()?;
+    let word = code.get(at..at.checked_add(8)?)?;
+    let immediate = i64::from(i32::from_le_bytes(*word.last_chunk()?));
+    address.checked_add_signed(if word[0] == CALL { (immediate + 1) * 8 } else { immediate })
 }
 
 /// Adds the names of functions that are called by their distance.
@@ -257,7 +264,7 @@ fn calls(
         if is_call && found.iter().all(|(of, _)| *of != place) {
             let distance = i32::from_le_bytes([word[4], word[5], word[6], word[7]]);
             let target = first.checked_add_signed((at as i64 + 1 + i64::from(distance)) * 8);
-            found.push((place, function_at(elf, section, target)?));
+            found.push((place, function_at(elf, Some(section), target)?));
         }
         at += if word[0] == LOAD_IMMEDIATE { 2 } else { 1 };
     }
@@ -268,11 +275,11 @@ fn calls(
 /// The name of the function that begins there.
 fn function_at(
     elf: &Elf<'_>,
-    section: SectionIndex,
+    section: Option<SectionIndex>,
     address: Option<u64>,
 ) -> Result<String, object::Error> {
     let there = elf.symbols().find(|symbol| {
-        symbol.section_index() == Some(section)
+        symbol.section_index() == section
             && symbol.kind() == SymbolKind::Text
             && Some(symbol.address()) == address
     });
@@ -353,6 +360,113 @@ mod tests {
             let why = said(instruction).expect_err("it is not harmless");
             assert!(why.contains("nvlane_kernel_route") && why.contains(wanted), "{why}");
         }
+    }
+
+    /// Adds a section to an object, with this name, kind and flags.
+    fn with_section(object: &[u8], name: &str, kind: u32, flags: u64, bytes: &[u8]) -> Vec<u8> {
+        let number = |at: usize, len| {
+            let mut word = [0; 8];
+            word[..len].copy_from_slice(&object[at..at + len]);
+            u64::from_le_bytes(word) as usize
+        };
+        // e_shoff, e_shnum and e_shstrndx; of a section's header, sh_offset and sh_size.
+        let (headers, count, names) = (number(40, 8), number(60, 2), number(62, 2));
+        let text = number(headers + names * 64 + 24, 8);
+        let text = &object[text..text + number(headers + names * 64 + 32, 8)];
+        let mut changed = object.to_vec();
+        let names_at = changed.len();
+        changed.extend_from_slice(text);
+        changed.extend_from_slice(name.as_bytes());
+        changed.push(0);
+        let names_len = changed.len() - names_at;
+        changed.resize(changed.len().next_multiple_of(8), 0);
+        let bytes_at = changed.len();
+        changed.extend_from_slice(bytes);
+        changed.resize(changed.len().next_multiple_of(8), 0);
+        let headers_at = changed.len();
+        changed.extend_from_slice(&object[headers..headers + count * 64]);
+        changed[headers_at + names * 64 + 24..][..8]
+            .copy_from_slice(&(names_at as u64).to_le_bytes());
+        changed[headers_at + names * 64 + 32..][..8]
+            .copy_from_slice(&(names_len as u64).to_le_bytes());
+        changed.extend_from_slice(&(text.len() as u32).to_le_bytes());
+        changed.extend_from_slice(&kind.to_le_bytes());
+        for word in [flags, 0, bytes_at as u64, bytes.len() as u64, 0, 8, 0] {
+            changed.extend_from_slice(&word.to_le_bytes());
+        }
+        changed[40..48].copy_from_slice(&(headers_at as u64).to_le_bytes());
+        changed[60..62].copy_from_slice(&(count as u16 + 1).to_le_bytes());
+        changed
+    }
+
+    /// Where the bytes of a section are in an object.
+    fn section(object: &[u8], name: &str) -> std::ops::Range<usize> {
+        let elf = Elf::parse(object).unwrap();
+        let (at, len) = elf.section_by_name(name).unwrap().file_range().unwrap();
+        at as usize..(at + len) as usize
+    }
+
+    #[test]
+    fn what_libbpf_reads_otherwise_is_refused() {
+        const PROGBITS: u32 = 1;
+        const EXECUTABLE: u64 = 4;
+        let said = |object: &[u8]| check(object).unwrap_err().to_string();
+        let object = example("linear");
+        let more = object[section(&object, ".BTF.ext")].to_vec();
+        check(&with_section(&object, "noted", PROGBITS, 0, &more)).unwrap();
+        // libbpf takes the last of two.
+        let twice = with_section(&object, ".BTF.ext", PROGBITS, 0, &more);
+        assert!(said(&twice).contains("two sections named .BTF.ext"), "{}", said(&twice));
+        // Code is what is executable, wherever it is loaded.
+        for name in ["struct_ops.s/other", "nvlane/other"] {
+            let code =
+                with_section(&object, name, PROGBITS, EXECUTABLE, &[0x95, 0, 0, 0, 0, 0, 0, 0]);
+            assert!(said(&code).contains("is executable"), "{}", said(&code));
+        }
+        // Relocations by another table of symbols than the one that is looked at.
+        let mut elsewhere = object.clone();
+        let elf = Elf::parse(&*object).unwrap();
+        let index = elf.section_by_name(".rel.text").unwrap().index().0;
+        let headers = u64::from_le_bytes(object[40..48].try_into().unwrap()) as usize;
+        elsewhere[headers + index * 64 + 40] ^= 1;
+        assert!(said(&elsewhere).contains("other symbols"), "{}", said(&elsewhere));
+    }
+
+    #[test]
+    fn what_is_adjusted_is_found_whatever_the_types() {
+        let said = |object: &[u8]| check(object).unwrap_err().to_string();
+        // Programs without maps of their own do not need their types.
+        let mut object = example("linear");
+        let more = section(&object, ".BTF.ext");
+        // That its header goes up to the accesses to adjust, and how many bytes say which.
+        let header = u32::from_le_bytes(object[more.start + 4..][..4].try_into().unwrap());
+        assert!(header >= 32);
+        object[more.start + 24..][..8].copy_from_slice(&[0, 0, 0, 0, 20, 0, 0, 0]);
+        assert!(said(&object).contains("CO-RE"), "{}", said(&object));
+        // With types that nobody here reads it is so, too; alone they are refused.
+        let types = section(&object, ".BTF");
+        let mut unread = object.clone();
+        unread[types.start + 24 + 7] = 31;
+        assert!(said(&unread).contains("CO-RE"), "{}", said(&unread));
+        unread[more.start + 28..][..4].copy_from_slice(&0_u32.to_le_bytes());
+        assert!(said(&unread).contains(".BTF"), "{}", said(&unread));
+        // libbpf takes the other byte order.
+        let mut swapped = example("linear");
+        swapped[more.start..more.start + 2].copy_from_slice(&[0xeb, 0x9f]);
+        assert!(said(&swapped).contains(".BTF.ext"), "{}", said(&swapped));
+    }
+
+    #[test]
+    fn a_call_is_of_what_it_reaches() {
+        // By a function's name, or that of the section, and what the instruction adds.
+        let call = |word: i32| {
+            let word = word.to_le_bytes();
+            [CALL, 0x10, 0, 0, word[0], word[1], word[2], word[3]]
+        };
+        assert_eq!(target(&call(-1), 0, 64), Some(64));
+        assert_eq!(target(&call(3), 0, 64), Some(96));
+        assert_eq!(target(&[LOAD_IMMEDIATE, 0x41, 0, 0, 8, 0, 0, 0], 0, 64), Some(72));
+        assert_eq!((target(&call(-3), 0, 8), target(&call(0), 1, 8)), (None, None));
     }
 
     #[test]
