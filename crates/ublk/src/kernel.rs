@@ -1,5 +1,6 @@
 //! Queues that the kernel serves by itself, by a volume's program.
 
+use crate::control::Control;
 use crate::descriptors::Descriptors;
 use crate::device::{DeviceOptions, Event, Seed, Teller, be_io_flusher};
 use crate::driver::{self, DeviceInfo, Parameters, SECTOR_SHIFT, flag};
@@ -131,17 +132,32 @@ fn unsuited(
     if info.flags & flag::BATCH_IO != 0 {
         return Some("the device was made for user space: its requests come in batches".to_owned());
     }
-    let most = program.io_bytes_max();
-    let too_long = |it: &Parameters| {
-        let sectors = [
-            it.basic.max_sectors,
-            it.discard.max_discard_sectors,
-            it.discard.max_write_zeroes_sectors,
-        ];
-        sectors.iter().any(|sectors| u64::from(*sectors) << SECTOR_SHIFT > most)
-    };
-    let why = "the device was made for user space: its requests are longer than the program takes";
-    too_long(parameters).then(|| why.to_owned())
+    is_longer(parameters, program.io_bytes_max()).then(|| TOO_LONG.to_owned())
+}
+
+/// What is said of a device whose requests no program in the kernel could take.
+const TOO_LONG: &str =
+    "the device was made for user space: its requests are longer than the program takes";
+
+/// Whether a device has requests of more bytes than `most`.
+fn is_longer(parameters: &Parameters, most: u64) -> bool {
+    let Parameters { basic, discard, .. } = parameters;
+    let sectors =
+        [basic.max_sectors, discard.max_discard_sectors, discard.max_write_zeroes_sectors];
+    sectors.iter().any(|sectors| u64::from(*sectors) << SECTOR_SHIFT > most)
+}
+
+/// Whether a program in the kernel that takes that many bytes at once can serve a device, whose requests nobody cuts there.
+///
+/// # Errors
+/// They are longer.
+pub fn check_length(id: u32, bytes: u64) -> Result<(), Error> {
+    let parameters = Control::open()?.parameters(id)?;
+    if is_longer(&parameters, bytes) {
+        Err(Error::NotInKernel(TOO_LONG.to_owned()))
+    } else {
+        Ok(())
+    }
 }
 
 /// Requests of every kind are at most as long as the program takes: nobody in the kernel cuts them.
@@ -219,5 +235,21 @@ fn serve(queue: &mut KernelQueue, teller: &Teller, depth: u16) -> (Option<i32>, 
         if state.ended >= u32::from(depth) {
             return (None, returns);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_request_of_any_kind_is_longer_than_the_program_takes() {
+        let mut parameters = Parameters::default();
+        parameters.basic.max_sectors = 32;
+        assert!(!is_longer(&parameters, 16 << 10) && is_longer(&parameters, (16 << 10) - 1));
+        parameters.discard.max_discard_sectors = 64;
+        assert!(!is_longer(&parameters, 32 << 10) && is_longer(&parameters, 16 << 10));
+        parameters.discard.max_write_zeroes_sectors = 128;
+        assert!(!is_longer(&parameters, 64 << 10) && is_longer(&parameters, 32 << 10));
     }
 }

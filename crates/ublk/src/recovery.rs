@@ -107,7 +107,7 @@ pub(crate) fn check_volume(
         )
     } else if limits.bytes() >> SECTOR_SHIFT < basic.dev_sectors {
         format!("it had {} bytes, not {}", basic.dev_sectors << SECTOR_SHIFT, limits.bytes())
-    } else if limits.transfer_bytes_max < info.max_io_buf_bytes {
+    } else if limits.transfer_bytes_max < info.max_io_buf_bytes && !cuts(namespace) {
         let most = limits.transfer_bytes_max;
         format!("it took {} bytes per command, not {most}", info.max_io_buf_bytes)
     } else if path == DataPath::ZeroCopy && !namespace.takes_registered() {
@@ -116,6 +116,12 @@ pub(crate) fn check_volume(
         return Ok(());
     };
     Err(Error::Mismatch { id, what })
+}
+
+/// Whether a volume cuts what is longer than it takes at once: programs in user space, to which requests go piece by
+/// piece. Whether one may move into the kernel is looked at where that is chosen.
+fn cuts(namespace: &dyn Namespace) -> bool {
+    namespace.uri().starts_with("bpf:")
 }
 
 /// Waits until a device's server is gone, whom a device that can is taken from.
@@ -228,5 +234,43 @@ pub fn quiesce(id: u32) -> Result<bool, Error> {
             killed = true;
         }
         thread::sleep(LOOK_EVERY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parameters;
+    use namespace::layer::program::Routed;
+    use namespace::null::Null;
+
+    const BYTES: u64 = 1 << 20;
+
+    fn null() -> Arc<dyn Namespace> {
+        Null::open(BYTES, 9, None).expect("a size")
+    }
+
+    fn program(name: &str) -> Arc<dyn Namespace> {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf");
+        let object = std::fs::read(format!("{folder}/{name}.bpf.o")).expect("an object");
+        Routed::new(&object, name.to_owned(), vec![null(), null()], 1).expect("it loads")
+    }
+
+    /// Whether `next` can be behind a device that was made for `first`.
+    fn follows(first: &dyn Namespace, next: &dyn Namespace) -> Result<(), String> {
+        let (limits, path) = (first.limits(), DataPath::UserCopy);
+        let max_io_buf_bytes = parameters::io_bytes_max(&limits, path, None);
+        let made = parameters::of(&limits, path, max_io_buf_bytes, None);
+        let info = DeviceInfo { max_io_buf_bytes, ..DeviceInfo::default() };
+        check_volume(0, &info, &made, path, next).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_program_that_takes_less_at_once_can_follow() {
+        let (mirror, snapshot) = (program("mirror"), program("snapshot"));
+        let most = |volume: &dyn Namespace| volume.limits().transfer_bytes_max;
+        assert!(most(&*snapshot) < most(&*mirror), "the case of this test");
+        assert_eq!(follows(&*mirror, &*snapshot), Ok(()));
+        assert_eq!(follows(&*null(), &*snapshot), Ok(()));
     }
 }

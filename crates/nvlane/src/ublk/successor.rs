@@ -105,11 +105,12 @@ pub fn check_programs(id: u32, volume: Option<&str>, place: ProgramPlace) -> Res
             bail!("{name} has nothing behind it");
         }
         let kept = KeptMaps::of(id, number);
-        check_successor(&object, name, &backends, program.blocks, &kept)?;
+        let most = check_successor(&object, name, &backends, program.blocks, &kept)?;
         // The volume's program is the first one.
         if number == 0 && place == ProgramPlace::Kernel {
             ublk_bpf::check_trusted(&object, backends.len() as u16)
                 .with_context(|| name.clone())?;
+            ::ublk::check_length(id, most).with_context(|| name.clone())?;
         }
     }
     Ok(())
@@ -162,7 +163,8 @@ mod tests {
         assert_eq!((limits[0].blocks, limits[1].blocks), (384, 128));
         // It comes to the same volume from these.
         let (object, kept) = (fs::read(object).unwrap(), KeptMaps::new(0));
-        check_successor(&object, "linear", &limits, 512, &kept).unwrap();
+        let most = check_successor(&object, "linear", &limits, 512, &kept).unwrap();
+        assert_eq!(most, u64::from(volume.limits().transfer_bytes_max));
         let said = check_successor(&object, "linear", &limits[..1], 512, &kept).unwrap_err();
         assert!(said.to_string().contains("384 blocks of 512"), "{said}");
         assert!(check_successor(b"", "linear", &limits, 512, &kept).is_err());

@@ -97,7 +97,7 @@ impl Routed {
 }
 
 /// Whether the program of `object` could serve a volume of `blocks` blocks over such backends, whose server before has
-/// left the maps that `keeper` finds.
+/// left the maps that `keeper` finds. The bytes that it takes at once, which counts where it is the kernel that runs it.
 ///
 /// # Errors
 /// Why not.
@@ -107,14 +107,17 @@ pub fn check_successor(
     backends: &[Limits],
     blocks: u64,
     keeper: &dyn Keeper,
-) -> Result<(), ProgramError> {
+) -> Result<u64, ProgramError> {
     let mut loaded = Loaded::new(object, name.to_owned(), backends, 1)?;
     if loaded.device.blocks < blocks {
         let what = format!("the volume would have {} blocks of {blocks}", loaded.device.blocks);
         let (name, old) = (name.to_owned(), "the one that it had".to_owned());
         return Err(ProgramError::Differs { name, old, what });
     }
-    if loaded.does_without_maps() { Ok(()) } else { loaded.keep(keeper, true) }
+    if !loaded.does_without_maps() {
+        loaded.keep(keeper, true)?;
+    }
+    Ok(u64::from(loaded.device.blocks_max) << loaded.device.block_shift)
 }
 
 impl Programs {
