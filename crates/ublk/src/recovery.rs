@@ -2,7 +2,7 @@
 
 use crate::control::Control;
 use crate::device::{Device, DeviceOptions, LOOK_EVERY, Wake};
-use crate::driver::{DeviceInfo, Parameters, SECTOR_SHIFT, flag, state};
+use crate::driver::{DeviceInfo, Parameters, SECTOR_SHIFT, attribute, flag, state};
 use crate::error::Error;
 use crate::kernel::Runs;
 use crate::path::DataPath;
@@ -112,6 +112,11 @@ pub(crate) fn check_volume(
         format!("it took {} bytes per command, not {most}", info.max_io_buf_bytes)
     } else if path == DataPath::ZeroCopy && !namespace.takes_registered() {
         "it took its data by zero copy".to_owned()
+    } else if limits.volatile_write_cache && basic.attrs & attribute::VOLATILE_CACHE == 0 {
+        // Linux sends such a device no flushes, and writes without FUA.
+        "it had no volatile write cache, and flushes of this one would not be asked for; if it is the same volume, whose \
+         cache was turned on since, turn it off, or make the device anew"
+            .to_owned()
     } else {
         return Ok(());
     };
@@ -242,6 +247,7 @@ mod tests {
     use super::*;
     use crate::parameters;
     use namespace::layer::program::Routed;
+    use namespace::layer::volatile::Volatile;
     use namespace::null::Null;
 
     const BYTES: u64 = 1 << 20;
@@ -272,5 +278,15 @@ mod tests {
         assert!(most(&*snapshot) < most(&*mirror), "the case of this test");
         assert_eq!(follows(&*mirror, &*snapshot), Ok(()));
         assert_eq!(follows(&*null(), &*snapshot), Ok(()));
+    }
+
+    #[test]
+    fn a_volume_with_a_cache_does_not_follow_one_without() {
+        let cached: Arc<dyn Namespace> = Volatile::new(null(), 4096);
+        let said = follows(&*null(), &*cached).unwrap_err();
+        assert!(said.contains("no volatile write cache"), "{said}");
+        assert_eq!(follows(&*cached, &*cached), Ok(()));
+        assert_eq!(follows(&*cached, &*null()), Ok(()));
+        assert_eq!(follows(&*null(), &*null()), Ok(()));
     }
 }
