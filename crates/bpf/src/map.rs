@@ -201,7 +201,7 @@ impl Map {
     }
 
     /// Calls `each` with every entry's key and values, one for each core that has its own. For arrays, with
-    /// those that are not all zero.
+    /// those that are not all zero, but for variables always: they do not begin as zeroes.
     pub fn entries(&self, mut each: impl FnMut(&[u8], &[Vec<u8>])) {
         let mut values = vec![vec![0; self.definition.value_bytes as usize]; self.cores];
         let mut tell = |key: &[u8], index: u32, always: bool| {
@@ -215,7 +215,7 @@ impl Map {
         };
         match &self.table {
             None => (0..self.definition.entries)
-                .for_each(|index| tell(&index.to_le_bytes(), index, false)),
+                .for_each(|index| tell(&index.to_le_bytes(), index, self.definition.is_variables)),
             Some(table) => {
                 let table = table.read().expect("nobody panics with it");
                 table.each(|key, index| tell(key, index, true));
@@ -238,5 +238,36 @@ impl Map {
             self.region.store::<8>(place as u32 + at, word(at)?)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_told_though_all_are_zero() {
+        let definition = MapDefinition {
+            name: ".data".to_owned(),
+            kind: MapKind::Array,
+            key_bytes: 4,
+            value_bytes: 8,
+            entries: 1,
+            initial: vec![7; 8],
+            read_only: false,
+            is_variables: true,
+        };
+        let told = |map: &Map| {
+            let mut told = Vec::new();
+            map.entries(|_, values| told.push(values.to_vec()));
+            told
+        };
+        let map = Map::new(definition.clone(), 1);
+        assert_eq!(told(&map), [[vec![7; 8]]]);
+        map.region.write(0, &[0; 8]);
+        assert_eq!(told(&map), [[vec![0; 8]]], "elsewhere they still are as the object has them");
+        // Arrays begin as zeroes everywhere.
+        let array = MapDefinition { is_variables: false, initial: Vec::new(), ..definition };
+        assert!(told(&Map::new(array, 1)).is_empty());
     }
 }

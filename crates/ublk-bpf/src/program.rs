@@ -290,9 +290,8 @@ fn fill(map: &Map, shared: &Shared) -> Result<(), Error> {
     let mut outcome = Ok(());
     map.entries(|key, values| {
         let Some(value) = values.first() else { return };
-        // Arrays begin as zeroes, variables as the object has them.
-        let differs = definition.kind == MapKind::Hash || definition.is_variables;
-        if outcome.is_ok() && (differs || value.iter().any(|it| *it != 0)) {
+        // Of arrays, which begin as zeroes, what is not; variables always, which begin as the object has them.
+        if outcome.is_ok() {
             outcome = to.update(key, value, MapFlags::ANY);
         }
     });

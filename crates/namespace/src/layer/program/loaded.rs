@@ -176,6 +176,8 @@ pub fn report(map: &Map) -> MapReport {
     };
     let (mut entries, mut left_out) = (Vec::new(), 0);
     map.entries(|key, values| match entries.len() < REPORTED_MAX {
+        // They may be megabytes of nothing.
+        _ if definition.is_variables && values.iter().flatten().all(|byte| *byte == 0) => {}
         true => entries.push((key.to_vec(), values.to_vec())),
         false => left_out += 1,
     });
