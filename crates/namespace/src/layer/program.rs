@@ -22,6 +22,8 @@ mod keep;
 mod kernel;
 mod loaded;
 mod queue;
+#[cfg(test)]
+mod tests;
 
 pub use keep::{Keeper, Words, check_shared, check_successor};
 pub use kernel::{Decider, Elsewhere, ForKernel};

@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use uring::entry;
 
-/// In the token of what the ring fills; the tag is in bits 31:0. Delays are without.
+/// In the token of what the ring fills; the tag is in bits 31:0. Delays are without, and further pieces.
 pub(super) const ZEROES: u64 = 1 << 32;
 
 /// What has become of memory that is to be zeroes.

@@ -28,6 +28,11 @@ const DIRECT: u64 = 1 << 63;
 /// The request is of a Copy, which has the tag: only the backend is noted.
 const OF_COPY: u64 = 1 << 62;
 
+/// In the token of a command that lets others have a turn before its next piece; the tag is in bits 31:0.
+const NEXT_PIECE: u64 = 1 << 33;
+/// Pieces of a command that are worked on in one turn: each may end while it is sent, and one of 256 ranges has a million.
+const PIECES_PER_TURN: u32 = 64;
+
 /// One core's way through a program.
 pub struct ProgramQueue {
     pub(super) me: Weak<ProgramQueue>,
@@ -269,9 +274,15 @@ impl ProgramQueue {
     /// Takes a flight as far as it goes now.
     pub(super) fn drive(&self, tag: u32, mut next: Next) {
         let Facts { route, done, blocks_max, .. } = self.facts.get();
+        let mut pieces = 0;
         loop {
             next = match next {
+                Next::Route if pieces == PIECES_PER_TURN => {
+                    let me = self.me.upgrade().expect("the queue lives while it is called");
+                    return self.reactor.defer(me, NEXT_PIECE | u64::from(tag));
+                }
                 Next::Route => {
+                    pieces += 1;
                     if !self.flights.with(tag, |flight| flight.next_piece(blocks_max)) {
                         return self.finish(tag, Status::SUCCESS);
                     }
@@ -655,11 +666,13 @@ impl Sink for ProgramQueue {
 }
 
 impl Complete for ProgramQueue {
-    /// A delay is over, or pages were filled.
+    /// A delay is over, others have had their turn, or pages were filled.
     fn complete(&self, token: u64, result: i32, _flags: u32) {
-        match token & ZEROES {
-            0 => self.drive(token as u32, Next::Perform),
-            _ => self.zeroed(token as u32, result),
+        let tag = token as u32;
+        match token & (ZEROES | NEXT_PIECE) {
+            0 => self.drive(tag, Next::Perform),
+            NEXT_PIECE => self.drive(tag, Next::Route),
+            _ => self.zeroed(tag, result),
         }
     }
 }
