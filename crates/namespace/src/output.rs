@@ -15,6 +15,9 @@ pub type Chunk = Box<[u8; CHUNK_BYTES]>;
 /// Most segments that one `writev` takes (IOV_MAX).
 const SEGMENTS_MAX: usize = 1024;
 
+/// Outputs and chunks kept for reuse: a burst must not pin memory for good.
+const SPARE_MAX: usize = 64;
+
 /// Spare outputs and chunks of one core. Idle connections hold none.
 #[derive(Default)]
 pub struct Spare {
@@ -42,8 +45,13 @@ pub struct Output {
     /// First segment that is not fully sent, and how much of it (as first queued) was.
     first: usize,
     first_sent: usize,
-    chunks: Vec<Chunk>,
+    /// The chunk that is being filled, and how far it is.
+    chunk: Option<Chunk>,
     chunk_used: usize,
+    /// Those before it, each with a stream position at which all of it is sent.
+    full: VecDeque<(u64, Chunk)>,
+    /// The rest of a block that went out in part: of one at a time.
+    rest: Option<Chunk>,
     held: VecDeque<Held>,
     /// Bytes of `Payload::Bytes` among them.
     heap_bytes: usize,
@@ -76,11 +84,23 @@ impl Spare {
     /// Takes back an output that is empty.
     pub fn put(&mut self, mut output: Box<Output>) {
         debug_assert!(output.held.is_empty() && output.segments.is_empty());
-        self.chunks.append(&mut output.chunks);
-        // A burst must not pin memory for good.
-        self.chunks.truncate(64);
-        if self.outputs.len() < 64 {
+        if let Some(chunk) = output.chunk.take() {
+            self.put_chunk(chunk);
+        }
+        if self.outputs.len() < SPARE_MAX {
             self.outputs.push(output);
+        }
+    }
+
+    #[inline]
+    fn chunk(&mut self) -> Chunk {
+        self.chunks.pop().unwrap_or_else(|| Box::new([0; CHUNK_BYTES]))
+    }
+
+    #[inline]
+    fn put_chunk(&mut self, chunk: Chunk) {
+        if self.chunks.len() < SPARE_MAX {
+            self.chunks.push(chunk);
         }
     }
 }
@@ -101,11 +121,11 @@ impl Output {
     #[inline]
     pub fn bytes(&mut self, bytes: &[u8], spare: &mut Spare) {
         assert!(bytes.len() <= CHUNK_BYTES);
-        if self.chunks.is_empty() || self.chunk_used + bytes.len() > CHUNK_BYTES {
-            self.chunks.push(spare.chunks.pop().unwrap_or_else(|| Box::new([0; CHUNK_BYTES])));
+        if self.chunk_used + bytes.len() > CHUNK_BYTES {
+            self.full.extend(self.chunk.take().map(|chunk| (self.queued, chunk)));
             self.chunk_used = 0;
         }
-        let chunk = self.chunks.last_mut().expect("a chunk was just ensured");
+        let chunk = self.chunk.get_or_insert_with(|| spare.chunk());
         let place = &mut chunk[self.chunk_used..self.chunk_used + bytes.len()];
         place.copy_from_slice(bytes);
         let pointer = place.as_mut_ptr();
@@ -170,6 +190,7 @@ impl Output {
                     self.release(&mut released);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.forget_sent(spare);
                     return Ok(Flushed::Blocked(progress));
                 }
                 Err(error) => return Err(error),
@@ -192,12 +213,31 @@ impl Output {
         self.lent.clear();
         self.first = 0;
         self.first_sent = 0;
-        while self.chunks.len() > 1 {
-            spare.chunks.extend(self.chunks.pop());
+        while let Some((_, chunk)) = self.full.pop_front() {
+            spare.put_chunk(chunk);
+        }
+        if let Some(chunk) = self.rest.take() {
+            spare.put_chunk(chunk);
         }
         self.chunk_used = 0;
         self.queued = 0;
         self.sent = 0;
+    }
+
+    /// Gives back what was sent: a peer that always has more outstanding than the socket takes never lets all
+    /// of it go.
+    fn forget_sent(&mut self, spare: &mut Spare) {
+        // Each segment is moved once at most for one that goes.
+        if self.first > self.segments.len() / 2 {
+            self.segments.drain(..self.first);
+            self.lent.drain(..self.first);
+            self.first = 0;
+        }
+        while self.full.front().is_some_and(|(end, _)| *end <= self.sent) {
+            if let Some((_, chunk)) = self.full.pop_front() {
+                spare.put_chunk(chunk);
+            }
+        }
     }
 
     fn release(&mut self, released: &mut impl FnMut(u32, Payload)) {
@@ -238,7 +278,8 @@ impl Output {
         }
         let segment = self.segments[self.first];
         let rest = (block - self.first_sent % block).min(segment.iov_len);
-        let mut chunk = spare.chunks.pop().unwrap_or_else(|| Box::new([0; CHUNK_BYTES]));
+        // A rest that is there already belongs to a block before this one, and was sent.
+        let chunk = self.rest.get_or_insert_with(|| spare.chunk());
         assert!(rest <= CHUNK_BYTES);
         // SAFETY: the segment has at least `rest` readable bytes, kept by its held payload; the
         // chunk is ours and does not overlap.
@@ -246,13 +287,6 @@ impl Output {
             std::ptr::copy_nonoverlapping(segment.iov_base.cast(), chunk.as_mut_ptr(), rest);
         }
         let copy = libc::iovec { iov_base: chunk.as_mut_ptr().cast(), iov_len: rest };
-        // Kept below the chunk that is being filled, which stays last.
-        let below = self.chunks.len().saturating_sub(1);
-        let was_empty = self.chunks.is_empty();
-        self.chunks.insert(below, chunk);
-        if was_empty {
-            self.chunk_used = CHUNK_BYTES;
-        }
         if rest == segment.iov_len {
             self.segments[self.first] = copy;
             self.lent[self.first] = 0;
@@ -266,5 +300,86 @@ impl Output {
         self.lent.insert(self.first, 0);
         // The copy counts from zero; the rest starts at a block boundary again.
         self.first_sent = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reactor::Listener;
+
+    const BLOCK: usize = 4096;
+    const BLOCKS: usize = 16;
+    /// A header, the data, and a response; both are filled with the number of the answer.
+    const HEADER: usize = 24;
+    const ANSWER: usize = HEADER + BLOCKS * BLOCK + HEADER;
+
+    /// Data of answers, which changes all the time.
+    struct Lent([u8; BLOCKS * BLOCK]);
+
+    fn queue_answer(output: &mut Output, spare: &mut Spare, slot: u32, lent: *const Lent) {
+        output.bytes(&[slot as u8; HEADER], spare);
+        // SAFETY: the test keeps what it lends until the output is gone.
+        unsafe { output.borrowed(lent.cast(), BLOCKS * BLOCK, BLOCK as u32) };
+        output.bytes(&[slot as u8; HEADER], spare);
+        output.hold(slot, Payload::None);
+    }
+
+    /// Checks `bytes` of the stream, the first of which is at `position`; `block` is the block that is not
+    /// complete yet.
+    fn check(mut bytes: &[u8], mut position: usize, block: &mut Option<u8>) {
+        while !bytes.is_empty() {
+            let (answer, at) = (position / ANSWER, position % ANSWER);
+            let data = at.checked_sub(HEADER).filter(|at| *at < BLOCKS * BLOCK);
+            let (wanted, end) = match data {
+                Some(at) if at % BLOCK == 0 => (bytes[0], at + BLOCK - at % BLOCK + HEADER),
+                Some(at) => (block.expect("begun before"), at + BLOCK - at % BLOCK + HEADER),
+                None if at < HEADER => (answer as u8, HEADER),
+                None => (answer as u8, ANSWER),
+            };
+            let (part, rest) = bytes.split_at(bytes.len().min(end - at));
+            assert!(part.iter().all(|byte| *byte == wanted), "at {at} of answer {answer}");
+            *block = data.map(|_| wanted);
+            position += part.len();
+            bytes = rest;
+        }
+    }
+
+    /// A peer that always has more outstanding than the socket takes: what it has read is not kept, and each
+    /// block reaches it whole.
+    #[test]
+    fn what_a_peer_that_lags_behind_has_taken_is_given_back() {
+        const OUTSTANDING: usize = 32;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = Listener::bind_local(&path).unwrap();
+        let stream = Stream::connect_local(&path).unwrap();
+        let peer = listener.accept_any().unwrap();
+        let lent = Box::into_raw(Box::new(Lent([0; BLOCKS * BLOCK])));
+        let (mut output, mut spare) = (Output::default(), Spare::default());
+        let mut received = vec![0; 37_003];
+        let (mut position, mut block, mut cuts) = (0, None, 0);
+        let mut answers = 0u32;
+        while answers < 1000 {
+            while output.unread() < OUTSTANDING {
+                queue_answer(&mut output, &mut spare, answers, lent);
+                answers += 1;
+            }
+            let flushed = output.flush(&stream, &mut spare, |_, _| ()).unwrap();
+            assert!(matches!(flushed, Flushed::Blocked(_)), "the socket took everything");
+            cuts += usize::from(output.lent[output.first] == 0);
+            // SAFETY: memory of our own, to which the output has nothing but a pointer.
+            unsafe { (*lent).0.fill((position / 1000) as u8) };
+            let count = peer.recv(&mut received).unwrap();
+            check(&received[..count], position, &mut block);
+            position += count;
+            assert!(output.segments.len() <= 6 * OUTSTANDING, "{}", output.segments.len());
+            let chunks = output.full.len() + spare.chunks.len();
+            assert!(chunks <= 1, "{chunks} chunks");
+        }
+        assert!(cuts > 100, "blocks were to be cut");
+        output.discard(&mut spare);
+        // SAFETY: made above, and nobody has a pointer to it any more.
+        drop(unsafe { Box::from_raw(lent) });
     }
 }
