@@ -44,23 +44,27 @@ pub(crate) enum Query {
     AllNamespaces,
     Namespace,
     Descriptors,
+    /// Limits of the NVM command set.
+    CommandSet,
     Ana,
 }
 
 impl Query {
-    pub(crate) const ALL: [Query; 7] = [
+    pub(crate) const ALL: [Query; 8] = [
         Query::ChangedNamespaces,
         Query::DiscoveryLog,
         Query::Namespaces,
         Query::AllNamespaces,
         Query::Namespace,
         Query::Descriptors,
+        Query::CommandSet,
         Query::Ana,
     ];
     /// Everything about the namespace, as a set of bits.
     pub(crate) const SURVEY: u8 = Query::Namespaces.bit()
         | Query::Namespace.bit()
         | Query::Descriptors.bit()
+        | Query::CommandSet.bit()
         | Query::Ana.bit();
 
     pub(crate) const fn bit(self) -> u8 {
@@ -98,6 +102,7 @@ impl Purpose {
             }
             Purpose::Query(Query::Namespace) => "Identify Namespace",
             Purpose::Query(Query::Descriptors) => "Identify Namespace Descriptors",
+            Purpose::Query(Query::CommandSet) => "Identify I/O Command Set Specific Controller",
             Purpose::Query(Query::Ana) => "Get Log Page of ANA",
         }
     }
@@ -172,6 +177,8 @@ pub(crate) fn build(
         Purpose::Query(Query::AllNamespaces) => identify(Cns::ACTIVE_NAMESPACES, 0),
         Purpose::Query(Query::Namespace) => identify(Cns::NAMESPACE, nsid),
         Purpose::Query(Query::Descriptors) => identify(Cns::NAMESPACE_DESCRIPTORS, nsid),
+        // Command set identifier 0, in dword 11.
+        Purpose::Query(Query::CommandSet) => identify(Cns::COMMAND_SET_CONTROLLER, 0),
         Purpose::Query(Query::Ana) => Built {
             answer_bytes: ana::bytes(controller.ana_groups),
             ..plain(ana::command(controller.ana_groups))

@@ -209,6 +209,7 @@ pub(crate) fn namespace(
         block_shift,
         blocks: data.nsze.get(),
         transfer_bytes_max: controller.transfer_bytes_max,
+        write_zeroes_bytes_max: u32::MAX,
         optimal_write_bytes: optimal.clamp(PAGE_BYTES, TRANSFER_BYTES_MAX),
         read_only: data.nsattr & 1 != 0,
         // Whether this one has none of it stands in another structure (VWCNP, NVMe Base 2.1, Figure 320), which is
@@ -248,6 +249,15 @@ fn copy_limits(data: &identify::Namespace, controller: &Controller) -> CopyLimit
         range_blocks_max: data.mssrl.get().into(),
         blocks_max: data.mcl.get(),
     }
+}
+
+/// Takes limits out of the Identify Controller data structure of the NVM command set.
+pub(crate) fn command_set(data: &[u8], limits: &mut Limits) -> Result<(), Reason> {
+    let Ok(data) = identify::NvmController::ref_from_bytes(data) else {
+        return Err(Reason::Malformed { what: "Identify data of the NVM command set" });
+    };
+    limits.write_zeroes_bytes_max = identify::size_limit(data.wzsl, PAGE_BYTES);
+    Ok(())
 }
 
 /// Takes identifiers out of a Namespace Identification Descriptor list.

@@ -90,6 +90,8 @@ impl Subsystem {
             // A command is made before its path is chosen: it must suit them all.
             let most = before.limits.transfer_bytes_max;
             limits.transfer_bytes_max = limits.transfer_bytes_max.min(most);
+            let most = before.limits.write_zeroes_bytes_max;
+            limits.write_zeroes_bytes_max = limits.write_zeroes_bytes_max.min(most);
             limits.copy = limits.copy.and(before.limits.copy);
             limits.commands.checksum &= before.limits.commands.checksum;
             // One of them has a cache that is to be flushed.

@@ -37,6 +37,7 @@ impl Namespace for Device {
             block_shift: 9,
             blocks: 1 << 16,
             transfer_bytes_max: 1 << 20,
+            write_zeroes_bytes_max: u32::MAX,
             optimal_write_bytes: 4096,
             read_only: false,
             volatile_write_cache: false,

@@ -136,6 +136,7 @@ impl Namespace for File {
             block_shift: self.block_shift,
             blocks: self.blocks(),
             transfer_bytes_max: TRANSFER_BYTES_MAX,
+            write_zeroes_bytes_max: u32::MAX,
             optimal_write_bytes: 4096,
             read_only: self.read_only,
             volatile_write_cache: true,

@@ -88,6 +88,7 @@ impl Namespace for Memory {
             block_shift: self.options.block_shift,
             blocks: self.blocks.load(Ordering::Relaxed),
             transfer_bytes_max: TRANSFER_BYTES_MAX,
+            write_zeroes_bytes_max: u32::MAX,
             optimal_write_bytes: CHUNK_BYTES as u32,
             read_only: false,
             volatile_write_cache: false,

@@ -51,6 +51,7 @@ impl Namespace for Null {
             block_shift: self.block_shift,
             blocks: self.blocks.load(Ordering::Relaxed),
             transfer_bytes_max: TRANSFER_BYTES_MAX as u32,
+            write_zeroes_bytes_max: u32::MAX,
             optimal_write_bytes: 4096,
             read_only: false,
             volatile_write_cache: false,

@@ -41,6 +41,7 @@ impl Exports for Two {
             block_shift: [9, 12][index],
             blocks: [u64::MAX >> 12, 3][index],
             transfer_bytes_max: 1 << 20,
+            write_zeroes_bytes_max: u32::MAX,
             optimal_write_bytes: [4096, 777][index],
             read_only: index == 1,
             volatile_write_cache: true,

@@ -446,6 +446,12 @@ wire! {
     }
 }
 
+/// Bytes that a size limit of [`NvmController`] allows, where pages are of `page` bytes (CAP.MPSMIN); `u32::MAX` for all
+/// that a command can name.
+pub const fn size_limit(power: u8, page: u32) -> u32 {
+    if power == 0 || power as u32 > page.leading_zeros() { u32::MAX } else { page << power }
+}
+
 /// What nvlane's controllers say of themselves in the vendor specific bytes of Identify Controller: a
 /// name of seven bytes, then a byte of flags. Both are zero in other controllers.
 pub mod vendor {

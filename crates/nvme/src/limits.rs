@@ -102,6 +102,8 @@ pub struct Limits {
     pub blocks: u64,
     /// Largest data transfer of one command in bytes.
     pub transfer_bytes_max: u32,
+    /// Largest range of one Write Zeroes in bytes (WZSL, NVM 1.1, section 4.1.5.4); `u32::MAX` where there is no limit.
+    pub write_zeroes_bytes_max: u32,
     /// Preferred write granularity and alignment in bytes.
     pub optimal_write_bytes: u32,
     /// No write is accepted.
@@ -133,6 +135,12 @@ impl Limits {
     #[inline]
     pub fn bytes(&self) -> u64 {
         self.blocks << self.block_shift
+    }
+
+    /// Blocks of one Write Zeroes at most: no more than a command can name.
+    #[inline]
+    pub fn zero_blocks_max(&self) -> u32 {
+        (self.write_zeroes_bytes_max >> self.block_shift).clamp(1, 1 << 16)
     }
 
     /// Whether `count` blocks from `slba` lie within the namespace.

@@ -57,6 +57,7 @@ impl<'a> Script<'a> {
             block_shift: if choice & 0x30 == 0x30 { 12 } else { 9 },
             blocks,
             transfer_bytes_max: 1 << 20,
+            write_zeroes_bytes_max: u32::MAX,
             optimal_write_bytes: 4096,
             read_only: choice & 0xc0 == 0xc0,
             volatile_write_cache: false,

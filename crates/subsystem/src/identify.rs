@@ -8,7 +8,7 @@ use crate::target::Target;
 use crate::{
     ANA_GROUPS_MAX, ANA_TRANSITION_SECONDS, AnaState, ERROR_ENTRIES_MAX, EVENT_REQUESTS_MAX,
     IN_CAPSULE_BYTES, KEEP_ALIVE_GRANULARITY, NAMESPACES_MAX, QUEUE_ENTRIES_MAX,
-    TRANSFER_BYTES_MAX, WRITE_ZEROES_BYTES_MAX,
+    TRANSFER_BYTES_MAX,
 };
 use nvme::identify::{
     self, Cns, ControllerType, DATA_BYTES, DescriptorHeader, IndependentNamespace,
@@ -294,7 +294,7 @@ fn independent_namespace(namespace: &Namespace) -> IndependentNamespace {
 fn command_set_controller(subsystem: &Subsystem) -> Vec<u8> {
     let mut data = NvmController::new_zeroed();
     data.vsl = in_pages(subsystem.transfer_bytes_max());
-    data.wzsl = in_pages(WRITE_ZEROES_BYTES_MAX);
+    data.wzsl = in_pages(subsystem.write_zeroes_bytes_max());
     data.as_bytes().to_vec()
 }
 

@@ -185,7 +185,7 @@ fn check_rare(command: &Command, limits: &Limits) -> Result<Transfer, Status> {
         }
         opcode::WRITE_ZEROES if commands.write_zeroes => {
             let bytes = u64::from(command.block_count()) << limits.block_shift;
-            if bytes > u64::from(WRITE_ZEROES_BYTES_MAX) {
+            if bytes > u64::from(limits.write_zeroes_bytes_max.min(WRITE_ZEROES_BYTES_MAX)) {
                 return Err(Status::INVALID_FIELD.dnr());
             }
             check_range(command, limits)?;

@@ -80,8 +80,8 @@ pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 /// Smallest limit on transfers that a namespace may have in bytes: MDTS cannot tell less.
 pub const TRANSFER_BYTES_MIN: u32 = 8 * 1024;
 
-/// Largest range of one Write Zeroes command in bytes (WZSL): zeroing by hand must not hold up a
-/// core for long.
+/// Largest range of one Write Zeroes command in bytes (WZSL), less if a namespace takes less: zeroing by hand must
+/// not hold up a core for long.
 pub const WRITE_ZEROES_BYTES_MAX: u32 = 8 << 20;
 
 /// Entries of a queue (CAP.MQES) and commands outstanding on it (MAXCMD).

@@ -1,7 +1,10 @@
 //! A subsystem: who may connect, which namespaces there are, and how well each port reaches them.
 
 use crate::config::{ConfigError, NamespaceConfig, PortId, SubsystemConfig};
-use crate::{ANA_GROUPS_MAX, AnaState, NAMESPACES_MAX, TRANSFER_BYTES_MAX, TRANSFER_BYTES_MIN};
+use crate::{
+    ANA_GROUPS_MAX, AnaState, NAMESPACES_MAX, TRANSFER_BYTES_MAX, TRANSFER_BYTES_MIN,
+    WRITE_ZEROES_BYTES_MAX,
+};
 use nvme::Limits;
 use nvme::copy::{FORMATS, RANGES_MAX};
 use nvme::limits::CopyLimits;
@@ -138,6 +141,7 @@ impl Subsystem {
     fn offered(&self, mut limits: Limits) -> Limits {
         limits.commands.compare_and_write &= self.fused && limits.commands.compare;
         limits.transfer_bytes_max = limits.transfer_bytes_max.min(TRANSFER_BYTES_MAX);
+        limits.write_zeroes_bytes_max = limits.write_zeroes_bytes_max.min(WRITE_ZEROES_BYTES_MAX);
         limits.copy =
             if limits.copy.is_offered() { limits.copy.and(COPY_MAX) } else { CopyLimits::NONE };
         limits
@@ -154,6 +158,15 @@ impl Subsystem {
     pub fn transfer_bytes_max(&self) -> u32 {
         let each = self.namespaces.values().map(|namespace| namespace.limits.transfer_bytes_max);
         1 << each.fold(TRANSFER_BYTES_MAX, u32::min).ilog2()
+    }
+
+    /// Largest Write Zeroes that every namespace takes, a power of two in bytes: WZSL, which cannot tell less than two
+    /// pages.
+    pub fn write_zeroes_bytes_max(&self) -> u32 {
+        let zeroes = self.namespaces.values().map(|namespace| namespace.limits);
+        let each = zeroes.filter(|limits| limits.commands.write_zeroes);
+        let most = each.map(|limits| limits.write_zeroes_bytes_max);
+        1 << most.fold(WRITE_ZEROES_BYTES_MAX, u32::min).max(TRANSFER_BYTES_MIN).ilog2()
     }
 
     fn free_nsid(&self, wanted: Option<u32>) -> Result<u32, ConfigError> {

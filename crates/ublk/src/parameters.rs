@@ -10,9 +10,6 @@ use std::mem::size_of;
 /// Most sectors of a discard: 2 GiB, so that one is over in a moment.
 const DISCARD_SECTORS_MAX: u32 = 1 << 22;
 
-/// Most blocks of Write Zeroes (the count is 16 bits, zero-based).
-const ZEROES_BLOCKS_MAX: u32 = 1 << 16;
-
 /// Largest physical block that Linux knows, as a power of two.
 const PHYSICAL_SHIFT_MAX: u8 = 12;
 
@@ -81,7 +78,7 @@ pub fn of(limits: &Limits, path: DataPath, io_bytes_max: u32, zones: Option<Zone
             max_discard_sectors: when(can.deallocate, DISCARD_SECTORS_MAX),
             max_write_zeroes_sectors: when(
                 can.write_zeroes,
-                sectors(ZEROES_BLOCKS_MAX.into()) as u32,
+                sectors(limits.zero_blocks_max().into()) as u32,
             ),
             max_discard_segments: 1,
             reserved0: 0,
@@ -102,6 +99,7 @@ mod tests {
             block_shift: 12,
             blocks: 1000,
             transfer_bytes_max: (1 << 20) + 512,
+            write_zeroes_bytes_max: u32::MAX,
             optimal_write_bytes: 16384,
             read_only: false,
             volatile_write_cache: true,
@@ -125,6 +123,9 @@ mod tests {
         assert_eq!((parameters.basic.logical_bs_shift, parameters.basic.io_opt_shift), (12, 14));
         assert_eq!(parameters.discard.max_write_zeroes_sectors, 65536 * 8);
         assert_eq!(parameters.types, parameter::BASIC | parameter::DISCARD | parameter::DMA_ALIGN);
+        let limits = Limits { write_zeroes_bytes_max: 8 << 20, ..limits() };
+        let parameters = of(&limits, DataPath::UserCopy, bytes, None);
+        assert_eq!(parameters.discard.max_write_zeroes_sectors, 8 << 11);
     }
 
     #[test]

@@ -177,6 +177,8 @@ impl Association {
             // Read only so that the next event comes.
             Query::ChangedNamespaces | Query::DiscoveryLog => {}
             Query::Descriptors if !status.is_success() => {}
+            // Older controllers have no such limits.
+            Query::CommandSet if !status.is_success() => {}
             Query::Namespace if status.code() == Status::INVALID_NAMESPACE => {
                 gone = Some(failed());
             }
@@ -198,6 +200,11 @@ impl Association {
             Query::Descriptors => {
                 if let Some(found) = &mut self.found {
                     facts::descriptors(data, &mut found.identity)?;
+                }
+            }
+            Query::CommandSet => {
+                if let Some(found) = &mut self.found {
+                    facts::command_set(data, &mut found.limits)?;
                 }
             }
             Query::Ana => {

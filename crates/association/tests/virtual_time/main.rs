@@ -172,6 +172,18 @@ fn formats_of_copy_are_enabled_where_that_is_needed_and_allowed() {
 }
 
 #[test]
+fn write_zeroes_has_the_limit_that_the_controller_tells() {
+    for (wzsl, bytes) in
+        [(None, u32::MAX), (Some(0), u32::MAX), (Some(1), 8192), (Some(11), 8 << 20)]
+    {
+        let world = World::new(config(), Peer { wzsl, ..Peer::default() });
+        assert_eq!(world.association.access(), Access::Optimized, "{wzsl:?}");
+        let limits = world.association.namespace().unwrap().limits;
+        assert_eq!(limits.write_zeroes_bytes_max, bytes, "{wzsl:?}");
+    }
+}
+
+#[test]
 fn the_connect_sequence() {
     let world = World::live();
     let steps: Vec<&str> = world.log.iter().map(|(_, what)| what.as_str()).collect();
@@ -190,6 +202,7 @@ fn the_connect_sequence() {
             "identify 2",
             "identify 0",
             "identify 3",
+            "identify 6",
             "log 12",
             "namespace",
             "live",

@@ -31,6 +31,8 @@ pub struct Peer {
     pub retry_delay: u16,
     /// ACL.
     pub aborts_z: u8,
+    /// WZSL; none: it does not know that structure.
+    pub wzsl: Option<u8>,
 }
 
 impl Default for Peer {
@@ -52,6 +54,7 @@ impl Default for Peer {
             behavior: Status::SUCCESS,
             retry_delay: 0,
             aborts_z: 0,
+            wzsl: None,
         }
     }
 }
@@ -72,6 +75,16 @@ impl Peer {
                 }
                 _ => ok(0, Vec::new()),
             },
+            opcode::admin::IDENTIFY
+                if command.cdw10.get() as u8 == Cns::COMMAND_SET_CONTROLLER.0 =>
+            {
+                let Some(wzsl) = self.wzsl else {
+                    return Some((Status::INVALID_FIELD.dnr(), 0, vec![0; 4096]));
+                };
+                let mut data = identify::NvmController::new_zeroed();
+                data.wzsl = wzsl;
+                ok(0, data.as_bytes().to_vec())
+            }
             opcode::admin::IDENTIFY => {
                 ok(0, self.identify(Cns(command.cdw10.get() as u8), command.nsid.get()))
             }

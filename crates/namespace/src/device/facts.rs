@@ -15,9 +15,6 @@ const PAGE_BYTES: u64 = 4096;
 /// Largest data transfer of one command: the largest buffer of the pool.
 const TRANSFER_BYTES_MAX: u64 = 1 << 20;
 
-/// Largest range of Write Zeroes that front doors make (`subsystem::WRITE_ZEROES_BYTES_MAX`).
-const WRITE_ZEROES_BYTES: u64 = 8 << 20;
-
 /// Where the Zoned Namespace Command Set specific Identify Namespace data structure has its LBA format
 /// extensions, 16 bytes each, and in them the Zone Descriptor Extension Size in units of 64 bytes (Zoned
 /// Namespace Command Set 1.2, section 4.1.5.1).
@@ -85,6 +82,11 @@ pub(super) fn limits(
         return Err("it has more bytes than can be counted".into());
     }
     let transfer = transfer_bytes(controller.mdts, queue);
+    // Zeroes are no limits, or none that are told.
+    let specific = data.nvm_controller.unwrap_or(&[0; DATA_BYTES]);
+    let Ok(specific) = identify::NvmController::ref_from_bytes(specific) else {
+        unreachable!("Identify data is as long as its structures")
+    };
     let copy = copy(&controller, &namespace, metadata_bytes);
     let zone_format = data.zoned_namespace.map(|data| {
         let at = ZONE_FORMATS + shape::format_index(&namespace) * ZONE_FORMAT_BYTES;
@@ -105,10 +107,11 @@ pub(super) fn limits(
         block_shift,
         blocks,
         transfer_bytes_max: transfer as u32,
+        write_zeroes_bytes_max: identify::size_limit(specific.wzsl, PAGE_BYTES as u32),
         optimal_write_bytes: optimal.clamp(PAGE_BYTES, TRANSFER_BYTES_MAX) as u32,
         read_only: namespace.nsattr & 1 != 0 || queue.read_only,
         volatile_write_cache: controller.vwc & 1 != 0,
-        commands: commands(&controller, &namespace, data.nvm_controller, transfer),
+        commands: commands(&controller, &namespace, specific.vsl, transfer),
         copy: copy.unwrap_or(CopyLimits::NONE),
         metadata_bytes,
         passthrough: Passthrough::NONE,
@@ -166,23 +169,15 @@ fn transfer_bytes(mdts: u8, queue: &QueueLimits) -> u64 {
 fn commands(
     controller: &identify::Controller,
     namespace: &identify::Namespace,
-    nvm_controller: Option<&[u8; DATA_BYTES]>,
+    vsl: u8,
     transfer: u64,
 ) -> Commands {
     let can = |bit: u16| controller.oncs.get() & bit != 0;
-    let specific = nvm_controller.and_then(|data| {
-        let (data, _) = identify::NvmController::read_from_prefix(&data[..]).ok()?;
-        Some((data.vsl, data.wzsl))
-    });
-    let (vsl, wzsl) = specific.unwrap_or((0, 0));
-    // 0 is no limit, or none that is told.
-    let takes = |limit: u8, bytes: u64| {
-        limit == 0 || PAGE_BYTES.checked_shl(limit.into()).is_none_or(|most| most >= bytes)
-    };
-    let write_zeroes = can(oncs::WRITE_ZEROES) && takes(wzsl, WRITE_ZEROES_BYTES);
+    let write_zeroes = can(oncs::WRITE_ZEROES);
     // Bits 2:0: deallocated blocks read as zeroes; bit 3: Write Zeroes may deallocate.
     let zeroes = namespace.dlfeat & 7 == 1 && (!write_zeroes || namespace.dlfeat & 8 != 0);
-    let verify = can(oncs::VERIFY) && takes(vsl, transfer);
+    let most = identify::size_limit(vsl, PAGE_BYTES as u32);
+    let verify = can(oncs::VERIFY) && transfer <= u64::from(most);
     Commands {
         write_zeroes,
         deallocate: can(oncs::DATASET_MANAGEMENT) && zeroes,
@@ -272,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_take_less_than_front_doors_make_are_not_offered() {
+    fn verify_takes_a_transfer_or_is_not_offered_and_zeroes_have_a_limit_of_their_own() {
         let offered = |vsl, wzsl| {
             let mut data = identify::NvmController::new_zeroed();
             (data.vsl, data.wzsl) = (vsl, wzsl);
@@ -285,12 +280,15 @@ mod tests {
                 nvm_controller: Some(&nvm),
                 zoned_namespace: None,
             };
-            let commands = limits(&identified, &QueueLimits::default()).unwrap().0.commands;
-            (commands.verify, commands.write_zeroes)
+            let limits = limits(&identified, &QueueLimits::default()).unwrap().0;
+            assert!(limits.commands.write_zeroes);
+            (limits.commands.verify, limits.write_zeroes_bytes_max)
         };
-        assert_eq!(offered(0, 0), (true, true));
-        assert_eq!(offered(7, 11), (true, true));
-        assert_eq!(offered(6, 10), (false, false));
+        assert_eq!(offered(0, 0), (true, u32::MAX));
+        assert_eq!(offered(7, 11), (true, 8 << 20));
+        assert_eq!(offered(6, 1), (false, 8192));
+        assert_eq!(offered(19, 19), (true, 1 << 31));
+        assert_eq!(offered(20, 255), (true, u32::MAX));
     }
 
     #[test]

@@ -64,6 +64,7 @@ fn made(node: &str, passthrough: Passthrough, parent: impl Into<PathBuf>) -> Dev
         block_shift: SHAPE[0],
         blocks: 1 << 20,
         transfer_bytes_max: 1 << 20,
+        write_zeroes_bytes_max: u32::MAX,
         optimal_write_bytes: 4096,
         read_only: false,
         volatile_write_cache: true,

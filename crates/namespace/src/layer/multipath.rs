@@ -266,6 +266,8 @@ impl Namespace for Multipath {
             let other = path.limits();
             limits.blocks = limits.blocks.min(other.blocks);
             limits.transfer_bytes_max = limits.transfer_bytes_max.min(other.transfer_bytes_max);
+            limits.write_zeroes_bytes_max =
+                limits.write_zeroes_bytes_max.min(other.write_zeroes_bytes_max);
             limits.optimal_write_bytes = limits.optimal_write_bytes.max(other.optimal_write_bytes);
             limits.read_only |= other.read_only;
             limits.volatile_write_cache |= other.volatile_write_cache;

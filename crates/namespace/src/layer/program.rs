@@ -245,6 +245,8 @@ impl Namespace for Routed {
             limits.volatile_write_cache |= other.volatile_write_cache;
             limits.lends_reads &= other.lends_reads;
             limits.commands.write_zeroes &= other.commands.write_zeroes;
+            limits.write_zeroes_bytes_max =
+                limits.write_zeroes_bytes_max.min(other.write_zeroes_bytes_max);
             limits.commands.deallocate &= other.commands.deallocate;
         }
         let Device { block_shift, blocks, blocks_max, optimal_blocks, .. } = self.device;

@@ -22,6 +22,7 @@ fn limits_are_those_of_all_paths() {
     *other.limits.lock().unwrap() = Limits {
         blocks: 1 << 19,
         transfer_bytes_max: 1 << 17,
+        write_zeroes_bytes_max: 1 << 16,
         optimal_write_bytes: 8192,
         volatile_write_cache: true,
         commands: Commands::default(),

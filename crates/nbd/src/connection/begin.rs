@@ -3,7 +3,7 @@
 use super::{Connection, Inner, TOKEN_ALLOCATION};
 use crate::exchange::{Answer, MERGES_MAX, READS_MAX};
 use crate::failure::{Code, Failure};
-use crate::pieces::{self, BLOCKS_MAX, Piece};
+use crate::pieces::{self, Piece};
 use crate::request::Request;
 use crate::wire::{command, command_flag};
 use namespace::{Data, Namespace, dataset};
@@ -157,7 +157,7 @@ impl Connection {
     fn write_zeroes(&self, inner: &mut Inner, slot: u32) {
         let (_, view) = inner.serving();
         let (shift, deallocates) = (view.block_shift, view.limits.commands.deallocate);
-        let blocks_max = (view.bulk_bytes_max.get() >> shift).min(BLOCKS_MAX);
+        let blocks_max = (view.bulk_bytes_max.get() >> shift).min(view.limits.zero_blocks_max());
         let exchange = inner.exchanges.slot(slot);
         if exchange.is_covered() || exchange.running > 0 {
             return;

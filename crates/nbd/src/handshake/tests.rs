@@ -24,6 +24,7 @@ impl Exports for Two {
             block_shift: 12,
             blocks: 100,
             transfer_bytes_max: 1 << 20,
+            write_zeroes_bytes_max: u32::MAX,
             optimal_write_bytes: 65536,
             read_only: index == 1,
             volatile_write_cache: true,

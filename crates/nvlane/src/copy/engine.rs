@@ -54,8 +54,6 @@ pub const CHUNK_BYTES: u64 = 256 << 10;
 pub const CHECK_BYTES: u64 = 1 << 20;
 /// Bytes of all Copies in flight, if there is more than one.
 const COPY_BYTES_IN_FLIGHT: u64 = 64 << 20;
-/// Blocks of one Write Zeroes (NVM 1.1: 16 bits, zero-based).
-const ZERO_BLOCKS_MAX: u64 = 1 << 16;
 /// How often what was copied is made durable and noted, where it is noted.
 pub const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(2);
 /// How often it is made durable where it is not noted: so much is copied again when a target has lost power.

@@ -134,6 +134,7 @@ fn limits(told: &BackendNow) -> Limits {
         block_shift: block_shift.min(31),
         blocks,
         transfer_bytes_max,
+        write_zeroes_bytes_max: u32::MAX,
         optimal_write_bytes,
         read_only: false,
         volatile_write_cache: false,

@@ -473,6 +473,24 @@ fn remote_volumes_are_copied_by_their_target_where_they_can_be() {
     assert!(text.contains("compared afterwards: by checksums"), "{text}");
 }
 
+/// Controllers have a limit on one Write Zeroes (ours 8 MiB), which is neither a transfer's nor what a command can name.
+#[test]
+fn holes_larger_than_a_target_zeroes_at_once_are_zeroed_in_parts() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &["mem:65M", "mem:65M?bs=4096", "--nqn", NQN]);
+    let full = file(dir.path(), "full", &[0xee; 65 << 20]);
+    let holey = file(dir.path(), "holey", &pattern(M as usize, 3));
+    File::options().write(true).open(&holey).unwrap().set_len(65 * M).unwrap();
+    for nsid in [1, 2] {
+        let remote = format!("tcp://{}/{NQN}?ns={nsid}", daemon.listeners[0]);
+        done(&[&full, &remote]);
+        let json = done(&[&holey, &remote, "--verify"]);
+        assert_eq!(json["zeroed_bytes"], 64 * M, "{json}");
+        let there = nvlane().args(["cat", &remote]).output().unwrap().stdout;
+        assert!(there == fs::read(&holey).unwrap(), "other bytes");
+    }
+}
+
 /// The target's power is cut in the middle: what it had not flushed is copied again.
 #[test]
 fn a_copy_outlives_a_target_that_loses_power() {

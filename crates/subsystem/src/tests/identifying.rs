@@ -223,6 +223,13 @@ fn command_set_limits_are_told() {
     let data = host.identify(Cns::COMMAND_SET_CONTROLLER.0, 0);
     let limits = NvmController::read_from_bytes(&data).unwrap();
     assert_eq!((limits.vsl, limits.wzsl), (8, 11), "1 MiB and 8 MiB in pages of 4 KiB");
+    // What every namespace takes; what has no Write Zeroes has no say.
+    let less = Limits { write_zeroes_bytes_max: 3 << 20, ..LIMITS };
+    host.target.add_namespace(NQN, NamespaceConfig { limits: less, ..namespace(2) }).unwrap();
+    let mut none = Limits { write_zeroes_bytes_max: 8192, ..LIMITS };
+    none.commands.write_zeroes = false;
+    host.target.add_namespace(NQN, NamespaceConfig { limits: none, ..namespace(3) }).unwrap();
+    assert_eq!(host.identify(Cns::COMMAND_SET_CONTROLLER.0, 0)[1], 9, "2 MiB");
     let mut zoned = identify(Cns::COMMAND_SET_CONTROLLER.0, 0);
     zoned.cdw11 = (2u32 << 24).into();
     assert_eq!(host.status(&zoned, &[]), Status::INVALID_FIELD.dnr());

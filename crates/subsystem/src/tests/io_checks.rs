@@ -62,6 +62,9 @@ fn sizes_have_a_limit() {
     assert_eq!(check(&command(opcode::READ, 0, 65536), &large), too_large);
     assert!(check(&command(opcode::WRITE_ZEROES, 0, 2048), &large).is_ok());
     assert_eq!(check(&command(opcode::WRITE_ZEROES, 0, 2049), &large), too_large);
+    let less = Limits { write_zeroes_bytes_max: 1 << 20, ..LIMITS };
+    assert!(check(&command(opcode::WRITE_ZEROES, 0, 2048), &less).is_ok());
+    assert_eq!(check(&command(opcode::WRITE_ZEROES, 0, 2049), &less), too_large);
 }
 
 #[test]

@@ -20,6 +20,7 @@ pub const LIMITS: Limits = Limits {
     block_shift: 12,
     blocks: 1024,
     transfer_bytes_max: 1 << 20,
+    write_zeroes_bytes_max: u32::MAX,
     optimal_write_bytes: 4096,
     read_only: false,
     volatile_write_cache: false,

@@ -3,7 +3,6 @@
 use super::verify::difference;
 use super::{
     CHECK_BYTES, CHUNK_BYTES, COPY_BYTES, COPY_BYTES_IN_FLIGHT, Engine, MEMORY, NSID, State,
-    ZERO_BLOCKS_MAX,
 };
 use crate::copy::layout::Order;
 use crate::copy::shared::Phase;
@@ -235,7 +234,7 @@ impl Engine {
         let chunk = || wanted(CHUNK_BYTES).min(transfer()).min(BUFFER_BYTES_MAX - unit);
         let bytes = match kind {
             Kind::Hole if targets().all(|limits| limits.commands.write_zeroes) => {
-                targets().map(|limits| ZERO_BLOCKS_MAX << limits.block_shift).min().unwrap_or(unit)
+                targets().map(zero_bytes_max).min().unwrap_or(unit)
             }
             Kind::Data if self.copies_all(volume) => {
                 targets().fold(wanted(COPY_BYTES), |most, it| {
@@ -275,13 +274,16 @@ impl Engine {
                     piece.written = bytes;
                     continue;
                 }
-                Kind::Hole if limits.commands.write_zeroes => piece.doing = Doing::Zero(bytes),
+                Kind::Hole if limits.commands.write_zeroes => {
+                    let rest = bytes - piece.written;
+                    piece.doing = Doing::Zero(rest.min(zero_bytes_max(limits)));
+                }
                 Kind::Data if self.is_copied(extent.volume, piece.target) => {
                     piece.doing = Doing::Copy;
                 }
                 Kind::Verify(true) if !piece.is_filled => piece.doing = Doing::Sum,
                 Kind::Data | Kind::Verify(_) if !piece.is_filled => piece.doing = Doing::Read,
-                Kind::Data | Kind::Hole => piece.doing = self.run_of(piece, limits.block_bytes()),
+                Kind::Data | Kind::Hole => piece.doing = self.run_of(piece, limits),
                 Kind::Verify(_) if self.sums[target.volume] => piece.doing = Doing::SumBack,
                 Kind::Verify(_) => piece.doing = Doing::ReadBack,
             }
@@ -291,7 +293,8 @@ impl Engine {
     }
 
     /// What of the buffer is written next: all of it, or bytes that are alike as to being zero.
-    fn run_of(&self, piece: &Piece, block: u32) -> Doing {
+    fn run_of(&self, piece: &Piece, limits: &Limits) -> Doing {
+        let block = limits.block_bytes();
         let whole = self.bytes_to(piece);
         let rest = whole - piece.written;
         let Some(unit) = self.options.sparse_bytes.filter(|_| piece.kind == Kind::Data) else {
@@ -305,7 +308,10 @@ impl Engine {
             });
         let (mut len, is_zero) = chunks.next().expect("something is left");
         len += chunks.take_while(|(_, zero)| *zero == is_zero).map(|(len, _)| len).sum::<u64>();
-        if is_zero { Doing::Zero(len) } else { Doing::Write(len) }
+        match is_zero {
+            true => Doing::Zero(len.min(zero_bytes_max(limits))),
+            false => Doing::Write(len),
+        }
     }
 
     fn submit(&self, index: usize) {
@@ -548,6 +554,11 @@ impl Engine {
         };
         failure_text(volume, &doing, code, status)
     }
+}
+
+/// Bytes of one Write Zeroes.
+fn zero_bytes_max(limits: &Limits) -> u64 {
+    u64::from(limits.zero_blocks_max()) << limits.block_shift
 }
 
 /// What in a target is not what it is to be: by its checksum, by all bytes, or by the checksum of what was read, where
