@@ -29,7 +29,7 @@ pub use statistics::Statistics;
 
 use crate::config::identity::Machine;
 use crate::config::store::{Store, StoreError};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Cores};
 use crate::control::method::Volume;
 use crate::control::server::Call;
 use claims::Claims;
@@ -57,9 +57,20 @@ pub enum Event {
     Stop,
 }
 
+/// What carries the data path of a daemon for as long as it runs.
+pub struct Threads {
+    /// How many, and where.
+    pub cores: Cores,
+    /// Never sleep.
+    pub poll: bool,
+}
+
 /// A running daemon.
 pub struct Daemon {
     server: Server,
+    /// Cores that open queues to each volume.
+    cores: usize,
+    /// What is kept for the next start.
     config: Config,
     volumes: BTreeMap<(String, u32), Arc<dyn Namespace>>,
     /// Controller ids of shared subsystems, of which no other server may have any.

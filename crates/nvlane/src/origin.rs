@@ -5,6 +5,7 @@ use crate::cli::ServeArgs;
 use crate::config::identity::Machine;
 use crate::config::store::fingerprint;
 use crate::config::{ANY_HOST, Config, Namespace, Subsystem, file};
+use crate::daemon::Threads;
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use volume::{Kind, Options, Uri};
@@ -25,21 +26,17 @@ pub struct Origin {
 impl Origin {
     /// Reads the command line, and the file it names.
     pub fn find(args: &ServeArgs, data_dir: &Path, machine: &Machine) -> Result<Origin> {
-        let mut origin = match &args.config {
-            Some(path) => from_file(path, args.data_dir.as_deref())?,
-            None => from_volumes(args, data_dir, machine)?,
-        };
-        override_machine(&mut origin.config, args);
-        Ok(origin)
+        match &args.config {
+            Some(path) => from_file(path, args.data_dir.as_deref()),
+            None => from_volumes(args, data_dir, machine),
+        }
     }
 }
 
-/// Applies `--cores` and `--poll`, which hold for state and file alike.
-pub fn override_machine(config: &mut Config, args: &ServeArgs) {
-    if args.cores.is_some() {
-        config.cores.clone_from(&args.cores);
-    }
-    config.poll |= args.poll;
+/// The threads of this start: `--cores` and `--poll` hold over what state or file say, and are not kept.
+pub fn threads(config: &Config, args: &ServeArgs) -> Threads {
+    let cores = args.cores.as_ref().or(config.cores.as_ref());
+    Threads { cores: cores.cloned().unwrap_or_default(), poll: config.poll || args.poll }
 }
 
 /// A file's state is beside it, or in the data directory that was named.

@@ -5,13 +5,12 @@ pub mod log;
 mod place;
 
 use crate::cli::ServeArgs;
-use crate::config::Config;
 use crate::config::identity::Machine;
 use crate::config::store::{Found, Store};
 use crate::control::path;
 use crate::control::server::ControlSocket;
-use crate::daemon::{Daemon, Event};
-use crate::origin::{Origin, override_machine};
+use crate::daemon::{Daemon, Event, Threads};
+use crate::origin::{Origin, threads};
 use crate::signals;
 use anyhow::{Context, Result};
 use place::DataDir;
@@ -39,14 +38,14 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let mut notes = Vec::new();
     let mut config = match found {
         Found::Nothing | Found::Other => origin.config,
-        Found::State(mut config) => {
+        Found::State(config) => {
             notes.push(format!("continuing the state in {}", store.path().display()));
-            override_machine(&mut config, args);
             config
         }
     };
     config.complete();
-    notes.extend(too_many_cores(&config));
+    let threads = threads(&config, args);
+    notes.extend(too_many_cores(&threads));
 
     let (events, inbox) = sync_channel(EVENTS_MAX);
     let stop = events.clone();
@@ -55,7 +54,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         let _ = stop.send(Event::Stop);
     })?;
     let mut socket = control_socket(args.socket.as_deref(), &mut notes)?;
-    let mut daemon = Daemon::start(config, store, machine)?;
+    let mut daemon = Daemon::start(config, &threads, store, machine)?;
     data_dir.keep();
     if is_stale {
         let path = daemon.put_state_aside()?;
@@ -87,8 +86,8 @@ pub fn run(args: &ServeArgs) -> Result<()> {
 }
 
 /// More threads than processors only take turns.
-fn too_many_cores(config: &Config) -> Option<String> {
-    let wanted = config.cores.as_ref()?.cpus().len();
+fn too_many_cores(threads: &Threads) -> Option<String> {
+    let wanted = threads.cores.cpus().len();
     let processors = thread::available_parallelism().ok()?.get();
     (wanted > processors).then(|| {
         format!("--cores: {wanted} threads share {processors} processor(s), which makes it slower")

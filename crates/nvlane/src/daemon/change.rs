@@ -40,7 +40,7 @@ impl Daemon {
         config.subsystem_mut(&nqn).expect("resolved").namespaces.push(namespace.clone());
         config.check().map_err(|error| Failure::params(error.problem))?;
 
-        let volume = open(&namespace.volume, subsystem.shared, self.core_count())
+        let volume = open(&namespace.volume, subsystem.shared, self.cores)
             .map_err(|error| Failure::volume(error.to_string()))?;
         let nsid = namespace.nsid.expect("set above");
         if subsystem.shared {

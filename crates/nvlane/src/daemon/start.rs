@@ -1,9 +1,9 @@
 //! Bringing a configuration up.
 
-use super::Daemon;
 use super::claims::{ClaimError, Claims};
 use super::jobs::Jobs;
 use super::twice::named_twice;
+use super::{Daemon, Threads};
 use crate::config::identity::{self, Machine};
 use crate::config::store::Store;
 use crate::config::{self, AnaState, Config, ControllerIds, Invalid, Subsystem};
@@ -54,18 +54,24 @@ pub enum StartError {
 
 impl Daemon {
     /// Starts the cores, opens all volumes, and only then listens.
-    pub fn start(mut config: Config, store: Store, machine: Machine) -> Result<Daemon, StartError> {
+    pub fn start(
+        mut config: Config,
+        threads: &Threads,
+        store: Store,
+        machine: Machine,
+    ) -> Result<Daemon, StartError> {
         config.complete();
         config.check()?;
         if let Some((first, second)) = named_twice(&config) {
             return Err(StartError::Twice { first, second });
         }
         let patience = Patience::new(if store.is_after_crash() { CRASH_WAIT } else { MOMENT });
-        let server = Server::start(&server_config(&config))?;
+        let server = Server::start(&server_config(&config, threads))?;
         let jobs = Jobs::none(store.path(), server.mailboxes().to_vec());
         let mut daemon = Daemon {
             jobs,
             server,
+            cores: threads.cores.cpus().len(),
             config: Config { subsystems: Vec::new(), listeners: Vec::new(), ..config.clone() },
             volumes: BTreeMap::new(),
             claims: Claims::default(),
@@ -75,12 +81,13 @@ impl Daemon {
             machine,
             started: Instant::now(),
         };
-        let cores = daemon.core_count();
         let ids = controller_ids(&config);
         let mut opened = Vec::new();
         for subsystem in &config.subsystems {
             for namespace in &subsystem.namespaces {
-                opened.push(patience.open(|| open(&namespace.volume, subsystem.shared, cores))?);
+                opened.push(
+                    patience.open(|| open(&namespace.volume, subsystem.shared, daemon.cores))?,
+                );
                 if subsystem.shared {
                     let nsid = namespace.nsid.expect("complete");
                     patience.wait(
@@ -143,11 +150,6 @@ impl Daemon {
             self.config.subsystems[at].namespaces.push(namespace);
         }
         Ok(())
-    }
-
-    /// Cores that will open queues to each volume.
-    pub(super) fn core_count(&self) -> usize {
-        self.config.cores.clone().unwrap_or_default().cpus().len()
     }
 
     /// Fills in a namespace's names and its volume's canonical URI.
@@ -233,11 +235,11 @@ pub(super) fn controller_ids(config: &Config) -> ControllerIds {
     config.controller_ids.unwrap_or(ControllerIds::ALL)
 }
 
-fn server_config(config: &Config) -> ServerConfig {
+fn server_config(config: &Config, threads: &Threads) -> ServerConfig {
     let ids = controller_ids(config);
     ServerConfig {
-        cores: config.cores.clone().unwrap_or_default().cpus().to_vec(),
-        poll: config.poll,
+        cores: threads.cores.cpus().to_vec(),
+        poll: threads.poll,
         target: TargetConfig {
             cntlid_min: ids.min,
             cntlid_max: ids.max,

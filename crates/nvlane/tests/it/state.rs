@@ -165,6 +165,28 @@ fn an_import_goes_into_what_is_no_file() {
     assert_eq!(fs::read_to_string(dir.path().join("place")).unwrap(), text);
 }
 
+#[test]
+fn cores_and_polling_of_a_command_line_hold_for_that_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = free_address();
+    let args = ["mem:1M", "--nqn", NQN, "--listen", &*address];
+    let cores =
+        |daemon: &Daemon| daemon.call("stats", json!({}))["cores"].as_array().unwrap().len();
+    let before = Daemon::start(dir.path(), &args);
+    let config = before.call("config_get", json!({}));
+    drop(before);
+    let daemon = Daemon::start(dir.path(), &[&args[..], &["--poll", "--cores", "2"]].concat());
+    assert_eq!(cores(&daemon), 2);
+    daemon.call("host_allow", json!({"host": HOST}));
+    daemon.kill();
+
+    let daemon = Daemon::start(dir.path(), &args);
+    assert_eq!(cores(&daemon), 1);
+    let now = daemon.call("config_get", json!({}));
+    assert_eq!((&now["poll"], &now["cores"]), (&config["poll"], &config["cores"]));
+    assert_eq!(hosts(&daemon), json!([HOST]));
+}
+
 /// Until all listeners are there, nobody is served by one of them as if nothing were said of its states.
 #[test]
 fn a_listener_serves_only_when_its_states_hold() {
