@@ -101,9 +101,19 @@ impl Daemon {
         for subsystem in config.subsystems {
             daemon.start_subsystem(subsystem, &mut opened)?;
         }
-        let patience = patience.or(MOMENT);
+        daemon.listen(config.listeners, &patience.or(MOMENT))?;
+        daemon.jobs.go_on(&daemon.volumes);
+        Ok(daemon)
+    }
+
+    /// Binds all addresses, and accepts connections once everything about them is known.
+    fn listen(
+        &mut self,
+        listeners: Vec<SocketAddr>,
+        patience: &Patience,
+    ) -> Result<(), StartError> {
         let mut bound = Vec::new();
-        for address in config.listeners {
+        for address in listeners {
             let socket = patience.wait(
                 || Server::bind(address),
                 |error| match error {
@@ -112,24 +122,22 @@ impl Daemon {
                 },
             )?;
             let actual = socket.address();
-            daemon.config.listeners.push(actual);
+            self.config.listeners.push(actual);
             // An ANA state may name the listener as it was written, with port 0.
-            for subsystem in &mut daemon.config.subsystems {
+            for subsystem in &mut self.config.subsystems {
                 for ana in subsystem.ana.iter_mut().filter(|ana| ana.listener == Some(address)) {
                     ana.listener = Some(actual);
                 }
             }
             bound.push(socket);
         }
-        daemon.config.check()?;
-        // Nobody is accepted before all of it is there.
+        self.config.check()?;
         for socket in bound {
             let address = socket.address();
-            let port = daemon.server.listen(socket, &states_at(&daemon.config, address))?;
-            daemon.ports.push((address, port));
+            let port = self.server.listen(socket, &states_at(&self.config, address))?;
+            self.ports.push((address, port));
         }
-        daemon.jobs.go_on(&daemon.volumes);
-        Ok(daemon)
+        Ok(())
     }
 
     fn start_subsystem(
