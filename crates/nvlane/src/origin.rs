@@ -148,9 +148,56 @@ fn settle(uri: &mut Uri) -> Result<()> {
     Ok(())
 }
 
+/// A volume's URI with files by where links lead to now: for one that has to be the same when it is opened again.
+pub fn pinned(volume: &str) -> String {
+    let Ok(mut uri) = volume.parse::<Uri>() else { return volume.to_owned() };
+    let mut is_changed = false;
+    each_file(&mut uri, &mut |path| {
+        let Ok(plain) = std::path::absolute(&*path) else { return };
+        // One that is yet to be made has a directory at least.
+        let made = || Some(plain.parent()?.canonicalize().ok()?.join(plain.file_name()?));
+        if let Some(there) = plain.canonicalize().ok().or_else(made).filter(|it| *it != plain) {
+            *path = there;
+            is_changed = true;
+        }
+    });
+    if is_changed { uri.to_string() } else { volume.to_owned() }
+}
+
+fn each_file(uri: &mut Uri, each: &mut dyn FnMut(&mut PathBuf)) {
+    match &mut uri.kind {
+        Kind::File { path, .. } => each(path),
+        Kind::Program(_, children) | Kind::Linear(children) | Kind::Multipath(_, children) => {
+            children.iter_mut().for_each(|child| each_file(child, each));
+        }
+        Kind::Delay(_, child)
+        | Kind::Rate(_, child)
+        | Kind::Fault(_, child)
+        | Kind::Volatile(_, child) => each_file(child, each),
+        Kind::Device(_) | Kind::Memory(_) | Kind::Null(_) | Kind::Remote(_) => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pinned_volume_stays_where_its_link_led_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let top = folder.path().canonicalize().unwrap();
+        let path = |name: &str| top.join(name).display().to_string();
+        std::fs::write(path("a"), "").unwrap();
+        std::os::unix::fs::symlink("a", path("link")).unwrap();
+        std::os::unix::fs::symlink(".", path("up")).unwrap();
+        assert_eq!(pinned(&path("a")), path("a"));
+        assert_eq!(pinned(&path("link")), format!("file:{}", path("a")));
+        assert_eq!(
+            pinned(&format!("linear:({}?ro,{}?size=1M&create)", path("link"), path("up/new"))),
+            format!("linear:(file:{}?ro,file:{}?create&size=1M)", path("a"), path("new"))
+        );
+        assert_eq!(pinned("wat:1G"), "wat:1G");
+    }
 
     #[test]
     fn paths_no_longer_depend_on_the_directory() {

@@ -13,6 +13,7 @@ pub use record::socket_of;
 use crate::cli::{
     ListFormat, ProgramPlace, UblkAddArgs, UblkCommand, UblkDelArgs, UblkRecoverArgs, UblkServeArgs,
 };
+use crate::origin::pinned;
 use crate::serve::{log, raise_descriptor_limit};
 use crate::{patience, signals, size};
 use ::ublk::{Control, DataPath, Device, DeviceOptions, Ending, Runs, Wake, driver};
@@ -126,7 +127,8 @@ fn take_over(
 fn to_be_served(args: &UblkAddArgs, taken_over: Option<(u32, Record)>) -> Record {
     let asked = &args.volume;
     let Some((id, noted)) = taken_over else {
-        let (volume, asked) = (asked.clone(), asked.clone());
+        // Its next server has to find the same, wherever a link leads by then.
+        let (volume, asked) = (pinned(asked), asked.clone());
         let wishes = Wishes::of(&args.serve, Wishes::default());
         let (read_only, program) = (args.read_only, None);
         return Record { volume, asked, read_only, program, server: 0, wishes };
@@ -196,7 +198,7 @@ fn to_be_recovered(args: &UblkRecoverArgs, noted: Option<Record>) -> Result<Reco
         Some(volume) => {
             let (read_only, wishes) =
                 noted.map_or_else(Default::default, |noted| (noted.read_only, noted.wishes));
-            let (volume, asked) = (volume.clone(), volume.clone());
+            let (volume, asked) = (pinned(volume), volume.clone());
             Some(Record { volume, asked, read_only, program: None, server: 0, wishes })
         }
     };
