@@ -56,6 +56,9 @@ fn add(args: &UblkAddArgs) -> Result<()> {
     let taken_over = args.id.filter(|id| args.recover && waits_for_server(*id));
     let found = taken_over.and_then(Record::read);
     let mut record = to_be_served(args, taken_over.zip(found.clone()));
+    if args.recover {
+        successor::check_rings(&record.volume)?;
+    }
     let zones = zones::of(&record.volume);
     let options = OpenOptions {
         cores: args.queues.into(),
@@ -153,6 +156,8 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
     let mut found = Record::read(id);
     let mut record = to_be_recovered(args, found.clone())?;
     let (mut changed, mut left) = (None, false);
+    // Before the old server is asked to go.
+    successor::check_rings(&record.volume)?;
     if upgrade {
         let place = record.wishes.bpf.unwrap_or_default();
         successor::check_programs(id, args.volume.as_deref(), place)?;

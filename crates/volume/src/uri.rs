@@ -132,6 +132,21 @@ impl Uri {
             _ => false,
         }
     }
+
+    /// Whether commands of a part of the volume go by a ring beside the core's own (`poll`, `hybrid`, `sqpoll`).
+    pub fn has_ring_beside(&self) -> bool {
+        match &self.kind {
+            Kind::Device(device) => device.poll || device.hybrid || device.sqpoll.is_some(),
+            Kind::Linear(children) | Kind::Multipath(_, children) | Kind::Program(_, children) => {
+                children.iter().any(Uri::has_ring_beside)
+            }
+            Kind::Delay(_, child)
+            | Kind::Rate(_, child)
+            | Kind::Fault(_, child)
+            | Kind::Volatile(_, child) => child.has_ring_beside(),
+            _ => false,
+        }
+    }
 }
 
 impl FromStr for Uri {

@@ -27,6 +27,19 @@ pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Namespace>> {
     Ok(Patience::new(CLAIM_PATIENCE).open(|| volume::open(uri, options))?)
 }
 
+/// Refuses a volume whose commands a successor could not wait for: when a server is killed the driver lets go of its
+/// device as soon as the rings have ended that know the device, and what is under way on others could land later.
+pub fn check_rings(uri: &str) -> Result<()> {
+    // What is no volume shows when it is opened.
+    if uri.parse::<Uri>().is_ok_and(|uri| uri.has_ring_beside()) {
+        bail!(
+            "{uri}: poll, hybrid and sqpoll are not for devices that outlive their server (attach, --recover, recover, upgrade), \
+             since a killed server's commands would not be waited for; leave them away"
+        );
+    }
+    Ok(())
+}
+
 /// From when the kernel has let go of a device to when the connections of its dead server are closed.
 const CONNECTIONS_CLOSE: Duration = Duration::from_millis(100);
 
@@ -150,6 +163,22 @@ fn limits(told: &BackendNow) -> Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rings_that_the_device_does_not_wait_for_are_refused() {
+        for uri in [
+            "/dev/ng0n1?poll",
+            "/dev/ng0n1?hybrid",
+            "linear:(mem:1M,delay:1ms(/dev/ng0n1?sqpoll=1))",
+            "bpf:null.bpf.o(nvme:/dev/other?sqpoll)",
+        ] {
+            let said = check_rings(uri).unwrap_err().to_string();
+            assert!(said.contains(uri) && said.contains("--recover"), "{said}");
+        }
+        for uri in ["/dev/ng0n1", "/dev/nvme0n1", "linear:(mem:1M,/dev/ng0n1?timeout=1s)", "a:b:"] {
+            check_rings(uri).unwrap();
+        }
+    }
 
     #[test]
     fn what_a_server_tells_of_its_programs_is_what_they_were_given() {
