@@ -213,8 +213,8 @@ pub(crate) fn namespace(
         optimal_write_bytes: optimal.clamp(PAGE_BYTES, TRANSFER_BYTES_MAX),
         read_only: data.nsattr & 1 != 0,
         // Whether this one has none of it stands in another structure (VWCNP, NVMe Base 2.1, Figure 320), which is
-        // not asked for: bits 5:4 of NSFEAT here are OPTPERF.
-        volatile_write_cache: controller.vwc,
+        // not asked for: bits 5:4 of NSFEAT here are OPTPERF. Our own targets say so here too.
+        volatile_write_cache: controller.vwc && !identify::vendor::has_no_write_cache(&data.vs),
         commands: Commands {
             write_zeroes,
             deallocate: can(oncs::DATASET_MANAGEMENT) && reads_zeroes,
@@ -367,6 +367,11 @@ mod tests {
             data.nsfeat = nsfeat;
             let found = namespace(1, data.as_bytes(), &controller).unwrap().unwrap();
             assert_eq!(found.limits.volatile_write_cache, vwc == 1, "NSFEAT {nsfeat:#x}");
+            // One of ours without a cache, beside others that have one.
+            let mut ours = data.clone();
+            identify::vendor::set_has_no_write_cache(&mut ours.vs);
+            let found = namespace(1, ours.as_bytes(), &controller).unwrap().unwrap();
+            assert!(!found.limits.volatile_write_cache);
         }
     }
 

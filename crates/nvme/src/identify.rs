@@ -474,6 +474,7 @@ pub mod vendor {
 
     /// What a namespace is said to have, in the vendor specific bytes of Identify Namespace.
     const CHECKSUMS: u8 = 1 << 0;
+    const NO_WRITE_CACHE: u8 = 1 << 1;
 
     /// Whether a namespace gives checksums of its blocks ([`crate::Command::wants_checksum`]): bit 0 of byte 391, after
     /// the name.
@@ -485,6 +486,18 @@ pub mod vendor {
     pub fn set_gives_checksums(vs: &mut [u8; 3712]) {
         vs[..NAME.len()].copy_from_slice(&NAME);
         vs[NAME.len()] |= CHECKSUMS;
+    }
+
+    /// Whether a namespace has no volatile write cache, though its controller has (bit 1 of byte 391): what VWCNP says
+    /// in a structure of its own, for hosts that read this one anyway.
+    pub fn has_no_write_cache(vs: &[u8; 3712]) -> bool {
+        vs[..NAME.len()] == NAME && vs[NAME.len()] & NO_WRITE_CACHE != 0
+    }
+
+    /// Says that it has none.
+    pub fn set_has_no_write_cache(vs: &mut [u8; 3712]) {
+        vs[..NAME.len()].copy_from_slice(&NAME);
+        vs[NAME.len()] |= NO_WRITE_CACHE;
     }
 
     /// Which start of a target this controller is of: a controller with the same number has everything that it had

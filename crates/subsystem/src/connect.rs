@@ -144,6 +144,7 @@ impl Target {
             keep_alive: KeepAlive::new(connect.kato_ms, now),
             linger: None,
             dropped: false,
+            transfer_bytes_told: 0,
             events: AsyncEvents::new(Features::events_supported(discovery)),
             features: Features::default(),
             errors: ErrorLog::default(),

@@ -31,6 +31,8 @@ pub(crate) struct Controller {
     pub linger: Option<(Duration, DropReason)>,
     /// The transport was told to close everything.
     pub dropped: bool,
+    /// The largest transfer that the host was told of; zero if it has not asked.
+    pub transfer_bytes_told: u32,
     pub events: AsyncEvents,
     pub features: Features,
     pub errors: ErrorLog,

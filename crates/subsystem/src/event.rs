@@ -31,6 +31,8 @@ pub enum DropReason {
     PortRemoved,
     /// The host is no longer allowed.
     HostDisallowed,
+    /// The host was told of larger transfers than all namespaces take now.
+    TransferLimit,
 }
 
 /// Something for the transport to do, from [`crate::Target::poll_event`].

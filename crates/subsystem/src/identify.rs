@@ -27,7 +27,11 @@ const fn in_pages(bytes: u32) -> u8 {
 }
 
 impl Target {
-    pub(crate) fn identify(&self, id: ControllerId, command: &Command) -> Result<Answer, Status> {
+    pub(crate) fn identify(
+        &mut self,
+        id: ControllerId,
+        command: &Command,
+    ) -> Result<Answer, Status> {
         let controller = &self.controllers[&id];
         let mut data = match self.subsystems.get(&controller.subsystem_nqn) {
             Some(subsystem) if !controller.discovery => {
@@ -37,7 +41,21 @@ impl Target {
         };
         expect_length(command, DATA_BYTES as u64)?;
         data.resize(DATA_BYTES, 0);
+        self.note_transfers_told(id, command);
         Ok(Answer::data(data))
+    }
+
+    /// Notes what a host is told that must stay true as long as it is connected: MDTS and VSL.
+    fn note_transfers_told(&mut self, id: ControllerId, command: &Command) {
+        let cns = Cns(command.cdw10.get() as u8);
+        if !matches!(cns, Cns::CONTROLLER | Cns::COMMAND_SET_CONTROLLER) {
+            return;
+        }
+        let Some(controller) = self.controllers.get_mut(&id) else { return };
+        if let Some(subsystem) = self.subsystems.get(&controller.subsystem_nqn) {
+            let bytes = subsystem.transfer_bytes_max();
+            controller.transfer_bytes_told = controller.transfer_bytes_told.max(bytes);
+        }
     }
 
     fn identify_discovery(
@@ -148,8 +166,9 @@ impl Target {
         data.cdfs = subsystem.copy_formats().into();
         let fused = subsystem.fused && any(|l| l.commands.compare_and_write);
         data.fuses = u16::from(fused).into();
-        // Flush of all namespaces at once is not supported (bits 2:1: 2).
-        data.vwc = 2 << 1 | u8::from(any(|l| l.volatile_write_cache));
+        // Flush of all namespaces at once is not supported (bits 2:1: 2). A namespace with a cache may come
+        // while the host is connected, which asks once: those that have none say so (VWCNP).
+        data.vwc = 2 << 1 | 1;
         data.ioccsz = ((64 + IN_CAPSULE_BYTES) / 16).into();
         data.iorcsz = 1.into();
         data.ofcs = 1.into();
@@ -253,6 +272,9 @@ fn nvm_namespace(namespace: &Namespace, state: AnaState) -> identify::Namespace 
     }
     if limits.commands.checksum {
         identify::vendor::set_gives_checksums(&mut data.vs);
+    }
+    if !limits.volatile_write_cache {
+        identify::vendor::set_has_no_write_cache(&mut data.vs);
     }
     let optimal_blocks = (limits.optimal_write_bytes >> limits.block_shift).clamp(1, 0x1_0000);
     let optimal_z = (optimal_blocks - 1) as u16;

@@ -144,13 +144,15 @@ impl Target {
         Ok(())
     }
 
-    /// Adds a namespace; returns its id. Hosts are told.
+    /// Adds a namespace; returns its id. Hosts are told; those that know of larger transfers than all
+    /// namespaces take now are dropped, to identify their controllers again.
     pub fn add_namespace(
         &mut self,
         nqn: &str,
         config: NamespaceConfig,
     ) -> Result<u32, ConfigError> {
         let nsid = self.subsystem_mut(nqn)?.add_namespace(config)?;
+        self.drop_misled(nqn);
         self.namespace_changed(nqn, nsid);
         Ok(nsid)
     }
@@ -162,7 +164,8 @@ impl Target {
         Ok(())
     }
 
-    /// Replaces a namespace's limits, as after a change of its size. Hosts are told if they differ.
+    /// Replaces a namespace's limits, as after a change of its size. Hosts are told if they differ, or
+    /// dropped as by [`Target::add_namespace`].
     pub fn update_limits(
         &mut self,
         nqn: &str,
@@ -170,6 +173,7 @@ impl Target {
         limits: Limits,
     ) -> Result<(), ConfigError> {
         if self.subsystem_mut(nqn)?.update_limits(nsid, limits)? {
+            self.drop_misled(nqn);
             self.namespace_changed(nqn, nsid);
         }
         Ok(())
@@ -387,6 +391,15 @@ impl Target {
         for id in gone {
             self.drop_controller(id, DropReason::HostDisallowed);
         }
+    }
+
+    /// Hosts ask for MDTS once per association, and each larger write would fail for good.
+    fn drop_misled(&mut self, nqn: &str) {
+        let Some(subsystem) = self.subsystems.get(nqn) else { return };
+        let bytes_max = subsystem.transfer_bytes_max();
+        self.drop_where(DropReason::TransferLimit, |controller| {
+            *controller.subsystem_nqn == *nqn && controller.transfer_bytes_told > bytes_max
+        });
     }
 
     fn drop_where(

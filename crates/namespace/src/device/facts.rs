@@ -110,7 +110,8 @@ pub(super) fn limits(
         write_zeroes_bytes_max: identify::size_limit(specific.wzsl, PAGE_BYTES as u32),
         optimal_write_bytes: optimal.clamp(PAGE_BYTES, TRANSFER_BYTES_MAX) as u32,
         read_only: namespace.nsattr & 1 != 0 || queue.read_only,
-        volatile_write_cache: controller.vwc & 1 != 0,
+        volatile_write_cache: controller.vwc & 1 != 0
+            && !identify::vendor::has_no_write_cache(&namespace.vs),
         commands: commands(&controller, &namespace, specific.vsl, transfer),
         copy: copy.unwrap_or(CopyLimits::NONE),
         metadata_bytes,

@@ -1,5 +1,5 @@
 use super::host::*;
-use crate::{NAMESPACES_MAX, NamespaceConfig};
+use crate::{DropReason, Event, NAMESPACES_MAX, NamespaceConfig};
 use nvme::identify::{Cns, Controller, IndependentNamespace, Namespace, NvmController};
 use nvme::limits::CopyLimits;
 use nvme::{Limits, Sgl, Status};
@@ -54,10 +54,15 @@ fn capabilities_follow_the_namespaces() {
     let data = host.identify(Cns::CONTROLLER.0, 0);
     let controller = Controller::read_from_bytes(&data).unwrap();
     assert_eq!(controller.oncs.get(), 1 << 4, "Save and Select only");
-    assert_eq!((controller.fuses.get(), controller.vwc & 1), (0, 0));
+    assert_eq!((controller.fuses.get(), controller.vwc), (0, 0b101));
+    // A namespace with a cache may come while the host is connected, which asks the controller once.
+    let independent = host.identify(Cns::INDEPENDENT_NAMESPACE.0, 1);
+    let independent = IndependentNamespace::read_from_bytes(&independent).unwrap();
+    assert_ne!(independent.nsfeat & 1 << 5, 0, "this one has none");
     assert_eq!(controller.cdfs.get(), 0);
     let namespace = Namespace::read_from_bytes(&host.identify(Cns::NAMESPACE.0, 1)).unwrap();
     assert_eq!((namespace.mssrl.get(), namespace.mcl.get(), namespace.msrc_z), (0, 0, 0));
+    assert!(nvme::identify::vendor::has_no_write_cache(&namespace.vs));
     let effects = host.log(nvme::log::Lid::EFFECTS, 4096, 0);
     assert_eq!(effects[1024 + 4 * 0x19], 0, "no Copy");
 }
@@ -92,6 +97,44 @@ fn mdts_is_what_every_namespace_takes() {
     assert_eq!(host.identify(Cns::COMMAND_SET_CONTROLLER.0, 0)[0], 5, "Verify too");
     let least = Limits { transfer_bytes_max: 4096, ..LIMITS };
     assert!(host.target.update_limits(NQN, 2, least).is_err());
+}
+
+#[test]
+fn hosts_that_were_told_of_larger_transfers_are_to_identify_again() {
+    let (mut target, port) = target();
+    let other = "nqn.2026-11.test.nvlane:other";
+    target.add_subsystem(subsystem(other)).unwrap();
+    let told = |target: &mut crate::Target, nqn| {
+        let mut host = Host::attempt(target, port, Attempt { nqn, ..ADMIN });
+        host.identify(Cns::CONTROLLER.0, 0);
+        host.id
+    };
+    let dropped = |target: &mut crate::Target| -> Vec<_> {
+        let events = drain(target).into_iter();
+        let drops = events.filter(|event| matches!(event, Event::Drop { .. }));
+        drops
+            .map(|event| match event {
+                Event::Drop { controller, reason: DropReason::TransferLimit } => controller,
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    };
+    let (first, _) = (told(&mut target, NQN), told(&mut target, other));
+    // This one asks later, and is told what stands then.
+    let late = Host::connect(&mut target, port).id;
+    let at_most = |bytes| Limits { transfer_bytes_max: bytes, ..LIMITS };
+    target.add_namespace(NQN, namespace(2)).unwrap();
+    assert_eq!(dropped(&mut target), [], "as large as the others");
+    let smaller = NamespaceConfig { limits: at_most(256 << 10), ..namespace(3) };
+    target.add_namespace(NQN, smaller).unwrap();
+    assert_eq!(dropped(&mut target), [first]);
+    assert_eq!(Host::resume(&mut target, late).identify(Cns::CONTROLLER.0, 0)[77], 6);
+    for bytes in [512 << 10, 256 << 10, 300 << 10] {
+        target.update_limits(NQN, 3, at_most(bytes)).unwrap();
+        assert_eq!(dropped(&mut target), [], "no less than was told");
+    }
+    target.update_limits(NQN, 3, at_most(128 << 10)).unwrap();
+    assert_eq!(dropped(&mut target), [late]);
 }
 
 #[test]
