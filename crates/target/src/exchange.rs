@@ -49,6 +49,8 @@ pub(crate) struct Exchange {
     pub(crate) stop: Option<Arc<AtomicBool>>,
     /// Bytes of the core's buffer pool that it was given.
     pool_bytes: u32,
+    /// It held some, and waited for the peer, when [`Exchanges::stalled`] last looked.
+    seen_holding: bool,
     /// The first command of a fused pair, for the second to be held against.
     pub(crate) command: Command,
     /// The other command of a fused pair.
@@ -148,6 +150,7 @@ impl Exchanges {
                     stop: None,
                     copy_ranges: 0,
                     pool_bytes: 0,
+                    seen_holding: false,
                     command: Command::default(),
                     partner: NONE,
                     status: Status::SUCCESS,
@@ -219,14 +222,17 @@ impl Exchanges {
         self.pool_bytes
     }
 
-    /// Whether the peer sits on pool memory: it has some that waits for nobody else, and nothing
-    /// that had any has ended since this was last asked.
+    /// Whether the peer sits on pool memory: it has some that waits for nobody else, as when this was
+    /// last asked, and nothing that had any has ended since. So the same command has it still.
     pub(crate) fn stalled(&mut self) -> bool {
-        let waits_for_peer = |slot: &Exchange| {
-            let stage = matches!(slot.stage, Stage::Receiving | Stage::Cancelled | Stage::Sending);
-            stage && slot.pool_bytes != 0
-        };
-        !std::mem::take(&mut self.ended) && self.slots.iter().any(waits_for_peer)
+        let mut for_long = false;
+        for slot in &mut self.slots {
+            let waits_for_peer =
+                matches!(slot.stage, Stage::Receiving | Stage::Cancelled | Stage::Sending);
+            let holding = waits_for_peer && slot.pool_bytes != 0;
+            for_long |= std::mem::replace(&mut slot.seen_holding, holding) && holding;
+        }
+        !std::mem::take(&mut self.ended) && for_long
     }
 
     /// Data that waits on the heap: in capsules of commands without a buffer, or of admin commands.
@@ -303,5 +309,30 @@ mod tests {
         exchanges.begin(1).unwrap();
         exchanges.begin(2).unwrap();
         assert_eq!(exchanges.begin(3), Err(Refused::QueueOverrun));
+    }
+
+    #[test]
+    fn a_peer_stalls_when_it_held_the_same_memory_before() {
+        let mut exchanges = Exchanges::new(4);
+        let receive = |exchanges: &mut Exchanges, cid| {
+            let slot = exchanges.begin(cid).unwrap();
+            exchanges.give(slot, 4096);
+            exchanges.slot(slot).stage = Stage::Receiving;
+            slot
+        };
+        assert!(!exchanges.stalled());
+        let first = receive(&mut exchanges, 1);
+        assert!(!exchanges.stalled(), "for a moment only");
+        assert!(exchanges.stalled());
+        exchanges.end(first);
+        let again = receive(&mut exchanges, 1);
+        assert_eq!(again, first, "the same slot");
+        assert!(!exchanges.stalled(), "another command");
+        exchanges.slot(again).stage = Stage::Running;
+        assert!(!exchanges.stalled(), "the namespace has it");
+        receive(&mut exchanges, 2);
+        exchanges.slot(again).stage = Stage::Sending;
+        assert!(!exchanges.stalled(), "both for a moment");
+        assert!(exchanges.stalled());
     }
 }
