@@ -227,8 +227,13 @@ impl Connection {
         capsule: &[u8],
     ) {
         let bytes = inner.exchanges.slot(slot).bytes as usize;
-        let second = request.command.fuse() == Fuse::Second;
-        let allowed = second || self.may_take(inner, bytes);
+        let allowed = match request.command.fuse() {
+            Fuse::Second => {
+                let first = inner.exchanges.slot(slot).partner;
+                inner.exchanges.slot(first).stage != Stage::Waiting
+            }
+            _ => self.may_take(inner, bytes),
+        };
         let buffer = allowed.then(|| self.core.reactor.buffers().allocate(bytes)).flatten();
         let Some(mut buffer) = buffer else {
             if !capsule.is_empty() && inner.exchanges.kept_bytes() >= KEPT_BYTES_MAX {
@@ -275,8 +280,9 @@ impl Connection {
     /// the next; and who holds something takes no more while others wait for any. The first of
     /// its commands may always try.
     ///
-    /// What this refuses is tried again when another command of the connection has ended, and
-    /// the second of a fused pair is never refused: its first cannot end before it.
+    /// What this refuses is tried again when another command of the connection has ended. The second
+    /// of a fused pair does not ask: it may take memory once its first has some, which cannot end before
+    /// it, and not earlier, or the first might wait for it.
     #[inline]
     pub(crate) fn may_take(&self, inner: &Inner, bytes: usize) -> bool {
         let held = inner.exchanges.pool_bytes();

@@ -132,6 +132,43 @@ fn a_crowd_that_holds_all_memory_is_dropped() {
     keep_checking(&mut witness, Duration::from_millis(200));
 }
 
+/// The first half of a pair is kept from memory by its connection's share: its own second half must not be what
+/// keeps it from there for good.
+#[test]
+fn a_fused_pair_does_not_wait_for_itself() {
+    let rig = Rig::memory(1);
+    let admin = rig.host().enabled();
+    let mut queues: Vec<_> = (1..=35).map(|qid| rig.host().io(&admin, qid)).collect();
+    let (mut io, mut small) = (queues.remove(0), queues.remove(0));
+    // A write that is under way, and one of which a single block is taken from the last MiB of the pool.
+    let large = vec![0x11; MIB];
+    let write = io.issue(Command::blocks(opcode::io::WRITE, 1, 256, 256), Bytes::OnRequest(&large));
+    io.await_word();
+    let command = small.prepare(Command::blocks(opcode::io::WRITE, 1, 8, 1), Bytes::Wanted(4096));
+    small.socket.send(&small.socket.capsule(&command, &[]));
+    small.await_word();
+    // Others take what is left, and then wait for more.
+    for (index, hog) in queues.iter_mut().enumerate() {
+        never_send(hog, 1);
+        if index < 30 { hog.await_word() } else { hog.settle() }
+    }
+    let free = rig.server.stats().expect("running").cores[0].buffer_bytes_free;
+    assert_eq!(free, MIB - 4096);
+    let [old, new] = [[0; 4096], [0x22; 4096]];
+    let halves = [(opcode::io::COMPARE, 1, &old), (opcode::io::WRITE, 2, &new)].map(
+        |(opcode, fuse, data)| {
+            let half = Command { flags: fuse, ..Command::blocks(opcode, 1, 5, 1) };
+            io.issue(half, Bytes::InCapsule(data))
+        },
+    );
+    // Now the write's data, which is asked for.
+    io.complete(write).ok();
+    for half in halves {
+        io.complete(half).ok();
+    }
+    assert!(io.read(1, 5, 1, 4096) == new);
+}
+
 #[test]
 fn a_violator_that_does_not_read_is_closed_all_the_same() {
     let rig = Rig::memory(1);
