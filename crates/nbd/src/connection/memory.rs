@@ -13,6 +13,8 @@ pub(super) struct Holding {
     sending: usize,
     /// Some was given back since [`Connection::memory_state`] last looked.
     has_given_back: bool,
+    /// The peer had some that waited for nobody else then.
+    was_holding: bool,
     /// In the queue of those to whom the pool's free memory goes next.
     pub(super) waits_for_buffers: bool,
 }
@@ -51,6 +53,14 @@ impl Holding {
         if let Data::Buffer(buffer) = data {
             self.given_back(buffer);
         }
+    }
+
+    /// Whether the peer sits on memory of the pool: it has some that waits for nobody else, as when this
+    /// was last asked, and nothing was given back since. `receiving`: data is on its way into some.
+    fn stalled(&mut self, receiving: bool) -> bool {
+        let holding = self.sending > 0 || receiving;
+        let for_long = std::mem::replace(&mut self.was_holding, holding) && holding;
+        !std::mem::take(&mut self.has_given_back) && for_long
     }
 }
 
@@ -131,8 +141,7 @@ impl Connection {
         progress
     }
 
-    /// Whether requests wait for the pool, and whether the peer sits on memory of it: it has some
-    /// that waits for nobody else, and nothing was given back since this was last asked.
+    /// Whether requests wait for the pool, and whether the peer sits on memory of it.
     pub(crate) fn memory_state(&self) -> (bool, bool) {
         if self.closed.get() {
             return (false, false);
@@ -140,8 +149,27 @@ impl Connection {
         let mut inner = self.inner.borrow_mut();
         let inner = &mut *inner;
         let receiving = inner.incoming.as_ref().is_some_and(|incoming| incoming.holds_memory());
-        let waits_for_peer = inner.memory.sending > 0 || receiving;
-        let has_given_back = std::mem::take(&mut inner.memory.has_given_back);
-        (inner.memory.waits_for_buffers, waits_for_peer && !has_given_back)
+        (inner.memory.waits_for_buffers, inner.memory.stalled(receiving))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_stalls_when_it_held_memory_before_and_has_given_none_back() {
+        let mut memory = Holding::default();
+        assert!(!memory.stalled(false));
+        assert!(!memory.stalled(true), "for a moment only");
+        assert!(memory.stalled(true));
+        memory.sending = 4096;
+        assert!(memory.stalled(false), "it is answered, and does not read");
+        memory.has_given_back = true;
+        assert!(!memory.stalled(false));
+        assert!(memory.stalled(false));
+        memory.sending = 0;
+        assert!(!memory.stalled(false), "it has none");
+        assert!(!memory.stalled(true), "for a moment only");
     }
 }
