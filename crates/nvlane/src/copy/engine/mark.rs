@@ -190,7 +190,7 @@ impl Engine {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::{Outcome, Setup};
     use super::*;
     use crate::copy::layout::{Extent, Layout, Target};
@@ -202,17 +202,20 @@ mod tests {
     use std::cell::RefCell;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// A volume of which so many looks at the epoch find another one.
+    /// A volume of which so many looks at the epoch find another one, and that may be without Write Zeroes.
     #[derive(Debug)]
     struct Restless {
         child: Arc<dyn Namespace>,
         looks: AtomicU64,
         changes: u64,
+        write_zeroes: bool,
     }
 
     impl Namespace for Restless {
         fn limits(&self) -> Limits {
-            self.child.limits()
+            let mut limits = self.child.limits();
+            limits.commands.write_zeroes &= self.write_zeroes;
+            limits
         }
 
         fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
@@ -250,9 +253,19 @@ mod tests {
 
     /// Copies a MiB to a volume whose epoch changes so often.
     fn copied(changes: u64, order: Order) -> (Outcome, Counts) {
+        run(changes, true, order, Options::default())
+    }
+
+    /// Copies a MiB of zeroes, which are looked for, to a volume with or without Write Zeroes.
+    pub fn copied_sparse(write_zeroes: bool) -> (Outcome, Counts) {
+        let options = Options { sparse_bytes: Some(4096), extents: false, ..Options::default() };
+        run(0, write_zeroes, Order::Free, options)
+    }
+
+    fn run(changes: u64, write_zeroes: bool, order: Order, options: Options) -> (Outcome, Counts) {
         const BYTES: u64 = 1 << 20;
         let open = || volume::open("mem:1M", &volume::OpenOptions::default()).unwrap();
-        let restless = Restless { child: open(), looks: AtomicU64::new(0), changes };
+        let restless = Restless { child: open(), looks: AtomicU64::new(0), changes, write_zeroes };
         let reactor = Reactor::new(&Config::default()).unwrap();
         let (shared, outcome) = (Arc::new(Shared::default()), Rc::new(RefCell::new(None)));
         let setup = Setup {
@@ -264,7 +277,7 @@ mod tests {
                 padded: vec![BYTES],
                 order,
             },
-            options: Options::default(),
+            options,
             from: 0,
             before: Counts::default(),
             shared: Arc::clone(&shared),

@@ -297,7 +297,8 @@ impl Engine {
         let block = limits.block_bytes();
         let whole = self.bytes_to(piece);
         let rest = whole - piece.written;
-        let Some(unit) = self.options.sparse_bytes.filter(|_| piece.kind == Kind::Data) else {
+        let sparse = piece.kind == Kind::Data && limits.commands.write_zeroes;
+        let Some(unit) = self.options.sparse_bytes.filter(|_| sparse) else {
             return Doing::Write(rest);
         };
         let bytes = &piece.buffer.as_ref().expect("it was read").as_slice()[..whole as usize];
@@ -592,4 +593,19 @@ fn part(buffer: &mut Buffer, from: u64, bytes: u64) -> Data {
     // SAFETY: the buffer rests in its piece until the command has ended, and the engine, which has the pieces, is
     // the command's sink; nobody looks at it meanwhile.
     Data::Part(unsafe { Part::new(buffer.as_mut_ptr().add(from), bytes, fixed) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outcome;
+    use super::super::mark::tests::copied_sparse;
+
+    #[test]
+    fn zeroes_in_data_are_written_where_the_target_has_no_write_zeroes() {
+        for (write_zeroes, wanted) in [(true, (0, 1 << 20)), (false, (1 << 20, 0))] {
+            let (outcome, counts) = copied_sparse(write_zeroes);
+            assert_eq!(outcome, Outcome::Done(None));
+            assert_eq!((counts.written_bytes, counts.zeroed_bytes), wanted);
+        }
+    }
 }
