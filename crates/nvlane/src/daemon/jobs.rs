@@ -394,16 +394,18 @@ impl Jobs {
         self.collect();
         let entry = self.entry(id)?;
         let state = lock(&entry.record).state;
-        match &mut entry.run {
+        match &entry.run {
             // It has not ended yet, but for good.
             Some(run) if run.then == JobState::Cancelled && then != JobState::Cancelled => {
                 return Err(Failure::conflict(format!("job {id} is being cancelled")));
             }
-            Some(run) => {
-                run.then = then;
-                run.shared.stop();
-                // A crash before it has ended is not to undo this.
+            Some(_) => {
+                // A crash before it has ended is not to undo this; and what cannot be saved is not done.
                 self.set_state(id, then, None)?;
+                if let Some(run) = &mut self.entry(id)?.run {
+                    run.then = then;
+                    run.shared.stop();
+                }
             }
             None if state == then => {}
             None if matches!(state, JobState::Done | JobState::Cancelled) => {

@@ -138,6 +138,37 @@ fn a_job_that_is_cancelled_stays_so() {
 }
 
 #[test]
+fn a_job_that_cannot_be_saved_as_paused_or_cancelled_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    file(dir.path(), "a", &pattern(16 << 20, 1));
+    file(dir.path(), "b", &vec![0; 1 << 20]);
+    let slow = format!("delay:write=5s({})", file(dir.path(), "c", &vec![0; 16 << 20]));
+    let daemon = start(dir.path());
+    let wanted = json!({
+        "sources": [{"volume": "served:1"}],
+        "targets": [{"volume": slow}],
+        "options": {"requests": 1, "request_bytes": 65536},
+    });
+    daemon.call("job_add", wanted);
+    // As long as the first piece is on its way the job saves nothing itself.
+    let sent = || job(&daemon, 1)["counts"]["command_bytes"].as_u64();
+    eventually("work", || sent() > Some(0));
+    let mut entries = fs::read_dir(dir.path().join("data")).unwrap().map(|it| it.unwrap().path());
+    let records = entries.find(|path| path.extension().is_some_and(|it| it == "jobs")).unwrap();
+    let away = dir.path().join("away");
+    fs::rename(&records, &away).unwrap();
+    fs::write(&records, "no directory").unwrap();
+    assert_eq!(daemon.refuse("job_pause", json!({"id": 1})), -32004);
+    assert_eq!(daemon.refuse("job_cancel", json!({"id": 1})), -32004);
+    fs::remove_file(&records).unwrap();
+    fs::rename(&away, &records).unwrap();
+    eventually("more work", || sent() > Some(65536));
+    assert_eq!(job(&daemon, 1)["state"], "running");
+    daemon.call("job_cancel", json!({"id": 1}));
+    wait_for(&daemon, 1, "cancelled");
+}
+
+#[test]
 fn jobs_that_make_no_sense_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let a = file(dir.path(), "a", &pattern(2 << 20, 1));
