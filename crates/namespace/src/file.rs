@@ -65,6 +65,8 @@ pub struct File {
     /// What `resize` took away, until the file has grown from outside.
     shrunk: Mutex<Option<Shrunk>>,
     copying: Copying,
+    /// How often data could not be made durable.
+    failed_syncs: AtomicU64,
 }
 
 /// Ways to write zeroes that the file system has not refused yet.
@@ -123,6 +125,11 @@ impl File {
         if end > self.blocks() {
             self.overrun.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Data could not be made durable; whoever had written it may never be told.
+    fn sync_failed(&self) {
+        self.failed_syncs.fetch_add(1, Ordering::Release);
     }
 
     fn shrunk(&self) -> MutexGuard<'_, Option<Shrunk>> {
@@ -217,7 +224,7 @@ impl Namespace for File {
             self.file.set_len(from << self.block_shift)?;
         }
         self.file.set_len(bytes)?;
-        self.file.sync_all()?;
+        self.file.sync_all().inspect_err(|_| self.sync_failed())?;
         self.blocks.store(blocks, Ordering::Relaxed);
         Ok(())
     }
@@ -226,7 +233,13 @@ impl Namespace for File {
         if self.read_only {
             return Ok(());
         }
-        self.file.sync_data()
+        self.file.sync_data().inspect_err(|_| self.sync_failed())
+    }
+
+    /// The kernel tells once that it could not write something back, whoever asks (errseq_t, per open file), and has
+    /// dropped it: the next Flush succeeds, though what another user of the volume has written is gone.
+    fn volatile_epoch(&self) -> u64 {
+        self.failed_syncs.load(Ordering::Acquire)
     }
 
     fn allocation(&self, slba: u64, blocks: u64, runs_max: usize) -> io::Result<Vec<Run>> {

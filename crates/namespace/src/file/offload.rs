@@ -91,6 +91,7 @@ impl Job {
         if self.fua
             && let Err(error) = self.file.file.sync_data()
         {
+            self.file.sync_failed();
             // What is not durable is not done.
             return Ended { bytes: 0, how: How::Written(errno(&error)) };
         }

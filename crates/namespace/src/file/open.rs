@@ -181,6 +181,7 @@ impl File {
             overrun: AtomicBool::new(false),
             shrunk: Mutex::new(None),
             copying,
+            failed_syncs: AtomicU64::default(),
             file,
         }))
     }

@@ -267,7 +267,13 @@ impl FileQueue {
                 request.scratch[DONE] += 1;
                 self.proceed(request);
             }
-            _ => request.finish(status(command.opcode, errno)),
+            _ => {
+                let is_durable = step == step::SYNC || command.opcode == opcode::FLUSH;
+                if is_durable || command.opcode == opcode::WRITE && command.fua() {
+                    self.volume.sync_failed();
+                }
+                request.finish(status(command.opcode, errno));
+            }
         }
     }
 }
@@ -322,7 +328,7 @@ mod tests {
     use super::*;
     use crate::file::FileOptions;
     use crate::file::ending::End;
-    use crate::{Data, Sink};
+    use crate::{Data, Namespace, Sink};
     use reactor::Config;
     use std::cell::Cell;
 
@@ -388,6 +394,45 @@ mod tests {
             assert!(seen[..done].iter().all(|byte| *byte == moved[0]), "{code}");
             assert!(seen[done..].iter().all(|byte| *byte == moved[1]), "{code}");
             std::fs::write(file.path(), [7; BYTES]).unwrap();
+        }
+    }
+
+    /// The kernel tells one of them that data was not written back, and nobody after it.
+    #[test]
+    fn after_a_failure_to_make_data_durable_no_flush_proves_anything_of_what_was_before() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let options = FileOptions {
+            path: file.path().to_owned(),
+            create_bytes: None,
+            block_shift: Some(9),
+            read_only: false,
+            shared: false,
+            buffered: true,
+            uuid: None,
+        };
+        let volume = File::open(&options).unwrap();
+        let reactor = Reactor::new(&Config::default()).unwrap();
+        let queue = FileQueue::open(Arc::clone(&volume), &reactor);
+        const FUA: u32 = 1 << 30;
+        for (code, dword, step, changes) in [
+            (opcode::READ, 0, step::MAIN, false),
+            (opcode::WRITE, 0, step::MAIN, false),
+            (opcode::WRITE, FUA, step::MAIN, true),
+            (opcode::WRITE_ZEROES, FUA, step::MAIN, false),
+            (opcode::WRITE_ZEROES, FUA, step::SYNC, true),
+            (opcode::FLUSH, 0, step::MAIN, true),
+        ] {
+            let before = volume.volatile_epoch();
+            let end = Rc::new(End { reactor: Rc::clone(&reactor), request: Cell::default() });
+            let mut request = Request::new();
+            request.command = Command::blocks(code, 1, 0, 1);
+            request.command.cdw12 = (request.command.cdw12.get() | dword).into();
+            request.push(Rc::clone(&end) as Rc<dyn Sink>, 0);
+            request.scratch[STEP] = step;
+            queue.complete(Box::into_raw(request) as u64, -libc::EIO, 0);
+            assert!(!end.request.take().expect("it has ended").status.is_success(), "{code}");
+            assert_eq!(volume.volatile_epoch() != before, changes, "{code} {dword:#x} {step}");
         }
     }
 
