@@ -493,10 +493,9 @@ impl Taking<'_> {
     unsafe fn take_from_kernel(&mut self) -> Result<(), i32> {
         let none = timespec { tv_sec: 0, tv_nsec: 0 };
         let timeout = (&raw const none) as usize;
-        // As io_pgetevents without a set: see `system::io_getevents`.
-        let ask = Ask { min: 0, timeout, signals: 0, masked: true, ..self.ask.after(self.got) };
+        let ask = Ask { min: 0, timeout, ..self.ask.after(self.got) };
         // SAFETY: passed on to the caller.
-        self.note(unsafe { system::io_getevents(self.context.id, ask) })
+        self.note(unsafe { system::io_getevents_again(self.context.id, ask) })
     }
 
     fn note(&mut self, taken: i32) -> Result<(), i32> {
