@@ -79,6 +79,13 @@ impl<T> Lock<T> {
         }
     }
 
+    #[inline(always)]
+    fn give_up(&self) {
+        if self.word.swap(FREE, Release) == WANTED {
+            self.wake();
+        }
+    }
+
     #[cold]
     fn wake(&self) {
         self.futex(libc::FUTEX_WAKE, 1);
@@ -98,6 +105,15 @@ impl<T> Guard<'_, T> {
     #[inline(always)]
     pub fn leave_locked(guard: Self) {
         mem::forget(guard);
+    }
+
+    /// Gives up the lock for as long as that takes, which may be long.
+    pub fn without<R>(guard: &mut Self, work: impl FnOnce() -> R) -> R {
+        let lock = guard.lock;
+        lock.give_up();
+        let result = work();
+        mem::forget(lock.lock());
+        result
     }
 }
 
@@ -122,9 +138,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.lock.word.swap(FREE, Release) == WANTED {
-            self.lock.wake();
-        }
+        self.lock.give_up();
     }
 }
 
@@ -153,7 +167,9 @@ mod tests {
                 });
             }
         });
-        let held = lock.lock();
+        let mut held = lock.lock();
+        assert!(lock.try_lock().is_none());
+        assert!(Guard::without(&mut held, || lock.try_lock().is_some()));
         assert!(lock.try_lock().is_none());
         drop(held);
         assert_eq!(*lock.try_lock().unwrap(), (4 * EACH, 4 * EACH));

@@ -304,14 +304,14 @@ impl Batch<'_> {
     ///
     /// # Safety
     /// As `submit`.
-    unsafe fn conclude(&self, outcome: Result<(), i32>) -> i32 {
+    unsafe fn conclude(&mut self, outcome: Result<(), i32>) -> i32 {
         let done = self.done - self.lost;
         let Err(error) = outcome else { return done as i32 };
         if self.engine.ring.is_lost() {
             self.context.settle(Reason::Lost);
             if done == 0 {
                 // SAFETY: passed on to the caller.
-                return unsafe { natively(self.context, c_long::from(self.nr), self.iocbs) };
+                return unsafe { self.natively(self.nr, self.iocbs) };
             }
         }
         if done > 0 {
@@ -444,13 +444,40 @@ impl Batch<'_> {
         self.flush()?;
         let place = self.iocbs + index * size_of::<usize>();
         // SAFETY: passed on to the caller.
-        let taken = unsafe { natively(self.context, 1, place) };
-        self.context.wake_all(&mut self.submitting);
+        let taken = unsafe { self.natively(1, place) };
         if taken != 1 {
             return Err(taken);
         }
         self.learn_priority(place);
+        if self.context.dead.load(SeqCst) {
+            self.nr = self.done + 1;
+        } else if !self.context.is_ring() && self.done + 1 < self.nr {
+            // The rest as well: nothing goes to the ring any more.
+            // SAFETY: passed on to the caller.
+            let more =
+                unsafe { self.natively(self.nr - self.done - 1, place + size_of::<usize>()) };
+            self.done += more.max(0) as u32;
+            self.nr = self.done + 1;
+        }
         Ok(())
+    }
+
+    /// To the kernel's context, which may take for ever (a pipe is empty): without the lock, so that other threads
+    /// can submit what this one waits for. Nothing is queued.
+    ///
+    /// # Safety
+    /// As `submit`.
+    unsafe fn natively(&mut self, nr: u32, iocbs: usize) -> i32 {
+        let context = self.context;
+        let work = || {
+            // SAFETY: passed on to the caller.
+            unsafe { natively(context, c_long::from(nr), iocbs) }
+        };
+        let taken = Guard::without(&mut self.submitting, work);
+        // Others have taken places meanwhile.
+        self.room = 0;
+        context.wake_all(&mut self.submitting);
+        taken
     }
 
     /// The kernel has allowed this iocb's priority: the next need not be asked for.

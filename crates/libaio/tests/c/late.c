@@ -140,10 +140,53 @@ static void elsewhere(int in_use)
     close(fd), close(pipe_of_poll[0]), close(pipe_of_poll[1]);
 }
 
+static void *submits(void *argument)
+{
+    struct other *other = argument;
+    other->id = syscall(SYS_gettid);
+    return (void *)(long)submit_one(other->ctx, other->iocb);
+}
+
+/* A thread whose io_submit waits for a pipe keeps no other from submitting what it waits for. */
+static void pipes(int in_use)
+{
+    int ends[2], fd = filled("pipes", O_RDONLY, 4096), direct = file_of("pipes", O_RDONLY | O_DIRECT, 0);
+    CHECK(pipe(ends), 0);
+    context ctx = made(16, in_use);
+    struct io_event events[8];
+    struct iocb reading = iocb_of(PREAD, ends[0], buffer, 3, 0), writing = iocb_of(PWRITE, ends[1], "abc", 3, 0);
+    struct other other = {.ctx = ctx, .iocb = &reading};
+    start(&other, submits);
+    CHECK(submit_one(ctx, &writing), 1);
+    CHECK(ended(&other), 1);
+    CHECK(io_getevents(ctx, 2, 8, events, NULL), 2);
+    CHECK(events[0].res + events[1].res, 6);
+    /* In one batch with others, and with one that has all that follow go the kernel's way. */
+    struct iocb cached[2], past[2], *list[6] = {&writing, &cached[0], &past[0], &reading, &cached[1], &past[1]};
+    int signal = eventfd(0, EFD_NONBLOCK);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 2; i++) {
+            cached[i] = iocb_of(PREAD, fd, buffer + 4096 * (i + 1), 512, 0);
+            past[i] = iocb_of(PREAD, direct, buffer + 4096 * (i + 3), 512, 0);
+        }
+        if (round)
+            past[0].flags = RESFD, past[0].resfd = signal;
+        CHECK(io_submit(ctx, 6, list), 6);
+        CHECK(io_getevents(ctx, 6, 8, events, NULL), 6);
+        long sum = 0;
+        for (int i = 0; i < 6; i++)
+            sum += events[i].res;
+        CHECK(sum, 4 * 512 + 6);
+    }
+    CHECK(io_destroy(ctx), 0);
+    close(fd), close(direct), close(ends[0]), close(ends[1]), close(signal);
+}
+
 int main(int count, char **arguments)
 {
     static const struct test_case cases[] = {
-        {"reused", reused}, {"limited", limited}, {"interrupted", interrupted}, {"elsewhere", elsewhere}, {NULL, NULL},
+        {"reused", reused},       {"limited", limited}, {"interrupted", interrupted},
+        {"elsewhere", elsewhere}, {"pipes", pipes},     {NULL, NULL},
     };
     /* Whoever waits for himself waits for ever. */
     alarm(60);

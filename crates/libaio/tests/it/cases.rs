@@ -97,6 +97,7 @@ cases! {
     limited: [Ring], 0;
     interrupted: [Inline, Waits], 0;
     elsewhere: [Polls, Waits], 0;
+    pipes: [Ring, Inline], 18;
 }
 
 cases! {
