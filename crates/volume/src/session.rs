@@ -249,7 +249,7 @@ impl Session {
     /// there are if that is fewer; at most for `timeout`. Returns how many wait.
     pub fn wait(&self, min: usize, timeout: Option<Duration>) -> usize {
         let flights = &self.core.flights;
-        let until = timeout.map(|timeout| Instant::now() + timeout);
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         if flights.ready() >= min || flights.in_flight() == 0 {
             self.core.turn(Drive::Poll);
         }

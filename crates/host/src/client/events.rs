@@ -30,22 +30,24 @@ impl Client {
             self.execute(set, Payload::None, doing)?;
             self.tells_changes = true;
         }
-        let until = Instant::now() + within;
+        // None where that is beyond what the clock can tell.
+        let until = Instant::now().checked_add(within);
         loop {
-            let next = until.min(self.heard + KEEP_ALIVE_INTERVAL);
+            let alive = self.heard + KEEP_ALIVE_INTERVAL;
+            let next = until.map_or(alive, |until| until.min(alive));
             let left = next.saturating_duration_since(Instant::now());
             let event = self.link.event(left).map_err(|reason| self.failed(doing, reason))?;
             if event.map(AsyncEvent::from_dword0) == Some(AsyncEvent::DISCOVERY_CHANGE) {
                 return Ok(true);
             }
             let now = Instant::now();
-            if now >= self.heard + KEEP_ALIVE_INTERVAL {
+            if now >= alive {
                 let keep_alive =
                     Command { opcode: opcode::admin::KEEP_ALIVE, ..Command::default() };
                 self.execute(keep_alive, Payload::None, "Keep Alive")?;
                 self.heard = now;
             }
-            if now >= until {
+            if until.is_some_and(|until| now >= until) {
                 return Ok(false);
             }
         }

@@ -104,6 +104,14 @@ fn ranges_are_deallocated_from_a_longer_buffer() {
 }
 
 #[test]
+fn a_time_that_never_comes_is_as_good_as_none() {
+    let session = session(1);
+    let volume = session.open("mem:1M").expect("memory");
+    volume.submit(Submission::read(0, 1, vec![0; 512])).expect("room");
+    assert_eq!(session.wait(1, Some(Duration::MAX)), 1);
+}
+
+#[test]
 fn the_depth_is_kept_and_nothing_blocks() {
     let session = session(2);
     let slow = session.open("delay:5s(mem:1M)").expect("memory");
