@@ -368,7 +368,7 @@ mod tests {
             let found = namespace(1, data.as_bytes(), &controller).unwrap().unwrap();
             assert_eq!(found.limits.volatile_write_cache, vwc == 1, "NSFEAT {nsfeat:#x}");
             // One of ours without a cache, beside others that have one.
-            let mut ours = data.clone();
+            let mut ours = data;
             identify::vendor::set_has_no_write_cache(&mut ours.vs);
             let found = namespace(1, ours.as_bytes(), &controller).unwrap().unwrap();
             assert!(!found.limits.volatile_write_cache);
