@@ -8,9 +8,8 @@ const SEEDS: u64 = 200;
 /// connection is noticed after 6 s (I/O timeout of 4 s, 2 s for Abort), a dead one after 4 s (keep
 /// alive is sent every second, but once not where there was traffic, and waits 2 s); a silent
 /// controller and its commands are surely gone 7 s later (twice 2 s and a CQT of 3 s); then the other
-/// device, which may take 3 s. One seed in some thousand needs 2 s more than that, which has not been explained
-/// (docs/roadmap.md).
-const FAILOVER_MS: u64 = 19_000;
+/// device, which may take 3 s.
+const FAILOVER_MS: u64 = 17_000;
 
 fn sums(reports: &[Report]) -> Report {
     reports.iter().fold(Report::default(), |sum, report| Report {

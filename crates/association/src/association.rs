@@ -72,6 +72,15 @@ pub enum Event<'a> {
     AnaStatus,
 }
 
+/// What there was on I/O queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Commands were sent.
+    pub sent: bool,
+    /// Commands were answered.
+    pub answered: bool,
+}
+
 /// What the driver is to do.
 #[derive(Debug)]
 pub enum Action {
@@ -157,7 +166,8 @@ pub struct Association {
     recheck_at: Option<Duration>,
     /// An I/O command contradicted what the ANA log said.
     ana_suspect: bool,
-    traffic: bool,
+    /// Since the last look at the keep alive timer.
+    traffic: Traffic,
     /// The last event, and how many came in a row.
     events: (Duration, u32),
     /// Since when there is no association, or no namespace.
@@ -188,7 +198,7 @@ impl Association {
             keep_alive_at: None,
             recheck_at: None,
             ana_suspect: false,
-            traffic: false,
+            traffic: Traffic::default(),
             events: (Duration::ZERO, 0),
             lost_since: None,
             failing: false,
@@ -318,6 +328,7 @@ impl Association {
         let cid = self.pending.iter().position(Option::is_none)?;
         let deadline = Some(now.saturating_add(timeout));
         self.pending[cid] = Some(Pending { purpose: Purpose::Passed(timeout), deadline });
+        self.traffic.sent = true;
         Some(cid as u16)
     }
 
@@ -327,15 +338,16 @@ impl Association {
         let passed = matches!(slot, Some(Pending { purpose: Purpose::Passed(_), .. }));
         if passed {
             *slot = None;
-            self.traffic = true;
+            self.traffic.answered = true;
         }
         passed
     }
 
-    /// Commands have completed on I/O queues since the last call: the controller is alive, and knows
-    /// that we are.
-    pub fn traffic(&mut self) {
-        self.traffic = true;
+    /// What there was on I/O queues since the last call. The controller is alive if it answers, and knows that
+    /// we are from what is sent: an answer to what was sent long ago tells it nothing.
+    pub fn traffic(&mut self, traffic: Traffic) {
+        self.traffic.sent |= traffic.sent;
+        self.traffic.answered |= traffic.answered;
     }
 
     /// What is [proposed](Association::proposed) is the namespace that is wanted: should another have its
@@ -539,10 +551,13 @@ impl Association {
     }
 
     fn keep_alive(&mut self, now: Duration) {
-        self.keep_alive_at = Some(now + self.config.keep_alive_tmo / 2);
         let waits = self.pending.iter().flatten().any(|it| it.purpose == Purpose::KeepAlive);
-        let spared = self.controller.traffic_based && self.traffic;
-        self.traffic = false;
+        let Traffic { sent, answered } = std::mem::take(&mut self.traffic);
+        let spared = self.controller.traffic_based && sent && answered;
+        // What was sent may be as old as the last look, so the next comes sooner: a controller must not be without
+        // a command for as long as its timer runs.
+        let parts = if spared { 4 } else { 2 };
+        self.keep_alive_at = Some(now + self.config.keep_alive_tmo / parts);
         if !waits && !spared {
             self.send(now, Purpose::KeepAlive);
         }

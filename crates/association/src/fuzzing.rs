@@ -7,7 +7,7 @@
 
 mod discovery;
 
-use crate::{ADMIN_COMMANDS_MAX, Action, Association, Config, Event, Namespace, Reason};
+use crate::{ADMIN_COMMANDS_MAX, Action, Association, Config, Event, Namespace, Reason, Traffic};
 use nvme::identify::{self, Cns};
 use nvme::log::ana::{Group, Header};
 use nvme::{Command, Completion, Status, opcode};
@@ -129,7 +129,10 @@ impl World {
                 tell(Event::IoTimeout { queue, cid, again: choice & 16 != 0 });
             }
             4 => tell(Event::AnaStatus),
-            5 => self.association.traffic(),
+            5 => {
+                let (sent, answered) = (choice & 16 != 0, choice & 32 != 0);
+                self.association.traffic(Traffic { sent, answered });
+            }
             6 => self.pass(Duration::from_millis(script.word().into())),
             7 => self.pass_to_next(),
             8..=9 => self.answer_anything(generation, script),

@@ -39,7 +39,7 @@ pub mod fuzzing;
 mod reason;
 pub mod retry;
 
-pub use association::{Access, Action, Association, Event};
+pub use association::{Access, Action, Association, Event, Traffic};
 pub use config::Config;
 pub use credits::Credits;
 pub use discovery::{

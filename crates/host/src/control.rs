@@ -507,9 +507,7 @@ impl Complete for Driver {
         self.timer.set(None);
         {
             let mut association = self.association.borrow_mut();
-            if self.shared.active.swap(false, Ordering::Relaxed) {
-                association.traffic();
-            }
+            association.traffic(self.shared.take_traffic());
             association.handle_timeout(self.now());
         }
         self.pump();

@@ -30,7 +30,7 @@ use crate::control::{Control, Driver};
 use crate::path::Path;
 use crate::shared::{Counters, Shared};
 use admin::Admins;
-use association::Event;
+use association::{Event, Traffic};
 use connection::{Connection, Lost, Received};
 use namespace::{Access, AccessWatcher, Queue, Request};
 use nvme::Status;
@@ -454,12 +454,11 @@ impl IoQueue {
         let mut inner = self.inner.borrow_mut();
         let Inner { connection, waiting, .. } = &mut *inner;
         let Some(connection) = connection else { return Ok(()) };
+        let mut answered = false;
         if connection.link.moved.take() {
             let (moved, received) = connection.moved(&mut self.done.borrow_mut())?;
             *progress |= moved;
-            if received && self.live.get() {
-                self.shared.note_traffic();
-            }
+            answered |= received;
         }
         *progress |= connection.flush(&self.reactor)?;
         if receive {
@@ -467,9 +466,7 @@ impl IoQueue {
             let mut done = self.done.borrow_mut();
             let received = connection.receive(&mut buffer, &mut done, &self.reactor)?;
             *progress |= received;
-            if received && self.live.get() {
-                self.shared.note_traffic();
-            }
+            answered |= received;
         }
         let (became_live, ana_status) = connection.take_news();
         while !waiting.is_empty() && connection.has_room() && connection.is_live() {
@@ -484,6 +481,10 @@ impl IoQueue {
             connection.finish_answered(&mut self.done.borrow_mut());
         }
         self.note_received(&mut connection.received);
+        let sent = std::mem::take(&mut connection.started);
+        if self.live.get() {
+            self.shared.note_traffic(Traffic { sent, answered });
+        }
         let generation = connection.generation();
         drop(inner);
         if ana_status && !self.suspect.replace(true) {

@@ -2,7 +2,7 @@
 
 use crate::options::{Address, Options};
 use crate::subsystem::Subsystem;
-use association::{Association, Controller, Reason};
+use association::{Association, Controller, Reason, Traffic};
 use namespace::Access;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,8 +15,9 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) subsystem: Arc<Subsystem>,
     access: AtomicU8,
-    /// A command completed since the control thread last looked.
-    pub(crate) active: AtomicBool,
+    /// Commands were sent, and answered, since the control thread last looked.
+    sent: AtomicBool,
+    answered: AtomicBool,
     standing: Mutex<Standing>,
     changed: Condvar,
     /// How often something may have been lost that was acknowledged: see [`namespace::Unflushed`].
@@ -135,7 +136,8 @@ impl Shared {
             options,
             subsystem,
             access: AtomicU8::new(Access::Lost as u8),
-            active: AtomicBool::new(false),
+            sent: AtomicBool::new(false),
+            answered: AtomicBool::new(false),
             standing: Mutex::new(Standing {
                 reason: Reason::Connecting,
                 failures: 0,
@@ -180,12 +182,20 @@ impl Shared {
         self.access.store(access as u8, Ordering::Relaxed);
     }
 
-    /// A command completed: the controller is alive.
+    /// Notes what there was on an I/O queue.
     #[inline]
-    pub(crate) fn note_traffic(&self) {
-        if !self.active.load(Ordering::Relaxed) {
-            self.active.store(true, Ordering::Relaxed);
+    pub(crate) fn note_traffic(&self, traffic: Traffic) {
+        for (now, noted) in [(traffic.sent, &self.sent), (traffic.answered, &self.answered)] {
+            if now && !noted.load(Ordering::Relaxed) {
+                noted.store(true, Ordering::Relaxed);
+            }
         }
+    }
+
+    /// What was noted since the last call.
+    pub(crate) fn take_traffic(&self) -> Traffic {
+        let take = |noted: &AtomicBool| noted.swap(false, Ordering::Relaxed);
+        Traffic { sent: take(&self.sent), answered: take(&self.answered) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Standing> {

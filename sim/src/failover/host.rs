@@ -5,7 +5,7 @@ use super::network::{Packet, Wire};
 use super::portal::{LATE_NS, NQN};
 use super::{Breach, Event, World};
 use crate::model::MS;
-use association::{Access, Action, Association, Config, Reason, retry};
+use association::{Access, Action, Association, Config, Reason, Traffic, retry};
 use multipath::Standing;
 use nvme::{Completion, Status};
 use std::collections::BTreeMap;
@@ -223,7 +223,7 @@ impl World {
         let Some(slot) = self.paths[path].slots.remove(&cid) else {
             return self.violation(format!("path {path}: an answer to no command, {cid}"));
         };
-        self.paths[path].association.traffic();
+        self.paths[path].association.traffic(Traffic { sent: false, answered: true });
         if status.code().sct() == 3 {
             let generation = self.paths[path].association.generation();
             self.event(path, generation, association::Event::AnaStatus);
@@ -242,6 +242,7 @@ impl World {
         state.next_cid = cid.wrapping_add(1);
         let sent_ns = self.agenda.now_ns();
         state.slots.insert(cid, Slot { op, sent_ns, is_aborted: false });
+        state.association.traffic(Traffic { sent: true, answered: false });
         let mut command = self.ops[op].command;
         command.cid = cid.into();
         let (command, value) = (Box::new(command), self.ops[op].value);

@@ -1,6 +1,6 @@
 //! What answers to admin commands lead to.
 
-use super::{Action, Association, READY_POLL, RECHECK, State};
+use super::{Action, Association, READY_POLL, RECHECK, State, Traffic};
 use crate::admin::{self, Purpose, Query};
 use crate::{ADMIN_COMMANDS_MAX, Controller, Reason, ana, facts};
 use nvme::copy::{FORMATS_ALWAYS, FORMATS_TO_ENABLE};
@@ -255,7 +255,7 @@ impl Association {
     pub(super) fn settled(&mut self, now: Duration) {
         if self.state == State::Connecting {
             self.state = State::Live;
-            self.traffic = false;
+            self.traffic = Traffic::default();
             self.actions.push_back(Action::Live(self.generation));
         }
         if self.namespace.is_some() {

@@ -2,7 +2,7 @@
 
 mod peer;
 
-use association::{Access, Action, Association, Config, Event, Reason};
+use association::{Access, Action, Association, Config, Event, Reason, Traffic};
 use nvme::event::AsyncEvent;
 use nvme::feature::Fid;
 use nvme::log::ana::AnaState;
@@ -12,6 +12,9 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 const NQN: &str = "nqn.2026-11.org.example:volume";
+
+/// Commands were sent and answered.
+const BOTH: Traffic = Traffic { sent: true, answered: true };
 
 fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
@@ -226,14 +229,55 @@ fn keep_alives_go_at_half_the_time() {
 
 #[test]
 fn traffic_spares_keep_alives_where_the_controller_counts_it() {
-    for (traffic_based, expected) in [(true, 1), (false, 4)] {
+    // After a look that found traffic the next comes sooner.
+    let spared: &[u64] = &[3750, 8750];
+    for (traffic_based, expected) in [(true, spared), (false, &[2500, 5000, 7500, 10_000])] {
         let mut world = World::new(config(), Peer { traffic_based, ..Peer::default() });
         for at in [2, 4, 7] {
             world.run(seconds(at));
-            world.association.traffic();
+            world.association.traffic(BOTH);
         }
         world.run(seconds(10));
-        assert_eq!(world.count("keep alive"), expected, "traffic based: {traffic_based}");
+        let expected: Vec<_> = expected.iter().map(|&at| millis(at)).collect();
+        assert_eq!(world.times("keep alive"), expected, "traffic based: {traffic_based}");
+    }
+}
+
+/// The controller's timer runs from what it hears, the host's patience from what it is told.
+#[test]
+fn neither_late_answers_nor_commands_without_one_spare_a_keep_alive() {
+    for (sent, answered) in [(false, true), (true, false)] {
+        let mut world = World::new(config(), Peer { traffic_based: true, ..Peer::default() });
+        for at in 1..=10 {
+            world.run(seconds(at));
+            world.association.traffic(Traffic { sent, answered });
+        }
+        assert_eq!(world.count("keep alive"), 4);
+    }
+}
+
+/// Whatever the moments at which commands are sent and answered, the controller is not without one for as long as its
+/// timer runs.
+#[test]
+fn the_controller_hears_of_us_in_time() {
+    for offset in 0..50 {
+        let mut world = World::new(config(), Peer { traffic_based: true, ..Peer::default() });
+        // One every two seconds to eleven: with late answers, as from a slow device.
+        let mut heard = vec![Duration::ZERO];
+        let mut at = millis(offset * 100);
+        while at < seconds(60) {
+            world.run(at);
+            world.association.traffic(Traffic { sent: true, answered: false });
+            heard.push(at);
+            let late = at + millis(offset * 37 % 1900);
+            world.run(late);
+            world.association.traffic(Traffic { sent: false, answered: true });
+            at = late + millis(100 + offset * 180);
+        }
+        heard.extend(world.times("keep alive"));
+        heard.sort_unstable();
+        let longest = heard.windows(2).map(|pair| pair[1] - pair[0]).max();
+        assert!(longest <= Some(millis(3750)), "{offset}: {longest:?} of 5 s");
     }
 }
 
@@ -679,7 +723,7 @@ proptest! {
                     tell(Event::IoTimeout { queue: 1, cid: 1, again });
                 }
                 Happening::AnaStatus => tell(Event::AnaStatus),
-                Happening::Traffic => association.traffic(),
+                Happening::Traffic => association.traffic(BOTH),
                 Happening::Time(passed) => {
                     now += Duration::from_millis(passed);
                     association.handle_timeout(now);

@@ -137,6 +137,8 @@ pub(super) struct Connection {
     /// Bytes of data that came since this was looked at.
     pub(super) received: Received,
     since: Instant,
+    /// A command was sent, or is to be, since this was last taken.
+    pub(super) started: bool,
     blocked: bool,
     pub(super) became_live: bool,
     pub(super) ana_status: bool,
@@ -185,6 +187,7 @@ impl Connection {
             page_reads: 0,
             received: Received::default(),
             since: now,
+            started: false,
             blocked: false,
             became_live: false,
             ana_status: false,
@@ -277,6 +280,7 @@ impl Connection {
         slot.request = Some(request);
         let with_data = slot.in_capsule != 0;
         self.credits.sent();
+        self.started = true;
         self.send.push_command(cid, with_data);
         Ok(())
     }
