@@ -50,7 +50,10 @@ mend() {
     # A ring lets go of its files some time after its process has ended.
     if [[ -e /sys/module/null_blk ]]; then await 20 is_unused null_blk; fi
     eval "$how" || die "the mend of $1 fails: $how"
-    expect "$1 after '$how'" "$(state "$1" "${@:3}")" ok
+    local after
+    after=$(state "$1" "${@:3}")
+    expect "$1 after '$how' ($(jq -r --arg name "$1" '.checks[] | select(.name == $name) | .found' "$WORK/doctor.json"))" \
+        "$after" ok
     echo "$1: $how"
 }
 modprobe -r ublk_drv nbd null_blk 2>/dev/null || true

@@ -151,16 +151,22 @@ fn bpf() -> Outcome {
         license: c"GPL".as_ptr() as u64,
         ..Attributes::default()
     };
-    // SAFETY: attributes of the length that is told, which point to a program and a text that stay.
-    let fd = unsafe {
-        libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const attributes, size_of::<Attributes>())
-    };
-    if fd >= 0 {
+    let load = || {
+        // SAFETY: attributes of the length that is told, which point to a program and a text that stay.
+        let fd = unsafe {
+            libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const attributes, size_of::<Attributes>())
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
         // SAFETY: a descriptor that was just made and that nobody else knows.
         drop(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd as i32) });
-        return Outcome::yes("a program was loaded (CAP_BPF and CAP_PERFMON)");
-    }
-    let error = io::Error::last_os_error();
+        Ok(())
+    };
+    let error = match uninterrupted(load) {
+        Ok(()) => return Outcome::yes("a program was loaded (CAP_BPF and CAP_PERFMON)"),
+        Err(error) => error,
+    };
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => Outcome::no(
             format!("loading a program was refused ({error}): CAP_BPF and CAP_PERFMON are needed"),
@@ -169,6 +175,21 @@ fn bpf() -> Outcome {
         Some(libc::ENOSYS) => Outcome::never("this kernel was built without CONFIG_BPF_SYSCALL"),
         _ => Outcome::never(format!("loading a program failed: {error}")),
     }
+}
+
+/// Calls again what a signal ended. The verifier gives up with EAGAIN where one is pending, and the end of a ring
+/// that was closed before, as each check of io_uring closes its own, counts as one.
+fn uninterrupted(mut call: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    const ATTEMPTS: usize = 100;
+    let interrupted =
+        |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR));
+    for _ in 1..ATTEMPTS {
+        match call() {
+            Err(error) if interrupted(&error) => {}
+            other => return other,
+        }
+    }
+    call()
 }
 
 /// Whether the kernel's type information has the operations that a program for a ring implements.
@@ -268,6 +289,22 @@ mod tests {
         ] {
             assert_eq!(quoted(path), word);
         }
+    }
+
+    #[test]
+    fn what_is_interrupted_is_called_again_and_nothing_else() {
+        let answers = |errors: &[i32]| {
+            let mut errors: Vec<i32> = errors.iter().rev().copied().collect();
+            let done = uninterrupted(|| match errors.pop() {
+                None => Ok(()),
+                Some(error) => Err(io::Error::from_raw_os_error(error)),
+            });
+            (done.err().and_then(|error| error.raw_os_error()), errors.len())
+        };
+        assert_eq!(answers(&[]), (None, 0));
+        assert_eq!(answers(&[libc::EAGAIN, libc::EINTR, libc::EAGAIN]), (None, 0));
+        assert_eq!(answers(&[libc::EAGAIN, libc::EPERM, libc::EAGAIN]), (Some(libc::EPERM), 1));
+        assert_eq!(answers(&[libc::EAGAIN; 101]), (Some(libc::EAGAIN), 1));
     }
 
     #[test]
