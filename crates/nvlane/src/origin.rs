@@ -8,7 +8,7 @@ use crate::config::{ANY_HOST, Config, Namespace, Subsystem, file};
 use crate::daemon::Threads;
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
-use volume::{Kind, Options, Uri};
+use volume::{Device, Kind, Options, Uri};
 
 /// The file that is served when no volume is named.
 const DEFAULT_VOLUME: &str = "default.img";
@@ -124,31 +124,15 @@ pub fn settled(volume: &str) -> Result<String> {
 }
 
 fn settle(uri: &mut Uri) -> Result<()> {
-    match &mut uri.kind {
-        Kind::File { path, .. } => {
-            *path = std::path::absolute(&*path).with_context(|| path.display().to_string())?;
-        }
-        Kind::Device(device) => {
-            let path = &mut device.path;
-            *path = std::path::absolute(&*path).with_context(|| path.display().to_string())?;
-        }
-        Kind::Program(path, children) => {
-            *path = std::path::absolute(&*path).with_context(|| path.display().to_string())?;
-            children.iter_mut().try_for_each(settle)?;
-        }
-        Kind::Linear(children) | Kind::Multipath(_, children) => {
-            children.iter_mut().try_for_each(settle)?
-        }
-        Kind::Delay(_, child)
-        | Kind::Rate(_, child)
-        | Kind::Fault(_, child)
-        | Kind::Volatile(_, child) => settle(child)?,
-        Kind::Memory(_) | Kind::Null(_) | Kind::Remote(_) => {}
+    if let Kind::File { path, .. } | Kind::Device(Device { path, .. }) | Kind::Program(path, _) =
+        &mut uri.kind
+    {
+        *path = std::path::absolute(&*path).with_context(|| path.display().to_string())?;
     }
-    Ok(())
+    uri.children_mut().iter_mut().try_for_each(settle)
 }
 
-/// A volume's URI with files by where links lead to now: for one that has to be the same when it is opened again.
+/// A volume's URI with files and devices by where links lead to now: for one that has to be the same when it is opened again.
 pub fn pinned(volume: &str) -> String {
     let Ok(mut uri) = volume.parse::<Uri>() else { return volume.to_owned() };
     let mut is_changed = false;
@@ -165,17 +149,10 @@ pub fn pinned(volume: &str) -> String {
 }
 
 fn each_file(uri: &mut Uri, each: &mut dyn FnMut(&mut PathBuf)) {
-    match &mut uri.kind {
-        Kind::File { path, .. } => each(path),
-        Kind::Program(_, children) | Kind::Linear(children) | Kind::Multipath(_, children) => {
-            children.iter_mut().for_each(|child| each_file(child, each));
-        }
-        Kind::Delay(_, child)
-        | Kind::Rate(_, child)
-        | Kind::Fault(_, child)
-        | Kind::Volatile(_, child) => each_file(child, each),
-        Kind::Device(_) | Kind::Memory(_) | Kind::Null(_) | Kind::Remote(_) => {}
+    if let Kind::File { path, .. } | Kind::Device(Device { path, .. }) = &mut uri.kind {
+        each(path);
     }
+    uri.children_mut().iter_mut().for_each(|child| each_file(child, each));
 }
 
 #[cfg(test)]
@@ -196,6 +173,7 @@ mod tests {
             pinned(&format!("linear:({}?ro,{}?size=1M&create)", path("link"), path("up/new"))),
             format!("linear:(file:{}?ro,file:{}?create&size=1M)", path("a"), path("new"))
         );
+        assert_eq!(pinned(&format!("nvme:{}", path("link"))), format!("nvme:{}", path("a")));
         assert_eq!(pinned("wat:1G"), "wat:1G");
     }
 

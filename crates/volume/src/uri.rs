@@ -19,6 +19,7 @@ use namespace::{percent, uuid};
 use nvme::limits::Passthrough;
 use std::fmt;
 use std::path::PathBuf;
+use std::slice;
 use std::str::FromStr;
 
 /// A volume as it was named.
@@ -81,71 +82,80 @@ pub enum Kind {
 }
 
 impl Uri {
+    /// The volumes that this one is made of.
+    pub fn children(&self) -> &[Uri] {
+        match &self.kind {
+            Kind::Linear(children) | Kind::Multipath(_, children) | Kind::Program(_, children) => {
+                children
+            }
+            Kind::Delay(_, child)
+            | Kind::Rate(_, child)
+            | Kind::Fault(_, child)
+            | Kind::Volatile(_, child) => slice::from_ref(child),
+            Kind::Memory(_)
+            | Kind::Null(_)
+            | Kind::File { .. }
+            | Kind::Device(_)
+            | Kind::Remote(_) => &[],
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn children_mut(&mut self) -> &mut [Uri] {
+        match &mut self.kind {
+            Kind::Linear(children) | Kind::Multipath(_, children) | Kind::Program(_, children) => {
+                children
+            }
+            Kind::Delay(_, child)
+            | Kind::Rate(_, child)
+            | Kind::Fault(_, child)
+            | Kind::Volatile(_, child) => slice::from_mut(child),
+            Kind::Memory(_)
+            | Kind::Null(_)
+            | Kind::File { .. }
+            | Kind::Device(_)
+            | Kind::Remote(_) => &mut [],
+        }
+    }
+
+    /// Whether the volume, or a part of it, is of a kind.
+    fn has(&self, is: fn(&Kind) -> bool) -> bool {
+        is(&self.kind) || self.children().iter().any(|child| child.has(is))
+    }
+
     /// Volumes above one another, this one included; a layer's options count as one more.
     pub fn depth(&self) -> usize {
         let options = usize::from(self.options.read_only || self.options.uuid.is_some());
-        options
-            + match &self.kind {
-                Kind::Memory(_) | Kind::Null(_) | Kind::File { .. } | Kind::Device(_) => 1,
-                // Multipath is on top of the paths.
-                Kind::Remote(_) => 2,
-                Kind::Linear(children)
-                | Kind::Multipath(_, children)
-                | Kind::Program(_, children) => {
-                    1 + children.iter().map(Uri::depth).max().unwrap_or(0)
-                }
-                Kind::Delay(_, child)
-                | Kind::Rate(_, child)
-                | Kind::Fault(_, child)
-                | Kind::Volatile(_, child) => 1 + child.depth(),
-            }
+        // Multipath is on top of the paths.
+        let own = 1 + usize::from(matches!(self.kind, Kind::Remote(_)));
+        options + own + self.children().iter().map(Uri::depth).max().unwrap_or(0)
     }
 
     /// Whether the volume, or a part of it, exists within one process only.
     pub fn has_memory(&self) -> bool {
-        match &self.kind {
-            Kind::Memory(_) => true,
-            Kind::File { .. } | Kind::Null(_) | Kind::Device(_) | Kind::Remote(_) => false,
-            Kind::Linear(children) | Kind::Multipath(_, children) | Kind::Program(_, children) => {
-                children.iter().any(Uri::has_memory)
-            }
-            Kind::Delay(_, child)
-            | Kind::Rate(_, child)
-            | Kind::Fault(_, child)
-            | Kind::Volatile(_, child) => child.has_memory(),
-        }
+        self.has(|kind| matches!(kind, Kind::Memory(_)))
     }
-}
 
-impl Uri {
     /// Whether a part of the volume is a file or block device, whose memory must lie at whole blocks.
     pub fn has_file(&self) -> bool {
-        match &self.kind {
-            Kind::File { .. } => true,
-            Kind::Linear(children) | Kind::Multipath(_, children) | Kind::Program(_, children) => {
-                children.iter().any(Uri::has_file)
-            }
-            Kind::Delay(_, child)
-            | Kind::Rate(_, child)
-            | Kind::Fault(_, child)
-            | Kind::Volatile(_, child) => child.has_file(),
-            _ => false,
-        }
+        self.has(|kind| matches!(kind, Kind::File { .. }))
     }
 
     /// Whether commands of a part of the volume go by a ring beside the core's own (`poll`, `hybrid`, `sqpoll`).
     pub fn has_ring_beside(&self) -> bool {
-        match &self.kind {
+        self.has(|kind| match kind {
             Kind::Device(device) => device.poll || device.hybrid || device.sqpoll.is_some(),
-            Kind::Linear(children) | Kind::Multipath(_, children) | Kind::Program(_, children) => {
-                children.iter().any(Uri::has_ring_beside)
-            }
-            Kind::Delay(_, child)
-            | Kind::Rate(_, child)
-            | Kind::Fault(_, child)
-            | Kind::Volatile(_, child) => child.has_ring_beside(),
             _ => false,
+        })
+    }
+
+    /// Has them go by the core's own.
+    pub fn drop_rings_beside(&mut self) {
+        if let Kind::Device(device) = &mut self.kind {
+            (device.poll, device.hybrid) = (false, false);
+            (device.sqpoll, device.sqpoll_idle) = (None, None);
         }
+        self.children_mut().iter_mut().for_each(Uri::drop_rings_beside);
     }
 }
 

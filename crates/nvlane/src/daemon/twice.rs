@@ -31,19 +31,13 @@ pub fn named_twice(config: &Config) -> Option<(PathBuf, PathBuf)> {
 
 /// The files and devices that a volume is on, and whether each is only read.
 pub fn files_of(uri: &Uri) -> Vec<(&Path, bool)> {
-    match &uri.kind {
+    let own = match &uri.kind {
         Kind::File { path, .. } | Kind::Device(Device { path, .. }) => {
-            vec![(path, uri.options.read_only)]
+            Some((path.as_path(), uri.options.read_only))
         }
-        Kind::Linear(children) | Kind::Multipath(_, children) | Kind::Program(_, children) => {
-            children.iter().flat_map(files_of).collect()
-        }
-        Kind::Delay(_, child)
-        | Kind::Rate(_, child)
-        | Kind::Fault(_, child)
-        | Kind::Volatile(_, child) => files_of(child),
-        Kind::Memory(_) | Kind::Null(_) | Kind::Remote(_) => Vec::new(),
-    }
+        _ => None,
+    };
+    own.into_iter().chain(uri.children().iter().flat_map(files_of)).collect()
 }
 
 /// The same for every name of a file: its inode if it is there, its path if it is yet to be made.

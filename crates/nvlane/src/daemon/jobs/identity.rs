@@ -72,14 +72,15 @@ fn collect(uri: &Uri, places: &mut Vec<String>) {
         }
         Kind::Memory(bytes) => places.push(format!("memory {bytes}")),
         Kind::Null(bytes) => places.push(format!("null {bytes}")),
-        Kind::Linear(children) | Kind::Multipath(_, children) | Kind::Program(_, children) => {
-            children.iter().for_each(|child| collect(child, places));
-        }
-        Kind::Delay(_, child)
-        | Kind::Rate(_, child)
-        | Kind::Fault(_, child)
-        | Kind::Volatile(_, child) => collect(child, places),
+        Kind::Linear(_)
+        | Kind::Multipath(..)
+        | Kind::Program(..)
+        | Kind::Delay(..)
+        | Kind::Rate(..)
+        | Kind::Fault(..)
+        | Kind::Volatile(..) => {}
     }
+    uri.children().iter().for_each(|child| collect(child, places));
 }
 
 #[cfg(test)]
