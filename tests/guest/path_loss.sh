@@ -85,9 +85,9 @@ wait "$door" || die "the door did not end well: $(tail -n 20 "$WORK/nbd.log")"
 "$NVLANE" nbd "$(paths 1 5s)" --socket "$WORK/nbd.sock" >"$WORK/gone.log" 2>&1 </dev/null &
 door=$!
 await 30 grep -q ready "$WORK/gone.log"
+begun=$SECONDS
 kill -KILL "${TARGET[4421]}" "${TARGET[4422]}"
 wait "${TARGET[4421]}" "${TARGET[4422]}" 2>/dev/null || true
-begun=$SECONDS
 fails fio --name=gone --ioengine=nbd --uri="nbd+unix:///?socket=$WORK/nbd.sock" --rw=read --bs=4k --size=4k >/dev/null
 waited=$((SECONDS - begun))
 expect "waited for ctrl_loss_tmo, and not much longer ($waited s)" $((waited >= 4 && waited < 30)) 1

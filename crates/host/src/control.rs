@@ -210,8 +210,7 @@ impl Driver {
 
     /// Passes an admin command on, as soon as there is room.
     pub(crate) fn pass(&self, passing: Passing) {
-        let access = self.association.borrow().access();
-        if access >= Access::Lost && !self.association.borrow().is_live() {
+        if !self.association.borrow().is_live() {
             return passing.answer(Status::HOST_ABORTED, 0, Vec::new());
         }
         self.passed.wait(passing);

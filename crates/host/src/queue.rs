@@ -131,7 +131,7 @@ impl Queue for PathQueue {
 
     fn forget(&self) {
         self.io.close();
-        drop((self.io.done.take(), self.io.inner.take(), self.io.admins.waiting.take()));
+        drop((self.io.done.take(), self.io.admins.waiting.take()));
     }
 }
 

@@ -129,8 +129,9 @@ const STATES: [Access; 6] = [
 
 impl Shared {
     pub(crate) fn new(address: Address, options: Options, subsystem: Arc<Subsystem>) -> Shared {
-        // As long as nothing is known of the controller: it may count commands as keep alive, which doubles it.
-        let settles = Association::new(options.association.clone()).quiet() * 2;
+        // As long as nothing is known of the controller: it may count commands as keep alive, and then its timer runs twice.
+        let quiet = Association::new(options.association.clone()).quiet();
+        let settles = quiet + options.association.keep_alive_tmo;
         Shared {
             address,
             options,

@@ -147,7 +147,7 @@ fn a_path_tells_how_long_a_dead_process_is_to_be_reckoned_with() {
     let nobody = nobody.local_addr().expect("bound");
     let paths = host::open(&[address(target.address), address(nobody)], &options, "");
     let paths = paths.expect("one of two");
-    assert_eq!(paths[1].paths()[0].settles, Duration::from_secs(2 * (7 + 3)));
+    assert_eq!(paths[1].paths()[0].settles, Duration::from_secs(2 * 7 + 3));
     options.failover = Failover::Fast;
     let path = connect(target.address, &options);
     assert_eq!(path.paths()[0].settles, Duration::ZERO);
@@ -427,7 +427,8 @@ fn of_two_addresses_that_lead_to_different_volumes_one_is_used() {
 fn commands_fail_once_a_removed_namespace_has_stayed_away() {
     let target = Target::memory();
     let mut options = options();
-    options.association.ctrl_loss_tmo = Some(Duration::from_millis(200));
+    // The first connect has as long.
+    options.association.ctrl_loss_tmo = Some(Duration::from_secs(3));
     let path = connect(target.address, &options);
     let core = Core::usable(path.clone());
     target.server.remove_namespace(NQN, 1).expect("served");

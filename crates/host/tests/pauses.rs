@@ -69,7 +69,7 @@ const DEPTH: usize = 127;
 fn time_in_which_nobody_looked_is_not_the_commands() {
     let target = Target::memory();
     let mut options = options();
-    options.io_timeout = Duration::from_secs(1);
+    options.io_timeout = Duration::from_secs(4);
     let path = connect(target.address, &options);
     let core = Resting::on(path.clone());
     core.turn_until(|| core.queue.access() == Access::Optimized);
@@ -80,7 +80,7 @@ fn time_in_which_nobody_looked_is_not_the_commands() {
             core.submit(DEPTH);
             core.reactor.turn_for(Drive::Poll);
         }
-        std::thread::sleep(Duration::from_millis(2500));
+        std::thread::sleep(Duration::from_secs(9));
         if !sent_before {
             core.submit(DEPTH);
         }
@@ -88,7 +88,7 @@ fn time_in_which_nobody_looked_is_not_the_commands() {
         // No identifier rests because its command was aborted, which would be for 15 s.
         core.submit(DEPTH);
         let took = core.complete(DEPTH);
-        assert!(took < Duration::from_secs(8), "{took:?}");
+        assert!(took < Duration::from_secs(12), "{took:?}");
     }
     assert_eq!(path.paths()[0].reconnects, 0);
 }
