@@ -204,9 +204,11 @@ fn keep_library(built: &Path, kept: &Kept, output: &Output) -> Result<String> {
 /// tests/c/device.c of crates/libaio, against the libaio of that nvlane: beside it as kept here, or where packages have it.
 fn build_aio_program(nvlane: &Path, kept: &Kept, output: &Output) -> Result<String> {
     let folder = nvlane.parent().context("nvlane is in a folder")?;
-    let places = ["libnvlane_aio.so", "libaio.so.1", "../lib/nvlane/libaio.so.1"];
+    let places =
+        ["libnvlane_aio.so", "deps/libnvlane_aio.so", "libaio.so.1", "../lib/nvlane/libaio.so.1"];
     let library = places.iter().map(|place| folder.join(place)).find(|place| place.exists());
     let library = library.with_context(|| format!("no libaio beside {}", nvlane.display()))?;
+    fs::create_dir_all(&kept.folder)?;
     let program = kept.folder.join("aio_device");
     let mut compiler = Command::new("cc");
     compiler.args(["-std=gnu11", "-O2", "-o"]).arg(&program);
