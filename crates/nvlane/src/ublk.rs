@@ -72,7 +72,7 @@ fn add(args: &UblkAddArgs) -> Result<()> {
         Some(id) => {
             let ended = successor::await_end(id, &record.volume)?;
             let namespace = successor::open(&record.volume, &options)?;
-            successor::settle(&*namespace, ended);
+            successor::settle(&*namespace, ended, &signals.stop)?;
             namespace
         }
         None => patience::open(&record.volume, &options)?,
@@ -141,7 +141,7 @@ fn to_be_served(args: &UblkAddArgs, taken_over: Option<(u32, Record)>) -> Record
         tracing::warn!("/dev/ublkb{id} is served from {volume}, which it has, not from {asked}");
     }
     let wishes = Wishes::of(&args.serve, noted.wishes);
-    Record { wishes, ..noted }
+    Record { wishes, volume: successor::without_rings(noted.volume), ..noted }
 }
 
 /// Whether a device is there, and its server is not: who starts us again after a crash wants that one.
@@ -181,7 +181,7 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
         let ended = if left { None } else { Some(successor::await_end(id, &record.volume)?) };
         let namespace = successor::open(&record.volume, &options)?;
         if let Some(ended) = ended {
-            successor::settle(&*namespace, ended);
+            successor::settle(&*namespace, ended, &signals.stop)?;
         }
         let kept = successor::keep_maps(&*namespace, Some(id))?;
         let record = Record { volume: namespace.uri(), ..record };
@@ -199,7 +199,9 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
 /// What `recover` and `upgrade` are to serve: the volume that is named, or else what was noted.
 fn to_be_recovered(args: &UblkRecoverArgs, noted: Option<Record>) -> Result<Record> {
     let record = match &args.volume {
-        None => noted,
+        None => {
+            noted.map(|noted| Record { volume: successor::without_rings(noted.volume), ..noted })
+        }
         Some(volume) => {
             let (read_only, wishes) =
                 noted.map_or_else(Default::default, |noted| (noted.read_only, noted.wishes));

@@ -8,6 +8,7 @@ use crate::kernel::{self, ProgramPlace, Runs};
 use crate::parameters;
 use crate::path::DataPath;
 use crate::queue::{QueueConfig, QueueServer, Watcher};
+use crate::recovery;
 use crate::translate::Shape;
 use crate::zoned::Zones;
 use namespace::Namespace;
@@ -226,7 +227,7 @@ impl Device {
             await_own_node(id)?;
         }
         self.control.set_parameters(id, parameters)?;
-        self.start_queues(options, wake)?;
+        self.start_queues(parameters, options, wake)?;
         Ok(self.control.start(id)?)
     }
 
@@ -245,17 +246,30 @@ impl Device {
     /// as long as they live. Where one of them fails the others live on.
     pub(crate) fn start_queues(
         &mut self,
+        parameters: &Parameters,
         options: &DeviceOptions,
         wake: &Wake,
     ) -> Result<(), Error> {
         let (info, limits) = (&self.info, self.namespace.limits());
+        let mut shape = Shape::of(&limits, info.max_io_buf_bytes)
+            .with(options.zones)
+            .behind(parameters.has_cache(), &limits);
+        if recovery::cuts(&*self.namespace) {
+            shape.zero_blocks_max = u32::MAX;
+        }
+        if shape.writes_through {
+            tracing::info!(
+                "{}: the volume has a write cache that the device was made without: each write is made durable by itself",
+                self.node().display()
+            );
+        }
         let node = Arc::new(open_node(info.dev_id)?);
         for queue in 0..info.nr_hw_queues {
             let config = QueueConfig {
                 queue,
                 depth: info.queue_depth,
                 path: self.path,
-                shape: Shape::of(&limits, info.max_io_buf_bytes).with(options.zones),
+                shape,
                 encoded: self.control.is_encoded(),
                 batch: info.flags & flag::BATCH_IO != 0,
             };

@@ -349,6 +349,13 @@ pub struct Parameters {
     pub integrity: [u64; 2],
 }
 
+impl Parameters {
+    /// Whether the kernel was told of a volatile write cache: it asks for no flush otherwise.
+    pub fn has_cache(&self) -> bool {
+        self.basic.attrs & attribute::VOLATILE_CACHE != 0
+    }
+}
+
 /// Bits of [`Parameters::types`] (`UBLK_PARAM_TYPE_*`).
 pub mod parameter {
     /// [`super::Parameters::basic`].

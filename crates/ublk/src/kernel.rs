@@ -69,7 +69,7 @@ impl Runs {
             _ if path != DataPath::ZeroCopy => format!("data goes by {path}"),
             _ if options.poll => "--poll is for user space".to_owned(),
             _ => match KernelProgram::new(volume, depth, asked == ProgramPlace::Kernel, kept) {
-                Ok(program) => match unsuited(&program, asked, made) {
+                Ok(program) => match unsuited(volume, &program, asked, made) {
                     Some(why) => why,
                     None => {
                         let program = Arc::new(program);
@@ -119,6 +119,7 @@ fn hand_over(volume: &dyn Namespace, program: &Arc<KernelProgram>) {
 
 /// Why a program that the kernel would take is not to run there.
 fn unsuited(
+    volume: &dyn Namespace,
     program: &KernelProgram,
     asked: ProgramPlace,
     made: Option<(&DeviceInfo, &Parameters)>,
@@ -132,12 +133,15 @@ fn unsuited(
     if info.flags & flag::BATCH_IO != 0 {
         return Some("the device was made for user space: its requests come in batches".to_owned());
     }
+    if volume.limits().volatile_write_cache && !parameters.has_cache() {
+        let why = "the device was made without a write cache, and the kernel does not make each write durable";
+        return Some(why.to_owned());
+    }
     is_longer(parameters, program.io_bytes_max()).then(|| TOO_LONG.to_owned())
 }
 
-/// What is said of a device whose requests no program in the kernel could take.
-const TOO_LONG: &str =
-    "the device was made for user space: its requests are longer than the program takes";
+/// What is said of a device whose requests a program in the kernel could not take: nobody cuts them there.
+const TOO_LONG: &str = "the device's requests are longer than the program takes at once";
 
 /// Whether a device has requests of more bytes than `most`.
 fn is_longer(parameters: &Parameters, most: u64) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::control::Control;
 use crate::device::{Device, DeviceOptions, LOOK_EVERY, Wake};
-use crate::driver::{DeviceInfo, Parameters, SECTOR_SHIFT, attribute, flag, state};
+use crate::driver::{DeviceInfo, Parameters, SECTOR_SHIFT, flag, state};
 use crate::error::Error;
 use crate::kernel::Runs;
 use crate::path::DataPath;
@@ -14,6 +14,8 @@ use std::{mem, thread};
 
 /// How long a killed server may take to be gone.
 const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
+/// How long its process may take to die.
+const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long one that lives may take to flush and end.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(60);
@@ -58,7 +60,7 @@ impl Device {
         await_recovery(&mut control, id, &begins)?;
         let mut device = Device::new(control, info, namespace, path, runs);
         device.sectors = parameters.basic.dev_sectors;
-        if let Err(error) = device.take_over(options, wake, &begins, note) {
+        if let Err(error) = device.take_over(&parameters, options, wake, &begins, note) {
             // To stop it would take the disk from its users, and its threads end with the process.
             mem::forget(device);
             return Err(error);
@@ -74,13 +76,14 @@ impl Device {
     /// with its own maps (docs/decisions/0009).
     fn take_over(
         &mut self,
+        parameters: &Parameters,
         options: &DeviceOptions,
         wake: &Wake,
         begins: &dyn Fn(bool) -> Result<(), Error>,
         note: impl FnOnce(u32, &Runs) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let id = self.id();
-        self.start_queues(options, wake)?;
+        self.start_queues(parameters, options, wake)?;
         begins(false)?;
         // Another successor may have come and gone between our look at the maps and here.
         options.kept.iter().try_for_each(|kept| kept.check_names()).map_err(Error::Kept)?;
@@ -112,11 +115,6 @@ pub(crate) fn check_volume(
         format!("it took {} bytes per command, not {most}", info.max_io_buf_bytes)
     } else if path == DataPath::ZeroCopy && !namespace.takes_registered() {
         "it took its data by zero copy".to_owned()
-    } else if limits.volatile_write_cache && basic.attrs & attribute::VOLATILE_CACHE == 0 {
-        // Linux sends such a device no flushes, and writes without FUA.
-        "it had no volatile write cache, and flushes of this one would not be asked for; if it is the same volume, whose \
-         cache was turned on since, turn it off, or make the device anew"
-            .to_owned()
     } else {
         return Ok(());
     };
@@ -125,11 +123,11 @@ pub(crate) fn check_volume(
 
 /// Whether a volume cuts what is longer than it takes at once: programs in user space, to which requests go piece by
 /// piece. Whether one may move into the kernel is looked at where that is chosen.
-fn cuts(namespace: &dyn Namespace) -> bool {
+pub(crate) fn cuts(namespace: &dyn Namespace) -> bool {
     namespace.uri().starts_with("bpf:")
 }
 
-/// Waits until a device's server is gone, whom a device that can is taken from.
+/// Takes a device from its server when that is gone.
 fn await_recovery(
     control: &mut Control,
     id: u32,
@@ -137,25 +135,44 @@ fn await_recovery(
 ) -> Result<(), Error> {
     let until = Instant::now() + RECOVERY_PATIENCE;
     loop {
-        let info = control.info(id)?;
-        let why = match info.state {
-            state::DEAD => {
-                let why = "is dead: `nvlane ublk del` clears it away";
-                return Err(Error::NotRecoverable { id, why });
-            }
-            state::LIVE => still_served(&info),
-            _ => {
-                begins(true)?;
-                let Err(error) = control.start_recovery(id) else { return Ok(()) };
-                begins(false)?;
-                if error.errno() != Some(libc::EBUSY) {
-                    return Err(error.into());
-                }
-                "still has its server"
-            }
-        };
-        if Instant::now() >= until || info.state == state::LIVE && is_alive(info.ublksrv_pid) {
+        if gone(control, id)? == state::DEAD {
+            let why = "is dead: `nvlane ublk del` clears it away";
             return Err(Error::NotRecoverable { id, why });
+        }
+        begins(true)?;
+        let Err(error) = control.start_recovery(id) else { return Ok(()) };
+        begins(false)?;
+        if error.errno() != Some(libc::EBUSY) {
+            return Err(error.into());
+        }
+        if Instant::now() >= until {
+            return Err(Error::NotRecoverable { id, why: STILL_SERVED });
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+const STILL_SERVED: &str = "still has its server";
+
+/// Waits until a device has lost its server: its state then.
+fn gone(control: &mut Control, id: u32) -> Result<u16, Error> {
+    let begun = Instant::now();
+    let mut is_told = false;
+    loop {
+        let info = control.info(id)?;
+        if info.state != state::LIVE {
+            return Ok(info.state);
+        }
+        if !mem::replace(&mut is_told, true) {
+            tracing::info!(id, process = info.ublksrv_pid, "waits for the device's server to end");
+        }
+        let lives = is_alive(info.ublksrv_pid);
+        if lives && begun.elapsed() >= DEATH_PATIENCE {
+            let why = "has a server: `nvlane ublk upgrade` takes it over";
+            return Err(Error::NotRecoverable { id, why });
+        }
+        if begun.elapsed() >= RECOVERY_PATIENCE {
+            return Err(Error::NotRecoverable { id, why: STILL_SERVED });
         }
         thread::sleep(LOOK_EVERY);
     }
@@ -176,26 +193,11 @@ pub fn waits_for_server(info: &DeviceInfo) -> bool {
 }
 
 /// Waits until a server that has crashed is gone, with what it had in its rings.
+///
+/// # Errors
+/// It lives, also after the time that one takes to die that was just killed.
 pub fn await_end(id: u32) -> Result<(), Error> {
-    let mut control = Control::open()?;
-    let until = Instant::now() + RECOVERY_PATIENCE;
-    loop {
-        let info = control.info(id)?;
-        if info.state != state::LIVE {
-            return Ok(());
-        }
-        if is_alive(info.ublksrv_pid) || Instant::now() >= until {
-            return Err(Error::NotRecoverable { id, why: still_served(&info) });
-        }
-        thread::sleep(LOOK_EVERY);
-    }
-}
-
-fn still_served(info: &DeviceInfo) -> &'static str {
-    if is_alive(info.ublksrv_pid) {
-        return "has a server: `nvlane ublk upgrade` takes it over";
-    }
-    "still has its server"
+    gone(&mut Control::open()?, id).map(drop)
 }
 
 /// Has the server of a device give it up to the one that comes next, without an error to its users, and
@@ -228,7 +230,7 @@ pub fn quiesce(id: u32) -> Result<bool, Error> {
             next = Instant::now() + QUIESCE_AGAIN;
         }
         if begun.elapsed() >= UPGRADE_PATIENCE {
-            return Err(Error::NotRecoverable { id, why: "still has its server" });
+            return Err(Error::NotRecoverable { id, why: STILL_SERVED });
         }
         if is_live
             && begun.elapsed() >= LEAVE_PATIENCE
@@ -281,12 +283,10 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_with_a_cache_does_not_follow_one_without() {
+    fn a_volume_with_a_cache_may_follow_one_without_and_the_other_way_round() {
         let cached: Arc<dyn Namespace> = Volatile::new(null(), 4096);
-        let said = follows(&*null(), &*cached).unwrap_err();
-        assert!(said.contains("no volatile write cache"), "{said}");
-        assert_eq!(follows(&*cached, &*cached), Ok(()));
-        assert_eq!(follows(&*cached, &*null()), Ok(()));
-        assert_eq!(follows(&*null(), &*null()), Ok(()));
+        for (first, next) in [(null(), cached.clone()), (cached.clone(), null())] {
+            assert_eq!(follows(&*first, &*next), Ok(()));
+        }
     }
 }

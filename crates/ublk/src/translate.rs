@@ -50,6 +50,11 @@ pub struct Shape {
     pub io_bytes_max: u32,
     /// Write Zeroes may deallocate.
     pub deallocates: bool,
+    /// Most blocks of a Write Zeroes.
+    pub zero_blocks_max: u32,
+    /// The volume has a volatile write cache and the device, made of it when it had none or of another, has not: the kernel
+    /// asks for no flush, so that each write has to be durable by itself.
+    pub writes_through: bool,
     /// Sectors of a zone; 0: there are none.
     pub zone_sectors: u32,
 }
@@ -58,7 +63,20 @@ impl Shape {
     /// That of a volume behind a device whose requests are that long at most.
     pub fn of(limits: &Limits, io_bytes_max: u32) -> Shape {
         let deallocates = limits.commands.deallocate;
-        Shape { block_shift: limits.block_shift, io_bytes_max, deallocates, zone_sectors: 0 }
+        Shape {
+            block_shift: limits.block_shift,
+            io_bytes_max,
+            deallocates,
+            zero_blocks_max: limits.zero_blocks_max(),
+            writes_through: false,
+            zone_sectors: 0,
+        }
+    }
+
+    /// The same behind a device of which the kernel was told whether there is a volatile write cache.
+    #[must_use]
+    pub fn behind(self, has_cache: bool, limits: &Limits) -> Shape {
+        Shape { writes_through: limits.volatile_write_cache && !has_cache, ..self }
     }
 
     /// The same of a volume with zones.
@@ -96,18 +114,28 @@ impl Shape {
             operation::WRITE => {
                 let bytes = self.bytes(blocks)?;
                 let mut command = Command::blocks(opcode::WRITE, NSID, slba, blocks);
-                set(&mut command, FUA, request.has(request_flag::FUA));
+                set(&mut command, FUA, self.is_durable(request));
                 Ok(work(command, Transfer::Write(bytes)))
             }
             operation::WRITE_ZEROES if blocks <= BLOCKS_MAX => {
+                // Fewer than when the device was made: the kernel writes zeroes as data then.
+                if blocks > self.zero_blocks_max {
+                    return Err(libc::EOPNOTSUPP);
+                }
                 let mut command = Command::blocks(opcode::WRITE_ZEROES, NSID, slba, blocks);
-                set(&mut command, FUA, request.has(request_flag::FUA));
+                set(&mut command, FUA, self.is_durable(request));
                 set(&mut command, DEAC, self.deallocates && !request.has(request_flag::NOUNMAP));
                 Ok(work(command, Transfer::Nothing))
             }
             operation::WRITE_ZEROES => Err(libc::EINVAL),
             _ => Err(libc::EOPNOTSUPP),
         }
+    }
+
+    /// Whether what is written is to be durable before the request ends.
+    #[inline]
+    fn is_durable(&self, request: &Descriptor) -> bool {
+        self.writes_through || request.has(request_flag::FUA)
     }
 
     /// What only zoned devices are asked for.
@@ -129,7 +157,7 @@ impl Shape {
                 let (slba, blocks) = self.blocks(request)?;
                 let bytes = self.bytes(blocks)?;
                 let mut command = Command::blocks(opcode::ZONE_APPEND, NSID, slba, blocks);
-                set(&mut command, FUA, request.has(request_flag::FUA));
+                set(&mut command, FUA, self.is_durable(request));
                 (command, Transfer::Write(bytes))
             }
             other => {
@@ -176,10 +204,17 @@ fn set(command: &mut Command, bit: u32, on: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use namespace::Namespace;
     use proptest::prelude::*;
 
-    const SHAPE: Shape =
-        Shape { block_shift: 12, io_bytes_max: 1 << 20, deallocates: true, zone_sectors: 0 };
+    const SHAPE: Shape = Shape {
+        block_shift: 12,
+        io_bytes_max: 1 << 20,
+        deallocates: true,
+        zero_blocks_max: BLOCKS_MAX,
+        writes_through: false,
+        zone_sectors: 0,
+    };
 
     fn request(operation: u8, start_sector: u64, nr_sectors: u32) -> Descriptor {
         Descriptor { op_flags: operation.into(), nr_sectors, start_sector, addr: 0 }
@@ -210,6 +245,42 @@ mod tests {
         assert!(!SHAPE.translate(&zeroes).unwrap().command.deac());
         let keeps = Shape { deallocates: false, ..SHAPE };
         assert!(!keeps.translate(&request(operation::WRITE_ZEROES, 8, 8)).unwrap().command.deac());
+    }
+
+    #[test]
+    fn behind_a_device_without_a_cache_each_write_is_durable_by_itself() {
+        let volume = |volatile_write_cache| Limits {
+            volatile_write_cache,
+            write_zeroes_bytes_max: 1 << 20,
+            ..namespace::null::Null::open(1 << 30, 12, None).unwrap().limits()
+        };
+        for (cached, has_cache, durable) in
+            [(true, false, true), (true, true, false), (false, false, false), (false, true, false)]
+        {
+            let limits = volume(cached);
+            let shape = Shape { zone_sectors: 8192, ..Shape::of(&limits, 1 << 20) };
+            let shape = shape.behind(has_cache, &limits);
+            for operation in [operation::WRITE, operation::WRITE_ZEROES, operation::ZONE_APPEND] {
+                let mut write = request(operation, 8, 8);
+                assert_eq!(shape.translate(&write).unwrap().command.fua(), durable);
+                write.op_flags |= request_flag::FUA;
+                assert!(shape.translate(&write).unwrap().command.fua());
+            }
+            assert!(!shape.translate(&request(operation::READ, 8, 8)).unwrap().command.fua());
+        }
+    }
+
+    #[test]
+    fn zeroes_that_the_volume_takes_not_at_once_are_written_by_the_kernel() {
+        let shape = Shape { zero_blocks_max: 256, ..SHAPE };
+        let zeroes = |sectors| shape.translate(&request(operation::WRITE_ZEROES, 0, sectors));
+        assert_eq!(zeroes(2048).unwrap().command.block_count(), 256);
+        assert_eq!(zeroes(2056), Err(libc::EOPNOTSUPP));
+        // Its driver keeps to what it was told.
+        assert_eq!(
+            SHAPE.translate(&request(operation::WRITE_ZEROES, 0, 1 << 20)),
+            Err(libc::EINVAL)
+        );
     }
 
     #[test]

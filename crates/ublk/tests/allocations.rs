@@ -32,7 +32,14 @@ fn carry_through(tags: &mut Tags, tag: u16, request: &Descriptor, number: u32) -
 
 #[test]
 fn no_request_allocates() {
-    let shape = Shape { block_shift: 9, io_bytes_max: 1 << 20, deallocates: true, zone_sectors: 0 };
+    let shape = Shape {
+        block_shift: 9,
+        io_bytes_max: 1 << 20,
+        deallocates: true,
+        zero_blocks_max: 1 << 16,
+        writes_through: false,
+        zone_sectors: 0,
+    };
     let operations = [
         operation::READ,
         operation::WRITE,

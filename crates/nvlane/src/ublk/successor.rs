@@ -10,9 +10,11 @@ use namespace::layer::program::{Routed, check_successor};
 use namespace::{Namespace, percent};
 use nvme::Limits;
 use nvme::limits::{Commands, CopyLimits, Passthrough};
+use sd_notify::NotifyState;
 use serde_json::Value;
 use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use ublk_bpf::KeptMaps;
@@ -25,6 +27,20 @@ const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
 /// so of its claim to the volume, a moment later.
 pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Namespace>> {
     Ok(Patience::new(CLAIM_PATIENCE).open(|| volume::open(uri, options))?)
+}
+
+/// A volume that was noted for a successor, without what [`check_rings`] refuses: it comes from a version that did not.
+pub fn without_rings(noted: String) -> String {
+    match noted.parse::<Uri>() {
+        Ok(mut uri) if uri.has_ring_beside() => {
+            tracing::warn!(
+                "{noted}: poll, hybrid and sqpoll are left away: the device outlives its server"
+            );
+            uri.drop_rings_beside();
+            uri.to_string()
+        }
+        _ => noted,
+    }
 }
 
 /// Refuses a volume whose commands a successor could not wait for: when a server is killed the driver lets go of its
@@ -40,6 +56,10 @@ pub fn check_rings(uri: &str) -> Result<()> {
     Ok(())
 }
 
+/// How often we look whether we are to stop, and for how long we ask the service manager to wait.
+const STOP_LOOK_EVERY: Duration = Duration::from_millis(500);
+const START_EXTENDS: Duration = Duration::from_secs(60);
+
 /// From when the kernel has let go of a device to when the connections of its dead server are closed.
 const CONNECTIONS_CLOSE: Duration = Duration::from_millis(100);
 
@@ -47,23 +67,36 @@ const CONNECTIONS_CLOSE: Duration = Duration::from_millis(100);
 /// us connect when its commands have ended.
 pub fn await_end(id: u32, uri: &str) -> Result<Instant> {
     ::ublk::await_end(id)?;
-    let ended = Instant::now();
     if uri.contains("tcp://") {
         thread::sleep(CONNECTIONS_CLOSE);
     }
-    Ok(ended)
+    Ok(Instant::now())
 }
 
 /// Waits until nothing is carried out any more of what a server that ended then has sent. Its requests come again, to
 /// us, and what has been acknowledged after them must not be overwritten by what they were the first time.
-pub fn settle(volume: &dyn Namespace, ended: Instant) {
+///
+/// # Errors
+/// We are told to stop: the device waits for the next server then, as it did for us.
+pub fn settle(volume: &dyn Namespace, ended: Instant, stop: &AtomicBool) -> Result<()> {
     let settles = volume.paths().iter().map(|path| path.settles).max().unwrap_or_default();
-    let left = settles.saturating_sub(ended.elapsed());
-    if left >= Duration::from_secs(2) {
-        let seconds = left.as_secs();
+    let left = || settles.saturating_sub(ended.elapsed());
+    if left() >= Duration::from_secs(2) {
+        let seconds = left().as_secs();
         tracing::info!(seconds, "waits until what the last server has sent has surely ended");
     }
-    thread::sleep(left);
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            bail!("told to stop; the device waits for its next server");
+        }
+        if left().is_zero() {
+            return Ok(());
+        }
+        // A service manager would stop one that takes long to start.
+        let longer = NotifyState::ExtendTimeoutUsec(START_EXTENDS.as_micros() as u32);
+        let _ = sd_notify::notify(&[longer]);
+        thread::sleep(left().min(STOP_LOOK_EVERY));
+    }
 }
 
 /// Has the maps of the volume's programs kept for the next server, from the one before if the device is taken over. The
@@ -178,6 +211,27 @@ mod tests {
         for uri in ["/dev/ng0n1", "/dev/nvme0n1", "linear:(mem:1M,/dev/ng0n1?timeout=1s)", "a:b:"] {
             check_rings(uri).unwrap();
         }
+    }
+
+    #[test]
+    fn noted_volumes_lose_such_rings_and_nothing_else() {
+        let noted =
+            "linear:(mem:1M,delay:read=1ms,write=1ms(nvme:/dev/ng0n1?poll&sqpoll=1&timeout=1s))";
+        let left = without_rings(noted.to_owned());
+        check_rings(&left).unwrap();
+        assert!(left.contains("/dev/ng0n1?timeout=1s") && left.starts_with("linear:("), "{left}");
+        let plain = "linear:(mem:1M,/dev/ng0n1?timeout=1s)";
+        assert_eq!(without_rings(plain.to_owned()), plain);
+    }
+
+    #[test]
+    fn who_is_told_to_stop_takes_no_device_over() {
+        let volume = volume::open("null:1M", &OpenOptions::default()).unwrap();
+        let stop = AtomicBool::new(false);
+        settle(&*volume, Instant::now(), &stop).unwrap();
+        stop.store(true, Ordering::Relaxed);
+        let said = settle(&*volume, Instant::now(), &stop).unwrap_err().to_string();
+        assert!(said.contains("told to stop"), "{said}");
     }
 
     #[test]

@@ -11,8 +11,14 @@ use reactor::{Config, Drive};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-const SHAPE: Shape =
-    Shape { block_shift: 9, io_bytes_max: 1 << 20, deallocates: true, zone_sectors: 0 };
+const SHAPE: Shape = Shape {
+    block_shift: 9,
+    io_bytes_max: 1 << 20,
+    deallocates: true,
+    zero_blocks_max: 1 << 16,
+    writes_through: false,
+    zone_sectors: 0,
+};
 const BYTES: usize = 8192;
 const TAG: u16 = 1;
 
