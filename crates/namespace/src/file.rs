@@ -307,16 +307,7 @@ mod tests {
     }
 
     fn opened(path: PathBuf, create_bytes: Option<u64>) -> Arc<File> {
-        let options = FileOptions {
-            path,
-            create_bytes,
-            block_shift: Some(9),
-            read_only: false,
-            shared: false,
-            buffered: true,
-            uuid: None,
-        };
-        File::open(&options).unwrap()
+        File::open(&FileOptions::buffered(path, create_bytes)).unwrap()
     }
 
     fn write_from_outside(file: &File, block: u64) {

@@ -198,16 +198,8 @@ mod tests {
     use nvme::opcode::io as opcode;
 
     fn file(folder: &tempfile::TempDir) -> Arc<File> {
-        let options = FileOptions {
-            path: folder.path().join("image"),
-            create_bytes: Some(1 << 20),
-            block_shift: Some(9),
-            read_only: false,
-            shared: false,
-            buffered: true,
-            uuid: None,
-        };
-        File::open(&options).unwrap()
+        let path = folder.path().join("image");
+        File::open(&FileOptions::buffered(path, Some(1 << 20))).unwrap()
     }
 
     fn said(namespace: &dyn Namespace) -> String {

@@ -33,6 +33,22 @@ pub struct FileOptions {
     pub uuid: Option<[u8; 16]>,
 }
 
+#[cfg(test)]
+impl FileOptions {
+    /// For tests: blocks of 512 bytes, in the page cache.
+    pub(crate) fn buffered(path: impl Into<PathBuf>, create_bytes: Option<u64>) -> FileOptions {
+        FileOptions {
+            path: path.into(),
+            create_bytes,
+            block_shift: Some(9),
+            read_only: false,
+            shared: false,
+            buffered: true,
+            uuid: None,
+        }
+    }
+}
+
 /// Why a file cannot be served. Every message is one line and names the mend.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {

@@ -352,15 +352,7 @@ mod tests {
         const DONE: usize = 6 << 10;
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), [7; BYTES]).unwrap();
-        let options = FileOptions {
-            path: file.path().to_owned(),
-            create_bytes: None,
-            block_shift: Some(9),
-            read_only: false,
-            shared: false,
-            buffered: true,
-            uuid: None,
-        };
+        let options = FileOptions::buffered(file.path(), None);
         for (code, done) in [
             (opcode::READ, DONE),
             (opcode::WRITE, DONE),
@@ -402,15 +394,7 @@ mod tests {
     fn after_a_failure_to_make_data_durable_no_flush_proves_anything_of_what_was_before() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(1 << 20).unwrap();
-        let options = FileOptions {
-            path: file.path().to_owned(),
-            create_bytes: None,
-            block_shift: Some(9),
-            read_only: false,
-            shared: false,
-            buffered: true,
-            uuid: None,
-        };
+        let options = FileOptions::buffered(file.path(), None);
         let volume = File::open(&options).unwrap();
         let reactor = Reactor::new(&Config::default()).unwrap();
         let queue = FileQueue::open(Arc::clone(&volume), &reactor);

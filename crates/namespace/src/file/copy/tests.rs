@@ -17,15 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const BLOCK: u64 = 512;
 
 fn options(path: &Path, blocks: u64, buffered: bool) -> FileOptions {
-    FileOptions {
-        path: path.to_owned(),
-        create_bytes: Some(blocks * BLOCK),
-        block_shift: Some(9),
-        read_only: false,
-        shared: false,
-        buffered,
-        uuid: None,
-    }
+    FileOptions { buffered, ..FileOptions::buffered(path, Some(blocks * BLOCK)) }
 }
 
 /// A volume of random bytes.
