@@ -127,15 +127,20 @@ fn one_winner(uri: &str) {
     assert_eq!(value(&cores[0].read(3, 1, BLOCK).data), total, "{uri}: two winners at once");
 }
 
-#[test]
-fn fused_pairs_have_one_winner() {
+/// Does `check` to a volume of each kind that tells pairs and other commands on the same blocks apart.
+fn each_volume(check: fn(&str)) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("volume.img");
-    one_winner("mem:64K?bs=4096");
-    one_winner(&format!("file:{}?create&size=64K&bs=4096", path.display()));
-    one_winner("linear:(mem:16K?bs=4096,mem:48K?bs=4096)");
-    one_winner("delay:20us(linear:(mem:16K?bs=4096,mem:48K?bs=4096))");
-    one_winner("volatile:(mem:64K?bs=4096)");
+    check("mem:64K?bs=4096");
+    check(&format!("file:{}?create&size=64K&bs=4096", path.display()));
+    check("linear:(mem:16K?bs=4096,mem:48K?bs=4096)");
+    check("delay:20us(linear:(mem:16K?bs=4096,mem:48K?bs=4096))");
+    check("volatile:(mem:64K?bs=4096)");
+}
+
+#[test]
+fn fused_pairs_have_one_winner() {
+    each_volume(one_winner);
 }
 
 /// A block of these two numbers, at its beginning and at its end.
@@ -205,12 +210,7 @@ fn writers_beside_fused(uri: &str) {
 
 #[test]
 fn pairs_and_writes_of_one_block_follow_one_another() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("volume.img");
-    writers_beside_fused("mem:64K?bs=4096");
-    writers_beside_fused(&format!("file:{}?create&size=64K&bs=4096", path.display()));
-    writers_beside_fused("delay:20us(linear:(mem:16K?bs=4096,mem:48K?bs=4096))");
-    writers_beside_fused("volatile:(mem:64K?bs=4096)");
+    each_volume(writers_beside_fused);
 }
 
 #[test]
