@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 const NQN: &str = "nqn.2026-11.com.example:a";
 const M: u64 = 1 << 20;
@@ -111,22 +112,32 @@ fn a_job_is_listed_paused_throttled_resumed_and_cancelled() {
     daemon.call("volume_remove", json!({"nsid": 2}));
 }
 
-/// While what is in flight still ends, and after.
-#[test]
-fn a_job_that_is_cancelled_stays_so() {
+/// A daemon with job 1 at work: 16 MiB in pieces of 64 KiB, one after another, each of which takes `time` to write.
+fn slow_job(time: &str) -> (TempDir, Daemon) {
     let dir = tempfile::tempdir().unwrap();
     file(dir.path(), "a", &pattern(16 << 20, 1));
     file(dir.path(), "b", &vec![0; 1 << 20]);
-    let slow = format!("delay:write=1s({})", file(dir.path(), "c", &vec![0; 16 << 20]));
+    let slow = format!("delay:write={time}({})", file(dir.path(), "c", &vec![0; 16 << 20]));
     let daemon = start(dir.path());
-    // It would take minutes, and ends a second after it was told to; what is told after that is the same.
     let wanted = json!({
         "sources": [{"volume": "served:1"}],
         "targets": [{"volume": slow}],
         "options": {"requests": 1, "request_bytes": 65536},
     });
     daemon.call("job_add", wanted);
-    eventually("work", || job(&daemon, 1)["counts"]["command_bytes"].as_u64() > Some(0));
+    eventually("work", || sent_bytes(&daemon) > Some(0));
+    (dir, daemon)
+}
+
+fn sent_bytes(daemon: &Daemon) -> Option<u64> {
+    job(daemon, 1)["counts"]["command_bytes"].as_u64()
+}
+
+/// While what is in flight still ends, and after.
+#[test]
+fn a_job_that_is_cancelled_stays_so() {
+    // It would take minutes, and ends a second after it was told to; what is told after that is the same.
+    let (_dir, daemon) = slow_job("1s");
     daemon.call("job_cancel", json!({"id": 1}));
     assert_eq!(daemon.refuse("job_pause", json!({"id": 1})), -32002);
     assert_ne!(job(&daemon, 1)["state"], "pausing");
@@ -139,20 +150,8 @@ fn a_job_that_is_cancelled_stays_so() {
 
 #[test]
 fn a_job_that_cannot_be_saved_as_paused_or_cancelled_goes_on() {
-    let dir = tempfile::tempdir().unwrap();
-    file(dir.path(), "a", &pattern(16 << 20, 1));
-    file(dir.path(), "b", &vec![0; 1 << 20]);
-    let slow = format!("delay:write=5s({})", file(dir.path(), "c", &vec![0; 16 << 20]));
-    let daemon = start(dir.path());
-    let wanted = json!({
-        "sources": [{"volume": "served:1"}],
-        "targets": [{"volume": slow}],
-        "options": {"requests": 1, "request_bytes": 65536},
-    });
-    daemon.call("job_add", wanted);
     // As long as the first piece is on its way the job saves nothing itself.
-    let sent = || job(&daemon, 1)["counts"]["command_bytes"].as_u64();
-    eventually("work", || sent() > Some(0));
+    let (dir, daemon) = slow_job("5s");
     let mut entries = fs::read_dir(dir.path().join("data")).unwrap().map(|it| it.unwrap().path());
     let records = entries.find(|path| path.extension().is_some_and(|it| it == "jobs")).unwrap();
     let away = dir.path().join("away");
@@ -162,7 +161,7 @@ fn a_job_that_cannot_be_saved_as_paused_or_cancelled_goes_on() {
     assert_eq!(daemon.refuse("job_cancel", json!({"id": 1})), -32004);
     fs::remove_file(&records).unwrap();
     fs::rename(&away, &records).unwrap();
-    eventually("more work", || sent() > Some(65536));
+    eventually("more work", || sent_bytes(&daemon) > Some(65536));
     assert_eq!(job(&daemon, 1)["state"], "running");
     daemon.call("job_cancel", json!({"id": 1}));
     wait_for(&daemon, 1, "cancelled");
