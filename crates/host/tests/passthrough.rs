@@ -2,14 +2,15 @@
 
 mod rig;
 
+use double::Double;
 use host::Options;
 use namespace::layer::multipath::{Multipath, MultipathOptions};
+use namespace::null::Null;
 use namespace::{Data, Namespace, Queue, Request};
-use nvme::limits::{Commands, Passthrough};
+use nvme::limits::{Commands, CopyLimits, Passthrough};
 use nvme::{Command, Limits, Status, opcode};
 use reactor::{Complete, Reactor};
 use rig::{Core, PATIENCE, Target, connect, memory, options, pattern};
-use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -31,50 +32,23 @@ struct Device {
     seen: Mutex<Vec<(bool, Command, Vec<u8>)>>,
 }
 
-impl Namespace for Device {
-    fn limits(&self) -> Limits {
-        Limits {
-            block_shift: 9,
-            blocks: 1 << 16,
-            transfer_bytes_max: 1 << 20,
-            write_zeroes_bytes_max: u32::MAX,
-            optimal_write_bytes: 4096,
-            read_only: false,
-            volatile_write_cache: false,
-            commands: Commands { compare: true, ..Commands::default() },
-            copy: nvme::limits::CopyLimits::NONE,
-            metadata_bytes: 0,
-            passthrough: Passthrough::ALL,
-            lends_reads: false,
-            immediate: false,
-        }
-    }
-
-    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
-        let reactor = Rc::clone(reactor);
-        Ok(Rc::new(DeviceQueue { device: self, reactor }))
-    }
-
-    fn refresh(&self) -> io::Result<bool> {
-        Ok(false)
-    }
-
-    fn resize(&self, _bytes: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn uri(&self) -> String {
-        "device".into()
-    }
-
-    fn describe(&self, _facts: &mut Vec<(String, String)>) {}
-
-    fn uuid(&self) -> Option<[u8; 16]> {
-        None
+impl Device {
+    fn volume(self: &Arc<Device>) -> Arc<dyn Namespace> {
+        let device = Arc::clone(self);
+        let volume = Double::over(Null::open(32 << 20, 9, None).expect("a volume"))
+            .limited(|limits| Limits {
+                commands: Commands { compare: true, ..Commands::default() },
+                copy: CopyLimits::NONE,
+                passthrough: Passthrough::ALL,
+                lends_reads: false,
+                immediate: false,
+                ..limits
+            })
+            .queues(move |_, reactor| {
+                let (device, reactor) = (Arc::clone(&device), Rc::clone(reactor));
+                Rc::new(DeviceQueue { device, reactor })
+            });
+        Arc::new(volume)
     }
 }
 
@@ -135,7 +109,7 @@ fn passing() -> Options {
 /// A target with a device, and a core that uses it through our host.
 fn served(options: &Options) -> (Target, Arc<Device>, Core) {
     let device = Arc::<Device>::default();
-    let target = Target::serve(device.clone(), 2, 0);
+    let target = Target::serve(device.volume(), 2, 0);
     let core = Core::usable(connect(target.address, options));
     (target, device, core)
 }
@@ -279,8 +253,8 @@ fn an_admin_command_that_takes_too_long_ends_and_so_do_those_of_a_dead_target() 
 #[test]
 fn an_admin_command_goes_by_another_path_only_if_it_was_not_sent() {
     let device = Arc::<Device>::default();
-    let target = Target::serve(device.clone(), 1, 0);
-    let other = Target::serve(device.clone(), 1, 0);
+    let target = Target::serve(device.volume(), 1, 0);
+    let other = Target::serve(device.volume(), 1, 0);
     let paths: Vec<Arc<dyn Namespace>> =
         vec![connect(target.address, &passing()), connect(other.address, &passing())];
     let multipath = Multipath::new(paths, MultipathOptions::default()).expect("one namespace");

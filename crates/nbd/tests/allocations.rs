@@ -4,51 +4,17 @@ mod client;
 
 use client::*;
 use counting_allocator::{mark_this_thread, of_marked};
-use namespace::{Namespace, Queue};
+use double::Double;
+use namespace::Namespace;
 use nbd::{Export, Server, ServerConfig};
-use nvme::Limits;
-use reactor::Reactor;
-use std::io;
-use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Marks the thread of the core that opens a queue; everything else is the child's.
-#[derive(Debug)]
-struct Marked(Arc<dyn Namespace>);
-
-impl Namespace for Marked {
-    fn limits(&self) -> Limits {
-        self.0.limits()
-    }
-
-    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+/// Marks the thread of each core that opens a queue; everything else is the child's.
+fn marked(child: Arc<dyn Namespace>) -> Arc<dyn Namespace> {
+    Arc::new(Double::over(child).queues(|queue, _| {
         mark_this_thread(true);
-        Arc::clone(&self.0).open_queue(reactor)
-    }
-
-    fn refresh(&self) -> io::Result<bool> {
-        self.0.refresh()
-    }
-
-    fn resize(&self, bytes: u64) -> io::Result<()> {
-        self.0.resize(bytes)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.0.flush()
-    }
-
-    fn uri(&self) -> String {
-        self.0.uri()
-    }
-
-    fn describe(&self, facts: &mut Vec<(String, String)>) {
-        self.0.describe(facts);
-    }
-
-    fn uuid(&self) -> Option<[u8; 16]> {
-        self.0.uuid()
-    }
+        queue
+    }))
 }
 
 /// One kind of I/O: what, bytes each, and how many at a time.
@@ -78,9 +44,8 @@ fn check(volume: &str) {
         .into_iter()
         .flat_map(|kind| [(kind, 4096, 1), (kind, 4096, 32), (kind, 131_072, 4), (kind, 700, 3)])
         .collect();
-    let namespace = volume::open(volume, &volume::OpenOptions::default()).unwrap();
-    let marked = Arc::new(Marked(namespace));
-    let export = Export { name: String::new(), description: String::new(), namespace: marked };
+    let namespace = marked(volume::open(volume, &volume::OpenOptions::default()).unwrap());
+    let export = Export { name: String::new(), description: String::new(), namespace };
     let server = Server::start(&ServerConfig::default(), vec![export]).unwrap();
     let address = server.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     for structured in [false, true] {

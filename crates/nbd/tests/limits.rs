@@ -3,25 +3,21 @@
 mod client;
 
 use client::*;
-use namespace::{Namespace, Queue, Request};
+use double::Double;
+use namespace::{Queue, Request};
 use nbd::{Export, Server, ServerConfig};
+use nvme::Status;
 use nvme::opcode::io as opcode;
-use nvme::{Limits, Status};
-use reactor::Reactor;
-use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
 const SIMPLE: Manners = Manners { structured: false, aligned: false, allocation: false };
 const DONE: Reply = Reply::Data(vec![]);
 
-/// A volume that refuses to zero or trim more than 1 MiB at a time, as remote ones may.
-#[derive(Debug)]
-struct Picky(Arc<dyn Namespace>);
+/// Refuses to zero or trim more than 1 MiB at a time, as remote volumes may.
+struct Picky(Rc<dyn Queue>);
 
-struct PickyQueue(Rc<dyn Queue>);
-
-impl Queue for PickyQueue {
+impl Queue for Picky {
     fn submit(&self, request: Box<Request>) {
         let blocks = match request.command.opcode {
             opcode::WRITE_ZEROES => request.command.block_count(),
@@ -38,45 +34,11 @@ impl Queue for PickyQueue {
     }
 }
 
-impl Namespace for Picky {
-    fn limits(&self) -> Limits {
-        self.0.limits()
-    }
-
-    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
-        Ok(Rc::new(PickyQueue(self.0.clone().open_queue(reactor)?)))
-    }
-
-    fn refresh(&self) -> io::Result<bool> {
-        self.0.refresh()
-    }
-
-    fn resize(&self, bytes: u64) -> io::Result<()> {
-        self.0.resize(bytes)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.0.flush()
-    }
-
-    fn uri(&self) -> String {
-        self.0.uri()
-    }
-
-    fn describe(&self, facts: &mut Vec<(String, String)>) {
-        self.0.describe(facts);
-    }
-
-    fn uuid(&self) -> Option<[u8; 16]> {
-        self.0.uuid()
-    }
-}
-
 #[test]
 fn a_volume_that_zeroes_little_at_a_time_is_asked_for_little() {
     for kind in [WRITE_ZEROES, TRIM] {
         let namespace = volume::open("mem:64M", &volume::OpenOptions::default()).unwrap();
-        let namespace = Arc::new(Picky(namespace));
+        let namespace = Arc::new(Double::over(namespace).queues(|queue, _| Rc::new(Picky(queue))));
         let export = Export { name: String::new(), description: String::new(), namespace };
         let server = Server::start(&ServerConfig::default(), vec![export]).unwrap();
         let address = server.listen("127.0.0.1:0".parse().unwrap()).unwrap();

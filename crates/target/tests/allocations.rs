@@ -3,55 +3,22 @@
 mod host;
 
 use counting_allocator::{mark_this_thread, of_marked};
+use double::Double;
 use host::rig::{Rig, directory, file};
 use host::{Bytes, Queue};
-use namespace::{Namespace, Queue as NamespaceQueue};
+use namespace::Namespace;
 use nvme::copy::{Entry, Format};
-use nvme::{Command, Limits, opcode};
+use nvme::{Command, opcode};
 use nvme_tcp::pdu::dgst;
-use reactor::Reactor;
-use std::io;
-use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Marks the thread of the core that opens a queue; everything else is the child's.
-#[derive(Debug)]
-struct Marked(Arc<dyn Namespace>);
-
-impl Namespace for Marked {
-    fn limits(&self) -> Limits {
-        self.0.limits()
-    }
-
-    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn NamespaceQueue>> {
+/// Marks the thread of each core that opens a queue; everything else is the child's.
+fn marked(child: Arc<dyn Namespace>) -> Arc<dyn Namespace> {
+    Arc::new(Double::over(child).queues(|queue, _| {
         mark_this_thread(true);
-        Arc::clone(&self.0).open_queue(reactor)
-    }
-
-    fn refresh(&self) -> io::Result<bool> {
-        self.0.refresh()
-    }
-
-    fn resize(&self, bytes: u64) -> io::Result<()> {
-        self.0.resize(bytes)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.0.flush()
-    }
-
-    fn uri(&self) -> String {
-        self.0.uri()
-    }
-
-    fn describe(&self, facts: &mut Vec<(String, String)>) {
-        self.0.describe(facts);
-    }
-
-    fn uuid(&self) -> Option<[u8; 16]> {
-        self.0.uuid()
-    }
+        queue
+    }))
 }
 
 /// One kind of I/O.
@@ -119,7 +86,7 @@ fn check_two(
 ) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let rig = Rig::empty(1);
-    rig.add(1, Arc::new(Marked(volume)));
+    rig.add(1, marked(volume));
     if let Some(second) = second {
         rig.add(2, second);
     }
@@ -202,6 +169,6 @@ fn copies_by_the_means_of_memory() {
 #[test]
 fn copies_that_are_read_and_written() {
     // Whoever wraps a volume hides what keeps its blocks.
-    let second = Arc::new(Marked(opened("mem:32M?bs=4096")));
+    let second = marked(opened("mem:32M?bs=4096"));
     check_two(opened("mem:32M?bs=4096"), Some(second), 0, &copies());
 }

@@ -3,15 +3,12 @@
 
 mod host;
 
+use double::Double;
 use host::rig::{NQN, Rig, file, memory};
 use host::{Bytes, Done, PATIENCE, Queue};
 use namespace::Namespace;
-use namespace::memory::Memory;
 use nvme::event::{AsyncEvent, notice};
 use nvme::{Command, Limits, NSID_ALL, Status, opcode};
-use reactor::Reactor;
-use std::io;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use target::AnaState;
@@ -119,49 +116,14 @@ fn changes_of_namespaces_are_announced() {
     }
 }
 
-/// A volume that takes at most 128 KiB at once.
-#[derive(Debug)]
-struct Narrow(Arc<Memory>);
-
-impl Namespace for Narrow {
-    fn limits(&self) -> Limits {
-        Limits { transfer_bytes_max: 128 << 10, ..self.0.limits() }
-    }
-
-    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn namespace::Queue>> {
-        self.0.clone().open_queue(reactor)
-    }
-
-    fn refresh(&self) -> io::Result<bool> {
-        Ok(false)
-    }
-
-    fn resize(&self, _bytes: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn uri(&self) -> String {
-        "narrow".into()
-    }
-
-    fn describe(&self, _facts: &mut Vec<(String, String)>) {}
-
-    fn uuid(&self) -> Option<[u8; 16]> {
-        None
-    }
-}
-
 #[test]
 fn hosts_that_would_send_too_much_at_once_are_to_connect_again() {
     let rig = Rig::memory(2);
     let (mut admin, mut io) = rig.connect();
     let (mut unaware, mut other) = rig.connect();
     assert_eq!(admin.command(identify(1, 0), Bytes::Wanted(4096)).ok().data[77], 8, "1 MiB");
-    rig.add(2, Arc::new(Narrow(memory(1 << 20, 12, 2))));
+    let narrow = |limits| Limits { transfer_bytes_max: 128 << 10, ..limits };
+    rig.add(2, Arc::new(Double::over(memory(1 << 20, 12, 2)).limited(narrow)));
     admin.expect_end();
     io.expect_end();
     // The next time it is told what all namespaces take; who had not asked is told so at once.

@@ -2,13 +2,13 @@
 
 mod host;
 
+use double::Double;
 use host::rig::{NQN, Rig, memory};
 use host::{Bytes, PATIENCE};
-use namespace::{Namespace, PathReport, Queue, Request};
+use namespace::{Queue, Request};
 use nvme::{Command, Limits, opcode};
 use reactor::{Complete, Reactor};
 use std::cell::RefCell;
-use std::io;
 use std::net::Shutdown;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -18,17 +18,10 @@ use std::time::{Duration, Instant};
 /// How long each command is held.
 const HOLD: Duration = Duration::from_secs(2);
 
-/// A volume that holds each command, and forgets it if its queue is not kept until it comes back, as
-/// queues may (`namespace::Queue::submit`).
-#[derive(Debug)]
+/// Holds each command, and forgets it if it is not kept until that comes back, as queues may
+/// (`namespace::Queue::submit`).
 struct Holding {
-    child: Arc<dyn Namespace>,
-    held: Arc<AtomicU64>,
-    forgotten: Arc<AtomicBool>,
-}
-
-struct HoldingQueue {
-    me: Weak<HoldingQueue>,
+    me: Weak<Holding>,
     child: Rc<dyn Queue>,
     reactor: Rc<Reactor>,
     #[expect(clippy::vec_box, reason = "requests are passed on in their boxes")]
@@ -38,55 +31,9 @@ struct HoldingQueue {
 }
 
 /// A timer that does not keep the queue.
-struct Release(Weak<HoldingQueue>);
+struct Release(Weak<Holding>);
 
-impl Namespace for Holding {
-    fn limits(&self) -> Limits {
-        Limits { immediate: false, lends_reads: false, ..self.child.limits() }
-    }
-
-    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
-        let child = self.child.clone().open_queue(reactor)?;
-        Ok(Rc::new_cyclic(|me| HoldingQueue {
-            me: me.clone(),
-            child,
-            reactor: Rc::clone(reactor),
-            requests: RefCell::default(),
-            held: Arc::clone(&self.held),
-            forgotten: Arc::clone(&self.forgotten),
-        }))
-    }
-
-    fn refresh(&self) -> io::Result<bool> {
-        self.child.refresh()
-    }
-
-    fn resize(&self, bytes: u64) -> io::Result<()> {
-        self.child.resize(bytes)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.child.flush()
-    }
-
-    fn uri(&self) -> String {
-        self.child.uri()
-    }
-
-    fn describe(&self, facts: &mut Vec<(String, String)>) {
-        self.child.describe(facts);
-    }
-
-    fn uuid(&self) -> Option<[u8; 16]> {
-        None
-    }
-
-    fn paths(&self) -> Vec<PathReport> {
-        Vec::new()
-    }
-}
-
-impl Queue for HoldingQueue {
+impl Queue for Holding {
     fn submit(&self, request: Box<Request>) {
         self.requests.borrow_mut().push(request);
         self.held.fetch_add(1, Ordering::SeqCst);
@@ -95,7 +42,7 @@ impl Queue for HoldingQueue {
     }
 }
 
-impl Drop for HoldingQueue {
+impl Drop for Holding {
     fn drop(&mut self) {
         if !self.requests.borrow().is_empty() {
             self.forgotten.store(true, Ordering::SeqCst);
@@ -115,8 +62,19 @@ impl Complete for Release {
 fn a_queue_is_kept_until_all_has_come_back() {
     let (held, forgotten) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
     let child = memory(1 << 20, 12, 1);
-    let holding =
-        Holding { child: child.clone(), held: held.clone(), forgotten: forgotten.clone() };
+    let (holds, forgets) = (held.clone(), forgotten.clone());
+    let holding = Double::over(child.clone())
+        .limited(|limits| Limits { immediate: false, lends_reads: false, ..limits })
+        .queues(move |child, reactor| {
+            Rc::new_cyclic(|me| Holding {
+                me: me.clone(),
+                child,
+                reactor: Rc::clone(reactor),
+                requests: RefCell::default(),
+                held: holds.clone(),
+                forgotten: forgets.clone(),
+            })
+        });
     let rig = Rig::empty(1);
     rig.add(1, Arc::new(holding));
     let (_admin, mut io) = rig.connect();

@@ -2,14 +2,14 @@
 
 mod host;
 
+use double::Double;
 use host::rig::Rig;
 use host::{Bytes, Queue};
-use namespace::{Data, Namespace, Request};
-use nvme::limits::{Commands, Passthrough};
+use namespace::null::Null;
+use namespace::{Data, Request};
+use nvme::limits::{Commands, CopyLimits, Passthrough};
 use nvme::log::effect;
 use nvme::{Command, Limits, Status, opcode};
-use reactor::Reactor;
-use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
@@ -34,69 +34,9 @@ struct Seen {
 
 /// A device with commands of its own: it notes what it is sent, answers with [`RESULT`], and fills
 /// the first half of what it is given to read into.
-#[derive(Debug)]
-struct Device {
-    limits: Limits,
-    seen: Arc<Mutex<Vec<Seen>>>,
-}
+struct Device(Arc<Mutex<Vec<Seen>>>);
 
 impl Device {
-    fn new(passthrough: Passthrough) -> Device {
-        let commands = Commands { compare: true, ..Commands::default() };
-        let limits = Limits {
-            block_shift: 12,
-            blocks: 1024,
-            transfer_bytes_max: 1 << 20,
-            write_zeroes_bytes_max: u32::MAX,
-            optimal_write_bytes: 4096,
-            read_only: false,
-            volatile_write_cache: false,
-            commands,
-            copy: nvme::limits::CopyLimits::NONE,
-            metadata_bytes: 0,
-            passthrough,
-            lends_reads: false,
-            immediate: false,
-        };
-        Device { limits, seen: Arc::default() }
-    }
-}
-
-impl Namespace for Device {
-    fn limits(&self) -> Limits {
-        self.limits
-    }
-
-    fn open_queue(self: Arc<Self>, _reactor: &Rc<Reactor>) -> io::Result<Rc<dyn namespace::Queue>> {
-        Ok(Rc::new(DeviceQueue(self)))
-    }
-
-    fn refresh(&self) -> io::Result<bool> {
-        Ok(false)
-    }
-
-    fn resize(&self, _bytes: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn uri(&self) -> String {
-        "device".into()
-    }
-
-    fn describe(&self, _facts: &mut Vec<(String, String)>) {}
-
-    fn uuid(&self) -> Option<[u8; 16]> {
-        None
-    }
-}
-
-struct DeviceQueue(Arc<Device>);
-
-impl DeviceQueue {
     fn carry_out(&self, mut request: Box<Request>, admin: bool) {
         let writes = request.command.opcode & 3 == 1;
         let mut seen = Seen { admin, command: request.command, data: Vec::new() };
@@ -109,7 +49,7 @@ impl DeviceQueue {
                 buffer.as_mut_slice()[..half].fill(0x5a);
             }
         }
-        self.0.seen.lock().unwrap().push(seen);
+        self.0.lock().unwrap().push(seen);
         request.status = match request.command.cdw15.get() {
             0 => Status::SUCCESS,
             status => Status(status as u16),
@@ -119,7 +59,7 @@ impl DeviceQueue {
     }
 }
 
-impl namespace::Queue for DeviceQueue {
+impl namespace::Queue for Device {
     fn submit(&self, request: Box<Request>) {
         self.carry_out(request, false);
     }
@@ -131,12 +71,27 @@ impl namespace::Queue for DeviceQueue {
 
 /// A server with a device as namespace 3, the device's notes, and a host's queues.
 fn served(passthrough: Passthrough) -> (Rig, Arc<Mutex<Vec<Seen>>>, Queue, Queue) {
-    served_device(Device::new(passthrough))
+    served_limited(move |limits| Limits { passthrough, ..limits })
 }
 
-fn served_device(device: Device) -> (Rig, Arc<Mutex<Vec<Seen>>>, Queue, Queue) {
+/// The same with limits as `limit` changes them.
+fn served_limited(
+    limit: impl Fn(Limits) -> Limits + Send + Sync + 'static,
+) -> (Rig, Arc<Mutex<Vec<Seen>>>, Queue, Queue) {
     let rig = Rig::empty(2);
-    let seen = device.seen.clone();
+    let seen = Arc::<Mutex<Vec<Seen>>>::default();
+    let notes = seen.clone();
+    let device = Double::over(Null::open(4 << 20, 12, None).expect("a volume"))
+        .limited(move |limits| {
+            limit(Limits {
+                commands: Commands { compare: true, ..Commands::default() },
+                copy: CopyLimits::NONE,
+                lends_reads: false,
+                immediate: false,
+                ..limits
+            })
+        })
+        .queues(move |_, _| Rc::new(Device(notes.clone())));
     rig.add(3, Arc::new(device));
     let (admin, io) = rig.connect();
     (rig, seen, admin, io)
@@ -279,10 +234,12 @@ fn the_devices_status_comes_back() {
 
 #[test]
 fn what_is_too_long_or_would_write_to_a_read_only_volume_is_refused() {
-    let mut device = Device::new(ALL);
-    device.limits.read_only = true;
-    device.limits.transfer_bytes_max = 64 << 10;
-    let (_rig, seen, mut admin, mut io) = served_device(device);
+    let (_rig, seen, mut admin, mut io) = served_limited(|limits| Limits {
+        passthrough: ALL,
+        read_only: true,
+        transfer_bytes_max: 64 << 10,
+        ..limits
+    });
     let protected = Status::NAMESPACE_WRITE_PROTECTED.dnr();
     io.command(vendor(VENDOR_WRITE), Bytes::InCapsule(&[1; 512])).refused(protected);
     io.command(vendor(VENDOR_READ), Bytes::Wanted(512)).refused(protected);

@@ -1,6 +1,7 @@
 //! What Copies take of a core: memory, commands in flight, time of a turn.
 
 use crate::blocks::Core;
+use double::Double;
 use namespace::layer::delay::{Delay, Delays};
 use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::memory::{Memory, MemoryOptions};
@@ -10,7 +11,6 @@ use nvme::opcode::io as opcode;
 use nvme::{Command, Limits, Status};
 use reactor::{Complete, Drive, Reactor};
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,61 +39,14 @@ fn guarded(child: Arc<dyn Namespace>) -> Arc<dyn Namespace> {
     Guard::new(child, options)
 }
 
-/// Holds commands for a turn, copies nothing by itself, and counts.
-#[derive(Debug)]
+/// What [`SlowQueue`] has seen.
+#[derive(Default)]
 struct Slow {
-    child: Arc<dyn Namespace>,
     most: AtomicU64,
     largest: AtomicU64,
-    /// Bytes of a command at most, of one that can neither compare nor verify.
-    short: Option<u32>,
 }
 
-impl Namespace for Slow {
-    fn limits(&self) -> Limits {
-        let mut limits = Limits { copy: CopyLimits::NONE, immediate: false, ..self.child.limits() };
-        if let Some(bytes) = self.short {
-            limits.transfer_bytes_max = bytes;
-            (limits.commands.compare, limits.commands.verify) = (false, false);
-        }
-        limits
-    }
-
-    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
-        let child = Arc::clone(&self.child).open_queue(reactor)?;
-        let (reactor, held) = (Rc::clone(reactor), RefCell::default());
-        Ok(Rc::new_cyclic(|me| SlowQueue { me: Weak::clone(me), slow: self, child, reactor, held }))
-    }
-
-    fn refresh(&self) -> io::Result<bool> {
-        Ok(false)
-    }
-
-    fn resize(&self, bytes: u64) -> io::Result<()> {
-        self.child.resize(bytes)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn uri(&self) -> String {
-        self.child.uri()
-    }
-
-    fn describe(&self, facts: &mut Vec<(String, String)>) {
-        self.child.describe(facts);
-    }
-
-    fn uuid(&self) -> Option<[u8; 16]> {
-        None
-    }
-
-    fn keeps_blocks_whole(&self) -> bool {
-        true
-    }
-}
-
+/// Holds commands for a turn, copies nothing by itself, and counts.
 struct SlowQueue {
     me: Weak<SlowQueue>,
     slow: Arc<Slow>,
@@ -121,10 +74,20 @@ impl Complete for SlowQueue {
 }
 
 fn slow(bytes: u64) -> (Arc<Slow>, Arc<dyn Namespace>) {
-    let (most, largest) = (AtomicU64::new(0), AtomicU64::new(0));
-    let slow = Arc::new(Slow { child: memory(bytes), most, largest, short: None });
-    let volume = guarded(slow.clone());
-    (slow, volume)
+    slow_limited(bytes, |limits| limits)
+}
+
+fn slow_limited(bytes: u64, limit: fn(Limits) -> Limits) -> (Arc<Slow>, Arc<dyn Namespace>) {
+    let counts = Arc::<Slow>::default();
+    let slow = Arc::clone(&counts);
+    let volume = Double::over(memory(bytes))
+        .limited(move |limits| limit(Limits { copy: CopyLimits::NONE, immediate: false, ..limits }))
+        .queues(move |child, reactor| {
+            let (slow, reactor) = (Arc::clone(&slow), Rc::clone(reactor));
+            let held = RefCell::default();
+            Rc::new_cyclic(|me| SlowQueue { me: Weak::clone(me), slow, child, reactor, held })
+        });
+    (counts, guarded(Arc::new(volume)))
 }
 
 /// Writes numbers to `blocks` blocks.
@@ -203,9 +166,13 @@ fn copies_go_on_while_others_hold_the_whole_pool() {
 
 #[test]
 fn what_is_read_to_be_verified_keeps_to_the_volumes_limit() {
-    let (most, largest) = (AtomicU64::new(0), AtomicU64::new(0));
-    let slow = Arc::new(Slow { child: memory(8 << 20), most, largest, short: Some(2 << 12) });
-    let core = Core::new(&[guarded(slow.clone())], 4 << 20);
+    // One that takes little at once, and can neither compare nor verify.
+    let (slow, volume) = slow_limited(8 << 20, |mut limits| {
+        limits.transfer_bytes_max = 2 << 12;
+        (limits.commands.compare, limits.commands.verify) = (false, false);
+        limits
+    });
+    let core = Core::new(&[volume], 4 << 20);
     let mut verify = Request::new();
     verify.command = Command::blocks(opcode::VERIFY, 1, 3, 65);
     assert_eq!(core.run(vec![(0, verify)]).remove(0).status, Status::SUCCESS);

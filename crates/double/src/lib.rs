@@ -1,0 +1,94 @@
+//! A volume for tests: another one, with limits or queues that the test makes up.
+//!
+//! ```text
+//!   what is tested --> Double --> the volume below: real, or `null:` where the test answers everything itself
+//!                        limits, queues: as the test says
+//! ```
+//!
+//! Only tests depend on this crate (`cargo xtask tidy` sees to that). Unit tests of `namespace` cannot: they would
+//! have that crate twice.
+//!
+//! What it does not do: faults, delays, power cuts, for which there are layers; or what a [`Namespace`] need not
+//! say, such as origins of Copies. A test that wants that has a volume of its own.
+
+use namespace::{Namespace, Queue};
+use nvme::Limits;
+use reactor::Reactor;
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+type Limit = dyn Fn(Limits) -> Limits + Send + Sync;
+type Open = dyn Fn(Rc<dyn Queue>, &Rc<Reactor>) -> Rc<dyn Queue> + Send + Sync;
+
+/// A volume that is as the one below it, but for what the test has changed.
+pub struct Double {
+    child: Arc<dyn Namespace>,
+    limit: Box<Limit>,
+    open: Box<Open>,
+}
+
+impl Double {
+    /// Nothing is changed yet. Of what a volume need not say, only whether it keeps blocks whole is passed on.
+    pub fn over(child: Arc<dyn Namespace>) -> Double {
+        Double { child, limit: Box::new(|limits| limits), open: Box::new(|queue, _| queue) }
+    }
+
+    /// `limit` makes its limits from those of the volume below, each time that somebody asks.
+    pub fn limited(self, limit: impl Fn(Limits) -> Limits + Send + Sync + 'static) -> Double {
+        Double { limit: Box::new(limit), ..self }
+    }
+
+    /// `open` makes each queue from one of the volume below, on the core's thread.
+    pub fn queues<F>(self, open: F) -> Double
+    where
+        F: Fn(Rc<dyn Queue>, &Rc<Reactor>) -> Rc<dyn Queue> + Send + Sync + 'static,
+    {
+        Double { open: Box::new(open), ..self }
+    }
+}
+
+impl fmt::Debug for Double {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Double").field(&self.child).finish()
+    }
+}
+
+impl Namespace for Double {
+    fn limits(&self) -> Limits {
+        (self.limit)(self.child.limits())
+    }
+
+    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+        Ok((self.open)(Arc::clone(&self.child).open_queue(reactor)?, reactor))
+    }
+
+    fn refresh(&self) -> io::Result<bool> {
+        self.child.refresh()
+    }
+
+    fn resize(&self, bytes: u64) -> io::Result<()> {
+        self.child.resize(bytes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.child.flush()
+    }
+
+    fn uri(&self) -> String {
+        self.child.uri()
+    }
+
+    fn describe(&self, facts: &mut Vec<(String, String)>) {
+        self.child.describe(facts);
+    }
+
+    fn uuid(&self) -> Option<[u8; 16]> {
+        self.child.uuid()
+    }
+
+    fn keeps_blocks_whole(&self) -> bool {
+        self.child.keeps_blocks_whole()
+    }
+}
