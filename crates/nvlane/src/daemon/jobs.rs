@@ -13,6 +13,7 @@
 //!
 //! Key constants: [`RUNNING_MAX`], [`JOBS_MAX`], [`OPEN_WAIT`].
 
+mod disk;
 mod identity;
 mod record;
 mod run;
@@ -274,6 +275,7 @@ impl Jobs {
             (_, None) => {}
         }
         self.check_room()?;
+        lock(&self.entry(id)?.record).vouch();
         self.set_state(id, JobState::Running, None)?;
         self.serve(served);
         self.launch_later(id);

@@ -1,10 +1,15 @@
 //! Which volume it was: under the same name there may be another one when a job goes on.
 
+use super::disk;
 use namespace::Namespace;
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use uuid::Uuid;
 use volume::{Kind, Uri};
+
+/// What is said of a disk that nobody can tell from another any more.
+const RESTARTED: &str = "the machine was started again";
 
 /// A volume as a job began with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,19 +24,22 @@ pub struct Identity {
     uuid: Option<Uuid>,
     /// Its size then.
     bytes: u64,
+    /// The start of the machine after which nobody can tell a disk of it from another of the same size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    boot: Option<String>,
 }
 
 impl Identity {
     /// What tells `volume` from others.
     pub fn of(volume: &dyn Namespace) -> Identity {
         let uri = volume.uri();
-        let mut places = Vec::new();
+        let (mut places, mut is_nameless) = (Vec::new(), false);
         match uri.parse() {
-            Ok(parsed) => collect(&parsed, &mut places),
+            Ok(parsed) => collect(&parsed, &mut places, &mut is_nameless),
             Err(_) => places.push(uri.clone()),
         }
         let (uuid, bytes) = (volume.uuid().map(Uuid::from_bytes), volume.limits().bytes());
-        Identity { uri, places, uuid, bytes }
+        Identity { uri, places, uuid, bytes, boot: is_nameless.then(disk::boot) }
     }
 
     /// Whether `now` is the same volume.
@@ -45,9 +53,23 @@ impl Identity {
         if self.uuid.zip(now.uuid).is_some_and(|(then, now)| then != now) {
             return differs("UUID");
         }
-        match now.bytes < self.bytes {
-            true => differs("size, a smaller one"),
-            false => Ok(()),
+        if now.bytes < self.bytes {
+            return differs("size, a smaller one");
+        }
+        if self.boot.is_some() && self.boot != now.boot {
+            return Err(format!(
+                "{RESTARTED}, and {} tells nothing of itself: whether it is the same disk nobody knows; \
+                 if it is, say `retry`",
+                self.uri
+            ));
+        }
+        Ok(())
+    }
+
+    /// Somebody has a job go on that has failed for `error`: if it said that nobody can tell, it is the same disk now.
+    pub fn vouch(&mut self, error: &str) {
+        if error.contains(RESTARTED) {
+            self.boot = self.boot.take().map(|_| disk::boot());
         }
     }
 
@@ -57,15 +79,25 @@ impl Identity {
     }
 }
 
-fn collect(uri: &Uri, places: &mut Vec<String>) {
+fn collect(uri: &Uri, places: &mut Vec<String>, is_nameless: &mut bool) {
+    let mut node =
+        |path: &Path| {
+            let name = disk::name(path);
+            *is_nameless |= name.is_none();
+            places.push(name.map_or_else(
+                || format!("device {}", path.display()),
+                |name| format!("disk {name}"),
+            ));
+        };
     match &uri.kind {
+        Kind::File { path, .. } if disk::is_node(path) => node(path),
         // Another file may have taken the name, or a link lead to another. Devices of file systems are numbered anew at each boot.
         Kind::File { path, .. } => {
             let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
             let inode = std::fs::metadata(&path).map_or(0, |found| found.ino());
             places.push(format!("file {} inode {inode}", path.display()));
         }
-        Kind::Device(device) => places.push(format!("device {}", device.path.display())),
+        Kind::Device(device) => node(&device.path),
         Kind::Remote(remote) => {
             let wanted = &remote.options.association;
             places.push(format!("{} namespace {:?}", wanted.nqn, wanted.nsid));
@@ -80,7 +112,7 @@ fn collect(uri: &Uri, places: &mut Vec<String>) {
         | Kind::Fault(..)
         | Kind::Volatile(..) => {}
     }
-    uri.children().iter().for_each(|child| collect(child, places));
+    uri.children().iter().for_each(|child| collect(child, places, is_nameless));
 }
 
 #[cfg(test)]
@@ -113,6 +145,20 @@ mod tests {
         std::fs::remove_file(path("link")).unwrap();
         std::os::unix::fs::symlink("b", path("link")).unwrap();
         assert!(linked.check(&of(&path("link"))).unwrap_err().contains("place"));
+
+        // A disk that tells nothing of itself, after a restart of the machine.
+        let mut disk = Identity { boot: Some("an earlier one".into()), ..then.clone() };
+        let now = Identity { boot: Some(super::disk::boot()), ..then.clone() };
+        let said = disk.check(&now).unwrap_err();
+        assert!(said.contains("started again") && said.contains("retry"), "{said}");
+        // Who was told of something else has not said that it is the same.
+        disk.vouch("no space");
+        assert_eq!(disk.check(&now).unwrap_err(), said);
+        disk.vouch(&said);
+        assert_eq!(disk.check(&now), Ok(()));
+        let mut file = then.clone();
+        file.vouch(&said);
+        assert_eq!(file, then);
 
         // Another file of that name, a part that is another, and one that is smaller.
         let both = of(&format!("linear:({},{})", path("a"), path("b")));

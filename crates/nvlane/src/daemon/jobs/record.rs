@@ -66,6 +66,12 @@ impl Record {
         self.volumes.iter().zip(now).try_for_each(|(then, now)| then.check(now))
     }
 
+    /// Somebody has it go on who knows why it failed.
+    pub fn vouch(&mut self) {
+        let error = self.error.as_deref().unwrap_or_default();
+        self.volumes.iter_mut().for_each(|volume| volume.vouch(error));
+    }
+
     /// The volume that was memory of a daemon that has ended, if there is one.
     pub fn forgotten(&self) -> Option<&str> {
         let forgotten = self.volumes.iter().find(|volume| volume.has_memory());
