@@ -80,9 +80,6 @@ pub mod state {
     pub const CANCELLED: u32 = 4;
     /// A read, write or sync that was started a second time.
     pub const AGAIN: u32 = 5;
-    /// A read, write or sync whose descriptor stands for another file by now, so that it cannot be started
-    /// once more.
-    pub const ONCE: u32 = 6;
 }
 
 /// What an event needs to know, kept from submission to completion. As large as a line of the cache, so that
@@ -97,8 +94,8 @@ pub struct Request {
     pub state: AtomicU32,
     /// Its entry, with which it can be started once more.
     entry: [AtomicU64; 4],
-    /// Of a poll: its file's [`mark`](crate::probe::mark).
-    pub mark: AtomicU64,
+    /// What [`Files::mark`] said when it was submitted: 0 if it is over however it ends.
+    mark: AtomicU64,
     /// The next in a chain of free ones, as index + 1.
     pub next: AtomicU32,
 }
@@ -466,18 +463,6 @@ impl Engine {
         &self.requests
     }
 
-    /// `fd` stands for another file now: what is in flight stays what it comes to. The lock of the submitting
-    /// side is held.
-    #[cold]
-    pub fn number_reused(&self, fd: i32) {
-        for request in &self.requests {
-            let state = request.state.load(Relaxed);
-            if matches!(state, state::IO | state::AGAIN) && request.entry().fd() == fd {
-                let _ = request.state.compare_exchange(state, state::ONCE, SeqCst, SeqCst);
-            }
-        }
-    }
-
     /// Gives requests back: the chain from `first` to `last`.
     #[inline(always)]
     pub fn give_back(&self, first: u32, last: u32) {
@@ -495,12 +480,13 @@ impl Engine {
 impl Request {
     /// Keeps what its event needs, and what it takes to start it once more.
     #[inline(always)]
-    pub fn begin(&self, obj: u64, data: u64, entry: Entry, state: u32) {
+    pub fn begin(&self, obj: u64, data: u64, entry: Entry, mark: u64, state: u32) {
         self.obj.store(obj, Relaxed);
         self.data.store(data, Relaxed);
         for (kept, word) in self.entry.iter().zip(entry.0) {
             kept.store(word, Relaxed);
         }
+        self.mark.store(mark, Relaxed);
         self.state.store(state, Relaxed);
     }
 
@@ -516,6 +502,11 @@ impl Request {
         Entry([0, 1, 2, 3].map(|at| self.entry[at].load(Relaxed)))
     }
 
+    /// Whether that is the [`mark`](crate::probe::mark) of the file that it was submitted for.
+    pub fn is_of(&self, mark: u64) -> bool {
+        mark != 0 && mark == self.mark.load(Relaxed)
+    }
+
     /// Whether it is over in the usual way: a read, write or sync that was started once, of as many bytes as
     /// were asked for. Its event is then the completion's; anything else wants a closer look.
     #[inline(always)]
@@ -527,22 +518,22 @@ impl Request {
 
     /// Whether a completion only says that the thread which had submitted the request has ended: io_uring
     /// gives up what is waiting then (`io_uring_cancel_generic`), or finishes it without the thread's
-    /// memory, where the kernel's AIO would carry on. The address of vectors need not be valid any more.
+    /// memory, where the kernel's AIO would carry on.
     #[inline]
     pub fn was_orphaned(&self, res: i32) -> bool {
-        let opcode = self.entry[0].load(Relaxed) as u8;
+        if self.mark.load(Relaxed) == 0 {
+            return false;
+        }
         let state = self.state.load(Relaxed);
         if res >= 0 {
-            // In the middle of it, or the file ends there: that costs another look. Writes that go to io_uring
-            // are direct, and these are given up before they begin.
+            // In the middle of it, or the file ends there: that costs another look.
+            let opcode = self.entry[0].load(Relaxed) as u8;
             let short = (res as u32) < self.entry[3].load(Relaxed) as u32;
             return short && opcode == op::READ && matches!(state, state::IO | state::AGAIN);
         }
         match (state, -res) {
             (state::POLL, libc::ECANCELED) => true,
-            (state::IO, libc::ECANCELED | libc::EINTR | libc::EFAULT) => {
-                !matches!(opcode, op::READV | op::WRITEV)
-            }
+            (state::IO, libc::ECANCELED | libc::EINTR | libc::EFAULT) => true,
             // Once more even so: whoever reaps may end as well. A bad address stays one.
             (state::AGAIN, libc::ECANCELED) => true,
             _ => false,

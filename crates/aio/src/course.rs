@@ -2,7 +2,7 @@
 
 use crate::abi::{self, Entry, Iocb, op};
 use crate::caller;
-use crate::context::{Engine, Submitting, state};
+use crate::context::{Submitting, state};
 use crate::probe::{self, Files, Reason, Way};
 
 /// What is to be done with an iocb.
@@ -20,7 +20,7 @@ pub enum Course {
 impl Course {
     /// With `many`, reads of the page cache go to the ring untried.
     #[inline]
-    pub fn of(iocb: &Iocb, engine: &Engine, submitting: &mut Submitting, many: bool) -> Course {
+    pub fn of(iocb: &Iocb, submitting: &mut Submitting, many: bool) -> Course {
         if iocb.flags & abi::FLAG_RESFD != 0 {
             return Course::Settle(Reason::Eventfd);
         }
@@ -29,9 +29,9 @@ impl Course {
         }
         match iocb.opcode {
             abi::PREAD | abi::PWRITE | abi::PREADV | abi::PWRITEV => {
-                transfer(iocb, engine, &mut submitting.files, many)
+                transfer(iocb, &mut submitting.files, many)
             }
-            abi::FSYNC | abi::FDSYNC => sync(iocb, engine, &mut submitting.files),
+            abi::FSYNC | abi::FDSYNC => sync(iocb, &mut submitting.files),
             abi::POLL => poll(iocb),
             _ => Course::Kernel,
         }
@@ -49,7 +49,7 @@ fn allows(iocb: &Iocb, submitting: &Submitting) -> bool {
 }
 
 #[inline]
-fn transfer(iocb: &Iocb, engine: &Engine, files: &mut Files, many: bool) -> Course {
+fn transfer(iocb: &Iocb, files: &mut Files, many: bool) -> Course {
     let known = abi::RWF_HIPRI | abi::RWF_DSYNC | abi::RWF_SYNC;
     let vectored = matches!(iocb.opcode, abi::PREADV | abi::PWRITEV);
     let write = matches!(iocb.opcode, abi::PWRITE | abi::PWRITEV);
@@ -61,8 +61,7 @@ fn transfer(iocb: &Iocb, engine: &Engine, files: &mut Files, many: bool) -> Cour
     else {
         return Course::Kernel;
     };
-    let reused = || engine.number_reused(iocb.fildes);
-    let Some(file) = files.of(iocb.fildes, reused) else { return Course::Kernel };
+    let Some(file) = files.of(iocb.fildes) else { return Course::Kernel };
     if !(if write { file.writable } else { file.readable }) {
         return Course::Kernel;
     }
@@ -97,13 +96,12 @@ fn transfer(iocb: &Iocb, engine: &Engine, files: &mut Files, many: bool) -> Cour
     }
 }
 
-fn sync(iocb: &Iocb, engine: &Engine, files: &mut Files) -> Course {
+fn sync(iocb: &Iocb, files: &mut Files) -> Course {
     const DATASYNC: u32 = 1;
     if iocb.buf != 0 || iocb.nbytes != 0 || iocb.offset != 0 || iocb.rw_flags != 0 {
         return Course::Kernel;
     }
-    let reused = || engine.number_reused(iocb.fildes);
-    let Some(file) = files.of(iocb.fildes, reused) else { return Course::Kernel };
+    let Some(file) = files.of(iocb.fildes) else { return Course::Kernel };
     match file.way {
         Way::Kernel => Course::Kernel,
         Way::Punts => Course::Settle(Reason::Punts),

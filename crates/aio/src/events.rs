@@ -386,7 +386,7 @@ impl Taking<'_> {
             self.end(&mut submitting, index, None);
             return;
         }
-        if !may_go_on(&submitting, request, res) {
+        if !may_go_on(request, res) {
             self.end(&mut submitting, index, Some(i64::from(res)));
             return;
         }
@@ -403,8 +403,6 @@ impl Taking<'_> {
         let more = match entry.opcode() {
             // SAFETY: the program vouched for its memory until the event, which is still to come.
             op::READ => unsafe { submit::carry_out(false, entry.op_flags(), &rest) as i64 },
-            // SAFETY: as above.
-            op::WRITE => unsafe { submit::carry_out(true, entry.op_flags(), &rest) as i64 },
             _ => i64::from(failure(libc::EIO)),
         };
         // What was moved before an error counts, as it does in one call.
@@ -574,25 +572,26 @@ impl Taking<'_> {
 }
 
 /// Whether a request that was given up, or is short, can be carried on with: by its number, which has to stand
-/// for the same file still. Direct reads are never given up half-way, so they are short for a reason.
+/// for the same file still, and not for one that was opened otherwise. Direct reads are never given up half-way, so
+/// they are short for a reason.
 #[cold]
-fn may_go_on(submitting: &Submitting, request: &Request, res: i32) -> bool {
+fn may_go_on(request: &Request, res: i32) -> bool {
     let entry = request.entry();
-    match request.state.load(SeqCst) {
-        state::ONCE => return false,
-        state::POLL => return probe::mark(entry.fd()) == request.mark.load(Relaxed),
-        _ => {}
-    }
-    let Some(stat) = submitting.files.still(entry.fd()) else { return false };
-    if res < 0 {
-        return true;
-    }
-    let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
-    if regular && entry.off() + res as u64 >= stat.st_size as u64 {
+    let Some(stat) = probe::stat(entry.fd()) else { return false };
+    if !request.is_of(probe::mark_of(&stat)) {
         return false;
     }
-    let access = Access::of(entry.fd());
-    access.readable && !access.direct
+    let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+    if res >= 0 && regular && entry.off() + res as u64 >= stat.st_size as u64 {
+        return false;
+    }
+    match entry.opcode() {
+        op::READ => {
+            let access = Access::of(entry.fd());
+            access.readable && (res < 0 || !access.direct)
+        }
+        _ => probe::is_open(entry.fd()),
+    }
 }
 
 /// Requests to be given back together, the last one freed first.

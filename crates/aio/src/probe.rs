@@ -11,12 +11,13 @@
 //! The kernel's AIO carries out I/O through the page cache within `io_submit` as well, so nothing
 //! blocks that did not block before.
 //!
-//! A descriptor may be closed and used for another file behind our back. That costs time, never an
-//! answer: what the way chosen refuses goes to the real `io_submit`, and what is remembered is
-//! compared with the file from time to time. What is in flight stays with the file that it was submitted for.
+//! A descriptor may be closed and used for another file behind our back. What the way chosen refuses goes to the
+//! real `io_submit`, and what is remembered is compared with the file from time to time; until then I/O may go a
+//! way that is not the best for its file. What is in flight is of the file that it was submitted for. To go on with
+//! it takes its descriptor once more, which must be of that file still: see [`Files::mark`].
 
+use crate::abi::op;
 use crate::system::call;
-use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 
 /// Uses of a file after which it is looked at again.
@@ -134,6 +135,8 @@ pub struct File {
     inode: u64,
     misses: u32,
     skips: u32,
+    /// Its [`mark`], as of that [`Files::round`].
+    mark: (u64, u64),
 }
 
 const UNKNOWN: File = File {
@@ -150,45 +153,52 @@ const UNKNOWN: File = File {
     inode: 0,
     misses: 0,
     skips: 0,
+    mark: (0, 0),
 };
 
 /// The descriptors that a context has met.
 pub struct Files {
     /// Those of late, by their last bits.
     known: [File; FILES],
-    /// The device and inode that each number stood for when it was last looked at.
-    met: BTreeMap<i32, (u64, u64)>,
+    /// While it stays the same, so do the files that descriptors stand for, or a program changes them in the
+    /// middle of a call.
+    round: u64,
 }
 
 impl Files {
     /// None met.
     pub const fn new() -> Files {
-        Files { known: [UNKNOWN; FILES], met: BTreeMap::new() }
+        Files { known: [UNKNOWN; FILES], round: 1 }
     }
 
-    /// What is known of `fd`, or is now found out; None when it is no open file. Calls `reused` when the number
-    /// stood for another file before.
+    /// What is known of `fd`, or is now found out; None when it is no open file.
     #[inline]
-    pub fn of(&mut self, fd: i32, reused: impl FnOnce()) -> Option<&mut File> {
+    pub fn of(&mut self, fd: i32) -> Option<&mut File> {
         let file = &mut self.known[fd as u32 as usize % FILES];
         if file.fd == fd && file.uses < USES_MAX {
             file.uses += 1;
             return Some(file);
         }
-        if !look(file, fd) {
-            return None;
-        }
-        let identity = (file.device, file.inode);
-        if self.met.insert(fd, identity).is_some_and(|before| before != identity) {
-            reused();
-        }
-        Some(file)
+        look(file, fd).then_some(file)
     }
 
-    /// What the system says of `fd` now, if it is the file that was met under that number.
-    pub fn still(&self, fd: i32) -> Option<libc::stat> {
-        let stat = stat(fd)?;
-        (self.met.get(&fd) == Some(&(stat.st_dev, stat.st_ino))).then_some(stat)
+    /// A call begins, or goes on after it has waited: descriptors may stand for other files than before.
+    #[inline(always)]
+    pub fn begin_round(&mut self) {
+        self.round += 1;
+    }
+
+    /// What tells later whether `fd` stands for the file still that a request of that kind is submitted for now; 0
+    /// where such a request is never gone on with. That is what goes past the page cache: this may not cost it a
+    /// system call, and io_uring's workers carry out what waits for them when its thread ends.
+    #[inline]
+    pub fn mark(&mut self, fd: i32, opcode: u8) -> u64 {
+        let (file, round) = (&mut self.known[fd as u32 as usize % FILES], self.round);
+        match opcode {
+            op::READ if file.fd == fd && file.read_cached => file.mark_in(round),
+            op::FSYNC | op::POLL_ADD => mark(fd),
+            _ => 0,
+        }
     }
 
     /// What is known of `fd`, without asking the system.
@@ -200,6 +210,12 @@ impl Files {
         }
         file.uses += 1;
         Some(file)
+    }
+
+    /// The present round, for [`File::mark_in`].
+    #[inline(always)]
+    pub fn round(&self) -> u64 {
+        self.round
     }
 
     /// Notes what came of trying a file that is known.
@@ -231,6 +247,15 @@ impl File {
     pub fn access(&self) -> Access {
         let direct = self.status & libc::O_DIRECT != 0;
         Access { readable: self.readable, writable: self.writable, direct }
+    }
+
+    /// Its descriptor's [`mark`], asked for once in a round.
+    #[inline]
+    pub fn mark_in(&mut self, round: u64) -> u64 {
+        if self.mark.1 != round {
+            self.mark = (mark(self.fd), round);
+        }
+        self.mark.0
     }
 
     /// Whether a write up to `end` extends a file whose file system makes such writes wait.
@@ -318,6 +343,7 @@ fn look(file: &mut File, fd: i32) -> bool {
     };
     file.misses = 0;
     file.skips = 0;
+    file.mark = (0, 0);
     file.way = way(file, &stat, file_system);
     file.read_cached = file.way == Way::Cached && file.readable;
     file.note_size(stat.st_size as u64);
@@ -385,12 +411,19 @@ pub fn is_open(fd: i32) -> bool {
     status_flags(fd).is_ok_and(|flags| flags & libc::O_PATH == 0)
 }
 
-/// A number that tells files apart, nearly always; 0 when `fd` is no open file.
+/// A number that tells files apart that are there at the same time and have inodes of their own; eventfds and the
+/// like have one for all of them. 0 when `fd` is no open file.
 pub fn mark(fd: i32) -> u64 {
-    stat(fd).map_or(0, |stat| stat.st_dev.rotate_left(32) ^ stat.st_ino)
+    stat(fd).map_or(0, |stat| mark_of(&stat))
 }
 
-fn stat(fd: i32) -> Option<libc::stat> {
+/// The same of what is known of a descriptor.
+pub fn mark_of(stat: &libc::stat) -> u64 {
+    stat.st_dev.rotate_left(32) ^ stat.st_ino
+}
+
+/// What the system says of a descriptor; None when it is no open file.
+pub fn stat(fd: i32) -> Option<libc::stat> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     let place = stat.as_mut_ptr() as usize;
     // SAFETY: a place for the answer.
@@ -417,13 +450,13 @@ mod tests {
     fn a_file_in_memory_is_read_and_written_here_and_a_pipe_by_the_kernel() {
         let mut files = Files::new();
         if let Ok(file) = tempfile::tempfile_in("/dev/shm") {
-            assert_eq!(files.of(file.as_raw_fd(), || ()).unwrap().way, Way::Here);
+            assert_eq!(files.of(file.as_raw_fd()).unwrap().way, Way::Here);
         }
         let (read, _write) = std::io::pipe().unwrap();
         // The pipe may have the descriptor that the file had.
         let mut files = Files::new();
-        assert_eq!(files.of(read.as_raw_fd(), || ()).unwrap().way, Way::Kernel);
-        assert!(files.of(-1, || ()).is_none());
+        assert_eq!(files.of(read.as_raw_fd()).unwrap().way, Way::Kernel);
+        assert!(files.of(-1).is_none());
     }
 
     #[test]
@@ -431,18 +464,45 @@ mod tests {
         let mut files = Files::new();
         let first = tempfile::tempfile().unwrap();
         let fd = first.as_raw_fd();
-        let mut noticed = false;
-        let inode = files.of(fd, || noticed = true).unwrap().inode;
-        assert!(files.still(fd).is_some() && !noticed);
+        let inode = files.of(fd).unwrap().inode;
         let second = tempfile::tempfile().unwrap();
         // SAFETY: both are open; `first` now stands for the other file.
         assert_eq!(unsafe { libc::dup2(second.as_raw_fd(), fd) }, fd);
         for _ in 0..USES_MAX {
-            assert!(files.still(fd).is_none());
-            files.of(fd, || noticed = true).unwrap();
+            files.of(fd).unwrap();
         }
-        assert_ne!(files.of(fd, || noticed = true).unwrap().inode, inode);
-        assert!(files.still(fd).is_some() && noticed);
+        assert_ne!(files.of(fd).unwrap().inode, inode);
+    }
+
+    #[test]
+    fn a_request_is_marked_by_the_file_of_its_own_call() {
+        let mut files = Files::new();
+        let (first, second) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        let fd = first.as_raw_fd();
+        files.of(fd).unwrap().read_cached = true;
+        let before = files.mark(fd, op::READ);
+        assert_eq!((before, before), (mark(fd), files.mark(fd, op::FSYNC)));
+        // SAFETY: both are open; `first` now stands for the other file.
+        assert_eq!(unsafe { libc::dup2(second.as_raw_fd(), fd) }, fd);
+        assert_eq!(files.mark(fd, op::READ), before, "no look within a call");
+        files.begin_round();
+        files.of(fd).unwrap();
+        assert_eq!(files.mark(fd, op::READ), mark(second.as_raw_fd()));
+        assert_ne!(files.mark(fd, op::READ), before);
+        // What goes past the page cache is not asked about.
+        assert_eq!((files.mark(fd, op::WRITE), files.mark(fd, op::READV)), (0, 0));
+        files.of(fd).unwrap().read_cached = false;
+        assert_eq!(files.mark(fd, op::READ), 0);
+    }
+
+    #[test]
+    fn numbers_that_share_a_place_have_marks_of_their_own() {
+        let mut files = Files::new();
+        let held: Vec<_> = (0..=FILES).map(|_| tempfile::tempfile().unwrap()).collect();
+        for fd in held.iter().map(AsRawFd::as_raw_fd) {
+            files.of(fd).unwrap().read_cached = true;
+            assert_eq!(files.mark(fd, op::READ), mark(fd));
+        }
     }
 
     #[test]

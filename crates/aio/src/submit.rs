@@ -8,7 +8,7 @@ use crate::caller;
 use crate::context::{Context, Engine, Mode, Submitting, state};
 use crate::course::{Course, bytes_of};
 use crate::lock::Guard;
-use crate::probe::{self, Reason};
+use crate::probe::Reason;
 use crate::stat::Counter;
 use crate::system::{self, failure};
 use crate::usual::{self, One, Queued};
@@ -108,6 +108,7 @@ unsafe fn by_ring(context: &Context, nr: c_long, iocbs: usize, tried: bool) -> i
     let Some(engine) = context.engine() else { return failure(libc::EINVAL) };
     // SAFETY: as the caller says.
     let mut submitting = unsafe { context.kept_submitting() };
+    submitting.files.begin_round();
     let nr = (nr as u64).min(u64::from(context.nr)) as u32;
     let room = context.capacity.saturating_sub(context.occupied(engine));
     // Nor is it to be tried once more.
@@ -329,7 +330,7 @@ impl Batch<'_> {
         let place = address_of(self.iocbs, index).ok_or(fault)?;
         let address = caller::read::<usize>(place).map_err(|_| fault)?;
         let iocb = caller::read::<Iocb>(address).map_err(|_| fault)?;
-        let course = Course::of(&iocb, self.engine, &mut self.submitting, self.many);
+        let course = Course::of(&iocb, &mut self.submitting, self.many);
         match course {
             Course::Ring(entry, state) => self.queue(&iocb, address, entry, state),
             Course::Here { write, flags, entry } => {
@@ -371,12 +372,11 @@ impl Batch<'_> {
             return Err(failure(errno));
         }
         // The kernel does not know of the entry yet.
-        let request = self.engine.request(index);
-        request.begin(address as u64, iocb.data, entry, state);
+        let mark = self.submitting.files.mark(iocb.fildes, entry.opcode());
+        self.engine.request(index).begin(address as u64, iocb.data, entry, mark, state);
         self.room -= 1;
         (self.queued.count, self.queued.last) = (self.queued.count + 1, index);
         if state == state::POLL {
-            request.mark.store(probe::mark(iocb.fildes), Relaxed);
             self.context.record.add_locked(Counter::Polls, 1);
         }
         Ok(())
@@ -474,8 +474,9 @@ impl Batch<'_> {
             unsafe { natively(context, c_long::from(nr), iocbs) }
         };
         let taken = Guard::without(&mut self.submitting, work);
-        // Others have taken places meanwhile.
+        // Others have taken places meanwhile, and marked files.
         self.room = 0;
+        self.submitting.files.begin_round();
         context.wake_all(&mut self.submitting);
         taken
     }

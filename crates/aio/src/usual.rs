@@ -76,7 +76,7 @@ pub unsafe fn queue_one(engine: &Engine, submitting: &mut Submitting, iocbs: usi
         return One::Other;
     }
     // SAFETY: there is room; the rest is passed on to the caller.
-    let queued = unsafe { put(engine, queue, &mut submitting.requests, address, iocb) };
+    let queued = unsafe { put(engine, queue, &mut submitting.requests, address, iocb, 0) };
     let Some(index) = queued else { return One::Other };
     queue.publish();
     One::Queued(index)
@@ -102,6 +102,7 @@ pub unsafe fn queue(
         return queued;
     }
     let (files, requests) = (&mut submitting.files, &mut submitting.requests);
+    let round = files.round();
     while queued.count < most {
         let place = iocbs as *const usize;
         // SAFETY: on a page that was met.
@@ -109,18 +110,23 @@ pub unsafe fn queue(
         let Some(iocb) = usual(address) else { break };
         let Some(file) = files.known(iocb.fildes) else { break };
         let (write, end) = (usize::from(iocb.opcode), iocb.offset as u64 + iocb.nbytes);
-        let goes = file.goes_by_ring(write, end) || (many && write == 0 && file.is_read_cached());
-        if !goes {
+        let mark = if file.goes_by_ring(write, end) {
+            0
+        } else if many && write == 0 && file.is_read_cached() {
+            file.mark_in(round)
+        } else {
             break;
-        }
+        };
         // SAFETY: there is room, as `most` says; the rest is passed on to the caller.
-        let Some(index) = (unsafe { put(engine, queue, requests, address, iocb) }) else { break };
+        let put = unsafe { put(engine, queue, requests, address, iocb, mark) };
+        let Some(index) = put else { break };
         queued = Queued { count: queued.count + 1, last: index };
     }
     queued
 }
 
-/// Queues the iocb at that address, which is usual; gives back its request, if there is one free.
+/// Queues the iocb at that address, which is usual, with the mark of its file or 0; gives back its request, if
+/// there is one free.
 ///
 /// # Safety
 /// There is room in the queue; what the iocb names stays valid until its event.
@@ -131,6 +137,7 @@ unsafe fn put(
     requests: &mut Free,
     address: usize,
     iocb: Iocb,
+    mark: u64,
 ) -> Option<u32> {
     let (index, request) = requests.again(engine)?;
     let opcode = op::READ + iocb.opcode as u8;
@@ -140,7 +147,7 @@ unsafe fn put(
     unsafe { queue.put(entry, u64::from(index)) };
     // SAFETY: on a page that was met, as writable.
     unsafe { (&raw mut (*(address as *mut Iocb)).key).write_unaligned(0) };
-    request.begin(address as u64, iocb.data, entry, state::IO);
+    request.begin(address as u64, iocb.data, entry, mark, state::IO);
     Some(index)
 }
 

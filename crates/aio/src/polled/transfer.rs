@@ -333,8 +333,7 @@ impl<'a> Batch<'a> {
             (fd, flags) = (index as i32, SQE_FIXED_FILE);
             pinned.map(|pinned| pinned.access)
         } else {
-            // What has begun is never started once more.
-            self.submitting.files.of(fd, || ()).map(|file| file.access())
+            self.submitting.files.of(fd).map(|file| file.access())
         };
         check_access(access.ok_or(failure(libc::EBADF))?, iocb, polled)?;
         if context.has(FIXEDBUFS) && iocb.opcode <= abi::PWRITE {

@@ -34,11 +34,16 @@ static void reused(int in_use)
     for (int i = 0; i < 3; i++)
         for (int direct = 0; direct < 2; direct++)
             for (int offset = 0; offset <= SIZE; offset += SIZE) {
-                context ctx = made(8, in_use);
-                /* Met before, or not. */
-                for (int met = 0; met < 2; met++) {
+                /* The number is new; the file was met by it; another file was, a moment ago. */
+                for (int met = 0; met < 3; met++) {
+                    context ctx = made(8, in_use);
+                    int before = file_of("other", O_RDWR, 0);
+                    if (met == 2)
+                        CHECK(outcome(ctx, iocb_of(PREAD, before, buffer, 512, 0)), 512);
+                    close(before);
                     int fd = filled("short", O_RDWR | (direct ? O_DIRECT : 0), SIZE);
-                    if (met)
+                    CHECK(fd == before, 1);
+                    if (met == 1)
                         CHECK(outcome(ctx, iocb_of(PREAD, fd, buffer, 512, 0)), 512);
                     memset(buffer, 99, sizeof buffer);
                     CHECK(outcome_after(ctx, iocb_of(PREAD, fd, buffer, 2 * SIZE, offset), changes[i]), SIZE - offset);
@@ -49,9 +54,112 @@ static void reused(int in_use)
                     CHECK(wrong, 0);
                     if (changes[i] != closes)
                         close(fd);
+                    CHECK(io_destroy(ctx), 0);
                 }
-                CHECK(io_destroy(ctx), 0);
             }
+}
+
+static context left_in;
+static struct iocb left_behind[16];
+static void *leaves(void *count)
+{
+    struct iocb *list[16];
+    for (long i = 0; i < (long)count; i++)
+        list[i] = &left_behind[i];
+    return (void *)(long)io_submit(left_in, (long)count, list);
+}
+
+static long left(long count)
+{
+    pthread_t thread;
+    void *code;
+    pthread_create(&thread, NULL, leaves, (void *)count);
+    pthread_join(thread, &code);
+    return (long)code;
+}
+
+/* What a thread left is not gone on with by a descriptor that is no longer open for it: the same file, for writing. */
+static void write_only(int in_use)
+{
+    enum { SIZE = 1 << 19 };
+    static char large[SIZE];
+    struct io_event event;
+    for (int round = 0; round < 20; round++) {
+        left_in = made(8, in_use);
+        int fd = filled("write_only", O_RDONLY, SIZE), other = file_of("write_only", O_WRONLY, 0);
+        /* It has to wait for the disk. */
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        left_behind[0] = iocb_of(PREAD, fd, large, SIZE, 0);
+        CHECK(left(1), 1);
+        CHECK(dup2(other, fd), fd);
+        CHECK(io_getevents(left_in, 1, 1, &event, NULL), 1);
+        CHECK(event.res == -EBADF, 0);
+        CHECK(io_destroy(left_in), 0);
+        close(fd), close(other);
+    }
+}
+
+/* Past the page cache a thread leaves nothing undone, also where its requests wait for workers: writes into holes. */
+static void direct_left(int in_use)
+{
+    enum { COUNT = 8, SIZE = 4096 };
+    struct io_event events[2 * COUNT];
+    struct iovec halves[] = {{buffer, SIZE / 2}, {buffer + SIZE, SIZE / 2}};
+    for (int round = 0; round < 20; round++) {
+        left_in = made(2 * COUNT, in_use);
+        close(filled("source", O_RDONLY, 65536));
+        int source = file_of("source", O_RDONLY | O_DIRECT, 0);
+        int fd = file_of("holes", O_RDWR | O_TRUNC | O_DIRECT, 1 << 20);
+        for (int i = 0; i < COUNT; i++) {
+            left_behind[i] = iocb_of(PWRITE, fd, buffer, SIZE, 2 * SIZE * i);
+            if (i % 2)
+                left_behind[i] = iocb_of(PWRITEV, fd, halves, 2, 2 * SIZE * i);
+            left_behind[COUNT + i] = iocb_of(PREAD, source, buffer + SIZE * (i + 1), SIZE, SIZE * i);
+        }
+        CHECK(left(2 * COUNT), 2 * COUNT);
+        CHECK(io_getevents(left_in, 2 * COUNT, 2 * COUNT, events, NULL), 2 * COUNT);
+        int wrong = 0;
+        for (int i = 0; i < 2 * COUNT; i++)
+            wrong += events[i].res != SIZE;
+        CHECK(wrong, 0);
+        CHECK(io_destroy(left_in), 0);
+        close(fd), close(source);
+    }
+}
+
+/* Whoever allocates, when that is counted. */
+void *__libc_malloc(size_t);
+static volatile int counted, allocations;
+void *malloc(size_t size)
+{
+    allocations += counted;
+    return __libc_malloc(size);
+}
+
+/* A handler may submit that has interrupted malloc, files that are new as well. */
+static void allocating(int in_use)
+{
+    context ctx = made(32, in_use);
+    struct iocb iocbs[16], *list[16];
+    struct io_event events[16];
+    int files[16], direct = O_DIRECT;
+    for (int i = 0; i < 16; i++, direct ^= O_DIRECT) {
+        files[i] = filled("allocating", O_RDWR | direct, 8192);
+        iocbs[i] = iocb_of(i % 4 == 2 ? PWRITE : PREAD, files[i], buffer + 4096 * i, 4096, 0);
+        if (i % 4 == 3)
+            iocbs[i] = iocb_of(FDSYNC, files[i], NULL, 0, 0);
+        list[i] = &iocbs[i];
+    }
+    allocations = 0, counted = 1;
+    int one = io_submit(ctx, 1, list), others = io_submit(ctx, 15, list + 1);
+    counted = 0;
+    CHECK(one, 1);
+    CHECK(others, 15);
+    CHECK(allocations, 0);
+    CHECK(io_getevents(ctx, 16, 16, events, NULL), 16);
+    CHECK(io_destroy(ctx), 0);
+    for (int i = 0; i < 16; i++)
+        close(files[i]);
 }
 
 static volatile int handled;
@@ -185,8 +293,9 @@ static void pipes(int in_use)
 int main(int count, char **arguments)
 {
     static const struct test_case cases[] = {
-        {"reused", reused},       {"limited", limited}, {"interrupted", interrupted},
-        {"elsewhere", elsewhere}, {"pipes", pipes},     {NULL, NULL},
+        {"reused", reused},           {"write_only", write_only},   {"direct_left", direct_left},
+        {"limited", limited},         {"interrupted", interrupted}, {"elsewhere", elsewhere},
+        {"pipes", pipes},             {"allocating", allocating},   {NULL, NULL},
     };
     /* Whoever waits for himself waits for ever. */
     alarm(60);

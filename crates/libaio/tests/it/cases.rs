@@ -94,6 +94,9 @@ cases! {
 cases! {
     "late":
     reused: [Ring], 0;
+    write_only: [Ring], 0;
+    direct_left: [Ring], 0;
+    allocating: [Ring], 0;
     limited: [Ring], 0;
     interrupted: [Inline, Waits], 0;
     elsewhere: [Polls, Waits], 0;
