@@ -487,7 +487,8 @@ impl Request {
             kept.store(word, Relaxed);
         }
         self.mark.store(mark, Relaxed);
-        self.state.store(state, Relaxed);
+        // After the rest, for whoever looks for a poll to cancel.
+        self.state.store(state, Release);
     }
 
     /// Its event, with that result.

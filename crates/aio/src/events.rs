@@ -428,8 +428,12 @@ impl Taking<'_> {
     fn end(&self, submitting: &mut Submitting, index: u32, res: Option<i64>) {
         let request = self.engine.request(index);
         let (data, obj) = (request.data.load(Relaxed), request.obj.load(Relaxed));
-        request.state.store(state::FREE, Relaxed);
-        self.engine.give_back(index, index);
+        {
+            // For `cancel`.
+            let _reaping = self.context.reaping();
+            request.state.store(state::FREE, Relaxed);
+            self.engine.give_back(index, index);
+        }
         if let Some(res) = res {
             self.engine.inline.keep(submitting, Event { data, obj, res, res2: 0 });
             if self.context.waiters.load(SeqCst) > 0 {

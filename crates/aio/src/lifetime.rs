@@ -1,7 +1,7 @@
 //! `io_setup`, `io_destroy`, `io_cancel`.
 
 use crate::caller;
-use crate::context::{Context, Mode, WAKE, state};
+use crate::context::{Context, Mode, Request, WAKE, state};
 use crate::inside::Inside;
 use crate::parking::park;
 use crate::probe::Reason;
@@ -115,19 +115,21 @@ pub fn cancel(context: &Context, iocb: usize, result: usize) -> i32 {
     context.record.add(Counter::Cancels, 1);
     let key = caller::read::<u32>(iocb.wrapping_add(8));
     if let (Some(engine), Ok(0)) = (context.engine(), key) {
-        // Nobody makes another request of one that ends meanwhile. A signal's handler may have interrupted the holder.
+        // On this side nothing waits, while submitting may. Requests are given back under this lock, so one that was found is
+        // not made another. A signal's handler may have interrupted the holder.
         let inside = Inside::enter();
-        let _submitting = inside.as_ref().map(|_| context.submitting());
+        let _reaping = inside.as_ref().map(|_| context.reaping());
         let (cancelled, poll) = (state::CANCELLED, state::POLL);
+        let is_meant = |request: &Request| request.obj.load(Relaxed) == iocb as u64;
         for (index, request) in engine.requests().iter().enumerate() {
-            if request.obj.load(Relaxed) != iocb as u64 {
-                continue;
-            }
             // Told before: its completion may come at once.
-            if request.state.compare_exchange(poll, cancelled, SeqCst, SeqCst).is_err() {
+            let found = is_meant(request)
+                && request.state.compare_exchange(poll, cancelled, SeqCst, SeqCst).is_ok();
+            if !found {
                 continue;
             }
-            if engine.ring.cancel(index as u64) >= 0 {
+            // It may have been free, and another's since.
+            if is_meant(request) && engine.ring.cancel(index as u64) >= 0 {
                 return failure(libc::EINPROGRESS);
             }
             // Unless its event was taken.

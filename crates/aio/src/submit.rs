@@ -528,6 +528,8 @@ impl Batch<'_> {
         self.lost += unsent;
         self.context.outstanding.fetch_sub(unsent, SeqCst);
         let Some(mut queue) = self.submitting.queue.take() else { return code };
+        // Nobody is just about to cancel one of them.
+        let _reaping = self.context.reaping();
         for back in 1..=unsent {
             self.submitting.requests.untake(self.engine, queue.user_data_before(back) as u32);
         }

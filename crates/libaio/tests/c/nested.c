@@ -2,6 +2,7 @@
  * handler, on an ordinary one by another thread. */
 #include "aio.h"
 #include "../../include/nvlane_aio.h"
+#include <semaphore.h>
 
 enum { NR = 16, PAGE = 4096 };
 static struct iocb *iocbs;
@@ -128,7 +129,59 @@ static void rings(int fd, char *buffers)
     CHECK(cq->tail, 2);
     CHECK(places[0].obj + places[1].obj, 1);
     CHECK(io_destroy(ctx), 0);
+    char byte;
+    CHECK(read(ends[0], &byte, 1), 1);
     munmap(sq, PAGE), munmap(cq, PAGE), ctx = NULL;
+}
+
+/* An ordinary context, at which a thread is at work for as long as nobody has cancelled the poll. */
+static pthread_mutex_t at_work = PTHREAD_MUTEX_INITIALIZER;
+static sem_t working;
+static void while_at_work(void)
+{
+    sem_post(&working);
+    pthread_mutex_lock(&at_work);
+    pthread_mutex_unlock(&at_work);
+}
+
+static void *submits(void *iocb)
+{
+    return (void *)(long)submit_one(ctx, iocb);
+}
+
+/* A thread that takes long to submit keeps no other from cancelling. */
+static void cancels(int fd, char *buffers)
+{
+    ctx = made(NR, 1);
+    struct iocb poll = iocb_of(POLL, ends[0], (void *)POLLIN, 0, 0), *read = (struct iocb *)page();
+    struct io_event event, *events = (struct io_event *)page();
+    struct timespec none = {0, 0};
+    *read = iocb_of(PREAD, fd, buffers, 512, 0);
+    CHECK(outcome(ctx, *read), 512);
+    /* The page is met. */
+    CHECK(submit_one(ctx, read), 1);
+    CHECK(io_getevents(ctx, 1, 1, events, NULL), 1);
+    CHECK(submit_one(ctx, &poll), 1);
+    sem_init(&working, 0, 0);
+    pthread_mutex_lock(&at_work);
+    interrupts(read, while_at_work);
+    pthread_t thread;
+    void *code;
+    pthread_create(&thread, NULL, submits, read);
+    sem_wait(&working);
+    CHECK(io_cancel(ctx, &poll, &event), -EINPROGRESS);
+    CHECK(io_cancel(ctx, &poll, &event), -EINVAL);
+    CHECK(io_getevents(ctx, 1, NR, events, NULL), 1);
+    CHECK(events[0].obj == (uintptr_t)&poll, 1);
+    CHECK(events[0].res, 0);
+    CHECK(io_getevents(ctx, 0, NR, events, &none), 0);
+    pthread_mutex_unlock(&at_work);
+    pthread_join(thread, &code);
+    CHECK(code, 1);
+    CHECK(io_getevents(ctx, 1, NR, events, NULL), 1);
+    CHECK(events[0].obj == (uintptr_t)read, 1);
+    CHECK(io_destroy(ctx), 0);
+    munmap(events, PAGE), munmap(read, PAGE), ctx = NULL;
 }
 
 /* A handler that submits, wherever the thread was. */
@@ -214,6 +267,7 @@ int main(int count, char **arguments)
     indices(fd, buffers, 0);
     indices(fd, buffers, IOCTX_FLAG_SQTHREAD);
     rings(fd, buffers);
+    cancels(fd, buffers);
     at_any_time(fd, buffers);
     return failed;
 }
