@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::copy::{Place as In, Source, Sources};
+use crate::layer::guard::{Guard, GuardOptions};
 use crate::{Data, Request, Sink};
 use nvme::limits::CopyLimits;
 use nvme::opcode::{admin, io as opcode};
@@ -355,6 +356,51 @@ fn what_is_invalid_by_a_head_is_tried_again_for_a_moment() {
     assert_eq!(fail(&head, read, 8 << 8 | 7), Status::SUCCESS, "it was reset meanwhile");
     fs::write(&state, "connecting\n").unwrap();
     assert_eq!(fail(&head, read, 9 << 8 | 7), Status::SUCCESS);
+}
+
+/// A Compare that is not offered, since blocks have metadata, is passed with as much data as the host likes.
+#[test]
+fn a_compare_with_too_little_data_is_refused_where_blocks_have_metadata() {
+    let (reactor, done) = (reactor(), Rc::new(Done::default()));
+    let mut device = made("/dev/null", Passthrough::ALL, "/nowhere/nvme0");
+    (device.limits.metadata_bytes, device.facts.adds_protection) = (8, true);
+    let options = GuardOptions {
+        cores: 1,
+        shared: false,
+        read_only: false,
+        block_device: false,
+        uuid: None,
+        in_uri: false,
+    };
+    let guard = Guard::new(Arc::new(device), options);
+    let offered = guard.limits().commands;
+    let queue = guard.open_queue(&reactor).unwrap();
+    let compare = |bytes: usize| {
+        let mut request = Request::new();
+        request.command = Command::blocks(opcode::COMPARE, 1, 0, 8);
+        request.data = reactor.buffers().allocate(bytes).map_or(Data::None, Data::Buffer);
+        request
+    };
+    for bytes in [0, 512, 4096] {
+        let mut pair = compare(bytes);
+        let mut write = compare(4096);
+        write.command.opcode = opcode::WRITE;
+        pair.fused = Some(write);
+        for request in [compare(bytes), pair] {
+            submit(&*queue, &done, request);
+            drive(&reactor, &done, 1);
+            // The device itself compares what has come whole.
+            let expected =
+                if bytes == 4096 { Status::SUCCESS } else { Status::INVALID_FIELD.dnr() };
+            assert_eq!(done.take().pop().unwrap().status, expected, "{bytes}");
+        }
+    }
+    let mut verify = compare(0);
+    verify.command.opcode = opcode::VERIFY;
+    submit(&*queue, &done, verify);
+    drive(&reactor, &done, 1);
+    assert_eq!(done.take().pop().unwrap().status, Status::SUCCESS);
+    assert!(!offered.compare && !offered.verify && !offered.compare_and_write);
 }
 
 #[test]

@@ -145,7 +145,8 @@ impl Namespace for Guard {
         limits.commands.compare |= limits.metadata_bytes == 0;
         limits.commands.verify |= limits.metadata_bytes == 0;
         limits.commands.checksum |= limits.metadata_bytes == 0;
-        limits.commands.compare_and_write = !self.options.shared && !limits.read_only;
+        limits.commands.compare_and_write =
+            limits.commands.compare && !self.options.shared && !limits.read_only;
         // Metadata is the backend's business: what is read and written here has none.
         let can_copy = limits.metadata_bytes == 0 || limits.copy.is_offered();
         limits.copy = if can_copy { copy::limits(limits.block_shift) } else { CopyLimits::NONE };

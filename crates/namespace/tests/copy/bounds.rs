@@ -90,6 +90,13 @@ fn slow_limited(bytes: u64, limit: fn(Limits) -> Limits) -> (Arc<Slow>, Arc<dyn 
     (counts, guarded(Arc::new(volume)))
 }
 
+/// Of one that takes little at once, and can neither compare nor verify.
+fn little(mut limits: Limits) -> Limits {
+    limits.transfer_bytes_max = 2 << 12;
+    (limits.commands.compare, limits.commands.verify) = (false, false);
+    limits
+}
+
 /// Writes numbers to `blocks` blocks.
 fn fill(core: &Core, blocks: u64) {
     for slba in 0..blocks {
@@ -166,18 +173,37 @@ fn copies_go_on_while_others_hold_the_whole_pool() {
 
 #[test]
 fn what_is_read_to_be_verified_keeps_to_the_volumes_limit() {
-    // One that takes little at once, and can neither compare nor verify.
-    let (slow, volume) = slow_limited(8 << 20, |mut limits| {
-        limits.transfer_bytes_max = 2 << 12;
-        (limits.commands.compare, limits.commands.verify) = (false, false);
-        limits
-    });
+    let (slow, volume) = slow_limited(8 << 20, little);
     let core = Core::new(&[volume], 4 << 20);
     let mut verify = Request::new();
     verify.command = Command::blocks(opcode::VERIFY, 1, 3, 65);
     assert_eq!(core.run(vec![(0, verify)]).remove(0).status, Status::SUCCESS);
     assert_eq!(slow.largest.load(Ordering::Relaxed), 2 << 12);
     assert!(slow.most.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn what_comes_with_too_little_to_compare_is_refused() {
+    let (_, volume) = slow_limited(8 << 20, little);
+    let core = Core::new(&[volume], 4 << 20);
+    fill(&core, 3);
+    let refused = Status::SGL_LENGTH_INVALID.dnr();
+    // In one piece, and in the second of two.
+    for blocks in [2, 3] {
+        let with = |numbers: &[u64]| {
+            let mut compare = core.write(0, numbers);
+            compare.command = Command::blocks(opcode::COMPARE, 1, 0, blocks);
+            compare
+        };
+        let short = with(&[1, 2][..blocks as usize - 1]);
+        let mut empty = with(&[1]);
+        empty.data = Data::None;
+        let mut pair = core.swap(0, &[1, 2, 3][..blocks as usize], &[4, 5, 6][..blocks as usize]);
+        pair.data = Data::None;
+        let requests = vec![(0, short), (0, empty), (0, pair), (0, with(&[1, 2, 3]))];
+        let ended: Vec<_> = core.run(requests).iter().map(|outcome| outcome.status).collect();
+        assert_eq!(ended, [refused, refused, refused, Status::SUCCESS]);
+    }
 }
 
 /// Sets a flag in the next turn.

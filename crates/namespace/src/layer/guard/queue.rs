@@ -54,7 +54,8 @@ pub(super) struct GuardQueue {
     /// To agree once `passing` is zero.
     asked: Cell<bool>,
     next: RefCell<Vec<User>>,
-    /// Facts about the child that do not change.
+    /// Facts about the child that do not change. Where blocks have metadata nothing is read here to compare or to verify:
+    /// what was not offered comes as a command that is passed, with as much data as somebody likes.
     compares: bool,
     verifies: bool,
     checksums: bool,
@@ -96,8 +97,8 @@ impl GuardQueue {
             passing: Cell::new(0),
             asked: Cell::new(false),
             next: RefCell::default(),
-            compares: can.compare,
-            verifies: can.verify,
+            compares: can.compare || limits.metadata_bytes != 0,
+            verifies: can.verify || limits.metadata_bytes != 0,
             checksums: can.checksum,
             passes: limits.passthrough.io,
             uses_threads: guard.child.copies_on_threads(),

@@ -109,20 +109,23 @@ impl Slot {
             let bytes = unsafe { std::slice::from_raw_parts(read.as_ptr(), read.len()) };
             self.sum.get_or_insert_default().add(bytes);
         }
-        if request.status.is_success() && compares && !matches(&read, &request.data, offset) {
-            request.status = Status::COMPARE_FAILURE.dnr();
+        if request.status.is_success() && compares {
+            request.status = compare(&read, &request.data, offset);
         }
         self.scratch.as_mut().expect("memory was obtained").data = read;
         self.done += blocks;
     }
 }
 
-/// Whether what was read equals what is expected from `offset` on.
-fn matches(read: &Data, expected: &Data, offset: usize) -> bool {
-    assert!(offset + read.len() <= expected.len(), "a compare comes with data of its length");
+/// Compares what was read with what is expected from `offset` on. How long that is a peer may have said.
+fn compare(read: &Data, expected: &Data, offset: usize) -> Status {
+    if expected.len().checked_sub(offset).is_none_or(|rest| rest < read.len()) {
+        return Status::SGL_LENGTH_INVALID.dnr();
+    }
     // SAFETY: both are readable for their lengths, and nobody writes to either now.
-    unsafe {
+    let same = unsafe {
         std::slice::from_raw_parts(read.as_ptr(), read.len())
             == std::slice::from_raw_parts(expected.as_ptr().add(offset), read.len())
-    }
+    };
+    if same { Status::SUCCESS } else { Status::COMPARE_FAILURE.dnr() }
 }
