@@ -320,7 +320,7 @@ pub trait Queue {
     /// Lets go of all commands that have not come back. The reactor has ended: nothing is carried out any more, and nobody
     /// waits. What holds requests drops them, after those below have, since a request keeps the layers above that
     /// want to see it again, and they this queue.
-    fn forget(&self) {}
+    fn forget(&self);
 }
 
 /// How one way to a namespace stands, the better the smaller: ANA's states (NVMe Base 2.1, section

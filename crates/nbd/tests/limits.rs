@@ -32,6 +32,8 @@ impl Queue for Picky {
         }
         self.0.submit(request);
     }
+
+    fn forget(&self) {}
 }
 
 #[test]

@@ -40,6 +40,8 @@ impl Queue for Holding {
         let release = Rc::new(Release(self.me.clone()));
         self.reactor.timer(Instant::now() + HOLD, release, 0);
     }
+
+    fn forget(&self) {}
 }
 
 impl Drop for Holding {

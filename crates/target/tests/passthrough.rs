@@ -67,6 +67,8 @@ impl namespace::Queue for Device {
     fn submit_admin(&self, request: Box<Request>) {
         self.carry_out(request, true);
     }
+
+    fn forget(&self) {}
 }
 
 /// A server with a device as namespace 3, the device's notes, and a host's queues.

@@ -221,6 +221,12 @@ impl Carrier {
         self.drive(number);
     }
 
+    /// Lets go of all Copies, and of the volumes that they are from ([`Queue::forget`]). Nothing comes back any more.
+    pub fn forget(&self) {
+        self.emulator.forget();
+        drop(self.jobs.clear());
+    }
+
     /// None when the queue has been dropped: what was not finished is forgotten with it.
     fn ground(&self) -> Option<Rc<dyn Ground>> {
         self.ground.upgrade()

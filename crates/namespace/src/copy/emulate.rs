@@ -138,6 +138,11 @@ impl Emulator {
         self.jobs.insert(job)
     }
 
+    /// Lets go of all jobs, and of the queues that they read from. Nothing comes back any more.
+    pub fn forget(&self) {
+        drop(self.jobs.clear());
+    }
+
     /// Starts a job. The sink may be told before this returns.
     pub fn run(&self, job: u64) {
         self.drive(job);

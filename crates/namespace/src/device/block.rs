@@ -186,12 +186,19 @@ impl Queue for BlockQueue {
     fn submit_admin(&self, request: Box<Request>) {
         self.child.submit_admin(request);
     }
+
+    fn forget(&self) {
+        self.child.forget();
+        self.copier.forget();
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{copy_of, device, drive, reactor, shape, submit};
+    use super::super::queue::{DeviceQueue, LIST};
+    use super::super::tests::{Done, copy_of, device, drive, reactor, shape, submit};
     use super::*;
+    use crate::Sink;
     use crate::copy::Origin;
     use crate::file::FileOptions;
     use nvme::Command;
@@ -271,6 +278,24 @@ mod tests {
         assert_eq!(block.limits().copy, CopyLimits::NONE);
         submit(&*queue, &done, copy_of(0, &[(500, 100)]));
         assert_eq!(done.take().pop().unwrap().status, Status::FAST_COPY_NOT_POSSIBLE);
+    }
+
+    #[test]
+    fn copies_that_wait_for_another_try_are_let_go_of() {
+        let (reactor, done, folder) =
+            (reactor(), Rc::<Done>::default(), tempfile::tempdir().unwrap());
+        let device = device("/dev/null", Passthrough::NONE);
+        let copier = DeviceQueue::open(Arc::clone(&device), &reactor).unwrap();
+        let mut request = copy_of(0, &[(500, 100)]);
+        request.push(Rc::clone(&done) as Rc<dyn Sink>, 0);
+        // As if it had been under way.
+        request.scratch[LIST] = 1;
+        copier.failed(request, i32::from(Status::HOST_PATHING_ERROR.0));
+        let child = file(&folder).open_queue(&reactor).unwrap();
+        let queue = BlockQueue { child, copier: copier.clone(), device };
+        assert_eq!(Rc::strong_count(&done), 2, "it waits");
+        queue.forget();
+        assert_eq!(Rc::strong_count(&done), 1, "nothing is left of it");
     }
 
     #[test]

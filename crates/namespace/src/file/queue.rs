@@ -73,6 +73,9 @@ impl Queue for FileQueue {
             Err(status) => request.finish_pair(status),
         }
     }
+
+    /// What is under way the kernel has, or a thread, and nothing waits here.
+    fn forget(&self) {}
 }
 
 impl Complete for FileQueue {

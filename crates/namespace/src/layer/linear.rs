@@ -321,6 +321,7 @@ impl Queue for LinearQueue {
 
     fn forget(&self) {
         self.children.iter().for_each(|child| child.forget());
+        self.carrier.forget();
         drop(self.split.clear());
     }
 }

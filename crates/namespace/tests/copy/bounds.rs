@@ -64,6 +64,8 @@ impl Queue for SlowQueue {
         self.slow.most.fetch_max(held.len() as u64, Ordering::Relaxed);
         self.reactor.defer(self.me.upgrade().expect("alive"), 0);
     }
+
+    fn forget(&self) {}
 }
 
 impl Complete for SlowQueue {

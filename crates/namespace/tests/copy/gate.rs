@@ -161,6 +161,8 @@ impl Queue for GateQueue {
             _ => self.child.submit(request),
         }
     }
+
+    fn forget(&self) {}
 }
 
 impl GateQueue {

@@ -96,6 +96,8 @@ impl Queue for WatchedQueue {
             None => self.child.submit(request),
         }
     }
+
+    fn forget(&self) {}
 }
 
 fn memory() -> Arc<dyn Namespace> {

@@ -291,6 +291,8 @@ impl Queue for MixedQueue {
             self.child.submit(request);
         }
     }
+
+    fn forget(&self) {}
 }
 
 impl Complete for MixedQueue {

@@ -196,6 +196,8 @@ impl Queue for FakeQueue {
     fn watch_access(&self, watcher: Weak<dyn AccessWatcher>) {
         self.watcher.replace(Some(watcher));
     }
+
+    fn forget(&self) {}
 }
 
 impl FakeQueue {

@@ -115,4 +115,8 @@ impl Queue for MutantQueue {
         }
         self.child.submit(request);
     }
+
+    fn forget(&self) {
+        self.child.forget();
+    }
 }

@@ -233,6 +233,8 @@ impl Queue for NotingQueue {
             _ => self.carry_out(request),
         }
     }
+
+    fn forget(&self) {}
 }
 
 impl Sink for NotingQueue {

@@ -4,7 +4,7 @@ use super::check::NSID;
 use super::copy::{self, Ranges};
 use super::groups::{Ended, Groups, Member, Outcome};
 use super::{Bytes, Done, Open, Reason, Rejected, Submission, VolumeId};
-use namespace::copy::Sources;
+use namespace::copy::{Other, Sources};
 use namespace::{Data, Part, Request, Sink};
 use nvme::{Limits, Status, opcode};
 use reactor::{Buffer, Reactor};
@@ -31,8 +31,8 @@ pub(super) struct Flights {
     groups: Groups,
     /// Tells the session from others.
     session: u64,
-    /// Its volumes, for Copies that name them by number; some may have been closed.
-    opens: RefCell<Vec<Weak<Open>>>,
+    /// Its volumes, for Copies that name them by number. Those that have been closed are here as long as a Copy has them.
+    opens: RefCell<Vec<(Weak<Open>, Weak<Other>)>>,
 }
 
 /// A command, from submission until it is reaped.
@@ -94,13 +94,14 @@ impl Flights {
     /// Notes a volume of the session.
     pub(super) fn opened(&self, open: &Rc<Open>) {
         let mut opens = self.opens.borrow_mut();
-        opens.retain(|open| open.strong_count() > 0);
-        opens.push(Rc::downgrade(open));
+        opens.retain(|(_, sides)| sides.strong_count() > 0);
+        opens.push((Rc::downgrade(open), Rc::downgrade(&open.sides)));
     }
 
     /// The volume of this number.
     fn volume(&self, id: u32) -> Option<Rc<Open>> {
-        self.opens.borrow().iter().filter_map(Weak::upgrade).find(|open| open.id.0 == id)
+        let opens = self.opens.borrow();
+        opens.iter().filter_map(|(open, _)| open.upgrade()).find(|open| open.id.0 == id)
     }
 
     /// Commands that wait to be reaped.
@@ -374,6 +375,10 @@ impl Flights {
 
     /// Frees the memory of everything. The reactor has ended, so that nobody else is at it.
     pub(super) fn forget(&self) {
+        // All, since what one waits for may wait in another; and before any is dropped.
+        let sides = self.opens.take().into_iter().filter_map(|(_, sides)| sides.upgrade());
+        let sides: Vec<Rc<Other>> = sides.collect();
+        sides.iter().for_each(|sides| sides.queue.forget());
         let count = self.places.borrow().len();
         for index in 0..count {
             // Queues first, when nothing is borrowed: they may complete what they still hold.
@@ -381,11 +386,9 @@ impl Flights {
                 let place = &mut self.places.borrow_mut()[index];
                 (place.open.take(), place.sources.take())
             };
-            if let Some(open) = &open {
-                open.sides.queue.forget();
-            }
             drop((open, sources));
         }
+        drop(sides);
         for index in 0..count {
             let place = std::mem::take(&mut self.places.borrow_mut()[index]);
             drop(place);

@@ -2,7 +2,7 @@
 
 use crate::behaviour::{file, session};
 use std::time::{Duration, Instant};
-use volume::session::{RawBytes, Reason, Submission};
+use volume::session::{Ranges, RawBytes, Reason, Submission, Volume};
 
 #[test]
 fn the_end_waits_for_what_is_in_flight() {
@@ -79,6 +79,46 @@ fn nothing_of_a_volume_is_left_behind_commands_that_wait() {
     ];
     let ends = stacks.map(|(name, stack)| std::thread::spawn(waiting(name, stack)));
     for end in ends {
+        end.join().expect("nothing is left");
+    }
+}
+
+/// What a Copy reads waits in the volume that it is read from, which may have been closed.
+#[test]
+fn nothing_is_left_behind_copies_that_wait() {
+    const MEMORY: &str = "mem:1M?bs=4096";
+    const SLOW_MEMORY: &str = "delay:60s(mem:1M?bs=4096)";
+    let copied = |from: &Volume, to: &Volume| {
+        let mut ranges = Ranges::new();
+        ranges.push_from(from, 0, 4);
+        to.submit(Submission::copy(8, ranges)).expect("room");
+    };
+    let waiting = move |name: &'static str, from: &'static str, to: &'static str| {
+        move || {
+            let directory = tempfile::tempdir().expect("a directory");
+            let file = file(&directory, name);
+            let session = session(8);
+            let to = session.open(to).expect("memory");
+            let from = session.open(&from.replace("FILE", &file)).expect(from);
+            if name == "behind" {
+                from.submit(Submission::write(0, 4, vec![1; 4 * 4096])).expect("room");
+            }
+            copied(&from, &to);
+            if name == "both" {
+                copied(&to, &from);
+            }
+            drop(from);
+            drop((session, to));
+            let again = crate::behaviour::session(1);
+            again.open(&file).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    };
+    let ends = [
+        waiting("alone", "delay:60s(FILE)", MEMORY),
+        waiting("both", "delay:60s(FILE)", SLOW_MEMORY),
+        waiting("behind", "delay:60s(volatile:(FILE))", MEMORY),
+    ];
+    for end in ends.map(std::thread::spawn) {
         end.join().expect("nothing is left");
     }
 }

@@ -54,6 +54,8 @@ pub(super) struct GuardQueue {
     /// To agree once `passing` is zero.
     asked: Cell<bool>,
     next: RefCell<Vec<User>>,
+    /// Nobody waits for anything here any more, and the requests are gone.
+    forgotten: Cell<bool>,
     /// Facts about the child that do not change. Where blocks have metadata nothing is read here to compare or to verify:
     /// what was not offered comes as a command that is passed, with as much data as somebody likes.
     compares: bool,
@@ -97,6 +99,7 @@ impl GuardQueue {
             passing: Cell::new(0),
             asked: Cell::new(false),
             next: RefCell::default(),
+            forgotten: Cell::new(false),
             compares: can.compare || limits.metadata_bytes != 0,
             verifies: can.verify || limits.metadata_bytes != 0,
             checksums: can.checksum,
@@ -210,8 +213,18 @@ impl Queue for GuardQueue {
         self.child.watch_access(watcher);
     }
 
+    /// Copies that are under way have the volumes that they are from, and what waits here may be for one of another
+    /// volume.
     fn forget(&self) {
+        self.forgotten.set(true);
         self.child.forget();
+        self.carrier.forget();
+        let slot =
+            |number| self.slots.with(number, |slot| (slot.request.take(), slot.second.take()));
+        let slots: Vec<_> = self.slots.numbers(|_| true).into_iter().map(slot).collect();
+        let claim = |number| self.claims.with(number, |claim| claim.request.take());
+        let claims: Vec<_> = self.claims.numbers(|_| true).into_iter().map(claim).collect();
+        drop((slots, claims));
     }
 }
 
@@ -263,6 +276,9 @@ impl Complete for GuardQueue {
 /// There is memory again for a command that waited for it.
 impl Waiter for GuardQueue {
     fn granted(&self, slot: u64, scratch: Scratch) {
+        if self.forgotten.get() {
+            return scratch.release();
+        }
         self.slots.with(slot, |slot| slot.scratch = Some(scratch));
         self.begin(slot);
     }

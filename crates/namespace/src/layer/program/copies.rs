@@ -106,6 +106,11 @@ impl Copies {
         }
     }
 
+    /// Lets go of all Copies.
+    pub(super) fn forget(&self) {
+        self.carrier.forget();
+    }
+
     /// The number of the program among the children.
     fn inside_number(&self) -> usize {
         self.children.len()
@@ -126,6 +131,9 @@ impl Queue for Counted {
         }
         self.child.submit(request);
     }
+
+    /// The program tells its children itself.
+    fn forget(&self) {}
 }
 
 /// The program, for reads and writes of a Copy that is under way. While another one waits to take over the gate is
@@ -141,6 +149,8 @@ impl Queue for Inside {
             queue.begin(request);
         }
     }
+
+    fn forget(&self) {}
 }
 
 impl ProgramQueue {

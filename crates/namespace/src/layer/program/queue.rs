@@ -523,6 +523,7 @@ impl Queue for ProgramQueue {
 
     fn forget(&self) {
         self.children.iter().for_each(|child| child.forget());
+        self.copies.forget();
         drop((self.held.take(), self.flights.requests()));
     }
 }
