@@ -145,6 +145,7 @@ impl Target {
             linger: None,
             dropped: false,
             transfer_bytes_told: 0,
+            write_zeroes_bytes_told: 0,
             events: AsyncEvents::new(Features::events_supported(discovery)),
             features: Features::default(),
             errors: ErrorLog::default(),

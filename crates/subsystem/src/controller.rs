@@ -33,6 +33,8 @@ pub(crate) struct Controller {
     pub dropped: bool,
     /// The largest transfer that the host was told of; zero if it has not asked.
     pub transfer_bytes_told: u32,
+    /// The same of Write Zeroes.
+    pub write_zeroes_bytes_told: u32,
     pub events: AsyncEvents,
     pub features: Features,
     pub errors: ErrorLog,

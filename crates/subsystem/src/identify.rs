@@ -41,12 +41,12 @@ impl Target {
         };
         expect_length(command, DATA_BYTES as u64)?;
         data.resize(DATA_BYTES, 0);
-        self.note_transfers_told(id, command);
+        self.note_limits_told(id, command);
         Ok(Answer::data(data))
     }
 
-    /// Notes what a host is told that must stay true as long as it is connected: MDTS and VSL.
-    fn note_transfers_told(&mut self, id: ControllerId, command: &Command) {
+    /// Notes what a host is told that must stay true as long as it is connected: MDTS, VSL and WZSL.
+    fn note_limits_told(&mut self, id: ControllerId, command: &Command) {
         let cns = Cns(command.cdw10.get() as u8);
         if !matches!(cns, Cns::CONTROLLER | Cns::COMMAND_SET_CONTROLLER) {
             return;
@@ -55,6 +55,10 @@ impl Target {
         if let Some(subsystem) = self.subsystems.get(&controller.subsystem_nqn) {
             let bytes = subsystem.transfer_bytes_max();
             controller.transfer_bytes_told = controller.transfer_bytes_told.max(bytes);
+            if cns == Cns::COMMAND_SET_CONTROLLER {
+                let bytes = subsystem.write_zeroes_bytes_max();
+                controller.write_zeroes_bytes_told = controller.write_zeroes_bytes_told.max(bytes);
+            }
         }
     }
 

@@ -144,7 +144,7 @@ impl Target {
         Ok(())
     }
 
-    /// Adds a namespace; returns its id. Hosts are told; those that know of larger transfers than all
+    /// Adds a namespace; returns its id. Hosts are told; those that know of larger transfers, or Write Zeroes, than all
     /// namespaces take now are dropped, to identify their controllers again.
     pub fn add_namespace(
         &mut self,
@@ -393,12 +393,15 @@ impl Target {
         }
     }
 
-    /// Hosts ask for MDTS once per association, and each larger write would fail for good.
+    /// Hosts ask for MDTS and WZSL once per association, and each larger write would fail for good.
     fn drop_misled(&mut self, nqn: &str) {
         let Some(subsystem) = self.subsystems.get(nqn) else { return };
-        let bytes_max = subsystem.transfer_bytes_max();
+        let (transfer_bytes, zeroes_bytes) =
+            (subsystem.transfer_bytes_max(), subsystem.write_zeroes_bytes_max());
         self.drop_where(DropReason::TransferLimit, |controller| {
-            *controller.subsystem_nqn == *nqn && controller.transfer_bytes_told > bytes_max
+            let misled = controller.transfer_bytes_told > transfer_bytes
+                || controller.write_zeroes_bytes_told > zeroes_bytes;
+            *controller.subsystem_nqn == *nqn && misled
         });
     }
 

@@ -137,6 +137,32 @@ fn hosts_that_were_told_of_larger_transfers_are_to_identify_again() {
     assert_eq!(dropped(&mut target), [late]);
 }
 
+/// WZSL has a page of its own, which not every host reads.
+#[test]
+fn hosts_that_were_told_of_more_zeroes_are_to_identify_again() {
+    let (mut target, port) = target();
+    let mut told = |cns: Cns| {
+        let mut host = Host::attempt(&mut target, port, ADMIN);
+        host.identify(cns.0, 0);
+        host.id
+    };
+    let (zeroes, _) = (told(Cns::COMMAND_SET_CONTROLLER), told(Cns::CONTROLLER));
+    drain(&mut target);
+    let mut config = namespace(2);
+    config.limits.write_zeroes_bytes_max = 64 << 10;
+    config.limits.commands.write_zeroes = false;
+    let limits = config.limits;
+    target.add_namespace(NQN, config).unwrap();
+    let drops = |target: &mut crate::Target| {
+        let events = drain(target).into_iter();
+        events.filter(|event| matches!(event, Event::Drop { .. })).collect::<Vec<_>>()
+    };
+    assert_eq!(drops(&mut target), [], "it has none");
+    target.update_limits(NQN, 2, Limits { commands: LIMITS.commands, ..limits }).unwrap();
+    let reason = DropReason::TransferLimit;
+    assert_eq!(drops(&mut target), [Event::Drop { controller: zeroes, reason }]);
+}
+
 #[test]
 fn a_subsystem_that_may_not_fuse_does_not_offer_it() {
     let (mut target, port) = target();
@@ -272,6 +298,7 @@ fn command_set_limits_are_told() {
     let mut none = Limits { write_zeroes_bytes_max: 8192, ..LIMITS };
     none.commands.write_zeroes = false;
     host.target.add_namespace(NQN, NamespaceConfig { limits: none, ..namespace(3) }).unwrap();
+    let mut host = Host::connect(&mut target, port);
     assert_eq!(host.identify(Cns::COMMAND_SET_CONTROLLER.0, 0)[1], 9, "2 MiB");
     let mut zoned = identify(Cns::COMMAND_SET_CONTROLLER.0, 0);
     zoned.cdw11 = (2u32 << 24).into();
