@@ -37,6 +37,7 @@ pub mod controller;
 mod copy;
 mod facts;
 mod ioctl;
+mod names;
 mod queue;
 mod resets;
 mod ring;
@@ -207,7 +208,8 @@ impl Device {
             Some(libc::EAGAIN) => failed(error),
             _ => not_nvme(),
         })?;
-        let (limits, facts, shape, model) = identify(&file, path, nsid, &place)?;
+        let (limits, mut facts, shape, model) = identify(&file, path, nsid, &place)?;
+        facts.nqn = facts.nqn.map(|nqn| names::shared(place.parent(), nqn));
         let queue = place.queue_limits();
         if (options.iopoll || options.hybrid_iopoll) && queue.polls == Some(false) {
             tracing::warn!(device = %path.display(), "{NO_POLL_QUEUES}");

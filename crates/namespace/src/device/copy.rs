@@ -21,7 +21,7 @@ const ENTRY_BYTES: usize = Format::Short.entry_bytes();
 
 /// Which namespace this is, among those that others tell as the origin of their blocks. The name counts
 /// as the object that this device has told, not as text: devices exist that share theirs, and a remote
-/// subsystem can have any.
+/// subsystem can have any. Who has opened this device again tells the same object (`names`).
 pub(super) struct Own<'a> {
     pub(super) nqn: Option<&'a Arc<str>>,
     pub(super) nsid: u32,

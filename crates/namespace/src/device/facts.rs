@@ -46,7 +46,7 @@ pub(super) struct Facts {
     /// Bytes of a Zone Descriptor Extension: as many as the format has, or the most where the device
     /// does not say.
     pub(super) zone_extension_bytes: u32,
-    /// NQN of the subsystem. This very object tells the device from others of the same name.
+    /// NQN of the subsystem. This very object tells the device from others of the same name (`names`).
     pub(super) nqn: Option<Arc<str>>,
     /// Why the device's own Copy is not used; none where it is.
     pub(super) no_copy: Option<&'static str>,

@@ -69,6 +69,11 @@ impl Place {
         Place { parent, name: "ng0n1".into() }
     }
 
+    /// The directory that it is in.
+    pub(super) fn parent(&self) -> &Path {
+        &self.parent
+    }
+
     /// The device's own name: `ng0n1`.
     pub(super) fn name(&self) -> &str {
         &self.name

@@ -169,6 +169,26 @@ fn another_device_with_the_same_name_and_number_is_not_this_one() {
 }
 
 #[test]
+fn a_device_that_is_opened_twice_is_one() {
+    let (reactor, done) = (reactor(), Rc::new(Done::default()));
+    let [this, again] = [(); 2].map(|()| {
+        let mut device = made("/dev/null", Passthrough::NONE, "/nowhere/twice");
+        device.facts.nqn = Some(names::shared(device.place.parent(), "nqn.x:y".into()));
+        Arc::new(device)
+    });
+    let other = device("/dev/null", Passthrough::NONE);
+    let [one, two, three] =
+        [&this, &again, &other].map(|it| Arc::clone(it).origin(500, 100).unwrap().origin);
+    assert!(one.keeper() == two.keeper() && one.keeper() != three.keeper());
+    let mut request = copy_of(0, &[(500, 100)]);
+    let ranges = vec![Source { place: In::Origin(two), slba: 500, blocks: 100 }];
+    request.data = Data::Sources(Box::new(Sources { ranges, ..Sources::default() }));
+    submit(&*this.open_queue(&reactor).unwrap(), &done, request);
+    drive(&reactor, &done, 1);
+    assert_eq!(done.take().pop().unwrap().status, Status::SUCCESS);
+}
+
+#[test]
 fn copies_that_the_device_cannot_do_are_for_others() {
     let (reactor, done) = (reactor(), Rc::new(Done::default()));
     let queue = Arc::clone(&device("/dev/null", Passthrough::NONE)).open_queue(&reactor).unwrap();
