@@ -259,7 +259,8 @@ impl Sink for Writer {
             // The input is gone: it cannot be written again from here.
             let uri = self.session.volume.uri();
             state.failure.get_or_insert(anyhow!(
-                "{uri}: connected anew, or without power meanwhile: what was not flushed may be gone; write it again"
+                "{uri}: connected anew, without power meanwhile, or data could not be made durable: what was not flushed \
+                 may be gone; write it again"
             ));
         } else if offset == FLUSH {
             state.flush = Flush::Done;

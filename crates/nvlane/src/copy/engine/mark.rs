@@ -153,7 +153,7 @@ impl Engine {
         let names = self.targets().into_iter().map(|it| self.ways[it].namespace.uri());
         let names = names.collect::<Vec<_>>().join(", ");
         let durable = state.mark.durable();
-        let why = "connected anew, or without power meanwhile";
+        let why = "connected anew, without power meanwhile, or data could not be made durable";
         if Self::is_closing(state) {
             tracing::warn!("{names}: {why}: only the first {durable} bytes are surely durable");
         } else if self.layout.order != Order::Free {
