@@ -20,9 +20,6 @@ use std::time::Instant;
 /// `FICLONERANGE` (linux/fs.h), and what it takes.
 const FICLONERANGE: libc::c_ulong = 0x4020_940d;
 
-/// `BTRFS_SUPER_MAGIC` (linux/magic.h).
-const BTRFS: rustix::fs::FsWord = 0x9123_683e;
-
 #[repr(C)]
 struct CloneRange {
     source: i64,
@@ -53,7 +50,8 @@ impl Copying {
         Ok(Copying {
             identity: identity(&metadata, kind),
             shares: kind == Kind::Regular && shares(file, metadata.len()),
-            is_btrfs: rustix::fs::fstatfs(file).is_ok_and(|it| it.f_type == BTRFS),
+            is_btrfs: rustix::fs::fstatfs(file)
+                .is_ok_and(|it| it.f_type == libc::BTRFS_SUPER_MAGIC),
             cached: OnceLock::new(),
             dirty: Dirty::default(),
             refused: Mutex::default(),
