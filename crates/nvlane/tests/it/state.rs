@@ -202,6 +202,8 @@ fn a_listener_serves_only_when_its_states_hold() {
     let args = ["--config", file.to_str().unwrap()];
     // One that follows a crash waits for its ports for long.
     Daemon::start(dir.path(), &args).kill();
+    // The kernel lets go of what a killed daemon had in its rings a moment later, and until then somebody seems to listen.
+    eventually("the end of the first listener", || TcpListener::bind(&*first).is_ok());
     let mut in_the_way = None;
     eventually("the second port", || {
         in_the_way = TcpListener::bind(&*second).ok();
