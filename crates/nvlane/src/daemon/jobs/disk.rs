@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 const SYS: &str = "/sys";
 
 /// What a disk tells of itself, below its directory in /sys: the first that is there counts.
-const NAMES: [&str; 6] =
-    ["wwid", "device/wwid", "serial", "device/cid", "dm/uuid", "loop/backing_file"];
+const NAMES: [&str; 5] = ["wwid", "device/wwid", "serial", "device/cid", "dm/uuid"];
 
 /// What tells the disk of a device node from all others, also after a restart of the machine, if there is anything.
 pub fn name(node: &Path) -> Option<String> {
@@ -50,7 +49,10 @@ fn name_at(directory: &Path) -> Option<String> {
         let disk = name_at(directory.parent()?)?;
         return Some(format!("{disk} partition {number}"));
     }
-    NAMES.iter().find_map(|name| Some(format!("{name} {}", text(name)?)))
+    let own = NAMES.iter().find_map(|name| Some(format!("{name} {}", text(name)?)));
+    // Several loop devices may be on one file.
+    let on_file = || Some(format!("{} from {}", text("loop/backing_file")?, text("loop/offset")?));
+    own.or_else(on_file)
 }
 
 #[cfg(test)]
@@ -76,6 +78,22 @@ mod tests {
         // As /sys/dev/block has them.
         std::os::unix::fs::symlink(disk.join("sda2"), folder.path().join("8:2")).unwrap();
         assert_eq!(name_at(&folder.path().join("8:2")), Some(part));
+    }
+
+    #[test]
+    fn loop_devices_on_one_file_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let named = |name: &str, offset: &str| {
+            let disk = folder.path().join(name);
+            fs::create_dir_all(disk.join("loop")).unwrap();
+            fs::write(disk.join("loop/backing_file"), "/srv/disk.img\n").unwrap();
+            fs::write(disk.join("loop/offset"), offset).unwrap();
+            name_at(&disk).unwrap()
+        };
+        let (first, second) = (named("loop0", "0\n"), named("loop1", "1048576\n"));
+        assert_eq!(first, "/srv/disk.img from 0");
+        assert_ne!(first, second);
+        assert_eq!(named("loop7", "1048576\n"), second);
     }
 
     #[test]
