@@ -183,14 +183,7 @@ fn ranges_that_overlap_go_to_our_own_targets_only() {
 
 /// A volume with whatever a Copy needs.
 fn guarded() -> Arc<dyn Namespace> {
-    let options = GuardOptions {
-        cores: 1,
-        shared: false,
-        read_only: false,
-        block_device: false,
-        uuid: None,
-        in_uri: false,
-    };
+    let options = GuardOptions::default();
     Guard::new(memory(1 << 20, 9, 1), options)
 }
 

@@ -20,14 +20,7 @@ use std::sync::Arc;
 use world::{BLOCKS, World};
 
 fn guarded(child: Arc<dyn Namespace>) -> Arc<dyn Namespace> {
-    let options = GuardOptions {
-        cores: 1,
-        shared: false,
-        read_only: false,
-        block_device: false,
-        uuid: None,
-        in_uri: false,
-    };
+    let options = GuardOptions::default();
     Guard::new(child, options)
 }
 

@@ -384,14 +384,7 @@ fn a_compare_with_too_little_data_is_refused_where_blocks_have_metadata() {
     let (reactor, done) = (reactor(), Rc::new(Done::default()));
     let mut device = made("/dev/null", Passthrough::ALL, "/nowhere/nvme0");
     (device.limits.metadata_bytes, device.facts.adds_protection) = (8, true);
-    let options = GuardOptions {
-        cores: 1,
-        shared: false,
-        read_only: false,
-        block_device: false,
-        uuid: None,
-        in_uri: false,
-    };
+    let options = GuardOptions::default();
     let guard = Guard::new(Arc::new(device), options);
     let offered = guard.limits().commands;
     let queue = guard.open_queue(&reactor).unwrap();

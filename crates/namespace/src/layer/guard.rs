@@ -62,6 +62,20 @@ pub struct GuardOptions {
     pub in_uri: bool,
 }
 
+/// Of a volume of our own for one core, with nothing said of it.
+impl Default for GuardOptions {
+    fn default() -> GuardOptions {
+        GuardOptions {
+            cores: 1,
+            shared: false,
+            read_only: false,
+            block_device: false,
+            uuid: None,
+            in_uri: false,
+        }
+    }
+}
+
 /// A namespace that can do all that front doors expect.
 #[derive(Debug)]
 pub struct Guard {

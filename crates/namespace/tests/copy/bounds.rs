@@ -28,14 +28,7 @@ fn memory(bytes: u64) -> Arc<dyn Namespace> {
 }
 
 fn guarded(child: Arc<dyn Namespace>) -> Arc<dyn Namespace> {
-    let options = GuardOptions {
-        cores: 1,
-        shared: false,
-        read_only: false,
-        block_device: false,
-        uuid: None,
-        in_uri: false,
-    };
+    let options = GuardOptions::default();
     Guard::new(child, options)
 }
 

@@ -44,14 +44,7 @@ fn file(folder: &Path, blocks: u64) -> Arc<dyn Namespace> {
 }
 
 fn guarded(child: Arc<dyn Namespace>, read_only: bool) -> Arc<dyn Namespace> {
-    let options = GuardOptions {
-        cores: 1,
-        shared: false,
-        read_only,
-        block_device: false,
-        uuid: None,
-        in_uri: false,
-    };
+    let options = GuardOptions { read_only, ..GuardOptions::default() };
     Guard::new(child, options)
 }
 

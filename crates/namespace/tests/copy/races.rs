@@ -16,14 +16,7 @@ const IN_FLIGHT: usize = 12;
 const ROUNDS: u64 = 150;
 
 fn guarded(child: Arc<dyn Namespace>) -> Arc<dyn Namespace> {
-    let options = GuardOptions {
-        cores: 2,
-        shared: false,
-        read_only: false,
-        block_device: false,
-        uuid: None,
-        in_uri: false,
-    };
+    let options = GuardOptions { cores: 2, ..GuardOptions::default() };
     Guard::new(child, options)
 }
 

@@ -116,14 +116,7 @@ fn watched_over(child: Arc<dyn Namespace>, whole: bool) -> Arc<Watched> {
 }
 
 fn guarded(child: Arc<dyn Namespace>, read_only: bool) -> Arc<dyn Namespace> {
-    let options = GuardOptions {
-        cores: 1,
-        shared: false,
-        read_only,
-        block_device: false,
-        uuid: None,
-        in_uri: false,
-    };
+    let options = GuardOptions { read_only, ..GuardOptions::default() };
     Guard::new(child, options)
 }
 

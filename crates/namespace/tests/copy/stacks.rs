@@ -100,14 +100,7 @@ impl Maker<'_> {
             _ => Linear::new(self.parts(blocks, dice)).expect("blocks of one size"),
         };
         let guard = |child| {
-            let options = GuardOptions {
-                cores: self.cores,
-                shared: false,
-                read_only: false,
-                block_device: false,
-                uuid: None,
-                in_uri: false,
-            };
+            let options = GuardOptions { cores: self.cores, ..GuardOptions::default() };
             Guard::new(child, options) as Arc<dyn Namespace>
         };
         let guard = match dice.one_in(6) {
@@ -136,11 +129,9 @@ impl Maker<'_> {
         if dice.one_in(4) {
             let options = GuardOptions {
                 cores: self.cores,
-                shared: false,
-                read_only: false,
-                block_device: false,
                 uuid: Some([7; 16]),
                 in_uri: true,
+                ..GuardOptions::default()
             };
             let index = dice.roll(children.len() as u64) as usize;
             let child = children.swap_remove(index);

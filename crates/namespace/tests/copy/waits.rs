@@ -26,14 +26,7 @@ const BLOCKS: u64 = 64 << 10;
 const LARGE: u32 = 24 << 10;
 
 fn guarded(child: Arc<dyn Namespace>) -> Arc<dyn Namespace> {
-    let options = GuardOptions {
-        cores: 2,
-        shared: false,
-        read_only: false,
-        block_device: false,
-        uuid: None,
-        in_uri: false,
-    };
+    let options = GuardOptions { cores: 2, ..GuardOptions::default() };
     Guard::new(child, options)
 }
 

@@ -204,14 +204,7 @@ fn few_commands_that_are_slow_are_enough_for_a_probe() {
 #[test]
 fn a_read_only_path_tells_how_it_stands() {
     let guarded = |name: &str| {
-        let options = GuardOptions {
-            cores: 1,
-            shared: false,
-            read_only: true,
-            block_device: false,
-            uuid: None,
-            in_uri: false,
-        };
+        let options = GuardOptions { read_only: true, ..GuardOptions::default() };
         Guard::new(Arc::new(Fake::new(name)), options) as Arc<dyn Namespace>
     };
     let paths = vec![guarded("a"), guarded("b")];
