@@ -308,16 +308,8 @@ impl DataPath {
 mod tests {
     use super::*;
     use crate::driver::{operation, request_flag};
+    use crate::translate::SHAPE;
     use proptest::prelude::*;
-
-    const SHAPE: Shape = Shape {
-        block_shift: 9,
-        io_bytes_max: 1 << 20,
-        deallocates: true,
-        zero_blocks_max: 1 << 16,
-        writes_through: false,
-        zone_sectors: 0,
-    };
 
     fn request(operation: u8) -> Descriptor {
         Descriptor { op_flags: operation.into(), nr_sectors: 8, start_sector: 8, addr: 0 }

@@ -201,20 +201,24 @@ fn set(command: &mut Command, bit: u32, on: bool) {
     }
 }
 
+/// That of a volume of 512-byte blocks which takes whatever a command can say.
+#[cfg(test)]
+pub(crate) const SHAPE: Shape = Shape {
+    block_shift: 9,
+    io_bytes_max: 1 << 20,
+    deallocates: true,
+    zero_blocks_max: BLOCKS_MAX,
+    writes_through: false,
+    zone_sectors: 0,
+};
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use namespace::Namespace;
     use proptest::prelude::*;
 
-    const SHAPE: Shape = Shape {
-        block_shift: 12,
-        io_bytes_max: 1 << 20,
-        deallocates: true,
-        zero_blocks_max: BLOCKS_MAX,
-        writes_through: false,
-        zone_sectors: 0,
-    };
+    const SHAPE: Shape = Shape { block_shift: 12, ..super::SHAPE };
 
     fn request(operation: u8, start_sector: u64, nr_sectors: u32) -> Descriptor {
         Descriptor { op_flags: operation.into(), nr_sectors, start_sector, addr: 0 }

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::driver::{Descriptor, data_position, operation};
+use crate::translate::SHAPE;
 use namespace::Namespace;
 use namespace::layer::fault::{Fault, Rule};
 use namespace::memory::{Memory, MemoryOptions};
@@ -11,14 +12,6 @@ use reactor::{Config, Drive};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-const SHAPE: Shape = Shape {
-    block_shift: 9,
-    io_bytes_max: 1 << 20,
-    deallocates: true,
-    zero_blocks_max: 1 << 16,
-    writes_through: false,
-    zone_sectors: 0,
-};
 const BYTES: usize = 8192;
 const TAG: u16 = 1;
 
