@@ -340,6 +340,8 @@ impl Driver {
             let reason = Reason::Transport("the peer closed the connection".into());
             return self.event(generation, Event::Lost(reason));
         };
+        // Before anybody sees that it is live.
+        self.shared.subsystem.joined(&params);
         {
             let association = self.association.borrow();
             let controller = association.controller().clone();
@@ -419,6 +421,7 @@ impl Driver {
     fn hang_up(&self, generation: u64) {
         if let Some((_, params)) = self.live.take() {
             params.end();
+            self.shared.subsystem.left(&params);
         }
         self.passed.hang_up();
         if let Some(admin) = self.admin.take() {

@@ -286,7 +286,8 @@ impl Namespace for Path {
         let subsystem = &self.shared.subsystem;
         let (nsid, _) = subsystem.identity().filter(|_| self.shared.access().is_usable())?;
         let blocks = self.limits().blocks.saturating_sub(slba).min(blocks);
-        let origin = Origin::Subsystem { nqn: Arc::clone(subsystem.name()), nsid };
+        let (nqn, numbering) = (Arc::clone(subsystem.name()), Some(Arc::clone(subsystem) as _));
+        let origin = Origin::Subsystem { nqn, nsid, numbering };
         (blocks > 0).then_some(Located { origin, slba, blocks, guard: None })
     }
 

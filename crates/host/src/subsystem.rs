@@ -2,10 +2,12 @@
 
 use crate::Options;
 use crate::options::Address;
+use crate::queue::Params;
 use association::{Identity, Namespace, Reason};
+use namespace::copy::Numbering;
 use nvme::Limits;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The namespace that all paths lead to, as the first of them found it.
 #[derive(Debug, Default)]
@@ -14,6 +16,8 @@ pub(crate) struct Subsystem {
     known: Mutex<Option<Known>>,
     /// `volatile_write_cache` of what is known, for each Flush of each core.
     writes_back: AtomicBool,
+    /// Those of the associations that are live.
+    live: Mutex<Vec<Arc<Params>>>,
 }
 
 /// A subsystem in use: its name, and where it was reached.
@@ -60,6 +64,7 @@ impl Subsystem {
             name: name(nqn, addresses),
             known: Mutex::default(),
             writes_back: AtomicBool::new(false),
+            live: Mutex::default(),
         }
     }
 
@@ -102,6 +107,20 @@ impl Subsystem {
         Ok(())
     }
 
+    fn live(&self) -> MutexGuard<'_, Vec<Arc<Params>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A path's association is live.
+    pub(crate) fn joined(&self, params: &Arc<Params>) {
+        self.live().push(Arc::clone(params));
+    }
+
+    /// It is no longer.
+    pub(crate) fn left(&self, params: &Arc<Params>) {
+        self.live().retain(|it| !Arc::ptr_eq(it, params));
+    }
+
     /// Whether the namespace has a volatile write cache, as far as a path was live.
     pub(crate) fn writes_back(&self) -> bool {
         self.writes_back.load(Ordering::Relaxed)
@@ -119,9 +138,44 @@ impl Subsystem {
     }
 }
 
+impl Numbering for Subsystem {
+    fn nsid(&self, instance: Option<[u8; 16]>) -> Option<u32> {
+        let live = self.live();
+        let there = live.iter().find(|params| params.instance == instance)?;
+        Some(there.nsid.load(Ordering::Relaxed))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shared::Shared;
+    use association::{Association, Config};
+
+    #[test]
+    fn an_id_is_told_of_the_start_of_the_target_that_gave_it() {
+        let options = Options::new(Config::new("nqn.a", "nqn.h", [7; 16]));
+        let association = Association::new(options.association.clone());
+        let address = "192.0.2.1".parse().expect("an address");
+        let subsystem = Arc::<Subsystem>::default();
+        let shared = Shared::new(address, options, Arc::clone(&subsystem));
+        let of = |nsid: u32, instance| {
+            let mut params = Params::new(&association, &shared);
+            (params.nsid, params.instance) = (nsid.into(), instance);
+            Arc::new(params)
+        };
+        let (one, two, silent) = (of(1, Some([1; 16])), of(2, Some([2; 16])), of(3, None));
+        for path in [&one, &two, &silent] {
+            subsystem.joined(path);
+        }
+        let ids =
+            || [Some([1; 16]), Some([2; 16]), Some([3; 16]), None].map(|it| subsystem.nsid(it));
+        assert_eq!(ids(), [Some(1), Some(2), None, Some(3)]);
+        // The namespace has moved while the association lives.
+        two.nsid.store(5, Ordering::Relaxed);
+        subsystem.left(&one);
+        assert_eq!(ids(), [None, Some(5), None, Some(3)]);
+    }
 
     #[test]
     fn a_name_is_shared_by_those_who_reach_the_same_place() {

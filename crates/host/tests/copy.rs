@@ -3,7 +3,6 @@
 mod rig;
 
 use host::Path;
-use namespace::copy::Origin;
 use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::layer::multipath::{Multipath, MultipathOptions, Policy, Settings};
 use namespace::{Access, Namespace};
@@ -36,8 +35,7 @@ fn same<const N: usize>(ranges: [(u64, u32); N]) -> Vec<Range> {
 fn of(path: &Arc<Path>, slba: u64, blocks: u32) -> Range {
     let located = Arc::clone(path).origin(slba, blocks.into()).expect("it is live");
     assert_eq!((located.slba, located.blocks), (slba, u64::from(blocks)));
-    let Origin::Subsystem { nqn, nsid } = located.origin else { panic!("it is remote") };
-    Range { of: Some((nqn, nsid)), slba, blocks }
+    Range { of: Some(located.origin), slba, blocks }
 }
 
 /// The only Copy that has come, and its entries.
@@ -211,6 +209,47 @@ fn our_own_target_copies_where_the_data_is() {
     core.copy(with_fua(1), same([(0, 60)])).ok();
     assert!(core.read(512, 60 << 9) == wanted[..60 << 9]);
     assert!(other.read(0, 64 << 9) == second);
+}
+
+/// The path's id of before has become another namespace's: who was told it cannot use it any more.
+#[test]
+fn a_source_is_copied_by_the_id_that_it_has_now() {
+    let port = std::cell::Cell::new(0);
+    let kept = [(); 3].map(|()| guarded());
+    let serve = |which: usize, nsid| {
+        let target = Target::serve(kept[2].clone(), 1, port.get());
+        target.add(nsid, kept[which].clone(), [0x43 + which as u8; 16]);
+        port.set(target.address.port());
+        target
+    };
+    let target = serve(0, 2);
+    let path = |nsid| {
+        let mut options = options();
+        options.association.nsid = Some(nsid);
+        connect(target.address, &options)
+    };
+    let (one, two) = (path(1), path(2));
+    let (core, source) = (Core::usable(one), Core::usable(two.clone()));
+    let (data, before) = (pattern(1, 8 << 9), pattern(2, 8 << 9));
+    source.write(0, &data);
+    core.write(0, &before);
+    let told = of(&two, 0, 8);
+    let range = || vec![told.clone()];
+    core.copy(with_fua(8), range()).ok();
+    assert!(core.read(8 << 9, 8 << 9) == data);
+
+    drop(target);
+    let target = serve(1, 2);
+    assert!(core.until_served(rig::read(0, 8 << 9), &[0; 8 << 9]) == before);
+    assert_eq!(core.copy(with_fua(0), range()).status, NOT_POSSIBLE, "it is not there");
+    assert!(core.read(0, 8 << 9) == before, "another's data");
+
+    drop(target);
+    let _target = serve(0, 3);
+    source.until_served(rig::read(0, 512), &[0; 512]);
+    core.until_served(rig::read(0, 512), &[0; 512]);
+    core.copy(with_fua(0), range()).ok();
+    assert!(core.read(0, 8 << 9) == data);
 }
 
 /// Namespace 1 by both addresses in turn, and a path to namespace 2 by the first.

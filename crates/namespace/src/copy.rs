@@ -129,7 +129,16 @@ pub enum Origin {
         nqn: Arc<str>,
         /// Which namespace of it.
         nsid: u32,
+        /// Who knows the id that it has when a Copy is sent, if that may be another by then.
+        numbering: Option<Arc<dyn Numbering>>,
     },
+}
+
+/// Knows which id a namespace has. A target that was started anew may give it another one, and its id to another.
+pub trait Numbering: Send + Sync {
+    /// The id that it has where the target is of this start (absent: of those that do not tell), as somebody knows
+    /// who is associated with that. None: nobody is, for now.
+    fn nsid(&self, instance: Option<[u8; 16]>) -> Option<u32>;
 }
 
 /// The answer of [`Namespace::origin`]: blocks that are kept in one place, one after another.
@@ -181,7 +190,7 @@ impl fmt::Debug for Origin {
         match self {
             Origin::File(file) => write!(f, "{}", file.uri()),
             Origin::Memory(memory) => write!(f, "{}", memory.uri()),
-            Origin::Subsystem { nqn, nsid } => write!(f, "{nqn} namespace {nsid}"),
+            Origin::Subsystem { nqn, nsid, .. } => write!(f, "{nqn} namespace {nsid}"),
         }
     }
 }

@@ -422,7 +422,7 @@ impl Namespace for Device {
         self.shape.check().ok()?;
         let nqn = Arc::clone(self.facts.nqn.as_ref()?);
         let blocks = blocks.min(self.limits().blocks.checked_sub(slba)?);
-        let origin = Origin::Subsystem { nqn, nsid: self.nsid };
+        let origin = Origin::Subsystem { nqn, nsid: self.nsid, numbering: None };
         (blocks > 0).then_some(Located { origin, slba, blocks, guard: None })
     }
 

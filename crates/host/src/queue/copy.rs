@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   all of this namespace                     0h
-//!   any of another one of the subsystem       2h, or 3h where that is all that the host could enable
+//!   any of another one of the subsystem       2h, or 3h where that is all that the host could enable;
+//!                                             by the id that it has at this start of the target
 //!   anything else                             Fast Copy Not Possible: whoever asked reads and writes
 //! ```
 
 use super::Params;
-use namespace::copy::{Origin, Place, Source, Sources};
+use namespace::copy::{Numbering, Origin, Place, Source, Sources};
 use namespace::{Data, Request};
 use nvme::copy::{Entry, Format, RANGE_BLOCKS_MAX, RANGES_MAX};
 use nvme::{Command, Status};
@@ -47,10 +48,11 @@ pub(super) fn lay_out(
     for (range, bytes) in ranges.iter().zip(list.chunks_exact_mut(entry_bytes)) {
         let source = match &range.place {
             Place::Same => nsid,
-            Place::Origin(Origin::Subsystem { nqn, nsid })
+            Place::Origin(Origin::Subsystem { nqn, nsid, numbering })
                 if Arc::ptr_eq(nqn, &params.subsystem) =>
             {
-                *nsid
+                let now = |it: &Arc<dyn Numbering>| it.nsid(params.instance);
+                numbering.as_ref().map_or(Some(*nsid), now).ok_or(Status::FAST_COPY_NOT_POSSIBLE)?
             }
             Place::Origin(_) | Place::Other(_) => return Err(NEVER),
         };

@@ -46,7 +46,7 @@ pub(crate) struct Params {
     unflushed: Unflushed,
     losses: Arc<Losses>,
     /// The start of the target, where the controller tells.
-    instance: Option<[u8; 16]>,
+    pub(crate) instance: Option<[u8; 16]>,
 }
 
 impl Params {

@@ -149,7 +149,7 @@ impl Done {
 /// A source range: of the same namespace, or of one of a subsystem.
 #[derive(Clone)]
 pub struct Range {
-    pub of: Option<(Arc<str>, u32)>,
+    pub of: Option<Origin>,
     pub slba: u64,
     pub blocks: u32,
 }
@@ -297,8 +297,8 @@ impl Core {
         self.mailbox.post(move |_| {
             let user = USER.with_borrow(|user| user.clone()).expect("the core runs");
             let ranges = ranges.into_iter().map(|Range { of, slba, blocks }| {
-                let origin = of.map(|(nqn, nsid)| Place::Origin(Origin::Subsystem { nqn, nsid }));
-                Source { place: origin.unwrap_or_default(), slba, blocks }
+                let place = of.map_or(Place::Same, Place::Origin);
+                Source { place, slba, blocks }
             });
             let mut request = Request::new();
             request.command = command;

@@ -29,7 +29,7 @@ impl Origin {
                 Keeper::File(device, inode)
             }
             Origin::Memory(memory) => Keeper::Memory(Arc::as_ptr(memory).addr()),
-            Origin::Subsystem { nqn, nsid } => Keeper::Subsystem(nqn.as_ptr().addr(), *nsid),
+            Origin::Subsystem { nqn, nsid, .. } => Keeper::Subsystem(nqn.as_ptr().addr(), *nsid),
         }
     }
 }

@@ -88,7 +88,7 @@ impl Kind {
             Place::Other(_) => return None,
             Place::Origin(Origin::File(file)) => Kind::File(Arc::downgrade(file)),
             Place::Origin(Origin::Memory(memory)) => Kind::Memory(Arc::downgrade(memory)),
-            Place::Origin(Origin::Subsystem { nqn, nsid }) => {
+            Place::Origin(Origin::Subsystem { nqn, nsid, .. }) => {
                 Kind::Subsystem(Arc::clone(nqn), *nsid)
             }
         })
@@ -103,7 +103,7 @@ impl Kind {
             (Kind::Memory(one), Place::Origin(Origin::Memory(other))) => {
                 one.as_ptr() == Arc::as_ptr(other)
             }
-            (Kind::Subsystem(one, number), Place::Origin(Origin::Subsystem { nqn, nsid })) => {
+            (Kind::Subsystem(one, number), Place::Origin(Origin::Subsystem { nqn, nsid, .. })) => {
                 one == nqn && number == nsid
             }
             _ => false,
@@ -126,7 +126,7 @@ mod tests {
     const LIMITS: CopyLimits = CopyLimits { ranges_max: 4, range_blocks_max: 8, blocks_max: 32 };
 
     fn place(nsid: u32) -> Place {
-        Place::Origin(Origin::Subsystem { nqn: "nqn.test".into(), nsid })
+        Place::Origin(Origin::Subsystem { nqn: "nqn.test".into(), nsid, numbering: None })
     }
 
     #[test]

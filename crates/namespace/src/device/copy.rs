@@ -71,7 +71,7 @@ pub(super) fn lay_out(
 fn is_here(place: &Place, own: &Own<'_>) -> bool {
     match place {
         Place::Same => true,
-        Place::Origin(Origin::Subsystem { nqn, nsid }) => {
+        Place::Origin(Origin::Subsystem { nqn, nsid, .. }) => {
             own.nqn.is_some_and(|own| Arc::ptr_eq(own, nqn)) && *nsid == own.nsid
         }
         _ => false,
@@ -147,7 +147,8 @@ mod tests {
     }
 
     fn at(nqn: &Arc<str>, nsid: u32) -> Source {
-        let place = Place::Origin(Origin::Subsystem { nqn: Arc::clone(nqn), nsid });
+        let place =
+            Place::Origin(Origin::Subsystem { nqn: Arc::clone(nqn), nsid, numbering: None });
         Source { place, slba: 5, blocks: 6 }
     }
 

@@ -187,7 +187,8 @@ mod tests {
     #[test]
     fn what_is_not_memory_is_refused_before_anything_is_copied() {
         let memory = volume(64, 1);
-        let place = Place::Origin(Origin::Subsystem { nqn: "nqn".into(), nsid: 1 });
+        let place =
+            Place::Origin(Origin::Subsystem { nqn: "nqn".into(), nsid: 1, numbering: None });
         let foreign = Source { place, slba: 0, blocks: 1 };
         let refused = (Status::FAST_COPY_NOT_POSSIBLE.dnr(), 0);
         assert_eq!(copied(&memory, 8, vec![same(0, 4), foreign]), refused);

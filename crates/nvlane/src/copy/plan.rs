@@ -145,8 +145,8 @@ fn means(source: Option<&Located>, target: Option<&Located>, between: bool) -> S
         }
         (Some(Origin::Memory(_)), Some(Origin::Memory(_))) => "Copy: within memory".to_owned(),
         (
-            Some(Origin::Subsystem { nqn: one, nsid: here }),
-            Some(Origin::Subsystem { nqn: other, nsid: there }),
+            Some(Origin::Subsystem { nqn: one, nsid: here, .. }),
+            Some(Origin::Subsystem { nqn: other, nsid: there, .. }),
         ) if Arc::ptr_eq(one, other) && (here == there || between) => {
             format!("Copy: by the controller of {one}")
         }

@@ -361,7 +361,7 @@ fn what_the_kernel_may_copy_is_known_before_it_is_asked() {
 fn what_is_no_file_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let to = filled(&directory.path().join("to"), 64, false);
-    let place = Place::Origin(Origin::Subsystem { nqn: "nqn".into(), nsid: 1 });
+    let place = Place::Origin(Origin::Subsystem { nqn: "nqn".into(), nsid: 1, numbering: None });
     let refused = (Status::FAST_COPY_NOT_POSSIBLE.dnr(), 0);
     assert_eq!(copied(&to, 8, vec![Source { place, slba: 0, blocks: 1 }]), refused);
     let read_only = FileOptions { read_only: true, shared: true, ..options(&to.path, 64, false) };
