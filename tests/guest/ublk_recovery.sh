@@ -73,6 +73,21 @@ upgrade() {
     recover upgrade
     wait "$old" || status=$?
     expect "the old server's exit status after an upgrade" $status 0
+    expect "what the successor takes it for" "$(grep 'after a crash' "$WORK/recover.log")" ""
+}
+
+# A server that crashes when it is to leave is not taken for one that left.
+upgrade_crashing() {
+    local old=$UBLK_SERVER
+    kill -STOP "$old"
+    "$NVLANE" ublk upgrade "$ID" >"$WORK/recover.log" 2>&1 </dev/null &
+    UBLK_SERVER=$!
+    # It is told first, and waits then.
+    sleep 1
+    kill -KILL "$old"
+    wait "$old" 2>/dev/null || true
+    ublk_ready "$WORK/recover.log"
+    expect_match "what the successor takes it for" "$(<"$WORK/recover.log")" 'after a crash'
 }
 
 # recover_with FILES: a successor that may open so few. One that serves all the same is killed.
@@ -108,6 +123,7 @@ for way in "${ways[@]}"; do
     elif has_feature QUIESCE; then
         # No accident: a few for each way are enough on ordinary days.
         under_load upgrade $((FULL ? ROUNDS : 3))
+        under_load upgrade_crashing 1
     fi
     verified_io "$DEVICE" 16M
     ublk_stop

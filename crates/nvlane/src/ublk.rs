@@ -161,7 +161,13 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
     if upgrade {
         let place = record.wishes.bpf.unwrap_or_default();
         successor::check_programs(id, args.volume.as_deref(), place)?;
-        left = ::ublk::quiesce(id)?;
+        ::ublk::quiesce(id)?;
+        left = record::has_left(id, info.ublksrv_pid);
+        if !left {
+            tracing::warn!(
+                "the server of /dev/ublkb{id} ended without leaving it in order: taken over as after a crash"
+            );
+        }
         // Until then the old server may have been given another program, whose maps these are now.
         let checked = record.volume;
         found = Record::read(id);
@@ -271,6 +277,7 @@ fn serve(
         match device.ending() {
             Some(Ending::HandedOver) => {
                 device.leave()?;
+                record::leaves(id);
                 tracing::info!("/dev/ublkb{id} has another server; everything is flushed");
                 // The driver lets the next one in when this process is gone.
                 process::exit(0);

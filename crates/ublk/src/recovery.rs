@@ -201,9 +201,8 @@ pub fn await_end(id: u32) -> Result<(), Error> {
 }
 
 /// Has the server of a device give it up to the one that comes next, without an error to its users, and
-/// waits until it is gone, with its claim to the volume. Whether it has ended by itself, which it does when
-/// nothing of it is under way any more.
-pub fn quiesce(id: u32) -> Result<bool, Error> {
+/// waits until it is gone, with its claim to the volume. One that does not leave is killed.
+pub fn quiesce(id: u32) -> Result<(), Error> {
     let mut control = Control::open()?;
     let info = control.info(id)?;
     if info.flags & flag::QUIESCE == 0 {
@@ -218,11 +217,11 @@ pub fn quiesce(id: u32) -> Result<bool, Error> {
     let mut server = server.and_then(|server| pidfd_open(server, PidfdFlags::empty()).ok());
     control.quiesce(id, QUIESCE_PATIENCE_MS)?;
     let begun = Instant::now();
-    let (mut next, mut killed) = (begun + QUIESCE_AGAIN, false);
+    let mut next = begun + QUIESCE_AGAIN;
     loop {
         let is_live = control.info(id)?.state == state::LIVE;
         if !is_live && !is_alive(info.ublksrv_pid) {
-            return Ok(!killed);
+            return Ok(());
         }
         if is_live && Instant::now() >= next {
             // Refused where requests are with the server for longer than that: there is another time.
@@ -238,7 +237,6 @@ pub fn quiesce(id: u32) -> Result<bool, Error> {
         {
             tracing::warn!(id, "the server does not leave the device, and is killed");
             let _ = pidfd_send_signal(&server, Signal::KILL);
-            killed = true;
         }
         thread::sleep(LOOK_EVERY);
     }

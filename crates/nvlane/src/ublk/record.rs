@@ -63,6 +63,8 @@ impl Record {
     /// Notes it, in one piece.
     pub fn write(&self, id: u32) -> io::Result<()> {
         fs::create_dir_all(DIRECTORY)?;
+        // An earlier server's, which may have had our number.
+        let _ = fs::remove_file(left(id));
         let (path, text) = (path(id), serde_json::to_vec(self)?);
         let new = path.with_extension("new");
         fs::write(&new, text)?;
@@ -133,6 +135,7 @@ impl Record {
         }
         let _ = fs::remove_file(path(id));
         let _ = fs::remove_file(begun(id));
+        let _ = fs::remove_file(left(id));
         let _ = fs::remove_file(log_of(id.into()));
     }
 }
@@ -159,6 +162,19 @@ pub fn begins(id: u32, does: bool) -> Result<(), ublk::Error> {
     })
 }
 
+/// Notes that this process has given a device up and nothing of it is under way: its successor need not wait as it does
+/// after a crash. Where this cannot be noted it waits.
+pub fn leaves(id: u32) {
+    if let Err(error) = fs::write(left(id), process::id().to_string()) {
+        tracing::debug!("that /dev/ublkb{id} was given up in order is not noted: {error}");
+    }
+}
+
+/// Whether `server`, which is gone, has noted that of a device.
+pub fn has_left(id: u32, server: i32) -> bool {
+    fs::read_to_string(left(id)).is_ok_and(|noted| noted == server.to_string())
+}
+
 /// What the server of a device logs that runs in the background.
 pub fn log_of(id: u64) -> PathBuf {
     PathBuf::from(DIRECTORY).join(format!("ublk-{id}.log"))
@@ -176,6 +192,10 @@ pub fn socket_of(id: u32) -> PathBuf {
 
 fn begun(id: u32) -> PathBuf {
     PathBuf::from(DIRECTORY).join(format!("ublk-{id}.begun"))
+}
+
+fn left(id: u32) -> PathBuf {
+    PathBuf::from(DIRECTORY).join(format!("ublk-{id}.left"))
 }
 
 fn path(id: u32) -> PathBuf {
