@@ -79,10 +79,12 @@ upgrade() {
 # A server that crashes when it is to leave is not taken for one that left.
 upgrade_crashing() {
     local old=$UBLK_SERVER
+    # Nobody to be asked for programs, which comes before it is told to leave.
+    rm "/run/nvlane/ublk-$ID.sock"
     kill -STOP "$old"
     "$NVLANE" ublk upgrade "$ID" >"$WORK/recover.log" 2>&1 </dev/null &
     UBLK_SERVER=$!
-    # It is told first, and waits then.
+    await 60 grep -q 'not looked at before' "$WORK/recover.log"
     sleep 1
     kill -KILL "$old"
     wait "$old" 2>/dev/null || true

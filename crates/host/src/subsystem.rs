@@ -141,8 +141,11 @@ impl Subsystem {
 impl Numbering for Subsystem {
     fn nsid(&self, instance: Option<[u8; 16]>) -> Option<u32> {
         let live = self.live();
-        let there = live.iter().find(|params| params.instance == instance)?;
-        Some(there.nsid.load(Ordering::Relaxed))
+        let there = live.iter().filter(|params| params.instance == instance);
+        let mut ids = there.map(|params| params.nsid.load(Ordering::Relaxed));
+        let id = ids.next()?;
+        // A path that has fallen silent may still have the one of before.
+        ids.all(|other| other == id).then_some(id)
     }
 }
 
@@ -165,7 +168,8 @@ mod tests {
             Arc::new(params)
         };
         let (one, two, silent) = (of(1, Some([1; 16])), of(2, Some([2; 16])), of(3, None));
-        for path in [&one, &two, &silent] {
+        let again = of(2, Some([2; 16]));
+        for path in [&one, &two, &silent, &again] {
             subsystem.joined(path);
         }
         let ids =
@@ -174,6 +178,8 @@ mod tests {
         // The namespace has moved while the association lives.
         two.nsid.store(5, Ordering::Relaxed);
         subsystem.left(&one);
+        assert_eq!(ids(), [None, None, None, Some(3)], "one of them has not heard of it");
+        again.nsid.store(5, Ordering::Relaxed);
         assert_eq!(ids(), [None, Some(5), None, Some(3)]);
     }
 

@@ -161,8 +161,8 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
     if upgrade {
         let place = record.wishes.bpf.unwrap_or_default();
         successor::check_programs(id, args.volume.as_deref(), place)?;
-        ::ublk::quiesce(id)?;
-        left = record::has_left(id, info.ublksrv_pid);
+        let server = ::ublk::quiesce(id)?;
+        left = record::has_left(id, server);
         if !left {
             tracing::warn!(
                 "the server of /dev/ublkb{id} ended without leaving it in order: taken over as after a crash"

@@ -201,8 +201,8 @@ pub fn await_end(id: u32) -> Result<(), Error> {
 }
 
 /// Has the server of a device give it up to the one that comes next, without an error to its users, and
-/// waits until it is gone, with its claim to the volume. One that does not leave is killed.
-pub fn quiesce(id: u32) -> Result<(), Error> {
+/// waits until it is gone, with its claim to the volume. One that does not leave is killed. Its process.
+pub fn quiesce(id: u32) -> Result<i32, Error> {
     let mut control = Control::open()?;
     let info = control.info(id)?;
     if info.flags & flag::QUIESCE == 0 {
@@ -221,7 +221,7 @@ pub fn quiesce(id: u32) -> Result<(), Error> {
     loop {
         let is_live = control.info(id)?.state == state::LIVE;
         if !is_live && !is_alive(info.ublksrv_pid) {
-            return Ok(());
+            return Ok(info.ublksrv_pid);
         }
         if is_live && Instant::now() >= next {
             // Refused where requests are with the server for longer than that: there is another time.

@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::io::{self, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A connection to a daemon.
 pub struct Client {
@@ -51,6 +52,13 @@ impl Client {
         Ok(Client { path: path.to_owned(), stream, answers: Messages::new(reader), calls: 0 })
     }
 
+    /// The same with answers that take no longer than that: a call fails that waits in vain.
+    pub fn patient_for(self, patience: Duration) -> Client {
+        // Both ends of the stream are one socket. Only a patience of zero is refused.
+        self.stream.set_read_timeout(Some(patience)).expect("it is not zero");
+        self
+    }
+
     /// Calls a method and waits for what comes of it.
     pub fn call(&mut self, method: &str, params: Value) -> Result<Value, ClientError> {
         self.calls += 1;
@@ -84,5 +92,21 @@ impl Client {
 
     fn broken(&self, problem: String) -> ClientError {
         ClientError::Broken { path: self.path.clone(), problem }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_server_that_does_not_answer_is_given_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let _silent = UnixListener::bind(&path).unwrap();
+        let client = Client::connect(&path).unwrap();
+        let said = client.patient_for(Duration::from_millis(20)).call("stats", Value::Null);
+        assert!(matches!(said, Err(ClientError::Broken { .. })));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::record::socket_of;
 use crate::cli::ProgramPlace;
-use crate::control::client::{Client, ClientError};
+use crate::control::client::Client;
 use crate::control::method::{BackendNow, ProgramBackends};
 use crate::patience::Patience;
 use anyhow::{Context, Result, bail};
@@ -19,6 +19,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 use ublk_bpf::KeptMaps;
 use volume::{Kind, OpenOptions, Uri};
+
+/// How long a server may take to tell of its programs.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long the claim of a server that has ended may last.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
@@ -118,18 +121,19 @@ pub fn keep_maps(volume: &dyn Namespace, taken_over: Option<u32>) -> Result<Vec<
 }
 
 /// Whether we could run the programs of a device whose server lives, or the one of `volume` in the place of its only
-/// one: asked before that server goes, of the kernel as well if `place` insists on it. One of a version that cannot tell
-/// is taken as it is.
+/// one: asked before that server goes, of the kernel as well if `place` insists on it. One that does not tell is taken as
+/// it is.
 pub fn check_programs(id: u32, volume: Option<&str>, place: ProgramPlace) -> Result<()> {
     let told = Client::connect(&socket_of(id))
+        .map(|server| server.patient_for(ANSWER_PATIENCE))
         .and_then(|mut server| server.call("volume_backends", Value::Null));
     let told = match told {
         Ok(told) => told,
-        Err(error @ (ClientError::Connect { .. } | ClientError::Failed(_))) => {
+        // One that hangs, or crashes just now, needs a successor all the more.
+        Err(error) => {
             tracing::warn!("the programs of /dev/ublkb{id} are not looked at before: {error}");
             return Ok(());
         }
-        Err(error) => return Err(error.into()),
     };
     let mut programs: Vec<ProgramBackends> =
         serde_json::from_value(told).context("the server is of another version")?;
