@@ -20,7 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 type Limit = dyn Fn(Limits) -> Limits + Send + Sync;
-type Open = dyn Fn(Rc<dyn Queue>, &Rc<Reactor>) -> Rc<dyn Queue> + Send + Sync;
+type Open = dyn Fn(Rc<dyn Queue>, &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> + Send + Sync;
 
 /// A volume that is as the one below it, but for what the test has changed.
 pub struct Double {
@@ -32,7 +32,7 @@ pub struct Double {
 impl Double {
     /// Nothing is changed yet. Of what a volume need not say, only whether it keeps blocks whole is passed on.
     pub fn over(child: Arc<dyn Namespace>) -> Double {
-        Double { child, limit: Box::new(|limits| limits), open: Box::new(|queue, _| queue) }
+        Double { child, limit: Box::new(|limits| limits), open: Box::new(|queue, _| Ok(queue)) }
     }
 
     /// `limit` makes its limits from those of the volume below, each time that somebody asks.
@@ -45,7 +45,12 @@ impl Double {
     where
         F: Fn(Rc<dyn Queue>, &Rc<Reactor>) -> Rc<dyn Queue> + Send + Sync + 'static,
     {
-        Double { open: Box::new(open), ..self }
+        Double { open: Box::new(move |queue, reactor| Ok(open(queue, reactor))), ..self }
+    }
+
+    /// No queue can be opened.
+    pub fn without_queues(self) -> Double {
+        Double { open: Box::new(|_, _| Err(io::Error::other("there is no queue left"))), ..self }
     }
 }
 
@@ -61,7 +66,7 @@ impl Namespace for Double {
     }
 
     fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
-        Ok((self.open)(Arc::clone(&self.child).open_queue(reactor)?, reactor))
+        (self.open)(Arc::clone(&self.child).open_queue(reactor)?, reactor)
     }
 
     fn refresh(&self) -> io::Result<bool> {

@@ -142,17 +142,21 @@ impl Output {
     }
 
     /// Queues `len` bytes at `pointer` without copying. `lent` is the block size if they may change
-    /// meanwhile, else zero.
+    /// meanwhile, else zero; `skip` is how much of their first block lies before them.
     ///
     /// # Safety
     /// The bytes must stay readable as long as the payload given to [`Output::hold`] next is kept.
     #[inline]
-    pub unsafe fn borrowed(&mut self, pointer: *const u8, len: usize, lent: u32) {
-        if len == 0 {
-            return;
+    pub unsafe fn borrowed(&mut self, pointer: *const u8, len: usize, lent: u32, skip: u32) {
+        // A segment of its own, so that the one after it begins on a block as all others do.
+        let begun = if skip == 0 { 0 } else { len.min(lent.saturating_sub(skip) as usize) };
+        for (at, len) in [(0, begun), (begun, len - begun)] {
+            if len > 0 {
+                let pointer = pointer.wrapping_add(at).cast_mut().cast();
+                self.segments.push(libc::iovec { iov_base: pointer, iov_len: len });
+                self.lent.push(lent);
+            }
         }
-        self.segments.push(libc::iovec { iov_base: pointer.cast_mut().cast(), iov_len: len });
-        self.lent.push(lent);
         self.queued += len as u64;
     }
 
@@ -310,32 +314,44 @@ mod tests {
 
     const BLOCK: usize = 4096;
     const BLOCKS: usize = 16;
-    /// A header, the data, and a response; both are filled with the number of the answer.
+    /// A header, the data from some byte on, and a response; both are filled with the number of the answer.
     const HEADER: usize = 24;
-    const ANSWER: usize = HEADER + BLOCKS * BLOCK + HEADER;
 
     /// Data of answers, which changes all the time.
     struct Lent([u8; BLOCKS * BLOCK]);
 
-    fn queue_answer(output: &mut Output, spare: &mut Spare, slot: u32, lent: *const Lent) {
+    fn queue_answer(
+        output: &mut Output,
+        spare: &mut Spare,
+        slot: u32,
+        lent: *const Lent,
+        skip: usize,
+    ) {
         output.bytes(&[slot as u8; HEADER], spare);
         // SAFETY: the test keeps what it lends until the output is gone.
-        unsafe { output.borrowed(lent.cast(), BLOCKS * BLOCK, BLOCK as u32) };
+        unsafe {
+            let from = lent.cast::<u8>().add(skip);
+            output.borrowed(from, BLOCKS * BLOCK - skip, BLOCK as u32, skip as u32);
+        }
         output.bytes(&[slot as u8; HEADER], spare);
         output.hold(slot, Payload::None);
     }
 
     /// Checks `bytes` of the stream, the first of which is at `position`; `block` is the block that is not
     /// complete yet.
-    fn check(mut bytes: &[u8], mut position: usize, block: &mut Option<u8>) {
+    fn check(mut bytes: &[u8], mut position: usize, block: &mut Option<u8>, skip: usize) {
+        let length = HEADER + BLOCKS * BLOCK - skip + HEADER;
         while !bytes.is_empty() {
-            let (answer, at) = (position / ANSWER, position % ANSWER);
-            let data = at.checked_sub(HEADER).filter(|at| *at < BLOCKS * BLOCK);
+            let (answer, at) = (position / length, position % length);
+            let data = at.checked_sub(HEADER).map(|at| at + skip).filter(|at| *at < BLOCKS * BLOCK);
             let (wanted, end) = match data {
-                Some(at) if at % BLOCK == 0 => (bytes[0], at + BLOCK - at % BLOCK + HEADER),
-                Some(at) => (block.expect("begun before"), at + BLOCK - at % BLOCK + HEADER),
+                Some(place) => {
+                    let end = at + BLOCK - place % BLOCK;
+                    let begins = place == skip || place % BLOCK == 0;
+                    (if begins { bytes[0] } else { block.expect("begun before") }, end)
+                }
                 None if at < HEADER => (answer as u8, HEADER),
-                None => (answer as u8, ANSWER),
+                None => (answer as u8, length),
             };
             let (part, rest) = bytes.split_at(bytes.len().min(end - at));
             assert!(part.iter().all(|byte| *byte == wanted), "at {at} of answer {answer}");
@@ -349,6 +365,18 @@ mod tests {
     /// block reaches it whole.
     #[test]
     fn what_a_peer_that_lags_behind_has_taken_is_given_back() {
+        lag_behind(0);
+    }
+
+    /// The same for reads that do not begin on a block.
+    #[test]
+    fn a_peer_that_lags_behind_gets_each_block_whole_from_any_byte_on() {
+        for skip in [1, 100, BLOCK - 1] {
+            lag_behind(skip);
+        }
+    }
+
+    fn lag_behind(skip: usize) {
         const OUTSTANDING: usize = 32;
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
@@ -362,7 +390,7 @@ mod tests {
         let mut answers = 0u32;
         while answers < 1000 {
             while output.unread() < OUTSTANDING {
-                queue_answer(&mut output, &mut spare, answers, lent);
+                queue_answer(&mut output, &mut spare, answers, lent, skip);
                 answers += 1;
             }
             let flushed = output.flush(&stream, &mut spare, |_, _| ()).unwrap();
@@ -371,7 +399,7 @@ mod tests {
             // SAFETY: memory of our own, to which the output has nothing but a pointer.
             unsafe { (*lent).0.fill((position / 1000) as u8) };
             let count = peer.recv(&mut received).unwrap();
-            check(&received[..count], position, &mut block);
+            check(&received[..count], position, &mut block, skip);
             position += count;
             assert!(output.segments.len() <= 6 * OUTSTANDING, "{}", output.segments.len());
             let chunks = output.full.len() + spare.chunks.len();

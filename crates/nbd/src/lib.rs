@@ -44,4 +44,4 @@ mod wire;
 pub use core::Export;
 pub use export::PAYLOAD_MAX;
 pub use server::{Error, Server, ServerConfig};
-pub use socket::SocketError;
+pub use socket::{SocketError, is_left_behind};

@@ -60,20 +60,29 @@ impl LocalSocket {
 
 /// Removes a socket on which nobody listens.
 fn remove_stale(path: &Path) -> Result<(), SocketError> {
+    if is_left_behind(path)? {
+        fs::remove_file(path)
+            .map_err(|source| SocketError::Io { path: path.to_owned(), source })?;
+    }
+    Ok(())
+}
+
+/// Whether there is a socket on which nobody listens any more: a server was killed that did.
+pub fn is_left_behind(path: &Path) -> Result<bool, SocketError> {
     let failed = |source| SocketError::Io { path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.file_type().is_socket() => {}
         Ok(_) => return Err(SocketError::NoSocket { path: path.to_owned() }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(failed(error)),
     }
     let until = Instant::now() + DYING_MAX;
     loop {
         match UnixStream::connect(path) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                return fs::remove_file(path).map_err(failed);
+                return Ok(true);
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(failed(error)),
             Ok(ref stream) if is_alive(stream) || Instant::now() > until => {
                 return Err(SocketError::Taken { path: path.to_owned() });
@@ -114,12 +123,13 @@ mod tests {
     fn what_a_dead_server_left_is_replaced_and_nothing_else() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("s");
+        assert!(!is_left_behind(&path).unwrap());
         let (socket, listener) = LocalSocket::bind(&path).unwrap();
         assert!(matches!(LocalSocket::bind(&path), Err(SocketError::Taken { .. })));
         // The server dies, and its socket stays.
         std::mem::forget(socket);
         drop(listener);
-        assert!(path.exists());
+        assert!(is_left_behind(&path).unwrap() && path.exists());
         let (socket, _listener) = LocalSocket::bind(&path).unwrap();
         drop(socket);
         assert!(!path.exists());

@@ -250,6 +250,8 @@ impl Csts {
     pub const SHST: u32 = 3 << 2;
     /// Shutdown complete.
     pub const SHST_COMPLETE: u32 = 2 << 2;
+    /// See [`Csts::SHST`].
+    pub const SHST_OCCURRING: u32 = 1 << 2;
 
     /// Whether the controller is ready.
     pub fn ready(self) -> bool {

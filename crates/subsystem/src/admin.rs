@@ -173,7 +173,7 @@ impl Target {
             return Err(Status::INVALID_FIELD.dnr());
         }
         let controller = &self.controllers[&id];
-        if !controller.csts.ready() {
+        if !controller.is_enabled() {
             return Err(Status::COMMAND_SEQUENCE_ERROR.dnr());
         }
         let discovery = controller.discovery;

@@ -141,6 +141,7 @@ impl Target {
             cc: Cc(0),
             csts: Csts(0),
             queues,
+            resetting: false,
             keep_alive: KeepAlive::new(connect.kato_ms, now),
             linger: None,
             dropped: false,
@@ -183,7 +184,7 @@ impl Target {
         if data.hostid != [0; 16] && controller.host_id != data.hostid {
             return Err(invalid_in_data(offset_of!(ConnectData, hostid)));
         }
-        if !controller.csts.ready() {
+        if !controller.is_enabled() {
             return Err(refused(Status::COMMAND_SEQUENCE_ERROR));
         }
         // Figure 545: a queue that already exists.

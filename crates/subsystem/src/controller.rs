@@ -26,6 +26,8 @@ pub(crate) struct Controller {
     pub cc: Cc,
     pub csts: Csts,
     pub queues: QueueSet,
+    /// CC.EN was cleared, and I/O queues are left.
+    pub resetting: bool,
     pub keep_alive: KeepAlive,
     /// After a reset or shutdown: when the remaining connection is closed, and why.
     pub linger: Option<(Duration, DropReason)>,
@@ -42,6 +44,11 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
+    /// Whether it carries out commands and takes queues.
+    pub fn is_enabled(&self) -> bool {
+        self.csts.ready() && !self.resetting
+    }
+
     /// When this controller needs attention next.
     pub fn deadline(&self) -> Option<Duration> {
         if self.dropped {

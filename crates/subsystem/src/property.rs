@@ -59,34 +59,54 @@ impl Target {
         let Some(controller) = self.controllers.get_mut(&id) else { return };
         let old = std::mem::replace(&mut controller.cc, new);
         if new.enabled() && !old.enabled() {
-            controller.enable();
+            controller.linger = None;
+            if !controller.resetting {
+                controller.enable();
+            }
         }
         let reset = !new.enabled() && old.enabled();
         let shutdown = new.shn() != 0 && old.shn() == 0;
         if reset {
-            controller.csts = Csts(controller.csts.0 & !(Csts::RDY | Csts::CFS));
+            controller.resetting = true;
             controller.events.reset();
             controller.linger = Some((now + ASSOCIATION_LINGER, DropReason::Reset));
         }
         if shutdown {
-            // Every acknowledged write is as durable as it was promised to be: nothing to wait for.
-            controller.csts = Csts(controller.csts.0 & !Csts::SHST | Csts::SHST_COMPLETE);
+            controller.csts = Csts(controller.csts.0 & !Csts::SHST | Csts::SHST_OCCURRING);
             controller.linger = Some((now + ASSOCIATION_LINGER, DropReason::Shutdown));
         }
         if (reset || shutdown) && controller.queues.io_count() > 0 && !controller.dropped {
             self.events.push_back(Event::DropIoQueues { controller: id });
         }
+        controller.settle();
         self.schedule(id);
     }
 }
 
 impl Controller {
+    /// A reset or shutdown is complete once no I/O queue is left: what these had sent could otherwise land after what
+    /// the host does next. Every acknowledged write is as durable as it was promised to be: no more to wait for.
+    pub fn settle(&mut self) {
+        if self.queues.io_count() > 0 {
+            return;
+        }
+        if std::mem::take(&mut self.resetting) {
+            self.csts = Csts(self.csts.0 & !(Csts::RDY | Csts::CFS));
+            // The host may not have waited.
+            if self.cc.enabled() {
+                self.enable();
+            }
+        }
+        if self.csts.0 & Csts::SHST == Csts::SHST_OCCURRING {
+            self.csts = Csts(self.csts.0 & !Csts::SHST | Csts::SHST_COMPLETE);
+        }
+    }
+
     /// CC.EN went from 0 to 1: ready at once, or fatal if the configuration is not supported.
     fn enable(&mut self) {
         let cc = self.cc;
         let queues_fit = self.discovery || (cc.iosqes() == 6 && cc.iocqes() == 4);
         let supported = cc.mps() == 0 && cc.ams() == 0 && cc.css() == 0 && queues_fit;
         self.csts = Csts(if supported { Csts::RDY } else { Csts::CFS });
-        self.linger = None;
     }
 }

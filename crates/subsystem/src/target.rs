@@ -276,6 +276,7 @@ impl Target {
         self.activity(id, now);
         let Some(controller) = self.controllers.get_mut(&id) else { return };
         controller.queues.remove(queue_id);
+        controller.settle();
         if controller.queues.is_empty() {
             self.controllers.remove(&id);
         } else if queue_id == 0 {

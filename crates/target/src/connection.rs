@@ -67,7 +67,7 @@ pub(crate) struct Connection {
     /// A turn is running and will see `done` at its end.
     in_turn: Cell<bool>,
     deferred: Cell<bool>,
-    closed: Cell<bool>,
+    pub(crate) closed: Cell<bool>,
     watches: [Cell<Option<WatchId>>; 2],
     /// Runs while the peer is told to go and does not read it.
     close_timer: Cell<Option<TimerId>>,
@@ -243,6 +243,11 @@ impl Connection {
 
     pub(crate) fn is_fresh(&self) -> bool {
         self.inner.try_borrow().is_ok_and(|inner| matches!(inner.role, Role::Fresh))
+    }
+
+    /// The same, of a connection to `port`.
+    pub(crate) fn is_fresh_on(&self, port: PortId) -> bool {
+        self.is_fresh() && self.inner.try_borrow().is_ok_and(|inner| inner.port == port)
     }
 
     /// Sends `request` to a namespace; it comes back to slot `slot`.

@@ -250,11 +250,12 @@ impl Core {
 
     /// Closes every connection that `which` picks.
     pub(crate) fn close_connections(&self, which: impl Fn(&Connection) -> bool) {
-        let chosen: Vec<_> =
-            self.connections.borrow().values().filter(|c| which(c)).cloned().collect();
-        for connection in chosen {
-            connection.close();
-        }
+        self.connections(which).iter().for_each(|connection| connection.close());
+    }
+
+    /// Those that `which` picks.
+    pub(crate) fn connections(&self, which: impl Fn(&Connection) -> bool) -> Vec<Rc<Connection>> {
+        self.connections.borrow().values().filter(|it| which(it)).cloned().collect()
     }
 
     /// A closed connection of `controller` has requests out.

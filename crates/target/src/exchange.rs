@@ -265,10 +265,19 @@ impl Exchanges {
     /// The slot of command `cid`, if it waits for its data, a buffer or its partner: nothing of it
     /// has been started.
     pub(crate) fn find_unstarted(&self, cid: u16) -> Option<u32> {
+        self.unstarted(|slot| slot.cid == cid)
+    }
+
+    /// The slot of a command like that on a namespace.
+    pub(crate) fn find_unstarted_on(&self, view: &Rc<NamespaceView>) -> Option<u32> {
+        self.unstarted(|slot| slot.view.as_ref().is_some_and(|it| Rc::ptr_eq(it, view)))
+    }
+
+    fn unstarted(&self, which: impl Fn(&Exchange) -> bool) -> Option<u32> {
         let unstarted = |slot: &Exchange| {
             matches!(slot.stage, Stage::Waiting | Stage::Receiving | Stage::Paired)
         };
-        let at = self.slots.iter().position(|slot| slot.cid == cid && unstarted(slot))?;
+        let at = self.slots.iter().position(|slot| unstarted(slot) && which(slot))?;
         Some(at as u32)
     }
 

@@ -183,6 +183,26 @@ impl Connection {
         aborted
     }
 
+    /// A namespace was removed: nothing more is begun on it.
+    pub(crate) fn forget_namespace(&self, view: &Rc<NamespaceView>) {
+        if self.closed.get() {
+            return;
+        }
+        {
+            let mut inner = self.inner.borrow_mut();
+            let inner = &mut *inner;
+            while let Some(slot) = inner.exchanges.find_unstarted_on(view) {
+                if inner.fused == Some(slot) {
+                    inner.fused = Some(NONE);
+                }
+                self.drop_exchange(inner, slot, Status::INVALID_NAMESPACE.dnr());
+                // The answer may have to wait for data that never comes.
+                inner.exchanges.slot(slot).view = None;
+            }
+        }
+        self.defer();
+    }
+
     /// One half of a fused Compare-and-Write.
     fn io_fused(&self, inner: &mut Inner, slot: u32, request: Box<Request>, capsule: &[u8]) {
         let command = request.command;
@@ -374,7 +394,7 @@ impl Connection {
     }
 
     #[inline]
-    pub(crate) fn io_submit(&self, inner: &mut Inner, slot: u32, request: Box<Request>) {
+    pub(crate) fn io_submit(&self, inner: &mut Inner, slot: u32, mut request: Box<Request>) {
         let exchange = inner.exchanges.slot(slot);
         exchange.stage = Stage::Running;
         let view = exchange.view.as_ref().expect("an admitted command has its namespace");
@@ -382,8 +402,13 @@ impl Connection {
             Ok(queue) => self.start_request(&queue, slot, request),
             Err(error) => {
                 tracing::error!(%error, volume = view.namespace.uri(), "cannot open a queue");
+                let (second, partner) = (request.fused.take(), exchange.partner);
                 self.core.recycle(request);
                 self.respond(inner, slot, Status::NAMESPACE_NOT_READY, 0, Payload::None);
+                if let Some(second) = second {
+                    self.core.recycle(second);
+                    self.respond(inner, partner, Status::ABORTED_FAILED_FUSED, 0, Payload::None);
+                }
             }
         }
     }
@@ -514,7 +539,7 @@ impl Connection {
             let header_len = machine.data_header(data, &mut header);
             output.bytes(&header[..header_len], &mut spare);
             // SAFETY: the payload has `len` readable bytes, and is held below.
-            unsafe { output.borrowed(pointer, len, lent_block) };
+            unsafe { output.borrowed(pointer, len, lent_block, 0) };
             if machine.data_digest() {
                 let mut digest = Digest::new();
                 // SAFETY: the payload has `len` readable bytes; with digests on, none is lent, so

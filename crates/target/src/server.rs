@@ -321,7 +321,11 @@ impl Server {
     fn forget_view(&self, nqn: &Arc<str>, nsid: u32) -> Result<(), Error> {
         self.on_every_core(|_| {
             let nqn = nqn.clone();
-            Box::new(move |core: &Core| core.subsystem(&nqn).remove(nsid))
+            Box::new(move |core: &Core| {
+                if let Some(view) = core.subsystem(&nqn).remove(nsid) {
+                    core.connections(|_| true).iter().for_each(|it| it.forget_namespace(&view));
+                }
+            })
         })
     }
 
@@ -401,6 +405,8 @@ impl Server {
         })??;
         self.on_every_core(|_| {
             Box::new(move |core: &Core| {
+                // Those that belong to no controller yet would be another port's by the time that they do.
+                core.close_connections(|connection| connection.is_fresh_on(port));
                 core.set_delay(port, Delays::default());
                 for view in core.subsystems.borrow().values() {
                     view.forget_port(port);

@@ -35,7 +35,7 @@ pub(crate) struct Takeover {
     /// The connection and command that wait.
     key: u64,
     cid: u16,
-    /// The host's other controllers.
+    /// The host's other controllers of that subsystem.
     earlier: Vec<ControllerId>,
     deadline: Duration,
     answers: Cell<usize>,
@@ -51,12 +51,14 @@ impl Takeover {
             return false;
         }
         let Ok((connect, _)) = ConnectData::ref_from_prefix(data) else { return false };
-        let host = connect.hostnqn.split(|byte| *byte == 0).next().unwrap_or_default();
+        let name = |field| <[u8]>::split(field, |byte| *byte == 0).next().unwrap_or_default();
+        let (host, subsystem) = (name(&connect.hostnqn), name(&connect.subnqn));
         let earlier: Vec<_> = control
             .target
             .borrow()
             .controllers()
-            .filter(|it| it.host_nqn.as_bytes() == host && !it.discovery)
+            .filter(|it| it.host_nqn.as_bytes() == host && it.subsystem_nqn.as_bytes() == subsystem)
+            .filter(|it| !it.discovery)
             .map(|it| it.controller)
             .collect();
         if earlier.is_empty() {

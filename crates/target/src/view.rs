@@ -162,9 +162,9 @@ impl SubsystemView {
         self.generation.set(self.generation.get() + 1);
     }
 
-    pub(crate) fn remove(&self, nsid: u32) {
-        self.namespaces.borrow_mut().remove(&nsid);
+    pub(crate) fn remove(&self, nsid: u32) -> Option<Rc<NamespaceView>> {
         self.generation.set(self.generation.get() + 1);
+        self.namespaces.borrow_mut().remove(&nsid)
     }
 
     pub(crate) fn set_ana(&self, port: PortId, group: u32, state: AnaState) {

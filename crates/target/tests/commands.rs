@@ -3,6 +3,7 @@
 
 mod host;
 
+use double::Double;
 use host::rig::{NQN, Rig, memory, subsystem};
 use host::{Bytes, Done, Host, Queue};
 use namespace::layer::fault::{Fault, Rule};
@@ -14,6 +15,7 @@ use nvme::log::{ErrorEntry, GetLogPage, Lid, Smart};
 use nvme::{Command, NSID_ALL, Sgl, Status, opcode};
 use nvme_tcp::pdu::Kind;
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Instant;
 use zerocopy::IntoBytes;
 
@@ -545,6 +547,18 @@ fn fused_pairs_that_are_none_are_aborted() {
         assert_eq!(io.read(1, 0, 1, 4096), old, "nothing was written");
         witness.check();
     }
+}
+
+#[test]
+fn both_of_a_fused_pair_are_answered_where_no_queue_can_be_opened() {
+    let rig = Rig::empty(1);
+    let volume = Double::over(memory(1 << 20, 12, 1)).without_queues();
+    rig.add(1, Arc::new(volume));
+    let (_admin, mut io) = rig.connect();
+    let compare = half(&mut io, opcode::io::COMPARE, 0, &[1; 4096], false);
+    let write = half(&mut io, opcode::io::WRITE, 0, &[2; 4096], false);
+    io.complete(compare).refused(Status::NAMESPACE_NOT_READY);
+    io.complete(write).refused(Status::ABORTED_FAILED_FUSED);
 }
 
 fn log_page<Page: zerocopy::FromBytes>(admin: &mut Queue, lid: Lid) -> Page {

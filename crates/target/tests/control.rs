@@ -5,10 +5,10 @@ mod host;
 
 use double::Double;
 use host::rig::{NQN, Rig, file, memory};
-use host::{Bytes, Done, PATIENCE, Queue};
+use host::{Bytes, Done, PATIENCE, Queue, Socket};
 use namespace::Namespace;
 use nvme::event::{AsyncEvent, notice};
-use nvme::{Command, Limits, NSID_ALL, Status, opcode};
+use nvme::{Command, Limits, NSID_ALL, Sgl, Status, opcode};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use target::AnaState;
@@ -236,6 +236,43 @@ fn a_listener_that_is_removed_takes_its_connections_along() {
     io.expect_end();
     assert!(std::net::TcpStream::connect(address).is_err());
     witness.check();
+}
+
+#[test]
+fn a_connection_without_a_controller_goes_with_its_listener() {
+    let rig = Rig::memory(2);
+    let any = "127.0.0.1:0".parse().expect("an address");
+    let (port, address) = rig.server.add_listener(any).expect("a second listener");
+    let mut fresh = Socket::initialized(address, 0);
+    rig.server.remove_listener(port).expect("added above");
+    fresh.expect_end();
+}
+
+/// Nothing is written to a namespace after it was removed, though a host may still owe its data.
+#[test]
+fn a_removed_namespace_is_let_go_of_by_commands_that_wait_for_data() {
+    let rig = Rig::memory(2);
+    let volume = memory(1 << 20, 12, 2);
+    rig.add(2, volume.clone());
+    let (_admin, mut io) = rig.connect();
+    let data = [0x5a; 32768];
+    let write = Command::blocks(opcode::io::WRITE, 2, 0, 8);
+    let mut write = io.prepare(write, Bytes::None);
+    write.set_sgl(Sgl::transport(data.len() as u32));
+    let cid = io.send(&write, Bytes::None);
+    let r2t = io.socket.pdu().expect("an R2T");
+    let tag = u16::from_le_bytes([r2t.header[10], r2t.header[11]]);
+    rig.server.remove_namespace(NQN, 2).expect("served");
+    let until = Instant::now() + PATIENCE;
+    while Arc::strong_count(&volume) > 1 {
+        assert!(Instant::now() < until, "somebody keeps the volume");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let pdu = io.socket.h2c(cid, tag, 0, &data, true);
+    io.socket.send(&pdu);
+    io.complete(cid).refused(Status::INVALID_NAMESPACE.dnr());
+    rig.add(3, volume);
+    assert!(io.read(3, 0, 8, data.len()).iter().all(|byte| *byte == 0));
 }
 
 #[test]

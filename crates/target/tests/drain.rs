@@ -4,9 +4,11 @@ mod host;
 
 use double::Double;
 use host::rig::{NQN, Rig, memory};
-use host::{Bytes, PATIENCE};
-use namespace::{Queue, Request};
-use nvme::{Command, Limits, opcode};
+use host::{Bytes, Host, PATIENCE};
+use namespace::memory::Memory;
+use namespace::{Namespace, Queue, Request};
+use nvme::fabrics::{CNTLID_DYNAMIC, Csts, Property};
+use nvme::{Command, Limits, Status, opcode};
 use reactor::{Complete, Reactor};
 use std::cell::RefCell;
 use std::net::Shutdown;
@@ -17,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// How long each command is held.
 const HOLD: Duration = Duration::from_secs(2);
+/// Longer than a Connect waits for what its host has left behind.
+const LONG_HOLD: Duration = Duration::from_secs(7);
 
 /// Holds each command, and forgets it if it is not kept until that comes back, as queues may
 /// (`namespace::Queue::submit`).
@@ -24,6 +28,7 @@ struct Holding {
     me: Weak<Holding>,
     child: Rc<dyn Queue>,
     reactor: Rc<Reactor>,
+    hold: Duration,
     #[expect(clippy::vec_box, reason = "requests are passed on in their boxes")]
     requests: RefCell<Vec<Box<Request>>>,
     held: Arc<AtomicU64>,
@@ -38,7 +43,7 @@ impl Queue for Holding {
         self.requests.borrow_mut().push(request);
         self.held.fetch_add(1, Ordering::SeqCst);
         let release = Rc::new(Release(self.me.clone()));
-        self.reactor.timer(Instant::now() + HOLD, release, 0);
+        self.reactor.timer(Instant::now() + self.hold, release, 0);
     }
 
     fn forget(&self) {}
@@ -60,10 +65,12 @@ impl Complete for Release {
     }
 }
 
-#[test]
-fn a_queue_is_kept_until_all_has_come_back() {
+/// `child` behind such a queue on each core, how many commands it was given, and whether it forgot any.
+fn holding(
+    child: &Arc<Memory>,
+    hold: Duration,
+) -> (Arc<dyn Namespace>, Arc<AtomicU64>, Arc<AtomicBool>) {
     let (held, forgotten) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
-    let child = memory(1 << 20, 12, 1);
     let (holds, forgets) = (held.clone(), forgotten.clone());
     let holding = Double::over(child.clone())
         .limited(|limits| Limits { immediate: false, lends_reads: false, ..limits })
@@ -72,24 +79,75 @@ fn a_queue_is_kept_until_all_has_come_back() {
                 me: me.clone(),
                 child,
                 reactor: Rc::clone(reactor),
+                hold,
                 requests: RefCell::default(),
                 held: holds.clone(),
                 forgotten: forgets.clone(),
             })
         });
+    (Arc::new(holding), held, forgotten)
+}
+
+fn await_held(held: &AtomicU64, count: u64) {
+    let until = Instant::now() + PATIENCE;
+    while held.load(Ordering::SeqCst) < count {
+        assert!(Instant::now() < until, "the commands are with the namespace");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_reset_is_complete_when_what_was_under_way_is() {
+    let (volume, held, _) = holding(&memory(1 << 20, 12, 1), HOLD);
     let rig = Rig::empty(1);
-    rig.add(1, Arc::new(holding));
+    rig.add(1, volume);
+    let (mut admin, mut io) = rig.connect();
+    io.issue(Command::blocks(opcode::io::WRITE, 1, 0, 1), Bytes::InCapsule(&[0x5a; 4096]));
+    let begin = Instant::now();
+    await_held(&held, 1);
+    admin.set_property(Property::CC, 0);
+    while Csts(admin.property(Property::CSTS) as u32).ready() {
+        assert!(begin.elapsed() < PATIENCE, "the reset does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(begin.elapsed() >= HOLD, "{:?}", begin.elapsed());
+    admin.enable();
+    let mut io = rig.host().io(&admin, 1);
+    io.write(1, 0, 1, &[0xa5; 4096]);
+    assert!(io.read(1, 0, 1, 4096) == [0xa5; 4096], "the last one counts");
+}
+
+#[test]
+fn what_a_host_has_left_in_one_subsystem_keeps_it_out_of_no_other() {
+    let (volume, held, _) = holding(&memory(1 << 20, 12, 1), LONG_HOLD);
+    let rig = Rig::empty(1);
+    rig.add(1, volume);
+    let other = "nqn.2026-11.org.example:other";
+    rig.server.add_subsystem(host::rig::subsystem(other)).expect("a subsystem");
+    let (admin, mut io) = rig.connect();
+    io.issue(Command::blocks(opcode::io::WRITE, 1, 0, 1), Bytes::InCapsule(&[0x5a; 4096]));
+    await_held(&held, 1);
+    drop((admin, io));
+    for nqn in [other, nvme::fabrics::DISCOVERY_NQN] {
+        Host { nqn: nqn.into(), ..rig.host() }.enabled();
+    }
+    let (_, done) = rig.host().connect(0, CNTLID_DYNAMIC);
+    done.refused(Status::CONTROLLER_BUSY);
+}
+
+#[test]
+fn a_queue_is_kept_until_all_has_come_back() {
+    let child = memory(1 << 20, 12, 1);
+    let (volume, held, forgotten) = holding(&child, HOLD);
+    let rig = Rig::empty(1);
+    rig.add(1, volume);
     let (_admin, mut io) = rig.connect();
     let data = [0x5a; 4096];
     let begin = Instant::now();
     for slba in 0..3 {
         io.issue(Command::blocks(opcode::io::WRITE, 1, slba, 1), Bytes::InCapsule(&data));
     }
-    let until = Instant::now() + PATIENCE;
-    while held.load(Ordering::SeqCst) < 3 {
-        assert!(Instant::now() < until, "the writes are with the namespace");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    await_held(&held, 3);
     io.socket.stream.shutdown(Shutdown::Write).expect("it is open");
     // The target has time to see the end; the connection is then gone, and the namespace soon.
     std::thread::sleep(HOLD / 4);

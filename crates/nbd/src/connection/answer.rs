@@ -59,7 +59,7 @@ impl Connection {
         let output = inner.output.get_or_insert_with(|| spare.take());
         output.bytes(header, &mut spare);
         // SAFETY: the data has so many bytes, and is held as the payload.
-        unsafe { output.borrowed(data.as_ptr().add(skip), length, lent) };
+        unsafe { output.borrowed(data.as_ptr().add(skip), length, lent, piece.skip) };
         output.hold(slot, Payload::Data(data));
     }
 

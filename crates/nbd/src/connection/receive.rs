@@ -154,7 +154,7 @@ impl Connection {
         let mut spare = self.core.spare.borrow_mut();
         let output = inner.output.get_or_insert_with(|| spare.take());
         // SAFETY: the payload keeps the vector, whose bytes do not move with it.
-        unsafe { output.borrowed(bytes.as_ptr(), bytes.len(), 0) };
+        unsafe { output.borrowed(bytes.as_ptr(), bytes.len(), 0, 0) };
         output.hold(slot, Payload::Bytes(bytes));
     }
 

@@ -192,8 +192,10 @@ fn shutdown_completes_and_lets_the_host_read_it() {
     let id = host.id;
     attempt_io(id.0, 1).make(host.target, port).unwrap();
     host.set_cc(ENABLE | Cc::SHN_NORMAL);
+    assert_eq!(host.csts() & Csts::SHST, Csts::SHST_OCCURRING);
+    assert_eq!(drain(host.target), [Event::DropIoQueues { controller: id }]);
+    host.target.disconnected(id, 1, NOW);
     assert_eq!(host.csts() & Csts::SHST, Csts::SHST_COMPLETE);
-    assert_eq!(drain(&mut target), [Event::DropIoQueues { controller: id }]);
     target.handle_timeout(NOW + crate::ASSOCIATION_LINGER);
     assert!(matches!(drain(&mut target)[..], [Event::Drop { controller, .. }] if controller == id));
 }
@@ -214,6 +216,38 @@ fn a_reset_forgets_requests_and_may_be_followed_by_enable() {
     target.activity(id, NOW + crate::ASSOCIATION_LINGER);
     target.handle_timeout(NOW + crate::ASSOCIATION_LINGER);
     assert_eq!(drain(&mut target), [], "it was enabled again");
+}
+
+#[test]
+fn a_reset_is_complete_when_the_last_io_queue_is_gone() {
+    for patient in [true, false] {
+        let (mut target, port) = target();
+        let mut host = Host::connect(&mut target, port);
+        let id = host.id;
+        for queue in [1, 2] {
+            attempt_io(id.0, queue).make(host.target, port).unwrap();
+        }
+        host.set_cc(0);
+        assert_eq!(drain(host.target), [Event::DropIoQueues { controller: id }]);
+        host.target.disconnected(id, 1, NOW);
+        assert_eq!(host.csts(), Csts::RDY, "what queue 2 has sent is under way");
+        assert_eq!(host.status(&identify(1, 0), &[]), Status::COMMAND_SEQUENCE_ERROR.dnr());
+        if !patient {
+            host.set_cc(ENABLE);
+        }
+        let early = attempt_io(id.0, 1).make(host.target, port).unwrap_err();
+        assert_eq!(early.status, Status::COMMAND_SEQUENCE_ERROR.dnr());
+        host.target.disconnected(id, 2, NOW);
+        if patient {
+            assert_eq!(host.csts(), 0);
+            host.set_cc(ENABLE);
+        }
+        assert_eq!(host.csts(), Csts::RDY);
+        attempt_io(id.0, 1).make(host.target, port).unwrap();
+        target.activity(id, NOW + crate::ASSOCIATION_LINGER);
+        target.handle_timeout(NOW + crate::ASSOCIATION_LINGER);
+        assert_eq!(drain(&mut target), [], "it was enabled again");
+    }
 }
 
 #[test]
