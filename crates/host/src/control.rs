@@ -7,9 +7,9 @@
 //! ```
 
 use crate::admin::AdminConnection;
-use crate::dial::{Dialed, Peer, dial};
+use crate::dial::{Dialed, Dialer, Peer};
 use crate::passed::{Passed, Passing};
-use crate::queue::{Handle, Params};
+use crate::queue::{Handle, NewConnection, Params};
 use crate::shared::Shared;
 use association::{Access, Action, Association, Event, Reason};
 use nvme::{Completion, Status};
@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak as ArcWeak, mpsc};
 use std::time::{Duration, Instant};
 
-/// Connections being made at a time, over all paths: each may hang for the whole time-out.
-const DIALS_MAX: usize = 32;
+/// Names being looked up at a time, over all paths: each may hang.
+const LOOK_UPS_MAX: usize = 32;
 
 /// I/O queues of a path: the most that are asked of a controller.
 pub(crate) const QUEUES_MAX: usize = 128;
@@ -113,7 +113,7 @@ fn run(sender: &mpsc::Sender<Result<Mailbox, reactor::Error>>) {
         // Nothing here is worth a spinning core.
         spin: Duration::ZERO,
         buffer_bytes: 2 << 20,
-        blocking_threads: DIALS_MAX,
+        blocking_threads: LOOK_UPS_MAX,
         ..reactor::Config::default()
     };
     // Whoever opened the first path may have a core of its own.
@@ -136,6 +136,7 @@ pub(crate) struct Driver {
     shared: Arc<Shared>,
     epoch: Instant,
     association: RefCell<Association>,
+    dialer: Rc<Dialer>,
     admin: RefCell<Option<Rc<AdminConnection>>>,
     /// The queues that cores have opened; queue id less one is the place.
     queues: RefCell<Vec<Place>>,
@@ -149,6 +150,7 @@ pub(crate) struct Driver {
 #[derive(Default)]
 struct Place {
     handle: Option<Handle>,
+    dialer: Option<Rc<Dialer>>,
     /// The last association in which the queue id was used.
     used: u64,
     /// When it was closed last.
@@ -164,6 +166,7 @@ impl Driver {
             shared,
             epoch: Instant::now(),
             association: RefCell::new(association),
+            dialer: Dialer::new(reactor),
             admin: RefCell::new(None),
             queues: RefCell::default(),
             timer: Cell::new(None),
@@ -257,7 +260,8 @@ impl Driver {
     pub(crate) fn queue_closed(&self, key: u64) {
         for place in self.queues.borrow_mut().iter_mut() {
             if place.handle.as_ref().is_some_and(|handle| handle.key() == key) {
-                (place.handle, place.closed) = (None, Some(self.reactor.now()));
+                let closed = Some(self.reactor.now());
+                *place = Place { used: place.used, closed, ..Place::default() };
             }
         }
     }
@@ -292,10 +296,12 @@ impl Driver {
     }
 
     fn dial(&self, generation: u64) {
-        let timeout = self.shared.options.association.admin_timeout;
+        // Within this, the association wants the connection to be initialized as well.
+        let patience = self.shared.options.association.admin_timeout;
+        let timeout = patience - patience / 8;
         let me = self.me.clone();
         let peer = Peer::Named(self.shared.address.clone());
-        dial(&self.reactor, peer, timeout, move |dialed| {
+        self.dialer.dial(peer, timeout, move |dialed| {
             if let Some(driver) = me.upgrade() {
                 driver.dialed(generation, dialed);
             }
@@ -381,13 +387,14 @@ impl Driver {
     fn connect_queue(&self, index: usize) {
         let Some((address, params)) = self.live.borrow().clone() else { return };
         let queue = index as u16 + 1;
-        let handle = {
+        let (handle, dialer) = {
             let mut queues = self.queues.borrow_mut();
             let place = &mut queues[index];
             place.used = params.generation;
-            place.handle.clone()
+            let Some(handle) = place.handle.clone() else { return };
+            let dialer = place.dialer.get_or_insert_with(|| Dialer::new(&self.reactor));
+            (handle, Rc::clone(dialer))
         };
-        let Some(handle) = handle else { return };
         if queue > params.io_queues {
             let peer = &self.shared.address;
             tracing::error!(%peer, queue, granted = params.io_queues, "no I/O queue is left");
@@ -395,7 +402,7 @@ impl Driver {
         }
         let me = self.me.clone();
         let timeout = self.shared.options.association.admin_timeout;
-        dial(&self.reactor, Peer::Known(address), timeout, move |dialed| {
+        dialer.dial(Peer::Known(vec![address]), timeout, move |dialed| {
             if let Some(driver) = me.upgrade() {
                 driver.queue_dialed(&handle, queue, params, dialed);
             }
@@ -411,8 +418,7 @@ impl Driver {
             Ok(_) if !current => {}
             Ok(stream) => {
                 let socket = OwnedFd::from(stream);
-                let dialed = Instant::now();
-                handle.tell(move |io| io.begin(queue, &params, socket, dialed));
+                handle.give(NewConnection { queue, params, socket, dialed: Instant::now() });
             }
             Err(reason) => self.event(generation, Event::QueueLost(queue, reason)),
         }
@@ -427,7 +433,14 @@ impl Driver {
         if let Some(admin) = self.admin.take() {
             admin.close();
         }
-        self.each_queue(|handle| handle.tell(move |queue| queue.hang_up(generation)));
+        self.dialer.hang_up();
+        for dialer in self.queues.borrow().iter().filter_map(|place| place.dialer.as_ref()) {
+            dialer.hang_up();
+        }
+        self.each_queue(|handle| {
+            drop(handle.take());
+            handle.tell(move |queue| queue.hang_up(generation));
+        });
     }
 
     fn access_changed(&self) {
@@ -536,9 +549,9 @@ mod tests {
     use std::io::Read;
     use std::net::{TcpListener, TcpStream};
 
-    /// What the other end of a queue's connection hears, if it was dialed for an association of `generation`
-    /// while the one with `live` is live.
-    fn heard(live: Option<u64>, generation: u64) -> usize {
+    /// Calls `work` on a driver's thread, with an open queue of the same thread and what makes parameters of a
+    /// generation, and runs the reactor until it is stopped.
+    fn with_queue(work: impl FnOnce(Rc<Driver>, Handle, &dyn Fn(u64) -> Arc<Params>) + 'static) {
         let reactor = Reactor::new(&reactor::Config::default()).expect("a reactor");
         let control = Arc::new(Control { mailbox: reactor.mailbox() });
         let options = Options::new(Config::new("nqn.a", "nqn.h", [7; 16]));
@@ -548,42 +561,48 @@ mod tests {
         let path = 1 << 40;
         DRIVERS.with_borrow_mut(|drivers| drivers.insert(path, Rc::clone(&driver)));
         let queue = IoQueue::open(&control, path, &shared, &reactor, None);
-        let of = |generation| {
+        let of = move |generation| {
             let association = Association::new(options.association.clone());
             let mut params = Params::new(&association, &shared);
             params.generation = generation;
             Arc::new(params)
         };
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-        let local = listener.local_addr().expect("it listens");
-        *driver.live.borrow_mut() = live.map(|live| (local, of(live)));
-        let stream = TcpStream::connect(local).expect("a connection");
-        let (mut peer, _) = listener.accept().expect("a connection");
-        let listening = std::thread::spawn(move || {
-            let mut bytes = [0; 1024];
-            peer.read(&mut bytes).unwrap_or(0)
-        });
-        let mailbox = reactor.mailbox();
-        let late = Rc::clone(&driver);
-        let params = of(generation);
         // The queue's handle comes by the mailbox.
-        reactor.timer(
-            Instant::now(),
-            Rc::new(Then(Cell::new(Some(Box::new(move || {
-                let handle = late.queues.borrow()[0].handle.clone().expect("it is open");
-                late.queue_dialed(&handle, 1, params, Ok(stream));
-            }))))),
-            0,
-        );
-        let waiting = std::thread::spawn(move || {
-            let heard = listening.join().expect("no panic");
-            mailbox.post(|reactor| reactor.stop());
-            heard
-        });
+        let work = move || {
+            let handle = driver.queues.borrow()[0].handle.clone().expect("it is open");
+            work(driver, handle, &of);
+        };
+        reactor.timer(Instant::now(), Rc::new(Then(Cell::new(Some(Box::new(work))))), 0);
         reactor.run();
         drop(queue);
         DRIVERS.with_borrow_mut(|drivers| drivers.remove(&path));
-        waiting.join().expect("no panic")
+    }
+
+    /// Both ends of a connection.
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let local = listener.local_addr().expect("it listens");
+        let stream = TcpStream::connect(local).expect("a connection");
+        (stream, listener.accept().expect("a connection").0)
+    }
+
+    /// What the other end of a queue's connection hears, if it was dialed for an association of `generation`
+    /// while the one with `live` is live.
+    fn heard(live: Option<u64>, generation: u64) -> usize {
+        let (stream, mut peer) = pair();
+        let local = peer.local_addr().expect("it is connected");
+        let (sender, receiver) = mpsc::channel();
+        with_queue(move |driver, handle, of| {
+            *driver.live.borrow_mut() = live.map(|live| (local, of(live)));
+            driver.queue_dialed(&handle, 1, of(generation), Ok(stream));
+            let mailbox = driver.reactor.mailbox();
+            std::thread::spawn(move || {
+                let mut bytes = [0; 1024];
+                sender.send(peer.read(&mut bytes).unwrap_or(0)).expect("the test waits");
+                mailbox.post(|reactor| reactor.stop());
+            });
+        });
+        receiver.recv().expect("it was heard")
     }
 
     type Work = Box<dyn FnOnce()>;
@@ -604,5 +623,30 @@ mod tests {
         assert_eq!(heard(Some(3), 3), 128, "ICReq");
         assert_eq!(heard(Some(4), 3), 0, "another association");
         assert_eq!(heard(None, 3), 0, "none");
+    }
+
+    #[test]
+    fn a_core_that_rests_has_one_connection_waiting_at_most() {
+        with_queue(|driver, handle, of| {
+            let dialed = |generation| {
+                let (stream, peer) = pair();
+                peer.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
+                let local = peer.local_addr().expect("it is connected");
+                *driver.live.borrow_mut() = Some((local, of(generation)));
+                driver.queue_dialed(&handle, 1, of(generation), Ok(stream));
+                peer
+            };
+            let end = |mut peer: TcpStream| peer.read(&mut [0; 1]).expect("it ends");
+            // This thread is the core's, too: it does not come to its letters meanwhile.
+            let first = dialed(3);
+            let second = dialed(4);
+            assert_eq!(end(first), 0, "the next has come");
+            second.set_nonblocking(true).expect("a socket");
+            assert!((&second).read(&mut [0; 1]).is_err(), "it waits");
+            second.set_nonblocking(false).expect("a socket");
+            driver.hang_up(4);
+            assert_eq!(end(second), 0, "the association has ended");
+            driver.reactor.stop();
+        });
     }
 }

@@ -1,24 +1,36 @@
-//! Making TCP connections without blocking a reactor.
+//! Making TCP connections on a reactor: only names are looked up where that may block.
 
 use crate::options::Address;
-use reactor::{Complete, Reactor};
-use std::cell::RefCell;
+use reactor::{Complete, Interest, Reactor, TimerId, WatchId};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes that wait in the kernel for the peer or the network to take what was sent before.
 const UNSENT_BYTES: i32 = 256 * 1024;
+
+const TOKEN_BEGIN: u64 = 0;
+const TOKEN_LOOKED_UP: u64 = 1;
+const TOKEN_READY: u64 = 2;
+const TOKEN_LATE: u64 = 3;
+
+/// What a look-up gives that nobody wanted any more when its turn came.
+const SKIPPED: i32 = 1;
 
 /// What to connect to.
 pub(crate) enum Peer {
     /// A name to be looked up; its addresses are tried in turn.
     Named(Address),
-    /// An address that was reached before.
-    Known(SocketAddr),
+    /// Addresses that are known, the same.
+    Known(Vec<SocketAddr>),
 }
 
 /// What came of it; in words for people where nothing did.
@@ -27,59 +39,271 @@ pub(crate) type Dialed = Result<TcpStream, String>;
 /// What is to be done with the connection.
 type Done = Box<dyn FnOnce(Dialed)>;
 
-struct Dial {
-    outcome: Arc<Mutex<Option<Dialed>>>,
-    done: RefCell<Option<Done>>,
+type LookUp = fn(&Address) -> io::Result<Vec<SocketAddr>>;
+
+/// Makes connections to one peer, one at a time.
+pub(crate) struct Dialer {
+    me: Weak<Dialer>,
+    reactor: Rc<Reactor>,
+    attempt: RefCell<Option<Attempt>>,
+    look_up: LookUp,
+    /// A thread is at the name or will be, for this attempt or an earlier one: one does for all.
+    looking: RefCell<Option<Arc<Looking>>>,
 }
 
-/// Connects on a thread that may block, and calls `done` in a turn of `reactor`.
-pub(crate) fn dial(
-    reactor: &Reactor,
-    peer: Peer,
-    timeout: Duration,
-    done: impl FnOnce(Dialed) + 'static,
-) {
-    let outcome: Arc<Mutex<Option<Dialed>>> = Arc::default();
-    let place = Arc::clone(&outcome);
-    let work = Box::new(move || {
-        let dialed = connect(&peer, timeout);
-        *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(dialed);
-        0
-    });
-    let done: Done = Box::new(done);
-    reactor.blocking(work, Rc::new(Dial { outcome, done: RefCell::new(Some(done)) }), 0);
+struct Attempt {
+    /// When it is to be over.
+    until: Instant,
+    /// What has to be looked up first.
+    name: Option<Address>,
+    /// What was not tried yet.
+    addresses: VecDeque<SocketAddr>,
+    connecting: Option<Rc<Connecting>>,
+    /// Why the last address was of no use.
+    refused: String,
+    done: Done,
 }
 
-impl Complete for Dial {
-    fn complete(&self, _token: u64, result: i32, _flags: u32) {
-        let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let outcome = outcome.unwrap_or_else(|| {
-            Err(format!("cannot connect: {}", io::Error::from_raw_os_error(-result)))
+/// A socket on its way. It stays open until the reactor has ended the watch.
+struct Connecting {
+    dialer: Weak<Dialer>,
+    stream: Cell<Option<TcpStream>>,
+    watch: Cell<Option<WatchId>>,
+    timer: Cell<Option<TimerId>>,
+}
+
+struct Looking {
+    wanted: AtomicBool,
+    found: Mutex<Option<io::Result<Vec<SocketAddr>>>>,
+}
+
+impl Dialer {
+    pub(crate) fn new(reactor: &Rc<Reactor>) -> Rc<Dialer> {
+        Dialer::with(reactor, Address::resolve)
+    }
+
+    fn with(reactor: &Rc<Reactor>, look_up: LookUp) -> Rc<Dialer> {
+        Rc::new_cyclic(|me| Dialer {
+            me: me.clone(),
+            reactor: Rc::clone(reactor),
+            attempt: RefCell::new(None),
+            look_up,
+            looking: RefCell::new(None),
+        })
+    }
+
+    /// Connects and calls `done` in a turn of the reactor: within `timeout`, unless it takes longer to
+    /// look a name up. Gives the attempt before up.
+    pub(crate) fn dial(&self, peer: Peer, timeout: Duration, done: impl FnOnce(Dialed) + 'static) {
+        self.hang_up();
+        let (name, addresses) = match peer {
+            Peer::Known(addresses) => (None, addresses),
+            Peer::Named(address) => match address.number() {
+                Some(number) => (None, vec![number]),
+                None => (Some(address), Vec::new()),
+            },
+        };
+        let is_named = name.is_some();
+        *self.attempt.borrow_mut() = Some(Attempt {
+            until: self.reactor.now() + timeout,
+            name,
+            addresses: addresses.into(),
+            connecting: None,
+            refused: String::from("the name has no address"),
+            done: Box::new(done),
         });
-        if let Some(done) = self.done.take() {
-            done(outcome);
+        if is_named {
+            self.look_up();
+        } else {
+            self.reactor.defer(self.me(), TOKEN_BEGIN);
         }
     }
-}
 
-fn connect(peer: &Peer, timeout: Duration) -> Dialed {
-    let addresses = match peer {
-        Peer::Known(address) => vec![*address],
-        Peer::Named(address) => address
-            .resolve()
-            .map_err(|error| format!("the name {} cannot be looked up: {error}", address.host))?,
-    };
-    let mut refused = String::from("the name has no address");
-    for address in &addresses {
-        match TcpStream::connect_timeout(address, timeout) {
+    /// Gives the attempt up: nothing more is heard of it.
+    pub(crate) fn hang_up(&self) {
+        if let Some(looking) = &*self.looking.borrow() {
+            looking.wanted.store(false, Ordering::Relaxed);
+        }
+        let attempt = self.attempt.take();
+        if let Some(connecting) = attempt.and_then(|attempt| attempt.connecting) {
+            connecting.end(&self.reactor);
+        }
+    }
+
+    fn me(&self) -> Rc<Dialer> {
+        self.me.upgrade().expect("who calls it holds it")
+    }
+
+    /// Has the name looked up, unless a thread is at it already.
+    fn look_up(&self) {
+        let name = self.attempt.borrow().as_ref().and_then(|attempt| attempt.name.clone());
+        let Some(name) = name else { return };
+        if let Some(looking) = &*self.looking.borrow() {
+            return looking.wanted.store(true, Ordering::Relaxed);
+        }
+        let looking = Arc::new(Looking { wanted: true.into(), found: Mutex::default() });
+        *self.looking.borrow_mut() = Some(Arc::clone(&looking));
+        let look_up = self.look_up;
+        let work = Box::new(move || {
+            if !looking.wanted.load(Ordering::Relaxed) {
+                return SKIPPED;
+            }
+            let found = look_up(&name);
+            *looking.found.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+            0
+        });
+        self.reactor.blocking(work, self.me(), TOKEN_LOOKED_UP);
+    }
+
+    fn looked_up(&self, result: i32) {
+        let looking = self.looking.take();
+        let found = looking.and_then(|looking| {
+            looking.found.lock().unwrap_or_else(PoisonError::into_inner).take()
+        });
+        if result == SKIPPED {
+            return self.look_up();
+        }
+        let found = found.unwrap_or_else(|| Err(io::Error::from_raw_os_error(-result)));
+        {
+            let mut attempt = self.attempt.borrow_mut();
+            let Some(attempt) = &mut *attempt else { return };
+            let Some(name) = attempt.name.take() else { return };
+            match found {
+                Ok(addresses) => attempt.addresses = addresses.into(),
+                Err(error) => {
+                    let host = name.host;
+                    attempt.refused = format!("the name {host} cannot be looked up: {error}");
+                }
+            }
+        }
+        self.next();
+    }
+
+    /// Tries the next address. A silent one leaves the others their share of the time.
+    fn next(&self) {
+        let now = self.reactor.now();
+        loop {
+            let mut attempt = self.attempt.borrow_mut();
+            let Some(attempt) = &mut *attempt else { return };
+            let left = attempt.addresses.len() as u32;
+            let Some(address) = attempt.addresses.pop_front() else { break };
+            let until = now + attempt.until.saturating_duration_since(now) / left;
+            match self.connect(&address, until) {
+                Ok(connecting) => {
+                    attempt.connecting = Some(connecting);
+                    return;
+                }
+                Err(error) => attempt.refused = words(&error),
+            }
+        }
+        let attempt = self.attempt.take();
+        if let Some(Attempt { done, refused, .. }) = attempt {
+            done(Err(refused));
+        }
+    }
+
+    fn connect(&self, address: &SocketAddr, until: Instant) -> io::Result<Rc<Connecting>> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        match rustix::net::connect(&socket, address) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let fd = socket.as_raw_fd();
+        let connecting = Rc::new(Connecting {
+            dialer: self.me.clone(),
+            stream: Cell::new(Some(TcpStream::from(socket))),
+            watch: Cell::new(None),
+            timer: Cell::new(None),
+        });
+        let watch = self.reactor.watch(fd, Interest::WRITE, connecting.clone(), TOKEN_READY);
+        connecting.watch.set(Some(watch));
+        let timer = self.reactor.timer(until, connecting.clone(), TOKEN_LATE);
+        connecting.timer.set(Some(timer));
+        Ok(connecting)
+    }
+
+    /// What became of the address that is being tried.
+    fn tried(&self, outcome: io::Result<TcpStream>) {
+        let mut attempt = self.attempt.borrow_mut();
+        let connecting = attempt.as_mut().and_then(|attempt| attempt.connecting.take());
+        if let Some(connecting) = connecting {
+            connecting.end(&self.reactor);
+        }
+        match outcome {
             Ok(stream) => {
                 keep_queue_short(&stream);
-                return Ok(stream);
+                let reached = attempt.take();
+                drop(attempt);
+                if let Some(reached) = reached {
+                    (reached.done)(Ok(stream));
+                }
             }
-            Err(error) => refused = words(&error),
+            Err(error) => {
+                if let Some(attempt) = &mut *attempt {
+                    attempt.refused = words(&error);
+                }
+                drop(attempt);
+                self.next();
+            }
         }
     }
-    Err(refused)
+}
+
+impl Drop for Dialer {
+    fn drop(&mut self) {
+        self.hang_up();
+    }
+}
+
+impl Complete for Dialer {
+    fn complete(&self, token: u64, result: i32, _flags: u32) {
+        if token == TOKEN_LOOKED_UP {
+            return self.looked_up(result);
+        }
+        let begins = |it: &Attempt| it.name.is_none() && it.connecting.is_none();
+        if self.attempt.borrow().as_ref().is_some_and(begins) {
+            self.next();
+        }
+    }
+}
+
+impl Connecting {
+    fn end(&self, reactor: &Reactor) {
+        if let Some(watch) = self.watch.take() {
+            reactor.unwatch(watch);
+        }
+        if let Some(timer) = self.timer.take() {
+            reactor.cancel_timer(timer);
+        }
+    }
+
+    fn outcome(&self, result: i32) -> io::Result<TcpStream> {
+        if result < 0 {
+            return Err(io::Error::from_raw_os_error(-result));
+        }
+        let stream = self.stream.take().ok_or(io::ErrorKind::NotConnected)?;
+        stream.take_error()?.map_or(Ok(stream), Err)
+    }
+}
+
+impl Complete for Connecting {
+    fn complete(&self, token: u64, result: i32, _flags: u32) {
+        let Some(dialer) = self.dialer.upgrade() else { return };
+        let current = |attempt: &Attempt| {
+            attempt.connecting.as_ref().is_some_and(|it| std::ptr::eq(&**it, self))
+        };
+        if !dialer.attempt.borrow().as_ref().is_some_and(current) {
+            return;
+        }
+        match token {
+            TOKEN_LATE => dialer.tried(Err(io::ErrorKind::TimedOut.into())),
+            // The reactor ends.
+            _ if result == -Errno::CANCELED.raw_os_error() => {}
+            _ => dialer.tried(self.outcome(result)),
+        }
+    }
 }
 
 /// Has the socket report itself full while the kernel holds more than [`UNSENT_BYTES`] that it may
@@ -109,5 +333,161 @@ pub(crate) fn words(error: &io::Error) -> String {
         io::ErrorKind::UnexpectedEof => "the peer closed the connection".into(),
         io::ErrorKind::BrokenPipe => "the peer closed the connection".into(),
         _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reactor::Drive;
+    use rustix::event::{PollFd, PollFlags, poll};
+    use std::net::TcpListener;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn reactor(blocking_threads: usize) -> Rc<Reactor> {
+        let config = reactor::Config { blocking_threads, ..reactor::Config::default() };
+        Reactor::new(&config).expect("a reactor")
+    }
+
+    fn listener() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let address = listener.local_addr().expect("it listens");
+        (listener, address)
+    }
+
+    /// An address that answers nothing: as many connections wait there as may. While the rest is held.
+    fn black_hole() -> (SocketAddr, impl Sized) {
+        let (listener, address) = listener();
+        rustix::net::listen(&listener, 0).expect("it listens");
+        let stream = TcpStream::connect(address).expect("there is room for one");
+        poll(&mut [PollFd::new(&listener, PollFlags::IN)], None).expect("it waits there");
+        (address, (listener, stream))
+    }
+
+    type Told = Rc<RefCell<Vec<(&'static str, Dialed)>>>;
+
+    /// Tells by `name` what comes of it.
+    fn tell(told: &Told, name: &'static str) -> impl FnOnce(Dialed) + 'static {
+        let told = Rc::clone(told);
+        move |dialed| told.borrow_mut().push((name, dialed))
+    }
+
+    fn turn_until(reactor: &Reactor, over: impl Fn() -> bool) {
+        let until = Instant::now() + PATIENCE;
+        while !over() {
+            assert!(Instant::now() < until, "it takes too long");
+            reactor.turn_for(Drive::Until(Instant::now() + Duration::from_millis(10)));
+        }
+    }
+
+    #[test]
+    fn a_silent_address_leaves_time_for_the_next() {
+        let reactor = reactor(1);
+        let (hole, _held) = black_hole();
+        let (_listener, good) = listener();
+        let dialer = Dialer::new(&reactor);
+        let told = Told::default();
+        dialer.dial(Peer::Known(vec![hole, good]), Duration::from_secs(4), tell(&told, "good"));
+        turn_until(&reactor, || !told.borrow().is_empty());
+        let (_, dialed) = told.borrow_mut().pop().expect("it was told");
+        assert_eq!(dialed.expect("a connection").peer_addr().expect("it is connected"), good);
+        dialer.dial(Peer::Known(vec![hole]), Duration::from_millis(50), tell(&told, "hole"));
+        turn_until(&reactor, || !told.borrow().is_empty());
+        let (_, dialed) = told.borrow_mut().pop().expect("it was told");
+        assert_eq!(dialed.expect_err("nobody answers"), "connection timed out");
+    }
+
+    #[test]
+    fn an_address_that_refuses_is_not_waited_for() {
+        let reactor = reactor(1);
+        let (closed, refusing) = listener();
+        drop(closed);
+        let dialer = Dialer::new(&reactor);
+        let told = Told::default();
+        dialer.dial(Peer::Known(vec![refusing; 2]), 2 * PATIENCE, tell(&told, "refusing"));
+        turn_until(&reactor, || !told.borrow().is_empty());
+        let (_, dialed) = told.borrow_mut().pop().expect("it was told");
+        assert_eq!(dialed.expect_err("nobody listens"), "connection refused");
+    }
+
+    #[test]
+    fn silent_peers_hold_nobody_up() {
+        let reactor = reactor(1);
+        let (hole, _held) = black_hole();
+        let (_listener, good) = listener();
+        let told = Told::default();
+        let address = |address: SocketAddr| {
+            Peer::Named(Address { host: address.ip().to_string(), port: address.port() })
+        };
+        let silent: Vec<_> = (0..64).map(|_| Dialer::new(&reactor)).collect();
+        for dialer in &silent {
+            dialer.dial(address(hole), 2 * PATIENCE, tell(&told, "silent"));
+        }
+        let dialer = Dialer::new(&reactor);
+        // The attempt before is given up.
+        dialer.dial(address(hole), 2 * PATIENCE, tell(&told, "given up"));
+        reactor.turn_for(Drive::Poll);
+        dialer.dial(address(good), 2 * PATIENCE, tell(&told, "good"));
+        turn_until(&reactor, || !told.borrow().is_empty());
+        let (name, dialed) = told.borrow_mut().pop().expect("it was told");
+        assert_eq!(name, "good");
+        assert!(dialed.is_ok());
+    }
+
+    /// Look-ups so far, and what ends the first.
+    static LOOK_UPS: AtomicUsize = AtomicUsize::new(0);
+    static END: Mutex<Option<mpsc::Receiver<SocketAddr>>> = Mutex::new(None);
+
+    fn look_up_slowly(_: &Address) -> io::Result<Vec<SocketAddr>> {
+        LOOK_UPS.fetch_add(1, Ordering::SeqCst);
+        let end = END.lock().expect("no panic").take().expect("one at a time");
+        Ok(vec![end.recv().expect("the test says when")])
+    }
+
+    #[test]
+    fn a_name_is_looked_up_once_at_a_time() {
+        let reactor = reactor(4);
+        let (_listener, good) = listener();
+        let (sender, receiver) = mpsc::channel();
+        *END.lock().expect("no panic") = Some(receiver);
+        let dialer = Dialer::with(&reactor, look_up_slowly);
+        let told = Told::default();
+        let name = || Peer::Named("a.example".parse().expect("a name"));
+        dialer.dial(name(), PATIENCE, tell(&told, "first"));
+        turn_until(&reactor, || LOOK_UPS.load(Ordering::SeqCst) == 1);
+        dialer.hang_up();
+        for _ in 0..8 {
+            dialer.dial(name(), PATIENCE, tell(&told, "given up"));
+        }
+        dialer.dial(name(), PATIENCE, tell(&told, "last"));
+        sender.send(good).expect("it waits");
+        turn_until(&reactor, || !told.borrow().is_empty());
+        let (name, dialed) = told.borrow_mut().pop().expect("it was told");
+        assert_eq!((name, LOOK_UPS.load(Ordering::SeqCst)), ("last", 1));
+        assert!(dialed.is_ok());
+    }
+
+    #[test]
+    fn a_look_up_that_nobody_wants_is_left_out() {
+        static ASKED: AtomicBool = AtomicBool::new(false);
+        fn asked(_: &Address) -> io::Result<Vec<SocketAddr>> {
+            ASKED.store(true, Ordering::SeqCst);
+            Ok(Vec::new())
+        }
+        let reactor = reactor(1);
+        let (sender, receiver) = mpsc::channel::<()>();
+        let busy = Box::new(move || receiver.recv().map_or(0, |()| 1));
+        // Without an attempt, a dialer has nothing to do.
+        reactor.blocking(busy, Dialer::new(&reactor), TOKEN_BEGIN);
+        let dialer = Dialer::with(&reactor, asked);
+        let name = Peer::Named("a.example".parse().expect("a name"));
+        dialer.dial(name, PATIENCE, |_| panic!("it was given up"));
+        dialer.hang_up();
+        drop(sender);
+        turn_until(&reactor, || dialer.looking.borrow().is_none());
+        assert!(!ASKED.load(Ordering::SeqCst));
     }
 }

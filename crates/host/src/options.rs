@@ -67,6 +67,11 @@ impl fmt::Display for Address {
 }
 
 impl Address {
+    /// The address, if it is one and not a name.
+    pub(crate) fn number(&self) -> Option<SocketAddr> {
+        Some(SocketAddr::new(self.host.parse().ok()?, self.port))
+    }
+
     /// Looks the name up. Blocks.
     pub fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         Ok((self.host.as_str(), self.port).to_socket_addrs()?.collect())

@@ -11,7 +11,7 @@
 //!          others                 HOST_PATHING_ERROR, once the old connection is surely dead (`old`)
 //! ```
 //!
-//! The control thread makes the TCP connection and hands it over ([`IoQueue::begin`]); the queue
+//! The control thread makes the TCP connection and hands it over ([`Handle::give`]); the queue
 //! initializes it, sends Connect, and is usable from then on. When it dies, the control thread is
 //! told, and resets the whole controller.
 
@@ -43,8 +43,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The receive buffer that the queues of one core share.
@@ -79,17 +79,47 @@ type Requests = Vec<Box<Request>>;
 
 type ReceiveBuffer = RefCell<Box<[u8]>>;
 
+/// A TCP connection for queue id `queue`, made at `dialed`.
+#[derive(Debug)]
+pub(crate) struct NewConnection {
+    pub(crate) queue: u16,
+    pub(crate) params: Arc<Params>,
+    pub(crate) socket: OwnedFd,
+    pub(crate) dialed: Instant,
+}
+
+/// What the core has yet to take over. Not in a letter: a core that is not driven for long would hold one
+/// more descriptor with every association.
+type Given = Arc<Mutex<Option<NewConnection>>>;
+
 /// Reaches a queue from other threads.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     mailbox: Mailbox,
     key: u64,
+    given: Given,
 }
 
 impl Handle {
     /// Names the queue in the process.
     pub(crate) fn key(&self) -> u64 {
         self.key
+    }
+
+    /// Hands a connection over, in place of one that was not taken.
+    pub(crate) fn give(&self, connection: NewConnection) {
+        drop(self.take());
+        *self.given.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+        self.tell(|queue| {
+            if let Some(connection) = queue.handle.take() {
+                queue.begin(connection);
+            }
+        });
+    }
+
+    /// What was handed over and not taken.
+    pub(crate) fn take(&self) -> Option<NewConnection> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Calls `work` on the queue's core, unless the queue is gone.
@@ -144,7 +174,7 @@ impl Drop for PathQueue {
 /// The queue itself; its reactor holds it too.
 pub(crate) struct IoQueue {
     me: Weak<IoQueue>,
-    key: u64,
+    handle: Handle,
     path: u64,
     control: Arc<Control>,
     shared: Arc<Shared>,
@@ -198,9 +228,10 @@ impl IoQueue {
                 buffer
             })
         });
+        let handle = Handle { mailbox: reactor.mailbox(), key, given: Arc::default() };
         let io = Rc::new_cyclic(|me| IoQueue {
             me: me.clone(),
-            key,
+            handle: handle.clone(),
             path,
             control: Arc::clone(control),
             shared: Arc::clone(shared),
@@ -221,7 +252,6 @@ impl IoQueue {
             closed: Cell::new(false),
         });
         QUEUES.with_borrow_mut(|queues| queues.insert(key, Rc::downgrade(&io)));
-        let handle = Handle { mailbox: reactor.mailbox(), key };
         shared.queues.fetch_add(1, Ordering::Relaxed);
         control.with(path, move |driver| driver.queue_opened(handle));
         Rc::new(PathQueue { io, _path: owner })
@@ -290,8 +320,8 @@ impl IoQueue {
         }
     }
 
-    /// Takes over the TCP connection for queue id `queue`, made at `dialed`.
-    pub(crate) fn begin(&self, queue: u16, params: &Arc<Params>, socket: OwnedFd, dialed: Instant) {
+    fn begin(&self, connection: NewConnection) {
+        let NewConnection { queue, params, socket, dialed } = connection;
         if self.closed.get() {
             return;
         }
@@ -314,7 +344,7 @@ impl IoQueue {
             None => {}
         }
         let now = self.reactor.now();
-        let connection = Connection::new(queue, params, stream, self.me.clone(), now);
+        let connection = Connection::new(queue, &params, stream, self.me.clone(), now);
         self.inner.borrow_mut().connection = Some(connection);
         match self.poller.get() {
             Some(poller) => self.reactor.activate(poller),
@@ -582,10 +612,11 @@ impl IoQueue {
         if let Some(connection) = inner.connection {
             let _ = connection.into_link(&self.reactor).stream.shutdown();
         }
+        drop(self.handle.take());
+        let key = self.handle.key();
         self.set_live(false);
-        let _ = QUEUES.try_with(|queues| queues.borrow_mut().remove(&self.key));
+        let _ = QUEUES.try_with(|queues| queues.borrow_mut().remove(&key));
         self.shared.queues.fetch_sub(1, Ordering::Relaxed);
-        let key = self.key;
         self.control.with(self.path, move |driver| driver.queue_closed(key));
     }
 }

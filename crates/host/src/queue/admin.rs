@@ -81,7 +81,7 @@ impl IoQueue {
     /// The number under which a request waits for its answer, and where that is to be told.
     pub(super) fn await_answer(&self) -> (u64, Handle) {
         let number = self.admins.next.replace(self.admins.next.get() + 1);
-        (number, Handle { mailbox: self.reactor.mailbox(), key: self.key })
+        (number, self.handle.clone())
     }
 
     pub(super) fn admin_answered(&self, number: u64, status: Status, result: u64, data: &[u8]) {
