@@ -29,6 +29,13 @@ impl Reactor {
     /// # Panics
     /// When called from within a turn, that is by a sink, poller or letter.
     pub fn turn_for(&self, wait: Drive) -> bool {
+        let worked = self.take_turns(wait);
+        // What the caller does before it comes back may take long.
+        self.now.set(None);
+        worked
+    }
+
+    fn take_turns(&self, wait: Drive) -> bool {
         let _turning = self.begin_turns();
         match wait {
             Drive::Poll => {}

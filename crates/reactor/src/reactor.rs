@@ -211,7 +211,8 @@ impl Reactor {
         }
     }
 
-    /// The time of this turn: the clock is read when it is first asked for, and not again until the next.
+    /// The time of this turn: the clock is read when it is first asked for, and not again until the next. Asked for
+    /// between two [`Reactor::turn_for`], it is the time of the first such question after the turn.
     #[inline]
     pub fn now(&self) -> Instant {
         self.now.get().unwrap_or_else(|| {

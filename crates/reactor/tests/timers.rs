@@ -150,6 +150,9 @@ fn a_turn_has_one_time() {
     assert!(reactor.turn_for(Drive::Poll));
     let first = times.take();
     assert!(first.len() == 2 && first[0] == first[1] && first[0] >= begun, "{first:?}");
+    // Who takes turns now and then does other things in between.
+    let after = Instant::now();
+    assert!(reactor.now() >= after, "the turn is over");
     assert!(!reactor.turn_for(Drive::Poll), "nothing is left");
     assert!(reactor.now() >= first[0] + Duration::from_millis(10), "of a turn of its own");
     reactor.stop();

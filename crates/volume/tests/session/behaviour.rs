@@ -236,6 +236,27 @@ fn a_volume_that_changes_its_size_is_noticed() {
     assert_eq!(done.status.code(), Status::LBA_OUT_OF_RANGE, "at once");
 }
 
+/// What a program does between two commands is no time of the paths by which they go.
+#[test]
+fn the_time_between_commands_is_not_the_paths() {
+    const PAUSE: Duration = Duration::from_millis(50);
+    let session = session(1);
+    let volume = session.open("multipath:(delay:1ms(null:1M),delay:2ms(null:1M))").expect("paths");
+    let mut longest = Duration::ZERO;
+    for _ in 0..20 {
+        let begun = Instant::now();
+        let done = execute(&session, &volume, Submission::read(0, 1, vec![0; 512]));
+        longest = longest.max(begun.elapsed());
+        assert!(done.status.is_success());
+        std::thread::sleep(PAUSE);
+    }
+    for path in volume.namespace().paths() {
+        // It is told to a sixteenth.
+        let told = Duration::from_nanos(path.p99_ns);
+        assert!(told <= longest + longest / 16, "{told:?}, of {longest:?} at most");
+    }
+}
+
 #[test]
 fn depths_and_volumes_that_make_no_sense_are_told() {
     for depth in [0, volume::session::DEPTH_MAX + 1] {
