@@ -44,6 +44,7 @@ mod paths;
 mod patience;
 mod serve;
 mod session;
+mod settle;
 mod signals;
 mod size;
 mod ublk;

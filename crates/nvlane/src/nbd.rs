@@ -4,17 +4,21 @@ mod door;
 
 use crate::cli::{ListFormat, NBD_PORT, NbdArgs};
 use crate::serve::{log, raise_descriptor_limit};
+use crate::settle::{CONNECTIONS_CLOSE, Last, settle};
 use crate::{patience, signals, size};
-use ::nbd::{Export, Server, ServerConfig};
+use ::nbd::{Export, Server, ServerConfig, SocketError, is_left_behind};
 use anyhow::{Context, Result, bail};
 use namespace::percent;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 use volume::OpenOptions;
 
 /// Time between two looks at the sizes of the volumes.
@@ -28,11 +32,28 @@ pub fn run(args: &NbdArgs) -> Result<()> {
     log::to_stderr(&args.log)?;
     raise_descriptor_limit();
     let (stop, stopped) = sync_channel(1);
+    let told = Arc::new(AtomicBool::new(false));
+    let tells = Arc::clone(&told);
     signals::on_stop(move || {
+        tells.store(true, Ordering::Relaxed);
         let _ = stop.try_send(());
     })?;
     let cores = args.cores.clone().unwrap_or_default();
+    let addresses = addresses(args);
+    let last = last_server(&args.socket, addresses)?;
+    let ended = Instant::now() + CONNECTIONS_CLOSE;
+    if last == Some(Last::Killed) && args.volumes.iter().any(|volume| volume.contains("tcp://")) {
+        // So that controllers that drain know that it is gone before they let us connect.
+        thread::sleep(CONNECTIONS_CLOSE);
+    }
     let exports = open(args, cores.cpus().len())?;
+    // What clients send again, and then overwrite, must not come once more from the last server.
+    if let Some(last) = last
+        && !exports.iter().all(|export| settles(export, last, ended, &told))
+    {
+        tracing::info!("told to stop before anybody could connect");
+        return Ok(());
+    }
     let config =
         ServerConfig { cores: cores.cpus().to_vec(), poll: args.poll, ..ServerConfig::default() };
     let mut server = Server::start(&config, exports.clone())?;
@@ -42,11 +63,6 @@ pub fn run(args: &NbdArgs) -> Result<()> {
         let absolute = std::path::absolute(path).with_context(|| path.display().to_string())?;
         listeners.push(Listener::Local(absolute));
     }
-    let default = SocketAddr::from(([127, 0, 0, 1], NBD_PORT));
-    let addresses = match &args.listen[..] {
-        [] if args.socket.is_empty() => &[default][..],
-        given => given,
-    };
     for address in addresses {
         listeners.push(Listener::Tcp(server.listen(*address)?));
     }
@@ -65,6 +81,32 @@ pub fn run(args: &NbdArgs) -> Result<()> {
     server.stop()?;
     tracing::info!("stopped; everything is flushed");
     Ok(())
+}
+
+/// Where to listen on TCP.
+fn addresses(args: &NbdArgs) -> &[SocketAddr] {
+    const DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), NBD_PORT);
+    match &args.listen[..] {
+        [] if args.socket.is_empty() => &[DEFAULT],
+        given => given,
+    }
+}
+
+/// How a server ended whose clients may come back to us. Its sockets' files tell; on TCP nothing is left behind.
+fn last_server(sockets: &[PathBuf], addresses: &[SocketAddr]) -> Result<Option<Last>, SocketError> {
+    for path in sockets {
+        if is_left_behind(path)? {
+            return Ok(Some(Last::Killed));
+        }
+    }
+    // Nobody comes back to a port that is chosen anew each time.
+    let is_unknown = sockets.is_empty() && addresses.iter().any(|address| address.port() != 0);
+    Ok(is_unknown.then_some(Last::Unknown))
+}
+
+/// Whether nothing of the last server is under way any more that could change the export; waits for it.
+fn settles(export: &Export, last: Last, ended: Instant, told: &AtomicBool) -> bool {
+    export.namespace.limits().read_only || settle(&*export.namespace, last, ended, told)
 }
 
 /// Opens the volumes and gives each its name.
@@ -171,6 +213,7 @@ fn announce(exports: &[Export], listeners: &[Listener], format: ListFormat) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixListener;
 
     #[test]
     fn names_are_told_from_volumes() {
@@ -182,6 +225,23 @@ mod tests {
         assert_eq!(name_of_file("/srv/a.img?ro").as_deref(), Some("a.img"));
         assert_eq!(name_of_file("file:/srv/b.img?bs=4096").as_deref(), Some("b.img"));
         assert_eq!(name_of_file("mem:1G"), None);
+    }
+
+    #[test]
+    fn only_clients_that_may_come_back_are_feared() {
+        let directory = tempfile::tempdir().unwrap();
+        let [path, other] = ["s", "t"].map(|name| directory.path().join(name));
+        let [fixed, free] = ["[::1]:10809", "[::1]:0"].map(|text| text.parse().unwrap());
+        let sockets = [other.clone(), path.clone()];
+        assert_eq!(last_server(&[], &[free, fixed]).unwrap(), Some(Last::Unknown));
+        assert_eq!(last_server(&[], &[free]).unwrap(), None);
+        assert_eq!(last_server(&sockets, &[fixed]).unwrap(), None);
+        // As a killed server leaves it.
+        drop(UnixListener::bind(&path).unwrap());
+        for addresses in [&[fixed][..], &[]] {
+            assert_eq!(last_server(&sockets, addresses).unwrap(), Some(Last::Killed));
+        }
+        assert!(path.exists(), "who fails to start leaves it to the next");
     }
 
     #[test]

@@ -109,7 +109,11 @@ impl Store {
     /// Moves away the state that is there. Returns where it is now.
     pub fn put_aside(&self) -> Result<PathBuf, StoreError> {
         let aside = beside(&self.path, ".old");
-        fs::rename(&self.path, &aside).map_err(|error| io_error(&self.path, error))?;
+        let done = directory_of(&self.path).and_then(|directory| {
+            fs::rename(&self.path, &aside)?;
+            directory.sync_all()
+        });
+        done.map_err(|error| io_error(&self.path, error))?;
         Ok(aside)
     }
 
@@ -162,13 +166,19 @@ impl Store {
 /// directory synced, so that the rename is durable too.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = beside(path, ".new");
+    // First, since what fails behind the rename comes too late.
+    let directory = directory_of(path)?;
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&new, path)?;
+    directory.sync_all()
+}
+
+fn directory_of(path: &Path) -> io::Result<File> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+    File::open(directory.unwrap_or(Path::new(".")))
 }
 
 /// Takes the lock file at `path`, for as long as the result lives, and writes our process id there.

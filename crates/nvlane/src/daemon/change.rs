@@ -232,6 +232,8 @@ impl Daemon {
         // What is saved must be served again.
         config.check().map_err(|error| Failure::params(error.to_string()))?;
         self.store.save(&config).map_err(|error| {
+            // It may be there all the same, and not be durable.
+            self.save_as_it_is();
             Failure::unsaved(format!("nothing was changed, since it could not be saved: {error}"))
         })?;
         match make(&self.server) {
@@ -240,11 +242,16 @@ impl Daemon {
                 Ok(())
             }
             Err(error) => {
-                if let Err(error) = self.store.save(&self.config) {
-                    tracing::error!("a change that was not made is in the state file: {error}");
-                }
+                self.save_as_it_is();
                 Err(refused(error))
             }
+        }
+    }
+
+    /// Takes a change that was not made back.
+    fn save_as_it_is(&self) {
+        if let Err(error) = self.store.save(&self.config) {
+            tracing::error!("a change that was not made may be in the state file: {error}");
         }
     }
 

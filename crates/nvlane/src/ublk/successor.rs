@@ -5,16 +5,16 @@ use crate::cli::ProgramPlace;
 use crate::control::client::Client;
 use crate::control::method::{BackendNow, ProgramBackends};
 use crate::patience::Patience;
+use crate::settle::{self, CONNECTIONS_CLOSE, Last};
 use anyhow::{Context, Result, bail};
 use namespace::layer::program::{Routed, check_successor};
 use namespace::{Namespace, percent};
 use nvme::Limits;
 use nvme::limits::{Commands, CopyLimits, Passthrough};
-use sd_notify::NotifyState;
 use serde_json::Value;
 use std::fs;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 use ublk_bpf::KeptMaps;
@@ -59,13 +59,6 @@ pub fn check_rings(uri: &str) -> Result<()> {
     Ok(())
 }
 
-/// How often we look whether we are to stop, and for how long we ask the service manager to wait.
-const STOP_LOOK_EVERY: Duration = Duration::from_millis(500);
-const START_EXTENDS: Duration = Duration::from_secs(60);
-
-/// From when the kernel has let go of a device to when the connections of its dead server are closed.
-const CONNECTIONS_CLOSE: Duration = Duration::from_millis(100);
-
 /// Waits until a server that has crashed is gone. Then its controllers know that it is, and if they drain, they let
 /// us connect when its commands have ended.
 pub fn await_end(id: u32, uri: &str) -> Result<Instant> {
@@ -76,30 +69,15 @@ pub fn await_end(id: u32, uri: &str) -> Result<Instant> {
     Ok(Instant::now())
 }
 
-/// Waits until nothing is carried out any more of what a server that ended then has sent. Its requests come again, to
-/// us, and what has been acknowledged after them must not be overwritten by what they were the first time.
+/// Waits until nothing is carried out any more of what a server that ended then has sent.
 ///
 /// # Errors
 /// We are told to stop: the device waits for the next server then, as it did for us.
 pub fn settle(volume: &dyn Namespace, ended: Instant, stop: &AtomicBool) -> Result<()> {
-    let settles = volume.paths().iter().map(|path| path.settles).max().unwrap_or_default();
-    let left = || settles.saturating_sub(ended.elapsed());
-    if left() >= Duration::from_secs(2) {
-        let seconds = left().as_secs();
-        tracing::info!(seconds, "waits until what the last server has sent has surely ended");
+    if !settle::settle(volume, Last::Killed, ended, stop) {
+        bail!("told to stop; the device waits for its next server");
     }
-    loop {
-        if stop.load(Ordering::Relaxed) {
-            bail!("told to stop; the device waits for its next server");
-        }
-        if left().is_zero() {
-            return Ok(());
-        }
-        // A service manager would stop one that takes long to start.
-        let longer = NotifyState::ExtendTimeoutUsec(START_EXTENDS.as_micros() as u32);
-        let _ = sd_notify::notify(&[longer]);
-        thread::sleep(left().min(STOP_LOOK_EVERY));
-    }
+    Ok(())
 }
 
 /// Has the maps of the volume's programs kept for the next server, from the one before if the device is taken over. The
@@ -200,6 +178,7 @@ fn limits(told: &BackendNow) -> Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering;
 
     #[test]
     fn rings_that_the_device_does_not_wait_for_are_refused() {

@@ -1,0 +1,151 @@
+//! What a server that has ended may have left under way at controllers: they carry commands out for a while after the
+//! connections have ended by which these came, unless they drain.
+
+use namespace::{Namespace, PathReport};
+use sd_notify::NotifyState;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// From when the kernel has let go of a server's device or socket to when the connections of that server are closed.
+pub const CONNECTIONS_CLOSE: Duration = Duration::from_millis(100);
+
+/// How often we look whether we are to stop, and for how long we ask the service manager to wait.
+const STOP_LOOK_EVERY: Duration = Duration::from_millis(500);
+const START_EXTENDS: Duration = Duration::from_secs(60);
+
+/// How the last server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Last {
+    /// It was killed, or has crashed.
+    Killed,
+    /// Perhaps it was, if there was one. What it sent by paths that do not answer now is not waited for: each start
+    /// would take as long as their keep alive.
+    Unknown,
+}
+
+/// Waits until nothing is carried out any more of what a server that ended then has sent. Its requests come again, to
+/// us, and what has been acknowledged after them must not be overwritten by what they were the first time. `false` if
+/// we are told to stop.
+pub fn settle(volume: &dyn Namespace, last: Last, ended: Instant, stop: &AtomicBool) -> bool {
+    let paths = volume.paths();
+    let counts = |path: &&PathReport| last == Last::Killed || path.access.is_usable();
+    let settles = paths.iter().filter(counts).map(|path| path.settles).max().unwrap_or_default();
+    let left = || settles.saturating_sub(ended.elapsed());
+    if left() >= Duration::from_secs(2) {
+        let seconds = left().as_secs();
+        tracing::info!(seconds, "waits until what the last server has sent has surely ended");
+    }
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return false;
+        }
+        if left().is_zero() {
+            return true;
+        }
+        // A service manager would stop one that takes long to start.
+        let longer = NotifyState::ExtendTimeoutUsec(START_EXTENDS.as_micros() as u32);
+        let _ = sd_notify::notify(&[longer]);
+        thread::sleep(left().min(STOP_LOOK_EVERY));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use namespace::{Access, Queue};
+    use nvme::Limits;
+    use reactor::Reactor;
+    use std::io;
+    use std::rc::Rc;
+    use std::sync::Arc;
+    use volume::OpenOptions;
+
+    /// Longer than any test takes.
+    const FOREVER: Duration = Duration::from_secs(10_000);
+
+    /// A volume with paths that stand like this, and settle so long.
+    #[derive(Debug)]
+    struct Remote {
+        child: Arc<dyn Namespace>,
+        paths: Vec<(Access, Duration)>,
+    }
+
+    fn remote(paths: &[(Access, Duration)]) -> Remote {
+        let child = volume::open("null:1M", &OpenOptions::default()).unwrap();
+        Remote { child, paths: paths.to_vec() }
+    }
+
+    impl Namespace for Remote {
+        fn limits(&self) -> Limits {
+            self.child.limits()
+        }
+
+        fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+            Arc::clone(&self.child).open_queue(reactor)
+        }
+
+        fn refresh(&self) -> io::Result<bool> {
+            self.child.refresh()
+        }
+
+        fn resize(&self, bytes: u64) -> io::Result<()> {
+            self.child.resize(bytes)
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            self.child.flush()
+        }
+
+        fn uri(&self) -> String {
+            self.child.uri()
+        }
+
+        fn describe(&self, facts: &mut Vec<(String, String)>) {
+            self.child.describe(facts);
+        }
+
+        fn uuid(&self) -> Option<[u8; 16]> {
+            self.child.uuid()
+        }
+
+        fn paths(&self) -> Vec<PathReport> {
+            let report =
+                |&(access, settles)| PathReport { access, settles, ..PathReport::default() };
+            self.paths.iter().map(report).collect()
+        }
+    }
+
+    #[test]
+    fn what_has_surely_ended_is_not_waited_for() {
+        let stop = AtomicBool::new(false);
+        let drained = (Access::Optimized, Duration::ZERO);
+        for (paths, last) in [
+            (&[][..], Last::Killed),
+            (&[drained], Last::Killed),
+            (&[drained], Last::Unknown),
+            (&[drained, (Access::Lost, FOREVER)], Last::Unknown),
+        ] {
+            assert!(settle(&remote(paths), last, Instant::now(), &stop), "{paths:?}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_under_way_is_waited_for() {
+        const SETTLES: Duration = Duration::from_millis(50);
+        let stop = AtomicBool::new(false);
+        let (drained, other) =
+            ((Access::Optimized, Duration::ZERO), (Access::NonOptimized, SETTLES));
+        for (paths, last) in [
+            (&[drained, other], Last::Killed),
+            (&[drained, other], Last::Unknown),
+            (&[drained, (Access::Lost, SETTLES)], Last::Killed),
+        ] {
+            let ended = Instant::now();
+            assert!(settle(&remote(paths), last, ended, &stop));
+            assert!(ended.elapsed() >= SETTLES, "{paths:?}");
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(!settle(&remote(&[(Access::Lost, FOREVER)]), Last::Killed, Instant::now(), &stop));
+    }
+}
