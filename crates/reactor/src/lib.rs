@@ -31,6 +31,7 @@
 //! files 1,024, registered buffer memory in pieces of 2 MiB.
 
 mod affinity;
+mod anchor;
 mod blocking;
 mod buddy;
 mod command_ring;

@@ -1,5 +1,6 @@
 //! The loop: one turn after the other, sleeping between them, draining at the end.
 
+use crate::anchor;
 use crate::reactor::{Reactor, State, Waiting};
 use crate::slots::OWN;
 use rustix::io::Errno;
@@ -460,6 +461,7 @@ impl Drop for Reactor {
         if self.state.get() != State::Ended {
             self.drain();
         }
+        anchor::drop_anchor();
     }
 }
 

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// What is not done after this time never will be: longer than a disk takes that others have filled the queue of.
 const PATIENCE: Duration = Duration::from_secs(150);
+/// So long looks whoever gives up.
+const SECOND_LOOK: Duration = Duration::from_secs(5);
 
 /// One core with all volumes.
 pub struct Core {
@@ -142,10 +144,7 @@ impl Core {
         while self.done.0.borrow().iter().any(Option::is_none) {
             self.reactor.turn_for(Drive::Until(begin + PATIENCE));
             if begin.elapsed() >= PATIENCE {
-                let done = self.done.0.borrow();
-                let missing = asked.iter().zip(&*done).filter(|(_, done)| done.is_none());
-                let missing: Vec<_> = missing.map(|(asked, _)| asked).collect();
-                panic!("commands have not come back: {missing:?}\n{}", threads());
+                self.give_up(&asked);
             }
         }
         let outcome = |done: Option<Box<Request>>| {
@@ -155,6 +154,26 @@ impl Core {
             Outcome { status: request.status, result: request.result, data, second }
         };
         self.done.0.borrow_mut().drain(..).map(outcome).collect()
+    }
+
+    /// Tells which of what was asked has not come back, and whether it does when the reactor looks without being told:
+    /// then it was not woken.
+    fn give_up(&self, asked: &[(usize, Command)]) -> ! {
+        let threads = threads();
+        let missing = || -> Vec<_> {
+            let done = self.done.0.borrow();
+            let missing = asked.iter().zip(&*done).filter(|(_, done)| done.is_none());
+            missing.map(|(asked, _)| *asked).collect()
+        };
+        let (missed, before) = (missing(), self.reactor.stats());
+        let until = Instant::now() + SECOND_LOOK;
+        while !missing().is_empty() && Instant::now() < until {
+            self.reactor.turn_for(Drive::Poll);
+        }
+        let (left, after) = (missing(), self.reactor.stats());
+        panic!(
+            "commands have not come back: {missed:?}\n{threads}\nafter another look: {left:?}\n{before:?}\n{after:?}"
+        );
     }
 
     /// The numbers that blocks hold, none where a block is torn; reads that fail are tried again.
