@@ -244,7 +244,12 @@ impl Namespace for File {
 
     fn allocation(&self, slba: u64, blocks: u64, runs_max: usize) -> io::Result<Vec<Run>> {
         match self.kind {
-            Kind::Regular => holes::runs(&self.file, self.block_shift, slba, blocks, runs_max),
+            Kind::Regular => {
+                let runs = holes::runs(&self.file, self.block_shift, slba, blocks, runs_max)?;
+                // Beyond the end of a file that was made shorter is no hole: who reads there is told so.
+                let is_there = self.file.metadata()?.len() >= (slba + blocks) << self.block_shift;
+                Ok(if is_there { runs } else { vec![Run { blocks, is_stored: true }] })
+            }
             // A device does not tell.
             Kind::Block => Ok(vec![Run { blocks, is_stored: true }]),
         }

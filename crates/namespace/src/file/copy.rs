@@ -111,6 +111,14 @@ impl File {
             && (one.identity.0 == other.identity.0 || one.is_btrfs && other.is_btrfs)
     }
 
+    /// Whether blocks of `source` can be shared: a matter of the file system. A file that is open for reading cannot be
+    /// asked.
+    pub(super) fn may_share_with(&self, source: &File) -> bool {
+        self.copying.shares
+            && (source.copying.shares || source.read_only)
+            && self.may_copy_from(source)
+    }
+
     pub(super) fn describe_copy(&self, facts: &mut Vec<(String, String)>) {
         let how = match self.kind {
             Kind::Block => "read and written: a block device",

@@ -131,7 +131,7 @@ impl Job {
     /// Whether whole pages of a piece can be shared.
     fn shares(&self, piece: &Piece) -> bool {
         let congruent = piece.source % PAGE_BYTES == piece.target % PAGE_BYTES;
-        congruent && self.file.copying.shares && piece.file.copying.shares
+        congruent && self.file.may_share_with(&piece.file)
     }
 
     /// Neither file may be used beyond its end, nor made larger; and somebody still wants it.

@@ -7,6 +7,7 @@ use crate::origin;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use namespace::Namespace;
 use namespace::file::OpenError;
+use std::fs;
 use std::sync::Arc;
 use volume::{Error, Kind, OpenOptions, Uri};
 
@@ -88,6 +89,11 @@ impl Opened {
             }
             volumes.push(volume);
         }
+        for (part, at) in spec.sources.iter().zip(&sources) {
+            if part.length.is_none() {
+                check_end(&named[*at].uri, &*volumes[*at])?;
+            }
+        }
         Ok(Opened { volumes, sources, targets })
     }
 
@@ -167,6 +173,22 @@ fn settled(volume: &str) -> Result<String> {
         true => Ok(volume.to_owned()),
         false => origin::settled(volume),
     }
+}
+
+/// Refuses a file that is to be copied to its end and has bytes behind its last whole block: no volume shows them.
+fn check_end(uri: &str, volume: &dyn Namespace) -> Result<()> {
+    // Volumes of the daemon have other names.
+    let Ok(Uri { kind: Kind::File { path, .. }, .. }) = uri.parse() else { return Ok(()) };
+    let Ok(metadata) = fs::metadata(&path) else { return Ok(()) };
+    let block = volume.limits().block_bytes();
+    let left = metadata.len() % u64::from(block);
+    ensure!(
+        !metadata.is_file() || left == 0,
+        "{}: the last {left} bytes are no whole block of {block} bytes, and would be left out: make the file longer, \
+         name smaller blocks (?bs=512) or say how much is to be copied (@+LENGTH)",
+        path.display()
+    );
+    Ok(())
 }
 
 /// Whether both surely are one volume, as far as their first blocks tell.

@@ -299,7 +299,9 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
     let (bs, cut) = (format!("{b}?ro"), |part: &str| format!("{a}{part}"));
     let (beyond, odd, some) = (cut("@3M"), cut("@1+512"), cut("@+512"));
     let (long, within, again) = (format!("{b}@0+512"), format!("{b}@100"), format!("{b}@256"));
-    let cases: [(&[&str], &str); 11] = [
+    let tail = file(dir.path(), "tail", &[&pattern(64 << 10, 1)[..], &[1; 96]].concat());
+    let cases: [(&[&str], &str); 12] = [
+        (&[&tail, &b], "the last 96 bytes"),
         (&[&a, &b], "more than the 1048576"),
         (&[&a, &bs], "read-only"),
         (&[&beyond, &b], "not within"),
@@ -317,6 +319,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
         assert!(line.contains(part), "{args:?}: {line}");
     }
     assert!(fs::read(&b).unwrap() == full, "written all the same");
+    done(&[&format!("{tail}@+64K"), &b]);
 }
 
 #[test]

@@ -252,6 +252,19 @@ fn holes_stay_holes() {
 }
 
 #[test]
+fn what_lies_beyond_the_end_of_a_file_that_was_made_shorter_is_no_hole() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("from");
+    let from = File::open(&options(&path, 4096, false)).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2048 * BLOCK).unwrap();
+    for (slba, blocks) in [(0, 4096), (1024, 2048), (2048, 2048)] {
+        let runs = from.allocation(slba, blocks, 64).unwrap();
+        assert!(runs.iter().all(|run| run.is_stored), "{runs:?}");
+    }
+    assert!(!from.allocation(0, 2048, 64).unwrap()[0].is_stored, "what is there is a hole");
+}
+
+#[test]
 fn sources_that_the_destination_overlaps_are_left_to_others() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("to");
