@@ -118,9 +118,9 @@ impl Entries {
 
     /// Nothing is in flight any more.
     pub(crate) fn forget(&self) {
-        for entry in self.places.borrow_mut().iter_mut() {
-            entry.release();
-        }
+        let mut places = self.places.borrow_mut();
+        places.iter_mut().for_each(Entry::release);
+        *self.free.borrow_mut() = (0..places.len() as u32).rev().collect();
     }
 }
 

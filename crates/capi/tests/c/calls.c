@@ -370,8 +370,10 @@ static void ending(void)
     struct nvl_volume *slow = NULL;
     struct nvl_buffer *buffer = NULL;
     struct timespec before, after;
+    /* As many as there may be are under way when it is freed. */
+    struct nvl_config config = {.size = sizeof(config), .depth = 2};
 
-    CHECK(nvl_session_new(NULL, &session) == 0);
+    CHECK(nvl_session_new(&config, &session) == 0);
     CHECK(nvl_open(session, "delay:200ms(mem:1M?bs=4096)", 0, &slow) == 0);
     CHECK(nvl_buffer_new(session, BLOCK, &buffer) == 0);
     unsigned char *ordinary = malloc(BLOCK);
