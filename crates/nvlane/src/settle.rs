@@ -28,7 +28,10 @@ pub enum Last {
 /// us, and what has been acknowledged after them must not be overwritten by what they were the first time. `false` if
 /// we are told to stop.
 pub fn settle(volume: &dyn Namespace, last: Last, ended: Instant, stop: &AtomicBool) -> bool {
-    let paths = volume.paths();
+    settle_paths(&volume.paths(), last, ended, stop)
+}
+
+fn settle_paths(paths: &[PathReport], last: Last, ended: Instant, stop: &AtomicBool) -> bool {
     let counts = |path: &&PathReport| last == Last::Killed || path.access.is_usable();
     let settles = paths.iter().filter(counts).map(|path| path.settles).max().unwrap_or_default();
     let left = || settles.saturating_sub(ended.elapsed());
@@ -53,80 +56,28 @@ pub fn settle(volume: &dyn Namespace, last: Last, ended: Instant, stop: &AtomicB
 #[cfg(test)]
 mod tests {
     use super::*;
-    use namespace::{Access, Queue};
-    use nvme::Limits;
-    use reactor::Reactor;
-    use std::io;
-    use std::rc::Rc;
-    use std::sync::Arc;
-    use volume::OpenOptions;
+    use namespace::Access;
 
     /// Longer than any test takes.
     const FOREVER: Duration = Duration::from_secs(10_000);
 
-    /// A volume with paths that stand like this, and settle so long.
-    #[derive(Debug)]
-    struct Remote {
-        child: Arc<dyn Namespace>,
-        paths: Vec<(Access, Duration)>,
-    }
-
-    fn remote(paths: &[(Access, Duration)]) -> Remote {
-        let child = volume::open("null:1M", &OpenOptions::default()).unwrap();
-        Remote { child, paths: paths.to_vec() }
-    }
-
-    impl Namespace for Remote {
-        fn limits(&self) -> Limits {
-            self.child.limits()
-        }
-
-        fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
-            Arc::clone(&self.child).open_queue(reactor)
-        }
-
-        fn refresh(&self) -> io::Result<bool> {
-            self.child.refresh()
-        }
-
-        fn resize(&self, bytes: u64) -> io::Result<()> {
-            self.child.resize(bytes)
-        }
-
-        fn flush(&self) -> io::Result<()> {
-            self.child.flush()
-        }
-
-        fn uri(&self) -> String {
-            self.child.uri()
-        }
-
-        fn describe(&self, facts: &mut Vec<(String, String)>) {
-            self.child.describe(facts);
-        }
-
-        fn uuid(&self) -> Option<[u8; 16]> {
-            self.child.uuid()
-        }
-
-        fn paths(&self) -> Vec<PathReport> {
-            let report =
-                |&(access, settles)| PathReport { access, settles, ..PathReport::default() };
-            self.paths.iter().map(report).collect()
-        }
+    /// Paths that stand like this, and settle so long.
+    fn paths(paths: &[(Access, Duration)]) -> Vec<PathReport> {
+        let report = |&(access, settles)| PathReport { access, settles, ..PathReport::default() };
+        paths.iter().map(report).collect()
     }
 
     #[test]
     fn what_has_surely_ended_is_not_waited_for() {
         let stop = AtomicBool::new(false);
         let drained = (Access::Optimized, Duration::ZERO);
-        for (paths, last) in [
+        for (given, last) in [
             (&[][..], Last::Killed),
             (&[drained], Last::Killed),
             (&[drained], Last::Unknown),
             (&[drained, (Access::Lost, FOREVER)], Last::Unknown),
         ] {
-            assert!(settle(&remote(paths), last, Instant::now(), &stop), "{paths:?}");
+            assert!(settle_paths(&paths(given), last, Instant::now(), &stop), "{given:?}");
         }
     }
 
@@ -136,16 +87,17 @@ mod tests {
         let stop = AtomicBool::new(false);
         let (drained, other) =
             ((Access::Optimized, Duration::ZERO), (Access::NonOptimized, SETTLES));
-        for (paths, last) in [
+        for (given, last) in [
             (&[drained, other], Last::Killed),
             (&[drained, other], Last::Unknown),
             (&[drained, (Access::Lost, SETTLES)], Last::Killed),
         ] {
             let ended = Instant::now();
-            assert!(settle(&remote(paths), last, ended, &stop));
-            assert!(ended.elapsed() >= SETTLES, "{paths:?}");
+            assert!(settle_paths(&paths(given), last, ended, &stop));
+            assert!(ended.elapsed() >= SETTLES, "{given:?}");
         }
         stop.store(true, Ordering::Relaxed);
-        assert!(!settle(&remote(&[(Access::Lost, FOREVER)]), Last::Killed, Instant::now(), &stop));
+        let silent = paths(&[(Access::Lost, FOREVER)]);
+        assert!(!settle_paths(&silent, Last::Killed, Instant::now(), &stop));
     }
 }
