@@ -87,12 +87,13 @@ impl Opened {
                     named[at].uri
                 );
             }
-            volumes.push(volume);
-        }
-        for (part, at) in spec.sources.iter().zip(&sources) {
-            if part.length.is_none() {
-                check_end(&named[*at].uri, &*volumes[*at])?;
+            let at = volumes.len();
+            let is_whole = |(part, it): (&Part, &usize)| *it == at && part.length.is_none();
+            if spec.sources.iter().zip(&sources).any(is_whole) {
+                // Before any target is made.
+                check_end(uri, &*volume)?;
             }
+            volumes.push(volume);
         }
         Ok(Opened { volumes, sources, targets })
     }

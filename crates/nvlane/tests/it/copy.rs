@@ -319,6 +319,9 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
         assert!(line.contains(part), "{args:?}: {line}");
     }
     assert!(fs::read(&b).unwrap() == full, "written all the same");
+    let new = dir.path().join("new");
+    said(&[&tail, new.to_str().unwrap(), "--create"]);
+    assert!(!new.exists(), "made for nothing");
     done(&[&format!("{tail}@+64K"), &b]);
 }
 
