@@ -19,6 +19,7 @@ const ORDER: &[&str] = &[
     "multipath",
     "copy",
     "bpf",
+    "bpf-native",
     "uring",
     "reactor",
     "namespace",

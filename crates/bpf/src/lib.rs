@@ -9,7 +9,7 @@
 //!                 actions::check --> Plan: parts for backends, a status, a delay
 //! ```
 //!
-//! `bpf/nvlane_bpf.h` is the program's side of [`request`]. The machine interprets: every access to memory is
+//! `bpf/nvlane_bpf.h` is the program's side of [`request`]. The machine interprets, or has code run that `bpf-native` has made ([`native`]): every access to memory is
 //! checked, a run takes at most [`BUDGET`] instructions, and only the helpers of [`helper`] are there
 //! ([decision 6](docs/decisions)). Whatever is wrong with an object or a run is an error that names the
 //! instruction.
@@ -23,6 +23,7 @@
 
 pub mod actions;
 mod btf;
+mod division;
 mod fuse;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -31,11 +32,14 @@ pub mod load;
 mod machine;
 mod map;
 mod memory;
+pub mod native;
 mod op;
 mod program;
 mod region;
 pub mod request;
 mod sections;
+#[cfg(any(test, feature = "strategies"))]
+pub mod strategies;
 mod table;
 mod verify;
 

@@ -1,6 +1,7 @@
 //! The machine that carries out a program.
 
 use crate::FaultKind;
+use crate::division::{div32, div64, mod32, mod64, sdiv32, sdiv64, smod32, smod64};
 use crate::map::KEY_BYTES_MAX;
 use crate::memory::{
     CONTEXT_ADDRESS, Context, FRAMES_MAX, Memory, STACK_BYTES, frame_address, value_address,
@@ -76,17 +77,24 @@ impl Machine {
     ) -> Result<u64, Fault> {
         // Whose size is known needs fewer checks: the requests, which are many.
         match <&mut [u8; size_of::<Request>()]>::try_from(&mut *context) {
-            Ok(request) => self.run_with(entry, request, now_ns),
-            Err(_) => self.run_with(entry, context, now_ns),
+            Ok(request) => {
+                self.run_with(request, now_ns, |run, instance| match instance.native() {
+                    Some(native) => native.run(entry, run),
+                    None => run.interpret(entry, instance),
+                })
+            }
+            Err(_) => {
+                self.run_with(context, now_ns, |run, instance| run.interpret(entry, instance))
+            }
         }
     }
 
     #[inline]
     fn run_with<C: Context + ?Sized>(
         &mut self,
-        entry: Entry,
         context: &mut C,
         now_ns: &dyn Fn() -> u64,
+        work: impl FnOnce(&mut Run<'_, C>, &Instance) -> Result<u64, Fault>,
     ) -> Result<u64, Fault> {
         let instance = &*self.instance;
         let mut run = Run {
@@ -97,23 +105,31 @@ impl Machine {
             random: self.random,
             now_ns,
         };
-        let outcome = run.go(instance.code(), entry.start());
+        let outcome = work(&mut run, instance);
         self.random = run.random;
-        outcome.map_err(|(kind, behind)| Fault { kind, instruction: behind.saturating_sub(1) })
+        outcome
     }
 }
 
-struct Run<'a, C: ?Sized> {
+/// A run: what a program can reach, and what it has left.
+pub struct Run<'a, C: ?Sized> {
     memory: Memory<'a, C>,
     /// Of functions that have called another, as many as are under way.
     frames: &'a mut [Frame; FRAMES_MAX as usize],
-    budget: u32,
+    /// Instructions.
+    pub budget: u32,
     core: u32,
     random: u64,
     now_ns: &'a dyn Fn() -> u64,
 }
 
 impl<C: Context + ?Sized> Run<'_, C> {
+    #[inline]
+    fn interpret(&mut self, entry: Entry, instance: &Instance) -> Result<u64, Fault> {
+        let outcome = self.go(instance.code(), entry.start());
+        outcome.map_err(|(kind, behind)| Fault { kind, instruction: behind.saturating_sub(1) })
+    }
+
     /// Carries out instructions from `start` on until the first function exits. A fault comes with the instruction
     /// behind the one that was at fault.
     #[inline(never)]
@@ -545,6 +561,59 @@ impl<C: Context + ?Sized> Run<'_, C> {
         Ok(())
     }
 
+    /// The context, and the stack.
+    pub fn bytes(&mut self) -> (&mut C, &mut [u8; STACK_BYTES]) {
+        (self.memory.context, self.memory.stack)
+    }
+
+    /// Carries out one instruction on registers that are kept elsewhere: an access, a helper, or a division with a
+    /// sign. A call is one too many.
+    ///
+    /// # Panics
+    /// If it is another.
+    pub fn one(&mut self, insn: &Insn, r: &mut [u64; REGISTERS]) -> Result<(), FaultKind> {
+        let Insn { op, dst, src, offset, immediate } = *insn;
+        let (dst, src, number) = (dst as usize, src as usize, immediate as u64);
+        let to = r[dst].wrapping_add(i64::from(offset) as u64);
+        let from = r[src].wrapping_add(i64::from(offset) as u64);
+        let memory = &mut self.memory;
+        match op {
+            Op::Load8 => r[dst] = memory.load::<1>(from)?,
+            Op::Load16 => r[dst] = memory.load::<2>(from)?,
+            Op::Load32 => r[dst] = memory.load::<4>(from)?,
+            Op::Load64 => r[dst] = memory.load::<8>(from)?,
+            Op::Loads8 => r[dst] = memory.load::<1>(from)? as i8 as u64,
+            Op::Loads16 => r[dst] = memory.load::<2>(from)? as i16 as u64,
+            Op::Loads32 => r[dst] = memory.load::<4>(from)? as i32 as u64,
+            Op::StoreK8 => memory.store::<1>(to, number)?,
+            Op::StoreK16 => memory.store::<2>(to, number)?,
+            Op::StoreK32 => memory.store::<4>(to, number)?,
+            Op::StoreK64 => memory.store::<8>(to, number)?,
+            Op::StoreR8 => memory.store::<1>(to, r[src])?,
+            Op::StoreR16 => memory.store::<2>(to, r[src])?,
+            Op::StoreR32 => memory.store::<4>(to, r[src])?,
+            Op::StoreR64 => memory.store::<8>(to, r[src])?,
+            Op::Atomic32 | Op::Atomic64 => self.atomic(insn, r)?,
+            Op::SdivK64 => r[dst] = sdiv64(r[dst], number),
+            Op::SdivR64 => r[dst] = sdiv64(r[dst], r[src]),
+            Op::SdivK32 => r[dst] = u64::from(sdiv32(r[dst] as u32, number as u32)),
+            Op::SdivR32 => r[dst] = u64::from(sdiv32(r[dst] as u32, r[src] as u32)),
+            Op::SmodK64 => r[dst] = smod64(r[dst], number),
+            Op::SmodR64 => r[dst] = smod64(r[dst], r[src]),
+            Op::SmodK32 => r[dst] = u64::from(smod32(r[dst] as u32, number as u32)),
+            Op::SmodR32 => r[dst] = u64::from(smod32(r[dst] as u32, r[src] as u32)),
+            Op::LookUp => {
+                r[1] = number;
+                r[0] = self.look_up(offset as u32, r[2])?;
+            }
+            Op::Helper => r[0] = self.help(immediate, [r[1], r[2], r[3], r[4]])?,
+            // Whoever counts functions asks only when there are too many.
+            Op::Call => return Err(FaultKind::TooDeep),
+            _ => unreachable!("{op:?} does without"),
+        }
+        Ok(())
+    }
+
     /// The address of the value of the key at `key`, in an array; 0 if there is none.
     #[inline]
     fn look_up(&self, map: u32, key: u64) -> Result<u64, FaultKind> {
@@ -615,38 +684,4 @@ impl<C: Context + ?Sized> Run<'_, C> {
         let byte = |n: u32| Ok(self.memory.load::<1>(start.wrapping_add(u64::from(n)))? << (n * 8));
         (0..size - at).try_fold(0, |word, n| Ok(word | byte(n)?))
     }
-}
-
-// Division as BPF has it: by zero gives zero, the remainder of that is the dividend (RFC 9669, section 4.1).
-
-fn div64(a: u64, b: u64) -> u64 {
-    a.checked_div(b).unwrap_or(0)
-}
-
-fn mod64(a: u64, b: u64) -> u64 {
-    a.checked_rem(b).unwrap_or(a)
-}
-
-fn div32(a: u32, b: u32) -> u32 {
-    a.checked_div(b).unwrap_or(0)
-}
-
-fn mod32(a: u32, b: u32) -> u32 {
-    a.checked_rem(b).unwrap_or(a)
-}
-
-fn sdiv64(a: u64, b: u64) -> u64 {
-    if b == 0 { 0 } else { (a as i64).wrapping_div(b as i64) as u64 }
-}
-
-fn smod64(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { (a as i64).wrapping_rem(b as i64) as u64 }
-}
-
-fn sdiv32(a: u32, b: u32) -> u32 {
-    if b == 0 { 0 } else { (a as i32).wrapping_div(b as i32) as u32 }
-}
-
-fn smod32(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { (a as i32).wrapping_rem(b as i32) as u32 }
 }

@@ -10,6 +10,7 @@ macro_rules! operations {
      sequences { $($sequence:ident: $($part:ident)*;)* }) => {
         /// What one instruction does, by the names of RFC 9669. `K` takes the immediate, `R` the source register; 64 or 32 bits.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "the names are the RFC's")]
         #[repr(u8)]
         pub enum Op {
             $($k64, $r64, $k32, $r32,)*
@@ -163,6 +164,7 @@ pub const REGISTERS: usize = 12;
 
 /// A register. A type of its own, so that what it is an index of needs no check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are the RFC's")]
 #[repr(u8)]
 pub enum Register {
     R0,

@@ -3,7 +3,8 @@
 use crate::fuse::fuse;
 use crate::lines::Lines;
 use crate::map::{MAPS_BYTES_MAX, Map, MapDefinition};
-use crate::op::Insn;
+use crate::native::Native;
+use crate::op::{Insn, Op};
 use crate::{FaultKind, LoadError};
 use std::fmt;
 use std::sync::Arc;
@@ -43,8 +44,9 @@ pub struct Span {
 pub struct Entry(pub(crate) usize);
 
 impl Entry {
+    /// The number of its first instruction.
     #[inline]
-    pub(crate) fn start(self) -> usize {
+    pub fn start(self) -> usize {
         self.0
     }
 }
@@ -145,6 +147,7 @@ pub struct Instance {
     /// The program's code as it is carried out.
     code: Vec<Insn>,
     maps: Vec<Arc<Map>>,
+    native: Option<Arc<dyn Native>>,
 }
 
 impl Instance {
@@ -160,7 +163,25 @@ impl Instance {
         let make = |map: &MapDefinition| Arc::new(Map::new(map.clone(), cores));
         let maps = program.maps.iter().map(make).collect();
         let code = fuse(&program.code, &program.maps);
-        Ok(Instance { program, code, maps })
+        Ok(Instance { program, code, maps, native: None })
+    }
+
+    /// The program's instructions, each for itself, but for look-ups in arrays ([`Op::LookUp`]), which two more
+    /// belong to. All of it is checked: control stays within.
+    pub fn singles(&self) -> Vec<Insn> {
+        let both = self.program.code.iter().zip(&self.code);
+        both.map(|(plain, joined)| if joined.op == Op::LookUp { *joined } else { *plain }).collect()
+    }
+
+    /// Has requests carried out by code that was made of [`Instance::singles`].
+    pub fn set_native(&mut self, native: Arc<dyn Native>) {
+        self.native = Some(native);
+    }
+
+    /// That code, if there is any.
+    #[inline]
+    pub fn native(&self) -> Option<&dyn Native> {
+        self.native.as_deref()
     }
 
     /// Has every instruction carried out on its own, to compare.

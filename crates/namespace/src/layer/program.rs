@@ -332,10 +332,10 @@ impl Namespace for Routed {
     fn describe(&self, facts: &mut Vec<(String, String)>) {
         let loaded = self.programs.now();
         let program = loaded.instance.program();
-        let place = if self.elsewhere.get().is_some() {
-            "run by the kernel"
-        } else {
-            "interpreted in user space"
+        let place = match (self.elsewhere.get(), &loaded.interpreted) {
+            (Some(_), _) => "run by the kernel".to_owned(),
+            (None, None) => "compiled, in user space".to_owned(),
+            (None, Some(why)) => format!("interpreted, in user space ({why})"),
         };
         let what = format!("{} instructions, {place}", program.instructions());
         facts.push(("program".into(), what));

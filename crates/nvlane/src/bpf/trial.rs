@@ -30,7 +30,10 @@ pub struct Outcome {
 
 /// Tries `program` on volumes of `sizes` blocks.
 pub fn run(program: Program, sizes: &[u64]) -> Result<Outcome> {
-    let instance = Arc::new(Instance::new(program, 1)?);
+    let mut instance = Instance::new(program, 1)?;
+    // Where that cannot be, it is interpreted, and measured so.
+    let _ = bpf_native::compile(&mut instance);
+    let instance = Arc::new(instance);
     let machine = Machine::new(Arc::clone(&instance), 0, 1);
     let mut trial = Trial { instance, machine, sizes, device: Device::default() };
     trial.set_up()?;

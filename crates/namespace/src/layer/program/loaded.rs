@@ -20,6 +20,8 @@ pub struct Loaded {
     /// As `NVLANE_SETUP` has left it.
     pub device: Device,
     pub mistakes: Mistakes,
+    /// Why it is interpreted, if it is no code of this processor's.
+    pub interpreted: Option<String>,
     /// It has delayed something that was asked for a Copy.
     delays: AtomicBool,
 }
@@ -44,13 +46,14 @@ impl Loaded {
         cores: usize,
     ) -> Result<Loaded, ProgramError> {
         let load = |source| ProgramError::Load { name: name.clone(), source };
-        let instance = Instance::new(bpf::load(object).map_err(load)?, cores).map_err(load)?;
+        let mut instance = Instance::new(bpf::load(object).map_err(load)?, cores).map_err(load)?;
+        let interpreted = bpf_native::compile(&mut instance).err().map(|why| why.to_string());
         let instance = Arc::new(instance);
         let device = set_up(&instance, limits, cores as u32)
             .map_err(|what| ProgramError::Setup { name: name.clone(), what })?;
         let object = object.into();
         let (mistakes, delays) = (Mistakes::default(), AtomicBool::new(false));
-        Ok(Loaded { instance, object, name, device, mistakes, delays })
+        Ok(Loaded { instance, object, name, device, mistakes, interpreted, delays })
     }
 
     /// Each block is always at one place.

@@ -1,5 +1,5 @@
-//! What a program costs per request, beside the same routing in Rust and rbpf's interpreter (which is not
-//! safe against hostile programs): `cargo bench -p bpf`.
+//! What a program costs per request, interpreted and as code, beside the same routing in Rust and rbpf's interpreter
+//! (which is not safe against hostile programs): `cargo bench -p bpf-native`.
 //!
 //! Processor time of this thread, the least of many rounds: other work on the machine disturbs it little.
 
@@ -48,16 +48,22 @@ fn measure(name: &str, mut work: impl FnMut()) {
 
 fn programs() {
     for name in ["null", "linear", "stripe", "mirror", "statistics", "snapshot", "rate", "thin"] {
-        let instance = Instance::new(load(&object(name)).expect(name), 1).expect(name);
-        let mut machine = Machine::new(Arc::new(instance), 0, 1);
-        let route = machine.instance().program().route();
         for (kind, start) in [("one part", 1100), ("two parts", 1020)] {
-            let mut request = request(start);
-            measure(&format!("{name}, {kind}"), || {
-                request.clear_actions();
-                let r0 = machine.run(route, black_box(&mut request).as_mut_bytes(), &|| 0);
-                assert_eq!(r0, Ok(0));
-            });
+            for is_code in [false, true] {
+                let mut instance = Instance::new(load(&object(name)).expect(name), 1).expect(name);
+                if is_code {
+                    bpf_native::compile(&mut instance).expect(name);
+                }
+                let mut machine = Machine::new(Arc::new(instance), 0, 1);
+                let route = machine.instance().program().route();
+                let mut request = request(start);
+                let how = if is_code { "as code" } else { "interpreted" };
+                measure(&format!("{name}, {kind}, {how}"), || {
+                    request.clear_actions();
+                    let r0 = machine.run(route, black_box(&mut request).as_mut_bytes(), &|| 0);
+                    assert_eq!(r0, Ok(0));
+                });
+            }
         }
     }
 }
