@@ -34,6 +34,9 @@ pub const SHAPES: [Shape; 3] = [
     Shape { name: "2m16", bytes: 2 << 20, ranges: 16, depth: 2, transfers: 8 },
 ];
 
+/// How long Copies that are held to a rate wait for their turn: some come together then.
+const HELD_WAIT: Duration = Duration::from_micros(50);
+
 /// How long a window is.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
@@ -102,32 +105,39 @@ impl Host {
         Ok(())
     }
 
-    /// Copies from volume `from` to volume `to` with Copy commands.
+    /// Copies from volume `from` to volume `to` with Copy commands, of which no more begin than make `mib_s`.
     pub fn copy(
         &mut self,
         (from, to): (usize, usize),
         shape: Shape,
         timing: Timing,
         net: &Net,
+        mib_s: f64,
     ) -> anyhow::Result<Window> {
+        let bytes = u64::from(shape.bytes) * shape.ranges as u64;
         let mut clock = Clock::new(timing, net)?;
-        for _ in 0..shape.depth {
-            self.submit_copy(from, to, shape)?;
-        }
-        let (mut in_flight, mut done) = (shape.depth, Vec::with_capacity(shape.depth));
-        while in_flight > 0 {
-            self.session.wait(1, None);
+        let per_second = mib_s * f64::from(1 << 20) / bytes as f64;
+        // Those that may be in flight and are not.
+        let (mut idle, mut begun) = (shape.depth, 0_u64);
+        let mut done = Vec::with_capacity(shape.depth);
+        loop {
+            let is_over = clock.is_over()?;
+            if is_over && idle == shape.depth {
+                return clock.window();
+            }
+            while !is_over && idle > 0 && (begun as f64) < per_second * clock.elapsed() {
+                self.submit_copy(from, to, shape)?;
+                (idle, begun) = (idle - 1, begun + 1);
+            }
+            let until_next = (!is_over && idle > 0).then_some(HELD_WAIT);
+            self.session.wait(1, until_next);
             self.session.reap(&mut done);
             for Done { status, result, .. } in done.drain(..) {
                 ensure!(status.is_success(), "a Copy ended with {status} at range {result}");
-                clock.copied(u64::from(shape.bytes) * shape.ranges as u64);
-                match clock.is_over()? {
-                    true => in_flight -= 1,
-                    false => self.submit_copy(from, to, shape)?,
-                }
+                clock.copied(bytes);
+                idle += 1;
             }
         }
-        clock.window()
     }
 
     fn submit_copy(&mut self, from: usize, to: usize, shape: Shape) -> anyhow::Result<()> {
@@ -317,6 +327,11 @@ impl<'a> Clock<'a> {
     fn new(timing: Timing, net: &'a Net) -> anyhow::Result<Clock<'a>> {
         let start = Instant::now();
         Ok(Clock { timing, net, start, begun: None, ended: None, bytes: 0 })
+    }
+
+    /// Seconds since warming up began.
+    fn elapsed(&self) -> f64 {
+        self.start.elapsed().as_secs_f64()
     }
 
     fn copied(&mut self, bytes: u64) {
