@@ -66,7 +66,7 @@ struct Kept {
 /// Who may write down.
 #[derive(Debug, Default)]
 struct Turn {
-    busy: bool,
+    owner: Option<Waker>,
     waiting: VecDeque<Waker>,
 }
 
@@ -189,23 +189,25 @@ impl Shared {
     /// Takes the turn to write down, or has `queue` woken with it later.
     fn take_turn(&self, queue: &Waker) -> bool {
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        if turn.busy {
+        // A core that has ended will not pass it on.
+        if turn.owner.as_ref().is_some_and(Waker::is_alive) {
             turn.waiting.push_back(queue.clone());
             return false;
         }
-        turn.busy = true;
+        turn.owner = Some(queue.clone());
         true
     }
 
     /// Passes the turn on.
     fn pass_turn(&self) {
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        turn.owner = None;
         while let Some(next) = turn.waiting.pop_front() {
-            if next.wake(0) {
+            if next.call(0) {
+                turn.owner = Some(next);
                 return;
             }
         }
-        turn.busy = false;
     }
 }
 

@@ -43,14 +43,15 @@ impl Waker {
         self.id
     }
 
-    /// Has `wake(value)` called soon. `false` if the reactor has ended.
-    pub fn wake(&self, value: u64) -> bool {
-        self.mailbox.post(self.letter(value))
-    }
-
-    /// The same however many letters wait: for calls whose number is bounded and that must not be lost.
+    /// Has `wake(value)` called soon. `false` if the reactor has ended. However many letters wait: the number of calls is
+    /// bounded, and they must not be lost.
     pub fn call(&self, value: u64) -> bool {
         self.mailbox.post_counted(self.letter(value))
+    }
+
+    /// Whether the reactor has not ended.
+    pub fn is_alive(&self) -> bool {
+        self.mailbox.post_counted(|_| ())
     }
 
     fn letter(&self, value: u64) -> impl FnOnce(&Rc<Reactor>) + Send + use<> {
