@@ -182,6 +182,11 @@ impl File {
                 block_bytes: 1 << block_shift,
             });
         }
+        let left = bytes & ((1 << block_shift) - 1);
+        if left > 0 {
+            let (file, block) = (path.display(), 1 << block_shift);
+            tracing::warn!(%file, "its last {left} bytes are no whole block of {block}, and not part of the volume");
+        }
         let copying = Copying::of(&file, kind).map_err(io("look at it"))?;
         let punches = !options.read_only && punches(&file, kind, bytes);
         Ok(Arc::new(File {

@@ -51,6 +51,19 @@ fn a_volume_that_cannot_be_served_costs_one_line_and_is_not_touched() {
 }
 
 #[test]
+fn what_a_volume_leaves_out_of_its_file_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.img");
+    for (bytes, is_told) in [((1 << 20) + 7, true), (1 << 20, false)] {
+        File::create(&path).unwrap().set_len(bytes).unwrap();
+        let daemon = Daemon::start(dir.path(), &[path.to_str().unwrap()]);
+        assert_eq!(daemon.call("volume_list", json!({}))[0]["bytes"], 1 << 20);
+        let (_, log) = daemon.stop("TERM");
+        assert_eq!(log.contains("its last 7 bytes are no whole block"), is_told, "{log}");
+    }
+}
+
+#[test]
 fn a_volume_that_may_not_be_read_costs_one_line() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
