@@ -23,13 +23,15 @@
 //! - pages that are copied in part are not dirtied in the cache but written past it;
 //! - nothing is read ahead beyond the range (`POSIX_FADV_RANDOM`): a larger folio, half of it dirtied by
 //!   a copy, could not be dropped for a direct write to its other half. What is about to be
-//!   copied is asked for by `POSIX_FADV_WILLNEED`, which reads just that.
+//!   copied is asked for by `POSIX_FADV_WILLNEED`, which reads just that; unless pages here and there show that it is in
+//!   the cache, since to be told so of each page took 7 % of copying it (4 MiB: 54 us of 730).
 //!
 //! Whoever goes past the page cache expects a short Flush: what Copies have written into it is on its way
 //! to the disk after a second (`write_back`).
 
 use super::{File, holes};
-use std::io;
+use rustix::io::{ReadWriteFlags, preadv2};
+use std::io::{self, IoSliceMut};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -41,6 +43,8 @@ const PAGE_BYTES: u64 = 4096;
 const CALL_BYTES: u64 = 1 << 20;
 /// Asked for in advance.
 const AHEAD_BYTES: u64 = 4 << 20;
+/// From one page that is looked for in the cache to the next: what is thrown out of it is rarely less.
+const LOOK_BYTES: u64 = 256 << 10;
 
 /// A Copy to `file`.
 pub(super) struct Job {
@@ -202,7 +206,10 @@ impl Job {
                 span.len = span.len.min(CALL_BYTES);
                 let until = (span.at + AHEAD_BYTES).min(end);
                 if from.is_direct() && asked < until {
-                    advise(source, span.piece.source + asked, until - asked);
+                    let (start, len) = (span.piece.source + asked, until - asked);
+                    if !is_cached(source, start, len) {
+                        advise(source, start, len);
+                    }
                     asked = until;
                 }
             }
@@ -282,6 +289,17 @@ impl File {
         });
         cached.as_ref().unwrap_or(&self.file)
     }
+}
+
+/// Whether bytes seem to be in the page cache: a page every [`LOOK_BYTES`] is.
+pub(super) fn is_cached(file: &std::fs::File, offset: u64, len: u64) -> bool {
+    (0..len).step_by(LOOK_BYTES as usize).all(|at| {
+        let mut byte = [0];
+        let mut room = [IoSliceMut::new(&mut byte)];
+        // Never waits. The first page that is missing may be asked for by it, as it is by the advice that follows.
+        let read = preadv2(file, &mut room, offset + at, ReadWriteFlags::NOWAIT);
+        read.is_ok_and(|count| count == 1)
+    })
 }
 
 /// Asks for bytes that will be read soon. Only advice: it may be left alone.

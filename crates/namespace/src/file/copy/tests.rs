@@ -3,6 +3,7 @@
 use super::*;
 use crate::file::FileOptions;
 use crate::file::ending::End;
+use crate::file::offload::is_cached;
 use crate::{Namespace, Queue, Sink};
 use nvme::Command;
 use nvme::copy::{Format, command};
@@ -223,6 +224,27 @@ fn blocks_beside_the_copied_ones_may_be_written_past_the_cache_meanwhile() {
     let (start, len) = (7 * BLOCK as usize, 1994 * BLOCK as usize);
     let source = 8 * BLOCK as usize;
     assert!(to[start..start + len] == from[source..source + len]);
+}
+
+#[test]
+fn what_is_in_the_page_cache_is_seen() {
+    let scratch = tempfile::tempdir().unwrap();
+    let file = filled(&scratch.path().join("a"), 4096, true);
+    let outside = outside(&file);
+    let bytes = 4096 * BLOCK;
+    let read = |offset, len| {
+        outside.read_exact_at(&mut vec![0; len as usize], offset).unwrap();
+    };
+    read(0, bytes);
+    assert!(is_cached(&outside, 0, bytes));
+    assert!(!is_cached(&outside, 0, bytes + 1), "beyond the end");
+    // SAFETY: a system call on an open descriptor, without memory; it was written back.
+    unsafe { libc::posix_fadvise(outside.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    assert!(!is_cached(&outside, 0, bytes));
+    // SAFETY: as before.
+    unsafe { libc::posix_fadvise(outside.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
+    read(0, 4096);
+    assert!(is_cached(&outside, 0, 4096) && !is_cached(&outside, 0, bytes));
 }
 
 #[test]
