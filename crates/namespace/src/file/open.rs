@@ -185,7 +185,7 @@ impl File {
         let left = bytes & ((1 << block_shift) - 1);
         if left > 0 {
             let (file, block) = (path.display(), 1 << block_shift);
-            tracing::warn!(%file, "its last {left} bytes are no whole block of {block}, and not part of the volume");
+            tracing::info!(%file, "its last {left} bytes are no whole block of {block}, and not part of the volume");
         }
         let copying = Copying::of(&file, kind).map_err(io("look at it"))?;
         let punches = !options.read_only && punches(&file, kind, bytes);
