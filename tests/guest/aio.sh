@@ -1,6 +1,6 @@
 #!/bin/bash
 # limit: 420
-# devices: nvme
+# devices: usual
 # Programs that use libaio, on our libaio: verified I/O on null_blk, the polled interface on null_blk and on NVMe with
 # poll queues, and a device that goes away under I/O.
 . "$(dirname "$0")/harness.sh"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # limit: 480
 # kernel: newest
-# devices: nvme
+# devices: usual
 # NVMe character devices through our ring, in each way that it has: every command does what nvme-cli
 # sees it do, and what nobody wraps reaches the device.
 . "$(dirname "$0")/harness.sh"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # limit: 240
 # kernel: newest
-# devices: nvme
+# devices: usual
 # An NVMe device under I/O whose controller is reset, or removed: what may be tried again is, the rest
 # ends with a clear error, and nothing hangs.
 . "$(dirname "$0")/harness.sh"

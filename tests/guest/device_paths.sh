@@ -1,7 +1,7 @@
 #!/bin/bash
 # limit: 180
 # kernel: newest
-# devices: nvme
+# devices: usual
 # NVMe devices below layers: two controllers' devices of one namespace put together by our multipath
 # instead of the kernel's, one of which goes under I/O; and two devices one after the other.
 . "$(dirname "$0")/harness.sh"

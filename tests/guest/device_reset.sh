@@ -1,7 +1,7 @@
 #!/bin/bash
 # limit: 120
 # kernel: newest
-# devices: nvme
+# devices: usual
 # A copy to an NVMe device whose controller is reset meanwhile: what was not flushed before is copied again.
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_nvme.sh"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # limit: 240
 # kernel: newest
-# devices: nvme
+# devices: usual
 # NVMe devices served to this kernel and to our own host: what nobody wraps reaches the device where the
 # volume was opened with passthrough=, and nothing does where it was not.
 . "$(dirname "$0")/harness.sh"

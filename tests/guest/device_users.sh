@@ -1,7 +1,7 @@
 #!/bin/bash
 # limit: 180
 # kernel: newest
-# devices: nvme
+# devices: usual
 # Who may pass what to an NVMe device: a user without permission, one who may read, one who may write;
 # each refusal says what would mend it.
 . "$(dirname "$0")/harness.sh"

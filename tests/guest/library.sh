@@ -1,7 +1,7 @@
 #!/bin/bash
 # limit: 300
 # kernel: newest
-# devices: nvme
+# devices: usual
 # The library's examples, in Rust and C, and `nvlane io`, `admin` and `doctor`, on NVMe devices.
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_nvme.sh"

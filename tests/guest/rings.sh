@@ -1,7 +1,7 @@
 #!/bin/bash
 # limit: 400
 # kernel: newest
-# devices: nvme
+# devices: usual
 # Rings of every kind on a kernel that has mixed ones, and NVMe commands through each of them, with
 # poll queues and without.
 . "$(dirname "$0")/harness.sh"

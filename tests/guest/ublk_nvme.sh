@@ -1,7 +1,7 @@
 #!/bin/bash
 # limit: 300
 # kernel: newest
-# devices: nvme
+# devices: usual
 # An NVMe character device below a ublk device: the pages of requests go to the device's driver as they are,
 # alone, one of several children of linear, and by user copy where its commands are on another ring.
 . "$(dirname "$0")/harness.sh"

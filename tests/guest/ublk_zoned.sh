@@ -1,7 +1,7 @@
 #!/bin/bash
 # limit: 300
 # kernel: newest
-# devices: nvme
+# devices: usual
 # A zoned NVMe namespace as a zoned ublk device: what blkzone shows of either is the same, zones are opened,
 # closed, finished and reset through it, fio writes and verifies zone by zone, and what cannot be is said.
 . "$(dirname "$0")/harness.sh"

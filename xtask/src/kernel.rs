@@ -1,29 +1,17 @@
-//! Fetches the newest stock Debian kernel of a suite, with apt alone and without installing it.
-//!
-//! ```text
-//! the machine's apt sources ──> archive base URI ──> own one-line source for SUITE
-//!        own lists, own cache, empty dpkg status ──> apt-get update, show, download
-//!        dpkg-deb -x, depmod ──> target/guest/kernel/SUITE/{usr/lib/modules/VERSION,version}
-//! ```
-//!
-//! The archive is whichever the machine already uses (one-line or deb822 format; mirror, proxy and
-//! authentication settings stay as they are), so no host is named here. Nothing outside the cache
-//! directory is written.
+//! The newest stock Debian kernel of a suite: image, modules and their indexes, below `target/guest/kernel/SUITE`.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::process::{capture, checkout, run};
+use crate::archive::{self, Apt, remove_tree};
+use crate::process::{capture, run};
 
 /// The suite with the newest stock kernel.
 pub const NEWEST_SUITE: &str = "trixie-backports";
-
-/// Signs the archive of every Debian release; from the package debian-archive-keyring.
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// An unpacked kernel and its modules.
 #[derive(Clone, Debug)]
@@ -37,25 +25,7 @@ pub struct Kernel {
 impl Kernel {
     /// The kernel of `suite`: from the cache, or fetched when missing or when `refresh` is asked.
     pub fn of_suite(suite: &str, refresh: bool) -> Result<Self> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        ensure!(suite.chars().all(plain), "not the name of a Debian suite: {suite:?}");
-        let cache = checkout()?.join("target/guest/kernel");
-        fs::create_dir_all(&cache)?;
-        // Two sessions that start at once fetch once.
-        let lock = File::create(cache.join("lock"))?;
-        lock.lock()?;
-
-        let root = cache.join(suite);
-        let version_file = root.join("version");
-        if refresh || !version_file.exists() {
-            eprintln!("fetching the newest kernel of {suite} (once; about 180 MB on disk)");
-            let fresh = cache.join(format!("{suite}.new"));
-            remove_tree(&fresh)?;
-            fetch(suite, &fresh).with_context(|| format!("no kernel of {suite}"))?;
-            remove_tree(&root)?;
-            fs::rename(&fresh, &root)?;
-        }
-        let version = fs::read_to_string(&version_file)?.trim().to_owned();
+        let (version, root) = archive::cached(("kernel", suite), refresh, unpack)?;
         Ok(Self { version, root })
     }
 
@@ -70,108 +40,11 @@ impl Kernel {
     }
 }
 
-fn remove_tree(path: &Path) -> Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| path.display().to_string())
-        }
-        _ => Ok(()),
-    }
-}
-
-fn fetch(suite: &str, root: &Path) -> Result<()> {
-    let apt = Apt::new(suite, &root.join("apt"))?;
-    apt.run("apt-get", &["update"])?;
-    let packages = kernel_packages(&apt)?;
+fn unpack(apt: &Apt, root: &Path) -> Result<String> {
+    let packages = kernel_packages(apt)?;
     let list: Vec<&str> = packages.iter().map(String::as_str).collect();
-    apt.run("apt-get", &[&["download"], &list[..]].concat())?;
-    for entry in fs::read_dir(apt.downloads())? {
-        run(Command::new("dpkg-deb").arg("-x").arg(entry?.path()).arg(root))?;
-    }
-    remove_tree(&root.join("apt"))?;
-    let version = arrange(root)?;
-    fs::write(root.join("version"), version)?;
-    Ok(())
-}
-
-/// An apt of our own: one source, own state, the machine's transport settings.
-struct Apt {
-    directory: PathBuf,
-    options: Vec<String>,
-}
-
-impl Apt {
-    fn new(suite: &str, directory: &Path) -> Result<Self> {
-        for part in ["lists/partial", "cache/archives/partial", "downloads"] {
-            fs::create_dir_all(directory.join(part))?;
-        }
-        let source = directory.join("sources.list");
-        let status = directory.join("status");
-        let signed = if Path::new(KEYRING).exists() {
-            format!("[signed-by={KEYRING}] ")
-        } else {
-            String::new() // the machine's trusted.gpg.d decides
-        };
-        fs::write(&source, format!("deb {signed}{} {suite} main\n", archive_base()?))?;
-        fs::write(&status, "")?;
-        let at = |path: &Path| path.display().to_string();
-        let options = [
-            format!("Dir::Etc::SourceList={}", at(&source)),
-            "Dir::Etc::SourceParts=/dev/null".into(),
-            "Dir::Etc::Preferences=/dev/null".into(),
-            "Dir::Etc::PreferencesParts=/dev/null".into(),
-            format!("Dir::State::Lists={}", at(&directory.join("lists"))),
-            format!("Dir::State::Status={}", at(&status)),
-            format!("Dir::Cache={}", at(&directory.join("cache"))),
-            "Acquire::Languages=none".into(),
-            "Acquire::Retries=3".into(),
-            // The sandbox user may not reach a checkout in somebody's home.
-            "APT::Sandbox::User=".into(),
-        ];
-        let options = options.into_iter().flat_map(|option| ["-o".to_owned(), option]).collect();
-        Ok(Self { directory: directory.to_owned(), options })
-    }
-
-    fn downloads(&self) -> PathBuf {
-        self.directory.join("downloads")
-    }
-
-    fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
-        capture(
-            Command::new(program)
-                .args(&self.options)
-                .arg("-qq")
-                .args(arguments)
-                .current_dir(self.downloads()),
-        )
-    }
-}
-
-/// The base URI of the archive that serves this machine's own release.
-fn archive_base() -> Result<String> {
-    let release = fs::read_to_string("/etc/os-release").context("/etc/os-release")?;
-    let codename = release
-        .lines()
-        .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
-        .map(|name| name.trim_matches('"').to_owned())
-        .unwrap_or_default();
-    // Prints what an update would fetch, whatever the format of the sources, and fetches nothing.
-    let uris = capture(Command::new("apt-get").args(["update", "--print-uris"]))?;
-    base_for(&uris, &codename).context(
-        "the machine's apt sources name no Debian archive for its own release: \
-         add one with this release, component main",
-    )
-}
-
-/// Picks the base of `URI/dists/SUITE/InRelease` whose suite is the running release.
-fn base_for(print_uris: &str, codename: &str) -> Option<String> {
-    let releases = print_uris.lines().filter_map(|line| {
-        let uri = line.strip_prefix('\'')?.split('\'').next()?;
-        let (base, suite) = uri.strip_suffix("/InRelease")?.rsplit_once("/dists/")?;
-        Some((base.to_owned(), suite.to_owned()))
-    });
-    let own = |suite: &str| suite == codename || matches!(suite, "stable" | "oldstable");
-    releases.into_iter().find(|(_, suite)| own(suite)).map(|(base, _)| base)
+    apt.unpack(&list, root)?;
+    arrange(root)
 }
 
 /// What the meta package stands for: one image package (up to 6.12), or an image package with
@@ -237,16 +110,6 @@ fn arrange(root: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_archive_is_the_one_of_the_running_release() {
-        let uris = "'http://s.example/debian-security/dists/bookworm-security/InRelease' a 0 \n\
-                    'http://m.example/debian/dists/bookworm-updates/InRelease' b 0 \n\
-                    'http://m.example/debian/dists/bookworm/InRelease' c 0 \n\
-                    'http://m.example/debian/dists/bookworm/main/binary-amd64/Packages.xz' d 0 \n";
-        assert_eq!(base_for(uris, "bookworm").unwrap(), "http://m.example/debian");
-        assert_eq!(base_for(uris, "trixie"), None);
-    }
 
     #[test]
     fn dependencies_of_both_kernel_layouts() {

@@ -1,5 +1,7 @@
 //! The project's task runner: `cargo xtask --help`. `make` has the everyday verbs.
 
+mod archive;
+mod emulator;
 mod guest;
 mod initramfs;
 mod kernel;

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::guest::machine::Machine;
+use crate::guest::nvme::Set;
 use crate::guest::power_cut;
 use crate::guest::session::{Script, Seat, Verdict};
 use crate::kernel::{Kernel, NEWEST_SUITE};
@@ -328,7 +329,6 @@ impl Guests {
         rounds: u32,
         seed: u64,
     ) {
-        let devices = self.scripts.iter().any(|script| script.devices);
         // First, being the longest: at the end the other lane would wait for it.
         let cut =
             Step::new(format!("{}/{POWER_CUT}", self.prefix), move |seat: &mut Seat, output| {
@@ -339,10 +339,13 @@ impl Guests {
                 Ok(Count { passed: rounds, failed: 0 })
             });
         steps.extend(self.power_cut.then_some(cut));
-        for script in &self.scripts {
+        // Those that have the same guests come together.
+        let mut scripts: Vec<&Script> = self.scripts.iter().collect();
+        scripts.sort_by_key(|script| script.devices_there() == Set::Usual);
+        for script in scripts {
             let name = format!("{}/{}", self.prefix, script.name);
             steps.push(Step::new(name, move |seat: &mut Seat, output| {
-                seat.prepare(&self.machine(programs)?, devices, output)?;
+                seat.prepare(&self.machine(programs)?, script.devices_there(), output)?;
                 output.start_clock();
                 let mut verdict = seat.run(script)?;
                 if verdict.died {
@@ -350,7 +353,7 @@ impl Guests {
                     let why = verdict.failure.as_deref().unwrap_or_default();
                     output.say(&format!("{why}\nonce more, in another guest"));
                     output.blame("the first guest died, see the step's words");
-                    seat.prepare(&self.machine(programs)?, devices, output)?;
+                    seat.prepare(&self.machine(programs)?, script.devices_there(), output)?;
                     verdict = seat.run(script)?;
                 }
                 show(&verdict, output);

@@ -88,7 +88,7 @@ impl Programs {
         let built = target.join(profile);
         let needs = |what: &str| self.scripts.iter().any(|script| script.name.contains(what));
         let given = |name: &str| std::env::var(name).ok();
-        let devices = self.scripts.iter().any(|script| script.devices);
+        let devices = self.scripts.iter().any(|script| script.devices.is_some());
 
         let mut others = Vec::new();
         if devices || needs("library") {

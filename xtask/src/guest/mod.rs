@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::kernel::{Kernel, NEWEST_SUITE};
+use crate::packages::{self, List};
 use crate::process::{checkout, shell_quoted};
 use machine::{Bus, Disk, Ending, Machine};
 
@@ -75,12 +76,14 @@ pub struct GuestArguments {
 
 /// Runs the command; returns the exit status to end with.
 pub fn run(arguments: GuestArguments) -> Result<u8> {
+    packages::install(List::Test)?;
     let mut machine = machine_of(&arguments)?;
     let directory = checkout()?.join("target/guest");
     let prefix = format!("nvme-{}", std::process::id());
     let devices = arguments.nvme_devices;
-    let _devices =
-        devices.then(|| nvme::Devices::attach(&mut machine, &directory, &prefix)).transpose()?;
+    let _devices = devices
+        .then(|| nvme::Devices::attach(&mut machine, nvme::Set::Usual, &directory, &prefix))
+        .transpose()?;
     let mut guest = machine.boot(&command_line(&arguments.command))?;
     let (stdout, stderr) = guest.output();
     let copies = [copied(stdout, io::stdout()), copied(stderr, io::stderr())];

@@ -11,7 +11,7 @@
 //!
 //! A test is a script whose first lines say `# limit: SECONDS` and may say `# round: SECONDS` (added
 //! to the limit for each of the `ROUNDS` that it repeats; the machine may be three times slower), `# only: full` (not in the everyday run),
-//! `# kernel: newest` (needs what older kernels lack) or `# devices: nvme` (needs those of [`Devices`]). What it may use is in
+//! `# kernel: newest` (needs what older kernels lack) or `# devices: usual` (uses that [`Set`] of NVMe devices). What it may use is in
 //! tests/guest/harness.sh. It passes when it ends with status 0 and the kernel has not warned, but of what
 //! `# kernel says: REGEX` names: a fault of the kernel's own, about which the script says more.
 
@@ -28,7 +28,7 @@ use anyhow::{Context, Result, bail};
 use super::copied;
 use super::machine::{self, Bus, Disk, Guest, Machine};
 use super::nearby;
-use super::nvme::Devices;
+use super::nvme::{Devices, Set};
 use crate::lanes::Output;
 use crate::process::checkout;
 
@@ -57,8 +57,8 @@ pub struct Script {
     pub full_only: bool,
     /// Only on the newest kernel.
     pub newest_only: bool,
-    /// It wants the guest to have NVMe devices.
-    pub devices: bool,
+    /// The NVMe devices that it uses.
+    pub devices: Option<Set>,
 }
 
 impl Script {
@@ -99,8 +99,20 @@ impl Script {
             limit: Duration::from_secs(limit),
             full_only: says("only:").is_some_and(|value| value == "full"),
             newest_only: says("kernel:").is_some_and(|value| value == "newest"),
-            devices: says("devices:").is_some_and(|value| value == "nvme"),
+            devices: match says("devices:").as_deref() {
+                None => None,
+                Some("usual") => Some(Set::Usual),
+                Some("placed") => Some(Set::Placed),
+                Some(other) => bail!("{name}: there are no devices {other:?}"),
+            },
         })
+    }
+}
+
+impl Script {
+    /// The NVMe devices that its guest has, whether it uses them or not.
+    pub fn devices_there(&self) -> Set {
+        self.devices.unwrap_or(Set::Placed)
     }
 }
 
@@ -119,19 +131,19 @@ pub struct Verdict {
 #[derive(Debug, Default)]
 pub struct Seat {
     session: Option<Session>,
-    /// The kernel that was tried last, and how many guests of it, one after the other, did not get as
+    /// The kernel and devices that were tried last, and how many such guests, one after the other, did not get as
     /// far as a test.
-    tried: (String, u32),
+    tried: (Option<(String, Set)>, u32),
 }
 
 impl Seat {
     /// Has a guest of `machine` ready; boots it unless the last one can go on. On a machine that is very
     /// busy a kernel may take its timer for broken, so it gets more than one chance.
-    pub fn prepare(&mut self, machine: &Machine, devices: bool, output: &mut Output) -> Result<()> {
-        let kernel = &machine.kernel.version;
-        if *kernel != self.tried.0 {
+    pub fn prepare(&mut self, machine: &Machine, devices: Set, output: &mut Output) -> Result<()> {
+        let wanted = Some((machine.kernel.version.clone(), devices));
+        if wanted != self.tried.0 {
             self.leave();
-            self.tried = (kernel.clone(), 0);
+            self.tried = (wanted, 0);
         }
         while self.session.is_none() {
             if self.tried.1 == BOOTS_MAX {
@@ -176,13 +188,13 @@ struct Session {
     events: Receiver<String>,
     /// Its disks, and what it might share with us.
     folder: PathBuf,
-    _devices: Option<Devices>,
+    _devices: Devices,
     all_passed: bool,
 }
 
 impl Session {
     /// Boots, and waits until the guest asks for a test.
-    fn boot(machine: &Machine, devices: bool) -> Result<Self> {
+    fn boot(machine: &Machine, devices: Set) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // Of this guest alone: there may be others of this process, and others may test in the same
         // checkout.
@@ -192,8 +204,7 @@ impl Session {
         machine.share = folder.join("share");
         let image = folder.join("scratch.img");
         machine.disks.insert(0, Disk { image, bytes: Some(SCRATCH_BYTES), bus: Bus::Virtio });
-        let devices =
-            devices.then(|| Devices::attach(&mut machine, &folder, "nvme")).transpose()?;
+        let devices = Devices::attach(&mut machine, devices, &folder, "nvme")?;
         let programs = machine.environment.iter().map(|(_, value)| PathBuf::from(value));
         machine.nearby = nearby::files(programs.filter(|path| path.is_absolute()))?;
         let mut guest = machine.boot(include_str!("session.sh"))?;
@@ -313,7 +324,7 @@ mod tests {
         let script = Script::parse("discover", path, "#!/bin/bash\n# limit: 30\n# only: full\n", 5);
         let script = script.unwrap();
         assert_eq!((script.limit, script.full_only), (Duration::from_secs(30 * SLOWER), true));
-        assert!(!script.newest_only && !script.devices);
+        assert!(!script.newest_only && script.devices.is_none());
         assert!(Script::parse("discover", path, "#!/bin/bash\ntrue\n# limit: 30\n", 5).is_err());
         let repeated = Script::parse("kill", path, "# limit: 30\n# round: 10\n", 5).unwrap();
         assert_eq!(repeated.limit, Duration::from_secs(80 * SLOWER));

@@ -1,19 +1,13 @@
 #!/bin/bash
-# Flexible Data Placement, by hand: QEMU 7.2 of Debian 12 has none. With a qemu-system-x86_64 of 10.0 or newer
-# first in PATH (Debian's bookworm-backports, unpacked with `dpkg-deb -x`, and `-L` for its share directories):
-#
-#   cargo xtask guest --qemu=-device --qemu=nvme-subsys,id=f0,nqn=f0,fdp=on,fdp.nruh=8,fdp.nrg=1,fdp.runs=16M \
-#     --qemu=-device --qemu=nvme,id=fc,serial=nvlane-fdp,subsys=f0 \
-#     --qemu=-drive --qemu=file=IMAGE,if=none,id=fd,format=raw,cache=unsafe \
-#     --qemu=-device --qemu=nvme-ns,drive=fd,bus=fc,nsid=1,fdp.ruhs=0-3 \
-#     -- "mount -t tmpfs t /tmp; NVLANE=... NVME_EXAMPLE=... SCRATCH=/tmp bash tests/guest/_fdp.sh"
-#
-# Placement identifiers of writes, the reclaim units' status and their update reach the device, by our ring and
-# through our target.
+# limit: 120
+# kernel: newest
+# devices: placed
+# Flexible Data Placement: placement identifiers of writes, the reclaim units' status and their update reach the
+# device, by our ring and through our target.
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_nvme.sh"
 
-fdp=$(device nvlane-fdp 1)
+fdp=$(device nvlane-placed 1)
 head -c 4096 /dev/urandom >"$WORK/a"
 
 # units DEVICE: free blocks of the reclaim units that the four handles use now
