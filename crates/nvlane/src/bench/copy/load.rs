@@ -34,8 +34,10 @@ pub const SHAPES: [Shape; 3] = [
     Shape { name: "2m16", bytes: 2 << 20, ranges: 16, depth: 2, transfers: 8 },
 ];
 
-/// How long Copies that are held to a rate wait for their turn: some come together then.
+/// How long Copies that are held to a rate wait for their turn, and how many begin together then: each packet has
+/// headers of its own.
 const HELD_WAIT: Duration = Duration::from_micros(50);
+const HELD_TOGETHER: usize = 16;
 
 /// How long a window is.
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +119,7 @@ impl Host {
         let bytes = u64::from(shape.bytes) * shape.ranges as u64;
         let mut clock = Clock::new(timing, net)?;
         let per_second = mib_s * f64::from(1 << 20) / bytes as f64;
+        let together = if mib_s.is_finite() { HELD_TOGETHER.min(shape.depth) } else { 1 };
         // Those that may be in flight and are not.
         let (mut idle, mut begun) = (shape.depth, 0_u64);
         let mut done = Vec::with_capacity(shape.depth);
@@ -125,11 +128,13 @@ impl Host {
             if is_over && idle == shape.depth {
                 return clock.window();
             }
-            while !is_over && idle > 0 && (begun as f64) < per_second * clock.elapsed() {
-                self.submit_copy(from, to, shape)?;
-                (idle, begun) = (idle - 1, begun + 1);
+            while !is_over && idle >= together && (begun as f64) < per_second * clock.elapsed() {
+                for _ in 0..together {
+                    self.submit_copy(from, to, shape)?;
+                }
+                (idle, begun) = (idle - together, begun + together as u64);
             }
-            let until_next = (!is_over && idle > 0).then_some(HELD_WAIT);
+            let until_next = (!is_over && idle >= together).then_some(HELD_WAIT);
             self.session.wait(1, until_next);
             self.session.reap(&mut done);
             for Done { status, result, .. } in done.drain(..) {
