@@ -8,6 +8,8 @@
  *	PAUSE	a delay is over		what was decided before it
  *	BLANK	a read was filled with zeroes	commit
  *	RETRY	a part has waited	it is sent again
+ *	CALL	user space is wanted	the loop stops
+ *   while requests are held back, those that come are noted, and user space is told when no other is left
  *   what was deferred --> user space: NVLANE_DEFERRED --> TAKEN: check --> the same
  *   submission queue <-- at most 32 entries per completion; io_uring carries them out
  *
@@ -103,6 +105,17 @@ struct nvlane_deferrals {
 	__u16 tag[NVLANE_DEPTH_MAX];
 };
 
+/*
+ * Requests that are held back, in their order, while another program takes this one's place. User space writes `holding`
+ * and `called` while the loop does not run.
+ */
+struct nvlane_held {
+	__u32 holding;			/* not 0: requests that come are for the next program */
+	__u32 called;			/* user space was asked for since it was 0 */
+	__u32 first, end;		/* of those that are held: counts */
+	__u16 tag[NVLANE_DEPTH_MAX];
+};
+
 struct nvlane_flight {
 	struct nvlane_request r;	/* the program's; what follows is not */
 	__u64 start, delay_ns;
@@ -136,6 +149,13 @@ struct {
 	__type(key, __u32);
 	__type(value, struct nvlane_deferrals);
 } nvlane_deferrals SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct nvlane_held);
+} nvlane_held SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -184,7 +204,11 @@ struct nvlane_times { struct nvlane_time of[NVLANE_DEPTH_MAX]; };
 struct nvlane_descriptor { __u32 op_flags, sectors; __u64 start, addr; };
 
 /* What a completion is about: kind 63:56, backend 47:40, part 39:32, tag 31:0. */
-enum { NVLANE_FETCH = 0, NVLANE_PART = 1, NVLANE_PAUSE = 2, NVLANE_BLANK = 3, NVLANE_RETRY = 4, NVLANE_TAKEN = 5 };
+enum {
+	NVLANE_FETCH = 0, NVLANE_PART = 1, NVLANE_PAUSE = 2, NVLANE_BLANK = 3, NVLANE_RETRY = 4, NVLANE_TAKEN = 5,
+	NVLANE_RELEASED = 6,		/* a request that was held back */
+	NVLANE_CALL = 7,		/* of the descriptor that user space calls by */
+};
 #define NVLANE_ABOUT(kind, backend, part, tag) \
 	((__u64)(kind) << 56 | (__u64)(backend) << 40 | (__u64)(part) << 32 | (tag))
 
@@ -442,7 +466,21 @@ NVLANE_GLOBAL int nvlane_kernel_event(struct nvlane_sq *sq NVLANE_NONNULL, struc
 		return n;
 	if (kind == NVLANE_PAUSE)
 		return nvlane_kernel_act(sq, f, tag, n);
-	if (kind == NVLANE_FETCH) {
+	if (kind == NVLANE_CALL || (kind == NVLANE_FETCH && !result)) {
+		struct nvlane_held *held = bpf_map_lookup_elem(&nvlane_held, &key);
+
+		if (!held)
+			return n;
+		if (kind == NVLANE_CALL) {
+			held->called = 1;
+			return n;
+		}
+		if (held->holding || held->first != held->end) {
+			held->tag[held->end++ & (NVLANE_DEPTH_MAX - 1)] = tag;
+			return n;
+		}
+	}
+	if (kind == NVLANE_FETCH || kind == NVLANE_RELEASED) {
 		if (result) {
 			q->ended++;
 			if (result != -NVLANE_ENODEV && !q->error)
@@ -524,11 +562,12 @@ int nvlane_loop_step(__u64 *arguments)
 	__u32 key = 0, head, tail, n = 0, i, ended;
 	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
 	struct nvlane_deferrals *deferrals = bpf_map_lookup_elem(&nvlane_deferrals, &key);
+	struct nvlane_held *held = bpf_map_lookup_elem(&nvlane_held, &key);
 	struct nvlane_times *times = (void *)bpf_io_uring_get_region(ring, 0, sizeof(*times));
 	__u8 *cq = bpf_io_uring_get_region(ring, 1, nvlane_config.cq_bytes);
 	struct nvlane_sq *sq = (void *)bpf_io_uring_get_region(ring, 2, sizeof(*sq));
 
-	if (!q || !deferrals)
+	if (!q || !deferrals || !held)
 		return IOU_LOOP_STOP;
 	if (!times || !cq || !sq) {
 		q->error = NVLANE_EFAULT;
@@ -544,6 +583,12 @@ int nvlane_loop_step(__u64 *arguments)
 					deferrals->answer[i].returned, n);
 	}
 	deferrals->taken = 0;
+	NVLANE_LOOP for (i = 0; i < NVLANE_SQ_ENTRIES; i++) {
+		if (held->holding || held->first == held->end || n > NVLANE_SQ_ENTRIES - NVLANE_PARTS_MAX)
+			break;
+		n = nvlane_kernel_event(sq, times, NVLANE_ABOUT(NVLANE_RELEASED, 0, 0,
+					held->tag[held->first++ & (NVLANE_DEPTH_MAX - 1)]), 0, n);
+	}
 	NVLANE_LOOP for (i = 0; i < NVLANE_SQ_ENTRIES; i++) {
 		struct nvlane_cqe *completion;
 
@@ -573,9 +618,10 @@ int nvlane_loop_step(__u64 *arguments)
 		q->told = ended;
 		return IOU_LOOP_STOP;
 	}
-	if (deferrals->given || deferrals->more)
+	if (deferrals->given || deferrals->more || held->called || (held->holding && !q->busy))
 		return IOU_LOOP_STOP;
-	loop->cq_wait_idx = head + 1;
+	/* Others that were held back are next. */
+	loop->cq_wait_idx = head + (held->holding || held->first == held->end);
 	return IOU_LOOP_CONTINUE;
 }
 

@@ -35,7 +35,7 @@ small=(--bssplit=512/40:4k/40:16k/10:128k/7:1M/3)
 verify() { verified_io "$DEVICE" "${1:-3M}" "${small[@]}"; }
 
 # Stops the device after a thousand requests more, and wants of each queue that the kernel came back a few
-# times at the end, not once per request.
+# times at the end, not once per request: where others compute as well, up to once for each tag that ends.
 stop_counted() {
     local requests returns lines=0 all=0 queues
     dd if="$DEVICE" of=/dev/null bs=4k count=1024 skip=2048 iflag=direct status=none
@@ -43,7 +43,7 @@ stop_counted() {
     ublk_stop
     while read -r requests returns; do
         echo "$1: $requests requests, $returns returns to user space"
-        ((returns <= 40)) || die "$returns returns to user space for $requests requests"
+        ((returns <= 40 + 128)) || die "$returns returns to user space for $requests requests"
         lines=$((lines + 1)) all=$((all + requests))
     done < <(each_queue)
     expect "the queues that $1 tells of" $lines "$queues"
@@ -56,8 +56,6 @@ expect_match "the list" "$("$NVLANE" ublk list)" 'program in the kernel'
 deep_io 10
 verified_io "$DEVICE" 1M --offset=15872k --bssplit=4k/100 --iodepth=1 --randseed=2
 expect_joined "$DEVICE" 10 12 "$a" "$b"
-said=$(fails "$NVLANE" bpf replace "$DEVICE" "$bpf/linear.bpf.o")
-expect_match "replacing it" "$said" 'runs in the kernel'
 mkfs.ext4 -q "$DEVICE"
 mount "$DEVICE" /mnt/test
 dd if=/dev/urandom of=/mnt/test/data bs=1M count=8 conv=fsync status=none

@@ -23,6 +23,8 @@ pub const FLIGHTS: &str = "nvlane_flights";
 pub const QUEUES: &str = "nvlane_queues";
 /// The map of a queue's [`Deferrals`].
 pub const DEFERRALS: &str = "nvlane_deferrals";
+/// The map of a queue's [`Held`]; objects that were compiled before there was one do without.
+pub const HELD: &str = "nvlane_held";
 /// The map of the [`MistakeLog`], shared by all queues.
 pub const MISTAKES: &str = "nvlane_mistakes";
 /// The map of the [`LoopConfig`].
@@ -163,6 +165,25 @@ pub struct Deferrals {
     pub tag: [u16; DEPTH_MAX as usize],
 }
 
+/// `struct nvlane_held`: requests that are held back for the next program.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub struct Held {
+    /// Not 0: what comes is held back.
+    pub holding: u32,
+    /// Not 0: the ring's descriptor for calls was written to.
+    pub called: u32,
+    /// Counts the first that is held.
+    pub first: u32,
+    /// And the one after the last.
+    pub end: u32,
+    /// Their tags.
+    pub tag: [u16; DEPTH_MAX as usize],
+}
+
+/// What the completions of the descriptor for calls are about (NVLANE_CALL).
+pub const CALL: u64 = 7 << 56;
+
 /// `struct nvlane_mistake_log`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, KnownLayout, Immutable)]
@@ -178,5 +199,6 @@ const _: () = {
     assert!(size_of::<QueueState>() == 120);
     assert!(size_of::<Mistake>() == 32);
     assert!(size_of::<Deferrals>() == 2120);
+    assert!(size_of::<Held>() == 2064);
     assert!(size_of::<Request>() == 1120);
 };

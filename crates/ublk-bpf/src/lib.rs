@@ -8,6 +8,7 @@
 //!                             '--completions--> the last: commit to the driver
 //!
 //!   KernelQueue: one thread per queue, asleep in one io_uring_enter until the device ends
+//!     Calls: it is called out of it, for another program to take the place of the one that runs
 //!     Deferred: what the program defers is decided on there, in the machine in user space
 //!   KernelProgram: the maps that all queues of a device share; mistakes, for the log
 //!   KeptMaps: maps that the device's next server takes over, wherever it runs the program
@@ -17,11 +18,12 @@
 //! one, `struct_ops.s/*` for the kernel (docs/decisions/0008). Each queue loads it anew, with its own
 //! constants, and shares the program's maps.
 //!
-//! What it does not do: backends that are no plain files or block devices, replacing a program while it runs.
+//! What it does not do: backends that are no plain files or block devices.
 //!
 //! Key constants: [`abi::DEPTH_MAX`] requests per queue, [`abi::SQ_ENTRIES`] entries per submission.
 
 pub mod abi;
+mod calls;
 mod deferred;
 mod error;
 mod genuine;
@@ -30,8 +32,10 @@ mod log;
 pub mod mistakes;
 mod object;
 mod program;
+mod queue;
 mod ring;
 
 pub use error::Error;
 pub use kept::KeptMaps;
-pub use program::{KernelProgram, KernelQueue, Place, check, check_trusted, is_there};
+pub use program::{KernelProgram, check, check_trusted, is_there};
+pub use queue::{KernelQueue, Place};

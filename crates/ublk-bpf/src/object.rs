@@ -1,6 +1,8 @@
 //! From an object to a loop that the kernel's verifier has taken.
 
-use crate::abi::{self, CONFIG, DEFERRALS, FLIGHTS, LoopConfig, OPERATIONS, QUEUES, QueueState};
+use crate::abi::{
+    self, CONFIG, DEFERRALS, FLIGHTS, HELD, LoopConfig, OPERATIONS, QUEUES, QueueState,
+};
 use crate::error::Error;
 use crate::log;
 use libbpf_rs::btf::{self, types};
@@ -16,7 +18,7 @@ pub const NAME: &str = "nvlane";
 /// The kernel's structure without which there is nothing.
 const OPERATIONS_TYPE: &str = "io_uring_bpf_ops";
 
-/// Maps that the queues of a device have in common, by their names.
+/// Maps by their names: those that the queues of a device have in common, or a queue's own.
 pub type Shared = HashMap<String, MapHandle>;
 
 /// A loop for one queue, in the kernel.
@@ -30,17 +32,19 @@ pub struct Loop {
 
 impl Loop {
     /// Loads the loop of `object` for the ring `ring_fd`. Maps that are in `shared` are used, those that are not
-    /// go there.
+    /// go there. What it knows of requests is what `before` knows, if that is there.
     pub fn load(
         object: &[u8],
         config: &LoopConfig,
         ring_fd: RawFd,
         shared: &mut Shared,
+        before: Option<&Loop>,
     ) -> Result<Loop, Error> {
         is_there()?;
+        let own = before.map_or_else(|| Ok(Shared::new()), Loop::own_maps)?;
         let (loaded, log) = log::of(|| {
             let mut open = ObjectBuilder::default().name(NAME)?.open_memory(object)?;
-            prepare(&mut open, config, ring_fd, shared)?;
+            prepare(&mut open, config, ring_fd, [&own, shared])?;
             open.load()
         });
         let object = loaded.map_err(|error| Error::of_load(&error, &log))?;
@@ -67,6 +71,16 @@ impl Loop {
         Ok(())
     }
 
+    /// The maps that know of requests, by their names.
+    fn own_maps(&self) -> Result<Shared, Error> {
+        let own = self.object.maps().filter(|map| OWN.iter().any(|name| map.name() == *name));
+        let each = own.map(|map| {
+            let name = map.name().to_string_lossy().into_owned();
+            Ok((name, MapHandle::try_from(&map).map_err(Error::of_map)?))
+        });
+        each.collect()
+    }
+
     /// A map of the loop's own.
     pub fn map(&self, name: &str) -> Result<MapHandle, Error> {
         let found = self.object.maps().find(|map| map.name() == name).ok_or(Error::NoLoop)?;
@@ -91,16 +105,19 @@ pub fn is_there() -> Result<(), Error> {
     if found { Ok(()) } else { Err(Error::Kernel) }
 }
 
-/// Maps that belong to one queue are made anew for each.
+/// Maps that belong to one queue: what the loop knows of its requests.
+const OWN: [&str; 4] = [FLIGHTS, QUEUES, DEFERRALS, HELD];
+
+/// Whether a map is the same for all queues.
 fn is_shared(name: &str) -> bool {
-    ![FLIGHTS, QUEUES, DEFERRALS, CONFIG, OPERATIONS].contains(&name)
+    !OWN.contains(&name) && ![CONFIG, OPERATIONS].contains(&name)
 }
 
 fn prepare(
     open: &mut OpenObject,
     config: &LoopConfig,
     ring_fd: RawFd,
-    shared: &Shared,
+    known: [&Shared; 2],
 ) -> Result<(), libbpf_rs::Error> {
     for mut program in open.progs_mut() {
         if program.section().to_string_lossy().starts_with(abi::USER_SECTIONS) {
@@ -109,6 +126,10 @@ fn prepare(
     }
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
+        if let Some(known) = known.iter().find_map(|maps| maps.get(&name)) {
+            map.reuse_fd(known.as_fd())?;
+            continue;
+        }
         match name.as_str() {
             FLIGHTS => map.set_max_entries(config.depth.into())?,
             CONFIG => map.set_initial_value(config.as_bytes())?,
@@ -119,11 +140,7 @@ fn prepare(
                     place.copy_from_slice(&ring_fd.to_ne_bytes());
                 }
             }
-            name => {
-                if let Some(known) = shared.get(name) {
-                    map.reuse_fd(known.as_fd())?;
-                }
-            }
+            _ => {}
         }
     }
     Ok(())

@@ -1,22 +1,24 @@
-//! A device's program in the kernel: its maps, and its queues.
+//! A device's program in the kernel, and the maps that its queues share.
+//!
+//! ```text
+//!   KernelProgram --now--> Made: the program, its maps, the mistakes that were told
+//!                 '-next-> Made: what is to take its place; the queues load it while nothing is in flight (queue.rs)
+//! ```
 
-use crate::abi::{DEFERRALS, DEPTH_MAX, LoopConfig, MISTAKES, MistakeLog, QueueState};
-use crate::deferred::Deferred;
+use crate::abi::{DEFERRALS, DEPTH_MAX, LoopConfig, MISTAKES, MistakeLog};
 use crate::error::Error;
 use crate::genuine;
 use crate::kept::{self, KeptMaps};
 use crate::mistakes;
 use crate::object::{Loop, Shared, io_error};
 use crate::ring::Ring;
-use bpf::request::BACKENDS_MAX;
 use bpf::{Map, MapKind};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use namespace::layer::program::{Elsewhere, ForKernel, REPORTED_MAX, check_shared};
+use namespace::layer::program::{Elsewhere, ForKernel, Pauses, REPORTED_MAX, check_shared};
 use namespace::{MapReport, Namespace, ProgramReport};
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::{Mutex, PoisonError};
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zerocopy::FromBytes;
 
 /// Pages are given to requests as a whole: smaller requests cannot be asked for.
@@ -24,92 +26,189 @@ const IO_BYTES_MIN: u64 = 4096;
 /// Reads end here that the program has completed itself.
 const ZEROES: &str = "/dev/zero";
 
-/// A program that the kernel runs for all queues of a device.
+/// A program that the kernel runs for all queues of a device, and those that take its place.
 #[derive(Debug)]
 pub struct KernelProgram {
-    volume: ForKernel,
-    zeroes: File,
+    pub(crate) zeroes: File,
+    pub(crate) pauses: Pauses,
+    /// The loops of objects are what they are.
+    is_trusted: bool,
+    kept: Option<Arc<KeptMaps>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    now: Arc<Made>,
+    next: Option<Next>,
+}
+
+/// What may take a program's place, or has just had it.
+#[derive(Debug)]
+struct Next {
+    made: Arc<Made>,
+    /// A queue could not load it.
+    refused: Option<String>,
+}
+
+/// A program that the kernel has taken.
+#[derive(Debug)]
+pub struct Made {
+    pub(crate) volume: Arc<ForKernel>,
     shared: Mutex<Shared>,
     /// Mistakes that have been told.
     told: Mutex<u64>,
 }
 
-/// What a queue is, as the driver sees it.
-#[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
-    /// The driver's file.
-    pub device: BorrowedFd<'a>,
-    /// Which queue.
-    pub queue: u16,
-    /// How deep.
-    pub depth: u16,
-    /// Where its descriptors are mapped; they stay as long as the queue.
-    pub descriptors: u64,
-    /// The number of the driver's command that fetches.
-    pub fetch: u32,
-    /// That of the one that commits and fetches.
-    pub commit: u32,
-}
-
 impl KernelProgram {
     /// For a volume that is a program over plain files and block devices, if this kernel takes it. Unless it is
-    /// `trusted`, its loop must be ours. Maps that are `kept` are the program's.
+    /// `is_trusted`, its loop must be ours. Maps that are `kept` are the program's.
     ///
     /// # Errors
     /// Why not, for people.
     pub fn new(
         namespace: &dyn Namespace,
         depth: u16,
-        trusted: bool,
-        kept: Option<&KeptMaps>,
+        is_trusted: bool,
+        kept: Option<&Arc<KeptMaps>>,
     ) -> Result<KernelProgram, Error> {
         let refuse = |why: &str| Err(Error::Volume(why.to_owned()));
         let volume = for_kernel(namespace)?;
-        if !trusted {
-            genuine::check(volume.object())?;
-        }
-        if u64::from(volume.device.blocks_max) << volume.device.block_shift < IO_BYTES_MIN {
-            return refuse("the program takes less than 4 KiB at once");
-        }
+        check_volume(&volume, is_trusted)?;
         if depth > DEPTH_MAX {
             return refuse("queues are at most 1,024 requests deep there");
         }
         let zeroes = File::options().read(true).open(ZEROES).map_err(Error::Ring)?;
-        let mut shared = kept.map_or_else(|| Ok(Shared::new()), KeptMaps::shared)?;
+        let mut shared = kept.map_or_else(|| Ok(Shared::new()), |kept| kept.shared())?;
         let volume = share_maps(namespace, volume, &mut shared)?;
-        let (shared, told) = (Mutex::new(shared), Mutex::default());
-        let program = KernelProgram { volume, zeroes, shared, told };
-        program.try_out()?;
-        Ok(program)
+        let pauses = volume.pauses.clone();
+        let now = Arc::new(Made::new(Arc::new(volume), shared)?);
+        let (kept, state) = (kept.cloned(), Mutex::new(State { now, next: None }));
+        Ok(KernelProgram { zeroes, pauses, is_trusted, kept, state })
     }
 
     /// Whether a block may be at several places, of which writes at the same time may leave different ones:
     /// the kernel does not keep them apart.
     pub fn has_one_place(&self) -> bool {
-        self.volume.has_one_place
+        self.now().volume.has_one_place
     }
 
     /// Most bytes of a request.
     pub fn io_bytes_max(&self) -> u64 {
-        u64::from(self.volume.device.blocks_max) << self.volume.device.block_shift
+        io_bytes_max(&self.now().volume)
     }
 
-    /// Goes all the way but for the requests; then the maps are there, too.
-    fn try_out(&self) -> Result<(), Error> {
-        let ring = Ring::new(1).map_err(Error::Ring)?;
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let config = LoopConfig { depth: 1, ..self.config(&ring) };
-        let mut turns = Loop::load(self.volume.object(), &config, ring.fd(), &mut shared)?;
-        turns.attach()?;
-        // Those that are elsewhere are the same ones there and here.
-        for map in self.volume.instance().maps().iter().filter(|map| !map.is_elsewhere()) {
-            fill(map, &shared)?;
+    /// The program as it is now.
+    pub(crate) fn now(&self) -> Arc<Made> {
+        Arc::clone(&self.state().now)
+    }
+
+    /// What is to take its place.
+    pub(crate) fn next(&self) -> Option<Arc<Made>> {
+        self.state().next.as_ref().map(|next| Arc::clone(&next.made))
+    }
+
+    /// A queue cannot have what is to take its place.
+    pub(crate) fn refuse(&self, why: String) {
+        if let Some(next) = &mut self.state().next {
+            next.refused.get_or_insert(why);
         }
-        Ok(())
     }
 
-    fn config(&self, ring: &Ring) -> LoopConfig {
-        let ForKernel { device, sizes, deallocates, .. } = &self.volume;
+    /// The maps of what is to take the program's place: the program's own that it goes on with, and those that are kept.
+    fn inherited(
+        &self,
+        next: &ForKernel,
+        names: &[String],
+        same_object: bool,
+    ) -> Result<Shared, Error> {
+        let now = self.now();
+        let old = now.shared();
+        let mut shared = Shared::new();
+        for map in next.instance().maps() {
+            let definition = map.definition();
+            let stays = match definition.is_variables {
+                true => same_object,
+                false => names.contains(&definition.name),
+            };
+            if let Some((name, map)) = find(map, &old).filter(|_| stays) {
+                shared.insert(name.clone(), MapHandle::try_from(map).map_err(Error::of_map)?);
+            }
+        }
+        if let Some(kept) = &self.kept {
+            shared.extend(kept.shared()?);
+        }
+        Ok(shared)
+    }
+
+    /// What is to take the program's place, made.
+    fn make_next(
+        &self,
+        mut next: ForKernel,
+        names: &[String],
+        same_object: bool,
+    ) -> Result<Made, Error> {
+        check_volume(&next, self.is_trusted)?;
+        let mut shared = self.inherited(&next, names, same_object)?;
+        if next.instance().program().deferred().is_some() {
+            check_trusted(next.object(), next.sizes.len() as u16)?;
+            let maps = next.instance().maps().iter();
+            let mut lone = maps.filter(|map| !map.is_elsewhere() && find(map, &shared).is_some());
+            if let Some(map) = lone.find(|map| !map.definition().read_only) {
+                let name = &map.definition().name;
+                let why = format!(
+                    "it has NVLANE_DEFERRED, which works in user space, and map {name} was the kernel's alone"
+                );
+                return Err(Error::Volume(why));
+            }
+            next.share_maps(&mut |map| kept::share(map, &mut shared)).map_err(Error::Volume)?;
+        }
+        Made::new(Arc::new(next), shared)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the mistakes that have come since the last call: their number, and what it was, for people.
+    pub fn tell_mistakes(&self, tell: &mut dyn FnMut(&str, u64, &str)) -> Result<(), Error> {
+        self.now().tell_mistakes(tell)
+    }
+}
+
+impl Made {
+    /// Goes all the way but for the requests, with the maps that are there already, which keep what they hold; then
+    /// all maps are.
+    fn new(volume: Arc<ForKernel>, shared: Shared) -> Result<Made, Error> {
+        let made = Made { volume, shared: Mutex::new(shared), told: Mutex::default() };
+        let ring = Ring::new(1).map_err(Error::Ring)?;
+        let maps = made.volume.instance().maps().iter();
+        let is_new = |map: &&Arc<Map>| !map.is_elsewhere() && find(map, &made.shared()).is_none();
+        let new: Vec<&Arc<Map>> = maps.filter(is_new).collect();
+        let config = LoopConfig { depth: 1, ..made.config(&ring) };
+        made.load(&config, &ring, None)?.attach()?;
+        for map in new {
+            fill(map, &made.shared())?;
+        }
+        Ok(made)
+    }
+
+    /// Loads its loop for a ring, where it goes on with the requests of `before`.
+    pub(crate) fn load(
+        &self,
+        config: &LoopConfig,
+        ring: &Ring,
+        before: Option<&Loop>,
+    ) -> Result<Loop, Error> {
+        Loop::load(self.volume.object(), config, ring.fd(), &mut self.shared(), before)
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn config(&self, ring: &Ring) -> LoopConfig {
+        let ForKernel { device, sizes, deallocates, .. } = &*self.volume;
         let mut config = LoopConfig {
             device_blocks: device.blocks,
             blocks_max: device.blocks_max,
@@ -124,15 +223,14 @@ impl KernelProgram {
     }
 
     fn mistakes(&self) -> Result<MistakeLog, Error> {
-        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = self.shared();
         let map = shared.get(MISTAKES).ok_or(Error::NoLoop)?;
         let value = map.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).map_err(Error::of_map)?;
         let value = value.unwrap_or_default();
         MistakeLog::read_from_bytes(&value).map_err(|_| Error::NoLoop)
     }
 
-    /// Tells the mistakes that have come since the last call: their number, and what it was, for people.
-    pub fn tell_mistakes(&self, tell: &mut dyn FnMut(&str, u64, &str)) -> Result<(), Error> {
+    fn tell_mistakes(&self, tell: &mut dyn FnMut(&str, u64, &str)) -> Result<(), Error> {
         let log = self.mistakes()?;
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         for (count, mistake) in mistakes::since(&log, *told) {
@@ -146,10 +244,11 @@ impl KernelProgram {
 
 impl Elsewhere for KernelProgram {
     fn report(&self) -> ProgramReport {
-        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let maps = self.volume.instance().maps().iter().map(|map| {
-            let mut report = self.volume.report_on(map);
-            if let Some(from) = find(map, &shared)
+        let now = self.now();
+        let shared = now.shared();
+        let maps = now.volume.instance().maps().iter().map(|map| {
+            let mut report = now.volume.report_on(map);
+            if let Some((_, from)) = find(map, &shared)
                 && let Err(error) = read(from, &mut report)
             {
                 tracing::warn!(map = report.name, "what the kernel keeps cannot be read: {error}");
@@ -158,9 +257,62 @@ impl Elsewhere for KernelProgram {
         });
         let maps = maps.collect();
         drop(shared);
-        let mistakes = self.mistakes().map_or(0, |log| log.count) + self.volume.faults();
-        ProgramReport { name: self.volume.name().to_owned(), mistakes, maps }
+        let mistakes = now.mistakes().map_or(0, |log| log.count) + now.volume.faults();
+        ProgramReport { name: now.volume.name().to_owned(), mistakes, maps }
     }
+
+    fn prepare(
+        &self,
+        next: ForKernel,
+        kept: &[String],
+        same_object: bool,
+    ) -> Result<Arc<ForKernel>, String> {
+        let made = self.make_next(next, kept, same_object).map_err(|error| error.to_string())?;
+        let volume = Arc::clone(&made.volume);
+        self.state().next = Some(Next { made: Arc::new(made), refused: None });
+        Ok(volume)
+    }
+
+    fn take_over(&self) -> Result<(), String> {
+        let mut state = self.state();
+        let State { now, next } = &mut *state;
+        let next = next.as_mut().ok_or("there is no program to take over")?;
+        match next.refused.take() {
+            Some(why) => Err(why),
+            None => {
+                mem::swap(now, &mut next.made);
+                Ok(())
+            }
+        }
+    }
+
+    fn take_back(&self) {
+        let mut state = self.state();
+        let State { now, next } = &mut *state;
+        if let Some(next) = next {
+            mem::swap(now, &mut next.made);
+        }
+    }
+
+    fn forget(&self) {
+        self.state().next = None;
+    }
+}
+
+/// Refuses what the kernel could take, and is not to have.
+fn check_volume(volume: &ForKernel, is_trusted: bool) -> Result<(), Error> {
+    if !is_trusted {
+        genuine::check(volume.object())?;
+    }
+    match io_bytes_max(volume) < IO_BYTES_MIN {
+        true => Err(Error::Volume("the program takes less than 4 KiB at once".to_owned())),
+        false => Ok(()),
+    }
+}
+
+/// Most bytes of a request.
+fn io_bytes_max(volume: &ForKernel) -> u64 {
+    u64::from(volume.device.blocks_max) << volume.device.block_shift
 }
 
 /// Whether this kernel's rings have operations for programs.
@@ -189,7 +341,7 @@ pub fn check_trusted(object: &[u8], backends: u16) -> Result<(), Error> {
         defers: 1,
         ..on(&ring)
     };
-    let turns = Loop::load(object, &config, ring.fd(), &mut Shared::new())?;
+    let turns = Loop::load(object, &config, ring.fd(), &mut Shared::new(), None)?;
     let program = bpf::load(object).map_err(|error| Error::Volume(error.to_string()))?;
     if program.deferred().is_some() {
         turns.map(DEFERRALS)?;
@@ -244,14 +396,13 @@ fn on(ring: &Ring) -> LoopConfig {
     }
 }
 
-/// The kernel's map for one of the machine's in user space.
-fn find<'a>(map: &Map, shared: &'a Shared) -> Option<&'a MapHandle> {
+/// The kernel's map for one of the machine's in user space, and what the kernel calls it.
+fn find<'a>(map: &Map, shared: &'a Shared) -> Option<(&'a String, &'a MapHandle)> {
     let definition = map.definition();
-    let found = shared.iter().find(|(name, _)| match definition.is_variables {
+    shared.iter().find(|(name, _)| match definition.is_variables {
         true => name.ends_with(&definition.name),
         false => **name == definition.name,
-    });
-    found.map(|(_, map)| map)
+    })
 }
 
 /// Entries that are read at once.
@@ -286,7 +437,7 @@ fn fill(map: &Map, shared: &Shared) -> Result<(), Error> {
     if definition.kind == MapKind::PerCoreArray || definition.read_only {
         return Ok(());
     }
-    let Some(to) = find(map, shared) else { return Ok(()) };
+    let Some((_, to)) = find(map, shared) else { return Ok(()) };
     let mut outcome = Ok(());
     map.entries(|key, values| {
         let Some(value) = values.first() else { return };
@@ -296,62 +447,4 @@ fn fill(map: &Map, shared: &Shared) -> Result<(), Error> {
         }
     });
     outcome.map_err(|error| Error::Map(io_error(&error)))
-}
-
-/// A queue that the kernel serves; this thread's alone.
-#[derive(Debug)]
-pub struct KernelQueue {
-    /// Goes first: the ring then is one like others.
-    turns: Loop,
-    deferred: Option<Deferred>,
-    ring: Ring,
-}
-
-impl KernelQueue {
-    /// Loads the program for a queue, and has the driver give it requests.
-    pub fn open(program: &KernelProgram, place: &Place<'_>) -> Result<KernelQueue, Error> {
-        let mut ring = Ring::new(place.depth).map_err(Error::Ring)?;
-        let mut files = [-1; 1 + BACKENDS_MAX + 1];
-        files[0] = place.device.as_raw_fd();
-        for (file, backend) in files[1..].iter_mut().zip(&program.volume.files) {
-            *file = backend.as_raw_fd();
-        }
-        files[1 + BACKENDS_MAX] = program.zeroes.as_raw_fd();
-        ring.register_files(&files).map_err(Error::Ring)?;
-        let config = LoopConfig {
-            descriptors: place.descriptors,
-            commit: place.commit,
-            queue: place.queue,
-            depth: place.depth,
-            ..program.config(&ring)
-        };
-        let mut shared = program.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let fd: RawFd = ring.fd();
-        let mut turns = Loop::load(program.volume.object(), &config, fd, &mut shared)?;
-        drop(shared);
-        // Once the loop is attached nothing is submitted from here.
-        ring.command_all(place.fetch, place.queue, place.depth).map_err(Error::Ring)?;
-        if let Some(refusal) = ring.refusal().map_err(Error::Ring)? {
-            let why = format!("the driver refuses its commands: {refusal}");
-            return Err(Error::Ring(io::Error::new(refusal.kind(), why)));
-        }
-        let decider = program.volume.decider(place.queue.into());
-        let deferred = decider.map(|decider| Deferred::of(&turns, decider)).transpose()?;
-        turns.attach()?;
-        Ok(KernelQueue { turns, deferred, ring })
-    }
-
-    /// What has happened.
-    pub fn state(&self) -> io::Result<QueueState> {
-        self.turns.state()
-    }
-
-    /// Has the kernel serve until tags end, requests are deferred or a signal comes, and tells how things are.
-    pub fn serve(&mut self) -> io::Result<QueueState> {
-        self.ring.turn()?;
-        if let Some(deferred) = &mut self.deferred {
-            deferred.work()?;
-        }
-        self.turns.state()
-    }
 }

@@ -2,7 +2,7 @@
 
 use crate::abi::{DEPTH_MAX, FILES, SQ_ENTRIES, TIMES_BYTES};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 
 const SETUP_CQSIZE: u32 = 1 << 3;
@@ -32,6 +32,10 @@ const PER_REQUEST: u32 = 32;
 
 /// `IORING_OP_URING_CMD`, with a registered file.
 const COMMAND: u64 = 46 | 1 << 8;
+/// `IORING_OP_POLL_ADD`, for as often as there is something to read.
+const POLL: u64 = 6;
+const POLL_MULTISHOT: u64 = 1;
+const POLL_READABLE: u64 = (libc::POLLIN as u64) << 32;
 
 /// `struct io_uring_params`, with the offsets of the completion queue.
 #[repr(C)]
@@ -213,6 +217,18 @@ impl Ring {
             }
         }
         Ok(())
+    }
+
+    /// Has a completion about `about` come each time that `file` is written to. Not while a loop turns the ring.
+    pub fn listen(&self, file: BorrowedFd<'_>, about: u64) -> io::Result<()> {
+        let file = u64::from(file.as_raw_fd() as u32) << 32;
+        let words = [POLL | file, 0, 0, POLL_MULTISHOT | POLL_READABLE, about, 0, 0, 0];
+        // SAFETY: within the mapping; the kernel reads entries during a submission only.
+        unsafe { self.entries.start.cast::<[u64; 8]>().write(words) };
+        match self.enter(1, 0)? {
+            1 => Ok(()),
+            _ => Err(io::Error::other("the ring does not take what it is to listen to")),
+        }
     }
 
     /// What a completion says that has come and is an error. What the driver refuses it refuses at once: to

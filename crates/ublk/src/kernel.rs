@@ -60,7 +60,7 @@ impl Runs {
     ) -> Result<Runs, Error> {
         let asked = options.program;
         // The volume's program is the first that is met.
-        let kept = options.kept.first().map(|kept| &**kept);
+        let kept = options.kept.first();
         if asked != ProgramPlace::Kernel && !volume.uri().starts_with("bpf:") {
             return Ok(Runs::Nowhere);
         }
@@ -173,7 +173,7 @@ pub fn limit(parameters: &mut Parameters, program: &KernelProgram) {
 }
 
 /// Serves a queue until all of its tags have ended: the thread sleeps in the kernel.
-pub fn run(seed: &Seed, program: &KernelProgram, started: &Sender<Result<(), Error>>) {
+pub fn run(seed: &Seed, program: &Arc<KernelProgram>, started: &Sender<Result<(), Error>>) {
     let (number, depth) = (seed.config.queue, seed.config.depth);
     be_io_flusher();
     if let Some(cpu) = seed.reactor.cpu

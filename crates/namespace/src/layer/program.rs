@@ -25,8 +25,10 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
+pub use crate::layer::wake::{Called, number};
+pub use change::Told;
 pub use keep::{Keeper, Words, check_shared, check_successor};
-pub use kernel::{Decider, Elsewhere, ForKernel};
+pub use kernel::{Decider, Elsewhere, ForKernel, Pauses};
 pub use loaded::REPORTED_MAX;
 pub use loaded::Replaced;
 
@@ -48,7 +50,7 @@ use std::sync::{Arc, OnceLock};
 /// Namespaces behind a program.
 #[derive(Debug)]
 pub struct Routed {
-    programs: Programs,
+    programs: Arc<Programs>,
     children: Vec<Arc<dyn Namespace>>,
     /// The children's limits when the device was opened.
     backends: Vec<Limits>,
@@ -124,12 +126,16 @@ pub enum ProgramError {
     /// Requests of the old program do not end.
     #[error("requests in flight have not ended within {0} s; the old program stays")]
     Stuck(u64),
-    /// The kernel runs it.
-    #[error(
-        "the program runs in the kernel, where another one cannot take its place; give the device to another server \
-         with it: nvlane ublk upgrade N 'bpf:NEW.bpf.o(...)'"
-    )]
-    InKernel,
+    /// The kernel runs the old one, and cannot run the new one in its place.
+    #[error("{name} cannot take the place of {old} in the kernel: {why}")]
+    NotInKernel {
+        /// The new program.
+        name: String,
+        /// The old one.
+        old: String,
+        /// Why not.
+        why: String,
+    },
     /// The volume's next server would go on with the old program.
     #[error("what serves the volume next could not be told of the program: {0}; the old one stays")]
     Unnoted(String),
@@ -164,7 +170,7 @@ impl Routed {
         let loaded = Loaded::new(object, name, &limits, cores)?;
         let (device, has_one_place) = (loaded.device.clone(), loaded.has_one_place());
         Ok(Arc::new(Routed {
-            programs: Programs::new(loaded),
+            programs: Arc::new(Programs::new(loaded)),
             refusals: children.iter().map(|_| Refusals::default()).collect(),
             moved_bytes: AtomicU64::new(0),
             children,
@@ -213,9 +219,6 @@ impl Routed {
         name: String,
         note: &dyn Fn() -> Result<(), String>,
     ) -> Result<Replaced, ProgramError> {
-        if self.elsewhere.get().is_some() {
-            return Err(ProgramError::InKernel);
-        }
         let next = Loaded::new(object, name, &self.backends, self.cores as usize)?;
         let old = self.programs.now();
         let (blocks, now) = (next.device.blocks, self.device.blocks);

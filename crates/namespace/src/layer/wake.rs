@@ -29,11 +29,35 @@ impl std::fmt::Debug for Waker {
     }
 }
 
+/// Something that is told numbers from other threads, whichever way.
+pub trait Called: Send + Sync + std::fmt::Debug {
+    /// A number that nothing else of the process has: see [`number`].
+    fn id(&self) -> u64;
+
+    /// Has it told soon. `false` if it has ended.
+    fn call(&self, value: u64) -> bool;
+}
+
+/// A number that nothing else which is called has.
+pub fn number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Called for Waker {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn call(&self, value: u64) -> bool {
+        Waker::call(self, value)
+    }
+}
+
 impl Waker {
     /// Makes `sleeper`, which lives on this thread under `reactor`, reachable.
     pub fn new(reactor: &Reactor, sleeper: Weak<dyn Wake>) -> Waker {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let id = number();
         SLEEPERS.with_borrow_mut(|sleepers| sleepers.insert(id, sleeper));
         Waker { mailbox: reactor.mailbox(), id }
     }

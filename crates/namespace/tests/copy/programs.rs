@@ -5,7 +5,7 @@ use crate::gate::{Gate, Opened, Rules};
 use crate::stacks::{object, routed};
 use namespace::file::{File, FileOptions};
 use namespace::layer::guard::{Guard, GuardOptions};
-use namespace::layer::program::{Elsewhere, Routed};
+use namespace::layer::program::{Elsewhere, ForKernel, Routed};
 use namespace::memory::{Memory, MemoryOptions};
 use namespace::{Namespace, ProgramReport, Request, Sink};
 use nvme::Status;
@@ -331,6 +331,18 @@ impl Elsewhere for Kernel {
     fn report(&self) -> ProgramReport {
         ProgramReport { name: String::new(), mistakes: 0, maps: Vec::new() }
     }
+
+    fn prepare(&self, _: ForKernel, _: &[String], _: bool) -> Result<Arc<ForKernel>, String> {
+        Err("it takes no other".to_owned())
+    }
+
+    fn take_over(&self) -> Result<(), String> {
+        unreachable!("nothing was prepared")
+    }
+
+    fn take_back(&self) {}
+
+    fn forget(&self) {}
 }
 
 #[test]

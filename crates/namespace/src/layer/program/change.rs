@@ -12,7 +12,7 @@
 
 use super::ProgramError;
 use super::loaded::Loaded;
-use crate::layer::wake::Waker;
+use crate::layer::wake::Called;
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ pub struct Programs {
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) now: Arc<Loaded>,
-    queues: Vec<Waker>,
+    queues: Vec<Arc<dyn Called>>,
     /// Counts pauses.
     round: u64,
     is_paused: bool,
@@ -67,26 +67,26 @@ impl Programs {
     }
 
     /// A queue is there, without requests: its program, and the pause that it begins in, if any.
-    pub fn join(&self, queue: Waker) -> (Arc<Loaded>, Option<u64>) {
+    pub fn join(&self, queue: Arc<dyn Called>) -> (Arc<Loaded>, Option<u64>) {
         let mut inner = self.lock();
         inner.queues.push(queue);
         (Arc::clone(&inner.now), inner.is_paused.then_some(inner.round))
     }
 
     /// A queue has gone.
-    pub fn quit(&self, queue: &Waker) {
+    pub fn quit(&self, queue: u64) {
         let mut inner = self.lock();
-        inner.queues.retain(|other| other.id() != queue.id());
-        inner.missing.retain(|other| *other != queue.id());
+        inner.queues.retain(|other| other.id() != queue);
+        inner.missing.retain(|other| *other != queue);
         self.arrived.notify_all();
     }
 
     /// Nothing of a queue is in flight; `round` is the pause's number.
-    pub fn arrive(&self, queue: &Waker, round: u64) {
+    pub fn arrive(&self, queue: u64, round: u64) {
         let mut inner = self.lock();
         // A pause that was given up may be told of late.
         if inner.round == round {
-            inner.missing.retain(|other| *other != queue.id());
+            inner.missing.retain(|other| *other != queue);
             self.arrived.notify_all();
         }
     }
@@ -98,7 +98,7 @@ impl Programs {
     /// Something did not end in time, `settle` fails, or somebody else is at it; the old program goes on.
     pub fn replace(
         &self,
-        next: Loaded,
+        next: Arc<Loaded>,
         settle: impl FnOnce() -> Result<(), ProgramError>,
     ) -> Result<(), ProgramError> {
         let mut inner = self.lock();
@@ -107,7 +107,7 @@ impl Programs {
         }
         (inner.is_paused, inner.round) = (true, inner.round + 1);
         let told = inner.queues.iter().filter(|queue| queue.call(inner.round));
-        inner.missing = told.map(Waker::id).collect();
+        inner.missing = told.map(|queue| queue.id()).collect();
         let until = Instant::now() + PAUSE_MAX;
         while !inner.missing.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
@@ -119,7 +119,7 @@ impl Programs {
         }
         let mut outcome = Err(ProgramError::Stuck(PAUSE_MAX.as_secs()));
         if inner.missing.is_empty() {
-            let old = mem::replace(&mut inner.now, Arc::new(next));
+            let old = mem::replace(&mut inner.now, next);
             drop(inner);
             outcome = settle();
             inner = self.lock();

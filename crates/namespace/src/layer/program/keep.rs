@@ -73,7 +73,7 @@ impl Routed {
         let replaced = next.inherit(old);
         let Some(keeper) = self.keeper.get() else {
             let note = || note().map_err(ProgramError::Unnoted);
-            return self.programs.replace(next, note).map(|()| replaced);
+            return self.take_over(next, old, &replaced, &note).map(|()| replaced);
         };
         let maps = next.instance.maps().iter().filter(|map| map.is_kept());
         let stay: Vec<String> = maps.map(|map| map.definition().name.clone()).collect();
@@ -92,7 +92,40 @@ impl Routed {
         }
         let stay: Vec<&str> = stay.iter().map(String::as_str).collect();
         let settle = || keeper.settle(&stay, note).map_err(ProgramError::Unnoted);
-        self.programs.replace(next, settle).map(|()| replaced)
+        self.take_over(next, old, &replaced, &settle).map(|()| replaced)
+    }
+
+    /// Makes `next` the program wherever it runs; see [`Programs::replace`].
+    fn take_over(
+        &self,
+        next: Loaded,
+        old: &Loaded,
+        replaced: &Replaced,
+        settle: &dyn Fn() -> Result<(), ProgramError>,
+    ) -> Result<(), ProgramError> {
+        let Some(elsewhere) = self.elsewhere.get() else {
+            return self.programs.replace(Arc::new(next), settle);
+        };
+        let name = next.name.clone();
+        let refuse = |why| {
+            let (name, old) = (name.clone(), old.name.clone());
+            ProgramError::NotInKernel { name, old, why }
+        };
+        let (most, needed) = (next.device.blocks_max, self.device.blocks_max);
+        if most < needed {
+            let why =
+                format!("it takes {most} blocks at once, and requests there have up to {needed}");
+            return Err(refuse(why));
+        }
+        let same_object = next.object == old.object;
+        let next = self.for_kernel_with(Arc::new(next)).map_err(refuse)?;
+        let next = elsewhere.prepare(next, &replaced.kept, same_object).map_err(refuse)?;
+        let outcome = self.programs.replace(next.loaded(), || {
+            elsewhere.take_over().map_err(refuse)?;
+            settle().inspect_err(|_| elsewhere.take_back())
+        });
+        elsewhere.forget();
+        outcome
     }
 }
 

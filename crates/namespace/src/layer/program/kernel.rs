@@ -1,8 +1,10 @@
 //! What the kernel needs to route a volume's requests by itself.
 
+use super::change::Programs;
 use super::keep::Words;
 use super::loaded::{Loaded, now_ns, report, seed};
 use super::{Routed, unless_plain};
+use crate::layer::wake::Called;
 use crate::{MapReport, Namespace, ProgramReport};
 use bpf::request::{Device, Request};
 use bpf::{Entry, Machine, MapDefinition};
@@ -17,6 +19,53 @@ use zerocopy::IntoBytes;
 pub trait Elsewhere: Send + Sync + fmt::Debug {
     /// What the program keeps there, for people. Copies the maps: not for the data path.
     fn report(&self) -> ProgramReport;
+
+    /// Gets `next` ready to take the program's place, with those of its maps that are called `kept`, and with its variables if it
+    /// is of the `same_object`. Blocks.
+    ///
+    /// # Errors
+    /// Why it cannot, for people.
+    fn prepare(
+        &self,
+        next: ForKernel,
+        kept: &[String],
+        same_object: bool,
+    ) -> Result<Arc<ForKernel>, String>;
+
+    /// What was prepared is the program, for all that comes from now on: nothing is in flight, and every queue waits
+    /// ([`Pauses`]).
+    ///
+    /// # Errors
+    /// A queue could not get ready for it, and why; the program stays.
+    fn take_over(&self) -> Result<(), String>;
+
+    /// The program before is the program again.
+    fn take_back(&self);
+
+    /// What is not the program goes.
+    fn forget(&self);
+}
+
+/// Pauses while another program takes the place of one that runs elsewhere.
+#[derive(Clone, Debug)]
+pub struct Pauses(Arc<Programs>);
+
+impl Pauses {
+    /// A queue is there, without requests: the pause that it begins in, if any. From now on it is called with what
+    /// [`Told::from`] reads.
+    pub fn join(&self, queue: Arc<dyn Called>) -> Option<u64> {
+        self.0.join(queue).1
+    }
+
+    /// Nothing of a queue is in flight, in the pause of this number.
+    pub fn arrive(&self, queue: u64, round: u64) {
+        self.0.arrive(queue, round);
+    }
+
+    /// A queue has gone.
+    pub fn quit(&self, queue: u64) {
+        self.0.quit(queue);
+    }
 }
 
 /// A program, and the files that its parts are for.
@@ -33,6 +82,8 @@ pub struct ForKernel {
     pub deallocates: bool,
     /// Each block is always at the same one place.
     pub has_one_place: bool,
+    /// When other programs take its place.
+    pub pauses: Pauses,
 }
 
 impl ForKernel {
@@ -49,6 +100,22 @@ impl ForKernel {
     /// An empty report on a map, of those that the program has.
     pub fn report_on(&self, map: &bpf::Map) -> MapReport {
         MapReport { entries: Vec::new(), left_out: 0, ..report(map) }
+    }
+
+    /// The program itself.
+    pub(super) fn loaded(&self) -> Arc<Loaded> {
+        Arc::clone(&self.loaded)
+    }
+
+    /// Puts the program's maps that nobody keeps into memory that `share` gives, where another one works in them, too.
+    ///
+    /// # Errors
+    /// Which map is for one side only, or that somebody else has the program, for people.
+    pub fn share_maps(
+        &mut self,
+        share: &mut dyn FnMut(&MapDefinition) -> Result<Words, String>,
+    ) -> Result<(), String> {
+        Arc::get_mut(&mut self.loaded).ok_or("the program is in use")?.share(share)
     }
 
     /// The program with its maps in user space, as `NVLANE_SETUP` has left them.
@@ -102,6 +169,11 @@ impl Decider {
 impl Routed {
     /// What the kernel needs, if all backends are plain files and block devices; otherwise why not.
     pub fn for_kernel(&self) -> Result<ForKernel, String> {
+        self.for_kernel_with(self.programs.now())
+    }
+
+    /// The same with another program.
+    pub(super) fn for_kernel_with(&self, loaded: Arc<Loaded>) -> Result<ForKernel, String> {
         let each = self.children.iter().enumerate();
         let files = each.map(|(number, child)| {
             let file = child.plain_file().ok_or_else(|| unless_plain(number, &child.uri()))?;
@@ -110,12 +182,13 @@ impl Routed {
         });
         let files = files.collect::<Result<Vec<_>, _>>()?;
         Ok(ForKernel {
-            loaded: self.programs.now(),
-            device: self.device.clone(),
+            device: loaded.device.clone(),
+            loaded,
             sizes: self.sizes.clone(),
             files,
             deallocates: self.limits().commands.deallocate,
             has_one_place: self.has_one_place,
+            pauses: Pauses(Arc::clone(&self.programs)),
         })
     }
 
@@ -131,7 +204,7 @@ impl Routed {
         self.programs.share(share)
     }
 
-    /// From here on the kernel routes: the program cannot be replaced here any more.
+    /// From here on somebody else routes.
     pub fn hand_over(&self, to: Arc<dyn Elsewhere>) {
         assert!(self.elsewhere.set(to).is_ok(), "a program is handed over once");
     }

@@ -131,7 +131,7 @@ impl ProgramQueue {
         let in_flight = vec![0; children.len()];
         Rc::new_cyclic(|me: &Weak<ProgramQueue>| {
             let waker = Waker::new(reactor, me.clone() as Weak<dyn Wake>);
-            let (loaded, pause) = routed.programs.join(waker.clone());
+            let (loaded, pause) = routed.programs.join(Arc::new(waker.clone()));
             let machine = Machine::new(Arc::clone(&loaded.instance), core, seed());
             ProgramQueue {
                 me: me.clone(),
@@ -542,7 +542,7 @@ impl Wake for ProgramQueue {
 
 impl Drop for ProgramQueue {
     fn drop(&mut self) {
-        self.routed.programs.quit(&self.waker);
+        self.routed.programs.quit(self.waker.id());
         self.waker.forget();
     }
 }
@@ -570,7 +570,7 @@ impl ProgramQueue {
         if let Gate::Closed(round) = self.gate.get()
             && self.flights.is_idle()
         {
-            self.routed.programs.arrive(&self.waker, round);
+            self.routed.programs.arrive(self.waker.id(), round);
         }
     }
 

@@ -1,0 +1,230 @@
+//! A queue of a device that the kernel serves, and how another program takes its program's place.
+//!
+//! ```text
+//!   serve(): the thread sleeps in the ring, whose loop comes back when it is called, tags end, or requests are deferred
+//!     pause --> the loop notes what comes and goes on with what is in flight; nothing is any more
+//!           --> the next program is loaded for this ring, with what the loop knows; the thread waits for all other queues
+//!     resume -> the loop is that of the program as it is now; it begins with what was held back, in its order
+//! ```
+
+use crate::abi::{CALL, HELD, Held, LoopConfig, QueueState};
+use crate::calls::Calls;
+use crate::deferred::Deferred;
+use crate::error::Error;
+use crate::object::{Loop, io_error};
+use crate::program::{KernelProgram, Made};
+use crate::ring::Ring;
+use bpf::request::BACKENDS_MAX;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use namespace::layer::program::Told;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// What a queue is, as the driver sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The driver's file.
+    pub device: BorrowedFd<'a>,
+    /// Which queue.
+    pub queue: u16,
+    /// How deep.
+    pub depth: u16,
+    /// Where its descriptors are mapped; they stay as long as the queue.
+    pub descriptors: u64,
+    /// The number of the driver's command that fetches.
+    pub fetch: u32,
+    /// That of the one that commits and fetches.
+    pub commit: u32,
+}
+
+/// A queue that the kernel serves; this thread's alone.
+#[derive(Debug)]
+pub struct KernelQueue {
+    /// Goes first: the ring then is one like others.
+    turns: Loop,
+    deferred: Option<Deferred>,
+    ring: Ring,
+    program: Arc<KernelProgram>,
+    /// Which of its programs this is.
+    made: Arc<Made>,
+    own: Own,
+    calls: Arc<Calls>,
+    /// None if the object's loop holds nothing back.
+    held: Option<MapHandle>,
+    pause: Option<Pause>,
+}
+
+/// Constants of the queue, whatever its program.
+#[derive(Clone, Copy, Debug)]
+struct Own {
+    descriptors: u64,
+    commit: u32,
+    queue: u16,
+    depth: u16,
+}
+
+/// While another program takes the place of this one.
+#[derive(Debug)]
+struct Pause {
+    round: u64,
+    /// Nothing is in flight, and that was told; with the next program's loop, if there is one and it could be loaded.
+    arrived: Option<Option<Ready>>,
+}
+
+/// A loop that is loaded for the ring, and not attached.
+#[derive(Debug)]
+struct Ready {
+    made: Arc<Made>,
+    turns: Loop,
+    deferred: Option<Deferred>,
+}
+
+impl KernelQueue {
+    /// Loads the program for a queue, and has the driver give it requests.
+    pub fn open(program: &Arc<KernelProgram>, place: &Place<'_>) -> Result<KernelQueue, Error> {
+        let made = program.now();
+        let mut ring = Ring::new(place.depth).map_err(Error::Ring)?;
+        let mut files = [-1; 1 + BACKENDS_MAX + 1];
+        files[0] = place.device.as_raw_fd();
+        for (file, backend) in files[1..].iter_mut().zip(&made.volume.files) {
+            *file = backend.as_raw_fd();
+        }
+        files[1 + BACKENDS_MAX] = program.zeroes.as_raw_fd();
+        ring.register_files(&files).map_err(Error::Ring)?;
+        let &Place { descriptors, commit, queue, depth, .. } = place;
+        let own = Own { descriptors, commit, queue, depth };
+        let Ready { made, mut turns, deferred } = Ready::load(made, own, &ring, None)?;
+        // Once the loop is attached nothing is submitted from here.
+        let calls = Arc::new(Calls::new().map_err(Error::Ring)?);
+        let held = turns.map(HELD).ok();
+        if held.is_some() {
+            ring.listen(calls.bell(), CALL).map_err(Error::Ring)?;
+        }
+        ring.command_all(place.fetch, place.queue, place.depth).map_err(Error::Ring)?;
+        if let Some(refusal) = ring.refusal().map_err(Error::Ring)? {
+            let why = format!("the driver refuses its commands: {refusal}");
+            return Err(Error::Ring(io::Error::new(refusal.kind(), why)));
+        }
+        turns.attach()?;
+        let (program, pause) = (Arc::clone(program), None);
+        let mut queue =
+            KernelQueue { turns, deferred, ring, program, made, own, calls, held, pause };
+        // Whoever does not hold requests back is waited for in vain, and the program stays.
+        match queue.program.pauses.join(Arc::clone(&queue.calls) as _) {
+            Some(round) => queue.hold(round),
+            None => queue.go_on(),
+        }
+        .map_err(Error::Ring)?;
+        Ok(queue)
+    }
+
+    /// What has happened.
+    pub fn state(&self) -> io::Result<QueueState> {
+        self.turns.state()
+    }
+
+    /// Has the kernel serve until tags end, requests are deferred, somebody calls or a signal comes, and tells how
+    /// things are.
+    pub fn serve(&mut self) -> io::Result<QueueState> {
+        self.ring.turn()?;
+        if let Some(deferred) = &mut self.deferred {
+            deferred.work()?;
+        }
+        self.heed()?;
+        self.turns.state()
+    }
+
+    /// Does what it is told, and waits for more where nothing is in flight.
+    fn heed(&mut self) -> io::Result<()> {
+        if !self.calls.has_been_called() {
+            return Ok(());
+        }
+        self.change_held(|held| held.called = 0)?;
+        loop {
+            while let Some(told) = self.calls.next() {
+                match told {
+                    Told::Pause(round) => self.hold(round)?,
+                    Told::Resume => self.go_on()?,
+                }
+            }
+            let state = self.turns.state()?;
+            let is_over = state.error != 0 || state.ended >= u32::from(self.own.depth);
+            if self.pause.is_none() || state.busy > 0 || is_over {
+                return Ok(());
+            }
+            self.arrive();
+            self.calls.wait();
+        }
+    }
+
+    /// From now on what comes is held back.
+    fn hold(&mut self, round: u64) -> io::Result<()> {
+        self.pause = Some(Pause { round, arrived: None });
+        self.change_held(|held| held.holding = 1)
+    }
+
+    /// Nothing is in flight: gets ready for the next program, and says so.
+    fn arrive(&mut self) {
+        let Some(pause) = &mut self.pause else { return };
+        if pause.arrived.is_some() || self.held.is_none() {
+            return;
+        }
+        let next = self.program.next();
+        let ready = next.and_then(|made| {
+            Ready::load(made, self.own, &self.ring, Some(&self.turns))
+                .inspect_err(|error| self.program.refuse(error.to_string()))
+                .ok()
+        });
+        pause.arrived = Some(ready);
+        self.program.pauses.arrive(self.calls.number(), pause.round);
+    }
+
+    /// Goes on, with the program as it is now.
+    fn go_on(&mut self) -> io::Result<()> {
+        let ready = self.pause.take().and_then(|pause| pause.arrived.flatten());
+        let now = self.program.now();
+        if !Arc::ptr_eq(&now, &self.made) {
+            let ready = match ready.filter(|ready| Arc::ptr_eq(&ready.made, &now)) {
+                Some(ready) => ready,
+                None => Ready::load(now, self.own, &self.ring, Some(&self.turns))
+                    .map_err(io::Error::other)?,
+            };
+            // A ring has one loop at a time.
+            drop(std::mem::replace(&mut self.turns, ready.turns));
+            self.turns.attach().map_err(io::Error::other)?;
+            (self.deferred, self.made) = (ready.deferred, ready.made);
+        }
+        self.change_held(|held| held.holding = 0)
+    }
+
+    /// Tells the loop, which does not run, whether to hold back what comes.
+    fn change_held(&self, change: impl FnOnce(&mut Held)) -> io::Result<()> {
+        let Some(map) = &self.held else { return Ok(()) };
+        let key = 0_u32.to_ne_bytes();
+        let value = map.lookup(&key, MapFlags::ANY).map_err(|error| io_error(&error))?;
+        let another = |_| io::Error::other("what the loop holds back is of another size");
+        let mut held = Held::read_from_bytes(&value.unwrap_or_default()).map_err(another)?;
+        change(&mut held);
+        map.update(&key, held.as_bytes(), MapFlags::ANY).map_err(|error| io_error(&error))
+    }
+}
+
+impl Drop for KernelQueue {
+    fn drop(&mut self) {
+        self.program.pauses.quit(self.calls.number());
+    }
+}
+
+impl Ready {
+    /// Loads the loop of `made` for a ring, where it goes on with the requests of `before`.
+    fn load(made: Arc<Made>, own: Own, ring: &Ring, before: Option<&Loop>) -> Result<Ready, Error> {
+        let Own { descriptors, commit, queue, depth } = own;
+        let config = LoopConfig { descriptors, commit, queue, depth, ..made.config(ring) };
+        let turns = made.load(&config, ring, before)?;
+        let decider = made.volume.decider(queue.into());
+        let deferred = decider.map(|decider| Deferred::of(&turns, decider)).transpose()?;
+        Ok(Ready { made, turns, deferred })
+    }
+}

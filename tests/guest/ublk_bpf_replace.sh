@@ -1,0 +1,94 @@
+#!/bin/bash
+# limit: 400
+# kernel: newest
+# A program that the kernel runs is replaced while its device is written to and verified: nothing fails or is lost, what is
+# in flight ends before the new one routes anything, its maps stay, what is refused changes nothing, and whoever serves the
+# device next finds the new one.
+. "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_ublk.sh"
+
+modprobe ublk_drv
+bpf=$(realpath "$(dirname "$0")/../../bpf")
+image=$SCRATCH/a.img
+truncate -s 16M "$image"
+cp "$bpf/statistics.bpf.o" "$WORK/new.bpf.o"
+objects=("$WORK/new.bpf.o" "$bpf/statistics.bpf.o")
+replace() { "$NVLANE" bpf replace "$DEVICE" "$@"; }
+runs_in_kernel() { expect_match "where it runs" "$("$NVLANE" ublk list)" "$1.*program in the kernel"; }
+
+in_kernel "bpf:$bpf/statistics.bpf.o($image)" -q 2 -d 32
+fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bsrange=512-128k \
+    --size=12M --verify=crc32c --verify_fatal=1 --verify_backlog=64 --time_based --runtime=900 \
+    --output-format=json --output="$WORK/load" &
+load=$!
+rounds=$((FULL ? 50 : 8))
+for ((round = 0; round < rounds; round++)); do
+    replace "${objects[round % 2]}" >"$WORK/replaced" || die "round $round"
+    expect_match "what is kept" "$(<"$WORK/replaced")" 'map latencies stays as it is'
+done
+kill -INT "$load" || true
+wait "$load" || true
+# Before that it says that it was interrupted.
+sed -n '/^{/,$p' "$WORK/load" >"$WORK/load.json"
+expect_json "$WORK/load.json" '[.jobs[].error] | add' 0
+"$NVLANE" bpf stat "$DEVICE" -o json >"$WORK/stat.json"
+expect_json "$WORK/stat.json" '.programs[0].mistakes' 0
+# Each of fio's writes and reads ended under some program, which counted it.
+fio_count=$(jq '[.jobs[] | .write.total_ios + .read.total_ios] | add' "$WORK/load.json")
+counted=$(jq -r '.programs[0].maps[] | select(.name == "latencies") | .entries[].values[]' "$WORK/stat.json" |
+    while read -r hex; do echo $((16#$(fold -w2 <<<"$hex" | tac | tr -d '\n'))); done | paste -sd+ | bc)
+((counted >= fio_count)) || die "$counted requests counted of fio's $fio_count"
+echo "replaced $rounds times under $fio_count reads and writes"
+
+# What is refused changes nothing.
+said=$(fails replace "$bpf/mirror.bpf.o")
+expect_match "another kind of program" "$said" 'does not promise NVLANE_ONE_PLACE'
+said=$(fails replace "$bpf/tests/moved.bpf.o")
+expect_match "a program of shorter requests" "$said" 'moved.*in the kernel: it takes 32 blocks at once'
+said=$(fails replace "$bpf/thin.bpf.o")
+expect_match "a program of another size" "$said" 'the volume would have'
+runs_in_kernel 'statistics\.bpf\.o'
+verified_io "$DEVICE" 6M
+
+# A write that the old program delays ends before what comes after the replacement, at the same place.
+replace "$bpf/tests/late.bpf.o" >/dev/null
+for ((round = 0; round < 4; round++)); do
+    head -c 4096 /dev/zero | tr '\0' 'o' >"$WORK/old"
+    head -c 4096 /dev/zero | tr '\0' "$round" >"$WORK/new"
+    dd if="$WORK/old" of="$DEVICE" bs=4096 count=1 oflag=direct status=none &
+    late=$!
+    pause 0.1
+    replace "$bpf/linear.bpf.o" >/dev/null &
+    replaced=$!
+    pause 0.1
+    dd if="$WORK/new" of="$DEVICE" bs=4096 count=1 oflag=direct status=none
+    wait $late && wait $replaced
+    cmp -n 4096 "$WORK/new" "$image" || die "round $round: what was acknowledged last is not there"
+    replace "$bpf/tests/late.bpf.o" >/dev/null
+done
+replace "$bpf/linear.bpf.o" >/dev/null
+runs_in_kernel 'linear\.bpf\.o'
+ublk_stop
+each_queue >"$WORK/queues"
+expect "queues that have ended" "$(wc -l <"$WORK/queues")" 2
+
+# With what is decided in user space, whose maps are in both places.
+cp "$bpf/thin.bpf.o" "$WORK/thin.bpf.o"
+in_kernel "bpf:$bpf/thin.bpf.o($SCRATCH/c.img?size=16M&create,$SCRATCH/d.img?size=24M&create)" -q 2 -d 16 --recover
+fio --name=thin --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=64k --size=12M \
+    --verify=crc32c --do_verify=0 --output="$WORK/thin" &
+load=$!
+for object in "$WORK/thin.bpf.o" "$bpf/thin.bpf.o" "$WORK/thin.bpf.o"; do
+    expect_match "what a thin volume keeps" "$(replace "$object")" 'stays as it is'
+done
+wait $load || die "fio: $(<"$WORK/thin")"
+# The next server has the new program, and the maps as they are.
+kill -KILL "$UBLK_SERVER"
+wait "$UBLK_SERVER" 2>/dev/null || true
+"$NVLANE" ublk recover "$ID" --bpf kernel >"$WORK/recover.log" 2>&1 </dev/null &
+UBLK_SERVER=$!
+ublk_ready "$WORK/recover.log"
+expect_match "what a successor serves" "$(<"$WORK/recover.log")" "bpf:$WORK/thin\.bpf\.o.*program in the kernel"
+fio --name=thin --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=64k --size=12M \
+    --verify=crc32c --verify_only --output="$WORK/thin" || die "fio: $(<"$WORK/thin")"
+ublk_stop
