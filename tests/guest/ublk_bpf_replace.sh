@@ -50,21 +50,22 @@ expect_match "a program of another size" "$said" 'the volume would have'
 runs_in_kernel 'statistics\.bpf\.o'
 verified_io "$DEVICE" 6M
 
-# A write that the old program delays ends before what comes after the replacement, at the same place.
-replace "$bpf/tests/late.bpf.o" >/dev/null
-for ((round = 0; round < 4; round++)); do
-    head -c 4096 /dev/zero | tr '\0' 'o' >"$WORK/old"
-    head -c 4096 /dev/zero | tr '\0' "$round" >"$WORK/new"
-    dd if="$WORK/old" of="$DEVICE" bs=4096 count=1 oflag=direct status=none &
-    late=$!
-    pause 0.1
-    replace "$bpf/linear.bpf.o" >/dev/null &
-    replaced=$!
-    pause 0.1
-    dd if="$WORK/new" of="$DEVICE" bs=4096 count=1 oflag=direct status=none
-    wait $late && wait $replaced
-    cmp -n 4096 "$WORK/new" "$image" || die "round $round: what was acknowledged last is not there"
+# Writes that the old program delays end before anything that the new one puts at their place, which is another block's then.
+for name in old new; do printf "${name:0:1}%.0s" {1..4096} >"$WORK/$name"; done
+for ((round = 0; round < 3; round++)); do
     replace "$bpf/tests/late.bpf.o" >/dev/null
+    fio --name=late --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --norandommap --bs=4k \
+        --size=4k --buffer_pattern='"o"' --time_based --runtime=900 --output="$WORK/late" &
+    load=$!
+    old_is_there() { cmp -s -n 4096 "$WORK/old" "$image"; }
+    await 30 old_is_there
+    replace "$bpf/tests/swapped.bpf.o" >/dev/null
+    dd if="$WORK/new" of="$DEVICE" bs=4096 seek=2048 count=1 oflag=direct status=none
+    # Longer than they were delayed.
+    pause 1
+    cmp -n 4096 "$WORK/new" "$image" || die "round $round: a write of the old program came after one of the new one"
+    kill -INT "$load" || true
+    wait "$load" || true
 done
 replace "$bpf/linear.bpf.o" >/dev/null
 runs_in_kernel 'linear\.bpf\.o'
