@@ -10,7 +10,7 @@ use crate::abi::{AioRing, Entry, Event, RING_MAGIC, op};
 use crate::caller;
 use crate::context::{Context, Engine, Mode, Reaping, Request, Submitting, WAKE, state};
 use crate::probe::{self, Access};
-use crate::ring::Wait;
+use crate::ring::{PERHAPS, Wait};
 use crate::stat::Counter;
 use crate::submit;
 use crate::system::{self, Ask, failure, now_ns};
@@ -567,9 +567,13 @@ impl Taking<'_> {
         if code >= 0 || code == failure(libc::ETIME) {
             return Ok(());
         }
-        if code == failure(libc::EINTR) {
+        if code == failure(libc::EINTR) || code == PERHAPS {
             // What came meanwhile counts more than the signal.
+            let before = self.got;
             self.take_from_ring()?;
+            if code == PERHAPS && self.got == before {
+                return Ok(());
+            }
         }
         Err(code)
     }

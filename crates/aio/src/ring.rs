@@ -34,6 +34,8 @@ pub const SETUP_IOPOLL: u32 = 1 << 0;
 pub const SETUP_SQPOLL: u32 = 1 << 1;
 /// `IORING_SETUP_SQ_AFF`: that thread stays on one CPU.
 pub const SETUP_SQ_AFF: u32 = 1 << 2;
+/// What [`Ring::wait`] gives where a signal may have come, or other threads have only misled the kernel.
+pub const PERHAPS: i32 = i32::MIN;
 /// `IORING_REGISTER_BUFFERS`.
 pub const REGISTER_BUFFERS: usize = 0;
 /// `IORING_REGISTER_FILES`.
@@ -208,14 +210,17 @@ impl Ring {
     }
 
     /// Waits, on a ring that is not polled. Gives back `-EINTR` also where a signal came when there were fewer
-    /// completions than wanted, which the kernel answers by 0 unless there are none.
+    /// completions than wanted, which the kernel answers by 0 unless there are none; and [`PERHAPS`] where that may
+    /// be for other threads that have taken what came meanwhile. The kernel reads the tail, then the head, and
+    /// takes a head beyond that tail for more completions than any number (`__io_cqring_events_user`).
     pub fn wait(&self, wait: Wait) -> i32 {
         if wait.min < 2 {
             return self.enter(0, wait);
         }
         // Others may take completions meanwhile: never later than where the kernel begins to count.
         // SAFETY: in the ring's memory.
-        let before = unsafe { (*self.cq_head).load(Ordering::Relaxed) };
+        let head = || unsafe { (*self.cq_head).load(Ordering::Relaxed) };
+        let (before, tail) = (head(), self.completion_tail());
         let end = wait.timeout_ns.map(|ns| now_ns().saturating_add(ns));
         let code = self.enter(0, wait);
         let wanted = wait.min.min(self.cq_mask + 1);
@@ -223,7 +228,7 @@ impl Ring {
         if code != 0 || enough || end.is_some_and(|end| now_ns() >= end) {
             return code;
         }
-        failure(libc::EINTR)
+        if is_beyond(head(), tail) { PERHAPS } else { failure(libc::EINTR) }
     }
 
     #[inline(always)]
@@ -369,6 +374,12 @@ impl Ring {
     pub fn has_thread(&self) -> bool {
         self.polled_by_thread
     }
+}
+
+/// Whether others have moved the head, as it is after the kernel's look, beyond the tail as it was before: it has seen no
+/// earlier tail and no later head.
+fn is_beyond(head: u32, tail: u32) -> bool {
+    head.wrapping_sub(tail) as i32 > 0
 }
 
 /// What [`Ring::enter`] waits for.
@@ -652,5 +663,16 @@ impl Drop for Ring {
         if ours {
             close(self.fd);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_is_beyond_a_tail_also_where_counts_begin_anew() {
+        assert!(is_beyond(8, 7) && is_beyond(2, u32::MAX));
+        assert!(!is_beyond(7, 7) && !is_beyond(6, 7) && !is_beyond(u32::MAX, 2));
     }
 }

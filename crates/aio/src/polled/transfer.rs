@@ -9,7 +9,7 @@ use crate::abi::{self, Entry, Event, Iocb, op};
 use crate::caller::{self, Fault};
 use crate::context::{WAKE, state};
 use crate::probe::Access;
-use crate::ring::Wait;
+use crate::ring::{PERHAPS, Wait};
 use crate::stat::Counter;
 use crate::system::{Ask, failure, now_ns};
 use crate::usual::USUAL_BITS;
@@ -165,7 +165,12 @@ fn to_ring(context: &Polled, call: &Call, min: u32) -> Result<i32, i32> {
         }
         if let Err(code) = wait(context, wanted, slice, 0) {
             taken += put_events(context, call).0;
-            return if taken > 0 { Ok(taken as i32) } else { Err(code) };
+            if taken > 0 {
+                return Ok(taken as i32);
+            }
+            if code != PERHAPS {
+                return Err(code);
+            }
         }
         slice = slice.map(|ns| (ns * 2).min(SLICE_NS_MAX));
     }
@@ -525,8 +530,12 @@ fn wait_and_reap(context: &Polled, call: &Call, ask: &Ask, got: &mut c_long) -> 
         asked = true;
         let min = if last { 0 } else { (ask.min - *got) as u32 };
         if let Err(code) = wait(context, min, (left != u64::MAX).then_some(left), ask.signals) {
+            let before = *got;
             let _ = reap(context, call, ask, got);
-            return Err(code);
+            if code != PERHAPS || *got > before {
+                return Err(code);
+            }
+            continue;
         }
         reap(context, call, ask, got)?;
         if *got > 0 && *got >= ask.min {

@@ -1,6 +1,8 @@
 /* What contexts do beside errors: order, counts, waiting, signals, threads, the ring. */
 #include "aio.h"
 #include <dlfcn.h>
+#include <sched.h>
+#include <sys/prctl.h>
 
 static char buffer[1 << 20] __attribute__((aligned(4096)));
 
@@ -263,6 +265,70 @@ static void threads(int in_use)
     CHECK(reaped, 4 * ROUNDS);
     CHECK(io_destroy(shared), 0);
     close(shared_fd), close(shared_direct);
+}
+
+/*
+ * A thread that waits for more events than come while another takes each: no signal is sent, so none interrupts it. Timers on
+ * its processor come between any two of its instructions, the kernel's among them.
+ */
+static volatile int over;
+
+static void stay_on(int cpu)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    sched_setaffinity(0, sizeof set, &set);
+}
+
+static void *taker(void *argument)
+{
+    int *ends = argument;
+    struct io_event events[64];
+    struct timespec none = {0, 0};
+    stay_on(0);
+    while (!over) {
+        struct iocb iocb = iocb_of(POLL, ends[0], (void *)POLLIN, 0, 0);
+        if (submit_one(shared, &iocb) != 1)
+            CHECK(over, 1);
+        io_getevents(shared, 0, 64, events, &none);
+    }
+    return NULL;
+}
+
+static void *disturber(void *argument)
+{
+    struct timespec pause = {0, 30000};
+    stay_on(1);
+    prctl(PR_SET_TIMERSLACK, 1);
+    while (!over)
+        nanosleep(&pause, NULL);
+    return argument;
+}
+
+static void misled(int in_use)
+{
+    int ends[2];
+    shared = made(128, in_use);
+    CHECK(pipe(ends), 0);
+    CHECK(write(ends[1], "x", 1), 1);
+    over = 0;
+    pthread_t all[2];
+    pthread_create(&all[0], NULL, taker, ends);
+    pthread_create(&all[1], NULL, disturber, NULL);
+    struct io_event events[100];
+    long wrong = 0;
+    double start = seconds();
+    stay_on(1);
+    while (seconds() - start < 1.5) {
+        struct timespec moment = {0, 20000};
+        wrong += io_getevents(shared, 100, 100, events, &moment) < 0;
+    }
+    over = 1;
+    CHECK(wrong, 0);
+    pthread_join(all[0], NULL), pthread_join(all[1], NULL);
+    CHECK(io_destroy(shared), 0);
+    close(ends[0]), close(ends[1]);
 }
 
 static void *late_submitter(void *argument)
@@ -687,6 +753,7 @@ int main(int count, char **arguments)
         {"ring", ring_reader},      {"queues", queues},     {"transfers", transfers},
         {"handlers", handlers},     {"leaving", leaving},   {"unwritable", unwritable},
         {"closed", closed},         {"mixed", mixed},       {"turns", turns},
+        {"misled", misled},
         {NULL, NULL},
     };
     return run_cases(cases, count, arguments);

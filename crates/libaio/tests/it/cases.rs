@@ -89,6 +89,7 @@ cases! {
     closed: [Ring], 6;
     mixed: [Ring, Inline], 0;
     turns: [Ring, Inline], 0;
+    misled: [Polls, Waits], 0;
 }
 
 cases! {
