@@ -74,8 +74,20 @@ ublk_stop
 each_queue >"$WORK/queues"
 expect "queues that have ended" "$(wc -l <"$WORK/queues")" 2
 
-# With what is decided in user space, whose maps are in both places.
+# With what is decided in user space, whose maps are in both places, and go on being changed while a program is replaced.
 cp "$bpf/thin.bpf.o" "$WORK/thin.bpf.o"
+in_kernel "bpf:$bpf/thin.bpf.o($SCRATCH/e.img?size=16M&create,$SCRATCH/f.img?size=24M&create)" -q 2 -d 16
+fio --name=thin --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=16k --size=12M --rate_iops=40 \
+    --verify=crc32c --do_verify=0 --output="$WORK/thin" &
+load=$!
+for object in "$WORK/thin.bpf.o" "$bpf/thin.bpf.o" "$WORK/thin.bpf.o" "$bpf/thin.bpf.o"; do
+    expect_match "what a thin volume keeps" "$(replace "$object")" 'stays as it is'
+done
+wait $load || die "fio: $(<"$WORK/thin")"
+fio --name=thin --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=16k --size=12M \
+    --verify=crc32c --verify_only --output="$WORK/thin" || die "fio: $(<"$WORK/thin")"
+ublk_stop
+
 in_kernel "bpf:$bpf/thin.bpf.o($SCRATCH/c.img?size=16M&create,$SCRATCH/d.img?size=24M&create)" -q 2 -d 16 --recover
 fio --name=thin --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=64k --size=12M \
     --verify=crc32c --do_verify=0 --output="$WORK/thin" &

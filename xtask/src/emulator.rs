@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Once;
 
 use anyhow::{Context, Result};
 
@@ -21,28 +22,38 @@ const PACKAGES: [&str; 3] = ["qemu-system-x86", "qemu-system-data", "seabios"];
 pub struct Emulator {
     /// The program and where it finds its firmware.
     pub command: Vec<OsString>,
+    /// It is as new as wanted.
+    pub is_new: bool,
 }
 
 impl Emulator {
     /// The machine's own, whatever its version.
     pub fn installed() -> Self {
-        Self { command: vec![PROGRAM.into()] }
+        Self { command: vec![PROGRAM.into()], is_new: false }
     }
 
-    /// One that is new enough; fetched once where the machine's own is not.
-    pub fn new_enough() -> Result<Self> {
+    /// One that is new enough; fetched once where the machine's own is not, or that one where none can be fetched.
+    pub fn newest() -> Result<Self> {
+        static SAID: Once = Once::new();
         let said = capture(Command::new(PROGRAM).arg("--version"));
         let said = said.context("no emulator (package qemu-system-x86)")?;
         if major(&said).is_some_and(|major| major >= WANTED) {
-            return Ok(Self::installed());
+            return Ok(Self { is_new: true, ..Self::installed() });
         }
+        Ok(Self::fetched().unwrap_or_else(|error| {
+            SAID.call_once(|| eprintln!("guests have the machine's own emulator: {error:#}"));
+            Self::installed()
+        }))
+    }
+
+    fn fetched() -> Result<Self> {
         let suite = format!("{}-backports", archive::codename()?);
         let (_, root) = archive::cached(("emulator", &suite), false, unpack)?;
         let mut command = vec![root.join("usr/bin").join(PROGRAM).into_os_string()];
         for share in ["usr/share/qemu", "usr/share/seabios"] {
             command.extend(["-L".into(), root.join(share).into_os_string()]);
         }
-        Ok(Self { command })
+        Ok(Self { command, is_new: true })
     }
 }
 

@@ -6,7 +6,10 @@ use crate::abi::{
 use crate::error::Error;
 use crate::log;
 use libbpf_rs::btf::{self, types};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
+use libbpf_rs::{
+    AsRawLibbpf, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenMapMut, OpenObject,
+    libbpf_sys,
+};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, RawFd};
@@ -127,6 +130,10 @@ fn prepare(
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         if let Some(known) = known.iter().find_map(|maps| maps.get(&name)) {
+            if value_bytes(&map) != known.value_size() {
+                let why = format!("map {name} is of another size than the one that there is");
+                return Err(io::Error::other(why).into());
+            }
             map.reuse_fd(known.as_fd())?;
             continue;
         }
@@ -144,6 +151,12 @@ fn prepare(
         }
     }
     Ok(())
+}
+
+/// Bytes of a value, as the object declares it: libbpf takes any map in its place.
+fn value_bytes(map: &OpenMapMut<'_>) -> u32 {
+    // SAFETY: the map of an object that is open.
+    unsafe { libbpf_sys::bpf_map__value_size(map.as_libbpf_object().as_ptr()) }
 }
 
 /// The same, as the system's errors are.

@@ -5,7 +5,7 @@
 //!                 '-next-> Made: what is to take its place; the queues load it while nothing is in flight (queue.rs)
 //! ```
 
-use crate::abi::{DEFERRALS, DEPTH_MAX, LoopConfig, MISTAKES, MistakeLog};
+use crate::abi::{DEFERRALS, DEPTH_MAX, HELD, LoopConfig, MISTAKES, MistakeLog};
 use crate::error::Error;
 use crate::genuine;
 use crate::kept::{self, KeptMaps};
@@ -56,6 +56,8 @@ struct Next {
 pub struct Made {
     pub(crate) volume: Arc<ForKernel>,
     shared: Mutex<Shared>,
+    /// Its loop can hold requests back; those of objects that are trusted, and were compiled before, cannot.
+    holds_back: bool,
     /// Mistakes that have been told.
     told: Mutex<u64>,
 }
@@ -108,9 +110,10 @@ impl KernelProgram {
         self.state().next.as_ref().map(|next| Arc::clone(&next.made))
     }
 
-    /// A queue cannot have what is to take its place.
-    pub(crate) fn refuse(&self, why: String) {
-        if let Some(next) = &mut self.state().next {
+    /// A queue cannot have `made`, if that still is to take the program's place.
+    pub(crate) fn refuse(&self, made: &Arc<Made>, why: String) {
+        let mut state = self.state();
+        if let Some(next) = state.next.as_mut().filter(|next| Arc::ptr_eq(&next.made, made)) {
             next.refused.get_or_insert(why);
         }
     }
@@ -135,8 +138,11 @@ impl KernelProgram {
                 shared.insert(name.clone(), MapHandle::try_from(map).map_err(Error::of_map)?);
             }
         }
-        if let Some(kept) = &self.kept {
-            shared.extend(kept.shared()?);
+        let kept = self.kept.as_ref().map_or_else(|| Ok(Shared::new()), |kept| kept.shared())?;
+        for map in next.instance().maps().iter().filter(|map| map.is_elsewhere()) {
+            if let Some((name, map)) = find(map, &kept) {
+                shared.insert(name.clone(), MapHandle::try_from(map).map_err(Error::of_map)?);
+            }
         }
         Ok(shared)
     }
@@ -163,7 +169,12 @@ impl KernelProgram {
             }
             next.share_maps(&mut |map| kept::share(map, &mut shared)).map_err(Error::Volume)?;
         }
-        Made::new(Arc::new(next), shared)
+        let made = Made::new(Arc::new(next), shared)?;
+        if !made.holds_back || !self.now().holds_back {
+            let why = "a loop that is not this version's cannot hold requests back meanwhile";
+            return Err(Error::Volume(why.to_owned()));
+        }
+        Ok(made)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -180,27 +191,37 @@ impl Made {
     /// Goes all the way but for the requests, with the maps that are there already, which keep what they hold; then
     /// all maps are.
     fn new(volume: Arc<ForKernel>, shared: Shared) -> Result<Made, Error> {
-        let made = Made { volume, shared: Mutex::new(shared), told: Mutex::default() };
+        let (shared, told) = (Mutex::new(shared), Mutex::default());
+        let mut made = Made { volume, shared, holds_back: false, told };
         let ring = Ring::new(1).map_err(Error::Ring)?;
         let maps = made.volume.instance().maps().iter();
-        let is_new = |map: &&Arc<Map>| !map.is_elsewhere() && find(map, &made.shared()).is_none();
-        let new: Vec<&Arc<Map>> = maps.filter(is_new).collect();
-        let config = LoopConfig { depth: 1, ..made.config(&ring) };
-        made.load(&config, &ring, None)?.attach()?;
-        for map in new {
-            fill(map, &made.shared())?;
+        let is_new = |map: &&Arc<Map>| find(map, &made.shared()).is_none();
+        let new: Vec<Arc<Map>> = maps.filter(is_new).cloned().collect();
+        if let Some(map) = new.iter().find(|map| map.is_elsewhere()) {
+            let name = &map.definition().name;
+            return Err(Error::Volume(format!("map {name} is in use already, and not at hand")));
         }
+        let config = LoopConfig { depth: 1, ..made.config(&ring) };
+        let object = made.volume.object();
+        let mut turns = Loop::load(object, &config, ring.fd(), &mut made.shared(), None)?;
+        turns.attach()?;
+        new.iter().try_for_each(|map| fill(map, &made.shared()))?;
+        made.holds_back = turns.map(HELD).is_ok();
         Ok(made)
     }
 
-    /// Loads its loop for a ring, where it goes on with the requests of `before`.
+    /// Loads its loop for a ring, where it goes on with the requests of `before`. Queues do so side by side.
     pub(crate) fn load(
         &self,
         config: &LoopConfig,
         ring: &Ring,
         before: Option<&Loop>,
     ) -> Result<Loop, Error> {
-        Loop::load(self.volume.object(), config, ring.fd(), &mut self.shared(), before)
+        let copy = |(name, map): (&String, &MapHandle)| {
+            Ok((name.clone(), MapHandle::try_from(map).map_err(Error::of_map)?))
+        };
+        let mut shared = self.shared().iter().map(copy).collect::<Result<Shared, Error>>()?;
+        Loop::load(self.volume.object(), config, ring.fd(), &mut shared, before)
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
@@ -295,7 +316,14 @@ impl Elsewhere for KernelProgram {
     }
 
     fn forget(&self) {
-        self.state().next = None;
+        let Some(Next { made, .. }) = self.state().next.take() else { return };
+        // What it has done wrong at the end, if it was the program.
+        let told = made.tell_mistakes(&mut |program, count, what| {
+            tracing::error!(program, count, "request failed: {what}");
+        });
+        if let Err(error) = told {
+            tracing::warn!("what the program before did wrong cannot be told: {error}");
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use namespace::layer::program::Told;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// What a queue is, as the driver sees it.
@@ -55,6 +56,10 @@ pub struct KernelQueue {
     held: Option<MapHandle>,
     pause: Option<Pause>,
 }
+
+/// How often a loop is tried to be attached, and how long it waits in between.
+const ATTACH_TRIES: u32 = 10;
+const ATTACH_PAUSE: Duration = Duration::from_millis(20);
 
 /// Constants of the queue, whatever its program.
 #[derive(Clone, Copy, Debug)]
@@ -138,7 +143,7 @@ impl KernelQueue {
 
     /// Does what it is told, and waits for more where nothing is in flight.
     fn heed(&mut self) -> io::Result<()> {
-        if !self.calls.has_been_called() {
+        if self.pause.is_none() && !self.calls.has_been_called() {
             return Ok(());
         }
         self.change_held(|held| held.called = 0)?;
@@ -173,8 +178,8 @@ impl KernelQueue {
         }
         let next = self.program.next();
         let ready = next.and_then(|made| {
-            Ready::load(made, self.own, &self.ring, Some(&self.turns))
-                .inspect_err(|error| self.program.refuse(error.to_string()))
+            Ready::load(Arc::clone(&made), self.own, &self.ring, Some(&self.turns))
+                .inspect_err(|error| self.program.refuse(&made, error.to_string()))
                 .ok()
         });
         pause.arrived = Some(ready);
@@ -193,10 +198,23 @@ impl KernelQueue {
             };
             // A ring has one loop at a time.
             drop(std::mem::replace(&mut self.turns, ready.turns));
-            self.turns.attach().map_err(io::Error::other)?;
+            self.attach()?;
             (self.deferred, self.made) = (ready.deferred, ready.made);
         }
         self.change_held(|held| held.holding = 0)
+    }
+
+    /// Attaches the loop in whose place there is none any more: without one the queue is lost.
+    fn attach(&mut self) -> io::Result<()> {
+        let mut tries = 0;
+        while let Err(error) = self.turns.attach() {
+            tries += 1;
+            if tries == ATTACH_TRIES {
+                return Err(io::Error::other(error));
+            }
+            std::thread::sleep(ATTACH_PAUSE);
+        }
+        Ok(())
     }
 
     /// Tells the loop, which does not run, whether to hold back what comes.
@@ -206,13 +224,22 @@ impl KernelQueue {
         let value = map.lookup(&key, MapFlags::ANY).map_err(|error| io_error(&error))?;
         let another = |_| io::Error::other("what the loop holds back is of another size");
         let mut held = Held::read_from_bytes(&value.unwrap_or_default()).map_err(another)?;
+        let before = held;
         change(&mut held);
+        if held == before {
+            return Ok(());
+        }
         map.update(&key, held.as_bytes(), MapFlags::ANY).map_err(|error| io_error(&error))
     }
 }
 
 impl Drop for KernelQueue {
     fn drop(&mut self) {
+        // What it has in flight is nobody's to wait for: then nothing may be put where that may land.
+        let is_awaited = self.pause.as_ref().is_some_and(|pause| pause.arrived.is_none());
+        if is_awaited && let Some(next) = self.program.next() {
+            self.program.refuse(&next, "a queue has ended meanwhile".to_owned());
+        }
         self.program.pauses.quit(self.calls.number());
     }
 }

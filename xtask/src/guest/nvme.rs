@@ -81,7 +81,7 @@ impl Set {
     fn emulator(self) -> Result<Emulator> {
         match self {
             Self::Usual => Ok(Emulator::installed()),
-            Self::Placed => Emulator::new_enough(),
+            Self::Placed => Emulator::newest(),
         }
     }
 }
@@ -95,9 +95,14 @@ impl Devices {
         directory: &Path,
         prefix: &str,
     ) -> Result<Devices> {
-        machine.emulator = set.emulator()?;
+        let emulator = set.emulator()?;
         fs::create_dir_all(directory)?;
         let mut devices = Devices { images: Vec::new() };
+        let are_there = set == Set::Usual || emulator.is_new;
+        machine.emulator = Some(emulator);
+        if !are_there {
+            return Ok(devices);
+        }
         let mut add = |option: &str, value: String| {
             machine.qemu_arguments.extend([option.to_owned(), value]);
         };

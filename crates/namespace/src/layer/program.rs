@@ -45,7 +45,7 @@ use reactor::Reactor;
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 
 /// Namespaces behind a program.
 #[derive(Debug)]
@@ -70,6 +70,8 @@ pub struct Routed {
     queues: AtomicU32,
     /// Who runs the program, if we do not.
     elsewhere: OnceLock<Arc<dyn Elsewhere>>,
+    /// Whoever replaces the program has it.
+    replacing: Mutex<()>,
 }
 
 /// Why namespaces cannot be put behind a program.
@@ -124,7 +126,10 @@ pub enum ProgramError {
         why: String,
     },
     /// Requests of the old program do not end.
-    #[error("requests in flight have not ended within {0} s; the old program stays")]
+    #[error(
+        "requests in flight have not ended within {0} s, or the kernel has not taken the new program by then; the old one \
+         stays"
+    )]
     Stuck(u64),
     /// The kernel runs the old one, and cannot run the new one in its place.
     #[error("{name} cannot take the place of {old} in the kernel: {why}")]
@@ -182,6 +187,7 @@ impl Routed {
             cores: cores as u32,
             queues: AtomicU32::new(0),
             elsewhere: OnceLock::new(),
+            replacing: Mutex::default(),
         }))
     }
 
@@ -219,6 +225,11 @@ impl Routed {
         name: String,
         note: &dyn Fn() -> Result<(), String>,
     ) -> Result<Replaced, ProgramError> {
+        let _one_at_a_time = match self.replacing.try_lock() {
+            Err(TryLockError::WouldBlock) => return Err(ProgramError::Busy),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Ok(turn) => turn,
+        };
         let next = Loaded::new(object, name, &self.backends, self.cores as usize)?;
         let old = self.programs.now();
         let (blocks, now) = (next.device.blocks, self.device.blocks);

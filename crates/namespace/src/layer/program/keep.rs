@@ -192,7 +192,7 @@ impl Loaded {
         instance.maps().iter().try_for_each(|map| check_shared(map.definition()))?;
         for number in 0..instance.maps().len() {
             let map = &instance.maps()[number];
-            if map.is_kept() || map.definition().read_only {
+            if map.is_elsewhere() || map.definition().read_only {
                 continue;
             }
             let map = map.definition().clone();

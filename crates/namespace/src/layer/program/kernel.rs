@@ -107,7 +107,7 @@ impl ForKernel {
         Arc::clone(&self.loaded)
     }
 
-    /// Puts the program's maps that nobody keeps into memory that `share` gives, where another one works in them, too.
+    /// Puts the program's maps that are here alone into memory that `share` gives, where another one works in them, too.
     ///
     /// # Errors
     /// Which map is for one side only, or that somebody else has the program, for people.
