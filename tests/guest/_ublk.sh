@@ -5,6 +5,8 @@
 #   in_kernel VOLUME [OPTION]...   the same, with the volume's program in the kernel; the log says more
 #   deep_io MIB [OPTION]...       verified I/O on 12 MiB of DEVICE from there on, by two processors, each with 128 in flight
 #   each_queue                    of each queue whose program was in the kernel and that has ended: requests, returns
+#   begin_counted_load             has DEVICE, whose program is statistics.bpf.o, written to and verified until it is ended
+#   end_counted_load               ends that: no error, no mistake, and the program has counted each request; sets fio_count
 #   hold_node                     opens the driver's side of DEVICE, as a server does, if none has it: descriptor 9
 #   has_feature NAME              whether this kernel's driver has it
 
@@ -36,6 +38,29 @@ in_kernel() {
 deep_io() {
     verified_io "$DEVICE" 6M --iodepth=128 "${@:2}" --name=low --offset="$1M" --cpus_allowed=0 \
         --name=high --offset="$(($1 + 6))M" --cpus_allowed=1
+}
+
+begin_counted_load() {
+    fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bsrange=512-128k \
+        --size=12M --verify=crc32c --verify_fatal=1 --verify_backlog=64 --time_based --runtime=900 \
+        --output-format=json --output="$WORK/load" &
+    LOAD=$!
+}
+
+end_counted_load() {
+    local counted
+    kill -INT "$LOAD" || true
+    wait "$LOAD" || true
+    # Before that it says that it was interrupted.
+    sed -n '/^{/,$p' "$WORK/load" >"$WORK/load.json"
+    expect_json "$WORK/load.json" '[.jobs[].error] | add' 0
+    "$NVLANE" bpf stat "$DEVICE" -o json >"$WORK/stat.json"
+    expect_json "$WORK/stat.json" '.programs[0].mistakes' 0
+    # Each of fio's writes and reads ended under some program, which counted it.
+    fio_count=$(jq '[.jobs[] | .write.total_ios + .read.total_ios] | add' "$WORK/load.json")
+    counted=$(jq -r '.programs[0].maps[] | select(.name == "latencies") | .entries[].values[]' "$WORK/stat.json" |
+        while read -r hex; do echo $((16#$(fold -w2 <<<"$hex" | tac | tr -d '\n'))); done | paste -sd+ | bc)
+    ((counted >= fio_count)) || die "$counted requests counted of fio's $fio_count"
 }
 
 each_queue() { sed -nE '/a queue has ended/s/.* requests=([0-9]+) .* returns=([0-9]+).*/\1 \2/p' "$WORK/ublk.log"; }

@@ -18,27 +18,13 @@ replace() { "$NVLANE" bpf replace "$DEVICE" "$@"; }
 runs_in_kernel() { expect_match "where it runs" "$("$NVLANE" ublk list)" "$1.*program in the kernel"; }
 
 in_kernel "bpf:$bpf/statistics.bpf.o($image)" -q 2 -d 32
-fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bsrange=512-128k \
-    --size=12M --verify=crc32c --verify_fatal=1 --verify_backlog=64 --time_based --runtime=900 \
-    --output-format=json --output="$WORK/load" &
-load=$!
+begin_counted_load
 rounds=$((FULL ? 50 : 8))
 for ((round = 0; round < rounds; round++)); do
     replace "${objects[round % 2]}" >"$WORK/replaced" || die "round $round"
     expect_match "what is kept" "$(<"$WORK/replaced")" 'map latencies stays as it is'
 done
-kill -INT "$load" || true
-wait "$load" || true
-# Before that it says that it was interrupted.
-sed -n '/^{/,$p' "$WORK/load" >"$WORK/load.json"
-expect_json "$WORK/load.json" '[.jobs[].error] | add' 0
-"$NVLANE" bpf stat "$DEVICE" -o json >"$WORK/stat.json"
-expect_json "$WORK/stat.json" '.programs[0].mistakes' 0
-# Each of fio's writes and reads ended under some program, which counted it.
-fio_count=$(jq '[.jobs[] | .write.total_ios + .read.total_ios] | add' "$WORK/load.json")
-counted=$(jq -r '.programs[0].maps[] | select(.name == "latencies") | .entries[].values[]' "$WORK/stat.json" |
-    while read -r hex; do echo $((16#$(fold -w2 <<<"$hex" | tac | tr -d '\n'))); done | paste -sd+ | bc)
-((counted >= fio_count)) || die "$counted requests counted of fio's $fio_count"
+end_counted_load
 echo "replaced $rounds times under $fio_count reads and writes"
 
 # What is refused changes nothing.
