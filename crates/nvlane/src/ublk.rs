@@ -61,7 +61,7 @@ fn add(args: &UblkAddArgs) -> Result<()> {
     }
     let zones = zones::of(&record.volume);
     let options = OpenOptions {
-        cores: args.queues.into(),
+        cores: usize::from(args.queues) * usize::from(record.wishes.threads()),
         read_only: record.read_only,
         block_device: true,
         // What is done to zones is no command of all volumes.
@@ -179,7 +179,7 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
     }
     let recovered = || -> Result<(Device, Record)> {
         let options = OpenOptions {
-            cores: info.nr_hw_queues.into(),
+            cores: usize::from(info.nr_hw_queues) * usize::from(record.wishes.threads()),
             read_only: record.read_only,
             block_device: true,
             ..OpenOptions::default()
@@ -228,7 +228,8 @@ fn serve_options(wishes: &Wishes) -> DeviceOptions {
         ProgramPlace::Kernel => ::ublk::ProgramPlace::Kernel,
         ProgramPlace::User => ::ublk::ProgramPlace::User,
     };
-    DeviceOptions { cpus, poll: wishes.poll, program, ..DeviceOptions::default() }
+    let threads = wishes.threads();
+    DeviceOptions { cpus, threads, poll: wishes.poll, program, ..DeviceOptions::default() }
 }
 
 /// What ends a server, or wakes it.
@@ -313,6 +314,7 @@ fn refresh(device: &mut Device) {
 fn announce(device: &Device, record: &Record, format: ListFormat) -> String {
     let (node, info) = (device.node(), device.info());
     let (queues, depth) = (info.nr_hw_queues, info.queue_depth);
+    let threads = record.wishes.threads();
     let batches = info.flags & driver::flag::BATCH_IO != 0;
     if format == ListFormat::Json {
         let made = json!({
@@ -322,6 +324,7 @@ fn announce(device: &Device, record: &Record, format: ListFormat) -> String {
             "volume": record.volume,
             "bytes": device.bytes(),
             "queues": queues,
+            "threads": threads,
             "depth": depth,
             "io_bytes_max": info.max_io_buf_bytes,
             "data_path": device.path().to_string(),
@@ -335,8 +338,9 @@ fn announce(device: &Device, record: &Record, format: ListFormat) -> String {
     let most = size::format(info.max_io_buf_bytes.into());
     let program = record.program.as_ref().map(|runs| format!(", {runs}")).unwrap_or_default();
     format!(
-        "{}: {bytes}, {queues} queue(s) of {depth} requests of up to {most}, {}{}, from {}{program}\nready\n",
+        "{}: {bytes}, {queues} queue(s) of {depth} requests of up to {most}{}, {}{}, from {}{program}\nready\n",
         node.display(),
+        if threads > 1 { format!(" with {threads} threads each") } else { String::new() },
         device.path(),
         if batches { " in batches" } else { "" },
         record.volume,

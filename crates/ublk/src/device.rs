@@ -1,4 +1,4 @@
-//! A device: its threads, one per queue, and the calls that make it, hand it on and take it away.
+//! A device: its threads, one or more per queue, and the calls that make it, hand it on and take it away.
 
 use crate::control::{self, Control, ControlError};
 use crate::driver::{DEPTH_MAX, DeviceInfo, Parameters, SECTOR_SHIFT, flag, state};
@@ -7,7 +7,7 @@ use crate::features::Features;
 use crate::kernel::{self, ProgramPlace, Runs};
 use crate::parameters;
 use crate::path::DataPath;
-use crate::queue::{QueueConfig, QueueServer, Watcher};
+use crate::queue::{QueueConfig, QueueServer, Share, Watcher};
 use crate::recovery;
 use crate::translate::Shape;
 use crate::zoned::Zones;
@@ -44,8 +44,11 @@ pub type Wake = Arc<dyn Fn() + Send + Sync>;
 pub struct DeviceOptions {
     /// The N of `/dev/ublkbN`; any if `None`.
     pub id: Option<u32>,
-    /// Queues, each with a thread; the driver makes no more than there are processors.
+    /// Queues; the driver makes no more than there are processors.
     pub queues: u16,
+    /// Threads of each, which have a like number of its requests (Linux 6.16 for more than one): for a client that is alone
+    /// on one processor, whose requests all come by one queue.
+    pub threads: u16,
     /// Requests in flight per queue, at most [`DEPTH_MAX`].
     pub depth: u16,
     /// The way of data; the best if `None`.
@@ -56,7 +59,7 @@ pub struct DeviceOptions {
     pub recovery: bool,
     /// The volume's zones, if it has any: it is one NVMe device then, opened so that commands pass.
     pub zones: Option<Zones>,
-    /// Where the threads run; those beyond the list run anywhere.
+    /// Where the threads run, those of the first queue first; those beyond the list run anywhere.
     pub cpus: Vec<Option<usize>>,
     /// Poll without ever sleeping.
     pub poll: bool,
@@ -74,6 +77,7 @@ impl Default for DeviceOptions {
         DeviceOptions {
             id: None,
             queues: 1,
+            threads: 1,
             depth: 128,
             path: None,
             io_bytes_max: None,
@@ -118,7 +122,7 @@ struct Queues {
     threads: Vec<JoinHandle<()>>,
     sender: Sender<Event>,
     events: Receiver<Event>,
-    /// Of each: nothing is with the volume, although the driver ends tags.
+    /// Of each thread: nothing is with the volume, although the driver ends tags.
     idle: Vec<bool>,
     /// Of each: all tags have ended.
     ended: Vec<bool>,
@@ -129,8 +133,9 @@ struct Queues {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     Ending,
-    Idle(u16),
-    Ended(u16, Option<i32>),
+    /// Of a thread.
+    Idle(usize),
+    Ended(usize, Option<i32>),
 }
 
 impl Device {
@@ -144,6 +149,9 @@ impl Device {
     ) -> Result<Device, Error> {
         if options.depth == 0 || options.depth > DEPTH_MAX || options.queues == 0 {
             return Err(Error::Depth(options.depth));
+        }
+        if options.threads == 0 || options.threads > options.depth {
+            return Err(Error::Threads("are at least one, and at most as many as it has requests"));
         }
         let mut control = Control::open()?;
         let driver = control.features();
@@ -173,6 +181,7 @@ impl Device {
         if takes_batches(options, driver, &runs)? {
             flags |= flag::BATCH_IO;
         }
+        check_threads(options, driver.mask() & (flag::PER_IO_DAEMON | flags), &runs)?;
         if options.recovery {
             flags |= flag::USER_RECOVERY | flag::USER_RECOVERY_REISSUE;
             if flags & flag::BATCH_IO == 0 {
@@ -238,7 +247,7 @@ impl Device {
         path: DataPath,
         runs: Runs,
     ) -> Device {
-        let queues = Queues::new(info.nr_hw_queues.into());
+        let queues = Queues::new();
         Device { control, info, namespace, path, runs, sectors: 0, queues }
     }
 
@@ -264,23 +273,26 @@ impl Device {
             );
         }
         let node = Arc::new(open_node(info.dev_id)?);
-        for queue in 0..info.nr_hw_queues {
+        let threads = options.threads;
+        let each = |queue| (0..threads).map(move |thread| (queue, Share { thread, threads }));
+        for (queue, share) in (0..info.nr_hw_queues).flat_map(each) {
             let config = QueueConfig {
                 queue,
                 depth: info.queue_depth,
+                share,
                 path: self.path,
                 shape,
                 encoded: self.control.is_encoded(),
                 batch: info.flags & flag::BATCH_IO != 0,
             };
-            let events = self.queues.sender.clone();
+            let (thread, events) = (self.queues.threads.len(), self.queues.sender.clone());
             let seed = Seed {
-                reactor: reactor_config(&config, options),
+                reactor: reactor_config(&config, thread, options),
                 config,
                 program: self.runs.kernel().cloned(),
                 namespace: Arc::clone(&self.namespace),
                 node: Arc::clone(&node),
-                teller: Teller { queue, events, wake: Arc::clone(wake) },
+                teller: Teller { thread, events, wake: Arc::clone(wake) },
             };
             self.queues.start(seed)?;
         }
@@ -340,18 +352,18 @@ impl Device {
                 self.queues.fate = Some(fate);
             }
             Event::Ending => {}
-            Event::Idle(queue) => self.queues.idle[usize::from(queue)] = true,
-            Event::Ended(queue, error) => {
+            Event::Idle(thread) => self.queues.idle[thread] = true,
+            Event::Ended(thread, error) => {
                 if let Some(errno) = error {
                     let device = self.info.dev_id;
                     tracing::error!(
                         device,
-                        queue,
+                        thread,
                         errno,
                         "a queue has failed, and the device with it"
                     );
                 }
-                self.queues.ended[usize::from(queue)] = true;
+                self.queues.ended[thread] = true;
                 self.queues.error = self.queues.error.or(error);
             }
         }
@@ -469,9 +481,25 @@ fn takes_batches(options: &DeviceOptions, driver: Features, runs: &Runs) -> Resu
     match (options.batch, why_not) {
         (Some(true), Some(why)) => Err(Error::Batch(why)),
         (Some(asked), _) => Ok(asked),
-        (None, _) if options.recovery => Ok(false),
+        (None, _) if options.recovery || options.threads > 1 => Ok(false),
         (None, why_not) => Ok(why_not.is_none() && matches!(runs, Runs::Nowhere)),
     }
+}
+
+/// Whether the queues of a device with these flags may have as many threads as asked for.
+pub(crate) fn check_threads(options: &DeviceOptions, flags: u64, runs: &Runs) -> Result<(), Error> {
+    let why_not = if options.threads == 1 {
+        return Ok(());
+    } else if flags & flag::PER_IO_DAEMON == 0 {
+        "need Linux 6.16 or newer"
+    } else if flags & flag::BATCH_IO != 0 {
+        "have their requests one by one: leave --batch away"
+    } else if runs.kernel().is_some() {
+        "are not for programs in the kernel"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Threads(why_not))
 }
 
 /// Whether a zoned volume can be a device.
@@ -490,19 +518,24 @@ fn check_zoned(options: &DeviceOptions, driver: Features, path: DataPath) -> Res
 }
 
 impl Queues {
-    fn new(count: usize) -> Queues {
+    fn new() -> Queues {
         let (sender, events) = channel();
-        let threads = Vec::with_capacity(count);
-        let (idle, ended) = (vec![false; count], vec![false; count]);
+        let (threads, idle, ended) = (Vec::new(), Vec::new(), Vec::new());
         Queues { threads, sender, events, idle, ended, error: None, fate: None }
     }
 
     fn start(&mut self, seed: Seed) -> Result<(), Error> {
         let (sender, receiver) = channel();
-        let queue = seed.config.queue;
-        let thread = thread::Builder::new().name(format!("ublk-{queue}"));
+        let (queue, share) = (seed.config.queue, seed.config.share);
+        let name = match share {
+            Share::ALL => format!("ublk-{queue}"),
+            Share { thread, .. } => format!("ublk-{queue}.{thread}"),
+        };
+        let thread = thread::Builder::new().name(name);
         let thread = thread.spawn(move || run(seed, &sender)).map_err(Error::Thread)?;
         self.threads.push(thread);
+        self.idle.push(false);
+        self.ended.push(false);
         let gone = || Error::Ended(io::Error::other("a thread has ended"));
         receiver.recv().map_err(|_| gone())?
     }
@@ -608,7 +641,8 @@ pub(crate) fn be_io_flusher() {
 
 /// A thread's way to the device's owner.
 pub(crate) struct Teller {
-    pub(crate) queue: u16,
+    /// Its number.
+    pub(crate) thread: usize,
     events: Sender<Event>,
     wake: Wake,
 }
@@ -631,24 +665,24 @@ impl Watcher for Watch {
     }
 
     fn idle(&self) {
-        self.teller.tell(Event::Idle(self.teller.queue));
+        self.teller.tell(Event::Idle(self.teller.thread));
     }
 
     fn ended(&self, error: Option<i32>) {
-        self.teller.tell(Event::Ended(self.teller.queue, error));
+        self.teller.tell(Event::Ended(self.teller.thread, error));
         if let Some(reactor) = self.reactor.upgrade() {
             reactor.stop();
         }
     }
 }
 
-fn reactor_config(config: &QueueConfig, options: &DeviceOptions) -> reactor::Config {
-    let depth = usize::from(config.depth);
+fn reactor_config(config: &QueueConfig, thread: usize, options: &DeviceOptions) -> reactor::Config {
+    let depth = config.share.tags(config.depth).count();
     let buffer = (config.shape.io_bytes_max as usize).next_power_of_two();
     let is_zero_copy = config.path == DataPath::ZeroCopy;
     reactor::Config {
         entries: u32::from(config.depth).saturating_mul(2).max(256),
-        cpu: options.cpus.get(usize::from(config.queue)).copied().flatten(),
+        cpu: options.cpus.get(thread).copied().flatten(),
         poll_always: options.poll,
         // Address space: of one buffer per request one at least is always free.
         buffer_bytes: FURTHER_BYTES + if is_zero_copy { buffer } else { depth * buffer },

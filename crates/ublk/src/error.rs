@@ -46,6 +46,9 @@ pub enum Error {
     /// A zoned volume that cannot be a device.
     #[error("a zoned volume {0}")]
     Zoned(&'static str),
+    /// A queue cannot have several threads.
+    #[error("several threads per queue {0}")]
+    Threads(&'static str),
     /// Requests cannot come and go many at a time.
     #[error("batches {0}")]
     Batch(&'static str),

@@ -48,7 +48,7 @@ pub const KNOWN: &[Feature] = &[
     feature(flag::UPDATE_SIZE, "UPDATE_SIZE", "6.16", "resizing in use", true),
     feature(flag::AUTO_BUF_REG, "AUTO_BUF_REG", "6.16", "zero copy without further commands", true),
     feature(flag::QUIESCE, "QUIESCE", "6.16", "upgrades of the server in use", true),
-    feature(flag::PER_IO_DAEMON, "PER_IO_DAEMON", "6.16", "several threads per queue", false),
+    feature(flag::PER_IO_DAEMON, "PER_IO_DAEMON", "6.16", "several threads per queue", true),
     feature(flag::BUF_REG_OFF_DAEMON, "BUF_REG_OFF_DAEMON", "6.17", "several rings", false),
     feature(flag::BATCH_IO, "BATCH_IO", "7.0", "many requests per command", true),
     feature(flag::INTEGRITY, "INTEGRITY", "7.0", "metadata", false),

@@ -68,6 +68,7 @@ impl Runs {
             ProgramPlace::User => "as asked for".to_owned(),
             _ if path != DataPath::ZeroCopy => format!("data goes by {path}"),
             _ if options.poll => "--poll is for user space".to_owned(),
+            _ if options.threads > 1 => "several threads per queue are for user space".to_owned(),
             _ => match KernelProgram::new(volume, depth, asked == ProgramPlace::Kernel, kept) {
                 Ok(program) => match unsuited(volume, &program, asked, made) {
                     Some(why) => why,
@@ -208,7 +209,7 @@ pub fn run(seed: &Seed, program: &Arc<KernelProgram>, started: &Sender<Result<()
     }
     // The driver's file is in the ring until here, and nobody could delete the device.
     drop(queue);
-    seed.teller.tell(Event::Ended(number, error));
+    seed.teller.tell(Event::Ended(seed.teller.thread, error));
 }
 
 /// Until all tags have ended, or the loop has stopped with an error: that, if any, and how many times the
@@ -230,7 +231,7 @@ fn serve(queue: &mut KernelQueue, teller: &Teller, depth: u16) -> (Option<i32>, 
         }
         if ending && state.busy == 0 && !idle {
             idle = true;
-            teller.tell(Event::Idle(teller.queue));
+            teller.tell(Event::Idle(teller.thread));
         }
         // Nothing turns the loop any more, whatever tags the driver still has.
         if state.error != 0 {

@@ -38,13 +38,38 @@ mod about {
     pub const COMMITTED: u64 = 7 << 32;
 }
 
-/// How a queue is served.
+/// The tags of a queue that one of its threads has: they take turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Its number among them.
+    pub thread: u16,
+    /// How many there are.
+    pub threads: u16,
+}
+
+impl Share {
+    /// Of a queue with one thread.
+    pub const ALL: Share = Share { thread: 0, threads: 1 };
+
+    /// Its tags, of so many.
+    pub fn tags(self, depth: u16) -> impl Iterator<Item = u16> {
+        (self.thread..depth).step_by(self.threads.into())
+    }
+
+    fn has(self, tag: u16) -> bool {
+        tag % self.threads == self.thread
+    }
+}
+
+/// How a queue is served by one of its threads.
 #[derive(Clone, Debug)]
 pub struct QueueConfig {
     /// Its number.
     pub queue: u16,
     /// How many requests it has.
     pub depth: u16,
+    /// Which of them this thread serves.
+    pub share: Share,
     /// The way of data.
     pub path: DataPath,
     /// What the volume takes.
@@ -139,23 +164,26 @@ impl QueueServer {
             }
             false => None,
         };
-        let slot = || {
+        let slot = |tag| {
             let own = match config.path {
-                DataPath::Copy => {
+                DataPath::Copy if config.share.has(tag) => {
                     let buffer = reactor.buffers().allocate(config.shape.io_bytes_max as usize);
                     Some(buffer.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?)
                 }
-                DataPath::UserCopy | DataPath::ZeroCopy => None,
+                DataPath::Copy | DataPath::UserCopy | DataPath::ZeroCopy => None,
             };
             Ok(Slot {
-                request: Cell::new(Some(Request::new())),
+                request: Cell::new(config.share.has(tag).then(Request::new)),
                 data: Cell::default(),
                 own: RefCell::new(own),
                 appended: Cell::new(0),
                 range: UnsafeCell::new([0; dataset::RANGE_BYTES]),
             })
         };
-        let slots = (0..config.depth).map(|_| slot()).collect::<io::Result<Box<[Slot]>>>()?;
+        let slots = (0..config.depth).map(slot).collect::<io::Result<Box<[Slot]>>>()?;
+        let mut tags = Tags::new(config.depth, config.path, config.shape);
+        // The driver gives those to other threads.
+        (0..config.depth).filter(|tag| !config.share.has(*tag)).for_each(|tag| tags.ended(tag));
         let plain = match config.path {
             DataPath::ZeroCopy => Plain::of(&**namespace, reactor),
             DataPath::Copy | DataPath::UserCopy => None,
@@ -173,7 +201,7 @@ impl QueueServer {
             file,
             registered: RefCell::new(registered),
             descriptors,
-            tags: RefCell::new(Tags::new(config.depth, config.path, config.shape)),
+            tags: RefCell::new(tags),
             batch,
             in_vain: Cell::new(0),
             slots,
@@ -188,9 +216,9 @@ impl QueueServer {
         }))
     }
 
-    /// Has the driver give requests, by all tags.
+    /// Has the driver give requests, by all of its tags.
     pub fn fetch(&self) {
-        for tag in 0..self.config.depth {
+        for tag in self.config.share.tags(self.config.depth) {
             match &self.batch {
                 Some(batch) => {
                     batch.borrow_mut().push(self.element(tag, 0));

@@ -1,7 +1,7 @@
 //! Devices whose server is gone, or gives them up.
 
 use crate::control::Control;
-use crate::device::{Device, DeviceOptions, LOOK_EVERY, Wake};
+use crate::device::{Device, DeviceOptions, LOOK_EVERY, Wake, check_threads};
 use crate::driver::{DeviceInfo, Parameters, SECTOR_SHIFT, flag, state};
 use crate::error::Error;
 use crate::kernel::Runs;
@@ -57,6 +57,7 @@ impl Device {
         check_volume(id, &info, &parameters, path, namespace.as_ref())?;
         let (volume, depth) = (namespace.as_ref(), info.queue_depth);
         let runs = Runs::choose(options, volume, path, depth, Some((&info, &parameters)))?;
+        check_threads(options, info.flags, &runs)?;
         await_recovery(&mut control, id, &begins)?;
         let mut device = Device::new(control, info, namespace, path, runs);
         device.sectors = parameters.basic.dev_sectors;

@@ -31,11 +31,15 @@ pub enum UblkCommand {
 /// How a device is served.
 #[derive(Clone, Debug, Args)]
 pub struct UblkServeArgs {
-    /// Where queues are served: how many cores (4) or which (0,2-5; 3-3 for one). Without it threads run
-    /// anywhere.
+    /// Where queues are served: how many cores (4) or which (0,2-5; 3-3 for one), for the threads of the first queue
+    /// first. Without it threads run anywhere.
     #[arg(long, value_name = "LIST")]
     pub cores: Option<Cores>,
-    /// Poll without ever sleeping: lower latency, and each queue's core fully used.
+    /// Threads of each queue, which share its requests (Linux 6.16): more than one serves a client sooner that is alone on
+    /// one processor and whose data is copied. Requests come and go one by one then.
+    #[arg(long, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub threads: Option<u16>,
+    /// Poll without ever sleeping: lower latency, and each thread's core fully used.
     #[arg(long)]
     pub poll: bool,
     /// Where the program of a bpf: volume runs: in the kernel where that comes to the same (Linux 7.1, plain files
@@ -84,7 +88,7 @@ pub struct UblkAddArgs {
     /// The N of /dev/ublkbN; the first free one if not given.
     #[arg(short = 'n', long, value_name = "N")]
     pub id: Option<u32>,
-    /// Queues, each with a thread of its own; no more than there are processors.
+    /// Queues, each with a thread of its own (but see --threads); no more than there are processors.
     #[arg(short, long, value_name = "QUEUES", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub queues: u16,
     /// Requests in flight of each queue.
@@ -102,8 +106,8 @@ pub struct UblkAddArgs {
     /// Have the driver copy, into memory that belongs to each request.
     #[arg(long, group = "path")]
     pub copy: bool,
-    /// Have requests come and go many at a time (Linux 7.0): the default without --recover, but for programs. A device
-    /// that is taken over stays as it was made.
+    /// Have requests come and go many at a time (Linux 7.0): the default without --recover and with one thread per queue,
+    /// but for programs. A device that is taken over stays as it was made.
     #[arg(long, conflicts_with = "no_batch")]
     pub batch: bool,
     /// Have them come and go one by one.
@@ -131,7 +135,7 @@ pub struct UblkAddArgs {
   nvlane ublk upgrade 0                    while it is in use, by a new version of nvlane
 
 The device must have been made with --recover. Queues, depth and the way of data stay as they were, and so do
---bpf, --cores and --poll unless they are given.")]
+--bpf, --cores, --threads and --poll unless they are given.")]
 pub struct UblkRecoverArgs {
     /// The N of /dev/ublkbN.
     pub id: u32,

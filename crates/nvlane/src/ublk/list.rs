@@ -42,6 +42,7 @@ pub fn devices(format: ListFormat) -> Result<()> {
             "server": (info.state == state::LIVE).then_some(info.ublksrv_pid),
             "bytes": parameters.basic.dev_sectors << SECTOR_SHIFT,
             "queues": info.nr_hw_queues,
+            "threads": record.as_ref().map(|record| record.wishes.threads()),
             "depth": info.queue_depth,
             "io_bytes_max": info.max_io_buf_bytes,
             "data_path": DataPath::of_flags(info.flags).to_string(),
@@ -180,7 +181,7 @@ mod tests {
         };
         assert!(line("USER_COPY").starts_with("yes") && !line("USER_COPY").contains("use Linux"));
         assert!(line("AUTO_BUF_REG").ends_with("use Linux 6.16 or newer"));
-        let unused = line("PER_IO_DAEMON");
+        let unused = line("INTEGRITY");
         assert!(unused.starts_with("no ") && unused.contains("not used"));
     }
 

@@ -39,16 +39,24 @@ pub struct Wishes {
     pub bpf: Option<ProgramPlace>,
     /// Where queues are served.
     pub cores: Option<Cores>,
+    /// By how many threads each queue is served.
+    pub threads: Option<u16>,
     /// Without ever sleeping.
     pub poll: bool,
 }
 
 impl Wishes {
+    /// Threads of each queue.
+    pub fn threads(&self) -> u16 {
+        self.threads.unwrap_or(1)
+    }
+
     /// What is said now, and what was said before where nothing is.
     pub fn of(args: &UblkServeArgs, before: Wishes) -> Wishes {
         Wishes {
             bpf: args.bpf.or(before.bpf),
             cores: args.cores.clone().or(before.cores),
+            threads: args.threads.or(before.threads),
             poll: args.poll || before.poll,
         }
     }
@@ -220,7 +228,9 @@ mod tests {
 
     #[test]
     fn what_was_said_once_counts_until_something_else_is_said() {
-        let first = wishes(&["--bpf", "user", "--cores", "0,2-3", "--poll"], Wishes::default());
+        let first = ["--bpf", "user", "--cores", "0,2-3", "--threads", "2", "--poll"];
+        let first = wishes(&first, Wishes::default());
+        assert_eq!(first.threads(), 2);
         let record = Record {
             volume: "mem:1M".into(),
             asked: "mem:1M".into(),

@@ -53,6 +53,11 @@ impl Set {
 
     /// The same, of which requests come and go many at a time or one by one.
     fn with(rule: Rule, batch: bool) -> Set {
+        Set::of(rule, batch, Share::ALL)
+    }
+
+    /// The same, of which this thread has a share.
+    fn of(rule: Rule, batch: bool, share: Share) -> Set {
         let reactor = Reactor::new(&Config::default()).expect("io_uring is allowed");
         let device = Arc::new(tempfile::tempfile().unwrap());
         device.set_len(4096).unwrap();
@@ -62,7 +67,8 @@ impl Set {
         let volume: Arc<dyn Namespace> = Fault::new(Arc::clone(&memory) as _, rule);
         let path = DataPath::UserCopy;
         let shape = SHAPE;
-        let config = QueueConfig { queue: 0, depth: 2, path, shape, encoded: true, batch };
+        let depth = 2;
+        let config = QueueConfig { queue: 0, depth, share, path, shape, encoded: true, batch };
         let told = Rc::new(Told::default());
         let watcher = Box::new(Rc::clone(&told));
         let queue = QueueServer::open(config, &reactor, &volume, Arc::clone(&device), watcher);
@@ -159,6 +165,28 @@ fn a_queue_that_may_not_fetch_ends_and_says_why() {
     assert_eq!(set.told.ending.get(), 1);
     assert_eq!(*set.told.ended.borrow(), [Some(libc::EOPNOTSUPP)]);
     assert_eq!((set.queue.refusal(), set.queue.requests()), (Some(libc::EOPNOTSUPP), 0));
+}
+
+#[test]
+fn threads_share_every_tag_and_none_twice() {
+    for (depth, threads) in [(1, 1), (2, 1), (7, 2), (128, 3), (64, 64)] {
+        let share = |thread| Share { thread, threads };
+        let mut tags: Vec<u16> = (0..threads).flat_map(|it| share(it).tags(depth)).collect();
+        tags.sort_unstable();
+        assert_eq!(tags, (0..depth).collect::<Vec<_>>(), "{threads} threads");
+    }
+}
+
+/// Of two tags it has the second: nothing is heard of the other.
+#[test]
+fn a_thread_fetches_by_its_own_tags_and_ends_with_them() {
+    let set = Set::of(again(0), false, Share { thread: 1, threads: 2 });
+    let before = set.reactor.stats().submitted;
+    set.queue.fetch();
+    assert_eq!(set.reactor.stats().submitted - before, 1);
+    set.drive();
+    assert_eq!((set.told.ending.get(), set.told.idle.get() > 0), (1, true));
+    assert_eq!(*set.told.ended.borrow(), [Some(libc::EOPNOTSUPP)]);
 }
 
 /// The end waits for the request, and says what was said first.
