@@ -38,11 +38,11 @@ use serde_json::json;
 use stage::Stage;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
-use subject::{KERNEL, Kind, Subject};
+use subject::{BLOCK, KERNEL, Kind, Subject};
 
 /// Bytes of the file that is read.
 const BYTES: usize = 64 << 20;
@@ -101,7 +101,7 @@ impl Scenario for Aio {
             None
         };
         let made = match &stage {
-            Some(stage) => Some(Place { path: stage.device()?, device: true }),
+            Some(stage) => Some(Place::of_device(stage.device()?)?),
             None => None,
         };
         let few: &[usize] = if options.quick { &DEPTHS_QUICK } else { &DEPTHS };
@@ -131,6 +131,8 @@ impl Scenario for Aio {
 struct Place {
     path: PathBuf,
     device: bool,
+    /// How much of it.
+    bytes: usize,
 }
 
 impl Place {
@@ -138,7 +140,7 @@ impl Place {
     fn of_file(options: &Options) -> anyhow::Result<Place> {
         let path = options.dir.clone();
         if stage::is_block(&path) {
-            return Ok(Place { path, device: true });
+            return Place::of_device(path);
         }
         let path = path.join(format!("nvlane-bench-aio-{}", std::process::id()));
         let mut file = File::create(&path).with_context(|| path.display().to_string())?;
@@ -146,7 +148,15 @@ impl Place {
             file.write_all(&vec![chunk as u8; 1 << 20])?;
         }
         file.sync_all()?;
-        Ok(Place { path, device: false })
+        Ok(Place { path, device: false, bytes: BYTES })
+    }
+
+    fn of_device(path: PathBuf) -> anyhow::Result<Place> {
+        let mut place = Place { path, device: true, bytes: BYTES };
+        let size = place.open(false)?.seek(SeekFrom::End(0))?;
+        place.bytes = BYTES.min(usize::try_from(size)?) / BLOCK * BLOCK;
+        ensure!(place.bytes > 0, "{} is empty", place.path.display());
+        Ok(place)
     }
 
     fn open(&self, direct: bool) -> anyhow::Result<File> {
@@ -209,7 +219,12 @@ impl Bench {
         let (thread, others): (Vec<Kind>, Vec<Kind>) =
             Kind::ALL.into_iter().partition(|&kind| kind == Kind::Setup2Thread);
         for kinds in [others, thread] {
-            self.turns_of(&kinds, (&file, may_poll), (direct, depth, row), &mut windows)?;
+            self.turns_of(
+                &kinds,
+                (&file, place.bytes, may_poll),
+                (direct, depth, row),
+                &mut windows,
+            )?;
         }
         let kernel = windows.get(KERNEL).map(|(_, windows)| windows.clone()).unwrap_or_default();
         ensure!(!kernel.is_empty(), "the kernel's AIO is not to be had");
@@ -230,7 +245,7 @@ impl Bench {
     fn turns_of(
         &mut self,
         kinds: &[Kind],
-        (file, may_poll): (&File, bool),
+        (file, bytes, may_poll): (&File, usize, bool),
         (direct, depth, row): (bool, usize, &str),
         windows: &mut BTreeMap<&'static str, (bool, Vec<Window>)>,
     ) -> anyhow::Result<()> {
@@ -241,7 +256,7 @@ impl Bench {
                     if let Some(why) = subject.unpolled.as_ref().filter(|_| direct) {
                         self.note(format!("{row}: {} does not poll: {why}", kind.name()));
                     }
-                    loads.push(Load::new(subject, depth, BYTES));
+                    loads.push(Load::new(subject, depth, bytes));
                 }
                 Err(error) => self.note(format!("{row}: {}: {error:#}", kind.name())),
             }
@@ -265,7 +280,8 @@ impl Bench {
             return;
         }
         let path = place.path.as_path();
-        let fio = fio::Fio { path, bytes: BYTES, depth: case.depth, polling, core: self.core };
+        let (bytes, depth) = (place.bytes, case.depth);
+        let fio = fio::Fio { path, bytes, depth, polling, core: self.core };
         let turns = if self.turns > 5 { 3 } else { 1 };
         let windows: anyhow::Result<Vec<Window>> =
             (0..turns).map(|_| fio.window(self.window)).collect();
