@@ -9,7 +9,6 @@
 
 plain=$(device nvlane-plain 1)
 zoned=$(device nvlane-zoned 1)
-shared=$(device nvlane-path 1)
 block=/dev/nvme${plain#/dev/ng}
 head -c 4096 /dev/urandom >"$WORK/a"
 head -c 4096 /dev/urandom >"$WORK/b"
@@ -79,7 +78,6 @@ await 20 modprobe -r nvme
 modprobe nvme
 plain=$(device nvlane-plain 1)
 zoned=$(device nvlane-zoned 1)
-shared=$(device nvlane-path 1)
 block=/dev/nvme${plain#/dev/ng}
 expect_match "polling in vain" "$("$NVLANE" info "$plain?poll" 2>&1)" 'no poll queues.*poll_queues='
 block_commands "$plain?poll" 0 >/dev/null
@@ -145,6 +143,11 @@ give "$zoned" io 0x79 cdw10=0 cdw13=4
 expect "the write pointer of a zone that was reset" "$(pointer 0)" 0
 
 # Two controllers, one namespace.
-expect_match "the head" "$("$NVLANE" info "$shared?passthrough=admin")" \
-    'controllers +nvme[0-9]+ live, nvme[0-9]+ live.*any controller'
+with_heads
+shared=$(device nvlane-path 1)
+two_live() {
+    local wanted='controllers +nvme[0-9]+ live, nvme[0-9]+ live.*any controller'
+    [[ $("$NVLANE" info "$shared?passthrough=admin") =~ $wanted ]]
+}
+await 20 two_live
 "$EXAMPLE" "$shared" load 16 1

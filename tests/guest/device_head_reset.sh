@@ -1,7 +1,6 @@
 #!/bin/bash
 # limit: 240
 # kernel: newest
-# devices: usual
 # A character device that stands for the ways of several controllers (that of the kernel's own NVMe/TCP host), while its
 # only controller is reset again and again: what the kernel has no path for at that moment it calls invalid, and it
 # is tried again.

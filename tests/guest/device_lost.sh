@@ -8,7 +8,6 @@
 . "$(dirname "$0")/_nvme.sh"
 
 plain=$(device nvlane-plain 1)
-shared=$(device nvlane-path 1)
 
 # loads URI SECONDS: in the background; joined NAME waits for it
 loads() {
@@ -34,29 +33,6 @@ for options in '' '?poll'; do
     joined "a reset$options"
     no_errors "of a reset$options"
 done
-
-# One of two controllers goes: the other carries on.
-first=$(basename "$(find "/sys/class/nvme-generic/${shared##*/}/../" -maxdepth 1 -name 'nvme[0-9]*' -regex '.*/nvme[0-9]+' | sort | sed -n 1p)")
-[[ -n $first ]] || die "no controllers of $shared"
-slot=$(slot_of "$first")
-loads "$shared" 8
-unbind "$slot"
-sleep 2
-bind "$slot"
-joined "one of two controllers"
-no_errors "of one of two controllers"
-
-# Both go: nothing is left.
-slots=()
-for path in /sys/class/nvme-generic/"${shared##*/}"/../nvme[0-9]*; do
-    [[ ${path##*/} =~ ^nvme[0-9]+$ ]] && slots+=("$(slot_of "${path##*/}")")
-done
-expect "controllers" ${#slots[@]} 2
-loads "$shared" 20
-for slot in "${slots[@]}"; do unbind "$slot"; done
-joined "both controllers"
-expect_match "errors" "$(<"$WORK/load")" 'Namespace Not Ready|Pathing Error'
-expect_match "the log" "$(<"$WORK/load.said")" 'removed|gone|no controller'
 
 # A device of one controller, in use by us and served to a host.
 serve "$plain" mem:16M
@@ -86,3 +62,28 @@ expect_match "its last words" "$(tail -n 1 "$WORK/serve.log")" "cannot flush nvm
 bind "$slot"
 plain=$(device nvlane-plain 1)
 "$EXAMPLE" "$plain" load 8 1
+
+# One of two controllers goes: the other carries on.
+with_heads
+shared=$(device nvlane-path 1)
+first=$(basename "$(find "/sys/class/nvme-generic/${shared##*/}/../" -maxdepth 1 -name 'nvme[0-9]*' -regex '.*/nvme[0-9]+' | sort | sed -n 1p)")
+[[ -n $first ]] || die "no controllers of $shared"
+slot=$(slot_of "$first")
+loads "$shared" 8
+unbind "$slot"
+sleep 2
+bind "$slot"
+joined "one of two controllers"
+no_errors "of one of two controllers"
+
+# Both go: nothing is left.
+slots=()
+for path in /sys/class/nvme-generic/"${shared##*/}"/../nvme[0-9]*; do
+    [[ ${path##*/} =~ ^nvme[0-9]+$ ]] && slots+=("$(slot_of "${path##*/}")")
+done
+expect "controllers" ${#slots[@]} 2
+loads "$shared" 20
+for slot in "${slots[@]}"; do unbind "$slot"; done
+joined "both controllers"
+expect_match "errors" "$(<"$WORK/load")" 'Namespace Not Ready|Pathing Error'
+expect_match "the log" "$(<"$WORK/load.said")" 'removed|gone|no controller'

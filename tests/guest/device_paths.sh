@@ -5,8 +5,6 @@
 # NVMe devices below layers: two controllers' devices of one namespace put together by our multipath
 # instead of the kernel's, one of which goes under I/O; and two devices one after the other.
 . "$(dirname "$0")/harness.sh"
-modprobe -r nvme-tcp nvme-fabrics nvme-core
-modprobe nvme-core multipath=N
 . "$(dirname "$0")/_nvme.sh"
 
 # Without the kernel's multipath each controller has a device of its own.

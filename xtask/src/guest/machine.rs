@@ -55,8 +55,6 @@ pub struct Disk {
 pub struct Machine {
     /// The kernel to boot.
     pub kernel: Kernel,
-    /// What boots it; the newest there is if none is given.
-    pub emulator: Option<Emulator>,
     /// Memory, as QEMU takes it: `4G`.
     pub memory: String,
     /// Virtual processors.
@@ -85,7 +83,6 @@ impl Machine {
         let checkout = checkout()?;
         Ok(Self {
             kernel,
-            emulator: None,
             memory: "4G".into(),
             cpus: 2,
             disks: Vec::new(),
@@ -150,10 +147,10 @@ impl Machine {
     fn qemu(&self, run: &Path) -> Result<Command> {
         // Without "enhanced" string instructions the kernel copies by words: to emulate them takes longer byte by byte.
         // Figures of exact guests are of an emulator and a processor that stay the same.
-        let (emulator, cpu) = match (self.exact, &self.emulator) {
-            (true, _) => (Emulator::installed(), "max"),
-            (false, None) => (Emulator::newest()?, "max,-erms,-fsrm"),
-            (false, Some(given)) => (given.clone(), "max,-erms,-fsrm"),
+        let (emulator, cpu) = if self.exact {
+            (Emulator::installed(), "max")
+        } else {
+            (Emulator::newest()?, "max,-erms,-fsrm")
         };
         // setpriv makes the guest die with us however we end; QEMU 7 has no option for that.
         let mut qemu = Command::new("setpriv");

@@ -6,6 +6,7 @@
 //!                                                               metadata and protection information
 //!   serial nvlane-zoned    namespace 1: 64 MiB in zones of 4 MiB, of which 3 MiB can be written
 //!   serial nvlane-path     namespace 1 of two controllers: one subsystem
+//!   and the kernel's own multipath is off
 //!
 //!   Set::Placed
 //!   serial nvlane-placed   namespace 1: Flexible Data Placement, four handles to reclaim units of 16 MiB
@@ -30,8 +31,8 @@ pub struct Devices {
 /// Which devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Set {
-    /// Those that most tests have, of the machine's own emulator: with that of Debian 12 a namespace of one controller is
-    /// a device of its own, with those from QEMU 10 on each is a multipath head.
+    /// Those that most tests have. From QEMU 10 on each of these controllers says that its subsystem may have others, and
+    /// each namespace would be a multipath head; without multipath each is a device of its controller, as with older ones.
     Usual,
     /// What older emulators do not have.
     Placed,
@@ -78,31 +79,31 @@ impl Set {
         }
     }
 
-    fn emulator(self) -> Result<Emulator> {
+    /// Words for the kernel's command line.
+    fn append(self) -> &'static str {
         match self {
-            Self::Usual => Ok(Emulator::installed()),
-            Self::Placed => Emulator::newest(),
+            Self::Usual => "nvme_core.multipath=N ",
+            Self::Placed => "",
         }
     }
 }
 
 impl Devices {
-    /// Gives `machine` the devices of `set`, with images in `directory`, whose names begin with `prefix`, and an
-    /// emulator that has such.
+    /// Gives `machine` the devices of `set`, if its emulator has such, with images in `directory`, whose names begin with
+    /// `prefix`.
     pub fn attach(
         machine: &mut Machine,
         set: Set,
         directory: &Path,
         prefix: &str,
     ) -> Result<Devices> {
-        let emulator = set.emulator()?;
         fs::create_dir_all(directory)?;
         let mut devices = Devices { images: Vec::new() };
-        let are_there = set == Set::Usual || emulator.is_new;
-        machine.emulator = Some(emulator);
-        if !are_there {
+        if set == Set::Placed && !Emulator::newest()?.is_new {
             return Ok(devices);
         }
+        // First: of two words for one thing the last counts.
+        machine.append.insert_str(0, set.append());
         let mut add = |option: &str, value: String| {
             machine.qemu_arguments.extend([option.to_owned(), value]);
         };
