@@ -1,4 +1,4 @@
-//! A device: its threads, one or more per queue, and the calls that make it, hand it on and take it away.
+//! A device: the calls that make it, hand it on and take it away.
 
 use crate::control::{self, Control, ControlError};
 use crate::driver::{DEPTH_MAX, DeviceInfo, Parameters, SECTOR_SHIFT, flag, state};
@@ -7,34 +7,26 @@ use crate::features::Features;
 use crate::kernel::{self, ProgramPlace, Runs};
 use crate::parameters;
 use crate::path::DataPath;
-use crate::queue::{QueueConfig, QueueServer, Share, Watcher};
+use crate::queue::{QueueConfig, Share};
 use crate::recovery;
+use crate::threads::{Event, Queues, Seed, Teller, reactor_config};
 use crate::translate::Shape;
 use crate::zoned::Zones;
 use namespace::Namespace;
-use reactor::{Drive, Kind, Reactor};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
-use ublk_bpf::{KeptMaps, KernelProgram};
+use ublk_bpf::KeptMaps;
 
 /// How long the device node of a new device may take to appear.
 const NODE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Time between two looks at what is to come.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(10);
-
-/// After so long a device whose threads have not ended is told to stop again.
-const STOP_AGAIN: Duration = Duration::from_secs(1);
-
-/// Memory of a core beyond what its requests need: for layers and backends.
-const FURTHER_BYTES: usize = 32 << 20;
 
 /// Called on a device's threads when [`Device::ending`] may have something to tell.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -114,28 +106,6 @@ pub struct Device {
     runs: Runs,
     pub(crate) sectors: u64,
     queues: Queues,
-}
-
-/// The device's threads.
-#[derive(Debug)]
-struct Queues {
-    threads: Vec<JoinHandle<()>>,
-    sender: Sender<Event>,
-    events: Receiver<Event>,
-    /// Of each thread: nothing is with the volume, although the driver ends tags.
-    idle: Vec<bool>,
-    /// Of each: all tags have ended.
-    ended: Vec<bool>,
-    error: Option<i32>,
-    fate: Option<Ending>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Event {
-    Ending,
-    /// Of a thread.
-    Idle(usize),
-    Ended(usize, Option<i32>),
 }
 
 impl Device {
@@ -515,182 +485,6 @@ fn check_zoned(options: &DeviceOptions, driver: Features, path: DataPath) -> Res
         return Err(Error::Zoned(why));
     }
     Ok(())
-}
-
-impl Queues {
-    fn new() -> Queues {
-        let (sender, events) = channel();
-        let (threads, idle, ended) = (Vec::new(), Vec::new(), Vec::new());
-        Queues { threads, sender, events, idle, ended, error: None, fate: None }
-    }
-
-    fn start(&mut self, seed: Seed) -> Result<(), Error> {
-        let (sender, receiver) = channel();
-        let (queue, share) = (seed.config.queue, seed.config.share);
-        let name = match share {
-            Share::ALL => format!("ublk-{queue}"),
-            Share { thread, .. } => format!("ublk-{queue}.{thread}"),
-        };
-        let thread = thread::Builder::new().name(name);
-        let thread = thread.spawn(move || run(seed, &sender)).map_err(Error::Thread)?;
-        self.threads.push(thread);
-        self.idle.push(false);
-        self.ended.push(false);
-        let gone = || Error::Ended(io::Error::other("a thread has ended"));
-        receiver.recv().map_err(|_| gone())?
-    }
-
-    fn all_ended(&self) -> bool {
-        self.ended.iter().all(|ended| *ended)
-    }
-
-    fn ending(&self) -> Option<Ending> {
-        match self.fate {
-            // Without one of its queues it would be half dead.
-            _ if self.error.is_some() => Some(Ending::Failed),
-            Some(Ending::HandedOver) if self.idle.iter().all(|idle| *idle) => self.fate,
-            _ if self.all_ended() => self.fate.or(Some(Ending::Stopped)),
-            _ => None,
-        }
-    }
-
-    /// Until the threads have ended; `again` is called now and then.
-    fn await_end(&self, mut again: impl FnMut()) {
-        let mut next = Instant::now() + STOP_AGAIN;
-        while !self.threads.iter().all(JoinHandle::is_finished) {
-            thread::sleep(Duration::from_millis(1));
-            if Instant::now() >= next {
-                again();
-                next = Instant::now() + STOP_AGAIN;
-            }
-        }
-    }
-
-    fn join(&mut self) {
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a queue's thread panicked");
-            }
-        }
-        while let Ok(event) = self.events.try_recv() {
-            if let Event::Ended(_, error) = event {
-                self.error = self.error.or(error);
-            }
-        }
-    }
-}
-
-/// What a queue's thread begins with.
-pub(crate) struct Seed {
-    pub(crate) reactor: reactor::Config,
-    pub(crate) config: QueueConfig,
-    /// The program, if the kernel serves.
-    program: Option<Arc<KernelProgram>>,
-    namespace: Arc<dyn Namespace>,
-    pub(crate) node: Arc<File>,
-    pub(crate) teller: Teller,
-}
-
-/// Serves a queue until all of its tags have ended.
-fn run(seed: Seed, started: &Sender<Result<(), Error>>) {
-    if let Some(program) = &seed.program {
-        return kernel::run(&seed, program, started);
-    }
-    let queue = seed.config.queue;
-    be_io_flusher();
-    let reactor = match Reactor::new(&seed.reactor) {
-        Ok(reactor) => reactor,
-        Err(error) => {
-            let _ = started.send(Err(error.into()));
-            return;
-        }
-    };
-    let watcher = Box::new(Watch { teller: seed.teller, reactor: Rc::downgrade(&reactor) });
-    let server = QueueServer::open(seed.config, &reactor, &seed.namespace, seed.node, watcher);
-    let server = match server {
-        Ok(server) => server,
-        Err(source) => {
-            let _ = started.send(Err(Error::Queue { queue, source }));
-            return;
-        }
-    };
-    server.fetch();
-    // What the driver refuses it refuses at once: of batches, first what prepares, then what fetches.
-    reactor.turn_for(Drive::Poll);
-    reactor.turn_for(Drive::Poll);
-    let outcome = match server.refusal() {
-        None => Ok(()),
-        Some(errno) => Err(Error::Queue { queue, source: io::Error::from_raw_os_error(errno) }),
-    };
-    let _ = started.send(outcome);
-    // Where waiting is all that is left to do, one call hands over what is queued and waits.
-    while reactor.wait_turn() {}
-    reactor.run();
-    let stats = reactor.stats();
-    let (requests, enters) = (server.requests(), stats.enters);
-    tracing::debug!(queue, requests, enters, sleeps = stats.sleeps, "a queue has ended");
-}
-
-/// Memory that this thread needs must not wait for I/O that goes through this thread.
-pub(crate) fn be_io_flusher() {
-    const PR_SET_IO_FLUSHER: libc::c_int = 57;
-    // SAFETY: changes a flag of this thread and nothing else. It needs CAP_SYS_RESOURCE, without which
-    // devices work, but should not be swapped to.
-    unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
-}
-
-/// A thread's way to the device's owner.
-pub(crate) struct Teller {
-    /// Its number.
-    pub(crate) thread: usize,
-    events: Sender<Event>,
-    wake: Wake,
-}
-
-impl Teller {
-    pub(crate) fn tell(&self, event: Event) {
-        let _ = self.events.send(event);
-        (self.wake)();
-    }
-}
-
-struct Watch {
-    teller: Teller,
-    reactor: Weak<Reactor>,
-}
-
-impl Watcher for Watch {
-    fn ending(&self) {
-        self.teller.tell(Event::Ending);
-    }
-
-    fn idle(&self) {
-        self.teller.tell(Event::Idle(self.teller.thread));
-    }
-
-    fn ended(&self, error: Option<i32>) {
-        self.teller.tell(Event::Ended(self.teller.thread, error));
-        if let Some(reactor) = self.reactor.upgrade() {
-            reactor.stop();
-        }
-    }
-}
-
-fn reactor_config(config: &QueueConfig, thread: usize, options: &DeviceOptions) -> reactor::Config {
-    let depth = config.share.tags(config.depth).count();
-    let buffer = (config.shape.io_bytes_max as usize).next_power_of_two();
-    let is_zero_copy = config.path == DataPath::ZeroCopy;
-    reactor::Config {
-        entries: u32::from(config.depth).saturating_mul(2).max(256),
-        cpu: options.cpus.get(thread).copied().flatten(),
-        poll_always: options.poll,
-        // Address space: of one buffer per request one at least is always free.
-        buffer_bytes: FURTHER_BYTES + if is_zero_copy { buffer } else { depth * buffer },
-        kernel_buffers: if is_zero_copy { config.depth } else { 0 },
-        // NVMe devices get their commands by this ring (docs/decisions/0005).
-        kind: Kind::Big,
-        ..reactor::Config::default()
-    }
 }
 
 /// Waits until `/dev/ublkcN` is ours, as some rule makes it (docs/ublk.md): the driver goes by that.

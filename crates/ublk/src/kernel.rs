@@ -2,10 +2,11 @@
 
 use crate::control::Control;
 use crate::descriptors::Descriptors;
-use crate::device::{DeviceOptions, Event, Seed, Teller, be_io_flusher};
+use crate::device::DeviceOptions;
 use crate::driver::{self, DeviceInfo, Parameters, SECTOR_SHIFT, flag};
 use crate::error::Error;
 use crate::path::DataPath;
+use crate::threads::{Event, Seed, Teller, be_io_flusher};
 use namespace::Namespace;
 use namespace::layer::program::Elsewhere;
 use std::fmt;

@@ -40,6 +40,7 @@ mod plain;
 mod queue;
 mod recovery;
 mod tags;
+mod threads;
 mod translate;
 mod zoned;
 

@@ -1,0 +1,225 @@
+//! A device's threads, each of which serves a queue or a share of one, and what they tell its owner.
+
+use crate::device::{DeviceOptions, Ending, Wake};
+use crate::error::Error;
+use crate::kernel;
+use crate::path::DataPath;
+use crate::queue::{QueueConfig, QueueServer, Share, Watcher};
+use namespace::Namespace;
+use reactor::{Drive, Kind, Reactor};
+use std::fs::File;
+use std::io;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use ublk_bpf::KernelProgram;
+
+/// After so long a device whose threads have not ended is told to stop again.
+const STOP_AGAIN: Duration = Duration::from_secs(1);
+
+/// Memory of a core beyond what its requests need: for layers and backends.
+const FURTHER_BYTES: usize = 32 << 20;
+
+/// The device's threads.
+#[derive(Debug)]
+pub struct Queues {
+    pub threads: Vec<JoinHandle<()>>,
+    pub sender: Sender<Event>,
+    pub events: Receiver<Event>,
+    /// Of each thread: nothing is with the volume, although the driver ends tags.
+    pub idle: Vec<bool>,
+    /// Of each: all tags have ended.
+    pub ended: Vec<bool>,
+    pub error: Option<i32>,
+    pub fate: Option<Ending>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Event {
+    Ending,
+    /// Of a thread.
+    Idle(usize),
+    Ended(usize, Option<i32>),
+}
+
+impl Queues {
+    pub fn new() -> Queues {
+        let (sender, events) = channel();
+        let (threads, idle, ended) = (Vec::new(), Vec::new(), Vec::new());
+        Queues { threads, sender, events, idle, ended, error: None, fate: None }
+    }
+
+    pub fn start(&mut self, seed: Seed) -> Result<(), Error> {
+        let (sender, receiver) = channel();
+        let (queue, share) = (seed.config.queue, seed.config.share);
+        let name = match share {
+            Share::ALL => format!("ublk-{queue}"),
+            Share { thread, .. } => format!("ublk-{queue}.{thread}"),
+        };
+        let thread = thread::Builder::new().name(name);
+        let thread = thread.spawn(move || run(seed, &sender)).map_err(Error::Thread)?;
+        self.threads.push(thread);
+        self.idle.push(false);
+        self.ended.push(false);
+        let gone = || Error::Ended(io::Error::other("a thread has ended"));
+        receiver.recv().map_err(|_| gone())?
+    }
+
+    pub fn all_ended(&self) -> bool {
+        self.ended.iter().all(|ended| *ended)
+    }
+
+    pub fn ending(&self) -> Option<Ending> {
+        match self.fate {
+            // Without one of its queues it would be half dead.
+            _ if self.error.is_some() => Some(Ending::Failed),
+            Some(Ending::HandedOver) if self.idle.iter().all(|idle| *idle) => self.fate,
+            _ if self.all_ended() => self.fate.or(Some(Ending::Stopped)),
+            _ => None,
+        }
+    }
+
+    /// Until the threads have ended; `again` is called now and then.
+    pub fn await_end(&self, mut again: impl FnMut()) {
+        let mut next = Instant::now() + STOP_AGAIN;
+        while !self.threads.iter().all(JoinHandle::is_finished) {
+            thread::sleep(Duration::from_millis(1));
+            if Instant::now() >= next {
+                again();
+                next = Instant::now() + STOP_AGAIN;
+            }
+        }
+    }
+
+    pub fn join(&mut self) {
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a queue's thread panicked");
+            }
+        }
+        while let Ok(event) = self.events.try_recv() {
+            if let Event::Ended(_, error) = event {
+                self.error = self.error.or(error);
+            }
+        }
+    }
+}
+
+/// What a queue's thread begins with.
+pub struct Seed {
+    pub reactor: reactor::Config,
+    pub config: QueueConfig,
+    /// The program, if the kernel serves.
+    pub program: Option<Arc<KernelProgram>>,
+    pub namespace: Arc<dyn Namespace>,
+    pub node: Arc<File>,
+    pub teller: Teller,
+}
+
+/// Serves a queue until all of its tags have ended.
+fn run(seed: Seed, started: &Sender<Result<(), Error>>) {
+    if let Some(program) = &seed.program {
+        return kernel::run(&seed, program, started);
+    }
+    let queue = seed.config.queue;
+    be_io_flusher();
+    let reactor = match Reactor::new(&seed.reactor) {
+        Ok(reactor) => reactor,
+        Err(error) => {
+            let _ = started.send(Err(error.into()));
+            return;
+        }
+    };
+    let watcher = Box::new(Watch { teller: seed.teller, reactor: Rc::downgrade(&reactor) });
+    let server = QueueServer::open(seed.config, &reactor, &seed.namespace, seed.node, watcher);
+    let server = match server {
+        Ok(server) => server,
+        Err(source) => {
+            let _ = started.send(Err(Error::Queue { queue, source }));
+            return;
+        }
+    };
+    server.fetch();
+    // What the driver refuses it refuses at once: of batches, first what prepares, then what fetches.
+    reactor.turn_for(Drive::Poll);
+    reactor.turn_for(Drive::Poll);
+    let outcome = match server.refusal() {
+        None => Ok(()),
+        Some(errno) => Err(Error::Queue { queue, source: io::Error::from_raw_os_error(errno) }),
+    };
+    let _ = started.send(outcome);
+    // Where waiting is all that is left to do, one call hands over what is queued and waits.
+    while reactor.wait_turn() {}
+    reactor.run();
+    let stats = reactor.stats();
+    let (requests, enters) = (server.requests(), stats.enters);
+    tracing::debug!(queue, requests, enters, sleeps = stats.sleeps, "a queue has ended");
+}
+
+/// Memory that this thread needs must not wait for I/O that goes through this thread.
+pub fn be_io_flusher() {
+    const PR_SET_IO_FLUSHER: libc::c_int = 57;
+    // SAFETY: changes a flag of this thread and nothing else. It needs CAP_SYS_RESOURCE, without which
+    // devices work, but should not be swapped to.
+    unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
+}
+
+/// A thread's way to the device's owner.
+pub struct Teller {
+    /// Its number.
+    pub thread: usize,
+    pub events: Sender<Event>,
+    pub wake: Wake,
+}
+
+impl Teller {
+    pub fn tell(&self, event: Event) {
+        let _ = self.events.send(event);
+        (self.wake)();
+    }
+}
+
+struct Watch {
+    teller: Teller,
+    reactor: Weak<Reactor>,
+}
+
+impl Watcher for Watch {
+    fn ending(&self) {
+        self.teller.tell(Event::Ending);
+    }
+
+    fn idle(&self) {
+        self.teller.tell(Event::Idle(self.teller.thread));
+    }
+
+    fn ended(&self, error: Option<i32>) {
+        self.teller.tell(Event::Ended(self.teller.thread, error));
+        if let Some(reactor) = self.reactor.upgrade() {
+            reactor.stop();
+        }
+    }
+}
+
+pub fn reactor_config(
+    config: &QueueConfig,
+    thread: usize,
+    options: &DeviceOptions,
+) -> reactor::Config {
+    let depth = config.share.tags(config.depth).count();
+    let buffer = (config.shape.io_bytes_max as usize).next_power_of_two();
+    let is_zero_copy = config.path == DataPath::ZeroCopy;
+    reactor::Config {
+        entries: u32::from(config.depth).saturating_mul(2).max(256),
+        cpu: options.cpus.get(thread).copied().flatten(),
+        poll_always: options.poll,
+        // Address space: of one buffer per request one at least is always free.
+        buffer_bytes: FURTHER_BYTES + if is_zero_copy { buffer } else { depth * buffer },
+        kernel_buffers: if is_zero_copy { config.depth } else { 0 },
+        // NVMe devices get their commands by this ring (docs/decisions/0005).
+        kind: Kind::Big,
+        ..reactor::Config::default()
+    }
+}
