@@ -1,0 +1,72 @@
+#!/bin/bash
+# limit: 200
+# kernel: newest
+# kernel says: WARNING: kernel/sched/core.c:[0-9]+ at set_task_cpu
+# A program that the kernel runs is being replaced, and waits for a write that the old one delays by six seconds, when another
+# replacement is asked for, the device is deleted, or its server is told to stop: each of them ends, what was being written and
+# what was held back is written, and nothing is left.
+. "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_ublk.sh"
+
+modprobe ublk_drv
+bpf=$(realpath "$(dirname "$0")/../../bpf")
+image=$SCRATCH/a.img
+for name in slow held; do printf "${name:0:1}%.0s" {1..4096} >"$WORK/$name"; done
+# put FILE BLOCK: 4 KiB, to a place of 4 KiB
+put() { dd if="$1" of="$DEVICE" bs=4096 seek="$2" count=1 oflag=direct conv=notrunc status=none; }
+at() { dd if="$image" bs=4096 skip="$1" count=1 status=none; }
+
+# begin: a device whose program is being replaced, with a write that it waits for and one that is held back
+begin() {
+    rm -f "$image"
+    truncate -s 16M "$image"
+    in_kernel "bpf:$bpf/tests/late.bpf.o($image)" -q 2 -d 16
+    put "$WORK/slow" 1 &
+    slow=$!
+    pause 1
+    "$NVLANE" bpf replace "$DEVICE" "$bpf/linear.bpf.o" >"$WORK/first" 2>&1 &
+    first=$!
+    pause 1.5
+    put "$WORK/held" 9 &
+    held=$!
+    pause 0.5
+    cmp -s /dev/zero <(at 1) -n 4096 || die "the write that is to be slow is there already"
+    cmp -s /dev/zero <(at 9) -n 4096 || die "nothing is held back"
+}
+
+# written: both writes have ended without an error, and their bytes are there
+written() {
+    wait $slow || die "$1: the slow write failed"
+    wait $held || die "$1: the write that was held back failed"
+    cmp "$WORK/slow" <(at 1) || die "$1: other bytes"
+    cmp "$WORK/held" <(at 9) || die "$1: other bytes"
+}
+
+# Another one takes its turn.
+begin
+"$NVLANE" bpf replace "$DEVICE" "$bpf/statistics.bpf.o" >"$WORK/second" 2>&1 || die "the second one: $(<"$WORK/second")"
+wait $first || die "the first one: $(<"$WORK/first")"
+written "two at once"
+expect_match "the program" "$("$NVLANE" ublk list)" 'statistics\.bpf\.o.*program in the kernel'
+verified_io "$DEVICE" 6M
+ublk_stop
+
+begin
+kill -TERM "$UBLK_SERVER"
+status=0
+wait "$UBLK_SERVER" || status=$?
+expect "the server's exit status after SIGTERM" $status 0
+wait $first && echo "replaced before it stopped" || echo "not replaced: $(<"$WORK/first")"
+written "SIGTERM"
+expect "devices after SIGTERM" "$(compgen -G '/dev/ublk[bc]*' || true)" ""
+
+begin
+"$NVLANE" ublk del --force "$ID"
+status=0
+wait "$UBLK_SERVER" || status=$?
+expect "the server's exit status after del" $status 0
+wait $first && echo "replaced before it was deleted" || echo "not replaced: $(<"$WORK/first")"
+written "del"
+expect "devices after del" "$(compgen -G '/dev/ublk[bc]*' || true)" ""
+expect "maps and records after del" "$(compgen -G "/run/nvlane/ublk-$ID.*" || true)" ""
+modprobe -r ublk_drv
