@@ -24,6 +24,14 @@ for ((round = 0; round < rounds; round++)); do
     replace "${objects[round % 2]}" >"$WORK/replaced" || die "round $round"
     expect_match "what is kept" "$(<"$WORK/replaced")" 'map latencies stays as it is'
 done
+# Two at once: both end, one after the other.
+for ((round = 0; round < 4; round++)); do
+    replace "${objects[0]}" >"$WORK/one" 2>&1 &
+    one=$!
+    replace "${objects[1]}" >"$WORK/other" 2>&1 || die "one of two: $(<"$WORK/other")"
+    wait $one || die "one of two: $(<"$WORK/one")"
+done
+replace "${objects[1]}" >/dev/null
 end_counted_load
 echo "replaced $rounds times under $fio_count reads and writes"
 

@@ -52,7 +52,7 @@ pub struct KernelQueue {
     made: Arc<Made>,
     own: Own,
     calls: Arc<Calls>,
-    /// None if the object's loop holds nothing back.
+    /// None if the object's loop holds nothing back: then no program takes its place, and it is never told of a pause.
     held: Option<MapHandle>,
     pause: Option<Pause>,
 }
@@ -116,7 +116,6 @@ impl KernelQueue {
         let (program, pause) = (Arc::clone(program), None);
         let mut queue =
             KernelQueue { turns, deferred, ring, program, made, own, calls, held, pause };
-        // Whoever does not hold requests back is waited for in vain, and the program stays.
         match queue.program.pauses.join(Arc::clone(&queue.calls) as _) {
             Some(round) => queue.hold(round),
             None => queue.go_on(),
@@ -173,7 +172,7 @@ impl KernelQueue {
     /// Nothing is in flight: gets ready for the next program, and says so.
     fn arrive(&mut self) {
         let Some(pause) = &mut self.pause else { return };
-        if pause.arrived.is_some() || self.held.is_none() {
+        if pause.arrived.is_some() {
             return;
         }
         let next = self.program.next();
@@ -235,8 +234,9 @@ impl KernelQueue {
 
 impl Drop for KernelQueue {
     fn drop(&mut self) {
-        // What it has in flight is nobody's to wait for: then nothing may be put where that may land.
-        let is_awaited = self.pause.as_ref().is_some_and(|pause| pause.arrived.is_none());
+        // What it has in flight is nobody's to wait for: then nothing may be put where that may land. It may have been told
+        // of the pause, and not have heeded that.
+        let is_awaited = self.pause.as_ref().is_none_or(|pause| pause.arrived.is_none());
         if is_awaited && let Some(next) = self.program.next() {
             self.program.refuse(&next, "a queue has ended meanwhile".to_owned());
         }

@@ -15,7 +15,7 @@ use super::loaded::Loaded;
 use crate::layer::wake::Called;
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long requests of the old program may take to end: longer than a program may delay one.
 const PAUSE_MAX: Duration = Duration::from_secs(15);
@@ -101,41 +101,58 @@ impl Programs {
         next: Arc<Loaded>,
         settle: impl FnOnce() -> Result<(), ProgramError>,
     ) -> Result<(), ProgramError> {
+        let mut pause = self.pause()?;
+        if !self.await_all() {
+            return Err(ProgramError::Stuck(PAUSE_MAX.as_secs()));
+        }
+        pause.old = Some(mem::replace(&mut self.lock().now, next));
+        settle()?;
+        pause.old = None;
+        Ok(())
+    }
+
+    /// From here on queues that join begin in a pause.
+    fn pause(&self) -> Result<Pause<'_>, ProgramError> {
         let mut inner = self.lock();
         if inner.is_paused {
             return Err(ProgramError::Busy);
         }
         (inner.is_paused, inner.round) = (true, inner.round + 1);
+        Ok(Pause { programs: self, old: None })
+    }
+
+    /// Tells all queues of the pause, and waits for them; whether nothing is in flight any more.
+    fn await_all(&self) -> bool {
+        let mut inner = self.lock();
         let told = inner.queues.iter().filter(|queue| queue.call(inner.round));
         inner.missing = told.map(|queue| queue.id()).collect();
-        let until = Instant::now() + PAUSE_MAX;
-        while !inner.missing.is_empty() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            let waited = self.arrived.wait_timeout(inner, left);
-            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        let mut outcome = Err(ProgramError::Stuck(PAUSE_MAX.as_secs()));
-        if inner.missing.is_empty() {
-            let old = mem::replace(&mut inner.now, next);
-            drop(inner);
-            outcome = settle();
-            inner = self.lock();
-            if outcome.is_err() {
-                inner.now = old;
-            }
+        let is_awaited = |inner: &mut Inner| !inner.missing.is_empty();
+        let waited = self.arrived.wait_timeout_while(inner, PAUSE_MAX, is_awaited);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// While a program takes another's place. However that ends, the queues go on.
+struct Pause<'a> {
+    programs: &'a Programs,
+    /// The program before, which is the program again unless all is settled.
+    old: Option<Arc<Loaded>>,
+}
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.programs.lock();
+        if let Some(old) = self.old.take() {
+            inner.now = old;
         }
         inner.missing.clear();
         inner.is_paused = false;
         for queue in &inner.queues {
             queue.call(0);
         }
-        outcome
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

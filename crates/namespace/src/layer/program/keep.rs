@@ -11,10 +11,11 @@
 
 use super::change::Programs;
 use super::loaded::{Loaded, Replaced};
-use super::{ProgramError, Routed};
+use super::{Elsewhere, ProgramError, Routed};
 use bpf::MapDefinition;
 use nvme::Limits;
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -122,10 +123,22 @@ impl Routed {
         let next = elsewhere.prepare(next, &replaced.kept, same_object).map_err(refuse)?;
         let outcome = self.programs.replace(next.loaded(), || {
             elsewhere.take_over().map_err(refuse)?;
-            settle().inspect_err(|_| elsewhere.take_back())
+            let taken = Taken(&**elsewhere);
+            settle()?;
+            mem::forget(taken);
+            Ok(())
         });
         elsewhere.forget();
         outcome
+    }
+}
+
+/// What has taken over elsewhere, and gives the place back unless all is settled.
+struct Taken<'a>(&'a dyn Elsewhere);
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.0.take_back();
     }
 }
 
