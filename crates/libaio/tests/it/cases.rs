@@ -78,18 +78,22 @@ cases! {
     polls: [Polls, Waits], 0;
     signals: [Inline, Waits], 0;
     timeouts: [Inline, Waits], 0;
-    threads: [Ring, Inline, Waits], 0;
-    waiting: [Ring, Inline, Waits], 2;
-    destroying: [Ring, Waits], 0;
     queues: [Ring, Inline], 0;
     transfers: [Ring, Inline], 22;
     handlers: [Waits], 10;
-    leaving: [Ring, Polls], 0;
     unwritable: [Ring, Inline], 0;
     closed: [Ring], 6;
     mixed: [Ring, Inline], 0;
     turns: [Ring, Inline], 0;
+}
+
+cases! {
+    "threads":
+    threads: [Ring, Inline, Waits], 0;
     misled: [Polls, Waits], 0;
+    waiting: [Ring, Inline, Waits], 2;
+    destroying: [Ring, Waits], 0;
+    leaving: [Ring, Polls], 0;
 }
 
 cases! {
