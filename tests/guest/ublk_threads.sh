@@ -6,6 +6,7 @@
 . "$(dirname "$0")/_ublk.sh"
 
 modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+bpf=$(realpath "$(dirname "$0")/../../bpf")
 image=$SCRATCH/threads.img
 truncate -s 64M "$image"
 if ! has_feature PER_IO_DAEMON; then
@@ -51,6 +52,8 @@ refused() {
     expect_match "$what" "$said" "several threads per queue $REASON"
 }
 REASON='have their requests one by one' refused "batches" "$image" --threads 2 --batch
+said=$(fails "$NVLANE" ublk add "bpf:$bpf/linear.bpf.o($image)" --bpf kernel --threads 2)
+expect_match "a program in the kernel" "$said" 'cannot run in the kernel: several threads per queue are for user space'
 REASON='are at least one, and at most as many' refused "more threads than requests" "$image" -d 2 --threads 3
 expect "devices after that" "$(compgen -G "/dev/ublkb*" || true)" ""
 
@@ -62,6 +65,8 @@ load=$!
 pause 1
 kill -KILL "$UBLK_SERVER"
 wait "$UBLK_SERVER" 2>/dev/null || true
+said=$(fails "$NVLANE" ublk recover "$ID" --threads 33)
+expect_match "more threads than the device has requests" "$said" 'several threads per queue are at least one, and at most as many'
 "$NVLANE" ublk recover "$ID" --threads 4 >"$WORK/next.log" 2>&1 </dev/null &
 UBLK_SERVER=$!
 ublk_ready "$WORK/next.log"

@@ -9,7 +9,7 @@ use crate::parameters;
 use crate::path::DataPath;
 use crate::queue::{QueueConfig, Share};
 use crate::recovery;
-use crate::threads::{Event, Queues, Seed, Teller, reactor_config};
+use crate::threads::{Event, Seed, Teller, Threads, reactor_config};
 use crate::translate::Shape;
 use crate::zoned::Zones;
 use namespace::Namespace;
@@ -105,7 +105,7 @@ pub struct Device {
     path: DataPath,
     runs: Runs,
     pub(crate) sectors: u64,
-    queues: Queues,
+    threads: Threads,
 }
 
 impl Device {
@@ -119,9 +119,6 @@ impl Device {
     ) -> Result<Device, Error> {
         if options.depth == 0 || options.depth > DEPTH_MAX || options.queues == 0 {
             return Err(Error::Depth(options.depth));
-        }
-        if options.threads == 0 || options.threads > options.depth {
-            return Err(Error::Threads("are at least one, and at most as many as it has requests"));
         }
         let mut control = Control::open()?;
         let driver = control.features();
@@ -151,7 +148,7 @@ impl Device {
         if takes_batches(options, driver, &runs)? {
             flags |= flag::BATCH_IO;
         }
-        check_threads(options, driver.mask() & (flag::PER_IO_DAEMON | flags), &runs)?;
+        check_threads(options.threads, options.depth, flags | driver.mask() & flag::PER_IO_DAEMON)?;
         if options.recovery {
             flags |= flag::USER_RECOVERY | flag::USER_RECOVERY_REISSUE;
             if flags & flag::BATCH_IO == 0 {
@@ -176,8 +173,8 @@ impl Device {
         device.sectors = parameters.basic.dev_sectors;
         if let Err(error) = device.make(&parameters, options, wake, note) {
             let _ = device.control.stop(id);
-            device.queues.await_end(|| drop(device.control.stop(id)));
-            device.queues.join();
+            device.threads.await_end(|| drop(device.control.stop(id)));
+            device.threads.join();
             // Nobody else would clear it away.
             let _ = ublk_bpf::kept::forget(id);
             let _ = device.control.delete(id);
@@ -217,8 +214,8 @@ impl Device {
         path: DataPath,
         runs: Runs,
     ) -> Device {
-        let queues = Queues::new();
-        Device { control, info, namespace, path, runs, sectors: 0, queues }
+        let threads = Threads::new();
+        Device { control, info, namespace, path, runs, sectors: 0, threads }
     }
 
     /// Opens the device's node and starts its threads, all of which fetch when this returns. From then on nobody else can,
@@ -255,7 +252,7 @@ impl Device {
                 encoded: self.control.is_encoded(),
                 batch: info.flags & flag::BATCH_IO != 0,
             };
-            let (thread, events) = (self.queues.threads.len(), self.queues.sender.clone());
+            let (thread, events) = (self.threads.handles.len(), self.threads.sender.clone());
             let seed = Seed {
                 reactor: reactor_config(&config, thread, options),
                 config,
@@ -264,7 +261,7 @@ impl Device {
                 node: Arc::clone(&node),
                 teller: Teller { thread, events, wake: Arc::clone(wake) },
             };
-            self.queues.start(seed)?;
+            self.threads.start(seed)?;
         }
         Ok(())
     }
@@ -306,23 +303,23 @@ impl Device {
 
     /// Whether and how the device has come to its end.
     pub fn ending(&mut self) -> Option<Ending> {
-        while let Ok(event) = self.queues.events.try_recv() {
+        while let Ok(event) = self.threads.events.try_recv() {
             self.note(event);
         }
-        self.queues.ending()
+        self.threads.ending()
     }
 
     fn note(&mut self, event: Event) {
         match event {
-            Event::Ending if self.queues.fate.is_none() => {
+            Event::Ending if self.threads.fate.is_none() => {
                 // A device that is stopped is dead before its tags end.
                 let lives = self.control.info(self.info.dev_id);
                 let lives = lives.is_ok_and(|info| info.state != state::DEAD);
                 let fate = if lives { Ending::HandedOver } else { Ending::Stopped };
-                self.queues.fate = Some(fate);
+                self.threads.fate = Some(fate);
             }
             Event::Ending => {}
-            Event::Idle(thread) => self.queues.idle[thread] = true,
+            Event::Idle(thread) => self.threads.idle[thread] = true,
             Event::Ended(thread, error) => {
                 if let Some(errno) = error {
                     let device = self.info.dev_id;
@@ -333,8 +330,8 @@ impl Device {
                         "a queue has failed, and the device with it"
                     );
                 }
-                self.queues.ended[thread] = true;
-                self.queues.error = self.queues.error.or(error);
+                self.threads.ended[thread] = true;
+                self.threads.error = self.threads.error.or(error);
             }
         }
     }
@@ -366,17 +363,17 @@ impl Device {
         let id = self.info.dev_id;
         // What has happened until now.
         let _ = self.ending();
-        if let Some(errno) = self.queues.error
+        if let Some(errno) = self.threads.error
             && (self.info.flags & (flag::USER_RECOVERY | flag::BATCH_IO) != 0
-                || !self.queues.all_ended())
+                || !self.threads.all_ended())
         {
             self.leave()?;
             return Err(Error::Ended(io::Error::from_raw_os_error(errno)));
         }
         let stopped = unless_absent(|| self.control.stop(id));
         // A command that fetches many may have been at work, and is not told of the end then (seen in the source of 7.3).
-        self.queues.await_end(|| drop(self.control.stop(id)));
-        self.queues.join();
+        self.threads.await_end(|| drop(self.control.stop(id)));
+        self.threads.join();
         self.runs.tell_mistakes();
         let flushed = self.flush();
         if stopped.is_ok() {
@@ -386,7 +383,7 @@ impl Device {
         stopped?;
         flushed?;
         deleted?;
-        match self.queues.error {
+        match self.threads.error {
             None => Ok(()),
             Some(errno) => Err(Error::Ended(io::Error::from_raw_os_error(errno))),
         }
@@ -456,18 +453,18 @@ fn takes_batches(options: &DeviceOptions, driver: Features, runs: &Runs) -> Resu
     }
 }
 
-/// Whether the queues of a device with these flags may have as many threads as asked for.
-pub(crate) fn check_threads(options: &DeviceOptions, flags: u64, runs: &Runs) -> Result<(), Error> {
-    let why_not = if options.threads == 1 {
-        return Ok(());
-    } else if flags & flag::PER_IO_DAEMON == 0 {
-        "need Linux 6.16 or newer"
-    } else if flags & flag::BATCH_IO != 0 {
-        "have their requests one by one: leave --batch away"
-    } else if runs.kernel().is_some() {
-        "are not for programs in the kernel"
-    } else {
-        return Ok(());
+/// Whether queues so deep of a device with these flags may have so many threads. Programs then run in user space
+/// ([`Runs::choose`]).
+pub(crate) fn check_threads(threads: u16, depth: u16, flags: u64) -> Result<(), Error> {
+    let why_not = match threads {
+        1 => return Ok(()),
+        // One without a request would never end.
+        _ if threads == 0 || threads > depth => {
+            "are at least one, and at most as many as it has requests"
+        }
+        _ if flags & flag::PER_IO_DAEMON == 0 => "need Linux 6.16 or newer",
+        _ if flags & flag::BATCH_IO != 0 => "have their requests one by one: not with --batch",
+        _ => return Ok(()),
     };
     Err(Error::Threads(why_not))
 }
@@ -524,5 +521,21 @@ fn open_node(id: u32) -> Result<File, Error> {
                 thread::sleep(LOOK_EVERY);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_thread_is_without_a_request() {
+        let check = |threads, depth, flags| check_threads(threads, depth, flags).is_ok();
+        let can = flag::PER_IO_DAEMON;
+        assert!(check(1, 1, 0), "one is always there");
+        assert!(check(2, 2, can) && check(3, 128, can));
+        assert!(!check(0, 128, can) && !check(3, 2, can));
+        assert!(!check(2, 128, 0), "older drivers");
+        assert!(!check(2, 128, can | flag::BATCH_IO));
     }
 }

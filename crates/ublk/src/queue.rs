@@ -53,7 +53,7 @@ impl Share {
 
     /// Its tags, of so many.
     pub fn tags(self, depth: u16) -> impl Iterator<Item = u16> {
-        (self.thread..depth).step_by(self.threads.into())
+        (0..depth).filter(move |tag| self.has(*tag))
     }
 
     fn has(self, tag: u16) -> bool {

@@ -57,7 +57,7 @@ impl Device {
         check_volume(id, &info, &parameters, path, namespace.as_ref())?;
         let (volume, depth) = (namespace.as_ref(), info.queue_depth);
         let runs = Runs::choose(options, volume, path, depth, Some((&info, &parameters)))?;
-        check_threads(options, info.flags, &runs)?;
+        check_threads(options.threads, depth, info.flags)?;
         await_recovery(&mut control, id, &begins)?;
         let mut device = Device::new(control, info, namespace, path, runs);
         device.sectors = parameters.basic.dev_sectors;

@@ -24,8 +24,8 @@ const FURTHER_BYTES: usize = 32 << 20;
 
 /// The device's threads.
 #[derive(Debug)]
-pub struct Queues {
-    pub threads: Vec<JoinHandle<()>>,
+pub struct Threads {
+    pub handles: Vec<JoinHandle<()>>,
     pub sender: Sender<Event>,
     pub events: Receiver<Event>,
     /// Of each thread: nothing is with the volume, although the driver ends tags.
@@ -44,11 +44,11 @@ pub enum Event {
     Ended(usize, Option<i32>),
 }
 
-impl Queues {
-    pub fn new() -> Queues {
+impl Threads {
+    pub fn new() -> Threads {
         let (sender, events) = channel();
-        let (threads, idle, ended) = (Vec::new(), Vec::new(), Vec::new());
-        Queues { threads, sender, events, idle, ended, error: None, fate: None }
+        let (handles, idle, ended) = (Vec::new(), Vec::new(), Vec::new());
+        Threads { handles, sender, events, idle, ended, error: None, fate: None }
     }
 
     pub fn start(&mut self, seed: Seed) -> Result<(), Error> {
@@ -60,7 +60,7 @@ impl Queues {
         };
         let thread = thread::Builder::new().name(name);
         let thread = thread.spawn(move || run(seed, &sender)).map_err(Error::Thread)?;
-        self.threads.push(thread);
+        self.handles.push(thread);
         self.idle.push(false);
         self.ended.push(false);
         let gone = || Error::Ended(io::Error::other("a thread has ended"));
@@ -84,7 +84,7 @@ impl Queues {
     /// Until the threads have ended; `again` is called now and then.
     pub fn await_end(&self, mut again: impl FnMut()) {
         let mut next = Instant::now() + STOP_AGAIN;
-        while !self.threads.iter().all(JoinHandle::is_finished) {
+        while !self.handles.iter().all(JoinHandle::is_finished) {
             thread::sleep(Duration::from_millis(1));
             if Instant::now() >= next {
                 again();
@@ -94,7 +94,7 @@ impl Queues {
     }
 
     pub fn join(&mut self) {
-        for thread in self.threads.drain(..) {
+        for thread in self.handles.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a queue's thread panicked");
             }

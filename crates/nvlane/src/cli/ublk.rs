@@ -36,7 +36,7 @@ pub struct UblkServeArgs {
     #[arg(long, value_name = "LIST")]
     pub cores: Option<Cores>,
     /// Threads of each queue, which share its requests (Linux 6.16): more than one serves a client sooner that is alone on
-    /// one processor and whose data is copied. Requests come and go one by one then.
+    /// one processor and whose data is copied. Requests come and go one by one then, and programs run in user space.
     #[arg(long, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: Option<u16>,
     /// Poll without ever sleeping: lower latency, and each thread's core fully used.
