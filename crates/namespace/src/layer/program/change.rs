@@ -102,7 +102,7 @@ impl Programs {
         settle: impl FnOnce() -> Result<(), ProgramError>,
     ) -> Result<(), ProgramError> {
         let mut pause = self.pause()?;
-        if !self.await_all() {
+        if !self.await_queues() {
             return Err(ProgramError::Stuck(PAUSE_MAX.as_secs()));
         }
         pause.old = Some(mem::replace(&mut self.lock().now, next));
@@ -111,21 +111,21 @@ impl Programs {
         Ok(())
     }
 
-    /// From here on queues that join begin in a pause.
+    /// Tells all queues of a pause, in which those begin that join from here on.
     fn pause(&self) -> Result<Pause<'_>, ProgramError> {
         let mut inner = self.lock();
         if inner.is_paused {
             return Err(ProgramError::Busy);
         }
         (inner.is_paused, inner.round) = (true, inner.round + 1);
+        let told = inner.queues.iter().filter(|queue| queue.call(inner.round));
+        inner.missing = told.map(|queue| queue.id()).collect();
         Ok(Pause { programs: self, old: None })
     }
 
-    /// Tells all queues of the pause, and waits for them; whether nothing is in flight any more.
-    fn await_all(&self) -> bool {
-        let mut inner = self.lock();
-        let told = inner.queues.iter().filter(|queue| queue.call(inner.round));
-        inner.missing = told.map(|queue| queue.id()).collect();
+    /// Waits for those that were told; whether nothing is in flight any more.
+    fn await_queues(&self) -> bool {
+        let inner = self.lock();
         let is_awaited = |inner: &mut Inner| !inner.missing.is_empty();
         let waited = self.arrived.wait_timeout_while(inner, PAUSE_MAX, is_awaited);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
