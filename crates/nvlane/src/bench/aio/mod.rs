@@ -421,3 +421,20 @@ impl Windows {
         Ratios { rate: of(|window| window.iops), cpu: of(|window| window.cpu_ns) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_smaller_than_usual_is_read_as_far_as_it_goes() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let bytes_of = |size: u64| {
+            file.as_file().set_len(size).expect("it gets that size");
+            Place::of_device(file.path().to_owned()).map(|place| place.bytes).ok()
+        };
+        assert_eq!(bytes_of(3 * BLOCK as u64 + 1), Some(3 * BLOCK));
+        assert_eq!(bytes_of(2 * BYTES as u64), Some(BYTES));
+        assert_eq!(bytes_of(BLOCK as u64 - 1), None, "less than one read");
+    }
+}
