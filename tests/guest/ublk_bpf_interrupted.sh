@@ -51,22 +51,21 @@ expect_match "the program" "$("$NVLANE" ublk list)" 'statistics\.bpf\.o.*program
 verified_io "$DEVICE" 6M
 ublk_stop
 
-begin
-kill -TERM "$UBLK_SERVER"
-status=0
-wait "$UBLK_SERVER" || status=$?
-expect "the server's exit status after SIGTERM" $status 0
-wait $first && echo "replaced before it stopped" || echo "not replaced: $(<"$WORK/first")"
-written "SIGTERM"
-expect "devices after SIGTERM" "$(compgen -G '/dev/ublk[bc]*' || true)" ""
-
-begin
-"$NVLANE" ublk del --force "$ID"
-status=0
-wait "$UBLK_SERVER" || status=$?
-expect "the server's exit status after del" $status 0
-wait $first && echo "replaced before it was deleted" || echo "not replaced: $(<"$WORK/first")"
-written "del"
-expect "devices after del" "$(compgen -G '/dev/ublk[bc]*' || true)" ""
-expect "maps and records after del" "$(compgen -G "/run/nvlane/ublk-$ID.*" || true)" ""
+# ends WHAT COMMAND: that ends the server in order, in the middle of it
+ends() {
+    local what=$1 status=0
+    shift
+    begin
+    "$@"
+    wait "$UBLK_SERVER" || status=$?
+    expect "the server's exit status after $what" $status 0
+    wait $first && echo "replaced before $what" || echo "not replaced: $(<"$WORK/first")"
+    written "$what"
+    expect "devices after $what" "$(compgen -G '/dev/ublk[bc]*' || true)" ""
+    expect "what is noted after $what" "$(compgen -G "/run/nvlane/ublk-$ID.*" || true)" ""
+}
+stop() { kill -TERM "$UBLK_SERVER"; }
+delete() { "$NVLANE" ublk del --force "$ID"; }
+ends SIGTERM stop
+ends del delete
 modprobe -r ublk_drv
