@@ -5,9 +5,11 @@
 #ifndef NVLANE_ENTRIES_H
 #define NVLANE_ENTRIES_H
 
-static __always_inline __u64 *nvlane_entry(struct nvlane_sq *sq, __u32 n, __u32 op, __u32 file, __u64 about)
+/* The next one. There is room: nobody begins more than fits (NVLANE_FULL). */
+static __always_inline __u64 *nvlane_entry(struct nvlane_sq *sq, struct nvlane_queue_state *q, __u32 op, __u32 file,
+					   __u64 about)
 {
-	__u64 *word = sq->entry[n & (NVLANE_SQ_ENTRIES - 1)].word;
+	__u64 *word = sq->entry[q->filled++ & (NVLANE_SQ_ENTRIES - 1)].word;
 
 	word[0] = op | (__u64)file << 32;
 	word[4] = about;
@@ -16,14 +18,65 @@ static __always_inline __u64 *nvlane_entry(struct nvlane_sq *sq, __u32 n, __u32 
 }
 
 /* Ends a request: bytes, or an error below 0. */
-static __always_inline void nvlane_commit(struct nvlane_sq *sq, __u32 n, __u32 tag, __s32 result)
+static __always_inline void nvlane_end_request(struct nvlane_sq *sq, struct nvlane_memory *memory,
+					       struct nvlane_queue_state *q, __u32 tag, __s32 result)
 {
-	__u64 *word = nvlane_entry(sq, n, NVLANE_OP_COMMAND, 0, NVLANE_ABOUT(NVLANE_FETCH, 0, 0, tag));
+	__u64 *word;
 
+	q->busy--;
+	if (nvlane_config.batches) {
+		struct nvlane_result *to = &memory->result[q->gathered++ & (NVLANE_DEPTH_MAX - 1)];
+
+		to->tag = tag;
+		to->buffer = tag;
+		to->result = result;
+		return;
+	}
+	word = nvlane_entry(sq, q, NVLANE_OP_COMMAND, 0, NVLANE_ABOUT(NVLANE_FETCH, 0, 0, tag));
 	word[1] = nvlane_config.commit;
 	word[2] = tag;		/* the place in the table where the next request's pages are put */
 	word[3] = 0;
 	word[6] = nvlane_config.queue | (__u64)tag << 16 | (__u64)(__u32)result << 32;
+}
+
+/*
+ * Commits what was gathered, and asks for requests again if that has ended. The driver has read the results when the
+ * entry is submitted, so the next ones may take their place.
+ */
+static __always_inline void nvlane_hand_in(struct nvlane_sq *sq, struct nvlane_queue_state *q)
+{
+	__u32 count = q->gathered;
+	__u64 *word;
+
+	if (count) {
+		word = nvlane_entry(sq, q, NVLANE_OP_COMMAND, 0,
+				    NVLANE_ABOUT(NVLANE_COMMITTED, 0, 0, count * sizeof(struct nvlane_result)));
+		word[1] = nvlane_config.commit;
+		word[2] = nvlane_config.memory + NVLANE_PLACE(result);
+		word[3] = 0;
+		word[6] = nvlane_config.queue | (__u64)count << 32 | (__u64)sizeof(struct nvlane_result) << 48;
+		q->gathered = 0;
+	}
+	if (q->refetch) {
+		word = nvlane_entry(sq, q, NVLANE_OP_SELECT, 0, NVLANE_ABOUT(NVLANE_FETCH, 0, 0, 0));
+		word[1] = nvlane_config.fetch;
+		word[2] = 0;
+		word[3] = 2ull << 32;		/* IORING_URING_CMD_MULTISHOT */
+		word[6] = nvlane_config.queue | (__u64)sizeof(__u16) << 48;
+		q->refetch = 0;
+	}
+}
+
+/* Gives a buffer for tags back to the ring, which takes them on this very thread. */
+static __always_inline void nvlane_give_back(struct nvlane_memory *memory, __u32 id)
+{
+	__u16 tail = *(volatile __u16 *)&memory->buffer[0].tail;
+	struct nvlane_buffer *to = &memory->buffer[tail & (NVLANE_BUFFERS - 1)];
+
+	to->address = nvlane_config.memory + NVLANE_PLACE(tag) + (__u64)id * sizeof(memory->tag[0]);
+	to->bytes = sizeof(memory->tag[0]);
+	to->id = id;
+	*(volatile __u16 *)&memory->buffer[0].tail = tail + 1;
 }
 
 /* What a program makes of a DISCARD frees blocks, too; what reads as zeroes then is enough. */
@@ -32,7 +85,8 @@ static __always_inline int nvlane_frees(struct nvlane_flight *f, __u32 op)
 	return op == NVLANE_DISCARD || f->op == NVLANE_DISCARD || f->flags & NVLANE_MAY_DISCARD;
 }
 
-static __always_inline void nvlane_send(struct nvlane_sq *sq, __u32 n, struct nvlane_flight *f, __u32 tag, __u32 i)
+static __always_inline void nvlane_send(struct nvlane_sq *sq, struct nvlane_queue_state *q, struct nvlane_flight *f,
+					__u32 tag, __u32 i)
 {
 	struct nvlane_part *p = &f->r.part[i & (NVLANE_PARTS_MAX - 1)];
 	__u32 shift = nvlane_config.block_shift & 31, op = p->op, backend = p->backend & (NVLANE_BACKENDS_MAX - 1);
@@ -40,7 +94,7 @@ static __always_inline void nvlane_send(struct nvlane_sq *sq, __u32 n, struct nv
 	__u32 moved = f->moved[i & (NVLANE_PARTS_MAX - 1)];
 	__u32 code = op == NVLANE_READ ? NVLANE_OP_READ : op == NVLANE_WRITE ? NVLANE_OP_WRITE
 		: op == NVLANE_FLUSH ? NVLANE_OP_FSYNC : NVLANE_OP_FALLOCATE;
-	__u64 *word = nvlane_entry(sq, n, code, 1 + backend, NVLANE_ABOUT(NVLANE_PART, backend, i, tag));
+	__u64 *word = nvlane_entry(sq, q, code, 1 + backend, NVLANE_ABOUT(NVLANE_PART, backend, i, tag));
 
 	word[1] = p->block << shift;
 	if (op == NVLANE_FLUSH) {
@@ -58,9 +112,10 @@ static __always_inline void nvlane_send(struct nvlane_sq *sq, __u32 n, struct nv
 }
 
 /* Fills a read, or what is left of it, with zeroes. */
-static __always_inline void nvlane_blank(struct nvlane_sq *sq, __u32 n, struct nvlane_flight *f, __u32 tag)
+static __always_inline void nvlane_blank(struct nvlane_sq *sq, struct nvlane_queue_state *q, struct nvlane_flight *f,
+					 __u32 tag)
 {
-	__u64 *word = nvlane_entry(sq, n, NVLANE_OP_READ, NVLANE_FILE_ZERO, NVLANE_ABOUT(NVLANE_BLANK, 0, 0, tag));
+	__u64 *word = nvlane_entry(sq, q, NVLANE_OP_READ, NVLANE_FILE_ZERO, NVLANE_ABOUT(NVLANE_BLANK, 0, 0, tag));
 
 	word[1] = 0;
 	word[2] = f->moved[0];
@@ -69,16 +124,16 @@ static __always_inline void nvlane_blank(struct nvlane_sq *sq, __u32 n, struct n
 }
 
 /* Has the ring wait; a tag has one time, which is read when the entry is submitted. */
-static __always_inline void nvlane_sleep(struct nvlane_sq *sq, __u32 n, struct nvlane_times *times, __u32 tag,
-					 __u64 ns, __u64 about)
+static __always_inline void nvlane_sleep(struct nvlane_sq *sq, struct nvlane_memory *memory, struct nvlane_queue_state *q,
+					 __u32 tag, __u64 ns, __u64 about)
 {
-	struct nvlane_time *time = &times->of[tag & (NVLANE_DEPTH_MAX - 1)];
-	__u64 *word = nvlane_entry(sq, n, NVLANE_OP_TIMEOUT, -1u, about);
+	struct nvlane_time *time = &memory->time[tag & (NVLANE_DEPTH_MAX - 1)];
+	__u64 *word = nvlane_entry(sq, q, NVLANE_OP_TIMEOUT, -1u, about);
 
 	time->seconds = ns / 1000000000;
 	time->ns = ns % 1000000000;
 	word[1] = 0;
-	word[2] = nvlane_config.times + (__u64)tag * sizeof(*time);
+	word[2] = nvlane_config.memory + (__u64)tag * sizeof(*time);
 	word[3] = 1;
 }
 

@@ -50,8 +50,10 @@ stop_counted() {
     ((all > 1000)) || die "only $all requests"
 }
 
+# Requests come many at a time where they can.
 in_kernel "bpf:$bpf/linear.bpf.o($a,$b)" -q 2 -d 128
 expect_match "the list" "$("$NVLANE" ublk list)" 'program in the kernel'
+! has_feature BATCH_IO || expect_match "how requests come" "$(<"$WORK/ublk.log")" 'in batches'
 # Where the one ends and the other begins is in the middle of a page.
 deep_io 10
 verified_io "$DEVICE" 1M --offset=15872k --bssplit=4k/100 --iodepth=1 --randseed=2
@@ -70,7 +72,9 @@ expect "the file, routed in user space" "$(sha256sum </mnt/test/data)" "$sum"
 umount /mnt/test
 ublk_stop
 
-in_kernel "bpf:$bpf/stripe.bpf.o($a,$b)" -q 2 -d 128
+# And one by one.
+in_kernel "bpf:$bpf/stripe.bpf.o($a,$b)" -q 2 -d 128 --no-batch
+! grep -q 'in batches' "$WORK/ublk.log" || die "in batches: $(<"$WORK/ublk.log")"
 deep_io 0 "${small[@]}"
 blkdiscard -f -o 0 -l 1M "$DEVICE"
 blkdiscard -f -z -o 1M -l 1M "$DEVICE"
@@ -150,9 +154,12 @@ expect_match "writing to a full backend" "$said" 'No space left on device'
 ublk_stop
 umount "$WORK/full"
 
-# A server that is killed under verified I/O.
-if has_feature USER_RECOVERY_REISSUE; then
-    in_kernel "bpf:$bpf/linear.bpf.o($a,$b)" -q 2 -d 16 --recover
+# A server that is killed under verified I/O, whose requests come one by one, or many at a time.
+ways=()
+! has_feature USER_RECOVERY_REISSUE || ways+=(--no-batch)
+! has_feature BATCH_IO || ways+=(--batch)
+for way in "${ways[@]}"; do
+    in_kernel "bpf:$bpf/linear.bpf.o($a,$b)" -q 2 -d 16 --recover "$way"
     fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=4k \
         --offset=10M --size=12M --verify=crc32c --verify_fatal=1 --verify_backlog=32 --time_based --runtime=120 --randseed=3 \
         >"$WORK/load" 2>&1 &
@@ -166,7 +173,7 @@ if has_feature USER_RECOVERY_REISSUE; then
         UBLK_SERVER=$!
         ublk_ready "$WORK/recover.log"
         expect_match "where a successor runs it" "$(<"$WORK/recover.log")" 'program in the kernel'
-        echo "round $round: killed, and served again"
+        echo "$way, round $round: killed, and served again"
     done
     sleep 1
     kill -INT "$load"
@@ -175,7 +182,7 @@ if has_feature USER_RECOVERY_REISSUE; then
     ((status == 0 || status == 128)) || die "fio: status $status: $(<"$WORK/load")"
     ! grep -iE 'verify.*(fail|bad)|error' "$WORK/load" || die "fio: $(<"$WORK/load")"
     ublk_stop
-fi
+done
 
 # What the verifier refuses does not run, and user space takes it in.
 said=$(fails "$NVLANE" bpf check "$bpf/tests/endless.bpf.o")

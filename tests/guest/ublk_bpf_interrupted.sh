@@ -1,8 +1,8 @@
 #!/bin/bash
-# limit: 200
+# limit: 220
 # kernel: newest
 # kernel says: WARNING: kernel/sched/core.c:[0-9]+ at set_task_cpu
-# A program that the kernel runs is being replaced, and waits for a write that the old one delays by six seconds, when another
+# A program that the kernel runs is being replaced, and waits for a write that the old one delays by nine seconds, when another
 # replacement is asked for, the device is deleted, or its server is told to stop: each of them ends, what was being written and
 # what was held back is written, and nothing is left.
 . "$(dirname "$0")/harness.sh"
@@ -26,7 +26,7 @@ begin() {
     pause 1
     "$NVLANE" bpf replace "$DEVICE" "$bpf/linear.bpf.o" >"$WORK/first" 2>&1 &
     first=$!
-    pause 1.5
+    pause 4
     put "$WORK/held" 9 &
     held=$!
     pause 0.5

@@ -14,8 +14,25 @@ pub const MISTAKES_KEPT: usize = 32;
 pub const TAKEN_MAX: usize = 7;
 /// Files of the ring: the driver's, the backends, `/dev/zero`.
 pub const FILES: usize = 1 + BACKENDS_MAX + 1;
-/// Bytes of the ring's memory region: a `struct __kernel_timespec` per request.
-pub const TIMES_BYTES: usize = DEPTH_MAX as usize * 16;
+/// Buffers for tags, where requests come many at a time.
+pub const BUFFERS: u16 = 64;
+/// Most tags that the driver gives at once.
+pub const BATCH_MAX: u16 = 128;
+/// Bytes of a tag.
+pub const TAG_BYTES: u16 = 2;
+/// Bytes of a buffer for tags.
+pub const BUFFER_BYTES: u16 = BATCH_MAX * TAG_BYTES;
+/// Bytes of what the driver is told of a tag (`struct ublk_elem_header`).
+pub const RESULT_BYTES: u16 = 8;
+/// The ring's memory region (`struct nvlane_memory`): a `struct __kernel_timespec` per request, then a result of each, the
+/// buffers, and the ring that they are provided by, which begins a page.
+pub const RESULTS_AT: usize = DEPTH_MAX as usize * 16;
+/// Where the buffers for tags are in it.
+pub const TAGS_AT: usize = RESULTS_AT + DEPTH_MAX as usize * RESULT_BYTES as usize;
+/// Where the ring is that they are provided by.
+pub const BUFFERS_AT: usize = TAGS_AT + BUFFERS as usize * BUFFER_BYTES as usize;
+/// Bytes of it all, in whole pages.
+pub const MEMORY_BYTES: usize = BUFFERS_AT + 4096;
 
 /// The map of a queue's requests: as many entries as it is deep.
 pub const FLIGHTS: &str = "nvlane_flights";
@@ -23,7 +40,7 @@ pub const FLIGHTS: &str = "nvlane_flights";
 pub const QUEUES: &str = "nvlane_queues";
 /// The map of a queue's [`Deferrals`].
 pub const DEFERRALS: &str = "nvlane_deferrals";
-/// The map of a queue's [`Held`]; objects that were compiled before there was one do without.
+/// The map of a queue's [`Held`].
 pub const HELD: &str = "nvlane_held";
 /// The map of the [`MistakeLog`], shared by all queues.
 pub const MISTAKES: &str = "nvlane_mistakes";
@@ -43,7 +60,7 @@ pub struct LoopConfig {
     /// Address of the driver's descriptors.
     pub descriptors: u64,
     /// Address of the ring's memory region.
-    pub times: u64,
+    pub memory: u64,
     /// Size of the device.
     pub device_blocks: u64,
     /// Sizes of the backends.
@@ -58,8 +75,10 @@ pub struct LoopConfig {
     pub cq_entries: u32,
     /// How many, less one.
     pub cq_mask: u32,
-    /// The number of the driver's command that commits and fetches.
+    /// The number of the driver's command that commits, and fetches the next where they come one by one.
     pub commit: u32,
+    /// That of the one that fetches many at a time.
+    pub fetch: u32,
     /// Most blocks of a request.
     pub blocks_max: u32,
     /// Which queue.
@@ -74,8 +93,10 @@ pub struct LoopConfig {
     pub deallocates: u8,
     /// The program has NVLANE_DEFERRED.
     pub defers: u8,
+    /// Requests come many at a time.
+    pub batches: u8,
     /// Zero.
-    pub reserved: [u8; 3],
+    pub reserved: [u8; 6],
 }
 
 /// `struct nvlane_queue_state`: what has happened on a queue.
@@ -100,6 +121,18 @@ pub struct QueueState {
     pub error: i32,
     /// The loop's own.
     pub told: u32,
+    /// Not 0: no request comes any more, where they come many at a time; then all tags end at once.
+    pub over: u32,
+    /// The loop's own, as what follows.
+    pub in_vain: u32,
+    /// Entries of this turn.
+    pub filled: u32,
+    /// Results that are to be committed.
+    pub gathered: u32,
+    /// Not 0: requests are to be asked for again.
+    pub refetch: u32,
+    /// Zero.
+    pub reserved: u32,
     /// Parts with each backend.
     pub in_flight: [u32; BACKENDS_MAX],
 }
@@ -165,7 +198,7 @@ pub struct Deferrals {
     pub tag: [u16; DEPTH_MAX as usize],
 }
 
-/// `struct nvlane_held`: requests that are held back for the next program.
+/// `struct nvlane_held`: requests that have come and not begun.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub struct Held {
@@ -173,7 +206,7 @@ pub struct Held {
     pub holding: u32,
     /// Not 0: the ring's descriptor for calls was written to.
     pub called: u32,
-    /// Counts the first that is held.
+    /// Counts the first that waits.
     pub first: u32,
     /// And the one after the last.
     pub end: u32,
@@ -183,6 +216,8 @@ pub struct Held {
 
 /// What the completions of the descriptor for calls are about (NVLANE_CALL).
 pub const CALL: u64 = 7 << 56;
+/// What the completion is about of a list of results that are none yet (NVLANE_COMMITTED).
+pub const PREPARED: u64 = 8 << 56;
 
 /// `struct nvlane_mistake_log`.
 #[repr(C)]
@@ -195,8 +230,9 @@ pub struct MistakeLog {
 }
 
 const _: () = {
-    assert!(size_of::<LoopConfig>() == 192);
-    assert!(size_of::<QueueState>() == 120);
+    assert!(size_of::<LoopConfig>() == 200);
+    assert!(size_of::<QueueState>() == 144);
+    assert!(BUFFERS_AT.is_multiple_of(4096));
     assert!(size_of::<Mistake>() == 32);
     assert!(size_of::<Deferrals>() == 2120);
     assert!(size_of::<Held>() == 2064);

@@ -39,3 +39,4 @@ pub use error::Error;
 pub use kept::KeptMaps;
 pub use program::{KernelProgram, check, check_trusted, is_there};
 pub use queue::{KernelQueue, Place};
+pub use ring::Fetching;

@@ -139,7 +139,13 @@ fn prepare(
         }
         match name.as_str() {
             FLIGHTS => map.set_max_entries(config.depth.into())?,
-            CONFIG => map.set_initial_value(config.as_bytes())?,
+            CONFIG => {
+                if map.initial_value().is_none_or(|value| value.len() != config.as_bytes().len()) {
+                    let why = "its loop is another version's: compile it again, with this one's nvlane_bpf.h";
+                    return Err(io::Error::other(why).into());
+                }
+                map.set_initial_value(config.as_bytes())?;
+            }
             OPERATIONS => {
                 let place = map.initial_value_mut();
                 let place = place.and_then(|it| it.get_mut(abi::RING_FD..abi::RING_FD + 4));

@@ -5,7 +5,7 @@
 //!                 '-next-> Made: what is to take its place; the queues load it while nothing is in flight (queue.rs)
 //! ```
 
-use crate::abi::{DEFERRALS, DEPTH_MAX, HELD, LoopConfig, MISTAKES, MistakeLog};
+use crate::abi::{DEFERRALS, DEPTH_MAX, LoopConfig, MISTAKES, MistakeLog};
 use crate::error::Error;
 use crate::genuine;
 use crate::kept::{self, KeptMaps};
@@ -56,8 +56,6 @@ struct Next {
 pub struct Made {
     pub(crate) volume: Arc<ForKernel>,
     shared: Mutex<Shared>,
-    /// Its loop can hold requests back; those of objects that are trusted, and were compiled before, cannot.
-    holds_back: bool,
     /// Mistakes that have been told.
     told: Mutex<u64>,
 }
@@ -169,12 +167,7 @@ impl KernelProgram {
             }
             next.share_maps(&mut |map| kept::share(map, &mut shared)).map_err(Error::Volume)?;
         }
-        let made = Made::new(Arc::new(next), shared)?;
-        if !made.holds_back || !self.now().holds_back {
-            let why = "a loop that is not this version's cannot hold requests back meanwhile";
-            return Err(Error::Volume(why.to_owned()));
-        }
-        Ok(made)
+        Made::new(Arc::new(next), shared)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -192,7 +185,7 @@ impl Made {
     /// all maps are.
     fn new(volume: Arc<ForKernel>, shared: Shared) -> Result<Made, Error> {
         let (shared, told) = (Mutex::new(shared), Mutex::default());
-        let mut made = Made { volume, shared, holds_back: false, told };
+        let made = Made { volume, shared, told };
         let ring = Ring::new(1).map_err(Error::Ring)?;
         let maps = made.volume.instance().maps().iter();
         let is_new = |map: &&Arc<Map>| find(map, &made.shared()).is_none();
@@ -206,7 +199,6 @@ impl Made {
         let mut turns = Loop::load(object, &config, ring.fd(), &mut made.shared(), None)?;
         turns.attach()?;
         new.iter().try_for_each(|map| fill(map, &made.shared()))?;
-        made.holds_back = turns.map(HELD).is_ok();
         Ok(made)
     }
 
@@ -414,7 +406,7 @@ fn share_maps(
 fn on(ring: &Ring) -> LoopConfig {
     let places = ring.places();
     LoopConfig {
-        times: ring.times_address(),
+        memory: ring.memory_address(),
         cq_bytes: places.bytes,
         cq_head: places.head,
         cq_tail: places.tail,

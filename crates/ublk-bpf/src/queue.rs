@@ -13,7 +13,7 @@ use crate::deferred::Deferred;
 use crate::error::Error;
 use crate::object::{Loop, io_error};
 use crate::program::{KernelProgram, Made};
-use crate::ring::Ring;
+use crate::ring::{Fetching, Ring};
 use bpf::request::BACKENDS_MAX;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use namespace::layer::program::Told;
@@ -34,10 +34,8 @@ pub struct Place<'a> {
     pub depth: u16,
     /// Where its descriptors are mapped; they stay as long as the queue.
     pub descriptors: u64,
-    /// The number of the driver's command that fetches.
-    pub fetch: u32,
-    /// That of the one that commits and fetches.
-    pub commit: u32,
+    /// How requests come.
+    pub fetching: Fetching,
 }
 
 /// A queue that the kernel serves; this thread's alone.
@@ -52,8 +50,7 @@ pub struct KernelQueue {
     made: Arc<Made>,
     own: Own,
     calls: Arc<Calls>,
-    /// None if the object's loop holds nothing back: then no program takes its place, and it is never told of a pause.
-    held: Option<MapHandle>,
+    held: MapHandle,
     pause: Option<Pause>,
 }
 
@@ -65,7 +62,7 @@ const ATTACH_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Clone, Copy, Debug)]
 struct Own {
     descriptors: u64,
-    commit: u32,
+    fetching: Fetching,
     queue: u16,
     depth: u16,
 }
@@ -98,20 +95,14 @@ impl KernelQueue {
         }
         files[1 + BACKENDS_MAX] = program.zeroes.as_raw_fd();
         ring.register_files(&files).map_err(Error::Ring)?;
-        let &Place { descriptors, commit, queue, depth, .. } = place;
-        let own = Own { descriptors, commit, queue, depth };
+        let &Place { descriptors, fetching, queue, depth, .. } = place;
+        let own = Own { descriptors, fetching, queue, depth };
         let Ready { made, mut turns, deferred } = Ready::load(made, own, &ring, None)?;
         // Once the loop is attached nothing is submitted from here.
         let calls = Arc::new(Calls::new().map_err(Error::Ring)?);
-        let held = turns.map(HELD).ok();
-        if held.is_some() {
-            ring.listen(calls.bell(), CALL).map_err(Error::Ring)?;
-        }
-        ring.command_all(place.fetch, place.queue, place.depth).map_err(Error::Ring)?;
-        if let Some(refusal) = ring.refusal().map_err(Error::Ring)? {
-            let why = format!("the driver refuses its commands: {refusal}");
-            return Err(Error::Ring(io::Error::new(refusal.kind(), why)));
-        }
+        let held = turns.map(HELD)?;
+        ring.listen(calls.bell(), CALL).map_err(Error::Ring)?;
+        ring.fetch(fetching, queue, depth).map_err(Error::Ring)?;
         turns.attach()?;
         let (program, pause) = (Arc::clone(program), None);
         let mut queue =
@@ -218,8 +209,7 @@ impl KernelQueue {
 
     /// Tells the loop, which does not run, whether to hold back what comes.
     fn change_held(&self, change: impl FnOnce(&mut Held)) -> io::Result<()> {
-        let Some(map) = &self.held else { return Ok(()) };
-        let key = 0_u32.to_ne_bytes();
+        let (map, key) = (&self.held, 0_u32.to_ne_bytes());
         let value = map.lookup(&key, MapFlags::ANY).map_err(|error| io_error(&error))?;
         let another = |_| io::Error::other("what the loop holds back is of another size");
         let mut held = Held::read_from_bytes(&value.unwrap_or_default()).map_err(another)?;
@@ -247,8 +237,13 @@ impl Drop for KernelQueue {
 impl Ready {
     /// Loads the loop of `made` for a ring, where it goes on with the requests of `before`.
     fn load(made: Arc<Made>, own: Own, ring: &Ring, before: Option<&Loop>) -> Result<Ready, Error> {
-        let Own { descriptors, commit, queue, depth } = own;
-        let config = LoopConfig { descriptors, commit, queue, depth, ..made.config(ring) };
+        let Own { descriptors, fetching, queue, depth } = own;
+        let (batches, fetch, commit) = match fetching {
+            Fetching::Single { fetch, commit } => (0, fetch, commit),
+            Fetching::Batches { fetch, commit, .. } => (1, fetch, commit),
+        };
+        let config =
+            LoopConfig { descriptors, fetch, commit, queue, depth, batches, ..made.config(ring) };
         let turns = made.load(&config, ring, before)?;
         let decider = made.volume.decider(queue.into());
         let deferred = decider.map(|decider| Deferred::of(&turns, decider)).transpose()?;

@@ -1,6 +1,9 @@
 //! The ring that a loop in the kernel turns.
 
-use crate::abi::{DEPTH_MAX, FILES, SQ_ENTRIES, TIMES_BYTES};
+use crate::abi::{
+    BUFFER_BYTES, BUFFERS, BUFFERS_AT, DEPTH_MAX, FILES, MEMORY_BYTES, PREPARED, RESULT_BYTES,
+    RESULTS_AT, SQ_ENTRIES, TAG_BYTES, TAGS_AT,
+};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
@@ -16,6 +19,7 @@ const SETUP_SQ_REWIND: u32 = 1 << 20;
 const REGISTER_FILES: u32 = 2;
 const UNREGISTER_FILES: u32 = 3;
 const REGISTER_BUFFERS2: u32 = 15;
+const REGISTER_BUFFER_RING: u32 = 22;
 const REGISTER_MEM_REGION: u32 = 34;
 const REGION_OF_USER: u32 = 1;
 const SPARSE: u32 = 1;
@@ -32,6 +36,9 @@ const PER_REQUEST: u32 = 32;
 
 /// `IORING_OP_URING_CMD`, with a registered file.
 const COMMAND: u64 = 46 | 1 << 8;
+/// The same, which takes buffers that are provided (`IOSQE_BUFFER_SELECT`), for as often as it completes.
+const COMMAND_SELECT: u64 = COMMAND | 1 << 13;
+const COMMAND_MULTISHOT: u64 = 1 << 33;
 /// `IORING_OP_POLL_ADD`, for as often as there is something to read.
 const POLL: u64 = 6;
 const POLL_MULTISHOT: u64 = 1;
@@ -99,6 +106,47 @@ struct RegionRegistration {
     reserved: [u64; 2],
 }
 
+/// `struct io_uring_buf_reg`.
+#[repr(C)]
+#[derive(Default)]
+struct BufferRing {
+    address: u64,
+    entries: u32,
+    group: u16,
+    flags: u16,
+    reserved: [u64; 3],
+}
+
+/// `struct io_uring_buf`; the first one's last field is the tail.
+#[repr(C)]
+struct Buffer {
+    address: u64,
+    bytes: u32,
+    id: u16,
+    tail: u16,
+}
+
+/// How the driver gives requests to a queue: the numbers of its commands.
+#[derive(Clone, Copy, Debug)]
+pub enum Fetching {
+    /// One by one, each fetched by the command that commits the one before it in its tag.
+    Single {
+        /// Fetches the first.
+        fetch: u32,
+        /// Commits, and fetches the next.
+        commit: u32,
+    },
+    /// Many at a time, and many results at a time.
+    Batches {
+        /// Says once that there is a server for each tag.
+        prepare: u32,
+        /// Fetches, for good.
+        fetch: u32,
+        /// Commits.
+        commit: u32,
+    },
+}
+
 /// Where the completion queue is, in the ring's own memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Places {
@@ -118,7 +166,7 @@ pub struct Places {
 #[derive(Debug)]
 pub struct Ring {
     entries: Mapping,
-    times: Mapping,
+    memory: Mapping,
     places: Places,
     has_files: bool,
     fd: OwnedFd,
@@ -147,7 +195,7 @@ impl Ring {
         let Parameters { cq, cq_entries, sq_entries, .. } = parameters;
         assert_eq!(sq_entries, SQ_ENTRIES, "a power of two is made as it is");
         let entries = Mapping::new(SQ_ENTRIES as usize * ENTRY_BYTES, Some((&fd, OFFSET_ENTRIES)))?;
-        let times = Mapping::new(TIMES_BYTES, None)?;
+        let memory = Mapping::new(MEMORY_BYTES, None)?;
         let places = Places {
             bytes: cq.cqes + cq_entries * COMPLETION_BYTES as u32,
             head: cq.head,
@@ -155,10 +203,10 @@ impl Ring {
             entries: cq.cqes,
             mask: cq_entries - 1,
         };
-        let ring = Ring { entries, times, places, has_files: false, fd };
+        let ring = Ring { entries, memory, places, has_files: false, fd };
         let mut region = Region {
-            address: ring.times_address(),
-            bytes: TIMES_BYTES as u64,
+            address: ring.memory_address(),
+            bytes: MEMORY_BYTES as u64,
             flags: REGION_OF_USER,
             ..Region::default()
         };
@@ -196,13 +244,80 @@ impl Ring {
     }
 
     /// The address of its region of memory.
-    pub fn times_address(&self) -> u64 {
-        self.times.start.as_ptr() as u64
+    pub fn memory_address(&self) -> u64 {
+        self.memory.start.as_ptr() as u64
     }
 
-    /// Gives the driver's file, the first one, one command per tag. Not while a loop turns the ring, nor more of
-    /// them than fit: those of a batch are submitted together.
-    pub fn command_all(&self, operation: u32, queue: u16, depth: u16) -> io::Result<()> {
+    /// Has the driver, whose file is the first one, give the requests of a queue. Not while a loop turns the ring.
+    pub fn fetch(&self, fetching: Fetching, queue: u16, depth: u16) -> io::Result<()> {
+        match fetching {
+            Fetching::Single { fetch, .. } => self.command_all(fetch, queue, depth)?,
+            Fetching::Batches { prepare, fetch, .. } => {
+                self.provide()?;
+                self.prepare(prepare, queue, depth)?;
+                self.check_taken()?;
+                let command = u64::from(queue) | u64::from(TAG_BYTES) << 48;
+                let words = [COMMAND_SELECT, fetch.into(), 0, COMMAND_MULTISHOT, 0, 0, command, 0];
+                self.submit(words)?;
+            }
+        }
+        self.check_taken()
+    }
+
+    /// Provides the buffers for tags.
+    fn provide(&self) -> io::Result<()> {
+        let (tags, ring) = (self.memory_address() + TAGS_AT as u64, BUFFERS_AT);
+        for id in 0..BUFFERS {
+            let address = tags + u64::from(id) * u64::from(BUFFER_BYTES);
+            let buffer = Buffer {
+                address,
+                bytes: BUFFER_BYTES.into(),
+                id,
+                tail: if id == 0 { BUFFERS } else { 0 },
+            };
+            // SAFETY: within the mapping, where nobody else writes before the kernel knows of it.
+            unsafe { self.memory.start.add(ring).cast::<Buffer>().add(id.into()).write(buffer) };
+        }
+        let address = self.memory_address() + ring as u64;
+        let registration = BufferRing { address, entries: BUFFERS.into(), ..BufferRing::default() };
+        self.register(REGISTER_BUFFER_RING, (&raw const registration).cast(), 1)
+    }
+
+    /// Says that there is a server for each tag.
+    fn prepare(&self, operation: u32, queue: u16, depth: u16) -> io::Result<()> {
+        for tag in 0..depth {
+            // A request's pages are put at the place of its tag.
+            let element = u64::from(tag) | u64::from(tag) << 16;
+            // SAFETY: within the mapping; the kernel reads it when the command is submitted.
+            unsafe {
+                let results = self.memory.start.add(RESULTS_AT).cast::<u64>();
+                results.add(tag.into()).write(element);
+            }
+        }
+        let command = u64::from(queue) | u64::from(depth) << 32 | u64::from(RESULT_BYTES) << 48;
+        let results = self.memory_address() + RESULTS_AT as u64;
+        self.submit([COMMAND, operation.into(), results, 0, PREPARED, 0, command, 0])
+    }
+
+    /// Submits one entry.
+    fn submit(&self, words: [u64; 8]) -> io::Result<()> {
+        // SAFETY: within the mapping; the kernel reads entries during a submission only.
+        unsafe { self.entries.start.cast::<[u64; 8]>().write(words) };
+        match self.enter(1, 0)? {
+            1 => Ok(()),
+            _ => Err(io::Error::other("the ring does not take its commands")),
+        }
+    }
+
+    /// What the driver refuses it refuses at once.
+    fn check_taken(&self) -> io::Result<()> {
+        let Some(refusal) = self.refusal()? else { return Ok(()) };
+        let why = format!("the driver refuses its commands: {refusal}");
+        Err(io::Error::new(refusal.kind(), why))
+    }
+
+    /// One command per tag; no more of them than fit are submitted together.
+    fn command_all(&self, operation: u32, queue: u16, depth: u16) -> io::Result<()> {
         let tags: Vec<u16> = (0..depth).collect();
         for batch in tags.chunks(SQ_ENTRIES as usize) {
             for (place, tag) in batch.iter().enumerate() {
@@ -223,17 +338,11 @@ impl Ring {
     pub fn listen(&self, file: BorrowedFd<'_>, about: u64) -> io::Result<()> {
         let file = u64::from(file.as_raw_fd() as u32) << 32;
         let words = [POLL | file, 0, 0, POLL_MULTISHOT | POLL_READABLE, about, 0, 0, 0];
-        // SAFETY: within the mapping; the kernel reads entries during a submission only.
-        unsafe { self.entries.start.cast::<[u64; 8]>().write(words) };
-        match self.enter(1, 0)? {
-            1 => Ok(()),
-            _ => Err(io::Error::other("the ring does not take what it is to listen to")),
-        }
+        self.submit(words)
     }
 
-    /// What a completion says that has come and is an error. What the driver refuses it refuses at once: to
-    /// be asked for before a loop takes completions.
-    pub fn refusal(&self) -> io::Result<Option<io::Error>> {
+    /// What a completion says that has come and is an error. To be asked for before a loop takes completions.
+    fn refusal(&self) -> io::Result<Option<io::Error>> {
         let Places { bytes, head, tail, entries, mask } = self.places;
         let queue = Mapping::new(bytes as usize, Some((&self.fd, OFFSET_RING)))?;
         // SAFETY: the kernel's offsets, all within `bytes`; whole words that the kernel writes.

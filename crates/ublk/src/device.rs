@@ -145,7 +145,7 @@ impl Device {
         if control.is_encoded() {
             flags |= flag::CMD_IOCTL_ENCODE;
         }
-        if takes_batches(options, driver, &runs)? {
+        if takes_batches(options, driver)? {
             flags |= flag::BATCH_IO;
         }
         check_threads(options.threads, options.depth, flags | driver.mask() & flag::PER_IO_DAEMON)?;
@@ -435,21 +435,14 @@ fn path_without_root(options: &DeviceOptions, driver: Features) -> Result<DataPa
     }
 }
 
-/// Whether requests come and go many at a time. Programs that may move into the kernel later need them one by one, and so
-/// do devices that are to be handed over in use: the driver fails their requests meanwhile (docs/decisions/0010).
-fn takes_batches(options: &DeviceOptions, driver: Features, runs: &Runs) -> Result<bool, Error> {
-    let why_not = if !driver.has(flag::BATCH_IO) {
-        Some("need Linux 7.0 or newer")
-    } else if runs.kernel().is_some() {
-        Some("are not for programs in the kernel")
-    } else {
-        None
-    };
-    match (options.batch, why_not) {
-        (Some(true), Some(why)) => Err(Error::Batch(why)),
-        (Some(asked), _) => Ok(asked),
-        (None, _) if options.recovery || options.threads > 1 => Ok(false),
-        (None, why_not) => Ok(why_not.is_none() && matches!(runs, Runs::Nowhere)),
+/// Whether requests come and go many at a time. Not by themselves on devices that are to be handed over in use: the driver
+/// fails their requests meanwhile (docs/decisions/0010).
+fn takes_batches(options: &DeviceOptions, driver: Features) -> Result<bool, Error> {
+    let has_batches = driver.has(flag::BATCH_IO);
+    match options.batch {
+        Some(true) if !has_batches => Err(Error::Batch("need Linux 7.0 or newer")),
+        Some(asked) => Ok(asked),
+        None => Ok(has_batches && !options.recovery && options.threads == 1),
     }
 }
 

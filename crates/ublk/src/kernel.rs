@@ -3,7 +3,7 @@
 use crate::control::Control;
 use crate::descriptors::Descriptors;
 use crate::device::DeviceOptions;
-use crate::driver::{self, DeviceInfo, Parameters, SECTOR_SHIFT, flag};
+use crate::driver::{self, Parameters, SECTOR_SHIFT};
 use crate::error::Error;
 use crate::path::DataPath;
 use crate::threads::{Event, Seed, Teller, be_io_flusher};
@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use ublk_bpf::{KernelProgram, KernelQueue, Place};
+use ublk_bpf::{Fetching, KernelProgram, KernelQueue, Place};
 
 /// Where a volume's program is to run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Runs {
         volume: &dyn Namespace,
         path: DataPath,
         depth: u16,
-        made: Option<(&DeviceInfo, &Parameters)>,
+        made: Option<&Parameters>,
     ) -> Result<Runs, Error> {
         let asked = options.program;
         // The volume's program is the first that is met.
@@ -124,17 +124,14 @@ fn unsuited(
     volume: &dyn Namespace,
     program: &KernelProgram,
     asked: ProgramPlace,
-    made: Option<(&DeviceInfo, &Parameters)>,
+    made: Option<&Parameters>,
 ) -> Option<String> {
     if asked == ProgramPlace::Auto && !program.has_one_place() {
         let why = "it may keep a block in several places (no NVLANE_ONE_PLACE), and the kernel does not keep \
                    writes to the same blocks apart; --bpf kernel insists";
         return Some(why.to_owned());
     }
-    let (info, parameters) = made?;
-    if info.flags & flag::BATCH_IO != 0 {
-        return Some("the device was made for user space: its requests come in batches".to_owned());
-    }
+    let parameters = made?;
     if volume.limits().volatile_write_cache && !parameters.has_cache() {
         let why = "the device was made without a write cache, and the kernel does not make each write durable";
         return Some(why.to_owned());
@@ -183,14 +180,24 @@ pub fn run(seed: &Seed, program: &Arc<KernelProgram>, started: &Sender<Result<()
     {
         tracing::warn!(cpu, "a queue's thread cannot be kept on its core: {error}");
     }
+    let fetching = match seed.config.batch {
+        false => Fetching::Single {
+            fetch: driver::io::FETCH_REQ,
+            commit: driver::io::COMMIT_AND_FETCH_REQ,
+        },
+        true => Fetching::Batches {
+            prepare: driver::io::PREP_IO_CMDS,
+            fetch: driver::io::FETCH_IO_CMDS,
+            commit: driver::io::COMMIT_IO_CMDS,
+        },
+    };
     let opened = Descriptors::map(&seed.node, number, depth).and_then(|descriptors| {
         let place = Place {
             device: seed.node.as_fd(),
             queue: number,
             depth,
             descriptors: descriptors.address(),
-            fetch: driver::io::FETCH_REQ,
-            commit: driver::io::COMMIT_AND_FETCH_REQ,
+            fetching,
         };
         let queue = KernelQueue::open(program, &place).map_err(io::Error::other)?;
         Ok((queue, descriptors))
@@ -226,7 +233,7 @@ fn serve(queue: &mut KernelQueue, teller: &Teller, depth: u16) -> (Option<i32>, 
             }
         };
         returns += 1;
-        if state.ended > 0 && state.error == 0 && !ending {
+        if (state.ended > 0 || state.over > 0) && state.error == 0 && !ending {
             ending = true;
             teller.tell(Event::Ending);
         }

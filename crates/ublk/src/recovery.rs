@@ -56,7 +56,7 @@ impl Device {
         let path = DataPath::of_flags(info.flags);
         check_volume(id, &info, &parameters, path, namespace.as_ref())?;
         let (volume, depth) = (namespace.as_ref(), info.queue_depth);
-        let runs = Runs::choose(options, volume, path, depth, Some((&info, &parameters)))?;
+        let runs = Runs::choose(options, volume, path, depth, Some(&parameters))?;
         check_threads(options.threads, depth, info.flags)?;
         await_recovery(&mut control, id, &begins)?;
         let mut device = Device::new(control, info, namespace, path, runs);
