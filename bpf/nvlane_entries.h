@@ -17,6 +17,12 @@ static __always_inline __u64 *nvlane_entry(struct nvlane_sq *sq, struct nvlane_q
 	return word;
 }
 
+/* Whether a request that comes now begins now: nobody holds it back, is there before it, or has left it no room. */
+static __always_inline int nvlane_may_begin(struct nvlane_held *held, struct nvlane_queue_state *q)
+{
+	return !held->holding && held->first == held->end && q->filled <= NVLANE_FULL;
+}
+
 /* Ends a request: bytes, or an error below 0. */
 static __always_inline void nvlane_end_request(struct nvlane_sq *sq, struct nvlane_memory *memory,
 					       struct nvlane_queue_state *q, __u32 tag, __s32 result)

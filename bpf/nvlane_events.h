@@ -122,13 +122,11 @@ static __always_inline void nvlane_finish(struct nvlane_sq *sq, struct nvlane_me
 
 /* Carries out what was decided. */
 NVLANE_GLOBAL int nvlane_kernel_act(struct nvlane_sq *sq NVLANE_NONNULL, struct nvlane_memory *memory NVLANE_NONNULL,
-				    struct nvlane_flight *f NVLANE_NONNULL, __u32 tag)
+				    struct nvlane_queue_state *q NVLANE_NONNULL, struct nvlane_flight *f NVLANE_NONNULL,
+				    __u32 tag)
 {
-	__u32 i, key = 0, parts = f->parts;
-	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
+	__u32 i, parts = f->parts;
 
-	if (!q)
-		return 0;
 	if (f->then == NVLANE_THEN_NOTHING && !f->phase) {	/* a flush: everywhere */
 		parts = nvlane_config.backends;
 		NVLANE_LOOP for (i = 0; i < NVLANE_BACKENDS_MAX; i++) {
@@ -166,14 +164,11 @@ static __always_inline void nvlane_give(struct nvlane_flight *f, struct nvlane_q
 
 /* Looks at what a run has left, and does it if it can be done. */
 NVLANE_GLOBAL int nvlane_kernel_decide(struct nvlane_sq *sq NVLANE_NONNULL, struct nvlane_memory *memory NVLANE_NONNULL,
-				       struct nvlane_flight *f NVLANE_NONNULL, __u32 tag)
+				       struct nvlane_queue_state *q NVLANE_NONNULL, struct nvlane_flight *f NVLANE_NONNULL,
+				       __u32 tag)
 {
-	__u32 key = 0;
-	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
 	int wrong = f->returned ? nvlane_wrong(f, NVLANE_RETURNED, 0, 0, 0) : nvlane_check(f);
 
-	if (!q)
-		return 0;
 	if (wrong) {
 		nvlane_kernel_mistake(f, wrong);
 		nvlane_end_request(sq, memory, q, tag, -NVLANE_EIO);
@@ -182,7 +177,7 @@ NVLANE_GLOBAL int nvlane_kernel_decide(struct nvlane_sq *sq NVLANE_NONNULL, stru
 	} else if (f->delay_ns) {
 		nvlane_sleep(sq, memory, q, tag, f->delay_ns, NVLANE_ABOUT(NVLANE_PAUSE, 0, 0, tag));
 	} else {
-		nvlane_kernel_act(sq, memory, f, tag);
+		nvlane_kernel_act(sq, memory, q, f, tag);
 	}
 	return 0;
 }
@@ -192,54 +187,52 @@ NVLANE_GLOBAL int nvlane_kernel_decide(struct nvlane_sq *sq NVLANE_NONNULL, stru
 /* Reads the descriptor of a request that has come; the number of the error if it is none of ours. */
 static __always_inline int nvlane_begin(struct nvlane_flight *f, __u32 tag)
 {
-	__u32 shift = nvlane_config.block_shift - 9, op, mask = (1u << (shift & 7)) - 1;
+	__u32 shift = (nvlane_config.block_shift - 9) & 7, mask = (1u << shift) - 1, op, opcode, blocks = 0, flags = 0;
+	__u64 start = 0;
 	struct nvlane_descriptor d;
 
 	if (nvlane_read_user(&d, sizeof(d), (void *)(nvlane_config.descriptors + (__u64)tag * sizeof(d))))
 		return NVLANE_EFAULT;
 	op = d.op_flags & 0xff;
-	f->op = op == 0 ? NVLANE_READ : op == 1 ? NVLANE_WRITE : op == 2 ? NVLANE_FLUSH
+	if (op > 5 || op == 4)
+		return NVLANE_EOPNOTSUPP;
+	opcode = op == 0 ? NVLANE_READ : op == 1 ? NVLANE_WRITE : op == 2 ? NVLANE_FLUSH
 		: op == 3 ? NVLANE_DISCARD : NVLANE_WRITE_ZEROES;
+	if (op != 2) {
+		if (!d.sectors || (d.sectors | d.start) & mask)
+			return NVLANE_EINVAL;
+		start = d.start >> shift;
+		blocks = d.sectors >> shift;
+		if (blocks > nvlane_config.blocks_max || start > nvlane_config.device_blocks
+		    || blocks > nvlane_config.device_blocks - start)
+			return NVLANE_EINVAL;
+		if (op != 0 && op != 3 && d.op_flags & 1u << 13)
+			flags = NVLANE_FUA;
+		if (op == 5 && nvlane_config.deallocates && !(d.op_flags & 1u << 15))
+			flags |= NVLANE_MAY_DISCARD;
+	}
+	f->start = start;
+	f->blocks = blocks;
+	f->op = opcode;
 	f->shift = nvlane_config.block_shift;
-	f->flags = 0;
-	f->bytes = 0;
-	f->start = 0;
-	f->blocks = 0;
+	f->flags = flags;
+	f->bytes = op <= 1 ? d.sectors << 9 : 0;
 	f->phase = f->is_whole = f->then = 0;
 	f->entry = NVLANE_IN_ROUTE;
 	f->failed = 0;
 	f->status = NVLANE_OK;
 	f->r.state[0] = f->r.state[1] = f->r.state[2] = f->r.state[3] = 0;
-	if (op > 5 || op == 4)
-		return NVLANE_EOPNOTSUPP;
-	if (op == 2)
-		return 0;
-	if (!d.sectors || d.sectors & mask || d.start & mask)
-		return NVLANE_EINVAL;
-	f->start = d.start >> (shift & 7);
-	f->blocks = d.sectors >> (shift & 7);
-	if (f->blocks > nvlane_config.blocks_max || f->start > nvlane_config.device_blocks
-	    || f->blocks > nvlane_config.device_blocks - f->start)
-		return NVLANE_EINVAL;
-	if (op <= 1)
-		f->bytes = d.sectors << 9;
-	if (op != 0 && op != 3 && d.op_flags & 1u << 13)
-		f->flags |= NVLANE_FUA;
-	if (op == 5 && nvlane_config.deallocates && !(d.op_flags & 1u << 15))
-		f->flags |= NVLANE_MAY_DISCARD;
 	return 0;
 }
 
 /* A request has come. */
 NVLANE_GLOBAL int nvlane_kernel_come(struct nvlane_sq *sq NVLANE_NONNULL, struct nvlane_memory *memory NVLANE_NONNULL,
-				     __u32 tag)
+				     struct nvlane_queue_state *q NVLANE_NONNULL, __u32 tag)
 {
-	__u32 key = 0;
 	struct nvlane_flight *f = bpf_map_lookup_elem(&nvlane_flights, &tag);
-	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
 	int wrong;
 
-	if (!f || !q)
+	if (!f)
 		return 0;
 	q->requests++;
 	q->busy++;
@@ -251,7 +244,7 @@ NVLANE_GLOBAL int nvlane_kernel_come(struct nvlane_sq *sq NVLANE_NONNULL, struct
 	nvlane_prepare(f, q, tag);
 	f->returned = nvlane_kernel_route(&f->r);
 	if (f->returned || !nvlane_is_simple(f)) {
-		nvlane_kernel_decide(sq, memory, f, tag);
+		nvlane_kernel_decide(sq, memory, q, f, tag);
 		return 0;
 	}
 	nvlane_expect(f, 1);
@@ -300,14 +293,13 @@ static __always_inline int nvlane_ended(struct nvlane_flight *f, __u32 part, __s
 
 /* A part has ended. */
 NVLANE_GLOBAL int nvlane_kernel_part(struct nvlane_sq *sq NVLANE_NONNULL, struct nvlane_memory *memory NVLANE_NONNULL,
-				     __u64 about, __s32 result)
+				     struct nvlane_queue_state *q NVLANE_NONNULL, __u64 about, __s32 result)
 {
-	__u32 tag = about, part = about >> 32 & (NVLANE_PARTS_MAX - 1), key = 0;
+	__u32 tag = about, part = about >> 32 & (NVLANE_PARTS_MAX - 1);
 	__u32 backend = about >> 40 & (NVLANE_BACKENDS_MAX - 1), tries;
 	struct nvlane_flight *f = bpf_map_lookup_elem(&nvlane_flights, &tag);
-	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
 
-	if (!f || !q)
+	if (!f)
 		return 0;
 	q->in_flight[backend]--;
 	switch (nvlane_ended(f, part, result)) {
@@ -319,7 +311,7 @@ NVLANE_GLOBAL int nvlane_kernel_part(struct nvlane_sq *sq NVLANE_NONNULL, struct
 		f->entry = NVLANE_IN_DONE;
 		nvlane_prepare(f, q, tag);
 		f->returned = nvlane_kernel_done(&f->r);
-		nvlane_kernel_decide(sq, memory, f, tag);
+		nvlane_kernel_decide(sq, memory, q, f, tag);
 		break;
 	case 2:
 		q->in_flight[backend]++;
@@ -333,21 +325,24 @@ NVLANE_GLOBAL int nvlane_kernel_part(struct nvlane_sq *sq NVLANE_NONNULL, struct
 	return 0;
 }
 
-/* The driver has given requests, or ceases to. */
-NVLANE_GLOBAL int nvlane_kernel_fetched(struct nvlane_memory *memory NVLANE_NONNULL, __s32 result, __u32 flags)
+/* The driver has given requests, or ceases to. Those that cannot begin yet wait. */
+NVLANE_GLOBAL int nvlane_kernel_fetched(struct nvlane_sq *sq NVLANE_NONNULL, struct nvlane_memory *memory NVLANE_NONNULL,
+					struct nvlane_queue_state *q NVLANE_NONNULL, __s32 result, __u32 flags)
 {
 	__u32 i, key = 0, id = flags >> 16 & (NVLANE_BUFFERS - 1), count = result > 0 ? (__u32)result / 2 : 0;
-	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
 	struct nvlane_held *held = bpf_map_lookup_elem(&nvlane_held, &key);
 
-	if (!q || !held)
+	if (!held)
 		return 0;
 	if (flags & NVLANE_HAS_BUFFER) {
 		q->in_vain = 0;
 		NVLANE_LOOP for (i = 0; i < NVLANE_BATCH_MAX; i++) {
 			if (i >= count)
 				break;
-			held->tag[held->end++ & (NVLANE_DEPTH_MAX - 1)] = memory->tag[id][i];
+			if (nvlane_may_begin(held, q))
+				nvlane_kernel_come(sq, memory, q, memory->tag[id][i]);
+			else
+				held->tag[held->end++ & (NVLANE_DEPTH_MAX - 1)] = memory->tag[id][i];
 		}
 		nvlane_give_back(memory, id);
 	}
@@ -367,15 +362,14 @@ NVLANE_GLOBAL int nvlane_kernel_fetched(struct nvlane_memory *memory NVLANE_NONN
 
 /* What comes seldom. */
 NVLANE_GLOBAL int nvlane_kernel_event(struct nvlane_sq *sq NVLANE_NONNULL, struct nvlane_memory *memory NVLANE_NONNULL,
-				      __u64 about, __s32 result)
+				      struct nvlane_queue_state *q NVLANE_NONNULL, __u64 about, __s32 result)
 {
 	__u32 tag = about, kind = about >> 56, part = about >> 32 & (NVLANE_PARTS_MAX - 1), key = 0;
 	__u32 backend = about >> 40 & (NVLANE_BACKENDS_MAX - 1);
 	struct nvlane_flight *f = bpf_map_lookup_elem(&nvlane_flights, &tag);
-	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
 	struct nvlane_held *held = bpf_map_lookup_elem(&nvlane_held, &key);
 
-	if (!q || !held)
+	if (!held)
 		return 0;
 	if (kind == NVLANE_CALL) {
 		held->called = 1;
@@ -395,10 +389,10 @@ NVLANE_GLOBAL int nvlane_kernel_event(struct nvlane_sq *sq NVLANE_NONNULL, struc
 		if (result != -NVLANE_ENODEV && !q->error)
 			q->error = -result;
 	} else if (kind == NVLANE_PAUSE) {
-		nvlane_kernel_act(sq, memory, f, tag);
+		nvlane_kernel_act(sq, memory, q, f, tag);
 	} else if (kind == NVLANE_TAKEN) {	/* what is wanted is in the request, as ever */
 		f->returned = result;
-		nvlane_kernel_decide(sq, memory, f, tag);
+		nvlane_kernel_decide(sq, memory, q, f, tag);
 	} else if (kind == NVLANE_RETRY) {
 		q->in_flight[backend]++;
 		nvlane_send(sq, q, f, tag, part);

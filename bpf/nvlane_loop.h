@@ -4,7 +4,7 @@
  *
  *   completion queue --> nvlane_loop_step, for each completion (nvlane_events.h):
  *	FETCH	a request has come	begin, NVLANE_ROUTE, check --> parts | a pause | commit
- *		or many: each is noted, and then it has come
+ *		many have come	the same for each, as far as there is room; others are noted
  *	PART	a part has ended	the last one: NVLANE_DONE, check --> the same
  *	PAUSE	a delay is over		what was decided before it
  *	BLANK	a read was filled with zeroes	commit
@@ -13,15 +13,14 @@
  *	COMMITTED the driver has taken many results
  *   while requests are held back, those that come are noted, and user space is told when no other is left
  *   what was deferred --> user space: NVLANE_DEFERRED --> TAKEN: check --> the same
- *   submission queue <-- at most 32 entries per completion; io_uring carries them out
+ *   submission queue <-- at most 32 entries per request, and one that commits all results; io_uring carries them out
  *
  * The functions named nvlane_kernel_* are verified one by one, and belong to the kernel alone, as do the maps
  * and sections named after nvlane: the machine in user space leaves them out. Offsets into the ring come from
  * user space as constants, so that nothing depends on the kernel's own structures.
  *
  * What a program wants is checked by nvlane_check.h, and becomes entries for the ring by nvlane_entries.h, as
- * nvlane_events.h has it.
- * Only what crates/ublk-bpf shares is named in both places: see its abi.rs.
+ * nvlane_events.h has it. Only what crates/ublk-bpf shares is named in both places: see its abi.rs.
  */
 #ifndef NVLANE_LOOP_H
 #define NVLANE_LOOP_H
@@ -30,6 +29,7 @@
 #define NVLANE_DEPTH_MAX 1024
 #define NVLANE_MISTAKES_KEPT 32
 #define NVLANE_TAKEN_MAX 7
+#define NVLANE_TURN_MAX 64		/* completions of a turn: the verifier looks at each */
 #define NVLANE_BUFFERS 64
 #define NVLANE_BATCH_MAX 128
 /* The loop's own entries: one that commits what was gathered, and one that fetches again. */
@@ -309,11 +309,11 @@ int nvlane_loop_step(__u64 *arguments)
 	NVLANE_LOOP for (i = 0; i < NVLANE_TAKEN_MAX; i++) {
 		if (i >= deferrals->taken)
 			break;
-		nvlane_kernel_event(sq, memory, NVLANE_ABOUT(NVLANE_TAKEN, 0, 0, deferrals->answer[i].tag),
+		nvlane_kernel_event(sq, memory, q, NVLANE_ABOUT(NVLANE_TAKEN, 0, 0, deferrals->answer[i].tag),
 				    deferrals->answer[i].returned);
 	}
 	deferrals->taken = 0;
-	NVLANE_LOOP for (i = 0; i < NVLANE_SQ_ENTRIES; i++) {
+	NVLANE_LOOP for (i = 0; i < NVLANE_TURN_MAX; i++) {
 		struct nvlane_cqe *completion;
 		__u32 kind;
 
@@ -324,19 +324,19 @@ int nvlane_loop_step(__u64 *arguments)
 		q->completions++;
 		kind = completion->about >> 56;
 		if (kind == NVLANE_PART)
-			nvlane_kernel_part(sq, memory, completion->about, completion->result);
+			nvlane_kernel_part(sq, memory, q, completion->about, completion->result);
 		else if (kind == NVLANE_FETCH && nvlane_config.batches)
-			nvlane_kernel_fetched(memory, completion->result, completion->flags);
-		else if (kind == NVLANE_FETCH && !completion->result && !held->holding && held->first == held->end)
-			nvlane_kernel_come(sq, memory, completion->about);
+			nvlane_kernel_fetched(sq, memory, q, completion->result, completion->flags);
+		else if (kind == NVLANE_FETCH && !completion->result && nvlane_may_begin(held, q))
+			nvlane_kernel_come(sq, memory, q, completion->about);
 		else
-			nvlane_kernel_event(sq, memory, completion->about, completion->result);
+			nvlane_kernel_event(sq, memory, q, completion->about, completion->result);
 	}
 	*(volatile __u32 *)(cq + nvlane_config.cq_head) = head;
-	NVLANE_LOOP for (i = 0; i < NVLANE_SQ_ENTRIES; i++) {
+	NVLANE_EACH(i, 0, NVLANE_SQ_ENTRIES) {
 		if (held->holding || held->first == held->end || q->filled > NVLANE_FULL)
 			break;
-		nvlane_kernel_come(sq, memory, held->tag[held->first++ & (NVLANE_DEPTH_MAX - 1)]);
+		nvlane_kernel_come(sq, memory, q, held->tag[held->first++ & (NVLANE_DEPTH_MAX - 1)]);
 	}
 	if (nvlane_config.batches) {
 		committed = q->gathered > 0;
@@ -365,7 +365,7 @@ int nvlane_loop_step(__u64 *arguments)
 		q->told = ended;
 		return IOU_LOOP_STOP;
 	}
-	if (deferrals->given || deferrals->more || held->called || (held->holding && !q->busy))
+	if (q->error || deferrals->given || deferrals->more || held->called || (held->holding && !q->busy))
 		return IOU_LOOP_STOP;
 	/* Others that wait are next. The completion of what commits is there already, and stands for nothing new. */
 	loop->cq_wait_idx = head + (held->holding || held->first == held->end) + committed;
