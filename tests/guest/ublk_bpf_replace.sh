@@ -100,3 +100,27 @@ expect_match "what a successor serves" "$(<"$WORK/recover.log")" "bpf:$WORK/thin
 fio --name=thin --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=64k --size=12M \
     --verify=crc32c --verify_only --output="$WORK/thin" || die "fio: $(<"$WORK/thin")"
 ublk_stop
+
+# What was made for a program that is refused goes with it: maps of thin's, which are memory of the server's, too.
+mapped() { grep -c 'bpf-map' "/proc/$UBLK_SERVER/maps" || true; }
+is_mapped() { (($(mapped) == $1)); }
+for name in g h i j; do truncate -s 16M "$SCRATCH/$name.img"; done
+for recover in "" --recover; do
+    in_kernel "bpf:$bpf/linear.bpf.o($SCRATCH/g.img,$SCRATCH/h.img,$SCRATCH/i.img,$SCRATCH/j.img)" -q 2 -d 16 $recover
+    before=$(mapped)
+    mkdir "/run/nvlane/ublk-$ID.new"
+    for ((round = 0; round < 5; round++)); do
+        said=$(fails replace "$bpf/thin.bpf.o")
+    done
+    expect_match "a program of which nobody could be told" "$said" 'could not be told of the program'
+    rmdir "/run/nvlane/ublk-$ID.new"
+    # The queues go on a moment later.
+    await 10 is_mapped "$before"
+    replace "$bpf/thin.bpf.o" >/dev/null
+    (($(mapped) > before)) || die "the maps of a program are not seen there"
+    runs_in_kernel 'thin\.bpf\.o'
+    verified_io "$DEVICE" 6M
+    replace "$bpf/linear.bpf.o" >/dev/null
+    await 10 is_mapped "$before"
+    ublk_stop
+done

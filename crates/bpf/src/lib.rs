@@ -50,6 +50,7 @@ pub use map::{
     VALUE_BYTES_MAX,
 };
 pub use program::{Entry, Fault, Instance, Location, Program};
+pub use region::{Owner, Words};
 
 /// Why an instruction is refused before it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,10 +1,9 @@
 //! Maps: what a program remembers between requests, shared by the cores that run it.
 
 use crate::FaultKind;
-use crate::region::Region;
+use crate::region::{Region, Words};
 use crate::table::Table;
 use std::sync::RwLock;
-use std::sync::atomic::AtomicU64;
 
 /// Kinds of maps, with Linux's numbers (`enum bpf_map_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +119,7 @@ impl Map {
     ///
     /// # Panics
     /// If it is none, or of another size than [`MapDefinition::words`].
-    pub(crate) fn elsewhere(&self, words: &'static [AtomicU64], is_kept: bool) -> Map {
+    pub(crate) fn elsewhere(&self, words: Words, is_kept: bool) -> Map {
         assert!(self.definition.may_be_kept() && words.len() == self.definition.words());
         let Map { ref definition, core_stride, cores, .. } = *self;
         let (definition, region) = (definition.clone(), Region::elsewhere(words));

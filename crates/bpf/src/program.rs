@@ -5,10 +5,10 @@ use crate::lines::Lines;
 use crate::map::{MAPS_BYTES_MAX, Map, MapDefinition};
 use crate::native::Native;
 use crate::op::{Insn, Op};
+use crate::region::Words;
 use crate::{FaultKind, LoadError};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 /// A program, checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -207,12 +207,12 @@ impl Instance {
         &self.maps
     }
 
-    /// Has map number `map`, an array that may be kept, in memory that outlives this instance. What it holds now goes
+    /// Has map number `map`, an array that may be kept, in memory that may outlive this instance. What it holds now goes
     /// there if that `is_new`; otherwise what is there counts.
     ///
     /// # Panics
     /// If the map is none of that, or the memory of another size than [`MapDefinition::words`].
-    pub fn keep(&mut self, map: usize, words: &'static [AtomicU64], is_new: bool) {
+    pub fn keep(&mut self, map: usize, words: Words, is_new: bool) {
         let kept = self.maps[map].elsewhere(words, true);
         if is_new {
             kept.region.copy(&self.maps[map].region);
@@ -225,7 +225,7 @@ impl Instance {
     ///
     /// # Panics
     /// As [`Instance::keep`].
-    pub fn share(&mut self, map: usize, words: &'static [AtomicU64]) {
+    pub fn share(&mut self, map: usize, words: Words) {
         let shared = self.maps[map].elsewhere(words, false);
         shared.region.copy(&self.maps[map].region);
         self.maps[map] = Arc::new(shared);

@@ -2,22 +2,48 @@
 //! once is defined.
 
 use crate::FaultKind;
+use std::fmt::Debug;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use yoke::Yoke;
 
 /// Consecutive bytes, little-endian in words of eight.
 #[derive(Debug)]
 pub struct Region {
-    words: Words,
+    words: Place,
     writable: bool,
 }
 
 #[derive(Debug)]
-enum Words {
+enum Place {
     /// Gone with the region.
     Own(Box<[AtomicU64]>),
     /// Somebody else has them, too.
-    Elsewhere(&'static [AtomicU64]),
+    Elsewhere(Words),
+}
+
+/// Memory of somebody else's, which stays as long as anybody has it.
+#[derive(Clone, Debug)]
+pub struct Words(Yoke<&'static [AtomicU64], Arc<dyn Owner>>);
+
+/// Whoever has words, for as long as it is there.
+pub trait Owner: Debug + Send + Sync {
+    /// All of them, the same each time.
+    fn words(&self) -> &[AtomicU64];
+}
+
+impl Owner for Vec<AtomicU64> {
+    fn words(&self) -> &[AtomicU64] {
+        self
+    }
+}
+
+impl Words {
+    /// Those of `owner`.
+    pub fn of(owner: Arc<dyn Owner>) -> Words {
+        Words(Yoke::attach_to_cart(owner, |owner| owner.words()))
+    }
 }
 
 impl Deref for Words {
@@ -25,9 +51,18 @@ impl Deref for Words {
 
     #[inline(always)]
     fn deref(&self) -> &[AtomicU64] {
+        self.0.get()
+    }
+}
+
+impl Deref for Place {
+    type Target = [AtomicU64];
+
+    #[inline(always)]
+    fn deref(&self) -> &[AtomicU64] {
         match self {
-            Words::Own(words) => words,
-            Words::Elsewhere(words) => words,
+            Place::Own(words) => words,
+            Place::Elsewhere(words) => words,
         }
     }
 }
@@ -36,17 +71,17 @@ impl Region {
     /// `bytes` zeroes, rounded up to whole words.
     pub fn new(bytes: usize, writable: bool) -> Region {
         let words = (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
-        Region { words: Words::Own(words), writable }
+        Region { words: Place::Own(words), writable }
     }
 
-    /// Of memory that outlives it.
-    pub fn elsewhere(words: &'static [AtomicU64]) -> Region {
-        Region { words: Words::Elsewhere(words), writable: true }
+    /// Of memory that others have, too.
+    pub fn elsewhere(words: Words) -> Region {
+        Region { words: Place::Elsewhere(words), writable: true }
     }
 
-    /// Whether its memory outlives it.
+    /// Whether others have its memory, too.
     pub fn is_elsewhere(&self) -> bool {
-        matches!(self.words, Words::Elsewhere(_))
+        matches!(self.words, Place::Elsewhere(_))
     }
 
     /// Copies all of `from`, which is as long; each word as it is at some time.

@@ -2,7 +2,7 @@
 
 use bpf::actions::{self, Asked, MisuseKind};
 use bpf::request::{Backend, Request};
-use bpf::{Entry, Fault, FaultKind, Instance, Machine, MapKind, load};
+use bpf::{Entry, Fault, FaultKind, Instance, Machine, MapKind, Words, load};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -154,14 +154,15 @@ fn a_map_that_is_shared_keeps_what_it_holds_and_is_nobodys_to_keep() {
     let before = held(&instance);
     assert!(before.iter().any(|byte| *byte != 0));
     let words = instance.maps()[number].definition().words();
-    let words: &'static [AtomicU64] = Vec::leak((0..words).map(|_| AtomicU64::new(9)).collect());
-    instance.share(number, words);
+    let fresh = |value| (0..words).map(|_| AtomicU64::new(value)).collect::<Vec<_>>();
+    let words = Words::of(Arc::new(fresh(9)));
+    instance.share(number, words.clone());
     let map = &instance.maps()[number];
     assert!(map.is_elsewhere() && !map.is_kept());
     assert_eq!(held(&instance), before);
     words[0].store(3, Ordering::Relaxed);
     assert_eq!(held(&instance)[..8], 3_u64.to_le_bytes());
-    instance.keep(number, Vec::leak((0..words.len()).map(|_| AtomicU64::new(0)).collect()), true);
+    instance.keep(number, Words::of(Arc::new(fresh(0))), true);
     assert!(instance.maps()[number].is_kept());
     assert_eq!(held(&instance)[..8], 3_u64.to_le_bytes());
 }

@@ -11,14 +11,15 @@
 
 use crate::error::Error;
 use crate::object::{NAME, Shared};
-use bpf::MapDefinition;
+use bpf::{MapDefinition, Owner, Words};
 use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, bpf_map_create_opts};
 use libbpf_rs::{MapCore, MapHandle, MapType};
-use namespace::layer::program::{Keeper, Words};
+use namespace::layer::program::Keeper;
 use std::fs::DirBuilder;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fs, io, mem, ptr, slice};
@@ -343,8 +344,34 @@ fn number_of(map: &MapHandle) -> Option<u32> {
     map.info().ok().map(|map| map.info.id)
 }
 
-/// The values of an array, of whole words as the machine has them, for as long as the process lives: programs that are
-/// replaced leave little behind.
+/// The values of an array, mapped.
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<AtomicU64>,
+    words: usize,
+}
+
+// SAFETY: memory of atomics, which is the process's.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Owner for Mapping {
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: so many are mapped as long as this is there; whoever else has the map changes them as atomics do.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.words) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let bytes = self.words * size_of::<AtomicU64>();
+        // SAFETY: our own mapping, of which nobody has words any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), bytes) };
+    }
+}
+
+/// The values of an array, of whole words as the machine has them.
 fn mapped(handle: &MapHandle, map: &MapDefinition) -> io::Result<Words> {
     let (words, fd) = (map.words(), handle.as_fd().as_raw_fd());
     let bytes = words * size_of::<AtomicU64>();
@@ -354,8 +381,8 @@ fn mapped(handle: &MapHandle, map: &MapDefinition) -> io::Result<Words> {
     if start == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: so many whole words are mapped, and never unmapped; whoever else has the map changes it as atomics do.
-    Ok(unsafe { slice::from_raw_parts(start.cast::<AtomicU64>(), words) })
+    let start = NonNull::new(start.cast()).expect("a mapping is not at 0");
+    Ok(Words::of(Arc::new(Mapping { start, words })))
 }
 
 /// What libbpf calls a map of the machine's in the loop's object.

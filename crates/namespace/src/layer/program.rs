@@ -27,7 +27,7 @@ mod tests;
 
 pub use crate::layer::wake::{Called, number};
 pub use change::Told;
-pub use keep::{Keeper, Words, check_shared, check_successor};
+pub use keep::{Keeper, check_shared, check_successor};
 pub use kernel::{Decider, Elsewhere, ForKernel, Pauses};
 pub use loaded::REPORTED_MAX;
 pub use loaded::Replaced;

@@ -2,9 +2,9 @@
 
 use crate::core::Core;
 use crate::program;
-use bpf::MapDefinition;
+use bpf::{MapDefinition, Words};
 use namespace::Namespace;
-use namespace::layer::program::{Keeper, ProgramError, Replaced, Words};
+use namespace::layer::program::{Keeper, ProgramError, Replaced};
 use nvme::Status;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
@@ -42,7 +42,7 @@ impl Keeper for Shelf {
     fn find(&self, _: &[u8], maps: &[&MapDefinition]) -> Result<Option<Vec<Words>>, String> {
         let settled = self.settled.lock().unwrap();
         let found = maps.iter().map(|map| match settled.get(&map.name) {
-            Some(words) if words.len() == map.words() => Ok(*words),
+            Some(words) if words.len() == map.words() => Ok(words.clone()),
             _ => Err(format!("nobody kept {}", map.name)),
         });
         self.has_served.then(|| found.collect()).transpose()
@@ -53,8 +53,8 @@ impl Keeper for Shelf {
         made.clear();
         let new = maps.iter().map(|map| {
             let words: Vec<AtomicU64> = (0..map.words()).map(|_| AtomicU64::new(0)).collect();
-            made.insert(map.name.clone(), words.leak());
-            made[&map.name]
+            made.insert(map.name.clone(), Words::of(Arc::new(words)));
+            made[&map.name].clone()
         });
         Ok(new.collect())
     }

@@ -12,15 +12,11 @@
 use super::change::Programs;
 use super::loaded::{Loaded, Replaced};
 use super::{Elsewhere, ProgramError, Routed};
-use bpf::MapDefinition;
+use bpf::{MapDefinition, Words};
 use nvme::Limits;
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-
-/// Memory for a map of [`MapDefinition::words`] words, for as long as the process lives.
-pub type Words = &'static [AtomicU64];
 
 /// Who keeps the maps of a volume's program for the next server. Errors are for people.
 pub trait Keeper: fmt::Debug + Send + Sync {

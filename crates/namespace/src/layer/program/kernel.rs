@@ -1,13 +1,12 @@
 //! What the kernel needs to route a volume's requests by itself.
 
 use super::change::Programs;
-use super::keep::Words;
 use super::loaded::{Loaded, now_ns, report, seed};
 use super::{Routed, unless_plain};
 use crate::layer::wake::Called;
 use crate::{MapReport, Namespace, ProgramReport};
 use bpf::request::{Device, Request};
-use bpf::{Entry, Machine, MapDefinition};
+use bpf::{Entry, Machine, MapDefinition, Words};
 use nvme::Status;
 use std::fmt;
 use std::io;
