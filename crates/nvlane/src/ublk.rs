@@ -20,7 +20,7 @@ use ::ublk::{Control, DataPath, Device, DeviceOptions, Ending, Runs, Wake, drive
 use anyhow::{Context, Result, bail};
 use namespace::Namespace;
 use nvme::limits::Passthrough;
-use record::{Record, Wishes};
+use record::{Notes, Record, Wishes};
 use serde_json::json;
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -268,7 +268,8 @@ fn serve(
 ) -> Result<()> {
     let id = device.id();
     let record = &record.of_ours(device.runs());
-    let _door = door::open(id, device.namespace(), record);
+    let notes = Arc::new(Notes::new(id, record));
+    let _door = door::open(id, device.namespace(), &notes);
     // Somebody who closed our output still wants to be served.
     let _ = io::stdout().write_all(announce(&device, record, args.output_format).as_bytes());
     let _ = io::stdout().flush();
@@ -298,7 +299,7 @@ fn serve(
         }
     }
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-    device.stop(Record::remove_own)?;
+    device.stop(|| notes.forget())?;
     tracing::info!("stopped; everything is flushed");
     Ok(())
 }

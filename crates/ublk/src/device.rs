@@ -359,7 +359,7 @@ impl Device {
     /// another one's yet. One that has failed is left as by a server that is killed if it may be
     /// recovered, or if requests (or a batch of their results) of a queue that is no more would be waited for: end
     /// the process then.
-    pub fn stop(mut self, forget: impl FnOnce(u32)) -> Result<(), Error> {
+    pub fn stop(mut self, forget: impl FnOnce()) -> Result<(), Error> {
         let id = self.info.dev_id;
         // What has happened until now.
         let _ = self.ending();
@@ -377,7 +377,7 @@ impl Device {
         self.runs.tell_mistakes();
         let flushed = self.flush();
         if stopped.is_ok() {
-            forget(id);
+            forget();
         }
         let deleted = unless_absent(|| self.control.delete(id));
         stopped?;

@@ -1,6 +1,6 @@
 //! The control socket of a device's server: the paths to its volume, its programs, and what these keep.
 
-use super::record::{self, Record};
+use super::record::{self, Notes, Record};
 use super::successor;
 use crate::bpf::replace;
 use crate::control::method::{DeviceMaps, ProgramNow, VolumePathsOf, VolumeTune};
@@ -23,9 +23,8 @@ const NUMBER: u32 = 1;
 
 /// Answers calls about the volume of device `id` until it is dropped. None, and a line in the log, if there can be
 /// no socket: the device is served all the same.
-pub fn open(id: u32, volume: &Arc<dyn Namespace>, record: &Record) -> Option<ControlSocket> {
-    let (volume, record) = (Arc::downgrade(volume), record.clone());
-    match begin(id, volume, record) {
+pub fn open(id: u32, volume: &Arc<dyn Namespace>, notes: &Arc<Notes>) -> Option<ControlSocket> {
+    match begin(id, Arc::downgrade(volume), Arc::clone(notes)) {
         Ok(socket) => Some(socket),
         Err(error) => {
             tracing::warn!("/dev/ublkb{id} cannot be asked about its paths and programs: {error}");
@@ -34,7 +33,7 @@ pub fn open(id: u32, volume: &Arc<dyn Namespace>, record: &Record) -> Option<Con
     }
 }
 
-fn begin(id: u32, volume: Weak<dyn Namespace>, record: Record) -> anyhow::Result<ControlSocket> {
+fn begin(id: u32, volume: Weak<dyn Namespace>, notes: Arc<Notes>) -> anyhow::Result<ControlSocket> {
     let path = record::socket_of(id);
     let until = Instant::now() + PATIENCE;
     let mut socket = loop {
@@ -44,7 +43,7 @@ fn begin(id: u32, volume: Weak<dyn Namespace>, record: Record) -> anyhow::Result
         }
     };
     socket.answer(move |method, params| match volume.upgrade() {
-        Some(volume) => answer(id, &*volume, &record, method, params),
+        Some(volume) => answer(id, &*volume, &notes, method, params),
         None => Err(Failure::refused("the server is stopping")),
     })?;
     Ok(socket)
@@ -53,18 +52,17 @@ fn begin(id: u32, volume: Weak<dyn Namespace>, record: Record) -> anyhow::Result
 fn answer(
     id: u32,
     volume: &dyn Namespace,
-    record: &Record,
+    notes: &Notes,
     method: &str,
     params: Value,
 ) -> Result<Value, Failure> {
     let device = format!("/dev/ublkb{id}");
-    // What serves the device after us is to find it as it is now: what was changed before included.
-    let noted = || Record::read(id).unwrap_or_else(|| record.clone());
+    // What serves the device after us is to find it as it is now.
     match method {
         "volume_program" => replace::of_device(volume, &read(params)?, &|| {
             let volume = volume.uri();
-            let record = Record { asked: volume.clone(), volume, ..noted() };
-            record.write(id).map_err(|error| error.to_string())
+            let noted = notes.change(|noted| Record { asked: volume.clone(), volume, ..noted });
+            noted.map_err(|error| error.to_string())
         }),
         "volume_paths" => {
             let wanted: VolumePathsOf = read(params)?;
@@ -76,8 +74,8 @@ fn answer(
             only(&device, wanted.nqn.as_deref(), wanted.nsid)?;
             paths::tune(volume, &wanted)?;
             // It is the volume that was asked for all the same.
-            let record = Record { volume: volume.uri(), ..noted() };
-            record.write(id).map_err(|error| {
+            let noted = notes.change(|noted| Record { volume: volume.uri(), ..noted });
+            noted.map_err(|error| {
                 Failure::unsaved(format!(
                     "the setting is made, but its record could not be written: {error}"
                 ))

@@ -5,6 +5,7 @@ use crate::config::Cores;
 use ::ublk::{self, Runs};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::{fs, io, process};
 
 /// Where devices are noted; gone when the machine restarts, as they are.
@@ -148,6 +149,43 @@ impl Record {
     }
 }
 
+/// What is noted of a device that this process serves, for as long as it does: whoever changes the volume and whoever ends
+/// the server may be at it at once.
+#[derive(Debug)]
+pub struct Notes {
+    id: u32,
+    /// What was noted first.
+    record: Record,
+    is_over: Mutex<bool>,
+}
+
+impl Notes {
+    /// Of device `id`, of which that is noted.
+    pub fn new(id: u32, record: &Record) -> Notes {
+        Notes { id, record: record.clone(), is_over: Mutex::new(false) }
+    }
+
+    /// Notes the device as it is now: what was changed before included.
+    ///
+    /// # Errors
+    /// It is not this process's any more, or cannot be noted.
+    pub fn change(&self, change: impl FnOnce(Record) -> Record) -> io::Result<()> {
+        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        let noted = Record::read(self.id).unwrap_or_else(|| self.record.clone());
+        if *is_over || noted.server != process::id() {
+            return Err(io::Error::other("this server has given the device up"));
+        }
+        change(noted).write(self.id)
+    }
+
+    /// Forgets it, as [`Record::remove_own`] does, for good.
+    pub fn forget(&self) {
+        let mut is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        *is_over = true;
+        Record::remove_own(self.id);
+    }
+}
+
 /// Notes that a successor begins to take over a device, or that it is past where the next one would be one too many: for
 /// drivers that do not survive that one. Of several at once, one begins.
 ///
@@ -246,6 +284,26 @@ mod tests {
         assert_eq!(next.bpf, Some(ProgramPlace::Auto));
         assert_eq!(next.cores, Some("2".parse().unwrap()));
         assert!(next.poll, "nobody can take it back");
+    }
+
+    #[test]
+    fn what_was_forgotten_is_not_noted_again() {
+        let record = Record {
+            volume: "mem:1M".into(),
+            asked: "mem:1M".into(),
+            read_only: false,
+            program: None,
+            server: process::id(),
+            wishes: Wishes::default(),
+        };
+        // No device has that number.
+        let notes = Notes::new(u32::MAX, &record);
+        notes.forget();
+        let refused = notes.change(|record| record).unwrap_err();
+        assert_eq!(refused.to_string(), "this server has given the device up");
+        let another = Notes::new(u32::MAX, &Record { server: 0, ..record });
+        assert!(another.change(|record| record).is_err());
+        assert_eq!(Record::read(u32::MAX), None);
     }
 
     #[test]
