@@ -25,20 +25,27 @@ as() { setpriv --reuid "$1" --regid "$1" --clear-groups -- "${@:2}"; }
 ) &
 rule=$!
 
-: >"$WORK/ublk.log"
-as owner "$NVLANE" ublk add "$SCRATCH/owned/disk.img?size=64M&create" -q 2 -d 16 >"$WORK/ublk.log" 2>&1 </dev/null &
-UBLK_SERVER=$!
-ublk_ready "$WORK/ublk.log"
-expect_match "the way of data" "$(<"$WORK/ublk.log")" ', copy( in batches)?, from'
 is_owners() { [[ $(stat -c %U "$DEVICE") == owner ]]; }
-await 30 is_owners
-verified_io "$DEVICE" 8M
-said=$(as other "$NVLANE" ublk del "$ID" 2>&1) && die "another user has deleted it: $said"
-expect "the device is there" "$(ls "$DEVICE")" "$DEVICE"
-as owner "$NVLANE" ublk del "$ID"
-status=0
-wait "$UBLK_SERVER" || status=$?
-expect "the server's exit status after del" $status 0
+# his WORDS [OPTION]...: he makes a device, of which it says WORDS, and only he takes it away
+his() {
+    local words=$1 said status=0
+    shift
+    : >"$WORK/ublk.log"
+    as owner "$NVLANE" ublk add "$SCRATCH/owned/disk.img?size=64M&create" -d 16 "$@" >"$WORK/ublk.log" 2>&1 </dev/null &
+    UBLK_SERVER=$!
+    ublk_ready "$WORK/ublk.log"
+    expect_match "what it says" "$(<"$WORK/ublk.log")" "$words"
+    await 30 is_owners
+    verified_io "$DEVICE" 8M
+    said=$(as other "$NVLANE" ublk del "$ID" 2>&1) && die "another user has deleted it: $said"
+    expect "the device is there" "$(ls "$DEVICE")" "$DEVICE"
+    as owner "$NVLANE" ublk del "$ID"
+    wait "$UBLK_SERVER" || status=$?
+    expect "the server's exit status after del" $status 0
+}
+
+his ', copy( in batches)?, from' -q 2
+! has_feature PER_IO_DAEMON || his ' with 2 threads each, copy, from' -q 1 --threads 2
 said=$(fails as owner "$NVLANE" ublk add "$SCRATCH/owned/disk.img" --user-copy)
 expect_match "user copy without root" "$said" 'other than root go by copy'
 said=$(fails as owner "$NVLANE" ublk add "$SCRATCH/owned/disk.img" --recover)
