@@ -1,10 +1,11 @@
 #!/bin/bash
-# limit: 220
+# limit: 300
 # kernel: newest
 # kernel says: WARNING: kernel/sched/core.c:[0-9]+ at set_task_cpu
 # A program that the kernel runs is being replaced, and waits for a write that the old one delays by nine seconds, when another
 # replacement is asked for, the device is deleted, or its server is told to stop: each of them ends, what was being written and
-# what was held back is written, and nothing is left.
+# what was held back is written, and nothing is left. And a write takes longer than a replacement waits: the old program goes on, and
+# another replacement is made in its time.
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
@@ -64,6 +65,32 @@ ends() {
     expect "devices after $what" "$(compgen -G '/dev/ublk[bc]*' || true)" ""
     expect "what is noted after $what" "$(compgen -G "/run/nvlane/ublk-$ID.*" || true)" ""
 }
+# too_long PLACE: the write to block 16 takes 18 s, of which 15 are waited for
+too_long() {
+    local said
+    rm -f "$image"
+    truncate -s 16M "$image"
+    ublk_add "bpf:$bpf/tests/late.bpf.o($image)" -q 2 -d 16 --bpf "$1"
+    put "$WORK/slow" 2 &
+    slow=$!
+    pause 1
+    said=$(fails "$NVLANE" bpf replace "$DEVICE" "$bpf/linear.bpf.o")
+    expect_match "a replacement that waits too long, in the $1" "$said" 'requests in flight have not ended within 15 s'
+    kill -0 $slow || die "the slow write has ended: $said"
+    expect_match "the program then" "$("$NVLANE" ublk list)" 'late\.bpf\.o'
+    put "$WORK/held" 9
+    cmp "$WORK/held" <(at 9) || die "in the $1: other bytes after the pause was given up"
+    # This one waits until the slow write has ended.
+    "$NVLANE" bpf replace "$DEVICE" "$bpf/linear.bpf.o" >"$WORK/second" 2>&1 || die "in the $1: $(<"$WORK/second")"
+    wait $slow || die "in the $1: the slow write failed"
+    cmp "$WORK/slow" <(at 2) || die "in the $1: other bytes"
+    expect_match "the program at last" "$("$NVLANE" ublk list)" 'linear\.bpf\.o'
+    verified_io "$DEVICE" 6M
+    ublk_stop
+}
+too_long kernel
+too_long user
+
 stop() { kill -TERM "$UBLK_SERVER"; }
 delete() { "$NVLANE" ublk del --force "$ID"; }
 ends SIGTERM stop
