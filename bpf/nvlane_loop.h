@@ -367,8 +367,8 @@ int nvlane_loop_step(__u64 *arguments)
 	}
 	if (q->error || deferrals->given || deferrals->more || held->called || (held->holding && !q->busy))
 		return IOU_LOOP_STOP;
-	/* Others that wait are next. The completion of what commits is there already, and stands for nothing new. */
-	loop->cq_wait_idx = head + (held->holding || held->first == held->end) + committed;
+	/* What waits is next, here or in the ring. The completion of what commits is there already, and stands for nothing new. */
+	loop->cq_wait_idx = head + (head == tail && (held->holding || held->first == held->end)) + committed;
 	return IOU_LOOP_CONTINUE;
 }
 
