@@ -115,7 +115,7 @@ impl Map {
         Map { definition, region, core_stride, cores: copies, table, is_kept: false }
     }
 
-    /// The same map, an array, in memory that outlives it, and is somebody's to keep if that `is_kept`.
+    /// The same map, an array, in memory that may outlive it, and is somebody's to keep if that `is_kept`.
     ///
     /// # Panics
     /// If it is none, or of another size than [`MapDefinition::words`].

@@ -56,7 +56,7 @@ pub struct DeviceOptions {
     /// Poll without ever sleeping.
     pub poll: bool,
     /// Requests come and go many at a time (Linux 7.0), and then the device is not handed over in use. If `None`, where that
-    /// is possible, no program may move into the kernel later, and the device does not outlive its server.
+    /// is possible, the device does not outlive its server, and its queues have one thread each.
     pub batch: Option<bool>,
     /// Where the program of a volume runs that is one.
     pub program: ProgramPlace,

@@ -106,8 +106,8 @@ pub struct UblkAddArgs {
     /// Have the driver copy, into memory that belongs to each request.
     #[arg(long, group = "path")]
     pub copy: bool,
-    /// Have requests come and go many at a time (Linux 7.0): the default without --recover and with one thread per queue,
-    /// but for programs. A device that is taken over stays as it was made.
+    /// Have requests come and go many at a time (Linux 7.0): the default without --recover and with one thread per queue.
+    /// A device that is taken over stays as it was made.
     #[arg(long, conflicts_with = "no_batch")]
     pub batch: bool,
     /// Have them come and go one by one.
