@@ -112,6 +112,7 @@ pub struct TestArguments {
 
 /// `cargo xtask check`: what takes under three minutes.
 pub fn check() -> Result<u8> {
+    packages::install(List::Run)?;
     let mut runner = Runner::new(Vec::new(), 1);
     let steps = vec![
         Step::new("format", |(): &mut (), output| format(output)),
