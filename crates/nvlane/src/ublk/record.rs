@@ -154,15 +154,17 @@ impl Record {
 #[derive(Debug)]
 pub struct Notes {
     id: u32,
-    /// What was noted first.
+    /// What was to be noted first, and whether it was.
     record: Record,
+    was_noted: bool,
     is_over: Mutex<bool>,
 }
 
 impl Notes {
     /// Of device `id`, of which that is noted.
     pub fn new(id: u32, record: &Record) -> Notes {
-        Notes { id, record: record.clone(), is_over: Mutex::new(false) }
+        let was_noted = Record::read(id).is_some();
+        Notes { id, record: record.clone(), was_noted, is_over: Mutex::new(false) }
     }
 
     /// Notes the device as it is now: what was changed before included.
@@ -171,11 +173,16 @@ impl Notes {
     /// It is not this process's any more, or cannot be noted.
     pub fn change(&self, change: impl FnOnce(Record) -> Record) -> io::Result<()> {
         let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
-        let noted = Record::read(self.id).unwrap_or_else(|| self.record.clone());
-        if *is_over || noted.server != process::id() {
-            return Err(io::Error::other("this server has given the device up"));
+        let noted = match Record::read(self.id) {
+            // Nothing could be noted then.
+            None if !self.was_noted => Some(self.record.clone()),
+            // Whoever deletes the device has removed it, or it is another server's.
+            noted => noted.filter(|noted| noted.server == process::id()),
+        };
+        match noted {
+            Some(noted) if !*is_over => change(noted).write(self.id),
+            _ => Err(io::Error::other("this server has given the device up")),
         }
-        change(noted).write(self.id)
     }
 
     /// Forgets it, as [`Record::remove_own`] does, for good.
@@ -301,8 +308,9 @@ mod tests {
         notes.forget();
         let refused = notes.change(|record| record).unwrap_err();
         assert_eq!(refused.to_string(), "this server has given the device up");
-        let another = Notes::new(u32::MAX, &Record { server: 0, ..record });
-        assert!(another.change(|record| record).is_err());
+        // Somebody has removed it.
+        let removed = Notes { was_noted: true, ..Notes::new(u32::MAX, &record) };
+        assert!(removed.change(|record| record).is_err());
         assert_eq!(Record::read(u32::MAX), None);
     }
 
