@@ -62,6 +62,7 @@ static __always_inline void nvlane_hand_in(struct nvlane_sq *sq, struct nvlane_q
 		word[3] = 0;
 		word[6] = nvlane_config.queue | (__u64)count << 32 | (__u64)sizeof(struct nvlane_result) << 48;
 		q->gathered = 0;
+		q->committing++;
 	}
 	if (q->refetch) {
 		word = nvlane_entry(sq, q, NVLANE_OP_SELECT, 0, NVLANE_ABOUT(NVLANE_FETCH, 0, 0, 0));
@@ -71,6 +72,15 @@ static __always_inline void nvlane_hand_in(struct nvlane_sq *sq, struct nvlane_q
 		word[6] = nvlane_config.queue | (__u64)sizeof(__u16) << 48;
 		q->refetch = 0;
 	}
+}
+
+/* What has become of a commit: so many bytes of results were to be taken. */
+static __always_inline void nvlane_committed(struct nvlane_queue_state *q, __u64 about, __s32 result)
+{
+	if (q->committing)
+		q->committing--;
+	if (result != (__s32)about && !q->error)
+		q->error = result < 0 ? -result : NVLANE_EIO;
 }
 
 /* Gives a buffer for tags back to the ring, which takes them on this very thread. */
@@ -139,7 +149,7 @@ static __always_inline void nvlane_sleep(struct nvlane_sq *sq, struct nvlane_mem
 	time->seconds = ns / 1000000000;
 	time->ns = ns % 1000000000;
 	word[1] = 0;
-	word[2] = nvlane_config.memory + (__u64)tag * sizeof(*time);
+	word[2] = nvlane_config.memory + NVLANE_PLACE(time) + (__u64)tag * sizeof(*time);
 	word[3] = 1;
 }
 

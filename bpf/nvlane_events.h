@@ -376,8 +376,7 @@ NVLANE_GLOBAL int nvlane_kernel_event(struct nvlane_sq *sq NVLANE_NONNULL, struc
 		return 0;
 	}
 	if (kind == NVLANE_COMMITTED) {
-		if (result != (__s32)tag && !q->error)
-			q->error = result < 0 ? -result : NVLANE_EIO;
+		nvlane_committed(q, about, result);
 		return 0;
 	}
 	if (!f)

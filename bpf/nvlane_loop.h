@@ -25,6 +25,7 @@
 #ifndef NVLANE_LOOP_H
 #define NVLANE_LOOP_H
 
+#define NVLANE_LOOP_VERSION 1	/* of what is shared with user space: crates/ublk-bpf/src/abi.rs */
 #define NVLANE_SQ_ENTRIES 256
 #define NVLANE_DEPTH_MAX 1024
 #define NVLANE_MISTAKES_KEPT 32
@@ -51,10 +52,11 @@ struct nvlane_loop_config {
 	__u8 block_shift, deallocates;
 	__u8 defers;			/* there is an NVLANE_DEFERRED */
 	__u8 batches;			/* requests come many at a time, and so do their results go */
-	__u8 reserved[6];
+	__u8 version;
+	__u8 reserved[5];
 };
 
-const volatile struct nvlane_loop_config nvlane_config SEC(".rodata.nvlane");
+const volatile struct nvlane_loop_config nvlane_config SEC(".rodata.nvlane") = { .version = NVLANE_LOOP_VERSION };
 
 /* What is wrong with a list of actions; numbered as in crates/ublk-bpf. */
 enum {
@@ -106,7 +108,7 @@ struct nvlane_queue_state {
 	__u32 filled;			/* entries of this turn */
 	__u32 gathered;			/* results that are to be committed */
 	__u32 refetch;			/* the driver is to be asked for requests again */
-	__u32 reserved;
+	__u32 committing;		/* commits of which the driver has not said what became of them */
 	__u32 in_flight[NVLANE_BACKENDS_MAX];
 };
 
@@ -289,7 +291,7 @@ int nvlane_loop_step(__u64 *arguments)
 {
 	struct iou_ctx *ring = (void *)arguments[0];
 	struct iou_loop_params *loop = (void *)arguments[1];
-	__u32 key = 0, head, tail, i, ended, filled, committed = 0;
+	__u32 key = 0, head, tail, i, ended, filled;
 	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
 	struct nvlane_deferrals *deferrals = bpf_map_lookup_elem(&nvlane_deferrals, &key);
 	struct nvlane_held *held = bpf_map_lookup_elem(&nvlane_held, &key);
@@ -338,13 +340,8 @@ int nvlane_loop_step(__u64 *arguments)
 			break;
 		nvlane_kernel_come(sq, memory, q, held->tag[held->first++ & (NVLANE_DEPTH_MAX - 1)]);
 	}
-	if (nvlane_config.batches) {
-		committed = q->gathered > 0;
+	if (nvlane_config.batches)
 		nvlane_hand_in(sq, q);
-		/* Nobody has a tag any more. */
-		if (q->over && !q->busy && held->first == held->end)
-			q->ended = nvlane_config.depth;
-	}
 	filled = q->filled;
 	if (filled > NVLANE_SQ_ENTRIES) {
 		q->error = NVLANE_EIO;
@@ -359,6 +356,27 @@ int nvlane_loop_step(__u64 *arguments)
 			return IOU_LOOP_STOP;
 		}
 	}
+	if (nvlane_config.batches) {
+		tail = *(volatile __u32 *)(cq + nvlane_config.cq_tail);
+		/*
+		 * What a commit has become is there when it was submitted. Where nothing else is, it is looked at now: it would
+		 * have the loop turn for nothing, or, were it slept past, be seen when something else comes, which may be never.
+		 */
+		if (q->committing && tail - head == 1) {
+			struct nvlane_cqe *completion = (void *)(cq + nvlane_config.cq_entries
+				+ (__u64)(head & nvlane_config.cq_mask) * sizeof(*completion));
+
+			if (completion->about >> 56 == NVLANE_COMMITTED) {
+				nvlane_committed(q, completion->about, completion->result);
+				head++;
+				*(volatile __u32 *)(cq + nvlane_config.cq_head) = head;
+				q->completions++;
+			}
+		}
+		/* Nobody has a tag any more. */
+		if (q->over && !q->busy && !q->committing && held->first == held->end)
+			q->ended = nvlane_config.depth;
+	}
 	/* Where the driver takes tags back, user space sees what becomes of the rest. */
 	ended = (q->ended + q->over) << 16 | (q->busy & 0xffff);
 	if (ended >> 16 && ended != q->told) {
@@ -367,8 +385,8 @@ int nvlane_loop_step(__u64 *arguments)
 	}
 	if (q->error || deferrals->given || deferrals->more || held->called || (held->holding && !q->busy))
 		return IOU_LOOP_STOP;
-	/* What waits is next, here or in the ring. The completion of what commits is there already, and stands for nothing new. */
-	loop->cq_wait_idx = head + (head == tail && (held->holding || held->first == held->end)) + committed;
+	/* What waits is next, here or in the ring. */
+	loop->cq_wait_idx = head + (head == tail && (held->holding || held->first == held->end));
 	return IOU_LOOP_CONTINUE;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* failing: one backend as it is; a write to block 8 stops the kernel's loop with an error. For tests. */
+/* failing: one backend as it is; a write to block 8 stops the kernel's loop with an error, one to block 16 has the
+ * driver refuse what is committed. For tests. */
 #include "../nvlane_bpf.h"
 
 NVLANE_SETUP(d)
@@ -34,3 +35,16 @@ static __always_inline int failing(struct nvlane_request *r)
 }
 
 static int (*const nvlane_route_entry)(struct nvlane_request *) = failing;
+
+/* A result too many is committed with that of a write to block 16: the driver takes the list in part. */
+static __always_inline int spoiling(struct nvlane_request *r)
+{
+	__u32 key = 0;
+	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
+
+	if (q && r->op == NVLANE_WRITE && r->start == 16)
+		q->gathered++;
+	return 0;
+}
+
+static int (*const nvlane_done_entry)(struct nvlane_request *) = spoiling;

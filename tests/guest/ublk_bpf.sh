@@ -247,4 +247,16 @@ for recovery in "" --recover; do
         expect "what is left of the device" "$(ls "$DEVICE" "/dev/ublkc$ID" 2>/dev/null)" ""
     fi
 done
+
+# A list of results that the driver takes in part, with nothing else in flight by which the loop would come to see that.
+if has_feature BATCH_IO; then
+    in_kernel "bpf:$bpf/tests/failing.bpf.o($SCRATCH/g.img)" -d 2
+    timeout 60 dd if=/dev/zero of="$DEVICE" bs=4k seek=2 count=1 oflag=direct status=none 2>"$WORK/dd" || true
+    await 30 grep -q 'a queue has failed.*errno=16' "$WORK/ublk.log"
+    status=0
+    wait "$UBLK_SERVER" || status=$?
+    expect "the exit status of a server whose results were refused" $status 1
+    "$NVLANE" ublk del "$ID" 2>/dev/null || true
+    expect "what is left of the device" "$(ls "$DEVICE" "/dev/ublkc$ID" 2>/dev/null)" ""
+fi
 modprobe -r ublk_drv

@@ -4,6 +4,8 @@ use bpf::request::{BACKENDS_MAX, Request};
 use std::mem::size_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+/// The version of what is here, which an object's loop says it has; to be raised with each change.
+pub const LOOP_VERSION: u8 = 1;
 /// Entries of the submission queue.
 pub const SQ_ENTRIES: u32 = 256;
 /// Most requests in flight of a queue.
@@ -95,8 +97,10 @@ pub struct LoopConfig {
     pub defers: u8,
     /// Requests come many at a time.
     pub batches: u8,
+    /// [`LOOP_VERSION`].
+    pub version: u8,
     /// Zero.
-    pub reserved: [u8; 6],
+    pub reserved: [u8; 5],
 }
 
 /// `struct nvlane_queue_state`: what has happened on a queue.
@@ -131,8 +135,8 @@ pub struct QueueState {
     pub gathered: u32,
     /// Not 0: requests are to be asked for again.
     pub refetch: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Commits of which the driver has not said what became of them.
+    pub committing: u32,
     /// Parts with each backend.
     pub in_flight: [u32; BACKENDS_MAX],
 }

@@ -5,7 +5,7 @@
 //!                 '-next-> Made: what is to take its place; the queues load it while nothing is in flight (queue.rs)
 //! ```
 
-use crate::abi::{DEFERRALS, DEPTH_MAX, LoopConfig, MISTAKES, MistakeLog};
+use crate::abi::{DEFERRALS, DEPTH_MAX, LOOP_VERSION, LoopConfig, MISTAKES, MistakeLog};
 use crate::error::Error;
 use crate::genuine;
 use crate::kept::{self, KeptMaps};
@@ -33,6 +33,8 @@ pub struct KernelProgram {
     pub(crate) pauses: Pauses,
     /// The loops of objects are what they are.
     is_trusted: bool,
+    /// Requests come many at a time.
+    batches: bool,
     kept: Option<Arc<KeptMaps>>,
     state: Mutex<State>,
 }
@@ -62,7 +64,8 @@ pub struct Made {
 
 impl KernelProgram {
     /// For a volume that is a program over plain files and block devices, if this kernel takes it. Unless it is
-    /// `is_trusted`, its loop must be ours. Maps that are `kept` are the program's.
+    /// `is_trusted`, its loop must be ours. Requests come many at a time if they do in `batches`. Maps that are `kept` are
+    /// the program's.
     ///
     /// # Errors
     /// Why not, for people.
@@ -70,6 +73,7 @@ impl KernelProgram {
         namespace: &dyn Namespace,
         depth: u16,
         is_trusted: bool,
+        batches: bool,
         kept: Option<&Arc<KeptMaps>>,
     ) -> Result<KernelProgram, Error> {
         let refuse = |why: &str| Err(Error::Volume(why.to_owned()));
@@ -82,9 +86,9 @@ impl KernelProgram {
         let mut shared = kept.map_or_else(|| Ok(Shared::new()), |kept| kept.shared())?;
         let volume = share_maps(namespace, volume, &mut shared)?;
         let pauses = volume.pauses.clone();
-        let now = Arc::new(Made::new(Arc::new(volume), shared)?);
+        let now = Arc::new(Made::new(Arc::new(volume), batches, shared)?);
         let (kept, state) = (kept.cloned(), Mutex::new(State { now, next: None }));
-        Ok(KernelProgram { zeroes, pauses, is_trusted, kept, state })
+        Ok(KernelProgram { zeroes, pauses, is_trusted, batches, kept, state })
     }
 
     /// Whether a block may be at several places, of which writes at the same time may leave different ones:
@@ -167,7 +171,7 @@ impl KernelProgram {
             }
             next.share_maps(&mut |map| kept::share(map, &mut shared)).map_err(Error::Volume)?;
         }
-        Made::new(Arc::new(next), shared)
+        Made::new(Arc::new(next), self.batches, shared)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -183,7 +187,7 @@ impl KernelProgram {
 impl Made {
     /// Goes all the way but for the requests, with the maps that are there already, which keep what they hold; then
     /// all maps are.
-    fn new(volume: Arc<ForKernel>, shared: Shared) -> Result<Made, Error> {
+    fn new(volume: Arc<ForKernel>, batches: bool, shared: Shared) -> Result<Made, Error> {
         let (shared, told) = (Mutex::new(shared), Mutex::default());
         let made = Made { volume, shared, told };
         let ring = Ring::new(1).map_err(Error::Ring)?;
@@ -194,7 +198,7 @@ impl Made {
             let name = &map.definition().name;
             return Err(Error::Volume(format!("map {name} is in use already, and not at hand")));
         }
-        let config = LoopConfig { depth: 1, ..made.config(&ring) };
+        let config = LoopConfig { depth: 1, batches: batches.into(), ..made.config(&ring) };
         let object = made.volume.object();
         let mut turns = Loop::load(object, &config, ring.fd(), &mut made.shared(), None)?;
         turns.attach()?;
@@ -361,6 +365,9 @@ pub fn check_trusted(object: &[u8], backends: u16) -> Result<(), Error> {
         defers: 1,
         ..on(&ring)
     };
+    // What a loop does not do in the one way the verifier does not see.
+    let many = LoopConfig { batches: 1, ..config };
+    Loop::load(object, &many, ring.fd(), &mut Shared::new(), None)?;
     let turns = Loop::load(object, &config, ring.fd(), &mut Shared::new(), None)?;
     let program = bpf::load(object).map_err(|error| Error::Volume(error.to_string()))?;
     if program.deferred().is_some() {
@@ -412,6 +419,7 @@ fn on(ring: &Ring) -> LoopConfig {
         cq_tail: places.tail,
         cq_entries: places.entries,
         cq_mask: places.mask,
+        version: LOOP_VERSION,
         ..LoopConfig::default()
     }
 }

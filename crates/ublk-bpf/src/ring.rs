@@ -165,11 +165,12 @@ pub struct Places {
 /// A ring without an array of indexes, with files, a table of buffers and a region of memory.
 #[derive(Debug)]
 pub struct Ring {
+    /// Goes first: a command that fetches writes to the memory for as long as there is a ring.
+    fd: OwnedFd,
     entries: Mapping,
     memory: Mapping,
     places: Places,
     has_files: bool,
-    fd: OwnedFd,
 }
 
 impl Ring {
@@ -203,7 +204,7 @@ impl Ring {
             entries: cq.cqes,
             mask: cq_entries - 1,
         };
-        let ring = Ring { entries, memory, places, has_files: false, fd };
+        let ring = Ring { fd, entries, memory, places, has_files: false };
         let mut region = Region {
             address: ring.memory_address(),
             bytes: MEMORY_BYTES as u64,

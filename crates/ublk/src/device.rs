@@ -132,7 +132,8 @@ impl Device {
             check_zoned(options, driver, path)?;
         }
         let volume = namespace.as_ref();
-        let runs = Runs::choose(options, volume, path, options.depth, None)?;
+        let batches = takes_batches(options, driver)?;
+        let runs = Runs::choose(options, volume, path, options.depth, batches, None)?;
         let limits = namespace.limits();
         let io_bytes_max = parameters::io_bytes_max(&limits, path, options.io_bytes_max);
         let mut flags = path.flags() | driver.mask() & flag::UPDATE_SIZE;
@@ -145,7 +146,7 @@ impl Device {
         if control.is_encoded() {
             flags |= flag::CMD_IOCTL_ENCODE;
         }
-        if takes_batches(options, driver)? {
+        if batches {
             flags |= flag::BATCH_IO;
         }
         check_threads(options.threads, options.depth, flags | driver.mask() & flag::PER_IO_DAEMON)?;
@@ -438,11 +439,16 @@ fn path_without_root(options: &DeviceOptions, driver: Features) -> Result<DataPa
 /// Whether requests come and go many at a time. Not by themselves on devices that are to be handed over in use: the driver
 /// fails their requests meanwhile (docs/decisions/0010).
 fn takes_batches(options: &DeviceOptions, driver: Features) -> Result<bool, Error> {
-    let has_batches = driver.has(flag::BATCH_IO);
-    match options.batch {
-        Some(true) if !has_batches => Err(Error::Batch("need Linux 7.0 or newer")),
-        Some(asked) => Ok(asked),
-        None => Ok(has_batches && !options.recovery && options.threads == 1),
+    let why_not = match options.depth {
+        _ if !driver.has(flag::BATCH_IO) => Some("need Linux 7.0 or newer"),
+        // The driver's own queue of tags has at least two.
+        0..=1 => Some("need queues of at least two requests"),
+        _ => None,
+    };
+    match (options.batch, why_not) {
+        (Some(true), Some(why)) => Err(Error::Batch(why)),
+        (Some(asked), _) => Ok(asked),
+        (None, _) => Ok(why_not.is_none() && !options.recovery && options.threads == 1),
     }
 }
 

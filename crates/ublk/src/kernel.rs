@@ -50,13 +50,14 @@ impl fmt::Display for Runs {
 }
 
 impl Runs {
-    /// Chooses for a volume whose data goes that way, by queues of such a depth; `made` is the device, if it is there
-    /// already.
+    /// Chooses for a volume whose data goes that way, by queues of such a depth whose requests come many at a time if they do
+    /// in `batches`; `made` is the device, if it is there already.
     pub fn choose(
         options: &DeviceOptions,
         volume: &dyn Namespace,
         path: DataPath,
         depth: u16,
+        batches: bool,
         made: Option<&Parameters>,
     ) -> Result<Runs, Error> {
         let asked = options.program;
@@ -70,7 +71,13 @@ impl Runs {
             _ if path != DataPath::ZeroCopy => format!("data goes by {path}"),
             _ if options.poll => "--poll is for user space".to_owned(),
             _ if options.threads > 1 => "several threads per queue are for user space".to_owned(),
-            _ => match KernelProgram::new(volume, depth, asked == ProgramPlace::Kernel, kept) {
+            _ => match KernelProgram::new(
+                volume,
+                depth,
+                asked == ProgramPlace::Kernel,
+                batches,
+                kept,
+            ) {
                 Ok(program) => match unsuited(volume, &program, asked, made) {
                     Some(why) => why,
                     None => {

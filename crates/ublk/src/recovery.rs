@@ -56,7 +56,8 @@ impl Device {
         let path = DataPath::of_flags(info.flags);
         check_volume(id, &info, &parameters, path, namespace.as_ref())?;
         let (volume, depth) = (namespace.as_ref(), info.queue_depth);
-        let runs = Runs::choose(options, volume, path, depth, Some(&parameters))?;
+        let batches = info.flags & flag::BATCH_IO != 0;
+        let runs = Runs::choose(options, volume, path, depth, batches, Some(&parameters))?;
         check_threads(options.threads, depth, info.flags)?;
         await_recovery(&mut control, id, &begins)?;
         let mut device = Device::new(control, info, namespace, path, runs);
