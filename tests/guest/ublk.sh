@@ -51,6 +51,15 @@ if [[ -z $batches ]]; then
     said=$(fails "$NVLANE" ublk add mem:16M --batch)
     expect_match "batches on an older kernel" "$said" 'need Linux 7.0'
 fi
+# The driver gives no batches to queues of one request.
+ublk_add "$SCRATCH/b.img" -q 1 -d 1
+! grep -q 'in batches' "$WORK/ublk.log" || die "in batches: $(<"$WORK/ublk.log")"
+verified_io "$DEVICE" 3M --iodepth=4
+ublk_stop
+if [[ -n $batches ]]; then
+    said=$(fails "$NVLANE" ublk add mem:16M -d 1 --batch)
+    expect_match "batches of one request" "$said" 'at least two requests'
+fi
 for way in "${ways[@]}"; do
     check mem:64M "$way"
     # One queue is lent what it reads.
