@@ -5,7 +5,7 @@ use crate::config::PortId;
 use crate::controller::{ChangedNamespaces, Controller, ErrorLog, KeepAlive, QueueSet};
 use crate::event::ControllerId;
 use crate::feature::Features;
-use crate::nqn::nqn_in_field;
+use crate::nqn::{host_in_field, nqn_in_field};
 use crate::target::Target;
 use crate::{IO_QUEUES_MAX, QUEUE_ENTRIES_MAX};
 use nvme::fabrics::{CNTLID_DYNAMIC, Cc, Connect, ConnectData, Csts};
@@ -124,8 +124,8 @@ impl Target {
         if data.cntlid.get() != CNTLID_DYNAMIC {
             return Err(invalid_in_data(offset_of!(ConnectData, cntlid)));
         }
-        let host_nqn =
-            nqn_in_field(&data.hostnqn).ok_or(invalid_in_data(offset_of!(ConnectData, hostnqn)))?;
+        let host_nqn = host_in_field(&data.hostnqn)
+            .ok_or(invalid_in_data(offset_of!(ConnectData, hostnqn)))?;
         let busy = Refused { status: Status::CONTROLLER_BUSY, result: 0 };
         let cntlid = self.allocate_cntlid().ok_or(busy)?;
         let mut queues = QueueSet::default();
@@ -174,7 +174,7 @@ impl Target {
         let id = ControllerId(data.cntlid.get());
         let controller = self.controllers.get_mut(&id).filter(|controller| {
             controller.subsystem_nqn == nqn
-                && nqn_in_field(&data.hostnqn) == Some(&*controller.host_nqn)
+                && host_in_field(&data.hostnqn) == Some(&*controller.host_nqn)
                 && !controller.dropped
         });
         let Some(controller) = controller else {
@@ -204,7 +204,7 @@ impl Target {
         let bad_subnqn = invalid_in_data(offset_of!(ConnectData, subnqn));
         let bad_hostnqn = invalid_in_data(offset_of!(ConnectData, hostnqn));
         let nqn = nqn_in_field(&data.subnqn).ok_or(bad_subnqn)?;
-        let host_nqn = nqn_in_field(&data.hostnqn).ok_or(bad_hostnqn)?;
+        let host_nqn = host_in_field(&data.hostnqn).ok_or(bad_hostnqn)?;
         if *nqn == *self.discovery_nqn {
             return Ok((Arc::clone(&self.discovery_nqn), true));
         }

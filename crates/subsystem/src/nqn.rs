@@ -17,3 +17,9 @@ pub(crate) fn nqn_in_field(field: &[u8; 256]) -> Option<&str> {
     let end = field.iter().position(|&byte| byte == 0)?;
     std::str::from_utf8(&field[..end]).ok().filter(|nqn| is_valid_nqn(nqn))
 }
+
+/// Who connects: the NQN in a field, or none at all, as SPDK's client tells by default. Such a host is on no list, and so
+/// gets where any host may.
+pub(crate) fn host_in_field(field: &[u8; 256]) -> Option<&str> {
+    if field[0] == 0 { Some("") } else { nqn_in_field(field) }
+}

@@ -96,6 +96,21 @@ fn only_listed_hosts_connect() {
 }
 
 #[test]
+fn a_host_without_a_name_connects_where_any_host_may() {
+    let nameless = Attempt { host: "", ..ADMIN };
+    let (mut target, port) = target();
+    let cntlid = nameless.make(&mut target, port).unwrap().cntlid;
+    Host::resume(&mut target, crate::ControllerId(cntlid)).set_cc(ENABLE);
+    Attempt { host: "", ..attempt_io(cntlid, 1) }.make(&mut target, port).unwrap();
+    let named = attempt_io(cntlid, 2).make(&mut target, port).unwrap_err();
+    assert_eq!(named.result, IN_DATA | 16, "another host's controller");
+    target.set_allow_any_host(NQN, false).unwrap();
+    let refused = nameless.make(&mut target, port).unwrap_err();
+    assert_eq!(refused.status, Status::CONNECT_INVALID_HOST.dnr());
+    assert!(target.allow_host(NQN, "").is_err(), "no list can name it");
+}
+
+#[test]
 fn io_queues_are_checked_against_their_controller() {
     let (mut target, port) = target();
     let id = ADMIN.make(&mut target, port).unwrap().controller;
