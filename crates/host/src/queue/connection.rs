@@ -1,6 +1,7 @@
 //! An I/O queue's connection: commands by identifier, and what is sent for them.
 
 use super::pages::{PageTransfer, RECEIVING, SENDING};
+use super::receive::helping;
 use super::send::{Flushed, SendQueue};
 use super::slot::Slot;
 use super::{IoQueue, Params, Requests, copy};
@@ -26,6 +27,9 @@ const CATTR_OFFSET: u64 = 46;
 
 /// Reads of more than this have their data received straight into their buffers.
 pub(super) const PAGE_BYTES: u32 = 4096;
+
+/// A response, or the header of data.
+pub(super) const PDU_BYTES: usize = 24;
 
 /// Why a connection is given up.
 pub(crate) struct Lost {
@@ -132,6 +136,8 @@ pub(super) struct Connection {
     pub(super) stash: Vec<u8>,
     /// Reads outstanding of more than a page, and of less.
     pub(super) reads: [u32; 2],
+    /// Bytes of the latter.
+    small_bytes: u32,
     /// Reads outstanding into pages of the kernel.
     pub(super) page_reads: u32,
     /// Bytes of data that came since this was looked at.
@@ -184,6 +190,7 @@ impl Connection {
             credits: Credits::new(entries, false),
             stash: Vec::new(),
             reads: [0; 2],
+            small_bytes: 0,
             page_reads: 0,
             received: Received::default(),
             since: now,
@@ -270,7 +277,11 @@ impl Connection {
         }
         if let Transfer::ToHost(bytes) = transfer {
             match pages {
-                None => self.reads[usize::from(bytes <= PAGE_BYTES)] += 1,
+                None if bytes <= PAGE_BYTES => {
+                    self.reads[1] += 1;
+                    self.small_bytes += bytes;
+                }
+                None => self.reads[0] += 1,
                 Some(_) => self.page_reads += 1,
             }
         }
@@ -283,6 +294,15 @@ impl Connection {
         self.started = true;
         self.send.push_command(cid, with_data);
         Ok(())
+    }
+
+    /// How much to receive at a time while no large data is to come.
+    #[inline]
+    pub(super) fn helping(&self) -> usize {
+        let outstanding = usize::from(self.params.commands_max) - self.free.len();
+        let digests = [self.machine.header_digest(), self.machine.data_digest()];
+        let answer_bytes = PDU_BYTES + 4 * digests.into_iter().filter(|it| *it).count();
+        helping(outstanding, self.small_bytes as usize, answer_bytes)
     }
 
     /// Lays out the source ranges of a Copy in the slot that its identifier names. How the list moves, and
@@ -368,7 +388,11 @@ impl Connection {
         slot.answer = None;
         if request.command.opcode & 3 == 2 && slot.len != 0 {
             match slot.pages {
-                None => self.reads[usize::from(slot.len <= PAGE_BYTES)] -= 1,
+                None if slot.len <= PAGE_BYTES => {
+                    self.reads[1] -= 1;
+                    self.small_bytes -= slot.len;
+                }
+                None => self.reads[0] -= 1,
                 Some(_) => self.page_reads -= 1,
             }
         }

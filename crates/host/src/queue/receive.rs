@@ -1,7 +1,7 @@
 //! What comes from the controller.
 
 use super::Requests;
-use super::connection::{Connection, Lost, PAGE_BYTES, Stage, must_fill};
+use super::connection::{Connection, Lost, PAGE_BYTES, PDU_BYTES, Stage, must_fill};
 use super::copy;
 use namespace::Data;
 use nvme::{Completion, Status};
@@ -19,6 +19,9 @@ const HEADERS_BYTES: usize = 512;
 
 /// The same while large and small data is to come.
 const MIXED_BYTES: usize = 16 * 1024;
+
+/// Up to here answers are taken by halves: those of sixteen reads of a page.
+const HALVED_BYTES_MAX: usize = 16 * (PAGE_BYTES as usize + PDU_BYTES + 8);
 
 impl Connection {
     /// Takes one helping of bytes from the socket. Whether there was any.
@@ -39,7 +42,7 @@ impl Connection {
         }
         let stashed = self.stash.len();
         let room = match self.reads {
-            [0, _] => buffer.len(),
+            [0, _] => self.helping().min(buffer.len()),
             [_, 0] => HEADERS_BYTES,
             _ => MIXED_BYTES,
         };
@@ -257,6 +260,18 @@ impl Connection {
     }
 }
 
+/// What half of the `outstanding` commands are answered with, so that the controller works on one half while we work
+/// on the other: the answers of sixteen commands otherwise come and go all at once, and both sides wait by turns.
+/// Everything where that is one answer, or much: then a part of it is on its way at any time, and fewer calls cost less.
+#[inline]
+pub(super) fn helping(outstanding: usize, data_bytes: usize, answer_bytes: usize) -> usize {
+    let expected = data_bytes + outstanding * answer_bytes;
+    if outstanding < 2 || expected > HALVED_BYTES_MAX {
+        return usize::MAX;
+    }
+    outstanding.div_ceil(2) * expected.div_ceil(outstanding)
+}
+
 #[cold]
 pub(super) fn too_early() -> Lost {
     Lost::ours("the controller answered a command before it was sent")
@@ -294,3 +309,34 @@ pub(super) fn ended(received: io::Result<usize>) -> io::Result<Option<usize>> {
 }
 
 const _: () = assert!(PAGE_BYTES == DIRECT_BYTES_MIN);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = PAGE_BYTES as usize;
+
+    #[test]
+    fn answers_are_taken_by_halves_of_whole_ones() {
+        for reads in 2..=16_usize {
+            let half = reads.div_ceil(2);
+            assert_eq!(helping(reads, reads * PAGE, PDU_BYTES), half * (PAGE + PDU_BYTES));
+            assert_eq!(helping(reads, reads * PAGE, PDU_BYTES + 8), half * (PAGE + PDU_BYTES + 8));
+        }
+        for writes in [2_usize, 3, 128, 1023] {
+            assert_eq!(helping(writes, 0, PDU_BYTES), writes.div_ceil(2) * PDU_BYTES);
+        }
+    }
+
+    #[test]
+    fn much_is_taken_whole_and_nothing_is_never_asked_for() {
+        assert_eq!(helping(17, 17 * PAGE, PDU_BYTES + 8), usize::MAX);
+        assert_eq!(helping(0, 0, PDU_BYTES), usize::MAX);
+        assert_eq!(helping(1, PAGE, PDU_BYTES), usize::MAX);
+        for outstanding in 1..200 {
+            for data_bytes in [0, 1, 511, PAGE] {
+                assert!(helping(outstanding, data_bytes, PDU_BYTES) >= PDU_BYTES);
+            }
+        }
+    }
+}
