@@ -7,17 +7,18 @@
 //! ```
 //!
 //! The whole stack that a user of a `tcp://` volume has is in the way, sleeping included. `policy` adds
-//! what choosing among four paths costs.
+//! what choosing among four paths costs. A full run has `spdk_nvme_perf` beside each row, where that is installed.
 
 mod policy;
 
 use super::exchange::Exchange;
 use super::initiator::Pattern;
+use super::peers::spdk;
 use super::pipeline::Window;
 use super::player::{Load, Mix, Player, Watch};
 use super::report::{Bars, Report, Table};
 use super::served::{self, Scratch};
-use super::target::limit::Limit;
+use super::target::limit::{Limit, Paired};
 use super::target::plan::{Job, Plan, Volume};
 use super::target::rows::{self, Beside, Row};
 use super::target::subject::Subject;
@@ -29,8 +30,9 @@ use std::time::{Duration, Instant};
 
 /// When the rows of a quick run stop to retry, so that it ends within 45 s.
 const QUICK_ROWS: Duration = Duration::from_secs(30);
-/// Peers that measure the same, where they are installed.
-const PEER: &str = "spdk_nvme_perf";
+
+/// How long a row's windows of another client may be tried again.
+const PEER_MAX: Duration = Duration::from_secs(60);
 
 /// The scenario.
 pub struct Host;
@@ -55,9 +57,13 @@ impl Scenario for Host {
         let exchange = Exchange::new(plan.memory_bytes as usize, options.server_core)?;
         let limit = Limit::new(&exchange, plan);
         let mut report = Report::new(self.name());
-        // Not driven by us even where it is there: it wants hugepages and a build of its own.
-        let peer = served::version(PEER).unwrap_or_else(|why| why);
-        report.machine.peers.insert(PEER.into(), format!("{peer} (not measured)"));
+        let peer = match served::version(spdk::PERF) {
+            Ok(_) if plan.quick => Err("installed, but not measured in a quick run".to_owned()),
+            Ok(_) => Ok("installed".to_owned()),
+            Err(why) => Err(why),
+        };
+        let beside_peer = peer.is_ok();
+        report.machine.peers.insert(spdk::PERF.into(), peer.unwrap_or_else(|why| why));
         let subject = Subject::start(
             &[format!("mem:{}M", plan.memory_bytes >> 20)],
             options.server_core,
@@ -81,7 +87,12 @@ impl Scenario for Host {
             }
             let now = Instant::now();
             let share = deadline.saturating_duration_since(now) / (jobs.len() - done) as u32;
-            rows.push(run.row(*job, now + share)?);
+            let mut row = run.row(*job, now + share)?;
+            if beside_peer {
+                let client = run.peer(*job, options.client_core).context(spdk::PERF)?;
+                row.beside.client = Some((spdk::PERF, client));
+            }
+            rows.push(row);
         }
         add(&rows, &mut report);
         if options.wants(policy::ROW) {
@@ -151,5 +162,12 @@ impl Run<'_> {
         // Neither side's calls were counted.
         (client.system_calls, server.system_calls) = (None, None);
         Ok(Row { job, paired, costs: (client, server), beside: Beside::default() })
+    }
+    /// SPDK's client instead of ours, against the same target and beside the same exchange.
+    fn peer(&mut self, job: Job, core: usize) -> anyhow::Result<Paired> {
+        let subject = &mut self.subject;
+        let peer = subject.peer.clone();
+        let mut client = || spdk::window(&peer, &job, core, &mut || subject.usage());
+        self.limit.beside(&job, Instant::now() + PEER_MAX, &mut client)
     }
 }

@@ -13,6 +13,8 @@ pub struct Beside {
     pub nbd: Option<(&'static str, f64, f64)>,
     /// fio on the same file.
     pub fio: Option<fio::Measured>,
+    /// Another client against the same target, beside the same limit: its name and its windows.
+    pub client: Option<(&'static str, Paired)>,
 }
 
 /// One finished row.
@@ -63,6 +65,9 @@ impl Row {
         if let Some(fio) = self.beside.fio {
             report.figure(format!("{name}_of_fio"), paired.iops() / fio.iops);
         }
+        if let Some((peer, other)) = &self.beside.client {
+            report.figure(format!("{name}_over_{peer}"), paired.of_limit() / other.of_limit());
+        }
         table.rows.push(self.cells());
         if self.of_limit().is_finite() {
             let note = format!("{:.2} of {:.0}K", self.of_limit(), paired.limit_iops() / 1e3);
@@ -101,6 +106,11 @@ impl Row {
             row["beside"] = json!({ "peer": "fio", "iops": number(fio.iops),
                 "p50_us": fio.p50_us, "p99_us": fio.p99_us });
         }
+        if let Some((peer, other)) = &self.beside.client {
+            row["beside"] = json!({ "peer": peer, "iops": number(other.iops()),
+                "of_limit": number(other.of_limit()), "steady": other.steady(),
+                "samples": other.samples });
+        }
         row
     }
 
@@ -109,6 +119,7 @@ impl Row {
         let (client, server) = (&self.costs.0, &self.costs.1);
         let peer = self.beside.nbd.map(|(_, iops, _)| iops);
         let peer = peer.or(self.beside.fio.map(|fio| fio.iops));
+        let peer = peer.or(self.beside.client.as_ref().map(|(_, other)| other.iops()));
         let best = paired.limit["best"].as_str().unwrap_or_default();
         let latency = |quantile| format!("{:.1}", quantile_us(&paired.latency, quantile));
         let calls = |cost: &Cost| cost.system_calls.map_or("-".into(), |n| format!("{n:.2}"));
