@@ -304,6 +304,49 @@ fn data_that_is_asked_for_twice_or_is_not_there() {
     assert!(reason.contains("Out of Range"), "{reason}");
 }
 
+/// The bytes of a response that tell how far the controller has fetched from the submission queue.
+const SQHD: std::ops::Range<usize> = 16..18;
+
+/// A queue of eight entries with flow control, whose responses tell `head` instead.
+fn with_head(head: u16) -> (Target, Arc<Path>, Core) {
+    let target = Target::memory();
+    let edit = move |pdu: &mut Vec<u8>| {
+        if pdu[0] == CAPSULE_RESP {
+            pdu[SQHD].copy_from_slice(&head.to_le_bytes());
+        }
+        true
+    };
+    let tamper = Tamper::each(target.address, IO, FIRST, Arc::new(edit));
+    let mut options = host::Options { flow_control: true, ..options() };
+    options.association.queue_entries = 8;
+    let path = connect(tamper.address, &options);
+    let core = Core::usable(path.clone());
+    (target, path, core)
+}
+
+#[test]
+fn a_submission_queue_is_never_overfilled() {
+    // Connect was fetched, and nothing since, though all is answered.
+    let (_target, _path, core) = with_head(1);
+    for _ in 0..7 {
+        core.read(0, 512);
+    }
+    let eighth = core.issue(read(0, 512), vec![0; 512]);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(eighth.try_recv().is_err(), "it was sent to a queue that is full");
+}
+
+#[test]
+fn a_submission_queue_head_that_cannot_be() {
+    for head in [5, 200] {
+        let (_target, path, core) = with_head(head);
+        let done = core.command(read(0, 512), vec![0; 512]);
+        assert_eq!(done.status, Status::HOST_PATHING_ERROR);
+        let reason = why_lost(&path);
+        assert!(reason.contains("SQ head pointer"), "{reason}");
+    }
+}
+
 #[test]
 fn a_controller_that_insists_on_flow_control_has_it() {
     let target = Target::memory();

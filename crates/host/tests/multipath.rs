@@ -2,11 +2,13 @@
 
 mod rig;
 
+use host::{Failover, Options};
 use namespace::Access;
-use rig::registers::{Checker, await_path, open, shared_volume};
+use namespace::layer::multipath::{Policy, Settings};
+use rig::registers::{Checker, await_path, open, open_with, shared_volume};
 use rig::relay::Relay;
-use rig::{PATIENCE, Target, options, read};
-use std::time::Duration;
+use rig::{Core, PATIENCE, Target, options, pattern, read, write};
+use std::time::{Duration, Instant};
 
 #[test]
 fn targets_die_and_come_back_under_io() {
@@ -85,4 +87,66 @@ fn a_black_hole_loses_nothing() {
     assert!(namespace.paths()[0].reconnects >= 1, "{:?}", namespace.paths());
     // Keep alive tells after at most 1.5 s, the connection is dead 3 s later.
     assert!(checker.longest < Duration::from_secs(15), "{:?}", checker.longest);
+}
+
+#[test]
+fn commands_fail_when_fast_io_fail_tmo_is_over_and_the_path_comes_back() {
+    let volume = shared_volume();
+    let target = Target::serve(volume.clone(), 1, 0);
+    let mut options = options();
+    options.association.fast_io_fail_tmo = Some(Duration::from_secs(2));
+    options.association.ctrl_loss_tmo = Some(Duration::from_secs(600));
+    let namespace = open(&[target.address], &options);
+    let mut checker = Checker::new(namespace.clone());
+    checker.round();
+    let port = target.address.port();
+    drop(target);
+    await_path(&namespace, 0, |access| !access.is_usable());
+    let begin = Instant::now();
+    let done = checker.core.command(read(0, 4096), vec![0; 4096]);
+    assert!(!done.status.is_success());
+    let took = done.at - begin;
+    assert!(took > Duration::from_secs(1) && took < Duration::from_secs(20), "{took:?}");
+    assert_eq!(namespace.paths()[0].access, Access::Failing);
+    // Then at once, as long as the path is away.
+    let begin = Instant::now();
+    let done = checker.core.command(read(0, 4096), vec![0; 4096]);
+    assert!(!done.status.is_success() && done.at - begin < Duration::from_secs(1));
+    let _target = Target::serve(volume, 1, port);
+    await_path(&namespace, 0, Access::is_usable);
+    checker.round();
+}
+
+/// How long a write takes whose path swallows it, while another path is there.
+fn write_into_a_black_hole(options: &Options) -> Duration {
+    let volume = shared_volume();
+    let targets = [(); 2].map(|()| Target::serve(volume.clone(), 1, 0));
+    let relay = Relay::to(targets[0].address);
+    let settings = Settings { policy: Policy::Numa, ..Settings::default() };
+    let namespace = open_with(&[relay.address, targets[1].address], options, settings);
+    await_path(&namespace, 0, Access::is_usable);
+    await_path(&namespace, 1, Access::is_usable);
+    let core = Core::usable(namespace.clone());
+    // This core's queue of that path is connected, too.
+    let sent = || namespace.paths().iter().map(|path| path.selections).collect::<Vec<_>>();
+    while sent()[0] == 0 {
+        core.write(8192, &[1; 4096]);
+    }
+    let before = sent();
+    relay.swallow(true);
+    let begin = Instant::now();
+    let done = core.command(write(0, 4096), pattern(1, 4096)).ok();
+    let after = sent();
+    assert!(after[0] > before[0] && after[1] > before[1], "{before:?}, {after:?}");
+    assert!(core.read(0, 4096) == pattern(1, 4096));
+    done.at - begin
+}
+
+#[test]
+fn fast_failover_has_writes_go_elsewhere_before_the_old_connection_is_surely_dead() {
+    let mut options = options();
+    options.association.keep_alive_tmo = Duration::from_secs(1);
+    let sure = write_into_a_black_hole(&options);
+    let fast = write_into_a_black_hole(&Options { failover: Failover::Fast, ..options });
+    assert!(fast + Duration::from_secs(1) < sure, "{fast:?}, {sure:?}");
 }

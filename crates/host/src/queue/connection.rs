@@ -1,7 +1,7 @@
 //! An I/O queue's connection: commands by identifier, and what is sent for them.
 
 use super::pages::{PageTransfer, RECEIVING, SENDING};
-use super::receive::helping;
+use super::receive::half_of;
 use super::send::{Flushed, SendQueue};
 use super::slot::Slot;
 use super::{IoQueue, Params, Requests, copy};
@@ -29,7 +29,7 @@ const CATTR_OFFSET: u64 = 46;
 pub(super) const PAGE_BYTES: u32 = 4096;
 
 /// A response, or the header of data.
-pub(super) const PDU_BYTES: usize = 24;
+const PDU_BYTES: usize = 24;
 
 /// Why a connection is given up.
 pub(crate) struct Lost {
@@ -300,9 +300,10 @@ impl Connection {
     #[inline]
     pub(super) fn helping(&self) -> usize {
         let outstanding = usize::from(self.params.commands_max) - self.free.len();
-        let digests = [self.machine.header_digest(), self.machine.data_digest()];
-        let answer_bytes = PDU_BYTES + 4 * digests.into_iter().filter(|it| *it).count();
-        helping(outstanding, self.small_bytes as usize, answer_bytes)
+        let header_bytes = PDU_BYTES + 4 * usize::from(self.machine.header_digest());
+        let digest_bytes = 4 * usize::from(self.machine.data_digest());
+        let data_bytes = self.small_bytes as usize + self.reads[1] as usize * digest_bytes;
+        half_of(outstanding, data_bytes + outstanding * header_bytes)
     }
 
     /// Lays out the source ranges of a Copy in the slot that its identifier names. How the list moves, and
@@ -391,6 +392,7 @@ impl Connection {
                 None if slot.len <= PAGE_BYTES => {
                     self.reads[1] -= 1;
                     self.small_bytes -= slot.len;
+                    debug_assert!(self.reads[1] != 0 || self.small_bytes == 0);
                 }
                 None => self.reads[0] -= 1,
                 Some(_) => self.page_reads -= 1,

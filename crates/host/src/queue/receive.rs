@@ -1,7 +1,7 @@
 //! What comes from the controller.
 
 use super::Requests;
-use super::connection::{Connection, Lost, PAGE_BYTES, PDU_BYTES, Stage, must_fill};
+use super::connection::{Connection, Lost, PAGE_BYTES, Stage, must_fill};
 use super::copy;
 use namespace::Data;
 use nvme::{Completion, Status};
@@ -20,8 +20,8 @@ const HEADERS_BYTES: usize = 512;
 /// The same while large and small data is to come.
 const MIXED_BYTES: usize = 16 * 1024;
 
-/// Up to here answers are taken by halves: those of sixteen reads of a page.
-const HALVED_BYTES_MAX: usize = 16 * (PAGE_BYTES as usize + PDU_BYTES + 8);
+/// Up to so many outstanding commands answers are taken by halves.
+const HALVED_MAX: usize = 16;
 
 impl Connection {
     /// Takes one helping of bytes from the socket. Whether there was any.
@@ -260,16 +260,15 @@ impl Connection {
     }
 }
 
-/// What half of the `outstanding` commands are answered with, so that the controller works on one half while we work
+/// What half of the `outstanding` commands are answered with, of so many bytes that all are, so that the controller works on one half while we work
 /// on the other: the answers of sixteen commands otherwise come and go all at once, and both sides wait by turns.
-/// Everything where that is one answer, or much: then a part of it is on its way at any time, and fewer calls cost less.
+/// Everything where that is one answer, or many: then a part of them is on its way at any time, and fewer calls cost less.
 #[inline]
-pub(super) fn helping(outstanding: usize, data_bytes: usize, answer_bytes: usize) -> usize {
-    let expected = data_bytes + outstanding * answer_bytes;
-    if outstanding < 2 || expected > HALVED_BYTES_MAX {
+pub(super) fn half_of(outstanding: usize, expected_bytes: usize) -> usize {
+    if !(2..=HALVED_MAX).contains(&outstanding) {
         return usize::MAX;
     }
-    outstanding.div_ceil(2) * expected.div_ceil(outstanding)
+    outstanding.div_ceil(2) * expected_bytes.div_ceil(outstanding)
 }
 
 #[cold]
@@ -314,29 +313,22 @@ const _: () = assert!(PAGE_BYTES == DIRECT_BYTES_MIN);
 mod tests {
     use super::*;
 
-    const PAGE: usize = PAGE_BYTES as usize;
-
     #[test]
     fn answers_are_taken_by_halves_of_whole_ones() {
-        for reads in 2..=16_usize {
-            let half = reads.div_ceil(2);
-            assert_eq!(helping(reads, reads * PAGE, PDU_BYTES), half * (PAGE + PDU_BYTES));
-            assert_eq!(helping(reads, reads * PAGE, PDU_BYTES + 8), half * (PAGE + PDU_BYTES + 8));
+        for outstanding in 2..=HALVED_MAX {
+            for answer in [24, 28, 4096 + 24, 4096 + 32] {
+                let half = half_of(outstanding, outstanding * answer);
+                assert_eq!(half, outstanding.div_ceil(2) * answer, "{outstanding} of {answer}");
+            }
         }
-        for writes in [2_usize, 3, 128, 1023] {
-            assert_eq!(helping(writes, 0, PDU_BYTES), writes.div_ceil(2) * PDU_BYTES);
-        }
+        // Three reads of a page among writes: half of all bytes, and more than nothing.
+        assert!(half_of(16, 3 * 4096 + 16 * 24) >= (3 * 4096 + 16 * 24) / 2);
     }
 
     #[test]
-    fn much_is_taken_whole_and_nothing_is_never_asked_for() {
-        assert_eq!(helping(17, 17 * PAGE, PDU_BYTES + 8), usize::MAX);
-        assert_eq!(helping(0, 0, PDU_BYTES), usize::MAX);
-        assert_eq!(helping(1, PAGE, PDU_BYTES), usize::MAX);
-        for outstanding in 1..200 {
-            for data_bytes in [0, 1, 511, PAGE] {
-                assert!(helping(outstanding, data_bytes, PDU_BYTES) >= PDU_BYTES);
-            }
+    fn one_answer_and_many_are_taken_whole() {
+        for outstanding in [0, 1, HALVED_MAX + 1, 128] {
+            assert_eq!(half_of(outstanding, outstanding * 4120), usize::MAX);
         }
     }
 }
