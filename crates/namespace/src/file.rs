@@ -132,6 +132,11 @@ impl File {
         self.failed_syncs.fetch_add(1, Ordering::Release);
     }
 
+    /// How often that was.
+    fn failed_syncs(&self) -> u64 {
+        self.failed_syncs.load(Ordering::Acquire)
+    }
+
     fn shrunk(&self) -> MutexGuard<'_, Option<Shrunk>> {
         self.shrunk.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -239,7 +244,7 @@ impl Namespace for File {
     /// The kernel tells once that it could not write something back, whoever asks (errseq_t, per open file), and has
     /// dropped it: the next Flush succeeds, though what another user of the volume has written is gone.
     fn volatile_epoch(&self) -> u64 {
-        self.failed_syncs.load(Ordering::Acquire)
+        self.failed_syncs()
     }
 
     fn allocation(&self, slba: u64, blocks: u64, runs_max: usize) -> io::Result<Vec<Run>> {

@@ -1,7 +1,7 @@
 //! Copy between files: what is in reach, and the way to the threads for calls that block.
 
 use super::offload::{Ended, How, Job, Piece};
-use super::queue::{FileQueue, status};
+use super::queue::{FileQueue, not_durable, status};
 use super::write_back::Dirty;
 use super::{File, Kind};
 use crate::copy::{Origin, Place, REMEMBERED, Source, Sources};
@@ -246,6 +246,7 @@ impl Complete for Flight {
             How::OutOfRange => Status::LBA_OUT_OF_RANGE.dnr(),
             How::Read(errno) => status(nvme::opcode::io::READ, errno),
             How::Written(errno) => status(command.opcode, errno),
+            How::NotDurable(errno) => not_durable(errno),
             How::Stopped => Status::ABORT_REQUESTED,
         };
         let failed = !matches!(ended.how, How::Whole | How::Refused(_));

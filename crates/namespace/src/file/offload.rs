@@ -84,6 +84,8 @@ pub(super) enum How {
     Read(i32),
     /// A write failed.
     Written(i32),
+    /// It was written, and could not be made durable.
+    NotDurable(i32),
     /// It was given up.
     Stopped,
 }
@@ -97,7 +99,7 @@ impl Job {
         {
             self.file.sync_failed();
             // What is not durable is not done.
-            return Ended { bytes: 0, how: How::Written(errno(&error)) };
+            return Ended { bytes: 0, how: How::NotDurable(errno(&error)) };
         }
         Ended { bytes, how: copied.err().unwrap_or(How::Whole) }
     }

@@ -6,6 +6,7 @@ use crate::{Queue, Request, dataset};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
 use reactor::{Complete, FixedFile, Reactor};
+use std::cell::Cell;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub(super) struct FileQueue {
     pub(super) reactor: Rc<Reactor>,
     file: uring::File,
     registered: Option<FixedFile>,
+    /// Failures to make data durable that the users of this queue know of.
+    told: Cell<u64>,
 }
 
 impl FileQueue {
@@ -45,7 +48,8 @@ impl FileQueue {
             None => uring::File::Fd(volume.as_raw_fd()),
         };
         let reactor = Rc::clone(reactor);
-        Rc::new_cyclic(|me| FileQueue { me: me.clone(), volume, reactor, file, registered })
+        let told = Cell::new(volume.failed_syncs());
+        Rc::new_cyclic(|me| FileQueue { me: me.clone(), volume, reactor, file, registered, told })
     }
 }
 
@@ -93,7 +97,8 @@ impl Complete for FileQueue {
             return self.failed(request, -result);
         }
         match (request.command.opcode, request.scratch[STEP]) {
-            (_, step::SYNC) | (opcode::FLUSH, _) => return request.finish(Status::SUCCESS),
+            (opcode::FLUSH, _) => return self.flushed(request),
+            (_, step::SYNC) => return request.finish(Status::SUCCESS),
             (opcode::READ | opcode::WRITE, _) if result == 0 => return self.ended(request),
             (opcode::READ | opcode::WRITE, _)
                 if request.scratch[DONE] + result as u64 == request.data.len() as u64 =>
@@ -246,6 +251,17 @@ impl FileQueue {
         unsafe { self.reactor.submit(entry, sink, token) };
     }
 
+    /// A Flush has succeeded. The kernel tells of a failure once, whoever asks then, and has dropped what it could not write: those
+    /// who were not told have lost it as well, and learn it from their next Flush.
+    fn flushed(&self, request: Box<Request>) {
+        let failures = self.volume.failed_syncs();
+        let status = match self.told.replace(failures) {
+            told if told == failures => Status::SUCCESS,
+            _ => not_durable(libc::EIO),
+        };
+        request.finish(status);
+    }
+
     /// Nothing was transferred: the file ends before the size we know.
     fn ended(&self, request: Box<Request>) {
         let status = match request.command.opcode {
@@ -272,10 +288,14 @@ impl FileQueue {
             }
             _ => {
                 let is_durable = step == step::SYNC || command.opcode == opcode::FLUSH;
-                if is_durable || command.opcode == opcode::WRITE && command.fua() {
-                    self.volume.sync_failed();
+                if !is_durable && !(command.opcode == opcode::WRITE && command.fua()) {
+                    return request.finish(status(command.opcode, errno));
                 }
-                request.finish(status(command.opcode, errno));
+                self.volume.sync_failed();
+                if command.opcode == opcode::FLUSH {
+                    self.told.set(self.volume.failed_syncs());
+                }
+                request.finish(not_durable(errno));
             }
         }
     }
@@ -316,6 +336,17 @@ pub(super) fn status(opcode: u8, errno: i32) -> Status {
     }
 }
 
+/// The status of what was to make data durable and has not. Nobody may send it again: the kernel forgets the failure once it has told
+/// of it, and the same would succeed.
+pub(super) fn not_durable(errno: i32) -> Status {
+    match status(opcode::FLUSH, errno) {
+        status @ (Status::CAPACITY_EXCEEDED | Status::NAMESPACE_WRITE_PROTECTED) => status.dnr(),
+        // The reactor is stopping, or there is no such call.
+        status @ (Status::ABORT_REQUESTED | Status::INTERNAL) => status,
+        _ => Status::WRITE_FAULT.dnr(),
+    }
+}
+
 /// Zeroes to write from, mapped when first needed.
 fn zeroes() -> Option<&'static Mapping> {
     static ZEROES: OnceLock<Mapping> = OnceLock::new();
@@ -333,7 +364,6 @@ mod tests {
     use crate::file::ending::End;
     use crate::{Data, Namespace, Sink};
     use reactor::Config;
-    use std::cell::Cell;
 
     #[test]
     fn a_way_to_zero_that_is_refused_does_not_take_the_others_along() {
@@ -430,5 +460,38 @@ mod tests {
         assert_eq!(status(opcode::FLUSH, libc::EIO), Status::WRITE_FAULT);
         assert_eq!(status(opcode::WRITE, libc::ENOSPC), Status::CAPACITY_EXCEEDED);
         assert_eq!(status(opcode::WRITE, libc::EDQUOT), Status::CAPACITY_EXCEEDED);
+    }
+
+    #[test]
+    fn what_is_not_durable_is_not_sent_again() {
+        for errno in
+            [libc::EIO, libc::ENOSPC, libc::ENOMEM, libc::EAGAIN, libc::ENODEV, libc::EROFS]
+        {
+            assert!(not_durable(errno).0 & Status::DNR != 0, "{errno}");
+        }
+    }
+
+    #[test]
+    fn each_queue_is_told_once_that_data_is_lost() {
+        let reactor = Reactor::new(&Config::default()).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![0; 1 << 16]).unwrap();
+        let volume = File::open(&FileOptions::buffered(file.path(), None)).unwrap();
+        let queues = [(); 2].map(|()| FileQueue::open(Arc::clone(&volume), &reactor));
+        let flush = |queue: &FileQueue, result: i32| {
+            let end = Rc::new(End { reactor: Rc::clone(&reactor), request: Cell::default() });
+            let mut request = Request::new();
+            request.command = Command { opcode: opcode::FLUSH, ..Command::default() };
+            request.push(Rc::clone(&end) as Rc<dyn Sink>, 0);
+            queue.complete(Box::into_raw(request) as u64, result, 0);
+            end.request.take().expect("it has ended").status
+        };
+        assert!(queues.iter().all(|queue| flush(queue, 0).is_success()));
+        assert_eq!(flush(&queues[0], -libc::EIO), Status::WRITE_FAULT.dnr());
+        assert!(flush(&queues[0], 0).is_success(), "it has been told");
+        assert_eq!(flush(&queues[1], 0), Status::WRITE_FAULT.dnr(), "it has not");
+        assert!(queues.iter().all(|queue| flush(queue, 0).is_success()));
+        let later = FileQueue::open(volume, &reactor);
+        assert!(flush(&later, 0).is_success(), "it has written nothing before");
     }
 }

@@ -168,7 +168,9 @@ impl Namespace for Linear {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.children.iter().try_for_each(|child| child.namespace.flush())
+        // All of them, whatever one says.
+        let flushed = self.children.iter().map(|child| child.namespace.flush());
+        flushed.fold(Ok(()), |before, now| before.and(now))
     }
 
     fn uri(&self) -> String {

@@ -139,6 +139,47 @@ fn statistics_are_shown() {
 }
 
 #[test]
+fn the_latency_policy_tells_the_statistics_that_were_posted() {
+    const ROUNDS: u64 = 50;
+    let core = Core::two(Policy::Latency);
+    core.namespace.tune("latency_batch_timeout", "1ms").unwrap();
+    let answer =
+        || core.run(|world| world.paths.iter().for_each(|path| path.answer_all(Status::SUCCESS)));
+    // Longer than a second: no sample, but counted.
+    core.run(|world| world.send(READ, 0));
+    std::thread::sleep(Duration::from_millis(1100));
+    answer();
+    for _ in 0..ROUNDS {
+        core.run(|world| (0..4).for_each(|slba| world.send(READ, slba)));
+        std::thread::sleep(Duration::from_millis(1));
+        answer();
+    }
+    let read = |path: usize, name: &str| {
+        let reports = core.namespace.paths();
+        let text = reports[path].details.iter().find(|(known, _)| known == "read");
+        let text = &text.expect("there were reads").1;
+        let field = text.split(' ').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
+        field.expect(name).parse::<u64>().expect("a number")
+    };
+    let sum = |name: &str| read(0, name) + read(1, name);
+    // A core tells its figures now and then.
+    let end = Instant::now() + Duration::from_secs(10);
+    while sum("sel") < 1 + 4 * ROUNDS && Instant::now() < end {
+        core.run(|_| ());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let reports = core.namespace.paths();
+    assert_eq!((sum("sel"), sum("nr_samples"), sum("nr_ignored")), (1 + 4 * ROUNDS, 4 * ROUNDS, 1));
+    for path in 0..2 {
+        let slat_ns = read(path, "slat_ns");
+        assert!((1_000_000..1_000_000_000).contains(&slat_ns), "{reports:?}");
+        assert_eq!(read(path, "score"), 1_000_000_000 / slat_ns);
+        assert!(read(path, "credit") <= read(path, "weight"), "{reports:?}");
+    }
+    assert!((62..=65).contains(&sum("weight")), "{reports:?}");
+}
+
+#[test]
 fn an_idle_path_is_probed_with_reads_that_nobody_sees() {
     let core = Core::two(Policy::CompletionTime);
     let mut sent = 0;

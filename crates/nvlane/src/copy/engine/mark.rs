@@ -46,7 +46,8 @@ impl Engine {
         }
         let volumes = self.targets();
         state.flush.left = volumes.len();
-        (state.flush.is_last, state.flush.failed) = (is_last, false);
+        // One that has failed is not made good by a later one: who cannot write data back tells once, and drops it.
+        state.flush.is_last = is_last;
         for volume in volumes {
             let mut request = state.flush.requests.pop().unwrap_or_else(Request::new);
             request.command =
@@ -191,11 +192,12 @@ impl Engine {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::{Outcome, Setup};
+    use super::super::{Keep, Outcome, Setup};
     use super::*;
     use crate::copy::layout::{Extent, Layout, Target};
     use crate::copy::shared::{Counts, Shared};
     use crate::copy::spec::Options;
+    use crate::copy::throttle::Throttle;
     use namespace::{Namespace, Queue};
     use nvme::Limits;
     use reactor::{Config, Reactor};
@@ -263,13 +265,26 @@ pub(super) mod tests {
     }
 
     fn run(changes: u64, write_zeroes: bool, order: Order, options: Options) -> (Outcome, Counts) {
+        let child = open("mem:1M");
+        let restless = Restless { child, looks: AtomicU64::new(0), changes, write_zeroes };
+        run_on(Arc::new(restless), None, order, options)
+    }
+
+    fn open(uri: &str) -> Arc<dyn Namespace> {
+        volume::open(uri, &volume::OpenOptions::default()).unwrap()
+    }
+
+    fn run_on(
+        target: Arc<dyn Namespace>,
+        keep: Option<Keep>,
+        order: Order,
+        options: Options,
+    ) -> (Outcome, Counts) {
         const BYTES: u64 = 1 << 20;
-        let open = || volume::open("mem:1M", &volume::OpenOptions::default()).unwrap();
-        let restless = Restless { child: open(), looks: AtomicU64::new(0), changes, write_zeroes };
         let reactor = Reactor::new(&Config::default()).unwrap();
         let (shared, outcome) = (Arc::new(Shared::default()), Rc::new(RefCell::new(None)));
         let setup = Setup {
-            volumes: vec![open(), Arc::new(restless)],
+            volumes: vec![open("mem:1M"), target],
             layout: Layout {
                 extents: vec![Extent { volume: 0, offset: 0, bytes: BYTES, start: 0 }],
                 targets: vec![Target { volume: 1, offset: 0 }],
@@ -281,7 +296,7 @@ pub(super) mod tests {
             from: 0,
             before: Counts::default(),
             shared: Arc::clone(&shared),
-            keep: None,
+            keep,
             watch: None,
         };
         let (end, told) = (Rc::clone(&reactor), Rc::clone(&outcome));
@@ -305,6 +320,25 @@ pub(super) mod tests {
             assert_eq!(sent, (setbacks + 1) << 20, "{changes}: {counts:?}");
             assert_eq!((counts.done_bytes, counts.durable_bytes), (1 << 20, 1 << 20));
         }
+    }
+
+    #[test]
+    fn a_flush_that_failed_is_not_made_good_by_the_next() {
+        let kept = Arc::new(AtomicU64::new(0));
+        let noted = Arc::clone(&kept);
+        let keep: Keep = Arc::new(move |durable, _| {
+            noted.store(durable, Ordering::Relaxed);
+            Ok(())
+        });
+        // So slow that it is flushed on the way, too.
+        let throttle = Throttle::Rate(384 << 10);
+        let options = Options { request_bytes: Some(64 << 10), throttle, ..Options::default() };
+        let target = open("fault:op=flush,count=1(mem:1M)");
+        let (outcome, counts) = run_on(target, Some(keep), Order::Free, options);
+        let Outcome::Failed(failure, 0) = outcome else { panic!("{outcome:?}") };
+        assert!(failure.contains("flushing"), "{failure}");
+        assert!(counts.done_bytes > 0, "it failed on the way");
+        assert_eq!((counts.durable_bytes, kept.load(Ordering::Relaxed)), (0, 0));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use namespace::Namespace;
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::SystemTime;
 use uuid::Uuid;
 use volume::{Kind, Uri};
 
@@ -24,6 +25,12 @@ pub struct Identity {
     uuid: Option<Uuid>,
     /// Its size then.
     bytes: u64,
+    /// Bytes of its blocks: how far a job is was counted in whole ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    block_bytes: Option<u32>,
+    /// When its files were made, as far as their file systems tell: a new one may have the inode of one that is gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    born: Vec<Option<SystemTime>>,
     /// The start of the machine after which nobody can tell a disk of it from another of the same size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     boot: Option<String>,
@@ -33,13 +40,22 @@ impl Identity {
     /// What tells `volume` from others.
     pub fn of(volume: &dyn Namespace) -> Identity {
         let uri = volume.uri();
-        let (mut places, mut is_nameless) = (Vec::new(), false);
+        let mut found = Found::default();
         match uri.parse() {
-            Ok(parsed) => collect(&parsed, &mut places, &mut is_nameless),
-            Err(_) => places.push(uri.clone()),
+            Ok(parsed) => collect(&parsed, &mut found),
+            Err(_) => found.places.push(uri.clone()),
         }
-        let (uuid, bytes) = (volume.uuid().map(Uuid::from_bytes), volume.limits().bytes());
-        Identity { uri, places, uuid, bytes, boot: is_nameless.then(disk::boot) }
+        let Found { places, born, is_nameless } = found;
+        let (uuid, limits) = (volume.uuid().map(Uuid::from_bytes), volume.limits());
+        Identity {
+            uri,
+            places,
+            uuid,
+            bytes: limits.bytes(),
+            block_bytes: Some(limits.block_bytes()),
+            born,
+            boot: is_nameless.then(disk::boot),
+        }
     }
 
     /// Whether `now` is the same volume.
@@ -52,6 +68,15 @@ impl Identity {
         }
         if self.uuid.zip(now.uuid).is_some_and(|(then, now)| then != now) {
             return differs("UUID");
+        }
+        let remade = |(then, now): (&Option<SystemTime>, &Option<SystemTime>)| {
+            then.zip(*now).is_some_and(|(then, now)| then != now)
+        };
+        if self.born.iter().zip(&now.born).any(remade) {
+            return differs("file, made anew");
+        }
+        if self.block_bytes.zip(now.block_bytes).is_some_and(|(then, now)| then != now) {
+            return differs("size of blocks");
         }
         if now.bytes < self.bytes {
             return differs("size, a smaller one");
@@ -79,7 +104,16 @@ impl Identity {
     }
 }
 
-fn collect(uri: &Uri, places: &mut Vec<String>, is_nameless: &mut bool) {
+/// What a URI leads to.
+#[derive(Default)]
+struct Found {
+    places: Vec<String>,
+    born: Vec<Option<SystemTime>>,
+    is_nameless: bool,
+}
+
+fn collect(uri: &Uri, found: &mut Found) {
+    let Found { places, born, is_nameless } = found;
     let mut node =
         |path: &Path| {
             let name = disk::name(path);
@@ -94,8 +128,10 @@ fn collect(uri: &Uri, places: &mut Vec<String>, is_nameless: &mut bool) {
         // Another file may have taken the name, or a link lead to another. Devices of file systems are numbered anew at each boot.
         Kind::File { path, .. } => {
             let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-            let inode = std::fs::metadata(&path).map_or(0, |found| found.ino());
+            let metadata = std::fs::metadata(&path);
+            let inode = metadata.as_ref().map_or(0, |found| found.ino());
             places.push(format!("file {} inode {inode}", path.display()));
+            born.push(metadata.and_then(|found| found.created()).ok());
         }
         Kind::Device(device) => node(&device.path),
         Kind::Remote(remote) => {
@@ -112,7 +148,7 @@ fn collect(uri: &Uri, places: &mut Vec<String>, is_nameless: &mut bool) {
         | Kind::Fault(..)
         | Kind::Volatile(..) => {}
     }
-    uri.children().iter().for_each(|child| collect(child, places, is_nameless));
+    uri.children().iter().for_each(|child| collect(child, found));
 }
 
 #[cfg(test)]
@@ -145,6 +181,14 @@ mod tests {
         std::fs::remove_file(path("link")).unwrap();
         std::os::unix::fs::symlink("b", path("link")).unwrap();
         assert!(linked.check(&of(&path("link"))).unwrap_err().contains("place"));
+
+        // Another file that has got the inode of the one that is gone, and other blocks.
+        let elder = Identity { born: vec![Some(SystemTime::UNIX_EPOCH)], ..then.clone() };
+        assert!(elder.check(&of(&path("a"))).unwrap_err().contains("made anew"));
+        let untold = Identity { born: Vec::new(), ..then.clone() };
+        assert_eq!(untold.check(&of(&path("a"))), Ok(()), "an earlier version has not noted it");
+        let said = then.check(&of(&format!("{}?bs=4096", path("a")))).unwrap_err();
+        assert!(said.contains("size of blocks"), "{said}");
 
         // A disk that tells nothing of itself, after a restart of the machine.
         let mut disk = Identity { boot: Some("an earlier one".into()), ..then.clone() };
