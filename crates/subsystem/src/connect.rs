@@ -161,7 +161,7 @@ impl Target {
 
     fn connect_io(
         &mut self,
-        _origin: Origin,
+        origin: Origin,
         connect: Connect,
         data: &ConnectData,
         now: Duration,
@@ -180,6 +180,10 @@ impl Target {
         let Some(controller) = controller else {
             return Err(invalid_in_data(offset_of!(ConnectData, cntlid)));
         };
+        // An association is of one port: what is told of ANA states is told of that one.
+        if origin.port != controller.port {
+            return Err(refused(Status::CONNECT_INVALID_PARAMETERS));
+        }
         // Figure 546: on an I/O queue a host identifier of zero is ignored.
         if data.hostid != [0; 16] && controller.host_id != data.hostid {
             return Err(invalid_in_data(offset_of!(ConnectData, hostid)));

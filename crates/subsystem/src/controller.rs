@@ -44,9 +44,9 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// Whether it carries out commands and takes queues.
+    /// Whether it carries out commands and takes queues: not before it is enabled, nor after it was shut down.
     pub fn is_enabled(&self) -> bool {
-        self.csts.ready() && !self.resetting
+        self.csts.ready() && !self.resetting && self.csts.0 & Csts::SHST == 0
     }
 
     /// When this controller needs attention next.
@@ -54,9 +54,10 @@ impl Controller {
         if self.dropped {
             return None;
         }
-        let alive = self.keep_alive.deadline(self.may_not_idle());
-        let linger = self.linger.map(|(at, _)| at);
-        alive.into_iter().chain(linger).min()
+        match self.linger {
+            Some((at, _)) => Some(at),
+            None => self.keep_alive.deadline(self.may_not_idle()),
+        }
     }
 
     /// Whether silence ends it even without a keep alive timer.
@@ -69,8 +70,8 @@ impl Controller {
         if self.dropped {
             return None;
         }
-        if let Some((_, reason)) = self.linger.filter(|&(at, _)| at <= now) {
-            return Some(reason);
+        if let Some((at, reason)) = self.linger {
+            return (at <= now).then_some(reason);
         }
         let late = self.keep_alive.deadline(self.may_not_idle()).is_some_and(|at| at <= now);
         if !late || self.keep_alive.restart(now) {

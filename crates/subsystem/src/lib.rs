@@ -114,8 +114,9 @@ pub const KEEP_ALIVE_GRANULARITY: Duration = Duration::from_secs(1);
 /// enabled.
 pub const UNUSED_IDLE: Duration = Duration::from_secs(120);
 
-/// How long the admin queue outlives a reset or shutdown, for the host to read CSTS.
-pub const ASSOCIATION_LINGER: Duration = Duration::from_secs(10);
+/// How long an association outlives a reset or shutdown of its controller, without a keep alive timer meanwhile (NVMe Base 2.1,
+/// section 3.6.2).
+pub const ASSOCIATION_LINGER: Duration = Duration::from_secs(120);
 
 /// How long a controller may take to become ready, as CAP.TO and CRTO tell it (here it is instant).
 pub const READY_TIMEOUT: Duration = Duration::from_millis(7500);

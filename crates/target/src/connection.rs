@@ -103,6 +103,8 @@ pub(crate) struct Inner {
     closing: bool,
     /// In the queue of those to whom the pool's free memory goes next.
     pub(crate) waits_for_buffers: bool,
+    /// It has waited, and it is its turn.
+    pub(crate) is_served: bool,
 }
 
 /// What a connection is for, known once Connect succeeded.
@@ -161,6 +163,7 @@ impl Inner {
             stash_unseen: false,
             closing: false,
             waits_for_buffers: false,
+            is_served: false,
         }
     }
 
@@ -594,7 +597,9 @@ impl Complete for Connection {
                 {
                     let mut inner = self.inner.borrow_mut();
                     self.waits_no_more(&mut inner);
+                    inner.is_served = true;
                     self.retry_waiting(&mut inner);
+                    inner.is_served = false;
                 }
                 self.defer();
                 return;

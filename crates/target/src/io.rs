@@ -146,7 +146,9 @@ impl Connection {
         exchange.kept = None;
         if let Some(request) = exchange.request.take() {
             self.core.recycle(request);
+            inner.exchanges.give_back(slot);
         }
+        let exchange = inner.exchanges.slot(slot);
         if exchange.stage == Stage::Receiving {
             // The host may still send the data: the answer waits until it has.
             inner.machine.cancel(slot as u16);
@@ -254,7 +256,9 @@ impl Connection {
             }
             _ => self.may_take(inner, bytes),
         };
-        let buffer = allowed.then(|| self.core.reactor.buffers().allocate(bytes)).flatten();
+        let buffer = (allowed && self.is_next(inner))
+            .then(|| self.core.reactor.buffers().allocate(bytes))
+            .flatten();
         let Some(mut buffer) = buffer else {
             if !capsule.is_empty() && inner.exchanges.kept_bytes() >= KEPT_BYTES_MAX {
                 self.core.recycle(request);
@@ -308,6 +312,12 @@ impl Connection {
         let held = inner.exchanges.pool_bytes();
         let others_wait = || self.core.buffer_waiters.get() != 0;
         held == 0 || held + bytes <= self.core.reactor.buffers().available() && !others_wait()
+    }
+
+    /// Whether nobody stands in line before a connection that holds nothing: what its last command has given back is not its
+    /// own to take at once, or many busy ones would leave nothing to those who wait.
+    fn is_next(&self, inner: &Inner) -> bool {
+        inner.is_served || inner.exchanges.pool_bytes() != 0 || self.core.buffer_waiters.get() == 0
     }
 
     /// Commands that waited for this connection's share get another try. Returns whether any was

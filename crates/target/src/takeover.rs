@@ -58,6 +58,8 @@ impl Takeover {
             .borrow()
             .controllers()
             .filter(|it| it.host_nqn.as_bytes() == host && it.subsystem_nqn.as_bytes() == subsystem)
+            // Hosts without a name are told apart by their identifiers.
+            .filter(|it| !host.is_empty() || it.host_id == connect.hostid)
             .filter(|it| !it.discovery)
             .map(|it| it.controller)
             .collect();

@@ -8,6 +8,7 @@ use host::{Bytes, PATIENCE, Queue, Socket, narrow};
 use nvme::fabrics::CNTLID_DYNAMIC;
 use nvme::{Command, Status, opcode};
 use nvme_tcp::pdu::dgst;
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -130,6 +131,50 @@ fn a_crowd_that_holds_all_memory_is_dropped() {
     assert!(begin.elapsed() < PATIENCE);
     assert!(witness.io.read(1, 0, 256, MIB) == data);
     keep_checking(&mut witness, Duration::from_millis(200));
+}
+
+/// Ends a crowd, however its test ends.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// More busy connections than the pool has buffers: what one gives back is its own again only when those before it
+/// have had their turn.
+#[test]
+fn a_crowd_that_is_busy_starves_nobody() {
+    let directory = directory();
+    let rig = Rig::empty(1);
+    rig.add(1, file(&directory, 64 << 20, 12, 1, Duration::ZERO));
+    let mut witness = rig.witness();
+    let admin = rig.host().enabled();
+    let hogs: Vec<_> = (1..=40).map(|qid| rig.host().io(&admin, qid)).collect();
+    let over = AtomicBool::new(false);
+    let longest = thread::scope(|scope| {
+        let end = Over(&over);
+        for (at, mut hog) in (0..).zip(hogs) {
+            let over = &over;
+            scope.spawn(move || {
+                let read = Command::blocks(opcode::io::READ, 1, at % 32 * 256, 256);
+                let mut outstanding: VecDeque<u16> =
+                    (0..16).map(|_| hog.issue(read, Bytes::Wanted(MIB))).collect();
+                while let Some(cid) = outstanding.pop_front() {
+                    hog.complete(cid).ok();
+                    if !over.load(Ordering::Relaxed) {
+                        outstanding.push_back(hog.issue(read, Bytes::Wanted(MIB)));
+                    }
+                }
+            });
+        }
+        thread::sleep(Duration::from_millis(300));
+        let longest = keep_checking(&mut witness, Duration::from_millis(1500));
+        drop(end);
+        longest
+    });
+    assert!(longest < PATIENCE / 2, "a round took {longest:?}");
 }
 
 /// The first half of a pair is kept from memory by its connection's share: its own second half must not be what

@@ -211,6 +211,10 @@ fn shutdown_completes_and_lets_the_host_read_it() {
     assert_eq!(drain(host.target), [Event::DropIoQueues { controller: id }]);
     host.target.disconnected(id, 1, NOW);
     assert_eq!(host.csts() & Csts::SHST, Csts::SHST_COMPLETE);
+    // Until it is reset, only Fabrics commands are processed.
+    assert_eq!(host.status(&identify(1, 0), &[]), Status::COMMAND_SEQUENCE_ERROR.dnr());
+    let late = attempt_io(id.0, 1).make(host.target, port).unwrap_err();
+    assert_eq!(late.status, Status::COMMAND_SEQUENCE_ERROR.dnr());
     target.handle_timeout(NOW + crate::ASSOCIATION_LINGER);
     assert!(matches!(drain(&mut target)[..], [Event::Drop { controller, .. }] if controller == id));
 }
@@ -231,6 +235,33 @@ fn a_reset_forgets_requests_and_may_be_followed_by_enable() {
     target.activity(id, NOW + crate::ASSOCIATION_LINGER);
     target.handle_timeout(NOW + crate::ASSOCIATION_LINGER);
     assert_eq!(drain(&mut target), [], "it was enabled again");
+}
+
+#[test]
+fn an_association_outlives_a_reset_by_two_minutes_and_silence() {
+    let (mut target, port) = target();
+    let connect = Connect { kato_ms: 1000, ..ADMIN.connect };
+    let id = Attempt { connect, ..ADMIN }.make(&mut target, port).unwrap().controller;
+    let mut host = Host::resume(&mut target, id);
+    host.set_cc(ENABLE);
+    host.set_cc(0);
+    for seconds in [5, 119] {
+        host.target.handle_timeout(NOW + std::time::Duration::from_secs(seconds));
+        assert_eq!(drain(host.target), [], "after {seconds} s");
+    }
+    host.set_cc(ENABLE);
+    assert_eq!(host.csts(), Csts::RDY);
+}
+
+#[test]
+fn an_io_queue_comes_through_the_port_of_its_admin_queue() {
+    let (mut target, port) = target();
+    let traddr = "192.0.2.2".parse().unwrap();
+    let other = target.add_port(crate::PortConfig { traddr, trsvcid: 4420 }).unwrap();
+    let id = Host::connect(&mut target, port).id;
+    let refused = attempt_io(id.0, 1).make(&mut target, other).unwrap_err();
+    assert_eq!(refused.status, Status::CONNECT_INVALID_PARAMETERS.dnr());
+    attempt_io(id.0, 1).make(&mut target, port).unwrap();
 }
 
 #[test]
