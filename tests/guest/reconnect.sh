@@ -11,7 +11,7 @@ connect -i 2 --reconnect-delay=1 --ctrl-loss-tmo=600 --keep-alive-tmo=5
 flushed=$(namespace 1)
 fua=$(namespace 2)
 controller=$(controllers)
-"$XTASK" ledger write --device "$flushed" --ledger "$WORK/flush" --seconds 3600 --blocks 1024 &
+"$XTASK" ledger write --device "$flushed" --ledger "$WORK/flush" --seconds 3600 --blocks 1024 --read-back &
 writers=($!)
 # A passthrough command fails with its path and is not repeated by the kernel: the writer does.
 "$XTASK" ledger write --device "$fua" --ledger "$WORK/fua" --seconds 3600 --blocks 1024 \

@@ -6,6 +6,9 @@
 //! verify:  ledger's newest sequence of each block <= the sequence found in every sector of it
 //! ```
 //!
+//! Where it is asked to, it also reads between its writes, while the accident happens: a block is a register, which gives what
+//! was last written to it. A write that was acknowledged and undone, or an old one that comes late, shows even if it is written over later.
+//!
 //! A block may hold something newer than the ledger promises: it was written and not yet noted. It
 //! may never hold something older, nor bytes that were never written. The ledger belongs where the
 //! accident cannot reach it: outside the server that is killed, outside the guest whose power is cut.
@@ -89,6 +92,9 @@ struct WriteArguments {
     /// What to do when the device fails a write or Flush.
     #[arg(long, value_enum, default_value_t = OnError::Fail)]
     on_error: OnError,
+    /// Read blocks between writes: each has to be what was last written to it, nothing older.
+    #[arg(long)]
+    read_back: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -197,22 +203,36 @@ fn write(arguments: &WriteArguments) -> Result<()> {
     let ledger = Mutex::new(ledger);
     let until = Instant::now() + Duration::from_secs(arguments.seconds);
 
-    let counts = thread::scope(|scope| {
+    let writers = thread::scope(|scope| {
         let writers: Vec<_> = (0..arguments.threads)
             .map(|thread| {
                 let ledger = &ledger;
                 scope.spawn(move || {
                     let random = Random(arguments.seed ^ first ^ (thread << 48));
-                    let mut writer =
-                        Writer { arguments, thread, random, sequence: first, noted: 0 };
-                    writer.run(ledger, until).map(|()| writer.noted)
+                    let mut writer = Writer {
+                        arguments,
+                        thread,
+                        random,
+                        sequence: first,
+                        noted: 0,
+                        held: BTreeMap::new(),
+                        read: 0,
+                        longest: Duration::ZERO,
+                    };
+                    writer.run(ledger, until).map(|()| writer)
                 })
             })
             .collect();
         let joined = writers.into_iter().map(|writer| writer.join().expect("a writer panicked"));
-        joined.collect::<Result<Vec<u64>>>()
+        joined.collect::<Result<Vec<Writer<'_>>>>()
     })?;
-    println!("ledger: {} durable writes noted", counts.iter().sum::<u64>());
+    let sum = |count: fn(&Writer<'_>) -> u64| writers.iter().map(count).sum::<u64>();
+    println!("ledger: {} durable writes noted", sum(|writer| writer.noted));
+    if arguments.read_back {
+        println!("ledger: {} blocks read back", sum(|writer| writer.read));
+    }
+    let longest = writers.iter().map(|writer| writer.longest).max().unwrap_or_default();
+    println!("ledger: the longest call took {} ms", longest.as_millis());
     Ok(())
 }
 
@@ -223,6 +243,12 @@ struct Writer<'a> {
     random: Random,
     sequence: u64,
     noted: u64,
+    /// What each block was last written with, as far as that is known.
+    held: BTreeMap<u64, u64>,
+    /// Blocks read back.
+    read: u64,
+    /// The longest that one call to the device took.
+    longest: Duration,
 }
 
 impl Writer<'_> {
@@ -235,8 +261,13 @@ impl Writer<'_> {
             .open(path)
             .with_context(|| path.display().to_string())?;
         while Instant::now() < until {
-            match self.batch(&device) {
-                Ok(notes) => {
+            let done = self.batch(&device).and_then(|notes| {
+                let read = if self.arguments.read_back { notes.len() } else { 0 };
+                self.read_back(&device, read).map(|stale| (notes, stale))
+            });
+            match done {
+                Ok((_, Some(stale))) => bail!("{}: {stale}", path.display()),
+                Ok((notes, None)) => {
                     // One write call: a cut leaves whole lines and at most one torn at the end.
                     let lines: String = notes
                         .iter()
@@ -273,16 +304,50 @@ impl Writer<'_> {
             let choice = self.random.next() % (self.arguments.blocks / threads);
             let block = choice * threads + self.thread;
             let data = Block::filled(self.arguments.seed, block, self.sequence);
-            match self.arguments.by {
-                Durability::Flush => device.write_all_at(&data.0, block * BLOCK as u64)?,
-                Durability::Fua => write_fua(device, block, &data)?,
-            }
+            // Of a write that fails nobody knows.
+            self.held.remove(&block);
+            self.timed(|by| match by {
+                Durability::Flush => device.write_all_at(&data.0, block * BLOCK as u64),
+                Durability::Fua => write_fua(device, block, &data),
+            })?;
+            self.held.insert(block, self.sequence);
             notes.insert(block, self.sequence);
         }
         if self.arguments.by == Durability::Flush {
-            device.sync_data()?;
+            self.timed(|_| device.sync_data())?;
         }
         Ok(notes)
+    }
+
+    /// Reads `count` of the blocks that were written in this run; what is wrong with one.
+    fn read_back(&mut self, device: &File, count: usize) -> io::Result<Option<String>> {
+        for _ in 0..count {
+            let Some(choice) = self.random.next().checked_rem(self.held.len() as u64) else {
+                break;
+            };
+            let (&block, &sequence) = self.held.iter().nth(choice as usize).expect("one of them");
+            let mut data = Block([0; BLOCK]);
+            self.timed(|_| device.read_exact_at(&mut data.0, block * BLOCK as u64))?;
+            let found = match oldest_sequence(&data.0, self.arguments.seed, block) {
+                Ok(found) if found == sequence => {
+                    self.read += 1;
+                    continue;
+                }
+                Ok(found) => format!("sequence {found}"),
+                Err(what) => what,
+            };
+            return Ok(Some(format!(
+                "block {block} was written with sequence {sequence}, found {found}"
+            )));
+        }
+        Ok(None)
+    }
+
+    fn timed<T>(&mut self, call: impl FnOnce(Durability) -> io::Result<T>) -> io::Result<T> {
+        let begun = Instant::now();
+        let result = call(self.arguments.by);
+        self.longest = self.longest.max(begun.elapsed());
+        result
     }
 }
 
@@ -434,6 +499,52 @@ mod tests {
         block.0[SECTOR - 1] ^= 1;
         assert!(oldest_sequence(&block.0, 7, 3).is_err(), "a flipped bit");
         assert!(oldest_sequence(&[0; BLOCK], 7, 3).unwrap_err().contains("zeroes"));
+    }
+
+    #[test]
+    fn a_block_that_goes_back_in_time_is_seen_while_it_does() {
+        let directory = std::env::temp_dir().join(format!("ledger-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("device");
+        let device =
+            OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
+        let device = device.unwrap();
+        device.set_len(8 * BLOCK as u64).unwrap();
+        let arguments = WriteArguments {
+            device: path,
+            ledger: directory.join("ledger"),
+            seconds: 1,
+            threads: 1,
+            blocks: 8,
+            seed: 5,
+            by: Durability::Flush,
+            on_error: OnError::Fail,
+            read_back: true,
+        };
+        let (random, held) = (Random(1), BTreeMap::new());
+        let longest = Duration::ZERO;
+        let mut writer = Writer {
+            arguments: &arguments,
+            thread: 0,
+            random,
+            sequence: 0,
+            noted: 0,
+            held,
+            read: 0,
+            longest,
+        };
+        writer.batch(&device).unwrap();
+        assert_eq!(writer.read_back(&device, 20).unwrap(), None);
+        assert_eq!(writer.read, 20);
+        let (block, older) =
+            writer.held.first_key_value().map(|(block, at)| (*block, *at)).unwrap();
+        while writer.held[&block] == older {
+            writer.batch(&device).unwrap();
+        }
+        device.write_all_at(&Block::filled(5, block, older).0, block * BLOCK as u64).unwrap();
+        let stale = writer.read_back(&device, 200).unwrap().expect("it is looked at");
+        assert!(stale.contains(&format!("found sequence {older}")), "{stale}");
+        fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]
