@@ -66,7 +66,7 @@ pub struct BenchArgs {
     /// Name the scenarios
     #[arg(long)]
     list: bool,
-    /// Fewer and shorter windows: ends within 45 seconds
+    /// Fewer and shorter windows: ends within 45 seconds, the start of a guest not counted
     #[arg(long)]
     quick: bool,
     /// As --quick, and so brief that the figures mean nothing: for tests of the report's form

@@ -118,6 +118,28 @@ pub const CASES: &[Case] = &[
         event: Event::Swallow,
         ..PLAIN
     },
+    // Reads are sent again at once, writes only when the old connection is surely dead.
+    Case {
+        name: "link_down_writes",
+        about: "link 0 is down for 2 s, writes",
+        mix: Mix::Write,
+        event: Event::LinkDown,
+        ..PLAIN
+    },
+    Case {
+        name: "killed_writes",
+        about: "one of two targets is killed, and back after 2 s, writes",
+        mix: Mix::Write,
+        event: Event::Killed,
+        ..PLAIN
+    },
+    Case {
+        name: "black_hole_writes",
+        about: "link 0 swallows everything for 2 s, writes",
+        mix: Mix::Write,
+        event: Event::Swallow,
+        ..PLAIN
+    },
 ];
 
 /// What came of a case.

@@ -6,16 +6,20 @@ use crate::bench::cores;
 use crate::bench::initiator::{Pattern, Peer};
 use crate::bench::pipeline::{Window, histogram};
 use crate::bench::target::plan::Job;
-use crate::bench::usage::Usage;
+use crate::bench::usage::{Observed, Usage};
 use anyhow::{Context, bail, ensure};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// The program.
 pub const PERF: &str = "spdk_nvme_perf";
 /// Memory that it may have, in MiB: buffers of 128 commands are a fraction of it.
 const MEMORY_MIB: u32 = 512;
-/// What it measures, in whole seconds.
+/// How long it warms up, and how long it measures, in whole seconds.
+const WARM_SECONDS: u32 = 1;
 const SECONDS: u32 = 1;
+/// How often it is looked at whether something else runs on its core.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Runs `job` by SPDK's client on `core`, against the namespace with the identifier 1 at `peer`. Latencies are not told.
 pub fn window(
@@ -40,10 +44,20 @@ pub fn window(
     let mut command = Command::new(PERF);
     command.args(["--no-huge", "-s", &MEMORY_MIB.to_string(), "-c", &format!("[{core}]")]);
     command.args(["-q", &job.depth.to_string(), "-o", &job.bytes.to_string(), "-w", pattern]);
-    command.args(["-t", &SECONDS.to_string(), "-r", &place]);
-    let before = usage()?;
-    let output = cores::pin_child(&mut command, core).output().context("cannot be run")?;
+    command.args(["-a", &WARM_SECONDS.to_string(), "-t", &SECONDS.to_string(), "-r", &place]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (before, begun) = (usage()?, Instant::now());
+    let mut child = cores::pin_child(&mut command, core).spawn().context("cannot be run")?;
+    let observed = Observed::new(child.id())?;
+    let mut client = Usage::default();
+    while child.try_wait()?.is_none() {
+        // What it says fits into its pipes.
+        client = observed.usage().unwrap_or(client);
+        std::thread::sleep(LOOK);
+    }
     let server = usage()?.since(before);
+    let share = f64::from(SECONDS) / begun.elapsed().as_secs_f64();
+    let output = child.wait_with_output()?;
     if !output.status.success() {
         bail!("it ended with {}: {}", output.status, last_lines(&output.stderr));
     }
@@ -52,9 +66,20 @@ pub fn window(
         ios: (iops * f64::from(SECONDS)) as u64,
         seconds: f64::from(SECONDS),
         latency: histogram(),
-        client: Usage::default(),
-        server,
+        client: part(client, share),
+        server: part(server, share),
     })
+}
+
+/// What of `usage` falls into such a part of its time.
+fn part(usage: Usage, share: f64) -> Usage {
+    let count = |count: u64| (count as f64 * share) as u64;
+    Usage {
+        cpu: usage.cpu.mul_f64(share),
+        waited: usage.waited.mul_f64(share),
+        switches: count(usage.switches),
+        system_calls: count(usage.system_calls),
+    }
 }
 
 /// The rate in the line of its table that sums up.
