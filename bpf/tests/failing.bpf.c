@@ -36,7 +36,7 @@ static __always_inline int failing(struct nvlane_request *r)
 
 static int (*const nvlane_route_entry)(struct nvlane_request *) = failing;
 
-/* A result too many is committed with that of a write to block 16: the driver takes the list in part. */
+/* A result too many is committed with that of a write to block 16: the driver refuses the list. */
 static __always_inline int spoiling(struct nvlane_request *r)
 {
 	__u32 key = 0;

@@ -165,7 +165,7 @@ pub struct Places {
 /// A ring without an array of indexes, with files, a table of buffers and a region of memory.
 #[derive(Debug)]
 pub struct Ring {
-    /// Goes first: a command that fetches writes to the memory for as long as there is a ring.
+    /// Go first, both hold the ring: a command that fetches writes to the memory for as long as there is one.
     fd: OwnedFd,
     entries: Mapping,
     memory: Mapping,

@@ -176,6 +176,10 @@ impl Notes {
         let noted = match Record::read(self.id) {
             // Nothing could be noted then.
             None if !self.was_noted => Some(self.record.clone()),
+            None => match fs::read(path(self.id)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => None,
+            },
             // Whoever deletes the device has removed it, or it is another server's.
             noted => noted.filter(|noted| noted.server == process::id()),
         };
