@@ -34,7 +34,8 @@ pub use ublk::{
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::path::PathBuf;
 
-/// Serves any volume over NVMe/TCP, from user space, to stock Linux hosts.
+/// Both ends of NVMe/TCP in user space: serves volumes to stock Linux hosts, uses remote ones by several paths, copies
+/// them, makes them block devices.
 #[derive(Debug, Parser)]
 #[command(
     name = "nvlane",
@@ -45,6 +46,8 @@ use std::path::PathBuf;
   nvlane serve                            a 4 GiB volume in the data directory, on 127.0.0.1:4420
   nvlane serve disk.img --listen 0.0.0.0:4420
   nvlane ctl volume add mem:1G            another volume, while the daemon runs
+  nvlane attach 'tcp://192.0.2.1,192.0.2.2/nqn.2026-11.com.example:a?ns=1'    /dev/ublkb0
+  nvlane copy a.img b.img --create --verify
   nvlane COMMAND --help                   examples of each command"
 )]
 pub struct Cli {

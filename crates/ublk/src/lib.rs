@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   /dev/ublkbN: the kernel's block layer
-//!        |  one queue per thread
+//!        |  each queue on one thread, or on several that share its requests
 //!        v
 //!   QueueServer --fetch, commit--> /dev/ublkcN   (io_uring commands on the core's own ring)
 //!     Tags: what is next for each request        copy       the driver copies, to the tag's memory
@@ -19,8 +19,7 @@
 //! limits are the volume's, so that no request has to be split. What is next for a request is
 //! decided by [`Tags`], which knows neither ring nor clock.
 //!
-//! What it does not do: zones of volumes that are not one NVMe device, metadata, several threads
-//! per queue.
+//! What it does not do: zones of volumes that are not one NVMe device, metadata.
 //!
 //! Bounds: [`driver::DEPTH_MAX`] requests per queue, 1 MiB per request. A command that may be tried
 //! again is, five times, within a third of a second; volumes with paths have done so before.

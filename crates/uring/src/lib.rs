@@ -14,7 +14,7 @@
 //! takes.
 //!
 //! What it does not do: keep track of what is in flight, own buffers, or run a loop; that is the
-//! `reactor` crate. Linux 6.1 or newer is supported, tests run on 6.18 and 7.2.
+//! `reactor` crate. Linux 6.1 or newer is supported, tests run on 6.1, 6.12 and 7.x.
 //!
 //! Key constants: 64 and 128 bytes to submit, 16 and 32 to complete; four completion entries per
 //! submission entry.

@@ -62,7 +62,7 @@ Of a volume that is served the figures are those of its own I/O. A volume that i
 its paths are probed with small reads, round-robin unless its URI names a policy: then the figures
 are those of the probes.")]
 pub struct PathsArgs {
-    /// The volume: a URI. Without it, the daemon's volumes.
+    /// A URI, opened here and probed, or /dev/ublkbN, of which its server is asked. Without it, the daemon's volumes.
     #[arg(conflicts_with_all = ["socket", "nqn", "nsid"])]
     pub volume: Option<String>,
     /// The daemon's control socket.

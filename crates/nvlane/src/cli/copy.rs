@@ -9,23 +9,28 @@ use std::path::PathBuf;
 
 /// `nvlane copy`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(
+    override_usage = "nvlane copy [OPTIONS] <SOURCE>... <TARGET>",
+    after_help = "Examples:
   nvlane copy disk.img clone.img --create
   nvlane copy disk.img 'tcp://192.0.2.1/nqn.2026-11.com.example:a?ns=2'
   nvlane copy a.img@1G+512M b.img whole.img@2G --verify      parts, one after another
   nvlane copy master.img one.img --also two.img --also three.img
   nvlane copy a.img b.img --dry-run                          by which means, without doing it
   nvlane copy a.img b.img --detach --throttle 30%            by the daemon; see nvlane jobs
+  nvlane copy served:1 'tcp://192.0.2.1/nqn.2026-11.com.example:a?ns=1' --detach    what it serves
 
 A part of a volume is written VOLUME@OFFSET+LENGTH, VOLUME@OFFSET or VOLUME@+LENGTH; sizes take K,
 M, G and T. An @ in a name that ends like that is written %40. Blocks are copied where they lie if
-source and target allow that, and read and written otherwise. All is flushed when the command ends;
-interrupted, it says how far it got. How to, means and limits: docs/copy.md.")]
+source and target allow that, and read and written otherwise; what the target holds there is
+overwritten. All is flushed when the command ends; interrupted, it says how far it got.
+With --detach, served:NSID names a volume that the daemon serves. How to, means and limits: docs/copy.md."
+)]
 pub struct CopyArgs {
     /// What is read, one after another, and last what it is written to: paths or URIs.
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "TARGET"])]
     pub parts: Vec<Part>,
-    /// Write the same to this volume too.
+    /// Write the same to this volume too; may be given more than once.
     #[arg(long, value_name = "TARGET")]
     pub also: Vec<Part>,
     /// Make target files that are not there, as large as they need to be.

@@ -32,6 +32,7 @@ pub struct CtlArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// For people.
+    #[value(alias = "normal")]
     Text,
     /// For programs: the method's result.
     Json,
@@ -196,7 +197,7 @@ restrict: `nvlane ctl host allow NQN`, then `nvlane ctl host disallow '*'`.")]
 pub enum ListenerCommand {
     /// Listen on one more address.
     #[command(after_help = "Example:
-  nvlane ctl listener add [::]:4420")]
+  nvlane ctl listener add '[::]:4420'")]
     Add {
         /// The address, with or without port.
         #[arg(value_parser = parse_listen)]

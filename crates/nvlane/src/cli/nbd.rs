@@ -27,7 +27,7 @@ pub struct NbdArgs {
     /// Volumes: paths or URIs (file:, mem:, tcp:, ...), each with a name before it or without.
     #[arg(value_name = "[NAME=]VOLUME", required = true)]
     pub volumes: Vec<String>,
-    /// Unix socket to listen on; may be given more than once.
+    /// Unix socket for NBD clients; may be given more than once. (The control socket is --control.)
     #[arg(long, value_name = "PATH")]
     pub socket: Vec<PathBuf>,
     /// Address to listen on, with or without port; may be given more than once. 127.0.0.1:10809 if
@@ -37,7 +37,7 @@ pub struct NbdArgs {
     /// Refuse everything that writes.
     #[arg(short, long)]
     pub read_only: bool,
-    /// Cores: how many (4) or which (0,2-5; 3-3 for one). Connections are spread over them.
+    /// Cores: how many (4) or which (0,2-5; 3-3 for one); one if not given. Connections are spread over them.
     #[arg(long, value_name = "N|LIST")]
     pub cores: Option<Cores>,
     /// Poll without ever sleeping: lower latency, and each core fully used.

@@ -12,14 +12,18 @@ use uuid::Uuid;
 #[command(after_help = "Examples:
   nvlane serve                                   a file of 4 GiB in the data directory
   nvlane serve disk.img mem:1G                   two namespaces of one subsystem
-  nvlane serve /dev/sdb --listen 0.0.0.0 --listen [::] --allow-host nqn.2014-08.org.example:host1
+  nvlane serve /dev/sdb --listen 0.0.0.0 --listen '[::]' --allow-host nqn.2014-08.org.example:host1
   nvlane serve 'file:/srv/a.img?size=100G&create' --cores 0-3
   nvlane serve --config /etc/nvlane.toml
   nvlane serve /mnt/shared/a.img --shared --nqn nqn.2026-11.com.example:a \\
       --uuid b0c2a1f6-7d8e-4f3a-9b1c-2d3e4f5a6b7c --cntlid 1-1000     one of two gateways
 
 What `nvlane ctl` changes is kept in the data directory and continued when the same command or the
-same file is served again; an edited configuration file wins over it.")]
+same file is served again; an edited configuration file wins over it.
+
+Volumes: PATH, file:PATH?size=10G&create, mem:SIZE, null:SIZE, tcp://HOST[:PORT],.../NQN?ns=N,
+/dev/ngXnY, linear:(a,b), multipath:(a,b), bpf:PROG.o(a,b), and delay:, rate:, fault: or volatile:
+before (a). Sizes take K, M, G and T, powers of 1024. All of them and their options: docs/serve.md.")]
 pub struct ServeArgs {
     /// Volumes: paths or URIs (file:, mem:, null:, delay:..(..), ...). None: a file in the data
     /// directory.
@@ -40,7 +44,7 @@ pub struct ServeArgs {
     /// Size of the volume that is served when none is named, when it is first made.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "4G", conflicts_with_all = ["volumes", "config"])]
     pub size: u64,
-    /// Cores of the data path: how many (4) or which (0,2-5; 3-3 for one).
+    /// Cores of the data path: how many (4) or which (0,2-5; 3-3 for one). One if not given.
     #[arg(long, value_name = "N|LIST")]
     pub cores: Option<Cores>,
     /// Poll without ever sleeping: lower latency, and each core fully used.
@@ -56,10 +60,10 @@ pub struct ServeArgs {
     /// Range of controller ids to give out.
     #[arg(long, value_name = "MIN-MAX", conflicts_with = "config")]
     pub cntlid: Option<ControllerIds>,
-    /// Control socket, for `nvlane ctl`.
+    /// Control socket, for `nvlane ctl`: /run/nvlane.sock for root, nvlane.sock in $XDG_RUNTIME_DIR otherwise.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Directory for state and for the default volume.
+    /// Directory for state and for the default volume: /var/lib/nvlane for root, ~/.local/share/nvlane otherwise.
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// Put the state of earlier changes aside and start from the command line or file alone.

@@ -33,7 +33,7 @@ pub enum UblkCommand {
 pub struct UblkServeArgs {
     /// Where queues are served: how many cores (4) or which (0,2-5; 3-3 for one), for the threads of the first queue
     /// first. Without it threads run anywhere.
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "N|LIST")]
     pub cores: Option<Cores>,
     /// Threads of each queue, which share its requests (Linux 6.16): more than one serves a client sooner that is alone on
     /// one processor and whose data is copied. Requests come and go one by one then, and programs run in user space.
@@ -81,7 +81,9 @@ It prints the device, and serves it until SIGINT, SIGTERM or SIGHUP: the device 
 done, the volume flushed. Unmount file systems before.
 
 Data goes the best way that the kernel and the volume allow, which is shown. With --recover the device outlives a
-server that was killed: its requests wait for `nvlane ublk recover`.")]
+server that was killed: its requests wait for `nvlane ublk recover`.
+
+It needs root and `modprobe ublk_drv` (without root: docs/ublk.md); `nvlane doctor` says what is missing.")]
 pub struct UblkAddArgs {
     /// The volume: a path or a URI (file:, mem:, tcp:, ...).
     pub volume: String,
@@ -137,7 +139,7 @@ pub struct UblkAddArgs {
 The device must have been made with --recover. Queues, depth and the way of data stay as they were, and so do
 --bpf, --cores, --threads and --poll unless they are given.")]
 pub struct UblkRecoverArgs {
-    /// The N of /dev/ublkbN.
+    /// The N of /dev/ublkbN (a number).
     pub id: u32,
     /// The volume, with all that was written to it; the one that the device was made with if not given.
     pub volume: Option<String>,
@@ -154,7 +156,7 @@ pub struct UblkRecoverArgs {
 
 Devices that are open are left alone where the driver can tell (Linux 7.0), unless --force is given.")]
 pub struct UblkDelArgs {
-    /// The N of each /dev/ublkbN.
+    /// The N of each /dev/ublkbN (numbers; `nvlane detach` takes names).
     #[arg(required_unless_present = "all")]
     pub ids: Vec<u32>,
     /// All that there are.
@@ -168,8 +170,8 @@ pub struct UblkDelArgs {
 /// `nvlane ublk list`, `nvlane ublk features`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  nvlane ublk list
-  nvlane ublk features -o json")]
+  nvlane ublk list -o json
+  nvlane ublk features")]
 pub struct UblkListArgs {
     /// How to write it.
     #[arg(short, long, value_enum, default_value = "normal")]
