@@ -288,7 +288,8 @@ impl FileQueue {
             }
             _ => {
                 let is_durable = step == step::SYNC || command.opcode == opcode::FLUSH;
-                if !is_durable && !(command.opcode == opcode::WRITE && command.fua()) {
+                let is_fua = command.opcode == opcode::WRITE && command.fua();
+                if !is_durable && !is_fua {
                     return request.finish(status(command.opcode, errno));
                 }
                 self.volume.sync_failed();

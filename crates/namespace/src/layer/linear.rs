@@ -169,8 +169,8 @@ impl Namespace for Linear {
 
     fn flush(&self) -> io::Result<()> {
         // All of them, whatever one says.
-        let flushed = self.children.iter().map(|child| child.namespace.flush());
-        flushed.fold(Ok(()), |before, now| before.and(now))
+        let flushed: Vec<_> = self.children.iter().map(|child| child.namespace.flush()).collect();
+        flushed.into_iter().collect()
     }
 
     fn uri(&self) -> String {
