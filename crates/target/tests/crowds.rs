@@ -160,7 +160,7 @@ fn a_crowd_that_is_busy_starves_nobody() {
             scope.spawn(move || {
                 let read = Command::blocks(opcode::io::READ, 1, at % 32 * 256, 256);
                 let mut outstanding: VecDeque<u16> =
-                    (0..16).map(|_| hog.issue(read, Bytes::Wanted(MIB))).collect();
+                    (0..4).map(|_| hog.issue(read, Bytes::Wanted(MIB))).collect();
                 while let Some(cid) = outstanding.pop_front() {
                     hog.complete(cid).ok();
                     if !over.load(Ordering::Relaxed) {
