@@ -289,7 +289,9 @@ impl Namespace for Routed {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.children.iter().try_for_each(|child| child.flush())
+        // All of them, whatever one says.
+        let flushed: Vec<_> = self.children.iter().map(|child| child.flush()).collect();
+        flushed.into_iter().collect()
     }
 
     fn cut(&self) -> u64 {
