@@ -67,6 +67,8 @@ pub struct File {
     copying: Copying,
     /// How often data could not be made durable.
     failed_syncs: AtomicU64,
+    /// How often the kernel had dropped some for that.
+    dropped: AtomicU64,
 }
 
 /// Ways to write zeroes that the file system has not refused yet.
@@ -127,14 +129,14 @@ impl File {
         }
     }
 
-    /// Data could not be made durable; whoever had written it may never be told.
-    fn sync_failed(&self) {
+    /// Data could not be made durable. If the kernel `has_dropped` some, whoever had written it is not told by the kernel any more.
+    fn sync_failed(&self, has_dropped: bool) {
+        self.dropped.fetch_add(has_dropped.into(), Ordering::Release);
         self.failed_syncs.fetch_add(1, Ordering::Release);
     }
 
-    /// How often that was.
-    fn failed_syncs(&self) -> u64 {
-        self.failed_syncs.load(Ordering::Acquire)
+    fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Acquire)
     }
 
     fn shrunk(&self) -> MutexGuard<'_, Option<Shrunk>> {
@@ -229,7 +231,7 @@ impl Namespace for File {
             self.file.set_len(from << self.block_shift)?;
         }
         self.file.set_len(bytes)?;
-        self.file.sync_all().inspect_err(|_| self.sync_failed())?;
+        self.file.sync_all().inspect_err(|_| self.sync_failed(true))?;
         self.blocks.store(blocks, Ordering::Relaxed);
         Ok(())
     }
@@ -238,13 +240,13 @@ impl Namespace for File {
         if self.read_only {
             return Ok(());
         }
-        self.file.sync_data().inspect_err(|_| self.sync_failed())
+        self.file.sync_data().inspect_err(|_| self.sync_failed(true))
     }
 
     /// The kernel tells once that it could not write something back, whoever asks (errseq_t, per open file), and has
     /// dropped it: the next Flush succeeds, though what another user of the volume has written is gone.
     fn volatile_epoch(&self) -> u64 {
-        self.failed_syncs()
+        self.failed_syncs.load(Ordering::Acquire)
     }
 
     fn allocation(&self, slba: u64, blocks: u64, runs_max: usize) -> io::Result<Vec<Run>> {

@@ -97,7 +97,7 @@ impl Job {
         if self.fua
             && let Err(error) = self.file.file.sync_data()
         {
-            self.file.sync_failed();
+            self.file.sync_failed(true);
             // What is not durable is not done.
             return Ended { bytes: 0, how: How::NotDurable(errno(&error)) };
         }

@@ -203,6 +203,7 @@ impl File {
             shrunk: Mutex::new(None),
             copying,
             failed_syncs: AtomicU64::default(),
+            dropped: AtomicU64::default(),
             file,
         }))
     }

@@ -36,7 +36,7 @@ pub(super) struct FileQueue {
     pub(super) reactor: Rc<Reactor>,
     file: uring::File,
     registered: Option<FixedFile>,
-    /// Failures to make data durable that the users of this queue know of.
+    /// How often the kernel has dropped data, as far as the users of this queue know.
     told: Cell<u64>,
 }
 
@@ -48,7 +48,7 @@ impl FileQueue {
             None => uring::File::Fd(volume.as_raw_fd()),
         };
         let reactor = Rc::clone(reactor);
-        let told = Cell::new(volume.failed_syncs());
+        let told = Cell::new(volume.dropped());
         Rc::new_cyclic(|me| FileQueue { me: me.clone(), volume, reactor, file, registered, told })
     }
 }
@@ -251,12 +251,12 @@ impl FileQueue {
         unsafe { self.reactor.submit(entry, sink, token) };
     }
 
-    /// A Flush has succeeded. The kernel tells of a failure once, whoever asks then, and has dropped what it could not write: those
-    /// who were not told have lost it as well, and learn it from their next Flush.
+    /// A Flush has succeeded. The kernel tells of a failure once, whoever asks then, and has dropped what it could not
+    /// write: those who were not told have lost it as well, and learn it from their next Flush.
     fn flushed(&self, request: Box<Request>) {
-        let failures = self.volume.failed_syncs();
-        let status = match self.told.replace(failures) {
-            told if told == failures => Status::SUCCESS,
+        let dropped = self.volume.dropped();
+        let status = match self.told.replace(dropped) {
+            told if told == dropped => Status::SUCCESS,
             _ => not_durable(libc::EIO),
         };
         request.finish(status);
@@ -292,11 +292,17 @@ impl FileQueue {
                 if !is_durable && !is_fua {
                     return request.finish(status(command.opcode, errno));
                 }
-                self.volume.sync_failed();
+                // What the reactor has given up was not carried out. A write fails for reasons of its own; with EIO it may
+                // have told what the kernel had dropped of others. Sent again it is durable once it succeeds.
+                let has_dropped = errno != libc::ECANCELED && (is_durable || errno == libc::EIO);
+                self.volume.sync_failed(has_dropped);
                 if command.opcode == opcode::FLUSH {
-                    self.told.set(self.volume.failed_syncs());
+                    self.told.set(self.volume.dropped());
                 }
-                request.finish(not_durable(errno));
+                request.finish(match is_durable {
+                    true => not_durable(errno),
+                    false => status(command.opcode, errno),
+                });
             }
         }
     }
@@ -479,15 +485,28 @@ mod tests {
         std::fs::write(file.path(), vec![0; 1 << 16]).unwrap();
         let volume = File::open(&FileOptions::buffered(file.path(), None)).unwrap();
         let queues = [(); 2].map(|()| FileQueue::open(Arc::clone(&volume), &reactor));
-        let flush = |queue: &FileQueue, result: i32| {
+        let ended = |queue: &FileQueue, command: Command, result: i32| {
             let end = Rc::new(End { reactor: Rc::clone(&reactor), request: Cell::default() });
             let mut request = Request::new();
-            request.command = Command { opcode: opcode::FLUSH, ..Command::default() };
+            request.command = command;
             request.push(Rc::clone(&end) as Rc<dyn Sink>, 0);
             queue.complete(Box::into_raw(request) as u64, result, 0);
             end.request.take().expect("it has ended").status
         };
+        let flush = |queue: &FileQueue, result: i32| {
+            let command = Command { opcode: opcode::FLUSH, ..Command::default() };
+            ended(queue, command, result)
+        };
         assert!(queues.iter().all(|queue| flush(queue, 0).is_success()));
+        // What was not carried out, and what fails for itself, is nobody else's.
+        let mut write = Command::blocks(opcode::WRITE, 1, 0, 1);
+        write.cdw12 = (write.cdw12.get() | 1 << 30).into();
+        assert_eq!(flush(&queues[0], -libc::ECANCELED), Status::ABORT_REQUESTED);
+        assert_eq!(ended(&queues[0], write, -libc::ENOSPC), Status::CAPACITY_EXCEEDED);
+        assert_eq!(ended(&queues[0], write, -libc::ENOMEM), Status::COMMAND_INTERRUPTED);
+        assert!(queues.iter().all(|queue| flush(queue, 0).is_success()));
+        assert_eq!(ended(&queues[0], write, -libc::EIO), Status::WRITE_FAULT);
+        assert_eq!(queues.each_ref().map(|queue| flush(queue, 0)), [Status::WRITE_FAULT.dnr(); 2]);
         assert_eq!(flush(&queues[0], -libc::EIO), Status::WRITE_FAULT.dnr());
         assert!(flush(&queues[0], 0).is_success(), "it has been told");
         assert_eq!(flush(&queues[1], 0), Status::WRITE_FAULT.dnr(), "it has not");
