@@ -20,6 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 type Limit = dyn Fn(Limits) -> Limits + Send + Sync;
+type Flush = dyn Fn(&dyn Namespace) -> io::Result<()> + Send + Sync;
 type Open = dyn Fn(Rc<dyn Queue>, &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> + Send + Sync;
 
 /// A volume that is as the one below it, but for what the test has changed.
@@ -27,12 +28,18 @@ pub struct Double {
     child: Arc<dyn Namespace>,
     limit: Box<Limit>,
     open: Box<Open>,
+    flush: Box<Flush>,
 }
 
 impl Double {
     /// Nothing is changed yet. Of what a volume need not say, only whether it keeps blocks whole is passed on.
     pub fn over(child: Arc<dyn Namespace>) -> Double {
-        Double { child, limit: Box::new(|limits| limits), open: Box::new(|queue, _| Ok(queue)) }
+        Double {
+            child,
+            limit: Box::new(|limits| limits),
+            open: Box::new(|queue, _| Ok(queue)),
+            flush: Box::new(|child| child.flush()),
+        }
     }
 
     /// `limit` makes its limits from those of the volume below, each time that somebody asks.
@@ -46,6 +53,14 @@ impl Double {
         F: Fn(Rc<dyn Queue>, &Rc<Reactor>) -> Rc<dyn Queue> + Send + Sync + 'static,
     {
         Double { open: Box::new(move |queue, reactor| Ok(open(queue, reactor))), ..self }
+    }
+
+    /// `flush` flushes it, given the volume below.
+    pub fn flushing(
+        self,
+        flush: impl Fn(&dyn Namespace) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Double {
+        Double { flush: Box::new(flush), ..self }
     }
 
     /// No queue can be opened.
@@ -78,7 +93,7 @@ impl Namespace for Double {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.child.flush()
+        (self.flush)(&*self.child)
     }
 
     fn uri(&self) -> String {
