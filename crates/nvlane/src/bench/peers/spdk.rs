@@ -18,6 +18,8 @@ const MEMORY_MIB: u32 = 512;
 /// How long it warms up, and how long it measures, in whole seconds.
 const WARM_SECONDS: u32 = 1;
 const SECONDS: u32 = 1;
+/// How long it may take in all.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How often it is looked at whether something else runs on its core.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -48,11 +50,14 @@ pub fn window(
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let (before, begun) = (usage()?, Instant::now());
     let mut child = cores::pin_child(&mut command, core).spawn().context("cannot be run")?;
-    let observed = Observed::new(child.id())?;
+    let observed = Observed::new(child.id());
     let mut client = Usage::default();
     while child.try_wait()?.is_none() {
         // What it says fits into its pipes.
-        client = observed.usage().unwrap_or(client);
+        client = observed.as_ref().ok().and_then(|it| it.usage().ok()).unwrap_or(client);
+        if begun.elapsed() > PATIENCE {
+            child.kill()?;
+        }
         std::thread::sleep(LOOK);
     }
     let server = usage()?.since(before);
