@@ -260,9 +260,10 @@ impl Connection {
     }
 }
 
-/// What half of the `outstanding` commands are answered with, of so many bytes that all are, so that the controller works on one half while we work
-/// on the other: the answers of sixteen commands otherwise come and go all at once, and both sides wait by turns.
-/// Everything where that is one answer, or many: then a part of them is on its way at any time, and fewer calls cost less.
+/// What half of the `outstanding` commands are answered with, if all are with `expected_bytes`: so the controller works on
+/// one half while we work on the other. The answers of sixteen commands otherwise come and go all at once, and both sides
+/// wait by turns. Everything where that is one answer, or many: then a part of them is on its way at any time, and fewer
+/// calls cost less.
 #[inline]
 pub(super) fn half_of(outstanding: usize, expected_bytes: usize) -> usize {
     if !(2..=HALVED_MAX).contains(&outstanding) {
