@@ -63,7 +63,7 @@ pub unsafe fn ranges(
     data: *const u8,
     len: usize,
     blocks: u64,
-) -> Result<impl Iterator<Item = Range> + Clone, Status> {
+) -> Result<impl Iterator<Item = Range> + Clone + use<>, Status> {
     let count = range_count(command);
     if len < count * RANGE_BYTES {
         return Err(Status::SGL_LENGTH_INVALID);

@@ -6,10 +6,12 @@
 //!   Copy -> within this memory, or from another volume's
 //! ```
 //!
-//! Every command is finished before `submit` returns. A logical block never spans two chunks, so
+//! Every command is finished before `submit` returns, but for a Dataset Management that clears more than 4 MiB: it goes on
+//! turn by turn, beside others. A logical block never spans two chunks, so
 //! with several cores every block is read and written whole; a longer transfer is not atomic as
 //! a whole, which NVMe does not ask for. The fused pair holds the locks of its whole range.
 
+mod clear;
 mod copy;
 mod locks;
 mod mapping;
@@ -20,6 +22,7 @@ pub use mapping::{Mapping, PAGE_BYTES};
 use crate::checksum::Sum;
 use crate::copy::{Located, Origin};
 use crate::{Data, Lent, Namespace, Queue, Request, dataset};
+use clear::Clearings;
 use locks::{CHUNK_BYTES, Locks};
 use nvme::limits::{Commands, Passthrough};
 use nvme::opcode::io as opcode;
@@ -27,7 +30,7 @@ use nvme::{Command, Limits, Status};
 use reactor::Reactor;
 use std::any::Any;
 use std::io;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -109,9 +112,8 @@ impl Namespace for Memory {
         }
     }
 
-    fn open_queue(self: Arc<Self>, _reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
-        let owner = Rc::new(Arc::clone(&self.mapping));
-        Ok(Rc::new(MemoryQueue { base: self.mapping.base(), memory: self, owner }))
+    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+        Ok(MemoryQueue::open(self, reactor))
     }
 
     fn refresh(&self) -> io::Result<bool> {
@@ -183,6 +185,9 @@ struct MemoryQueue {
     base: *mut u8,
     /// Keeps the mapping while any of it is lent.
     owner: Rc<dyn Any>,
+    reactor: Rc<Reactor>,
+    clearings: Clearings,
+    me: Weak<MemoryQueue>,
 }
 
 impl Queue for MemoryQueue {
@@ -204,15 +209,34 @@ impl Queue for MemoryQueue {
             (request.status, request.result) = (status, sum);
             return request.complete();
         }
+        if command.opcode == opcode::DATASET_MANAGEMENT {
+            return self.dataset(request);
+        }
         let status = self.execute(command, data);
         request.finish(status);
     }
 
-    /// Nothing waits here.
-    fn forget(&self) {}
+    fn forget(&self) {
+        self.clearings.forget();
+    }
 }
 
 impl MemoryQueue {
+    fn open(memory: Arc<Memory>, reactor: &Rc<Reactor>) -> Rc<MemoryQueue> {
+        Rc::new_cyclic(|me| MemoryQueue {
+            base: memory.mapping.base(),
+            owner: Rc::new(Arc::clone(&memory.mapping)),
+            memory,
+            reactor: Rc::clone(reactor),
+            clearings: Clearings::default(),
+            me: me.clone(),
+        })
+    }
+
+    fn me(&self) -> Rc<MemoryQueue> {
+        self.me.upgrade().expect("the queue lives while it is called")
+    }
+
     #[inline]
     fn execute(&self, command: &Command, data: &mut Data) -> Status {
         match command.opcode {
@@ -226,7 +250,6 @@ impl MemoryQueue {
                 self.with_range(command, |start, len| self.zero(start, len, command.deac()))
             }
             opcode::VERIFY => self.with_range(command, |_, _| Status::SUCCESS),
-            opcode::DATASET_MANAGEMENT => self.dataset(command, data),
             _ => Status::INVALID_OPCODE.dnr(),
         }
     }
@@ -358,20 +381,35 @@ impl MemoryQueue {
         Status::SUCCESS
     }
 
-    fn dataset(&self, command: &Command, data: &Data) -> Status {
+    #[cold]
+    fn dataset(&self, mut request: Box<Request>) {
+        let Request { command, data, .. } = &*request;
         let blocks = self.memory.blocks.load(Ordering::Relaxed);
         // SAFETY: the request holds its data during this call.
         let ranges = match unsafe { dataset::ranges(command, data.as_ptr(), data.len(), blocks) } {
             Ok(ranges) => ranges,
-            Err(status) => return status.dnr(),
+            Err(status) => return request.finish(status.dnr()),
         };
         if dataset::deallocates(command) {
+            let ranges = ranges.filter(|range| range.blocks > 0);
             let shift = self.memory.options.block_shift;
-            for range in ranges.filter(|range| range.blocks > 0) {
+            let bytes: u64 = ranges.clone().map(|range| u64::from(range.blocks) << shift).sum();
+            if bytes > clear::TURN_BYTES as u64 {
+                let ranges = ranges.collect();
+                if let Data::Transient(_) = data {
+                    // It is the caller's again when this returns.
+                    request.data = Data::None;
+                }
+                if self.clearings.add(request, ranges) {
+                    self.reactor.defer(self.me(), 0);
+                }
+                return;
+            }
+            for range in ranges {
                 self.zero((range.slba << shift) as usize, (range.blocks as usize) << shift, true);
             }
         }
-        Status::SUCCESS
+        request.finish(Status::SUCCESS);
     }
 
     /// The fused pair: both commands under the locks of their range, which is the same for both.
@@ -399,5 +437,90 @@ impl MemoryQueue {
             }
         });
         request.finish_pair(status);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Part, Sink};
+    use reactor::{Config, Drive};
+    use std::cell::RefCell;
+
+    /// The end of a command.
+    #[derive(Default)]
+    struct End(RefCell<Option<Box<Request>>>);
+
+    impl Sink for End {
+        fn completed(&self, request: Box<Request>, _state: u64) {
+            *self.0.borrow_mut() = Some(request);
+        }
+    }
+
+    impl End {
+        fn status(&self) -> Option<Status> {
+            self.0.borrow().as_ref().map(|request| request.status)
+        }
+    }
+
+    /// All of a volume, 256 times: others have their turns, and the data may be gone when `submit` returns.
+    #[test]
+    fn clearing_much_goes_on_beside_others() {
+        const BYTES: u64 = 64 << 20;
+        let options =
+            MemoryOptions { bytes: BYTES, block_shift: 12, cores: 1, lend: true, uuid: None };
+        let memory = Memory::open(options).unwrap();
+        let reactor = Reactor::new(&Config::default()).unwrap();
+        let queue = MemoryQueue::open(Arc::clone(&memory), &reactor);
+        let submit = |command, data| {
+            let end = Rc::new(End::default());
+            let mut request = Request::new();
+            (request.command, request.data) = (command, data);
+            request.push(Rc::clone(&end) as Rc<dyn Sink>, 0);
+            queue.submit(request);
+            end
+        };
+        let (first, last) = (0, (BYTES as usize) - 1);
+        let fill = |value| {
+            for at in [first, last] {
+                // SAFETY: within the mapping, and nobody else is here.
+                unsafe { memory.mapping.base().add(at).write(value) };
+            }
+        };
+        // SAFETY: as above.
+        let seen = || [first, last].map(|at| unsafe { memory.mapping.base().add(at).read() });
+        let range = dataset::Range { attributes: 0, blocks: (BYTES >> 12) as u32, slba: 0 };
+        let mut list = range.to_bytes().repeat(dataset::RANGES_MAX);
+        // SAFETY: the list outlives the commands' use of it, which ends with `submit`.
+        let data = |list: &[u8]| {
+            Data::Part(unsafe { Part::new(list.as_ptr().cast_mut(), list.len(), None) })
+        };
+        fill(7);
+        let ended = submit(dataset::deallocate(1, dataset::RANGES_MAX), data(&list));
+        list.fill(0xff);
+        assert!(ended.status().is_none(), "it is not done at once");
+        assert_eq!(seen(), [7, 7]);
+        let read = submit(Command::blocks(opcode::READ, 1, 0, 1), Data::None);
+        assert_eq!(read.status(), Some(Status::SUCCESS), "others go on");
+        let before = reactor.stats().turns;
+        while ended.status().is_none() {
+            reactor.turn_for(Drive::Poll);
+        }
+        assert_eq!((ended.status(), seen()), (Some(Status::SUCCESS), [0, 0]));
+        let turns = BYTES / clear::TURN_BYTES as u64 * dataset::RANGES_MAX as u64;
+        assert!(reactor.stats().turns - before >= turns, "a piece per turn");
+        // What a turn may take is done at once.
+        fill(7);
+        let one = dataset::Range { blocks: (clear::TURN_BYTES >> 12) as u32, ..range }.to_bytes();
+        let ended = submit(dataset::deallocate(1, 1), data(&one));
+        assert_eq!(ended.status(), Some(Status::SUCCESS));
+        assert_eq!(seen(), [0, 7]);
+        // What is outside is refused, however much it is, and what is forgotten is gone.
+        let more = dataset::Range { slba: 1, ..range }.to_bytes();
+        let ended = submit(dataset::deallocate(1, 1), data(&more));
+        assert_eq!(ended.status(), Some(Status::LBA_OUT_OF_RANGE.dnr()));
+        let ended = submit(dataset::deallocate(1, 1), data(&range.to_bytes()));
+        queue.forget();
+        assert_eq!((Rc::strong_count(&ended), seen()), (1, [0, 7]));
     }
 }

@@ -59,6 +59,7 @@ pub(crate) struct Exchange {
     pub(crate) status: Status,
     /// The request, unless the namespace has it.
     pub(crate) request: Option<Box<Request>>,
+    /// The namespace, until the response is queued or the command is cancelled.
     pub(crate) view: Option<Rc<NamespaceView>>,
     /// In-capsule data of a command that waits for a buffer, or an admin command and its data.
     pub(crate) kept: Option<Box<Kept>>,
@@ -178,9 +179,8 @@ impl Exchanges {
     pub(crate) fn end(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         assert!(slot.stage != Stage::Free, "an exchange ends once");
-        debug_assert!(slot.request.is_none());
+        debug_assert!(slot.request.is_none() && slot.view.is_none());
         slot.stage = Stage::Free;
-        slot.view = None;
         slot.kept = None;
         self.in_use[usize::from(slot.cid & 0xff)] -= 1;
         self.copy_ranges -= usize::from(std::mem::take(&mut slot.copy_ranges));

@@ -154,6 +154,7 @@ impl Connection {
             inner.machine.cancel(slot as u16);
             exchange.stage = Stage::Cancelled;
             exchange.status = status;
+            exchange.view = None;
         } else {
             self.respond(inner, slot, status, 0, Payload::None);
         }
@@ -198,8 +199,6 @@ impl Connection {
                     inner.fused = Some(NONE);
                 }
                 self.drop_exchange(inner, slot, Status::INVALID_NAMESPACE.dnr());
-                // The answer may have to wait for data that never comes.
-                inner.exchanges.slot(slot).view = None;
             }
         }
         self.defer();
@@ -504,7 +503,8 @@ impl Connection {
         }
     }
 
-    /// Queues the response of the command in `slot`: its data first, if it succeeded and sends any.
+    /// Queues the response of the command in `slot`: its data first, if it succeeded and sends any. The namespace is let go
+    /// of, since nobody knows when the host reads what is sent.
     #[inline]
     pub(crate) fn respond(
         &self,
@@ -522,6 +522,7 @@ impl Connection {
         let lent_block = self.lent_block(inner, slot, &payload);
         let exchange = inner.exchanges.slot(slot);
         exchange.stage = Stage::Sending;
+        exchange.view = None;
         let cid = exchange.cid;
         let (pointer, available) = match &payload {
             Payload::Data(data) if exchange.direction == Direction::ToHost => {

@@ -5,7 +5,7 @@ mod host;
 
 use double::Double;
 use host::rig::{NQN, Rig, file, memory};
-use host::{Bytes, Done, PATIENCE, Queue, Socket};
+use host::{Bytes, Done, PATIENCE, Queue, Socket, narrow};
 use namespace::Namespace;
 use nvme::event::{AsyncEvent, notice};
 use nvme::{Command, Limits, NSID_ALL, Sgl, Status, opcode};
@@ -273,6 +273,33 @@ fn a_removed_namespace_is_let_go_of_by_commands_that_wait_for_data() {
     io.complete(cid).refused(Status::INVALID_NAMESPACE.dnr());
     rig.add(3, volume);
     assert!(io.read(3, 0, 8, data.len()).iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_removed_namespace_is_let_go_of_by_answers_that_are_not_read() {
+    const MIB: usize = 1 << 20;
+    let rig = Rig::memory(1);
+    let volume = memory(64 << 20, 12, 1);
+    rig.add(2, volume.clone());
+    let (_admin, mut io) = rig.connect();
+    narrow(&io.socket);
+    let read = |slba| Command::blocks(opcode::io::READ, 2, slba, 256);
+    let asked: Vec<_> = (0..16).map(|at| io.issue(read(at * 256), Bytes::Wanted(MIB))).collect();
+    // The first answer comes and the others stand behind it.
+    io.await_word();
+    let kept = Arc::strong_count(&volume);
+    rig.server.remove_namespace(NQN, 2).expect("served");
+    let until = Instant::now() + PATIENCE;
+    while Arc::strong_count(&volume) > 1 {
+        assert!(Instant::now() < until, "somebody keeps the volume, as {kept} did");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let answered =
+        asked.into_iter().map(|cid| io.complete(cid)).filter(|done| done.status.is_success());
+    assert!(
+        answered.inspect(|done| assert!(done.data == [0; MIB])).count() > 0,
+        "what was read is sent"
+    );
 }
 
 #[test]
