@@ -17,6 +17,14 @@ pub struct Facts {
     pub block: u32,
     /// No write is accepted.
     pub read_only: bool,
+    /// Volumes with one number may be one under several names.
+    pub twins: Option<usize>,
+}
+
+impl Facts {
+    fn is_twin(&self, other: &Facts) -> bool {
+        self.twins.is_some() && self.twins == other.twins
+    }
 }
 
 /// A range of a volume that is read.
@@ -103,6 +111,7 @@ impl Layout {
         let bytes = start;
         let padded = padded(facts, names, &extents, targets, bytes, pad)?;
         check_targets(facts, names, targets, &padded)?;
+        check_twins(facts, names, &extents, targets, &padded)?;
         let order = order(&extents, targets, names, &padded)?;
         Ok(Layout { extents, targets: targets.to_vec(), bytes, padded, order })
     }
@@ -163,7 +172,7 @@ fn check_targets(
     padded: &[u64],
 ) -> Result<(), String> {
     for (number, (target, &bytes)) in targets.iter().zip(padded).enumerate() {
-        let Facts { bytes: all, block, read_only } = facts[target.volume];
+        let Facts { bytes: all, block, read_only, .. } = facts[target.volume];
         let name = &names[target.volume];
         if read_only {
             return Err(format!("{name}: it is read-only"));
@@ -191,6 +200,43 @@ fn check_targets(
             return Err(format!(
                 "{name}: bytes from {} and from {} on would be written twice",
                 other.offset, target.offset
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What is written may be what is read under another name, or written under one, where nobody would keep the order. In the same
+/// place it does no harm: so a volume can be moved to one that has its UUID.
+fn check_twins(
+    facts: &[Facts],
+    names: &[String],
+    extents: &[Extent],
+    targets: &[Target],
+    padded: &[u64],
+) -> Result<(), String> {
+    for (number, (target, &bytes)) in targets.iter().zip(padded).enumerate() {
+        let meets = |volume: usize, offset: u64, length: u64| {
+            volume != target.volume
+                && facts[volume].is_twin(&facts[target.volume])
+                && offset < target.offset + bytes
+                && target.offset < offset + length
+        };
+        let read = extents.iter().find(|extent| {
+            extent.offset != target.offset + extent.start
+                && meets(extent.volume, extent.offset, extent.bytes)
+        });
+        let read = read.map(|extent| (extent.volume, extent.offset, "read"));
+        let mut others = targets[..number].iter().zip(padded);
+        let written = others.find(|(other, bytes)| {
+            other.offset != target.offset && meets(other.volume, other.offset, **bytes)
+        });
+        let written = written.map(|(other, _)| (other.volume, other.offset, "written"));
+        if let Some((other, offset, what)) = read.or(written) {
+            return Err(format!(
+                "{} and {} are one namespace, or have its UUID, and what is {what} from byte {offset} on is written \
+                 elsewhere too: name it the same way both times (or tell another UUID, ?uuid=, where they are two)",
+                names[other], names[target.volume]
             ));
         }
     }
@@ -331,7 +377,7 @@ mod tests {
     const M: u64 = 1 << 20;
 
     fn facts(bytes: u64, block: u32) -> Facts {
-        Facts { bytes, block, read_only: false }
+        Facts { bytes, block, read_only: false, twins: None }
     }
 
     fn layout(
@@ -420,6 +466,35 @@ mod tests {
         assert!(order(&[(0, 0, Some(M)), (1, 0, Some(M))], &[(0, M)]).is_ok());
         assert!(order(&[(0, 0, Some(M)), (0, 4 * M, Some(M))], &[(0, M / 2)]).is_err());
         assert!(order(&[(0, 0, Some(2 * M))], &[(1, 0), (0, M)]).is_err());
+    }
+
+    #[test]
+    fn one_volume_under_two_names_is_not_written_where_it_is_read() {
+        let twin = Facts { twins: Some(0), ..facts(8 * M, 512) };
+        let all = [twin, twin, facts(8 * M, 512), twin];
+        let refused = |sources: &[Wanted], targets: &[(usize, u64)]| match layout(
+            &all, sources, targets, false,
+        ) {
+            Err(line) => {
+                assert!(line.contains("are one namespace"), "{line}");
+                true
+            }
+            Ok(layout) => {
+                assert_eq!(layout.order, Order::Free);
+                false
+            }
+        };
+        let part = |volume, offset| (volume, offset, Some(2 * M));
+        assert!(refused(&[part(0, M)], &[(1, 0)]));
+        assert!(refused(&[part(0, 0)], &[(1, 2 * M - 512)]));
+        assert!(refused(&[part(2, 0), part(0, 0)], &[(1, 0)]));
+        assert!(refused(&[part(2, 0)], &[(0, 0), (1, M)]));
+        // In the same place, beside it, and elsewhere.
+        assert!(!refused(&[part(0, M)], &[(1, M)]));
+        assert!(!refused(&[part(2, 0), part(0, 2 * M)], &[(1, 0), (3, 0)]));
+        assert!(!refused(&[part(0, 0)], &[(1, 2 * M)]));
+        assert!(!refused(&[part(0, M)], &[(2, 0)]));
+        assert!(!refused(&[part(2, M)], &[(0, 0), (1, 2 * M)]));
     }
 
     #[test]

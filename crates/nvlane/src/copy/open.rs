@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use namespace::Namespace;
 use namespace::file::OpenError;
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use volume::{Error, Kind, OpenOptions, Uri};
 
@@ -100,11 +101,16 @@ impl Opened {
 
     /// Which bytes go where.
     pub fn layout(&self, spec: &Spec) -> Result<Layout> {
-        let facts = self.volumes.iter().map(|volume| {
-            let limits = volume.limits();
-            let (bytes, block) = (limits.bytes(), limits.block_bytes());
-            Facts { bytes, block, read_only: limits.read_only }
-        });
+        let identities: Vec<Identity> = self.volumes.iter().map(Identity::of).collect();
+        let facts =
+            self.volumes.iter().zip(&identities).enumerate().map(|(at, (volume, identity))| {
+                let limits = volume.limits();
+                let (bytes, block) = (limits.bytes(), limits.block_bytes());
+                let mut others = identities.iter().enumerate().filter(|(other, _)| *other != at);
+                let twin = others.find(|(_, other)| identity.may_be(other));
+                let twins = twin.map(|(other, _)| other.min(at));
+                Facts { bytes, block, read_only: limits.read_only, twins }
+            });
         let facts: Vec<Facts> = facts.collect();
         let sources = self.sources.iter().zip(&spec.sources);
         let sources: Vec<Wanted> =
@@ -201,6 +207,37 @@ fn is_one(one: &Arc<dyn Namespace>, other: &Arc<dyn Namespace>) -> bool {
     here.origin.keeper() == there.origin.keeper() && here.slba == there.slba
 }
 
+/// What a volume has in common with the same one under another name.
+struct Identity {
+    uuid: Option<[u8; 16]>,
+    /// The namespace of this machine, `nvme0n1`, whether its block device or its character device was named.
+    device: Option<String>,
+}
+
+impl Identity {
+    fn of(volume: &Arc<dyn Namespace>) -> Identity {
+        let path = match volume.uri().parse().map(|uri: Uri| uri.kind) {
+            Ok(Kind::File { path, .. }) => Some(path),
+            Ok(Kind::Device(device)) => Some(device.path),
+            _ => None,
+        };
+        let path = path.and_then(|path| fs::canonicalize(path).ok());
+        Identity { uuid: volume.uuid(), device: path.and_then(|path| namespace_of(&path)) }
+    }
+
+    fn may_be(&self, other: &Identity) -> bool {
+        let same = |one: &Option<_>, other| one.is_some() && *one == other;
+        same(&self.uuid, other.uuid) || self.device.is_some() && self.device == other.device
+    }
+}
+
+/// The namespace behind `/dev/nvme0n1` or `/dev/ng0n1`.
+fn namespace_of(path: &Path) -> Option<String> {
+    let name = path.strip_prefix("/dev").ok()?.to_str()?;
+    let number = name.strip_prefix("nvme").or_else(|| name.strip_prefix("ng"))?;
+    number.starts_with(|first: char| first.is_ascii_digit()).then(|| format!("nvme{number}"))
+}
+
 /// Begins the name of a volume that a daemon serves: `served:2`, `served:NQN/2`.
 pub const SERVED: &str = "served:";
 
@@ -215,4 +252,47 @@ fn make(uri: &mut Uri, offset: u64, bytes: u64) -> Result<()> {
         *create_bytes = Some(size.next_multiple_of(block).max(block));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_devices_of_a_namespace_are_one() {
+        let name = |path| namespace_of(Path::new(path));
+        assert_eq!(name("/dev/ng0n12"), Some("nvme0n12".into()));
+        assert_eq!(name("/dev/nvme0n12"), name("/dev/ng0n12"));
+        assert_ne!(name("/dev/nvme0n1p1"), name("/dev/ng0n1"));
+        for other in
+            ["/dev/nvme-fabrics", "/dev/sda", "/dev/ngx", "/srv/nvme0n1", "/dev/disk/nvme0n1"]
+        {
+            assert_eq!(name(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn volumes_of_one_uuid_may_be_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+        let uuid = "00112233-4455-6677-8899-aabbccddeeff";
+        let (source, target) =
+            (format!("{}?uuid={uuid}", a.display()), format!("{}?uuid={uuid}", b.display()));
+        let part = |volume: &str, offset, length| Part { volume: volume.into(), offset, length };
+        for path in [&a, &b] {
+            fs::File::create(path).unwrap().set_len(1 << 20).unwrap();
+        }
+        let laid = |target: &str, offset| {
+            let spec = Spec {
+                sources: vec![part(&source, 0, Some(1 << 19))],
+                targets: vec![part(target, offset, None)],
+                options: Options::default(),
+            };
+            Opened::open(&spec, false).unwrap().layout(&spec).map(|_| ())
+        };
+        let line = laid(&target, 4096).unwrap_err().to_string();
+        assert!(line.contains("are one namespace"), "{line}");
+        laid(&target, 0).unwrap();
+        laid(&b.display().to_string(), 4096).unwrap();
+    }
 }
