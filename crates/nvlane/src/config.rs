@@ -223,6 +223,12 @@ impl Subsystem {
         if self.serial.is_none() {
             self.serial = Some(identity::serial(&self.nqn));
         }
+        if self.allow_any_host != Some(false)
+            && self.allowed_hosts.iter().any(|host| host == ANY_HOST)
+        {
+            self.allowed_hosts.retain(|host| host != ANY_HOST);
+            self.allow_any_host = Some(true);
+        }
         self.allow_any_host.get_or_insert(self.allowed_hosts.is_empty());
         for index in 0..self.namespaces.len() {
             if self.namespaces[index].nsid.is_none() {
@@ -255,6 +261,12 @@ impl Subsystem {
         }
         bounded(&format!("{at}.allowed_hosts"), self.allowed_hosts.len(), HOSTS_MAX)?;
         for (index, host) in self.allowed_hosts.iter().enumerate() {
+            if host == ANY_HOST && self.allow_any_host == Some(false) {
+                return invalid(
+                    format!("{at}.allowed_hosts[{index}]"),
+                    format!("`{ANY_HOST}` is any host, and allow_any_host is false"),
+                );
+            }
             check_nqn(host)
                 .or_else(|problem| invalid(format!("{at}.allowed_hosts[{index}]"), problem))?;
         }

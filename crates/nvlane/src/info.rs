@@ -3,6 +3,7 @@
 use crate::admin::json_object;
 use crate::cli::{InfoArgs, ListFormat};
 use crate::paths;
+use crate::patience;
 use crate::size;
 use anyhow::Result;
 use serde_json::{Map, Value, json};
@@ -10,7 +11,7 @@ use std::io::{self, Write};
 
 /// Opens the volume, read as `serve` would, and prints its facts.
 pub fn run(args: &InfoArgs) -> Result<()> {
-    let volume = volume::open(&args.volume, &volume::OpenOptions::default())?;
+    let volume = patience::open(&args.volume, &volume::OpenOptions::default())?;
     let limits = volume.limits();
     let mut facts = Vec::new();
     volume.describe(&mut facts);

@@ -52,6 +52,7 @@ mod ublk;
 use clap::Parser;
 use clap::error::ErrorKind;
 use cli::{Cli, Command};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -93,7 +94,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("nvlane: {}", one_line(&error));
+            say(&one_line(&error));
             ExitCode::FAILURE
         }
     }
@@ -110,10 +111,15 @@ fn command_line_error(error: &clap::Error) -> ExitCode {
             ExitCode::FAILURE
         }
         _ => {
-            eprintln!("nvlane: {}", cli::one_line(error));
+            say(&cli::one_line(error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Tells an error to whoever still reads them.
+fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "nvlane: {line}");
 }
 
 /// The error and its causes, without those that the text before has quoted already.

@@ -42,13 +42,15 @@ pub fn threads(config: &Config, args: &ServeArgs) -> Threads {
 /// A file's state is beside it, or in the data directory that was named.
 fn from_file(path: &Path, data_dir: Option<&Path>) -> Result<Origin> {
     let (config, text) = file::read(path)?;
-    let absolute = path.canonicalize().with_context(|| path.display().to_string())?;
     let state = match data_dir {
         Some(data_dir) => {
+            // By the name that it was given: what a link leads to may be another directory after each change.
+            let absolute = std::path::absolute(path).with_context(|| path.display().to_string())?;
             let key = fingerprint(&absolute.to_string_lossy());
             data_dir.join(format!("state-{}.json", &key[..12]))
         }
         None => {
+            let absolute = path.canonicalize().with_context(|| path.display().to_string())?;
             let mut name = absolute.into_os_string();
             name.push(".state.json");
             PathBuf::from(name)

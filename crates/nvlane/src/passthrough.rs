@@ -14,6 +14,7 @@ mod names;
 mod show;
 
 use crate::cli::{AdminArgs, Format, IoArgs, PassthroughArgs};
+use crate::patience::{MOMENT, Patience};
 use crate::serve::log;
 use anyhow::{Context, Result, bail, ensure};
 use namespace::device::controller::{self, Controller};
@@ -258,7 +259,7 @@ fn carry_out(session: &Session, uri: &Uri, submission: Submission) -> Result<(Ou
     let read_only = !submission.admin && submission.command.opcode == opcode::io::READ;
     let passthrough = Passthrough::ALL;
     let options = OpenOptions { read_only, passthrough, ..OpenOptions::default() };
-    let volume = session.open_with(&uri.to_string(), &options)?;
+    let volume = Patience::new(MOMENT).open(|| session.open_with(&uri.to_string(), &options))?;
     let begin = Instant::now();
     if let Err(rejected) = volume.submit(submission) {
         bail!("{uri}: {}", rejected.reason);

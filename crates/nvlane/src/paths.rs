@@ -85,10 +85,10 @@ pub fn run(args: &PathsArgs) -> Result<()> {
 fn of_server(socket: &Path, args: &PathsArgs) -> Result<()> {
     let wanted = VolumePathsOf { nqn: args.nqn.clone(), nsid: args.nsid };
     let wanted = serde_json::to_value(&wanted).expect("plain data");
-    let mut client = Client::connect(socket)?;
     let mut output = Output::new(args, "");
     loop {
-        let volumes = client.call("volume_paths", wanted.clone())?;
+        // For each sample anew: who says nothing for a minute is hung up on.
+        let volumes = Client::connect(socket)?.call("volume_paths", wanted.clone())?;
         let volumes: Vec<VolumePaths> =
             serde_json::from_value(volumes).context("the daemon is of another version")?;
         output.show(&volumes)?;

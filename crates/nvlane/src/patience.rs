@@ -6,7 +6,7 @@ use namespace::file::OpenError;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
-use volume::OpenOptions;
+use volume::{OpenOptions, Uri};
 
 /// How long what a process held that has ended in order may stay in use; on Linux 6.1 it always does, a moment.
 pub const MOMENT: Duration = Duration::from_secs(2);
@@ -58,5 +58,10 @@ impl Patience {
 
 /// Opens a volume that somebody may have had a moment ago.
 pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Namespace>, volume::Error> {
-    Patience::new(MOMENT).open(|| volume::open(uri, options))
+    open_uri(&uri.parse()?, options)
+}
+
+/// The same of a URI that was read.
+pub fn open_uri(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Namespace>, volume::Error> {
+    Patience::new(MOMENT).open(|| volume::open_uri(uri, options))
 }

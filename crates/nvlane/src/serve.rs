@@ -72,7 +72,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     if let Some(socket) = &mut socket {
         socket.serve(events, Event::Call).context("control socket")?;
     }
-    announce::ready(&daemon, socket.as_ref().map(ControlSocket::path), args.ready_fd)?;
+    announce::ready(&daemon, socket.as_ref().map(ControlSocket::path), args.ready_fd);
 
     daemon.run(&inbox);
     tracing::info!("stopping");

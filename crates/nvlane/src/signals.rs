@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,10 +29,8 @@ pub fn on_stop(stop: impl Fn() + Send + 'static) -> Result<()> {
                 }
                 Some(first) if first.elapsed() < REPEAT_MAX => {}
                 Some(_) => {
-                    eprintln!(
-                        "nvlane: told again to stop: leaving now; what was written and not \
-                         flushed may be lost"
-                    );
+                    let line = "nvlane: told again to stop: leaving now; what was written and not flushed may be lost";
+                    let _ = writeln!(std::io::stderr(), "{line}");
                     std::process::exit(128 + signal);
                 }
             }

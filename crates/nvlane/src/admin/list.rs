@@ -6,6 +6,7 @@ use crate::cli::{ListArgs, ListFormat};
 use crate::control::client::Client as Control;
 use crate::control::method::Volume;
 use crate::control::path;
+use crate::patience;
 use crate::size;
 use anyhow::{Context, Result};
 use host::client::{Client, Descriptor, lba_format};
@@ -120,7 +121,7 @@ fn served(volume: Volume) -> Device {
 /// A volume of this machine.
 fn local(volume: &str) -> Result<Device> {
     let options = volume::OpenOptions { read_only: true, ..volume::OpenOptions::default() };
-    let volume = volume::open(volume, &options)?;
+    let volume = patience::open(volume, &options)?;
     let limits = volume.limits();
     Ok(Device {
         node: volume.uri(),

@@ -250,7 +250,7 @@ pub enum SubsystemCommand {
         /// Its serial number; made when left out.
         #[arg(long)]
         serial: Option<String>,
-        /// A host that may connect; any when none is given.
+        /// A host that may connect, or `*`; any when none is given.
         #[arg(long, value_name = "NQN")]
         allow_host: Vec<String>,
     },

@@ -1,12 +1,17 @@
 //! Import of what `nvmetcli save` writes: the configuration of the Linux kernel's own target.
 //!
-//! Its numbers are sometimes strings, and it has more than we serve (other transports, disabled
-//! namespaces, referrals): what is left out is said in a note each.
+//! Its numbers are sometimes strings, and it has more than we serve (other transports, TLS, disabled
+//! namespaces, reservations, referrals): what is left out is said in a note each.
+//!
+//! Blocks of a file are those of its file system there, at most 4096 bytes (Linux, `nvmet_file_ns_enable`), and
+//! of a device its own.
 
 use super::{Ana, AnaState, Config, ControllerIds, Namespace, Subsystem};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
 use uuid::Uuid;
 use volume::{Kind, Options, Uri};
 
@@ -40,6 +45,10 @@ struct Addr {
     trsvcid: Option<Number>,
     #[serde(default)]
     adrfam: String,
+    #[serde(default)]
+    treq: String,
+    #[serde(default)]
+    tsas: String,
 }
 
 #[derive(Deserialize)]
@@ -58,6 +67,8 @@ struct SavedSubsystem {
     allowed_hosts: Vec<String>,
     #[serde(default)]
     namespaces: Vec<SavedNamespace>,
+    #[serde(default)]
+    passthru: Option<serde_json::Value>,
 }
 
 #[derive(Deserialize)]
@@ -71,6 +82,8 @@ struct SavedNamespace {
     ana_grpid: Option<Number>,
     #[serde(default)]
     ana: BTreeMap<String, Number>,
+    #[serde(default)]
+    resv: BTreeMap<String, Number>,
 }
 
 #[derive(Default, Deserialize)]
@@ -166,6 +179,20 @@ impl SavedSubsystem {
         if attr("pi_enable").is_some_and(|value| value == "1") {
             notes.push(format!("{nqn}: protection information is not served"));
         }
+        for name in ATTRIBUTES_LEFT_OUT {
+            if let Some(value) = attr(name).filter(|value| !value.is_empty()) {
+                notes.push(format!("{nqn}: its {name} `{value}` is not kept"));
+            }
+        }
+        if self
+            .passthru
+            .as_ref()
+            .is_some_and(|it| is_on(it.get("enable").or(it.pointer("/0/enable"))))
+        {
+            notes.push(format!(
+                "{nqn}: the controller that it passes through is left out; a namespace /dev/ngXnY with ?passthrough= does the like"
+            ));
+        }
         for namespace in &self.namespaces {
             subsystem.namespaces.extend(namespace.translate(nqn, notes)?);
         }
@@ -183,6 +210,23 @@ impl SavedNamespace {
         if self.device.path.is_empty() {
             return Err(format!("{nqn}, namespace {nsid}: has no device.path"));
         }
+        if self.resv.get("enable").is_some_and(|enable| enable.text() == "1") {
+            notes.push(format!("{nqn}, namespace {nsid}: reservations are not served"));
+        }
+        let Some(volume) = volume(&self.device.path) else {
+            notes.push(format!(
+                "{nqn}, namespace {nsid}: left out, since its blocks are neither 512 nor 4096 bytes: {} is on such a file system",
+                self.device.path
+            ));
+            return Ok(None);
+        };
+        if let Volume::Unseen(_) = volume {
+            notes.push(format!(
+                "{nqn}, namespace {nsid}: {} is not here to be looked at: taken for a file whose blocks are 4096 bytes; \
+                 hosts that knew others find no partitions",
+                self.device.path
+            ));
+        }
         let group = self.ana_grpid.as_ref().or(self.ana.get("grpid"));
         let id = |field: &str, text: &Option<String>| match text.as_deref().map(str::trim) {
             None | Some("") => Ok(None),
@@ -192,7 +236,7 @@ impl SavedNamespace {
         };
         Ok(Some(Namespace {
             nsid: Some(nsid),
-            volume: file_uri(&self.device.path),
+            volume: volume.uri(),
             uuid: id("uuid", &self.device.uuid)?,
             nguid: id("nguid", &self.device.nguid)?,
             ana_group: group.map_or(Ok(1), |group| group.value("ana_grpid"))?,
@@ -200,10 +244,43 @@ impl SavedNamespace {
     }
 }
 
-/// The URI of a path, whatever characters it has.
-fn file_uri(path: &str) -> String {
+/// What hosts see of a subsystem, and we do not take over.
+const ATTRIBUTES_LEFT_OUT: [&str; 4] = ["model", "firmware", "ieee_oui", "qid_max"];
+
+fn is_on(value: Option<&serde_json::Value>) -> bool {
+    value.is_some_and(|value| *value == 1 || *value == "1" || *value == true)
+}
+
+/// What is behind a path.
+enum Volume {
+    /// A device, whose blocks are its own.
+    Device(Uri),
+    /// A file, with blocks of this size.
+    File(Uri),
+    /// It is not there, and no device by its name.
+    Unseen(Uri),
+}
+
+impl Volume {
+    fn uri(&self) -> String {
+        let (Volume::Device(uri) | Volume::File(uri) | Volume::Unseen(uri)) = self;
+        uri.to_string()
+    }
+}
+
+/// The volume at a path, whatever characters it has. None if its blocks have a size that cannot be served.
+fn volume(path: &str) -> Option<Volume> {
     let kind = Kind::File { path: path.into(), create_bytes: None, buffered: false };
-    Uri { kind, options: Options::default() }.to_string()
+    let of = |block_bytes| Uri { kind, options: Options { block_bytes, ..Options::default() } };
+    match fs::metadata(path) {
+        Ok(found) if found.is_file() => {
+            let block = found.blksize().min(4096) as u32;
+            [512, 4096].contains(&block).then(|| Volume::File(of(Some(block))))
+        }
+        Ok(_) => Some(Volume::Device(of(None))),
+        Err(_) if path.starts_with("/dev/") => Some(Volume::Device(of(None))),
+        Err(_) => Some(Volume::Unseen(of(Some(4096)))),
+    }
 }
 
 impl Port {
@@ -213,6 +290,17 @@ impl Port {
             let kind = &self.addr.trtype;
             notes.push(format!("port {name}: left out, since its transport is {kind}, not tcp"));
             return Ok(());
+        }
+        if self.addr.treq == "required" {
+            notes
+                .push(format!("port {name}: left out, since it requires TLS, which is not served"));
+            return Ok(());
+        }
+        if !["", "none"].contains(&&*self.addr.tsas) {
+            notes.push(format!(
+                "port {name}: {} is not served: connections are not encrypted",
+                self.addr.tsas
+            ));
         }
         let ip: IpAddr = self.addr.traddr.parse().map_err(|_| {
             format!("port {name}: traddr `{}` is no {} address", self.addr.traddr, self.addr.adrfam)
@@ -301,6 +389,46 @@ mod tests {
         ] {
             assert!(text.contains(part), "no note about `{part}` in:\n{text}");
         }
+    }
+
+    /// One subsystem, with `more` in it, a namespace at `path`, and a port with `address` in its.
+    fn saved(path: &str, more: &str, address: &str) -> (Config, String) {
+        let text = format!(
+            r#"{{"subsystems":[{{"nqn":"nqn.2014-08.org.example:x",{more}"namespaces":[
+                {{"nsid":1,"device":{{"path":"{path}"}},"resv":{{"enable":"1"}}}}]}}],
+                "ports":[{{"portid":1,"subsystems":["nqn.2014-08.org.example:x"],
+                "addr":{{"trtype":"tcp","traddr":"192.0.2.1",{address}"trsvcid":"4420"}}}}]}}"#
+        );
+        let (config, notes) = import(&text).unwrap();
+        (config, notes.join("\n"))
+    }
+
+    #[test]
+    fn files_keep_the_blocks_that_hosts_know() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.img");
+        fs::write(&path, [0; 8192]).unwrap();
+        let block = fs::metadata(&path).unwrap().blksize().min(4096);
+        let uri = |path: &str| saved(path, "", "").0.subsystems[0].namespaces[0].volume.clone();
+        let path = path.to_str().unwrap();
+        assert_eq!(uri(path), format!("file:{path}?bs={block}"));
+        let (config, notes) = saved("/nowhere/a.img", "", "");
+        assert_eq!(config.subsystems[0].namespaces[0].volume, "file:/nowhere/a.img?bs=4096");
+        assert!(notes.contains("is not here to be looked at"), "{notes}");
+        assert_eq!(uri("/dev/null"), "file:/dev/null");
+    }
+
+    #[test]
+    fn settings_that_are_left_out_are_named() {
+        let more = r#""attr":{"model":"Linux","qid_max":"64"},"passthru":[{"enable":1,"device":"/dev/nvme0"}],"#;
+        let (config, notes) = saved("/dev/vdb", more, r#""treq":"not required","tsas":"tls1.3","#);
+        assert_eq!(config.listeners, ["192.0.2.1:4420".parse().unwrap()]);
+        for part in ["model `Linux`", "qid_max `64`", "passes through", "reservations", "tls1.3"] {
+            assert!(notes.contains(part), "no note about `{part}` in:\n{notes}");
+        }
+        let (config, notes) = saved("/dev/vdb", "", r#""treq":"required","tsas":"tls1.3","#);
+        assert!(notes.contains("requires TLS"), "{notes}");
+        assert!(!config.listeners.contains(&"192.0.2.1:4420".parse().unwrap()), "{config:?}");
     }
 
     #[test]

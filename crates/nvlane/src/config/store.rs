@@ -23,6 +23,7 @@ pub struct Store {
     path: PathBuf,
     fingerprint: String,
     lock: Lock,
+    is_fresh: bool,
 }
 
 /// A lock file that is held. Removed when it is let go in order, so that the next holder knows.
@@ -98,12 +99,13 @@ impl Store {
     pub fn open_fresh(path: &Path, fingerprint: String) -> Result<(Store, Found), StoreError> {
         let store = Store::locked(path, fingerprint)?;
         let is_there = fs::symlink_metadata(path).is_ok();
+        let store = Store { is_fresh: true, ..store };
         Ok((store, if is_there { Found::Other } else { Found::Nothing }))
     }
 
     fn locked(path: &Path, fingerprint: String) -> Result<Store, StoreError> {
         let lock = lock(&beside(path, ".lock"))?;
-        Ok(Store { path: path.to_owned(), fingerprint, lock })
+        Ok(Store { path: path.to_owned(), fingerprint, lock, is_fresh: false })
     }
 
     /// Moves away the state that is there. Returns where it is now.
@@ -133,6 +135,11 @@ impl Store {
     /// kernel (sockets, locks of files) may then take a moment to be let go.
     pub fn is_after_crash(&self) -> bool {
         self.lock.after_crash
+    }
+
+    /// Whether nothing of what was before is to go on by itself.
+    pub fn is_fresh(&self) -> bool {
+        self.is_fresh
     }
 
     /// Where the state is.

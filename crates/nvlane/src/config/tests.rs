@@ -115,3 +115,21 @@ fn listeners_have_a_port_by_default() {
         assert!(parse_listen(text).is_err(), "{text}");
     }
 }
+
+#[test]
+fn any_host_among_others_means_any() {
+    let of = |rule: &str| {
+        let mut config: Config =
+            toml::from_str(&FILE.replace("[\"nqn.2026-11.com.example:host\"]", rule)).unwrap();
+        let checked = config.check().map_err(|error| error.problem);
+        config.complete();
+        let subsystem = config.subsystems.swap_remove(0);
+        (checked, subsystem.allow_any_host, subsystem.allowed_hosts)
+    };
+    assert_eq!(of("[\"*\"]"), (Ok(()), Some(true), Vec::new()));
+    let both = of("[\"nqn.2026-11.com.example:host\", \"*\"]");
+    assert_eq!(both, (Ok(()), Some(true), vec!["nqn.2026-11.com.example:host".to_owned()]));
+    let (checked, any, _) = of("[\"*\"]\nallow_any_host = false");
+    assert!(checked.is_err_and(|problem| problem.contains("any host")));
+    assert_eq!(any, Some(false));
+}

@@ -191,6 +191,11 @@ impl<R: Read> Iterator for Messages<R> {
     }
 }
 
+/// Whether a message was longer than any may be, and not the connection's fault.
+pub fn is_too_long(error: &serde_json::Error) -> bool {
+    error.io_error_kind() == Some(io::ErrorKind::InvalidData)
+}
+
 impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if buffer.is_empty() {

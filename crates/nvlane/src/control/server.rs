@@ -1,6 +1,6 @@
 //! The daemon's end: a socket that only its owner can open, and a thread for each client.
 
-use super::protocol::{Failure, Messages, answer, answer_busy, answer_unreadable};
+use super::protocol::{Failure, Messages, answer, answer_busy, answer_unreadable, is_too_long};
 use crate::config::store::{self, Lock, StoreError};
 use serde_json::Value;
 use std::fs::{self, DirBuilder, Metadata, Permissions};
@@ -222,7 +222,7 @@ fn converse<E>(
                     send(stream, &answer)?;
                 }
             }
-            Err(error) if error.is_io() => return Err(error.into()),
+            Err(error) if error.is_io() && !is_too_long(&error) => return Err(error.into()),
             Err(error) => return send(stream, &answer_unreadable(&error)),
         }
     }
@@ -328,5 +328,12 @@ mod tests {
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         assert!(text.contains("-32700"), "{text}");
+        // So is what is longer than it may be; what is left of it meets a closed door.
+        let mut stream = UnixStream::connect(&path).unwrap();
+        let _ = stream.write_all(format!("[{}", "1,".repeat(1 << 20)).as_bytes());
+        let mut text = [0; 4096];
+        let len = stream.read(&mut text).unwrap();
+        let text = String::from_utf8_lossy(&text[..len]);
+        assert!(text.contains("-32700") && text.contains("longer than"), "{text}");
     }
 }

@@ -4,6 +4,7 @@ use super::engine::{can_copy, copies};
 use super::layout::{Facts, Layout, Order, Target, Wanted};
 use super::spec::{Options, Part, Spec};
 use crate::origin;
+use crate::patience;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use namespace::Namespace;
 use namespace::file::OpenError;
@@ -38,7 +39,7 @@ impl Opened {
             }
             let options =
                 OpenOptions { read_only: written.is_none(), lend: false, ..Default::default() };
-            match volume::open_uri(&parsed, &options) {
+            match patience::open_uri(&parsed, &options) {
                 Err(Error::File(OpenError::Missing { path }))
                     if written.is_some() && matches!(parsed.kind, Kind::File { .. }) =>
                 {

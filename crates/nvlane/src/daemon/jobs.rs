@@ -140,8 +140,8 @@ impl Jobs {
         Jobs { live, records, jobs: BTreeMap::new(), opening: Vec::new(), cores, next: 1 }
     }
 
-    /// Finds the jobs that there were, which go on with the volumes in `served`.
-    pub fn go_on(&mut self, served: &Served) {
+    /// Finds the jobs that there were, which go on with the volumes in `served`, or with `pause` when they are told to.
+    pub fn go_on(&mut self, served: &Served, pause: bool) {
         self.serve(served);
         let (found, damaged) = self.records.load();
         for (path, problem) in damaged {
@@ -158,7 +158,14 @@ impl Jobs {
             let (id, is_running) = (record.id, record.state == JobState::Running);
             let record = Arc::new(Mutex::new(record));
             self.jobs.insert(id, Entry { record, run: None });
-            if is_running {
+            if is_running && pause {
+                tracing::warn!(
+                    "job {id}: was running before this fresh start, and is paused now: `nvlane jobs resume {id}`"
+                );
+                if let Err(error) = self.set_state(id, JobState::Paused, None) {
+                    tracing::error!("job {id}: {}", error.message);
+                }
+            } else if is_running {
                 tracing::info!("job {id}: going on");
                 self.launch_later(id);
             }

@@ -102,7 +102,7 @@ impl Daemon {
             daemon.start_subsystem(subsystem, &mut opened)?;
         }
         daemon.listen(config.listeners, &patience.or(MOMENT))?;
-        daemon.jobs.go_on(&daemon.volumes);
+        daemon.jobs.go_on(&daemon.volumes, daemon.store.is_fresh());
         Ok(daemon)
     }
 

@@ -2,7 +2,6 @@
 
 use crate::daemon::Daemon;
 use crate::size;
-use anyhow::{Context, Result};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -11,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
 /// Prints what is served and how to connect, and tells systemd and `--ready-fd`.
-pub fn ready(daemon: &Daemon, socket: Option<&Path>, ready_fd: Option<u32>) -> Result<()> {
+pub fn ready(daemon: &Daemon, socket: Option<&Path>, ready_fd: Option<u32>) {
     // Somebody who closed our output still wants to be served.
     let _ = io::stdout().write_all(text(daemon, socket).as_bytes());
     let _ = io::stdout().flush();
@@ -20,11 +19,11 @@ pub fn ready(daemon: &Daemon, socket: Option<&Path>, ready_fd: Option<u32>) -> R
         sd_notify::NotifyState::Ready,
         sd_notify::NotifyState::Status(&status),
     ]);
-    if let Some(fd) = ready_fd {
-        write_line(fd, daemon, socket)
-            .with_context(|| format!("--ready-fd {fd}: cannot write to it"))?;
+    if let Some(fd) = ready_fd
+        && let Err(error) = write_line(fd, daemon, socket)
+    {
+        tracing::warn!("--ready-fd {fd}: cannot write to it: {error}");
     }
-    Ok(())
 }
 
 /// Opens the descriptor anew through /dev/fd: it is somebody else's, and not ours to close.

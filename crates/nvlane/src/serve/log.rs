@@ -23,6 +23,8 @@ pub fn to_stderr(filter: &str) -> Result<()> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
+        // It would say so on standard error again, and panic: whoever serves goes on without a log.
+        .log_internal_errors(false)
         .init();
     Ok(())
 }

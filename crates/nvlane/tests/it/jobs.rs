@@ -274,7 +274,17 @@ fn jobs_go_on_when_the_daemon_starts_again() {
     let going_on = job(&daemon, 1);
     assert_eq!(going_on["state"], "running");
     assert!(going_on["counts"]["done_bytes"].as_u64() >= Some(M), "it began anew: {going_on}");
+    let (status, log) = daemon.stop("TERM");
+    assert!(status.success(), "{log}");
+    // A start that is to begin anew overwrites nobody's volume by itself.
+    let config = dir.path().join("nvlane.toml");
+    let daemon = Daemon::start(dir.path(), &["--config", config.to_str().unwrap(), "--fresh"]);
+    assert_eq!(job(&daemon, 1)["state"], "paused");
+    daemon.kill();
+    let daemon = start(dir.path());
+    assert_eq!(job(&daemon, 1)["state"], "paused", "for good");
     daemon.call("job_throttle", json!({"id": 1, "throttle": "none"}));
+    daemon.call("job_resume", json!({"id": 1}));
     wait_for(&daemon, 1, "done");
     assert!(fs::read(&b).unwrap() == data, "other bytes");
 }

@@ -4,6 +4,7 @@ use crate::daemon::{self, Daemon, eventually, nvlane};
 use crate::passthrough::refuse_io_uring;
 use serde_json::json;
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
@@ -273,6 +274,43 @@ fn signals_stop_it_in_order() {
     }
 }
 
+/// Whoever read the log may be gone first: nobody's storage goes with it.
+#[test]
+fn it_serves_on_and_stops_in_order_when_nobody_reads_what_it_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = serve(dir.path(), "mem:1M");
+    command
+        .args(["--ready-fd", "1", "--log", "debug"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stderr.take());
+    let ready = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let ready = ready.filter(|line| line.starts_with('{')).next().expect("it is ready");
+    let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
+    let address = ready["listeners"][0].as_str().unwrap();
+    // What is no PDU is told in the log.
+    let mut peer = TcpStream::connect(address).unwrap();
+    peer.write_all(&[0xff; 64]).unwrap();
+    let _ = peer.read_to_end(&mut Vec::new());
+    TcpStream::connect(address).expect("it still serves");
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-s", "TERM", &id]).status().unwrap().success());
+    assert_eq!(daemon::wait(&mut child).code(), Some(0));
+    // Nor does a supervisor who has gone keep it from serving.
+    let mut child = serve(dir.path(), "mem:1M")
+        .args(["--ready-fd", "1"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let socket = dir.path().join("other.s");
+    eventually("a control socket", || daemon::ask(&socket, "volume_list", json!({})).is_ok());
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-s", "TERM", &id]).status().unwrap().success());
+    assert_eq!(daemon::wait(&mut child).code(), Some(0));
+}
+
 /// `timeout` tells a process and then its group, which is the process again.
 #[test]
 fn told_twice_at_once_it_still_flushes() {
@@ -407,18 +445,24 @@ fn other_commands_wait_for_a_file_as_long() {
     let file = File::create(&path).unwrap();
     file.set_len(1 << 20).unwrap();
     let cat = || nvlane().arg("cat").arg(&path).output().unwrap();
-    let had = (0..5).any(|_| {
-        file.lock().unwrap();
-        let had = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                std::thread::sleep(Duration::from_millis(300));
-                file.unlock().unwrap();
+    let name = path.to_str().unwrap();
+    let io = ["io", "-O", "2", "-l", "512", "-r", name];
+    let commands: [&[&str]; 5] =
+        [&["cat", name], &["info", name], &["list", name], &["copy", name, "mem:1M", "-n"], &io];
+    for command in commands {
+        let had = (0..5).any(|_| {
+            file.lock().unwrap();
+            let had = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(300));
+                    file.unlock().unwrap();
+                });
+                nvlane().args(command).output().unwrap()
             });
-            cat()
+            had.status.success() && !had.stdout.is_empty()
         });
-        had.status.success() && had.stdout.len() == 1 << 20
-    });
-    assert!(had, "none of five had the file");
+        assert!(had, "none of five had the file: {command:?}");
+    }
     file.lock().unwrap();
     let refused = cat();
     let said = String::from_utf8(refused.stderr).unwrap();

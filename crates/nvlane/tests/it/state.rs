@@ -63,6 +63,30 @@ fn a_link_is_followed_anew_at_each_start() {
     assert_ne!(volumes(&daemon)[0]["uuid"], first["uuid"]);
 }
 
+/// As a ConfigMap is mounted: the file is reached through a directory that another takes the place of.
+#[test]
+fn a_files_state_goes_by_its_name_and_not_by_where_links_lead() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let text = format!(
+        "listeners = [\"{ANYWHERE}\"]\n[[subsystems]]\nnqn = \"{NQN}\"\n[[subsystems.namespaces]]\nvolume = \"mem:1M\"\n"
+    );
+    for name in ["one", "two"] {
+        fs::create_dir(path(name)).unwrap();
+        fs::write(path(name).join("nvlane.toml"), &text).unwrap();
+    }
+    symlink("one", path("data-now")).unwrap();
+    symlink("data-now/nvlane.toml", path("nvlane.toml")).unwrap();
+    let args = ["--config", "nvlane.toml"];
+    let daemon = Daemon::start(dir.path(), &args);
+    daemon.call("host_allow", json!({"host": HOST}));
+    daemon.kill();
+    fs::remove_file(path("data-now")).unwrap();
+    symlink("two", path("data-now")).unwrap();
+    let daemon = Daemon::start(dir.path(), &args);
+    assert_eq!(hosts(&daemon), json!([HOST]));
+}
+
 #[test]
 fn a_fresh_start_beside_a_running_daemon_leaves_its_state() {
     let dir = tempfile::tempdir().unwrap();

@@ -8,6 +8,7 @@ use crate::copy::layout::{Layout, Order};
 use crate::copy::open::{Opened, SERVED};
 use crate::copy::shared::{Counts, Shared, Wish};
 use crate::copy::spec::Spec;
+use crate::patience;
 use anyhow::{Context, Result, anyhow, ensure};
 use namespace::Namespace;
 use namespace::copy::Origin;
@@ -82,7 +83,7 @@ fn open(uri: &str, written: Option<u64>, served: &Live) -> Result<Arc<dyn Namesp
         "{uri}: memory of a job's own would be empty, and gone with it; name a volume that is served"
     );
     let options = OpenOptions { read_only: written.is_none(), lend: false, ..Default::default() };
-    Ok(volume::open_uri(&parsed, &options)?)
+    Ok(patience::open_uri(&parsed, &options)?)
 }
 
 /// Whether a job that names `uri` means the volume that is served as `key`.
