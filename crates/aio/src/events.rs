@@ -85,14 +85,14 @@ pub unsafe fn take_masked(context: &Context, ask: Ask) -> i32 {
 ///
 /// # Safety
 /// As `take`.
-unsafe fn take_otherwise(context: &Context, mut ask: Ask, got: c_long) -> i32 {
+unsafe fn take_otherwise(context: &Context, mut ask: Ask, mut got: c_long) -> i32 {
     let mut rest;
     loop {
         let taken = match (context.mode(), context.engine()) {
             (Mode::Proving, _) => {
                 context.try_ring();
                 // SAFETY: passed on to the caller.
-                match unsafe { while_proving(context, ask) } {
+                match unsafe { while_proving(context, ask, &mut got) } {
                     Ok(taken) => taken,
                     Err(left_ns) => {
                         if let Some(left_ns) = left_ns {
@@ -112,7 +112,7 @@ unsafe fn take_otherwise(context: &Context, mut ask: Ask, got: c_long) -> i32 {
                 unsafe { merged(context, engine, ask, got) }
             }
             // SAFETY: passed on to the caller.
-            (Mode::Ring | Mode::Native, None) => unsafe { natively(context, ask) },
+            (Mode::Ring | Mode::Native, None) => unsafe { rest_natively(context, ask, got) },
         };
         if taken > 0 {
             context.record.add(Counter::Events, taken as u64);
@@ -158,36 +158,70 @@ pub unsafe fn is_poll_of_empty_ring(id: usize, timeout: usize) -> bool {
     }
 }
 
-/// From the kernel, taking note of how the program takes events. An error means that the mode has
-/// changed, and says what is left of the time unless that is all of it.
+/// The same when there are `got` events already.
 ///
 /// # Safety
 /// As `take`.
-unsafe fn while_proving(context: &Context, ask: Ask) -> Result<i32, Option<u64>> {
-    let mut ask = ask;
-    let mut sliced = None;
-    let slice = time_of(SLICE_NS_MAX);
+unsafe fn rest_natively(context: &Context, ask: Ask, got: c_long) -> i32 {
+    // SAFETY: passed on to the caller.
+    let taken = unsafe { natively(context, ask.after(got)) };
+    if got > 0 { got as i32 + taken.max(0) } else { taken }
+}
+
+/// From the kernel, taking note of how the program takes events, of which `got` are there. An error means that the
+/// mode has changed, and says what is left of the time unless that is all of it.
+///
+/// # Safety
+/// As `take`.
+unsafe fn while_proving(context: &Context, ask: Ask, got: &mut c_long) -> Result<i32, Option<u64>> {
     // Others are waiting, or the ring would be there: come back soon to see whether they are gone.
-    if context.is_proven()
-        && ask.min > 0
-        && let Ok(end) = Deadline::of(ask.timeout)
-        && end.left_ns() > SLICE_NS_MAX
-    {
-        ask.timeout = (&raw const slice) as usize;
-        sliced = Some(end);
-    }
+    let sliced = match Deadline::of(ask.timeout) {
+        Ok(end) if context.is_proven() && ask.min > 0 && end.left_ns() > SLICE_NS_MAX => Some(end),
+        _ => None,
+    };
     loop {
         if !context.enter_native() {
             return Err(sliced.map(Deadline::left_ns).filter(|&left| left != u64::MAX));
         }
+        let Some(end) = sliced else {
+            // SAFETY: passed on to the caller.
+            let taken = unsafe { natively(context, ask.after(*got)) };
+            context.leave_native(taken, ask.min > 0);
+            *got += c_long::from(taken.max(0));
+            return Ok(if *got > 0 { *got as i32 } else { taken });
+        };
         // SAFETY: passed on to the caller.
-        let taken = unsafe { natively(context, ask) };
-        context.leave_native(taken, ask.min > 0);
-        match sliced {
-            Some(end) if taken == 0 && end.left_ns() > 0 => context.try_ring(),
-            _ => return Ok(taken),
+        let (taken, is_over) = unsafe { slice_natively(context, ask.after(*got), end) };
+        context.leave_native(taken, true);
+        *got += c_long::from(taken.max(0));
+        // Some, and early: a signal's handler has ended it.
+        let interrupted = taken > 0 && !is_over;
+        if taken < 0 || interrupted || *got >= ask.min || end.left_ns() == 0 {
+            return Ok(if *got > 0 { *got as i32 } else { taken });
         }
+        context.try_ring();
     }
+}
+
+/// From the kernel, waiting for a moment; what came of it, and whether that is over.
+///
+/// # Safety
+/// As `take`.
+unsafe fn slice_natively(context: &Context, ask: Ask, end: Deadline) -> (i32, bool) {
+    let slice_ns = end.left_ns().min(SLICE_NS_MAX);
+    let slice = time_of(slice_ns);
+    let ask = Ask { timeout: (&raw const slice) as usize, ..ask };
+    context.record.add(Counter::NativeReaps, 1);
+    let begun = now_ns();
+    // SAFETY: passed on to the caller, in both.
+    let taken = unsafe {
+        if ask.masked {
+            system::io_getevents(context.id, ask)
+        } else {
+            system::io_getevents_again(context.id, ask)
+        }
+    };
+    (taken, now_ns() >= begun + slice_ns)
 }
 
 fn time_of(ns: u64) -> timespec {

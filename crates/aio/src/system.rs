@@ -105,8 +105,11 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// The same, for what is left once `got` events are there.
+    /// The same, for what is left once `got` events are there. Without any it is as it was asked, however wrong.
     pub fn after(self, got: c_long) -> Ask {
+        if got == 0 {
+            return self;
+        }
         Ask {
             min: (self.min - got).max(0),
             nr: self.nr - got,

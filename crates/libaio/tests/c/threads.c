@@ -169,6 +169,49 @@ static void waiting(int in_use)
     }
 }
 
+static void *waits_for_many(void *argument)
+{
+    struct other *other = argument;
+    struct io_event many[64];
+    struct timespec half = {0, 500000000};
+    other->id = syscall(SYS_gettid);
+    while (!over)
+        io_getevents(other->ctx, 64, 64, many, &half);
+    return NULL;
+}
+
+static void *tells_when_over(void *argument)
+{
+    void *count = waits_for_two(argument);
+    over = 1;
+    return count;
+}
+
+/* Who waits for two gets two, also beside one who has waited for longer, and for more than come. */
+static void beside(int in_use)
+{
+    int fd = filled("beside", O_RDONLY, 4096);
+    struct iocb iocb = iocb_of(PREAD, fd, buffer, 512, 0);
+    struct io_event event;
+    struct timespec soon = {0, 10000000};
+    struct other many = {.ctx = made(100, in_use)}, two = {.ctx = many.ctx};
+    over = 0;
+    start(&many, waits_for_many);
+    /* Either may get it, and who waited first is asked first. */
+    do
+        submit_one(two.ctx, &iocb);
+    while (io_getevents(two.ctx, 1, 1, &event, &soon) == 0);
+    start(&two, tells_when_over);
+    while (!over) {
+        submit_one(two.ctx, &iocb);
+        usleep(20000);
+    }
+    CHECK(ended(&two) >= 2, 1);
+    ended(&many);
+    CHECK(io_destroy(many.ctx), 0);
+    close(fd);
+}
+
 static volatile int reaping;
 static void *blocked_reaper(void *argument)
 {
@@ -264,7 +307,7 @@ int main(int count, char **arguments)
 {
     static const struct test_case cases[] = {
         {"threads", threads},       {"misled", misled},     {"waiting", waiting},
-        {"destroying", destroying}, {"leaving", leaving},
+        {"destroying", destroying}, {"leaving", leaving},   {"beside", beside},
         {NULL, NULL},
     };
     return run_cases(cases, count, arguments);

@@ -94,6 +94,7 @@ cases! {
     waiting: [Ring, Inline, Waits], 2;
     destroying: [Ring, Waits], 0;
     leaving: [Ring, Polls], 0;
+    beside: [Inline, Waits], 0;
 }
 
 cases! {
