@@ -147,8 +147,9 @@ fn transfer(
     let (local, remote) = ((&raw const *local) as usize, (&raw const *remote) as usize);
     // SAFETY: one local vector that is ours, one remote one that the kernel checks.
     let copied = unsafe {
-        let pid = libc::getpid() as usize;
-        crate::system::call(number, [pid, local, 1, remote, 1, 0])
+        // By this thread: the one that the process is named after may have ended, and has no memory then.
+        let thread = crate::system::call(libc::SYS_gettid, [0; 6]) as usize;
+        crate::system::call(number, [thread, local, 1, remote, 1, 0])
     };
     match copied {
         copied if copied == len as isize => Ok(true),

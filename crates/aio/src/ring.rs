@@ -276,13 +276,13 @@ impl Ring {
     }
 
     /// Whether the descriptor is a ring: a program may have closed it (`closefrom`), and its number may
-    /// stand for a file of its own by now.
+    /// stand for a file of its own by now. By this thread, since the main one may have ended.
     pub fn has_descriptor(&self) -> bool {
         if self.is_lost() {
             return false;
         }
         let mut name = [0_u8; 64];
-        let path = format!("/proc/self/fd/{}\0", self.fd);
+        let path = format!("/proc/thread-self/fd/{}\0", self.fd);
         let arguments =
             [libc::AT_FDCWD as usize, path.as_ptr() as usize, name.as_mut_ptr() as usize];
         let [a, b, c] = arguments;
@@ -291,7 +291,7 @@ impl Ring {
         match len {
             len if len >= 0 => name[..len as usize].ends_with(b"[io_uring]"),
             // Without /proc nobody knows; without the descriptor there is no such link.
-            _ => !std::path::Path::new("/proc/self/fd").exists(),
+            _ => !std::path::Path::new("/proc/thread-self/fd").exists(),
         }
     }
 

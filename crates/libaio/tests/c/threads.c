@@ -303,11 +303,70 @@ static void leaving(int in_use)
     }
 }
 
+/* In a process whose first thread has ended. */
+static int descriptors(void)
+{
+    int count = 0;
+    for (int fd = 0; fd < 1024; fd++)
+        count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
+static void *stays(void *argument)
+{
+    long fd = (long)argument, before = 0;
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", getpid());
+    while (state != 'Z') {
+        FILE *file = fopen(path, "r");
+        if (!file || fscanf(file, "%*d %*s %c", &state) != 1)
+            _exit(3);
+        fclose(file);
+    }
+    for (int round = 0; round < 8; round++) {
+        /* On pages that nobody has seen. */
+        char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        struct iocb *iocb = (struct iocb *)pages;
+        struct io_event *event = (struct io_event *)(pages + 4096);
+        *iocb = iocb_of(PREAD, fd, buffer, 512, 0);
+        CHECK(submit_one(shared, iocb), 1);
+        CHECK(io_getevents(shared, 1, 1, event, NULL), 1);
+        CHECK(event->res, 512);
+        munmap(pages, 8192);
+        CHECK(io_destroy(shared), 0);
+        if (round == 1)
+            before = descriptors();
+        shared = made(8, 1);
+    }
+    CHECK(io_destroy(shared), 0);
+    shared = made(8, 1);
+    CHECK(descriptors() - before, 0);
+    fflush(stdout);
+    _exit(failed);
+}
+
+static void led_by_nobody(int in_use)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        pthread_t thread;
+        long fd = filled("led_by_nobody", O_RDONLY | O_DIRECT, 4096);
+        shared = made(8, in_use);
+        pthread_create(&thread, NULL, stays, (void *)fd);
+        pthread_exit(NULL);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child, 1);
+    CHECK(status, 0);
+}
+
 int main(int count, char **arguments)
 {
     static const struct test_case cases[] = {
         {"threads", threads},       {"misled", misled},     {"waiting", waiting},
         {"destroying", destroying}, {"leaving", leaving},   {"beside", beside},
+        {"led_by_nobody", led_by_nobody},
         {NULL, NULL},
     };
     return run_cases(cases, count, arguments);

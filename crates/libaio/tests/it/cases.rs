@@ -95,6 +95,7 @@ cases! {
     destroying: [Ring, Waits], 0;
     leaving: [Ring, Polls], 0;
     beside: [Inline, Waits], 0;
+    led_by_nobody: [Ring, Inline], 0;
 }
 
 cases! {
