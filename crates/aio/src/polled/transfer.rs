@@ -630,8 +630,9 @@ pub(super) fn drain(context: &Polled) {
         if context.outstanding.load(SeqCst) == 0 {
             return;
         }
-        for index in 0..context.nr {
-            if !context.has(IOPOLL) && !context.engine.ring.has_thread() {
+        // What is polled for ends by itself.
+        if !context.has(IOPOLL) {
+            for index in 0..context.nr {
                 context.engine.ring.cancel(u64::from(index));
             }
         }

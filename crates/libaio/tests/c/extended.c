@@ -379,6 +379,28 @@ static void fixed_files(int cached)
     close(reading), close(writing);
 }
 
+/* A context goes also when what is in flight would never end. */
+static void endless(unsigned more)
+{
+    context ctx = NULL;
+    uintptr_t indices[] = {0, 1};
+    int empty[2];
+    char byte;
+    CHECK(pipe(empty), 0);
+    prepare(empty[0], 0);
+    iocbs[0] = iocb_of(POLL, empty[0], (void *)POLLIN, 0, 0);
+    iocbs[1].nbytes = 1;
+    CHECK(io_setup2(NR, IOCTX_FLAG_USERIOCB | more, iocbs, NULL, NULL, &ctx), 0);
+    CHECK(io_submit(ctx, 2, (struct iocb **)indices), 2);
+    alarm(30);
+    CHECK(io_destroy(ctx), 0);
+    alarm(0);
+    /* And takes nothing later. */
+    CHECK(write(empty[1], "x", 1), 1);
+    CHECK(read(empty[0], &byte, 1), 1);
+    close(empty[0]), close(empty[1]);
+}
+
 static void child(void)
 {
     context ctx = NULL;
@@ -423,6 +445,9 @@ int main(int count, char **arguments)
     polled(cached, 0);
     polled(cached, IOCTX_FLAG_FIXEDFILES);
     fixed_files(cached);
+    endless(0);
+    endless(IOCTX_FLAG_SQTHREAD);
+    endless(IOCTX_FLAG_SQWQ);
     child();
     return failed;
 }
