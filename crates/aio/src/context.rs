@@ -517,6 +517,11 @@ impl Request {
         res >= 0 && res as u32 == count && self.state.load(Relaxed) == state::IO
     }
 
+    /// Whether it is a poll in flight.
+    pub fn is_poll(&self) -> bool {
+        matches!(self.state.load(Relaxed), state::POLL | state::CANCELLED)
+    }
+
     /// Whether a completion only says that the thread which had submitted the request has ended: io_uring
     /// gives up what is waiting then (`io_uring_cancel_generic`), or finishes it without the thread's
     /// memory, where the kernel's AIO would carry on.

@@ -99,8 +99,13 @@ fn drain(context: &Context) {
         }
         context.outstanding.fetch_sub(taken, SeqCst);
         let left = context.outstanding.load(SeqCst);
+        let only_polls = || {
+            engine.requests().iter().filter(|request| request.is_poll()).count() == left as usize
+        };
+        // Where nobody can cancel them, polls end with the ring; they point to no memory.
+        let over = left == 0 || (engine.ring.is_lost() && only_polls());
         drop(reaping);
-        if left == 0 {
+        if over {
             return;
         }
         let wait = Wait { min: 1, timeout_ns: Some(DRAIN_NS), signals: 0 };

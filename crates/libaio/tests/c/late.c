@@ -290,12 +290,31 @@ static void pipes(int in_use)
     close(fd), close(direct), close(ends[0]), close(ends[1]), close(signal);
 }
 
+/* A poll is left when the program closes every descriptor that it does not know, and then the context. */
+static void unknown(int in_use)
+{
+    context ctx = made(8, in_use);
+    int signal = eventfd(0, 0);
+    struct iocb poll = iocb_of(POLL, signal, (void *)POLLIN, 0, 0), cancelled = poll, *list[] = {&poll, &cancelled};
+    struct io_event event;
+    CHECK(io_submit(ctx, 2, list), 2);
+    CHECK(io_cancel(ctx, &cancelled, &event), -EINPROGRESS);
+    CHECK(close_range(3, ~0U, 0), 0);
+    CHECK(io_destroy(ctx), 0);
+    int fd = filled("unknown", O_RDONLY, 4096);
+    ctx = made(8, in_use);
+    CHECK(outcome(ctx, iocb_of(PREAD, fd, buffer, 512, 0)), 512);
+    CHECK(io_destroy(ctx), 0);
+    close(fd);
+}
+
 int main(int count, char **arguments)
 {
     static const struct test_case cases[] = {
         {"reused", reused},           {"write_only", write_only},   {"direct_left", direct_left},
         {"limited", limited},         {"interrupted", interrupted}, {"elsewhere", elsewhere},
-        {"pipes", pipes},             {"allocating", allocating},   {NULL, NULL},
+        {"pipes", pipes},             {"allocating", allocating},   {"unknown", unknown},
+        {NULL, NULL},
     };
     /* Whoever waits for himself waits for ever. */
     alarm(60);

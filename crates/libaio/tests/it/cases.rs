@@ -108,6 +108,7 @@ cases! {
     interrupted: [Inline, Waits], 0;
     elsewhere: [Polls, Waits], 0;
     pipes: [Ring, Inline], 18;
+    unknown: [Inline, Polls], 0;
 }
 
 cases! {
