@@ -163,8 +163,12 @@ pub unsafe fn is_poll_of_empty_ring(id: usize, timeout: usize) -> bool {
 /// # Safety
 /// As `take`.
 unsafe fn rest_natively(context: &Context, ask: Ask, got: c_long) -> i32 {
-    // SAFETY: passed on to the caller.
-    let taken = unsafe { natively(context, ask.after(got)) };
+    let taken = if context.dead.load(SeqCst) {
+        failure(libc::EINVAL)
+    } else {
+        // SAFETY: passed on to the caller.
+        unsafe { natively(context, ask.after(got)) }
+    };
     if got > 0 { got as i32 + taken.max(0) } else { taken }
 }
 
@@ -198,6 +202,10 @@ unsafe fn while_proving(context: &Context, ask: Ask, got: &mut c_long) -> Result
         let interrupted = taken > 0 && !is_over;
         if taken < 0 || interrupted || *got >= ask.min || end.left_ns() == 0 {
             return Ok(if *got > 0 { *got as i32 } else { taken });
+        }
+        // Its id may be another's by now.
+        if context.dead.load(SeqCst) {
+            return Ok(if *got > 0 { *got as i32 } else { failure(libc::EINVAL) });
         }
         context.try_ring();
     }
@@ -299,7 +307,11 @@ impl Taking<'_> {
         let mut end: Option<Deadline> = None;
         loop {
             self.take_from_ring()?;
-            if self.context.native.pending.load(SeqCst) > 0 && self.got < self.ask.nr {
+            // The id of one that is destroyed may be another's by now.
+            if self.context.native.pending.load(SeqCst) > 0
+                && self.got < self.ask.nr
+                && !self.context.dead.load(SeqCst)
+            {
                 // SAFETY: passed on to the caller.
                 unsafe { self.take_from_kernel()? };
             }

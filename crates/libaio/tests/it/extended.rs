@@ -20,6 +20,14 @@ fn a_handler_that_interrupted_a_call_never_waits_for_it() {
     printed(with(&program, Some("auto")).arg(fresh(scratch.path())));
 }
 
+/// Of ordinary contexts, but with the library alone: natively nobody waits there.
+#[test]
+fn what_happens_as_a_thread_begins_to_wait_is_not_lost() {
+    let scratch = scratch();
+    let program = compiled("held", &ours(), scratch.path());
+    printed(with(&program, Some("ring")).arg(fresh(scratch.path())));
+}
+
 #[test]
 fn another_process_sees_what_a_program_does() {
     let scratch = scratch();
