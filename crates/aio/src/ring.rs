@@ -387,7 +387,7 @@ fn is_beyond(head: u32, tail: u32) -> bool {
 pub struct Wait {
     /// So many completions.
     pub min: u32,
-    /// At most so long; without limit when None.
+    /// At most so long, of which 2^62 is the most; without limit when None.
     pub timeout_ns: Option<u64>,
     /// Address of a signal set to wait with, or 0.
     pub signals: usize,

@@ -185,6 +185,10 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Longer times are never over: 146 years. io_uring adds what it is given to the clock without asking whether 63 bits hold
+/// the sum (`io_cqring_wait`); one that is below 0 may be over at any time.
+const LIMIT_NS_MAX: i128 = 1 << 62;
+
 /// When waiting for a relative time ends, on the monotonic clock; None for never. A negative time is
 /// never over (the kernel's `ktime_add_safe` makes it so), and one of zero over at once.
 pub fn deadline_ns(time: timespec) -> Option<u64> {
@@ -192,7 +196,8 @@ pub fn deadline_ns(time: timespec) -> Option<u64> {
     match ns {
         ..0 => None,
         0 => Some(0),
-        _ => u64::try_from(i128::from(now_ns()) + ns).ok(),
+        1..=LIMIT_NS_MAX => u64::try_from(i128::from(now_ns()) + ns).ok(),
+        _ => None,
     }
 }
 
@@ -206,6 +211,9 @@ mod tests {
         assert_eq!(end(-1, 0), None);
         assert_eq!(end(0, 0), Some(0));
         assert!(end(1, 0).unwrap() > now_ns());
+        assert!(end(1 << 32, 0).unwrap() < 1 << 63);
         assert_eq!(end(i64::MAX, 0), None);
+        // What is left of 2^63 ns when some hours are added.
+        assert_eq!(end(9_223_370_000, 0), None);
     }
 }

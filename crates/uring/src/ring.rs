@@ -52,6 +52,9 @@ pub enum Wait {
     AtMost(Duration),
 }
 
+/// Longer waits end here, after 146 years: the kernel adds the time to its clock without asking whether 63 bits hold the sum.
+const LIMIT_MAX: Duration = Duration::from_nanos(1 << 62);
+
 /// The submission queue has no room: enter, then push again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
@@ -237,10 +240,7 @@ impl Ring {
         let Wait::AtMost(limit) = wait else {
             return self.call(queued, want, flags, ptr::null(), 0);
         };
-        let timespec = Timespec {
-            seconds: limit.as_secs().min(i64::MAX as u64) as i64,
-            nanoseconds: i64::from(limit.subsec_nanos()),
-        };
+        let timespec = timespec_of(limit);
         let argument = GetEvents { timespec: (&raw const timespec) as u64, ..GetEvents::default() };
         let size = mem::size_of::<GetEvents>();
         self.call(queued, want, flags | sys::ENTER_EXT_ARG, (&raw const argument).cast(), size)
@@ -364,6 +364,12 @@ impl Ring {
     }
 }
 
+fn timespec_of(limit: Duration) -> Timespec {
+    let limit = limit.min(LIMIT_MAX);
+    let nanoseconds = i64::from(limit.subsec_nanos());
+    Timespec { seconds: limit.as_secs() as i64, nanoseconds }
+}
+
 impl AsRawFd for Ring {
     /// The ring's descriptor; see [`RingOptions::pollable`].
     fn as_raw_fd(&self) -> RawFd {
@@ -399,4 +405,20 @@ fn register_ring(fd: RawFd) -> Option<u32> {
     // SAFETY: one valid, writable `io_uring_rsrc_update`, as the call wants.
     let count = unsafe { sys::register(fd, sys::REGISTER_RING_FDS, place, 1) }.ok()?;
     (count == 1).then_some(update.offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_leave_room_for_the_kernels_clock() {
+        let ns = |limit| {
+            let time = timespec_of(limit);
+            i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds)
+        };
+        assert_eq!(ns(Duration::from_nanos(1_500_000_001)), 1_500_000_001);
+        assert_eq!(ns(Duration::from_nanos(i64::MAX as u64)), 1 << 62);
+        assert_eq!(ns(Duration::MAX), 1 << 62);
+    }
 }
