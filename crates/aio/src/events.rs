@@ -266,9 +266,10 @@ unsafe fn merged(context: &Context, engine: &Engine, ask: Ask, got: c_long) -> i
     if ask.min < 0 || ask.min > ask.nr {
         return failure(libc::EINVAL);
     }
-    let mut taking = Taking { context, engine, ask, got, slice: SLICE_NS, masked: false };
+    let mut taking = Taking { context, engine, ask, got, wakes: 0, slice: SLICE_NS, masked: false };
     // SAFETY: passed on to the caller.
     let outcome = unsafe { taking.run() };
+    taking.pass_on();
     if ask.masked && ask.signals != 0 && !taking.masked {
         // SAFETY: asks for no event; delivers what the signal set lets through, as the call would have.
         unsafe { deliver_signals(context.id, ask.signals) };
@@ -295,6 +296,8 @@ struct Taking<'a> {
     engine: &'a Engine,
     ask: Ask,
     got: c_long,
+    /// Completions taken that were to wake somebody.
+    wakes: u32,
     slice: u64,
     /// Whether the caller's signal set was in effect.
     masked: bool,
@@ -333,6 +336,18 @@ impl Taking<'_> {
             }
             // SAFETY: passed on to the caller.
             unsafe { self.wait(left)? };
+        }
+    }
+
+    /// At the end: somebody may be about to wait for what is left, and will not find what was to wake him.
+    fn pass_on(&self) {
+        let context = self.context;
+        if self.wakes == 0 || context.waiters.load(SeqCst) == 0 {
+            return;
+        }
+        if self.engine.inline.waiting().count > 0 || context.native.pending.load(SeqCst) > 0 {
+            let count = self.wakes.min(context.wait_most.load(SeqCst));
+            context.wake(&mut context.submitting(), count);
         }
     }
 
@@ -396,7 +411,9 @@ impl Taking<'_> {
         while left > 0 && self.got < self.ask.nr {
             // SAFETY: `left` counts those that are there.
             let cqe = unsafe { queue.first() };
-            if cqe.user_data != WAKE {
+            if cqe.user_data == WAKE {
+                self.wakes += 1;
+            } else {
                 let index = cqe.user_data as u32;
                 outcome = if self.engine.request(index).is_whole(cqe.res) {
                     self.complete(index, cqe.res, &mut freed)

@@ -116,11 +116,34 @@ static void renewed(void)
     close(fd), close(signal), close(ends[0]), close(ends[1]);
 }
 
+/* Another thread takes what was to wake it, and leaves the event: it comes all the same. */
+static void woken(void)
+{
+    int fd = filled("woken", O_RDONLY, 4096), ends[2];
+    CHECK(pipe(ends), 0);
+    CHECK(write(ends[1], "x", 1), 1);
+    context ctx = made(8, 0);
+    struct iocb cached = iocb_of(PREAD, fd, buffer, 512, 0), ready = iocb_of(POLL, ends[0], (void *)POLLIN, 0, 0);
+    pthread_t waiter = held(ctx);
+    CHECK(submit_one(ctx, &cached), 1);
+    CHECK(submit_one(ctx, &ready), 1);
+    struct io_event event;
+    /* Not io_getevents, which would take the other. */
+    CHECK(io_pgetevents(ctx, 1, 1, &event, NULL, NULL), 1);
+    CHECK(event.obj == (uintptr_t)&ready, 1);
+    CHECK(finished(waiter), 1);
+    CHECK(came.obj == (uintptr_t)&cached, 1);
+    CHECK(came.res, 512);
+    CHECK(io_destroy(ctx), 0);
+    close(fd), close(ends[0]), close(ends[1]);
+}
+
 int main(int count, char **arguments)
 {
     directory = arguments[count - 1];
     /* Who is not woken waits for ever. */
     alarm(60);
     renewed();
+    woken();
     return failed;
 }
