@@ -13,6 +13,8 @@ pub enum Course {
     Here { write: bool, flags: u32, entry: Entry },
     /// The real `io_submit`.
     Kernel,
+    /// The same, once there is something to be read.
+    Stream,
     /// The same, and for good.
     Settle(Reason),
 }
@@ -91,7 +93,8 @@ fn transfer(iocb: &Iocb, files: &mut Files, many: bool) -> Course {
         Way::Cached if many || bytes == 0 || !file.try_cache() => Course::Ring(entry, state::IO),
         Way::Cached => Course::Here { write, flags: flags | abi::RWF_NOWAIT, entry },
         Way::Here => Course::Here { write, flags, entry },
-        Way::Kernel => Course::Kernel,
+        Way::Stream if !write && flags == 0 && bytes > 0 => Course::Stream,
+        Way::Kernel | Way::Stream => Course::Kernel,
         Way::Punts => Course::Settle(Reason::Punts),
     }
 }
@@ -103,7 +106,7 @@ fn sync(iocb: &Iocb, files: &mut Files) -> Course {
     }
     let Some(file) = files.of(iocb.fildes) else { return Course::Kernel };
     match file.way {
-        Way::Kernel => Course::Kernel,
+        Way::Kernel | Way::Stream => Course::Kernel,
         Way::Punts => Course::Settle(Reason::Punts),
         Way::Ring | Way::Cached | Way::Here => {
             let op_flags = if iocb.opcode == abi::FDSYNC { DATASYNC } else { 0 };

@@ -42,6 +42,7 @@ mod probe;
 mod registry;
 mod ring;
 pub mod stat;
+mod stream;
 mod submit;
 mod system;
 mod usual;

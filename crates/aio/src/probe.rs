@@ -6,7 +6,8 @@
 //! | through the page cache | preadv2 at once if cached, else io_uring | pwritev2 |
 //! | tmpfs | preadv2 | pwritev2 |
 //! | O_DIRECT, and the kernel cannot: io_uring would use worker threads | the real io_submit | same |
-//! | no file of bytes (pipe, socket, directory) | the real io_submit | same |
+//! | pipe, socket | the real io_submit, once there is something | the real io_submit |
+//! | no file of bytes (directory, terminal) | the real io_submit | same |
 //!
 //! The kernel's AIO carries out I/O through the page cache within `io_submit` as well, so nothing
 //! blocks that did not block before.
@@ -31,6 +32,8 @@ const RAMFS_MAGIC: i64 = 0x8584_58f6;
 const EXT4_MAGIC: i64 = 0xef53;
 const XFS_MAGIC: i64 = 0x5846_5342;
 const BTRFS_MAGIC: i64 = 0x9123_683e;
+/// Of pipes without a name.
+pub const PIPEFS_MAGIC: i64 = 0x5049_5045;
 
 /// Why a context uses the real system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +79,8 @@ pub enum Way {
     Here,
     /// The real `io_submit`, this iocb alone.
     Kernel,
+    /// The same, of something that reads may have to wait for.
+    Stream,
     /// The real `io_submit`, for good.
     Punts,
 }
@@ -353,6 +358,7 @@ fn look(file: &mut File, fd: i32) -> bool {
 fn way(file: &File, stat: &libc::stat, file_system: i64) -> Way {
     let bytes = match stat.st_mode & libc::S_IFMT {
         libc::S_IFREG | libc::S_IFBLK => file.readable || file.writable,
+        libc::S_IFIFO | libc::S_IFSOCK => return Way::Stream,
         _ => false,
     };
     if !bytes {
@@ -406,6 +412,11 @@ fn status_flags(fd: i32) -> Result<i32, ()> {
     if flags < 0 { Err(()) } else { Ok(flags as i32) }
 }
 
+/// Whether reads and writes of `fd` may wait.
+pub fn is_blocking(fd: i32) -> bool {
+    status_flags(fd).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0)
+}
+
 /// Whether `fd` is an open file.
 pub fn is_open(fd: i32) -> bool {
     status_flags(fd).is_ok_and(|flags| flags & libc::O_PATH == 0)
@@ -432,7 +443,8 @@ pub fn stat(fd: i32) -> Option<libc::stat> {
     (done == 0).then(|| unsafe { stat.assume_init() })
 }
 
-fn file_system(fd: i32) -> i64 {
+/// Magic number of its file system.
+pub fn file_system(fd: i32) -> i64 {
     let mut answer = MaybeUninit::<libc::statfs>::zeroed();
     let place = answer.as_mut_ptr() as usize;
     // SAFETY: a place for the answer.
@@ -455,7 +467,7 @@ mod tests {
         let (read, _write) = std::io::pipe().unwrap();
         // The pipe may have the descriptor that the file had.
         let mut files = Files::new();
-        assert_eq!(files.of(read.as_raw_fd()).unwrap().way, Way::Kernel);
+        assert_eq!(files.of(read.as_raw_fd()).unwrap().way, Way::Stream);
         assert!(files.of(-1).is_none());
     }
 

@@ -10,6 +10,7 @@ use crate::course::{Course, bytes_of};
 use crate::lock::Guard;
 use crate::probe::Reason;
 use crate::stat::Counter;
+use crate::stream;
 use crate::system::{self, failure};
 use crate::usual::{self, One, Queued};
 use libc::c_long;
@@ -339,6 +340,8 @@ impl Batch<'_> {
             }
             // SAFETY: passed on to the caller.
             Course::Kernel => unsafe { self.hand_over(index) },
+            // SAFETY: passed on to the caller.
+            Course::Stream => unsafe { self.read_stream(&iocb, address, index) },
             Course::Settle(reason) => {
                 self.flush()?;
                 self.context.settle(reason);
@@ -437,6 +440,34 @@ impl Batch<'_> {
         unsafe { self.hand_over(index) }
     }
 
+    /// To the kernel's context as soon as it need not wait there for something to be read.
+    ///
+    /// # Safety
+    /// As `submit`.
+    #[cold]
+    unsafe fn read_stream(&mut self, iocb: &Iocb, address: usize, index: usize) -> Result<(), i32> {
+        self.flush()?;
+        let context = self.context;
+        // Refused without waiting where all places are taken.
+        let has_room = context.native.pending.load(SeqCst) < i64::from(context.capacity);
+        if !has_room || self.without_lock(|| stream::wait(iocb.fildes)) {
+            if context.dead.load(SeqCst) {
+                return Err(failure(libc::EINVAL));
+            }
+            // SAFETY: passed on to the caller.
+            return unsafe { self.hand_over(index) };
+        }
+        // As the kernel says it, by an event.
+        self.find_room()?;
+        let key = address + std::mem::offset_of!(Iocb, key);
+        caller::write(key, 0_u32).map_err(|_| failure(libc::EFAULT))?;
+        let res = i64::from(failure(libc::EINTR));
+        let event = Event { data: iocb.data, obj: address as u64, res, res2: 0 };
+        finish(context, self.engine, &mut self.submitting, event);
+        self.room -= 1;
+        Ok(())
+    }
+
     /// # Safety
     /// As `submit`.
     #[cold]
@@ -469,16 +500,21 @@ impl Batch<'_> {
     /// As `submit`.
     unsafe fn natively(&mut self, nr: u32, iocbs: usize) -> i32 {
         let context = self.context;
-        let work = || {
+        let taken = self.without_lock(|| {
             // SAFETY: passed on to the caller.
             unsafe { natively(context, c_long::from(nr), iocbs) }
-        };
-        let taken = Guard::without(&mut self.submitting, work);
+        });
+        context.wake_all(&mut self.submitting);
+        taken
+    }
+
+    /// Something that may take long, while others submit. Nothing is queued.
+    fn without_lock<R>(&mut self, work: impl FnOnce() -> R) -> R {
+        let result = Guard::without(&mut self.submitting, work);
         // Others have taken places meanwhile, and marked files.
         self.room = 0;
         self.submitting.files.begin_round();
-        context.wake_all(&mut self.submitting);
-        taken
+        result
     }
 
     /// The kernel has allowed this iocb's priority: the next need not be asked for.

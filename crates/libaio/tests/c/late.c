@@ -1,6 +1,7 @@
 /* What happens between a request's submission and its event: files are closed, signals come, other threads submit. */
 #include "aio.h"
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 static char buffer[1 << 16] __attribute__((aligned(4096)));
 
@@ -290,6 +291,50 @@ static void pipes(int in_use)
     close(fd), close(direct), close(ends[0]), close(ends[1]), close(signal);
 }
 
+static int distracting[2];
+static void *polls_and_reads(void *argument)
+{
+    poll_iocb = iocb_of(POLL, distracting[0], (void *)POLLIN, 0, 0);
+    return submit_one(polling, &poll_iocb) == 1 ? submits(argument) : NULL;
+}
+
+/* What becomes ready for a thread does not end its wait for a pipe or a socket; a handler does. */
+static void distracted(int in_use)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
+    CHECK(pipe(distracting), 0);
+    for (int sockets = 0; sockets < 2; sockets++) {
+        int ends[2];
+        struct io_event event;
+        CHECK(sockets ? socketpair(AF_UNIX, SOCK_STREAM, 0, ends) : pipe(ends), 0);
+        polling = made(8, in_use);
+        struct iocb reading = iocb_of(PREAD, ends[0], buffer, 100, 0);
+        struct other other = {.ctx = polling, .iocb = &reading};
+        start(&other, polls_and_reads);
+        CHECK(write(distracting[1], "x", 1), 1);
+        /* It comes when the thread has turned to it. */
+        CHECK(io_getevents(polling, 1, 1, &event, NULL), 1);
+        CHECK(event.obj == (uintptr_t)&poll_iocb, 1);
+        CHECK(write(ends[1], "abc", 3), 3);
+        CHECK(ended(&other), 1);
+        CHECK(io_getevents(polling, 1, 1, &event, NULL), 1);
+        CHECK(event.res, 3);
+        CHECK(read(distracting[0], buffer, 1), 1);
+        handled = 0;
+        start(&other, submits);
+        CHECK(pthread_kill(other.thread, SIGUSR1), 0);
+        CHECK(ended(&other), 1);
+        CHECK(handled, 1);
+        CHECK(io_getevents(polling, 1, 1, &event, NULL), 1);
+        CHECK(event.res, -EINTR);
+        CHECK(event.obj == (uintptr_t)&reading, 1);
+        CHECK(io_destroy(polling), 0);
+        close(ends[0]), close(ends[1]);
+    }
+    close(distracting[0]), close(distracting[1]);
+}
+
 /* A poll is left when the program closes every descriptor that it does not know, and then the context. */
 static void unknown(int in_use)
 {
@@ -314,7 +359,7 @@ int main(int count, char **arguments)
         {"reused", reused},           {"write_only", write_only},   {"direct_left", direct_left},
         {"limited", limited},         {"interrupted", interrupted}, {"elsewhere", elsewhere},
         {"pipes", pipes},             {"allocating", allocating},   {"unknown", unknown},
-        {NULL, NULL},
+        {"distracted", distracted},   {NULL, NULL},
     };
     /* Whoever waits for himself waits for ever. */
     alarm(60);

@@ -109,6 +109,7 @@ cases! {
     elsewhere: [Polls, Waits], 0;
     pipes: [Ring, Inline], 18;
     unknown: [Inline, Polls], 0;
+    distracted: [Inline, Polls], 4;
 }
 
 cases! {
