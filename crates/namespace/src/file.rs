@@ -40,9 +40,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Largest data transfer of one command: the largest buffer of the pool.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+
+/// For how long a loss of data is told to queues that are opened after it, by the first Flush of each.
+const TOLD_WITHIN: Duration = Duration::from_secs(60 * 60);
 
 /// A volume in a file or on a block device.
 #[derive(Debug)]
@@ -69,6 +73,10 @@ pub struct File {
     failed_syncs: AtomicU64,
     /// How often the kernel had dropped some for that.
     dropped: AtomicU64,
+    /// When it did so last.
+    dropped_at: Mutex<Option<Instant>>,
+    /// One of several ways, among which somebody above chooses.
+    is_path: bool,
 }
 
 /// Ways to write zeroes that the file system has not refused yet.
@@ -131,12 +139,31 @@ impl File {
 
     /// Data could not be made durable. If the kernel `has_dropped` some, whoever had written it is not told by the kernel any more.
     fn sync_failed(&self, has_dropped: bool) {
-        self.dropped.fetch_add(has_dropped.into(), Ordering::Release);
+        if has_dropped {
+            *self.dropped_at() = Some(Instant::now());
+            self.dropped.fetch_add(1, Ordering::Release);
+        }
         self.failed_syncs.fetch_add(1, Ordering::Release);
     }
 
     fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Acquire)
+    }
+
+    fn dropped_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.dropped_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a new queue's users know of [`File::dropped`]. They may have written by other queues before, and a loss of late is
+    /// told to them as well.
+    fn told_at_first(&self) -> u64 {
+        let is_late = self.dropped_at().is_some_and(|at| at.elapsed() < TOLD_WITHIN);
+        if is_late { 0 } else { self.dropped() }
+    }
+
+    /// Whether it is a device that has been removed: the kernel sets its size to 0.
+    fn is_gone(&self) -> bool {
+        self.kind == Kind::Block && matches!(open::size(&self.file, self.kind), Ok(0))
     }
 
     fn shrunk(&self) -> MutexGuard<'_, Option<Shrunk>> {
@@ -188,6 +215,9 @@ impl Namespace for File {
         // Taken before the size: what it stands for has made the file larger by then, or never.
         let overrun = self.overrun.swap(false, Ordering::Relaxed);
         let bytes = open::size(&self.file, self.kind)?;
+        if bytes == 0 && self.kind == Kind::Block {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the device was removed"));
+        }
         let blocks = bytes >> self.block_shift;
         if let Some(before) = &mut *shrunk
             && blocks > self.blocks()

@@ -491,8 +491,8 @@ mod tests {
         let seen = || [first, last].map(|at| unsafe { memory.mapping.base().add(at).read() });
         let range = dataset::Range { attributes: 0, blocks: (BYTES >> 12) as u32, slba: 0 };
         let mut list = range.to_bytes().repeat(dataset::RANGES_MAX);
-        // SAFETY: the list outlives the commands' use of it, which ends with `submit`.
         let data = |list: &[u8]| {
+            // SAFETY: the list outlives the commands' use of it, which ends with `submit`.
             Data::Part(unsafe { Part::new(list.as_ptr().cast_mut(), list.len(), None) })
         };
         fill(7);

@@ -60,6 +60,7 @@ pub use connect::{Connected, Origin, Refused};
 pub use event::{ControllerId, DropReason, Event};
 pub use nqn::is_valid_nqn;
 pub use nvme::log::ana::AnaState;
+pub use subsystem::check_limits;
 pub use target::{ControllerSummary, NamespaceAccess, Target};
 
 use std::time::Duration;

@@ -235,7 +235,8 @@ pub(crate) fn padded<const N: usize>(
     Ok(bytes)
 }
 
-fn check_limits(limits: &Limits) -> Result<(), ConfigError> {
+/// Whether a namespace may have these limits.
+pub fn check_limits(limits: &Limits) -> Result<(), ConfigError> {
     let &Limits { block_shift, blocks, .. } = limits;
     let bytes = blocks.checked_mul(1 << block_shift.min(12));
     if !matches!(block_shift, 9 | 12) || blocks == 0 || bytes.is_none() {

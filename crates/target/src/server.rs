@@ -337,6 +337,8 @@ impl Server {
         else {
             return Err(ConfigError::UnknownNamespace { nqn: nqn.to_string(), nsid }.into());
         };
+        // Before anybody goes by them.
+        subsystem::check_limits(&limits)?;
         self.on_every_core(|_| {
             let nqn = nqn.clone();
             Box::new(move |core: &Core| {

@@ -10,6 +10,7 @@ use namespace::Namespace;
 use nvme::event::{AsyncEvent, notice};
 use nvme::{Command, Limits, NSID_ALL, Sgl, Status, opcode};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use target::AnaState;
 
@@ -132,6 +133,22 @@ fn hosts_that_would_send_too_much_at_once_are_to_connect_again() {
         assert_eq!(admin.command(identify(1, 0), Bytes::Wanted(4096)).ok().data[77], 5);
     }
     other.write(2, 0, 32, &[2; 128 << 10]);
+}
+
+#[test]
+fn limits_that_nobody_could_serve_change_nothing() {
+    let rig = Rig::empty(2);
+    let gone = Arc::new(AtomicBool::new(false));
+    let is_gone = Arc::clone(&gone);
+    let limit = move |limits: Limits| match is_gone.load(Ordering::Relaxed) {
+        true => Limits { blocks: 0, ..limits },
+        false => limits,
+    };
+    rig.add(1, Arc::new(Double::over(memory(1 << 20, 12, 2)).limited(limit)));
+    let (_admin, mut io) = rig.connect();
+    gone.store(true, Ordering::Relaxed);
+    rig.server.namespace_changed(NQN, 1).expect_err("no namespace has no blocks");
+    io.read(1, 0, 8, 8 * 4096);
 }
 
 #[test]

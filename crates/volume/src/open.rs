@@ -207,6 +207,7 @@ fn file(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Names
         shared: options.shared,
         buffered: *buffered,
         uuid: uri.options.uuid,
+        is_path,
     })?;
     let beside = Beside { cores: options.cores, retries: !is_path };
     Ok(block::with_copy(file, beside))

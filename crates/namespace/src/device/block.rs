@@ -16,14 +16,14 @@ use super::{Device, DeviceOptions};
 use crate::copy::Located;
 use crate::file::File;
 use crate::layer::pass_to_child;
-use crate::{Data, Namespace, Queue, Request};
+use crate::{Access, AccessWatcher, Data, Namespace, Queue, Request};
 use nvme::Status;
 use nvme::limits::{CopyLimits, Limits, Passthrough};
 use reactor::Reactor;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 /// How the character device is used.
@@ -185,6 +185,14 @@ impl Queue for BlockQueue {
 
     fn submit_admin(&self, request: Box<Request>) {
         self.child.submit_admin(request);
+    }
+
+    fn access(&self) -> Access {
+        self.child.access()
+    }
+
+    fn watch_access(&self, watcher: Weak<dyn AccessWatcher>) {
+        self.child.watch_access(watcher);
     }
 
     fn forget(&self) {

@@ -275,6 +275,11 @@ impl Span<'_> {
 }
 
 impl File {
+    /// Whether a Copy may have left data in the page cache.
+    pub(super) fn has_copied(&self) -> bool {
+        self.copying.cached.get().is_some()
+    }
+
     /// The file through the page cache. Where it cannot be had, past it: slower, and no less right.
     pub(super) fn cached(&self) -> &std::fs::File {
         if !self.is_direct() {

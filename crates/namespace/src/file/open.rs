@@ -31,6 +31,8 @@ pub struct FileOptions {
     pub buffered: bool,
     /// The volume's UUID, if it was given one.
     pub uuid: Option<[u8; 16]>,
+    /// One of several ways, among which somebody above chooses.
+    pub is_path: bool,
 }
 
 #[cfg(test)]
@@ -45,6 +47,7 @@ impl FileOptions {
             shared: false,
             buffered: true,
             uuid: None,
+            is_path: false,
         }
     }
 }
@@ -204,6 +207,8 @@ impl File {
             copying,
             failed_syncs: AtomicU64::default(),
             dropped: AtomicU64::default(),
+            dropped_at: Mutex::default(),
+            is_path: options.is_path,
             file,
         }))
     }

@@ -2,11 +2,11 @@
 
 use super::{File, ZeroesBy};
 use crate::memory::Mapping;
-use crate::{Queue, Request, dataset};
+use crate::{Access, AccessWatcher, Namespace, Queue, Request, dataset};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
 use reactor::{Complete, FixedFile, Reactor};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -38,6 +38,9 @@ pub(super) struct FileQueue {
     registered: Option<FixedFile>,
     /// How often the kernel has dropped data, as far as the users of this queue know.
     told: Cell<u64>,
+    /// The device has been removed.
+    gone: Cell<bool>,
+    watcher: RefCell<Option<Weak<dyn AccessWatcher>>>,
 }
 
 impl FileQueue {
@@ -48,8 +51,16 @@ impl FileQueue {
             None => uring::File::Fd(volume.as_raw_fd()),
         };
         let reactor = Rc::clone(reactor);
-        let told = Cell::new(volume.dropped());
-        Rc::new_cyclic(|me| FileQueue { me: me.clone(), volume, reactor, file, registered, told })
+        Rc::new_cyclic(|me| FileQueue {
+            me: me.clone(),
+            told: Cell::new(volume.told_at_first()),
+            volume,
+            reactor,
+            file,
+            registered,
+            gone: Cell::new(false),
+            watcher: RefCell::default(),
+        })
     }
 }
 
@@ -78,6 +89,14 @@ impl Queue for FileQueue {
         }
     }
 
+    fn access(&self) -> Access {
+        if self.gone.get() { Access::Gone } else { Access::Optimized }
+    }
+
+    fn watch_access(&self, watcher: Weak<dyn AccessWatcher>) {
+        self.watcher.replace(Some(watcher));
+    }
+
     /// What is under way the kernel has, or a thread, and nothing waits here.
     fn forget(&self) {}
 }
@@ -103,7 +122,7 @@ impl Complete for FileQueue {
             (opcode::READ | opcode::WRITE, _)
                 if request.scratch[DONE] + result as u64 == request.data.len() as u64 =>
             {
-                return request.finish(Status::SUCCESS);
+                return self.transferred(request);
             }
             (opcode::READ | opcode::WRITE, _) | (_, step::WRITE_ZEROES) => {
                 request.scratch[DONE] += result as u64;
@@ -167,7 +186,7 @@ impl FileQueue {
         let (start, len) = self.bytes(&request.command);
         let done = request.scratch[DONE];
         if done == len {
-            return request.finish(Status::SUCCESS);
+            return self.transferred(request);
         }
         let (offset, left) = (start + done, (len - done) as u32);
         if self.volume.is_direct() {
@@ -187,6 +206,17 @@ impl FileQueue {
             }
         };
         self.start(request, entry);
+    }
+
+    /// A Read or Write has moved all its data. What is read with FUA is durable before it is told (NVM 1.1, section 3.3.4).
+    #[inline]
+    fn transferred(&self, mut request: Box<Request>) {
+        if request.command.fua() && request.command.opcode == opcode::READ && !self.volume.read_only
+        {
+            request.scratch[STEP] = step::SYNC;
+            return self.start(request, entry::fdatasync(self.file));
+        }
+        request.finish(Status::SUCCESS);
     }
 
     fn zero(&self, mut request: Box<Request>) {
@@ -265,6 +295,7 @@ impl FileQueue {
     /// Nothing was transferred: the file ends before the size we know.
     fn ended(&self, request: Box<Request>) {
         let status = match request.command.opcode {
+            _ if self.is_gone() => self.removed(),
             opcode::READ => Status::LBA_OUT_OF_RANGE,
             _ => Status::WRITE_FAULT,
         };
@@ -289,21 +320,61 @@ impl FileQueue {
             _ => {
                 let is_durable = step == step::SYNC || command.opcode == opcode::FLUSH;
                 let is_fua = command.opcode == opcode::WRITE && command.fua();
+                let gone = self.is_gone();
                 if !is_durable && !is_fua {
-                    return request.finish(status(command.opcode, errno));
+                    return request.finish(match gone {
+                        true => self.removed(),
+                        false => status(command.opcode, errno),
+                    });
                 }
-                // What the reactor has given up was not carried out. A write fails for reasons of its own; with EIO it may
-                // have told what the kernel had dropped of others. Sent again it is durable once it succeeds.
-                let has_dropped = errno != libc::ECANCELED && (is_durable || errno == libc::EIO);
+                // What the reactor has given up was not carried out.
+                let has_dropped =
+                    errno != libc::ECANCELED && (is_durable || !self.is_its_own(errno));
                 self.volume.sync_failed(has_dropped);
                 if command.opcode == opcode::FLUSH {
                     self.told.set(self.volume.dropped());
                 }
                 request.finish(match is_durable {
+                    _ if gone => self.removed(),
                     true => not_durable(errno),
                     false => status(command.opcode, errno),
                 });
             }
+        }
+    }
+}
+
+impl FileQueue {
+    /// Whether a write with FUA that fails with `errno` surely failed for itself. Otherwise it may have told, as a Flush does, what
+    /// the kernel had dropped of others' data, which keeps its errno; sent again, it is durable itself once it succeeds.
+    fn is_its_own(&self, errno: i32) -> bool {
+        match errno {
+            libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS => true,
+            libc::EINVAL | libc::EFAULT | libc::EBADF | libc::EPERM => true,
+            // Past the page cache nothing is allocated later than the write.
+            libc::ENOSPC | libc::EDQUOT => self.volume.is_direct() && !self.volume.has_copied(),
+            _ => false,
+        }
+    }
+
+    /// Whether the device has been removed. Whoever chooses among several is told at the first time.
+    fn is_gone(&self) -> bool {
+        let gone = self.volume.is_gone();
+        if gone && !self.gone.replace(true) {
+            tracing::error!(volume = self.volume.uri(), "the device was removed");
+            let watcher = self.watcher.borrow().as_ref().and_then(Weak::upgrade);
+            if let Some(watcher) = watcher {
+                watcher.access_changed();
+            }
+        }
+        gone
+    }
+
+    /// What a command ends with whose device is not there any more.
+    fn removed(&self) -> Status {
+        match self.volume.is_path {
+            true => Status::HOST_PATHING_ERROR,
+            false => Status::NAMESPACE_NOT_READY.dnr(),
         }
     }
 }
@@ -367,10 +438,11 @@ fn zeroes() -> Option<&'static Mapping> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file::FileOptions;
     use crate::file::ending::End;
+    use crate::file::{FileOptions, TOLD_WITHIN};
     use crate::{Data, Namespace, Sink};
     use reactor::Config;
+    use std::time::Instant;
 
     #[test]
     fn a_way_to_zero_that_is_refused_does_not_take_the_others_along() {
@@ -502,16 +574,73 @@ mod tests {
         let mut write = Command::blocks(opcode::WRITE, 1, 0, 1);
         write.cdw12 = (write.cdw12.get() | 1 << 30).into();
         assert_eq!(flush(&queues[0], -libc::ECANCELED), Status::ABORT_REQUESTED);
-        assert_eq!(ended(&queues[0], write, -libc::ENOSPC), Status::CAPACITY_EXCEEDED);
         assert_eq!(ended(&queues[0], write, -libc::ENOMEM), Status::COMMAND_INTERRUPTED);
         assert!(queues.iter().all(|queue| flush(queue, 0).is_success()));
-        assert_eq!(ended(&queues[0], write, -libc::EIO), Status::WRITE_FAULT);
-        assert_eq!(queues.each_ref().map(|queue| flush(queue, 0)), [Status::WRITE_FAULT.dnr(); 2]);
+        // What the kernel could not write back keeps its errno: a full pool below, a medium.
+        for errno in [libc::EIO, libc::ENOSPC, libc::ENODATA] {
+            assert_eq!(ended(&queues[0], write, -errno), status(opcode::WRITE, errno));
+            let told = queues.each_ref().map(|queue| flush(queue, 0));
+            assert_eq!(told, [Status::WRITE_FAULT.dnr(); 2], "{errno}");
+        }
         assert_eq!(flush(&queues[0], -libc::EIO), Status::WRITE_FAULT.dnr());
         assert!(flush(&queues[0], 0).is_success(), "it has been told");
         assert_eq!(flush(&queues[1], 0), Status::WRITE_FAULT.dnr(), "it has not");
         assert!(queues.iter().all(|queue| flush(queue, 0).is_success()));
-        let later = FileQueue::open(volume, &reactor);
-        assert!(flush(&later, 0).is_success(), "it has written nothing before");
+        // Its users may have written by the others.
+        let later = FileQueue::open(Arc::clone(&volume), &reactor);
+        assert_eq!(
+            [flush(&later, 0), flush(&later, 0)],
+            [Status::WRITE_FAULT.dnr(), Status::SUCCESS]
+        );
+        *volume.dropped_at() = Instant::now().checked_sub(2 * TOLD_WITHIN);
+        let next_day = FileQueue::open(volume, &reactor);
+        assert!(flush(&next_day, 0).is_success());
+    }
+
+    /// Past the page cache no space is looked for later than a write is carried out, so that it has failed for itself.
+    #[test]
+    fn a_full_file_system_fails_a_direct_write_alone() {
+        let directory = tempfile::tempdir_in(".").unwrap();
+        let path = directory.path().join("a");
+        let options = FileOptions { buffered: false, ..FileOptions::buffered(path, Some(1 << 20)) };
+        let volume = File::open(&FileOptions { block_shift: None, ..options }).unwrap();
+        assert!(volume.is_direct(), "the directory of the build takes O_DIRECT");
+        let reactor = Reactor::new(&Config::default()).unwrap();
+        let queue = FileQueue::open(Arc::clone(&volume), &reactor);
+        assert!(queue.is_its_own(libc::ENOSPC) && !queue.is_its_own(libc::EIO));
+        volume.cached();
+        assert!(!queue.is_its_own(libc::ENOSPC), "a Copy may have left some in the cache");
+    }
+
+    #[test]
+    fn what_is_read_with_fua_is_durable_first() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), [7; 4096]).unwrap();
+        let options = FileOptions::buffered(file.path(), None);
+        for (read_only, dword, is_flushed) in
+            [(false, 0, false), (false, 1 << 30, true), (true, 1 << 30, false)]
+        {
+            let config = Config { buffer_bytes: 1 << 20, ..Config::default() };
+            let reactor = Reactor::new(&config).unwrap();
+            let options = FileOptions { read_only, ..options.clone() };
+            let queue = FileQueue::open(File::open(&options).unwrap(), &reactor);
+            let end = Rc::new(End { reactor: Rc::clone(&reactor), request: Cell::default() });
+            let mut request = Request::new();
+            request.command = Command::blocks(opcode::READ, 1, 0, 8);
+            request.command.cdw12 = (request.command.cdw12.get() | dword).into();
+            request.data = Data::Buffer(reactor.buffers().allocate(4096).unwrap());
+            request.push(Rc::clone(&end) as Rc<dyn Sink>, 0);
+            queue.complete(Box::into_raw(request) as u64, 4096, 0);
+            let ended = end.request.take();
+            assert_eq!(ended.is_none(), is_flushed, "{read_only} {dword:#x}");
+            let request = ended.unwrap_or_else(|| {
+                reactor.run();
+                end.request.take().expect("it ran until then")
+            });
+            assert_eq!(
+                (request.status, request.scratch[STEP]),
+                (Status::SUCCESS, if is_flushed { step::SYNC } else { step::MAIN })
+            );
+        }
     }
 }

@@ -39,6 +39,7 @@ fn file(folder: &Path, blocks: u64) -> Arc<dyn Namespace> {
         shared: false,
         buffered: true,
         uuid: None,
+        is_path: false,
     })
     .expect("a file")
 }

@@ -56,6 +56,7 @@ impl Maker<'_> {
             shared: false,
             buffered,
             uuid: None,
+            is_path: false,
         })
         .expect("a file")
     }

@@ -1,0 +1,65 @@
+#!/bin/bash
+# limit: 240
+# Block devices that are removed while they are served: one of two paths goes and nobody notices; the last one goes, and hosts
+# are told that the namespace is not there, not that it is full or has ended.
+. "$(dirname "$0")/harness.sh"
+
+modprobe null_blk nr_devices=0
+# made NAME: a device of 256 MiB
+made() {
+    local null=/sys/kernel/config/nullb/$1 setting
+    mkdir "$null"
+    for setting in size=256 memory_backed=0 queue_mode=2 irqmode=0; do
+        echo "${setting#*=}" >"$null/${setting%=*}"
+    done
+    echo 1 >"$null/power"
+    local device
+    device=/dev/nullb$(cat "$null/index")
+    [[ -b $device ]] || device=/dev/$1
+    [[ -b $device ]] || die "null_blk has no device $1: $(ls /dev)"
+    echo "$device"
+}
+removed() { echo 0 >"/sys/kernel/config/nullb/$1/power"; }
+
+one=$(made one) two=$(made two)
+serve "multipath:policy=round-robin($one,$two)" mem:16M
+connect
+remote=$(namespace 1)
+fio --name=x --filename="$remote" --direct=1 --ioengine=libaio --iodepth=16 --rw=randrw --bs=4k \
+    --time_based --runtime=8 --output-format=json --output="$WORK/fio.json" &
+FIO=$!
+sleep 2
+removed one
+wait "$FIO" || die "one of two paths was removed, and fio noticed: $(tail -n 20 "$WORK/fio.json")"
+expect_json "$WORK/fio.json" '[.jobs[].error] | add' 0
+expect_match "the log" "$(<"$WORK/serve.log")" 'the device was removed'
+# Its size is still that of the one that is left.
+sleep 2
+expect "bytes" "$(blockdev --getsize64 "$remote")" $((256 << 20))
+dd if="$remote" of=/dev/null bs=64k count=16 iflag=direct status=none
+
+removed two
+dd if="$remote" of=/dev/null bs=4k count=1 iflag=direct 2>"$WORK/dd" && die "a removed device was read"
+dd if=/dev/zero of="$remote" bs=4k count=1 oflag=direct 2>"$WORK/dd" && die "a removed device was written to"
+grep -q 'No space' "$WORK/dd" && die "it is not full: $(<"$WORK/dd")"
+"$NVLANE" ctl --socket "$CTL" volume list >"$WORK/list"
+grep -q "256 MiB" "$WORK/list" || die "its size is not what it was: $(<"$WORK/list")"
+# The target lives, and so does its other namespace.
+verified_io "$(namespace 2)" 8M
+disconnect
+
+# A removed device has nothing to flush to, which is said.
+kill -TERM "$SERVER"
+wait "$SERVER" || true
+SERVER=
+
+# Alone, it is no path.
+three=$(made three)
+serve "$three"
+remote="tcp://127.0.0.1:$PORT/$NQN?ns=1"
+read=("$NVLANE" io -O 2 -l 4096 -r "$remote")
+"${read[@]}" >/dev/null
+removed three
+expect_match "a read of what was removed" "$(fails "${read[@]}")" 'Namespace Not Ready'
+sleep 2
+expect_match "a read, later" "$(fails "${read[@]}")" 'Namespace Not Ready'
