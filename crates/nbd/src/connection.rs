@@ -246,6 +246,11 @@ impl Connection {
         }
     }
 
+    /// Whether the volume has anything of it.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.running.get() != 0
+    }
+
     /// A closed connection is no more: the peer learns of it, and somebody else may come.
     pub(crate) fn end(&self) {
         if !self.ended.replace(true) {

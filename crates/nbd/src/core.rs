@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -56,6 +56,8 @@ pub(crate) struct Shared {
     pub(crate) exports: Vec<Export>,
     pub(crate) mailboxes: OnceLock<Vec<Mailbox>>,
     pub(crate) connections: AtomicUsize,
+    /// The end did not wait any longer for what volumes still had.
+    pub(crate) is_cut_short: AtomicBool,
 }
 
 impl Exports for Shared {
@@ -261,6 +263,9 @@ impl Complete for Core {
             TOKEN_STALLS => self.look_for_stalls(),
             TOKEN_STOP => {
                 for connection in self.all_connections() {
+                    if connection.is_at_work() {
+                        self.shared.is_cut_short.store(true, Ordering::Relaxed);
+                    }
                     connection.close();
                     // The volume may keep what it has for as long as it likes.
                     connection.end();

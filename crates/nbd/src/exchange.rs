@@ -33,7 +33,9 @@ pub(crate) struct Exchange {
     /// Commands with the volume.
     pub(crate) running: u32,
     /// What those of them are for that read: a command that comes back may say something else.
-    pub(crate) reads: [Option<Piece>; READS_MAX],
+    pub(crate) reads: [Option<Read>; READS_MAX],
+    /// Pieces for which the volume, which was asked to lend its memory, had none.
+    again: [Option<Piece>; READS_MAX],
     /// Why it failed; the first reason.
     pub(crate) failure: Option<Failure>,
     /// A command is to be made, and there is no memory for it.
@@ -53,6 +55,14 @@ pub(crate) struct Exchange {
     in_use: bool,
 }
 
+/// A read with the volume.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Read {
+    pub(crate) piece: Piece,
+    /// It has a buffer from us.
+    pub(crate) has_buffer: bool,
+}
+
 /// A part of a block that is written: read, changed, and written if nobody else has meanwhile.
 pub(crate) struct Merge {
     /// Three blocks: what was read, what is to be written, and what the client sent.
@@ -69,6 +79,7 @@ impl Exchange {
             before: 0,
             running: 0,
             reads: [None; READS_MAX],
+            again: [None; READS_MAX],
             failure: None,
             waits: false,
             is_sending: false,
@@ -84,7 +95,18 @@ impl Exchange {
 
     /// Whether a command was made for every byte.
     pub(crate) fn is_covered(&self) -> bool {
-        self.at == self.request.end()
+        self.at == self.request.end() && self.again.iter().all(Option::is_none)
+    }
+
+    /// A piece is to be read again, into a buffer.
+    pub(crate) fn read_again(&mut self, piece: Piece) {
+        let free = self.again.iter_mut().find(|it| it.is_none());
+        *free.expect("as many as may be with the volume") = Some(piece);
+    }
+
+    /// The first of those.
+    pub(crate) fn next_again(&mut self) -> Option<Piece> {
+        self.again.iter_mut().find_map(Option::take)
     }
 
     /// Notes a failure, unless there was one before.
@@ -140,6 +162,7 @@ impl Exchanges {
         assert!(slot.in_use && slot.running == 0, "an exchange ends once");
         debug_assert!(slot.data.is_none() && slot.merges.iter().all(Option::is_none));
         debug_assert!(slot.reads.iter().all(Option::is_none));
+        slot.again = [None; READS_MAX];
         slot.in_use = false;
         self.free.push(index);
     }

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::{Rc, Weak};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -100,6 +100,7 @@ impl Server {
             exports,
             mailboxes: OnceLock::new(),
             connections: AtomicUsize::new(0),
+            is_cut_short: AtomicBool::new(false),
         });
         let mut server =
             Server { shared, cores: Vec::new(), threads: Vec::new(), sockets: Vec::new() };
@@ -152,6 +153,9 @@ impl Server {
 
     /// Stops accepting, answers what is in progress, closes all connections and makes all volumes
     /// durable.
+    ///
+    /// Where that takes too long, or fails, the files of its Unix sockets stay: whoever listens there next knows that not all
+    /// of it was carried out.
     pub fn stop(mut self) -> Result<(), Error> {
         self.halt();
         let mut outcome = Ok(());
@@ -160,12 +164,13 @@ impl Server {
                 outcome = Err(Error::Flush { volume: export.namespace.uri(), source });
             }
         }
+        if outcome.is_err() {
+            self.leave_sockets();
+        }
         outcome
     }
 
     fn halt(&mut self) {
-        // Nobody finds the way any more; what was removed is not removed again.
-        self.sockets.clear();
         for mailbox in &self.cores {
             mailbox.post(|_reactor| {
                 Acceptor::close_all();
@@ -177,6 +182,13 @@ impl Server {
                 tracing::error!("a core's thread panicked");
             }
         }
+        if self.shared.is_cut_short.load(Ordering::Relaxed) {
+            self.leave_sockets();
+        }
+    }
+
+    fn leave_sockets(&mut self) {
+        self.sockets.drain(..).for_each(LocalSocket::leave);
     }
 }
 

@@ -58,6 +58,13 @@ impl LocalSocket {
     }
 }
 
+impl LocalSocket {
+    /// Leaves the file behind, as a server does that is killed.
+    pub(crate) fn leave(self) {
+        std::mem::forget(self);
+    }
+}
+
 /// Removes a socket on which nobody listens.
 fn remove_stale(path: &Path) -> Result<(), SocketError> {
     if is_left_behind(path)? {
@@ -67,7 +74,7 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
     Ok(())
 }
 
-/// Whether there is a socket on which nobody listens any more: a server was killed that did.
+/// Whether there is a socket on which nobody listens any more: a server was killed that did, or ended before its volumes were done.
 pub fn is_left_behind(path: &Path) -> Result<bool, SocketError> {
     let failed = |source| SocketError::Io { path: path.to_owned(), source };
     match fs::symlink_metadata(path) {

@@ -93,6 +93,57 @@ fn commands_that_do_not_end_do_not_keep_a_server_from_stopping() {
     assert!(client.is_hung_up_on());
 }
 
+/// Whoever listens at the socket next is to know that something of ours may still be carried out.
+#[test]
+fn a_socket_stays_when_the_end_does_not_wait_for_all_commands() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    for (volume, is_left) in [("mem:4M", false), ("delay:write=1000s(mem:4M)", true)] {
+        let (mut server, address) = serve(&[volume], &ServerConfig::default());
+        server.listen_local(&path).unwrap();
+        let mut client = Client::connect(address, "0", SIMPLE);
+        client.read(0, 4096);
+        if is_left {
+            client.send(WRITE, 0, 0, 4096, &[1; 4096]);
+            client.read(0, 4096);
+        }
+        server.stop().unwrap();
+        assert_eq!(path.exists(), is_left, "{volume}");
+        assert_eq!(nbd::is_left_behind(&path).unwrap(), is_left, "{volume}");
+    }
+    // It is taken for one that was killed, and replaced.
+    let (mut server, _) = serve(&["mem:4M"], &ServerConfig::default());
+    server.listen_local(&path).unwrap();
+    server.stop().unwrap();
+    assert!(!path.exists());
+}
+
+/// Memory that is lent costs no buffers, but where a program has a read done by several parts.
+#[test]
+fn reads_of_lent_memory_wait_for_buffers_where_they_take_any() {
+    let stripe = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf/stripe.bpf.o");
+    let volume = format!("bpf:{stripe}(mem:8M,mem:8M)");
+    let (server, address) = serve(&[&volume], &small());
+    let data = pattern(1, 16 << 20);
+    let mut client = Client::connect(address, "0", Manners { structured: true, ..SIMPLE });
+    for (at, chunk) in data.chunks(1 << 20).enumerate() {
+        client.write(0, (at as u64) << 20, chunk);
+    }
+    // One that asks for all of the pool and takes nothing is dropped, as elsewhere.
+    let mut silent = Client::connect(address, "0", Manners { structured: true, ..SIMPLE });
+    for _ in 0..64 {
+        silent.send(READ, 0, 0, 4 << 20, &[]);
+    }
+    let asked: Vec<_> =
+        (0..16).map(|at| client.send(READ, 0, (at % 4) << 22, 4 << 20, &[])).collect();
+    for _ in &asked {
+        let (cookie, reply) = client.receive().unwrap();
+        let at = asked.iter().position(|it| *it == cookie).unwrap() % 4;
+        assert!(reply == Reply::Data(data[at << 22..][..4 << 20].to_vec()), "other bytes, or none");
+    }
+    server.stop().unwrap();
+}
+
 #[test]
 fn those_who_connect_and_say_nothing_do_not_keep_others_out() {
     let (server, address) = serve(&["mem:4M"], &ServerConfig::default());

@@ -206,6 +206,15 @@ impl Exchanges {
         self.slots[index as usize].pool_bytes += bytes as u32;
     }
 
+    /// Notes that `index`, which was not given any, has come back with `bytes` of the pool: a volume that was to lend its memory took
+    /// a buffer instead.
+    #[cold]
+    pub(crate) fn brings(&mut self, index: u32, bytes: usize) {
+        if self.slots[index as usize].pool_bytes == 0 {
+            self.give(index, bytes);
+        }
+    }
+
     /// Notes that what `index` was given of the pool is free again.
     #[inline]
     pub(crate) fn give_back(&mut self, index: u32) {

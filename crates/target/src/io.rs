@@ -426,6 +426,14 @@ impl Connection {
     #[inline]
     pub(crate) fn finished(&self, inner: &mut Inner, slot: u32, mut request: Box<Request>) {
         let status = request.status;
+        if status.code() == Status::COMMAND_INTERRUPTED
+            && request.command.opcode == opcode::io::READ
+            && matches!(request.data, Data::None)
+            && inner.exchanges.slot(slot).bytes != 0
+        {
+            // It was to lend its memory, and keeps the blocks in several places: it gets some to bring them together in.
+            return self.io_with_buffer(inner, slot, request, &[]);
+        }
         self.count(inner, slot, request.command.opcode, status);
         if !status.is_success() {
             self.note_error(inner, &request.command, status);
@@ -445,8 +453,13 @@ impl Connection {
             Data::Sources(_) => Data::None,
             _ => std::mem::take(&mut request.data),
         };
-        let result = request.result;
+        let (result, opcode) = (request.result, request.command.opcode);
         self.core.recycle(request);
+        if let Data::Buffer(buffer) = &data
+            && opcode == opcode::io::READ
+        {
+            inner.exchanges.brings(slot, buffer.capacity());
+        }
         self.respond(inner, slot, status, result, Payload::Data(data));
     }
 

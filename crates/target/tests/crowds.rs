@@ -96,6 +96,37 @@ fn peers_that_stop_reading_starve_nobody() {
     }
 }
 
+/// Memory that is lent costs no buffers, but where a program has a read done by several parts.
+#[test]
+fn reads_of_lent_memory_wait_for_buffers_where_they_take_any() {
+    let stripe = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf/stripe.bpf.o");
+    let uri = format!("bpf:{stripe}(mem:32M?bs=4096,mem:32M?bs=4096)");
+    let volume = volume::open(&uri, &volume::OpenOptions::default()).expect("a volume");
+    assert!(volume.limits().lends_reads, "or this test tests nothing");
+    let rig = Rig::empty(1);
+    rig.add(1, volume);
+    let mut witness = rig.witness();
+    witness.check();
+    const N: u64 = 60;
+    let ask = |io: &mut Queue| -> Vec<u16> {
+        narrow(&io.socket);
+        let read = |at: u64| Command::blocks(opcode::io::READ, 1, at % 32 * 256, 256);
+        (0..N).map(|at| io.issue(read(at), Bytes::Wanted(MIB))).collect()
+    };
+    let (_admin, mut io) = rig.connect();
+    let asked = ask(&mut io);
+    // The first answer comes, and the others have had all the memory that there is.
+    io.await_word();
+    for cid in asked {
+        assert!(io.complete(cid).ok().data.len() == MIB);
+    }
+    // Who takes nothing is found out as others wait.
+    let (_admin, mut silent) = rig.connect();
+    ask(&mut silent);
+    silent.await_word();
+    witness.check();
+}
+
 #[test]
 fn peers_that_never_send_their_data_starve_nobody() {
     let directory = directory();

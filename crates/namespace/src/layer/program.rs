@@ -276,6 +276,8 @@ impl Namespace for Routed {
         limits.commands.compare_and_write = false;
         limits.copy = self.copy_limits();
         (limits.passthrough, limits.metadata_bytes) = (Passthrough::NONE, 0);
+        // Where the ends of requests are told to it, each would need a buffer here, which nobody would hold against its share.
+        limits.lends_reads &= !self.programs.now().sees_ends();
         // A program may delay.
         limits.immediate = false;
         limits

@@ -1,7 +1,7 @@
 //! Requests: from the header to commands for the volume, and back to what is answered.
 
 use super::{Connection, Inner, TOKEN_ALLOCATION};
-use crate::exchange::{Answer, MERGES_MAX, READS_MAX};
+use crate::exchange::{Answer, MERGES_MAX, READS_MAX, Read};
 use crate::failure::{Code, Failure};
 use crate::pieces::{self, Piece};
 use crate::request::Request;
@@ -125,22 +125,30 @@ impl Connection {
             if exchange.is_covered() || exchange.running >= reads_max || exchange.data.is_some() {
                 return;
             }
-            let piece = pieces::covering(exchange.at, exchange.request.end(), shift, blocks_max);
-            let data = if lends {
+            let (again, at) = (exchange.next_again(), exchange.at);
+            let end = exchange.request.end();
+            let piece = again.unwrap_or_else(|| pieces::covering(at, end, shift, blocks_max));
+            let data = if lends && again.is_none() {
                 Data::None
             } else {
                 // Others of this connection wait for a reply that has begun.
                 let is_urgent = inner.streaming == Some(slot);
                 match self.allocate(inner, (piece.blocks as usize) << shift, is_urgent) {
                     Some(buffer) => Data::Buffer(buffer),
-                    None => return Self::wait(inner, slot),
+                    None => {
+                        if let Some(piece) = again {
+                            inner.exchanges.slot(slot).read_again(piece);
+                        }
+                        return Self::wait(inner, slot);
+                    }
                 }
             };
             let command = Command::blocks(opcode::READ, NSID, piece.slba, piece.blocks);
             let reads = &mut inner.exchanges.slot(slot).reads;
             let index = reads.iter().position(Option::is_none).expect("fewer are with the volume");
-            reads[index] = Some(piece);
-            self.command_of(inner, read_state(slot, index), command, data, piece.end());
+            reads[index] = Some(Read { piece, has_buffer: !matches!(data, Data::None) });
+            let at = if again.is_some() { at } else { piece.end() };
+            self.command_of(inner, read_state(slot, index), command, data, at);
         }
     }
 
@@ -285,14 +293,19 @@ impl Connection {
         let status = request.status;
         let data = std::mem::take(&mut request.data);
         self.core.recycle(request);
-        if read.is_some() && inner.serving().1.limits.lends_reads {
+        if let Some(Read { piece, has_buffer: false }) = read {
             inner.memory.given(&data);
+            if status.code() == Status::COMMAND_INTERRUPTED && matches!(data, Data::None) {
+                // What keeps it in several places had no memory to bring them together in: it gets some when it is its turn.
+                inner.exchanges.slot(slot).read_again(piece);
+                return self.proceed(inner, slot);
+            }
         }
         if !status.is_success() && !Self::retry_smaller(inner, slot, status) {
             self.volume_failed(inner, slot, status);
         }
         match read {
-            Some(piece) if inner.exchanges.slot(slot).failure.is_none() => {
+            Some(Read { piece, .. }) if inner.exchanges.slot(slot).failure.is_none() => {
                 self.read_came(inner, slot, piece, data);
             }
             _ => inner.memory.dropped(&data),

@@ -69,6 +69,11 @@ impl Loaded {
         self.has_one_place() && !is_told && !self.delays()
     }
 
+    /// It wants to be told how requests end: those are under way here meanwhile, with data of their own.
+    pub fn sees_ends(&self) -> bool {
+        self.instance.program().done().is_some()
+    }
+
     /// It wants requests to wait.
     pub fn delays(&self) -> bool {
         self.delays.load(Ordering::Relaxed)
