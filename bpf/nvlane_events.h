@@ -252,15 +252,44 @@ NVLANE_GLOBAL int nvlane_kernel_come(struct nvlane_sq *sq NVLANE_NONNULL, struct
 	return 0;
 }
 
+/*
+ * A backend tells once that it could not write something back, whoever asks, and has dropped it: what one queue was told, the users of
+ * all others are told by their next flush (crates/namespace/src/file/queue.rs). Whether there is something to tell.
+ */
+NVLANE_GLOBAL int nvlane_kernel_losses(struct nvlane_queue_state *q NVLANE_NONNULL, __u32 more, __u32 is_flush)
+{
+	__u32 key = 0;
+	struct nvlane_mistake_log *log = bpf_map_lookup_elem(&nvlane_mistakes, &key);
+	__u64 losses, told = q->losses;
+
+	if (!log)
+		return 0;
+	if (more)
+		__sync_fetch_and_add(&log->losses, 1);
+	losses = log->losses;
+	if (is_flush)
+		q->losses = losses;
+	return losses != told;
+}
+
+/* Whether a write with FUA that fails so surely failed for itself. */
+static __always_inline int nvlane_is_its_own(__s32 result)
+{
+	return nvlane_may_pass(result) || result == -NVLANE_EINVAL || result == -NVLANE_EFAULT || result == -NVLANE_EBADF
+		|| result == -NVLANE_EPERM;
+}
+
 /* A part has ended. 1 if it was the last, 2 if it or its rest is to be sent again, 3 if so after a pause. */
-static __always_inline int nvlane_ended(struct nvlane_flight *f, __u32 part, __s32 result)
+static __always_inline int nvlane_ended(struct nvlane_queue_state *q, struct nvlane_flight *f, __u32 part, __s32 result)
 {
 	__u32 i = part & (NVLANE_PARTS_MAX - 1), status = NVLANE_OK;
 	struct nvlane_part *p = &f->r.part[i];
 	__u32 left = (p->blocks << (nvlane_config.block_shift & 31)) - f->moved[i];
 
 	if (result < 0) {
-		if (nvlane_may_pass(result) && f->tries[i] < NVLANE_TRIES_MAX) {
+		/* a flush that has failed would succeed the next time, though what it was to make durable is gone */
+		if (nvlane_may_pass(result) && (p->op != NVLANE_FLUSH || result == -NVLANE_EINTR)
+		    && f->tries[i] < NVLANE_TRIES_MAX) {
 			f->tries[i]++;
 			return 3;
 		}
@@ -271,6 +300,13 @@ static __always_inline int nvlane_ended(struct nvlane_flight *f, __u32 part, __s
 		}
 		if (p->op != NVLANE_DISCARD || result != -NVLANE_EOPNOTSUPP)	/* that is advice */
 			status = nvlane_status(p->op, result);
+		if (p->op == NVLANE_FLUSH)
+			nvlane_kernel_losses(q, 1, 1);
+		else if (p->op == NVLANE_WRITE && f->flags & NVLANE_FUA && !nvlane_is_its_own(result))
+			nvlane_kernel_losses(q, 1, 0);
+	} else if (p->op == NVLANE_FLUSH) {
+		if (nvlane_kernel_losses(q, 0, 1))
+			status = NVLANE_WRITE_FAULT;
 	} else if (p->op == NVLANE_READ || p->op == NVLANE_WRITE) {
 		if (result > 0 && result < left) {	/* what is wrong with the rest, it tells itself */
 			f->moved[i] += result;
@@ -302,7 +338,7 @@ NVLANE_GLOBAL int nvlane_kernel_part(struct nvlane_sq *sq NVLANE_NONNULL, struct
 	if (!f)
 		return 0;
 	q->in_flight[backend]--;
-	switch (nvlane_ended(f, part, result)) {
+	switch (nvlane_ended(q, f, part, result)) {
 	case 1:
 		if (!nvlane_done_entry) {
 			nvlane_finish(sq, memory, q, f, tag, f->status);

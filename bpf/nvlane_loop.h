@@ -25,7 +25,7 @@
 #ifndef NVLANE_LOOP_H
 #define NVLANE_LOOP_H
 
-#define NVLANE_LOOP_VERSION 1	/* of what is shared with user space: crates/ublk-bpf/src/abi.rs */
+#define NVLANE_LOOP_VERSION 2	/* of what is shared with user space: crates/ublk-bpf/src/abi.rs */
 #define NVLANE_SQ_ENTRIES 256
 #define NVLANE_DEPTH_MAX 1024
 #define NVLANE_MISTAKES_KEPT 32
@@ -95,10 +95,12 @@ struct nvlane_mistake {
 struct nvlane_mistake_log {
 	__u64 count;
 	struct nvlane_mistake at[NVLANE_MISTAKES_KEPT];	/* number n is the 2^n-th */
+	__u64 losses;			/* how often a backend said that data is lost */
 };
 
 struct nvlane_queue_state {
 	__u64 requests, completions, entries, submissions, steps;
+	__u64 losses;			/* those that its users were told of */
 	__u32 busy;			/* requests that the program has */
 	__u32 ended;			/* tags that the driver has taken back */
 	__s32 error;

@@ -75,7 +75,39 @@ if [[ $'\n'$("$NVLANE" bpf check "$bpf/linear.bpf.o") == *$'\n''kernel: ok'* ]];
     in_kernel "$volume"
     counted "${below[@]}"
 fi
+
+# What the kernel could not write back, and has dropped, it tells once, whoever asks: the users of every queue are told by their
+# next flush.
+null=/sys/kernel/config/nullb/nullbad
+mkdir "$null"
+echo 16 >"$null/size"
+echo 1 >"$null/memory_backed"
+echo 1 >"$null/power"
+bad=/dev/nullb$(<"$null/index")
+[[ -b $bad ]] || bad=/dev/nullbad
+flushes() { taskset -c "$1" sync -d "$DEVICE" 2>"$WORK/sync"; }
+told() {
+    local cpu
+    for cpu in 0 1; do flushes "$cpu" || die "nothing is lost yet: $(<"$WORK/sync")"; done
+    echo +0-8191 >"$null/badblocks"
+    taskset -c 0 dd if=/dev/urandom of="$DEVICE" bs=4k count=1 oflag=direct status=none
+    for cpu in 0 1; do flushes "$cpu" && die "the flush of processor $cpu says nothing of what is lost"; done
+    echo -0-8191 >"$null/badblocks"
+    for cpu in 0 1 0 1; do flushes "$cpu" || die "processor $cpu is told twice: $(<"$WORK/sync")"; done
+    ublk_stop
+}
+volume="bpf:$bpf/linear.bpf.o($bad?buffered)"
+echo "losses, by two queues"
+ublk_add "$bad?buffered" -q 2
+told
+ublk_add "$volume" -q 2 --bpf user
+told
+if [[ $'\n'$("$NVLANE" bpf check "$bpf/linear.bpf.o") == *$'\n''kernel: ok'* ]]; then
+    echo "losses, by a program in the kernel"
+    in_kernel "$volume" -q 2
+    told
+fi
 # A ring lets go of what it had some time after its process.
-for name in nullone nulltwo; do await 20 rmdir "/sys/kernel/config/nullb/$name"; done
+for name in nullone nulltwo nullbad; do await 20 rmdir "/sys/kernel/config/nullb/$name"; done
 await 20 modprobe -r null_blk
 await 20 modprobe -r ublk_drv

@@ -5,7 +5,7 @@ use std::mem::size_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The version of what is here, which an object's loop says it has; to be raised with each change.
-pub const LOOP_VERSION: u8 = 1;
+pub const LOOP_VERSION: u8 = 2;
 /// Entries of the submission queue.
 pub const SQ_ENTRIES: u32 = 256;
 /// Most requests in flight of a queue.
@@ -117,6 +117,8 @@ pub struct QueueState {
     pub submissions: u64,
     /// How many times the loop has run.
     pub steps: u64,
+    /// Losses of data that its users were told of.
+    pub losses: u64,
     /// Requests that have not been given back.
     pub busy: u32,
     /// Tags that the driver has taken back.
@@ -231,11 +233,13 @@ pub struct MistakeLog {
     pub count: u64,
     /// Number n is the 2^n-th.
     pub at: [Mistake; MISTAKES_KEPT],
+    /// How often a backend said that data is lost.
+    pub losses: u64,
 }
 
 const _: () = {
     assert!(size_of::<LoopConfig>() == 200);
-    assert!(size_of::<QueueState>() == 144);
+    assert!(size_of::<QueueState>() == 152);
     assert!(BUFFERS_AT.is_multiple_of(4096));
     assert!(size_of::<Mistake>() == 32);
     assert!(size_of::<Deferrals>() == 2120);

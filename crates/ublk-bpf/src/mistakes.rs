@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn each_power_of_two_is_told_once() {
         let mistake = Mistake { kind: 1, ..Mistake::default() };
-        let mut log = MistakeLog { count: 5, at: [mistake; MISTAKES_KEPT] };
+        let mut log = MistakeLog { count: 5, at: [mistake; MISTAKES_KEPT], losses: 0 };
         let counts = |log: &MistakeLog, before| -> Vec<u64> {
             since(log, before).map(|(count, _)| count).collect()
         };
