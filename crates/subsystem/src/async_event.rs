@@ -97,17 +97,15 @@ impl AsyncEvents {
         self.masked &= !(notice as u8);
     }
 
+    /// Nothing is held, pending or masked any more.
+    pub fn reset(&mut self) {
+        *self = AsyncEvents::new(self.configuration);
+    }
+
     /// Takes a held request back; false if it is not held.
     pub fn abort(&mut self, cid: u16) -> bool {
         let before = self.held.len();
         self.held.retain(|&held| held != cid);
         self.held.len() != before
-    }
-
-    /// A reset: nothing is held, pending or masked any more.
-    pub fn reset(&mut self) {
-        self.held.clear();
-        self.pending = 0;
-        self.masked = 0;
     }
 }

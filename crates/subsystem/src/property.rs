@@ -1,8 +1,10 @@
 //! Properties: CAP, VS, CC, CSTS, CRTO, and what setting CC does (NVMe Base 2.1, section 3.1.4).
 
 use crate::admin::Answer;
+use crate::async_event::AsyncEvents;
 use crate::controller::Controller;
 use crate::event::{ControllerId, DropReason, Event};
+use crate::feature::Features;
 use crate::target::Target;
 use crate::{ASSOCIATION_LINGER, QUEUE_ENTRIES_MAX, READY_TIMEOUT};
 use nvme::fabrics::{Cap, Cc, Csts, Property, PropertyAccess};
@@ -68,7 +70,12 @@ impl Target {
         let shutdown = new.shn() != 0 && old.shn() == 0;
         if reset {
             controller.resetting = true;
-            controller.events.reset();
+            controller.events = AsyncEvents::new(controller.events_supported());
+            controller.features = Features::default();
+            controller.changed.clear();
+            if controller.csts.0 & Csts::SHST == Csts::SHST_COMPLETE {
+                controller.csts = Csts(controller.csts.0 & !Csts::SHST);
+            }
             controller.linger = Some((now + ASSOCIATION_LINGER, DropReason::Reset));
         }
         if shutdown {

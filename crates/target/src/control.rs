@@ -108,9 +108,10 @@ impl Control {
         if connected.queue_id == 0 {
             association.admin = Some(connection.key());
             association.nqn = connected.nqn.clone();
-            let formats = self.target.borrow().copy_formats(connected.controller);
-            association.shared.copy_formats.store(formats, Ordering::Release);
         }
+        // A reset may have taken back what the host had enabled.
+        let formats = self.target.borrow().copy_formats(connected.controller);
+        association.shared.copy_formats.store(formats, Ordering::Release);
         Ok(connected)
     }
 

@@ -1,6 +1,8 @@
 use super::host::*;
 use crate::{DropReason, Event, Origin, PortId, Reply, Target, TargetConfig};
 use nvme::fabrics::{Cc, Connect, Csts, DISCOVERY_NQN, Property, PropertyAccess};
+use nvme::feature::Fid;
+use nvme::log::Lid;
 use nvme::{Command, Status, opcode};
 use zerocopy::IntoBytes;
 
@@ -235,6 +237,31 @@ fn a_reset_forgets_requests_and_may_be_followed_by_enable() {
     target.activity(id, NOW + crate::ASSOCIATION_LINGER);
     target.handle_timeout(NOW + crate::ASSOCIATION_LINGER);
     assert_eq!(drain(&mut target), [], "it was enabled again");
+}
+
+/// A Controller Level Reset (NVMe Base 2.1, sections 3.7.2 and 5.1.25): features are as at first, and so are logs that are read once.
+#[test]
+fn a_reset_takes_back_what_the_host_has_set() {
+    let (mut target, port) = target();
+    let mut host = Host::connect(&mut target, port);
+    let fids = [Fid::ASYNC_EVENT_CONFIGURATION, Fid::ERROR_RECOVERY, Fid::WRITE_ATOMICITY];
+    let values = |host: &mut Host<'_>| fids.map(|fid| host.ok(&get_feature(fid.0, 0), &[]).0);
+    let first = values(&mut host);
+    for (fid, value) in fids.into_iter().zip([0, 5, 1]) {
+        host.ok(&set_feature(fid.0, value), &[]);
+    }
+    assert_eq!(values(&mut host), [0, 5, 1]);
+    host.target.update_limits(NQN, 1, nvme::Limits { blocks: 8, ..LIMITS }).unwrap();
+    // Shut down in order, then reset.
+    host.set_cc(ENABLE | 1 << 14);
+    assert_eq!(host.csts() & Csts::SHST, Csts::SHST_COMPLETE);
+    host.set_cc(0);
+    assert_eq!(host.csts(), 0);
+    host.set_cc(ENABLE);
+    assert_eq!(host.csts(), Csts::RDY);
+    assert_eq!(values(&mut host), first);
+    let changed = host.log(Lid::CHANGED_NAMESPACES, 4, 0);
+    assert_eq!(changed, [0; 4], "it was told of nothing since");
 }
 
 #[test]
