@@ -303,12 +303,16 @@ impl Connection {
             self.flush(inner)?;
         }
         if inner.closing {
-            self.end_if_finished(inner)?;
+            self.end_if_finished(inner, progress)?;
         }
         Ok(progress)
     }
 
-    fn end_if_finished(&self, inner: &Inner) -> io::Result<()> {
+    /// The last answers of a connection that is to end: a client that takes none of them for a while is left.
+    fn end_if_finished(&self, inner: &Inner, progress: bool) -> io::Result<()> {
+        if progress || inner.output.is_none() {
+            self.cancel_timer();
+        }
         if inner.output.is_some() {
             if self.timer.get().is_none() {
                 let reactor = &self.core.reactor;

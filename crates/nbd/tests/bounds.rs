@@ -144,6 +144,28 @@ fn reads_of_lent_memory_wait_for_buffers_where_they_take_any() {
     server.stop().unwrap();
 }
 
+/// Who says goodbye is answered all that was asked before, however long that takes.
+#[test]
+fn a_slow_reader_that_has_said_goodbye_is_answered() {
+    let (server, address) = serve(&["mem:32M"], &ServerConfig::default());
+    let mut client = Client::connect(address, "0", SIMPLE);
+    for _ in 0..4 {
+        client.send(READ, 0, 0, 32 << 20, &[]);
+    }
+    client.send(DISC, 0, 0, 0, &[]);
+    // Seven seconds, two more than one who takes nothing has.
+    let (mut left, pieces) = (4 * ((32 << 20) + 16), 28);
+    let mut bytes = vec![0; left / pieces];
+    while left > 0 {
+        let piece = left.min(bytes.len());
+        client.stream.read_exact(&mut bytes[..piece]).expect("all of it");
+        left -= piece;
+        std::thread::sleep(Duration::from_millis(250));
+    }
+    assert!(client.is_hung_up_on());
+    server.stop().unwrap();
+}
+
 #[test]
 fn those_who_connect_and_say_nothing_do_not_keep_others_out() {
     let (server, address) = serve(&["mem:4M"], &ServerConfig::default());
