@@ -33,6 +33,22 @@ fn a_write_that_waits_for_its_data_is_cancelled() {
     }
 }
 
+/// Though the host never sends it: others have the memory that was set aside for it.
+#[test]
+fn the_memory_of_a_write_that_is_cancelled_is_given_back_before_its_data_comes() {
+    let rig = Rig::memory(1);
+    let free = || rig.server.stats().expect("running").cores[0].buffer_bytes_free;
+    let before = free();
+    let (mut admin, mut io) = rig.connect();
+    let command = Command::blocks(opcode::io::WRITE, 1, 0, 256);
+    let command = io.prepare(command, Bytes::Wanted(1 << 20));
+    let cid = io.send(&command, Bytes::None);
+    io.await_word();
+    assert_eq!(before - free(), 1 << 20, "it waits for the data");
+    assert_eq!(admin.command(abort(1, cid), Bytes::None).ok().result & 1, 0);
+    assert_eq!(free(), before);
+}
+
 #[test]
 fn what_a_namespace_has_or_nobody_knows_is_not_cancelled() {
     let rig = Rig::empty(2);

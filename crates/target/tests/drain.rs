@@ -135,6 +135,25 @@ fn what_a_host_has_left_in_one_subsystem_keeps_it_out_of_no_other() {
     done.refused(Status::CONTROLLER_BUSY);
 }
 
+/// SPDK's hosts have no name by default.
+#[test]
+fn hosts_without_a_name_are_told_apart_by_their_identifiers() {
+    let (volume, held, _) = holding(&memory(1 << 20, 12, 1), LONG_HOLD);
+    let rig = Rig::empty(1);
+    rig.add(1, volume);
+    let [one, other] =
+        [1, 2].map(|id| Host { host_nqn: String::new(), host_id: [id; 16], ..rig.host() });
+    let admin = one.enabled();
+    let mut io = one.io(&admin, 1);
+    io.issue(Command::blocks(opcode::io::WRITE, 1, 0, 1), Bytes::InCapsule(&[0x5a; 4096]));
+    await_held(&held, 1);
+    drop((admin, io));
+    // What one has left behind keeps nobody else waiting, and itself out.
+    other.enabled();
+    let (_, done) = one.connect(0, CNTLID_DYNAMIC);
+    done.refused(Status::CONTROLLER_BUSY);
+}
+
 #[test]
 fn a_queue_is_kept_until_all_has_come_back() {
     let child = memory(1 << 20, 12, 1);
