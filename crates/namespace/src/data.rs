@@ -8,7 +8,8 @@ use std::rc::Rc;
 /// Data of a request: a buffer owned by the caller, or memory lent by one side for a while.
 #[derive(Default)]
 pub enum Data {
-    /// No data; on a read of a namespace that lends, a request for lent memory.
+    /// No data; on a read of a namespace that lends, a request for lent memory. One that has to bring blocks together may
+    /// answer in a buffer of the pool, or with Command Interrupted if it finds none: then it is asked again with a buffer.
     #[default]
     None,
     /// A pool buffer that travels with the request.
