@@ -124,6 +124,17 @@ metadata=$(device nvlane-plain 2)
 give "$metadata" io 0x01 cdw10=0 cdw12=0 data="$WORK/a"
 "$EXAMPLE" "$metadata" io 0x02 cdw10=0 cdw12=0 read=4096 2>/dev/null | cmp - "$WORK/a"
 
+# With the reference tags of their addresses, by which nvme-cli and we have them checked (PRINFO, bit 26).
+give "$metadata" io 0x01 cdw10=1000 cdw12=0 data="$WORK/b"
+"$EXAMPLE" "$metadata" io 0x02 cdw10=1000 cdw12=0x4000000 cdw14=1000 read=4096 2>/dev/null | cmp - "$WORK/b"
+nvme read "${metadata/ng/nvme}" -s 1000 -c 0 -z 4096 -y 8 -p 1 -r 1000 -d "$WORK/out" -M "$WORK/meta" >/dev/null
+cmp "$WORK/b" "$WORK/out"
+give "$metadata" io 0x08 cdw10=1001 cdw12=3
+"$EXAMPLE" "$metadata" io 0x02 cdw10=1002 cdw12=0x4000000 cdw14=1002 read=4096 >"$WORK/out" 2>/dev/null
+head -c 4096 /dev/zero | cmp - "$WORK/out"
+# The controller adds nothing to a Compare.
+refused 'Invalid Field' "$metadata" io 0x05 cdw10=1000 cdw12=0 data="$WORK/b"
+
 # Zones: appending tells where, and the report shows it.
 nvme zns reset-zone "$zoned" -n 1 -a >/dev/null
 expect "the first append" "$(give "$zoned" io 0x7d cdw10=0 cdw12=7 data="$WORK/a")" 0x0

@@ -9,6 +9,7 @@
 
 plain=$(device nvlane-plain 1)
 zoned=$(device nvlane-zoned 1)
+metadata=$(device nvlane-plain 2)
 device_controller=$(controller_of "$plain")
 head -c 4096 /dev/urandom >"$WORK/a"
 
@@ -21,9 +22,13 @@ remote_device() {
 }
 
 # --- Without passthrough: a volume like any other ---
-serve "$plain" "$zoned"
+serve "$plain" "$zoned" "$metadata"
 connect
 verified_io "$(namespace 1)" 16M
+# Of blocks with protection information the device can check the reference tags afterwards.
+nvme write "$(namespace 3)" -s 1000 -c 0 -z 4096 -d "$WORK/a" >/dev/null
+nvme read "${metadata/ng/nvme}" -s 1000 -c 0 -z 4096 -y 8 -p 1 -r 1000 -d "$WORK/out" -M "$WORK/meta" >/dev/null
+cmp "$WORK/a" "$WORK/out"
 remote=$(remote_device 1)
 controller=/dev/$(controllers)
 tracing

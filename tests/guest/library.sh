@@ -65,6 +65,13 @@ printf '\1\2\3\4\5\6\7\10' >"$WORK/tag"
 "$NVLANE" io "$metadata" -O 1 -l 4096 --cdw10 6 -m 8 -M "$WORK/tag" -w -i "$WORK/a" >/dev/null
 "$NVLANE" io "$metadata" -O 2 -l 4096 --cdw10 6 -m 8 -M "$WORK/meta" -r -i "$WORK/out" >/dev/null
 cmp "$WORK/tag" "$WORK/meta"
+"$NVLANE" io "$metadata" -O 1 -l 4096 --cdw10 1000 -w -i "$WORK/a" >/dev/null
+"$NVLANE" io "$metadata" -O 2 -l 4096 --cdw10 1000 -m 8 -M "$WORK/meta" -r -i "$WORK/out" >/dev/null
+expect "the tag of the address" "$(tail -c 4 "$WORK/meta" | od -An -tx1 | tr -d ' ')" 000003e8
+# Whoever has it checked can read the block (PRINFO, bit 26), and not the one with a tag of its own.
+checked() { "$NVLANE" io "$metadata" -O 2 -l 4096 --cdw10 "$1" --cdw12 0x4000000 --cdw14 "$1" -r -b; }
+checked 1000 2>/dev/null | cmp - "$WORK/a"
+fails checked 6 >/dev/null
 expect_match "too much metadata" "$(fails "$NVLANE" io "$metadata" -O 2 -l 4096 -m 16 -M "$WORK/meta")" \
     'Data SGL Length Invalid'
 

@@ -38,6 +38,7 @@ mod copy;
 mod facts;
 mod ioctl;
 mod names;
+mod protection;
 mod queue;
 mod resets;
 mod ring;
@@ -326,7 +327,11 @@ impl Device {
 const FORMATTED: &str = "formatted otherwise since it was opened, or gone; commands are refused until the \
      volume is opened again";
 
-/// The Zoned Namespace Command Set (NVMe Base 2.1, Figure 312).
+/// Controller Attributes: Extended LBA Formats Supported (NVMe Base 2.1, Figure 312).
+const CTRATT_ELBAS: u32 = 1 << 15;
+
+/// The NVM Command Set, and the Zoned Namespace Command Set (NVMe Base 2.1, Figure 312).
+const CSI_NVM: u8 = 0;
 const CSI_ZONED: u8 = 2;
 
 /// For people who asked for polling in vain.
@@ -348,6 +353,9 @@ fn identify(file: &File, path: &Path, nsid: u32, place: &Place) -> Result<Identi
     let namespace = ask("Identify Namespace", Cns::NAMESPACE, nsid, 0)?;
     // Many controllers do not have it.
     let nvm_controller = ioctl::identify(file, Cns::COMMAND_SET_CONTROLLER, 0, 0).ok();
+    let nvm_namespace = (tells_protection(&controller, &namespace))
+        .then(|| ask("Identify Namespace (NVM)", Cns::COMMAND_SET_NAMESPACE, nsid, CSI_NVM))
+        .transpose()?;
     let queue = place.queue_limits();
     let zoned_namespace = (queue.zoned)
         .then(|| ioctl::identify(file, Cns::COMMAND_SET_NAMESPACE, nsid, CSI_ZONED).ok())
@@ -356,11 +364,20 @@ fn identify(file: &File, path: &Path, nsid: u32, place: &Place) -> Result<Identi
         controller: &controller,
         namespace: &namespace,
         nvm_controller: nvm_controller.as_deref(),
+        nvm_namespace: nvm_namespace.as_deref(),
         zoned_namespace: zoned_namespace.as_deref(),
     };
     let (limits, facts, shape) = facts::limits(&data, &queue)
         .map_err(|what| DeviceError::Unsuitable { path: path.into(), what })?;
     Ok((limits, facts, shape, model(&controller)))
+}
+
+/// Whether what the namespace's protection information looks like is in a structure of its own.
+fn tells_protection(controller: &[u8; DATA_BYTES], namespace: &[u8; DATA_BYTES]) -> bool {
+    let controller = identify::Controller::ref_from_bytes(controller);
+    let namespace = identify::Namespace::ref_from_bytes(namespace);
+    controller.is_ok_and(|it| it.ctratt.get() & CTRATT_ELBAS != 0)
+        && namespace.is_ok_and(|it| it.dps & 7 != 0)
 }
 
 /// Model, firmware and serial number, in words.
@@ -462,7 +479,7 @@ impl Namespace for Device {
             say("completions", self.describe_polling());
         }
         if self.limits.metadata_bytes != 0 {
-            let what = match self.facts.adds_protection {
+            let what = match self.facts.protection.is_some() {
                 true => "added and taken off by the controller where a command brings none",
                 false => "to be brought by every command that reads or writes",
             };

@@ -1,5 +1,6 @@
 //! What a namespace can do, from its Identify data and from what the kernel takes.
 
+use super::protection::Protection;
 use super::shape::{self, Shape};
 use super::sysfs::QueueLimits;
 use nvme::Limits;
@@ -32,6 +33,7 @@ pub(super) struct Identified<'a> {
     pub(super) controller: &'a [u8; DATA_BYTES],
     pub(super) namespace: &'a [u8; DATA_BYTES],
     pub(super) nvm_controller: Option<&'a [u8; DATA_BYTES]>,
+    pub(super) nvm_namespace: Option<&'a [u8; DATA_BYTES]>,
     pub(super) zoned_namespace: Option<&'a [u8; DATA_BYTES]>,
 }
 
@@ -40,9 +42,9 @@ pub(super) struct Identified<'a> {
 pub(super) struct Facts {
     /// NGUID, if it has one.
     pub(super) nguid: Option<[u8; 16]>,
-    /// Protection information is formatted, and is all of the metadata: a controller can add it to
-    /// what is written and take it off what is read (PRACT).
-    pub(super) adds_protection: bool,
+    /// Protection information, if it is all of the metadata: a controller can add it to what is written
+    /// and take it off what is read.
+    pub(super) protection: Option<Protection>,
     /// Bytes of a Zone Descriptor Extension: as many as the format has, or the most where the device
     /// does not say.
     pub(super) zone_extension_bytes: u32,
@@ -94,7 +96,7 @@ pub(super) fn limits(
     });
     let facts = Facts {
         nguid: Some(namespace.nguid).filter(|nguid| *nguid != [0; 16]),
-        adds_protection: namespace.dps & 7 != 0 && metadata_bytes == 8,
+        protection: Protection::of(&namespace, metadata_bytes, data.nvm_namespace),
         zone_extension_bytes: zone_format.unwrap_or(ZONE_EXTENSION_BYTES_MAX),
         nqn: nqn(&controller.subnqn),
         no_copy: copy.err(),
@@ -103,6 +105,9 @@ pub(super) fn limits(
         0 => 0,
         _ => (u64::from(namespace.npwg_z.get()) + 1) << block_shift,
     };
+    let mut commands = commands(&controller, &namespace, specific.vsl, transfer);
+    // It would have to bring the protection information, which nobody has whom it is offered to.
+    commands.compare &= facts.protection.is_none();
     let limits = Limits {
         block_shift,
         blocks,
@@ -112,7 +117,7 @@ pub(super) fn limits(
         read_only: namespace.nsattr & 1 != 0 || queue.read_only,
         volatile_write_cache: controller.vwc & 1 != 0
             && !identify::vendor::has_no_write_cache(&namespace.vs),
-        commands: commands(&controller, &namespace, specific.vsl, transfer),
+        commands,
         copy: copy.unwrap_or(CopyLimits::NONE),
         metadata_bytes,
         passthrough: Passthrough::NONE,
@@ -221,8 +226,13 @@ mod tests {
         namespace: &[u8; DATA_BYTES],
         queue: QueueLimits,
     ) -> Result<(Limits, Facts), String> {
-        let identified =
-            Identified { controller, namespace, nvm_controller: None, zoned_namespace: None };
+        let identified = Identified {
+            controller,
+            namespace,
+            nvm_controller: None,
+            nvm_namespace: None,
+            zoned_namespace: None,
+        };
         limits(&identified, &queue).map(|(limits, facts, _)| (limits, facts))
     }
 
@@ -279,6 +289,7 @@ mod tests {
                 controller: &controller,
                 namespace: &namespace,
                 nvm_controller: Some(&nvm),
+                nvm_namespace: None,
                 zoned_namespace: None,
             };
             let limits = limits(&identified, &QueueLimits::default()).unwrap().0;
@@ -339,6 +350,7 @@ mod tests {
             controller: &controller,
             namespace: &namespace,
             nvm_controller: None,
+            nvm_namespace: None,
             zoned_namespace: Some(&zoned),
         };
         let (_, facts, _) = limits(&identified, &QueueLimits::default()).unwrap();
@@ -354,9 +366,11 @@ mod tests {
             })
         };
         let (limits, facts) = with(0, 0, 8).unwrap();
-        assert!(limits.metadata_bytes == 8 && !facts.adds_protection);
-        assert!(with(0, 1, 8).unwrap().1.adds_protection);
-        assert!(!with(0, 1, 64).unwrap().1.adds_protection);
+        assert!(limits.metadata_bytes == 8 && facts.protection.is_none());
+        assert!(limits.commands.compare, "by whoever brings metadata, as with reads and writes");
+        let (limits, facts) = with(0, 1, 8).unwrap();
+        assert!(facts.protection.is_some() && !limits.commands.compare);
+        assert!(with(0, 1, 64).unwrap().1.protection.is_none());
         assert!(with(1 << 4, 0, 8).unwrap_err().contains("extended LBA"));
         assert!(with(1 << 4, 0, 0).is_ok());
     }

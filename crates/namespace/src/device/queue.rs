@@ -19,10 +19,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use uring::{BigEntry, NvmeOp, NvmeUringCmd, RingOptions, entry};
 
-/// Protection Information Action of Read and Write: the controller adds it and takes it off (NVM
-/// 1.1, section 3.2.4; command dword 12, bit 29).
-const PRACT: u32 = 1 << 29;
-
 /// The first pause before a command is tried again; each next is twice the last, up to a second.
 const PAUSE: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -222,7 +218,9 @@ impl DeviceQueue {
         let expected = if moves { request.command.block_count() as usize * per_block } else { 0 };
         match request.metadata.len() {
             len if len >= expected => Ok(()),
-            0 if self.device.facts.adds_protection => Ok(()),
+            // The controller adds nothing to a Compare, and would look for the metadata at address 0.
+            0 if request.command.opcode == opcode::COMPARE => Err(Status::INVALID_FIELD.dnr()),
+            0 if self.device.facts.protection.is_some() => Ok(()),
             _ => Err(Status::INVALID_FIELD.dnr()),
         }
     }
@@ -248,8 +246,11 @@ impl DeviceQueue {
         if !limits.passthrough.io {
             words::mask(&mut command);
         }
-        if limits.metadata_bytes != 0 && extents.metadata.1 == 0 && moves_blocks(command.opcode) {
-            command.cdw12 |= PRACT;
+        if limits.metadata_bytes != 0
+            && extents.metadata.1 == 0
+            && let Some(protection) = self.device.facts.protection
+        {
+            protection.add(&mut command);
         }
         command
     }

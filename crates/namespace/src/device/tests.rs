@@ -378,42 +378,76 @@ fn what_is_invalid_by_a_head_is_tried_again_for_a_moment() {
     assert_eq!(fail(&head, read, 9 << 8 | 7), Status::SUCCESS);
 }
 
-/// A Compare that is not offered, since blocks have metadata, is passed with as much data as the host likes.
+/// A Compare that is not offered, since blocks have metadata, is passed with as much of both as the host likes.
 #[test]
 fn a_compare_with_too_little_data_is_refused_where_blocks_have_metadata() {
     let (reactor, done) = (reactor(), Rc::new(Done::default()));
     let mut device = made("/dev/null", Passthrough::ALL, "/nowhere/nvme0");
-    (device.limits.metadata_bytes, device.facts.adds_protection) = (8, true);
+    (device.limits.metadata_bytes, device.facts.protection) = (8, Some(protection::tests::TYPE_1));
     let options = GuardOptions::default();
     let guard = Guard::new(Arc::new(device), options);
     let offered = guard.limits().commands;
     let queue = guard.open_queue(&reactor).unwrap();
-    let compare = |bytes: usize| {
+    let data = |bytes: usize| reactor.buffers().allocate(bytes).map_or(Data::None, Data::Buffer);
+    let compare = |bytes: usize, around: usize| {
         let mut request = Request::new();
         request.command = Command::blocks(opcode::COMPARE, 1, 0, 8);
-        request.data = reactor.buffers().allocate(bytes).map_or(Data::None, Data::Buffer);
+        request.data = data(bytes);
+        if around > 0 {
+            request.metadata = Data::Buffer(reactor.buffers().allocate(around).unwrap());
+        }
         request
     };
-    for bytes in [0, 512, 4096] {
-        let mut pair = compare(bytes);
-        let mut write = compare(4096);
+    for (bytes, around) in [(0, 64), (512, 64), (4096, 0), (4096, 56), (4096, 64)] {
+        let mut pair = compare(bytes, around);
+        let mut write = compare(4096, 0);
         write.command.opcode = opcode::WRITE;
         pair.fused = Some(write);
-        for request in [compare(bytes), pair] {
+        for request in [compare(bytes, around), pair] {
             submit(&*queue, &done, request);
             drive(&reactor, &done, 1);
             // The device itself compares what has come whole.
-            let expected =
-                if bytes == 4096 { Status::SUCCESS } else { Status::INVALID_FIELD.dnr() };
-            assert_eq!(done.take().pop().unwrap().status, expected, "{bytes}");
+            let expected = match (bytes, around) {
+                (4096, 64) => Status::SUCCESS,
+                _ => Status::INVALID_FIELD.dnr(),
+            };
+            assert_eq!(done.take().pop().unwrap().status, expected, "{bytes} and {around}");
         }
     }
-    let mut verify = compare(0);
+    let mut verify = compare(0, 0);
     verify.command.opcode = opcode::VERIFY;
     submit(&*queue, &done, verify);
     drive(&reactor, &done, 1);
     assert_eq!(done.take().pop().unwrap().status, Status::SUCCESS);
     assert!(!offered.compare && !offered.verify && !offered.compare_and_write);
+}
+
+/// Whatever passes otherwise: protection information is the controller's where a command brings none.
+#[test]
+fn blocks_that_bring_no_protection_information_have_the_tags_of_their_address() {
+    let reactor = reactor();
+    for passthrough in [Passthrough::NONE, Passthrough::ALL] {
+        let mut device = made("/dev/null", passthrough, "/nowhere/nvme0");
+        device.limits.metadata_bytes = 8;
+        device.facts.protection = Some(protection::tests::TYPE_1);
+        let queue = queue::DeviceQueue::open(Arc::new(device), &reactor).unwrap();
+        let given = |opcode, metadata: bool| {
+            let mut request = Request::new();
+            request.command = Command::blocks(opcode, 1, 1000, 8);
+            request.data = Data::Buffer(reactor.buffers().allocate(4096).unwrap());
+            if metadata {
+                request.metadata = Data::Buffer(reactor.buffers().allocate(64).unwrap());
+            }
+            let command = queue.io_command(&request, &queue::Extents::of(&request));
+            (command.cdw12, command.cdw14)
+        };
+        for opcode in [opcode::READ, opcode::WRITE] {
+            assert_eq!(given(opcode, false), (0x2000_0007, 1000));
+            assert_eq!(given(opcode, true), (7, 0));
+        }
+        assert_eq!(given(opcode::WRITE_ZEROES, false), (0x2000_0007, 1000));
+        assert_eq!(given(opcode::COMPARE, true), (7, 0));
+    }
 }
 
 #[test]
