@@ -389,12 +389,15 @@ int nvl_open(struct nvl_session *session,
 int nvl_close(struct nvl_volume *volume);
 
 /**
- * Fills in what the volume is now. Its size may change while it is open.
+ * Fills in what the volume is now. Its size may change while it is open: this looks at it, and may block for as long as
+ * that takes (a look at a file, a command to an NVMe namespace of this machine). Commands are checked against the size of
+ * such namespaces as it was found by the last call of this, of other volumes as it was within the last second or two.
  *
  * # Safety
  * `volume` is null or a volume, not closed; `limits` is null or writable.
  */
-int nvl_volume_limits(struct nvl_volume *volume, struct nvl_limits *limits);
+int nvl_volume_limits(struct nvl_volume *volume,
+                      struct nvl_limits *limits);
 
 /**
  * Gives what completions call the volume: a number above 0.

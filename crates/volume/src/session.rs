@@ -134,6 +134,8 @@ struct Open {
     limits: RefCell<Limits>,
     /// When it is asked again.
     ask_at: Cell<Instant>,
+    /// It is also looked at then whether it has changed its size: that waits for no device.
+    looks: bool,
     /// Ordinary memory must lie at a multiple of this, or is copied.
     alignment: usize,
 }
@@ -185,14 +187,23 @@ impl Session {
         let uri: Uri = uri.parse()?;
         let options = OpenOptions { cores: 1, lend: false, ..*options };
         let namespace = crate::open_uri(&uri, &options)?;
-        let direct = uri.has_file();
-        self.adopt(namespace, direct)
+        self.take_in(namespace, uri.has_file(), !uri.has_device())
             .map_err(|source| Error::Queue { uri: uri.to_string(), source })
     }
 
     /// Takes in a namespace that the caller has made. With `direct`, ordinary memory that does not lie
-    /// at whole blocks is copied, as files need that are opened past the page cache.
+    /// at whole blocks is copied, as files need that are opened past the page cache. Whether its size has changed is
+    /// looked at by [`Volume::limits`] alone, since that may take what it likes.
     pub fn adopt(&self, namespace: Arc<dyn Namespace>, direct: bool) -> io::Result<Volume> {
+        self.take_in(namespace, direct, false)
+    }
+
+    fn take_in(
+        &self,
+        namespace: Arc<dyn Namespace>,
+        direct: bool,
+        looks: bool,
+    ) -> io::Result<Volume> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let queue = Arc::clone(&namespace).open_queue(&self.core.reactor)?;
         let limits = namespace.limits();
@@ -201,7 +212,7 @@ impl Session {
         let limits = RefCell::new(limits);
         let ask_at = Cell::new(Instant::now() + LIMITS_AGE);
         let sides = Rc::new(Other { namespace, queue });
-        let open = Rc::new(Open { id, sides, limits, ask_at, alignment });
+        let open = Rc::new(Open { id, sides, limits, ask_at, looks, alignment });
         self.core.flights.opened(&open);
         Ok(Volume { core: Rc::clone(&self.core), open })
     }
@@ -308,9 +319,11 @@ impl Volume {
         self.open.id
     }
 
-    /// Block size, capacity, and what it can do, now.
+    /// Block size, capacity, and what it can do, now. May block: looks at a file, and asks an NVMe namespace of this machine
+    /// by a command that waits. What cannot be found out is as it was; `namespace().limits()` looks nowhere.
     pub fn limits(&self) -> Limits {
-        self.open.sides.namespace.limits()
+        self.open.refresh();
+        self.open.ask()
     }
 
     /// Its URI in canonical form.
@@ -325,8 +338,9 @@ impl Volume {
 }
 
 impl Open {
-    /// How many bytes of a command's data go down, or what is wrong with it. Limits are asked for once a second, as
-    /// a server does, and before anything is refused; a volume that has shrunk in between refuses by itself.
+    /// How many bytes of a command's data go down, or what is wrong with it. Once a second it is looked what the volume
+    /// is now, as a server does, and limits are asked for before anything is refused; a volume that has shrunk in
+    /// between refuses by itself.
     #[inline]
     fn check(&self, submission: &Submission, now: Instant) -> Result<usize, Status> {
         if now < self.ask_at.get()
@@ -339,10 +353,37 @@ impl Open {
 
     #[cold]
     fn check_anew(&self, submission: &Submission, now: Instant) -> Result<usize, Status> {
+        self.look(now);
+        check::check(submission, &self.ask())
+    }
+
+    /// Looks what the volume is now, if that was long ago.
+    #[inline]
+    fn look(&self, now: Instant) {
+        if now >= self.ask_at.get() {
+            self.look_now(now);
+        }
+    }
+
+    #[cold]
+    fn look_now(&self, now: Instant) {
         self.ask_at.set(now + LIMITS_AGE);
+        if self.looks {
+            self.refresh();
+        }
+        self.ask();
+    }
+
+    /// Looks whether the size has changed. Where that cannot be told, commands tell what is wrong.
+    fn refresh(&self) {
+        let _ = self.sides.namespace.refresh();
+    }
+
+    /// What the volume can do, as far as it has been looked.
+    fn ask(&self) -> Limits {
         let limits = self.sides.namespace.limits();
         self.limits.replace(limits);
-        check::check(submission, &limits)
+        limits
     }
 }
 

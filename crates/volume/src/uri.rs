@@ -141,6 +141,16 @@ impl Uri {
         self.has(|kind| matches!(kind, Kind::File { .. }))
     }
 
+    /// Whether a part of the volume is an NVMe namespace of this machine, by either of its devices: to look at it takes
+    /// a command that waits.
+    pub fn has_device(&self) -> bool {
+        self.has(|kind| match kind {
+            Kind::Device(_) => true,
+            Kind::File { path, .. } => namespace::device::block::is_namespace(path),
+            _ => false,
+        })
+    }
+
     /// Whether commands of a part of the volume go by a ring beside the core's own (`poll`, `hybrid`, `sqpoll`).
     pub fn has_ring_beside(&self) -> bool {
         self.has(|kind| match kind {

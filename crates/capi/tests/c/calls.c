@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static int failures;
 
@@ -112,6 +113,12 @@ static void volumes(struct nvl_session *session, const char *folder)
     CHECK(nvl_volume_limits(volume, &limits) == 0);
     CHECK(limits.blocks == 256 && limits.block_bytes == BLOCK && limits.metadata_bytes == 0);
     CHECK(limits.transfer_bytes_max >= BLOCK && !(limits.flags & NVL_LIMITS_READ_ONLY));
+    /* Others may change its size. */
+    snprintf(uri, sizeof(uri), "%s/image", folder);
+    CHECK(truncate(uri, 300 * BLOCK) == 0);
+    CHECK(nvl_volume_limits(volume, &limits) == 0 && limits.blocks == 300);
+    CHECK(truncate(uri, 256 * BLOCK) == 0);
+    CHECK(nvl_volume_limits(volume, &limits) == 0 && limits.blocks == 256);
     FAILS(EINVAL, nvl_volume_limits(volume, NULL));
     FAILS(EINVAL, nvl_volume_limits(NULL, &limits));
     int length = nvl_uri(volume, NULL, 0);

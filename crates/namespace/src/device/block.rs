@@ -57,6 +57,11 @@ pub fn with_copy(file: Arc<File>, beside: Beside) -> Arc<dyn Namespace> {
     Arc::new(Block { child: file, device, resets: Resets::of(&place), place })
 }
 
+/// Whether the path leads to the block device of a whole NVMe namespace.
+pub fn is_namespace(path: &Path) -> bool {
+    path.metadata().ok().as_ref().and_then(Place::beside).is_some()
+}
+
 /// Opens the character device if its Copy can be used, or says why not.
 fn open(
     file: &File,

@@ -256,7 +256,7 @@ fn a_namespace_that_was_formatted_otherwise_is_sent_nothing() {
     assert!(facts.iter().any(|(key, value)| key == "blocks" && value.contains("opened again")));
 }
 
-/// Sessions refresh nothing: their queues look at what the kernel says.
+/// Sessions ask no device while they are at work: their queues look at what the kernel says.
 #[test]
 fn queues_see_by_themselves_that_the_kernel_has_found_other_blocks() {
     let (reactor, done) = (reactor(), Rc::new(Done::default()));

@@ -55,7 +55,7 @@ impl Volume {
         slba: u64,
         blocks: u64,
     ) -> Result<u64, CopyError> {
-        let (ranges, whole) = cut(source, slba, blocks, &self.limits());
+        let (ranges, whole) = cut(source, slba, blocks, &self.namespace().limits());
         if whole == 0 {
             return Ok(0);
         }
@@ -105,6 +105,7 @@ fn start_group(
         return Err(Reason::Overlap);
     }
     core.fresh.set(true);
+    flights.look(core.reactor.now());
     let group = flights.begin(targets.len() as u32, first.id(), is_private);
     for (number, (volume, sdlba)) in targets.iter().enumerate() {
         let submission = Submission::copy_to(*sdlba).token(token);

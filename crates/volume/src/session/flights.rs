@@ -12,6 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 /// Bits of an opcode that tell which way its data goes (NVMe Base 2.1, Figure 91): to the controller, to the host.
 const WRITES: u8 = 1;
@@ -104,6 +105,12 @@ impl Flights {
         opens.iter().filter_map(|(open, _)| open.upgrade()).find(|open| open.id.0 == id)
     }
 
+    /// Looks what the volumes are now, if that was long ago: a Copy may be from any of them.
+    pub(super) fn look(&self, now: Instant) {
+        let opens = self.opens.borrow();
+        opens.iter().filter_map(|(open, _)| open.upgrade()).for_each(|open| open.look(now));
+    }
+
     /// Commands that wait to be reaped.
     pub(super) fn ready(&self) -> usize {
         self.ready.borrow().len()
@@ -152,6 +159,7 @@ impl Flights {
             return Err(Rejected { reason: Reason::Full, submission });
         };
         if copy::is_copy(&submission) {
+            self.look(reactor.now());
             let limits = open.sides.namespace.limits();
             if limits.copy.is_offered() {
                 return self.start_copy(open, index, submission, &limits);

@@ -132,6 +132,22 @@ fn an_existing_file_keeps_its_size_when_it_is_created_again() {
     assert_eq!(open("2M"), 1 << 20);
 }
 
+/// Sessions look at the others by themselves.
+#[test]
+fn volumes_that_are_devices_or_have_some_are_told_apart() {
+    for (uri, has_device) in [
+        ("/dev/ng0n1", true),
+        ("nvme:/srv/node", true),
+        ("linear:(mem:1M,delay:1ms(/dev/ng0n1))", true),
+        ("linear:(mem:1M,/srv/a.img)", false),
+        ("/dev/null", false),
+        ("tcp://192.0.2.1/nqn.x:y", false),
+    ] {
+        let uri: Uri = uri.parse().expect(uri);
+        assert_eq!(uri.has_device(), has_device, "{uri}");
+    }
+}
+
 #[test]
 fn what_is_no_uri_is_refused_where_it_goes_wrong() {
     for (uri, words) in [

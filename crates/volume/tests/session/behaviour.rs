@@ -3,7 +3,7 @@
 use nvme::{Command, Status, opcode};
 use std::time::{Duration, Instant};
 use volume::session::{
-    Bytes, Done, Reason, Session, SessionConfig, SessionError, Submission, Volume,
+    Bytes, Done, Ranges, Reason, Session, SessionConfig, SessionError, Submission, Volume,
 };
 
 /// Long enough for anything that happens at all.
@@ -234,6 +234,43 @@ fn a_volume_that_changes_its_size_is_noticed() {
     volume.namespace().resize(1 << 20).expect("it may shrink");
     let done = execute(&session, &volume, beyond());
     assert_eq!(done.status.code(), Status::LBA_OUT_OF_RANGE, "at once");
+}
+
+#[test]
+fn a_file_that_others_make_longer_or_shorter_is_noticed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let session = session(2);
+    let open = |name: &str| session.open(&file(&directory, name)).expect("a file");
+    let (volume, source) = (open("a"), open("b"));
+    let resize = |name: &str, mebibytes: u64| {
+        let file = std::fs::File::options().write(true).open(directory.path().join(name));
+        file.and_then(|file| file.set_len(mebibytes << 20)).expect("room on the disk");
+    };
+    resize("a", 2);
+    assert_eq!(volume.limits().blocks, 512, "who asks is told at once");
+    // And so is by and by who does not, however often he tries.
+    let try_until = |submission: &dyn Fn() -> Submission, wanted: Status| {
+        let begun = Instant::now();
+        while execute(&session, &volume, submission()).status.code() != wanted {
+            assert!(begun.elapsed() < Duration::from_secs(20), "nobody has looked");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    let read = || Submission::read(700, 1, vec![7; 4096]);
+    assert_eq!(execute(&session, &volume, read()).status.code(), Status::LBA_OUT_OF_RANGE);
+    resize("a", 3);
+    try_until(&read, Status::SUCCESS);
+    resize("a", 2);
+    try_until(&read, Status::LBA_OUT_OF_RANGE);
+    // The other one has no commands of its own.
+    let copy = || {
+        let mut ranges = Ranges::new();
+        ranges.push_from(&source, 300, 1);
+        Submission::copy(0, ranges)
+    };
+    assert_eq!(execute(&session, &volume, copy()).status.code(), Status::LBA_OUT_OF_RANGE);
+    resize("b", 2);
+    try_until(&copy, Status::SUCCESS);
 }
 
 /// What a program does between two commands is no time of the paths by which they go.

@@ -184,7 +184,7 @@ impl Host {
                 let lane = &mut lanes[token as usize];
                 if !lane.writes {
                     lane.writes = true;
-                    let blocks = bytes >> self.volumes[to].limits().block_shift;
+                    let blocks = bytes >> self.volumes[to].namespace().limits().block_shift;
                     let write = Submission::write(lane.to, blocks, data).token(token);
                     self.submit(to, write)?;
                     continue;
@@ -271,7 +271,7 @@ impl Host {
 
     /// Somewhere in the first half of a volume.
     fn source(&mut self, volume: usize, bytes: u32) -> (u64, u32) {
-        let limits = self.volumes[volume].limits();
+        let limits = self.volumes[volume].namespace().limits();
         let blocks = bytes >> limits.block_shift;
         let places = limits.blocks / 2 / u64::from(blocks);
         (self.random.below(places) * u64::from(blocks), blocks)
@@ -279,7 +279,7 @@ impl Host {
 
     /// Somewhere in the second half.
     fn destination(&mut self, volume: usize, bytes: u32) -> u64 {
-        let half = self.volumes[volume].limits().blocks / 2;
+        let half = self.volumes[volume].namespace().limits().blocks / 2;
         half + self.source(volume, bytes).0
     }
 
@@ -303,7 +303,7 @@ impl Host {
     }
 
     fn content(&self, volume: usize, slba: u64, blocks: u32) -> anyhow::Result<Vec<u8>> {
-        let bytes = (blocks as usize) << self.volumes[volume].limits().block_shift;
+        let bytes = (blocks as usize) << self.volumes[volume].namespace().limits().block_shift;
         self.submit(volume, Submission::read(slba, blocks, vec![0; bytes]))?;
         Ok(self.one()?.data.as_slice().to_vec())
     }
