@@ -36,6 +36,7 @@ pub mod check;
 pub mod controller;
 mod copy;
 mod facts;
+mod flights;
 mod ioctl;
 mod names;
 mod protection;
@@ -52,6 +53,7 @@ mod words;
 use crate::copy::{Located, Origin};
 use crate::{Access, Namespace, Queue};
 use facts::Facts;
+use flights::Flights;
 use ioctl::Unanswered;
 use nvme::Limits;
 use nvme::identify::{self, Cns, DATA_BYTES};
@@ -168,6 +170,7 @@ pub struct Device {
     blocks: AtomicU64,
     facts: Facts,
     shape: shape::Watch,
+    flights: Flights,
     /// Bytes of a block as the block layer had it, where there is one.
     kernel_block_bytes: Option<u64>,
     zoned: bool,
@@ -230,6 +233,7 @@ impl Device {
             blocks: AtomicU64::new(limits.blocks),
             facts,
             shape: shape::Watch::new(shape),
+            flights: Flights::default(),
             zoned: queue.zoned,
             polls: queue.polls,
             model,

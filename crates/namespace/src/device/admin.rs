@@ -6,14 +6,16 @@
 //! ```
 //!
 //! Around those of the second kind the driver has all I/O come to an end, our own included, and looks
-//! at its namespaces afterwards; by a ring it does neither.
+//! at its namespaces afterwards; by a ring it does neither. What we have been given before and the driver
+//! has not yet (notes in rings) would reach the device afterwards, in blocks of another size: so all of that
+//! is waited for first.
 
 use super::ioctl;
 use super::ring::Carrier;
 use super::sysfs::Place;
 use super::{Device, queue::DeviceQueue};
-use nvme::Command;
 use nvme::opcode::admin as opcode;
+use nvme::{Command, Status};
 use reactor::{Complete, FixedFile};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -22,7 +24,12 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use uring::{NvmePassthruCmd64, NvmeUringCmd};
+
+/// How long commands are waited for that were under way before one that changes namespaces: longer than the driver gives
+/// them by itself.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A controller's device, open.
 pub(super) struct AdminFile {
@@ -70,29 +77,56 @@ pub(super) fn changes_namespaces(command: &Command) -> bool {
     )
 }
 
-/// Carries out a command that may change the device's blocks, on a thread that may block: I/O is refused
-/// meanwhile, and for good if the blocks are others then. Returns the driver's answer, a status or
-/// `-errno`, and leaves dwords 0 and 1 of the completion in `result`.
-///
-/// # Safety
-/// The memory that the command names stays valid until this returns, as [`reactor::Reactor::submit`] has
-/// it.
-pub(super) unsafe fn carry_out(
-    device: &Device,
-    file: &File,
-    command: NvmeUringCmd,
-    result: &AtomicU64,
-) -> i32 {
-    device.shape.begin();
-    let mut call = NvmePassthruCmd64 { command, result: 0 };
-    // SAFETY: passed on to the caller.
-    let answer = unsafe { ioctl::admin(file, &mut call) };
-    result.store(call.result, Ordering::Relaxed);
-    device.tell(device.shape.end(device.look().ok()));
-    answer
+/// A command that may change the device's blocks: I/O is refused meanwhile, and for good if the blocks are others
+/// then.
+pub(super) struct Change {
+    device: Arc<Device>,
+    sent: bool,
 }
 
-/// Takes the answer of [`carry_out`] back to the queue.
+impl Change {
+    /// From here on no I/O is begun.
+    pub(super) fn begin(device: &Arc<Device>) -> Change {
+        device.shape.begin();
+        Change { device: Arc::clone(device), sent: false }
+    }
+
+    /// Carries it out when all I/O has come back, on a thread that may block. Returns the driver's answer, a status or
+    /// `-errno`, and leaves dwords 0 and 1 of the completion in `result`.
+    ///
+    /// # Safety
+    /// The memory that the command names stays valid until this returns, as [`reactor::Reactor::submit`] has
+    /// it.
+    pub(super) unsafe fn carry_out(
+        mut self,
+        file: &File,
+        command: NvmeUringCmd,
+        result: &AtomicU64,
+    ) -> i32 {
+        if !self.device.flights.wait(PATIENCE) {
+            return Status::COMMAND_INTERRUPTED.0.into();
+        }
+        self.sent = true;
+        let mut call = NvmePassthruCmd64 { command, result: 0 };
+        // SAFETY: passed on to the caller.
+        let answer = unsafe { ioctl::admin(file, &mut call) };
+        result.store(call.result, Ordering::Relaxed);
+        answer
+    }
+}
+
+/// Whatever has become of it: nobody is told of its end before the blocks have been looked at.
+impl Drop for Change {
+    fn drop(&mut self) {
+        let device = &self.device;
+        match self.sent {
+            true => device.tell(device.shape.end(device.look().ok())),
+            false => device.shape.give_up(),
+        }
+    }
+}
+
+/// Takes the answer of [`Change::carry_out`] back to the queue.
 pub(super) struct Carried {
     pub(super) queue: Rc<DeviceQueue>,
     pub(super) result: Arc<AtomicU64>,

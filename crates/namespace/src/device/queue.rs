@@ -1,7 +1,8 @@
 //! One core's commands on a device.
 
-use super::admin::{self, AdminFile};
+use super::admin::{self, AdminFile, Change};
 use super::copy::{self, Lists, Own};
+use super::flights::Count;
 use super::ring::{self, Carrier};
 use super::status::{self, Circumstances};
 use super::{Device, RETRY_TIME, check, words};
@@ -11,6 +12,7 @@ use nvme::opcode::io as opcode;
 use nvme::{Command, NSID_ALL, Status};
 use reactor::{Complete, FixedFile, Reactor};
 use std::cell::{Cell, RefCell};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
@@ -36,6 +38,8 @@ const DOUBTS_MAX: u64 = 7;
 /// `Request::scratch[TRIES]`: how often it was tried again; with [`ADMIN`] set: an admin command.
 const TRIES: usize = 0;
 const ADMIN: u64 = 1 << 32;
+/// The scratch of an admin command as it begins.
+pub(super) const OF_ADMIN: [u64; 4] = [ADMIN, 0, 0, 0];
 /// `Request::scratch[WAITED]`: milliseconds of pauses so far.
 const WAITED: usize = 1;
 /// `Request::scratch[LIST]`: of a Copy that is under way, the number of its list of source ranges plus one.
@@ -67,6 +71,8 @@ pub(super) struct DeviceQueue {
     /// For admin commands, which cannot be polled for; opened at the first.
     admin: RefCell<Option<(Carrier, AdminFile)>>,
     retries: Rc<Retries>,
+    /// I/O commands with the kernel, or noted for it.
+    in_flight: Arc<Count>,
     /// Of Copies under way.
     lists: RefCell<Lists>,
     /// When it is next looked whether the namespace's blocks are what they were.
@@ -97,6 +103,7 @@ impl DeviceQueue {
         let lists = RefCell::new(Lists::new(device.limits.copy.ranges_max));
         Ok(Rc::new_cyclic(|me| DeviceQueue {
             me: me.clone(),
+            in_flight: device.flights.join(),
             device,
             lists,
             reactor: Rc::clone(reactor),
@@ -114,6 +121,7 @@ impl DeviceQueue {
 
 impl Drop for DeviceQueue {
     fn drop(&mut self) {
+        self.device.flights.quit(&self.in_flight);
         if let Some(registered) = self.registered.take() {
             self.carrier.unregister(registered);
         }
@@ -128,14 +136,18 @@ impl Queue for DeviceQueue {
     fn submit(&self, mut request: Box<Request>) {
         request.scratch = [0; 4];
         let extents = Extents::of(&request);
+        self.in_flight.enter();
         match self.check(&request, &extents) {
             Ok(()) => self.start(request, &extents),
-            Err(status) => request.finish_pair(status),
+            Err(status) => {
+                self.in_flight.leave();
+                request.finish_pair(status);
+            }
         }
     }
 
     fn submit_admin(&self, mut request: Box<Request>) {
-        request.scratch = [ADMIN, 0, 0, 0];
+        request.scratch = OF_ADMIN;
         if !self.device.limits.passthrough.admin {
             return request.finish(Status::INVALID_OPCODE.dnr());
         }
@@ -168,6 +180,9 @@ impl Complete for DeviceQueue {
         // SAFETY: `hand_over` made the token from a box and gave it away; it is completed once.
         let mut request = unsafe { Box::from_raw(token as *mut Request) };
         request.result = extra;
+        if request.scratch[TRIES] & ADMIN == 0 {
+            self.in_flight.leave();
+        }
         if request.scratch[LIST] != 0 {
             self.copied(&request);
         }
@@ -225,7 +240,7 @@ impl DeviceQueue {
         }
     }
 
-    /// Gives the command to the kernel.
+    /// Gives the command to the kernel. It counts as in flight.
     #[inline]
     fn start(&self, request: Box<Request>, extents: &Extents) {
         if let Data::Sources(_) = &request.data {
@@ -275,6 +290,7 @@ impl DeviceQueue {
             Err(status) => {
                 lists.give_back(number);
                 drop(lists);
+                self.in_flight.leave();
                 request.finish(status);
             }
         }
@@ -303,7 +319,11 @@ impl DeviceQueue {
             command.nsid = self.device.nsid;
         }
         if admin::changes_namespaces(&request.command) {
-            return self.carry_out(request, command);
+            let own = self.admin.borrow().as_ref().map(|(_, file)| file.duplicate());
+            return match own {
+                Some(Ok(file)) => self.carry_out(request, command, file),
+                _ => request.finish(Status::INTERNAL),
+            };
         }
         let fixed = carrier.fixed_index(&request.data);
         let entry = entry::nvme_command(file, &command, NvmeOp::Admin, fixed);
@@ -311,17 +331,14 @@ impl DeviceQueue {
     }
 
     /// Has an admin command carried out that may change what the device's blocks look like.
-    fn carry_out(&self, request: Box<Request>, command: NvmeUringCmd) {
-        let admin = self.admin.borrow();
-        let duplicate = admin.as_ref().map(|(_, file)| file.duplicate());
-        let Some(Ok(file)) = duplicate else { return request.finish(Status::INTERNAL) };
-        let (device, result) = (Arc::clone(&self.device), Arc::new(AtomicU64::new(0)));
+    pub(super) fn carry_out(&self, request: Box<Request>, command: NvmeUringCmd, file: File) {
+        let (change, result) = (Change::begin(&self.device), Arc::new(AtomicU64::new(0)));
         let queue = self.me.upgrade().expect("the queue lives while it is called");
         let sink = Rc::new(admin::Carried { queue, result: Arc::clone(&result) });
         let token = Box::into_raw(request) as u64;
         // SAFETY: the command names memory of the request's data, which stays in its box until
         // `complete_command` takes it back, after this has returned.
-        let work = move || unsafe { admin::carry_out(&device, &file, command, &result) };
+        let work = move || unsafe { change.carry_out(&file, command, &result) };
         self.reactor.blocking(Box::new(work), sink, token);
     }
 
@@ -514,12 +531,16 @@ impl Complete for Retries {
         let request = self.waiting.borrow_mut()[token as usize].take();
         let (Some(mut request), Some(queue)) = (request, self.queue.upgrade()) else { return };
         (request.status, request.result) = (Status::SUCCESS, 0);
+        queue.in_flight.enter();
         match queue.device.shape.check() {
             Ok(()) => {
                 let extents = Extents::of(&request);
                 queue.start(request, &extents);
             }
-            Err(status) => request.finish(status),
+            Err(status) => {
+                queue.in_flight.leave();
+                request.finish(status);
+            }
         }
     }
 }

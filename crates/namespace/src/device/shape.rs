@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   refresh, and queues by /sys, once a second -> compare with what it was when opened
-//!   our own Format NVM: begin --> device --> end -->      |
+//!   our own Format NVM: begin -> I/O back -> device -> end |
 //!                        |                                v
 //!   I/O meanwhile: Format In Progress          another: Namespace Not Ready, until opened again
 //! ```
@@ -93,6 +93,11 @@ impl Watch {
         self.state.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// That command was not sent.
+    pub(super) fn give_up(&self) {
+        self.state.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// That command has ended, and this is what the namespace looks like then. Answers as
     /// [`Watch::look`].
     pub(super) fn end(&self, now: Option<Shape>) -> bool {
@@ -161,6 +166,9 @@ mod tests {
         assert_eq!(watch.check(), Err(Status::FORMAT_IN_PROGRESS), "another is");
         watch.end(Some(open));
         assert_eq!(watch.check(), Ok(()));
+        watch.begin();
+        watch.give_up();
+        assert_eq!(watch.check(), Ok(()), "it was not sent");
         watch.begin();
         watch.end(None);
         assert_eq!(watch.check(), Err(Status::NAMESPACE_NOT_READY.dnr()), "it does not say");

@@ -10,6 +10,8 @@ use nvme::{Command, Status, copy};
 use reactor::{Config, Drive};
 use std::cell::RefCell;
 use std::fs;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Instant;
 use uring::Kind;
 
@@ -87,6 +89,7 @@ fn made(node: &str, passthrough: Passthrough, parent: impl Into<PathBuf>) -> Dev
         blocks: AtomicU64::new(limits.blocks),
         facts: Facts { nqn: Some("nqn.x:y".into()), ..Facts::default() },
         shape: shape::Watch::new(shape(SHAPE[0])),
+        flights: Flights::default(),
         zoned: false,
         polls: None,
         model: String::new(),
@@ -290,13 +293,69 @@ fn a_format_of_ours_is_followed_by_a_look() {
     let device = device("/dev/null", Passthrough::ALL);
     let file = OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
     let command = uring::NvmeUringCmd { opcode: admin::FORMAT_NVM, ..Default::default() };
+    let change = super::admin::Change::begin(&device);
     // SAFETY: the command names no memory.
-    let answer = unsafe { super::admin::carry_out(&device, &file, command, &AtomicU64::new(0)) };
+    let answer = unsafe { change.carry_out(&file, command, &AtomicU64::new(0)) };
     // `/dev/null` has no such call, nor does it say what it looks like.
     assert_eq!(answer, -libc::ENOTTY);
     let queue = device.open_queue(&reactor).unwrap();
     submit(&*queue, &done, copy_of(0, &[(500, 100)]));
     assert_eq!(done.0.borrow()[0].status, Status::NAMESPACE_NOT_READY.dnr());
+}
+
+/// They are for blocks as they were, wherever they are noted.
+#[test]
+fn a_format_of_ours_waits_for_the_commands_before_it() {
+    let (reactor, done) = (reactor(), Rc::new(Done::default()));
+    let device = device("/dev/null", Passthrough::ALL);
+    let queue = queue::DeviceQueue::open(Arc::clone(&device), &reactor).unwrap();
+    let (noted, wait_noted) = mpsc::channel();
+    let (go, wait_go) = mpsc::channel::<()>();
+    let there = Arc::clone(&device);
+    let other = thread::spawn(move || {
+        let (reactor, done) = (self::reactor(), Rc::new(Done::default()));
+        submit(&*there.open_queue(&reactor).unwrap(), &done, copy_of(0, &[(500, 100)]));
+        noted.send(()).unwrap();
+        wait_go.recv().unwrap();
+        drive(&reactor, &done, 1);
+        done.take().pop().unwrap().status
+    });
+    wait_noted.recv().unwrap();
+    submit(&*queue, &done, copy_of(0, &[(500, 100)]));
+    let mut format = Request::new();
+    format.command.opcode = admin::FORMAT_NVM;
+    format.scratch = queue::OF_ADMIN;
+    format.push(Rc::clone(&done) as Rc<dyn Sink>, 0);
+    let command = uring::NvmeUringCmd { opcode: admin::FORMAT_NVM, ..Default::default() };
+    let file = OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
+    queue.carry_out(format, command, file);
+    // As for whoever looks at what it has left: `/dev/null` does not say what it looks like.
+    let is_under_way = || device.shape.check() == Err(Status::FORMAT_IN_PROGRESS);
+    assert!(is_under_way(), "from the moment it is submitted");
+    submit(&*queue, &done, copy_of(0, &[(500, 100)]));
+    let statuses = || done.take().iter().map(|request| request.status).collect::<Vec<_>>();
+    assert_eq!(statuses(), [Status::FORMAT_IN_PROGRESS]);
+    thread::sleep(Duration::from_millis(100));
+    assert!(is_under_way(), "nothing has been handed to the kernel yet");
+    drive(&reactor, &done, 1);
+    assert_eq!(statuses(), [Status::SUCCESS]);
+    thread::sleep(Duration::from_millis(100));
+    assert!(is_under_way(), "another core has something noted");
+    go.send(()).unwrap();
+    drive(&reactor, &done, 1);
+    assert_eq!(statuses(), [Status::NAMESPACE_NOT_READY.dnr()], "`/dev/null` has no such call");
+    assert_eq!(other.join().unwrap(), Status::SUCCESS);
+    assert!(device.shape.is_changed());
+}
+
+/// No thread can be had for it, or the core ends.
+#[test]
+fn a_format_that_is_never_sent_is_over() {
+    let device = device("/dev/null", Passthrough::ALL);
+    let change = super::admin::Change::begin(&device);
+    assert_eq!(device.shape.check(), Err(Status::FORMAT_IN_PROGRESS));
+    drop(change);
+    assert_eq!(device.shape.check(), Ok(()));
 }
 
 #[test]
