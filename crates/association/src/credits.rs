@@ -34,6 +34,11 @@ impl Credits {
         self.tail = if self.tail + 1 == self.entries { 0 } else { self.tail + 1 };
     }
 
+    /// A command that counts as sent is not sent after all, as none after it was.
+    pub fn withdrawn(&mut self) {
+        self.tail = self.tail.checked_sub(1).unwrap_or(self.entries - 1);
+    }
+
     /// A completion tells `sqhd`. `false` if the controller cannot be there: it has fetched what was
     /// never sent.
     #[inline]
@@ -77,6 +82,22 @@ mod tests {
             credits.sent();
             room
         }));
+    }
+
+    #[test]
+    fn what_is_withdrawn_makes_room() {
+        let mut credits = Credits::new(4, true);
+        for _ in 0..3 {
+            credits.sent();
+        }
+        assert!(credits.fetched(3));
+        credits.sent();
+        let one = credits;
+        credits.sent();
+        credits.withdrawn();
+        assert_eq!(credits, one);
+        credits.withdrawn();
+        assert!(!credits.fetched(0), "nothing more was sent");
     }
 
     #[test]

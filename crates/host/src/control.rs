@@ -224,8 +224,13 @@ impl Driver {
 
     fn send_passed(&self) {
         let Some(admin) = self.admin.borrow().clone() else { return };
-        while let Some(timeout) = self.passed.next_timeout() {
-            let nsid = self.association.borrow().nsid();
+        while let Some((timeout, for_namespace)) = self.passed.next() {
+            let nsid = self.association.borrow().namespace().map_or(0, |it| it.nsid);
+            if for_namespace && nsid == 0 {
+                // Its old id may be another's by now.
+                self.passed.give_back();
+                continue;
+            }
             let Some(cid) = self.association.borrow_mut().pass(self.now(), timeout) else { return };
             self.passed.send(cid, nsid, &admin);
         }
@@ -446,6 +451,9 @@ impl Driver {
     fn access_changed(&self) {
         let (access, reason) = {
             let association = self.association.borrow();
+            if association.is_live() && association.namespace().is_none() {
+                self.withhold();
+            }
             (association.access(), association.reason().clone())
         };
         let before = self.shared.access();
@@ -464,6 +472,13 @@ impl Driver {
             standing.reason = reason;
         });
         self.each_queue(|handle| handle.tell(|queue| queue.access_changed()));
+    }
+
+    /// There is no namespace: what cores start from now on does not go to the id that it had.
+    fn withhold(&self) {
+        if let Some((_, params)) = &*self.live.borrow() {
+            params.nsid.store(0, Ordering::Relaxed);
+        }
     }
 
     fn namespace_changed(&self) {

@@ -32,6 +32,10 @@ impl Passing {
         Passing { command, data, answer_bytes, timeout, answer: Some(answer) }
     }
 
+    fn is_for_namespace(&self) -> bool {
+        !matches!(self.command.nsid.get(), 0 | NSID_ALL)
+    }
+
     pub(crate) fn answer(mut self, status: Status, result: u64, data: Vec<u8>) {
         if let Some(answer) = self.answer.take() {
             answer(status, result, data);
@@ -66,9 +70,16 @@ impl Passed {
         self.waiting.borrow_mut().push_back(passing);
     }
 
-    /// How long the command that is to be sent next may take.
-    pub(crate) fn next_timeout(&self) -> Option<Duration> {
-        self.waiting.borrow().front().map(|passing| passing.timeout)
+    /// How long the command that is to be sent next may take, and whether it is for the namespace.
+    pub(crate) fn next(&self) -> Option<(Duration, bool)> {
+        let waiting = self.waiting.borrow();
+        waiting.front().map(|passing| (passing.timeout, passing.is_for_namespace()))
+    }
+
+    /// Gives it back: there is no namespace for it.
+    pub(crate) fn give_back(&self) {
+        let passing = self.waiting.borrow_mut().pop_front().expect("one waits");
+        passing.answer(Status::HOST_ABORTED, 0, Vec::new());
     }
 
     /// Sends it as `cid`; if it is for the namespace, that is `nsid` there.
@@ -76,7 +87,7 @@ impl Passed {
         let mut passing = self.waiting.borrow_mut().pop_front().expect("one waits");
         let mut command = passing.command;
         command.cid = cid.into();
-        if !matches!(command.nsid.get(), 0 | NSID_ALL) {
+        if passing.is_for_namespace() {
             command.nsid = nsid.into();
         }
         let data = std::mem::take(&mut passing.data);

@@ -366,6 +366,9 @@ impl IoQueue {
     pub(crate) fn access_changed(&self) {
         self.suspect.set(false);
         self.tell_watcher();
+        if self.shared.access() >= Access::Inaccessible {
+            self.give_back();
+        }
     }
 
     /// Whether it was live before.

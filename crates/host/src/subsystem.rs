@@ -145,7 +145,7 @@ impl Numbering for Subsystem {
         let mut ids = there.map(|params| params.nsid.load(Ordering::Relaxed));
         let id = ids.next()?;
         // A path that has fallen silent may still have the one of before.
-        ids.all(|other| other == id).then_some(id)
+        ids.all(|other| other == id).then_some(id).filter(|id| *id != 0)
     }
 }
 
@@ -181,6 +181,12 @@ mod tests {
         assert_eq!(ids(), [None, None, None, Some(3)], "one of them has not heard of it");
         again.nsid.store(5, Ordering::Relaxed);
         assert_eq!(ids(), [None, Some(5), None, Some(3)]);
+        // It is gone, and then it is there again.
+        again.nsid.store(0, Ordering::Relaxed);
+        silent.nsid.store(0, Ordering::Relaxed);
+        assert_eq!(ids(), [None; 4]);
+        silent.nsid.store(3, Ordering::Relaxed);
+        assert_eq!(ids(), [None, None, None, Some(3)]);
     }
 
     #[test]

@@ -336,6 +336,25 @@ fn ana_states_are_followed() {
 }
 
 #[test]
+fn what_waits_for_room_comes_back_when_the_path_becomes_inaccessible() {
+    let target = Target::serve(slow(Duration::from_secs(2)), 1, 0);
+    let core = Core::usable(connect(target.address, &options()));
+    let all: Vec<_> = (0..200).map(|_| core.issue(read(0, 512), vec![0; 512])).collect();
+    core.settle();
+    target.server.set_ana_state(NQN, target.port, 1, AnaState::INACCESSIBLE).expect("a state");
+    core.await_access(|access| access == Access::Inaccessible);
+    let back = all.into_iter().map(|done| done.recv_timeout(PATIENCE).expect("an answer").status);
+    let (sent, waiting): (Vec<_>, Vec<_>) = back.partition(|status| status.is_success());
+    // As many as a queue of 128 entries takes.
+    assert_eq!((sent.len(), waiting.len()), (127, 73));
+    assert!(waiting.iter().all(|status| *status == Status::HOST_ABORTED), "{waiting:?}");
+    // Nothing is left of them.
+    target.server.set_ana_state(NQN, target.port, 1, AnaState::OPTIMIZED).expect("a state");
+    core.await_access(Access::is_usable);
+    core.write(0, &[1; 512]);
+}
+
+#[test]
 fn a_resized_namespace_is_noticed() {
     let volume = memory(16 << 20, 9, 1);
     let target = Target::serve(volume.clone(), 1, 0);
@@ -383,6 +402,8 @@ fn reconnects_of_one_that_moves(comes_back: impl Fn(&Target, Arc<dyn Namespace>)
     core.write(0, &pattern(1, 4096));
     target.server.remove_namespace(NQN, 1).expect("served");
     core.await_access(|access| access == Access::Inaccessible);
+    // Whoever comes nevertheless is not sent to the old id.
+    assert_eq!(core.command(read(0, 512), vec![0; 512]).status, Status::HOST_ABORTED);
     comes_back(&target, volume);
     core.await_access(Access::is_usable);
     assert!(core.read(0, 4096) == pattern(1, 4096));

@@ -288,6 +288,21 @@ fn an_admin_command_goes_by_another_path_only_if_it_was_not_sent() {
 }
 
 #[test]
+fn an_admin_command_does_not_go_to_the_id_of_a_namespace_that_is_gone() {
+    let (target, device, core) = served(&passing());
+    target.server.remove_namespace(rig::NQN, 1).expect("it is served");
+    core.await_access(|access| access == namespace::Access::Inaccessible);
+    // The same controller takes what is for no namespace.
+    assert_eq!(core.admin(vendor(ADMIN_NONE), Vec::new()).status, Status::HOST_ABORTED);
+    let identify =
+        Command { opcode: opcode::admin::IDENTIFY, cdw10: 1.into(), ..Command::default() };
+    core.admin(identify, vec![0; 4096]).ok();
+    target.add(7, device.volume(), [0x42; 16]);
+    core.await_access(namespace::Access::is_usable);
+    core.admin(vendor(ADMIN_NONE), Vec::new()).ok();
+}
+
+#[test]
 fn a_command_may_have_less_time_than_others() {
     let mut options = passing();
     options.association.keep_alive_tmo = Duration::from_secs(2);

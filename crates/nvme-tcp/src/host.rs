@@ -552,6 +552,15 @@ impl Connection {
         self.sends.emit(capsule.as_bytes(), &frame, out)
     }
 
+    /// Command `cid` is not sent after all: not a byte of its capsule was. Its identifier is free again.
+    ///
+    /// # Panics
+    /// If it is not in flight.
+    pub fn withdraw(&mut self, cid: u16) {
+        let slot = self.slot(cid).expect("a command that is withdrawn is in flight");
+        slot.state = SlotState::Free;
+    }
+
     /// Writes the next H2CData PDU's header, digest and padding for `outgoing` into `out`; `None`
     /// when all was sent. The data must follow, then its [`crate::Digest`] if
     /// [`Connection::data_digest`].

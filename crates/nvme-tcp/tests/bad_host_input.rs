@@ -57,6 +57,19 @@ fn feed(connection: &mut Connection, bytes: &[u8], chunk: usize) -> Option<Termi
     None
 }
 
+/// Its identifier may be used at once, and an answer to it is one to nothing.
+#[test]
+fn a_command_that_was_withdrawn_is_not_in_flight() {
+    let mut connection = connected(false);
+    for cid in 1..=4 {
+        connection.withdraw(cid);
+    }
+    start(&mut connection, 2, Transfer::None);
+    let of = |cid: u16| Pdu::response(cid).bytes();
+    assert!(feed(&mut connection, &of(2), usize::MAX).is_none());
+    assert!(feed(&mut connection, &of(1), usize::MAX).is_some());
+}
+
 /// Whatever the chunks, `pdu` must end the connection with this status and information.
 fn refused(what: &str, connect: impl Fn() -> Connection, pdu: &[u8], fes: FatalError, fei: u32) {
     for chunk in [usize::MAX, 1, 7] {

@@ -215,7 +215,7 @@ impl Association {
             }
         }
         let named = query == Query::Descriptors;
-        match self.look_elsewhere(gone, named) {
+        match self.look_elsewhere(now, gone, named) {
             Some(reason) if connecting => return Err(reason),
             Some(reason) => self.namespace_gone(now, reason),
             None => self.next_query(now),
@@ -231,10 +231,16 @@ impl Association {
     fn namespace_gone(&mut self, now: Duration, reason: Reason) {
         self.wanted = 0;
         self.end_search();
-        (self.namespace, self.proposed, self.found) = (None, None, None);
+        (self.proposed, self.found) = (None, None);
+        self.recheck_at = Some(now + RECHECK);
+        self.withhold(now, reason);
+    }
+
+    /// No command may go to the namespace, until there is one that is accepted.
+    pub(super) fn withhold(&mut self, now: Duration, reason: Reason) {
+        self.namespace = None;
         self.lost_since = self.lost_since.or(Some(now));
         self.reason = reason;
-        self.recheck_at = Some(now + RECHECK);
         self.tell();
     }
 

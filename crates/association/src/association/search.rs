@@ -8,6 +8,7 @@
 use super::Association;
 use crate::admin::Query;
 use crate::{Identity, Namespace, Reason, facts};
+use std::time::Duration;
 
 /// What is looked for, and where.
 #[derive(Debug, Default)]
@@ -56,9 +57,14 @@ impl Association {
     }
 
     /// The answers so far have led to no namespace for the reason `gone`, or to one whose identity is
-    /// `named` by now: arranges for others to be looked at, if it is not the one that is wanted. Gives the
-    /// reason back if there is nothing more to look at.
-    pub(super) fn look_elsewhere(&mut self, gone: Option<Reason>, named: bool) -> Option<Reason> {
+    /// `named` by now: arranges for others to be looked at, if it is not the one that is wanted. Nothing goes to
+    /// its id meanwhile. Gives the reason back if there is nothing more to look at.
+    pub(super) fn look_elsewhere(
+        &mut self,
+        now: Duration,
+        gone: Option<Reason>,
+        named: bool,
+    ) -> Option<Reason> {
         let differs = self.found.as_ref().is_some_and(|it| it.identity != self.search.identity);
         if !self.has_identity() || gone.is_none() && !(named && differs) {
             return gone;
@@ -67,6 +73,14 @@ impl Association {
             State::Idle => {
                 let other = self.found.take();
                 self.search.state = State::Runs;
+                let expected = self.search.identity;
+                let taken = other.as_ref().map(|it| Reason::OtherNamespace {
+                    found: it.identity.to_string(),
+                    expected: expected.to_string(),
+                });
+                if let Some(reason) = gone.clone().or(taken).filter(|_| self.is_live()) {
+                    self.withhold(now, reason);
+                }
                 (self.search.home, self.search.other, self.search.reason) =
                     (self.nsid, other, gone);
                 self.wanted |= Query::AllNamespaces.bit();

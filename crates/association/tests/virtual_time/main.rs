@@ -1,6 +1,7 @@
 //! Every rule of an association on virtual time, against a controller made of answers.
 
 mod keep_alive;
+mod namespaces;
 mod peer;
 
 use association::{Access, Action, Association, Config, Event, Reason, Traffic};
@@ -34,6 +35,8 @@ struct World {
     log: Vec<(Duration, String)>,
     /// The Asynchronous Event Request that waits.
     event: Option<u16>,
+    /// What the peer takes its time for.
+    held: Option<Command>,
     /// UUIDs of namespaces that the driver refuses.
     strangers: Vec<u8>,
 }
@@ -43,7 +46,7 @@ impl World {
         let mut association = Association::new(config);
         association.start(Duration::ZERO);
         let (now, log, event, strangers) = (Duration::ZERO, Vec::new(), None, Vec::new());
-        let mut world = World { association, peer, now, log, event, strangers };
+        let mut world = World { association, peer, now, log, event, held: None, strangers };
         world.settle();
         world
     }
@@ -85,6 +88,8 @@ impl World {
                         let completion = Completion::new(cid, status, result);
                         let event = Event::Completed(&completion, &data);
                         self.association.handle(self.now, of, event);
+                    } else {
+                        self.held = Some(command);
                     }
                 }
                 Action::Live(_) => self.log.push((self.now, "live".into())),
@@ -125,6 +130,15 @@ impl World {
         let cid = self.event.take().expect("an event request is outstanding");
         let completion = Completion::new(cid, Status::SUCCESS, event.dword0().into());
         self.handle(Event::Completed(&completion, &[]));
+    }
+
+    /// The peer answers what it took its time for.
+    fn answer_held(&mut self) {
+        self.peer.held = None;
+        let command = self.held.take().expect("something was held");
+        let (status, result, data) = self.peer.answer(&command, &[]).expect("an answer");
+        let completion = Completion::new(command.cid.get(), status, result);
+        self.handle(Event::Completed(&completion, &data));
     }
 
     fn times(&self, what: &str) -> Vec<Duration> {
@@ -362,43 +376,6 @@ fn commands_do_not_wait_for_ever_for_a_namespace_that_was_removed() {
         world.run(since + seconds(60));
         assert_eq!(world.association.access(), Access::Gone);
     }
-}
-
-#[test]
-fn a_namespace_is_found_again_under_another_id() {
-    let mut world = World::live();
-    let there = |world: &World| {
-        let found = world.association.namespace().map(|it| (it.nsid, it.identity.uuid[0]));
-        (world.association.access(), world.association.nsid(), found)
-    };
-    let mut change = |namespaces: &[u32], uuids: &[(u32, u8)]| {
-        (world.peer.namespaces, world.peer.uuids) = (namespaces.to_vec(), uuids.to_vec());
-        world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
-        there(&world)
-    };
-    let others = [(3, 8), (5, 9), (9, 8)];
-    assert_eq!(change(&[3, 5, 7, 9], &others), (Access::Optimized, 7, Some((7, 1))));
-    // Its old id is another's, and then that too.
-    assert_eq!(change(&[5, 7], &[(7, 8)]), (Access::Optimized, 5, Some((5, 1))));
-    assert_eq!(change(&[1, 5, 9], &others), (Access::Optimized, 1, Some((1, 1))));
-    assert_eq!(change(&[3, 9], &others), (Access::Inaccessible, 1, None));
-    assert_eq!(change(&[], &[]), (Access::Inaccessible, 1, None));
-    assert_eq!(change(&[1, 3], &[(1, 8)]), (Access::Optimized, 3, Some((3, 1))));
-    assert_eq!(world.count("hang up"), 0);
-    // The next connection knows where it was, and finds it where it went meanwhile.
-    for (namespaces, wanted) in [(vec![1, 3], 3), (vec![1, 4], 4)] {
-        world.handle(Event::Lost(Reason::Dial("test".into())));
-        (world.peer.namespaces, world.peer.uuids) = (namespaces, vec![(1, 8)]);
-        world.run(world.now + seconds(20));
-        assert_eq!(there(&world), (Access::Optimized, wanted, Some((wanted, 1))));
-    }
-    // Looked at without an event.
-    world.peer.namespaces = Vec::new();
-    world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
-    assert_eq!(world.association.access(), Access::Inaccessible);
-    world.peer.namespaces = vec![6];
-    world.run(world.now + seconds(2));
-    assert_eq!(there(&world), (Access::Optimized, 6, Some((6, 1))));
 }
 
 #[test]

@@ -22,6 +22,8 @@ pub struct Peer {
     /// Other namespaces' UUIDs, by id.
     pub uuids: Vec<(u32, u8)>,
     pub namespaces: Vec<u32>,
+    /// The Identify that it takes its time for.
+    pub held: Option<(Cns, u32)>,
     /// What Connect is answered.
     pub connect: Status,
     /// OCFS; 0: no Copy.
@@ -49,6 +51,7 @@ impl Default for Peer {
             uuid: 1,
             uuids: Vec::new(),
             namespaces: vec![1],
+            held: None,
             connect: Status::SUCCESS,
             copy_formats: 0,
             behavior: Status::SUCCESS,
@@ -64,6 +67,10 @@ impl Peer {
     pub fn answer(&self, command: &Command, sent: &[u8]) -> Option<(Status, u64, Vec<u8>)> {
         let ok = |result: u64, data: Vec<u8>| Some((Status::SUCCESS, result, data));
         if self.silent || command.opcode == opcode::admin::ASYNC_EVENT_REQUEST {
+            return None;
+        }
+        let identify = (Cns(command.cdw10.get() as u8), command.nsid.get());
+        if command.opcode == opcode::admin::IDENTIFY && self.held == Some(identify) {
             return None;
         }
         match command.opcode {

@@ -247,6 +247,9 @@ impl Connection {
         let cid = *self.free.last().expect("there is room");
         let mut command = request.command;
         let nsid = self.params.nsid.load(Ordering::Relaxed);
+        if nsid == 0 {
+            return Err((request, Status::HOST_ABORTED));
+        }
         (command.cid, command.nsid) = (cid.into(), nsid.into());
         let mut pages = None;
         let found = match &request.data {
@@ -467,6 +470,15 @@ impl Connection {
             watch(1, Interest::WRITE);
         }
         true
+    }
+
+    /// Gives back the commands of which nothing was sent.
+    pub(super) fn withdraw(&mut self, done: &mut Requests) {
+        for cid in self.send.take_commands() {
+            self.machine.withdraw(cid);
+            self.credits.withdrawn();
+            self.finish(cid, Status::HOST_ABORTED, 0, done);
+        }
     }
 
     /// Gives up: what may be completed is `done`, the rest comes back.

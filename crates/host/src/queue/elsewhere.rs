@@ -1,13 +1,15 @@
-//! A Flush of a core that has no connection to the controller, by another core's.
+//! What goes another way: a Flush of a core that has no connection to the controller, by another core's; and what was
+//! not sent when the path becomes inaccessible.
 //!
 //! A controller that grants fewer queues than there are cores has some without one, and what it acknowledged to the
 //! others is to be flushed all the same. Where this core's connection is only late, it is worth waiting for: the
 //! Flush is then refused like any command, and multipath tries again.
 
-use super::IoQueue;
+use super::{Inner, IoQueue};
 use crate::flush::{Answer, flush_on};
 use crate::shared::Counters;
 use namespace::{Access, Request};
+use nvme::Status;
 use nvme::opcode::io as opcode;
 
 /// Whether another core may do it, where the path stands so.
@@ -32,5 +34,22 @@ impl IoQueue {
                 other.tell(move |queue| flush_on(queue, answer));
             }
         });
+    }
+
+    /// Gives back what was not sent: the id that the namespace had may be another's by now.
+    pub(super) fn give_back(&self) {
+        let mut inner = self.inner.borrow_mut();
+        let Inner { connection, waiting, .. } = &mut *inner;
+        let mut done = self.done.borrow_mut();
+        if let Some(connection) = connection {
+            connection.withdraw(&mut done);
+        }
+        for mut request in waiting.drain(..) {
+            (request.status, request.result) = (Status::HOST_ABORTED, 0);
+            done.push(request);
+        }
+        if !done.is_empty() {
+            self.defer();
+        }
     }
 }

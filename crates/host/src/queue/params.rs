@@ -17,7 +17,7 @@ use std::time::Duration;
 pub(crate) struct Params {
     pub(crate) generation: u64,
     pub(crate) io_queues: u16,
-    /// May change while the association lives.
+    /// May change while the association lives; 0 while there is no namespace.
     pub(crate) nsid: AtomicU32,
     pub(crate) entries: u16,
     /// Commands outstanding.

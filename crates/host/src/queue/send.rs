@@ -79,6 +79,16 @@ impl SendQueue {
         self.lanes[lane as usize].push_back(cid);
     }
 
+    /// Takes out the commands of which nothing has gone out.
+    pub(super) fn take_commands(&mut self) -> Vec<u16> {
+        let mut taken = Vec::new();
+        for lane in [Lane::Command, Lane::Write] {
+            let begun = self.begun.is_some_and(|(begun, _)| begun == lane);
+            taken.extend(self.lanes[lane as usize].drain(usize::from(begun)..));
+        }
+        taken
+    }
+
     /// Queues command `cid`'s outgoing data.
     pub(super) fn push_transfer(&mut self, cid: u16) {
         self.lanes[Lane::Data as usize].push_back(cid);
@@ -320,6 +330,42 @@ impl SendQueue {
                 self.lanes[Lane::Data as usize].push_back(cid);
             }
             *answered |= slot.answer.is_some();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_begun_is_sent_to_its_end_and_the_rest_may_be_taken_out() {
+        for (begun, wanted) in [
+            (None, [0, 1, 2, 3]),
+            (Some((Lane::Command, 8)), [1, 2, 3, 0]),
+            (Some((Lane::Write, 100)), [0, 1, 3, 2]),
+            (Some((Lane::Data, 24)), [0, 1, 2, 3]),
+        ] {
+            let mut send = SendQueue::new(8);
+            for cid in 0..4 {
+                send.push_command(cid, cid >= 2);
+            }
+            send.push_transfer(4);
+            send.begun = begun;
+            let mut order = send.take_commands();
+            assert_eq!(
+                order.len(),
+                if matches!(begun, None | Some((Lane::Data, _))) { 4 } else { 3 }
+            );
+            order.extend(send.take_left());
+            assert_eq!(order, wanted, "{begun:?}");
+            assert_eq!(send.lanes[Lane::Data as usize], [4]);
+        }
+    }
+
+    impl SendQueue {
+        fn take_left(&mut self) -> Vec<u16> {
+            self.lanes[..2].iter_mut().flat_map(std::mem::take).collect()
         }
     }
 }

@@ -1,0 +1,82 @@
+//! A namespace that is removed, renumbered, or takes another's place.
+
+use super::{World, config, seconds};
+use crate::peer::Peer;
+use association::{Access, Event, Reason};
+use nvme::event::AsyncEvent;
+use nvme::identify::Cns;
+
+#[test]
+fn a_namespace_is_found_again_under_another_id() {
+    let mut world = World::live();
+    let there = |world: &World| {
+        let found = world.association.namespace().map(|it| (it.nsid, it.identity.uuid[0]));
+        (world.association.access(), world.association.nsid(), found)
+    };
+    let mut change = |namespaces: &[u32], uuids: &[(u32, u8)]| {
+        (world.peer.namespaces, world.peer.uuids) = (namespaces.to_vec(), uuids.to_vec());
+        world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+        there(&world)
+    };
+    let others = [(3, 8), (5, 9), (9, 8)];
+    assert_eq!(change(&[3, 5, 7, 9], &others), (Access::Optimized, 7, Some((7, 1))));
+    // Its old id is another's, and then that too.
+    assert_eq!(change(&[5, 7], &[(7, 8)]), (Access::Optimized, 5, Some((5, 1))));
+    assert_eq!(change(&[1, 5, 9], &others), (Access::Optimized, 1, Some((1, 1))));
+    assert_eq!(change(&[3, 9], &others), (Access::Inaccessible, 1, None));
+    assert_eq!(change(&[], &[]), (Access::Inaccessible, 1, None));
+    assert_eq!(change(&[1, 3], &[(1, 8)]), (Access::Optimized, 3, Some((3, 1))));
+    assert_eq!(world.count("hang up"), 0);
+    // The next connection knows where it was, and finds it where it went meanwhile.
+    for (namespaces, wanted) in [(vec![1, 3], 3), (vec![1, 4], 4)] {
+        world.handle(Event::Lost(Reason::Dial("test".into())));
+        (world.peer.namespaces, world.peer.uuids) = (namespaces, vec![(1, 8)]);
+        world.run(world.now + seconds(20));
+        assert_eq!(there(&world), (Access::Optimized, wanted, Some((wanted, 1))));
+    }
+    // Looked at without an event.
+    world.peer.namespaces = Vec::new();
+    world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+    assert_eq!(world.association.access(), Access::Inaccessible);
+    world.peer.namespaces = vec![6];
+    world.run(world.now + seconds(2));
+    assert_eq!(there(&world), (Access::Optimized, 6, Some((6, 1))));
+}
+
+/// The search takes as long as there are namespaces to look at.
+#[test]
+fn nothing_goes_to_the_old_id_while_the_namespace_is_looked_for() {
+    // Another has its id, or none has.
+    for (namespaces, words) in [(vec![3, 7], "another namespace"), (vec![3], "no namespace 7")] {
+        let mut world = World::new(config(), Peer { namespaces: vec![7], ..Peer::default() });
+        assert_eq!((world.association.access(), world.association.nsid()), (Access::Optimized, 7));
+        (world.peer.namespaces, world.peer.uuids) = (namespaces, vec![(7, 8)]);
+        world.peer.held = Some((Cns::ACTIVE_NAMESPACES, 0));
+        let told = world.count("access");
+        world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+        assert_eq!(
+            (world.association.access(), world.count("access")),
+            (Access::Inaccessible, told + 1)
+        );
+        assert!(world.association.namespace().is_none());
+        let reason = world.association.reason().to_string();
+        assert!(reason.contains(words), "{reason}");
+        world.answer_held();
+        assert_eq!((world.association.access(), world.association.nsid()), (Access::Optimized, 3));
+        assert_eq!((world.count("access"), world.count("hang up")), (told + 2, 0));
+    }
+}
+
+#[test]
+fn commands_do_not_wait_longer_for_a_search_than_for_the_namespace() {
+    let fast = config();
+    let fast = association::Config { fast_io_fail_tmo: Some(seconds(5)), ..fast };
+    let mut world = World::new(fast, Peer { namespaces: vec![7], ..Peer::default() });
+    world.peer.namespaces = vec![3];
+    world.peer.held = Some((Cns::ACTIVE_NAMESPACES, 0));
+    world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+    world.run(world.now + seconds(5));
+    assert_eq!(world.association.access(), Access::Failing);
+    world.answer_held();
+    assert_eq!(world.association.access(), Access::Optimized);
+}
