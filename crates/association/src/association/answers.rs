@@ -176,12 +176,10 @@ impl Association {
         match query {
             // Read only so that the next event comes.
             Query::ChangedNamespaces | Query::DiscoveryLog => {}
-            Query::Descriptors if !status.is_success() => {}
-            // Older controllers have no such limits.
-            Query::CommandSet if !status.is_success() => {}
-            Query::Namespace if status.code() == Status::INVALID_NAMESPACE => {
+            Query::Namespace | Query::Descriptors if status.code() == Status::INVALID_NAMESPACE => {
                 gone = Some(failed());
             }
+            Query::Descriptors | Query::CommandSet if is_unknown(status) => {}
             _ if !status.is_success() => return Err(failed()),
             Query::Namespaces => match facts::choose(data, self.wanted_nsid()) {
                 Ok(nsid) => self.nsid = nsid,
@@ -281,4 +279,11 @@ impl Association {
         }
         self.tell();
     }
+}
+
+/// Whether a controller has not got what it was asked for: older ones have no descriptors and no such limits. Any
+/// other failure says nothing of that. Not all have Do Not Retry with it (SPDK, for one).
+fn is_unknown(status: Status) -> bool {
+    let never = status.0 & Status::DNR != 0;
+    never || matches!(status.code(), Status::INVALID_FIELD | Status::INVALID_OPCODE)
 }

@@ -71,7 +71,7 @@ impl Association {
         }
         match self.search.state {
             State::Idle => {
-                let other = self.found.take();
+                let other = self.found.take().filter(|_| gone.is_none());
                 self.search.state = State::Runs;
                 let expected = self.search.identity;
                 let taken = other.as_ref().map(|it| Reason::OtherNamespace {

@@ -3,6 +3,7 @@
 use super::{World, config, seconds};
 use crate::peer::Peer;
 use association::{Access, Event, Reason};
+use nvme::Status;
 use nvme::event::AsyncEvent;
 use nvme::identify::Cns;
 
@@ -79,4 +80,44 @@ fn commands_do_not_wait_longer_for_a_search_than_for_the_namespace() {
     assert_eq!(world.association.access(), Access::Failing);
     world.answer_held();
     assert_eq!(world.association.access(), Access::Optimized);
+}
+
+/// A failure that passes must not pass for a namespace without identity: others would not be the same as it.
+#[test]
+fn what_a_controller_fails_to_tell_is_asked_again() {
+    let told = |peer: Peer| {
+        let mut world = World::new(config(), peer);
+        let access = world.association.access();
+        world.peer.fails = None;
+        world.run(seconds(11));
+        let found = world.association.namespace().expect("it is there by now");
+        (access, found.identity.uuid[0], found.limits.write_zeroes_bytes_max)
+    };
+    for cns in [Cns::NAMESPACE_DESCRIPTORS, Cns::COMMAND_SET_CONTROLLER] {
+        for status in [Status::INTERNAL, Status::COMMAND_INTERRUPTED, Status::NAMESPACE_NOT_READY] {
+            let peer = Peer { fails: Some((cns, status)), wzsl: Some(1), ..Peer::default() };
+            assert_eq!(told(peer), (Access::Lost, 1, 8192), "{cns:?} {status}");
+        }
+        // It does not know them.
+        for status in [Status::INTERNAL.dnr(), Status::INVALID_FIELD, Status::INVALID_OPCODE] {
+            let peer = Peer { fails: Some((cns, status)), wzsl: Some(1), ..Peer::default() };
+            let (uuid, bytes) = match cns {
+                Cns::COMMAND_SET_CONTROLLER => (1, u32::MAX),
+                _ => (0, 8192),
+            };
+            assert_eq!(told(peer), (Access::Optimized, uuid, bytes), "{cns:?} {status}");
+        }
+    }
+}
+
+#[test]
+fn a_namespace_that_goes_between_two_questions_is_gone() {
+    let mut world = World::live();
+    world.peer.fails = Some((Cns::NAMESPACE_DESCRIPTORS, Status::INVALID_NAMESPACE.dnr()));
+    world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+    assert_eq!(world.association.access(), Access::Inaccessible);
+    assert!(world.association.namespace().is_none());
+    world.peer.fails = None;
+    world.run(seconds(2));
+    assert_eq!((world.association.access(), world.count("hang up")), (Access::Optimized, 0));
 }

@@ -24,6 +24,8 @@ pub struct Peer {
     pub namespaces: Vec<u32>,
     /// The Identify that it takes its time for.
     pub held: Option<(Cns, u32)>,
+    /// What it fails to tell.
+    pub fails: Option<(Cns, Status)>,
     /// What Connect is answered.
     pub connect: Status,
     /// OCFS; 0: no Copy.
@@ -52,6 +54,7 @@ impl Default for Peer {
             uuids: Vec::new(),
             namespaces: vec![1],
             held: None,
+            fails: None,
             connect: Status::SUCCESS,
             copy_formats: 0,
             behavior: Status::SUCCESS,
@@ -72,6 +75,11 @@ impl Peer {
         let identify = (Cns(command.cdw10.get() as u8), command.nsid.get());
         if command.opcode == opcode::admin::IDENTIFY && self.held == Some(identify) {
             return None;
+        }
+        if let Some((cns, status)) = self.fails
+            && (command.opcode, identify.0) == (opcode::admin::IDENTIFY, cns)
+        {
+            return Some((status, 0, vec![0; 4096]));
         }
         match command.opcode {
             opcode::admin::FABRICS => match command.fctype() {
