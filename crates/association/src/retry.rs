@@ -15,6 +15,16 @@ pub enum Retry {
     Delayed(u8),
 }
 
+/// A status that a controller gave. Some have commands Aborted By Host that may have been carried out (Linux's nvmet,
+/// where its own device was reset), which means to us that they were never sent: those get Host Pathing Error.
+#[inline]
+pub fn of_controller(status: Status) -> Status {
+    match status.code() {
+        Status::HOST_ABORTED => Status(Status::HOST_PATHING_ERROR.0 | status.0 & !0x7ff),
+        _ => status,
+    }
+}
+
 /// Whether a command that came back with `status` may be sent again, and how. `fused`: it is a
 /// fused pair. The command was not necessarily carried out, nor necessarily not.
 #[inline]
@@ -154,6 +164,23 @@ mod tests {
         for (opcode, fused, status, expected) in table {
             let got = may_retry(&command(opcode), fused, status);
             assert_eq!(got, expected, "opcode {opcode:#04x}, fused {fused}, {status}");
+        }
+    }
+
+    #[test]
+    fn what_a_controller_says_of_its_host_is_not_about_us() {
+        let bits = Status::MORE | 2 << 11;
+        for dnr in [0, Status::DNR] {
+            let status = of_controller(Status(Status::HOST_ABORTED.0 | bits | dnr));
+            assert_eq!(status, Status(Status::HOST_PATHING_ERROR.0 | bits | dnr));
+            for opcode in [ZONE_APPEND, VENDOR, opcode::RESERVATION_ACQUIRE] {
+                assert_eq!(may_retry(&command(opcode), false, status), Retry::No);
+            }
+        }
+        let write = may_retry(&command(opcode::WRITE), false, of_controller(Status::HOST_ABORTED));
+        assert_eq!(write, Retry::OtherPath);
+        for code in (0..0x7ff).filter(|code| *code != Status::HOST_ABORTED.0) {
+            assert_eq!(of_controller(Status(code | bits)), Status(code | bits));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Admin commands that somebody passes on to the controller: from any core, by the control thread.
 
 use crate::admin::AdminConnection;
+use association::retry::of_controller;
 use nvme::{Command, Completion, NSID_ALL, Status};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -98,7 +99,8 @@ impl Passed {
     pub(crate) fn answered(&self, cid: u16, completion: &Completion, data: Vec<u8>) {
         let passing = self.sent.borrow_mut().remove(&cid);
         if let Some(passing) = passing {
-            passing.answer(completion.status(), completion.result.get(), data);
+            let status = of_controller(completion.status());
+            passing.answer(status, completion.result.get(), data);
         }
     }
 

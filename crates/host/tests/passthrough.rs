@@ -302,6 +302,26 @@ fn an_admin_command_does_not_go_to_the_id_of_a_namespace_that_is_gone() {
     core.admin(vendor(ADMIN_NONE), Vec::new()).ok();
 }
 
+/// Whoever lost them behind it does not know that.
+#[test]
+fn what_a_target_calls_aborted_by_host_may_have_been_carried_out() {
+    let device = Arc::<Device>::default();
+    let targets = [(); 2].map(|()| Target::serve(device.volume(), 1, 0));
+    let paths = targets.each_ref().map(|it| connect(it.address, &passing()) as Arc<dyn Namespace>);
+    let multipath = Multipath::new(paths.to_vec(), MultipathOptions::default());
+    let core = Core::usable(multipath.expect("one namespace"));
+    let aborted = u32::from(Status::HOST_ABORTED.0 | Status::MORE);
+    let wanted = Status(Status::HOST_PATHING_ERROR.0 | Status::MORE);
+    for dnr in [0, Status::DNR] {
+        let vendor =
+            |opcode| Command { cdw15: (aborted | u32::from(dnr)).into(), ..vendor(opcode) };
+        let wanted = Status(wanted.0 | dnr);
+        assert_eq!(core.command(vendor(IO_WRITE), vec![0; 512]).status, wanted);
+        assert_eq!(core.admin(vendor(ADMIN_NONE), Vec::new()).status, wanted);
+    }
+    assert_eq!(device.seen.lock().unwrap().len(), 4, "each once");
+}
+
 #[test]
 fn a_command_may_have_less_time_than_others() {
     let mut options = passing();

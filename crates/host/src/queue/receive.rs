@@ -3,6 +3,7 @@
 use super::Requests;
 use super::connection::{Connection, Lost, PAGE_BYTES, Stage, must_fill};
 use super::copy;
+use association::retry::of_controller;
 use namespace::Data;
 use nvme::{Completion, Status};
 use nvme_tcp::host::{DataEnd, Event, Outgoing};
@@ -172,6 +173,7 @@ impl Connection {
         }
         let mut status = completion.status();
         if status.sct() == 3 {
+            status = of_controller(status);
             let about_source = matches!(
                 slot.request.as_ref().map(|request| &request.data),
                 Some(Data::Sources(sources)) if copy::names_another(sources)
