@@ -17,7 +17,7 @@ const READY_POLL: Duration = Duration::from_millis(20);
 /// A live path that cannot be used is looked at again after so long, whatever events tell.
 const RECHECK: Duration = Duration::from_secs(1);
 
-/// From an I/O command's ANA status to the log page, so that a controller which contradicts itself
+/// From an I/O command's ANA status to a look at the namespace and the log page, so that a controller which contradicts itself
 /// does not keep us busy.
 const ANA_RECHECK: Duration = Duration::from_millis(50);
 
@@ -423,7 +423,7 @@ impl Association {
         }
         if due(self.recheck_at) {
             self.recheck_at = None;
-            self.ask(now, if self.ana_suspect { Query::Ana.bit() } else { Query::SURVEY });
+            self.ask(now, Query::SURVEY);
         }
         if due(self.fail_at()) {
             self.failing = true;
@@ -527,7 +527,7 @@ impl Association {
         if self.state != State::Live || self.ana_suspect {
             return;
         }
-        self.ana_suspect = self.controller.ana_groups > 0;
+        self.ana_suspect = self.controller.ana_groups > 0 && self.namespace.is_some();
         if self.ana_suspect {
             self.reason = Reason::Ana("unknown: a command was refused");
             self.recheck_at = Some(now + ANA_RECHECK);

@@ -135,7 +135,8 @@ impl Association {
             AsyncEvent::NAMESPACE_ATTRIBUTE => {
                 self.ask(now, Query::ChangedNamespaces.bit() | self.survey());
             }
-            AsyncEvent::ANA_CHANGE => self.ask(now, Query::Ana.bit()),
+            // The namespace may be in another group now: nvmet has no other event for that.
+            AsyncEvent::ANA_CHANGE => self.ask(now, self.survey()),
             AsyncEvent::DISCOVERY_CHANGE => {
                 self.actions.push_back(Action::DiscoveryChanged);
                 self.ask(now, Query::DiscoveryLog.bit());
@@ -154,9 +155,6 @@ impl Association {
         match next {
             Some(query) => {
                 self.wanted &= !query.bit();
-                if query == Query::Ana && self.found.is_none() {
-                    self.found = self.namespace.clone();
-                }
                 self.send(now, Purpose::Query(query));
             }
             None => self.surveyed(now),
@@ -237,6 +235,7 @@ impl Association {
     /// No command may go to the namespace, until there is one that is accepted.
     pub(super) fn withhold(&mut self, now: Duration, reason: Reason) {
         self.namespace = None;
+        self.ana_suspect = false;
         self.lost_since = self.lost_since.or(Some(now));
         self.reason = reason;
         self.tell();

@@ -1,6 +1,6 @@
 //! A namespace that is removed, renumbered, or takes another's place.
 
-use super::{World, config, seconds};
+use super::{World, config, millis, seconds};
 use crate::peer::Peer;
 use association::{Access, Event, Reason};
 use nvme::Status;
@@ -120,4 +120,51 @@ fn a_namespace_that_goes_between_two_questions_is_gone() {
     world.peer.fails = None;
     world.run(seconds(2));
     assert_eq!((world.association.access(), world.count("hang up")), (Access::Optimized, 0));
+}
+
+/// Nothing else tells of that where the target is Linux's.
+#[test]
+fn a_namespace_is_followed_into_another_ana_group() {
+    let mut world = World::live();
+    for (group, access) in [(1, Access::Inaccessible), (2, Access::Optimized)] {
+        world.peer.group = group;
+        world.raise(AsyncEvent::ANA_CHANGE);
+        assert_eq!(world.association.access(), access);
+    }
+    // Without an event, when a command is refused.
+    world.peer.group = 1;
+    let told = world.count("access");
+    for _ in 0..10 {
+        if world.association.access() == Access::Optimized {
+            world.handle(Event::AnaStatus);
+        }
+        world.run(world.now + millis(50));
+    }
+    assert_eq!(world.association.access(), Access::Inaccessible);
+    assert_eq!(world.count("access"), told + 1, "it does not come and go");
+    world.peer.group = 2;
+    world.run(world.now + seconds(2));
+    assert_eq!(world.association.access(), Access::Optimized);
+}
+
+#[test]
+fn a_namespace_that_goes_while_its_ana_state_is_in_doubt_is_found_again() {
+    for seen_before in [true, false] {
+        let mut world = World::live();
+        let doubt = |world: &mut World| world.handle(Event::AnaStatus);
+        if seen_before {
+            doubt(&mut world);
+        }
+        world.peer.namespaces.clear();
+        world.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+        if !seen_before {
+            // The answer to a command that was sent before.
+            doubt(&mut world);
+        }
+        assert_eq!(world.association.access(), Access::Inaccessible);
+        world.run(world.now + seconds(1));
+        world.peer.namespaces.push(1);
+        world.run(world.now + seconds(2));
+        assert_eq!(world.association.access(), Access::Optimized);
+    }
 }

@@ -18,6 +18,8 @@ pub struct Peer {
     pub ana: bool,
     pub blocks: u64,
     pub state: AnaState,
+    /// The namespaces' group: the second has `state`, the first is inaccessible.
+    pub group: u32,
     pub uuid: u8,
     /// Other namespaces' UUIDs, by id.
     pub uuids: Vec<(u32, u8)>,
@@ -50,6 +52,7 @@ impl Default for Peer {
             ana: true,
             blocks: 1000,
             state: AnaState::OPTIMIZED,
+            group: 2,
             uuid: 1,
             uuids: Vec::new(),
             namespaces: vec![1],
@@ -159,7 +162,7 @@ impl Peer {
                 let mut namespace = identify::Namespace::new_zeroed();
                 namespace.nsze = self.blocks.into();
                 namespace.lbaf[0].lbads = 12;
-                namespace.anagrpid = 2.into();
+                namespace.anagrpid = self.group.into();
                 return namespace.as_bytes().to_vec();
             }
             _ => {
