@@ -356,6 +356,7 @@ impl Driver {
         {
             let association = self.association.borrow();
             let controller = association.controller().clone();
+            self.shared.set_retry_delays(controller.retry_delays);
             self.shared.set_access(local(association.access()));
             // A controller that drains has let us connect after it was done with what others of this host
             // had sent, if it can tell that they were of this host.

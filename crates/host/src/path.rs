@@ -291,6 +291,10 @@ impl Namespace for Path {
         (blocks > 0).then_some(Located { origin, slba, blocks, guard: None })
     }
 
+    fn retry_delays(&self) -> [Duration; 3] {
+        self.shared.retry_delays()
+    }
+
     fn numa_node(&self) -> Option<u32> {
         self.shared.standing().numa_node
     }

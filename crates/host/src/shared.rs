@@ -22,6 +22,8 @@ pub(crate) struct Shared {
     changed: Condvar,
     /// How often something may have been lost that was acknowledged: see [`namespace::Unflushed`].
     pub(crate) losses: Arc<Losses>,
+    /// See [`namespace::Namespace::retry_delays`].
+    retry_delays_ms: [AtomicU64; 3],
     /// Queues that cores have open.
     pub(crate) queues: AtomicUsize,
     /// Those of them whose connection is live.
@@ -150,6 +152,7 @@ impl Shared {
             }),
             changed: Condvar::new(),
             losses: Arc::default(),
+            retry_delays_ms: Default::default(),
             queues: AtomicUsize::new(0),
             live_queues: AtomicUsize::new(0),
             counters: Mutex::default(),
@@ -177,6 +180,19 @@ impl Shared {
         } else {
             self.live_queues.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    /// None is longer than commands may take here.
+    pub(crate) fn set_retry_delays(&self, delays: [Duration; 3]) {
+        for (delay, known) in delays.into_iter().zip(&self.retry_delays_ms) {
+            let delay = delay.min(self.options.io_timeout);
+            known.store(delay.as_millis().try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn retry_delays(&self) -> [Duration; 3] {
+        let of = |known: &AtomicU64| Duration::from_millis(known.load(Ordering::Relaxed));
+        self.retry_delays_ms.each_ref().map(of)
     }
 
     pub(crate) fn set_access(&self, access: Access) {

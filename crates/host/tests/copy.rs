@@ -2,7 +2,7 @@
 
 mod rig;
 
-use host::Path;
+use host::{Options, Path};
 use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::layer::multipath::{Multipath, MultipathOptions, Policy, Settings};
 use namespace::{Access, Namespace};
@@ -10,10 +10,12 @@ use nvme::copy::{Entry, Format, entries};
 use nvme::limits::CopyLimits;
 use nvme::log::ana::AnaState;
 use nvme::{Command, Status};
+use rig::registers::open;
 use rig::script::{Copier, Script, Seen};
 use rig::{Core, NQN, PATIENCE, Range, Target, connect, memory, options, pattern};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use target::NamespaceOptions;
 
 const DONE: Option<(Status, u64)> = Some((Status::SUCCESS, 0));
@@ -153,6 +155,24 @@ fn nothing_is_sent_that_the_controller_has_no_format_for() {
     }
     let none = Script::before(target.address, Copier { formats: 0, ..Copier::default() });
     assert!(!path(&none, 1).limits().copy.is_offered());
+}
+
+#[test]
+fn one_that_is_put_off_waits_for_as_long_as_the_controller_says() {
+    let target = Target::memory();
+    let copier = Copier { retry_delays: [0, 10, 36_000], ..Copier::default() };
+    let script = Script::before(target.address, copier);
+    let options = Options { io_timeout: Duration::from_secs(3), ..options() };
+    let core = Core::usable(open(&[script.address], &options));
+    script.answer(DONE);
+    // An hour is longer than a command may take.
+    for (number, seconds) in [(2, 1), (3, 3)] {
+        script.answer_first(1, Status(Status::COMMAND_INTERRUPTED.0 | number << 11));
+        let begun = Instant::now();
+        core.copy(with_fua(10), same([(3, 4)])).ok();
+        assert!(begun.elapsed() >= Duration::from_secs(seconds), "{number}");
+    }
+    assert_eq!(script.copies().len(), 4);
 }
 
 #[test]

@@ -175,6 +175,12 @@ pub trait Namespace: Send + Sync + fmt::Debug {
         None
     }
 
+    /// How long a command is to wait that comes back with Command Retry Delay 1, 2 or 3 (NVMe Base 2.1, section 4.2.3);
+    /// zero where nobody has said. Cheap, but not for every command.
+    fn retry_delays(&self) -> [Duration; 3] {
+        [Duration::ZERO; 3]
+    }
+
     /// Which of `blocks` blocks from `slba` on are stored, as consecutive runs: at least one, at most
     /// `runs_max`, together no longer than asked for, and shorter where finding out more would take
     /// long. What is not known counts as stored. May block: not for a reactor's thread.

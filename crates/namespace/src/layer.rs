@@ -73,6 +73,11 @@ macro_rules! pass_to_child {
             self.child.numa_node()
         }
     };
+    (@ retry_delays) => {
+        fn retry_delays(&self) -> [std::time::Duration; 3] {
+            self.child.retry_delays()
+        }
+    };
     (@ allocation) => {
         fn allocation(
             &self,

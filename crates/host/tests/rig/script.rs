@@ -34,12 +34,15 @@ pub struct Copier {
     pub in_capsule: bool,
     /// It is one of ours.
     pub ours: bool,
+    /// CRDT1 to CRDT3.
+    pub retry_delays: [u16; 3],
 }
 
 impl Default for Copier {
     fn default() -> Copier {
         let (behavior, limits) = (Status::SUCCESS, (100, 1000, 16));
-        Copier { formats: 0b1111, behavior, limits, in_capsule: true, ours: true }
+        let retry_delays = [0; 3];
+        Copier { formats: 0b1111, behavior, limits, in_capsule: true, ours: true, retry_delays }
     }
 }
 
@@ -247,6 +250,7 @@ impl Connection {
         let copy = if self.copier.formats == 0 { 0 } else { identify::oncs::COPY };
         controller.oncs = (oncs | copy).into();
         controller.cdfs = self.copier.formats.into();
+        controller.crdt = self.copier.retry_delays.map(Into::into);
         if !self.copier.in_capsule {
             controller.ioccsz = 4.into();
         }

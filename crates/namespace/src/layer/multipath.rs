@@ -45,7 +45,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub use multipath::{Policy, Settings};
 pub use tuning::{SETTINGS, differing, set};
@@ -393,6 +393,15 @@ impl Namespace for Multipath {
 
     fn each_program(&self, visit: &mut dyn FnMut(&crate::layer::program::Routed)) {
         self.paths.iter().for_each(|path| path.each_program(visit));
+    }
+
+    /// The longest of the paths': a command that is put off may be sent by any of them.
+    fn retry_delays(&self) -> [Duration; 3] {
+        let all = self.paths.iter().map(|path| path.retry_delays());
+        let longest = |one: [Duration; 3], other: [Duration; 3]| {
+            std::array::from_fn(|number| one[number].max(other[number]))
+        };
+        all.reduce(longest).expect("there is a path")
     }
 
     fn copies_on_threads(&self) -> bool {

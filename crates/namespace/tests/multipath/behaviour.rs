@@ -1,6 +1,7 @@
 //! Selection, retries and waiting.
 
 use crate::core::{Core, Done, Fake};
+use namespace::layer::delay::{Delay, Delays};
 use namespace::layer::multipath::{Multipath, MultipathOptions, Policy, Settings};
 use namespace::{Access, Namespace};
 use nvme::opcode::io::{FLUSH, READ, WRITE};
@@ -380,6 +381,40 @@ fn a_controller_may_put_a_command_off_five_times() {
         world.send(READ, 2);
         assert_eq!(world.numbers(), [2], "do not retry");
     });
+}
+
+#[test]
+fn a_controller_says_for_how_long_it_puts_commands_off() {
+    let delays = |first, second, third| [first, second, third].map(Duration::from_millis);
+    let paths = [("a", delays(50, 900, 0)), ("b", delays(700, 0, 0))];
+    let fake = |(name, retry_delays)| Fake { retry_delays, ..Fake::new(name) };
+    let nested = |path| -> Arc<dyn Namespace> {
+        let options = MultipathOptions { is_path: true, ..MultipathOptions::default() };
+        let path = Delay::new(Arc::new(fake(path)), Delays::default());
+        Multipath::new(vec![path], options).expect("a path")
+    };
+    // Of two paths' the longer one, by whatever layers they come.
+    let nested = Multipath::new(paths.map(nested).to_vec(), MultipathOptions::default());
+    assert_eq!(nested.expect("paths").retry_delays(), delays(700, 900, 0));
+    let core = Core::start(paths.map(fake).into(), Policy::RoundRobin);
+    // Command Retry Delay, time-out, and how long the command is away at least. Number 3 is not told.
+    for (number, timeout_ms, least_ms) in
+        [(0, 0, 10), (1, 0, 700), (2, 60_000, 900), (3, 0, 400), (2, 100, 100)]
+    {
+        let begun = Instant::now();
+        core.run(move |world| {
+            let status = Status(Status::COMMAND_INTERRUPTED.0 | number << 11);
+            world.send_within(number.into(), timeout_ms);
+            world.paths.iter().for_each(|path| path.answer_all(status));
+            world.paths.iter().for_each(|path| path.answer.set(Some(Status::SUCCESS)));
+        });
+        let done = core.until(|world| world.done().pop());
+        let took = begun.elapsed();
+        assert!(done.status.is_success());
+        assert!(took >= Duration::from_millis(least_ms), "{number}: {took:?}");
+        assert!(timeout_ms != 100 || took < Duration::from_millis(900), "{took:?}");
+        core.run(|world| world.paths.iter().for_each(|path| path.answer.set(None)));
+    }
 }
 
 #[test]

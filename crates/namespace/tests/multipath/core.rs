@@ -29,6 +29,7 @@ pub struct Fake {
     pub tuned: Mutex<Vec<String>>,
     /// How it stands, whatever its queue says.
     pub access: Mutex<Access>,
+    pub retry_delays: [Duration; 3],
     /// It cannot flush by itself.
     pub flush_fails: AtomicBool,
     /// Flushes that it was to do by itself.
@@ -93,6 +94,7 @@ impl Fake {
             first_access: Access::Optimized,
             tuned: Mutex::default(),
             access: Mutex::default(),
+            retry_delays: [Duration::ZERO; 3],
             flush_fails: AtomicBool::new(false),
             flushes: AtomicU64::new(0),
         }
@@ -153,6 +155,10 @@ impl Namespace for Fake {
 
     fn access(&self) -> Access {
         *self.access.lock().unwrap()
+    }
+
+    fn retry_delays(&self) -> [Duration; 3] {
+        self.retry_delays
     }
 
     fn uri(&self) -> String {
@@ -258,6 +264,15 @@ impl World {
             request.data = Data::Buffer(buffer);
         }
         request.push(Rc::clone(&self.front) as Rc<dyn Sink>, number);
+        self.queue.submit(request);
+    }
+
+    /// Sends a read of one block that has so long.
+    pub fn send_within(&self, slba: u64, timeout_ms: u32) {
+        let mut request = Request::new();
+        request.command = Command::blocks(nvme::opcode::io::READ, 1, slba, 1);
+        request.timeout_ms = timeout_ms;
+        request.push(Rc::clone(&self.front) as Rc<dyn Sink>, slba);
         self.queue.submit(request);
     }
 

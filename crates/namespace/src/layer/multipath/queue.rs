@@ -29,8 +29,7 @@ const FAILURES_MAX: u32 = 64;
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Retries of a command that controllers put off, as many as Linux's `max_retries`.
 const DELAYS_MAX: u8 = 5;
-/// Pauses for Command Retry Delay numbers 0 to 3. What a controller means by 1 to 3 is in its
-/// Identify data, which differs from path to path and does not reach this layer.
+/// Pauses for Command Retry Delay numbers 0 to 3, where controllers do not tell what they mean by 1 to 3.
 const DELAYS_MS: [u64; 4] = [10, 100, 200, 400];
 /// How often statistics are shown and idle paths looked at while commands come.
 const TICK_NS: u64 = 10_000_000;
@@ -435,7 +434,7 @@ impl MultipathQueue {
                     // That may be so each time.
                     avoid = flight.avoid.with(path);
                 }
-                Duration::from_millis(DELAYS_MS[usize::from(number & 3)])
+                self.delay(number, request.timeout_ms)
             }
             Retry::OtherPath if flight.failures < FAILURES_MAX => {
                 flight.failures += 1;
@@ -463,6 +462,17 @@ impl MultipathQueue {
         }
         let me = self.me.upgrade().expect("the queue lives while it is called");
         self.reactor.timer(Instant::now() + pause, me, slot);
+    }
+
+    /// What a controller means by Command Retry Delay `number`, but not longer than the command may take.
+    fn delay(&self, number: u8, timeout_ms: u32) -> Duration {
+        let number = usize::from(number & 3);
+        let told =
+            number.checked_sub(1).map(|at| crate::Namespace::retry_delays(&*self.namespace)[at]);
+        let pause = told.filter(|told| !told.is_zero());
+        let pause = pause.unwrap_or(Duration::from_millis(DELAYS_MS[number]));
+        let most = (timeout_ms != 0).then(|| Duration::from_millis(timeout_ms.into()));
+        pause.min(most.unwrap_or(Duration::MAX))
     }
 
     /// Nothing until each path may have failed once, then a millisecond, and twice as long with
