@@ -1,7 +1,7 @@
 //! The admin connection of one path: carries what its association has to say.
 
 use crate::control::Driver;
-use crate::dial::words;
+use crate::dial::{declined, words};
 use association::{ADMIN_COMMANDS_MAX, Event, Reason};
 use nvme::{Command, Completion, Status};
 use nvme_tcp::host::{
@@ -216,6 +216,12 @@ impl AdminConnection {
             match machine.receive(&mut rest) {
                 Ok(None) => break,
                 Ok(Some(Pdu::ReadyToTransfer(asked))) => give(asked, outgoing, machine, out),
+                Ok(Some(Pdu::Initialized)) => {
+                    news.push(match machine.declined() {
+                        Some(what) => News::Lost(declined(what)),
+                        None => News::Connected,
+                    });
+                }
                 Ok(Some(pdu)) => {
                     if let Pdu::Response { completion, .. } = &pdu {
                         outgoing[usize::from(completion.cid.get())] = Vec::new();
@@ -253,7 +259,7 @@ fn give(mut asked: Outgoing, outgoing: &[Vec<u8>], machine: &mut Connection, out
 /// Turns what the controller sent into news.
 fn take(pdu: Pdu<'_>, answers: &mut [Vec<u8>], passed: &mut [bool], news: &mut Vec<News>) {
     match pdu {
-        Pdu::Initialized => news.push(News::Connected),
+        Pdu::Initialized => unreachable!("the caller looks at what was agreed upon"),
         Pdu::Response { completion, received, digest_error } => {
             let cid = usize::from(completion.cid.get());
             let data = std::mem::take(&mut answers[cid]);

@@ -322,6 +322,11 @@ fn keep_queue_short(stream: &TcpStream) {
     };
 }
 
+/// Why a connection whose controller declines `digests` is of no use, in words.
+pub(crate) fn declined(digests: &str) -> String {
+    format!("the controller does not use {digests}")
+}
+
 /// An error of a socket in words.
 pub(crate) fn words(error: &io::Error) -> String {
     match error.kind() {

@@ -4,10 +4,11 @@ mod rig;
 
 use association::Reason;
 use host::Path;
+use host::client::{Client, HostIdentity, Peer};
 use namespace::{Access, Namespace};
 use nvme::Status;
 use rig::relay::Relay;
-use rig::tamper::Tamper;
+use rig::tamper::{Edit, Tamper};
 use rig::{Core, PATIENCE, Target, connect, options, pattern, read};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -240,6 +241,43 @@ fn digests_that_are_wrong() {
     });
     assert_eq!(status, Status::HOST_PATHING_ERROR);
     assert!(reason.contains("Header Digest"), "{reason}");
+}
+
+/// Takes what ICResp says of digests out of it.
+fn declines() -> Edit {
+    Arc::new(|pdu| {
+        pdu[11] = 0;
+        true
+    })
+}
+
+#[test]
+fn digests_that_are_declined() {
+    let target = Target::memory();
+    let refused = |header_digest, data_digest| {
+        let tamper = Tamper::with(target.address, 0, 0, declines());
+        let options = host::Options { header_digest, data_digest, ..options() };
+        let refused = host::open(&[rig::address(tamper.address)], &options, "");
+        refused.expect_err("no connection").to_string()
+    };
+    let words = refused(true, false);
+    assert!(words.contains("the controller does not use header digests"), "{words}");
+    let words = refused(true, true);
+    assert!(words.contains("does not use header digests and data digests"), "{words}");
+    // By an I/O queue.
+    let tamper = Tamper::with(target.address, IO, 0, declines());
+    let path = connect(tamper.address, &host::Options { data_digest: true, ..options() });
+    let core = Core::new(path.clone());
+    core.await_access(Access::is_usable);
+    let words = why_lost(&path);
+    assert!(words.ends_with("the controller does not use data digests"), "{words}");
+    // By whoever only asks.
+    let tamper = Tamper::with(target.address, 0, 0, declines());
+    let peer = Peer { address: tamper.address, subsystem: rig::NQN.into() };
+    let host = HostIdentity { nqn: rig::HOST_NQN.into(), id: [7; 16] };
+    let asked = host::client::Options { data_digest: true, ..Default::default() };
+    let words = Client::connect(&peer, &host, &asked).expect_err("no connection").to_string();
+    assert!(words.ends_with("it does not use data digests"), "{words}");
 }
 
 #[test]

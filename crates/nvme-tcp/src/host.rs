@@ -628,6 +628,19 @@ impl Connection {
         self.sends.data_digest
     }
 
+    /// The digests, in words, that were asked for and that the controller does not use, as it may (section 3.6.2.3).
+    /// Nothing was promised then: whoever asked should not go on as if it were. Known once initialized.
+    pub fn declined(&self) -> Option<&'static str> {
+        let header = self.config.header_digest && !self.header_digest();
+        let data = self.config.data_digest && !self.data_digest();
+        match (header, data) {
+            (false, false) => None,
+            (true, false) => Some("header digests"),
+            (false, true) => Some("data digests"),
+            (true, true) => Some("header digests and data digests"),
+        }
+    }
+
     /// MAXH2CDATA: most data in one H2CData PDU in bytes, rounded down to dwords.
     pub fn max_h2c_data(&self) -> u32 {
         self.max_h2c_data

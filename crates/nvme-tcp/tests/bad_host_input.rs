@@ -57,6 +57,23 @@ fn feed(connection: &mut Connection, bytes: &[u8], chunk: usize) -> Option<Termi
     None
 }
 
+#[test]
+fn digests_that_are_declined_are_told() {
+    for (asked, used) in (0u8..4).flat_map(|asked| (0u8..4).map(move |used| (asked, used))) {
+        let (header_digest, data_digest) = (asked & 1 != 0, asked & 2 != 0);
+        let mut connection =
+            Connection::new(Config { header_digest, data_digest, ..config(false) });
+        let response = ic_resp(|response| response.dgst = used);
+        let event = connection.receive(&mut response.as_slice());
+        assert_eq!(event.is_ok(), used & !asked == 0, "{asked} {used}");
+        if event.is_ok() {
+            let all = [None, Some("header digests"), Some("data digests")];
+            let all = [&all[..], &[Some("header digests and data digests")]].concat();
+            assert_eq!(connection.declined(), all[usize::from(asked & !used)], "{asked} {used}");
+        }
+    }
+}
+
 /// Its identifier may be used at once, and an answer to it is one to nothing.
 #[test]
 fn a_command_that_was_withdrawn_is_not_in_flight() {

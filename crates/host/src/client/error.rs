@@ -41,6 +41,9 @@ pub enum Reason {
     /// It has terminated the connection.
     #[error("it terminated the connection: {0}")]
     Terminated(FatalError),
+    /// It does not use digests that were asked for.
+    #[error("it does not use {0}")]
+    Declined(&'static str),
     /// It answered with an error.
     #[error("{status}")]
     Status {

@@ -75,7 +75,10 @@ impl Link {
             Event::Initialized => Ok(Some(())),
             other => Err(unasked(&other)),
         })?;
-        Ok(link)
+        match link.connection.declined() {
+            Some(what) => Err(Reason::Declined(what)),
+            None => Ok(link),
+        }
     }
 
     pub fn local_address(&self) -> Option<SocketAddr> {

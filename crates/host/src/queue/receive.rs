@@ -3,6 +3,7 @@
 use super::Requests;
 use super::connection::{Connection, Lost, PAGE_BYTES, Stage, must_fill};
 use super::copy;
+use crate::dial::declined;
 use association::retry::of_controller;
 use namespace::Data;
 use nvme::{Completion, Status};
@@ -137,7 +138,10 @@ impl Connection {
                 Stage::Connecting { flow_control } => self.connected(&completion, flow_control)?,
                 Stage::Initializing => unreachable!("no command was sent"),
             },
-            Event::Initialized => self.send_connect(self.params.flow_control),
+            Event::Initialized => match self.machine.declined() {
+                Some(what) => return Err(Lost::ours(declined(what))),
+                None => self.send_connect(self.params.flow_control),
+            },
             Event::ReadyToTransfer(outgoing) => self.ready_to_transfer(outgoing)?,
             Event::Terminated { fes, fei } => {
                 let words = format!("the controller ended the connection: {fes} ({fei:#x})");
