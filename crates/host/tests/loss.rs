@@ -355,6 +355,44 @@ fn what_waits_for_room_comes_back_when_the_path_becomes_inaccessible() {
 }
 
 #[test]
+fn what_the_socket_did_not_take_comes_back_when_the_path_becomes_inaccessible() {
+    const BYTES: usize = 16 * 1024;
+    let target = Target::memory();
+    let relay = Relay::to(target.address);
+    let path = connect(relay.address, &options());
+    let core = Core::usable(path.clone());
+    relay.hold(Some(1));
+    let issue = |at: u64| core.issue(write(at * BYTES as u64, BYTES), vec![2; BYTES]);
+    let mut all: Vec<_> = (0..120).map(issue).collect();
+    core.settle();
+    let set = |state| target.server.set_ana_state(NQN, target.port, 1, state).expect("a state");
+    set(AnaState::INACCESSIBLE);
+    core.await_access(|access| access == Access::Inaccessible);
+    // From the last one on, as many as were not sent: nothing of the others is answered.
+    let last = all.pop().expect("there are some").recv_timeout(PATIENCE).expect("an answer");
+    assert_eq!(last.status, Status::HOST_ABORTED);
+    std::thread::sleep(Duration::from_millis(100));
+    let back = all.iter().filter_map(|done| done.try_recv().ok());
+    let unsent = back.map(|done| assert_eq!(done.status, Status::HOST_ABORTED)).count();
+    assert!(unsent + 2 < all.len(), "{unsent} of {}", all.len());
+    relay.hold(None);
+    let mut sent = 0;
+    for done in &all {
+        match done.recv_timeout(PATIENCE) {
+            Ok(done) => assert_eq!(done.status.code(), Status::ANA_INACCESSIBLE),
+            Err(_) => break,
+        }
+        sent += 1;
+    }
+    assert_eq!(sent + unsent, all.len());
+    set(AnaState::OPTIMIZED);
+    core.await_access(Access::is_usable);
+    core.write(0, &pattern(1, BYTES));
+    assert!(core.read(0, BYTES) == pattern(1, BYTES));
+    assert_eq!(path.paths()[0].reconnects, 0, "what had begun was sent to its end");
+}
+
+#[test]
 fn a_resized_namespace_is_noticed() {
     let volume = memory(16 << 20, 9, 1);
     let target = Target::serve(volume.clone(), 1, 0);
