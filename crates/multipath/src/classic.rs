@@ -33,6 +33,21 @@ impl Classic {
         }
     }
 
+    /// numa, for a command that other paths have failed: these are left out of both sets. For others the current
+    /// path stays what it is. Linux forgets it when a path fails a command (nvme_failover_req), and then
+    /// looks for the nearest of all that are usable.
+    pub fn numa_elsewhere(
+        &self,
+        optimized: PathSet,
+        non_optimized: PathSet,
+        distances: &[u8; PATHS_MAX],
+    ) -> Option<usize> {
+        match self.current {
+            Some(path) if optimized.contains(path) => Some(path),
+            _ => nearest(optimized, non_optimized, distances),
+        }
+    }
+
     /// round-robin: the next optimized path after the current one; where only the current is
     /// optimized, that; otherwise the last non-optimized path that the search has seen.
     pub fn round_robin(&mut self, optimized: PathSet, non_optimized: PathSet) -> Option<usize> {
@@ -52,18 +67,26 @@ impl Classic {
         Some(found)
     }
 
-    /// The nearest of the optimized paths, or else of the others; the first of several.
     fn find(
         &mut self,
         optimized: PathSet,
         non_optimized: PathSet,
         distances: &[u8; PATHS_MAX],
     ) -> Option<usize> {
-        let nearest = |set: PathSet| set.min_by_key(|&path| distances[path]);
-        let found = nearest(optimized).or_else(|| nearest(non_optimized));
+        let found = nearest(optimized, non_optimized, distances);
         self.current = found.or(self.current);
         found
     }
+}
+
+/// The nearest of the optimized paths, or else of the others; the first of several.
+fn nearest(
+    optimized: PathSet,
+    non_optimized: PathSet,
+    distances: &[u8; PATHS_MAX],
+) -> Option<usize> {
+    let nearest = |set: PathSet| set.min_by_key(|&path| distances[path]);
+    nearest(optimized).or_else(|| nearest(non_optimized))
 }
 
 /// queue-depth: the fewest commands in flight; the first of several.
@@ -75,6 +98,8 @@ pub fn queue_depth(candidates: PathSet, in_flight: &[u32; PATHS_MAX]) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Group, Policy, Selector, Settings, Shared};
+    use std::sync::Arc;
 
     fn set(paths: &[usize]) -> PathSet {
         paths.iter().fold(PathSet::EMPTY, |set, &path| set.with(path))
@@ -102,6 +127,22 @@ mod tests {
         classic.forget();
         assert_eq!(classic.numa(set(&[0, 1, 2]), PathSet::EMPTY, &distances(2)), Some(2));
         assert_eq!(classic.numa(PathSet::EMPTY, PathSet::EMPTY, &distances(2)), None);
+    }
+
+    #[test]
+    fn numa_comes_back_to_the_nearest_after_a_retry() {
+        let settings = Settings { policy: Policy::Numa, ..Settings::default() };
+        let mut selector = Selector::new(3, settings, Arc::new(Shared::default()), 1);
+        (0..3).for_each(|path| selector.place(path, distances(2)[path]));
+        let mut select =
+            |avoid: &[usize]| selector.select(0, Group::Read, 4096, set(avoid)).unwrap();
+        // Also where the first choice of all is that of a retry.
+        assert_eq!(select(&[2]), 0);
+        assert_eq!(select(&[]), 2);
+        assert_eq!(select(&[2]), 0);
+        assert_eq!(select(&[2, 0]), 1);
+        assert_eq!(select(&[0]), 2);
+        assert_eq!(select(&[]), 2);
     }
 
     #[test]

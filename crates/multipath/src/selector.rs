@@ -169,7 +169,10 @@ impl Selector {
             Policy::RoundRobin => self.classic.round_robin(optimized, non_optimized),
             Policy::QueueDepth => classic::queue_depth(candidates, &self.in_flight),
             Policy::Latency => Some(self.latencies[group as usize].select(candidates)),
-            Policy::Numa => self.classic.numa(optimized, non_optimized, &self.distances),
+            Policy::Numa if avoid.is_empty() => {
+                self.classic.numa(optimized, non_optimized, &self.distances)
+            }
+            Policy::Numa => self.classic.numa_elsewhere(optimized, non_optimized, &self.distances),
         }
     }
 
