@@ -435,6 +435,7 @@ impl Driver {
             params.end();
             self.shared.subsystem.left(&params);
         }
+        self.shared.subsystem.hung_up(&self.shared.address);
         self.passed.hang_up();
         if let Some(admin) = self.admin.take() {
             admin.close();
@@ -486,7 +487,7 @@ impl Driver {
         let namespace = self.association.borrow().proposed().cloned();
         let Some(namespace) = namespace else { return };
         let options = &self.shared.options;
-        let found = self.shared.subsystem.found(&namespace, options);
+        let found = self.shared.subsystem.found(&self.shared.address, &namespace, options);
         let mut association = self.association.borrow_mut();
         match found {
             Ok(()) => {

@@ -18,6 +18,8 @@ pub(crate) struct Subsystem {
     writes_back: AtomicBool,
     /// Those of the associations that are live.
     live: Mutex<Vec<Arc<Params>>>,
+    /// Whose controllers have said that they take no writes to the namespace, and whether that association still is.
+    protected: Mutex<Vec<(Address, bool)>>,
 }
 
 /// A subsystem in use: its name, and where it was reached.
@@ -65,6 +67,7 @@ impl Subsystem {
             known: Mutex::default(),
             writes_back: AtomicBool::new(false),
             live: Mutex::default(),
+            protected: Mutex::default(),
         }
     }
 
@@ -73,11 +76,16 @@ impl Subsystem {
         &self.name
     }
 
-    /// A path has found `namespace`: the same as before, or with other limits, or another one.
-    pub(crate) fn found(&self, namespace: &Namespace, options: &Options) -> Result<(), Reason> {
+    /// The path to `address` has found `namespace`: the same as before, or with other limits, or another one.
+    pub(crate) fn found(
+        &self,
+        address: &Address,
+        namespace: &Namespace,
+        options: &Options,
+    ) -> Result<(), Reason> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let mut limits = namespace.limits;
-        limits.read_only |= options.read_only;
+        limits.read_only = options.read_only;
         limits.passthrough = options.passthrough;
         if let Some(before) = &*known {
             let same = before.identity == namespace.identity
@@ -97,14 +105,37 @@ impl Subsystem {
             limits.transfer_bytes_max = limits.transfer_bytes_max.min(most);
             let most = before.limits.write_zeroes_bytes_max;
             limits.write_zeroes_bytes_max = limits.write_zeroes_bytes_max.min(most);
+            limits.optimal_write_bytes =
+                limits.optimal_write_bytes.max(before.limits.optimal_write_bytes);
             limits.copy = limits.copy.and(before.limits.copy);
-            limits.commands.checksum &= before.limits.commands.checksum;
+            limits.commands = limits.commands.and(before.limits.commands);
             // One of them has a cache that is to be flushed.
             limits.volatile_write_cache |= before.limits.volatile_write_cache;
         }
         self.writes_back.store(limits.volatile_write_cache, Ordering::Relaxed);
+        self.protect(address, namespace.limits.read_only);
         *known = Some(Known { nsid: namespace.nsid, identity: namespace.identity, limits });
         Ok(())
+    }
+
+    fn protected(&self) -> MutexGuard<'_, Vec<(Address, bool)>> {
+        self.protected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The controller at `address` has said whether it takes writes. What those have said that are not there counts
+    /// no longer: they say it again before a command goes to them.
+    fn protect(&self, address: &Address, read_only: bool) {
+        let mut protected = self.protected();
+        protected.retain(|(other, is_there)| other != address && *is_there);
+        if read_only {
+            protected.push((address.clone(), true));
+        }
+    }
+
+    /// The association at `address` has ended.
+    pub(crate) fn hung_up(&self, address: &Address) {
+        let mut protected = self.protected();
+        protected.iter_mut().filter(|(it, _)| it == address).for_each(|it| it.1 = false);
     }
 
     fn live(&self) -> MutexGuard<'_, Vec<Arc<Params>>> {
@@ -128,7 +159,10 @@ impl Subsystem {
 
     /// The limits, once a path was live.
     pub(crate) fn limits(&self) -> Option<Limits> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).map(|known| known.limits)
+        let known = *self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut limits = known?.limits;
+        limits.read_only |= !self.protected().is_empty();
+        Some(limits)
     }
 
     /// Namespace id and identity, once a path was live.
@@ -154,6 +188,8 @@ mod tests {
     use super::*;
     use crate::shared::Shared;
     use association::{Association, Config};
+    use nvme::limits::{Commands, CopyLimits, Passthrough};
+    use nvme::log::ana::AnaState;
 
     #[test]
     fn an_id_is_told_of_the_start_of_the_target_that_gave_it() {
@@ -187,6 +223,70 @@ mod tests {
         assert_eq!(ids(), [None; 4]);
         silent.nsid.store(3, Ordering::Relaxed);
         assert_eq!(ids(), [None, None, None, Some(3)]);
+    }
+
+    #[test]
+    fn limits_are_what_all_paths_can() {
+        let at = |text: &str| text.parse::<Address>().expect("an address");
+        let (a, b) = (at("192.0.2.1"), at("192.0.2.2"));
+        let options = Options::new(Config::new("nqn.a", "nqn.h", [7; 16]));
+        let all = Commands {
+            write_zeroes: true,
+            deallocate: true,
+            write_uncorrectable: true,
+            compare: true,
+            compare_and_write: true,
+            verify: true,
+            checksum: true,
+        };
+        let most = Limits {
+            block_shift: 9,
+            blocks: 1000,
+            transfer_bytes_max: 1 << 20,
+            write_zeroes_bytes_max: u32::MAX,
+            optimal_write_bytes: 4096,
+            read_only: false,
+            volatile_write_cache: false,
+            commands: all,
+            copy: CopyLimits { ranges_max: 128, range_blocks_max: 100, blocks_max: 1000 },
+            metadata_bytes: 0,
+            passthrough: Passthrough::NONE,
+            lends_reads: false,
+            immediate: false,
+        };
+        let less = Limits {
+            transfer_bytes_max: 1 << 17,
+            write_zeroes_bytes_max: 1 << 16,
+            optimal_write_bytes: 16384,
+            read_only: true,
+            volatile_write_cache: true,
+            commands: Commands { verify: true, ..Commands::default() },
+            copy: CopyLimits::NONE,
+            ..most
+        };
+        let subsystem = Subsystem::default();
+        let found_by = |address: &Address, limits: Limits, options: &Options| {
+            let identity = Identity { uuid: [1; 16], ..Identity::default() };
+            let (nsid, ana_group, ana) = (1, 1, AnaState::OPTIMIZED);
+            let namespace = Namespace { nsid, limits, identity, ana_group, ana };
+            subsystem.found(address, &namespace, options).expect("it is the same");
+            subsystem.limits().expect("it is known")
+        };
+        let found = |address: &Address, limits| found_by(address, limits, &options);
+        assert_eq!(found(&a, most), most);
+        assert_eq!(found(&b, less), less);
+        // Who tells last does not know what the others can.
+        assert_eq!(found(&a, most), less);
+        // The namespace is protected no longer, and is so again, until the path that says so is gone.
+        let free = Limits { read_only: false, ..less };
+        assert_eq!(found(&b, free), free);
+        assert_eq!(found(&a, less), less);
+        assert_eq!(found(&b, free), less);
+        subsystem.hung_up(&a);
+        assert_eq!(subsystem.limits(), Some(less));
+        assert_eq!(found(&b, free), free);
+        let options = Options { read_only: true, ..options.clone() };
+        assert!(found_by(&a, free, &options).read_only, "as the user wants it");
     }
 
     #[test]

@@ -19,6 +19,22 @@ pub struct Commands {
     pub checksum: bool,
 }
 
+impl Commands {
+    /// What both can do.
+    #[must_use]
+    pub const fn and(self, other: Commands) -> Commands {
+        Commands {
+            write_zeroes: self.write_zeroes && other.write_zeroes,
+            deallocate: self.deallocate && other.deallocate,
+            write_uncorrectable: self.write_uncorrectable && other.write_uncorrectable,
+            compare: self.compare && other.compare,
+            compare_and_write: self.compare_and_write && other.compare_and_write,
+            verify: self.verify && other.verify,
+            checksum: self.checksum && other.checksum,
+        }
+    }
+}
+
 /// Commands that nobody here interprets and a namespace passes to what is behind it. They count as
 /// able to do anything: whoever offers them to others does so only where that was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

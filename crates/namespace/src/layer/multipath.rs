@@ -278,13 +278,7 @@ impl Namespace for Multipath {
             if other.metadata_bytes != limits.metadata_bytes {
                 limits.metadata_bytes = 0;
             }
-            limits.commands.write_zeroes &= other.commands.write_zeroes;
-            limits.commands.deallocate &= other.commands.deallocate;
-            limits.commands.write_uncorrectable &= other.commands.write_uncorrectable;
-            limits.commands.compare &= other.commands.compare;
-            limits.commands.compare_and_write &= other.commands.compare_and_write;
-            limits.commands.verify &= other.commands.verify;
-            limits.commands.checksum &= other.commands.checksum;
+            limits.commands = limits.commands.and(other.commands);
         }
         // A command may wait for a path.
         Limits { immediate: false, ..limits }
