@@ -19,6 +19,7 @@ mod admin;
 mod connection;
 pub mod copy;
 mod elsewhere;
+mod ending;
 mod old;
 mod pages;
 mod params;
@@ -399,13 +400,14 @@ impl IoQueue {
 
     /// The connection is of no use any more: completes what may be, keeps the rest until the old
     /// connection is dead, and with `tell` has the controller reset.
-    fn lose(&self, lost: Lost, tell: bool) {
+    fn lose(&self, mut lost: Lost, tell: bool) {
         let now = self.reactor.now();
         let (generation, queue) = {
             let mut inner = self.inner.borrow_mut();
             let Some(mut connection) = inner.connection.take() else { return };
             let mut done = self.done.borrow_mut();
             connection.params.end();
+            connection.link.judge(&mut lost);
             let held = connection.abandon(&lost, &mut done);
             for mut request in inner.waiting.drain(..) {
                 request.status = Status::HOST_ABORTED;

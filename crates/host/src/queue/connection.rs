@@ -1,5 +1,6 @@
 //! An I/O queue's connection: commands by identifier, and what is sent for them.
 
+use super::ending::Fate;
 use super::pages::{PageTransfer, RECEIVING, SENDING};
 use super::receive::half_of;
 use super::send::{Flushed, SendQueue};
@@ -38,6 +39,8 @@ pub(crate) struct Lost {
     pub(super) by_peer: bool,
     /// Our own kernel gave up: what the peer does is not to be seen on this socket any more.
     pub(super) socket_failed: bool,
+    /// The peer has reset it: nothing else is told so.
+    pub(super) reset: bool,
     /// The command whose own pages were the reason: on another path they would be again.
     pub(super) refused: Option<u16>,
 }
@@ -45,7 +48,8 @@ pub(crate) struct Lost {
 impl Lost {
     /// Something that this end noticed.
     pub(super) fn ours(words: impl Into<String>) -> Lost {
-        Lost { words: words.into(), by_peer: false, socket_failed: false, refused: None }
+        let words = words.into();
+        Lost { words, by_peer: false, socket_failed: false, reset: false, refused: None }
     }
 }
 
@@ -53,7 +57,8 @@ impl From<io::Error> for Lost {
     fn from(error: io::Error) -> Lost {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         let by_peer = matches!(error.kind(), ConnectionReset | BrokenPipe | UnexpectedEof);
-        Lost { by_peer, socket_failed: !by_peer, ..Lost::ours(words(&error)) }
+        let reset = error.kind() == ConnectionReset;
+        Lost { by_peer, socket_failed: !by_peer, reset, ..Lost::ours(words(&error)) }
     }
 }
 
@@ -67,6 +72,7 @@ pub(super) struct Link {
     pub(super) receiving: PageTransfer,
     /// One of the transfers has ended.
     pub(super) moved: Cell<bool>,
+    pub(super) fate: Cell<Fate>,
 }
 
 impl Complete for Link {
@@ -83,6 +89,7 @@ impl Complete for Link {
                 return;
             }
         };
+        self.told(result, transfer.len());
         let request = transfer.ended(result);
         self.moved.set(true);
         if let Some(queue) = queue {
@@ -178,6 +185,7 @@ impl Connection {
                 sending: PageTransfer::default(),
                 receiving: PageTransfer::default(),
                 moved: Cell::new(false),
+                fate: Cell::default(),
             }),
             params: Arc::clone(params),
             queue,

@@ -2,6 +2,7 @@
 //! out.
 
 use super::connection::{Link, Lost};
+use super::ending::Fate;
 use super::{Params, Requests};
 use std::io;
 use std::rc::Rc;
@@ -31,8 +32,8 @@ pub(super) struct Old {
     settle: Duration,
     /// When what has not arrived is taken back.
     reset_at: Instant,
-    /// That was done, or our kernel gave the connection up (a time-out, no route): the socket says that
-    /// the stream has ended, whatever the peer does.
+    /// That was done, or our kernel gave the connection up (a time-out, no route), or may have: the socket says
+    /// that the stream has ended, whatever the peer does.
     reset: bool,
 }
 
@@ -77,6 +78,7 @@ impl Old {
             self.silent_since = now;
             return false;
         }
+        self.reset |= self.link.fate.get() == Fate::Failed;
         if self.closed_at.is_none() && !self.reset && self.is_closed(scratch) {
             self.closed_at = Some(now);
         }
@@ -101,7 +103,11 @@ impl Old {
     fn is_closed(&mut self, scratch: &mut [u8]) -> bool {
         for _ in 0..RECEIVES_MAX {
             match self.link.stream.recv(scratch) {
-                Ok(0) => return true,
+                Ok(0) => {
+                    let by_peer = self.link.is_ended_by_peer();
+                    self.reset |= !by_peer;
+                    return by_peer;
+                }
                 Ok(_) => {}
                 Err(error) => {
                     use io::ErrorKind::{BrokenPipe, ConnectionReset, Interrupted, WouldBlock};

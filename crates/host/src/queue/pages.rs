@@ -46,7 +46,7 @@ enum State {
     #[default]
     Idle,
     /// The kernel has pages of command `cid`.
-    Moving { operation: OperationId, cid: u16 },
+    Moving { operation: OperationId, cid: u16, len: u32 },
     /// It has given them back: bytes moved, or `-errno`.
     Moved { result: i32, cid: u16 },
 }
@@ -90,6 +90,14 @@ impl PageTransfer {
         }
     }
 
+    /// Bytes that the kernel is to move.
+    pub(super) fn len(&self) -> u32 {
+        match self.state.get() {
+            State::Moving { len, .. } => len,
+            _ => 0,
+        }
+    }
+
     /// The kernel has given back the pages; the request that waited for that.
     pub(super) fn ended(&self, result: i32) -> Option<Box<Request>> {
         let State::Moving { cid, .. } = self.state.get() else {
@@ -112,7 +120,7 @@ impl PageTransfer {
 
 /// What an error of the ring means, that was to move pages of command `cid`.
 #[cold]
-fn failed(result: i32, cid: u16) -> Result<Option<u32>, Lost> {
+pub(super) fn failed(result: i32, cid: u16) -> Result<Option<u32>, Lost> {
     let is = |all: &[Errno]| all.iter().any(|errno| errno.raw_os_error() == -result);
     if is(&[Errno::AGAIN, Errno::INTR]) {
         return Ok(None);
@@ -143,7 +151,8 @@ impl Connection {
         // SAFETY: the pages are with the command's request, which stays in its slot or in the
         // transfer until the sink was told; the sink keeps the socket open.
         let operation = unsafe { reactor.start(entry, Rc::<Link>::clone(&self.link), SENDING) };
-        self.link.sending.state.set(State::Moving { operation, cid: next.cid });
+        let (cid, len) = (next.cid, next.pages.len);
+        self.link.sending.state.set(State::Moving { operation, cid, len });
     }
 
     /// Has the ring receive the rest of a payload into `pages`, which are all of the command's.
@@ -155,13 +164,18 @@ impl Connection {
         let entry = means.receive(self.link.stream.as_raw_fd(), place);
         // SAFETY: as in `start_sending`.
         let operation = unsafe { reactor.start(entry, Rc::<Link>::clone(&self.link), RECEIVING) };
-        self.link.receiving.state.set(State::Moving { operation, cid: pending.key });
+        let (cid, len) = (pending.key, pending.remaining);
+        self.link.receiving.state.set(State::Moving { operation, cid, len });
     }
 
     /// Goes on where the ring has moved pages. Whether it has, and whether data of the controller.
     pub(super) fn moved(&mut self, done: &mut Requests) -> Result<(bool, bool), Lost> {
         let (sent, received) = (self.link.sending.take(), self.link.receiving.take());
-        let (sent, received) = (sent.transpose()?.flatten(), received.transpose()?.flatten());
+        let (sent, received) = match (sent.transpose(), received.transpose()) {
+            // One of them was told why.
+            (Err(_), Err(lost)) if lost.socket_failed || lost.reset => return Err(lost),
+            (sent, received) => (sent?.flatten(), received?.flatten()),
+        };
         if let Some(count) = sent {
             let Connection { slots, send, late_answers, .. } = self;
             send.sent_pages(count as usize, slots, late_answers);
@@ -229,5 +243,180 @@ impl Connection {
         let end = buffer.len().min(stashed + len);
         let received = self.link.stream.recv(&mut buffer[stashed..end]);
         ended(received).map(|count| count.map(|count| stashed + count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::old::Old;
+    use super::super::params::Params;
+    use super::*;
+    use crate::options::Options;
+    use crate::shared::Shared;
+    use association::{Association, Config};
+    use reactor::{Complete, Stream};
+    use rustix::net::sockopt;
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::os::fd::OwnedFd;
+    use std::rc::Weak;
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    const LEN: u32 = 4096;
+
+    /// A connection, whose peer drains, and the peer's end of it.
+    struct Rig {
+        connection: Connection,
+        peer: Option<TcpStream>,
+        reactor: Rc<Reactor>,
+    }
+
+    struct Nobody;
+
+    impl Complete for Nobody {
+        fn complete(&self, _token: u64, _result: i32, _flags: u32) {}
+    }
+
+    impl Rig {
+        fn new() -> Rig {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+            let local = listener.local_addr().expect("it listens");
+            let stream = TcpStream::connect(local).expect("a connection");
+            let peer = Some(listener.accept().expect("a connection").0);
+            let options = Options::new(Config::new("nqn.a", "nqn.h", [7; 16]));
+            let association = Association::new(options.association.clone());
+            let address = "127.0.0.1".parse().expect("an address");
+            let shared = Shared::new(address, options, Arc::default());
+            let mut params = Params::new(&association, &shared);
+            (params.settle, params.quiet) = (Duration::ZERO, Duration::from_secs(60));
+            let stream = Stream::try_from(OwnedFd::from(stream)).expect("a socket");
+            let now = Instant::now();
+            let connection = Connection::new(1, &Arc::new(params), stream, Weak::new(), now);
+            let reactor = Reactor::new(&reactor::Config::default()).expect("a reactor");
+            Rig { connection, peer, reactor }
+        }
+
+        /// The ring has pages in these directions.
+        fn moves(&self, directions: &[u64]) {
+            for direction in directions {
+                // SAFETY: it points to nothing.
+                let operation =
+                    unsafe { self.reactor.start(uring::entry::nop(), Rc::new(Nobody), 0) };
+                let transfer = match *direction {
+                    SENDING => &self.connection.link.sending,
+                    _ => &self.connection.link.receiving,
+                };
+                transfer.state.set(State::Moving { operation, cid: 0, len: LEN });
+            }
+        }
+
+        fn tell(&self, direction: u64, errno: Errno) {
+            self.connection.link.complete(direction, -errno.raw_os_error(), 0);
+        }
+
+        fn peer_ends(&self) {
+            let peer = self.peer.as_ref().expect("it is there");
+            peer.shutdown(Shutdown::Both).expect("a socket");
+        }
+
+        /// The connection is reset, and somebody was told so.
+        fn dies(&mut self) {
+            let peer = self.peer.take().expect("it is there");
+            sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).expect("a socket");
+            drop(peer);
+            let stream = &self.connection.link.stream;
+            let told = |error: io::Error| error.kind() == io::ErrorKind::ConnectionReset;
+            while !stream.recv(&mut [0]).is_err_and(told) {}
+        }
+
+        /// Whether the end is evidence of the peer's, as far as `lost` and the ring tell; and whether it is a while
+        /// later, when `then` has come of what was under way.
+        fn evidence(self, mut lost: Lost, then: impl FnOnce(&Link)) -> (bool, bool) {
+            self.connection.link.judge(&mut lost);
+            let params = Arc::clone(&self.connection.params);
+            let link = Rc::clone(&self.connection.link);
+            let now = Instant::now();
+            let held = vec![Request::new()];
+            let mut old = Old::new(Rc::clone(&link), held, now, &params, &lost).expect("it waits");
+            then(&link);
+            let dead = (0..20).any(|_| {
+                std::thread::sleep(Duration::from_millis(5));
+                old.is_dead(Instant::now(), &mut [0; 64], &mut Vec::new())
+            });
+            (lost.by_peer, dead)
+        }
+    }
+
+    fn eof() -> Lost {
+        io::Error::from(io::ErrorKind::UnexpectedEof).into()
+    }
+
+    fn pipe() -> Lost {
+        io::Error::from(io::ErrorKind::BrokenPipe).into()
+    }
+
+    fn nothing(_link: &Link) {}
+
+    #[test]
+    fn a_time_out_that_one_direction_is_told_is_not_the_peers_end() {
+        let told =
+            [(Errno::TIMEDOUT, false), (Errno::HOSTUNREACH, false), (Errno::CONNRESET, true)];
+        for (errno, by_peer) in told {
+            for (first, second) in [(SENDING, RECEIVING), (RECEIVING, SENDING)] {
+                let mut rig = Rig::new();
+                rig.moves(&[SENDING, RECEIVING]);
+                rig.tell(first, errno);
+                rig.tell(second, Errno::PIPE);
+                let mut lost = rig.connection.moved(&mut Vec::new()).expect_err("it is lost");
+                rig.connection.link.judge(&mut lost);
+                assert_eq!((lost.by_peer, lost.socket_failed), (by_peer, !by_peer), "{errno}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_stream_tells_nothing_while_the_ring_may_know_why() {
+        for lost in [eof, pipe] {
+            let rig = Rig::new();
+            rig.peer_ends();
+            assert_eq!(rig.evidence(lost(), nothing), (true, true), "nobody else was told");
+            for errno in [Errno::TIMEDOUT, Errno::CONNRESET] {
+                let mut rig = Rig::new();
+                rig.moves(&[SENDING]);
+                rig.dies();
+                let then = |link: &Link| link.complete(SENDING, -errno.raw_os_error(), 0);
+                let expected = (false, errno == Errno::CONNRESET);
+                assert_eq!(rig.evidence(lost(), then), expected, "{errno} comes later");
+            }
+            // What it was told is lost.
+            let mut rig = Rig::new();
+            rig.moves(&[SENDING]);
+            rig.dies();
+            rig.connection.link.complete(SENDING, 100, 0);
+            assert_eq!(rig.evidence(lost(), nothing), (false, false), "some bytes were sent");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_says_so_has_ended_the_stream_whatever_the_ring_does() {
+        let rig = Rig::new();
+        rig.moves(&[SENDING]);
+        rig.peer_ends();
+        let then = |link: &Link| link.complete(SENDING, 100, 0);
+        assert_eq!(rig.evidence(eof(), then), (true, true));
+        // Asked to give back its pages, the kernel tells how many bytes went out: nothing was told by that.
+        let rig = Rig::new();
+        rig.moves(&[SENDING]);
+        let peer = rig.peer.as_ref().expect("it is there").try_clone().expect("a socket");
+        let then = |link: &Link| {
+            link.complete(SENDING, 100, 0);
+            peer.shutdown(Shutdown::Both).expect("a socket");
+        };
+        assert_eq!(rig.evidence(Lost::ours("the association ended"), then), (false, true));
+        let rig = Rig::new();
+        rig.moves(&[SENDING]);
+        let mut lost = io::Error::from(io::ErrorKind::ConnectionReset).into();
+        rig.connection.link.judge(&mut lost);
+        assert!(lost.by_peer, "a reset");
     }
 }
