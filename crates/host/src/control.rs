@@ -9,6 +9,7 @@
 use crate::admin::AdminConnection;
 use crate::dial::{Dialed, Dialer, Peer};
 use crate::passed::{Passed, Passing};
+use crate::places::Places;
 use crate::queue::{Handle, NewConnection, Params};
 use crate::shared::Shared;
 use association::{Access, Action, Association, Event, Reason};
@@ -138,23 +139,12 @@ pub(crate) struct Driver {
     association: RefCell<Association>,
     dialer: Rc<Dialer>,
     admin: RefCell<Option<Rc<AdminConnection>>>,
-    /// The queues that cores have opened; queue id less one is the place.
-    queues: RefCell<Vec<Place>>,
+    queues: RefCell<Places>,
     timer: Cell<Option<(TimerId, Duration)>>,
     /// Admin commands that are passed on.
     passed: Passed,
     /// What I/O queues of the present association need.
     live: RefCell<Option<(SocketAddr, Arc<Params>)>>,
-}
-
-#[derive(Default)]
-struct Place {
-    handle: Option<Handle>,
-    dialer: Option<Rc<Dialer>>,
-    /// The last association in which the queue id was used.
-    used: u64,
-    /// When it was closed last.
-    closed: Option<Instant>,
 }
 
 impl Driver {
@@ -241,34 +231,23 @@ impl Driver {
         let generation = self.association.borrow().generation();
         let granted = self.live.borrow().as_ref().map(|(_, params)| params.io_queues);
         let most = granted.map_or(QUEUES_MAX, usize::from).min(QUEUES_MAX);
-        let index = {
-            let mut queues = self.queues.borrow_mut();
-            let ids = queues.iter().enumerate().take(most);
-            let free = ids.filter(|(_, place)| place.handle.is_none());
-            // An id that was not used in this association, so that the controller has surely let go
-            // of it; where there is none, the one that was closed first.
-            let oldest = free.min_by_key(|(_, place)| (place.used == generation, place.closed));
-            let reused = |place: &Place| place.used == generation;
-            match oldest.map(|(index, place)| (index, reused(place))) {
-                Some((index, again)) if !again || queues.len() >= most => index,
-                _ => {
-                    queues.push(Place::default());
-                    queues.len() - 1
-                }
-            }
-        };
-        self.queues.borrow_mut()[index].handle = Some(handle);
+        let index = self.queues.borrow_mut().add(handle, most, generation);
         self.connect_queue(index);
     }
 
     /// A core has closed a queue.
     pub(crate) fn queue_closed(&self, key: u64) {
-        for place in self.queues.borrow_mut().iter_mut() {
-            if place.handle.as_ref().is_some_and(|handle| handle.key() == key) {
-                let closed = Some(self.reactor.now());
-                *place = Place { used: place.used, closed, ..Place::default() };
-            }
+        self.queues.borrow_mut().remove(key, self.reactor.now());
+        if let Some(index) = self.seat() {
+            self.connect_queue(index);
         }
+    }
+
+    /// Gives a core that has got none of the queues that the controller grants one that is free.
+    fn seat(&self) -> Option<usize> {
+        let live = self.live.borrow();
+        let (_, params) = live.as_ref()?;
+        self.queues.borrow_mut().seat(usize::from(params.io_queues), params.generation)
     }
 
     /// Does what the association wants done.
@@ -375,6 +354,7 @@ impl Driver {
         params.begin();
         tracing::info!(peer = %self.shared.address, "path is live");
         *self.live.borrow_mut() = Some((address, params));
+        while self.seat().is_some() {}
         let count = self.queues.borrow().len();
         for index in 0..count {
             self.connect_queue(index);
@@ -395,17 +375,17 @@ impl Driver {
         let queue = index as u16 + 1;
         let (handle, dialer) = {
             let mut queues = self.queues.borrow_mut();
-            let place = &mut queues[index];
-            place.used = params.generation;
+            let place = queues.at(index);
             let Some(handle) = place.handle.clone() else { return };
+            if queue > params.io_queues {
+                let peer = &self.shared.address;
+                tracing::error!(%peer, queue, granted = params.io_queues, "no I/O queue is left");
+                return handle.tell(|queue| queue.left_out());
+            }
+            place.used = params.generation;
             let dialer = place.dialer.get_or_insert_with(|| Dialer::new(&self.reactor));
             (handle, Rc::clone(dialer))
         };
-        if queue > params.io_queues {
-            let peer = &self.shared.address;
-            tracing::error!(%peer, queue, granted = params.io_queues, "no I/O queue is left");
-            return;
-        }
         let me = self.me.clone();
         let timeout = self.shared.options.association.admin_timeout;
         dialer.dial(Peer::Known(vec![address]), timeout, move |dialed| {
@@ -441,9 +421,7 @@ impl Driver {
             admin.close();
         }
         self.dialer.hang_up();
-        for dialer in self.queues.borrow().iter().filter_map(|place| place.dialer.as_ref()) {
-            dialer.hang_up();
-        }
+        self.queues.borrow().dialers().for_each(|dialer| dialer.hang_up());
         self.each_queue(|handle| {
             drop(handle.take());
             handle.tell(move |queue| queue.hang_up(generation));
@@ -510,12 +488,11 @@ impl Driver {
     pub(crate) fn queue_to_share(&self) -> Option<Handle> {
         let granted = usize::from(self.live.borrow().as_ref()?.1.io_queues);
         let queues = self.queues.borrow();
-        let open = || queues.iter().filter_map(|place| place.handle.as_ref());
-        (open().count() >= granted).then(|| open().next().cloned())?
+        (queues.handles().count() >= granted).then(|| queues.handles().next().cloned())?
     }
 
     fn each_queue(&self, tell: impl Fn(&Handle)) {
-        self.queues.borrow().iter().filter_map(|place| place.handle.as_ref()).for_each(tell);
+        self.queues.borrow().handles().for_each(tell);
     }
 
     fn set_timer(&self) {
@@ -577,6 +554,7 @@ mod tests {
         let driver = Driver::new(&reactor, Arc::clone(&shared));
         let path = 1 << 40;
         DRIVERS.with_borrow_mut(|drivers| drivers.insert(path, Rc::clone(&driver)));
+        shared.reserve(1);
         let queue = IoQueue::open(&control, path, &shared, &reactor, None);
         let of = move |generation| {
             let association = Association::new(options.association.clone());
@@ -586,7 +564,7 @@ mod tests {
         };
         // The queue's handle comes by the mailbox.
         let work = move || {
-            let handle = driver.queues.borrow()[0].handle.clone().expect("it is open");
+            let handle = driver.queues.borrow().handles().next().cloned().expect("it is open");
             work(driver, handle, &of);
         };
         reactor.timer(Instant::now(), Rc::new(Then(Cell::new(Some(Box::new(work))))), 0);

@@ -32,6 +32,7 @@ mod options;
 mod pages;
 mod passed;
 mod path;
+mod places;
 mod queue;
 mod shared;
 mod subsystem;

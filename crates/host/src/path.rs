@@ -13,7 +13,6 @@ use namespace::{Access, Namespace, PathReport, Queue};
 use nvme::Limits;
 use reactor::Reactor;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
@@ -142,6 +141,8 @@ impl Path {
                     handle.tell(move |queue| flush_on(queue, answer));
                 }
                 None => {
+                    // There may be as many as the controller grants meanwhile; then it waits for one.
+                    shared.reserve(usize::MAX);
                     let queue = IoQueue::open(&control, path, &shared, reactor, None);
                     Flush::start(reactor, queue, timeout, sender);
                 }
@@ -179,7 +180,8 @@ impl Namespace for Path {
     fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
         let standing = self.shared.standing();
         let granted = usize::from(standing.controller.io_queues);
-        if standing.lives > 0 && self.shared.queues.load(Ordering::Relaxed) >= granted {
+        let most = if standing.lives > 0 { granted } else { usize::MAX };
+        if !self.shared.reserve(most) {
             let what = format!(
                 "{}: the controller grants {granted} I/O queues; use as many cores at most",
                 self.shared.address

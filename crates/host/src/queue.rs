@@ -20,6 +20,7 @@ mod connection;
 pub mod copy;
 mod elsewhere;
 mod ending;
+mod left_out;
 mod old;
 mod pages;
 mod params;
@@ -33,6 +34,7 @@ use crate::shared::{Counters, Shared};
 use admin::Admins;
 use association::{Event, Traffic};
 use connection::{Connection, Lost, Received};
+use left_out::LeftOut;
 use namespace::{Access, AccessWatcher, Queue, Request};
 use nvme::Status;
 use old::Old;
@@ -60,6 +62,7 @@ const ABORT_WAIT: Duration = Duration::from_secs(5);
 const TOKEN_DEFERRED: u64 = 0;
 const TOKEN_SCAN: u64 = 1;
 const TOKEN_OLD: u64 = 2;
+const TOKEN_LEFT_OUT: u64 = 3;
 
 thread_local! {
     static QUEUES: RefCell<HashMap<u64, Weak<IoQueue>>> = RefCell::default();
@@ -191,6 +194,7 @@ pub(crate) struct IoQueue {
     watcher: RefCell<Option<Weak<dyn AccessWatcher>>>,
     /// Connect has succeeded.
     live: Cell<bool>,
+    left_out: LeftOut,
     /// A command was refused because of the ANA state; the control thread looks into it.
     suspect: Cell<bool>,
     in_turn: Cell<bool>,
@@ -212,7 +216,7 @@ struct Inner {
 
 impl IoQueue {
     /// A queue on this thread's reactor, of the path with number `path`, which `owner` keeps; the
-    /// control thread will connect it.
+    /// control thread will connect it. It is counted already ([`Shared::reserve`]).
     pub(crate) fn open(
         control: &Arc<Control>,
         path: u64,
@@ -245,6 +249,7 @@ impl IoQueue {
             poller: Cell::new(None),
             watcher: RefCell::new(None),
             live: Cell::new(false),
+            left_out: LeftOut::default(),
             suspect: Cell::new(false),
             in_turn: Cell::new(false),
             deferred: Cell::new(false),
@@ -253,7 +258,6 @@ impl IoQueue {
             closed: Cell::new(false),
         });
         QUEUES.with_borrow_mut(|queues| queues.insert(key, Rc::downgrade(&io)));
-        shared.queues.fetch_add(1, Ordering::Relaxed);
         control.with(path, move |driver| driver.queue_opened(handle));
         Rc::new(PathQueue { io, _path: owner })
     }
@@ -266,7 +270,7 @@ impl IoQueue {
     fn access(&self) -> Access {
         let access = self.shared.access();
         if !self.live.get() {
-            access.max(Access::Lost)
+            access.max(self.left_out.access())
         } else if self.suspect.get() {
             access.max(Access::Inaccessible)
         } else {
@@ -377,6 +381,9 @@ impl IoQueue {
         let before = self.live.replace(live);
         if before != live {
             self.shared.note_live(live);
+        }
+        if live {
+            self.left_out.end(&self.reactor);
         }
         before
     }
@@ -620,8 +627,9 @@ impl IoQueue {
         drop(self.handle.take());
         let key = self.handle.key();
         self.set_live(false);
+        self.left_out.end(&self.reactor);
         let _ = QUEUES.try_with(|queues| queues.borrow_mut().remove(&key));
-        self.shared.queues.fetch_sub(1, Ordering::Relaxed);
+        self.shared.release();
         self.control.with(self.path, move |driver| driver.queue_closed(key));
     }
 }
@@ -663,6 +671,7 @@ impl Complete for IoQueue {
             }
             TOKEN_SCAN => self.scan(),
             TOKEN_OLD => self.look_at_old(),
+            TOKEN_LEFT_OUT => self.left_out_for_long(),
             _ => unreachable!("tokens are ours"),
         }
     }

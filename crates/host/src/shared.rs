@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     /// See [`namespace::Namespace::retry_delays`].
     retry_delays_ms: [AtomicU64; 3],
     /// Queues that cores have open.
-    pub(crate) queues: AtomicUsize,
+    queues: AtomicUsize,
     /// Those of them whose connection is live.
     live_queues: AtomicUsize,
     counters: Mutex<Vec<Arc<Counters>>>,
@@ -171,6 +171,17 @@ impl Shared {
         let none_is_live = self.live_queues.load(Ordering::Relaxed) == 0;
         let unconnected = none_is_live && self.queues.load(Ordering::Relaxed) > 0;
         if unconnected { access.max(Access::Lost) } else { access }
+    }
+
+    /// Counts one more queue that is open, of `most`. Whether there is room for it.
+    pub(crate) fn reserve(&self, most: usize) -> bool {
+        let more = |open| (open < most).then_some(open + 1);
+        self.queues.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// A queue was closed.
+    pub(crate) fn release(&self) {
+        self.queues.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// A queue has become live, or is so no longer.
