@@ -57,6 +57,8 @@ pub enum Event<'a> {
     Lost(Reason),
     /// An admin command was answered, with its data.
     Completed(&'a Completion, &'a [u8]),
+    /// An I/O queue is connected, or none is wanted.
+    QueueLive,
     /// An I/O queue could not be connected, or is lost.
     QueueLost(u16, String),
     /// Command `cid` of I/O queue `queue` has not completed within the I/O timeout.
@@ -172,6 +174,9 @@ pub struct Association {
     events: (Duration, u32),
     /// Since when there is no association, or no namespace.
     lost_since: Option<Duration>,
+    /// That, while the association is live and no I/O queue is yet, and until when an I/O queue that is lost shows
+    /// that none can be connected: later, its core has only now come to it.
+    unproven: Option<(Duration, Duration)>,
     failing: bool,
     reason: Reason,
     told: Access,
@@ -201,6 +206,7 @@ impl Association {
             traffic: Traffic::default(),
             events: (Duration::ZERO, 0),
             lost_since: None,
+            unproven: None,
             failing: false,
             reason: Reason::Connecting,
             told: Access::Lost,
@@ -381,6 +387,7 @@ impl Association {
             Event::Connected => {}
             Event::Lost(reason) => self.lost(now, reason),
             Event::Completed(completion, data) => self.completed(now, completion, data),
+            Event::QueueLive => self.unproven = None,
             Event::QueueLost(queue, reason) => self.lost(now, Reason::Queue { queue, reason }),
             Event::IoTimeout { queue, cid, again } => self.io_timeout(now, queue, cid, again),
             Event::AnaStatus => self.ana_status(now),
@@ -425,6 +432,12 @@ impl Association {
             self.recheck_at = None;
             self.ask(now, Query::SURVEY);
         }
+        self.expire(now);
+    }
+
+    /// Gives up what has been lost for too long: commands, or the path.
+    fn expire(&mut self, now: Duration) {
+        let due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
         if due(self.fail_at()) {
             self.failing = true;
             self.tell();
@@ -469,12 +482,19 @@ impl Association {
 
     /// The connection is of no use any more.
     fn lost(&mut self, now: Duration, reason: Reason) {
-        let before = self.lost_since.filter(|_| !self.is_live());
+        let before = match (&reason, self.unproven.take()) {
+            _ if !self.is_live() => self.lost_since,
+            // A controller of which only the admin queue can be connected is as good as lost.
+            (Reason::Queue { .. }, Some((since, until))) if now <= until => Some(since),
+            _ => None,
+        };
         self.lost_since = before.or(Some(now));
         self.hang_up();
         self.reason = reason;
         self.state = State::Waiting { until: now + self.config.reconnect_delay };
         self.told = Access::Optimized; // The reason is news too.
+        // It may have been lost before it was live for a moment.
+        self.expire(now);
         self.tell();
     }
 

@@ -241,6 +241,17 @@ impl Driver {
         if let Some(index) = self.seat() {
             self.connect_queue(index);
         }
+        self.look_whether_queues_are_wanted();
+    }
+
+    /// Where no core has a queue open, there is none that may fail to be connected.
+    fn look_whether_queues_are_wanted(&self) {
+        let live = self.live.borrow().as_ref().map(|(_, params)| params.generation);
+        if let Some(generation) = live
+            && self.queues.borrow().handles().next().is_none()
+        {
+            self.event(generation, Event::QueueLive);
+        }
     }
 
     /// Gives a core that has got none of the queues that the controller grants one that is free.
@@ -359,6 +370,7 @@ impl Driver {
         for index in 0..count {
             self.connect_queue(index);
         }
+        self.look_whether_queues_are_wanted();
     }
 
     /// The connection of a queue has ended before its core used it.

@@ -538,6 +538,7 @@ impl IoQueue {
         if became_live {
             self.set_live(true);
             self.tell_watcher();
+            self.tell_control(move |driver| driver.event(generation, Event::QueueLive));
         }
         Ok(())
     }

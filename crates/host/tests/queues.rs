@@ -8,6 +8,8 @@ use nvme::Status;
 use reactor::Reactor;
 use rig::registers::{await_path, open, open_with, shared_volume};
 use rig::{Core, PATIENCE, Target, connect, options, pattern, read};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -94,6 +96,56 @@ fn commands_of_a_core_without_a_queue_go_another_way_or_end_when_their_time_is_o
     assert!(done.at - begin < Duration::from_secs(10));
     assert_eq!(cores[1].access(), Access::Failing);
     assert!(cores[0].read(0, 512) == pattern(3, 512));
+}
+
+/// Lets the first of every two connections through to `target`, which is an admin queue's, and ends the other.
+fn admin_only(target: SocketAddr, on: Arc<AtomicBool>) -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let address = listener.local_addr().expect("it listens");
+    std::thread::spawn(move || {
+        let mut is_admin = false;
+        for host in listener.incoming() {
+            let Ok(host) = host else { return };
+            is_admin = !is_admin;
+            if !is_admin && on.load(Ordering::Relaxed) {
+                continue;
+            }
+            let Ok(target) = TcpStream::connect(target) else { continue };
+            for (from, to) in [(&host, &target), (&target, &host)] {
+                let mut from = from.try_clone().expect("a descriptor");
+                let mut to = to.try_clone().expect("a descriptor");
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn a_controller_that_lets_no_io_queue_connect_is_given_up() {
+    let mut target = Target::serve(shared_volume(), 1, 0);
+    let on = Arc::new(AtomicBool::new(false));
+    let relay = admin_only(target.address, Arc::clone(&on));
+    let mut options = options();
+    options.association.ctrl_loss_tmo = Some(Duration::from_secs(2));
+    let namespace = open(&[relay], &options);
+    let core = Core::usable(namespace.clone());
+    core.write(0, &pattern(4, 512));
+    on.store(true, Ordering::Relaxed);
+    let port = target.address.port();
+    drop(target);
+    target = Target::serve(shared_volume(), 1, port);
+    let begin = Instant::now();
+    let done = core.command(read(0, 512), vec![0; 512]);
+    assert_eq!(done.status, Status::HOST_PATHING_ERROR);
+    assert!(done.at - begin < Duration::from_secs(10));
+    let path = &namespace.paths()[0];
+    assert_eq!(path.access, Access::Gone);
+    assert!(path.reconnects > 1, "its admin queue was connected again and again");
+    drop(target);
 }
 
 #[test]

@@ -215,6 +215,7 @@ impl World {
             let generation = self.paths[path].association.generation();
             if status.is_success() {
                 self.paths[path].is_live = true;
+                self.event(path, generation, association::Event::QueueLive);
                 return self.access_changed(path);
             }
             let event = association::Event::QueueLost(1, "Connect was refused".into());

@@ -258,6 +258,9 @@ impl Association {
     pub(super) fn settled(&mut self, now: Duration) {
         if self.state == State::Connecting {
             self.state = State::Live;
+            // A connection, its initialization, and some more.
+            let until = now + 3 * self.config.admin_timeout;
+            self.unproven = self.lost_since.map(|since| (since, until));
             self.traffic = Traffic::default();
             self.actions.push_back(Action::Live(self.generation));
         }

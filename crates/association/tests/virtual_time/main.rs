@@ -3,6 +3,7 @@
 mod keep_alive;
 mod namespaces;
 mod peer;
+mod queues;
 
 use association::{Access, Action, Association, Config, Event, Reason, Traffic};
 use nvme::event::AsyncEvent;
@@ -92,7 +93,15 @@ impl World {
                         self.held = Some(command);
                     }
                 }
-                Action::Live(_) => self.log.push((self.now, "live".into())),
+                Action::Live(of) => {
+                    self.log.push((self.now, "live".into()));
+                    let event = match self.peer.queues {
+                        Some(true) => Event::QueueLive,
+                        Some(false) => Event::QueueLost(1, "refused".into()),
+                        None => continue,
+                    };
+                    self.association.handle(self.now, of, event);
+                }
                 Action::HangUp { .. } => self.log.push((self.now, "hang up".into())),
                 Action::AccessChanged => self.log.push((self.now, "access".into())),
                 Action::NamespaceChanged => {

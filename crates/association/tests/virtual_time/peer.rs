@@ -12,6 +12,8 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 pub struct Peer {
     pub reachable: bool,
     pub silent: bool,
+    /// Whether I/O queues can be connected; none: their core has yet to come to it.
+    pub queues: Option<bool>,
     pub traffic_based: bool,
     pub cqt_ms: u16,
     pub drains: bool,
@@ -46,6 +48,7 @@ impl Default for Peer {
         Peer {
             reachable: true,
             silent: false,
+            queues: Some(true),
             traffic_based: false,
             cqt_ms: 0,
             drains: false,
