@@ -1,14 +1,15 @@
-//! `volatile:` where the core that writes down ends in the middle of it.
+//! `volatile:`: what it writes down, and where the core that does ends in the middle of it.
 
+use double::Double;
 use namespace::layer::delay::{Delay, Delays};
 use namespace::layer::volatile::{CACHE_BYTES, Volatile};
 use namespace::memory::{Memory, MemoryOptions};
-use namespace::{Data, Namespace, Request, Sink};
-use nvme::Command;
+use namespace::{Data, Namespace, Queue, Request, Sink};
 use nvme::opcode::io as opcode;
+use nvme::{Command, Limits};
 use reactor::{Complete, Config, Reactor};
 use std::rc::Rc;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -72,4 +73,88 @@ fn whoever_comes_next_writes_down() {
     let flushed = told.recv_timeout(Duration::from_secs(60)).expect("it does not wait for ever");
     flushed.unwrap();
     assert_eq!(kept(&volume), "0");
+}
+
+/// Opcode, first block and blocks of what a child is given.
+type Log = Arc<Mutex<Vec<(u8, u64, u32)>>>;
+
+struct Recorder(Rc<dyn Queue>, Log);
+
+impl Queue for Recorder {
+    fn submit(&self, request: Box<Request>) {
+        let command = &request.command;
+        let blocks = if command.opcode == opcode::FLUSH { 0 } else { command.block_count() };
+        self.1.lock().unwrap().push((command.opcode, command.slba(), blocks));
+        self.0.submit(request);
+    }
+
+    fn forget(&self) {
+        self.0.forget();
+    }
+}
+
+/// Ends a reactor when it has seen the last request.
+struct Last(Rc<Reactor>);
+
+impl Sink for Last {
+    fn completed(&self, request: Box<Request>, state: u64) {
+        assert!(request.status.is_success(), "{}", request.status);
+        if state == 0 {
+            self.0.stop();
+        }
+    }
+}
+
+/// What the child is given for `commands`, of which it takes `most` bytes at once.
+fn given(commands: &[Command], most: u32) -> Vec<(u8, u64, u32)> {
+    let (bytes, block_shift, cores) = (1 << 20, 9, 1);
+    let options = MemoryOptions { bytes, block_shift, cores, lend: false, uuid: None };
+    let log = Log::default();
+    let seen = Arc::clone(&log);
+    let child = Double::over(Memory::open(options).unwrap())
+        .limited(move |limits| Limits { transfer_bytes_max: most, ..limits })
+        .queues(move |queue, _| Rc::new(Recorder(queue, Arc::clone(&seen))));
+    let volume = Volatile::new(Arc::new(child), CACHE_BYTES);
+    let reactor = Reactor::new(&Config { buffer_bytes: 1 << 20, ..Config::default() }).unwrap();
+    let queue = volume.open_queue(&reactor).unwrap();
+    for (command, left) in commands.iter().zip((0..commands.len() as u64).rev()) {
+        let mut request = Request::new();
+        request.command = *command;
+        if command.opcode != opcode::FLUSH {
+            let len = command.block_count() as usize * BLOCK;
+            request.data = Data::Buffer(reactor.buffers().allocate(len).unwrap());
+            request.data.truncate(len);
+        }
+        request.push(Rc::new(Last(Rc::clone(&reactor))), left);
+        queue.submit(request);
+    }
+    reactor.run();
+    drop(queue);
+    log.lock().unwrap().clone()
+}
+
+#[test]
+fn no_more_is_written_down_at_once_than_the_child_takes() {
+    let write = Command::blocks(opcode::WRITE, 1, 8, 32);
+    let flush = Command { opcode: opcode::FLUSH, ..Command::default() };
+    let pieces = |blocks: u32| (0..32 / blocks).map(move |at| (8 + u64::from(at * blocks), blocks));
+    for (most, blocks) in [(1 << 20, 32), (8192, 16), (4096, 8), (512, 1)] {
+        let expected: Vec<_> = pieces(blocks)
+            .map(|(start, blocks)| (opcode::WRITE, start, blocks))
+            .chain([(opcode::FLUSH, 0, 0)])
+            .collect();
+        assert_eq!(given(&[write, flush], most), expected, "{most} bytes");
+    }
+}
+
+#[test]
+fn what_is_read_with_force_unit_access_is_written_down_first() {
+    let write = Command::blocks(opcode::WRITE, 1, 8, 4);
+    let read = Command::blocks(opcode::READ, 1, 10, 4);
+    let mut durable = read;
+    durable.cdw12 = (durable.cdw12.get() | 1 << 30).into();
+    let reads = (opcode::READ, 10, 4);
+    assert_eq!(given(&[write, read], 1 << 20), [reads]);
+    assert_eq!(given(&[write, durable], 1 << 20), [(opcode::WRITE, 8, 4), reads]);
+    assert_eq!(given(&[durable], 1 << 20), [reads], "nothing is kept");
 }

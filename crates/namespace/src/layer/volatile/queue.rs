@@ -15,7 +15,7 @@ use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-/// Written down at once.
+/// Written down at once, if the child takes so much.
 const RUN_BYTES: usize = 128 << 10;
 /// Frame state of the request that writes down, and of one that passes through. Others are
 /// slots of overlaid reads.
@@ -53,6 +53,8 @@ struct Job {
 enum Kind {
     /// Write down, flush the child.
     Flush,
+    /// Write down, then have the child read: what is read with FUA is durable.
+    Read,
     /// Write down, then keep this write.
     MakeRoom,
     /// Send this to the child, then drop what was kept of its blocks.
@@ -211,6 +213,9 @@ impl VolatileQueue {
         if kept.is_empty() {
             return self.child.submit(request);
         }
+        if request.command.fua() {
+            return self.add(Kind::Read, request);
+        }
         let all = kept.len() as u64 == end - start;
         let slot = self.overlays.insert(kept);
         if all {
@@ -306,7 +311,7 @@ impl VolatileQueue {
             self.submit_own(Command::blocks(opcode::WRITE, 0, start, count as u32), data);
             return None;
         }
-        if self.jobs.borrow()[0].kind == Kind::MakeRoom {
+        if self.jobs.borrow()[0].kind != Kind::Flush {
             return Some(Status::SUCCESS);
         }
         work.step = Step::Flush;
@@ -327,6 +332,7 @@ impl VolatileQueue {
         }
         work.run.clear();
         let newest = work.sequence;
+        let most = (self.namespace.limits().transfer_bytes_max as usize).min(RUN_BYTES);
         let rest = cache.blocks.range(work.cursor..);
         for (&block, kept) in rest.skip_while(|(_, kept)| kept.sequence > newest) {
             let count = work.run.len();
@@ -335,10 +341,10 @@ impl VolatileQueue {
             }
             let place = count << self.shift;
             let follows = block == work.run_start + count as u64 && kept.sequence <= newest;
-            if !follows || place + kept.data.len() > RUN_BYTES {
+            if !follows || count > 0 && place + kept.data.len() > most {
                 break;
             }
-            // SAFETY: checked just above; the mapping is this queue's alone.
+            // SAFETY: checked just above, and it is longer than a block; the mapping is this queue's alone.
             unsafe { self.run.base().add(place).copy_from(kept.data.as_ptr(), kept.data.len()) };
             work.run.push(kept.sequence);
         }
@@ -374,6 +380,9 @@ impl VolatileQueue {
         }
         if again {
             return self.add(kind, request);
+        }
+        if kind == Kind::Read && status.is_success() {
+            return self.child.submit(request);
         }
         if kind != Kind::Through {
             request.result = 0;
