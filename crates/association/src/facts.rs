@@ -4,7 +4,7 @@ use crate::{ANA_GROUPS_MAX, Reason};
 use nvme::Limits;
 use nvme::copy::{self, Format};
 use nvme::identify::{self, DescriptorHeader, Nidt, oncs};
-use nvme::limits::{Commands, CopyLimits, Passthrough};
+use nvme::limits::{Commands, CopyLimits, DiscardLimits, Passthrough};
 use nvme::log::ana::AnaState;
 use std::fmt;
 use std::time::Duration;
@@ -210,6 +210,7 @@ pub(crate) fn namespace(
         blocks: data.nsze.get(),
         transfer_bytes_max: controller.transfer_bytes_max,
         write_zeroes_bytes_max: u32::MAX,
+        discard: DiscardLimits::UNLIMITED,
         optimal_write_bytes: optimal.clamp(PAGE_BYTES, TRANSFER_BYTES_MAX),
         read_only: data.nsattr & 1 != 0,
         // Whether this one has none of it stands in another structure (VWCNP, NVMe Base 2.1, Figure 320), which is

@@ -31,7 +31,7 @@ use crate::copy::{Located, Origin};
 use crate::{Namespace, Queue, Run};
 use copy::Copying;
 use nvme::Limits;
-use nvme::limits::{Commands, Passthrough};
+use nvme::limits::{Commands, DiscardLimits, Passthrough};
 use queue::FileQueue;
 use reactor::Reactor;
 use std::io;
@@ -178,6 +178,7 @@ impl Namespace for File {
             blocks: self.blocks(),
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             write_zeroes_bytes_max: u32::MAX,
+            discard: DiscardLimits::UNLIMITED,
             optimal_write_bytes: 4096,
             read_only: self.read_only,
             volatile_write_cache: true,

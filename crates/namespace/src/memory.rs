@@ -24,7 +24,7 @@ use crate::copy::{Located, Origin};
 use crate::{Data, Lent, Namespace, Queue, Request, dataset};
 use clear::Clearings;
 use locks::{CHUNK_BYTES, Locks};
-use nvme::limits::{Commands, Passthrough};
+use nvme::limits::{Commands, DiscardLimits, Passthrough};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Limits, Status};
 use reactor::Reactor;
@@ -92,6 +92,7 @@ impl Namespace for Memory {
             blocks: self.blocks.load(Ordering::Relaxed),
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             write_zeroes_bytes_max: u32::MAX,
+            discard: DiscardLimits::UNLIMITED,
             optimal_write_bytes: CHUNK_BYTES as u32,
             read_only: false,
             volatile_write_cache: false,

@@ -3,7 +3,7 @@
 use crate::checksum::Sum;
 use crate::memory::Mapping;
 use crate::{Data, Lent, Namespace, Queue, Request, dataset};
-use nvme::limits::{Commands, Passthrough};
+use nvme::limits::{Commands, DiscardLimits, Passthrough};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Limits, Status};
 use reactor::Reactor;
@@ -52,6 +52,7 @@ impl Namespace for Null {
             blocks: self.blocks.load(Ordering::Relaxed),
             transfer_bytes_max: TRANSFER_BYTES_MAX as u32,
             write_zeroes_bytes_max: u32::MAX,
+            discard: DiscardLimits::UNLIMITED,
             optimal_write_bytes: 4096,
             read_only: false,
             volatile_write_cache: false,

@@ -14,7 +14,7 @@ use crate::request::{Request, Transmission};
 use crate::wire::{OptionHeader, OptionReply, RequestHeader, command, magic};
 use namespace::Run;
 use nvme::Limits;
-use nvme::limits::{Commands, Passthrough};
+use nvme::limits::{Commands, DiscardLimits, Passthrough};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Replies to one option: two exports with all there is to tell.
@@ -42,6 +42,7 @@ impl Exports for Two {
             blocks: [u64::MAX >> 12, 3][index],
             transfer_bytes_max: 1 << 20,
             write_zeroes_bytes_max: u32::MAX,
+            discard: DiscardLimits::UNLIMITED,
             optimal_write_bytes: [4096, 777][index],
             read_only: index == 1,
             volatile_write_cache: true,

@@ -1,5 +1,6 @@
 //! Identify data structures (NVMe Base 2.1, section 5.1.13; NVM 1.1, section 4.1.5).
 
+use crate::limits::DiscardLimits;
 use crate::wire::{open_enum, wire};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -443,6 +444,30 @@ wire! {
         pub nidl: u8,
         /// Reserved.
         pub reserved2: [u8; 2],
+    }
+}
+
+impl NvmController {
+    /// What it says of Dataset Management.
+    pub fn discard_limits(&self) -> DiscardLimits {
+        let DiscardLimits { ranges_max, range_blocks_max, blocks_max } = DiscardLimits::UNLIMITED;
+        DiscardLimits {
+            ranges_max: if self.dmrl == 0 { ranges_max } else { self.dmrl.into() },
+            range_blocks_max: Some(self.dmrsl.get()).filter(|&n| n > 0).unwrap_or(range_blocks_max),
+            blocks_max: Some(self.dmsl.get()).filter(|&n| n > 0).unwrap_or(blocks_max),
+        }
+    }
+
+    /// Says that of Dataset Management: all three fields, or none of them. A range is no longer than all of them
+    /// together may be, as Linux does not look at DMSL.
+    pub fn set_discard_limits(&mut self, limits: DiscardLimits) {
+        if limits == DiscardLimits::UNLIMITED {
+            (self.dmrl, self.dmrsl, self.dmsl) = (0, 0.into(), 0.into());
+            return;
+        }
+        self.dmrl = limits.ranges_max.clamp(1, u8::MAX.into()) as u8;
+        self.dmrsl = limits.one_range_blocks_max().into();
+        self.dmsl = limits.blocks_max.max(1).into();
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a namespace can do, as data: layers combine it, front doors publish it as Identify data.
 
+use crate::dataset::RANGES_MAX;
+
 /// Commands that a namespace carries out beside Read, Write and Flush.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Commands {
@@ -109,6 +111,43 @@ impl CopyLimits {
     }
 }
 
+/// What one Dataset Management may name (NVM 1.1, section 4.1.5.4). Nobody here refuses more, or cuts it: that is
+/// left to what is behind the namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiscardLimits {
+    /// Ranges of one command (DMRL), at most 256.
+    pub ranges_max: u16,
+    /// Blocks of one range (DMRSL).
+    pub range_blocks_max: u32,
+    /// Blocks of all ranges together (DMSL).
+    pub blocks_max: u64,
+}
+
+impl DiscardLimits {
+    /// Whatever a command can name.
+    pub const UNLIMITED: DiscardLimits = DiscardLimits {
+        ranges_max: RANGES_MAX as u16,
+        range_blocks_max: u32::MAX,
+        blocks_max: u64::MAX,
+    };
+
+    /// What both take.
+    #[must_use]
+    pub fn and(self, other: DiscardLimits) -> DiscardLimits {
+        DiscardLimits {
+            ranges_max: self.ranges_max.min(other.ranges_max),
+            range_blocks_max: self.range_blocks_max.min(other.range_blocks_max),
+            blocks_max: self.blocks_max.min(other.blocks_max),
+        }
+    }
+
+    /// Blocks of a range at most, also where it is the command's only one.
+    #[inline]
+    pub fn one_range_blocks_max(&self) -> u32 {
+        u64::from(self.range_blocks_max).min(self.blocks_max).max(1) as u32
+    }
+}
+
 /// Limits and capabilities of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -120,6 +159,8 @@ pub struct Limits {
     pub transfer_bytes_max: u32,
     /// Largest range of one Write Zeroes in bytes (WZSL, NVM 1.1, section 4.1.5.4); `u32::MAX` where there is no limit.
     pub write_zeroes_bytes_max: u32,
+    /// Dataset Management.
+    pub discard: DiscardLimits,
     /// Preferred write granularity and alignment in bytes.
     pub optimal_write_bytes: u32,
     /// No write is accepted.

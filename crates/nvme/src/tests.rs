@@ -4,11 +4,12 @@ use crate::event::AsyncEvent;
 use crate::fabrics::{Connect, ConnectData, Property, PropertyAccess};
 use crate::feature::HostBehavior;
 use crate::identify::{Controller, IndependentNamespace, Namespace, NvmController, NvmNamespace};
+use crate::limits::DiscardLimits;
 use crate::log::{GetLogPage, Lid, Smart, ana, discovery};
 use crate::{Command, Sgl, Status};
 use proptest::prelude::*;
 use std::mem::offset_of;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Offsets as the figures print them: a size alone does not notice two fields exchanged.
 #[test]
@@ -53,6 +54,8 @@ fn fields_are_where_the_figures_put_them() {
         (offset_of!(Namespace, lbaf), 128),
         (offset_of!(IndependentNamespace, nstat), 14),
         (offset_of!(NvmNamespace, npdgl), 268),
+        (offset_of!(NvmController, dmrl), 3),
+        (offset_of!(NvmController, dmrsl), 4),
         (offset_of!(NvmController, dmsl), 8),
     ];
     let others = [
@@ -126,6 +129,27 @@ proptest! {
         let completion = crate::Completion::new(7, Status(bits), 0);
         prop_assert_eq!(completion.status(), Status(bits));
     }
+}
+
+#[test]
+fn limits_of_dataset_management_are_told_all_or_none_and_zero_is_none() {
+    let mut data = NvmController::new_zeroed();
+    assert_eq!(data.discard_limits(), DiscardLimits::UNLIMITED);
+    let mut told = |limits| {
+        data.set_discard_limits(limits);
+        ((data.dmrl, data.dmrsl.get(), data.dmsl.get()), data.discard_limits())
+    };
+    let limits = DiscardLimits { ranges_max: 3, range_blocks_max: 100, blocks_max: 250 };
+    assert_eq!(told(limits), ((3, 100, 250), limits));
+    let limits = DiscardLimits { range_blocks_max: 100, ..DiscardLimits::UNLIMITED };
+    assert_eq!(told(limits).0, (255, 100, u64::MAX));
+    let limits = DiscardLimits { blocks_max: 250, ..DiscardLimits::UNLIMITED };
+    assert_eq!(told(limits).0, (255, 250, 250), "no range is longer");
+    assert_eq!(told(DiscardLimits::UNLIMITED), ((0, 0, 0), DiscardLimits::UNLIMITED));
+    // Whoever tells less than all.
+    (data.dmrl, data.dmrsl) = (1, 8.into());
+    let limits = DiscardLimits { ranges_max: 1, range_blocks_max: 8, blocks_max: u64::MAX };
+    assert_eq!(data.discard_limits(), limits);
 }
 
 #[test]

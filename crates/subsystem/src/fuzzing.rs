@@ -7,7 +7,7 @@
 use crate::copy::{check_copy, check_format};
 use crate::{AnaState, NamespaceAccess, io};
 use nvme::copy::{Entry, FORMATS, Format, LIST_BYTES_MAX};
-use nvme::limits::{Commands, CopyLimits, Passthrough};
+use nvme::limits::{Commands, CopyLimits, DiscardLimits, Passthrough};
 use nvme::{Command, Limits, Sgl, Status, opcode};
 
 /// Namespaces of the subsystem; the Copy goes to number 1.
@@ -58,6 +58,7 @@ impl<'a> Script<'a> {
             blocks,
             transfer_bytes_max: 1 << 20,
             write_zeroes_bytes_max: u32::MAX,
+            discard: DiscardLimits::UNLIMITED,
             optimal_write_bytes: 4096,
             read_only: choice & 0xc0 == 0xc0,
             volatile_write_cache: false,

@@ -92,7 +92,7 @@ pub fn of(limits: &Limits, path: DataPath, io_bytes_max: u32, zones: Option<Zone
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvme::limits::{Commands, CopyLimits, Passthrough};
+    use nvme::limits::{Commands, CopyLimits, DiscardLimits, Passthrough};
 
     fn limits() -> Limits {
         Limits {
@@ -100,6 +100,7 @@ mod tests {
             blocks: 1000,
             transfer_bytes_max: (1 << 20) + 512,
             write_zeroes_bytes_max: u32::MAX,
+            discard: DiscardLimits::UNLIMITED,
             optimal_write_bytes: 16384,
             read_only: false,
             volatile_write_cache: true,

@@ -3,7 +3,7 @@
 use super::network::{Packet, PortalEnd};
 use super::{Breach, Event, World};
 use crate::model::{MS, US};
-use nvme::limits::{Commands, Passthrough};
+use nvme::limits::{Commands, DiscardLimits, Passthrough};
 use nvme::{Command, Completion, Limits, Status, opcode};
 use std::time::Duration;
 use subsystem::{
@@ -80,6 +80,7 @@ fn target(is_accessible: bool, drains: bool) -> (Target, PortId) {
         blocks: 1 << 20,
         transfer_bytes_max: 1 << 20,
         write_zeroes_bytes_max: u32::MAX,
+        discard: DiscardLimits::UNLIMITED,
         optimal_write_bytes: 4096,
         read_only: false,
         volatile_write_cache: false,

@@ -84,13 +84,14 @@ fn moved(command: &Command, limits: &Limits, zone_extension_bytes: u32) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvme::limits::{Commands, Passthrough};
+    use nvme::limits::{Commands, DiscardLimits, Passthrough};
 
     const LIMITS: Limits = Limits {
         block_shift: 9,
         blocks: 1 << 20,
         transfer_bytes_max: 1 << 20,
         write_zeroes_bytes_max: u32::MAX,
+        discard: DiscardLimits::UNLIMITED,
         optimal_write_bytes: 4096,
         read_only: false,
         volatile_write_cache: true,

@@ -6,7 +6,7 @@ use super::sysfs::QueueLimits;
 use nvme::Limits;
 use nvme::copy::Format;
 use nvme::identify::{self, DATA_BYTES, oncs};
-use nvme::limits::{Commands, CopyLimits, Passthrough};
+use nvme::limits::{Commands, CopyLimits, DiscardLimits, Passthrough};
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
@@ -113,6 +113,7 @@ pub(super) fn limits(
         blocks,
         transfer_bytes_max: transfer as u32,
         write_zeroes_bytes_max: identify::size_limit(specific.wzsl, PAGE_BYTES as u32),
+        discard: DiscardLimits::UNLIMITED,
         optimal_write_bytes: optimal.clamp(PAGE_BYTES, TRANSFER_BYTES_MAX) as u32,
         read_only: namespace.nsattr & 1 != 0 || queue.read_only,
         volatile_write_cache: controller.vwc & 1 != 0

@@ -4,7 +4,7 @@ use super::*;
 use crate::copy::{Place as In, Source, Sources};
 use crate::layer::guard::{Guard, GuardOptions};
 use crate::{Data, Request, Sink};
-use nvme::limits::CopyLimits;
+use nvme::limits::{CopyLimits, DiscardLimits};
 use nvme::opcode::{admin, io as opcode};
 use nvme::{Command, Status, copy};
 use reactor::{Config, Drive};
@@ -68,6 +68,7 @@ fn made(node: &str, passthrough: Passthrough, parent: impl Into<PathBuf>) -> Dev
         blocks: 1 << 20,
         transfer_bytes_max: 1 << 20,
         write_zeroes_bytes_max: u32::MAX,
+        discard: DiscardLimits::UNLIMITED,
         optimal_write_bytes: 4096,
         read_only: false,
         volatile_write_cache: true,

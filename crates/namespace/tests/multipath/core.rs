@@ -3,7 +3,7 @@
 use namespace::copy::{Place, Source, Sources};
 use namespace::layer::multipath::{Multipath, MultipathOptions, Policy, Settings};
 use namespace::{Access, AccessWatcher, Data, Namespace, Queue, Request, Sink};
-use nvme::limits::{Commands, Passthrough};
+use nvme::limits::{Commands, DiscardLimits, Passthrough};
 use nvme::{Command, Limits, Status};
 use reactor::{Config, Mailbox, Reactor};
 use std::cell::{Cell, RefCell};
@@ -107,6 +107,7 @@ pub fn limits() -> Limits {
         blocks: 1 << 20,
         transfer_bytes_max: 1 << 20,
         write_zeroes_bytes_max: u32::MAX,
+        discard: DiscardLimits::UNLIMITED,
         optimal_write_bytes: 4096,
         read_only: false,
         volatile_write_cache: false,

@@ -1,7 +1,7 @@
 use super::*;
 use crate::wire::transmission_flag as flag;
 use nvme::Limits;
-use nvme::limits::{Commands, Passthrough};
+use nvme::limits::{Commands, DiscardLimits, Passthrough};
 use proptest::prelude::*;
 
 struct Two;
@@ -25,6 +25,7 @@ impl Exports for Two {
             blocks: 100,
             transfer_bytes_max: 1 << 20,
             write_zeroes_bytes_max: u32::MAX,
+            discard: DiscardLimits::UNLIMITED,
             optimal_write_bytes: 65536,
             read_only: index == 1,
             volatile_write_cache: true,

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use namespace::layer::program::{Routed, check_successor};
 use namespace::{Namespace, percent};
 use nvme::Limits;
-use nvme::limits::{Commands, CopyLimits, Passthrough};
+use nvme::limits::{Commands, CopyLimits, DiscardLimits, Passthrough};
 use serde_json::Value;
 use std::fs;
 use std::sync::Arc;
@@ -163,6 +163,7 @@ fn limits(told: &BackendNow) -> Limits {
         blocks,
         transfer_bytes_max,
         write_zeroes_bytes_max: u32::MAX,
+        discard: DiscardLimits::UNLIMITED,
         optimal_write_bytes,
         read_only: false,
         volatile_write_cache: false,

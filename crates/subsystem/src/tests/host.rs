@@ -5,7 +5,7 @@ use crate::{
     Refused, Reply, SubsystemConfig, Target, TargetConfig,
 };
 use nvme::fabrics::{CNTLID_DYNAMIC, Cc, Connect, ConnectData, Property, PropertyAccess};
-use nvme::limits::{Commands, CopyLimits, Passthrough};
+use nvme::limits::{Commands, CopyLimits, DiscardLimits, Passthrough};
 use nvme::log::{GetLogPage, Lid};
 use nvme::{Command, Limits, Sgl, Status, opcode};
 use std::time::Duration;
@@ -22,6 +22,7 @@ pub const LIMITS: Limits = Limits {
     blocks: 1 << 21,
     transfer_bytes_max: 1 << 20,
     write_zeroes_bytes_max: u32::MAX,
+    discard: DiscardLimits::UNLIMITED,
     optimal_write_bytes: 4096,
     read_only: false,
     volatile_write_cache: true,

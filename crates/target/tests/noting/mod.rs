@@ -2,7 +2,7 @@
 
 use namespace::copy::Place;
 use namespace::{Data, Namespace, Queue, Request, Sink};
-use nvme::limits::{Commands, CopyLimits, Passthrough};
+use nvme::limits::{Commands, CopyLimits, DiscardLimits, Passthrough};
 use nvme::{Command, Limits, Status, opcode};
 use reactor::{Complete, Reactor};
 use std::cell::RefCell;
@@ -21,6 +21,7 @@ pub const LIMITS: Limits = Limits {
     blocks: 1024,
     transfer_bytes_max: 1 << 20,
     write_zeroes_bytes_max: u32::MAX,
+    discard: DiscardLimits::UNLIMITED,
     optimal_write_bytes: 4096,
     read_only: false,
     volatile_write_cache: false,
