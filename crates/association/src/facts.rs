@@ -258,6 +258,11 @@ pub(crate) fn command_set(data: &[u8], limits: &mut Limits) -> Result<(), Reason
         return Err(Reason::Malformed { what: "Identify data of the NVM command set" });
     };
     limits.write_zeroes_bytes_max = identify::size_limit(data.wzsl, PAGE_BYTES);
+    limits.discard = data.discard_limits();
+    // Whoever verifies does it in pieces as large as those that are read.
+    let takes_reads = limits.transfer_bytes_max <= identify::size_limit(data.vsl, PAGE_BYTES);
+    limits.commands.verify &= takes_reads;
+    limits.commands.checksum &= takes_reads;
     Ok(())
 }
 
@@ -374,6 +379,34 @@ mod tests {
             let found = namespace(1, ours.as_bytes(), &controller).unwrap().unwrap();
             assert!(!found.limits.volatile_write_cache);
         }
+    }
+
+    #[test]
+    fn what_one_command_takes_the_command_set_tells() {
+        let mut data = identify::Namespace::new_zeroed();
+        (data.nsze, data.lbaf[0].lbads) = (100.into(), 12);
+        identify::vendor::set_gives_checksums(&mut data.vs);
+        let mut of = identify::Controller::new_zeroed();
+        (of.oncs, of.mdts) = (oncs::VERIFY.into(), 5);
+        let controller = Controller::parse(of.as_bytes()).unwrap();
+        let told = |bytes: &[u8]| {
+            let mut page = [0; 4096];
+            page[..bytes.len()].copy_from_slice(bytes);
+            let mut limits = namespace(1, data.as_bytes(), &controller).unwrap().unwrap().limits;
+            command_set(&page, &mut limits).unwrap();
+            limits
+        };
+        let without = told(&[]);
+        let expected = (u32::MAX, DiscardLimits::UNLIMITED);
+        assert_eq!((without.write_zeroes_bytes_max, without.discard), expected);
+        assert!(without.commands.verify && without.commands.checksum);
+        // VSL, WZSL, WUSL, DMRL, DMRSL and DMSL.
+        let limits = told(&[5, 1, 0, 2, 0, 1, 0, 0, 0x34, 0x12, 0, 0, 0, 0, 0, 0]);
+        let discard = DiscardLimits { ranges_max: 2, range_blocks_max: 256, blocks_max: 0x1234 };
+        assert_eq!((limits.write_zeroes_bytes_max, limits.discard), (8192, discard));
+        assert!(limits.commands.verify && limits.commands.checksum);
+        let less = told(&[4]);
+        assert!(!less.commands.verify && !less.commands.checksum, "less than a transfer");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::sysfs::QueueLimits;
 use nvme::Limits;
 use nvme::copy::Format;
 use nvme::identify::{self, DATA_BYTES, oncs};
-use nvme::limits::{Commands, CopyLimits, DiscardLimits, Passthrough};
+use nvme::limits::{Commands, CopyLimits, Passthrough};
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
@@ -113,7 +113,7 @@ pub(super) fn limits(
         blocks,
         transfer_bytes_max: transfer as u32,
         write_zeroes_bytes_max: identify::size_limit(specific.wzsl, PAGE_BYTES as u32),
-        discard: DiscardLimits::UNLIMITED,
+        discard: specific.discard_limits(),
         optimal_write_bytes: optimal.clamp(PAGE_BYTES, TRANSFER_BYTES_MAX) as u32,
         read_only: namespace.nsattr & 1 != 0 || queue.read_only,
         volatile_write_cache: controller.vwc & 1 != 0
@@ -200,6 +200,7 @@ fn commands(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvme::limits::DiscardLimits;
     use zerocopy::{FromZeros, IntoBytes};
 
     fn controller(edit: impl FnOnce(&mut identify::Controller)) -> [u8; DATA_BYTES] {
@@ -279,10 +280,8 @@ mod tests {
     }
 
     #[test]
-    fn verify_takes_a_transfer_or_is_not_offered_and_zeroes_have_a_limit_of_their_own() {
-        let offered = |vsl, wzsl| {
-            let mut data = identify::NvmController::new_zeroed();
-            (data.vsl, data.wzsl) = (vsl, wzsl);
+    fn verify_takes_a_transfer_or_is_not_offered_and_others_have_limits_of_their_own() {
+        let limits_of = |data: identify::NvmController| {
             let mut nvm = [0; DATA_BYTES];
             nvm[..data.as_bytes().len()].copy_from_slice(data.as_bytes());
             let (controller, namespace) = (controller(|_| ()), namespace(|_| ()));
@@ -293,8 +292,14 @@ mod tests {
                 nvm_namespace: None,
                 zoned_namespace: None,
             };
-            let limits = limits(&identified, &QueueLimits::default()).unwrap().0;
+            limits(&identified, &QueueLimits::default()).unwrap().0
+        };
+        let offered = |vsl, wzsl| {
+            let mut data = identify::NvmController::new_zeroed();
+            (data.vsl, data.wzsl) = (vsl, wzsl);
+            let limits = limits_of(data);
             assert!(limits.commands.write_zeroes);
+            assert_eq!(limits.discard, DiscardLimits::UNLIMITED);
             (limits.commands.verify, limits.write_zeroes_bytes_max)
         };
         assert_eq!(offered(0, 0), (true, u32::MAX));
@@ -302,6 +307,10 @@ mod tests {
         assert_eq!(offered(6, 1), (false, 8192));
         assert_eq!(offered(19, 19), (true, 1 << 31));
         assert_eq!(offered(20, 255), (true, u32::MAX));
+        let mut data = identify::NvmController::new_zeroed();
+        (data.dmrl, data.dmrsl, data.dmsl) = (2, 100.into(), 150.into());
+        let discard = DiscardLimits { ranges_max: 2, range_blocks_max: 100, blocks_max: 150 };
+        assert_eq!(limits_of(data).discard, discard);
     }
 
     #[test]
