@@ -107,6 +107,7 @@ impl Subsystem {
             limits.write_zeroes_bytes_max = limits.write_zeroes_bytes_max.min(most);
             limits.optimal_write_bytes =
                 limits.optimal_write_bytes.max(before.limits.optimal_write_bytes);
+            limits.discard = limits.discard.and(before.limits.discard);
             limits.copy = limits.copy.and(before.limits.copy);
             limits.commands = limits.commands.and(before.limits.commands);
             // One of them has a cache that is to be flushed.

@@ -92,6 +92,7 @@ impl Namespace for Linear {
             limits.transfer_bytes_max = limits.transfer_bytes_max.min(other.transfer_bytes_max);
             limits.write_zeroes_bytes_max =
                 limits.write_zeroes_bytes_max.min(other.write_zeroes_bytes_max);
+            limits.discard = limits.discard.and(other.discard);
             limits.optimal_write_bytes = limits.optimal_write_bytes.max(other.optimal_write_bytes);
             limits.read_only |= other.read_only;
             limits.volatile_write_cache |= other.volatile_write_cache;

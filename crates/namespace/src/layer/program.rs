@@ -261,6 +261,7 @@ impl Namespace for Routed {
             limits.commands.write_zeroes &= other.commands.write_zeroes;
             limits.write_zeroes_bytes_max =
                 limits.write_zeroes_bytes_max.min(other.write_zeroes_bytes_max);
+            limits.discard = limits.discard.and(other.discard);
             limits.commands.deallocate &= other.commands.deallocate;
         }
         let Device { block_shift, blocks, blocks_max, optimal_blocks, .. } = self.device;

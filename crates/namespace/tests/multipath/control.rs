@@ -4,7 +4,7 @@ use crate::core::{Core, Fake, limits};
 use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::layer::multipath::{Multipath, MultipathError, MultipathOptions, Policy};
 use namespace::{Access, Namespace};
-use nvme::limits::Commands;
+use nvme::limits::{Commands, DiscardLimits};
 use nvme::opcode::io::{READ, WRITE};
 use nvme::{Limits, Status};
 use std::io::ErrorKind;
@@ -23,6 +23,7 @@ fn limits_are_those_of_all_paths() {
         blocks: 1 << 19,
         transfer_bytes_max: 1 << 17,
         write_zeroes_bytes_max: 1 << 16,
+        discard: DiscardLimits { ranges_max: 1, range_blocks_max: 8, blocks_max: 8 },
         optimal_write_bytes: 8192,
         volatile_write_cache: true,
         commands: Commands::default(),
