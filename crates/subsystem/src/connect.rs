@@ -147,6 +147,7 @@ impl Target {
             dropped: false,
             transfer_bytes_told: 0,
             write_zeroes_bytes_told: 0,
+            discard_told: None,
             events: AsyncEvents::new(Features::events_supported(discovery)),
             features: Features::default(),
             errors: ErrorLog::default(),

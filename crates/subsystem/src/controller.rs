@@ -6,6 +6,7 @@ use crate::event::DropReason;
 use crate::feature::Features;
 use crate::{ERROR_ENTRIES_MAX, IO_QUEUES_MAX, KEEP_ALIVE_GRANULARITY, UNUSED_IDLE};
 use nvme::fabrics::{Cc, Csts};
+use nvme::limits::DiscardLimits;
 use nvme::log::{CHANGED_NAMESPACES_MAX, ErrorEntry};
 use nvme::{Command, NSID_ALL, Status};
 use std::collections::{BTreeSet, VecDeque};
@@ -37,6 +38,8 @@ pub(crate) struct Controller {
     pub transfer_bytes_told: u32,
     /// The same of Write Zeroes.
     pub write_zeroes_bytes_told: u32,
+    /// What it was told of Dataset Management.
+    pub discard_told: Option<DiscardLimits>,
     pub events: AsyncEvents,
     pub features: Features,
     pub errors: ErrorLog,

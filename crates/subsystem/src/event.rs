@@ -31,7 +31,7 @@ pub enum DropReason {
     PortRemoved,
     /// The host is no longer allowed.
     HostDisallowed,
-    /// The host was told of larger transfers, or larger Write Zeroes, than all namespaces take now.
+    /// The host was told of larger transfers, Write Zeroes or Dataset Management than all namespaces take now.
     TransferLimit,
 }
 

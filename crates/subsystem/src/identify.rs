@@ -45,7 +45,8 @@ impl Target {
         Ok(Answer::data(data))
     }
 
-    /// Notes what a host is told that must stay true as long as it is connected: MDTS, VSL and WZSL.
+    /// Notes what a host is told that must stay true as long as it is connected: MDTS, VSL, WZSL and those of
+    /// Dataset Management.
     fn note_limits_told(&mut self, id: ControllerId, command: &Command) {
         let cns = Cns(command.cdw10.get() as u8);
         if !matches!(cns, Cns::CONTROLLER | Cns::COMMAND_SET_CONTROLLER) {
@@ -58,6 +59,8 @@ impl Target {
             if cns == Cns::COMMAND_SET_CONTROLLER {
                 let bytes = subsystem.write_zeroes_bytes_max();
                 controller.write_zeroes_bytes_told = controller.write_zeroes_bytes_told.max(bytes);
+                // Not less than it was told before: see `drop_misled`.
+                controller.discard_told = Some(subsystem.discard_limits());
             }
         }
     }
@@ -321,6 +324,7 @@ fn command_set_controller(subsystem: &Subsystem) -> Vec<u8> {
     let mut data = NvmController::new_zeroed();
     data.vsl = in_pages(subsystem.transfer_bytes_max());
     data.wzsl = in_pages(subsystem.write_zeroes_bytes_max());
+    data.set_discard_limits(subsystem.discard_limits());
     data.as_bytes().to_vec()
 }
 

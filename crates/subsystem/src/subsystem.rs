@@ -7,7 +7,7 @@ use crate::{
 };
 use nvme::Limits;
 use nvme::copy::{FORMATS, RANGES_MAX};
-use nvme::limits::CopyLimits;
+use nvme::limits::{CopyLimits, DiscardLimits};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -167,6 +167,13 @@ impl Subsystem {
         let each = zeroes.filter(|limits| limits.commands.write_zeroes);
         let most = each.map(|limits| limits.write_zeroes_bytes_max);
         1 << most.fold(WRITE_ZEROES_BYTES_MAX, u32::min).max(TRANSFER_BYTES_MIN).ilog2()
+    }
+
+    /// Dataset Management that every namespace takes, whatever its block size: DMRL, DMRSL and DMSL.
+    pub fn discard_limits(&self) -> DiscardLimits {
+        let limits = self.namespaces.values().map(|namespace| namespace.limits);
+        let each = limits.filter(|limits| limits.commands.deallocate);
+        each.fold(DiscardLimits::UNLIMITED, |most, limits| most.and(limits.discard))
     }
 
     fn free_nsid(&self, wanted: Option<u32>) -> Result<u32, ConfigError> {

@@ -144,8 +144,8 @@ impl Target {
         Ok(())
     }
 
-    /// Adds a namespace; returns its id. Hosts are told; those that know of larger transfers, or Write Zeroes, than all
-    /// namespaces take now are dropped, to identify their controllers again.
+    /// Adds a namespace; returns its id. Hosts are told; those that know of larger transfers, Write Zeroes or Dataset
+    /// Management than all namespaces take now are dropped, to identify their controllers again.
     pub fn add_namespace(
         &mut self,
         nqn: &str,
@@ -394,14 +394,16 @@ impl Target {
         }
     }
 
-    /// Hosts ask for MDTS and WZSL once per association, and each larger write would fail for good.
+    /// Hosts ask for MDTS, WZSL and the like once per association, and each larger command would fail for good.
     fn drop_misled(&mut self, nqn: &str) {
         let Some(subsystem) = self.subsystems.get(nqn) else { return };
         let (transfer_bytes, zeroes_bytes) =
             (subsystem.transfer_bytes_max(), subsystem.write_zeroes_bytes_max());
+        let discard = subsystem.discard_limits();
         self.drop_where(DropReason::TransferLimit, |controller| {
             let misled = controller.transfer_bytes_told > transfer_bytes
-                || controller.write_zeroes_bytes_told > zeroes_bytes;
+                || controller.write_zeroes_bytes_told > zeroes_bytes
+                || controller.discard_told.is_some_and(|told| told.and(discard) != told);
             *controller.subsystem_nqn == *nqn && misled
         });
     }

@@ -1,7 +1,7 @@
 use super::host::*;
 use crate::{DropReason, Event, NAMESPACES_MAX, NamespaceConfig};
 use nvme::identify::{Cns, Controller, IndependentNamespace, Namespace, NvmController};
-use nvme::limits::CopyLimits;
+use nvme::limits::{CopyLimits, DiscardLimits};
 use nvme::{Limits, Sgl, Status};
 use zerocopy::FromBytes;
 
@@ -163,6 +163,32 @@ fn hosts_that_were_told_of_more_zeroes_are_to_identify_again() {
     assert_eq!(drops(&mut target), [Event::Drop { controller: zeroes, reason }]);
 }
 
+/// So do the limits of Dataset Management.
+#[test]
+fn hosts_that_were_told_of_more_to_deallocate_are_to_identify_again() {
+    let (mut target, port) = target();
+    let told = |target: &mut crate::Target, limits: Limits| {
+        let mut host = Host::attempt(target, port, ADMIN);
+        host.identify(Cns::COMMAND_SET_CONTROLLER.0, 0);
+        let id = host.id;
+        drain(target);
+        target.update_limits(NQN, 1, limits).unwrap();
+        let events = drain(target).into_iter();
+        let drops = events.filter_map(|event| match event {
+            Event::Drop { controller, .. } => Some(controller),
+            _ => None,
+        });
+        (id, drops.collect::<Vec<_>>())
+    };
+    let discard = DiscardLimits { ranges_max: 1, range_blocks_max: 100, blocks_max: 100 };
+    let (host, dropped) = told(&mut target, Limits { discard, ..LIMITS });
+    assert_eq!(dropped, [host]);
+    assert_eq!(told(&mut target, LIMITS).1, [], "it is more now");
+    let discard = DiscardLimits { blocks_max: 1 << 40, ..DiscardLimits::UNLIMITED };
+    let (host, dropped) = told(&mut target, Limits { discard, ..LIMITS });
+    assert_eq!(dropped, [host], "the one before knows of less");
+}
+
 #[test]
 fn a_subsystem_that_may_not_fuse_does_not_offer_it() {
     let (mut target, port) = target();
@@ -299,7 +325,23 @@ fn command_set_limits_are_told() {
     none.commands.write_zeroes = false;
     host.target.add_namespace(NQN, NamespaceConfig { limits: none, ..namespace(3) }).unwrap();
     let mut host = Host::connect(&mut target, port);
-    assert_eq!(host.identify(Cns::COMMAND_SET_CONTROLLER.0, 0)[1], 9, "2 MiB");
+    let data = host.identify(Cns::COMMAND_SET_CONTROLLER.0, 0);
+    assert_eq!(data[1], 9, "2 MiB");
+    assert_eq!(data[3..16], [0; 13], "what is deallocated has no limit");
+    let discard = DiscardLimits { ranges_max: 8, range_blocks_max: 1000, blocks_max: 4000 };
+    let limits = Limits { discard, ..LIMITS };
+    host.target.add_namespace(NQN, NamespaceConfig { limits, ..namespace(4) }).unwrap();
+    let discard = DiscardLimits { ranges_max: 100, range_blocks_max: 500, blocks_max: 5000 };
+    let limits = Limits { block_shift: 12, discard, ..LIMITS };
+    host.target.add_namespace(NQN, NamespaceConfig { limits, ..namespace(5) }).unwrap();
+    let discard = DiscardLimits { ranges_max: 1, range_blocks_max: 1, blocks_max: 1 };
+    let mut none = Limits { discard, ..LIMITS };
+    none.commands.deallocate = false;
+    host.target.add_namespace(NQN, NamespaceConfig { limits: none, ..namespace(6) }).unwrap();
+    let mut host = Host::connect(&mut target, port);
+    let data = host.identify(Cns::COMMAND_SET_CONTROLLER.0, 0);
+    let limits = NvmController::read_from_bytes(&data).unwrap();
+    assert_eq!((limits.dmrl, limits.dmrsl.get(), limits.dmsl.get()), (8, 500, 4000));
     let mut zoned = identify(Cns::COMMAND_SET_CONTROLLER.0, 0);
     zoned.cdw11 = (2u32 << 24).into();
     assert_eq!(host.status(&zoned, &[]), Status::INVALID_FIELD.dnr());
