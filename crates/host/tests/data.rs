@@ -2,11 +2,15 @@
 
 mod rig;
 
+use double::Double;
 use namespace::Namespace;
 use namespace::layer::volatile::{CACHE_BYTES, Volatile};
-use nvme::{Command, Status, opcode};
-use rig::{Core, Target, connect, options, pattern, read, received, write};
+use nvme::limits::DiscardLimits;
+use nvme::{Command, Limits, Status, opcode};
+use rig::{Core, NQN, Target, connect, options, pattern, read, received, write};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 const SIZES: [usize; 9] = [512, 1024, 4096, 4608, 8192, 16384, 20480, 131_072, 1 << 20];
 
@@ -255,4 +259,38 @@ fn refusals_name_the_peer_and_the_reason() {
     let paths = host::open(&[rig::address(free), peer], &options(), "").expect("one is live");
     assert_eq!(paths.len(), 2);
     assert!(!paths[0].paths()[0].access.is_usable() && paths[1].paths()[0].access.is_usable());
+}
+
+/// A controller tells what all its namespaces take.
+#[test]
+fn what_is_discarded_at_once_is_what_the_volume_behind_the_target_takes() {
+    let limited = |discard: DiscardLimits| {
+        let volume = Double::over(rig::memory(64 << 20, 9, 1));
+        Arc::new(volume.limited(move |limits| Limits { discard, ..limits }))
+    };
+    let discard = DiscardLimits { ranges_max: 4, range_blocks_max: 2048, blocks_max: 1 << 40 };
+    let target = Target::serve(limited(discard), 1, 0);
+    let mut options = options();
+    options.association.nsid = Some(1);
+    let path = connect(target.address, &options);
+    assert_eq!(path.limits().discard, discard);
+    assert!(path.limits().commands.verify, "it takes what a read takes");
+    // A gateway's hosts see it too.
+    let gateway = Target::serve(path.clone(), 1, 0);
+    let beyond = connect(gateway.address, &options);
+    assert_eq!(beyond.limits().discard, discard);
+    // A volume that comes later takes less: hosts connect again, and know.
+    let less = DiscardLimits { ranges_max: 9, range_blocks_max: 100, blocks_max: 150 };
+    target.add(2, limited(less), [0x43; 16]);
+    let end = Instant::now() + rig::PATIENCE;
+    while beyond.limits().discard != discard.and(less) {
+        assert!(Instant::now() < end, "{:?}", beyond.limits().discard);
+        thread::sleep(Duration::from_millis(10));
+        if path.refresh().expect("it only looks") {
+            gateway.server.namespace_changed(NQN, 1).expect("it is there");
+        }
+    }
+    let unlimited = Target::memory();
+    let path = connect(unlimited.address, &options);
+    assert_eq!(path.limits().discard, DiscardLimits::UNLIMITED);
 }
