@@ -6,16 +6,18 @@ use client::*;
 use double::Double;
 use namespace::{Queue, Request};
 use nbd::{Export, Server, ServerConfig};
-use nvme::Status;
+use nvme::limits::DiscardLimits;
 use nvme::opcode::io as opcode;
+use nvme::{Limits, Status};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const SIMPLE: Manners = Manners { structured: false, aligned: false, allocation: false };
 const DONE: Reply = Reply::Data(vec![]);
 
-/// Refuses to zero or trim more than 1 MiB at a time, as remote volumes may.
-struct Picky(Rc<dyn Queue>);
+/// Refuses to zero or trim more than 1 MiB at a time, as remote volumes may; and counts how often.
+struct Picky(Rc<dyn Queue>, Arc<AtomicU32>);
 
 impl Queue for Picky {
     fn submit(&self, request: Box<Request>) {
@@ -28,6 +30,7 @@ impl Queue for Picky {
             _ => 0,
         };
         if blocks > 2048 {
+            self.1.fetch_add(1, Ordering::Relaxed);
             return request.finish(Status::INVALID_FIELD.dnr());
         }
         self.0.submit(request);
@@ -36,11 +39,23 @@ impl Queue for Picky {
     fn forget(&self) {}
 }
 
+fn limited(limits: Limits) -> Limits {
+    let discard = DiscardLimits { range_blocks_max: 2048, ..limits.discard };
+    Limits { discard, write_zeroes_bytes_max: 1 << 20, ..limits }
+}
+
 #[test]
 fn a_volume_that_zeroes_little_at_a_time_is_asked_for_little() {
-    for kind in [WRITE_ZEROES, TRIM] {
+    for (kind, says_so) in
+        [(WRITE_ZEROES, false), (TRIM, false), (WRITE_ZEROES, true), (TRIM, true)]
+    {
         let namespace = volume::open("mem:64M", &volume::OpenOptions::default()).unwrap();
-        let namespace = Arc::new(Double::over(namespace).queues(|queue, _| Rc::new(Picky(queue))));
+        let refusals = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&refusals);
+        let picky = Double::over(namespace)
+            .queues(move |queue, _| Rc::new(Picky(queue, Arc::clone(&counted))))
+            .limited(move |limits| if says_so { limited(limits) } else { limits });
+        let namespace = Arc::new(picky);
         let export = Export { name: String::new(), description: String::new(), namespace };
         let server = Server::start(&ServerConfig::default(), vec![export]).unwrap();
         let address = server.listen("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -57,6 +72,7 @@ fn a_volume_that_zeroes_little_at_a_time_is_asked_for_little() {
         model[512..512 + (20 << 20)].fill(0);
         model[24 << 20..29 << 20].fill(0);
         assert!(client.read(0, 32 << 20) == model);
+        assert_eq!(refusals.load(Ordering::Relaxed) == 0, says_so);
         server.stop().unwrap();
     }
 }

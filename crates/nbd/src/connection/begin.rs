@@ -193,7 +193,8 @@ impl Connection {
     fn trim(&self, inner: &mut Inner, slot: u32) {
         let (_, view) = inner.serving();
         let shift = view.block_shift;
-        let blocks_max = view.bulk_bytes_max.get() >> shift;
+        let most = view.limits.discard.one_range_blocks_max();
+        let blocks_max = (view.bulk_bytes_max.get() >> shift).min(most);
         let exchange = inner.exchanges.slot(slot);
         if exchange.running > 0 {
             return;
