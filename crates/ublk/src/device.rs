@@ -232,7 +232,7 @@ impl Device {
             .with(options.zones)
             .behind(parameters.has_cache(), &limits);
         if recovery::cuts(&*self.namespace) {
-            shape.zero_blocks_max = u32::MAX;
+            (shape.zero_blocks_max, shape.discard_blocks_max) = (u32::MAX, u32::MAX);
         }
         if shape.writes_through {
             tracing::info!(

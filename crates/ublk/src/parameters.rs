@@ -44,6 +44,7 @@ pub fn of(limits: &Limits, path: DataPath, io_bytes_max: u32, zones: Option<Zone
     let attrs = flags.iter().filter(|(set, _)| *set).fold(0, |all, (_, bits)| all | bits);
     let can = limits.commands;
     let when = |can: bool, sectors: u32| if can && !limits.read_only { sectors } else { 0 };
+    let discard = sectors(limits.discard.one_range_blocks_max().into());
     let mut types = parameter::BASIC;
     // Zones are emptied by resets.
     if zones.is_none() && !limits.read_only && (can.deallocate || can.write_zeroes) {
@@ -75,7 +76,10 @@ pub fn of(limits: &Limits, path: DataPath, io_bytes_max: u32, zones: Option<Zone
         discard: Discard {
             discard_alignment: 0,
             discard_granularity: limits.block_bytes(),
-            max_discard_sectors: when(can.deallocate, DISCARD_SECTORS_MAX),
+            max_discard_sectors: when(
+                can.deallocate,
+                discard.min(DISCARD_SECTORS_MAX.into()) as u32,
+            ),
             max_write_zeroes_sectors: when(
                 can.write_zeroes,
                 sectors(limits.zero_blocks_max().into()) as u32,
@@ -127,6 +131,22 @@ mod tests {
         let limits = Limits { write_zeroes_bytes_max: 8 << 20, ..limits() };
         let parameters = of(&limits, DataPath::UserCopy, bytes, None);
         assert_eq!(parameters.discard.max_write_zeroes_sectors, 8 << 11);
+        assert_eq!(parameters.discard.max_discard_sectors, 1 << 22);
+    }
+
+    #[test]
+    fn a_discard_is_one_range_that_the_volume_takes() {
+        let sectors = |discard| {
+            let limits = Limits { discard, ..limits() };
+            let found = of(&limits, DataPath::UserCopy, 4096, None).discard;
+            assert_eq!(found.max_discard_segments, 1);
+            found.max_discard_sectors
+        };
+        let unlimited = DiscardLimits::UNLIMITED;
+        assert_eq!(sectors(DiscardLimits { range_blocks_max: 1000, ..unlimited }), 8000);
+        assert_eq!(sectors(DiscardLimits { range_blocks_max: 1 << 30, ..unlimited }), 1 << 22);
+        assert_eq!(sectors(DiscardLimits { blocks_max: 3, ..unlimited }), 24);
+        assert_eq!(sectors(DiscardLimits { ranges_max: 1, ..unlimited }), 1 << 22);
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub struct Shape {
     pub deallocates: bool,
     /// Most blocks of a Write Zeroes.
     pub zero_blocks_max: u32,
+    /// Most blocks of a discard.
+    pub discard_blocks_max: u32,
     /// The volume has a volatile write cache and the device, made of it when it had none or of another, has not: the kernel
     /// asks for no flush, so that each write has to be durable by itself.
     pub writes_through: bool,
@@ -68,6 +70,7 @@ impl Shape {
             io_bytes_max,
             deallocates,
             zero_blocks_max: limits.zero_blocks_max(),
+            discard_blocks_max: limits.discard.one_range_blocks_max(),
             writes_through: false,
             zone_sectors: 0,
         }
@@ -103,6 +106,8 @@ impl Shape {
         }
         let (slba, blocks) = self.blocks(request)?;
         match request.operation() {
+            // Fewer than when the device was made: nothing has to be discarded.
+            operation::DISCARD if blocks > self.discard_blocks_max => Err(libc::EOPNOTSUPP),
             operation::DISCARD => {
                 let range = Range { attributes: 0, blocks, slba };
                 Ok(work(dataset::deallocate(NSID, 1), Transfer::Range(range)))
@@ -208,6 +213,7 @@ pub(crate) const SHAPE: Shape = Shape {
     io_bytes_max: 1 << 20,
     deallocates: true,
     zero_blocks_max: BLOCKS_MAX,
+    discard_blocks_max: u32::MAX,
     writes_through: false,
     zone_sectors: 0,
 };
@@ -293,6 +299,10 @@ mod tests {
         let range = Range { attributes: 0, blocks: 1 << 27, slba: 1 << 37 };
         assert_eq!(work.transfer, Transfer::Range(range));
         assert!(dataset::deallocates(&work.command) && dataset::range_count(&work.command) == 1);
+        let shape = Shape { discard_blocks_max: 256, ..SHAPE };
+        let discard = |sectors| shape.translate(&request(operation::DISCARD, 0, sectors));
+        assert!(discard(2048).is_ok());
+        assert_eq!(discard(2056), Err(libc::EOPNOTSUPP));
     }
 
     #[test]

@@ -37,6 +37,7 @@ fn no_request_allocates() {
         io_bytes_max: 1 << 20,
         deallocates: true,
         zero_blocks_max: 1 << 16,
+        discard_blocks_max: u32::MAX,
         writes_through: false,
         zone_sectors: 0,
     };
