@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 300
+# limit: 360
 # kernel: newest
 # kernel says: WARNING: kernel/sched/core.c:[0-9]+ at set_task_cpu
 # A program that the kernel runs is being replaced, and waits for a write that the old one delays by nine seconds, when another
@@ -65,7 +65,7 @@ ends() {
     expect "devices after $what" "$(compgen -G '/dev/ublk[bc]*' || true)" ""
     expect "what is noted after $what" "$(compgen -G "/run/nvlane/ublk-$ID.*" || true)" ""
 }
-# too_long PLACE: the write to block 16 takes 18 s, of which 15 are waited for
+# too_long PLACE: the write to block 16 takes 25 s, of which 15 are waited for
 too_long() {
     local said
     rm -f "$image"
