@@ -285,8 +285,8 @@ fn it_serves_on_and_stops_in_order_when_nobody_reads_what_it_says() {
         .stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     drop(child.stderr.take());
-    let ready = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let ready = ready.filter(|line| line.starts_with('{')).next().expect("it is ready");
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let ready = lines.find(|line| line.starts_with('{')).expect("it is ready");
     let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
     let address = ready["listeners"][0].as_str().unwrap();
     // What is no PDU is told in the log.
