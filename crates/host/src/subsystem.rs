@@ -189,7 +189,7 @@ mod tests {
     use super::*;
     use crate::shared::Shared;
     use association::{Association, Config};
-    use nvme::limits::{Commands, CopyLimits, Passthrough};
+    use nvme::limits::{Commands, CopyLimits, DiscardLimits, Passthrough};
     use nvme::log::ana::AnaState;
 
     #[test]
@@ -249,6 +249,7 @@ mod tests {
             read_only: false,
             volatile_write_cache: false,
             commands: all,
+            discard: DiscardLimits::UNLIMITED,
             copy: CopyLimits { ranges_max: 128, range_blocks_max: 100, blocks_max: 1000 },
             metadata_bytes: 0,
             passthrough: Passthrough::NONE,
@@ -262,6 +263,7 @@ mod tests {
             read_only: true,
             volatile_write_cache: true,
             commands: Commands { verify: true, ..Commands::default() },
+            discard: DiscardLimits { ranges_max: 1, ..DiscardLimits::UNLIMITED },
             copy: CopyLimits::NONE,
             ..most
         };
