@@ -27,10 +27,9 @@ impl Classic {
         non_optimized: PathSet,
         distances: &[u8; PATHS_MAX],
     ) -> Option<usize> {
-        match self.current {
-            Some(path) if optimized.contains(path) => Some(path),
-            _ => self.find(optimized, non_optimized, distances),
-        }
+        let found = self.numa_elsewhere(optimized, non_optimized, distances);
+        self.current = found.or(self.current);
+        found
     }
 
     /// numa, for a command that other paths have failed: these are left out of both sets. For others the current
