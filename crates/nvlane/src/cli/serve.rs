@@ -66,7 +66,7 @@ pub struct ServeArgs {
     /// Directory for state and for the default volume: /var/lib/nvlane for root, ~/.local/share/nvlane otherwise.
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Put the state of earlier changes aside and start from the command line or file alone.
+    /// Put the state of earlier changes aside and start from the command line or file alone. Copies that were running are paused.
     #[arg(long)]
     pub fresh: bool,
     /// What to log to standard error: error, warn, info, debug, trace, or a filter such as

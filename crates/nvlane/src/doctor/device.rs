@@ -3,6 +3,7 @@
 mod nvme_node;
 
 use super::{Check, Outcome, machine};
+use crate::patience::{MOMENT, Patience};
 use nvme::limits::Passthrough;
 use nvme_node::Node;
 use std::fs;
@@ -60,7 +61,7 @@ fn read_first(uri: &str) -> anyhow::Result<String> {
     let session = Session::new(&SessionConfig { depth: 1, ..SessionConfig::default() })?;
     let passthrough = Passthrough::ALL;
     let options = OpenOptions { read_only: true, passthrough, ..OpenOptions::default() };
-    let volume = session.open_with(uri, &options)?;
+    let volume = Patience::new(MOMENT).open(|| session.open_with(uri, &options))?;
     let limits = volume.limits();
     let block = vec![0u8; limits.block_bytes() as usize];
     volume.submit(Submission::read(0, 1, block)).map_err(|rejected| rejected.reason)?;
