@@ -11,7 +11,7 @@
 //! What it does not do: faults, delays, power cuts, for which there are layers; or what a [`Namespace`] need not
 //! say, such as origins of Copies. A test that wants that has a volume of its own.
 
-use namespace::{Namespace, Queue};
+use namespace::{Lost, Namespace, Queue};
 use nvme::Limits;
 use reactor::Reactor;
 use std::fmt;
@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 type Limit = dyn Fn(Limits) -> Limits + Send + Sync;
 type Flush = dyn Fn(&dyn Namespace) -> io::Result<()> + Send + Sync;
+type Losses = dyn Fn() -> Lost + Send + Sync;
 type Open = dyn Fn(Rc<dyn Queue>, &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> + Send + Sync;
 
 /// A volume that is as the one below it, but for what the test has changed.
@@ -29,6 +30,7 @@ pub struct Double {
     limit: Box<Limit>,
     open: Box<Open>,
     flush: Box<Flush>,
+    lost: Option<Box<Losses>>,
 }
 
 impl Double {
@@ -39,6 +41,7 @@ impl Double {
             limit: Box::new(|limits| limits),
             open: Box::new(|queue, _| Ok(queue)),
             flush: Box::new(|child| child.flush()),
+            lost: None,
         }
     }
 
@@ -61,6 +64,11 @@ impl Double {
         flush: impl Fn(&dyn Namespace) -> io::Result<()> + Send + Sync + 'static,
     ) -> Double {
         Double { flush: Box::new(flush), ..self }
+    }
+
+    /// It has lost what `lost` says.
+    pub fn losing(self, lost: impl Fn() -> Lost + Send + Sync + 'static) -> Double {
+        Double { lost: Some(Box::new(lost)), ..self }
     }
 
     /// No queue can be opened.
@@ -106,6 +114,10 @@ impl Namespace for Double {
 
     fn uuid(&self) -> Option<[u8; 16]> {
         self.child.uuid()
+    }
+
+    fn lost(&self) -> Lost {
+        self.lost.as_ref().map_or_else(|| self.child.lost(), |lost| lost())
     }
 
     fn keeps_blocks_whole(&self) -> bool {

@@ -1,8 +1,8 @@
 //! The contract between front doors, layers and backends.
 
-use crate::Data;
 use crate::copy::{CopyCounters, Located};
 use crate::layer::program::Routed;
+use crate::{Data, Lost};
 use nvme::{Command, Limits, Status};
 use reactor::Reactor;
 use std::os::fd::BorrowedFd;
@@ -121,6 +121,13 @@ pub trait Namespace: Send + Sync + fmt::Debug {
     /// NVMe has no such number: a Flush says nothing of what was lost before it (Base 2.1, section 7.2).
     fn volatile_epoch(&self) -> u64 {
         0
+    }
+
+    /// How often data was lost that had been acknowledged, and that a Flush was to make durable, where each such loss is told by
+    /// one Flush of each queue. Whoever serves several users by one queue tells the others ([`Told`](crate::Told)). Cheap, but
+    /// not for every command.
+    fn lost(&self) -> Lost {
+        Lost::default()
     }
 
     /// Whether the checksum that a Verify may be asked for ([`Command::wants_checksum`]) comes from where the blocks are. A

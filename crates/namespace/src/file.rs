@@ -28,7 +28,8 @@ mod write_back;
 pub use open::{FileOptions, OpenError};
 
 use crate::copy::{Located, Origin};
-use crate::{Namespace, Queue, Run};
+use crate::told::TOLD_WITHIN;
+use crate::{Lost, Namespace, Queue, Run};
 use copy::Copying;
 use nvme::Limits;
 use nvme::limits::{Commands, DiscardLimits, Passthrough};
@@ -40,13 +41,10 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Largest data transfer of one command: the largest buffer of the pool.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
-
-/// For how long a loss of data is told to queues that are opened after it, by the first Flush of each.
-const TOLD_WITHIN: Duration = Duration::from_secs(60 * 60);
 
 /// A volume in a file or on a block device.
 #[derive(Debug)]
@@ -272,6 +270,13 @@ impl Namespace for File {
             return Ok(());
         }
         self.file.sync_data().inspect_err(|_| self.sync_failed(true))
+    }
+
+    fn lost(&self) -> Lost {
+        match self.dropped() {
+            0 => Lost::default(),
+            count => Lost { count, at: *self.dropped_at() },
+        }
     }
 
     /// The kernel tells once that it could not write something back, whoever asks (errseq_t, per open file), and has

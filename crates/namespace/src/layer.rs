@@ -128,6 +128,11 @@ macro_rules! pass_to_child {
             self.child.gives_checksums()
         }
     };
+    (@ lost) => {
+        fn lost(&self) -> crate::Lost {
+            self.child.lost()
+        }
+    };
     (@ volatile_epoch) => {
         fn volatile_epoch(&self) -> u64 {
             self.child.volatile_epoch()

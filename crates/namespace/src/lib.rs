@@ -30,6 +30,7 @@ pub mod null;
 pub mod output;
 pub mod percent;
 mod spin;
+mod told;
 mod unflushed;
 pub mod uuid;
 
@@ -38,4 +39,5 @@ pub use contract::{
     Request, Run, Sink,
 };
 pub use data::{Data, Lent, Part, Registered, Transient};
+pub use told::{Lost, Told};
 pub use unflushed::Unflushed;

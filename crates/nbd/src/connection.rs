@@ -20,7 +20,7 @@ use crate::handshake::{self, Handshake};
 use crate::request::Transmission;
 use memory::Holding;
 use namespace::output::{Flushed, Output, Payload};
-use namespace::{Namespace, Queue, Request, Sink};
+use namespace::{Namespace, Queue, Request, Sink, Told};
 use nvme::Limits;
 use reactor::{Complete, Interest, Poll, PollerId, Stream, TimerId, WatchId};
 use receive::Incoming;
@@ -113,6 +113,8 @@ struct View {
     /// Most bytes that one command zeroes or trims.
     bulk_bytes_max: Cell<u32>,
     limits: Limits,
+    /// What this client has been told that the volume has lost: others have the same queue.
+    told: RefCell<Told>,
 }
 
 impl Inner {

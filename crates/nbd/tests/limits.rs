@@ -4,7 +4,7 @@ mod client;
 
 use client::*;
 use double::Double;
-use namespace::{Queue, Request};
+use namespace::{Lost, Queue, Request};
 use nbd::{Export, Server, ServerConfig};
 use nvme::limits::DiscardLimits;
 use nvme::opcode::io as opcode;
@@ -12,6 +12,7 @@ use nvme::{Limits, Status};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 const SIMPLE: Manners = Manners { structured: false, aligned: false, allocation: false };
 const DONE: Reply = Reply::Data(vec![]);
@@ -75,4 +76,28 @@ fn a_volume_that_zeroes_little_at_a_time_is_asked_for_little() {
         assert_eq!(refusals.load(Ordering::Relaxed) == 0, says_so);
         server.stop().unwrap();
     }
+}
+
+/// The kernel tells of lost data once, whoever flushes then.
+#[test]
+fn each_client_is_told_of_lost_data_by_its_next_flush() {
+    let lost = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&lost);
+    let memory = volume::open("mem:1M", &volume::OpenOptions::default()).unwrap();
+    let losing =
+        move || Lost { count: counted.load(Ordering::Relaxed).into(), at: Some(Instant::now()) };
+    let namespace = Arc::new(Double::over(memory).losing(losing));
+    let export = Export { name: String::new(), description: String::new(), namespace };
+    let server = Server::start(&ServerConfig::default(), vec![export]).unwrap();
+    let address = server.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut clients = [(); 2].map(|()| Client::connect(address, "", SIMPLE));
+    for client in &mut clients {
+        assert_eq!(client.ask(FLUSH, 0, 0, 0), DONE);
+    }
+    lost.store(1, Ordering::Relaxed);
+    for client in &mut clients {
+        assert_eq!(client.ask(FLUSH, 0, 0, 0), Reply::Error(5), "EIO");
+        assert_eq!(client.ask(FLUSH, 0, 0, 0), DONE);
+    }
+    server.stop().unwrap();
 }

@@ -13,6 +13,7 @@ mod receive;
 
 use crate::core::Core;
 use crate::exchange::{Exchanges, Stage};
+use crate::losses::Host;
 use crate::view::{NamespaceView, SubsystemView};
 use namespace::output::{Flushed, Output, Payload};
 use namespace::{Data, Request, Sink};
@@ -145,6 +146,7 @@ pub(crate) struct Shared {
     /// Formats of a Copy's list that the host may use. Set Features changes it on the control core
     /// before it is answered; a host that has the answer finds it on every core.
     pub(crate) copy_formats: AtomicU16,
+    pub(crate) host: Arc<Host>,
 }
 
 impl Inner {

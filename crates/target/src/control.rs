@@ -2,8 +2,10 @@
 
 use crate::connection::{Connection, FRESH_ENTRIES, Inner, Shared};
 use crate::core::Core;
+use crate::losses::Hosts;
 use crate::takeover::Takeover;
 use crate::view::Counters;
+use nvme::fabrics::ConnectData;
 use nvme::{Command, Status, opcode};
 use nvme_tcp::controller;
 use reactor::{Complete, Interest, Listener, TimerId, WatchId};
@@ -16,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use subsystem::{Connected, ControllerId, Event, IoStatistics, Origin, PortId, Reply, Target};
+use zerocopy::FromBytes;
 
 /// Connections that have not sent Connect yet; the oldest goes when one more comes.
 const HALF_OPEN_MAX: usize = 1024;
@@ -39,6 +42,7 @@ pub(crate) struct Control {
     core: Weak<Core>,
     me: Weak<Control>,
     controllers: RefCell<HashMap<ControllerId, Association>>,
+    hosts: RefCell<Hosts>,
     listeners: RefCell<HashMap<PortId, Rc<Acceptor>>>,
     counters: RefCell<AllCounters>,
     half_open: RefCell<VecDeque<(Duration, u64)>>,
@@ -64,6 +68,7 @@ impl Control {
             core: Rc::downgrade(core),
             me: me.clone(),
             controllers: RefCell::default(),
+            hosts: RefCell::default(),
             listeners: RefCell::default(),
             counters: RefCell::default(),
             half_open: RefCell::default(),
@@ -108,6 +113,11 @@ impl Control {
         if connected.queue_id == 0 {
             association.admin = Some(connection.key());
             association.nqn = connected.nqn.clone();
+            // Of one that has just gone, with the same id, nothing is left.
+            let host =
+                ConnectData::ref_from_prefix(data).map(|(it, _)| self.hosts.borrow_mut().of(it));
+            let host = host.unwrap_or_default();
+            association.shared = Arc::new(Shared { host, ..Shared::default() });
         }
         // A reset may have taken back what the host had enabled.
         let formats = self.target.borrow().copy_formats(connected.controller);

@@ -434,6 +434,10 @@ impl Connection {
             // It was to lend its memory, and keeps the blocks in several places: it gets some to bring them together in.
             return self.io_with_buffer(inner, slot, request, &[]);
         }
+        let status = match request.command.opcode {
+            opcode::io::FLUSH => self.flushed(inner, slot, status),
+            _ => status,
+        };
         self.count(inner, slot, request.command.opcode, status);
         if !status.is_success() {
             self.note_error(inner, &request.command, status);
@@ -461,6 +465,18 @@ impl Connection {
             inner.exchanges.brings(slot, buffer.capacity());
         }
         self.respond(inner, slot, status, result, Payload::Data(data));
+    }
+
+    /// What becomes of a Flush that has ended with `status`.
+    #[cold]
+    fn flushed(&self, inner: &mut Inner, slot: u32, status: Status) -> Status {
+        let view = inner.exchanges.slot(slot).view.clone();
+        match (&inner.role, view) {
+            (Role::Io(queue), Some(view)) => {
+                queue.link.shared.host.flushed(&view.namespace, status)
+            }
+            _ => status,
+        }
     }
 
     /// Failures of the volume go into the error log (a Compare that differs is none).

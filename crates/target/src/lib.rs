@@ -29,6 +29,7 @@ mod copy;
 mod core;
 mod exchange;
 mod io;
+mod losses;
 mod pass;
 mod server;
 mod takeover;

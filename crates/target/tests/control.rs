@@ -5,12 +5,12 @@ mod host;
 
 use double::Double;
 use host::rig::{NQN, Rig, file, memory};
-use host::{Bytes, Done, PATIENCE, Queue, Socket, narrow};
-use namespace::Namespace;
+use host::{Bytes, Done, Host, PATIENCE, Queue, Socket, narrow};
+use namespace::{Lost, Namespace};
 use nvme::event::{AsyncEvent, notice};
 use nvme::{Command, Limits, NSID_ALL, Sgl, Status, opcode};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use target::AnaState;
 
@@ -390,5 +390,38 @@ fn a_returning_host_is_not_overtaken_by_its_own_past() {
         io.write(1, 0, 1, &[2; 4096]);
         std::thread::sleep(delay);
         assert_eq!(io.read(1, 0, 1, 4096), [2; 4096], "the old write came last");
+    }
+}
+
+/// The kernel tells of lost data once, whoever flushes then.
+#[test]
+fn each_host_is_told_of_lost_data_by_its_next_flush() {
+    for cores in [1, 2] {
+        let rig = Rig::empty(cores);
+        let lost = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&lost);
+        let at = Instant::now() + Duration::from_secs(1);
+        let losing = move || Lost { count: counted.load(Ordering::Relaxed), at: Some(at) };
+        rig.add(1, Arc::new(Double::over(memory(1 << 20, 12, cores)).losing(losing)));
+        let (first, mut io) = rig.connect();
+        let other = Host { host_id: [8; 16], ..rig.host() };
+        let admin = other.enabled();
+        let mut others = [rig.host().io(&first, 2), other.io(&admin, 1)];
+        let flush = Command { opcode: opcode::io::FLUSH, nsid: 1.into(), ..Command::default() };
+        for queue in [&mut io].into_iter().chain(&mut others) {
+            queue.command(flush, Bytes::None).ok();
+        }
+        lost.store(1, Ordering::Relaxed);
+        let [second, stranger] = &mut others;
+        io.command(flush, Bytes::None).refused(Status::WRITE_FAULT.dnr());
+        // It knows, by whichever queue.
+        for queue in [&mut io, second] {
+            queue.command(flush, Bytes::None).ok();
+        }
+        stranger.command(flush, Bytes::None).refused(Status::WRITE_FAULT.dnr());
+        stranger.command(flush, Bytes::None).ok();
+        // A host that connects again has been told.
+        let (_admin, mut again) = rig.connect();
+        again.command(flush, Bytes::None).ok();
     }
 }

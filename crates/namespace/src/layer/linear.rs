@@ -11,7 +11,7 @@ mod copies;
 use crate::copy::{self, Carrier, CopyCounters, Ground, Located, Refusals};
 use crate::layer::addresses_blocks;
 use crate::layer::slab::Slab;
-use crate::{Data, Namespace, Part, PathReport, Queue, Request, Run, Sink, dataset};
+use crate::{Data, Lost, Namespace, Part, PathReport, Queue, Request, Run, Sink, dataset};
 use nvme::limits::{CopyLimits, Passthrough};
 use nvme::opcode::io as opcode;
 use nvme::{Limits, Status};
@@ -264,6 +264,10 @@ impl Namespace for Linear {
 
     fn cut(&self) -> u64 {
         self.children.iter().map(|child| child.namespace.cut()).sum()
+    }
+
+    fn lost(&self) -> Lost {
+        self.children.iter().map(|child| child.namespace.lost()).sum()
     }
 
     fn volatile_epoch(&self) -> u64 {

@@ -34,7 +34,7 @@ mod tuning;
 
 use crate::copy::Located;
 use crate::human::format_bytes;
-use crate::{Access, Namespace, PathReport, Queue};
+use crate::{Access, Lost, Namespace, PathReport, Queue};
 use counters::Core;
 use multipath::{PATHS_MAX, Shared};
 use nvme::Limits;
@@ -357,6 +357,10 @@ impl Namespace for Multipath {
 
     fn cut(&self) -> u64 {
         self.paths.iter().map(|path| path.cut()).sum()
+    }
+
+    fn lost(&self) -> Lost {
+        self.paths.iter().map(|path| path.lost()).sum()
     }
 
     fn volatile_epoch(&self) -> u64 {

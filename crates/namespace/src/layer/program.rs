@@ -33,7 +33,7 @@ pub use loaded::REPORTED_MAX;
 pub use loaded::Replaced;
 
 use crate::copy::{CopyCounters, Refusals};
-use crate::{Namespace, PathReport, ProgramReport, Queue};
+use crate::{Lost, Namespace, PathReport, ProgramReport, Queue};
 use bpf::LoadError;
 use bpf::request::{BACKENDS_MAX, Device};
 use change::Programs;
@@ -299,6 +299,10 @@ impl Namespace for Routed {
 
     fn cut(&self) -> u64 {
         self.children.iter().map(|child| child.cut()).sum()
+    }
+
+    fn lost(&self) -> Lost {
+        self.children.iter().map(|child| child.lost()).sum()
     }
 
     fn volatile_epoch(&self) -> u64 {

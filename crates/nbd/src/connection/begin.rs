@@ -291,7 +291,13 @@ impl Connection {
         }
         let read = number.checked_sub(FIRST_READ);
         let read = read.and_then(|index| exchange.reads[index as usize].take());
-        let status = request.status;
+        let status = match request.command.opcode {
+            opcode::FLUSH => {
+                let (_, view) = inner.serving();
+                view.told.borrow_mut().flushed(&*view.namespace, request.status)
+            }
+            _ => request.status,
+        };
         let data = std::mem::take(&mut request.data);
         self.core.recycle(request);
         if let Some(Read { piece, has_buffer: false }) = read {

@@ -9,9 +9,9 @@ use crate::pieces::{self, Piece};
 use crate::request::Transmission;
 use crate::wire::command;
 use namespace::output::Payload;
-use namespace::{Data, Transient};
+use namespace::{Data, Told, Transient};
 use reactor::{Buffer, BufferPool};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 
 /// Rest of a piece from which on it is received straight into its buffer.
@@ -146,6 +146,7 @@ impl Connection {
             blocks_max: (bytes_max >> limits.block_shift).clamp(1, pieces::BLOCKS_MAX),
             bulk_bytes_max: Cell::new(BULK_BYTES_MAX),
             limits,
+            told: RefCell::new(Told::of_somebody()),
         })
     }
 

@@ -93,6 +93,10 @@ impl Namespace for Mutant {
         self.child.cut()
     }
 
+    fn lost(&self) -> namespace::Lost {
+        self.child.lost()
+    }
+
     fn volatile_epoch(&self) -> u64 {
         self.child.volatile_epoch()
     }
