@@ -76,6 +76,14 @@ truncate -s 64M "$SCRATCH/image"
 "$NVLANE" aio run -- qemu-img bench -n -t none -f raw -c 2000 -d 16 -w "$SCRATCH/image" >"$WORK/qemu" \
     || die "qemu-img: $(<"$WORK/qemu")"
 
+# Where io_uring would use its threads, all goes to the kernel's AIO, and is taken from there by one call each time.
+modprobe overlay
+mkdir "$SCRATCH"/{lower,upper,work,merged}
+mount -t overlay -o "lowerdir=$SCRATCH/lower,upperdir=$SCRATCH/upper,workdir=$SCRATCH/work" overlay "$SCRATCH/merged"
+on_ours punts --filename="$SCRATCH/merged/aio.img" --direct=1 --iodepth=1
+expect_json "$WORK/stat.json" '.total | .ring == 0 and .native > 1000 and .native_reaps < .reaps + 100' true
+umount "$SCRATCH/merged"
+
 # What nobody may: an unprivileged user gets the kernel's errors, no crash.
 fails setpriv --reuid 65534 --clear-groups "$NVLANE" aio run -- fio --name=x --filename="$device" \
     --ioengine=libaio --direct=1 --rw=read --size=1M >"$WORK/denied"

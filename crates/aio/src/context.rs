@@ -244,6 +244,12 @@ impl Context {
         }
     }
 
+    /// Whether nothing comes from the ring any more, all having gone to the kernel's context since [`Context::settle`]. What ends
+    /// without the ring waits in `inline` before it is no longer counted.
+    pub fn is_left(&self, engine: &Engine) -> bool {
+        self.outstanding.load(SeqCst) == 0 && engine.inline.waiting().count == 0
+    }
+
     /// The ring, once there is one.
     #[inline]
     pub fn engine(&self) -> Option<&Engine> {

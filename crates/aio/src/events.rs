@@ -107,6 +107,12 @@ unsafe fn take_otherwise(context: &Context, mut ask: Ask, mut got: c_long) -> i3
                 std::thread::yield_now();
                 continue;
             }
+            (Mode::Native, Some(engine)) if context.is_left(engine) => {
+                // SAFETY: passed on to the caller.
+                let taken = unsafe { rest_natively(context, ask, got) };
+                context.note_native(taken - got as i32);
+                taken
+            }
             (Mode::Ring | Mode::Native, Some(engine)) => {
                 // SAFETY: passed on to the caller.
                 unsafe { merged(context, engine, ask, got) }
