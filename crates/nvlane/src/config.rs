@@ -98,6 +98,10 @@ pub struct Namespace {
     /// ANA group, from 1.
     #[serde(default = "first_group")]
     pub ana_group: u32,
+    /// A volume that cannot be opened at the start does not keep the others from being served, and is served once it can be; as
+    /// the option of that name in fstab(5).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub nofail: bool,
 }
 
 /// The state of an ANA group, on one listener or on all.

@@ -9,7 +9,7 @@ use crate::config_command;
 use crate::control::client::Client;
 use crate::control::method::{
     AnaSet, Host, Listener, SubsystemAdd, SubsystemRemove, SubsystemTune, Volume, VolumeAdd,
-    VolumePaths, VolumePathsOf, VolumeRemove, VolumeResize, VolumeTune,
+    VolumeMissing, VolumePaths, VolumePathsOf, VolumeRemove, VolumeResize, VolumeTune,
 };
 use crate::control::path;
 use crate::daemon::Statistics;
@@ -77,10 +77,11 @@ fn call_of(command: CtlCommand) -> Result<(String, Value)> {
 
 fn volume_call(command: VolumeCommand) -> Result<(&'static str, Value)> {
     Ok(match command {
-        VolumeCommand::Add { volume, nqn, nsid, uuid, nguid, ana_group } => {
+        VolumeCommand::Add { volume, nqn, nsid, uuid, nguid, ana_group, nofail } => {
             // The daemon's current directory is another one.
             let volume = crate::origin::settled(&volume)?;
-            ("volume_add", params(&VolumeAdd { volume, nqn, nsid, uuid, nguid, ana_group }))
+            let add = VolumeAdd { volume, nqn, nsid, uuid, nguid, ana_group, nofail };
+            ("volume_add", params(&add))
         }
         VolumeCommand::Remove { nsid, nqn } => {
             ("volume_remove", params(&VolumeRemove { nqn, nsid }))
@@ -95,6 +96,7 @@ fn volume_call(command: VolumeCommand) -> Result<(&'static str, Value)> {
             ("volume_paths", params(&VolumePathsOf { nqn, nsid }))
         }
         VolumeCommand::List => ("volume_list", json!({})),
+        VolumeCommand::Missing => ("volume_missing", json!({})),
     })
 }
 
@@ -107,6 +109,7 @@ fn text(method: &str, params: &Value, result: Value) -> Result<String> {
     Ok(match method {
         "volume_add" | "volume_resize" | "volume_tune" => volumes(&[read(result)?]),
         "volume_list" | "subsystem_tune" => volumes(&read::<Vec<Volume>>(result)?),
+        "volume_missing" => missing(&read::<Vec<VolumeMissing>>(result)?),
         "volume_paths" => paths::table_of(&read::<Vec<VolumePaths>>(result)?),
         "listener_add" => format!("listening on {}\n", read::<Listener>(result)?.address),
         "listener_remove" => {
@@ -158,6 +161,15 @@ fn volumes(volumes: &[Volume]) -> String {
             volume.uuid,
             volume.ana_group
         );
+    }
+    text
+}
+
+fn missing(volumes: &[VolumeMissing]) -> String {
+    let mut text = String::new();
+    for volume in volumes {
+        let VolumeMissing { nqn, nsid, reason, seconds, .. } = volume;
+        let _ = writeln!(text, "namespace {nsid} of {nqn}: missing for {seconds} s: {reason}");
     }
     text
 }

@@ -10,13 +10,15 @@
 //! (opening, resizing and flushing volumes that are served) blocks other control commands meanwhile, never I/O.
 //!
 //! Files: `start` brings a configuration up, `change` is what can be changed afterwards, `dispatch`
-//! knows the control socket's methods, `statistics` and `paths` what it tells, `jobs` are the copies that it does.
+//! knows the control socket's methods, `statistics` and `paths` what it tells, `jobs` are the copies that it does,
+//! `missing` the volumes that are to come.
 
 mod change;
 mod claims;
 mod dispatch;
 mod jobs;
 mod maps;
+mod missing;
 #[cfg(feature = "mutants")]
 mod mutant;
 mod paths;
@@ -34,6 +36,7 @@ use crate::control::method::Volume;
 use crate::control::server::Call;
 use claims::Claims;
 use jobs::Jobs;
+use missing::Missing;
 use namespace::Namespace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -73,6 +76,8 @@ pub struct Daemon {
     /// What is kept for the next start.
     config: Config,
     volumes: BTreeMap<(String, u32), Arc<dyn Namespace>>,
+    /// Those that are served once they can be opened.
+    missing: Missing,
     /// Controller ids of shared subsystems, of which no other server may have any.
     claims: Claims,
     ports: Vec<(SocketAddr, PortId)>,
@@ -136,8 +141,10 @@ impl Daemon {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.jobs.serve(&self.volumes);
+            self.jobs.expect(self.missing.uris());
             self.jobs.settle();
             if Instant::now() >= refresh_at {
+                self.serve_found();
                 self.refresh();
                 self.jobs.collect();
                 refresh_at = Instant::now() + REFRESH_INTERVAL;

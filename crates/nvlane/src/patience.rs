@@ -49,11 +49,14 @@ impl Patience {
         &self,
         attempt: impl FnMut() -> Result<T, volume::Error>,
     ) -> Result<T, volume::Error> {
-        self.wait(attempt, |error| {
-            let volume::Error::File(error) = error else { return false };
-            matches!(error, OpenError::Busy { .. } | OpenError::DeviceBusy { .. })
-        })
+        self.wait(attempt, is_busy)
     }
+}
+
+/// Whether somebody has the volume that could not be opened.
+pub fn is_busy(error: &volume::Error) -> bool {
+    let volume::Error::File(error) = error else { return false };
+    matches!(error, OpenError::Busy { .. } | OpenError::DeviceBusy { .. })
 }
 
 /// Opens a volume that somebody may have had a moment ago.

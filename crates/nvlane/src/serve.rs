@@ -54,7 +54,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         let _ = stop.send(Event::Stop);
     })?;
     let mut socket = control_socket(args.socket.as_deref(), &mut notes)?;
-    let mut daemon = Daemon::start(config, &threads, store, machine)?;
+    let mut daemon = Daemon::start(config, &threads, store, machine, args.nofail)?;
     data_dir.keep();
     if is_stale {
         let path = daemon.put_state_aside()?;

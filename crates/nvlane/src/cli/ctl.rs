@@ -104,6 +104,9 @@ pub enum VolumeCommand {
         /// ANA group; 1 when left out.
         #[arg(long, value_name = "GROUP")]
         ana_group: Option<u32>,
+        /// Should it not be there when the server starts again, serve the others, and this one once it is.
+        #[arg(long)]
+        nofail: bool,
     },
     /// Stop serving a volume, flush and close it.
     #[command(after_help = "Example:
@@ -156,6 +159,10 @@ pub enum VolumeCommand {
     #[command(after_help = "Example:
   nvlane ctl volume list -o json")]
     List,
+    /// List the volumes that are to be served (nofail), and cannot be opened now.
+    #[command(after_help = "Example:
+  nvlane ctl volume missing")]
+    Missing,
 }
 
 /// `nvlane ctl host`.

@@ -69,6 +69,10 @@ pub struct ServeArgs {
     /// Put the state of earlier changes aside and start from the command line or file alone. Copies that were running are paused.
     #[arg(long)]
     pub fresh: bool,
+    /// Serve the other volumes when one cannot be opened, and that one once it can be (`nvlane ctl volume missing` lists
+    /// them). A configuration file may say so of single ones.
+    #[arg(long)]
+    pub nofail: bool,
     /// What to log to standard error: error, warn, info, debug, trace, or a filter such as
     /// target=debug,warn.
     #[arg(long, value_name = "LEVEL", default_value = "info")]

@@ -240,6 +240,7 @@ impl SavedNamespace {
             uuid: id("uuid", &self.device.uuid)?,
             nguid: id("nguid", &self.device.nguid)?,
             ana_group: group.map_or(Ok(1), |group| group.value("ana_grpid"))?,
+            nofail: false,
         }))
     }
 }

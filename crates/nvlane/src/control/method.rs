@@ -33,6 +33,9 @@ pub struct VolumeAdd {
     /// ANA group; 1 when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ana_group: Option<u32>,
+    /// Whether the daemon is to start without it from now on, should it not be there then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub nofail: bool,
 }
 
 /// `volume_remove`: ends a namespace, flushed and closed. Gives an empty object.
@@ -198,6 +201,21 @@ pub struct SubsystemTune {
     pub name: String,
     /// Its new value.
     pub value: String,
+}
+
+/// A volume that is to be served (`nofail`), and cannot be opened now. `volume_missing` gives an array of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeMissing {
+    /// Its subsystem.
+    pub nqn: String,
+    /// Its namespace id.
+    pub nsid: u32,
+    /// Its URI as it was given.
+    pub volume: String,
+    /// Why it is not served, in words.
+    pub reason: String,
+    /// For how long, as far as this daemon knows.
+    pub seconds: u64,
 }
 
 /// A volume that is being served.

@@ -6,6 +6,7 @@
 
 use super::Daemon;
 use super::start::{ana_state, controller_ids, open, options, states_at, subsystem_config};
+use super::twice::named_twice;
 use crate::config::{ANY_HOST, Ana, Config, Namespace, Subsystem, check_group, check_nqn};
 use crate::control::method::{
     AnaSet, Host, Listener, SubsystemAdd, SubsystemRemove, Volume, VolumeAdd, VolumeRemove,
@@ -36,9 +37,15 @@ impl Daemon {
         namespace.uuid = wanted.uuid;
         namespace.nguid = wanted.nguid;
         namespace.ana_group = wanted.ana_group.unwrap_or(namespace.ana_group);
+        namespace.nofail = wanted.nofail;
         let mut config = self.config.clone();
         config.subsystem_mut(&nqn).expect("resolved").namespaces.push(namespace.clone());
         config.check().map_err(|error| Failure::params(error.problem))?;
+        // One that is missing has no lock that would tell.
+        if let Some((_, twice)) = named_twice(&config, false) {
+            let twice = twice.display();
+            return Err(Failure::conflict(format!("{twice} is part of another volume already")));
+        }
 
         let volume = open(&namespace.volume, subsystem.shared, self.cores)
             .map_err(|error| Failure::volume(error.to_string()))?;
@@ -69,14 +76,20 @@ impl Daemon {
         let mut config = self.config.clone();
         let subsystem = config.subsystem_mut(&nqn).expect("resolved");
         subsystem.namespaces.retain(|namespace| namespace.nsid != Some(wanted.nsid));
-        self.change(config, |server| server.remove_namespace(&nqn, wanted.nsid))?;
-        self.close((nqn, wanted.nsid))
+        let key = (nqn, wanted.nsid);
+        if self.missing.has(&key) {
+            self.change(config, |_| Ok(()))?;
+            self.missing.remove(&key);
+            return Ok(());
+        }
+        self.change(config, |server| server.remove_namespace(&key.0, wanted.nsid))?;
+        self.close(key)
     }
 
     pub(super) fn volume_resize(&mut self, wanted: VolumeResize) -> Done<Volume> {
         let nqn = self.nqn(wanted.nqn)?;
         self.namespace(&nqn, wanted.nsid)?;
-        let volume = self.volumes[&(nqn.clone(), wanted.nsid)].clone();
+        let volume = self.served(&nqn, wanted.nsid)?;
         volume
             .resize(wanted.bytes)
             .map_err(|error| Failure::volume(format!("{}: {error}", volume.uri())))?;
@@ -217,6 +230,7 @@ impl Daemon {
         let mut config = self.config.clone();
         config.subsystems.retain(|subsystem| subsystem.nqn != nqn);
         self.change(config, |server| server.remove_subsystem(&nqn))?;
+        self.missing.remove_all(&nqn);
         let keys: Vec<_> = self.volumes.keys().filter(|(of, _)| *of == nqn).cloned().collect();
         // Every volume is closed, even if one before it could not be flushed.
         let closed: Vec<Done> = keys.into_iter().map(|key| self.close(key)).collect();

@@ -31,6 +31,7 @@ impl Daemon {
             "volume_remove" => nothing(self.volume_remove(read(params)?)),
             "volume_resize" => result(&self.volume_resize(read(params)?)?),
             "volume_list" => none(&params).and_then(|()| result(&self.volumes())),
+            "volume_missing" => none(&params).and_then(|()| result(&self.missing())),
             "volume_paths" => result(&self.volume_paths(&read(params)?)?),
             "volume_maps" => result(&self.volume_maps(&read(params)?)?),
             "volume_program" => result(&self.volume_program(read(params)?)?),

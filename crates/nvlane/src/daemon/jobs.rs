@@ -18,6 +18,7 @@ mod identity;
 mod record;
 mod run;
 
+use super::twice::files_of;
 use crate::control::method::{Job, JobAdd, JobOf, JobState, JobThrottle};
 use crate::control::protocol::Failure;
 use crate::copy::engine::Outcome;
@@ -32,6 +33,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use volume::Uri;
 
 /// Jobs at work at one time.
 const RUNNING_MAX: usize = 64;
@@ -57,12 +59,25 @@ type Weakly = BTreeMap<Key, Weak<dyn Namespace>>;
 #[derive(Clone, Default)]
 struct Live {
     volumes: Arc<Mutex<Weakly>>,
+    /// URIs of those that are to be served, and are not there.
+    missing: Arc<Mutex<Vec<(Key, String)>>>,
 }
 
 impl Live {
     fn set(&self, served: &Served) {
         let weak = served.iter().map(|(key, volume)| (key.clone(), Arc::downgrade(volume)));
         *lock(&self.volumes) = weak.collect();
+    }
+
+    /// A namespace that is to be served, of files of that volume.
+    fn missing(&self, uri: &Uri) -> Option<Key> {
+        let files = files_of(uri);
+        let missing = lock(&self.missing);
+        let is_on = |theirs: &str| {
+            let Ok(theirs) = theirs.parse::<Uri>() else { return false };
+            files_of(&theirs).iter().any(|(path, _)| files.iter().any(|(other, _)| other == path))
+        };
+        missing.iter().find(|(_, theirs)| is_on(theirs)).map(|(key, _)| key.clone())
     }
 
     /// Those for which `holds`, at most two.
@@ -175,6 +190,11 @@ impl Jobs {
     /// The volumes that are served from now on.
     pub fn serve(&self, served: &Served) {
         self.live.set(served);
+    }
+
+    /// The volumes that will be served once they are there, by namespace and URI: no job is to have them for itself.
+    pub fn expect(&self, missing: Vec<(Key, String)>) {
+        *lock(&self.live.missing) = missing;
     }
 
     /// Has the volumes of a job opened; [`Jobs::settle`] begins it then, and answers `reply`.

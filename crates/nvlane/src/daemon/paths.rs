@@ -33,7 +33,9 @@ impl Daemon {
             self.nqn(Some(nqn.clone()))?;
         }
         if let Some(nsid) = wanted.nsid {
-            self.namespace(&self.nqn(wanted.nqn.clone())?, nsid)?;
+            let nqn = self.nqn(wanted.nqn.clone())?;
+            self.namespace(&nqn, nsid)?;
+            self.served(&nqn, nsid)?;
         }
         Ok(self.volumes.iter().filter(|((nqn, nsid), _)| {
             wanted.nqn.as_ref().is_none_or(|wanted| wanted == nqn)
@@ -45,7 +47,7 @@ impl Daemon {
     pub(super) fn volume_tune(&mut self, wanted: VolumeTune) -> Result<Volume, Failure> {
         let nqn = self.nqn(wanted.nqn.clone())?;
         self.namespace(&nqn, wanted.nsid)?;
-        let volume = self.volumes[&(nqn.clone(), wanted.nsid)].clone();
+        let volume = self.served(&nqn, wanted.nsid)?;
         paths::tune(&*volume, &wanted)?;
         let mut tuned = self.save_settings(&nqn, &[wanted.nsid])?;
         Ok(tuned.pop().expect("it is served"))

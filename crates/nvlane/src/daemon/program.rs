@@ -14,7 +14,7 @@ impl Daemon {
     ) -> Result<ProgramReplaced, Failure> {
         let nqn = self.nqn(wanted.nqn)?;
         self.namespace(&nqn, wanted.nsid)?;
-        let volume = self.volumes[&(nqn.clone(), wanted.nsid)].clone();
+        let volume = self.served(&nqn, wanted.nsid)?;
         let config = RefCell::new(self.config.clone());
         let save = || {
             let config = &mut *config.borrow_mut();

@@ -2,6 +2,7 @@
 
 use super::claims::{ClaimError, Claims};
 use super::jobs::Jobs;
+use super::missing::Missing;
 use super::twice::named_twice;
 use super::{Daemon, Threads};
 use crate::config::identity::{self, Machine};
@@ -53,25 +54,29 @@ pub enum StartError {
 }
 
 impl Daemon {
-    /// Starts the cores, opens all volumes, and only then listens.
+    /// Starts the cores, opens all volumes, and only then listens. With `nofail`, and where a namespace has it, one that cannot
+    /// be opened is served once it can be.
     pub fn start(
         mut config: Config,
         threads: &Threads,
         store: Store,
         machine: Machine,
+        nofail: bool,
     ) -> Result<Daemon, StartError> {
         config.complete();
         config.check()?;
-        if let Some((first, second)) = named_twice(&config) {
+        if let Some((first, second)) = named_twice(&config, nofail) {
             return Err(StartError::Twice { first, second });
         }
-        let patience = Patience::new(if store.is_after_crash() { CRASH_WAIT } else { MOMENT });
+        let wait = if store.is_after_crash() { CRASH_WAIT } else { MOMENT };
+        let patience = Patience::new(wait);
         let server = Server::start(&server_config(&config, threads))?;
         let jobs = Jobs::none(store.path(), server.mailboxes().to_vec());
         let mut daemon = Daemon {
             jobs,
             server,
             cores: threads.cores.cpus().len(),
+            missing: Missing::none(threads.cores.cpus().len(), wait),
             config: Config { subsystems: Vec::new(), listeners: Vec::new(), ..config.clone() },
             volumes: BTreeMap::new(),
             claims: Claims::default(),
@@ -82,14 +87,19 @@ impl Daemon {
             started: Instant::now(),
         };
         let ids = controller_ids(&config);
-        let mut opened = Vec::new();
+        let mut opened = BTreeMap::new();
         for subsystem in &config.subsystems {
             for namespace in &subsystem.namespaces {
-                opened.push(
-                    patience.open(|| open(&namespace.volume, subsystem.shared, daemon.cores))?,
-                );
+                let nsid = namespace.nsid.expect("complete");
+                let key = (subsystem.nqn.clone(), nsid);
+                if nofail || namespace.nofail {
+                    daemon.missing.insert(key, namespace.volume.clone(), subsystem.shared);
+                    continue;
+                }
+                let volume =
+                    patience.open(|| open(&namespace.volume, subsystem.shared, daemon.cores))?;
+                opened.insert(key, volume);
                 if subsystem.shared {
-                    let nsid = namespace.nsid.expect("complete");
                     patience.wait(
                         || daemon.claims.take(&subsystem.nqn, nsid, &namespace.volume, ids),
                         |error| matches!(error, ClaimError::Taken { .. }),
@@ -97,11 +107,12 @@ impl Daemon {
                 }
             }
         }
-        let mut opened = opened.into_iter();
         for subsystem in config.subsystems {
-            daemon.start_subsystem(subsystem, &mut opened)?;
+            daemon.start_subsystem(subsystem, &opened)?;
         }
+        daemon.wait_for_missing();
         daemon.listen(config.listeners, &patience.or(MOMENT))?;
+        daemon.jobs.expect(daemon.missing.uris());
         daemon.jobs.go_on(&daemon.volumes, daemon.store.is_fresh());
         Ok(daemon)
     }
@@ -143,7 +154,7 @@ impl Daemon {
     fn start_subsystem(
         &mut self,
         mut subsystem: Subsystem,
-        opened: &mut dyn Iterator<Item = Arc<dyn Namespace>>,
+        opened: &BTreeMap<(String, u32), Arc<dyn Namespace>>,
     ) -> Result<(), StartError> {
         self.server.add_subsystem(subsystem_config(&subsystem))?;
         let namespaces = std::mem::take(&mut subsystem.namespaces);
@@ -151,10 +162,12 @@ impl Daemon {
         self.config.subsystems.push(subsystem);
         let at = self.config.subsystems.len() - 1;
         for mut namespace in namespaces {
-            let volume = opened.next().expect("one was opened for each");
-            self.identify(&nqn, &mut namespace, &volume);
-            let nsid = self.server.add_namespace(&nqn, &options(&namespace), volume.clone())?;
-            self.volumes.insert((nqn.clone(), nsid), volume);
+            let key = (nqn.clone(), namespace.nsid.expect("complete"));
+            if let Some(volume) = opened.get(&key) {
+                self.identify(&nqn, &mut namespace, volume);
+                self.server.add_namespace(&nqn, &options(&namespace), volume.clone())?;
+                self.volumes.insert(key, volume.clone());
+            }
             self.config.subsystems[at].namespaces.push(namespace);
         }
         Ok(())

@@ -6,8 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use volume::{Device, Kind, Uri};
 
-/// The two paths of a file that would be opened twice, once for writing at least.
-pub fn named_twice(config: &Config) -> Option<(PathBuf, PathBuf)> {
+/// The two paths of a file that would be opened twice, once for writing at least. With `nofail`, and of volumes that may be missing,
+/// by their paths alone: what they lie on may not answer.
+pub fn named_twice(config: &Config, nofail: bool) -> Option<(PathBuf, PathBuf)> {
     let mut files = BTreeMap::<PathBuf, (PathBuf, bool)>::new();
     let volumes = config
         .subsystems
@@ -16,14 +17,19 @@ pub fn named_twice(config: &Config) -> Option<(PathBuf, PathBuf)> {
         .flat_map(|subsystem| &subsystem.namespaces);
     for volume in volumes {
         let Ok(uri) = volume.volume.parse::<Uri>() else { continue };
+        let mut own = BTreeMap::new();
         for (path, read_only) in files_of(&uri) {
-            let key = identity(path);
-            match files.get(&key) {
-                Some((other, both)) if !(read_only && *both) => {
-                    return Some((other.clone(), path.to_owned()));
+            let by_path = absolute(path);
+            let by_inode = if nofail || volume.nofail { by_path.clone() } else { identity(path) };
+            for key in [by_path, by_inode] {
+                match files.get(&key) {
+                    Some((other, both)) if !(read_only && *both) => {
+                        return Some((other.clone(), path.to_owned()));
+                    }
+                    _ => drop(own.insert(key, (path.to_owned(), read_only))),
                 }
-                _ => drop(files.insert(key, (path.to_owned(), read_only))),
             }
+            files.append(&mut own);
         }
     }
     None
@@ -44,6 +50,10 @@ pub fn files_of(uri: &Uri) -> Vec<(&Path, bool)> {
 pub fn identity(path: &Path) -> PathBuf {
     match std::fs::metadata(path) {
         Ok(found) => PathBuf::from(format!("{}:{}", found.dev(), found.ino())),
-        Err(_) => std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
+        Err(_) => absolute(path),
     }
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -37,7 +37,7 @@ fn write_line(fd: u32, daemon: &Daemon, socket: Option<&Path>) -> io::Result<()>
 
 fn text(daemon: &Daemon, socket: Option<&Path>) -> String {
     let mut text = String::new();
-    let volumes = daemon.volumes();
+    let (volumes, missing) = (daemon.volumes(), daemon.missing());
     for subsystem in &daemon.config().subsystems {
         let _ = writeln!(text, "serving {}", subsystem.nqn);
         for volume in volumes.iter().filter(|volume| volume.nqn == subsystem.nqn) {
@@ -50,6 +50,9 @@ fn text(daemon: &Daemon, socket: Option<&Path>) -> String {
                 volume.block_bytes,
                 volume.uuid
             );
+        }
+        for volume in missing.iter().filter(|volume| volume.nqn == subsystem.nqn) {
+            let _ = writeln!(text, "  namespace {}: missing: {}", volume.nsid, volume.reason);
         }
     }
     for listener in &daemon.config().listeners {

@@ -12,6 +12,7 @@ mod host;
 mod hostile;
 mod jobs;
 mod library;
+mod missing;
 mod nbd;
 mod passthrough;
 mod remote;

@@ -9,7 +9,7 @@ use crate::copy::open::{Opened, SERVED};
 use crate::copy::shared::{Counts, Shared, Wish};
 use crate::copy::spec::Spec;
 use crate::patience;
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use namespace::Namespace;
 use namespace::copy::Origin;
 use reactor::Mailbox;
@@ -77,6 +77,9 @@ fn open(uri: &str, written: Option<u64>, served: &Live) -> Result<Arc<dyn Namesp
     // A file has one who opens it: the one that is served is used.
     if let Some((_, volume)) = served.find(|key, volume| is_meant(uri, key, volume)).pop() {
         return Ok(volume);
+    }
+    if let Some((nqn, nsid)) = served.missing(&parsed) {
+        bail!("{uri}: it is to be served as namespace {nsid} of {nqn}, and is not there yet");
     }
     ensure!(
         !parsed.has_memory(),
