@@ -231,9 +231,13 @@ impl Daemon {
             let (nqn, nsid) = &key;
             match self.serve_one(&key, volume) {
                 Ok(()) => {
+                    let was_told =
+                        self.missing.volumes.get(&key).is_some_and(|it| it.why.is_some());
                     self.missing.remove(&key);
-                    let uri = self.volumes[&key].uri();
-                    tracing::info!("namespace {nsid} of {nqn}: {uri} is there, and served");
+                    if was_told {
+                        let uri = self.volumes[&key].uri();
+                        tracing::info!("namespace {nsid} of {nqn}: {uri} is there, and served");
+                    }
                 }
                 Err(why) => {
                     let entry = self.missing.volumes.get_mut(&key).expect("it is missing");
