@@ -122,19 +122,35 @@ fn opened(volumes: Vec<VolumePaths>, args: &RemoteArgs, subsystems: &mut Vec<Sub
             Ok(remote) if is_remote(&volume.volume) => remote.nqn,
             _ => volume.volume,
         };
-        let paths = volume.paths.into_iter().map(|path| PathTo {
-            transport: path.name.split_once("://").map_or("local", |(name, _)| name).to_owned(),
-            address: path
-                .name
-                .split_once("://")
-                .map_or(path.name.as_str(), |(_, at)| at)
-                .to_owned(),
-            state: if path.is_live() { "live".to_owned() } else { path.access.clone() },
-            ana: if path.is_live() { path.access } else { String::new() },
-            reason: path.reason,
+        let paths = volume.paths.into_iter().map(|path| {
+            let (transport, address) = where_to(&path.name);
+            PathTo {
+                transport: transport.to_owned(),
+                address,
+                state: if path.is_live() { "live".to_owned() } else { path.access.clone() },
+                ana: if path.is_live() { path.access } else { String::new() },
+                reason: path.reason,
+            }
         });
         let paths = paths.collect();
         subsystems.push(Subsystem { nqn, policy: volume.policy.unwrap_or_default(), paths });
+    }
+}
+
+/// Transport and address of a path that is known by its name, `tcp://HOST:PORT` or a volume of this machine.
+fn where_to(name: &str) -> (&str, String) {
+    match name.split_once("://") {
+        None => ("local", name.to_owned()),
+        Some((transport, at)) => {
+            let address = match at.rsplit_once(':') {
+                Some((host, port)) => {
+                    let host = host.trim_start_matches('[').trim_end_matches(']');
+                    format!("traddr={host},trsvcid={port}")
+                }
+                None => at.to_owned(),
+            };
+            (transport, address)
+        }
     }
 }
 
@@ -244,6 +260,18 @@ fn json_of((index, subsystem): (usize, &Subsystem)) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_of_paths_are_written_as_nvme_cli_does() {
+        for (name, transport, address) in [
+            ("tcp://192.0.2.1:4420", "tcp", "traddr=192.0.2.1,trsvcid=4420"),
+            ("tcp://[2001:db8::1]:5", "tcp", "traddr=2001:db8::1,trsvcid=5"),
+            ("tcp://storage.example:4420", "tcp", "traddr=storage.example,trsvcid=4420"),
+            ("/dev/ng0n1", "local", "/dev/ng0n1"),
+        ] {
+            assert_eq!(where_to(name), (transport, address.to_owned()), "{name}");
+        }
+    }
 
     #[test]
     fn subsystems_are_shown_as_nvme_cli_does() {

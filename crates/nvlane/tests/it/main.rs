@@ -16,6 +16,7 @@ mod missing;
 mod nbd;
 mod passthrough;
 mod remote;
+mod schema;
 mod serve;
 mod state;
 mod two_caches;
