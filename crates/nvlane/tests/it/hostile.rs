@@ -2,7 +2,8 @@
 //! one line that names it, soon, and whatever it has taken.
 //!
 //! The controllers are scripts over a socket, far from complete: they answer Connect and properties
-//! as they should, and each does one thing wrong.
+//! as they should, and each does one thing wrong. Commands run with a limit on what they allocate, so that one
+//! which allocates what a controller announces does not end as it should; `bounded` measures what others take.
 
 use crate::daemon::{PATIENCE, nvlane};
 use nvme::identify::{self, Cns};
@@ -11,6 +12,7 @@ use nvme::log::{GetLogPage, Lid};
 use nvme::{Command, Completion, Status, opcode};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{self, Stdio};
 use std::thread;
 use std::time::Instant;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -19,16 +21,19 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 const IC_RESP: u8 = 1;
 const C2H_TERM_REQ: u8 = 3;
 const CAPSULE_RESP: u8 = 5;
-const C2H_DATA: u8 = 7;
+pub const C2H_DATA: u8 = 7;
 const LAST: u8 = 1 << 2;
 
+/// Bytes that a command may allocate (RLIMIT_DATA).
+const ALLOCATED_MAX: u64 = 64 << 20;
+
 /// One connection of a host, and what a controller can send it.
-struct Host {
-    socket: TcpStream,
+pub struct Host {
+    pub socket: TcpStream,
 }
 
 /// What a script makes of a command; `Ok(false)` has it answered as it should be.
-type Script = fn(&mut Host, &Command) -> io::Result<bool>;
+pub type Script = fn(&mut Host, &Command) -> io::Result<bool>;
 
 impl Host {
     fn pdu(&mut self, kind: u8, flags: u8, hlen: u8, body: &[u8]) -> io::Result<()> {
@@ -40,7 +45,7 @@ impl Host {
         self.socket.write_all(&pdu)
     }
 
-    fn respond(&mut self, cid: u16, status: Status, result: u64) -> io::Result<()> {
+    pub fn respond(&mut self, cid: u16, status: Status, result: u64) -> io::Result<()> {
         self.pdu(CAPSULE_RESP, 0, 24, Completion::new(cid, status, result).as_bytes())
     }
 
@@ -54,14 +59,19 @@ impl Host {
     }
 
     /// Data and success.
-    fn give(&mut self, command: &Command, data: &[u8]) -> io::Result<bool> {
+    pub fn give(&mut self, command: &Command, data: &[u8]) -> io::Result<bool> {
         self.send(command.cid.get(), data)?;
         self.respond(command.cid.get(), Status::SUCCESS, 0)?;
         Ok(true)
     }
 
     /// A discovery log that has `numrec` entries, all alike, and a generation.
-    fn give_log(&mut self, command: &Command, generation: u64, numrec: u64) -> io::Result<bool> {
+    pub fn give_log(
+        &mut self,
+        command: &Command,
+        generation: u64,
+        numrec: u64,
+    ) -> io::Result<bool> {
         let wanted = GetLogPage::of(command);
         let mut header = Header::new_zeroed();
         header.genctr = generation.into();
@@ -111,7 +121,7 @@ impl Host {
 }
 
 /// Starts a controller; it serves until the test process ends.
-fn controller(script: Script) -> SocketAddr {
+pub fn controller(script: Script) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -122,6 +132,14 @@ fn controller(script: Script) -> SocketAddr {
         }
     });
     address
+}
+
+/// The binary, with that limit.
+fn limited() -> process::Command {
+    let mut command = process::Command::new("prlimit");
+    command.arg(format!("--data={ALLOCATED_MAX}")).arg(env!("CARGO_BIN_EXE_nvlane"));
+    command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null());
+    command
 }
 
 /// Runs a command against a script. It must fail soon, with one line that names the controller.
@@ -140,7 +158,7 @@ fn refused_within(script: Script, command: &str, timeout: &str) -> String {
         other => vec![other, &uri],
     };
     let started = Instant::now();
-    let output = nvlane().args(&args).args(["--timeout", timeout]).output().unwrap();
+    let output = limited().args(&args).args(["--timeout", timeout]).output().unwrap();
     assert!(started.elapsed() < PATIENCE);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -149,11 +167,11 @@ fn refused_within(script: Script, command: &str, timeout: &str) -> String {
     said
 }
 
-fn is_log(command: &Command) -> bool {
+pub fn is_log(command: &Command) -> bool {
     command.opcode == opcode::admin::GET_LOG_PAGE && GetLogPage::of(command).lid == Lid::DISCOVERY
 }
 
-fn is_identify(command: &Command, cns: Cns) -> bool {
+pub fn is_identify(command: &Command, cns: Cns) -> bool {
     command.opcode == opcode::admin::IDENTIFY && command.cdw10.get() as u8 == cns.0
 }
 

@@ -2,6 +2,7 @@
 
 mod admin;
 mod bench;
+mod bounded;
 mod bpf;
 mod content;
 mod control;
@@ -16,6 +17,9 @@ mod missing;
 mod nbd;
 mod passthrough;
 mod remote;
+#[path = "../../../host/tests/rig/rogue.rs"]
+#[allow(dead_code, reason = "each test uses the part it needs")]
+mod rogue;
 mod schema;
 mod serve;
 mod state;
