@@ -2,17 +2,14 @@
 
 mod rig;
 
-use double::Double;
 use host::Options;
+use namespace::Namespace;
 use namespace::layer::multipath::{Multipath, MultipathOptions};
-use namespace::null::Null;
-use namespace::{Data, Namespace, Queue, Request};
-use nvme::limits::{Commands, CopyLimits, Passthrough};
-use nvme::{Command, Limits, Status, opcode};
-use reactor::{Complete, Reactor};
+use nvme::limits::Passthrough;
+use nvme::{Command, Status, opcode};
+use rig::device::{Device, RESULT, vendor};
 use rig::{Core, PATIENCE, Target, connect, memory, options, pattern};
-use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const IO_WRITE: u8 = 0x81;
@@ -21,88 +18,6 @@ const IO_NONE: u8 = 0x84;
 const ADMIN_WRITE: u8 = 0xc1;
 const ADMIN_READ: u8 = 0xc2;
 const ADMIN_NONE: u8 = 0xc4;
-
-/// More than 32 bits, and none of them by chance.
-const RESULT: u64 = 0xfedc_ba98_7654_3210;
-
-/// A device with commands of its own, which notes what it is sent. CDW15 is the status to answer with,
-/// CDW14 for how many milliseconds to think first.
-#[derive(Debug, Default)]
-struct Device {
-    seen: Mutex<Vec<(bool, Command, Vec<u8>)>>,
-}
-
-impl Device {
-    fn volume(self: &Arc<Device>) -> Arc<dyn Namespace> {
-        let device = Arc::clone(self);
-        let volume = Double::over(Null::open(32 << 20, 9, None).expect("a volume"))
-            .limited(|limits| Limits {
-                commands: Commands { compare: true, ..Commands::default() },
-                copy: CopyLimits::NONE,
-                passthrough: Passthrough::ALL,
-                lends_reads: false,
-                immediate: false,
-                ..limits
-            })
-            .queues(move |_, reactor| {
-                let (device, reactor) = (Arc::clone(&device), Rc::clone(reactor));
-                Rc::new(DeviceQueue { device, reactor })
-            });
-        Arc::new(volume)
-    }
-}
-
-struct DeviceQueue {
-    device: Arc<Device>,
-    reactor: Rc<Reactor>,
-}
-
-/// Completes a request after it has thought.
-struct Thinking;
-
-impl Complete for Thinking {
-    fn complete(&self, token: u64, _result: i32, _flags: u32) {
-        // SAFETY: `carry_out` made the token from a box and gave it away.
-        unsafe { Box::from_raw(token as *mut Request) }.complete();
-    }
-}
-
-impl DeviceQueue {
-    fn carry_out(&self, mut request: Box<Request>, admin: bool) {
-        let mut data = Vec::new();
-        if let Data::Buffer(buffer) = &mut request.data {
-            if request.command.opcode & 3 == 1 {
-                data = buffer.as_slice().to_vec();
-            } else {
-                let answer = pattern(7, buffer.len());
-                buffer.as_mut_slice().copy_from_slice(&answer);
-            }
-        }
-        self.device.seen.lock().unwrap().push((admin, request.command, data));
-        request.status = Status(request.command.cdw15.get() as u16);
-        request.result = if request.status.is_success() { RESULT } else { 0 };
-        match u64::from(request.command.cdw14.get()) {
-            0 => request.complete(),
-            thought_ms => {
-                let token = Box::into_raw(request) as u64;
-                let at = Instant::now() + Duration::from_millis(thought_ms);
-                self.reactor.timer(at, Rc::new(Thinking), token);
-            }
-        }
-    }
-}
-
-impl Queue for DeviceQueue {
-    fn submit(&self, request: Box<Request>) {
-        self.carry_out(request, false);
-    }
-
-    fn submit_admin(&self, request: Box<Request>) {
-        self.carry_out(request, true);
-    }
-
-    fn forget(&self) {}
-}
 
 fn passing() -> Options {
     Options { passthrough: Passthrough::ALL, ..options() }
@@ -114,20 +29,6 @@ fn served(options: &Options) -> (Target, Arc<Device>, Core) {
     let target = Target::serve(device.volume(), 2, 0);
     let core = Core::usable(connect(target.address, options));
     (target, device, core)
-}
-
-fn vendor(opcode: u8) -> Command {
-    Command {
-        opcode,
-        nsid: 1.into(),
-        cdw2: 2.into(),
-        cdw3: 3.into(),
-        cdw10: 0xa000_000a.into(),
-        cdw11: 11.into(),
-        cdw12: 12.into(),
-        cdw13: 13.into(),
-        ..Command::default()
-    }
 }
 
 fn dwords(c: &Command) -> [u32; 9] {
@@ -150,7 +51,7 @@ fn vendor_commands_there_and_back() {
                 };
                 let done = done.ok();
                 assert_eq!(done.result, RESULT, "{opcode:#x}, {bytes} bytes");
-                let (by_admin, command, data) = device.seen.lock().unwrap().pop().expect("there");
+                let (by_admin, command, data) = device.seen().pop().expect("there");
                 assert_eq!((by_admin, command.opcode), (admin, opcode));
                 assert_eq!(dwords(&command), dwords(&vendor(opcode)));
                 if opcode & 1 == 1 {
@@ -184,7 +85,7 @@ fn the_targets_own_admin_commands_are_its_own() {
     let of_another = Command { nsid: 9.into(), ..vendor(ADMIN_NONE) };
     // The volume is one namespace, whatever it is called.
     core.admin(of_another, Vec::new()).ok();
-    assert_eq!(device.seen.lock().unwrap().len(), 1);
+    assert_eq!(device.seen().len(), 1);
     let none = Command { nsid: 0.into(), ..vendor(ADMIN_NONE) };
     assert_eq!(core.admin(none, Vec::new()).status, Status::INVALID_OPCODE.dnr());
 }
@@ -203,7 +104,7 @@ fn what_is_refused() {
     assert_eq!(status, Status::NAMESPACE_WRITE_PROTECTED.dnr());
     let status = core.admin(Command { opcode: 0x83, ..vendor(0) }, vec![0; 512]).status;
     assert_eq!(status, Status::NAMESPACE_WRITE_PROTECTED.dnr());
-    assert!(device.seen.lock().unwrap().is_empty() && read_only.seen.lock().unwrap().is_empty());
+    assert!(device.seen().is_empty() && read_only.seen().is_empty());
 }
 
 #[test]
@@ -216,7 +117,7 @@ fn more_admin_commands_than_the_queue_takes_wait_and_io_goes_on() {
         let done = answer.recv_timeout(PATIENCE).expect("an answer").ok();
         assert!(done.data == pattern(7, 4096));
     }
-    assert_eq!(device.seen.lock().unwrap().len(), 41);
+    assert_eq!(device.seen().len(), 41);
     let failing = Command { cdw15: 0x7c3.into(), ..vendor(ADMIN_READ) };
     assert_eq!(core.admin(failing, vec![0; 512]).status, Status(0x7c3));
 }
@@ -231,7 +132,7 @@ fn an_admin_command_that_takes_too_long_ends_and_so_do_those_of_a_dead_target() 
     assert_eq!(done.status, Status::HOST_PATHING_ERROR);
     assert!(done.at - begun >= Duration::from_secs(1));
     core.await_access(namespace::Access::is_usable);
-    let seen = || device.seen.lock().unwrap().len();
+    let seen = || device.seen().len();
     let before = seen();
     let until = Instant::now() + PATIENCE;
     let waiting = loop {
@@ -271,7 +172,7 @@ fn an_admin_command_goes_by_another_path_only_if_it_was_not_sent() {
     // Lost with its path: nobody knows whether it was carried out.
     let slow = Command { cdw14: 6000.into(), ..vendor(ADMIN_NONE) };
     let waiting = core.issue_admin(slow, Vec::new());
-    let seen = || device.seen.lock().unwrap().len();
+    let seen = || device.seen().len();
     while seen() < 2 {
         assert!(Instant::now() < until, "it does not reach the device");
         std::thread::sleep(Duration::from_millis(1));
@@ -319,7 +220,7 @@ fn what_a_target_calls_aborted_by_host_may_have_been_carried_out() {
         assert_eq!(core.command(vendor(IO_WRITE), vec![0; 512]).status, wanted);
         assert_eq!(core.admin(vendor(ADMIN_NONE), Vec::new()).status, wanted);
     }
-    assert_eq!(device.seen.lock().unwrap().len(), 4, "each once");
+    assert_eq!(device.seen().len(), 4, "each once");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! ```
 #![allow(dead_code, reason = "each test uses the part it needs")]
 
+pub mod device;
 pub mod pages;
 pub mod registers;
 pub mod relay;
@@ -14,6 +15,7 @@ pub mod rogue;
 pub mod script;
 pub mod splitter;
 pub mod tamper;
+pub mod wire;
 
 use association::Config;
 use host::{Address, Options, Path};
