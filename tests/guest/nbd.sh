@@ -2,7 +2,7 @@
 # limit: 360
 # The kernel's NBD client on `nvlane nbd`: verified I/O over a Unix socket and over TCP, two connections
 # for one device, holes made by discard, a file system, and a server that stops in order. Before that
-# libnbd's: nbdinfo, nbdcopy and a script of its library.
+# libnbd's: nbdinfo, nbdcopy, nbdfuse and a script of its library.
 . "$(dirname "$0")/harness.sh"
 
 modprobe nbd nbds_max=4
@@ -27,6 +27,20 @@ head -c 8M /dev/urandom >"$WORK/source"
 nbdcopy --connections=4 --flush "$WORK/source" nbd://127.0.0.1:10809/memory
 cmp -n $((8 << 20)) <(nbdcopy "nbd+unix:///memory?socket=$WORK/nbd.sock" - 2>/dev/null) "$WORK/source" ||
     die "nbdcopy brought back something else"
+# A file that is the export: written there, read at the export.
+modprobe fuse
+mkdir "$WORK/fuse"
+nbdfuse "$WORK/fuse/memory" "nbd+unix:///memory?socket=$WORK/nbd.sock" &
+fuse=$!
+await 20 test -f "$WORK/fuse/memory"
+expect "size of nbdfuse's file" "$(stat -c %s "$WORK/fuse/memory")" $((128 << 20))
+cmp -n $((8 << 20)) "$WORK/fuse/memory" "$WORK/source" || die "nbdfuse's file is something else"
+dd if="$WORK/source" of="$WORK/fuse/memory" bs=1M seek=16 conv=notrunc,fsync status=none
+umount "$WORK/fuse"
+wait "$fuse" || die "nbdfuse ended with $?"
+cmp -n $((8 << 20)) <(nbdcopy nbd://127.0.0.1:10809/memory - 2>/dev/null | tail -c +$(((16 << 20) + 1))) "$WORK/source" ||
+    die "what was written to nbdfuse's file did not arrive"
+rmdir "$WORK/fuse"
 rm "$WORK/source"
 
 attach /dev/nbd0 disk -unix "$WORK/nbd.sock" -C 2

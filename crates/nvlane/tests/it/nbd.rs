@@ -1,7 +1,7 @@
-//! `nvlane nbd` and the clients that people have: nbdinfo, nbdcopy, qemu-img, fio.
+//! `nvlane nbd` and the clients that people have: nbdinfo, nbdcopy, nbddump, nbdsh, qemu-img, fio.
 
 use crate::daemon::{Daemon, eventually, nvlane, wait, wait_for_lock};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -160,6 +160,21 @@ fn nbdcopy_brings_back_what_it_took_there() {
     }
 }
 
+/// The file `source` as one export, and as an image in the other: small writes there, and flushes between them.
+fn qemu_keeps_images(dir: &Path, raw: &str, qcow: &str) {
+    run(dir, "qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", "source", raw]);
+    run(dir, "qemu-img", &["compare", "-f", "raw", "-F", "raw", "source", raw]);
+    run(dir, "qemu-img", &["create", "-f", "qcow2", qcow, "32M"]);
+    run(dir, "qemu-img", &["convert", "-n", "-f", "raw", "-O", "qcow2", raw, qcow]);
+    is_kept(dir, qcow);
+}
+
+/// Whether an image is whole, and is `source`.
+fn is_kept(dir: &Path, qcow: &str) {
+    run(dir, "qemu-img", &["check", "-f", "qcow2", qcow]);
+    run(dir, "qemu-img", &["compare", "-f", "raw", "-F", "qcow2", "source", qcow]);
+}
+
 #[test]
 fn qemu_keeps_its_images_here() {
     let dir = tempfile::tempdir().unwrap();
@@ -167,18 +182,108 @@ fn qemu_keeps_its_images_here() {
     let args = ["raw=raw.img?size=32M&create", "qcow=qcow.img?size=64M&create&bs=4096"];
     let door = Door::start(dir.path(), &[&args[..], &["--listen", "127.0.0.1:0"]].concat());
     let (raw, qcow) = (door.uri(0), door.uri(1));
-    run(dir.path(), "qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", "source", raw]);
-    run(dir.path(), "qemu-img", &["compare", "-f", "raw", "-F", "raw", "source", raw]);
+    qemu_keeps_images(dir.path(), raw, qcow);
     same(&source, &dir.path().join("raw.img"));
-    // An image format on top: small writes, and flushes between them.
-    run(dir.path(), "qemu-img", &["create", "-f", "qcow2", qcow, "32M"]);
-    run(dir.path(), "qemu-img", &["convert", "-n", "-f", "raw", "-O", "qcow2", raw, qcow]);
-    run(dir.path(), "qemu-img", &["check", "-f", "qcow2", qcow]);
-    run(dir.path(), "qemu-img", &["compare", "-f", "raw", "-F", "qcow2", "source", qcow]);
     let map = run(dir.path(), "qemu-img", &["map", "--output=json", "-f", "raw", raw]);
     let map: Value = serde_json::from_str(&map).unwrap();
     let zero = map.as_array().unwrap().iter().filter(|extent| extent["zero"] == true);
     assert!(zero.count() >= 2, "{map}");
+    assert_eq!(door.stop().code(), Some(0));
+}
+
+/// Both exports are at a target, each by two paths, and what is there is looked at below it.
+#[test]
+fn qemu_keeps_its_images_at_a_target() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = image(dir.path(), "source");
+    let (any, small) = ("127.0.0.1:0", "qcow.img?size=64M&create&bs=4096");
+    let args = ["raw.img?size=32M&create", small, "--listen", any, "--listen", any];
+    let daemon = Daemon::start(dir.path(), &args);
+    let [one, two] = daemon.listeners[..] else { panic!("{:?}", daemon.listeners) };
+    let remote = |name: &str, nsid: u32| {
+        format!("{name}=tcp://{one},{two}/{}?ns={nsid}&policy=round-robin", daemon.nqn)
+    };
+    let exports = [remote("raw", 1), remote("qcow", 2)];
+    let args =
+        [&*exports[0], &exports[1], "--socket", "door.s", "--control", "c.s", "--cores", "2"];
+    let door = Door::start(dir.path(), &args);
+    qemu_keeps_images(dir.path(), door.uri(0), door.uri(1));
+    assert!(dumped(dir.path(), door.uri(0)) == fs::read(&source).unwrap(), "nbddump differs");
+    // Where its holes are nobody can ask: all of it is data.
+    assert_eq!(told(dir.path(), door.uri(0))["extents"], json!([[32 << 20, 0]]));
+    let mut command = nvlane();
+    command.args(["paths", "--socket", "c.s", "-o", "json"]).current_dir(dir.path());
+    let paths: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+    for volume in paths["volumes"].as_array().unwrap() {
+        let [one, two] = &volume["paths"].as_array().unwrap()[..] else { panic!("{paths}") };
+        let [one, two] = [one, two].map(|path| path["selections"].as_u64().unwrap());
+        assert!(one > 20 && two > 20, "{paths}");
+    }
+    assert_eq!(door.stop().code(), Some(0));
+    assert_eq!(daemon.stop("TERM").0.code(), Some(0));
+    same(&source, &dir.path().join("raw.img"));
+    is_kept(dir.path(), "qcow.img");
+}
+
+/// What nbddump shows, as bytes again: lines of an offset and 16 bytes, and a star for lines that are like the one before.
+fn dumped(dir: &Path, uri: &str) -> Vec<u8> {
+    let mut bytes: Vec<u8> = Vec::new();
+    for line in run(dir, "nbddump", &[uri]).lines().filter(|line| *line != "*") {
+        let (offset, rest) = line.split_once(':').unwrap();
+        let offset = usize::from_str_radix(offset, 16).unwrap();
+        let last = bytes.len().saturating_sub(16);
+        while bytes.len() < offset {
+            bytes.extend_from_within(last..last + 16);
+        }
+        let digits = rest.split_once('|').unwrap().0.split_whitespace();
+        bytes.extend(digits.map(|digits| u8::from_str_radix(digits, 16).unwrap()));
+    }
+    bytes
+}
+
+/// What nbdsh is told of an export: its extents as length and flags, neighbours that are alike as one, and how many
+/// bytes in holes are not zero.
+fn told(dir: &Path, uri: &str) -> Value {
+    const SCRIPT: &str = "
+import json
+extents = []
+def collect(context, offset, entries, error):
+    for length, flags in zip(entries[::2], entries[1::2]):
+        if extents and extents[-1][1] == flags:
+            extents[-1][0] += length
+        else:
+            extents.append([length, flags])
+    return 0
+at = 0
+while at < h.get_size():
+    h.block_status(h.get_size() - at, at, collect)
+    at = sum(length for length, flags in extents)
+at = nonzero = 0
+for length, flags in extents:
+    if flags:
+        nonzero += length - h.pread(length, at).count(0)
+    at += length
+print(json.dumps({'extents': extents, 'nonzero': nonzero}))
+";
+    // It runs whichever python3 is found first; libnbd is with Debian's.
+    let args = ["PATH=/usr/bin:/bin", "nbdsh", "--base-allocation", "-u", uri, "-c", SCRIPT];
+    serde_json::from_str(&run(dir, "env", &args)).unwrap()
+}
+
+#[test]
+fn libnbds_programs_see_data_and_holes_as_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = image(dir.path(), "source");
+    let door = Door::start(dir.path(), &["source", "--socket", "s"]);
+    let uri = door.uri(0);
+    const M: u64 = 1 << 20;
+    let wanted = json!([[5 * M, 0], [11 * M, 3], [8 * M, 0], [8 * M, 3]]);
+    assert_eq!(told(dir.path(), uri), json!({"extents": wanted, "nonzero": 0}));
+    let map = run(dir.path(), "nbdinfo", &["--map", "--json", uri]);
+    let map: Value = serde_json::from_str(&map).unwrap();
+    let extents = map.as_array().unwrap().iter().map(|it| json!([it["length"], it["type"]]));
+    assert_eq!(extents.collect::<Value>(), wanted, "{map}");
+    assert!(dumped(dir.path(), uri) == fs::read(&source).unwrap(), "nbddump differs");
     assert_eq!(door.stop().code(), Some(0));
 }
 
