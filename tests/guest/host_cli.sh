@@ -22,10 +22,11 @@ same_text() {
 trimmed='with_entries(.value |= if type == "string" then sub("\\s+$"; "") else . end)'
 
 compare() {
-    local peer=$1 device controller block property
+    local peer=$1 device second controller block property
     local uri=tcp://127.0.0.1:$PORT/$NQN
     connect
     device=$(namespace 1)
+    second=$(namespace 2)
     controller=/dev/$(controllers)
 
     nvme discover -t tcp -a 127.0.0.1 -s "$PORT" -o json >"$WORK/theirs.json"
@@ -78,13 +79,26 @@ compare() {
         [[ $lid == 2 ]] || cmp "$WORK/theirs" "$WORK/ours" || die "$peer: log $lid differs"
     done
 
+    # What both tell of the two namespaces; nvme-cli names them by their devices.
+    nvme list -o json >"$WORK/list.json"
+    jq --arg one "$device" --arg two "$second" \
+        '{Devices: [.Devices[] | select(.DevicePath == $one or .DevicePath == $two)]}' "$WORK/list.json" >"$WORK/theirs.json"
     "$NVLANE" list "$uri" -o json >"$WORK/ours.json"
+    expect_json "$WORK/theirs.json" '.Devices | length' 2
+    same "$peer: list" ".Devices | map({NameSpace, ModelNumber, SerialNumber, Firmware, UsedBytes, MaximumLBA, PhysicalSize, SectorSize}
+        | $trimmed) | sort_by(.NameSpace)"
     block=$(blockdev --getss "$device")
-    expect_json "$WORK/ours.json" '.Devices | length' 2
     expect_json "$WORK/ours.json" '.Devices[0].PhysicalSize' "$(blockdev --getsize64 "$device")"
     expect_json "$WORK/ours.json" '.Devices[0].SectorSize' "$block"
     expect_json "$WORK/ours.json" '.Devices[0].UUID' "$(<"/sys/block/${device#/dev/}/uuid")"
 
+    # nvme-cli has subsystems by host, and may know the address that the connection comes from.
+    nvme list-subsys "$device" -o json >"$WORK/subsystems.json"
+    jq --arg nqn "$NQN" '{Subsystems: [.. | objects | select(.NQN? == $nqn)]}' "$WORK/subsystems.json" >"$WORK/theirs.json"
+    "$NVLANE" list-subsys "$uri?ns=1" -o json >"$WORK/ours.json"
+    expect_json "$WORK/theirs.json" '.Subsystems | length' 1
+    same "$peer: list-subsys" '.Subsystems | map({NQN, Paths: [.Paths[] | {Transport, State, ANAState, Address: (.Address
+        | capture("traddr=(?<traddr>[^, ]+)") + capture("trsvcid=(?<trsvcid>[0-9]+)"))}]})'
     "$NVLANE" list-subsys "$uri" -o json >"$WORK/ours.json"
     expect_json "$WORK/ours.json" '.Subsystems[0].Paths[0] | .State + " " + .ANAState' "live optimized"
     "$NVLANE" list-subsys -a 127.0.0.1 -s "$PORT" -o json >"$WORK/ours.json"
