@@ -14,6 +14,9 @@ echo "SEED=$SEED"
 modprobe nbd nbds_max=2
 NQN=nqn.2026-11.io.nvlane:path-loss
 declare -A TARGET
+# Seconds: no answer for so long, and a path is lost; and so long commands may be at work behind an association that has ended.
+KEEP_ALIVE=2
+QUIESCE=1
 
 # target PORT: one of the two
 target() {
@@ -32,7 +35,7 @@ served() { (($(grep -c ready "$WORK/target-$1.log") == $2)); }
 live() { (($(grep -c "path is live peer=127.0.0.1:$1" "$WORK/nbd.log") >= 2 * $2)); }
 
 # paths NSID CTRL_LOSS_TMO: the namespace through both
-paths() { echo "tcp://127.0.0.1:4421,127.0.0.1:4422/$NQN?ns=$1&keep_alive_tmo=2s&reconnect_delay=200ms&ctrl_loss_tmo=$2"; }
+paths() { echo "tcp://127.0.0.1:4421,127.0.0.1:4422/$NQN?ns=$1&keep_alive_tmo=${KEEP_ALIVE}s&quiesce_time=${QUIESCE}s&reconnect_delay=200ms&ctrl_loss_tmo=$2"; }
 
 target 4421
 await 30 grep -q ready "$WORK/target-4421.log"
@@ -46,16 +49,29 @@ is_there() { [[ $(blockdev --getsize64 /dev/nbd0) == $((64 << 20)) ]]; }
 await 20 is_there
 
 ((FULL)) && ROUNDS=50
-seconds=$((ROUNDS * 6 + 6))
-fio --name=paths --ioengine=nbd --uri="nbd+unix:///fio?socket=$WORK/nbd.sock" --rw=randrw --bssplit=4k/60:16k/30:128k/10 \
-    --iodepth=16 --size=32M --time_based --runtime=$seconds --verify=crc32c --verify_fatal=1 --verify_backlog=256 \
-    --serialize_overlap=1 --randseed="$SEED" --output-format=json --output="$WORK/fio.json" &
+# Both until all rounds are over, however long this machine takes for them: once for what they should take, then a
+# little more each time.
+rm -f "$WORK/enough" "$WORK"/fio-*.json
+load() {
+    local seconds=$((ROUNDS * 6 + 6)) turn=0
+    until [[ -e $WORK/enough ]]; do
+        "$1" $seconds $((turn++)) || return
+        seconds=10
+    done
+}
+blocks() {
+    fio --name=paths --ioengine=nbd --uri="nbd+unix:///fio?socket=$WORK/nbd.sock" --rw=randrw --bssplit=4k/60:16k/30:128k/10 \
+        --iodepth=16 --size=32M --time_based --runtime="$1" --verify=crc32c --verify_fatal=1 --verify_backlog=256 \
+        --serialize_overlap=1 --randseed="$SEED" --output-format=json --output="$WORK/fio-$2.json"
+}
+promises() { "$XTASK" ledger write --device /dev/nbd0 --ledger "$WORK/ledger" --seconds "$1" --seed "$SEED" --read-back; }
+load blocks &
 fio=$!
-"$XTASK" ledger write --device /dev/nbd0 --ledger "$WORK/ledger" --seconds $seconds --seed "$SEED" --read-back >"$WORK/ledger.log" &
+load promises >"$WORK/ledger.log" &
 ledger=$!
 RANDOM=$SEED
 for ((round = 0; round < ROUNDS; round++)); do
-    # Where all takes longer, what is under test has ended before the last rounds.
+    # They end before that only with an error.
     { kill -0 "$fio" && kill -0 "$ledger"; } 2>/dev/null || break
     victim=$((4421 + round % 2))
     sleep $((1 + RANDOM % 2)).$((RANDOM % 10))
@@ -67,19 +83,24 @@ for ((round = 0; round < ROUNDS; round++)); do
     await 30 served "$victim" $((round / 2 + 2))
     await 30 live "$victim" $((round / 2 + 2))
 done
-wait "$fio" || die "fio: $(tail -n 40 "$WORK/fio.json") $(tail -n 20 "$WORK/nbd.log")"
+touch "$WORK/enough"
+wait "$fio" || die "fio: $(tail -n 40 "$WORK"/fio-*.json) $(tail -n 20 "$WORK/nbd.log")"
 wait "$ledger" || die "a write was refused, or a block is stale: $(tail -n 20 "$WORK/nbd.log")"
-expect_json "$WORK/fio.json" '[.jobs[].error] | add' 0
-expect_json "$WORK/fio.json" '.jobs[0].write.total_ios > 100' true
+expect "rounds with I/O" "$round" "$ROUNDS"
+jq -s . "$WORK"/fio-*.json >"$WORK/fio.json"
+expect_json "$WORK/fio.json" '[.[].jobs[].error] | add' 0
+expect_json "$WORK/fio.json" '[.[].jobs[0].write.total_ios] | add > 100' true
 "$XTASK" ledger verify --device /dev/nbd0 --ledger "$WORK/ledger" --at-least 50
-read_back=$(sed -n 's/^ledger: \([0-9]*\) blocks read back/\1/p' "$WORK/ledger.log")
+read_back=$(awk '/blocks read back/ { sum += $2 } END { print sum + 0 }' "$WORK/ledger.log")
 expect "blocks read back while targets were killed" $((read_back >= 50)) 1
-stall=$(jq '[.jobs[0].read.clat_ns.max, .jobs[0].write.clat_ns.max] | max / 1e6 | floor' "$WORK/fio.json")
-((round >= ROUNDS / 2)) || die "only $round of $ROUNDS rounds had I/O"
-waited=$(sed -n 's/^ledger: the longest call took \([0-9]*\) ms/\1/p' "$WORK/ledger.log")
-echo "$round targets killed; the longest command took $stall ms of fio's, $waited ms of the ledger's"
-# A killed target closes its connections, and the other path carries what was on its way: nothing waits for ctrl_loss_tmo.
-expect "a stall below thirty seconds" $((stall < 30000 && waited < 30000)) 1
+stall=$(jq '[.[].jobs[0] | .read.clat_ns.max, .write.clat_ns.max] | max / 1e6 | floor' "$WORK/fio.json")
+waited=$(awk '/the longest call took/ && $6 > most { most = $6 } END { print most + 0 }' "$WORK/ledger.log")
+# A killed target closes its connections, and the other path carries what was on its way at once: nothing waits for
+# ctrl_loss_tmo. Were silence all that tells of its end, a write would wait until that is noticed, for two time-outs more
+# in which the target may still hear, and until commands have ended; an emulated machine may take twice as long.
+bound=$((2 * (3 * KEEP_ALIVE + QUIESCE) * 1000))
+longest="$round of $ROUNDS rounds; the longest command took $stall ms of fio's, $waited ms of the ledger's, of $bound at most"
+expect "a stall within the bound ($longest)" $((stall < bound && waited < bound)) 1
 
 # Both gone: commands wait as long as they were told to, then fail, and the door says why.
 nbd-client -d /dev/nbd0 >/dev/null
@@ -99,3 +120,5 @@ for port in 4421 4422; do
 done
 kill -TERM "$door"
 wait "$door" || true
+# The last line, so that it is among those which are shown of a test that passed.
+echo "$longest"
