@@ -1,27 +1,36 @@
-//! One case: links, a load, something that happens, and what came of it.
+//! One case: links, a load, something that happens, and what was seen of it.
 
+use super::outcome::{Seen, Sent, mib_s};
 use super::stage::{NQN, Target};
 use crate::bench::Options;
 use crate::bench::net::{Net, Way};
 use crate::bench::player::{Load, Mix, Played, Player, Watch};
 use anyhow::Context;
 use namespace::Namespace;
-use serde::Serialize;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Commands are counted by intervals of this length.
-const INTERVAL: Duration = Duration::from_millis(10);
-/// Over so much time a share is taken.
-const SMOOTH: Duration = Duration::from_millis(100);
-/// A path that carries less than this, of 1, has nothing to get back to.
-const SHARE_MIN: f64 = 0.01;
+pub const INTERVAL: Duration = Duration::from_millis(10);
+/// Bytes of a small and of a large command.
+pub const SMALL_BYTES: u32 = 4096;
+/// See [`SMALL_BYTES`].
+pub const LARGE_BYTES: u32 = 1 << 20;
+/// Queues fill before this.
+pub const WARM: Duration = Duration::from_secs(1);
 /// When something happens, and when it is over.
-const HAPPENS: Duration = Duration::from_secs(3);
-const OVER: Duration = Duration::from_secs(5);
-const END: Duration = Duration::from_secs(12);
+pub const HAPPENS: Duration = Duration::from_secs(3);
+/// See [`HAPPENS`].
+pub const OVER: Duration = Duration::from_secs(5);
+/// When a run ends in which something happens.
+pub const END: Duration = Duration::from_secs(12);
+/// When others end, with commands of one size and of two.
+const QUIET_END: Duration = Duration::from_secs(5);
+const SIZES_END: Duration = Duration::from_secs(15);
+/// How often each path is measured alone.
+const TRIES_ALONE: usize = 2;
 /// The host notices a dead path within about this, and comes back to it as often.
 const TIMES: &str = "keep_alive_tmo=1s&io_timeout=1s&reconnect_delay=200ms";
 
@@ -84,6 +93,18 @@ pub const CASES: &[Case] = &[
     Case { name: "paths_4", about: "4 x 200 Mbit/s", mbit: &[200; 4], ..PLAIN },
     Case { name: "paths_8", about: "8 x 100 Mbit/s", mbit: &[100; 8], ..PLAIN },
     Case {
+        name: "unequal_4",
+        about: "400, 200, 100 and 50 Mbit/s",
+        mbit: &[400, 200, 100, 50],
+        ..PLAIN
+    },
+    Case {
+        name: "unequal_8",
+        about: "two each of 200, 100, 50 and 25 Mbit/s",
+        mbit: &[200, 200, 100, 100, 50, 50, 25, 25],
+        ..PLAIN
+    },
+    Case {
         name: "sizes",
         about: "4 KiB beside 8 x 1 MiB, 600 and 200 Mbit/s",
         mbit: &[600, 200],
@@ -142,133 +163,114 @@ pub const CASES: &[Case] = &[
     },
 ];
 
-/// What came of a case.
-#[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
-    /// Each path alone, in MiB/s, while nothing happens.
-    pub alone_mib_s: Vec<f64>,
-    /// All paths, the small commands and the large ones, while nothing happens.
-    pub mib_s: f64,
-    /// Latency of the small commands over the whole run.
-    pub p50_us: f64,
-    /// The same: 999 of 1,000 are below.
-    pub p99_9_us: f64,
-    /// Longest time without any completion.
-    pub stall_ms: f64,
-    /// From the end of what happened to path 0 until that path has nine tenths of its own share of the commands
-    /// before; where that was not reached, as long as was watched. None where nothing happens, or to a path that
-    /// the policy does not use.
-    pub recovery_ms: Option<f64>,
-    /// Whether it was reached.
-    pub recovered: bool,
-    /// The same while something happens to path 0, and from then to the end.
-    pub fault_mib_s: Option<[f64; 2]>,
-    /// Path 0's share of the commands before something happens, while it does, and in the last second.
-    pub shares: Option<[f64; 3]>,
-    /// Commands sent on each path.
-    pub selections: Vec<u64>,
+impl Case {
+    /// When a run of it ends.
+    fn end(&self) -> Duration {
+        match (self.event, self.large) {
+            (Event::None, 0) => QUIET_END,
+            // Commands of 1 MiB are few.
+            (Event::None, _) => SIZES_END,
+            _ => END,
+        }
+    }
+
+    /// What is looked at: the time while nothing happens, and the rest.
+    fn windows(&self) -> Vec<Range<Duration>> {
+        match self.event {
+            Event::None => vec![WARM..self.end()],
+            _ => vec![WARM..HAPPENS, HAPPENS..self.end()],
+        }
+    }
+
+    /// The same of a path alone.
+    fn window_alone(&self) -> Range<Duration> {
+        WARM..if self.large > 0 { 4 * WARM } else { 2 * WARM }
+    }
+
+    /// How long it takes under so many policies, besides the time in which links and targets are set up.
+    #[cfg(test)]
+    fn takes(&self, policies: usize) -> Duration {
+        let alone = self.window_alone().end * (TRIES_ALONE * self.mbit.len()) as u32;
+        alone + self.end() * policies as u32
+    }
+
+    /// Its commands on `volume`, those of both sizes at once.
+    fn play(
+        &self,
+        player: &Player,
+        volume: &Arc<dyn Namespace>,
+        watch: &Watch,
+    ) -> anyhow::Result<(Played, Option<Played>)> {
+        let mix = self.mix;
+        let small = Load { mix, bytes: SMALL_BYTES, in_flight: self.in_flight, seed: 1 };
+        let large = Load { mix, bytes: LARGE_BYTES, in_flight: self.large, seed: 2 };
+        std::thread::scope(|scope| {
+            let large =
+                (self.large > 0).then(|| scope.spawn(move || player.play(volume, large, watch)));
+            let small = player.play(volume, small, watch);
+            let large = large.map(|large| large.join().expect("playing does not panic"));
+            Ok((small?, large.transpose()?))
+        })
+    }
 }
 
-impl Outcome {
-    /// Share of the sum of the paths alone.
-    pub fn of_best(&self) -> f64 {
-        self.mib_s / self.best()
+/// Each path alone with the commands of the case, in MiB/s: the greater rate of two runs, since what comes in between
+/// only ever takes away.
+pub fn alone(case: &Case, player: &Player, options: &Options) -> anyhow::Result<Vec<f64>> {
+    let (net, _target) = set_up(case, options)?;
+    let watch = Watch { windows: vec![case.window_alone()], interval: INTERVAL };
+    let mut rates = vec![0.0; case.mbit.len()];
+    for _ in 0..TRIES_ALONE {
+        for (rate, path) in rates.iter_mut().zip(addresses(case, &net)) {
+            let volume = open(&[path], "numa")?;
+            let (small, large) = case.play(player, &volume, &watch)?;
+            *rate = mib_s(&small, large.as_ref()).max(*rate);
+        }
     }
-
-    /// The rate while something happens, as a share of what the other paths give alone, and the rate afterwards as
-    /// one of all.
-    pub fn fault_of_best(&self) -> Option<[f64; 2]> {
-        let [during, after] = self.fault_mib_s?;
-        let best = self.best();
-        Some([during / (best - self.alone_mib_s[0]), after / best])
-    }
-
-    fn best(&self) -> f64 {
-        self.alone_mib_s.iter().sum()
-    }
+    Ok(rates)
 }
 
 /// Runs a case under `policy`.
-pub fn run(
-    case: &Case,
-    policy: &str,
-    player: &Player,
-    options: &Options,
-) -> anyhow::Result<Outcome> {
-    let net = Net::new(case.mbit)?;
-    for (link, &mbit) in case.to_target_mbit.iter().enumerate() {
-        net.shape(link, Way::ToTarget, mbit)?;
-    }
-    let links = case.mbit.len();
-    let mut target = Target::start(&net, links, case.event == Event::Killed, options)?;
-    let paths: Vec<SocketAddr> = (0..links).map(|link| Target::address(&net, link)).collect();
-    let small = Load { mix: case.mix, bytes: 4096, in_flight: case.in_flight, seed: 1 };
-    let mut alone_mib_s = Vec::new();
-    for path in &paths {
-        let volume = open(&[*path], "numa")?;
-        let watch = Watch {
-            windows: vec![Duration::from_secs(1)..Duration::from_secs(2)],
-            interval: INTERVAL,
-        };
-        let played = player.play(&volume, small, &watch)?;
-        alone_mib_s.push(mib_s(&played, 4096));
-    }
-    let volume = open(&paths, policy)?;
-    let quiet = case.event == Event::None;
-    let end = if quiet { Duration::from_secs(5) } else { END };
-    let before = Duration::from_secs(1)..if quiet { end } else { HAPPENS };
-    let watch = Watch { windows: vec![before, HAPPENS.min(end)..end], interval: INTERVAL };
-    let watch =
-        if quiet { Watch { windows: vec![watch.windows[0].clone()], ..watch } } else { watch };
+pub fn run(case: &Case, policy: &str, player: &Player, options: &Options) -> anyhow::Result<Seen> {
+    let (net, mut target) = set_up(case, options)?;
+    let volume = open(&addresses(case, &net), policy)?;
+    let watch = Watch { windows: case.windows(), interval: INTERVAL };
+    let happens = case.event != Event::None;
     let (volume, watch) = (&volume, &watch);
     let start = Instant::now();
-    let (played, large, sent, back) = std::thread::scope(|scope| {
-        let small = scope.spawn(move || player.play(volume, small, watch));
-        let large = (case.large > 0).then(|| {
-            let load = Load { bytes: 1 << 20, in_flight: case.large, seed: 2, mix: case.mix };
-            scope.spawn(move || player.play(volume, load, watch))
-        });
-        let sent = (!quiet).then(|| scope.spawn(move || Sent::watch(volume, start)));
-        let happened = if quiet { Ok(()) } else { happen(case.event, &net, &mut target) };
+    let (played, sent, back) = std::thread::scope(|scope| {
+        let played = scope.spawn(move || case.play(player, volume, watch));
+        let sent = happens.then(|| scope.spawn(move || watch_paths(volume, start)));
+        let happened = if happens { happen(case.event, &net, &mut target) } else { Ok(()) };
         let back = start.elapsed();
-        let played = small.join().expect("playing does not panic");
-        let large = large.map(|large| large.join().expect("playing does not panic"));
+        let played = played.join().expect("playing does not panic");
         let sent = sent.map(|sent| sent.join().expect("watching does not panic"));
         happened?;
-        anyhow::Ok((played?, large.transpose()?, sent.unwrap_or_default(), back))
+        anyhow::Ok((played?, sent.unwrap_or_default(), back))
     })
     .with_context(|| format!("case {}, {policy}", case.name))?;
-    let large_mib_s = large.as_ref().map_or(0.0, |played| mib_s(played, 1 << 20));
-    let mut latency = played.windows[0].latency.clone();
-    for window in &played.windows[1..] {
-        latency.add(&window.latency)?;
-    }
-    let quantile = |share| latency.value_at_quantile(share) as f64 / 1e3;
-    let shares = (!quiet).then(|| {
-        let second = Duration::from_secs(1);
-        [HAPPENS / 2..HAPPENS, HAPPENS..OVER, END - second..END]
-            .map(|range| Sent::share(&sent, range.start, range.end))
-    });
-    let fault_mib_s =
-        (!quiet).then(|| [HAPPENS..OVER, OVER..END].map(|range| rate(&played.series, &range)));
-    let recovery = recovery(&sent, back);
-    Ok(Outcome {
-        alone_mib_s,
-        mib_s: mib_s(&played, 4096) + large_mib_s,
-        p50_us: quantile(0.5),
-        p99_9_us: quantile(0.999),
-        stall_ms: longest_stall(&played.series).as_secs_f64() * 1e3,
-        recovery_ms: recovery
-            .map(|recovery| recovery.unwrap_or(END.saturating_sub(back)).as_secs_f64() * 1e3),
-        recovered: recovery.is_some_and(|recovery| recovery.is_some()),
-        fault_mib_s,
-        shares,
+    let (small, large) = played;
+    Ok(Seen {
+        small,
+        large,
+        sent,
+        back: happens.then_some(back),
         selections: volume.paths().iter().map(|path| path.selections).collect(),
     })
 }
 
-fn mib_s(played: &Played, bytes: u32) -> f64 {
-    played.windows[0].iops() * f64::from(bytes) / f64::from(1 << 20)
+/// The links of a case, and what listens at their ends, which is to be dropped first.
+fn set_up(case: &Case, options: &Options) -> anyhow::Result<(Net, Target)> {
+    let net = Net::new(case.mbit)?;
+    for (link, &mbit) in case.to_target_mbit.iter().enumerate() {
+        net.shape(link, Way::ToTarget, mbit)?;
+    }
+    let target = Target::start(&net, case.mbit.len(), case.event == Event::Killed, options)?;
+    Ok((net, target))
+}
+
+fn addresses(case: &Case, net: &Net) -> Vec<SocketAddr> {
+    (0..case.mbit.len()).map(|link| Target::address(net, link)).collect()
 }
 
 fn open(paths: &[SocketAddr], policy: &str) -> anyhow::Result<Arc<dyn Namespace>> {
@@ -310,133 +312,65 @@ fn happen(event: Event, net: &Net, target: &mut Target) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The rate within `range`, in MiB/s.
-fn rate(series: &[u32], range: &Range<Duration>) -> f64 {
-    let interval = |moment: Duration| (moment.as_nanos() / INTERVAL.as_nanos()) as usize;
-    let within = interval(range.start)..interval(range.end).min(series.len());
-    let count: u64 =
-        series.get(within).unwrap_or_default().iter().map(|&count| u64::from(count)).sum();
-    count as f64 * 4096.0 / f64::from(1 << 20) / (range.end - range.start).as_secs_f64()
-}
-
-/// The longest run of intervals without completions.
-fn longest_stall(series: &[u32]) -> Duration {
-    let longest = series.split(|&count| count > 0).map(<[u32]>::len).max();
-    INTERVAL * longest.unwrap_or(0) as u32
-}
-
-/// What had been sent at one moment.
-#[derive(Clone, Copy, Debug)]
-struct Sent {
-    at: Duration,
-    /// By path 0.
-    own: u64,
-    /// By all paths.
-    all: u64,
-}
-
-impl Sent {
-    /// Looks at the volume's paths once per interval, from `start` until the end of a run.
-    fn watch(volume: &Arc<dyn Namespace>, start: Instant) -> Vec<Sent> {
-        let mut seen = Vec::new();
-        while start.elapsed() < END {
-            let paths = volume.paths();
-            let own = paths.first().map_or(0, |path| path.selections);
-            let all = paths.iter().map(|path| path.selections).sum();
-            seen.push(Sent { at: start.elapsed(), own, all });
-            std::thread::sleep(INTERVAL);
-        }
-        seen
+/// Looks at the volume's paths once per interval, from `start` until the end of a run.
+fn watch_paths(volume: &Arc<dyn Namespace>, start: Instant) -> Vec<Sent> {
+    let mut seen = Vec::new();
+    while start.elapsed() < END {
+        let paths = volume.paths();
+        let own = paths.first().map_or(0, |path| path.selections);
+        let all = paths.iter().map(|path| path.selections).sum();
+        seen.push(Sent { at: start.elapsed(), own, all });
+        std::thread::sleep(INTERVAL);
     }
-
-    /// Path 0's share of what was sent between two moments; not a number where nothing was.
-    fn share(seen: &[Sent], from: Duration, to: Duration) -> f64 {
-        let at = |moment| seen.get(seen.partition_point(|sent| sent.at < moment)).or(seen.last());
-        let (Some(from), Some(to)) = (at(from), at(to)) else { return f64::NAN };
-        (to.own - from.own) as f64 / (to.all - from.all) as f64
-    }
-}
-
-/// How long after `back` path 0 has nine tenths of the share again that it had before [`HAPPENS`]; the inner one is none
-/// if that never was, the outer if it had none.
-fn recovery(seen: &[Sent], back: Duration) -> Option<Option<Duration>> {
-    let before = Sent::share(seen, HAPPENS / 2, HAPPENS);
-    if !before.is_finite() || before < SHARE_MIN {
-        return None;
-    }
-    let end = seen.last()?.at;
-    let after = seen.iter().filter(|sent| sent.at >= back && sent.at + SMOOTH <= end);
-    let mut again = after
-        .filter(|sent| Sent::share(seen, sent.at, sent.at + SMOOTH) >= 0.9 * before)
-        .map(|sent| sent.at - back);
-    Some(again.next())
+    seen
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::POLICIES;
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
-    fn a_stall_is_the_longest_of_several() {
-        assert_eq!(longest_stall(&[1, 0, 0, 3, 0, 0, 0, 2, 0]), 3 * INTERVAL);
-        assert_eq!(longest_stall(&[1, 1]), Duration::ZERO);
+    fn a_full_run_takes_a_quarter_of_an_hour_and_a_quick_one_45_seconds() {
+        let full: Duration = CASES.iter().map(|case| case.takes(POLICIES.len())).sum();
+        assert!(full <= Duration::from_secs(15 * 60), "{full:?}");
+        let quick: Duration =
+            CASES.iter().filter(|case| case.quick).map(|case| case.takes(1)).sum();
+        assert!(quick <= Duration::from_secs(40), "{quick:?}");
     }
 
     #[test]
-    fn the_rate_while_something_happens_is_of_that_time_alone() {
-        let mut series = vec![1000; (END.as_millis() / INTERVAL.as_millis()) as usize];
-        let interval = |at: Duration| (at.as_millis() / INTERVAL.as_millis()) as usize;
-        series[interval(HAPPENS)..interval(OVER)].fill(500);
-        let full = 1000.0 * 100.0 * 4096.0 / f64::from(1 << 20);
-        assert!((rate(&series, &(HAPPENS..OVER)) - full / 2.0).abs() < 1e-6);
-        assert!((rate(&series, &(OVER..END)) - full).abs() < 1e-6);
-        let outcome = Outcome {
-            alone_mib_s: vec![full, full / 2.0],
-            mib_s: full,
-            fault_mib_s: Some([full / 2.0, full]),
-            p50_us: 0.0,
-            p99_9_us: 0.0,
-            stall_ms: 0.0,
-            recovery_ms: None,
-            recovered: false,
-            shares: None,
-            selections: Vec::new(),
+    fn two_four_and_eight_paths_are_there_alike_and_unequal() {
+        let names: BTreeSet<_> = CASES.iter().map(|case| case.name).collect();
+        assert_eq!(names.len(), CASES.len(), "names differ");
+        let plain = |case: &&Case| {
+            case.event == Event::None && case.large == 0 && case.to_target_mbit.is_empty()
         };
-        let [during, after] = outcome.fault_of_best().expect("something happened");
-        assert!((during - 1.0).abs() < 1e-9 && (after - 2.0 / 3.0).abs() < 1e-9);
-    }
-
-    /// A run in which path 0's share of every 100 commands is `share`, by the interval.
-    fn run(share: impl Fn(Duration) -> u64) -> Vec<Sent> {
-        let mut seen = vec![Sent { at: Duration::ZERO, own: 0, all: 0 }];
-        while let Some(&Sent { at, own, all }) = seen.last()
-            && at < END
-        {
-            seen.push(Sent { at: at + INTERVAL, own: own + share(at), all: all + 100 });
+        let found: BTreeSet<(usize, bool)> = CASES
+            .iter()
+            .filter(plain)
+            .map(|case| (case.mbit.len(), case.mbit.iter().any(|&mbit| mbit != case.mbit[0])))
+            .collect();
+        let all = [2, 4, 8].into_iter().flat_map(|paths| [(paths, false), (paths, true)]);
+        assert_eq!(found, all.collect());
+        // More than two cores can send.
+        for case in CASES {
+            assert!(case.mbit.iter().sum::<u32>() <= 880, "{}", case.name);
         }
-        seen
     }
 
     #[test]
-    fn recovery_is_the_paths_own_and_not_that_of_the_sum() {
-        let back = OVER + 3 * INTERVAL;
-        // All commands go on at the same rate the whole time; path 0 has half of them again 70 ms after it is back.
-        let again = back + 7 * INTERVAL;
-        let seen = run(|at| if at < HAPPENS || at >= again { 50 } else { 0 });
-        // Ten intervals together have it once nine of them do.
-        assert_eq!(recovery(&seen, back), Some(Some(6 * INTERVAL)));
-        assert_eq!(Sent::share(&seen, HAPPENS, OVER), 0.0);
-        let seen = run(|at| if at < HAPPENS { 50 } else { 44 });
-        assert_eq!(recovery(&seen, back), Some(None));
-        let seen = run(|at| if at < HAPPENS { 50 } else { 45 });
-        assert_eq!(recovery(&seen, back), Some(Some(Duration::ZERO)));
-    }
-
-    #[test]
-    fn a_path_that_is_not_used_has_nothing_to_get_back_to() {
-        assert_eq!(recovery(&run(|_| 0), OVER), None);
-        assert_eq!(recovery(&[], OVER), None);
-        let nothing = [Sent { at: Duration::ZERO, own: 0, all: 0 }; 2];
-        assert_eq!(recovery(&nothing, OVER), None);
+    fn windows_are_in_order_and_reach_to_the_end() {
+        for case in CASES {
+            let windows = case.windows();
+            assert_eq!(windows[0].start, WARM, "{}", case.name);
+            assert!(windows.windows(2).all(|pair| pair[0].end == pair[1].start), "{}", case.name);
+            assert_eq!(windows.last().map(|window| window.end), Some(case.end()), "{}", case.name);
+            // Paths are watched until the end, and what happens is over well before.
+            let happens = case.event != Event::None;
+            assert_eq!(windows.len(), if happens { 2 } else { 1 }, "{}", case.name);
+            assert!(!happens || case.end() == END && case.large == 0, "{}", case.name);
+        }
     }
 }
