@@ -106,6 +106,7 @@ fn the_report_of_multipath_has_every_figure_of_a_quick_run() {
     // A recovery that did not come within what was watched says so beside its figure.
     let recovery = rows.iter().find(|row| row["operation"] == "recovery").unwrap();
     assert!(recovery["recovered"].is_boolean());
+    assert_eq!(recovery["samples"].as_array().unwrap().len(), 3);
 }
 
 #[test]

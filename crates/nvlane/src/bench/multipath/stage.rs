@@ -1,10 +1,9 @@
 //! The target with its two ports, and the host's way to them.
 
-use super::{BYTES, IN_FLIGHT, Operation};
+use super::{IN_FLIGHT, Operation};
 use crate::bench::Options;
-use crate::bench::player::{Load, Mix, Player, Watch};
 use crate::bench::served::subsystem;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use namespace::Namespace;
 use namespace::layer::delay::Delays;
 use std::net::SocketAddr;
@@ -63,44 +62,8 @@ impl Stage {
             .with_context(|| format!("cannot open {uri}"))
     }
 
-    fn delay_fast(&self, time: Duration) -> anyhow::Result<()> {
+    /// The fast path answers so much later from now on.
+    pub fn delay_fast(&self, time: Duration) -> anyhow::Result<()> {
         Ok(self.server.set_delay(self.fast_port, Delays::all(time))?)
     }
-}
-
-/// How long completion-time takes, once a path is fast again, until reads flow at nine tenths of
-/// the rate before: milliseconds, and whether they did. If not, it took longer than that.
-pub fn recovery(player: &Player, options: &Options) -> anyhow::Result<(f64, bool)> {
-    const INTERVAL: Duration = Duration::from_millis(10);
-    let scale = if options.tiny { 10 } else { 1 };
-    let (slow_at, fast_at, end) = (
-        Duration::from_secs(2) / scale,
-        Duration::from_secs(4) / scale,
-        Duration::from_secs(8) / scale,
-    );
-    let stage = Stage::start(Operation::Read, options)?;
-    let volume = stage.open(&[stage.fast, stage.slow], "completion-time")?;
-    let load = Load { mix: Mix::Read, bytes: BYTES, in_flight: stage.in_flight, seed: 1 };
-    let watch = Watch { windows: vec![Duration::ZERO..end], interval: INTERVAL };
-    let played = std::thread::scope(|scope| {
-        let player = scope.spawn(|| player.play(&volume, load, &watch));
-        std::thread::sleep(slow_at);
-        stage.delay_fast(Duration::from_millis(200))?;
-        std::thread::sleep(fast_at - slow_at);
-        stage.delay_fast(Duration::ZERO)?;
-        player.join().expect("playing does not panic")
-    })?;
-    let at = |time: Duration| (time.as_nanos() / INTERVAL.as_nanos()) as usize;
-    let mean = |counts: &[u32]| {
-        counts.iter().map(|&count| f64::from(count)).sum::<f64>() / counts.len().max(1) as f64
-    };
-    let before = mean(&played.series[at(slow_at / 2)..at(slow_at)]);
-    if before == 0.0 && !options.tiny {
-        bail!("nothing was read before the path became slow");
-    }
-    // Five intervals in a row: one alone may be luck.
-    let after = &played.series[at(fast_at)..];
-    let recovered = after.windows(5).position(|counts| mean(counts) >= 0.9 * before);
-    let intervals = recovered.map_or(after.len(), |intervals| intervals + 1);
-    Ok((intervals as f64 * INTERVAL.as_secs_f64() * 1e3, recovered.is_some()))
 }
