@@ -3,11 +3,12 @@
 mod rig;
 
 use host::{Failover, Options};
-use namespace::Access;
+use namespace::layer::delay::{Delay, Delays};
 use namespace::layer::multipath::{Policy, Settings};
+use namespace::{Access, PathReport};
 use rig::registers::{Checker, await_path, open, open_with, shared_volume};
 use rig::relay::Relay;
-use rig::{Core, PATIENCE, Target, options, pattern, read, write};
+use rig::{Core, PATIENCE, Target, memory, options, pattern, read, write};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -149,4 +150,54 @@ fn fast_failover_has_writes_go_elsewhere_before_the_old_connection_is_surely_dea
     let sure = write_into_a_black_hole(&options);
     let fast = write_into_a_black_hole(&Options { failover: Failover::Fast, ..options });
     assert!(fast + Duration::from_secs(1) < sure, "{fast:?}, {sure:?}");
+}
+
+/// Reads that each core has sent on a path, from the statistics of that path.
+fn reads_by_core(path: &PathReport) -> Vec<u64> {
+    let of_a_core = path.details.iter().filter(|(name, _)| name.starts_with("read core "));
+    let sent = of_a_core.map(|(_, line)| {
+        let sent = line.split(' ').find_map(|value| value.strip_prefix("sel="));
+        sent.expect("every policy counts").parse().expect("a number")
+    });
+    sent.collect()
+}
+
+/// The quick path's share of what each of two cores has read, which together keep eight commands in flight for a second.
+/// The other path takes 50 ms more.
+fn shares_of_the_quick_path(policy: Policy) -> [f64; 2] {
+    let volume = memory(1 << 20, 9, 4);
+    let late = Delay::new(volume.clone(), Delays::all(Duration::from_millis(50)));
+    let (slow, quick) = (Target::serve(late, 2, 0), Target::serve(volume, 2, 0));
+    let settings = Settings { policy, ..Settings::default() };
+    // The slow one comes first, so that what is equal does not go to the quick one.
+    let namespace = open_with(&[slow.address, quick.address], &options(), settings);
+    await_path(&namespace, 0, Access::is_usable);
+    await_path(&namespace, 1, Access::is_usable);
+    let cores = [(); 2].map(|()| Core::usable(namespace.clone()));
+    std::thread::scope(|scope| {
+        for core in cores.iter().flat_map(|core| [core; 4]) {
+            scope.spawn(move || {
+                let until = Instant::now() + Duration::from_secs(1);
+                while Instant::now() < until {
+                    core.read(0, 512);
+                }
+            });
+        }
+    });
+    let sent: Vec<Vec<u64>> = namespace.paths().iter().map(reads_by_core).collect();
+    let [slow, quick] = &sent[..] else { panic!("two paths: {sent:?}") };
+    println!("{policy}: by the slow path {slow:?}, by the quick one {quick:?}");
+    assert_eq!((slow.len(), quick.len()), (2, 2), "{sent:?}");
+    [0, 1].map(|core| quick[core] as f64 / (slow[core] + quick[core]) as f64)
+}
+
+#[test]
+fn each_of_two_cores_prefers_the_quick_path() {
+    for policy in [Policy::CompletionTime, Policy::QueueDepth] {
+        let shares = shares_of_the_quick_path(policy);
+        assert!(shares.iter().all(|&share| share > 0.8), "{policy}: {shares:?}");
+    }
+    // Where nobody looks at how long commands take, both paths have as many.
+    let shares = shares_of_the_quick_path(Policy::RoundRobin);
+    assert!(shares.iter().all(|share| (0.4..0.6).contains(share)), "{shares:?}");
 }
