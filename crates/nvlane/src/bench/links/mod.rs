@@ -16,7 +16,8 @@
 //! file, which is a single hole.
 //!
 //! A full run takes a quarter of an hour: each path of a case is measured alone twice, for two seconds, before all
-//! policies; then each policy has five seconds, twelve where something happens, 15 with commands of two sizes.
+//! policies, and again where it has less than nine tenths of its link (up to six times, which costs two seconds each); then
+//! each policy has five seconds, twelve where something happens, 15 with commands of two sizes.
 
 mod case;
 mod outcome;
