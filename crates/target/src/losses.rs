@@ -17,7 +17,7 @@ use std::time::Instant;
 /// Hosts that are remembered; beyond that, only while they are connected.
 const HOSTS_MAX: usize = 4096;
 
-/// NQN, as in the field of a Connect, and host identifier.
+/// NQN and host identifier.
 type Name = (Vec<u8>, [u8; 16]);
 
 /// A host that has connected.
@@ -58,7 +58,9 @@ pub(crate) struct Hosts {
 impl Hosts {
     /// The host that sends a Connect with that data. One without an identifier is not known again.
     pub(crate) fn of(&mut self, connect: &ConnectData) -> Arc<Host> {
-        self.named((connect.hostnqn.to_vec(), connect.hostid))
+        // What follows the terminating zero is no part of the name, and need not be the same each time.
+        let nqn = connect.hostnqn.split(|byte| *byte == 0).next().unwrap_or_default();
+        self.named((nqn.to_vec(), connect.hostid))
     }
 
     fn named(&mut self, name: Name) -> Arc<Host> {
@@ -78,6 +80,19 @@ impl Hosts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zerocopy::FromZeros;
+
+    #[test]
+    fn what_follows_a_name_is_no_part_of_it() {
+        let mut hosts = Hosts::default();
+        let mut connect = ConnectData::new_zeroed();
+        (connect.hostid, connect.hostnqn[0]) = ([1; 16], b'a');
+        let first = hosts.of(&connect);
+        connect.hostnqn[9] = b'x';
+        assert!(Arc::ptr_eq(&first, &hosts.of(&connect)));
+        connect.hostnqn[1] = b'b';
+        assert!(!Arc::ptr_eq(&first, &hosts.of(&connect)));
+    }
 
     #[test]
     fn a_host_is_known_again_and_not_for_ever() {
