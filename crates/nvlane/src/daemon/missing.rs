@@ -155,10 +155,10 @@ impl Missing {
         }
     }
 
-    /// Whether each has been tried, and not opened or `found`.
-    fn are_tried(&self, found: &[(Key, Arc<dyn Namespace>)]) -> bool {
-        let is_found = |key| found.iter().any(|(it, _)| it == key);
-        self.volumes.iter().all(|(key, entry)| entry.why.is_some() || is_found(key))
+    /// Whether each has been tried.
+    fn are_tried(&self) -> bool {
+        let is_tried = |entry: &Entry| entry.why.is_some() || matches!(entry.stage, Stage::Found);
+        self.volumes.values().all(is_tried)
     }
 }
 
@@ -208,15 +208,16 @@ impl Daemon {
     pub(super) fn wait_for_missing(&mut self) {
         let deadline = Instant::now() + START_WAIT.max(self.missing.patience);
         let mut found = self.missing.found();
-        while !self.missing.are_tried(&found) && Instant::now() < deadline {
+        while !self.missing.are_tried() && Instant::now() < deadline {
             thread::sleep(START_INTERVAL);
             found.extend(self.missing.found());
         }
         // In the order of the configuration, whichever was opened first: names may be derived from it.
         let all = self.config.subsystems.iter();
         let keys = all.flat_map(|of| of.namespaces.iter().map(|it| (of.nqn.clone(), it.nsid)));
-        let order: Vec<_> = keys.filter_map(|(nqn, nsid)| Some((nqn, nsid?))).collect();
-        found.sort_by_key(|(key, _)| order.iter().position(|it| it == key));
+        let keys = keys.filter_map(|(nqn, nsid)| Some((nqn, nsid?)));
+        let place: BTreeMap<Key, usize> = keys.enumerate().map(|(at, key)| (key, at)).collect();
+        found.sort_by_cached_key(|(key, _)| place.get(key));
         self.serve(found);
     }
 
@@ -287,5 +288,73 @@ impl Daemon {
                 why.unwrap_or("it is being opened")
             ))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NQN: &str = "nqn.2026-11.com.example:a";
+
+    fn missing(count: u32) -> Missing {
+        let mut missing = Missing::none(1, Duration::ZERO);
+        for nsid in 1..=count {
+            let uri = format!("file:/does/not/exist/{nsid}");
+            missing.insert((NQN.to_owned(), nsid), uri, false);
+        }
+        missing
+    }
+
+    fn entry(missing: &mut Missing, nsid: u32) -> &mut Entry {
+        missing.volumes.get_mut(&(NQN.to_owned(), nsid)).unwrap()
+    }
+
+    fn under_way(missing: &Missing) -> Vec<u32> {
+        let trying = |entry: &Entry| matches!(entry.stage, Stage::Trying(..));
+        let all = missing.volumes.iter().filter(|(_, entry)| trying(entry));
+        all.map(|((_, nsid), _)| *nsid).collect()
+    }
+
+    #[test]
+    fn who_has_waited_longest_is_tried_first() {
+        let (max, now) = (TRIES_MAX as u32, Instant::now());
+        let mut missing = missing(2 * max);
+        for nsid in 1..=max {
+            entry(&mut missing, nsid).stage = Stage::Waiting(now);
+        }
+        for nsid in max + 1..=2 * max {
+            entry(&mut missing, nsid).stage = Stage::Waiting(now - Duration::from_secs(1));
+        }
+        missing.begin();
+        assert_eq!(under_way(&missing), (max + 1..=2 * max).collect::<Vec<_>>());
+        missing.begin();
+        assert_eq!(under_way(&missing).len(), TRIES_MAX, "no more at a time");
+    }
+
+    #[test]
+    fn what_does_not_answer_takes_no_others_place() {
+        let max = TRIES_MAX as u32;
+        let mut missing = missing(2 * max);
+        let mut senders = Vec::new();
+        for nsid in 1..=max {
+            let (sender, receiver) = sync_channel(1);
+            senders.push(sender);
+            let since = Instant::now() - TRY_SLOW;
+            entry(&mut missing, nsid).stage = Stage::Trying(since, receiver);
+        }
+        assert!(missing.found().is_empty());
+        assert_eq!(under_way(&missing).len(), 2 * TRIES_MAX);
+    }
+
+    #[test]
+    fn each_is_tried_and_says_why_it_is_not_there() {
+        let mut missing = missing(3 * TRIES_MAX as u32);
+        let since = Instant::now();
+        while !missing.are_tried() {
+            assert!(missing.found().is_empty() && since.elapsed() < Duration::from_secs(30));
+            thread::sleep(START_INTERVAL);
+        }
+        assert!(missing.list().iter().all(|volume| volume.reason.contains("does not exist")));
     }
 }
