@@ -81,6 +81,7 @@ fn other_scenarios() {
 #[test]
 fn herds() {
     let stated = [
+        ("herd-calm", S, (5 * S, 7 * S), 0.22, 2),
         ("herd-long", S, (8 * S, 14 * S), 0.4, 2),
         ("herd-long", 15 * S, (30 * S, 45 * S), 0.45, 1),
     ];
