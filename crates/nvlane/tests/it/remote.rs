@@ -8,21 +8,22 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
 
-const NQN: &str = "nqn.2026-11.com.example:a";
+pub const NQN: &str = "nqn.2026-11.com.example:a";
 
 /// A daemon with two ports.
-fn start(dir: &Path) -> Daemon {
+pub fn start(dir: &Path) -> Daemon {
     let args = ["mem:16M", "--nqn", NQN, "--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"];
     Daemon::start(dir, &args)
 }
 
 /// Its namespace through both ports.
-fn uri(daemon: &Daemon, options: &str) -> String {
+pub fn uri(daemon: &Daemon, options: &str) -> String {
     let [first, second] = daemon.listeners[..] else { panic!("{:?}", daemon.listeners) };
     format!("tcp://{first},{second}/{NQN}?ns=1{options}")
 }
 
-fn json(args: &[&str]) -> Value {
+/// What a command prints that must succeed.
+pub fn json(args: &[&str]) -> Value {
     let output = nvlane().args(args).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {said}");

@@ -3,30 +3,14 @@
 //! added there, too.
 
 use crate::daemon::{Daemon, eventually, nvlane};
+use crate::remote::{self, NQN, start, uri};
 use serde_json::{Map, Value, json};
-use std::path::Path;
 use std::process::Stdio;
 
-const NQN: &str = "nqn.2026-11.com.example:a";
 const GATEWAY: &str = "nqn.2026-11.com.example:g";
 
-/// A daemon with two ports.
-fn start(dir: &Path) -> Daemon {
-    let args = ["mem:16M", "--nqn", NQN, "--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"];
-    Daemon::start(dir, &args)
-}
-
-/// Its namespace through both ports.
-fn uri(daemon: &Daemon, options: &str) -> String {
-    let [first, second] = daemon.listeners[..] else { panic!("{:?}", daemon.listeners) };
-    format!("tcp://{first},{second}/{NQN}?ns=1{options}")
-}
-
 fn json(args: &[&str]) -> Value {
-    let output = nvlane().args(args).args(["-o", "json"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{args:?}: {said}");
-    serde_json::from_slice(&output.stdout).unwrap()
+    remote::json(&[args, &["-o", "json"]].concat())
 }
 
 /// What a value is made of: a word for what has no parts, and of an array the shapes that its elements have.
