@@ -14,6 +14,7 @@ use uuid::Uuid;
   nvlane serve disk.img mem:1G                   two namespaces of one subsystem
   nvlane serve /dev/sdb --listen 0.0.0.0 --listen '[::]' --allow-host nqn.2014-08.org.example:host1
   nvlane serve 'file:/srv/a.img?size=100G&create' --cores 0-3
+  nvlane serve disk.img /dev/disk/by-id/usb-backup --nofail      the disk when it is plugged in
   nvlane serve --config /etc/nvlane.toml
   nvlane serve /mnt/shared/a.img --shared --nqn nqn.2026-11.com.example:a \\
       --uuid b0c2a1f6-7d8e-4f3a-9b1c-2d3e4f5a6b7c --cntlid 1-1000     one of two gateways
