@@ -44,7 +44,7 @@ pub enum Access {
     Lost,
     /// The same, for longer than `fast_io_fail_tmo`.
     Failing,
-    /// Given up.
+    /// Given up, or closed.
     Gone,
 }
 
@@ -120,8 +120,10 @@ pub enum Action {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Not started, or closed.
+    /// Not started.
     Off,
+    /// Ended by the driver, who may start it again.
+    Closed,
     /// The driver makes the connection.
     Dialing {
         until: Duration,
@@ -213,18 +215,25 @@ impl Association {
         }
     }
 
-    /// Begins the first attempt.
+    /// Begins the first attempt, also of a path that was closed or given up, by which the same namespace is reached
+    /// in another way from now on.
     pub fn start(&mut self, now: Duration) {
-        if self.state == State::Off {
-            self.lost_since = Some(now);
-            self.dial(now);
+        if self.is_wanted() {
+            return;
         }
+        self.lost_since = Some(now);
+        (self.unproven, self.failing) = (None, false);
+        (self.traffic, self.events) = (Traffic::default(), (Duration::ZERO, 0));
+        self.reason = Reason::Connecting;
+        self.dial(now);
+        // Whoever starts it knows.
+        self.told = self.access();
     }
 
-    /// Ends everything, for good.
+    /// Ends everything, until it is started again.
     pub fn close(&mut self) {
         self.hang_up();
-        self.state = State::Off;
+        self.state = State::Closed;
         self.reason = Reason::Closed;
         self.tell();
     }
@@ -237,7 +246,7 @@ impl Association {
     /// How the path stands. I/O queues have states of their own beside it.
     pub fn access(&self) -> Access {
         match self.state {
-            State::Gone => Access::Gone,
+            State::Gone | State::Closed => Access::Gone,
             State::Live => self.live_access(),
             _ if self.failing => Access::Failing,
             _ => Access::Lost,
@@ -466,7 +475,7 @@ impl Association {
     }
 
     fn is_wanted(&self) -> bool {
-        !matches!(self.state, State::Gone | State::Off)
+        !matches!(self.state, State::Off | State::Closed | State::Gone)
     }
 
     /// A connection exists or is being made.

@@ -107,6 +107,9 @@ pub enum Reason {
         /// The last failure.
         last: Box<Reason>,
     },
+    /// The driver lets the path go, once what is in flight has ended.
+    #[error("is let go: discovery names it no longer")]
+    Leaving,
     /// This end was told to close.
     #[error("closed")]
     Closed,

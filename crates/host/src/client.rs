@@ -34,7 +34,8 @@ use nvme::fabrics::{
 use nvme::feature::{Fid, Select};
 use nvme::{Command, Status, opcode};
 use nvme_tcp::host::Config;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 use std::{fmt, thread};
 use zerocopy::IntoBytes;
@@ -168,6 +169,14 @@ impl Client {
     /// Its id within the subsystem.
     pub fn controller_id(&self) -> u16 {
         self.controller_id
+    }
+
+    /// The connection, for whoever is to end it while this waits.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub(crate) fn socket(&self) -> io::Result<TcpStream> {
+        self.link.socket()
     }
 
     /// Our end of the connection.

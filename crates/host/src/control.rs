@@ -6,6 +6,8 @@
 //!                                   '--------------- events ------------+------------'
 //! ```
 
+mod place;
+
 use crate::admin::AdminConnection;
 use crate::dial::{Dialed, Dialer, Peer};
 use crate::passed::{Passed, Passing};
@@ -14,6 +16,7 @@ use crate::queue::{Handle, NewConnection, Params};
 use crate::shared::Shared;
 use association::{Access, Action, Association, Event, Reason};
 use nvme::{Completion, Status};
+use place::Leaving;
 use reactor::{Complete, Mailbox, Reactor, Stream, TimerId};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -82,17 +85,19 @@ impl Control {
 
     /// Calls `work` on the control thread with the path `id`, unless it is gone.
     pub(crate) fn with(&self, id: u64, work: impl FnOnce(&Driver) + Send + 'static) {
-        self.mailbox.post(move |_| {
-            let driver = DRIVERS.with_borrow(|drivers| drivers.get(&id).cloned());
-            if let Some(driver) = driver {
-                work(&driver);
-            }
-        });
+        self.mailbox.post(move |_| with_driver(id, work));
     }
 
     /// Its mailbox.
     pub(crate) fn mailbox(&self) -> &Mailbox {
         &self.mailbox
+    }
+}
+
+/// Calls `work` with the driver of the path `id`, on the control thread, unless it is gone.
+pub(crate) fn with_driver(id: u64, work: impl FnOnce(&Driver)) {
+    if let Some(driver) = DRIVERS.with_borrow(|drivers| drivers.get(&id).cloned()) {
+        work(&driver);
     }
 }
 
@@ -141,6 +146,8 @@ pub(crate) struct Driver {
     admin: RefCell<Option<Rc<AdminConnection>>>,
     queues: RefCell<Places>,
     timer: Cell<Option<(TimerId, Duration)>>,
+    /// It is to be let go.
+    leaving: RefCell<Option<Leaving>>,
     /// Admin commands that are passed on.
     passed: Passed,
     /// What I/O queues of the present association need.
@@ -160,6 +167,7 @@ impl Driver {
             admin: RefCell::new(None),
             queues: RefCell::default(),
             timer: Cell::new(None),
+            leaving: RefCell::new(None),
             passed: Passed::default(),
             live: RefCell::new(None),
         })
@@ -170,6 +178,9 @@ impl Driver {
     }
 
     fn begin(&self) {
+        if self.shared.is_vacant() {
+            return;
+        }
         self.association.borrow_mut().start(self.now());
         self.pump();
     }
@@ -295,7 +306,7 @@ impl Driver {
         let patience = self.shared.options.association.admin_timeout;
         let timeout = patience - patience / 8;
         let me = self.me.clone();
-        let peer = Peer::Named(self.shared.address.clone());
+        let peer = Peer::Named(self.shared.address());
         self.dialer.dial(peer, timeout, move |dialed| {
             if let Some(driver) = me.upgrade() {
                 driver.dialed(generation, dialed);
@@ -363,7 +374,8 @@ impl Driver {
             });
         }
         params.begin();
-        tracing::info!(peer = %self.shared.address, "path is live");
+        tracing::info!(peer = %self.shared.address(), "path is live");
+        self.shared.tell_directory();
         *self.live.borrow_mut() = Some((address, params));
         while self.seat().is_some() {}
         let count = self.queues.borrow().len();
@@ -390,7 +402,7 @@ impl Driver {
             let place = queues.at(index);
             let Some(handle) = place.handle.clone() else { return };
             if queue > params.io_queues {
-                let peer = &self.shared.address;
+                let peer = self.shared.address();
                 tracing::error!(%peer, queue, granted = params.io_queues, "no I/O queue is left");
                 return handle.tell(|queue| queue.left_out());
             }
@@ -427,7 +439,7 @@ impl Driver {
             params.end();
             self.shared.subsystem.left(&params);
         }
-        self.shared.subsystem.hung_up(&self.shared.address);
+        self.shared.subsystem.hung_up(&self.shared.address());
         self.passed.hang_up();
         if let Some(admin) = self.admin.take() {
             admin.close();
@@ -452,7 +464,7 @@ impl Driver {
         let now = local(access);
         self.shared.set_access(now);
         if now >= namespace::Access::Inaccessible && reason != Reason::Closed {
-            let (peer, words) = (&self.shared.address, reason.to_string());
+            let (peer, words) = (self.shared.address(), reason.to_string());
             match now {
                 namespace::Access::Gone => tracing::error!(%peer, "path is gone: {words}"),
                 _ if now != before => tracing::warn!(%peer, "path is {now:?}: {words}"),
@@ -464,6 +476,9 @@ impl Driver {
             standing.reason = reason;
         });
         self.each_queue(|handle| handle.tell(|queue| queue.access_changed()));
+        if now >= namespace::Access::Lost && before < now {
+            self.shared.tell_directory();
+        }
     }
 
     /// There is no namespace: what cores start from now on does not go to the id that it had.
@@ -477,7 +492,7 @@ impl Driver {
         let namespace = self.association.borrow().proposed().cloned();
         let Some(namespace) = namespace else { return };
         let options = &self.shared.options;
-        let found = self.shared.subsystem.found(&self.shared.address, &namespace, options);
+        let found = self.shared.subsystem.found(&self.shared.address(), &namespace, options);
         let mut association = self.association.borrow_mut();
         match found {
             Ok(()) => {
@@ -524,7 +539,10 @@ impl Driver {
 }
 
 impl Complete for Driver {
-    fn complete(&self, _token: u64, _result: i32, _flags: u32) {
+    fn complete(&self, token: u64, _result: i32, _flags: u32) {
+        if token == place::TOKEN_LEAVING {
+            return self.look_whether_it_may_go();
+        }
         self.timer.set(None);
         {
             let mut association = self.association.borrow_mut();
@@ -562,7 +580,11 @@ mod tests {
         let control = Arc::new(Control { mailbox: reactor.mailbox() });
         let options = Options::new(Config::new("nqn.a", "nqn.h", [7; 16]));
         let address = "127.0.0.1".parse().expect("an address");
-        let shared = Arc::new(Shared::new(address, options.clone(), Arc::default()));
+        let shared = Arc::new(Shared::new(
+            crate::shared::Place::At(address),
+            options.clone(),
+            Arc::default(),
+        ));
         let driver = Driver::new(&reactor, Arc::clone(&shared));
         let path = 1 << 40;
         DRIVERS.with_borrow_mut(|drivers| drivers.insert(path, Rc::clone(&driver)));

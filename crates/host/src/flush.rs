@@ -1,11 +1,14 @@
 //! One Flush: on a queue of its own, on the control thread, or on a core's where all are in use.
 
-use crate::queue::IoQueue;
+use crate::control::{self, Control};
+use crate::queue::{IoQueue, PathQueue};
+use crate::shared::Shared;
 use namespace::{AccessWatcher, Queue, Request, Sink};
 use nvme::{Command, Status, opcode};
 use reactor::{Complete, Reactor, TimerId};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -15,19 +18,19 @@ const TOKEN_END: u64 = 1;
 /// Waits until the queue is usable, flushes, and tells how that went. Held by its timer and by its
 /// request; nothing is told when the time is over. The queue is closed as soon as there is an answer: it
 /// is one of those that the controller grants, and some core may want it.
-pub(crate) struct Flush {
+struct Flush {
     me: Weak<Flush>,
     reactor: Rc<Reactor>,
-    queue: RefCell<Option<Rc<dyn Queue>>>,
+    queue: RefCell<Option<Rc<PathQueue>>>,
     timer: Cell<Option<TimerId>>,
     sent: Cell<bool>,
     sender: Sender<Status>,
 }
 
 impl Flush {
-    pub(crate) fn start(
+    fn start(
         reactor: &Rc<Reactor>,
-        queue: Rc<dyn Queue>,
+        queue: Rc<PathQueue>,
         timeout: Duration,
         sender: Sender<Status>,
     ) {
@@ -48,7 +51,7 @@ impl Flush {
 
     fn try_now(&self) {
         let queue = self.queue.borrow().clone();
-        let Some(queue) = queue.filter(|queue| queue.access().is_usable()) else { return };
+        let Some(queue) = queue.filter(|queue| queue.is_connected()) else { return };
         if self.sent.replace(true) {
             return;
         }
@@ -56,6 +59,32 @@ impl Flush {
         request.command = Command { opcode: opcode::io::FLUSH, ..Command::default() };
         request.push(self.me.upgrade().expect("it is being called"), 0);
         queue.submit(request);
+    }
+}
+
+/// Sends Flush by a queue of its own of the path `id`, on the control thread, or by a core's if there can be no other.
+/// Its status is told unless `timeout` is over first.
+pub(crate) fn flush(
+    control: &Arc<Control>,
+    id: u64,
+    shared: &Arc<Shared>,
+    reactor: &Rc<Reactor>,
+    (timeout, sender): (Duration, Sender<Status>),
+) {
+    match control::queue_to_share(id) {
+        Some(handle) => {
+            // Whoever waited may have given up.
+            let answer = Answer::new(move |status| {
+                let _ = sender.send(status);
+            });
+            handle.tell(move |queue| flush_on(queue, answer));
+        }
+        None => {
+            // There may be as many as the controller grants meanwhile; then it waits for one.
+            shared.reserve(usize::MAX);
+            let queue = IoQueue::open(control, id, shared, reactor, None);
+            Flush::start(reactor, queue, timeout, sender);
+        }
     }
 }
 

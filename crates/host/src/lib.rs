@@ -8,7 +8,8 @@
 //!                     control thread: Driver per path = association::Association + admin connection
 //! ```
 //!
-//! [`open`] gives one [`Path`] per address. A path sends each command once: what is lost with its
+//! [`open`] gives one [`Path`] per address, [`open_discovered`] paths whose addresses are what discovery controllers say,
+//! as long as they are held. A path sends each command once: what is lost with its
 //! connection comes back with `HOST_PATHING_ERROR` (`HOST_ABORTED` if it was never sent) and is
 //! retried by `namespace::layer::multipath`, or by nobody. [`client`] is for administration.
 //!
@@ -25,6 +26,7 @@ mod admin;
 pub mod client;
 mod control;
 mod dial;
+mod directory;
 mod flush;
 mod identity;
 mod nic;
@@ -37,6 +39,7 @@ mod queue;
 mod shared;
 mod subsystem;
 
+pub use directory::addresses_of;
 pub use identity::{NVLANE, identity, machine_id, of_machine};
-pub use options::{Address, BadAddress, Failover, Options, PORT};
-pub use path::{Error, PATHS_MAX, Path, open};
+pub use options::{Address, BadAddress, DISCOVERY_PORT, Failover, Options, PORT};
+pub use path::{Error, PATHS_MAX, Path, open, open_discovered};

@@ -11,6 +11,9 @@ use std::time::Duration;
 /// The port of NVMe/TCP I/O controllers (NVMe/TCP Transport 1.1, section 3.1).
 pub const PORT: u16 = 4420;
 
+/// The port of NVMe/TCP discovery controllers (NVMe/TCP Transport 1.1, section 3.1).
+pub const DISCOVERY_PORT: u16 = 8009;
+
 /// A host, by name or number, and a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
@@ -29,6 +32,13 @@ impl FromStr for Address {
     type Err = BadAddress;
 
     fn from_str(text: &str) -> Result<Address, BadAddress> {
+        Address::parse(text, PORT)
+    }
+}
+
+impl Address {
+    /// The same with another port where none is said.
+    pub fn parse(text: &str, default: u16) -> Result<Address, BadAddress> {
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
                 let (host, after) = rest.split_once(']').ok_or(BadAddress)?;
@@ -46,7 +56,7 @@ impl FromStr for Address {
         };
         let port = match port {
             Some(port) => port.parse().ok().filter(|&port| port != 0).ok_or(BadAddress)?,
-            None => PORT,
+            None => default,
         };
         let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let is_v6 = text.starts_with('[');

@@ -1,11 +1,12 @@
 //! One path to a remote namespace, as a namespace.
 
-use crate::control::{self, Control};
-use crate::flush::{Answer, Flush, flush_on};
+use crate::control::Control;
+use crate::directory::Directory;
+use crate::flush::flush;
 use crate::options::{Address, Failover, Options};
 use crate::pages::Means;
 use crate::queue::{IoQueue, copy};
-use crate::shared::{Shared, Standing};
+use crate::shared::{Place, Shared, Standing};
 use crate::subsystem::Subsystem;
 use association::Reason;
 use namespace::copy::{Located, Origin};
@@ -37,6 +38,22 @@ pub enum Error {
         /// Address and reason of each.
         paths: Vec<(Address, Reason)>,
     },
+    /// No discovery controller could be asked.
+    #[error("no discovery controller can be asked: {}", said(controllers))]
+    NoDiscovery {
+        /// Address and what went wrong, of each.
+        controllers: Vec<(Address, String)>,
+    },
+    /// No discovery controller names the subsystem.
+    #[error("{}", unnamed(nqn, named, failed))]
+    NotNamed {
+        /// The subsystem.
+        nqn: String,
+        /// The subsystems that they name.
+        named: Vec<String>,
+        /// The controllers that could not be asked, and why.
+        failed: Vec<(Address, String)>,
+    },
     /// More addresses than are sensible.
     #[error("{0} paths are too many; {PATHS_MAX} can be")]
     TooManyPaths(usize),
@@ -50,6 +67,29 @@ fn list(paths: &[(Address, Reason)]) -> String {
     each.collect::<Vec<_>>().join("; ")
 }
 
+fn said(controllers: &[(Address, String)]) -> String {
+    let each = controllers.iter().map(|(address, what)| format!("{address}: {what}"));
+    each.collect::<Vec<_>>().join("; ")
+}
+
+fn unnamed(nqn: &str, named: &[String], failed: &[(Address, String)]) -> String {
+    /// Names in a message.
+    const NAMES_MAX: usize = 8;
+    let mut words = format!("no discovery controller names a TCP address of {nqn}");
+    match named {
+        [] => words += "; they name no subsystem",
+        names => {
+            let more = if names.len() > NAMES_MAX { ", ..." } else { "" };
+            let shown = &names[..names.len().min(NAMES_MAX)];
+            words += &format!("; they name {}{more}", shown.join(", "));
+        }
+    }
+    if !failed.is_empty() {
+        words += &format!(" ({})", said(failed));
+    }
+    words
+}
+
 /// One path: one controller, reached at one address. No command waits here and none is sent twice:
 /// `layer::multipath` does that.
 pub struct Path {
@@ -58,7 +98,10 @@ pub struct Path {
     shared: Arc<Shared>,
     /// The limits that the last call of `refresh` saw.
     seen: Mutex<Option<Limits>>,
-    uri: String,
+    /// What follows the subsystem in the path's URI.
+    query: String,
+    /// Who decides where it leads, if that may change.
+    directory: Option<Arc<Directory>>,
 }
 
 /// Connects to the namespace through each of `addresses`. Blocks until every path is live or has
@@ -75,49 +118,81 @@ pub fn open(
     }
     let control = Control::shared().map_err(|error| Error::Control(error.to_string()))?;
     let subsystem = Arc::new(Subsystem::new(&options.association.nqn, addresses));
-    let paths: Vec<Arc<Path>> = addresses
-        .iter()
-        .map(|address| Path::start(&control, address, options, &subsystem, query))
-        .collect();
+    let start = |address: &Address| {
+        let shared =
+            Shared::new(Place::At(address.clone()), options.clone(), Arc::clone(&subsystem));
+        let shared = Arc::new(shared);
+        let id = control.add(Arc::clone(&shared));
+        Path::new(id, &control, shared, query, None)
+    };
+    let paths: Vec<Arc<Path>> = addresses.iter().map(start).collect();
+    await_live(&paths, options)?;
+    Ok(paths)
+}
+
+/// The same through the addresses that discovery controllers name for the subsystem, now and as long as the paths are
+/// held: `controllers` are followed, and those that they refer to. There are [`PATHS_MAX`] paths always, of which
+/// those lead nowhere for which there is no address.
+pub fn open_discovered(
+    controllers: &[Address],
+    options: &Options,
+    query: &str,
+) -> Result<Vec<Arc<Path>>, Error> {
+    assert!(!controllers.is_empty(), "there is somebody to ask");
+    if controllers.len() > PATHS_MAX {
+        return Err(Error::TooManyPaths(controllers.len()));
+    }
+    let control = Control::shared().map_err(|error| Error::Control(error.to_string()))?;
+    let directory = Directory::open(&control, controllers, options)?;
+    let path = |(id, shared): (u64, &Arc<Shared>)| {
+        Path::new(id, &control, Arc::clone(shared), query, Some(Arc::clone(&directory)))
+    };
+    let paths: Vec<Arc<Path>> = directory.seats().map(path).collect();
+    await_live(&paths, options)?;
+    Ok(paths)
+}
+
+/// Waits until every path that leads somewhere is live or has failed once, but not for long once one is live.
+fn await_live(paths: &[Arc<Path>], options: &Options) -> Result<(), Error> {
     // A name look-up, an attempt to connect, and the answer to one command.
     let mut until = Instant::now() + 2 * options.association.admin_timeout;
     let live = |standing: &Standing| standing.lives > 0;
-    for path in &paths {
+    for path in paths.iter().filter(|path| !path.shared.is_vacant()) {
         path.shared.wait(until, |standing| live(standing) || standing.failures > 0);
         if live(&path.shared.standing()) {
             until = until.min(Instant::now() + OTHERS_WAIT);
         }
     }
     if paths.iter().any(|path| live(&path.shared.standing())) {
-        for path in &paths {
+        for path in paths {
             path.refresh().expect("only reads memory");
         }
-        return Ok(paths);
+        return Ok(());
     }
-    let reason = |path: &Arc<Path>| (path.shared.address.clone(), path.shared.standing().reason);
+    let tried = paths.iter().filter(|path| !path.shared.is_vacant());
+    let reason = |path: &Arc<Path>| (path.shared.address(), path.shared.standing().reason);
     let nqn = options.association.nqn.clone();
-    Err(Error::NoPath { nqn, paths: paths.iter().map(reason).collect() })
+    Err(Error::NoPath { nqn, paths: tried.map(reason).collect() })
 }
 
 impl Path {
-    fn start(
+    fn new(
+        id: u64,
         control: &Arc<Control>,
-        address: &Address,
-        options: &Options,
-        subsystem: &Arc<Subsystem>,
+        shared: Arc<Shared>,
         query: &str,
+        directory: Option<Arc<Directory>>,
     ) -> Arc<Path> {
-        let (address, subsystem) = (address.clone(), Arc::clone(subsystem));
-        let uri = format!("tcp://{address}/{}{query}", options.association.nqn);
-        let shared = Arc::new(Shared::new(address, options.clone(), subsystem));
-        let id = control.add(Arc::clone(&shared));
-        let control = Arc::clone(control);
-        Arc::new(Path { id, control, shared, seen: Mutex::default(), uri })
+        let (control, seen, query) = (Arc::clone(control), Mutex::default(), query.to_owned());
+        Arc::new(Path { id, control, shared, seen, query, directory })
     }
 
-    /// Where it leads.
-    pub fn address(&self) -> &Address {
-        &self.shared.address
+    /// Where it leads; `None` while that is nowhere.
+    pub fn address(&self) -> Option<Address> {
+        match self.shared.place() {
+            Place::At(address) | Place::Leaving(address) => Some(address),
+            Place::Vacant(_) | Place::Unused => None,
+        }
     }
 
     /// Why it is not usable, or was not when it last was not.
@@ -132,31 +207,17 @@ impl Path {
         let control = Arc::downgrade(&self.control);
         self.control.mailbox().post(move |reactor| {
             let Some(control) = control.upgrade() else { return };
-            match control::queue_to_share(path) {
-                Some(handle) => {
-                    let answer = Answer::new(move |status| {
-                        // Whoever waited may have given up.
-                        let _ = sender.send(status);
-                    });
-                    handle.tell(move |queue| flush_on(queue, answer));
-                }
-                None => {
-                    // There may be as many as the controller grants meanwhile; then it waits for one.
-                    shared.reserve(usize::MAX);
-                    let queue = IoQueue::open(&control, path, &shared, reactor, None);
-                    Flush::start(reactor, queue, timeout, sender);
-                }
-            }
+            flush(&control, path, &shared, reactor, (timeout, sender));
         });
         let words = || {
-            let what = format!("{}: {}", self.shared.address, self.reason());
+            let what = format!("{}: {}", self.shared.address(), self.reason());
             io::Error::new(io::ErrorKind::NotConnected, what)
         };
         let status = receiver.recv_timeout(timeout).map_err(|_| words())?;
         if status.is_success() {
             return Ok(());
         }
-        Err(io::Error::other(format!("{}: Flush failed: {status}", self.shared.address)))
+        Err(io::Error::other(format!("{}: Flush failed: {status}", self.shared.address())))
     }
 }
 
@@ -168,7 +229,7 @@ impl Drop for Path {
 
 impl fmt::Debug for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Path").field("uri", &self.uri).finish_non_exhaustive()
+        f.debug_struct("Path").field("uri", &self.uri()).finish_non_exhaustive()
     }
 }
 
@@ -184,7 +245,7 @@ impl Namespace for Path {
         if !self.shared.reserve(most) {
             let what = format!(
                 "{}: the controller grants {granted} I/O queues; use as many cores at most",
-                self.shared.address
+                self.shared.address()
             );
             return Err(io::Error::other(what));
         }
@@ -210,12 +271,19 @@ impl Namespace for Path {
     }
 
     fn uri(&self) -> String {
-        self.uri.clone()
+        let nqn = &self.shared.options.association.nqn;
+        format!("tcp://{}/{nqn}{}", self.shared.address(), self.query)
     }
 
     fn describe(&self, facts: &mut Vec<(String, String)>) {
+        if let Some(directory) = &self.directory {
+            directory.describe(facts);
+        }
+        if self.shared.is_vacant() {
+            return;
+        }
         let standing = self.shared.standing();
-        let name = format!("path {}", self.shared.address);
+        let name = format!("path {}", self.shared.address());
         let access = self.shared.user_access();
         let state = match access {
             Access::Optimized | Access::NonOptimized => {
@@ -275,8 +343,9 @@ impl Namespace for Path {
         self.shared.access()
     }
 
+    /// Not while it leads nowhere and has left nothing to flush.
     fn writes_back(&self) -> bool {
-        self.shared.subsystem.writes_back()
+        self.shared.subsystem.writes_back() && !self.shared.is_clean()
     }
 
     fn write_off(&self) {
@@ -302,6 +371,9 @@ impl Namespace for Path {
     }
 
     fn paths(&self) -> Vec<PathReport> {
+        if self.shared.is_vacant() {
+            return vec![PathReport { access: Access::Gone, ..PathReport::default() }];
+        }
         let standing = self.shared.standing();
         let access = self.shared.user_access();
         let sums = self.shared.sums();
@@ -311,7 +383,7 @@ impl Namespace for Path {
             _ => standing.reason.to_string(),
         };
         vec![PathReport {
-            name: format!("tcp://{}", self.shared.address),
+            name: format!("tcp://{}", self.shared.address()),
             access,
             reason,
             in_flight: sums.in_flight,

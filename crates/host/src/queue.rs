@@ -20,6 +20,7 @@ mod connection;
 pub mod copy;
 mod elsewhere;
 mod ending;
+mod front;
 mod left_out;
 mod old;
 mod pages;
@@ -34,8 +35,9 @@ use crate::shared::{Counters, Shared};
 use admin::Admins;
 use association::{Event, Traffic};
 use connection::{Connection, Lost, Received};
+pub(crate) use front::PathQueue;
 use left_out::LeftOut;
-use namespace::{Access, AccessWatcher, Queue, Request};
+use namespace::{Access, AccessWatcher, Request};
 use nvme::Status;
 use old::Old;
 pub(crate) use params::Params;
@@ -138,43 +140,6 @@ impl Handle {
     }
 }
 
-/// What callers hold: the queue ends with it, and the path goes on as long.
-pub(crate) struct PathQueue {
-    io: Rc<IoQueue>,
-    _path: Option<Arc<Path>>,
-}
-
-impl Queue for PathQueue {
-    #[inline]
-    fn submit(&self, request: Box<Request>) {
-        self.io.submit(request);
-    }
-
-    fn submit_admin(&self, request: Box<Request>) {
-        self.io.submit_admin(request);
-    }
-
-    #[inline]
-    fn access(&self) -> Access {
-        self.io.access()
-    }
-
-    fn watch_access(&self, watcher: Weak<dyn AccessWatcher>) {
-        self.io.watcher.replace(Some(watcher));
-    }
-
-    fn forget(&self) {
-        self.io.close();
-        drop((self.io.done.take(), self.io.admins.waiting.take()));
-    }
-}
-
-impl Drop for PathQueue {
-    fn drop(&mut self) {
-        self.io.close();
-    }
-}
-
 /// The queue itself; its reactor holds it too.
 pub(crate) struct IoQueue {
     me: Weak<IoQueue>,
@@ -268,7 +233,7 @@ impl IoQueue {
 
     #[inline]
     fn access(&self) -> Access {
-        let access = self.shared.access();
+        let access = self.shared.access_for_new();
         if !self.live.get() {
             access.max(self.left_out.access())
         } else if self.suspect.get() {
@@ -371,7 +336,7 @@ impl IoQueue {
     pub(crate) fn access_changed(&self) {
         self.suspect.set(false);
         self.tell_watcher();
-        if self.shared.access() >= Access::Inaccessible {
+        if self.shared.access_for_new() >= Access::Inaccessible {
             self.give_back();
         }
     }
@@ -589,7 +554,7 @@ impl IoQueue {
                 let Some(connection) = &inner.connection else { return };
                 let (generation, queue) = (connection.generation(), connection.queue());
                 for (cid, again) in late {
-                    let peer = &self.shared.address;
+                    let peer = self.shared.address();
                     tracing::warn!(%peer, queue, cid, again, "a command takes too long");
                     self.tell_control(move |driver| {
                         driver.event(generation, Event::IoTimeout { queue, cid, again });

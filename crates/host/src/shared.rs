@@ -1,20 +1,27 @@
 //! What of a path all threads see.
 
+use crate::directory::Directory;
 use crate::options::{Address, Options};
 use crate::subsystem::Subsystem;
 use association::{Association, Controller, Reason, Traffic};
 use namespace::Access;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// One path, as its control thread, its queues and its users share it.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) address: Address,
+    place: Mutex<Place>,
+    /// Who decides where it leads, if that may change.
+    pub(crate) directory: OnceLock<Weak<Directory>>,
     pub(crate) options: Options,
     pub(crate) subsystem: Arc<Subsystem>,
     access: AtomicU8,
+    /// It takes no new commands: it is to be let go.
+    leaving: AtomicBool,
+    /// It leads nowhere, and has left nothing to flush where it led.
+    clean: AtomicBool,
     /// Commands were sent, and answered, since the control thread last looked.
     sent: AtomicBool,
     answered: AtomicBool,
@@ -29,6 +36,19 @@ pub(crate) struct Shared {
     /// Those of them whose connection is live.
     live_queues: AtomicUsize,
     counters: Mutex<Vec<Arc<Counters>>>,
+}
+
+/// Where a path leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Nowhere, and never has.
+    Unused,
+    /// Nowhere; it has led to this address last.
+    Vacant(Address),
+    /// To this address.
+    At(Address),
+    /// To this address, as long as something is in flight there.
+    Leaving(Address),
 }
 
 /// How the path stands, in words and numbers.
@@ -130,15 +150,20 @@ const STATES: [Access; 6] = [
 ];
 
 impl Shared {
-    pub(crate) fn new(address: Address, options: Options, subsystem: Arc<Subsystem>) -> Shared {
+    pub(crate) fn new(place: Place, options: Options, subsystem: Arc<Subsystem>) -> Shared {
         // As long as nothing is known of the controller: it may count commands as keep alive, and then its timer runs twice.
         let quiet = Association::new(options.association.clone()).quiet();
         let settles = quiet + options.association.keep_alive_tmo;
+        let leads = matches!(place, Place::At(_));
+        let access = if leads { Access::Lost } else { Access::Gone };
         Shared {
-            address,
+            place: Mutex::new(place),
+            directory: OnceLock::new(),
             options,
             subsystem,
-            access: AtomicU8::new(Access::Lost as u8),
+            access: AtomicU8::new(access as u8),
+            leaving: AtomicBool::new(false),
+            clean: AtomicBool::new(!leads),
             sent: AtomicBool::new(false),
             answered: AtomicBool::new(false),
             standing: Mutex::new(Standing {
@@ -159,15 +184,77 @@ impl Shared {
         }
     }
 
+    /// Where it leads.
+    pub(crate) fn place(&self) -> Place {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where it leads, or has led; of a path that never has, an address that is none.
+    pub(crate) fn address(&self) -> Address {
+        match self.place() {
+            Place::At(address) | Place::Leaving(address) | Place::Vacant(address) => address,
+            Place::Unused => Address { host: String::new(), port: 0 },
+        }
+    }
+
+    /// It leads nowhere.
+    pub(crate) fn is_vacant(&self) -> bool {
+        matches!(self.place(), Place::Unused | Place::Vacant(_))
+    }
+
+    /// It leads to `address` from now on, or no longer. What was known of another is forgotten.
+    pub(crate) fn set_place(&self, place: Place) {
+        let before = self.address();
+        if let Place::At(address) = &place {
+            self.change(|standing| {
+                standing.reason = Reason::Connecting;
+                if *address != before {
+                    (standing.failures, standing.lives, standing.nsid) = (0, 0, 0);
+                    standing.controller = Controller::default();
+                }
+            });
+        }
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = place;
+    }
+
+    /// Something is to be decided anew: a path is live, or lost.
+    pub(crate) fn tell_directory(&self) {
+        if let Some(directory) = self.directory.get().and_then(Weak::upgrade) {
+            directory.arrange_soon();
+        }
+    }
+
     /// The association's state.
     #[inline]
     pub(crate) fn access(&self) -> Access {
         STATES[usize::from(self.access.load(Ordering::Relaxed))]
     }
 
+    /// How it stands for commands that are not on their way yet.
+    pub(crate) fn access_for_new(&self) -> Access {
+        let worst = if self.is_leaving() { Access::Inaccessible } else { Access::Optimized };
+        self.access().max(worst)
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_leaving(&self, leaving: bool) {
+        self.leaving.store(leaving, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_clean(&self) -> bool {
+        self.clean.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_clean(&self, clean: bool) {
+        self.clean.store(clean, Ordering::SeqCst);
+    }
+
     /// The state as users meet it: not usable before an I/O queue is connected, if any was opened.
     pub(crate) fn user_access(&self) -> Access {
-        let access = self.access();
+        let access = self.access_for_new();
         let none_is_live = self.live_queues.load(Ordering::Relaxed) == 0;
         let unconnected = none_is_live && self.queues.load(Ordering::Relaxed) > 0;
         if unconnected { access.max(Access::Lost) } else { access }

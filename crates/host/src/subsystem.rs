@@ -196,7 +196,7 @@ mod tests {
     fn an_id_is_told_of_the_start_of_the_target_that_gave_it() {
         let options = Options::new(Config::new("nqn.a", "nqn.h", [7; 16]));
         let association = Association::new(options.association.clone());
-        let address = "192.0.2.1".parse().expect("an address");
+        let address = crate::shared::Place::At("192.0.2.1".parse().expect("an address"));
         let subsystem = Arc::<Subsystem>::default();
         let shared = Shared::new(address, options, Arc::clone(&subsystem));
         let of = |nsid: u32, instance| {

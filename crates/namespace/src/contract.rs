@@ -270,7 +270,7 @@ pub struct MapReport {
 /// One path as `nvlane paths` shows it; counts are since the volume was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PathReport {
-    /// What tells it from the others: `tcp://192.0.2.1:4420`.
+    /// What tells it from the others: `tcp://192.0.2.1:4420`. Without a name it is room for a path, which nobody is told of.
     pub name: String,
     /// Its best state on any core.
     pub access: Access,

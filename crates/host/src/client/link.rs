@@ -81,6 +81,10 @@ impl Link {
         }
     }
 
+    pub fn socket(&self) -> std::io::Result<TcpStream> {
+        self.socket.try_clone()
+    }
+
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.socket.local_addr().ok()
     }

@@ -47,7 +47,7 @@ impl IoQueue {
     pub(super) fn left_out_for_long(&self) {
         self.left_out.due.set(None);
         self.left_out.failing.set(true);
-        let peer = &self.shared.address;
+        let peer = self.shared.address();
         tracing::error!(%peer, "a core has had no I/O queue for too long: this path fails its commands");
         self.tell_watcher();
     }

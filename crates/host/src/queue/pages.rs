@@ -285,7 +285,7 @@ mod tests {
             let peer = Some(listener.accept().expect("a connection").0);
             let options = Options::new(Config::new("nqn.a", "nqn.h", [7; 16]));
             let association = Association::new(options.association.clone());
-            let address = "127.0.0.1".parse().expect("an address");
+            let address = crate::shared::Place::At("127.0.0.1".parse().expect("an address"));
             let shared = Shared::new(address, options, Arc::default());
             let mut params = Params::new(&association, &shared);
             (params.settle, params.quiet) = (Duration::ZERO, Duration::from_secs(60));

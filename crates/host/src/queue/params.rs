@@ -107,6 +107,11 @@ impl Params {
         }
     }
 
+    /// Whether it has acknowledged what may not be durable.
+    pub(crate) fn has_to_flush(&self) -> bool {
+        self.writes_back.load(Ordering::Relaxed) && self.unflushed.any()
+    }
+
     /// The association has ended. What it acknowledged and did not flush may be gone, if not now then by the time
     /// that another one is asked to flush.
     pub(crate) fn end(&self) {

@@ -8,6 +8,7 @@
 #![allow(dead_code, reason = "each test uses the part it needs")]
 
 pub mod device;
+pub mod naming;
 pub mod pages;
 pub mod registers;
 pub mod relay;

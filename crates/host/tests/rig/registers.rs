@@ -34,6 +34,15 @@ pub fn open_with(
     over(host::open(&addresses, options, "").expect("a path"), settings)
 }
 
+/// The namespace at the addresses that the discovery controllers at `controllers` name.
+pub fn open_discovered(
+    controllers: &[SocketAddr],
+    options: &host::Options,
+) -> Result<Arc<dyn Namespace>, host::Error> {
+    let controllers: Vec<_> = controllers.iter().copied().map(super::address).collect();
+    Ok(over(host::open_discovered(&controllers, options, "")?, Settings::default()))
+}
+
 /// The same, by paths with options of their own.
 pub fn open_each(paths: &[(SocketAddr, &host::Options)], settings: Settings) -> Arc<dyn Namespace> {
     let paths = paths.iter().map(|(address, options)| super::connect(*address, options));

@@ -387,7 +387,8 @@ impl Namespace for Multipath {
             (cores.open.clone(), cores.past.clone())
         };
         let cores: Vec<&Core> = open.iter().map(Arc::as_ref).collect();
-        (0..self.paths.len()).map(|path| self.report(&cores, past[path], path)).collect()
+        let reports = (0..self.paths.len()).map(|path| self.report(&cores, past[path], path));
+        reports.filter(|report| !report.name.is_empty()).collect()
     }
 
     fn each_program(&self, visit: &mut dyn FnMut(&crate::layer::program::Routed)) {

@@ -181,7 +181,8 @@ fn the_latency_policy_tells_the_statistics_that_were_posted() {
         let slat_ns = read(path, "slat_ns");
         assert!((1_000_000..1_000_000_000).contains(&slat_ns), "{reports:?}");
         assert_eq!(read(path, "score"), 1_000_000_000 / slat_ns);
-        assert!(read(path, "credit") <= read(path, "weight"), "{reports:?}");
+        // What was given when it weighed more is used up.
+        assert!(read(path, "credit") <= 64, "{reports:?}");
     }
     assert!((62..=65).contains(&sum("weight")), "{reports:?}");
 }

@@ -243,7 +243,7 @@ impl Sink for MultipathQueue {
         let verdict = match &request.data {
             Data::Sources(sources) if !status.is_success() => {
                 let (sdlba, failures) = (flight.command.slba(), flight.failures);
-                let judged = copies::judge(sources, sdlba, status, failures, self.paths.len());
+                let judged = copies::judge(sources, sdlba, status, failures, self.ways());
                 request.status = judged.1;
                 judged.0
             }
@@ -475,10 +475,16 @@ impl MultipathQueue {
         pause.min(most.unwrap_or(Duration::MAX))
     }
 
+    /// How many paths there are, or may be again.
+    #[cold]
+    fn ways(&self) -> usize {
+        self.paths.iter().filter(|path| may_return(path.access())).count().max(1)
+    }
+
     /// Nothing until each path may have failed once, then a millisecond, and twice as long with
     /// each further failure.
     fn pause_after(&self, failures: u32) -> Duration {
-        match failures.checked_sub(self.paths.len() as u32) {
+        match failures.checked_sub(self.ways() as u32) {
             None | Some(0) => Duration::ZERO,
             Some(further) => {
                 let pause = Duration::from_millis(1 << (further - 1).min(10));

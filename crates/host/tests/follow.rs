@@ -1,0 +1,286 @@
+//! Paths that follow what discovery controllers say, under I/O that never fails.
+
+mod rig;
+
+use namespace::layer::fault::{Fault, Rule};
+use namespace::layer::volatile::{CACHE_BYTES, Volatile};
+use namespace::{Access, Namespace, PathReport};
+use nvme::{Command, opcode};
+use rig::naming::{Naming, other, path, referral};
+use rig::registers::{Checker, open_discovered, shared_volume};
+use rig::relay::Relay;
+use rig::wire::Wire;
+use rig::{Core, NQN, PATIENCE, Target, options, pattern, read};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Waits until there are paths to just these addresses, in any order, which can all be used.
+#[track_caller]
+fn await_paths(namespace: &Arc<dyn Namespace>, addresses: &[SocketAddr]) {
+    await_that(namespace, addresses, |path| path.access.is_usable());
+}
+
+#[track_caller]
+fn await_that(
+    namespace: &Arc<dyn Namespace>,
+    addresses: &[SocketAddr],
+    is_so: impl Fn(&PathReport) -> bool,
+) {
+    let mut wanted: Vec<String> = addresses.iter().map(|it| format!("tcp://{it}")).collect();
+    wanted.sort();
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let paths = namespace.paths();
+        let mut names: Vec<String> = paths.iter().map(|path| path.name.clone()).collect();
+        names.sort();
+        if names == wanted && paths.iter().all(&is_so) {
+            return;
+        }
+        assert!(Instant::now() < until, "{paths:#?} instead of {wanted:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A memory volume, and targets that serve it.
+fn targets<const N: usize>() -> [Target; N] {
+    let volume = shared_volume();
+    std::array::from_fn(|_| Target::serve(volume.clone(), 1, 0))
+}
+
+#[test]
+fn paths_come_and_go_with_the_log() {
+    let [a, b, c] = targets();
+    let naming = Naming::new(vec![other("nqn.x:other", c.address), path(a.address)]);
+    let namespace = open_discovered(&[naming.address], &options()).expect("a path");
+    await_paths(&namespace, &[a.address]);
+    let mut checker = Checker::new(namespace.clone());
+    let some = Duration::from_millis(20);
+    checker.rounds(some);
+    naming.name(vec![path(a.address), path(b.address)]);
+    await_paths(&namespace, &[a.address, b.address]);
+    checker.rounds(some);
+    naming.name(vec![path(b.address), path(c.address), path(a.address)]);
+    await_paths(&namespace, &[a.address, b.address, c.address]);
+    // To a path that is just let go, commands go on being answered: none is lost, and so none sent again.
+    for _ in 0..5 {
+        naming.name(vec![path(c.address)]);
+        checker.rounds(some);
+        await_paths(&namespace, &[c.address]);
+        naming.name(vec![path(a.address), path(b.address)]);
+        checker.rounds(some);
+        await_paths(&namespace, &[a.address, b.address]);
+    }
+    let errors: u64 = namespace.paths().iter().map(|path| path.errors).sum();
+    assert_eq!(errors, 0, "{:#?}", namespace.paths());
+    // Each address has its past: it was connected to again and again.
+    assert!(namespace.paths().iter().all(|path| path.reconnects >= 4), "{:#?}", namespace.paths());
+}
+
+#[test]
+fn the_last_path_stays_until_another_can_be_used() {
+    let [a, b] = targets();
+    let late = Relay::to(b.address);
+    let wire = Wire::before(a.address);
+    let naming = Naming::new(vec![path(wire.address)]);
+    let namespace = open_discovered(&[naming.address], &options()).expect("a path");
+    let mut checker = Checker::new(namespace.clone());
+    late.swallow(true);
+    naming.name(vec![path(late.address)]);
+    await_that(&namespace, &[wire.address, late.address], |path| {
+        path.access.is_usable() == path.name.ends_with(&wire.address.to_string())
+    });
+    checker.rounds(Duration::from_millis(100));
+    // An empty log takes nothing away either.
+    naming.name(Vec::new());
+    await_paths(&namespace, &[wire.address]);
+    checker.rounds(Duration::from_millis(100));
+    // Once it is lost, it is not tried again.
+    wire.cut();
+    await_paths(&namespace, &[]);
+    let waiting = checker.core.issue(read(0, 4096), vec![0; 4096]);
+    naming.name(vec![path(b.address)]);
+    await_paths(&namespace, &[b.address]);
+    // With no path left and none awaited it had failed, and else it has found the new one.
+    let done = waiting.recv_timeout(PATIENCE).expect("an answer");
+    assert!(done.status.is_success() || done.status.sct() == 3, "{}", done.status);
+    checker.rounds(Duration::from_millis(20));
+}
+
+#[test]
+fn a_target_moves_to_another_address() {
+    let target = Target::serve(shared_volume(), 1, 0);
+    let namespace = open_discovered(&[target.address], &options()).expect("a path");
+    let mut checker = Checker::new(namespace.clone());
+    let (mut port, mut address) = (target.port, target.address);
+    for _ in 0..5 {
+        let any = SocketAddr::new(address.ip(), 0);
+        let (next, to) = target.server.add_listener(any).expect("a listener");
+        await_paths(&namespace, &[address, to]);
+        checker.rounds(Duration::from_millis(20));
+        // With it goes the discovery controller that was given; the other's is known by now.
+        target.server.remove_listener(port).expect("it listens");
+        checker.rounds(Duration::from_millis(20));
+        await_paths(&namespace, &[to]);
+        (port, address) = (next, to);
+    }
+    assert!(checker.longest < Duration::from_secs(10), "{:?}", checker.longest);
+}
+
+#[test]
+fn referrals_are_followed_and_dropped() {
+    let [a, b] = targets();
+    let second = Naming::new(vec![path(b.address)]);
+    let first = Naming::new(vec![path(a.address), referral(second.address)]);
+    let namespace = open_discovered(&[first.address], &options()).expect("a path");
+    await_paths(&namespace, &[a.address, b.address]);
+    // What a controller has said stays so while it cannot be asked.
+    second.refuse(true);
+    first.refuse(true);
+    let mut checker = Checker::new(namespace.clone());
+    checker.rounds(Duration::from_millis(200));
+    await_paths(&namespace, &[a.address, b.address]);
+    second.refuse(false);
+    first.refuse(false);
+    first.name(vec![path(a.address)]);
+    await_paths(&namespace, &[a.address]);
+    checker.rounds(Duration::from_millis(20));
+    let until = Instant::now() + PATIENCE;
+    while second.hosts() > 0 {
+        assert!(Instant::now() < until, "nobody refers to it any more");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut facts = Vec::new();
+    namespace.describe(&mut facts);
+    let said: Vec<_> = facts.iter().filter(|(name, _)| name.starts_with("discovery")).collect();
+    assert_eq!(said.len(), 1, "{facts:?}");
+    assert!(said[0].1.starts_with("names 1 address "), "{said:?}");
+    drop((checker, namespace));
+    while first.hosts() > 0 {
+        assert!(Instant::now() < until + PATIENCE, "the volume is closed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_path_that_was_given_up_is_tried_again_with_the_next_log() {
+    let volume = shared_volume();
+    let a = Target::serve(volume.clone(), 1, 0);
+    let mut options = options();
+    options.association.ctrl_loss_tmo = Some(Duration::from_millis(200));
+    let naming = Naming::new(vec![path(a.address)]);
+    let namespace = open_discovered(&[naming.address], &options).expect("a path");
+    let core = Core::usable(namespace.clone());
+    let address = a.address;
+    drop(a);
+    await_that(&namespace, &[address], |path| path.access == Access::Gone);
+    let done = core.command(read(0, 4096), vec![0; 4096]);
+    assert!(!done.status.is_success());
+    let _a = Target::serve(volume, 1, address.port());
+    // Nobody tries it: it was given up.
+    std::thread::sleep(Duration::from_millis(300));
+    await_that(&namespace, &[address], |path| path.access == Access::Gone);
+    naming.name(vec![path(address), other("nqn.x:another", address)]);
+    await_paths(&namespace, &[address]);
+    core.read(0, 4096);
+}
+
+#[test]
+fn what_opening_says() {
+    let [a] = targets();
+    let open = |naming: &[SocketAddr]| {
+        open_discovered(naming, &options()).map(drop).expect_err("there is none").to_string()
+    };
+    let unnamed = Naming::new(vec![other("nqn.x:one", a.address), other("nqn.x:two", a.address)]);
+    let said = open(&[unnamed.address]);
+    assert!(said.contains(NQN) && said.contains("they name nqn.x:one, nqn.x:two"), "{said}");
+    let closed = Naming::new(Vec::new());
+    closed.refuse(true);
+    let said = open(&[closed.address]);
+    assert!(
+        said.starts_with("no discovery controller can be asked")
+            && said.contains(&closed.address.to_string()),
+        "{said}"
+    );
+    let said = open(&[unnamed.address, closed.address]);
+    assert!(said.contains("nqn.x:two (") && said.contains(&closed.address.to_string()), "{said}");
+    let empty = Naming::new(Vec::new());
+    let said = open(&[empty.address]);
+    assert!(said.ends_with("they name no subsystem"), "{said}");
+    // A path that cannot be connected is told with its reason.
+    let nobody = Naming::new(vec![path(closed.address)]);
+    let said = open(&[nobody.address]);
+    assert!(said.contains(&format!("{}: ", closed.address)), "{said}");
+}
+
+#[test]
+fn logs_that_change_without_end_are_read_now_and_then() {
+    let [a] = targets();
+    let naming = Naming::new(vec![path(a.address)]);
+    let namespace = open_discovered(&[naming.address], &options()).expect("a path");
+    let mut checker = Checker::new(namespace.clone());
+    let (begin, before) = (Instant::now(), naming.reads());
+    while begin.elapsed() < Duration::from_secs(1) {
+        naming.name(vec![path(a.address)]);
+        checker.round();
+    }
+    // Twice each time: the head is read again after the entries, and all of it if it has changed meanwhile.
+    let (reads, time) = (naming.reads() - before, begin.elapsed());
+    let most = 12 * (time.as_millis() as u64 / 100 + 1);
+    assert!(reads >= 4 && reads <= most, "{reads} in {time:?}");
+    await_paths(&namespace, &[a.address]);
+}
+
+fn flush() -> Command {
+    Command { opcode: opcode::io::FLUSH, ..Command::default() }
+}
+
+#[test]
+fn what_a_path_that_is_let_go_has_acknowledged_is_flushed() {
+    let volume = shared_volume();
+    // Two controllers, each with a cache of its own.
+    let caches = [(); 2].map(|()| Volatile::new(volume.clone(), CACHE_BYTES));
+    let [a, b] = [0, 1].map(|at| Target::serve(caches[at].clone(), 1, 0));
+    let both = || vec![path(a.address), path(b.address)];
+    let naming = Naming::new(both());
+    let namespace = open_discovered(&[naming.address], &options()).expect("a path");
+    namespace.tune("policy", "round-robin").expect("it is known");
+    let core = Core::usable(namespace.clone());
+    let epoch = namespace.volatile_epoch();
+    for _ in 0..3 {
+        await_paths(&namespace, &[a.address, b.address]);
+        (0..8).for_each(|at| core.write(at * 4096, &pattern(at, 4096)));
+        naming.name(vec![path(b.address)]);
+        await_paths(&namespace, &[b.address]);
+        assert_eq!(caches[0].cut(), 0, "it was flushed before the path was let go");
+        // Nobody else's is, until somebody flushes.
+        core.command(flush(), Vec::new()).ok();
+        assert_eq!(caches[1].cut(), 0);
+        namespace.flush().expect("there is nothing left");
+        naming.name(both());
+    }
+    assert_eq!(namespace.volatile_epoch(), epoch, "nothing may be lost");
+}
+
+#[test]
+fn what_cannot_be_flushed_is_told_of() {
+    let volume = shared_volume();
+    let caches = [(); 2].map(|()| Volatile::new(volume.clone(), CACHE_BYTES));
+    let rule = Rule { opcodes: vec![opcode::io::FLUSH], ..Rule::default() };
+    let a = Target::serve(Fault::new(caches[0].clone(), rule), 1, 0);
+    let b = Target::serve(caches[1].clone(), 1, 0);
+    let naming = Naming::new(vec![path(a.address), path(b.address)]);
+    let mut options = options();
+    options.io_timeout = Duration::from_secs(1);
+    let namespace = open_discovered(&[naming.address], &options).expect("a path");
+    namespace.tune("policy", "round-robin").expect("it is known");
+    let core = Core::usable(namespace.clone());
+    await_paths(&namespace, &[a.address, b.address]);
+    (0..8).for_each(|at| core.write(at * 4096, &pattern(at, 4096)));
+    let epoch = namespace.volatile_epoch();
+    naming.name(vec![path(b.address)]);
+    await_paths(&namespace, &[b.address]);
+    core.command(flush(), Vec::new()).ok();
+    assert!(namespace.volatile_epoch() > epoch, "the next one is told");
+    assert!(caches[0].cut() > 0);
+}
