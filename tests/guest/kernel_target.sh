@@ -109,6 +109,63 @@ for _ in 1 2 3 4 5; do
 done
 expect "a lost write waits for quiesce_time, and not much longer ($longest ms)" $((longest >= 3000 && longest < 40000)) 1
 rm "$NVMET/ports/2/subsystems/$NQN"
+
+# A volume by the name of a discovery controller: the kernel's log names what its own port has, and refers to others.
+# The second port comes and goes, as does the referral to it, and the paths follow, under a verify that sees no error.
+referral=$NVMET/ports/1/referrals/second
+mkdir "$referral"
+for place in trtype:tcp adrfam:ipv4 traddr:127.0.0.1 trsvcid:$((PORT + 1)); do
+    echo "${place#*:}" >"$referral/addr_${place%%:*}"
+done
+"$NVLANE" nbd "discovery://127.0.0.1:$PORT/$NQN?ns=1&reconnect_delay=200ms&policy=round-robin" \
+    --socket "$WORK/followed.sock" --control "$WORK/followed.control" --log info >"$WORK/followed.log" 2>&1 </dev/null &
+door=$!
+await 60 grep -q ready "$WORK/followed.log"
+# leads_to PORTS: whether the paths are these, each with its state
+leads_to() {
+    local told
+    told=$("$NVLANE" paths --socket "$WORK/followed.control" -o json) || return 1
+    [[ $(jq -r '[.volumes[0].paths[] | (.name | split(":")[-1]) + " " + .access] | sort | join(" ")' <<<"$told") == "$1" ]]
+}
+first="$PORT optimized" second="$((PORT + 1)) optimized"
+await 20 leads_to "$first"
+follow() { # follow SECONDS: verifies in the background, and flushes at the end
+    fio --name=followed --ioengine=nbd --uri="nbd+unix:///?socket=$WORK/followed.sock" --rw=randrw --bs=16k --iodepth=8 --size=16M \
+        --time_based --runtime="$1" --verify=crc32c --verify_fatal=1 --verify_backlog=64 --serialize_overlap=1 --randseed=1 \
+        --end_fsync=1 --output-format=json --output="$WORK/followed.json" &
+    fio=$!
+}
+followed() {
+    wait "$fio" || die "fio by the kernel's discovery: $(tail -n 20 "$WORK/followed.json") $(tail -n 20 "$WORK/followed.log")"
+    expect_json "$WORK/followed.json" '[.jobs[].error] | add' 0
+}
+follow 15
+for round in 1 2; do
+    ln -s "$NVMET/subsystems/$NQN" "$NVMET/ports/2/subsystems/$NQN"
+    echo 1 >"$referral/enable"
+    await 20 leads_to "$first $second"
+    sleep 1
+    # The port goes first: what it has said stays until the referral goes, too.
+    rm "$NVMET/ports/2/subsystems/$NQN"
+    await 20 leads_to "$first $((PORT + 1)) lost"
+    echo 0 >"$referral/enable"
+    await 20 leads_to "$first"
+done
+followed
+# The referral goes alone: a path that could go on is let go without an error, and with nothing left to flush there.
+ln -s "$NVMET/subsystems/$NQN" "$NVMET/ports/2/subsystems/$NQN"
+echo 1 >"$referral/enable"
+await 20 leads_to "$first $second"
+follow 10
+sleep 3
+echo 0 >"$referral/enable"
+await 20 leads_to "$first"
+followed
+grep -q "path is let go.*$((PORT + 1))" "$WORK/followed.log" || die "it was not let go: $(tail -n 20 "$WORK/followed.log")"
+rm "$NVMET/ports/2/subsystems/$NQN"
+rmdir "$referral"
+kill -TERM "$door"
+wait "$door" || die "the door did not end well: $(tail -n 20 "$WORK/followed.log")"
 rmdir "$NVMET/ports/2"
 
 # What our commands say of it, and of what it gains.

@@ -42,7 +42,7 @@ pub fn run(args: &NbdArgs) -> Result<()> {
     let addresses = addresses(args);
     let last = last_server(&args.socket, addresses)?;
     let ended = Instant::now() + CONNECTIONS_CLOSE;
-    if last == Some(Last::Killed) && args.volumes.iter().any(|volume| volume.contains("tcp://")) {
+    if last == Some(Last::Killed) && args.volumes.iter().any(|uri| volume::may_be_remote(uri)) {
         // So that controllers that drain know that it is gone before they let us connect.
         thread::sleep(CONNECTIONS_CLOSE);
     }

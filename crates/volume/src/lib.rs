@@ -35,7 +35,7 @@ mod uri;
 
 pub use device::Device;
 pub use open::{OpenOptions, open, open_uri};
-pub use remote::Remote;
+pub use remote::{Remote, is_remote, may_be_remote};
 pub use uri::{Kind, Options, Uri};
 
 use namespace::device::DeviceError;

@@ -15,12 +15,13 @@ use std::path::PathBuf;
 /// Longest text that is looked at.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 /// Schemes, for telling and for suggesting.
-pub const SCHEMES: [&str; 12] = [
+pub const SCHEMES: [&str; 13] = [
     "file",
     "nvme",
     "mem",
     "null",
     "tcp",
+    "discovery",
     "linear",
     "multipath",
     "delay",
@@ -91,8 +92,10 @@ impl<'a> Parser<'a> {
         if depth >= DEPTH_MAX {
             return Err(Error::TooDeep);
         }
-        if self.rest().starts_with(remote::PREFIX) {
-            return self.remote();
+        for prefix in [remote::PREFIX, remote::DISCOVERY_PREFIX] {
+            if self.rest().starts_with(prefix) {
+                return self.remote(prefix);
+            }
         }
         let start = self.at;
         let mut head = self.until(&['(', ')', ',', '?']);
@@ -174,17 +177,22 @@ impl<'a> Parser<'a> {
         Ok(Uri { kind: Kind::File { path, create_bytes, buffered }, options })
     }
 
-    fn remote(&mut self) -> Result<Uri, Error> {
-        self.at += remote::PREFIX.len();
+    fn remote(&mut self, prefix: &str) -> Result<Uri, Error> {
+        self.at += prefix.len();
         // Commas are part of it up to the slash.
         let hosts = self.until(&['(', ')', '/', '?']);
         if !self.take('/') {
-            return Err(self.error("write tcp://host:port/NQN: the subsystem is missing here"));
+            return Err(self.error(if prefix == remote::PREFIX {
+                "write tcp://host:port/NQN: the subsystem is missing here"
+            } else {
+                "write discovery://host:port/NQN: the subsystem is missing here"
+            }));
         }
         let nqn = self.until(&['(', ')', ',', '?']);
-        let mut remote = Remote::parse(hosts, nqn)?;
+        let mut remote = Remote::parse(hosts, nqn, prefix == remote::DISCOVERY_PREFIX)?;
         let set = |name: &str, value: Option<&str>| remote.set(name, value);
-        let options = self.options("tcp", &remote::OPTIONS, set)?;
+        let scheme = prefix.trim_end_matches("://");
+        let options = self.options(scheme, &remote::OPTIONS, set)?;
         Ok(Uri { kind: Kind::Remote(Box::new(remote)), options })
     }
 

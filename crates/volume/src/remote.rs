@@ -1,13 +1,15 @@
-//! `tcp://host:port[,host:port...]/NQN?ns=N&...`: a namespace of a remote NVMe/TCP subsystem.
+//! `tcp://host:port[,host:port...]/NQN?ns=N&...`: a namespace of a remote NVMe/TCP subsystem; `discovery://` with the
+//! same, where the hosts are discovery controllers that say where the subsystem is.
 
 use crate::parse::bad;
 use crate::{Error, Kind, Uri};
 use association::Config;
-use host::{Address, Failover, PATHS_MAX};
+use host::{Address, DISCOVERY_PORT, Failover, PATHS_MAX, PORT};
 use namespace::Namespace;
 use namespace::human::{format_duration, parse_count, parse_duration};
 use namespace::layer::multipath::{self, Multipath, MultipathOptions, Settings};
 use namespace::{percent, uuid};
+use nvme::fabrics::DISCOVERY_NQN;
 use nvme::limits::Passthrough;
 use std::fmt;
 use std::path::Path;
@@ -16,6 +18,19 @@ use std::time::Duration;
 
 /// What such a volume's URI begins with.
 pub(crate) const PREFIX: &str = "tcp://";
+
+/// The same where addresses are those of discovery controllers.
+pub(crate) const DISCOVERY_PREFIX: &str = "discovery://";
+
+/// Whether `uri` is that of a remote volume, from its looks.
+pub fn is_remote(uri: &str) -> bool {
+    [PREFIX, DISCOVERY_PREFIX].iter().any(|prefix| uri.starts_with(prefix))
+}
+
+/// Whether a part of `uri` may be a remote volume, from its looks.
+pub fn may_be_remote(uri: &str) -> bool {
+    [PREFIX, DISCOVERY_PREFIX].iter().any(|prefix| uri.contains(prefix))
+}
 
 /// Names of its options, beside `ro` and `uuid`, which all volumes have.
 pub(crate) const OPTIONS: [&str; 21] = [
@@ -45,8 +60,10 @@ pub(crate) const OPTIONS: [&str; 21] = [
 /// A remote namespace and how to reach it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Remote {
-    /// One path each.
+    /// One path each; or of discovery controllers, which name the paths.
     pub addresses: Vec<Address>,
+    /// They are discovery controllers.
+    pub discovered: bool,
     /// All but the volume's own options. No host NQN, and a host identifier of zero: this host's own.
     pub options: host::Options,
     /// Policy and tunables of multipath.
@@ -55,15 +72,25 @@ pub struct Remote {
 
 impl Remote {
     /// From the two parts before the options.
-    pub(crate) fn parse(hosts: &str, nqn: &str) -> Result<Remote, Error> {
+    pub(crate) fn parse(hosts: &str, nqn: &str, discovered: bool) -> Result<Remote, Error> {
+        let (prefix, port) =
+            if discovered { (DISCOVERY_PREFIX, DISCOVERY_PORT) } else { (PREFIX, PORT) };
         let expected = "host:port[,host:port...], like 192.0.2.1:4420 or [::1]:4420";
-        let parsed = |host: &str| host.parse().map_err(|_| bad("tcp://", host, expected));
+        let parsed =
+            |host: &str| Address::parse(host, port).map_err(|_| bad(prefix, host, expected));
         let addresses: Vec<Address> = hosts.split(',').map(parsed).collect::<Result<_, _>>()?;
         if addresses.len() > PATHS_MAX {
-            return Err(bad("tcp://", hosts, "16 addresses at most"));
+            return Err(bad(prefix, hosts, "16 addresses at most"));
         }
         let nqn = name("NQN", nqn)?;
-        Ok(Remote { addresses, options: defaults(&nqn), settings: Settings::default() })
+        if discovered && nqn == DISCOVERY_NQN {
+            return Err(bad(
+                "NQN",
+                &nqn,
+                "the subsystem that has the volume, not the discovery service",
+            ));
+        }
+        Ok(Remote { addresses, discovered, options: defaults(&nqn), settings: Settings::default() })
     }
 
     /// Takes an option; `false` if it is none of this volume's.
@@ -174,7 +201,8 @@ impl Remote {
         options.read_only = own.read_only;
         options.uuid = own.uuid;
         options.passthrough = own.passthrough.or(wanted);
-        let paths = host::open(&self.addresses, &options, query)?;
+        let open = if self.discovered { host::open_discovered } else { host::open };
+        let paths = open(&self.addresses, &options, query)?;
         let paths = paths.into_iter().map(|path| path as Arc<dyn Namespace>).collect();
         // With one path too: it is what waits while that is lost, unless there are others above.
         let options = MultipathOptions { settings: self.settings, uri: Some(uri), is_path };
@@ -182,10 +210,10 @@ impl Remote {
     }
 }
 
-/// `tcp://`, addresses and NQN.
+/// Scheme, addresses and NQN.
 impl fmt::Display for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(PREFIX)?;
+        f.write_str(if self.discovered { DISCOVERY_PREFIX } else { PREFIX })?;
         for (index, address) in self.addresses.iter().enumerate() {
             write!(f, "{}{address}", if index > 0 { "," } else { "" })?;
         }

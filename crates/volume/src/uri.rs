@@ -4,7 +4,7 @@
 //!   volume   = backend | layer
 //!   backend  = path query? | ("file:" path | "nvme:" path | "mem:" size | "null:" size) query?
 //!   layer    = name ":" arguments? "(" volume ("," volume)* ")" query?
-//!            | "tcp://" host (":" port)? ("," host (":" port)?)* "/" NQN query?
+//!            | ("tcp://" | "discovery://") host (":" port)? ("," host (":" port)?)* "/" NQN query?
 //!   query    = "?" option ("&" option)*
 //! ```
 
@@ -63,7 +63,7 @@ pub enum Kind {
     },
     /// `/dev/ng0n1`, `nvme:/dev/ng0n1`: the character device of an NVMe namespace.
     Device(Device),
-    /// `tcp://host:port/NQN`.
+    /// `tcp://host:port/NQN`, `discovery://host:port/NQN`.
     Remote(Box<Remote>),
     /// `linear:(a,b)`.
     Linear(Vec<Uri>),

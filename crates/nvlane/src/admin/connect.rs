@@ -4,6 +4,7 @@ use crate::cli::RemoteArgs;
 use anyhow::{Context, Result, bail, ensure};
 use host::Address;
 use host::client::{Client, ClientError, HostIdentity, Options, Peer};
+use nvme::fabrics::DISCOVERY_NQN;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use std::vec;
 use uuid::Uuid;
 use volume::{Kind, Uri};
 
-/// Where a discovery controller listens when nobody says.
-pub const DISCOVERY_PORT: u16 = 8009;
+pub use host::DISCOVERY_PORT;
+
 /// What a remote volume's URI begins with.
 const SCHEME: &str = "tcp://";
 
@@ -32,9 +33,12 @@ pub struct Remote {
     options: Options,
 }
 
-/// Whether it names a remote volume.
-pub fn is_remote(volume: &str) -> bool {
-    volume.starts_with(SCHEME)
+/// The subsystem that the URI of a remote volume names.
+pub fn subsystem_of(uri: &str) -> Option<String> {
+    match uri.parse::<Uri>().ok()?.kind {
+        Kind::Remote(volume) => Some(volume.options.association.nqn),
+        _ => None,
+    }
 }
 
 impl Remote {
@@ -62,10 +66,10 @@ impl Remote {
         Ok(Remote { addresses, nqn: nqn.to_owned(), nsid: None, policy: None, host, options })
     }
 
-    /// Reads `tcp://HOST[:PORT][,HOST[:PORT]...]/NQN[?ns=N&...]`, as a volume's URI is read. Options that
-    /// only I/O needs are left to whoever does I/O.
+    /// Reads `tcp://HOST[:PORT][,HOST[:PORT]...]/NQN[?ns=N&...]`, as a volume's URI is read; of `discovery://` a
+    /// controller is asked for the addresses. Options that only I/O needs are left to whoever does I/O.
     pub fn parse(uri: &str, args: &RemoteArgs) -> Result<Remote> {
-        let kind = if is_remote(uri) { Some(uri.parse::<Uri>()?.kind) } else { None };
+        let kind = if volume::is_remote(uri) { Some(uri.parse::<Uri>()?.kind) } else { None };
         let Some(Kind::Remote(volume)) = kind else {
             bail!("{uri:?} is no remote volume: write tcp://HOST:PORT/NQN")
         };
@@ -79,7 +83,7 @@ impl Remote {
         let mut options = options(args);
         options.header_digest |= volume.options.header_digest;
         options.data_digest |= volume.options.data_digest;
-        Ok(Remote {
+        let remote = Remote {
             addresses,
             nqn: config.nqn.clone(),
             nsid: config.nsid,
@@ -89,7 +93,26 @@ impl Remote {
                 args.hostid.map(Uuid::into_bytes).or(id),
             ),
             options,
-        })
+        };
+        if volume.discovered { remote.discovered() } else { Ok(remote) }
+    }
+
+    /// The same at the addresses that discovery controllers, which it has now, name for its subsystem.
+    fn discovered(self) -> Result<Remote> {
+        let asking = Remote {
+            nqn: DISCOVERY_NQN.to_owned(),
+            options: options_of_discovery(&self.options),
+            ..self.clone()
+        };
+        let mut client = asking.connect()?;
+        let log = client.discovery_log()?;
+        let found = host::addresses_of(&log, &self.nqn, client.peer().address);
+        ensure!(!found.is_empty(), "{}: it names no TCP address of {}", client.peer(), self.nqn);
+        let mut addresses = Vec::new();
+        for Address { host, port } in &found {
+            addresses.extend(resolve(host, *port)?.take(1));
+        }
+        Ok(Remote { addresses, ..self })
     }
 
     /// Connects through the first address that answers.
@@ -141,6 +164,11 @@ impl Remote {
         let nqn = namespace::percent::encode(Path::new(&self.nqn));
         format!("{SCHEME}{address}/{nqn}?ns={nsid}")
     }
+}
+
+/// A discovery log is but a few addresses, and not every discovery controller has digests.
+fn options_of_discovery(options: &Options) -> Options {
+    Options { header_digest: false, data_digest: false, ..options.clone() }
 }
 
 fn options(args: &RemoteArgs) -> Options {

@@ -23,6 +23,10 @@ pub fn discover(args: &DiscoverArgs) -> Result<()> {
     let nqn = args.nqn.as_deref().unwrap_or(DISCOVERY_NQN);
     let remote = Remote::at(&args.remote, DISCOVERY_PORT, nqn)?;
     let mut client = remote.connect()?;
+    if args.watch {
+        // A change after the log was read is told from now on. Who does not tell is found out below.
+        let _ = client.discovery_change(Duration::ZERO);
+    }
     loop {
         let log = client.discovery_log()?;
         let out = match args.output_format {

@@ -1,6 +1,6 @@
 //! `nvlane list`: namespaces with their sizes.
 
-use super::connect::{Remote, is_remote};
+use super::connect::Remote;
 use super::{json, text};
 use crate::cli::{ListArgs, ListFormat};
 use crate::control::client::Client as Control;
@@ -47,7 +47,7 @@ pub fn list(args: &ListArgs) -> Result<()> {
         devices.extend(volumes.into_iter().map(served));
     }
     for volume in &args.volumes {
-        if is_remote(volume) {
+        if volume::is_remote(volume) {
             list_remote(&Remote::parse(volume, &args.remote)?, &mut devices)?;
         } else {
             devices.push(local(volume)?);

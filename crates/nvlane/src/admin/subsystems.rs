@@ -1,6 +1,6 @@
 //! `nvlane list-subsys`: subsystems with the paths to them.
 
-use super::connect::{DISCOVERY_PORT, Remote, is_remote};
+use super::connect::{self, DISCOVERY_PORT, Remote};
 use super::{discover, json, text};
 use crate::cli::{ListFormat, ListSubsysArgs, RemoteArgs};
 use crate::control::client::Client as Control;
@@ -50,7 +50,7 @@ pub fn list_subsys(args: &ListSubsysArgs) -> Result<()> {
         let volumes = Control::connect(&socket)?.call("volume_paths", json!({}))?;
         let volumes: Vec<VolumePaths> =
             serde_json::from_value(volumes).context("the daemon is of another version")?;
-        opened(volumes, &args.remote, &mut subsystems);
+        opened(volumes, &mut subsystems);
     }
     for volume in &args.volumes {
         let remote = Remote::parse(volume, &args.remote)?;
@@ -115,13 +115,10 @@ fn discovered(
 }
 
 /// The subsystems of what a daemon has opened.
-fn opened(volumes: Vec<VolumePaths>, args: &RemoteArgs, subsystems: &mut Vec<Subsystem>) {
+fn opened(volumes: Vec<VolumePaths>, subsystems: &mut Vec<Subsystem>) {
     for volume in volumes {
         // A volume with layers above it is no subsystem's alone, and goes by its own name.
-        let nqn = match Remote::parse(&volume.volume, args) {
-            Ok(remote) if is_remote(&volume.volume) => remote.nqn,
-            _ => volume.volume,
-        };
+        let nqn = connect::subsystem_of(&volume.volume).unwrap_or(volume.volume);
         let paths = volume.paths.into_iter().map(|path| {
             let (transport, address) = where_to(&path.name);
             PathTo {

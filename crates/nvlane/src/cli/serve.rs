@@ -23,8 +23,9 @@ What `nvlane ctl` changes is kept in the data directory and continued when the s
 same file is served again; an edited configuration file wins over it.
 
 Volumes: PATH, file:PATH?size=10G&create, mem:SIZE, null:SIZE, tcp://HOST[:PORT],.../NQN?ns=N,
-/dev/ngXnY, linear:(a,b), multipath:(a,b), bpf:PROG.o(a,b), and delay:, rate:, fault: or volatile:
-before (a). Sizes take K, M, G and T, powers of 1024. All of them and their options: docs/serve.md.")]
+discovery://HOST[:PORT],.../NQN?ns=N, /dev/ngXnY, linear:(a,b), multipath:(a,b), bpf:PROG.o(a,b),
+and delay:, rate:, fault: or volatile: before (a). Sizes take K, M, G and T, powers of 1024. All of
+them and their options: docs/serve.md.")]
 pub struct ServeArgs {
     /// Volumes: paths or URIs (file:, mem:, null:, delay:..(..), ...). None: a file in the data
     /// directory.

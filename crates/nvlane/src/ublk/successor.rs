@@ -63,7 +63,7 @@ pub fn check_rings(uri: &str) -> Result<()> {
 /// us connect when its commands have ended.
 pub fn await_end(id: u32, uri: &str) -> Result<Instant> {
     ::ublk::await_end(id)?;
-    if uri.contains("tcp://") {
+    if volume::may_be_remote(uri) {
         thread::sleep(CONNECTIONS_CLOSE);
     }
     Ok(Instant::now())

@@ -8,6 +8,7 @@ mod content;
 mod control;
 mod copy;
 mod daemon;
+mod follow;
 #[path = "../../../target/tests/host/mod.rs"]
 mod host;
 mod hostile;

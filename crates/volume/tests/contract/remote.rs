@@ -30,6 +30,8 @@ fn uris_there_and_back() {
         ("tcp://a/NQN?failover=fast", "tcp://a:4420/NQN?failover=fast"),
         ("tcp://a/NQN?failover=safe", "tcp://a:4420/NQN"),
         ("tcp://a/NQN?policy=numa", "tcp://a:4420/NQN?policy=numa"),
+        ("discovery://a/NQN", "discovery://a:8009/NQN"),
+        ("discovery://a:1,[::1]/NQN?ns=2&ro", "discovery://a:1,[::1]:8009/NQN?ns=2&ro"),
         (
             "tcp://a/NQN?hostnqn=nqn.h%2C&hostid=000102030405060708090a0b0c0d0e0f",
             "tcp://a:4420/NQN?hostnqn=nqn.h%2C&hostid=00010203-0405-0607-0809-0a0b0c0d0e0f",
@@ -58,6 +60,10 @@ fn mistakes_are_told() {
         ("tcp://a", "the subsystem is missing"),
         ("tcp://a:1", "the subsystem is missing"),
         ("tcp:///nqn.x:y", "host:port"),
+        ("discovery://a", "write discovery://host:port/NQN"),
+        ("discovery:///nqn.x:y", "discovery://"),
+        ("discovery://a/nqn.2014-08.org.nvmexpress.discovery", "not the discovery service"),
+        ("discovery://a/nqn.x?bs=512", "discovery: does not take the option"),
         ("tcp://a:0/nqn.x:y", "host:port"),
         ("tcp://a,/nqn.x:y", "host:port"),
         ("tcp://::1/nqn.x:y", "host:port"),
@@ -90,5 +96,19 @@ fn nobody_there_is_told_soon() {
     for words in [NQN, "127.0.0.1:1: connection refused", "[::1]:1: "] {
         assert!(error.contains(words), "{error}");
     }
+    let uri = format!("discovery://127.0.0.1:1,[::1]:1/{NQN}");
+    let error = volume::open(&uri, &OpenOptions::default()).expect_err("nobody").to_string();
+    for words in ["no discovery controller can be asked", "127.0.0.1:1: ", "[::1]:1: "] {
+        assert!(error.contains(words), "{error}");
+    }
     assert!(begin.elapsed() < Duration::from_secs(15));
+}
+
+#[test]
+fn remote_volumes_are_known_by_their_looks() {
+    for uri in ["tcp://a/nqn.x:y", "discovery://a/nqn.x:y"] {
+        assert!(volume::is_remote(uri) && volume::may_be_remote(&format!("delay:1ms({uri})")));
+    }
+    assert!(!volume::is_remote("linear:(tcp://a/nqn.x:y)"));
+    assert!(!volume::may_be_remote("/srv/discovery.img"));
 }
