@@ -29,7 +29,7 @@ pub use open::{FileOptions, OpenError};
 
 use crate::copy::{Located, Origin};
 use crate::told::TOLD_WITHIN;
-use crate::{Lost, Namespace, Queue, Run};
+use crate::{Access, Lost, Namespace, Queue, Run};
 use copy::Copying;
 use nvme::Limits;
 use nvme::limits::{Commands, DiscardLimits, Passthrough};
@@ -203,6 +203,10 @@ impl Namespace for File {
 
     fn takes_registered(&self) -> bool {
         true
+    }
+
+    fn access(&self) -> Access {
+        if self.is_gone() { Access::Gone } else { Access::Optimized }
     }
 
     fn plain_file(&self) -> Option<BorrowedFd<'_>> {

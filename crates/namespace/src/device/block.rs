@@ -137,7 +137,7 @@ impl Namespace for Block {
     }
 
     pass_to_child!(resize flush uuid keeps_blocks_whole takes_registered cut paths);
-    pass_to_child!(numa_node tune allocation lost);
+    pass_to_child!(numa_node tune allocation lost access);
 
     fn volatile_epoch(&self) -> u64 {
         self.child.volatile_epoch() + self.resets.epoch(&self.place, self.place.writes_through())

@@ -11,7 +11,10 @@ mod copies;
 use crate::copy::{self, Carrier, CopyCounters, Ground, Located, Refusals};
 use crate::layer::addresses_blocks;
 use crate::layer::slab::Slab;
-use crate::{Data, Lost, Namespace, Part, PathReport, Queue, Request, Run, Sink, dataset};
+use crate::{
+    Access, AccessWatcher, Data, Lost, Namespace, Part, PathReport, Queue, Request, Run, Sink,
+    dataset,
+};
 use nvme::limits::{CopyLimits, Passthrough};
 use nvme::opcode::io as opcode;
 use nvme::{Limits, Status};
@@ -198,6 +201,11 @@ impl Namespace for Linear {
         self.children.iter().all(|child| child.namespace.takes_registered())
     }
 
+    /// That of the part that stands worst.
+    fn access(&self) -> Access {
+        self.children.iter().map(|child| child.namespace.access()).max().unwrap_or_default()
+    }
+
     fn paths(&self) -> Vec<PathReport> {
         self.children.iter().flat_map(|child| child.namespace.paths()).collect()
     }
@@ -324,6 +332,15 @@ impl Queue for LinearQueue {
             // What is not known cannot be translated.
             _ => request.finish(Status::INVALID_OPCODE.dnr()),
         }
+    }
+
+    /// That of the part that stands worst.
+    fn access(&self) -> Access {
+        self.children.iter().map(|child| child.access()).max().unwrap_or_default()
+    }
+
+    fn watch_access(&self, watcher: Weak<dyn AccessWatcher>) {
+        self.children.iter().for_each(|child| child.watch_access(watcher.clone()));
     }
 
     fn forget(&self) {

@@ -33,7 +33,7 @@ pub use loaded::REPORTED_MAX;
 pub use loaded::Replaced;
 
 use crate::copy::{CopyCounters, Refusals};
-use crate::{Lost, Namespace, PathReport, ProgramReport, Queue};
+use crate::{Access, Lost, Namespace, PathReport, ProgramReport, Queue};
 use bpf::LoadError;
 use bpf::request::{BACKENDS_MAX, Device};
 use change::Programs;
@@ -311,6 +311,11 @@ impl Namespace for Routed {
 
     fn paths(&self) -> Vec<PathReport> {
         self.children.iter().flat_map(|child| child.paths()).collect()
+    }
+
+    /// That of the volume that stands best: the program may do without the others.
+    fn access(&self) -> Access {
+        self.children.iter().map(|child| child.access()).min().unwrap_or_default()
     }
 
     fn each_program(&self, visit: &mut dyn FnMut(&Routed)) {

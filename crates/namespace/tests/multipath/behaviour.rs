@@ -1,12 +1,13 @@
 //! Selection, retries and waiting.
 
-use crate::core::{Core, Done, Fake};
+use crate::core::{Core, Done, Fake, limits};
 use namespace::layer::delay::{Delay, Delays};
+use namespace::layer::linear::Linear;
 use namespace::layer::multipath::{Multipath, MultipathOptions, Policy, Settings};
 use namespace::{Access, Namespace};
 use nvme::opcode::io::{FLUSH, READ, WRITE};
-use nvme::{Command, Status};
-use std::sync::Arc;
+use nvme::{Command, Limits, Status};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const ZONE_APPEND: u8 = 0x7d;
@@ -66,6 +67,35 @@ fn better_paths_come_first_and_others_never() {
         let (ana, lost) = (Access::Inaccessible, Access::Lost);
         assert_eq!(states, [Access::Optimized, ana, lost, lost]);
     }
+}
+
+#[test]
+fn volumes_in_a_row_are_usable_while_each_of_them_is() {
+    let fake = |name| Arc::new(Fake::new(name)) as Arc<dyn Namespace>;
+    let row = Linear::new(vec![fake("a"), fake("b")]).expect("they go together");
+    let whole =
+        Fake { limits: Mutex::new(Limits { blocks: 2 << 20, ..limits() }), ..Fake::new("c") };
+    let settings = Settings { policy: Policy::Numa, ..Settings::default() };
+    let options = MultipathOptions { settings, ..MultipathOptions::default() };
+    let namespace = Multipath::new(vec![row, Arc::new(whole)], options).expect("one volume");
+    let core = Core::over(namespace);
+    let sent = |core: &Core| core.counts().iter().map(|(_, sent)| *sent).collect::<Vec<_>>();
+    core.run(|world| {
+        world.paths.iter().for_each(|path| path.answer.set(Some(Status::SUCCESS)));
+        world.send(READ, 0);
+        world.send(READ, 1 << 20);
+        world.paths[1].stand(Access::Lost);
+    });
+    // Where the first would be as well: the path is what both are.
+    core.run(|world| world.send(READ, 0));
+    core.run(|world| world.paths[1].stand(Access::NonOptimized));
+    core.run(|world| world.send(READ, 0));
+    core.settle();
+    assert_eq!(sent(&core), [2, 2]);
+    core.run(|world| world.paths[1].stand(Access::Optimized));
+    core.run(|world| world.send(READ, 0));
+    core.settle();
+    assert_eq!(sent(&core), [3, 2]);
 }
 
 #[test]
