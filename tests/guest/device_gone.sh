@@ -62,3 +62,24 @@ removed three
 expect_match "a read of what was removed" "$(fails "${read[@]}")" 'Namespace Not Ready'
 sleep 2
 expect_match "a read, later" "$(fails "${read[@]}")" 'Namespace Not Ready'
+kill -TERM "$SERVER"
+wait "$SERVER" || true
+SERVER=
+
+# One that may be missing is taken away when it goes, and served again when it is back; hosts are told of both.
+four=$(made four)
+serve mem:16M "$four" --nofail
+connect
+# It keeps nothing, but answers.
+answers() { dd if=/dev/zero of="$(namespace 2)" bs=64k count=16 oflag=direct status=none; }
+answers
+removed four
+missing() { "$NVLANE" ctl --socket "$CTL" volume missing -o json | jq length; }
+counts() { [[ $(missing) == "$1" && $(nvme list -o json | jq '[.. | .NameSpace? // empty] | length') == "$2" ]]; }
+await 30 counts 1 1
+verified_io "$(namespace 1)" 8M
+echo 1 >/sys/kernel/config/nullb/four/power
+await 30 counts 0 2
+answers
+expect_match "the log" "$(<"$WORK/serve.log")" "$four.* has gone, and is served when it comes back"
+disconnect

@@ -144,6 +144,7 @@ impl Daemon {
             self.jobs.expect(self.missing.uris());
             self.jobs.settle();
             if Instant::now() >= refresh_at {
+                self.miss_gone();
                 self.serve_found();
                 self.refresh();
                 self.jobs.collect();
@@ -176,6 +177,7 @@ impl Daemon {
                 }
             };
             if changed {
+                self.missing.forget(key);
                 let size = crate::size::format(namespace.limits().bytes());
                 tracing::info!("{}: is now {size}", namespace.uri());
                 if let Err(error) = self.server.namespace_changed(nqn, *nsid) {

@@ -80,6 +80,7 @@ impl Daemon {
         if self.missing.has(&key) {
             self.change(config, |_| Ok(()))?;
             self.missing.remove(&key);
+            self.missing.forget(&key);
             return Ok(());
         }
         self.change(config, |server| server.remove_namespace(&key.0, wanted.nsid))?;
@@ -93,6 +94,7 @@ impl Daemon {
         volume
             .resize(wanted.bytes)
             .map_err(|error| Failure::volume(format!("{}: {error}", volume.uri())))?;
+        self.missing.forget(&(nqn.clone(), wanted.nsid));
         // The size may be part of the URI (memory), and must be found again at the next start.
         let mut config = self.config.clone();
         let subsystem = config.subsystem_mut(&nqn).expect("resolved");
@@ -272,6 +274,7 @@ impl Daemon {
     /// Makes a volume that is no longer served durable, and closes it.
     fn close(&mut self, key: (String, u32)) -> Done {
         self.unwell.remove(&key);
+        self.missing.forget(&key);
         self.claims.release(&key.0, key.1);
         let Some(volume) = self.volumes.remove(&key) else { return Ok(()) };
         // What is in flight on the cores holds it too.

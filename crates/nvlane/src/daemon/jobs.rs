@@ -14,7 +14,7 @@
 //! Key constants: [`RUNNING_MAX`], [`JOBS_MAX`], [`OPEN_WAIT`].
 
 mod disk;
-mod identity;
+pub(super) mod identity;
 mod record;
 mod run;
 

@@ -2,18 +2,20 @@
 //!
 //! ```text
 //!   start --> Missing --a thread per try--> volume::open
-//!   run, once a second <-- there: served from now on, hosts are told --'
-//!                      <-- not there: why, told once; tried again -----'
+//!               ^  run, once a second <-- there: served from now on, hosts are told --'
+//!               |                     <-- not there: why, told once; tried again -----'
+//!               '-- a volume that is served has gone: hosts are told
 //! ```
 //!
 //! Key constants: [`RETRY_INTERVAL`], [`START_WAIT`], [`TRIES_MAX`].
 
 use super::Daemon;
+use super::jobs::identity::Identity;
 use super::start::{controller_ids, open, options};
 use crate::control::method::VolumeMissing;
 use crate::control::protocol::Failure;
 use crate::patience::{Patience, is_busy};
-use namespace::Namespace;
+use namespace::{Access, Namespace};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,6 +46,10 @@ pub struct Missing {
     cores: usize,
     /// For how long the first try waits for somebody who is gone to let go.
     patience: Duration,
+    /// Not only those that are configured so may be missing.
+    any: bool,
+    /// What the volumes were that are served and may go.
+    identities: BTreeMap<Key, Identity>,
 }
 
 struct Entry {
@@ -68,8 +74,9 @@ enum Stage {
 
 impl Missing {
     /// Nothing is missing. Of what will be, somebody who is gone may hold something for as long as `patience`.
-    pub fn none(cores: usize, patience: Duration) -> Missing {
-        Missing { volumes: BTreeMap::new(), cores, patience }
+    /// Every volume may be, if `any` is said.
+    pub fn none(cores: usize, patience: Duration, any: bool) -> Missing {
+        Missing { volumes: BTreeMap::new(), cores, patience, identities: BTreeMap::new(), any }
     }
 
     /// A volume that is to be opened.
@@ -77,6 +84,14 @@ impl Missing {
         let now = Instant::now();
         let (stage, dropped) = (Stage::Waiting(now), Arc::default());
         self.volumes.insert(key, Entry { uri, shared, since: now, why: None, stage, dropped });
+    }
+
+    /// A volume that was served, and has gone.
+    fn insert_gone(&mut self, key: Key, uri: String, shared: bool) {
+        self.insert(key.clone(), uri, shared);
+        let entry = self.volumes.get_mut(&key).expect("it was inserted");
+        entry.why = Some("it has gone".to_owned());
+        entry.stage = Stage::Waiting(Instant::now() + RETRY_INTERVAL);
     }
 
     /// Which they are, by namespace and URI.
@@ -89,9 +104,15 @@ impl Missing {
         self.volumes.remove(key);
     }
 
+    /// A volume is not served any more, and nobody wants it; or it is another size now.
+    pub fn forget(&mut self, key: &Key) {
+        self.identities.remove(key);
+    }
+
     /// Nobody wants those of this subsystem any more.
     pub fn remove_all(&mut self, nqn: &str) {
         self.volumes.retain(|(of, _), _| of != nqn);
+        self.identities.retain(|(of, _), _| of != nqn);
     }
 
     /// Whether this one is missing.
@@ -221,6 +242,40 @@ impl Daemon {
         self.serve(found);
     }
 
+    /// Takes away the volumes that have gone and may be missing, so that they are opened anew when they come back. What
+    /// a job is at work on stays until that has noticed.
+    pub(super) fn miss_gone(&mut self) {
+        let all = self.config.subsystems.iter();
+        let may_be_missing = all.flat_map(|of| {
+            let namespaces = of.namespaces.iter().filter(|it| self.missing.any || it.nofail);
+            namespaces
+                .filter_map(|it| Some(((of.nqn.clone(), it.nsid?), it.volume.clone(), of.shared)))
+        });
+        for (key, uri, shared) in may_be_missing.collect::<Vec<_>>() {
+            let Some(volume) = self.volumes.get(&key) else { continue };
+            if volume.access() != Access::Gone {
+                self.missing.identities.entry(key).or_insert_with(|| Identity::of(&**volume));
+                continue;
+            }
+            if self.jobs.user_of(&key, volume).is_some() {
+                continue;
+            }
+            let (nqn, nsid) = &key;
+            if let Err(error) = self.server.remove_namespace(nqn, *nsid) {
+                tracing::warn!("namespace {nsid} of {nqn}: {uri} has gone, and stays: {error}");
+                continue;
+            }
+            tracing::warn!(
+                "namespace {nsid} of {nqn}: {uri} has gone, and is served when it comes back"
+            );
+            self.unwell.remove(&key);
+            self.claims.release(nqn, *nsid);
+            // What is in flight on the cores holds it for a little longer.
+            self.volumes.remove(&key);
+            self.missing.insert_gone(key, uri, shared);
+        }
+    }
+
     /// Serves those of the missing volumes that are there now.
     pub(super) fn serve_found(&mut self) {
         let found = self.missing.found();
@@ -253,6 +308,10 @@ impl Daemon {
         key @ (nqn, nsid): &Key,
         volume: Arc<dyn Namespace>,
     ) -> Result<(), String> {
+        // Under a name that says no more there may be another disk, which is not to be taken for the one that has gone.
+        if let Some(before) = self.missing.identities.get(key) {
+            before.check(&Identity::of(&*volume))?;
+        }
         let mut config = self.config.clone();
         let subsystem = config.subsystem_mut(nqn).expect("what is missing is configured");
         let shared = subsystem.shared;
@@ -298,7 +357,7 @@ mod tests {
     const NQN: &str = "nqn.2026-11.com.example:a";
 
     fn missing(count: u32) -> Missing {
-        let mut missing = Missing::none(1, Duration::ZERO);
+        let mut missing = Missing::none(1, Duration::ZERO, false);
         for nsid in 1..=count {
             let uri = format!("file:/does/not/exist/{nsid}");
             missing.insert((NQN.to_owned(), nsid), uri, false);

@@ -76,7 +76,7 @@ impl Daemon {
             jobs,
             server,
             cores: threads.cores.cpus().len(),
-            missing: Missing::none(threads.cores.cpus().len(), wait),
+            missing: Missing::none(threads.cores.cpus().len(), wait, nofail),
             config: Config { subsystems: Vec::new(), listeners: Vec::new(), ..config.clone() },
             volumes: BTreeMap::new(),
             claims: Claims::default(),

@@ -201,3 +201,70 @@ fn a_part_of_what_is_missing_is_not_added_by_itself() {
     assert_eq!(daemon.refuse("volume_add", json!({"volume": b})), -32002);
     eventually("it is served", || served(&daemon) == [1, 2]);
 }
+
+/// What has gone and may be missing is taken away, and served again when it is back.
+#[test]
+fn a_volume_that_goes_is_served_again_when_it_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let there = dir.path().join("there");
+    fs::create_dir(&there).unwrap();
+    make(&there.join("a.img"));
+    let start =
+        |args: &[&str]| Daemon::start(&there, &[&["a.img", "--nqn", "nqn.x:there"], args].concat());
+    let target = start(&[]);
+    let address = target.listeners[0].to_string();
+    let uuid = target.call("volume_list", json!({}))[0]["uuid"].as_str().unwrap().to_owned();
+    let remote = format!(
+        "tcp://{address}/nqn.x:there?ns=1&ctrl_loss_tmo=500ms&reconnect_delay=100ms&keep_alive_tmo=2s"
+    );
+    let stays = remote.replace("ns=1", "ns=1&queue_size=64");
+    let file = dir.path().join("nvlane.toml");
+    let text = format!(
+        "listeners = [\"{ANYWHERE}\"]\n[[subsystems]]\nnqn = \"{NQN}\"\n\
+         [[subsystems.namespaces]]\nvolume = \"mem:1M\"\n\
+         [[subsystems.namespaces]]\nvolume = \"{remote}\"\nnofail = true\n\
+         [[subsystems.namespaces]]\nvolume = \"{stays}\"\nuuid = \"00000000-0000-4000-8000-000000000003\"\n"
+    );
+    fs::write(&file, text).unwrap();
+    let daemon = Daemon::start(dir.path(), &["--config", file.to_str().unwrap()]);
+    let volumes = daemon.call("volume_list", json!({}));
+    assert_eq!((nsids(&volumes), missing(&daemon)), (vec![1, 2, 3], json!([])));
+    let host = Host::new(daemon.listeners[0], NQN);
+    let mut admin = host.enabled();
+    let event = Command { opcode: opcode::admin::ASYNC_EVENT_REQUEST, ..Command::default() };
+    let mut notices = Command { opcode: opcode::admin::SET_FEATURES, ..Command::default() };
+    (notices.cdw10, notices.cdw11) = (0x0b.into(), (1 << 8).into());
+    admin.command(notices, Bytes::None).ok();
+    let held = admin.issue(event, Bytes::None);
+    let mut io = host.io(&admin, 1);
+    io.write(2, 5, 1, &[7; 512]);
+    // Which volume it is has been noted by then.
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+
+    target.kill();
+    assert_eq!(admin.complete(held).ok().result & 0xff, 2, "a notice");
+    eventually("it is missing", || nsids(&missing(&daemon)) == [2]);
+    assert_eq!((active(&mut admin), served(&daemon)), (vec![1, 3], vec![1, 3]));
+    let read = |nsid| Command::blocks(opcode::io::READ, nsid, 5, 1);
+    io.command(read(2), Bytes::Wanted(512)).refused(Status::INVALID_NAMESPACE.dnr());
+    // One that may not be missing fails, and stays.
+    assert_ne!(io.command(read(3), Bytes::Wanted(512)).status, Status::SUCCESS);
+
+    // Another volume is there now.
+    let other = format!("file:a.img?uuid={}", "00000000-0000-4000-8000-000000000009");
+    let args = [&other, "--nqn", "nqn.x:there", "--listen", &address, "--fresh"];
+    let target = Daemon::start(&there, &args);
+    let reason = || missing(&daemon)[0]["reason"].as_str().map(ToOwned::to_owned);
+    eventually("it is told apart", || reason().is_some_and(|it| it.contains("another UUID")));
+    assert_eq!(served(&daemon), [1, 3]);
+    target.kill();
+
+    let target = start(&["--listen", &address, "--fresh"]);
+    assert_eq!(target.call("volume_list", json!({}))[0]["uuid"], uuid);
+    eventually("it is back", || served(&daemon) == [1, 2, 3]);
+    assert_eq!((missing(&daemon), active(&mut admin)), (json!([]), vec![1, 2, 3]));
+    assert_eq!(daemon.call("volume_list", json!({}))[1], volumes[1]);
+    assert_eq!(io.command(read(2), Bytes::Wanted(512)).ok().data, [7; 512]);
+    let (status, log) = daemon.stop("TERM");
+    assert!(log.contains("has gone, and is served when it comes back"), "{status} {log}");
+}

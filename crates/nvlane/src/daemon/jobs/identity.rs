@@ -1,4 +1,4 @@
-//! Which volume it was: under the same name there may be another one when a job goes on.
+//! Which volume it was: under the same name there may be another one when a job goes on, or one that had gone is back.
 
 use super::disk;
 use namespace::Namespace;
@@ -12,7 +12,7 @@ use volume::{Kind, Uri};
 /// What is said of a disk that nobody can tell from another any more.
 const RESTARTED: &str = "the machine was started again";
 
-/// A volume as a job began with it.
+/// A volume as it was when a job began with it, or it was served first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
@@ -60,11 +60,12 @@ impl Identity {
 
     /// Whether `now` is the same volume.
     pub fn check(&self, now: &Identity) -> Result<(), String> {
-        let differs = |what: &str| {
-            Err(format!("the job began with {}, and this is {}: another {what}", self.uri, now.uri))
+        let differs = |what: &str| match self.uri == now.uri {
+            true => Err(format!("{} is not what it was: another {what}", self.uri)),
+            false => Err(format!("{} is not what {} was: another {what}", now.uri, self.uri)),
         };
         if self.places != now.places {
-            return differs("place");
+            return differs("disk or place");
         }
         if self.uuid.zip(now.uuid).is_some_and(|(then, now)| then != now) {
             return differs("UUID");
