@@ -215,8 +215,17 @@ impl Association {
         }
     }
 
-    /// Begins the first attempt, also of a path that was closed or given up, by which the same namespace is reached
-    /// in another way from now on.
+    /// The same for a path that was closed or given up, by which the namespace is to be reached in another way.
+    pub fn start_elsewhere(&mut self, now: Duration, config: Config) {
+        if !self.is_wanted() {
+            // What the last controller could take less of, another may take.
+            self.config = config;
+            self.controller = Controller::default();
+            self.start(now);
+        }
+    }
+
+    /// Begins the first attempt.
     pub fn start(&mut self, now: Duration) {
         if self.is_wanted() {
             return;

@@ -107,6 +107,12 @@ pub enum Reason {
         /// The last failure.
         last: Box<Reason>,
     },
+    /// The controller takes less than users of the namespace were told when it was opened.
+    #[error("takes less than the paths that were there at first: {what}")]
+    LessAble {
+        /// Of what.
+        what: &'static str,
+    },
     /// The driver lets the path go, once what is in flight has ended.
     #[error("is let go: discovery names it no longer")]
     Leaving,

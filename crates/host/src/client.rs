@@ -34,7 +34,6 @@ use nvme::fabrics::{
 use nvme::feature::{Fid, Select};
 use nvme::{Command, Status, opcode};
 use nvme_tcp::host::Config;
-use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 use std::{fmt, thread};
@@ -133,6 +132,16 @@ impl Client {
         host: &HostIdentity,
         options: &Options,
     ) -> Result<Client, ClientError> {
+        Client::connect_with(peer, host, options, |_| ())
+    }
+
+    /// The same for somebody who is to have the connection as soon as there is one.
+    pub(crate) fn connect_with(
+        peer: &Peer,
+        host: &HostIdentity,
+        options: &Options,
+        opened: impl FnOnce(&TcpStream),
+    ) -> Result<Client, ClientError> {
         let error = |doing: &str, reason| ClientError::new(peer, doing.to_owned(), reason);
         for nqn in [&peer.subsystem, &host.nqn] {
             if nqn.is_empty() || nqn.len() > NQN_BYTES_MAX {
@@ -145,7 +154,7 @@ impl Client {
             queue_entries: ADMIN_ENTRIES,
             ..Config::default()
         };
-        let link = Link::open(peer.address, config, options)
+        let link = Link::open(peer.address, config, options, opened)
             .map_err(|reason| error("connecting", reason))?;
         let mut client = Client {
             peer: peer.clone(),
@@ -169,14 +178,6 @@ impl Client {
     /// Its id within the subsystem.
     pub fn controller_id(&self) -> u16 {
         self.controller_id
-    }
-
-    /// The connection, for whoever is to end it while this waits.
-    ///
-    /// # Errors
-    /// There is no descriptor left.
-    pub(crate) fn socket(&self) -> io::Result<TcpStream> {
-        self.link.socket()
     }
 
     /// Our end of the connection.

@@ -374,6 +374,7 @@ impl Driver {
             });
         }
         params.begin();
+        self.shared.set_clean(false);
         tracing::info!(peer = %self.shared.address(), "path is live");
         self.shared.tell_directory();
         *self.live.borrow_mut() = Some((address, params));

@@ -11,11 +11,11 @@
 //!                     '-- a path has become live, or was lost
 //! ```
 //!
-//! What a log no longer names is let go as soon as another path can be used, and before it is tried again once it is
-//! lost; never for want of an answer. A path that was given up (`ctrl_loss_tmo`) and is still named is tried again
-//! whenever a log was read.
+//! What a log no longer names is let go as soon as every core can use another path, and once it is lost, if there is an
+//! address instead; never for want of an answer. A path that was given up (`ctrl_loss_tmo`) and is still named is tried
+//! again whenever a log was read.
 //!
-//! Bounds: [`PATHS_MAX`] controllers, as many addresses, a log every [`READ_INTERVAL`].
+//! Bounds: [`PATHS_MAX`] controllers, threads and paths, a log every [`READ_INTERVAL`].
 
 mod logs;
 
@@ -25,27 +25,77 @@ use crate::options::{Address, Options};
 use crate::path::{Error, PATHS_MAX};
 use crate::shared::{Place, Shared};
 use crate::subsystem::Subsystem;
-use association::DiscoveryLog;
-use logs::{Change, Log, Logs, changes};
+use logs::{Change, Log, Logs, Seat, changes};
 use nvme::fabrics::DISCOVERY_NQN;
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::collections::BTreeSet;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// From one look at a log to the next, however often it changes.
 const READ_INTERVAL: Duration = Duration::from_millis(100);
-/// The same for a controller that does not tell of changes.
-const POLL_INTERVAL: Duration = Duration::from_secs(30);
+/// The same for a controller that does not tell of changes, in times of the delay after a failure.
+const POLL_DELAYS: u32 = 3;
 /// When there is an address, other discovery controllers have so long to be asked before opening goes on.
 const OTHERS_WAIT: Duration = Duration::from_secs(2);
 /// Longest wait for a discovery controller's connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The TCP addresses of the subsystem `nqn` that a discovery log names, as far as they can be paths; `asked` is the address
-/// of the controller whose log it is.
-pub fn addresses_of(log: &DiscoveryLog, nqn: &str, asked: SocketAddr) -> Vec<Address> {
-    Log::of(log, nqn, asked).paths
+/// The TCP addresses of the subsystem `nqn` that discovery controllers name now, and those that they refer to. Blocks: they are
+/// asked one after the other.
+pub fn look_up(
+    controllers: &[Address],
+    nqn: &str,
+    host: &HostIdentity,
+    options: &client::Options,
+) -> Result<Vec<Address>, Error> {
+    let asking = Asking { host: host.clone(), options: options.clone(), delay: Duration::ZERO };
+    let mut logs = Logs::new(controllers);
+    while let Some(next) = logs.known.iter().find(|known| !known.was_asked()) {
+        let follower = Follower { address: next.address.clone(), ..Follower::default() };
+        let log = follower.connect(&asking).and_then(|mut client| {
+            let log = client.discovery_log().map_err(|error| words(&error))?;
+            Ok(Log::of(&log, nqn, client.peer().address))
+        });
+        match log {
+            Ok(log) => logs.told(&follower.address, log),
+            Err(failure) => logs.failed(&follower.address, &failure),
+        };
+    }
+    found(&logs, nqn)
+}
+
+/// The addresses that controllers name, or why there is none.
+fn found(logs: &Logs, nqn: &str) -> Result<Vec<Address>, Error> {
+    let addresses = logs.paths();
+    if !addresses.is_empty() {
+        return Ok(addresses);
+    }
+    let why = |it: &logs::Known| match &it.failure {
+        Some(failure) => failure.clone(),
+        None => "no answer yet".to_owned(),
+    };
+    let unread = logs.known.iter().filter(|it| it.log.is_none());
+    let failed: Vec<_> = unread.map(|it| (it.address.clone(), why(it))).collect();
+    if logs.known.iter().all(|it| it.log.is_none()) {
+        return Err(Error::NoDiscovery { controllers: failed });
+    }
+    let read = || logs.known.iter().filter_map(|it| it.log.as_ref());
+    let named: BTreeSet<String> = read().flat_map(|log| log.names.clone()).collect();
+    let secured = read().map(|log| log.secured).sum();
+    let (nqn, named) = (nqn.to_owned(), named.into_iter().collect());
+    Err(Error::NotNamed { nqn, named, secured, failed })
+}
+
+fn seat(shared: &Shared) -> Seat {
+    let (place, access, serves_all) = (shared.place(), shared.access(), shared.serves_all());
+    Seat { place, access, serves_all }
+}
+
+fn words(error: &client::ClientError) -> String {
+    format!("{}: {}", error.doing, error.reason)
 }
 
 /// Follows discovery controllers and has the paths to one subsystem lead where they say. Ends when it is dropped.
@@ -60,6 +110,10 @@ pub(crate) struct Directory {
     state: Mutex<State>,
     /// Some controller was asked.
     asked: Condvar,
+    /// Threads that have not ended, those of controllers that are followed no longer among them.
+    threads: Arc<AtomicUsize>,
+    /// Addresses for which there is no path.
+    waiting: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -102,6 +156,8 @@ impl Directory {
             seats: OnceLock::new(),
             state: Mutex::new(state),
             asked: Condvar::new(),
+            threads: Arc::default(),
+            waiting: AtomicUsize::new(0),
         });
         directory.follow(&mut directory.state());
         let addresses = directory.first_addresses(Instant::now() + 2 * config.admin_timeout)?;
@@ -131,32 +187,16 @@ impl Directory {
     /// Waits until every controller was asked, but not for long once there is an address.
     fn first_addresses(&self, mut until: Instant) -> Result<Vec<Address>, Error> {
         let mut state = self.state();
-        let mut found = false;
+        let mut is_found = false;
         while !state.logs.known.iter().all(logs::Known::was_asked) {
-            if !found && !state.logs.paths().0.is_empty() {
-                found = true;
+            if !is_found && !state.logs.paths().is_empty() {
+                is_found = true;
                 until = until.min(Instant::now() + OTHERS_WAIT);
             }
             let Some(left) = until.checked_duration_since(Instant::now()) else { break };
             state = self.asked.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        let (addresses, _) = state.logs.paths();
-        if !addresses.is_empty() {
-            return Ok(addresses);
-        }
-        let known = &state.logs.known;
-        let why = |it: &logs::Known| match &it.failure {
-            Some(failure) => failure.clone(),
-            None => "no answer yet".to_owned(),
-        };
-        let unread = known.iter().filter(|it| it.log.is_none());
-        let failed = unread.map(|it| (it.address.clone(), why(it))).collect();
-        if known.iter().all(|it| it.log.is_none()) {
-            return Err(Error::NoDiscovery { controllers: failed });
-        }
-        let named = known.iter().filter_map(|it| it.log.as_ref()).flat_map(|log| log.names.clone());
-        let named: std::collections::BTreeSet<String> = named.collect();
-        Err(Error::NotNamed { nqn: self.nqn.clone(), named: named.into_iter().collect(), failed })
+        found(&state.logs, &self.nqn)
     }
 
     /// Follows the controllers that are known, and no others.
@@ -172,14 +212,20 @@ impl Directory {
             stays
         });
         for known in &logs.known {
-            if followers.iter().any(|it| it.address == known.address) {
+            let is_followed = followers.iter().any(|it| it.address == known.address);
+            // One that is to end may take its time, and there is room when it has.
+            if is_followed || self.threads.load(Ordering::Relaxed) >= PATHS_MAX {
                 continue;
             }
             let follower =
                 Arc::new(Follower { address: known.address.clone(), ..Follower::default() });
+            let running = Running::begin(&self.threads, &self.me);
             let (directory, asking) = (self.me.clone(), self.asking.clone());
             let (theirs, nqn) = (Arc::clone(&follower), self.nqn.clone());
-            let run = move || theirs.run(&directory, &asking, &nqn);
+            let run = move || {
+                theirs.run(&directory, &asking, &nqn);
+                running.end();
+            };
             match thread::Builder::new().name("nvlane-discover".into()).spawn(run) {
                 Ok(_) => followers.push(follower),
                 Err(error) => tracing::error!(peer = %known.address, "cannot follow it: {error}"),
@@ -189,21 +235,15 @@ impl Directory {
 
     /// The log of the controller at `address` was read.
     fn told(&self, address: &Address, log: Log) {
-        let more = {
+        {
             let mut state = self.state();
-            let before = state.logs.paths();
+            if state.logs.is_failing(address) {
+                tracing::info!(peer = %address, "discovery: can be asked again");
+            }
             if !state.logs.told(address, log) {
                 return;
             }
             self.follow(&mut state);
-            let now = state.logs.paths();
-            (now != before).then_some(now.1).filter(|more| *more > 0)
-        };
-        if let Some(more) = more {
-            tracing::warn!(
-                subsystem = self.nqn,
-                "{more} addresses more than the {PATHS_MAX} that are used"
-            );
         }
         self.asked.notify_all();
         self.arrange_later(true);
@@ -241,9 +281,8 @@ impl Directory {
     /// On the control thread, where paths change.
     fn arrange(&self, anew: bool) {
         let Some(seats) = self.seats.get() else { return };
-        let (wanted, _) = self.state().logs.paths();
-        let now: Vec<_> =
-            seats.iter().map(|(_, shared)| (shared.place(), shared.access())).collect();
+        let wanted = self.state().logs.paths();
+        let now: Vec<_> = seats.iter().map(|(_, shared)| seat(shared)).collect();
         for change in changes(&wanted, &now, anew) {
             match change {
                 Change::Vacate(index) => {
@@ -255,6 +294,20 @@ impl Directory {
                 }
             }
         }
+        self.note_waiting(&wanted);
+    }
+
+    /// Counts the addresses that have no path.
+    fn note_waiting(&self, wanted: &[Address]) {
+        let led_to: Vec<Address> = self.seats().filter_map(|(_, shared)| shared.led_to()).collect();
+        let waiting = wanted.iter().filter(|address| !led_to.contains(address)).count();
+        if self.waiting.swap(waiting, Ordering::Relaxed) != waiting && waiting > 0 {
+            let subsystem = &self.nqn;
+            tracing::warn!(
+                subsystem,
+                "{waiting} addresses more than the {PATHS_MAX} paths that there can be"
+            );
+        }
     }
 
     /// What each controller says, for people.
@@ -263,7 +316,11 @@ impl Directory {
             let said = known.log.as_ref().map(|log| {
                 let (count, generation) = (log.paths.len(), log.generation);
                 let addresses = if count == 1 { "address" } else { "addresses" };
-                format!("names {count} {addresses} (generation {generation})")
+                let secured = match log.secured {
+                    0 => String::new(),
+                    more => format!(", {more} more that want TLS"),
+                };
+                format!("names {count} {addresses}{secured} (generation {generation})")
             });
             let words = match (said, &known.failure) {
                 (Some(said), None) => said,
@@ -279,6 +336,34 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         self.state().followers.iter().for_each(|follower| follower.end());
+    }
+}
+
+/// A thread that has not ended.
+struct Running {
+    threads: Arc<AtomicUsize>,
+    directory: Weak<Directory>,
+}
+
+impl Running {
+    fn begin(threads: &Arc<AtomicUsize>, directory: &Weak<Directory>) -> Running {
+        threads.fetch_add(1, Ordering::Relaxed);
+        Running { threads: Arc::clone(threads), directory: directory.clone() }
+    }
+
+    /// It ends, and leaves room for another.
+    fn end(self) {
+        let directory = self.directory.clone();
+        drop(self);
+        if let Some(directory) = directory.upgrade() {
+            directory.follow(&mut directory.state());
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.threads.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -314,6 +399,15 @@ impl Follower {
         }
     }
 
+    /// Keeps the connection that the thread waits on, so that it can be ended.
+    fn hold(&self, socket: &TcpStream) {
+        // Without a descriptor left, it ends by itself.
+        *self.socket.lock().unwrap_or_else(PoisonError::into_inner) = socket.try_clone().ok();
+        if self.rest(Duration::ZERO) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
     /// Waits. Whether the thread is to end.
     fn rest(&self, time: Duration) -> bool {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
@@ -327,7 +421,7 @@ impl Follower {
             // So that the connection is closed.
             drop(self.socket.lock().unwrap_or_else(PoisonError::into_inner).take());
             let delay = match &failure {
-                Ok(()) => POLL_INTERVAL,
+                Ok(()) => asking.delay * POLL_DELAYS,
                 Err(_) => asking.delay,
             };
             if self.rest(Duration::ZERO) {
@@ -347,13 +441,11 @@ impl Follower {
     /// Reads its log whenever it has changed, until the connection fails; or once, if it does not tell of changes.
     fn ask(&self, directory: &Weak<Directory>, asking: &Asking, nqn: &str) -> Result<(), String> {
         let mut client = self.connect(asking)?;
-        let words = |error: client::ClientError| format!("{}: {}", error.doing, error.reason);
-        let socket = client.socket().map_err(|error| error.to_string())?;
-        *self.socket.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket);
-        // Before the log is read: a change after that is told.
+        let words = |error: client::ClientError| words(&error);
+        // Before the log is read: a change after that is told. Some do not tell, or refuse to be asked to.
         let tells = match client.discovery_change(Duration::ZERO) {
             Ok(_) => true,
-            Err(error) if matches!(error.reason, client::Reason::NoEvents) => false,
+            Err(error) if error.is_answer() => false,
             Err(error) => return Err(words(error)),
         };
         loop {
@@ -377,9 +469,10 @@ impl Follower {
         let mut failure = "the name has no address".to_owned();
         for address in found {
             let peer = Peer { address, subsystem: DISCOVERY_NQN.to_owned() };
-            match Client::connect(&peer, &asking.host, &asking.options) {
+            let opened = |socket: &TcpStream| self.hold(socket);
+            match Client::connect_with(&peer, &asking.host, &asking.options, opened) {
                 Ok(client) => return Ok(client),
-                Err(error) => failure = format!("{}: {}", error.doing, error.reason),
+                Err(error) => failure = words(&error),
             }
             if self.rest(Duration::ZERO) {
                 break;

@@ -39,7 +39,7 @@ mod queue;
 mod shared;
 mod subsystem;
 
-pub use directory::addresses_of;
+pub use directory::look_up;
 pub use identity::{NVLANE, identity, machine_id, of_machine};
 pub use options::{Address, BadAddress, DISCOVERY_PORT, Failover, Options, PORT};
 pub use path::{Error, PATHS_MAX, Path, open, open_discovered};

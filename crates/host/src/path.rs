@@ -45,12 +45,14 @@ pub enum Error {
         controllers: Vec<(Address, String)>,
     },
     /// No discovery controller names the subsystem.
-    #[error("{}", unnamed(nqn, named, failed))]
+    #[error("{}", unnamed(nqn, named, *secured, failed))]
     NotNamed {
         /// The subsystem.
         nqn: String,
         /// The subsystems that they name.
         named: Vec<String>,
+        /// Addresses of it that want TLS.
+        secured: usize,
         /// The controllers that could not be asked, and why.
         failed: Vec<(Address, String)>,
     },
@@ -72,11 +74,12 @@ fn said(controllers: &[(Address, String)]) -> String {
     each.collect::<Vec<_>>().join("; ")
 }
 
-fn unnamed(nqn: &str, named: &[String], failed: &[(Address, String)]) -> String {
+fn unnamed(nqn: &str, named: &[String], secured: usize, failed: &[(Address, String)]) -> String {
     /// Names in a message.
     const NAMES_MAX: usize = 8;
     let mut words = format!("no discovery controller names a TCP address of {nqn}");
     match named {
+        _ if secured > 0 => words += ", but for some that want TLS, which is not supported",
         [] => words += "; they name no subsystem",
         names => {
             let more = if names.len() > NAMES_MAX { ", ..." } else { "" };
@@ -149,6 +152,8 @@ pub fn open_discovered(
     };
     let paths: Vec<Arc<Path>> = directory.seats().map(path).collect();
     await_live(&paths, options)?;
+    // From now on addresses may come that nobody knows.
+    paths.iter().for_each(|path| path.shared.subsystem.fix());
     Ok(paths)
 }
 
@@ -189,10 +194,7 @@ impl Path {
 
     /// Where it leads; `None` while that is nowhere.
     pub fn address(&self) -> Option<Address> {
-        match self.shared.place() {
-            Place::At(address) | Place::Leaving(address) => Some(address),
-            Place::Vacant(_) | Place::Unused => None,
-        }
+        self.shared.led_to()
     }
 
     /// Why it is not usable, or was not when it last was not.
@@ -241,7 +243,9 @@ impl Namespace for Path {
     fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
         let standing = self.shared.standing();
         let granted = usize::from(standing.controller.io_queues);
-        let most = if standing.lives > 0 { granted } else { usize::MAX };
+        // One of many that come and go is not to keep a core from the others.
+        let is_bounded = standing.lives > 0 && self.directory.is_none();
+        let most = if is_bounded { granted } else { usize::MAX };
         if !self.shared.reserve(most) {
             let what = format!(
                 "{}: the controller grants {granted} I/O queues; use as many cores at most",
@@ -264,8 +268,12 @@ impl Namespace for Path {
     }
 
     fn flush(&self) -> io::Result<()> {
-        if !self.writes_back() || self.shared.options.read_only {
+        if !self.shared.subsystem.writes_back() || self.shared.options.read_only {
             return Ok(());
+        }
+        if self.shared.is_vacant() {
+            let what = format!("{}: no path leads there any more", self.shared.address());
+            return Err(io::Error::new(io::ErrorKind::NotConnected, what));
         }
         self.flush_within(self.shared.options.association.admin_timeout)
     }
@@ -393,6 +401,12 @@ impl Namespace for Path {
             settles: match self.shared.options.failover {
                 Failover::Fast => Duration::ZERO,
                 Failover::Safe => standing.settles,
+            },
+            settles_unseen: match self.directory {
+                Some(_) if self.shared.options.failover == Failover::Safe => {
+                    self.shared.settles_at_worst
+                }
+                _ => Duration::ZERO,
             },
             details: vec![
                 ("controller".into(), standing.controller.cntlid.to_string()),

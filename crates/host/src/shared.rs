@@ -31,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) losses: Arc<Losses>,
     /// See [`namespace::Namespace::retry_delays`].
     retry_delays_ms: [AtomicU64; 3],
+    /// As long as nothing is known of the controller.
+    pub(crate) settles_at_worst: Duration,
     /// Queues that cores have open.
     queues: AtomicUsize,
     /// Those of them whose connection is live.
@@ -85,6 +87,11 @@ impl Losses {
 
     pub(crate) fn add(&self) {
         self.count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether an association has left something of which it is not known yet whether it is gone.
+    pub(crate) fn has_left(&self) -> bool {
+        self.kept_by().is_some()
     }
 
     fn kept_by(&self) -> MutexGuard<'_, Option<[u8; 16]>> {
@@ -178,6 +185,7 @@ impl Shared {
             changed: Condvar::new(),
             losses: Arc::default(),
             retry_delays_ms: Default::default(),
+            settles_at_worst: settles,
             queues: AtomicUsize::new(0),
             live_queues: AtomicUsize::new(0),
             counters: Mutex::default(),
@@ -197,6 +205,14 @@ impl Shared {
         }
     }
 
+    /// The address that it leads to.
+    pub(crate) fn led_to(&self) -> Option<Address> {
+        match self.place() {
+            Place::At(address) | Place::Leaving(address) => Some(address),
+            Place::Vacant(_) | Place::Unused => None,
+        }
+    }
+
     /// It leads nowhere.
     pub(crate) fn is_vacant(&self) -> bool {
         matches!(self.place(), Place::Unused | Place::Vacant(_))
@@ -206,6 +222,9 @@ impl Shared {
     pub(crate) fn set_place(&self, place: Place) {
         let before = self.address();
         if let Place::At(address) = &place {
+            if *address != before {
+                self.set_retry_delays([Duration::ZERO; 3]);
+            }
             self.change(|standing| {
                 standing.reason = Reason::Connecting;
                 if *address != before {
@@ -260,6 +279,12 @@ impl Shared {
         if unconnected { access.max(Access::Lost) } else { access }
     }
 
+    /// Whether every core that has a queue open can use it.
+    pub(crate) fn serves_all(&self) -> bool {
+        let all = self.live_queues.load(Ordering::Relaxed) >= self.queues.load(Ordering::Relaxed);
+        all && self.access_for_new().is_usable()
+    }
+
     /// Counts one more queue that is open, of `most`. Whether there is room for it.
     pub(crate) fn reserve(&self, most: usize) -> bool {
         let more = |open| (open < most).then_some(open + 1);
@@ -269,12 +294,14 @@ impl Shared {
     /// A queue was closed.
     pub(crate) fn release(&self) {
         self.queues.fetch_sub(1, Ordering::Relaxed);
+        self.tell_directory();
     }
 
     /// A queue has become live, or is so no longer.
     pub(crate) fn note_live(&self, live: bool) {
         if live {
             self.live_queues.fetch_add(1, Ordering::Relaxed);
+            self.tell_directory();
         } else {
             self.live_queues.fetch_sub(1, Ordering::Relaxed);
         }
@@ -368,8 +395,10 @@ impl Shared {
         let sum = |of: fn(&Counters) -> &AtomicU64| {
             all.iter().map(|counters| of(counters).load(Ordering::Relaxed)).sum()
         };
+        // What a queue had in flight when it was closed comes back to nobody.
+        let open = all.iter().filter(|counters| Arc::strong_count(counters) > 1);
         Sums {
-            in_flight: sum(|it| &it.in_flight),
+            in_flight: open.map(|counters| counters.in_flight.load(Ordering::Relaxed)).sum(),
             submitted: sum(|it| &it.submitted),
             errors: sum(|it| &it.errors),
             received_direct: sum(|it| &it.received_direct),

@@ -16,6 +16,8 @@ pub(crate) struct Subsystem {
     known: Mutex<Option<Known>>,
     /// `volatile_write_cache` of what is known, for each Flush of each core.
     writes_back: AtomicBool,
+    /// What was told on of the limits holds, whatever paths there will be.
+    fixed: AtomicBool,
     /// Those of the associations that are live.
     live: Mutex<Vec<Arc<Params>>>,
     /// Whose controllers have said that they take no writes to the namespace, and whether that association still is.
@@ -66,6 +68,7 @@ impl Subsystem {
             name: name(nqn, addresses),
             known: Mutex::default(),
             writes_back: AtomicBool::new(false),
+            fixed: AtomicBool::new(false),
             live: Mutex::default(),
             protected: Mutex::default(),
         }
@@ -74,6 +77,11 @@ impl Subsystem {
     /// Its NQN, shared with other namespaces that are surely of the same subsystem, and with no others.
     pub(crate) fn name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    /// Users know the limits by now: paths that take less are of no use any more.
+    pub(crate) fn fix(&self) {
+        self.fixed.store(true, Ordering::Relaxed);
     }
 
     /// The path to `address` has found `namespace`: the same as before, or with other limits, or another one.
@@ -112,6 +120,11 @@ impl Subsystem {
             limits.commands = limits.commands.and(before.limits.commands);
             // One of them has a cache that is to be flushed.
             limits.volatile_write_cache |= before.limits.volatile_write_cache;
+            if self.fixed.load(Ordering::Relaxed)
+                && let Some(what) = lessened(&before.limits, &limits)
+            {
+                return Err(Reason::LessAble { what });
+            }
         }
         self.writes_back.store(limits.volatile_write_cache, Ordering::Relaxed);
         self.protect(address, namespace.limits.read_only);
@@ -137,6 +150,11 @@ impl Subsystem {
     pub(crate) fn hung_up(&self, address: &Address) {
         let mut protected = self.protected();
         protected.iter_mut().filter(|(it, _)| it == address).for_each(|it| it.1 = false);
+    }
+
+    /// No path leads to `address` any more.
+    pub(crate) fn forget(&self, address: &Address) {
+        self.protected().retain(|(it, _)| it != address);
     }
 
     fn live(&self) -> MutexGuard<'_, Vec<Arc<Params>>> {
@@ -171,6 +189,19 @@ impl Subsystem {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.map(|known| (known.nsid, known.identity))
     }
+}
+
+/// What is worse now than users were told.
+fn lessened(before: &Limits, now: &Limits) -> Option<&'static str> {
+    let table = [
+        ("data of a command", now.transfer_bytes_max < before.transfer_bytes_max),
+        ("zeroes of a command", now.write_zeroes_bytes_max < before.write_zeroes_bytes_max),
+        ("what is deallocated", now.discard != before.discard),
+        ("what is copied", now.copy != before.copy),
+        ("commands", now.commands != before.commands),
+        ("a cache that nobody flushes", now.volatile_write_cache && !before.volatile_write_cache),
+    ];
+    table.into_iter().find(|(_, worse)| *worse).map(|(what, _)| what)
 }
 
 impl Numbering for Subsystem {

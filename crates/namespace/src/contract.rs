@@ -292,6 +292,8 @@ pub struct PathReport {
     pub p99_ns: u64,
     /// After the end of a process, what it has sent by this path may still be carried out for so long.
     pub settles: Duration,
+    /// The same of paths to the same volume that are known no longer.
+    pub settles_unseen: Duration,
     /// What only some policies or transports know, by name.
     pub details: Vec<(String, String)>,
 }

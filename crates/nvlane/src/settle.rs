@@ -33,7 +33,13 @@ pub fn settle(volume: &dyn Namespace, last: Last, ended: Instant, stop: &AtomicB
 
 fn settle_paths(paths: &[PathReport], last: Last, ended: Instant, stop: &AtomicBool) -> bool {
     let counts = |path: &&PathReport| last == Last::Killed || path.access.is_usable();
-    let settles = paths.iter().filter(counts).map(|path| path.settles).max().unwrap_or_default();
+    let mut settles =
+        paths.iter().filter(counts).map(|path| path.settles).max().unwrap_or_default();
+    if last == Last::Killed {
+        // It may have had paths that nobody names any more.
+        let unseen = paths.iter().map(|path| path.settles_unseen).max().unwrap_or_default();
+        settles = settles.max(unseen);
+    }
     let left = || settles.saturating_sub(ended.elapsed());
     if left() >= Duration::from_secs(2) {
         let seconds = left().as_secs();

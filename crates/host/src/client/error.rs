@@ -121,6 +121,11 @@ impl ClientError {
         ClientError { peer: Box::new(peer.clone()), doing, reason }
     }
 
+    /// Whether the controller has answered, so that it may be asked something else.
+    pub(crate) fn is_answer(&self) -> bool {
+        matches!(self.reason, Reason::NoEvents | Reason::Status { .. })
+    }
+
     /// The status that the controller answered with, if it answered.
     pub fn status(&self) -> Option<Status> {
         match self.reason {

@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 /// From one Keep Alive to the next.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_millis(KEEP_ALIVE_MS as u64 / 2);
 
+/// After an event that is not what was asked for.
+const UNASKED_PAUSE: Duration = Duration::from_millis(10);
+
 impl Client {
     /// Waits until the discovery log has changed since it was read last, or for `within`. Whether it has.
     /// The controller is kept alive meanwhile; it reports the next change once the log was read.
@@ -39,6 +42,10 @@ impl Client {
             let event = self.link.event(left).map_err(|reason| self.failed(doing, reason))?;
             if event.map(AsyncEvent::from_dword0) == Some(AsyncEvent::DISCOVERY_CHANGE) {
                 return Ok(true);
+            }
+            if event.is_some() {
+                // Nobody has asked for others: one after the other is not to keep us busy.
+                std::thread::sleep(UNASKED_PAUSE);
             }
             let now = Instant::now();
             if now >= alive {

@@ -47,7 +47,12 @@ enum Answer {
 
 impl Link {
     /// Opens the connection and initializes it (NVMe/TCP Transport 1.1, section 3.3).
-    pub fn open(address: SocketAddr, config: Config, options: &Options) -> Result<Link, Reason> {
+    pub fn open(
+        address: SocketAddr,
+        config: Config,
+        options: &Options,
+        opened: impl FnOnce(&TcpStream),
+    ) -> Result<Link, Reason> {
         let socket =
             TcpStream::connect_timeout(&address, options.connect_timeout).map_err(|error| {
                 match error.kind() {
@@ -55,6 +60,7 @@ impl Link {
                     _ => Reason::Io(error),
                 }
             })?;
+        opened(&socket);
         socket.set_nodelay(true)?;
         socket.set_write_timeout(Some(options.command_timeout))?;
         let mut link = Link {
@@ -79,10 +85,6 @@ impl Link {
             Some(what) => Err(Reason::Declined(what)),
             None => Ok(link),
         }
-    }
-
-    pub fn socket(&self) -> std::io::Result<TcpStream> {
-        self.socket.try_clone()
     }
 
     pub fn local_address(&self) -> Option<SocketAddr> {

@@ -12,6 +12,13 @@ use std::net::{IpAddr, SocketAddr};
 /// Names of other subsystems that are kept, for messages.
 const NAMES_MAX: usize = 64;
 
+/// Addresses of the subsystem that are kept: more than there can be paths, so that those of the paths are among them in whatever
+/// order a controller names them.
+const ADDRESSES_MAX: usize = 4 * PATHS_MAX;
+
+/// TREQ: TLS is required (NVMe Base 2.1, Figure 294, byte 3, bits 1:0).
+const SECURE_REQUIRED: u8 = 1;
+
 /// What of a discovery log is of use to the paths to one subsystem.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Log {
@@ -22,8 +29,10 @@ pub(super) struct Log {
     pub(super) referrals: Vec<Address>,
     /// Other TCP addresses of the discovery subsystem itself.
     pub(super) siblings: Vec<Address>,
-    /// The subsystems that it names.
+    /// The subsystems that it names, without what a terminal would take for a command.
     pub(super) names: BTreeSet<String>,
+    /// Addresses of the subsystem that want TLS.
+    pub(super) secured: usize,
 }
 
 /// A field of ASCII, padded with spaces or zeroes.
@@ -51,9 +60,11 @@ impl Log {
             let list = match SubsystemType(entry.subtype) {
                 SubsystemType::NVM => {
                     if found.names.len() < NAMES_MAX {
-                        found.names.insert(subsystem.to_owned());
+                        found.names.insert(subsystem.escape_debug().to_string());
                     }
-                    (subsystem == nqn).then_some(&mut found.paths)
+                    let is_secured = entry.treq & 3 == SECURE_REQUIRED;
+                    found.secured += usize::from(subsystem == nqn && is_tcp && is_secured);
+                    (subsystem == nqn && !is_secured).then_some(&mut found.paths)
                 }
                 SubsystemType::REFERRAL => Some(&mut found.referrals),
                 SubsystemType::CURRENT_DISCOVERY => {
@@ -63,7 +74,7 @@ impl Log {
                 _ => None,
             };
             if let (Some(list), Some(address)) = (list, address)
-                && list.len() < PATHS_MAX
+                && list.len() < ADDRESSES_MAX
                 && !list.contains(&address)
             {
                 list.push(address);
@@ -116,6 +127,12 @@ impl Logs {
             }
         }
         Logs { given: known.len(), known }
+    }
+
+    /// Whether the last attempt to read that controller has failed, after one that had not.
+    pub(super) fn is_failing(&self, address: &Address) -> bool {
+        let known = self.known.iter().find(|it| it.address == *address);
+        known.is_some_and(|it| it.failure.is_some())
     }
 
     fn find(&mut self, address: &Address) -> Option<&mut Known> {
@@ -201,20 +218,26 @@ impl Logs {
         members
     }
 
-    /// Every address of the subsystem that some controller names, in their order; how many are beyond [`PATHS_MAX`].
-    pub(super) fn paths(&self) -> (Vec<Address>, usize) {
+    /// Every address of the subsystem that some controller names, in their order.
+    pub(super) fn paths(&self) -> Vec<Address> {
         let mut paths: Vec<Address> = Vec::new();
-        for known in &self.known {
-            for address in known.log.iter().flat_map(|log| &log.paths) {
-                if !paths.contains(address) {
-                    paths.push(address.clone());
-                }
+        for address in self.known.iter().filter_map(|it| it.log.as_ref()).flat_map(|log| &log.paths)
+        {
+            if paths.len() < ADDRESSES_MAX && !paths.contains(address) {
+                paths.push(address.clone());
             }
         }
-        let more = paths.len().saturating_sub(PATHS_MAX);
-        paths.truncate(PATHS_MAX);
-        (paths, more)
+        paths
     }
+}
+
+/// How a path stands.
+#[derive(Clone, Debug)]
+pub(super) struct Seat {
+    pub(super) place: Place,
+    pub(super) access: Access,
+    /// Every core that has a queue open can use it.
+    pub(super) serves_all: bool,
 }
 
 /// What is to be done with a path.
@@ -226,47 +249,59 @@ pub(super) enum Change {
     Occupy(usize, Address),
 }
 
-/// What is to change, so that paths lead to the addresses that are `wanted`. A path that was given up where it leads is
-/// tried `anew` if that is said. What is not wanted any more is left as soon as there is something better: not while
-/// it is the last that can be used.
-pub(super) fn changes(wanted: &[Address], paths: &[(Place, Access)], anew: bool) -> Vec<Change> {
+/// What is to change, so that paths lead to the addresses that are `wanted`, as far as there are paths. A path that was given
+/// up is tried `anew` if that is said, elsewhere if there are more addresses than paths. What is not wanted any more
+/// is let go if there is something instead: for a path that works, another one which every core can use; for one that
+/// is lost, an address to try. So nothing is for want of an answer, or for an empty one.
+pub(super) fn changes(wanted: &[Address], paths: &[Seat], anew: bool) -> Vec<Change> {
     let wants = |place: &Place| matches!(place, Place::At(address) if wanted.contains(address));
-    let has_other = paths.iter().any(|(place, access)| wants(place) && access.is_usable());
-    let mut changes = Vec::new();
-    for (index, (place, access)) in paths.iter().enumerate() {
-        match place {
-            Place::At(address) if wants(place) => {
-                if anew && *access == Access::Gone {
-                    changes.push(Change::Occupy(index, address.clone()));
-                }
-            }
-            Place::At(_) if has_other || !access.is_usable() => changes.push(Change::Vacate(index)),
-            Place::Leaving(address) if wanted.contains(address) => {
-                changes.push(Change::Occupy(index, address.clone()));
-            }
-            Place::Leaving(_) if *access >= Access::Lost => changes.push(Change::Vacate(index)),
-            Place::At(_) | Place::Leaving(_) | Place::Vacant(_) | Place::Unused => {}
-        }
-    }
+    let has_other = paths.iter().any(|seat| wants(&seat.place) && seat.serves_all);
     let leads_to = |address: &Address| {
         let there =
             |place: &Place| matches!(place, Place::At(it) | Place::Leaving(it) if it == address);
-        paths.iter().any(|(place, _)| there(place))
+        paths.iter().any(|seat| there(&seat.place))
     };
-    let is_free = |index: &usize| matches!(paths[*index].0, Place::Vacant(_) | Place::Unused);
-    let mut free: Vec<usize> = (0..paths.len()).filter(is_free).collect();
-    for address in wanted.iter().filter(|address| !leads_to(address)) {
+    let mut waiting = wanted.iter().filter(|address| !leads_to(address)).peekable();
+    let mut free: Vec<usize> = Vec::new();
+    let mut given_up: Vec<(usize, &Address)> = Vec::new();
+    let mut changes = Vec::new();
+    for (index, Seat { place, access, .. }) in paths.iter().enumerate() {
+        match place {
+            Place::Vacant(_) | Place::Unused => free.push(index),
+            Place::At(address) if wants(place) => {
+                if anew && *access == Access::Gone {
+                    given_up.push((index, address));
+                }
+            }
+            Place::At(_) => {
+                if has_other || *access >= Access::Lost && !wanted.is_empty() {
+                    changes.push(Change::Vacate(index));
+                }
+            }
+            Place::Leaving(address) if wanted.contains(address) => {
+                changes.push(Change::Occupy(index, address.clone()));
+            }
+            Place::Leaving(_) => {
+                if *access >= Access::Lost {
+                    changes.push(Change::Vacate(index));
+                }
+            }
+        }
+    }
+    while let Some(address) = waiting.next_if(|_| !free.is_empty()) {
         // The one with this address's own past; then one without any.
-        let rank = |index: &usize| match &paths[*index].0 {
+        let rank = |index: &usize| match &paths[*index].place {
             Place::Vacant(last) if last == address => 0,
             Place::Unused => 1,
             _ => 2,
         };
-        let Some(best) = free.iter().copied().min_by_key(|index| (rank(index), *index)) else {
-            break;
-        };
+        let best = free.iter().copied().min_by_key(|index| (rank(index), *index));
+        let best = best.expect("there is one");
         free.retain(|&index| index != best);
         changes.push(Change::Occupy(best, address.clone()));
+    }
+    for (index, address) in given_up {
+        changes.push(Change::Occupy(index, waiting.next().unwrap_or(address).clone()));
     }
     changes
 }
@@ -313,7 +348,9 @@ mod tests {
             nvm("nqn.a", "2001:db8::1", "4421"),
             nvm("nqn.a", "0.0.0.0", "4422"),
             rdma,
+            Entry { treq: SECURE_REQUIRED, ..nvm("nqn.a", "192.0.2.7", "4420") },
             nvm("nqn.a", "a name", "4420"),
+            nvm("nqn.\u{1b}[2J", "192.0.2.1", "4420"),
             nvm("nqn.a", "192.0.2.4", "70000"),
             nvm("nqn.a", "192.0.2.4", "0"),
             nvm("nqn.a", "192.0.2.4", ""),
@@ -324,9 +361,10 @@ mod tests {
         ]);
         assert_eq!(log.siblings, [at("192.0.2.6:8009")], "but for itself");
         let paths = [at("192.0.2.1"), at("[2001:db8::1]:4421"), at("192.0.2.9:4422")];
+        assert_eq!(log.secured, 1);
         assert_eq!(log.paths, paths);
         assert_eq!((log.generation, log.referrals), (3, vec![at("192.0.2.5:8009")]));
-        assert_eq!(log.names.into_iter().collect::<Vec<_>>(), ["nqn.a", "nqn.b"]);
+        assert_eq!(log.names.into_iter().collect::<Vec<_>>(), ["nqn.\\u{1b}[2J", "nqn.a", "nqn.b"]);
     }
 
     #[test]
@@ -341,7 +379,7 @@ mod tests {
             entry(subtype, &nqn, &traddr, "4420")
         });
         let log = log_of(entries.collect());
-        assert_eq!((log.paths.len(), log.referrals.len(), log.names.len()), (16, 16, 64));
+        assert_eq!((log.paths.len(), log.referrals.len(), log.names.len()), (64, 64, 64));
         let mut logs = Logs::new(&[at("192.0.2.1:8009")]);
         logs.told(&at("192.0.2.1:8009"), log);
         assert_eq!(logs.known.len(), PATHS_MAX);
@@ -370,14 +408,14 @@ mod tests {
         );
         assert!(logs.told(&c, naming(&["10.0.0.3"], &["192.0.2.2:8009"])));
         assert_eq!(known(&logs), [a.clone(), b.clone(), c]);
-        assert_eq!(logs.paths(), (vec![at("10.0.0.1"), at("10.0.0.2"), at("10.0.0.3")], 0));
+        assert_eq!(logs.paths(), [at("10.0.0.1"), at("10.0.0.2"), at("10.0.0.3")]);
         // What cannot be read now still counts as it was.
         assert!(logs.failed(&b, "refused"));
         assert!(!logs.failed(&b, "refused"), "as before");
-        assert_eq!(logs.paths().0.len(), 3);
+        assert_eq!(logs.paths().len(), 3);
         // They refer to one another, but the one that was given refers to none.
         assert!(logs.told(&a, naming(&["10.0.0.1"], &[])));
-        assert_eq!((known(&logs), logs.paths()), (vec![a], (vec![at("10.0.0.1")], 0)));
+        assert_eq!((known(&logs), logs.paths()), (vec![a], vec![at("10.0.0.1")]));
     }
 
     #[test]
@@ -390,22 +428,22 @@ mod tests {
         let mut logs = Logs::new(slice::from_ref(&a));
         logs.told(&a, with(&["10.0.0.1", "10.0.0.2"], &[&b]));
         logs.failed(&a, "refused");
-        assert_eq!(logs.paths().0.len(), 2, "nobody knows better yet");
+        assert_eq!(logs.paths().len(), 2, "nobody knows better yet");
         // The first address is gone, and with it one of the paths.
         logs.told(&b, with(&["10.0.0.2"], &[]));
-        assert_eq!(logs.paths().0, [at("10.0.0.2")]);
+        assert_eq!(logs.paths(), [at("10.0.0.2")]);
         assert_eq!(known(&logs), [a.clone(), b.clone()], "it stands for the one that was given");
         logs.failed(&b, "refused");
-        assert_eq!(logs.paths().0, [at("10.0.0.2")], "nobody knows better");
+        assert_eq!(logs.paths(), [at("10.0.0.2")], "nobody knows better");
         // The one that was given is back, and does not know the other any more.
         logs.told(&a, with(&["10.0.0.1"], &[]));
-        assert_eq!((logs.paths().0, known(&logs)), (vec![at("10.0.0.1")], vec![a.clone()]));
+        assert_eq!((logs.paths(), known(&logs)), (vec![at("10.0.0.1")], vec![a.clone()]));
         // Those that have nothing to do with each other count both.
         let mut logs = Logs::new(&[a.clone(), b.clone()]);
         logs.told(&a, with(&["10.0.0.1"], &[]));
         logs.told(&b, with(&["10.0.0.2"], &[]));
         logs.failed(&a, "refused");
-        assert_eq!(logs.paths().0.len(), 2);
+        assert_eq!(logs.paths().len(), 2);
     }
 
     #[test]
@@ -419,73 +457,92 @@ mod tests {
             logs.told(&last, Log { siblings: vec![sibling], ..naming(&[&path], &[]) });
             logs.told(&next, naming(&[&path], &[]));
             logs.failed(&last, "refused");
-            assert_eq!(logs.paths().0, [at(&path)]);
+            assert_eq!(logs.paths(), [at(&path)]);
             assert_eq!(known(&logs), [given.clone(), next.clone()], "those between are forgotten");
             last = next;
         }
     }
 
     #[test]
-    fn more_addresses_than_paths_are_counted() {
-        let many: Vec<String> = (0..16).map(|number| format!("10.0.0.{number}")).collect();
-        let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        let mut logs = Logs::new(&[at("192.0.2.1:8009"), at("192.0.2.2:8009")]);
-        logs.told(&at("192.0.2.1:8009"), naming(&many, &[]));
-        logs.told(&at("192.0.2.2:8009"), naming(&["10.0.1.1", "10.0.0.3"], &[]));
-        let (paths, more) = logs.paths();
-        assert_eq!((paths.len(), more), (16, 1));
+    fn more_addresses_than_paths_stay_those_that_they_are() {
+        let addresses: Vec<Address> =
+            (0..20).map(|number| at(&format!("10.0.0.{number}"))).collect();
+        let seats: Vec<Seat> = addresses[..16].iter().map(|address| on(address, LIVE)).collect();
+        let mut turned = addresses.clone();
+        for _ in 0..20 {
+            turned.rotate_left(1);
+            assert_eq!(changes(&turned, &seats, true), [], "in whatever order they are named");
+        }
+        // Those that were given up make room for others.
+        let mut seats = seats;
+        (seats[3], seats[5]) = (on(&addresses[3], Access::Gone), on(&addresses[5], Access::Gone));
+        assert_eq!(changes(&addresses, &seats, false), []);
+        let tried = [(3, &addresses[16]), (5, &addresses[17])];
+        assert_eq!(
+            changes(&addresses, &seats, true),
+            tried.map(|(at, to)| Change::Occupy(at, to.clone()))
+        );
     }
 
     const LIVE: Access = Access::Optimized;
 
+    fn seat(place: Place, access: Access) -> Seat {
+        Seat { place, access, serves_all: access.is_usable() }
+    }
+
+    fn on(address: &Address, access: Access) -> Seat {
+        seat(Place::At(address.clone()), access)
+    }
+
     #[test]
     fn paths_follow_the_log() {
         let (a, b, c) = (at("10.0.0.1"), at("10.0.0.2"), at("10.0.0.3"));
-        let on = |address: &Address, access| (Place::At(address.clone()), access);
-        let none = (Place::Unused, Access::Gone);
-        let past = |address: &Address| (Place::Vacant(address.clone()), Access::Gone);
-        let seat = |index, address: &Address| Change::Occupy(index, address.clone());
+        let none = seat(Place::Unused, Access::Gone);
+        let past = |address: &Address| seat(Place::Vacant(address.clone()), Access::Gone);
+        let to = |index, address: &Address| Change::Occupy(index, address.clone());
+        let only = slice::from_ref;
 
         // Nothing is to be done.
         let paths = [on(&a, LIVE), on(&b, Access::Lost), none.clone()];
         assert_eq!(changes(&[a.clone(), b.clone()], &paths, true), []);
         // One more.
-        assert_eq!(changes(&[a.clone(), b.clone(), c.clone()], &paths, true), [seat(2, &c)]);
+        assert_eq!(changes(&[a.clone(), b.clone(), c.clone()], &paths, true), [to(2, &c)]);
         // One goes that can be used, since another can; and one that cannot.
-        assert_eq!(
-            changes(slice::from_ref(&b), &[on(&a, LIVE), on(&b, LIVE)], true),
-            [Change::Vacate(0)]
-        );
-        assert_eq!(changes(slice::from_ref(&a), &paths, true), [Change::Vacate(1)]);
-        // The last that can be used stays until the new one can be.
+        let both_live = [on(&a, LIVE), on(&b, LIVE)];
+        assert_eq!(changes(only(&b), &both_live, true), [Change::Vacate(0)]);
+        assert_eq!(changes(only(&a), &paths, true), [Change::Vacate(1)]);
+        // The last that can be used stays until all cores can use the new one.
         let moved = [on(&a, LIVE), none.clone()];
-        assert_eq!(changes(slice::from_ref(&b), &moved, true), [seat(1, &b)]);
-        assert_eq!(changes(slice::from_ref(&b), &[on(&a, LIVE), on(&b, Access::Lost)], false), []);
-        assert_eq!(
-            changes(slice::from_ref(&b), &[on(&a, LIVE), on(&b, LIVE)], false),
-            [Change::Vacate(0)]
-        );
-        assert_eq!(changes(&[], &[on(&a, LIVE)], true), [], "an empty log takes nothing away");
+        assert_eq!(changes(only(&b), &moved, true), [to(1, &b)]);
+        assert_eq!(changes(only(&b), &[on(&a, LIVE), on(&b, Access::Lost)], false), []);
+        let by_some = Seat { serves_all: false, ..on(&b, LIVE) };
+        assert_eq!(changes(only(&b), &[on(&a, LIVE), by_some], false), []);
+        assert_eq!(changes(only(&b), &both_live, false), [Change::Vacate(0)]);
+        // Also while it cannot be used for a moment.
+        let pausing = [on(&a, Access::Inaccessible), on(&b, Access::Lost)];
+        assert_eq!(changes(only(&b), &pausing, true), []);
+        // An empty log takes nothing away, be it lost: it may come back, and be named again.
+        for access in [LIVE, Access::Inaccessible, Access::Lost, Access::Failing, Access::Gone] {
+            assert_eq!(changes(&[], &[on(&a, access)], true), []);
+        }
         // One that is being let go: it is wanted again, it is lost, or nothing has changed.
-        let leaving = |access| [(Place::Leaving(a.clone()), access), on(&b, LIVE)];
+        let leaving = |access| [seat(Place::Leaving(a.clone()), access), on(&b, LIVE)];
         let both = [a.clone(), b.clone()];
-        assert_eq!(changes(&both, &leaving(Access::Inaccessible), true), [seat(0, &a)]);
-        assert_eq!(changes(slice::from_ref(&b), &leaving(Access::Inaccessible), true), []);
-        assert_eq!(
-            changes(slice::from_ref(&b), &leaving(Access::Lost), false),
-            [Change::Vacate(0)]
-        );
+        assert_eq!(changes(&both, &leaving(LIVE), true), [to(0, &a)]);
+        assert_eq!(changes(only(&b), &leaving(LIVE), true), []);
+        assert_eq!(changes(only(&b), &leaving(Access::Lost), false), [Change::Vacate(0)]);
         // One that was given up is tried again when a log was read.
         let gone = [on(&a, Access::Gone)];
-        assert_eq!(changes(slice::from_ref(&a), &gone, false), []);
-        assert_eq!(changes(slice::from_ref(&a), &gone, true), [seat(0, &a)]);
+        assert_eq!(changes(only(&a), &gone, false), []);
+        assert_eq!(changes(only(&a), &gone, true), [to(0, &a)]);
         // Pasts are kept apart as long as that is possible.
         let pasts = [past(&a), past(&b), none, past(&c)];
+        let fourth = at("10.0.0.4");
         assert_eq!(
-            changes(&[c.clone(), at("10.0.0.4")], &pasts, true),
-            [seat(3, &c), seat(2, &at("10.0.0.4"))]
+            changes(&[c.clone(), fourth.clone()], &pasts, true),
+            [to(3, &c), to(2, &fourth)]
         );
-        assert_eq!(changes(&[at("10.0.0.5")], &[past(&a)], true), [seat(0, &at("10.0.0.5"))]);
+        assert_eq!(changes(only(&fourth), &[past(&a)], true), [to(0, &fourth)]);
         assert_eq!(changes(&[a, b], &[past(&c)], true).len(), 1, "there is no place for the other");
     }
 }

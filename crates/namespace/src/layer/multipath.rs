@@ -212,7 +212,7 @@ impl Multipath {
             reason => format!("{}: {reason}", path.name),
         };
         let paths: Vec<String> = self.paths().iter().map(why).collect();
-        let paths = paths.join("; ");
+        let paths = if paths.is_empty() { "there is none".to_owned() } else { paths.join("; ") };
         match what {
             WAITING => tracing::warn!("no path is usable, commands wait: {paths}"),
             _ => tracing::error!("no path is left, commands fail: {paths}"),
@@ -239,6 +239,11 @@ impl Multipath {
                     .min()
                     .unwrap_or_default(),
                 settles: own.iter().map(|path| path.settles).max().unwrap_or_default(),
+                settles_unseen: own
+                    .iter()
+                    .map(|path| path.settles_unseen)
+                    .max()
+                    .unwrap_or_default(),
                 ..PathReport::default()
             },
         };

@@ -4,7 +4,6 @@ use crate::cli::RemoteArgs;
 use anyhow::{Context, Result, bail, ensure};
 use host::Address;
 use host::client::{Client, ClientError, HostIdentity, Options, Peer};
-use nvme::fabrics::DISCOVERY_NQN;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
@@ -77,7 +76,7 @@ impl Remote {
         let nqn = Some(config.host_nqn.as_str()).filter(|nqn| !nqn.is_empty());
         let id = Some(config.host_id).filter(|id| *id != [0; 16]);
         let mut addresses = Vec::new();
-        for Address { host, port } in &volume.addresses {
+        for Address { host, port } in volume.addresses.iter().filter(|_| !volume.discovered) {
             addresses.extend(resolve(host, *port)?.take(1));
         }
         let mut options = options(args);
@@ -94,20 +93,13 @@ impl Remote {
             ),
             options,
         };
-        if volume.discovered { remote.discovered() } else { Ok(remote) }
+        if volume.discovered { remote.discovered(&volume.addresses) } else { Ok(remote) }
     }
 
-    /// The same at the addresses that discovery controllers, which it has now, name for its subsystem.
-    fn discovered(self) -> Result<Remote> {
-        let asking = Remote {
-            nqn: DISCOVERY_NQN.to_owned(),
-            options: options_of_discovery(&self.options),
-            ..self.clone()
-        };
-        let mut client = asking.connect()?;
-        let log = client.discovery_log()?;
-        let found = host::addresses_of(&log, &self.nqn, client.peer().address);
-        ensure!(!found.is_empty(), "{}: it names no TCP address of {}", client.peer(), self.nqn);
+    /// The same at the addresses that discovery controllers name for its subsystem.
+    fn discovered(self, controllers: &[Address]) -> Result<Remote> {
+        let options = options_of_discovery(&self.options);
+        let found = host::look_up(controllers, &self.nqn, &self.host, &options)?;
         let mut addresses = Vec::new();
         for Address { host, port } in &found {
             addresses.extend(resolve(host, *port)?.take(1));

@@ -4,7 +4,7 @@ use super::connect::{DISCOVERY_PORT, Remote};
 use super::{json, text};
 use crate::cli::{DiscoverArgs, Format};
 use anyhow::Result;
-use host::client::DiscoveryLog;
+use host::client::{DiscoveryLog, Reason};
 use nvme::fabrics::DISCOVERY_NQN;
 use nvme::log::discovery::{
     AddressFamily, EFLAG_DUPLICATE, EFLAG_PERSISTENT, Entry, SubsystemType, TransportType,
@@ -24,8 +24,12 @@ pub fn discover(args: &DiscoverArgs) -> Result<()> {
     let remote = Remote::at(&args.remote, DISCOVERY_PORT, nqn)?;
     let mut client = remote.connect()?;
     if args.watch {
-        // A change after the log was read is told from now on. Who does not tell is found out below.
-        let _ = client.discovery_change(Duration::ZERO);
+        // A change after the log was read is told from now on. Who does not tell has a log nevertheless.
+        if let Err(error) = client.discovery_change(Duration::ZERO)
+            && !matches!(error.reason, Reason::NoEvents | Reason::Status { .. })
+        {
+            return Err(error.into());
+        }
     }
     loop {
         let log = client.discovery_log()?;

@@ -118,6 +118,8 @@ impl Multipath {
             let number = unflushed.begin();
             match self.paths[path].flush() {
                 Ok(()) => unflushed.flushed(number),
+                // Where a path was let go, it was flushed before.
+                Err(_) if !self.needs_flush(path) => {}
                 Err(error) => {
                     let access = self.paths[path].access();
                     if !access.is_usable() {
@@ -203,7 +205,10 @@ impl MultipathQueue {
         if status.is_success() {
             self.namespace.standings[path].unflushed.flushed(number);
         } else if verdict == Retry::OtherPath && !access.is_usable() {
-            self.namespace.note_loss(path, access);
+            // Where a path was let go, it was flushed before.
+            if self.namespace.needs_flush(path) {
+                self.namespace.note_loss(path, access);
+            }
         } else {
             failure = Some((status, path));
         }
