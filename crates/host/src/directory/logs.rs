@@ -307,6 +307,9 @@ pub(super) fn changes(wanted: &[Address], paths: &[Seat], anew: bool) -> Vec<Cha
 }
 
 #[cfg(test)]
+mod model;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use nvme::log::discovery::AddressFamily;
