@@ -176,8 +176,8 @@ pub struct Association {
     events: (Duration, u32),
     /// Since when there is no association, or no namespace.
     lost_since: Option<Duration>,
-    /// That, while the association is live and no I/O queue is yet, and until when an I/O queue that is lost shows
-    /// that none can be connected: later, its core has only now come to it.
+    /// That, while the association is live and no I/O queue is yet, and until when a loss shows that no I/O
+    /// queue can be connected: later, its core has only now come to it.
     unproven: Option<(Duration, Duration)>,
     failing: bool,
     reason: Reason,
@@ -500,10 +500,11 @@ impl Association {
 
     /// The connection is of no use any more.
     fn lost(&mut self, now: Duration, reason: Reason) {
-        let before = match (&reason, self.unproven.take()) {
+        let before = match self.unproven.take() {
             _ if !self.is_live() => self.lost_since,
-            // A controller of which only the admin queue can be connected is as good as lost.
-            (Reason::Queue { .. }, Some((since, until))) if now <= until => Some(since),
+            // A controller of which only the admin queue can be connected is as good as lost, whichever of its ends is
+            // seen first.
+            Some((since, until)) if now <= until => Some(since),
             _ => None,
         };
         self.lost_since = before.or(Some(now));

@@ -63,3 +63,21 @@ fn a_core_that_comes_to_its_queue_late_shows_nothing() {
         assert_eq!(world.association.access(), Access::Gone);
     }
 }
+
+#[test]
+fn one_that_ends_its_admin_queue_first_is_given_up_as_well() {
+    let config = Config { ctrl_loss_tmo: Some(seconds(60)), ..config() };
+    let mut world = World::new(config, Peer { queues: None, ..Peer::default() });
+    for round in 0..6 {
+        assert_eq!(
+            (world.count("live"), world.association.access()),
+            (round + 1, Access::Optimized)
+        );
+        let later = world.now + seconds(1);
+        world.run(later);
+        world.handle(Event::Lost(Reason::Transport("away".into())));
+        world.run(later + seconds(10));
+    }
+    assert_eq!(world.association.access(), Access::Gone);
+    assert!(world.now < seconds(70), "{:?}", world.now);
+}
