@@ -136,10 +136,11 @@ follow() { # follow SECONDS: verifies in the background, and flushes at the end
     fio=$!
 }
 followed() {
+    kill -0 "$fio" 2>/dev/null || die "it has ended before the last change: nothing was verified then"
     wait "$fio" || die "fio by the kernel's discovery: $(tail -n 20 "$WORK/followed.json") $(tail -n 20 "$WORK/followed.log")"
     expect_json "$WORK/followed.json" '[.jobs[].error] | add' 0
 }
-follow 15
+follow 40
 for round in 1 2; do
     ln -s "$NVMET/subsystems/$NQN" "$NVMET/ports/2/subsystems/$NQN"
     echo 1 >"$referral/enable"
@@ -156,7 +157,7 @@ followed
 ln -s "$NVMET/subsystems/$NQN" "$NVMET/ports/2/subsystems/$NQN"
 echo 1 >"$referral/enable"
 await 20 leads_to "$first $second"
-follow 10
+follow 15
 sleep 3
 echo 0 >"$referral/enable"
 await 20 leads_to "$first"

@@ -464,7 +464,8 @@ impl Driver {
         let before = self.shared.access();
         let now = local(access);
         self.shared.set_access(now);
-        if now >= namespace::Access::Inaccessible && reason != Reason::Closed {
+        let is_news = !matches!(reason, Reason::Closed | Reason::Connecting);
+        if now >= namespace::Access::Inaccessible && is_news {
             let (peer, words) = (self.shared.address(), reason.to_string());
             match now {
                 namespace::Access::Gone => tracing::error!(%peer, "path is gone: {words}"),
@@ -477,7 +478,7 @@ impl Driver {
             standing.reason = reason;
         });
         self.each_queue(|handle| handle.tell(|queue| queue.access_changed()));
-        if now >= namespace::Access::Lost && before < now {
+        if now != before {
             self.shared.tell_directory();
         }
     }

@@ -336,7 +336,8 @@ impl IoQueue {
     pub(crate) fn access_changed(&self) {
         self.suspect.set(false);
         self.tell_watcher();
-        if self.shared.access_for_new() >= Access::Inaccessible {
+        // What waits here for a path that is let go is sent yet.
+        if self.shared.access() >= Access::Inaccessible {
             self.give_back();
         }
     }

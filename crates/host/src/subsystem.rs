@@ -18,6 +18,8 @@ pub(crate) struct Subsystem {
     writes_back: AtomicBool,
     /// What was told on of the limits holds, whatever paths there will be.
     fixed: AtomicBool,
+    /// Addresses that have been found to lead to it since they were led to.
+    accepted: Mutex<Vec<Address>>,
     /// Those of the associations that are live.
     live: Mutex<Vec<Arc<Params>>>,
     /// Whose controllers have said that they take no writes to the namespace, and whether that association still is.
@@ -69,6 +71,7 @@ impl Subsystem {
             known: Mutex::default(),
             writes_back: AtomicBool::new(false),
             fixed: AtomicBool::new(false),
+            accepted: Mutex::default(),
             live: Mutex::default(),
             protected: Mutex::default(),
         }
@@ -79,7 +82,7 @@ impl Subsystem {
         &self.name
     }
 
-    /// Users know the limits by now: paths that take less are of no use any more.
+    /// Users know the limits by now: a path that comes later and takes less is of no use, unless it is the only one.
     pub(crate) fn fix(&self) {
         self.fixed.store(true, Ordering::Relaxed);
     }
@@ -120,16 +123,31 @@ impl Subsystem {
             limits.commands = limits.commands.and(before.limits.commands);
             // One of them has a cache that is to be flushed.
             limits.volatile_write_cache |= before.limits.volatile_write_cache;
-            if self.fixed.load(Ordering::Relaxed)
+            if self.is_strange(address)
                 && let Some(what) = lessened(&before.limits, &limits)
             {
                 return Err(Reason::LessAble { what });
             }
         }
+        let mut accepted = self.accepted();
+        if !accepted.contains(address) {
+            accepted.push(address.clone());
+        }
+        drop(accepted);
         self.writes_back.store(limits.volatile_write_cache, Ordering::Relaxed);
         self.protect(address, namespace.limits.read_only);
         *known = Some(Known { nsid: namespace.nsid, identity: namespace.identity, limits });
         Ok(())
+    }
+
+    fn accepted(&self) -> MutexGuard<'_, Vec<Address>> {
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the path to `address` has come when users knew the limits already, and can be done without.
+    fn is_strange(&self, address: &Address) -> bool {
+        let is_late = self.fixed.load(Ordering::Relaxed) && !self.accepted().contains(address);
+        is_late && !self.live().is_empty()
     }
 
     fn protected(&self) -> MutexGuard<'_, Vec<(Address, bool)>> {
@@ -154,6 +172,7 @@ impl Subsystem {
 
     /// No path leads to `address` any more.
     pub(crate) fn forget(&self, address: &Address) {
+        self.accepted().retain(|it| it != address);
         self.protected().retain(|(it, _)| it != address);
     }
 
@@ -193,12 +212,10 @@ impl Subsystem {
 
 /// What is worse now than users were told.
 fn lessened(before: &Limits, now: &Limits) -> Option<&'static str> {
+    // What is not among these fails by the command.
     let table = [
         ("data of a command", now.transfer_bytes_max < before.transfer_bytes_max),
         ("zeroes of a command", now.write_zeroes_bytes_max < before.write_zeroes_bytes_max),
-        ("what is deallocated", now.discard != before.discard),
-        ("what is copied", now.copy != before.copy),
-        ("commands", now.commands != before.commands),
         ("a cache that nobody flushes", now.volatile_write_cache && !before.volatile_write_cache),
     ];
     table.into_iter().find(|(_, worse)| *worse).map(|(what, _)| what)

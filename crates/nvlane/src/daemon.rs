@@ -177,7 +177,7 @@ impl Daemon {
                 }
             };
             if changed {
-                self.missing.forget(key);
+                self.missing.resized(key, namespace.limits().bytes());
                 let size = crate::size::format(namespace.limits().bytes());
                 tracing::info!("{}: is now {size}", namespace.uri());
                 if let Err(error) = self.server.namespace_changed(nqn, *nsid) {

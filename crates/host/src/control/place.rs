@@ -93,21 +93,29 @@ impl Flushing {
 }
 
 impl Driver {
-    /// The path leads to `address` from now on; before, it led nowhere, was given up there, or was to be let go.
+    /// The path leads to `address` from now on; before, it led nowhere, was lost or given up there or elsewhere, or was to
+    /// be let go. It is never seen to be gone in between.
     pub(crate) fn occupy(&self, address: Address) {
         self.leaving.take();
         self.shared.set_leaving(false);
-        self.shared.set_place(Place::At(address.clone()));
         if self.association.borrow().is_live() {
             tracing::info!(peer = %address, "path stays");
+            self.shared.set_place(Place::At(address));
         } else {
             tracing::info!(peer = %address, "path is to be connected");
+            let before = self.shared.address();
+            if before != address {
+                self.shared.subsystem.forget(&before);
+            }
+            self.shared.set_place(Place::At(address));
+            self.association.borrow_mut().close();
             let config = self.shared.options.association.clone();
             self.association.borrow_mut().start_elsewhere(self.now(), config);
+            self.pump();
         }
         self.shared.set_access(local(self.association.borrow().access()));
         self.each_queue(|handle| handle.tell(|queue| queue.access_changed()));
-        self.pump();
+        self.shared.tell_directory();
     }
 
     /// The path, which `control` knows by `id`, is to lead nowhere: at once, if it is not live; otherwise when what is in

@@ -251,8 +251,9 @@ pub(super) enum Change {
 
 /// What is to change, so that paths lead to the addresses that are `wanted`, as far as there are paths. A path that was given
 /// up is tried `anew` if that is said, elsewhere if there are more addresses than paths. What is not wanted any more
-/// is let go if there is something instead: for a path that works, another one which every core can use; for one that
-/// is lost, an address to try. So nothing is for want of an answer, or for an empty one.
+/// is let go when every core can use another path, so that nothing is for want of an answer; before that only a path
+/// that is lost, for an address for which there is no room. First comes what is to be connected, so that there is
+/// never less to hope for than before.
 pub(super) fn changes(wanted: &[Address], paths: &[Seat], anew: bool) -> Vec<Change> {
     let wants = |place: &Place| matches!(place, Place::At(address) if wanted.contains(address));
     let has_other = paths.iter().any(|seat| wants(&seat.place) && seat.serves_all);
@@ -262,9 +263,8 @@ pub(super) fn changes(wanted: &[Address], paths: &[Seat], anew: bool) -> Vec<Cha
         paths.iter().any(|seat| there(&seat.place))
     };
     let mut waiting = wanted.iter().filter(|address| !leads_to(address)).peekable();
-    let mut free: Vec<usize> = Vec::new();
-    let mut given_up: Vec<(usize, &Address)> = Vec::new();
-    let mut changes = Vec::new();
+    let (mut free, mut lost, mut given_up) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut occupied, mut vacated) = (Vec::new(), Vec::new());
     for (index, Seat { place, access, .. }) in paths.iter().enumerate() {
         match place {
             Place::Vacant(_) | Place::Unused => free.push(index),
@@ -273,17 +273,21 @@ pub(super) fn changes(wanted: &[Address], paths: &[Seat], anew: bool) -> Vec<Cha
                     given_up.push((index, address));
                 }
             }
+            Place::At(_) if has_other => vacated.push(Change::Vacate(index)),
             Place::At(_) => {
-                if has_other || *access >= Access::Lost && !wanted.is_empty() {
-                    changes.push(Change::Vacate(index));
+                if *access >= Access::Lost {
+                    lost.push(index);
                 }
             }
-            Place::Leaving(address) if wanted.contains(address) => {
-                changes.push(Change::Occupy(index, address.clone()));
+            // It is wanted again, or there is nothing instead any more.
+            Place::Leaving(address)
+                if wanted.contains(address) || !has_other && *access < Access::Lost =>
+            {
+                occupied.push(Change::Occupy(index, address.clone()));
             }
             Place::Leaving(_) => {
                 if *access >= Access::Lost {
-                    changes.push(Change::Vacate(index));
+                    vacated.push(Change::Vacate(index));
                 }
             }
         }
@@ -298,12 +302,17 @@ pub(super) fn changes(wanted: &[Address], paths: &[Seat], anew: bool) -> Vec<Cha
         let best = free.iter().copied().min_by_key(|index| (rank(index), *index));
         let best = best.expect("there is one");
         free.retain(|&index| index != best);
-        changes.push(Change::Occupy(best, address.clone()));
+        occupied.push(Change::Occupy(best, address.clone()));
+    }
+    for index in lost {
+        let Some(address) = waiting.next() else { break };
+        occupied.push(Change::Occupy(index, address.clone()));
     }
     for (index, address) in given_up {
-        changes.push(Change::Occupy(index, waiting.next().unwrap_or(address).clone()));
+        occupied.push(Change::Occupy(index, waiting.next().unwrap_or(address).clone()));
     }
-    changes
+    occupied.append(&mut vacated);
+    occupied
 }
 
 #[cfg(test)]
@@ -521,9 +530,19 @@ mod tests {
         let by_some = Seat { serves_all: false, ..on(&b, LIVE) };
         assert_eq!(changes(only(&b), &[on(&a, LIVE), by_some], false), []);
         assert_eq!(changes(only(&b), &both_live, false), [Change::Vacate(0)]);
-        // Also while it cannot be used for a moment.
-        let pausing = [on(&a, Access::Inaccessible), on(&b, Access::Lost)];
-        assert_eq!(changes(only(&b), &pausing, true), []);
+        // Also while it cannot be used itself, whatever has become of the new one.
+        for access in [Access::Inaccessible, Access::Lost] {
+            for other in [Access::Lost, Access::Gone] {
+                let paths = [on(&a, access), on(&b, other)];
+                assert_eq!(changes(only(&b), &paths, false), [], "{access:?} {other:?}");
+            }
+        }
+        // Where there is no room, a lost one makes some. What is to be connected comes first.
+        assert_eq!(changes(only(&b), &[on(&a, Access::Lost)], true), [to(0, &b)]);
+        assert_eq!(changes(only(&b), &[on(&a, LIVE)], true), []);
+        let more = [on(&a, LIVE), on(&b, LIVE), none.clone()];
+        let wanted = [b.clone(), c.clone()];
+        assert_eq!(changes(&wanted, &more, true), [to(2, &c), Change::Vacate(0)]);
         // An empty log takes nothing away, be it lost: it may come back, and be named again.
         for access in [LIVE, Access::Inaccessible, Access::Lost, Access::Failing, Access::Gone] {
             assert_eq!(changes(&[], &[on(&a, access)], true), []);
@@ -534,6 +553,9 @@ mod tests {
         assert_eq!(changes(&both, &leaving(LIVE), true), [to(0, &a)]);
         assert_eq!(changes(only(&b), &leaving(LIVE), true), []);
         assert_eq!(changes(only(&b), &leaving(Access::Lost), false), [Change::Vacate(0)]);
+        // It is taken back when there is nothing instead any more.
+        let alone = [seat(Place::Leaving(a.clone()), LIVE), on(&b, Access::Lost)];
+        assert_eq!(changes(only(&b), &alone, false), [to(0, &a)]);
         // One that was given up is tried again when a log was read.
         let gone = [on(&a, Access::Gone)];
         assert_eq!(changes(only(&a), &gone, false), []);

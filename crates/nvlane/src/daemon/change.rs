@@ -65,6 +65,7 @@ impl Daemon {
             self.claims.release(&nqn, nsid);
             return Err(error);
         }
+        self.missing.note(&(nqn.clone(), nsid), &*volume);
         self.volumes.insert((nqn.clone(), nsid), volume);
         Ok(self.volume(&nqn, &namespace).expect("inserted"))
     }
@@ -94,7 +95,7 @@ impl Daemon {
         volume
             .resize(wanted.bytes)
             .map_err(|error| Failure::volume(format!("{}: {error}", volume.uri())))?;
-        self.missing.forget(&(nqn.clone(), wanted.nsid));
+        self.missing.resized(&(nqn.clone(), wanted.nsid), volume.limits().bytes());
         // The size may be part of the URI (memory), and must be found again at the next start.
         let mut config = self.config.clone();
         let subsystem = config.subsystem_mut(&nqn).expect("resolved");

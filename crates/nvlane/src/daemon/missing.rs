@@ -16,7 +16,7 @@ use crate::control::method::VolumeMissing;
 use crate::control::protocol::Failure;
 use crate::patience::{Patience, is_busy};
 use namespace::{Access, Namespace};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
@@ -48,8 +48,10 @@ pub struct Missing {
     patience: Duration,
     /// Not only those that are configured so may be missing.
     any: bool,
-    /// What the volumes were that are served and may go.
+    /// What the volumes were that are served, as they were opened.
     identities: BTreeMap<Key, Identity>,
+    /// Those that had gone when they were looked at last.
+    gone: BTreeSet<Key>,
 }
 
 struct Entry {
@@ -76,7 +78,14 @@ impl Missing {
     /// Nothing is missing. Of what will be, somebody who is gone may hold something for as long as `patience`.
     /// Every volume may be, if `any` is said.
     pub fn none(cores: usize, patience: Duration, any: bool) -> Missing {
-        Missing { volumes: BTreeMap::new(), cores, patience, identities: BTreeMap::new(), any }
+        Missing {
+            volumes: BTreeMap::new(),
+            cores,
+            patience,
+            identities: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            any,
+        }
     }
 
     /// A volume that is to be opened.
@@ -104,7 +113,19 @@ impl Missing {
         self.volumes.remove(key);
     }
 
-    /// A volume is not served any more, and nobody wants it; or it is another size now.
+    /// Notes what a volume is that is to be served.
+    pub fn note(&mut self, key: &Key, volume: &dyn Namespace) {
+        self.identities.insert(key.clone(), Identity::of(volume));
+    }
+
+    /// A volume that is served has another size now.
+    pub fn resized(&mut self, key: &Key, bytes: u64) {
+        if let Some(identity) = self.identities.get_mut(key) {
+            identity.resized(bytes);
+        }
+    }
+
+    /// A volume is not served any more, and nobody wants it.
     pub fn forget(&mut self, key: &Key) {
         self.identities.remove(key);
     }
@@ -254,7 +275,12 @@ impl Daemon {
         for (key, uri, shared) in may_be_missing.collect::<Vec<_>>() {
             let Some(volume) = self.volumes.get(&key) else { continue };
             if volume.access() != Access::Gone {
-                self.missing.identities.entry(key).or_insert_with(|| Identity::of(&**volume));
+                self.missing.gone.remove(&key);
+                continue;
+            }
+            // Not one that is just being exchanged; and what memory there is stays what it is.
+            let memory = self.missing.identities.get(&key).is_some_and(Identity::has_memory);
+            if memory || self.missing.gone.insert(key.clone()) {
                 continue;
             }
             if self.jobs.user_of(&key, volume).is_some() {
@@ -269,6 +295,7 @@ impl Daemon {
                 "namespace {nsid} of {nqn}: {uri} has gone, and is served when it comes back"
             );
             self.unwell.remove(&key);
+            self.missing.gone.remove(&key);
             self.claims.release(nqn, *nsid);
             // What is in flight on the cores holds it for a little longer.
             self.volumes.remove(&key);
@@ -309,8 +336,9 @@ impl Daemon {
         volume: Arc<dyn Namespace>,
     ) -> Result<(), String> {
         // Under a name that says no more there may be another disk, which is not to be taken for the one that has gone.
+        let identity = Identity::of(&*volume);
         if let Some(before) = self.missing.identities.get(key) {
-            before.check(&Identity::of(&*volume))?;
+            before.check(&identity)?;
         }
         let mut config = self.config.clone();
         let subsystem = config.subsystem_mut(nqn).expect("what is missing is configured");
@@ -332,6 +360,7 @@ impl Daemon {
             return Err(error.to_string());
         }
         self.config = config;
+        self.missing.identities.insert(key.clone(), identity);
         self.volumes.insert(key.clone(), volume);
         Ok(())
     }

@@ -91,12 +91,11 @@ fn a_door_follows_the_listeners_of_a_server() {
         at = next;
     }
     goes_on();
-    assert!(load.try_wait().unwrap().is_none(), "fio has found an error");
-    // SIGINT has fio finish with what it has to verify.
+    // SIGINT has fio finish with what it has to verify; on a slow machine it has ended before, by itself.
     Command::new("pkill").args(["-INT", "-P", &load.id().to_string()]).status().unwrap();
     let ended = wait(&mut load);
     // 128: by the signal.
-    assert!(matches!(ended.code(), Some(0 | 128)), "{ended}");
+    assert!(matches!(ended.code(), Some(0 | 128)), "fio has found an error: {ended}");
 
     // Commands that ask a controller find it the same way, and say what the discovery controller says.
     let volume = format!("discovery://{at}/{NQN}?ns=1");

@@ -34,6 +34,16 @@ fn active(admin: &mut Queue) -> Vec<u32> {
     words.take_while(|&nsid| nsid != 0).collect()
 }
 
+/// Has the host told of namespaces that come and go. What comes is the answer to this.
+fn await_notice(admin: &mut Queue) -> u16 {
+    let event = Command { opcode: opcode::admin::ASYNC_EVENT_REQUEST, ..Command::default() };
+    let mut notices = Command { opcode: opcode::admin::SET_FEATURES, ..Command::default() };
+    // Asynchronous Event Configuration: Namespace Attribute Notices.
+    (notices.cdw10, notices.cdw11) = (0x0b.into(), (1 << 8).into());
+    admin.command(notices, Bytes::None).ok();
+    admin.issue(event, Bytes::None)
+}
+
 fn make(path: &Path) {
     File::create_new(path).unwrap().set_len(1 << 20).unwrap();
 }
@@ -53,12 +63,7 @@ fn a_volume_that_is_missing_is_served_when_it_comes() {
     let host = Host::new(daemon.listeners[0], NQN);
     let mut admin = host.enabled();
     assert_eq!(active(&mut admin), [1, 3]);
-    let event = Command { opcode: opcode::admin::ASYNC_EVENT_REQUEST, ..Command::default() };
-    let mut notices = Command { opcode: opcode::admin::SET_FEATURES, ..Command::default() };
-    // Asynchronous Event Configuration: Namespace Attribute Notices.
-    (notices.cdw10, notices.cdw11) = (0x0b.into(), (1 << 8).into());
-    admin.command(notices, Bytes::None).ok();
-    let held = admin.issue(event, Bytes::None);
+    let held = await_notice(&mut admin);
     // Its id is its own, and nothing can be done to it but to remove it.
     assert_eq!(daemon.refuse("volume_add", json!({"volume": "mem:1M", "nsid": 2})), -32002);
     for (method, params) in [
@@ -215,40 +220,37 @@ fn a_volume_that_goes_is_served_again_when_it_comes_back() {
     let address = target.listeners[0].to_string();
     let uuid = target.call("volume_list", json!({}))[0]["uuid"].as_str().unwrap().to_owned();
     let remote = format!(
-        "tcp://{address}/nqn.x:there?ns=1&ctrl_loss_tmo=500ms&reconnect_delay=100ms&keep_alive_tmo=2s"
+        "tcp://{address}/nqn.x:there?ns=1&ctrl_loss_tmo=3s&reconnect_delay=100ms&keep_alive_tmo=10s"
     );
     let stays = remote.replace("ns=1", "ns=1&queue_size=64");
+    let with_memory = format!("linear:(mem:1M,{})", remote.replace("ns=1", "ns=1&queue_size=32"));
     let file = dir.path().join("nvlane.toml");
     let text = format!(
         "listeners = [\"{ANYWHERE}\"]\n[[subsystems]]\nnqn = \"{NQN}\"\n\
          [[subsystems.namespaces]]\nvolume = \"mem:1M\"\n\
          [[subsystems.namespaces]]\nvolume = \"{remote}\"\nnofail = true\n\
-         [[subsystems.namespaces]]\nvolume = \"{stays}\"\nuuid = \"00000000-0000-4000-8000-000000000003\"\n"
+         [[subsystems.namespaces]]\nvolume = \"{stays}\"\nuuid = \"00000000-0000-4000-8000-000000000003\"\n\
+         [[subsystems.namespaces]]\nvolume = \"{with_memory}\"\nnofail = true\n"
     );
     fs::write(&file, text).unwrap();
     let daemon = Daemon::start(dir.path(), &["--config", file.to_str().unwrap()]);
     let volumes = daemon.call("volume_list", json!({}));
-    assert_eq!((nsids(&volumes), missing(&daemon)), (vec![1, 2, 3], json!([])));
+    assert_eq!((nsids(&volumes), missing(&daemon)), (vec![1, 2, 3, 4], json!([])));
     let host = Host::new(daemon.listeners[0], NQN);
     let mut admin = host.enabled();
-    let event = Command { opcode: opcode::admin::ASYNC_EVENT_REQUEST, ..Command::default() };
-    let mut notices = Command { opcode: opcode::admin::SET_FEATURES, ..Command::default() };
-    (notices.cdw10, notices.cdw11) = (0x0b.into(), (1 << 8).into());
-    admin.command(notices, Bytes::None).ok();
-    let held = admin.issue(event, Bytes::None);
+    let held = await_notice(&mut admin);
     let mut io = host.io(&admin, 1);
     io.write(2, 5, 1, &[7; 512]);
-    // Which volume it is has been noted by then.
-    std::thread::sleep(std::time::Duration::from_millis(2500));
 
     target.kill();
     assert_eq!(admin.complete(held).ok().result & 0xff, 2, "a notice");
     eventually("it is missing", || nsids(&missing(&daemon)) == [2]);
-    assert_eq!((active(&mut admin), served(&daemon)), (vec![1, 3], vec![1, 3]));
+    assert_eq!((active(&mut admin), served(&daemon)), (vec![1, 3, 4], vec![1, 3, 4]));
     let read = |nsid| Command::blocks(opcode::io::READ, nsid, 5, 1);
     io.command(read(2), Bytes::Wanted(512)).refused(Status::INVALID_NAMESPACE.dnr());
-    // One that may not be missing fails, and stays.
+    // One that may not be missing fails, and stays; and so does one of which a part is memory.
     assert_ne!(io.command(read(3), Bytes::Wanted(512)).status, Status::SUCCESS);
+    io.command(read(4), Bytes::Wanted(512)).ok();
 
     // Another volume is there now.
     let other = format!("file:a.img?uuid={}", "00000000-0000-4000-8000-000000000009");
@@ -256,13 +258,13 @@ fn a_volume_that_goes_is_served_again_when_it_comes_back() {
     let target = Daemon::start(&there, &args);
     let reason = || missing(&daemon)[0]["reason"].as_str().map(ToOwned::to_owned);
     eventually("it is told apart", || reason().is_some_and(|it| it.contains("another UUID")));
-    assert_eq!(served(&daemon), [1, 3]);
+    assert_eq!(served(&daemon), [1, 3, 4]);
     target.kill();
 
     let target = start(&["--listen", &address, "--fresh"]);
     assert_eq!(target.call("volume_list", json!({}))[0]["uuid"], uuid);
-    eventually("it is back", || served(&daemon) == [1, 2, 3]);
-    assert_eq!((missing(&daemon), active(&mut admin)), (json!([]), vec![1, 2, 3]));
+    eventually("it is back", || served(&daemon) == [1, 2, 3, 4]);
+    assert_eq!((missing(&daemon), active(&mut admin)), (json!([]), vec![1, 2, 3, 4]));
     assert_eq!(daemon.call("volume_list", json!({}))[1], volumes[1]);
     assert_eq!(io.command(read(2), Bytes::Wanted(512)).ok().data, [7; 512]);
     let (status, log) = daemon.stop("TERM");

@@ -38,9 +38,12 @@ impl World {
     fn arrange(&mut self, anew: bool) -> bool {
         let wanted = self.logs.paths();
         let serving = |seats: &[Seat]| seats.iter().filter(|seat| seat.serves_all).count();
+        let hopeful = |seats: &[Seat]| seats.iter().any(|seat| seat.access < Access::Failing);
+        let was_hopeful = hopeful(&self.seats);
         let before = serving(&self.seats);
         let changes = changes(&wanted, &self.seats, anew);
         for change in &changes {
+            assert!(!was_hopeful || hopeful(&self.seats), "commands that wait fail");
             match change {
                 Change::Vacate(index) => {
                     let seat = &mut self.seats[*index];
@@ -60,8 +63,9 @@ impl World {
                     }
                 }
                 Change::Occupy(index, address) => {
-                    assert!(wanted.contains(address));
                     let seat = &mut self.seats[*index];
+                    let taken_back = seat.place == Place::Leaving(address.clone());
+                    assert!(wanted.contains(address) || taken_back, "{address} is not named");
                     if !matches!(seat.place, Place::Leaving(_)) {
                         seat.access = Access::Lost;
                     }
@@ -76,6 +80,7 @@ impl World {
                 assert!(led_to.insert(address.to_string()), "two paths to {address}");
             }
         }
+        assert!(!was_hopeful || hopeful(&self.seats), "commands that wait fail");
         assert!(before == 0 || serving(&self.seats) > 0, "none is left that all cores can use");
         !changes.is_empty()
     }

@@ -92,6 +92,11 @@ impl Identity {
         Ok(())
     }
 
+    /// It has another size now.
+    pub fn resized(&mut self, bytes: u64) {
+        self.bytes = bytes;
+    }
+
     /// Somebody has a job go on that has failed for `error`: if it said that nobody can tell, it is the same disk now.
     pub fn vouch(&mut self, error: &str) {
         if error.contains(RESTARTED) {
