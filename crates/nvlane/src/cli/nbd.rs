@@ -17,7 +17,7 @@ pub const NBD_PORT: u16 = 10809;
   nvlane nbd a=disk.img b=mem:1G --listen 0.0.0.0  nbdinfo nbd://192.0.2.1/b
   nvlane nbd 'bpf:prog.bpf.o(a.img)' --control c.sock    nvlane bpf stat --socket c.sock
   nvlane nbd 'tcp://192.0.2.1,192.0.2.2/nqn.2026-11.com.example:a?ns=1' --socket a.sock
-  nvlane nbd 'discovery://192.0.2.1/nqn.2026-11.com.example:a?ns=1' --socket a.sock   by all its addresses
+  nvlane nbd 'discovery://192.0.2.1:4420/nqn.2026-11.com.example:a?ns=1' --socket a.sock   by all its addresses
 
 A volume without a name is the only export, without a name, or goes by the name of its file, else by
 its number. The first one is also what clients get that ask for no name. NAME is made of letters,

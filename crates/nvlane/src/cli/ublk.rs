@@ -182,7 +182,7 @@ pub struct UblkListArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   nvlane attach 'tcp://192.0.2.1,192.0.2.2/nqn.2026-11.com.example:a?ns=1'    prints /dev/ublkb0
-  nvlane attach 'discovery://192.0.2.1/nqn.2026-11.com.example:a?ns=1'    by all addresses that it has
+  nvlane attach 'discovery://192.0.2.1:4420/nqn.2026-11.com.example:a?ns=1'    by all addresses that it has
   nvlane attach disk.img -n 5 -q 4
 
 It is `nvlane ublk add --recover` in the background: connected by all paths, with a block device. The server logs
