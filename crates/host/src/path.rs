@@ -192,11 +192,6 @@ impl Path {
         Arc::new(Path { id, control, shared, seen, query, directory })
     }
 
-    /// Where it leads; `None` while that is nowhere.
-    pub fn address(&self) -> Option<Address> {
-        self.shared.led_to()
-    }
-
     /// Why it is not usable, or was not when it last was not.
     pub fn reason(&self) -> Reason {
         self.shared.standing().reason

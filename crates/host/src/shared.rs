@@ -18,7 +18,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) subsystem: Arc<Subsystem>,
     access: AtomicU8,
-    /// It takes no new commands: it is to be let go.
+    /// [`Place::Leaving`], for queues: there are no new commands.
     leaving: AtomicBool,
     /// It leads nowhere, and has left nothing to flush where it led.
     clean: AtomicBool,
@@ -233,6 +233,7 @@ impl Shared {
                 }
             });
         }
+        self.leaving.store(matches!(place, Place::Leaving(_)), Ordering::Relaxed);
         *self.place.lock().unwrap_or_else(PoisonError::into_inner) = place;
     }
 
@@ -251,16 +252,9 @@ impl Shared {
 
     /// How it stands for commands that are not on their way yet.
     pub(crate) fn access_for_new(&self) -> Access {
-        let worst = if self.is_leaving() { Access::Inaccessible } else { Access::Optimized };
+        let leaving = self.leaving.load(Ordering::Relaxed);
+        let worst = if leaving { Access::Inaccessible } else { Access::Optimized };
         self.access().max(worst)
-    }
-
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.leaving.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_leaving(&self, leaving: bool) {
-        self.leaving.store(leaving, Ordering::Relaxed);
     }
 
     pub(crate) fn is_clean(&self) -> bool {

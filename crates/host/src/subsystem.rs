@@ -235,7 +235,7 @@ impl Numbering for Subsystem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::Shared;
+    use crate::shared::{Place, Shared};
     use association::{Association, Config};
     use nvme::limits::{Commands, CopyLimits, DiscardLimits, Passthrough};
     use nvme::log::ana::AnaState;
@@ -244,7 +244,7 @@ mod tests {
     fn an_id_is_told_of_the_start_of_the_target_that_gave_it() {
         let options = Options::new(Config::new("nqn.a", "nqn.h", [7; 16]));
         let association = Association::new(options.association.clone());
-        let address = crate::shared::Place::At("192.0.2.1".parse().expect("an address"));
+        let address = Place::At("192.0.2.1".parse().expect("an address"));
         let subsystem = Arc::<Subsystem>::default();
         let shared = Shared::new(address, options, Arc::clone(&subsystem));
         let of = |nsid: u32, instance| {
@@ -274,11 +274,8 @@ mod tests {
         assert_eq!(ids(), [None, None, None, Some(3)]);
     }
 
-    #[test]
-    fn limits_are_what_all_paths_can() {
-        let at = |text: &str| text.parse::<Address>().expect("an address");
-        let (a, b) = (at("192.0.2.1"), at("192.0.2.2"));
-        let options = Options::new(Config::new("nqn.a", "nqn.h", [7; 16]));
+    /// All that a path may take.
+    fn most() -> Limits {
         let all = Commands {
             write_zeroes: true,
             deallocate: true,
@@ -288,7 +285,7 @@ mod tests {
             verify: true,
             checksum: true,
         };
-        let most = Limits {
+        Limits {
             block_shift: 9,
             blocks: 1000,
             transfer_bytes_max: 1 << 20,
@@ -303,7 +300,21 @@ mod tests {
             passthrough: Passthrough::NONE,
             lends_reads: false,
             immediate: false,
-        };
+        }
+    }
+
+    fn namespace(limits: Limits) -> Namespace {
+        let identity = Identity { uuid: [1; 16], ..Identity::default() };
+        let (nsid, ana_group, ana) = (1, 1, AnaState::OPTIMIZED);
+        Namespace { nsid, limits, identity, ana_group, ana }
+    }
+
+    #[test]
+    fn limits_are_what_all_paths_can() {
+        let at = |text: &str| text.parse::<Address>().expect("an address");
+        let (a, b) = (at("192.0.2.1"), at("192.0.2.2"));
+        let options = Options::new(Config::new("nqn.a", "nqn.h", [7; 16]));
+        let most = most();
         let less = Limits {
             transfer_bytes_max: 1 << 17,
             write_zeroes_bytes_max: 1 << 16,
@@ -317,10 +328,7 @@ mod tests {
         };
         let subsystem = Subsystem::default();
         let found_by = |address: &Address, limits: Limits, options: &Options| {
-            let identity = Identity { uuid: [1; 16], ..Identity::default() };
-            let (nsid, ana_group, ana) = (1, 1, AnaState::OPTIMIZED);
-            let namespace = Namespace { nsid, limits, identity, ana_group, ana };
-            subsystem.found(address, &namespace, options).expect("it is the same");
+            subsystem.found(address, &namespace(limits), options).expect("it is the same");
             subsystem.limits().expect("it is known")
         };
         let found = |address: &Address, limits| found_by(address, limits, &options);
@@ -338,6 +346,40 @@ mod tests {
         assert_eq!(found(&b, free), free);
         let options = Options { read_only: true, ..options.clone() };
         assert!(found_by(&a, free, &options).read_only, "as the user wants it");
+    }
+
+    #[test]
+    fn a_path_that_comes_late_takes_what_users_were_told_unless_it_is_the_only_one() {
+        let [a, b] =
+            ["192.0.2.1", "192.0.2.2"].map(|text| text.parse::<Address>().expect("an address"));
+        let options = Options::new(Config::new("nqn.a", "nqn.h", [7; 16]));
+        let association = Association::new(options.association.clone());
+        let subsystem = Arc::<Subsystem>::default();
+        let place = Place::At(a.clone());
+        let shared = Shared::new(place, options.clone(), Arc::clone(&subsystem));
+        let live = Arc::new(Params::new(&association, &shared));
+        let small = Limits { transfer_bytes_max: 1 << 17, ..most() };
+        let cached = Limits { volatile_write_cache: true, ..most() };
+        let fewer = Limits { commands: Commands::default(), ..most() };
+        let found =
+            |address: &Address, limits| subsystem.found(address, &namespace(limits), &options);
+        found(&a, most()).expect("it is the first");
+        subsystem.joined(&live);
+        subsystem.fix();
+        for limits in [small, cached] {
+            let reason = found(&b, limits).expect_err("it takes less");
+            assert!(matches!(reason, Reason::LessAble { .. }), "{reason}");
+            assert_eq!(subsystem.limits(), Some(most()), "that one says nothing of the others");
+        }
+        // Such commands fail by themselves.
+        found(&b, fewer).expect("it takes as much");
+        // One that users had from the start may have come to take less.
+        found(&a, small).expect("it was accepted");
+        subsystem.forget(&b);
+        found(&b, cached).expect_err("it is another time");
+        subsystem.left(&live);
+        found(&b, cached).expect("there is no other");
+        assert!(subsystem.limits().expect("it is known").volatile_write_cache);
     }
 
     #[test]

@@ -97,7 +97,6 @@ impl Driver {
     /// be let go. It is never seen to be gone in between.
     pub(crate) fn occupy(&self, address: Address) {
         self.leaving.take();
-        self.shared.set_leaving(false);
         if self.association.borrow().is_live() {
             tracing::info!(peer = %address, "path stays");
             self.shared.set_place(Place::At(address));
@@ -132,7 +131,6 @@ impl Driver {
         }
         tracing::info!(peer = %address, "path is let go: discovery names it no longer");
         self.shared.set_place(Place::Leaving(address));
-        self.shared.set_leaving(true);
         self.shared.change(|standing| standing.reason = Reason::Leaving);
         let unread = Arc::<AtomicUsize>::default();
         self.each_queue(|handle| {
@@ -195,7 +193,6 @@ impl Driver {
         }
         tracing::info!(peer = %address, "path is closed");
         self.leaving.take();
-        self.shared.set_leaving(false);
         self.shared.subsystem.forget(&address);
         self.shared.set_place(Place::Vacant(address));
         // There may be an address that waits for room.

@@ -128,12 +128,14 @@ impl Missing {
     /// A volume is not served any more, and nobody wants it.
     pub fn forget(&mut self, key: &Key) {
         self.identities.remove(key);
+        self.gone.remove(key);
     }
 
     /// Nobody wants those of this subsystem any more.
     pub fn remove_all(&mut self, nqn: &str) {
         self.volumes.retain(|(of, _), _| of != nqn);
         self.identities.retain(|(of, _), _| of != nqn);
+        self.gone.retain(|(of, _)| of != nqn);
     }
 
     /// Whether this one is missing.
