@@ -90,6 +90,8 @@ pub struct Report {
     pub held: u64,
     /// Associations that became live.
     pub lives: u64,
+    /// Paths that were given up, which are tried again.
+    pub given_up: u64,
     /// Writes that were carried out after the host had given up their connection.
     pub late_writes: u64,
     /// The longest time a user waited, in milliseconds.
@@ -139,7 +141,7 @@ struct World {
 }
 
 /// Runs the scenario that belongs to `seed`: two to four paths, any policy, random faults; from
-/// every second seed one path has none.
+/// every second seed one path has none, and from every second of those the others are given up after a second.
 pub fn run(seed: u64, breach: Breach) -> Report {
     let mut random = Random::new(seed);
     let count = 2 + random.below(3) as usize;
@@ -147,6 +149,7 @@ pub fn run(seed: u64, breach: Breach) -> Report {
     let settings = Settings { policy, ..Settings::default() };
     let faulty = count - (seed % 2) as usize;
     let faults = faults::plan(&mut random, faulty);
+    let ctrl_loss_tmo = (seed % 4 == 3).then_some(Duration::from_secs(1));
     let mut world = World {
         agenda: Agenda::default(),
         breach,
@@ -156,7 +159,7 @@ pub fn run(seed: u64, breach: Breach) -> Report {
         portals: (0..count)
             .map(|path| Portal::new((seed / 2 + path as u64).is_multiple_of(2)))
             .collect(),
-        paths: (0..count).map(|_| Path::new()).collect(),
+        paths: (0..count).map(|_| Path::new(ctrl_loss_tmo)).collect(),
         layer: Layer::new(count, settings, Arc::new(Shared::default()), seed),
         ops: Vec::new(),
         registers: Registers::new(BLOCKS),

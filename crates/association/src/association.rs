@@ -1,6 +1,7 @@
 //! The state machine.
 
 mod answers;
+mod loss;
 mod search;
 
 use crate::admin::{self, Built, Purpose, Query};
@@ -180,6 +181,11 @@ pub struct Association {
     /// queue can be connected: later, its core has only now come to it.
     unproven: Option<(Duration, Duration)>,
     failing: bool,
+    /// The path was given up, and has not been live since.
+    given_up: bool,
+    /// When one that was given up is tried again, and whether it may be.
+    again_at: Option<Duration>,
+    has_company: bool,
     reason: Reason,
     told: Access,
 }
@@ -210,6 +216,9 @@ impl Association {
             lost_since: None,
             unproven: None,
             failing: false,
+            given_up: false,
+            again_at: None,
+            has_company: false,
             reason: Reason::Connecting,
             told: Access::Lost,
         }
@@ -232,6 +241,7 @@ impl Association {
         }
         self.lost_since = Some(now);
         (self.unproven, self.failing) = (None, false);
+        (self.given_up, self.again_at) = (false, None);
         (self.traffic, self.events) = (Traffic::default(), (Duration::ZERO, 0));
         self.reason = Reason::Connecting;
         self.dial(now);
@@ -243,6 +253,7 @@ impl Association {
     pub fn close(&mut self) {
         self.hang_up();
         self.state = State::Closed;
+        (self.given_up, self.again_at) = (false, None);
         self.reason = Reason::Closed;
         self.tell();
     }
@@ -257,6 +268,7 @@ impl Association {
         match self.state {
             State::Gone | State::Closed => Access::Gone,
             State::Live => self.live_access(),
+            _ if self.given_up => Access::Gone,
             _ if self.failing => Access::Failing,
             _ => Access::Lost,
         }
@@ -412,6 +424,12 @@ impl Association {
         }
     }
 
+    /// Whether the namespace can be reached by other paths. One that was given up is tried again then, every
+    /// `reconnect_delay`, and stays [`Access::Gone`] until it is live: nobody waits for it.
+    pub fn set_company(&mut self, has_company: bool) {
+        self.has_company = has_company;
+    }
+
     /// When [`Association::handle_timeout`] is due.
     pub fn next_timeout(&self) -> Option<Duration> {
         let state = match self.state {
@@ -419,7 +437,7 @@ impl Association {
             _ => None,
         };
         let commands = self.pending.iter().flatten().filter_map(|pending| pending.deadline);
-        let own = [state, self.ready_at, self.keep_alive_at, self.recheck_at];
+        let own = [state, self.ready_at, self.keep_alive_at, self.recheck_at, self.again_at];
         let own = own.into_iter().chain([self.fail_at(), self.gone_at()]).flatten();
         commands.chain(own).min()
     }
@@ -450,37 +468,10 @@ impl Association {
             self.recheck_at = None;
             self.ask(now, Query::SURVEY);
         }
+        if due(self.again_at) {
+            self.try_again(now);
+        }
         self.expire(now);
-    }
-
-    /// Gives up what has been lost for too long: commands, or the path.
-    fn expire(&mut self, now: Duration) {
-        let due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
-        if due(self.fail_at()) {
-            self.failing = true;
-            self.tell();
-        }
-        if due(self.gone_at()) {
-            self.hang_up();
-            self.state = State::Gone;
-            let last = Box::new(std::mem::replace(&mut self.reason, Reason::Closed));
-            let after = self.config.ctrl_loss_tmo.unwrap_or_default();
-            self.reason = Reason::GivenUp { after, last };
-            self.tell();
-        }
-    }
-
-    fn fail_at(&self) -> Option<Duration> {
-        let (fast, all) = (self.config.fast_io_fail_tmo, self.config.ctrl_loss_tmo);
-        // A controller without the namespace is not given up, but commands do not wait longer for it.
-        let after = if self.is_live() { fast.into_iter().chain(all).min() } else { fast };
-        let since = self.lost_since.filter(|_| !self.failing && self.is_wanted())?;
-        after.map(|after| since.saturating_add(after))
-    }
-
-    fn gone_at(&self) -> Option<Duration> {
-        let since = self.lost_since.filter(|_| !self.is_live() && self.is_wanted())?;
-        self.config.ctrl_loss_tmo.map(|after| since.saturating_add(after))
     }
 
     fn is_wanted(&self) -> bool {
@@ -509,6 +500,10 @@ impl Association {
         };
         self.lost_since = before.or(Some(now));
         self.hang_up();
+        if self.given_up {
+            // Nothing has changed.
+            return self.give_up(now, reason);
+        }
         self.reason = reason;
         self.state = State::Waiting { until: now + self.config.reconnect_delay };
         self.told = Access::Optimized; // The reason is news too.

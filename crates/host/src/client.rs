@@ -27,6 +27,7 @@ pub use log::{AnaGroup, AnaGroups, LOG_BYTES_MAX, LogPage};
 
 pub use association::{DISCOVERY_ENTRIES_MAX, DiscoveryFault, DiscoveryLog, LOG_CHANGES_MAX};
 
+use crate::Local;
 use link::Link;
 use nvme::fabrics::{
     CNTLID_DYNAMIC, Cap, Cc, Connect, ConnectData, Csts, NQN_BYTES_MAX, Property, PropertyAccess,
@@ -84,6 +85,8 @@ pub struct Options {
     pub header_digest: bool,
     /// Ask for data digests.
     pub data_digest: bool,
+    /// This end of the connection.
+    pub local: Local,
 }
 
 impl Default for Options {
@@ -93,6 +96,7 @@ impl Default for Options {
             command_timeout: Duration::from_secs(10),
             header_digest: false,
             data_digest: false,
+            local: Local::default(),
         }
     }
 }

@@ -160,10 +160,10 @@ impl Driver {
         Rc::new_cyclic(|me| Driver {
             me: me.clone(),
             reactor: Rc::clone(reactor),
+            dialer: Dialer::new(reactor, shared.local.clone()),
             shared,
             epoch: Instant::now(),
             association: RefCell::new(association),
-            dialer: Dialer::new(reactor),
             admin: RefCell::new(None),
             queues: RefCell::default(),
             timer: Cell::new(None),
@@ -369,6 +369,7 @@ impl Driver {
                 standing.lives += 1;
                 standing.settles = settles;
                 standing.numa_node = numa_node;
+                standing.source = own.map(|own| own.ip().to_canonical());
                 standing.controller = controller;
                 standing.nsid = association.nsid();
             });
@@ -408,7 +409,9 @@ impl Driver {
                 return handle.tell(|queue| queue.left_out());
             }
             place.used = params.generation;
-            let dialer = place.dialer.get_or_insert_with(|| Dialer::new(&self.reactor));
+            let dialer = place
+                .dialer
+                .get_or_insert_with(|| Dialer::new(&self.reactor, self.shared.local.clone()));
             (handle, Rc::clone(dialer))
         };
         let me = self.me.clone();
@@ -549,6 +552,7 @@ impl Complete for Driver {
         {
             let mut association = self.association.borrow_mut();
             association.traffic(self.shared.take_traffic());
+            association.set_company(self.shared.subsystem.is_reached());
             association.handle_timeout(self.now());
         }
         self.pump();

@@ -1,9 +1,9 @@
 //! Making TCP connections on a reactor: only names are looked up where that may block.
 
+use crate::Local;
 use crate::options::Address;
 use reactor::{Complete, Interest, Reactor, TimerId, WatchId};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
@@ -45,6 +45,8 @@ type LookUp = fn(&Address) -> io::Result<Vec<SocketAddr>>;
 pub(crate) struct Dialer {
     me: Weak<Dialer>,
     reactor: Rc<Reactor>,
+    /// This end of its connections.
+    local: Local,
     attempt: RefCell<Option<Attempt>>,
     look_up: LookUp,
     /// A thread is at the name or will be, for this attempt or an earlier one: one does for all.
@@ -78,14 +80,15 @@ struct Looking {
 }
 
 impl Dialer {
-    pub(crate) fn new(reactor: &Rc<Reactor>) -> Rc<Dialer> {
-        Dialer::with(reactor, Address::resolve)
+    pub(crate) fn new(reactor: &Rc<Reactor>, local: Local) -> Rc<Dialer> {
+        Dialer::with(reactor, local, Address::resolve)
     }
 
-    fn with(reactor: &Rc<Reactor>, look_up: LookUp) -> Rc<Dialer> {
+    fn with(reactor: &Rc<Reactor>, local: Local, look_up: LookUp) -> Rc<Dialer> {
         Rc::new_cyclic(|me| Dialer {
             me: me.clone(),
             reactor: Rc::clone(reactor),
+            local,
             attempt: RefCell::new(None),
             look_up,
             looking: RefCell::new(None),
@@ -203,9 +206,7 @@ impl Dialer {
     }
 
     fn connect(&self, address: &SocketAddr, until: Instant) -> io::Result<Rc<Connecting>> {
-        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        let socket = self.local.socket(address)?;
         match rustix::net::connect(&socket, address) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(error.into()),
@@ -393,7 +394,7 @@ mod tests {
         let reactor = reactor(1);
         let (hole, _held) = black_hole();
         let (_listener, good) = listener();
-        let dialer = Dialer::new(&reactor);
+        let dialer = Dialer::new(&reactor, Local::default());
         let told = Told::default();
         dialer.dial(Peer::Known(vec![hole, good]), Duration::from_secs(4), tell(&told, "good"));
         turn_until(&reactor, || !told.borrow().is_empty());
@@ -410,7 +411,7 @@ mod tests {
         let reactor = reactor(1);
         let (closed, refusing) = listener();
         drop(closed);
-        let dialer = Dialer::new(&reactor);
+        let dialer = Dialer::new(&reactor, Local::default());
         let told = Told::default();
         dialer.dial(Peer::Known(vec![refusing; 2]), 2 * PATIENCE, tell(&told, "refusing"));
         turn_until(&reactor, || !told.borrow().is_empty());
@@ -427,11 +428,11 @@ mod tests {
         let address = |address: SocketAddr| {
             Peer::Named(Address { host: address.ip().to_string(), port: address.port() })
         };
-        let silent: Vec<_> = (0..64).map(|_| Dialer::new(&reactor)).collect();
+        let silent: Vec<_> = (0..64).map(|_| Dialer::new(&reactor, Local::default())).collect();
         for dialer in &silent {
             dialer.dial(address(hole), 2 * PATIENCE, tell(&told, "silent"));
         }
-        let dialer = Dialer::new(&reactor);
+        let dialer = Dialer::new(&reactor, Local::default());
         // The attempt before is given up.
         dialer.dial(address(hole), 2 * PATIENCE, tell(&told, "given up"));
         reactor.turn_for(Drive::Poll);
@@ -458,7 +459,7 @@ mod tests {
         let (_listener, good) = listener();
         let (sender, receiver) = mpsc::channel();
         *END.lock().expect("no panic") = Some(receiver);
-        let dialer = Dialer::with(&reactor, look_up_slowly);
+        let dialer = Dialer::with(&reactor, Local::default(), look_up_slowly);
         let told = Told::default();
         let name = || Peer::Named("a.example".parse().expect("a name"));
         dialer.dial(name(), PATIENCE, tell(&told, "first"));
@@ -486,8 +487,8 @@ mod tests {
         let (sender, receiver) = mpsc::channel::<()>();
         let busy = Box::new(move || receiver.recv().map_or(0, |()| 1));
         // Without an attempt, a dialer has nothing to do.
-        reactor.blocking(busy, Dialer::new(&reactor), TOKEN_BEGIN);
-        let dialer = Dialer::with(&reactor, asked);
+        reactor.blocking(busy, Dialer::new(&reactor, Local::default()), TOKEN_BEGIN);
+        let dialer = Dialer::with(&reactor, Local::default(), asked);
         let name = Peer::Named("a.example".parse().expect("a name"));
         dialer.dial(name, PATIENCE, |_| panic!("it was given up"));
         dialer.hang_up();

@@ -143,6 +143,7 @@ impl Directory {
             options: client::Options {
                 connect_timeout: config.admin_timeout.min(CONNECT_TIMEOUT),
                 command_timeout: config.admin_timeout,
+                local: options.local(0),
                 ..client::Options::default()
             },
             delay: config.reconnect_delay,

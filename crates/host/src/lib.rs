@@ -29,6 +29,7 @@ mod dial;
 mod directory;
 mod flush;
 mod identity;
+mod local;
 mod nic;
 mod options;
 mod pages;
@@ -41,5 +42,6 @@ mod subsystem;
 
 pub use directory::look_up;
 pub use identity::{NVLANE, identity, machine_id, of_machine};
+pub use local::{Local, is_interface};
 pub use options::{Address, BadAddress, DISCOVERY_PORT, Failover, Options, PORT};
 pub use path::{Error, PATHS_MAX, Path, open, open_discovered};

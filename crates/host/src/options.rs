@@ -1,5 +1,6 @@
 //! Where a remote namespace is, and how to treat it.
 
+use crate::Local;
 use association::Config;
 use nvme::limits::Passthrough;
 use std::fmt;
@@ -120,6 +121,8 @@ pub struct Options {
     pub passthrough: Passthrough,
     /// Connect with submission queue flow control, whatever the controller can.
     pub flow_control: bool,
+    /// By which end of this machine: nothing, one for all paths, or one for each address in order.
+    pub locals: Vec<Local>,
 }
 
 impl Options {
@@ -135,6 +138,16 @@ impl Options {
             uuid: None,
             passthrough: Passthrough::NONE,
             flow_control: false,
+            locals: Vec::new(),
+        }
+    }
+
+    /// This end of the path to address `index`.
+    pub fn local(&self, index: usize) -> Local {
+        match &self.locals[..] {
+            [] => Local::default(),
+            [all] => all.clone(),
+            each => each.get(index).cloned().unwrap_or_default(),
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::flush::flush;
 use crate::options::{Address, Failover, Options};
 use crate::pages::Means;
 use crate::queue::{IoQueue, copy};
-use crate::shared::{Place, Shared, Standing};
+use crate::shared::{Place, Shared, Standing, Sums};
 use crate::subsystem::Subsystem;
 use association::Reason;
 use namespace::copy::{Located, Origin};
@@ -121,14 +121,14 @@ pub fn open(
     }
     let control = Control::shared().map_err(|error| Error::Control(error.to_string()))?;
     let subsystem = Arc::new(Subsystem::new(&options.association.nqn, addresses));
-    let start = |address: &Address| {
-        let shared =
-            Shared::new(Place::At(address.clone()), options.clone(), Arc::clone(&subsystem));
-        let shared = Arc::new(shared);
+    let start = |(index, address): (usize, &Address)| {
+        let place = Place::At(address.clone());
+        let shared = Shared::new(place, options.clone(), Arc::clone(&subsystem));
+        let shared = Arc::new(shared.by(options.local(index)));
         let id = control.add(Arc::clone(&shared));
         Path::new(id, &control, shared, query, None)
     };
-    let paths: Vec<Arc<Path>> = addresses.iter().map(start).collect();
+    let paths: Vec<Arc<Path>> = addresses.iter().enumerate().map(start).collect();
     await_live(&paths, options)?;
     Ok(paths)
 }
@@ -403,12 +403,18 @@ impl Namespace for Path {
                 }
                 _ => Duration::ZERO,
             },
-            details: vec![
-                ("controller".into(), standing.controller.cntlid.to_string()),
-                ("received_direct_bytes".into(), sums.received_direct.to_string()),
-                ("received_copied_bytes".into(), sums.received_copied.to_string()),
-            ],
+            details: details(&standing, sums),
             ..PathReport::default()
         }]
     }
+}
+
+fn details(standing: &Standing, sums: Sums) -> Vec<(String, String)> {
+    let mut details = vec![
+        ("controller".into(), standing.controller.cntlid.to_string()),
+        ("received_direct_bytes".into(), sums.received_direct.to_string()),
+        ("received_copied_bytes".into(), sums.received_copied.to_string()),
+    ];
+    details.extend(standing.source.map(|source| ("source".into(), source.to_string())));
+    details
 }

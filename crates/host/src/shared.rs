@@ -1,10 +1,12 @@
 //! What of a path all threads see.
 
+use crate::Local;
 use crate::directory::Directory;
 use crate::options::{Address, Options};
 use crate::subsystem::Subsystem;
 use association::{Association, Controller, Reason, Traffic};
 use namespace::Access;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -16,6 +18,8 @@ pub(crate) struct Shared {
     /// Who decides where it leads, if that may change.
     pub(crate) directory: OnceLock<Weak<Directory>>,
     pub(crate) options: Options,
+    /// This end of its connections.
+    pub(crate) local: Local,
     pub(crate) subsystem: Arc<Subsystem>,
     access: AtomicU8,
     /// [`Place::Leaving`], for queues: there are no new commands.
@@ -67,6 +71,8 @@ pub(crate) struct Standing {
     pub(crate) nsid: u32,
     /// Where its network interface is.
     pub(crate) numa_node: Option<u32>,
+    /// The address of this end.
+    pub(crate) source: Option<IpAddr>,
     /// See [`namespace::PathReport::settles`].
     pub(crate) settles: Duration,
 }
@@ -166,6 +172,7 @@ impl Shared {
         Shared {
             place: Mutex::new(place),
             directory: OnceLock::new(),
+            local: options.local(0),
             options,
             subsystem,
             access: AtomicU8::new(access as u8),
@@ -180,6 +187,7 @@ impl Shared {
                 controller: Controller::default(),
                 nsid: 0,
                 numa_node: None,
+                source: None,
                 settles,
             }),
             changed: Condvar::new(),
@@ -190,6 +198,11 @@ impl Shared {
             live_queues: AtomicUsize::new(0),
             counters: Mutex::default(),
         }
+    }
+
+    /// The same with this end of its connections.
+    pub(crate) fn by(self, local: Local) -> Shared {
+        Shared { local, ..self }
     }
 
     /// Where it leads.

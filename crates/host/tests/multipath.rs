@@ -69,6 +69,41 @@ fn without_any_path_commands_fail_when_their_time_is_over() {
 }
 
 #[test]
+fn a_path_that_was_given_up_is_used_again_when_it_is_back() {
+    let volume = shared_volume();
+    let [target, other] = [(); 2].map(|()| Target::serve(volume.clone(), 1, 0));
+    let mut options = options();
+    options.association.ctrl_loss_tmo = Some(Duration::from_secs(1));
+    let namespace = open(&[target.address, other.address], &options);
+    await_path(&namespace, 0, Access::is_usable);
+    await_path(&namespace, 1, Access::is_usable);
+    let mut checker = Checker::new(namespace.clone());
+    checker.rounds(Duration::from_millis(100));
+    let (port, other_port) = (target.address.port(), other.address.port());
+    drop(target);
+    await_path(&namespace, 0, |access| access == Access::Gone);
+    let report = &namespace.paths()[0];
+    assert!(report.reason.contains("ctrl_loss_tmo"), "{}", report.reason);
+    checker.rounds(Duration::from_millis(500));
+    assert_eq!(namespace.paths()[0].access, Access::Gone, "it is tried, and nobody waits for it");
+    let target = Target::serve(volume.clone(), 1, port);
+    await_path(&namespace, 0, Access::is_usable);
+    checker.rounds(Duration::from_millis(100));
+    // Of the one that is left, all is as with any other.
+    drop(other);
+    await_path(&namespace, 1, |access| access == Access::Gone);
+    checker.rounds(Duration::from_millis(100));
+    // When all were given up, users were told: it stays so.
+    drop(target);
+    await_path(&namespace, 0, |access| access == Access::Gone);
+    let done = checker.core.command(read(0, 4096), vec![0; 4096]);
+    assert!(!done.status.is_success());
+    let _targets = [port, other_port].map(|port| Target::serve(volume.clone(), 1, port));
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(namespace.paths().iter().all(|path| path.access == Access::Gone));
+}
+
+#[test]
 fn a_black_hole_loses_nothing() {
     let volume = shared_volume();
     let targets = [(); 2].map(|()| Target::serve(volume.clone(), 1, 0));
@@ -200,4 +235,28 @@ fn each_of_two_cores_prefers_the_quick_path() {
     // Where nobody looks at how long commands take, both paths have as many.
     let shares = shares_of_the_quick_path(Policy::RoundRobin);
     assert!(shares.iter().all(|share| (0.4..0.6).contains(share)), "{shares:?}");
+}
+
+#[test]
+fn two_paths_to_one_address_leave_by_different_ends_of_this_machine() {
+    let target = Target::serve(shared_volume(), 1, 0);
+    let from = |address: [u8; 4]| host::Local { address: Some(address.into()), interface: None };
+    let mut options = options();
+    options.locals = vec![from([127, 0, 0, 8]), from([127, 0, 0, 9]), from([192, 0, 2, 1])];
+    let namespace = open(&[target.address; 3], &options);
+    await_path(&namespace, 0, Access::is_usable);
+    await_path(&namespace, 1, Access::is_usable);
+    let mut checker = Checker::new(namespace.clone());
+    checker.rounds(Duration::from_millis(300));
+    let paths = namespace.paths();
+    let source = |path: usize| {
+        let details = paths[path].details.iter();
+        details.clone().find(|(name, _)| name == "source").map(|(_, source)| source.clone())
+    };
+    assert_eq!([0, 1].map(source), ["127.0.0.8", "127.0.0.9"].map(|it| Some(it.to_owned())));
+    assert!(paths[..2].iter().all(|path| path.selections > 0), "{paths:?}");
+    // No address of this machine.
+    assert_eq!(source(2), None);
+    assert!(!paths[2].access.is_usable());
+    assert!(paths[2].reason.contains("from 192.0.2.1: "), "{}", paths[2].reason);
 }

@@ -4,7 +4,7 @@
 use crate::parse::bad;
 use crate::{Error, Kind, Uri};
 use association::Config;
-use host::{Address, DISCOVERY_PORT, Failover, PATHS_MAX, PORT};
+use host::{Address, DISCOVERY_PORT, Failover, Local, PATHS_MAX, PORT};
 use namespace::Namespace;
 use namespace::human::{format_duration, parse_count, parse_duration};
 use namespace::layer::multipath::{self, Multipath, MultipathOptions, Settings};
@@ -12,6 +12,7 @@ use namespace::{percent, uuid};
 use nvme::fabrics::DISCOVERY_NQN;
 use nvme::limits::Passthrough;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,13 +34,15 @@ pub fn may_be_remote(uri: &str) -> bool {
 }
 
 /// Names of its options, beside `ro` and `uuid`, which all volumes have.
-pub(crate) const OPTIONS: [&str; 21] = [
+pub(crate) const OPTIONS: [&str; 23] = [
     "ro",
     "uuid",
     "passthrough",
     "ns",
     "hostnqn",
     "hostid",
+    "host_traddr",
+    "host_iface",
     "hdr_digest",
     "data_digest",
     "queue_size",
@@ -110,6 +113,18 @@ impl Remote {
                 let id = uuid::parse(value).filter(|id| *id != [0; 16]);
                 config.host_id = id.ok_or_else(|| bad(option, value, "a UUID"))?;
             }
+            ("host_traddr", Some(value)) => {
+                let address = |text: &str| text.parse::<IpAddr>().ok();
+                let expected = "addresses of this host, like 192.0.2.10";
+                let set = |local: &mut Local, it| local.address = Some(it);
+                self.set_locals((option, value), expected, address, set)?;
+            }
+            ("host_iface", Some(value)) => {
+                let name = |text: &str| host::is_interface(text).then(|| text.to_owned());
+                let expected = "names of network interfaces, like eth0";
+                let set = |local: &mut Local, it| local.interface = Some(it);
+                self.set_locals((option, value), expected, name, set)?;
+            }
             ("queue_size", Some(value)) => {
                 let size = parse_count(value).filter(|size| (2..=1024).contains(size));
                 let size = size.ok_or_else(|| bad(option, value, "2 to 1024"))?;
@@ -137,6 +152,35 @@ impl Remote {
         Ok(true)
     }
 
+    /// Takes something of this end of each path: one for all, or one for each address.
+    fn set_locals<T: Clone>(
+        &mut self,
+        (option, value): (&str, &str),
+        expected: &'static str,
+        parse: impl Fn(&str) -> Option<T>,
+        set: impl Fn(&mut Local, T),
+    ) -> Result<(), Error> {
+        let given: Option<Vec<T>> = value.split(',').map(parse).collect();
+        let given = given.ok_or_else(|| bad(option, value, expected))?;
+        let count = if self.discovered { 1 } else { self.addresses.len() };
+        if given.len() != 1 && given.len() != count {
+            let expected = match self.discovered {
+                true => "one for all paths",
+                false => "one for all paths, or one for each address",
+            };
+            return Err(bad(option, value, expected));
+        }
+        let locals = &mut self.options.locals;
+        let before = locals.first().cloned().unwrap_or_default();
+        if locals.len() < given.len() {
+            locals.resize(given.len(), before);
+        }
+        for (local, it) in locals.iter_mut().zip(given.iter().cycle()) {
+            set(local, it.clone());
+        }
+        Ok(())
+    }
+
     /// What differs from the defaults, as options of a URI.
     pub(crate) fn differing(&self) -> Vec<String> {
         let (options, usual) = (&self.options, defaults(&self.options.association.nqn));
@@ -149,6 +193,10 @@ impl Remote {
         if config.host_id != [0; 16] {
             out.push(format!("hostid={}", uuid::format(&config.host_id)));
         }
+        let locals = &options.locals;
+        let addresses = locals.iter().map(|it| it.address.map(|address| address.to_string()));
+        out.extend(listed("host_traddr", addresses));
+        out.extend(listed("host_iface", locals.iter().map(|it| it.interface.clone())));
         out.extend(options.header_digest.then(|| "hdr_digest".to_owned()));
         out.extend(options.data_digest.then(|| "data_digest".to_owned()));
         if config.queue_entries != standard.queue_entries {
@@ -219,6 +267,16 @@ impl fmt::Display for Remote {
         }
         write!(f, "/{}", encoded(&self.options.association.nqn))
     }
+}
+
+/// An option with one value for each address, or one if they are the same; none if there is none.
+fn listed(option: &str, values: impl Iterator<Item = Option<String>>) -> Option<String> {
+    let mut values: Vec<String> = values.collect::<Option<_>>()?;
+    let first = values.first()?.clone();
+    if values.iter().all(|value| *value == first) {
+        values.truncate(1);
+    }
+    Some(format!("{option}={}", values.join(",")))
 }
 
 fn defaults(nqn: &str) -> host::Options {

@@ -49,8 +49,10 @@ struct Old {
 }
 
 impl Path {
-    pub fn new() -> Path {
+    /// One that is given up after `ctrl_loss_tmo`, if at all.
+    pub fn new(ctrl_loss_tmo: Option<Duration>) -> Path {
         let config = Config {
+            ctrl_loss_tmo,
             io_queues: 1,
             keep_alive_tmo: Duration::from_secs(2),
             reconnect_delay: Duration::from_millis(200),
@@ -125,7 +127,11 @@ impl World {
                     }
                     self.lose(path, false);
                 }
-                Action::AccessChanged => self.access_changed(path),
+                Action::AccessChanged => {
+                    let is_gone = self.paths[path].association.access() == Access::Gone;
+                    self.report.given_up += u64::from(is_gone);
+                    self.access_changed(path);
+                }
                 Action::NamespaceChanged => {
                     let now = self.now();
                     self.paths[path].association.accept(now);
@@ -144,6 +150,8 @@ impl World {
     pub fn host_timer(&mut self, path: usize) {
         let now = self.now();
         self.paths[path].timer = None;
+        let is_reached = self.paths.iter().any(|path| path.association.is_live());
+        self.paths[path].association.set_company(is_reached);
         self.paths[path].association.handle_timeout(now);
         self.pump_path(path);
     }

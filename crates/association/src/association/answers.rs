@@ -257,7 +257,7 @@ impl Association {
     /// The namespace is as it was accepted, or gone.
     pub(super) fn settled(&mut self, now: Duration) {
         if self.state == State::Connecting {
-            self.state = State::Live;
+            (self.state, self.given_up) = (State::Live, false);
             // A connection, its initialization, and some more.
             let until = now + 3 * self.config.admin_timeout;
             self.unproven = self.lost_since.map(|since| (since, until));

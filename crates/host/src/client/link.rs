@@ -54,12 +54,12 @@ impl Link {
         opened: impl FnOnce(&TcpStream),
     ) -> Result<Link, Reason> {
         let socket =
-            TcpStream::connect_timeout(&address, options.connect_timeout).map_err(|error| {
-                match error.kind() {
+            options.local.connect(&address, options.connect_timeout).map_err(
+                |error| match error.kind() {
                     ErrorKind::TimedOut => Reason::TimedOut(options.connect_timeout),
                     _ => Reason::Io(error),
-                }
-            })?;
+                },
+            )?;
         opened(&socket);
         socket.set_nodelay(true)?;
         socket.set_write_timeout(Some(options.command_timeout))?;

@@ -2,8 +2,8 @@
 
 use crate::cli::RemoteArgs;
 use anyhow::{Context, Result, bail, ensure};
-use host::Address;
 use host::client::{Client, ClientError, HostIdentity, Options, Peer};
+use host::{Address, Local};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
@@ -30,6 +30,8 @@ pub struct Remote {
     /// Who asks.
     pub host: HostIdentity,
     options: Options,
+    /// This end of a connection to each address; that of the options where there is none.
+    locals: Vec<Local>,
 }
 
 /// The subsystem that the URI of a remote volume names.
@@ -61,8 +63,8 @@ impl Remote {
         let addresses = resolve(host, args.trsvcid.unwrap_or(port))?.collect();
         let id = args.hostid.map(Uuid::into_bytes);
         let host = host::identity(args.hostnqn.as_deref(), id);
-        let options = options(args);
-        Ok(Remote { addresses, nqn: nqn.to_owned(), nsid: None, policy: None, host, options })
+        let (nqn, options, locals) = (nqn.to_owned(), options(args), Vec::new());
+        Ok(Remote { addresses, nqn, nsid: None, policy: None, host, options, locals })
     }
 
     /// Reads `tcp://HOST[:PORT][,HOST[:PORT]...]/NQN[?ns=N&...]`, as a volume's URI is read; of `discovery://` a
@@ -82,6 +84,16 @@ impl Remote {
         let mut options = options(args);
         options.header_digest |= volume.options.header_digest;
         options.data_digest |= volume.options.data_digest;
+        let own = options.local.clone();
+        let local = |index| {
+            let given = volume.options.local(index);
+            Local {
+                address: own.address.or(given.address),
+                interface: own.interface.clone().or(given.interface),
+            }
+        };
+        options.local = local(0);
+        let locals = (0..addresses.len()).map(local).collect();
         let remote = Remote {
             addresses,
             nqn: config.nqn.clone(),
@@ -92,6 +104,7 @@ impl Remote {
                 args.hostid.map(Uuid::into_bytes).or(id),
             ),
             options,
+            locals,
         };
         if volume.discovered { remote.discovered(&volume.addresses) } else { Ok(remote) }
     }
@@ -126,7 +139,12 @@ impl Remote {
     /// Connects through one address.
     pub fn connect_to(&self, address: SocketAddr) -> Result<Client, ClientError> {
         let peer = Peer { address, subsystem: self.nqn.clone() };
-        Client::connect(&peer, &self.host, &self.options)
+        let mut options = self.options.clone();
+        let index = self.addresses.iter().position(|it| *it == address);
+        if let Some(local) = index.and_then(|index| self.locals.get(index)) {
+            options.local = local.clone();
+        }
+        Client::connect(&peer, &self.host, &options)
     }
 
     /// The namespace that was named, or the only one.
@@ -168,6 +186,7 @@ fn options(args: &RemoteArgs) -> Options {
         command_timeout: Duration::from_millis(args.timeout),
         header_digest: args.hdr_digest,
         data_digest: args.data_digest,
+        local: Local { address: args.host_traddr, interface: args.host_iface.clone() },
         ..Options::default()
     }
 }
@@ -188,6 +207,8 @@ mod tests {
             transport: "tcp".into(),
             traddr: None,
             trsvcid: None,
+            host_traddr: None,
+            host_iface: None,
             hostnqn: None,
             hostid: None,
             hdr_digest: false,
@@ -209,6 +230,16 @@ mod tests {
         let remote = Remote::parse(uri, &args()).unwrap();
         assert_eq!((remote.host.nqn.as_str(), remote.host.id[15]), ("nqn.h", 1));
         assert!(remote.options.data_digest && !remote.options.header_digest);
+        let uri = "tcp://192.0.2.1,192.0.2.2/nqn.x?host_traddr=192.0.2.3,192.0.2.4&host_iface=eth0";
+        let remote = Remote::parse(uri, &args()).unwrap();
+        let from = |address: &str| Local {
+            address: Some(address.parse().unwrap()),
+            interface: Some("eth0".into()),
+        };
+        assert_eq!(remote.locals, [from("192.0.2.3"), from("192.0.2.4")]);
+        let given = RemoteArgs { host_traddr: Some("192.0.2.9".parse().unwrap()), ..args() };
+        let remote = Remote::parse(uri, &given).unwrap();
+        assert_eq!(remote.locals, [from("192.0.2.9"), from("192.0.2.9")]);
     }
 
     #[test]

@@ -120,7 +120,10 @@ fn opened(volumes: Vec<VolumePaths>, subsystems: &mut Vec<Subsystem>) {
         // A volume with layers above it is no subsystem's alone, and goes by its own name.
         let nqn = connect::subsystem_of(&volume.volume).unwrap_or(volume.volume);
         let paths = volume.paths.into_iter().map(|path| {
-            let (transport, address) = where_to(&path.name);
+            let (transport, mut address) = where_to(&path.name);
+            if let Some(source) = path.details.get("source").filter(|_| path.is_live()) {
+                address += &format!(",src_addr={source}");
+            }
             PathTo {
                 transport: transport.to_owned(),
                 address,

@@ -2,6 +2,7 @@
 //! `id-ns`, `list`, `list-subsys`, `get-log`, `show-regs`.
 
 use clap::{Args, ValueEnum};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use uuid::Uuid;
 
@@ -39,6 +40,12 @@ pub struct RemoteArgs {
     /// Its port.
     #[arg(short = 's', long, value_name = "PORT", requires = "traddr")]
     pub trsvcid: Option<u16>,
+    /// Address of this host that the connection comes from.
+    #[arg(long, value_name = "ADDR")]
+    pub host_traddr: Option<IpAddr>,
+    /// Network interface of this host that the connection goes by.
+    #[arg(long, value_name = "NAME", value_parser = interface)]
+    pub host_iface: Option<String>,
     /// Host NQN; /etc/nvme/hostnqn when left out, or one made from this machine's id.
     #[arg(short = 'q', long, value_name = "NQN")]
     pub hostnqn: Option<String>,
@@ -279,6 +286,11 @@ pub struct ListSubsysArgs {
     /// How to write it.
     #[arg(short, long, value_enum, default_value = "normal")]
     pub output_format: ListFormat,
+}
+
+fn interface(text: &str) -> Result<String, String> {
+    let name = host::is_interface(text).then(|| text.to_owned());
+    name.ok_or_else(|| format!("`{text}` is no name of a network interface"))
 }
 
 /// A number as nvme-cli takes it: decimal, or hexadecimal behind 0x.

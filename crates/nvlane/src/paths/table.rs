@@ -29,7 +29,7 @@ impl Shares {
     }
 
     fn sent(&mut self, volume: &VolumePaths, path: &PathNow) -> u64 {
-        let key = (volume.nqn.clone(), volume.nsid, path.name.clone());
+        let key = (volume.nqn.clone(), volume.nsid, label(volume, path));
         let before = self.sent.insert(key, path.selections).unwrap_or(0);
         path.selections.saturating_sub(before)
     }
@@ -57,7 +57,7 @@ pub fn text(volumes: &[VolumePaths], shares: &[Vec<f64>]) -> String {
             ["Path", "State", "In flight", "p50", "p99", "Weight", "Share", "Errors", "Reconnects"];
         let rows = volume.paths.iter().zip(shares).map(|(path, share)| {
             [
-                path.name.clone(),
+                label(volume, path),
                 path.access.clone(),
                 path.in_flight.to_string(),
                 latency(path.p50_ns),
@@ -70,10 +70,19 @@ pub fn text(volumes: &[VolumePaths], shares: &[Vec<f64>]) -> String {
         });
         out.push_str(&columns(&head, &rows.collect::<Vec<_>>()));
         for path in volume.paths.iter().filter(|path| !path.reason.is_empty()) {
-            let _ = writeln!(out, "{}: {}", path.name, path.reason);
+            let _ = writeln!(out, "{}: {}", label(volume, path), path.reason);
         }
     }
     out
+}
+
+/// A path's name; with this end of it, where another leads to the same address.
+fn label(volume: &VolumePaths, path: &PathNow) -> String {
+    let is_shared = volume.paths.iter().filter(|other| other.name == path.name).count() > 1;
+    match path.details.get("source").filter(|_| is_shared) {
+        Some(source) => format!("{} from {source}", path.name),
+        None => path.name.clone(),
+    }
 }
 
 /// A time for reading; nothing is known of one that is zero.
@@ -111,6 +120,24 @@ mod tests {
                 path("tcp://b", "lost", "refused", sent[1]),
             ],
         }
+    }
+
+    #[test]
+    fn paths_to_one_address_are_told_apart() {
+        let mut volume = volume([75, 25]);
+        for (path, source) in volume.paths.iter_mut().zip(["192.0.2.1", "192.0.2.2"]) {
+            path.name = "tcp://a".into();
+            path.details.insert("source".into(), source.into());
+        }
+        let mut shares = Shares::default();
+        assert_eq!(shares.since_last(std::slice::from_ref(&volume)), [[0.75, 0.25]]);
+        let text = table_of(std::slice::from_ref(&volume));
+        assert!(
+            text.contains("tcp://a from 192.0.2.1 ") && text.contains("tcp://a from 192.0.2.2:")
+        );
+        volume.paths[0].selections += 30;
+        volume.paths[1].selections += 10;
+        assert_eq!(shares.since_last(&[volume]), [[0.75, 0.25]]);
     }
 
     #[test]

@@ -72,7 +72,10 @@ fn check(details: &Map<String, Value>, fields: &str) -> bool {
         let value = details.get(name).and_then(Value::as_str).unwrap_or_default();
         assert!(value.parse::<u64>().is_ok(), "{name}: {details:?}");
     }
-    for (name, value) in details.iter().filter(|(name, _)| !OF_A_PATH.contains(&name.as_str())) {
+    let source = details["source"].as_str().unwrap_or_default();
+    assert!(source.parse::<std::net::IpAddr>().is_ok(), "{details:?}");
+    let own = |name: &str| name == "source" || OF_A_PATH.contains(&name);
+    for (name, value) in details.iter().filter(|(name, _)| !own(name)) {
         let (group, core) = name.split_once(" core ").unwrap_or((name.as_str(), "0"));
         assert!(["read", "write", "other"].contains(&group), "{name}");
         assert!(core.parse::<u32>().is_ok(), "{name}");
