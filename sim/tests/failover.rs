@@ -18,6 +18,7 @@ fn sums(reports: &[Report]) -> Report {
         retries: sum.retries + report.retries,
         held: sum.held + report.held,
         lives: sum.lives + report.lives,
+        given_up: sum.given_up + report.given_up,
         late_writes: sum.late_writes + report.late_writes,
         stall_ms: sum.stall_ms.max(report.stall_ms),
         ..Report::default()
@@ -40,6 +41,7 @@ fn blocks_keep_what_users_have_seen() {
     // All that was to be tried was tried.
     assert!(sum.completed > SEEDS * 10_000 && sum.lives > SEEDS * 8, "{sum:?}");
     assert!(sum.retries > SEEDS * 10 && sum.held > SEEDS, "{sum:?}");
+    assert!(sum.given_up > SEEDS / 2, "{sum:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Whether very many hosts are a herd: 2,000 of them against 16 shared targets. No herd is a swing of at most 20 %: how far
-//! a path's share of the throughput gets, 100 ms at a time, from its own mean. `stated.rs` and `scenarios.rs` hold
-//! completion-time to that in `herd-open` and `herd-closed`, and say what it does in `herd-long`.
+//! a path's share of the throughput gets, 100 ms at a time, from its own mean. `scenarios.rs` holds
+//! completion-time to that in `herd-open` and `herd-closed`, and `stated.rs` says what it does in `herd-long`.
 //!
 //! Bounds in both directions are what was measured from eight seeds, with some room.
 
@@ -32,15 +32,13 @@ fn a_slow_port_and_a_weak_one_make_no_herd_of_completion_time() {
     }
 }
 
-/// At 20 % load it is about the bound, above it in some windows and below it in others, and does not settle in 40 s: 500
-/// commands per port in 100 ms make a swing of 11 % by counting alone (round-robin), and each host sends two or three a
-/// second by each path, of which it learns. Nobody waits for it.
+/// At 20 % load 500 commands per port in 100 ms make a swing of 11 % by counting alone (round-robin), and each host sends
+/// two or three a second by each path, of which it learns.
 #[test]
-fn a_calm_herd_of_completion_time_is_about_the_bound() {
-    for seed in 1..=2 {
+fn a_calm_herd_of_completion_time_is_none() {
+    for seed in 1..=4 {
         for window in windows("herd-calm", Policy::CompletionTime, seed) {
-            assert!((0.15..0.26).contains(&window.swing.worst), "seed {seed}: {window:?}");
-            assert!(window.swing.deviation < 0.11, "seed {seed}: {window:?}");
+            assert!(window.swing.worst <= HERD, "seed {seed}: {window:?}");
             assert!(window.of_best >= 0.99 && window.p999_us < 350, "seed {seed}: {window:?}");
         }
     }

@@ -18,6 +18,10 @@
 //! and 1 MiB alike. All is kept per core, path and group: reads of a path do not wait behind its
 //! writes where bandwidth differs by direction.
 //!
+//! Paths that are as good as another are taken in turn, by turns of the caller: his commands of one moment go together. As
+//! good is the same time, and of a path with nothing in flight a tenth more than the best: estimates made of a few
+//! commands differ by as much.
+//!
 //! A path that is chosen no more is measured no more. Reads are helped by probes (`probe`), other
 //! groups by giving one command in [`REFRESH_EVERY`] to a path whose estimate is old. That command is
 //! a user's. So where reads tell that the path is farther than the best one by more than a command
@@ -31,6 +35,9 @@ use crate::set::PathSet;
 pub const WORK_OVERHEAD: u64 = 4096;
 /// Samples that end a batch before its time.
 const BATCH_SAMPLES: u32 = 64;
+/// An idle path that is expected to take so little more than the best one is as good: with few commands a path, what is
+/// known of each differs by as much from host to host, and all would go where it is a little better.
+const AS_GOOD: f64 = 0.9;
 /// A sample counts as at most so many smoothed latencies: one lost packet is no trend.
 const CLIP: f64 = 8.0;
 /// Work in flight counts as a queue from so many commands on.
@@ -118,12 +125,15 @@ pub struct Estimates {
     paths: [Estimate; PATHS_MAX],
     /// Selections, for [`REFRESH_EVERY`].
     selections: u32,
+    /// The path that was looked at first, and when.
     rotation: usize,
+    asked_ns: u64,
 }
 
 impl Default for Estimates {
     fn default() -> Estimates {
-        Estimates { paths: [Estimate::UNKNOWN; PATHS_MAX], selections: 0, rotation: 0 }
+        let paths = [Estimate::UNKNOWN; PATHS_MAX];
+        Estimates { paths, selections: 0, rotation: 0, asked_ns: 0 }
     }
 }
 
@@ -151,15 +161,17 @@ impl Estimates {
     /// tell also which paths are worth a command.
     #[inline]
     pub fn select(&mut self, demand: &Demand, stand_in: &Estimates, reads: &Estimates) -> usize {
-        // Whoever has the same time is served in turn: start at another path each time.
+        // Whoever is as good is served in turn: start at another path each time, but at the same for all commands of
+        // one moment, which then go together.
         let paths = demand.paths;
-        let mut start = self.rotation + 1;
+        let mut start = self.rotation + usize::from(demand.now_ns != self.asked_ns);
         start = if start >= paths { 0 } else { start };
         self.rotation = start;
+        self.asked_ns = demand.now_ns;
         let bits = u32::from(demand.candidates.0);
         let mut rest = bits >> start | (bits & ((1 << start) - 1)) << (paths - start);
         let question = Question::new(demand);
-        let (mut best, mut best_ns) = (0, f64::INFINITY);
+        let (mut best, mut best_ns, mut better_ns) = (0, f64::INFINITY, f64::INFINITY);
         while rest != 0 {
             let turned = rest.trailing_zeros() as usize + start;
             rest &= rest - 1;
@@ -174,8 +186,10 @@ impl Estimates {
                 time_ns += demand.numa_bias_ns;
             }
             // Without a branch, which would be foreseen in half of the cases at best.
-            best = if time_ns < best_ns { path } else { best };
-            best_ns = if time_ns < best_ns { time_ns } else { best_ns };
+            best = if time_ns < better_ns { path } else { best };
+            best_ns = if time_ns < better_ns { time_ns } else { best_ns };
+            let enough = if own.in_flight == 0 { AS_GOOD } else { 1.0 };
+            better_ns = if time_ns < better_ns { time_ns * enough } else { better_ns };
         }
         if demand.refreshes {
             self.selections += 1;

@@ -166,7 +166,7 @@ fn the_same_time_is_served_in_turn() {
     let mut bench = Bench::new();
     bench.run(0, 0, 100 * US);
     bench.run(1, 0, 100 * US);
-    let chosen: Vec<_> = (0..4).map(|_| bench.select(MS)).collect();
+    let chosen: Vec<_> = (0..4).map(|turn| bench.select(MS + turn)).collect();
     assert_eq!(chosen, [1, 0, 1, 0]);
 }
 
@@ -199,7 +199,7 @@ fn another_group_stands_in() {
     bench.stand_in = reads.estimates;
     // Known to take 900 us here against 500 us elsewhere.
     assert_eq!(bench.select(MS), 1);
-    bench.run(1, MS, 1000 * US);
+    bench.run(1, MS, 1100 * US);
     assert_eq!(bench.select(MS), 0);
 }
 
@@ -207,10 +207,10 @@ fn another_group_stands_in() {
 fn the_farther_path_is_burdened() {
     let mut bench = Bench::new();
     bench.run(0, 0, 100 * US);
-    bench.run(1, 0, 90 * US);
+    bench.run(1, 0, 80 * US);
     let mut demand = Bench::demand(MS);
     assert_eq!(bench.estimates.select(&demand, &bench.stand_in, &bench.stand_in), 1);
-    (demand.remote, demand.numa_bias_ns) = (PathSet::of(1), 20e3);
+    (demand.remote, demand.numa_bias_ns) = (PathSet::of(1), 40e3);
     assert_eq!(bench.estimates.select(&demand, &bench.stand_in, &bench.stand_in), 0);
 }
 
@@ -288,7 +288,7 @@ fn a_path_that_comes_back_is_not_held_to_its_failures() {
         bench.estimates.failed(0, 10 * MS);
     }
     let both = |bench: &mut Bench| {
-        let chosen: Vec<_> = (0..4).map(|_| bench.select(2_000 * MS)).collect();
+        let chosen: Vec<_> = (0..4).map(|turn| bench.select(2_000 * MS + turn)).collect();
         chosen.contains(&0) && chosen.contains(&1)
     };
     assert!(!both(&mut bench), "it failed ten commands");
@@ -450,4 +450,42 @@ fn a_burst_does_not_hide_what_a_queue_costs() {
     flying.iter().for_each(|token| bench.estimates.ended(token, now_ns));
     let idle_ns = bench.expected_ns(0, now_ns);
     assert!(idle_ns < 0.5e6, "{idle_ns}");
+}
+
+#[test]
+fn idle_paths_that_are_nearly_as_good_are_taken_in_turn() {
+    // Of ten commands, so many go to a path that takes so long, beside one of 100 us.
+    for (latency_us, taken) in [(100, 5), (105, 5), (110, 5), (113, 0), (200, 0), (95, 5), (88, 10)]
+    {
+        let mut bench = Bench::new();
+        bench.run(0, 0, 100 * US);
+        bench.run(1, 0, latency_us * US);
+        let chosen: Vec<usize> = (0..10).map(|turn| bench.select(MS + turn * US)).collect();
+        let count = chosen.iter().filter(|path| **path == 1).count();
+        assert_eq!(count, taken, "{latency_us} us: {chosen:?}");
+    }
+}
+
+#[test]
+fn a_path_with_something_in_flight_is_as_good_only_if_it_is_no_slower() {
+    for (latency_us, expected) in [(40, 1), (52, 0)] {
+        let mut bench = Bench::new();
+        bench.run(0, 0, 100 * US);
+        bench.run(1, 0, latency_us * US);
+        // Another command beside this one takes as long again.
+        bench.send(1, MS);
+        for turn in 0..4 {
+            assert_eq!(bench.select(MS + turn), expected, "{latency_us} us");
+        }
+    }
+}
+
+#[test]
+fn commands_of_one_moment_go_together() {
+    let mut bench = Bench::new();
+    bench.run(0, 0, 100 * US);
+    bench.run(1, 0, 100 * US);
+    let first = bench.select(MS);
+    assert!((0..8).all(|_| bench.select(MS) == first), "nothing was sent meanwhile");
+    assert_ne!(bench.select(MS + 1), first);
 }
