@@ -81,6 +81,8 @@ refused_list() {
 # --- What is offered ---
 nvme id-ctrl "$controller" -o json >"$WORK/ctrl.json"
 expect_json "$WORK/ctrl.json" '((.oncs / 256) | floor) % 2' 1
+# Copy Single Atomicity
+expect_json "$WORK/ctrl.json" '((.oncs / 512) | floor) % 2' 1
 expect_json "$WORK/ctrl.json" '.ocfs' 15
 nvme effects-log "$controller" --csi=0 -H >"$WORK/effects.txt"
 grep -qi copy "$WORK/effects.txt" || die "the effects log lacks Copy: $(<"$WORK/effects.txt")"
@@ -155,8 +157,8 @@ done
 
 nsid=5
 device=$(namespace 5)
-expect_match "a volume that is read only" "$(fails nvme copy "$device" --sdlba=100 --slbs=0 --blocks=0)" \
-    '\(0x(40{0,2})?20\)|Read-only|not permitted'
+range 0 1 >"$WORK/one"
+refused_list 20 "$WORK/one" 0 100
 
 # --- Between namespaces, where the kernel lets root enable that by hand: newer ones do not ---
 nvme admin-passthru "$controller" -o 0x0a --cdw10=0x16 -r -l 512 -b >"$WORK/behavior"
@@ -177,7 +179,10 @@ if said=$(nvme admin-passthru "$controller" -o 0x09 --cdw10=0x16 -w -l 512 -i "$
         blocks "$device" 30000 8 | cmp - <(blocks "$source" 0 8)
         range 0 8 2 >"$WORK/one"
         refused_list 185 "$WORK/one" $((0x200)) 30000
+        # One that could be there, and one that could not.
         range 0 8 9 >"$WORK/one"
+        refused_list 2 "$WORK/one" $((0x200)) 30000
+        range 0 8 8193 >"$WORK/one"
         refused_list b "$WORK/one" $((0x200)) 30000
         range 29999 2 $nsid >"$WORK/one"
         refused_list 187 "$WORK/one" $((0x200)) 30000

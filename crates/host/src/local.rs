@@ -24,7 +24,7 @@ pub struct Local {
 /// Whether `name` may be that of a network interface.
 pub fn is_interface(name: &str) -> bool {
     let fits = (1..=INTERFACE_BYTES_MAX).contains(&name.len()) && name != "." && name != "..";
-    fits && name.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '/' | ':' | ','))
+    fits && name.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '/' | ':' | ',' | '+'))
 }
 
 impl Local {

@@ -5,6 +5,7 @@ mod rig;
 use host::{Options, Path};
 use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::layer::multipath::{Multipath, MultipathOptions, Policy, Settings};
+use namespace::layer::volatile::Volatile;
 use namespace::{Access, Namespace};
 use nvme::copy::{Entry, Format, entries};
 use nvme::limits::CopyLimits;
@@ -28,16 +29,21 @@ fn path(script: &Script, nsid: u32) -> Arc<Path> {
     connect(script.address, &options)
 }
 
+/// A range of the same namespace.
+fn own(slba: u64, blocks: u32) -> Range {
+    Range { of: None, slba, blocks, fast_only: false }
+}
+
 /// Ranges of the same namespace.
 fn same<const N: usize>(ranges: [(u64, u32); N]) -> Vec<Range> {
-    ranges.into_iter().map(|(slba, blocks)| Range { of: None, slba, blocks }).collect()
+    ranges.into_iter().map(|(slba, blocks)| own(slba, blocks)).collect()
 }
 
 /// A range of what is behind another path.
 fn of(path: &Arc<Path>, slba: u64, blocks: u32) -> Range {
     let located = Arc::clone(path).origin(slba, blocks.into()).expect("it is live");
     assert_eq!((located.slba, located.blocks), (slba, u64::from(blocks)));
-    Range { of: Some(located.origin), slba, blocks }
+    Range { of: Some(located.origin), ..own(slba, blocks) }
 }
 
 /// The only Copy that has come, and its entries.
@@ -96,7 +102,7 @@ fn between_namespaces_it_is_format_3h_where_that_is_all() {
     assert!(script.enabled().iter().all(|formats| *formats == 0b1000));
     let core = Core::usable(one);
     script.answer(DONE);
-    let ranges = vec![of(&two, 3, 4), Range { of: None, slba: 50, blocks: 2 }];
+    let ranges = vec![of(&two, 3, 4), own(50, 2)];
     core.copy(with_fua(10), ranges).ok();
     let (seen, list) = only(&script);
     let entry = |nsid, slba, blocks| Entry { nsid, slba, blocks, fast_only: false };
@@ -115,7 +121,7 @@ fn between_namespaces_it_is_format_2h_where_that_was_enabled() {
     assert!(script.enabled().iter().all(|formats| *formats == 0b1100));
     let core = Core::usable(one.clone());
     script.answer(DONE);
-    let ranges = vec![of(&two, 3, 4), Range { of: None, slba: 50, blocks: 2 }, of(&one, 60, 1)];
+    let ranges = vec![of(&two, 3, 4), own(50, 2), of(&one, 60, 1)];
     core.copy(with_fua(10), ranges).ok();
     let (seen, list) = only(&script);
     let entry = |nsid, slba, blocks| Entry { nsid, slba, blocks, fast_only: false };
@@ -130,13 +136,97 @@ fn between_namespaces_it_is_format_2h_where_that_was_enabled() {
     // For now: it may come back.
     assert_eq!(core.copy(with_fua(10), vec![of(&two, 3, 4)]).status, NOT_POSSIBLE);
     assert_eq!(core.copy(with_fua(10), same([(3, 4)])).status, Status::INVALID_NAMESPACE.dnr());
+    // So our own targets call one that is inactive.
     script.answer(Some((Status::INVALID_FIELD.dnr(), 0)));
+    assert_eq!(core.copy(with_fua(10), vec![of(&two, 3, 4)]).status, NOT_POSSIBLE);
+    script.answer(Some((Status::INCOMPATIBLE_NAMESPACE.dnr(), 0)));
     assert_eq!(core.copy(with_fua(10), vec![of(&two, 3, 4)]).status, NOT_POSSIBLE.dnr());
     // The source's group may be in another state than this path's: that is no news of the path.
     script.answer(Some((Status::ANA_INACCESSIBLE, 0)));
     let refused = core.copy(with_fua(10), vec![of(&two, 3, 4)]);
     assert_eq!(refused.status, Status::ANA_INACCESSIBLE);
     assert!(core.access().is_usable());
+}
+
+/// Format 0h has no Fast Copy Only, and without it a target may read and write.
+#[test]
+fn fast_copy_only_is_told_within_a_namespace_too() {
+    let target = Target::memory();
+    let fast = |slba, blocks| Range { fast_only: true, ..own(slba, blocks) };
+    for (formats, number) in [(0b1111, 2), (0b1001, 3)] {
+        let script = Script::before(target.address, Copier { formats, ..Copier::default() });
+        let core = Core::usable(path(&script, 1));
+        script.answer(DONE);
+        core.copy(with_fua(10), vec![own(3, 4), fast(50, 2)]).ok();
+        let (seen, list) = only(&script);
+        let entry = |slba, blocks, fast_only| Entry { nsid: 1, slba, blocks, fast_only };
+        assert_eq!(list, [entry(3, 4, false), entry(50, 2, true)]);
+        assert_eq!(seen.command.cdw12.get(), 1 << 30 | number << 8 | 1);
+        // These formats forbid it, and the other cannot tell.
+        assert_eq!(core.copy(with_fua(10), vec![fast(9, 2)]).status, NOT_POSSIBLE);
+        assert_eq!(script.copies().len(), 1);
+    }
+    // What is copied within a namespace by a controller that cannot be told is copied where it lies.
+    let script = Script::before(target.address, Copier { formats: 0b0011, ..Copier::default() });
+    let core = Core::usable(path(&script, 1));
+    script.answer(DONE);
+    core.copy(with_fua(10), vec![fast(50, 2)]).ok();
+    assert_eq!(only(&script).1, [short(50, 2)]);
+}
+
+#[test]
+fn our_own_target_reads_and_writes_nothing_if_that_is_told() {
+    // Memory copies by itself, and a cache over it cannot.
+    let slow = Volatile::new(memory(1 << 20, 9, 1), 1 << 20);
+    for (volume, is_fast) in [(guarded(), true), (guarded_over(slow), false)] {
+        let target = Target::serve(volume, 1, 0);
+        let core = Core::usable(connect(target.address, &options()));
+        let data = pattern(7, 8 << 9);
+        core.write(0, &data);
+        let range = |fast_only| vec![Range { fast_only, ..own(0, 8) }];
+        let done = core.copy(with_fua(8), range(true));
+        assert_eq!(done.status.is_success(), is_fast, "{}", done.status);
+        assert!(is_fast || done.status.code() == NOT_POSSIBLE, "{}", done.status);
+        let wanted = if is_fast { data.clone() } else { vec![0; 8 << 9] };
+        assert!(core.read(8 << 9, 8 << 9) == wanted);
+        core.copy(with_fua(8), range(false)).ok();
+        assert!(core.read(8 << 9, 8 << 9) == data);
+    }
+}
+
+#[test]
+fn who_takes_no_namespaces_is_not_asked_again() {
+    let target = Target::memory();
+    target.add(2, memory(1 << 20, 9, 1), [0x43; 16]);
+    let script = Script::before(target.address, Copier { ours: false, ..Copier::default() });
+    let (one, two) = (path(&script, 1), path(&script, 2));
+    script.answer(Some((Status::INVALID_FIELD.dnr(), 0)));
+    let core = Core::usable(one);
+    assert_eq!(core.copy(with_fua(10), vec![of(&two, 3, 4)]).status, NOT_POSSIBLE.dnr());
+}
+
+/// The offload between two namespaces of our target outlives that one of them is gone for a while.
+#[test]
+fn a_source_that_was_inactive_is_copied_by_the_target_again() {
+    let target = Target::serve(guarded(), 1, 0);
+    let source = guarded();
+    target.add(2, source.clone(), [0x43; 16]);
+    let path = |nsid| {
+        let mut options = options();
+        options.association.nsid = Some(nsid);
+        connect(target.address, &options)
+    };
+    let (one, two) = (path(1), path(2));
+    let (core, other) = (Core::usable(one), Core::usable(two.clone()));
+    let data = pattern(3, 8 << 9);
+    other.write(0, &data);
+    let ranges = vec![of(&two, 0, 8)];
+    target.server.remove_namespace(NQN, 2).expect("it was there");
+    assert_eq!(core.copy(with_fua(8), ranges.clone()).status, NOT_POSSIBLE);
+    target.add(2, source, [0x43; 16]);
+    other.until_served(rig::read(0, 512), &[0; 512]);
+    core.copy(with_fua(8), ranges).ok();
+    assert!(core.read(8 << 9, 8 << 9) == data);
 }
 
 #[test]
@@ -201,8 +291,11 @@ fn ranges_that_overlap_go_to_our_own_targets_only() {
 
 /// A volume with whatever a Copy needs.
 fn guarded() -> Arc<dyn Namespace> {
-    let options = GuardOptions::default();
-    Guard::new(memory(1 << 20, 9, 1), options)
+    guarded_over(memory(1 << 20, 9, 1))
+}
+
+fn guarded_over(child: Arc<dyn Namespace>) -> Arc<dyn Namespace> {
+    Guard::new(child, GuardOptions::default())
 }
 
 #[test]
@@ -221,7 +314,7 @@ fn our_own_target_copies_where_the_data_is() {
     core.write(0, &first);
     other.write(0, &second);
     // To blocks 16 to 64: the last 40 of the other, and 8 of this one that are not written.
-    let ranges = vec![of(&two, 24, 40), Range { of: None, slba: 4, blocks: 8 }];
+    let ranges = vec![of(&two, 24, 40), own(4, 8)];
     core.copy(with_fua(16), ranges).ok();
     let wanted = [&first[..16 << 9], &second[24 << 9..], &first[4 << 9..12 << 9]].concat();
     assert!(core.read(0, 64 << 9) == wanted);

@@ -17,7 +17,7 @@ use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::layer::multipath::{Multipath, MultipathOptions};
 use rig::{Target, connect, memory, options};
 use std::sync::Arc;
-use world::{BLOCKS, World};
+use world::{Size, World};
 
 fn guarded(child: Arc<dyn Namespace>) -> Arc<dyn Namespace> {
     let options = GuardOptions::default();
@@ -36,7 +36,11 @@ fn remote(target: &Target, nsid: u32) -> Arc<dyn Namespace> {
 /// Two namespaces of one target, and a third volume: of another target, or in this process.
 fn one_world(dice: &mut Dice, round: u64, operations: u64) -> (u64, u64, u64) {
     let block_shift = if dice.one_in(2) { 9 } else { 12 };
-    let volume = || memory(BLOCKS << block_shift, block_shift, 1);
+    let (size, operations) = match round {
+        2 => (Size::LARGE, operations / 8),
+        _ => (Size::SMALL, operations),
+    };
+    let volume = || memory(size.blocks() << block_shift, block_shift, 1);
     let target = Target::serve(guarded(volume()), 1, 0);
     target.add(2, guarded(volume()), [0x43; 16]);
     let other = (!round.is_multiple_of(2)).then(|| Target::serve(guarded(volume()), 1, 0));
@@ -47,7 +51,7 @@ fn one_world(dice: &mut Dice, round: u64, operations: u64) -> (u64, u64, u64) {
     let volumes = [remote(&target, 1), remote(&target, 2), third];
     let core = blocks::Core::new(&volumes, 32 << 20);
     let [copied, failed, in_vain] =
-        World::new(core, dice, false).run(operations, &format!("round {round}"));
+        World::new(core, size, dice, false).run(operations, &format!("round {round}"));
     assert_eq!(in_vain, 0, "nothing fails in the middle");
     let offloaded = volumes.iter().map(|volume| volume.copied().offloaded_bytes).sum();
     (copied, failed, offloaded)

@@ -6,6 +6,7 @@ use crate::{Data, Lost};
 use nvme::{Command, Limits, Status};
 use reactor::Reactor;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,6 +80,17 @@ pub trait Namespace: Send + Sync + fmt::Debug {
 
     /// Changes the capacity. May block; control thread only.
     fn resize(&self, bytes: u64) -> io::Result<()>;
+
+    /// Makes `file`, which must not exist, what the volume is at one moment, without moving its data. May block for long; on
+    /// threads of the caller's own.
+    ///
+    /// # Errors
+    /// It exists, or cannot be made; only a file on a file system that shares blocks has snapshots (`Unsupported`).
+    fn snapshot(&self, file: &Path) -> io::Result<()> {
+        let what = "only a file: volume has snapshots, on a file system that shares blocks";
+        let _ = file;
+        Err(io::Error::new(io::ErrorKind::Unsupported, what))
+    }
 
     /// Makes everything acknowledged durable, at shutdown. May block; control thread only.
     fn flush(&self) -> io::Result<()>;

@@ -63,8 +63,6 @@ pub fn limits(block_shift: u8) -> CopyLimits {
 pub struct Sources {
     /// At least one, unless the sources are kept for another request.
     pub ranges: Vec<Source>,
-    /// Nobody is to read and write (Fast Copy Only): what cannot be copied where it lies is refused.
-    pub fast_only: bool,
     /// Set by whoever gave the Copy up, at any time: nothing more is begun of it, and it ends with
     /// Command Abort Requested. What has begun ends first, which is no more than one piece.
     pub stop: Option<Arc<AtomicBool>>,
@@ -84,6 +82,9 @@ pub struct Source {
     pub slba: u64,
     /// How many, at least one.
     pub blocks: u32,
+    /// Nobody is to read and write them (Fast Copy Only): if they cannot be copied where they lie the Copy ends with
+    /// this range.
+    pub fast_only: bool,
 }
 
 /// In which namespace a source range is. Blocks there have the size that they have in the destination;
@@ -161,6 +162,11 @@ impl Sources {
     #[inline]
     pub fn is_stopped(&self) -> bool {
         self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+
+    /// Whether any range is not to be read and written.
+    pub fn has_fast_only(&self) -> bool {
+        self.ranges.iter().any(|range| range.fast_only)
     }
 
     /// Makes them empty, to be used for another Copy.

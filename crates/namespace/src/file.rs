@@ -23,6 +23,7 @@ mod holes;
 mod offload;
 mod open;
 mod queue;
+mod snapshot;
 mod write_back;
 
 pub use open::{FileOptions, OpenError};
@@ -267,6 +268,10 @@ impl Namespace for File {
         self.file.sync_all().inspect_err(|_| self.sync_failed(true))?;
         self.blocks.store(blocks, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn snapshot(&self, file: &Path) -> io::Result<()> {
+        self.snapshot_to(file)
     }
 
     fn flush(&self) -> io::Result<()> {

@@ -38,6 +38,11 @@ macro_rules! pass_to_child {
             self.child.resize(bytes)
         }
     };
+    (@ snapshot) => {
+        fn snapshot(&self, file: &std::path::Path) -> std::io::Result<()> {
+            self.child.snapshot(file)
+        }
+    };
     (@ flush) => {
         fn flush(&self) -> std::io::Result<()> {
             self.child.flush()

@@ -15,7 +15,7 @@ mod clear;
 mod copy;
 mod locks;
 mod mapping;
-mod stream;
+pub mod stream;
 
 pub use mapping::{Mapping, PAGE_BYTES};
 

@@ -226,7 +226,7 @@ mod tests {
     fn a_copy_ends_where_the_volume_does() {
         let copied = |sdlba, blocks| {
             let command = nvme::copy::command(1, sdlba, 2, nvme::copy::Format::Short);
-            let range = Source { place: Place::Same, slba: 0, blocks };
+            let range = Source { place: Place::Same, slba: 0, blocks, fast_only: false };
             let ranges = vec![range.clone(), range];
             copy(&command, &Data::Sources(Box::new(Sources { ranges, ..Sources::default() })), 100)
         };

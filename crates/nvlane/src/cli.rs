@@ -20,8 +20,8 @@ pub use bpf::{BpfCheckArgs, BpfCommand, BpfReplaceArgs, BpfStatArgs};
 pub use content::{CatArgs, PathsArgs, WriteArgs};
 pub use copy::{CopyArgs, JobsArgs, JobsCommand};
 pub use ctl::{
-    AnaCommand, CtlArgs, CtlCommand, HostCommand, ListenerCommand, Output, SubsystemCommand,
-    VolumeCommand,
+    AnaCommand, ControllerCommand, CtlArgs, CtlCommand, HostCommand, ListenerCommand, Output,
+    SubsystemCommand, VolumeCommand,
 };
 pub use nbd::{NBD_PORT, NbdArgs};
 pub use passthrough::{AdminArgs, DoctorArgs, IoArgs, PassthroughArgs};
@@ -144,12 +144,16 @@ What has no counterpart (other transports, disabled namespaces) is named on stan
         #[arg(long)]
         json: bool,
     },
-    /// Check a configuration file without opening a volume.
-    #[command(after_help = "Example:
-  nvlane config check /etc/nvlane.toml && systemctl restart nvlane")]
+    /// Check a configuration file without opening a volume, and say which changes by `nvlane ctl` a restart would drop.
+    #[command(after_help = "Examples:
+  nvlane config check /etc/nvlane.toml && systemctl restart nvlane
+  nvlane config check nvlane.toml --data-dir /srv/nvlane      the state that `serve` has there")]
     Check {
         /// The configuration file.
         file: PathBuf,
+        /// The --data-dir that the server has; without it, beside the file and in the usual data directory.
+        #[arg(long, value_name = "DIR")]
+        data_dir: Option<PathBuf>,
     },
     /// Show a configuration file with everything filled in that it leaves out.
     #[command(after_help = "Example:
@@ -169,11 +173,14 @@ What has no counterpart (other transports, disabled namespaces) is named on stan
 #[command(after_help = "Examples:
   nvlane info disk.img
   nvlane info 'delay:1ms(mem:1G)' -o json
+  nvlane info disk.img clone.img             # also by which means the one is copied to the other
 
 The volume is opened as `serve` opens it: one that is being served is refused.")]
 pub struct InfoArgs {
     /// The volume: a path or a URI.
     pub volume: String,
+    /// Another volume: tell by which means the first is copied to it.
+    pub target: Option<String>,
     /// How to write it.
     #[arg(short, long, value_enum, default_value = "normal")]
     pub output_format: ListFormat,

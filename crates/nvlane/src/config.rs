@@ -11,6 +11,7 @@
 //! complete configuration is what is saved, so that nothing a host could see changes at a restart.
 
 mod cores;
+pub mod difference;
 pub mod file;
 pub mod identity;
 mod limits;
@@ -208,6 +209,21 @@ impl Config {
         for subsystem in &mut self.subsystems {
             subsystem.complete();
         }
+    }
+
+    /// A short name for what it says, however it is written: comments, the order of what has none, and what is
+    /// said although it is the default do not count. The same in every version of this program.
+    pub fn fingerprint(&self) -> String {
+        let mut config = self.clone();
+        config.complete();
+        config.listeners.sort_unstable();
+        for subsystem in &mut config.subsystems {
+            subsystem.allowed_hosts.sort_unstable();
+            subsystem.namespaces.sort_by_key(|namespace| namespace.nsid);
+        }
+        config.subsystems.sort_by(|one, other| one.nqn.cmp(&other.nqn));
+        let value = serde_json::to_value(&config).expect("a configuration is plain data");
+        store::fingerprint(&value.to_string())
     }
 
     /// The subsystem called `nqn`.

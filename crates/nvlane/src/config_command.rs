@@ -1,8 +1,11 @@
 //! `nvlane config`: configurations without a daemon.
 
 use crate::cli::ConfigCommand;
+use crate::config::store::{Outlook, StoreError};
 use crate::config::{Config, file, nvmetcli, store};
+use crate::{control, origin};
 use anyhow::{Context, Result, anyhow};
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
@@ -11,17 +14,7 @@ use std::path::Path;
 pub fn run(command: &ConfigCommand) -> Result<()> {
     match command {
         ConfigCommand::Import { file, output, json } => import(file, output.as_deref(), *json),
-        ConfigCommand::Check { file } => {
-            let (config, _) = file::read(file)?;
-            let volumes: usize = config.subsystems.iter().map(|s| s.namespaces.len()).sum();
-            let subsystems = config.subsystems.len();
-            let text = format!(
-                "{}: can be served: {subsystems} subsystem(s), {volumes} volume(s)\n",
-                file.display()
-            );
-            io::stdout().write_all(text.as_bytes())?;
-            Ok(())
-        }
+        ConfigCommand::Check { file, data_dir } => check(file, data_dir.as_deref()),
         ConfigCommand::Show { file, json } => {
             let (mut config, _) = file::read(file)?;
             config.complete();
@@ -29,6 +22,48 @@ pub fn run(command: &ConfigCommand) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// Says whether a file can be served, and what that would make of the state that there is.
+fn check(path: &Path, data_dir: Option<&Path>) -> Result<()> {
+    let (mut config, content) = file::read(path)?;
+    let start = origin::start_of_file(&config, &content);
+    config.complete();
+    let volumes: usize = config.subsystems.iter().map(|s| s.namespaces.len()).sum();
+    let subsystems = config.subsystems.len();
+    let path_text = path.display();
+    let mut text =
+        format!("{path_text}: can be served: {subsystems} subsystem(s), {volumes} volume(s)\n");
+    // Where a state is, `serve` is told by its own --data-dir.
+    let usual = control::path::data_dir();
+    let places = data_dir.map_or(vec![None, Some(&*usual)], |data_dir| vec![Some(data_dir)]);
+    for place in places {
+        let state = origin::state_of_file(path, place)?;
+        let found = match store::outlook(&state, &start) {
+            // Nobody has said that there is one.
+            Err(StoreError::Io { .. }) if data_dir.is_none() && place.is_some() => continue,
+            found => found?,
+        };
+        let state = state.display();
+        match found {
+            Outlook::Nothing => {}
+            Outlook::Continued(changes) => {
+                let count =
+                    changes.map_or(String::new(), |all| format!(", {} change(s)", all.len()));
+                let _ = writeln!(text, "a restart continues the state in {state}{count}");
+            }
+            Outlook::Discarded(left) => {
+                let _ = writeln!(
+                    text,
+                    "a restart serves the file as it is, and discards the state in {state}:"
+                );
+                for change in left.changes(&config) {
+                    let _ = writeln!(text, "  {change}");
+                }
+            }
+        }
+    }
+    Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
 fn import(from: &Path, to: Option<&Path>, json: bool) -> Result<()> {

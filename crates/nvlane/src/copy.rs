@@ -13,7 +13,7 @@
 pub mod engine;
 pub mod layout;
 pub mod open;
-mod plan;
+pub mod plan;
 pub mod report;
 pub mod shared;
 pub mod spec;

@@ -1,21 +1,27 @@
 //! `nvlane ctl`: the control socket for people.
 
+mod exposition;
+mod lists;
+mod metrics;
+
 use crate::cli::{
-    AnaCommand, CtlArgs, CtlCommand, HostCommand, ListenerCommand, Output, SubsystemCommand,
-    VolumeCommand,
+    AnaCommand, ControllerCommand, CtlArgs, CtlCommand, HostCommand, ListenerCommand, Output,
+    SubsystemCommand, VolumeCommand,
 };
 use crate::config::{ANY_HOST, Config};
 use crate::config_command;
 use crate::control::client::Client;
+use crate::control::lists::ListOf;
 use crate::control::method::{
-    AnaSet, Host, Listener, SubsystemAdd, SubsystemRemove, SubsystemTune, Volume, VolumeAdd,
-    VolumeMissing, VolumePaths, VolumePathsOf, VolumeRemove, VolumeResize, VolumeTune,
+    AnaSet, Host, Listener, LogSet, Snapshot, SubsystemAdd, SubsystemRemove, SubsystemTune, Volume,
+    VolumeAdd, VolumeMissing, VolumePaths, VolumePathsOf, VolumeRemove, VolumeResize,
+    VolumeSnapshot, VolumeTune,
 };
 use crate::control::path;
 use crate::daemon::Statistics;
 use crate::paths;
 use crate::size;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -28,8 +34,13 @@ pub fn run(args: CtlArgs) -> Result<()> {
         CtlCommand::Call { .. } => Output::Json,
         _ => Output::Text,
     };
-    let (method, params) = call_of(args.command)?;
     let socket = args.socket.unwrap_or_else(path::socket);
+    if let CtlCommand::Metrics { file } = args.command {
+        let is_text = args.output.is_none_or(|output| output == Output::Text);
+        ensure!(is_text, "metrics are text: `nvlane ctl stats -o json` is JSON");
+        return metrics::run(&socket, file.as_deref());
+    }
+    let (method, params) = call_of(args.command)?;
     let result = Client::connect(&socket)?.call(&method, params.clone())?;
     let text = match args.output.unwrap_or(usual) {
         Output::Json => format!("{result:#}\n"),
@@ -48,6 +59,11 @@ fn call_of(command: CtlCommand) -> Result<(String, Value)> {
         CtlCommand::Host(HostCommand::Disallow { host, nqn }) => {
             ("host_disallow", params(&Host { nqn, host }))
         }
+        CtlCommand::Host(HostCommand::List { nqn }) => ("host_list", params(&ListOf { nqn })),
+        CtlCommand::Controller(ControllerCommand::List { nqn }) => {
+            ("controller_list", params(&ListOf { nqn }))
+        }
+        CtlCommand::Listener(ListenerCommand::List) => ("listener_list", json!({})),
         CtlCommand::Listener(ListenerCommand::Add { address }) => {
             ("listener_add", params(&Listener { address }))
         }
@@ -57,9 +73,10 @@ fn call_of(command: CtlCommand) -> Result<(String, Value)> {
         CtlCommand::Ana(AnaCommand::Set { group, state, listener, nqn }) => {
             ("ana_set", params(&AnaSet { nqn, listener, group, state }))
         }
-        CtlCommand::Subsystem(SubsystemCommand::Add { nqn, serial, allow_host }) => {
+        CtlCommand::Ana(AnaCommand::Show { nqn }) => ("ana_list", params(&ListOf { nqn })),
+        CtlCommand::Subsystem(SubsystemCommand::List) => ("subsystem_list", json!({})),
+        CtlCommand::Subsystem(SubsystemCommand::Add { nqn, serial, allow_host, shared }) => {
             let allowed_hosts = allow_host;
-            let shared = false;
             ("subsystem_add", params(&SubsystemAdd { nqn, serial, allowed_hosts, shared }))
         }
         CtlCommand::Subsystem(SubsystemCommand::Remove { nqn }) => {
@@ -70,6 +87,8 @@ fn call_of(command: CtlCommand) -> Result<(String, Value)> {
         }
         CtlCommand::Stats => ("stats", json!({})),
         CtlCommand::Config => ("config_get", json!({})),
+        CtlCommand::Log { filter } => ("log_set", params(&LogSet { filter })),
+        CtlCommand::Metrics { .. } => unreachable!("they are of several methods"),
         CtlCommand::Call { method, params } => return Ok((method, params)),
     };
     Ok((method.to_owned(), params))
@@ -88,6 +107,12 @@ fn volume_call(command: VolumeCommand) -> Result<(&'static str, Value)> {
         }
         VolumeCommand::Resize { nsid, size, nqn } => {
             ("volume_resize", params(&VolumeResize { nqn, nsid, bytes: size }))
+        }
+        VolumeCommand::Snapshot { nsid, file, nqn } => {
+            // The daemon's current directory is another one.
+            let file = std::path::absolute(&file)?;
+            let file = file.to_str().context("the file's name is not UTF-8")?.to_owned();
+            ("volume_snapshot", params(&VolumeSnapshot { nqn, nsid, file }))
         }
         VolumeCommand::Tune { nsid, setting: (name, value), nqn } => {
             ("volume_tune", params(&VolumeTune { nqn, nsid, name, value }))
@@ -109,12 +134,21 @@ fn text(method: &str, params: &Value, result: Value) -> Result<String> {
     Ok(match method {
         "volume_add" | "volume_resize" | "volume_tune" => volumes(&[read(result)?]),
         "volume_list" | "subsystem_tune" => volumes(&read::<Vec<Volume>>(result)?),
+        "volume_snapshot" => {
+            let Snapshot { file, bytes } = read(result)?;
+            format!("{file}: {} at one moment\n", size::format(bytes))
+        }
         "volume_missing" => missing(&read::<Vec<VolumeMissing>>(result)?),
         "volume_paths" => paths::table_of(&read::<Vec<VolumePaths>>(result)?),
         "listener_add" => format!("listening on {}\n", read::<Listener>(result)?.address),
         "listener_remove" => {
             format!("no longer listening on {}\n", read::<Listener>(result)?.address)
         }
+        "controller_list" => lists::controllers(&read::<Vec<_>>(result)?),
+        "subsystem_list" => lists::subsystems(&read::<Vec<_>>(result)?),
+        "host_list" => lists::hosts(&read::<Vec<_>>(result)?),
+        "listener_list" => lists::listeners(&read::<Vec<_>>(result)?),
+        "ana_list" => lists::ana(&read::<Vec<_>>(result)?),
         "stats" => statistics(&read(result)?),
         "config_get" => config_command::text(&read::<Config>(result)?, false),
         _ if result == json!({}) => done(method, params),
@@ -138,6 +172,7 @@ fn done(method: &str, params: &Value) -> String {
         "host_disallow" => format!("{} is no longer listed\n", said("host")),
         "ana_set" => format!("ANA group {} is now {}\n", said("group"), said("state")),
         "subsystem_add" => format!("subsystem {} is added\n", said("nqn")),
+        "log_set" => format!("logging {} from now on\n", said("filter")),
         "subsystem_remove" => format!("subsystem {} is removed\n", said("nqn")),
         _ => "done\n".to_owned(),
     }
@@ -179,6 +214,16 @@ fn statistics(stats: &Statistics) -> String {
         "nvlane {}, up {} s, {} connection(s)\n",
         stats.version, stats.uptime_seconds, stats.connections
     );
+    if let Some(process) = &stats.process {
+        let _ = writeln!(
+            text,
+            "{} resident, {:.1} s of processors, {} of {} open files",
+            size::format(process.resident_bytes),
+            process.cpu_ms as f64 / 1e3,
+            process.open_files,
+            process.open_files_max
+        );
+    }
     for one in &stats.namespaces {
         let _ = writeln!(
             text,

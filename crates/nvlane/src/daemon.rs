@@ -10,24 +10,26 @@
 //! (opening, resizing and flushing volumes that are served) blocks other control commands meanwhile, never I/O.
 //!
 //! Files: `start` brings a configuration up, `change` is what can be changed afterwards, `dispatch`
-//! knows the control socket's methods, `statistics` and `paths` what it tells, `jobs` are the copies that it does,
+//! knows the control socket's methods, `statistics`, `lists` and `paths` what it tells, `jobs` are the copies that it does,
 //! `missing` the volumes that are to come.
 
 mod change;
 mod claims;
 mod dispatch;
 mod jobs;
+mod lists;
 mod maps;
 mod missing;
 #[cfg(feature = "mutants")]
 mod mutant;
 mod paths;
 mod program;
+mod snapshot;
 mod start;
 mod statistics;
 mod twice;
 
-pub use statistics::Statistics;
+pub use statistics::{CoreStatistics, Statistics};
 
 use crate::config::identity::Machine;
 use crate::config::store::{Store, StoreError};
@@ -43,8 +45,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
-use target::{PortId, Server};
+use std::time::{Duration, Instant, SystemTime};
+use target::{Bound, PortId, Server};
 
 /// How often volumes are asked whether their size has changed.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
@@ -81,12 +83,15 @@ pub struct Daemon {
     /// Controller ids of shared subsystems, of which no other server may have any.
     claims: Claims,
     ports: Vec<(SocketAddr, PortId)>,
+    /// Addresses at which nobody is accepted yet.
+    bound: Vec<Bound>,
     /// Volumes whose last look at the size failed, so as to say it once.
     unwell: BTreeSet<(String, u32)>,
     store: Store,
     machine: Machine,
     jobs: Jobs,
     started: Instant,
+    started_at: SystemTime,
 }
 
 impl Daemon {

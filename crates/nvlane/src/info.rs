@@ -1,15 +1,17 @@
 //! `nvlane info`: what a volume is and can do.
 
-use crate::admin::json_object;
+use crate::admin::{columns, json_object};
 use crate::cli::{InfoArgs, ListFormat};
+use crate::copy::plan;
 use crate::paths;
 use crate::patience;
 use crate::size;
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
+use std::sync::Arc;
 
-/// Opens the volume, read as `serve` would, and prints its facts.
+/// Opens the volume, read as `serve` would, and prints its facts; and by which means it is copied to another.
 pub fn run(args: &InfoArgs) -> Result<()> {
     let volume = patience::open(&args.volume, &volume::OpenOptions::default())?;
     let limits = volume.limits();
@@ -27,12 +29,18 @@ pub fn run(args: &InfoArgs) -> Result<()> {
     let able: Vec<&str> = commands.iter().filter(|(_, can)| *can).map(|(name, _)| *name).collect();
 
     let sample = paths::sample("", 0, &*volume);
+    let target = match &args.target {
+        Some(target) if *target == args.volume => Some(Arc::clone(&volume)),
+        Some(target) => Some(patience::open(target, &volume::OpenOptions::default())?),
+        None => None,
+    };
+    let copied = target.map(|target| (target.uri(), plan::between(&volume, &target)));
 
     let mut out = Vec::new();
     if args.json || args.output_format == ListFormat::Json {
         let facts: Map<String, Value> =
             facts.into_iter().map(|(key, value)| (key, value.into())).collect();
-        let Value::Object(object) = json!({
+        let Value::Object(mut object) = json!({
             "volume": volume.uri(),
             "bytes": limits.bytes(),
             "block_bytes": limits.block_bytes(),
@@ -47,6 +55,9 @@ pub fn run(args: &InfoArgs) -> Result<()> {
         }) else {
             unreachable!("it is an object")
         };
+        if let Some((target, parts)) = copied {
+            object.insert("copied_to".into(), json!({"volume": target, "parts": parts}));
+        }
         writeln!(out, "{:#}", json_object(object))?;
     } else {
         let yes = |value: bool| if value { "yes" } else { "no" }.to_owned();
@@ -70,6 +81,14 @@ pub fn run(args: &InfoArgs) -> Result<()> {
         }
         if !sample.paths.is_empty() {
             write!(out, "\npaths of {}", paths::table_of(&[sample]))?;
+        }
+        if let Some((target, parts)) = copied {
+            writeln!(out, "\ncopied to {target}")?;
+            let rows: Vec<[String; 3]> = parts
+                .into_iter()
+                .map(|part| [part.offset.to_string(), part.bytes.to_string(), part.means])
+                .collect();
+            out.write_all(columns(&["From", "Bytes", "Means"], &rows).as_bytes())?;
         }
     }
     io::stdout().write_all(&out)?;

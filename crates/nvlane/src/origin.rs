@@ -3,7 +3,7 @@
 
 use crate::cli::ServeArgs;
 use crate::config::identity::Machine;
-use crate::config::store::fingerprint;
+use crate::config::store::{Start, fingerprint};
 use crate::config::{ANY_HOST, Config, Namespace, Subsystem, file};
 use crate::daemon::Threads;
 use anyhow::{Context, Result, ensure};
@@ -19,8 +19,8 @@ pub struct Origin {
     pub config: Config,
     /// Where changes are kept.
     pub state: PathBuf,
-    /// What the state has to continue: it changes when the configuration file is edited.
-    pub fingerprint: String,
+    /// What the state has to continue: it changes when what the configuration file says is edited.
+    pub start: Start,
 }
 
 impl Origin {
@@ -39,24 +39,30 @@ pub fn threads(config: &Config, args: &ServeArgs) -> Threads {
     Threads { cores: cores.cloned().unwrap_or_default(), poll: config.poll || args.poll }
 }
 
+/// A file and its text as a starting point.
+pub fn start_of_file(config: &Config, text: &str) -> Start {
+    Start { text: fingerprint(text), meaning: Some(config.fingerprint()) }
+}
+
 /// A file's state is beside it, or in the data directory that was named.
+pub fn state_of_file(path: &Path, data_dir: Option<&Path>) -> Result<PathBuf> {
+    if let Some(data_dir) = data_dir {
+        // By the name that it was given: what a link leads to may be another directory after each change.
+        let absolute = std::path::absolute(path).with_context(|| path.display().to_string())?;
+        let key = fingerprint(&absolute.to_string_lossy());
+        return Ok(data_dir.join(format!("state-{}.json", &key[..12])));
+    }
+    let absolute = path.canonicalize().with_context(|| path.display().to_string())?;
+    let mut name = absolute.into_os_string();
+    name.push(".state.json");
+    Ok(PathBuf::from(name))
+}
+
 fn from_file(path: &Path, data_dir: Option<&Path>) -> Result<Origin> {
     let (config, text) = file::read(path)?;
-    let state = match data_dir {
-        Some(data_dir) => {
-            // By the name that it was given: what a link leads to may be another directory after each change.
-            let absolute = std::path::absolute(path).with_context(|| path.display().to_string())?;
-            let key = fingerprint(&absolute.to_string_lossy());
-            data_dir.join(format!("state-{}.json", &key[..12]))
-        }
-        None => {
-            let absolute = path.canonicalize().with_context(|| path.display().to_string())?;
-            let mut name = absolute.into_os_string();
-            name.push(".state.json");
-            PathBuf::from(name)
-        }
-    };
-    Ok(Origin { config, state, fingerprint: fingerprint(&text) })
+    let state = state_of_file(path, data_dir)?;
+    let start = start_of_file(&config, &text);
+    Ok(Origin { config, state, start })
 }
 
 /// A command line is its own key: the same one again continues its state, another one is another
@@ -98,7 +104,7 @@ fn from_volumes(args: &ServeArgs, data_dir: &Path, machine: &Machine) -> Result<
     };
     let fingerprint = fingerprint(&serde_json::to_string(&config).expect("plain data"));
     let state = data_dir.join(format!("state-{}.json", &fingerprint[..12]));
-    Ok(Origin { config, state, fingerprint })
+    Ok(Origin { config, state, start: Start { text: fingerprint, meaning: None } })
 }
 
 /// What a derived NQN is derived from: the volumes; and the listeners, if there are volumes that

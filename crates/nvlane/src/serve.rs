@@ -22,6 +22,9 @@ use std::thread;
 /// Calls and signals that wait for the daemon's loop.
 const EVENTS_MAX: usize = 64;
 
+/// Changes that are told one by one when they are dropped.
+const DROPPED_MAX: usize = 50;
+
 /// Serves until SIGINT, SIGTERM or SIGHUP.
 pub fn run(args: &ServeArgs) -> Result<()> {
     log::to_stderr(&args.log)?;
@@ -31,19 +34,22 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         Machine::find(data_dir.path()).context("cannot find out which machine this is")?;
     let origin = Origin::find(args, data_dir.path(), &machine)?;
     let open = if args.fresh { Store::open_fresh } else { Store::open };
-    let (store, found) = open(&origin.state, origin.fingerprint)?;
-    // What this start does not continue is moved away once it serves: until then it may fail.
-    let is_stale = found == Found::Other;
-    // Said once it serves: an error before that is to be one line.
+    let (store, found) = open(&origin.state, origin.start)?;
+    // Said once everything is open: an error before that is to be one line.
     let mut notes = Vec::new();
-    let mut config = match found {
-        Found::Nothing | Found::Other => origin.config,
-        Found::State(config) => {
+    // What this start does not continue is moved away then, too: until then it may fail.
+    let mut dropped = None;
+    let mut config = origin.config;
+    match found {
+        Found::Nothing => {}
+        Found::Other(left) => dropped = Some(left),
+        Found::State(state) => {
             notes.push(format!("continuing the state in {}", store.path().display()));
-            config
+            config = state;
         }
-    };
+    }
     config.complete();
+    let dropped = dropped.map(|left| left.map(|left| left.changes(&config)));
     let threads = threads(&config, args);
     notes.extend(too_many_cores(&threads));
 
@@ -56,9 +62,10 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let mut socket = control_socket(args.socket.as_deref(), &mut notes)?;
     let mut daemon = Daemon::start(config, &threads, store, machine, args.nofail)?;
     data_dir.keep();
-    if is_stale {
+    if let Some(changes) = dropped {
         let path = daemon.put_state_aside()?;
-        if !args.fresh {
+        if let Some(changes) = changes {
+            notes.extend(of_dropped(&changes));
             notes.push(format!(
                 "the configuration file was edited: it is served as it is, without what was \
                  changed meanwhile, which is now in {}",
@@ -69,6 +76,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     for note in notes {
         tracing::warn!("{note}");
     }
+    daemon.accept()?;
     if let Some(socket) = &mut socket {
         socket.serve(events, Event::Call).context("control socket")?;
     }
@@ -83,6 +91,13 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     daemon.stop()?;
     tracing::info!("stopped; everything is flushed");
     Ok(())
+}
+
+/// Which changes are lost, a bounded number of them.
+fn of_dropped(changes: &[String]) -> impl Iterator<Item = String> {
+    let more = changes.len().saturating_sub(DROPPED_MAX);
+    let more = (more > 0).then(|| format!("{more} more changes are dropped"));
+    changes.iter().take(DROPPED_MAX).map(|change| format!("dropped: {change}")).chain(more)
 }
 
 /// More threads than processors only take turns.

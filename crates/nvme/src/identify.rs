@@ -561,6 +561,8 @@ pub mod oncs {
     pub const VERIFY: u16 = 1 << 7;
     /// Copy.
     pub const COPY: u16 = 1 << 8;
+    /// NVM Copy Single Atomicity: a Copy writes as one Write command would.
+    pub const COPY_SINGLE_ATOMICITY: u16 = 1 << 9;
 }
 
 /// Bits of SGLS (NVMe Base 2.1, Figure 312, bytes 539:536).

@@ -55,6 +55,21 @@ pub struct Refused {
     pub status: Status,
     /// Completion dwords 0 and 1.
     pub result: u64,
+    /// What it is put down to, for people: statuses do not tell all of these apart.
+    pub reason: Refusal,
+}
+
+/// Why a Connect is refused, as far as somebody may want to mend it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no such subsystem.
+    UnknownSubsystem,
+    /// The host is not on the subsystem's list.
+    HostNotAllowed,
+    /// All controller ids are in use.
+    NoControllerId,
+    /// What the host has sent cannot be, or not now.
+    Invalid,
 }
 
 /// The culprit is in the data, not in the command.
@@ -64,15 +79,16 @@ const IN_DATA: u64 = 1 << 16;
 const FLAGS_OFFSET: u16 = 1;
 
 fn invalid_in_command(offset: u16) -> Refused {
-    Refused { status: Status::CONNECT_INVALID_PARAMETERS.dnr(), result: offset.into() }
+    Refused { result: offset.into(), ..refused(Status::CONNECT_INVALID_PARAMETERS) }
 }
 
 fn invalid_in_data(offset: usize) -> Refused {
-    Refused { status: Status::CONNECT_INVALID_PARAMETERS.dnr(), result: IN_DATA | offset as u64 }
+    let result = IN_DATA | offset as u64;
+    Refused { result, ..refused(Status::CONNECT_INVALID_PARAMETERS) }
 }
 
 fn refused(status: Status) -> Refused {
-    Refused { status: status.dnr(), result: 0 }
+    Refused { status: status.dnr(), result: 0, reason: Refusal::Invalid }
 }
 
 impl Target {
@@ -126,7 +142,8 @@ impl Target {
         }
         let host_nqn = host_in_field(&data.hostnqn)
             .ok_or(invalid_in_data(offset_of!(ConnectData, hostnqn)))?;
-        let busy = Refused { status: Status::CONTROLLER_BUSY, result: 0 };
+        let (status, reason) = (Status::CONTROLLER_BUSY, Refusal::NoControllerId);
+        let busy = Refused { status, result: 0, reason };
         let cntlid = self.allocate_cntlid().ok_or(busy)?;
         let mut queues = QueueSet::default();
         queues.insert(0);
@@ -213,10 +230,12 @@ impl Target {
         if *nqn == *self.discovery_nqn {
             return Ok((Arc::clone(&self.discovery_nqn), true));
         }
-        let subsystem = self.subsystems.get(nqn).ok_or(bad_subnqn)?;
+        let unknown = Refused { reason: Refusal::UnknownSubsystem, ..bad_subnqn };
+        let subsystem = self.subsystems.get(nqn).ok_or(unknown)?;
         if !subsystem.allows(host_nqn) {
             let status = Status::CONNECT_INVALID_HOST.dnr();
-            return Err(Refused { status, result: bad_hostnqn.result });
+            let reason = Refusal::HostNotAllowed;
+            return Err(Refused { status, reason, ..bad_hostnqn });
         }
         Ok((Arc::clone(&subsystem.nqn), false))
     }

@@ -2,8 +2,9 @@
 
 use crate::async_event::AsyncEvents;
 use crate::config::PortId;
-use crate::event::DropReason;
+use crate::event::{ControllerId, DropReason};
 use crate::feature::Features;
+use crate::target::ControllerSummary;
 use crate::{ERROR_ENTRIES_MAX, IO_QUEUES_MAX, KEEP_ALIVE_GRANULARITY, UNUSED_IDLE};
 use nvme::fabrics::{Cc, Csts};
 use nvme::limits::DiscardLimits;
@@ -47,6 +48,24 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
+    /// What is told of it.
+    pub fn summary(&self) -> ControllerSummary {
+        ControllerSummary {
+            controller: ControllerId(self.cntlid),
+            subsystem_nqn: Arc::clone(&self.subsystem_nqn),
+            host_nqn: Arc::clone(&self.host_nqn),
+            host_id: self.host_id,
+            port: self.port,
+            discovery: self.discovery,
+            io_queues: self.queues.io_count(),
+            kato_ms: self.keep_alive.kato_ms(),
+            enabled: self.is_enabled(),
+            shut_down: self.csts.0 & Csts::SHST != 0,
+            dropped: self.dropped,
+            errors: self.errors.count,
+        }
+    }
+
     /// Whether it carries out commands and takes queues: not before it is enabled, nor after it was shut down.
     pub fn is_enabled(&self) -> bool {
         self.csts.ready() && !self.resetting && self.csts.0 & Csts::SHST == 0

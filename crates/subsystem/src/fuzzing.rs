@@ -130,7 +130,11 @@ fn model(
     for entry in entries {
         let nsid = if named { entry.nsid } else { 1 };
         let at = usize::try_from(nsid).ok().and_then(|nsid| nsid.checked_sub(1));
-        let from = at.and_then(|at| namespaces.get(at)).ok_or(Status::INVALID_NAMESPACE.dnr())?;
+        let status = match nsid {
+            1..=8192 => Status::INVALID_FIELD,
+            _ => Status::INVALID_NAMESPACE,
+        };
+        let from = at.and_then(|at| namespaces.get(at)).ok_or(status.dnr())?;
         if nsid != 1 {
             let ana = match from.state.0 {
                 3 => Some(Status::ANA_INACCESSIBLE),

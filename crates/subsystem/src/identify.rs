@@ -168,7 +168,8 @@ impl Target {
             | bit(|l| l.commands.deallocate, oncs::DATASET_MANAGEMENT)
             | bit(|l| l.commands.write_zeroes, oncs::WRITE_ZEROES)
             | bit(|l| l.commands.verify, oncs::VERIFY)
-            | bit(|l| l.copy.is_offered(), oncs::COPY))
+            // Blocks are written whole, as by Write: the atomic write unit is one (NVM 1.1, section 3.3.2.2).
+            | bit(|l| l.copy.is_offered(), oncs::COPY | oncs::COPY_SINGLE_ATOMICITY))
         .into();
         data.cdfs = subsystem.copy_formats().into();
         let fused = subsystem.fused && any(|l| l.commands.compare_and_write);

@@ -56,7 +56,7 @@ mod tests;
 
 pub use admin::{IoStatistics, Reply, passed_data};
 pub use config::{ConfigError, NamespaceConfig, PortConfig, PortId, SubsystemConfig, TargetConfig};
-pub use connect::{Connected, Origin, Refused};
+pub use connect::{Connected, Origin, Refusal, Refused};
 pub use event::{ControllerId, DropReason, Event};
 pub use nqn::is_valid_nqn;
 pub use nvme::log::ana::AnaState;

@@ -65,6 +65,14 @@ pub struct ControllerSummary {
     pub io_queues: u16,
     /// Keep alive timeout in milliseconds; 0: none.
     pub kato_ms: u32,
+    /// It carries out commands.
+    pub enabled: bool,
+    /// The host has shut it down, or is about to.
+    pub shut_down: bool,
+    /// Its connections are being closed.
+    pub dropped: bool,
+    /// Failed commands that were entered into its error log since it came to be.
+    pub errors: u64,
 }
 
 impl Target {
@@ -258,16 +266,12 @@ impl Target {
 
     /// All controllers that have connections.
     pub fn controllers(&self) -> impl Iterator<Item = ControllerSummary> {
-        self.controllers.iter().map(|(&id, controller)| ControllerSummary {
-            controller: id,
-            subsystem_nqn: Arc::clone(&controller.subsystem_nqn),
-            host_nqn: Arc::clone(&controller.host_nqn),
-            host_id: controller.host_id,
-            port: controller.port,
-            discovery: controller.discovery,
-            io_queues: controller.queues.io_count(),
-            kato_ms: controller.keep_alive.kato_ms(),
-        })
+        self.controllers.values().map(Controller::summary)
+    }
+
+    /// One of them.
+    pub fn controller(&self, id: ControllerId) -> Option<ControllerSummary> {
+        self.controllers.get(&id).map(Controller::summary)
     }
 
     /// A connection of a controller has ended: to be called exactly once for every successful

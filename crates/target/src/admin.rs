@@ -1,6 +1,7 @@
 //! Commands that the control core answers: Connect, and everything on an admin queue.
 
 use crate::connection::{Connection, Inner, IoQueue, Link, Role};
+use crate::control::Digests;
 use crate::exchange::{Kept, Stage};
 use crate::takeover::Takeover;
 use namespace::output::Payload;
@@ -114,7 +115,9 @@ impl Connection {
     fn connect_now(&self, inner: &mut Inner, slot: u32, command: &Command, data: &[u8]) {
         let control = self.core.control.get().expect("fresh connections are on the control core");
         let port = inner.port;
-        let connected = match control.connect(port, command, data, self) {
+        let machine = &inner.machine;
+        let digests = Digests { header: machine.header_digest(), data: machine.data_digest() };
+        let connected = match control.connect(port, command, data, self, digests) {
             Ok(connected) => connected,
             Err((status, result)) => {
                 self.respond(inner, slot, status, result, Payload::None);

@@ -13,6 +13,7 @@ mod receive;
 
 use crate::core::Core;
 use crate::exchange::{Exchanges, Stage};
+use crate::journal::{End, Subject};
 use crate::losses::Host;
 use crate::view::{NamespaceView, SubsystemView};
 use namespace::output::{Flushed, Output, Payload};
@@ -22,7 +23,9 @@ use nvme_tcp::controller;
 use reactor::{Complete, Interest, Poll, PollerId, Stream, TimerId, WatchId};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -78,6 +81,8 @@ pub(crate) struct Connection {
     running: Cell<u32>,
     /// Closed, but not yet reported to the control core: requests are still out.
     to_report: Cell<Option<(ControllerId, u16)>>,
+    /// What its end was put down to first.
+    end: Cell<Option<End>>,
 }
 
 /// What changes as bytes come and go.
@@ -206,6 +211,7 @@ impl Connection {
             noting_error: Arc::default(),
             running: Cell::new(0),
             to_report: Cell::new(None),
+            end: Cell::new(None),
         })
     }
 
@@ -222,6 +228,27 @@ impl Connection {
     /// Key of this connection on its core.
     pub(crate) fn key(&self) -> u64 {
         self.key
+    }
+
+    /// Where it comes from.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        let peer = self.stream.peer_addr().ok()?;
+        Some(SocketAddr::new(peer.ip().to_canonical(), peer.port()))
+    }
+
+    /// It ends for that reason, unless there was one before.
+    pub(crate) fn ends(&self, end: End) {
+        self.end.set(self.end.get().or(Some(end)));
+    }
+
+    /// It ends for a fault of its peer, of which people are told.
+    #[cold]
+    pub(crate) fn blame(&self, end: End, fault: &dyn fmt::Display) {
+        self.ends(end);
+        self.core.journal.tell(Subject::Faults, || {
+            let peer = self.peer().map(tracing::field::display);
+            tracing::warn!(peer, %fault, "ending a connection");
+        });
     }
 
     /// The controller this connection belongs to.
@@ -393,7 +420,8 @@ impl Connection {
     /// late write of it may follow what the same host does next.
     fn report(&self) {
         if let Some((controller, queue_id)) = self.to_report.take() {
-            self.core.post_control(move |control| control.queue_closed(controller, queue_id));
+            let end = self.end.get();
+            self.core.post_control(move |control| control.queue_closed(controller, queue_id, end));
         }
     }
 
@@ -410,6 +438,7 @@ impl Connection {
             Ok(progress) => return progress,
             Err(error) => {
                 tracing::debug!(%error, "connection ends");
+                self.ends(End::Failed(error.kind()));
                 self.close();
             }
         }

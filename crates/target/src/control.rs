@@ -2,7 +2,9 @@
 
 use crate::connection::{Connection, FRESH_ENTRIES, Inner, Shared};
 use crate::core::Core;
+use crate::journal::{End, Subject, Why};
 use crate::losses::Hosts;
+use crate::report::Owner;
 use crate::takeover::Takeover;
 use crate::view::Counters;
 use nvme::fabrics::ConnectData;
@@ -10,14 +12,14 @@ use nvme::{Command, Status, opcode};
 use nvme_tcp::controller;
 use reactor::{Complete, Interest, Listener, TimerId, WatchId};
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use subsystem::{Connected, ControllerId, Event, IoStatistics, Origin, PortId, Reply, Target};
+use subsystem::{Connected, ControllerId, Event, IoStatistics, PortId, Refusal, Reply, Target};
 use zerocopy::FromBytes;
 
 /// Connections that have not sent Connect yet; the oldest goes when one more comes.
@@ -59,6 +61,19 @@ struct Association {
     admin: Option<u64>,
     shared: Arc<Shared>,
     nqn: Arc<str>,
+    /// Whose it is.
+    owner: Option<Owner>,
+    /// Entries of its I/O queues, by queue id.
+    entries: BTreeMap<u16, u16>,
+    /// Its end was told.
+    ended: bool,
+}
+
+/// Whether headers and data of a connection have digests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Digests {
+    pub(crate) header: bool,
+    pub(crate) data: bool,
 }
 
 impl Control {
@@ -95,29 +110,51 @@ impl Control {
         command: &Command,
         data: &[u8],
         connection: &Connection,
+        digests: Digests,
     ) -> Result<Connected, (Status, u64)> {
         let local_address = connection.stream.local_addr().ok().map(|address| address.ip());
-        let origin = Origin { port, local_address };
+        let origin = subsystem::Origin { port, local_address };
         let now = self.core().now();
-        let connected = self
-            .target
-            .borrow_mut()
-            .connect(origin, command, data, now)
-            .map_err(|refused| (refused.status, refused.result))?;
+        let connected = self.target.borrow_mut().connect(origin, command, data, now);
+        let connected = connected.map_err(|refused| {
+            self.tell_refused(connection, data, refused.reason);
+            (refused.status, refused.result)
+        })?;
         let mut controllers = self.controllers.borrow_mut();
         let association = controllers.entry(connected.controller).or_insert_with(|| Association {
             admin: None,
             shared: Arc::default(),
             nqn: connected.nqn.clone(),
+            owner: None,
+            entries: BTreeMap::new(),
+            ended: false,
         });
         if connected.queue_id == 0 {
-            association.admin = Some(connection.key());
-            association.nqn = connected.nqn.clone();
+            let owner = Owner {
+                controller: connected.cntlid,
+                nqn: connected.nqn.clone(),
+                host_nqn: connected.host_nqn.clone(),
+                peer: connection.peer(),
+                discovery: connected.discovery,
+                header_digest: digests.header,
+                data_digest: digests.data,
+                since: now,
+            };
+            self.core().journal.connected(&owner);
             // Of one that has just gone, with the same id, nothing is left.
             let host =
                 ConnectData::ref_from_prefix(data).map(|(it, _)| self.hosts.borrow_mut().of(it));
             let host = host.unwrap_or_default();
-            association.shared = Arc::new(Shared { host, ..Shared::default() });
+            *association = Association {
+                admin: Some(connection.key()),
+                shared: Arc::new(Shared { host, ..Shared::default() }),
+                nqn: connected.nqn.clone(),
+                owner: Some(owner),
+                entries: BTreeMap::new(),
+                ended: false,
+            };
+        } else {
+            association.entries.insert(connected.queue_id, connected.queue_entries);
         }
         // A reset may have taken back what the host had enabled.
         let formats = self.target.borrow().copy_formats(connected.controller);
@@ -207,13 +244,55 @@ impl Control {
         self.target.borrow_mut().note_error(controller, queue_id, command, status);
     }
 
-    /// The connection of a queue has ended.
-    pub(crate) fn queue_closed(&self, controller: ControllerId, queue_id: u16) {
+    /// Tells of a Connect that was refused.
+    fn tell_refused(&self, connection: &Connection, data: &[u8], reason: Refusal) {
+        let Ok((data, _)) = ConnectData::ref_from_prefix(data) else { return };
+        let name = |field: &[u8; 256]| {
+            let name = <[u8]>::split(field, |byte| *byte == 0).next().unwrap_or_default();
+            String::from_utf8_lossy(name).into_owned()
+        };
+        self.core()
+            .journal
+            .refused(reason, || (connection.peer(), name(&data.hostnqn), name(&data.subnqn)));
+    }
+
+    /// Tells once that a controller has come to its end.
+    fn tell_ended(&self, controller: ControllerId, why: Why) {
+        let mut controllers = self.controllers.borrow_mut();
+        let Some(association) = controllers.get_mut(&controller) else { return };
+        let Some(owner) = &association.owner else { return };
+        if !std::mem::replace(&mut association.ended, true) {
+            let core = self.core();
+            core.journal.ended(owner, why, core.now().saturating_sub(owner.since));
+        }
+    }
+
+    /// What is noted of a controller, with the entries of its I/O queues.
+    pub(crate) fn with_owner<R>(
+        &self,
+        controller: ControllerId,
+        told: impl FnOnce(&Owner, &BTreeMap<u16, u16>) -> R,
+    ) -> Option<R> {
+        let controllers = self.controllers.borrow();
+        let association = controllers.get(&controller)?;
+        association.owner.as_ref().map(|owner| told(owner, &association.entries))
+    }
+
+    /// The connection of a queue has ended, for that reason if it was the peer's.
+    pub(crate) fn queue_closed(&self, controller: ControllerId, queue_id: u16, end: Option<End>) {
         let now = self.core().now();
-        if queue_id == 0
-            && let Some(association) = self.controllers.borrow_mut().get_mut(&controller)
-        {
-            association.admin = None;
+        if queue_id == 0 {
+            let summary = self.target.borrow().controller(controller);
+            let shut_down = summary.is_some_and(|it| it.shut_down);
+            if let Some(why) = shut_down.then_some(Why::ShutDown).or(end.map(Why::Connection)) {
+                self.tell_ended(controller, why);
+            }
+        }
+        if let Some(association) = self.controllers.borrow_mut().get_mut(&controller) {
+            match queue_id {
+                0 => association.admin = None,
+                _ => drop(association.entries.remove(&queue_id)),
+            }
         }
         self.target.borrow_mut().disconnected(controller, queue_id, now);
         self.kick();
@@ -240,7 +319,7 @@ impl Control {
                 }
                 Some(Event::DropIoQueues { controller }) => self.close(controller, false),
                 Some(Event::Drop { controller, reason }) => {
-                    tracing::info!(controller = controller.0, ?reason, "dropping a controller");
+                    self.tell_ended(controller, Why::Dropped(reason));
                     self.close(controller, true);
                 }
                 // The server tells the cores itself, before it tells the target.
@@ -463,10 +542,12 @@ impl Complete for Acceptor {
         match self.accept() {
             Ok(()) => self.watch(),
             Err(error) => {
-                tracing::warn!(%error, "cannot accept; trying again soon");
                 if let (Some(control), Some(me)) = (self.control.upgrade(), self.me.upgrade()) {
-                    let reactor = &control.core().reactor;
-                    reactor.timer(reactor.now() + ACCEPT_PAUSE, me, TOKEN_TIMEOUT);
+                    let core = control.core();
+                    core.journal.tell(Subject::Faults, || {
+                        tracing::warn!(%error, "cannot accept; trying again soon");
+                    });
+                    core.reactor.timer(core.reactor.now() + ACCEPT_PAUSE, me, TOKEN_TIMEOUT);
                 }
             }
         }

@@ -10,7 +10,7 @@ use namespace::Data;
 use namespace::Request;
 use namespace::copy::{Place, Source, Sources};
 use namespace::output::Payload;
-use nvme::copy::Format;
+use nvme::copy::{Entry, Format};
 use nvme::{Command, Limits, Status, opcode};
 use std::sync::atomic::Ordering;
 use subsystem::NamespaceAccess;
@@ -110,8 +110,8 @@ impl Connection {
                 })?;
                 Place::Other(source)
             };
-            sources.fast_only |= entry.fast_only;
-            sources.ranges.push(Source { place, slba: entry.slba, blocks: entry.blocks });
+            let Entry { slba, blocks, fast_only, .. } = entry;
+            sources.ranges.push(Source { place, slba, blocks, fast_only });
         }
         Ok(sources)
     }

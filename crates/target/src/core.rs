@@ -2,6 +2,7 @@
 
 use crate::connection::Connection;
 use crate::control::Control;
+use crate::journal::{End, Journal};
 use crate::view::{NamespaceView, SubsystemView};
 use namespace::copy::Sources;
 use namespace::layer::delay::Delays;
@@ -39,6 +40,7 @@ pub(crate) type Cores = Arc<OnceLock<Vec<Mailbox>>>;
 pub(crate) struct Core {
     pub(crate) index: usize,
     pub(crate) reactor: Rc<Reactor>,
+    pub(crate) journal: Rc<Journal>,
     pub(crate) receive_buffer: RefCell<Box<[u8]>>,
     pub(crate) spare: RefCell<Spare>,
     pub(crate) subsystems: RefCell<HashMap<Arc<str>, Rc<SubsystemView>>>,
@@ -84,6 +86,7 @@ impl Core {
     ) -> Rc<Core> {
         let core = Rc::new(Core {
             index,
+            journal: Journal::new(&reactor),
             reactor,
             receive_buffer: RefCell::new(vec![0; RECEIVE_BYTES].into_boxed_slice()),
             spare: RefCell::default(),
@@ -311,7 +314,7 @@ impl Core {
         }
         if looks > 0 {
             for connection in stalled {
-                tracing::warn!("dropping a peer that holds buffers which others wait for");
+                connection.blame(End::Stalled, &"it holds buffers which others wait for");
                 connection.close();
             }
         }
@@ -322,6 +325,7 @@ impl Core {
     /// Closes everything and lets the reactor run dry.
     pub(crate) fn stop(&self) {
         self.stopping.set(true);
+        self.journal.close();
         self.close_connections(|_| true);
         self.subsystems.borrow_mut().clear();
         self.reactor.stop();

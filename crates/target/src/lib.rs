@@ -29,12 +29,15 @@ mod copy;
 mod core;
 mod exchange;
 mod io;
+mod journal;
 mod losses;
 mod pass;
+mod report;
 mod server;
 mod takeover;
 mod view;
 
+pub use report::{ControllerReport, ControllerState};
 pub use server::{
     Bound, CoreStats, Error, NamespaceOptions, NamespaceStats, PortState, Server, ServerConfig,
     Stats,

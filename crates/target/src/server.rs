@@ -2,6 +2,7 @@
 
 use crate::control::Control;
 use crate::core::{Core, Cores};
+use crate::report::ControllerReport;
 use crate::view::{Counters, NamespaceView};
 use namespace::Namespace;
 use namespace::layer::delay::Delays;
@@ -120,6 +121,8 @@ pub struct CoreStats {
     pub reactor: reactor::Stats,
     /// Free bytes of the buffer pool.
     pub buffer_bytes_free: usize,
+    /// Bytes of the buffer pool.
+    pub buffer_bytes: usize,
 }
 
 /// What a server has done.
@@ -468,6 +471,11 @@ impl Server {
         self.control(Control::kick)
     }
 
+    /// Who is connected, ascending by controller id.
+    pub fn controllers(&self) -> Result<Vec<ControllerReport>, Error> {
+        self.control(Control::reports)
+    }
+
     /// What was done so far.
     pub fn stats(&self) -> Result<Stats, Error> {
         let namespaces = self.served().iter().map(|((nqn, nsid), it)| it.sum(nqn, *nsid)).collect();
@@ -479,6 +487,7 @@ impl Server {
                     connections: core.connection_count(),
                     reactor: core.reactor.stats(),
                     buffer_bytes_free: core.reactor.buffers().available(),
+                    buffer_bytes: core.reactor.buffers().capacity(),
                 };
                 let _ = sender.send((index, stats));
             })

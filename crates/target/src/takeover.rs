@@ -13,6 +13,7 @@
 
 use crate::control::Control;
 use crate::core::Core;
+use crate::journal::{End, Subject};
 use nvme::fabrics::ConnectData;
 use nvme::{Command, Status};
 use reactor::Complete;
@@ -114,7 +115,11 @@ impl Takeover {
         if !self.in_flight.get() {
             self.finish(None);
         } else if core.now() >= self.deadline {
-            tracing::warn!("a host's earlier requests do not end; its Connect is put off");
+            core.journal.tell(Subject::Refusals, || {
+                let peer = core.connection(self.key).and_then(|it| it.peer());
+                let peer = peer.map(tracing::field::display);
+                tracing::warn!(peer, "a host's earlier requests do not end: it is to come back");
+            });
             self.finish(Some(Status::CONTROLLER_BUSY));
         } else {
             core.reactor.timer(core.reactor.now() + LOOK_AGAIN, self.me(), 0);
@@ -140,10 +145,14 @@ impl Complete for Takeover {
 /// Closes the connections of `controllers` that their host has left, and tells whether anything
 /// of closed ones is still with a namespace.
 fn end_abandoned(core: &Core, controllers: &[ControllerId]) -> bool {
-    core.close_connections(|connection| {
+    let abandoned = core.connections(|connection| {
         connection.controller().is_some_and(|it| controllers.contains(&it))
             && hung_up(connection.stream.as_raw_fd())
     });
+    for connection in abandoned {
+        connection.ends(End::Closed);
+        connection.close();
+    }
     core.is_draining(controllers)
 }
 

@@ -202,6 +202,39 @@ fn fast_copy_only_is_refused_where_it_would_be_read_and_written() {
     pair.check("within memory");
 }
 
+/// It holds for the range that has it (NVM 1.1, section 3.3.2.1), and for no other.
+#[test]
+fn fast_copy_only_of_one_range_is_not_the_others() {
+    let fast = |nsid, slba| Entry { fast_only: true, ..entry(nsid, slba, 8) };
+    for nsid in [1, 2] {
+        let mut pair = Pair::new([MEMORY, FILE], 4096, 1);
+        let other = 3 - nsid;
+        // Of the other volume: read and written. Of the same one: copied where it lies.
+        let passes: [&[Entry]; 3] = [
+            &[entry(other, 0, 8), fast(nsid, 8)],
+            &[fast(nsid, 16), entry(other, 24, 8)],
+            &[fast(nsid, 0), entry(nsid, 8, 8), entry(other, 16, 8), fast(nsid, 24)],
+        ];
+        for entries in passes {
+            pair.carry_out(nsid, Format::Namespaces, 100, entries);
+        }
+        let refused: [(&[Entry], usize); 4] = [
+            (&[fast(other, 200), entry(nsid, 208, 8)], 0),
+            (&[fast(nsid, 216), fast(other, 224)], 1),
+            // Both are read and written, if any is.
+            (&[entry(other, 232, 8), fast(other, 240)], 1),
+            (&[entry(nsid, 248, 8), entry(other, 256, 8), fast(other, 264), fast(nsid, 272)], 2),
+        ];
+        for (entries, lowest) in refused {
+            let done = pair.copy(nsid, Format::Namespaces, 300, entries);
+            let wanted = (Status::FAST_COPY_NOT_POSSIBLE, lowest as u64);
+            assert_eq!((done.status.code(), done.result), wanted, "{entries:?}");
+            pair.model(nsid, 300, &entries[..lowest]);
+            pair.check("what comes before the range, and nothing else");
+        }
+    }
+}
+
 #[test]
 fn a_failure_names_the_range_and_all_before_it_are_copied() {
     let faulty = "fault:op=read,lba=300-301,status=0x281(mem:{size}?bs={bs})";
@@ -235,7 +268,7 @@ fn a_source_is_removed_while_it_is_copied_from() {
     let len = 128 * pair.block;
     assert!(pair.io.read(1, 300, 128, len) == pair.models[0][300 * 4096..][..len]);
     let done = pair.copy(1, format, 300, &entries);
-    done.refused(Status::INVALID_NAMESPACE.dnr());
+    done.refused(Status::INVALID_FIELD.dnr());
     // The namespace comes back: it is a source again.
     let options = NamespaceOptions { nsid: Some(2), uuid: [9; 16], nguid: [0; 16], ana_group: 1 };
     let bytes = BLOCKS * 4096;

@@ -117,8 +117,8 @@ fn lists_of_every_format_reach_the_namespace() {
                         1 => (None, it.slba, it.blocks),
                         nsid => (Some(format!("noting:{nsid}")), it.slba, it.blocks),
                     });
-                    let sources = sources.collect();
-                    let wanted = Seen { sdlba: 500, sources, fast_only: false, delayed: false };
+                    let (sources, fast_only) = (sources.collect(), vec![false; entries.len()]);
+                    let wanted = Seen { sdlba: 500, sources, fast_only, delayed: false };
                     assert_eq!(served.seen(), [wanted], "{format:?}");
                 }
             }
@@ -127,16 +127,16 @@ fn lists_of_every_format_reach_the_namespace() {
 }
 
 #[test]
-fn fast_copy_only_is_passed_on() {
+fn fast_copy_only_is_passed_on_for_the_range_that_has_it() {
     let mut served = served(1, |_, _| {});
     set_formats(&mut served.admin, 0b1100).ok();
     let fast = Entry { fast_only: true, ..entry(2, 0, 8) };
     for format in Format::ALL {
         let named = format.names_namespaces();
-        served.copy(format, 500, &[entry(1, 0, 8), fast]).ok();
-        assert_eq!(served.seen()[0].fast_only, named, "{format:?}");
+        served.copy(format, 500, &[entry(1, 0, 8), fast, entry(1, 8, 8)]).ok();
+        assert_eq!(served.seen()[0].fast_only, [false, named, false], "{format:?}");
         served.copy(format, 500, &[entry(1, 0, 8)]).ok();
-        assert!(!served.seen()[0].fast_only);
+        assert_eq!(served.seen()[0].fast_only, [false]);
     }
 }
 
@@ -163,7 +163,8 @@ fn refusals() -> Vec<Refusal> {
         ("a destination past all ends", Long, u64::MAX, vec![entry(1, 0, 2)], range),
         ("past the end of another", Namespaces, 500, vec![entry(5, 99, 2)], range),
         ("no namespace", Namespaces, 500, vec![entry(0, 0, 1)], unknown),
-        ("no such namespace", NamespacesLong, 500, vec![entry(77, 0, 1)], unknown),
+        ("an inactive namespace", NamespacesLong, 500, vec![entry(77, 0, 1)], FIELD),
+        ("beyond NN", NamespacesLong, 500, vec![entry(8193, 0, 1)], unknown),
         ("all namespaces", Namespaces, 500, vec![entry(nvme::NSID_ALL, 0, 1)], unknown),
         ("other blocks", Namespaces, 500, vec![entry(3, 0, 1)], format),
         ("overlap", Namespaces, 500, vec![entry(1, 499, 2)], overlap),
@@ -384,7 +385,7 @@ fn a_source_that_is_removed_stays_until_the_copy_has_ended() {
     // From now on there is no such source.
     let late = listed(Format::Namespaces, 600, &[entry(2, 0, 8)]);
     let done = served.io.command(late.0, Bytes::InCapsule(&late.1));
-    done.refused(Status::INVALID_NAMESPACE.dnr());
+    done.refused(FIELD);
     served.notes[1].hold.store(false, Ordering::SeqCst);
     served.io.complete(cid).ok();
     soon("the end of the source's queue", || served.notes[1].queues.load(Ordering::SeqCst) == 0);

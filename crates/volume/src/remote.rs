@@ -115,13 +115,13 @@ impl Remote {
             }
             ("host_traddr", Some(value)) => {
                 let address = |text: &str| text.parse::<IpAddr>().ok();
-                let expected = "addresses of this host, like 192.0.2.10";
+                let expected = "addresses of this host, like 192.0.2.10 or 192.0.2.10+192.0.2.11";
                 let set = |local: &mut Local, it| local.address = Some(it);
                 self.set_locals((option, value), expected, address, set)?;
             }
             ("host_iface", Some(value)) => {
                 let name = |text: &str| host::is_interface(text).then(|| text.to_owned());
-                let expected = "names of network interfaces, like eth0";
+                let expected = "names of network interfaces, like eth0 or eth0+eth1";
                 let set = |local: &mut Local, it| local.interface = Some(it);
                 self.set_locals((option, value), expected, name, set)?;
             }
@@ -160,7 +160,7 @@ impl Remote {
         parse: impl Fn(&str) -> Option<T>,
         set: impl Fn(&mut Local, T),
     ) -> Result<(), Error> {
-        let given: Option<Vec<T>> = value.split(',').map(parse).collect();
+        let given: Option<Vec<T>> = value.split('+').map(parse).collect();
         let given = given.ok_or_else(|| bad(option, value, expected))?;
         let count = if self.discovered { 1 } else { self.addresses.len() };
         if given.len() != 1 && given.len() != count {
@@ -276,7 +276,7 @@ fn listed(option: &str, values: impl Iterator<Item = Option<String>>) -> Option<
     if values.iter().all(|value| *value == first) {
         values.truncate(1);
     }
-    Some(format!("{option}={}", values.join(",")))
+    Some(format!("{option}={}", values.join("+")))
 }
 
 fn defaults(nqn: &str) -> host::Options {

@@ -409,7 +409,7 @@ impl Connection {
                 Some(_) => self.page_reads -= 1,
             }
         }
-        (request.status, request.result) = (copy::answer(&request, status), result);
+        (request.status, request.result) = (copy::answer(&request, status, &self.params), result);
         if slot.reported {
             self.aborted.push((cid, slot.since));
         } else {

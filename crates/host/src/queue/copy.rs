@@ -4,6 +4,8 @@
 //!   all of this namespace                     0h
 //!   any of another one of the subsystem       2h, or 3h where that is all that the host could enable;
 //!                                             by the id that it has at this start of the target
+//!   any that is not to be read and written    2h or 3h, which have Fast Copy Only; 0h to a controller that has
+//!                                             neither: then its Copy is the fastest that there is
 //!   anything else                             Fast Copy Not Possible: whoever asked reads and writes
 //! ```
 
@@ -35,8 +37,9 @@ pub(super) fn lay_out(
     if !(1..=RANGES_MAX).contains(&ranges.len()) || !ranges.iter().all(fits) {
         return Err(Status::SIZE_LIMIT_EXCEEDED.dnr());
     }
-    let between = ranges.iter().any(|range| !matches!(range.place, Place::Same));
-    let format = match between {
+    let tells = sources.has_fast_only() && params.copies_between.is_some();
+    let named = tells || names_another(sources);
+    let format = match named {
         true => params.copies_between.ok_or(NEVER)?,
         false => Format::Short,
     };
@@ -60,12 +63,12 @@ pub(super) fn lay_out(
         let overlaps = source == nsid && range.slba < end && past > start;
         // Formats 2h and 3h forbid it (NVM 1.1, section 3.3.2), and of 0h only our own targets are known to
         // read a range whole before they write any of it.
-        if overlaps && (between || !params.copies_overlapping) {
+        if overlaps && (named || !params.copies_overlapping) {
             return Err(Status::FAST_COPY_NOT_POSSIBLE);
         }
-        let Source { slba, blocks, .. } = *range;
-        let nsid = if between { source } else { 0 };
-        let fast_only = between && sources.fast_only;
+        let Source { slba, blocks, fast_only, .. } = *range;
+        let nsid = if named { source } else { 0 };
+        let fast_only = named && fast_only;
         Entry { nsid, slba, blocks, fast_only }.write(format, bytes);
     }
     let count_z = ranges.len() as u32 - 1;
@@ -77,19 +80,23 @@ pub(super) fn lay_out(
 /// What the answer to a command means to whoever sent it. A controller that refuses to copy between
 /// namespaces, for whatever reason, has looked at the list only: then there are other ways.
 #[inline]
-pub(super) fn answer(request: &Request, status: Status) -> Status {
+pub(super) fn answer(request: &Request, status: Status, params: &Params) -> Status {
     match &request.data {
-        Data::Sources(sources) if !status.is_success() => between_namespaces(sources, status),
+        Data::Sources(sources) if !status.is_success() => {
+            between_namespaces(sources, status, params.instance.is_some())
+        }
         _ => status,
     }
 }
 
 #[cold]
-fn between_namespaces(sources: &Sources, status: Status) -> Status {
+fn between_namespaces(sources: &Sources, status: Status, is_ours: bool) -> Status {
     match status.code() {
         _ if !names_another(sources) => status,
-        // It may be a source that is gone for now: another time it may be possible.
+        // It may be a source that is gone for now: another time it may be possible. Of our own targets, which take
+        // the formats that they let a host enable, Invalid Field says nothing else.
         Status::INVALID_NAMESPACE => Status::FAST_COPY_NOT_POSSIBLE,
+        Status::INVALID_FIELD if is_ours => Status::FAST_COPY_NOT_POSSIBLE,
         Status::INVALID_FIELD | Status::INCOMPATIBLE_NAMESPACE => NEVER,
         _ => status,
     }

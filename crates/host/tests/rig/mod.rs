@@ -155,6 +155,7 @@ pub struct Range {
     pub of: Option<Origin>,
     pub slba: u64,
     pub blocks: u32,
+    pub fast_only: bool,
 }
 
 /// A thread with a reactor that holds one queue of a namespace.
@@ -299,9 +300,10 @@ impl Core {
         let (sender, receiver) = mpsc::channel();
         self.mailbox.post(move |_| {
             let user = USER.with_borrow(|user| user.clone()).expect("the core runs");
-            let ranges = ranges.into_iter().map(|Range { of, slba, blocks }| {
+            let ranges = ranges.into_iter().map(|range| {
+                let Range { of, slba, blocks, fast_only } = range;
                 let place = of.map_or(Place::Same, Place::Origin);
-                Source { place, slba, blocks }
+                Source { place, slba, blocks, fast_only }
             });
             let mut request = Request::new();
             request.command = command;

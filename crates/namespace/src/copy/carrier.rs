@@ -287,7 +287,7 @@ impl Carrier {
     /// Has the pieces of the step read and written, if that is allowed and within reach.
     fn begin_emulated(&self, number: u64, job: &mut Job, ground: &dyn Ground) -> Next {
         let readable = job.routes.iter().all(|route| route.reader.is_some());
-        if job.sources().fast_only || !readable {
+        if job.is_fast_only() || !readable {
             job.status = Status::FAST_COPY_NOT_POSSIBLE;
             job.lowest = Some(job.batch.range_of(0));
             return Next::Ended;
@@ -345,8 +345,12 @@ impl Job {
             else {
                 return;
             };
-            let place = &self.sources().ranges[piece.range].place;
-            let route = ground.route(number, &command, place, &piece);
+            let source = &self.sources().ranges[piece.range];
+            // Or those before it would not be copied when it is refused.
+            if !self.routes.is_empty() && source.fast_only != self.is_fast_only() {
+                return;
+            }
+            let route = ground.route(number, &command, &source.place, &piece);
             if let Some(first) = self.routes.first() {
                 let piece = piece.first(route.blocks);
                 if !self.batch.is_followed_by(&piece)
@@ -371,6 +375,12 @@ impl Job {
         }
     }
 
+    /// Whether the pieces of the step are not to be read and written: none is, or all are.
+    fn is_fast_only(&self) -> bool {
+        let first = self.batch.pieces().first();
+        first.is_some_and(|piece| self.sources().ranges[piece.range].fast_only)
+    }
+
     /// Whether blocks go by `route` to where those of the step end there: what follows one another above need not below.
     fn ends_before(&self, route: &Route) -> bool {
         let last = self.routes.last().zip(self.batch.pieces().last());
@@ -388,6 +398,7 @@ impl Job {
 
     /// Puts the step into one command.
     fn begin_fast(&mut self) -> Next {
+        let fast_only = self.is_fast_only();
         let mut request = self.down.take().unwrap_or_else(Request::new);
         let mut sources = match mem::take(&mut request.data) {
             Data::Sources(sources) => sources,
@@ -395,10 +406,9 @@ impl Job {
         };
         let source = |(route, piece): (&Route, &Piece)| {
             let (place, slba) = route.fast.clone().expect("fast steps are of fast routes");
-            Source { place, slba, blocks: piece.blocks as u32 }
+            Source { place, slba, blocks: piece.blocks as u32, fast_only }
         };
         sources.ranges.extend(self.routes.iter().zip(self.batch.pieces()).map(source));
-        sources.fast_only = self.sources().fast_only;
         sources.stop = self.sources().stop.clone();
         sources.has_thread = self.sources().has_thread;
         let copy = self.request.as_ref().expect("it is here until the end");

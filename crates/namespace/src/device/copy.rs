@@ -143,13 +143,13 @@ mod tests {
     const LIMITS: CopyLimits = CopyLimits { ranges_max: 4, range_blocks_max: 100, blocks_max: 150 };
 
     fn same(slba: u64, blocks: u32) -> Source {
-        Source { place: Place::Same, slba, blocks }
+        Source { place: Place::Same, slba, blocks, fast_only: false }
     }
 
     fn at(nqn: &Arc<str>, nsid: u32) -> Source {
         let place =
             Place::Origin(Origin::Subsystem { nqn: Arc::clone(nqn), nsid, numbering: None });
-        Source { place, slba: 5, blocks: 6 }
+        Source { place, slba: 5, blocks: 6, fast_only: false }
     }
 
     fn laid_out(sdlba: u64, ranges: Vec<Source>) -> Result<(Command, Vec<Entry>), Status> {
@@ -214,7 +214,10 @@ mod tests {
             uuid: None,
         });
         let place = Place::Origin(Origin::Memory(memory.unwrap()));
-        assert_eq!(tried(100, vec![same(0, 1), Source { place, slba: 0, blocks: 1 }]), never);
+        assert_eq!(
+            tried(100, vec![same(0, 1), Source { place, slba: 0, blocks: 1, fast_only: false }]),
+            never
+        );
     }
 
     #[test]

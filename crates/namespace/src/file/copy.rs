@@ -83,15 +83,22 @@ pub(super) fn identity(metadata: &std::fs::Metadata, kind: Kind) -> (u64, u64) {
 fn shares(file: &std::fs::File, bytes: u64) -> bool {
     // A multiple of every block size that there is.
     let beyond = bytes.next_multiple_of(1 << 20) + (1 << 20);
-    let range = CloneRange {
-        source: i64::from(file.as_raw_fd()),
-        source_offset: beyond,
-        source_length: 1 << 20,
-        target_offset: beyond + (1 << 20),
-    };
+    let result = clone_range((file, beyond), (file, beyond + (1 << 20)), 1 << 20);
+    result.is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL))
+}
+
+/// Has `len` bytes of a file share blocks with another file, from the offsets given on. All of them are blocks of the
+/// file system, or up to the source's end. If it fails some may.
+pub(super) fn clone_range(
+    (source, source_offset): (&std::fs::File, u64),
+    (target, target_offset): (&std::fs::File, u64),
+    len: u64,
+) -> io::Result<()> {
+    let source = i64::from(source.as_raw_fd());
+    let range = CloneRange { source, source_offset, source_length: len, target_offset };
     // SAFETY: the request reads a `file_clone_range` (linux/fs.h), which lives during the call.
-    let result = unsafe { libc::ioctl(file.as_raw_fd(), FICLONERANGE, &raw const range) };
-    result != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
+    let result = unsafe { libc::ioctl(target.as_raw_fd(), FICLONERANGE, &raw const range) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 impl File {
@@ -123,7 +130,9 @@ impl File {
         let how = match self.kind {
             Kind::Block => "read and written: a block device",
             Kind::Regular if self.read_only => "from here only: the volume is read-only",
-            Kind::Regular if self.copying.shares => "copy_file_range, shares blocks (reflink)",
+            Kind::Regular if self.copying.shares => {
+                "shares blocks (FICLONERANGE), or copy_file_range"
+            }
             Kind::Regular => "copy_file_range",
         };
         facts.push(("copy".into(), how.into()));

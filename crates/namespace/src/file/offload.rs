@@ -1,14 +1,16 @@
 //! A Copy between files, carried out by calls that block.
 //!
 //! ```text
-//!   piece ->  hole        punched, where the destination is not one already
-//!             part page   pread, pwrite                       \  as everything else:
-//!                                                              } past the page cache or through it
-//!             rest        copy_file_range, through the page cache
+//!   piece ->  part page   pread, pwrite: as everything else, past the page cache or through it
+//!             pages       FICLONERANGE, where files share blocks; elsewhere run by run:
+//!               hole        punched, where the destination is not one already
+//!               rest        copy_file_range, through the page cache
 //! ```
 //!
-//! Where files share blocks, copy_file_range(2) shares holes as well, and nobody looks for them: to find the end
-//! of what is stored, XFS would go through all extents up to the next hole, thousands in a file that shares much.
+//! **Shared** is a whole piece at once, no more than a Copy may have (128 MiB), holes and all: nobody looks for them,
+//! since to find the end of what is stored XFS would go through all extents up to the next hole, thousands in a file
+//! that shares much. Where the file system will not (XFS does not in parts of the disk that are nearly full), the ioctl
+//! says so. copy_file_range(2) would move the bytes in its stead: holes among them, and without being told to stop.
 //!
 //! **Through the page cache**, also where the volume goes past it (O_DIRECT): where blocks cannot be shared,
 //! copy_file_range(2) moves 64 KiB at a time and waits for each if it goes past the cache. ext4 on a
@@ -29,6 +31,7 @@
 //! Whoever goes past the page cache expects a short Flush: what Copies have written into it is on its way
 //! to the disk after a second (`write_back`).
 
+use super::copy::clone_range;
 use super::{File, holes};
 use rustix::io::{ReadWriteFlags, preadv2};
 use std::io::{self, IoSliceMut};
@@ -104,15 +107,31 @@ impl Job {
         Ended { bytes, how: copied.err().unwrap_or(How::Whole) }
     }
 
-    /// Copies one piece, run by run. `bytes` counts what is done.
+    /// Copies one piece. `bytes` counts what is done.
     fn piece(&self, piece: &Piece, bytes: &mut u64) -> Result<(), How> {
-        let shift = self.file.block_shift;
-        if self.shares(piece) {
-            return self.stored(Span { piece, at: 0, len: piece.len }, bytes);
+        let whole = Span { piece, at: 0, len: piece.len };
+        if !self.may_share(piece) {
+            return self.runs(whole, bytes);
         }
-        let mut at = 0;
-        while at < piece.len {
-            let left = piece.len - at;
+        for (part, is_whole) in whole.parts() {
+            self.check(&part)?;
+            if !is_whole {
+                self.part_page(&part)?;
+            } else if !self.share(&part) {
+                self.runs(part, bytes)?;
+                continue;
+            }
+            *bytes += part.len;
+        }
+        Ok(())
+    }
+
+    /// Copies a part of a piece that is not shared, run by run.
+    fn runs(&self, span: Span<'_>, bytes: &mut u64) -> Result<(), How> {
+        let (piece, shift) = (span.piece, self.file.block_shift);
+        let (mut at, end) = (span.at, span.at + span.len);
+        while at < end {
+            let left = end - at;
             let (slba, blocks) = ((piece.source + at) >> shift, left >> shift);
             let run = holes::runs(&piece.file.file, shift, slba, blocks, 1);
             // A file system that does not tell stores everything.
@@ -127,15 +146,15 @@ impl Job {
             if is_hole && self.punch(&span)? {
                 *bytes += len;
             } else {
-                self.stored(span, bytes)?;
+                self.stored(&span, bytes)?;
             }
             at += len;
         }
         Ok(())
     }
 
-    /// Whether whole pages of a piece can be shared.
-    fn shares(&self, piece: &Piece) -> bool {
+    /// Whether whole pages of a piece can be shared, as far as is known.
+    fn may_share(&self, piece: &Piece) -> bool {
         let congruent = piece.source % PAGE_BYTES == piece.target % PAGE_BYTES;
         congruent && self.file.may_share_with(&piece.file)
     }
@@ -176,21 +195,22 @@ impl Job {
         Ok(true)
     }
 
+    /// Has whole pages shared. False if the file system does not, for whatever reason: its blocks may be larger, or
+    /// that part of the disk has no room for more references. Some may be shared even so.
+    fn share(&self, span: &Span<'_>) -> bool {
+        let source = (&span.piece.file.file, span.source());
+        clone_range(source, (&self.file.file, span.target()), span.len).is_ok()
+    }
+
     /// Copies a range that is stored.
-    fn stored(&self, mut span: Span<'_>, bytes: &mut u64) -> Result<(), How> {
-        let target = span.target();
-        let head = (target.next_multiple_of(PAGE_BYTES) - target).min(span.len);
-        let tail = (span.len - head) % PAGE_BYTES;
-        let middle = span.len - head - tail;
-        for (len, is_whole) in [(head, false), (middle, true), (tail, false)] {
-            let part = Span { len, ..span };
+    fn stored(&self, span: &Span<'_>, bytes: &mut u64) -> Result<(), How> {
+        for (part, is_whole) in span.parts() {
             if is_whole {
                 self.pages(part, bytes)?;
-            } else if len > 0 {
+            } else {
                 self.part_page(&part)?;
-                *bytes += len;
+                *bytes += part.len;
             }
-            span.at += len;
         }
         Ok(())
     }
@@ -199,21 +219,17 @@ impl Job {
     fn pages(&self, mut span: Span<'_>, bytes: &mut u64) -> Result<(), How> {
         let from = &*span.piece.file;
         let end = span.at + span.len;
-        let shares = self.shares(span.piece);
         let (source, target) = (from.cached(), self.file.cached());
         let mut asked = span.at;
         while span.at < end {
-            span.len = end - span.at;
-            if !shares {
-                span.len = span.len.min(CALL_BYTES);
-                let until = (span.at + AHEAD_BYTES).min(end);
-                if from.is_direct() && asked < until {
-                    let (start, len) = (span.piece.source + asked, until - asked);
-                    if !is_cached(source, start, len) {
-                        advise(source, start, len);
-                    }
-                    asked = until;
+            span.len = (end - span.at).min(CALL_BYTES);
+            let until = (span.at + AHEAD_BYTES).min(end);
+            if from.is_direct() && asked < until {
+                let (start, len) = (span.piece.source + asked, until - asked);
+                if !is_cached(source, start, len) {
+                    advise(source, start, len);
                 }
+                asked = until;
             }
             self.check(&span)?;
             let copied = match copy_file_range(source, target, &span) {
@@ -229,7 +245,7 @@ impl Job {
             if copied == 0 {
                 return Err(How::OutOfRange);
             }
-            if !shares && self.file.is_direct() {
+            if self.file.is_direct() {
                 self.file.copied_to_cache(span.target(), copied);
             }
             span.at += copied;
@@ -264,7 +280,21 @@ struct Span<'a> {
     len: u64,
 }
 
-impl Span<'_> {
+impl<'a> Span<'a> {
+    /// What there is of these: less than a page of the destination, whole pages, and again less than one; and whether
+    /// they are whole.
+    fn parts(&self) -> impl Iterator<Item = (Span<'a>, bool)> + use<'a> {
+        let (target, mut rest) = (self.target(), *self);
+        let head = (target.next_multiple_of(PAGE_BYTES) - target).min(self.len);
+        let tail = (self.len - head) % PAGE_BYTES;
+        let parts = [(head, false), (self.len - head - tail, true), (tail, false)];
+        parts.into_iter().filter(|(len, _)| *len > 0).map(move |(len, is_whole)| {
+            let part = Span { len, ..rest };
+            rest.at += len;
+            (part, is_whole)
+        })
+    }
+
     fn source(&self) -> u64 {
         self.piece.source + self.at
     }

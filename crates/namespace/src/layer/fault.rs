@@ -154,7 +154,7 @@ impl Namespace for Fault {
     pass_to_child!(refresh resize flush uuid keeps_blocks_whole takes_registered cut paths);
     pass_to_child!(numa_node each_program tune allocation copies_on_threads last_guard);
     pass_to_child!(volatile_epoch access writes_back write_off gives_checksums);
-    pass_to_child!(retry_delays lost);
+    pass_to_child!(retry_delays lost snapshot);
 
     fn uri(&self) -> String {
         format!("fault:{}({})", self.shared.rule, self.child.uri())
@@ -400,7 +400,8 @@ mod tests {
 
     fn copied(queue: &Rc<dyn Queue>, slba: u64, blocks: u32, sdlba: u64) -> Status {
         let command = nvme::copy::command(1, sdlba, 1, nvme::copy::Format::Short);
-        let ranges = vec![crate::copy::Source { place: Place::Same, slba, blocks }];
+        let ranges =
+            vec![crate::copy::Source { place: Place::Same, slba, blocks, fast_only: false }];
         let sources = crate::copy::Sources { ranges, ..crate::copy::Sources::default() };
         done(queue, command, Data::Sources(Box::new(sources)))
     }

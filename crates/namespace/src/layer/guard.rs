@@ -175,7 +175,7 @@ impl Namespace for Guard {
     pass_to_child!(takes_registered refresh resize flush cut paths numa_node each_program);
     pass_to_child!(tune allocation copies_on_threads);
     pass_to_child!(volatile_epoch access writes_back write_off gives_checksums);
-    pass_to_child!(retry_delays lost);
+    pass_to_child!(retry_delays lost snapshot);
 
     /// What goes to the child as it comes may as well go past both.
     fn plain_file(&self) -> Option<BorrowedFd<'_>> {

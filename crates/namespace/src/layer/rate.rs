@@ -1,6 +1,6 @@
 //! `rate:`: lets so many bytes or commands pass a second, over all cores.
 
-use crate::human::{format_bytes, format_count};
+use crate::human::{format_bytes, format_count, parse_bytes, parse_count};
 use crate::layer::pass_to_child;
 use crate::layer::slab::Slab;
 use crate::{Data, Namespace, Queue, Request};
@@ -36,11 +36,13 @@ impl fmt::Display for Rates {
     }
 }
 
-/// A namespace behind a narrow gate.
+/// Value of a setting that lifts a limit.
+const NONE: &str = "none";
+
+/// A namespace behind a narrow gate. Settings: `rate.bytes` (`100M`) and `rate.iops` (`10K`); `none` lifts one of two.
 #[derive(Debug)]
 pub struct Rate {
     child: Arc<dyn Namespace>,
-    rates: Rates,
     gate: Arc<Gate>,
 }
 
@@ -51,12 +53,7 @@ impl Rate {
     /// If a rate is zero; `volume` refuses that.
     pub fn new(child: Arc<dyn Namespace>, rates: Rates) -> Arc<Rate> {
         assert!(rates.bytes != Some(0) && rates.commands != Some(0));
-        let gate = Gate {
-            start: Instant::now(),
-            bytes: rates.bytes.map(Meter::new),
-            commands: rates.commands.map(Meter::new),
-        };
-        Arc::new(Rate { child, rates, gate: Arc::new(gate) })
+        Arc::new(Rate { child, gate: Arc::new(Gate::new(rates)) })
     }
 }
 
@@ -79,16 +76,39 @@ impl Namespace for Rate {
     }
 
     pass_to_child!(refresh resize flush uuid keeps_blocks_whole takes_registered cut paths);
-    pass_to_child!(numa_node each_program tune allocation copies_on_threads last_guard);
+    pass_to_child!(numa_node each_program allocation copies_on_threads last_guard);
     pass_to_child!(volatile_epoch access writes_back write_off gives_checksums);
-    pass_to_child!(retry_delays lost);
+    pass_to_child!(retry_delays lost snapshot);
 
     fn uri(&self) -> String {
-        format!("rate:{}({})", self.rates, self.child.uri())
+        format!("rate:{}({})", self.gate.rates(), self.child.uri())
+    }
+
+    /// Takes its own settings. Commands that wait keep their time; what comes later goes by the new rate.
+    fn tune(&self, name: &str, value: &str) -> io::Result<()> {
+        let Gate { bytes, commands, .. } = &*self.gate;
+        let (meter, other, wanted, expected) = match name {
+            "rate.bytes" => (bytes, commands, parse_bytes(value), "bytes a second like 100M"),
+            "rate.iops" => (commands, bytes, parse_count(value), "commands a second like 10K"),
+            _ => return self.child.tune(name, value),
+        };
+        let wrong = |what: &str| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{name}={value}: {what}"))
+        };
+        let per_second = match wanted {
+            None if value == NONE && other.is_off() => {
+                return Err(wrong("there is no other limit: give a large one"));
+            }
+            None if value == NONE => 0,
+            Some(wanted) if wanted > 0 => wanted,
+            _ => return Err(wrong(&format!("is not {expected}, or {NONE}"))),
+        };
+        meter.set(self.gate.now(), per_second);
+        Ok(())
     }
 
     fn describe(&self, facts: &mut Vec<(String, String)>) {
-        facts.push(("rate".into(), format!("{} a second", self.rates)));
+        facts.push(("rate".into(), format!("{} a second", self.gate.rates())));
         self.child.describe(facts);
     }
 }
@@ -97,40 +117,76 @@ impl Namespace for Rate {
 #[derive(Debug)]
 struct Gate {
     start: Instant,
-    bytes: Option<Meter>,
-    commands: Option<Meter>,
+    bytes: Meter,
+    commands: Meter,
 }
 
 /// One rate: the time, in nanoseconds since the start, at which what has passed so far will have
 /// been paid for.
 #[derive(Debug)]
 struct Meter {
-    per_second: u64,
+    /// 0: everything passes.
+    per_second: AtomicU64,
     paid: AtomicU64,
 }
 
 impl Gate {
+    fn new(rates: Rates) -> Gate {
+        Gate {
+            start: Instant::now(),
+            bytes: Meter::new(rates.bytes.unwrap_or(0)),
+            commands: Meter::new(rates.commands.unwrap_or(0)),
+        }
+    }
+
+    fn rates(&self) -> Rates {
+        Rates { bytes: self.bytes.rate(), commands: self.commands.rate() }
+    }
+
+    #[inline]
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
     /// When a command may pass; none if now.
     #[inline]
     fn pass(&self, bytes: u64, commands: u64) -> Option<Instant> {
-        let now = self.start.elapsed().as_nanos() as u64;
-        let wait = |meter: &Option<Meter>, amount| {
-            meter.as_ref().map_or(0, |meter| meter.pass(now, amount))
-        };
-        let at = wait(&self.bytes, bytes).max(wait(&self.commands, commands));
+        let now = self.now();
+        let at = self.bytes.pass(now, bytes).max(self.commands.pass(now, commands));
         (at > now).then(|| self.start + Duration::from_nanos(at))
     }
 }
 
 impl Meter {
     fn new(per_second: u64) -> Meter {
-        Meter { per_second, paid: AtomicU64::new(0) }
+        Meter { per_second: AtomicU64::new(per_second), paid: AtomicU64::new(0) }
+    }
+
+    fn rate(&self) -> Option<u64> {
+        Some(self.per_second.load(Ordering::Relaxed)).filter(|&rate| rate > 0)
+    }
+
+    fn is_off(&self) -> bool {
+        self.rate().is_none()
+    }
+
+    /// Another rate from time `now` on; what is not paid for yet is paid for at that rate.
+    fn set(&self, now: u64, per_second: u64) {
+        let (order, relaxed) = (Ordering::Relaxed, Ordering::Relaxed);
+        let before = self.per_second.swap(per_second, order);
+        let rebook = |paid: u64| {
+            let debt = u128::from(paid.saturating_sub(now)) * u128::from(before);
+            let debt = debt.checked_div(u128::from(per_second)).unwrap_or(0);
+            Some(paid.min(now).saturating_add(u64::try_from(debt).unwrap_or(u64::MAX)))
+        };
+        self.paid.fetch_update(order, relaxed, rebook).expect("always booked");
     }
 
     /// Books `amount` at time `now`; returns when it may pass.
     #[inline]
     fn pass(&self, now: u64, amount: u64) -> u64 {
-        let cost = u128::from(amount) * 1_000_000_000 / u128::from(self.per_second);
+        let Some(rate) = self.rate() else { return 0 };
+        let cost = u128::from(amount) * 1_000_000_000 / u128::from(rate);
         let cost = u64::try_from(cost).unwrap_or(u64::MAX);
         let oldest = now.saturating_sub(BURST.as_nanos() as u64);
         let book = |paid: u64| Some(paid.max(oldest).saturating_add(cost));
@@ -228,10 +284,49 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_paid_for_is_paid_for_at_the_new_rate() {
+        let meter = Meter::new(1000);
+        let second = 1_000_000_000;
+        assert_eq!(meter.pass(second, 1001), 2 * second);
+        // A second of debt is a tenth of one at ten times the rate.
+        meter.set(second, 10_000);
+        assert_eq!(meter.pass(second, 10), second + second / 10 + 1_000_000);
+        meter.set(second, 0);
+        assert_eq!(meter.pass(second, 1 << 40), 0);
+        // Nothing is owed of what passed without a limit.
+        meter.set(2 * second, 1000);
+        assert_eq!(meter.pass(2 * second, 1), 2 * second);
+    }
+
+    #[test]
+    fn limits_are_changed_in_use_and_told() {
+        let null = crate::null::Null::open(1 << 20, 9, None).unwrap();
+        let below = Rate::new(null, Rates { bytes: Some(1 << 20), commands: None });
+        let uri = |rate: &Rate| rate.uri().split('(').next().unwrap().to_owned();
+        below.tune("rate.bytes", "2M").unwrap();
+        assert_eq!(uri(&below), "rate:2M");
+        assert!(below.tune("rate.bytes", "none").is_err(), "no limit would be left");
+        below.tune("rate.iops", "10K").unwrap();
+        assert_eq!(uri(&below), "rate:bytes=2M,iops=10K");
+        below.tune("rate.bytes", "none").unwrap();
+        assert_eq!(uri(&below), "rate:iops=10K");
+        for (name, value) in [("rate.iops", "0"), ("rate.iops", "many"), ("rate.bytes", "-1")] {
+            let error = below.tune(name, value).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{error}");
+        }
+        // The layer above takes what both have, and passes on what it has not.
+        let above = Rate::new(below.clone(), Rates { bytes: Some(512), commands: None });
+        above.tune("rate.bytes", "4M").unwrap();
+        assert_eq!((uri(&above), uri(&below)), ("rate:4M".into(), "rate:iops=10K".into()));
+        let error = above.tune("policy", "numa").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+    }
+
+    #[test]
     fn a_copy_counts_for_what_it_reads_and_what_it_writes() {
         let reactor = Reactor::new(&reactor::Config::default()).unwrap();
         let null = crate::null::Null::open(1 << 20, 9, None).unwrap();
-        let gate = Gate { start: Instant::now(), bytes: None, commands: None };
+        let gate = Gate::new(Rates::default());
         let queue = Rc::new_cyclic(|me| RateQueue {
             me: Weak::clone(me),
             child: null.open_queue(&reactor).unwrap(),
@@ -242,7 +337,7 @@ mod tests {
         });
         let mut request = Request::new();
         request.command = nvme::copy::command(1, 8, 2, nvme::copy::Format::Short);
-        let range = |blocks| Source { place: Place::Same, slba: 0, blocks };
+        let range = |blocks| Source { place: Place::Same, slba: 0, blocks, fast_only: false };
         let sources = Sources { ranges: vec![range(3), range(4)], ..Sources::default() };
         request.data = Data::Sources(Box::new(sources));
         assert_eq!(queue.amount(&request), (2 * 7 * 512, 1));

@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn same(slba: u64, blocks: u32) -> Source {
-        Source { place: Place::Same, slba, blocks }
+        Source { place: Place::Same, slba, blocks, fast_only: false }
     }
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
         // Large enough for stores past the caches.
         let (memory, other) = (volume(stream::VOLUME_BYTES_MIN >> 9, 2), volume(300, 2));
         let place = Place::Origin(Origin::Memory(Arc::clone(&other)));
-        let far = Source { place, slba: 200, blocks: 33 };
+        let far = Source { place, slba: 200, blocks: 33, fast_only: false };
         assert_eq!(copied(&memory, 11, vec![same(20, 5), far]), (Status::SUCCESS, 0));
         let block = |at: usize| contents(&memory)[at * BLOCK..][..BLOCK].to_vec();
         assert_eq!(block(10), [10; BLOCK]);
@@ -189,7 +189,7 @@ mod tests {
         let memory = volume(64, 1);
         let place =
             Place::Origin(Origin::Subsystem { nqn: "nqn".into(), nsid: 1, numbering: None });
-        let foreign = Source { place, slba: 0, blocks: 1 };
+        let foreign = Source { place, slba: 0, blocks: 1, fast_only: false };
         let refused = (Status::FAST_COPY_NOT_POSSIBLE.dnr(), 0);
         assert_eq!(copied(&memory, 8, vec![same(0, 4), foreign]), refused);
         assert_eq!(contents(&memory)[8 * BLOCK], 8);
@@ -203,7 +203,8 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..2000 {
                         let place = Place::Origin(Origin::Memory(Arc::clone(from)));
-                        let source = Source { place, slba: round % 256, blocks: 256 };
+                        let source =
+                            Source { place, slba: round % 256, blocks: 256, fast_only: false };
                         assert_eq!(copied(to, 256 - round % 256, vec![source]).0, Status::SUCCESS);
                     }
                 });

@@ -96,12 +96,12 @@ impl Core {
                 true => Place::Same,
                 false => Place::Other(Rc::clone(&self.volumes[from])),
             };
-            Source { place, slba, blocks }
+            Source { place, slba, blocks, fast_only }
         };
         let ranges: Vec<Source> = spans.iter().map(source).collect();
         let mut request = Request::new();
         request.command = nvme::copy::command(1, slba, ranges.len(), Format::Short);
-        request.data = Data::Sources(Box::new(Sources { ranges, fast_only, ..Sources::default() }));
+        request.data = Data::Sources(Box::new(Sources { ranges, ..Sources::default() }));
         request
     }
 

@@ -6,13 +6,17 @@
 use crate::blocks::Core;
 use crate::dice::Dice;
 use crate::stacks::Maker;
-use crate::world::{BLOCKS, VOLUMES, World};
+use crate::world::{Size, VOLUMES, World};
 use namespace::Namespace;
 use std::cell::Cell;
 use std::sync::Arc;
 
 /// So many operations keep all processors busy, each with dice of its own.
 const MANY: u64 = 100_000;
+/// Of so many worlds two are large: one in which nothing fails, and one in which something does.
+const LARGE_EVERY: u64 = 16;
+/// So many commands of a small world take as long as one of a large one.
+const LARGE_COSTS: u64 = 8;
 /// One in so many Copies that fail may name a range that is copied whole.
 const NAMED_IN_VAIN: u64 = 1_000;
 
@@ -23,6 +27,7 @@ fn copies_leave_what_the_model_says() {
         given.map_or(usual, |text| text.parse().expect("a number"))
     };
     let (operations, seed): (u64, u64) = (read("COPY_OPERATIONS", 4_000), read("COPY_SEED", 1));
+    println!("COPY_OPERATIONS={operations} COPY_SEED={seed}");
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let threads = if operations < MANY { 1 } else { threads };
     let totals: Vec<[u64; 3]> = std::thread::scope(|scope| {
@@ -47,21 +52,28 @@ fn worlds(operations: u64, seed: u64) -> [u64; 3] {
     let (mut done, mut round, mut totals) = (0, 0u64, [0; 3]);
     while done < operations {
         let here = (operations / 40).clamp(100, 10_000).min(operations - done);
-        let counted = one_world(&mut dice, round, here);
+        let (size, here) = match round % LARGE_EVERY {
+            2 | 9 => (Size::LARGE, (here / LARGE_COSTS).max(40).min(here)),
+            _ => (Size::SMALL, here),
+        };
+        let counted = one_world(&mut dice, size, round, here);
         totals.iter_mut().zip(counted).for_each(|(total, counted)| *total += counted);
         (done, round) = (done + here, round + 1);
     }
     totals
 }
 
-fn one_world(dice: &mut Dice, round: u64, operations: u64) -> [u64; 3] {
-    let failures = if round.is_multiple_of(2) { 0 } else { 10 + dice.roll(40) };
+fn one_world(dice: &mut Dice, size: Size, round: u64, operations: u64) -> [u64; 3] {
+    // Where a Copy is many commands, each fails the less often.
+    let often = if size == Size::LARGE { LARGE_COSTS } else { 1 };
+    let failures = if round.is_multiple_of(2) { 0 } else { often * (10 + dice.roll(40)) };
     let block_shift = if dice.one_in(2) { 9 } else { 12 };
-    one_world_of(dice, block_shift, failures, round, operations)
+    one_world_of(dice, size, block_shift, failures, round, operations)
 }
 
 fn one_world_of(
     dice: &mut Dice,
+    size: Size,
     block_shift: u8,
     failures: u64,
     round: u64,
@@ -76,18 +88,18 @@ fn one_world_of(
         files: Cell::new(0),
     };
     let volumes: Vec<Arc<dyn Namespace>> =
-        (0..VOLUMES).map(|_| maker.volume(BLOCKS, dice)).collect();
+        (0..VOLUMES).map(|_| maker.volume(size.blocks(), dice)).collect();
     // Some pools are so small that pieces have to wait for memory.
     let buffer_bytes = if dice.one_in(3) { 2 << 20 } else { 32 << 20 };
     let core = Core::new(&volumes, buffer_bytes);
-    World::new(core, dice, failures > 0).run(operations, &format!("round {round}"))
+    World::new(core, size, dice, failures > 0).run(operations, &format!("round {round}"))
 }
 
 /// Only files have them, and those are slow: a little of each.
 #[test]
 fn copies_of_blocks_of_16_kib_leave_what_the_model_says() {
     let mut dice = Dice::new(1);
-    let [copied, ..] = one_world_of(&mut dice, 14, 0, 0, 100);
-    let [also, failed, _] = one_world_of(&mut dice, 14, 20, 1, 100);
+    let [copied, ..] = one_world_of(&mut dice, Size::SMALL, 14, 0, 0, 100);
+    let [also, failed, _] = one_world_of(&mut dice, Size::SMALL, 14, 20, 1, 100);
     assert!(copied > 40 && also > 20 && failed > 0, "{copied}, {also}, {failed}");
 }

@@ -5,18 +5,36 @@
 
 use crate::blocks::{Core, Outcome, Span};
 use crate::dice::Dice;
-use namespace::Request;
+use namespace::{Data, Request};
 use nvme::Status;
 
 const LANES: usize = 4;
-/// Blocks of each lane in each volume.
-const LANE_BLOCKS: u64 = 60;
-/// Blocks of each volume.
-pub const BLOCKS: u64 = LANES as u64 * LANE_BLOCKS;
 /// How many volumes there are.
 pub const VOLUMES: usize = 3;
 /// Commands between two looks at everything.
 const LOOK_EVERY: u64 = 200;
+
+/// How large a world is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// Blocks of each lane in each volume.
+    lane_blocks: u64,
+    /// Source ranges of one Copy.
+    ranges_max: u64,
+    /// Blocks of one source range.
+    range_blocks_max: u64,
+}
+
+impl Size {
+    pub const SMALL: Size = Size { lane_blocks: 60, ranges_max: 5, range_blocks_max: 30 };
+    /// Copies of as many ranges as a volume takes, which go down in several commands.
+    pub const LARGE: Size = Size { lane_blocks: 480, ranges_max: 128, range_blocks_max: 200 };
+
+    /// Blocks of each volume.
+    pub fn blocks(&self) -> u64 {
+        LANES as u64 * self.lane_blocks
+    }
+}
 
 /// A command and what is expected of it.
 struct Step {
@@ -26,7 +44,11 @@ struct Step {
 }
 
 enum Action {
-    Copy { spans: Vec<Span>, fast_only: bool },
+    /// With those source ranges that are not to be read and written.
+    Copy {
+        spans: Vec<Span>,
+        fast_only: Vec<bool>,
+    },
     Write(Vec<u64>),
     Swap(Vec<u64>),
 }
@@ -34,6 +56,7 @@ enum Action {
 /// Volumes, what each of their blocks is to hold, and dice.
 pub struct World<'a> {
     core: Core,
+    size: Size,
     /// What each block of each volume holds.
     model: Vec<Vec<u64>>,
     dice: &'a mut Dice,
@@ -57,9 +80,9 @@ impl Drop for Doing {
 
 impl<'a> World<'a> {
     /// Volumes of zeroes; with `faulty`, commands may fail.
-    pub fn new(core: Core, dice: &'a mut Dice, faulty: bool) -> World<'a> {
-        let model = vec![vec![0; BLOCKS as usize]; VOLUMES];
-        World { core, model, dice, next: 1, faulty, copied: 0, failed: 0, named_in_vain: 0 }
+    pub fn new(core: Core, size: Size, dice: &'a mut Dice, faulty: bool) -> World<'a> {
+        let model = vec![vec![0; size.blocks() as usize]; VOLUMES];
+        World { core, size, model, dice, next: 1, faulty, copied: 0, failed: 0, named_in_vain: 0 }
     }
 
     /// Rounds of commands. Returns how many Copies succeeded, how many failed, and how many of those named a range
@@ -92,50 +115,64 @@ impl<'a> World<'a> {
     }
 
     fn step(&mut self, lane: u64) -> Step {
-        let (start, volume) = (lane * LANE_BLOCKS, self.dice.roll(VOLUMES as u64) as usize);
-        let action = match self.dice.roll(8) {
-            0 | 1 => Action::Write(Vec::new()),
-            2 => Action::Swap(Vec::new()),
-            _ => Action::Copy { spans: Vec::new(), fast_only: self.dice.one_in(10) },
-        };
-        let fuses = self.core.volumes[volume].namespace.limits().commands.compare_and_write;
-        match action {
-            Action::Copy { fast_only, .. } => {
-                let (mut spans, mut left) = (Vec::new(), LANE_BLOCKS);
-                for _ in 0..1 + self.dice.roll(5) {
-                    if left == 0 {
-                        break;
-                    }
-                    let blocks = 1 + self.dice.roll(left.min(30));
-                    let slba = start + self.dice.roll(LANE_BLOCKS - blocks + 1);
-                    let from = match self.dice.one_in(2) {
-                        true => volume,
-                        false => self.dice.roll(VOLUMES as u64) as usize,
-                    };
-                    spans.push((from, slba, blocks as u32));
-                    left -= blocks;
-                }
-                let slba = start + self.dice.roll(left + 1);
-                Step { volume, slba, action: Action::Copy { spans, fast_only } }
-            }
-            other => {
-                let blocks = 1 + self.dice.roll(u64::from(self.core.blocks_max(volume)).min(6));
-                let slba = start + self.dice.roll(LANE_BLOCKS - blocks + 1);
-                let numbers = (0..blocks).map(|block| self.next + block).collect();
-                self.next += blocks;
-                let action = match other {
-                    Action::Swap(_) if fuses => Action::Swap(numbers),
-                    _ => Action::Write(numbers),
-                };
-                Step { volume, slba, action }
-            }
+        let lane_blocks = self.size.lane_blocks;
+        let (start, volume) = (lane * lane_blocks, self.dice.roll(VOLUMES as u64) as usize);
+        let kind = self.dice.roll(8);
+        if kind > 2 {
+            return self.copy_step(start, volume);
         }
+        let fuses = self.core.volumes[volume].namespace.limits().commands.compare_and_write;
+        let blocks = 1 + self.dice.roll(u64::from(self.core.blocks_max(volume)).min(6));
+        let slba = start + self.dice.roll(lane_blocks - blocks + 1);
+        let numbers = (0..blocks).map(|block| self.next + block).collect();
+        self.next += blocks;
+        let action = match kind == 2 && fuses {
+            true => Action::Swap(numbers),
+            false => Action::Write(numbers),
+        };
+        Step { volume, slba, action }
+    }
+
+    /// A Copy within the lane that starts with block `start`.
+    fn copy_step(&mut self, start: u64, volume: usize) -> Step {
+        let Size { lane_blocks, ranges_max, range_blocks_max } = self.size;
+        let (mut spans, mut left) = (Vec::new(), lane_blocks);
+        let ranges = 1 + self.dice.roll(ranges_max);
+        for range in 0..ranges {
+            if left == 0 {
+                break;
+            }
+            // About as much of each, if they are many.
+            let fair = if ranges > 5 { 1 + 2 * left / (ranges - range) } else { left };
+            let blocks = 1 + self.dice.roll(fair.min(left).min(range_blocks_max));
+            let slba = start + self.dice.roll(lane_blocks - blocks + 1);
+            let from = match self.dice.one_in(2) {
+                true => volume,
+                false => self.dice.roll(VOLUMES as u64) as usize,
+            };
+            spans.push((from, slba, blocks as u32));
+            left -= blocks;
+        }
+        let slba = start + self.dice.roll(left + 1);
+        // All of them, one in three, or none.
+        let one_in = match self.dice.roll(16) {
+            0 => 1,
+            1 => 3,
+            _ => 0,
+        };
+        let fast_only = spans.iter().map(|_| one_in > 0 && self.dice.one_in(one_in)).collect();
+        Step { volume, slba, action: Action::Copy { spans, fast_only } }
     }
 
     fn request(&self, step: &Step) -> Box<Request> {
         match &step.action {
             Action::Copy { spans, fast_only } => {
-                self.core.copy(step.volume, step.slba, spans, *fast_only)
+                let mut request = self.core.copy(step.volume, step.slba, spans, false);
+                let Data::Sources(sources) = &mut request.data else { unreachable!("just made") };
+                for (range, fast_only) in sources.ranges.iter_mut().zip(fast_only) {
+                    range.fast_only = *fast_only;
+                }
+                request
             }
             Action::Write(numbers) => self.core.write(step.slba, numbers),
             Action::Swap(numbers) => {
@@ -152,7 +189,7 @@ impl<'a> World<'a> {
             outcome.status.is_success() && outcome.second.is_none_or(|second| second.is_success());
         let numbers = match step.action {
             Action::Copy { spans, fast_only } => {
-                return self.check_copy(step.volume, step.slba, &spans, fast_only, outcome);
+                return self.check_copy(step.volume, step.slba, &spans, &fast_only, outcome);
             }
             Action::Write(numbers) | Action::Swap(numbers) => numbers,
         };
@@ -170,7 +207,7 @@ impl<'a> World<'a> {
         volume: usize,
         slba: u64,
         spans: &[Span],
-        fast_only: bool,
+        fast_only: &[bool],
         outcome: Outcome,
     ) {
         let total: u64 = spans.iter().map(|span| u64::from(span.2)).sum();
@@ -179,11 +216,12 @@ impl<'a> World<'a> {
             self.move_all(volume, slba, spans);
             return self.look_at(volume, slba, total);
         }
-        let refused = fast_only && outcome.status.code() == Status::FAST_COPY_NOT_POSSIBLE;
-        assert!(refused || self.faulty, "{}", outcome.status);
-        self.failed += 1;
         let lowest = outcome.result as usize;
         assert!(lowest < spans.len(), "range {lowest} of {}", spans.len());
+        // The range that is named is one that is not to be read and written.
+        let is_refused = outcome.status.code() == Status::FAST_COPY_NOT_POSSIBLE;
+        assert!(is_refused && fast_only[lowest] || self.faulty, "{}", outcome.status);
+        self.failed += 1;
         let (whole, rest) = spans.split_at(lowest);
         let done: u64 = whole.iter().map(|span| u64::from(span.2)).sum();
         self.move_all(volume, slba, whole);

@@ -237,8 +237,13 @@ fn few_commands_that_are_slow_are_enough_for_a_probe() {
         // Both at first, so that both are known.
         let count = if sent == 0 { 2 } else { 1 };
         core.run(move |world| (0..count).for_each(|_| world.send(READ, 7)));
-        sent += count;
         std::thread::sleep(Duration::from_millis(150));
+        if sent == 0 {
+            // The second is slower, so that it is not taken in turn with the first.
+            core.run(|world| world.paths[0].answer_all(Status::SUCCESS));
+            std::thread::sleep(Duration::from_millis(150));
+        }
+        sent += count;
         let seen: usize = core.run(|world| {
             world.paths.iter().for_each(|path| path.answer_all(Status::SUCCESS));
             world.paths.iter().map(|path| path.seen.borrow().len()).sum()

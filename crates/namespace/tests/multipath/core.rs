@@ -294,7 +294,7 @@ impl World {
         let mut request = Request::new();
         let format = nvme::copy::Format::Short;
         request.command = nvme::copy::command(1, sdlba, ranges.len(), format);
-        let same = |&(slba, blocks)| Source { place: Place::Same, slba, blocks };
+        let same = |&(slba, blocks)| Source { place: Place::Same, slba, blocks, fast_only: false };
         let ranges = ranges.iter().map(same).collect();
         request.data = Data::Sources(Box::new(Sources { ranges, ..Sources::default() }));
         request.push(Rc::clone(&self.front) as Rc<dyn Sink>, sdlba);

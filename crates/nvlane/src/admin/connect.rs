@@ -85,15 +85,14 @@ impl Remote {
         options.header_digest |= volume.options.header_digest;
         options.data_digest |= volume.options.data_digest;
         let own = options.local.clone();
-        let local = |index| {
-            let given = volume.options.local(index);
-            Local {
-                address: own.address.or(given.address),
-                interface: own.interface.clone().or(given.interface),
-            }
+        let given = |index| {
+            let Local { address, interface } = volume.options.local(index);
+            let interface = own.interface.clone().or(interface);
+            Local { address: own.address.or(address), interface }
         };
-        options.local = local(0);
-        let locals = (0..addresses.len()).map(local).collect();
+        // One at least, for those that discovery controllers name.
+        let locals: Vec<Local> = (0..addresses.len().max(1)).map(given).collect();
+        options.local = locals[0].clone();
         let remote = Remote {
             addresses,
             nqn: config.nqn.clone(),
@@ -230,7 +229,7 @@ mod tests {
         let remote = Remote::parse(uri, &args()).unwrap();
         assert_eq!((remote.host.nqn.as_str(), remote.host.id[15]), ("nqn.h", 1));
         assert!(remote.options.data_digest && !remote.options.header_digest);
-        let uri = "tcp://192.0.2.1,192.0.2.2/nqn.x?host_traddr=192.0.2.3,192.0.2.4&host_iface=eth0";
+        let uri = "tcp://192.0.2.1,192.0.2.2/nqn.x?host_traddr=192.0.2.3+192.0.2.4&host_iface=eth0";
         let remote = Remote::parse(uri, &args()).unwrap();
         let from = |address: &str| Local {
             address: Some(address.parse().unwrap()),

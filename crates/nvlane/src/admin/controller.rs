@@ -160,6 +160,10 @@ const FIELDS: &[Field] = &[
     decimal("maxcmd", 514, 2),
     decimal("nn", 516, 4),
     hex("oncs", 520, 2).bits(&[
+        bit(12, "Namespace Zeroes"),
+        bit(11, "Maximum Write Zeroes with Deallocate"),
+        bit(10, "All Fast Copy"),
+        bit(9, "Copy Single Atomicity"),
         bit(8, "Copy"),
         bit(7, "Verify"),
         bit(6, "Timestamp"),

@@ -47,23 +47,48 @@ pub enum CtlCommand {
     /// Say which hosts may connect.
     #[command(subcommand)]
     Host(HostCommand),
-    /// Add and remove addresses.
+    /// Show which hosts are connected.
+    #[command(subcommand)]
+    Controller(ControllerCommand),
+    /// Add, remove and list addresses.
     #[command(subcommand)]
     Listener(ListenerCommand),
-    /// Set ANA states.
+    /// Set and show ANA states.
     #[command(subcommand)]
     Ana(AnaCommand),
-    /// Add and remove subsystems.
+    /// Add, remove and list subsystems.
     #[command(subcommand)]
     Subsystem(SubsystemCommand),
     /// Show what was served so far.
     #[command(after_help = "Example:
   nvlane ctl stats -o json | jq .namespaces")]
     Stats,
+    /// Write metrics for Prometheus, in its text format.
+    #[command(after_help = "Examples:
+  nvlane ctl metrics
+  nvlane ctl metrics --file /var/lib/prometheus/node-exporter/nvlane.prom
+  nvlane ctl metrics --socket /run/nvlane/ublk-0.sock      the paths of a block device
+
+What they mean, a timer for them, and alerts: docs/monitoring.md.")]
+    Metrics {
+        /// Write there, as a whole, instead of to standard output: for node_exporter's textfile collector.
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
     /// Show the configuration as it is now.
     #[command(after_help = "Example:
   nvlane ctl config > nvlane.toml")]
     Config,
+    /// Change what is logged, until the server is started again.
+    #[command(after_help = "Examples:
+  nvlane ctl log debug
+  nvlane ctl log warn,target=debug
+  nvlane ctl log info                     as it usually is")]
+    Log {
+        /// error, warn, info, debug, trace, off, or a list such as warn,target=debug.
+        #[arg(value_name = "LEVEL")]
+        filter: String,
+    },
     /// Call a method of the control socket.
     #[command(after_help = "Example:
   nvlane ctl call volume_add '{\"volume\": \"mem:1G\"}'")]
@@ -131,9 +156,27 @@ pub enum VolumeCommand {
         #[arg(long)]
         nqn: Option<String>,
     },
-    /// Change a setting of a volume in use, such as the policy of its paths.
+    /// Make a file that is what a volume is at this moment, while it is in use.
+    #[command(
+        after_help = "Of a file on XFS or btrfs, whose blocks the new file shares: in a part of a second, whatever the size.
+What hosts keep in their own caches is not in it: have them flush first, as fsfreeze does.
+
+Example:
+  nvlane ctl volume snapshot 1 /srv/monday.img && nvlane ctl volume add 'file:/srv/monday.img?ro'"
+    )]
+    Snapshot {
+        /// Namespace id.
+        nsid: u32,
+        /// The file to be made, on the volume's file system.
+        file: PathBuf,
+        /// The subsystem; needed when there are several.
+        #[arg(long)]
+        nqn: Option<String>,
+    },
+    /// Change a setting of a volume in use, such as the policy of its paths, or how much may pass a second.
     #[command(after_help = "Examples:
   nvlane ctl volume tune 1 policy=round-robin
+  nvlane ctl volume tune 1 rate.bytes=200M            of a volume with rate:; rate.iops=10K, or none
   nvlane ctl volume tune 1 latency_ewma_shift=5")]
     Tune {
         /// Namespace id.
@@ -195,6 +238,30 @@ restrict: `nvlane ctl host allow NQN`, then `nvlane ctl host disallow '*'`.")]
         #[arg(long)]
         nqn: Option<String>,
     },
+    /// List the hosts that may connect, and those that are connected.
+    #[command(after_help = "Example:
+  nvlane ctl host list")]
+    List {
+        /// The subsystem; all when left out.
+        #[arg(long)]
+        nqn: Option<String>,
+    },
+}
+
+/// `nvlane ctl controller`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Example:
+  nvlane ctl controller list")]
+pub enum ControllerCommand {
+    /// List the controllers: which host is connected to what, from where, since when.
+    #[command(after_help = "Examples:
+  nvlane ctl controller list
+  nvlane ctl controller list -o json | jq '.[].host_nqn'")]
+    List {
+        /// The subsystem; all when left out.
+        #[arg(long)]
+        nqn: Option<String>,
+    },
 }
 
 /// `nvlane ctl listener`.
@@ -218,6 +285,10 @@ pub enum ListenerCommand {
         #[arg(value_parser = parse_listen)]
         address: SocketAddr,
     },
+    /// List the addresses that are listened on.
+    #[command(after_help = "Example:
+  nvlane ctl listener list")]
+    List,
 }
 
 /// `nvlane ctl ana`.
@@ -241,6 +312,14 @@ pub enum AnaCommand {
         #[arg(long)]
         nqn: Option<String>,
     },
+    /// Show the states of groups, on each listener.
+    #[command(after_help = "Example:
+  nvlane ctl ana show")]
+    Show {
+        /// The subsystem; all when left out.
+        #[arg(long)]
+        nqn: Option<String>,
+    },
 }
 
 /// `nvlane ctl subsystem`.
@@ -249,8 +328,9 @@ pub enum AnaCommand {
   nvlane ctl subsystem add nqn.2026-11.com.example:b")]
 pub enum SubsystemCommand {
     /// Add an empty subsystem.
-    #[command(after_help = "Example:
-  nvlane ctl subsystem add nqn.2026-11.com.example:b --allow-host nqn.2014-08.org.example:host1")]
+    #[command(after_help = "Examples:
+  nvlane ctl subsystem add nqn.2026-11.com.example:b --allow-host nqn.2014-08.org.example:host1
+  nvlane ctl subsystem add nqn.2026-11.com.example:c --shared      another gateway serves it too")]
     Add {
         /// Its name.
         nqn: String,
@@ -260,7 +340,14 @@ pub enum SubsystemCommand {
         /// A host that may connect, or `*`; any when none is given.
         #[arg(long, value_name = "NQN")]
         allow_host: Vec<String>,
+        /// Another server may serve the same volumes. This one must have been started with a range of controller ids.
+        #[arg(long)]
+        shared: bool,
     },
+    /// List the subsystems.
+    #[command(after_help = "Example:
+  nvlane ctl subsystem list")]
+    List,
     /// Change a setting of all volumes of a subsystem that have it, such as the policy of their paths.
     #[command(after_help = "Example:
   nvlane ctl subsystem tune nqn.2026-11.com.example:b policy=round-robin")]

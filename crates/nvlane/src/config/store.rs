@@ -1,9 +1,17 @@
 //! The state file: what run-time changes have made of a configuration, written atomically.
 //!
-//! A state continues one starting point, a configuration file or a command line; its fingerprint
-//! is kept in it. When the starting point is edited, it wins, and the state is put aside once it is served.
+//! A state continues one starting point, a configuration file or a command line; its fingerprints
+//! are kept in it. When what the starting point says is edited, it wins, and the state is put aside once it can be
+//! served.
+//!
+//! ```text
+//!   nvlane.toml.state.json          the state
+//!                         .old      the one that was put aside last; .old.2 and .old.3 before it
+//!                         .bak      the state as another version of this program left it
+//!                         .lock     held by who serves it; .new: being written
+//! ```
 
-use super::Config;
+use super::{Config, difference};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -16,14 +24,43 @@ use uuid::Uuid;
 const VERSION: u32 = 1;
 /// Largest state file that is read.
 const BYTES_MAX: u64 = 64 << 20;
+/// States that were put aside and are kept.
+const ASIDE_MAX: u32 = 3;
+/// The version of this program.
+const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 
 /// Where one daemon keeps its state. Only one process has it open.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
-    fingerprint: String,
+    start: Start,
     lock: Lock,
     is_fresh: bool,
+    /// What was served before the first change, as far as it is known: of a file only.
+    base: Option<Config>,
+    found: Kept,
+}
+
+/// What a state continues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Fingerprint of its text. Older versions of this program know no other.
+    pub text: String,
+    /// Fingerprint of what it says; none of a command line, whose state has a name of its own.
+    pub meaning: Option<String>,
+}
+
+/// How the state was that is continued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    /// None is.
+    Nothing,
+    /// By this version, for what is started from.
+    Current,
+    /// By this version, for a text that says the same.
+    Renamed,
+    /// By another version.
+    Foreign,
 }
 
 /// A lock file that is held. Removed when it is let go in order, so that the next holder knows.
@@ -43,7 +80,25 @@ pub enum Found {
     /// The state that continues this starting point.
     State(Config),
     /// A state that this starting point does not continue: to be put aside once it is known that it can be served.
-    Other,
+    Other(Option<Box<Left>>),
+}
+
+/// A state that is not continued.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Left {
+    base: Option<Config>,
+    config: Config,
+}
+
+/// What a restart makes of a state, without having it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outlook {
+    /// There is none.
+    Nothing,
+    /// It is continued, with these changes, if they are known.
+    Continued(Option<Vec<String>>),
+    /// It is put aside.
+    Discarded(Left),
 }
 
 /// Why a state file cannot be used.
@@ -79,7 +134,55 @@ pub enum StoreError {
 struct Document {
     version: u32,
     fingerprint: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    meaning: Option<String>,
+    /// The version of the program that wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    program: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    base: Option<Config>,
     config: Config,
+}
+
+impl Document {
+    fn read(path: &Path) -> Result<Option<Document>, StoreError> {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io_error(path, error)),
+        };
+        let mut text = Vec::new();
+        file.take(BYTES_MAX).read_to_end(&mut text).map_err(|e| io_error(path, e))?;
+        let content = |problem: String| StoreError::Content { path: path.to_owned(), problem };
+        let document: Document =
+            serde_json::from_slice(&text).map_err(|error| content(error.to_string()))?;
+        if document.version != VERSION {
+            return Err(content(format!("version {}, not {VERSION}", document.version)));
+        }
+        Ok(Some(document))
+    }
+
+    /// A text that is the same says the same, whatever a newer version takes it for.
+    fn continues(&self, start: &Start) -> bool {
+        self.fingerprint == start.text || (self.meaning.is_some() && self.meaning == start.meaning)
+    }
+}
+
+impl Left {
+    /// What was changed, one line each. Where that is not known, what the state has otherwise than `now`.
+    pub fn changes(&self, now: &Config) -> Vec<String> {
+        difference::changes(self.base.as_ref().unwrap_or(now), &self.config)
+    }
+}
+
+/// What a start from there would make of the state at `path`, which may be in use.
+pub fn outlook(path: &Path, start: &Start) -> Result<Outlook, StoreError> {
+    let Some(document) = Document::read(path)? else { return Ok(Outlook::Nothing) };
+    if document.continues(start) {
+        let changes = |base| difference::changes(base, &document.config);
+        return Ok(Outlook::Continued(document.base.as_ref().map(changes)));
+    }
+    Ok(Outlook::Discarded(Left { base: document.base, config: document.config }))
 }
 
 /// A short name for a starting point: equal texts give equal names.
@@ -88,42 +191,72 @@ pub fn fingerprint(text: &str) -> String {
 }
 
 impl Store {
-    /// Opens the state at `path` for the starting point with this fingerprint.
-    pub fn open(path: &Path, fingerprint: String) -> Result<(Store, Found), StoreError> {
-        let store = Store::locked(path, fingerprint)?;
+    /// Opens the state at `path` for a starting point.
+    pub fn open(path: &Path, start: Start) -> Result<(Store, Found), StoreError> {
+        let mut store = Store::locked(path, start)?;
         let found = store.load()?;
         Ok((store, found))
     }
 
     /// The same for a starting point that begins anew: whatever is there, it does not continue that.
-    pub fn open_fresh(path: &Path, fingerprint: String) -> Result<(Store, Found), StoreError> {
-        let store = Store::locked(path, fingerprint)?;
+    pub fn open_fresh(path: &Path, start: Start) -> Result<(Store, Found), StoreError> {
+        let store = Store::locked(path, start)?;
         let is_there = fs::symlink_metadata(path).is_ok();
         let store = Store { is_fresh: true, ..store };
-        Ok((store, if is_there { Found::Other } else { Found::Nothing }))
+        Ok((store, if is_there { Found::Other(None) } else { Found::Nothing }))
     }
 
-    fn locked(path: &Path, fingerprint: String) -> Result<Store, StoreError> {
+    fn locked(path: &Path, start: Start) -> Result<Store, StoreError> {
         let lock = lock(&beside(path, ".lock"))?;
-        Ok(Store { path: path.to_owned(), fingerprint, lock, is_fresh: false })
+        let (path, found) = (path.to_owned(), Kept::Nothing);
+        Ok(Store { path, start, lock, is_fresh: false, base: None, found })
     }
 
     /// Moves away the state that is there. Returns where it is now.
     pub fn put_aside(&self) -> Result<PathBuf, StoreError> {
-        let aside = beside(&self.path, ".old");
+        let aside = |number: u32| match number {
+            1 => beside(&self.path, ".old"),
+            _ => beside(&self.path, &format!(".old.{number}")),
+        };
         let done = directory_of(&self.path).and_then(|directory| {
-            fs::rename(&self.path, &aside)?;
+            for number in (1..ASIDE_MAX).rev() {
+                match fs::rename(aside(number), aside(number + 1)) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+            fs::rename(&self.path, aside(1))?;
             directory.sync_all()
         });
         done.map_err(|error| io_error(&self.path, error))?;
-        Ok(aside)
+        Ok(aside(1))
+    }
+
+    /// `config` is served now: what changes will be changes of, if no state is continued; of one that is continued,
+    /// what it is kept by is brought up to date.
+    pub fn begin(&mut self, config: &Config) -> Result<(), StoreError> {
+        match self.found {
+            Kept::Nothing if self.start.meaning.is_some() => self.base = Some(config.clone()),
+            Kept::Nothing | Kept::Current => {}
+            Kept::Renamed => self.save(config)?,
+            Kept::Foreign => {
+                let kept = fs::read(&self.path)
+                    .and_then(|text| write_atomically(&beside(&self.path, ".bak"), &text));
+                kept.map_err(|source| io_error(&self.path, source))?;
+                self.save(config)?;
+            }
+        }
+        Ok(())
     }
 
     /// Replaces the state, durably: after a crash at any point there is the old or the new one.
     pub fn save(&self, config: &Config) -> Result<(), StoreError> {
         let document = Document {
             version: VERSION,
-            fingerprint: self.fingerprint.clone(),
+            fingerprint: self.start.text.clone(),
+            meaning: self.start.meaning.clone(),
+            program: Some(PROGRAM.to_owned()),
+            base: self.base.clone(),
             config: config.clone(),
         };
         let mut text = serde_json::to_vec_pretty(&document).expect("a configuration is plain data");
@@ -147,24 +280,24 @@ impl Store {
         &self.path
     }
 
-    fn load(&self) -> Result<Found, StoreError> {
-        let file = match File::open(&self.path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
-            Err(error) => return Err(io_error(&self.path, error)),
+    fn load(&mut self) -> Result<Found, StoreError> {
+        let Some(document) = Document::read(&self.path)? else { return Ok(Found::Nothing) };
+        if !document.continues(&self.start) {
+            let left = Left { base: document.base, config: document.config };
+            return Ok(Found::Other(Some(Box::new(left))));
+        }
+        document.config.check().map_err(|error| StoreError::Content {
+            path: self.path.clone(),
+            problem: error.to_string(),
+        })?;
+        let is_same =
+            document.fingerprint == self.start.text && document.meaning == self.start.meaning;
+        self.found = match document.program.as_deref() {
+            Some(PROGRAM) if is_same => Kept::Current,
+            Some(PROGRAM) => Kept::Renamed,
+            _ => Kept::Foreign,
         };
-        let mut text = Vec::new();
-        file.take(BYTES_MAX).read_to_end(&mut text).map_err(|e| io_error(&self.path, e))?;
-        let content = |problem: String| StoreError::Content { path: self.path.clone(), problem };
-        let document: Document =
-            serde_json::from_slice(&text).map_err(|error| content(error.to_string()))?;
-        if document.version != VERSION {
-            return Err(content(format!("version {}, not {VERSION}", document.version)));
-        }
-        if document.fingerprint != self.fingerprint {
-            return Ok(Found::Other);
-        }
-        document.config.check().map_err(|error| content(error.to_string()))?;
+        self.base = document.base;
         Ok(Found::State(document.config))
     }
 }
@@ -172,11 +305,20 @@ impl Store {
 /// Replaces the content of `path`: a new file beside it, synced, renamed over it, and the
 /// directory synced, so that the rename is durable too.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_as(path, bytes, 0o600)
+}
+
+/// The same of a file that others may read.
+pub fn write_public(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_as(path, bytes, 0o644)
+}
+
+fn write_as(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let new = beside(path, ".new");
     // First, since what fails behind the rename comes too late.
     let directory = directory_of(path)?;
     let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&new)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&new, path)?;
@@ -270,16 +412,25 @@ mod tests {
         Config { subsystems: vec![subsystem], ..Config::default() }
     }
 
+    fn start(text: &str) -> Start {
+        Start { text: text.into(), meaning: None }
+    }
+
+    /// The start from a file.
+    fn file(text: &str, meaning: &str) -> Start {
+        Start { text: text.into(), meaning: Some(meaning.into()) }
+    }
+
     #[test]
     fn a_saved_state_is_found_again() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
-        let (store, found) = Store::open(&path, "a".into()).unwrap();
+        let (store, found) = Store::open(&path, start("a")).unwrap();
         assert_eq!(found, Found::Nothing);
         store.save(&config("mem:1G")).unwrap();
         store.save(&config("mem:2G")).unwrap();
         drop(store);
-        let (_store, found) = Store::open(&path, "a".into()).unwrap();
+        let (_store, found) = Store::open(&path, start("a")).unwrap();
         assert_eq!(found, Found::State(config("mem:2G")));
     }
 
@@ -287,9 +438,9 @@ mod tests {
     fn an_edited_starting_point_wins_and_the_state_is_kept_aside() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
-        Store::open(&path, "a".into()).unwrap().0.save(&config("mem:1G")).unwrap();
-        let (store, found) = Store::open(&path, "b".into()).unwrap();
-        assert_eq!(found, Found::Other);
+        Store::open(&path, start("a")).unwrap().0.save(&config("mem:1G")).unwrap();
+        let (store, found) = Store::open(&path, start("b")).unwrap();
+        assert!(matches!(found, Found::Other(Some(_))), "{found:?}");
         assert!(path.exists(), "nobody has said that it can be served");
         let aside = store.put_aside().unwrap();
         assert!(fs::read_to_string(aside).unwrap().contains("mem:1G"));
@@ -300,29 +451,29 @@ mod tests {
     fn one_daemon_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
-        let (store, _) = Store::open(&path, "a".into()).unwrap();
-        let error = Store::open(&path, "a".into()).unwrap_err();
+        let (store, _) = Store::open(&path, start("a")).unwrap();
+        let error = Store::open(&path, start("a")).unwrap_err();
         assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
         drop(store);
         assert!(!beside(&path, ".lock").exists(), "left behind");
-        assert!(!Store::open(&path, "a".into()).unwrap().0.is_after_crash());
+        assert!(!Store::open(&path, start("a")).unwrap().0.is_after_crash());
         // What a killed process leaves behind.
         fs::write(beside(&path, ".lock"), "4711\n").unwrap();
-        assert!(Store::open(&path, "a".into()).unwrap().0.is_after_crash());
+        assert!(Store::open(&path, start("a")).unwrap().0.is_after_crash());
     }
 
     #[test]
     fn an_interrupted_write_leaves_the_old_state() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
-        Store::open(&path, "a".into()).unwrap().0.save(&config("mem:1G")).unwrap();
+        Store::open(&path, start("a")).unwrap().0.save(&config("mem:1G")).unwrap();
         // What a kill in the middle of `write_all` leaves behind.
         fs::write(beside(&path, ".new"), b"{\"version\": 1, \"fing").unwrap();
-        let (store, found) = Store::open(&path, "a".into()).unwrap();
+        let (store, found) = Store::open(&path, start("a")).unwrap();
         assert_eq!(found, Found::State(config("mem:1G")));
         store.save(&config("mem:3G")).unwrap();
         drop(store);
-        let (_store, found) = Store::open(&path, "a".into()).unwrap();
+        let (_store, found) = Store::open(&path, start("a")).unwrap();
         assert_eq!(found, Found::State(config("mem:3G")));
     }
 
@@ -332,9 +483,65 @@ mod tests {
         let path = directory.path().join("state.json");
         for damage in ["", "{}", "{\"version\":2,\"fingerprint\":\"a\",\"config\":{}}"] {
             fs::write(&path, damage).unwrap();
-            let error = Store::open(&path, "a".into()).unwrap_err();
+            let error = Store::open(&path, start("a")).unwrap_err();
             assert!(matches!(error, StoreError::Content { .. }), "{error}");
             assert_eq!(fs::read_to_string(&path).unwrap(), damage);
         }
+    }
+
+    #[test]
+    fn a_text_that_says_the_same_continues_the_state() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        let (mut store, _) = Store::open(&path, file("a", "x")).unwrap();
+        store.begin(&config("mem:1G")).unwrap();
+        assert!(!path.exists(), "nothing was changed");
+        store.save(&config("mem:2G")).unwrap();
+        drop(store);
+        let (mut store, found) = Store::open(&path, file("b", "x")).unwrap();
+        assert_eq!(found, Found::State(config("mem:2G")));
+        store.begin(&config("mem:2G")).unwrap();
+        drop(store);
+        // It goes by the new text from then on, as a version that knows no meaning would.
+        let (_, found) = Store::open(&path, file("b", "y")).unwrap();
+        assert_eq!(found, Found::State(config("mem:2G")));
+        let (_, found) = Store::open(&path, file("a", "y")).unwrap();
+        let Found::Other(Some(left)) = found else { panic!("{found:?}") };
+        assert_eq!(left.base, Some(config("mem:1G")));
+        assert!(!beside(&path, ".bak").exists());
+    }
+
+    /// As it was written before there was more than that in it.
+    #[test]
+    fn a_state_of_before_is_continued_and_kept_as_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        let config = config("mem:1G");
+        let old = serde_json::json!({"version": 1, "fingerprint": "a", "config": config});
+        fs::write(&path, old.to_string()).unwrap();
+        assert_eq!(outlook(&path, &file("a", "x")).unwrap(), Outlook::Continued(None));
+        let (mut store, found) = Store::open(&path, file("a", "x")).unwrap();
+        assert_eq!(found, Found::State(config.clone()));
+        store.begin(&config).unwrap();
+        drop(store);
+        assert_eq!(fs::read_to_string(beside(&path, ".bak")).unwrap(), old.to_string());
+        let (_, found) = Store::open(&path, file("b", "x")).unwrap();
+        assert_eq!(found, Found::State(config));
+    }
+
+    #[test]
+    fn so_many_are_kept_that_were_put_aside() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        let (store, _) = Store::open(&path, start("a")).unwrap();
+        for size in 1..=5 {
+            store.save(&config(&format!("mem:{size}G"))).unwrap();
+            assert_eq!(store.put_aside().unwrap(), beside(&path, ".old"));
+        }
+        for (suffix, volume) in [(".old", "mem:5G"), (".old.2", "mem:4G"), (".old.3", "mem:3G")] {
+            let text = fs::read_to_string(beside(&path, suffix)).unwrap();
+            assert!(text.contains(volume), "{suffix}: {text}");
+        }
+        assert!(!beside(&path, ".old.4").exists());
     }
 }

@@ -133,3 +133,40 @@ fn any_host_among_others_means_any() {
     assert!(checked.is_err_and(|problem| problem.contains("any host")));
     assert_eq!(any, Some(false));
 }
+
+/// Written down once: a change here discards what every user has changed by `nvlane ctl`. A field that is new has to be
+/// left out of a configuration that does not say it.
+#[test]
+fn the_fingerprint_of_what_a_file_says_is_stable() {
+    let config: Config = toml::from_str(FILE).unwrap();
+    assert_eq!(config.fingerprint(), "1f2c5869df1f5be196a704d6bea278c8");
+    let minimal: Config =
+        toml::from_str("[[subsystems]]\nnqn = \"nqn.2026-11.com.example:x\"").unwrap();
+    assert_eq!(minimal.fingerprint(), "1d69c09bb9ed5bb1a5624188bc004203");
+}
+
+#[test]
+fn only_what_is_said_counts() {
+    let same = |text: &str| toml::from_str::<Config>(text).unwrap().fingerprint();
+    let first = same(FILE);
+    let hosts = "allowed_hosts = [\"nqn.2026-11.com.example:host\"]";
+    let said = format!(
+        "# A comment.\npoll = false\n{}",
+        FILE.replace(hosts, &format!("{hosts}\nallow_any_host = false"))
+    );
+    assert_eq!(same(&said), first);
+    assert_eq!(
+        same(&FILE.replace("\"0.0.0.0:4420\", \"[::1]:4421\"", "\"[::1]:4421\", \"0.0.0.0:4420\"")),
+        first
+    );
+    for (from, to) in [
+        ("0,2-3", "0,2"),
+        ("mem:1G", "mem:2G"),
+        ("non-optimized", "inaccessible"),
+        ("nqn.2026-11.com.example:host", "nqn.2026-11.com.example:other"),
+        ("ana_group = 2", "ana_group = 3"),
+        ("[::1]:4421", "[::1]:4422"),
+    ] {
+        assert_ne!(same(&FILE.replace(from, to)), first, "{to}");
+    }
+}

@@ -1,6 +1,6 @@
 //! The other end of the control socket.
 
-use super::protocol::{Failure, Messages, Request, Response};
+use super::protocol::{ANSWER_BYTES_MAX, Failure, Messages, Request, Response};
 use serde_json::Value;
 use std::io::{self, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -49,7 +49,8 @@ impl Client {
         };
         let (stream, reader) =
             connect().map_err(|source| ClientError::Connect { path: path.to_owned(), source })?;
-        Ok(Client { path: path.to_owned(), stream, answers: Messages::new(reader), calls: 0 })
+        let answers = Messages::bounded(reader, ANSWER_BYTES_MAX);
+        Ok(Client { path: path.to_owned(), stream, answers, calls: 0 })
     }
 
     /// The same with answers that take no longer than that: a call fails that waits in vain.
@@ -98,7 +99,25 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::BufRead;
     use std::os::unix::net::UnixListener;
+
+    /// Thousands of volumes or controllers.
+    #[test]
+    fn an_answer_may_be_longer_than_a_call() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+            let text = "x".repeat(4 << 20);
+            write!(stream, "{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"{text}\"}}").unwrap();
+        });
+        let said = Client::connect(&path).unwrap().call("volume_list", Value::Null).unwrap();
+        assert_eq!(said.as_str().unwrap().len(), 4 << 20);
+        server.join().unwrap();
+    }
 
     #[test]
     fn a_server_that_does_not_answer_is_given_up() {

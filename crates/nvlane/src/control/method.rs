@@ -49,6 +49,28 @@ pub struct VolumeRemove {
     pub nsid: u32,
 }
 
+/// `volume_snapshot`: makes a file that is what the volume is at one moment. Gives a [`Snapshot`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeSnapshot {
+    /// The subsystem.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nqn: Option<String>,
+    /// The namespace.
+    pub nsid: u32,
+    /// The file to be made, an absolute path on the volume's file system.
+    pub file: String,
+}
+
+/// What `volume_snapshot` has made.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The file.
+    pub file: String,
+    /// Its length.
+    pub bytes: u64,
+}
+
 /// `volume_resize`: changes a volume's capacity, and tells the hosts. Gives a [`Volume`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -201,6 +223,14 @@ pub struct SubsystemTune {
     pub name: String,
     /// Its new value.
     pub value: String,
+}
+
+/// `log_set`: changes what is logged, until the daemon is started again. Gives an empty object.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogSet {
+    /// As `--log` has it: a level, or a list such as `warn,target=debug`.
+    pub filter: String,
 }
 
 /// A volume that is to be served (`nofail`), and cannot be opened now. `volume_missing` gives an array of them.

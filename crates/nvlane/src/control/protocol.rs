@@ -6,8 +6,10 @@ use std::cell::Cell;
 use std::io::{self, Read};
 use std::rc::Rc;
 
-/// Longest message in bytes that is read.
+/// Longest message in bytes that a client may send.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// Longest answer in bytes that a client of ours reads: lists may be long.
+pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Why a call failed, as its caller is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -166,19 +168,27 @@ fn value<T: Serialize>(message: &T) -> Value {
 pub struct Messages<R: Read> {
     values: serde_json::StreamDeserializer<'static, serde_json::de::IoRead<Bounded<R>>, Value>,
     budget: Rc<Cell<usize>>,
+    bytes_max: usize,
 }
 
 struct Bounded<R> {
     inner: R,
     budget: Rc<Cell<usize>>,
+    bytes_max: usize,
 }
 
 impl<R: Read> Messages<R> {
     /// Reads from `inner`, byte by byte: give a buffered reader.
     pub fn new(inner: R) -> Messages<R> {
-        let budget = Rc::new(Cell::new(MESSAGE_BYTES_MAX));
-        let bounded = Bounded { inner, budget: budget.clone() };
-        Messages { values: serde_json::Deserializer::from_reader(bounded).into_iter(), budget }
+        Messages::bounded(inner, MESSAGE_BYTES_MAX)
+    }
+
+    /// The same, each of at most so many bytes.
+    pub fn bounded(inner: R, bytes_max: usize) -> Messages<R> {
+        let budget = Rc::new(Cell::new(bytes_max));
+        let bounded = Bounded { inner, budget: budget.clone(), bytes_max };
+        let values = serde_json::Deserializer::from_reader(bounded).into_iter();
+        Messages { values, budget, bytes_max }
     }
 }
 
@@ -186,7 +196,7 @@ impl<R: Read> Iterator for Messages<R> {
     type Item = serde_json::Result<Value>;
 
     fn next(&mut self) -> Option<serde_json::Result<Value>> {
-        self.budget.set(MESSAGE_BYTES_MAX);
+        self.budget.set(self.bytes_max);
         self.values.next()
     }
 }
@@ -203,7 +213,7 @@ impl<R: Read> Read for Bounded<R> {
         }
         let len = buffer.len().min(self.budget.get());
         if len == 0 {
-            let text = format!("a message is longer than {MESSAGE_BYTES_MAX} bytes");
+            let text = format!("a message is longer than {} bytes", self.bytes_max);
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         let count = self.inner.read(&mut buffer[..len])?;

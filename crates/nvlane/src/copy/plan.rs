@@ -1,6 +1,6 @@
 //! What a copy would do, and by which means: `--dry-run`.
 
-use super::engine::gives_checksums;
+use super::engine::{can_copy, gives_checksums};
 use super::layout::{Extent, Layout, Order, Target};
 use super::open::Opened;
 use super::spec::Options;
@@ -8,6 +8,7 @@ use crate::admin::{columns, json_object};
 use crate::cli::ListFormat;
 use namespace::Namespace;
 use namespace::copy::{Located, Origin};
+use nvme::Limits;
 use serde::Serialize;
 use serde_json::{Map, json};
 use std::sync::Arc;
@@ -86,39 +87,80 @@ fn parts(
         let why = match () {
             () if options.read_write => "as asked for".to_owned(),
             () if options.sparse_bytes.is_some() => "to look for zeroes".to_owned(),
-            () if from.block_shift != limits.block_shift => {
-                format!("blocks of {} and {} bytes", from.block_bytes(), limits.block_bytes())
+            () if layout.targets.len() > 1 && from.block_shift == limits.block_shift => {
+                "once for several targets".to_owned()
             }
-            () if layout.targets.len() > 1 => "once for several targets".to_owned(),
-            () => "the target has no Copy".to_owned(),
+            () => why_not_copied(&from, &limits),
         };
         return vec![line(0, extent.bytes, format!("read and written: {why}"))];
     }
-    let (shift, between) = (from.block_shift, copies_between(to));
-    let mut lines: Vec<Line> = Vec::new();
+    let to = (to, target.offset + extent.start);
+    let stretches = stretches((source, extent.offset), to, extent.bytes);
+    stretches.into_iter().map(|it| line(it.offset, it.bytes, it.means)).collect()
+}
+
+/// Why a volume is not copied to another with Copy commands.
+fn why_not_copied(source: &Limits, target: &Limits) -> String {
+    match source.block_shift == target.block_shift {
+        true => "the target has no Copy".to_owned(),
+        false => format!("blocks of {} and {} bytes", source.block_bytes(), target.block_bytes()),
+    }
+}
+
+/// Bytes that go one way, from an offset on.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Stretch {
+    pub offset: u64,
+    pub bytes: u64,
+    pub means: String,
+}
+
+/// By which means a volume is copied to another, each from its beginning, as far as both reach.
+pub fn between(source: &Arc<dyn Namespace>, target: &Arc<dyn Namespace>) -> Vec<Stretch> {
+    let (from, to) = (source.limits(), target.limits());
+    let bytes = from.bytes().min(to.bytes());
+    let means = match () {
+        () if to.read_only => "not at all: the target is read-only".to_owned(),
+        () if !can_copy(&from, &to, &Options::default()) => {
+            format!("read and written: {}", why_not_copied(&from, &to))
+        }
+        () => return stretches((source, 0), (target, 0), bytes),
+    };
+    vec![Stretch { offset: 0, bytes, means }]
+}
+
+/// The parts of so many bytes that differ in their means. Blocks of both volumes are of one size.
+fn stretches(
+    (source, source_offset): (&Arc<dyn Namespace>, u64),
+    (target, target_offset): (&Arc<dyn Namespace>, u64),
+    bytes: u64,
+) -> Vec<Stretch> {
+    let (shift, between) = (source.limits().block_shift, copies_between(target));
+    let mut found: Vec<Stretch> = Vec::new();
     let mut at = 0;
-    while at < extent.bytes {
-        let left = (extent.bytes - at) >> shift;
+    while at < bytes {
+        let left = (bytes - at) >> shift;
         let located = |volume: &Arc<dyn Namespace>, offset: u64| {
             Arc::clone(volume).origin(offset >> shift, left)
         };
-        let one = located(source, extent.offset + at);
-        let other = located(to, target.offset + extent.start + at);
+        let one = located(source, source_offset + at);
+        let other = located(target, target_offset + at);
         let of = |found: &Option<Located>| found.as_ref().map_or(left, |found| found.blocks);
         let blocks = of(&one).min(of(&other)).clamp(1, left);
         let means = means(one.as_ref(), other.as_ref(), between);
-        let count = lines.len();
-        match lines.last_mut() {
+        let count = found.len();
+        match found.last_mut() {
             Some(last) if last.means == means => last.bytes += blocks << shift,
             _ if count == PARTS_MAX => {
-                lines.push(line(at, extent.bytes - at, "by Copy".to_owned()));
+                let means = "by Copy".to_owned();
+                found.push(Stretch { offset: at, bytes: bytes - at, means });
                 break;
             }
-            _ => lines.push(line(at, blocks << shift, means)),
+            _ => found.push(Stretch { offset: at, bytes: blocks << shift, means }),
         }
         at += blocks << shift;
     }
-    lines
+    found
 }
 
 /// Whether blocks of one may be copied to the other where they lie, as far as the first ones tell.

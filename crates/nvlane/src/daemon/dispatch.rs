@@ -1,8 +1,10 @@
 //! From method names to what they do.
 
 use super::Daemon;
+use crate::control::method::LogSet;
 use crate::control::protocol::Failure;
 use crate::control::server::Call;
+use crate::serve::log;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -15,6 +17,12 @@ impl Daemon {
             "job_add" => {
                 let begun = read(params)
                     .and_then(|wanted| self.jobs.add(wanted, &self.volumes, reply.clone()));
+                let Err(failure) = begun else { return };
+                Err(failure)
+            }
+            "volume_snapshot" => {
+                let begun =
+                    read(params).and_then(|wanted| self.volume_snapshot(wanted, reply.clone()));
                 let Err(failure) = begun else { return };
                 Err(failure)
             }
@@ -36,6 +44,11 @@ impl Daemon {
             "volume_maps" => result(&self.volume_maps(&read(params)?)?),
             "volume_program" => result(&self.volume_program(read(params)?)?),
             "volume_tune" => result(&self.volume_tune(read(params)?)?),
+            "controller_list" => result(&self.controller_list(read(params)?)?),
+            "subsystem_list" => none(&params).and_then(|()| result(&self.subsystem_list()?)),
+            "host_list" => result(&self.host_list(&read(params)?)?),
+            "listener_list" => none(&params).and_then(|()| result(&self.listener_list()?)),
+            "ana_list" => result(&self.ana_list(&read(params)?)?),
             "host_allow" => nothing(self.host_allow(read(params)?)),
             "host_disallow" => nothing(self.host_disallow(read(params)?)),
             "listener_add" => result(&self.listener_add(read(params)?)?),
@@ -54,10 +67,17 @@ impl Daemon {
             "job_throttle" => result(&self.jobs.throttle(read(params)?)?),
             "job_clear" => none(&params).and_then(|()| nothing(self.jobs.clear())),
             "stats" => none(&params).and_then(|()| result(&self.statistics()?)),
+            "log_set" => nothing(log_set(&read(params)?)),
             "config_get" => none(&params).and_then(|()| result(self.config())),
             other => Err(Failure::method(other)),
         }
     }
+}
+
+fn log_set(wanted: &LogSet) -> Result<(), Failure> {
+    log::change(&wanted.filter).map_err(Failure::params)?;
+    tracing::info!("logging {} from now on", wanted.filter);
+    Ok(())
 }
 
 fn read<T: DeserializeOwned>(params: Value) -> Result<T, Failure> {

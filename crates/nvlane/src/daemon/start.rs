@@ -15,7 +15,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use target::{NamespaceOptions, PortState, Server, ServerConfig, SubsystemConfig, TargetConfig};
 use uuid::Uuid;
 use volume::OpenOptions;
@@ -54,8 +54,8 @@ pub enum StartError {
 }
 
 impl Daemon {
-    /// Starts the cores, opens all volumes, and only then listens. With `nofail`, and where a namespace has it, one that cannot
-    /// be opened is served once it can be.
+    /// Starts the cores, opens all volumes, and only then takes the addresses; [`Daemon::accept`] serves hosts. With
+    /// `nofail`, and where a namespace has it, a volume that cannot be opened is served once it can be.
     pub fn start(
         mut config: Config,
         threads: &Threads,
@@ -81,10 +81,12 @@ impl Daemon {
             volumes: BTreeMap::new(),
             claims: Claims::default(),
             ports: Vec::new(),
+            bound: Vec::new(),
             unwell: BTreeSet::new(),
             store,
             machine,
             started: Instant::now(),
+            started_at: SystemTime::now(),
         };
         let ids = controller_ids(&config);
         let mut opened = BTreeMap::new();
@@ -111,19 +113,27 @@ impl Daemon {
             daemon.start_subsystem(subsystem, &opened)?;
         }
         daemon.wait_for_missing();
-        daemon.listen(config.listeners, &patience.or(MOMENT))?;
-        daemon.jobs.expect(daemon.missing.uris());
-        daemon.jobs.go_on(&daemon.volumes, daemon.store.is_fresh());
+        daemon.bind(config.listeners, &patience.or(MOMENT))?;
         Ok(daemon)
     }
 
-    /// Binds all addresses, and accepts connections once everything about them is known.
-    fn listen(
-        &mut self,
-        listeners: Vec<SocketAddr>,
-        patience: &Patience,
-    ) -> Result<(), StartError> {
-        let mut bound = Vec::new();
+    /// Serves hosts, and goes on with jobs.
+    pub fn accept(&mut self) -> Result<(), StartError> {
+        for socket in std::mem::take(&mut self.bound) {
+            let address = socket.address();
+            let port = self.server.listen(socket, &states_at(&self.config, address))?;
+            self.ports.push((address, port));
+        }
+        if let Err(error) = self.store.begin(&self.config) {
+            tracing::warn!("the state is as it was, and cannot be brought up to date: {error}");
+        }
+        self.jobs.expect(self.missing.uris());
+        self.jobs.go_on(&self.volumes, self.store.is_fresh());
+        Ok(())
+    }
+
+    /// Takes all addresses; everything about them is known then.
+    fn bind(&mut self, listeners: Vec<SocketAddr>, patience: &Patience) -> Result<(), StartError> {
         for address in listeners {
             let socket = patience.wait(
                 || Server::bind(address),
@@ -140,15 +150,9 @@ impl Daemon {
                     ana.listener = Some(actual);
                 }
             }
-            bound.push(socket);
+            self.bound.push(socket);
         }
-        self.config.check()?;
-        for socket in bound {
-            let address = socket.address();
-            let port = self.server.listen(socket, &states_at(&self.config, address))?;
-            self.ports.push((address, port));
-        }
-        Ok(())
+        Ok(self.config.check()?)
     }
 
     fn start_subsystem(

@@ -2,7 +2,10 @@
 
 use super::Daemon;
 use crate::control::protocol::Failure;
+use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The result of `stats`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -17,6 +20,24 @@ pub struct Statistics {
     pub namespaces: Vec<NamespaceStatistics>,
     /// Per core of the data path.
     pub cores: Vec<CoreStatistics>,
+    /// Of the daemon's process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessStatistics>,
+}
+
+/// What the process takes of the machine.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ProcessStatistics {
+    /// When the daemon was started, in seconds since 1970.
+    pub start_time_seconds: u64,
+    /// Memory that is resident.
+    pub resident_bytes: u64,
+    /// Time of processors, in user space and in the kernel, in milliseconds.
+    pub cpu_ms: u64,
+    /// Open files and sockets.
+    pub open_files: u64,
+    /// As many there can be.
+    pub open_files_max: u64,
 }
 
 /// Counters of a namespace.
@@ -65,6 +86,9 @@ pub struct CoreStatistics {
     pub in_flight: usize,
     /// Free bytes of its buffer pool.
     pub buffer_bytes_free: usize,
+    /// Bytes of its buffer pool.
+    #[serde(default)]
+    pub buffer_bytes: usize,
 }
 
 impl Daemon {
@@ -94,6 +118,7 @@ impl Daemon {
                 completed: one.reactor.completed,
                 in_flight: one.reactor.in_flight,
                 buffer_bytes_free: one.buffer_bytes_free,
+                buffer_bytes: one.buffer_bytes,
             })
             .collect();
         Ok(Statistics {
@@ -102,6 +127,57 @@ impl Daemon {
             connections: cores.iter().map(|core| core.connections).sum(),
             namespaces: namespaces.collect(),
             cores,
+            process: Some(ProcessStatistics::now(self.started_at)),
         })
+    }
+}
+
+impl ProcessStatistics {
+    /// As it is now. What the kernel does not tell is zero.
+    fn now(started: SystemTime) -> ProcessStatistics {
+        let since_1970 = started.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        ProcessStatistics {
+            start_time_seconds: since_1970.as_secs(),
+            resident_bytes: resident_bytes(&status).unwrap_or(0),
+            cpu_ms: cpu_ms(),
+            // The listing is one of them while it is read.
+            open_files: fs::read_dir("/proc/self/fd")
+                .map_or(0, |all| all.count().saturating_sub(1) as u64),
+            open_files_max: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// Out of /proc/PID/status, where it is in KiB.
+fn resident_bytes(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+fn cpu_ms() -> u64 {
+    // SAFETY: all zeroes is a valid rusage, which the kernel fills.
+    let mut used: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `used` outlives the call.
+    if unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut used) } != 0 {
+        return 0;
+    }
+    let ms = |time: libc::timeval| time.tv_sec as u64 * 1000 + time.tv_usec as u64 / 1000;
+    ms(used.ru_utime) + ms(used.ru_stime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_tells_of_itself() {
+        let status = "Name:\tnvlane\nVmRSS:\t    1234 kB\nRssAnon:\t 9 kB\n";
+        assert_eq!(resident_bytes(status), Some(1234 << 10));
+        assert_eq!(resident_bytes("Name:\tnvlane\n"), None);
+        let now = ProcessStatistics::now(SystemTime::now());
+        assert!(now.resident_bytes > 1 << 20 && now.open_files_max >= now.open_files, "{now:?}");
+        assert!(now.start_time_seconds > 1_700_000_000 && now.open_files >= 3, "{now:?}");
     }
 }

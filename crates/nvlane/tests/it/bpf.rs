@@ -83,6 +83,39 @@ fn a_daemon_tells_what_a_program_has_counted() {
     assert!(text.contains("operations, per-core array of 16 entries\n      2: "), "{text}");
 }
 
+/// The sum over cores of how many reads the statistics of one of a volume's programs tell of.
+fn reads_of(program: &Value) -> u64 {
+    let maps = program["maps"].as_array().unwrap();
+    let operations = maps.iter().find(|map| map["name"] == "operations").unwrap();
+    let entries = operations["entries"].as_array().unwrap();
+    let reads = entries.iter().find(|entry| entry["key"] == "02000000");
+    let first = |value: &Value| {
+        u64::from_str_radix(&value.as_str().unwrap()[..16], 16).unwrap().swap_bytes()
+    };
+    reads.map_or(0, |reads| reads["values"].as_array().unwrap().iter().map(first).sum())
+}
+
+/// The slow one has a read at work nearly always, so that nearly all others go to the quick one.
+#[test]
+fn a_mirror_reads_from_the_one_with_the_least_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let counted = |volume: &str| format!("bpf:{}({volume})", object("statistics"));
+    let (slow, quick) = (counted("delay:read=50ms(mem:8M)"), counted("mem:8M"));
+    let volume = format!("bpf:{}({slow},{quick})", object("mirror"));
+    let daemon = Daemon::start(dir.path(), &[&volume, "--cores", "1"]);
+    let before = daemon.call("volume_maps", json!({}));
+    let remote = format!("tcp://{}/{}?ns=1", daemon.listeners[0], daemon.nqn);
+    let read = run(&["cat", &remote]);
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    let after = daemon.call("volume_maps", json!({}));
+    let reads = |number: usize| {
+        let of = |told: &Value| reads_of(&told[0]["programs"][number]);
+        of(&after) - of(&before)
+    };
+    let (slow, quick) = (reads(1), reads(2));
+    assert!(slow > 0 && quick > 2 * slow, "{slow} reads from the slow one, {quick} from the other");
+}
+
 #[test]
 fn a_program_is_replaced_and_a_restart_finds_the_new_one() {
     let dir = tempfile::tempdir().unwrap();

@@ -293,6 +293,31 @@ fn ctl_speaks_to_people_and_to_programs() {
     );
 }
 
+/// How much may pass is changed in use, and is there again.
+#[test]
+fn a_rate_is_changed_and_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["rate:iops=2(mem:1M)", "--nqn", NQN];
+    let daemon = Daemon::start(dir.path(), &args);
+    let host = Host::new(daemon.listeners[0], NQN);
+    let admin = host.enabled();
+    let mut queue = host.io(&admin, 1);
+    let text = ctl(&daemon, &["volume", "tune", "1", "rate.iops=100K"]);
+    assert!(text.contains("rate:iops=100K(mem:"), "{text}");
+    // At two a second they would take twenty-five seconds.
+    let since = std::time::Instant::now();
+    (0..50).for_each(|block| drop(queue.read(1, block, 1, 512)));
+    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+    assert_eq!(
+        daemon.refuse("volume_tune", json!({"nsid": 1, "name": "rate.iops", "value": "none"})),
+        -32003
+    );
+    daemon.kill();
+    let daemon = Daemon::start(dir.path(), &args);
+    let volumes = daemon.call("volume_list", json!({}));
+    assert!(volumes[0]["volume"].as_str().unwrap().starts_with("rate:iops=100K("), "{volumes}");
+}
+
 #[test]
 fn a_kernel_targets_configuration_is_imported() {
     let dir = tempfile::tempdir().unwrap();
@@ -306,4 +331,32 @@ fn a_kernel_targets_configuration_is_imported() {
     let shown = nvlane().args(["config", "show", "--json"]).arg(&toml).output().unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&shown.stdout).unwrap(), json);
     assert_eq!(json["subsystems"][0]["namespaces"][0]["volume"], "file:/dev/vg0/disk1");
+}
+
+/// (In a guest there is a file system that has snapshots: `guest/snapshot`.)
+#[test]
+fn what_has_no_snapshot_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path());
+    let file = dir.path().join("s.img");
+    let output = nvlane()
+        .args(["ctl", "--socket"])
+        .arg(&daemon.socket)
+        .args(["volume", "snapshot", "1"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        !output.status.success() && said.contains("only a file: volume has snapshots"),
+        "{said}"
+    );
+    assert!(!file.exists());
+    for (params, code) in [
+        (json!({"nsid": 9, "file": "/s.img"}), -32001),
+        (json!({"nsid": 1, "file": "s.img"}), -32602),
+        (json!({"nsid": 1}), -32602),
+    ] {
+        assert_eq!(daemon.refuse("volume_snapshot", params.clone()), code, "{params}");
+    }
 }

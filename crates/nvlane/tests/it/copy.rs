@@ -346,6 +346,31 @@ fn failures_name_what_failed_and_how_far_it_got() {
     assert!(line.contains("null:4M") && line.contains("is not what was copied"), "{line}");
 }
 
+/// Also within one namespace of it, which the target is told by a format that has room for that.
+#[test]
+fn fast_only_fails_where_a_target_would_read_and_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = pattern(4 << 20, 4);
+    let a = file(dir.path(), "a", &data);
+    let daemon = Daemon::start(dir.path(), &["volatile:(mem:8M)", "mem:8M", "--nqn", NQN]);
+    let remote = |nsid| format!("tcp://{}/{NQN}?ns={nsid}", daemon.listeners[0]);
+    for nsid in [1, 2] {
+        done(&[&a, &remote(nsid)]);
+    }
+    for (from, to, is_fast) in [(1, 1, false), (2, 2, true), (1, 2, false)] {
+        let args = [&format!("{}@+4M", remote(from)), &format!("{}@4M", remote(to)), "--fast-only"];
+        match is_fast {
+            true => assert_eq!(done(&args)["moved_bytes"], 0),
+            false => {
+                let line = said(&args);
+                assert!(line.contains("Fast Copy Not Possible"), "{from} to {to}: {line}");
+            }
+        }
+    }
+    let there = nvlane().args(["cat", &remote(1)]).output().unwrap().stdout;
+    assert!(there[..4 << 20] == data[..] && there[4 << 20..].iter().all(|byte| *byte == 0));
+}
+
 #[test]
 fn a_plan_names_the_means_and_does_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -379,6 +404,47 @@ fn a_plan_names_the_means_and_does_nothing() {
         text.starts_with("copied 2 MiB in ") && text.contains("copied where it lies"),
         "{text}"
     );
+}
+
+#[test]
+fn info_names_the_means_of_a_pair() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = vec![0xaa; 4 << 20];
+    let (a, b) = (file(dir.path(), "a", &full), file(dir.path(), "b", &full));
+    let said = |args: &[&str]| {
+        let output = nvlane().arg("info").args(args).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let told = |args: &[&str]| -> Value {
+        serde_json::from_str(&said(&[args, &["-o", "json"]].concat())).unwrap()
+    };
+    assert!(told(&[&a])["copied_to"].is_null());
+    let parts = |source: &str, target: &str| {
+        let told = told(&[source, target]);
+        assert_eq!(told["bytes"].as_u64().is_some(), told["copied_to"]["volume"].is_string());
+        let parts = told["copied_to"]["parts"].as_array().unwrap().clone();
+        let part = |it: &Value| {
+            let number = |field: &str| it[field].as_u64().unwrap() / M;
+            (number("offset"), number("bytes"), it["means"].as_str().unwrap().to_owned())
+        };
+        parts.iter().map(part).collect::<Vec<_>>()
+    };
+    let files = "Copy: copy_file_range".to_owned();
+    let apart = "Copy: read and written beside the target".to_owned();
+    assert_eq!(parts(&a, &b), [(0, 4, files.clone())]);
+    assert_eq!(parts(&a, &format!("linear:(mem:1M,{b})")), [(0, 1, apart), (1, 3, files)]);
+    assert_eq!(parts(&a, &format!("{b}?ro"))[0].2, "not at all: the target is read-only");
+    assert!(parts(&a, &format!("{b}?bs=4096"))[0].2.ends_with("blocks of 512 and 4096 bytes"));
+    let text = said(&[&a, &b]);
+    assert!(text.contains("copied to") && text.contains("Copy: copy_file_range"), "{text}");
+
+    let daemon = Daemon::start(dir.path(), &["mem:4M", "mem:8M", "--nqn", NQN]);
+    let [one, two] = [1, 2].map(|nsid| format!("tcp://{}/{NQN}?ns={nsid}", daemon.listeners[0]));
+    let by_it = format!("Copy: by the controller of {NQN}");
+    for (source, target) in [(&one, &two), (&one, &one)] {
+        assert_eq!(parts(source, target), [(0, 4, by_it.clone())]);
+    }
 }
 
 #[test]

@@ -6,14 +6,18 @@ mod bounded;
 mod bpf;
 mod content;
 mod control;
+mod controllers;
 mod copy;
 mod daemon;
 mod follow;
 #[path = "../../../target/tests/host/mod.rs"]
 mod host;
 mod hostile;
+mod job_paths;
 mod jobs;
 mod library;
+mod many_jobs;
+mod metrics;
 mod missing;
 mod nbd;
 mod passthrough;

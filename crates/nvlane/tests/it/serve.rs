@@ -402,7 +402,16 @@ fn a_supervisor_is_told_when_it_is_ready_and_when_it_stops() {
     let ready = hear();
     assert!(ready.contains("READY=1") && ready.contains("1 volume"), "{ready}");
     let id = child.id().to_string();
-    assert!(Command::new("kill").args(["-s", "TERM", &id]).status().unwrap().success());
+    let tell = |signal| {
+        assert!(Command::new("kill").args(["-s", signal, &id]).status().unwrap().success());
+    };
+    // It has no terminal that could be lost.
+    tell("HUP");
+    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let heard = socket.recv(&mut [0; 256]).unwrap_err();
+    assert_eq!(heard.kind(), std::io::ErrorKind::WouldBlock, "it stops");
+    socket.set_read_timeout(Some(daemon::PATIENCE)).unwrap();
+    tell("TERM");
     assert!(hear().contains("STOPPING=1"));
     assert!(daemon::wait(&mut child).success());
 }

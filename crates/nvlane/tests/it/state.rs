@@ -250,3 +250,125 @@ fn a_listener_serves_only_when_its_states_hold() {
         daemon.join().unwrap();
     });
 }
+
+/// A file for a daemon whose only volume is `volume`, with `more` before it.
+fn text(more: &str, volume: &str) -> String {
+    format!(
+        "{more}listeners = [\"{ANYWHERE}\"]\n[[subsystems]]\nnqn = \"{NQN}\"\n[[subsystems.namespaces]]\nvolume = \"{volume}\"\n"
+    )
+}
+
+/// What `nvlane config check` says of a file.
+fn check(dir: &Path, file: &Path) -> String {
+    let mut command = nvlane();
+    command.args(["config", "check"]).arg(file).arg("--data-dir").arg(dir.join("data"));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Comments, blanks, and what is the default all the same.
+#[test]
+fn a_file_that_says_the_same_continues_the_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("nvlane.toml");
+    let args = ["--config", file.to_str().unwrap()];
+    fs::write(&file, text("", "mem:1M")).unwrap();
+    let daemon = Daemon::start(dir.path(), &args);
+    assert!(!check(dir.path(), &file).contains("restart"), "there is no state");
+    daemon.call("host_allow", json!({"host": HOST}));
+    daemon.call("volume_add", json!({"volume": "mem:2M"}));
+    let config = daemon.call("config_get", json!({}));
+    daemon.kill();
+
+    fs::write(
+        &file,
+        format!("# For the mail server.\n\n{}nsid = 1\n", text("poll = false\n", "mem:1M")),
+    )
+    .unwrap();
+    let said = check(dir.path(), &file);
+    assert!(said.contains("a restart continues the state in"), "{said}");
+    assert!(said.contains(", 2 change(s)"), "{said}");
+    for _ in 0..2 {
+        let daemon = Daemon::start(dir.path(), &args);
+        assert_eq!(daemon.call("config_get", json!({})), config);
+        let (_, log) = daemon.stop("TERM");
+        assert!(!log.contains("was edited") && !log.contains("dropped"), "{log}");
+    }
+}
+
+#[test]
+fn changes_that_an_edited_file_drops_are_told_before_it_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = free_address();
+    let text = |more: &str, volume: &str| text(more, volume).replace(ANYWHERE, &address);
+    let file = dir.path().join("nvlane.toml");
+    let args = ["--config", file.to_str().unwrap()];
+    fs::write(&file, text("", "mem:1M")).unwrap();
+    let daemon = Daemon::start(dir.path(), &args);
+    daemon.call("host_allow", json!({"host": HOST}));
+    daemon.call("volume_add", json!({"volume": "mem:2M"}));
+    daemon.call("volume_resize", json!({"nsid": 1, "bytes": 4 << 20}));
+    daemon.kill();
+
+    fs::write(&file, text("cores = 1\n", "mem:3M")).unwrap();
+    let changes = [
+        format!("{NQN}: the host {HOST} was added"),
+        format!("{NQN}: namespace 1 is mem:4M?bs=512, and was mem:1M?bs=512"),
+        format!("{NQN}: namespace 2 was added: mem:2M?bs=512"),
+    ];
+    let said = check(dir.path(), &file);
+    let (_, listed) = said.split_once("discards the state in ").expect(&said);
+    let listed: Vec<&str> = listed.lines().skip(1).map(str::trim).collect();
+    assert_eq!(listed, changes);
+
+    // A host that has waited for the first moment.
+    let host = Host::new(address.parse().unwrap(), NQN);
+    let daemon = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            eventually("the address", || TcpStream::connect(&*address).is_ok());
+            drop(host.enabled());
+        });
+        let daemon = Daemon::start(dir.path(), &args);
+        waiting.join().unwrap();
+        daemon
+    });
+    assert_eq!(volumes(&daemon)[0]["bytes"], 3 << 20);
+    let (_, log) = daemon.stop("TERM");
+    let place = |what: &str| log.lines().position(|line| line.contains(what)).expect(what);
+    let served = place("host connected");
+    for change in &changes {
+        assert!(place(&format!("dropped: {change}")) < served, "{log}");
+    }
+    assert!(place("was edited") < served, "{log}");
+    assert!(!check(dir.path(), &file).contains("discards"), "it was put aside");
+}
+
+/// A state of before has the fingerprint of the text alone.
+#[test]
+fn a_state_of_an_older_version_is_continued_and_loses_nothing_to_a_comment() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("nvlane.toml");
+    let args = ["--config", file.to_str().unwrap()];
+    fs::write(&file, text("", "mem:1M")).unwrap();
+    let daemon = Daemon::start(dir.path(), &args);
+    daemon.call("host_allow", json!({"host": HOST}));
+    daemon.kill();
+    let states = fs::read_dir(dir.path().join("data")).unwrap().map(|it| it.unwrap().path());
+    let state = states.filter(|path| path.extension().is_some_and(|it| it == "json"));
+    let state = state.collect::<Vec<_>>().pop().expect("a state");
+    let mut document: Value = serde_json::from_slice(&fs::read(&state).unwrap()).unwrap();
+    let document = document.as_object_mut().unwrap();
+    document.retain(|field, _| ["version", "fingerprint", "config"].contains(&field.as_str()));
+    let older = serde_json::to_vec(document).unwrap();
+    fs::write(&state, &older).unwrap();
+
+    let daemon = Daemon::start(dir.path(), &args);
+    assert_eq!(hosts(&daemon), json!([HOST]));
+    daemon.kill();
+    // Whoever goes back to the older version has it.
+    assert_eq!(fs::read(state.with_extension("json.bak")).unwrap(), older);
+    fs::write(&file, text("# Edited.\n", "mem:1M")).unwrap();
+    let daemon = Daemon::start(dir.path(), &args);
+    assert_eq!(hosts(&daemon), json!([HOST]));
+}

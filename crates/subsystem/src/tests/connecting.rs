@@ -1,5 +1,5 @@
 use super::host::*;
-use crate::{DropReason, Event, Origin, PortId, Reply, Target, TargetConfig};
+use crate::{DropReason, Event, Origin, PortId, Refusal, Reply, Target, TargetConfig};
 use nvme::fabrics::{Cc, Connect, Csts, DISCOVERY_NQN, Property, PropertyAccess};
 use nvme::feature::Fid;
 use nvme::log::Lid;
@@ -46,6 +46,44 @@ fn bad_parameters_are_named() {
     assert_eq!(refusal(Attempt { cntlid: 1, ..ADMIN }), (invalid, IN_DATA | 16));
     let discovery = Attempt { nqn: DISCOVERY_NQN, ..attempt_io(1, 1) };
     assert_eq!(refusal(discovery), (invalid, 42));
+}
+
+#[test]
+fn people_are_told_why() {
+    let reason = |attempt: Attempt<'_>| {
+        let (mut target, port) = target();
+        target.set_allow_any_host(NQN, false).unwrap();
+        target.allow_host(NQN, HOST).unwrap();
+        attempt.make(&mut target, port).unwrap_err().reason
+    };
+    let missing = Attempt { nqn: "nqn.2026-11.test.nvlane:missing", ..ADMIN };
+    assert_eq!(reason(missing), Refusal::UnknownSubsystem);
+    let other = Attempt { host: "nqn.2026-11.test.nvlane:other", ..ADMIN };
+    assert_eq!(reason(other), Refusal::HostNotAllowed);
+    assert_eq!(reason(Attempt { host: "m e", ..ADMIN }), Refusal::Invalid);
+    assert_eq!(reason(Attempt { cntlid: 1, ..ADMIN }), Refusal::Invalid);
+}
+
+#[test]
+fn a_summary_tells_how_a_controller_stands() {
+    let (mut target, port) = target();
+    let id = ADMIN.make(&mut target, port).unwrap().controller;
+    let stands = |target: &Target| {
+        let it = target.controller(id).unwrap();
+        (it.enabled, it.shut_down, it.dropped, it.errors)
+    };
+    assert_eq!(stands(&target), (false, false, false, 0));
+    let mut host = Host::resume(&mut target, id);
+    host.set_cc(ENABLE);
+    assert_eq!(stands(host.target), (true, false, false, 0));
+    host.target.note_error(id, 1, &Command::default(), Status::INTERNAL);
+    assert_eq!(stands(host.target), (true, false, false, 1));
+    host.set_cc(ENABLE | Cc::SHN_NORMAL);
+    assert_eq!(stands(host.target), (false, true, false, 1));
+    target.remove_port(port).unwrap();
+    assert_eq!(stands(&target), (false, true, true, 1));
+    target.disconnected(id, 0, NOW);
+    assert_eq!(target.controller(id), None);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::host::{Host, LIMITS, NQN, get_feature, set_feature, target};
 use crate::copy::{check_copy, check_format};
 use crate::io::{Direction, Transfer, check, locate};
-use crate::{AnaState, NamespaceAccess};
+use crate::{AnaState, NAMESPACES_MAX, NamespaceAccess};
 use nvme::copy::{self, Entry, FORMATS, FORMATS_ALWAYS, Format};
 use nvme::limits::CopyLimits;
 use nvme::{Command, Limits, Sgl, Status};
@@ -163,7 +163,9 @@ fn sources_in_other_namespaces_are_held_against_those() {
         ("beyond its end", entry(2, 485, 16), Err(RANGE)),
         ("beyond its end, though not beyond the destination's", entry(2, 600, 16), Err(RANGE)),
         ("no namespace", entry(0, 0, 16), Err(Status::INVALID_NAMESPACE.dnr())),
-        ("no such namespace", entry(8, 0, 16), Err(Status::INVALID_NAMESPACE.dnr())),
+        ("inactive", entry(8, 0, 16), Err(FIELD)),
+        ("the last there can be", entry(NAMESPACES_MAX, 0, 16), Err(FIELD)),
+        ("beyond it", entry(NAMESPACES_MAX + 1, 0, 16), Err(Status::INVALID_NAMESPACE.dnr())),
         ("all namespaces", entry(u32::MAX, 0, 16), Err(Status::INVALID_NAMESPACE.dnr())),
         ("other blocks", entry(3, 0, 16), Err(Status::INCOMPATIBLE_NAMESPACE.dnr())),
         ("metadata", entry(4, 0, 16), Err(Status::INCOMPATIBLE_NAMESPACE.dnr())),
@@ -235,7 +237,7 @@ fn the_first_that_fails_gives_the_status() {
     check(RANGE, &mut |entries, _, _| entries.insert(0, entry(2, 490, 11)));
     check(Status::INCOMPATIBLE_NAMESPACE.dnr(), &mut |entries, _, _| entries[0].nsid = 3);
     check(Status::ANA_INACCESSIBLE, &mut |entries, _, _| entries.insert(0, entry(5, 0, 1)));
-    check(Status::INVALID_NAMESPACE.dnr(), &mut |entries, _, _| entries.insert(0, entry(9, 0, 1)));
+    check(FIELD, &mut |entries, _, _| entries.insert(0, entry(9, 0, 1)));
     check(SIZE, &mut |_, _, limits| limits.copy.blocks_max = 20);
     check(SIZE, &mut |entries, _, limits| {
         limits.copy.blocks_max = u32::MAX;

@@ -29,7 +29,7 @@ fn the_controller_is_what_linux_wants() {
     assert_eq!(controller.cmic, 0b1011);
     assert_eq!((controller.sqes, controller.cqes), (0x66, 0x44));
     assert_ne!(controller.ctratt.get() & 1 << 6, 0, "traffic based keep alive");
-    assert_eq!(controller.oncs.get(), 0b1_1001_1101);
+    assert_eq!(controller.oncs.get(), 0b11_1001_1101);
     assert_eq!(controller.cdfs.get(), 0b1111, "all formats of a list to copy");
     assert_eq!((controller.fuses.get(), controller.acwu_z.get()), (1, 0));
     assert_eq!(controller.vwc & 1, 1);

@@ -2,6 +2,7 @@
 
 use super::{Connection, Inner, IoQueue, Link, Role};
 use crate::core::Core;
+use crate::journal::End;
 use nvme_tcp::controller;
 use reactor::Stream;
 use std::io;
@@ -78,11 +79,12 @@ impl Connection {
             let here = Core::here();
             if let Err(error) = core.add_connection(|key| Connection::arrive(&here, key, moving)) {
                 tracing::warn!(%error, "a connection was lost on its way to its core");
-                core.post_control(move |control| control.queue_closed(controller, queue_id));
+                let end = Some(End::Failed(error.kind()));
+                core.post_control(move |control| control.queue_closed(controller, queue_id, end));
             }
         });
         if !sent {
-            self.core.post_control(move |control| control.queue_closed(controller, queue_id));
+            self.core.post_control(move |control| control.queue_closed(controller, queue_id, None));
         }
     }
 }

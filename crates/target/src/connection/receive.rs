@@ -2,6 +2,7 @@
 
 use super::{Connection, HEAP_BYTES_MAX, Inner, Role, UNREAD_MAX};
 use crate::exchange::{Exchange, Kept, Refused, Stage};
+use crate::journal::End;
 use namespace::Data;
 use namespace::output::Payload;
 use nvme::{Command, Status};
@@ -33,7 +34,7 @@ impl Connection {
                     return Ok(true);
                 }
                 match self.stream.recv(&mut buffer[stashed..]) {
-                    Ok(0) => return Err(io::ErrorKind::ConnectionReset.into()),
+                    Ok(0) => return Err(self.closed_by_peer()),
                     Ok(count) => stashed + count,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                     Err(error) => return Err(error),
@@ -42,6 +43,12 @@ impl Connection {
         };
         self.process(inner, &buffer[..count]);
         Ok(true)
+    }
+
+    /// The peer sends nothing any more.
+    fn closed_by_peer(&self) -> io::Error {
+        self.ends(End::Closed);
+        io::ErrorKind::UnexpectedEof.into()
     }
 
     /// Works through `input`, and keeps what is left of it.
@@ -86,7 +93,8 @@ impl Connection {
                 }
             }
             Event::Terminated { fes, fei } => {
-                tracing::warn!(?fes, fei, "host terminated the connection");
+                let fault = format_args!("the host terminates it: {fes:?}, {fei:#x}");
+                self.blame(End::Terminated, &fault);
                 inner.closing = true;
             }
         }
@@ -94,7 +102,7 @@ impl Connection {
 
     /// Tells the peer what it did wrong; the connection closes once that is sent.
     pub(super) fn terminate(&self, inner: &mut Inner, fault: &Terminate) {
-        tracing::warn!(%fault, "terminating a connection");
+        self.blame(End::Protocol, fault);
         let pdu = fault.pdu();
         self.send(inner, &pdu);
         inner.closing = true;
@@ -121,7 +129,7 @@ impl Connection {
         let count =
             match self.stream.readv(&mut [io::IoSliceMut::new(place), io::IoSliceMut::new(buffer)])
             {
-                Ok(0) => return Err(io::ErrorKind::ConnectionReset.into()),
+                Ok(0) => return Err(self.closed_by_peer()),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) => return Err(error),
@@ -174,14 +182,14 @@ impl Connection {
             Err(Refused::CidInUse) => {
                 self.respond_without_slot(inner, command.cid.get(), Status::CID_CONFLICT.dnr());
                 if inner.output.as_ref().is_some_and(|output| output.unread() > UNREAD_MAX) {
-                    tracing::warn!("host reuses identifiers and reads no answers");
+                    self.blame(End::Protocol, &"the host reuses identifiers and reads nothing");
                     inner.closing = true;
                     self.close();
                 }
                 return;
             }
             Err(Refused::QueueOverrun) => {
-                tracing::warn!("host sent more commands than its queue has entries");
+                self.blame(End::Protocol, &"the host overruns its queue");
                 self.hang_up(inner);
                 return;
             }

@@ -47,7 +47,8 @@ pub struct Seen {
     pub sdlba: u64,
     /// The URI of another volume, first block, and blocks of each.
     pub sources: Vec<(Option<String>, u64, u32)>,
-    pub fast_only: bool,
+    /// Of each source.
+    pub fast_only: Vec<bool>,
     /// Another volume was given with a queue that is not its own.
     pub delayed: bool,
 }
@@ -167,8 +168,8 @@ impl NotingQueue {
             };
             (name, range.slba, range.blocks)
         });
+        let fast_only = sources.ranges.iter().map(|range| range.fast_only).collect();
         let sources: Vec<_> = each.collect();
-        let fast_only = matches!(&request.data, Data::Sources(sources) if sources.fast_only);
         let sdlba = request.command.slba();
         self.notes.seen.lock().unwrap().push(Seen { sdlba, sources, fast_only, delayed });
         let Some(source) = first else { return self.carry_out(request) };

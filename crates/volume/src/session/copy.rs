@@ -16,6 +16,7 @@ use std::rc::Rc;
 #[derive(Default)]
 pub struct Ranges {
     sources: Box<Sources>,
+    fast_only: bool,
     /// The session whose volumes are named; 0 if none is.
     session: u64,
     /// Volumes of several sessions are.
@@ -30,7 +31,7 @@ impl Ranges {
 
     /// Adds blocks of the volume that is written to.
     pub fn push(&mut self, slba: u64, blocks: u32) {
-        self.sources.ranges.push(Source { place: Place::Same, slba, blocks });
+        self.add(Place::Same, slba, blocks);
     }
 
     /// Adds blocks of any volume of the session, which stays open until the Copy has ended.
@@ -38,19 +39,24 @@ impl Ranges {
         let session = volume.core.flights.session();
         self.is_mixed |= self.session != 0 && self.session != session;
         self.session = session;
-        let place = Place::Other(Rc::clone(&volume.open.sides));
-        self.sources.ranges.push(Source { place, slba, blocks });
+        self.add(Place::Other(Rc::clone(&volume.open.sides)), slba, blocks);
     }
 
-    /// Whether the Copy is to fail (Fast Copy Not Possible) where it could only read and write.
+    fn add(&mut self, place: Place, slba: u64, blocks: u32) {
+        self.sources.ranges.push(Source { place, slba, blocks, fast_only: self.fast_only });
+    }
+
+    /// Whether the Copy is to fail (Fast Copy Not Possible) where it could only read and write. It holds for all
+    /// ranges, until they are taken out.
     pub fn set_fast_only(&mut self, fast_only: bool) {
-        self.sources.fast_only = fast_only;
+        self.fast_only = fast_only;
+        self.sources.ranges.iter_mut().for_each(|range| range.fast_only = fast_only);
     }
 
     /// Takes all ranges out, and keeps their room.
     pub fn clear(&mut self) {
         self.sources.ranges.clear();
-        self.sources.fast_only = false;
+        self.fast_only = false;
         (self.session, self.is_mixed) = (0, false);
     }
 
@@ -85,7 +91,6 @@ impl Ranges {
 
     /// Adds the same ranges to `sources`, which has none.
     pub(super) fn clone_into(&self, sources: &mut Sources) {
-        sources.fast_only = self.sources.fast_only;
         sources.ranges.extend(self.sources.ranges.iter().cloned());
     }
 
@@ -96,7 +101,7 @@ impl Ranges {
     /// Ranges that have gone down and come back: only their room is left.
     pub(super) fn from_sources(sources: Box<Sources>) -> Ranges {
         // Not from the default, which has room of its own.
-        let mut ranges = Ranges { sources, session: 0, is_mixed: false };
+        let mut ranges = Ranges { sources, fast_only: false, session: 0, is_mixed: false };
         ranges.clear();
         ranges
     }
@@ -140,8 +145,7 @@ pub(super) fn read(
             }
             _ => Place::Same,
         };
-        sources.fast_only |= fast_only;
-        sources.ranges.push(Source { place, slba, blocks });
+        sources.ranges.push(Source { place, slba, blocks, fast_only });
     }
     match format.names_namespaces() && overlaps(sources, command.slba()) {
         true => Err(Status::OVERLAPPING_RANGE.dnr()),

@@ -344,7 +344,6 @@ impl Flights {
         drop(freed.open);
         if let Some(mut sources) = freed.sources {
             sources.ranges.clear();
-            sources.fast_only = false;
             self.places.borrow_mut()[index as usize].sources = Some(sources);
         }
         self.free.borrow_mut().push(index);

@@ -33,12 +33,12 @@ fn uris_there_and_back() {
         ("discovery://a/NQN", "discovery://a:8009/NQN"),
         ("discovery://a,b/NQN?host_iface=eth0", "discovery://a:8009,b:8009/NQN?host_iface=eth0"),
         (
-            "tcp://a,b/NQN?host_iface=eth0,eth1&host_traddr=::1",
-            "tcp://a:4420,b:4420/NQN?host_traddr=::1&host_iface=eth0,eth1",
+            "tcp://a,b/NQN?host_iface=eth0+eth1&host_traddr=::1",
+            "tcp://a:4420,b:4420/NQN?host_traddr=::1&host_iface=eth0+eth1",
         ),
         (
-            "tcp://a,a,b/NQN?host_traddr=192.0.2.1,192.0.2.1,192.0.2.2&host_iface=e0,e0,e0",
-            "tcp://a:4420,a:4420,b:4420/NQN?host_traddr=192.0.2.1,192.0.2.1,192.0.2.2&host_iface=e0",
+            "tcp://a,a,b/NQN?host_traddr=192.0.2.1+192.0.2.1+192.0.2.2&host_iface=e0+e0+e0",
+            "tcp://a:4420,a:4420,b:4420/NQN?host_traddr=192.0.2.1+192.0.2.1+192.0.2.2&host_iface=e0",
         ),
         ("discovery://a:1,[::1]/NQN?ns=2&ro", "discovery://a:1,[::1]:8009/NQN?ns=2&ro"),
         (
@@ -88,9 +88,9 @@ fn mistakes_are_told() {
         ("tcp://a/nqn.x?hdr_digest=perhaps", "0 or 1"),
         ("tcp://a/nqn.x?host_traddr=name", "addresses of this host"),
         ("tcp://a/nqn.x?host_traddr=", "addresses of this host"),
-        ("tcp://a,b,c/nqn.x?host_traddr=::1,::2", "one for each address"),
+        ("tcp://a,b,c/nqn.x?host_traddr=::1+::2", "one for each address"),
         ("tcp://a/nqn.x?host_iface=a/b", "network interfaces"),
-        ("discovery://a,b/nqn.x?host_iface=eth0,eth1", "one for all paths"),
+        ("discovery://a,b/nqn.x?host_iface=eth0+eth1", "one for all paths"),
         ("tcp://a/nqn.x?policy=whatever", "round-robin"),
         ("tcp://a/nqn.x?bs=512", "does not take the option"),
     ] {

@@ -139,6 +139,28 @@ fn the_depth_is_kept_and_nothing_blocks() {
     assert_eq!((tokens, session.outstanding()), (vec![1, 2, 3], 0));
 }
 
+/// Whoever has a core to spare is not to be woken: and his waits end in time all the same.
+#[test]
+fn a_session_that_polls_never_sleeps() {
+    for poll in [true, false] {
+        let config =
+            SessionConfig { depth: 4, poll, spin: Duration::ZERO, ..SessionConfig::default() };
+        let session = Session::new(&config).expect("a session");
+        let slow = session.open("delay:300ms(mem:1M)").expect("memory");
+        let before = session.reactor().stats().sleeps;
+        let begin = Instant::now();
+        slow.submit(Submission::read(0, 1, vec![0; 512])).expect("room");
+        assert_eq!(session.wait(1, Some(Duration::from_millis(50))), 0, "not yet");
+        let waited = begin.elapsed();
+        assert!(waited >= Duration::from_millis(50), "{waited:?}");
+        assert_eq!(session.wait(1, PATIENCE), 1);
+        assert!(begin.elapsed() >= Duration::from_millis(300));
+        let sleeps = session.reactor().stats().sleeps - before;
+        assert_eq!(sleeps == 0, poll, "{sleeps} sleeps");
+        session.reap(&mut Vec::new());
+    }
+}
+
 #[test]
 fn what_is_submitted_goes_to_the_kernel_in_one_call() {
     let directory = tempfile::tempdir().expect("a directory");

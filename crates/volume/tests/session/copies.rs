@@ -79,6 +79,23 @@ fn ranges_may_come_as_bytes_of_the_wire() {
         let done = execute(&session, &b, Submission::new(command).data(short));
         assert_eq!(done.status, Status::SGL_LENGTH_INVALID.dnr());
     }
+    // What is not to be read and written is that range alone.
+    let cached = session.open("volatile:(mem:1M?bs=4096)").expect("a volume");
+    for (fast_only, status) in [
+        ([false, true], Status::SUCCESS),
+        ([true, false], Status::FAST_COPY_NOT_POSSIBLE),
+        ([true, true], Status::FAST_COPY_NOT_POSSIBLE),
+    ] {
+        let mut list = vec![0; 64];
+        let nsids = [cached.id().0, a.id().0];
+        for ((bytes, nsid), fast_only) in list.chunks_mut(32).zip(nsids).zip(fast_only) {
+            Entry { nsid, slba: 5, blocks: 2, fast_only }.write(Format::Namespaces, bytes);
+        }
+        let command = nvme::copy::command(1, 30, 2, Format::Namespaces);
+        let done = execute(&session, &b, Submission::new(command).data(list));
+        assert_eq!(done.status.code(), status, "{fast_only:?}");
+    }
+    assert_eq!((at(&session, &b, 30), at(&session, &b, 32)), (0, 5));
     // Of a volume that there is not; of itself where it writes.
     for (nsid, sdlba, status) in
         [(u32::MAX, 20, Status::INVALID_NAMESPACE), (b.id().0, 6, Status::OVERLAPPING_RANGE)]

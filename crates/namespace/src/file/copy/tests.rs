@@ -77,11 +77,11 @@ fn copied(file: &Arc<File>, sdlba: u64, ranges: Vec<Source>) -> (Status, u64) {
 }
 
 fn same(slba: u64, blocks: u32) -> Source {
-    Source { place: Place::Same, slba, blocks }
+    Source { place: Place::Same, slba, blocks, fast_only: false }
 }
 
 fn of(file: &Arc<File>, slba: u64, blocks: u32) -> Source {
-    Source { place: Place::Origin(Origin::File(Arc::clone(file))), slba, blocks }
+    Source { place: Place::Origin(Origin::File(Arc::clone(file))), slba, blocks, fast_only: false }
 }
 
 const DONE: (Status, u64) = (Status::SUCCESS, 0);
@@ -402,7 +402,10 @@ fn what_is_no_file_is_refused() {
     let to = filled(&directory.path().join("to"), 64, false);
     let place = Place::Origin(Origin::Subsystem { nqn: "nqn".into(), nsid: 1, numbering: None });
     let refused = (Status::FAST_COPY_NOT_POSSIBLE.dnr(), 0);
-    assert_eq!(copied(&to, 8, vec![Source { place, slba: 0, blocks: 1 }]), refused);
+    assert_eq!(
+        copied(&to, 8, vec![Source { place, slba: 0, blocks: 1, fast_only: false }]),
+        refused
+    );
     let read_only = FileOptions { read_only: true, shared: true, ..options(&to.path, 64, false) };
     drop(to);
     let to = File::open(&read_only).unwrap();
@@ -434,5 +437,34 @@ fn a_volume_that_shares_blocks_has_the_blocks_that_it_had() {
             let bytes = contents(&file);
             assert!(bytes[512..1024] == bytes[4095 * 512..]);
         }
+    }
+}
+
+/// The file system here shares nothing: so is one that shares, and will not this time.
+#[test]
+fn where_the_file_system_does_not_share_holes_stay_holes() {
+    const BLOCKS: u64 = 8 << 20 >> 9;
+    let directory = tempfile::tempdir().unwrap();
+    let open = |name: &str| {
+        let path = directory.path().join(name);
+        let mut file = File::open(&options(&path, BLOCKS, false)).unwrap();
+        Arc::get_mut(&mut file).unwrap().copying.shares = true;
+        file
+    };
+    let (to, from) = (open("to"), open("from"));
+    // Two blocks here, and some pages there.
+    for (at, blocks) in [(13, 2), (4096, 800)] {
+        write(&from, at, &noise(blocks, at));
+    }
+    let stored = |file: &File| file.file.metadata().unwrap().blocks();
+    assert!(to.may_share_with(&from) && stored(&from) < 1024);
+    for (sdlba, slba, blocks) in [(0, 0, BLOCKS), (3, 11, BLOCKS - 11), (0, 3, 7)] {
+        let before = contents(&to);
+        assert_eq!(copied(&to, sdlba, vec![of(&from, slba, blocks as u32)]), DONE);
+        let [to_at, from_at, len] = [sdlba, slba, blocks].map(|block| (block * BLOCK) as usize);
+        let mut wanted = before;
+        wanted[to_at..][..len].copy_from_slice(&contents(&from)[from_at..][..len]);
+        assert!(contents(&to) == wanted, "{blocks} blocks from {slba} to {sdlba}");
+        assert!(stored(&to) < 2048, "holes are filled: {} blocks", stored(&to));
     }
 }

@@ -161,7 +161,7 @@ impl ProgramQueue {
         // what is refused in the end.
         let is_taken = {
             let loaded = &**self.loaded.borrow();
-            loaded.routes_copies() && (!sources.fast_only || loaded.is_forgetful())
+            loaded.routes_copies() && (!sources.has_fast_only() || loaded.is_forgetful())
         };
         match is_taken {
             true => self.copies.carrier.submit(request),

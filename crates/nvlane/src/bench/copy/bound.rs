@@ -4,6 +4,7 @@ use super::load::{Shape, Timing};
 use crate::bench::cores;
 use crate::bench::random::Random;
 use anyhow::{Context, ensure};
+use namespace::memory::stream;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -11,6 +12,8 @@ use std::time::Instant;
 
 /// Bytes read and written at once where memory is copied by way of a buffer.
 const PIECE_BYTES: usize = 128 << 10;
+/// A line of the caches.
+const LINE_BYTES: usize = 64;
 
 /// Runs `work` on `core` again and again; MiB/s of the bytes that it says it has copied.
 fn rate(
@@ -69,12 +72,36 @@ pub fn local_file(path: &Path, shape: Shape, timing: Timing, core: usize) -> any
     })
 }
 
-/// Memory to a buffer and from there to memory: what reading and writing a volume in memory must do.
+/// Memory to a buffer and from there to memory: what reading and writing a volume in memory must do. By the better of
+/// both ways: volumes write past the caches from some size on.
 pub fn memory(mib: u64, shape: Shape, timing: Timing, core: usize) -> anyhow::Result<f64> {
+    let through = memory_by(<[u8]>::copy_from_slice, mib, shape, timing, core)?;
+    let past = memory_by(write_past, mib, shape, timing, core)?;
+    Ok(through.max(past))
+}
+
+/// Writes to memory past the caches.
+fn write_past(target: &mut [u8], piece: &[u8]) {
+    let is_of_lines = |number: usize| number.is_multiple_of(LINE_BYTES);
+    assert!(is_of_lines(target.as_ptr() as usize) && is_of_lines(target.len()));
+    assert_eq!(target.len(), piece.len());
+    // SAFETY: two slices of one length, which is of whole lines, the one written from the start of a line on.
+    unsafe { stream::copy(target.as_mut_ptr(), piece.as_ptr(), piece.len()) }
+}
+
+fn memory_by(
+    write: fn(&mut [u8], &[u8]),
+    mib: u64,
+    shape: Shape,
+    timing: Timing,
+    core: usize,
+) -> anyhow::Result<f64> {
     let len = (mib << 20) as usize;
     let mut from = vec![1u8; len];
-    let mut to = vec![2u8; len];
+    let mut to = vec![2u8; len + LINE_BYTES];
     from[0] = 3;
+    let first = to.as_ptr().align_offset(LINE_BYTES);
+    let to = &mut to[first..][..len];
     let mut buffer = vec![0u8; PIECE_BYTES];
     let bytes = shape.bytes as usize;
     let together = bytes * shape.ranges;
@@ -87,7 +114,7 @@ pub fn memory(mib: u64, shape: Shape, timing: Timing, core: usize) -> anyhow::Re
                 let count = PIECE_BYTES.min(bytes - at);
                 let piece = &mut buffer[..count];
                 piece.copy_from_slice(&from[source + at..][..count]);
-                to[target + at..][..count].copy_from_slice(std::hint::black_box(piece));
+                write(&mut to[target + at..][..count], std::hint::black_box(piece));
             }
         }
         Ok(together as u64)

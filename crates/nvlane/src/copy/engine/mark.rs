@@ -203,6 +203,7 @@ pub(super) mod tests {
     use reactor::{Config, Reactor};
     use std::cell::RefCell;
     use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Instant;
 
     /// A volume of which so many looks at the epoch find another one, and that may be without Write Zeroes.
     #[derive(Debug)]
@@ -282,7 +283,8 @@ pub(super) mod tests {
     ) -> (Outcome, Counts) {
         const BYTES: u64 = 1 << 20;
         let reactor = Reactor::new(&Config::default()).unwrap();
-        let (shared, outcome) = (Arc::new(Shared::default()), Rc::new(RefCell::new(None)));
+        let shared = Arc::new(Shared::new(options.throttle));
+        let outcome = Rc::new(RefCell::new(None));
         let setup = Setup {
             volumes: vec![open("mem:1M"), target],
             layout: Layout {
@@ -339,6 +341,24 @@ pub(super) mod tests {
         assert!(failure.contains("flushing"), "{failure}");
         assert!(counts.done_bytes > 0, "it failed on the way");
         assert_eq!((counts.durable_bytes, kept.load(Ordering::Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn a_percentage_of_the_time_is_kept_between_commands() {
+        let copied_at = |percent| {
+            let (request_bytes, throttle) = (Some(64 << 10), Throttle::Percent(percent));
+            let options = Options { requests: 1, request_bytes, throttle, ..Options::default() };
+            let begun = Instant::now();
+            let target = open("delay:write=20ms(mem:1M)");
+            let (outcome, _) = run_on(target, None, Order::Free, options);
+            assert_eq!(outcome, Outcome::Done(None));
+            begun.elapsed()
+        };
+        // Sixteen commands, and no wait after the last: 0.32 s, and 1.22 at a quarter; more where others are busy.
+        let quarter = copied_at(25);
+        assert!(quarter >= Duration::from_millis(1100), "{quarter:?}");
+        let mut whole = (0..5).map(|_| copied_at(100));
+        assert!(whole.any(|whole| whole * 2 < quarter), "100 % takes half of {quarter:?} and more");
     }
 
     #[test]

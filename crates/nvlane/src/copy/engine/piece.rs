@@ -398,7 +398,7 @@ impl Engine {
         let most = u64::from(limits.copy.range_blocks_max);
         let (first, whole) = (at >> limits.block_shift, piece.read_bytes >> limits.block_shift);
         sources.ranges.clear();
-        sources.fast_only = self.options.fast_only;
+        let fast_only = self.options.fast_only;
         let mut done = 0;
         while done < whole {
             let blocks = (whole - done).min(most);
@@ -406,8 +406,9 @@ impl Engine {
                 true => Place::Same,
                 false => Place::Other(Rc::clone(&self.ways[source])),
             };
-            sources.ranges.push(Source { place, slba: first + done, blocks: blocks as u32 });
-            done += blocks;
+            let (slba, blocks) = (first + done, blocks as u32);
+            sources.ranges.push(Source { place, slba, blocks, fast_only });
+            done += u64::from(blocks);
         }
         assert!(sources.ranges.len() as u64 <= self.ranges_max(limits), "pieces are of that size");
         sources

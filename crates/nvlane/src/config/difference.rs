@@ -1,0 +1,151 @@
+//! What has become of a configuration, in words.
+
+use super::{Ana, Config, Namespace, Subsystem};
+
+/// The changes that make `after` of `before`, one line each. Of a namespace that has no UUID in `before`, nobody had
+/// opened the volume yet: its names are no change.
+pub fn changes(before: &Config, after: &Config) -> Vec<String> {
+    let mut lines = Vec::new();
+    set(
+        &before.listeners,
+        &after.listeners,
+        |listener| format!("the listener {listener}"),
+        &mut lines,
+    );
+    for subsystem in &after.subsystems {
+        let nqn = &subsystem.nqn;
+        match before.subsystem(nqn) {
+            Some(old) => within(old, subsystem, &mut lines),
+            None => {
+                let count = subsystem.namespaces.len();
+                lines.push(format!("the subsystem {nqn} was added, with {count} namespace(s)"));
+            }
+        }
+    }
+    for subsystem in before.subsystems.iter().filter(|old| after.subsystem(&old.nqn).is_none()) {
+        lines.push(format!("the subsystem {} was removed", subsystem.nqn));
+    }
+    lines
+}
+
+/// The changes of one subsystem.
+fn within(before: &Subsystem, after: &Subsystem, lines: &mut Vec<String>) {
+    let nqn = &after.nqn;
+    if before.allow_any_host != after.allow_any_host {
+        lines.push(match after.allow_any_host {
+            Some(false) => format!("{nqn}: only hosts that are listed may connect"),
+            _ => format!("{nqn}: any host may connect"),
+        });
+    }
+    let host = |host: &String| format!("{nqn}: the host {host}");
+    set(&before.allowed_hosts, &after.allowed_hosts, host, lines);
+    for namespace in &after.namespaces {
+        let nsid = namespace.nsid.unwrap_or_default();
+        let name = format!("{nqn}: namespace {nsid}");
+        match before.namespace(nsid) {
+            None => lines.push(format!("{name} was added: {}", namespace.volume)),
+            Some(old) if old.uuid.is_some() && is_other(old, namespace) => {
+                lines.push(format!("{name} is {}, and was {}", namespace.volume, old.volume));
+            }
+            Some(_) => {}
+        }
+    }
+    let removed = |old: &&Namespace| old.nsid.is_some_and(|nsid| after.namespace(nsid).is_none());
+    for old in before.namespaces.iter().filter(removed) {
+        let nsid = old.nsid.unwrap_or_default();
+        lines.push(format!("{nqn}: namespace {nsid} was removed: {}", old.volume));
+    }
+    let ana = |ana: &Ana| {
+        let listener = ana.listener.map_or(String::new(), |it| format!(" on {it}"));
+        format!("{nqn}: the state {} of ANA group {}{listener}", word(ana), ana.group)
+    };
+    set(&before.ana, &after.ana, ana, lines);
+}
+
+fn is_other(before: &Namespace, after: &Namespace) -> bool {
+    (&before.volume, before.uuid, before.ana_group, before.nofail)
+        != (&after.volume, after.uuid, after.ana_group, after.nofail)
+}
+
+fn word(ana: &Ana) -> String {
+    let value = clap::ValueEnum::to_possible_value(&ana.state);
+    value.map(|it| it.get_name().to_owned()).unwrap_or_default()
+}
+
+/// What was added to a list, and removed from it, whatever the order.
+fn set<T: PartialEq>(
+    before: &[T],
+    after: &[T],
+    name: impl Fn(&T) -> String,
+    lines: &mut Vec<String>,
+) {
+    let added = after.iter().filter(|it| !before.contains(it));
+    lines.extend(added.map(|it| format!("{} was added", name(it))));
+    let removed = before.iter().filter(|it| !after.contains(it));
+    lines.extend(removed.map(|it| format!("{} was removed", name(it))));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::AnaState;
+    use uuid::Uuid;
+
+    fn config() -> Config {
+        let mut subsystem = Subsystem { nqn: "nqn.a".to_owned(), ..Subsystem::default() };
+        subsystem.allowed_hosts.push("nqn.host1".to_owned());
+        for number in 1..=2 {
+            let volume = format!("mem:{number}M");
+            let uuid = Some(Uuid::from_u128(number));
+            let nsid = Some(number as u32);
+            subsystem.namespaces.push(Namespace { nsid, uuid, ..Namespace::new(volume) });
+        }
+        let other = Subsystem { nqn: "nqn.b".to_owned(), ..Subsystem::default() };
+        let listeners = vec!["192.0.2.1:4420".parse().unwrap()];
+        let mut config =
+            Config { listeners, subsystems: vec![subsystem, other], ..Config::default() };
+        config.complete();
+        config
+    }
+
+    #[test]
+    fn nothing_that_has_changed_is_left_out() {
+        let before = config();
+        assert_eq!(changes(&before, &before), Vec::<String>::new());
+        let mut after = before.clone();
+        after.listeners = vec!["[::1]:4421".parse().unwrap()];
+        after.subsystems.pop();
+        after.subsystems.push(Subsystem { nqn: "nqn.c".to_owned(), ..Subsystem::default() });
+        let subsystem = &mut after.subsystems[0];
+        subsystem.allow_any_host = Some(true);
+        subsystem.allowed_hosts = vec!["nqn.host2".to_owned()];
+        subsystem.namespaces[0].volume = "mem:4M".to_owned();
+        subsystem.namespaces[1].nsid = Some(3);
+        let state = AnaState::Inaccessible;
+        subsystem.ana.push(Ana { listener: Some(after.listeners[0]), group: 1, state });
+        let said = [
+            "the listener [::1]:4421 was added",
+            "the listener 192.0.2.1:4420 was removed",
+            "nqn.a: any host may connect",
+            "nqn.a: the host nqn.host2 was added",
+            "nqn.a: the host nqn.host1 was removed",
+            "nqn.a: namespace 1 is mem:4M, and was mem:1M",
+            "nqn.a: namespace 3 was added: mem:2M",
+            "nqn.a: namespace 2 was removed: mem:2M",
+            "nqn.a: the state inaccessible of ANA group 1 on [::1]:4421 was added",
+            "the subsystem nqn.c was added, with 0 namespace(s)",
+            "the subsystem nqn.b was removed",
+        ];
+        assert_eq!(changes(&before, &after), said);
+    }
+
+    /// It was missing when its names were to be noted.
+    #[test]
+    fn a_volume_that_was_opened_later_has_not_changed() {
+        let after = config();
+        let mut before = after.clone();
+        let namespace = &mut before.subsystems[0].namespaces[0];
+        (namespace.uuid, namespace.volume) = (None, "mem:1048576".to_owned());
+        assert_eq!(changes(&before, &after), Vec::<String>::new());
+    }
+}
