@@ -48,10 +48,11 @@ NVLANE_DONE(r)
 	latency = bpf_map_lookup_elem(&latencies, &log);
 	if (!operation || !latency)
 		return 0;
-	operation->requests++;
-	operation->blocks += r->blocks;
-	operation->failures += r->status != 0;
-	operation->ns += ns;
-	(*latency)++;
+	/* A sleepable program may be preempted by another queue's between its reading and its writing. */
+	__sync_fetch_and_add(&operation->requests, 1);
+	__sync_fetch_and_add(&operation->blocks, r->blocks);
+	__sync_fetch_and_add(&operation->failures, r->status != 0);
+	__sync_fetch_and_add(&operation->ns, ns);
+	__sync_fetch_and_add(latency, 1);
 	return 0;
 }

@@ -127,6 +127,18 @@ NVLANE_ROUTE(r)
 	case 29:	/* never an end of phases */
 		break;
 	}
+	switch (r->op == NVLANE_WRITE ? r->start : 0) {
+	case 40:	/* the last block is not written */
+		return bpf_ublk_queue_sqe(r, 0, r->op, r->start, r->blocks - 1, 0);
+	case 48:	/* one block is written twice, with different data */
+		bpf_ublk_queue_sqe(r, 0, r->op, r->start, r->blocks - 1, 0);
+		return bpf_ublk_queue_sqe(r, 0, r->op, r->start + r->blocks - 2, 1, r->blocks - 1);
+	case 56:	/* the second half first: that is well */
+		bpf_ublk_queue_sqe(r, 0, r->op, r->start + r->blocks / 2, r->blocks - r->blocks / 2, r->blocks / 2);
+		return bpf_ublk_queue_sqe(r, 0, r->op, r->start, r->blocks / 2, 0);
+	case 64:	/* the last block is beyond the backend's end */
+		return bpf_ublk_queue_sqe(r, 0, r->op, r->backend[0].blocks - r->blocks + 1, r->blocks, 0);
+	}
 	if (r->op == NVLANE_FLUSH)
 		return 0;
 	return bpf_ublk_queue_sqe(r, 0, r->op, r->start, r->blocks, 0);

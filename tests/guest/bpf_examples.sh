@@ -25,12 +25,9 @@ of() {
     *) echo "bpf:$bpf/$1.bpf.o($a,$b)" ;;
     esac
 }
-# around NAME KIB: where fio begins, for the end of linear's first volume, in the middle of a page, to be in the middle
-around() {
-    local from=0
-    [[ $1 != linear ]] || from=$(((8 << 10) - $2 / 2))
-    echo "--offset=${from}k"
-}
+# from NAME KIB: where fio begins, in KiB, for the end of linear's first volume, in the middle of a page, to be in the middle
+from() { [[ $1 == linear ]] && echo $(((8 << 10) - $2 / 2)) || echo 0; }
+around() { echo "--offset=$(from "$@")k"; }
 few=(--iodepth=1 --bssplit=512/40:1536/20:4k/40 --randseed=2)
 many=(--iodepth=128 --bssplit=512/32:2560/32:4k/30:65k/5:1M/1)
 
@@ -68,9 +65,11 @@ modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
 for name in "${names[@]}"; do
     ublk_add "$(of "$name")" -q 2 -d 128 --bpf user
     echo "$name, below a block device"
-    verified_io "$DEVICE" 3M "${many[@]}" "$(around "$name" 3072)"
+    # By two processors, each with so many in flight.
+    at=$(from "$name" 6144)
+    verified_io "$DEVICE" 3M "${many[@]}" --name=low --offset="${at}k" --cpus_allowed=0 --name=high --offset="$((at + 3072))k" --cpus_allowed=1
     verified_io "$DEVICE" 512k "${few[@]}" "$(around "$name" 512)"
-    [[ $name != linear ]] || expect_joined "$DEVICE" 7 3 "$SCRATCH/linear.a" "$SCRATCH/linear.b"
+    [[ $name != linear ]] || expect_joined "$DEVICE" 5 6 "$SCRATCH/linear.a" "$SCRATCH/linear.b"
     ublk_stop
 done
 cmp "$SCRATCH/mirror.a" "$SCRATCH/mirror.b" -n $((8 << 20)) || die "the mirrors differ"

@@ -62,7 +62,12 @@ if ((${#recover[@]})); then
     fio --name=data --filename="$DEVICE" --direct=1 --rw=write --bs=64k --size=24M --verify=crc32c --do_verify=0 >"$WORK/written"
     kill -KILL "$UBLK_SERVER"
     wait "$UBLK_SERVER" 2>/dev/null || true
+    # A person is told what the device has; a service has it all the same.
+    said=$(cd "$bpf" && fails "$NVLANE" ublk add "${same[@]}")
+    expect_match "the volume of before, asked for by a person" "$said" 'waits for a server and has another volume, bpf:.*stripe.*nvlane ublk recover 5'
+    export NOTIFY_SOCKET=$WORK/nobody
     ublk_add "${same[@]}"
+    unset NOTIFY_SOCKET
     expect "the device" "$ID" 5
     expect_match "what is served" "$(grep '^/dev/' "$WORK/ublk.log")" "from bpf:$bpf/stripe\.bpf\.o"
     expect "lines that say so" "$(grep -c 'is served from bpf:.*stripe.* not from bpf:linear' "$WORK/ublk.log")" 1

@@ -2,7 +2,8 @@
 # limit: 300
 # Our units as systemd runs them, first in a boot of its own (a container's, with namespaces for processes, mounts and
 # control groups): the target within its sandbox, and a block device of what that serves, which comes up although it is
-# started before; both are killed under I/O and are there again, and both stop in good order.
+# started before and gets another server in use; both are killed under I/O and are there again, and both stop in good order.
+# Before that, what systemd makes of a mount of the device.
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
@@ -13,6 +14,22 @@ units=$SCRATCH/units group=/sys/fs/cgroup/test/boot
 NQN=nqn.2026-11.com.example:boot
 mkdir -p "$units" "$group"
 cp "$packaging"/*.service "$units"
+
+# The mount of docs/ublk.md waits for the unit in an order that there is. Without _netdev there is none, which would be said.
+generated=$SCRATCH/generated
+# cycles OPTIONS: what is said of cycles where /etc/fstab has such a line
+cycles() {
+    rm -rf "$generated"
+    mkdir "$generated"
+    printf '/dev/ublkb0 /srv/data ext4 %s 0 2\n' "$1" >"$WORK/fstab"
+    SYSTEMD_FSTAB=$WORK/fstab /lib/systemd/system-generators/systemd-fstab-generator "$generated" "$generated" "$generated"
+    grep -q '^Requires=nvlane-ublk@0.service' "$generated/srv-data.mount" || die "the mount: $(cat "$generated"/*.mount)"
+    SYSTEMD_UNIT_PATH="$generated:$units:" systemd-analyze verify multi-user.target srv-data.mount 2>&1 | grep -i 'ordering cycle' || true
+}
+mount=$(grep -o '_netdev,x-systemd[^ ]*' "$packaging/../../docs/ublk.md")
+expect "cycles of the mount in docs/ublk.md" "$(cycles "$mount")" ""
+expect_match "cycles without _netdev" "$(cycles "${mount#_netdev,}")" 'cycle'
+
 # Other units' part of a boot: nothing, but they are there. Files in place of the journal, which is not.
 for target in sysinit basic shutdown local-fs network-online remote-fs-pre multi-user; do
     printf '[Unit]\nDefaultDependencies=no\n' >"$units/$target.target"
@@ -70,26 +87,61 @@ expect "the kernel's host by the same target" "$(connect >/dev/null && controlle
 disconnect
 verified_io $DEVICE 8M
 
-# restarts UNIT: how often it was started again
-restarts() { property "$1" NRestarts; }
-for unit in nvlane-ublk@0.service nvlane.service; do
-    before=$(restarts $unit)
+# under_load COMMAND...: with verified writes before, meanwhile and after, none of which fails
+under_load() {
+    local load status=0
     fio --name=load --filename=$DEVICE --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=16k --size=16M --verify=crc32c \
         --verify_fatal=1 --verify_backlog=64 --time_based --runtime=600 --randseed=4 --output-format=json --output="$WORK/load.json" &
     load=$!
     sleep 1
-    # There is no other process; to look for some, systemd reads a list in which one that is just dying is an error.
-    ctl_systemd kill -s KILL --kill-whom=main $unit
-    is_again() { (($(restarts $unit) > before)) && is_active $unit; }
-    (await 90 is_again) || die "$unit is $(property $unit ActiveState): $(told)"
+    "$@"
     sleep 1
     kill -0 $load || die "fio ended: $(tail -n 20 "$WORK/load.json") $(told)"
     kill -INT $load
-    status=0
     wait $load || status=$?
     ((status == 0 || status == 128)) || die "fio: status $status: $(tail -n 20 "$WORK/load.json")"
     sed -i '/^{/,$!d' "$WORK/load.json"
     expect_json "$WORK/load.json" '[.jobs[].error] | add' 0
+}
+
+# restarts UNIT: how often it was started again
+restarts() { property "$1" NRestarts; }
+main() { property "$1" MainPID; }
+
+# Another server, of a new version for instance, is the unit's in place of the first.
+if has_feature QUIESCE; then
+    unit=nvlane-ublk@0.service
+    reload() { ctl_systemd reload $unit || die "reload: $(told)"; }
+    for round in 1 2; do
+        before=$(main $unit) again=$(restarts $unit)
+        under_load reload
+        after=$(main $unit)
+        ((after > 0 && after != before)) || die "round $round: the main process was $before and is $after: $(told)"
+        expect "the unit after a reload" "$(property $unit ActiveState) $(restarts $unit)" "active $again"
+        expect_match "where the new server is" "$(nsenter -t "$init" -m -p -- cat "/proc/$after/cgroup")" '/nvlane-ublk@0\.service$'
+        # Or systemd would not hear of its end.
+        expect_match "its parent" "$(nsenter -t "$init" -m -p -- grep PPid "/proc/$after/status")" '[[:space:]]1$'
+        echo "round $round: the unit's server was $before and is $after"
+    done
+fi
+
+# Nothing of theirs is a terminal's.
+for unit in nvlane-ublk@0.service nvlane.service; do
+    before=$(main $unit)
+    ctl_systemd kill -s HUP --kill-whom=main $unit
+    sleep 1
+    expect "$unit after SIGHUP" "$(property $unit ActiveState) $(main $unit)" "active $before"
+done
+
+kill_and_await() {
+    # There is no other process; to look for some, systemd reads a list in which one that is just dying is an error.
+    ctl_systemd kill -s KILL --kill-whom=main $unit
+    is_again() { (($(restarts $unit) > before)) && is_active $unit; }
+    (await 90 is_again) || die "$unit is $(property $unit ActiveState): $(told)"
+}
+for unit in nvlane-ublk@0.service nvlane.service; do
+    before=$(restarts $unit)
+    under_load kill_and_await
     echo "$unit was killed, and is there again"
 done
 

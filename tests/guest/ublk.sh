@@ -66,6 +66,7 @@ for way in "${ways[@]}"; do
     QUEUES=1 check mem:64M "$way"
     check "$remote" "$way"
 done
+for way in "${direct[@]}"; do check "$remote" "$way"; done
 check "$SCRATCH/b.img?buffered" "${direct[0]:-${ways[-1]}}"
 ublk_add "$SCRATCH/b.img?bs=4096" -q 2
 expect "logical block" "$(blockdev --getss "$DEVICE")" 4096

@@ -1,5 +1,6 @@
 #!/bin/bash
-# limit: 800
+# limit: 900
+# round: 20
 # kernel says: WARNING: kernel/sched/core.c:[0-9]+ at set_task_cpu
 # Programs that the kernel runs: every example under verified I/O without a return to user space per request, a
 # file system, a full backend, a failing queue, a killed server and its successor, what the verifier refuses, and
@@ -32,13 +33,11 @@ fi
 
 small=(--bssplit=512/40:4k/40:16k/10:128k/7:1M/3)
 
-verify() { verified_io "$DEVICE" "${1:-3M}" "${small[@]}"; }
-
-# Stops the device after a thousand requests more, and wants of each queue that the kernel came back a few
-# times at the end, not once per request: where others compute as well, up to once for each tag that ends.
+# Stops the device after 8,192 requests more, and wants of each queue that the kernel came back a few
+# times at the end, not once per so many requests: where others compute as well, up to once for each tag that ends.
 stop_counted() {
     local requests returns lines=0 all=0 queues
-    dd if="$DEVICE" of=/dev/null bs=4k count=1024 skip=2048 iflag=direct status=none
+    dd if="$DEVICE" of=/dev/null bs=512 count=8192 skip=16384 iflag=direct status=none
     queues=$(ls "/sys/block/${DEVICE#/dev/}/mq" | wc -l)
     ublk_stop
     while read -r requests returns; do
@@ -47,7 +46,7 @@ stop_counted() {
         lines=$((lines + 1)) all=$((all + requests))
     done < <(each_queue)
     expect "the queues that $1 tells of" $lines "$queues"
-    ((all > 1000)) || die "only $all requests"
+    ((all > 8192)) || die "only $all requests"
 }
 
 # Requests come many at a time where they can.
@@ -82,8 +81,8 @@ cmp -n $((2 << 20)) /dev/zero "$DEVICE" || die "discarded and zeroed blocks are 
 stop_counted stripe
 
 mirror="bpf:$bpf/mirror.bpf.o($SCRATCH/c.img?size=16M&create,$SCRATCH/d.img?size=16M&create)"
-in_kernel "$mirror" -d 16
-verify
+in_kernel "$mirror" -q 2 -d 128
+deep_io 0 "${small[@]}"
 stop_counted mirror
 cmp "$SCRATCH/c.img" "$SCRATCH/d.img" || die "the mirrors differ"
 ublk_add "$mirror"
@@ -91,7 +90,7 @@ expect_match "where a mirror runs" "$(<"$WORK/ublk.log")" 'in user space: .*NVLA
 ublk_stop
 
 # Per-core maps: the sum over all cores is what has passed.
-in_kernel "bpf:$bpf/statistics.bpf.o($b)" -q 2 -d 16
+in_kernel "bpf:$bpf/statistics.bpf.o($b)" -q 2 -d 128
 # counted OPERATION: its requests
 counted() {
     local value sum=0
@@ -107,23 +106,23 @@ taskset -c 1 dd if="$DEVICE" of=/dev/null bs=4k count=200 iflag=direct status=no
 taskset -c 0 dd if="$DEVICE" of=/dev/null bs=4k count=100 iflag=direct status=none
 expect "the writes that were counted" $(($(counted 01000000) - before[0])) 300
 expect "the reads that were counted" $(($(counted 02000000) - before[1])) 300
-verify
+deep_io 0 "${small[@]}"
 stop_counted statistics
 
 sum=$(sha256sum <"$b")
-in_kernel "bpf:$bpf/snapshot.bpf.o(file:$b?ro,$SCRATCH/over.img?size=16M&create)" -d 16
+in_kernel "bpf:$bpf/snapshot.bpf.o(file:$b?ro,$SCRATCH/over.img?size=16M&create)" -q 2 -d 128
 cmp -n $((1 << 20)) "$b" "$DEVICE" || die "what was not written is not the base"
-verify
+deep_io 0 "${small[@]}"
 stop_counted snapshot
 expect "the base of a snapshot" "$(sha256sum <"$b")" "$sum"
 
-in_kernel "bpf:$bpf/rate.bpf.o($b)" -d 16
+in_kernel "bpf:$bpf/rate.bpf.o($b)" -q 2 -d 128
 begun=$(date +%s%N)
 dd if="$DEVICE" of=/dev/null bs=1M iflag=direct status=none
 dd if="$DEVICE" of=/dev/null bs=1M iflag=direct status=none
 took=$((($(date +%s%N) - begun) / 1000000))
 ((took >= 400)) || die "32 MiB at 64 MiB/s took $took ms"
-verify 3M
+deep_io 0 "${small[@]}"
 stop_counted rate
 
 sum=$(sha256sum <"$b")
@@ -154,18 +153,22 @@ expect_match "writing to a full backend" "$said" 'No space left on device'
 ublk_stop
 umount "$WORK/full"
 
-# A server that is killed under verified I/O, whose requests come one by one, or many at a time.
+# A server that is killed under verified I/O, whose requests come one by one, or many at a time: no error, and each write that
+# was acknowledged is there.
 ways=()
 ! has_feature USER_RECOVERY_REISSUE || ways+=(--no-batch)
 ! has_feature BATCH_IO || ways+=(--batch)
 for way in "${ways[@]}"; do
     in_kernel "bpf:$bpf/linear.bpf.o($a,$b)" -q 2 -d 16 --recover "$way"
     fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=4k \
-        --offset=10M --size=12M --verify=crc32c --verify_fatal=1 --verify_backlog=32 --time_based --runtime=120 --randseed=3 \
+        --offset=10M --size=12M --verify=crc32c --verify_fatal=1 --verify_backlog=32 --time_based --runtime=1800 --randseed=3 \
         >"$WORK/load" 2>&1 &
     load=$!
-    for round in 1 2; do
-        sleep 1
+    rm -f "$WORK/ledger"
+    "$XTASK" ledger write --device "$DEVICE" --ledger "$WORK/ledger" --seconds 3600 --blocks 2048 --read-back >"$WORK/ledger.log" 2>&1 &
+    ledger=$!
+    for ((round = 1; round <= (FULL ? 50 : 2); round++)); do
+        sleep "0.$((RANDOM % 9 + 1))"
         kill -KILL "$UBLK_SERVER"
         wait "$UBLK_SERVER" 2>/dev/null || true
         : >"$WORK/recover.log"
@@ -174,13 +177,18 @@ for way in "${ways[@]}"; do
         ublk_ready "$WORK/recover.log"
         expect_match "where a successor runs it" "$(<"$WORK/recover.log")" 'program in the kernel'
         echo "$way, round $round: killed, and served again"
+        kill -0 "$load" || die "fio: $(<"$WORK/load")"
+        kill -0 "$ledger" || die "round $round: $(<"$WORK/ledger.log")"
     done
     sleep 1
+    kill "$ledger" || die "in the end: $(<"$WORK/ledger.log")"
+    wait "$ledger" || true
     kill -INT "$load"
     status=0
     wait "$load" || status=$?
     ((status == 0 || status == 128)) || die "fio: status $status: $(<"$WORK/load")"
     ! grep -iE 'verify.*(fail|bad)|error' "$WORK/load" || die "fio: $(<"$WORK/load")"
+    "$XTASK" ledger verify --device "$DEVICE" --ledger "$WORK/ledger" --at-least 10
     ublk_stop
 done
 
@@ -194,6 +202,19 @@ said=$(fails "$NVLANE" ublk add --bpf kernel "bpf:$bpf/tests/hostile.bpf.o($b)")
 expect_match "a wild program in the kernel" "$said" "cannot run in the kernel: the kernel's verifier refuses it"
 ublk_add "bpf:$bpf/tests/endless.bpf.o($b)"
 expect_match "where an endless one runs" "$(<"$WORK/ublk.log")" 'program in user space: '
+# Its requests fail, and another device beside it lives on.
+"$NVLANE" ublk add mem:16M >"$WORK/beside.log" 2>&1 </dev/null &
+beside=$!
+await 90 grep -q '^ready' "$WORK/beside.log"
+other=$(sed -nE 's|^(/dev/ublkb[0-9]+): .*|\1|p' "$WORK/beside.log")
+for _ in 1 2 3; do
+    said=$(fails dd if="$DEVICE" of=/dev/null bs=4k count=1 iflag=direct status=none)
+    expect_match "a read by an endless program" "$said" 'Input/output error'
+    dd if="$other" of=/dev/null bs=64k count=4 iflag=direct status=none
+done
+expect_match "what is said of it" "$(<"$WORK/ublk.log")" 'request failed: nvlane_route instruction [0-9]+ \(endless\.bpf\.c:[0-9]+\): more than 65536 instructions'
+kill -TERM "$beside"
+wait "$beside" || die "the other server did not end well: $(<"$WORK/beside.log")"
 ublk_stop
 
 # Wrong lists fail their requests, with a message; the device lives on.
@@ -212,6 +233,21 @@ expect_json "$WORK/stat.json" '[.. | objects | select(.name == "hash") | .entrie
 await 30 grep -q 'count=16' "$WORK/ublk.log"
 expect "mistakes told" "$(grep -c 'ERROR request failed: nvlane_route instruction' "$WORK/ublk.log")" 5
 expect_match "where a mistake is" "$(<"$WORK/ublk.log")" '\(hostile.bpf.c:[0-9]+\): .* \(opcode 0x02, 8 blocks at 1[0-9]\)'
+# Writes that leave a block out, write one twice, or go beyond the backend's end fail whole; parts in another order do not.
+"$NVLANE" bpf stat "$DEVICE" -o json >"$WORK/stat.json"
+mistakes=$(jq '.programs[0].mistakes' "$WORK/stat.json")
+sum=$(sha256sum <"$b")
+head -c 4096 /dev/urandom >"$WORK/written"
+put() { dd if="$WORK/written" of="$DEVICE" bs=4k count=1 seek="$(($1 * 512))" oflag=direct,seek_bytes conv=notrunc status=none; }
+for number in 40 48 64; do
+    said=$(fails put "$number")
+    expect_match "wrong write $number" "$said" 'Input/output error'
+done
+expect "the file after wrong writes" "$(sha256sum <"$b")" "$sum"
+"$NVLANE" bpf stat "$DEVICE" -o json >"$WORK/stat.json"
+expect_json "$WORK/stat.json" '.programs[0].mistakes' $((mistakes + 3))
+put 56
+cmp -n 4096 "$WORK/written" <(tail -c +$((56 * 512 + 1)) "$b") || die "a write in two parts is not where it was put"
 verified_io "$DEVICE" 2M "${small[@]}" --offset=8M
 stop_counted mild
 

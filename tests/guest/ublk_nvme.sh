@@ -12,9 +12,9 @@ modprobe ublk_drv
 plain=$(device nvlane-plain 1)
 block=/dev/nvme${plain#/dev/ng}
 
-ublk_add "$plain" -q 2 -d 32
+ublk_add "$plain" -q 2 -d 128
 expect_match "the way of data" "$(<"$WORK/ublk.log")" 'zero copy'
-verified_io "$DEVICE" 12M
+deep_io 0
 verified_io "$DEVICE" 3M --iodepth=1 --randseed=2
 dd if=/dev/urandom of="$DEVICE" bs=1M count=8 oflag=direct status=none
 cmp -n $((8 << 20)) "$DEVICE" "$block" || die "the device has something else"

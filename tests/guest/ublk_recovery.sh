@@ -2,7 +2,8 @@
 # limit: 420
 # round: 60
 # A server that is killed at random under verified I/O, and its successor: no error reaches the user, nothing
-# acknowledged is lost. Then upgrades under load, a volume that grows in use, and a file system across both.
+# acknowledged is lost, of a local volume and of a remote one. Then upgrades under load, servers in the background, a volume
+# that grows in use, and a file system across both.
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
@@ -21,20 +22,27 @@ recover() {
     ublk_ready "$WORK/recover.log"
 }
 
-# under_load ACTION TIMES: fio writes and verifies while ACTION is done so often
+# under_load ACTION TIMES: fio writes and verifies the second half while ACTION is done so often; in the first, each write that
+# was acknowledged is noted, read back now and then, and has to be there at the end
 under_load() {
+    "$XTASK" ledger write --device "$DEVICE" --ledger "$WORK/ledger" --seconds 3600 --blocks 8192 --read-back >"$WORK/ledger.log" 2>&1 &
+    local ledger=$!
     fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite \
-        --bssplit=512/20:4k/40:64k/30:512k/10 --size=48M --verify=crc32c --verify_fatal=1 --verify_backlog=64 \
+        --bssplit=512/20:4k/40:64k/30:512k/10 --offset=32M --size=32M --verify=crc32c --verify_fatal=1 --verify_backlog=64 \
         --time_based --runtime=1800 --randseed=3 --output-format=json --output="$WORK/load.json" &
     local load=$! round
     for ((round = 1; round <= $2; round++)); do
         sleep "0.$((RANDOM % 9 + 1))"
         "$1"
         kill -0 "$load" 2>/dev/null || die "fio ended in round $round: $(tail -n 30 "$WORK/load.json")"
+        kill -0 "$ledger" 2>/dev/null || die "round $round: $(<"$WORK/ledger.log")"
     done
     # It runs, and heeds signals: without being told it would go on for half an hour.
     written=$(writes)
     await 120 has_written
+    # It ends by itself only where a write failed, or a block did not hold what was last written to it.
+    kill "$ledger" || die "in the end: $(<"$WORK/ledger.log")"
+    wait "$ledger" || true
     kill -INT "$load"
     # It says 128 of itself where it was told to end.
     local status=0
@@ -44,6 +52,7 @@ under_load() {
     sed -i '/^{/,$!d' "$WORK/load.json"
     expect_json "$WORK/load.json" '[.jobs[].error] | add' 0
     expect_json "$WORK/load.json" '.jobs[0].write.total_ios > 50' true
+    "$XTASK" ledger verify --device "$DEVICE" --ledger "$WORK/ledger" --at-least 20
 }
 
 # Writes of the device so far.
@@ -129,8 +138,77 @@ for way in "${ways[@]}"; do
     fi
     verified_io "$DEVICE" 16M
     ublk_stop
-    rm "$image"
+    rm "$image" "$WORK/ledger"
 done
+
+# The same over a remote volume, whose target lives on.
+serve "$image?size=64M&create"
+ublk_add "tcp://127.0.0.1:$PORT/$NQN?ns=1" -q 2 -d 32 --recover
+times=()
+under_load kill_and_recover $((FULL ? 50 : 3))
+printf 'a remote volume: served again after %s ms\n' "${times[@]}"
+ublk_stop
+stop
+rm "$image" "$WORK/ledger"
+
+# Who names another volume than a device has that waits for a server does not get it, nor what is whose.
+# serves WORDS: whether the device of that id has that volume, and a server
+serves() { [[ $("$NVLANE" ublk list) == *"/dev/ublkb$ID  live "*"$1"* ]]; }
+mkdir -p "$SCRATCH/one" "$SCRATCH/other"
+truncate -s 32M "$SCRATCH/one/disk.img" "$SCRATCH/other/disk.img"
+DEVICE=$(cd "$SCRATCH/one" && "$NVLANE" attach disk.img -n 7)
+expect "what is attached" "$DEVICE" /dev/ublkb7
+ID=7
+dd if=/dev/urandom of="$DEVICE" bs=64k count=4 oflag=direct status=none
+sum=$(sha256sum <"$SCRATCH/one/disk.img")
+kill_attached() {
+    kill -KILL "$("$NVLANE" ublk list -o json | jq '.devices[] | select(.id == 7) | .server')"
+    waits() { [[ $("$NVLANE" ublk list) == *"waits for a server"* ]]; }
+    await 20 waits
+}
+kill_attached
+for command in "attach disk.img -n 7" "ublk add disk.img -n 7 --recover"; do
+    # shellcheck disable=SC2086 # words
+    said=$(cd "$SCRATCH/other" && fails "$NVLANE" $command)
+    expect "lines about another volume" "$(wc -l <<<"$said")" 1
+    expect_match "attaching another volume" "$said" "/dev/ublkb7 waits for a server and has another volume, file:$SCRATCH/one/disk.img[^ ]*: .nvlane ublk recover 7. .*.nvlane ublk del 7."
+done
+said=$(cd "$SCRATCH/other" && fails "$NVLANE" detach disk.img)
+expect_match "detaching another directory's volume" "$said" 'disk.img is no device of ublk'
+# The same volume, also by another name, and by whoever does not say one.
+expect "what is attached again" "$("$NVLANE" attach "file:$SCRATCH/one/disk.img" -n 7)" /dev/ublkb7
+serves "$SCRATCH/one/disk.img" || die "it is $("$NVLANE" ublk list)"
+kill_attached
+mv /run/nvlane/ublk-7.json "$WORK/noted"
+said=$(fails "$NVLANE" attach "$SCRATCH/one/disk.img" -n 7)
+expect_match "attaching what nobody noted" "$said" 'nobody noted its volume: .nvlane ublk recover 7 VOLUME.'
+mv "$WORK/noted" /run/nvlane/ublk-7.json
+expect "what is recovered in the background" "$("$NVLANE" ublk recover 7 --background)" /dev/ublkb7
+expect "its log" "$(ls /run/nvlane/ublk-7.log)" /run/nvlane/ublk-7.log
+before=$("$NVLANE" ublk list -o json | jq '.devices[0].server')
+if has_feature QUIESCE; then
+    # From a session that ends, with its terminal as far as servers can tell.
+    said=$(setsid bash -c '"$0" ublk upgrade 7 --background -o json; kill -HUP 0' "$NVLANE" || true)
+    expect "what is upgraded" "$(jq -r .device <<<"$said")" /dev/ublkb7
+    after=$("$NVLANE" ublk list -o json | jq '.devices[0].server')
+    [[ $before != "$after" ]] || die "it has its old server"
+    # That of a terminal, too.
+    kill -HUP "$after"
+    pause 1
+    serves "$SCRATCH/one/disk.img" || die "after SIGHUP it is $("$NVLANE" ublk list)"
+fi
+echo 3 >/proc/sys/vm/drop_caches
+expect "the volume" "$(sha256sum <"$DEVICE")" "$sum"
+(cd "$SCRATCH/one" && "$NVLANE" detach disk.img)
+await 30 test ! -e "$DEVICE"
+said=$(fails "$NVLANE" ublk recover 7 --background)
+expect_match "recovering what there is not, in the background" "$said" 'there is no ublk device 7'
+# Of one volume there may be several.
+two=("$("$NVLANE" attach null:16M)" "$("$NVLANE" attach null:16M)")
+said=$(fails "$NVLANE" detach null:16M)
+expect_match "detaching one of two" "$said" "is the volume of ${two[0]} and ${two[1]}: name one"
+"$NVLANE" detach "${two[@]}"
+await 30 test ! -e "${two[1]}"
 
 # Without --recover there is nothing to take over, and nothing hangs.
 ublk_add mem:32M

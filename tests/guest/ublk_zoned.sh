@@ -59,7 +59,7 @@ expect "zones that are not empty" "$(blkzone report "$below" | grep -vcE 'zcond:
 same "after all were reset"
 
 for rw in write randwrite; do
-    fio --name=zones --filename="$DEVICE" --direct=1 --zonemode=zbd --ioengine=libaio --iodepth=8 --rw=$rw --bs=64k \
+    fio --name=zones --filename="$DEVICE" --direct=1 --zonemode=zbd --ioengine=libaio --iodepth=32 --rw=$rw --bssplit=4k/30:64k/50:256k/20 \
         --size=24M --verify=crc32c --do_verify=1 --verify_fatal=1 --max_open_zones=4 --randseed=4 \
         --output-format=json --output="$WORK/fio.json" || die "fio: $(tail -n 30 "$WORK/fio.json")"
     expect_json "$WORK/fio.json" '[.jobs[].error] | add' 0

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::IntoBytes;
 
+const WRITE: u8 = 1;
 const READ: u8 = 2;
 const EXAMPLES: [&str; 8] =
     ["null", "linear", "stripe", "mirror", "statistics", "snapshot", "rate", "thin"];
@@ -140,6 +141,26 @@ fn wrong_lists_of_actions_are_refused() {
     assert_eq!(given_up.map(|result| result as i32), Ok(-5));
 }
 
+/// What the kernel refuses of these shows in tests/guest/ublk_bpf.sh.
+#[test]
+fn wrong_writes_are_refused() {
+    let mut machine = machine("tests/hostile");
+    let route = machine.instance().program().route();
+    for (number, wrong) in [
+        (40, Some(MisuseKind::Missing)),
+        (48, Some(MisuseKind::Overlap(0, 1))),
+        (56, None),
+        (64, Some(MisuseKind::Block(0))),
+    ] {
+        let mut request = request(WRITE, number, 8);
+        assert_eq!(run(&mut machine, route, &mut request), Ok(0), "case {number}");
+        let asked =
+            Asked { op: WRITE, blocks: 8, sizes: &[2048, 2048], is_whole: false, may_defer: false };
+        let checked = actions::check(&request, &asked);
+        assert_eq!(checked.err().map(|misuse| misuse.kind), wrong, "case {number}");
+    }
+}
+
 #[test]
 fn a_map_that_is_shared_keeps_what_it_holds_and_is_nobodys_to_keep() {
     let object = std::fs::read(folder().join("tests/deferred.bpf.o")).expect("an object");
@@ -189,7 +210,7 @@ fn committed_objects_do_what_their_sources_say() {
         let mut fresh = machine_of(&std::fs::read(&object).expect("it was made"), 0, 1);
         let mut kept = machine(name);
         assert_eq!(kept.instance().program().maps(), fresh.instance().program().maps(), "{name}");
-        for (op, start) in [(0, 0), (1, 17), (2, 2040), (2, 30), (8, 2047), (9, 100)] {
+        for (op, start) in [(0, 0), (1, 17), (1, 48), (2, 2040), (2, 30), (8, 2047), (9, 100)] {
             let (mut ours, mut theirs) = (request(op, start, 10), request(op, start, 10));
             let (kept_at, fresh_at) =
                 (kept.instance().program().route(), fresh.instance().program().route());

@@ -11,8 +11,17 @@ use std::time::{Duration, Instant};
 /// and its group.
 const REPEAT_MAX: Duration = Duration::from_secs(1);
 
+/// What service managers name their socket by (sd_notify(3)).
+pub const SERVICE: &str = "NOTIFY_SOCKET";
+
+/// Whether a service manager has started us, and hears of us.
+pub fn is_service() -> bool {
+    std::env::var_os(SERVICE).is_some()
+}
+
 /// Calls `stop` at the first SIGINT, SIGTERM or SIGHUP, which is to stop the server in order; one
-/// that comes later does not wait for that.
+/// that comes later does not wait for that. Services have no terminal to lose: SIGHUP, by which daemons are told to
+/// look at their files again, does nothing to them.
 pub fn on_stop(stop: impl Fn() + Send + 'static) -> Result<()> {
     let mut wanted = vec![SIGINT, SIGTERM];
     if !ignores_hangup() {
@@ -23,6 +32,9 @@ pub fn on_stop(stop: impl Fn() + Send + 'static) -> Result<()> {
         let mut told: Option<Instant> = None;
         for signal in signals.forever() {
             match told {
+                _ if signal == SIGHUP && is_service() => {
+                    tracing::info!("SIGHUP does nothing to a service");
+                }
                 None => {
                     told = Some(Instant::now());
                     stop();

@@ -1,6 +1,7 @@
 //! `nvlane ublk`: volumes as block devices of this machine's kernel.
 
 mod attach;
+mod background;
 mod door;
 mod list;
 mod record;
@@ -20,7 +21,8 @@ use ::ublk::{Control, DataPath, Device, DeviceOptions, Ending, Runs, Wake, drive
 use anyhow::{Context, Result, bail};
 use namespace::Namespace;
 use nvme::limits::Passthrough;
-use record::{Notes, Record, Wishes};
+use record::{Notes, Record, Wishes, words};
+use sd_notify::NotifyState;
 use serde_json::json;
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -43,6 +45,8 @@ pub fn command(command: &UblkCommand) -> Result<()> {
         UblkCommand::Add(args) => add(args),
         UblkCommand::Del(args) => del(args),
         UblkCommand::List(args) => list::devices(args.output_format),
+        UblkCommand::Recover(args) if args.background => background::recover("recover", args),
+        UblkCommand::Upgrade(args) if args.background => background::recover("upgrade", args),
         UblkCommand::Recover(args) => recover(args, false),
         UblkCommand::Upgrade(args) => recover(args, true),
         UblkCommand::Features(args) => list::features(args.output_format),
@@ -55,7 +59,7 @@ fn add(args: &UblkAddArgs) -> Result<()> {
     drop(Control::open()?);
     let taken_over = args.id.filter(|id| args.recover && waits_for_server(*id));
     let found = taken_over.and_then(Record::read);
-    let mut record = to_be_served(args, taken_over.zip(found.clone()));
+    let mut record = to_be_served(args, taken_over, found.clone(), signals::is_service())?;
     if args.recover {
         successor::check_rings(&record.volume)?;
     }
@@ -127,21 +131,46 @@ fn take_over(
 
 /// What `add` is to serve: the volume that is asked for, or that of the device that is taken over. It may have another
 /// program by now, and then what was written since is where that one has put it.
-fn to_be_served(args: &UblkAddArgs, taken_over: Option<(u32, Record)>) -> Record {
+///
+/// # Errors
+/// The device that would be taken over is another volume's, as far as anybody knows: who asked would take it for his. A
+/// service's device is the one of its number, whatever its file has come to say since it was made.
+fn to_be_served(
+    args: &UblkAddArgs,
+    taken_over: Option<u32>,
+    noted: Option<Record>,
+    is_service: bool,
+) -> Result<Record> {
     let asked = &args.volume;
-    let Some((id, noted)) = taken_over else {
-        // Its next server has to find the same, wherever a link leads by then.
-        let (volume, asked) = (pinned(asked), asked.clone());
-        let wishes = Wishes::of(&args.serve, Wishes::default());
-        let (read_only, program) = (args.read_only, None);
-        return Record { volume, asked, read_only, program, server: 0, wishes };
+    let noted = match (taken_over, noted) {
+        (Some(id), Some(noted)) => {
+            let volume = &noted.volume;
+            match (noted.is_of(asked), is_service) {
+                (true, _) => {}
+                (false, true) => tracing::warn!(
+                    "/dev/ublkb{id} is served from {volume}, which it has, not from {asked}"
+                ),
+                (false, false) => bail!(
+                    "/dev/ublkb{id} waits for a server and has another volume, {volume}: `nvlane ublk recover {id}` \
+                     serves it, `nvlane ublk del {id}` takes it away"
+                ),
+            }
+            noted
+        }
+        (Some(id), None) if !is_service => bail!(
+            "/dev/ublkb{id} waits for a server, and nobody noted its volume: `nvlane ublk recover {id} VOLUME` serves \
+             it, `nvlane ublk del {id}` takes it away"
+        ),
+        _ => {
+            // Its next server has to find the same, wherever a link leads by then.
+            let (volume, asked) = (pinned(asked), words(asked));
+            let wishes = Wishes::of(&args.serve, Wishes::default());
+            let (read_only, program) = (args.read_only, None);
+            return Ok(Record { volume, asked, read_only, program, server: 0, wishes });
+        }
     };
-    if noted.asked != *asked && noted.volume != *asked {
-        let volume = &noted.volume;
-        tracing::warn!("/dev/ublkb{id} is served from {volume}, which it has, not from {asked}");
-    }
     let wishes = Wishes::of(&args.serve, noted.wishes);
-    Record { wishes, volume: successor::without_rings(noted.volume), ..noted }
+    Ok(Record { wishes, volume: successor::without_rings(noted.volume), ..noted })
 }
 
 /// Whether a device is there, and its server is not: who starts us again after a crash wants that one.
@@ -199,6 +228,8 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
         (Err(error), Some(changed)) => return Err(error.context(changed)),
         (recovered, _) => recovered?,
     };
+    // A service goes on with this process in place of the one that it was started with.
+    let _ = sd_notify::notify(&[NotifyState::MainPid(process::id())]);
     serve(device, &record, &args.serve, &signals)
 }
 
@@ -211,7 +242,7 @@ fn to_be_recovered(args: &UblkRecoverArgs, noted: Option<Record>) -> Result<Reco
         Some(volume) => {
             let (read_only, wishes) =
                 noted.map_or_else(Default::default, |noted| (noted.read_only, noted.wishes));
-            let (volume, asked) = (pinned(volume), volume.clone());
+            let (volume, asked) = (pinned(volume), words(volume));
             Some(Record { volume, asked, read_only, program: None, server: 0, wishes })
         }
     };
@@ -273,7 +304,7 @@ fn serve(
     // Somebody who closed our output still wants to be served.
     let _ = io::stdout().write_all(announce(&device, record, args.output_format).as_bytes());
     let _ = io::stdout().flush();
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
     loop {
         let timed_out = signals.woken.recv_timeout(REFRESH_PERIOD).is_err();
         match device.ending() {
@@ -298,7 +329,7 @@ fn serve(
             None => {}
         }
     }
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    let _ = sd_notify::notify(&[NotifyState::Stopping]);
     device.stop(|| notes.forget())?;
     tracing::info!("stopped; everything is flushed");
     Ok(())
@@ -376,5 +407,52 @@ fn delete(control: &mut Control, id: u32, force: bool) -> Result<()> {
         // Its server was quicker.
         Err(error) if error.errno() == Some(libc::ENODEV) => Ok(()),
         deleted => Ok(deleted?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        add: UblkAddArgs,
+    }
+
+    #[test]
+    fn a_device_is_taken_over_by_who_means_its_volume() {
+        let served = |volume: &str, taken_over, noted: Option<&Record>, is_service| {
+            let line = Line::parse_from(["add", volume, "--recover", "-n", "7"]);
+            let record = to_be_served(&line.add, taken_over, noted.cloned(), is_service);
+            record.map(|record| record.volume).map_err(|error| error.to_string())
+        };
+        let noted = Record {
+            volume: "bpf:/srv/new.bpf.o(file:/srv/a)".into(),
+            asked: words("bpf:/srv/new.bpf.o(/srv/link)"),
+            read_only: false,
+            program: None,
+            server: 1,
+            wishes: Wishes::default(),
+        };
+        let (its, noted) = (Ok(noted.volume.clone()), Some(&noted));
+        for name in [
+            "bpf:/srv/new.bpf.o(/srv/a)",
+            "bpf:/srv/new.bpf.o(file:/srv/a)",
+            "bpf:/srv/new.bpf.o(/srv/link)",
+        ] {
+            assert_eq!(served(name, Some(7), noted, false), its);
+        }
+        for other in ["mem:1M", "/srv/a", "bpf:/srv/old.bpf.o(/srv/a)"] {
+            let said = served(other, Some(7), noted, false).unwrap_err();
+            assert!(said.contains("another volume, bpf:/srv/new.bpf.o(file:/srv/a)"), "{said}");
+            assert!(said.contains("ublk recover 7`") && said.contains("ublk del 7`"), "{said}");
+            assert_eq!(served(other, Some(7), noted, true), its, "a service's device is its own");
+        }
+        let said = served("mem:1M", Some(7), None, false).unwrap_err();
+        assert!(said.contains("nobody noted") && said.contains("recover 7 VOLUME`"), "{said}");
+        assert_eq!(served("mem:1M", Some(7), None, true), Ok("mem:1M".to_owned()));
+        assert_eq!(served("mem:1M", None, None, false), Ok("mem:1M".to_owned()));
     }
 }

@@ -9,7 +9,7 @@ use crate::parameters;
 use crate::path::DataPath;
 use crate::queue::{QueueConfig, Share};
 use crate::recovery;
-use crate::threads::{Event, Seed, Teller, Threads, reactor_config};
+use crate::threads::{Seed, Teller, Threads, reactor_config};
 use crate::translate::Shape;
 use crate::zoned::Zones;
 use namespace::Namespace;
@@ -305,36 +305,12 @@ impl Device {
     /// Whether and how the device has come to its end.
     pub fn ending(&mut self) -> Option<Ending> {
         while let Ok(event) = self.threads.events.try_recv() {
-            self.note(event);
+            let (control, id) = (&mut self.control, self.info.dev_id);
+            // A device that is stopped is dead before its tags end.
+            let lives = || control.info(id).is_ok_and(|info| info.state != state::DEAD);
+            self.threads.note(event, id, lives);
         }
         self.threads.ending()
-    }
-
-    fn note(&mut self, event: Event) {
-        match event {
-            Event::Ending if self.threads.fate.is_none() => {
-                // A device that is stopped is dead before its tags end.
-                let lives = self.control.info(self.info.dev_id);
-                let lives = lives.is_ok_and(|info| info.state != state::DEAD);
-                let fate = if lives { Ending::HandedOver } else { Ending::Stopped };
-                self.threads.fate = Some(fate);
-            }
-            Event::Ending => {}
-            Event::Idle(thread) => self.threads.idle[thread] = true,
-            Event::Ended(thread, error) => {
-                if let Some(errno) = error {
-                    let device = self.info.dev_id;
-                    tracing::error!(
-                        device,
-                        thread,
-                        errno,
-                        "a queue has failed, and the device with it"
-                    );
-                }
-                self.threads.ended[thread] = true;
-                self.threads.error = self.threads.error.or(error);
-            }
-        }
     }
 
     /// Looks whether the volume's size has changed, and has the device follow. Whether it did.

@@ -242,7 +242,7 @@ fn serve(queue: &mut KernelQueue, teller: &Teller, depth: u16) -> (Option<i32>, 
         returns += 1;
         if (state.ended > 0 || state.over > 0) && state.error == 0 && !ending {
             ending = true;
-            teller.tell(Event::Ending);
+            teller.tell(Event::Ending(teller.thread, None));
         }
         if ending && state.busy == 0 && !idle {
             idle = true;

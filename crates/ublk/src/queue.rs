@@ -36,6 +36,8 @@ mod about {
     pub const FETCHED: u64 = 5 << 32;
     pub const COMMIT: u64 = 6 << 32;
     pub const COMMITTED: u64 = 7 << 32;
+    pub const FETCH_AGAIN: u64 = 8 << 32;
+    pub const COMMIT_AGAIN: u64 = 9 << 32;
 }
 
 /// The tags of a queue that one of its threads has: they take turns.
@@ -82,8 +84,9 @@ pub struct QueueConfig {
 
 /// Is told what becomes of a queue.
 pub trait Watcher {
-    /// The driver has ended the first of the tags: the device stops, or changes its server.
-    fn ending(&self);
+    /// The driver has ended the first of the tags: the device stops, or changes its server. Where it has an `error` the queue
+    /// has failed, of which nothing more may be heard: it may come after an end without one.
+    fn ending(&self, error: Option<i32>);
     /// Nothing that was ended is with the volume any more.
     fn idle(&self);
     /// All tags have ended. `error` is what the driver said, if it was not the usual.
@@ -120,6 +123,8 @@ pub struct QueueServer {
     /// It has ended all.
     has_ended: Cell<bool>,
     error: Cell<Option<i32>>,
+    /// The watcher knows of it.
+    error_told: Cell<bool>,
     requests: Cell<u64>,
 }
 
@@ -211,6 +216,7 @@ impl QueueServer {
             ending: Cell::new(false),
             has_ended: Cell::new(false),
             error: Cell::new(None),
+            error_told: Cell::new(false),
             requests: Cell::new(0),
             config,
         }))
@@ -446,8 +452,10 @@ impl QueueServer {
 
     /// Tags have ended.
     fn tell_end(&self) {
-        if !self.ending.replace(true) {
-            self.watcher.ending();
+        let error = self.error.get();
+        let is_news = error.is_some() && !self.error_told.replace(true);
+        if !self.ending.replace(true) || is_news {
+            self.watcher.ending(error);
         }
         self.tell_if_idle();
         if self.tags.borrow().has_ended() && !self.has_ended.replace(true) {
@@ -455,7 +463,7 @@ impl QueueServer {
             if let Some(file) = self.registered.take() {
                 self.reactor.unregister_file(file);
             }
-            self.watcher.ended(self.error.get());
+            self.watcher.ended(error);
         }
     }
 }
@@ -473,6 +481,8 @@ impl Complete for QueueServer {
             }
             about::COMMITTED => self.committed(tag, result),
             about::PREPARED => self.prepared(tag, result),
+            about::FETCH_AGAIN => self.fetch_many(self.batch()),
+            about::COMMIT_AGAIN => self.commit_again(tag),
             about::MEMORY if result < 0 => {}
             about::MEMORY => self.memory_came(),
             about::PAUSE => {

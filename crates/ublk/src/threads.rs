@@ -9,6 +9,7 @@ use namespace::Namespace;
 use reactor::{Drive, Kind, Reactor};
 use std::fs::File;
 use std::io;
+use std::mem;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -32,13 +33,16 @@ pub struct Threads {
     pub idle: Vec<bool>,
     /// Of each: all tags have ended.
     pub ended: Vec<bool>,
+    /// Of each: it has failed, and that has been said.
+    pub failed: Vec<bool>,
     pub error: Option<i32>,
     pub fate: Option<Ending>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
-    Ending,
+    /// Of a thread; with an error the device fails.
+    Ending(usize, Option<i32>),
     /// Of a thread.
     Idle(usize),
     Ended(usize, Option<i32>),
@@ -47,8 +51,9 @@ pub enum Event {
 impl Threads {
     pub fn new() -> Threads {
         let (sender, events) = channel();
-        let (handles, idle, ended) = (Vec::new(), Vec::new(), Vec::new());
-        Threads { handles, sender, events, idle, ended, error: None, fate: None }
+        let (idle, ended, failed) = (Vec::new(), Vec::new(), Vec::new());
+        let (handles, error, fate) = (Vec::new(), None, None);
+        Threads { handles, sender, events, idle, ended, failed, error, fate }
     }
 
     pub fn start(&mut self, seed: Seed) -> Result<(), Error> {
@@ -63,6 +68,7 @@ impl Threads {
         self.handles.push(thread);
         self.idle.push(false);
         self.ended.push(false);
+        self.failed.push(false);
         let gone = || Error::Ended(io::Error::other("a thread has ended"));
         receiver.recv().map_err(|_| gone())?
     }
@@ -79,6 +85,31 @@ impl Threads {
             _ if self.all_ended() => self.fate.or(Some(Ending::Stopped)),
             _ => None,
         }
+    }
+
+    /// Takes note of what a thread of `device` tells; `lives` says whether nobody has stopped that.
+    pub fn note(&mut self, event: Event, device: u32, lives: impl FnOnce() -> bool) {
+        match event {
+            Event::Ending(thread, Some(errno)) => self.fails(thread, errno, device),
+            Event::Ending(_, None) if self.fate.is_none() => {
+                let fate = if lives() { Ending::HandedOver } else { Ending::Stopped };
+                self.fate = Some(fate);
+            }
+            Event::Ending(_, None) => {}
+            Event::Idle(thread) => self.idle[thread] = true,
+            Event::Ended(thread, error) => {
+                self.ended[thread] = true;
+                error.into_iter().for_each(|errno| self.fails(thread, errno, device));
+            }
+        }
+    }
+
+    /// Says so, once for each thread.
+    fn fails(&mut self, thread: usize, errno: i32, device: u32) {
+        if !mem::replace(&mut self.failed[thread], true) {
+            tracing::error!(device, thread, errno, "a queue has failed, and the device with it");
+        }
+        self.error = self.error.or(Some(errno));
     }
 
     /// Until the threads have ended; `again` is called now and then.
@@ -100,7 +131,7 @@ impl Threads {
             }
         }
         while let Ok(event) = self.events.try_recv() {
-            if let Event::Ended(_, error) = event {
+            if let Event::Ending(_, error) | Event::Ended(_, error) = event {
                 self.error = self.error.or(error);
             }
         }
@@ -187,8 +218,8 @@ struct Watch {
 }
 
 impl Watcher for Watch {
-    fn ending(&self) {
-        self.teller.tell(Event::Ending);
+    fn ending(&self, error: Option<i32>) {
+        self.teller.tell(Event::Ending(self.teller.thread, error));
     }
 
     fn idle(&self) {
@@ -221,5 +252,48 @@ pub fn reactor_config(
         // NVMe devices get their commands by this ring (docs/decisions/0005).
         kind: Kind::Big,
         ..reactor::Config::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two threads of which nothing was heard.
+    fn two() -> Threads {
+        let mut threads = Threads::new();
+        for each in [&mut threads.idle, &mut threads.ended, &mut threads.failed] {
+            *each = vec![false; 2];
+        }
+        threads
+    }
+
+    #[test]
+    fn who_gives_a_device_up_waits_until_nothing_is_at_work() {
+        let mut threads = two();
+        threads.note(Event::Ending(0, None), 7, || true);
+        threads.note(Event::Idle(0), 7, || true);
+        assert_eq!(threads.ending(), None);
+        threads.note(Event::Idle(1), 7, || true);
+        assert_eq!(threads.ending(), Some(Ending::HandedOver));
+
+        let mut threads = two();
+        threads.note(Event::Ending(0, None), 7, || false);
+        threads.note(Event::Ended(0, None), 7, || false);
+        assert_eq!(threads.ending(), None);
+        threads.note(Event::Ended(1, None), 7, || false);
+        assert_eq!(threads.ending(), Some(Ending::Stopped));
+    }
+
+    /// The driver waits for results that it has refused: nothing is handed over so, and nothing ends by itself.
+    #[test]
+    fn a_queue_that_fails_ends_the_device_at_once() {
+        for before in [&[][..], &[Event::Ending(1, None), Event::Idle(0), Event::Idle(1)]] {
+            let mut threads = two();
+            before.iter().for_each(|event| threads.note(*event, 7, || true));
+            threads.note(Event::Ending(0, Some(libc::ENOMEM)), 7, || true);
+            assert_eq!(threads.ending(), Some(Ending::Failed), "{before:?}");
+            assert_eq!((threads.error, threads.all_ended()), (Some(libc::ENOMEM), false));
+        }
     }
 }

@@ -77,11 +77,11 @@ pub enum ProgramPlace {
   nvlane ublk add 'tcp://192.0.2.1,192.0.2.2/nqn.2026-11.com.example:a?ns=1'
   nvlane ublk add 'linear:(a.img,b.img)' --user-copy
 
-It prints the device, and serves it until SIGINT, SIGTERM or SIGHUP: the device is taken away, what is in flight
-done, the volume flushed. Unmount file systems before.
+It prints the device, and serves it until SIGINT, SIGTERM or SIGHUP (services: not SIGHUP): the device is taken
+away, what is in flight done, the volume flushed. Unmount file systems before.
 
 Data goes the best way that the kernel and the volume allow, which is shown. With --recover the device outlives a
-server that was killed: its requests wait for `nvlane ublk recover`.
+server that was killed: its requests wait for `nvlane ublk recover`, or for the same command again with -n N.
 
 It needs root and `modprobe ublk_drv` (without root: docs/ublk.md); `nvlane doctor` says what is missing.")]
 pub struct UblkAddArgs {
@@ -135,14 +135,20 @@ pub struct UblkAddArgs {
   nvlane ublk recover 0                    with the volume that it had
   nvlane ublk recover 0 /srv/disk.img
   nvlane ublk upgrade 0                    while it is in use, by a new version of nvlane
+  nvlane ublk upgrade 0 --background       the same, and it goes on without this terminal
 
 The device must have been made with --recover. Queues, depth and the way of data stay as they were, and so do
---bpf, --cores, --threads and --poll unless they are given.")]
+--bpf, --cores, --threads and --poll unless they are given. A device of the unit nvlane-ublk@N is upgraded by
+`systemctl reload nvlane-ublk@N`.")]
 pub struct UblkRecoverArgs {
     /// The N of /dev/ublkbN (a number).
     pub id: u32,
     /// The volume, with all that was written to it; the one that the device was made with if not given.
     pub volume: Option<String>,
+    /// Leave the server in the background, where it logs to /run/nvlane/ublk-N.log, once it serves: what is printed then is
+    /// the device. Part of a service, it becomes the service's main process.
+    #[arg(long)]
+    pub background: bool,
     /// How it is served.
     #[command(flatten)]
     pub serve: UblkServeArgs,
@@ -186,7 +192,8 @@ pub struct UblkListArgs {
   nvlane attach disk.img -n 5 -q 4
 
 It is `nvlane ublk add --recover` in the background: connected by all paths, with a block device. The server logs
-to /run/nvlane/ublk-N.log, and `nvlane ublk recover N` succeeds it should it be killed.")]
+to /run/nvlane/ublk-N.log, and `nvlane ublk recover N` succeeds it should it be killed. So does the same command with
+-n N, which is refused where that device has another volume.")]
 pub struct AttachArgs {
     /// The volume: tcp://..., or any other.
     pub volume: String,
@@ -210,7 +217,7 @@ pub struct AttachArgs {
   nvlane detach /dev/ublkb0
   nvlane detach 'tcp://192.0.2.1,192.0.2.2/nqn.2026-11.com.example:a?ns=1'")]
 pub struct DetachArgs {
-    /// Devices, by name or number, or their volumes.
+    /// Devices, by name or number, or their volumes: a file by its name in this directory, or by its path.
     #[arg(required = true)]
     pub devices: Vec<String>,
     /// Although somebody has it open: his requests fail from then on.

@@ -1,80 +1,31 @@
 //! `nvlane attach` and `nvlane detach`: a volume, mostly one of another machine, and its block device in one step,
 //! with the server in the background.
 
-use super::record::{self, Record};
-use super::{delete, list};
+use super::record::Record;
+use super::{background, delete, list};
 use crate::cli::{AttachArgs, DetachArgs};
 use ::ublk::Control;
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
 
 /// Starts a server and waits until the device is there.
 pub fn attach(args: &AttachArgs) -> Result<()> {
     // Said by us, rather than by a server whose words go to a file.
     drop(Control::open()?);
-    let log = record::log_of_new_server(std::process::id());
-    if let Some(directory) = log.parent() {
-        fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-    }
-    let made = start(args, &log);
-    let said = fs::read_to_string(&log).unwrap_or_default();
-    let id = match made {
-        Ok(id) => id,
-        Err(error) => {
-            let _ = fs::remove_file(&log);
-            let why = said.lines().rev().find(|line| !line.trim().is_empty());
-            bail!(
-                "{}",
-                why.map_or(error.to_string(), |line| line.trim_start_matches("nvlane: ").into())
-            );
-        }
-    };
-    fs::rename(&log, record::log_of(id)).with_context(|| log.display().to_string())?;
-    println!("/dev/ublkb{id}");
+    let mut arguments = vec!["add".to_owned(), "--recover".to_owned(), args.volume.clone()];
+    arguments.push(format!("--queues={}", args.queues));
+    arguments.push(format!("--depth={}", args.depth));
+    arguments.extend(args.id.map(|id| format!("--id={id}")));
+    arguments.extend(args.read_only.then(|| "--read-only".to_owned()));
+    let served = background::start_logged(&arguments)?;
+    println!("/dev/ublkb{}", served.id);
     Ok(())
-}
-
-/// The number of the device that the server has made.
-fn start(args: &AttachArgs, log: &Path) -> Result<u64> {
-    let program = std::env::current_exe().context("cannot find out which program this is")?;
-    let errors = File::create(log).with_context(|| log.display().to_string())?;
-    let mut command = Command::new(program);
-    command.args(["ublk", "add", "--recover", "-o", "json", &args.volume]);
-    command.args(["-q", &args.queues.to_string(), "-d", &args.depth.to_string()]);
-    if let Some(id) = args.id {
-        command.args(["-n", &id.to_string()]);
-    }
-    if args.read_only {
-        command.arg("--read-only");
-    }
-    // A group of its own: what is typed into our terminal is not meant for it.
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).process_group(0);
-    let mut server = command.spawn().context("cannot start the server")?;
-    let mut line = String::new();
-    let output = server.stdout.take().expect("piped");
-    BufReader::new(output).read_line(&mut line).context("cannot hear the server")?;
-    let made: Value = serde_json::from_str(&line).unwrap_or_default();
-    match made["id"].as_u64() {
-        Some(id) => Ok(id),
-        None => {
-            let status = server.wait().context("cannot wait for the server")?;
-            bail!("the server ended: {status}")
-        }
-    }
 }
 
 /// Takes devices away, by number, name, or volume.
 pub fn detach(args: &DetachArgs) -> Result<()> {
     let mut control = Control::open()?;
     for name in &args.devices {
-        let Some(id) = id_of(name) else {
-            bail!("{name} is no device of ublk, nor the volume of one")
-        };
+        let id = id_of(name)?;
         delete(&mut control, id, args.force).with_context(|| format!("/dev/ublkb{id}"))?;
     }
     Ok(())
@@ -85,28 +36,73 @@ pub fn device_number(name: &str) -> Option<u32> {
     name.strip_prefix("/dev/").unwrap_or(name).strip_prefix("ublkb")?.parse().ok()
 }
 
-fn id_of(name: &str) -> Option<u32> {
+fn id_of(name: &str) -> Result<u32> {
     if let Some(id) = name.parse().ok().or_else(|| device_number(name)) {
-        return Some(id);
+        return Ok(id);
     }
-    // As it is noted: in its canonical form.
-    let canonical = name.parse::<volume::Uri>().ok().map(|uri| uri.to_string());
-    list::ids().into_iter().find(|id| {
-        Record::read(*id).is_some_and(|Record { volume, asked, .. }| {
-            volume == name || asked == name || Some(&volume) == canonical.as_ref()
-        })
-    })
+    let noted = list::ids().into_iter().filter_map(|id| Some((id, Record::read(id)?)));
+    id_of_volume(name, noted)
+}
+
+/// The only one of devices that has a volume.
+fn id_of_volume(volume: &str, noted: impl Iterator<Item = (u32, Record)>) -> Result<u32> {
+    let its = noted.filter(|(_, record)| record.is_of(volume)).map(|(id, _)| id);
+    match its.collect::<Vec<u32>>()[..] {
+        [id] => Ok(id),
+        [] => bail!("{volume} is no device of ublk, nor the volume of one"),
+        ref ids => {
+            let names: Vec<String> = ids.iter().map(|id| format!("/dev/ublkb{id}")).collect();
+            bail!("{volume} is the volume of {}: name one of these", names.join(" and "))
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::record::{Wishes, words};
     use super::*;
 
     #[test]
     fn devices_go_by_number_and_by_name() {
-        assert_eq!(id_of("7"), Some(7));
-        assert_eq!(id_of("ublkb7"), Some(7));
-        assert_eq!(id_of("/dev/ublkb12"), Some(12));
-        assert_eq!(id_of("/dev/sda"), None);
+        assert_eq!(id_of("7").unwrap(), 7);
+        assert_eq!(id_of("ublkb7").unwrap(), 7);
+        assert_eq!(id_of("/dev/ublkb12").unwrap(), 12);
+        assert!(id_of("/dev/sda").is_err());
+    }
+
+    #[test]
+    fn a_volume_is_the_one_of_this_directory_and_of_one_device() {
+        let record = |volume: &str, asked: &str| {
+            let (volume, asked, wishes) = (volume.to_owned(), asked.to_owned(), Wishes::default());
+            Record { volume, asked, read_only: false, program: None, server: 0, wishes }
+        };
+        let here = std::env::current_dir().unwrap().display().to_string();
+        let noted = || {
+            let each = [
+                record("file:/srv/a/disk.img", "file:/srv/a/disk.img"),
+                // As versions before this one have noted it, of another directory.
+                record("file:/srv/b/disk.img", "disk.img"),
+                record(&format!("file:{here}/disk.img"), &words("disk.img")),
+                record("linear:(file:/srv/target,mem:1M)", &words("linear:(link,mem:1M)")),
+                record("file:/srv/same", "file:/srv/same"),
+                record("file:/srv/same", "/srv/link-to-it"),
+            ];
+            (0..).zip(each)
+        };
+        let id_of = |volume: &str| id_of_volume(volume, noted()).map_err(|error| error.to_string());
+        assert_eq!(id_of("disk.img"), Ok(2));
+        assert_eq!(id_of("./disk.img"), Ok(2));
+        assert_eq!(id_of("/srv/a/disk.img"), Ok(0));
+        assert_eq!(id_of("file:/srv/b/disk.img"), Ok(1));
+        assert_eq!(id_of("linear:(link,mem:1M)"), Ok(3));
+        assert_eq!(id_of(&format!("linear:({here}/link,mem:1M)")), Ok(3));
+        assert_eq!(id_of("linear:(/srv/target,mem:1M)"), Ok(3));
+        assert_eq!(id_of("/srv/link-to-it"), Ok(5));
+        let said = id_of("/srv/same").unwrap_err();
+        assert_eq!(
+            said,
+            "/srv/same is the volume of /dev/ublkb4 and /dev/ublkb5: name one of these"
+        );
+        assert!(id_of("disk").unwrap_err().contains("is no device of ublk"));
     }
 }

@@ -2,11 +2,13 @@
 
 use crate::cli::{ProgramPlace, UblkServeArgs};
 use crate::config::Cores;
+use crate::origin::settled;
 use ::ublk::{self, Runs};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::{fs, io, process};
+use volume::Uri;
 
 /// Where devices are noted; gone when the machine restarts, as they are.
 const DIRECTORY: &str = "/run/nvlane";
@@ -16,7 +18,7 @@ const DIRECTORY: &str = "/run/nvlane";
 pub struct Record {
     /// The volume's URI.
     pub volume: String,
-    /// The same in the words in which it was asked for, while these mean that volume.
+    /// The same in the words in which it was asked for ([`words`]), while these mean that volume.
     #[serde(default)]
     pub asked: String,
     /// It was made with --read-only.
@@ -63,7 +65,21 @@ impl Wishes {
     }
 }
 
+/// What a volume is called in words that mean the same in every directory: in its canonical form.
+pub fn words(volume: &str) -> String {
+    settled(volume).unwrap_or_else(|_| volume.to_owned())
+}
+
 impl Record {
+    /// Whether whoever names a volume so means this device's.
+    pub fn is_of(&self, named: &str) -> bool {
+        let named = words(named);
+        // Earlier versions noted what was typed. What depends on a directory there is nobody's.
+        let canonical =
+            |text: &str| text.parse::<Uri>().map_or(text.to_owned(), |it| it.to_string());
+        [&self.volume, &self.asked].into_iter().any(|noted| canonical(noted) == named)
+    }
+
     /// What was noted of a device.
     pub fn read(id: u32) -> Option<Record> {
         serde_json::from_slice(&fs::read(path(id)).ok()?).ok()

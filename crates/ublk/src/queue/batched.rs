@@ -3,11 +3,16 @@
 use super::{QueueServer, about};
 use crate::batch::Batch;
 use crate::driver::{self, BatchCommand};
+use reactor::Complete;
 use std::cell::RefCell;
+use std::time::{Duration, Instant};
 use uring::entry;
 
-/// How often the driver may refuse to fetch or to take results for a moment, until requests come again.
+/// How often the driver may refuse to fetch or to take results for a moment, until requests come again: for a second, with
+/// a pause each time but the first.
 const IN_VAIN_MAX: u32 = 1000;
+/// Before it is asked again: what it is out of has to be given back by somebody else.
+const AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 impl QueueServer {
     pub(super) fn batch(&self) -> &RefCell<Batch> {
@@ -44,9 +49,12 @@ impl QueueServer {
             // Without buffers, or room for a completion, it ends for this time only.
             let for_now = [-libc::ENOBUFS, -libc::EAGAIN, -libc::ENOMEM, -libc::EOVERFLOW];
             // A buffer may be lost each time, and without any it would go on like this.
-            match result >= 0 || for_now.contains(&result) && self.may_go_on() {
-                true => self.fetch_many(batch),
-                false => self.fetching_ended(result),
+            match result {
+                0.. => self.fetch_many(batch),
+                _ if for_now.contains(&result) && self.may_go_on() => {
+                    self.ask_again(about::FETCH_AGAIN);
+                }
+                _ => self.fetching_ended(result),
             }
         }
     }
@@ -57,9 +65,7 @@ impl QueueServer {
         self.reactor.stands_for(-1);
         if matches!(-result, libc::ENOMEM | libc::EAGAIN) && self.may_go_on() {
             // None of them was carried out: the same list is given again.
-            let (command, elements) = self.batch().borrow().command(list);
-            let token = about::COMMITTED | u64::from(list);
-            return self.hand_list(driver::io::COMMIT_IO_CMDS, token, command, elements);
+            return self.ask_again(about::COMMIT_AGAIN | u64::from(list));
         }
         let left = self.batch().borrow_mut().done(list, result);
         if !left.is_empty() {
@@ -70,9 +76,27 @@ impl QueueServer {
         }
     }
 
+    /// Gives the driver the list again that it has refused.
+    pub(super) fn commit_again(&self, list: u16) {
+        let (command, elements) = self.batch().borrow().command(list);
+        let token = about::COMMITTED | u64::from(list);
+        self.hand_list(driver::io::COMMIT_IO_CMDS, token, command, elements);
+    }
+
     /// Whether the driver, which has refused something for a moment, is asked again.
     fn may_go_on(&self) -> bool {
         self.in_vain.replace(self.in_vain.get().saturating_add(1)) < IN_VAIN_MAX
+    }
+
+    /// Asks it again: at once the first time, then after a pause.
+    #[cold]
+    fn ask_again(&self, token: u64) {
+        match self.in_vain.get() {
+            0..=1 => self.complete(token, 0, 0),
+            _ => {
+                self.reactor.timer(Instant::now() + AGAIN_AFTER, self.me(), token);
+            }
+        }
     }
 
     /// Results that the driver did not take.
@@ -117,7 +141,7 @@ impl QueueServer {
     }
 
     /// Has the driver give requests many at a time, until it ends this.
-    fn fetch_many(&self, batch: &RefCell<Batch>) {
+    pub(super) fn fetch_many(&self, batch: &RefCell<Batch>) {
         let (group, command) = {
             let batch = batch.borrow();
             (batch.group(), batch.fetch().to_bytes())

@@ -19,13 +19,16 @@ const TAG: u16 = 1;
 #[derive(Default)]
 struct Told {
     ending: Cell<u32>,
+    /// The error of the last of these.
+    error: Cell<Option<i32>>,
     idle: Cell<u32>,
     ended: RefCell<Vec<Option<i32>>>,
 }
 
 impl Watcher for Rc<Told> {
-    fn ending(&self) {
+    fn ending(&self, error: Option<i32>) {
         self.ending.set(self.ending.get() + 1);
+        self.error.set(error);
     }
 
     fn idle(&self) {
@@ -263,7 +266,8 @@ fn what_the_driver_does_not_take_ends_and_the_rest_when_it_fetches_no_more() {
     while set.told.ending.get() == 0 {
         set.reactor.turn_for(Drive::Until(end));
     }
-    // The result of tag 0 was refused. The driver has the other still.
+    // The result of tag 0 was refused, which is told at once. The driver has the other still.
+    assert_eq!(set.told.error.get(), Some(libc::EOPNOTSUPP));
     assert_eq!((set.queue.requests(), set.told.idle.get() > 0), (1, true));
     assert!(set.told.ended.borrow().is_empty());
     set.queue.complete(about::FETCHED, driver::ABORTED, 0);
@@ -278,8 +282,11 @@ fn a_request_that_is_at_work_when_the_driver_fetches_no_more_ends_when_its_resul
     set.queue.complete(about::FETCHED, driver::ABORTED, 0);
     assert_eq!((set.told.ending.get(), set.told.idle.get()), (1, 0));
     assert!(set.told.ended.borrow().is_empty(), "a request is at work");
+    assert_eq!(set.told.error.get(), None);
     set.drive();
     assert_eq!(set.told.ended.borrow().len(), 1);
+    // Its result was refused.
+    assert_eq!((set.told.ending.get(), set.told.error.get()), (2, Some(libc::EOPNOTSUPP)));
 }
 
 #[test]
@@ -307,5 +314,35 @@ fn results_that_the_driver_does_not_take_for_a_moment_are_given_again_but_not_fo
         set.queue.complete(about::COMMITTED | u64::from(list), -libc::EAGAIN, 0);
         assert_eq!((set.told.ending.get() > 0, set.queue.refusal()), (told.is_some(), told));
         assert_eq!(set.reactor.stats().submitted - before, u64::from(told.is_none()));
+    }
+}
+
+#[test]
+fn the_driver_is_asked_again_after_a_pause_where_it_has_refused_twice() {
+    let refused = |set: &Set, in_vain: u32, token: u64| {
+        set.queue.in_vain.set(in_vain);
+        let (begun, before) = (Instant::now(), set.reactor.stats().submitted);
+        set.queue.complete(token, -libc::ENOMEM, 0);
+        assert_eq!(set.told.ending.get(), 0);
+        let at_once = set.reactor.stats().submitted > before;
+        let end = begun + Duration::from_secs(20);
+        while set.reactor.stats().submitted == before {
+            set.reactor.turn_for(Drive::Until(end));
+            assert!(Instant::now() < end, "took too long");
+        }
+        (at_once, begun.elapsed() >= Duration::from_millis(1))
+    };
+    for in_vain in 0..3 {
+        let set = Set::with(again(0), true);
+        give_first(&set, uring::MORE);
+        let list = set.queue.batch().borrow_mut().close().expect("a result was gathered").0;
+        for token in [about::COMMITTED | u64::from(list), about::FETCHED] {
+            let set = match token {
+                about::FETCHED => &Set::with(again(0), true),
+                _ => &set,
+            };
+            let (at_once, waited) = refused(set, in_vain, token);
+            assert!(at_once == (in_vain == 0) && (at_once || waited), "{token:#x} {in_vain}");
+        }
     }
 }

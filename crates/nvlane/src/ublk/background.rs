@@ -1,0 +1,156 @@
+//! Servers in the background: of nobody who could take them with him, not even a terminal.
+
+use super::record;
+use crate::cli::{ListFormat, UblkRecoverArgs, UblkServeArgs};
+use crate::signals;
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What a server has said when its device was there.
+pub struct Served {
+    /// The N of `/dev/ublkbN`.
+    pub id: u32,
+    /// All of it: a line of JSON.
+    line: String,
+}
+
+/// `nvlane ublk recover --background`, `nvlane ublk upgrade --background`. Where that is part of a service, so is the server,
+/// which becomes its main process and logs where the service does.
+pub fn recover(command: &str, args: &UblkRecoverArgs) -> Result<()> {
+    let mut arguments = vec![command.to_owned(), args.id.to_string()];
+    arguments.extend(args.volume.clone());
+    arguments.extend(serve_arguments(&args.serve));
+    let served = match signals::is_service() {
+        true => start(&mut server(&arguments)?)?.context("the server has ended: its log says why"),
+        false => start_logged(&arguments),
+    }?;
+    match args.serve.output_format {
+        ListFormat::Json => print!("{}", served.line),
+        ListFormat::Normal => println!("/dev/ublkb{}", served.id),
+    }
+    Ok(())
+}
+
+/// Starts `nvlane ublk ARGUMENTS`, whose log is a file, and waits until its device is there.
+///
+/// # Errors
+/// What the server said last.
+pub fn start_logged(arguments: &[String]) -> Result<Served> {
+    let log = record::log_of_new_server(std::process::id());
+    if let Some(directory) = log.parent() {
+        fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+    }
+    let errors = File::create(&log).with_context(|| log.display().to_string())?;
+    let mut command = server(arguments)?;
+    // Of no service: it would take the server for its own.
+    let served = start(command.stderr(errors).env_remove(signals::SERVICE));
+    let Ok(Some(served)) = served else {
+        let said = last_words(&log);
+        let _ = fs::remove_file(&log);
+        served?;
+        bail!("{}", said.unwrap_or_else(|| "the server has ended without a word".into()));
+    };
+    fs::rename(&log, record::log_of(served.id.into()))
+        .with_context(|| log.display().to_string())?;
+    Ok(served)
+}
+
+/// The last line that a server has logged.
+fn last_words(log: &Path) -> Option<String> {
+    let said = fs::read_to_string(log).unwrap_or_default();
+    let last = said.lines().rev().find(|line| !line.trim().is_empty())?;
+    Some(last.trim_start_matches("nvlane: ").to_owned())
+}
+
+fn server(arguments: &[String]) -> Result<Command> {
+    let program = std::env::current_exe().context("cannot find out which program this is")?;
+    let mut command = Command::new(program);
+    command.arg("ublk").args(arguments).args(["-o", "json"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    Ok(command)
+}
+
+/// Starts a server, which is nobody's child then and in a session of its own, and outlives every terminal. None if it has ended
+/// before its device was there.
+fn start(command: &mut Command) -> Result<Option<Served>> {
+    // SAFETY: between fork and exec nothing is called but what POSIX (2008) lists as safe there, and the process between
+    // both ends without running anything else of ours.
+    let command = unsafe {
+        command.pre_exec(|| {
+            libc::setsid();
+            match libc::fork() {
+                0 => {}
+                -1 => return Err(io::Error::last_os_error()),
+                // Service managers watch their own children: that is what the server becomes now.
+                _ => libc::_exit(0),
+            }
+            match libc::signal(libc::SIGHUP, libc::SIG_IGN) {
+                libc::SIG_ERR => Err(io::Error::last_os_error()),
+                _ => Ok(()),
+            }
+        })
+    };
+    let mut between = command.spawn().context("cannot start the server")?;
+    let output = between.stdout.take().expect("piped");
+    between.wait().context("cannot wait for the server's parent")?;
+    let mut line = String::new();
+    BufReader::new(output).read_line(&mut line).context("cannot hear the server")?;
+    let made: Value = serde_json::from_str(&line).unwrap_or_default();
+    let id = made["id"].as_u64().and_then(|id| u32::try_from(id).ok());
+    Ok(id.map(|id| Served { id, line }))
+}
+
+/// The same on a command line, without the format.
+fn serve_arguments(args: &UblkServeArgs) -> Vec<String> {
+    let UblkServeArgs { cores, threads, poll, bpf, output_format: _, log } = args;
+    let place = bpf.as_ref().and_then(ValueEnum::to_possible_value);
+    let each = [
+        cores.as_ref().map(|cores| format!("--cores={cores}")),
+        threads.map(|threads| format!("--threads={threads}")),
+        poll.then(|| "--poll".to_owned()),
+        place.map(|place| format!("--bpf={}", place.get_name())),
+        Some(format!("--log={log}")),
+    ];
+    each.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        serve: UblkServeArgs,
+    }
+
+    #[test]
+    fn what_the_server_is_told_is_what_was_asked_for() {
+        for line in [
+            &["ublk"][..],
+            &["ublk", "--cores", "0,2-3", "--threads", "2", "--poll"],
+            &["ublk", "--bpf", "kernel", "--cores", "3-3", "--log", "ublk=debug,warn"],
+        ] {
+            let asked = Line::parse_from(line);
+            let words = serve_arguments(&asked.serve);
+            let told = Line::parse_from(["ublk".to_owned()].into_iter().chain(words));
+            assert_eq!(format!("{asked:?}"), format!("{told:?}"));
+        }
+    }
+
+    #[test]
+    fn the_last_line_is_what_a_server_has_to_say() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        assert_eq!(last_words(&log), None);
+        fs::write(&log, "INFO first\nnvlane: no such volume\n\n").unwrap();
+        assert_eq!(last_words(&log), Some("no such volume".to_owned()));
+    }
+}
