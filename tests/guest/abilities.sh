@@ -10,12 +10,6 @@ at_least() {
     ((major > wanted_major || (major == wanted_major && minor >= wanted_minor)))
 }
 
-# state NAME [VOLUME]: what doctor says of one thing
-state() {
-    "$NVLANE" doctor "${@:2}" -o json >"$WORK/doctor.json" || true
-    jq -r --arg name "$1" '.checks[] | select(.name == $name) | .state' "$WORK/doctor.json"
-}
-
 # What each kernel has is known.
 state io_uring >"$WORK/first"
 expect "io_uring" "$(<"$WORK/first")" ok
@@ -38,24 +32,7 @@ mixed_entries 6.19
 bpf_ring 7.1
 END
 
-# mend NAME STATE [VOLUME]: it is not there; then that is done which is said to mend it. It is root who runs it here.
-sudo() { "$@"; }
-is_unused() { [[ $(<"/sys/module/$1/refcnt") == 0 ]]; }
-mend() {
-    expect "$1 at first" "$(state "$1" "${@:3}")" "$2"
-    local how
-    how=$(jq -r --arg name "$1" '.checks[] | select(.name == $name) | .mend' "$WORK/doctor.json")
-    # What follows in parentheses is for people.
-    how=${how%%   (*}
-    # A ring lets go of its files some time after its process has ended.
-    if [[ -e /sys/module/null_blk ]]; then await 20 is_unused null_blk; fi
-    eval "$how" || die "the mend of $1 fails: $how"
-    local after
-    after=$(state "$1" "${@:3}")
-    expect "$1 after '$how' ($(jq -r --arg name "$1" '.checks[] | select(.name == $name) | .found' "$WORK/doctor.json"))" \
-        "$after" ok
-    echo "$1: $how"
-}
+# Each mend mends.
 modprobe -r ublk_drv nbd null_blk 2>/dev/null || true
 has_ublk=1
 if modinfo ublk_drv >"$WORK/modinfo" 2>&1; then

@@ -65,6 +65,16 @@ await 50 is_seen
 kill -INT "$pid"
 wait "$pid" || (($? == 128)) || die "fio live: $(<"$WORK/live")"
 
+# The same in a container, where it has another number.
+unshare -pf "$NVLANE" aio run -- fio --name=contained --ioengine=libaio --rw=randread --bs=4k --filename="$device" --direct=1 \
+    --iodepth=16 --size=32M --thread --time_based --runtime=60 >"$WORK/live" 2>&1 &
+outer=$!
+contained() { pid=$(<"/proc/$outer/task/$outer/children") && pid=${pid%% *} && [[ -n $pid ]]; }
+await 20 contained
+await 50 is_seen
+kill -INT "$pid"
+wait "$outer" || (($? == 128)) || die "fio in a container: $(<"$WORK/live")"
+
 on_ours one --filename="$device" --direct=1 --iodepth=1
 on_ours threads --filename="$device" --direct=1 --iodepth=8 --numjobs=3 --offset_increment=64M
 on_ours cached --filename="$SCRATCH/aio.img" --direct=0 --iodepth=8
@@ -84,10 +94,31 @@ on_ours punts --filename="$SCRATCH/merged/aio.img" --direct=1 --iodepth=1
 expect_json "$WORK/stat.json" '.total | .ring == 0 and .native > 1000 and .native_reaps < .reaps + 100' true
 umount "$SCRATCH/merged"
 
-# What nobody may: an unprivileged user gets the kernel's errors, no crash.
-fails setpriv --reuid 65534 --clear-groups "$NVLANE" aio run -- fio --name=x --filename="$device" \
-    --ioengine=libaio --direct=1 --rw=read --size=1M >"$WORK/denied"
-expect_match "fio without permission" "$(<"$WORK/denied")" 'ermission denied'
+# An unprivileged user may pin nothing: his I/O goes by whichever way there is.
+mine=$SCRATCH/nobody
+chmod 755 "$SCRATCH"
+mkdir -m 777 "$mine"
+# of_nobody PROGRAM...: runs fio by it, on a file of the user's own
+of_nobody() {
+    (
+        ulimit -l 0
+        setpriv --reuid=65534 --regid=65534 --clear-groups "$@" fio --name=nobody --filename="$mine/file" --size=8M --thread \
+            --ioengine=libaio --direct=1 --iodepth=8 --rw=randrw --verify=crc32c --verify_fatal=1 --verify_state_save=0 \
+            --randseed=1 --output-format=json --output="$mine/fio.json" >"$WORK/nobody" 2>&1
+    )
+}
+by_ours=("$NVLANE" aio run --stat "$mine/stat.json" --)
+of_nobody "${by_ours[@]}" || die "an unprivileged user: $(cat "$WORK/nobody" "$mine/fio.json")"
+expect_json "$mine/stat.json" '.total | .ring + .native > 1000' true
+echo "nobody: $(jq -r '"\(.total.ring) by io_uring, \(.total.native) natively"' "$mine/stat.json")"
+# Where no more contexts can be had he gets the kernel's error, or none.
+before=$(sysctl -n fs.aio-max-nr)
+sysctl -qw fs.aio-max-nr=0
+if of_nobody env; then die "a context was to be had natively: $(<"$WORK/nobody")"; fi
+none='Resource temporarily unavailable|aio-max-nr'
+expect_match "natively without contexts" "$(cat "$WORK/nobody" "$mine/fio.json")" "$none"
+if ! of_nobody "${by_ours[@]}"; then expect_match "without contexts" "$(cat "$WORK/nobody" "$mine/fio.json")" "$none"; fi
+sysctl -qw fs.aio-max-nr="$before"
 
 # io_uring switched off (Linux 6.6): everything goes natively, and works.
 if [[ -e /proc/sys/kernel/io_uring_disabled ]]; then
@@ -98,17 +129,51 @@ if [[ -e /proc/sys/kernel/io_uring_disabled ]]; then
     echo 0 >/proc/sys/kernel/io_uring_disabled
 fi
 
-# The device goes away under I/O: an end, whatever fio makes of it, and nothing left over.
+# ended PROCESS NAME: waits for it; what hangs is looked at
+ended() {
+    local task until=$((SECONDS + 90))
+    while kill -0 "$1" 2>/dev/null; do
+        if ((SECONDS > until)); then
+            for task in "/proc/$1/task"/*; do cat "$task/comm" "$task/stack"; done
+            die "$2 hangs on a device that is gone"
+        fi
+        pause 0.2
+    done
+}
+
+# A device that goes away under I/O: each kind of request ends as by the kernel's own system calls, and so does the context.
+slot=$(slot_of "$controller")
+# gone WAY: sets GONE to how each kind ends
+gone() {
+    local block=/dev/nvme${plain#/dev/ng}
+    "$NVLANE" aio run -- "$AIO_DEVICE" "$1" "$block" >"$WORK/gone" 2>&1 &
+    pid=$!
+    await 30 grep -qs '^begun' "$WORK/gone"
+    unbind "$slot"
+    ended "$pid" "$1"
+    wait "$pid" || die "$1: $(<"$WORK/gone")"
+    GONE=$(grep '^gone' "$WORK/gone")
+    echo "$1: ${GONE//$'\n'/, }"
+    bind "$slot"
+    plain=$(device nvlane-plain 1)
+}
+gone kernel
+wanted=$GONE
+gone ours
+expect "how requests end" "$GONE" "$wanted"
+for way in iopoll sqthread; do
+    # These take no syncs.
+    gone $way
+    expect "how requests end by $way" "$GONE" "${wanted%$'\n'*}"
+done
+
+# The device goes away under fio: an end, whatever fio makes of it, and nothing left over.
 "$NVLANE" aio run -- fio --name=gone --filename="$device" --ioengine=libaio --direct=1 --iodepth=16 \
     --rw=randread --time_based --runtime=15 --size=32M >"$WORK/gone" 2>&1 &
 pid=$!
 sleep 2
 echo 0 >"$null/power"
-until=$((SECONDS + 90))
-while kill -0 "$pid" 2>/dev/null; do
-    ((SECONDS < until)) || die "fio hangs on a device that is gone"
-    sleep 0.2
-done
+ended "$pid" fio
 wait "$pid" || true
 rmdir "$null"
 [[ $(</proc/sys/fs/aio-nr) == 0 ]] || die "contexts are left over"

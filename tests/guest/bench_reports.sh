@@ -1,9 +1,11 @@
 #!/bin/bash
 # limit: 300
 # kernel: newest
+# devices: usual
 # The form of `nvlane bench passthrough`, `aio` and `copy`: every figure of the contract is there as a plain number,
 # rows have the samples that it follows from, and nothing is left behind. How fast anything is, is not asked here.
 . "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_nvme.sh"
 
 # report SCENARIO [OPTION]...: runs it so briefly that only the form of its report means anything; sets REPORT
 report() {
@@ -37,13 +39,23 @@ expect_json "$REPORT" '[.rows[] | select(.set_up == "loop_200us")] | length' 2
 expect_json "$REPORT" '[.rows[].samples | length > 0 and all(.kiops > 0 and .p50_us > 0 and .cpu_us > 0)] | all' true
 expect "subsystems that are left" "$(ls /sys/kernel/config/nvmet/subsystems)" ""
 
+# Every lane that there is, on a device with poll queues, and as a drawing.
+report passthrough --device "$(device nvlane-plain 1)" --only _qd64 --svg "$WORK/lanes.svg"
+expect_json "$REPORT" '[.rows[] | select(.set_up == "device" and .polls and .depth == 64) | .lane] | sort | join(" ")' \
+    "block block_fixed_file block_fixed_file_iopoll command command_fixed command_fixed_file command_fixed_file_iopoll \
+command_fixed_file_iopoll_sqpoll command_fixed_file_sqpoll fio_fixed_file fio_fixed_file_iopoll library library_iopoll sync \
+sync_threads"
+expect_json "$REPORT" '[.rows[].samples | length > 0 and all(.kiops > 0 and .p50_us > 0 and .cpu_us > 0)] | all' true
+figures uring_cmd_over_{fio,block}_qd64 async_over_sync_qd64_without_delay
+expect_match "the drawing" "$(<"$WORK/lanes.svg")" '^<svg .*device: library over others.*fio qd64.*block qd64.*</svg>'
+
 report aio
 for depth in 1 2 4 8 16 32 64; do
     figures {io_setup2,bare}_over_aio_qd$depth
 done
 figures aio_submit_ns io_setup2_submit_ns dropin_over_aio_min dropin_cpu_saving_single
 expect_json "$REPORT" '.machine.peers.fio | length > 0' true
-for subject in kernel drop-in polled io_setup2 io_setup2_sqthread bare; do
+for subject in kernel drop-in polled io_setup2 io_setup2_sqthread io_setup2_rings bare fio_io_uring; do
     expect_json "$REPORT" "[.rows[] | select(.subject == \"$subject\" and (.row | startswith(\"direct_\")))] | length" 7
 done
 # null_blk has a poll queue, and whoever is to poll does.

@@ -52,8 +52,59 @@ for options in '' poll hybrid sqpoll 'sqpoll=1&sqpoll_idle=50ms' 'poll&sqpoll' t
     done
     "$EXAMPLE" "$uri" load 32 1 >"$WORK/load" 2>&1 || die "$uri: $(<"$WORK/load")"
     expect "errors of $uri" "$(grep -c times "$WORK/load" || true)" 0
+    if [[ $options == *sqpoll* ]]; then
+        expect_match "what carries $uri" "$(<"$WORK/load")" 'submitted by a kernel thread'
+    fi
     echo "$uri: $(tr '\n' ' ' <"$WORK/load")"
 done
+
+# By a registered file, and by the kernel's thread where there is one: what the kernel says of each entry that it takes.
+# submitted URI: registered or not, by the thread or not, for each kind that a read of it has: "1 0"
+submitted() {
+    local event=$TRACE/events/io_uring/io_uring_submit_req flags thread
+    echo >"$TRACE/trace"
+    echo 1 >"$event/enable"
+    "$EXAMPLE" "$1" io 0x02 cdw10=4242 cdw12=7 read=4096 >/dev/null 2>"$WORK/said" || die "$1: $(<"$WORK/said")"
+    echo 0 >"$event/enable"
+    while read -r flags thread; do echo "$((flags & 1)) $thread"; done < <(
+        sed -nE 's/.*opcode URING_CMD[0-9]*, flags (0x[0-9a-f]+), sq_thread ([01]).*/\1 \2/p' "$TRACE/trace"
+    ) | sort -u
+}
+for options in timeout=10s poll; do expect "entries of ?$options" "$(submitted "$plain?$options")" '1 0'; done
+for options in sqpoll 'poll&sqpoll'; do expect "entries of ?$options" "$(submitted "$plain?$options")" '1 1'; done
+
+# The thread stays on the processor that it is given, and sleeps once it has been idle for long enough.
+# thread_of PROCESS: the number of its submitting thread
+thread_of() {
+    local task
+    for task in "/proc/$1/task"/*; do
+        [[ $(<"$task/comm") == iou-sqp-* ]] && echo "${task##*/}" && return
+    done
+    return 1
+}
+# spins IDLE: whether the thread uses its processor for a second without work, where it is to sleep after that time
+spins() {
+    local process thread before after
+    rm -f "$WORK/go"
+    "$EXAMPLE" "$plain?sqpoll=1&sqpoll_idle=$1" io 0x00 again="$WORK/go" >"$WORK/out" 2>"$WORK/said" &
+    process=$!
+    await 30 grep -qs 'waits for' "$WORK/said"
+    thread=$(thread_of "$process") || die "nobody submits: $(<"$WORK/said")"
+    expect "processors of the thread" "$(sed -n 's/^Cpus_allowed_list:\t//p' "/proc/$process/task/$thread/status")" 1
+    pause 0.5
+    read -r before _ <"/proc/$process/task/$thread/schedstat"
+    pause 1
+    read -r after _ <"/proc/$process/task/$thread/schedstat"
+    : >"$WORK/go"
+    wait "$process" || die "a command after a pause: $(<"$WORK/said")"
+    SPINS=$((after - before > 100000000))
+    ((SPINS || after == before)) || die "the thread neither spins nor sleeps: $before, $after"
+}
+spins 50ms
+expect "spinning after 50 ms" $SPINS 0
+spins 30s
+expect "spinning for 30 s" $SPINS 1
+
 for kind in small big mixed; do
     block_commands "$plain" $lba kind=$kind >/dev/null
     lba=$((lba + 8))
@@ -82,6 +133,11 @@ block=/dev/nvme${plain#/dev/ng}
 expect_match "polling in vain" "$("$NVLANE" info "$plain?poll" 2>&1)" 'no poll queues.*poll_queues='
 block_commands "$plain?poll" 0 >/dev/null
 expect "queues of polling in vain" "$(queues_of "$plain?poll")" '1 0'
+mend poll_queues absent "$plain"
+plain=$(device nvlane-plain 1)
+zoned=$(device nvlane-zoned 1)
+block=/dev/nvme${plain#/dev/ng}
+expect "queues of polling" "$(queues_of "$plain?poll")" '0 1'
 
 # More data than came with a command is not moved: the driver does not check that.
 refused 'Invalid Field' "$zoned" io 0x7d cdw10=0 cdw12=15 data="$WORK/a"
@@ -152,6 +208,19 @@ expect "nvme-cli's" "$(jq -r '.zone_list[0].wp' "$WORK/zones.json")" 16
 give "$zoned" io 0x79 cdw10=0 cdw13=4
 "$EXAMPLE" "$zoned" io 0x7a cdw10=0 cdw12=1023 read=4096 >"$WORK/out" 2>/dev/null
 expect "the write pointer of a zone that was reset" "$(pointer 0)" 0
+
+# Where the place has more than 32 bits: zone 512 of 4 GiB each begins at block 2^32.
+large=$(device nvlane-zoned 2)
+nvme zns reset-zone "$large" -n 2 -a >/dev/null
+for memory in pool vec; do
+    for options in timeout=10s poll sqpoll; do
+        next=$(printf 0x%x $(((1 << 32) + ${appended:-0})))
+        expect "an append at $next by ?$options" \
+            "$(give "$large?$options" io 0x7d cdw11=1 cdw12=7 data="$WORK/a" memory=$memory)" "$next"
+        appended=$((${appended:-0} + 8))
+    done
+done
+"$EXAMPLE" "$large" io 0x02 cdw10=8 cdw11=1 cdw12=7 read=4096 2>/dev/null | cmp - "$WORK/a"
 
 # Two controllers, one namespace.
 with_heads

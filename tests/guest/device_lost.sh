@@ -1,5 +1,5 @@
 #!/bin/bash
-# limit: 240
+# limit: 360
 # kernel: newest
 # devices: usual
 # An NVMe device under I/O whose controller is reset, or removed: what may be tried again is, the rest
@@ -23,15 +23,22 @@ joined() {
     echo "$1: $(tr '\n' ' ' <"$WORK/load")"
 }
 no_errors() { expect "errors, $1" "$(grep -c times "$WORK/load" || true)" 0; }
+# tried_again NAME: some commands were
+tried_again() {
+    local count='([0-9]+) commands tried again'
+    [[ $(<"$WORK/load") =~ $count ]] || die "$1: nothing was tried again: $(<"$WORK/load")"
+}
 
 # A reset cancels what is in flight; the kernel would repeat only what came by its block layer.
+slow=$(device nvlane-path 1)
 for options in '' '?poll'; do
-    loads "$plain$options" 6
-    echo 1 >"/sys/class/nvme/$(controller_of "$plain")/reset_controller"
+    loads "$slow$options" 6
+    echo 1 >"/sys/class/nvme/$(controller_of "$slow")/reset_controller"
     sleep 1
-    echo 1 >"/sys/class/nvme/$(controller_of "$plain")/reset_controller"
+    echo 1 >"/sys/class/nvme/$(controller_of "$slow")/reset_controller"
     joined "a reset$options"
     no_errors "of a reset$options"
+    tried_again "a reset$options"
 done
 
 # A device of one controller, in use by us and served to a host.
@@ -63,26 +70,74 @@ bind "$slot"
 plain=$(device nvlane-plain 1)
 "$EXAMPLE" "$plain" load 8 1
 
-# One of two controllers goes: the other carries on.
+# The same in each way that commands go by.
+for options in '?poll' '?hybrid' '?sqpoll' '?poll&sqpoll'; do
+    loads "$plain$options" 3
+    unbind "$slot"
+    joined "a device$options"
+    expect_match "errors of $options" "$(<"$WORK/load")" 'times Namespace Not Ready'
+    expect_match "the log of $options" "$(<"$WORK/load.said")" 'the device was removed|is gone'
+    bind "$slot"
+    plain=$(device nvlane-plain 1)
+done
+
+# Two controllers of one namespace go and come back in turn: each time the other carries on.
 with_heads
 shared=$(device nvlane-path 1)
-first=$(basename "$(find "/sys/class/nvme-generic/${shared##*/}/../" -maxdepth 1 -name 'nvme[0-9]*' -regex '.*/nvme[0-9]+' | sort | sed -n 1p)")
-[[ -n $first ]] || die "no controllers of $shared"
-slot=$(slot_of "$first")
-loads "$shared" 8
-unbind "$slot"
-sleep 2
-bind "$slot"
-joined "one of two controllers"
-no_errors "of one of two controllers"
-
-# Both go: nothing is left.
+expect_match "who retries" "$("$NVLANE" info "$shared")" 'retries +here, for 30 s: the kernel does not fail passed commands over'
+head=/sys/class/nvme-generic/${shared##*/}/..
+# ways COUNT: so many controllers lead to it now
+ways() {
+    local found=("$head"/nvme*/nvme*c*n1)
+    [[ ${#found[@]} == "$1" ]]
+}
+await 30 ways 2
 slots=()
-for path in /sys/class/nvme-generic/"${shared##*/}"/../nvme[0-9]*; do
+for path in "$head"/nvme[0-9]*; do
     [[ ${path##*/} =~ ^nvme[0-9]+$ ]] && slots+=("$(slot_of "${path##*/}")")
 done
 expect "controllers" ${#slots[@]} 2
 loads "$shared" 20
+for slot in "${slots[@]}"; do
+    # Nothing is in flight any more when a controller is taken away in order; a reset cancels what is.
+    echo 1 >"/sys/bus/pci/devices/$slot/nvme/"nvme*/reset_controller
+    sleep 1
+    unbind "$slot"
+    await 20 ways 1
+    sleep 1
+    bind "$slot"
+    await 30 ways 2
+done
+joined "each of two controllers"
+no_errors "of each of two controllers"
+tried_again "each of two controllers"
+
+# Admin commands leave the controller that they went to when it goes, and come back when another does.
+used() {
+    local by='admin commands go by +/dev/(nvme[0-9]+)'
+    [[ $("$NVLANE" info "$shared?passthrough=admin") =~ $by ]] || die "no controller of $shared"
+    echo "${BASH_REMATCH[1]}"
+}
+timeout 90 "$EXAMPLE" "$shared" admin 0x06 cdw10=1 read=4096 again="$WORK/one,$WORK/two" >"$WORK/out" 2>"$WORK/said" &
+IDENTIFY=$!
+await 30 grep -qs "waits for $WORK/one" "$WORK/said"
+slot=$(slot_of "$(used)")
+unbind "$slot"
+: >"$WORK/one"
+await 30 grep -qs "waits for $WORK/two" "$WORK/said"
+other=$(slot_of "$(used)")
+bind "$slot"
+await 30 ways 2
+unbind "$other"
+await 20 ways 1
+: >"$WORK/two"
+wait "$IDENTIFY" || die "Identify by a head: $(<"$WORK/said")"
+cmp "$WORK/out" <(nvme id-ctrl "/dev/$(used)" -b)
+bind "$other"
+await 30 ways 2
+
+# Both go: nothing is left.
+loads "$shared" 10
 for slot in "${slots[@]}"; do unbind "$slot"; done
 joined "both controllers"
 expect_match "errors" "$(<"$WORK/load")" 'Namespace Not Ready|Pathing Error'

@@ -26,6 +26,14 @@ give "$uri" io 0x0c cdw10=0 cdw12=7
 "$EXAMPLE" "$uri" admin 0x06 cdw10=1 read=4096 2>/dev/null >"$WORK/out"
 cmp -n 76 "$WORK/out" <(nvme id-ctrl "/dev/$(controller_of "${paths[0]}")" -b)
 
+# Two others have the same paths: one has sent nothing yet when the first of them goes, and one has.
+identify=(timeout 90 "$EXAMPLE" "$uri" admin 0x06 cdw10=1 read=4096)
+"${identify[@]}" after="$WORK/go" >"$WORK/fresh" 2>"$WORK/fresh.said" &
+fresh=$!
+"${identify[@]}" again="$WORK/go" >"$WORK/used" 2>"$WORK/used.said" &
+used=$!
+for name in fresh used; do await 30 grep -qs 'waits for' "$WORK/$name.said"; done
+
 slot=$(slot_of "$(controller_of "${paths[0]}")")
 timeout 90 "$EXAMPLE" "$uri" load 32 8 >"$WORK/load" 2>"$WORK/load.said" &
 load=$!
@@ -37,6 +45,11 @@ wait $load || status=$?
 expect "the status of $(cat "$WORK/load" "$WORK/load.said")" $status 0
 expect "errors in $(<"$WORK/load")" "$(grep -c times "$WORK/load" || true)" 0
 cat "$WORK/load"
+: >"$WORK/go"
+for name in fresh used; do
+    wait "${!name}" || die "Identify by what is left, $name: $(<"$WORK/$name.said")"
+    cmp "$WORK/$name" <(nvme id-ctrl "/dev/$(controller_of "${paths[1]}")" -b)
+done
 
 # One after the other: a list of blocks that lies in both.
 uri="linear:($plain,${paths[1]})"

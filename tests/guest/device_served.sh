@@ -46,7 +46,8 @@ disconnect
 stop
 
 # --- With it ---
-serve "$plain?passthrough=io+admin" "$zoned?passthrough=io"
+large=$(device nvlane-zoned 2)
+serve "$plain?passthrough=io+admin" "$zoned?passthrough=io" "$large?passthrough=io"
 connect
 verified_io "$(namespace 1)" 16M
 remote=$(remote_device 1)
@@ -96,6 +97,13 @@ cmp "$WORK/local" "$WORK/out"
 give "$uri" io 0x79 cdw10=0 cdw13=4
 head -c 512 "$WORK/a" >"$WORK/a.512"
 expect "an append after a reset" "$(give "$uri" io 0x7d cdw10=0 cdw12=0 data="$WORK/a.512")" 0x0
+
+# Places of more than 32 bits come back whole: zone 512 of 4 GiB each begins at block 2^32.
+nvme zns reset-zone "$large" -n 2 -a >/dev/null
+append=(io 0x7d cdw11=1 cdw12=7 data="$WORK/a")
+expect "an append by this kernel's host" "$(give "$(remote_device 3)" "${append[@]}")" 0x100000000
+expect "an append by ours" "$(give "tcp://127.0.0.1:$PORT/$NQN?ns=3" "${append[@]}")" 0x100000008
+expect "an append here" "$(give "$large" "${append[@]}")" 0x100000010
 
 # Admin commands of our host: what our target answers itself, and what it passes on.
 uri="tcp://127.0.0.1:$PORT/$NQN?ns=1"

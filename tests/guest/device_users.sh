@@ -33,6 +33,19 @@ chmod 600 "$plain"
 nobody_is_refused "$plain: Permission denied.*chmod.*[?]ro" "$plain" io 0x02 cdw12=7 read=4096
 expect_match "info" "$(fails as_nobody "$NVLANE" info "$plain")" 'Permission denied.*run as root'
 
+# What the user's doctor says would mend it does: root's part of it by root.
+own=$NVLANE
+of_nobody() { as_nobody "$own" "$@"; }
+NVLANE=of_nobody
+id() { echo nobody; }
+mend char_device missing "$plain"
+expect "writing then" "$(state char_device_write "$plain")" ok
+unset -f id
+NVLANE=$own
+as_nobody "$EXAMPLE" "$plain" io 0x02 cdw12=7 read=4096 2>"$WORK/said" | cmp - "$WORK/a" || die "$(<"$WORK/said")"
+chown root "$plain"
+if command -v setfacl >/dev/null; then setfacl -b "$plain"; fi
+
 # Reading.
 chmod 604 "$plain"
 nobody_is_refused "[?]ro" "$plain" io 0x02 cdw12=7 read=4096

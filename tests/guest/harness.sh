@@ -199,6 +199,36 @@ expect_joined() {
 # data_bytes FILE: bytes that are not holes
 data_bytes() { echo $(($(stat -c %b "$1") * 512)); }
 
+# --- What doctor says -------------------------------------------------------------------------------
+# state NAME [VOLUME]: of one thing; all of it is in $WORK/doctor.json
+state() {
+    "$NVLANE" doctor "${@:2}" -o json >"$WORK/doctor.json" || true
+    jq -r --arg name "$1" '.checks[] | select(.name == $name) | .state' "$WORK/doctor.json"
+}
+
+# mend NAME STATE [VOLUME]: it is not there; then that is done which is said to mend it. It is root who runs it here.
+mend() {
+    expect "$1 at first" "$(state "$1" "${@:3}")" "$2"
+    local how module until=$((SECONDS + 20))
+    how=$(jq -r --arg name "$1" '.checks[] | select(.name == $name) | .mend' "$WORK/doctor.json")
+    # What follows in parentheses is for people.
+    how=${how%%   (*}
+    # A ring lets go of its files some time after its process has ended.
+    for module in null_blk nvme; do
+        if [[ $how == *"$module"* && -e /sys/module/$module/refcnt ]]; then await 20 is "/sys/module/$module/refcnt" 0; fi
+    done
+    (
+        sudo() { "$@"; }
+        eval "$how"
+    ) || die "the mend of $1 fails: $how"
+    # Devices take a while to appear.
+    until [[ $(state "$1" "${@:3}") == ok ]]; do
+        ((SECONDS < until)) || die "$1 after '$how': $(jq -c --arg name "$1" '.checks[] | select(.name == $name)' "$WORK/doctor.json")"
+        pause 0.5
+    done
+    echo "$1: $how"
+}
+
 # --- The kernel's own target, to try the tests on --------------------------------------------------
 NVMET=/sys/kernel/config/nvmet
 

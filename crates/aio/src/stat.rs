@@ -272,11 +272,13 @@ pub struct Open {
 impl Report {
     /// Reads the file of the process; `NotFound` when it has made no context through this library.
     pub fn of(pid: u32) -> io::Result<Report> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let own = own_number(&status).unwrap_or(pid);
         for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
             let path = entry?.path();
             if is_ours(&path)
                 && let Ok(words) = words(&path)
-                && let Some(report) = Report::parse(&words, pid)
+                && let Some(report) = Report::parse(&words, own)
             {
                 return Ok(report);
             }
@@ -333,6 +335,13 @@ impl Report {
     }
 }
 
+/// The number that a process knows itself by, which in a container is another one: the last that its `status` below
+/// `/proc` has.
+fn own_number(status: &str) -> Option<u32> {
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_whitespace().last()?.parse().ok()
+}
+
 fn is_ours(path: &Path) -> bool {
     fs::read_link(path).is_ok_and(|name| name.to_string_lossy().contains(NAME))
 }
@@ -349,6 +358,13 @@ fn words(path: &Path) -> io::Result<Vec<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_in_a_container_has_a_number_of_its_own() {
+        assert_eq!(own_number("Pid:\t4711\nNSpid:\t4711\t33\t1\nNSpgid:\t4711\t9\n"), Some(1));
+        assert_eq!(own_number("Pid:\t4711\nNSpid:\t4711\n"), Some(4711));
+        assert_eq!(own_number("Pid:\t4711\n"), None, "a kernel without such namespaces");
+    }
 
     #[test]
     fn another_process_reads_what_was_counted() {

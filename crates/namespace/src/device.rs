@@ -178,6 +178,8 @@ pub struct Device {
     model: String,
     /// Errors of the kernel that were logged.
     logged: Mutex<Vec<i32>>,
+    /// Those with which no controller could be opened.
+    logged_closed: Mutex<Vec<io::ErrorKind>>,
     /// The block device of the same namespace, if volumes use that one too: its page cache is told of Copies.
     block: OnceLock<File>,
     /// What carries the commands, as the first queue found it.
@@ -238,6 +240,7 @@ impl Device {
             polls: queue.polls,
             model,
             logged: Mutex::default(),
+            logged_closed: Mutex::default(),
             block: OnceLock::new(),
             carrier: OnceLock::new(),
             retried: AtomicU64::new(0),
@@ -252,12 +255,18 @@ impl Device {
 
     /// Logs an error of the kernel, the first time that it comes.
     fn log(&self, errno: i32, now: status::Circumstances) {
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        if !logged.contains(&errno) {
-            logged.push(errno);
+        if is_new(&self.logged, errno) {
             let (device, words) = (self.options.path.display(), status::words(errno, now));
             let error = io::Error::from_raw_os_error(errno);
             tracing::warn!(%device, %error, "{words}");
+        }
+    }
+
+    /// Logs why no controller can be opened for admin commands, the first time that it is so.
+    fn log_closed(&self, error: &io::Error) {
+        if is_new(&self.logged_closed, error.kind()) {
+            let device = self.options.path.display();
+            tracing::warn!(%device, %error, "cannot pass admin commands");
         }
     }
 
@@ -325,6 +334,16 @@ impl Device {
             None => "polled for, if the device has poll queues: the kernel does not say".into(),
         }
     }
+}
+
+/// Whether that was not noted yet; it is now.
+fn is_new<T: PartialEq>(noted: &Mutex<Vec<T>>, what: T) -> bool {
+    let mut noted = noted.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_new = !noted.contains(&what);
+    if is_new {
+        noted.push(what);
+    }
+    is_new
 }
 
 /// For people whose namespace has become another one.

@@ -151,6 +151,19 @@ impl BigEntry {
         self
     }
 
+    /// The file that it is for.
+    pub fn file(&self) -> File {
+        match self.0.flags & FIXED_FILE {
+            0 => File::Fd(self.0.fd),
+            _ => File::Fixed(self.0.fd as u32),
+        }
+    }
+
+    /// The registered buffer that its data lies in, if it says so.
+    pub fn fixed_buffer(&self) -> Option<u16> {
+        (self.0.command_flags & COMMAND_FIXED != 0).then_some(self.0.buf_index)
+    }
+
     #[inline]
     fn new(opcode: u8) -> BigEntry {
         BigEntry(Layout {
@@ -256,6 +269,7 @@ mod tests {
             ..NvmeUringCmd::default()
         };
         let entry = nvme_command(File::Fixed(9), &command, NvmeOp::AdminVec, Some(5)).user_data(6);
+        assert_eq!((entry.file(), entry.fixed_buffer()), (File::Fixed(9), Some(5)));
         let bytes = bytes(&entry);
         let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four"));
         assert_eq!((bytes[0], bytes[1], word(4)), (URING_CMD, 1, 9));

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! `memory=vec` takes ordinary memory in place of registered buffers, `kind=small|big|mixed` says what
-//! the session's ring is.
+//! the session's ring is. `after=FILE` gives the command once there is that file, `again=FILE,...` gives it at once, and
+//! once more as each file appears; what it does then is said.
 
 use anyhow::{Context, Result, bail, ensure};
 use nvme::{Command, Status};
@@ -19,6 +20,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use uring::{Kind, NvmeOp, NvmeUringCmd, entry};
@@ -50,16 +52,21 @@ fn main() -> Result<()> {
         return vectors(&session, uri, u8::try_from(opcode)?, &fields);
     }
     let volume = session.open(uri)?;
-    let mut facts = Vec::new();
-    volume.namespace().describe(&mut facts);
-    for (name, value) in facts.iter().filter(|(name, _)| name == "commands go by") {
-        eprintln!("{name}: {value}");
+    if let Some(carrier) = fact(&volume, "commands go by") {
+        eprintln!("commands go by: {carrier}");
     }
     match (*what, &numbers[..]) {
         ("io" | "admin", &[opcode]) => one(&session, &volume, *what == "admin", opcode, &fields),
         ("load", &[depth, seconds]) => load(&session, &volume, depth, Duration::from_secs(seconds)),
         _ => bail!("{what}: give io or admin and an opcode, or load, a depth and seconds"),
     }
+}
+
+/// What the volume says of itself under that name.
+fn fact(volume: &Volume, name: &str) -> Option<String> {
+    let mut facts = Vec::new();
+    volume.namespace().describe(&mut facts);
+    facts.into_iter().find_map(|(found, value)| (found == name).then_some(value))
 }
 
 /// A number, hexadecimal with `0x`.
@@ -126,7 +133,7 @@ fn vectors(session: &Session, path: &str, opcode: u8, fields: &BTreeMap<&str, &s
     Ok(())
 }
 
-/// Carries out one command; fails with its status.
+/// Carries out one command, as often as it is to be; fails with its status.
 fn one(
     session: &Session,
     volume: &Volume,
@@ -134,6 +141,35 @@ fn one(
     opcode: u64,
     fields: &BTreeMap<&str, &str>,
 ) -> Result<()> {
+    await_file(fields.get("after").copied());
+    let mut bytes = give(session, volume, admin, opcode, fields)?;
+    for file in fields.get("again").into_iter().flat_map(|files| files.split(',')) {
+        await_file(Some(file));
+        bytes = give(session, volume, admin, opcode, fields)?;
+    }
+    if fields.contains_key("read") {
+        std::io::stdout().write_all(bytes.as_slice())?;
+    }
+    Ok(())
+}
+
+/// Waits until there is that file.
+fn await_file(file: Option<&str>) {
+    let Some(file) = file else { return };
+    eprintln!("waits for {file}");
+    while !Path::new(file).exists() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Carries out one command: its data.
+fn give(
+    session: &Session,
+    volume: &Volume,
+    admin: bool,
+    opcode: u64,
+    fields: &BTreeMap<&str, &str>,
+) -> Result<Bytes> {
     let mut command = Command { opcode: u8::try_from(opcode)?, ..Command::default() };
     let mut submission = Submission::default();
     for (name, value) in fields {
@@ -151,7 +187,7 @@ fn one(
             "timeout" => submission.timeout_ms = value_of()?,
             "data" => submission.data = memory(session, &std::fs::read(value)?, fields)?,
             "read" => submission.data = memory(session, &vec![0; value_of()? as usize], fields)?,
-            "memory" | "kind" => {}
+            "memory" | "kind" | "after" | "again" => {}
             other => bail!("{other}: no such field"),
         }
     }
@@ -164,11 +200,8 @@ fn one(
     let Some(Done { status, result, data, .. }) = done.pop() else { bail!("nothing completed") };
     eprintln!("status {:#x} {status}", status.0);
     eprintln!("result {result:#x}, after {:?}", begun.elapsed());
-    if fields.contains_key("read") {
-        std::io::stdout().write_all(data.as_slice())?;
-    }
     ensure!(status.is_success(), "{status}");
-    Ok(())
+    Ok(data)
 }
 
 /// `content` in memory of the kind that is wanted.
@@ -246,6 +279,9 @@ fn load(session: &Session, volume: &Volume, depth: u64, time: Duration) -> Resul
         }
     }
     println!("{} reads, {} writes, the slowest took {slowest:?}", counts[0], counts[1]);
+    if let Some(count) = fact(volume, "commands tried again") {
+        println!("{count} commands tried again");
+    }
     for (status, count) in errors {
         println!("{count} times {status}");
     }

@@ -5,7 +5,9 @@
 //!   serial nvlane-plain    namespace 1: blocks of 512 bytes     namespace 2: 4096, with 8 bytes of
 //!                                                               metadata and protection information
 //!   serial nvlane-zoned    namespace 1: 64 MiB in zones of 4 MiB, of which 3 MiB can be written
-//!   serial nvlane-path     namespace 1 of two controllers: one subsystem
+//!                          namespace 2: a bit more than 2 TiB in zones of 4 GiB: blocks from 2^32 on
+//!   serial nvlane-path     namespace 1 of two controllers: one subsystem; 300 commands a second at most, so that there is
+//!                          something in flight whenever a controller goes
 //!   and the kernel's own multipath is off
 //!
 //!   Set::Placed
@@ -38,27 +40,40 @@ pub enum Set {
     Placed,
 }
 
-/// Name, bytes, and the namespace as QEMU wants it.
-type Image = (&'static str, u64, &'static str);
+/// Name, bytes, further options of the drive, and the namespace as QEMU wants it.
+type Image = (&'static str, u64, &'static str, &'static str);
 
 impl Set {
     fn namespaces(self) -> &'static [Image] {
         match self {
             Self::Usual => &[
-                ("plain", 256 << 20, "bus=nvlane-plain,nsid=1,msrc=7,mssrl=64,mcl=128"),
+                ("plain", 256 << 20, "", "bus=nvlane-plain,nsid=1,msrc=7,mssrl=64,mcl=128"),
                 (
                     "metadata",
                     64 << 20,
+                    "",
                     "bus=nvlane-plain,nsid=2,logical_block_size=4096,physical_block_size=4096,ms=8,mset=0,pi=1",
                 ),
                 (
                     "zoned",
                     64 << 20,
+                    "",
                     "bus=nvlane-zoned,nsid=1,zoned=true,zoned.zone_size=4M,zoned.zone_capacity=3M",
                 ),
-                ("shared", 64 << 20, "bus=nvlane-path-a,nsid=1,shared=on"),
+                (
+                    "large",
+                    (2 << 40) + (8 << 30),
+                    "",
+                    "bus=nvlane-zoned,nsid=2,zoned=true,zoned.zone_size=4G",
+                ),
+                (
+                    "shared",
+                    64 << 20,
+                    ",throttling.iops-total=300",
+                    "bus=nvlane-path-a,nsid=1,shared=on",
+                ),
             ],
-            Self::Placed => &[("placed", 64 << 20, "bus=nvlane-placed,nsid=1,fdp.ruhs=0-3")],
+            Self::Placed => &[("placed", 64 << 20, "", "bus=nvlane-placed,nsid=1,fdp.ruhs=0-3")],
         }
     }
 
@@ -110,7 +125,7 @@ impl Devices {
         for controller in set.controllers() {
             add("-device", (*controller).into());
         }
-        for &(name, bytes, namespace) in set.namespaces() {
+        for &(name, bytes, more, namespace) in set.namespaces() {
             let image = directory.join(format!("{prefix}-{name}.img"));
             let shown = image.display().to_string();
             ensure!(!shown.contains(','), "QEMU cannot take a comma in a name: {shown:?}");
@@ -118,7 +133,8 @@ impl Devices {
             let file = File::create(&image).with_context(|| shown.clone())?;
             devices.images.push(image);
             file.set_len(bytes)?;
-            add("-drive", format!("file={shown},if=none,id=nvlane-{name},format=raw,cache=unsafe"));
+            let drive = format!("file={shown},if=none,id=nvlane-{name},format=raw,cache=unsafe");
+            add("-drive", drive + more);
             add("-device", format!("nvme-ns,drive=nvlane-{name},{namespace}"));
         }
         Ok(devices)

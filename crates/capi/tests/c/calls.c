@@ -405,7 +405,7 @@ static void ending(void)
 /* Copies: of ranges of two volumes, to several, waited for; and what is wrong with them. */
 static void copies(struct nvl_session *session)
 {
-    struct nvl_volume *a = NULL, *b = NULL, *there = NULL;
+    struct nvl_volume *a = NULL, *b = NULL, *c = NULL, *there = NULL;
     struct nvl_session *other = NULL;
     struct nvl_completion done;
     struct nvl_limits limits;
@@ -413,6 +413,7 @@ static void copies(struct nvl_session *session)
 
     CHECK(nvl_open(session, "mem:1M?bs=4096", 0, &a) == 0);
     CHECK(nvl_open(session, "mem:1M?bs=4096", 0, &b) == 0);
+    CHECK(nvl_open(session, "volatile:(mem:1M?bs=4096)", 0, &c) == 0);
     CHECK(nvl_volume_limits(a, &limits) == 0);
     CHECK(limits.copy_ranges_max >= 2 && limits.copy_range_blocks_max > 0 && limits.copy_blocks_max > 0);
     for (int at = 0; at < 4; at++) {
@@ -438,6 +439,14 @@ static void copies(struct nvl_session *session)
     CHECK(done.token == 43 && (done.status & 0x7ff) == 0x80 && done.result == 1);
     CHECK(done.volume == (uint32_t)nvl_volume_id(b));
     CHECK(nvl_outstanding(session) == 0);
+
+    /* Not to be read and written: memory is copied by itself, and a cache over it is not. */
+    struct nvl_copy_source cached[] = {{.blocks = 1}, {.volume = c, .blocks = 1}};
+    CHECK(nvl_copy(b, 30, ranges, 2, NVL_COPY_FAST_ONLY, 44) == 0);
+    CHECK(nvl_wait(session, 1, -1) == 1 && nvl_reap(session, &done, 1) == 1 && done.status == 0);
+    CHECK(nvl_copy(b, 30, cached, 2, NVL_COPY_FAST_ONLY, 45) == 0);
+    CHECK(nvl_wait(session, 1, -1) == 1 && nvl_reap(session, &done, 1) == 1);
+    CHECK(done.token == 45 && (done.status & 0x7ff) == 0x186 && done.result == 1);
 
     CHECK(nvl_copy_range(b, 0, a, 0, 4) == 4);
     CHECK(carry_out(session, b, blocks(READ, 3, page, BLOCK, 1)).status == 0 && page[0] == 'd');
@@ -468,6 +477,7 @@ static void copies(struct nvl_session *session)
     free(page);
     CHECK(nvl_close(a) == 0);
     CHECK(nvl_close(b) == 0);
+    CHECK(nvl_close(c) == 0);
 }
 
 int main(int argc, char **argv)
@@ -489,6 +499,14 @@ int main(int argc, char **argv)
     commands(session);
     copies(session);
     threads(session);
+    CHECK(nvl_session_free(session) == 0);
+    /* The same for whoever never sleeps. */
+    config.flags = NVL_POLL;
+    CHECK(nvl_session_new(&config, &session) == 0);
+    if (!session)
+        return 1;
+    remote(session, argv[2]);
+    commands(session);
     CHECK(nvl_session_free(session) == 0);
     ending();
     if (failures == 0)

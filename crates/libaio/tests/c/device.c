@@ -1,5 +1,12 @@
-/* Polled contexts on a block device: what one writes another reads, whatever is pinned and whoever submits. Prints how
- * many requests were to be polled for. Run in a guest (tests/guest/aio.sh): it needs a device, and overwrites it. */
+/* On a block device, which is overwritten; run in a guest (tests/guest/aio.sh).
+ *
+ * device DEVICE              polled contexts: what one writes another reads, whatever is pinned and whoever submits; prints
+ *                            how many requests were to be polled for
+ * device kernel|ours|iopoll|sqthread DEVICE
+ *                            reads, writes and syncs until the device is gone, by the kernel's system calls, by the library,
+ *                            and by its contexts that poll, submitted by a thread as well; prints "begun" when it is at work,
+ *                            and in the end how each kind ends from then on
+ */
 #include "aio.h"
 #include "../../include/nvlane_aio.h"
 
@@ -89,8 +96,137 @@ static void carry_out(int opcode, int fd, char *buffers, off_t at, unsigned flag
     polled += NR;
 }
 
+/* --- Until the device is gone --- */
+
+enum { KERNEL, OURS, IOPOLL, SQTHREAD };
+static const char *const names[] = {"kernel", "ours", "iopoll", "sqthread"};
+enum { READS, WRITES, SYNCS };
+static const char *const kinds[] = {"read", "write", "fdsync"};
+
+static int of_kernel(long code) { return code < 0 ? -errno : (int)code; }
+
+static int set_up(int way, context *ctx)
+{
+    unsigned flags = IOCTX_FLAG_USERIOCB | IOCTX_FLAG_IOPOLL | (way == SQTHREAD ? IOCTX_FLAG_SQTHREAD : 0);
+    if (way == KERNEL)
+        return of_kernel(syscall(SYS_io_setup, NR, ctx));
+    return way == OURS ? io_setup(NR, ctx) : io_setup2(NR, flags, iocbs, NULL, NULL, ctx);
+}
+
+static int put(int way, context ctx, int index)
+{
+    struct iocb *iocb = way == KERNEL || way == OURS ? &iocbs[index] : (struct iocb *)(uintptr_t)index;
+    return way == KERNEL ? of_kernel(syscall(SYS_io_submit, ctx, 1, &iocb)) : io_submit(ctx, 1, &iocb);
+}
+
+static int get(int way, context ctx, struct io_event *events)
+{
+    struct timespec second = {1, 0};
+    if (way == KERNEL)
+        return of_kernel(syscall(SYS_io_getevents, ctx, 1, NR, events, &second));
+    return io_getevents(ctx, 1, NR, events, &second);
+}
+
+static int tear_down(int way, context ctx)
+{
+    return way == KERNEL ? of_kernel(syscall(SYS_io_destroy, ctx)) : io_destroy(ctx);
+}
+
+/* How many ended well, and the first that did not: what with, and when. */
+static struct {
+    long well, badly, last;
+    double since;
+} ends;
+
+static int kind_of(int index)
+{
+    int opcode = iocbs[index].opcode;
+    return opcode == PREAD ? READS : opcode == PWRITE ? WRITES : SYNCS;
+}
+
+static void ended_with(int index, long res)
+{
+    ends.last = res;
+    if (res == (kind_of(index) == SYNCS ? 0 : BYTES))
+        ends.well++;
+    else if (!ends.badly++)
+        ends.since = seconds();
+}
+
+/* One more of that iocb, once nothing else is in flight: its result, or what submitting it gives. */
+static long alone(int way, context ctx, int index)
+{
+    struct io_event event[NR];
+    int code = put(way, ctx, index);
+    if (code != 1)
+        return code;
+    do
+        code = get(way, ctx, event);
+    while (code == 0 || code == -EINTR);
+    return code == 1 ? event[0].res : -100000 + code;
+}
+
+static int until_gone(int way, const char *path)
+{
+    int fd = open(path, O_RDWR | O_DIRECT);
+    char *buffers = aligned_alloc(4096, NR * BYTES);
+    int busy[NR] = {0}, in_flight = 0, told = 0, polls = way == IOPOLL || way == SQTHREAD;
+    context ctx = NULL;
+    if (fd < 0) {
+        perror(path);
+        return 2;
+    }
+    memset(buffers, 0x5a, NR * BYTES);
+    for (int i = 0; i < NR; i++) {
+        int kind = i % (polls ? SYNCS : SYNCS + 1);
+        iocbs[i] = iocb_of(kind == READS ? PREAD : kind == WRITES ? PWRITE : FDSYNC, fd, buffers + BYTES * i, BYTES, STEP * i);
+        if (kind == SYNCS)
+            iocbs[i].buf = iocbs[i].nbytes = iocbs[i].offset = 0;
+        iocbs[i].flags = polls ? IOCB_FLAG_HIPRI : 0;
+    }
+    CHECK(set_up(way, &ctx), 0);
+    /* At work until there are errors for a while: those of the removal itself differ from one time to the next. */
+    while (in_flight || !ends.badly || seconds() < ends.since + 1) {
+        int stop = ends.badly && seconds() > ends.since + 1;
+        for (int i = 0; i < NR && !stop; i++) {
+            int code = busy[i] ? 0 : put(way, ctx, i);
+            if (code == 1)
+                busy[i] = 1, in_flight++;
+            else if (code == -EAGAIN && in_flight)
+                break;
+            else if (code < 0)
+                ended_with(i, code);
+        }
+        struct io_event events[NR];
+        int code = in_flight ? get(way, ctx, events) : 0;
+        if (code < 0 && code != -EINTR) {
+            CHECK(code, 0);
+            return 1;
+        }
+        for (int i = 0; i < code; i++) {
+            int index = polls ? (int)events[i].obj : (int)((struct iocb *)(uintptr_t)events[i].obj - iocbs);
+            busy[index] = 0, in_flight--;
+            ended_with(index, events[i].res);
+        }
+        if (ends.well > 300 && !told++) {
+            puts("begun");
+            fflush(stdout);
+        }
+    }
+    for (int kind = READS; kind <= (polls ? WRITES : SYNCS); kind++)
+        printf("gone: %s %ld\n", kinds[kind], alone(way, ctx, kind));
+    /* With requests in flight, if there is anything that stays there. */
+    for (int i = 0; i < NR; i++)
+        put(way, ctx, i);
+    CHECK(tear_down(way, ctx), 0);
+    return failed;
+}
+
 int main(int count, char **arguments)
 {
+    for (int way = KERNEL; count == 3 && way <= SQTHREAD; way++)
+        if (!strcmp(arguments[1], names[way]))
+            return until_gone(way, arguments[2]);
     int fd = open(arguments[count - 1], O_RDWR | O_DIRECT), other = open(arguments[count - 1], O_RDWR | O_DIRECT);
     if (fd < 0 || other < 0) {
         perror(arguments[count - 1]);

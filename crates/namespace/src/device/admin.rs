@@ -27,6 +27,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use uring::{NvmePassthruCmd64, NvmeUringCmd};
 
+/// How the kernel calls a controller that takes commands.
+const LIVE: &str = "live";
+
 /// How long commands are waited for that were under way before one that changes namespaces: longer than the driver gives
 /// them by itself.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -35,19 +38,33 @@ const PATIENCE: Duration = Duration::from_secs(90);
 pub(super) struct AdminFile {
     file: File,
     registered: Option<FixedFile>,
+    /// `nvme0`.
+    controller: String,
 }
 
 impl AdminFile {
     /// Opens the device of a controller, a live one if there is one.
     pub(super) fn open(place: &Place, carrier: &Carrier) -> io::Result<AdminFile> {
-        let path = path(place);
+        let controller = controller(place);
+        let path = path(&controller);
         let named = |error: io::Error| {
             let what = format!("{}: {error}", path.display());
             io::Error::new(error.kind(), what)
         };
         let file = OpenOptions::new().read(true).write(true).open(&path).map_err(named)?;
         let registered = carrier.register(file.as_raw_fd());
-        Ok(AdminFile { file, registered })
+        Ok(AdminFile { file, registered, controller })
+    }
+
+    /// Whether another controller is to be had for commands, and this one not. Reads files in /sys, which do not wait
+    /// for the device.
+    pub(super) fn is_outdone(&self, place: &Place) -> bool {
+        if !place.is_head() {
+            return false;
+        }
+        let controllers = place.controllers();
+        let mut live = controllers.iter().filter(|(_, state)| state == LIVE).peekable();
+        live.peek().is_some() && live.all(|(name, _)| *name != self.controller)
     }
 
     pub(super) fn file(&self) -> uring::File {
@@ -138,21 +155,63 @@ impl Complete for Carried {
     }
 }
 
-/// `/dev/nvmeX` of the first live controller, or of the first.
-fn path(place: &Place) -> PathBuf {
-    let controllers = place.controllers();
-    let live = controllers.iter().find(|(_, state)| state == "live");
-    let name = live.or(controllers.first()).map_or("nvme", |(name, _)| name);
-    PathBuf::from("/dev").join(name)
+/// The first live controller, or the first.
+fn controller(place: &Place) -> String {
+    let mut controllers = place.controllers();
+    let live = controllers.iter().position(|(_, state)| state == LIVE);
+    match controllers.is_empty() {
+        true => "nvme".to_owned(),
+        false => controllers.swap_remove(live.unwrap_or(0)).0,
+    }
+}
+
+fn path(controller: &str) -> PathBuf {
+    PathBuf::from("/dev").join(controller)
 }
 
 /// Which device that is, and whether it may be used, for people.
 pub(super) fn describe(place: &Place) -> String {
-    let path = path(place);
+    let path = path(&controller(place));
     let shown = path.display();
     let choice = if place.is_head() { " (any controller of the subsystem)" } else { "" };
     match OpenOptions::new().read(true).write(true).open(&path) {
         Ok(_) => format!("{shown}{choice}"),
         Err(error) => format!("{shown}: {error}; admin commands are refused: run as root"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_head_leaves_a_controller_that_is_not_live_for_one_that_is() {
+        let root = tempfile::tempdir().unwrap();
+        let set = |controller: &str, state: &str| {
+            let directory = root.path().join("nvme-subsys0").join(controller);
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("state"), state).unwrap();
+        };
+        let head = Place::at(root.path().join("nvme-subsys0"));
+        let file = File::open("/dev/null").unwrap();
+        let own = AdminFile { file, registered: None, controller: "nvme0".into() };
+        for (first, second, chosen, is_outdone) in [
+            ("live", "live", "nvme0", false),
+            ("resetting", "live", "nvme1", true),
+            ("resetting", "connecting", "nvme0", false),
+            ("live", "dead", "nvme0", false),
+        ] {
+            set("nvme0", first);
+            set("nvme1", second);
+            assert_eq!(controller(&head), chosen, "{first} {second}");
+            assert_eq!(own.is_outdone(&head), is_outdone, "{first} {second}");
+        }
+        set("nvme1", "live");
+        fs::remove_dir_all(root.path().join("nvme-subsys0/nvme0")).unwrap();
+        assert!(own.is_outdone(&head), "it was removed");
+        // A device of one controller has no other.
+        set("nvme0", "resetting");
+        assert!(!own.is_outdone(&Place::at(root.path().join("nvme-subsys0/nvme0"))));
     }
 }

@@ -1,6 +1,8 @@
 //! One core's commands on a device.
 
-use super::admin::{self, AdminFile, Change};
+mod controllers;
+
+use super::admin::AdminFile;
 use super::copy::{self, Lists, Own};
 use super::flights::Count;
 use super::ring::{self, Carrier};
@@ -9,15 +11,14 @@ use super::{Device, RETRY_TIME, check, words};
 use crate::{Access, AccessWatcher, Data, Queue, Request};
 use association::retry::{Retry, may_retry};
 use nvme::opcode::io as opcode;
-use nvme::{Command, NSID_ALL, Status};
+use nvme::{Command, Status};
 use reactor::{Complete, FixedFile, Reactor};
 use std::cell::{Cell, RefCell};
-use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use uring::{BigEntry, NvmeOp, NvmeUringCmd, RingOptions, entry};
 
@@ -70,6 +71,8 @@ pub(super) struct DeviceQueue {
     registered: Option<FixedFile>,
     /// For admin commands, which cannot be polled for; opened at the first.
     admin: RefCell<Option<(Carrier, AdminFile)>>,
+    /// Until then admin commands are told so, since no controller's device could be opened.
+    admin_refused: Cell<Option<(Instant, Status)>>,
     retries: Rc<Retries>,
     /// I/O commands with the kernel, or noted for it.
     in_flight: Arc<Count>,
@@ -111,6 +114,7 @@ impl DeviceQueue {
             file,
             registered,
             admin: RefCell::new(None),
+            admin_refused: Cell::new(None),
             retries: Rc::new(Retries { queue: me.clone(), waiting: RefCell::default() }),
             look_at: Cell::new(Instant::now() + LOOK_EVERY),
             gone: Cell::new(false),
@@ -125,9 +129,7 @@ impl Drop for DeviceQueue {
         if let Some(registered) = self.registered.take() {
             self.carrier.unregister(registered);
         }
-        if let Some((carrier, file)) = self.admin.take() {
-            file.close(&carrier);
-        }
+        self.leave_controller();
     }
 }
 
@@ -246,10 +248,16 @@ impl DeviceQueue {
         if let Data::Sources(_) = &request.data {
             return self.start_copy(request);
         }
-        let command = self.io_command(&request, extents);
-        let fixed = self.carrier.fixed_index(&request.data);
-        let entry = entry::nvme_command(self.file, &command, NvmeOp::Io, fixed);
+        let entry = self.io_entry(&request, extents);
         self.hand_over(&self.carrier, request, entry);
+    }
+
+    /// The entry of the ring for an I/O command: by the registered file, and the registered buffer, where there are such.
+    #[inline]
+    pub(super) fn io_entry(&self, request: &Request, extents: &Extents) -> BigEntry {
+        let command = self.io_command(request, extents);
+        let fixed = self.carrier.fixed_index(&request.data);
+        entry::nvme_command(self.file, &command, NvmeOp::Io, fixed)
     }
 
     /// What the device is given of an I/O command.
@@ -304,58 +312,6 @@ impl DeviceQueue {
         }
     }
 
-    #[cold]
-    fn start_admin(&self, request: Box<Request>) {
-        let (carrier, file) = match self.admin_file() {
-            Ok(found) => found,
-            Err(error) => {
-                let device = self.device.options.path.display();
-                tracing::warn!(%device, %error, "cannot pass admin commands");
-                return request.finish(Status::OPERATION_DENIED.dnr());
-            }
-        };
-        let mut command = self.passed(&request, &Extents::of(&request), &request.command);
-        if !matches!(command.nsid, 0 | NSID_ALL) {
-            command.nsid = self.device.nsid;
-        }
-        if admin::changes_namespaces(&request.command) {
-            let own = self.admin.borrow().as_ref().map(|(_, file)| file.duplicate());
-            return match own {
-                Some(Ok(file)) => self.carry_out(request, command, file),
-                _ => request.finish(Status::INTERNAL),
-            };
-        }
-        let fixed = carrier.fixed_index(&request.data);
-        let entry = entry::nvme_command(file, &command, NvmeOp::Admin, fixed);
-        self.hand_over(&carrier, request, entry);
-    }
-
-    /// Has an admin command carried out that may change what the device's blocks look like.
-    pub(super) fn carry_out(&self, request: Box<Request>, command: NvmeUringCmd, file: File) {
-        let (change, result) = (Change::begin(&self.device), Arc::new(AtomicU64::new(0)));
-        let queue = self.me.upgrade().expect("the queue lives while it is called");
-        let sink = Rc::new(admin::Carried { queue, result: Arc::clone(&result) });
-        let token = Box::into_raw(request) as u64;
-        // SAFETY: the command names memory of the request's data, which stays in its box until
-        // `complete_command` takes it back, after this has returned.
-        let work = move || unsafe { change.carry_out(&file, command, &result) };
-        self.reactor.blocking(Box::new(work), sink, token);
-    }
-
-    fn admin_file(&self) -> io::Result<(Carrier, uring::File)> {
-        let mut admin = self.admin.borrow_mut();
-        if admin.is_none() {
-            let carrier = match self.device.polled() {
-                true => Carrier::plain(&self.reactor)?,
-                false => self.carrier.clone(),
-            };
-            let file = AdminFile::open(&self.device.place, &carrier)?;
-            *admin = Some((carrier, file));
-        }
-        let (carrier, file) = admin.as_ref().expect("just opened");
-        Ok((carrier.clone(), file.file()))
-    }
-
     /// The command as the kernel wants it, with the places of the request's data.
     #[inline]
     fn passed(&self, request: &Request, extents: &Extents, c: &Command) -> NvmeUringCmd {
@@ -395,6 +351,7 @@ impl DeviceQueue {
     /// A command did not succeed: it is tried again, or given back.
     #[cold]
     pub(super) fn failed(&self, mut request: Box<Request>, result: i32) {
+        let admin = request.scratch[TRIES] & ADMIN != 0;
         request.status = match result {
             1.. => of_device(Status(result as u16)),
             _ => {
@@ -407,7 +364,19 @@ impl DeviceQueue {
                     request.scratch[DOUBTS] = doubts;
                     return self.again(request, pause, pause);
                 }
-                self.of_kernel(-result, now)
+                if admin && is_unsent(-result) && self.device.place.is_head() {
+                    // The controller was removed; another may do, or the same one anew.
+                    self.leave_controller();
+                    if request.scratch[TRIES] == ADMIN {
+                        request.scratch[TRIES] += 1;
+                        return self.start_admin(request);
+                    }
+                }
+                match self.of_kernel(-result, now) {
+                    // Another path may do, whatever the command is.
+                    _ if admin && now.is_path && is_unsent(-result) => Status::HOST_ABORTED,
+                    status => status,
+                }
             }
         };
         if result < 0 {
@@ -417,12 +386,9 @@ impl DeviceQueue {
             // By the driver, since its time was over: whoever set that does not want it tried again.
             request.status = request.status.dnr();
         }
-        let admin = request.scratch[TRIES] & ADMIN != 0;
-        if admin && matches!(request.status.code(), Status::NAMESPACE_NOT_READY) {
-            // Of a head, another controller may do next time.
-            if let Some((carrier, file)) = self.admin.take() {
-                file.close(&carrier);
-            }
+        if admin && self.device.place.is_head() && is_of_path(request.status) {
+            // Another controller may do next time.
+            self.leave_controller();
         }
         let copies = std::mem::take(&mut request.scratch[LIST]) != 0;
         if copies {
@@ -560,6 +526,16 @@ fn of_device(status: Status) -> Status {
         Status::HOST_ABORTED => Status(Status::HOST_PATHING_ERROR.0 | status.0 & !0x7ff),
         _ => status,
     }
+}
+
+/// Whether an admin command that ended so was not sent: its controller has been removed.
+fn is_unsent(errno: i32) -> bool {
+    matches!(errno, libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN)
+}
+
+/// Whether the way to a controller is to blame, or the controller.
+fn is_of_path(status: Status) -> bool {
+    matches!(status.code(), Status::NAMESPACE_NOT_READY | Status::HOST_PATHING_ERROR)
 }
 
 /// Commands that everybody knows; others are passed where that was asked for.

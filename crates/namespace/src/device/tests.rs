@@ -1,5 +1,7 @@
 //! A device's queue on `/dev/null`, which takes every command and does nothing.
 
+mod controllers;
+
 use super::*;
 use crate::copy::{Place as In, Source, Sources};
 use crate::layer::guard::{Guard, GuardOptions};
@@ -95,6 +97,7 @@ fn made(node: &str, passthrough: Passthrough, parent: impl Into<PathBuf>) -> Dev
         polls: None,
         model: String::new(),
         logged: Mutex::default(),
+        logged_closed: Mutex::default(),
         block: OnceLock::new(),
         carrier: OnceLock::new(),
         retried: AtomicU64::new(0),
@@ -123,7 +126,7 @@ pub(super) fn submit(queue: &dyn Queue, done: &Rc<Done>, mut request: Box<Reques
 pub(super) fn copy_of(sdlba: u64, ranges: &[(u64, u32)]) -> Box<Request> {
     let mut request = Request::new();
     request.command = copy::command(1, sdlba, ranges.len(), copy::Format::Short);
-    let source = |&(slba, blocks)| Source { place: In::Same, slba, blocks };
+    let source = |&(slba, blocks)| Source { place: In::Same, slba, blocks, fast_only: false };
     let ranges = ranges.iter().map(source).collect();
     request.data = Data::Sources(Box::new(Sources { ranges, ..Sources::default() }));
     request
@@ -163,7 +166,7 @@ fn another_device_with_the_same_name_and_number_is_not_this_one() {
     {
         let located = from.origin(500, 100).expect("it tells where its blocks are");
         let place = In::Origin(located.origin);
-        let ranges = vec![Source { place, slba: located.slba, blocks: 100 }];
+        let ranges = vec![Source { place, slba: located.slba, blocks: 100, fast_only: false }];
         let mut request = copy_of(0, &[(500, 100)]);
         request.data = Data::Sources(Box::new(Sources { ranges, ..Sources::default() }));
         submit(&*queue, &done, request);
@@ -185,7 +188,7 @@ fn a_device_that_is_opened_twice_is_one() {
         [&this, &again, &other].map(|it| Arc::clone(it).origin(500, 100).unwrap().origin);
     assert!(one.keeper() == two.keeper() && one.keeper() != three.keeper());
     let mut request = copy_of(0, &[(500, 100)]);
-    let ranges = vec![Source { place: In::Origin(two), slba: 500, blocks: 100 }];
+    let ranges = vec![Source { place: In::Origin(two), slba: 500, blocks: 100, fast_only: false }];
     request.data = Data::Sources(Box::new(Sources { ranges, ..Sources::default() }));
     submit(&*this.open_queue(&reactor).unwrap(), &done, request);
     drive(&reactor, &done, 1);
@@ -546,6 +549,32 @@ fn rings_beside_the_cores_own_use_registered_buffers_of_sessions() {
     for carrier in [own, beside] {
         assert_eq!(carrier.fixed_index(&part(index)), index);
         assert_eq!(carrier.fixed_index(&part(None)), None, "ordinary memory");
+    }
+}
+
+/// The kernel then looks up neither pages nor the file.
+#[test]
+fn commands_name_the_registered_file_and_the_registered_buffer() {
+    let reactor = reactor();
+    for sqpoll in [None, Some(SqPoll { cpu: None, idle_ms: 2 })] {
+        let mut device = made("/dev/null", Passthrough::NONE, "/nowhere/nvme0");
+        device.options.sqpoll = sqpoll;
+        let queue = queue::DeviceQueue::open(Arc::new(device), &reactor).unwrap();
+        let mut request = Request::new();
+        request.command = Command::blocks(opcode::READ, 1, 0, 8);
+        let buffer = reactor.buffers().allocate(4096).expect("room");
+        let index = buffer.ensure_registered();
+        assert!(index.is_some(), "lockable memory");
+        request.data = Data::Buffer(buffer);
+        let entry = queue.io_entry(&request, &queue::Extents::of(&request));
+        assert_eq!(entry.fixed_buffer(), index);
+        assert!(matches!(entry.file(), uring::File::Fixed(_)), "{:?}", entry.file());
+        let mut ordinary = vec![0; 4096];
+        // SAFETY: nobody uses the part but to make the entry.
+        request.data =
+            Data::Part(unsafe { crate::Part::new(ordinary.as_mut_ptr(), ordinary.len(), None) });
+        let entry = queue.io_entry(&request, &queue::Extents::of(&request));
+        assert_eq!(entry.fixed_buffer(), None);
     }
 }
 

@@ -147,6 +147,26 @@ pub fn of_own_thread(task: libc::pid_t) -> io::Result<Usage> {
     })
 }
 
+/// As [`of_this_thread`], with the threads of the kernel that submit for this process (SQPOLL): what they do for it is
+/// what a system call would.
+pub fn with_submitters() -> io::Result<Usage> {
+    let mut usage = of_this_thread()?;
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let task = task?;
+        // One may have ended by now.
+        let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        let number = task.file_name().to_str().and_then(|number| number.parse().ok());
+        if name.starts_with("iou-sqp-")
+            && let Some(number) = number
+            && let Ok(submitter) = of_own_thread(number)
+        {
+            usage.cpu += submitter.cpu;
+            usage.waited += submitter.waited;
+        }
+    }
+    Ok(usage)
+}
+
 /// The second number of a `schedstat`: nanoseconds on a run queue. Nothing where the kernel does
 /// not keep it, or the thread has ended.
 fn waited(path: &str) -> Duration {
@@ -234,6 +254,24 @@ mod tests {
         let used = observed.usage().unwrap().since(before);
         assert!(used.cpu >= Duration::from_millis(10), "{used:?}");
         assert!(observed.resident_bytes().unwrap() > 4096);
+    }
+
+    #[test]
+    fn what_a_submitting_thread_uses_counts() {
+        let sqpoll = Some(uring::SqPoll { cpu: None, idle_ms: 10_000 });
+        let options = uring::RingOptions { sqpoll, ..uring::RingOptions::default() };
+        let _ring = uring::Ring::with_options(&options).unwrap();
+        let before = with_submitters().unwrap();
+        let end = std::time::Instant::now() + Duration::from_secs(20);
+        // It spins, and this thread does nothing.
+        loop {
+            std::thread::sleep(Duration::from_millis(20));
+            let all = with_submitters().unwrap().since(before).cpu;
+            if all >= Duration::from_millis(50) {
+                break;
+            }
+            assert!(std::time::Instant::now() < end, "{all:?}");
+        }
     }
 
     #[test]

@@ -256,9 +256,19 @@ pub fn program(command: &str) -> String {
     format!("{command} {}", quoted(&path.to_string_lossy()))
 }
 
-/// The command that gives this user a file to read and write.
+/// The command that gives this user a file to read and write: beside its owner, where there is a program for that.
 pub fn to_this_user(path: &str) -> String {
-    format!("sudo setfacl -m u:$(id -un):rw {}", quoted(path))
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let has_acl = std::env::split_paths(&folders).any(|folder| folder.join("setfacl").is_file());
+    giving(path, has_acl)
+}
+
+fn giving(path: &str, has_acl: bool) -> String {
+    let path = quoted(path);
+    match has_acl {
+        true => format!("sudo setfacl -m u:$(id -un):rw {path}"),
+        false => format!("sudo chown $(id -un) {path} && sudo chmod u+rw {path}"),
+    }
 }
 
 /// A path as a shell takes it for one word, and no command for an option.
@@ -274,6 +284,12 @@ fn quoted(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_given_by_a_program_that_is_there() {
+        assert_eq!(giving("/dev/ng0n1", true), "sudo setfacl -m u:$(id -un):rw /dev/ng0n1");
+        assert_eq!(giving("a b", false), "sudo chown $(id -un) 'a b' && sudo chmod u+rw 'a b'");
+    }
 
     #[test]
     fn paths_are_one_word_for_a_shell() {

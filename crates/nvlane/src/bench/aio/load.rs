@@ -1,10 +1,11 @@
 //! Random reads that keep a number of requests in flight.
 
-use super::subject::{BLOCK, Subject};
+use super::subject::{BLOCK, Kind, Subject};
 use crate::bench::{random::Random, usage};
 use ::aio::abi::Event;
 use anyhow::bail;
 use hdrhistogram::Histogram;
+use std::io;
 use std::time::{Duration, Instant};
 
 /// One subject at work.
@@ -20,7 +21,7 @@ pub struct Load {
 pub struct Window {
     /// Reads per second.
     pub iops: f64,
-    /// CPU time per read, of this thread.
+    /// CPU time per read, of this thread and of the kernel's that submits, if there is one.
     pub cpu_ns: f64,
     /// Time in `io_submit` per read; not a number where it is not known.
     pub submit_ns: f64,
@@ -45,6 +46,13 @@ impl Load {
         self.subject.polling
     }
 
+    fn usage(&self) -> io::Result<usage::Usage> {
+        match self.subject.kind {
+            Kind::Setup2Thread => usage::with_submitters(),
+            _ => usage::of_this_thread(),
+        }
+    }
+
     /// Reads for so long; nothing is in flight before and after.
     pub fn window(&mut self, length: Duration, seed: u64) -> anyhow::Result<Window> {
         let mut random = Random::new(seed + 1);
@@ -52,7 +60,7 @@ impl Load {
         let mut events = vec![Event::default(); self.depth];
         let mut free: Vec<usize> = (0..self.depth).collect();
         let (mut done, mut submitting) = (0_u64, Duration::ZERO);
-        let before = usage::of_this_thread()?;
+        let before = self.usage()?;
         let begin = Instant::now();
         loop {
             let now = Instant::now();
@@ -95,7 +103,7 @@ impl Load {
             done += count as u64;
         }
         let elapsed = begin.elapsed();
-        let used = usage::of_this_thread()?.since(before);
+        let used = self.usage()?.since(before);
         let reads = done.max(1) as f64;
         Ok(Window {
             iops: reads / elapsed.as_secs_f64(),

@@ -88,7 +88,7 @@ impl Scenario for Aio {
             window: guest::window(Duration::from_millis(window_ms)),
             turns,
             core: options.client_core,
-            fio: served::version("fio").is_ok() && !options.tiny,
+            fio: served::version("fio").is_ok(),
             table: Vec::new(),
             worst: (f64::INFINITY, String::new()),
         };

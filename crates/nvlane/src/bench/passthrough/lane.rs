@@ -8,6 +8,7 @@ use crate::bench::random::Random;
 use crate::bench::usage;
 use anyhow::{Context, bail};
 use nvme::opcode;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 use uring::{Completion, Kind, NvmeOp, NvmeUringCmd, Ring, RingOptions, SqPoll, Wait, entry};
@@ -119,6 +120,11 @@ impl<'a> Lane<'a> {
         if pushed { Ok(()) } else { bail!("the ring has as many entries as commands") }
     }
 
+    /// CPU time until now, that of the kernel's thread included, if one submits.
+    fn usage(&self) -> io::Result<usage::Usage> {
+        if self.steps.sqpoll { usage::with_submitters() } else { usage::of_this_thread() }
+    }
+
     fn check(&self, completion: &Completion) -> anyhow::Result<()> {
         let expected = if self.steps.block { BYTES as i32 } else { 0 };
         if completion.result != expected {
@@ -149,12 +155,12 @@ impl Runs for Lane<'_> {
             self.ring.reap(&mut done);
             let now = Instant::now();
             if watched.is_none() && now - start >= warm {
-                watched = Some((now, usage::of_this_thread()?));
+                watched = Some((now, self.usage()?));
             }
             if let (Some((since, _)), None) = (watched, ended)
                 && now - since >= measure
             {
-                ended = Some((now - since, usage::of_this_thread()?));
+                ended = Some((now - since, self.usage()?));
             }
             for completion in done.drain(..) {
                 self.check(&completion)?;

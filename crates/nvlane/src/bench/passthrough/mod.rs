@@ -46,7 +46,7 @@ pub struct Window {
     pub ios: u64,
     /// Its length.
     pub seconds: f64,
-    /// CPU time of the threads that submit.
+    /// CPU time of the threads that submit, the kernel's included.
     pub cpu: Duration,
     /// Nanoseconds from submission to completion.
     pub latency: Histogram<u32>,

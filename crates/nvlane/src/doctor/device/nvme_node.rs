@@ -157,23 +157,30 @@ impl Node {
     fn controller(&self) -> Option<String> {
         let device = format!("/sys/class/nvme-generic/{}/device", self.name);
         let device = fs::canonicalize(device).ok()?;
-        let is_controller = |name: &str| {
-            name.strip_prefix("nvme").is_some_and(|digits| {
-                !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
-            })
-        };
-        let own = device.file_name()?.to_str()?.to_owned();
-        if is_controller(&own) {
-            return Some(own);
-        }
-        let mut names: Vec<String> = fs::read_dir(&device)
-            .ok()?
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .filter(|name| is_controller(name))
-            .collect();
-        names.sort();
-        names.into_iter().next()
+        let own = device.file_name()?.to_str()?;
+        if is_controller(own) { Some(own.to_owned()) } else { any_of(&device) }
     }
+}
+
+fn is_controller(name: &str) -> bool {
+    name.strip_prefix("nvme").is_some_and(|digits| {
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
+/// A controller of a subsystem: one that takes commands, if there is one.
+fn any_of(subsystem: &Path) -> Option<String> {
+    let mut names: Vec<String> = fs::read_dir(subsystem)
+        .ok()?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| is_controller(name))
+        .collect();
+    names.sort();
+    let is_live = |name: &&String| {
+        let state = fs::read_to_string(subsystem.join(name).join("state"));
+        state.is_ok_and(|state| state.trim() == "live")
+    };
+    names.iter().find(is_live).or(names.first()).cloned()
 }
 
 fn identify(file: &File, cns: u32, nsid: u32, data: &mut [u8]) -> io::Result<()> {
@@ -231,6 +238,21 @@ fn pass(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_several_controllers_a_live_one_is_asked() {
+        let subsystem = tempfile::tempdir().unwrap();
+        let set = |name: &str, state: &str| {
+            fs::create_dir_all(subsystem.path().join(name)).unwrap();
+            fs::write(subsystem.path().join(name).join("state"), state).unwrap();
+        };
+        assert_eq!(any_of(subsystem.path()), None);
+        set("nvme0", "connecting\n");
+        set("nvme0n1", "live\n");
+        assert_eq!(any_of(subsystem.path()).as_deref(), Some("nvme0"));
+        set("nvme1", "live\n");
+        assert_eq!(any_of(subsystem.path()).as_deref(), Some("nvme1"));
+    }
 
     #[test]
     fn nodes_are_known_by_their_names() {
