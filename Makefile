@@ -1,7 +1,7 @@
 # The everyday verbs. Everything behind them is `cargo xtask` (see `cargo xtask --help`).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-full check bench fmt
+.PHONY: help run test test-full check bench deb fmt
 
 XTASK := cargo run --quiet --locked --package xtask --
 
@@ -22,6 +22,9 @@ check: cc ## Format, lints, unit tests and tidy, in under three minutes
 
 bench: cc ## Run the benchmarks (ARGS: scenario and options)
 	@$(XTASK) bench $(ARGS)
+
+deb: cc ## Make a Debian package, target/nvlane_VERSION_ARCHITECTURE.deb
+	@$(XTASK) deb
 
 fmt: ## Format the sources
 	@cargo fmt --all

@@ -1,7 +1,9 @@
 //! The project's task runner: `cargo xtask --help`. `make` has the everyday verbs.
 
 mod archive;
+mod deb;
 mod emulator;
+mod floors;
 mod guest;
 mod initramfs;
 mod kernel;
@@ -53,6 +55,8 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Build in release mode and make a Debian package of it.
+    Deb,
     /// Check whether a device kept what it acknowledged as durable (a tool of the tests).
     Ledger(ledger::LedgerArguments),
 }
@@ -79,6 +83,7 @@ fn run(task: Task) -> Result<u8> {
         }
         Task::Run { arguments } => plan::serve(&arguments),
         Task::Bench { arguments } => plan::bench(&arguments),
+        Task::Deb => deb::make(),
         Task::Ledger(arguments) => ledger::run(arguments),
     }
 }

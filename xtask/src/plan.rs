@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
+use crate::deb;
+use crate::floors;
 use crate::guest::machine::Machine;
 use crate::guest::nvme::Set;
 use crate::guest::power_cut;
@@ -63,8 +65,9 @@ struct Depth {
 const EVERYDAY: Depth = Depth { rounds: 5, fuzz_seconds: 10 };
 const FULL: Depth = Depth { rounds: 20, fuzz_seconds: 60 };
 
-/// Tests of the full run that say by a variable how often they are done: name, package, filter, variable.
-const REPEATED: [(&str, &str, &str, (&str, &str)); 4] = [
+/// Tests of the full run to which a variable says how often they are done, or that nothing is left out: name, package,
+/// filter, variable.
+const REPEATED: [(&str, &str, &str, (&str, &str)); 5] = [
     (
         "copies/model",
         "namespace",
@@ -83,6 +86,12 @@ const REPEATED: [(&str, &str, &str, (&str, &str)); 4] = [
         "nvlane",
         "cut_at_any_moment_two_caches_lose_nothing",
         ("NVLANE_COPY_KILLS", "50"),
+    ),
+    (
+        "bpf/fresh",
+        "bpf",
+        "committed_objects_are_what_clang_makes_of_their_sources",
+        ("NVLANE_INSISTS_ON_CLANG", "1"),
     ),
 ];
 
@@ -176,6 +185,7 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
             ("guest kernels", versions.join(", ")),
             ("rounds of each accident", depth.rounds.to_string()),
             ("seconds per fuzzer", depth.fuzz_seconds.to_string()),
+            ("seed of random copies (COPY_SEED)", copy_seed(&commit()?).to_string()),
         ];
         println!("\nrecorded in {}", record(&runner, &about)?.display());
     }
@@ -228,11 +238,14 @@ fn steps_before_guests<'a>(
         steps.push(Step::new(name, move |_, output| fuzz(&target, seconds, output)));
     }
     if full {
-        // What `unit` does a few of, as often as was asked for.
+        // What `unit` does a few of, as often as was asked for, and not what the run of another commit has done.
+        let seed = copy_seed(&commit()?);
         for (name, package, filter, (variable, count)) in REPEATED {
             steps.push(Step::new(name, move |_, output| {
                 let arguments = ["test", "--release", "--locked", "-p", package, "--tests", filter];
-                let count = output.counted(cargo()?.args(arguments).env(variable, count))?;
+                let mut command = cargo()?;
+                command.args(arguments).env(variable, count).env("COPY_SEED", seed.to_string());
+                let count = output.counted(&mut command)?;
                 ensure!(count.passed + count.failed > 0, "no test is called {filter}");
                 Ok(count)
             }));
@@ -243,6 +256,11 @@ fn steps_before_guests<'a>(
             let library = target_directory()?.join(RELEASE).join("libnvlane_aio.so");
             output.run(Command::new(checkout()?.join("tests/libaio/run")).arg(library))?;
             Ok(Count::ONE)
+        }));
+        steps.push(Step::new("deb", |_, output| deb::test(output)));
+        steps.push(Step::new("bench/floors", |_, output| {
+            output.run(cargo()?.args(["build", "--locked", "--profile", RELEASE]).args(SHIPPED))?;
+            floors::check(&target_directory()?.join(RELEASE).join("nvlane"), output)
         }));
     }
     Ok(steps)
@@ -440,6 +458,13 @@ fn commit() -> Result<String> {
     Ok(said.trim().to_owned())
 }
 
+/// Where random copies of the full run begin: at the number that a commit's short name is.
+fn copy_seed(commit: &str) -> u64 {
+    let name = commit.trim_end_matches("-dirty");
+    let name = name.rsplit_once("-g").map_or(name, |(_, name)| name);
+    u64::from_str_radix(name, 16).unwrap_or(1)
+}
+
 /// `cargo xtask run`: what `make run` does.
 pub fn serve(arguments: &[String]) -> Result<u8> {
     packages::install(List::Run)?;
@@ -472,5 +497,12 @@ mod tests {
             let script = scripts.iter().find(|script| script.name == name);
             assert!(script.is_some_and(|script| !script.newest_only), "{name}");
         }
+    }
+
+    #[test]
+    fn random_copies_begin_at_the_commit() {
+        assert_eq!(copy_seed("0a1b2c3"), 0x00a1_b2c3);
+        assert_eq!(copy_seed("v0.1-17-g0a1b2c3-dirty"), 0x00a1_b2c3);
+        assert_eq!(copy_seed("v0.1"), 1);
     }
 }

@@ -10,6 +10,7 @@
 //! ```
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -190,6 +191,11 @@ fn keep_library(built: &Path, kept: &Kept, output: &Output) -> Result<String> {
     kept.copy(&built.join("libnvlane.so"), "library")?;
     let folder = kept.folder.join("library");
     fs::create_dir_all(folder.join("c"))?;
+    // The name that programs look for.
+    let name = folder.join("libnvlane.so.0");
+    if fs::symlink_metadata(&name).is_err() {
+        symlink("libnvlane.so", name)?;
+    }
     for name in LIBRARY_EXAMPLES {
         kept.copy(&built.join("examples").join(name), "library/rust")?;
         let mut compiler = Command::new("cc");

@@ -1,0 +1,223 @@
+//! `cargo xtask deb`: a Debian package of what `make run` builds, with the C library, units, manual pages, completions and
+//! programs for `bpf:`.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::lanes::{Count, Output};
+use crate::packages::{self, List};
+use crate::process::{capture, cargo, checkout, run, target_directory};
+use crate::programs::{RELEASE, SHIPPED};
+
+/// The name that programs which are linked with the library look for (crates/capi/build.rs).
+const SONAME: &str = "libnvlane.so.0";
+
+/// A file of the checkout, and where it goes.
+const FILES: [(&str, &str); 7] = [
+    ("crates/capi/include/nvlane.h", "usr/include/nvlane.h"),
+    ("crates/libaio/include/nvlane_aio.h", "usr/include/nvlane_aio.h"),
+    ("packaging/man/nvlane_aio.3", "usr/share/man/man3/nvlane_aio.3"),
+    ("README.md", "usr/share/doc/nvlane/README.md"),
+    ("CHANGELOG.md", "usr/share/doc/nvlane/CHANGELOG.md"),
+    ("LICENSE-APACHE", "usr/share/doc/nvlane/LICENSE-APACHE"),
+    ("LICENSE-MIT", "usr/share/doc/nvlane/copyright"),
+];
+
+/// Files of a folder of the checkout whose names end so, and where they go.
+const FOLDERS: [(&str, &str, &str); 5] = [
+    ("docs", ".md", "usr/share/doc/nvlane/docs"),
+    ("packaging/systemd", ".service", "usr/lib/systemd/system"),
+    ("bpf", ".bpf.o", "usr/share/nvlane/bpf"),
+    ("bpf", ".bpf.c", "usr/share/nvlane/bpf"),
+    ("bpf", ".h", "usr/share/nvlane/bpf"),
+];
+
+/// What `nvlane completions` makes, and where shells look for it.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "usr/share/bash-completion/completions/nvlane"),
+    ("zsh", "usr/share/zsh/vendor-completions/_nvlane"),
+    ("fish", "usr/share/fish/vendor_completions.d/nvlane.fish"),
+];
+
+/// Has systemd look at the units. Nothing is started: which volumes are to be served is not known.
+const MAINTAINER: &str = "#!/bin/sh
+set -e
+if [ -d /run/systemd/system ]; then
+    systemctl daemon-reload || true
+fi
+";
+
+/// Builds in release mode and makes the package; says where it is.
+pub fn make() -> Result<u8> {
+    packages::install(List::Run)?;
+    let build = ["build", "--locked", "--profile", RELEASE, "--package=capi"];
+    run(cargo()?.args(build).args(SHIPPED))?;
+    println!("{}", pack()?.display());
+    Ok(0)
+}
+
+/// The same as a step of the tests, which looks into the package.
+pub fn test(output: &mut Output) -> Result<Count> {
+    let build = ["build", "--locked", "--profile", RELEASE, "--package=capi"];
+    output.run(cargo()?.args(build).args(SHIPPED))?;
+    let package = pack()?;
+    let root = package.with_extension("root");
+    clear(&root)?;
+    output.run(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(&root))?;
+    let version = capture(Command::new(root.join("usr/bin/nvlane")).arg("--version"))?;
+    ensure!(version.trim() == format!("nvlane {}", env!("CARGO_PKG_VERSION")), "{version}");
+    // A program that is built with what is in there, and runs with it.
+    let libraries = root.join(libraries()?);
+    let flags = capture(
+        Command::new("pkg-config")
+            .env("PKG_CONFIG_PATH", libraries.join("pkgconfig"))
+            .env("PKG_CONFIG_SYSROOT_DIR", &root)
+            .args(["--cflags", "--libs", "nvlane"]),
+    )?;
+    let program = root.join("passthrough");
+    let source = checkout()?.join("examples/c/passthrough.c");
+    let mut compiler = Command::new("cc");
+    compiler.arg("-o").arg(&program).arg(source);
+    // Where the linker looks by itself once it is installed.
+    compiler.args(flags.split_whitespace()).arg("-L").arg(&libraries);
+    output.run(&mut compiler)?;
+    let mut reads = Command::new(&program);
+    output.run(reads.arg("mem:1M").env("LD_LIBRARY_PATH", &libraries))?;
+    let names = capture(Command::new("readelf").arg("-d").arg(&program))?;
+    ensure!(names.contains(SONAME), "it is not linked with {SONAME}: {names}");
+    let fields = capture(Command::new("dpkg-deb").arg("--field").arg(&package))?;
+    ensure!(fields.contains("Depends: libc6 (>= "), "{fields}");
+    let listed = capture(Command::new("dpkg-deb").arg("--contents").arg(&package))?;
+    for file in ["man/man1/nvlane-serve.1", "nvlane/bpf/stripe.bpf.o", "system/nvlane.service"] {
+        ensure!(listed.contains(file), "{file} is missing: {listed}");
+    }
+    clear(&root)?;
+    Ok(Count::ONE)
+}
+
+/// Makes the package of what was built.
+fn pack() -> Result<PathBuf> {
+    let built = target_directory()?.join(RELEASE);
+    let architecture = capture(Command::new("dpkg").arg("--print-architecture"))?;
+    let version = env!("CARGO_PKG_VERSION");
+    let name = format!("nvlane_{version}_{}.deb", architecture.trim());
+    let root = target_directory()?.join("deb");
+    clear(&root)?;
+    stage(&built, &root)?;
+    let nvlane = root.join("usr/bin/nvlane");
+    for (shell, to) in COMPLETIONS {
+        let made = capture(Command::new(&nvlane).args(["completions", shell]))?;
+        write(&root.join(to), made.as_bytes(), 0o644)?;
+    }
+    let pages = root.join("usr/share/man/man1");
+    fs::create_dir_all(&pages)?;
+    capture(Command::new(&nvlane).args(["man", "--dir"]).arg(&pages))?;
+    let size = capture(Command::new("du").args(["-sk", "--apparent-size"]).arg(&root))?;
+    let size = size.split_whitespace().next().context("du says a number")?;
+    let control = control(version, architecture.trim(), &libc_version()?, size);
+    write(&root.join("DEBIAN/control"), control.as_bytes(), 0o644)?;
+    for script in ["postinst", "postrm"] {
+        write(&root.join("DEBIAN").join(script), MAINTAINER.as_bytes(), 0o755)?;
+    }
+    let package = target_directory()?.join(name);
+    let mut dpkg = Command::new("dpkg-deb");
+    dpkg.args(["--root-owner-group", "--build"]).arg(&root).arg(&package);
+    capture(&mut dpkg)?;
+    Ok(package)
+}
+
+/// Puts files where they belong below `root`.
+fn stage(built: &Path, root: &Path) -> Result<()> {
+    let checkout = checkout()?;
+    copy(&built.join("nvlane"), &root.join("usr/bin/nvlane"), 0o755)?;
+    let aio = root.join("usr/lib/nvlane");
+    copy(&built.join("libnvlane_aio.so"), &aio.join("libaio.so.1"), 0o644)?;
+    // As Debian 13 calls it.
+    symlink("libaio.so.1", aio.join("libaio.so.1t64"))?;
+    let libraries = libraries()?;
+    copy(&built.join("libnvlane.so"), &root.join(&libraries).join(SONAME), 0o644)?;
+    symlink(SONAME, root.join(&libraries).join("libnvlane.so"))?;
+    let described = pkg_config(&libraries, env!("CARGO_PKG_VERSION"));
+    write(&root.join(&libraries).join("pkgconfig/nvlane.pc"), described.as_bytes(), 0o644)?;
+    for (from, to) in FILES {
+        copy(&checkout.join(from), &root.join(to), 0o644)?;
+    }
+    for (folder, end, to) in FOLDERS {
+        for entry in fs::read_dir(checkout.join(folder))? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if path.is_file() && name.ends_with(end) {
+                copy(&path, &root.join(to).join(name), 0o644)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where this architecture has its libraries, without the first slash.
+fn libraries() -> Result<PathBuf> {
+    let triplet = capture(Command::new("cc").arg("-print-multiarch"))?;
+    let triplet = triplet.trim();
+    Ok(if triplet.is_empty() { "usr/lib".into() } else { Path::new("usr/lib").join(triplet) })
+}
+
+/// The version of the C library here, up to its revision: what was linked with it may need as much.
+fn libc_version() -> Result<String> {
+    let version = capture(Command::new("dpkg-query").args(["-W", "-f=${Version}", "libc6"]))?;
+    Ok(version.split('-').next().unwrap_or_default().to_owned())
+}
+
+fn control(version: &str, architecture: &str, libc: &str, kilobytes: &str) -> String {
+    format!(
+        "Package: nvlane
+Version: {version}
+Architecture: {architecture}
+Maintainer: The nvlane authors <nvlane@localhost>
+Installed-Size: {kilobytes}
+Depends: libc6 (>= {libc}), libgcc-s1, libelf1 | libelf1t64, zlib1g
+Suggests: nvme-cli, qemu-utils
+Section: admin
+Priority: optional
+Description: NVMe data path: target, multipath host, copies, AIO, block devices
+ Serves files, disks and memory over NVMe/TCP, connects to such volumes by several
+ paths, copies where the data is, and makes any volume a block device whose requests
+ an eBPF program routes. With a library for C and a libaio on io_uring.
+"
+    )
+}
+
+fn pkg_config(libraries: &Path, version: &str) -> String {
+    format!(
+        "Name: nvlane
+Description: NVMe commands to any volume, asynchronously
+Version: {version}
+Libs: -L/{} -lnvlane
+Cflags: -I/usr/include
+",
+        libraries.display()
+    )
+}
+
+fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
+    let bytes = fs::read(from).with_context(|| from.display().to_string())?;
+    write(to, &bytes, mode)
+}
+
+fn write(to: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+    fs::create_dir_all(to.parent().context("it is in a folder")?)?;
+    fs::write(to, bytes).with_context(|| to.display().to_string())?;
+    Ok(fs::set_permissions(to, fs::Permissions::from_mode(mode))?)
+}
+
+fn clear(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| folder.display().to_string())
+        }
+        _ => Ok(()),
+    }
+}
