@@ -32,6 +32,7 @@ await 60 has_begun
 used() { df --output=used -B1 /mnt/test | tail -n 1; }
 before=$(used)
 last=0
+has_gone_on() { (($(at "$volume" 0) > last)); }
 for round in 1 2 3 4 5; do
     snapshot=/mnt/test/$round.img
     said=$(ctl volume snapshot 1 "$snapshot")
@@ -41,7 +42,7 @@ for round in 1 2 3 4 5; do
     ((first > last)) || die "nothing was written between two snapshots: $last, $first"
     last=$first
     sums[round]=$(md5sum <"$snapshot")
-    pause 0.5
+    ((round == 5)) || await 60 has_gone_on
 done
 kill "$WRITER"
 wait "$WRITER" 2>/dev/null || true

@@ -183,6 +183,7 @@ mv /run/nvlane/ublk-7.json "$WORK/noted"
 said=$(fails "$NVLANE" attach "$SCRATCH/one/disk.img" -n 7)
 expect_match "attaching what nobody noted" "$said" 'nobody noted its volume: .nvlane ublk recover 7 VOLUME.'
 mv "$WORK/noted" /run/nvlane/ublk-7.json
+rm -f /run/nvlane/ublk-7.log
 expect "what is recovered in the background" "$("$NVLANE" ublk recover 7 --background)" /dev/ublkb7
 expect "its log" "$(ls /run/nvlane/ublk-7.log)" /run/nvlane/ublk-7.log
 before=$("$NVLANE" ublk list -o json | jq '.devices[0].server')

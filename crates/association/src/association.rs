@@ -424,8 +424,8 @@ impl Association {
         }
     }
 
-    /// Whether the namespace can be reached by other paths. One that was given up is tried again then, every
-    /// `reconnect_delay`, and stays [`Access::Gone`] until it is live: nobody waits for it.
+    /// Whether there are other paths to the namespace that have not been given up. One that was given up is tried again
+    /// then, every `reconnect_delay`, and stays [`Access::Gone`] until it is live: nobody waits for it.
     pub fn set_company(&mut self, has_company: bool) {
         self.has_company = has_company;
     }
@@ -501,8 +501,13 @@ impl Association {
         self.lost_since = before.or(Some(now));
         self.hang_up();
         if self.given_up {
-            // Nothing has changed.
-            return self.give_up(now, reason);
+            let before = self.reason.clone();
+            self.give_up(now, reason);
+            if self.reason != before {
+                // How it stands has not changed: for those who look why.
+                self.actions.push_back(Action::AccessChanged);
+            }
+            return;
         }
         self.reason = reason;
         self.state = State::Waiting { until: now + self.config.reconnect_delay };

@@ -471,7 +471,9 @@ impl Driver {
         if now >= namespace::Access::Inaccessible && is_news {
             let (peer, words) = (self.shared.address(), reason.to_string());
             match now {
-                namespace::Access::Gone => tracing::error!(%peer, "path is gone: {words}"),
+                namespace::Access::Gone if now != before => {
+                    tracing::error!(%peer, "path is gone: {words}");
+                }
                 _ if now != before => tracing::warn!(%peer, "path is {now:?}: {words}"),
                 _ => tracing::debug!(%peer, "{words}"),
             }
@@ -523,6 +525,18 @@ impl Driver {
         (queues.handles().count() >= granted).then(|| queues.handles().next().cloned())?
     }
 
+    /// Whether users of the namespace wait for another path, or have one.
+    fn has_company(&self) -> bool {
+        DRIVERS.with_borrow(|drivers| {
+            drivers.values().any(|other| {
+                let is_other = !std::ptr::eq(&raw const **other, self);
+                is_other
+                    && Arc::ptr_eq(&other.shared.subsystem, &self.shared.subsystem)
+                    && other.shared.access() != namespace::Access::Gone
+            })
+        })
+    }
+
     fn each_queue(&self, tell: impl Fn(&Handle)) {
         self.queues.borrow().handles().for_each(tell);
     }
@@ -552,7 +566,7 @@ impl Complete for Driver {
         {
             let mut association = self.association.borrow_mut();
             association.traffic(self.shared.take_traffic());
-            association.set_company(self.shared.subsystem.is_reached());
+            association.set_company(self.has_company());
             association.handle_timeout(self.now());
         }
         self.pump();

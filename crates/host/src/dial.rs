@@ -106,6 +106,8 @@ impl Dialer {
                 None => (Some(address), Vec::new()),
             },
         };
+        let mut addresses = addresses;
+        self.local.choose(&mut addresses);
         let is_named = name.is_some();
         *self.attempt.borrow_mut() = Some(Attempt {
             until: self.reactor.now() + timeout,
@@ -172,7 +174,10 @@ impl Dialer {
             let Some(attempt) = &mut *attempt else { return };
             let Some(name) = attempt.name.take() else { return };
             match found {
-                Ok(addresses) => attempt.addresses = addresses.into(),
+                Ok(mut addresses) => {
+                    self.local.choose(&mut addresses);
+                    attempt.addresses = addresses.into();
+                }
                 Err(error) => {
                     let host = name.host;
                     attempt.refused = format!("the name {host} cannot be looked up: {error}");

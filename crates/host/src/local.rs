@@ -28,6 +28,15 @@ pub fn is_interface(name: &str) -> bool {
 }
 
 impl Local {
+    /// Leaves of a peer's addresses those that can be reached from here, by their family; all if none can.
+    pub fn choose(&self, peers: &mut Vec<SocketAddr>) {
+        let fits =
+            |peer: &SocketAddr| self.address.is_none_or(|own| own.is_ipv4() == peer.is_ipv4());
+        if peers.iter().any(fits) {
+            peers.retain(fits);
+        }
+    }
+
     /// A socket for a connection to `peer`, which does not block.
     ///
     /// # Errors
@@ -131,6 +140,24 @@ mod tests {
         drop(listener);
         let refused = from("127.0.0.7", None).connect(&peer, timeout).expect_err("nobody listens");
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn of_a_peers_addresses_those_of_the_own_family_are_tried() {
+        let all: Vec<SocketAddr> =
+            ["[::1]:1", "127.0.0.1:1"].map(|text| text.parse().expect("an address")).to_vec();
+        for (own, left) in
+            [(None, &all[..]), (Some("::2"), &all[..1]), (Some("127.0.0.2"), &all[1..])]
+        {
+            let address = own.map(|own| own.parse().expect("an address"));
+            let (local, mut peers) = (Local { address, interface: None }, all.clone());
+            local.choose(&mut peers);
+            assert_eq!(peers, left);
+            // Why it cannot be is told then.
+            let mut other = all[..1].to_vec();
+            local.choose(&mut other);
+            assert_eq!(other, all[..1]);
+        }
     }
 
     #[test]

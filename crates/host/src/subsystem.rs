@@ -147,7 +147,7 @@ impl Subsystem {
     /// Whether the path to `address` has come when users knew the limits already, and can be done without.
     fn is_strange(&self, address: &Address) -> bool {
         let is_late = self.fixed.load(Ordering::Relaxed) && !self.accepted().contains(address);
-        is_late && self.is_reached()
+        is_late && !self.live().is_empty()
     }
 
     fn protected(&self) -> MutexGuard<'_, Vec<(Address, bool)>> {
@@ -178,11 +178,6 @@ impl Subsystem {
 
     fn live(&self) -> MutexGuard<'_, Vec<Arc<Params>>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether an association of any path is live.
-    pub(crate) fn is_reached(&self) -> bool {
-        !self.live().is_empty()
     }
 
     /// A path's association is live.

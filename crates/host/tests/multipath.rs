@@ -73,7 +73,7 @@ fn a_path_that_was_given_up_is_used_again_when_it_is_back() {
     let volume = shared_volume();
     let [target, other] = [(); 2].map(|()| Target::serve(volume.clone(), 1, 0));
     let mut options = options();
-    options.association.ctrl_loss_tmo = Some(Duration::from_secs(1));
+    options.association.ctrl_loss_tmo = Some(Duration::from_secs(4));
     let namespace = open(&[target.address, other.address], &options);
     await_path(&namespace, 0, Access::is_usable);
     await_path(&namespace, 1, Access::is_usable);
@@ -86,11 +86,14 @@ fn a_path_that_was_given_up_is_used_again_when_it_is_back() {
     assert!(report.reason.contains("ctrl_loss_tmo"), "{}", report.reason);
     checker.rounds(Duration::from_millis(500));
     assert_eq!(namespace.paths()[0].access, Access::Gone, "it is tried, and nobody waits for it");
+    // Also when the other one is lost meanwhile, for which everybody waits.
+    drop(other);
+    await_path(&namespace, 1, |access| !access.is_usable());
     let target = Target::serve(volume.clone(), 1, port);
     await_path(&namespace, 0, Access::is_usable);
+    assert_ne!(namespace.paths()[1].access, Access::Gone);
     checker.rounds(Duration::from_millis(100));
     // Of the one that is left, all is as with any other.
-    drop(other);
     await_path(&namespace, 1, |access| access == Access::Gone);
     checker.rounds(Duration::from_millis(100));
     // When all were given up, users were told: it stays so.

@@ -40,6 +40,7 @@ use claims::Claims;
 use jobs::Jobs;
 use missing::Missing;
 use namespace::Namespace;
+use snapshot::Snapshots;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -92,6 +93,7 @@ pub struct Daemon {
     jobs: Jobs,
     started: Instant,
     started_at: SystemTime,
+    snapshots: Snapshots,
 }
 
 impl Daemon {

@@ -3,6 +3,7 @@
 use crate::admin::{columns, json_object};
 use crate::cli::{InfoArgs, ListFormat};
 use crate::copy::plan;
+use crate::origin::settled;
 use crate::paths;
 use crate::patience;
 use crate::size;
@@ -30,7 +31,8 @@ pub fn run(args: &InfoArgs) -> Result<()> {
 
     let sample = paths::sample("", 0, &*volume);
     let target = match &args.target {
-        Some(target) if *target == args.volume => Some(Arc::clone(&volume)),
+        // By another name it would be in use, by us.
+        Some(target) if settled(target)? == settled(&args.volume)? => Some(Arc::clone(&volume)),
         Some(target) => Some(patience::open(target, &volume::OpenOptions::default())?),
         None => None,
     };

@@ -150,8 +150,9 @@ impl World {
     pub fn host_timer(&mut self, path: usize) {
         let now = self.now();
         self.paths[path].timer = None;
-        let is_reached = self.paths.iter().any(|path| path.association.is_live());
-        self.paths[path].association.set_company(is_reached);
+        let stands = |path: &Path| path.association.access() != Access::Gone;
+        let has_company = self.paths.iter().any(stands);
+        self.paths[path].association.set_company(has_company);
         self.paths[path].association.handle_timeout(now);
         self.pump_path(path);
     }

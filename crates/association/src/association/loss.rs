@@ -1,5 +1,5 @@
 //! What is lost for too long: commands fail by it, and then it is given up. One that was given up is tried again as long as
-//! the namespace can be reached by others.
+//! not all paths to the namespace have been.
 
 use super::{Association, State};
 use crate::Reason;

@@ -293,11 +293,14 @@ fn a_path_that_was_given_up_is_tried_again_beside_others() {
     assert_eq!(world.count("access"), told, "nor hears of it");
     let reason = world.association.reason().to_string();
     assert!(reason.contains("ctrl_loss_tmo") && reason.contains("refused"), "{reason}");
+    // Why it cannot be had is told when it changes.
+    let last = world.association.reason().clone();
     // A controller with which no I/O queue can be connected does not make it wait either.
     (world.peer.reachable, world.peer.queues) = (true, Some(false));
     world.run(seconds(173));
     assert!(world.count("live") > 1, "it is tried");
     assert_eq!(world.association.access(), Access::Gone);
+    assert!(*world.association.reason() != last && world.count("access") > told);
     world.peer.queues = Some(true);
     world.run(seconds(184));
     assert_eq!(world.association.access(), Access::Optimized);

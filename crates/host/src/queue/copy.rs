@@ -83,16 +83,19 @@ pub(super) fn lay_out(
 pub(super) fn answer(request: &Request, status: Status, params: &Params) -> Status {
     match &request.data {
         Data::Sources(sources) if !status.is_success() => {
-            between_namespaces(sources, status, params.instance.is_some())
+            let tells = sources.has_fast_only() && params.copies_between.is_some();
+            match tells || names_another(sources) {
+                true => between_namespaces(status, params.instance.is_some()),
+                false => status,
+            }
         }
         _ => status,
     }
 }
 
 #[cold]
-fn between_namespaces(sources: &Sources, status: Status, is_ours: bool) -> Status {
+fn between_namespaces(status: Status, is_ours: bool) -> Status {
     match status.code() {
-        _ if !names_another(sources) => status,
         // It may be a source that is gone for now: another time it may be possible. Of our own targets, which take
         // the formats that they let a host enable, Invalid Field says nothing else.
         Status::INVALID_NAMESPACE => Status::FAST_COPY_NOT_POSSIBLE,

@@ -1,6 +1,7 @@
 //! What a volume in a file is at one moment, as another file that shares its blocks.
 
 use super::{File, Kind};
+use rustix::fs::{AtFlags, CWD, linkat};
 use std::fs::{self, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -11,26 +12,40 @@ use std::path::Path;
 /// wait for direct writes under way.
 const FICLONE: libc::c_ulong = 0x4004_9409;
 
+/// Where files do not share blocks.
+const NONE_HERE: &str = "files do not share blocks here: on XFS (made with reflink=1) and btrfs they do, unless only one \
+     of both has `chattr +C`";
+
+fn unsupported(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, what)
+}
+
 impl File {
     pub(super) fn snapshot_to(&self, to: &Path) -> io::Result<()> {
         if self.kind == Kind::Block {
             let what = "a block device has no snapshots of its own: LVM and the like make them";
             return Err(io::Error::new(io::ErrorKind::Unsupported, what));
         }
-        let mode = self.file.metadata()?.permissions().mode() & 0o777;
-        let made = OpenOptions::new().write(true).create_new(true).mode(mode).open(to)?;
-        let cloned = self.clone_to(&made).and_then(|()| {
-            // Whatever the umask says.
-            made.set_permissions(Permissions::from_mode(mode))?;
-            made.sync_all()?;
-            let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty());
-            fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
-        });
-        if cloned.is_err() {
-            // It is ours, and of no use.
-            let _ = fs::remove_file(to);
+        if fs::symlink_metadata(to).is_ok() {
+            return Err(io::ErrorKind::AlreadyExists.into());
         }
-        cloned
+        let mode = self.file.metadata()?.permissions().mode() & 0o777;
+        let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        // Without a name until it is whole: whatever ends us meanwhile leaves nothing behind.
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).mode(mode).custom_flags(libc::O_TMPFILE);
+        let made = options.open(folder).map_err(|error| match error.raw_os_error() {
+            Some(libc::EOPNOTSUPP | libc::EISDIR) => unsupported(NONE_HERE),
+            _ => error,
+        })?;
+        self.clone_to(&made)?;
+        // Whatever the umask says.
+        made.set_permissions(Permissions::from_mode(mode))?;
+        made.sync_all()?;
+        let unnamed = format!("/proc/self/fd/{}", made.as_raw_fd());
+        linkat(CWD, unnamed, CWD, to, AtFlags::SYMLINK_FOLLOW)?;
+        fs::File::open(folder)?.sync_all()
     }
 
     fn clone_to(&self, made: &fs::File) -> io::Result<()> {
@@ -40,13 +55,12 @@ impl File {
                 return Ok(());
             }
             let error = io::Error::last_os_error();
-            let told = |what| Err(io::Error::new(io::ErrorKind::Unsupported, what));
             return match error.raw_os_error() {
                 Some(libc::EINTR) => continue,
-                Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::EINVAL) => told(
-                    "the volume's file system does not let files share blocks: XFS and btrfs do",
-                ),
-                Some(libc::EXDEV) => told("a snapshot is made on the volume's own file system"),
+                Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::EINVAL) => Err(unsupported(NONE_HERE)),
+                Some(libc::EXDEV) => {
+                    Err(unsupported("a snapshot is made on the volume's own file system"))
+                }
                 _ => Err(error),
             };
         }

@@ -77,10 +77,6 @@ impl Remote {
         let config = &volume.options.association;
         let nqn = Some(config.host_nqn.as_str()).filter(|nqn| !nqn.is_empty());
         let id = Some(config.host_id).filter(|id| *id != [0; 16]);
-        let mut addresses = Vec::new();
-        for Address { host, port } in volume.addresses.iter().filter(|_| !volume.discovered) {
-            addresses.extend(resolve(host, *port)?.take(1));
-        }
         let mut options = options(args);
         options.header_digest |= volume.options.header_digest;
         options.data_digest |= volume.options.data_digest;
@@ -90,9 +86,14 @@ impl Remote {
             let interface = own.interface.clone().or(interface);
             Local { address: own.address.or(address), interface }
         };
-        // One at least, for those that discovery controllers name.
-        let locals: Vec<Local> = (0..addresses.len().max(1)).map(given).collect();
-        options.local = locals[0].clone();
+        let locals: Vec<Local> = (0..volume.addresses.len()).map(given).collect();
+        // For those that discovery controllers name.
+        options.local = locals.first().cloned().unwrap_or(own);
+        let mut addresses = Vec::new();
+        let named = volume.addresses.iter().zip(&locals).filter(|_| !volume.discovered);
+        for (Address { host, port }, local) in named {
+            addresses.extend(first_of(host, *port, local)?);
+        }
         let remote = Remote {
             addresses,
             nqn: config.nqn.clone(),
@@ -114,16 +115,16 @@ impl Remote {
         let found = host::look_up(controllers, &self.nqn, &self.host, &options)?;
         let mut addresses = Vec::new();
         for Address { host, port } in &found {
-            addresses.extend(resolve(host, *port)?.take(1));
+            addresses.extend(first_of(host, *port, &self.options.local)?);
         }
-        Ok(Remote { addresses, ..self })
+        Ok(Remote { addresses, locals: Vec::new(), ..self })
     }
 
     /// Connects through the first address that answers.
     pub fn connect(&self) -> Result<Client> {
         let mut refusals = Vec::new();
-        for &address in &self.addresses {
-            match self.connect_to(address) {
+        for (address, local) in self.paths() {
+            match self.connect_to(address, local) {
                 Ok(client) => return Ok(client),
                 Err(error) => refusals.push(error),
             }
@@ -135,14 +136,16 @@ impl Remote {
         bail!("no address answers: {}", said.join("; "))
     }
 
-    /// Connects through one address.
-    pub fn connect_to(&self, address: SocketAddr) -> Result<Client, ClientError> {
+    /// Its addresses, and this end of the connection to each.
+    pub fn paths(&self) -> impl Iterator<Item = (SocketAddr, &Local)> {
+        let local = |index| self.locals.get(index).unwrap_or(&self.options.local);
+        self.addresses.iter().enumerate().map(move |(index, address)| (*address, local(index)))
+    }
+
+    /// Connects to one address, from this end.
+    pub fn connect_to(&self, address: SocketAddr, local: &Local) -> Result<Client, ClientError> {
         let peer = Peer { address, subsystem: self.nqn.clone() };
-        let mut options = self.options.clone();
-        let index = self.addresses.iter().position(|it| *it == address);
-        if let Some(local) = index.and_then(|index| self.locals.get(index)) {
-            options.local = local.clone();
-        }
+        let options = Options { local: local.clone(), ..self.options.clone() };
         Client::connect(&peer, &self.host, &options)
     }
 
@@ -188,6 +191,13 @@ fn options(args: &RemoteArgs) -> Options {
         local: Local { address: args.host_traddr, interface: args.host_iface.clone() },
         ..Options::default()
     }
+}
+
+/// The first address of a name that can be reached from this end.
+fn first_of(host: &str, port: u16, local: &Local) -> Result<Option<SocketAddr>> {
+    let mut found = resolve(host, port)?.collect();
+    local.choose(&mut found);
+    Ok(found.into_iter().next())
 }
 
 fn resolve(host: &str, port: u16) -> Result<vec::IntoIter<SocketAddr>> {

@@ -7,6 +7,7 @@ use crate::control::client::Client as Control;
 use crate::control::method::VolumePaths;
 use crate::control::path;
 use anyhow::{Context, Result};
+use host::Local;
 use host::client::{Client, ClientError};
 use nvme::fabrics::DISCOVERY_NQN;
 use nvme::log::ana::AnaState;
@@ -54,7 +55,7 @@ pub fn list_subsys(args: &ListSubsysArgs) -> Result<()> {
     }
     for volume in &args.volumes {
         let remote = Remote::parse(volume, &args.remote)?;
-        let paths = remote.addresses.iter().map(|&address| look(&remote, address));
+        let paths = remote.paths().map(|(address, local)| look_by(&remote, address, local));
         subsystems.push(Subsystem {
             paths: paths.collect(),
             policy: remote.policy.clone().unwrap_or_default(),
@@ -154,11 +155,17 @@ fn where_to(name: &str) -> (&str, String) {
     }
 }
 
-/// Connects to one address, to see how the subsystem is through it.
+/// Connects to an address that a discovery controller names.
 fn look(remote: &Remote, address: SocketAddr) -> PathTo {
+    let by = remote.paths().next().map(|(_, local)| local.clone()).unwrap_or_default();
+    look_by(remote, address, &by)
+}
+
+/// Connects to one address, to see how the subsystem is through it.
+fn look_by(remote: &Remote, address: SocketAddr, by: &Local) -> PathTo {
     let mut local = String::new();
     let mut ask = || -> Result<String, ClientError> {
-        let mut client = remote.connect_to(address)?;
+        let mut client = remote.connect_to(address, by)?;
         if let Some(source) = client.local_address() {
             local = format!(",src_addr={}", source.ip());
         }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
@@ -259,7 +259,14 @@ impl Store {
             base: self.base.clone(),
             config: config.clone(),
         };
-        let mut text = serde_json::to_vec_pretty(&document).expect("a configuration is plain data");
+        let text = |document: &Document| {
+            serde_json::to_vec_pretty(document).expect("a configuration is plain data")
+        };
+        let mut text = match text(&document) {
+            // It is to be read again.
+            long if long.len() as u64 >= BYTES_MAX => text(&Document { base: None, ..document }),
+            text => text,
+        };
         text.push(b'\n');
         write_atomically(&self.path, &text).map_err(|source| io_error(&self.path, source))
     }
@@ -317,8 +324,14 @@ fn write_as(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let new = beside(path, ".new");
     // First, since what fails behind the rename comes too late.
     let directory = directory_of(path)?;
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&new)?;
+    // What an interrupted write has left; and whoever may write to that directory does not choose what we write to.
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    // Whatever the umask says.
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&new, path)?;

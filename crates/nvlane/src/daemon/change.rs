@@ -301,6 +301,10 @@ impl Daemon {
             {
                 return Err(Failure::conflict(format!("namespace {id}: {why}")));
             }
+            if named(of, *id) && self.snapshots.has(key) {
+                let what = format!("namespace {id}: a snapshot of it is being made");
+                return Err(Failure::conflict(what));
+            }
         }
         Ok(())
     }

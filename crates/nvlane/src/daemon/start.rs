@@ -3,6 +3,7 @@
 use super::claims::{ClaimError, Claims};
 use super::jobs::Jobs;
 use super::missing::Missing;
+use super::snapshot::Snapshots;
 use super::twice::named_twice;
 use super::{Daemon, Threads};
 use crate::config::identity::{self, Machine};
@@ -87,6 +88,7 @@ impl Daemon {
             machine,
             started: Instant::now(),
             started_at: SystemTime::now(),
+            snapshots: Snapshots::default(),
         };
         let ids = controller_ids(&config);
         let mut opened = BTreeMap::new();
