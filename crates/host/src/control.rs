@@ -527,14 +527,12 @@ impl Driver {
 
     /// Whether users of the namespace wait for another path, or have one.
     fn has_company(&self) -> bool {
-        DRIVERS.with_borrow(|drivers| {
-            drivers.values().any(|other| {
-                let is_other = !std::ptr::eq(&raw const **other, self);
-                is_other
-                    && Arc::ptr_eq(&other.shared.subsystem, &self.shared.subsystem)
-                    && other.shared.access() != namespace::Access::Gone
-            })
-        })
+        // Not this one, which is gone.
+        let stands = |other: &Rc<Driver>| {
+            Arc::ptr_eq(&other.shared.subsystem, &self.shared.subsystem)
+                && other.shared.access() != namespace::Access::Gone
+        };
+        DRIVERS.with_borrow(|drivers| drivers.values().any(stands))
     }
 
     fn each_queue(&self, tell: impl Fn(&Handle)) {
