@@ -326,7 +326,10 @@ fn changes_that_an_edited_file_drops_are_told_before_it_is_served() {
     let host = Host::new(address.parse().unwrap(), NQN);
     let daemon = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
-            eventually("the address", || TcpStream::connect(&*address).is_ok());
+            // Where nobody listens yet, a socket may come to be connected to itself.
+            let is_there =
+                |socket: TcpStream| socket.local_addr().unwrap() != address.parse().unwrap();
+            eventually("the address", || TcpStream::connect(&*address).is_ok_and(is_there));
             drop(host.enabled());
         });
         let daemon = Daemon::start(dir.path(), &args);
