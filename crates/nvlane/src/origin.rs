@@ -156,6 +156,15 @@ pub fn pinned(volume: &str) -> String {
     if is_changed { uri.to_string() } else { volume.to_owned() }
 }
 
+/// Files and devices of a volume, as its URI names them; none of what is no URI.
+pub fn files(volume: &str) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    if let Ok(mut uri) = volume.parse::<Uri>() {
+        each_file(&mut uri, &mut |path| all.push(path.clone()));
+    }
+    all
+}
+
 fn each_file(uri: &mut Uri, each: &mut dyn FnMut(&mut PathBuf)) {
     if let Kind::File { path, .. } | Kind::Device(Device { path, .. }) = &mut uri.kind {
         each(path);

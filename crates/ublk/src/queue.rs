@@ -111,6 +111,8 @@ pub struct QueueServer {
     batch: Option<RefCell<Batch>>,
     /// How often the driver has refused something for a moment since requests came last.
     in_vain: Cell<u32>,
+    /// Until then what is refused counts as one with what was before.
+    counted_until: Cell<Instant>,
     slots: Box<[Slot]>,
     /// Tags that wait for memory.
     waiting: RefCell<VecDeque<u16>>,
@@ -209,6 +211,7 @@ impl QueueServer {
             tags: RefCell::new(tags),
             batch,
             in_vain: Cell::new(0),
+            counted_until: Cell::new(Instant::now()),
             slots,
             waiting: RefCell::new(VecDeque::with_capacity(config.depth.into())),
             waits: Cell::new(false),

@@ -2,7 +2,7 @@
 
 use crate::cli::{ProgramPlace, UblkServeArgs};
 use crate::config::Cores;
-use crate::origin::settled;
+use crate::origin::{files, pinned, settled};
 use ::ublk::{self, Runs};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -77,7 +77,15 @@ impl Record {
         // Earlier versions noted what was typed. What depends on a directory there is nobody's.
         let canonical =
             |text: &str| text.parse::<Uri>().map_or(text.to_owned(), |it| it.to_string());
-        [&self.volume, &self.asked].into_iter().any(|noted| canonical(noted) == named)
+        canonical(&self.volume) == named
+            || canonical(&self.asked) == named && self.is_where_links_lead(&named)
+    }
+
+    /// Whether what these words name by now, by way of links too, is in the volume: a link may lead elsewhere than when
+    /// the device was made.
+    fn is_where_links_lead(&self, named: &str) -> bool {
+        let own = files(&self.volume);
+        files(&pinned(named)).iter().all(|file| own.contains(file) || !file.exists())
     }
 
     /// What was noted of a device.
@@ -289,6 +297,38 @@ mod tests {
     fn wishes(line: &[&str], before: Wishes) -> Wishes {
         let line = ["ublk"].iter().chain(line);
         Wishes::of(&Line::parse_from(line).serve, before)
+    }
+
+    #[test]
+    fn a_link_that_leads_elsewhere_by_now_is_another_volume() {
+        let folder = tempfile::tempdir().unwrap();
+        let top = folder.path().canonicalize().unwrap();
+        let path = |name: &str| top.join(name);
+        for name in ["a", "b"] {
+            fs::write(path(name), "").unwrap();
+        }
+        let lead = |to: &str| {
+            let _ = fs::remove_file(path("link"));
+            std::os::unix::fs::symlink(to, path("link")).unwrap();
+        };
+        lead("a");
+        let link = path("link").display().to_string();
+        let record = Record {
+            volume: pinned(&link),
+            asked: words(&link),
+            read_only: false,
+            program: None,
+            server: 0,
+            wishes: Wishes::default(),
+        };
+        assert!(record.is_of(&link));
+        lead("b");
+        assert!(!record.is_of(&link), "it would be a's data");
+        lead("a");
+        assert!(record.is_of(&format!("file:{link}")));
+        fs::remove_file(path("link")).unwrap();
+        fs::write(path("link"), "").unwrap();
+        assert!(!record.is_of(&link), "a file of its own now");
     }
 
     #[test]

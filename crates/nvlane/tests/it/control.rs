@@ -244,7 +244,8 @@ fn an_edited_file_wins_and_names_stay() {
     assert_eq!(daemon.call("stats", json!({}))["cores"].as_array().unwrap().len(), 2);
 }
 
-fn ctl(daemon: &Daemon, args: &[&str]) -> String {
+/// What `nvlane ctl` says, which must succeed.
+pub fn ctl(daemon: &Daemon, args: &[&str]) -> String {
     let output =
         nvlane().arg("ctl").args(args).arg("--socket").arg(&daemon.socket).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();

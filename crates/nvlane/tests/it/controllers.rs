@@ -1,6 +1,7 @@
 //! Who is connected, and what the log tells of hosts that come, go, and are refused.
 
-use crate::daemon::{ANYWHERE, Daemon, eventually, nvlane};
+use crate::control::ctl;
+use crate::daemon::{ANYWHERE, Daemon, eventually};
 use crate::host::{Bytes, HOST_NQN, Host};
 use nvme::Status;
 use nvme::fabrics::{CNTLID_DYNAMIC, Cc, DISCOVERY_NQN, Property};
@@ -17,14 +18,6 @@ fn start(dir: &Path, args: &[&str]) -> Daemon {
 
 fn controllers(daemon: &Daemon) -> Vec<Value> {
     daemon.call("controller_list", json!({})).as_array().unwrap().clone()
-}
-
-fn ctl(daemon: &Daemon, args: &[&str]) -> String {
-    let output =
-        nvlane().arg("ctl").args(args).arg("--socket").arg(&daemon.socket).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{args:?}: {said}");
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// Lines of a log that have all of these in them.

@@ -83,9 +83,15 @@ impl QueueServer {
         self.hand_list(driver::io::COMMIT_IO_CMDS, token, command, elements);
     }
 
-    /// Whether the driver, which has refused something for a moment, is asked again.
-    fn may_go_on(&self) -> bool {
-        self.in_vain.replace(self.in_vain.get().saturating_add(1)) < IN_VAIN_MAX
+    /// Whether the driver, which has refused something for a moment, is asked again. Lists that are refused side by side
+    /// count as one: however many there are, it has as long.
+    pub(super) fn may_go_on(&self) -> bool {
+        let now = Instant::now();
+        if now >= self.counted_until.get() {
+            self.in_vain.set(self.in_vain.get().saturating_add(1));
+            self.counted_until.set(now + AGAIN_AFTER);
+        }
+        self.in_vain.get() <= IN_VAIN_MAX
     }
 
     /// Asks it again: at once the first time, then after a pause.

@@ -346,3 +346,12 @@ fn the_driver_is_asked_again_after_a_pause_where_it_has_refused_twice() {
         }
     }
 }
+
+#[test]
+fn lists_that_are_refused_side_by_side_have_as_long_as_one() {
+    let set = Set::with(again(0), true);
+    let begun = Instant::now();
+    assert!((0..5_000).all(|_| set.queue.may_go_on()));
+    let most = begun.elapsed().as_millis() as u32 + 1;
+    assert!((1..=most).contains(&set.queue.in_vain.get()), "{}", set.queue.in_vain.get());
+}
