@@ -69,6 +69,19 @@ struct Association {
     ended: bool,
 }
 
+impl Association {
+    fn new(nqn: &Arc<str>) -> Association {
+        Association {
+            admin: None,
+            shared: Arc::default(),
+            nqn: Arc::clone(nqn),
+            owner: None,
+            entries: BTreeMap::new(),
+            ended: false,
+        }
+    }
+}
+
 /// Whether headers and data of a connection have digests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Digests {
@@ -121,14 +134,8 @@ impl Control {
             (refused.status, refused.result)
         })?;
         let mut controllers = self.controllers.borrow_mut();
-        let association = controllers.entry(connected.controller).or_insert_with(|| Association {
-            admin: None,
-            shared: Arc::default(),
-            nqn: connected.nqn.clone(),
-            owner: None,
-            entries: BTreeMap::new(),
-            ended: false,
-        });
+        let anew = || Association::new(&connected.nqn);
+        let association = controllers.entry(connected.controller).or_insert_with(anew);
         if connected.queue_id == 0 {
             let owner = Owner {
                 controller: connected.cntlid,
@@ -148,10 +155,8 @@ impl Control {
             *association = Association {
                 admin: Some(connection.key()),
                 shared: Arc::new(Shared { host, ..Shared::default() }),
-                nqn: connected.nqn.clone(),
                 owner: Some(owner),
-                entries: BTreeMap::new(),
-                ended: false,
+                ..anew()
             };
         } else {
             association.entries.insert(connected.queue_id, connected.queue_entries);
