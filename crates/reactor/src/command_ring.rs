@@ -133,12 +133,16 @@ impl CommandRing {
 
     /// Takes a file out of this ring's table. Operations in flight on it go on.
     pub fn unregister_file(&self, file: FixedFile) {
-        self.flush();
-        let mut ring = self.ring.borrow_mut();
         // Else queued entries may name the place, which then is given up.
-        if ring.queued() == 0 && self.backlog.borrow().is_empty() {
-            self.files.borrow_mut().unregister(&mut ring, file);
+        if self.hand_over() {
+            self.files.borrow_mut().unregister(&mut self.ring.borrow_mut(), file);
         }
+    }
+
+    /// As [`Reactor::hand_over`], of this ring.
+    pub fn hand_over(&self) -> bool {
+        self.flush();
+        self.ring.borrow().queued() == 0 && self.backlog.borrow().is_empty()
     }
 
     /// The index of a buffer's memory among this ring's registered buffers. Registers the

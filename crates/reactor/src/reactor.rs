@@ -459,11 +459,16 @@ impl Reactor {
     pub fn unregister_file(&self, file: FixedFile) {
         // Queued entries name the place, not the file: the kernel must see them first. Where it
         // takes none just now, the place is given up rather than handed to another file.
-        self.flush();
-        let mut ring = self.ring.borrow_mut();
-        if ring.queued() == 0 && self.backlog.borrow().is_empty() {
-            self.files.borrow_mut().unregister(&mut ring, file);
+        if self.hand_over() {
+            self.files.borrow_mut().unregister(&mut self.ring.borrow_mut(), file);
         }
+    }
+
+    /// Hands what was started on this ring to the kernel now. Whether that has taken all of it: then no entry names a
+    /// descriptor any more, which may be closed.
+    pub fn hand_over(&self) -> bool {
+        self.flush();
+        self.ring.borrow().queued() == 0 && self.backlog.borrow().is_empty()
     }
 
     /// What the kernel granted the ring.

@@ -6,7 +6,8 @@
 //!   nvme DEVICE vectors OPCODE [FIELD=VALUE] data in two pieces, by the driver's calls for vectors:
 //!                                            an I/O command of /dev/ngXnY, an admin one of /dev/nvmeX
 //!   nvme URI load DEPTH SECONDS              random reads and writes, each read checked; errors
-//!                                            are counted and the work goes on
+//!                                            are counted and the work goes on; until=FILE: for
+//!                                            longer, until there is that file
 //! ```
 //!
 //! `memory=vec` takes ordinary memory in place of registered buffers, `kind=small|big|mixed` says what
@@ -57,7 +58,14 @@ fn main() -> Result<()> {
     }
     match (*what, &numbers[..]) {
         ("io" | "admin", &[opcode]) => one(&session, &volume, *what == "admin", opcode, &fields),
-        ("load", &[depth, seconds]) => load(&session, &volume, depth, Duration::from_secs(seconds)),
+        ("load", &[depth, seconds]) => {
+            let begun = Instant::now();
+            let goes_on = || {
+                let awaited = fields.get("until").is_some_and(|file| !Path::new(file).exists());
+                awaited || begun.elapsed() < Duration::from_secs(seconds)
+            };
+            load(&session, &volume, depth, goes_on)
+        }
         _ => bail!("{what}: give io or admin and an opcode, or load, a depth and seconds"),
     }
 }
@@ -217,8 +225,8 @@ fn memory(session: &Session, content: &[u8], fields: &BTreeMap<&str, &str>) -> R
     Ok(buffer.into())
 }
 
-/// Reads and writes at random for some time; every block that is read holds what was written last.
-fn load(session: &Session, volume: &Volume, depth: u64, time: Duration) -> Result<()> {
+/// Reads and writes at random as long as it `goes_on`; every block that is read holds what was written last.
+fn load(session: &Session, volume: &Volume, depth: u64, goes_on: impl Fn() -> bool) -> Result<()> {
     let bytes = BLOCKS as usize * volume.limits().block_bytes() as usize;
     let places = SPAN / u64::from(BLOCKS);
     ensure!(depth < places, "fewer commands than places");
@@ -231,13 +239,15 @@ fn load(session: &Session, volume: &Volume, depth: u64, time: Duration) -> Resul
         spare.push(Bytes::from(session.allocate(bytes).context("no buffer")?));
     }
     let (mut counts, mut errors) = ([0u64; 2], BTreeMap::<String, u64>::new());
-    let (begun, mut slowest) = (Instant::now(), Duration::ZERO);
-    let mut since = vec![begun; places as usize];
+    let mut slowest = Duration::ZERO;
+    let mut since = vec![Instant::now(); places as usize];
     let mut done = Vec::new();
-    while begun.elapsed() < time || session.outstanding() > 0 {
-        while begun.elapsed() < time
-            && let Some(mut data) = spare.pop()
-        {
+    loop {
+        let more = goes_on();
+        if !more && session.outstanding() == 0 {
+            break;
+        }
+        while more && let Some(mut data) = spare.pop() {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let place = random >> 33 & (places - 1);
             if std::mem::replace(&mut busy[place as usize], true) {

@@ -79,6 +79,7 @@ impl AdminFile {
         self.file.try_clone()
     }
 
+    /// What was noted for the kernel must have been handed over: it may name the descriptor.
     pub(super) fn close(mut self, carrier: &Carrier) {
         if let Some(registered) = self.registered.take() {
             carrier.unregister(registered);

@@ -71,6 +71,8 @@ pub(super) struct DeviceQueue {
     registered: Option<FixedFile>,
     /// For admin commands, which cannot be polled for; opened at the first.
     admin: RefCell<Option<(Carrier, AdminFile)>>,
+    /// Those that were left while commands were noted that name them.
+    left: RefCell<Vec<(Carrier, AdminFile)>>,
     /// Until then admin commands are told so, since no controller's device could be opened.
     admin_refused: Cell<Option<(Instant, Status)>>,
     retries: Rc<Retries>,
@@ -114,6 +116,7 @@ impl DeviceQueue {
             file,
             registered,
             admin: RefCell::new(None),
+            left: RefCell::default(),
             admin_refused: Cell::new(None),
             retries: Rc::new(Retries { queue: me.clone(), waiting: RefCell::default() }),
             look_at: Cell::new(Instant::now() + LOOK_EVERY),

@@ -63,6 +63,14 @@ impl Carrier {
         }
     }
 
+    /// Hands what is noted to the kernel. Whether it has taken all.
+    pub(super) fn hand_over(&self) -> bool {
+        match self {
+            Carrier::Own(reactor) => reactor.hand_over(),
+            Carrier::Beside(ring) => ring.hand_over(),
+        }
+    }
+
     /// The registered buffer of this ring that the data is in, registered now if need be.
     #[inline]
     pub(super) fn fixed_index(&self, data: &Data) -> Option<u16> {

@@ -105,10 +105,13 @@ impl DeviceQueue {
         if is_elsewhere { Status::HOST_ABORTED } else { status }
     }
 
-    /// Forgets which controller admin commands go to.
-    pub(super) fn leave_controller(&self) {
-        if let Some((carrier, file)) = self.admin.take() {
-            file.close(&carrier);
+    /// Forgets which controller admin commands go to. Its device stays open until the kernel has those that were noted: another
+    /// file may have its number then. When the queue goes there are none.
+    pub(in crate::device) fn leave_controller(&self) {
+        let mut left = self.left.borrow_mut();
+        left.extend(self.admin.take());
+        if left.iter().all(|(carrier, _)| carrier.hand_over()) {
+            left.drain(..).for_each(|(carrier, file)| file.close(&carrier));
         }
     }
 }

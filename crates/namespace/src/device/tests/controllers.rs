@@ -101,6 +101,31 @@ fn what_a_removed_controller_does_not_take_may_go_by_another_path() {
     assert_eq!(fail(libc::EINTR), Status::HOST_PATHING_ERROR, "it may have been carried out");
 }
 
+/// The ring has no room for another file: commands name the descriptor.
+#[test]
+fn what_is_noted_for_a_controller_that_is_left_goes_to_it_nevertheless() {
+    let (reactor, done) = (reactor(), Rc::new(Done::default()));
+    let root = tempfile::tempdir().unwrap();
+    let device = Arc::new(path(directory(root.path(), "null")));
+    let null = fs::File::open("/dev/null").unwrap();
+    while reactor.register_file(null.as_raw_fd()).is_some() {}
+    let queue = queue::DeviceQueue::open(device, &reactor).unwrap();
+    for round in 0..3 {
+        let mut request = Request::new();
+        request.command.opcode = admin::IDENTIFY;
+        request.command.cdw10 = 1.into();
+        request.data = Data::Buffer(reactor.buffers().allocate(DATA_BYTES).unwrap());
+        request.push(Rc::clone(&done) as Rc<dyn Sink>, 0);
+        queue.submit_admin(request);
+        queue.leave_controller();
+        // Files that know no such commands, by the number of the one that was left.
+        let others = [(); 4].map(|()| fs::File::open(root.path()).unwrap());
+        drive(&reactor, &done, 1);
+        assert_eq!(done.take().pop().unwrap().status, Status::SUCCESS, "round {round}");
+        drop(others);
+    }
+}
+
 /// Whoever may send them can have neither the log filled nor the device looked for all the time.
 #[test]
 fn a_controller_that_cannot_be_opened_is_looked_for_now_and_then() {

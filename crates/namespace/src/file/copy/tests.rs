@@ -468,3 +468,60 @@ fn where_the_file_system_does_not_share_holes_stay_holes() {
         assert!(stored(&to) < 2048, "holes are filled: {} blocks", stored(&to));
     }
 }
+
+/// The same, and it is given up while it moves bytes. (Sharing is one call: that cannot be stopped, and need not.)
+#[test]
+fn where_the_file_system_does_not_share_a_copy_can_be_given_up_in_its_middle() {
+    const LEN: u64 = 32 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let open = |name: &str| {
+        let path = directory.path().join(name);
+        let mut file = File::open(&options(&path, LEN / BLOCK, false)).unwrap();
+        Arc::get_mut(&mut file).unwrap().copying.shares = true;
+        file
+    };
+    let (to, from) = (open("to"), open("from"));
+    // A hole at the end of every 4 MiB: given up within a run, or between two.
+    for at in (0..LEN).step_by(4 << 20) {
+        let pages = (0..3 << 20).map(|byte| ((at + byte) / 4096 % 251) as u8 + 1);
+        outside(&from).write_all_at(&pages.collect::<Vec<u8>>(), at).unwrap();
+    }
+    let source = contents(&from);
+    let target = outside(&to);
+    let has_begun = || {
+        let mut byte = [0];
+        target.read_exact_at(&mut byte, 0).unwrap();
+        byte[0] != 0
+    };
+    // Gives a copy up that has begun, and says how far it came.
+    let given_up = || {
+        target.set_len(0).and_then(|()| target.set_len(LEN)).unwrap();
+        let piece = Piece { file: Arc::clone(&from), source: 0, target: 0, len: LEN };
+        let (stop, is_over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+        let job = Job {
+            file: Arc::clone(&to),
+            pieces: vec![piece],
+            fua: false,
+            stop: Some(Arc::clone(&stop)),
+        };
+        let ended = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !has_begun() && !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+                stop.store(true, Ordering::Relaxed);
+            });
+            let ended = job.run();
+            is_over.store(true, Ordering::Relaxed);
+            ended
+        });
+        let copied = contents(&to);
+        let (done, rest) = copied.split_at(ended.bytes as usize);
+        assert!(*done == source[..done.len()], "{ended:?}: that much is done");
+        assert!(rest.iter().all(|byte| *byte == 0), "{ended:?}: and nothing beyond it");
+        ended
+    };
+    // Whoever gives it up may come too late.
+    let in_the_middle = |ended: Ended| ended.how == How::Stopped && (1..LEN).contains(&ended.bytes);
+    assert!((0..100).any(|_| in_the_middle(given_up())), "it was carried out to its end");
+}
