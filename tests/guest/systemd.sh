@@ -40,6 +40,14 @@ mkdir "$units/nvlane.service.d" "$units/nvlane-ublk@0.service.d"
 printf '[Service]\nExecStartPre=/bin/sleep 3\nStandardOutput=append:%s/target.log\nStandardError=inherit\n' "$WORK" >"$units/nvlane.service.d/log.conf"
 printf '[Service]\nStandardOutput=append:%s/device.log\nStandardError=inherit\n' "$WORK" >"$units/nvlane-ublk@0.service.d/log.conf"
 
+# Somebody's shell below a unit that hears all that runs there.
+shell=$WORK/shell
+cat >"$shell" <<END
+nvlane attach '$SCRATCH/shell.img?size=16M&create' -n 7 && nvlane ublk upgrade 7 --background && : >$WORK/upgraded
+sleep infinity
+END
+printf '[Service]\nNotifyAccess=all\nExecStart=/bin/bash %s\nStandardOutput=append:%s\nStandardError=inherit\n' "$shell" "$shell.log" >"$units/shell.service"
+
 clean_up() { rm -rf /usr/bin/nvlane /etc/nvlane.toml /etc/nvlane /var/lib/nvlane; }
 trap clean_up EXIT
 cp "$NVLANE" /usr/bin/nvlane
@@ -51,7 +59,7 @@ nqn = "$NQN"
 volume = "file:$SCRATCH/boot.img?size=64M&create"
 END
 mkdir -p /etc/nvlane
-printf 'VOLUME=tcp://127.0.0.1:%s/%s?ns=1&reconnect_delay=200ms&ctrl_loss_tmo=120s\nOPTIONS=-q 2 -d 32\n' "$PORT" "$NQN" \
+printf 'VOLUME=tcp://127.0.0.1:%s/%s?ns=1&reconnect_delay=200ms&ctrl_loss_tmo=120s\nOPTIONS=-q 2 -d 32 --log info,nvlane::ublk=warn\n' "$PORT" "$NQN" \
     >/etc/nvlane/ublk-0.conf
 
 # The boot. /run is a new one there.
@@ -121,8 +129,18 @@ if has_feature QUIESCE; then
         expect_match "where the new server is" "$(nsenter -t "$init" -m -p -- cat "/proc/$after/cgroup")" '/nvlane-ublk@0\.service$'
         # Or systemd would not hear of its end.
         expect_match "its parent" "$(nsenter -t "$init" -m -p -- grep PPid "/proc/$after/status")" '[[:space:]]1$'
+        # The unit has its servers say nothing of themselves below a warning, and they hand that on.
+        expect "what the servers log" "$(grep 'has another server' "$WORK/device.log")" ""
         echo "round $round: the unit's server was $before and is $after"
     done
+
+    # A server that is started by hand in a unit's shell is no service: that unit keeps its main process.
+    ctl_systemd start shell.service
+    before=$(main shell.service)
+    await 60 test -e "$WORK/upgraded"
+    expect "the main process of a unit whose shell has a server" "$(main shell.service)" "$before"
+    nsenter -t "$init" -m -p -- nvlane ublk del 7 || die "$(<"$shell.log")"
+    ctl_systemd stop shell.service
 fi
 
 # Nothing of theirs is a terminal's.

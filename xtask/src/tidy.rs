@@ -13,6 +13,7 @@ use crate::process::{capture, checkout};
 /// The workspace from its foundation up (ARCHITECTURE.md): a crate may depend only on those before it.
 const ORDER: &[&str] = &[
     "nvme",
+    "dhchap",
     "nvme-tcp",
     "subsystem",
     "association",
@@ -42,7 +43,8 @@ const TEST_ONLY: &[&str] = &["counting-allocator", "double"];
 const TEST_PEERS: &[(&str, &str)] = &[("host", "target")];
 
 /// No I/O, no clock, no unsafe: time and bytes come in as arguments.
-const PURE: &[&str] = &["nvme", "nvme-tcp", "subsystem", "association", "multipath", "copy", "bpf"];
+const PURE: &[&str] =
+    &["nvme", "dhchap", "nvme-tcp", "subsystem", "association", "multipath", "copy", "bpf"];
 
 /// What a pure crate does not name; addresses are data and allowed.
 const IMPURE: &[&str] =

@@ -18,9 +18,12 @@ const EVENTS: u32 = notice::NAMESPACE_ATTRIBUTE | notice::ANA_CHANGE | notice::D
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Connect,
+    AuthenticationSend,
+    AuthenticationReceive,
     Capabilities,
     Enable,
     Ready,
+    Shutdown,
     Controller,
     HostBehavior,
     Queues,
@@ -84,9 +87,12 @@ impl Purpose {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Purpose::Connect => "Connect",
+            Purpose::AuthenticationSend => "Authentication Send",
+            Purpose::AuthenticationReceive => "Authentication Receive",
             Purpose::Capabilities => "Property Get of CAP",
             Purpose::Enable => "Property Set of CC",
             Purpose::Ready => "Property Get of CSTS",
+            Purpose::Shutdown => "Property Set of CC.SHN",
             Purpose::Controller => "Identify Controller",
             Purpose::HostBehavior => "Set Features Host Behavior Support",
             Purpose::Queues => "Set Features Number of Queues",
@@ -145,6 +151,10 @@ pub(crate) fn build(
         Purpose::Connect => connect(config),
         Purpose::Capabilities => plain(PropertyAccess::read(Property::CAP)),
         Purpose::Enable => plain(PropertyAccess::write(Property::CC, Cc::ENTRY_SIZES | Cc::EN)),
+        Purpose::Shutdown => {
+            let ends = Cc::ENTRY_SIZES | Cc::EN | Cc::SHN_NORMAL;
+            plain(PropertyAccess::write(Property::CC, ends))
+        }
         Purpose::Ready => plain(PropertyAccess::read(Property::CSTS)),
         Purpose::Controller => identify(Cns::CONTROLLER, 0),
         Purpose::HostBehavior => {
@@ -165,6 +175,9 @@ pub(crate) fn build(
         Purpose::KeepAlive => plain(of(opcode::admin::KEEP_ALIVE)),
         Purpose::Event => plain(of(opcode::admin::ASYNC_EVENT_REQUEST)),
         Purpose::Abort => plain(of(opcode::admin::ABORT)),
+        Purpose::AuthenticationSend | Purpose::AuthenticationReceive => {
+            unreachable!("the exchange has these made")
+        }
         Purpose::Passed(_) => unreachable!("the driver sends these"),
         Purpose::Query(Query::ChangedNamespaces) => {
             log(Lid::CHANGED_NAMESPACES, 4 * CHANGED_NAMESPACES_MAX)

@@ -1,14 +1,19 @@
 //! The state machine.
 
 mod answers;
+mod authenticate;
 mod loss;
 mod search;
+mod shutdown;
 
 use crate::admin::{self, Built, Purpose, Query};
+use crate::authentication::{Authentication, Credentials};
 use crate::{ADMIN_COMMANDS_MAX, Config, Controller, Namespace, Reason};
+use dhchap::{Done, Work};
 use nvme::log::ana::AnaState;
 use nvme::{Command, Completion};
 use search::Search;
+pub use shutdown::SHUTDOWN_TIME;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -58,6 +63,8 @@ pub enum Event<'a> {
     Lost(Reason),
     /// An admin command was answered, with its data.
     Completed(&'a Completion, &'a [u8]),
+    /// What was to be computed is there.
+    Computed(Done),
     /// An I/O queue is connected, or none is wanted.
     QueueLive,
     /// An I/O queue could not be connected, or is lost.
@@ -100,6 +107,13 @@ pub enum Action {
         /// Bytes of data that come.
         answer_bytes: u32,
     },
+    /// Do this where nobody waits, and tell by [`Event::Computed`].
+    Compute {
+        /// Of which connection.
+        generation: u64,
+        /// What takes long.
+        work: Work,
+    },
     /// Connect I/O queues: see [`Association::controller`].
     Live(u64),
     /// Close the admin connection and all I/O queues of this generation.
@@ -125,6 +139,10 @@ enum State {
     Off,
     /// Ended by the driver, who may start it again.
     Closed,
+    /// The same, once the controller has been told.
+    Closing {
+        until: Duration,
+    },
     /// The driver makes the connection.
     Dialing {
         until: Duration,
@@ -153,6 +171,10 @@ pub struct Association {
     generation: u64,
     pending: [Option<Pending>; ADMIN_COMMANDS_MAX as usize],
     actions: VecDeque<Action>,
+    credentials: Option<Credentials>,
+    /// It goes on, on the admin queue.
+    authentication: Option<Authentication>,
+    compute_until: Option<Duration>,
     controller: Controller,
     nsid: u32,
     /// As it was accepted.
@@ -199,6 +221,9 @@ impl Association {
             generation: 0,
             pending: [None; ADMIN_COMMANDS_MAX as usize],
             actions: VecDeque::new(),
+            credentials: None,
+            authentication: None,
+            compute_until: None,
             controller: Controller::default(),
             nsid: 0,
             namespace: None,
@@ -239,6 +264,8 @@ impl Association {
         if self.is_wanted() {
             return;
         }
+        // If it is closing yet.
+        self.hang_up();
         self.lost_since = Some(now);
         (self.unproven, self.failing) = (None, false);
         (self.given_up, self.again_at) = (false, None);
@@ -266,7 +293,7 @@ impl Association {
     /// How the path stands. I/O queues have states of their own beside it.
     pub fn access(&self) -> Access {
         match self.state {
-            State::Gone | State::Closed => Access::Gone,
+            State::Gone | State::Closed | State::Closing { .. } => Access::Gone,
             State::Live => self.live_access(),
             _ if self.given_up => Access::Gone,
             _ if self.failing => Access::Failing,
@@ -415,8 +442,9 @@ impl Association {
                 self.send(now, Purpose::Connect);
             }
             Event::Connected => {}
-            Event::Lost(reason) => self.lost(now, reason),
+            Event::Lost(reason) => self.lost(now, self.seen_in_exchange(reason)),
             Event::Completed(completion, data) => self.completed(now, completion, data),
+            Event::Computed(done) => self.computed(now, done),
             Event::QueueLive => self.unproven = None,
             Event::QueueLost(queue, reason) => self.lost(now, Reason::Queue { queue, reason }),
             Event::IoTimeout { queue, cid, again } => self.io_timeout(now, queue, cid, again),
@@ -433,12 +461,15 @@ impl Association {
     /// When [`Association::handle_timeout`] is due.
     pub fn next_timeout(&self) -> Option<Duration> {
         let state = match self.state {
-            State::Dialing { until } | State::Waiting { until } => Some(until),
+            State::Dialing { until } | State::Waiting { until } | State::Closing { until } => {
+                Some(until)
+            }
             _ => None,
         };
         let commands = self.pending.iter().flatten().filter_map(|pending| pending.deadline);
         let own = [state, self.ready_at, self.keep_alive_at, self.recheck_at, self.again_at];
-        let own = own.into_iter().chain([self.fail_at(), self.gone_at()]).flatten();
+        let late = [self.compute_until, self.fail_at(), self.gone_at()];
+        let own = own.into_iter().chain(late).flatten();
         commands.chain(own).min()
     }
 
@@ -447,6 +478,7 @@ impl Association {
         let due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
         match self.state {
             State::Waiting { until } if until <= now => self.dial(now),
+            State::Closing { until } if until <= now => self.close(),
             State::Dialing { until } if until <= now => {
                 let after = self.config.admin_timeout;
                 self.lost(now, Reason::NoAnswer { what: "the connection request", after });
@@ -456,6 +488,10 @@ impl Association {
         if let Some(late) = self.pending.iter().flatten().find(|it| due(it.deadline)).copied() {
             let after = self.timeout_of(late.purpose);
             self.lost(now, Reason::NoAnswer { what: late.purpose.name(), after });
+        }
+        if due(self.compute_until) {
+            let (what, after) = ("what authentication computes", self.config.admin_timeout);
+            self.lost(now, Reason::NoAnswer { what, after });
         }
         if due(self.ready_at) {
             self.ready_at = None;
@@ -475,12 +511,13 @@ impl Association {
     }
 
     fn is_wanted(&self) -> bool {
-        !matches!(self.state, State::Off | State::Closed | State::Gone)
+        !matches!(self.state, State::Off | State::Closed | State::Closing { .. } | State::Gone)
     }
 
     /// A connection exists or is being made.
     fn is_up(&self) -> bool {
-        matches!(self.state, State::Dialing { .. } | State::Connecting | State::Live)
+        let ends = matches!(self.state, State::Closing { .. });
+        ends || matches!(self.state, State::Dialing { .. } | State::Connecting | State::Live)
     }
 
     fn dial(&mut self, now: Duration) {
@@ -491,6 +528,9 @@ impl Association {
 
     /// The connection is of no use any more.
     fn lost(&mut self, now: Duration, reason: Reason) {
+        if self.is_closing() {
+            return self.close();
+        }
         let before = match self.unproven.take() {
             _ if !self.is_live() => self.lost_since,
             // A controller of which only the admin queue can be connected is as good as lost, whichever of its ends is
@@ -523,6 +563,7 @@ impl Association {
             self.actions.push_back(Action::HangUp { generation, quiet });
         }
         self.pending = [None; ADMIN_COMMANDS_MAX as usize];
+        (self.authentication, self.compute_until) = (None, None);
         (self.ready_at, self.keep_alive_at, self.recheck_at) = (None, None, None);
         self.wanted = 0;
         (self.proposed, self.found) = (None, None);

@@ -2,15 +2,18 @@
 //!
 //! The fuzzer writes a script of what happens: answers that are right, answers that are not, lost
 //! connections, time. Identifiers must stay unique and bounded, nothing may be sent on a
-//! connection that was given up, and time must never stand still. The same bytes are a discovery
+//! connection that was given up, and time must never stand still. Where the controller has to prove who it is, nothing
+//! may be sent before it has (`proof`). The same bytes are a discovery
 //! controller's, whose log is read.
 
 mod discovery;
+mod proof;
 
 use crate::{ADMIN_COMMANDS_MAX, Action, Association, Config, Event, Namespace, Reason, Traffic};
 use nvme::identify::{self, Cns};
 use nvme::log::ana::{Group, Header};
 use nvme::{Command, Completion, Status, opcode};
+use proof::Proof;
 use std::time::Duration;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -41,6 +44,7 @@ struct World {
     /// The connection in use; 0: none.
     up: u64,
     sent: Vec<Sent>,
+    proof: Proof,
 }
 
 /// What the driver refuses.
@@ -60,8 +64,10 @@ fn fuzz_machine(bytes: &[u8]) {
     let choice = script.byte();
     config.nsid = (choice & 1 != 0).then_some(u32::from(choice));
     config.fast_io_fail_tmo = (choice & 2 != 0).then_some(Duration::from_secs(5));
-    let association = Association::new(config);
-    let mut world = World { association, now: Duration::ZERO, up: 0, sent: Vec::new() };
+    let mut association = Association::new(config);
+    let proof = Proof::new(choice);
+    association.set_credentials(proof.credentials());
+    let mut world = World { association, now: Duration::ZERO, up: 0, sent: Vec::new(), proof };
     world.association.start(world.now);
     world.settle();
     while !script.0.is_empty() {
@@ -77,8 +83,10 @@ impl World {
                 Action::Dial(generation) => {
                     assert_eq!(self.up, 0, "one connection at a time");
                     self.up = generation;
+                    self.proof.begin();
                 }
-                Action::Send { generation, command, answer_bytes, .. } => {
+                Action::Send { generation, command, answer_bytes, data } => {
+                    self.proof.sent(&command, &data);
                     assert_eq!(generation, self.up, "sent on the connection there is");
                     assert!(command.cid.get() < ADMIN_COMMANDS_MAX);
                     let same = |sent: &Sent| sent.command.cid == command.cid;
@@ -89,6 +97,10 @@ impl World {
                     assert_eq!(generation, self.up);
                     self.up = 0;
                     self.sent.clear();
+                }
+                Action::Compute { generation, work } => {
+                    assert_eq!(generation, self.up);
+                    self.proof.work = Some((generation, work));
                 }
                 Action::Live(generation) => assert_eq!(generation, self.up),
                 Action::NamespaceChanged => self.judge(),
@@ -121,6 +133,7 @@ impl World {
         };
         let mut tell = |event| self.association.handle(self.now, generation, event);
         match choice & 15 {
+            0 if choice & 16 != 0 => self.compute(generation),
             0 => tell(Event::Connected),
             1 => tell(Event::Lost(Reason::Transport("lost".into()))),
             2 => tell(Event::QueueLost(script.word(), "lost".into())),
@@ -129,6 +142,10 @@ impl World {
                 tell(Event::IoTimeout { queue, cid, again: choice & 16 != 0 });
             }
             4 => tell(Event::AnaStatus),
+            5 if choice & 64 != 0 => match self.association.access() {
+                crate::Access::Gone => self.association.start(self.now),
+                _ => self.association.shut_down(self.now),
+            },
             5 => {
                 let (sent, answered) = (choice & 16 != 0, choice & 32 != 0);
                 self.association.traffic(Traffic { sent, answered });
@@ -138,6 +155,15 @@ impl World {
             8..=9 => self.answer_anything(generation, script),
             _ => self.answer(generation, script),
         }
+    }
+
+    /// What was to be computed is there, or something that was not.
+    fn compute(&mut self, generation: u64) {
+        let (of, done) = match self.proof.work.take() {
+            Some((of, work)) => (of.min(generation), work.run()),
+            None => (generation, dhchap::Done::default()),
+        };
+        self.association.handle(self.now, of, Event::Computed(done));
     }
 
     fn pass(&mut self, time: Duration) {
@@ -180,7 +206,7 @@ impl World {
         let Some(sent) = self.take(script) else { return };
         let (command, more) = (&sent.command, script.byte());
         let (result, mut data) = match command.opcode {
-            opcode::admin::FABRICS => (u64::from(more) | 1, Vec::new()),
+            opcode::admin::FABRICS => self.proof.answer(command, more),
             opcode::admin::IDENTIFY => (0, identify(Cns(command.cdw10.get() as u8), more)),
             opcode::admin::GET_LOG_PAGE => (0, ana(more)),
             opcode::admin::ASYNC_EVENT_REQUEST => {
@@ -262,13 +288,16 @@ mod tests {
 
     #[test]
     fn a_good_controller_becomes_live() {
-        // Connected, then right answers to whatever is first.
-        let mut world = World {
-            association: Association::new(Config::new("nqn.x:s", "nqn.x:h", [1; 16])),
-            now: Duration::ZERO,
-            up: 0,
-            sent: Vec::new(),
-        };
+        for choice in [0, 4, 4 | 8, 4 | 16, 4 | 8 | 16] {
+            becomes_live(Proof::new(choice));
+        }
+    }
+
+    /// Connected, then right answers to whatever is first.
+    fn becomes_live(proof: Proof) {
+        let mut association = Association::new(Config::new("nqn.x:s", "nqn.x:h", [1; 16]));
+        association.set_credentials(proof.credentials());
+        let mut world = World { association, now: Duration::ZERO, up: 0, sent: Vec::new(), proof };
         world.association.start(Duration::ZERO);
         world.settle();
         world.act(&mut Script(&[0]));
@@ -279,7 +308,13 @@ mod tests {
                 .sent
                 .iter()
                 .position(|sent| sent.command.opcode != opcode::admin::ASYNC_EVENT_REQUEST);
-            let Some(at) = at else { break };
+            let Some(at) = at else {
+                if world.proof.work.is_none() {
+                    break;
+                }
+                world.act(&mut Script(&[16]));
+                continue;
+            };
             world.act(&mut Script(&[15, at as u8, 4]));
         }
         assert_eq!(world.association.access(), crate::Access::Optimized);

@@ -7,7 +7,7 @@
 //!   (sockets,  <----------------------------------------------------------
 //!    clock)       Action (dial, send admin command, hang up, live, access changed)
 //!
-//!   connecting: Connect, CAP, CC.EN, CSTS.RDY, Identify Controller, queues, events, namespace, ANA
+//!   connecting: Connect, authentication, CAP, CC.EN, CSTS.RDY, Identify Controller, queues, events, namespace, ANA
 //!      | ok                    | failed
 //!      v                       v
 //!     live ---- lost ----> waiting reconnect_delay ---> connecting ...   ctrl_loss_tmo: gone
@@ -16,7 +16,8 @@
 //! Every connection has a generation. Whatever concerns an old one is ignored, so that a message
 //! that was on its way when a connection was given up does no harm.
 //!
-//! [`retry`] says what may be sent again on another path, [`Credits`] counts submission queue
+//! [`Authentication`] is what a controller demands of each queue that it wants to know the host of; on the admin queue it is
+//! part of the association, on I/O queues the driver's. [`retry`] says what may be sent again on another path, [`Credits`] counts submission queue
 //! entries where the controller insists on flow control.
 //!
 //! What it does not do: no sockets, no clock, no I/O commands and no choice among paths. An association
@@ -30,6 +31,7 @@
 mod admin;
 mod ana;
 mod association;
+mod authentication;
 mod config;
 mod credits;
 mod discovery;
@@ -39,7 +41,8 @@ pub mod fuzzing;
 mod reason;
 pub mod retry;
 
-pub use association::{Access, Action, Association, Event, Traffic};
+pub use association::{Access, Action, Association, Event, SHUTDOWN_TIME, Traffic};
+pub use authentication::{Authentication, AuthenticationCommand, Credentials, Next};
 pub use config::Config;
 pub use credits::Credits;
 pub use discovery::{

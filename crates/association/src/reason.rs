@@ -1,5 +1,6 @@
 //! Why a path is not live, in words for people.
 
+use dhchap::Failure;
 use nvme::Status;
 use std::time::Duration;
 use thiserror::Error;
@@ -37,6 +38,33 @@ pub enum Reason {
         /// How long was waited.
         after: Duration,
     },
+    /// The keys of authentication cannot be had.
+    #[error("{0}")]
+    Key(String),
+    /// The controller wants to know who this host is, and there is no key.
+    #[error(
+        "the controller demands authentication: give this host's key (dhchap_key=FILE in the URI, --dhchap-key FILE)"
+    )]
+    KeyWanted,
+    /// The controller wants TLS.
+    #[error("the controller demands a secure channel (TLS), which is not supported")]
+    SecureChannel,
+    /// The controller was to prove who it is, and does not ask for authentication.
+    #[error(
+        "the controller asks for no authentication, so that it does not prove who it is, as dhchap_ctrl_key demands"
+    )]
+    Unproven,
+    /// The controller's proof is wrong.
+    #[error(
+        "the controller did not prove who it is: its key is not that of dhchap_ctrl_key, or it has none"
+    )]
+    OtherController,
+    /// The controller did not believe this host.
+    #[error("{}", refused(*.0))]
+    Refused(Failure),
+    /// What the controller says in an exchange cannot be taken.
+    #[error("the controller spoiled authentication: {0}")]
+    Authentication(Failure),
     /// An answer makes no sense.
     #[error("{what} is malformed")]
     Malformed {
@@ -133,13 +161,21 @@ mod parameter {
     pub const HOSTNQN: u64 = IN_DATA | 512;
 }
 
+fn refused(failure: Failure) -> String {
+    match failure {
+        Failure::Failed => "the controller refused authentication: the keys differ \
+            (dhchap_key, or dhchap_ctrl_key where that is given)"
+            .into(),
+        other => format!("the controller refused authentication: {other}"),
+    }
+}
+
 fn connect_refused(status: Status, result: u64) -> String {
     let what = match (status.code(), result & 0x1_ffff) {
         (Status::CONNECT_INVALID_PARAMETERS, parameter::SUBNQN) => "subsystem not found",
         (Status::CONNECT_INVALID_PARAMETERS, parameter::HOSTNQN) => "host NQN refused",
         (Status::CONNECT_INVALID_PARAMETERS, parameter::CNTLID) => "controller not found",
         (Status::CONNECT_INVALID_HOST, _) => "this host is not allowed to connect",
-        (Status::AUTHENTICATION_REQUIRED, _) => "authentication is not supported",
         _ => "Connect refused",
     };
     let words = status.words().unwrap_or("unknown status");

@@ -3,7 +3,7 @@
 use crate::control::Driver;
 use crate::dial::{declined, words};
 use association::{ADMIN_COMMANDS_MAX, Event, Reason};
-use nvme::{Command, Completion, Status};
+use nvme::{Command, Completion, Status, opcode};
 use nvme_tcp::host::{
     COMMAND_HEADER_BYTES_MAX, Config, Connection, DATA_HEADER_BYTES_MAX, DataEnd, Event as Pdu,
     Outgoing, Transfer,
@@ -48,8 +48,9 @@ struct Inner {
     answers: [Vec<u8>; ADMIN_COMMANDS_MAX as usize],
     /// Data that the controller is to ask for.
     outgoing: [Vec<u8>; ADMIN_COMMANDS_MAX as usize],
-    /// Somebody else's commands, by identifier: less data than was asked for is none of our business.
-    passed: [bool; ADMIN_COMMANDS_MAX as usize],
+    /// Commands, by identifier, of which less data than was asked for is right: messages of authentication, and
+    /// somebody else's, where it is none of our business.
+    may_be_short: [bool; ADMIN_COMMANDS_MAX as usize],
 }
 
 /// What a turn found out, told when nothing is borrowed.
@@ -82,7 +83,7 @@ impl AdminConnection {
             input: Vec::new(),
             answers: Default::default(),
             outgoing: Default::default(),
-            passed: Default::default(),
+            may_be_short: Default::default(),
         };
         let connection = Rc::new_cyclic(|me| AdminConnection {
             me: me.clone(),
@@ -122,7 +123,9 @@ impl AdminConnection {
             (0, bytes) => Transfer::ToHost(bytes),
             (len, _) => Transfer::InCapsule(len as u32),
         };
-        inner.answers[usize::from(command.cid.get())] = vec![0; answer_bytes as usize];
+        let cid = usize::from(command.cid.get());
+        inner.answers[cid] = vec![0; answer_bytes as usize];
+        inner.may_be_short[cid] |= is_message(command);
         let mut header = [0; COMMAND_HEADER_BYTES_MAX];
         let len = inner.machine.command(command, transfer, &mut header);
         inner.out.extend_from_slice(&header[..len]);
@@ -138,7 +141,7 @@ impl AdminConnection {
     /// Sends somebody else's command.
     pub(crate) fn pass(&self, command: &Command, data: Vec<u8>, answer_bytes: u32) {
         let cid = usize::from(command.cid.get());
-        self.inner.borrow_mut().passed[cid] = true;
+        self.inner.borrow_mut().may_be_short[cid] = true;
         if data.len() <= IN_CAPSULE_BYTES_MAX {
             return self.send(command, &data, answer_bytes);
         }
@@ -210,7 +213,7 @@ impl AdminConnection {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(progress),
             Err(error) => return Err(error),
         }
-        let Inner { machine, input, answers, outgoing, passed, out, .. } = inner;
+        let Inner { machine, input, answers, outgoing, may_be_short, out, .. } = inner;
         let mut rest = &input[..];
         loop {
             match machine.receive(&mut rest) {
@@ -226,7 +229,7 @@ impl AdminConnection {
                     if let Pdu::Response { completion, .. } = &pdu {
                         outgoing[usize::from(completion.cid.get())] = Vec::new();
                     }
-                    take(pdu, answers, passed, news);
+                    take(pdu, answers, may_be_short, news);
                 }
                 Err(fault) => {
                     news.push(News::Lost(format!("the controller broke the protocol: {fault}")));
@@ -256,16 +259,23 @@ fn give(mut asked: Outgoing, outgoing: &[Vec<u8>], machine: &mut Connection, out
     }
 }
 
+/// Whether the command fetches a message of authentication, for which there is more room than it takes.
+fn is_message(command: &Command) -> bool {
+    command.opcode == opcode::admin::FABRICS
+        && command.fctype() == opcode::fabrics::AUTHENTICATION_RECEIVE
+}
+
 /// Turns what the controller sent into news.
-fn take(pdu: Pdu<'_>, answers: &mut [Vec<u8>], passed: &mut [bool], news: &mut Vec<News>) {
+fn take(pdu: Pdu<'_>, answers: &mut [Vec<u8>], may_be_short: &mut [bool], news: &mut Vec<News>) {
     match pdu {
         Pdu::Initialized => unreachable!("the caller looks at what was agreed upon"),
         Pdu::Response { completion, received, digest_error } => {
             let cid = usize::from(completion.cid.get());
             let data = std::mem::take(&mut answers[cid]);
-            let passed = std::mem::take(&mut passed[cid]);
-            let short =
-                !passed && completion.status().is_success() && (received as usize) < data.len();
+            let may_be_short = std::mem::take(&mut may_be_short[cid]);
+            let short = !may_be_short
+                && completion.status().is_success()
+                && (received as usize) < data.len();
             if digest_error || short {
                 let what = if digest_error { "a data digest is wrong" } else { "data is missing" };
                 news.push(News::Lost(format!("{what} in an answer to an admin command")));
@@ -278,7 +288,7 @@ fn take(pdu: Pdu<'_>, answers: &mut [Vec<u8>], passed: &mut [bool], news: &mut V
             answers[usize::from(cid)][start..start + bytes.len()].copy_from_slice(bytes);
             if let Some(DataEnd { cid, success: true, digest_error }) = end {
                 let data = std::mem::take(&mut answers[usize::from(cid)]);
-                passed[usize::from(cid)] = false;
+                may_be_short[usize::from(cid)] = false;
                 news.push(match digest_error {
                     true => News::Lost("a data digest is wrong".into()),
                     false => News::Completed(Completion::new(cid, Status::SUCCESS, 0), data),

@@ -2,7 +2,7 @@
 //! on the calling thread.
 //!
 //! ```text
-//!   Client::connect --> link (TcpStream + nvme_tcp::host::Connection) --> Connect, enable, ...
+//!   Client::connect --> link (TcpStream + nvme_tcp::host::Connection) --> Connect, authenticate, enable, ...
 //!     identify, list, namespace --> Identify        log_page, discovery_log, ana_groups --> Get Log Page
 //!     property --> Property Get                     feature --> Get Features
 //!     execute  --> any admin command                discovery_change --> Asynchronous Event Request, Keep Alive
@@ -15,6 +15,7 @@
 //! [`Options::command_timeout`] per command; lists and logs are bounded ([`LOG_BYTES_MAX`],
 //! [`NAMESPACES_MAX`], [`DISCOVERY_ENTRIES_MAX`], [`LOG_CHANGES_MAX`]).
 
+mod authenticate;
 mod error;
 mod events;
 mod identify;
@@ -25,12 +26,15 @@ pub use error::{ClientError, Reason};
 pub use identify::{Descriptor, Identify, NAMESPACES_MAX, lba_format};
 pub use log::{AnaGroup, AnaGroups, LOG_BYTES_MAX, LogPage};
 
+use association::SHUTDOWN_TIME;
 pub use association::{DISCOVERY_ENTRIES_MAX, DiscoveryFault, DiscoveryLog, LOG_CHANGES_MAX};
 
 use crate::Local;
+use crate::keys::KeyFiles;
 use link::Link;
 use nvme::fabrics::{
-    CNTLID_DYNAMIC, Cap, Cc, Connect, ConnectData, Csts, NQN_BYTES_MAX, Property, PropertyAccess,
+    CNTLID_DYNAMIC, Cap, Cc, Connect, ConnectData, ConnectResult, Csts, NQN_BYTES_MAX, Property,
+    PropertyAccess,
 };
 use nvme::feature::{Fid, Select};
 use nvme::{Command, Status, opcode};
@@ -87,6 +91,8 @@ pub struct Options {
     pub data_digest: bool,
     /// This end of the connection.
     pub local: Local,
+    /// The files of the keys of in-band authentication.
+    pub keys: KeyFiles,
 }
 
 impl Default for Options {
@@ -97,6 +103,7 @@ impl Default for Options {
             header_digest: false,
             data_digest: false,
             local: Local::default(),
+            keys: KeyFiles::default(),
         }
     }
 }
@@ -110,6 +117,8 @@ pub enum Payload<'a> {
     Send(&'a [u8]),
     /// From the controller: exactly as many bytes.
     Receive(&'a mut [u8]),
+    /// The same, or less: the rest stays as it is.
+    ReceiveUpTo(&'a mut [u8]),
 }
 
 /// A controller whose admin queue is connected, enabled.
@@ -121,6 +130,8 @@ pub struct Client {
     cap: Cap,
     /// When the controller heard of us last, at least.
     heard: Instant,
+    /// It takes commands, and is to be told of the end.
+    is_enabled: bool,
     /// It was asked to report changes of the discovery log.
     tells_changes: bool,
 }
@@ -129,8 +140,8 @@ impl Client {
     /// Connects the admin queue and enables the controller.
     ///
     /// # Errors
-    /// Nobody listens there, the controller refuses this host or that subsystem, or does not become
-    /// ready.
+    /// Nobody listens there, the controller refuses this host or that subsystem, does not become
+    /// ready; or one of the two cannot prove who it is.
     pub fn connect(
         peer: &Peer,
         host: &HostIdentity,
@@ -152,6 +163,8 @@ impl Client {
                 return Err(error("Connect", Reason::Nqn { nqn: nqn.clone() }));
             }
         }
+        let credentials = options.keys.read(&host.nqn, &peer.subsystem);
+        let credentials = credentials.map_err(|it| error("authentication", Reason::Key(it)))?;
         let config = Config {
             header_digest: options.header_digest,
             data_digest: options.data_digest,
@@ -166,11 +179,15 @@ impl Client {
             controller_id: CNTLID_DYNAMIC,
             cap: Cap(0),
             heard: Instant::now(),
+            is_enabled: false,
             tells_changes: false,
         };
-        client.controller_id = client.send_connect(host)?;
+        let result = client.send_connect(host)?;
+        client.controller_id = result.cntlid();
+        client.authenticate(credentials.as_ref(), result)?;
         client.cap = Cap(client.property(Property::CAP)?);
         client.enable()?;
+        client.is_enabled = true;
         Ok(client)
     }
 
@@ -241,9 +258,8 @@ impl Client {
         ClientError::new(&self.peer, doing.to_owned(), reason)
     }
 
-    /// Connect (NVMe Base 2.1, section 6.3), without flow control, as Linux does. Gives the
-    /// controller's id.
-    fn send_connect(&mut self, host: &HostIdentity) -> Result<u16, ClientError> {
+    /// Connect (NVMe Base 2.1, section 6.3), without flow control, as Linux does.
+    fn send_connect(&mut self, host: &HostIdentity) -> Result<ConnectResult, ClientError> {
         let mut data = ConnectData {
             hostid: host.id,
             cntlid: CNTLID_DYNAMIC.into(),
@@ -263,7 +279,7 @@ impl Client {
         };
         let doing = format!("Connect to {} as {}", self.peer.subsystem, host.nqn);
         match self.execute(connect.command(), Payload::Send(data.as_bytes()), &doing) {
-            Ok(result) => Ok(result as u16),
+            Ok(result) => Ok(ConnectResult(result as u32)),
             Err(error) => Err(self.explained(error)),
         }
     }
@@ -284,13 +300,25 @@ impl Client {
         }
     }
 
+    /// Tells the controller that this is the end, if it still listens.
+    fn shut_down(&mut self) -> Result<(), ClientError> {
+        self.link.set_patience(SHUTDOWN_TIME);
+        let ends = Cc::EN | Cc::ENTRY_SIZES | Cc::SHN_NORMAL | self.command_sets();
+        let set = PropertyAccess::write(Property::CC, ends);
+        self.execute(set, Payload::None, "shutting it down").map(drop)
+    }
+
+    /// What CC.CSS selects.
+    fn command_sets(&self) -> u32 {
+        /// CC.CSS: all supported I/O command sets.
+        const CSS_ALL: u32 = 6 << 4;
+        if self.cap.0 & Cap::CSS_IOCSS != 0 { CSS_ALL } else { 0 }
+    }
+
     /// Sets CC.EN and waits for CSTS.RDY (NVMe Base 2.1, section 3.5.2). All I/O command sets are
     /// selected where there is such a choice, as Linux does.
     fn enable(&mut self) -> Result<(), ClientError> {
-        /// CC.CSS: all supported I/O command sets.
-        const CSS_ALL: u32 = 6 << 4;
-        let sets = if self.cap.0 & Cap::CSS_IOCSS != 0 { CSS_ALL } else { 0 };
-        let enabled = Cc::EN | Cc::ENTRY_SIZES | sets;
+        let enabled = Cc::EN | Cc::ENTRY_SIZES | self.command_sets();
         let set = PropertyAccess::write(Property::CC, enabled);
         self.execute(set, Payload::None, "enabling it")?;
         let patience = Duration::from_millis(500) * u32::from(self.cap.timeout().max(1));
@@ -307,6 +335,16 @@ impl Client {
                 return Err(self.failed("enabling it", Reason::NotReady { patience }));
             }
             thread::sleep(READY_INTERVAL);
+        }
+    }
+}
+
+impl Drop for Client {
+    /// For one second at most; one that was not connected, or has failed, is not told.
+    fn drop(&mut self) {
+        if self.is_enabled {
+            // It is the last that is said.
+            let _ = self.shut_down();
         }
     }
 }

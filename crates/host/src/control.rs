@@ -6,6 +6,8 @@
 //!                                   '--------------- events ------------+------------'
 //! ```
 
+mod closing;
+mod dialing;
 mod place;
 
 use crate::admin::AdminConnection;
@@ -15,9 +17,11 @@ use crate::places::Places;
 use crate::queue::{Handle, NewConnection, Params};
 use crate::shared::Shared;
 use association::{Access, Action, Association, Event, Reason};
+use closing::Closing;
+pub use closing::await_closed;
 use nvme::{Completion, Status};
 use place::Leaving;
-use reactor::{Complete, Mailbox, Reactor, Stream, TimerId};
+use reactor::{Complete, Mailbox, Reactor, TimerId};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
@@ -74,11 +78,12 @@ impl Control {
         id
     }
 
-    /// Closes a path.
+    /// Closes a path, which may take until its controller knows ([`await_closed`]).
     pub(crate) fn remove(&self, id: u64) {
+        let closing = Closing::begin();
         self.mailbox.post(move |_| {
             if let Some(driver) = DRIVERS.with_borrow_mut(|drivers| drivers.remove(&id)) {
-                driver.end();
+                driver.end(closing);
             }
         });
     }
@@ -109,7 +114,7 @@ pub(crate) fn queue_to_share(id: u64) -> Option<Handle> {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        self.mailbox.post(|reactor| reactor.stop());
+        self.mailbox.post(|reactor| closing::stop_once_closed(reactor));
     }
 }
 
@@ -150,6 +155,10 @@ pub(crate) struct Driver {
     leaving: RefCell<Option<Leaving>>,
     /// Admin commands that are passed on.
     passed: Passed,
+    /// A thread is at the files of the keys, for this attempt or an earlier one.
+    reading_keys: Cell<bool>,
+    /// It is being closed, and holds itself until it is.
+    closing: RefCell<Option<(Rc<Driver>, Closing)>>,
     /// What I/O queues of the present association need.
     live: RefCell<Option<(SocketAddr, Arc<Params>)>>,
 }
@@ -169,6 +178,8 @@ impl Driver {
             timer: Cell::new(None),
             leaving: RefCell::new(None),
             passed: Passed::default(),
+            reading_keys: Cell::new(false),
+            closing: RefCell::new(None),
             live: RefCell::new(None),
         })
     }
@@ -183,14 +194,6 @@ impl Driver {
         }
         self.association.borrow_mut().start(self.now());
         self.pump();
-    }
-
-    fn end(&self) {
-        self.association.borrow_mut().close();
-        self.pump();
-        if let Some((timer, _)) = self.timer.take() {
-            self.reactor.cancel_timer(timer);
-        }
     }
 
     /// Something happened to a connection of this path.
@@ -280,6 +283,7 @@ impl Driver {
             self.act(action);
         }
         self.set_timer();
+        self.look_whether_it_has_closed();
     }
 
     fn act(&self, action: Action) {
@@ -293,45 +297,12 @@ impl Driver {
                     admin.send(&command, &data, answer_bytes);
                 }
             }
+            Action::Compute { generation, work } => self.compute(generation, work),
             Action::Live(generation) => self.live(generation),
             Action::HangUp { generation, .. } => self.hang_up(generation),
             Action::AccessChanged => self.access_changed(),
             Action::NamespaceChanged => self.namespace_changed(),
             Action::DiscoveryChanged => {}
-        }
-    }
-
-    fn dial(&self, generation: u64) {
-        // Within this, the association wants the connection to be initialized as well.
-        let patience = self.shared.options.association.admin_timeout;
-        let timeout = patience - patience / 8;
-        let me = self.me.clone();
-        let peer = Peer::Named(self.shared.address());
-        self.dialer.dial(peer, timeout, move |dialed| {
-            if let Some(driver) = me.upgrade() {
-                driver.dialed(generation, dialed);
-            }
-        });
-    }
-
-    fn dialed(&self, generation: u64, dialed: Dialed) {
-        if !self.association.borrow().awaits_dial(generation) {
-            return;
-        }
-        let stream = dialed.and_then(|stream| {
-            Stream::try_from(OwnedFd::from(stream)).map_err(|error| error.to_string())
-        });
-        match stream {
-            Err(reason) => self.event(generation, Event::Lost(Reason::Dial(reason))),
-            Ok(stream) => {
-                let options = &self.shared.options;
-                let digests = (options.header_digest, options.data_digest);
-                let me = self.me.clone();
-                let admin = AdminConnection::start(&self.reactor, me, generation, stream, digests);
-                if let Some(old) = self.admin.replace(Some(admin)) {
-                    old.close();
-                }
-            }
         }
     }
 

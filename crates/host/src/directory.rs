@@ -51,7 +51,8 @@ pub fn look_up(
     host: &HostIdentity,
     options: &client::Options,
 ) -> Result<Vec<Address>, Error> {
-    let asking = Asking { host: host.clone(), options: options.clone(), delay: Duration::ZERO };
+    let options = client::Options { keys: options.keys.of_host(), ..options.clone() };
+    let asking = Asking { host: host.clone(), options, delay: Duration::ZERO };
     let mut logs = Logs::new(controllers);
     while let Some(next) = logs.known.iter().find(|known| !known.was_asked()) {
         let follower = Follower { address: next.address.clone(), ..Follower::default() };
@@ -144,6 +145,7 @@ impl Directory {
                 connect_timeout: config.admin_timeout.min(CONNECT_TIMEOUT),
                 command_timeout: config.admin_timeout,
                 local: options.local(0),
+                keys: options.keys.of_host(),
                 ..client::Options::default()
             },
             delay: config.reconnect_delay,

@@ -13,22 +13,26 @@
 //! connection comes back with `HOST_PATHING_ERROR` (`HOST_ABORTED` if it was never sent) and is
 //! retried by `namespace::layer::multipath`, or by nobody. [`client`] is for administration.
 //!
+//! Where a controller demands it, queues prove who this host is (`association::Authentication`) before anything else is
+//! sent on it, by keys in files ([`keys`]) that are read for each association.
+//!
 //! Data that is pages of the kernel ([`namespace::Data::Registered`]) is moved by the ring between socket and
 //! pages, where the kernel does that and no data digests are asked for; headers are read and written here.
 //!
-//! What it does not do: choose among paths, wait for one, retry; metadata, fused commands, TLS and
-//! authentication.
+//! What it does not do: choose among paths, wait for one, retry; metadata, fused commands, TLS.
 //!
 //! Key constants: [`PATHS_MAX`] paths, 128 I/O queues each, 256 KiB of receive buffer per core. All
 //! else that a controller can make grow is bounded by the queue's entries and by what was asked of it.
 
 mod admin;
+mod aside;
 pub mod client;
 mod control;
 mod dial;
 mod directory;
 mod flush;
 mod identity;
+pub mod keys;
 mod local;
 mod nic;
 mod options;
@@ -40,6 +44,7 @@ mod queue;
 mod shared;
 mod subsystem;
 
+pub use control::await_closed;
 pub use directory::look_up;
 pub use identity::{NVLANE, identity, machine_id, of_machine};
 pub use local::{Local, is_interface};

@@ -1,6 +1,7 @@
 //! Where a remote namespace is, and how to treat it.
 
 use crate::Local;
+use crate::keys::KeyFiles;
 use association::Config;
 use nvme::limits::Passthrough;
 use std::fmt;
@@ -121,6 +122,8 @@ pub struct Options {
     pub passthrough: Passthrough,
     /// Connect with submission queue flow control, whatever the controller can.
     pub flow_control: bool,
+    /// The files of the keys of in-band authentication, which are read for each connection.
+    pub keys: KeyFiles,
     /// By which end of this machine: nothing, one for all paths, or one for each address in order.
     pub locals: Vec<Local>,
 }
@@ -138,6 +141,7 @@ impl Options {
             uuid: None,
             passthrough: Passthrough::NONE,
             flow_control: false,
+            keys: KeyFiles::default(),
             locals: Vec::new(),
         }
     }

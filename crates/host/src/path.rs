@@ -59,6 +59,9 @@ pub enum Error {
     /// More addresses than are sensible.
     #[error("{0} paths are too many; {PATHS_MAX} can be")]
     TooManyPaths(usize),
+    /// The keys of authentication cannot be had.
+    #[error("{0}")]
+    Key(String),
     /// The control thread cannot be started.
     #[error("cannot start the host's control thread: {0}")]
     Control(String),
@@ -119,6 +122,7 @@ pub fn open(
     if addresses.len() > PATHS_MAX {
         return Err(Error::TooManyPaths(addresses.len()));
     }
+    look_at_keys(options)?;
     let control = Control::shared().map_err(|error| Error::Control(error.to_string()))?;
     let subsystem = Arc::new(Subsystem::new(&options.association.nqn, addresses));
     let start = |(index, address): (usize, &Address)| {
@@ -145,6 +149,7 @@ pub fn open_discovered(
     if controllers.len() > PATHS_MAX {
         return Err(Error::TooManyPaths(controllers.len()));
     }
+    look_at_keys(options)?;
     let control = Control::shared().map_err(|error| Error::Control(error.to_string()))?;
     let directory = Directory::open(&control, controllers, options)?;
     let path = |(id, shared): (u64, &Arc<Shared>)| {
@@ -155,6 +160,15 @@ pub fn open_discovered(
     // From now on addresses may come that nobody knows.
     paths.iter().for_each(|path| path.shared.subsystem.fix());
     Ok(paths)
+}
+
+/// A key that cannot be read is told at once; later it may be one that is just being replaced.
+fn look_at_keys(options: &Options) -> Result<(), Error> {
+    let config = &options.association;
+    match options.keys.read(&config.host_nqn, &config.nqn) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Error::Key(error.to_string())),
+    }
 }
 
 /// Waits until every path that leads somewhere is live or has failed once, but not for long once one is live.

@@ -12,10 +12,11 @@
 //! ```
 //!
 //! The control thread makes the TCP connection and hands it over ([`Handle::give`]); the queue
-//! initializes it, sends Connect, and is usable from then on. When it dies, the control thread is
+//! initializes it, sends Connect, proves who this host is if the controller wants to know (`authenticate`), and is usable from then on. When it dies, the control thread is
 //! told, and resets the whole controller.
 
 mod admin;
+mod authenticate;
 mod connection;
 pub mod copy;
 mod elsewhere;
@@ -476,6 +477,10 @@ impl IoQueue {
             *progress |= received;
             answered |= received;
         }
+        let work = match connection.is_live() {
+            true => None,
+            false => connection.authenticate(self.reactor.now())?,
+        };
         let (became_live, ana_status) = connection.take_news();
         while !waiting.is_empty() && connection.has_room() && connection.is_live() {
             let request = waiting.pop_front().expect("just seen");
@@ -495,6 +500,9 @@ impl IoQueue {
         }
         let generation = connection.generation();
         drop(inner);
+        if let Some(work) = work {
+            self.compute(generation, work);
+        }
         if ana_status && !self.suspect.replace(true) {
             self.tell_control(move |driver| {
                 driver.event(generation, Event::AnaStatus);

@@ -6,6 +6,7 @@ mod bpf;
 mod content;
 mod copy;
 mod ctl;
+mod key;
 mod nbd;
 mod passthrough;
 mod serve;
@@ -23,6 +24,7 @@ pub use ctl::{
     AnaCommand, ControllerCommand, CtlArgs, CtlCommand, HostCommand, ListenerCommand, Output,
     SubsystemCommand, VolumeCommand,
 };
+pub use key::{KeyCommand, KeyHash};
 pub use nbd::{NBD_PORT, NbdArgs};
 pub use passthrough::{AdminArgs, DoctorArgs, IoArgs, PassthroughArgs};
 pub use serve::ServeArgs;
@@ -75,6 +77,9 @@ pub enum Command {
     /// Import, check and show configurations.
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Make and check keys, by which hosts and subsystems prove who they are.
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Show what a volume is and can do.
     Info(InfoArgs),
     /// Write a volume's bytes to standard output.
@@ -132,14 +137,19 @@ pub enum ConfigCommand {
     #[command(after_help = "Examples:
   nvlane config import /etc/nvmet/config.json > nvlane.toml
   nvlane config import config.json -o nvlane.json     JSON, by the name
+  nvlane config import config.json --keys-dir /etc/nvlane > nvlane.toml
 
-What has no counterpart (other transports, disabled namespaces) is named on standard error.")]
+What has no counterpart (other transports, disabled namespaces) is named on standard error. Keys of hosts are written to files that
+only their owner may read, and the configuration names those.")]
     Import {
         /// The file that nvmetcli saved.
         file: PathBuf,
         /// Write there instead of to standard output; JSON if the name ends in .json.
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
+        /// Write keys of hosts into this directory; FILE.keys if not given.
+        #[arg(long, value_name = "DIR")]
+        keys_dir: Option<PathBuf>,
         /// Write JSON, not TOML.
         #[arg(long)]
         json: bool,

@@ -10,6 +10,7 @@
 //! Fields left out are filled in when the daemon starts ([`Config::complete`], `identity`), and a
 //! complete configuration is what is saved, so that nothing a host could see changes at a restart.
 
+pub mod authentication;
 mod cores;
 pub mod difference;
 pub mod file;
@@ -19,6 +20,7 @@ mod name;
 pub mod nvmetcli;
 pub mod store;
 
+pub use authentication::Authentication;
 pub use cores::Cores;
 pub use name::{
     ControllerIds, LISTEN_PORT, check_nqn, parse_address, parse_host, parse_listen, parse_nqn,
@@ -73,6 +75,9 @@ pub struct Subsystem {
     /// Another server may serve the same volumes at the same time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
+    /// Hosts that have to prove who they are, and by what.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub authentication: Vec<Authentication>,
     /// The namespaces.
     #[serde(default)]
     pub namespaces: Vec<Namespace>,
@@ -219,6 +224,7 @@ impl Config {
         config.listeners.sort_unstable();
         for subsystem in &mut config.subsystems {
             subsystem.allowed_hosts.sort_unstable();
+            subsystem.authentication.sort_by(|one, other| one.host.cmp(&other.host));
             subsystem.namespaces.sort_by_key(|namespace| namespace.nsid);
         }
         config.subsystems.sort_by(|one, other| one.nqn.cmp(&other.nqn));
@@ -290,6 +296,7 @@ impl Subsystem {
             check_nqn(host)
                 .or_else(|problem| invalid(format!("{at}.allowed_hosts[{index}]"), problem))?;
         }
+        self.check_authentication(at)?;
         bounded(&format!("{at}.namespaces"), self.namespaces.len(), NAMESPACES_MAX)?;
         let mut nsids = BTreeSet::new();
         for (index, namespace) in self.namespaces.iter().enumerate() {

@@ -1,19 +1,23 @@
 //! `nvlane config`: configurations without a daemon.
 
 use crate::cli::ConfigCommand;
+use crate::config::nvmetcli::KeyFile;
 use crate::config::store::{Outlook, StoreError};
 use crate::config::{Config, file, nvmetcli, store};
-use crate::{control, origin};
-use anyhow::{Context, Result, anyhow};
+use crate::{control, key, origin};
+use anyhow::{Context, Result, anyhow, ensure};
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
-use std::path::Path;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 
 /// Imports, checks or shows a configuration.
 pub fn run(command: &ConfigCommand) -> Result<()> {
     match command {
-        ConfigCommand::Import { file, output, json } => import(file, output.as_deref(), *json),
+        ConfigCommand::Import { file, output, keys_dir, json } => {
+            import(file, output.as_deref(), keys_dir.as_deref(), *json)
+        }
         ConfigCommand::Check { file, data_dir } => check(file, data_dir.as_deref()),
         ConfigCommand::Show { file, json } => {
             let (mut config, _) = file::read(file)?;
@@ -29,11 +33,15 @@ fn check(path: &Path, data_dir: Option<&Path>) -> Result<()> {
     let (mut config, content) = file::read(path)?;
     let start = origin::start_of_file(&config, &content);
     config.complete();
+    config.check_keys().with_context(|| path.display().to_string())?;
     let volumes: usize = config.subsystems.iter().map(|s| s.namespaces.len()).sum();
     let subsystems = config.subsystems.len();
     let path_text = path.display();
     let mut text =
         format!("{path_text}: can be served: {subsystems} subsystem(s), {volumes} volume(s)\n");
+    for weak in config.weak_authentication() {
+        let _ = writeln!(text, "note: {weak}");
+    }
     // Where a state is, `serve` is told by its own --data-dir.
     let usual = control::path::data_dir();
     let places = data_dir.map_or(vec![None, Some(&*usual)], |data_dir| vec![Some(data_dir)]);
@@ -66,16 +74,52 @@ fn check(path: &Path, data_dir: Option<&Path>) -> Result<()> {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
-fn import(from: &Path, to: Option<&Path>, json: bool) -> Result<()> {
-    let (config, notes) = nvmetcli::import(&file::read_text(from)?)
+fn import(from: &Path, to: Option<&Path>, keys_dir: Option<&Path>, json: bool) -> Result<()> {
+    let keys_dir = keys_dir.map(Path::to_owned).or(to.and_then(keys_beside));
+    let keys_dir = keys_dir.map(std::path::absolute).transpose()?;
+    let imported = nvmetcli::import(&file::read_text(from)?, keys_dir.as_deref())
         .map_err(|problem| anyhow!("{}: {problem}", from.display()))?;
-    for note in notes {
+    for note in imported.notes {
         eprintln!("nvlane: note: {note}");
     }
-    let text = text(&config, json || to.is_some_and(file::is_json));
+    // First, since what is served by a configuration must not name keys that are not there.
+    imported.keys.iter().try_for_each(write_key)?;
+    let text = text(&imported.config, json || to.is_some_and(file::is_json));
     match to {
         Some(path) => write(path, &text).with_context(|| path.display().to_string()),
         None => Ok(io::stdout().write_all(text.as_bytes())?),
+    }
+}
+
+/// The directory for keys of a configuration that is written to `path`; none if that is no file.
+fn keys_beside(path: &Path) -> Option<PathBuf> {
+    if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
+        return None;
+    }
+    let mut name = path.as_os_str().to_owned();
+    name.push(".keys");
+    Some(name.into())
+}
+
+/// Writes a key where there is none; one that is there stays, and must be the same.
+fn write_key(file: &KeyFile) -> Result<()> {
+    let KeyFile { path, key } = file;
+    let place = || path.display().to_string();
+    if let Some(directory) = path.parent() {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        made.with_context(|| directory.display().to_string())?;
+    }
+    match key::write_new(path, key) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let known = host::keys::read_key(path).is_ok_and(|known| known == *key);
+            ensure!(
+                known,
+                "{}: is there, and holds something else: --keys-dir DIR for another place",
+                place()
+            );
+            Ok(())
+        }
+        written => written.with_context(place),
     }
 }
 

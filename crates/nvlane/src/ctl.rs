@@ -8,17 +8,18 @@ use crate::cli::{
     AnaCommand, ControllerCommand, CtlArgs, CtlCommand, HostCommand, ListenerCommand, Output,
     SubsystemCommand, VolumeCommand,
 };
-use crate::config::{ANY_HOST, Config};
+use crate::config::{ANY_HOST, Config, authentication};
 use crate::config_command;
 use crate::control::client::Client;
 use crate::control::lists::ListOf;
 use crate::control::method::{
-    AnaSet, Host, Listener, LogSet, Snapshot, SubsystemAdd, SubsystemRemove, SubsystemTune, Volume,
-    VolumeAdd, VolumeMissing, VolumePaths, VolumePathsOf, VolumeRemove, VolumeResize,
-    VolumeSnapshot, VolumeTune,
+    AnaSet, Host, HostClearKey, HostKeySet, HostSetKey, Listener, LogSet, Snapshot, SubsystemAdd,
+    SubsystemRemove, SubsystemTune, Volume, VolumeAdd, VolumeMissing, VolumePaths, VolumePathsOf,
+    VolumeRemove, VolumeResize, VolumeSnapshot, VolumeTune,
 };
 use crate::control::path;
 use crate::daemon::Statistics;
+use crate::origin::{absolute, key_file};
 use crate::paths;
 use crate::size;
 use anyhow::{Context, Result, ensure};
@@ -53,13 +54,7 @@ pub fn run(args: CtlArgs) -> Result<()> {
 fn call_of(command: CtlCommand) -> Result<(String, Value)> {
     let (method, params) = match command {
         CtlCommand::Volume(command) => volume_call(command)?,
-        CtlCommand::Host(HostCommand::Allow { host, nqn }) => {
-            ("host_allow", params(&Host { nqn, host }))
-        }
-        CtlCommand::Host(HostCommand::Disallow { host, nqn }) => {
-            ("host_disallow", params(&Host { nqn, host }))
-        }
-        CtlCommand::Host(HostCommand::List { nqn }) => ("host_list", params(&ListOf { nqn })),
+        CtlCommand::Host(command) => host_call(command)?,
         CtlCommand::Controller(ControllerCommand::List { nqn }) => {
             ("controller_list", params(&ListOf { nqn }))
         }
@@ -94,6 +89,36 @@ fn call_of(command: CtlCommand) -> Result<(String, Value)> {
     Ok((method.to_owned(), params))
 }
 
+fn host_call(command: HostCommand) -> Result<(&'static str, Value)> {
+    Ok(match command {
+        HostCommand::Allow { host, nqn } => ("host_allow", params(&Host { nqn, host })),
+        HostCommand::Disallow { host, nqn } => ("host_disallow", params(&Host { nqn, host })),
+        HostCommand::SetKey {
+            host,
+            dhchap_key,
+            dhchap_ctrl_key,
+            dhchap_hash,
+            dhchap_dhgroup,
+            nqn,
+        } => {
+            // The daemon's current directory is another one.
+            let set = HostSetKey {
+                nqn,
+                host,
+                dhchap_key: key_file(&dhchap_key)?,
+                dhchap_ctrl_key: dhchap_ctrl_key.as_deref().map(key_file).transpose()?,
+                dhchap_hash: dhchap_hash.map(|hash| hash.to_string()),
+                dhchap_dhgroup: dhchap_dhgroup.map(|group| group.to_string()),
+            };
+            ("host_set_key", params(&set))
+        }
+        HostCommand::ClearKey { host, nqn } => {
+            ("host_clear_key", params(&HostClearKey { nqn, host }))
+        }
+        HostCommand::List { nqn } => ("host_list", params(&ListOf { nqn })),
+    })
+}
+
 fn volume_call(command: VolumeCommand) -> Result<(&'static str, Value)> {
     Ok(match command {
         VolumeCommand::Add { volume, nqn, nsid, uuid, nguid, ana_group, nofail } => {
@@ -110,8 +135,7 @@ fn volume_call(command: VolumeCommand) -> Result<(&'static str, Value)> {
         }
         VolumeCommand::Snapshot { nsid, file, nqn } => {
             // The daemon's current directory is another one.
-            let file = std::path::absolute(&file)?;
-            let file = file.to_str().context("the file's name is not UTF-8")?.to_owned();
+            let file = absolute(&file)?;
             ("volume_snapshot", params(&VolumeSnapshot { nqn, nsid, file }))
         }
         VolumeCommand::Tune { nsid, setting: (name, value), nqn } => {
@@ -147,6 +171,7 @@ fn text(method: &str, params: &Value, result: Value) -> Result<String> {
         "controller_list" => lists::controllers(&read::<Vec<_>>(result)?),
         "subsystem_list" => lists::subsystems(&read::<Vec<_>>(result)?),
         "host_list" => lists::hosts(&read::<Vec<_>>(result)?),
+        "host_set_key" => key_set(&read(result)?),
         "listener_list" => lists::listeners(&read::<Vec<_>>(result)?),
         "ana_list" => lists::ana(&read::<Vec<_>>(result)?),
         "stats" => statistics(&read(result)?),
@@ -170,6 +195,7 @@ fn done(method: &str, params: &Value) -> String {
             "only hosts that are listed may connect\n".to_owned()
         }
         "host_disallow" => format!("{} is no longer listed\n", said("host")),
+        "host_clear_key" => format!("{} need not prove who it is any more\n", said("host")),
         "ana_set" => format!("ANA group {} is now {}\n", said("group"), said("state")),
         "subsystem_add" => format!("subsystem {} is added\n", said("nqn")),
         "log_set" => format!("logging {} from now on\n", said("filter")),
@@ -196,6 +222,22 @@ fn volumes(volumes: &[Volume]) -> String {
             volume.uuid,
             volume.ana_group
         );
+    }
+    text
+}
+
+/// What is proven from now on, and what is amiss with that.
+fn key_set(set: &HostKeySet) -> String {
+    let HostKeySet { nqn, host, may_connect, allow_any_host, exposed } = set;
+    let mut text = format!("{host} has to prove who it is, from its next connection to {nqn} on\n");
+    if !may_connect {
+        let _ = writeln!(text, "note: it may not connect yet: nvlane ctl host allow {host}");
+    }
+    if *allow_any_host {
+        let _ = writeln!(text, "note: {}", authentication::anybody(nqn));
+    }
+    for path in exposed {
+        let _ = writeln!(text, "note: {}", authentication::exposed(path));
     }
     text
 }

@@ -11,12 +11,13 @@
 //!
 //! Files: `start` brings a configuration up, `change` is what can be changed afterwards, `dispatch`
 //! knows the control socket's methods, `statistics`, `lists` and `paths` what it tells, `jobs` are the copies that it does,
-//! `missing` the volumes that are to come.
+//! `missing` the volumes that are to come, `keys` by what hosts prove who they are.
 
 mod change;
 mod claims;
 mod dispatch;
 mod jobs;
+mod keys;
 mod lists;
 mod maps;
 mod missing;
@@ -32,7 +33,7 @@ mod twice;
 pub use statistics::{CoreStatistics, Statistics};
 
 use crate::config::identity::Machine;
-use crate::config::store::{Store, StoreError};
+use crate::config::store::Store;
 use crate::config::{self, Config, Cores};
 use crate::control::method::Volume;
 use crate::control::server::Call;
@@ -43,7 +44,6 @@ use namespace::Namespace;
 use snapshot::Snapshots;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
@@ -100,11 +100,6 @@ impl Daemon {
     /// The configuration as it is now, complete.
     pub fn config(&self) -> &Config {
         &self.config
-    }
-
-    /// Moves away a state that this start does not continue, before anything is changed. Returns where it is now.
-    pub fn put_state_aside(&self) -> Result<PathBuf, StoreError> {
-        self.store.put_aside()
     }
 
     /// The volumes that are served.

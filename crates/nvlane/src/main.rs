@@ -12,7 +12,7 @@
 //!       |-> doctor --> tries what this machine allows
 //!       |-> bpf --> ::bpf, or control socket
 //!       |-> aio --> ::aio, in the programs it runs
-//!       \-> config, info, bench, completions, man
+//!       \-> config, key, info, bench, completions, man
 //! ```
 //!
 //! What it does not do: no data path of its own. That of the daemon is in `target`, volumes are in `volume`;
@@ -36,6 +36,7 @@ mod daemon;
 mod doctor;
 mod info;
 mod jobs;
+mod key;
 mod manual;
 mod nbd;
 mod origin;
@@ -54,6 +55,7 @@ use clap::error::ErrorKind;
 use cli::{Cli, Command};
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
         Command::Detach(args) => ublk::detach(&args),
         Command::Ctl(args) => ctl::run(args),
         Command::Config(command) => config_command::run(&command),
+        Command::Key(command) => key::run(&command),
         Command::Info(args) => info::run(&args),
         Command::Cat(args) => content::cat(&args),
         Command::Write(args) => content::write(&args),
@@ -90,6 +93,8 @@ fn main() -> ExitCode {
         Command::Completions(args) => manual::completions(args.shell),
         Command::Man(args) => manual::pages(args.dir.as_deref()),
     };
+    // Controllers that were used are told that this is the end.
+    host::await_closed(Duration::from_secs(1));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,

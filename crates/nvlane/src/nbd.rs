@@ -9,6 +9,7 @@ use crate::{patience, signals, size};
 use ::nbd::{Export, Server, ServerConfig, SocketError, is_left_behind};
 use anyhow::{Context, Result, bail};
 use namespace::percent;
+use sd_notify::NotifyState;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -70,13 +71,13 @@ pub fn run(args: &NbdArgs) -> Result<()> {
     // Somebody who closed our output still wants to be served.
     let _ = io::stdout().write_all(announce(&exports, &listeners, args.output_format).as_bytes());
     let _ = io::stdout().flush();
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    signals::notify(&[NotifyState::Ready]);
 
     while stopped.recv_timeout(REFRESH_PERIOD) == Err(RecvTimeoutError::Timeout) {
         refresh(&exports);
     }
     tracing::info!("stopping");
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    signals::notify(&[NotifyState::Stopping]);
     drop(door);
     server.stop()?;
     tracing::info!("stopped; everything is flushed");

@@ -2,11 +2,12 @@
 //! where the state that continues it is kept.
 
 use crate::cli::ServeArgs;
+use crate::config::authentication::{SECRET, is_secret};
 use crate::config::identity::Machine;
 use crate::config::store::{Start, fingerprint};
-use crate::config::{ANY_HOST, Config, Namespace, Subsystem, file};
+use crate::config::{ANY_HOST, Authentication, Config, Namespace, Subsystem, file, parse_nqn};
 use crate::daemon::Threads;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use std::path::{Path, PathBuf};
 use volume::{Device, Kind, Options, Uri};
 
@@ -86,12 +87,19 @@ fn from_volumes(args: &ServeArgs, data_dir: &Path, machine: &Machine) -> Result<
         uuid: args.uuid.get(index).copied(),
         ..Namespace::new(volume)
     });
-    let (any, listed): (Vec<_>, Vec<_>) =
+    let (any, mut listed): (Vec<_>, Vec<_>) =
         args.allow_host.iter().cloned().partition(|host| host == ANY_HOST);
+    let authentication = authentication(args)?;
+    for one in &authentication {
+        if !listed.contains(&one.host) {
+            listed.push(one.host.clone());
+        }
+    }
     let subsystem = Subsystem {
         namespaces: namespaces.collect(),
         allow_any_host: Some(listed.is_empty() || !any.is_empty()),
         allowed_hosts: listed,
+        authentication,
         shared: args.shared,
         nqn,
         ..Subsystem::default()
@@ -105,6 +113,50 @@ fn from_volumes(args: &ServeArgs, data_dir: &Path, machine: &Machine) -> Result<
     let fingerprint = fingerprint(&serde_json::to_string(&config).expect("plain data"));
     let state = data_dir.join(format!("state-{}.json", &fingerprint[..12]));
     Ok(Origin { config, state, start: Start { text: fingerprint, meaning: None } })
+}
+
+/// Hosts with keys, whose files are named so that they do not depend on the current directory.
+fn authentication(args: &ServeArgs) -> Result<Vec<Authentication>> {
+    let mut all: Vec<Authentication> = Vec::new();
+    for text in &args.host_key {
+        let (host, dhchap_key) = host_key(text).context("--host-key")?;
+        ensure!(all.iter().all(|one| one.host != host), "--host-key was given twice for {host}");
+        all.push(Authentication { dhchap_key, ..Authentication::new(host) });
+    }
+    for text in &args.host_ctrl_key {
+        let (host, file) = host_key(text).context("--host-ctrl-key")?;
+        let one = all.iter_mut().find(|one| one.host == host);
+        let one = one.with_context(|| {
+            format!("--host-ctrl-key was given for {host}, and --host-key was not: it has nothing to prove")
+        })?;
+        ensure!(one.dhchap_ctrl_key.is_none(), "--host-ctrl-key was given twice for {host}");
+        one.dhchap_ctrl_key = Some(file);
+    }
+    Ok(all)
+}
+
+/// A host and the file of a key, `NQN=FILE`.
+fn host_key(text: &str) -> Result<(String, String)> {
+    ensure!(!is_secret(text), SECRET);
+    let parts = text.split_once('=').filter(|(_, file)| !file.is_empty());
+    let (host, file) = parts.with_context(|| {
+        format!("`{text}` is not NQN=FILE, a host and the file that its key is in")
+    })?;
+    Ok((parse_nqn(host).map_err(Error::msg)?, absolute(Path::new(file))?))
+}
+
+/// As [`absolute`], of the file of a key: one that is a key itself is not said again.
+pub fn key_file(path: &Path) -> Result<String> {
+    ensure!(!path.to_str().is_some_and(is_secret), SECRET);
+    absolute(path)
+}
+
+/// A file's name that does not depend on the current directory.
+pub fn absolute(path: &Path) -> Result<String> {
+    let absolute = std::path::absolute(path).with_context(|| path.display().to_string())?;
+    let text =
+        absolute.to_str().with_context(|| format!("{}: its name is not UTF-8", path.display()))?;
+    Ok(text.to_owned())
 }
 
 /// What a derived NQN is derived from: the volumes; and the listeners, if there are volumes that

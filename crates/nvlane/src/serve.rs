@@ -15,6 +15,7 @@ use crate::signals;
 use anyhow::{Context, Result};
 use place::DataDir;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -35,21 +36,21 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let origin = Origin::find(args, data_dir.path(), &machine)?;
     let open = if args.fresh { Store::open_fresh } else { Store::open };
     let (store, found) = open(&origin.state, origin.start)?;
+    let aside = store.aside();
     // Said once everything is open: an error before that is to be one line.
     let mut notes = Vec::new();
-    // What this start does not continue is moved away then, too: until then it may fail.
     let mut dropped = None;
     let mut config = origin.config;
     match found {
         Found::Nothing => {}
-        Found::Other(left) => dropped = Some(left),
+        Found::Other(left) => dropped = left,
         Found::State(state) => {
             notes.push(format!("continuing the state in {}", store.path().display()));
             config = state;
         }
     }
     config.complete();
-    let dropped = dropped.map(|left| left.map(|left| left.changes(&config)));
+    let dropped = dropped.map(|left| left.changes(&config));
     let threads = threads(&config, args);
     notes.extend(too_many_cores(&threads));
 
@@ -62,29 +63,28 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let mut socket = control_socket(args.socket.as_deref(), &mut notes)?;
     let mut daemon = Daemon::start(config, &threads, store, machine, args.nofail)?;
     data_dir.keep();
+    notes.extend(daemon.config().weak_authentication());
     if let Some(changes) = dropped {
-        let path = daemon.put_state_aside()?;
-        if let Some(changes) = changes {
-            notes.extend(of_dropped(&changes));
-            notes.push(format!(
-                "the configuration file was edited: it is served as it is, without what was \
-                 changed meanwhile, which is now in {}",
-                path.display()
-            ));
-        }
+        notes.extend(of_dropped(&changes));
+        notes.push(format!(
+            "the configuration file was edited: it is served as it is, without what was changed \
+             meanwhile, which goes to {}",
+            aside.display()
+        ));
     }
     for note in notes {
         tracing::warn!("{note}");
     }
-    daemon.accept()?;
+    // Its calls wait for the daemon's loop.
     if let Some(socket) = &mut socket {
         socket.serve(events, Event::Call).context("control socket")?;
     }
+    daemon.accept()?;
     announce::ready(&daemon, socket.as_ref().map(ControlSocket::path), args.ready_fd);
 
     daemon.run(&inbox);
     tracing::info!("stopping");
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    signals::notify(&[NotifyState::Stopping]);
     // Nobody reads calls any more: their clients are told that the daemon is stopping.
     drop(inbox);
     drop(socket);

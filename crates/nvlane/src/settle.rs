@@ -1,6 +1,7 @@
 //! What a server that has ended may have left under way at controllers: they carry commands out for a while after the
 //! connections have ended by which these came, unless they drain.
 
+use crate::signals;
 use namespace::{Namespace, PathReport};
 use sd_notify::NotifyState;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,7 +55,7 @@ fn settle_paths(paths: &[PathReport], last: Last, ended: Instant, stop: &AtomicB
         }
         // A service manager would stop one that takes long to start.
         let longer = NotifyState::ExtendTimeoutUsec(START_EXTENDS.as_micros() as u32);
-        let _ = sd_notify::notify(&[longer]);
+        signals::notify(&[longer]);
         thread::sleep(left().min(STOP_LOOK_EVERY));
     }
 }

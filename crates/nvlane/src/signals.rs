@@ -1,9 +1,12 @@
-//! Signals that ask a server to stop.
+//! Signals that ask a server to stop, and what a service manager is told of it.
 
 use anyhow::{Context, Result};
+use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::ffi::OsStr;
 use std::io::Write;
+use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,11 +15,30 @@ use std::time::{Duration, Instant};
 const REPEAT_MAX: Duration = Duration::from_secs(1);
 
 /// What service managers name their socket by (sd_notify(3)).
-pub const SERVICE: &str = "NOTIFY_SOCKET";
+pub const SOCKET: &str = "NOTIFY_SOCKET";
 
-/// Whether a service manager has started us, and hears of us.
+/// By which systemd 248 and newer tells whom it has started itself (systemd.exec(5)).
+pub const STARTED: &str = "SYSTEMD_EXEC_PID";
+
+/// Whether a service manager has started us, and hears of us. All that runs below a unit inherits its socket: in the shell of
+/// a terminal that is one, a server is nobody's service. (Nor is one that a unit's script starts otherwise than by `exec`.)
 pub fn is_service() -> bool {
-    std::env::var_os(SERVICE).is_some()
+    let started = std::env::var_os(STARTED);
+    std::env::var_os(SOCKET).is_some() && is_started(started.as_deref(), process::id())
+}
+
+/// Whether `own` is the process that systemd has started, or nothing says that it is not.
+fn is_started(started: Option<&OsStr>, own: u32) -> bool {
+    let started = started.and_then(|text| text.to_str()?.parse::<u32>().ok());
+    started.is_none_or(|started| started == own)
+}
+
+/// Tells the service manager of whose service we are, if of any: another's would take it for news of its own.
+pub fn notify(news: &[NotifyState<'_>]) {
+    if is_service() {
+        // Whoever does not hear it still wants to be served.
+        let _ = sd_notify::notify(news);
+    }
 }
 
 /// Calls `stop` at the first SIGINT, SIGTERM or SIGHUP, which is to stop the server in order; one
@@ -43,7 +65,7 @@ pub fn on_stop(stop: impl Fn() + Send + 'static) -> Result<()> {
                 Some(_) => {
                     let line = "nvlane: told again to stop: leaving now; what was written and not flushed may be lost";
                     let _ = writeln!(std::io::stderr(), "{line}");
-                    std::process::exit(128 + signal);
+                    process::exit(128 + signal);
                 }
             }
         }
@@ -59,4 +81,23 @@ fn ignores_hangup() -> bool {
     ignored
         .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .is_some_and(|mask| mask & 1 << (SIGHUP - 1) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_was_started_by_a_shell_is_no_service() {
+        for (started, is) in [
+            (None, true),
+            (Some("4711"), true),
+            (Some("471"), false),
+            (Some("1"), false),
+            // Nobody's number.
+            (Some(""), true),
+        ] {
+            assert_eq!(is_started(started.map(OsStr::new), 4711), is, "{started:?}");
+        }
+    }
 }

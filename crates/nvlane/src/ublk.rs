@@ -54,11 +54,11 @@ pub fn command(command: &UblkCommand) -> Result<()> {
 }
 
 fn add(args: &UblkAddArgs) -> Result<()> {
-    let signals = Signals::begin(&args.serve)?;
-    // Told before a volume is made or locked.
-    drop(Control::open()?);
     let taken_over = args.id.filter(|id| args.recover && waits_for_server(*id));
     let found = taken_over.and_then(Record::read);
+    let signals = Signals::begin(wishes(&args.serve, found.as_ref()).log())?;
+    // Told before a volume is made or locked.
+    drop(Control::open()?);
     let mut record = to_be_served(args, taken_over, found.clone(), signals::is_service())?;
     if args.recover {
         successor::check_rings(&record.volume)?;
@@ -180,9 +180,10 @@ fn waits_for_server(id: u32) -> bool {
 }
 
 fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
-    let (id, signals) = (args.id, Signals::begin(&args.serve)?);
-    let info = Control::open()?.info(id)?;
+    let id = args.id;
     let mut found = Record::read(id);
+    let signals = Signals::begin(wishes(&args.serve, found.as_ref()).log())?;
+    let info = Control::open()?.info(id)?;
     let mut record = to_be_recovered(args, found.clone())?;
     let (mut changed, mut left) = (None, false);
     // Before the old server is asked to go.
@@ -229,7 +230,7 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
         (recovered, _) => recovered?,
     };
     // A service goes on with this process in place of the one that it was started with.
-    let _ = sd_notify::notify(&[NotifyState::MainPid(process::id())]);
+    signals::notify(&[NotifyState::MainPid(process::id())]);
     serve(device, &record, &args.serve, &signals)
 }
 
@@ -252,6 +253,11 @@ fn to_be_recovered(args: &UblkRecoverArgs, noted: Option<Record>) -> Result<Reco
     Ok(Record { wishes: Wishes::of(&args.serve, record.wishes.clone()), ..record })
 }
 
+/// How a device is to be served of which that is noted.
+fn wishes(args: &UblkServeArgs, noted: Option<&Record>) -> Wishes {
+    Wishes::of(args, noted.map(|noted| noted.wishes.clone()).unwrap_or_default())
+}
+
 fn serve_options(wishes: &Wishes) -> DeviceOptions {
     let cpus = wishes.cores.as_ref().map(|cores| cores.cpus().to_vec()).unwrap_or_default();
     let program = match wishes.bpf.unwrap_or_default() {
@@ -272,8 +278,8 @@ struct Signals {
 
 impl Signals {
     /// From here on, signals that ask the server to stop do so in order.
-    fn begin(args: &UblkServeArgs) -> Result<Signals> {
-        log::to_stderr(&args.log)?;
+    fn begin(log: &str) -> Result<Signals> {
+        log::to_stderr(log)?;
         raise_descriptor_limit();
         let (sender, woken) = sync_channel(1);
         let wake: Wake = Arc::new(move || {
@@ -304,7 +310,7 @@ fn serve(
     // Somebody who closed our output still wants to be served.
     let _ = io::stdout().write_all(announce(&device, record, args.output_format).as_bytes());
     let _ = io::stdout().flush();
-    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    signals::notify(&[NotifyState::Ready]);
     loop {
         let timed_out = signals.woken.recv_timeout(REFRESH_PERIOD).is_err();
         match device.ending() {
@@ -329,7 +335,7 @@ fn serve(
             None => {}
         }
     }
-    let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    signals::notify(&[NotifyState::Stopping]);
     device.stop(|| notes.forget())?;
     tracing::info!("stopped; everything is flushed");
     Ok(())

@@ -84,6 +84,32 @@ impl Connect {
     }
 }
 
+/// Dword 0 of a Connect's response (NVMe Base 2.1, Figure 547).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectResult(pub u32);
+
+impl ConnectResult {
+    /// An authentication transaction must follow on this queue (AUTHREQ.ATR).
+    pub const AUTHENTICATE: u32 = 1 << 17;
+    /// So must a secure channel (AUTHREQ.ASCR).
+    pub const SECURE_CHANNEL: u32 = 1 << 18;
+
+    /// Controller id.
+    pub fn cntlid(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// Whether the queue takes no command before its host has proved who it is.
+    pub fn authenticate(self) -> bool {
+        self.0 & ConnectResult::AUTHENTICATE != 0
+    }
+
+    /// Whether it demands a secure channel as well.
+    pub fn secure_channel(self) -> bool {
+        self.0 & ConnectResult::SECURE_CHANNEL != 0
+    }
+}
+
 open_enum! {
     /// Offset of a property (NVMe Base 2.1, Figure 33).
     pub enum Property: u32 {
@@ -144,6 +170,51 @@ impl PropertyAccess {
             cdw12: value.into(),
             ..fabrics_command(fabrics::PROPERTY_SET)
         }
+    }
+}
+
+/// Parameters of Authentication Send and Authentication Receive (NVMe Base 2.1, sections 6.1 and 6.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Authentication {
+    /// Security protocol.
+    pub secp: u8,
+    /// Its two specific bytes, SPSP0 first.
+    pub spsp: [u8; 2],
+    /// Bytes of the message (TL), or of the room for one (AL).
+    pub bytes: u32,
+}
+
+impl Authentication {
+    /// The security protocol of NVMe over Fabrics' in-band authentication.
+    pub const SECP: u8 = 0xe9;
+    /// What goes with it.
+    pub const SPSP: [u8; 2] = [1, 1];
+
+    /// Reads the parameters of a command of the two.
+    pub fn of(command: &Command) -> Authentication {
+        let [_, spsp0, spsp1, secp] = command.cdw10.get().to_le_bytes();
+        Authentication { secp, spsp: [spsp0, spsp1], bytes: command.cdw11.get() }
+    }
+
+    /// Sends a message of `bytes`, without a data pointer.
+    pub fn send(bytes: u32) -> Command {
+        Authentication::command(fabrics::AUTHENTICATION_SEND, bytes)
+    }
+
+    /// Fetches a message of at most `bytes`, without a data pointer.
+    pub fn receive(bytes: u32) -> Command {
+        Authentication::command(fabrics::AUTHENTICATION_RECEIVE, bytes)
+    }
+
+    fn command(fctype: u8, bytes: u32) -> Command {
+        let [spsp0, spsp1] = Authentication::SPSP;
+        let cdw10 = u32::from_le_bytes([0, spsp0, spsp1, Authentication::SECP]);
+        Command { cdw10: cdw10.into(), cdw11: bytes.into(), ..fabrics_command(fctype) }
+    }
+
+    /// Whether this is what is spoken here.
+    pub fn is_in_band(&self) -> bool {
+        self.secp == Authentication::SECP && self.spsp == Authentication::SPSP
     }
 }
 

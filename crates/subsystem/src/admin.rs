@@ -5,6 +5,7 @@ use crate::controller::Controller;
 use crate::event::{ControllerId, Event};
 use crate::io::{Direction, Transfer};
 use crate::target::Target;
+use dhchap::Work;
 use nvme::{Command, Sgl, Status, opcode};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,15 @@ pub enum Reply {
     },
     /// Complete it with success, then close this connection: Disconnect.
     Disconnect,
+    /// An Authentication Send that has something computed: have it carried out where nobody waits, give what
+    /// comes of it to [`Target::computed`], then complete the command with success.
+    Compute(Work),
+    /// An Authentication Receive that tells the host that it could not prove who it is: complete it with this, then
+    /// close this connection.
+    Refuse {
+        /// Data for the host, of exactly the length that the command's SGL has.
+        data: Vec<u8>,
+    },
     /// A vendor specific command for what is behind a namespace, which passes such commands: have
     /// the namespace carry it out (see [`passed_data`]), then complete it with what comes back.
     Pass {
@@ -106,6 +116,9 @@ impl Target {
         if self.controllers.get(&controller).is_none_or(refused) {
             return Status::COMMAND_SEQUENCE_ERROR.dnr().into();
         }
+        if !self.is_proven(controller, 0) && !is_authentication(command) {
+            return Status::AUTHENTICATION_REQUIRED.dnr().into();
+        }
         self.activity(controller, now);
         let outcome = self.dispatch(controller, command, data, now, io_statistics);
         let reply = outcome.unwrap_or_else(Reply::from);
@@ -119,13 +132,25 @@ impl Target {
         reply
     }
 
-    /// Carries out a fabrics command (opcode 7Fh) of a connected I/O queue.
+    /// Carries out a fabrics command (opcode 7Fh) of the connected I/O queue `queue_id`; `data` is what the host sent with it.
     pub fn fabrics_on_io_queue(
         &mut self,
         controller: ControllerId,
+        queue_id: u16,
         command: &Command,
+        data: &[u8],
         now: Duration,
     ) -> Reply {
+        if is_authentication(command) {
+            // Whoever it is: a host sends no Keep Alive before it has all its queues, and exchanges with large groups take seconds on
+            // slow machines.
+            self.activity(controller, now);
+            let reply = self.authenticate(controller, queue_id, command, data, now);
+            return reply.unwrap_or_else(Reply::from);
+        }
+        if !self.is_proven(controller, queue_id) {
+            return Status::AUTHENTICATION_REQUIRED.dnr().into();
+        }
         self.activity(controller, now);
         // Connect here is a second one for this queue; properties belong to the admin queue.
         match command.fctype() {
@@ -167,7 +192,7 @@ impl Target {
         }
         // Fabrics commands use SGLs whatever their PSDT says (Figure 95).
         if command.opcode == opcode::admin::FABRICS {
-            return self.fabrics_on_admin_queue(id, command, now).map(Reply::from);
+            return self.fabrics_on_admin_queue(id, command, data, now);
         }
         if command.transfers_data() && !command.uses_sgl() {
             return Err(Status::INVALID_FIELD.dnr());
@@ -228,11 +253,13 @@ impl Target {
         &mut self,
         id: ControllerId,
         command: &Command,
+        data: &[u8],
         now: Duration,
-    ) -> Result<Answer, Status> {
+    ) -> Result<Reply, Status> {
         match command.fctype() {
-            opcode::fabrics::PROPERTY_GET => self.property_get(id, command),
-            opcode::fabrics::PROPERTY_SET => self.property_set(id, command, now),
+            _ if is_authentication(command) => self.authenticate(id, 0, command, data, now),
+            opcode::fabrics::PROPERTY_GET => self.property_get(id, command).map(Reply::from),
+            opcode::fabrics::PROPERTY_SET => self.property_set(id, command, now).map(Reply::from),
             opcode::fabrics::CONNECT => Err(Status::COMMAND_SEQUENCE_ERROR.dnr()),
             // NVMe Base 2.1, section 6.4: only I/O queues can be disconnected.
             opcode::fabrics::DISCONNECT => Err(Status::INVALID_QUEUE_TYPE.dnr()),
@@ -268,6 +295,16 @@ impl Target {
         self.events.push_back(Event::Complete { controller: id, cid, status, result: 0 });
         Ok(Answer::result(0).into())
     }
+}
+
+/// Whether a command is one of those by which hosts prove who they are.
+pub fn is_authentication(command: &Command) -> bool {
+    let kind = command.fctype();
+    command.opcode == opcode::admin::FABRICS
+        && matches!(
+            kind,
+            opcode::fabrics::AUTHENTICATION_SEND | opcode::fabrics::AUTHENTICATION_RECEIVE
+        )
 }
 
 /// The data of an admin command that is passed: as long as its SGL says, the way that bits 1:0 of its

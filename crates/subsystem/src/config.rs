@@ -3,6 +3,7 @@
 use nvme::Limits;
 use nvme::log::discovery::AddressFamily;
 use std::net::IpAddr;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// Configuration of a [`crate::Target`].
@@ -24,6 +25,8 @@ pub struct TargetConfig {
     /// A number of this start of the process, which no other start has, by which hosts know that nothing was lost
     /// while they were away (`nvme::identify::vendor`); zero: none.
     pub instance: [u8; 16],
+    /// Gives bytes that nobody can foresee, for challenges.
+    pub random: fn(&mut [u8]),
     /// Command Quiesce Time that is reported, in milliseconds; 0 is not reported.
     pub command_quiesce_time_ms: u16,
 }
@@ -38,6 +41,7 @@ impl Default for TargetConfig {
             model: "nvlane".into(),
             drains: true,
             instance: [0; 16],
+            random: |bytes| getrandom::fill(bytes).expect("the kernel gives random bytes"),
             command_quiesce_time_ms: 0,
         }
     }
@@ -61,6 +65,19 @@ pub struct SubsystemConfig {
     /// Fused Compare-and-Write is offered where a namespace can; off for a volume that another
     /// gateway serves as well.
     pub fused: bool,
+}
+
+/// How a host has to prove who it is before a queue of a subsystem takes its commands, by DH-HMAC-CHAP.
+#[derive(Clone, Debug)]
+pub struct Authentication {
+    /// The host's key.
+    pub host_key: Arc<dhchap::Key>,
+    /// The key by which the subsystem proves who it is, to hosts that want to know.
+    pub controller_key: Option<Arc<dhchap::Key>>,
+    /// Hash functions that will do, the preferred one first.
+    pub hashes: Vec<dhchap::Hash>,
+    /// Groups that will do, the preferred one first.
+    pub groups: Vec<dhchap::Group>,
 }
 
 /// A new namespace.

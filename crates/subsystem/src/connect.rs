@@ -8,8 +8,9 @@ use crate::feature::Features;
 use crate::nqn::{host_in_field, nqn_in_field};
 use crate::target::Target;
 use crate::{IO_QUEUES_MAX, QUEUE_ENTRIES_MAX};
-use nvme::fabrics::{CNTLID_DYNAMIC, Cc, Connect, ConnectData, Csts};
+use nvme::fabrics::{CNTLID_DYNAMIC, Cc, Connect, ConnectData, ConnectResult, Csts};
 use nvme::{Command, Status, opcode};
+use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,12 +27,12 @@ pub struct Origin {
     pub local_address: Option<IpAddr>,
 }
 
-/// A successful Connect. Completion dword 0 is the controller id.
+/// A successful Connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connected {
     /// The controller that the queue belongs to.
     pub controller: ControllerId,
-    /// Controller id on the wire: the response's dword 0.
+    /// Controller id on the wire.
     pub cntlid: u16,
     /// Queue id; 0 is the admin queue.
     pub queue_id: u16,
@@ -45,6 +46,15 @@ pub struct Connected {
     pub host_nqn: Arc<str>,
     /// Whether it is a discovery controller: no I/O queues, no namespaces.
     pub discovery: bool,
+    /// The queue takes no command but Authentication Send and Receive before its host has proved who it is.
+    pub authenticate: bool,
+}
+
+impl Connected {
+    /// The response's dword 0.
+    pub fn result(&self) -> u32 {
+        u32::from(self.cntlid) | if self.authenticate { ConnectResult::AUTHENTICATE } else { 0 }
+    }
 }
 
 /// A refused Connect: the status, and the response's dword 0, which names the culprit
@@ -147,7 +157,7 @@ impl Target {
         let cntlid = self.allocate_cntlid().ok_or(busy)?;
         let mut queues = QueueSet::default();
         queues.insert(0);
-        let controller = Controller {
+        let mut controller = Controller {
             cntlid,
             discovery,
             subsystem_nqn: nqn,
@@ -158,6 +168,7 @@ impl Target {
             cc: Cc(0),
             csts: Csts(0),
             queues,
+            authentication: BTreeMap::new(),
             resetting: false,
             keep_alive: KeepAlive::new(connect.kato_ms, now),
             linger: None,
@@ -171,6 +182,11 @@ impl Target {
             changed: ChangedNamespaces::default(),
         };
         let id = ControllerId(cntlid);
+        let subsystem = self.subsystems.get(&controller.subsystem_nqn);
+        let known = subsystem.and_then(|it| it.authentication.get(&*controller.host_nqn));
+        if let Some(authentication) = known {
+            controller.demand(0, authentication);
+        }
         let connected = connected(&controller, connect);
         self.controllers.insert(id, controller);
         self.schedule(id);
@@ -217,7 +233,11 @@ impl Target {
             return Err(invalid_in_command(Connect::QID_OFFSET));
         }
         controller.queues.insert(connect.qid);
-        controller.keep_alive.heard(now);
+        if let Some(wanted) = self.subsystems[&nqn].authentication.get(&*controller.host_nqn) {
+            controller.demand(connect.qid, wanted);
+        } else {
+            controller.keep_alive.heard(now);
+        }
         Ok(connected(controller, connect))
     }
 
@@ -262,5 +282,6 @@ fn connected(controller: &Controller, connect: Connect) -> Connected {
         nqn: Arc::clone(&controller.subsystem_nqn),
         host_nqn: Arc::clone(&controller.host_nqn),
         discovery: controller.discovery,
+        authenticate: !controller.is_proven(connect.qid),
     }
 }

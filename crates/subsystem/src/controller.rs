@@ -10,7 +10,7 @@ use nvme::fabrics::{Cc, Csts};
 use nvme::limits::DiscardLimits;
 use nvme::log::{CHANGED_NAMESPACES_MAX, ErrorEntry};
 use nvme::{Command, NSID_ALL, Status};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +28,8 @@ pub(crate) struct Controller {
     pub cc: Cc,
     pub csts: Csts,
     pub queues: QueueSet,
+    /// Proofs that hosts of queues owe or have given, by queue id.
+    pub authentication: BTreeMap<u16, dhchap::Controller>,
     /// CC.EN was cleared, and I/O queues are left.
     pub resetting: bool,
     pub keep_alive: KeepAlive,
@@ -62,6 +64,7 @@ impl Controller {
             enabled: self.is_enabled(),
             shut_down: self.csts.0 & Csts::SHST != 0,
             dropped: self.dropped,
+            authentication: self.authentication.get(&0).and_then(dhchap::Controller::agreed),
             errors: self.errors.count,
         }
     }
@@ -78,8 +81,17 @@ impl Controller {
         }
         match self.linger {
             Some((at, _)) => Some(at),
-            None => self.keep_alive.deadline(self.may_not_idle()),
+            None => self.timer(),
         }
+    }
+
+    /// When silence ends it, if it does. A host that has yet to prove who it is sends no Keep Alive, and may compute for
+    /// long: its timer begins when it has.
+    fn timer(&self) -> Option<Duration> {
+        if self.is_proven(0) {
+            return self.keep_alive.deadline(self.may_not_idle());
+        }
+        Some(self.keep_alive.started + UNUSED_IDLE)
     }
 
     /// Whether silence ends it even without a keep alive timer.
@@ -95,13 +107,13 @@ impl Controller {
         if let Some((at, reason)) = self.linger {
             return (at <= now).then_some(reason);
         }
-        let late = self.keep_alive.deadline(self.may_not_idle()).is_some_and(|at| at <= now);
+        let late = self.timer().is_some_and(|at| at <= now);
         if !late || self.keep_alive.restart(now) {
             return None;
         }
         Some(match self.keep_alive.timeout {
-            Some(_) => DropReason::KeepAliveExpired,
-            None => DropReason::Idle,
+            Some(_) if self.is_proven(0) => DropReason::KeepAliveExpired,
+            _ => DropReason::Idle,
         })
     }
 }
@@ -135,6 +147,11 @@ impl KeepAlive {
     fn deadline(&self, may_not_idle: bool) -> Option<Duration> {
         let timeout = self.timeout.or(may_not_idle.then_some(UNUSED_IDLE))?;
         Some(self.started + timeout)
+    }
+
+    /// Starts the timer at `now`.
+    pub fn begin(&mut self, now: Duration) {
+        (self.started, self.last) = (now, now);
     }
 
     /// A command of the host was processed at `now`.

@@ -23,7 +23,7 @@
 //! its own start (the SMART log counts hours from it). I/O commands never come here: the data path checks them with
 //! [`io::check`] against the [`nvme::Limits`] that [`Target::namespaces`] gave it.
 //!
-//! What it does not do: no sockets, no clock, no data path, no authentication, no reservations,
+//! What it does not do: no sockets, no clock, no data path, no secure channels, no reservations,
 //! no namespace management by hosts, no firmware.
 //!
 //! What idles here is small: some 80 bytes for a namespace, some 400 for a controller.
@@ -34,6 +34,7 @@
 
 mod admin;
 mod async_event;
+mod authentication;
 mod config;
 mod connect;
 mod controller;
@@ -54,8 +55,10 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-pub use admin::{IoStatistics, Reply, passed_data};
-pub use config::{ConfigError, NamespaceConfig, PortConfig, PortId, SubsystemConfig, TargetConfig};
+pub use admin::{IoStatistics, Reply, is_authentication, passed_data};
+pub use config::{
+    Authentication, ConfigError, NamespaceConfig, PortConfig, PortId, SubsystemConfig, TargetConfig,
+};
 pub use connect::{Connected, Origin, Refusal, Refused};
 pub use event::{ControllerId, DropReason, Event};
 pub use nqn::is_valid_nqn;
@@ -74,6 +77,9 @@ pub const PASSED_BYTES_MAX: u32 = 256 * 1024;
 /// Data of an admin queue's command that may travel in its capsule, in bytes (NVMe/TCP 1.1,
 /// section 3.3.2.1: 8 KiB for Fabrics and admin commands).
 pub const ADMIN_IN_CAPSULE_BYTES: u32 = 8 * 1024;
+
+/// Most bytes of an Authentication Send or Receive.
+pub const AUTHENTICATION_BYTES_MAX: u32 = 8 * 1024;
 
 /// Largest data transfer of one command in bytes (MDTS); less if a namespace takes less.
 pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;

@@ -1,6 +1,6 @@
 //! A subsystem: who may connect, which namespaces there are, and how well each port reaches them.
 
-use crate::config::{ConfigError, NamespaceConfig, PortId, SubsystemConfig};
+use crate::config::{Authentication, ConfigError, NamespaceConfig, PortId, SubsystemConfig};
 use crate::{
     ANA_GROUPS_MAX, AnaState, NAMESPACES_MAX, TRANSFER_BYTES_MAX, TRANSFER_BYTES_MIN,
     WRITE_ZEROES_BYTES_MAX,
@@ -25,6 +25,8 @@ pub(crate) struct Subsystem {
     pub model: [u8; 40],
     pub allow_any_host: bool,
     pub hosts: BTreeSet<String>,
+    /// Hosts that have to prove who they are, whether they are listed or not.
+    pub authentication: BTreeMap<String, Authentication>,
     pub io_queues_max: u16,
     pub fused: bool,
     pub namespaces: BTreeMap<u32, Namespace>,
@@ -71,6 +73,7 @@ impl Subsystem {
             nqn: config.nqn.into(),
             allow_any_host: config.allow_any_host,
             hosts: config.hosts.into_iter().collect(),
+            authentication: BTreeMap::new(),
             io_queues_max: config.io_queues_max,
             fused: config.fused,
             namespaces: BTreeMap::new(),

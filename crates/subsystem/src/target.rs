@@ -2,7 +2,7 @@
 
 use crate::async_event::Notice;
 use crate::config::{
-    ConfigError, NamespaceConfig, PortConfig, PortId, SubsystemConfig, TargetConfig,
+    Authentication, ConfigError, NamespaceConfig, PortConfig, PortId, SubsystemConfig, TargetConfig,
 };
 use crate::controller::Controller;
 use crate::event::{ControllerId, DropReason, Event};
@@ -20,6 +20,7 @@ pub struct Target {
     pub(crate) cntlid_next: u16,
     pub(crate) firmware: [u8; 8],
     pub(crate) drains: bool,
+    pub(crate) random: fn(&mut [u8]),
     pub(crate) instance: [u8; 16],
     pub(crate) command_quiesce_time_ms: u16,
     pub(crate) discovery_serial: [u8; 20],
@@ -71,6 +72,8 @@ pub struct ControllerSummary {
     pub shut_down: bool,
     /// Its connections are being closed.
     pub dropped: bool,
+    /// By what the host has proved who it is on the admin queue, if it had to and has.
+    pub authentication: Option<(dhchap::Hash, dhchap::Group)>,
     /// Failed commands that were entered into its error log since it came to be.
     pub errors: u64,
 }
@@ -84,6 +87,7 @@ impl Target {
             cntlid_next: config.cntlid_min,
             firmware: padded("the firmware revision", &config.firmware)?,
             drains: config.drains,
+            random: config.random,
             instance: config.instance,
             command_quiesce_time_ms: config.command_quiesce_time_ms,
             discovery_serial: padded("the serial number", &config.serial)?,
@@ -139,6 +143,24 @@ impl Target {
         }
         self.drop_disallowed(nqn);
         self.discovery_changed_for_hosts(|candidate| candidate == host);
+        Ok(())
+    }
+
+    /// Says by what a host has to prove who it is from its next Connect to a subsystem on, or that it need not. Connections that are there stay.
+    pub fn set_authentication(
+        &mut self,
+        nqn: &str,
+        host: &str,
+        authentication: Option<Authentication>,
+    ) -> Result<(), ConfigError> {
+        if !crate::is_valid_nqn(host) {
+            return Err(ConfigError::InvalidNqn { nqn: host.to_owned() });
+        }
+        let known = &mut self.subsystem_mut(nqn)?.authentication;
+        match authentication {
+            Some(authentication) => drop(known.insert(host.to_owned(), authentication)),
+            None => drop(known.remove(host)),
+        }
         Ok(())
     }
 
@@ -277,9 +299,12 @@ impl Target {
     /// A connection of a controller has ended: to be called exactly once for every successful
     /// [`Target::connect`]. Without its admin queue a controller goes.
     pub fn disconnected(&mut self, id: ControllerId, queue_id: u16, now: Duration) {
-        self.activity(id, now);
+        if self.is_proven(id, queue_id) {
+            self.activity(id, now);
+        }
         let Some(controller) = self.controllers.get_mut(&id) else { return };
         controller.queues.remove(queue_id);
+        controller.authentication.remove(&queue_id);
         controller.settle();
         if controller.queues.is_empty() {
             self.controllers.remove(&id);

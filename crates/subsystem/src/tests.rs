@@ -1,6 +1,7 @@
 //! Tests against the public interface: a host that speaks commands, without a transport.
 
 mod arbitrary;
+mod authenticating;
 mod configuring;
 mod connecting;
 mod copying;

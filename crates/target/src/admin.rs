@@ -1,8 +1,10 @@
 //! Commands that the control core answers: Connect, and everything on an admin queue.
 
+use crate::authentication::Place;
 use crate::connection::{Connection, Inner, IoQueue, Link, Role};
 use crate::control::Digests;
 use crate::exchange::{Kept, Stage};
+use crate::journal::End;
 use crate::takeover::Takeover;
 use namespace::output::Payload;
 use nvme::fabrics::ConnectData;
@@ -36,6 +38,11 @@ impl Connection {
                 self.respond(inner, slot, status, 0, Payload::None);
                 return;
             }
+        }
+        if matches!(inner.role, Role::Unproven(_)) && !subsystem::is_authentication(&command) {
+            let status = Status::AUTHENTICATION_REQUIRED.dnr();
+            self.respond(inner, slot, status, 0, Payload::None);
+            return;
         }
         match self.admin_data(inner, &command, capsule) {
             Ok(0) => self.admin(inner, slot, &command, &[]),
@@ -74,9 +81,9 @@ impl Connection {
                 let controller = *controller;
                 self.controller_command(inner, slot, controller, command, data);
             }
-            Role::Io(queue) => {
-                let controller = queue.link.controller;
-                self.fabrics_on_io_queue(inner, slot, controller, command);
+            Role::Unproven(link) | Role::Io(IoQueue { link, .. }) => {
+                let queue = (link.controller, link.queue_id);
+                self.fabrics_on_io_queue(inner, slot, queue, command, data);
             }
         }
     }
@@ -140,10 +147,15 @@ impl Connection {
                 shared: control.shared(connected.controller),
                 nqn: connected.nqn.clone(),
             };
-            let view = self.core.subsystem(&link.nqn);
-            inner.role = Role::Io(IoQueue { link, view, cached: None });
+            inner.role = Role::Unproven(link);
+            if !connected.authenticate {
+                self.becomes_io_queue(inner);
+            }
         }
-        self.respond(inner, slot, Status::SUCCESS, u64::from(connected.cntlid), Payload::None);
+        if connected.authenticate {
+            control.await_proof(self.key());
+        }
+        self.respond(inner, slot, Status::SUCCESS, u64::from(connected.result()), Payload::None);
         control.kick();
     }
 
@@ -158,15 +170,18 @@ impl Connection {
         let control = self.core.control.get().expect("admin queues are on the control core");
         match control.admin(controller, command, data) {
             Reply::Complete { status, result, data } => {
-                let Some(bytes) = data.filter(|_| status.is_success()) else {
-                    self.respond(inner, slot, status, result, Payload::None);
-                    control.kick();
-                    return;
-                };
-                let exchange = inner.exchanges.slot(slot);
-                exchange.direction = Direction::ToHost;
-                exchange.bytes = bytes.len() as u32;
-                self.respond(inner, slot, status, result, Payload::Bytes(bytes));
+                self.respond_with(inner, slot, status, result, data);
+            }
+            Reply::Compute(work) => {
+                inner.exchanges.slot(slot).stage = Stage::Running;
+                let place =
+                    Place { core: self.core.index, key: self.key(), cid: command.cid.get() };
+                control.compute((controller, 0), work, place);
+            }
+            Reply::Refuse { data } => {
+                self.respond_with(inner, slot, Status::SUCCESS, 0, Some(data));
+                self.ends(End::Unproven);
+                self.hang_up(inner);
             }
             Reply::Pass { nqn, nsid } => self.pass(inner, slot, (&nqn, nsid), command, data),
             Reply::Held => inner.exchanges.slot(slot).stage = Stage::Running,
@@ -199,38 +214,97 @@ impl Connection {
         });
     }
 
-    /// Fabrics commands on an I/O queue: Disconnect alone makes sense there.
+    /// Answers with the data that there is for the host.
+    fn respond_with(
+        &self,
+        inner: &mut Inner,
+        slot: u32,
+        status: Status,
+        result: u64,
+        data: Option<Vec<u8>>,
+    ) {
+        let Some(bytes) = data.filter(|_| status.is_success()) else {
+            self.respond(inner, slot, status, result, Payload::None);
+            return;
+        };
+        let exchange = inner.exchanges.slot(slot);
+        exchange.direction = Direction::ToHost;
+        exchange.bytes = bytes.len() as u32;
+        self.respond(inner, slot, status, result, Payload::Bytes(bytes));
+    }
+
+    /// Fabrics commands on an I/O queue: Disconnect, and those by which hosts prove who they are.
     fn fabrics_on_io_queue(
         &self,
         inner: &mut Inner,
         slot: u32,
-        controller: ControllerId,
+        queue: (ControllerId, u16),
         command: &Command,
+        data: &[u8],
     ) {
-        let core = self.core.index;
-        let (key, command) = (self.key(), *command);
+        let place = Place { core: self.core.index, key: self.key(), cid: command.cid.get() };
+        let (command, data) = (*command, data.to_vec());
         inner.exchanges.slot(slot).stage = Stage::Running;
         // The control core decides; its answer comes back to this connection.
-        self.core.post_control(move |control| {
-            let reply = control.fabrics(controller, &command);
-            control.post(core, move |core| {
-                if let Some(connection) = core.connection(key) {
-                    connection.complete_fabrics(command.cid.get(), &reply);
-                }
-            });
+        self.core.post_control(move |control| match control.fabrics(queue, &command, &data) {
+            Reply::Compute(work) => control.compute(queue, work, place),
+            reply => {
+                let proven = control.target.borrow().is_proven(queue.0, queue.1);
+                control.post(place.core, move |core| {
+                    if let Some(connection) = core.connection(place.key) {
+                        connection.complete_fabrics(place.cid, reply, proven);
+                    }
+                });
+            }
         });
     }
 
-    fn complete_fabrics(&self, cid: u16, reply: &Reply) {
-        match reply {
-            Reply::Complete { status, result, .. } => self.complete_held(cid, *status, *result),
-            Reply::Disconnect => {
-                self.complete_held(cid, Status::SUCCESS, 0);
-                self.hang_up(&mut self.inner.borrow_mut());
+    fn complete_fabrics(&self, cid: u16, reply: Reply, proven: bool) {
+        if self.closed.get() {
+            return;
+        }
+        {
+            let mut inner = self.inner.borrow_mut();
+            let inner = &mut *inner;
+            let Some(slot) = inner.exchanges.find(cid, Stage::Running) else { return };
+            match reply {
+                Reply::Complete { status, result, data } => {
+                    self.respond_with(inner, slot, status, result, data);
+                }
+                Reply::Refuse { data } => {
+                    self.respond_with(inner, slot, Status::SUCCESS, 0, Some(data));
+                    self.ends(End::Unproven);
+                    self.hang_up(inner);
+                }
+                Reply::Disconnect => {
+                    self.respond(inner, slot, Status::SUCCESS, 0, Payload::None);
+                    self.hang_up(inner);
+                }
+                Reply::Held
+                | Reply::Pass { .. }
+                | Reply::AbortCommand { .. }
+                | Reply::Compute(_) => {
+                    unreachable!(
+                        "I/O queues have no such fabrics commands, or they were dealt with"
+                    )
+                }
             }
-            Reply::Held | Reply::Pass { .. } | Reply::AbortCommand { .. } => {
-                unreachable!("I/O queues have no such fabrics commands")
+            // It goes to another core only when nothing has begun: until then it takes no I/O.
+            if proven && !inner.exchanges.others_begun(slot) {
+                self.becomes_io_queue(inner);
             }
+        }
+        self.defer();
+    }
+
+    /// The host of an I/O queue has proved who it is, or need not.
+    fn becomes_io_queue(&self, inner: &mut Inner) {
+        match std::mem::replace(&mut inner.role, Role::Fresh) {
+            Role::Unproven(link) => {
+                let view = self.core.subsystem(&link.nqn);
+                inner.role = Role::Io(IoQueue { link, view, cached: None });
+            }
+            role => inner.role = role,
         }
     }
 }

@@ -119,6 +119,8 @@ pub(crate) enum Role {
     Fresh,
     /// The admin queue of a controller.
     Admin(ControllerId),
+    /// An I/O queue whose host has yet to prove who it is; on the control core until then.
+    Unproven(Link),
     /// An I/O queue.
     Io(IoQueue),
 }
@@ -256,6 +258,7 @@ impl Connection {
         match &self.inner.try_borrow().ok()?.role {
             Role::Fresh => None,
             Role::Admin(controller) => Some(*controller),
+            Role::Unproven(link) => Some(link.controller),
             Role::Io(queue) => Some(queue.link.controller),
         }
     }
@@ -271,6 +274,10 @@ impl Connection {
 
     pub(crate) fn is_admin(&self) -> bool {
         self.inner.try_borrow().is_ok_and(|inner| matches!(inner.role, Role::Admin(_)))
+    }
+
+    pub(crate) fn is_unproven(&self) -> bool {
+        self.inner.try_borrow().is_ok_and(|inner| matches!(inner.role, Role::Unproven(_)))
     }
 
     pub(crate) fn is_fresh(&self) -> bool {
@@ -387,6 +394,7 @@ impl Connection {
         let queue = match role {
             Role::Fresh => None,
             Role::Admin(controller) => Some((controller, 0)),
+            Role::Unproven(link) => Some((link.controller, link.queue_id)),
             Role::Io(queue) => Some((queue.link.controller, queue.link.queue_id)),
         };
         self.to_report.set(queue);

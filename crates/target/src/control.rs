@@ -1,18 +1,20 @@
 //! The control core's part: listeners, the subsystems' state machine, and the admin queues.
 
+use crate::authentication::PROOF_TIMEOUT;
 use crate::connection::{Connection, FRESH_ENTRIES, Inner, Shared};
 use crate::core::Core;
 use crate::journal::{End, Subject, Why};
 use crate::losses::Hosts;
 use crate::report::Owner;
 use crate::takeover::Takeover;
+use crate::trial::Trial;
 use crate::view::Counters;
 use nvme::fabrics::ConnectData;
 use nvme::{Command, Status, opcode};
 use nvme_tcp::controller;
 use reactor::{Complete, Interest, Listener, TimerId, WatchId};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
@@ -21,9 +23,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use subsystem::{Connected, ControllerId, Event, IoStatistics, PortId, Refusal, Reply, Target};
 use zerocopy::FromBytes;
-
-/// Connections that have not sent Connect yet; the oldest goes when one more comes.
-const HALF_OPEN_MAX: usize = 1024;
 
 /// How long a connection may take until its Connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,6 +33,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const TOKEN_EVENTS: u64 = 0;
 const TOKEN_TIMEOUT: u64 = 1;
 const TOKEN_HALF_OPEN: u64 = 2;
+const TOKEN_UNPROVEN: u64 = 3;
 
 /// Counters by subsystem and namespace id, one for each core.
 type AllCounters = HashMap<(Arc<str>, u32), Vec<Arc<Counters>>>;
@@ -47,8 +47,10 @@ pub(crate) struct Control {
     hosts: RefCell<Hosts>,
     listeners: RefCell<HashMap<PortId, Rc<Acceptor>>>,
     counters: RefCell<AllCounters>,
-    half_open: RefCell<VecDeque<(Duration, u64)>>,
-    half_open_timer: Cell<bool>,
+    /// Connections that have not sent Connect yet.
+    half_open: Trial,
+    /// Those whose hosts have yet to prove who they are.
+    pub(crate) unproven: Trial,
     takeovers: RefCell<HashMap<u64, Rc<Takeover>>>,
     next_takeover: Cell<u64>,
     events_due: Cell<bool>,
@@ -65,8 +67,17 @@ struct Association {
     owner: Option<Owner>,
     /// Entries of its I/O queues, by queue id.
     entries: BTreeMap<u16, u16>,
-    /// Its end was told.
-    ended: bool,
+    /// What was told of it.
+    told: Told,
+}
+
+/// What people were told of a controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// Nothing: its host has yet to prove who it is.
+    Nothing,
+    Connected,
+    Ended,
 }
 
 impl Association {
@@ -77,7 +88,16 @@ impl Association {
             nqn: Arc::clone(nqn),
             owner: None,
             entries: BTreeMap::new(),
-            ended: false,
+            told: Told::Nothing,
+        }
+    }
+}
+
+impl Association {
+    fn tell_connected(&mut self, core: &Core) {
+        if let Some(owner) = self.owner.as_ref().filter(|_| self.told == Told::Nothing) {
+            self.told = Told::Connected;
+            core.journal.connected(owner);
         }
     }
 }
@@ -99,8 +119,8 @@ impl Control {
             hosts: RefCell::default(),
             listeners: RefCell::default(),
             counters: RefCell::default(),
-            half_open: RefCell::default(),
-            half_open_timer: Cell::new(false),
+            half_open: Trial::new(CONNECT_TIMEOUT),
+            unproven: Trial::new(PROOF_TIMEOUT),
             takeovers: RefCell::default(),
             next_takeover: Cell::new(0),
             events_due: Cell::new(false),
@@ -147,7 +167,6 @@ impl Control {
                 data_digest: digests.data,
                 since: now,
             };
-            self.core().journal.connected(&owner);
             // Of one that has just gone, with the same id, nothing is left.
             let host =
                 ConnectData::ref_from_prefix(data).map(|(it, _)| self.hosts.borrow_mut().of(it));
@@ -158,6 +177,9 @@ impl Control {
                 owner: Some(owner),
                 ..anew()
             };
+            if !connected.authenticate {
+                association.tell_connected(&self.core());
+            }
         } else {
             association.entries.insert(connected.queue_id, connected.queue_entries);
         }
@@ -194,6 +216,9 @@ impl Control {
         let now = self.core().now();
         let statistics = |nsid| self.statistics(controller, nsid);
         let reply = self.target.borrow_mut().admin(controller, command, data, now, &statistics);
+        if subsystem::is_authentication(command) {
+            self.tell_proof((controller, 0), &reply);
+        }
         if command.opcode == opcode::admin::SET_FEATURES {
             let formats = self.target.borrow().copy_formats(controller);
             self.shared(controller).copy_formats.store(formats, Ordering::Release);
@@ -202,9 +227,20 @@ impl Control {
     }
 
     /// A fabrics command on an I/O queue.
-    pub(crate) fn fabrics(&self, controller: ControllerId, command: &Command) -> Reply {
+    pub(crate) fn fabrics(
+        &self,
+        (controller, queue_id): (ControllerId, u16),
+        command: &Command,
+        data: &[u8],
+    ) -> Reply {
         let now = self.core().now();
-        self.target.borrow_mut().fabrics_on_io_queue(controller, command, now)
+        let mut target = self.target.borrow_mut();
+        let reply = target.fabrics_on_io_queue(controller, queue_id, command, data, now);
+        drop(target);
+        if subsystem::is_authentication(command) {
+            self.tell_proof((controller, queue_id), &reply);
+        }
+        reply
     }
 
     /// I/O counts of one namespace of the controller's subsystem, or of all, over all cores.
@@ -261,12 +297,19 @@ impl Control {
             .refused(reason, || (connection.peer(), name(&data.hostnqn), name(&data.subnqn)));
     }
 
+    /// Tells once that a host has a controller now.
+    pub(crate) fn tell_connected(&self, controller: ControllerId) {
+        if let Some(association) = self.controllers.borrow_mut().get_mut(&controller) {
+            association.tell_connected(&self.core());
+        }
+    }
+
     /// Tells once that a controller has come to its end.
     fn tell_ended(&self, controller: ControllerId, why: Why) {
         let mut controllers = self.controllers.borrow_mut();
         let Some(association) = controllers.get_mut(&controller) else { return };
         let Some(owner) = &association.owner else { return };
-        if !std::mem::replace(&mut association.ended, true) {
+        if std::mem::replace(&mut association.told, Told::Ended) == Told::Connected {
             let core = self.core();
             core.journal.ended(owner, why, core.now().saturating_sub(owner.since));
         }
@@ -436,38 +479,27 @@ impl Control {
             Ok(Connection::new(core.clone(), key, stream, Inner::new(machine, port)))
         });
         let Ok(key) = added else { return };
-        let mut half_open = self.half_open.borrow_mut();
-        half_open.push_back((core.now() + CONNECT_TIMEOUT, key));
-        let oldest = if half_open.len() > HALF_OPEN_MAX { half_open.pop_front() } else { None };
-        drop(half_open);
-        if let Some((_, key)) = oldest {
+        if let Some(key) = self.half_open.begin(core.now(), key) {
             self.close_if_fresh(key);
         }
-        self.watch_half_open();
+        self.watch_trials();
     }
 
-    fn watch_half_open(&self) {
-        let Some(&(deadline, _)) = self.half_open.borrow().front() else { return };
-        if !self.half_open_timer.replace(true) {
-            let core = self.core();
-            core.reactor.timer(core.instant(deadline), self.me(), TOKEN_HALF_OPEN);
+    /// Has those ended in time who do not pass.
+    pub(crate) fn watch_trials(&self) {
+        let core = self.core();
+        for (trial, token) in [(&self.half_open, TOKEN_HALF_OPEN), (&self.unproven, TOKEN_UNPROVEN)]
+        {
+            if let Some(deadline) = trial.starts_timer() {
+                core.reactor.timer(core.instant(deadline), self.me(), token);
+            }
         }
     }
 
     fn expire_half_open(&self) {
-        self.half_open_timer.set(false);
-        let now = self.core().now();
-        loop {
-            let mut half_open = self.half_open.borrow_mut();
-            let Some(&(deadline, key)) = half_open.front() else { break };
-            if deadline > now {
-                break;
-            }
-            half_open.pop_front();
-            drop(half_open);
+        for key in self.half_open.over(self.core().now()) {
             self.close_if_fresh(key);
         }
-        self.watch_half_open();
     }
 
     fn close_if_fresh(&self, key: u64) {
@@ -485,7 +517,14 @@ impl Complete for Control {
             _ if result < 0 => {}
             TOKEN_EVENTS => self.events(),
             TOKEN_TIMEOUT => self.timeout(),
-            TOKEN_HALF_OPEN => self.expire_half_open(),
+            TOKEN_HALF_OPEN => {
+                self.expire_half_open();
+                self.watch_trials();
+            }
+            TOKEN_UNPROVEN => {
+                self.expire_unproven();
+                self.watch_trials();
+            }
             _ => unreachable!("tokens are ours"),
         }
     }

@@ -488,7 +488,7 @@ impl Connection {
         let (controller, queue_id) = match &inner.role {
             Role::Io(queue) => (queue.link.controller, queue.link.queue_id),
             Role::Admin(controller) => (*controller, 0),
-            Role::Fresh => return,
+            Role::Fresh | Role::Unproven(_) => return,
         };
         // One at a time: failing commands must not fill the control core's mailbox.
         if self.noting_error.swap(true, Ordering::AcqRel) {
@@ -546,6 +546,7 @@ impl Connection {
         let sq_head = inner.sq_head;
         let flow_control = match &inner.role {
             Role::Io(queue) => queue.link.flow_control,
+            Role::Unproven(link) => link.flow_control,
             _ => true,
         };
         let lent_block = self.lent_block(inner, slot, &payload);

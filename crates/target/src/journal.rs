@@ -8,6 +8,7 @@
 //! Key constants: [`HOSTS_PER_SECOND`], [`REFUSALS_PER_SECOND`], [`FAULTS_PER_SECOND`].
 
 use crate::report::Owner;
+use dhchap::Failure;
 use reactor::{Complete, Reactor};
 use std::cell::Cell;
 use std::fmt;
@@ -168,6 +169,18 @@ impl Journal {
         });
     }
 
+    /// A host could not prove who it is.
+    pub(crate) fn unproven(&self, owner: &Owner, queue_id: u16, failure: Failure) {
+        let Owner { nqn, host_nqn, .. } = owner;
+        let peer = owner.peer.map(tracing::field::display);
+        self.tell(Subject::Refusals, || {
+            let (host, subsystem) = (host_nqn, nqn);
+            tracing::warn!(
+                ?host, peer, ?subsystem, queue_id, why = %failure, "host refused: authentication has failed"
+            );
+        });
+    }
+
     /// A Connect was refused. `who` gives the connection's peer, and the names of host and subsystem as the host gave
     /// them, whatever is in them.
     pub(crate) fn refused(
@@ -210,6 +223,8 @@ pub(crate) enum End {
     Terminated,
     /// The host let nothing go of memory that others waited for.
     Stalled,
+    /// The host did not prove who it is.
+    Unproven,
 }
 
 impl fmt::Display for End {
@@ -219,6 +234,7 @@ impl fmt::Display for End {
             End::Failed(kind) => kind.fmt(f),
             End::Protocol => f.write_str("protocol error of the host"),
             End::Terminated => f.write_str("terminated by the host for a protocol error"),
+            End::Unproven => f.write_str("it did not prove who it is"),
             End::Stalled => f.write_str("it held buffers that others waited for"),
         }
     }

@@ -23,6 +23,7 @@
 //! free, and one whose peer lets nothing go for 2 s while others wait is dropped.
 
 mod admin;
+mod authentication;
 mod connection;
 mod control;
 mod copy;
@@ -35,6 +36,7 @@ mod pass;
 mod report;
 mod server;
 mod takeover;
+mod trial;
 mod view;
 
 pub use report::{ControllerReport, ControllerState};
@@ -42,4 +44,4 @@ pub use server::{
     Bound, CoreStats, Error, NamespaceOptions, NamespaceStats, PortState, Server, ServerConfig,
     Stats,
 };
-pub use subsystem::{AnaState, ConfigError, PortId, SubsystemConfig, TargetConfig};
+pub use subsystem::{AnaState, Authentication, ConfigError, PortId, SubsystemConfig, TargetConfig};

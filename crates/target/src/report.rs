@@ -1,6 +1,7 @@
 //! What the control plane is told of controllers.
 
 use crate::control::Control;
+use dhchap::{Group, Hash};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,6 +37,8 @@ pub struct ControllerReport {
     pub data_digest: bool,
     /// Keep alive timeout in milliseconds; 0: none.
     pub kato_ms: u32,
+    /// By what the host has proved who it is, if it had to and has.
+    pub authentication: Option<(Hash, Group)>,
     /// How long it has been there.
     pub age: Duration,
     /// Failed commands that were entered into its error log: of those that fail at once, one.
@@ -95,6 +98,7 @@ impl Control {
             header_digest: owner.header_digest,
             data_digest: owner.data_digest,
             kato_ms: summary.kato_ms,
+            authentication: summary.authentication,
             age: now.saturating_sub(owner.since),
             errors: summary.errors,
         })

@@ -15,7 +15,8 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use std::{fmt, io};
 use subsystem::{
-    AnaState, ConfigError, NamespaceConfig, PortConfig, PortId, SubsystemConfig, TargetConfig,
+    AnaState, Authentication, ConfigError, NamespaceConfig, PortConfig, PortId, SubsystemConfig,
+    TargetConfig,
 };
 
 /// How a server is set up.
@@ -437,6 +438,19 @@ impl Server {
             let done = control.target.borrow_mut().disallow_host(&nqn, &host);
             control.kick();
             done
+        })??)
+    }
+
+    /// Says by what `host` has to prove who it is from its next Connect to `nqn` on, or that it need not.
+    pub fn set_authentication(
+        &self,
+        nqn: &str,
+        host: &str,
+        authentication: Option<Authentication>,
+    ) -> Result<(), Error> {
+        let (nqn, host) = (nqn.to_string(), host.to_string());
+        Ok(self.control(move |control| {
+            control.target.borrow_mut().set_authentication(&nqn, &host, authentication)
         })??)
     }
 

@@ -193,6 +193,7 @@ impl<'a> Parser<'a> {
         let set = |name: &str, value: Option<&str>| remote.set(name, value);
         let scheme = prefix.trim_end_matches("://");
         let options = self.options(scheme, &remote::OPTIONS, set)?;
+        remote.check()?;
         Ok(Uri { kind: Kind::Remote(Box::new(remote)), options })
     }
 

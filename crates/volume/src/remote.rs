@@ -13,7 +13,7 @@ use nvme::fabrics::DISCOVERY_NQN;
 use nvme::limits::Passthrough;
 use std::fmt;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,13 +34,15 @@ pub fn may_be_remote(uri: &str) -> bool {
 }
 
 /// Names of its options, beside `ro` and `uuid`, which all volumes have.
-pub(crate) const OPTIONS: [&str; 23] = [
+pub(crate) const OPTIONS: [&str; 25] = [
     "ro",
     "uuid",
     "passthrough",
     "ns",
     "hostnqn",
     "hostid",
+    "dhchap_key",
+    "dhchap_ctrl_key",
     "host_traddr",
     "host_iface",
     "hdr_digest",
@@ -113,6 +115,10 @@ impl Remote {
                 let id = uuid::parse(value).filter(|id| *id != [0; 16]);
                 config.host_id = id.ok_or_else(|| bad(option, value, "a UUID"))?;
             }
+            ("dhchap_key", Some(value)) => options.keys.host = Some(key_file(option, value)?),
+            ("dhchap_ctrl_key", Some(value)) => {
+                options.keys.controller = Some(key_file(option, value)?);
+            }
             ("host_traddr", Some(value)) => {
                 let address = |text: &str| text.parse::<IpAddr>().ok();
                 let expected = "addresses of this host, like 192.0.2.10 or 192.0.2.10+192.0.2.11";
@@ -150,6 +156,19 @@ impl Remote {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Looks whether the options make sense together.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let keys = &self.options.keys;
+        match (&keys.host, &keys.controller) {
+            (None, Some(path)) => {
+                let expected =
+                    "beside dhchap_key: who is to be proved something has to prove who he is";
+                Err(bad("dhchap_ctrl_key", &path.to_string_lossy(), expected))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Takes something of this end of each path: one for all, or one for each address.
@@ -192,6 +211,11 @@ impl Remote {
         }
         if config.host_id != [0; 16] {
             out.push(format!("hostid={}", uuid::format(&config.host_id)));
+        }
+        let keys =
+            [("dhchap_key", &options.keys.host), ("dhchap_ctrl_key", &options.keys.controller)];
+        for (name, path) in keys {
+            out.extend(path.as_ref().map(|path| format!("{name}={}", percent::encode(path))));
         }
         let locals = &options.locals;
         let addresses = locals.iter().map(|it| it.address.map(|address| address.to_string()));
@@ -296,6 +320,17 @@ fn name(option: &str, text: &str) -> Result<String, Error> {
     };
     let expected = "an NQN of 1 to 223 bytes, like nqn.2024-01.org.example:name";
     decoded.filter(fits).ok_or_else(|| bad(option, text, expected))
+}
+
+/// The path of a key's file, with `%XX` for what means something in a URI: one that stays right wherever the URI is used.
+fn key_file(option: &str, text: &str) -> Result<PathBuf, Error> {
+    let path = percent::decode(text).unwrap_or_default();
+    if host::keys::is_secret(&path) {
+        // It is not said again.
+        return Err(bad(option, "a key", "the path of a file that holds it"));
+    }
+    std::path::absolute(path)
+        .map_err(|_| bad(option, text, "the path of a file that holds the key"))
 }
 
 fn flag(option: &str, value: Option<&str>) -> Result<bool, Error> {

@@ -137,6 +137,7 @@ impl World {
                     self.paths[path].association.accept(now);
                 }
                 Action::DiscoveryChanged => {}
+                Action::Compute { .. } => unreachable!("nobody demands authentication here"),
             }
         }
         let next = self.paths[path].association.next_timeout();

@@ -179,6 +179,9 @@ impl World {
                     self.answer(wire, cid, Status::SUCCESS, 1, Vec::new())
                 }
                 Reply::Pass { .. } => unreachable!("there is nothing to pass commands through to"),
+                Reply::Compute(_) | Reply::Refuse { .. } => {
+                    unreachable!("no host has to prove who it is here")
+                }
                 Reply::Disconnect => self.portal_hears_the_end(wire),
             }
             return;

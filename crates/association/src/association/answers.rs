@@ -5,7 +5,7 @@ use crate::admin::{self, Purpose, Query};
 use crate::{ADMIN_COMMANDS_MAX, Controller, Reason, ana, facts};
 use nvme::copy::{FORMATS_ALWAYS, FORMATS_TO_ENABLE};
 use nvme::event::AsyncEvent;
-use nvme::fabrics::{Cap, Csts};
+use nvme::fabrics::{Cap, ConnectResult, Csts};
 use nvme::log::ana::AnaState;
 use nvme::{Completion, Status};
 use std::time::Duration;
@@ -19,6 +19,9 @@ impl Association {
         };
         // The answer to any command tells the controller is alive.
         let purpose = pending.purpose;
+        if self.is_closing() {
+            return self.shutdown_answered(now, purpose, completion);
+        }
         if let Err(reason) = self.answered(now, purpose, completion, data) {
             self.lost(now, reason);
         }
@@ -36,6 +39,9 @@ impl Association {
             Purpose::Connect if !status.is_success() => {
                 return Err(Reason::Connect { status, result });
             }
+            Purpose::AuthenticationSend | Purpose::AuthenticationReceive => {
+                return self.authenticated(now, status, data);
+            }
             // Only hints, or answered by what becomes of the command itself.
             Purpose::Abort | Purpose::Passed(_) => return Ok(()),
             Purpose::HostBehavior | Purpose::Events => {}
@@ -47,7 +53,7 @@ impl Association {
             _ => {}
         }
         match purpose {
-            Purpose::Connect => self.send(now, Purpose::Capabilities),
+            Purpose::Connect => self.connected(now, ConnectResult(result as u32))?,
             Purpose::Capabilities => self.capabilities(now, Cap(result)),
             Purpose::Enable => {
                 self.send(now, Purpose::Ready);
@@ -73,6 +79,7 @@ impl Association {
             Purpose::Event if !self.may_report(now) => return Err(Reason::Events),
             Purpose::Event => self.event(now, AsyncEvent::from_dword0(result as u32)),
             Purpose::KeepAlive | Purpose::Abort | Purpose::Query(_) | Purpose::Passed(_) => {}
+            Purpose::AuthenticationSend | Purpose::AuthenticationReceive | Purpose::Shutdown => {}
         }
         Ok(())
     }

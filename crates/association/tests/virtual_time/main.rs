@@ -1,11 +1,14 @@
 //! Every rule of an association on virtual time, against a controller made of answers.
 
+mod authentication;
 mod keep_alive;
+mod loss;
 mod namespaces;
 mod peer;
 mod queues;
+mod shutdown;
 
-use association::{Access, Action, Association, Config, Event, Reason, Traffic};
+use association::{Access, Action, Association, Config, Credentials, Event, Reason, Traffic};
 use nvme::event::AsyncEvent;
 use nvme::feature::Fid;
 use nvme::log::ana::AnaState;
@@ -38,16 +41,24 @@ struct World {
     event: Option<u16>,
     /// What the peer takes its time for.
     held: Option<Command>,
+    /// What nobody has computed yet, and of which connection.
+    work: Option<(u64, dhchap::Work)>,
     /// UUIDs of namespaces that the driver refuses.
     strangers: Vec<u8>,
 }
 
 impl World {
     fn new(config: Config, peer: Peer) -> World {
+        World::with(config, peer, None)
+    }
+
+    fn with(config: Config, peer: Peer, credentials: Option<Credentials>) -> World {
         let mut association = Association::new(config);
+        association.set_credentials(credentials);
         association.start(Duration::ZERO);
         let (now, log, event, strangers) = (Duration::ZERO, Vec::new(), None, Vec::new());
-        let mut world = World { association, peer, now, log, event, held: None, strangers };
+        let (held, work) = (None, None);
+        let mut world = World { association, peer, now, log, event, held, work, strangers };
         world.settle();
         world
     }
@@ -91,6 +102,15 @@ impl World {
                         self.association.handle(self.now, of, event);
                     } else {
                         self.held = Some(command);
+                    }
+                }
+                Action::Compute { generation: of, work } => {
+                    assert_eq!(of, generation);
+                    self.log.push((self.now, "compute".into()));
+                    if self.peer.host_computes {
+                        self.association.handle(self.now, of, Event::Computed(work.run()));
+                    } else {
+                        self.work = Some((of, work));
                     }
                 }
                 Action::Live(of) => {
@@ -241,96 +261,6 @@ fn the_connect_sequence() {
     assert_eq!(association.controller().in_capsule_bytes, 4096);
     let namespace = association.namespace().expect("it was found");
     assert_eq!((namespace.limits.blocks, namespace.identity.uuid), (1000, [1; 16]));
-}
-
-#[test]
-fn a_loss_fails_fast_if_asked_to_and_is_given_up_in_the_end() {
-    let mut config = config();
-    config.fast_io_fail_tmo = Some(seconds(5));
-    config.ctrl_loss_tmo = Some(seconds(60));
-    let mut world = World::new(config, Peer::default());
-    world.run(seconds(1));
-    world.peer.reachable = false;
-    world.handle(Event::Lost(Reason::Transport("closed".into())));
-    world.run(millis(5900));
-    assert_eq!(world.association.access(), Access::Lost);
-    world.run(millis(6100));
-    assert_eq!(world.association.access(), Access::Failing);
-    // It recovers from that.
-    world.peer.reachable = true;
-    world.run(seconds(12));
-    assert_eq!(world.association.access(), Access::Optimized);
-    world.peer.reachable = false;
-    world.handle(Event::Lost(Reason::Transport("closed".into())));
-    world.run(seconds(71));
-    assert_eq!(world.association.access(), Access::Failing);
-    world.run(seconds(73));
-    assert_eq!(world.association.access(), Access::Gone);
-    let reason = world.association.reason().to_string();
-    assert!(reason.contains("ctrl_loss_tmo") && reason.contains("refused"), "{reason}");
-    let dials = world.count("dial");
-    world.peer.reachable = true;
-    world.run(seconds(1000));
-    assert_eq!(world.count("dial"), dials, "it was all there was");
-    assert_eq!(world.association.access(), Access::Gone);
-}
-
-#[test]
-fn a_path_that_was_given_up_is_tried_again_beside_others() {
-    let config = Config { ctrl_loss_tmo: Some(seconds(60)), ..config() };
-    let mut world = World::new(config, Peer::default());
-    world.run(seconds(1));
-    world.peer.reachable = false;
-    world.handle(Event::Lost(Reason::Transport("closed".into())));
-    world.run(seconds(62));
-    assert_eq!(world.association.access(), Access::Gone);
-    world.association.set_company(true);
-    let (dials, told) = (world.count("dial"), world.count("access"));
-    world.run(seconds(162));
-    let again = world.count("dial") - dials;
-    assert!((9..=11).contains(&again), "every reconnect_delay: {again}");
-    assert_eq!(world.association.access(), Access::Gone, "nobody waits for it");
-    assert_eq!(world.count("access"), told, "nor hears of it");
-    let reason = world.association.reason().to_string();
-    assert!(reason.contains("ctrl_loss_tmo") && reason.contains("refused"), "{reason}");
-    // Why it cannot be had is told when it changes.
-    let last = world.association.reason().clone();
-    // A controller with which no I/O queue can be connected does not make it wait either.
-    (world.peer.reachable, world.peer.queues) = (true, Some(false));
-    world.run(seconds(173));
-    assert!(world.count("live") > 1, "it is tried");
-    assert_eq!(world.association.access(), Access::Gone);
-    assert!(*world.association.reason() != last && world.count("access") > told);
-    world.peer.queues = Some(true);
-    world.run(seconds(184));
-    assert_eq!(world.association.access(), Access::Optimized);
-    // It is one as any other then.
-    world.peer.reachable = false;
-    world.handle(Event::Lost(Reason::Transport("closed".into())));
-    assert_eq!(world.association.access(), Access::Lost);
-    world.run(seconds(245));
-    assert_eq!(world.association.access(), Access::Gone);
-    // Closed, it is let alone; started anew, it has all its time.
-    world.association.close();
-    let dials = world.count("dial");
-    world.run(seconds(400));
-    assert_eq!(world.count("dial"), dials);
-    world.association.start(world.now);
-    world.run(seconds(459));
-    assert_eq!(world.association.access(), Access::Lost);
-    world.run(seconds(461));
-    assert_eq!(world.association.access(), Access::Gone);
-}
-
-#[test]
-fn without_ctrl_loss_tmo_it_tries_for_ever() {
-    let config = Config { ctrl_loss_tmo: None, ..config() };
-    let mut world = World::new(config, Peer { reachable: false, ..Peer::default() });
-    world.run(seconds(100_000));
-    assert_eq!(world.count("dial"), 10_001);
-    world.peer.reachable = true;
-    world.run(seconds(100_020));
-    assert_eq!(world.association.access(), Access::Optimized);
 }
 
 #[test]

@@ -1,12 +1,83 @@
 //! A controller made of answers.
 
-use nvme::fabrics::Property;
+use dhchap::{Controller, ControllerConfig, Sent};
+use nvme::fabrics::{ConnectResult, Csts, Property};
 use nvme::feature::{Fid, HostBehavior};
 use nvme::identify::{self, Cns};
 use nvme::log::ana::{AnaState, Group, Header};
 use nvme::log::{GetLogPage, Lid};
 use nvme::{Command, Status, opcode};
+use std::cell::{Cell, RefCell};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// An end of an exchange, and how it misbehaves.
+pub struct Demands {
+    pub controller: RefCell<Controller>,
+    /// Messages of the present exchange that have come and gone.
+    pub count: Cell<usize>,
+    /// It does not answer the one with this number.
+    pub silent_at: Cell<Option<usize>>,
+    /// It refuses it.
+    pub refuses_at: Cell<Option<usize>>,
+    /// It gives this instead.
+    pub spoils: RefCell<Option<(usize, Vec<u8>)>>,
+}
+
+impl Demands {
+    pub fn new(config: ControllerConfig) -> Demands {
+        Demands {
+            controller: RefCell::new(Controller::new(config)),
+            count: Cell::new(0),
+            silent_at: Cell::new(None),
+            refuses_at: Cell::new(None),
+            spoils: RefCell::new(None),
+        }
+    }
+
+    /// A connection was made.
+    fn begin(&self) -> u32 {
+        let config = self.controller.borrow().config().clone();
+        self.controller.replace(Controller::new(config));
+        self.count.set(0);
+        ConnectResult::AUTHENTICATE
+    }
+
+    /// How the next message is answered, if not as it should be.
+    fn trouble(&self) -> Option<Option<(Status, u64, Vec<u8>)>> {
+        let number = self.count.replace(self.count.get() + 1);
+        if self.refuses_at.get() == Some(number) {
+            let room = if number % 2 == 1 { 4096 } else { 0 };
+            return Some(Some((Status::INVALID_FIELD.dnr(), 0, vec![0; room])));
+        }
+        (self.silent_at.get() == Some(number)).then_some(None)
+    }
+
+    fn sent(&self, message: &[u8]) -> Option<(Status, u64, Vec<u8>)> {
+        if let Some(trouble) = self.trouble() {
+            return trouble;
+        }
+        let mut controller = self.controller.borrow_mut();
+        match controller.sent(message, &mut |bytes: &mut [u8]| bytes.fill(0x33)) {
+            Sent::Work(work) => controller.computed(work.run()),
+            Sent::Taken => {}
+            Sent::Busy => panic!("it was computed"),
+        }
+        Some((Status::SUCCESS, 0, Vec::new()))
+    }
+
+    fn fetched(&self) -> Option<(Status, u64, Vec<u8>)> {
+        let number = self.count.get();
+        if let Some(trouble) = self.trouble() {
+            return trouble;
+        }
+        let mut message = self.controller.borrow_mut().fetch(4096).expect("it was computed");
+        if let Some((_, other)) = self.spoils.borrow().as_ref().filter(|(at, _)| *at == number) {
+            message.clone_from(other);
+        }
+        message.resize(4096, 0);
+        Some((Status::SUCCESS, 0, message))
+    }
+}
 
 /// What the controller is like now.
 pub struct Peer {
@@ -41,6 +112,14 @@ pub struct Peer {
     pub aborts_z: u8,
     /// WZSL; none: it does not know that structure.
     pub wzsl: Option<u8>,
+    /// Hosts have to prove who they are.
+    pub demands: Option<Demands>,
+    /// More of AUTHREQ.
+    pub authreq: u32,
+    /// CSTS, once it is enabled.
+    pub csts: u32,
+    /// What a host has to compute is done at once.
+    pub host_computes: bool,
 }
 
 impl Default for Peer {
@@ -67,6 +146,10 @@ impl Default for Peer {
             retry_delay: 0,
             aborts_z: 0,
             wzsl: None,
+            demands: None,
+            authreq: 0,
+            csts: Csts::RDY,
+            host_computes: true,
         }
     }
 }
@@ -77,6 +160,21 @@ impl Peer {
         let ok = |result: u64, data: Vec<u8>| Some((Status::SUCCESS, result, data));
         if self.silent || command.opcode == opcode::admin::ASYNC_EVENT_REQUEST {
             return None;
+        }
+        if let Some(demands) = &self.demands {
+            let kind = (command.opcode == opcode::admin::FABRICS).then(|| command.fctype());
+            let may_come = matches!(
+                kind,
+                Some(
+                    opcode::fabrics::CONNECT
+                        | opcode::fabrics::AUTHENTICATION_SEND
+                        | opcode::fabrics::AUTHENTICATION_RECEIVE
+                )
+            );
+            assert!(
+                may_come || demands.controller.borrow().is_proven(),
+                "nothing else comes first"
+            );
         }
         let identify = (Cns(command.cdw10.get() as u8), command.nsid.get());
         if command.opcode == opcode::admin::IDENTIFY && self.held == Some(identify) {
@@ -89,10 +187,15 @@ impl Peer {
         }
         match command.opcode {
             opcode::admin::FABRICS => match command.fctype() {
-                opcode::fabrics::CONNECT => Some((self.connect, 1, Vec::new())),
+                opcode::fabrics::CONNECT => {
+                    let authreq = self.authreq | self.demands.as_ref().map_or(0, Demands::begin);
+                    Some((self.connect, u64::from(1 | authreq), Vec::new()))
+                }
+                opcode::fabrics::AUTHENTICATION_SEND => self.demands.as_ref()?.sent(sent),
+                opcode::fabrics::AUTHENTICATION_RECEIVE => self.demands.as_ref()?.fetched(),
                 opcode::fabrics::PROPERTY_GET => {
                     let ready = command.cdw11.get() == Property::CSTS.0;
-                    ok(if ready { 1 } else { 1 << 37 | 1023 }, Vec::new())
+                    ok(if ready { self.csts.into() } else { 1 << 37 | 1023 }, Vec::new())
                 }
                 _ => ok(0, Vec::new()),
             },

@@ -1,6 +1,7 @@
 //! Why a controller could not be asked.
 
 use super::Peer;
+use crate::keys::KeyFileError;
 use association::DiscoveryFault;
 use nvme::Status;
 use nvme_tcp::{FatalError, Terminate};
@@ -44,6 +45,12 @@ pub enum Reason {
     /// It does not use digests that were asked for.
     #[error("it does not use {0}")]
     Declined(&'static str),
+    /// A key cannot be had.
+    #[error("{0}")]
+    Key(KeyFileError),
+    /// One of the two did not prove who it is.
+    #[error("{0}")]
+    Authentication(Box<association::Reason>),
     /// It answered with an error.
     #[error("{status}")]
     Status {

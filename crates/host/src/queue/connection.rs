@@ -1,5 +1,6 @@
 //! An I/O queue's connection: commands by identifier, and what is sent for them.
 
+use super::authenticate::Authenticating;
 use super::ending::Fate;
 use super::pages::{PageTransfer, RECEIVING, SENDING};
 use super::receive::half_of;
@@ -11,6 +12,7 @@ use crate::pages::Means;
 use association::{Credits, retry};
 use namespace::copy::Sources;
 use namespace::{Data, Request};
+use nvme::fabrics::ConnectResult;
 use nvme::{Command, Completion, Status, opcode};
 use nvme_tcp::digest::digest;
 use nvme_tcp::host::{COMMAND_HEADER_BYTES_MAX, Config, Connection as Machine, Transfer};
@@ -111,6 +113,8 @@ pub(super) enum Stage {
     Initializing,
     /// Connect is sent, with or without flow control.
     Connecting { flow_control: bool },
+    /// The controller wants to know who this host is.
+    Authenticating,
     /// Commands may be sent.
     Live,
 }
@@ -131,6 +135,8 @@ pub(super) struct Connection {
     queue: u16,
     pub(super) machine: Machine,
     pub(super) stage: Stage,
+    /// As long as that goes on.
+    pub(super) authenticating: Option<Box<Authenticating>>,
     pub(super) slots: Box<[Slot]>,
     /// Identifiers that are free; the last is used next, whose memory is warm.
     pub(super) free: Vec<u16>,
@@ -149,7 +155,7 @@ pub(super) struct Connection {
     pub(super) page_reads: u32,
     /// Bytes of data that came since this was looked at.
     pub(super) received: Received,
-    since: Instant,
+    pub(super) since: Instant,
     /// A command was sent, or is to be, since this was last taken.
     pub(super) started: bool,
     blocked: bool,
@@ -191,6 +197,7 @@ impl Connection {
             queue,
             machine,
             stage: Stage::Initializing,
+            authenticating: None,
             slots: (0..entries).map(|_| Slot::new(now)).collect(),
             free: (0..params.commands_max).rev().collect(),
             aborted: Vec::new(),
@@ -429,7 +436,11 @@ impl Connection {
         self.since = shifted(self.since);
         if self.stage != Stage::Live {
             if now.saturating_duration_since(self.since) > self.params.connect_timeout {
-                return Err(Lost::ours("no answer to Connect in time"));
+                let what = match self.stage {
+                    Stage::Authenticating => "authentication was not over in time",
+                    _ => "no answer to Connect in time",
+                };
+                return Err(Lost::ours(what));
             }
             return Ok(true);
         }
@@ -565,9 +576,7 @@ impl Connection {
             // Connect took an entry.
             self.credits.sent();
             let _ = self.credits.fetched(completion.sqhd.get());
-            self.stage = Stage::Live;
-            self.became_live = true;
-            return Ok(());
+            return self.authenticate_or_live(ConnectResult(result as u32));
         }
         let refuses_to_do_without = !flow_control
             && status.code() == Status::CONNECT_INVALID_PARAMETERS

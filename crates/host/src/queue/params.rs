@@ -2,7 +2,7 @@
 
 use crate::options::Failover;
 use crate::shared::{Losses, Shared};
-use association::Association;
+use association::{Association, Credentials};
 use namespace::Unflushed;
 use nvme::copy::Format;
 use nvme::fabrics::Connect;
@@ -34,6 +34,8 @@ pub(crate) struct Params {
     pub(crate) copies_overlapping: bool,
     /// Connect for queue 1 without flow control, and its data.
     connect: (Command, Vec<u8>),
+    /// By what this host proves who it is.
+    pub(crate) credentials: Option<Credentials>,
     /// A connection is surely dead so long after the last byte was sent; zero: at once.
     pub(crate) quiet: Duration,
     /// The same after the controller has closed it.
@@ -75,6 +77,7 @@ impl Params {
             copies_between: super::copy::between(controller.copy_formats),
             copies_overlapping: controller.copies_overlapping,
             connect: association.connect_io(1, false),
+            credentials: association.credentials().cloned(),
             quiet: if is_fast { Duration::ZERO } else { association.quiet() },
             settle: if is_fast { Duration::ZERO } else { association.settle() },
             io_timeout: options.io_timeout,

@@ -75,7 +75,8 @@ impl Connection {
         let slot = &mut self.slots[usize::from(pending.key)];
         debug_assert!(pending.offset + pending.remaining <= slot.len);
         // SAFETY: the machine has checked that the range lies within the data of the command, whose
-        // request is in the slot and owns the buffer; nobody else refers to it.
+        // request is in the slot and owns the buffer, or which is one of authentication, whose buffer
+        // is the slot's own list; nobody else refers to it.
         let place = unsafe {
             let start = slot.pointer.add(pending.offset as usize);
             std::slice::from_raw_parts_mut(start, pending.remaining as usize)
@@ -136,6 +137,7 @@ impl Connection {
             Event::Response { completion, received, digest_error } => match self.stage {
                 Stage::Live => self.response(&completion, received, digest_error, done)?,
                 Stage::Connecting { flow_control } => self.connected(&completion, flow_control)?,
+                Stage::Authenticating => self.message_answered(&completion, digest_error)?,
                 Stage::Initializing => unreachable!("no command was sent"),
             },
             Event::Initialized => match self.machine.declined() {
@@ -158,6 +160,9 @@ impl Connection {
             return;
         }
         let status = if end.digest_error { Status::TRANSIENT_TRANSPORT } else { Status::SUCCESS };
+        if let Some(authenticating) = &mut self.authenticating {
+            return authenticating.answered(status);
+        }
         self.finish(end.cid, status, 0, done);
     }
 

@@ -14,7 +14,8 @@ pub(super) struct Slot {
     pub(super) len: u32,
     /// The same where it is pages of the kernel; `pointer` is null then.
     pub(super) pages: Option<Registered>,
-    /// The source ranges of a Copy as they are sent. The memory is used again.
+    /// The source ranges of a Copy as they are sent, or a message of authentication as it comes. The memory is used
+    /// again.
     pub(super) list: Vec<u8>,
     /// [`super::Params::flush_number`].
     pub(super) flush_number: u64,

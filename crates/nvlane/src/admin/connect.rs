@@ -3,6 +3,7 @@
 use crate::cli::RemoteArgs;
 use anyhow::{Context, Result, bail, ensure};
 use host::client::{Client, ClientError, HostIdentity, Options, Peer};
+use host::keys::KeyFiles;
 use host::{Address, Local};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
@@ -80,6 +81,10 @@ impl Remote {
         let mut options = options(args);
         options.header_digest |= volume.options.header_digest;
         options.data_digest |= volume.options.data_digest;
+        let KeyFiles { host, controller } = volume.options.keys.clone();
+        let keys = &mut options.keys;
+        (keys.host, keys.controller) =
+            (keys.host.take().or(host), keys.controller.take().or(controller));
         let own = options.local.clone();
         let given = |index| {
             let Local { address, interface } = volume.options.local(index);
@@ -136,6 +141,12 @@ impl Remote {
         bail!("no address answers: {}", said.join("; "))
     }
 
+    /// The same of a discovery controller, which need not prove who it is: those that it names have to.
+    pub fn connect_to_discovery(&self) -> Result<Client> {
+        let options = Options { keys: self.options.keys.of_host(), ..self.options.clone() };
+        Remote { options, ..self.clone() }.connect()
+    }
+
     /// Its addresses, and this end of the connection to each.
     pub fn paths(&self) -> impl Iterator<Item = (SocketAddr, &Local)> {
         let local = |index| self.locals.get(index).unwrap_or(&self.options.local);
@@ -189,6 +200,7 @@ fn options(args: &RemoteArgs) -> Options {
         header_digest: args.hdr_digest,
         data_digest: args.data_digest,
         local: Local { address: args.host_traddr, interface: args.host_iface.clone() },
+        keys: KeyFiles { host: args.dhchap_key.clone(), controller: args.dhchap_ctrl_key.clone() },
         ..Options::default()
     }
 }
@@ -220,6 +232,8 @@ mod tests {
             host_iface: None,
             hostnqn: None,
             hostid: None,
+            dhchap_key: None,
+            dhchap_ctrl_key: None,
             hdr_digest: false,
             data_digest: false,
             timeout: 10_000,

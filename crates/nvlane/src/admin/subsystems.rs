@@ -80,7 +80,7 @@ fn discovered(
     subsystems: &mut Vec<Subsystem>,
 ) -> Result<()> {
     let discovery = Remote::at(args, DISCOVERY_PORT, DISCOVERY_NQN)?;
-    let log = discovery.connect()?.discovery_log()?;
+    let log = discovery.connect_to_discovery()?.discovery_log()?;
     let mut entries: BTreeMap<String, Vec<&Entry>> = BTreeMap::new();
     for entry in &log.entries {
         let nqn = text::of_field(&entry.subnqn);

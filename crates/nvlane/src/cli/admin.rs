@@ -52,6 +52,12 @@ pub struct RemoteArgs {
     /// Host identifier; made from the host NQN when left out.
     #[arg(short = 'I', long, value_name = "UUID")]
     pub hostid: Option<Uuid>,
+    /// File of the key by which this host proves who it is (DH-HMAC-CHAP).
+    #[arg(long, value_name = "FILE")]
+    pub dhchap_key: Option<PathBuf>,
+    /// File of the key by which the controller has to prove who it is.
+    #[arg(long, value_name = "FILE")]
+    pub dhchap_ctrl_key: Option<PathBuf>,
     /// Ask for header digests.
     #[arg(short = 'g', long)]
     pub hdr_digest: bool,

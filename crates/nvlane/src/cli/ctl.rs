@@ -1,6 +1,6 @@
 //! `nvlane ctl`.
 
-use crate::config::{AnaState, parse_host, parse_listen};
+use crate::config::{AnaState, parse_host, parse_listen, parse_nqn};
 use crate::size;
 use clap::{Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -44,7 +44,7 @@ pub enum CtlCommand {
     /// Add, remove and resize volumes.
     #[command(subcommand)]
     Volume(VolumeCommand),
-    /// Say which hosts may connect.
+    /// Say which hosts may connect, and which have to prove who they are.
     #[command(subcommand)]
     Host(HostCommand),
     /// Show which hosts are connected.
@@ -210,8 +210,9 @@ Example:
 
 /// `nvlane ctl host`.
 #[derive(Debug, Subcommand)]
-#[command(after_help = "Example:
-  nvlane ctl host disallow '*'            from now on only hosts that are listed")]
+#[command(after_help = "Examples:
+  nvlane ctl host disallow '*'            from now on only hosts that are listed
+  nvlane ctl host set-key nqn.2014-08.org.example:host1 --dhchap-key /etc/nvlane/host1.key")]
 pub enum HostCommand {
     /// Let a host connect.
     #[command(after_help = "Examples:
@@ -230,7 +231,9 @@ restrict: `nvlane ctl host allow NQN`, then `nvlane ctl host disallow '*'`.")]
     },
     /// No longer let a host connect; what it has connected is dropped.
     #[command(after_help = "Example:
-  nvlane ctl host disallow nqn.2014-08.org.example:host1")]
+  nvlane ctl host disallow nqn.2014-08.org.example:host1
+
+Its key, if it has one, is kept for when it is allowed again.")]
     Disallow {
         /// The host's NQN, or * for hosts that are not listed.
         host: String,
@@ -238,7 +241,46 @@ restrict: `nvlane ctl host allow NQN`, then `nvlane ctl host disallow '*'`.")]
         #[arg(long)]
         nqn: Option<String>,
     },
-    /// List the hosts that may connect, and those that are connected.
+    /// Have a host prove who it is from its next connection on; what it has connected stays.
+    #[command(after_help = "Examples:
+  nvlane key new /etc/nvlane/host1.key
+  nvlane ctl host set-key nqn.2014-08.org.example:host1 --dhchap-key /etc/nvlane/host1.key
+  nvlane ctl host set-key nqn.2014-08.org.example:host1 --dhchap-key h.key --dhchap-ctrl-key a.key     both prove it
+
+The server reads the files then and there, and keeps their names. After a file has been changed, say the same again. Where any host may connect,
+a key protects the name of one alone: `nvlane ctl host disallow '*'` keeps the others out.")]
+    SetKey {
+        /// The host's NQN.
+        #[arg(value_parser = parse_nqn)]
+        host: String,
+        /// The file that the host's key is in.
+        #[arg(long, value_name = "FILE")]
+        dhchap_key: PathBuf,
+        /// The file of the key by which the subsystem proves who it is, if the host wants to know.
+        #[arg(long, value_name = "FILE")]
+        dhchap_ctrl_key: Option<PathBuf>,
+        /// The only hash function that will do: sha256, sha384 or sha512. Any if not given.
+        #[arg(long, value_name = "HASH")]
+        dhchap_hash: Option<dhchap::Hash>,
+        /// The only group of Diffie and Hellman that will do: null, ffdhe2048, ffdhe3072, ffdhe4096, ffdhe6144 or
+        /// ffdhe8192. Any if not given.
+        #[arg(long, value_name = "GROUP")]
+        dhchap_dhgroup: Option<dhchap::Group>,
+        /// The subsystem; needed when there are several.
+        #[arg(long)]
+        nqn: Option<String>,
+    },
+    /// No longer ask a host to prove who it is: what gives its name is let in, if that may connect.
+    #[command(after_help = "Example:
+  nvlane ctl host clear-key nqn.2014-08.org.example:host1")]
+    ClearKey {
+        /// The host's NQN.
+        host: String,
+        /// The subsystem; needed when there are several.
+        #[arg(long)]
+        nqn: Option<String>,
+    },
+    /// List the hosts that may connect, those that have to prove who they are, and those that are connected.
     #[command(after_help = "Example:
   nvlane ctl host list")]
     List {

@@ -14,6 +14,7 @@ use uuid::Uuid;
   nvlane serve disk.img mem:1G                   two namespaces of one subsystem
   nvlane serve /dev/sdb --listen 0.0.0.0 --listen '[::]' --allow-host nqn.2014-08.org.example:host1
   nvlane serve 'file:/srv/a.img?size=100G&create' --cores 0-3
+  nvlane key new host1.key && nvlane serve /dev/sdb --listen 0.0.0.0 --host-key nqn.2014-08.org.example:host1=host1.key
   nvlane serve disk.img /dev/disk/by-id/usb-backup --nofail      the disk when it is plugged in
   nvlane serve --config /etc/nvlane.toml
   nvlane serve /mnt/shared/a.img --shared --nqn nqn.2026-11.com.example:a \\
@@ -40,6 +41,14 @@ pub struct ServeArgs {
     /// Let only this host connect (* for any); may be given more than once.
     #[arg(long, value_name = "NQN", value_parser = parse_host, conflicts_with = "config")]
     pub allow_host: Vec<String>,
+    /// Let this host connect, as --allow-host does, if it proves by the key in that file (`nvlane key new`) that it is who it
+    /// says it is; may be given more than once.
+    // Read later: what clap refuses it says again, and it might be a key.
+    #[arg(long, value_name = "NQN=FILE", conflicts_with = "config")]
+    pub host_key: Vec<String>,
+    /// Prove to this host, if it wants to know, by the key in that file who this is; may be given more than once.
+    #[arg(long, value_name = "NQN=FILE", requires = "host_key", conflicts_with = "config")]
+    pub host_ctrl_key: Vec<String>,
     /// Configuration file: TOML, or JSON if its name ends in .json.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,

@@ -51,9 +51,9 @@ pub struct UblkServeArgs {
     #[arg(short, long, value_enum, default_value = "normal")]
     pub output_format: ListFormat,
     /// What to log to standard error: error, warn, info, debug, trace, or a filter such as
-    /// ublk=debug,warn.
-    #[arg(long, value_name = "LEVEL", default_value = "info")]
-    pub log: String,
+    /// ublk=debug,warn. `info` if nothing is said.
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<String>,
 }
 
 /// Where a program runs.
@@ -138,7 +138,7 @@ pub struct UblkAddArgs {
   nvlane ublk upgrade 0 --background       the same, and it goes on without this terminal
 
 The device must have been made with --recover. Queues, depth and the way of data stay as they were, and so do
---bpf, --cores, --threads and --poll unless they are given. A device of the unit nvlane-ublk@N is upgraded by
+--bpf, --cores, --threads, --poll and --log unless they are given. A device of the unit nvlane-ublk@N is upgraded by
 `systemctl reload nvlane-ublk@N`.")]
 pub struct UblkRecoverArgs {
     /// The N of /dev/ublkbN (a number).

@@ -1,6 +1,7 @@
 //! What has become of a configuration, in words.
 
-use super::{Ana, Config, Namespace, Subsystem};
+use super::{Ana, Config, Namespace, Subsystem, authentication};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The changes that make `after` of `before`, one line each. Of a namespace that has no UUID in `before`, nobody had
 /// opened the volume yet: its names are no change.
@@ -39,6 +40,7 @@ fn within(before: &Subsystem, after: &Subsystem, lines: &mut Vec<String>) {
     }
     let host = |host: &String| format!("{nqn}: the host {host}");
     set(&before.allowed_hosts, &after.allowed_hosts, host, lines);
+    lines.extend(authentication::changes(nqn, &before.authentication, &after.authentication));
     for namespace in &after.namespaces {
         let nsid = namespace.nsid.unwrap_or_default();
         let name = format!("{nqn}: namespace {nsid}");
@@ -60,6 +62,26 @@ fn within(before: &Subsystem, after: &Subsystem, lines: &mut Vec<String>) {
         format!("{nqn}: the state {} of ANA group {}{listener}", word(ana), ana.group)
     };
     set(&before.ana, &after.ana, ana, lines);
+    for group in groups_in_another_order(&before.ana, &after.ana) {
+        lines.push(format!("{nqn}: the order of the states of ANA group {group} was changed"));
+    }
+}
+
+/// The ANA groups of which something else holds on a listener although nothing was added or removed: of several states that
+/// name it, or all listeners, it has the last.
+fn groups_in_another_order(before: &[Ana], after: &[Ana]) -> BTreeSet<u32> {
+    let hold = |states: &[Ana], others: &[Ana], group: u32| {
+        let mut hold = BTreeMap::new();
+        for ana in states.iter().filter(|ana| ana.group == group && others.contains(ana)) {
+            if ana.listener.is_none() {
+                hold.clear();
+            }
+            hold.insert(ana.listener, ana.state);
+        }
+        hold
+    };
+    let groups = before.iter().map(|ana| ana.group);
+    groups.filter(|&group| hold(before, after, group) != hold(after, before, group)).collect()
 }
 
 fn is_other(before: &Namespace, after: &Namespace) -> bool {
@@ -137,6 +159,42 @@ mod tests {
             "the subsystem nqn.b was removed",
         ];
         assert_eq!(changes(&before, &after), said);
+    }
+
+    /// Each listener has the last of the states that are about it.
+    #[test]
+    fn another_order_of_ana_states_is_a_change_where_others_hold_then() {
+        use AnaState::{Inaccessible, NonOptimized, Optimized};
+        let config = |states: &[(Option<u16>, u32, AnaState)]| {
+            let mut config = config();
+            let listener = |port: u16| format!("192.0.2.1:{port}").parse().unwrap();
+            let ana = states.iter().map(|&(port, group, state)| Ana {
+                listener: port.map(listener),
+                group,
+                state,
+            });
+            config.subsystems[0].ana = ana.collect();
+            config
+        };
+        let (all, here, there) =
+            ((None, 1, Inaccessible), (Some(4420), 1, Optimized), (Some(4421), 1, NonOptimized));
+        let (other, second) = ((None, 2, Inaccessible), (Some(4420), 1, Inaccessible));
+        let order = "nqn.a: the order of the states of ANA group 1 was changed";
+        let added = "nqn.a: the state inaccessible of ANA group 2 was added";
+        for (before, after, said) in [
+            (&[all, here][..], &[here, all][..], &[order][..]),
+            (&[here, all], &[all, here], &[order]),
+            (&[all, here, there], &[here, all, there], &[order]),
+            (&[here, second], &[second, here], &[order]),
+            (&[here, second, here], &[here, second], &[order]),
+            (&[all, here], &[other, here, all], &[added, order]),
+            // None that holds is another.
+            (&[all, here, there], &[all, there, here], &[]),
+            (&[all, other, here], &[other, all, here], &[]),
+            (&[here, there, all], &[there, here, all], &[]),
+        ] {
+            assert_eq!(changes(&config(before), &config(after)), said, "{before:?} {after:?}");
+        }
     }
 
     /// It was missing when its names were to be noted.

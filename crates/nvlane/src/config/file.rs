@@ -47,7 +47,8 @@ pub fn read(path: &Path) -> Result<(Config, String), FileError> {
     };
     let config: Config =
         config.map_err(|problem| FileError::Syntax { path: path.to_owned(), problem })?;
-    config.check().map_err(|source| FileError::Invalid { path: path.to_owned(), source })?;
+    let checked = config.check().and_then(|()| config.check_hosts_with_keys());
+    checked.map_err(|source| FileError::Invalid { path: path.to_owned(), source })?;
     Ok((config, text))
 }
 

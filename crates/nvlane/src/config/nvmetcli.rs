@@ -1,17 +1,23 @@
 //! Import of what `nvmetcli save` writes: the configuration of the Linux kernel's own target.
 //!
 //! Its numbers are sometimes strings, and it has more than we serve (other transports, TLS, disabled
-//! namespaces, reservations, referrals): what is left out is said in a note each.
+//! namespaces, reservations, referrals): what is left out is said in a note each. Keys of hosts are `keys`.
 //!
 //! Blocks of a file are those of its file system there, at most 4096 bytes (Linux, `nvmet_file_ns_enable`), and
 //! of a device its own.
 
-use super::{Ana, AnaState, Config, ControllerIds, Namespace, Subsystem};
+mod keys;
+
+pub use keys::KeyFile;
+
+use super::{Ana, AnaState, Authentication, Config, ControllerIds, Namespace, Subsystem};
+use keys::SavedHost;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use uuid::Uuid;
 use volume::{Kind, Options, Uri};
 
@@ -21,6 +27,8 @@ struct Saved {
     ports: Vec<Port>,
     #[serde(default)]
     subsystems: Vec<SavedSubsystem>,
+    #[serde(default)]
+    hosts: Vec<SavedHost>,
 }
 
 #[derive(Deserialize)]
@@ -118,8 +126,20 @@ impl Number {
     }
 }
 
-/// Translates the text of a saved configuration. Also gives a note for everything left out.
-pub fn import(text: &str) -> Result<(Config, Vec<String>), String> {
+/// What a saved configuration has become.
+#[derive(Debug)]
+pub struct Imported {
+    /// What is to be served.
+    pub config: Config,
+    /// What was left out, one line each.
+    pub notes: Vec<String>,
+    /// Keys that are to be written to the files that the configuration names.
+    pub keys: Vec<KeyFile>,
+}
+
+/// Translates the text of a saved configuration. Keys that it has are to be written to files in `keys_dir`, an absolute path; without
+/// that, it must have none.
+pub fn import(text: &str, keys_dir: Option<&Path>) -> Result<Imported, String> {
     let not = |why: String| format!("no nvmetcli file: {why}");
     let saved: serde_json::Value =
         serde_json::from_str(text).map_err(|error| not(error.to_string()))?;
@@ -139,9 +159,10 @@ pub fn import(text: &str) -> Result<(Config, Vec<String>), String> {
     if config.listeners.is_empty() {
         notes.push("no port of type tcp: the listener is 127.0.0.1:4420".to_owned());
     }
+    let keys = keys::translate(&saved.hosts, keys_dir, &mut config, &mut notes)?;
     config.complete();
     config.check().map_err(|error| error.to_string())?;
-    Ok((config, notes))
+    Ok(Imported { config, notes, keys })
 }
 
 /// The kernel has a range for each subsystem, we have one for all.
@@ -352,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_saved_kernel_target_is_translated() {
-        let (config, notes) = import(SAMPLE).unwrap();
+        let Imported { config, notes, .. } = import(SAMPLE, None).unwrap();
         assert_eq!(
             config.listeners,
             [
@@ -400,7 +421,7 @@ mod tests {
                 "ports":[{{"portid":1,"subsystems":["nqn.2014-08.org.example:x"],
                 "addr":{{"trtype":"tcp","traddr":"192.0.2.1",{address}"trsvcid":"4420"}}}}]}}"#
         );
-        let (config, notes) = import(&text).unwrap();
+        let Imported { config, notes, .. } = import(&text, None).unwrap();
         (config, notes.join("\n"))
     }
 
@@ -460,7 +481,7 @@ mod tests {
             ),
             (r#"{"subsystems":[{"nqn":"test nqn"}]}"#, "`test nqn` is no NQN"),
         ] {
-            let error = import(text).unwrap_err();
+            let error = import(text, None).unwrap_err();
             assert!(error.contains(part), "`{error}` does not say `{part}`");
         }
     }

@@ -50,7 +50,7 @@ pub struct Start {
     pub meaning: Option<String>,
 }
 
-/// How the state was that is continued.
+/// How the state was found that is continued, or is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
     /// None is.
@@ -61,6 +61,8 @@ enum Kept {
     Renamed,
     /// By another version.
     Foreign,
+    /// It is there, and not continued.
+    Other,
 }
 
 /// A lock file that is held. Removed when it is let go in order, so that the next holder knows.
@@ -79,7 +81,8 @@ pub enum Found {
     Nothing,
     /// The state that continues this starting point.
     State(Config),
-    /// A state that this starting point does not continue: to be put aside once it is known that it can be served.
+    /// A state that this starting point does not continue: it stays where it is until [`Store::put_aside`], which is for
+    /// when this one is served.
     Other(Option<Box<Left>>),
 }
 
@@ -201,9 +204,11 @@ impl Store {
     /// The same for a starting point that begins anew: whatever is there, it does not continue that.
     pub fn open_fresh(path: &Path, start: Start) -> Result<(Store, Found), StoreError> {
         let store = Store::locked(path, start)?;
-        let is_there = fs::symlink_metadata(path).is_ok();
-        let store = Store { is_fresh: true, ..store };
-        Ok((store, if is_there { Found::Other(None) } else { Found::Nothing }))
+        let (found, told) = match fs::symlink_metadata(path) {
+            Ok(_) => (Kept::Other, Found::Other(None)),
+            Err(_) => (Kept::Nothing, Found::Nothing),
+        };
+        Ok((Store { is_fresh: true, found, ..store }, told))
     }
 
     fn locked(path: &Path, start: Start) -> Result<Store, StoreError> {
@@ -212,24 +217,39 @@ impl Store {
         Ok(Store { path, start, lock, is_fresh: false, base: None, found })
     }
 
-    /// Moves away the state that is there. Returns where it is now.
-    pub fn put_aside(&self) -> Result<PathBuf, StoreError> {
-        let aside = |number: u32| match number {
+    /// Where a state goes that is put aside.
+    pub fn aside(&self) -> PathBuf {
+        self.aside_of(1)
+    }
+
+    fn aside_of(&self, number: u32) -> PathBuf {
+        match number {
             1 => beside(&self.path, ".old"),
             _ => beside(&self.path, &format!(".old.{number}")),
-        };
+        }
+    }
+
+    /// Moves away a state that is not continued, if there is one.
+    pub fn put_aside(&mut self) -> Result<(), StoreError> {
+        if self.found == Kept::Other {
+            self.move_aside()?;
+            self.found = Kept::Nothing;
+        }
+        Ok(())
+    }
+
+    fn move_aside(&self) -> Result<(), StoreError> {
         let done = directory_of(&self.path).and_then(|directory| {
             for number in (1..ASIDE_MAX).rev() {
-                match fs::rename(aside(number), aside(number + 1)) {
+                match fs::rename(self.aside_of(number), self.aside_of(number + 1)) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                     _ => {}
                 }
             }
-            fs::rename(&self.path, aside(1))?;
+            fs::rename(&self.path, self.aside())?;
             directory.sync_all()
         });
-        done.map_err(|error| io_error(&self.path, error))?;
-        Ok(aside(1))
+        done.map_err(|error| io_error(&self.path, error))
     }
 
     /// `config` is served now: what changes will be changes of, if no state is continued; of one that is continued,
@@ -237,7 +257,7 @@ impl Store {
     pub fn begin(&mut self, config: &Config) -> Result<(), StoreError> {
         match self.found {
             Kept::Nothing if self.start.meaning.is_some() => self.base = Some(config.clone()),
-            Kept::Nothing | Kept::Current => {}
+            Kept::Nothing | Kept::Current | Kept::Other => {}
             Kept::Renamed => self.save(config)?,
             Kept::Foreign => {
                 let kept = fs::read(&self.path)
@@ -290,6 +310,7 @@ impl Store {
     fn load(&mut self) -> Result<Found, StoreError> {
         let Some(document) = Document::read(&self.path)? else { return Ok(Found::Nothing) };
         if !document.continues(&self.start) {
+            self.found = Kept::Other;
             let left = Left { base: document.base, config: document.config };
             return Ok(Found::Other(Some(Box::new(left))));
         }
@@ -452,12 +473,16 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
         Store::open(&path, start("a")).unwrap().0.save(&config("mem:1G")).unwrap();
-        let (store, found) = Store::open(&path, start("b")).unwrap();
+        let (mut store, found) = Store::open(&path, start("b")).unwrap();
         assert!(matches!(found, Found::Other(Some(_))), "{found:?}");
         assert!(path.exists(), "nobody has said that it can be served");
-        let aside = store.put_aside().unwrap();
-        assert!(fs::read_to_string(aside).unwrap().contains("mem:1G"));
+        store.put_aside().unwrap();
+        assert!(fs::read_to_string(store.aside()).unwrap().contains("mem:1G"));
         assert!(!store.path().exists());
+        // What is served now is its own.
+        store.save(&config("mem:2G")).unwrap();
+        store.put_aside().unwrap();
+        assert!(store.path().exists());
     }
 
     #[test]
@@ -549,7 +574,7 @@ mod tests {
         let (store, _) = Store::open(&path, start("a")).unwrap();
         for size in 1..=5 {
             store.save(&config(&format!("mem:{size}G"))).unwrap();
-            assert_eq!(store.put_aside().unwrap(), beside(&path, ".old"));
+            store.move_aside().unwrap();
         }
         for (suffix, volume) in [(".old", "mem:5G"), (".old.2", "mem:4G"), (".old.3", "mem:3G")] {
             let text = fs::read_to_string(beside(&path, suffix)).unwrap();

@@ -1,7 +1,7 @@
 //! What the methods give that list things: who is connected, who may be, through what, and how.
 //! docs/control.md describes them for people.
 
-use crate::config::AnaState;
+use crate::config::{AnaState, Authentication};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use uuid::Uuid;
@@ -42,6 +42,9 @@ pub struct ControllerNow {
     pub header_digest: bool,
     /// Data has digests, on the admin queue.
     pub data_digest: bool,
+    /// By what hash function and group the host has proved who it is, as in `sha512 ffdhe2048`: none if it need not, or has not yet.
+    #[serde(default)]
+    pub authentication: Option<String>,
     /// Keep alive timeout in milliseconds; 0: none.
     pub keep_alive_ms: u32,
     /// For how long it has been there.
@@ -80,6 +83,9 @@ pub struct HostsNow {
     pub allow_any_host: bool,
     /// Hosts that are listed.
     pub allowed_hosts: Vec<String>,
+    /// Hosts that have to prove who they are from their next connection on, and the files of their keys.
+    #[serde(default)]
+    pub authentication: Vec<Authentication>,
     /// Hosts that are connected, by name.
     pub connected_hosts: Vec<ConnectedHost>,
 }

@@ -163,6 +163,55 @@ pub struct Host {
     pub host: String,
 }
 
+/// `host_set_key`: a host has to prove who it is from its next connection on. The files are read then and there, and again by each
+/// start. Gives a [`HostKeySet`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostSetKey {
+    /// The subsystem.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nqn: Option<String>,
+    /// The host's NQN.
+    pub host: String,
+    /// The file of the host's key, an absolute path.
+    pub dhchap_key: String,
+    /// The file of the key by which the subsystem proves who it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhchap_ctrl_key: Option<String>,
+    /// The only hash function that will do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhchap_hash: Option<String>,
+    /// The only group of Diffie and Hellman that will do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhchap_dhgroup: Option<String>,
+}
+
+/// What holds for a host whose key was set.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostKeySet {
+    /// The subsystem.
+    pub nqn: String,
+    /// The host.
+    pub host: String,
+    /// It may connect; otherwise it has yet to be allowed.
+    pub may_connect: bool,
+    /// Any other host may connect as well, without proof if it has no key.
+    pub allow_any_host: bool,
+    /// Files of keys that every user of the machine may read or change.
+    pub exposed: Vec<String>,
+}
+
+/// `host_clear_key`: a host need not prove who it is any more. Gives an empty object.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostClearKey {
+    /// The subsystem.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nqn: Option<String>,
+    /// The host's NQN.
+    pub host: String,
+}
+
 /// `listener_add` and `listener_remove`. Both give a [`Listener`].
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -19,6 +19,7 @@ pub fn controllers(all: &[ControllerNow]) -> String {
         "Listener",
         "I/O queues",
         "Digests",
+        "Proved by",
         "Keep alive",
         "For",
         "Errors",
@@ -30,7 +31,7 @@ pub fn controllers(all: &[ControllerNow]) -> String {
     columns(&head, &rows)
 }
 
-fn row(one: &ControllerNow) -> [String; 12] {
+fn row(one: &ControllerNow) -> [String; 13] {
     let address = |it: Option<std::net::SocketAddr>| it.map_or("-".to_owned(), |it| it.to_string());
     let sizes: Vec<String> = one.io_queue_entries.iter().map(u16::to_string).collect();
     let digests = match (one.header_digest, one.data_digest) {
@@ -49,6 +50,7 @@ fn row(one: &ControllerNow) -> [String; 12] {
             count => format!("{count} of {}", sizes.join(",")),
         },
         digests.to_owned(),
+        one.authentication.clone().unwrap_or_else(|| "-".to_owned()),
         match one.keep_alive_ms {
             0 => "-".to_owned(),
             ms => format!("{} s", ms.div_ceil(1000)),
@@ -109,19 +111,29 @@ pub fn hosts(all: &[HostsNow]) -> String {
         }
         for host in &one.allowed_hosts {
             let count = connected(host).map_or(0, |it| it.controllers);
-            let _ = writeln!(text, "  {host}: {count} controller(s)");
+            let _ = writeln!(text, "  {host}: {count} controller(s){}", means(one, host));
         }
-        // They were let in as any host.
-        let others = one.connected_hosts.iter().filter(|it| !one.allowed_hosts.contains(&it.host));
-        for it in others {
-            let host = named(&it.host);
-            let _ = writeln!(text, "  {host}: {} controller(s), not listed", it.controllers);
+        // They were let in as any host, or have keys.
+        let others = one.connected_hosts.iter().map(|it| (&*it.host, it.controllers));
+        let apart = one.authentication.iter().map(|it| (&*it.host, 0));
+        let apart = apart.filter(|(host, _)| connected(host).is_none());
+        for (host, count) in others.chain(apart) {
+            if !one.allowed_hosts.iter().any(|listed| listed == host) {
+                let (name, means) = (named(host), means(one, host));
+                let _ = writeln!(text, "  {name}: {count} controller(s), not listed{means}");
+            }
         }
         if !one.allow_any_host && one.allowed_hosts.is_empty() {
             text.push_str("  nobody may connect\n");
         }
     }
     text
+}
+
+/// How a host proves who it is, behind what else is said of it.
+fn means(all: &HostsNow, host: &str) -> String {
+    let one = all.authentication.iter().find(|it| it.host == host);
+    one.map_or(String::new(), |it| format!(", authenticates: {}", it.means()))
 }
 
 /// Addresses.

@@ -241,7 +241,7 @@ impl Daemon {
     }
 
     /// Saves `config`, then makes it true with `make`.
-    fn change(
+    pub(super) fn change(
         &mut self,
         config: Config,
         make: impl FnOnce(&Server) -> Result<(), target::Error>,

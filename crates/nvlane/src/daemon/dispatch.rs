@@ -51,6 +51,8 @@ impl Daemon {
             "ana_list" => result(&self.ana_list(&read(params)?)?),
             "host_allow" => nothing(self.host_allow(read(params)?)),
             "host_disallow" => nothing(self.host_disallow(read(params)?)),
+            "host_set_key" => result(&self.host_set_key(read(params)?)?),
+            "host_clear_key" => nothing(self.host_clear_key(read(params)?)),
             "listener_add" => result(&self.listener_add(read(params)?)?),
             "listener_remove" => result(&self.listener_remove(read(params)?)?),
             "ana_set" => nothing(self.ana_set(read(params)?)),

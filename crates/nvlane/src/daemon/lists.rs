@@ -45,6 +45,7 @@ impl Daemon {
             io_queue_entries: report.io_queue_entries,
             header_digest: report.header_digest,
             data_digest: report.data_digest,
+            authentication: report.authentication.map(|(hash, group)| format!("{hash} {group}")),
             keep_alive_ms: report.kato_ms,
             connected_seconds: report.age.as_secs(),
             errors: report.errors,
@@ -85,6 +86,7 @@ impl Daemon {
                 nqn: subsystem.nqn.clone(),
                 allow_any_host: allows_any(subsystem),
                 allowed_hosts: subsystem.allowed_hosts.clone(),
+                authentication: subsystem.authentication.clone(),
                 connected_hosts: connected
                     .map(|(host, controllers)| ConnectedHost { host: host.to_owned(), controllers })
                     .collect(),

@@ -2,14 +2,16 @@
 
 use super::claims::{ClaimError, Claims};
 use super::jobs::Jobs;
+use super::keys::Keys;
 use super::missing::Missing;
 use super::snapshot::Snapshots;
 use super::twice::named_twice;
 use super::{Daemon, Threads};
 use crate::config::identity::{self, Machine};
-use crate::config::store::Store;
+use crate::config::store::{Store, StoreError};
 use crate::config::{self, AnaState, Config, ControllerIds, Invalid, Subsystem};
 use crate::patience::{MOMENT, Patience};
+use host::keys::KeyFileError;
 use namespace::Namespace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -49,13 +51,24 @@ pub enum StartError {
     /// A volume cannot be opened; the message names it.
     #[error(transparent)]
     Volume(#[from] volume::Error),
+    /// A host is to prove who it is by a key that cannot be read.
+    #[error("{host}: {source}")]
+    Key {
+        /// The host, which is not let in without proof.
+        host: String,
+        /// The file, and what is wrong with it.
+        source: KeyFileError,
+    },
     /// The data path refused.
     #[error(transparent)]
     Target(#[from] target::Error),
+    /// The state of another configuration cannot be put aside.
+    #[error(transparent)]
+    State(#[from] StoreError),
 }
 
 impl Daemon {
-    /// Starts the cores, opens all volumes, and only then takes the addresses; [`Daemon::accept`] serves hosts. With
+    /// Starts the cores, reads all keys, opens all volumes, and only then takes the addresses; [`Daemon::accept`] serves hosts. With
     /// `nofail`, and where a namespace has it, a volume that cannot be opened is served once it can be.
     pub fn start(
         mut config: Config,
@@ -69,6 +82,7 @@ impl Daemon {
         if let Some((first, second)) = named_twice(&config, nofail) {
             return Err(StartError::Twice { first, second });
         }
+        let keys = Keys::load(&config)?;
         let wait = if store.is_after_crash() { CRASH_WAIT } else { MOMENT };
         let patience = Patience::new(wait);
         let server = Server::start(&server_config(&config, threads))?;
@@ -112,20 +126,24 @@ impl Daemon {
             }
         }
         for subsystem in config.subsystems {
+            let nqn = subsystem.nqn.clone();
             daemon.start_subsystem(subsystem, &opened)?;
+            keys.put(&daemon.server, &nqn)?;
         }
         daemon.wait_for_missing();
         daemon.bind(config.listeners, &patience.or(MOMENT))?;
         Ok(daemon)
     }
 
-    /// Serves hosts, and goes on with jobs.
+    /// Serves hosts, and goes on with jobs. A state that this start does not continue is put aside behind everything that may
+    /// still fail: whoever starts the daemon as before then finds it.
     pub fn accept(&mut self) -> Result<(), StartError> {
         for socket in std::mem::take(&mut self.bound) {
             let address = socket.address();
             let port = self.server.listen(socket, &states_at(&self.config, address))?;
             self.ports.push((address, port));
         }
+        self.store.put_aside()?;
         if let Err(error) = self.store.begin(&self.config) {
             tracing::warn!("the state is as it was, and cannot be brought up to date: {error}");
         }
@@ -273,5 +291,55 @@ fn server_config(config: &Config, threads: &Threads) -> ServerConfig {
             ..TargetConfig::default()
         },
         ..ServerConfig::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::store::{Found, Start};
+    use crate::config::{Ana, Cores};
+    use std::path::Path;
+
+    /// A daemon that does not continue the state that is there; and where that goes.
+    fn other(directory: &Path) -> (Daemon, PathBuf) {
+        let state = directory.join("state.json");
+        let start = |text: &str| Start { text: text.into(), meaning: None };
+        let (before, _) = Store::open(&state, start("before")).unwrap();
+        before.save(&Config::default()).unwrap();
+        drop(before);
+        let (store, found) = Store::open(&state, start("now")).unwrap();
+        assert!(matches!(found, Found::Other(_)), "{found:?}");
+        let aside = store.aside();
+        let listeners = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        let config = Config { listeners, ..Config::default() };
+        let threads = Threads { cores: Cores::default(), poll: false };
+        let machine = Machine::find(directory).unwrap();
+        let daemon = Daemon::start(config, &threads, store, machine, false).unwrap();
+        assert!(state.exists() && !aside.exists(), "nobody is served yet");
+        (daemon, aside)
+    }
+
+    #[test]
+    fn a_start_that_fails_at_its_listeners_leaves_the_state_of_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut daemon, aside) = other(directory.path());
+        // States of something that it does not serve cannot hold on a listener.
+        let ana = Ana { listener: None, group: 1, state: AnaState::Optimized };
+        let nqn = "nqn.2026-11.com.example:a".to_owned();
+        let unknown = Subsystem { nqn, ana: vec![ana], ..Subsystem::default() };
+        daemon.config.subsystems.push(unknown);
+        assert!(matches!(daemon.accept(), Err(StartError::Target(_))));
+        let (state, says) = (daemon.store.path(), "who starts it as before has lost the state");
+        assert!(state.exists() && !aside.exists(), "{says}");
+    }
+
+    #[test]
+    fn a_start_that_succeeds_puts_the_state_of_before_aside() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut daemon, aside) = other(directory.path());
+        daemon.accept().unwrap();
+        assert!(!daemon.store.path().exists() && aside.exists());
+        daemon.stop().unwrap();
     }
 }

@@ -1,7 +1,8 @@
 //! Telling people and supervisors that the daemon is ready.
 
 use crate::daemon::Daemon;
-use crate::size;
+use crate::{signals, size};
+use sd_notify::NotifyState;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -15,10 +16,7 @@ pub fn ready(daemon: &Daemon, socket: Option<&Path>, ready_fd: Option<u32>) {
     let _ = io::stdout().write_all(text(daemon, socket).as_bytes());
     let _ = io::stdout().flush();
     let status = format!("serving {} volume(s)", daemon.volumes().len());
-    let _ = sd_notify::notify(&[
-        sd_notify::NotifyState::Ready,
-        sd_notify::NotifyState::Status(&status),
-    ]);
+    signals::notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
     if let Some(fd) = ready_fd
         && let Err(error) = write_line(fd, daemon, socket)
     {
@@ -67,6 +65,13 @@ fn text(daemon: &Daemon, socket: Option<&Path>) -> String {
             let (address, port) = (reachable(*listener), listener.port());
             let nqn = &subsystem.nqn;
             let _ = writeln!(text, "  nvme connect -t tcp -a {address} -s {port} -n {nqn}");
+        }
+        for one in &subsystem.authentication {
+            let host = &one.host;
+            let _ = writeln!(
+                text,
+                "    as {host}: with --dhchap-secret \"$(cat FILE)\", its copy of the key"
+            );
         }
     }
     text

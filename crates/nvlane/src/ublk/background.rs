@@ -27,7 +27,9 @@ pub fn recover(command: &str, args: &UblkRecoverArgs) -> Result<()> {
     arguments.extend(args.volume.clone());
     arguments.extend(serve_arguments(&args.serve));
     let served = match signals::is_service() {
-        true => start(&mut server(&arguments)?)?.context("the server has ended: its log says why"),
+        // Of that service, too, though it is another process.
+        true => start(server(&arguments)?.env_remove(signals::STARTED))?
+            .context("the server has ended: its log says why"),
         false => start_logged(&arguments),
     }?;
     match args.serve.output_format {
@@ -49,7 +51,7 @@ pub fn start_logged(arguments: &[String]) -> Result<Served> {
     let errors = File::create(&log).with_context(|| log.display().to_string())?;
     let mut command = server(arguments)?;
     // Of no service: it would take the server for its own.
-    let served = start(command.stderr(errors).env_remove(signals::SERVICE));
+    let served = start(command.stderr(errors).env_remove(signals::SOCKET));
     let Ok(Some(served)) = served else {
         let said = last_words(&log);
         let _ = fs::remove_file(&log);
@@ -115,7 +117,7 @@ fn serve_arguments(args: &UblkServeArgs) -> Vec<String> {
         threads.map(|threads| format!("--threads={threads}")),
         poll.then(|| "--poll".to_owned()),
         place.map(|place| format!("--bpf={}", place.get_name())),
-        Some(format!("--log={log}")),
+        log.as_ref().map(|log| format!("--log={log}")),
     ];
     each.into_iter().flatten().collect()
 }

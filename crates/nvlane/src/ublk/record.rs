@@ -46,12 +46,19 @@ pub struct Wishes {
     pub threads: Option<u16>,
     /// Without ever sleeping.
     pub poll: bool,
+    /// What is logged.
+    pub log: Option<String>,
 }
 
 impl Wishes {
     /// Threads of each queue.
     pub fn threads(&self) -> u16 {
         self.threads.unwrap_or(1)
+    }
+
+    /// What is logged.
+    pub fn log(&self) -> &str {
+        self.log.as_deref().unwrap_or("info")
     }
 
     /// What is said now, and what was said before where nothing is.
@@ -61,6 +68,7 @@ impl Wishes {
             cores: args.cores.clone().or(before.cores),
             threads: args.threads.or(before.threads),
             poll: args.poll || before.poll,
+            log: args.log.clone().or(before.log),
         }
     }
 }
@@ -333,9 +341,12 @@ mod tests {
 
     #[test]
     fn what_was_said_once_counts_until_something_else_is_said() {
-        let first = ["--bpf", "user", "--cores", "0,2-3", "--threads", "2", "--poll"];
-        let first = wishes(&first, Wishes::default());
-        assert_eq!(first.threads(), 2);
+        let first = [
+            &["--bpf", "user", "--cores", "0,2-3", "--threads", "2", "--poll"][..],
+            &["--log", "ublk=debug,warn"],
+        ];
+        let first = wishes(&first.concat(), Wishes::default());
+        assert_eq!((first.threads(), first.log()), (2, "ublk=debug,warn"));
         let record = Record {
             volume: "mem:1M".into(),
             asked: "mem:1M".into(),
@@ -347,9 +358,10 @@ mod tests {
         let noted: Record = serde_json::from_slice(&serde_json::to_vec(&record).unwrap()).unwrap();
         assert_eq!(noted, record);
         assert_eq!(wishes(&[], noted.wishes.clone()), first);
-        let next = wishes(&["--bpf", "auto", "--cores", "2"], noted.wishes);
+        let next = wishes(&["--bpf", "auto", "--cores", "2", "--log", "info"], noted.wishes);
         assert_eq!(next.bpf, Some(ProgramPlace::Auto));
         assert_eq!(next.cores, Some("2".parse().unwrap()));
+        assert_eq!(next.log(), "info");
         assert!(next.poll, "nobody can take it back");
     }
 
@@ -379,5 +391,6 @@ mod tests {
         let text = r#"{"volume":"mem:1M","read_only":true}"#;
         let record: Record = serde_json::from_str(text).unwrap();
         assert_eq!(record.wishes, Wishes::default());
+        assert_eq!(record.wishes.log(), "info");
     }
 }

@@ -49,7 +49,7 @@ fn a_controller_is_listed_with_what_is_known_of_it() {
         "address": admin.socket.stream.local_addr().unwrap(), "listener": daemon.listeners[0],
         "discovery": false, "state": "enabled", "io_queues": 2, "io_queue_entries": [32, 64],
         "header_digest": true, "data_digest": false, "keep_alive_ms": 15_000,
-        "connected_seconds": null, "errors": 0,
+        "authentication": null, "connected_seconds": null, "errors": 0,
     });
     assert_eq!((one, list.len()), (wanted, 1));
 
@@ -240,8 +240,8 @@ fn what_there_is_is_listed() {
     assert_eq!(subsystems, wanted);
     let connected = json!([{"host": HOST_NQN, "controllers": 1}]);
     let wanted = json!([
-        {"nqn": NQN, "allow_any_host": true, "allowed_hosts": [], "connected_hosts": connected},
-        {"nqn": other, "allow_any_host": false, "allowed_hosts": [stranger], "connected_hosts": []},
+        {"nqn": NQN, "allow_any_host": true, "allowed_hosts": [], "authentication": [], "connected_hosts": connected},
+        {"nqn": other, "allow_any_host": false, "allowed_hosts": [stranger], "authentication": [], "connected_hosts": []},
     ]);
     assert_eq!(call("host_list"), wanted);
     let wanted = json!([

@@ -66,7 +66,7 @@ pub struct Daemon {
 /// The binary, with an empty environment as far as it matters.
 pub fn nvlane() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvlane"));
-    command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null());
+    command.env_remove("NOTIFY_SOCKET").env_remove("SYSTEMD_EXEC_PID").stdin(Stdio::null());
     command
 }
 

@@ -15,6 +15,7 @@ mod host;
 mod hostile;
 mod job_paths;
 mod jobs;
+mod keys;
 mod library;
 mod many_jobs;
 mod metrics;

@@ -416,6 +416,37 @@ fn a_supervisor_is_told_when_it_is_ready_and_when_it_stops() {
     assert!(daemon::wait(&mut child).success());
 }
 
+/// All that runs below a unit inherits its socket: systemd says whom it has started.
+#[test]
+fn a_supervisor_hears_of_whom_it_has_started_and_of_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let heard = |started: &str| {
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("export SYSTEMD_EXEC_PID={started}; exec \"$@\""), "sh"])
+            .arg(env!("CARGO_BIN_EXE_nvlane"))
+            .args(serve(dir.path(), "mem:1M").get_args())
+            .env("NOTIFY_SOCKET", &path)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().starts_with("ready")));
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args(["-s", "TERM", &id]).status().unwrap().success());
+        assert!(daemon::wait(&mut child).success());
+        let mut text = [0; 256];
+        let messages = std::iter::from_fn(|| socket.recv(&mut text).ok());
+        messages.count()
+    };
+    assert_eq!(heard("$$"), 2, "ready, and stopping");
+    assert_eq!(heard("$PPID"), 0, "a unit's shell has started it");
+}
+
 #[test]
 fn it_listens_on_several_addresses_of_both_families() {
     let dir = tempfile::tempdir().unwrap();

@@ -140,7 +140,7 @@ fn a_state_is_put_aside_only_by_a_start_that_succeeds() {
     assert_eq!(hosts(&daemon), json!([]));
     let (_, log) = daemon.stop("TERM");
     let warning = log.lines().find(|line| line.contains("was edited")).expect("a warning");
-    let (_, aside) = warning.split_once("which is now in ").expect("the state's new name");
+    let (_, aside) = warning.split_once("which goes to ").expect("the state's new name");
     assert!(fs::read_to_string(aside).unwrap().contains(HOST));
 }
 
@@ -310,6 +310,7 @@ fn changes_that_an_edited_file_drops_are_told_before_it_is_served() {
     daemon.call("volume_add", json!({"volume": "mem:2M"}));
     daemon.call("volume_resize", json!({"nsid": 1, "bytes": 4 << 20}));
     daemon.kill();
+    eventually("the end of its listener", || TcpListener::bind(&*address).is_ok());
 
     fs::write(&file, text("cores = 1\n", "mem:3M")).unwrap();
     let changes = [

@@ -114,6 +114,7 @@ impl Transport {
             }
             Reply::Disconnect => panic!("the admin queue was asked to go"),
             Reply::Pass { .. } => panic!("no namespace passes commands on"),
+            Reply::Compute(_) | Reply::Refuse { .. } => panic!("no host has to prove anything"),
         }
     }
 
@@ -179,7 +180,7 @@ impl Transport {
             Step::Fabrics { command } => {
                 let Some(id) = self.current else { return };
                 let command = Command::read_from_bytes(&command).unwrap();
-                let reply = self.target.fabrics_on_io_queue(id, &command, self.now);
+                let reply = self.target.fabrics_on_io_queue(id, 1, &command, &[], self.now);
                 assert!(matches!(reply, Reply::Complete { .. } | Reply::Disconnect));
             }
             Step::ConnectAdmin { discovery } => {

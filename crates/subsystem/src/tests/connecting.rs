@@ -380,7 +380,7 @@ fn removing_a_subsystem_or_a_port_drops_controllers() {
 fn fabrics_commands_on_io_queues() {
     let (mut target, port) = target();
     let id = Host::connect(&mut target, port).id;
-    let mut reply = |command: &Command| target.fabrics_on_io_queue(id, command, NOW);
+    let mut reply = |command: &Command| target.fabrics_on_io_queue(id, 1, command, &[], NOW);
     let mut disconnect = PropertyAccess::read(Property::CAP);
     disconnect.nsid = u32::from(opcode::fabrics::DISCONNECT).into();
     disconnect.cdw10 = 0.into();

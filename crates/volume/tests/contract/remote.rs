@@ -45,6 +45,10 @@ fn uris_there_and_back() {
             "tcp://a/NQN?hostnqn=nqn.h%2C&hostid=000102030405060708090a0b0c0d0e0f",
             "tcp://a:4420/NQN?hostnqn=nqn.h%2C&hostid=00010203-0405-0607-0809-0a0b0c0d0e0f",
         ),
+        (
+            "tcp://a/NQN?dhchap_ctrl_key=/etc/a%2Cb&dhchap_key=/etc/./h",
+            "tcp://a:4420/NQN?dhchap_key=/etc/h&dhchap_ctrl_key=/etc/a%2Cb",
+        ),
     ] {
         let (text, expected) = (text.replace("NQN", NQN), expected.replace("NQN", NQN));
         // `hostnqn` has no capitals, so nothing else is replaced.
@@ -93,8 +97,14 @@ fn mistakes_are_told() {
         ("discovery://a,b/nqn.x?host_iface=eth0+eth1", "one for all paths"),
         ("tcp://a/nqn.x?policy=whatever", "round-robin"),
         ("tcp://a/nqn.x?bs=512", "does not take the option"),
+        ("tcp://a/nqn.x?dhchap_key=", "the path of a file"),
+        ("tcp://a/nqn.x?dhchap_key", "does not take the option"),
+        ("tcp://a/nqn.x?dhchap_key=DHHC-1:00:secret:", "the path of a file"),
+        ("tcp://a/nqn.x?dhchap_ctrl_key=DHHC%2D1:00:secret:", "the path of a file"),
+        ("tcp://a/nqn.x?dhchap_ctrl_key=/k", "beside dhchap_key"),
     ] {
         let error = uri.parse::<Uri>().expect_err(uri).to_string();
+        assert!(!error.contains("secret"), "a key is not said again: {error}");
         assert!(error.contains(words), "{uri}: {error}");
     }
     let many = format!("tcp://{}/nqn.x", vec!["a"; 17].join(","));

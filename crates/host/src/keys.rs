@@ -1,0 +1,172 @@
+//! Keys of in-band authentication, in files: a secret on a command line would be in every list of processes.
+
+use association::Credentials;
+use dhchap::{HostConfig, Key, KeyError};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+/// More than any key, with room for white space.
+const FILE_BYTES_MAX: u64 = 1024;
+
+/// A file that gives no key.
+#[derive(Debug, Error)]
+pub enum KeyFileError {
+    /// It cannot be read.
+    #[error("cannot read the key {}: {source}", path.display())]
+    Read {
+        /// Of the file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It holds something else.
+    #[error("{} holds no key: {source}", path.display())]
+    Key {
+        /// Of the file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: KeyError,
+    },
+    /// A key stands where its file should. It is not said again.
+    #[error("that is a key itself; give the path of a file that holds it")]
+    Secret,
+    /// Only the controller is to prove who it is: there is no such exchange.
+    #[error(
+        "dhchap_ctrl_key needs dhchap_key: only a host that proves who it is can have the controller do so"
+    )]
+    NoHostKey,
+}
+
+/// The files of the keys by which this host and a controller prove to each other who they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyFiles {
+    /// The host's key; none: it cannot prove who it is.
+    pub host: Option<PathBuf>,
+    /// The controller's key, if it is to prove who it is.
+    pub controller: Option<PathBuf>,
+}
+
+impl KeyFiles {
+    /// The same for controllers that need not prove who they are: those of discovery, which only name others that do.
+    pub fn of_host(&self) -> KeyFiles {
+        KeyFiles { host: self.host.clone(), controller: None }
+    }
+
+    /// Reads them; none if there are no files. Those that everybody may read are warned about.
+    pub fn read(
+        &self,
+        host_nqn: &str,
+        subsystem_nqn: &str,
+    ) -> Result<Option<Credentials>, KeyFileError> {
+        let Some(host) = &self.host else {
+            return if self.controller.is_none() { Ok(None) } else { Err(KeyFileError::NoHostKey) };
+        };
+        let read = |path: &PathBuf| {
+            let key = read_key(path)?;
+            warn_if_exposed(path);
+            Ok(Arc::new(key))
+        };
+        let config = HostConfig {
+            host_nqn: host_nqn.into(),
+            subsystem_nqn: subsystem_nqn.into(),
+            host_key: read(host)?,
+            controller_key: self.controller.as_ref().map(read).transpose()?,
+        };
+        let random = |bytes: &mut [u8]| {
+            getrandom::fill(bytes).expect("the kernel gives random bytes");
+        };
+        Ok(Some(Credentials { config, random }))
+    }
+}
+
+/// Once for each file.
+fn warn_if_exposed(path: &Path) {
+    static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    if is_exposed(path)
+        && WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned())
+    {
+        tracing::warn!("everybody may read the key {}: chmod 600 it", path.display());
+    }
+}
+
+/// Reads a file that holds one key, `DHHC-1:...`, and nothing else but white space.
+pub fn read_key(path: &Path) -> Result<Key, KeyFileError> {
+    if is_secret(path) {
+        return Err(KeyFileError::Secret);
+    }
+    // As large as it can get, so that nothing of a secret is left behind by growing.
+    let mut text = Zeroizing::new(String::with_capacity(FILE_BYTES_MAX as usize));
+    // What blocks until somebody writes to it would keep whoever asks.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let read = file.and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text));
+    match read {
+        Ok(_) => {
+            Key::parse(&text).map_err(|source| KeyFileError::Key { path: path.into(), source })
+        }
+        // What is not text is no key either.
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Err(KeyFileError::Key { path: path.into(), source: KeyError::Form })
+        }
+        Err(source) => Err(KeyFileError::Read { path: path.into(), source }),
+    }
+}
+
+/// Whether a key was given where a file is wanted.
+pub fn is_secret(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().starts_with(b"DHHC-1:")
+}
+
+/// Whether everybody on this machine may read the file, or write to it. `false` where that cannot be found out.
+pub fn is_exposed(path: &Path) -> bool {
+    path.metadata().is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o006 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_file_holds_one_key() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("key");
+        let key = Key::generate(None, &mut |bytes| bytes.fill(7));
+        let text = key.to_text();
+        fs::write(&path, format!("\n {}\n", *text)).expect("a file");
+        assert_eq!(read_key(&path).expect("a key"), key);
+        let error = |bytes: &[u8]| {
+            fs::write(&path, bytes).expect("a file");
+            read_key(&path).expect_err("no key").to_string()
+        };
+        let twice = error(format!("{}\n{}\n", *text, *text).as_bytes());
+        for said in [twice, error(b""), error(b"secret"), error(&[0xff; 9]), error(&[b' '; 5000])] {
+            assert!(
+                said.contains(&*path.to_string_lossy()) && !said.contains(&text[10..20]),
+                "{said}"
+            );
+        }
+        let pipe = folder.path().join("pipe");
+        let name = std::ffi::CString::new(pipe.to_str().expect("text")).expect("no zero");
+        // SAFETY: a name that ends with zero.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        assert!(read_key(&pipe).is_err(), "and nobody waits for a writer");
+        let said = read_key(&folder.path().join("none")).expect_err("no file").to_string();
+        assert!(said.contains("none") && said.contains("No such file"), "{said}");
+    }
+
+    #[test]
+    fn everybody_may_read_it() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        for (mode, exposed) in [(0o600, false), (0o640, false), (0o644, true), (0o602, true)] {
+            fs::set_permissions(file.path(), PermissionsExt::from_mode(mode)).expect("a mode");
+            assert_eq!(is_exposed(file.path()), exposed, "{mode:o}");
+        }
+        assert!(!is_exposed(Path::new("/nowhere/at/all")));
+    }
+}

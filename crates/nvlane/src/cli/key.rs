@@ -1,0 +1,68 @@
+//! `nvlane key`.
+
+use super::ListFormat;
+use clap::{Subcommand, ValueEnum};
+use dhchap::Hash;
+use std::path::PathBuf;
+
+/// `nvlane key`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:
+  nvlane key new /etc/nvlane/host1.key
+  nvlane key check /etc/nvlane/host1.key
+
+Keys are those of DH-HMAC-CHAP, as `nvme gen-dhchap-key` makes them as well. What they are for: docs/serve.md, \"Authentication\".")]
+pub enum KeyCommand {
+    /// Make a new key, and write it to a file that only its owner may read.
+    #[command(after_help = "Examples:
+  nvlane key new host1.key && nvlane serve disk.img --host-key nqn.2014-08.org.example:host1=host1.key
+  nvlane key new --hash sha512 | ssh host1 'umask 077; cat > /etc/nvme/host1.key'
+
+Host and server hold the same key: copy the file by a way that nobody listens to.")]
+    New {
+        /// By which hash function it is made the key of one name before it is used; its length goes by that: 32 bytes with none
+        /// and sha256, 48 with sha384, 64 with sha512.
+        #[arg(long, value_enum, value_name = "HASH", default_value = "none")]
+        hash: KeyHash,
+        /// The file, which must not be there yet. Standard output when left out.
+        file: Option<PathBuf>,
+    },
+    /// Say what kind of key a file holds, and whether others may read it. Does not show the key.
+    #[command(after_help = "Examples:
+  nvlane key check /etc/nvlane/host1.key
+  nvlane key check host1.key -o json
+
+The exit status is 1 if the file holds no key.")]
+    Check {
+        /// The file.
+        file: PathBuf,
+        /// How to write it.
+        #[arg(short, long, value_enum, default_value = "normal")]
+        output_format: ListFormat,
+    },
+}
+
+/// How a key is made that of one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KeyHash {
+    /// Not at all: it is used as it is.
+    None,
+    /// By SHA-256.
+    Sha256,
+    /// By SHA-384.
+    Sha384,
+    /// By SHA-512.
+    Sha512,
+}
+
+impl KeyHash {
+    /// The hash function.
+    pub fn transform(self) -> Option<Hash> {
+        match self {
+            KeyHash::None => None,
+            KeyHash::Sha256 => Some(Hash::Sha256),
+            KeyHash::Sha384 => Some(Hash::Sha384),
+            KeyHash::Sha512 => Some(Hash::Sha512),
+        }
+    }
+}
