@@ -3,7 +3,7 @@
 use crate::hash::Digest;
 use crate::message::{self, Failure, Message, Negotiate, Reply};
 use crate::response::Exchange;
-use crate::{Done, Group, Hash, Key, Random, Work};
+use crate::{Done, Group, Hash, Key, Random, Work, work};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
@@ -93,6 +93,8 @@ struct Round {
     challenge: Vec<u8>,
     exponent: Zeroizing<Vec<u8>>,
     public: Vec<u8>,
+    /// Of what is being computed.
+    work: u64,
 }
 
 /// What the host has answered.
@@ -156,8 +158,12 @@ impl Controller {
         })
     }
 
-    /// What [`Sent::Work`] asked for is there.
+    /// What [`Sent::Work`] asked for is there; what an earlier exchange asked for, or another queue's, is let go.
     pub fn computed(&mut self, done: Done) {
+        match &self.stage {
+            Stage::Opening(round) | Stage::Checking(round, _) if round.work == done.id => {}
+            _ => return,
+        }
         match std::mem::replace(&mut self.stage, Stage::Failing) {
             Stage::Opening(round) => {
                 self.stage = Stage::Challenge(Round { public: done.public, ..round });
@@ -168,6 +174,13 @@ impl Controller {
                 }
             }
             stage => self.stage = stage,
+        }
+    }
+
+    /// What [`Sent::Work`] asked for cannot be had: the host may begin again.
+    pub fn not_computed(&mut self) {
+        if matches!(self.stage, Stage::Opening(_) | Stage::Checking(..)) {
+            self.stage = Stage::Idle;
         }
     }
 
@@ -232,8 +245,11 @@ impl Controller {
                 // What has failed has failed: the connection is about to be closed.
                 Err(self.failure.unwrap_or(Failure::Message))
             }
-            (_, Message::Negotiate(offer)) => self.negotiate(&offer, random),
-            (Stage::Asked(round), Message::Reply(reply)) => self.answered(round, &reply),
+            // Once for each connection, unless the host has proved who it is: who has not could have us compute for ever.
+            (stage, Message::Negotiate(offer)) if self.proven || matches!(stage, Stage::Idle) => {
+                self.negotiate(&offer, random)
+            }
+            (Stage::Asked(round), Message::Reply(reply)) => self.answered(round, &reply, random),
             (Stage::Answered, Message::Success2) => {
                 self.stage = Stage::Idle;
                 self.proven = true;
@@ -264,17 +280,23 @@ impl Controller {
         let exponent = group.exponent(random);
         let sequence = sequence(random);
         let public = Vec::new();
-        let round = Round { hash, group, sequence, challenge, exponent, public };
+        let work = work::id(random);
+        let round = Round { hash, group, sequence, challenge, exponent, public, work };
         if group == Group::Null {
             self.stage = Stage::Challenge(round);
             return Ok(Sent::Taken);
         }
         let exponent = round.exponent.clone();
         self.stage = Stage::Opening(round);
-        Ok(Sent::Work(Work { group, exponent, public: true, peer: None }))
+        Ok(Sent::Work(Work { id: work, group, exponent, public: true, peer: None }))
     }
 
-    fn answered(&mut self, round: Round, reply: &Reply<'_>) -> Result<Sent, Failure> {
+    fn answered(
+        &mut self,
+        mut round: Round,
+        reply: &Reply<'_>,
+        random: Random,
+    ) -> Result<Sent, Failure> {
         if reply.response.len() != round.hash.bytes() {
             return Err(Failure::Payload);
         }
@@ -300,10 +322,11 @@ impl Controller {
         if !group.accepts(reply.public) {
             return Err(Failure::Group);
         }
-        let exponent = round.exponent.clone();
+        let (exponent, id) = (round.exponent.clone(), work::id(random));
+        round.work = id;
         self.stage = Stage::Checking(round, answer);
         let peer = Some(reply.public.to_vec());
-        Ok(Sent::Work(Work { group, exponent, public: false, peer }))
+        Ok(Sent::Work(Work { id, group, exponent, public: false, peer }))
     }
 
     /// Holds the host's answer against what it must be.

@@ -1,6 +1,6 @@
 //! The body of the fuzz target `dhchap` in fuzz/: both ends, fed whatever comes.
 
-use crate::{Controller, ControllerConfig, Done, Group, Hash, Host, HostConfig, Key, Sent, Step};
+use crate::{Controller, ControllerConfig, Group, Hash, Host, HostConfig, Key, Sent, Step};
 use std::sync::Arc;
 
 /// The transaction of the host; the seeds name it.
@@ -14,8 +14,8 @@ pub fn messages(mut input: &[u8]) {
     while let [length, rest @ ..] = input {
         let (message, rest) = rest.split_at(rest.len().min(usize::from(*length) * 5));
         input = rest;
-        if let Sent::Work(_) = controller.sent(message, &mut random) {
-            controller.computed(Done::default());
+        if let Sent::Work(work) = controller.sent(message, &mut random) {
+            controller.computed(work.skip());
         }
         if !length.is_multiple_of(3) {
             let room = usize::from(*length) * 16 + crate::MESSAGE_BYTES_MIN;
@@ -23,7 +23,7 @@ pub fn messages(mut input: &[u8]) {
             assert!(fetched.len() <= room.min(crate::MESSAGE_BYTES_MAX));
         }
         let step = match host.received(message, &mut random) {
-            Step::Work(_) => host.computed(Done::default(), &mut random),
+            Step::Work(work) => host.computed(work.skip(), &mut random),
             step => step,
         };
         match step {

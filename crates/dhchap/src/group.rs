@@ -138,7 +138,8 @@ impl Group {
         let params = BoxedMontyParams::new_vartime(prime);
         let power = Zeroizing::new(BoxedMontyForm::new(base, &params).pow(&exponent));
         let number = Zeroizing::new(power.retrieve());
-        Zeroizing::new(number.to_be_bytes().to_vec())
+        let bytes = Zeroizing::new(number.to_be_bytes());
+        Zeroizing::new(bytes.to_vec())
     }
 
     fn number(self, bytes: &[u8]) -> Option<BoxedUint> {

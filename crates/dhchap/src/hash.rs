@@ -70,7 +70,10 @@ impl Hash {
         fn digest<D: sha2::Digest>(parts: &[&[u8]]) -> Digest {
             let mut state = D::new();
             parts.iter().for_each(|part| state.update(part));
-            Digest::of(&state.finalize())
+            let mut bytes = state.finalize();
+            let digest = Digest::of(&bytes);
+            bytes.as_mut_slice().zeroize();
+            digest
         }
         match self {
             Hash::Sha256 => digest::<Sha256>(parts),
@@ -84,7 +87,10 @@ impl Hash {
         fn hmac<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> Digest {
             let mut state = <M as KeyInit>::new_from_slice(key).expect("HMAC takes any key");
             parts.iter().for_each(|part| state.update(part));
-            Digest::of(&state.finalize().into_bytes())
+            let mut bytes = state.finalize().into_bytes();
+            let digest = Digest::of(&bytes);
+            bytes.as_mut_slice().zeroize();
+            digest
         }
         match self {
             Hash::Sha256 => hmac::<Hmac<Sha256>>(key, parts),

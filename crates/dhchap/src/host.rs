@@ -3,7 +3,7 @@
 use crate::controller::sequence;
 use crate::message::{self, Challenge, Failure, Message};
 use crate::response::Exchange;
-use crate::{Done, Group, Hash, Key, Random, Work};
+use crate::{Done, Group, Hash, Key, Random, Work, work};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
@@ -146,7 +146,8 @@ impl Host {
         }
         self.stage = Stage::Answering(asked);
         let (exponent, peer) = (group.exponent(random), Some(challenge.public.to_vec()));
-        Ok(Step::Work(Work { group, exponent, public: true, peer }))
+        let id = work::id(random);
+        Ok(Step::Work(Work { id, group, exponent, public: true, peer }))
     }
 
     fn answer(&mut self, asked: &Asked, done: &Done, random: Random) -> Step {

@@ -228,6 +228,25 @@ fn a_host_proves_again_who_it_is() {
 }
 
 #[test]
+fn nobody_who_has_proved_nothing_has_it_computed_again_and_again() {
+    let keys = (key(1, None), None);
+    let mut pair = pair(keys.clone(), keys).with(Hash::Sha256, Group::Ffdhe2048);
+    let open = pair.host.open();
+    // What could not be computed may be begun once more.
+    assert!(matches!(pair.controller.sent(&open, &mut random(1)), Sent::Work(_)));
+    pair.controller.not_computed();
+    let Sent::Work(late) = pair.controller.sent(&open, &mut random(2)) else { panic!("a group") };
+    pair.controller.not_computed();
+    let Sent::Work(work) = pair.controller.sent(&open, &mut random(3)) else { panic!("a group") };
+    pair.controller.computed(late.run());
+    assert!(pair.controller.fetch(MESSAGE_BYTES_MAX).is_none(), "that was another's");
+    pair.controller.computed(work.run());
+    assert!(pair.controller.fetch(MESSAGE_BYTES_MAX).is_some());
+    assert!(matches!(pair.controller.sent(&open, &mut random(4)), Sent::Taken));
+    assert_eq!(pair.controller.failure(), Some(Failure::Message));
+}
+
+#[test]
 fn what_is_not_offered_or_not_wanted_ends_with_its_reason() {
     let keys = (key(1, None), None);
     let fresh = || pair(keys.clone(), keys.clone());

@@ -230,6 +230,10 @@ fn volumes(volumes: &[Volume]) -> String {
 fn key_set(set: &HostKeySet) -> String {
     let HostKeySet { nqn, host, may_connect, allow_any_host, exposed } = set;
     let mut text = format!("{host} has to prove who it is, from its next connection to {nqn} on\n");
+    let _ = writeln!(
+        text,
+        "note: a server that is started from another configuration or command line does not know of it: put it there as well"
+    );
     if !may_connect {
         let _ = writeln!(text, "note: it may not connect yet: nvlane ctl host allow {host}");
     }

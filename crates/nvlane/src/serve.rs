@@ -12,7 +12,7 @@ use crate::control::server::ControlSocket;
 use crate::daemon::{Daemon, Event, Threads};
 use crate::origin::{Origin, threads};
 use crate::signals;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use place::DataDir;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -50,6 +50,9 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         }
     }
     config.complete();
+    if let Some(left) = &dropped {
+        nobody_loses_its_key(&left.unproven(&config))?;
+    }
     let dropped = dropped.map(|left| left.changes(&config));
     let threads = threads(&config, args);
     notes.extend(too_many_cores(&threads));
@@ -90,6 +93,17 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     drop(socket);
     daemon.stop()?;
     tracing::info!("stopped; everything is flushed");
+    Ok(())
+}
+
+/// Who has to prove who it is is not let in without because a file was edited for something else.
+fn nobody_loses_its_key(hosts: &[String]) -> Result<()> {
+    ensure!(
+        hosts.is_empty(),
+        "the configuration file was edited, and does not have what `nvlane ctl` said of the keys of {}: without, they would be let in \
+         unproven; add [[subsystems.authentication]] for them, or start once with --fresh to drop it",
+        hosts.join(", ")
+    );
     Ok(())
 }
 

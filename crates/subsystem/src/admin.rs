@@ -119,7 +119,9 @@ impl Target {
         if !self.is_proven(controller, 0) && !is_authentication(command) {
             return Status::AUTHENTICATION_REQUIRED.dnr().into();
         }
-        self.activity(controller, now);
+        if !is_authentication(command) {
+            self.activity(controller, now);
+        }
         let outcome = self.dispatch(controller, command, data, now, io_statistics);
         let reply = outcome.unwrap_or_else(Reply::from);
         let connect = fabrics && command.fctype() == opcode::fabrics::CONNECT;
@@ -142,9 +144,6 @@ impl Target {
         now: Duration,
     ) -> Reply {
         if is_authentication(command) {
-            // Whoever it is: a host sends no Keep Alive before it has all its queues, and exchanges with large groups take seconds on
-            // slow machines.
-            self.activity(controller, now);
             let reply = self.authenticate(controller, queue_id, command, data, now);
             return reply.unwrap_or_else(Reply::from);
         }

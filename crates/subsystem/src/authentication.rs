@@ -57,6 +57,13 @@ impl Target {
         }
     }
 
+    /// The same cannot be had: the command is to be told so.
+    pub fn not_computed(&mut self, id: ControllerId, queue_id: u16) {
+        if let Some(end) = self.authentication(id, queue_id) {
+            end.not_computed();
+        }
+    }
+
     /// Authentication Send or Receive, whether the host has to prove anything or not.
     pub(crate) fn authenticate(
         &mut self,
@@ -80,8 +87,11 @@ impl Target {
         } else {
             self.message_fetched(id, queue_id, parameters.bytes as usize)
         };
-        if queue_id == 0 && !before && self.is_proven(id, 0) {
-            self.begin_keep_alive(id, now);
+        match (before, self.is_proven(id, queue_id)) {
+            (false, true) if queue_id == 0 => self.begin_keep_alive(id, now),
+            // A host sends no Keep Alive before it has all its queues; who has proved nothing keeps nobody alive.
+            (_, true) => self.activity(id, now),
+            _ => {}
         }
         reply
     }

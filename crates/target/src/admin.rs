@@ -39,8 +39,7 @@ impl Connection {
                 return;
             }
         }
-        if matches!(inner.role, Role::Unproven(_)) && !subsystem::is_authentication(&command) {
-            let status = Status::AUTHENTICATION_REQUIRED.dnr();
+        if let Some(status) = self.not_before_proof(inner, slot, &command) {
             self.respond(inner, slot, status, 0, Payload::None);
             return;
         }
@@ -51,6 +50,29 @@ impl Connection {
             }
             Ok(bytes) => self.admin(inner, slot, &command, &capsule[..bytes as usize]),
             Err(status) => self.respond(inner, slot, status, 0, Payload::None),
+        }
+    }
+
+    /// Why a command is refused that comes before its host has proved who it is: only what proves it is taken, one at a time, and
+    /// nothing is kept of others.
+    fn not_before_proof(&self, inner: &Inner, slot: u32, command: &Command) -> Option<Status> {
+        let unproven = match &inner.role {
+            Role::Unproven(_) => true,
+            Role::Admin(controller) => {
+                let control = self.core.control.get()?;
+                !control.target.borrow().is_proven(*controller, 0)
+            }
+            Role::Fresh | Role::Io(_) => false,
+        };
+        match unproven {
+            false => None,
+            true if !subsystem::is_authentication(command) => {
+                Some(Status::AUTHENTICATION_REQUIRED.dnr())
+            }
+            true if inner.exchanges.others_begun(slot) => {
+                Some(Status::COMMAND_SEQUENCE_ERROR.dnr())
+            }
+            true => None,
         }
     }
 
@@ -168,7 +190,7 @@ impl Connection {
         data: &[u8],
     ) {
         let control = self.core.control.get().expect("admin queues are on the control core");
-        match control.admin(controller, command, data) {
+        match control.admin(controller, command, data, self) {
             Reply::Complete { status, result, data } => {
                 self.respond_with(inner, slot, status, result, data);
             }
@@ -243,18 +265,20 @@ impl Connection {
         data: &[u8],
     ) {
         let place = Place { core: self.core.index, key: self.key(), cid: command.cid.get() };
-        let (command, data) = (*command, data.to_vec());
+        let (command, data, peer) = (*command, data.to_vec(), self.peer());
         inner.exchanges.slot(slot).stage = Stage::Running;
         // The control core decides; its answer comes back to this connection.
-        self.core.post_control(move |control| match control.fabrics(queue, &command, &data) {
-            Reply::Compute(work) => control.compute(queue, work, place),
-            reply => {
-                let proven = control.target.borrow().is_proven(queue.0, queue.1);
-                control.post(place.core, move |core| {
-                    if let Some(connection) = core.connection(place.key) {
-                        connection.complete_fabrics(place.cid, reply, proven);
-                    }
-                });
+        self.core.post_control(move |control| {
+            match control.fabrics(queue, &command, &data, peer) {
+                Reply::Compute(work) => control.compute(queue, work, place),
+                reply => {
+                    let proven = control.target.borrow().is_proven(queue.0, queue.1);
+                    control.post(place.core, move |core| {
+                        if let Some(connection) = core.connection(place.key) {
+                            connection.complete_fabrics(place.cid, reply, proven);
+                        }
+                    });
+                }
             }
         });
     }
@@ -266,6 +290,9 @@ impl Connection {
         {
             let mut inner = self.inner.borrow_mut();
             let inner = &mut *inner;
+            if inner.closing {
+                return;
+            }
             let Some(slot) = inner.exchanges.find(cid, Stage::Running) else { return };
             match reply {
                 Reply::Complete { status, result, data } => {
@@ -303,6 +330,9 @@ impl Connection {
             Role::Unproven(link) => {
                 let view = self.core.subsystem(&link.nqn);
                 inner.role = Role::Io(IoQueue { link, view, cached: None });
+                if let Some(control) = self.core.control.get() {
+                    control.unproven.passed(self.key());
+                }
             }
             role => inner.role = role,
         }

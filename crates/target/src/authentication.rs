@@ -11,6 +11,7 @@ use crate::journal::End;
 use dhchap::{Done, Work};
 use nvme::Status;
 use reactor::Complete;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -50,12 +51,18 @@ impl Control {
     }
 
     /// What is told of a queue after one of the commands by which hosts prove who they are.
-    pub(crate) fn tell_proof(&self, (controller, queue_id): (ControllerId, u16), reply: &Reply) {
+    pub(crate) fn tell_proof(
+        &self,
+        (controller, queue_id): (ControllerId, u16),
+        peer: Option<SocketAddr>,
+        reply: &Reply,
+    ) {
         let ends = matches!(reply, Reply::Refuse { .. } | Reply::Disconnect);
         let target = self.target.borrow();
         if let Some(failure) = target.authentication_failure(controller, queue_id).filter(|_| ends)
         {
-            let told = |owner: &_, _: &_| self.core().journal.unproven(owner, queue_id, failure);
+            let told =
+                |owner: &_, _: &_| self.core().journal.unproven(owner, queue_id, peer, failure);
             self.with_owner(controller, told);
         } else if queue_id == 0 && target.is_proven(controller, 0) {
             drop(target);
@@ -100,8 +107,9 @@ impl Complete for Computation {
         let Place { key, cid, core } = *place;
         // Without a thread nothing was computed: the host may try again.
         let status = if done.is_some() { Status::SUCCESS } else { Status::COMMAND_INTERRUPTED };
-        if let Some(done) = done {
-            control.target.borrow_mut().computed(queue.0, queue.1, done);
+        match done {
+            Some(done) => control.target.borrow_mut().computed(queue.0, queue.1, done),
+            None => control.target.borrow_mut().not_computed(queue.0, queue.1),
         }
         control.post(core, move |core: &Core| {
             if let Some(connection) = core.connection(key) {

@@ -106,7 +106,7 @@ pub(crate) struct Inner {
     /// The stash came along from another core and may hold whole PDUs.
     stash_unseen: bool,
     /// The peer is told to go: close once everything is sent.
-    closing: bool,
+    pub(crate) closing: bool,
     /// In the queue of those to whom the pool's free memory goes next.
     pub(crate) waits_for_buffers: bool,
     /// It has waited, and it is its turn.

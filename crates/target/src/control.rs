@@ -16,6 +16,7 @@ use reactor::{Complete, Interest, Listener, TimerId, WatchId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -212,12 +213,21 @@ impl Control {
     }
 
     /// A command on a controller's admin queue.
-    pub(crate) fn admin(&self, controller: ControllerId, command: &Command, data: &[u8]) -> Reply {
+    pub(crate) fn admin(
+        &self,
+        controller: ControllerId,
+        command: &Command,
+        data: &[u8],
+        connection: &Connection,
+    ) -> Reply {
         let now = self.core().now();
         let statistics = |nsid| self.statistics(controller, nsid);
         let reply = self.target.borrow_mut().admin(controller, command, data, now, &statistics);
         if subsystem::is_authentication(command) {
-            self.tell_proof((controller, 0), &reply);
+            self.tell_proof((controller, 0), connection.peer(), &reply);
+            if self.target.borrow().is_proven(controller, 0) {
+                self.unproven.passed(connection.key());
+            }
         }
         if command.opcode == opcode::admin::SET_FEATURES {
             let formats = self.target.borrow().copy_formats(controller);
@@ -232,13 +242,14 @@ impl Control {
         (controller, queue_id): (ControllerId, u16),
         command: &Command,
         data: &[u8],
+        peer: Option<SocketAddr>,
     ) -> Reply {
         let now = self.core().now();
         let mut target = self.target.borrow_mut();
         let reply = target.fabrics_on_io_queue(controller, queue_id, command, data, now);
         drop(target);
         if subsystem::is_authentication(command) {
-            self.tell_proof((controller, queue_id), &reply);
+            self.tell_proof((controller, queue_id), peer, &reply);
         }
         reply
     }

@@ -170,9 +170,16 @@ impl Journal {
     }
 
     /// A host could not prove who it is.
-    pub(crate) fn unproven(&self, owner: &Owner, queue_id: u16, failure: Failure) {
+    pub(crate) fn unproven(
+        &self,
+        owner: &Owner,
+        queue_id: u16,
+        peer: Option<SocketAddr>,
+        failure: Failure,
+    ) {
         let Owner { nqn, host_nqn, .. } = owner;
-        let peer = owner.peer.map(tracing::field::display);
+        // Of this connection: at an I/O queue it may be another than the controller's host.
+        let peer = peer.map(tracing::field::display);
         self.tell(Subject::Refusals, || {
             let (host, subsystem) = (host_nqn, nqn);
             tracing::warn!(

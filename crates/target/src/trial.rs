@@ -30,6 +30,11 @@ impl Trial {
         entries.pop_front().map(|(_, key)| key)
     }
 
+    /// Connection `key` has passed.
+    pub(crate) fn passed(&self, key: u64) {
+        self.entries.borrow_mut().retain(|(_, other)| *other != key);
+    }
+
     /// When a timer is to fire, if none runs and one has to.
     pub(crate) fn starts_timer(&self) -> Option<Duration> {
         let &(deadline, _) = self.entries.borrow().front()?;
@@ -60,6 +65,8 @@ mod tests {
         assert_eq!(trial.starts_timer(), None, "it runs");
         assert_eq!(trial.over(at(11)), [7]);
         assert_eq!(trial.starts_timer(), Some(at(12)));
+        assert_eq!(trial.begin(at(2), 10), None);
+        trial.passed(10);
         let room = ON_TRIAL_MAX as u64 - 1;
         assert!((100..100 + room).all(|key| trial.begin(at(3), key).is_none()));
         assert_eq!(trial.begin(at(4), 9), Some(8));

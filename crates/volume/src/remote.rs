@@ -325,7 +325,7 @@ fn name(option: &str, text: &str) -> Result<String, Error> {
 /// The path of a key's file, with `%XX` for what means something in a URI: one that stays right wherever the URI is used.
 fn key_file(option: &str, text: &str) -> Result<PathBuf, Error> {
     let path = percent::decode(text).unwrap_or_default();
-    if host::keys::is_secret(&path) {
+    if host::keys::is_secret(&path) || host::keys::is_secret(Path::new(text)) {
         // It is not said again.
         return Err(bad(option, "a key", "the path of a file that holds it"));
     }

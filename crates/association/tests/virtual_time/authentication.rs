@@ -16,9 +16,10 @@ fn key(seed: u8) -> Arc<Key> {
     Arc::new(Key::generate(None, &mut |bytes| bytes.fill(seed)))
 }
 
+/// Never what the peer has (33h): a challenge that is the controller's own is refused.
 fn random(bytes: &mut [u8]) {
     static NEXT: AtomicU8 = AtomicU8::new(0);
-    bytes.fill(NEXT.fetch_add(1, Ordering::Relaxed) | 1);
+    bytes.fill(NEXT.fetch_add(1, Ordering::Relaxed) | 0x80);
 }
 
 fn credentials(host: u8, controller: Option<u8>) -> Credentials {
@@ -142,7 +143,12 @@ fn every_step_is_bounded() {
         assert!(said.contains(what) && said.contains("no answer"), "{number}: {said}");
         world.peer.demands.as_ref().expect("they are").silent_at.set(None);
         world.run(seconds(31));
-        assert_eq!(world.association.access(), Access::Optimized, "{number}");
+        assert_eq!(
+            world.association.access(),
+            Access::Optimized,
+            "{number}: {}",
+            world.association.reason()
+        );
         // The same if it says that it will not.
         world.peer.demands.as_ref().expect("they are").refuses_at.set(Some(number));
         world.handle(Event::Lost(Reason::Transport("away".into())));
@@ -204,7 +210,12 @@ fn a_connection_may_end_in_the_middle() {
         world.peer.demands.as_ref().expect("they are").silent_at.set(None);
         let later = world.now + seconds(10);
         world.run(later);
-        assert_eq!(world.association.access(), Access::Optimized, "{number}");
+        assert_eq!(
+            world.association.access(),
+            Access::Optimized,
+            "{number}: {}",
+            world.association.reason()
+        );
     }
 }
 

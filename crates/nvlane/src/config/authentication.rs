@@ -102,6 +102,11 @@ impl Subsystem {
             || lists(host)
     }
 
+    /// Whether a host has to prove who it is.
+    pub fn has_key(&self, host: &str) -> bool {
+        self.authentication.iter().any(|one| one.host == host)
+    }
+
     pub(super) fn check_authentication(&self, at: &str) -> Result<(), Invalid> {
         bounded(&format!("{at}.authentication"), self.authentication.len(), HOSTS_MAX)?;
         let mut hosts = BTreeSet::new();

@@ -176,6 +176,24 @@ impl Left {
     pub fn changes(&self, now: &Config) -> Vec<String> {
         difference::changes(self.base.as_ref().unwrap_or(now), &self.config)
     }
+
+    /// Hosts that had to prove who they are only because that was said later, and that `now` lets in without.
+    pub fn unproven(&self, now: &Config) -> Vec<String> {
+        let base = self.base.as_ref();
+        let said_at_first = |nqn: &str, host: &str| {
+            base.and_then(|base| base.subsystem(nqn)).is_some_and(|it| it.has_key(host))
+        };
+        let mut hosts = Vec::new();
+        for subsystem in &self.config.subsystems {
+            let Some(now) = now.subsystem(&subsystem.nqn) else { continue };
+            let known = subsystem.authentication.iter().map(|one| &one.host);
+            let lost = known.filter(|host| {
+                !said_at_first(&subsystem.nqn, host) && !now.has_key(host) && now.lets_in(host)
+            });
+            hosts.extend(lost.cloned());
+        }
+        hosts
+    }
 }
 
 /// What a start from there would make of the state at `path`, which may be in use.

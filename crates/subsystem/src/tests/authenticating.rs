@@ -222,6 +222,7 @@ fn who_has_proved_nothing_keeps_nobody_alive() {
     Host::resume(&mut target, id).set_cc(ENABLE);
     // Somebody else connects a queue of it again and again, and proves nothing.
     let mut now = NOW;
+    let opened = host_end(&ours, None).open();
     for _ in 0..12 {
         now += Duration::from_secs(1);
         let origin = crate::Origin { port, local_address: None };
@@ -237,6 +238,7 @@ fn who_has_proved_nothing_keeps_nobody_alive() {
             assert!(connected.authenticate);
             let read = Command { opcode: opcode::admin::FABRICS, ..cap() };
             target.fabrics_on_io_queue(id, 1, &read, &[], now);
+            target.fabrics_on_io_queue(id, 1, &send(opened.len()), &opened, now);
             target.disconnected(id, 1, now);
         }
         target.handle_timeout(now);
@@ -252,11 +254,10 @@ fn a_host_that_takes_long_to_prove_who_it_is_on_many_queues_is_not_given_up() {
     let id = ADMIN.make(&mut target, port).unwrap().controller;
     assert!(Queue::of(&mut target, id, 0).prove(host_end(&ours, None)));
     Host::resume(&mut target, id).set_cc(ENABLE);
-    let message = host_end(&ours, None).open();
     for queue_id in 1..=8 {
         assert!(attempt_io(id.0, queue_id).make(&mut target, port).unwrap().authenticate);
         let now = NOW + Duration::from_secs(3) * u32::from(queue_id);
-        target.fabrics_on_io_queue(id, queue_id, &send(message.len()), &message, now);
+        assert!(Queue { now, ..Queue::of(&mut target, id, queue_id) }.prove(host_end(&ours, None)));
         target.handle_timeout(now);
     }
     assert!(!target.controller(id).unwrap().dropped, "24 s without a Keep Alive");
