@@ -5,7 +5,7 @@ use crate::config::nvmetcli::KeyFile;
 use crate::config::store::{Outlook, StoreError};
 use crate::config::{Config, file, nvmetcli, store};
 use crate::{control, key, origin};
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
@@ -61,6 +61,9 @@ fn check(path: &Path, data_dir: Option<&Path>) -> Result<()> {
                 let _ = writeln!(text, "a restart continues the state in {state}{count}");
             }
             Outlook::Discarded(left) => {
+                if let Some(problem) = left.lost_keys(&config) {
+                    bail!("{}: {problem}", path.display());
+                }
                 let _ = writeln!(
                     text,
                     "a restart serves the file as it is, and discards the state in {state}:"

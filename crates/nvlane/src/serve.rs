@@ -12,7 +12,7 @@ use crate::control::server::ControlSocket;
 use crate::daemon::{Daemon, Event, Threads};
 use crate::origin::{Origin, threads};
 use crate::signals;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use place::DataDir;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -50,8 +50,8 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         }
     }
     config.complete();
-    if let Some(left) = &dropped {
-        nobody_loses_its_key(&left.unproven(&config))?;
+    if let Some(problem) = dropped.as_ref().and_then(|left| left.lost_keys(&config)) {
+        bail!(problem);
     }
     let dropped = dropped.map(|left| left.changes(&config));
     let threads = threads(&config, args);
@@ -93,17 +93,6 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     drop(socket);
     daemon.stop()?;
     tracing::info!("stopped; everything is flushed");
-    Ok(())
-}
-
-/// Who has to prove who it is is not let in without because a file was edited for something else.
-fn nobody_loses_its_key(hosts: &[String]) -> Result<()> {
-    ensure!(
-        hosts.is_empty(),
-        "the configuration file was edited, and does not have what `nvlane ctl` said of the keys of {}: without, they would be let in \
-         unproven; add [[subsystems.authentication]] for them, or start once with --fresh to drop it",
-        hosts.join(", ")
-    );
     Ok(())
 }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 /// Connections on trial; the oldest goes when one more comes than there is room for.
 const ON_TRIAL_MAX: usize = 1024;
 
-/// Keys of connections, each until its time is over: whether it has passed is looked at only then.
+/// Keys of connections, each until its time is over, or it was said that it has passed: of those that are over, whoever looks
+/// after them finds out whether they have.
 pub(crate) struct Trial {
     time: Duration,
     entries: RefCell<VecDeque<(Duration, u64)>>,

@@ -177,8 +177,21 @@ impl Left {
         difference::changes(self.base.as_ref().unwrap_or(now), &self.config)
     }
 
+    /// Why `now` is not to be served: who has to prove who it is is not let in without because a file was edited for
+    /// something else.
+    pub fn lost_keys(&self, now: &Config) -> Option<String> {
+        let hosts = self.unproven(now);
+        (!hosts.is_empty()).then(|| {
+            format!(
+                "the configuration file was edited, and does not have what `nvlane ctl` said of the keys of {}: without, they would be let in \
+                 unproven; add [[subsystems.authentication]] for them, or start once with --fresh to drop it",
+                hosts.join(", ")
+            )
+        })
+    }
+
     /// Hosts that had to prove who they are only because that was said later, and that `now` lets in without.
-    pub fn unproven(&self, now: &Config) -> Vec<String> {
+    fn unproven(&self, now: &Config) -> Vec<String> {
         let base = self.base.as_ref();
         let said_at_first = |nqn: &str, host: &str| {
             base.and_then(|base| base.subsystem(nqn)).is_some_and(|it| it.has_key(host))

@@ -290,6 +290,8 @@ fn a_key_that_is_set_later_survives_a_restart() {
     fs::write(dir.join("nvlane.toml"), other_cores(&edited)).unwrap();
     let said = fails(dir, &serve(&args));
     assert!(said.contains(HOST) && said.contains("[[subsystems.authentication]]"), "{said}");
+    let said = fails(dir, &["config", "check", "nvlane.toml", "--data-dir", "data"]);
+    assert!(said.contains(HOST) && said.contains("[[subsystems.authentication]]"), "{said}");
     let entry =
         format!("[[subsystems.authentication]]\nhost = \"{HOST}\"\ndhchap_key = \"{file}\"");
     fs::write(dir.join("nvlane.toml"), other_cores(&format!("{edited}\n{entry}"))).unwrap();
