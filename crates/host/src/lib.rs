@@ -25,7 +25,6 @@
 //! else that a controller can make grow is bounded by the queue's entries and by what was asked of it.
 
 mod admin;
-mod aside;
 pub mod client;
 mod control;
 mod dial;

@@ -32,6 +32,7 @@
 
 mod affinity;
 mod anchor;
+mod aside;
 mod blocking;
 mod buddy;
 mod command_ring;

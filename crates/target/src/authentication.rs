@@ -10,10 +10,7 @@ use crate::core::Core;
 use crate::journal::End;
 use dhchap::{Done, Work};
 use nvme::Status;
-use reactor::Complete;
 use std::net::SocketAddr;
-use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use subsystem::{ControllerId, Reply};
 
@@ -29,25 +26,26 @@ pub(crate) struct Place {
     pub(crate) cid: u16,
 }
 
-/// An Authentication Send for which something is computed.
-struct Computation {
-    control: Rc<Control>,
-    queue: (ControllerId, u16),
-    place: Place,
-    done: Arc<Mutex<Option<Done>>>,
-}
-
 impl Control {
     /// Has `work` carried out for a queue of a controller, then answers the command at `place`.
     pub(crate) fn compute(&self, queue: (ControllerId, u16), work: Work, place: Place) {
-        let done = Arc::new(Mutex::new(None));
-        let to = Arc::clone(&done);
-        let work = move || {
-            *to.lock().unwrap_or_else(PoisonError::into_inner) = Some(work.run());
-            0
-        };
-        let computation = Rc::new(Computation { control: self.me(), queue, place, done });
-        self.core().reactor.blocking_long(Box::new(work), computation, 0);
+        let control = self.me();
+        let then = move |done| control.computed(queue, done, place);
+        self.core().reactor.aside(true, move || work.run(), then);
+    }
+
+    /// It is there; or there was no thread for it, and the host may try again.
+    fn computed(&self, queue: (ControllerId, u16), done: Option<Done>, place: Place) {
+        let status = if done.is_some() { Status::SUCCESS } else { Status::COMMAND_INTERRUPTED };
+        match done {
+            Some(done) => self.target.borrow_mut().computed(queue.0, queue.1, done),
+            None => self.target.borrow_mut().not_computed(queue.0, queue.1),
+        }
+        self.post(place.core, move |core: &Core| {
+            if let Some(connection) = core.connection(place.key) {
+                connection.complete_held(place.cid, status, 0);
+            }
+        });
     }
 
     /// What is told of a queue after one of the commands by which hosts prove who they are.
@@ -97,24 +95,5 @@ impl Control {
             connection.blame(End::Unproven, &"it has not proved in time who it is");
             connection.close();
         }
-    }
-}
-
-impl Complete for Computation {
-    fn complete(&self, _token: u64, _result: i32, _flags: u32) {
-        let Computation { control, queue, place, done } = self;
-        let done = done.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Place { key, cid, core } = *place;
-        // Without a thread nothing was computed: the host may try again.
-        let status = if done.is_some() { Status::SUCCESS } else { Status::COMMAND_INTERRUPTED };
-        match done {
-            Some(done) => control.target.borrow_mut().computed(queue.0, queue.1, done),
-            None => control.target.borrow_mut().not_computed(queue.0, queue.1),
-        }
-        control.post(core, move |core: &Core| {
-            if let Some(connection) = core.connection(key) {
-                connection.complete_held(cid, status, 0);
-            }
-        });
     }
 }

@@ -2,7 +2,6 @@
 
 use super::Driver;
 use crate::admin::AdminConnection;
-use crate::aside::aside;
 use crate::dial::{Dialed, Peer};
 use crate::keys::{KeyFileError, KeyFiles};
 use association::{Credentials, Event, Reason};
@@ -25,7 +24,7 @@ impl Driver {
         let (host, subsystem) = (config.host_nqn.clone(), config.nqn.clone());
         let me = self.me.clone();
         let read = move || files.read(&host, &subsystem);
-        aside(&self.reactor, read, move |read| {
+        self.reactor.aside(false, read, move |read| {
             if let Some(driver) = me.upgrade() {
                 driver.keys_read(read);
             }
@@ -52,8 +51,8 @@ impl Driver {
     /// Does what authentication needs, on another thread.
     pub(super) fn compute(&self, generation: u64, work: Work) {
         let me = self.me.clone();
-        aside(
-            &self.reactor,
+        self.reactor.aside(
+            false,
             move || work.run(),
             move |done| {
                 let Some(driver) = me.upgrade() else { return };

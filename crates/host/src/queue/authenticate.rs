@@ -6,7 +6,6 @@
 use super::IoQueue;
 use super::connection::{Connection, Lost, Stage};
 use super::slot::Slot;
-use crate::aside::aside;
 use association::{Authentication, AuthenticationCommand, Next};
 use dhchap::{Done, Work};
 use nvme::fabrics::ConnectResult;
@@ -146,8 +145,8 @@ impl IoQueue {
     /// Does what authentication needs, on another thread.
     pub(super) fn compute(&self, generation: u64, work: Work) {
         let me = self.me.clone();
-        aside(
-            &self.reactor,
+        self.reactor.aside(
+            false,
             move || work.run(),
             move |done| {
                 if let Some(queue) = me.upgrade() {

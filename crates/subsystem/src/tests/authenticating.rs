@@ -1,7 +1,7 @@
 //! Hosts that have to prove who they are.
 
 use super::host::*;
-use crate::{Authentication, ControllerId, Reply, Target};
+use crate::{Authentication, ControllerId, PortId, Reply, Target};
 use dhchap::{Group, Hash, HostConfig, Key, Step};
 use nvme::fabrics::{Property, PropertyAccess};
 use nvme::{Command, Sgl, Status, opcode};
@@ -125,6 +125,15 @@ impl<'a> Queue<'a> {
     }
 }
 
+/// An enabled controller whose host has proved by `ours` who it is, and has to on each queue.
+fn enabled(target: &mut Target, port: PortId, ours: &Arc<Key>) -> ControllerId {
+    target.set_authentication(NQN, HOST, wanted(ours, None)).unwrap();
+    let id = ADMIN.make(target, port).unwrap().controller;
+    assert!(Queue::of(target, id, 0).prove(host_end(ours, None)));
+    Host::resume(target, id).set_cc(ENABLE);
+    id
+}
+
 fn cap() -> Command {
     PropertyAccess::read(Property::CAP)
 }
@@ -216,10 +225,7 @@ fn keys_count_from_the_next_proof_on() {
 fn who_has_proved_nothing_keeps_nobody_alive() {
     let (mut target, port) = target();
     let ours = key();
-    target.set_authentication(NQN, HOST, wanted(&ours, None)).unwrap();
-    let id = ADMIN.make(&mut target, port).unwrap().controller;
-    assert!(Queue::of(&mut target, id, 0).prove(host_end(&ours, None)));
-    Host::resume(&mut target, id).set_cc(ENABLE);
+    let id = enabled(&mut target, port, &ours);
     // Somebody else connects a queue of it again and again, and proves nothing.
     let mut now = NOW;
     let opened = host_end(&ours, None).open();
@@ -250,10 +256,7 @@ fn who_has_proved_nothing_keeps_nobody_alive() {
 fn a_host_that_takes_long_to_prove_who_it_is_on_many_queues_is_not_given_up() {
     let (mut target, port) = target();
     let ours = key();
-    target.set_authentication(NQN, HOST, wanted(&ours, None)).unwrap();
-    let id = ADMIN.make(&mut target, port).unwrap().controller;
-    assert!(Queue::of(&mut target, id, 0).prove(host_end(&ours, None)));
-    Host::resume(&mut target, id).set_cc(ENABLE);
+    let id = enabled(&mut target, port, &ours);
     for queue_id in 1..=8 {
         assert!(attempt_io(id.0, queue_id).make(&mut target, port).unwrap().authenticate);
         let now = NOW + Duration::from_secs(3) * u32::from(queue_id);
