@@ -13,7 +13,7 @@
 # Waits for the server that was started into $1, a log.
 ublk_ready() {
     local log=$1 until=$((SECONDS + 90))
-    until grep -q '^ready' "$log"; do
+    until says "$log" '^ready'; do
         kill -0 "$UBLK_SERVER" 2>/dev/null || die "the server ended: $(<"$log")"
         ((SECONDS < until)) || die "the server is not ready: $(<"$log")"
         pause 0.05

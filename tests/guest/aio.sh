@@ -148,7 +148,7 @@ gone() {
     local block=/dev/nvme${plain#/dev/ng}
     "$NVLANE" aio run -- "$AIO_DEVICE" "$1" "$block" >"$WORK/gone" 2>&1 &
     pid=$!
-    await 30 grep -qs '^begun' "$WORK/gone"
+    await 30 says "$WORK/gone" '^begun'
     unbind "$slot"
     ended "$pid" "$1"
     wait "$pid" || die "$1: $(<"$WORK/gone")"
@@ -156,7 +156,10 @@ gone() {
     echo "$1: ${GONE//$'\n'/, }"
     bind "$slot"
     plain=$(device nvlane-plain 1)
+    # The disk is there a moment after the character device.
+    await 30 opens "/dev/nvme${plain#/dev/ng}"
 }
+opens() { { : <"$1"; } 2>/dev/null; }
 gone kernel
 wanted=$GONE
 gone ours

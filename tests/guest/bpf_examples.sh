@@ -51,7 +51,7 @@ exports=()
 for name in "${names[@]}"; do exports+=("$name=$(of "$name")"); done
 "$NVLANE" nbd "${exports[@]}" --socket "$WORK/nbd.sock" >"$WORK/nbd.log" 2>&1 </dev/null &
 door=$!
-await 60 grep -q ready "$WORK/nbd.log"
+await 60 says "$WORK/nbd.log" ready
 for name in "${names[@]}"; do
     echo "$name, over NBD"
     fio --name="$name" --ioengine=nbd --uri="nbd+unix:///$name?socket=$WORK/nbd.sock" --rw=randrw --size=2M "$(around "$name" 2048)" --verify=crc32c \

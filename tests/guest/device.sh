@@ -88,7 +88,7 @@ spins() {
     rm -f "$WORK/go"
     "$EXAMPLE" "$plain?sqpoll=1&sqpoll_idle=$1" io 0x00 again="$WORK/go" >"$WORK/out" 2>"$WORK/said" &
     process=$!
-    await 30 grep -qs 'waits for' "$WORK/said"
+    await 30 says "$WORK/said" 'waits for'
     thread=$(thread_of "$process") || die "nobody submits: $(<"$WORK/said")"
     expect "processors of the thread" "$(sed -n 's/^Cpus_allowed_list:\t//p' "/proc/$process/task/$thread/status")" 1
     pause 0.5

@@ -29,7 +29,7 @@ reset_while() {
 
 timeout 120 "$EXAMPLE" "$device" load 16 $((FULL ? 60 : 30)) >"$WORK/load" 2>"$WORK/load.said" &
 load=$!
-await 30 grep -q 'commands go by' "$WORK/load.said"
+await 30 says "$WORK/load.said" 'commands go by'
 reset_while $load
 status=0
 wait $load || status=$?
@@ -40,7 +40,7 @@ expect "errors in $(<"$WORK/load")" "$(grep -c times "$WORK/load" || true)" 0
 # An only controller that does not lead there for a while is the same, and is live all the time.
 timeout 120 "$EXAMPLE" "$device" load 16 6 >"$WORK/load" 2>"$WORK/load.said" &
 load=$!
-await 30 grep -q 'commands go by' "$WORK/load.said"
+await 30 says "$WORK/load.said" 'commands go by'
 ctl ana set 1 inaccessible
 ana_is() { [[ $(ana_state "${controller##*/}") == "$1" ]]; }
 await 20 ana_is inaccessible

@@ -13,7 +13,7 @@ plain=$(device nvlane-plain 1)
 loads() {
     timeout 240 "$EXAMPLE" "$1" load 32 "$2" "${@:3}" >"$WORK/load" 2>"$WORK/load.said" &
     LOAD=$!
-    await 60 grep -qs 'commands go by' "$WORK/load.said"
+    await 60 says "$WORK/load.said" 'commands go by'
     pause 0.5
 }
 joined() {
@@ -122,11 +122,11 @@ used() {
 }
 timeout 90 "$EXAMPLE" "$shared" admin 0x06 cdw10=1 read=4096 again="$WORK/one,$WORK/two" >"$WORK/out" 2>"$WORK/said" &
 IDENTIFY=$!
-await 30 grep -qs "waits for $WORK/one" "$WORK/said"
+await 30 says "$WORK/said" "waits for $WORK/one"
 slot=$(slot_of "$(used)")
 unbind "$slot"
 : >"$WORK/one"
-await 30 grep -qs "waits for $WORK/two" "$WORK/said"
+await 30 says "$WORK/said" "waits for $WORK/two"
 other=$(slot_of "$(used)")
 bind "$slot"
 await 30 ways 2

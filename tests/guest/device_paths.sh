@@ -32,12 +32,12 @@ identify=(timeout 90 "$EXAMPLE" "$uri" admin 0x06 cdw10=1 read=4096)
 fresh=$!
 "${identify[@]}" again="$WORK/go" >"$WORK/used" 2>"$WORK/used.said" &
 used=$!
-for name in fresh used; do await 30 grep -qs 'waits for' "$WORK/$name.said"; done
+for name in fresh used; do await 30 says "$WORK/$name.said" 'waits for'; done
 
 slot=$(slot_of "$(controller_of "${paths[0]}")")
 timeout 90 "$EXAMPLE" "$uri" load 32 8 >"$WORK/load" 2>"$WORK/load.said" &
 load=$!
-await 60 grep -qs 'commands go by' "$WORK/load.said"
+await 60 says "$WORK/load.said" 'commands go by'
 pause 1
 echo "$slot" >/sys/bus/pci/drivers/nvme/unbind
 status=0

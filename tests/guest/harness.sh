@@ -4,8 +4,8 @@
 #   connect [OPTION]... connects this kernel to it; namespace N prints the device of namespace N
 #   expect, expect_match, fails, await   check something, and stop the test with a clear line
 #
-# NVLANE is the program under test, XTASK the task runner (for `ledger`), SCRATCH a directory on
-# ext4, WORK one on tmpfs. FULL is 1 in the full run, ROUNDS the rounds of repeated tests.
+# NVLANE is the program under test, XTASK the task runner (for `ledger`), FIO and JQ the ones that start quickly, SCRATCH a
+# directory on ext4, WORK one on tmpfs. FULL is 1 in the full run, ROUNDS the rounds of repeated tests.
 # With NVLANE_PEER=kernel the kernel's own target is served instead: a test that fails there as well
 # is wrong about the protocol, not about us.
 set -Eeuo pipefail
@@ -20,6 +20,7 @@ CTL=$WORK/ctl.sock
 : "${FULL:?}" "${ROUNDS:?}"
 SERVER=
 NQN=
+PATH=${FIO%/*}:$PATH
 mkdir -p "$WORK" /mnt/test
 modprobe -a nvme-tcp loop
 
@@ -66,6 +67,18 @@ await() {
     done
 }
 
+# says FILE REGEX: whether a line of it says so by now; without a program, as what is asked again and again has to be: it
+# would take the processor from what it waits for
+says() {
+    local all='' line
+    { IFS= read -rd '' all <"$1"; } 2>/dev/null || true
+    [[ $'\n'$all =~ ${2/#^/$'\n'} ]] || return 1
+    while IFS= read -r line; do
+        [[ ! $line =~ $2 ]] || return 0
+    done <<<"$all"
+    return 1
+}
+
 # serve VOLUME... [OPTION]...: returns once it listens
 serve() {
     if [[ ${NVLANE_PEER:-} == kernel ]]; then
@@ -110,6 +123,9 @@ ctl() { "$NVLANE" ctl --socket "$CTL" "$@"; }
 # connect [OPTION]...: as nvme connect, with a keep alive timeout that a machine which stands still for some seconds does
 # not trip; tests of the timeout say theirs
 connect() {
+    # Linux's host sends in whichever program's context a request comes, without MSG_NOSIGNAL: one that writes in the moment
+    # when a target closes gets SIGPIPE, which is not what a test is about.
+    trap '' PIPE
     local patient=(--keep-alive-tmo=30)
     [[ " $*" == *" --keep-alive-tmo"* ]] && patient=()
     nvme connect -t tcp -a 127.0.0.1 -s "$PORT" -n "$NQN" "${patient[@]}" "$@"
@@ -166,7 +182,7 @@ namespace() {
 # controller_state NAME: live, connecting, ...
 controller_state() { cat "/sys/class/nvme/$1/state"; }
 
-is_live() { [[ $(controller_state "$1") == live ]]; }
+is_live() { is "/sys/class/nvme/$1/state" live; }
 
 # verified_io DEVICE SIZE [OPTION]...: fio writes and reads at random, then checks every block
 verified_io() {

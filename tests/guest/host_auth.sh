@@ -87,7 +87,7 @@ refused 'asks for no authentication' "$NVLANE" discover -a 127.0.0.1 -s "$PORT" 
 demands hash 'hmac(sha512)' dhgroup ffdhe4096
 "$NVLANE" nbd "$(volume "$both&keep_alive_tmo=2s&ctrl_loss_tmo=120s")" --socket "$WORK/nbd.sock" --log info >"$WORK/nbd.log" 2>&1 </dev/null &
 door=$!
-await 60 grep -q ready "$WORK/nbd.log"
+await 60 says "$WORK/nbd.log" ready
 fio --name=keys --ioengine=nbd --uri="nbd+unix:///?socket=$WORK/nbd.sock" --rw=randrw --bs=16k --iodepth=8 --size=16M --offset=8M \
     --time_based --runtime=20 --verify=crc32c --verify_fatal=1 --verify_backlog=64 --serialize_overlap=1 --randseed=1 \
     --output-format=json --output="$WORK/keys.json" &
@@ -96,7 +96,7 @@ sleep 3
 makes "$WORK/new.key" 3 64
 demands key "$(<"$WORK/new.key")"
 rm "$NVMET/ports/1/subsystems/$NQN"
-await 20 grep -q 'path is Lost' "$WORK/nbd.log"
+await 20 says "$WORK/nbd.log" 'path is Lost'
 ln -s "$NVMET/subsystems/$NQN" "$NVMET/ports/1/subsystems/$NQN"
 sleep 3
 expect "times that it is live, with the old key" "$(grep -c 'path is live' "$WORK/nbd.log")" 1

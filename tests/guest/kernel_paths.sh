@@ -26,7 +26,7 @@ slow() {
 "$NVLANE" nbd "tcp://$FIRST:$PORT,$SECOND:$PORT/$NQN?ns=1&reconnect_delay=200ms&keep_alive_tmo=10s&ctrl_loss_tmo=60s" \
     --socket "$WORK/nbd.sock" --control "$WORK/nbd.ctl" --log info >"$WORK/nbd.log" 2>&1 </dev/null &
 door=$!
-await 60 grep -q ready "$WORK/nbd.log"
+await 60 says "$WORK/nbd.log" ready
 fio --name=load --ioengine=nbd --uri="nbd+unix:///?socket=$WORK/nbd.sock" --rw=randrw --bssplit=4k/60:16k/20:64k/20 --iodepth=8 \
     --size=48M --time_based --runtime=1000 --verify=crc32c --verify_fatal=1 --verify_backlog=128 --serialize_overlap=1 \
     --randseed=1 --output-format=json --output="$WORK/load.json" &

@@ -17,7 +17,7 @@ cmp -n $((20 << 20)) "$WORK/data" "$SCRATCH/a.img" || die "the target's file has
 "$NVLANE" nbd "plain=$(volume 1 "")" "digests=$(volume 2 "&hdr_digest&data_digest")" --socket "$WORK/nbd.sock" --log info \
     >"$WORK/nbd.log" 2>&1 </dev/null &
 door=$!
-await 60 grep -q ready "$WORK/nbd.log"
+await 60 says "$WORK/nbd.log" ready
 verify() { # verify EXPORT
     fio --name="$1" --ioengine=nbd --uri="nbd+unix:///$1?socket=$WORK/nbd.sock" --rw=randrw \
         --bssplit=4k/60:16k/20:128k/15:1M/5 --iodepth=16 --size=32M --time_based --runtime=10 \
@@ -79,7 +79,7 @@ lose_one() {
     "$NVLANE" nbd "tcp://127.0.0.1:$PORT,127.0.0.1:$((PORT + 1))/$NQN?ns=1&reconnect_delay=200ms&policy=round-robin&quiesce_time=$quiesce" \
         --socket "$WORK/two.sock" --log info >"$WORK/two.log" 2>&1 </dev/null &
     door=$!
-    await 60 grep -q ready "$WORK/two.log"
+    await 60 says "$WORK/two.log" ready
     touch "$WORK/begun"
     fio --name=two --ioengine=nbd --uri="nbd+unix:///?socket=$WORK/two.sock" --rw=randwrite --bs=64k --iodepth=32 --size=32M \
         --time_based --runtime=60 --randseed=1 --output-format=json --output="$WORK/two.json" &
@@ -87,7 +87,7 @@ lose_one() {
     await 30 test "$SCRATCH/a.img" -nt "$WORK/begun"
     sleep 2
     rm "$NVMET/ports/2/subsystems/$NQN"
-    await 20 grep -q "path is Lost" "$WORK/two.log"
+    await 20 says "$WORK/two.log" "path is Lost"
     pause 5
     kill -INT "$fio"
     # 128: by the signal, of which it says something before the JSON.
@@ -120,7 +120,7 @@ done
 "$NVLANE" nbd "discovery://127.0.0.1:$PORT/$NQN?ns=1&reconnect_delay=200ms&policy=round-robin" \
     --socket "$WORK/followed.sock" --control "$WORK/followed.control" --log info >"$WORK/followed.log" 2>&1 </dev/null &
 door=$!
-await 60 grep -q ready "$WORK/followed.log"
+await 60 says "$WORK/followed.log" ready
 # leads_to PORTS: whether the paths are these, each with its state
 leads_to() {
     local told
@@ -129,18 +129,22 @@ leads_to() {
 }
 first="$PORT optimized" second="$((PORT + 1)) optimized"
 await 20 leads_to "$first"
-follow() { # follow SECONDS: verifies in the background, and flushes at the end
-    fio --name=followed --ioengine=nbd --uri="nbd+unix:///?socket=$WORK/followed.sock" --rw=randrw --bs=16k --iodepth=8 --size=16M \
-        --time_based --runtime="$1" --verify=crc32c --verify_fatal=1 --verify_backlog=64 --serialize_overlap=1 --randseed=1 \
-        --end_fsync=1 --output-format=json --output="$WORK/followed.json" &
+follow() { # verifies in the background, and flushes now and then, until `followed`
+    rm -f "$WORK/enough"
+    while [[ ! -e $WORK/enough ]]; do
+        fio --name=followed --ioengine=nbd --uri="nbd+unix:///?socket=$WORK/followed.sock" --rw=randrw --bs=16k --iodepth=8 --size=16M \
+            --time_based --runtime=6 --verify=crc32c --verify_fatal=1 --verify_backlog=64 --serialize_overlap=1 --randseed=1 \
+            --end_fsync=1 --output-format=json --output="$WORK/followed.json" || exit
+        expect_json "$WORK/followed.json" '[.jobs[].error] | add' 0
+    done &
     fio=$!
 }
 followed() {
-    kill -0 "$fio" 2>/dev/null || die "it has ended before the last change: nothing was verified then"
+    kill -0 "$fio" 2>/dev/null || die "it has ended before the last change: $(tail -n 20 "$WORK/followed.json")"
+    touch "$WORK/enough"
     wait "$fio" || die "fio by the kernel's discovery: $(tail -n 20 "$WORK/followed.json") $(tail -n 20 "$WORK/followed.log")"
-    expect_json "$WORK/followed.json" '[.jobs[].error] | add' 0
 }
-follow 40
+follow
 for round in 1 2; do
     ln -s "$NVMET/subsystems/$NQN" "$NVMET/ports/2/subsystems/$NQN"
     echo 1 >"$referral/enable"
@@ -157,7 +161,7 @@ followed
 ln -s "$NVMET/subsystems/$NQN" "$NVMET/ports/2/subsystems/$NQN"
 echo 1 >"$referral/enable"
 await 20 leads_to "$first $second"
-follow 15
+follow
 sleep 3
 echo 0 >"$referral/enable"
 await 20 leads_to "$first"

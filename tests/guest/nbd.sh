@@ -10,7 +10,7 @@ image=$SCRATCH/nbd.img
 "$NVLANE" nbd "disk=$image?size=256M&create" memory=mem:128M --socket "$WORK/nbd.sock" \
     --listen 127.0.0.1:10809 --cores 2 >"$WORK/nbd.log" 2>&1 </dev/null &
 SERVER=$!
-await 30 grep -q ready "$WORK/nbd.log"
+await 30 says "$WORK/nbd.log" ready
 
 # attach DEVICE NAME [OPTION]...
 attach() {

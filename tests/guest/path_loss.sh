@@ -38,25 +38,25 @@ live() { (($(grep -c "path is live peer=127.0.0.1:$1" "$WORK/nbd.log") >= 2 * $2
 paths() { echo "tcp://127.0.0.1:4421,127.0.0.1:4422/$NQN?ns=$1&keep_alive_tmo=${KEEP_ALIVE}s&quiesce_time=${QUIESCE}s&reconnect_delay=200ms&ctrl_loss_tmo=$2"; }
 
 target 4421
-await 30 grep -q ready "$WORK/target-4421.log"
+await 30 says "$WORK/target-4421.log" ready
 target 4422
-await 30 grep -q ready "$WORK/target-4422.log"
+await 30 says "$WORK/target-4422.log" ready
 "$NVLANE" nbd "fio=$(paths 1 60s)" "ledger=$(paths 2 60s)" --socket "$WORK/nbd.sock" >"$WORK/nbd.log" 2>&1 </dev/null &
 door=$!
-await 60 grep -q ready "$WORK/nbd.log"
+await 60 says "$WORK/nbd.log" ready
 nbd-client -unix "$WORK/nbd.sock" -N ledger -timeout 120 /dev/nbd0 >/dev/null
 is_there() { [[ $(blockdev --getsize64 /dev/nbd0) == $((64 << 20)) ]]; }
 await 20 is_there
 
 ((FULL)) && ROUNDS=50
-# Both until all rounds are over, however long this machine takes for them: once for what they should take, then a
+# Both until all rounds are over, however long this machine takes for them: once for what they take at least, then a
 # little more each time.
 rm -f "$WORK/enough" "$WORK"/fio-*.json
 load() {
-    local seconds=$((ROUNDS * 6 + 6)) turn=0
+    local seconds=$((ROUNDS * 4)) turn=0
     until [[ -e $WORK/enough ]]; do
         "$1" $seconds $((turn++)) || return
-        seconds=10
+        seconds=5
     done
 }
 blocks() {
@@ -108,7 +108,7 @@ kill -TERM "$door"
 wait "$door" || die "the door did not end well: $(tail -n 20 "$WORK/nbd.log")"
 "$NVLANE" nbd "$(paths 1 5s)" --socket "$WORK/nbd.sock" >"$WORK/gone.log" 2>&1 </dev/null &
 door=$!
-await 30 grep -q ready "$WORK/gone.log"
+await 30 says "$WORK/gone.log" ready
 begun=$SECONDS
 kill -KILL "${TARGET[4421]}" "${TARGET[4422]}"
 wait "${TARGET[4421]}" "${TARGET[4422]}" 2>/dev/null || true

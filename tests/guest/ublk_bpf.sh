@@ -33,11 +33,12 @@ fi
 
 small=(--bssplit=512/40:4k/40:16k/10:128k/7:1M/3)
 
-# Stops the device after 8,192 requests more, and wants of each queue that the kernel came back a few
+# Stops the device after COUNTED requests more, and wants of each queue that the kernel came back a few
 # times at the end, not once per so many requests: where others compute as well, up to once for each tag that ends.
+COUNTED=$((FULL ? 8192 : 2048))
 stop_counted() {
     local requests returns lines=0 all=0 queues
-    dd if="$DEVICE" of=/dev/null bs=512 count=8192 skip=16384 iflag=direct status=none
+    dd if="$DEVICE" of=/dev/null bs=512 count=$COUNTED skip=16384 iflag=direct status=none
     queues=$(ls "/sys/block/${DEVICE#/dev/}/mq" | wc -l)
     ublk_stop
     while read -r requests returns; do
@@ -46,7 +47,7 @@ stop_counted() {
         lines=$((lines + 1)) all=$((all + requests))
     done < <(each_queue)
     expect "the queues that $1 tells of" $lines "$queues"
-    ((all > 8192)) || die "only $all requests"
+    ((all > COUNTED)) || die "only $all requests"
 }
 
 # Requests come many at a time where they can.
@@ -205,7 +206,7 @@ expect_match "where an endless one runs" "$(<"$WORK/ublk.log")" 'program in user
 # Its requests fail, and another device beside it lives on.
 "$NVLANE" ublk add mem:16M >"$WORK/beside.log" 2>&1 </dev/null &
 beside=$!
-await 90 grep -q '^ready' "$WORK/beside.log"
+await 90 says "$WORK/beside.log" '^ready'
 other=$(sed -nE 's|^(/dev/ublkb[0-9]+): .*|\1|p' "$WORK/beside.log")
 for _ in 1 2 3; do
     said=$(fails dd if="$DEVICE" of=/dev/null bs=4k count=1 iflag=direct status=none)
@@ -230,7 +231,7 @@ dd if="$DEVICE" of=/dev/null bs=4k count=1 skip="$((28 * 512))" iflag=direct,ski
 "$NVLANE" bpf stat "$DEVICE" -o json >"$WORK/stat.json"
 expect_json "$WORK/stat.json" '[.. | objects | select(.name == "hash") | .entries[]] | length' 4
 # Told for the 1st, 2nd, 4th, 8th and 16th; some come from the kernel's own look for partitions.
-await 30 grep -q 'count=16' "$WORK/ublk.log"
+await 30 says "$WORK/ublk.log" 'count=16'
 expect "mistakes told" "$(grep -c 'ERROR request failed: nvlane_route instruction' "$WORK/ublk.log")" 5
 expect_match "where a mistake is" "$(<"$WORK/ublk.log")" '\(hostile.bpf.c:[0-9]+\): .* \(opcode 0x02, 8 blocks at 1[0-9]\)'
 # Writes that leave a block out, write one twice, or go beyond the backend's end fail whole; parts in another order do not.
@@ -289,7 +290,7 @@ done
 if has_feature BATCH_IO; then
     in_kernel "bpf:$bpf/tests/failing.bpf.o($SCRATCH/g.img)" -d 2
     timeout 60 dd if=/dev/zero of="$DEVICE" bs=4k seek=2 count=1 oflag=direct status=none 2>"$WORK/dd" || true
-    await 30 grep -Eq 'a queue has failed.*errno=(16|5)\b' "$WORK/ublk.log"
+    await 30 says "$WORK/ublk.log" 'a queue has failed.*errno=(16|5)\b'
     status=0
     wait "$UBLK_SERVER" || status=$?
     expect "the exit status of a server whose results were refused" $status 1

@@ -19,13 +19,13 @@ runs_in_kernel() { expect_match "where it runs" "$("$NVLANE" ublk list)" "$1.*pr
 
 in_kernel "bpf:$bpf/statistics.bpf.o($image)" -q 2 -d 32
 begin_counted_load
-rounds=$((FULL ? 50 : 8))
+rounds=$((FULL ? 50 : 5)) few=$((FULL ? 5 : 2))
 for ((round = 0; round < rounds; round++)); do
     replace "${objects[round % 2]}" >"$WORK/replaced" || die "round $round"
     expect_match "what is kept" "$(<"$WORK/replaced")" 'map latencies stays as it is'
 done
 # Two at once: both end, one after the other.
-for ((round = 0; round < 4; round++)); do
+for ((round = 0; round < few; round++)); do
     replace "${objects[0]}" >"$WORK/one" 2>&1 &
     one=$!
     replace "${objects[1]}" >"$WORK/other" 2>&1 || die "one of two: $(<"$WORK/other")"
@@ -74,7 +74,7 @@ in_kernel "bpf:$bpf/thin.bpf.o($SCRATCH/e.img?size=16M&create,$SCRATCH/f.img?siz
 fio --name=thin --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bs=16k --size=12M --rate_iops=40 \
     --verify=crc32c --do_verify=0 --output="$WORK/thin" &
 load=$!
-for object in "$WORK/thin.bpf.o" "$bpf/thin.bpf.o" "$WORK/thin.bpf.o" "$bpf/thin.bpf.o"; do
+for object in "$WORK/thin.bpf.o" "$bpf/thin.bpf.o"; do
     expect_match "what a thin volume keeps" "$(replace "$object")" 'stays as it is'
 done
 wait $load || die "fio: $(<"$WORK/thin")"
@@ -106,10 +106,10 @@ mapped() { grep -c 'bpf-map' "/proc/$UBLK_SERVER/maps" || true; }
 is_mapped() { (($(mapped) == $1)); }
 for name in g h i j; do truncate -s 16M "$SCRATCH/$name.img"; done
 for recover in "" --recover; do
-    in_kernel "bpf:$bpf/linear.bpf.o($SCRATCH/g.img,$SCRATCH/h.img,$SCRATCH/i.img,$SCRATCH/j.img)" -q 2 -d 16 $recover
+    in_kernel "bpf:$bpf/linear.bpf.o($SCRATCH/g.img,$SCRATCH/h.img,$SCRATCH/i.img,$SCRATCH/j.img)" -q 1 -d 16 $recover
     before=$(mapped)
     mkdir "/run/nvlane/ublk-$ID.new"
-    for ((round = 0; round < 5; round++)); do
+    for ((round = 0; round < few; round++)); do
         said=$(fails replace "$bpf/thin.bpf.o")
     done
     expect_match "a program of which nobody could be told" "$said" 'could not be told of the program'

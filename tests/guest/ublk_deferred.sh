@@ -54,7 +54,7 @@ at='nvlane_deferred instruction [0-9]+'
 for what in "$at \(deferred.bpf.c:[0-9]+\): the request is deferred, and there is no NVLANE_DEFERRED" \
     "$at: the program returned 5" "$at \(deferred.bpf.c:[0-9]+\): an address that is neither the stack" \
     "$at \(deferred.bpf.c:[0-9]+\): more than 65536 instructions"; do
-    await 30 grep -Eq "$what" "$WORK/ublk.log"
+    await 30 says "$WORK/ublk.log" "$what"
 done
 "$NVLANE" bpf stat "$DEVICE" -o json >"$WORK/stat.json"
 expect_json "$WORK/stat.json" '[.. | .mistakes? // empty] | add' 5

@@ -93,7 +93,7 @@ upgrade_crashing() {
     kill -STOP "$old"
     "$NVLANE" ublk upgrade "$ID" >"$WORK/recover.log" 2>&1 </dev/null &
     UBLK_SERVER=$!
-    await 60 grep -q 'not looked at before' "$WORK/recover.log"
+    await 60 says "$WORK/recover.log" 'not looked at before'
     sleep 1
     kill -KILL "$old"
     wait "$old" 2>/dev/null || true
@@ -105,7 +105,7 @@ upgrade_crashing() {
 recover_with() {
     (ulimit -n "$1" && exec "$NVLANE" ublk recover "$ID") >"$WORK/recover.log" 2>&1 </dev/null &
     UBLK_SERVER=$!
-    until grep -q '^ready' "$WORK/recover.log"; do
+    until says "$WORK/recover.log" '^ready'; do
         kill -0 "$UBLK_SERVER" 2>/dev/null || break
         pause 0.05
     done

@@ -19,7 +19,7 @@ target() {
     local ids=$((($1 - 4420) * 100 + 1))
     "$NVLANE" serve "$2" --shared --nqn "$NQN" --uuid 11111111-1111-4111-8111-111111111111 --cntlid "$ids-$((ids + 99))" \
         --listen "127.0.0.1:$1" --socket "$WORK/target-$1.sock" --data-dir "$WORK/target-$1" >"$WORK/target-$1.log" 2>&1 </dev/null &
-    await 30 grep -q ready "$WORK/target-$1.log"
+    await 30 says "$WORK/target-$1.log" ready
 }
 
 # block BYTE: four KiB of it

@@ -1,5 +1,6 @@
 //! The project's task runner: `cargo xtask --help`. `make` has the everyday verbs.
 
+mod ahead;
 mod archive;
 mod deb;
 mod emulator;

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
+use crate::ahead::Ahead;
 use crate::deb;
 use crate::floors;
 use crate::guest::machine::Machine;
@@ -170,7 +171,20 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
     let all_scripts = guests.iter().flat_map(|guests| guests.scripts.clone()).collect();
     let cut = guests.iter().any(|guests| guests.power_cut);
     let programs = Programs::of(all_scripts, cut, arguments.full, depth.rounds);
-    runner.run_alone(&logs()?, steps_alone());
+    let mut ahead = Vec::new();
+    if runner.wants("unit") {
+        if guests.iter().any(|guests| guests.wanted) {
+            ahead.extend(programs.longest_build()?);
+        }
+        if fuzz_targets()?.iter().any(|target| runner.wants(&format!("fuzz/{target}"))) {
+            let mut build = fuzz_command()?;
+            build.arg("--build");
+            ahead.push(build);
+        }
+    }
+    let mut ahead = Ahead::new(ahead);
+    runner.run_alone(&logs()?, steps_alone(&mut ahead));
+    ahead.hurry();
     let mut steps = steps_before_guests(&guests, &programs, arguments.full, &depth)?;
     for guests in &guests {
         guests.add_steps(&mut steps, &programs, depth.rounds, arguments.seed);
@@ -203,12 +217,12 @@ fn usual_lanes() -> usize {
     std::thread::available_parallelism().map_or(1, |processors| processors.get().min(LANES))
 }
 
-/// What nothing else runs beside: some of these tests measure time.
-fn steps_alone<'a>() -> Vec<Step<'a, ()>> {
+/// What nothing else runs beside but what is done `ahead`, at the lowest priority: some of these tests measure time.
+fn steps_alone(ahead: &mut Ahead) -> Vec<Step<'_, ()>> {
     vec![
         Step::new("format", |(): &mut (), output| format(output)),
         Step::new("tidy", |(), output| tidy(output)),
-        Step::new("unit", |(), output| unit::test(output)),
+        Step::new("unit", |(), output| unit::test(output, || ahead.begin(&logs()?))),
     ]
 }
 
@@ -436,11 +450,15 @@ fn fuzz_targets() -> Result<Vec<String>> {
 }
 
 fn fuzz(target: &str, seconds: u32, output: &Output) -> Result<Count> {
+    output.run(fuzz_command()?.arg(seconds.to_string()).arg(target))?;
+    Ok(Count::ONE)
+}
+
+fn fuzz_command() -> Result<Command> {
     // Its own target directory: its flags would rebuild everything in ours.
     let mut command = Command::new(checkout()?.join("fuzz/run"));
-    command.env_remove("CARGO_TARGET_DIR").arg(seconds.to_string()).arg(target);
-    output.run(&mut command)?;
-    Ok(Count::ONE)
+    command.env_remove("CARGO_TARGET_DIR");
+    Ok(command)
 }
 
 /// Where what steps print is kept while they run.

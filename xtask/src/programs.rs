@@ -6,7 +6,8 @@
 //!   this program, tests and examples of uring and reactor  ──copied──>   the same
 //!   a program in C on our libaio                           ──copied──>   .../aio_device
 //!   libnvlane.so, examples of volume in Rust and C         ──copied──>   .../library/{rust,c}/
-//!   nvlane with its promises made breakable                ──copied──>   .../mutants/nvlane
+//!   nvlane with its promises made breakable                ──copied──>   .../mutants/nvlane, or everyday .../nvlane
+//!   fio and jq that start quickly                          ──made───>    target/guest/programs/light/
 //! ```
 
 use std::fs;
@@ -18,6 +19,7 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, anyhow};
 
+use crate::guest::light;
 use crate::guest::session::Script;
 use crate::lanes::Output;
 use crate::process::{cargo, checkout, target_directory};
@@ -82,35 +84,62 @@ impl Programs {
         self.built.wait().as_deref().context("what guests run could not be built")
     }
 
-    fn build(&self, output: &Output) -> Result<Vec<(String, String)>> {
-        let profile = if self.full { RELEASE } else { QUICK };
-        let kept = Kept { folder: checkout()?.join("target/guest/programs").join(profile) };
-        let target = target_directory()?;
-        let built = target.join(profile);
-        let needs = |what: &str| self.scripts.iter().any(|script| script.name.contains(what));
-        let given = |name: &str| std::env::var(name).ok();
-        let devices = self.scripts.iter().any(|script| script.devices.is_some());
+    /// What takes longest, for who wants to begin it before its turn: cargo's part of what is shipped.
+    pub fn longest_build(&self) -> Result<Option<Command>> {
+        if std::env::var_os("NVLANE").is_some() {
+            return Ok(None);
+        }
+        let plan = self.plan();
+        let mut command = build(plan.profile)?;
+        command.args(&plan.shipped);
+        Ok(Some(command))
+    }
 
+    fn plan(&self) -> Plan {
         let mut others = Vec::new();
-        if devices || needs("library") {
+        if self.devices() || self.needs("library") {
             others.extend(["--package=volume", "--examples"]);
         }
-        if needs("library") {
+        if self.needs("library") {
             others.push("--package=capi");
         }
         let mut shipped = SHIPPED.to_vec();
         shipped.extend(["--bins", "--lib"]);
         // In one go where that is quicker, and this program too. What users get is built alone: other
         // packages may want other features of what both use.
-        let together = !self.full && given("NVLANE").is_none();
+        let together = !self.full && std::env::var_os("NVLANE").is_none();
         if together {
             shipped.push("--package=xtask");
             shipped.append(&mut others);
+            // One program is both: it keeps its promises unless it is told to break them. It takes two minutes to build.
+            shipped.extend(["--features", "nvlane/mutants"]);
         }
+        let profile = if self.full { RELEASE } else { QUICK };
+        Plan { profile, together, shipped, others }
+    }
+
+    fn needs(&self, what: &str) -> bool {
+        self.scripts.iter().any(|script| script.name.contains(what))
+    }
+
+    fn devices(&self) -> bool {
+        self.scripts.iter().any(|script| script.devices.is_some())
+    }
+
+    fn build(&self, output: &Output) -> Result<Vec<(String, String)>> {
+        let Plan { profile, together, shipped, others } = self.plan();
+        let kept = Kept { folder: checkout()?.join("target/guest/programs").join(profile) };
+        let target = target_directory()?;
+        let built = target.join(profile);
+        let given = |name: &str| std::env::var(name).ok();
 
         let mut variables = self.depth().to_vec();
+        let light = light::make(&checkout()?.join("target/guest/programs/light"), output)?;
+        for (name, path) in ["FIO", "JQ"].into_iter().zip(light) {
+            variables.push((name.to_owned(), path.display().to_string()));
+        }
         let mut add = |name: &str, value: String| variables.push((name.to_owned(), value));
-        if self.mutants {
+        if self.mutants && !together {
             add("NVLANE_MUTANTS", build_mutants(&target, &shipped, &kept, output)?);
         }
         let program = match given("NVLANE") {
@@ -121,7 +150,11 @@ impl Programs {
                 kept.copy(&built.join("nvlane"), "")?
             }
         };
-        if needs("aio") {
+        if together {
+            forget_mutants(&built)?;
+            add("NVLANE_MUTANTS", program.clone());
+        }
+        if self.needs("aio") {
             add("AIO_DEVICE", build_aio_program(Path::new(&program), &kept, output)?);
         }
         add("NVLANE", program);
@@ -130,15 +163,15 @@ impl Programs {
         if !others.is_empty() {
             output.run(build(profile)?.arg("--lib").args(&others))?;
         }
-        if devices {
+        if self.devices() {
             let kept = || kept.copy(&built.join("examples/nvme"), "");
             add("NVME_EXAMPLE", given("NVME_EXAMPLE").map_or_else(kept, Ok)?);
         }
-        if needs("library") {
+        if self.needs("library") {
             let kept = || keep_library(&built, &kept, output);
             add("LIBRARY_PROGRAMS", given("LIBRARY_PROGRAMS").map_or_else(kept, Ok)?);
         }
-        if needs("rings") {
+        if self.needs("rings") {
             add("RING_PROGRAMS", build_ring_programs(&kept, output)?);
         }
         if let Some(peer) = given("NVLANE_PEER") {
@@ -146,6 +179,17 @@ impl Programs {
         }
         Ok(variables)
     }
+}
+
+/// What cargo is asked for.
+struct Plan {
+    profile: &'static str,
+    /// All in one go.
+    together: bool,
+    /// Of what users get, and all the others if they are built with it.
+    shipped: Vec<&'static str>,
+    /// Of what is built after it.
+    others: Vec<&'static str>,
 }
 
 /// The folder that programs are copied to.
@@ -178,11 +222,16 @@ fn build(profile: &str) -> Result<Command> {
 fn build_mutants(target: &Path, shipped: &[&str], kept: &Kept, output: &Output) -> Result<String> {
     // Always in this profile: tests beside us run what is in the others.
     output.run(build(QUICK)?.args(shipped).args(["--features", "nvlane/mutants"]))?;
-    let built = target.join(QUICK).join("nvlane");
-    let copy = kept.copy(&built, "mutants")?;
-    // What has the mutants in it is not left where the next build expects the real one.
-    fs::remove_file(&built)?;
+    let built = target.join(QUICK);
+    let copy = kept.copy(&built.join("nvlane"), "mutants")?;
+    forget_mutants(&built)?;
     Ok(copy)
+}
+
+/// What has the mutants in it is not left where the next build expects the real one.
+fn forget_mutants(built: &Path) -> Result<()> {
+    let program = built.join("nvlane");
+    fs::remove_file(&program).with_context(|| program.display().to_string())
 }
 
 /// The library with its examples: libnvlane.so, rust/NAME, c/NAME in one folder.

@@ -24,13 +24,14 @@ const SIDE_BY_SIDE: usize = 3;
 /// Before what a test said that passed without having run all that it can.
 const NOT_CHECKED: &str = "not checked: ";
 
-/// Builds all tests of the workspace and runs them; a program that fails does not stop the others.
-pub fn test(output: &mut Output) -> Result<Count> {
+/// Builds all tests of the workspace and runs them; a program that fails does not stop the others. Calls `built` in between.
+pub fn test(output: &mut Output, built: impl FnOnce() -> Result<()>) -> Result<Count> {
     let what = ["test", "--workspace", "--locked", "--no-run"];
     let format = "--message-format=json-render-diagnostics";
-    let built = output.captured(cargo()?.args(what).arg(format))?;
+    let said = output.captured(cargo()?.args(what).arg(format))?;
+    built()?;
     let mut programs = VecDeque::new();
-    for line in built.lines() {
+    for line in said.lines() {
         programs.extend(test_program(line)?);
     }
     ensure!(!programs.is_empty(), "there are no tests");

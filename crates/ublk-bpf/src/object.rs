@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, RawFd};
+use std::sync::OnceLock;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// What the kernel calls the programs.
@@ -102,10 +103,12 @@ impl Loop {
 
 /// Whether this kernel's rings have such operations.
 pub fn is_there() -> Result<(), Error> {
-    let types = btf::Btf::from_vmlinux();
-    let found = types
-        .ok()
-        .is_some_and(|types| types.type_by_name::<types::Struct<'_>>(OPERATIONS_TYPE).is_some());
+    // Each queue asks, and the kernel's types are some 100,000.
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    let found = *FOUND.get_or_init(|| {
+        let types = btf::Btf::from_vmlinux();
+        types.is_ok_and(|types| types.type_by_name::<types::Struct<'_>>(OPERATIONS_TYPE).is_some())
+    });
     if found { Ok(()) } else { Err(Error::Kernel) }
 }
 

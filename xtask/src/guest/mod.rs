@@ -1,5 +1,6 @@
 //! `cargo xtask guest -- COMMAND`: a command in a stock Linux kernel, with this machine's files.
 
+pub mod light;
 pub mod machine;
 mod nearby;
 pub mod nvme;
