@@ -146,6 +146,7 @@ slot=$(slot_of "$controller")
 # gone WAY: sets GONE to how each kind ends
 gone() {
     local block=/dev/nvme${plain#/dev/ng}
+    : >"$WORK/gone"
     "$NVLANE" aio run -- "$AIO_DEVICE" "$1" "$block" >"$WORK/gone" 2>&1 &
     pid=$!
     await 30 says "$WORK/gone" '^begun'
@@ -156,10 +157,7 @@ gone() {
     echo "$1: ${GONE//$'\n'/, }"
     bind "$slot"
     plain=$(device nvlane-plain 1)
-    # The disk is there a moment after the character device.
-    await 30 opens "/dev/nvme${plain#/dev/ng}"
 }
-opens() { { : <"$1"; } 2>/dev/null; }
 gone kernel
 wanted=$GONE
 gone ours

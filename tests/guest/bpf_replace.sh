@@ -39,6 +39,7 @@ if ((${#recover[@]})); then
     kill -KILL "$UBLK_SERVER"
     wait "$UBLK_SERVER" 2>/dev/null || true
     # Nobody says --bpf user again.
+    : >"$WORK/recover.log"
     "$NVLANE" ublk recover "$ID" >"$WORK/recover.log" 2>&1 </dev/null &
     UBLK_SERVER=$!
     ublk_ready "$WORK/recover.log"

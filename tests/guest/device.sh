@@ -86,6 +86,7 @@ thread_of() {
 spins() {
     local process thread before after
     rm -f "$WORK/go"
+    : >"$WORK/said"
     "$EXAMPLE" "$plain?sqpoll=1&sqpoll_idle=$1" io 0x00 again="$WORK/go" >"$WORK/out" 2>"$WORK/said" &
     process=$!
     await 30 says "$WORK/said" 'waits for'

@@ -38,6 +38,7 @@ expect "the status of $(cat "$WORK/load" "$WORK/load.said")" $status 0
 expect "errors in $(<"$WORK/load")" "$(grep -c times "$WORK/load" || true)" 0
 
 # An only controller that does not lead there for a while is the same, and is live all the time.
+: >"$WORK/load.said"
 timeout 120 "$EXAMPLE" "$device" load 16 6 >"$WORK/load" 2>"$WORK/load.said" &
 load=$!
 await 30 says "$WORK/load.said" 'commands go by'

@@ -11,6 +11,7 @@ plain=$(device nvlane-plain 1)
 
 # loads URI SECONDS [until=FILE]: in the background; joined NAME waits for it
 loads() {
+    : >"$WORK/load.said"
     timeout 240 "$EXAMPLE" "$1" load 32 "$2" "${@:3}" >"$WORK/load" 2>"$WORK/load.said" &
     LOAD=$!
     await 60 says "$WORK/load.said" 'commands go by'
@@ -120,6 +121,7 @@ used() {
     [[ $("$NVLANE" info "$shared?passthrough=admin") =~ $by ]] || die "no controller of $shared"
     echo "${BASH_REMATCH[1]}"
 }
+: >"$WORK/said"
 timeout 90 "$EXAMPLE" "$shared" admin 0x06 cdw10=1 read=4096 again="$WORK/one,$WORK/two" >"$WORK/out" 2>"$WORK/said" &
 IDENTIFY=$!
 await 30 says "$WORK/said" "waits for $WORK/one"

@@ -20,7 +20,7 @@ CTL=$WORK/ctl.sock
 : "${FULL:?}" "${ROUNDS:?}"
 SERVER=
 NQN=
-PATH=${FIO%/*}:$PATH
+[[ -z ${FIO:-} ]] || PATH=${FIO%/*}:$PATH
 mkdir -p "$WORK" /mnt/test
 modprobe -a nvme-tcp loop
 
@@ -68,7 +68,8 @@ await() {
 }
 
 # says FILE REGEX: whether a line of it says so by now; without a program, as what is asked again and again has to be: it
-# would take the processor from what it waits for
+# would take the processor from what it waits for. A file that an earlier command wrote, too, is to be emptied before the
+# command begins: in the background, it may do that itself only after it was asked.
 says() {
     local all='' line
     { IFS= read -rd '' all <"$1"; } 2>/dev/null || true

@@ -76,6 +76,7 @@ ln -s "$NVMET/subsystems/$NQN" "$NVMET/ports/2/subsystems/$NQN"
 # lose_one QUIESCE_TIME: sets `longest` to how many milliseconds the longest write took
 lose_one() {
     local quiesce=$1 door fio status=0
+    : >"$WORK/two.log"
     "$NVLANE" nbd "tcp://127.0.0.1:$PORT,127.0.0.1:$((PORT + 1))/$NQN?ns=1&reconnect_delay=200ms&policy=round-robin&quiesce_time=$quiesce" \
         --socket "$WORK/two.sock" --log info >"$WORK/two.log" 2>&1 </dev/null &
     door=$!

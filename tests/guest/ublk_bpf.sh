@@ -272,6 +272,7 @@ for recovery in "" --recover; do
     expect_match "what it says" "$(<"$WORK/ublk.log")" 'a queue has failed.*No data available'
     ! grep 'was taken away' "$WORK/ublk.log" || die "nobody has taken it away"
     if [[ -n $recovery ]]; then
+        : >"$WORK/ublk.log"
         "$NVLANE" ublk recover "$ID" --bpf user >"$WORK/ublk.log" 2>&1 </dev/null &
         UBLK_SERVER=$!
         ublk_ready "$WORK/ublk.log"

@@ -43,6 +43,7 @@ if has_feature QUIESCE; then
     cp "$bpf/linear.bpf.o" "$WORK/new.bpf.o"
     for next in "bpf:$WORK/new.bpf.o(/dev/ram0,/dev/ram1)" ""; do
         old=$UBLK_SERVER status=0
+        : >"$WORK/next.log"
         "$NVLANE" ublk upgrade "$ID" ${next:+"$next"} --log debug >"$WORK/next.log" 2>&1 </dev/null &
         UBLK_SERVER=$!
         ublk_ready "$WORK/next.log"

@@ -93,6 +93,7 @@ wait $load || die "fio: $(<"$WORK/thin")"
 # The next server has the new program, and the maps as they are.
 kill -KILL "$UBLK_SERVER"
 wait "$UBLK_SERVER" 2>/dev/null || true
+: >"$WORK/recover.log"
 "$NVLANE" ublk recover "$ID" --bpf kernel >"$WORK/recover.log" 2>&1 </dev/null &
 UBLK_SERVER=$!
 ublk_ready "$WORK/recover.log"

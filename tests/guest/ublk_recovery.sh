@@ -91,6 +91,7 @@ upgrade_crashing() {
     # Nobody to be asked for programs, which comes before it is told to leave.
     rm "/run/nvlane/ublk-$ID.sock"
     kill -STOP "$old"
+    : >"$WORK/recover.log"
     "$NVLANE" ublk upgrade "$ID" >"$WORK/recover.log" 2>&1 </dev/null &
     UBLK_SERVER=$!
     await 60 says "$WORK/recover.log" 'not looked at before'
@@ -103,6 +104,7 @@ upgrade_crashing() {
 
 # recover_with FILES: a successor that may open so few. One that serves all the same is killed.
 recover_with() {
+    : >"$WORK/recover.log"
     (ulimit -n "$1" && exec "$NVLANE" ublk recover "$ID") >"$WORK/recover.log" 2>&1 </dev/null &
     UBLK_SERVER=$!
     until says "$WORK/recover.log" '^ready'; do

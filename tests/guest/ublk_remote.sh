@@ -23,7 +23,7 @@ serve "$image?size=192M&create" --listen "127.0.0.1:$second"
 ublk_add "tcp://127.0.0.1:$PORT/$NQN?ns=1" -d 16
 expect "the way of data" "$(data_path)" "$best"
 fio --name=sizes --filename="$DEVICE" --size=48M --rw=randwrite --bsrange=512-1M --direct=1 --ioengine=libaio --iodepth=16 \
-    --verify=crc32c --verify_fatal=1 --loops=3 --output-format=json --output="$WORK/sizes.json" &
+    --verify=crc32c --verify_fatal=1 --loops=$((FULL ? 3 : 2)) --output-format=json --output="$WORK/sizes.json" &
 load=$!
 for _ in 1 2 3; do
     sleep 1.5
@@ -47,7 +47,7 @@ expect "the way of data by two paths" "$(data_path)" "$best"
 mkfs.ext4 -q "$DEVICE"
 mount "$DEVICE" /mnt/test
 fio --name=load --directory=/mnt/test --size=24M --rw=randwrite --bs=16k --direct=1 --ioengine=libaio --iodepth=16 \
-    --verify=crc32c --verify_fatal=1 --loops=3 --output-format=json --output="$WORK/load.json" &
+    --verify=crc32c --verify_fatal=1 --loops=$((FULL ? 3 : 2)) --output-format=json --output="$WORK/load.json" &
 load=$!
 for port in "$PORT" "$second"; do
     sleep 2
@@ -73,6 +73,7 @@ dd if=/dev/urandom of=/mnt/test/data bs=1M count=32 conv=fsync status=none
 sum=$(sha256sum </mnt/test/data)
 kill -KILL "$UBLK_SERVER"
 wait "$UBLK_SERVER" 2>/dev/null || true
+: >"$WORK/recover.log"
 "$NVLANE" ublk recover "$ID" >"$WORK/recover.log" 2>&1 </dev/null &
 UBLK_SERVER=$!
 ublk_ready "$WORK/recover.log"

@@ -17,6 +17,7 @@ SLOW=12
 # target PORT VOLUME: one of the two
 target() {
     local ids=$((($1 - 4420) * 100 + 1))
+    : >"$WORK/target-$1.log"
     "$NVLANE" serve "$2" --shared --nqn "$NQN" --uuid 11111111-1111-4111-8111-111111111111 --cntlid "$ids-$((ids + 99))" \
         --listen "127.0.0.1:$1" --socket "$WORK/target-$1.sock" --data-dir "$WORK/target-$1" >"$WORK/target-$1.log" 2>&1 </dev/null &
     await 30 says "$WORK/target-$1.log" ready
@@ -44,6 +45,7 @@ killed=$SECONDS
 wait "$UBLK_SERVER" 2>/dev/null || true
 target 4422 "file:$image"
 ((SECONDS < killed + SLOW - 4)) || die "this machine is too slow for this test: $((SECONDS - killed)) s"
+: >"$WORK/recover.log"
 "$NVLANE" ublk recover "$ID" >"$WORK/recover.log" 2>&1 </dev/null &
 UBLK_SERVER=$!
 ublk_ready "$WORK/recover.log"

@@ -67,12 +67,14 @@ kill -KILL "$UBLK_SERVER"
 wait "$UBLK_SERVER" 2>/dev/null || true
 said=$(fails "$NVLANE" ublk recover "$ID" --threads 33)
 expect_match "more threads than the device has requests" "$said" 'several threads per queue are at least one, and at most as many'
+: >"$WORK/next.log"
 "$NVLANE" ublk recover "$ID" --threads 4 >"$WORK/next.log" 2>&1 </dev/null &
 UBLK_SERVER=$!
 ublk_ready "$WORK/next.log"
 expect "threads after recover" "$(threads_of)" "ublk-0.0 ublk-0.1 ublk-0.2 ublk-0.3"
 pause 1
 before=$UBLK_SERVER
+: >"$WORK/upgrade.log"
 "$NVLANE" ublk upgrade "$ID" >"$WORK/upgrade.log" 2>&1 </dev/null &
 UBLK_SERVER=$!
 ublk_ready "$WORK/upgrade.log"

@@ -170,7 +170,8 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
         .collect();
     let all_scripts = guests.iter().flat_map(|guests| guests.scripts.clone()).collect();
     let cut = guests.iter().any(|guests| guests.power_cut);
-    let programs = Programs::of(all_scripts, cut, arguments.full, depth.rounds);
+    let programs = Programs::of(all_scripts, cut, arguments.full, depth.rounds)
+        .beside_unit_tests(runner.wants("unit"));
     let mut ahead = Vec::new();
     if runner.wants("unit") {
         if guests.iter().any(|guests| guests.wanted) {

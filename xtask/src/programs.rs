@@ -10,6 +10,7 @@
 //!   fio and jq that start quickly                          ──made───>    target/guest/programs/light/
 //! ```
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,7 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
+use serde_json::Value;
 
 use crate::guest::light;
 use crate::guest::session::Script;
@@ -43,6 +45,8 @@ pub struct Programs {
     rounds: u32,
     /// Tests of durability want the program that breaks its promises.
     mutants: bool,
+    /// All tests of the workspace are built in any case.
+    with_all: bool,
     /// Variables for the guest; or that they could not be built.
     built: OnceLock<Option<Vec<(String, String)>>>,
 }
@@ -52,7 +56,12 @@ impl Programs {
     /// accidents are repeated `rounds` times.
     pub fn of(scripts: Vec<Script>, cut: bool, full: bool, rounds: u32) -> Self {
         let mutants = cut || scripts.iter().any(|script| script.name.contains("mutant"));
-        Self { scripts, full, rounds, mutants, built: OnceLock::new() }
+        Self { scripts, full, rounds, mutants, with_all: false, built: OnceLock::new() }
+    }
+
+    /// The same; `with_all` tests of the workspace, which are built in any case, or without.
+    pub fn beside_unit_tests(self, with_all: bool) -> Self {
+        Self { with_all, ..self }
     }
 
     /// Those who wait need not wait any longer: unless they are built, they will not be.
@@ -172,7 +181,7 @@ impl Programs {
             add("LIBRARY_PROGRAMS", given("LIBRARY_PROGRAMS").map_or_else(kept, Ok)?);
         }
         if self.needs("rings") {
-            add("RING_PROGRAMS", build_ring_programs(&kept, output)?);
+            add("RING_PROGRAMS", build_ring_programs(self.with_all, &kept, output)?);
         }
         if let Some(peer) = given("NVLANE_PEER") {
             add("NVLANE_PEER", peer);
@@ -273,20 +282,32 @@ fn build_aio_program(nvlane: &Path, kept: &Kept, output: &Output) -> Result<Stri
 }
 
 /// The tests and examples of the crates around io_uring, separated by spaces: kernels differ in
-/// what rings they have.
-fn build_ring_programs(kept: &Kept, output: &Output) -> Result<String> {
+/// what rings they have. With all other tests where those are built in any case: the crates alone would have other features.
+fn build_ring_programs(with_all: bool, kept: &Kept, output: &Output) -> Result<String> {
+    let crates = ["uring", "reactor"];
+    let of = if with_all {
+        ["--workspace"].as_slice()
+    } else {
+        &["--package=uring", "--package=reactor"]
+    };
+    let options = ["test", "--no-run", "--locked", "--message-format=json-render-diagnostics"];
+    let said = output.captured(cargo()?.args(options).args(of))?;
     let mut programs = Vec::new();
-    for what in [["test", "--no-run", "--tests"].as_slice(), &["build", "--examples"]] {
-        let options = ["--locked", "--message-format=json", "--package=uring", "--package=reactor"];
-        let said = output.captured(cargo()?.args(what).args(options))?;
-        let built = said.lines().filter_map(|line| line.split_once("\"executable\":\""));
-        for program in built.filter_map(|(_, rest)| rest.split('"').next()) {
-            // rings.sh tells tests from examples by the name of the folder that cargo has them in.
-            let program = Path::new(program);
-            let kind = program.parent().and_then(Path::file_name).context("cargo has folders")?;
-            programs.push(kept.copy(program, &format!("rings/{}", kind.display()))?);
+    for line in said.lines() {
+        let said: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+        let folder = said["manifest_path"].as_str().and_then(|path| Path::new(path).parent());
+        let name = folder.and_then(Path::file_name).and_then(OsStr::to_str).unwrap_or_default();
+        let is_example = said["target"]["kind"][0] == "example";
+        if !crates.contains(&name) || !(said["profile"]["test"] == true || is_example) {
+            continue;
         }
+        let Some(program) = said["executable"].as_str() else { continue };
+        // rings.sh tells tests from examples by the name of the folder that cargo has them in.
+        let program = Path::new(program);
+        let kind = program.parent().and_then(Path::file_name).context("cargo has folders")?;
+        programs.push(kept.copy(program, &format!("rings/{}", kind.display()))?);
     }
+    ensure!(!programs.is_empty(), "cargo has built no tests of {}", crates.join(" and "));
     Ok(programs.join(" "))
 }
 
