@@ -4,11 +4,12 @@
 # described in the same words, by both in text and in JSON.
 . "$(dirname "$0")/harness.sh"
 
-# same WHAT FILTER: jq's FILTER makes the same of what nvme-cli and what nvlane wrote; it writes the keys of objects in order
+# same WHAT FILTER: jq's FILTER makes the same of what nvme-cli and what nvlane wrote, in whatever order
+sorted='def sorted: walk(if type == "object" then to_entries | sort_by(.key) | from_entries else . end);'
 same() {
     local ours theirs
-    theirs=$(jq "$2" <"$WORK/theirs.json") || die "$1: $(head -c 400 "$WORK/theirs.json")"
-    ours=$(jq "$2" <"$WORK/ours.json") || die "$1: $(head -c 400 "$WORK/ours.json")"
+    theirs=$(jq "$sorted ($2) | sorted" <"$WORK/theirs.json") || die "$1: $(head -c 400 "$WORK/theirs.json")"
+    ours=$(jq "$sorted ($2) | sorted" <"$WORK/ours.json") || die "$1: $(head -c 400 "$WORK/ours.json")"
     [[ $ours == "$theirs" ]] || die "$1 differs: $(diff <(echo "$theirs") <(echo "$ours"))"
 }
 

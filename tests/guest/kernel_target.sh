@@ -132,7 +132,9 @@ first="$PORT optimized" second="$((PORT + 1)) optimized"
 await 20 leads_to "$first"
 follow() { # verifies in the background, and flushes now and then, until `followed`
     rm -f "$WORK/enough"
+    : >"$WORK/turns"
     while [[ ! -e $WORK/enough ]]; do
+        echo >>"$WORK/turns"
         fio --name=followed --ioengine=nbd --uri="nbd+unix:///?socket=$WORK/followed.sock" --rw=randrw --bs=16k --iodepth=8 --size=16M \
             --time_based --runtime=6 --verify=crc32c --verify_fatal=1 --verify_backlog=64 --serialize_overlap=1 --randseed=1 \
             --end_fsync=1 --output-format=json --output="$WORK/followed.json" || exit
@@ -140,7 +142,13 @@ follow() { # verifies in the background, and flushes now and then, until `follow
     done &
     fio=$!
 }
+turns() { wc -l <"$WORK/turns"; }
+has_begun_anew() { (($(turns) > turns_before)) || ! kill -0 "$fio" 2>/dev/null; }
 followed() {
+    # One that begins after the last change, whose writes are verified and flushed as well.
+    local turns_before
+    turns_before=$(turns)
+    await 60 has_begun_anew
     kill -0 "$fio" 2>/dev/null || die "it has ended before the last change: $(tail -n 20 "$WORK/followed.json")"
     touch "$WORK/enough"
     wait "$fio" || die "fio by the kernel's discovery: $(tail -n 20 "$WORK/followed.json") $(tail -n 20 "$WORK/followed.log")"

@@ -56,7 +56,7 @@ load() {
     local seconds=$((ROUNDS * 4)) turn=0
     until [[ -e $WORK/enough ]]; do
         "$1" $seconds $((turn++)) || return
-        seconds=5
+        seconds=$((FULL ? 10 : 5))
     done
 }
 blocks() {

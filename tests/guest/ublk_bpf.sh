@@ -34,7 +34,7 @@ fi
 small=(--bssplit=512/40:4k/40:16k/10:128k/7:1M/3)
 
 # Stops the device after COUNTED requests more, and wants of each queue that the kernel came back a few
-# times at the end, not once per so many requests: where others compute as well, up to once for each tag that ends.
+# times at the end, not once per so many requests (everyday: per some dozen): where others compute as well, up to once for each tag that ends.
 COUNTED=$((FULL ? 8192 : 2048))
 stop_counted() {
     local requests returns lines=0 all=0 queues

@@ -25,15 +25,18 @@ expect "the way of data" "$(data_path)" "$best"
 fio --name=sizes --filename="$DEVICE" --size=48M --rw=randwrite --bsrange=512-1M --direct=1 --ioengine=libaio --iodepth=16 \
     --verify=crc32c --verify_fatal=1 --loops=$((FULL ? 3 : 2)) --output-format=json --output="$WORK/sizes.json" &
 load=$!
+lost=0
 for _ in 1 2 3; do
     sleep 1.5
     kill -0 "$load" 2>/dev/null || break
+    lost=$((lost + 1))
     ctl listener remove "127.0.0.1:$PORT"
     sleep 0.5
     ctl listener add "127.0.0.1:$PORT"
     await 30 connected "$PORT"
 done
 wait "$load" || die "fio: $(tail -n 30 "$WORK/sizes.json")"
+((lost > 0)) || die "it had ended before the path was lost"
 expect_json "$WORK/sizes.json" '[.jobs[].error] | add' 0
 ublk_stop
 # Who wants the data checked by digests has it copied.
@@ -47,10 +50,11 @@ expect "the way of data by two paths" "$(data_path)" "$best"
 mkfs.ext4 -q "$DEVICE"
 mount "$DEVICE" /mnt/test
 fio --name=load --directory=/mnt/test --size=24M --rw=randwrite --bs=16k --direct=1 --ioengine=libaio --iodepth=16 \
-    --verify=crc32c --verify_fatal=1 --loops=$((FULL ? 3 : 2)) --output-format=json --output="$WORK/load.json" &
+    --verify=crc32c --verify_fatal=1 --loops=3 --output-format=json --output="$WORK/load.json" &
 load=$!
 for port in "$PORT" "$second"; do
-    sleep 2
+    sleep 1
+    kill -0 "$load" 2>/dev/null || die "it has ended before the path by $port is lost: $(tail -n 30 "$WORK/load.json")"
     ctl listener remove "127.0.0.1:$port"
     sleep 1
     ctl listener add "127.0.0.1:$port"

@@ -70,7 +70,7 @@ impl Programs {
     }
 
     /// Builds them; once.
-    pub fn make(&self, output: &Output) -> Result<()> {
+    pub fn make(&self, output: &mut Output) -> Result<()> {
         // Whatever happens, others wait for the end of it.
         let built = catch_unwind(AssertUnwindSafe(|| self.build(output)))
             .unwrap_or_else(|_| Err(anyhow!("the build panicked")));
@@ -135,7 +135,7 @@ impl Programs {
         self.scripts.iter().any(|script| script.devices.is_some())
     }
 
-    fn build(&self, output: &Output) -> Result<Vec<(String, String)>> {
+    fn build(&self, output: &mut Output) -> Result<Vec<(String, String)>> {
         let Plan { profile, together, shipped, others } = self.plan();
         let kept = Kept { folder: checkout()?.join("target/guest/programs").join(profile) };
         let target = target_directory()?;
@@ -143,9 +143,12 @@ impl Programs {
         let given = |name: &str| std::env::var(name).ok();
 
         let mut variables = self.depth().to_vec();
-        let light = light::make(&checkout()?.join("target/guest/programs/light"), output)?;
-        for (name, path) in ["FIO", "JQ"].into_iter().zip(light) {
-            variables.push((name.to_owned(), path.display().to_string()));
+        match light::make(&checkout()?.join("target/guest/programs/light"), output) {
+            Ok(light) => variables.extend(light.map(|path| {
+                let name = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
+                (name, path.display().to_string())
+            })),
+            Err(error) => output.say(&format!("guests have the usual fio and jq: {error:#}")),
         }
         let mut add = |name: &str, value: String| variables.push((name.to_owned(), value));
         if self.mutants && !together {

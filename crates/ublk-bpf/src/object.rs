@@ -105,10 +105,14 @@ impl Loop {
 pub fn is_there() -> Result<(), Error> {
     // Each queue asks, and the kernel's types are some 100,000.
     static FOUND: OnceLock<bool> = OnceLock::new();
-    let found = *FOUND.get_or_init(|| {
-        let types = btf::Btf::from_vmlinux();
-        types.is_ok_and(|types| types.type_by_name::<types::Struct<'_>>(OPERATIONS_TYPE).is_some())
-    });
+    let found = match FOUND.get() {
+        Some(found) => *found,
+        // That they could not be read may be otherwise the next time.
+        None => btf::Btf::from_vmlinux().is_ok_and(|types| {
+            let there = types.type_by_name::<types::Struct<'_>>(OPERATIONS_TYPE).is_some();
+            *FOUND.get_or_init(|| there)
+        }),
+    };
     if found { Ok(()) } else { Err(Error::Kernel) }
 }
 

@@ -36,9 +36,16 @@ pub fn make(folder: &Path, output: &Output) -> Result<[PathBuf; 2]> {
     let libraries = libraries(&fio)?;
     let made = [folder.join("fio"), folder.join("jq")];
     let of = folder.join("made-of");
-    let about = format!("{fio:?} {:?}\n{libraries:#?}\n{jq:?}\n", fs::metadata(&fio)?.modified()?);
+    let mut about = format!("{jq:?}\n{HOLLOW:?}\n");
+    for path in libraries.values().chain([&fio]) {
+        about.push_str(&format!("{path:?} {:?}\n", fs::metadata(path)?.modified()?));
+    }
     if fs::read_to_string(&of).is_ok_and(|said| said == about) {
         return Ok(made);
+    }
+    if folder.exists() {
+        // What is hollow no more would stay there.
+        fs::remove_dir_all(folder)?;
     }
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     // Who asks for them: the program, and those of its libraries that stay as they are.
@@ -57,9 +64,6 @@ pub fn make(folder: &Path, output: &Output) -> Result<[PathBuf; 2]> {
     // The old kind of run path, which also goes for the libraries of its libraries.
     let mut patch = Command::new("patchelf");
     output.run(patch.args(["--force-rpath", "--set-rpath"]).arg(folder).arg(light))?;
-    if fs::symlink_metadata(light_jq).is_ok() {
-        fs::remove_file(light_jq)?;
-    }
     symlink(jq, light_jq)?;
     fs::write(of, about)?;
     Ok(made)
