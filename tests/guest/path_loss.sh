@@ -53,7 +53,7 @@ await 20 is_there
 # little more each time.
 rm -f "$WORK/enough" "$WORK"/fio-*.json
 load() {
-    local seconds=$((ROUNDS * 4)) turn=0
+    local seconds=$((FULL ? ROUNDS * 6 + 6 : ROUNDS * 4)) turn=0
     until [[ -e $WORK/enough ]]; do
         "$1" $seconds $((turn++)) || return
         seconds=$((FULL ? 10 : 5))

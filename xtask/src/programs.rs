@@ -10,7 +10,6 @@
 //!   fio and jq that start quickly                          ──made───>    target/guest/programs/light/
 //! ```
 
-use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,12 +18,12 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use serde_json::Value;
 
 use crate::guest::light;
 use crate::guest::session::Script;
 use crate::lanes::Output;
 use crate::process::{cargo, checkout, target_directory};
+use crate::unit;
 
 /// The profile of what users get: what is measured, and what guests of the full run try.
 pub const RELEASE: &str = "release";
@@ -297,16 +296,13 @@ fn build_ring_programs(with_all: bool, kept: &Kept, output: &Output) -> Result<S
     let said = output.captured(cargo()?.args(options).args(of))?;
     let mut programs = Vec::new();
     for line in said.lines() {
-        let said: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
-        let folder = said["manifest_path"].as_str().and_then(|path| Path::new(path).parent());
-        let name = folder.and_then(Path::file_name).and_then(OsStr::to_str).unwrap_or_default();
-        let is_example = said["target"]["kind"][0] == "example";
-        if !crates.contains(&name) || !(said["profile"]["test"] == true || is_example) {
+        let Some(built) = unit::built(line)? else { continue };
+        let is_theirs = crates.iter().any(|name| built.folder.ends_with(name));
+        if !is_theirs || !(built.is_test || built.is_example) {
             continue;
         }
-        let Some(program) = said["executable"].as_str() else { continue };
         // rings.sh tells tests from examples by the name of the folder that cargo has them in.
-        let program = Path::new(program);
+        let program = &built.executable;
         let kind = program.parent().and_then(Path::file_name).context("cargo has folders")?;
         programs.push(kept.copy(program, &format!("rings/{}", kind.display()))?);
     }

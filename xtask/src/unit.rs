@@ -7,7 +7,7 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -24,12 +24,12 @@ const SIDE_BY_SIDE: usize = 3;
 /// Before what a test said that passed without having run all that it can.
 const NOT_CHECKED: &str = "not checked: ";
 
-/// Builds all tests of the workspace and runs them; a program that fails does not stop the others. Calls `built` in between.
-pub fn test(output: &mut Output, built: impl FnOnce() -> Result<()>) -> Result<Count> {
+/// Builds all tests of the workspace and runs them; a program that fails does not stop the others. Calls `then` in between.
+pub fn test(output: &mut Output, then: impl FnOnce() -> Result<()>) -> Result<Count> {
     let what = ["test", "--workspace", "--locked", "--no-run"];
     let format = "--message-format=json-render-diagnostics";
     let said = output.captured(cargo()?.args(what).arg(format))?;
-    built()?;
+    then()?;
     let mut programs = VecDeque::new();
     for line in said.lines() {
         programs.extend(test_program(line)?);
@@ -68,11 +68,22 @@ pub fn test(output: &mut Output, built: impl FnOnce() -> Result<()>) -> Result<C
     Ok(count)
 }
 
-/// The program of which a line of cargo's tells that it was built, to be run as cargo does; none when
-/// it tells something else.
-fn test_program(line: &str) -> Result<Option<Command>> {
+/// A program that cargo has built.
+pub struct Built {
+    /// Where it is.
+    pub executable: PathBuf,
+    /// The folder of its package.
+    pub folder: PathBuf,
+    /// It runs tests.
+    pub is_test: bool,
+    /// It is an example.
+    pub is_example: bool,
+}
+
+/// The program of which a line of cargo's JSON tells; none when it tells something else.
+pub fn built(line: &str) -> Result<Option<Built>> {
     let said: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
-    if said["reason"] != "compiler-artifact" || said["profile"]["test"] != true {
+    if said["reason"] != "compiler-artifact" {
         return Ok(None);
     }
     let Some(executable) = said["executable"].as_str() else { return Ok(None) };
@@ -80,8 +91,22 @@ fn test_program(line: &str) -> Result<Option<Command>> {
     let Some(folder) = manifest.and_then(Path::parent) else {
         bail!("cargo does not say where the package of {executable} is");
     };
+    Ok(Some(Built {
+        executable: executable.into(),
+        folder: folder.into(),
+        is_test: said["profile"]["test"] == true,
+        is_example: said["target"]["kind"][0] == "example",
+    }))
+}
+
+/// The program of which a line of cargo's tells that it was built, to be run as cargo does; none when
+/// it tells something else.
+fn test_program(line: &str) -> Result<Option<Command>> {
+    let Some(Built { executable, folder, .. }) = built(line)?.filter(|built| built.is_test) else {
+        return Ok(None);
+    };
     let mut program = Command::new(executable);
-    program.current_dir(folder).env("CARGO_MANIFEST_DIR", folder);
+    program.current_dir(&folder).env("CARGO_MANIFEST_DIR", folder);
     // For `briefly`.
     program.arg("--show-output");
     Ok(Some(program))
