@@ -1,7 +1,8 @@
 # For sourcing after harness.sh: the guest's NVMe devices (xtask/src/guest/nvme.rs), with poll queues and without the
 # kernel's multipath, and the program EXAMPLE that gives any command to any volume (crates/volume/examples/nvme.rs).
 EXAMPLE=${NVME_EXAMPLE:?the example nvme of crates/volume}
-modprobe nvme poll_queues=2
+# No more poll queues than processors, says the driver.
+modprobe nvme poll_queues="$(nproc)"
 
 # with_heads: the drivers anew with the kernel's multipath: what several controllers have is one device, a head. Of QEMU's
 # from 10 on so is every other namespace. Devices are to be looked for again.
@@ -9,7 +10,7 @@ with_heads() {
     # A ring ends some time after its process, and holds its devices until then.
     await 20 modprobe -q -r nvme nvme-tcp nvme-fabrics nvme-core
     modprobe nvme-core multipath=Y
-    modprobe nvme poll_queues=2
+    modprobe nvme poll_queues="$(nproc)"
     modprobe nvme-tcp
 }
 

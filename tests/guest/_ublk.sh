@@ -3,7 +3,7 @@
 #   ublk_add VOLUME [OPTION]...   serves a device; sets DEVICE, ID and UBLK_SERVER
 #   ublk_stop                     stops it as a person would, and wants a clean end
 #   in_kernel VOLUME [OPTION]...   the same, with the volume's program in the kernel; the log says more
-#   deep_io MIB [OPTION]...       verified I/O on 12 MiB of DEVICE from there on, by two processors, each with 128 in flight
+#   deep_io MIB [OPTION]...       verified I/O on 12 MiB of DEVICE from there on, by two processors (where there are two), each with 128 in flight
 #   each_queue                    of each queue whose program was in the kernel and that has ended: requests, returns
 #   begin_counted_load             has DEVICE, whose program is statistics.bpf.o, written to and verified until it is ended
 #   end_counted_load               ends that: no error, no mistake, and the program has counted each request; sets fio_count
@@ -37,10 +37,12 @@ in_kernel() {
 
 deep_io() {
     verified_io "$DEVICE" 6M --iodepth=128 "${@:2}" --name=low --offset="$1M" --cpus_allowed=0 \
-        --name=high --offset="$(($1 + 6))M" --cpus_allowed=1
+        --name=high --offset="$(($1 + 6))M" --cpus_allowed="$(($(nproc) - 1))"
 }
 
 begin_counted_load() {
+    # Fewer requests reach the program than fio makes where neighbours are joined.
+    echo 2 >"/sys/block/${DEVICE#/dev/}/queue/nomerges"
     fio --name=load --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bsrange=512-128k \
         --size=12M --verify=crc32c --verify_fatal=1 --verify_backlog=64 --time_based --runtime=900 \
         --output-format=json --output="$WORK/load" &

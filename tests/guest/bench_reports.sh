@@ -2,6 +2,7 @@
 # limit: 300
 # kernel: newest
 # devices: usual
+# processors: 2
 # The form of `nvlane bench passthrough`, `aio` and `copy`: every figure of the contract is there as a plain number,
 # rows have the samples that it follows from, and nothing is left behind. How fast anything is, is not asked here.
 . "$(dirname "$0")/harness.sh"

@@ -65,9 +65,9 @@ modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
 for name in "${names[@]}"; do
     ublk_add "$(of "$name")" -q 2 -d 128 --bpf user
     echo "$name, below a block device"
-    # By two processors, each with so many in flight.
+    # By two processors where there are two, each with so many in flight.
     at=$(from "$name" 6144)
-    verified_io "$DEVICE" 3M "${many[@]}" --name=low --offset="${at}k" --cpus_allowed=0 --name=high --offset="$((at + 3072))k" --cpus_allowed=1
+    verified_io "$DEVICE" 3M "${many[@]}" --name=low --offset="${at}k" --cpus_allowed=0 --name=high --offset="$((at + 3072))k" --cpus_allowed="$(($(nproc) - 1))"
     verified_io "$DEVICE" 512k "${few[@]}" "$(around "$name" 512)"
     [[ $name != linear ]] || expect_joined "$DEVICE" 5 6 "$SCRATCH/linear.a" "$SCRATCH/linear.b"
     ublk_stop

@@ -1,5 +1,6 @@
 #!/bin/bash
 # limit: 180
+# processors: 2
 # Connecting: one and several I/O queues, write and poll queues, queue sizes, header and data digest
 # each on and off; data goes out and comes back the same each time.
 . "$(dirname "$0")/harness.sh"

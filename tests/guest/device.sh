@@ -2,6 +2,7 @@
 # limit: 480
 # kernel: newest
 # devices: usual
+# processors: 2
 # NVMe character devices through our ring, in each way that it has: every command does what nvme-cli
 # sees it do, and what nobody wraps reaches the device.
 . "$(dirname "$0")/harness.sh"

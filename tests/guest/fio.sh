@@ -1,5 +1,6 @@
 #!/bin/bash
 # limit: 420
+# processors: 2
 # Random reads and writes of 512 bytes to 1 MiB, 32 at once, each read back and checked: on memory,
 # file and block device, with and without digests, with 4096-byte blocks.
 . "$(dirname "$0")/harness.sh"

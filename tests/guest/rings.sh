@@ -54,7 +54,7 @@ for name in kinds purposes commands allocations; do
     bounded "$(program $name)"
     grep '^test result' "$WORK/said"
 done
-for poll_queues in 2 0; do
+for poll_queues in "$(nproc)" 0; do
     modprobe nvme poll_queues=$poll_queues
     ((poll_queues)) || export NO_HYBRID=1
     await 30 plain >/dev/null

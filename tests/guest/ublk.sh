@@ -1,5 +1,6 @@
 #!/bin/bash
 # limit: 900
+# processors: 2
 # Volumes as block devices of this kernel: verified I/O on every way of data over files, memory, linear and a
 # remote volume, what a device says of itself, file systems, discard and zeroes in the backing file, and how
 # devices are listed and taken away. Before that, a machine without the driver.

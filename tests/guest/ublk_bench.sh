@@ -2,6 +2,7 @@
 # limit: 300
 # kernel says: WARNING: kernel/sched/core.c:[0-9]+ at set_task_cpu
 # kernel: newest
+# processors: 2
 # The form of `nvlane bench ublk`: every figure of the contract is there, as a number or named as missing, and
 # nothing is left behind. How fast anything is, is not asked here.
 #

@@ -2,6 +2,7 @@
 # limit: 900
 # round: 20
 # kernel says: WARNING: kernel/sched/core.c:[0-9]+ at set_task_cpu
+# processors: 2
 # Programs that the kernel runs: every example under verified I/O without a return to user space per request, a
 # file system, a full backend, a failing queue, a killed server and its successor, what the verifier refuses, and
 # what wrong lists of actions do.

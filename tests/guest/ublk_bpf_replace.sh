@@ -2,6 +2,7 @@
 # limit: 400
 # kernel: newest
 # kernel says: WARNING: kernel/sched/core.c:[0-9]+ at set_task_cpu
+# processors: 2
 # A program that the kernel runs is replaced while its device is written to and verified: nothing fails or is lost, what is
 # in flight ends before the new one routes anything, its maps stay, what is refused changes nothing, and whoever serves the
 # device next finds the new one.

@@ -1,5 +1,6 @@
 #!/bin/bash
 # limit: 420
+# processors: 2
 # What block/003 to 012 of blktests ask of any block device, of /dev/ublkbN: discards of random ranges under
 # direct I/O, the same through the page cache, the scheduler and the queue's settings changed under load,
 # processors that go and come, read-only devices that refuse writes; and sysfs read while the device goes.

@@ -1,6 +1,7 @@
 #!/bin/bash
 # limit: 200
 # kernel says: WARNING: kernel/sched/core.c:[0-9]+ at set_task_cpu
+# processors: 2
 # What is flushed, or written with FUA, on a block device is so on the devices below it: counted there by the kernel's
 # tracepoint of requests, on every way of data, by a program in user space and by one in the kernel.
 . "$(dirname "$0")/harness.sh"

@@ -1,6 +1,7 @@
 #!/bin/bash
 # limit: 420
 # round: 60
+# processors: 2
 # A server that is killed at random under verified I/O, and its successor: no error reaches the user, nothing
 # acknowledged is lost, of a local volume and of a remote one. Then upgrades under load, servers in the background, a volume
 # that grows in use, and a file system across both.

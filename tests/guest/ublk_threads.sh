@@ -1,5 +1,6 @@
 #!/bin/bash
 # limit: 300
+# processors: 2
 # Several threads per queue: one client's requests are served by all of them, verified on every way of data; what cannot be
 # is refused in a line; the number of threads is noted, and another server may have another, also after kill -9.
 . "$(dirname "$0")/harness.sh"

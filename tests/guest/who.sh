@@ -1,5 +1,6 @@
 #!/bin/bash
 # limit: 120
+# processors: 2
 # Who is connected: a stock host as `ctl controller list` and the log tell of it, one that is refused, and the line of
 # docs/serve.md by which a host connects when it boots.
 . "$(dirname "$0")/harness.sh"

@@ -50,6 +50,10 @@ const LINES_OF_PASSED: usize = 6;
 /// The step that cuts a guest's power.
 const POWER_CUT: &str = "power-cut";
 
+/// Processors of all guests of the full run on the newest kernel: that they race is part of what it is for. Otherwise a
+/// script says what its guest needs ([`Script::processors`]), and a power cut needs one.
+const FULL_PROCESSORS: u32 = 2;
+
 /// Lanes that steps run in, side by side.
 const LANES: usize = 2;
 /// Each may have a guest with 4 GiB of memory.
@@ -301,6 +305,8 @@ struct Guests {
     suite: String,
     /// Of the names of the steps.
     prefix: &'static str,
+    /// So many processors at least have its guests.
+    processors: u32,
     scripts: Vec<Script>,
     /// The power is to be cut.
     power_cut: bool,
@@ -328,7 +334,9 @@ impl Guests {
             .collect();
         let power_cut = prefix != OLDEST && runner.wants(&format!("{prefix}/{POWER_CUT}"));
         let wanted = !scripts.is_empty() || power_cut;
-        Self { suite, prefix, scripts, power_cut, wanted, kernel: OnceLock::new() }
+        let newest = suite == NEWEST_SUITE;
+        let processors = if arguments.full && newest { FULL_PROCESSORS } else { 1 };
+        Self { suite, prefix, processors, scripts, power_cut, wanted, kernel: OnceLock::new() }
     }
 
     fn fetch_kernel(&self, output: &mut Output) -> Result<()> {
@@ -343,11 +351,12 @@ impl Guests {
         result
     }
 
-    /// Waits until the step that makes them has kernel and programs.
-    fn machine(&self, programs: &Programs) -> Result<Machine> {
+    /// Waits until the step that makes them has kernel and programs. The guest has so many processors at least.
+    fn machine(&self, programs: &Programs, processors: u32) -> Result<Machine> {
+        let cpus = processors.max(self.processors);
         let environment = programs.ready()?.to_vec();
         let kernel = self.kernel.wait().clone().context("there is no kernel to boot")?;
-        Ok(Machine { environment, ..Machine::new(kernel)? })
+        Ok(Machine { environment, cpus, ..Machine::new(kernel)? })
     }
 
     /// Of the kernel; just the suite when nothing wanted it.
@@ -367,7 +376,7 @@ impl Guests {
         let cut =
             Step::new(format!("{}/{POWER_CUT}", self.prefix), move |seat: &mut Seat, output| {
                 seat.leave();
-                let machine = self.machine(programs)?;
+                let machine = self.machine(programs, 1)?;
                 output.start_clock();
                 power_cut::run(&machine, self.prefix, rounds, seed, output)?;
                 Ok(Count { passed: rounds, failed: 0 })
@@ -375,11 +384,14 @@ impl Guests {
         steps.extend(self.power_cut.then_some(cut));
         // Those that have the same guests come together.
         let mut scripts: Vec<&Script> = self.scripts.iter().collect();
-        scripts.sort_by_key(|script| script.devices_there() == Set::Usual);
+        scripts.sort_by_key(|script| {
+            (script.devices_there() == Set::Usual, script.processors.max(self.processors))
+        });
         for script in scripts {
             let name = format!("{}/{}", self.prefix, script.name);
             steps.push(Step::new(name, move |seat: &mut Seat, output| {
-                seat.prepare(&self.machine(programs)?, script.devices_there(), output)?;
+                let machine = self.machine(programs, script.processors)?;
+                seat.prepare(&machine, script.devices_there(), output)?;
                 output.start_clock();
                 let mut verdict = seat.run(script)?;
                 if verdict.died {
@@ -387,7 +399,7 @@ impl Guests {
                     let why = verdict.failure.as_deref().unwrap_or_default();
                     output.say(&format!("{why}\nonce more, in another guest"));
                     output.blame("the first guest died, see the step's words");
-                    seat.prepare(&self.machine(programs)?, script.devices_there(), output)?;
+                    seat.prepare(&machine, script.devices_there(), output)?;
                     verdict = seat.run(script)?;
                 }
                 show(&verdict, output);

@@ -11,7 +11,8 @@
 //!
 //! A test is a script whose first lines say `# limit: SECONDS` and may say `# round: SECONDS` (added
 //! to the limit for each of the `ROUNDS` that it repeats; the machine may be three times slower), `# only: full` (not in the everyday run),
-//! `# kernel: newest` (needs what older kernels lack) or `# devices: usual` (uses that [`Set`] of NVMe devices). What it may use is in
+//! `# kernel: newest` (needs what older kernels lack), `# processors: 2` (has that many also where one would do, see
+//! [`Script::processors`]) or `# devices: usual` (uses that [`Set`] of NVMe devices). What it may use is in
 //! tests/guest/harness.sh. It passes when it ends with status 0 and the kernel has not warned, but of what
 //! `# kernel says: REGEX` names: a fault of the kernel's own, about which the script says more.
 
@@ -59,6 +60,9 @@ pub struct Script {
     pub newest_only: bool,
     /// The NVMe devices that it uses.
     pub devices: Option<Set>,
+    /// Processors that its guest has everyday: one, unless it says that what it tests needs more. One is emulated
+    /// without atomic instructions, twice as fast as two.
+    pub processors: u32,
 }
 
 impl Script {
@@ -105,6 +109,11 @@ impl Script {
                 Some("placed") => Some(Set::Placed),
                 Some(other) => bail!("{name}: there are no devices {other:?}"),
             },
+            processors: match says("processors:").as_deref() {
+                None => 1,
+                Some("2") => 2,
+                Some(other) => bail!("{name}: no guest has {other:?} processors"),
+            },
         })
     }
 }
@@ -131,16 +140,16 @@ pub struct Verdict {
 #[derive(Debug, Default)]
 pub struct Seat {
     session: Option<Session>,
-    /// The kernel and devices that were tried last, and how many such guests, one after the other, did not get as
-    /// far as a test.
-    tried: (Option<(String, Set)>, u32),
+    /// The kernel, devices and processors that were tried last, and how many such guests, one after the other, did
+    /// not get as far as a test.
+    tried: (Option<(String, Set, u32)>, u32),
 }
 
 impl Seat {
     /// Has a guest of `machine` ready; boots it unless the last one can go on. On a machine that is very
     /// busy a kernel may take its timer for broken, so it gets more than one chance.
     pub fn prepare(&mut self, machine: &Machine, devices: Set, output: &mut Output) -> Result<()> {
-        let wanted = Some((machine.kernel.version.clone(), devices));
+        let wanted = Some((machine.kernel.version.clone(), devices, machine.cpus));
         if wanted != self.tried.0 {
             self.leave();
             self.tried = (wanted, 0);
@@ -324,7 +333,10 @@ mod tests {
         let script = Script::parse("discover", path, "#!/bin/bash\n# limit: 30\n# only: full\n", 5);
         let script = script.unwrap();
         assert_eq!((script.limit, script.full_only), (Duration::from_secs(30 * SLOWER), true));
-        assert!(!script.newest_only && script.devices.is_none());
+        assert!(!script.newest_only && script.devices.is_none() && script.processors == 1);
+        let two = Script::parse("race", path, "# limit: 30\n# processors: 2\n", 5).unwrap();
+        assert_eq!(two.processors, 2);
+        assert!(Script::parse("race", path, "# limit: 30\n# processors: 3\n", 5).is_err());
         assert!(Script::parse("discover", path, "#!/bin/bash\ntrue\n# limit: 30\n", 5).is_err());
         let repeated = Script::parse("kill", path, "# limit: 30\n# round: 10\n", 5).unwrap();
         assert_eq!(repeated.limit, Duration::from_secs(80 * SLOWER));
