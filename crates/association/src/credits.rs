@@ -57,6 +57,15 @@ impl Credits {
     }
 }
 
+impl Credits {
+    /// A command has ended without a word of how far the controller has fetched: it keeps no flow control, whatever it
+    /// has said, and from now on there is always room. What is in flight at once must be bounded otherwise.
+    #[inline]
+    pub fn untold(&mut self) {
+        self.on = false;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +107,15 @@ mod tests {
         assert_eq!(credits, one);
         credits.withdrawn();
         assert!(!credits.fetched(0), "nothing more was sent");
+    }
+
+    #[test]
+    fn a_controller_that_does_not_tell_does_without() {
+        let mut credits = Credits::new(2, true);
+        credits.sent();
+        assert!(!credits.has_room());
+        credits.untold();
+        assert!(credits.has_room() && credits.fetched(0xffff));
     }
 
     #[test]

@@ -375,6 +375,25 @@ fn a_submission_queue_is_never_overfilled() {
 }
 
 #[test]
+fn successes_without_a_response_leave_room_also_with_flow_control() {
+    let target = Target::memory();
+    let edit = |pdu: &mut Vec<u8>| {
+        match pdu[0] {
+            C2H_DATA => pdu[1] |= nvme_tcp::pdu::flags::SUCCESS,
+            _ => pdu.clear(),
+        }
+        true
+    };
+    let tamper = Tamper::each(target.address, IO, FIRST, Arc::new(edit));
+    let mut options = host::Options { flow_control: true, ..options() };
+    options.association.queue_entries = 8;
+    let core = Core::usable(connect(tamper.address, &options));
+    for _ in 0..20 {
+        assert_eq!(core.read(0, 512), vec![0; 512]);
+    }
+}
+
+#[test]
 fn a_submission_queue_head_that_cannot_be() {
     for head in [5, 200] {
         let (_target, path, core) = with_head(head);

@@ -96,6 +96,19 @@ impl BufferPool {
         self.shared.waiters.borrow_mut().push_back((sink, token));
     }
 
+    /// Takes `sink` with `token` out of the line of those who wait.
+    pub fn stop_waiting(&self, sink: &Rc<dyn Complete>, token: u64) {
+        let is_it = |(waiter, its): &(Rc<dyn Complete>, u64)| {
+            *its == token && std::ptr::addr_eq(Rc::as_ptr(waiter), Rc::as_ptr(sink))
+        };
+        // Dropped when nothing is borrowed any more: it may be the last that keeps much.
+        let mut waiters = self.shared.waiters.borrow_mut();
+        let place = waiters.iter().position(is_it);
+        let gone = place.and_then(|place| waiters.remove(place));
+        drop(waiters);
+        drop(gone);
+    }
+
     /// Bytes not handed out; not all need be to be had in one buffer.
     pub fn available(&self) -> usize {
         self.shared.buddy.borrow().free_bytes()
@@ -167,8 +180,11 @@ impl BufferPool {
             let (before, queued) = (self.available(), self.shared.waiters.borrow().len());
             sink.complete(token, 0, 0);
             let again = self.shared.waiters.borrow().len().saturating_sub(queued);
-            if again > 0 && self.available() >= before {
+            let after = self.available();
+            if again > 0 && after >= before {
                 self.shared.waiters.borrow_mut().rotate_right(again);
+                // What it took and gave back, one of several buffers that it needs, does for nobody.
+                self.shared.returned.set(after > before);
                 break;
             }
         }
@@ -382,6 +398,45 @@ mod tests {
         assert!(large.has() && small.has());
         assert!(!pool.serve(), "nobody waits");
         assert_eq!(pool.available(), PIECE - BLOCK_MAX - BLOCK_MIN);
+    }
+
+    #[test]
+    fn a_waiter_that_gives_back_what_does_not_do_is_not_called_again_for_that() {
+        struct WantsTwo(Rc<BufferPool>, Cell<usize>, std::rc::Weak<WantsTwo>);
+        impl Complete for WantsTwo {
+            fn complete(&self, token: u64, _: i32, _: u32) {
+                self.1.set(self.1.get() + 1);
+                let _one = self.0.allocate(BLOCK_MAX);
+                if self.0.allocate(BLOCK_MAX).is_none() {
+                    self.0.wait(self.2.upgrade().expect("waiting"), token);
+                }
+            }
+        }
+        let pool = pool();
+        let mut held: Vec<Buffer> = std::iter::from_fn(|| pool.allocate(BLOCK_MAX)).collect();
+        let two = Rc::new_cyclic(|this| WantsTwo(Rc::clone(&pool), Cell::default(), this.clone()));
+        pool.wait(Rc::clone(&two) as Rc<_>, 0);
+        held.pop();
+        assert!(pool.serve());
+        assert!(!pool.has_served() && two.1.get() == 1, "it would spin");
+        held.pop();
+        assert!(pool.serve() && two.1.get() == 2);
+        assert!(!pool.has_served(), "nobody waits");
+    }
+
+    #[test]
+    fn who_stops_waiting_is_let_go() {
+        let pool = pool();
+        let held: Vec<Buffer> = std::iter::from_fn(|| pool.allocate(BLOCK_MAX)).collect();
+        let [first, second] = [(); 2].map(|()| Wants::wait(&pool, BLOCK_MAX));
+        let sink = Rc::clone(&first) as Rc<dyn Complete>;
+        pool.stop_waiting(&sink, 1);
+        assert_eq!(Rc::strong_count(&first), 3, "another token is another's");
+        pool.stop_waiting(&sink, 0);
+        pool.stop_waiting(&sink, 0);
+        assert_eq!((Rc::strong_count(&first), Rc::strong_count(&second)), (2, 2));
+        drop(held);
+        assert!(pool.serve() && second.has() && first.told.get() == 0);
     }
 
     #[test]

@@ -159,6 +159,8 @@ impl Connection {
         if !end.success {
             return;
         }
+        // No response follows that tells the head. (Only without flow control may a controller do so.)
+        self.credits.untold();
         let status = if end.digest_error { Status::TRANSIENT_TRANSPORT } else { Status::SUCCESS };
         if let Some(authenticating) = &mut self.authenticating {
             return authenticating.answered(status);

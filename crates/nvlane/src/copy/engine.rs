@@ -332,7 +332,13 @@ impl Engine {
         if let Some(tick) = state.tick.take() {
             self.reactor.cancel_timer(tick);
         }
+        let was_waiting = std::mem::take(&mut state.waiting);
         drop(state);
+        if was_waiting {
+            // Whoever is in that line is kept, with volumes and their locks.
+            let this: Rc<dyn Complete> = self.this();
+            self.reactor.buffers().stop_waiting(&this, MEMORY);
+        }
         self.tell();
         ended(outcome);
     }

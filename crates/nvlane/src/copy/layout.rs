@@ -105,7 +105,7 @@ impl Layout {
             }
             if bytes > 0 {
                 extents.push(Extent { volume, offset, bytes, start });
-                start += bytes;
+                start = start.checked_add(bytes).ok_or("the sources are longer than any volume")?;
             }
         }
         let bytes = start;
@@ -160,7 +160,8 @@ fn padded(
                 "{name}: {bytes} bytes end within one of its blocks of {block}: give --pad to fill it up with zeroes"
             ));
         }
-        padded.push(bytes.next_multiple_of(block));
+        let whole = bytes.checked_next_multiple_of(block);
+        padded.push(whole.ok_or("the sources are longer than any volume")?);
     }
     Ok(padded)
 }
@@ -438,6 +439,16 @@ mod tests {
         }
         let padded = layout(&all, &[(0, 0, None)], &[(1, 0)], true).unwrap();
         assert_eq!((padded.bytes, padded.padded), (M + 512, vec![M + 4096]));
+    }
+
+    #[test]
+    fn lengths_that_wrap_around_are_refused() {
+        const HALF: u64 = 1 << 63;
+        let all = [facts(HALF, 512), facts(u64::MAX - 511, 512), facts(4 * M, 4096)];
+        for sources in [&[(0, 0, None), (0, 0, None), (0, 0, Some(M))][..], &[(1, 0, None)]] {
+            let said = layout(&all, sources, &[(2, 0)], true).unwrap_err();
+            assert!(said.contains("longer than any volume"), "{said}");
+        }
     }
 
     /// A target whose blocks are as small as the source's needs no room for more, and gets no more.

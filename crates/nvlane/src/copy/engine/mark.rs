@@ -200,7 +200,7 @@ pub(super) mod tests {
     use crate::copy::throttle::Throttle;
     use namespace::{Namespace, Queue};
     use nvme::Limits;
-    use reactor::{Config, Reactor};
+    use reactor::{Complete, Config, Reactor};
     use std::cell::RefCell;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Instant;
@@ -281,10 +281,34 @@ pub(super) mod tests {
         order: Order,
         options: Options,
     ) -> (Outcome, Counts) {
-        const BYTES: u64 = 1 << 20;
         let reactor = Reactor::new(&Config::default()).unwrap();
+        let (outcome, shared) = begin(&reactor, target, keep, order, options);
+        reactor.run();
+        (outcome.take().expect("it has ended"), shared.now().1)
+    }
+
+    /// Stops the reactor, once nobody there has the volume any more.
+    struct Stop(Rc<Reactor>, std::sync::Weak<dyn Namespace>);
+
+    impl Complete for Stop {
+        fn complete(&self, _: u64, _: i32, _: u32) {
+            assert_eq!(self.1.strong_count(), 0, "the copy has ended and keeps its volume");
+            self.0.stop();
+        }
+    }
+
+    /// Begins a copy of a MiB; the reactor stops when it has ended, and says how.
+    fn begin(
+        reactor: &Rc<Reactor>,
+        target: Arc<dyn Namespace>,
+        keep: Option<Keep>,
+        order: Order,
+        options: Options,
+    ) -> (Rc<RefCell<Option<Outcome>>>, Arc<Shared>) {
+        const BYTES: u64 = 1 << 20;
         let shared = Arc::new(Shared::new(options.throttle));
         let outcome = Rc::new(RefCell::new(None));
+        let of_target = Arc::downgrade(&target);
         let setup = Setup {
             volumes: vec![open("mem:1M"), target],
             layout: Layout {
@@ -301,14 +325,32 @@ pub(super) mod tests {
             keep,
             watch: None,
         };
-        let (end, told) = (Rc::clone(&reactor), Rc::clone(&outcome));
+        let (end, told) = (Rc::clone(reactor), Rc::clone(&outcome));
         let ended = move |outcome| {
             *told.borrow_mut() = Some(outcome);
-            end.stop();
+            // In a later turn, when the copy is gone.
+            let stop = Rc::new(Stop(Rc::clone(&end), of_target));
+            end.timer(end.now() + Duration::from_millis(10), stop, 0);
         };
-        Engine::start(&reactor, setup, Box::new(ended)).unwrap();
+        Engine::start(reactor, setup, Box::new(ended)).unwrap();
+        (outcome, shared)
+    }
+
+    #[test]
+    fn a_copy_that_is_ended_while_it_waits_for_memory_keeps_no_volume() {
+        let reactor = Reactor::new(&Config::default()).unwrap();
+        let take = || reactor.buffers().allocate(1 << 20);
+        let held: Vec<_> = std::iter::from_fn(take).collect();
+        let options = Options { read_write: true, extents: false, ..Options::default() };
+        let (outcome, shared) = begin(&reactor, open("mem:1M"), None, Order::Free, options);
+        let stopper = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            shared.stop();
+        });
         reactor.run();
-        (outcome.take().expect("it has ended"), shared.now().1)
+        stopper.join().unwrap();
+        assert_eq!(outcome.take(), Some(Outcome::Stopped(0)));
+        assert!(!held.is_empty());
     }
 
     #[test]
