@@ -43,11 +43,17 @@ truncate -s $(((33 << 20) + 7 * 512)) "$SCRATCH/a.img"
 truncate -s 64M "$SCRATCH/b.img" "$SCRATCH/c.img"
 serve "$SCRATCH/remote.img?size=128M&create"
 remote="tcp://127.0.0.1:$PORT/$NQN?ns=1"
+truncate -s 64M "$SCRATCH/loop.img"
+modprobe loop
+loop=$(losetup -f --show --direct-io=on "$SCRATCH/loop.img")
 for way in "${ways[@]}" "${direct[@]}"; do
     check "$SCRATCH/b.img" "$way"
+    # Both reads and writes are the ring's by themselves.
+    check "$loop" "$way"
     MIDDLE=33 check "linear:($SCRATCH/a.img,$SCRATCH/c.img)" "$way"
     [[ -z $batches ]] || check "$SCRATCH/b.img" "$way" --no-batch
 done
+losetup -d "$loop"
 if [[ -z $batches ]]; then
     said=$(fails "$NVLANE" ublk add mem:16M --batch)
     expect_match "batches on an older kernel" "$said" 'need Linux 7.0'

@@ -5,7 +5,7 @@
 //!              Plain::entry                 all bytes
 //!   request ----------------> ring -------------------------> commit
 //!      |  none: no plain file,  |  anything else: an error,
-//!      |  FUA, not registered   |  a part
+//!      |  FUA, no memory        |  a part
 //!      '------------------------'--> the volume, from the start
 //! ```
 //!
@@ -16,7 +16,7 @@
 use namespace::Namespace;
 use nvme::Command;
 use nvme::opcode::io as opcode;
-use reactor::{FixedFile, Reactor};
+use reactor::{Buffer, FixedFile, Reactor};
 use rustix::fs::FileType;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
@@ -30,6 +30,8 @@ pub struct Plain {
     block_shift: u8,
     /// A file's volume wants to know of each write, since one that comes late may make the file larger again.
     writes: bool,
+    /// The page cache is gone past: pages that are registered are not looked up each time.
+    direct: bool,
 }
 
 impl Plain {
@@ -37,29 +39,51 @@ impl Plain {
     pub fn of(namespace: &dyn Namespace, reactor: &Rc<Reactor>) -> Option<Plain> {
         let plain = namespace.plain_file()?;
         let kind = FileType::from_raw_mode(rustix::fs::fstat(plain).ok()?.st_mode);
+        let direct = rustix::fs::fcntl_getfl(plain).ok()?.contains(rustix::fs::OFlags::DIRECT);
         let file = reactor.register_file(plain.as_raw_fd())?;
         Some(Plain {
             reactor: Rc::clone(reactor),
             file: Some(file),
             block_shift: namespace.limits().block_shift,
             writes: kind == FileType::BlockDevice,
+            direct,
         })
     }
 
-    /// What the ring is to do for a command with `len` bytes in the registered buffer `index`.
+    /// Whether a command is the ring's.
     #[inline]
-    pub fn entry(&self, command: &Command, index: u16, len: u32) -> Option<uring::Entry> {
+    pub fn takes(&self, command: &Command) -> bool {
+        match command.opcode {
+            opcode::READ => true,
+            opcode::WRITE => self.writes && !command.fua(),
+            _ => false,
+        }
+    }
+
+    /// The place of a buffer in the ring's table, where that helps.
+    #[inline]
+    pub fn index_of(&self, buffer: &Buffer) -> Option<u16> {
+        if self.direct { buffer.ensure_registered() } else { None }
+    }
+
+    /// What the ring is to do for a command that it [takes](Plain::takes), with the `len` bytes from `start` on: in the
+    /// registered buffer `index`, if there is one. Addresses in a request's pages count from their start.
+    #[inline]
+    pub fn entry(
+        &self,
+        command: &Command,
+        start: *mut u8,
+        len: u32,
+        index: Option<u16>,
+    ) -> Option<uring::Entry> {
         let file = self.file.as_ref()?.file();
         let offset = command.slba() << self.block_shift;
-        // Addresses count from the start of the buffer.
-        let start = std::ptr::null_mut();
-        match command.opcode {
-            opcode::READ => Some(entry::read_fixed(file, start, len, offset, index)),
-            opcode::WRITE if self.writes && !command.fua() => {
-                Some(entry::write_fixed(file, start, len, offset, 0, index))
-            }
-            _ => None,
-        }
+        Some(match (command.opcode == opcode::WRITE, index) {
+            (false, Some(index)) => entry::read_fixed(file, start, len, offset, index),
+            (false, None) => entry::read(file, start, len, offset),
+            (true, Some(index)) => entry::write_fixed(file, start, len, offset, 0, index),
+            (true, None) => entry::write(file, start, len, offset, 0),
+        })
     }
 }
 

@@ -191,10 +191,7 @@ impl QueueServer {
         let mut tags = Tags::new(config.depth, config.path, config.shape);
         // The driver gives those to other threads.
         (0..config.depth).filter(|tag| !config.share.has(*tag)).for_each(|tag| tags.ended(tag));
-        let plain = match config.path {
-            DataPath::ZeroCopy => Plain::of(&**namespace, reactor),
-            DataPath::Copy | DataPath::UserCopy => None,
-        };
+        let plain = Plain::of(&**namespace, reactor);
         let registered = reactor.register_file(device.as_raw_fd());
         let file = registered.as_ref().map_or(uring::File::Fd(device.as_raw_fd()), FixedFile::file);
         Ok(Rc::new_cyclic(|me| QueueServer {
@@ -323,14 +320,10 @@ impl QueueServer {
     /// Has the volume carry out a request, or the ring where that is the same.
     #[inline]
     fn start(&self, tag: u16) {
-        let entry = self.plain.as_ref().and_then(|plain| {
-            let tags = self.tags.borrow();
-            let Carries::Pages(len) = tags.carries(tag) else { return None };
-            plain.entry(tags.command(tag), self.first_buffer + tag, len)
-        });
-        match entry {
+        match self.plain.as_ref().and_then(|plain| self.plain_entry(plain, tag)) {
             // SAFETY: the entry names the request's pages, which the driver keeps registered until the tag is
-            // committed.
+            // committed, or memory that the tag's slot keeps until this has ended (`plain_memory`); the queue, which
+            // has the slots, is the sink.
             Some(entry) => unsafe {
                 self.reactor.submit(entry, self.me(), about::PLAIN | u64::from(tag));
             },
@@ -338,11 +331,35 @@ impl QueueServer {
         }
     }
 
+    #[inline]
+    fn plain_entry(&self, plain: &Plain, tag: u16) -> Option<uring::Entry> {
+        let tags = self.tags.borrow();
+        let command = tags.command(tag);
+        if !plain.takes(command) {
+            return None;
+        }
+        let (start, len, index) = match tags.carries(tag) {
+            Carries::Pages(len) => (std::ptr::null_mut(), len, Some(self.first_buffer + tag)),
+            Carries::Room(len) | Carries::Bytes(len) => {
+                let (start, index) = self.plain_memory(plain, tag, len)?;
+                (start, len, index)
+            }
+            Carries::Nothing | Carries::Range(_) => return None,
+        };
+        plain.entry(command, start, len, index)
+    }
+
     /// The ring has carried out what [`QueueServer::start`] gave it.
     #[inline]
     fn started(&self, tag: u16, result: i32) {
         let carries = self.tags.borrow().carries(tag);
-        if carries != Carries::Pages(result.cast_unsigned()) {
+        let (Carries::Pages(len) | Carries::Room(len) | Carries::Bytes(len)) = carries else {
+            unreachable!("{carries:?} is not the ring's");
+        };
+        if len != result.cast_unsigned() {
+            if matches!(carries, Carries::Room(_)) {
+                drop(self.slot(tag).data.take());
+            }
             return self.submit(tag);
         }
         let step = self.tags.borrow_mut().served(tag, Status::SUCCESS);

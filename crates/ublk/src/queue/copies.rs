@@ -2,6 +2,7 @@
 
 use super::{QueueServer, about};
 use crate::driver::data_position;
+use crate::plain::Plain;
 use crate::tags::Carries;
 use crate::zoned;
 use namespace::Data;
@@ -20,6 +21,35 @@ impl QueueServer {
                 None
             }
         }
+    }
+
+    /// Memory that the ring reads into or writes from, and its place in the ring's table: it stays the slot's, which keeps
+    /// it until it is told that the ring has done. None if there is none now.
+    #[inline]
+    pub(super) fn plain_memory(
+        &self,
+        plain: &Plain,
+        tag: u16,
+        len: u32,
+    ) -> Option<(*mut u8, Option<u16>)> {
+        let slot = self.slot(tag);
+        if let Some(own) = slot.own.borrow_mut().as_mut() {
+            assert!(len as usize <= own.len());
+            return Some((own.as_mut_ptr(), plain.index_of(own)));
+        }
+        let mut data = slot.data.take();
+        if data.is_empty() {
+            // Whoever waits for memory was first.
+            let is_free = self.waiting.borrow().is_empty();
+            data = Data::Buffer(is_free.then(|| self.reactor.buffers().allocate(len as usize))??);
+        }
+        assert_eq!(data.len(), len as usize);
+        let memory = match &mut data {
+            Data::Buffer(buffer) => Some((buffer.as_mut_ptr(), plain.index_of(buffer))),
+            _ => None,
+        };
+        slot.data.set(data);
+        memory
     }
 
     /// Has the pool tell when memory came back.

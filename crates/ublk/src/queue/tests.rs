@@ -9,7 +9,9 @@ use namespace::layer::fault::{Fault, Rule};
 use namespace::memory::{Memory, MemoryOptions};
 use nvme::Status;
 use reactor::{Config, Drive};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const BYTES: usize = 8192;
@@ -61,14 +63,22 @@ impl Set {
 
     /// The same, of which this thread has a share.
     fn of(rule: Rule, batch: bool, share: Share) -> Set {
+        let memory = memory();
+        let volume = Fault::new(Arc::clone(&memory) as _, rule);
+        Set::serving(memory, volume, DataPath::UserCopy, batch, share)
+    }
+
+    /// The same, of any volume by any way.
+    fn serving(
+        memory: Arc<Memory>,
+        volume: Arc<dyn Namespace>,
+        path: DataPath,
+        batch: bool,
+        share: Share,
+    ) -> Set {
         let reactor = Reactor::new(&Config::default()).expect("io_uring is allowed");
         let device = Arc::new(tempfile::tempfile().unwrap());
         device.set_len(4096).unwrap();
-        let options =
-            MemoryOptions { bytes: 1 << 20, block_shift: 9, cores: 1, lend: false, uuid: None };
-        let memory = Memory::open(options).unwrap();
-        let volume: Arc<dyn Namespace> = Fault::new(Arc::clone(&memory) as _, rule);
-        let path = DataPath::UserCopy;
         let shape = SHAPE;
         let depth = 2;
         let config = QueueConfig { queue: 0, depth, share, path, shape, encoded: true, batch };
@@ -146,6 +156,72 @@ impl Set {
 
     fn stored(&self) -> Vec<u8> {
         self.at_volume(opcode::READ, &[0; BYTES])
+    }
+}
+
+fn memory() -> Arc<Memory> {
+    let options =
+        MemoryOptions { bytes: 1 << 20, block_shift: 9, cores: 1, lend: false, uuid: None };
+    Memory::open(options).unwrap()
+}
+
+/// A file, and the volume behind it, which is to be asked for nothing but what the file cannot give.
+#[derive(Debug)]
+struct Bypassed {
+    file: File,
+    volume: Arc<Memory>,
+    asked: Arc<AtomicU32>,
+}
+
+struct Asked(Rc<dyn Queue>, Arc<AtomicU32>);
+
+impl Queue for Asked {
+    fn submit(&self, request: Box<Request>) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.submit(request);
+    }
+
+    fn forget(&self) {
+        self.0.forget();
+    }
+}
+
+impl Namespace for Bypassed {
+    fn limits(&self) -> nvme::Limits {
+        self.volume.limits()
+    }
+
+    fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
+        let queue = Arc::clone(&self.volume).open_queue(reactor)?;
+        Ok(Rc::new(Asked(queue, Arc::clone(&self.asked))))
+    }
+
+    fn plain_file(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+
+    fn refresh(&self) -> io::Result<bool> {
+        self.volume.refresh()
+    }
+
+    fn resize(&self, bytes: u64) -> io::Result<()> {
+        self.volume.resize(bytes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.volume.flush()
+    }
+
+    fn uri(&self) -> String {
+        self.volume.uri()
+    }
+
+    fn describe(&self, facts: &mut Vec<(String, String)>) {
+        self.volume.describe(facts);
+    }
+
+    fn uuid(&self) -> Option<[u8; 16]> {
+        self.volume.uuid()
     }
 }
 
@@ -229,6 +305,36 @@ fn what_is_refused_for_a_moment_waits_and_keeps_its_data() {
     let mut bytes = vec![0; BYTES];
     set.device.read_exact_at(&mut bytes, data_position(0, TAG, 0)).unwrap();
     assert!(bytes == pattern(), "other bytes were read");
+}
+
+#[test]
+fn by_copies_too_a_plain_file_is_read_by_the_queue_and_what_it_lacks_by_its_volume() {
+    for path in [DataPath::UserCopy, DataPath::Copy] {
+        for (in_file, asked) in [(BYTES, 0), (BYTES / 2, 1), (0, 1)] {
+            let file = tempfile::tempfile().unwrap();
+            file.write_all_at(&pattern()[..in_file], 0).unwrap();
+            let (volume, asked_of) = (memory(), Arc::new(AtomicU32::new(0)));
+            let bypassed =
+                Bypassed { file, volume: Arc::clone(&volume), asked: Arc::clone(&asked_of) };
+            let set = Set::serving(volume, Arc::new(bypassed), path, false, Share::ALL);
+            let stored: Vec<u8> = pattern().into_iter().rev().collect();
+            set.at_volume(opcode::WRITE, &stored);
+            let wanted = if asked == 0 { pattern() } else { stored };
+            set.give(operation::READ);
+            set.refuse_other(driver::ABORTED);
+            set.drive();
+            let mut bytes = vec![0; BYTES];
+            match path {
+                DataPath::Copy => {
+                    let own = set.queue.slot(TAG).own.borrow();
+                    bytes.copy_from_slice(&own.as_ref().unwrap().as_slice()[..BYTES]);
+                }
+                _ => set.device.read_exact_at(&mut bytes, data_position(0, TAG, 0)).unwrap(),
+            }
+            assert!(bytes == wanted, "{path}: other bytes with {in_file} in the file");
+            assert_eq!(asked_of.load(Ordering::Relaxed), asked, "{path}: {in_file} in the file");
+        }
+    }
 }
 
 #[test]
