@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   target/PROFILE/{nvlane,libnvlane_aio.so,examples/nvme} ──copied──> target/guest/programs/PROFILE/
-//!   this program, tests and examples of uring and reactor  ──copied──>   the same
+//!   this program, tests and examples of uring and reactor, the model of Copies  ──copied──>   the same
 //!   a program in C on our libaio                           ──copied──>   .../aio_device
 //!   libnvlane.so, examples of volume in Rust and C         ──copied──>   .../library/{rust,c}/
 //!   nvlane with its promises made breakable                ──copied──>   .../mutants/nvlane, or everyday .../nvlane
@@ -185,10 +185,31 @@ impl Programs {
         if self.needs("rings") {
             add("RING_PROGRAMS", build_ring_programs(self.with_all, &kept, output)?);
         }
+        if self.needs("copy_model") {
+            let kept = || self.build_copy_model(&kept, output);
+            add("COPY_MODEL", given("COPY_MODEL").map_or_else(kept, Ok)?);
+        }
         if let Some(peer) = given("NVLANE_PEER") {
             add("NVLANE_PEER", peer);
         }
         Ok(variables)
+    }
+
+    /// The tests of Copy, with the model: guests have file systems and devices for it. As they are built in any case:
+    /// everyday for the unit tests, in the full run for the model on this machine.
+    fn build_copy_model(&self, kept: &Kept, output: &Output) -> Result<String> {
+        let options: &[&str] = match (self.full, self.with_all) {
+            (true, _) => &["--release", "--package=namespace", "--test=copy"],
+            (false, true) => &["--workspace"],
+            (false, false) => &["--package=namespace", "--test=copy"],
+        };
+        let built = build_tests(&["namespace"], options, output)?;
+        let is_it = |built: &unit::Built| {
+            let name = built.executable.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with("copy-")
+        };
+        let found = built.into_iter().find(is_it).context("cargo has built no tests of Copy")?;
+        kept.copy(&found.executable, "model")
     }
 }
 
@@ -286,28 +307,32 @@ fn build_aio_program(nvlane: &Path, kept: &Kept, output: &Output) -> Result<Stri
 /// The tests and examples of the crates around io_uring, separated by spaces: kernels differ in
 /// what rings they have. With all other tests where those are built in any case: the crates alone would have other features.
 fn build_ring_programs(with_all: bool, kept: &Kept, output: &Output) -> Result<String> {
-    let crates = ["uring", "reactor"];
-    let of = if with_all {
-        ["--workspace"].as_slice()
-    } else {
-        &["--package=uring", "--package=reactor"]
-    };
-    let options = ["test", "--no-run", "--locked", "--message-format=json-render-diagnostics"];
-    let said = output.captured(cargo()?.args(options).args(of))?;
+    let of: &[&str] =
+        if with_all { &["--workspace"] } else { &["--package=uring", "--package=reactor"] };
     let mut programs = Vec::new();
-    for line in said.lines() {
-        let Some(built) = unit::built(line)? else { continue };
-        let is_theirs = crates.iter().any(|name| built.folder.ends_with(name));
-        if !is_theirs || !(built.is_test || built.is_example) {
-            continue;
-        }
+    for built in build_tests(&["uring", "reactor"], of, output)? {
         // rings.sh tells tests from examples by the name of the folder that cargo has them in.
         let program = &built.executable;
         let kind = program.parent().and_then(Path::file_name).context("cargo has folders")?;
         programs.push(kept.copy(program, &format!("rings/{}", kind.display()))?);
     }
-    ensure!(!programs.is_empty(), "cargo has built no tests of {}", crates.join(" and "));
     Ok(programs.join(" "))
+}
+
+/// The tests and examples of `crates` among what cargo makes of `options`.
+fn build_tests(crates: &[&str], options: &[&str], output: &Output) -> Result<Vec<unit::Built>> {
+    let mut command = cargo()?;
+    command.args(["test", "--no-run", "--locked", "--message-format=json-render-diagnostics"]);
+    let mut programs = Vec::new();
+    for line in output.captured(command.args(options))?.lines() {
+        let Some(built) = unit::built(line)? else { continue };
+        let is_theirs = crates.iter().any(|name| built.folder.ends_with(name));
+        if is_theirs && (built.is_test || built.is_example) {
+            programs.push(built);
+        }
+    }
+    ensure!(!programs.is_empty(), "cargo has built no tests of {}", crates.join(" and "));
+    Ok(programs)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod blocks;
 mod bounds;
+mod devices;
 mod dice;
 mod gate;
 mod model;
@@ -9,5 +10,6 @@ mod programs;
 mod races;
 mod rules;
 mod stacks;
+mod tally;
 mod waits;
 mod world;

@@ -7,7 +7,6 @@ use crate::stacks::Maker;
 use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::layer::linear::Linear;
 use namespace::{Namespace, Request};
-use std::cell::Cell;
 use std::sync::Arc;
 
 const BLOCKS: u64 = 96;
@@ -106,13 +105,8 @@ fn volumes(maker: &Maker<'_>, case: u64) -> Vec<Arc<dyn Namespace>> {
 fn blocks_stay_whole_and_nobody_waits_for_ever() {
     for case in 0..7 {
         let folder = tempfile::tempdir().expect("a folder");
-        let maker = Maker {
-            folder: folder.path(),
-            block_shift: if case % 2 == 0 { 12 } else { 9 },
-            cores: 2,
-            failures: 0,
-            files: Cell::new(0),
-        };
+        let block_shift = if case % 2 == 0 { 12 } else { 9 };
+        let maker = Maker::new(folder.path(), block_shift, 2);
         let volumes = volumes(&maker, case);
         std::thread::scope(|scope| {
             let cores: Vec<_> = (1..=2)
@@ -134,13 +128,7 @@ fn copies_that_wait_in_line_are_begun_by_whichever_core_ends_one() {
     const LARGE: u64 = 24 << 10;
     const COPIES: usize = 8;
     let folder = tempfile::tempdir().expect("a folder");
-    let maker = Maker {
-        folder: folder.path(),
-        block_shift: 12,
-        cores: 2,
-        failures: 0,
-        files: Cell::new(0),
-    };
+    let maker = Maker::new(folder.path(), 12, 2);
     // Holes: what is not written costs nothing.
     let volumes = vec![guarded(maker.file(2 * LARGE, true))];
     let all = |core: &Core| {

@@ -1,12 +1,16 @@
 //! Volumes over real backends, and the two layers that the tests put between.
 
+use crate::devices::Devices;
 use crate::dice::Dice;
+use crate::tally::{Leaf, Means, Tally};
 use namespace::copy::Located;
 use namespace::file::{File, FileOptions};
+use namespace::layer::delay::{Delay, Delays};
 use namespace::layer::fault::{Fault, Rule};
 use namespace::layer::guard::{Guard, GuardOptions};
 use namespace::layer::linear::Linear;
 use namespace::layer::program::Routed;
+use namespace::layer::rate::{Rate, Rates};
 use namespace::memory::{Memory, MemoryOptions};
 use namespace::{Namespace, Queue, Request};
 use nvme::limits::CopyLimits;
@@ -18,6 +22,7 @@ use std::io;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What volumes are made of.
 pub struct Maker<'a> {
@@ -27,15 +32,30 @@ pub struct Maker<'a> {
     pub cores: usize,
     /// One in so many commands fails in some of the backends, none if zero.
     pub failures: u64,
+    /// Those that backends may be on.
+    pub devices: Option<&'a Devices>,
+    /// Files are what it is about: most backends are such.
+    pub mostly_files: bool,
+    pub tally: Arc<Tally>,
     pub files: Cell<u32>,
 }
 
-impl Maker<'_> {
-    /// Blocks of more than 4 KiB are kept in files: memory has none.
-    pub fn memory(&self, blocks: u64) -> Arc<dyn Namespace> {
-        if self.block_shift > 12 {
-            return self.file(blocks, true);
+impl<'a> Maker<'a> {
+    /// Without failures and devices.
+    pub fn new(folder: &'a Path, block_shift: u8, cores: usize) -> Maker<'a> {
+        Maker {
+            folder,
+            block_shift,
+            cores,
+            failures: 0,
+            devices: None,
+            mostly_files: false,
+            tally: Arc::default(),
+            files: Cell::new(0),
         }
+    }
+
+    pub fn memory(&self, blocks: u64) -> Arc<dyn Namespace> {
         Memory::open(MemoryOptions {
             bytes: blocks << self.block_shift,
             block_shift: self.block_shift,
@@ -61,18 +81,30 @@ impl Maker<'_> {
         .expect("a file")
     }
 
+    /// Memory, a file, or a part of a device.
+    fn leaf(&self, blocks: u64, dice: &mut Dice) -> Arc<dyn Namespace> {
+        if let Some(devices) = self.devices
+            && !dice.one_in(4)
+            && let Some(part) = devices.part(blocks, self.block_shift, dice, &self.tally)
+        {
+            return part;
+        }
+        // Files are the slowest by far: each Copy goes to a thread. Only they have blocks of more than 4 KiB.
+        let is_file = (dice.roll(4) == 0) != self.mostly_files || self.block_shift > 12;
+        match is_file {
+            true => Leaf::whole(self.file(blocks, dice.one_in(2)), Means::File, &self.tally),
+            false => Leaf::whole(self.memory(blocks), Means::Memory, &self.tally),
+        }
+    }
+
     /// A backend, perhaps with layers over it.
     fn backend(&self, blocks: u64, dice: &mut Dice) -> Arc<dyn Namespace> {
-        // Files are the slowest by far: each Copy goes to a thread.
-        let backend = match dice.roll(4) {
-            0 => self.file(blocks, dice.one_in(2)),
-            _ => self.memory(blocks),
+        let leaf = self.leaf(blocks, dice);
+        let mixed: Arc<dyn Namespace> = match dice.one_in(2) {
+            true => Mixed::over(leaf, dice),
+            false => leaf,
         };
-        let mixed = match dice.one_in(2) {
-            true => Mixed::over(backend, dice),
-            false => backend,
-        };
-        self.faulty(mixed, dice)
+        self.faulty(slowed(mixed, dice), dice)
     }
 
     /// Perhaps with faults: of media, or Copies refused.
@@ -108,6 +140,7 @@ impl Maker<'_> {
             true => guard(guard(child)),
             false => guard(child),
         };
+        let guard = if dice.one_in(4) { slowed(guard, dice) } else { guard };
         match self.failures > 0 && dice.one_in(4) {
             true => self.faulty(guard, dice),
             false => guard,
@@ -161,6 +194,23 @@ impl Maker<'_> {
         let routed = routed(name, children, self.cores);
         assert_eq!(routed.limits().blocks, blocks, "{name} over {count}");
         routed
+    }
+}
+
+/// Perhaps with commands held back for some microseconds, or to a rate that a few at once exceed.
+fn slowed(child: Arc<dyn Namespace>, dice: &mut Dice) -> Arc<dyn Namespace> {
+    match dice.roll(8) {
+        0 => {
+            let [read, write] = [0, 1].map(|least| Duration::from_micros(least + dice.roll(40)));
+            Delay::new(child, Delays { read, write, ..Delays::default() })
+        }
+        1 => {
+            let (bytes, commands) = ((64 << 20) << dice.roll(4), 20_000 << dice.roll(3));
+            let which = dice.roll(3);
+            let bytes = (which != 1).then_some(bytes);
+            Rate::new(child, Rates { bytes, commands: (which != 0).then_some(commands) })
+        }
+        _ => child,
     }
 }
 

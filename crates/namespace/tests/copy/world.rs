@@ -5,8 +5,10 @@
 
 use crate::blocks::{Core, Outcome, Span};
 use crate::dice::Dice;
+use crate::tally::{Means, Tally};
 use namespace::{Data, Request};
 use nvme::Status;
+use std::sync::Arc;
 
 const LANES: usize = 4;
 /// How many volumes there are.
@@ -67,6 +69,8 @@ pub struct World<'a> {
     failed: u64,
     /// Of those, the ones of which the range that was named is seen to be copied whole.
     named_in_vain: u64,
+    tally: Arc<Tally>,
+    uris: Vec<String>,
 }
 
 /// Tells what was being done when the test panics.
@@ -80,16 +84,33 @@ impl Drop for Doing {
 
 impl<'a> World<'a> {
     /// Volumes of zeroes; with `faulty`, commands may fail.
-    pub fn new(core: Core, size: Size, dice: &'a mut Dice, faulty: bool) -> World<'a> {
-        let model = vec![vec![0; size.blocks() as usize]; VOLUMES];
-        World { core, size, model, dice, next: 1, faulty, copied: 0, failed: 0, named_in_vain: 0 }
+    pub fn new(
+        core: Core,
+        size: Size,
+        dice: &'a mut Dice,
+        faulty: bool,
+        tally: &Arc<Tally>,
+    ) -> World<'a> {
+        let (copied, failed, named_in_vain) = (0, 0, 0);
+        World {
+            model: vec![vec![0; size.blocks() as usize]; VOLUMES],
+            uris: core.volumes.iter().map(|one| one.namespace.uri()).collect(),
+            core,
+            size,
+            dice,
+            next: 1,
+            faulty,
+            copied,
+            failed,
+            named_in_vain,
+            tally: Arc::clone(tally),
+        }
     }
 
     /// Rounds of commands. Returns how many Copies succeeded, how many failed, and how many of those named a range
     /// in vain.
     pub fn run(mut self, operations: u64, what: &str) -> [u64; 3] {
-        let uris: Vec<_> = self.core.volumes.iter().map(|one| one.namespace.uri()).collect();
-        let doing = Doing(format!("{what}: {uris:?}"));
+        let doing = Doing(format!("{what}: {:?}", self.uris));
         let mut since = 0;
         for _ in 0..operations / LANES as u64 {
             self.round();
@@ -101,6 +122,10 @@ impl<'a> World<'a> {
         }
         self.look_at_all();
         std::mem::forget(doing);
+        for volume in &self.core.volumes {
+            let moved = volume.namespace.copied().moved_bytes;
+            self.tally.add(Means::Moved, moved / self.core.block_bytes as u64);
+        }
         [self.copied, self.failed, self.named_in_vain]
     }
 
@@ -213,6 +238,7 @@ impl<'a> World<'a> {
         let total: u64 = spans.iter().map(|span| u64::from(span.2)).sum();
         if outcome.status.is_success() {
             self.copied += 1;
+            self.tally.note(&self.uris[volume]);
             self.move_all(volume, slba, spans);
             return self.look_at(volume, slba, total);
         }
