@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -42,8 +43,10 @@ pub fn install(list: List) -> Result<()> {
         bail!("Debian packages are missing. Install them:\n    sudo {command}");
     }
     eprintln!("installing: {}", missing.join(" "));
-    run(Command::new("apt-get").args(["-qq", "update"]))?;
+    // What comes after on stdout may be for programs.
+    run(Command::new("apt-get").args(["-qq", "update"]).stdout(io::stderr()))?;
     run(Command::new("apt-get")
+        .stdout(io::stderr())
         .env("DEBIAN_FRONTEND", "noninteractive")
         .args(["-qq", "-y", "install", "--no-install-recommends"])
         .args(&missing))
