@@ -54,8 +54,19 @@ impl Throttle {
     pub fn request_bytes(&self) -> Option<u64> {
         match self {
             Throttle::None => None,
-            Throttle::Percent(_) => Some(1 << 20),
+            Throttle::Percent(_) => Some(256 << 10),
             Throttle::Rate(rate) => Some((rate / 16).clamp(64 << 10, 16 << 20)),
+        }
+    }
+}
+
+impl Throttle {
+    /// Commands in flight, at most. A percentage holds for whoever meets a command of the copy's, too: it is not to find
+    /// many of them before itself.
+    pub fn requests_max(&self) -> usize {
+        match self {
+            Throttle::Percent(percent) if *percent < 100 => 1,
+            Throttle::None | Throttle::Percent(_) | Throttle::Rate(_) => usize::MAX,
         }
     }
 }

@@ -92,6 +92,9 @@ impl Engine {
                 return;
             }
             let Some(&index) = state.idle.last() else { return };
+            if state.pieces.len() - state.idle.len() >= self.shared.throttle().requests_max() {
+                return;
+            }
             if copying && !self.is_mapped(&mut state) {
                 return;
             }
