@@ -2,9 +2,9 @@
 
 use super::load::{Host, Timing};
 use super::stage::Target;
-use crate::bench::Options;
 use crate::bench::net::Net;
 use crate::bench::report::{Report, Table, median};
+use crate::bench::{Options, cores};
 use anyhow::{Context, ensure};
 use serde_json::json;
 use std::process::{Child, Command, Stdio};
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 const ROW: &str = "throttled";
 const ABOUT: &str = "random reads of 4 KiB, beside nvlane copy --throttle 50M on the same target";
 /// What the copy is held to, in MiB per second.
-const THROTTLE_MIB: u32 = 50;
+pub const THROTTLE_MIB: u32 = 50;
 /// Of that it must have copied so much within a window; else there was no such copy beside the reads.
-const NEAR: std::ops::RangeInclusive<f64> = 0.7..=1.3;
+pub const NEAR: std::ops::RangeInclusive<f64> = 0.7..=1.3;
 /// A window is that long at least: sixteen commands of the copy.
 const WINDOW_MIN: Duration = Duration::from_secs(1);
 /// Reads in flight.
@@ -44,9 +44,11 @@ pub fn measure(
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     let mut rates: Vec<f64> = Vec::new();
     let timing = Timing { measure: timing.measure.max(WINDOW_MIN), ..timing };
+    let throttle = format!("{THROTTLE_MIB}M");
     for _ in 0..runs {
         alone.push(host.read_p99(0, DEPTH, timing)?);
-        let copying = Copying::start(&target.uris[0], &target.uris[1])?;
+        let copying =
+            Copying::start(&target.uris[0], &target.uris[1], &throttle, options.client_core)?;
         let copied = || target.copied_bytes(1);
         begun(&copied)?;
         let (before, since) = (copied()?, Instant::now());
@@ -83,7 +85,7 @@ pub fn measure(
 }
 
 /// Waits until something is copied.
-fn begun(copied: &impl Fn() -> anyhow::Result<u64>) -> anyhow::Result<()> {
+pub fn begun(copied: &impl Fn() -> anyhow::Result<u64>) -> anyhow::Result<()> {
     let (before, since) = (copied()?, Instant::now());
     while copied()? == before {
         ensure!(since.elapsed() < BEGIN_MAX, "the copy does not begin");
@@ -93,21 +95,33 @@ fn begun(copied: &impl Fn() -> anyhow::Result<u64>) -> anyhow::Result<()> {
 }
 
 /// A copy at work in a process of its own; killed when dropped.
-struct Copying(Child);
+pub struct Copying {
+    command: Command,
+    child: Child,
+}
 
 impl Copying {
-    fn start(from: &str, to: &str) -> anyhow::Result<Copying> {
-        let program = std::env::current_exe()?;
-        let mut command = Command::new(program);
-        command.args(["copy", from, to, "--throttle", &format!("{THROTTLE_MIB}M"), "--no-extents"]);
+    /// Copies volume `from` to volume `to` from `core`, held back by `throttle`.
+    pub fn start(from: &str, to: &str, throttle: &str, core: usize) -> anyhow::Result<Copying> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["copy", from, to, "--throttle", throttle, "--no-extents"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Copying(command.spawn().context("nvlane copy")?))
+        let child = cores::pin_child(&mut command, core).spawn().context("nvlane copy")?;
+        Ok(Copying { command, child })
+    }
+
+    /// Begins again if all is copied; whether it did.
+    pub fn again(&mut self) -> anyhow::Result<bool> {
+        let Some(status) = self.child.try_wait()? else { return Ok(false) };
+        ensure!(status.success(), "nvlane copy ended with {status}");
+        self.child = self.command.spawn().context("nvlane copy")?;
+        Ok(true)
     }
 }
 
 impl Drop for Copying {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

@@ -12,6 +12,8 @@
 
 mod beside;
 mod bound;
+mod clone;
+mod fio;
 mod load;
 mod peers;
 mod stage;
@@ -30,8 +32,10 @@ use std::time::Duration;
 const LINKS: [(&str, u32); 2] = [("1g", 1000), ("full", 0)];
 
 /// What Copies of 8 KiB are held to, over reads and writes, to see how much of the network such a rate takes: a little
-/// more than the proposal's 7.4.
+/// more than the proposal asks for.
 const HELD: f64 = 8.0;
+/// What it asks for. What the network has to carry says nothing where Copies make less.
+const ASKED: f64 = 7.4;
 
 /// The scenario.
 pub struct Copy;
@@ -79,6 +83,8 @@ impl Scenario for Copy {
         }
         bench.report(&mut report)?;
         beside::measure(plan.mib, plan.timing, plan.runs, options, &mut report)?;
+        fio::measure(plan.mib, plan.timing, plan.runs, options, &scratch, &mut report)?;
+        clone::measure(options, &scratch, &mut report)?;
         peers::measure(plan.mib, plan.brief, options, &scratch, &mut report)?;
         Ok(report)
     }
@@ -266,12 +272,18 @@ impl Row {
         report.figure(format!("{name}_mib_s"), rate(&self.copied));
         report.figure(format!("{name}_over_read_write"), ratio);
         self.contract(report, ratio, percent, of_bound);
-        if is_held(self.link, &self.kind, &self.shape) {
-            let pairs = self.held.iter().zip(&self.moved);
-            let ratio = median(pairs.map(|(held, moved)| held.mib_s / moved.mib_s));
-            let wire = median(self.held.iter().map(|window| window.wire_mbit_s));
-            report.figure("copy_8k_held_over_read_write", ratio);
-            report.figure("network_8k_held_percent", wire / 10.0);
+        if !self.held.is_empty() {
+            let (ratio, wire) = self.held();
+            table.rows.push(vec![
+                format!("{name}, held"),
+                shown(rate(&self.held), 0),
+                shown(rate(&self.moved), 0),
+                shown(ratio, 2),
+                shown(wire, 1),
+                shown(wire / 10.0, 2),
+                "-".into(),
+                "-".into(),
+            ]);
         }
         report.rows.push(json!({
             "row": name,
@@ -284,12 +296,32 @@ impl Row {
         }));
     }
 
+    /// Of Copies that are held to a rate: over reads and writes, and Mbit/s on the wire.
+    fn held(&self) -> (f64, f64) {
+        let pairs = self.held.iter().zip(&self.moved);
+        let ratio = median(pairs.map(|(held, moved)| held.mib_s / moved.mib_s));
+        (ratio, median(self.held.iter().map(|window| window.wire_mbit_s)))
+    }
+
     /// The figures that have names of their own.
     fn contract(&self, report: &mut Report, ratio: f64, percent: f64, of_bound: f64) {
         match (self.kind.name, self.shape.name, self.link) {
-            ("memory", size @ ("8k" | "2m16"), "1g") => {
-                report.figure(format!("copy_{size}_over_read_write"), ratio);
-                report.figure(format!("network_{size}_percent"), percent);
+            ("memory", "8k", "1g") => {
+                report.figure("copy_8k_over_read_write", ratio);
+                report.figure("network_8k_free_percent", percent);
+                let (held, wire) = self.held();
+                report.figure("copy_8k_held_over_read_write", held);
+                report.figure("network_8k_percent", wire / 10.0);
+                if held < ASKED {
+                    let note = format!(
+                        "network_8k_percent is of {held:.1} times the rate of reads and writes, less than {ASKED}"
+                    );
+                    report.machine.notes.push(note);
+                }
+            }
+            ("memory", "2m16", "1g") => {
+                report.figure("copy_2m16_over_read_write", ratio);
+                report.figure("network_2m16_percent", percent);
             }
             ("memory", size @ ("8k" | "2m16"), _) => {
                 report.figure(format!("copy_{size}_over_read_write_full"), ratio);
@@ -320,7 +352,7 @@ mod tests {
                     shape,
                     copied: vec![window(60.0)],
                     moved: vec![window(20.0)],
-                    held: vec![],
+                    held: vec![Window { mib_s: 160.0, wire_mbit_s: 90.0 }],
                     bound: vec![80.0],
                 };
                 let before = report.figures.len();
@@ -340,7 +372,9 @@ mod tests {
             ("copy_2m16_over_read_write", 3.0),
             ("copy_8k_over_read_write_full", 3.0),
             ("copy_2m16_over_read_write_full", 3.0),
-            ("network_8k_percent", 0.5),
+            ("copy_8k_held_over_read_write", 8.0),
+            ("network_8k_percent", 9.0),
+            ("network_8k_free_percent", 0.5),
             ("network_2m16_percent", 0.5),
             ("file_over_local", 0.75),
             ("emulated_over_bound", 0.75),

@@ -5,6 +5,10 @@ use crate::bench::net::Net;
 use crate::bench::served::subsystem;
 use anyhow::{Context, ensure};
 use namespace::Namespace;
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -67,9 +71,6 @@ impl Target {
         directory: Option<&Path>,
         core: usize,
     ) -> anyhow::Result<Target> {
-        let config = ServerConfig { cores: vec![Some(core)], ..ServerConfig::default() };
-        let server = Server::start(&config)?;
-        server.add_subsystem(subsystem(NQN))?;
         let volumes = match directory {
             None => {
                 vec![format!("mem:{mib}M"), format!("mem:{mib}M"), format!("delay:0s(mem:{mib}M)")]
@@ -78,6 +79,14 @@ impl Target {
                 vec![format!("file:{}?create&size={mib}M", file(directory).display())]
             }
         };
+        Target::serve(net, &volumes, core)
+    }
+
+    /// Serves `volumes`, each filled before.
+    pub fn serve(net: &Net, volumes: &[String], core: usize) -> anyhow::Result<Target> {
+        let config = ServerConfig { cores: vec![Some(core)], ..ServerConfig::default() };
+        let server = Server::start(&config)?;
+        server.add_subsystem(subsystem(NQN))?;
         let mut uris = Vec::new();
         let address = net.address(0, PORT);
         for (index, uri) in volumes.iter().enumerate() {
@@ -133,7 +142,7 @@ impl Xfs {
     /// Makes one of `mib` MiB in a file below `parent`.
     pub fn new(parent: &Path, mib: u64) -> anyhow::Result<Xfs> {
         let image = parent.join("xfs.img");
-        std::fs::File::create(&image)?.set_len(mib << 20)?;
+        File::create(&image)?.set_len(mib << 20)?;
         run("mkfs.xfs", &["-q", "-f", "-m", "reflink=1", &image.to_string_lossy()])?;
         let directory = parent.join("xfs");
         std::fs::create_dir_all(&directory)?;
@@ -151,6 +160,26 @@ impl Drop for Xfs {
     fn drop(&mut self) {
         let _ = run("umount", &[&self.directory.to_string_lossy()]);
     }
+}
+
+/// Bytes that a file system has left.
+pub fn free_bytes(directory: &Path) -> anyhow::Result<u64> {
+    let path = CString::new(directory.as_os_str().as_bytes())?;
+    // SAFETY: statvfs is plain numbers, for which zero is a value.
+    let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a string that ends with a zero, and a structure of this frame.
+    let result = unsafe { libc::statvfs(path.as_ptr(), &raw mut found) };
+    ensure!(result == 0, "{}: {}", directory.display(), std::io::Error::last_os_error());
+    Ok(found.f_bavail * found.f_frsize)
+}
+
+/// Writes back what a file system still has to write.
+pub fn sync(directory: &Path) -> anyhow::Result<()> {
+    let directory = File::open(directory)?;
+    // SAFETY: an open descriptor.
+    let result = unsafe { libc::syncfs(directory.as_raw_fd()) };
+    ensure!(result == 0, "syncfs: {}", std::io::Error::last_os_error());
+    Ok(())
 }
 
 /// Runs a program to its end.
