@@ -37,7 +37,7 @@ use std::cell::RefCell;
 use std::io::{self, Write};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What is logged to standard error: that a path is lost, and that commands wait.
 const LOG: &str = "warn";
@@ -114,8 +114,13 @@ fn carry_out(
     if layout.bytes == 0 {
         return Ok(Outcome::Done(None));
     }
+    // Who is held back leaves the processor to others.
+    let spin = match spec.options.throttle.is_none() {
+        true => Config::default().spin,
+        false => Duration::ZERO,
+    };
     // Devices take commands from big entries only.
-    let reactor = Reactor::new(&Config { kind: Kind::Big, ..Config::default() })?;
+    let reactor = Reactor::new(&Config { kind: Kind::Big, spin, ..Config::default() })?;
     let outcome = Rc::new(RefCell::new(None));
     let (end, told) = (Rc::clone(&reactor), Rc::clone(&outcome));
     let progress = RefCell::new(Line::new(layout.bytes));

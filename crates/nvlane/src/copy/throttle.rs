@@ -17,9 +17,9 @@ use std::time::Duration;
 const ACCOUNT: Duration = Duration::from_secs(1);
 /// What a rate may catch up.
 const BURST: Duration = Duration::from_millis(100);
-/// Waits are within these, so that a change is soon noticed.
+/// Waits are within these: so long that a timer is worth it, so short that a change is soon noticed.
 const WAIT: std::ops::RangeInclusive<Duration> =
-    Duration::from_millis(1)..=Duration::from_millis(200);
+    Duration::from_micros(100)..=Duration::from_millis(200);
 
 /// A limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Throttle {
     pub fn request_bytes(&self) -> Option<u64> {
         match self {
             Throttle::None => None,
-            Throttle::Percent(_) => Some(256 << 10),
+            Throttle::Percent(_) => Some(128 << 10),
             Throttle::Rate(rate) => Some((rate / 16).clamp(64 << 10, 16 << 20)),
         }
     }

@@ -68,8 +68,8 @@ const WAYS: [Way; 4] = [
     },
 ];
 
-/// The percentage that the guide has.
-const PERCENT: u32 = 30;
+/// A percentage that leaves room for others.
+const PERCENT: u32 = 10;
 /// Reads in flight.
 const DEPTH: usize = 4;
 /// A window is that long at least.
