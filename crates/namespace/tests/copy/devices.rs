@@ -2,7 +2,8 @@
 
 use crate::blocks::Core;
 use crate::dice::Dice;
-use crate::tally::{Leaf, Means, Tally};
+use crate::leaf::Leaf;
+use crate::tally::{Means, Tally};
 use namespace::Namespace;
 use namespace::device::block::{Beside, with_copy};
 use namespace::device::{Device, DeviceOptions};

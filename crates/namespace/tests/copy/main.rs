@@ -5,6 +5,7 @@ mod bounds;
 mod devices;
 mod dice;
 mod gate;
+mod leaf;
 mod model;
 mod programs;
 mod races;

@@ -8,8 +8,9 @@
 use crate::blocks::Core;
 use crate::devices::Devices;
 use crate::dice::Dice;
+use crate::leaf::shared_extents;
 use crate::stacks::Maker;
-use crate::tally::{Means, Tally, shared_extents};
+use crate::tally::{Means, Tally};
 use crate::world::{Size, VOLUMES, World};
 use namespace::Namespace;
 use std::path::PathBuf;

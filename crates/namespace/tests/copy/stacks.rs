@@ -2,7 +2,8 @@
 
 use crate::devices::Devices;
 use crate::dice::Dice;
-use crate::tally::{Leaf, Means, Tally};
+use crate::leaf::Leaf;
+use crate::tally::{Means, Tally};
 use namespace::copy::Located;
 use namespace::file::{File, FileOptions};
 use namespace::layer::delay::{Delay, Delays};
