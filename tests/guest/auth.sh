@@ -1,5 +1,6 @@
 #!/bin/bash
 # limit: 300
+# processors: 2
 # In-band authentication (DH-HMAC-CHAP) of a stock host, and of the subsystem to it: each hash function and group, keys of other
 # tools and our own, a wrong key, none, a name that has none, keys that change while they are in use.
 . "$(dirname "$0")/harness.sh"

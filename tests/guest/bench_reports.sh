@@ -64,7 +64,7 @@ expect_json "$REPORT" '[.rows[] | select(.row | startswith("direct_")) | .polled
 expect_json "$REPORT" '[.rows[] | (.iops, .cpu_ns) | length > 0 and all(. > 0)] | all' true
 
 report copy
-figures copy_{8k,2m16}_over_read_write network_{8k,2m16}_percent file_over_local emulated_over_bound
+figures copy_{8k,2m16}_over_read_write network_{8k,2m16}_percent file_over_local emulated_over_bound copy_8k_held_over_read_write network_8k_free_percent
 expect_json "$REPORT" '[.rows[] | select(.copied) | .row] | sort | join(" ")' \
     'emulated_2m16_full file_2m16_full memory_2m16_1g memory_2m16_full memory_8k_1g memory_8k_full'
 expect_json "$REPORT" '[.rows[] | select(.copied) | (.copied, .read_and_written) | length > 0 and all(.mib_s > 0)] | all' true

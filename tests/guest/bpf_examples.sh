@@ -60,7 +60,7 @@ done
 kill -TERM "$door"
 wait "$door" || die "the door did not end well: $(<"$WORK/nbd.log")"
 
-# By queues of a block device, each with a thread.
+# By queues of a block device, each with a thread: as many as there are processors.
 modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
 for name in "${names[@]}"; do
     ublk_add "$(of "$name")" -q 2 -d 128 --bpf user

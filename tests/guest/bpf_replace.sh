@@ -1,5 +1,6 @@
 #!/bin/bash
 # limit: 600
+# processors: 2
 # The program of a block device is replaced while it is written to and verified: nothing fails, what it counts is
 # kept, and who serves the device next finds the new one, by `recover` and by the command line of the first.
 . "$(dirname "$0")/harness.sh"

@@ -30,6 +30,7 @@ umount /mnt/test
 plain=$(device nvlane-plain 1)
 truncate -s 64M "$SCRATCH/without.img"
 loop=$(losetup --show -f "$SCRATCH/without.img")
+trap 'losetup -d "$loop"' EXIT
 kernel_serve "$loop"
 trap 'disconnect; kernel_stop; losetup -d "$loop"' EXIT
 connect

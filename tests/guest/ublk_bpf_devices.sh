@@ -1,6 +1,7 @@
 #!/bin/bash
 # limit: 300
 # kernel says: WARNING: kernel/sched/core.c:[0-9]+ at set_task_cpu
+# processors: 2
 # Programs in the kernel over block devices, by a queue for each processor; what a device cannot free is zeroed instead; and
 # another server, with another program, takes such a device over while it is written to.
 . "$(dirname "$0")/harness.sh"

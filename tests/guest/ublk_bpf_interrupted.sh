@@ -2,6 +2,7 @@
 # limit: 360
 # kernel: newest
 # kernel says: WARNING: kernel/sched/core.c:[0-9]+ at set_task_cpu
+# processors: 2
 # A program that the kernel runs is being replaced, and waits for a write that the old one delays by nine seconds, when another
 # replacement is asked for, the device is deleted, or its server is told to stop: each of them ends, what was being written and
 # what was held back is written, and nothing is left. And a write takes longer than a replacement waits: the old program goes on, and

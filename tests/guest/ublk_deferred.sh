@@ -1,6 +1,7 @@
 #!/bin/bash
 # limit: 500
 # kernel says: WARNING: kernel/sched/core.c:[0-9]+ at set_task_cpu
+# processors: 2
 # What a program in the kernel defers is decided on in user space and carried out in the kernel: verified I/O of which half
 # is deferred, a file system on a thin volume whose server is woken for its new chunks alone, all that may be wrong, and
 # servers that are killed.

@@ -1,6 +1,7 @@
 #!/bin/bash
 # limit: 600
 # kernel says: WARNING: kernel/sched/core.c:[0-9]+ at set_task_cpu
+# processors: 2
 # Programs whose maps and variables say where data is: their devices' servers are killed and replaced, in user space, in
 # the kernel, and from the one to the other, and every block is where it was.
 . "$(dirname "$0")/harness.sh"

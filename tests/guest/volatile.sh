@@ -1,6 +1,7 @@
 #!/bin/bash
 # limit: 90
 # round: 40
+# processors: 2
 # A server that loses what was not flushed when it is killed: what was flushed, or had FUA, is there.
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_durability.sh"

@@ -55,9 +55,7 @@ impl Credits {
         self.head = sqhd;
         true
     }
-}
 
-impl Credits {
     /// A command has ended without a word of how far the controller has fetched: it keeps no flow control, whatever it
     /// has said, and from now on there is always room. What is in flight at once must be bounded otherwise.
     #[inline]

@@ -115,9 +115,9 @@ fn carry_out(
         return Ok(Outcome::Done(None));
     }
     // Who is held back leaves the processor to others.
-    let spin = match spec.options.throttle.is_none() {
-        true => Config::default().spin,
-        false => Duration::ZERO,
+    let spin = match spec.options.throttle.holds_back() {
+        true => Duration::ZERO,
+        false => Config::default().spin,
     };
     // Devices take commands from big entries only.
     let reactor = Reactor::new(&Config { kind: Kind::Big, spin, ..Config::default() })?;

@@ -83,10 +83,27 @@ impl BufferPool {
     pub fn allocate(&self, len: usize) -> Option<Buffer> {
         let class = Buddy::class_of(len)?;
         let page = self.shared.buddy.borrow_mut().take(class)?;
+        Some(self.buffer(page, class, len))
+    }
+
+    /// Two buffers of `len` bytes, or none: who needs both and takes one after the other gives the first back in
+    /// vain, of which all that wait would be told.
+    pub fn allocate_two(&self, len: usize) -> Option<[Buffer; 2]> {
+        let class = Buddy::class_of(len)?;
+        let mut buddy = self.shared.buddy.borrow_mut();
+        let first = buddy.take(class)?;
+        let Some(second) = buddy.take(class) else {
+            buddy.put(first, class);
+            return None;
+        };
+        Some([first, second].map(|page| self.buffer(page, class, len)))
+    }
+
+    fn buffer(&self, page: u32, class: usize, len: usize) -> Buffer {
         // SAFETY: the buddy hands out pages within the region.
         let start = unsafe { self.shared.region.start.add(page as usize * BLOCK_MIN) };
         let pool = Rc::clone(&self.shared);
-        Some(Buffer { pool, start, len: len as u32, page, class: class as u8 })
+        Buffer { pool, start, len: len as u32, page, class: class as u8 }
     }
 
     /// Calls `sink` once, at the end of a turn in which memory was freed, first come first
@@ -106,6 +123,10 @@ impl BufferPool {
         let place = waiters.iter().position(is_it);
         let gone = place.and_then(|place| waiters.remove(place));
         drop(waiters);
+        if place == Some(0) {
+            // What did not do for the first may do for the second.
+            self.shared.returned.set(true);
+        }
         drop(gone);
     }
 
@@ -180,11 +201,8 @@ impl BufferPool {
             let (before, queued) = (self.available(), self.shared.waiters.borrow().len());
             sink.complete(token, 0, 0);
             let again = self.shared.waiters.borrow().len().saturating_sub(queued);
-            let after = self.available();
-            if again > 0 && after >= before {
+            if again > 0 && self.available() >= before {
                 self.shared.waiters.borrow_mut().rotate_right(again);
-                // What it took and gave back, one of several buffers that it needs, does for nobody.
-                self.shared.returned.set(after > before);
                 break;
             }
         }
@@ -401,13 +419,12 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_that_gives_back_what_does_not_do_is_not_called_again_for_that() {
+    fn who_waits_for_two_buffers_is_not_told_of_what_he_could_not_use() {
         struct WantsTwo(Rc<BufferPool>, Cell<usize>, std::rc::Weak<WantsTwo>);
         impl Complete for WantsTwo {
             fn complete(&self, token: u64, _: i32, _: u32) {
                 self.1.set(self.1.get() + 1);
-                let _one = self.0.allocate(BLOCK_MAX);
-                if self.0.allocate(BLOCK_MAX).is_none() {
+                if self.0.allocate_two(BLOCK_MAX).is_none() {
                     self.0.wait(self.2.upgrade().expect("waiting"), token);
                 }
             }
@@ -437,6 +454,18 @@ mod tests {
         assert_eq!((Rc::strong_count(&first), Rc::strong_count(&second)), (2, 2));
         drop(held);
         assert!(pool.serve() && second.has() && first.told.get() == 0);
+    }
+
+    #[test]
+    fn what_did_not_do_for_a_waiter_that_leaves_does_for_the_next() {
+        let pool = pool();
+        let mut held: Vec<Buffer> = std::iter::from_fn(|| pool.allocate(BLOCK_MIN)).collect();
+        let large = Wants::wait(&pool, BLOCK_MAX);
+        let small = Wants::wait(&pool, 1);
+        held.pop();
+        assert!(pool.serve() && !large.has() && !small.has());
+        pool.stop_waiting(&(Rc::clone(&large) as Rc<dyn Complete>), 0);
+        assert!(pool.serve() && small.has(), "nothing comes back any more");
     }
 
     #[test]

@@ -543,6 +543,9 @@ impl Connection {
     fn waits_no_more(&self, inner: &mut Inner) {
         if std::mem::take(&mut inner.waits_for_buffers) {
             self.core.buffer_waiters.set(self.core.buffer_waiters.get() - 1);
+            // Or those behind would wait for it to be told.
+            let me: Rc<dyn Complete> = self.me();
+            self.core.reactor.buffers().stop_waiting(&me, TOKEN_BUFFERS);
         }
     }
 

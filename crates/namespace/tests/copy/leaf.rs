@@ -2,7 +2,7 @@
 
 use crate::tally::{Means, Tally, WITHOUT};
 use namespace::copy::{Located, Place};
-use namespace::{Data, Namespace, Queue, Request, Sink};
+use namespace::{Access, Data, Lost, Namespace, Queue, Request, Run, Sink};
 use nvme::Limits;
 use nvme::opcode::io as opcode;
 use reactor::Reactor;
@@ -79,6 +79,38 @@ impl Namespace for Leaf {
 
     fn uuid(&self) -> Option<[u8; 16]> {
         self.child.uuid()
+    }
+
+    fn takes_registered(&self) -> bool {
+        self.child.takes_registered()
+    }
+
+    fn volatile_epoch(&self) -> u64 {
+        self.child.volatile_epoch()
+    }
+
+    fn lost(&self) -> Lost {
+        self.child.lost()
+    }
+
+    fn access(&self) -> Access {
+        self.child.access()
+    }
+
+    fn writes_back(&self) -> bool {
+        self.child.writes_back()
+    }
+
+    fn write_off(&self) {
+        self.child.write_off();
+    }
+
+    fn gives_checksums(&self) -> bool {
+        self.child.gives_checksums()
+    }
+
+    fn allocation(&self, slba: u64, blocks: u64, runs_max: usize) -> io::Result<Vec<Run>> {
+        self.child.allocation(self.start + slba, blocks, runs_max)
     }
 
     fn keeps_blocks_whole(&self) -> bool {

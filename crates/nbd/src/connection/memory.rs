@@ -105,6 +105,9 @@ impl Connection {
     pub(super) fn waits_no_more(&self, inner: &mut Inner) {
         if std::mem::take(&mut inner.memory.waits_for_buffers) {
             self.core.buffer_waiters.set(self.core.buffer_waiters.get() - 1);
+            // Or those behind would wait for it to be told.
+            let me: std::rc::Rc<dyn reactor::Complete> = self.me();
+            self.core.reactor.buffers().stop_waiting(&me, TOKEN_BUFFERS);
         }
     }
 

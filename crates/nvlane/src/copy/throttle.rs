@@ -53,21 +53,24 @@ impl Throttle {
     /// Bytes of a command that keep it smooth; none where that does not matter.
     pub fn request_bytes(&self) -> Option<u64> {
         match self {
-            Throttle::None => None,
+            Throttle::None | Throttle::Percent(100..) => None,
             Throttle::Percent(_) => Some(128 << 10),
             Throttle::Rate(rate) => Some((rate / 16).clamp(64 << 10, 16 << 20)),
         }
     }
-}
 
-impl Throttle {
-    /// Commands in flight, at most. A percentage holds for whoever meets a command of the copy's, too: it is not to find
-    /// many of them before itself.
-    pub fn requests_max(&self) -> usize {
+    /// Commands in flight, at most, of so many that there would be. A percentage holds for whoever meets the copy's
+    /// commands, too: it is not to find all of them before itself.
+    pub fn requests(&self, all: usize) -> usize {
         match self {
-            Throttle::Percent(percent) if *percent < 100 => 1,
-            Throttle::None | Throttle::Percent(_) | Throttle::Rate(_) => usize::MAX,
+            Throttle::Percent(percent) => (all * usize::from(*percent) / 100).max(1),
+            Throttle::None | Throttle::Rate(_) => all,
         }
+    }
+
+    /// Whether it holds anything back.
+    pub fn holds_back(&self) -> bool {
+        !matches!(self, Throttle::None | Throttle::Percent(100..))
     }
 }
 
@@ -219,6 +222,18 @@ mod tests {
         }
         let (_, busy) = copy(Throttle::Percent(100), 1, Duration::from_millis(1));
         assert!(busy >= Duration::from_secs(10), "{busy:?}");
+    }
+
+    #[test]
+    fn a_percentage_is_of_the_commands_in_flight_too() {
+        for (percent, of_16) in [(1, 1), (10, 1), (30, 4), (99, 15), (100, 16)] {
+            assert_eq!(Throttle::Percent(percent).requests(16), of_16, "{percent}%");
+        }
+        assert_eq!((Throttle::None.requests(16), Throttle::Rate(1).requests(16)), (16, 16));
+        let held =
+            [Throttle::None, Throttle::Percent(99), Throttle::Percent(100), Throttle::Rate(1)];
+        assert_eq!(held.map(|limit| limit.holds_back()), [false, true, false, true]);
+        assert_eq!(held.map(|limit| limit.request_bytes().is_some()), [false, true, false, true]);
     }
 
     #[test]

@@ -338,6 +338,36 @@ fn by_copies_too_a_plain_file_is_read_by_the_queue_and_what_it_lacks_by_its_volu
 }
 
 #[test]
+fn by_copies_too_a_write_goes_by_the_queue_and_what_fails_is_written_again_by_the_volume() {
+    for path in [DataPath::UserCopy, DataPath::Copy] {
+        for (is_writable, asked) in [(true, 0), (false, 1)] {
+            let named = tempfile::NamedTempFile::new().unwrap();
+            let file = File::options().read(true).write(is_writable).open(named.path()).unwrap();
+            let (volume, asked_of) = (memory(), Arc::new(AtomicU32::new(0)));
+            let bypassed =
+                Bypassed { file, volume: Arc::clone(&volume), asked: Arc::clone(&asked_of) };
+            let set = Set::serving(volume, Arc::new(bypassed), path, false, Share::ALL);
+            match path {
+                DataPath::Copy => {
+                    let mut own = set.queue.slot(TAG).own.borrow_mut();
+                    own.as_mut().unwrap().as_mut_slice()[..BYTES].copy_from_slice(&pattern());
+                }
+                _ => set.put(&pattern()),
+            }
+            set.give(operation::WRITE);
+            set.refuse_other(driver::ABORTED);
+            set.drive();
+            assert_eq!(asked_of.load(Ordering::Relaxed), asked, "{path}, writable: {is_writable}");
+            let written = match is_writable {
+                true => std::fs::read(named.path()).unwrap(),
+                false => set.stored(),
+            };
+            assert!(written == pattern(), "{path}, writable: {is_writable}: other bytes");
+        }
+    }
+}
+
+#[test]
 fn a_copy_that_stops_short_goes_on_where_it_stopped() {
     let set = Set::new(again(0));
     // The rest is not there. Copied from the beginning again, there would be enough.

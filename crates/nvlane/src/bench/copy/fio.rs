@@ -70,6 +70,8 @@ const WAYS: [Way; 4] = [
 
 /// A percentage that leaves room for others.
 const PERCENT: u32 = 10;
+/// Who copies less by a percentage is no burden to anybody.
+const LEAST_MIB_S: f64 = 20.0;
 /// Reads in flight.
 const DEPTH: usize = 4;
 /// A window is that long at least.
@@ -209,6 +211,9 @@ impl Way {
             Held::Rate(mib_s) if !NEAR.contains(&(copy_mib_s / f64::from(mib_s))) => {
                 Some(format!("the copy ran at {copy_mib_s:.1} MiB/s, not near {mib_s}"))
             }
+            Held::Percent(_) if *copy_mib_s < LEAST_MIB_S => {
+                Some(format!("the copy ran at {copy_mib_s:.1} MiB/s, less than {LEAST_MIB_S}"))
+            }
             _ => None,
         }
     }
@@ -227,6 +232,8 @@ impl Way {
             format!("{:.1}", median(counting().map(|pair| pair.beside.copy_mib_s))),
             format!("{standstill:.0}"),
         ]);
+        let rate = median(counting().map(|pair| pair.beside.copy_mib_s));
+        report.figure_or_null(&format!("{}_copy_mib_s", self.row), rate, "no pair counts");
         let ratio = if counting().count() < runs { f64::NAN } else { ratio };
         let faults = pairs.iter().filter_map(|pair| pair.fault.as_deref());
         let why = faults.collect::<Vec<_>>().join("; ");

@@ -83,8 +83,14 @@ impl Scenario for Copy {
         }
         bench.report(&mut report)?;
         beside::measure(plan.mib, plan.timing, plan.runs, options, &mut report)?;
-        fio::measure(plan.mib, plan.timing, plan.runs, options, &scratch, &mut report)?;
-        clone::measure(options, &scratch, &mut report)?;
+        // What goes wrong there is not to cost what was measured before.
+        let fio = fio::measure(plan.mib, plan.timing, plan.runs, options, &scratch, &mut report);
+        let clone = clone::measure(options, &scratch, &mut report);
+        for (what, outcome) in [("fio", fio), ("clone", clone)] {
+            if let Err(error) = outcome {
+                report.machine.notes.push(format!("{what}: {error:#}"));
+            }
+        }
         peers::measure(plan.mib, plan.brief, options, &scratch, &mut report)?;
         Ok(report)
     }

@@ -92,7 +92,8 @@ impl Engine {
                 return;
             }
             let Some(&index) = state.idle.last() else { return };
-            if state.pieces.len() - state.idle.len() >= self.shared.throttle().requests_max() {
+            let most = self.shared.throttle().requests(state.pieces.len());
+            if state.pieces.len() - state.idle.len() >= most {
                 return;
             }
             if copying && !self.is_mapped(&mut state) {
@@ -131,26 +132,36 @@ impl Engine {
         let volume = self.layout.extent_at(piece.position).volume;
         let zeroes = |limits: &Limits| limits.commands.write_zeroes;
         let mut targets = self.layout.targets.iter().map(|target| &self.limits[target.volume]);
-        let needed = match piece.kind {
-            Kind::Data => usize::from(piece.copy_bytes == 0 && !self.copies_all(volume)),
-            Kind::Hole => usize::from(!targets.all(zeroes)),
-            Kind::Verify(is_summed) => usize::from(!is_summed),
+        let reads = match piece.kind {
+            Kind::Data => piece.copy_bytes == 0 && !self.copies_all(volume),
+            Kind::Hole => !targets.all(zeroes),
+            Kind::Verify(is_summed) => !is_summed,
         };
         let compares = matches!(piece.kind, Kind::Verify(_)) && !self.targets_sum();
-        let allocate = || self.reactor.buffers().allocate(piece.bytes as usize);
-        if needed > 0 {
-            piece.buffer = allocate();
-        }
-        if compares {
-            piece.other = allocate();
-        }
-        let needed = needed + usize::from(compares);
-        let given = usize::from(piece.buffer.is_some()) + usize::from(piece.other.is_some());
+        let (pool, bytes) = (self.reactor.buffers(), piece.bytes as usize);
+        let is_given = match (reads, compares) {
+            (true, true) => match pool.allocate_two(bytes) {
+                Some([buffer, other]) => {
+                    (piece.buffer, piece.other) = (Some(buffer), Some(other));
+                    true
+                }
+                None => false,
+            },
+            (true, false) => {
+                piece.buffer = pool.allocate(bytes);
+                piece.buffer.is_some()
+            }
+            (false, true) => {
+                piece.other = pool.allocate(bytes);
+                piece.other.is_some()
+            }
+            (false, false) => true,
+        };
         if let (Kind::Hole, Some(buffer)) = (piece.kind, &mut piece.buffer) {
             buffer.as_mut_slice().fill(0);
             piece.is_filled = true;
         }
-        given == needed
+        is_given
     }
 
     /// What comes next; none if too much is in flight.
@@ -237,7 +248,9 @@ impl Engine {
         let chunk = || wanted(CHUNK_BYTES).min(transfer()).min(BUFFER_BYTES_MAX - unit);
         let bytes = match kind {
             Kind::Hole if targets().all(|limits| limits.commands.write_zeroes) => {
-                targets().map(zero_bytes_max).min().unwrap_or(unit)
+                // Some volumes have to write them.
+                let smooth = self.shared.throttle().request_bytes().map(|_| COPY_BYTES);
+                targets().map(zero_bytes_max).chain(smooth).min().unwrap_or(unit)
             }
             Kind::Data if self.copies_all(volume) => {
                 targets().fold(wanted(COPY_BYTES), |most, it| {
