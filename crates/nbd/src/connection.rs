@@ -238,7 +238,7 @@ impl Connection {
             // Merges stay where they are: the volume may be at work on them.
             inner.incoming = None;
             inner.waiting.clear();
-            self.waits_no_more(inner);
+            self.leave_line(inner);
         }
         for (_, request) in self.done.take() {
             self.core.recycle(request);

@@ -371,7 +371,7 @@ impl Connection {
                 spare.put(output);
             }
             inner.waiting.clear();
-            self.waits_no_more(inner);
+            self.leave_line(inner);
             inner.fused = None;
             for slot in inner.exchanges.slots_mut() {
                 if let Some(request) = slot.request.take() {
@@ -540,12 +540,18 @@ impl Connection {
         }
     }
 
+    /// It is told of memory no more: or those behind would wait for that.
+    fn leave_line(&self, inner: &mut Inner) {
+        if inner.waits_for_buffers {
+            let me: Rc<dyn Complete> = self.me();
+            self.core.reactor.buffers().stop_waiting(&me, TOKEN_BUFFERS);
+        }
+        self.waits_no_more(inner);
+    }
+
     fn waits_no_more(&self, inner: &mut Inner) {
         if std::mem::take(&mut inner.waits_for_buffers) {
             self.core.buffer_waiters.set(self.core.buffer_waiters.get() - 1);
-            // Or those behind would wait for it to be told.
-            let me: Rc<dyn Complete> = self.me();
-            self.core.reactor.buffers().stop_waiting(&me, TOKEN_BUFFERS);
         }
     }
 

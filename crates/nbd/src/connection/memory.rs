@@ -3,7 +3,8 @@
 use super::{Connection, Inner, TOKEN_BUFFERS};
 use namespace::Data;
 use namespace::output::Payload;
-use reactor::Buffer;
+use reactor::{Buffer, Complete};
+use std::rc::Rc;
 
 /// What a connection has of the core's buffer pool, in bytes.
 #[derive(Default)]
@@ -102,12 +103,18 @@ impl Connection {
         }
     }
 
+    /// It is told of memory no more: or those behind would wait for that.
+    pub(super) fn leave_line(&self, inner: &mut Inner) {
+        if inner.memory.waits_for_buffers {
+            let me: Rc<dyn Complete> = self.me();
+            self.core.reactor.buffers().stop_waiting(&me, TOKEN_BUFFERS);
+        }
+        self.waits_no_more(inner);
+    }
+
     pub(super) fn waits_no_more(&self, inner: &mut Inner) {
         if std::mem::take(&mut inner.memory.waits_for_buffers) {
             self.core.buffer_waiters.set(self.core.buffer_waiters.get() - 1);
-            // Or those behind would wait for it to be told.
-            let me: std::rc::Rc<dyn reactor::Complete> = self.me();
-            self.core.reactor.buffers().stop_waiting(&me, TOKEN_BUFFERS);
         }
     }
 
