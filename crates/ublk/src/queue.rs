@@ -340,8 +340,9 @@ impl QueueServer {
         }
         let (start, len, index) = match tags.carries(tag) {
             Carries::Pages(len) => (std::ptr::null_mut(), len, Some(self.first_buffer + tag)),
-            Carries::Room(len) | Carries::Bytes(len) => {
-                let (start, index) = self.plain_memory(plain, tag, len)?;
+            carries @ (Carries::Room(len) | Carries::Bytes(len)) => {
+                let is_read = matches!(carries, Carries::Room(_));
+                let (start, index) = self.plain_memory(plain, tag, len, is_read)?;
                 (start, len, index)
             }
             Carries::Nothing | Carries::Range(_) => return None,

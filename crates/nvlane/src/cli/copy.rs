@@ -93,7 +93,7 @@ pub struct HowArgs {
     /// Compare both sides afterwards, by checksums where volumes give them; others are read.
     #[arg(long)]
     pub verify: bool,
-    /// Hold it back: 30% of the time, or 100M bytes per second.
+    /// Hold it back: 30% of the time and of the requests in flight, or 100M bytes per second, which spreads it evenly.
     #[arg(long, value_name = "PERCENT|BYTES", default_value = "none")]
     pub throttle: Throttle,
 }

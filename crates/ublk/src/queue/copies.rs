@@ -31,6 +31,7 @@ impl QueueServer {
         plain: &Plain,
         tag: u16,
         len: u32,
+        is_read: bool,
     ) -> Option<(*mut u8, Option<u16>)> {
         let slot = self.slot(tag);
         if let Some(own) = slot.own.borrow_mut().as_mut() {
@@ -39,10 +40,10 @@ impl QueueServer {
             return Some((own.as_mut_ptr(), own.fixed_index()));
         }
         let mut data = slot.data.take();
-        if data.is_empty() {
+        if is_read {
             data = Data::Buffer(self.reactor.buffers().allocate(len as usize)?);
         }
-        assert_eq!(data.len(), len as usize);
+        assert_eq!(data.len(), len as usize, "what is written was copied here");
         let memory = match &mut data {
             Data::Buffer(buffer) => Some((buffer.as_mut_ptr(), plain.index_of(buffer))),
             _ => None,

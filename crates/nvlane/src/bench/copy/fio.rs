@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 
 /// One row: where volumes are, and what the copy is held to.
 #[derive(Clone, Copy)]
-struct Way {
+pub struct Way {
     row: &'static str,
-    figure: &'static str,
+    pub figure: &'static str,
     on: On,
     held: Held,
 }
@@ -41,7 +41,7 @@ enum Held {
     Percent(u32),
 }
 
-const WAYS: [Way; 4] = [
+pub const WAYS: [Way; 4] = [
     Way {
         row: "fio_throttled",
         figure: "fio_p99_throttled_over_alone",

@@ -86,9 +86,13 @@ impl Scenario for Copy {
         // What goes wrong there is not to cost what was measured before.
         let fio = fio::measure(plan.mib, plan.timing, plan.runs, options, &scratch, &mut report);
         let clone = clone::measure(options, &scratch, &mut report);
-        for (what, outcome) in [("fio", fio), ("clone", clone)] {
-            if let Err(error) = outcome {
-                report.machine.notes.push(format!("{what}: {error:#}"));
+        let (of_fio, of_clone) = (fio::WAYS.map(|way| way.figure), clone::FIGURES);
+        for (figures, outcome) in [(&of_fio[..], fio), (&of_clone[..], clone)] {
+            let Err(error) = outcome else { continue };
+            for figure in figures {
+                if !report.figures.contains_key(*figure) {
+                    report.figure_or_null(figure, f64::NAN, &format!("{error:#}"));
+                }
             }
         }
         peers::measure(plan.mib, plan.brief, options, &scratch, &mut report)?;
