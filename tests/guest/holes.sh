@@ -23,6 +23,15 @@ blkdiscard -o $((16 << 20)) -l $((16 << 20)) "$device"
 zeroes 16 16 || die "discarded blocks are not zeroes"
 expect "hole made by blkdiscard" $((full - $(data_bytes "$image") >= 15 << 20)) 1
 
+# What is stored, as a host is told (Get LBA Status, action 02h): of each descriptor the first block, how many less one, and
+# the status, 02h in the second of four bytes.
+block=$(blockdev --getss "$device")
+blocks() { echo $(($1 * (1 << 20) / block)); }
+stored() { nvme get-lba-status "$device" -n 1 -s 0 -m 255 -a 2 -l 0 -o binary | od -An -v -tu4 -w4 | head -n $((2 + 4 * $1)) | xargs; }
+expect "blocks that are told to be stored" "$(stored 2)" \
+    "2 2 0 0 $(($(blocks 16) - 1)) 512 $(blocks 32) 0 $(($(blocks 32) - 1)) 512"
+expect_json <(nvme id-ctrl "/dev/$(controllers)" -o json) '((.oacs / 512) | floor) % 2' 1
+
 # Write Zeroes with deallocation: what fallocate's punch-hole sends.
 before=$(data_bytes "$image")
 fallocate -p -o $((32 << 20)) -l $((16 << 20)) "$device"
@@ -40,7 +49,6 @@ zeroes 8 4 || die "fallocate -z left something"
 expect "the blocks beside the holes" \
     "$(dd if="$device" bs=1M skip=48 count=16 iflag=direct status=none | sha256sum)" "$sum"
 # A range that begins and ends inside the file system's blocks.
-block=$(blockdev --getss "$device")
 fill
 sum=$(sha256sum <(dd if="$device" bs="$block" count=3 iflag=direct status=none) | cut -d' ' -f1)
 blkdiscard -o $((3 * block)) -l $((5 * block)) "$device"

@@ -3,7 +3,7 @@
 use crate::{ANA_GROUPS_MAX, Reason};
 use nvme::Limits;
 use nvme::copy::{self, Format};
-use nvme::identify::{self, DescriptorHeader, Nidt, oncs};
+use nvme::identify::{self, DescriptorHeader, Nidt, oacs, oncs};
 use nvme::limits::{Commands, CopyLimits, DiscardLimits, Passthrough};
 use nvme::log::ana::AnaState;
 use std::fmt;
@@ -64,6 +64,7 @@ pub struct Controller {
     /// one after another. The specification promises nothing of ranges that overlap.
     pub copies_overlapping: bool,
     oncs: u16,
+    oacs: u16,
     vwc: bool,
 }
 
@@ -153,6 +154,7 @@ impl Controller {
             },
             copies_overlapping: identify::vendor::flags(&data.vs) & identify::vendor::DRAINS != 0,
             oncs: data.oncs.get(),
+            oacs: data.oacs.get(),
             vwc: data.vwc & 1 != 0,
         })
     }
@@ -224,6 +226,8 @@ pub(crate) fn namespace(
             compare_and_write: false,
             verify: can(oncs::VERIFY),
             checksum: can(oncs::VERIFY) && identify::vendor::gives_checksums(&data.vs),
+            // Whether it keeps track of that stands in another structure, which is asked for when it matters (TLBAAG).
+            allocation: controller.oacs & oacs::GET_LBA_STATUS != 0 && data.dlfeat & 7 == 1,
         },
         copy: copy_limits(&data, controller),
         metadata_bytes: 0,

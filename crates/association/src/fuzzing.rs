@@ -11,6 +11,7 @@ mod proof;
 
 use crate::{ADMIN_COMMANDS_MAX, Action, Association, Config, Event, Namespace, Reason, Traffic};
 use nvme::identify::{self, Cns};
+use nvme::lba_status::Allocated;
 use nvme::log::ana::{Group, Header};
 use nvme::{Command, Completion, Status, opcode};
 use proof::Proof;
@@ -55,7 +56,24 @@ fn is_strange(namespace: &Namespace) -> bool {
 /// Runs a script.
 pub fn fuzz_association(bytes: &[u8]) {
     fuzz_machine(bytes);
+    fuzz_allocated(bytes);
     discovery::fuzz(&mut Script(bytes));
+}
+
+/// Whatever a controller says of what is allocated: extents are of blocks that were asked about, and follow one another.
+fn fuzz_allocated(bytes: &[u8]) {
+    let Some((slba, answer)) = bytes.split_first_chunk() else { return };
+    let slba = u64::from_le_bytes(*slba);
+    let Some(allocated) = Allocated::read(answer, slba) else { return };
+    let mut from = slba;
+    for extent in &allocated.extents {
+        assert!(extent.slba >= from && extent.blocks > 0);
+        from = extent.slba.checked_add(extent.blocks).expect("there are so many blocks");
+    }
+    // It is what was said: written again, it is read again.
+    let mut again = vec![0; answer.len()];
+    allocated.write(&mut again);
+    assert_eq!(Allocated::read(&again, slba), Some(allocated));
 }
 
 fn fuzz_machine(bytes: &[u8]) {

@@ -11,7 +11,7 @@
 //! What it does not do: faults, delays, power cuts, for which there are layers; or what a [`Namespace`] need not
 //! say, such as origins of Copies. A test that wants that has a volume of its own.
 
-use namespace::{Lost, Namespace, Queue};
+use namespace::{Lost, Namespace, Queue, Run};
 use nvme::Limits;
 use reactor::Reactor;
 use std::fmt;
@@ -22,6 +22,7 @@ use std::sync::Arc;
 type Limit = dyn Fn(Limits) -> Limits + Send + Sync;
 type Flush = dyn Fn(&dyn Namespace) -> io::Result<()> + Send + Sync;
 type Losses = dyn Fn() -> Lost + Send + Sync;
+type Tell = dyn Fn(u64, u64, usize) -> io::Result<Vec<Run>> + Send + Sync;
 type Open = dyn Fn(Rc<dyn Queue>, &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> + Send + Sync;
 
 /// A volume that is as the one below it, but for what the test has changed.
@@ -31,6 +32,7 @@ pub struct Double {
     open: Box<Open>,
     flush: Box<Flush>,
     lost: Option<Box<Losses>>,
+    tell: Option<Box<Tell>>,
 }
 
 impl Double {
@@ -42,6 +44,7 @@ impl Double {
             open: Box::new(|queue, _| Ok(queue)),
             flush: Box::new(|child| child.flush()),
             lost: None,
+            tell: None,
         }
     }
 
@@ -71,6 +74,14 @@ impl Double {
         Double { lost: Some(Box::new(lost)), ..self }
     }
 
+    /// `tell` says which blocks are stored: asked for the first, how many, and how many runs there may be.
+    pub fn telling(
+        self,
+        tell: impl Fn(u64, u64, usize) -> io::Result<Vec<Run>> + Send + Sync + 'static,
+    ) -> Double {
+        Double { tell: Some(Box::new(tell)), ..self }
+    }
+
     /// No queue can be opened.
     pub fn without_queues(self) -> Double {
         Double { open: Box::new(|_, _| Err(io::Error::other("there is no queue left"))), ..self }
@@ -85,7 +96,9 @@ impl fmt::Debug for Double {
 
 impl Namespace for Double {
     fn limits(&self) -> Limits {
-        (self.limit)(self.child.limits())
+        let mut limits = self.child.limits();
+        limits.commands.allocation = self.tell.is_some();
+        (self.limit)(limits)
     }
 
     fn open_queue(self: Arc<Self>, reactor: &Rc<Reactor>) -> io::Result<Rc<dyn Queue>> {
@@ -118,6 +131,13 @@ impl Namespace for Double {
 
     fn lost(&self) -> Lost {
         self.lost.as_ref().map_or_else(|| self.child.lost(), |lost| lost())
+    }
+
+    fn allocation(&self, slba: u64, blocks: u64, runs_max: usize) -> io::Result<Vec<Run>> {
+        match &self.tell {
+            Some(tell) => tell(slba, blocks, runs_max),
+            None => Ok(vec![Run { blocks, is_stored: true }]),
+        }
     }
 
     fn keeps_blocks_whole(&self) -> bool {

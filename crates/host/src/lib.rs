@@ -25,6 +25,7 @@
 //! else that a controller can make grow is bounded by the queue's entries and by what was asked of it.
 
 mod admin;
+mod allocation;
 pub mod client;
 mod control;
 mod dial;

@@ -1,5 +1,6 @@
 //! One path to a remote namespace, as a namespace.
 
+use crate::allocation::{Asked, Tracking};
 use crate::control::Control;
 use crate::directory::Directory;
 use crate::flush::flush;
@@ -10,7 +11,7 @@ use crate::shared::{Place, Shared, Standing, Sums};
 use crate::subsystem::Subsystem;
 use association::Reason;
 use namespace::copy::{Located, Origin};
-use namespace::{Access, Namespace, PathReport, Queue};
+use namespace::{Access, Namespace, PathReport, Queue, Run};
 use nvme::Limits;
 use reactor::Reactor;
 use std::rc::Rc;
@@ -108,6 +109,7 @@ pub struct Path {
     query: String,
     /// Who decides where it leads, if that may change.
     directory: Option<Arc<Directory>>,
+    tracking: Tracking,
 }
 
 /// Connects to the namespace through each of `addresses`. Blocks until every path is live or has
@@ -203,7 +205,8 @@ impl Path {
         directory: Option<Arc<Directory>>,
     ) -> Arc<Path> {
         let (control, seen, query) = (Arc::clone(control), Mutex::default(), query.to_owned());
-        Arc::new(Path { id, control, shared, seen, query, directory })
+        let tracking = Tracking::default();
+        Arc::new(Path { id, control, shared, seen, query, directory, tracking })
     }
 
     /// Why it is not usable, or was not when it last was not.
@@ -327,6 +330,9 @@ impl Namespace for Path {
             _ => "the controller's own, within the namespace",
         };
         facts.push(("copy".into(), copy.into()));
+        if self.shared.subsystem.limits().is_some_and(|limits| limits.commands.allocation) {
+            facts.push(("holes".into(), "asked of the controller (Get LBA Status)".into()));
+        }
     }
 
     fn uuid(&self) -> Option<[u8; 16]> {
@@ -377,6 +383,11 @@ impl Namespace for Path {
         let (nqn, numbering) = (Arc::clone(subsystem.name()), Some(Arc::clone(subsystem) as _));
         let origin = Origin::Subsystem { nqn, nsid, numbering };
         (blocks > 0).then_some(Located { origin, slba, blocks, guard: None })
+    }
+
+    fn allocation(&self, slba: u64, blocks: u64, runs_max: usize) -> io::Result<Vec<Run>> {
+        let Path { control, shared, tracking, .. } = self;
+        Asked { control, path: self.id, shared, tracking }.runs(slba, blocks, runs_max)
     }
 
     fn retry_delays(&self) -> [Duration; 3] {

@@ -284,6 +284,7 @@ mod tests {
             compare_and_write: true,
             verify: true,
             checksum: true,
+            allocation: true,
         };
         Limits {
             block_shift: 9,

@@ -204,8 +204,9 @@ pub trait Namespace: Send + Sync + fmt::Debug {
     /// `runs_max`, together no longer than asked for, and shorter where finding out more would take
     /// long. What is not known counts as stored. May block: not for a reactor's thread.
     ///
-    /// NVMe has Get LBA Status for this (NVM 1.1, section 4.2.1), an admin command; volumes on this
-    /// machine are asked by a call instead, as there is no admin queue between them and a front door.
+    /// NVMe has Get LBA Status for this (NVM 1.1, section 4.2.1), an admin command, by which targets tell it and remote
+    /// volumes ask. On this machine it is a call, as there is no admin queue between volumes and a front door. Where
+    /// [`nvme::limits::Commands::allocation`] is not set all blocks count as stored.
     fn allocation(&self, slba: u64, blocks: u64, runs_max: usize) -> io::Result<Vec<Run>> {
         let _ = (slba, runs_max);
         Ok(vec![Run { blocks, is_stored: true }])

@@ -189,6 +189,7 @@ impl Namespace for File {
                 compare_and_write: false,
                 verify: false,
                 checksum: false,
+                allocation: self.kind == Kind::Regular,
             },
             copy: self.copy_limits(),
             metadata_bytes: 0,

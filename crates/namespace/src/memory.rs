@@ -104,6 +104,7 @@ impl Namespace for Memory {
                 compare_and_write: true,
                 verify: true,
                 checksum: true,
+                allocation: false,
             },
             copy: copy::limits(self.options.block_shift),
             metadata_bytes: 0,

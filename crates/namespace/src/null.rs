@@ -64,6 +64,7 @@ impl Namespace for Null {
                 compare_and_write: true,
                 verify: true,
                 checksum: true,
+                allocation: false,
             },
             copy: crate::copy::limits(self.block_shift),
             metadata_bytes: 0,

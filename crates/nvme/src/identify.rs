@@ -126,7 +126,7 @@ wire! {
         pub vwci: u8,
         /// Management endpoint capabilities.
         pub mec: u8,
-        /// Optional admin command support.
+        /// Optional admin command support; see [`oacs`].
         pub oacs: U16,
         /// Abort command limit, zero-based.
         pub acl_z: u8,
@@ -539,6 +539,12 @@ pub mod vendor {
         vs[..NAME.len()].copy_from_slice(&NAME);
         vs[8..24].copy_from_slice(&instance);
     }
+}
+
+/// Bits of OACS (NVMe Base 2.1, Figure 312, bytes 257:256).
+pub mod oacs {
+    /// Get LBA Status.
+    pub const GET_LBA_STATUS: u16 = 1 << 9;
 }
 
 /// Bits of ONCS (NVMe Base 2.1, Figure 312, bytes 521:520).

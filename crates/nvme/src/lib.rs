@@ -20,6 +20,7 @@ pub mod event;
 pub mod fabrics;
 pub mod feature;
 pub mod identify;
+pub mod lba_status;
 pub mod limits;
 pub mod log;
 pub mod opcode;

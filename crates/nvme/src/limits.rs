@@ -19,6 +19,8 @@ pub struct Commands {
     pub verify: bool,
     /// A Verify that gives the checksum of what it has read ([`crate::Command::wants_checksum`]).
     pub checksum: bool,
+    /// Get LBA Status, as far as it tells which blocks are allocated ([`crate::lba_status`]). Those that are not read as zeroes.
+    pub allocation: bool,
 }
 
 impl Commands {
@@ -33,6 +35,7 @@ impl Commands {
             compare_and_write: self.compare_and_write && other.compare_and_write,
             verify: self.verify && other.verify,
             checksum: self.checksum && other.checksum,
+            allocation: self.allocation && other.allocation,
         }
     }
 }

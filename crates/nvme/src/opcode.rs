@@ -32,6 +32,8 @@ pub mod admin {
     pub const SECURITY_SEND: u8 = 0x81;
     /// Security Receive.
     pub const SECURITY_RECEIVE: u8 = 0x82;
+    /// Get LBA Status.
+    pub const GET_LBA_STATUS: u8 = 0x86;
     /// Fabrics commands (admin and I/O queues).
     pub const FABRICS: u8 = 0x7f;
     /// The first of the vendor specific commands, which go up to FFh (NVMe Base 2.1, Figure 141).

@@ -1,14 +1,19 @@
 //! Commands of a connected admin queue, and fabrics commands of I/O queues.
 
+use crate::NAMESPACES_MAX;
 use crate::PASSED_BYTES_MAX;
 use crate::controller::Controller;
 use crate::event::{ControllerId, Event};
 use crate::io::{Direction, Transfer};
 use crate::target::Target;
 use dhchap::Work;
+use nvme::lba_status::{self, Question};
 use nvme::{Command, Sgl, Status, opcode};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The longest answer to Get LBA Status: 4,095 descriptors.
+const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 /// What becomes of an admin command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +47,20 @@ pub enum Reply {
     Refuse {
         /// Data for the host, of exactly the length that the command's SGL has.
         data: Vec<u8>,
+    },
+    /// A Get LBA Status: have the namespace asked where nobody waits, since it may take a while, then complete the command
+    /// with `bytes` of data ([`nvme::lba_status::Allocated::write`]).
+    Allocation {
+        /// The subsystem.
+        nqn: Arc<str>,
+        /// The namespace.
+        nsid: u32,
+        /// The blocks: they are within the namespace as it is now.
+        slba: u64,
+        /// How many, at least one.
+        blocks: u64,
+        /// Exactly the length that the command's SGL has.
+        bytes: u32,
     },
     /// A vendor specific command for what is behind a namespace, which passes such commands: have
     /// the namespace carry it out (see [`passed_data`]), then complete it with what comes back.
@@ -213,6 +232,7 @@ impl Target {
             opcode::admin::ASYNC_EVENT_REQUEST => self.hold_event_request(id, command),
             opcode::admin::KEEP_ALIVE => Ok(Answer::result(0).into()),
             opcode::admin::ABORT if !discovery => self.abort(id, command),
+            opcode::admin::GET_LBA_STATUS if !discovery => self.allocation(id, command),
             opcode::admin::VENDOR_FIRST.. if !discovery => self.pass(id, command),
             _ => Err(Status::INVALID_OPCODE.dnr()),
         }
@@ -226,6 +246,38 @@ impl Target {
         let namespace = subsystem.and_then(|it| it.namespaces.get(&command.nsid.get()));
         command.opcode >= opcode::admin::VENDOR_FIRST
             && namespace.is_some_and(|namespace| namespace.limits.passthrough.admin)
+    }
+
+    /// Get LBA Status (NVM 1.1, section 4.2.1): of the actions that which tells what is allocated. Blocks that cannot be read any
+    /// more are not kept track of.
+    fn allocation(&self, id: ControllerId, command: &Command) -> Result<Reply, Status> {
+        let question = Question::of(command);
+        let controller = &self.controllers[&id];
+        let (nqn, nsid) = (Arc::clone(&controller.subsystem_nqn), command.nsid.get());
+        if nsid == 0 || nsid > NAMESPACES_MAX {
+            return Err(Status::INVALID_NAMESPACE.dnr());
+        }
+        let subsystem = &self.subsystems[&nqn];
+        let Some(namespace) = subsystem.namespaces.get(&nsid) else {
+            return Err(Status::INVALID_FIELD.dnr());
+        };
+        let tells = namespace.limits.commands.allocation;
+        if question.action != lba_status::ALLOCATED || !tells || question.bytes > ANSWER_BYTES_MAX {
+            return Err(Status::INVALID_FIELD.dnr());
+        }
+        if let Some(status) = subsystem.ana.state(namespace.ana_group, controller.port).io_status()
+        {
+            return Err(status);
+        }
+        let rest = namespace.limits.blocks.checked_sub(question.slba).filter(|rest| *rest > 0);
+        let rest = rest.ok_or(Status::LBA_OUT_OF_RANGE.dnr())?;
+        let blocks = question.blocks.map_or(rest, u64::from);
+        if blocks > rest {
+            return Err(Status::LBA_OUT_OF_RANGE.dnr());
+        }
+        expect_length(command, question.bytes)?;
+        let bytes = question.bytes as u32;
+        Ok(Reply::Allocation { nqn, nsid, slba: question.slba, blocks, bytes })
     }
 
     /// A vendor specific command: for the device behind the namespace that it names, if that was

@@ -12,7 +12,7 @@ use crate::{
 };
 use nvme::identify::{
     self, Cns, ControllerType, DATA_BYTES, DescriptorHeader, IndependentNamespace,
-    NAMESPACE_LIST_ENTRIES, Nidt, NvmController, NvmNamespace, oncs, sgls,
+    NAMESPACE_LIST_ENTRIES, Nidt, NvmController, NvmNamespace, oacs, oncs, sgls,
 };
 use nvme::{Command, Limits, NSID_ALL, Status};
 use zerocopy::{FromZeros, IntoBytes};
@@ -104,7 +104,9 @@ impl Target {
             Cns::COMMAND_SET_NAMESPACE => {
                 nvm()?;
                 let found = existing(controller, subsystem, nsid)?;
-                Ok(found.map_or(Vec::new(), |_| NvmNamespace::new_zeroed().as_bytes().to_vec()))
+                Ok(found.map_or(Vec::new(), |(namespace, _)| {
+                    command_set_namespace(namespace).as_bytes().to_vec()
+                }))
             }
             Cns::COMMAND_SET_CONTROLLER => nvm().map(|()| command_set_controller(subsystem)),
             Cns::COMMAND_SET_ACTIVE_NAMESPACES => {
@@ -152,6 +154,7 @@ impl Target {
         data.cmic = 1 << 0 | 1 << 1 | 1 << 3;
         data.cntrltype = ControllerType::IO.0;
         data.acl_z = 3;
+        data.oacs = bit(|l| l.commands.allocation, oacs::GET_LBA_STATUS).into();
         data.lpa |= 1 << 0 | 1 << 1;
         data.anatt = ANA_TRANSITION_SECONDS;
         // All five states are reported; the group of a namespace does not change.
@@ -297,6 +300,8 @@ fn nvm_namespace(namespace: &Namespace, state: AnaState) -> identify::Namespace 
     if limits.commands.deallocate {
         // Deallocated blocks read as zeroes; Write Zeroes may deallocate.
         data.dlfeat = 1 | u8::from(limits.commands.write_zeroes) << 3;
+    } else if limits.commands.allocation {
+        data.dlfeat = 1;
     }
     if limits.copy.is_offered() {
         // Both counts fit: see `Subsystem::offered`.
@@ -318,6 +323,12 @@ fn independent_namespace(namespace: &Namespace) -> IndependentNamespace {
     data.anagrpid = namespace.ana_group.into();
     data.nsattr = u8::from(namespace.limits.read_only);
     data.nstat = 1;
+    data
+}
+
+fn command_set_namespace(namespace: &Namespace) -> NvmNamespace {
+    let mut data = NvmNamespace::new_zeroed();
+    data.tlbaag = u32::from(namespace.limits.commands.allocation).into();
     data
 }
 

@@ -236,6 +236,9 @@ fn effects(subsystem: &Subsystem) -> Vec<u8> {
             note(opcode, true, writes);
         }
     }
+    if any(|l| l.commands.allocation) {
+        log.admin[usize::from(opcode::admin::GET_LBA_STATUS)] = effect::CSUPP.into();
+    }
     if passes(|l| l.passthrough.admin) {
         for opcode in opcode::admin::VENDOR_FIRST..=u8::MAX {
             log.admin[usize::from(opcode)] = writes.into();

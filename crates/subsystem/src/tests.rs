@@ -11,6 +11,7 @@ mod features;
 mod host;
 mod identifying;
 mod io_checks;
+mod lba_status;
 mod logs;
 mod memory;
 mod time;

@@ -205,6 +205,9 @@ impl Connection {
                 self.ends(End::Unproven);
                 self.hang_up(inner);
             }
+            Reply::Allocation { nqn, nsid, slba, blocks, bytes } => {
+                self.ask_allocation(inner, slot, (&nqn, nsid), (slba, blocks), bytes);
+            }
             Reply::Pass { nqn, nsid } => self.pass(inner, slot, (&nqn, nsid), command, data),
             Reply::Held => inner.exchanges.slot(slot).stage = Stage::Running,
             Reply::Disconnect => {
@@ -237,7 +240,7 @@ impl Connection {
     }
 
     /// Answers with the data that there is for the host.
-    fn respond_with(
+    pub(crate) fn respond_with(
         &self,
         inner: &mut Inner,
         slot: u32,
@@ -309,6 +312,7 @@ impl Connection {
                 }
                 Reply::Held
                 | Reply::Pass { .. }
+                | Reply::Allocation { .. }
                 | Reply::AbortCommand { .. }
                 | Reply::Compute(_) => {
                     unreachable!(

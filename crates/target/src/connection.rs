@@ -111,6 +111,8 @@ pub(crate) struct Inner {
     pub(crate) waits_for_buffers: bool,
     /// It has waited, and it is its turn.
     pub(crate) is_served: bool,
+    /// A Get LBA Status is being carried out.
+    pub(crate) asks_allocation: bool,
 }
 
 /// What a connection is for, known once Connect succeeded.
@@ -173,6 +175,7 @@ impl Inner {
             closing: false,
             waits_for_buffers: false,
             is_served: false,
+            asks_allocation: false,
         }
     }
 

@@ -23,6 +23,7 @@
 //! free, and one whose peer lets nothing go for 2 s while others wait is dropped.
 
 mod admin;
+mod allocation;
 mod authentication;
 mod connection;
 mod control;

@@ -179,6 +179,7 @@ impl World {
                     self.answer(wire, cid, Status::SUCCESS, 1, Vec::new())
                 }
                 Reply::Pass { .. } => unreachable!("there is nothing to pass commands through to"),
+                Reply::Allocation { .. } => unreachable!("no volume tells its holes here"),
                 Reply::Compute(_) | Reply::Refuse { .. } => {
                     unreachable!("no host has to prove who it is here")
                 }

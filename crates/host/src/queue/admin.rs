@@ -125,7 +125,10 @@ fn is_ours(command: &Command) -> bool {
 /// Of what a read-only volume takes.
 fn changes_nothing(command: &Command) -> bool {
     use opcode::admin;
-    matches!(command.opcode, admin::IDENTIFY | admin::GET_LOG_PAGE | admin::GET_FEATURES)
+    matches!(
+        command.opcode,
+        admin::IDENTIFY | admin::GET_LOG_PAGE | admin::GET_FEATURES | admin::GET_LBA_STATUS
+    )
 }
 
 #[cfg(test)]

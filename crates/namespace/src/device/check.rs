@@ -103,6 +103,7 @@ mod tests {
             compare_and_write: false,
             verify: true,
             checksum: false,
+            allocation: false,
         },
         copy: nvme::limits::CopyLimits::NONE,
         metadata_bytes: 0,

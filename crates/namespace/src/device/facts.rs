@@ -194,6 +194,8 @@ fn commands(
         compare_and_write: false,
         verify,
         checksum: verify && identify::vendor::gives_checksums(&namespace.vs),
+        // Nobody asks the device.
+        allocation: false,
     }
 }
 

@@ -106,6 +106,8 @@ impl Namespace for Linear {
             limits.commands.write_uncorrectable &= other.commands.write_uncorrectable;
             limits.commands.compare &= other.commands.compare;
             limits.commands.verify &= other.commands.verify;
+            // Of parts that do not tell, everything is stored.
+            limits.commands.allocation |= other.commands.allocation;
         }
         // Those of parts would have to be put together.
         limits.commands.checksum = false;

@@ -34,7 +34,7 @@ mod tuning;
 
 use crate::copy::Located;
 use crate::human::format_bytes;
-use crate::{Access, Lost, Namespace, PathReport, Queue};
+use crate::{Access, Lost, Namespace, PathReport, Queue, Run};
 use counters::Core;
 use multipath::{PATHS_MAX, Shared};
 use nvme::Limits;
@@ -407,6 +407,16 @@ impl Namespace for Multipath {
             std::array::from_fn(|number| one[number].max(other[number]))
         };
         all.reduce(longest).expect("there is a path")
+    }
+
+    /// What the best path says of those that say something.
+    fn allocation(&self, slba: u64, blocks: u64, runs_max: usize) -> io::Result<Vec<Run>> {
+        let mut paths: Vec<_> = self.paths.iter().map(|path| (path.access(), path)).collect();
+        paths.sort_by_key(|(access, _)| *access);
+        let usable = paths.into_iter().filter(|(access, _)| access.is_usable());
+        let told = usable.map(|(_, path)| path.allocation(slba, blocks, runs_max));
+        let told = told.filter_map(Result::ok).find(|runs| !runs.is_empty());
+        Ok(told.unwrap_or_else(|| vec![Run { blocks, is_stored: true }]))
     }
 
     fn copies_on_threads(&self) -> bool {

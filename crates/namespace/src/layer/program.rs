@@ -275,6 +275,8 @@ impl Namespace for Routed {
         limits.commands.verify = false;
         limits.commands.checksum = false;
         limits.commands.compare_and_write = false;
+        // Only the program knows what is where.
+        limits.commands.allocation = false;
         limits.copy = self.copy_limits();
         (limits.passthrough, limits.metadata_bytes) = (Passthrough::NONE, 0);
         // Where the ends of requests are told to it, each would need a buffer here, which nobody would hold against its share.

@@ -10,6 +10,7 @@ mod controllers;
 mod copy;
 mod daemon;
 mod follow;
+mod holes;
 #[path = "../../../target/tests/host/mod.rs"]
 mod host;
 mod hostile;

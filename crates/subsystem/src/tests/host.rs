@@ -34,6 +34,7 @@ pub const LIMITS: Limits = Limits {
         compare_and_write: true,
         verify: true,
         checksum: true,
+        allocation: true,
     },
     copy: CopyLimits { ranges_max: 128, range_blocks_max: 65_535, blocks_max: 1 << 18 },
     metadata_bytes: 0,

@@ -33,6 +33,7 @@ pub const LIMITS: Limits = Limits {
         compare_and_write: false,
         verify: false,
         checksum: false,
+        allocation: false,
     },
     copy: COPY,
     metadata_bytes: 0,

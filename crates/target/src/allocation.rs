@@ -1,0 +1,101 @@
+//! Get LBA Status: which blocks a namespace stores, asked on a thread that may block, for an admin queue.
+
+use crate::connection::{Connection, Inner};
+use crate::exchange::Stage;
+use namespace::Namespace;
+use namespace::output::Payload;
+use nvme::Status;
+use nvme::lba_status::{Allocated, Extent, descriptors_in};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Runs that a namespace is asked for at once.
+const RUNS_MAX: usize = 1024;
+
+/// Time after which no more is asked: the answer ends there, and says so.
+const ENOUGH: Duration = Duration::from_millis(250);
+
+impl Connection {
+    /// Has namespace `nsid` of subsystem `nqn` asked which of `blocks` blocks from `slba` on it stores. One such command of a
+    /// queue is carried out at a time.
+    #[cold]
+    pub(crate) fn ask_allocation(
+        &self,
+        inner: &mut Inner,
+        slot: u32,
+        (nqn, nsid): (&Arc<str>, u32),
+        (slba, blocks): (u64, u64),
+        bytes: u32,
+    ) {
+        let Some(view) = self.core.subsystem(nqn).namespace(nsid) else {
+            return self.respond(inner, slot, Status::NAMESPACE_NOT_READY, 0, Payload::None);
+        };
+        if inner.asks_allocation {
+            return self.respond(inner, slot, Status::COMMAND_INTERRUPTED, 0, Payload::None);
+        }
+        inner.asks_allocation = true;
+        let exchange = inner.exchanges.slot(slot);
+        exchange.stage = Stage::Running;
+        let namespace = Arc::clone(&view.namespace);
+        let (cid, me) = (exchange.cid, self.me());
+        let work = move || allocated(&*namespace, slba, blocks, bytes as usize);
+        let then = move |found| me.allocation_told(cid, found);
+        self.core.reactor.aside(true, work, then);
+    }
+
+    /// It is there; or there was no thread for it, and the host may try again.
+    fn allocation_told(&self, cid: u16, found: Option<Vec<u8>>) {
+        if self.closed.get() {
+            return;
+        }
+        {
+            let mut inner = self.inner.borrow_mut();
+            let inner = &mut *inner;
+            inner.asks_allocation = false;
+            if let Some(slot) = inner.exchanges.find(cid, Stage::Running) {
+                let status =
+                    if found.is_some() { Status::SUCCESS } else { Status::COMMAND_INTERRUPTED };
+                self.respond_with(inner, slot, status, 0, found);
+            }
+        }
+        self.defer();
+    }
+}
+
+/// The answer, `bytes` long. What a namespace cannot tell is stored.
+fn allocated(namespace: &dyn Namespace, slba: u64, blocks: u64, bytes: usize) -> Vec<u8> {
+    let (end, until) = (slba + blocks, Instant::now() + ENOUGH);
+    let room = descriptors_in(bytes);
+    let mut extents: Vec<Extent> = Vec::new();
+    let mut at = slba;
+    // One more than there is room for would be left out.
+    while at < end && extents.len() <= room && Instant::now() < until {
+        let told = namespace.allocation(at, end - at, RUNS_MAX).unwrap_or_else(|error| {
+            tracing::debug!("{}: no map of its holes: {error}", namespace.uri());
+            Vec::new()
+        });
+        let before = at;
+        for run in told {
+            let blocks = run.blocks.min(end - at);
+            if run.is_stored {
+                store(&mut extents, at, blocks);
+            }
+            at += blocks;
+        }
+        if at == before {
+            store(&mut extents, at, end - at);
+            at = end;
+        }
+    }
+    let mut answer = vec![0; bytes];
+    Allocated { extents, is_complete: at == end }.write(&mut answer);
+    answer
+}
+
+fn store(extents: &mut Vec<Extent>, slba: u64, blocks: u64) {
+    match extents.last_mut() {
+        Some(last) if last.slba + last.blocks == slba => last.blocks += blocks,
+        _ if blocks > 0 => extents.push(Extent { slba, blocks }),
+        _ => {}
+    }
+}

@@ -1,0 +1,149 @@
+//! Get LBA Status: what a namespace stores, told to a host by an admin command.
+
+mod host;
+
+use double::Double;
+use host::rig::{Rig, directory, file};
+use host::{Bytes, Queue};
+use namespace::null::Null;
+use namespace::{Namespace, Run};
+use nvme::lba_status::{self, Allocated, Extent};
+use nvme::{Status, opcode};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+/// Blocks of 4 KiB.
+const BLOCKS: u64 = 16 << 10;
+
+fn ask(admin: &mut Queue, nsid: u32, slba: u64, blocks: u64, bytes: u32) -> Option<Allocated> {
+    let command = lba_status::command(nsid, slba, blocks, bytes);
+    let done = admin.command(command, Bytes::Wanted(bytes as usize));
+    assert_eq!(done.status, Status::SUCCESS);
+    Allocated::read(&done.data, slba)
+}
+
+fn extents(of: &[(u64, u64)]) -> Vec<Extent> {
+    of.iter().map(|&(slba, blocks)| Extent { slba, blocks }).collect()
+}
+
+/// A volume that says what `tell` says.
+fn telling(
+    tell: impl Fn(u64, u64, usize) -> io::Result<Vec<Run>> + Send + Sync + 'static,
+) -> Arc<dyn Namespace> {
+    let null = Null::open(BLOCKS << 12, 12, None).expect("a volume");
+    Arc::new(Double::over(null).telling(tell))
+}
+
+/// Every second block of `BLOCKS` is stored, the first is not.
+fn every_second(slba: u64, blocks: u64, runs_max: usize) -> Vec<Run> {
+    let runs = (slba..slba + blocks).take(runs_max);
+    runs.map(|block| Run { blocks: 1, is_stored: block % 2 == 1 }).collect()
+}
+
+#[test]
+fn holes_of_a_file_are_told_as_they_come_and_go() {
+    let (directory, rig) = (directory(), Rig::empty(2));
+    rig.add(1, file(&directory, BLOCKS << 12, 12, 2, Duration::ZERO));
+    let (mut admin, mut io) = rig.connect();
+    assert_eq!(
+        ask(&mut admin, 1, 0, BLOCKS, 4096),
+        Some(Allocated { extents: vec![], is_complete: true })
+    );
+    // By the host, and by somebody else.
+    io.write(1, 1000, 16, &[7; 16 << 12]);
+    let path = directory.path().join("volume.img");
+    let other = std::fs::File::options().write(true).open(path).unwrap();
+    other.write_all_at(&[1; 4096], 5 << 12).unwrap();
+    let whole = Allocated { extents: extents(&[(5, 1), (1000, 16)]), is_complete: true };
+    assert_eq!(ask(&mut admin, 1, 0, BLOCKS, 4096).as_ref(), Some(&whole));
+    assert_eq!(ask(&mut admin, 1, 0, 0, 4096), Some(whole), "up to the end");
+    // Not beyond what was asked about.
+    let part = ask(&mut admin, 1, 1004, 4, 4096).unwrap();
+    assert_eq!(part, Allocated { extents: extents(&[(1004, 4)]), is_complete: true });
+    // Room for one only.
+    let one = ask(&mut admin, 1, 0, 0, 24).unwrap();
+    assert_eq!(one, Allocated { extents: extents(&[(5, 1)]), is_complete: false });
+    let none = ask(&mut admin, 1, 0, 0, 8).unwrap();
+    assert_eq!(none, Allocated { extents: vec![], is_complete: false });
+}
+
+#[test]
+fn more_extents_than_an_answer_holds_are_told_one_answer_after_another() {
+    let rig = Rig::empty(1);
+    rig.add(1, telling(|slba, blocks, runs_max| Ok(every_second(slba, blocks, runs_max))));
+    let (mut admin, _io) = rig.connect();
+    let (mut at, mut answers, mut found) = (0, 0, Vec::new());
+    loop {
+        let told = ask(&mut admin, 1, at, 0, 64 << 10).expect("it makes sense");
+        answers += 1;
+        found.extend(told.extents.iter().copied());
+        at = found.last().map_or(0, |last: &Extent| last.slba + last.blocks);
+        if told.is_complete {
+            break;
+        }
+        assert_eq!(told.extents.len(), lba_status::descriptors_in(64 << 10));
+    }
+    let all: Vec<_> = (0..BLOCKS / 2).map(|pair| (2 * pair + 1, 1)).collect();
+    assert!(found == extents(&all), "each is told once");
+    assert_eq!(answers, 3);
+}
+
+#[test]
+fn what_a_volume_cannot_tell_is_stored() {
+    let rig = Rig::empty(1);
+    rig.add(1, telling(|_, _, _| Err(io::Error::other("not today"))));
+    rig.add(2, telling(|_, _, _| Ok(Vec::new())));
+    // The first blocks only, and not the others.
+    rig.add(
+        3,
+        telling(|slba, blocks, _| match slba {
+            0 => Ok(vec![Run { blocks: 10, is_stored: false }, Run { blocks: 2, is_stored: true }]),
+            12 => Ok(vec![Run { blocks: 8, is_stored: false }]),
+            _ => Err(io::Error::other(format!("{blocks} blocks more"))),
+        }),
+    );
+    // More than it was asked about.
+    rig.add(4, telling(|_, _, _| Ok(vec![Run { blocks: u64::MAX, is_stored: true }])));
+    let (mut admin, _io) = rig.connect();
+    let all = extents(&[(0, BLOCKS)]);
+    for (nsid, expected) in
+        [(1, all.clone()), (2, all.clone()), (3, extents(&[(10, 2), (20, BLOCKS - 20)])), (4, all)]
+    {
+        let told = ask(&mut admin, nsid, 0, 0, 4096);
+        assert_eq!(told, Some(Allocated { extents: expected, is_complete: true }), "{nsid}");
+    }
+}
+
+#[test]
+fn one_that_takes_long_keeps_nobody_from_io_and_the_next_is_to_come_again() {
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let rig = Rig::empty(1);
+    rig.add(
+        1,
+        telling(move |_, blocks, _| {
+            let _ = wait.lock().unwrap().recv();
+            Ok(vec![Run { blocks, is_stored: true }])
+        }),
+    );
+    let (mut admin, mut io) = rig.connect();
+    let (mut other, _io) = rig.connect();
+    let command = lba_status::command(1, 0, 0, 4096);
+    let first = admin.issue(command, Bytes::Wanted(4096));
+    let second = admin.command(command, Bytes::Wanted(4096));
+    assert_eq!(second.status.code(), Status::COMMAND_INTERRUPTED.code());
+    io.read(1, 5, 1, 4096);
+    let keep_alive = nvme::Command { opcode: opcode::admin::KEEP_ALIVE, ..Default::default() };
+    admin.command(keep_alive, Bytes::None).ok();
+    // Its host goes away meanwhile.
+    let gone = other.issue(command, Bytes::Wanted(4096));
+    drop((other, gone));
+    go.send(()).unwrap();
+    assert_eq!(admin.complete(first).status, Status::SUCCESS);
+    go.send(()).unwrap();
+    // There is room for another.
+    go.send(()).unwrap();
+    assert!(ask(&mut admin, 1, 0, 0, 4096).is_some());
+}
