@@ -5,6 +5,7 @@
 # else changes; what it may not ask for fails with the specification's status. Also of a volume that is on the
 # kernel's own target, which has no Copy.
 . "$(dirname "$0")/harness.sh"
+. "$(dirname "$0")/_copy.sh"
 
 truncate -s 4M "$SCRATCH/ro.img"
 serve "mem:40M?bs=512" "mem:40M?bs=4096" \
@@ -12,22 +13,6 @@ serve "mem:40M?bs=512" "mem:40M?bs=4096" \
     "file:$SCRATCH/ro.img?ro&bs=512"
 connect
 controller=/dev/$(controllers)
-
-# le NUMBER BYTES: little-endian
-le() {
-    local number=$1 at byte bytes=
-    for ((at = 0; at < $2; at++)); do
-        printf -v byte '\\x%02x' $((number & 255))
-        bytes+=$byte number=$((number >> 8))
-    done
-    printf "$bytes"
-}
-# range SLBA BLOCKS [NSID]: a source range of format 0h or 2h
-range() { le "${3:-0}" 4; le 0 4; le "$1" 8; le $(($2 - 1)) 2; le 0 14; }
-# zeroes COUNT
-zeroes() { head -c "$1" /dev/zero; }
-# blocks DEVICE FIRST COUNT: of one with blocks of 512 bytes
-blocks() { dd if="$1" bs=1M skip="$(($2 * 512))" count="$(($3 * 512))" iflag=direct,skip_bytes,count_bytes status=none; }
 
 # copies FORMAT SDLBA SLBA+BLOCKS...: has them copied, and notes them for the model
 copies() {
@@ -68,16 +53,6 @@ refused() {
     shift
     expect_match "status of $*" "$(fails nvme copy "$device" "$@")" "\(0x(40{0,2})?$status\)"
 }
-# given FILE CDW12 [CDW10]: a Copy with any list
-given() {
-    nvme io-passthru "$device" -o 0x19 -n "$nsid" -w -l "$(stat -c %s "$1")" -i "$1" --cdw12="$2" --cdw10="${3:-0}"
-}
-refused_list() {
-    local status=$1
-    shift
-    expect_match "status of a list: $*" "$(fails given "$@")" "\(0x(40{0,2})?$status\)"
-}
-
 # --- What is offered ---
 nvme id-ctrl "$controller" -o json >"$WORK/ctrl.json"
 expect_json "$WORK/ctrl.json" '((.oncs / 256) | floor) % 2' 1
@@ -159,37 +134,6 @@ nsid=5
 device=$(namespace 5)
 range 0 1 >"$WORK/one"
 refused_list 20 "$WORK/one" 0 100
-
-# --- Between namespaces, where the kernel lets root enable that by hand: newer ones do not ---
-nvme admin-passthru "$controller" -o 0x0a --cdw10=0x16 -r -l 512 -b >"$WORK/behavior"
-printf '\x0c' | dd of="$WORK/behavior" bs=1 seek=4 conv=notrunc status=none
-if said=$(nvme admin-passthru "$controller" -o 0x09 --cdw10=0x16 -w -l 512 -i "$WORK/behavior" 2>&1); then
-    nvme admin-passthru "$controller" -o 0x0a --cdw10=0x16 -r -l 512 -b | cmp - "$WORK/behavior"
-    for nsid in 1 3; do
-        device=$(namespace $nsid)
-        other=$((4 - nsid))
-        source=$(namespace $other)
-        { range 4000 8 $other && range 16 8 $nsid && range 0 1000 $other; } >"$WORK/three"
-        given "$WORK/three" $((0x202)) 20000
-        blocks "$device" 20000 8 | cmp - <(blocks "$source" 4000 8)
-        blocks "$device" 20008 8 | cmp - <(blocks "$device" 16 8)
-        blocks "$device" 20016 1000 | cmp - <(blocks "$source" 0 1000)
-        { range 0 8 $other && zeroes 8; } >"$WORK/one"
-        given "$WORK/one" $((0x300)) 30000
-        blocks "$device" 30000 8 | cmp - <(blocks "$source" 0 8)
-        range 0 8 2 >"$WORK/one"
-        refused_list 185 "$WORK/one" $((0x200)) 30000
-        # One that could be there, and one that could not.
-        range 0 8 9 >"$WORK/one"
-        refused_list 2 "$WORK/one" $((0x200)) 30000
-        range 0 8 8193 >"$WORK/one"
-        refused_list b "$WORK/one" $((0x200)) 30000
-        range 29999 2 $nsid >"$WORK/one"
-        refused_list 187 "$WORK/one" $((0x200)) 30000
-    done
-else
-    expect_match "Set Features, Host Behavior" "$said" "Permission denied"
-fi
 
 nvme error-log "$controller" -o json | jq -e '.errors | length > 0' >/dev/null
 ctl stats -o json >"$WORK/stats.json"
