@@ -30,11 +30,12 @@ const OLDER_SUITE: &str = "bookworm-backports";
 /// own host, or of its other parts, than of ours.
 const OLDEST_SUITE: &str = "bookworm";
 const OLDEST: &str = "guest-oldest";
-const OLDEST_SCRIPTS: [&str; 11] = [
+const OLDEST_SCRIPTS: [&str; 12] = [
     "abilities",
     "aio",
     "bpf_examples",
     "connect",
+    "copy_namespaces",
     "filesystem",
     "fio",
     "holes",
@@ -188,7 +189,7 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
         }
     }
     let mut ahead = Ahead::new(ahead);
-    runner.run_alone(&logs()?, steps_alone(&mut ahead));
+    runner.run_alone(&logs()?, steps_alone(&mut ahead, arguments.full));
     ahead.hurry();
     let mut steps = steps_before_guests(&guests, &programs, arguments.full, &depth)?;
     for guests in &guests {
@@ -223,12 +224,25 @@ fn usual_lanes() -> usize {
 }
 
 /// What nothing else runs beside but what is done `ahead`, at the lowest priority: some of these tests measure time.
-fn steps_alone(ahead: &mut Ahead) -> Vec<Step<'_, ()>> {
-    vec![
+fn steps_alone(ahead: &mut Ahead, full: bool) -> Vec<Step<'_, ()>> {
+    let mut steps = vec![
         Step::new("format", |(): &mut (), output| format(output)),
         Step::new("tidy", |(), output| tidy(output)),
-        Step::new("unit", |(), output| unit::test(output, || ahead.begin(&logs()?))),
-    ]
+    ];
+    if full {
+        steps.push(Step::new("bench/copy", |(), output| {
+            let program = released(output)?;
+            floors::here(&program, &target_directory()?, output)
+        }));
+    }
+    steps.push(Step::new("unit", |(), output| unit::test(output, || ahead.begin(&logs()?))));
+    steps
+}
+
+/// Builds nvlane as it is released, and tells where it is.
+fn released(output: &mut Output) -> Result<PathBuf> {
+    output.run(cargo()?.args(["build", "--locked", "--profile", RELEASE]).args(SHIPPED))?;
+    Ok(target_directory()?.join(RELEASE).join("nvlane"))
 }
 
 /// All other steps but what runs in guests.
@@ -278,8 +292,8 @@ fn steps_before_guests<'a>(
         }));
         steps.push(Step::new("deb", |_, output| deb::test(output)));
         steps.push(Step::new("bench/floors", |_, output| {
-            output.run(cargo()?.args(["build", "--locked", "--profile", RELEASE]).args(SHIPPED))?;
-            floors::check(&target_directory()?.join(RELEASE).join("nvlane"), output)
+            let program = released(output)?;
+            floors::in_guests(&program, output)
         }));
     }
     Ok(steps)
