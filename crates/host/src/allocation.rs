@@ -69,9 +69,7 @@ impl Asked<'_> {
             return stored();
         }
         let _turn = self.tracking.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.tracks()? {
-            return stored();
-        }
+        let Some(association) = self.tracked_by()? else { return stored() };
         // Each extent comes with a hole before it.
         let count = (runs_max / 2 + 1).min(DESCRIPTORS_MAX);
         let bytes = (HEADER_BYTES + count * DESCRIPTOR_BYTES) as u32;
@@ -81,6 +79,10 @@ impl Asked<'_> {
         if !status.is_success() {
             // What it does not know, or not of these blocks, is stored.
             return if status.0 & Status::DNR != 0 { stored() } else { Err(self.unusable()) };
+        }
+        // Of another controller nobody knows whether it tracks anything.
+        if self.shared.standing().association != association {
+            return Err(self.unusable());
         }
         match Allocated::read(&answer, slba) {
             Some(allocated) => Ok(runs(&allocated, slba, blocks, runs_max)),
@@ -92,17 +94,17 @@ impl Asked<'_> {
         }
     }
 
-    /// Whether the controller keeps track of what is allocated, as it says once per association.
-    fn tracks(&self) -> io::Result<bool> {
+    /// The association by whose controller it is kept track of what is allocated, as that says once; if it is.
+    fn tracked_by(&self) -> io::Result<Option<u64>> {
         if !self.shared.access().is_usable() {
             return Err(self.unusable());
         }
-        let lives = self.shared.standing().lives;
+        let association = self.shared.standing().association;
         let known = self.tracking.lock().tracks;
         if let Some((of, tracks)) = known
-            && of == lives
+            && of == association
         {
-            return Ok(tracks);
+            return Ok(tracks.then_some(association));
         }
         // CSI 0h, the NVM command set, in dword 11.
         let command = Command {
@@ -114,8 +116,8 @@ impl Asked<'_> {
         let (status, answer) = self.answer(command, DATA_BYTES as u32)?;
         let found = NvmNamespace::read_from_bytes(&answer).ok().filter(|_| status.is_success());
         let tracks = found.is_some_and(|found| found.tlbaag.get() != 0);
-        self.tracking.lock().tracks = Some((lives, tracks));
-        Ok(tracks)
+        self.tracking.lock().tracks = Some((association, tracks));
+        Ok(tracks.then_some(association))
     }
 
     /// Sends an admin command for the namespace, and waits for what comes.

@@ -338,6 +338,7 @@ impl Driver {
                 association.settle().max(if named { Duration::ZERO } else { config.quiesce_time });
             self.shared.change(|standing| {
                 standing.lives += 1;
+                standing.association += 1;
                 standing.settles = settles;
                 standing.numa_node = numa_node;
                 standing.source = own.map(|own| own.ip().to_canonical());

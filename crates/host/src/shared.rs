@@ -64,8 +64,10 @@ pub(crate) struct Standing {
     pub(crate) reason: Reason,
     /// Attempts that failed.
     pub(crate) failures: u64,
-    /// Times that it became live.
+    /// Times that it became live where it leads.
     pub(crate) lives: u64,
+    /// The same wherever it led: each association that was live has its number.
+    pub(crate) association: u64,
     /// What it leads to.
     pub(crate) controller: Controller,
     pub(crate) nsid: u32,
@@ -184,6 +186,7 @@ impl Shared {
                 reason: Reason::Connecting,
                 failures: 0,
                 lives: 0,
+                association: 0,
                 controller: Controller::default(),
                 nsid: 0,
                 numa_node: None,
