@@ -165,7 +165,7 @@ ID=7
 dd if=/dev/urandom of="$DEVICE" bs=64k count=4 oflag=direct status=none
 sum=$(sha256sum <"$SCRATCH/one/disk.img")
 kill_attached() {
-    kill -KILL "$("$NVLANE" ublk list -o json | jq '.devices[] | select(.id == 7) | .server')"
+    kill -KILL "$("$NVLANE" ublk list -o json | jq ".devices[] | select(.id == $ID) | .server")"
     waits() { [[ $("$NVLANE" ublk list) == *"waits for a server"* ]]; }
     await 20 waits
 }
@@ -213,6 +213,34 @@ said=$(fails "$NVLANE" detach null:16M)
 expect_match "detaching one of two" "$said" "is the volume of ${two[0]} and ${two[1]}: name one"
 "$NVLANE" detach "${two[@]}"
 await 30 test ! -e "${two[1]}"
+
+# A device that is taken over keeps its queues, depth and way of data, whatever is asked for; its volume is opened for as many
+# threads as it has, each of which counts by itself.
+ID=8 DEVICE=/dev/ublkb8
+counted="bpf:$(realpath "$(dirname "$0")/../../bpf")/statistics.bpf.o(mem:32M)"
+as_made() { "$NVLANE" ublk list -o json | jq -r '.devices[] | select(.id == 8) | "\(.queues) x \(.depth), \(.data_path)"'; }
+"$NVLANE" ublk add "$counted" -n 8 -q 2 -d 64 --copy --recover >"$WORK/first.log" 2>&1 </dev/null &
+UBLK_SERVER=$!
+ublk_ready "$WORK/first.log"
+for asked in "" "-q 1 -d 16 --read-only"; do
+    kill_attached
+    # shellcheck disable=SC2086 # options
+    said=$("$NVLANE" attach "$counted" -n 8 $asked 2>&1)
+    expect_match "what is attached" "$said" $'(^|\n)/dev/ublkb8$'
+    if [[ -z $asked ]]; then
+        [[ $said != *'stays as'* ]] || die "what was not asked for is said to differ: $said"
+    else
+        for what in '2 queue\(s\), not --queues 1' '64 requests in flight, not --depth 16' 'it can be written to, not --read-only'; do
+            expect_match "what is said of what it stays" "$said" "/dev/ublkb8 stays as it was made: $what"
+        done
+    fi
+    expect "what it is" "$(as_made)" "2 x 64, copy"
+    deep_io 0
+    "$NVLANE" bpf stat "$DEVICE" -o json >"$WORK/stat.json"
+    expect_json "$WORK/stat.json" '[.programs[0].maps[] | select(.name == "latencies") | .entries[].values | length] | unique == [2]' true
+done
+"$NVLANE" detach "$DEVICE"
+await 30 test ! -e "$DEVICE"
 
 # Without --recover there is nothing to take over, and nothing hangs.
 ublk_add mem:32M

@@ -4,6 +4,7 @@ mod attach;
 mod background;
 mod door;
 mod list;
+mod made;
 mod record;
 mod successor;
 mod zones;
@@ -17,7 +18,8 @@ use crate::cli::{
 use crate::origin::pinned;
 use crate::serve::{log, raise_descriptor_limit};
 use crate::{patience, signals, size};
-use ::ublk::{Control, DataPath, Device, DeviceOptions, Ending, Runs, Wake, driver};
+use ::ublk::driver::DeviceInfo;
+use ::ublk::{Control, Device, DeviceOptions, Ending, Runs, Wake, driver};
 use anyhow::{Context, Result, bail};
 use namespace::Namespace;
 use nvme::limits::Passthrough;
@@ -54,7 +56,8 @@ pub fn command(command: &UblkCommand) -> Result<()> {
 }
 
 fn add(args: &UblkAddArgs) -> Result<()> {
-    let taken_over = args.id.filter(|id| args.recover && waits_for_server(*id));
+    let waiting = args.id.filter(|_| args.recover).and_then(waiting_device);
+    let taken_over = waiting.and(args.id);
     let found = taken_over.and_then(Record::read);
     let signals = Signals::begin(wishes(&args.serve, found.as_ref()).log())?;
     // Told before a volume is made or locked.
@@ -63,9 +66,11 @@ fn add(args: &UblkAddArgs) -> Result<()> {
     if args.recover {
         successor::check_rings(&record.volume)?;
     }
+    // One that is taken over keeps its queues, each of which has threads of its own.
+    let (queues, depth) = made::shape(args, waiting.as_ref());
     let zones = zones::of(&record.volume);
     let options = OpenOptions {
-        cores: usize::from(args.queues) * usize::from(record.wishes.threads()),
+        cores: usize::from(queues) * usize::from(record.wishes.threads()),
         read_only: record.read_only,
         block_device: true,
         // What is done to zones is no command of all volumes.
@@ -84,18 +89,19 @@ fn add(args: &UblkAddArgs) -> Result<()> {
     let kept =
         if args.recover { successor::keep_maps(&*namespace, taken_over)? } else { Vec::new() };
     record.volume = namespace.uri();
-    let path = [
-        (args.zero_copy, DataPath::ZeroCopy),
-        (args.user_copy, DataPath::UserCopy),
-        (args.copy, DataPath::Copy),
-    ];
+    if let Some(made) = &waiting {
+        let most = namespace.limits().transfer_bytes_max;
+        for differs in made::differing(args, made, most, record.read_only) {
+            tracing::warn!("/dev/ublkb{} stays as it was made: {differs}", made.dev_id);
+        }
+    }
     let options = DeviceOptions {
         id: args.id,
-        queues: args.queues,
-        depth: args.depth,
-        path: path.iter().find(|(asked, _)| *asked).map(|(_, path)| *path),
+        queues,
+        depth,
+        path: made::path(args),
         io_bytes_max: args.max_io,
-        batch: args.batch.then_some(true).or(args.no_batch.then_some(false)),
+        batch: made::batch(args),
         recovery: args.recover,
         zones,
         kept,
@@ -173,10 +179,10 @@ fn to_be_served(
     Ok(Record { wishes, volume: successor::without_rings(noted.volume), ..noted })
 }
 
-/// Whether a device is there, and its server is not: who starts us again after a crash wants that one.
-fn waits_for_server(id: u32) -> bool {
+/// A device that is there and whose server is not: who starts us again after a crash wants that one.
+fn waiting_device(id: u32) -> Option<DeviceInfo> {
     let info = Control::open().and_then(|mut control| control.info(id));
-    info.is_ok_and(|info| ::ublk::waits_for_server(&info))
+    info.ok().filter(::ublk::waits_for_server)
 }
 
 fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {

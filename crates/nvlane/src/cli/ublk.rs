@@ -81,7 +81,8 @@ It prints the device, and serves it until SIGINT, SIGTERM or SIGHUP (services: n
 away, what is in flight done, the volume flushed. Unmount file systems before.
 
 Data goes the best way that the kernel and the volume allow, which is shown. With --recover the device outlives a
-server that was killed: its requests wait for `nvlane ublk recover`, or for the same command again with -n N.
+server that was killed: its requests wait for `nvlane ublk recover`, or for the same command again with -n N,
+which says what the device has that differs from what is asked for: it stays as it was made.
 
 It needs root and `modprobe ublk_drv` (without root: docs/ublk.md); `nvlane doctor` says what is missing.")]
 pub struct UblkAddArgs {
@@ -90,12 +91,12 @@ pub struct UblkAddArgs {
     /// The N of /dev/ublkbN; the first free one if not given.
     #[arg(short = 'n', long, value_name = "N")]
     pub id: Option<u32>,
-    /// Queues, each with a thread of its own (but see --threads); no more than there are processors.
-    #[arg(short, long, value_name = "QUEUES", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub queues: u16,
-    /// Requests in flight of each queue.
-    #[arg(short, long, value_name = "DEPTH", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub depth: u16,
+    /// Queues, each with a thread of its own (but see --threads); no more than there are processors. 1 if nothing is said.
+    #[arg(short, long, value_name = "QUEUES", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub queues: Option<u16>,
+    /// Requests in flight of each queue. 128 if nothing is said.
+    #[arg(short, long, value_name = "DEPTH", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub depth: Option<u16>,
     /// The best way of data that there is; the default.
     #[arg(long, group = "path")]
     pub auto: bool,
@@ -200,12 +201,12 @@ pub struct AttachArgs {
     /// The N of /dev/ublkbN; the first free one if not given.
     #[arg(short = 'n', long, value_name = "N")]
     pub id: Option<u32>,
-    /// Queues, each with a thread of its own; no more than there are processors.
-    #[arg(short, long, value_name = "QUEUES", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub queues: u16,
-    /// Requests in flight of each queue.
-    #[arg(short, long, value_name = "DEPTH", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub depth: u16,
+    /// Queues, each with a thread of its own; no more than there are processors. 1 if nothing is said.
+    #[arg(short, long, value_name = "QUEUES", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub queues: Option<u16>,
+    /// Requests in flight of each queue. 128 if nothing is said.
+    #[arg(short, long, value_name = "DEPTH", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub depth: Option<u16>,
     /// Refuse everything that writes.
     #[arg(short, long)]
     pub read_only: bool,

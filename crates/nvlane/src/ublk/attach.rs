@@ -12,8 +12,8 @@ pub fn attach(args: &AttachArgs) -> Result<()> {
     // Said by us, rather than by a server whose words go to a file.
     drop(Control::open()?);
     let mut arguments = vec!["add".to_owned(), "--recover".to_owned(), args.volume.clone()];
-    arguments.push(format!("--queues={}", args.queues));
-    arguments.push(format!("--depth={}", args.depth));
+    arguments.extend(args.queues.map(|queues| format!("--queues={queues}")));
+    arguments.extend(args.depth.map(|depth| format!("--depth={depth}")));
     arguments.extend(args.id.map(|id| format!("--id={id}")));
     arguments.extend(args.read_only.then(|| "--read-only".to_owned()));
     let served = background::start_logged(&arguments)?;

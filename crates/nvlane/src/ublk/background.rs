@@ -58,9 +58,16 @@ pub fn start_logged(arguments: &[String]) -> Result<Served> {
         served?;
         bail!("{}", said.unwrap_or_else(|| "the server has ended without a word".into()));
     };
+    // Who waits for it reads no log.
+    warnings(&fs::read_to_string(&log).unwrap_or_default()).for_each(|said| eprintln!("{said}"));
     fs::rename(&log, record::log_of(served.id.into()))
         .with_context(|| log.display().to_string())?;
     Ok(served)
+}
+
+/// What a log warns of.
+fn warnings(log: &str) -> impl Iterator<Item = &str> {
+    log.lines().filter(|line| line.split_whitespace().nth(1) == Some("WARN"))
 }
 
 /// The last line that a server has logged.
@@ -145,6 +152,13 @@ mod tests {
             let told = Line::parse_from(["ublk".to_owned()].into_iter().chain(words));
             assert_eq!(format!("{asked:?}"), format!("{told:?}"));
         }
+    }
+
+    #[test]
+    fn who_waits_for_a_server_hears_what_it_warns_of() {
+        let log = "2026-11-26T01:02:03.000004Z  INFO a WARN b\n2026-11-26T01:02:03.000005Z  WARN c: d\nWARN\n";
+        let said: Vec<&str> = warnings(log).collect();
+        assert_eq!(said, ["2026-11-26T01:02:03.000005Z  WARN c: d"]);
     }
 
     #[test]
