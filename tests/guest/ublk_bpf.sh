@@ -22,6 +22,7 @@ truncate -s 16M "$b"
 checked=$("$NVLANE" bpf check "$bpf/linear.bpf.o" || true)
 if ! grep -q '^kernel: ok' <<<"$checked"; then
     ! grep -q io_uring_bpf_ops /sys/kernel/btf/vmlinux || die "this kernel could: $checked"
+    expect_match "why it is not asked" "$checked" $'\nkernel: not asked: this kernel has no BPF operations of io_uring; use Linux 7.1 or newer'
     ublk_add "bpf:$bpf/linear.bpf.o($a,$b)"
     expect_match "where it runs" "$(<"$WORK/ublk.log")" 'program in user space: '
     deep_io 10
@@ -31,6 +32,11 @@ if ! grep -q '^kernel: ok' <<<"$checked"; then
     expect_match "insisting" "$said" 'cannot run in the kernel: '
     exit 0
 fi
+
+# One that may keep a block in several places is taken, and runs elsewhere unless somebody insists.
+expect_match "what is said of a mirror" "$("$NVLANE" bpf check "$bpf/mirror.bpf.o")" $'\nkernel: ok\n.nvlane ublk add. runs it in user space unless --bpf kernel is given'
+expect "where it would run" "$("$NVLANE" bpf check "$bpf/mirror.bpf.o" -o json | jq -r '"\(.kernel.verdict), \(.by_default)"')" 'ok, user'
+expect "where linear would run" "$("$NVLANE" bpf check "$bpf/linear.bpf.o" -o json | jq -r '"\(.kernel.verdict), \(.by_default)"')" 'ok, kernel'
 
 small=(--bssplit=512/40:4k/40:16k/10:128k/7:1M/3)
 

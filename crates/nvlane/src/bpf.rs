@@ -7,10 +7,11 @@
 //!   replace: object --volume_program--> daemon, or the server of a block device
 //! ```
 
+mod check;
 pub mod replace;
 mod trial;
 
-use crate::cli::{BpfCheckArgs, BpfCommand, BpfStatArgs, ListFormat};
+use crate::cli::{BpfCommand, BpfStatArgs, ListFormat};
 use crate::control::client::{Client, ClientError};
 use crate::control::method::{DeviceMaps, ProgramNow, VolumeMaps, VolumePathsOf};
 use crate::control::path;
@@ -18,87 +19,15 @@ use crate::ublk;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::fmt::Write as _;
-use std::fs;
 use std::io::{self, Write};
-
-/// What of a program goes wrong is told up to here.
-const PROBLEMS_SHOWN: usize = 10;
 
 /// `nvlane bpf`.
 pub fn command(command: &BpfCommand) -> Result<()> {
     match command {
-        BpfCommand::Check(args) => check(args),
+        BpfCommand::Check(args) => check::command(args),
         BpfCommand::Stat(args) => stat(args),
         BpfCommand::Replace(args) => replace::command(args),
     }
-}
-
-fn check(args: &BpfCheckArgs) -> Result<()> {
-    let name = args.program.display();
-    let object = fs::read(&args.program).with_context(|| format!("cannot read {name}"))?;
-    let user = user_space(&object, args)?;
-    let kernel = in_kernel(&object, args.backends);
-    let text = format!("{name}: {}kernel: {}\n", user.text, kernel.text);
-    io::stdout().write_all(text.as_bytes())?;
-    let wrong: Vec<&str> = [user.wrong, kernel.wrong].into_iter().flatten().collect();
-    if wrong.is_empty() { Ok(()) } else { bail!("{name}: {}", wrong.join("; ")) }
-}
-
-/// What one of the places where a program may run has to say of it.
-struct Verdict {
-    text: String,
-    /// Why it is not to run there, in short.
-    wrong: Option<&'static str>,
-}
-
-/// Loads the program, and tries it.
-fn user_space(object: &[u8], args: &BpfCheckArgs) -> Result<Verdict> {
-    const REFUSED: Option<&str> = Some("it is refused in user space");
-    let program = match ::bpf::load(object) {
-        Ok(program) => program,
-        Err(error) => {
-            return Ok(Verdict {
-                text: format!("\nuser space: refused\n  {error}\n"),
-                wrong: REFUSED,
-            });
-        }
-    };
-    let mut text = format!("{} instructions\n", program.instructions());
-    for map in program.maps() {
-        let (entries, value) = (map.entries, map.value_bytes);
-        writeln!(text, "  map {}: {entries} x {value} bytes, {:?}", map.name, map.kind)?;
-    }
-    let sizes = vec![args.size >> trial::BLOCK_SHIFT; usize::from(args.backends)];
-    let trial::Outcome { requests, problems, read_ns } = match trial::run(program, &sizes) {
-        Ok(outcome) => outcome,
-        Err(error) => {
-            writeln!(text, "user space: refused\n  {error:#}")?;
-            return Ok(Verdict { text, wrong: REFUSED });
-        }
-    };
-    let tried = format!("{requests} requests tried on {} volumes", args.backends);
-    match problems.len() {
-        0 => writeln!(text, "user space: taken; {tried}; a read of 4 KiB takes {read_ns:.0} ns")?,
-        many => writeln!(text, "user space: {many} of {tried} would fail:")?,
-    }
-    for problem in problems.iter().take(PROBLEMS_SHOWN) {
-        writeln!(text, "  {problem}")?;
-    }
-    let wrong = (!problems.is_empty()).then_some("requests would fail with an I/O error");
-    Ok(Verdict { text, wrong })
-}
-
-/// Asks the verifier of the running kernel.
-fn in_kernel(object: &[u8], backends: u16) -> Verdict {
-    let (text, wrong) = match ublk_bpf::check(object, backends) {
-        Ok(()) => ("ok".to_owned(), None),
-        Err(ublk_bpf::Error::Refused(why)) => {
-            let text = format!("refused\n  {}", why.replace('\n', "\n  "));
-            (text, Some("the kernel's verifier refuses it"))
-        }
-        Err(error) => (format!("not asked: {error}"), None),
-    };
-    Verdict { text, wrong }
 }
 
 fn stat(args: &BpfStatArgs) -> Result<()> {

@@ -7,7 +7,9 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel is too old.
-    #[error("this kernel has no BPF operations of io_uring; use Linux 7.1 or newer")]
+    #[error(
+        "this kernel has no BPF operations of io_uring; use Linux 7.1 or newer, with CONFIG_IO_URING_BPF_OPS"
+    )]
     Kernel,
     /// Privileges are missing.
     #[error("it may not be loaded: that needs CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN")]

@@ -190,6 +190,7 @@ impl Made {
     fn new(volume: Arc<ForKernel>, batches: bool, shared: Shared) -> Result<Made, Error> {
         let (shared, told) = (Mutex::new(shared), Mutex::default());
         let made = Made { volume, shared, told };
+        is_there()?;
         let ring = Ring::new(1).map_err(Error::Ring)?;
         let maps = made.volume.instance().maps().iter();
         let is_new = |map: &&Arc<Map>| find(map, &made.shared()).is_none();
@@ -347,14 +348,17 @@ pub fn is_there() -> Result<(), Error> {
     crate::object::is_there()
 }
 
-/// Checks whether the loop of `object` is ours, and this kernel takes its program, over `backends` volumes.
-pub fn check(object: &[u8], backends: u16) -> Result<(), Error> {
-    genuine::check(object)?;
-    check_trusted(object, backends)
-}
-
 /// Checks whether this kernel takes the program of `object`, whose loop is what it is, over `backends` volumes.
 pub fn check_trusted(object: &[u8], backends: u16) -> Result<(), Error> {
+    let program = bpf::load(object);
+    // That needs no kernel to be known.
+    if let Ok(program) = &program
+        && program.deferred().is_some()
+    {
+        program.maps().iter().try_for_each(check_shared).map_err(Error::Volume)?;
+    }
+    // Older ones have no such rings, and would only say that something is wrong with it.
+    is_there()?;
     let ring = Ring::new(1).map_err(Error::Ring)?;
     let config = LoopConfig {
         blocks_max: 2048,
@@ -369,10 +373,8 @@ pub fn check_trusted(object: &[u8], backends: u16) -> Result<(), Error> {
     let many = LoopConfig { batches: 1, ..config };
     Loop::load(object, &many, ring.fd(), &mut Shared::new(), None)?;
     let turns = Loop::load(object, &config, ring.fd(), &mut Shared::new(), None)?;
-    let program = bpf::load(object).map_err(|error| Error::Volume(error.to_string()))?;
-    if program.deferred().is_some() {
+    if program.map_err(|error| Error::Volume(error.to_string()))?.deferred().is_some() {
         turns.map(DEFERRALS)?;
-        program.maps().iter().try_for_each(check_shared).map_err(Error::Volume)?;
     }
     Ok(())
 }

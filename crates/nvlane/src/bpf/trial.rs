@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use bpf::actions::{self, Asked, Decision, MisuseKind, Then, op};
-use bpf::request::{Backend, Device, Request};
+use bpf::request::{Backend, Device, ONE_PLACE, Request};
 use bpf::{Entry, Instance, Machine, Program};
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,6 +26,8 @@ pub struct Outcome {
     pub problems: Vec<String>,
     /// Nanoseconds that the program takes for a read of 4 KiB, if nothing would fail.
     pub read_ns: f64,
+    /// It promises that a block is always at one place.
+    pub has_one_place: bool,
 }
 
 /// Tries `program` on volumes of `sizes` blocks.
@@ -56,7 +58,8 @@ pub fn run(program: Program, sizes: &[u64]) -> Result<Outcome> {
     }
     // One that never ends would take minutes to measure.
     let read_ns = if problems.is_empty() { trial.cost(blocks_max.min(8)) } else { 0.0 };
-    Ok(Outcome { requests, problems, read_ns })
+    let has_one_place = trial.device.flags & ONE_PLACE != 0;
+    Ok(Outcome { requests, problems, read_ns, has_one_place })
 }
 
 struct Trial<'a> {

@@ -23,6 +23,65 @@ fn the_examples_pass_the_check() {
     }
 }
 
+/// An object as another compiler might have made it: the first instruction of its loop is another one.
+fn with_another_loop(object: &[u8]) -> Vec<u8> {
+    const LOOP: &[u8] = b"struct_ops.s/nvlane_loop_step\0";
+    let number = |at: usize, bytes: usize| {
+        object[at..at + bytes].iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte))
+    };
+    // e_shoff, e_shnum and e_shstrndx; of a section's header, sh_name and sh_offset.
+    let (headers, count, names) = (number(40, 8), number(60, 2), number(62, 2));
+    let offset = |section: usize| number(headers + section * 64 + 24, 8);
+    let name = |section: usize| offset(names) + number(headers + section * 64, 4);
+    let mut sections = (0..count).filter(|section| object[name(*section)..].starts_with(LOOP));
+    let first = offset(sections.next().expect("the loop"));
+    let mut changed = object.to_vec();
+    changed[first + 4] ^= 1;
+    changed
+}
+
+#[test]
+fn an_object_whose_loop_is_another_one_is_refused_by_default() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other.bpf.o");
+    std::fs::write(&path, with_another_loop(&std::fs::read(object("linear")).unwrap())).unwrap();
+    let output = run(&["bpf", "check", path.to_str().unwrap()]);
+    let (text, said) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains("the kernel"), "{said}");
+    assert!(text.contains("user space: taken"), "{text}");
+    let refused = "\nkernel: refused by default: nvlane_loop_step is not the one of this version";
+    assert!(text.contains(refused) && text.contains("\nwith --bpf kernel: "), "{text}");
+}
+
+#[test]
+fn a_check_is_told_as_json() {
+    let json = |name: &str, status| {
+        let output = run(&["bpf", "check", &object(name), "-o", "json"]);
+        assert_eq!(output.status.code(), Some(status), "{name}");
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON")
+    };
+    let told = json("stripe", 0);
+    assert_eq!(told["schema_version"], 1);
+    assert!(told["program"].as_str().unwrap().ends_with("stripe.bpf.o"), "{told}");
+    assert!(told["instructions"].as_u64() > Some(10), "{told}");
+    assert_eq!(
+        (&told["user"]["verdict"], &told["user"]["requests"]),
+        (&"taken".into(), &52.into())
+    );
+    assert!(told["user"]["read_ns"].as_f64() > Some(0.0), "{told}");
+    // What the kernel says is its own affair.
+    assert!(told["kernel"]["verdict"].is_string() && told["kernel"]["trusted"].is_null(), "{told}");
+    assert!(["kernel", "user"].map(Into::into).contains(&told["by_default"]), "{told}");
+    assert_eq!(json("mirror", 0)["by_default"], "user");
+    let maps = json("statistics", 0);
+    assert_eq!(maps["maps"][0]["kind"], "per-core array", "{maps}");
+    let fails = json("tests/endless", 1);
+    assert_eq!(fails["user"]["verdict"], "fails");
+    assert!(!fails["user"]["problems"].as_array().unwrap().is_empty(), "{fails}");
+}
+
 #[test]
 fn what_is_refused_is_said_in_one_line() {
     let output = run(&["bpf", "check", "/nowhere.bpf.o"]);
