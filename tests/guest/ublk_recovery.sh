@@ -176,11 +176,19 @@ for command in "attach disk.img -n 7" "ublk add disk.img -n 7 --recover"; do
     expect "lines about another volume" "$(wc -l <<<"$said")" 1
     expect_match "attaching another volume" "$said" "/dev/ublkb7 waits for a server and has another volume, file:$SCRATCH/one/disk.img[^ ]*: .nvlane ublk recover 7. .*.nvlane ublk del 7."
 done
+said=$(fails "$NVLANE" ublk add "$SCRATCH/new.img?size=1M&create" -n 7)
+expect_match "a number that is taken" "$said" '^nvlane: /dev/ublkb7 waits for a server: .nvlane ublk recover 7. serves it'
+expect "what is made for it" "$(ls "$SCRATCH/new.img" 2>/dev/null)" ""
 said=$(cd "$SCRATCH/other" && fails "$NVLANE" detach disk.img)
 expect_match "detaching another directory's volume" "$said" 'disk.img is no device of ublk'
 # The same volume, also by another name, and by whoever does not say one.
 expect "what is attached again" "$("$NVLANE" attach "file:$SCRATCH/one/disk.img" -n 7)" /dev/ublkb7
 serves "$SCRATCH/one/disk.img" || die "it is $("$NVLANE" ublk list)"
+for command in "attach null:16M -n 7" "ublk add null:16M -n 7"; do
+    # shellcheck disable=SC2086 # words
+    said=$(fails "$NVLANE" $command)
+    expect_match "a number that is in use" "$said" '^nvlane: /dev/ublkb7 exists already: see .nvlane ublk list.$'
+done
 kill_attached
 mv /run/nvlane/ublk-7.json "$WORK/noted"
 said=$(fails "$NVLANE" attach "$SCRATCH/one/disk.img" -n 7)

@@ -61,7 +61,11 @@ fn add(args: &UblkAddArgs) -> Result<()> {
     let found = taken_over.and_then(Record::read);
     let signals = Signals::begin(wishes(&args.serve, found.as_ref()).log())?;
     // Told before a volume is made or locked.
-    drop(Control::open()?);
+    let mut control = Control::open()?;
+    if let (Some(id), None) = (args.id, taken_over) {
+        control.check_free(id)?;
+    }
+    drop(control);
     let mut record = to_be_served(args, taken_over, found.clone(), signals::is_service())?;
     if args.recover {
         successor::check_rings(&record.volume)?;

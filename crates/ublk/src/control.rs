@@ -1,7 +1,8 @@
 //! Commands to `/dev/ublk-control`, one at a time. They block.
 
-use crate::driver::{ControlCommand, DeviceInfo, Parameters, control, parameter};
+use crate::driver::{ControlCommand, DeviceInfo, Parameters, control, parameter, state};
 use crate::features::Features;
+use crate::recovery::{is_alive, waits_for_server};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::size_of;
@@ -33,6 +34,14 @@ pub enum ControlError {
     /// There is no such device.
     #[error("there is no ublk device {0}; `nvlane ublk list` shows those that there are")]
     NoDevice(u32),
+    /// The number is another device's.
+    #[error("/dev/ublkb{id} {}", taken.text(*id))]
+    Taken {
+        /// The device.
+        id: u32,
+        /// What it does.
+        taken: Taken,
+    },
     /// The driver refused.
     #[error("the driver refuses {command}: {source}")]
     Refused {
@@ -43,11 +52,44 @@ pub enum ControlError {
     },
 }
 
+/// What a device does whose number is wanted for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is served, as far as we can tell.
+    Served,
+    /// It waits for a server.
+    Waits,
+    /// It is of no use any more, and not cleared away.
+    Dead,
+}
+
+impl Taken {
+    fn of(info: &DeviceInfo) -> Taken {
+        match info.state {
+            _ if waits_for_server(info) => Taken::Waits,
+            // One that is just being made looks the same, and has its maker.
+            state::DEAD if !is_alive(info.ublksrv_pid) => Taken::Dead,
+            _ => Taken::Served,
+        }
+    }
+
+    fn text(self, id: u32) -> String {
+        match self {
+            Taken::Served => "exists already: see `nvlane ublk list`".to_owned(),
+            Taken::Waits => format!(
+                "waits for a server: `nvlane ublk recover {id}` serves it, `nvlane ublk del {id}` takes it away"
+            ),
+            Taken::Dead => format!("is dead: `nvlane ublk del {id}` clears it away"),
+        }
+    }
+}
+
 impl ControlError {
     /// The number of the driver's refusal.
     pub fn errno(&self) -> Option<i32> {
         match self {
             ControlError::NoDevice(_) => Some(libc::ENODEV),
+            ControlError::Taken { .. } => Some(libc::EEXIST),
             ControlError::Refused { source, .. } => source.raw_os_error(),
             _ => None,
         }
@@ -107,8 +149,26 @@ impl Control {
         let mut made = *info;
         // There is no node yet.
         let command = command_with(info.dev_id, &mut made);
-        self.call("ADD_DEV", control::ADD_DEV, command)?;
-        Ok(made)
+        match self.call("ADD_DEV", control::ADD_DEV, command) {
+            Ok(_) => Ok(made),
+            Err(error) if error.errno() == Some(libc::EEXIST) => {
+                self.check_free(info.dev_id)?;
+                // It is somebody else's, who alone is told of it.
+                Err(ControlError::Taken { id: info.dev_id, taken: Taken::Served })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a number can be a new device's, as far as this user is told.
+    ///
+    /// # Errors
+    /// [`ControlError::Taken`].
+    pub fn check_free(&mut self, id: u32) -> Result<(), ControlError> {
+        match self.info(id) {
+            Ok(info) => Err(ControlError::Taken { id, taken: Taken::of(&info) }),
+            Err(_) => Ok(()),
+        }
     }
 
     /// Tells what a device is.
@@ -292,4 +352,28 @@ fn node_path(id: u32) -> Vec<u8> {
 
 fn own_process() -> u64 {
     u64::from(std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::flag;
+
+    #[test]
+    fn a_number_that_is_taken_is_told_with_what_to_do() {
+        let own = std::process::id() as i32;
+        let said = |state, flags, ublksrv_pid| {
+            let info = DeviceInfo { state, flags, ublksrv_pid, ..DeviceInfo::default() };
+            ControlError::Taken { id: 5, taken: Taken::of(&info) }.to_string()
+        };
+        let served = "/dev/ublkb5 exists already: see `nvlane ublk list`";
+        assert_eq!(said(state::LIVE, flag::USER_RECOVERY, own), served);
+        let waits = said(state::QUIESCED, flag::USER_RECOVERY, own);
+        assert!(waits.starts_with("/dev/ublkb5 waits for a server: `nvlane ublk recover 5`"));
+        for flags in [0, flag::USER_RECOVERY] {
+            assert_eq!(said(state::DEAD, flags, own), served, "it is being made");
+            let dead = said(state::DEAD, flags, i32::MAX);
+            assert_eq!(dead, "/dev/ublkb5 is dead: `nvlane ublk del 5` clears it away");
+        }
+    }
 }

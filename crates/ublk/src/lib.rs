@@ -43,7 +43,7 @@ mod threads;
 mod translate;
 mod zoned;
 
-pub use control::{CONTROL_PATH, Control, ControlError};
+pub use control::{CONTROL_PATH, Control, ControlError, Taken};
 pub use device::{Device, DeviceOptions, Ending, Wake};
 pub use error::Error;
 pub use features::{Feature, Features, KNOWN};

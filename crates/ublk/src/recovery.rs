@@ -181,7 +181,7 @@ fn gone(control: &mut Control, id: u32) -> Result<u16, Error> {
 }
 
 /// Whether a process runs. One that was killed and waits for its parent does not.
-fn is_alive(process: i32) -> bool {
+pub(crate) fn is_alive(process: i32) -> bool {
     let Ok(text) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return false };
     // proc_pid_stat(5): the state follows the name, which is in parentheses and may hold any.
     let state = text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
