@@ -219,8 +219,14 @@ expect_match "recovering what there is not, in the background" "$said" 'there is
 two=("$("$NVLANE" attach null:16M)" "$("$NVLANE" attach null:16M)")
 said=$(fails "$NVLANE" detach null:16M)
 expect_match "detaching one of two" "$said" "is the volume of ${two[0]} and ${two[1]}: name one"
-"$NVLANE" detach "${two[@]}"
-await 30 test ! -e "${two[1]}"
+# One that there is not leaves the others their turn.
+said=$(fails "$NVLANE" detach "${two[0]}" /dev/ublkb77 disk.img "${two[1]}")
+expect_match "detaching what is there and what is not" "$said" 'ublk device 77.*disk.img is no device of ublk'
+await 30 test ! -e "${two[0]}" -a ! -e "${two[1]}"
+two=("$("$NVLANE" attach null:16M)" "$("$NVLANE" attach null:16M)")
+said=$(fails "$NVLANE" ublk del 77 "${two[@]}" 78)
+expect "lines of what is not there" "$(grep -c 'there is no ublk device 7[78]' <<<"$said")" 2
+await 30 test ! -e "${two[0]}" -a ! -e "${two[1]}"
 
 # A device that is taken over keeps its queues, depth and way of data, whatever is asked for; its volume is opened for as many
 # threads as it has, each of which counts by itself.

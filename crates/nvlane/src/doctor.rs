@@ -15,6 +15,8 @@ mod device;
 mod machine;
 mod ring;
 
+pub use machine::kernel_without;
+
 use crate::admin::json_object;
 use crate::cli::{DoctorArgs, ListFormat};
 use crate::serve::log;

@@ -9,18 +9,19 @@ mod record;
 mod successor;
 mod zones;
 
-pub use attach::{attach, detach, device_number};
+pub use attach::{attach, detach, device_id, device_number};
 pub use record::socket_of;
 
 use crate::cli::{
     ListFormat, ProgramPlace, UblkAddArgs, UblkCommand, UblkDelArgs, UblkRecoverArgs, UblkServeArgs,
 };
+use crate::doctor::kernel_without;
 use crate::origin::pinned;
 use crate::serve::{log, raise_descriptor_limit};
 use crate::{patience, signals, size};
 use ::ublk::driver::DeviceInfo;
-use ::ublk::{Control, Device, DeviceOptions, Ending, Runs, Wake, driver};
-use anyhow::{Context, Result, bail};
+use ::ublk::{Control, ControlError, Device, DeviceOptions, Ending, Runs, Wake, driver};
+use anyhow::{Context, Result, anyhow, bail};
 use namespace::Namespace;
 use nvme::limits::Passthrough;
 use record::{Notes, Record, Wishes, words};
@@ -40,6 +41,9 @@ const REFRESH_PERIOD: Duration = Duration::from_secs(1);
 
 /// Version of the JSON that is written (docs/ublk.md).
 const SCHEMA_VERSION: u32 = 1;
+
+/// The driver's.
+const MODULE: &str = "ublk_drv";
 
 /// `nvlane ublk COMMAND`.
 pub fn command(command: &UblkCommand) -> Result<()> {
@@ -61,7 +65,7 @@ fn add(args: &UblkAddArgs) -> Result<()> {
     let found = taken_over.and_then(Record::read);
     let signals = Signals::begin(wishes(&args.serve, found.as_ref()).log())?;
     // Told before a volume is made or locked.
-    let mut control = Control::open()?;
+    let mut control = open_control()?;
     if let (Some(id), None) = (args.id, taken_over) {
         control.check_free(id)?;
     }
@@ -183,6 +187,17 @@ fn to_be_served(
     Ok(Record { wishes, volume: successor::without_rings(noted.volume), ..noted })
 }
 
+/// The way to the driver. Where there is none, it is said whether it could be loaded.
+fn open_control() -> Result<Control> {
+    Control::open().map_err(|error| match (&error, kernel_without(MODULE)) {
+        (ControlError::NoDriver, Some(kernel)) => anyhow!(
+            "this machine has no ublk: its kernel ({kernel}) comes without the module {MODULE}; use one that has it \
+             (CONFIG_BLK_DEV_UBLK: Debian's Linux 6.12, not its 6.1)"
+        ),
+        _ => error.into(),
+    })
+}
+
 /// A device that is there and whose server is not: who starts us again after a crash wants that one.
 fn waiting_device(id: u32) -> Option<DeviceInfo> {
     let info = Control::open().and_then(|mut control| control.info(id));
@@ -193,7 +208,7 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
     let id = args.id;
     let mut found = Record::read(id);
     let signals = Signals::begin(wishes(&args.serve, found.as_ref()).log())?;
-    let info = Control::open()?.info(id)?;
+    let info = open_control()?.info(id)?;
     let mut record = to_be_recovered(args, found.clone())?;
     let (mut changed, mut left) = (None, false);
     // Before the old server is asked to go.
@@ -396,12 +411,11 @@ fn announce(device: &Device, record: &Record, format: ListFormat) -> String {
 }
 
 fn del(args: &UblkDelArgs) -> Result<()> {
-    let mut control = Control::open()?;
+    let mut control = open_control()?;
     let ids = if args.all { list::ids() } else { args.ids.clone() };
-    for id in ids {
-        delete(&mut control, id, args.force).with_context(|| format!("/dev/ublkb{id}"))?;
-    }
-    Ok(())
+    attach::each(&ids, |id| {
+        delete(&mut control, *id, args.force).with_context(|| format!("/dev/ublkb{id}"))
+    })
 }
 
 /// Takes one device away, and what is noted of it before its number may be another one's. Its server sees it end, and lets

@@ -142,7 +142,8 @@ The device must have been made with --recover. Queues, depth and the way of data
 --bpf, --cores, --threads, --poll and --log unless they are given. A device of the unit nvlane-ublk@N is upgraded by
 `systemctl reload nvlane-ublk@N`.")]
 pub struct UblkRecoverArgs {
-    /// The N of /dev/ublkbN (a number).
+    /// The device, by name or number.
+    #[arg(value_name = "DEVICE", value_parser = device)]
     pub id: u32,
     /// The volume, with all that was written to it; the one that the device was made with if not given.
     pub volume: Option<String>,
@@ -158,13 +159,13 @@ pub struct UblkRecoverArgs {
 /// `nvlane ublk del`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  nvlane ublk del 0 1
+  nvlane ublk del 0 /dev/ublkb1
   nvlane ublk del --all --force            also those that are in use
 
 Devices that are open are left alone where the driver can tell (Linux 7.0), unless --force is given.")]
 pub struct UblkDelArgs {
-    /// The N of each /dev/ublkbN (numbers; `nvlane detach` takes names).
-    #[arg(required_unless_present = "all")]
+    /// Devices, by name or number (`nvlane detach` takes their volumes, too).
+    #[arg(value_name = "DEVICE", required_unless_present = "all", value_parser = device)]
     pub ids: Vec<u32>,
     /// All that there are.
     #[arg(short, long, conflicts_with = "ids")]
@@ -226,10 +227,44 @@ pub struct DetachArgs {
     pub force: bool,
 }
 
+fn device(text: &str) -> Result<u32, String> {
+    crate::ublk::device_id(text).ok_or_else(|| "write N, or /dev/ublkbN".to_owned())
+}
+
 fn io_size(text: &str) -> Result<u32, String> {
     let bytes = crate::size::parse(text)?;
     match u32::try_from(bytes) {
         Ok(bytes @ 4096..=0x10_0000) => Ok(bytes),
         _ => Err(format!("`{text}`: requests have 4K to 1M")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: UblkCommand,
+    }
+
+    #[test]
+    fn devices_go_by_name_as_well() {
+        let line = |words: &[&str]| {
+            Line::try_parse_from([&["ublk"], words].concat()).map(|line| line.command)
+        };
+        for name in ["7", "ublkb7", "/dev/ublkb7"] {
+            let Ok(UblkCommand::Del(del)) = line(&["del", "0", name]) else { panic!("{name}") };
+            assert_eq!(del.ids, [0, 7]);
+            let Ok(UblkCommand::Recover(recover)) = line(&["recover", name, "disk.img"]) else {
+                panic!("{name}")
+            };
+            assert_eq!((recover.id, recover.volume.as_deref()), (7, Some("disk.img")));
+            assert!(matches!(line(&["upgrade", name]), Ok(UblkCommand::Upgrade(it)) if it.id == 7));
+        }
+        let said = line(&["del", "/dev/sda"]).unwrap_err().to_string();
+        assert!(said.contains("/dev/sda") && said.contains("write N, or /dev/ublkbN"), "{said}");
     }
 }

@@ -92,22 +92,25 @@ fn nbd() -> Outcome {
 pub fn node(path: &str, error: &io::Error, module: &str) -> Outcome {
     let load = format!("sudo modprobe {module}");
     match error.kind() {
-        io::ErrorKind::NotFound => {
-            let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-            let release = release.trim();
-            let modules = Path::new("/lib/modules").join(release);
-            match is_listed(&modules, module) {
-                Some(false) => Outcome::never(format!(
-                    "there is no {path}, and this kernel ({release}) comes without the module {module}"
-                )),
-                _ => Outcome::no(format!("there is no {path}"), load),
-            }
-        }
+        io::ErrorKind::NotFound => match kernel_without(module) {
+            Some(release) => Outcome::never(format!(
+                "there is no {path}, and this kernel ({release}) comes without the module {module}"
+            )),
+            None => Outcome::no(format!("there is no {path}"), load),
+        },
         io::ErrorKind::PermissionDenied => {
             Outcome::no(format!("this user may not open {path}"), to_this_user(path))
         }
         _ => Outcome::no(format!("{path}: {error}"), load),
     }
+}
+
+/// The running kernel's release, if its modules are known and that is none of them.
+pub fn kernel_without(module: &str) -> Option<String> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = release.trim();
+    let is_there = is_listed(&Path::new("/lib/modules").join(release), module)?;
+    (!is_there).then(|| release.to_owned())
 }
 
 /// Whether a kernel's folder of modules lists one; None if it lists none at all, as in a container.

@@ -4,13 +4,12 @@
 use super::record::Record;
 use super::{background, delete, list};
 use crate::cli::{AttachArgs, DetachArgs};
-use ::ublk::Control;
 use anyhow::{Context, Result, bail};
 
 /// Starts a server and waits until the device is there.
 pub fn attach(args: &AttachArgs) -> Result<()> {
     // Said by us, rather than by a server whose words go to a file.
-    drop(Control::open()?);
+    drop(super::open_control()?);
     let mut arguments = vec!["add".to_owned(), "--recover".to_owned(), args.volume.clone()];
     arguments.extend(args.queues.map(|queues| format!("--queues={queues}")));
     arguments.extend(args.depth.map(|depth| format!("--depth={depth}")));
@@ -23,12 +22,29 @@ pub fn attach(args: &AttachArgs) -> Result<()> {
 
 /// Takes devices away, by number, name, or volume.
 pub fn detach(args: &DetachArgs) -> Result<()> {
-    let mut control = Control::open()?;
-    for name in &args.devices {
+    let mut control = super::open_control()?;
+    each(&args.devices, |name| {
         let id = id_of(name)?;
-        delete(&mut control, id, args.force).with_context(|| format!("/dev/ublkb{id}"))?;
+        delete(&mut control, id, args.force).with_context(|| format!("/dev/ublkb{id}"))
+    })
+}
+
+/// Does the same to each, whatever comes of the others; of several errors all but the last are told here.
+pub fn each<T>(these: &[T], mut what: impl FnMut(&T) -> Result<()>) -> Result<()> {
+    let mut outcome = Ok(());
+    for one in these {
+        if let Err(error) = what(one)
+            && let Err(before) = std::mem::replace(&mut outcome, Err(error))
+        {
+            eprintln!("nvlane: {before:#}");
+        }
     }
-    Ok(())
+    outcome
+}
+
+/// The N of `N`, `/dev/ublkbN` and `ublkbN`.
+pub fn device_id(name: &str) -> Option<u32> {
+    name.parse().ok().or_else(|| device_number(name))
 }
 
 /// The N of `/dev/ublkbN` and `ublkbN`.
@@ -37,7 +53,7 @@ pub fn device_number(name: &str) -> Option<u32> {
 }
 
 fn id_of(name: &str) -> Result<u32> {
-    if let Some(id) = name.parse().ok().or_else(|| device_number(name)) {
+    if let Some(id) = device_id(name) {
         return Ok(id);
     }
     let noted = list::ids().into_iter().filter_map(|id| Some((id, Record::read(id)?)));
@@ -68,6 +84,18 @@ mod tests {
         assert_eq!(id_of("ublkb7").unwrap(), 7);
         assert_eq!(id_of("/dev/ublkb12").unwrap(), 12);
         assert!(id_of("/dev/sda").is_err());
+    }
+
+    #[test]
+    fn one_that_fails_leaves_the_others_their_turn() {
+        let mut had = Vec::new();
+        let outcome = each(&[0, 1, 2, 3], |id| {
+            had.push(*id);
+            if id % 2 == 1 { bail!("{id} is in use") } else { Ok(()) }
+        });
+        assert_eq!(had, [0, 1, 2, 3]);
+        assert_eq!(outcome.unwrap_err().to_string(), "3 is in use");
+        assert!(each(&[0, 2], |_| Ok(())).is_ok());
     }
 
     #[test]

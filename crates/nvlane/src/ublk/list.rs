@@ -5,7 +5,7 @@ use super::record::Record;
 use crate::cli::ListFormat;
 use crate::size;
 use ::ublk::driver::{SECTOR_SHIFT, flag, state};
-use ::ublk::{Control, DataPath, Features};
+use ::ublk::{DataPath, Features};
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ pub fn ids() -> Vec<u32> {
 
 /// `nvlane ublk list`.
 pub fn devices(format: ListFormat) -> Result<()> {
-    let mut control = Control::open()?;
+    let mut control = super::open_control()?;
     let mut rows = Vec::new();
     for id in ids() {
         // It may go while we look.
@@ -98,7 +98,7 @@ fn table(rows: &[Value]) -> String {
 
 /// `nvlane ublk features`.
 pub fn features(format: ListFormat) -> Result<()> {
-    let control = Control::open()?;
+    let control = super::open_control()?;
     let driver = control.features();
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let best = |takes_registered| {
