@@ -2,8 +2,8 @@
 # limit: 420
 # processors: 2
 # What block/003 to 012 of blktests ask of any block device, of /dev/ublkbN: discards of random ranges under
-# direct I/O, the same through the page cache, the scheduler and the queue's settings changed under load,
-# processors that go and come, read-only devices that refuse writes; and sysfs read while the device goes.
+# direct I/O, the scheduler and the queue's settings changed under load, processors that go and come, a page cache that
+# does not outlive what is discarded, read-only devices that refuse writes; and sysfs read while the device goes.
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
 
@@ -67,6 +67,23 @@ fi
 load cached --rw=randwrite --fsync_on_close=1
 loaded cached
 verified_io "$DEVICE" 16M
+
+# block/009: what is discarded is gone from the page cache, too, and nothing else. The last one to close a device empties
+# that, so it is kept open.
+part() { dd if="$DEVICE" bs=1M skip="$1" count=4 status=none "${@:2}" | sha256sum; }
+random() { dd if="$WORK/random" bs=1M skip="$1" count=4 status=none | sha256sum; }
+exec 8<>"$DEVICE"
+dd if=/dev/urandom of="$WORK/random" bs=1M count=12 iflag=fullblock status=none
+dd if="$WORK/random" of="$DEVICE" bs=1M conv=notrunc,fsync status=none
+expect "what is cached before" "$(part 4)" "$(random 4)"
+blkdiscard --offset 4M --length 4M "$DEVICE"
+for first in 0 4 8; do
+    expect "MiB $first on, cached beside direct" "$(part $first)" "$(part $first iflag=direct)"
+done
+expect "what was discarded" "$(part 4)" "$(head -c 4M /dev/zero | sha256sum)"
+expect "what is before it" "$(part 0)" "$(random 0)"
+expect "what is behind it" "$(part 8)" "$(random 8)"
+exec 8>&-
 ublk_stop
 
 # block/012: nothing is written to what is read-only.
