@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * mirror: writes go to all backends, reads to the one with the least to do. A read that fails is read
- * from the next; a write that fails anywhere fails. bpf:mirror.bpf.o(a,b)
+ * mirror: writes go to all backends, reads to the one with the least to do. A read that fails is read from the next; a write that fails
+ * anywhere fails, and reads may return its blocks as either backend has them until they are written again. bpf:mirror.bpf.o(a,b)
  */
 #include "nvlane_bpf.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * thin: four times as large as the smallest of its volumes, new and empty ones each time. A MiB gets a place when it is written first.
+ * thin: four times as large as the smallest of its volumes, new and empty ones each time. A MiB gets a place when it is written first. bpf:thin.bpf.o(a,b)
  */
 #include "nvlane_bpf.h"
 #define CHUNK(r) (1u << 20 >> (r)->block_shift)	/* blocks */
