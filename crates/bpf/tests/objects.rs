@@ -188,6 +188,30 @@ fn a_map_that_is_shared_keeps_what_it_holds_and_is_nobodys_to_keep() {
     assert_eq!(held(&instance)[..8], 3_u64.to_le_bytes());
 }
 
+/// The examples are to be read, and to be what this list says that they are.
+#[test]
+fn examples_are_short() {
+    const LINES_MAX: usize = 60;
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder()).expect("the folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
+        let Some(example) = name.strip_suffix(".bpf.c") else { continue };
+        let text = std::fs::read_to_string(&path).expect("a text");
+        let lines = text.lines().count();
+        assert!(lines < LINES_MAX, "{name} has {lines} lines: fewer than {LINES_MAX} are wanted");
+        assert!(
+            text.contains(&format!("bpf:{example}.bpf.o(")),
+            "{name} does not say how it is used"
+        );
+        names.push(example.to_owned());
+    }
+    names.sort();
+    let mut examples = EXAMPLES;
+    examples.sort_unstable();
+    assert_eq!(names, examples);
+}
+
 /// Where there is a clang, the sources are what was committed as objects: both do the same.
 #[test]
 fn committed_objects_do_what_their_sources_say() {
