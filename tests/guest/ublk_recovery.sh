@@ -256,6 +256,18 @@ done
 "$NVLANE" detach "$DEVICE"
 await 30 test ! -e "$DEVICE"
 
+# What `ublk add` may be told `attach` may, and the one has a background as the other.
+said=$("$NVLANE" attach mem:16M -n 8 --copy --max-io 64K --log warn --cores 1 -o json)
+expect "what is attached" "$(jq -r '"\(.device) \(.data_path) \(.io_bytes_max) \(.recoverable)"' <<<"$said")" '/dev/ublkb8 copy 65536 true'
+expect "what is logged below warnings" "$(grep ' INFO ' /run/nvlane/ublk-8.log || true)" ""
+"$NVLANE" detach ublkb8
+await 30 test ! -e /dev/ublkb8
+expect "what is added in the background" "$("$NVLANE" ublk add mem:16M -n 8 -q 2 --background)" /dev/ublkb8
+expect "what it is" "$("$NVLANE" ublk list -o json | jq -r '.devices[] | select(.id == 8) | "\(.queues) \(.recoverable) \(.state)"')" '2 false live'
+expect "its log" "$(ls /run/nvlane/ublk-8.log)" /run/nvlane/ublk-8.log
+"$NVLANE" ublk del /dev/ublkb8
+await 30 test ! -e /dev/ublkb8
+
 # Without --recover there is nothing to take over, and nothing hangs.
 ublk_add mem:32M
 kill -KILL "$UBLK_SERVER"

@@ -29,8 +29,8 @@ pub use nbd::{NBD_PORT, NbdArgs};
 pub use passthrough::{AdminArgs, DoctorArgs, IoArgs, PassthroughArgs};
 pub use serve::ServeArgs;
 pub use ublk::{
-    AttachArgs, DetachArgs, ProgramPlace, UblkAddArgs, UblkCommand, UblkDelArgs, UblkRecoverArgs,
-    UblkServeArgs,
+    AttachArgs, DetachArgs, ProgramPlace, UblkAddArgs, UblkCommand, UblkDelArgs, UblkMakeArgs,
+    UblkRecoverArgs, UblkServeArgs,
 };
 
 use clap::{Args, CommandFactory, Parser, Subcommand};

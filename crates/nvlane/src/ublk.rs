@@ -13,7 +13,8 @@ pub use attach::{attach, detach, device_id, device_number};
 pub use record::socket_of;
 
 use crate::cli::{
-    ListFormat, ProgramPlace, UblkAddArgs, UblkCommand, UblkDelArgs, UblkRecoverArgs, UblkServeArgs,
+    ListFormat, ProgramPlace, UblkCommand, UblkDelArgs, UblkMakeArgs, UblkRecoverArgs,
+    UblkServeArgs,
 };
 use crate::doctor::kernel_without;
 use crate::origin::pinned;
@@ -48,7 +49,8 @@ const MODULE: &str = "ublk_drv";
 /// `nvlane ublk COMMAND`.
 pub fn command(command: &UblkCommand) -> Result<()> {
     match command {
-        UblkCommand::Add(args) => add(args),
+        UblkCommand::Add(args) if args.background => background::add(args),
+        UblkCommand::Add(args) => add(&args.make, args.recover),
         UblkCommand::Del(args) => del(args),
         UblkCommand::List(args) => list::devices(args.output_format),
         UblkCommand::Recover(args) if args.background => background::recover("recover", args),
@@ -59,8 +61,8 @@ pub fn command(command: &UblkCommand) -> Result<()> {
     }
 }
 
-fn add(args: &UblkAddArgs) -> Result<()> {
-    let waiting = args.id.filter(|_| args.recover).and_then(waiting_device);
+fn add(args: &UblkMakeArgs, recover: bool) -> Result<()> {
+    let waiting = args.id.filter(|_| recover).and_then(waiting_device);
     let taken_over = waiting.and(args.id);
     let found = taken_over.and_then(Record::read);
     let signals = Signals::begin(wishes(&args.serve, found.as_ref()).log())?;
@@ -71,7 +73,7 @@ fn add(args: &UblkAddArgs) -> Result<()> {
     }
     drop(control);
     let mut record = to_be_served(args, taken_over, found.clone(), signals::is_service())?;
-    if args.recover {
+    if recover {
         successor::check_rings(&record.volume)?;
     }
     // One that is taken over keeps its queues, each of which has threads of its own.
@@ -88,20 +90,14 @@ fn add(args: &UblkAddArgs) -> Result<()> {
     let namespace = match taken_over {
         Some(id) => {
             let ended = successor::await_end(id, &record.volume)?;
-            let namespace = successor::open(&record.volume, &options)?;
-            successor::settle(&*namespace, ended, &signals.stop)?;
-            namespace
+            successor::open_settled(&record.volume, &options, Some(ended), &signals.stop)?
         }
         None => patience::open(&record.volume, &options)?,
     };
-    let kept =
-        if args.recover { successor::keep_maps(&*namespace, taken_over)? } else { Vec::new() };
+    let kept = if recover { successor::keep_maps(&*namespace, taken_over)? } else { Vec::new() };
     record.volume = namespace.uri();
     if let Some(made) = &waiting {
-        let most = namespace.limits().transfer_bytes_max;
-        for differs in made::differing(args, made, most, record.read_only) {
-            tracing::warn!("/dev/ublkb{} stays as it was made: {differs}", made.dev_id);
-        }
+        made::warn_of_others(args, made, &*namespace, record.read_only);
     }
     let options = DeviceOptions {
         id: args.id,
@@ -110,7 +106,7 @@ fn add(args: &UblkAddArgs) -> Result<()> {
         path: made::path(args),
         io_bytes_max: args.max_io,
         batch: made::batch(args),
-        recovery: args.recover,
+        recovery: recover,
         zones,
         kept,
         ..serve_options(&record.wishes)
@@ -120,13 +116,16 @@ fn add(args: &UblkAddArgs) -> Result<()> {
         Some(id) => take_over(id, namespace, &options, &signals.wake, &record, found.as_ref()),
         None => Device::add(namespace, &options, &signals.wake, |id, runs| {
             made.set(Some(id));
-            record.of_ours(runs).write_new(id, args.recover)
+            record.of_ours(runs).write_new(id, recover)
         }),
     };
     if let (Err(_), Some(id)) = (&device, made.get()) {
         Record::remove_own(id);
     }
-    serve(device?, &record, &args.serve, &signals)
+    let device = device?;
+    // In the background of a service it goes on with this process.
+    signals::notify(&[NotifyState::MainPid(process::id())]);
+    serve(device, &record, &args.serve, &signals)
 }
 
 fn take_over(
@@ -150,7 +149,7 @@ fn take_over(
 /// The device that would be taken over is another volume's, as far as anybody knows: who asked would take it for his. A
 /// service's device is the one of its number, whatever its file has come to say since it was made.
 fn to_be_served(
-    args: &UblkAddArgs,
+    args: &UblkMakeArgs,
     taken_over: Option<u32>,
     noted: Option<Record>,
     is_service: bool,
@@ -240,10 +239,7 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
             ..OpenOptions::default()
         };
         let ended = if left { None } else { Some(successor::await_end(id, &record.volume)?) };
-        let namespace = successor::open(&record.volume, &options)?;
-        if let Some(ended) = ended {
-            successor::settle(&*namespace, ended, &signals.stop)?;
-        }
+        let namespace = successor::open_settled(&record.volume, &options, ended, &signals.stop)?;
         let kept = successor::keep_maps(&*namespace, Some(id))?;
         let record = Record { volume: namespace.uri(), ..record };
         let options = DeviceOptions { kept, ..serve_options(&record.wishes) };
@@ -443,6 +439,7 @@ fn delete(control: &mut Control, id: u32, force: bool) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::UblkAddArgs;
     use clap::Parser;
 
     #[derive(Parser)]
@@ -455,7 +452,7 @@ mod tests {
     fn a_device_is_taken_over_by_who_means_its_volume() {
         let served = |volume: &str, taken_over, noted: Option<&Record>, is_service| {
             let line = Line::parse_from(["add", volume, "--recover", "-n", "7"]);
-            let record = to_be_served(&line.add, taken_over, noted.cloned(), is_service);
+            let record = to_be_served(&line.add.make, taken_over, noted.cloned(), is_service);
             record.map(|record| record.volume).map_err(|error| error.to_string())
         };
         let noted = Record {

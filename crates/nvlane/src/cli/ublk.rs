@@ -69,23 +69,9 @@ pub enum ProgramPlace {
     User,
 }
 
-/// `nvlane ublk add`.
+/// How a device is made.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  nvlane ublk add disk.img                                    any number, one queue
-  nvlane ublk add disk.img -n 5 -q 4 -d 64 --recover
-  nvlane ublk add 'tcp://192.0.2.1,192.0.2.2/nqn.2026-11.com.example:a?ns=1'
-  nvlane ublk add 'linear:(a.img,b.img)' --user-copy
-
-It prints the device, and serves it until SIGINT, SIGTERM or SIGHUP (services: not SIGHUP): the device is taken
-away, what is in flight done, the volume flushed. Unmount file systems before.
-
-Data goes the best way that the kernel and the volume allow, which is shown. With --recover the device outlives a
-server that was killed: its requests wait for `nvlane ublk recover`, or for the same command again with -n N,
-which says what the device has that differs from what is asked for: it stays as it was made.
-
-It needs root and `modprobe ublk_drv` (without root: docs/ublk.md); `nvlane doctor` says what is missing.")]
-pub struct UblkAddArgs {
+pub struct UblkMakeArgs {
     /// The volume: a path or a URI (file:, mem:, tcp:, ...).
     pub volume: String,
     /// The N of /dev/ublkbN; the first free one if not given.
@@ -109,7 +95,7 @@ pub struct UblkAddArgs {
     /// Have the driver copy, into memory that belongs to each request.
     #[arg(long, group = "path")]
     pub copy: bool,
-    /// Have requests come and go many at a time (Linux 7.0): the default without --recover and with one thread per queue.
+    /// Have requests come and go many at a time (Linux 7.0): the default of devices that do not outlive their server, with one thread per queue.
     /// A device that is taken over stays as it was made.
     #[arg(long, conflicts_with = "no_batch")]
     pub batch: bool,
@@ -119,15 +105,41 @@ pub struct UblkAddArgs {
     /// Most bytes of a request, at most 1M.
     #[arg(long, value_name = "SIZE", value_parser = io_size)]
     pub max_io: Option<u32>,
-    /// Let the device outlive a killed server.
-    #[arg(long)]
-    pub recover: bool,
     /// Refuse everything that writes.
     #[arg(short, long)]
     pub read_only: bool,
     /// How it is served.
     #[command(flatten)]
     pub serve: UblkServeArgs,
+}
+
+/// `nvlane ublk add`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  nvlane ublk add disk.img                                    any number, one queue
+  nvlane ublk add disk.img -n 5 -q 4 -d 64 --recover
+  nvlane ublk add 'tcp://192.0.2.1,192.0.2.2/nqn.2026-11.com.example:a?ns=1'
+  nvlane ublk add 'linear:(a.img,b.img)' --user-copy
+
+It prints the device, and serves it until SIGINT, SIGTERM or SIGHUP (services: not SIGHUP): the device is taken
+away, what is in flight done, the volume flushed. Unmount file systems before.
+
+Data goes the best way that the kernel and the volume allow, which is shown. With --recover the device outlives a
+server that was killed: its requests wait for `nvlane ublk recover`, or for the same command again with -n N,
+which says what the device has that differs from what is asked for: it stays as it was made.
+
+It needs root and `modprobe ublk_drv` (without root: docs/ublk.md); `nvlane doctor` says what is missing.")]
+pub struct UblkAddArgs {
+    /// How it is made.
+    #[command(flatten)]
+    pub make: UblkMakeArgs,
+    /// Let the device outlive a killed server.
+    #[arg(long)]
+    pub recover: bool,
+    /// Leave the server in the background, where it logs to /run/nvlane/ublk-N.log, once it serves: what is printed then is
+    /// the device. Part of a service, it becomes the service's main process.
+    #[arg(long)]
+    pub background: bool,
 }
 
 /// `nvlane ublk recover`, `nvlane ublk upgrade`.
@@ -191,26 +203,15 @@ pub struct UblkListArgs {
 #[command(after_help = "Examples:
   nvlane attach 'tcp://192.0.2.1,192.0.2.2/nqn.2026-11.com.example:a?ns=1'    prints /dev/ublkb0
   nvlane attach 'discovery://192.0.2.1:4420/nqn.2026-11.com.example:a?ns=1'    by all addresses that it has
-  nvlane attach disk.img -n 5 -q 4
+  nvlane attach disk.img -n 5 -q 4 -o json
 
 It is `nvlane ublk add --recover` in the background: connected by all paths, with a block device. The server logs
-to /run/nvlane/ublk-N.log, and `nvlane ublk recover N` succeeds it should it be killed. So does the same command with
+to /run/nvlane/ublk-N.log. Should it be killed, the device waits for `nvlane ublk recover N`, or for the same command with
 -n N, which is refused where that device has another volume.")]
 pub struct AttachArgs {
-    /// The volume: tcp://..., or any other.
-    pub volume: String,
-    /// The N of /dev/ublkbN; the first free one if not given.
-    #[arg(short = 'n', long, value_name = "N")]
-    pub id: Option<u32>,
-    /// Queues, each with a thread of its own; no more than there are processors. 1 if nothing is said.
-    #[arg(short, long, value_name = "QUEUES", value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub queues: Option<u16>,
-    /// Requests in flight of each queue. 128 if nothing is said.
-    #[arg(short, long, value_name = "DEPTH", value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub depth: Option<u16>,
-    /// Refuse everything that writes.
-    #[arg(short, long)]
-    pub read_only: bool,
+    /// How it is made.
+    #[command(flatten)]
+    pub make: UblkMakeArgs,
 }
 
 /// `nvlane detach`.

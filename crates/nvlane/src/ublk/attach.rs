@@ -10,14 +10,7 @@ use anyhow::{Context, Result, bail};
 pub fn attach(args: &AttachArgs) -> Result<()> {
     // Said by us, rather than by a server whose words go to a file.
     drop(super::open_control()?);
-    let mut arguments = vec!["add".to_owned(), "--recover".to_owned(), args.volume.clone()];
-    arguments.extend(args.queues.map(|queues| format!("--queues={queues}")));
-    arguments.extend(args.depth.map(|depth| format!("--depth={depth}")));
-    arguments.extend(args.id.map(|id| format!("--id={id}")));
-    arguments.extend(args.read_only.then(|| "--read-only".to_owned()));
-    let served = background::start_logged(&arguments)?;
-    println!("/dev/ublkb{}", served.id);
-    Ok(())
+    background::attach(&args.make)
 }
 
 /// Takes devices away, by number, name, or volume.

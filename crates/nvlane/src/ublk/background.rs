@@ -1,49 +1,73 @@
 //! Servers in the background: of nobody who could take them with him, not even a terminal.
 
 use super::record;
-use crate::cli::{ListFormat, UblkRecoverArgs, UblkServeArgs};
+use crate::cli::{ListFormat, UblkAddArgs, UblkMakeArgs, UblkRecoverArgs, UblkServeArgs};
 use crate::signals;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serde_json::Value;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// What a server has said when its device was there.
-pub struct Served {
+struct Served {
     /// The N of `/dev/ublkbN`.
-    pub id: u32,
+    id: u32,
     /// All of it: a line of JSON.
     line: String,
 }
 
-/// `nvlane ublk recover --background`, `nvlane ublk upgrade --background`. Where that is part of a service, so is the server,
-/// which becomes its main process and logs where the service does.
+/// `nvlane ublk recover --background`, `nvlane ublk upgrade --background`.
 pub fn recover(command: &str, args: &UblkRecoverArgs) -> Result<()> {
     let mut arguments = vec![command.to_owned(), args.id.to_string()];
     arguments.extend(args.volume.clone());
     arguments.extend(serve_arguments(&args.serve));
-    let served = match signals::is_service() {
-        // Of that service, too, though it is another process.
-        true => start(server(&arguments)?.env_remove(signals::STARTED))?
-            .context("the server has ended: its log says why"),
-        false => start_logged(&arguments),
-    }?;
-    match args.serve.output_format {
-        ListFormat::Json => print!("{}", served.line),
-        ListFormat::Normal => println!("/dev/ublkb{}", served.id),
+    tell(&start_here(&arguments)?, args.serve.output_format)
+}
+
+/// `nvlane ublk add --background`.
+pub fn add(args: &UblkAddArgs) -> Result<()> {
+    let mut arguments = vec!["add".to_owned()];
+    arguments.extend(make_arguments(&args.make));
+    arguments.extend(args.recover.then(|| "--recover".to_owned()));
+    tell(&start_here(&arguments)?, args.make.serve.output_format)
+}
+
+/// `nvlane attach`: of no service, wherever it is typed.
+pub fn attach(args: &UblkMakeArgs) -> Result<()> {
+    let mut arguments = vec!["add".to_owned(), "--recover".to_owned()];
+    arguments.extend(make_arguments(args));
+    tell(&start_logged(&arguments)?, args.serve.output_format)
+}
+
+/// Starts `nvlane ublk ARGUMENTS`. Where that is part of a service, so is the server, which becomes its main process and logs
+/// where the service does.
+fn start_here(arguments: &[String]) -> Result<Served> {
+    if !signals::is_service() {
+        return start_logged(arguments);
     }
-    Ok(())
+    // Of that service, too, though it is another process.
+    start(server(arguments)?.env_remove(signals::STARTED))?
+        .context("the server has ended: its log says why")
+}
+
+/// Tells which device is there.
+fn tell(served: &Served, format: ListFormat) -> Result<()> {
+    let text = match format {
+        ListFormat::Json => served.line.clone(),
+        ListFormat::Normal => format!("/dev/ublkb{}\n", served.id),
+    };
+    Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
 /// Starts `nvlane ublk ARGUMENTS`, whose log is a file, and waits until its device is there.
 ///
 /// # Errors
 /// What the server said last.
-pub fn start_logged(arguments: &[String]) -> Result<Served> {
+fn start_logged(arguments: &[String]) -> Result<Served> {
     let log = record::log_of_new_server(std::process::id());
     if let Some(directory) = log.parent() {
         fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
@@ -116,6 +140,32 @@ fn start(command: &mut Command) -> Result<Option<Served>> {
 }
 
 /// The same on a command line, without the format.
+fn make_arguments(args: &UblkMakeArgs) -> Vec<String> {
+    let UblkMakeArgs { volume, id, queues, depth, max_io, serve, .. } = args;
+    let UblkMakeArgs { auto, zero_copy, user_copy, copy, batch, no_batch, read_only, .. } = args;
+    let flags = [
+        (auto, "--auto"),
+        (zero_copy, "--zero-copy"),
+        (user_copy, "--user-copy"),
+        (copy, "--copy"),
+        (batch, "--batch"),
+        (no_batch, "--no-batch"),
+        (read_only, "--read-only"),
+    ];
+    let values = [
+        id.map(|id| format!("--id={id}")),
+        queues.map(|queues| format!("--queues={queues}")),
+        depth.map(|depth| format!("--depth={depth}")),
+        max_io.map(|bytes| format!("--max-io={bytes}")),
+    ];
+    let mut words = vec![volume.clone()];
+    words.extend(values.into_iter().flatten());
+    words.extend(flags.iter().filter(|(asked, _)| **asked).map(|(_, flag)| (*flag).to_owned()));
+    words.extend(serve_arguments(serve));
+    words
+}
+
+/// The same of how it is served.
 fn serve_arguments(args: &UblkServeArgs) -> Vec<String> {
     let UblkServeArgs { cores, threads, poll, bpf, output_format: _, log } = args;
     let place = bpf.as_ref().and_then(ValueEnum::to_possible_value);
@@ -138,6 +188,41 @@ mod tests {
     struct Line {
         #[command(flatten)]
         serve: UblkServeArgs,
+    }
+
+    #[derive(Debug, Parser)]
+    struct MakeLine {
+        #[command(flatten)]
+        make: UblkMakeArgs,
+    }
+
+    #[test]
+    fn what_is_made_in_the_background_is_what_was_asked_for() {
+        for line in [
+            &["add", "mem:1M"][..],
+            &[
+                "add",
+                "bpf:a.bpf.o(a b,c)",
+                "-n",
+                "7",
+                "-q",
+                "2",
+                "-d",
+                "8",
+                "--max-io",
+                "64K",
+                "-r",
+            ],
+            &["add", "disk.img", "--auto", "--batch", "--bpf", "user"],
+            &["add", "disk.img", "--zero-copy", "--no-batch", "--threads", "2", "--cores", "0-1"],
+            &["add", "disk.img", "--user-copy", "--log", "debug"],
+            &["add", "disk.img", "--copy", "--poll"],
+        ] {
+            let asked = MakeLine::parse_from(line);
+            let words = make_arguments(&asked.make);
+            let told = MakeLine::parse_from(["add".to_owned()].into_iter().chain(words));
+            assert_eq!(format!("{asked:?}"), format!("{told:?}"));
+        }
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! A device that is taken over stays as it was made, whatever is asked for then.
 
-use crate::cli::UblkAddArgs;
+use crate::cli::UblkMakeArgs;
 use ::ublk::DataPath;
 use ::ublk::driver::{DeviceInfo, flag};
+use namespace::Namespace;
 
 /// Queues that a new device has if nobody says how many, and requests in flight of each.
 const QUEUES: u16 = 1;
@@ -12,7 +13,7 @@ const DEPTH: u16 = 128;
 const PAGE_BYTES: u32 = 4096;
 
 /// Queues, and requests in flight of each: those of `made`, the device that is taken over, or else those asked for.
-pub fn shape(args: &UblkAddArgs, made: Option<&DeviceInfo>) -> (u16, u16) {
+pub fn shape(args: &UblkMakeArgs, made: Option<&DeviceInfo>) -> (u16, u16) {
     match made {
         Some(made) => (made.nr_hw_queues, made.queue_depth),
         None => (args.queues.unwrap_or(QUEUES), args.depth.unwrap_or(DEPTH)),
@@ -20,7 +21,7 @@ pub fn shape(args: &UblkAddArgs, made: Option<&DeviceInfo>) -> (u16, u16) {
 }
 
 /// The way of data that is asked for.
-pub fn path(args: &UblkAddArgs) -> Option<DataPath> {
+pub fn path(args: &UblkMakeArgs) -> Option<DataPath> {
     let each = [
         (args.zero_copy, DataPath::ZeroCopy),
         (args.user_copy, DataPath::UserCopy),
@@ -30,14 +31,26 @@ pub fn path(args: &UblkAddArgs) -> Option<DataPath> {
 }
 
 /// Whether batches are asked for.
-pub fn batch(args: &UblkAddArgs) -> Option<bool> {
+pub fn batch(args: &UblkMakeArgs) -> Option<bool> {
     args.batch.then_some(true).or(args.no_batch.then_some(false))
+}
+
+/// Tells what is asked for and `made`, the device that is taken over, has not.
+pub fn warn_of_others(
+    args: &UblkMakeArgs,
+    made: &DeviceInfo,
+    volume: &dyn Namespace,
+    read_only: bool,
+) {
+    for differs in differing(args, made, volume.limits().transfer_bytes_max, read_only) {
+        tracing::warn!("/dev/ublkb{} stays as it was made: {differs}", made.dev_id);
+    }
 }
 
 /// What is asked for and `made`, the device that is taken over, has not: what it has, and the option. Its volume takes
 /// `transfer_bytes_max` at once, and it was made to be written to or not.
-pub fn differing(
-    args: &UblkAddArgs,
+fn differing(
+    args: &UblkMakeArgs,
     made: &DeviceInfo,
     transfer_bytes_max: u32,
     read_only: bool,
@@ -77,12 +90,12 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        add: UblkAddArgs,
+        make: UblkMakeArgs,
     }
 
-    fn asked(words: &[&str]) -> UblkAddArgs {
-        let line = ["add", "mem:32M", "--recover", "-n", "7"];
-        Line::parse_from(line.iter().chain(words)).add
+    fn asked(words: &[&str]) -> UblkMakeArgs {
+        let line = ["add", "mem:32M", "-n", "7"];
+        Line::parse_from(line.iter().chain(words)).make
     }
 
     fn made() -> DeviceInfo {

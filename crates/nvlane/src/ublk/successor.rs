@@ -26,9 +26,24 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the claim of a server that has ended may last.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Opens a volume whose last server has just ended, and waits until nothing of that is carried out any more, if it
+/// `ended` by a crash.
+pub fn open_settled(
+    uri: &str,
+    options: &OpenOptions,
+    ended: Option<Instant>,
+    stop: &AtomicBool,
+) -> Result<Arc<dyn Namespace>> {
+    let volume = open(uri, options)?;
+    if let Some(ended) = ended {
+        settle(&*volume, ended, stop)?;
+    }
+    Ok(volume)
+}
+
 /// Opens a volume whose last server has just ended. The kernel lets go of what that had in its rings, and
 /// so of its claim to the volume, a moment later.
-pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Namespace>> {
+fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Namespace>> {
     Ok(Patience::new(CLAIM_PATIENCE).open(|| volume::open(uri, options))?)
 }
 
@@ -73,7 +88,7 @@ pub fn await_end(id: u32, uri: &str) -> Result<Instant> {
 ///
 /// # Errors
 /// We are told to stop: the device waits for the next server then, as it did for us.
-pub fn settle(volume: &dyn Namespace, ended: Instant, stop: &AtomicBool) -> Result<()> {
+fn settle(volume: &dyn Namespace, ended: Instant, stop: &AtomicBool) -> Result<()> {
     if !settle::settle(volume, Last::Killed, ended, stop) {
         bail!("told to stop; the device waits for its next server");
     }
