@@ -25,6 +25,7 @@ if ! grep -q '^kernel: ok' <<<"$checked"; then
     expect_match "why it is not asked" "$checked" $'\nkernel: not asked: this kernel has no BPF operations of io_uring; use Linux 7.1 or newer'
     ublk_add "bpf:$bpf/linear.bpf.o($a,$b)"
     expect_match "where it runs" "$(<"$WORK/ublk.log")" 'program in user space: '
+    expect_match "where, for programs" "$("$NVLANE" ublk list -o json | jq -r '.devices[0] | "\(.program_place) \(.program_reason)"')" '^user .+'
     deep_io 10
     expect_joined "$DEVICE" 10 12 "$a" "$b"
     ublk_stop
@@ -60,6 +61,7 @@ stop_counted() {
 # Requests come many at a time where they can.
 in_kernel "bpf:$bpf/linear.bpf.o($a,$b)" -q 2 -d 128
 expect_match "the list" "$("$NVLANE" ublk list)" 'program in the kernel'
+expect "the list for programs" "$("$NVLANE" ublk list -o json | jq -r '.devices[0] | "\(.program_place) \(.program_reason)"')" 'kernel null'
 ! has_feature BATCH_IO || expect_match "how requests come" "$(<"$WORK/ublk.log")" 'in batches'
 # Where the one ends and the other begins is in the middle of a page.
 deep_io 10

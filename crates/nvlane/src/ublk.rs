@@ -376,6 +376,7 @@ fn announce(device: &Device, record: &Record, format: ListFormat) -> String {
     let threads = record.wishes.threads();
     let batches = info.flags & driver::flag::BATCH_IO != 0;
     if format == ListFormat::Json {
+        let (place, reason) = record.place();
         let made = json!({
             "version": SCHEMA_VERSION,
             "id": device.id(),
@@ -390,6 +391,8 @@ fn announce(device: &Device, record: &Record, format: ListFormat) -> String {
             "batches": batches,
             "recoverable": info.flags & driver::flag::USER_RECOVERY != 0,
             "program": record.program,
+            "program_place": place,
+            "program_reason": reason,
         });
         return format!("{made}\n");
     }

@@ -43,9 +43,21 @@ impl fmt::Display for Runs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Runs::Nowhere => f.write_str("no program"),
-            Runs::InKernel(_) => f.write_str("program in the kernel"),
-            Runs::InUserSpace(why) => write!(f, "program in user space: {why}"),
+            Runs::InKernel(_) => f.write_str(IN_KERNEL),
+            Runs::InUserSpace(why) => write!(f, "{IN_USER_SPACE}{why}"),
         }
+    }
+}
+
+const IN_KERNEL: &str = "program in the kernel";
+const IN_USER_SPACE: &str = "program in user space: ";
+
+/// What the words of [`Runs`], also those of other versions, say for programs: `kernel` or `user`, and why it is not the kernel
+/// if it is not.
+pub fn place_and_reason(words: &str) -> Option<(&'static str, Option<&str>)> {
+    match words.strip_prefix(IN_USER_SPACE) {
+        Some(why) => Some(("user", Some(why))),
+        None => (words == IN_KERNEL).then_some(("kernel", None)),
     }
 }
 
@@ -261,6 +273,14 @@ fn serve(queue: &mut KernelQueue, teller: &Teller, depth: u16) -> (Option<i32>, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_say_where_a_program_runs_and_why() {
+        assert_eq!(place_and_reason(IN_KERNEL), Some(("kernel", None)));
+        let words = Runs::InUserSpace("as asked for: by me".into()).to_string();
+        assert_eq!(place_and_reason(&words), Some(("user", Some("as asked for: by me"))));
+        assert_eq!(place_and_reason(&Runs::Nowhere.to_string()), None);
+    }
 
     #[test]
     fn no_request_of_any_kind_is_longer_than_the_program_takes() {

@@ -35,6 +35,7 @@ pub fn devices(format: ListFormat) -> Result<()> {
             continue;
         };
         let record = Record::read(id);
+        let (place, reason) = record.as_ref().map_or((None, None), Record::place);
         rows.push(json!({
             "id": id,
             "device": format!("/dev/ublkb{id}"),
@@ -49,6 +50,8 @@ pub fn devices(format: ListFormat) -> Result<()> {
             "batches": info.flags & flag::BATCH_IO != 0,
             "recoverable": info.flags & flag::USER_RECOVERY != 0,
             "program": record.as_ref().and_then(|record| record.program.clone()),
+            "program_place": place,
+            "program_reason": reason,
             "volume": record.map(|record| record.volume),
         }));
     }

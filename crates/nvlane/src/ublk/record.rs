@@ -96,6 +96,14 @@ impl Record {
         files(&pinned(named)).iter().all(|file| own.contains(file) || !file.exists())
     }
 
+    /// For programs: `kernel` or `user`, where its program runs if it is one, and why it is not the kernel if it is not.
+    pub fn place(&self) -> (Option<&'static str>, Option<&str>) {
+        match self.program.as_deref().and_then(ublk::place_and_reason) {
+            Some((place, reason)) => (Some(place), reason),
+            None => (None, None),
+        }
+    }
+
     /// What was noted of a device.
     pub fn read(id: u32) -> Option<Record> {
         serde_json::from_slice(&fs::read(path(id)).ok()?).ok()
