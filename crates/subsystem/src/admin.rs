@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The longest answer to Get LBA Status: 4,095 descriptors.
-const ANSWER_BYTES_MAX: u64 = 64 << 10;
+const ANSWER_BYTES_MAX: u32 = 64 << 10;
 
 /// What becomes of an admin command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +61,8 @@ pub enum Reply {
         blocks: u64,
         /// Exactly the length that the command's SGL has.
         bytes: u32,
+        /// So much of them the list may have.
+        list_bytes: u32,
     },
     /// A vendor specific command for what is behind a namespace, which passes such commands: have
     /// the namespace carry it out (see [`passed_data`]), then complete it with what comes back.
@@ -262,7 +264,8 @@ impl Target {
             return Err(Status::INVALID_FIELD.dnr());
         };
         let tells = namespace.limits.commands.allocation;
-        if question.action != lba_status::ALLOCATED || !tells || question.bytes > ANSWER_BYTES_MAX {
+        let bytes = command.sgl().length.get();
+        if question.action != lba_status::ALLOCATED || !tells || bytes > ANSWER_BYTES_MAX {
             return Err(Status::INVALID_FIELD.dnr());
         }
         if let Some(status) = subsystem.ana.state(namespace.ana_group, controller.port).io_status()
@@ -275,9 +278,13 @@ impl Target {
         if blocks > rest {
             return Err(Status::LBA_OUT_OF_RANGE.dnr());
         }
-        expect_length(command, question.bytes)?;
-        let bytes = question.bytes as u32;
-        Ok(Reply::Allocation { nqn, nsid, slba: question.slba, blocks, bytes })
+        // nvme-cli has room for one dword less than it asks for, which is a maximum anyway.
+        let list_bytes = question.bytes.min(bytes.into()) as u32;
+        if (list_bytes as usize) < lba_status::HEADER_BYTES {
+            return Err(Status::SGL_LENGTH_INVALID.dnr());
+        }
+        expect_length(command, bytes.into())?;
+        Ok(Reply::Allocation { nqn, nsid, slba: question.slba, blocks, bytes, list_bytes })
     }
 
     /// A vendor specific command: for the device behind the namespace that it names, if that was

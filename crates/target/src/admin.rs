@@ -205,8 +205,9 @@ impl Connection {
                 self.ends(End::Unproven);
                 self.hang_up(inner);
             }
-            Reply::Allocation { nqn, nsid, slba, blocks, bytes } => {
-                self.ask_allocation(inner, slot, (&nqn, nsid), (slba, blocks), bytes);
+            Reply::Allocation { nqn, nsid, slba, blocks, bytes, list_bytes } => {
+                let room = (bytes as usize, list_bytes as usize);
+                self.ask_allocation(inner, slot, (&nqn, nsid), (slba, blocks), room);
             }
             Reply::Pass { nqn, nsid } => self.pass(inner, slot, (&nqn, nsid), command, data),
             Reply::Held => inner.exchanges.slot(slot).stage = Stage::Running,

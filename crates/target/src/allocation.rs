@@ -25,7 +25,7 @@ impl Connection {
         slot: u32,
         (nqn, nsid): (&Arc<str>, u32),
         (slba, blocks): (u64, u64),
-        bytes: u32,
+        room: (usize, usize),
     ) {
         let Some(view) = self.core.subsystem(nqn).namespace(nsid) else {
             return self.respond(inner, slot, Status::NAMESPACE_NOT_READY, 0, Payload::None);
@@ -38,7 +38,7 @@ impl Connection {
         exchange.stage = Stage::Running;
         let namespace = Arc::clone(&view.namespace);
         let (cid, me) = (exchange.cid, self.me());
-        let work = move || allocated(&*namespace, slba, blocks, bytes as usize);
+        let work = move || allocated(&*namespace, slba, blocks, room);
         let then = move |found| me.allocation_told(cid, found);
         self.core.reactor.aside(true, work, then);
     }
@@ -62,10 +62,15 @@ impl Connection {
     }
 }
 
-/// The answer, `bytes` long. What a namespace cannot tell is stored.
-fn allocated(namespace: &dyn Namespace, slba: u64, blocks: u64, bytes: usize) -> Vec<u8> {
+/// The answer, `bytes` long, of which its list has no more than `list_bytes`. What a namespace cannot tell is stored.
+fn allocated(
+    namespace: &dyn Namespace,
+    slba: u64,
+    blocks: u64,
+    (bytes, list_bytes): (usize, usize),
+) -> Vec<u8> {
     let (end, until) = (slba + blocks, Instant::now() + ENOUGH);
-    let room = descriptors_in(bytes);
+    let room = descriptors_in(list_bytes);
     let mut extents: Vec<Extent> = Vec::new();
     let mut at = slba;
     // One more than there is room for would be left out.
@@ -88,7 +93,7 @@ fn allocated(namespace: &dyn Namespace, slba: u64, blocks: u64, bytes: usize) ->
         }
     }
     let mut answer = vec![0; bytes];
-    Allocated { extents, is_complete: at == end }.write(&mut answer);
+    Allocated { extents, is_complete: at == end }.write(&mut answer[..list_bytes]);
     answer
 }
 

@@ -113,9 +113,10 @@ impl Transport {
                 assert!(self.open[&id].contains(&queue_id) && queue_id != 0);
             }
             Reply::Disconnect => panic!("the admin queue was asked to go"),
-            Reply::Allocation { slba, blocks, bytes, .. } => {
+            Reply::Allocation { slba, blocks, bytes, list_bytes, .. } => {
                 assert!(blocks > 0 && slba + blocks <= LIMITS.blocks);
                 assert_eq!(bytes, command.sgl().length.get());
+                assert!((8..=bytes).contains(&list_bytes));
             }
             Reply::Pass { .. } => panic!("no namespace passes commands on"),
             Reply::Compute(_) | Reply::Refuse { .. } => panic!("no host has to prove anything"),

@@ -32,9 +32,30 @@ fn a_question_is_for_the_blocks_that_it_names_or_for_all_up_to_the_end() {
         (BLOCKS - 7, 0, 7),
     ] {
         let reply = host.send(&question(slba, named, 4096), &[]);
-        let expected = Reply::Allocation { nqn: NQN.into(), nsid: 1, slba, blocks, bytes: 4096 };
-        assert_eq!(reply, expected);
+        assert_eq!(reply, answered(slba, blocks, 4096, 4096));
     }
+}
+
+fn answered(slba: u64, blocks: u64, bytes: u32, list_bytes: u32) -> Reply {
+    Reply::Allocation { nqn: NQN.into(), nsid: 1, slba, blocks, bytes, list_bytes }
+}
+
+#[test]
+fn the_list_is_no_longer_than_was_asked_for_nor_than_there_is_room() {
+    let (mut target, port) = target();
+    let mut host = Host::connect(&mut target, port);
+    let mut asked = |dwords: u32, room: u32| {
+        let mut command = Command { cdw12: (dwords - 1).into(), ..question(5, 8, 4096) };
+        command.set_sgl(Sgl::transport(room));
+        host.send(&command, &[])
+    };
+    assert_eq!(asked(1024, 4092), answered(5, 8, 4092, 4092));
+    assert_eq!(asked(2, 4096), answered(5, 8, 4096, 8));
+    assert_eq!(asked(u32::MAX, 64 << 10), answered(5, 8, 64 << 10, 64 << 10));
+    for (dwords, room) in [(1, 4096), (1024, 4), (1024, 0)] {
+        assert_eq!(asked(dwords, room), Status::SGL_LENGTH_INVALID.dnr().into());
+    }
+    assert_eq!(asked(1024, (64 << 10) + 4), Status::INVALID_FIELD.dnr().into());
 }
 
 #[test]
@@ -62,12 +83,6 @@ fn questions_that_make_no_sense_are_refused() {
         let cdw13 = (u32::from(action) << 24 | 8).into();
         assert_eq!(host.status(&Command { cdw13, ..question(0, 8, 4096) }, &[]), field);
     }
-    // As many dwords as the SGL has room for.
-    let mut command = question(0, 8, 4096);
-    command.set_sgl(Sgl::transport(4092));
-    assert_eq!(host.status(&command, &[]), Status::SGL_LENGTH_INVALID.dnr());
-    command.set_sgl(Sgl::in_capsule(0, 4096));
-    assert_eq!(host.status(&Command { cdw12: u32::MAX.into(), ..command }, &[]), field);
 }
 
 #[test]
