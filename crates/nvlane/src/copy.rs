@@ -56,11 +56,12 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     }
     let opened = Opened::open(&spec, args.create && !args.dry_run)?;
     let layout = opened.layout(&spec)?;
+    opened.check_means(&layout, &spec.options)?;
     if args.dry_run {
         let plan = plan::of(&opened, &layout, &spec.options);
-        return print(&plan::written(&plan, args.output_format));
+        print(&plan::written(&plan, args.output_format))?;
+        return plan.check(&spec.options);
     }
-    opened.check_means(&layout, &spec.options)?;
 
     let shared = Arc::new(Shared::new(spec.options.throttle));
     let stop = Arc::clone(&shared);

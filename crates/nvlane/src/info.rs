@@ -88,7 +88,9 @@ pub fn run(args: &InfoArgs) -> Result<()> {
             writeln!(out, "\ncopied to {target}")?;
             let rows: Vec<[String; 3]> = parts
                 .into_iter()
-                .map(|part| [part.offset.to_string(), part.bytes.to_string(), part.means])
+                .map(|part| {
+                    [part.offset.to_string(), part.bytes.to_string(), part.means.to_string()]
+                })
                 .collect();
             out.write_all(columns(&["From", "Bytes", "Means"], &rows).as_bytes())?;
         }

@@ -6,18 +6,70 @@ use super::open::Opened;
 use super::spec::Options;
 use crate::admin::{columns, json_object};
 use crate::cli::ListFormat;
+use crate::size;
+use anyhow::{Result, bail};
 use namespace::Namespace;
 use namespace::copy::{Located, Origin};
 use nvme::Limits;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, json};
+use std::fmt;
 use std::sync::Arc;
-
-/// The means where there is no better one.
-const APART: &str = "Copy: read and written beside the target";
+use volume::{Kind, Uri};
 
 /// Parts that differ in their means are told apart up to this many.
 const PARTS_MAX: usize = 64;
+
+/// By which means blocks get from one place to another. In words it is for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Means {
+    /// By the kernel, from file to file.
+    File,
+    /// Within this process.
+    Memory,
+    /// By the controllers of that subsystem.
+    Subsystem(Arc<str>),
+    /// By whatever there is: parts that were not looked at.
+    Any,
+    /// Where there is no better means.
+    Apart,
+    /// A program says, which is not asked.
+    Program,
+    /// Read and written here, and why.
+    Read(String),
+    /// The target takes no writes.
+    ReadOnly,
+}
+
+impl Means {
+    /// Whether it is certain, as far as can be told before it is tried, that somebody reads and writes the blocks.
+    fn is_slow(&self) -> bool {
+        matches!(self, Means::Apart | Means::Read(_))
+    }
+}
+
+impl fmt::Display for Means {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Means::File => f.write_str("Copy: copy_file_range"),
+            Means::Memory => f.write_str("Copy: within memory"),
+            Means::Subsystem(nqn) => write!(f, "Copy: by the controller of {nqn}"),
+            Means::Any => f.write_str("by Copy"),
+            Means::Apart => f.write_str("Copy: read and written beside the target"),
+            Means::Program => {
+                write!(f, "{}, unless the target's program lets it go down", Means::Apart)
+            }
+            Means::Read(why) => write!(f, "read and written: {why}"),
+            Means::ReadOnly => f.write_str("not at all: the target is read-only"),
+        }
+    }
+}
+
+impl Serialize for Means {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
 
 /// Bytes that go one way.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -27,7 +79,7 @@ pub struct Line {
     target: String,
     target_offset: u64,
     bytes: u64,
-    means: String,
+    means: Means,
 }
 
 /// All of it.
@@ -37,6 +89,23 @@ pub struct Plan {
     order: Order,
     /// How it is compared afterwards, if it is.
     verify: Option<&'static str>,
+}
+
+impl Plan {
+    /// Refuses what would be read and written although that is not wanted.
+    pub fn check(&self, options: &Options) -> Result<()> {
+        let mut slow = self.lines.iter().filter(|line| line.means.is_slow());
+        if let Some(line) = slow.next().filter(|_| options.fast_only) {
+            let bytes = line.bytes + slow.map(|line| line.bytes).sum::<u64>();
+            bail!(
+                "{} and {}: {} would be read and written: leave out --fast-only",
+                line.source,
+                line.target,
+                size::format(bytes)
+            );
+        }
+        Ok(())
+    }
 }
 
 /// What a copy would do.
@@ -75,7 +144,7 @@ fn parts(
 ) -> Vec<Line> {
     let (source, to) = (&opened.volumes[extent.volume], &opened.volumes[target.volume]);
     let (from, limits) = (source.limits(), to.limits());
-    let line = |at: u64, bytes: u64, means: String| Line {
+    let line = |at: u64, bytes: u64, means: Means| Line {
         source: source.uri(),
         source_offset: extent.offset + at,
         target: to.uri(),
@@ -92,7 +161,7 @@ fn parts(
             }
             () => why_not_copied(&from, &limits),
         };
-        return vec![line(0, extent.bytes, format!("read and written: {why}"))];
+        return vec![line(0, extent.bytes, Means::Read(why))];
     }
     let to = (to, target.offset + extent.start);
     let stretches = stretches((source, extent.offset), to, extent.bytes);
@@ -112,7 +181,7 @@ fn why_not_copied(source: &Limits, target: &Limits) -> String {
 pub struct Stretch {
     pub offset: u64,
     pub bytes: u64,
-    pub means: String,
+    pub means: Means,
 }
 
 /// By which means a volume is copied to another, each from its beginning, as far as both reach.
@@ -120,10 +189,8 @@ pub fn between(source: &Arc<dyn Namespace>, target: &Arc<dyn Namespace>) -> Vec<
     let (from, to) = (source.limits(), target.limits());
     let bytes = from.bytes().min(to.bytes());
     let means = match () {
-        () if to.read_only => "not at all: the target is read-only".to_owned(),
-        () if !can_copy(&from, &to, &Options::default()) => {
-            format!("read and written: {}", why_not_copied(&from, &to))
-        }
+        () if to.read_only => Means::ReadOnly,
+        () if !can_copy(&from, &to, &Options::default()) => Means::Read(why_not_copied(&from, &to)),
         () => return stretches((source, 0), (target, 0), bytes),
     };
     vec![Stretch { offset: 0, bytes, means }]
@@ -136,6 +203,7 @@ fn stretches(
     bytes: u64,
 ) -> Vec<Stretch> {
     let (shift, between) = (source.limits().block_shift, copies_between(target));
+    let is_routed = is_program(target);
     let mut found: Vec<Stretch> = Vec::new();
     let mut at = 0;
     while at < bytes {
@@ -147,13 +215,15 @@ fn stretches(
         let other = located(target, target_offset + at);
         let of = |found: &Option<Located>| found.as_ref().map_or(left, |found| found.blocks);
         let blocks = of(&one).min(of(&other)).clamp(1, left);
-        let means = means(one.as_ref(), other.as_ref(), between);
+        let means = match means(one.as_ref(), other.as_ref(), between) {
+            Means::Apart if is_routed => Means::Program,
+            means => means,
+        };
         let count = found.len();
         match found.last_mut() {
             Some(last) if last.means == means => last.bytes += blocks << shift,
             _ if count == PARTS_MAX => {
-                let means = "by Copy".to_owned();
-                found.push(Stretch { offset: at, bytes: bytes - at, means });
+                found.push(Stretch { offset: at, bytes: bytes - at, means: Means::Any });
                 break;
             }
             _ => found.push(Stretch { offset: at, bytes: blocks << shift, means }),
@@ -168,7 +238,15 @@ pub fn is_near(source: &Arc<dyn Namespace>, target: &Arc<dyn Namespace>) -> bool
     let located = |volume: &Arc<dyn Namespace>| Arc::clone(volume).origin(0, 1);
     Arc::ptr_eq(source, target)
         || means(located(source).as_ref(), located(target).as_ref(), copies_between(target))
-            != APART
+            != Means::Apart
+}
+
+/// Whether a program routes what is written to a volume, or to a part of it.
+fn is_program(volume: &Arc<dyn Namespace>) -> bool {
+    fn has(uri: &Uri) -> bool {
+        matches!(uri.kind, Kind::Program(..)) || uri.children().iter().any(has)
+    }
+    volume.uri().parse().is_ok_and(|uri| has(&uri))
 }
 
 /// Whether a volume's controller copies from other namespaces of its subsystem: the volume says so.
@@ -180,19 +258,19 @@ fn copies_between(target: &Arc<dyn Namespace>) -> bool {
 
 /// By which means blocks are copied, as far as it can be known before it is tried; `between`: the target's
 /// controller copies from other namespaces of its subsystem.
-fn means(source: Option<&Located>, target: Option<&Located>, between: bool) -> String {
+fn means(source: Option<&Located>, target: Option<&Located>, between: bool) -> Means {
     match (source.map(|it| &it.origin), target.map(|it| &it.origin)) {
         (Some(Origin::File(one)), Some(Origin::File(other))) if other.may_copy_from(one) => {
-            "Copy: copy_file_range".to_owned()
+            Means::File
         }
-        (Some(Origin::Memory(_)), Some(Origin::Memory(_))) => "Copy: within memory".to_owned(),
+        (Some(Origin::Memory(_)), Some(Origin::Memory(_))) => Means::Memory,
         (
             Some(Origin::Subsystem { nqn: one, nsid: here, .. }),
             Some(Origin::Subsystem { nqn: other, nsid: there, .. }),
         ) if Arc::ptr_eq(one, other) && (here == there || between) => {
-            format!("Copy: by the controller of {one}")
+            Means::Subsystem(Arc::clone(one))
         }
-        _ => APART.to_owned(),
+        _ => Means::Apart,
     }
 }
 
@@ -224,7 +302,7 @@ pub fn written(plan: &Plan, format: ListFormat) -> String {
                         line.target.clone(),
                         line.target_offset.to_string(),
                         line.bytes.to_string(),
-                        line.means.clone(),
+                        line.means.to_string(),
                     ]
                 })
                 .collect();

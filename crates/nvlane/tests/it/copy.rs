@@ -25,12 +25,12 @@ pub fn file(dir: &Path, name: &str, bytes: &[u8]) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-fn copy(args: &[&str]) -> Output {
+pub fn copy(args: &[&str]) -> Output {
     nvlane().arg("copy").args(args).output().unwrap()
 }
 
 /// What a copy that must succeed tells.
-fn done(args: &[&str]) -> Value {
+pub fn done(args: &[&str]) -> Value {
     let output = copy(&[args, &["-o", "json"]].concat());
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -49,11 +49,11 @@ fn done(args: &[&str]) -> Value {
 }
 
 /// The one line that a copy which must fail says.
-fn said(args: &[&str]) -> String {
+pub fn said(args: &[&str]) -> String {
     line(&copy(args))
 }
 
-fn line(output: &Output) -> String {
+pub fn line(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");

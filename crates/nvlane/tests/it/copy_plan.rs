@@ -1,0 +1,35 @@
+//! `nvlane copy --dry-run`: it says what the copy would do, and refuses what the copy would refuse.
+
+use crate::copy::{copy, file, line, pattern, said};
+use serde_json::Value;
+use std::fs;
+
+const M: u64 = 1 << 20;
+
+#[test]
+fn a_plan_refuses_what_the_copy_would() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, full) = (file(dir.path(), "a", &pattern(2 << 20, 1)), vec![0xaa; 4 << 20]);
+    let b = file(dir.path(), "b", &full);
+    let (large, within) = (format!("{b}?bs=4096"), format!("{a}@+1M"));
+    let overlap = format!("{a}@512K");
+    let cases: [(&[&str], &str); 2] = [
+        (&[&a, &large, "--fast-only"], "512 and 4096"),
+        (&[&within, &overlap, "--verify"], "leave out --verify"),
+    ];
+    for (args, part) in cases {
+        let both = [said(args), said(&[args, &["-n"]].concat())];
+        assert!(both[0].contains(part) && both[0] == both[1], "{both:?}");
+    }
+    // What is found out on the way only is told beside the plan.
+    let apart = format!("linear:({b},mem:4M)@3M");
+    let output = copy(&[&a, &apart, "--fast-only", "-n", "-o", "json"]);
+    let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(plan["parts"].as_array().unwrap().len(), 2, "{plan}");
+    let line = line(&output);
+    assert!(line.contains("1 MiB would be read and written: leave out --fast-only"), "{line}");
+    assert!(said(&[&a, &apart, "--fast-only"]).contains("Fast Copy Not Possible"));
+    let fast = copy(&[&within, &format!("{b}@{M}"), "--fast-only", "-n"]);
+    assert!(fast.status.success(), "{}", String::from_utf8_lossy(&fast.stderr));
+    assert!(fs::read(&b).unwrap()[..3 << 20] == full[..3 << 20], "written all the same");
+}
