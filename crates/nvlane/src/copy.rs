@@ -11,6 +11,7 @@
 //! What it does not do: formats of images; bytes are bytes.
 
 pub mod engine;
+mod fresh;
 pub mod layout;
 pub mod open;
 pub mod plan;
@@ -54,7 +55,7 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     if let Some(part) = parts.find(|part| part.volume.starts_with(open::SERVED)) {
         bail!("{}: a volume of the daemon's is copied by the daemon: add --detach", part.volume);
     }
-    let opened = Opened::open(&spec, args.create && !args.dry_run)?;
+    let opened = Opened::open(&spec, args.create, args.dry_run)?;
     let layout = opened.layout(&spec)?;
     opened.check_means(&layout, &spec.options)?;
     if args.dry_run {
@@ -113,6 +114,7 @@ fn carry_out(
     shared: &Arc<Shared>,
 ) -> Result<Outcome> {
     if layout.bytes == 0 {
+        opened.keep();
         return Ok(Outcome::Done(None));
     }
     // Who is held back leaves the processor to others.
@@ -140,6 +142,7 @@ fn carry_out(
         end.stop();
     };
     Engine::start(&reactor, setup, Box::new(ended)).context("a volume's queue")?;
+    opened.keep();
     reactor.run();
     outcome.take().context("the copy has not ended")
 }

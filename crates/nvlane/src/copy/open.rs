@@ -1,6 +1,7 @@
 //! The volumes of a copy: each is opened once, however often it is named.
 
 use super::engine::{can_copy, copies};
+use super::fresh::Fresh;
 use super::layout::{Facts, Layout, Order, Target, Wanted};
 use super::spec::{Options, Part, Spec};
 use crate::origin;
@@ -19,6 +20,7 @@ pub struct Opened {
     pub volumes: Vec<Arc<dyn Namespace>>,
     sources: Vec<usize>,
     targets: Vec<usize>,
+    fresh: Fresh,
 }
 
 /// A volume to be opened.
@@ -30,12 +32,18 @@ struct Named {
 }
 
 impl Opened {
-    /// Opens everything here; with `create`, makes target files that are not there.
-    pub fn open(spec: &Spec, create: bool) -> Result<Opened> {
-        Opened::open_with(spec, |uri, written, sources| {
+    /// Opens everything here; with `create`, makes target files that are not there. They are taken away again unless
+    /// [`Opened::keep`] is called. A dry run makes none.
+    pub fn open(spec: &Spec, create: bool, dry_run: bool) -> Result<Opened> {
+        let mut fresh = Fresh::default();
+        let opened = Opened::open_with(spec, |uri, written, sources| {
             let mut parsed: Uri = uri.parse()?;
             if let (true, Some(offset)) = (create, written) {
                 make(&mut parsed, offset, sources)?;
+            }
+            match dry_run {
+                true => fresh.imagine(&mut parsed)?,
+                false => fresh.note(&parsed),
             }
             let options =
                 OpenOptions { read_only: written.is_none(), lend: false, ..Default::default() };
@@ -43,14 +51,22 @@ impl Opened {
                 Err(Error::File(OpenError::Missing { path }))
                     if written.is_some() && matches!(parsed.kind, Kind::File { .. }) =>
                 {
-                    bail!(
-                        "{} does not exist; add --create to make it (a dry run makes nothing)",
-                        path.display()
-                    )
+                    bail!("{} does not exist; add --create to make it", path.display())
                 }
                 opened => Ok(opened?),
             }
-        })
+        })?;
+        Ok(Opened { fresh, ..opened })
+    }
+
+    /// The files that were made stay.
+    pub fn keep(&self) {
+        self.fresh.keep();
+    }
+
+    /// A volume's URI, as it is or would be.
+    pub fn name(&self, volume: usize) -> String {
+        self.fresh.named(self.volumes[volume].uri())
     }
 
     /// Opens everything with `open`, which is given the URI, the offset at which the volume is written if it is, and
@@ -97,7 +113,7 @@ impl Opened {
             }
             volumes.push(volume);
         }
-        Ok(Opened { volumes, sources, targets })
+        Ok(Opened { volumes, sources, targets, fresh: Fresh::default() })
     }
 
     /// Which bytes go where.
@@ -119,7 +135,7 @@ impl Opened {
         let targets = self.targets.iter().zip(&spec.targets);
         let targets: Vec<Target> =
             targets.map(|(volume, part)| Target { volume: *volume, offset: part.offset }).collect();
-        let names: Vec<String> = self.volumes.iter().map(|volume| volume.uri()).collect();
+        let names: Vec<String> = (0..self.volumes.len()).map(|volume| self.name(volume)).collect();
         let layout = Layout::new(&facts, &names, &sources, &targets, spec.options.pad);
         layout.map_err(|problem| anyhow!(problem))
     }
@@ -148,13 +164,13 @@ impl Opened {
             "what is copied overwrites its source: there is nothing to compare it with; leave out --verify"
         );
         for extent in &layout.extents {
-            for target in &layout.targets {
-                let (from, to) = (&self.volumes[extent.volume], &self.volumes[target.volume]);
+            for &Target { volume: written, .. } in &layout.targets {
+                let (from, to) = (&self.volumes[extent.volume], &self.volumes[written]);
                 let (source, target) = (from.limits(), to.limits());
                 if can_copy(&source, &target, options) {
                     continue;
                 }
-                let (from, to) = (from.uri(), to.uri());
+                let (from, to) = (self.name(extent.volume), self.name(written));
                 if options.fast_only {
                     bail!(
                         "{from} and {to}: blocks of {} and {} bytes cannot be copied without reading them",
@@ -289,7 +305,7 @@ mod tests {
                 targets: vec![part(target, offset, None)],
                 options: Options::default(),
             };
-            Opened::open(&spec, false).unwrap().layout(&spec).map(|_| ())
+            Opened::open(&spec, false, false).unwrap().layout(&spec).map(|_| ())
         };
         let line = laid(&target, 4096).unwrap_err().to_string();
         assert!(line.contains("are one namespace"), "{line}");

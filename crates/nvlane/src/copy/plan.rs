@@ -145,9 +145,9 @@ fn parts(
     let (source, to) = (&opened.volumes[extent.volume], &opened.volumes[target.volume]);
     let (from, limits) = (source.limits(), to.limits());
     let line = |at: u64, bytes: u64, means: Means| Line {
-        source: source.uri(),
+        source: opened.name(extent.volume),
         source_offset: extent.offset + at,
-        target: to.uri(),
+        target: opened.name(target.volume),
         target_offset: target.offset + extent.start + at,
         bytes,
         means,

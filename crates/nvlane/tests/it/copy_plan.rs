@@ -1,6 +1,6 @@
 //! `nvlane copy --dry-run`: it says what the copy would do, and refuses what the copy would refuse.
 
-use crate::copy::{copy, file, line, pattern, said};
+use crate::copy::{copy, done, file, line, pattern, said};
 use serde_json::Value;
 use std::fs;
 
@@ -32,4 +32,37 @@ fn a_plan_refuses_what_the_copy_would() {
     let fast = copy(&[&within, &format!("{b}@{M}"), "--fast-only", "-n"]);
     assert!(fast.status.success(), "{}", String::from_utf8_lossy(&fast.stderr));
     assert!(fs::read(&b).unwrap()[..3 << 20] == full[..3 << 20], "written all the same");
+}
+
+#[test]
+fn files_are_made_by_copies_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = file(dir.path(), "a", &pattern(2 << 20, 1));
+    let [b, c] = ["b", "c"].map(|name| dir.path().join(name).display().to_string());
+    let entries = || fs::read_dir(dir.path()).unwrap().count();
+    let both = format!("linear:(mem:1M,{c}?create&size=2M)");
+    let args = [&a, &format!("{b}@1M"), "--also", &both, "--create"];
+    let output = copy(&[&args[..], &["-n", "-o", "json"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let part = |at: usize, field: &str| plan["parts"][at][field].to_string();
+    assert!(part(0, "target").contains(&format!("file:{b}?bs=")), "{plan}");
+    assert!(part(0, "means").contains("copy_file_range"), "{plan}");
+    assert!(part(2, "target").contains(&format!("file:{c}?bs=")), "{plan}");
+    assert_eq!(entries(), 1, "made by a dry run");
+    // Refused when the volumes are open, and by one of them after another was made.
+    let (beyond, large) = (format!("{a}@3M"), format!("{b}?bs=4096"));
+    let cases: [(&[&str], &str); 3] = [
+        (&[&beyond, &b, "--create"], "not within"),
+        (&[&a, &large, "--create", "--fast-only"], "512 and 4096"),
+        (&[&a, &b, "--also", "/not/there/x", "--create"], "/not/there"),
+    ];
+    for (args, part) in cases {
+        let line = said(args);
+        assert!(line.contains(part), "{args:?}: {line}");
+        assert_eq!(entries(), 1, "{args:?}: made for nothing");
+    }
+    assert!(said(&[&a, "/not/there/x", "--create", "-n"]).contains("/not/there/x"));
+    done(&args);
+    assert_eq!((fs::metadata(&b).unwrap().len(), entries()), (3 * M, 3));
 }
