@@ -390,6 +390,10 @@ impl Namespace for Path {
         Asked { control, path: self.id, shared, tracking }.runs(slba, blocks, runs_max)
     }
 
+    fn destination(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
+        self.limits().copy.is_offered().then(|| self.origin(slba, blocks)).flatten()
+    }
+
     fn retry_delays(&self) -> [Duration; 3] {
         self.shared.retry_delays()
     }

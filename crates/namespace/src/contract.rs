@@ -220,6 +220,13 @@ pub trait Namespace: Send + Sync + fmt::Debug {
         None
     }
 
+    /// Who writes block `slba`, and up to `blocks` blocks from there on, when a Copy goes down to here, told as
+    /// [`Namespace::origin`] tells who keeps them; mostly it is the same. None where Copies are read and written. It only
+    /// says what to expect: whether a Copy can be done is known when it is tried.
+    fn destination(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
+        self.origin(slba, blocks)
+    }
+
     /// Whether Copies are carried out by calls that block, on threads of which a core has few
     /// ([`Reactor::blocking_long`]): the guard above has one ready before it holds any blocks.
     fn copies_on_threads(&self) -> bool {

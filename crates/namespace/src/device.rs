@@ -466,6 +466,10 @@ impl Namespace for Device {
         (blocks > 0).then_some(Located { origin, slba, blocks, guard: None })
     }
 
+    fn destination(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
+        self.limits.copy.is_offered().then(|| self.origin(slba, blocks)).flatten()
+    }
+
     fn uri(&self) -> String {
         self.options.uri.clone()
     }

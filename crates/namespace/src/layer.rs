@@ -103,6 +103,15 @@ macro_rules! pass_to_child {
             self.child.copies_on_threads()
         }
     };
+    (@ destination) => {
+        fn destination(
+            self: std::sync::Arc<Self>,
+            slba: u64,
+            blocks: u64,
+        ) -> Option<crate::copy::Located> {
+            std::sync::Arc::clone(&self.child).destination(slba, blocks)
+        }
+    };
     (@ last_guard) => {
         fn last_guard(&self) -> Option<u64> {
             self.child.last_guard()

@@ -23,6 +23,12 @@ pub fn format(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
+/// The same where that is exact, and bytes otherwise.
+pub fn exact(bytes: u64) -> String {
+    let text = format(bytes);
+    if text.starts_with("about ") { format!("{bytes} B") } else { text }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -167,6 +167,12 @@ impl Namespace for Block {
     fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
         Arc::clone(&self.child).origin(slba, blocks)
     }
+
+    /// The namespace, though its blocks are told as the block device's.
+    fn destination(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
+        let device = self.copier()?;
+        Arc::clone(device).destination(slba, blocks)
+    }
 }
 
 /// One core's way.
@@ -286,9 +292,14 @@ mod tests {
         assert_eq!(std::fs::read(folder.path().join("image")).unwrap()[..4096], [7; 4096]);
         let located = Arc::clone(&block).origin(0, 8).unwrap();
         assert!(matches!(located.origin, Origin::File(_)));
+        let writer = || (Arc::clone(&block) as Arc<dyn Namespace>).destination(8, 8);
+        let (told, of_device) = (writer().unwrap(), Arc::clone(&device).origin(8, 8).unwrap());
+        assert_eq!(told.origin.keeper(), of_device.origin.keeper());
+        assert_eq!((told.slba, told.blocks), (8, 8));
 
         device.shape.look(Some(shape(12)));
         assert_eq!(block.limits().copy, CopyLimits::NONE);
+        assert!(writer().is_none());
         submit(&*queue, &done, copy_of(0, &[(500, 100)]));
         assert_eq!(done.take().pop().unwrap().status, Status::FAST_COPY_NOT_POSSIBLE);
     }

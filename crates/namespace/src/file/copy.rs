@@ -120,7 +120,7 @@ impl File {
 
     /// Whether blocks of `source` can be shared: a matter of the file system. A file that is open for reading cannot be
     /// asked.
-    pub(super) fn may_share_with(&self, source: &File) -> bool {
+    pub fn may_share_with(&self, source: &File) -> bool {
         self.copying.shares
             && (source.copying.shares || source.read_only)
             && self.may_copy_from(source)

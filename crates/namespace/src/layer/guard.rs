@@ -218,6 +218,8 @@ impl Namespace for Guard {
         Some(Located { guard, ..located })
     }
 
+    pass_to_child!(destination);
+
     fn last_guard(&self) -> Option<u64> {
         Some(self.number)
     }

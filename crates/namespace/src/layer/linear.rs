@@ -251,11 +251,13 @@ impl Namespace for Linear {
     }
 
     fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
-        let next = self.children.partition_point(|child| child.start <= slba);
-        let end = self.children.get(next).map_or(u64::MAX, |child| child.start);
-        let child = &self.children[next - 1];
-        let namespace = Arc::clone(&child.namespace);
-        namespace.origin(slba - child.start, blocks.min(end - slba))
+        let (child, slba, blocks) = self.within(slba, blocks);
+        child.origin(slba, blocks)
+    }
+
+    fn destination(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
+        let (child, slba, blocks) = self.within(slba, blocks);
+        child.destination(slba, blocks)
     }
 
     /// Every child that knows the setting is given it; an error if none does.
@@ -370,6 +372,16 @@ impl Sink for LinearQueue {
             self.lists.borrow_mut().extend(lists);
             request.finish(status);
         }
+    }
+}
+
+impl Linear {
+    /// The child that block `slba` is in, its number there, and how many of `blocks` are in that child.
+    fn within(&self, slba: u64, blocks: u64) -> (Arc<dyn Namespace>, u64, u64) {
+        let next = self.children.partition_point(|child| child.start <= slba);
+        let end = self.children.get(next).map_or(u64::MAX, |child| child.start);
+        let child = &self.children[next - 1];
+        (Arc::clone(&child.namespace), slba - child.start, blocks.min(end - slba))
     }
 }
 

@@ -432,6 +432,10 @@ impl Namespace for Multipath {
         self.paths.iter().find_map(|path| Arc::clone(path).origin(slba, blocks))
     }
 
+    fn destination(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
+        self.paths.iter().find_map(|path| Arc::clone(path).destination(slba, blocks))
+    }
+
     /// Takes policy and tunables; whatever it does not know, every path that knows it is told.
     fn tune(&self, name: &str, value: &str) -> io::Result<()> {
         if SETTINGS.contains(&name) {

@@ -23,8 +23,8 @@ const PARTS_MAX: usize = 64;
 /// By which means blocks get from one place to another. In words it is for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Means {
-    /// By the kernel, from file to file.
-    File,
+    /// By the kernel, from file to file; whether the file system may share the blocks.
+    File { shares: bool },
     /// Within this process.
     Memory,
     /// By the controllers of that subsystem.
@@ -51,7 +51,10 @@ impl Means {
 impl fmt::Display for Means {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Means::File => f.write_str("Copy: copy_file_range"),
+            Means::File { shares: false } => f.write_str("Copy: copy_file_range"),
+            Means::File { shares: true } => {
+                f.write_str("Copy: blocks are shared (FICLONERANGE), or copy_file_range")
+            }
             Means::Memory => f.write_str("Copy: within memory"),
             Means::Subsystem(nqn) => write!(f, "Copy: by the controller of {nqn}"),
             Means::Any => f.write_str("by Copy"),
@@ -86,6 +89,7 @@ pub struct Line {
 pub struct Plan {
     lines: Vec<Line>,
     bytes: u64,
+    targets: usize,
     order: Order,
     /// How it is compared afterwards, if it is.
     verify: Option<&'static str>,
@@ -117,7 +121,8 @@ pub fn of(opened: &Opened, layout: &Layout, options: &Options) -> Plan {
         }
     }
     let verify = options.verify.then(|| comparison(opened, layout, options));
-    Plan { lines, bytes: layout.bytes, order: layout.order, verify }
+    let targets = layout.targets.len();
+    Plan { lines, bytes: layout.bytes, targets, order: layout.order, verify }
 }
 
 /// How source and targets are compared.
@@ -203,16 +208,14 @@ fn stretches(
     bytes: u64,
 ) -> Vec<Stretch> {
     let (shift, between) = (source.limits().block_shift, copies_between(target));
-    let is_routed = is_program(target);
+    let (is_same, is_routed) = (Arc::ptr_eq(source, target), is_program(target));
     let mut found: Vec<Stretch> = Vec::new();
     let mut at = 0;
     while at < bytes {
         let left = (bytes - at) >> shift;
-        let located = |volume: &Arc<dyn Namespace>, offset: u64| {
-            Arc::clone(volume).origin(offset >> shift, left)
-        };
-        let one = located(source, source_offset + at);
-        let other = located(target, target_offset + at);
+        let slba = (source_offset + at) >> shift;
+        let one = origin(source, slba, left, is_same);
+        let other = Arc::clone(target).destination((target_offset + at) >> shift, left);
         let of = |found: &Option<Located>| found.as_ref().map_or(left, |found| found.blocks);
         let blocks = of(&one).min(of(&other)).clamp(1, left);
         let means = match means(one.as_ref(), other.as_ref(), between) {
@@ -241,6 +244,12 @@ pub fn is_near(source: &Arc<dyn Namespace>, target: &Arc<dyn Namespace>) -> bool
             != Means::Apart
 }
 
+/// What keeps blocks of a source, as the target knows it: within one volume a Copy names no other place.
+fn origin(source: &Arc<dyn Namespace>, slba: u64, blocks: u64, is_target: bool) -> Option<Located> {
+    let source = Arc::clone(source);
+    if is_target { source.destination(slba, blocks) } else { source.origin(slba, blocks) }
+}
+
 /// Whether a program routes what is written to a volume, or to a part of it.
 fn is_program(volume: &Arc<dyn Namespace>) -> bool {
     fn has(uri: &Uri) -> bool {
@@ -261,7 +270,7 @@ fn copies_between(target: &Arc<dyn Namespace>) -> bool {
 fn means(source: Option<&Located>, target: Option<&Located>, between: bool) -> Means {
     match (source.map(|it| &it.origin), target.map(|it| &it.origin)) {
         (Some(Origin::File(one)), Some(Origin::File(other))) if other.may_copy_from(one) => {
-            Means::File
+            Means::File { shares: other.may_share_with(one) }
         }
         (Some(Origin::Memory(_)), Some(Origin::Memory(_))) => Means::Memory,
         (
@@ -292,28 +301,47 @@ pub fn written(plan: &Plan, format: ListFormat) -> String {
         }
         ListFormat::Normal => {
             let head = ["Source", "From", "Target", "To", "Bytes", "Means"];
-            let rows: Vec<[String; 6]> = plan
-                .lines
-                .iter()
-                .map(|line| {
-                    [
-                        line.source.clone(),
-                        line.source_offset.to_string(),
-                        line.target.clone(),
-                        line.target_offset.to_string(),
-                        line.bytes.to_string(),
-                        line.means.to_string(),
-                    ]
-                })
-                .collect();
-            let mut text = columns(&head, &rows);
+            let row = |line: &Line| {
+                [
+                    line.source.clone(),
+                    size::exact(line.source_offset),
+                    line.target.clone(),
+                    size::exact(line.target_offset),
+                    size::exact(line.bytes),
+                    line.means.to_string(),
+                ]
+            };
+            let mut text = columns(&head, &plan.lines.iter().map(row).collect::<Vec<_>>());
             if plan.order != Order::Free {
                 text.push_str(&format!("it overlaps itself: {order}, one command at a time\n"));
             }
             if let Some(how) = plan.verify {
                 text.push_str(&format!("compared afterwards: {how}\n"));
             }
+            let each = match plan.targets {
+                1 => String::new(),
+                count => format!(", to each of {count} targets"),
+            };
+            text.push_str(&format!("{} in all{each}\n", size::exact(plan.bytes)));
             text
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_behind_layers_is_copied_to_and_a_source_is_read() {
+        let open = |uri| volume::open(uri, &volume::OpenOptions::default()).unwrap();
+        let (memory, late) = (open("mem:1M"), open("rate:1G(delay:write=1ms(mem:1M))"));
+        let faulty = open("fault:op=flush(mem:1M)");
+        let told = |source, target| between(source, target).pop().unwrap().means;
+        assert_eq!(told(&memory, &memory), Means::Memory);
+        assert_eq!([told(&memory, &late), told(&late, &late)], [Means::Memory, Means::Memory]);
+        assert_eq!(told(&memory, &faulty), Means::Memory);
+        assert_eq!([told(&late, &memory), told(&faulty, &late)], [Means::Apart, Means::Apart]);
+        assert_eq!(told(&memory, &open("volatile:(mem:1M)")), Means::Apart);
     }
 }

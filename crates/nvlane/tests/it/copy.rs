@@ -430,9 +430,16 @@ fn info_names_the_means_of_a_pair() {
         };
         parts.iter().map(part).collect::<Vec<_>>()
     };
-    let files = "Copy: copy_file_range".to_owned();
+    let files = parts(&a, &b)[0].2.clone();
+    assert!(files.starts_with("Copy: ") && files.ends_with("copy_file_range"), "{files}");
     let apart = "Copy: read and written beside the target".to_owned();
     assert_eq!(parts(&a, &b), [(0, 4, files.clone())]);
+    // Within one volume too, also where it is a layer that wants to see its reads.
+    let late = format!("delay:write=1ms({b})");
+    assert_eq!(
+        [parts(&a, &a), parts(&late, &late)],
+        [[(0, 4, files.clone())], [(0, 4, files.clone())]]
+    );
     assert_eq!(parts(&a, &format!("linear:(mem:1M,{b})")), [(0, 1, apart), (1, 3, files)]);
     assert_eq!(parts(&a, &format!("{b}?ro"))[0].2, "not at all: the target is read-only");
     assert!(parts(&a, &format!("{b}?bs=4096"))[0].2.ends_with("blocks of 512 and 4096 bytes"));

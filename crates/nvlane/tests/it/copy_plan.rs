@@ -66,3 +66,21 @@ fn files_are_made_by_copies_only() {
     done(&args);
     assert_eq!((fs::metadata(&b).unwrap().len(), entries()), (3 * M, 3));
 }
+
+#[test]
+fn a_plan_in_words_has_sizes_and_their_sum() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = file(dir.path(), "a", &pattern(2 << 20, 1));
+    let args = [&format!("{a}@1M"), &a, "mem:8M@1536", "--also", "mem:8M@4M", "-n"];
+    let output = copy(&args);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in [
+        " 1 MiB ",
+        " 2 MiB ",
+        " 1.50 KiB ",
+        " 1050112 B ",
+        "\n3 MiB in all, to each of 2 targets\n",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
