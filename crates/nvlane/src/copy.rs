@@ -71,15 +71,23 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     let (total, options) = (layout.bytes, spec.options.clone());
     let outcome = carry_out(&opened, layout, &spec, &shared)?;
     let (_, counts) = shared.now();
-    let seconds = started.elapsed().as_secs_f64();
+    let (verifying, ended) = (shared.verifying_since(), Instant::now());
+    let seconds = |since: Instant, until: Instant| (until - since).as_secs_f64();
+    let report = Report {
+        spec: &spec,
+        counts,
+        copy_seconds: seconds(started, verifying.unwrap_or(ended)),
+        verify_seconds: verifying.map(|since| seconds(since, ended)),
+        outcome: &outcome,
+    };
+    match (args.output_format, &outcome) {
+        // Programs learn the end of one that is not done as well.
+        (ListFormat::Json, _) => print(&report.json())?,
+        (ListFormat::Normal, Outcome::Done(_)) => print(&report.text())?,
+        (ListFormat::Normal, _) => {}
+    }
     match outcome {
-        Outcome::Done(checksum) => {
-            let report = Report { spec: &spec, counts, seconds, checksum };
-            print(&match args.output_format {
-                ListFormat::Json => report.json(),
-                ListFormat::Normal => report.text(),
-            })
-        }
+        Outcome::Done(_) => Ok(()),
         Outcome::Stopped(durable) if options.verify && durable >= total => {
             bail!("interrupted: everything is copied and flushed, but not all of it was compared")
         }
@@ -90,11 +98,10 @@ pub fn run(args: &CopyArgs) -> Result<()> {
 }
 
 fn so_far(durable: u64, total: u64) -> String {
-    let written = |bytes| size::format(bytes).replace("about ", "");
     format!(
         "the first {durable} bytes of {total} ({} of {}) are copied and flushed",
-        written(durable),
-        written(total)
+        size::rough(durable),
+        size::rough(total)
     )
 }
 

@@ -29,6 +29,11 @@ pub fn exact(bytes: u64) -> String {
     if text.starts_with("about ") { format!("{bytes} B") } else { text }
 }
 
+/// The same without `about`.
+pub fn rough(bytes: u64) -> String {
+    format(bytes).replace("about ", "")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

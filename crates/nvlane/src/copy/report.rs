@@ -1,43 +1,45 @@
 //! What was done, for people and for programs.
 
-use super::engine::ALGORITHM;
+use super::engine::{ALGORITHM, Outcome};
 use super::shared::Counts;
 use super::spec::Spec;
 use crate::admin::json_object;
 use crate::size;
 use serde_json::{Map, Value, json};
 
-/// A copy that is done.
+/// A copy that has ended.
 pub struct Report<'a> {
     /// What was to be done.
     pub spec: &'a Spec,
     /// What was.
     pub counts: Counts,
-    /// How long it took.
-    pub seconds: f64,
-    /// Of all bytes, where both sides were compared.
-    pub checksum: Option<u64>,
+    /// How long it took to copy.
+    pub copy_seconds: f64,
+    /// How long it took to compare both sides after that, if it came to that.
+    pub verify_seconds: Option<f64>,
+    /// How it has ended.
+    pub outcome: &'a Outcome,
 }
 
 impl Report<'_> {
-    /// For people.
+    /// Of one that is done, for people.
     pub fn text(&self) -> String {
         let Counts { total_bytes, .. } = self.counts;
-        let rate = size::format((total_bytes as f64 / self.seconds.max(1e-9)) as u64);
         let mut text = format!(
             "copied {} in {:.1} s, {}/s: {}\n",
-            written(total_bytes),
-            self.seconds,
-            rate.replace("about ", ""),
+            size::rough(total_bytes),
+            self.copy_seconds,
+            rate(total_bytes, self.copy_seconds),
             means(&self.counts)
         );
         if let Some(setbacks) = setbacks(&self.counts) {
             text.push_str(&format!("setbacks: {setbacks}\n"));
         }
-        if let Some(checksum) = self.checksum {
-            let how = compared(&self.counts);
+        if let Outcome::Done(Some(checksum)) = self.outcome {
+            let (how, seconds) = (compared(&self.counts), self.verify_seconds.unwrap_or_default());
+            let rate = rate(total_bytes, seconds);
             text.push_str(&format!(
-                "compared: both sides are alike, {ALGORITHM} {checksum:016x} ({how})\n"
+                "compared in {seconds:.1} s, {rate}/s: both sides are alike, {ALGORITHM} {checksum:016x} ({how})\n"
             ));
         }
         text
@@ -51,9 +53,26 @@ impl Report<'_> {
         let mut fields = Map::new();
         fields.insert("sources".into(), parts(&self.spec.sources));
         fields.insert("targets".into(), parts(&self.spec.targets));
-        fields.insert("seconds".into(), json!(self.seconds));
-        fields.extend(counts_json(&self.counts));
-        let checksum = self.checksum.map(|sum| format!("{sum:016x}"));
+        let (state, error) = match self.outcome {
+            Outcome::Done(_) => ("done", None),
+            Outcome::Stopped(_) => ("interrupted", None),
+            Outcome::Failed(failure, _) => ("failed", Some(failure)),
+        };
+        fields.insert("state".into(), state.into());
+        fields.insert("error".into(), json!(error));
+        let seconds = self.copy_seconds + self.verify_seconds.unwrap_or_default();
+        fields.insert("seconds".into(), json!(seconds));
+        fields.insert("copy_seconds".into(), json!(self.copy_seconds));
+        fields.insert("verify_seconds".into(), json!(self.verify_seconds));
+        let durable_bytes = match self.outcome {
+            Outcome::Done(_) => self.counts.durable_bytes,
+            Outcome::Stopped(durable) | Outcome::Failed(_, durable) => *durable,
+        };
+        fields.extend(counts_json(&Counts { durable_bytes, ..self.counts }));
+        let checksum = match self.outcome {
+            Outcome::Done(Some(sum)) => Some(format!("{sum:016x}")),
+            _ => None,
+        };
         fields.insert("verified".into(), checksum.is_some().into());
         fields.insert("checksum".into(), json!(checksum));
         let algorithm = checksum.is_some().then_some(ALGORITHM);
@@ -84,7 +103,8 @@ pub fn means(counts: &Counts) -> String {
         (counts.skipped_bytes, "holes that were there"),
     ];
     let ways = ways.iter().filter(|(bytes, _)| *bytes > 0);
-    let ways: Vec<String> = ways.map(|(bytes, way)| format!("{} {way}", written(*bytes))).collect();
+    let ways: Vec<String> =
+        ways.map(|(bytes, way)| format!("{} {way}", size::rough(*bytes))).collect();
     if ways.is_empty() { "nothing to do".to_owned() } else { ways.join(", ") }
 }
 
@@ -102,8 +122,9 @@ pub fn setbacks(counts: &Counts) -> Option<String> {
     (count > 0).then(|| format!("{count}, copied again from what was flushed before"))
 }
 
-fn written(bytes: u64) -> String {
-    size::format(bytes).replace("about ", "")
+/// Bytes of a second.
+fn rate(bytes: u64, seconds: f64) -> String {
+    size::rough((bytes as f64 / seconds.max(1e-9)) as u64)
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use super::throttle::Throttle;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// What is wished of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +80,7 @@ pub struct Shared {
     stop: AtomicBool,
     throttle: Mutex<Throttle>,
     now: Mutex<(Phase, Counts)>,
+    verifying: OnceLock<Instant>,
 }
 
 impl Shared {
@@ -110,6 +112,16 @@ impl Shared {
     /// How far it was when it last said so.
     pub fn now(&self) -> (Phase, Counts) {
         *self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Everything is copied and flushed, and is compared from now on.
+    pub fn begin_verifying(&self) {
+        let _ = self.verifying.set(Instant::now());
+    }
+
+    /// Since when it compares both sides, if it has come to that.
+    pub fn verifying_since(&self) -> Option<Instant> {
+        self.verifying.get().copied()
     }
 
     /// Says how far it is.

@@ -8,6 +8,7 @@ mod content;
 mod control;
 mod controllers;
 mod copy;
+mod copy_end;
 mod copy_plan;
 mod daemon;
 mod follow;

@@ -123,6 +123,7 @@ impl Engine {
         let is_done = state.mark.durable() >= self.layout.bytes && state.failure.is_none();
         if state.flush.is_last && self.options.verify && is_done && !state.stopping {
             state.phase = Phase::Verifying;
+            self.shared.begin_verifying();
             (state.next, state.flush.is_last) = (0, false);
         }
     }

@@ -1,0 +1,73 @@
+//! What `nvlane copy -o json` says of how a copy has ended.
+
+use crate::copy::{copy, done, file, line, pattern};
+use crate::daemon::{eventually, nvlane, wait};
+use serde_json::Value;
+use std::fs;
+use std::process::{Output, Stdio};
+
+const M: u64 = 1 << 20;
+
+/// The object of a copy that is not done, and its line on standard error.
+fn end(output: &Output) -> (Value, String) {
+    let line = line(output);
+    let json = serde_json::from_slice(&output.stdout);
+    (json.unwrap_or_else(|error| panic!("{error}: {line}")), line)
+}
+
+#[test]
+fn programs_are_told_of_the_end_of_a_copy_that_failed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) =
+        (file(dir.path(), "a", &pattern(4 << 20, 3)), file(dir.path(), "b", &vec![0; 4 << 20]));
+    let bad = format!("fault:lba=4096,op=read({a})");
+    let (json, line) =
+        end(&copy(&[&bad, &b, "--request-size", "512K", "-R", "1", "--no-extents", "-o", "json"]));
+    assert_eq!(json["state"], "failed");
+    assert!(line.contains(json["error"].as_str().unwrap()), "{line}: {json}");
+    assert_eq!((&json["durable_bytes"], &json["total_bytes"]), (&(2 * M).into(), &(4 * M).into()));
+    assert_eq!((&json["verified"], &json["schema_version"]), (&false.into(), &1.into()));
+    // What is refused has not begun.
+    assert!(copy(&[&a, &b, "--request-size", "1", "-o", "json"]).stdout.is_empty());
+}
+
+#[test]
+fn programs_are_told_of_the_end_of_a_copy_that_was_interrupted() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = pattern(16 << 20, 7);
+    let (a, b) = (file(dir.path(), "a", &data), file(dir.path(), "b", &vec![0; 16 << 20]));
+    let mut child = nvlane()
+        .args(["copy", &a, &b, "--throttle", "2M", "-o", "json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("progress", || fs::read(&b).unwrap()[..512] == data[..512]);
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    wait(&mut child);
+    let (json, line) = end(&child.wait_with_output().unwrap());
+    assert_eq!((&json["state"], &json["error"]), (&"interrupted".into(), &Value::Null));
+    let bytes = json["durable_bytes"].as_u64().unwrap();
+    assert!(bytes < 15 * M && line.contains(&format!("the first {bytes} bytes")), "{line}: {json}");
+}
+
+#[test]
+fn copying_and_comparing_are_timed_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) =
+        (file(dir.path(), "a", &pattern(2 << 20, 3)), file(dir.path(), "b", &vec![0; 2 << 20]));
+    // It is compared at 4 MiB a second, and copied as fast as it goes.
+    let slow = format!("delay:read=50ms({b})");
+    let json = done(&[&a, &slow, "--verify", "-R", "1"]);
+    let seconds = |field: &str| json[field].as_f64().unwrap_or_else(|| panic!("{field}: {json}"));
+    assert!(seconds("verify_seconds") >= 0.35, "{json}");
+    assert!(
+        (seconds("copy_seconds") + seconds("verify_seconds") - seconds("seconds")).abs() < 1e-3
+    );
+    assert_eq!(json["state"], "done");
+    assert!(done(&[&a, &b])["verify_seconds"].is_null());
+    let text = String::from_utf8(copy(&[&a, &slow, "--verify", "-R", "1"]).stdout).unwrap();
+    let time = text.split("compared in ").nth(1).and_then(|rest| rest.split(' ').next());
+    assert!(time.and_then(|time| time.parse::<f64>().ok()) >= Some(0.3), "{text}");
+}
