@@ -6,7 +6,7 @@
 //!                                                    '--> plan: by which means (--dry-run)
 //! ```
 //!
-//! Pure: `spec`, `layout`, `throttle`, `watermark`. The engine does the I/O.
+//! Pure: `spec`, `layout`, `recent`, `throttle`, `watermark`. The engine does the I/O.
 //!
 //! What it does not do: formats of images; bytes are bytes.
 
@@ -15,6 +15,7 @@ mod fresh;
 pub mod layout;
 pub mod open;
 pub mod plan;
+mod recent;
 pub mod report;
 pub mod shared;
 pub mod spec;

@@ -547,7 +547,7 @@ pub struct Job {
     pub options: Options,
     /// How far it is.
     pub counts: Counts,
-    /// Bytes per second since it was begun or resumed, while it is running.
+    /// Bytes copied, or compared, per second in the last ten seconds, while it is running.
     pub bytes_per_second: u64,
     /// CRC-64/NVME of everything, where both sides were compared.
     pub checksum: Option<String>,

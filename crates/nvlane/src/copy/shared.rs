@@ -1,9 +1,10 @@
 //! What a copy and those who watch it tell each other, from any thread.
 
+use super::recent::Recent;
 use super::throttle::Throttle;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 /// What is wished of a copy.
@@ -80,6 +81,7 @@ pub struct Shared {
     stop: AtomicBool,
     throttle: Mutex<Throttle>,
     now: Mutex<(Phase, Counts)>,
+    recent: Mutex<Recent>,
     verifying: OnceLock<Instant>,
 }
 
@@ -107,6 +109,7 @@ impl Shared {
     /// Another limit.
     pub fn set_throttle(&self, throttle: Throttle) {
         *self.throttle.lock().unwrap_or_else(PoisonError::into_inner) = throttle;
+        self.recent().forget(Instant::now());
     }
 
     /// How far it was when it last said so.
@@ -127,5 +130,19 @@ impl Shared {
     /// Says how far it is.
     pub fn tell(&self, phase: Phase, counts: Counts) {
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = (phase, counts);
+        let (kind, bytes) = match phase {
+            Phase::Copying | Phase::Flushing => (0, counts.done_bytes),
+            Phase::Verifying => (1, counts.verified_bytes),
+        };
+        self.recent().note(Instant::now(), kind, bytes);
+    }
+
+    /// Bytes that it copies, or compares, in a second now; 0 where it is too early to say.
+    pub fn bytes_per_second(&self) -> u64 {
+        self.recent().rate(Instant::now()).unwrap_or(0)
+    }
+
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

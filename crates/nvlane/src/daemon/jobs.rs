@@ -138,7 +138,6 @@ struct Run {
     outcome: Arc<Mutex<Option<Outcome>>>,
     /// What it will be when it has been stopped.
     then: JobState,
-    started: Instant,
     from: u64,
     /// Volumes that it uses, once they are known.
     volumes: Arc<Mutex<Vec<Arc<dyn Namespace>>>>,
@@ -483,7 +482,6 @@ impl Jobs {
             shared,
             outcome: Arc::default(),
             then: JobState::Running,
-            started: Instant::now(),
             from: record.durable,
             volumes: Arc::default(),
         }
@@ -522,9 +520,7 @@ impl Entry {
         let (phase, counts, rate) = match &self.run {
             Some(run) => {
                 let (phase, counts) = run.shared.now();
-                let seconds = run.started.elapsed().as_secs_f64().max(1e-3);
-                let done = counts.done_bytes.saturating_sub(run.from);
-                (phase, counts, (done as f64 / seconds) as u64)
+                (phase, counts, run.shared.bytes_per_second())
             }
             None => (Phase::Copying, record.counts, 0),
         };
