@@ -1,16 +1,15 @@
 //! `nvlane jobs`, and `nvlane copy --detach`: copies that the daemon does.
 
-use crate::admin::{columns, json_object};
+mod text;
+
+use crate::admin::json_object;
 use crate::cli::{JobsArgs, JobsCommand, ListFormat};
 use crate::control::client::Client;
 use crate::control::method::{Job, JobAdd, JobOf, JobState, JobThrottle};
 use crate::control::path;
 use crate::copy::open::SERVED;
-use crate::copy::report::{means, setbacks};
-use crate::copy::shared::Phase;
 use crate::copy::spec::{Part, Spec};
 use crate::origin;
-use crate::size;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -54,7 +53,7 @@ pub fn run(args: &JobsArgs) -> Result<()> {
                     let fields = Map::from_iter([("jobs".to_owned(), value(&jobs))]);
                     format!("{:#}\n", json_object(fields))
                 }
-                ListFormat::Normal => table(&jobs),
+                ListFormat::Normal => text::table(&jobs),
             });
         }
         JobsCommand::Clear => {
@@ -78,7 +77,7 @@ pub fn run(args: &JobsArgs) -> Result<()> {
     };
     print(&match args.output_format {
         ListFormat::Json => one_json(&job),
-        ListFormat::Normal => one(&job),
+        ListFormat::Normal => text::one(&job),
     })
 }
 
@@ -116,91 +115,4 @@ fn print(text: &str) -> Result<()> {
 fn one_json(job: &Job) -> String {
     let Value::Object(fields) = value(job) else { unreachable!("a job has fields") };
     format!("{:#}\n", json_object(fields))
-}
-
-fn state(job: &Job) -> &'static str {
-    match (job.state, job.phase) {
-        (JobState::Running, Phase::Copying) => "copying",
-        (JobState::Running, Phase::Flushing) => "flushing",
-        (JobState::Running, Phase::Verifying) => "comparing",
-        (JobState::Pausing, _) => "pausing",
-        (JobState::Cancelling, _) => "cancelling",
-        (JobState::Paused, _) => "paused",
-        (JobState::Done, _) => "done",
-        (JobState::Failed, _) => "failed",
-        (JobState::Cancelled, _) => "cancelled",
-    }
-}
-
-fn written(bytes: u64) -> String {
-    size::format(bytes).replace("about ", "")
-}
-
-fn names(parts: &[Part]) -> String {
-    parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
-}
-
-/// Seconds that are left at the rate that it had so far.
-fn left(job: &Job) -> Option<u64> {
-    let rest = job.counts.total_bytes.saturating_sub(job.counts.done_bytes);
-    (job.state == JobState::Running && job.bytes_per_second > 0)
-        .then(|| rest / job.bytes_per_second)
-}
-
-fn table(jobs: &[Job]) -> String {
-    if jobs.is_empty() {
-        return "there are no jobs\n".to_owned();
-    }
-    let head = ["Job", "State", "Done", "Of", "Rate", "Left", "Throttle", "Sources", "Targets"];
-    let rows: Vec<[String; 9]> = jobs
-        .iter()
-        .map(|job| {
-            let rate = match job.state {
-                JobState::Running => format!("{}/s", written(job.bytes_per_second)),
-                _ => String::new(),
-            };
-            [
-                job.id.to_string(),
-                state(job).to_owned(),
-                written(job.counts.done_bytes),
-                written(job.counts.total_bytes),
-                rate,
-                left(job).map(|seconds| format!("{seconds} s")).unwrap_or_default(),
-                job.options.throttle.to_string(),
-                names(&job.sources),
-                names(&job.targets),
-            ]
-        })
-        .collect();
-    columns(&head, &rows)
-}
-
-fn one(job: &Job) -> String {
-    let counts = &job.counts;
-    let percent = counts.done_bytes * 100 / counts.total_bytes.max(1);
-    let mut rows = vec![
-        ("job", job.id.to_string()),
-        ("state", state(job).to_owned()),
-        ("sources", names(&job.sources)),
-        ("targets", names(&job.targets)),
-        (
-            "done",
-            format!(
-                "{} of {} ({percent} %)",
-                written(counts.done_bytes),
-                written(counts.total_bytes)
-            ),
-        ),
-        ("durable", written(counts.durable_bytes)),
-        ("means", means(counts)),
-        ("throttle", job.options.throttle.to_string()),
-    ];
-    if job.state == JobState::Running {
-        rows.push(("rate", format!("{}/s", written(job.bytes_per_second))));
-    }
-    rows.extend(left(job).map(|seconds| ("left", format!("{seconds} s"))));
-    rows.extend(job.checksum.as_ref().map(|sum| ("compared", format!("CRC-64/NVME {sum}"))));
-    rows.extend(setbacks(counts).map(|text| ("setbacks", text)));
-    rows.extend(job.error.as_ref().map(|error| ("error", error.clone())));
-    rows.iter().map(|(key, value)| format!("{key:10}{value}\n")).collect()
 }
