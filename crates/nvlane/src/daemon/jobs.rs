@@ -439,7 +439,16 @@ impl Jobs {
             None if matches!(state, JobState::Done | JobState::Cancelled) => {
                 return Err(Failure::conflict(format!("job {id} has ended")));
             }
-            None => self.set_state(id, then, None)?,
+            None if state == JobState::Failed && then == JobState::Paused => {
+                return Err(Failure::conflict(format!(
+                    "job {id} has failed, there is nothing to pause: resume or cancel it"
+                )));
+            }
+            None => {
+                // Why it had failed is to be known still.
+                let error = lock(&entry.record).error.clone();
+                self.set_state(id, then, error)?;
+            }
         }
         self.job(id)
     }

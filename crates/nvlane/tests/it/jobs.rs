@@ -47,7 +47,7 @@ pub fn wait_for(daemon: &Daemon, id: u64, state: &str) -> Value {
     }
 }
 
-fn nvlane_jobs(daemon: &Daemon, args: &[&str]) -> (bool, String) {
+pub fn nvlane_jobs(daemon: &Daemon, args: &[&str]) -> (bool, String) {
     let socket = daemon.socket.to_str().unwrap();
     let output = nvlane().arg("jobs").args(args).args(["--socket", socket]).output().unwrap();
     let said = if output.status.success() { output.stdout } else { output.stderr };
@@ -243,6 +243,10 @@ fn a_job_that_failed_is_resumed() {
     assert_eq!(failed["counts"]["durable_bytes"], 2 * M, "what came before is flushed");
     let (ok, said) = nvlane_jobs(&daemon, &["wait", &id.to_string()]);
     assert!(!ok && said.contains("Write Fault"), "{said}");
+    // There is nothing to pause, and why it failed stays known.
+    let (ok, said) = nvlane_jobs(&daemon, &["pause", &id.to_string()]);
+    assert!(!ok && said.contains("resume or cancel"), "{said}");
+    assert_eq!(job(&daemon, id)["error"], failed["error"]);
     let (ok, said) = nvlane_jobs(&daemon, &["retry", &id.to_string()]);
     assert!(ok, "{said}");
     let done = wait_for(&daemon, id, "done");

@@ -18,6 +18,7 @@ mod host;
 mod hostile;
 mod job_paths;
 mod jobs;
+mod jobs_ended;
 mod keys;
 mod library;
 mod many_jobs;

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use volume::{Kind, Uri};
 
 /// What is said of a disk that nobody can tell from another any more.
-const RESTARTED: &str = "the machine was started again";
+pub const RESTARTED: &str = "the machine was started again";
 
 /// A volume as it was when a job began with it, or it was served first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +60,24 @@ impl Identity {
 
     /// Whether `now` is the same volume.
     pub fn check(&self, now: &Identity) -> Result<(), String> {
+        self.check_told(now)?;
+        if self.boot.is_some() && self.boot != now.boot {
+            return Err(format!(
+                "{RESTARTED}, and {} tells nothing of itself: whether it is the same disk nobody knows; \
+                 if it is, say `retry`",
+                self.uri
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether nothing but that keeps `now` from being the same: nobody can tell.
+    pub fn is_untold(&self, now: &Identity) -> bool {
+        self.check_told(now).is_ok() && self.check(now).is_err()
+    }
+
+    /// By what volumes tell of themselves.
+    fn check_told(&self, now: &Identity) -> Result<(), String> {
         let differs = |what: &str| match self.uri == now.uri {
             true => Err(format!("{} is not what it was: another {what}", self.uri)),
             false => Err(format!("{} is not what {} was: another {what}", now.uri, self.uri)),
@@ -82,13 +100,6 @@ impl Identity {
         if now.bytes < self.bytes {
             return differs("size, a smaller one");
         }
-        if self.boot.is_some() && self.boot != now.boot {
-            return Err(format!(
-                "{RESTARTED}, and {} tells nothing of itself: whether it is the same disk nobody knows; \
-                 if it is, say `retry`",
-                self.uri
-            ));
-        }
         Ok(())
     }
 
@@ -97,11 +108,9 @@ impl Identity {
         self.bytes = bytes;
     }
 
-    /// Somebody has a job go on that has failed for `error`: if it said that nobody can tell, it is the same disk now.
-    pub fn vouch(&mut self, error: &str) {
-        if error.contains(RESTARTED) {
-            self.boot = self.boot.take().map(|_| disk::boot());
-        }
+    /// Somebody who knows says that it is the same disk now.
+    pub fn vouch(&mut self) {
+        self.boot = self.boot.take().map(|_| disk::boot());
     }
 
     /// Whether some of it was memory of a process.
@@ -201,13 +210,11 @@ mod tests {
         let now = Identity { boot: Some(super::disk::boot()), ..then.clone() };
         let said = disk.check(&now).unwrap_err();
         assert!(said.contains("started again") && said.contains("retry"), "{said}");
-        // Who was told of something else has not said that it is the same.
-        disk.vouch("no space");
-        assert_eq!(disk.check(&now).unwrap_err(), said);
-        disk.vouch(&said);
-        assert_eq!(disk.check(&now), Ok(()));
+        assert!(disk.is_untold(&now) && !disk.is_untold(&of(&path("b"))), "another disk is told");
+        disk.vouch();
+        assert!(disk.check(&now).is_ok() && !disk.is_untold(&now));
         let mut file = then.clone();
-        file.vouch(&said);
+        file.vouch();
         assert_eq!(file, then);
 
         // Another file of that name, a part that is another, and one that is smaller.

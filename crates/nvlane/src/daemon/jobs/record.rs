@@ -3,7 +3,7 @@
 //! A file per job beside the state file, replaced as that is: a new file, synced, renamed, the directory
 //! synced. So after a crash there is the record of a moment at which everything before `durable` was flushed.
 
-use super::identity::Identity;
+use super::identity::{Identity, RESTARTED};
 use crate::config::store::write_atomically;
 use crate::control::method::JobState;
 use crate::copy::shared::Counts;
@@ -32,6 +32,9 @@ pub struct Record {
     /// Why it has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// It has failed because nobody can tell a disk from another: who has it go on says that it is the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_untold: bool,
     /// What is to be copied.
     pub spec: Spec,
     /// Its volumes when it began, sources first.
@@ -53,6 +56,7 @@ impl Record {
             id,
             state: JobState::Running,
             error: None,
+            is_untold: false,
             spec,
             volumes,
             durable: 0,
@@ -66,10 +70,20 @@ impl Record {
         self.volumes.iter().zip(now).try_for_each(|(then, now)| then.check(now))
     }
 
+    /// Whether that is only because nobody can tell.
+    pub fn is_untold_of(&self, now: &[Identity]) -> bool {
+        let mut both = self.volumes.iter().zip(now);
+        both.find(|(then, now)| then.check(now).is_err())
+            .is_some_and(|(then, now)| then.is_untold(now))
+    }
+
     /// Somebody has it go on who knows why it failed.
     pub fn vouch(&mut self) {
-        let error = self.error.as_deref().unwrap_or_default();
-        self.volumes.iter_mut().for_each(|volume| volume.vouch(error));
+        // Earlier versions have noted the words only.
+        let said = self.error.as_ref().is_some_and(|error| error.contains(RESTARTED));
+        if std::mem::take(&mut self.is_untold) || said {
+            self.volumes.iter_mut().for_each(Identity::vouch);
+        }
     }
 
     /// The volume that was memory of a daemon that has ended, if there is one.
@@ -192,6 +206,35 @@ mod tests {
         assert!(record.check_volumes(&now).unwrap_err().contains("null:1M"));
         record.volumes.remove(0);
         assert_eq!(record.forgotten(), None);
+    }
+
+    /// A disk that tells nothing of itself, before the machine was started again.
+    fn untold() -> Identity {
+        let mut text = serde_json::to_value(&uris()[1]).unwrap();
+        text["boot"] = "an earlier one".into();
+        serde_json::from_value(text).unwrap()
+    }
+
+    #[test]
+    fn who_has_it_go_on_vouches_for_what_nobody_could_tell() {
+        let mut now = untold();
+        now.vouch();
+        let mut record = Record::new(1, spec(), vec![untold()]);
+        let said = record.check_volumes(std::slice::from_ref(&now)).unwrap_err();
+        assert!(record.is_untold_of(std::slice::from_ref(&now)));
+        assert!(!record.is_untold_of(&uris()[..1]), "another volume");
+        // It had failed for something else.
+        record.error = Some("no space".into());
+        record.vouch();
+        assert!(record.check_volumes(std::slice::from_ref(&now)).is_err());
+        // Whatever the words are; and by the words of an earlier version.
+        let mut elder = record.clone();
+        (record.is_untold, elder.error) = (true, Some(said));
+        for mut record in [record, elder] {
+            record.vouch();
+            assert_eq!(record.check_volumes(std::slice::from_ref(&now)), Ok(()));
+            assert!(!record.is_untold);
+        }
     }
 
     #[test]

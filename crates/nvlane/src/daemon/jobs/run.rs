@@ -26,10 +26,12 @@ pub struct Ready {
     layout: Layout,
 }
 
-/// The same for a job that goes on.
-fn prepare_again(record: &Record, served: &Live) -> Result<Ready, String> {
-    let ready = prepare(&record.spec, served)?;
-    record.check_volumes(&ready.volumes()).map(|()| ready)
+/// The same for a job that goes on; or why not, and whether that is because nobody can tell a disk from another.
+fn prepare_again(record: &Record, served: &Live) -> Result<Ready, (String, bool)> {
+    let ready = prepare(&record.spec, served).map_err(|error| (error, false))?;
+    let now = ready.volumes();
+    let checked = record.check_volumes(&now);
+    checked.map(|()| ready).map_err(|error| (error, record.is_untold_of(&now)))
 }
 
 /// Opens the volumes of a job: those that are served are used, others opened for it.
@@ -158,10 +160,11 @@ impl Start {
             }
             match prepare_again(&record, served) {
                 Ok(ready) => return self.now(ready),
-                Err(error) if Instant::now() >= until => {
+                Err((error, is_untold)) if Instant::now() >= until => {
+                    lock(&self.record).is_untold = is_untold;
                     return self.end(Outcome::Failed(error, durable));
                 }
-                Err(error) => tracing::debug!("job {}: {error}", self.id),
+                Err((error, _)) => tracing::debug!("job {}: {error}", self.id),
             }
             std::thread::sleep(OPEN_INTERVAL);
         }

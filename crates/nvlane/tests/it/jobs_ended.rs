@@ -1,0 +1,41 @@
+//! Jobs that have ended: what is known of them, and what can be said to them.
+
+use crate::copy::{file, pattern};
+use crate::daemon::{Daemon, eventually};
+use crate::jobs::{job, nvlane_jobs, part_of, start, wait_for};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A daemon with a job that is done (1), one that has failed (2), and one that is paused (3).
+fn three_jobs() -> (TempDir, Daemon) {
+    let dir = tempfile::tempdir().unwrap();
+    file(dir.path(), "a", &pattern(4 << 20, 1));
+    file(dir.path(), "b", &vec![0; 4 << 20]);
+    let daemon = start(dir.path());
+    let add = |target: &str, options: Value| {
+        let wanted = json!({
+            "sources": part_of("served:1"), "targets": part_of(target), "options": options,
+        });
+        daemon.call("job_add", wanted)["id"].as_u64().unwrap()
+    };
+    let path = |name: &str| file(dir.path(), name, &vec![0; 4 << 20]);
+    assert_eq!(add("served:2", json!({})), 1);
+    assert_eq!(add(&format!("fault:op=flush({})", path("c")), json!({})), 2);
+    assert_eq!(add(&path("d"), json!({"throttle": "512K"})), 3);
+    wait_for(&daemon, 1, "done");
+    eventually("a failure", || job(&daemon, 2)["state"] == "failed");
+    daemon.call("job_pause", json!({"id": 3}));
+    wait_for(&daemon, 3, "paused");
+    (dir, daemon)
+}
+
+#[test]
+fn a_failed_job_that_is_cancelled_says_why_it_failed() {
+    let (_dir, daemon) = three_jobs();
+    let failed = job(&daemon, 2);
+    assert!(failed["error"].as_str().unwrap().contains("flushing"), "{failed}");
+    assert_eq!(daemon.refuse("job_pause", json!({"id": 2})), -32002);
+    let (ok, text) = nvlane_jobs(&daemon, &["cancel", "2"]);
+    assert!(ok && text.contains("cancelled") && text.contains("flushing"), "{text}");
+    assert_eq!(job(&daemon, 2)["error"], failed["error"]);
+}
