@@ -5,7 +5,7 @@ mod text;
 use crate::admin::json_object;
 use crate::cli::{JobsArgs, JobsCommand, ListFormat};
 use crate::control::client::Client;
-use crate::control::method::{Job, JobAdd, JobOf, JobState, JobThrottle};
+use crate::control::method::{Job, JobAdd, JobClear, JobOf, JobState, JobThrottle, JobsCleared};
 use crate::control::path;
 use crate::copy::open::SERVED;
 use crate::copy::spec::{Part, Spec};
@@ -56,9 +56,17 @@ pub fn run(args: &JobsArgs) -> Result<()> {
                 ListFormat::Normal => text::table(&jobs),
             });
         }
-        JobsCommand::Clear => {
-            call("job_clear", json!({}))?;
-            return Ok(());
+        JobsCommand::Clear { id } => {
+            let cleared: JobsCleared = read(call("job_clear", value(&JobClear { id }))?)?;
+            return print(&match args.output_format {
+                ListFormat::Json => {
+                    let Value::Object(fields) = value(&cleared) else {
+                        unreachable!("it has fields")
+                    };
+                    format!("{:#}\n", json_object(fields))
+                }
+                ListFormat::Normal => text::cleared(&cleared.cleared),
+            });
         }
         JobsCommand::Show { id } => find(read(call("job_list", json!({}))?)?, id)?,
         JobsCommand::Wait { id } => loop {

@@ -194,8 +194,12 @@ pub enum JobsCommand {
         #[arg(value_name = "PERCENT|BYTES|none")]
         limit: Throttle,
     },
-    /// Forget those that have ended.
-    #[command(after_help = "Example:
-  nvlane jobs clear")]
-    Clear,
+    /// Forget those that are done or cancelled, and those that have failed, which cannot be resumed then.
+    #[command(after_help = "Examples:
+  nvlane jobs clear
+  nvlane jobs clear 3")]
+    Clear {
+        /// The job; all of them when left out.
+        id: Option<u64>,
+    },
 }

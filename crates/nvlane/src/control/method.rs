@@ -508,6 +508,23 @@ pub struct JobThrottle {
     pub throttle: Throttle,
 }
 
+/// `job_clear`: forgets jobs that are done, cancelled or failed. Gives [`JobsCleared`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobClear {
+    /// The job; all of them when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+}
+
+/// The jobs that are forgotten.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobsCleared {
+    /// Their numbers.
+    pub cleared: Vec<u64>,
+}
+
 /// What has become of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

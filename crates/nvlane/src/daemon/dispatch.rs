@@ -67,7 +67,7 @@ impl Daemon {
             }
             "job_cancel" => result(&self.jobs.cancel(read(params)?)?),
             "job_throttle" => result(&self.jobs.throttle(read(params)?)?),
-            "job_clear" => none(&params).and_then(|()| nothing(self.jobs.clear())),
+            "job_clear" => result(&self.jobs.clear(&read(params)?)?),
             "stats" => none(&params).and_then(|()| result(&self.statistics()?)),
             "log_set" => nothing(log_set(&read(params)?)),
             "config_get" => none(&params).and_then(|()| result(self.config())),

@@ -19,7 +19,7 @@ mod record;
 mod run;
 
 use super::twice::files_of;
-use crate::control::method::{Job, JobAdd, JobOf, JobState, JobThrottle};
+use crate::control::method::{Job, JobAdd, JobClear, JobOf, JobState, JobThrottle, JobsCleared};
 use crate::control::protocol::Failure;
 use crate::copy::engine::Outcome;
 use crate::copy::shared::{Counts, Phase, Shared};
@@ -327,23 +327,28 @@ impl Jobs {
         self.job(id)
     }
 
-    /// Forgets jobs that have ended.
-    pub fn clear(&mut self) -> Done<()> {
+    /// Forgets jobs that have ended, failed ones as well; all of them, or one.
+    pub fn clear(&mut self, wanted: &JobClear) -> Done<JobsCleared> {
         self.collect();
-        let ended: Vec<u64> = self
-            .jobs
-            .iter()
-            .filter(|(_, entry)| {
-                let record = lock(&entry.record);
-                entry.run.is_none() && (record.is_over() || record.state == JobState::Failed)
-            })
-            .map(|(id, _)| *id)
-            .collect();
-        for id in ended {
-            self.records.remove(id).map_err(unsaved)?;
-            self.jobs.remove(&id);
+        let is_ended = |entry: &Entry| {
+            let record = lock(&entry.record);
+            entry.run.is_none() && (record.is_over() || record.state == JobState::Failed)
+        };
+        let cleared: Vec<u64> = match wanted.id {
+            Some(id) if is_ended(self.entry(id)?) => vec![id],
+            Some(id) => {
+                return Err(Failure::conflict(format!("job {id} has not ended: cancel it first")));
+            }
+            None => {
+                let ended = self.jobs.iter().filter(|(_, entry)| is_ended(entry));
+                ended.map(|(id, _)| *id).collect()
+            }
+        };
+        for id in &cleared {
+            self.records.remove(*id).map_err(unsaved)?;
+            self.jobs.remove(id);
         }
-        Ok(())
+        Ok(JobsCleared { cleared })
     }
 
     /// Why a volume, which is served as `key`, cannot be taken away: a job is at work on it, or about to be.

@@ -71,6 +71,15 @@ pub fn table(jobs: &[Job]) -> String {
     columns(&head, &rows)
 }
 
+/// Which jobs are forgotten.
+pub fn cleared(ids: &[u64]) -> String {
+    match ids {
+        [] => "no job has ended\n".to_owned(),
+        [id] => format!("job {id} is forgotten\n"),
+        _ => format!("{} jobs are forgotten\n", ids.len()),
+    }
+}
+
 /// One, a line for each of what is known.
 pub fn one(job: &Job) -> String {
     let counts = &job.counts;

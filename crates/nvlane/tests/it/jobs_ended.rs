@@ -39,3 +39,21 @@ fn a_failed_job_that_is_cancelled_says_why_it_failed() {
     assert!(ok && text.contains("cancelled") && text.contains("flushing"), "{text}");
     assert_eq!(job(&daemon, 2)["error"], failed["error"]);
 }
+
+#[test]
+fn jobs_that_have_ended_are_forgotten_one_by_one_or_all() {
+    let (_dir, daemon) = three_jobs();
+    let (ok, said) = nvlane_jobs(&daemon, &["clear", "3"]);
+    assert!(!ok && said.contains("has not ended"), "{said}");
+    assert_eq!(daemon.refuse("job_clear", json!({"id": 4})), -32001);
+    let (ok, said) = nvlane_jobs(&daemon, &["clear", "1"]);
+    assert_eq!((ok, said.as_str()), (true, "job 1 is forgotten\n"));
+    let left = || daemon.call("job_list", json!({})).as_array().unwrap().len();
+    assert_eq!(left(), 2);
+    // The one that has failed as well.
+    let (_, said) = nvlane_jobs(&daemon, &["clear", "-o", "json"]);
+    let json: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(json, json!({"schema_version": 1, "cleared": [2]}));
+    let (_, said) = nvlane_jobs(&daemon, &["clear"]);
+    assert_eq!((left(), said.as_str()), (1, "no job has ended\n"));
+}
