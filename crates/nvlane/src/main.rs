@@ -49,6 +49,7 @@ mod settle;
 mod signals;
 mod size;
 mod ublk;
+mod when;
 
 use clap::Parser;
 use clap::error::ErrorKind;

@@ -568,4 +568,13 @@ pub struct Job {
     pub bytes_per_second: u64,
     /// CRC-64/NVME of everything, where both sides were compared.
     pub checksum: Option<String>,
+    /// When it was added, in seconds since 1970. Jobs of earlier versions do not know when.
+    #[serde(default)]
+    pub created_time_seconds: Option<u64>,
+    /// When it was begun, or resumed last.
+    #[serde(default)]
+    pub started_time_seconds: Option<u64>,
+    /// When it was done, had failed or was cancelled.
+    #[serde(default)]
+    pub ended_time_seconds: Option<u64>,
 }

@@ -167,7 +167,11 @@ impl Jobs {
             if let Some(volume) = record.forgotten().filter(|_| !record.is_over()) {
                 let lost = format!("{volume}: its memory went with the daemon that had it");
                 tracing::error!("job {}: {lost}", record.id);
-                (record.state, record.error) = (JobState::Cancelled, Some(lost));
+                record.set_state(JobState::Cancelled, Some(lost));
+                // Otherwise it is found again by the next start.
+                if let Err(error) = self.records.save(&record) {
+                    tracing::error!("job {}: its record cannot be written: {error}", record.id);
+                }
             }
             let (id, is_running) = (record.id, record.state == JobState::Running);
             let record = Arc::new(Mutex::new(record));
@@ -383,27 +387,33 @@ impl Jobs {
             record.counts = counts;
             match outcome {
                 Outcome::Done(checksum) => {
-                    (record.state, record.checksum) = (JobState::Done, checksum);
+                    record.set_state(JobState::Done, None);
+                    record.checksum = checksum;
                     record.durable = counts.total_bytes;
                     tracing::info!("job {id}: done, everything is flushed");
                 }
                 Outcome::Stopped(durable) => {
-                    (record.state, record.durable) = (then, durable);
+                    // One that goes on when the daemon starts again has not begun anew.
+                    if then != JobState::Running {
+                        record.set_state(then, None);
+                    }
+                    record.durable = durable;
                 }
                 Outcome::Failed(failure, durable) => {
                     tracing::error!("job {id}: {failure}");
-                    record.state = match then {
+                    let state = match then {
                         JobState::Cancelled => JobState::Cancelled,
                         _ => JobState::Failed,
                     };
-                    (record.error, record.durable) = (Some(failure), durable);
+                    record.set_state(state, Some(failure));
+                    record.durable = durable;
                 }
             }
             if let Err(error) = self.records.save(&record) {
                 tracing::error!("job {id}: its record cannot be written: {error}");
                 // Nobody is told that it is done, since a restart would not know.
-                record.error = Some(format!("its record cannot be written: {error}"));
-                record.state = JobState::Failed;
+                let what = format!("its record cannot be written: {error}");
+                record.set_state(JobState::Failed, Some(what));
             }
             drop(record);
             entry.run = None;
@@ -470,7 +480,7 @@ impl Jobs {
         let records = self.records.clone();
         let mut record = lock(&self.entry(id)?.record);
         let before = record.clone();
-        (record.state, record.error) = (state, error);
+        record.set_state(state, error);
         records.save(&record).map_err(|error| {
             *record = before;
             unsaved(error)
@@ -556,6 +566,10 @@ impl Entry {
             counts,
             bytes_per_second: rate,
             checksum: record.checksum.map(|sum| format!("{sum:016x}")),
+            created_time_seconds: record.created,
+            started_time_seconds: record.started,
+            // What is asked to end has not yet.
+            ended_time_seconds: record.ended.filter(|_| self.run.is_none()),
         }
     }
 }

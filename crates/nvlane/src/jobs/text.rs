@@ -6,6 +6,7 @@ use crate::copy::report::{means, setbacks};
 use crate::copy::shared::Phase;
 use crate::copy::spec::Part;
 use crate::size;
+use crate::when;
 
 fn state(job: &Job) -> &'static str {
     match (job.state, job.phase) {
@@ -106,6 +107,12 @@ pub fn one(job: &Job) -> String {
     rows.extend(left(job).map(|seconds| ("left", format!("{seconds} s"))));
     rows.extend(job.checksum.as_ref().map(|sum| ("compared", format!("CRC-64/NVME {sum}"))));
     rows.extend(setbacks(counts).map(|text| ("setbacks", text)));
+    let times = [
+        ("created", job.created_time_seconds),
+        ("started", job.started_time_seconds),
+        ("ended", job.ended_time_seconds),
+    ];
+    rows.extend(times.into_iter().filter_map(|(what, time)| Some((what, when::utc(time?)))));
     rows.extend(job.error.as_ref().map(|error| ("error", error.clone())));
     rows.iter().map(|(key, value)| format!("{key:10}{value}\n")).collect()
 }
@@ -133,6 +140,9 @@ mod tests {
             counts,
             bytes_per_second: 1 << 20,
             checksum: None,
+            created_time_seconds: None,
+            started_time_seconds: Some(0),
+            ended_time_seconds: None,
         }
     }
 
@@ -140,6 +150,7 @@ mod tests {
     fn what_is_left_is_of_what_it_is_doing() {
         let (copying, comparing) = (job(Phase::Copying), job(Phase::Verifying));
         assert!(one(&copying).contains("left      6 s"), "{}", one(&copying));
+        assert!(one(&copying).contains("started   1970-01-01 00:00:00 UTC"), "{}", one(&copying));
         let text = one(&comparing);
         for part in [
             "state     comparing",

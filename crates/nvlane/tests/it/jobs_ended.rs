@@ -57,3 +57,28 @@ fn jobs_that_have_ended_are_forgotten_one_by_one_or_all() {
     let (_, said) = nvlane_jobs(&daemon, &["clear"]);
     assert_eq!((left(), said.as_str()), (1, "no job has ended\n"));
 }
+
+#[test]
+fn it_is_known_when_jobs_were_added_begun_and_ended() {
+    let (_dir, daemon) = three_jobs();
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let times = |id: u64| {
+        let job = job(&daemon, id);
+        ["created", "started", "ended"].map(|what| job[format!("{what}_time_seconds")].as_u64())
+    };
+    let [created, started, ended] = times(1);
+    assert!(created <= started && started <= ended && ended <= Some(now), "{:?}", times(1));
+    assert!(created >= Some(now - 60), "{:?}", times(1));
+    assert!(times(2)[2].is_some() && times(3)[2].is_none());
+    let (_, text) = nvlane_jobs(&daemon, &["show", "1"]);
+    assert!(text.contains("created   20") && text.contains("ended     20"), "{text}");
+    // What is resumed begins once more, and has not ended.
+    let before = times(3);
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    daemon.call("job_resume", json!({"id": 3}));
+    let after = times(3);
+    assert!(after[0] == before[0] && after[1] > before[1] && after[2].is_none(), "{after:?}");
+    daemon.call("job_cancel", json!({"id": 3}));
+    wait_for(&daemon, 3, "cancelled");
+    assert!(times(3)[2] >= after[1]);
+}

@@ -8,6 +8,7 @@ use crate::config::store::write_atomically;
 use crate::control::method::JobState;
 use crate::copy::shared::Counts;
 use crate::copy::spec::Spec;
+use crate::when;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, ErrorKind, Read};
@@ -46,6 +47,13 @@ pub struct Record {
     /// Of everything, where both sides were compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<u64>,
+    /// When it was added, begun or resumed last, and has ended: seconds since 1970. Earlier versions have not noted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<u64>,
 }
 
 impl Record {
@@ -62,6 +70,21 @@ impl Record {
             durable: 0,
             counts: Counts::default(),
             checksum: None,
+            created: Some(when::now()),
+            started: Some(when::now()),
+            ended: None,
+        }
+    }
+
+    /// It has come to another state.
+    pub fn set_state(&mut self, state: JobState, error: Option<String>) {
+        (self.state, self.error) = (state, error);
+        match state {
+            JobState::Running => (self.started, self.ended) = (Some(when::now()), None),
+            JobState::Done | JobState::Failed | JobState::Cancelled => {
+                self.ended = Some(when::now());
+            }
+            JobState::Pausing | JobState::Paused | JobState::Cancelling => self.ended = None,
         }
     }
 
@@ -254,6 +277,23 @@ mod tests {
         records.remove(3).unwrap();
         records.remove(3).unwrap();
         assert_eq!(records.load().0.len(), 1);
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_version_has_no_times() {
+        let folder = tempfile::tempdir().unwrap();
+        let records = Records::beside(&folder.path().join("state.json"));
+        let mut record = Record::new(1, spec(), uris());
+        assert!(record.created.is_some() && record.started.is_some() && record.ended.is_none());
+        (record.created, record.started) = (None, None);
+        records.save(&record).unwrap();
+        let text = fs::read_to_string(records.directory.join("1.json")).unwrap();
+        assert!(!text.contains("created") && !text.contains("untold"), "{text}");
+        assert_eq!(records.load(), (vec![record.clone()], Vec::new()));
+        record.set_state(JobState::Failed, Some("why".into()));
+        assert!(record.ended.is_some());
+        record.set_state(JobState::Running, None);
+        assert!(record.started.is_some() && record.ended.is_none());
     }
 
     #[test]
