@@ -13,6 +13,7 @@
 pub mod engine;
 mod fresh;
 pub mod layout;
+pub mod line;
 pub mod open;
 pub mod plan;
 mod recent;
@@ -25,15 +26,15 @@ mod watermark;
 use crate::cli::{CopyArgs, ListFormat};
 use crate::jobs;
 use crate::serve::log;
-use crate::session::Progress;
 use crate::signals;
 use crate::size;
 use anyhow::{Context, Result, anyhow, bail};
 use engine::{Engine, Outcome, Setup};
+use line::Line;
 use open::Opened;
 use reactor::{Config, Kind, Reactor};
 use report::Report;
-use shared::{Counts, Phase, Shared};
+use shared::{Counts, Shared};
 use spec::{Part, Spec};
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -143,7 +144,10 @@ fn carry_out(
         before: Counts::default(),
         shared: Arc::clone(shared),
         keep: None,
-        watch: Some(Box::new(move |shared| progress.borrow_mut().update(shared))),
+        watch: Some(Box::new(move |shared| {
+            let (phase, counts) = shared.now();
+            progress.borrow_mut().update(phase, &counts, None);
+        })),
     };
     let ended = move |outcome| {
         *told.borrow_mut() = Some(outcome);
@@ -153,43 +157,6 @@ fn carry_out(
     opened.keep();
     reactor.run();
     outcome.take().context("the copy has not ended")
-}
-
-/// How far it is, on a terminal.
-struct Line {
-    copying: Progress,
-    verifying: Option<Progress>,
-    total: u64,
-}
-
-impl Line {
-    fn new(total: u64) -> Line {
-        Line { copying: Progress::new("copied", Some(total)), verifying: None, total }
-    }
-
-    fn update(&mut self, shared: &Shared) {
-        let (phase, counts) = shared.now();
-        let now = Instant::now();
-        match phase {
-            Phase::Copying | Phase::Flushing => self.copying.update(now, counts.done_bytes),
-            Phase::Verifying => {
-                self.copying.end();
-                let total = self.total;
-                let line =
-                    self.verifying.get_or_insert_with(|| Progress::new("compared", Some(total)));
-                line.update(now, counts.verified_bytes);
-            }
-        }
-    }
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        self.copying.end();
-        if let Some(line) = &mut self.verifying {
-            line.end();
-        }
-    }
 }
 
 fn print(text: &str) -> Result<()> {

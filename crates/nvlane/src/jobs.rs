@@ -1,25 +1,21 @@
 //! `nvlane jobs`, and `nvlane copy --detach`: copies that the daemon does.
 
 mod text;
+mod wait;
 
 use crate::admin::json_object;
 use crate::cli::{JobsArgs, JobsCommand, ListFormat};
 use crate::control::client::Client;
-use crate::control::method::{Job, JobAdd, JobClear, JobOf, JobState, JobThrottle, JobsCleared};
+use crate::control::method::{Job, JobAdd, JobClear, JobOf, JobThrottle, JobsCleared};
 use crate::control::path;
 use crate::copy::open::SERVED;
 use crate::copy::spec::{Part, Spec};
 use crate::origin;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::thread;
-use std::time::Duration;
-
-/// How often a job that is waited for is looked at.
-const WAIT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Gives the daemon a copy to do.
 pub fn add(spec: Spec, socket: Option<PathBuf>, format: ListFormat) -> Result<()> {
@@ -42,7 +38,8 @@ pub fn add(spec: Spec, socket: Option<PathBuf>, format: ListFormat) -> Result<()
 
 /// `nvlane jobs`.
 pub fn run(args: &JobsArgs) -> Result<()> {
-    let mut client = Client::connect(&args.socket.clone().unwrap_or_else(path::socket))?;
+    let socket = args.socket.clone().unwrap_or_else(path::socket);
+    let mut client = Client::connect(&socket)?;
     let mut call =
         |method: &str, params: Value| -> Result<Value> { Ok(client.call(method, params)?) };
     let job = match args.command.clone().unwrap_or(JobsCommand::List) {
@@ -69,13 +66,7 @@ pub fn run(args: &JobsArgs) -> Result<()> {
             });
         }
         JobsCommand::Show { id } => find(read(call("job_list", json!({}))?)?, id)?,
-        JobsCommand::Wait { id } => loop {
-            let job = find(read(call("job_list", json!({}))?)?, id)?;
-            if !is_at_work(&job) {
-                break ended(job)?;
-            }
-            thread::sleep(WAIT_INTERVAL);
-        },
+        JobsCommand::Wait { id } => wait::wait(&socket, client, id)?,
         JobsCommand::Pause { id } => read(call("job_pause", value(&JobOf { id }))?)?,
         JobsCommand::Resume { id } => read(call("job_resume", value(&JobOf { id }))?)?,
         JobsCommand::Cancel { id } => read(call("job_cancel", value(&JobOf { id }))?)?,
@@ -87,20 +78,6 @@ pub fn run(args: &JobsArgs) -> Result<()> {
         ListFormat::Json => one_json(&job),
         ListFormat::Normal => text::one(&job),
     })
-}
-
-/// A job that was waited for.
-fn ended(job: Job) -> Result<Job> {
-    match job.state {
-        JobState::Failed => bail!("job {}: {}", job.id, job.error.unwrap_or_default()),
-        JobState::Cancelled => bail!("job {} was cancelled", job.id),
-        JobState::Paused => bail!("job {} is paused", job.id),
-        _ => Ok(job),
-    }
-}
-
-fn is_at_work(job: &Job) -> bool {
-    matches!(job.state, JobState::Running | JobState::Pausing | JobState::Cancelling)
 }
 
 fn find(jobs: Vec<Job>, id: u64) -> Result<Job> {

@@ -150,7 +150,7 @@ pub enum JobsCommand {
         /// The job.
         id: u64,
     },
-    /// Wait until one has ended; exit status 1 if it has failed.
+    /// Wait until one has ended, also while the daemon is started again; exit status 1 if it has failed.
     #[command(after_help = "Example:
   nvlane jobs wait 3 && echo done")]
     Wait {

@@ -29,12 +29,17 @@ impl Progress {
         Progress { shown, what, total, started }
     }
 
-    /// So many bytes are done.
+    /// So many bytes are done since it was made.
     pub fn update(&mut self, now: Instant, done: u64) {
+        let elapsed = now.duration_since(self.started).as_secs_f64();
+        self.update_at(now, done, done as f64 / elapsed.max(1e-9));
+    }
+
+    /// So many bytes are done, and so many of a second.
+    pub fn update_at(&mut self, now: Instant, done: u64, rate: f64) {
         let Some(shown) = self.shown.as_mut().filter(|shown| now >= shown.next) else { return };
         shown.next = now + INTERVAL;
-        let elapsed = now.duration_since(self.started).as_secs_f64();
-        let line = line(self.what, done, self.total, elapsed);
+        let line = line(self.what, done, self.total, rate);
         let width = shown.width.max(line.len());
         shown.width = line.len();
         // A terminal that cannot be written to has nobody before it.
@@ -49,8 +54,7 @@ impl Progress {
     }
 }
 
-fn line(what: &str, done: u64, total: Option<u64>, elapsed: f64) -> String {
-    let rate = size::format((done as f64 / elapsed.max(1e-9)) as u64);
+fn line(what: &str, done: u64, total: Option<u64>, rate: f64) -> String {
     let of = match total {
         Some(total) if total > 0 => {
             let percent = u128::from(done) * 100 / u128::from(total);
@@ -59,13 +63,14 @@ fn line(what: &str, done: u64, total: Option<u64>, elapsed: f64) -> String {
         _ => String::new(),
     };
     let left = match total {
-        Some(total) if done > 0 && total > done => {
-            let seconds = elapsed * (total - done) as f64 / done as f64;
+        Some(total) if rate >= 1.0 && total > done => {
+            let seconds = (total - done) as f64 / rate;
             format!(", {} left", time(seconds.round() as u64))
         }
         _ => String::new(),
     };
-    format!("{}{of} {what}, {rate}/s{left}", size::format(done)).replace("about ", "")
+    let (done, rate) = (size::format(done), size::format(rate as u64));
+    format!("{done}{of} {what}, {rate}/s{left}").replace("about ", "")
 }
 
 /// `7 s`, `3:07`, `1:03:07`.
@@ -85,7 +90,7 @@ mod tests {
     #[test]
     fn a_line_says_how_far_and_how_fast() {
         assert_eq!(
-            line("read", 1 << 30, Some(4 << 30), 2.0),
+            line("read", 1 << 30, Some(4 << 30), f64::from(512 << 20)),
             "1 GiB of 4 GiB (25 %) read, 512 MiB/s, 6 s left"
         );
         assert_eq!(line("written", 0, None, 0.0), "0 B written, 0 B/s");

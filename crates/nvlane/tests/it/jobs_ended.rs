@@ -1,9 +1,11 @@
 //! Jobs that have ended: what is known of them, and what can be said to them.
 
 use crate::copy::{file, pattern};
-use crate::daemon::{Daemon, eventually};
+use crate::daemon::{Daemon, ask, eventually, nvlane, wait};
 use crate::jobs::{job, nvlane_jobs, part_of, start, wait_for};
 use serde_json::{Value, json};
+use std::process::Stdio;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// A daemon with a job that is done (1), one that has failed (2), and one that is paused (3).
@@ -74,11 +76,32 @@ fn it_is_known_when_jobs_were_added_begun_and_ended() {
     assert!(text.contains("created   20") && text.contains("ended     20"), "{text}");
     // What is resumed begins once more, and has not ended.
     let before = times(3);
-    std::thread::sleep(std::time::Duration::from_millis(1100));
+    std::thread::sleep(Duration::from_millis(1100));
     daemon.call("job_resume", json!({"id": 3}));
     let after = times(3);
     assert!(after[0] == before[0] && after[1] > before[1] && after[2].is_none(), "{after:?}");
     daemon.call("job_cancel", json!({"id": 3}));
     wait_for(&daemon, 3, "cancelled");
     assert!(times(3)[2] >= after[1]);
+}
+
+#[test]
+fn who_waits_for_a_job_waits_for_the_daemon_too() {
+    let (dir, daemon) = three_jobs();
+    daemon.call("job_throttle", json!({"id": 3, "throttle": "1M"}));
+    daemon.call("job_resume", json!({"id": 3}));
+    let socket = daemon.socket.to_str().unwrap();
+    let mut command = nvlane();
+    command.args(["jobs", "wait", "3", "--socket", socket]);
+    let mut waits = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    daemon.kill();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(waits.try_wait().unwrap().is_none(), "it does not wait");
+    let daemon = start(dir.path());
+    eventually("work", || job(&daemon, 3)["counts"]["done_bytes"].as_u64() > Some(0));
+    let _ = ask(&daemon.socket, "job_throttle", json!({"id": 3, "throttle": "none"}));
+    assert!(wait(&mut waits).success());
+    let text = String::from_utf8(waits.wait_with_output().unwrap().stdout).unwrap();
+    assert!(text.contains("state     done"), "{text}");
 }

@@ -1,0 +1,44 @@
+//! How far a copy is, on a terminal.
+
+use super::shared::{Counts, Phase};
+use crate::session::Progress;
+use std::time::Instant;
+
+/// A line that is written again and again, and taken away in the end.
+pub struct Line {
+    copying: Progress,
+    verifying: Option<Progress>,
+    total: u64,
+}
+
+impl Line {
+    /// Of a copy of so many bytes, which begins now.
+    pub fn new(total: u64) -> Line {
+        Line { copying: Progress::new("copied", Some(total)), verifying: None, total }
+    }
+
+    /// So far it is. `rate` is in bytes per second, where it is known; otherwise it is that since the beginning.
+    pub fn update(&mut self, phase: Phase, counts: &Counts, rate: Option<u64>) {
+        let (line, done) = match phase {
+            Phase::Copying | Phase::Flushing => (&mut self.copying, counts.done_bytes),
+            Phase::Verifying => {
+                self.copying.end();
+                let line = || Progress::new("compared", Some(self.total));
+                (self.verifying.get_or_insert_with(line), counts.verified_bytes)
+            }
+        };
+        match rate {
+            Some(rate) => line.update_at(Instant::now(), done, rate as f64),
+            None => line.update(Instant::now(), done),
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.copying.end();
+        if let Some(line) = &mut self.verifying {
+            line.end();
+        }
+    }
+}
