@@ -24,13 +24,15 @@ pub mod throttle;
 mod watermark;
 
 use crate::cli::{CopyArgs, ListFormat};
+use crate::control::path;
 use crate::jobs;
 use crate::serve::log;
 use crate::signals;
 use crate::size;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use engine::{Engine, Outcome, Setup};
 use line::Line;
+use namespace::file::OpenError;
 use open::Opened;
 use reactor::{Config, Kind, Reactor};
 use report::Report;
@@ -38,6 +40,7 @@ use shared::{Counts, Shared};
 use spec::{Part, Spec};
 use std::cell::RefCell;
 use std::io::{self, Write};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -57,7 +60,8 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     if let Some(part) = parts.find(|part| part.volume.starts_with(open::SERVED)) {
         bail!("{}: a volume of the daemon's is copied by the daemon: add --detach", part.volume);
     }
-    let opened = Opened::open(&spec, args.create, args.dry_run)?;
+    let opened = Opened::open(&spec, args.create, args.dry_run);
+    let opened = opened.map_err(|error| in_use(error, args.socket.as_deref()))?;
     let layout = opened.layout(&spec)?;
     opened.check_means(&layout, &spec.options)?;
     if args.dry_run {
@@ -96,6 +100,25 @@ pub fn run(args: &CopyArgs) -> Result<()> {
         Outcome::Stopped(durable) => bail!("interrupted: {}", so_far(durable, total)),
         Outcome::Failed(failure, durable) if durable >= total => bail!("{failure}"),
         Outcome::Failed(failure, durable) => bail!("{failure}; {}", so_far(durable, total)),
+    }
+}
+
+/// A volume that somebody has: if that is a daemon, it can copy it.
+fn in_use(error: Error, socket: Option<&Path>) -> Error {
+    let Some(volume::Error::File(OpenError::Busy { path, .. })) = error.downcast_ref() else {
+        return error;
+    };
+    let socket = socket.map_or_else(path::socket, Path::to_owned);
+    match jobs::served(path, &socket) {
+        Some(name) => anyhow!(
+            "{} is served by `nvlane serve`: have that copy it: add --detach, and name it {name}",
+            path.display()
+        ),
+        None => anyhow!(
+            "{} is in use by another process; if that is `nvlane serve`, have that copy it: add --detach, and name \
+             the volume served:NSID (`nvlane ctl volume list` tells the NSID)",
+            path.display()
+        ),
     }
 }
 

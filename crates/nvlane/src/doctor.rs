@@ -25,6 +25,8 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
+pub use machine::quoted;
+
 /// What is logged to standard error: nothing but what ends the program, since each finding is told as such.
 const LOG: &str = "error";
 

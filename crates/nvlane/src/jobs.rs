@@ -6,16 +6,23 @@ mod wait;
 use crate::admin::json_object;
 use crate::cli::{JobsArgs, JobsCommand, ListFormat};
 use crate::control::client::Client;
-use crate::control::method::{Job, JobAdd, JobClear, JobOf, JobThrottle, JobsCleared};
+use crate::control::method::{Job, JobAdd, JobClear, JobOf, JobThrottle, JobsCleared, Volume};
 use crate::control::path;
 use crate::copy::open::SERVED;
 use crate::copy::spec::{Part, Spec};
+use crate::doctor::quoted;
 use crate::origin;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use volume::{Kind, Uri};
+
+/// How long a daemon has to say what it serves.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Gives the daemon a copy to do.
 pub fn add(spec: Spec, socket: Option<PathBuf>, format: ListFormat) -> Result<()> {
@@ -27,13 +34,36 @@ pub fn add(spec: Spec, socket: Option<PathBuf>, format: ListFormat) -> Result<()
     };
     let sources = spec.sources.into_iter().map(settle).collect::<Result<_>>()?;
     let targets = spec.targets.into_iter().map(settle).collect::<Result<_>>()?;
-    let mut client = Client::connect(&socket.unwrap_or_else(path::socket))?;
+    let mut client = Client::connect(&socket.clone().unwrap_or_else(path::socket))?;
     let wanted = JobAdd { sources, targets, options: spec.options };
     let job = read::<Job>(client.call("job_add", value(&wanted))?)?;
     match format {
         ListFormat::Json => print(&one_json(&job)),
-        ListFormat::Normal => print(&format!("job {}: nvlane jobs show {0}\n", job.id)),
+        ListFormat::Normal => {
+            // What is said is to be what can be typed.
+            let socket =
+                socket.map(|path| format!(" --socket {}", quoted(&path.to_string_lossy())));
+            let socket = socket.unwrap_or_default();
+            print(&format!("job {}: nvlane jobs show {0}{socket}\n", job.id))
+        }
     }
+}
+
+/// The name by which the daemon at `socket` copies the file at `path`, if it serves it as a whole.
+pub fn served(path: &Path, socket: &Path) -> Option<String> {
+    let id = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
+    let file = id(path)?;
+    let mut client = Client::connect(socket).ok()?.patient_for(PATIENCE);
+    let volumes: Vec<Volume> = read(client.call("volume_list", json!({})).ok()?).ok()?;
+    let is_it = |volume: &&Volume| match volume.volume.parse::<Uri>().map(|uri| uri.kind) {
+        Ok(Kind::File { path, .. }) => id(&path) == Some(file),
+        _ => false,
+    };
+    let Volume { nqn, nsid, .. } = volumes.iter().find(is_it)?;
+    Some(match volumes.iter().filter(|volume| volume.nsid == *nsid).count() {
+        1 => format!("{SERVED}{nsid}"),
+        _ => format!("{SERVED}{nqn}/{nsid}"),
+    })
 }
 
 /// `nvlane jobs`.

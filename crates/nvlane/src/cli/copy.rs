@@ -17,7 +17,7 @@ use std::path::PathBuf;
   nvlane copy a.img@1G+512M b.img whole.img@2G --verify      parts, one after another
   nvlane copy master.img one.img --also two.img --also three.img
   nvlane copy a.img b.img --dry-run                          by which means, without doing it
-  nvlane copy a.img b.img --detach --throttle 30%            by the daemon; see nvlane jobs
+  nvlane copy a.img b.img --detach --throttle 50M            by the daemon; see nvlane jobs
   nvlane copy served:1 'tcp://192.0.2.1/nqn.2026-11.com.example:a?ns=1' --detach    what it serves
 
 A part of a volume is written VOLUME@OFFSET+LENGTH, VOLUME@OFFSET or VOLUME@+LENGTH; sizes take K,
@@ -42,11 +42,11 @@ pub struct CopyArgs {
     /// How.
     #[command(flatten)]
     pub how: HowArgs,
-    /// Have the daemon do it, and return at once: see nvlane jobs.
+    /// Have the daemon do it, and return once it has opened the volumes: see nvlane jobs.
     #[arg(long, conflicts_with_all = ["dry_run", "create"])]
     pub detach: bool,
-    /// The daemon's control socket.
-    #[arg(long, value_name = "PATH", requires = "detach")]
+    /// The daemon's control socket, with --detach; or of the daemon that may serve a volume which is in use.
+    #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// How to write the outcome.
     #[arg(short, long, value_enum, default_value = "normal")]

@@ -142,7 +142,7 @@ impl Spec {
             return Err("the request size is less than 4096 bytes".to_owned());
         }
         if sparse_bytes.is_some_and(|bytes| bytes < 512 || !bytes.is_power_of_two()) {
-            return Err("the sparse size is no power of two from 512 on".to_owned());
+            return Err("the sparse size is no power of two from 512 to 2G".to_owned());
         }
         if self.options.fast_only && (self.options.read_write || sparse_bytes.is_some()) {
             return Err(

@@ -319,6 +319,9 @@ impl Jobs {
         let records = self.records.clone();
         let entry = self.entry(id)?;
         let mut record = lock(&entry.record);
+        if entry.run.is_none() && record.is_over() {
+            return Err(Failure::conflict(format!("job {id} has ended")));
+        }
         let before = std::mem::replace(&mut record.spec.options.throttle, throttle);
         if let Err(error) = records.save(&record) {
             record.spec.options.throttle = before;

@@ -275,7 +275,7 @@ fn giving(path: &str, has_acl: bool) -> String {
 }
 
 /// A path as a shell takes it for one word, and no command for an option.
-fn quoted(path: &str) -> String {
+pub fn quoted(path: &str) -> String {
     let place = if path.starts_with('-') { "./" } else { "" };
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+=:,@%".contains(letter);
     if !path.is_empty() && path.chars().all(plain) {

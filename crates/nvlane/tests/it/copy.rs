@@ -300,7 +300,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
     let (beyond, odd, some) = (cut("@3M"), cut("@1+512"), cut("@+512"));
     let (long, within, again) = (format!("{b}@0+512"), format!("{b}@100"), format!("{b}@256"));
     let tail = file(dir.path(), "tail", &[&pattern(64 << 10, 1)[..], &[1; 96]].concat());
-    let cases: [(&[&str], &str); 12] = [
+    let cases: [(&[&str], &str); 13] = [
         (&[&tail, &b], "the last 96 bytes"),
         (&[&a, &b], "more than the 1048576"),
         (&[&a, &bs], "read-only"),
@@ -313,6 +313,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
         (&[&a, "/not/there"], "/not/there does not exist; add --create"),
         (&[&some, &b, "--also", &again], "does not begin a block"),
         (&[&some, &b, "-R", "0"], "requests"),
+        (&[&some, &b, "--sparse", "8G"], "from 512 to 2G"),
     ];
     for (args, part) in cases {
         let line = said(args);

@@ -47,6 +47,11 @@ pub fn wait_for(daemon: &Daemon, id: u64, state: &str) -> Value {
     }
 }
 
+/// Has a job go as fast as it can, unless it has ended.
+pub fn unthrottle(daemon: &Daemon, id: u64) {
+    let _ = ask(&daemon.socket, "job_throttle", json!({"id": id, "throttle": "none"}));
+}
+
 pub fn nvlane_jobs(daemon: &Daemon, args: &[&str]) -> (bool, String) {
     let socket = daemon.socket.to_str().unwrap();
     let output = nvlane().arg("jobs").args(args).args(["--socket", socket]).output().unwrap();
@@ -325,7 +330,7 @@ fn a_job_outlives_the_targets_that_it_copies_to() {
         target.kill();
         std::thread::sleep(Duration::from_millis(300));
         target = Daemon::start(there.path(), &args);
-        daemon.call("job_throttle", json!({"id": id, "throttle": "none"}));
+        unthrottle(&daemon, id);
         wait_for(&daemon, id, "done");
     }
     let bytes = fs::read(&far).unwrap();
@@ -373,7 +378,7 @@ fn a_flush_after_a_loss_of_power_is_not_believed() {
     to.iter().for_each(|file| wait_for_lock(Path::new(file)));
     let target = serve(&listen);
     for id in jobs {
-        daemon.call("job_throttle", json!({"id": id, "throttle": "none"}));
+        unthrottle(&daemon, id);
     }
     let done = jobs.map(|id| wait_for(&daemon, id, "done"));
     // Killed once more: what is done is durable.
@@ -533,7 +538,7 @@ fn a_kill_at_any_moment_loses_nothing() {
             let now = job(&daemon, *id);
             let bytes = |job: &Value| job["counts"]["durable_bytes"].as_u64().unwrap();
             assert!(bytes(&now) >= bytes(told), "round {round}: {told} became {now}");
-            daemon.call("job_throttle", json!({"id": id, "throttle": "none"}));
+            unthrottle(&daemon, *id);
         }
         for id in &jobs {
             let done = wait_for(&daemon, *id, "done");
@@ -610,7 +615,7 @@ fn kills_of_targets_and_of_hosts_lose_nothing() {
             host = start(dir.path());
         }
         for id in jobs {
-            host.call("job_throttle", json!({"id": id, "throttle": "none"}));
+            unthrottle(&host, id);
         }
         for id in jobs {
             wait_for(&host, id, "done");

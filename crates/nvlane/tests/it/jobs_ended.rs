@@ -1,8 +1,8 @@
 //! Jobs that have ended: what is known of them, and what can be said to them.
 
-use crate::copy::{file, pattern};
-use crate::daemon::{Daemon, ask, eventually, nvlane, wait};
-use crate::jobs::{job, nvlane_jobs, part_of, start, wait_for};
+use crate::copy::{copy, file, pattern, said};
+use crate::daemon::{Daemon, eventually, nvlane, wait};
+use crate::jobs::{job, nvlane_jobs, part_of, start, unthrottle, wait_for};
 use serde_json::{Value, json};
 use std::process::Stdio;
 use std::time::Duration;
@@ -40,6 +40,11 @@ fn a_failed_job_that_is_cancelled_says_why_it_failed() {
     let (ok, text) = nvlane_jobs(&daemon, &["cancel", "2"]);
     assert!(ok && text.contains("cancelled") && text.contains("flushing"), "{text}");
     assert_eq!(job(&daemon, 2)["error"], failed["error"]);
+    // What is over has no speed.
+    for (id, code) in [(1, -32002), (2, -32002), (9, -32001)] {
+        assert_eq!(daemon.refuse("job_throttle", json!({"id": id, "throttle": "1M"})), code);
+    }
+    daemon.call("job_throttle", json!({"id": 3, "throttle": "1M"}));
 }
 
 #[test]
@@ -100,8 +105,25 @@ fn who_waits_for_a_job_waits_for_the_daemon_too() {
     assert!(waits.try_wait().unwrap().is_none(), "it does not wait");
     let daemon = start(dir.path());
     eventually("work", || job(&daemon, 3)["counts"]["done_bytes"].as_u64() > Some(0));
-    let _ = ask(&daemon.socket, "job_throttle", json!({"id": 3, "throttle": "none"}));
+    unthrottle(&daemon, 3);
     assert!(wait(&mut waits).success());
     let text = String::from_utf8(waits.wait_with_output().unwrap().stdout).unwrap();
     assert!(text.contains("state     done"), "{text}");
+}
+
+#[test]
+fn who_copies_what_is_served_is_told_how_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = file(dir.path(), "a", &pattern(1 << 20, 1));
+    file(dir.path(), "b", &vec![0; 1 << 20]);
+    let c = file(dir.path(), "c", &vec![0; 1 << 20]);
+    let daemon = start(dir.path());
+    let socket = daemon.socket.to_str().unwrap();
+    let line = said(&[&a, &c, "--socket", socket]);
+    assert!(line.contains("add --detach") && line.contains("served:1"), "{line}");
+    let line = said(&[&a, &c, "--socket", "/not/there"]);
+    assert!(line.contains("served:NSID"), "{line}");
+    let output = copy(&["served:1", &c, "--detach", "--socket", socket]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text, format!("job 1: nvlane jobs show 1 --socket {socket}\n"));
 }

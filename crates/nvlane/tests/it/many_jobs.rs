@@ -2,7 +2,7 @@
 
 use crate::copy::{file, pattern};
 use crate::daemon::{Daemon, ask};
-use crate::jobs::{job, start, wait_for};
+use crate::jobs::{job, start, unthrottle, wait_for};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -70,7 +70,7 @@ fn so_many_jobs_are_at_work_at_once() {
     assert_eq!(job(&daemon, 7)["state"], "paused");
 
     for id in 1..=RUNNING_MAX + 1 {
-        daemon.call("job_throttle", json!({"id": id, "throttle": "none"}));
+        unthrottle(&daemon, id);
     }
     for id in (1..=RUNNING_MAX + 1).filter(|id| *id != 7) {
         wait_for(&daemon, id, "done");

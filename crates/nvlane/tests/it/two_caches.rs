@@ -7,7 +7,7 @@
 
 use crate::copy::{file, pattern};
 use crate::daemon::{Address, Daemon, eventually, free_address, wait_for_lock};
-use crate::jobs::{job, part_of, start, wait_for};
+use crate::jobs::{job, part_of, start, unthrottle, wait_for};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -149,7 +149,7 @@ fn copy_to(pair: &Pair, daemon: &Daemon) -> u64 {
 
 /// Lets a job go on as fast as it can, and waits for its end.
 fn finish(daemon: &Daemon, id: u64) -> Value {
-    daemon.call("job_throttle", json!({"id": id, "throttle": "none"}));
+    unthrottle(&daemon, id);
     wait_for(daemon, id, "done")
 }
 
