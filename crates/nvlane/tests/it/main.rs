@@ -18,7 +18,7 @@ mod host;
 mod hostile;
 mod job_paths;
 mod jobs;
-mod jobs_ended;
+mod jobs_told;
 mod keys;
 mod library;
 mod many_jobs;

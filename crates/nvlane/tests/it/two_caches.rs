@@ -149,7 +149,7 @@ fn copy_to(pair: &Pair, daemon: &Daemon) -> u64 {
 
 /// Lets a job go on as fast as it can, and waits for its end.
 fn finish(daemon: &Daemon, id: u64) -> Value {
-    unthrottle(&daemon, id);
+    unthrottle(daemon, id);
     wait_for(daemon, id, "done")
 }
 

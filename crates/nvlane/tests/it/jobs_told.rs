@@ -1,4 +1,4 @@
-//! Jobs that have ended: what is known of them, and what can be said to them.
+//! What is told of jobs, and what can be said to those that are not at work.
 
 use crate::copy::{copy, file, pattern, said};
 use crate::daemon::{Daemon, eventually, nvlane, wait};
@@ -126,4 +126,26 @@ fn who_copies_what_is_served_is_told_how_to() {
     let output = copy(&["served:1", &c, "--detach", "--socket", socket]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text, format!("job 1: nvlane jobs show 1 --socket {socket}\n"));
+}
+
+/// Not of all the time since it was begun.
+#[test]
+fn the_rate_of_a_job_is_the_one_it_has_now() {
+    let dir = tempfile::tempdir().unwrap();
+    file(dir.path(), "a", &pattern(64 << 20, 1));
+    file(dir.path(), "b", &vec![0; 64 << 20]);
+    let daemon = start(dir.path());
+    let rate = || job(&daemon, 1)["bytes_per_second"].as_u64().unwrap();
+    let options = json!({"throttle": "16M", "request_bytes": 65536});
+    let wanted = json!({
+        "sources": part_of("served:1"), "targets": part_of("served:2"), "options": options,
+    });
+    daemon.call("job_add", wanted);
+    eventually("a rate", || job(&daemon, 1)["counts"]["done_bytes"].as_u64() > Some(24 << 20));
+    assert!(rate() > 4 << 20, "{}", job(&daemon, 1));
+    daemon.call("job_throttle", json!({"id": 1, "throttle": "512K"}));
+    std::thread::sleep(Duration::from_secs(3));
+    // Of some five seconds it would be 5 MiB/s.
+    assert!((1..2 << 20).contains(&rate()), "{}", job(&daemon, 1));
+    daemon.call("job_cancel", json!({"id": 1}));
 }
