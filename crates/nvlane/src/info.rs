@@ -89,7 +89,7 @@ pub fn run(args: &InfoArgs) -> Result<()> {
             let rows: Vec<[String; 3]> = parts
                 .into_iter()
                 .map(|part| {
-                    [part.offset.to_string(), part.bytes.to_string(), part.means.to_string()]
+                    [size::exact(part.offset), size::exact(part.bytes), part.means.to_string()]
                 })
                 .collect();
             out.write_all(columns(&["From", "Bytes", "Means"], &rows).as_bytes())?;

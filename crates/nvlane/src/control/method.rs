@@ -554,7 +554,7 @@ pub struct Job {
     pub state: JobState,
     /// What it does while it is running.
     pub phase: Phase,
-    /// Why it has failed.
+    /// Why it has failed, also when it was cancelled after that.
     pub error: Option<String>,
     /// What is read.
     pub sources: Vec<Part>,

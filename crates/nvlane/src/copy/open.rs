@@ -3,6 +3,7 @@
 use super::engine::{can_copy, copies};
 use super::fresh::Fresh;
 use super::layout::{Facts, Layout, Order, Target, Wanted};
+use super::plan::why_not_copied;
 use super::spec::{Options, Part, Spec};
 use crate::origin;
 use crate::patience;
@@ -172,10 +173,9 @@ impl Opened {
                 }
                 let (from, to) = (self.name(extent.volume), self.name(written));
                 if options.fast_only {
+                    let why = why_not_copied(&source, &target);
                     bail!(
-                        "{from} and {to}: blocks of {} and {} bytes cannot be copied without reading them",
-                        source.block_bytes(),
-                        target.block_bytes()
+                        "{from} and {to} can only be read and written ({why}): leave out --fast-only"
                     );
                 }
                 ensure!(

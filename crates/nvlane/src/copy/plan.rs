@@ -174,7 +174,7 @@ fn parts(
 }
 
 /// Why a volume is not copied to another with Copy commands.
-fn why_not_copied(source: &Limits, target: &Limits) -> String {
+pub fn why_not_copied(source: &Limits, target: &Limits) -> String {
     match source.block_shift == target.block_shift {
         true => "the target has no Copy".to_owned(),
         false => format!("blocks of {} and {} bytes", source.block_bytes(), target.block_bytes()),
@@ -209,6 +209,7 @@ fn stretches(
 ) -> Vec<Stretch> {
     let (shift, between) = (source.limits().block_shift, copies_between(target));
     let (is_same, is_routed) = (Arc::ptr_eq(source, target), is_program(target));
+    let is_null = target.uri().parse().is_ok_and(|uri: Uri| matches!(uri.kind, Kind::Null(_)));
     let mut found: Vec<Stretch> = Vec::new();
     let mut at = 0;
     while at < bytes {
@@ -220,6 +221,8 @@ fn stretches(
         let blocks = of(&one).min(of(&other)).clamp(1, left);
         let means = match means(one.as_ref(), other.as_ref(), between) {
             Means::Apart if is_routed => Means::Program,
+            // It takes a Copy from wherever there is a place to name.
+            Means::Apart if is_null && (is_same || one.is_some()) => Means::Any,
             means => means,
         };
         let count = found.len();
@@ -336,12 +339,15 @@ mod tests {
     fn a_target_behind_layers_is_copied_to_and_a_source_is_read() {
         let open = |uri| volume::open(uri, &volume::OpenOptions::default()).unwrap();
         let (memory, late) = (open("mem:1M"), open("rate:1G(delay:write=1ms(mem:1M))"));
-        let faulty = open("fault:op=flush(mem:1M)");
-        let told = |source, target| between(source, target).pop().unwrap().means;
+        let (faulty, null) = (open("fault:op=flush(mem:1M)"), open("null:1M"));
+        let volatile = open("volatile:(mem:1M)");
+        let told = |source: &Arc<_>, target: &Arc<_>| between(source, target).pop().unwrap().means;
         assert_eq!(told(&memory, &memory), Means::Memory);
         assert_eq!([told(&memory, &late), told(&late, &late)], [Means::Memory, Means::Memory]);
         assert_eq!(told(&memory, &faulty), Means::Memory);
         assert_eq!([told(&late, &memory), told(&faulty, &late)], [Means::Apart, Means::Apart]);
-        assert_eq!(told(&memory, &open("volatile:(mem:1M)")), Means::Apart);
+        assert_eq!(told(&memory, &volatile), Means::Apart);
+        assert_eq!([told(&memory, &null), told(&null, &null)], [Means::Any, Means::Any]);
+        assert_eq!([told(&late, &null), told(&null, &memory)], [Means::Apart, Means::Apart]);
     }
 }
