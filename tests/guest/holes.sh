@@ -30,7 +30,8 @@ blocks() { echo $(($1 * (1 << 20) / block)); }
 stored() { nvme get-lba-status "$device" -n 1 -s 0 -m 255 -a 2 -l 0 -o binary | od -An -v -tu4 -w4 | head -n $((2 + 4 * $1)) | xargs; }
 expect "blocks that are told to be stored" "$(stored 2)" \
     "2 2 0 0 $(($(blocks 16) - 1)) 512 $(blocks 32) 0 $(($(blocks 32) - 1)) 512"
-expect_json <(nvme id-ctrl "/dev/$(controllers)" -o json) '((.oacs / 512) | floor) % 2' 1
+nvme id-ctrl "/dev/$(controllers)" -o json >"$WORK/ctrl.json"
+expect_json "$WORK/ctrl.json" '((.oacs / 512) | floor) % 2' 1
 
 # Write Zeroes with deallocation: what fallocate's punch-hole sends.
 before=$(data_bytes "$image")

@@ -36,7 +36,7 @@ pub struct Double {
 }
 
 impl Double {
-    /// Nothing is changed yet. Of what a volume need not say, only whether it keeps blocks whole is passed on.
+    /// Nothing is changed yet. Of what a volume need not say, only whether it keeps blocks whole, and which are stored, is passed on.
     pub fn over(child: Arc<dyn Namespace>) -> Double {
         Double {
             child,
@@ -97,7 +97,7 @@ impl fmt::Debug for Double {
 impl Namespace for Double {
     fn limits(&self) -> Limits {
         let mut limits = self.child.limits();
-        limits.commands.allocation = self.tell.is_some();
+        limits.commands.allocation |= self.tell.is_some();
         (self.limit)(limits)
     }
 
@@ -136,7 +136,7 @@ impl Namespace for Double {
     fn allocation(&self, slba: u64, blocks: u64, runs_max: usize) -> io::Result<Vec<Run>> {
         match &self.tell {
             Some(tell) => tell(slba, blocks, runs_max),
-            None => Ok(vec![Run { blocks, is_stored: true }]),
+            None => self.child.allocation(slba, blocks, runs_max),
         }
     }
 

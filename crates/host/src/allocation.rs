@@ -16,36 +16,49 @@ use nvme::identify::{Cns, DATA_BYTES, NvmNamespace};
 use nvme::lba_status::{self, Allocated, DESCRIPTOR_BYTES, HEADER_BYTES};
 use nvme::{Command, Status, opcode};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use zerocopy::FromBytes;
 
-/// How long whoever asks waits for an answer; no longer than for other admin commands.
+/// How long whoever asks waits in all; no longer than for other admin commands.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A controller that has kept somebody waiting is not asked again for so long.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// How long the controller may take before its connection is given up: its disk may hang, which is no fault of the path.
-const TIMEOUT: Duration = Duration::from_secs(3600);
+/// How long the controller may take before its connection is given up: its disk may hang, which is no fault of the path. Until
+/// it has answered it is asked nothing more.
+const TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Descriptors that are asked for at once, at most: 16 KiB.
 const DESCRIPTORS_MAX: usize = (16 << 10) / DESCRIPTOR_BYTES - 1;
+
+/// Blocks that a command can name, in whole MiB.
+const NAMED_MAX: u64 = 0xf000;
 
 /// What is known of the controller.
 #[derive(Debug, Default)]
 pub(crate) struct Tracking {
     state: Mutex<State>,
-    /// Held by whoever asks: our targets carry out one such command of a host at a time.
-    turn: Mutex<()>,
+    /// Somebody asks: our targets carry out one such command of a host at a time.
+    taken: Mutex<bool>,
+    left: Condvar,
+    /// A command is with the controller, or was given up by whoever waited for it.
+    outstanding: Arc<AtomicBool>,
 }
 
+/// Each with the number of the [survey](crate::shared::Standing::survey) that it is of.
 #[derive(Debug, Default)]
 struct State {
-    /// Whether it keeps track of what is allocated, and the association that it was asked by.
+    /// Whether the controller keeps track of what is allocated.
     tracks: Option<(u64, bool)>,
-    /// Not to be asked before.
-    silent_until: Option<Instant>,
+    /// It has so many blocks at least.
+    blocks: Option<(u64, u64)>,
+    /// It is not to be asked before.
+    silent_until: Option<(u64, Instant)>,
+    /// It was told that its answer makes no sense.
+    blamed: Option<u64>,
 }
 
 /// Who is asked.
@@ -63,48 +76,58 @@ impl Asked<'_> {
     /// The path is not usable, or there was no answer: another path may know.
     pub(crate) fn runs(&self, slba: u64, blocks: u64, runs_max: usize) -> io::Result<Vec<Run>> {
         let stored = || Ok(vec![Run { blocks, is_stored: true }]);
-        let limits = self.shared.subsystem.limits();
-        let tells = limits.is_some_and(|limits| limits.commands.allocation);
-        if !tells || runs_max == 0 || blocks == 0 {
+        if runs_max == 0 || blocks == 0 || !self.tells() {
             return stored();
         }
-        let _turn = self.tracking.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(association) = self.tracked_by()? else { return stored() };
+        let until = Instant::now() + PATIENCE.min(self.shared.options.association.admin_timeout);
+        let _turn = self.tracking.turn(until).ok_or_else(|| self.unusable())?;
+        let Some(survey) = self.tracked(until)? else { return stored() };
+        // More than a command can name is asked about up to the end, which is the controller's.
+        let asked = match blocks > NAMED_MAX && !self.has_all_blocks(slba, blocks, survey, until)? {
+            true => NAMED_MAX,
+            false => blocks,
+        };
         // Each extent comes with a hole before it.
         let count = (runs_max / 2 + 1).min(DESCRIPTORS_MAX);
-        let bytes = (HEADER_BYTES + count * DESCRIPTOR_BYTES) as u32;
-        let nsid = self.shared.standing().nsid;
-        let command = lba_status::command(nsid, slba, blocks, bytes);
-        let (status, answer) = self.answer(command, bytes)?;
+        let (status, answer) = self.answer(slba, asked, count, until)?;
         if !status.is_success() {
             // What it does not know, or not of these blocks, is stored.
-            return if status.0 & Status::DNR != 0 { stored() } else { Err(self.unusable()) };
+            return if is_final(status) { stored() } else { Err(self.unusable()) };
         }
-        // Of another controller nobody knows whether it tracks anything.
-        if self.shared.standing().association != association {
+        // Of another controller, or another namespace, nobody knows whether it tracks anything.
+        if self.shared.standing().survey != survey || !self.tells() {
             return Err(self.unusable());
         }
         match Allocated::read(&answer, slba) {
-            Some(allocated) => Ok(runs(&allocated, slba, blocks, runs_max)),
+            Some(allocated) => Ok(runs(&allocated, slba, asked, runs_max)),
             None => {
-                let peer = self.shared.address();
-                tracing::warn!(%peer, "the answer to Get LBA Status makes no sense");
+                let before = self.tracking.lock().blamed.replace(survey);
+                if before != Some(survey) {
+                    let peer = self.shared.address();
+                    tracing::warn!(%peer, "the answer to Get LBA Status makes no sense");
+                }
                 stored()
             }
         }
     }
 
-    /// The association by whose controller it is kept track of what is allocated, as that says once; if it is.
-    fn tracked_by(&self) -> io::Result<Option<u64>> {
+    /// Whether the controllers have the command, and what is not allocated is read as zeroes.
+    fn tells(&self) -> bool {
+        let limits = self.shared.subsystem.limits();
+        limits.is_some_and(|limits| limits.commands.allocation)
+    }
+
+    /// The survey of which it is known that the controller keeps track of what is allocated, as it says once; none if it does not.
+    fn tracked(&self, until: Instant) -> io::Result<Option<u64>> {
         if !self.shared.access().is_usable() {
             return Err(self.unusable());
         }
-        let association = self.shared.standing().association;
+        let survey = self.shared.standing().survey;
         let known = self.tracking.lock().tracks;
         if let Some((of, tracks)) = known
-            && of == association
+            && of == survey
         {
-            return Ok(tracks.then_some(association));
+            return Ok(tracks.then_some(survey));
         }
         // CSI 0h, the NVM command set, in dword 11.
         let command = Command {
@@ -113,28 +136,75 @@ impl Asked<'_> {
             cdw10: u32::from(Cns::COMMAND_SET_NAMESPACE.0).into(),
             ..Command::default()
         };
-        let (status, answer) = self.answer(command, DATA_BYTES as u32)?;
+        let (status, answer) = self.pass(command, DATA_BYTES as u32, until)?;
+        if !status.is_success() && !is_final(status) {
+            return Err(self.unusable());
+        }
         let found = NvmNamespace::read_from_bytes(&answer).ok().filter(|_| status.is_success());
         let tracks = found.is_some_and(|found| found.tlbaag.get() != 0);
-        self.tracking.lock().tracks = Some((association, tracks));
-        Ok(tracks.then_some(association))
+        self.tracking.lock().tracks = Some((survey, tracks));
+        Ok(tracks.then_some(survey))
+    }
+
+    /// Whether the controller has all of these blocks, and has not been asked before it was made larger: it is asked for the
+    /// volume's last one.
+    fn has_all_blocks(
+        &self,
+        slba: u64,
+        blocks: u64,
+        survey: u64,
+        until: Instant,
+    ) -> io::Result<bool> {
+        let all = self.shared.subsystem.limits().map_or(0, |limits| limits.blocks);
+        if slba.checked_add(blocks).is_none_or(|end| end > all) {
+            return Ok(false);
+        }
+        if self.tracking.lock().blocks == Some((survey, all)) {
+            return Ok(true);
+        }
+        let (status, _) = self.answer(all - 1, 1, 1, until)?;
+        if status.is_success() {
+            self.tracking.lock().blocks = Some((survey, all));
+        } else if !is_final(status) {
+            return Err(self.unusable());
+        }
+        Ok(status.is_success())
+    }
+
+    /// Asks for so many descriptors at most.
+    fn answer(
+        &self,
+        slba: u64,
+        blocks: u64,
+        descriptors: usize,
+        until: Instant,
+    ) -> io::Result<(Status, Vec<u8>)> {
+        let bytes = (HEADER_BYTES + descriptors * DESCRIPTOR_BYTES) as u32;
+        let nsid = self.shared.standing().nsid;
+        self.pass(lba_status::command(nsid, slba, blocks, bytes), bytes, until)
     }
 
     /// Sends an admin command for the namespace, and waits for what comes.
-    fn answer(&self, command: Command, bytes: u32) -> io::Result<(Status, Vec<u8>)> {
-        if self.tracking.lock().silent_until.is_some_and(|until| Instant::now() < until) {
+    fn pass(&self, command: Command, bytes: u32, until: Instant) -> io::Result<(Status, Vec<u8>)> {
+        let survey = self.shared.standing().survey;
+        let silent = self.tracking.lock().silent_until;
+        let is_silent = silent.is_some_and(|(of, until)| of == survey && Instant::now() < until);
+        if is_silent || self.tracking.outstanding.swap(true, Ordering::AcqRel) {
             return Err(self.unusable());
         }
         let (sender, receiver) = mpsc::channel();
+        let outstanding = Arc::clone(&self.tracking.outstanding);
+        // It is called in any case, once.
         let answer = Box::new(move |status: Status, _result, data| {
+            outstanding.store(false, Ordering::Release);
             // Whoever waited may have given up.
             let _ = sender.send((status, data));
         });
         let passing = Passing::new(command, Vec::new(), bytes, TIMEOUT, answer);
         self.control.with(self.path, move |driver| driver.pass(passing));
-        let patience = PATIENCE.min(self.shared.options.association.admin_timeout);
-        let Ok((status, data)) = receiver.recv_timeout(patience) else {
-            self.tracking.lock().silent_until = Some(Instant::now() + SILENCE);
+        let left = until.saturating_duration_since(Instant::now());
+        let Ok((status, data)) = receiver.recv_timeout(left) else {
+            self.tracking.lock().silent_until = Some((survey, Instant::now() + SILENCE));
             return Err(self.unusable());
         };
         if matches!(status.code(), Status::HOST_PATHING_ERROR | Status::HOST_ABORTED) {
@@ -149,9 +219,36 @@ impl Asked<'_> {
     }
 }
 
+/// Whether it is of no use to ask again.
+fn is_final(status: Status) -> bool {
+    status.0 & Status::DNR != 0
+}
+
 impl Tracking {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nobody else asks; none if that takes too long.
+    fn turn(&self, until: Instant) -> Option<Turn<'_>> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        while *taken {
+            let left = until.checked_duration_since(Instant::now())?;
+            let waited = self.left.wait_timeout(taken, left);
+            taken = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *taken = true;
+        Some(Turn(self))
+    }
+}
+
+/// Somebody's turn to ask.
+struct Turn<'a>(&'a Tracking);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.0.left.notify_one();
     }
 }
 

@@ -338,7 +338,7 @@ impl Driver {
                 association.settle().max(if named { Duration::ZERO } else { config.quiesce_time });
             self.shared.change(|standing| {
                 standing.lives += 1;
-                standing.association += 1;
+                standing.survey += 1;
                 standing.settles = settles;
                 standing.numa_node = numa_node;
                 standing.source = own.map(|own| own.ip().to_canonical());
@@ -481,7 +481,10 @@ impl Driver {
                     let writes_back = namespace.limits.volatile_write_cache;
                     params.writes_back.store(writes_back, Ordering::Relaxed);
                 }
-                self.shared.change(|standing| standing.nsid = namespace.nsid);
+                self.shared.change(|standing| {
+                    standing.nsid = namespace.nsid;
+                    standing.survey += 1;
+                });
             }
             Err(reason) => {
                 let generation = association.generation();

@@ -66,8 +66,9 @@ pub(crate) struct Standing {
     pub(crate) failures: u64,
     /// Times that it became live where it leads.
     pub(crate) lives: u64,
-    /// The same wherever it led: each association that was live has its number.
-    pub(crate) association: u64,
+    /// Grows whenever what was known of the namespace may be of another: with each association that is live, wherever it leads,
+    /// and each change of the namespace.
+    pub(crate) survey: u64,
     /// What it leads to.
     pub(crate) controller: Controller,
     pub(crate) nsid: u32,
@@ -186,7 +187,7 @@ impl Shared {
                 reason: Reason::Connecting,
                 failures: 0,
                 lives: 0,
-                association: 0,
+                survey: 0,
                 controller: Controller::default(),
                 nsid: 0,
                 numa_node: None,

@@ -200,7 +200,7 @@ fn a_controller_that_does_not_track_is_not_believed() {
 
 #[test]
 fn one_that_keeps_silent_is_left_alone_and_goes_on_serving() {
-    let (go, wait) = mpsc::channel::<()>();
+    let (sender, wait) = mpsc::channel::<()>();
     let (wait, asked) = (Mutex::new(wait), Arc::new(AtomicU64::new(0)));
     let count = Arc::clone(&asked);
     let target = Target::serve(
@@ -212,8 +212,10 @@ fn one_that_keeps_silent_is_left_alone_and_goes_on_serving() {
         1,
         0,
     );
+    // The target ends only when its volume has answered, also if this fails.
+    let go = sender;
     let mut options = options();
-    options.association.admin_timeout = Duration::from_millis(500);
+    options.association.admin_timeout = Duration::from_secs(2);
     let path = connect(target.address, &options);
     let core = Core::usable(path.clone());
     let begun = Instant::now();
@@ -245,4 +247,22 @@ fn several_who_ask_at_once_are_answered_one_after_another() {
             });
         }
     });
+}
+
+/// What is stored of a volume that another target has made larger, and this one has not looked at, it does not know.
+#[test]
+fn blocks_beyond_the_controllers_end_are_no_hole() {
+    let told = |_: u64, blocks: u64, _: usize| Ok(vec![Run { blocks, is_stored: false }]);
+    let small = Double::over(memory(BLOCKS / 2 << 9, 9, 1)).telling(told);
+    let (small, large) = (Target::serve(Arc::new(small), 1, 0), Target::serve(telling(told), 1, 0));
+    let addresses = [small.address, large.address].map(rig::address);
+    let paths = host::open(&addresses, &options(), "").expect("paths");
+    // Whatever the volume's size is taken to be, it is not the small one's to tell.
+    let slba = BLOCKS / 2 - 10_000;
+    let blocks = BLOCKS - slba;
+    let runs = paths[0].allocation(slba, blocks, 99).expect("it is answered");
+    let holes: u64 = runs.iter().filter(|run| !run.is_stored).map(|run| run.blocks).sum();
+    assert!(holes <= 10_000, "{runs:?}");
+    // The last that it has it tells.
+    assert_eq!(paths[0].allocation(BLOCKS / 2 - 9, 9, 99).unwrap()[0].blocks, 9);
 }

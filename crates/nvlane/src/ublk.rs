@@ -76,6 +76,12 @@ fn add(args: &UblkMakeArgs, recover: bool) -> Result<()> {
     if recover {
         successor::check_rings(&record.volume)?;
     }
+    if let Some(made) = waiting.as_ref().filter(|_| args.read_only && !record.read_only) {
+        bail!(
+            "/dev/ublkb{0} was made to be written to, and stays so: leave out --read-only, or `nvlane ublk del {0}` first",
+            made.dev_id
+        );
+    }
     // One that is taken over keeps its queues, each of which has threads of its own.
     let (queues, depth) = made::shape(args, waiting.as_ref());
     let zones = zones::of(&record.volume);
@@ -97,7 +103,7 @@ fn add(args: &UblkMakeArgs, recover: bool) -> Result<()> {
     let kept = if recover { successor::keep_maps(&*namespace, taken_over)? } else { Vec::new() };
     record.volume = namespace.uri();
     if let Some(made) = &waiting {
-        made::warn_of_others(args, made, &*namespace, record.read_only);
+        made::warn_of_others(args, made, &*namespace);
     }
     let options = DeviceOptions {
         id: args.id,

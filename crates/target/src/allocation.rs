@@ -1,11 +1,15 @@
 //! Get LBA Status: which blocks a namespace stores, asked on a thread that may block, for an admin queue.
 
 use crate::connection::{Connection, Inner};
+use crate::core::Core;
 use crate::exchange::Stage;
 use namespace::Namespace;
 use namespace::output::Payload;
 use nvme::Status;
 use nvme::lba_status::{Allocated, Extent, descriptors_in};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +18,24 @@ const RUNS_MAX: usize = 1024;
 
 /// Time after which no more is asked: the answer ends there, and says so.
 const ENOUGH: Duration = Duration::from_millis(250);
+
+/// Those of one core. One is asked at a time: the threads are for file Copies and proofs as well.
+#[derive(Default)]
+pub(crate) struct Questions {
+    is_asked: Cell<bool>,
+    /// One for each connection at most.
+    waiting: RefCell<VecDeque<Question>>,
+}
+
+/// What a connection's host wants to know.
+struct Question {
+    /// Of the connection.
+    key: u64,
+    cid: u16,
+    work: Work,
+}
+
+type Work = Box<dyn FnOnce() -> Vec<u8> + Send>;
 
 impl Connection {
     /// Has namespace `nsid` of subsystem `nqn` asked which of `blocks` blocks from `slba` on it stores. One such command of a
@@ -37,10 +59,10 @@ impl Connection {
         let exchange = inner.exchanges.slot(slot);
         exchange.stage = Stage::Running;
         let namespace = Arc::clone(&view.namespace);
-        let (cid, me) = (exchange.cid, self.me());
-        let work = move || allocated(&*namespace, slba, blocks, room);
-        let then = move |found| me.allocation_told(cid, found);
-        self.core.reactor.aside(true, work, then);
+        let work = Box::new(move || allocated(&*namespace, slba, blocks, room));
+        let question = Question { key: self.key(), cid: exchange.cid, work };
+        self.core.questions.waiting.borrow_mut().push_back(question);
+        ask_next(&self.core);
     }
 
     /// It is there; or there was no thread for it, and the host may try again.
@@ -59,6 +81,28 @@ impl Connection {
             }
         }
         self.defer();
+    }
+}
+
+/// Asks what is wanted next, of connections that are still there.
+fn ask_next(core: &Rc<Core>) {
+    let next = || core.questions.waiting.borrow_mut().pop_front();
+    while !core.questions.is_asked.get()
+        && let Some(Question { key, cid, work }) = next()
+    {
+        if core.connection(key).is_none() {
+            continue;
+        }
+        core.questions.is_asked.set(true);
+        let asking = Rc::clone(core);
+        let then = move |found| {
+            asking.questions.is_asked.set(false);
+            if let Some(connection) = asking.connection(key) {
+                connection.allocation_told(cid, found);
+            }
+            ask_next(&asking);
+        };
+        core.reactor.aside(true, work, then);
     }
 }
 
@@ -91,6 +135,10 @@ fn allocated(
             store(&mut extents, at, end - at);
             at = end;
         }
+    }
+    if at < end && extents.len() < room {
+        // The time is over: whoever asks on from the end of what is told is to come farther.
+        store(&mut extents, at, 1);
     }
     let mut answer = vec![0; bytes];
     Allocated { extents, is_complete: at == end }.write(&mut answer[..list_bytes]);

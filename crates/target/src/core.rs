@@ -1,5 +1,6 @@
 //! One core's world: its reactor, connections, views, and what they share.
 
+use crate::allocation::Questions;
 use crate::connection::Connection;
 use crate::control::Control;
 use crate::journal::{End, Journal};
@@ -64,6 +65,8 @@ pub(crate) struct Core {
     pub(crate) buffer_waiters: Cell<u32>,
     /// Looks at who holds buffers are under way; so many were taken.
     stall_looks: Cell<Option<u32>>,
+    /// Questions for what namespaces store.
+    pub(crate) questions: Questions,
     /// Ports whose commands are held back.
     delays: RefCell<Vec<(PortId, Delays)>>,
 }
@@ -103,6 +106,7 @@ impl Core {
             stopping: Cell::new(false),
             buffer_waiters: Cell::new(0),
             stall_looks: Cell::new(None),
+            questions: Questions::default(),
             delays: RefCell::default(),
         });
         CORE.with(|here| *here.borrow_mut() = Some(core.clone()));

@@ -11,6 +11,7 @@ use nvme::lba_status::{self, Allocated, Extent};
 use nvme::{Status, opcode};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -146,4 +147,59 @@ fn one_that_takes_long_keeps_nobody_from_io_and_the_next_is_to_come_again() {
     // There is room for another.
     go.send(()).unwrap();
     assert!(ask(&mut admin, 1, 0, 0, 4096).is_some());
+}
+
+#[test]
+fn questions_of_several_hosts_are_asked_one_after_another() {
+    static ASKED: AtomicU64 = AtomicU64::new(0);
+    let rig = Rig::empty(1);
+    rig.add(
+        1,
+        telling(|_, blocks, _| {
+            assert_eq!(ASKED.fetch_add(1, Ordering::SeqCst), 0, "somebody else is asking");
+            std::thread::sleep(Duration::from_millis(5));
+            ASKED.fetch_sub(1, Ordering::SeqCst);
+            Ok(vec![Run { blocks, is_stored: true }])
+        }),
+    );
+    let mut admins: Vec<Queue> = (0..5).map(|_| rig.host().enabled()).collect();
+    let command = lba_status::command(1, 0, 0, 4096);
+    for _ in 0..4 {
+        let cids: Vec<u16> =
+            admins.iter_mut().map(|admin| admin.issue(command, Bytes::Wanted(4096))).collect();
+        // One goes before it is answered.
+        drop(admins.pop());
+        for (admin, cid) in admins.iter_mut().zip(cids) {
+            assert_eq!(admin.complete(cid).status, Status::SUCCESS);
+        }
+    }
+}
+
+#[test]
+fn who_asks_on_comes_farther_also_through_a_hole_that_takes_long() {
+    let rig = Rig::empty(1);
+    rig.add(
+        1,
+        telling(|_, _, _| {
+            std::thread::sleep(Duration::from_millis(100));
+            Ok(vec![Run { blocks: 10, is_stored: false }])
+        }),
+    );
+    let mut admin = rig.host().enabled();
+    let told = ask(&mut admin, 1, 0, 0, 4096).expect("it makes sense");
+    assert!(!told.is_complete);
+    let [Extent { slba, blocks: 1 }] = told.extents[..] else { panic!("{told:?}") };
+    assert!(slba >= 10);
+}
+
+#[test]
+fn a_volume_that_panics_is_to_be_asked_again() {
+    let rig = Rig::empty(1);
+    rig.add(1, telling(|_, _, _| panic!("on purpose")));
+    let (mut admin, mut io) = rig.connect();
+    for _ in 0..2 {
+        let done = admin.command(lba_status::command(1, 0, 0, 4096), Bytes::Wanted(4096));
+        assert_eq!(done.status.code(), Status::COMMAND_INTERRUPTED.code());
+    }
+    io.read(1, 5, 1, 4096);
 }

@@ -225,7 +225,9 @@ impl Namespace for Linear {
                 continue;
             }
             let (asked, left) = (end.min(next) - at, runs_max - runs.len());
-            let more = child.namespace.allocation(at - child.start, asked, left)?;
+            let stored = |_| vec![Run { blocks: asked, is_stored: true }];
+            let more = child.namespace.allocation(at - child.start, asked, left);
+            let more = more.unwrap_or_else(stored);
             let told: u64 = more.iter().map(|run| run.blocks).sum();
             runs.extend(more);
             at += told;

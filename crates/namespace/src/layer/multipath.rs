@@ -74,6 +74,9 @@ pub struct Multipath {
     told: AtomicU8,
 }
 
+/// How long paths are asked for holes, one after another.
+const ALLOCATION_PATIENCE: Duration = Duration::from_secs(5);
+
 /// No path is usable, commands wait.
 const WAITING: u8 = 1;
 /// No path is left, commands fail.
@@ -414,7 +417,9 @@ impl Namespace for Multipath {
         let mut paths: Vec<_> = self.paths.iter().map(|path| (path.access(), path)).collect();
         paths.sort_by_key(|(access, _)| *access);
         let usable = paths.into_iter().filter(|(access, _)| access.is_usable());
-        let told = usable.map(|(_, path)| path.allocation(slba, blocks, runs_max));
+        let until = Instant::now() + ALLOCATION_PATIENCE;
+        let in_time = usable.take_while(|_| Instant::now() < until);
+        let told = in_time.map(|(_, path)| path.allocation(slba, blocks, runs_max));
         let told = told.filter_map(Result::ok).find(|runs| !runs.is_empty());
         Ok(told.unwrap_or_else(|| vec![Run { blocks, is_stored: true }]))
     }

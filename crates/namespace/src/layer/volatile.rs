@@ -99,6 +99,8 @@ impl Namespace for Volatile {
         limits.commands.verify = false;
         limits.commands.checksum = false;
         limits.commands.write_uncorrectable = false;
+        // What is in the cache counts as well.
+        limits.commands.allocation = false;
         Limits {
             passthrough: Passthrough::NONE,
             copy: nvme::limits::CopyLimits::NONE,

@@ -262,7 +262,8 @@ impl Connection {
             0
         };
         let token = TOKEN_ALLOCATION + u64::from(slot);
-        self.core.reactor.blocking(Box::new(ask), self.me(), token);
+        // A remote volume asks its controller.
+        self.core.reactor.blocking_long(Box::new(ask), self.me(), token);
     }
 
     /// The volume has told its holes, or could not.

@@ -44,7 +44,9 @@ pub fn command(args: &BpfCheckArgs) -> Result<()> {
         }
     };
     io::stdout().write_all(text.as_bytes())?;
-    let wrong: Vec<&str> = [user.wrong(), kernel.wrong()].into_iter().flatten().collect();
+    // What is no object is nothing for the kernel, however it is asked.
+    let of_kernel = user.loaded.as_ref().and_then(|_| kernel.wrong());
+    let wrong: Vec<&str> = [user.wrong(), of_kernel].into_iter().flatten().collect();
     if wrong.is_empty() { Ok(()) } else { bail!("{name}: {}", wrong.join("; ")) }
 }
 
@@ -161,6 +163,8 @@ enum Verdict {
     Taken,
     Refused(String),
     NotAsked(String),
+    /// Nor would be the user that runs this: another may be.
+    Forbidden(String),
 }
 
 impl Verdict {
@@ -168,7 +172,7 @@ impl Verdict {
         match self {
             Verdict::Taken => ("ok", None),
             Verdict::Refused(why) => ("refused", Some(why)),
-            Verdict::NotAsked(why) => ("not asked", Some(why)),
+            Verdict::NotAsked(why) | Verdict::Forbidden(why) => ("not asked", Some(why)),
         }
     }
 
@@ -176,7 +180,7 @@ impl Verdict {
         match self {
             Verdict::Taken => "ok".to_owned(),
             Verdict::Refused(why) => format!("refused\n  {}", why.replace('\n', "\n  ")),
-            Verdict::NotAsked(why) => format!("not asked: {why}"),
+            Verdict::NotAsked(why) | Verdict::Forbidden(why) => format!("not asked: {why}"),
         }
     }
 
@@ -192,6 +196,7 @@ impl Kernel {
         let verdict = match taken {
             Ok(()) => Verdict::Taken,
             Err(Error::Refused(why) | Error::Volume(why)) => Verdict::Refused(why),
+            Err(error @ Error::Permission) => Verdict::Forbidden(error.to_string()),
             Err(error) => Verdict::NotAsked(error.to_string()),
         };
         Kernel { foreign: ours.err().map(|error| error.to_string()), verdict }
@@ -230,6 +235,7 @@ impl Kernel {
         match (&user.outcome, &self.verdict, &self.foreign) {
             (Err(_), ..) => None,
             (Ok(_), Verdict::Taken, None) if !self.stays_out(user) => Some("kernel"),
+            (Ok(_), Verdict::Forbidden(_), None) if !self.stays_out(user) => None,
             (Ok(_), ..) => Some("user"),
         }
     }
@@ -274,6 +280,15 @@ mod tests {
         let json = Kernel::of(foreign(), Ok(())).json();
         assert_eq!(json["verdict"], "refused by default");
         assert_eq!(json["trusted"], json!({ "verdict": "ok", "reason": null }));
+    }
+
+    #[test]
+    fn where_it_would_run_is_not_known_to_who_may_not_ask() {
+        let kernel = Kernel::of(Ok(()), Err(Error::Permission));
+        assert_eq!((kernel.by_default(&user(true)), kernel.wrong()), (None, None));
+        assert_eq!(kernel.by_default(&user(false)), Some("user"));
+        let kernel = Kernel::of(Ok(()), Err(Error::Kernel));
+        assert_eq!(kernel.by_default(&user(true)), Some("user"));
     }
 
     #[test]

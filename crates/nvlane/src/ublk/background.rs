@@ -83,15 +83,19 @@ fn start_logged(arguments: &[String]) -> Result<Served> {
         bail!("{}", said.unwrap_or_else(|| "the server has ended without a word".into()));
     };
     // Who waits for it reads no log.
-    warnings(&fs::read_to_string(&log).unwrap_or_default()).for_each(|said| eprintln!("{said}"));
+    warnings(&fs::read_to_string(&log).unwrap_or_default())
+        .for_each(|said| eprintln!("nvlane: {said}"));
     fs::rename(&log, record::log_of(served.id.into()))
         .with_context(|| log.display().to_string())?;
     Ok(served)
 }
 
-/// What a log warns of.
+/// What a log warns of, without time and level.
 fn warnings(log: &str) -> impl Iterator<Item = &str> {
-    log.lines().filter(|line| line.split_whitespace().nth(1) == Some("WARN"))
+    log.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(' ')?;
+        Some(rest.trim_start().strip_prefix("WARN ")?.trim_start())
+    })
 }
 
 /// The last line that a server has logged.
@@ -104,7 +108,8 @@ fn last_words(log: &Path) -> Option<String> {
 fn server(arguments: &[String]) -> Result<Command> {
     let program = std::env::current_exe().context("cannot find out which program this is")?;
     let mut command = Command::new(program);
-    command.arg("ublk").args(arguments).args(["-o", "json"]);
+    let (action, rest) = arguments.split_first().context("there is something to be done")?;
+    command.args(["ublk", action, "-o", "json"]).args(rest);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     Ok(command)
 }
@@ -139,10 +144,23 @@ fn start(command: &mut Command) -> Result<Option<Served>> {
     Ok(id.map(|id| Served { id, line }))
 }
 
-/// The same on a command line, without the format.
+/// What is asked for, on a command line, without the format.
 fn make_arguments(args: &UblkMakeArgs) -> Vec<String> {
-    let UblkMakeArgs { volume, id, queues, depth, max_io, serve, .. } = args;
-    let UblkMakeArgs { auto, zero_copy, user_copy, copy, batch, no_batch, read_only, .. } = args;
+    let UblkMakeArgs {
+        volume,
+        id,
+        queues,
+        depth,
+        auto,
+        zero_copy,
+        user_copy,
+        copy,
+        batch,
+        no_batch,
+        max_io,
+        read_only,
+        serve,
+    } = args;
     let flags = [
         (auto, "--auto"),
         (zero_copy, "--zero-copy"),
@@ -158,10 +176,11 @@ fn make_arguments(args: &UblkMakeArgs) -> Vec<String> {
         depth.map(|depth| format!("--depth={depth}")),
         max_io.map(|bytes| format!("--max-io={bytes}")),
     ];
-    let mut words = vec![volume.clone()];
-    words.extend(values.into_iter().flatten());
+    let mut words: Vec<String> = values.into_iter().flatten().collect();
     words.extend(flags.iter().filter(|(asked, _)| **asked).map(|(_, flag)| (*flag).to_owned()));
     words.extend(serve_arguments(serve));
+    // It may begin as options do.
+    words.extend(["--".to_owned(), volume.clone()]);
     words
 }
 
@@ -200,6 +219,7 @@ mod tests {
     fn what_is_made_in_the_background_is_what_was_asked_for() {
         for line in [
             &["add", "mem:1M"][..],
+            &["add", "-q", "2", "--", "-odd.img"],
             &[
                 "add",
                 "bpf:a.bpf.o(a b,c)",
@@ -243,7 +263,7 @@ mod tests {
     fn who_waits_for_a_server_hears_what_it_warns_of() {
         let log = "2026-11-26T01:02:03.000004Z  INFO a WARN b\n2026-11-26T01:02:03.000005Z  WARN c: d\nWARN\n";
         let said: Vec<&str> = warnings(log).collect();
-        assert_eq!(said, ["2026-11-26T01:02:03.000005Z  WARN c: d"]);
+        assert_eq!(said, ["c: d"]);
     }
 
     #[test]

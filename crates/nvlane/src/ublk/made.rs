@@ -36,25 +36,15 @@ pub fn batch(args: &UblkMakeArgs) -> Option<bool> {
 }
 
 /// Tells what is asked for and `made`, the device that is taken over, has not.
-pub fn warn_of_others(
-    args: &UblkMakeArgs,
-    made: &DeviceInfo,
-    volume: &dyn Namespace,
-    read_only: bool,
-) {
-    for differs in differing(args, made, volume.limits().transfer_bytes_max, read_only) {
+pub fn warn_of_others(args: &UblkMakeArgs, made: &DeviceInfo, volume: &dyn Namespace) {
+    for differs in differing(args, made, volume.limits().transfer_bytes_max) {
         tracing::warn!("/dev/ublkb{} stays as it was made: {differs}", made.dev_id);
     }
 }
 
 /// What is asked for and `made`, the device that is taken over, has not: what it has, and the option. Its volume takes
-/// `transfer_bytes_max` at once, and it was made to be written to or not.
-fn differing(
-    args: &UblkMakeArgs,
-    made: &DeviceInfo,
-    transfer_bytes_max: u32,
-    read_only: bool,
-) -> Vec<String> {
+/// `transfer_bytes_max` at once.
+fn differing(args: &UblkMakeArgs, made: &DeviceInfo, transfer_bytes_max: u32) -> Vec<String> {
     let differs = |asked: Option<u16>, made: u16| asked.filter(|asked| *asked != made);
     let way = DataPath::of_flags(made.flags);
     let batches = made.flags & flag::BATCH_IO != 0;
@@ -77,7 +67,6 @@ fn differing(
         args.max_io
             .filter(|asked| is_other(*asked))
             .map(|asked| format!("requests of up to {most} bytes, not --max-io {asked}")),
-        (args.read_only && !read_only).then(|| "it can be written to, not --read-only".to_owned()),
     ];
     each.into_iter().flatten().collect()
 }
@@ -119,7 +108,7 @@ mod tests {
 
     #[test]
     fn what_differs_is_said_if_it_was_asked_for() {
-        let said = |words: &[&str]| differing(&asked(words), &made(), 1 << 20, false);
+        let said = |words: &[&str]| differing(&asked(words), &made(), 1 << 20);
         let as_made = ["-q", "4", "-d", "64", "--user-copy", "--no-batch", "--max-io", "512K"];
         for words in [&[][..], &["--auto"], &as_made] {
             assert_eq!(said(words), [""; 0], "{words:?}");
@@ -132,13 +121,11 @@ mod tests {
             (&["--batch"], "requests one by one, not --batch"),
             (&["--max-io", "64K"], "requests of up to 524288 bytes, not --max-io 65536"),
             (&["--max-io", "1M"], "requests of up to 524288 bytes, not --max-io 1048576"),
-            (&["--read-only"], "it can be written to, not --read-only"),
         ] {
             assert_eq!(said(words), [what]);
         }
         assert_eq!(said(&["-q", "1", "-d", "1"]).len(), 2);
         // The volume takes no more, and nobody who asked for it again is told each time.
-        assert_eq!(differing(&asked(&["--max-io", "1M"]), &made(), 512 << 10, false), [""; 0]);
-        assert_eq!(differing(&asked(&["--read-only"]), &made(), 1 << 20, true), [""; 0]);
+        assert_eq!(differing(&asked(&["--max-io", "1M"]), &made(), 512 << 10), [""; 0]);
     }
 }

@@ -83,7 +83,8 @@ impl Engine {
             *answer.stretches.lock().unwrap_or_else(PoisonError::into_inner) = found;
             0
         };
-        self.reactor.blocking(Box::new(work), self.this(), MAPPED);
+        // A remote volume asks its controller.
+        self.reactor.blocking_long(Box::new(work), self.this(), MAPPED);
         false
     }
 
