@@ -66,8 +66,10 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     opened.check_means(&layout, &spec.options)?;
     if args.dry_run {
         let plan = plan::of(&opened, &layout, &spec.options);
-        print(&plan::written(&plan, args.output_format))?;
-        return plan.check(&spec.options);
+        // Whether it is refused does not depend on who reads it.
+        let printed = print(&plan::written(&plan, args.output_format));
+        plan.check(&spec.options)?;
+        return printed;
     }
 
     let shared = Arc::new(Shared::new(spec.options.throttle));
@@ -86,14 +88,14 @@ pub fn run(args: &CopyArgs) -> Result<()> {
         verify_seconds: verifying.map(|since| seconds(since, ended)),
         outcome: &outcome,
     };
-    match (args.output_format, &outcome) {
+    let printed = match (args.output_format, &outcome) {
         // Programs learn the end of one that is not done as well.
-        (ListFormat::Json, _) => print(&report.json())?,
-        (ListFormat::Normal, Outcome::Done(_)) => print(&report.text())?,
-        (ListFormat::Normal, _) => {}
-    }
+        (ListFormat::Json, _) => print(&report.json()),
+        (ListFormat::Normal, Outcome::Done(_)) => print(&report.text()),
+        (ListFormat::Normal, _) => Ok(()),
+    };
     match outcome {
-        Outcome::Done(_) => Ok(()),
+        Outcome::Done(_) => printed,
         Outcome::Stopped(durable) if options.verify && durable >= total => {
             bail!("interrupted: everything is copied and flushed, but not all of it was compared")
         }

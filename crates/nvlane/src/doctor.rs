@@ -43,14 +43,15 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
         ListFormat::Normal => table(&checks),
         ListFormat::Json => json(args.volume.as_deref(), &checks),
     };
-    io::stdout().write_all(text.as_bytes())?;
+    // What is missing is so whoever reads of it.
+    let printed = io::stdout().write_all(text.as_bytes());
     let missing: Vec<&str> = checks
         .iter()
         .filter(|check| check.state() == State::Missing)
         .map(|check| check.title)
         .collect();
     match missing[..] {
-        [] => Ok(()),
+        [] => Ok(printed?),
         [one] => bail!("{one} is missing"),
         _ => bail!("{} things are missing: {}", missing.len(), missing.join(", ")),
     }

@@ -31,6 +31,25 @@ fn programs_are_told_of_the_end_of_a_copy_that_failed() {
     assert!(copy(&[&a, &b, "--request-size", "1", "-o", "json"]).stdout.is_empty());
 }
 
+/// Though what is written to standard output cannot be.
+#[test]
+fn a_copy_that_nobody_reads_of_fails_as_any_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) =
+        (file(dir.path(), "a", &pattern(1 << 20, 3)), file(dir.path(), "b", &vec![0; 1 << 20]));
+    let unread = |args: &[&str]| {
+        // Nobody has the end that is read from.
+        let (_, closed) = std::io::pipe().unwrap();
+        nvlane().arg("copy").args(args).stdout(closed).output().unwrap()
+    };
+    let bad = format!("fault:op=read({a})");
+    assert!(line(&unread(&[&bad, &b, "--no-extents", "-o", "json"])).contains(" are copied"));
+    let slow = format!("linear:({b},mem:1M)@512K");
+    let plan = line(&unread(&[&a, &slow, "--fast-only", "-n"]));
+    assert!(plan.contains("--fast-only"), "{plan}");
+    assert!(unread(&[&a, &b, "-o", "json"]).status.success());
+}
+
 #[test]
 fn programs_are_told_of_the_end_of_a_copy_that_was_interrupted() {
     let dir = tempfile::tempdir().unwrap();
