@@ -20,18 +20,21 @@ mod copy;
 #[cfg(test)]
 mod ending;
 mod holes;
+mod made;
 mod offload;
 mod open;
 mod queue;
 mod snapshot;
 mod write_back;
 
+pub use made::Made;
 pub use open::{FileOptions, OpenError};
 
 use crate::copy::{Located, Origin};
 use crate::told::TOLD_WITHIN;
 use crate::{Access, Lost, Namespace, Queue, Run};
 use copy::Copying;
+use made::Own;
 use nvme::Limits;
 use nvme::limits::{Commands, DiscardLimits, Passthrough};
 use queue::FileQueue;
@@ -50,6 +53,8 @@ const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 /// A volume in a file or on a block device.
 #[derive(Debug)]
 pub struct File {
+    /// If it was made just now for somebody who may not want it. Dropped before the file is closed.
+    _own: Option<Own>,
     /// Held open, and locked, as long as the volume lives.
     file: std::fs::File,
     path: PathBuf,

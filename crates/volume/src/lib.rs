@@ -34,7 +34,7 @@ pub mod session;
 mod uri;
 
 pub use device::Device;
-pub use open::{OpenOptions, open, open_uri};
+pub use open::{OpenOptions, open, open_uri, open_uri_making};
 pub use remote::{Remote, is_remote, may_be_remote};
 pub use uri::{Kind, Options, Uri};
 

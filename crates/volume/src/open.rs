@@ -2,7 +2,7 @@
 
 use crate::{DEPTH_MAX, Error, Kind, Uri};
 use namespace::device::block::{self, Beside};
-use namespace::file::{File, FileOptions};
+use namespace::file::{File, FileOptions, Made};
 use namespace::layer::delay::Delay;
 use namespace::layer::fault::Fault;
 use namespace::layer::guard::{Guard, GuardOptions};
@@ -16,6 +16,7 @@ use namespace::null::Null;
 use namespace::{Namespace, percent};
 use nvme::limits::Passthrough;
 use std::fs;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -59,6 +60,33 @@ pub fn open(uri: &str, options: &OpenOptions) -> Result<Arc<dyn Namespace>, Erro
 
 /// Opens the volume that `uri` names.
 pub fn open_uri(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Namespace>, Error> {
+    open_all(uri, &Opening { options, made: None })
+}
+
+/// The same for somebody who may not want in the end the files that it makes: `made` has them.
+pub fn open_uri_making(
+    uri: &Uri,
+    options: &OpenOptions,
+    made: &Arc<Made>,
+) -> Result<Arc<dyn Namespace>, Error> {
+    open_all(uri, &Opening { options, made: Some(made) })
+}
+
+/// How all volumes of a stack are opened.
+struct Opening<'a> {
+    options: &'a OpenOptions,
+    made: Option<&'a Arc<Made>>,
+}
+
+impl Deref for Opening<'_> {
+    type Target = OpenOptions;
+
+    fn deref(&self) -> &OpenOptions {
+        self.options
+    }
+}
+
+fn open_all(uri: &Uri, options: &Opening<'_>) -> Result<Arc<dyn Namespace>, Error> {
     assert!(options.cores > 0, "somebody has to serve it");
     if uri.depth() > DEPTH_MAX {
         return Err(Error::TooDeep);
@@ -80,7 +108,7 @@ pub fn open_uri(uri: &Uri, options: &OpenOptions) -> Result<Arc<dyn Namespace>, 
 }
 
 /// `is_path`: multipath above sees to what a path has failed.
-fn build(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Namespace>, Error> {
+fn build(uri: &Uri, options: &Opening<'_>, is_path: bool) -> Result<Arc<dyn Namespace>, Error> {
     let below = |child: &Uri| build(child, options, is_path);
     let layer: Arc<dyn Namespace> = match &uri.kind {
         Kind::Memory(bytes) => return memory(uri, *bytes, options),
@@ -195,7 +223,7 @@ fn program(
     Ok(Routed::new(&object, percent::encode(&path), children, options.cores)?)
 }
 
-fn file(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Namespace>, Error> {
+fn file(uri: &Uri, options: &Opening<'_>, is_path: bool) -> Result<Arc<dyn Namespace>, Error> {
     let Kind::File { path, create_bytes, buffered } = &uri.kind else {
         unreachable!("called for files")
     };
@@ -208,6 +236,7 @@ fn file(uri: &Uri, options: &OpenOptions, is_path: bool) -> Result<Arc<dyn Names
         buffered: *buffered,
         uuid: uri.options.uuid,
         is_path,
+        made: options.made.cloned(),
     })?;
     let beside = Beside { cores: options.cores, retries: !is_path };
     Ok(block::with_copy(file, beside))

@@ -1,6 +1,7 @@
 //! Opening: what kind of file, who else uses it, what alignment it asks for.
 
 use super::copy::Copying;
+use super::made::{self, Made, Own};
 use super::{File, Kind, ZeroesBy};
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
@@ -8,10 +9,15 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
-use std::{fs, io};
+use std::time::Duration;
+use std::{fs, io, thread};
 
 /// The reason for the page cache that is the user's wish.
 pub(super) const ASKED_FOR: &str = "asked for";
+
+/// How often a file is opened again that others make or take away at the same moment, and after how long.
+const ATTEMPTS_MAX: u32 = 100;
+const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How a file volume is opened.
 #[derive(Clone, Debug)]
@@ -33,6 +39,8 @@ pub struct FileOptions {
     pub uuid: Option<[u8; 16]>,
     /// One of several ways, among which somebody above chooses.
     pub is_path: bool,
+    /// Who may not want in the end what is made.
+    pub made: Option<Arc<Made>>,
 }
 
 #[cfg(test)]
@@ -48,6 +56,7 @@ impl FileOptions {
             buffered: true,
             uuid: None,
             is_path: false,
+            made: None,
         }
     }
 }
@@ -159,9 +168,8 @@ impl File {
     pub fn open(options: &FileOptions) -> Result<Arc<File>, OpenError> {
         let path = &options.path;
         let io = |action| move |source| OpenError::Io { path: path.clone(), action, source };
-        let kind = classify(options)?;
-        let (file, created) = open_or_create(options, kind)?;
-        lock(&file, options)?;
+        // What it owns goes first if this fails.
+        let Found { file, kind, created, own } = find(options)?;
         if created {
             let bytes = options.create_bytes.expect("only made when a size is given");
             // Durable before anybody is told that it exists.
@@ -193,6 +201,7 @@ impl File {
         let copying = Copying::of(&file, kind).map_err(io("look at it"))?;
         let punches = !options.read_only && punches(&file, kind, bytes);
         Ok(Arc::new(File {
+            _own: own,
             path: lasting(path),
             kind,
             block_shift,
@@ -283,35 +292,104 @@ fn classify(options: &FileOptions) -> Result<Kind, OpenError> {
     Err(OpenError::NotAFile { path, what })
 }
 
-/// The open file, and whether it was made just now.
-fn open_or_create(options: &FileOptions, kind: Kind) -> Result<(fs::File, bool), OpenError> {
+/// A file that is open and locked, and has its name still. Its fields are dropped as they stand here.
+struct Found {
+    own: Option<Own>,
+    file: fs::File,
+    kind: Kind,
+    /// It was made just now, and has no size yet.
+    created: bool,
+}
+
+/// Opens and locks the file, or makes it. Others may do so too, and take away what they have made: nobody is to go on with
+/// what has no name any more.
+fn find(options: &FileOptions) -> Result<Found, OpenError> {
     let path = &options.path;
+    let io = |action| move |source| OpenError::Io { path: path.clone(), action, source };
+    for attempt in 1.. {
+        if attempt > 1 {
+            thread::sleep(ATTEMPT_INTERVAL);
+        }
+        let is_last = attempt >= ATTEMPTS_MAX;
+        let kind = classify(options)?;
+        let file = match open(options, kind) {
+            Err(OpenError::Missing { .. }) if options.create_bytes.is_some() => {
+                match create(options) {
+                    // Somebody else makes it at this moment.
+                    Err(OpenError::Io { source, .. })
+                        if source.kind() == io::ErrorKind::AlreadyExists && !is_last =>
+                    {
+                        continue;
+                    }
+                    made => return made,
+                }
+            }
+            Err(OpenError::Missing { .. }) if !is_last => continue,
+            opened => opened?,
+        };
+        lock(&file, options)?;
+        let metadata = file.metadata().map_err(io("look at it"))?;
+        let is_it = fs::metadata(path).is_ok_and(|now| made::id(&now) == made::id(&metadata));
+        // Who makes it has not given it its size yet.
+        let is_half_made = kind == Kind::Regular && metadata.len() == 0;
+        match is_it {
+            true if is_last || !is_half_made || options.create_bytes.is_none() => {
+                return Ok(Found { own: None, file, kind, created: false });
+            }
+            false if is_last => {
+                let others = io::Error::other("others replace it again and again");
+                return Err(io("open it")(others));
+            }
+            _ => {}
+        }
+    }
+    unreachable!("the last attempt ends it")
+}
+
+/// Opens the file that is there.
+fn open(options: &FileOptions, kind: Kind) -> Result<fs::File, OpenError> {
+    let path = options.path.clone();
     let mut open = OpenOptions::new();
     open.read(true).write(!options.read_only);
     if kind == Kind::Block && !options.read_only && !options.shared {
         open.custom_flags(libc::O_EXCL);
     }
-    let error = match open.open(path) {
-        Ok(file) => return Ok((file, false)),
-        Err(error) => error,
-    };
-    match error.raw_os_error() {
-        Some(libc::ENOENT) if options.create_bytes.is_some() => {
-            // Exclusively: if somebody makes it at this moment, one of the two is told.
-            let made = OpenOptions::new().read(true).write(true).create_new(true).open(path);
-            made.map(|file| (file, true)).map_err(|source| OpenError::Io {
-                path: path.clone(),
-                action: "make it",
-                source,
-            })
-        }
+    open.open(&path).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOENT) => OpenError::Missing { path },
         Some(libc::EACCES | libc::EPERM) => {
-            Err(OpenError::Denied { path: path.clone(), read_only: options.read_only })
+            OpenError::Denied { path, read_only: options.read_only }
         }
-        Some(libc::EROFS) => Err(OpenError::ReadOnlyFileSystem { path: path.clone() }),
-        Some(libc::EBUSY) => Err(OpenError::DeviceBusy { path: path.clone() }),
-        _ => Err(OpenError::Io { path: path.clone(), action: "open it", source: error }),
-    }
+        Some(libc::EROFS) => OpenError::ReadOnlyFileSystem { path },
+        Some(libc::EBUSY) => OpenError::DeviceBusy { path },
+        _ => OpenError::Io { path, action: "open it", source: error },
+    })
+}
+
+/// Makes the file, and locks it before anybody else does.
+fn create(options: &FileOptions) -> Result<Found, OpenError> {
+    let path = &options.path;
+    let failed = |source| OpenError::Io { path: path.clone(), action: "make it", source };
+    let make = || {
+        let mut open = OpenOptions::new();
+        let file = open.read(true).write(true).create_new(true).open(path).map_err(failed)?;
+        // Whoever has opened it meanwhile gives it back, since it is empty.
+        let mut attempt = 1;
+        loop {
+            match lock(&file, options) {
+                Err(OpenError::Busy { .. }) if attempt < ATTEMPTS_MAX => {
+                    thread::sleep(ATTEMPT_INTERVAL);
+                }
+                locked => return locked.map(|()| file),
+            }
+            attempt += 1;
+        }
+    };
+    let kind = Kind::Regular;
+    let Some(made) = &options.made else {
+        return Ok(Found { own: None, file: make()?, kind, created: true });
+    };
+    let (file, own) = made.make(path, make, failed)?;
+    Ok(Found { own: Some(own), file, kind, created: true })
 }
 
 /// One writer, or any number of readers, or any number that agreed to share.

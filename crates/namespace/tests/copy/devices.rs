@@ -124,6 +124,7 @@ fn open(path: &Path) -> (Arc<dyn Namespace>, Means) {
         buffered: false,
         uuid: None,
         is_path: false,
+        made: None,
     });
     let means = if kind.is_block_device() { Means::Block } else { Means::File };
     (with_copy(file.expect("a file or device"), Beside { cores: CORES, retries: true }), means)

@@ -40,6 +40,7 @@ fn file(folder: &Path, blocks: u64) -> Arc<dyn Namespace> {
         buffered: true,
         uuid: None,
         is_path: false,
+        made: None,
     })
     .expect("a file")
 }

@@ -78,6 +78,7 @@ impl<'a> Maker<'a> {
             buffered,
             uuid: None,
             is_path: false,
+            made: None,
         })
         .expect("a file")
     }

@@ -40,6 +40,7 @@ fn file(folder: &Path, name: &str) -> Arc<dyn Namespace> {
         buffered: true,
         uuid: None,
         is_path: false,
+        made: None,
     })
     .expect("a file")
 }

@@ -2,20 +2,21 @@
 //! has files without a name in their place.
 
 use anyhow::{Context, Result};
+use namespace::file::Made;
 use namespace::percent;
-use std::cell::Cell;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use volume::{Kind, Uri};
 
-/// The files of a copy that were not there when it was asked for.
+/// The files of a copy that were not there when it was asked for. It goes before the volumes are closed: until then nobody
+/// else has what was made.
 #[derive(Default)]
 pub struct Fresh {
-    /// Those that opening has made: where, and how large.
-    made: Vec<(PathBuf, u64)>,
-    kept: Cell<bool>,
+    /// Those that opening makes.
+    made: Arc<Made>,
     imagined: Vec<Imagined>,
 }
 
@@ -26,14 +27,9 @@ struct Imagined {
 }
 
 impl Fresh {
-    /// Notes the files that opening `uri` is about to make.
-    pub fn note(&mut self, uri: &Uri) {
-        if let Kind::File { path, create_bytes: Some(bytes), .. } = &uri.kind
-            && !path.exists()
-        {
-            self.made.push((path.clone(), *bytes));
-        }
-        uri.children().iter().for_each(|child| self.note(child));
+    /// Who has what opening makes.
+    pub fn made(&self) -> Arc<Made> {
+        Arc::clone(&self.made)
     }
 
     /// Puts others in the place of the files that opening `uri` would make.
@@ -66,7 +62,7 @@ impl Fresh {
 
     /// Something is copied to them: they stay.
     pub fn keep(&self) {
-        self.kept.set(true);
+        self.made.keep();
     }
 }
 
@@ -89,47 +85,6 @@ fn nameless(path: &Path, bytes: u64) -> std::io::Result<File> {
 
 impl Drop for Fresh {
     fn drop(&mut self) {
-        if self.kept.get() {
-            return;
-        }
-        for (path, bytes) in &self.made {
-            // Somebody else may have made it at the same moment, and have written to it.
-            let is_ours = |it: fs::Metadata| it.is_file() && it.len() == *bytes && it.blocks() == 0;
-            if fs::symlink_metadata(path).is_ok_and(is_ours) {
-                let _ = fs::remove_file(path);
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_was_made_and_is_empty_goes() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = |name: &str| dir.path().join(name);
-        let noted = |names: &[&str]| {
-            let mut fresh = Fresh::default();
-            for name in names {
-                let uri = format!("{}?create&size=1M", path(name).display());
-                fresh.note(&uri.parse().unwrap());
-            }
-            fresh
-        };
-        let make = |name: &str| File::create(path(name)).unwrap().set_len(1 << 20).unwrap();
-        make("there");
-        let fresh = noted(&["there", "made", "written", "never"]);
-        make("made");
-        fs::write(path("written"), vec![1; 1 << 20]).unwrap();
-        drop(fresh);
-        let left = ["there", "made", "written"].map(|name| path(name).exists());
-        assert_eq!(left, [true, false, true]);
-        let fresh = noted(&["made"]);
-        make("made");
-        fresh.keep();
-        drop(fresh);
-        assert!(path("made").exists());
+        self.made.discard();
     }
 }

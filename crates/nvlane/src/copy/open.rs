@@ -6,7 +6,7 @@ use super::layout::{Facts, Layout, Order, Target, Wanted};
 use super::plan::why_not_copied;
 use super::spec::{Options, Part, Spec};
 use crate::origin;
-use crate::patience;
+use crate::patience::{self, Patience};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use namespace::Namespace;
 use namespace::file::OpenError;
@@ -17,11 +17,12 @@ use volume::{Error, Kind, OpenOptions, Uri};
 
 /// Open volumes, and which of them are meant where.
 pub struct Opened {
+    /// Goes before the volumes do.
+    fresh: Fresh,
     /// The volumes.
     pub volumes: Vec<Arc<dyn Namespace>>,
     sources: Vec<usize>,
     targets: Vec<usize>,
-    fresh: Fresh,
 }
 
 /// A volume to be opened.
@@ -42,13 +43,14 @@ impl Opened {
             if let (true, Some(offset)) = (create, written) {
                 make(&mut parsed, offset, sources)?;
             }
-            match dry_run {
-                true => fresh.imagine(&mut parsed)?,
-                false => fresh.note(&parsed),
+            if dry_run {
+                fresh.imagine(&mut parsed)?;
             }
+            let made = fresh.made();
             let options =
                 OpenOptions { read_only: written.is_none(), lend: false, ..Default::default() };
-            match patience::open_uri(&parsed, &options) {
+            let patience = Patience::new(patience::MOMENT);
+            match patience.open(|| volume::open_uri_making(&parsed, &options, &made)) {
                 Err(Error::File(OpenError::Missing { path }))
                     if written.is_some() && matches!(parsed.kind, Kind::File { .. }) =>
                 {
@@ -114,7 +116,7 @@ impl Opened {
             }
             volumes.push(volume);
         }
-        Ok(Opened { volumes, sources, targets, fresh: Fresh::default() })
+        Ok(Opened { fresh: Fresh::default(), volumes, sources, targets })
     }
 
     /// Which bytes go where.
