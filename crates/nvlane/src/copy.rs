@@ -28,14 +28,13 @@ use crate::control::path;
 use crate::jobs;
 use crate::serve::log;
 use crate::signals;
-use crate::size;
 use anyhow::{Context, Error, Result, anyhow, bail};
 use engine::{Engine, Outcome, Setup};
 use line::Line;
 use namespace::file::OpenError;
 use open::Opened;
 use reactor::{Config, Kind, Reactor};
-use report::Report;
+use report::{Report, so_far};
 use shared::{Counts, Shared};
 use spec::{Part, Spec};
 use std::cell::RefCell;
@@ -76,13 +75,14 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     let stop = Arc::clone(&shared);
     signals::on_stop(move || stop.stop())?;
     let started = Instant::now();
-    let (total, options) = (layout.bytes, spec.options.clone());
+    let (total, order) = (layout.bytes, layout.order);
     let outcome = carry_out(&opened, layout, &spec, &shared)?;
     let (_, counts) = shared.now();
     let (verifying, ended) = (shared.verifying_since(), Instant::now());
     let seconds = |since: Instant, until: Instant| (until - since).as_secs_f64();
     let report = Report {
         spec: &spec,
+        order: Some(order),
         counts,
         copy_seconds: seconds(started, verifying.unwrap_or(ended)),
         verify_seconds: verifying.map(|since| seconds(since, ended)),
@@ -96,12 +96,12 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     };
     match outcome {
         Outcome::Done(_) => printed,
-        Outcome::Stopped(durable) if options.verify && durable >= total => {
+        Outcome::Stopped(durable) if spec.options.verify && durable >= total => {
             bail!("interrupted: everything is copied and flushed, but not all of it was compared")
         }
-        Outcome::Stopped(durable) => bail!("interrupted: {}", so_far(durable, total)),
+        Outcome::Stopped(durable) => bail!("interrupted: {}", so_far(durable, total, order)),
         Outcome::Failed(failure, durable) if durable >= total => bail!("{failure}"),
-        Outcome::Failed(failure, durable) => bail!("{failure}; {}", so_far(durable, total)),
+        Outcome::Failed(failure, durable) => bail!("{failure}; {}", so_far(durable, total, order)),
     }
 }
 
@@ -122,14 +122,6 @@ fn in_use(error: Error, socket: Option<&Path>) -> Error {
             path.display()
         ),
     }
-}
-
-fn so_far(durable: u64, total: u64) -> String {
-    format!(
-        "the first {durable} bytes of {total} ({} of {}) are copied and flushed",
-        size::rough(durable),
-        size::rough(total)
-    )
 }
 
 /// What the command line says.

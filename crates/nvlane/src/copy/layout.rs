@@ -75,6 +75,17 @@ pub enum Order {
     Backwards,
 }
 
+impl Order {
+    /// As programs are told it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Order::Free => "any",
+            Order::Forwards => "forwards",
+            Order::Backwards => "backwards",
+        }
+    }
+}
+
 /// A range as it was said: which volume, from where, how many bytes if not all.
 pub type Wanted = (usize, u64, Option<u64>);
 

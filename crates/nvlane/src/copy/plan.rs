@@ -288,11 +288,7 @@ fn means(source: Option<&Located>, target: Option<&Located>, between: bool) -> M
 
 /// The plan in words, or as JSON.
 pub fn written(plan: &Plan, format: ListFormat) -> String {
-    let order = match plan.order {
-        Order::Free => "any",
-        Order::Forwards => "forwards",
-        Order::Backwards => "backwards",
-    };
+    let order = plan.order.name();
     match format {
         ListFormat::Json => {
             let mut fields = Map::new();

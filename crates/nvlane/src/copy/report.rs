@@ -1,6 +1,7 @@
 //! What was done, for people and for programs.
 
 use super::engine::{ALGORITHM, Outcome};
+use super::layout::Order;
 use super::shared::Counts;
 use super::spec::Spec;
 use crate::admin::json_object;
@@ -11,6 +12,8 @@ use serde_json::{Map, Value, json};
 pub struct Report<'a> {
     /// What was to be done.
     pub spec: &'a Spec,
+    /// From which end on; none if it was not known yet.
+    pub order: Option<Order>,
     /// What was.
     pub counts: Counts,
     /// How long it took to copy.
@@ -60,6 +63,7 @@ impl Report<'_> {
         };
         fields.insert("state".into(), state.into());
         fields.insert("error".into(), json!(error));
+        fields.insert("order".into(), json!(self.order.map(Order::name)));
         let seconds = self.copy_seconds + self.verify_seconds.unwrap_or_default();
         fields.insert("seconds".into(), json!(seconds));
         fields.insert("copy_seconds".into(), json!(self.copy_seconds));
@@ -79,6 +83,16 @@ impl Report<'_> {
         fields.insert("checksum_algorithm".into(), json!(algorithm));
         format!("{:#}\n", json_object(fields))
     }
+}
+
+/// How much of a copy that has not ended well is there.
+pub fn so_far(durable: u64, total: u64, order: Order) -> String {
+    let end = if order == Order::Backwards { "last" } else { "first" };
+    format!(
+        "the {end} {durable} bytes of {total} ({} of {}) are copied and flushed",
+        size::rough(durable),
+        size::rough(total)
+    )
 }
 
 /// Counts as they are in JSON.
@@ -130,6 +144,26 @@ fn rate(bytes: u64, seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_that_goes_backwards_has_its_end_first() {
+        let said = |order| so_far(1 << 20, 4 << 20, order);
+        let [first, last] = [Order::Forwards, Order::Backwards].map(said);
+        assert!(
+            first.starts_with("the first 1048576 bytes of 4194304 (1 MiB of 4 MiB) are copied")
+        );
+        assert_eq!(first.replace("first", "last"), last);
+        let spec = Spec { sources: Vec::new(), targets: Vec::new(), options: Default::default() };
+        let report = |order| {
+            let (spec, outcome) = (&spec, &Outcome::Stopped(0));
+            let counts = Counts::default();
+            let report =
+                Report { spec, order, counts, copy_seconds: 0.0, verify_seconds: None, outcome };
+            serde_json::from_str::<Value>(&report.json()).unwrap()["order"].clone()
+        };
+        assert_eq!(report(Some(Order::Backwards)), "backwards");
+        assert_eq!((report(Some(Order::Free)), report(None)), ("any".into(), Value::Null));
+    }
 
     #[test]
     fn what_went_which_way_is_said() {
