@@ -209,7 +209,7 @@ fn stretches(
 ) -> Vec<Stretch> {
     let (shift, between) = (source.limits().block_shift, copies_between(target));
     let (is_same, is_routed) = (Arc::ptr_eq(source, target), is_program(target));
-    let is_null = target.uri().parse().is_ok_and(|uri: Uri| matches!(uri.kind, Kind::Null(_)));
+    let is_null = target.uri().parse().is_ok_and(|uri| takes_all(&uri));
     let mut found: Vec<Stretch> = Vec::new();
     let mut at = 0;
     while at < bytes {
@@ -251,6 +251,15 @@ pub fn is_near(source: &Arc<dyn Namespace>, target: &Arc<dyn Namespace>) -> bool
 fn origin(source: &Arc<dyn Namespace>, slba: u64, blocks: u64, is_target: bool) -> Option<Located> {
     let source = Arc::clone(source);
     if is_target { source.destination(slba, blocks) } else { source.origin(slba, blocks) }
+}
+
+/// Whether a volume is null, which forgets whatever is copied to it, maybe behind layers that pass a Copy on.
+fn takes_all(uri: &Uri) -> bool {
+    match &uri.kind {
+        Kind::Null(_) => true,
+        Kind::Delay(..) | Kind::Rate(..) | Kind::Fault(..) => uri.children().iter().all(takes_all),
+        _ => false,
+    }
 }
 
 /// Whether a program routes what is written to a volume, or to a part of it.
@@ -344,6 +353,8 @@ mod tests {
         assert_eq!([told(&late, &memory), told(&faulty, &late)], [Means::Apart, Means::Apart]);
         assert_eq!(told(&memory, &volatile), Means::Apart);
         assert_eq!([told(&memory, &null), told(&null, &null)], [Means::Any, Means::Any]);
+        let late_null = open("rate:1G(delay:write=1ms(null:1M))");
+        assert_eq!(told(&memory, &late_null), Means::Any);
         assert_eq!([told(&late, &null), told(&null, &memory)], [Means::Apart, Means::Apart]);
     }
 }
