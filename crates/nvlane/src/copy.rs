@@ -31,21 +31,24 @@ use crate::signals;
 use anyhow::{Context, Error, Result, anyhow, bail};
 use engine::{Engine, Outcome, Setup};
 use line::Line;
-use namespace::file::OpenError;
+use namespace::file::{Made, OpenError};
 use open::Opened;
 use reactor::{Config, Kind, Reactor};
 use report::{Report, so_far};
-use shared::{Counts, Shared};
+use shared::{Counts, Shared, Wish};
 use spec::{Part, Spec};
 use std::cell::RefCell;
 use std::io::{self, Write};
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// What is logged to standard error: that a path is lost, and that commands wait.
 const LOG: &str = "warn";
+/// How often it is looked whether a signal has come while volumes are opened.
+const STOP_INTERVAL: Duration = Duration::from_millis(20);
 
 /// `nvlane copy`.
 pub fn run(args: &CopyArgs) -> Result<()> {
@@ -59,8 +62,12 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     if let Some(part) = parts.find(|part| part.volume.starts_with(open::SERVED)) {
         bail!("{}: a volume of the daemon's is copied by the daemon: add --detach", part.volume);
     }
-    let opened = Opened::open(&spec, args.create, args.dry_run);
-    let opened = opened.map_err(|error| in_use(error, args.socket.as_deref()))?;
+    let shared = Arc::new(Shared::new(spec.options.throttle));
+    let stop = Arc::clone(&shared);
+    signals::on_stop(move || stop.stop())?;
+    let Some(opened) = open(args, &spec, &shared)? else {
+        return interrupted_before(args, &spec);
+    };
     let layout = opened.layout(&spec)?;
     opened.check_means(&layout, &spec.options)?;
     if args.dry_run {
@@ -71,9 +78,6 @@ pub fn run(args: &CopyArgs) -> Result<()> {
         return printed;
     }
 
-    let shared = Arc::new(Shared::new(spec.options.throttle));
-    let stop = Arc::clone(&shared);
-    signals::on_stop(move || stop.stop())?;
     let started = Instant::now();
     let (total, order) = (layout.bytes, layout.order);
     let outcome = carry_out(&opened, layout, &spec, &shared)?;
@@ -105,20 +109,71 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     }
 }
 
+/// Opens the volumes, on a thread of their own: it may take long, and a signal ends it (none).
+fn open(args: &CopyArgs, spec: &Spec, shared: &Shared) -> Result<Option<Opened>> {
+    let made = Arc::<Made>::default();
+    let (opened, outcome) = sync_channel(1);
+    let (spec, create, dry_run, making) =
+        (spec.clone(), args.create, args.dry_run, Arc::clone(&made));
+    let thread = thread::Builder::new().name("open".to_owned());
+    thread.spawn(move || {
+        // Nobody waits for it any more after a signal.
+        let _ = opened.send(Opened::open(&spec, create, dry_run, making));
+    })?;
+    loop {
+        let opened = outcome.recv_timeout(STOP_INTERVAL);
+        if shared.wish() == Wish::Stop {
+            made.discard();
+            return Ok(None);
+        }
+        match opened {
+            Ok(opened) => return opened.map(Some).map_err(|error| in_use(error, args)),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => bail!("opening the volumes has failed"),
+        }
+    }
+}
+
+/// A signal has come before anything was copied.
+fn interrupted_before(args: &CopyArgs, spec: &Spec) -> Result<()> {
+    if args.output_format == ListFormat::Json && !args.dry_run {
+        let report = Report {
+            spec,
+            order: None,
+            counts: Counts::default(),
+            copy_seconds: 0.0,
+            verify_seconds: None,
+            outcome: &Outcome::Stopped(0),
+        };
+        // Whether or not anybody reads it.
+        let _ = print(&report.json());
+    }
+    bail!("interrupted: the volumes were still being opened, and nothing is copied")
+}
+
 /// A volume that somebody has: if that is a daemon, it can copy it.
-fn in_use(error: Error, socket: Option<&Path>) -> Error {
+fn in_use(error: Error, args: &CopyArgs) -> Error {
     let Some(volume::Error::File(OpenError::Busy { path, .. })) = error.downcast_ref() else {
         return error;
     };
-    let socket = socket.map_or_else(path::socket, Path::to_owned);
+    // What does not go together with that.
+    let said: Vec<&str> = [("--create", args.create), ("--dry-run", args.dry_run)]
+        .into_iter()
+        .filter_map(|(option, is_said)| is_said.then_some(option))
+        .collect();
+    let without = match &said[..] {
+        [] => String::new(),
+        said => format!(", leave out {}", said.join(" and ")),
+    };
+    let socket = args.socket.clone().unwrap_or_else(path::socket);
     match jobs::served(path, &socket) {
         Some(name) => anyhow!(
-            "{} is served by `nvlane serve`: have that copy it: add --detach, and name it {name}",
+            "{} is served by `nvlane serve`: have that copy it: add --detach{without}, and name it {name}",
             path.display()
         ),
         None => anyhow!(
-            "{} is in use by another process; if that is `nvlane serve`, have that copy it: add --detach, and name \
-             the volume served:NSID (`nvlane ctl volume list` tells the NSID)",
+            "{} is in use by another process; if that is `nvlane serve`, have that copy it: add --detach{without}, and \
+             name the volume served:NSID (`nvlane ctl volume list` tells the NSID)",
             path.display()
         ),
     }

@@ -31,6 +31,7 @@ mod statistics;
 mod twice;
 
 pub use statistics::{CoreStatistics, Statistics};
+pub use twice::files_of;
 
 use crate::config::identity::Machine;
 use crate::config::store::Store;

@@ -5,12 +5,14 @@ use super::fresh::Fresh;
 use super::layout::{Facts, Layout, Order, Target, Wanted};
 use super::plan::why_not_copied;
 use super::spec::{Options, Part, Spec};
+use crate::daemon::files_of;
 use crate::origin;
 use crate::patience::{self, Patience};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use namespace::Namespace;
-use namespace::file::OpenError;
+use namespace::file::{Made, OpenError};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use volume::{Error, Kind, OpenOptions, Uri};
@@ -36,8 +38,10 @@ struct Named {
 impl Opened {
     /// Opens everything here; with `create`, makes target files that are not there. They are taken away again unless
     /// [`Opened::keep`] is called. A dry run makes none.
-    pub fn open(spec: &Spec, create: bool, dry_run: bool) -> Result<Opened> {
-        let mut fresh = Fresh::default();
+    pub fn open(spec: &Spec, create: bool, dry_run: bool, made: Arc<Made>) -> Result<Opened> {
+        let mut fresh = Fresh::new(made);
+        // The files that are open, with the names of the volumes.
+        let mut ours: Vec<(FileId, String)> = Vec::new();
         let opened = Opened::open_with(spec, |uri, written, sources| {
             let mut parsed: Uri = uri.parse()?;
             if let (true, Some(offset)) = (create, written) {
@@ -50,13 +54,34 @@ impl Opened {
             let options =
                 OpenOptions { read_only: written.is_none(), lend: false, ..Default::default() };
             let patience = Patience::new(patience::MOMENT);
-            match patience.open(|| volume::open_uri_making(&parsed, &options, &made)) {
-                Err(Error::File(OpenError::Missing { path }))
+            let open = || volume::open_uri_making(&parsed, &options, &made);
+            let error = match patience.open(open) {
+                Ok(volume) => {
+                    let ids = files_of(&parsed).into_iter().filter_map(|(path, _)| file_id(path));
+                    ours.extend(ids.map(|id| (id, uri.to_owned())));
+                    return Ok(volume);
+                }
+                Err(error) => error,
+            };
+            match &error {
+                Error::File(OpenError::Missing { path })
                     if written.is_some() && matches!(parsed.kind, Kind::File { .. }) =>
                 {
                     bail!("{} does not exist; add --create to make it", path.display())
                 }
-                opened => Ok(opened?),
+                // It is ourselves who are in the way.
+                Error::File(OpenError::Busy { path, .. }) => {
+                    let id = file_id(path);
+                    if let Some((_, name)) = ours.iter().find(|(ours, _)| Some(*ours) == id) {
+                        bail!("{}", one_volume(name, uri));
+                    }
+                }
+                _ => {}
+            }
+            let said = error.to_string();
+            match fresh.named(said.clone()) {
+                named if named != said => bail!(named),
+                _ => Err(error.into()),
             }
         })?;
         Ok(Opened { fresh, ..opened })
@@ -103,10 +128,7 @@ impl Opened {
             if let Some(at) = volumes.iter().position(|other| is_one(other, &volume))
                 && (written.is_some() || named[at].written.is_some())
             {
-                bail!(
-                    "{} and {uri} are one volume: name it the same way both times",
-                    named[at].uri
-                );
+                bail!("{}", one_volume(&named[at].uri, uri));
             }
             let at = volumes.len();
             let is_whole = |(part, it): (&Part, &usize)| *it == at && part.length.is_none();
@@ -190,6 +212,18 @@ impl Opened {
         }
         Ok(())
     }
+}
+
+/// Device and inode.
+type FileId = (u64, u64);
+
+/// What tells a file from others, by whatever path.
+fn file_id(path: &Path) -> Option<FileId> {
+    path.metadata().ok().map(|found| (found.dev(), found.ino()))
+}
+
+fn one_volume(one: &str, other: &str) -> String {
+    format!("{one} and {other} are one volume: name it the same way both times")
 }
 
 /// What tells a volume from others: its URI, whatever the current directory is. Served volumes are named
@@ -307,7 +341,7 @@ mod tests {
                 targets: vec![part(target, offset, None)],
                 options: Options::default(),
             };
-            Opened::open(&spec, false, false).unwrap().layout(&spec).map(|_| ())
+            Opened::open(&spec, false, false, Arc::default()).unwrap().layout(&spec).map(|_| ())
         };
         let line = laid(&target, 4096).unwrap_err().to_string();
         assert!(line.contains("are one namespace"), "{line}");

@@ -72,6 +72,28 @@ fn programs_are_told_of_the_end_of_a_copy_that_was_interrupted() {
 }
 
 #[test]
+fn a_copy_that_is_interrupted_while_it_opens_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (file(dir.path(), "a", &pattern(1 << 20, 3)), dir.path().join("b"));
+    // It takes connections, and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
+    let far = format!("tcp://{}/nqn.2026-11.com.example:a?ns=1", silent.local_addr().unwrap());
+    let mut child = nvlane()
+        .args(["copy", &a, b.to_str().unwrap(), "--also", &far, "--create", "-o", "json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("a target", || b.exists());
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    wait(&mut child);
+    let (json, line) = end(&child.wait_with_output().unwrap());
+    assert_eq!((&json["state"], &json["order"]), (&"interrupted".into(), &Value::Null));
+    assert!(line.contains("nothing is copied") && !b.exists(), "{line}");
+}
+
+#[test]
 fn copying_and_comparing_are_timed_apart() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) =

@@ -62,9 +62,28 @@ fn files_are_made_by_copies_only() {
         assert!(line.contains(part), "{args:?}: {line}");
         assert_eq!(entries(), 1, "{args:?}: made for nothing");
     }
-    assert!(said(&[&a, "/not/there/x", "--create", "-n"]).contains("/not/there/x"));
+    // In the same words.
+    let again = format!("{b}?bs=512");
+    let short = format!("linear:({b}?create&size=1000,mem:1M)");
+    let cases: [(&[&str], &str); 3] = [
+        (&[&a, "/not/there/x", "--create"], "the directory /not/there does not exist"),
+        (&[&a, &b, "--also", &again, "--create"], "name it the same way both times"),
+        (&[&a, &short, "--create"], "1000 is not aligned"),
+    ];
+    for (args, part) in cases {
+        let both = [said(args), said(&[args, &["-n"]].concat())];
+        assert!(both[0].contains(part) && both[0] == both[1], "{both:?}");
+        assert_eq!(entries(), 1, "{args:?}: made for nothing");
+    }
     done(&args);
     assert_eq!((fs::metadata(&b).unwrap().len(), entries()), (3 * M, 3));
+}
+
+#[test]
+fn what_is_copied_to_null_is_fast_behind_layers_too() {
+    let args = ["mem:1M", "rate:1G(null:1M)", "--fast-only"];
+    assert_eq!(done(&args)["offloaded_bytes"], M);
+    assert!(copy(&[&args[..], &["-n"]].concat()).status.success());
 }
 
 #[test]

@@ -123,6 +123,12 @@ fn who_copies_what_is_served_is_told_how_to() {
     assert!(line.contains("add --detach") && line.contains("served:1"), "{line}");
     let line = said(&[&a, &c, "--socket", "/not/there"]);
     assert!(line.contains("served:NSID"), "{line}");
+    // Neither goes together with that.
+    let line = said(&[&a, &c, "--create", "-n", "--socket", socket]);
+    assert!(line.contains("--detach, leave out --create and --dry-run, and name it"), "{line}");
+    // It is the copy itself that has it.
+    let line = said(&[&c, &format!("{c}?bs=512")]);
+    assert!(line.contains("name it the same way both times"), "{line}");
     let output = copy(&["served:1", &c, "--detach", "--socket", socket]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text, format!("job 1: nvlane jobs show 1 --socket {socket}\n"));
