@@ -207,7 +207,7 @@ fn carry_out(
     let reactor = Reactor::new(&Config { kind: Kind::Big, spin, ..Config::default() })?;
     let outcome = Rc::new(RefCell::new(None));
     let (end, told) = (Rc::clone(&reactor), Rc::clone(&outcome));
-    let progress = RefCell::new(Line::new(layout.bytes));
+    let progress = RefCell::new(Line::new());
     let setup = Setup {
         volumes: opened.volumes.clone(),
         layout,

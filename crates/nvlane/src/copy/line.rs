@@ -8,13 +8,12 @@ use std::time::Instant;
 pub struct Line {
     copying: Progress,
     verifying: Option<Progress>,
-    total: u64,
 }
 
 impl Line {
-    /// Of a copy of so many bytes, which begins now.
-    pub fn new(total: u64) -> Line {
-        Line { copying: Progress::new("copied", Some(total)), verifying: None, total }
+    /// Of a copy that begins now.
+    pub fn new() -> Line {
+        Line { copying: Progress::new("copied", None), verifying: None }
     }
 
     /// So far it is. `rate` is in bytes per second, where it is known; otherwise it is that since the beginning.
@@ -23,10 +22,11 @@ impl Line {
             Phase::Copying | Phase::Flushing => (&mut self.copying, counts.done_bytes),
             Phase::Verifying => {
                 self.copying.end();
-                let line = || Progress::new("compared", Some(self.total));
+                let line = || Progress::new("compared", None);
                 (self.verifying.get_or_insert_with(line), counts.verified_bytes)
             }
         };
+        line.set_total(counts.total_bytes);
         match rate {
             Some(rate) => line.update_at(Instant::now(), done, rate as f64),
             None => line.update(Instant::now(), done),

@@ -502,8 +502,10 @@ impl Jobs {
     fn begin(&self, id: u64) -> Run {
         let record = lock(&self.jobs[&id].record);
         let shared = Arc::new(Shared::new(record.spec.options.throttle));
-        let durable = record.durable;
-        let counts = Counts { done_bytes: durable, durable_bytes: durable, ..record.counts };
+        let (durable, total_bytes) = (record.durable, record.total());
+        let now = Counts { done_bytes: durable, durable_bytes: durable, ..record.counts };
+        // Known before the volumes are open again.
+        let counts = Counts { total_bytes, ..now };
         shared.tell(Phase::Copying, counts);
         Run {
             shared,

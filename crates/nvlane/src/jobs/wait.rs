@@ -31,7 +31,7 @@ pub fn wait(socket: &Path, client: Client, id: u64) -> Result<Job> {
                     drop(line);
                     return ended(job);
                 }
-                let line = line.get_or_insert_with(|| Line::new(job.counts.total_bytes));
+                let line = line.get_or_insert_with(Line::new);
                 line.update(job.phase, &job.counts, Some(job.bytes_per_second));
             }
             Err(error) if is_away(&error) && answered.elapsed() < AWAY_MAX => client = None,

@@ -29,6 +29,11 @@ impl Progress {
         Progress { shown, what, total, started }
     }
 
+    /// There are so many bytes to do, as is known by now.
+    pub fn set_total(&mut self, total: u64) {
+        self.total = Some(total);
+    }
+
     /// So many bytes are done since it was made.
     pub fn update(&mut self, now: Instant, done: u64) {
         let elapsed = now.duration_since(self.started).as_secs_f64();

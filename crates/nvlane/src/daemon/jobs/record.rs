@@ -115,6 +115,12 @@ impl Record {
         forgotten.map(|volume| volume.uri.as_str())
     }
 
+    /// Bytes of the copy: lengths are noted when it begins.
+    pub fn total(&self) -> u64 {
+        let lengths = self.spec.sources.iter().map(|part| part.length.unwrap_or(0));
+        lengths.fold(0, u64::saturating_add)
+    }
+
     /// Whether there is nothing left to do.
     pub fn is_over(&self) -> bool {
         matches!(self.state, JobState::Done | JobState::Cancelled)
