@@ -96,7 +96,17 @@ pub fn run(args: &JobsArgs) -> Result<()> {
             });
         }
         JobsCommand::Show { id } => find(read(call("job_list", json!({}))?)?, id)?,
-        JobsCommand::Wait { id } => wait::wait(&socket, client, id)?,
+        JobsCommand::Wait { id } => {
+            let job = wait::wait(&socket, client, id)?;
+            let outcome = wait::outcome(&job);
+            if args.output_format == ListFormat::Json {
+                // Programs learn the end of one that is not done as well; whether it is does not depend on who reads.
+                let printed = print(&one_json(&job));
+                return outcome.and(printed);
+            }
+            outcome?;
+            job
+        }
         JobsCommand::Pause { id } => read(call("job_pause", value(&JobOf { id }))?)?,
         JobsCommand::Resume { id } => read(call("job_resume", value(&JobOf { id }))?)?,
         JobsCommand::Cancel { id } => read(call("job_cancel", value(&JobOf { id }))?)?,

@@ -34,6 +34,14 @@ pub enum ClientError {
         /// How.
         problem: String,
     },
+    /// What was answered is no answer.
+    #[error("{path}: {problem}")]
+    Nonsense {
+        /// The socket.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The daemon answered with an error.
     #[error("{0}")]
     Failed(Failure),
@@ -79,20 +87,27 @@ impl Client {
             _ if sent.is_err() => {
                 return Err(self.broken(sent.expect_err("just seen").to_string()));
             }
-            Some(Err(error)) => return Err(self.broken(error.to_string())),
+            Some(Err(error)) if error.is_io() || error.is_eof() => {
+                return Err(self.broken(error.to_string()));
+            }
+            Some(Err(error)) => return Err(self.nonsense(error.to_string())),
             None => return Err(self.broken("the daemon hung up".to_owned())),
         };
         let response: Response = serde_json::from_value(answer)
-            .map_err(|error| self.broken(format!("no JSON-RPC answer: {error}")))?;
+            .map_err(|error| self.nonsense(format!("no JSON-RPC answer: {error}")))?;
         match (response.error, response.result) {
             (Some(failure), _) => Err(ClientError::Failed(failure)),
             (None, result) if response.id == id => Ok(result.unwrap_or(Value::Null)),
-            (None, _) => Err(self.broken(format!("an answer to call {}, not {id}", response.id))),
+            (None, _) => Err(self.nonsense(format!("an answer to call {}, not {id}", response.id))),
         }
     }
 
     fn broken(&self, problem: String) -> ClientError {
         ClientError::Broken { path: self.path.clone(), problem }
+    }
+
+    fn nonsense(&self, problem: String) -> ClientError {
+        ClientError::Nonsense { path: self.path.clone(), problem }
     }
 }
 

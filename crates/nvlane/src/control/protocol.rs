@@ -11,6 +11,9 @@ pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Longest answer in bytes that a client of ours reads: lists may be long.
 pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 
+/// The data path refused the change; or the daemon is stopping, or has no room for another client.
+pub const REFUSED: i32 = -32005;
+
 /// Why a call failed, as its caller is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
@@ -64,7 +67,7 @@ impl Failure {
 
     /// The data path refused the change.
     pub fn refused(message: impl Into<String>) -> Failure {
-        Failure { code: -32005, message: message.into() }
+        Failure { code: REFUSED, message: message.into() }
     }
 }
 
