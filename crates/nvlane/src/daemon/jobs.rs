@@ -167,7 +167,7 @@ impl Jobs {
             if let Some(volume) = record.forgotten().filter(|_| !record.is_over()) {
                 let lost = format!("{volume}: its memory went with the daemon that had it");
                 tracing::error!("job {}: {lost}", record.id);
-                record.set_state(JobState::Cancelled, Some(lost));
+                record.lose(lost);
                 // Otherwise it is found again by the next start.
                 if let Err(error) = self.records.save(&record) {
                     tracing::error!("job {}: its record cannot be written: {error}", record.id);

@@ -88,6 +88,17 @@ impl Record {
         }
     }
 
+    /// What it had copied is `lost`, and it does not go on. What it had failed of before is told as well.
+    pub fn lose(&mut self, lost: String) {
+        let (before, ended) = (self.error.take(), self.ended);
+        let error = match before.filter(|_| self.state == JobState::Failed) {
+            Some(error) => format!("{lost}; before that it had failed: {error}"),
+            None => lost,
+        };
+        self.set_state(JobState::Cancelled, Some(error));
+        self.ended = ended.or(self.ended);
+    }
+
     /// Whether the volumes, which are open now, are those it began with.
     pub fn check_volumes(&self, now: &[Identity]) -> Result<(), String> {
         self.volumes.iter().zip(now).try_for_each(|(then, now)| then.check(now))
@@ -264,6 +275,23 @@ mod tests {
             assert_eq!(record.check_volumes(std::slice::from_ref(&now)), Ok(()));
             assert!(!record.is_untold);
         }
+    }
+
+    #[test]
+    fn a_failed_job_whose_memory_is_gone_says_why_it_had_failed() {
+        let lost = |state, error: Option<&str>, ended| {
+            let mut record = Record::new(1, spec(), uris());
+            (record.state, record.error) = (state, error.map(str::to_owned));
+            record.ended = ended;
+            record.lose("it is gone".into());
+            assert_eq!(record.state, JobState::Cancelled);
+            (record.error.unwrap(), record.ended)
+        };
+        let (error, ended) = lost(JobState::Failed, Some("no space"), Some(7));
+        assert_eq!(error, "it is gone; before that it had failed: no space");
+        assert_eq!(ended, Some(7));
+        let (error, ended) = lost(JobState::Running, None, None);
+        assert!(error == "it is gone" && ended.is_some());
     }
 
     #[test]
