@@ -61,23 +61,19 @@ impl Identity {
     /// Whether `now` is the same volume.
     pub fn check(&self, now: &Identity) -> Result<(), String> {
         self.check_told(now)?;
-        if self.boot.is_some() && self.boot != now.boot {
-            return Err(format!(
-                "{RESTARTED}, and {} tells nothing of itself: whether it is the same disk nobody knows; \
-                 if it is, say `retry`",
-                self.uri
-            ));
+        match self.is_untold(now) {
+            true => Err(untold(&[&self.uri])),
+            false => Ok(()),
         }
-        Ok(())
     }
 
-    /// Whether nothing but that keeps `now` from being the same: nobody can tell.
+    /// Whether nobody can tell, since the machine was started again, if `now`, of which nothing else differs, is the same.
     pub fn is_untold(&self, now: &Identity) -> bool {
-        self.check_told(now).is_ok() && self.check(now).is_err()
+        self.check_told(now).is_ok() && self.boot.is_some() && self.boot != now.boot
     }
 
     /// By what volumes tell of themselves.
-    fn check_told(&self, now: &Identity) -> Result<(), String> {
+    pub fn check_told(&self, now: &Identity) -> Result<(), String> {
         let differs = |what: &str| match self.uri == now.uri {
             true => Err(format!("{} is not what it was: another {what}", self.uri)),
             false => Err(format!("{} is not what {} was: another {what}", now.uri, self.uri)),
@@ -117,6 +113,20 @@ impl Identity {
     pub fn has_memory(&self) -> bool {
         self.uri.parse().is_ok_and(|uri: Uri| uri.has_memory())
     }
+}
+
+/// What is said of disks that nobody can tell from others any more.
+pub fn untold(uris: &[&str]) -> String {
+    let (names, own, they, are) = match uris {
+        [one] => ((*one).to_owned(), "tells nothing of itself", "it is", "it is the same disk"),
+        _ => (
+            uris.join(" and "),
+            "tell nothing of themselves",
+            "they are",
+            "they are the same disks",
+        ),
+    };
+    format!("{RESTARTED}, and {names} {own}: whether {are} nobody knows; if {they}, say `retry`")
 }
 
 /// What a URI leads to.

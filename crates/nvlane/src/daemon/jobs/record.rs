@@ -3,7 +3,7 @@
 //! A file per job beside the state file, replaced as that is: a new file, synced, renamed, the directory
 //! synced. So after a crash there is the record of a moment at which everything before `durable` was flushed.
 
-use super::identity::{Identity, RESTARTED};
+use super::identity::{Identity, RESTARTED, untold as untold_of};
 use crate::config::store::write_atomically;
 use crate::control::method::JobState;
 use crate::copy::shared::Counts;
@@ -33,9 +33,10 @@ pub struct Record {
     /// Why it has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// It has failed because nobody can tell a disk from another: who has it go on says that it is the same.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_untold: bool,
+    /// URIs of the disks for which it has failed, since nobody can tell them from others: its error names them, and who has it
+    /// go on says that they are the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub untold: Vec<String>,
     /// What is to be copied.
     pub spec: Spec,
     /// Its volumes when it began, sources first.
@@ -64,7 +65,7 @@ impl Record {
             id,
             state: JobState::Running,
             error: None,
-            is_untold: false,
+            untold: Vec::new(),
             spec,
             volumes,
             durable: 0,
@@ -99,25 +100,32 @@ impl Record {
         self.ended = ended.or(self.ended);
     }
 
-    /// Whether the volumes, which are open now, are those it began with.
-    pub fn check_volumes(&self, now: &[Identity]) -> Result<(), String> {
-        self.volumes.iter().zip(now).try_for_each(|(then, now)| then.check(now))
-    }
-
-    /// Whether that is only because nobody can tell.
-    pub fn is_untold_of(&self, now: &[Identity]) -> bool {
-        let mut both = self.volumes.iter().zip(now);
-        both.find(|(then, now)| then.check(now).is_err())
-            .is_some_and(|(then, now)| then.is_untold(now))
-    }
-
-    /// Somebody has it go on who knows why it failed.
-    pub fn vouch(&mut self) {
-        // Earlier versions have noted the words only.
-        let said = self.error.as_ref().is_some_and(|error| error.contains(RESTARTED));
-        if std::mem::take(&mut self.is_untold) || said {
-            self.volumes.iter_mut().for_each(Identity::vouch);
+    /// Whether the volumes, which are open now, are those it began with. Otherwise why not, and the URIs of those of which
+    /// nobody can tell, if nothing else is wrong.
+    pub fn check_volumes(&self, now: &[Identity]) -> Result<(), (String, Vec<String>)> {
+        let both = || self.volumes.iter().zip(now);
+        let told = both().try_for_each(|(then, now)| then.check_told(now));
+        told.map_err(|problem| (problem, Vec::new()))?;
+        let untold = both().filter(|(then, now)| then.is_untold(now));
+        let mut uris: Vec<&str> = untold.map(|(then, _)| then.uri.as_str()).collect();
+        uris.dedup();
+        match uris[..] {
+            [] => Ok(()),
+            _ => Err((untold_of(&uris), uris.iter().map(ToString::to_string).collect())),
         }
+    }
+
+    /// Somebody has it go on who knows why it failed, and so for which disks.
+    pub fn vouch(&mut self) {
+        let named = std::mem::take(&mut self.untold);
+        // Earlier versions, which noted no times either, have the words only.
+        let words = self.error.as_deref().filter(|error| error.contains(RESTARTED));
+        let words = words.filter(|_| self.created.is_none());
+        let is_named = |uri: &String| {
+            named.contains(uri) || words.is_some_and(|words| words.contains(uri.as_str()))
+        };
+        let volumes = self.volumes.iter_mut().filter(|volume| is_named(&volume.uri));
+        volumes.for_each(Identity::vouch);
     }
 
     /// The volume that was memory of a daemon that has ended, if there is one.
@@ -243,37 +251,51 @@ mod tests {
         let mut now = uris();
         assert_eq!(record.check_volumes(&now), Ok(()));
         now.swap(0, 1);
-        assert!(record.check_volumes(&now).unwrap_err().contains("null:1M"));
+        assert!(record.check_volumes(&now).unwrap_err().0.contains("null:1M"));
         record.volumes.remove(0);
         assert_eq!(record.forgotten(), None);
     }
 
     /// A disk that tells nothing of itself, before the machine was started again.
-    fn untold() -> Identity {
+    fn untold(uri: &str) -> Identity {
         let mut text = serde_json::to_value(&uris()[1]).unwrap();
-        text["boot"] = "an earlier one".into();
+        (text["boot"], text["uri"]) = ("an earlier one".into(), uri.into());
         serde_json::from_value(text).unwrap()
     }
 
     #[test]
     fn who_has_it_go_on_vouches_for_what_nobody_could_tell() {
-        let mut now = untold();
-        now.vouch();
-        let mut record = Record::new(1, spec(), vec![untold()]);
-        let said = record.check_volumes(std::slice::from_ref(&now)).unwrap_err();
-        assert!(record.is_untold_of(std::slice::from_ref(&now)));
-        assert!(!record.is_untold_of(&uris()[..1]), "another volume");
-        // It had failed for something else.
-        record.error = Some("no space".into());
-        record.vouch();
-        assert!(record.check_volumes(std::slice::from_ref(&now)).is_err());
+        let disks = || ["/dev/x", "/dev/y", "/dev/z"].map(untold).to_vec();
+        let mut now = disks();
+        // The last one does tell.
+        let told = now.pop().unwrap();
+        now.iter_mut().for_each(Identity::vouch);
+        now.push(told);
+        let mut record = Record::new(1, spec(), disks());
+        let (said, named) = record.check_volumes(&now).unwrap_err();
+        assert!(said.contains("/dev/x and /dev/y tell nothing of themselves"), "{said}");
+        assert_eq!(named, ["/dev/x", "/dev/y"]);
+        let (_, none) = record.check_volumes(&uris()).unwrap_err();
+        assert!(none.is_empty(), "another volume");
+        // It had failed for something else; or has the words, but is of this version.
+        for error in ["no space", &said] {
+            record.error = Some(error.into());
+            record.vouch();
+            assert!(record.check_volumes(&now).is_err());
+        }
         // Whatever the words are; and by the words of an earlier version.
         let mut elder = record.clone();
-        (record.is_untold, elder.error) = (true, Some(said));
+        (record.untold, elder.created) = (named, None);
+        record.error = None;
         for mut record in [record, elder] {
             record.vouch();
-            assert_eq!(record.check_volumes(std::slice::from_ref(&now)), Ok(()));
-            assert!(!record.is_untold);
+            assert_eq!(record.check_volumes(&now), Ok(()));
+            assert!(record.untold.is_empty());
+            // Nobody was asked of that one.
+            now[2].vouch();
+            let (said, _) = record.check_volumes(&now).unwrap_err();
+            assert!(said.contains("/dev/z tells nothing of itself"), "{said}");
+            now[2] = untold("/dev/z");
         }
     }
 

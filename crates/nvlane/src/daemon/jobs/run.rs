@@ -26,12 +26,10 @@ pub struct Ready {
     layout: Layout,
 }
 
-/// The same for a job that goes on; or why not, and whether that is because nobody can tell a disk from another.
-fn prepare_again(record: &Record, served: &Live) -> Result<Ready, (String, bool)> {
-    let ready = prepare(&record.spec, served).map_err(|error| (error, false))?;
-    let now = ready.volumes();
-    let checked = record.check_volumes(&now);
-    checked.map(|()| ready).map_err(|error| (error, record.is_untold_of(&now)))
+/// The same for a job that goes on; or why not, and the disks that nobody can tell from others, if that is why.
+fn prepare_again(record: &Record, served: &Live) -> Result<Ready, (String, Vec<String>)> {
+    let ready = prepare(&record.spec, served).map_err(|error| (error, Vec::new()))?;
+    record.check_volumes(&ready.volumes()).map(|()| ready)
 }
 
 /// Opens the volumes of a job: those that are served are used, others opened for it.
@@ -160,8 +158,8 @@ impl Start {
             }
             match prepare_again(&record, served) {
                 Ok(ready) => return self.now(ready),
-                Err((error, is_untold)) if Instant::now() >= until => {
-                    lock(&self.record).is_untold = is_untold;
+                Err((error, untold)) if Instant::now() >= until => {
+                    lock(&self.record).untold = untold;
                     return self.end(Outcome::Failed(error, durable));
                 }
                 Err((error, _)) => tracing::debug!("job {}: {error}", self.id),
