@@ -15,7 +15,7 @@ mod device;
 mod machine;
 mod ring;
 
-pub use machine::kernel_without;
+pub use machine::{kernel_without, quoted};
 
 use crate::admin::json_object;
 use crate::cli::{DoctorArgs, ListFormat};
@@ -24,8 +24,6 @@ use anyhow::{Result, bail};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::io::{self, Write};
-
-pub use machine::quoted;
 
 /// What is logged to standard error: nothing but what ends the program, since each finding is told as such.
 const LOG: &str = "error";

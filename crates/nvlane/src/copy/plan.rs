@@ -76,7 +76,7 @@ impl Serialize for Means {
 
 /// Bytes that go one way.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Line {
+pub struct Way {
     source: String,
     source_offset: u64,
     target: String,
@@ -87,7 +87,7 @@ pub struct Line {
 
 /// All of it.
 pub struct Plan {
-    lines: Vec<Line>,
+    ways: Vec<Way>,
     bytes: u64,
     targets: usize,
     order: Order,
@@ -98,13 +98,13 @@ pub struct Plan {
 impl Plan {
     /// Refuses what would be read and written although that is not wanted.
     pub fn check(&self, options: &Options) -> Result<()> {
-        let mut slow = self.lines.iter().filter(|line| line.means.is_slow());
-        if let Some(line) = slow.next().filter(|_| options.fast_only) {
-            let bytes = line.bytes + slow.map(|line| line.bytes).sum::<u64>();
+        let mut slow = self.ways.iter().filter(|way| way.means.is_slow());
+        if let Some(way) = slow.next().filter(|_| options.fast_only) {
+            let bytes = way.bytes + slow.map(|way| way.bytes).sum::<u64>();
             bail!(
                 "{} and {}: {} would be read and written: leave out --fast-only",
-                line.source,
-                line.target,
+                way.source,
+                way.target,
                 size::format(bytes)
             );
         }
@@ -114,15 +114,15 @@ impl Plan {
 
 /// What a copy would do.
 pub fn of(opened: &Opened, layout: &Layout, options: &Options) -> Plan {
-    let mut lines = Vec::new();
+    let mut ways = Vec::new();
     for extent in &layout.extents {
         for target in &layout.targets {
-            lines.extend(parts(opened, layout, extent, target, options));
+            ways.extend(parts(opened, layout, extent, target, options));
         }
     }
     let verify = options.verify.then(|| comparison(opened, layout, options));
     let targets = layout.targets.len();
-    Plan { lines, bytes: layout.bytes, targets, order: layout.order, verify }
+    Plan { ways, bytes: layout.bytes, targets, order: layout.order, verify }
 }
 
 /// How source and targets are compared.
@@ -146,10 +146,10 @@ fn parts(
     extent: &Extent,
     target: &Target,
     options: &Options,
-) -> Vec<Line> {
+) -> Vec<Way> {
     let (source, to) = (&opened.volumes[extent.volume], &opened.volumes[target.volume]);
     let (from, limits) = (source.limits(), to.limits());
-    let line = |at: u64, bytes: u64, means: Means| Line {
+    let way = |at: u64, bytes: u64, means: Means| Way {
         source: opened.name(extent.volume),
         source_offset: extent.offset + at,
         target: opened.name(target.volume),
@@ -166,11 +166,11 @@ fn parts(
             }
             () => why_not_copied(&from, &limits),
         };
-        return vec![line(0, extent.bytes, Means::Read(why))];
+        return vec![way(0, extent.bytes, Means::Read(why))];
     }
     let to = (to, target.offset + extent.start);
     let stretches = stretches((source, extent.offset), to, extent.bytes);
-    stretches.into_iter().map(|it| line(it.offset, it.bytes, it.means)).collect()
+    stretches.into_iter().map(|it| way(it.offset, it.bytes, it.means)).collect()
 }
 
 /// Why a volume is not copied to another with Copy commands.
@@ -303,23 +303,23 @@ pub fn written(plan: &Plan, format: ListFormat) -> String {
             let mut fields = Map::new();
             fields.insert("total_bytes".into(), plan.bytes.into());
             fields.insert("order".into(), order.into());
-            fields.insert("parts".into(), json!(plan.lines));
+            fields.insert("parts".into(), json!(plan.ways));
             fields.insert("verify".into(), json!(plan.verify));
             format!("{:#}\n", json_object(fields))
         }
         ListFormat::Normal => {
             let head = ["Source", "From", "Target", "To", "Bytes", "Means"];
-            let row = |line: &Line| {
+            let row = |way: &Way| {
                 [
-                    line.source.clone(),
-                    size::exact(line.source_offset),
-                    line.target.clone(),
-                    size::exact(line.target_offset),
-                    size::exact(line.bytes),
-                    line.means.to_string(),
+                    way.source.clone(),
+                    size::exact(way.source_offset),
+                    way.target.clone(),
+                    size::exact(way.target_offset),
+                    size::exact(way.bytes),
+                    way.means.to_string(),
                 ]
             };
-            let mut text = columns(&head, &plan.lines.iter().map(row).collect::<Vec<_>>());
+            let mut text = columns(&head, &plan.ways.iter().map(row).collect::<Vec<_>>());
             if plan.order != Order::Free {
                 text.push_str(&format!("it overlaps itself: {order}, one command at a time\n"));
             }
