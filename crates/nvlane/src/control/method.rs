@@ -518,8 +518,7 @@ pub struct JobClear {
 }
 
 /// The jobs that are forgotten.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobsCleared {
     /// Their numbers.
     pub cleared: Vec<u64>,

@@ -243,6 +243,7 @@ impl Engine {
             sums,
             copies,
         });
+        engine.shared.begin();
         engine.note_copied(true);
         engine.state.borrow_mut().epoch = engine.epoch();
         reactor.defer(Rc::clone(&engine) as Rc<dyn Complete>, STEP);

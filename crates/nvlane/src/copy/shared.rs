@@ -117,6 +117,11 @@ impl Shared {
         *self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// It begins: the time before, in which volumes were opened, does not count.
+    pub fn begin(&self) {
+        self.recent().forget(Instant::now());
+    }
+
     /// Everything is copied and flushed, and is compared from now on.
     pub fn begin_verifying(&self) {
         let _ = self.verifying.set(Instant::now());

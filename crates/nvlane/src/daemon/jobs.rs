@@ -135,7 +135,7 @@ struct Entry {
 struct Run {
     shared: Arc<Shared>,
     /// Filled in once it has ended.
-    outcome: Arc<Mutex<Option<Outcome>>>,
+    outcome: run::Told,
     /// What it will be when it has been stopped.
     then: JobState,
     from: u64,
@@ -305,8 +305,10 @@ impl Jobs {
             (_, None) => {}
         }
         self.check_room()?;
-        lock(&self.entry(id)?.record).vouch();
-        self.set_state(id, JobState::Running, None)?;
+        self.change(id, |record| {
+            record.vouch();
+            record.set_state(JobState::Running, None);
+        })?;
         self.serve(served);
         self.launch_later(id);
         self.job(id)
@@ -351,11 +353,24 @@ impl Jobs {
                 ended.map(|(id, _)| *id).collect()
             }
         };
-        for id in &cleared {
-            self.records.remove(*id).map_err(unsaved)?;
+        let (gone, outcome) = self.records.remove(&cleared);
+        for id in &cleared[..gone] {
             self.jobs.remove(id);
         }
-        Ok(JobsCleared { cleared })
+        match (gone, outcome) {
+            (_, Ok(())) => Ok(JobsCleared { cleared }),
+            (0, Err(error)) => Err(unsaved(error)),
+            (_, Err(error)) => {
+                let forgotten: Vec<String> = cleared[..gone].iter().map(u64::to_string).collect();
+                let forgotten = forgotten.join(", ");
+                Err(Failure::unsaved(match cleared.get(gone) {
+                    Some(id) => format!(
+                        "forgotten: {forgotten}; the record of job {id} cannot be removed: {error}"
+                    ),
+                    None => format!("forgotten: {forgotten}; not durably: {error}"),
+                }))
+            }
+        }
     }
 
     /// Why a volume, which is served as `key`, cannot be taken away: a job is at work on it, or about to be.
@@ -384,7 +399,9 @@ impl Jobs {
     pub fn collect(&mut self) {
         for (id, entry) in &mut self.jobs {
             let Some(run) = &entry.run else { continue };
-            let Some(outcome) = lock(&run.outcome).take() else { continue };
+            let Some(run::Ended { outcome, time_seconds }) = lock(&run.outcome).take() else {
+                continue;
+            };
             let (then, (_, counts)) = (run.then, run.shared.now());
             let mut record = lock(&entry.record);
             record.counts = counts;
@@ -412,6 +429,8 @@ impl Jobs {
                     record.durable = durable;
                 }
             }
+            // It may be a while since.
+            record.ended = record.ended.map(|_| time_seconds);
             if let Err(error) = self.records.save(&record) {
                 tracing::error!("job {id}: its record cannot be written: {error}");
                 // Nobody is told that it is done, since a restart would not know.
@@ -480,10 +499,15 @@ impl Jobs {
     }
 
     fn set_state(&mut self, id: u64, state: JobState, error: Option<String>) -> Done<()> {
+        self.change(id, |record| record.set_state(state, error))
+    }
+
+    /// Changes a record; what cannot be saved is not changed.
+    fn change(&mut self, id: u64, change: impl FnOnce(&mut Record)) -> Done<()> {
         let records = self.records.clone();
         let mut record = lock(&self.entry(id)?.record);
         let before = record.clone();
-        record.set_state(state, error);
+        change(&mut record);
         records.save(&record).map_err(|error| {
             *record = before;
             unsaved(error)
@@ -538,7 +562,7 @@ impl Jobs {
         let served = self.live.clone();
         let thread = std::thread::Builder::new().name(format!("job-{id}"));
         if let Err(error) = thread.spawn(move || start.when_open(&served, OPEN_WAIT)) {
-            *lock(&outcome) = Some(Outcome::Failed(format!("no thread: {error}"), from));
+            run::tell(&outcome, Outcome::Failed(format!("no thread: {error}"), from));
         }
     }
 }

@@ -173,12 +173,23 @@ impl Records {
         write_atomically(&self.path(record.id), &text)
     }
 
-    /// Forgets one.
-    pub fn remove(&self, id: u64) -> io::Result<()> {
-        match fs::remove_file(self.path(id)) {
+    /// Forgets some, durably. Gives how many of them, the first ones, are gone, and why the next one is not.
+    pub fn remove(&self, ids: &[u64]) -> (usize, io::Result<()>) {
+        let removed = |id: &u64| match fs::remove_file(self.path(*id)) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => Ok(()),
-        }
+        };
+        let failure = ids.iter().enumerate().find_map(|(at, id)| Some((at, removed(id).err()?)));
+        let (gone, outcome) = match failure {
+            Some((at, error)) => (at, Err(error)),
+            None => (ids.len(), Ok(())),
+        };
+        let synced = match fs::File::open(&self.directory) {
+            Ok(directory) if gone > 0 => directory.sync_all(),
+            // Without a directory there were none.
+            _ => Ok(()),
+        };
+        (gone, outcome.and(synced))
     }
 
     /// All of them, and what could not be read: path and why.
@@ -330,9 +341,19 @@ mod tests {
         // What a kill in the middle of a write leaves behind.
         fs::write(records.directory.join("7.json.new"), "{\"ver").unwrap();
         assert_eq!(records.load(), (vec![Record::new(3, spec(), uris()), record], Vec::new()));
-        records.remove(3).unwrap();
-        records.remove(3).unwrap();
+        for _ in 0..2 {
+            let (gone, outcome) = records.remove(&[3]);
+            assert_eq!((gone, outcome.unwrap()), (1, ()));
+        }
         assert_eq!(records.load().0.len(), 1);
+        // The second of three cannot be removed.
+        for id in [1, 3] {
+            records.save(&Record::new(id, spec(), uris())).unwrap();
+        }
+        fs::create_dir(records.directory.join("2.json")).unwrap();
+        let (gone, outcome) = records.remove(&[1, 2, 3]);
+        assert!(gone == 1 && outcome.is_err() && !records.directory.join("1.json").exists());
+        assert!(records.directory.join("3.json").exists());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::copy::open::{Opened, SERVED};
 use crate::copy::shared::{Counts, Shared, Wish};
 use crate::copy::spec::Spec;
 use crate::patience;
+use crate::when;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use namespace::Namespace;
 use namespace::copy::Origin;
@@ -135,13 +136,27 @@ fn named(name: &str, served: &Live) -> Result<Arc<dyn Namespace>> {
     Ok(volume)
 }
 
+/// How a job has ended, and when: seconds since 1970.
+pub struct Ended {
+    pub outcome: Outcome,
+    pub time_seconds: u64,
+}
+
+/// Where that is told, once.
+pub type Told = Arc<Mutex<Option<Ended>>>;
+
+/// A job ends now.
+pub fn tell(told: &Told, outcome: Outcome) {
+    *lock(told) = Some(Ended { outcome, time_seconds: when::now() });
+}
+
 /// What a job needs to begin.
 pub struct Start {
     pub id: u64,
     pub record: Arc<Mutex<Record>>,
     pub records: Records,
     pub shared: Arc<Shared>,
-    pub outcome: Arc<Mutex<Option<Outcome>>>,
+    pub outcome: Told,
     pub volumes: Arc<Mutex<Vec<Arc<dyn Namespace>>>>,
     pub core: Mailbox,
 }
@@ -201,20 +216,20 @@ impl Start {
             let end = move |outcome| {
                 // Whoever learns of the end may close the volumes.
                 lock(&volumes).clear();
-                *lock(&ended) = Some(outcome);
+                tell(&ended, outcome);
             };
             if let Err(error) = Engine::start(reactor, setup(shared), Box::new(end)) {
                 let failure = anyhow!(error).context("a volume's queue");
-                *lock(&told) = Some(Outcome::Failed(format!("{failure:#}"), from));
+                tell(&told, Outcome::Failed(format!("{failure:#}"), from));
             }
         });
         if !posted {
-            *lock(&outcome) = Some(Outcome::Stopped(from));
+            tell(&outcome, Outcome::Stopped(from));
         }
     }
 
     fn end(&self, outcome: Outcome) {
-        *lock(&self.outcome) = Some(outcome);
+        tell(&self.outcome, outcome);
     }
 }
 
