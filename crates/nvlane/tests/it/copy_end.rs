@@ -98,11 +98,12 @@ fn copying_and_comparing_are_timed_apart() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) =
         (file(dir.path(), "a", &pattern(2 << 20, 3)), file(dir.path(), "b", &vec![0; 2 << 20]));
-    // It is compared at 4 MiB a second, and copied as fast as it goes.
-    let slow = format!("delay:read=50ms({b})");
-    let json = done(&[&a, &slow, "--verify", "-R", "1"]);
+    // It is compared at 5 MiB a second, and copied at 10.
+    let slow = format!("delay:read=50ms,write=25ms({b})");
+    let json = done(&[&a, &slow, "--verify", "-R", "1", "--read-write"]);
     let seconds = |field: &str| json[field].as_f64().unwrap_or_else(|| panic!("{field}: {json}"));
     assert!(seconds("verify_seconds") >= 0.35, "{json}");
+    assert!(seconds("copy_seconds") >= 0.17, "{json}");
     assert!(
         (seconds("copy_seconds") + seconds("verify_seconds") - seconds("seconds")).abs() < 1e-3
     );

@@ -49,7 +49,10 @@ pub fn wait_for(daemon: &Daemon, id: u64, state: &str) -> Value {
 
 /// Has a job go as fast as it can, unless it has ended.
 pub fn unthrottle(daemon: &Daemon, id: u64) {
-    let _ = ask(&daemon.socket, "job_throttle", json!({"id": id, "throttle": "none"}));
+    let wanted = json!({"id": id, "throttle": "none"});
+    let answer = ask(&daemon.socket, "job_throttle", wanted).unwrap();
+    let refusal = answer["error"]["message"].as_str();
+    assert!(refusal.is_none_or(|why| why.contains("has ended")), "{answer}");
 }
 
 pub fn nvlane_jobs(daemon: &Daemon, args: &[&str]) -> (bool, String) {

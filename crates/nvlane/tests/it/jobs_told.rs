@@ -4,6 +4,7 @@ use crate::copy::{copy, file, pattern, said};
 use crate::daemon::{Daemon, eventually, nvlane, wait};
 use crate::jobs::{job, nvlane_jobs, part_of, start, unthrottle, wait_for};
 use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -23,7 +24,7 @@ fn three_jobs() -> (TempDir, Daemon) {
     let path = |name: &str| file(dir.path(), name, &vec![0; 4 << 20]);
     assert_eq!(add("served:2", json!({})), 1);
     assert_eq!(add(&format!("fault:op=flush({})", path("c")), json!({})), 2);
-    assert_eq!(add(&path("d"), json!({"throttle": "512K"})), 3);
+    assert_eq!(add(&path("d"), json!({"throttle": "64K"})), 3);
     wait_for(&daemon, 1, "done");
     eventually("a failure", || job(&daemon, 2)["state"] == "failed");
     daemon.call("job_pause", json!({"id": 3}));
@@ -93,15 +94,22 @@ fn it_is_known_when_jobs_were_added_begun_and_ended() {
 #[test]
 fn who_waits_for_a_job_waits_for_the_daemon_too() {
     let (dir, daemon) = three_jobs();
-    daemon.call("job_throttle", json!({"id": 3, "throttle": "1M"}));
     daemon.call("job_resume", json!({"id": 3}));
     let socket = daemon.socket.to_str().unwrap();
     let mut command = nvlane();
     command.args(["jobs", "wait", "3", "--socket", socket]);
     let mut waits = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(500));
+    // The daemon's end of the connection has a name, from before the socket got its own, and is connected (03, unix(7)).
+    let place = dir.path().to_str().unwrap();
+    eventually("a connection", || {
+        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+        let is_connected = |line: &str| line.split_whitespace().nth(5) == Some("03");
+        sockets.lines().any(|line| line.contains(place) && is_connected(line))
+    });
     daemon.kill();
-    std::thread::sleep(Duration::from_millis(500));
+    let mut said = String::new();
+    BufReader::new(waits.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("the daemon is away"), "{said}");
     assert!(waits.try_wait().unwrap().is_none(), "it does not wait");
     let daemon = start(dir.path());
     eventually("work", || job(&daemon, 3)["counts"]["done_bytes"].as_u64() > Some(0));
@@ -109,6 +117,21 @@ fn who_waits_for_a_job_waits_for_the_daemon_too() {
     assert!(wait(&mut waits).success());
     let text = String::from_utf8(waits.wait_with_output().unwrap().stdout).unwrap();
     assert!(text.contains("state     done"), "{text}");
+}
+
+#[test]
+fn programs_that_wait_are_told_of_a_job_that_is_not_done() {
+    let (_dir, daemon) = three_jobs();
+    let socket = daemon.socket.to_str().unwrap();
+    for (id, state) in [("1", "done"), ("2", "failed"), ("3", "paused")] {
+        let args = ["jobs", "wait", id, "-o", "json", "--socket", socket];
+        let output = nvlane().args(args).output().unwrap();
+        let job: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&job["state"], output.status.success()), (&state.into(), state == "done"));
+        assert_eq!(output.stderr.is_empty(), state == "done", "{job}");
+    }
+    // How much there is to do is known from the beginning.
+    assert_eq!(job(&daemon, 3)["counts"]["total_bytes"], 4 << 20);
 }
 
 #[test]
@@ -138,8 +161,9 @@ fn who_copies_what_is_served_is_told_how_to() {
 #[test]
 fn the_rate_of_a_job_is_the_one_it_has_now() {
     let dir = tempfile::tempdir().unwrap();
-    file(dir.path(), "a", &pattern(64 << 20, 1));
-    file(dir.path(), "b", &vec![0; 64 << 20]);
+    // More than it copies in the time that a machine at work may take.
+    file(dir.path(), "a", &vec![7; 256 << 20]);
+    file(dir.path(), "b", &vec![0; 256 << 20]);
     let daemon = start(dir.path());
     let rate = || job(&daemon, 1)["bytes_per_second"].as_u64().unwrap();
     let options = json!({"throttle": "16M", "request_bytes": 65536});
