@@ -27,7 +27,10 @@ expect "hole made by blkdiscard" $((full - $(data_bytes "$image") >= 15 << 20)) 
 # the status, 02h in the second of four bytes.
 block=$(blockdev --getss "$device")
 blocks() { echo $(($1 * (1 << 20) / block)); }
-stored() { nvme get-lba-status "$device" -n 1 -s 0 -m 255 -a 2 -l 0 -o binary | od -An -v -tu4 -w4 | head -n $((2 + 4 * $1)) | xargs; }
+stored() {
+    nvme get-lba-status "$device" -n 1 -s 0 -m 255 -a 2 -l 0 -o binary >"$WORK/stored"
+    od -An -v -tu4 -w4 -N $((8 + 16 * $1)) "$WORK/stored" | xargs
+}
 expect "blocks that are told to be stored" "$(stored 2)" \
     "2 2 0 0 $(($(blocks 16) - 1)) 512 $(blocks 32) 0 $(($(blocks 32) - 1)) 512"
 nvme id-ctrl "/dev/$(controllers)" -o json >"$WORK/ctrl.json"

@@ -253,7 +253,7 @@ fn several_who_ask_at_once_are_answered_one_after_another() {
 #[test]
 fn blocks_beyond_the_controllers_end_are_no_hole() {
     let told = |_: u64, blocks: u64, _: usize| Ok(vec![Run { blocks, is_stored: false }]);
-    let small = Double::over(memory(BLOCKS / 2 << 9, 9, 1)).telling(told);
+    let small = Double::over(memory((BLOCKS / 2) << 9, 9, 1)).telling(told);
     let (small, large) = (Target::serve(Arc::new(small), 1, 0), Target::serve(telling(told), 1, 0));
     let addresses = [small.address, large.address].map(rig::address);
     let paths = host::open(&addresses, &options(), "").expect("paths");

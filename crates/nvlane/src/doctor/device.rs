@@ -9,6 +9,7 @@ use nvme_node::Node;
 use std::fs;
 use std::os::linux::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
 use volume::session::{Session, SessionConfig, Submission};
 use volume::{Kind, OpenOptions, Uri};
 
@@ -102,16 +103,20 @@ fn poll_queues(queue: &Path) -> Outcome {
     if polls.trim() == "1" {
         return Outcome::yes(format!("{name} has queues that are polled"));
     }
+    // Older kernels warn of more queues than processors (Linux 6.12, `group_cpus_evenly`).
+    let many = thread::available_parallelism().map_or(1, |processors| processors.get().min(2));
     if name.starts_with("nvme") {
         return Outcome::no(
             format!("{name} has no poll queues: polling would wait for interrupts"),
-            "sudo modprobe -r nvme && sudo modprobe nvme poll_queues=2   (at boot: nvme.poll_queues=2; for NVMe/TCP: nvme connect --nr-poll-queues=2)",
+            format!(
+                "sudo modprobe -r nvme && sudo modprobe nvme poll_queues={many}   (at boot: nvme.poll_queues={many}; for NVMe/TCP: nvme connect --nr-poll-queues={many})"
+            ),
         );
     }
     if name.starts_with("nullb") {
         return Outcome::no(
             format!("{name} has no poll queues"),
-            "sudo modprobe -r null_blk && sudo modprobe null_blk poll_queues=2",
+            format!("sudo modprobe -r null_blk && sudo modprobe null_blk poll_queues={many}"),
         );
     }
     Outcome::never(format!("{name} has no poll queues, and its driver none to be asked for"))
