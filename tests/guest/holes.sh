@@ -27,8 +27,9 @@ expect "hole made by blkdiscard" $((full - $(data_bytes "$image") >= 15 << 20)) 
 # the status, 02h in the second of four bytes.
 block=$(blockdev --getss "$device")
 blocks() { echo $(($1 * (1 << 20) / block)); }
+# nvme-cli 2.3 has a command for it that makes no room for the answer.
 stored() {
-    nvme get-lba-status "$device" -n 1 -s 0 -m 255 -a 2 -l 0 -o binary >"$WORK/stored"
+    nvme admin-passthru "/dev/$(controllers)" -o 0x86 -n 1 --cdw12=255 --cdw13=0x02000000 -r -l 1024 -b >"$WORK/stored"
     od -An -v -tu4 -w4 -N $((8 + 16 * $1)) "$WORK/stored" | xargs
 }
 expect "blocks that are told to be stored" "$(stored 2)" \

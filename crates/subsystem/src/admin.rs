@@ -278,7 +278,7 @@ impl Target {
         if blocks > rest {
             return Err(Status::LBA_OUT_OF_RANGE.dnr());
         }
-        // nvme-cli has room for one dword less than it asks for, which is a maximum anyway.
+        // MNDW is a maximum: there may be room for less.
         let list_bytes = question.bytes.min(bytes.into()) as u32;
         if (list_bytes as usize) < lba_status::HEADER_BYTES {
             return Err(Status::SGL_LENGTH_INVALID.dnr());
