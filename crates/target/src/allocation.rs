@@ -35,7 +35,8 @@ struct Question {
     work: Work,
 }
 
-type Work = Box<dyn FnOnce() -> Vec<u8> + Send>;
+/// Gives the answer; none if the namespace is gone.
+type Work = Box<dyn FnOnce() -> Option<Vec<u8>> + Send>;
 
 impl Connection {
     /// Has namespace `nsid` of subsystem `nqn` asked which of `blocks` blocks from `slba` on it stores. One such command of a
@@ -58,14 +59,15 @@ impl Connection {
         inner.asks_allocation = true;
         let exchange = inner.exchanges.slot(slot);
         exchange.stage = Stage::Running;
-        let namespace = Arc::clone(&view.namespace);
-        let work = Box::new(move || allocated(&*namespace, slba, blocks, room));
+        // Whoever waits keeps nothing open that is removed meanwhile.
+        let namespace = Arc::downgrade(&view.namespace);
+        let work = Box::new(move || Some(allocated(&*namespace.upgrade()?, slba, blocks, room)));
         let question = Question { key: self.key(), cid: exchange.cid, work };
         self.core.questions.waiting.borrow_mut().push_back(question);
         ask_next(&self.core);
     }
 
-    /// It is there; or there was no thread for it, and the host may try again.
+    /// It is there; or there was no thread for it, or the namespace has gone, and the host may try again.
     fn allocation_told(&self, cid: u16, found: Option<Vec<u8>>) {
         if self.closed.get() {
             return;
@@ -95,10 +97,10 @@ fn ask_next(core: &Rc<Core>) {
         }
         core.questions.is_asked.set(true);
         let asking = Rc::clone(core);
-        let then = move |found| {
+        let then = move |found: Option<Option<Vec<u8>>>| {
             asking.questions.is_asked.set(false);
             if let Some(connection) = asking.connection(key) {
-                connection.allocation_told(cid, found);
+                connection.allocation_told(cid, found.flatten());
             }
             ask_next(&asking);
         };

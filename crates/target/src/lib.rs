@@ -15,12 +15,13 @@
 //!
 //! Read `server`, `control`, `connection`, `io`, and `namespace::output`, in this order.
 //!
-//! What it does not do: authentication and TLS, reservations, transports other than TCP.
+//! What it does not do: TLS, reservations, transports other than TCP.
 //!
 //! Bounds: 1,024 connections that have not sent Connect, for 10 s each; as many commands per
 //! connection as its queue has entries; a receive buffer of 256 KiB per core; data in the core's
 //! buffer pool, else commands wait for it. No connection holds more of the pool than it leaves
-//! free, and one whose peer lets nothing go for 2 s while others wait is dropped.
+//! free, and one whose peer lets nothing go for 2 s while others wait is dropped. One Get LBA Status
+//! of a controller waits at most, and one of all is carried out at a time.
 
 mod admin;
 mod allocation;

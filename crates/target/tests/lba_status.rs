@@ -203,3 +203,29 @@ fn a_volume_that_panics_is_to_be_asked_again() {
     }
     io.read(1, 5, 1, 4096);
 }
+
+#[test]
+fn a_question_that_waits_keeps_no_volume_open_that_is_removed() {
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let rig = Rig::empty(1);
+    let slow = telling(move |_, blocks, _| {
+        let _ = wait.lock().unwrap().recv();
+        Ok(vec![Run { blocks, is_stored: true }])
+    });
+    let other = telling(|_, blocks, _| Ok(vec![Run { blocks, is_stored: true }]));
+    let watch = Arc::downgrade(&other);
+    rig.add(1, slow);
+    rig.add(2, other);
+    let (mut first, mut second) = (rig.host().enabled(), rig.host().enabled());
+    let asked = first.issue(lba_status::command(1, 0, 0, 4096), Bytes::Wanted(4096));
+    // It is being asked once another of that queue is refused.
+    first.command(lba_status::command(1, 0, 0, 4096), Bytes::Wanted(4096));
+    let waits = second.issue(lba_status::command(2, 0, 0, 4096), Bytes::Wanted(4096));
+    second.command(lba_status::command(2, 0, 0, 4096), Bytes::Wanted(4096));
+    rig.server.remove_namespace(host::rig::NQN, 2).expect("it is there");
+    assert!(watch.upgrade().is_none(), "it is still open");
+    go.send(()).unwrap();
+    assert_eq!(first.complete(asked).status, Status::SUCCESS);
+    assert_eq!(second.complete(waits).status.code(), Status::COMMAND_INTERRUPTED.code());
+}
