@@ -39,7 +39,7 @@ pub fn measure(
         eprintln!("{ROW}: {ABOUT}");
     }
     let net = Net::new(&[1000])?;
-    let target = Target::start(&net, mib, None, options.server_core)?;
+    let target = Target::start(&net, mib, None, &[], options.server_core)?;
     let mut host = Host::new(&target.uris)?;
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     let mut rates: Vec<f64> = Vec::new();

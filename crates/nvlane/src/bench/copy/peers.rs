@@ -40,7 +40,7 @@ pub fn measure(
     let mib = mib / 4;
     let net = Net::new(&[1000])?;
     let mut peers = vec![];
-    let target = Target::start(&net, mib, None, options.server_core)?;
+    let target = Target::start(&net, mib, None, &[], options.server_core)?;
     peers.push(ours("volume_nvlane", "nvlane copy, NVMe/TCP", &target.uris[0], &target.uris[1])?);
     let servers = nbd_servers(&net, mib, options.server_core, scratch);
     match &servers {

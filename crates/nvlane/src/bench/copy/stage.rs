@@ -17,6 +17,9 @@ use target::{NamespaceOptions, Server, ServerConfig};
 const NQN: &str = "nqn.2026-11.io.nvlane:bench-copy";
 const PORT: u16 = 4420;
 
+/// The kind whose bound is the disk's: see [`super::bound::disk`].
+pub const EMULATED_ON_DISK: &str = "emulated_disk";
+
 /// What is copied, and where to.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
@@ -41,9 +44,9 @@ pub enum On {
     Xfs,
 }
 
-/// All of them. Each target has two volumes, and the first of them once more behind a layer that
-/// cannot be looked through.
-pub const KINDS: [Kind; 5] = [
+/// All of them. A target with memory has two volumes, and a third behind a layer that cannot be looked through; one with
+/// files has one, and a second behind such a layer.
+pub const KINDS: [Kind; 6] = [
     Kind { name: "memory", about: "within a volume in memory", volumes: (0, 0), on: On::Memory },
     Kind { name: "namespaces", about: "between two of them", volumes: (1, 0), on: On::Memory },
     Kind {
@@ -53,6 +56,12 @@ pub const KINDS: [Kind; 5] = [
         on: On::Memory,
     },
     Kind { name: "file", about: "within a file", volumes: (0, 0), on: On::Disk },
+    Kind {
+        name: EMULATED_ON_DISK,
+        about: "read from one file and written to another at the target, past the page cache",
+        volumes: (1, 0),
+        on: On::Disk,
+    },
     Kind { name: "xfs", about: "within a file, sharing blocks", volumes: (0, 0), on: On::Xfs },
 ];
 
@@ -64,21 +73,25 @@ pub struct Target {
 }
 
 impl Target {
-    /// Serves two volumes of `mib` MiB on `core`, in memory or in files of `directory`.
+    /// Serves volumes of `mib` MiB on `core`, in memory or in files of `directory`: as many of them as `kinds` name.
     pub fn start(
         net: &Net,
         mib: u64,
         directory: Option<&Path>,
+        kinds: &[Kind],
         core: usize,
     ) -> anyhow::Result<Target> {
-        let volumes = match directory {
+        let mut volumes = match directory {
             None => {
                 vec![format!("mem:{mib}M"), format!("mem:{mib}M"), format!("delay:0s(mem:{mib}M)")]
             }
             Some(directory) => {
-                vec![format!("file:{}?create&size={mib}M", file(directory).display())]
+                let of = |path: PathBuf| format!("file:{}?create&size={mib}M", path.display());
+                vec![of(file(directory)), format!("delay:0s({})", of(second_file(directory)))]
             }
         };
+        let last = kinds.iter().map(|kind| kind.volumes.0.max(kind.volumes.1)).max();
+        volumes.truncate(last.map_or(usize::MAX, |last| last + 1));
         Target::serve(net, &volumes, core)
     }
 
@@ -124,6 +137,11 @@ impl Drop for Target {
 /// The file that a target in `directory` serves.
 pub fn file(directory: &Path) -> PathBuf {
     directory.join("volume.img")
+}
+
+/// The one that it reads from where it is to read and write.
+pub fn second_file(directory: &Path) -> PathBuf {
+    directory.join("second.img")
 }
 
 /// Off this thread: the session that fills it has a reactor of its own.
