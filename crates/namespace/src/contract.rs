@@ -1,6 +1,6 @@
 //! The contract between front doors, layers and backends.
 
-use crate::copy::{CopyCounters, Located};
+use crate::copy::{CopyCounters, Located, OnThreads};
 use crate::layer::program::Routed;
 use crate::{Data, Lost};
 use nvme::{Command, Limits, Status};
@@ -228,9 +228,9 @@ pub trait Namespace: Send + Sync + fmt::Debug {
     }
 
     /// Whether Copies are carried out by calls that block, on threads of which a core has few
-    /// ([`Reactor::blocking_long`]): the guard above has one ready before it holds any blocks.
-    fn copies_on_threads(&self) -> bool {
-        false
+    /// ([`Sources::line`](crate::copy::Sources::line)): the guard above has one ready before it holds any blocks.
+    fn copies_on_threads(&self) -> OnThreads {
+        OnThreads::No
     }
 
     /// The number of the guard in this volume, on top or further down, that was made last: by it those

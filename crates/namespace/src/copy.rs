@@ -38,6 +38,7 @@ pub(crate) use carrier::{Carrier, Ground, Reader, Route};
 pub(crate) use emulate::End;
 pub use kept::{Keeper, kept};
 pub(crate) use refusals::{REMEMBERED, Refusals};
+pub(crate) use threads::Size;
 pub(crate) use turn::TURN_BYTES_MAX;
 
 use crate::file::File;
@@ -45,6 +46,7 @@ use crate::layer::guard::Guard;
 use crate::memory::Memory;
 use crate::{Namespace, Queue};
 use nvme::limits::CopyLimits;
+use reactor::Line;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -58,6 +60,30 @@ pub fn limits(block_shift: u8) -> CopyLimits {
     CopyLimits { ranges_max: 128, range_blocks_max: 65_528, blocks_max: (128 << 20) >> block_shift }
 }
 
+/// Whether Copies are carried out by calls that block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnThreads {
+    /// By none.
+    #[default]
+    No,
+    /// Those of one file: one that hangs is one disk's fault.
+    One,
+    /// Those of several.
+    Several,
+}
+
+impl OnThreads {
+    /// Of something that has Copies carried out by `children`.
+    pub fn of(children: impl IntoIterator<Item = OnThreads>) -> OnThreads {
+        let mut blocking = children.into_iter().filter(|child| *child != OnThreads::No);
+        match (blocking.next(), blocking.next()) {
+            (Some(only), None) => only,
+            (None, _) => OnThreads::No,
+            (Some(_), Some(_)) => OnThreads::Several,
+        }
+    }
+}
+
 /// The source ranges of a Copy, in order: the data of its request.
 #[derive(Default)]
 pub struct Sources {
@@ -69,8 +95,9 @@ pub struct Sources {
     /// For whom it is: a host's controller, or another user of the volume, by any number that nobody else has. Each is
     /// served in turn where Copies wait. 0: whoever has the queue.
     pub asker: u64,
-    /// A guard further up has a thread ready for it ([`Namespace::copies_on_threads`]). Set by guards.
-    pub has_thread: bool,
+    /// The number of the guard further up that has a thread ready for it ([`Namespace::copies_on_threads`]). Set by
+    /// guards.
+    pub thread_of: Option<u64>,
 }
 
 /// One source range.
@@ -162,6 +189,11 @@ impl Sources {
     #[inline]
     pub fn is_stopped(&self) -> bool {
         self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+
+    /// Where calls that block for it wait for their turn.
+    pub fn line(&self) -> Line {
+        self.thread_of.map_or(Line::COMMON, threads::line)
     }
 
     /// Whether any range is not to be read and written.

@@ -30,7 +30,7 @@ mod write_back;
 pub use made::Made;
 pub use open::{FileOptions, OpenError};
 
-use crate::copy::{Located, Origin};
+use crate::copy::{Located, OnThreads, Origin};
 use crate::told::TOLD_WITHIN;
 use crate::{Access, Lost, Namespace, Queue, Run};
 use copy::Copying;
@@ -342,8 +342,11 @@ impl Namespace for File {
         self.uuid
     }
 
-    fn copies_on_threads(&self) -> bool {
-        self.kind == Kind::Regular
+    fn copies_on_threads(&self) -> OnThreads {
+        match self.kind {
+            Kind::Regular => OnThreads::One,
+            Kind::Block => OnThreads::No,
+        }
     }
 
     fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {

@@ -99,7 +99,7 @@ macro_rules! pass_to_child {
         }
     };
     (@ copies_on_threads) => {
-        fn copies_on_threads(&self) -> bool {
+        fn copies_on_threads(&self) -> $crate::copy::OnThreads {
             self.child.copies_on_threads()
         }
     };

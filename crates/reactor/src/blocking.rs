@@ -20,6 +20,20 @@ const STACK: usize = 256 << 10;
 /// Work that blocks; the result goes to the reactor.
 pub type Work = Box<dyn FnOnce() -> i32 + Send>;
 
+/// A line of long work that is done in the order in which it came, by no more than so many threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Any, by which it is known.
+    pub number: u64,
+    /// Threads that may be busy with it. It may change from one piece of work to the next.
+    pub threads: usize,
+}
+
+impl Line {
+    /// That of work of no particular line: by as many threads as there are for long work.
+    pub const COMMON: Line = Line { number: u64::MAX, threads: LONG_MAX };
+}
+
 /// Threads of one reactor, started when needed, at most `limit`. What finds none idle waits in
 /// memory: there is as much of it as the reactor's users have in flight, which they bound.
 pub struct Blocking {
@@ -36,14 +50,22 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queue: VecDeque<(Work, u64)>,
-    /// Long work, which begins when nothing else waits.
-    long: VecDeque<(Work, u64)>,
+    /// Long work, which begins when nothing else waits: lines of which something waits or is being done. Who was
+    /// served last is at the end.
+    lines: Vec<Waiting>,
     /// Threads busy with it, and how many may be.
     long_busy: usize,
     long_max: usize,
     threads: usize,
     idle: usize,
     closed: bool,
+}
+
+/// Work of one line.
+struct Waiting {
+    line: Line,
+    queue: VecDeque<(Work, u64)>,
+    busy: usize,
 }
 
 impl Blocking {
@@ -55,12 +77,19 @@ impl Blocking {
     }
 
     /// Runs `work` on a thread and posts its result under `key`: `-EIO` if it panics, `-EAGAIN` if
-    /// there is no thread and none can be started. Of work that `takes_long` only some is done at a time.
-    pub fn run(&self, work: Work, key: u64, takes_long: bool) {
+    /// there is no thread and none can be started. Work that takes long has a line.
+    pub fn run(&self, work: Work, key: u64, line: Option<Line>) {
         let mut state = self.shared.lock();
-        let queue = if takes_long { &mut state.long } else { &mut state.queue };
-        queue.push_back((work, key));
-        if state.idle >= state.ready() || state.threads >= self.limit {
+        match line {
+            None => state.queue.push_back((work, key)),
+            Some(line) => state.line_up(line, work, key),
+        }
+        let ready = state.ready();
+        if ready == 0 {
+            // Whoever is busy with this line, or with other long work, comes to it.
+            return;
+        }
+        if state.idle >= ready || state.threads >= self.limit {
             drop(state);
             self.shared.work_came.notify_one();
             return;
@@ -97,12 +126,14 @@ impl Shared {
         affinity::unpin();
         let mut state = self.lock();
         loop {
-            if let Some((work, key, takes_long)) = state.next() {
+            if let Some((work, key, line)) = state.next() {
                 drop(state);
                 let result = catch_unwind(AssertUnwindSafe(work));
                 self.mailbox.done(key, result.unwrap_or(-rustix::io::Errno::IO.raw_os_error()));
                 state = self.lock();
-                state.long_busy -= usize::from(takes_long);
+                if let Some(number) = line {
+                    state.is_done(number);
+                }
                 continue;
             }
             if state.closed {
@@ -127,7 +158,8 @@ impl Shared {
         if state.threads > 0 {
             return;
         }
-        let long = std::mem::take(&mut state.long);
+        let lines = std::mem::take(&mut state.lines);
+        let long = lines.into_iter().flat_map(|waiting| waiting.queue);
         let failed: Vec<u64> = state.queue.drain(..).chain(long).map(|(_, key)| key).collect();
         drop(state);
         for key in failed {
@@ -139,17 +171,51 @@ impl Shared {
 impl State {
     /// How many threads would find something to do.
     fn ready(&self) -> usize {
-        self.queue.len() + self.long.len().min(self.long_max - self.long_busy)
+        let of_lines = self.lines.iter().map(Waiting::ready).sum::<usize>();
+        self.queue.len() + of_lines.min(self.long_max - self.long_busy)
     }
 
-    /// What is to be done next, and whether it takes long.
-    fn next(&mut self) -> Option<(Work, u64, bool)> {
+    fn line_up(&mut self, line: Line, work: Work, key: u64) {
+        let place = self.lines.iter().position(|waiting| waiting.line.number == line.number);
+        let place = place.unwrap_or_else(|| {
+            self.lines.push(Waiting { line, queue: VecDeque::new(), busy: 0 });
+            self.lines.len() - 1
+        });
+        let waiting = &mut self.lines[place];
+        waiting.line = line;
+        waiting.queue.push_back((work, key));
+    }
+
+    /// What is to be done next, and of which line it is.
+    fn next(&mut self) -> Option<(Work, u64, Option<u64>)> {
         if let Some((work, key)) = self.queue.pop_front() {
-            return Some((work, key, false));
+            return Some((work, key, None));
         }
         let free = self.long_busy < self.long_max;
-        let (work, key) = if free { self.long.pop_front() } else { None }?;
+        let place = self.lines.iter().position(|waiting| free && waiting.ready() > 0)?;
+        self.lines[place..].rotate_left(1);
+        let waiting = self.lines.last_mut().expect("just found");
+        let (work, key) = waiting.queue.pop_front().expect("something waits");
+        waiting.busy += 1;
         self.long_busy += 1;
-        Some((work, key, true))
+        Some((work, key, Some(waiting.line.number)))
+    }
+
+    /// Work of a line has ended.
+    fn is_done(&mut self, number: u64) {
+        self.long_busy -= 1;
+        let place = self.lines.iter().position(|waiting| waiting.line.number == number);
+        let place = place.expect("lines are kept as long as they are busy");
+        self.lines[place].busy -= 1;
+        if self.lines[place].busy == 0 && self.lines[place].queue.is_empty() {
+            self.lines.remove(place);
+        }
+    }
+}
+
+impl Waiting {
+    /// How many threads would find something to do.
+    fn ready(&self) -> usize {
+        self.queue.len().min(self.line.threads.saturating_sub(self.busy))
     }
 }

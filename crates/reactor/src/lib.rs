@@ -53,6 +53,7 @@ mod timers;
 mod turn;
 
 pub use affinity::{pin, unpin};
+pub use blocking::Line;
 pub use command_ring::CommandRing;
 pub use drive::Drive;
 pub use error::Error;

@@ -1,6 +1,6 @@
 //! The reactor and what can be asked of it; its loop is in `turn`.
 
-use crate::blocking::{Blocking, Work};
+use crate::blocking::{Blocking, Line, Work};
 use crate::command_ring::CommandRings;
 use crate::files::{Files, FixedFile};
 use crate::mailbox::Post;
@@ -352,13 +352,19 @@ impl Reactor {
     /// Runs `work` on a thread where it may block, and tells `sink` what it returned: by custom a
     /// count or `-errno`; `-EIO` if it panicked, `-EAGAIN` if no thread can be had.
     pub fn blocking(&self, work: Work, sink: Rc<dyn Complete>, token: u64) {
-        self.run_blocking(work, sink, token, false);
+        self.run_blocking(work, sink, token, None);
     }
 
     /// The same for work that takes long: [`Reactor::long_threads`] at most are busy with it, so that other calls
     /// that block need not wait for it.
     pub fn blocking_long(&self, work: Work, sink: Rc<dyn Complete>, token: u64) {
-        self.run_blocking(work, sink, token, true);
+        self.blocking_in(Line::COMMON, work, sink, token);
+    }
+
+    /// The same in a line of its own: what waits there is done by a thread that has just done something of this line,
+    /// without waking another.
+    pub fn blocking_in(&self, line: Line, work: Work, sink: Rc<dyn Complete>, token: u64) {
+        self.run_blocking(work, sink, token, Some(line));
     }
 
     /// Threads that may be busy with [`Reactor::blocking_long`] at a time.
@@ -366,13 +372,13 @@ impl Reactor {
         crate::blocking::long_max(self.config.blocking_threads)
     }
 
-    fn run_blocking(&self, work: Work, sink: Rc<dyn Complete>, token: u64, takes_long: bool) {
+    fn run_blocking(&self, work: Work, sink: Rc<dyn Complete>, token: u64, line: Option<Line>) {
         if self.refuses() {
             return self.answer(sink, token, -Errno::CANCELED.raw_os_error());
         }
         let key = self.slots.borrow_mut().insert(sink, token, false);
         let start = || Blocking::new(self.config.blocking_threads, self.mailbox.clone());
-        self.blocking.get_or_init(start).run(work, key, takes_long);
+        self.blocking.get_or_init(start).run(work, key, line);
     }
 
     /// Tells `sink` at the end of this turn, after all completions of the turn were delivered; or

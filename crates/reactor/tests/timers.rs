@@ -2,7 +2,7 @@
 
 mod recorder;
 
-use reactor::{Complete, Drive, Reactor};
+use reactor::{Complete, Drive, Line, Reactor};
 use recorder::{Calls, Recorder, config, reactor};
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -131,6 +131,39 @@ fn long_work_leaves_threads_to_others() {
     assert_eq!(most_max, 3);
     let long = results.iter().filter(|(token, _)| *token < 5);
     assert!(long.map(|(_, most)| most).all(|most| (1..=most_max).contains(most)));
+}
+
+#[test]
+fn lines_are_done_in_order_and_by_no_more_threads_than_they_have() {
+    let pooled = reactor(&reactor::Config { blocking_threads: 4, ..config() });
+    let sink = Recorder::new(&pooled, 24);
+    let (busy, others) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    for token in 0..20 {
+        // Twenty in a line of two threads, all of which wait until something of another line is done.
+        let (busy, others) = (Arc::clone(&busy), Arc::clone(&others));
+        let work = move || {
+            let most = busy.fetch_add(1, Ordering::SeqCst) + 1;
+            while others.load(Ordering::SeqCst) < 4 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            busy.fetch_sub(1, Ordering::SeqCst);
+            most as i32
+        };
+        let line = Line { number: 7, threads: 2 };
+        pooled.blocking_in(line, Box::new(work), Rc::clone(&sink) as Rc<_>, token);
+    }
+    for token in 20..24 {
+        let others = Arc::clone(&others);
+        let work = move || others.fetch_add(1, Ordering::SeqCst) as i32;
+        let line = Line { number: 8, threads: 1 };
+        pooled.blocking_in(line, Box::new(work), Rc::clone(&sink) as Rc<_>, token);
+    }
+    pooled.run();
+    let results = sink.results();
+    let of_first = |(token, _): &&(u64, i32)| *token < 20;
+    assert_eq!(results.iter().filter(of_first).map(|(_, most)| *most).max(), Some(2));
+    let of_second: Vec<_> = results.iter().filter(|it| !of_first(it)).copied().collect();
+    assert_eq!(of_second, [(20, 0), (21, 1), (22, 2), (23, 3)]);
 }
 
 /// Within a turn the time stands still, whoever asks and how long it takes; the next turn has its own.

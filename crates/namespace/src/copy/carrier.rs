@@ -410,7 +410,7 @@ impl Job {
         };
         sources.ranges.extend(self.routes.iter().zip(self.batch.pieces()).map(source));
         sources.stop = self.sources().stop.clone();
-        sources.has_thread = self.sources().has_thread;
+        sources.thread_of = self.sources().thread_of;
         let copy = self.request.as_ref().expect("it is here until the end");
         // Hints and protection information are nothing that all who may carry it out know.
         let (nsid, sdlba) = (copy.command.nsid.get(), self.routes[0].destination);

@@ -5,18 +5,29 @@
 //! writes those would wait for somebody else's disk. And no volume has all of a core's threads, unless there is
 //! one only: others go on copying.
 //!
-//! Volumes that wait are served in turn, each volume's Copies first come, first served.
+//! **Small Copies wait for their volume's threads with their blocks held**, a few behind each: it is this volume's
+//! disk that they wait for, nobody else's, and a thread that has done one goes on with the next, without sleeping and
+//! being woken. What is large is not waited for so.
+//!
+//! Volumes that wait are served in turn, each volume's Copies first come, first served. While one that has no thread
+//! waits, nobody's Copies begin behind others: threads become free.
 
 use crate::layer::conflicts::User;
-use reactor::{Complete, Reactor};
+use reactor::{Complete, Line, Reactor};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
 
+/// Bytes of a Copy that may wait for a thread with its blocks held.
+const SMALL_BYTES: u64 = 256 << 10;
+/// Copies that each thread of a volume has before it, with the one that it is busy with.
+const TOGETHER_MAX: usize = 8;
+
 /// The threads of one core.
 #[derive(Default)]
 struct Threads {
-    busy: usize,
+    /// That volumes have.
+    given: usize,
     volumes: BTreeMap<u64, Volume>,
     /// Those of whose Copies some wait, each once.
     turns: VecDeque<u64>,
@@ -24,7 +35,12 @@ struct Threads {
 
 #[derive(Default)]
 struct Volume {
-    busy: usize,
+    /// Threads that it has.
+    threads: usize,
+    /// Copies that may begin: for each thread one, others behind them.
+    ready: usize,
+    /// Of these, those that are not small.
+    large: usize,
     waiting: VecDeque<Waiting>,
 }
 
@@ -32,6 +48,14 @@ struct Waiting {
     reactor: Rc<Reactor>,
     user: User,
     sink: Weak<dyn Complete>,
+    size: Size,
+}
+
+/// What a Copy keeps a thread busy with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Size {
+    Small,
+    Large,
 }
 
 thread_local! {
@@ -44,23 +68,28 @@ pub(crate) fn obtain(
     reactor: &Rc<Reactor>,
     volume: u64,
     user: User,
+    size: Size,
     sink: Weak<dyn Complete>,
 ) -> bool {
     THREADS.with_borrow_mut(|threads| {
-        let max = reactor.long_threads();
         let own = threads.volumes.entry(volume).or_default();
-        if threads.busy < max && own.has_room(max) {
-            // Whoever waits of others may not have it.
-            threads.busy += 1;
-            own.busy += 1;
+        // Whoever waits of others may not have it.
+        if own.waiting.is_empty() && threads.grant(reactor.long_threads(), volume, size) {
             return true;
         }
-        own.waiting.push_back(Waiting { reactor: Rc::clone(reactor), user, sink });
+        let own = threads.volumes.get_mut(&volume).expect("just found");
+        own.waiting.push_back(Waiting { reactor: Rc::clone(reactor), user, sink, size });
         if own.waiting.len() == 1 {
             threads.turns.push_back(volume);
         }
         false
     })
+}
+
+/// The line in which Copies to `volume` that have a thread are carried out.
+pub(super) fn line(volume: u64) -> Line {
+    let threads = |it: &RefCell<Threads>| it.borrow().volumes.get(&volume).map(|own| own.threads);
+    Line { number: volume, threads: THREADS.with(threads).unwrap_or(1).max(1) }
 }
 
 /// A Copy that was waiting for a thread is not wanted any more. False if it was told that there is one.
@@ -71,38 +100,76 @@ pub(crate) fn give_up(volume: u64, user: User) -> bool {
 }
 
 /// Gives a thread of a Copy to `volume` back: whoever is next is told.
-pub(crate) fn release(reactor: &Reactor, volume: u64) {
-    let next =
-        THREADS.try_with(|threads| threads.borrow_mut().release(reactor.long_threads(), volume));
-    if let Ok(Some((waiting, sink))) = next {
+pub(crate) fn release(reactor: &Reactor, volume: u64, size: Size) {
+    let max = reactor.long_threads();
+    let _ = THREADS.try_with(|threads| threads.borrow_mut().release(volume, size));
+    while let Ok(Some((waiting, sink))) = THREADS.try_with(|threads| threads.borrow_mut().next(max))
+    {
         // Later, not from here: Copies that wait for one another would nest without bound.
         waiting.reactor.defer(sink, waiting.user.slot);
     }
 }
 
+impl Size {
+    /// Of a Copy of so many bytes.
+    pub fn of(bytes: u64) -> Size {
+        if bytes <= SMALL_BYTES { Size::Small } else { Size::Large }
+    }
+}
+
 impl Threads {
-    fn release(&mut self, max: usize, volume: u64) -> Option<(Waiting, Rc<dyn Complete>)> {
-        self.busy -= 1;
+    /// Lets a Copy of `volume` begin if it may.
+    fn grant(&mut self, max: usize, volume: u64, size: Size) -> bool {
+        let has_none = |other: &u64| *other != volume && self.volumes[other].threads == 0;
+        let others_wait = self.turns.iter().any(has_none);
+        let own = self.volumes.get_mut(&volume).expect("somebody wants one for it");
+        if own.ready >= own.threads {
+            if self.given < max && own.has_room(max) {
+                self.given += 1;
+                own.threads += 1;
+            } else if others_wait || !own.takes_more(size) {
+                return false;
+            }
+        }
+        own.ready += 1;
+        own.large += usize::from(size == Size::Large);
+        true
+    }
+
+    fn release(&mut self, volume: u64, size: Size) {
         let own = self.volumes.get_mut(&volume).expect("it has a thread");
-        own.busy -= 1;
+        own.ready -= 1;
+        own.large -= usize::from(size == Size::Large);
+        if own.ready < own.threads {
+            own.threads -= 1;
+            self.given -= 1;
+        }
         self.tidy(volume);
-        loop {
-            let volumes = &mut self.volumes;
-            let may = |volume: &u64| volumes.get(volume).is_some_and(|own| own.has_room(max));
-            let place = self.turns.iter().position(may)?;
-            let volume = self.turns.remove(place).expect("just found");
-            let own = volumes.get_mut(&volume).expect("just found");
-            let waiting = own.waiting.pop_front().expect("some of its Copies wait");
+    }
+
+    /// Who of those that wait may begin now, if any.
+    fn next(&mut self, max: usize) -> Option<(Waiting, Rc<dyn Complete>)> {
+        let mut place = 0;
+        while let Some(&volume) = self.turns.get(place) {
+            let size = self.volumes[&volume].waiting.front().expect("some of its Copies wait").size;
+            if !self.grant(max, volume, size) {
+                place += 1;
+                continue;
+            }
+            self.turns.remove(place);
+            let own = self.volumes.get_mut(&volume).expect("just found");
+            let waiting = own.waiting.pop_front().expect("just found");
             if !own.waiting.is_empty() {
                 self.turns.push_back(volume);
             }
             if let Some(sink) = waiting.sink.upgrade() {
-                own.busy += 1;
-                self.busy += 1;
                 return Some((waiting, sink));
             }
-            self.tidy(volume);
+            // Who has gone is passed over.
+            self.release(volume, size);
+            place = 0;
         }
+        None
     }
 
     fn give_up(&mut self, volume: u64, user: User) -> bool {
@@ -120,7 +187,7 @@ impl Threads {
 
     /// Nothing is kept of volumes that have nothing to do with threads now.
     fn tidy(&mut self, volume: u64) {
-        if self.volumes.get(&volume).is_some_and(|own| own.busy == 0 && own.waiting.is_empty()) {
+        if self.volumes.get(&volume).is_some_and(|own| own.ready == 0 && own.waiting.is_empty()) {
             self.volumes.remove(&volume);
         }
     }
@@ -129,7 +196,13 @@ impl Threads {
 impl Volume {
     /// Whether it may have one more of `max` threads.
     fn has_room(&self, max: usize) -> bool {
-        self.busy < (max - 1).max(1)
+        self.threads < (max - 1).max(1)
+    }
+
+    /// Whether one more Copy may wait for its threads.
+    fn takes_more(&self, size: Size) -> bool {
+        let is_small = self.large == 0 && size == Size::Small;
+        is_small && self.ready < self.threads * TOGETHER_MAX
     }
 }
 
@@ -147,40 +220,89 @@ mod tests {
         User { queue: 1, slot }
     }
 
+    struct World {
+        reactor: Rc<Reactor>,
+        sink: Rc<dyn Complete>,
+    }
+
+    impl World {
+        fn new() -> World {
+            let reactor = Reactor::new(&reactor::Config::default()).expect("a reactor");
+            assert_eq!(reactor.long_threads(), 3);
+            World { reactor, sink: Rc::new(Nobody) }
+        }
+
+        fn obtain(&self, volume: u64, slot: u64, size: Size) -> bool {
+            obtain(&self.reactor, volume, user(slot), size, Rc::downgrade(&self.sink))
+        }
+
+        /// Gives a thread back, and tells who may begin.
+        fn release(&self, volume: u64, size: Size) -> Vec<u64> {
+            THREADS.with_borrow_mut(|threads| {
+                threads.release(volume, size);
+                let next = || threads.next(self.reactor.long_threads());
+                std::iter::from_fn(next).map(|(waiting, _)| waiting.user.slot).collect()
+            })
+        }
+    }
+
     #[test]
     fn no_volume_has_all_threads_and_volumes_are_served_in_turn() {
-        let reactor = Reactor::new(&reactor::Config::default()).expect("a reactor");
-        let sink: Rc<dyn Complete> = Rc::new(Nobody);
-        let obtain =
-            |volume, slot| super::obtain(&reactor, volume, user(slot), Rc::downgrade(&sink));
-        let told = |volume| {
-            let next = THREADS.with_borrow_mut(|it| it.release(reactor.long_threads(), volume));
-            next.map(|(waiting, _)| waiting.user.slot)
-        };
-        assert_eq!(reactor.long_threads(), 3);
+        let world = World::new();
+        let obtain = |volume, slot| world.obtain(volume, slot, Size::Large);
+        let told = |volume| world.release(volume, Size::Large);
         assert!(obtain(1, 0) && obtain(1, 1));
         assert!(!obtain(1, 2) && !obtain(1, 3) && !obtain(1, 4));
         // The last is for others.
         assert!(obtain(2, 5) && !obtain(2, 6) && !obtain(3, 7));
         assert!(give_up(1, user(3)) && !give_up(1, user(3)) && !give_up(1, user(0)));
-        assert_eq!(told(2), Some(6));
-        assert_eq!(told(2), Some(7));
-        assert_eq!(told(3), None);
+        assert_eq!(told(2), [6]);
+        assert_eq!(told(2), [7]);
+        assert_eq!(told(3), []);
         // Who has gone is not told.
         let gone: Rc<dyn Complete> = Rc::new(Nobody);
         assert!(obtain(4, 8));
-        assert!(!super::obtain(&reactor, 5, user(9), Rc::downgrade(&gone)) && !obtain(5, 10));
+        assert!(!super::obtain(&world.reactor, 5, user(9), Size::Large, Rc::downgrade(&gone)));
+        assert!(!obtain(5, 10));
         drop(gone);
-        assert_eq!([1, 1, 4].map(told), [2, 4, 10].map(Some));
+        assert_eq!([1, 1, 4].map(told), [2, 4, 10].map(|slot| vec![slot]));
+    }
+
+    #[test]
+    fn small_copies_begin_behind_others_of_their_volume() {
+        let world = World::new();
+        let most = 2 * TOGETHER_MAX as u64;
+        assert!((0..most).all(|slot| world.obtain(1, slot, Size::Small)));
+        assert_eq!(line(1), Line { number: 1, threads: 2 });
+        assert!(!world.obtain(1, most, Size::Small) && !world.obtain(1, most + 1, Size::Small));
+        assert_eq!(world.release(1, Size::Small), [most]);
+        // A large one waits until threads have nothing else to do, and those that come later wait behind it.
+        assert!(!world.obtain(1, 50, Size::Large) && !world.obtain(1, 51, Size::Small));
+        assert_eq!(world.release(1, Size::Small), [most + 1]);
+        let before: Vec<u64> = (0..most - 2).flat_map(|_| world.release(1, Size::Small)).collect();
+        assert_eq!(before, []);
+        assert_eq!(world.release(1, Size::Small), [50]);
+    }
+
+    #[test]
+    fn nobody_begins_behind_others_while_a_volume_without_a_thread_waits() {
+        let world = World::new();
+        assert!((0..5).all(|slot| world.obtain(1, slot, Size::Small)));
+        assert!((10..12).all(|slot| world.obtain(2, slot, Size::Small)));
+        assert!(!world.obtain(3, 20, Size::Small) && !world.obtain(3, 21, Size::Small));
+        assert!(!world.obtain(1, 5, Size::Small) && !world.obtain(2, 12, Size::Small));
+        // Of two threads of the first the second has nothing to do when one Copy is left.
+        assert_eq!((0..3).flat_map(|_| world.release(1, Size::Small)).collect::<Vec<_>>(), []);
+        assert_eq!(world.release(1, Size::Small), [20, 5, 12, 21]);
+        assert_eq!([1, 2, 3].map(|volume| line(volume).threads), [1, 1, 1]);
     }
 
     #[test]
     fn nothing_is_kept_of_volumes_that_are_done() {
-        let reactor = Reactor::new(&reactor::Config::default()).expect("a reactor");
-        let sink: Rc<dyn Complete> = Rc::new(Nobody);
+        let world = World::new();
         for volume in 0..100 {
-            assert!(obtain(&reactor, volume, user(0), Rc::downgrade(&sink)));
-            release(&reactor, volume);
+            assert!(world.obtain(volume, 0, Size::Large));
+            release(&world.reactor, volume, Size::Large);
         }
         THREADS.with_borrow(|it| assert!(it.volumes.is_empty() && it.turns.is_empty()));
     }

@@ -202,7 +202,7 @@ impl FileQueue {
             Ok(pieces) => pieces,
             Err(status) => return request.finish(status),
         };
-        let (file, stop) = (Arc::clone(&self.volume), sources.stop.clone());
+        let (file, stop, line) = (Arc::clone(&self.volume), sources.stop.clone(), sources.line());
         let job = Job { file, pieces, fua: command.fua(), stop };
         let ended = Arc::<OnceLock<Ended>>::default();
         let flight = Rc::new(Flight {
@@ -215,7 +215,7 @@ impl FileQueue {
             0
         };
         // Others need the threads for calls that are over soon.
-        self.reactor.blocking_long(Box::new(work), flight, 0);
+        self.reactor.blocking_in(line, Box::new(work), flight, 0);
     }
 }
 

@@ -8,7 +8,7 @@
 
 mod copies;
 
-use crate::copy::{self, Carrier, CopyCounters, Ground, Located, Refusals};
+use crate::copy::{self, Carrier, CopyCounters, Ground, Located, OnThreads, Refusals};
 use crate::layer::addresses_blocks;
 use crate::layer::slab::Slab;
 use crate::{
@@ -244,8 +244,8 @@ impl Namespace for Linear {
         CopyCounters { moved_bytes, ..CopyCounters::default() }
     }
 
-    fn copies_on_threads(&self) -> bool {
-        self.children.iter().any(|child| child.namespace.copies_on_threads())
+    fn copies_on_threads(&self) -> OnThreads {
+        OnThreads::of(self.children.iter().map(|child| child.namespace.copies_on_threads()))
     }
 
     fn last_guard(&self) -> Option<u64> {

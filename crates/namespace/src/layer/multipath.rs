@@ -32,7 +32,7 @@ mod numa;
 mod queue;
 mod tuning;
 
-use crate::copy::Located;
+use crate::copy::{Located, OnThreads};
 use crate::human::format_bytes;
 use crate::{Access, Lost, Namespace, PathReport, Queue, Run};
 use counters::Core;
@@ -424,8 +424,8 @@ impl Namespace for Multipath {
         Ok(told.unwrap_or_else(|| vec![Run { blocks, is_stored: true }]))
     }
 
-    fn copies_on_threads(&self) -> bool {
-        self.paths.iter().any(|path| path.copies_on_threads())
+    fn copies_on_threads(&self) -> OnThreads {
+        OnThreads::of(self.paths.iter().map(|path| path.copies_on_threads()))
     }
 
     fn last_guard(&self) -> Option<u64> {

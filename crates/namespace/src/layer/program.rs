@@ -32,7 +32,7 @@ pub use kernel::{Decider, Elsewhere, ForKernel, Pauses};
 pub use loaded::REPORTED_MAX;
 pub use loaded::Replaced;
 
-use crate::copy::{CopyCounters, Refusals};
+use crate::copy::{CopyCounters, OnThreads, Refusals};
 use crate::{Access, Lost, Namespace, PathReport, ProgramReport, Queue};
 use bpf::LoadError;
 use bpf::request::{BACKENDS_MAX, Device};
@@ -381,8 +381,8 @@ impl Namespace for Routed {
         CopyCounters { moved_bytes, ..CopyCounters::default() }
     }
 
-    fn copies_on_threads(&self) -> bool {
-        self.children.iter().any(|child| child.copies_on_threads())
+    fn copies_on_threads(&self) -> OnThreads {
+        OnThreads::of(self.children.iter().map(|child| child.copies_on_threads()))
     }
 
     fn last_guard(&self) -> Option<u64> {

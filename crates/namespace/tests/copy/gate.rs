@@ -1,7 +1,7 @@
 //! A backend that holds commands until it is told to let them go: a disk that hangs.
 
-use namespace::copy::Located;
-use namespace::{Namespace, Queue, Request};
+use namespace::copy::{Located, OnThreads};
+use namespace::{Data, Namespace, Queue, Request};
 use nvme::limits::Passthrough;
 use nvme::opcode::io as opcode;
 use nvme::{Limits, Status};
@@ -119,8 +119,8 @@ impl Namespace for Gate {
         self.rules.whole
     }
 
-    fn copies_on_threads(&self) -> bool {
-        true
+    fn copies_on_threads(&self) -> OnThreads {
+        OnThreads::One
     }
 
     fn origin(self: Arc<Self>, slba: u64, blocks: u64) -> Option<Located> {
@@ -150,9 +150,10 @@ impl Queue for GateQueue {
                     gate.wait();
                     0
                 };
-                let queue = self.me.upgrade().expect("alive");
+                let Data::Sources(sources) = &request.data else { unreachable!("it is a Copy") };
+                let (queue, line) = (self.me.upgrade().expect("alive"), sources.line());
                 let flight = Flight { queue, request: Cell::new(Some(request)) };
-                self.reactor.blocking_long(Box::new(work), Rc::new(flight), 0);
+                self.reactor.blocking_in(line, Box::new(work), Rc::new(flight), 0);
             }
             _ if is_held && self.gate.shut.load(Ordering::Acquire) => {
                 self.held.borrow_mut().push(request);

@@ -1,7 +1,7 @@
 //! Backends that count the Copies they carry out.
 
 use crate::tally::{Means, Tally, WITHOUT};
-use namespace::copy::{Located, Place};
+use namespace::copy::{Located, OnThreads, Place};
 use namespace::{Access, Data, Lost, Namespace, Queue, Request, Run, Sink};
 use nvme::Limits;
 use nvme::opcode::io as opcode;
@@ -117,7 +117,7 @@ impl Namespace for Leaf {
         self.child.keeps_blocks_whole()
     }
 
-    fn copies_on_threads(&self) -> bool {
+    fn copies_on_threads(&self) -> OnThreads {
         self.child.copies_on_threads()
     }
 

@@ -24,6 +24,8 @@ const A_WHILE: Duration = Duration::from_millis(300);
 /// Blocks of the large volumes (4 KiB), and of a Copy of 96 MiB.
 const BLOCKS: u64 = 64 << 10;
 const LARGE: u32 = 24 << 10;
+/// Of a Copy that is too large to wait with its blocks held.
+const STEP: u64 = 72;
 
 fn guarded(child: Arc<dyn Namespace>) -> Arc<dyn Namespace> {
     let options = GuardOptions { cores: 2, ..GuardOptions::default() };
@@ -177,24 +179,26 @@ fn blocks_are_not_held_for_copies_that_wait_for_a_thread() {
         [guarded(gates[0].clone()), guarded(gates[1].clone()), guarded(file(folder.path(), "c"))];
     let core = Core::new(&volumes, 8 << 20);
     let inbox = Rc::new(Inbox::default());
-    let small = |volume, at: u64| core.copy(volume, 1000 + at * 8, &[(volume, at * 8, 8)], false);
+    let large = |volume, at: u64| {
+        core.copy(volume, 1000 + at * STEP, &[(volume, at * STEP, STEP as u32)], false)
+    };
     // More Copies than threads, to a volume that hangs. Another still has a thread.
-    (0..4).for_each(|at| inbox.submit(&core, 0, at, small(0, at)));
-    inbox.submit(&core, 2, 10, small(2, 0));
+    (0..4).for_each(|at| inbox.submit(&core, 0, at, large(0, at)));
+    inbox.submit(&core, 2, 10, large(2, 0));
     assert_eq!(inbox.wait(&core, [10]), [Status::SUCCESS]);
     // One that hangs as well takes that, too; then copies have to wait.
-    (0..2).for_each(|at| inbox.submit(&core, 1, 20 + at, small(1, at)));
-    inbox.submit(&core, 2, 30, small(2, 1));
+    (0..2).for_each(|at| inbox.submit(&core, 1, 20 + at, large(1, at)));
+    inbox.submit(&core, 2, 30, large(2, 1));
     turn_until(&core, || gates.iter().all(|gate| gate.came.load(Ordering::Relaxed) > 0));
     turn(&core);
     assert_eq!(inbox.0.borrow().len(), 1);
     // Who only reads and writes does not, wherever Copies have not begun.
     let io = |volume: usize, number: u64, at: u64| {
         let mut read = Request::new();
-        read.command = Command::blocks(opcode::READ, 1, at * 8, 1);
+        read.command = Command::blocks(opcode::READ, 1, at * STEP, 1);
         read.data = core.reading(0, 1).data;
         inbox.submit(&core, volume, number, read);
-        inbox.submit(&core, volume, number + 1, core.write(1000 + at * 8, &[5]));
+        inbox.submit(&core, volume, number + 1, core.write(1000 + at * STEP, &[5]));
     };
     io(0, 100, 2);
     io(0, 102, 9);
@@ -211,6 +215,36 @@ fn blocks_are_not_held_for_copies_that_wait_for_a_thread() {
     assert_eq!(copies, [Status::SUCCESS; 7]);
     inbox.wait(&core, [200]);
     assert_eq!(core.read(0, 1000, 1), [Some(6)]);
+}
+
+#[test]
+fn small_copies_wait_for_their_own_disk_and_nobody_else_for_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rules = Rules { opcodes: vec![opcode::COPY], ..Rules::default() };
+    let gate = Gate::new(file(folder.path(), "a"), rules);
+    let _opened = Opened(&gate);
+    let volumes = [guarded(gate.clone()), guarded(file(folder.path(), "b"))];
+    let core = Core::new(&volumes, 8 << 20);
+    let inbox = Rc::new(Inbox::default());
+    let copy = |volume, at: u64| core.copy(volume, 1000 + at * 8, &[(volume, at * 8, 8)], false);
+    // Two threads, and eight for each.
+    (0..20).for_each(|at| inbox.submit(&core, 0, at, copy(0, at)));
+    inbox.submit(&core, 1, 20, copy(1, 0));
+    assert_eq!(inbox.wait(&core, [20]), [Status::SUCCESS]);
+    turn_until(&core, || gate.came.load(Ordering::Relaxed) == 16);
+    turn(&core);
+    assert_eq!((gate.came.load(Ordering::Relaxed), inbox.0.borrow().len()), (16, 1));
+    // One that has not begun holds nothing.
+    inbox.submit(&core, 0, 30, core.write(1000 + 17 * 8, &[5]));
+    inbox.submit(&core, 0, 31, core.write(1000 + 15 * 8, &[6]));
+    assert_eq!(inbox.wait(&core, [30]), [Status::SUCCESS]);
+    turn(&core);
+    assert_eq!(inbox.has(31), None);
+    gate.open();
+    let copies = inbox.wait(&core, std::array::from_fn::<u64, 20, _>(|at| at as u64));
+    assert_eq!(copies, [Status::SUCCESS; 20]);
+    inbox.wait(&core, [31]);
+    assert_eq!(core.read(0, 1000 + 15 * 8, 1), [Some(6)]);
 }
 
 #[test]

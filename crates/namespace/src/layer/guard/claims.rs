@@ -19,7 +19,7 @@
 //! than one of eight.
 
 use super::Guard;
-use crate::copy::Sources;
+use crate::copy::{Size, Sources};
 use crate::layer::conflicts::{RANGES_MAX, Range, User};
 use crate::{Data, Request};
 use std::cmp::Reverse;
@@ -47,9 +47,9 @@ pub(super) enum Thread {
     /// None is needed, or somebody above has it.
     None,
     /// It will be told; nothing is entered before.
-    Awaited,
+    Awaited(Size),
     /// It is to be given back.
-    Ready,
+    Ready(Size),
 }
 
 /// Ranges in one volume's table.

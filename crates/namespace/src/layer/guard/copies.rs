@@ -4,7 +4,8 @@ use super::Guard;
 use super::claims::{Claim, Thread};
 use super::queue::GuardQueue;
 use crate::copy::{
-    CopyCounters, End, Ground, Other, Place, Reader, Route, Sources, TURN_BYTES_MAX, threads,
+    CopyCounters, End, Ground, OnThreads, Other, Place, Reader, Route, Size, Sources,
+    TURN_BYTES_MAX, threads,
 };
 use crate::layer::conflicts::Range;
 use crate::{Data, Request, human};
@@ -265,15 +266,27 @@ impl GuardQueue {
         let Data::Sources(sources) = &mut request.data else {
             unreachable!("a Copy goes down with its sources")
         };
-        self.uses_threads && !std::mem::replace(&mut sources.has_thread, true)
+        let needs = self.on_threads != OnThreads::No && sources.thread_of.is_none();
+        if needs {
+            sources.thread_of = Some(self.guard.number);
+        }
+        needs
     }
 
     /// Whether there is a thread for a claim at once.
     fn obtain_thread(&self, number: u64) -> bool {
         let (volume, user) = (self.guard.number, self.user(number));
-        let is_ready = threads::obtain(&self.reactor, volume, user, self.me.clone());
-        let thread = if is_ready { Thread::Ready } else { Thread::Awaited };
-        self.claims.with(number & !CLAIM, |claim| claim.thread = thread);
+        let is_ready = self.claims.with(number & !CLAIM, |claim| {
+            let blocks = claim.sources().map_or(0, Sources::blocks);
+            // Of several disks the one that others wait for may be another's than theirs.
+            let size = match self.on_threads {
+                OnThreads::Several => Size::Large,
+                OnThreads::No | OnThreads::One => Size::of(blocks << self.shift),
+            };
+            let is_ready = threads::obtain(&self.reactor, volume, user, size, self.me.clone());
+            claim.thread = if is_ready { Thread::Ready(size) } else { Thread::Awaited(size) };
+            is_ready
+        });
         if !is_ready {
             self.claim_waits(number);
         }
@@ -303,8 +316,8 @@ impl GuardQueue {
     /// A claim that waited, for somebody's blocks or for a thread, may go on.
     pub(super) fn turn_of_claim(&self, number: u64) {
         self.claims.with(number & !CLAIM, |claim| match claim.thread {
-            Thread::Awaited => claim.thread = Thread::Ready,
-            Thread::None | Thread::Ready => claim.turn(),
+            Thread::Awaited(size) => claim.thread = Thread::Ready(size),
+            Thread::None | Thread::Ready(_) => claim.turn(),
         });
         self.enter_claim(number);
     }
@@ -315,8 +328,8 @@ impl GuardQueue {
         let mut next = self.next_list();
         claim.leave(self.user(number), &mut next);
         self.wake_next(next);
-        if claim.thread == Thread::Ready {
-            threads::release(&self.reactor, self.guard.number);
+        if let Thread::Ready(size) = claim.thread {
+            threads::release(&self.reactor, self.guard.number, size);
         }
         if claim.passes {
             self.has_passed();

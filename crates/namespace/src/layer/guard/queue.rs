@@ -8,7 +8,7 @@ use super::slot::{Slot, Work};
 use super::truce::AGREE;
 use super::waiting::{InLine, Looker};
 use super::{Guard, roster};
-use crate::copy::{Carrier, Ground, threads};
+use crate::copy::{Carrier, Ground, OnThreads, Size, threads};
 use crate::layer::conflicts::{Range, User};
 use crate::layer::slab::Slab;
 use crate::layer::wake::{Wake, Waker};
@@ -62,7 +62,7 @@ pub(super) struct GuardQueue {
     verifies: bool,
     checksums: bool,
     passes: bool,
-    pub(super) uses_threads: bool,
+    pub(super) on_threads: OnThreads,
     pub(super) shift: u8,
     /// Blocks that are read at once where this compares or verifies.
     piece_blocks: u32,
@@ -104,7 +104,7 @@ impl GuardQueue {
             verifies: can.verify || limits.metadata_bytes != 0,
             checksums: can.checksum,
             passes: limits.passthrough.io,
-            uses_threads: guard.child.copies_on_threads(),
+            on_threads: guard.child.copies_on_threads(),
             shift: limits.block_shift,
             piece_blocks: (piece >> limits.block_shift).max(1),
             guard,
@@ -137,7 +137,9 @@ impl Drop for GuardQueue {
             let user = self.user(CLAIM | number);
             self.claims.take(number).quit(user, &mut next);
         }
-        (0..ready).for_each(|_| threads::release(&self.reactor, self.guard.number));
+        for size in ready {
+            threads::release(&self.reactor, self.guard.number, size);
+        }
         self.guard.truce.quit(&self.waker, announced);
         let is_brief = |slot| slot & (BRIEF | CLAIM | COPY) == BRIEF;
         self.guard.conflicts.quit(self.waker.id(), is_brief, &mut next);
@@ -147,15 +149,18 @@ impl Drop for GuardQueue {
 }
 
 impl GuardQueue {
-    /// No claim waits for a thread any more. Returns how many have one.
-    fn stop_waiting_for_threads(&self) -> usize {
-        let has_thread = |number: &u64| match self.claims.with(*number, |claim| claim.thread) {
-            Thread::None => false,
+    /// No claim waits for a thread any more. Returns the sizes of those that have one.
+    fn stop_waiting_for_threads(&self) -> Vec<Size> {
+        let ready = |number: &u64| match self.claims.with(*number, |claim| claim.thread) {
+            Thread::None => None,
             // It may have been told already, though it will not hear it.
-            Thread::Awaited => !threads::give_up(self.guard.number, self.user(CLAIM | *number)),
-            Thread::Ready => true,
+            Thread::Awaited(size) => {
+                let user = self.user(CLAIM | *number);
+                (!threads::give_up(self.guard.number, user)).then_some(size)
+            }
+            Thread::Ready(size) => Some(size),
         };
-        self.claims.numbers(|_| true).iter().filter(|number| has_thread(number)).count()
+        self.claims.numbers(|_| true).iter().filter_map(ready).collect()
     }
 }
 

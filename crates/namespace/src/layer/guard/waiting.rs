@@ -101,8 +101,8 @@ impl GuardQueue {
             let mut next = self.next_list();
             let request = self.claims.with(number, |claim| {
                 let gone = match claim.thread {
-                    Thread::Awaited => threads::give_up(self.guard.number, user),
-                    Thread::None | Thread::Ready => claim.give_up(user, &mut next),
+                    Thread::Awaited(_) => threads::give_up(self.guard.number, user),
+                    Thread::None | Thread::Ready(_) => claim.give_up(user, &mut next),
                 };
                 // Who was told to go on ends by himself when he hears it.
                 gone.then(|| claim.request.take().expect("it was not sent down yet"))
