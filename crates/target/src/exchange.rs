@@ -41,6 +41,8 @@ pub(crate) struct Exchange {
     pub(crate) direction: Direction,
     /// Length of the data in bytes.
     pub(crate) bytes: u32,
+    /// First block of a read of lent memory, by the host's count: layers below count otherwise.
+    pub(crate) slba: u64,
     /// Blocks that a Copy is to copy; zero for other commands.
     pub(crate) copy_blocks: u32,
     /// Source ranges that it holds in memory.
@@ -147,6 +149,7 @@ impl Exchanges {
                     stage: Stage::Free,
                     direction: Direction::None,
                     bytes: 0,
+                    slba: 0,
                     copy_blocks: 0,
                     stop: None,
                     copy_ranges: 0,

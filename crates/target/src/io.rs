@@ -56,6 +56,7 @@ impl Connection {
                     && command.opcode == opcode::io::READ
                     && !inner.machine.data_digest() =>
             {
+                inner.exchanges.slot(slot).slba = command.slba();
                 self.io_submit(inner, slot, request);
             }
             Direction::ToHost => self.io_with_buffer(inner, slot, request, &[]),
@@ -432,6 +433,9 @@ impl Connection {
             && inner.exchanges.slot(slot).bytes != 0
         {
             // It was to lend its memory, and keeps the blocks in several places: it gets some to bring them together in.
+            // Whoever found that out may have had the address of a part.
+            request.command.set_slba(inner.exchanges.slot(slot).slba);
+            (request.status, request.result) = (Status::SUCCESS, 0);
             return self.io_with_buffer(inner, slot, request, &[]);
         }
         let status = match request.command.opcode {

@@ -344,3 +344,27 @@ fn a_volume_that_cannot_mark_blocks_refuses_to() {
     assert_eq!(status.code(), Status::INVALID_OPCODE, "{status}");
     assert!(io.read(1, 2, 1, 4096) == pattern(4096, 4));
 }
+
+/// Memory that is to be lent and cannot be: a read is sent once more with a buffer, for the blocks that the host named, though
+/// whoever refused it had counted from the beginning of a part.
+#[test]
+fn a_read_that_is_sent_again_with_a_buffer_is_of_the_same_blocks() {
+    const PART: usize = 64 << 10;
+    let again = format!("fault:op=read,status=interrupted,count=1(mem:{PART})");
+    let volume = volume::open(
+        &format!("linear:(mem:{PART},{again})"),
+        &volume::OpenOptions { lend: true, ..Default::default() },
+    )
+    .expect("a volume");
+    assert!(volume.limits().lends_reads, "or this test tests nothing");
+    let rig = Rig::empty(1);
+    rig.add(1, volume);
+    let (_admin, mut io) = rig.connect();
+    let (data, blocks) = (pattern(2 * PART, 5), (PART / 512) as u64);
+    for (number, part) in data.chunks(PART).enumerate() {
+        let write = Command::blocks(opcode::io::WRITE, 1, number as u64 * blocks, blocks as u32);
+        io.command(write, Bytes::OnRequest(part)).ok();
+    }
+    let read = io.read(1, blocks + 3, 2, 1024);
+    assert!(read == data[PART + 3 * 512..][..1024], "other blocks");
+}
