@@ -73,12 +73,18 @@ const FULL: Depth = Depth { rounds: 20, fuzz_seconds: 60 };
 
 /// Tests of the full run to which a variable says how often they are done, or that nothing is left out: name, package,
 /// filter, variable.
-const REPEATED: [(&str, &str, &str, (&str, &str)); 5] = [
+const REPEATED: [(&str, &str, &str, (&str, &str)); 6] = [
     (
         "copies/model",
         "namespace",
         "copies_leave_what_the_model_says",
         ("COPY_OPERATIONS", "10000000"),
+    ),
+    (
+        "copies/remote",
+        "host",
+        "copies_of_remote_volumes_leave_what_the_model_says",
+        ("REMOTE_COPY_OPERATIONS", "100000"),
     ),
     ("copies/kills", "nvlane", "a_kill_at_any_moment_loses_nothing", ("NVLANE_COPY_KILLS", "50")),
     (

@@ -37,9 +37,18 @@ pub struct Maker<'a> {
     pub devices: Option<&'a Devices>,
     /// Files are what it is about: most backends are such.
     pub mostly_files: bool,
+    /// What most backends are instead, if they are to be elsewhere.
+    pub elsewhere: Option<&'a Elsewhere<'a>>,
+    /// A target is to have it: each of its volumes takes as much at once as a target promises.
+    pub served: bool,
+    /// Failures are also so many after so many commands, or of certain blocks, and such that a host tries again.
+    pub varied: bool,
     pub tally: Arc<Tally>,
     pub files: Cell<u32>,
 }
+
+/// Makes a backend of so many blocks.
+pub type Elsewhere<'a> = dyn Fn(u64, &mut Dice) -> Arc<dyn Namespace> + 'a;
 
 impl<'a> Maker<'a> {
     /// Without failures and devices.
@@ -51,6 +60,9 @@ impl<'a> Maker<'a> {
             failures: 0,
             devices: None,
             mostly_files: false,
+            elsewhere: None,
+            served: false,
+            varied: false,
             tally: Arc::default(),
             files: Cell::new(0),
         }
@@ -83,8 +95,13 @@ impl<'a> Maker<'a> {
         .expect("a file")
     }
 
-    /// Memory, a file, or a part of a device.
+    /// Memory, a file, a part of a device, or what is elsewhere.
     fn leaf(&self, blocks: u64, dice: &mut Dice) -> Arc<dyn Namespace> {
+        if let Some(elsewhere) = self.elsewhere
+            && !dice.one_in(5)
+        {
+            return elsewhere(blocks, dice);
+        }
         if let Some(devices) = self.devices
             && !dice.one_in(4)
             && let Some(part) = devices.part(blocks, self.block_shift, dice, &self.tally)
@@ -103,7 +120,7 @@ impl<'a> Maker<'a> {
     fn backend(&self, blocks: u64, dice: &mut Dice) -> Arc<dyn Namespace> {
         let leaf = self.leaf(blocks, dice);
         let mixed: Arc<dyn Namespace> = match dice.one_in(2) {
-            true => Mixed::over(leaf, dice),
+            true => Mixed::over(leaf, self.served, dice),
             false => leaf,
         };
         self.faulty(slowed(mixed, dice), dice)
@@ -121,10 +138,31 @@ impl<'a> Maker<'a> {
             _ => (Vec::new(), None),
         };
         let rate = 1.0 / self.failures as f64;
-        Fault::new(
-            child,
-            Rule { rate, opcodes, status, seed: dice.roll(1 << 30), ..Rule::default() },
-        )
+        let seed = dice.roll(1 << 30);
+        let rule = Rule { rate, opcodes, status, seed, ..Rule::default() };
+        let rule = if self.varied { self.vary(rule, child.limits().blocks, dice) } else { rule };
+        Fault::new(child, rule)
+    }
+
+    /// Perhaps not now and then, but several in a row, or of certain blocks; and perhaps with a status that says to try again.
+    fn vary(&self, rule: Rule, blocks: u64, dice: &mut Dice) -> Rule {
+        let status = match dice.one_in(4) {
+            true => rule.status.or(Some(Status::COMMAND_INTERRUPTED)),
+            false => rule.status,
+        };
+        let rule = Rule { status, ..rule };
+        match dice.roll(4) {
+            0 => {
+                let (skip, count) = (dice.roll(10 * self.failures), 1 + dice.roll(6));
+                Rule { rate: 1.0, skip, count: Some(count), ..rule }
+            }
+            1 => {
+                // Not always: who looks at what they hold reads until that succeeds.
+                let (first, count) = (dice.roll(blocks), dice.roll(8));
+                Rule { rate: 0.3, lba: Some((first, first + count)), ..rule }
+            }
+            _ => rule,
+        }
     }
 
     /// A volume of `blocks` blocks with a guard.
@@ -239,7 +277,8 @@ pub struct Mixed {
 }
 
 impl Mixed {
-    pub fn over(child: Arc<dyn Namespace>, dice: &mut Dice) -> Arc<Mixed> {
+    /// With `served`, it takes as much data at once as `child`.
+    pub fn over(child: Arc<dyn Namespace>, served: bool, dice: &mut Dice) -> Arc<Mixed> {
         let limits = child.limits();
         let copy = match limits.copy.is_offered() && !dice.one_in(4) {
             false => CopyLimits::NONE,
@@ -249,7 +288,10 @@ impl Mixed {
                 blocks_max: 9 + dice.roll(9) as u32,
             }),
         };
-        let transfer_bytes_max = limits.block_bytes() * (1 + dice.roll(8) as u32);
+        let transfer_bytes_max = match served {
+            true => limits.transfer_bytes_max,
+            false => limits.block_bytes() * (1 + dice.roll(8) as u32),
+        };
         let (held, seed) = (1 + dice.roll(3), dice.roll(1 << 30));
         Arc::new(Mixed { child, copy, transfer_bytes_max, held, seed })
     }
