@@ -73,7 +73,7 @@ const FULL: Depth = Depth { rounds: 20, fuzz_seconds: 60 };
 
 /// Tests of the full run to which a variable says how often they are done, or that nothing is left out: name, package,
 /// filter, variable.
-const REPEATED: [(&str, &str, &str, (&str, &str)); 6] = [
+const REPEATED: [(&str, &str, &str, (&str, &str)); 7] = [
     (
         "copies/model",
         "namespace",
@@ -91,6 +91,12 @@ const REPEATED: [(&str, &str, &str, (&str, &str)); 6] = [
         "copies/ends",
         "nvlane",
         "kills_of_targets_and_of_hosts_lose_nothing",
+        ("NVLANE_COPY_KILLS", "50"),
+    ),
+    (
+        "copies/files",
+        "nvlane",
+        "kills_amid_copies_from_file_to_file_lose_nothing",
         ("NVLANE_COPY_KILLS", "50"),
     ),
     (

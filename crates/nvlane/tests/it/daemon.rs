@@ -121,6 +121,11 @@ impl Daemon {
         answer["error"]["code"].as_i64().unwrap()
     }
 
+    /// The number of its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Kills it as a crash would.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
