@@ -56,7 +56,10 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     let spec = spec_of(args);
     spec.check().map_err(|problem| anyhow!(problem))?;
     if args.detach {
-        return jobs::add(spec, args.socket.clone(), args.output_format);
+        return match args.dry_run {
+            true => show(&jobs::plan(args, spec)?, args),
+            false => jobs::add(args, spec),
+        };
     }
     let mut parts = spec.sources.iter().chain(&spec.targets);
     if let Some(part) = parts.find(|part| part.volume.starts_with(open::SERVED)) {
@@ -71,11 +74,7 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     let layout = opened.layout(&spec)?;
     opened.check_means(&layout, &spec.options)?;
     if args.dry_run {
-        let plan = plan::of(&opened, &layout, &spec.options);
-        // Whether it is refused does not depend on who reads it.
-        let printed = print(&plan::written(&plan, args.output_format));
-        plan.check(&spec.options)?;
-        return printed;
+        return show(&plan::of(&opened, &layout, &spec.options).told(&spec.options), args);
     }
 
     let started = Instant::now();
@@ -107,6 +106,13 @@ pub fn run(args: &CopyArgs) -> Result<()> {
         Outcome::Failed(failure, durable) if durable >= total => bail!("{failure}"),
         Outcome::Failed(failure, durable) => bail!("{failure}; {}", so_far(durable, total, order)),
     }
+}
+
+/// Writes a plan down; whether it is refused does not depend on who reads it.
+fn show(plan: &plan::Told, args: &CopyArgs) -> Result<()> {
+    let printed = print(&plan::written(plan, args.output_format));
+    plan.check()?;
+    printed
 }
 
 /// Opens the volumes, on a thread of their own: it may take long, and a signal ends it (none).
@@ -157,14 +163,7 @@ fn in_use(error: Error, args: &CopyArgs) -> Error {
         return error;
     };
     // What does not go together with that.
-    let said: Vec<&str> = [("--create", args.create), ("--dry-run", args.dry_run)]
-        .into_iter()
-        .filter_map(|(option, is_said)| is_said.then_some(option))
-        .collect();
-    let without = match &said[..] {
-        [] => String::new(),
-        said => format!(", leave out {}", said.join(" and ")),
-    };
+    let without = if args.create { ", leave out --create" } else { "" };
     let socket = args.socket.clone().unwrap_or_else(path::socket);
     match jobs::served(path, &socket) {
         Some(name) => anyhow!(

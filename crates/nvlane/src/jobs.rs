@@ -4,11 +4,12 @@ mod text;
 mod wait;
 
 use crate::admin::json_object;
-use crate::cli::{JobsArgs, JobsCommand, ListFormat};
+use crate::cli::{CopyArgs, JobsArgs, JobsCommand, ListFormat};
 use crate::control::client::Client;
 use crate::control::method::{Job, JobAdd, JobClear, JobOf, JobThrottle, JobsCleared, Volume};
 use crate::control::path;
 use crate::copy::open::SERVED;
+use crate::copy::plan::Told;
 use crate::copy::spec::{Part, Spec};
 use crate::doctor::quoted;
 use crate::origin;
@@ -17,7 +18,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use volume::{Kind, Uri};
 
@@ -25,17 +26,10 @@ use volume::{Kind, Uri};
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Gives the daemon a copy to do.
-pub fn add(spec: Spec, socket: Option<PathBuf>, format: ListFormat) -> Result<()> {
-    // The daemon's current directory is another one.
-    let settle = |part: Part| -> Result<Part> {
-        let is_served = part.volume.starts_with(SERVED);
-        let volume = if is_served { part.volume } else { origin::settled(&part.volume)? };
-        Ok(Part { volume, ..part })
-    };
-    let sources = spec.sources.into_iter().map(settle).collect::<Result<_>>()?;
-    let targets = spec.targets.into_iter().map(settle).collect::<Result<_>>()?;
+pub fn add(args: &CopyArgs, spec: Spec) -> Result<()> {
+    let (socket, format) = (args.socket.clone(), args.output_format);
     let mut client = Client::connect(&socket.clone().unwrap_or_else(path::socket))?;
-    let wanted = JobAdd { sources, targets, options: spec.options };
+    let wanted = wanted(spec, args.overlap_ok)?;
     let job = read::<Job>(client.call("job_add", value(&wanted))?)?;
     match format {
         ListFormat::Json => print(&one_json(&job)),
@@ -47,6 +41,26 @@ pub fn add(spec: Spec, socket: Option<PathBuf>, format: ListFormat) -> Result<()
             print(&format!("job {}: nvlane jobs show {0}{socket}\n", job.id))
         }
     }
+}
+
+/// What the daemon would do.
+pub fn plan(args: &CopyArgs, spec: Spec) -> Result<Told> {
+    let mut client = Client::connect(&args.socket.clone().unwrap_or_else(path::socket))?;
+    let wanted = wanted(spec, args.overlap_ok)?;
+    read(client.call("job_plan", value(&wanted))?)
+}
+
+/// What the daemon is asked for.
+fn wanted(spec: Spec, overlap_ok: bool) -> Result<JobAdd> {
+    // The daemon's current directory is another one.
+    let settle = |part: Part| -> Result<Part> {
+        let is_served = part.volume.starts_with(SERVED);
+        let volume = if is_served { part.volume } else { origin::settled(&part.volume)? };
+        Ok(Part { volume, ..part })
+    };
+    let sources = spec.sources.into_iter().map(settle).collect::<Result<_>>()?;
+    let targets = spec.targets.into_iter().map(settle).collect::<Result<_>>()?;
+    Ok(JobAdd { sources, targets, options: spec.options, overlap_ok })
 }
 
 /// The name by which the daemon at `socket` copies the file at `path`, if it serves it as a whole.

@@ -19,6 +19,7 @@ use std::path::PathBuf;
   nvlane copy a.img b.img --dry-run                          by which means, without doing it
   nvlane copy a.img b.img --detach --throttle 50M            by the daemon; see nvlane jobs
   nvlane copy served:1 'tcp://192.0.2.1/nqn.2026-11.com.example:a?ns=1' --detach    what it serves
+  nvlane copy served:1 served:2 --detach --dry-run           by which means the daemon would do it
 
 A part of a volume is written VOLUME@OFFSET+LENGTH, VOLUME@OFFSET or VOLUME@+LENGTH; sizes take K,
 M, G and T. An @ in a name that ends like that is written %40. Blocks are copied where they lie if
@@ -36,15 +37,18 @@ pub struct CopyArgs {
     /// Make target files that are not there, as large as they need to be.
     #[arg(long)]
     pub create: bool,
-    /// Say what would be done, and by which means, and do nothing.
+    /// Say what would be done, and by which means, and do nothing; with --detach, what the daemon would do.
     #[arg(short = 'n', long)]
     pub dry_run: bool,
     /// How.
     #[command(flatten)]
     pub how: HowArgs,
     /// Have the daemon do it, and return once it has opened the volumes: see nvlane jobs.
-    #[arg(long, conflicts_with_all = ["dry_run", "create"])]
+    #[arg(long, conflicts_with = "create")]
     pub detach: bool,
+    /// With --detach: also if another job that has not ended writes what this one reads or writes, or reads what it writes.
+    #[arg(long, requires = "detach")]
+    pub overlap_ok: bool,
     /// The daemon's control socket, with --detach; or of the daemon that may serve a volume which is in use.
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,

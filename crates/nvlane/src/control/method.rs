@@ -477,7 +477,7 @@ impl From<PathReport> for PathNow {
     }
 }
 
-/// `job_add`: begins a copy that the daemon does by itself. Gives a [`Job`].
+/// `job_add`: begins a copy that the daemon does by itself. Gives a [`Job`]. `job_plan`: says what it would do, and begins nothing.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobAdd {
@@ -488,6 +488,9 @@ pub struct JobAdd {
     /// How.
     #[serde(default)]
     pub options: Options,
+    /// Also if another job that has not ended writes what this one reads or writes, or reads what it writes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub overlap_ok: bool,
 }
 
 /// `job_pause`, `job_resume`, `job_cancel`: say what becomes of a job. Give a [`Job`].
@@ -542,6 +545,21 @@ pub enum JobState {
     Cancelling,
     /// It was ended.
     Cancelled,
+}
+
+impl JobState {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            JobState::Running => "running",
+            JobState::Pausing => "pausing",
+            JobState::Paused => "paused",
+            JobState::Done => "done",
+            JobState::Failed => "failed",
+            JobState::Cancelling => "cancelling",
+            JobState::Cancelled => "cancelled",
+        }
+    }
 }
 
 /// A job.

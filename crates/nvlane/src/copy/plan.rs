@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use namespace::Namespace;
 use namespace::copy::{Located, Origin};
 use nvme::Limits;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, json};
 use std::fmt;
 use std::sync::Arc;
@@ -74,15 +74,15 @@ impl Serialize for Means {
     }
 }
 
-/// Bytes that go one way.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Way {
+/// Bytes that go one way: by [`Means`], or by what is told of them.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Way<M = Means> {
     source: String,
     source_offset: u64,
     target: String,
     target_offset: u64,
     bytes: u64,
-    means: Means,
+    means: M,
 }
 
 /// All of it.
@@ -95,20 +95,55 @@ pub struct Plan {
     verify: Option<&'static str>,
 }
 
+/// The same, told to somebody: by the daemon, of a job.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Told {
+    total_bytes: u64,
+    order: String,
+    parts: Vec<Way<String>>,
+    verify: Option<String>,
+    targets: usize,
+    /// Why it would not be done like that.
+    refusal: Option<String>,
+}
+
 impl Plan {
-    /// Refuses what would be read and written although that is not wanted.
-    pub fn check(&self, options: &Options) -> Result<()> {
+    /// In words; refused is what would be read and written although that is not wanted.
+    pub fn told(self, options: &Options) -> Told {
         let mut slow = self.ways.iter().filter(|way| way.means.is_slow());
-        if let Some(way) = slow.next().filter(|_| options.fast_only) {
+        let slowest = slow.next().filter(|_| options.fast_only);
+        let refusal = slowest.map(|way| {
             let bytes = way.bytes + slow.map(|way| way.bytes).sum::<u64>();
-            bail!(
+            format!(
                 "{} and {}: {} would be read and written: leave out --fast-only",
                 way.source,
                 way.target,
                 size::format(bytes)
-            );
+            )
+        });
+        let part = |way: Way| {
+            let Way { source, source_offset, target, target_offset, bytes, means } = way;
+            let means = means.to_string();
+            Way { source, source_offset, target, target_offset, bytes, means }
+        };
+        Told {
+            total_bytes: self.bytes,
+            order: self.order.name().to_owned(),
+            parts: self.ways.into_iter().map(part).collect(),
+            verify: self.verify.map(str::to_owned),
+            targets: self.targets,
+            refusal,
         }
-        Ok(())
+    }
+}
+
+impl Told {
+    /// Refuses what would not be done like that.
+    pub fn check(&self) -> Result<()> {
+        match &self.refusal {
+            Some(why) => bail!("{why}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -296,41 +331,41 @@ fn means(source: Option<&Located>, target: Option<&Located>, between: bool) -> M
 }
 
 /// The plan in words, or as JSON.
-pub fn written(plan: &Plan, format: ListFormat) -> String {
-    let order = plan.order.name();
+pub fn written(plan: &Told, format: ListFormat) -> String {
+    let Told { total_bytes, order, parts, verify, targets, refusal: _ } = plan;
     match format {
         ListFormat::Json => {
             let mut fields = Map::new();
-            fields.insert("total_bytes".into(), plan.bytes.into());
-            fields.insert("order".into(), order.into());
-            fields.insert("parts".into(), json!(plan.ways));
-            fields.insert("verify".into(), json!(plan.verify));
+            fields.insert("total_bytes".into(), json!(total_bytes));
+            fields.insert("order".into(), json!(order));
+            fields.insert("parts".into(), json!(parts));
+            fields.insert("verify".into(), json!(verify));
             format!("{:#}\n", json_object(fields))
         }
         ListFormat::Normal => {
             let head = ["Source", "From", "Target", "To", "Bytes", "Means"];
-            let row = |way: &Way| {
+            let row = |way: &Way<String>| {
                 [
                     way.source.clone(),
                     size::exact(way.source_offset),
                     way.target.clone(),
                     size::exact(way.target_offset),
                     size::exact(way.bytes),
-                    way.means.to_string(),
+                    way.means.clone(),
                 ]
             };
-            let mut text = columns(&head, &plan.ways.iter().map(row).collect::<Vec<_>>());
-            if plan.order != Order::Free {
+            let mut text = columns(&head, &parts.iter().map(row).collect::<Vec<_>>());
+            if order != Order::Free.name() {
                 text.push_str(&format!("it overlaps itself: {order}, one command at a time\n"));
             }
-            if let Some(how) = plan.verify {
+            if let Some(how) = verify {
                 text.push_str(&format!("compared afterwards: {how}\n"));
             }
-            let each = match plan.targets {
+            let each = match targets {
                 1 => String::new(),
                 count => format!(", to each of {count} targets"),
             };
-            text.push_str(&format!("{} in all{each}\n", size::exact(plan.bytes)));
+            text.push_str(&format!("{} in all{each}\n", size::exact(*total_bytes)));
             text
         }
     }

@@ -14,9 +14,10 @@ impl Daemon {
     pub(super) fn answer(&mut self, call: Call) {
         let Call { method, params, reply } = call;
         let outcome = match method.as_str() {
-            "job_add" => {
+            "job_add" | "job_plan" => {
+                let plans = method == "job_plan";
                 let begun = read(params)
-                    .and_then(|wanted| self.jobs.add(wanted, &self.volumes, reply.clone()));
+                    .and_then(|wanted| self.jobs.add(wanted, plans, &self.volumes, reply.clone()));
                 let Err(failure) = begun else { return };
                 Err(failure)
             }

@@ -13,24 +13,27 @@
 //!
 //! Key constants: [`RUNNING_MAX`], [`JOBS_MAX`], [`OPEN_WAIT`].
 
+mod begin;
 mod disk;
 pub(super) mod identity;
+mod overlap;
 mod record;
 mod run;
 
 use super::twice::files_of;
-use crate::control::method::{Job, JobAdd, JobClear, JobOf, JobState, JobThrottle, JobsCleared};
+use crate::control::method::{Job, JobClear, JobOf, JobState, JobThrottle, JobsCleared};
 use crate::control::protocol::Failure;
 use crate::copy::engine::Outcome;
 use crate::copy::shared::{Counts, Phase, Shared};
 use crate::copy::spec::Spec;
+use begin::Opening;
 use namespace::Namespace;
 use reactor::Mailbox;
 use record::{Record, Records};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use volume::Uri;
@@ -112,16 +115,6 @@ pub struct Jobs {
     next: u64,
 }
 
-/// A job whose volumes are being opened, which may take as long as a remote target likes.
-struct Opening {
-    spec: Spec,
-    /// What was served when that began.
-    served: Weakly,
-    opened: Receiver<Result<run::Ready, String>>,
-    /// To whoever has asked for it.
-    reply: Reply,
-}
-
 /// Where the outcome of a call goes.
 pub type Reply = SyncSender<Done<Value>>;
 
@@ -200,78 +193,6 @@ impl Jobs {
         *lock(&self.live.missing) = missing;
     }
 
-    /// Has the volumes of a job opened; [`Jobs::settle`] begins it then, and answers `reply`.
-    pub fn add(&mut self, wanted: JobAdd, served: &Served, reply: Reply) -> Done<()> {
-        self.collect();
-        let JobAdd { sources, targets, options } = wanted;
-        let spec = Spec { sources, targets, options };
-        spec.check().map_err(Failure::params)?;
-        self.check_room()?;
-        if self.jobs.len() + self.opening.len() >= JOBS_MAX {
-            return Err(Failure::conflict(format!(
-                "there are {JOBS_MAX} jobs: `nvlane jobs clear` forgets those that have ended"
-            )));
-        }
-        self.serve(served);
-        let (opened, outcome) = sync_channel(1);
-        let (live, wanted) = (self.live.clone(), spec.clone());
-        let thread = std::thread::Builder::new().name("job-open".into());
-        let open = move || {
-            // Nobody waits for it when the daemon is stopping.
-            let _ = opened.send(run::prepare(&wanted, &live));
-        };
-        thread.spawn(open).map_err(|error| Failure::conflict(format!("no thread: {error}")))?;
-        let served = lock(&self.live.volumes).clone();
-        self.opening.push(Opening { spec, served, opened: outcome, reply });
-        Ok(())
-    }
-
-    /// Whether volumes of new jobs are being opened: [`Jobs::settle`] is to be called soon.
-    pub fn is_opening(&self) -> bool {
-        !self.opening.is_empty()
-    }
-
-    /// Begins the jobs whose volumes are open now.
-    pub fn settle(&mut self) {
-        let mut at = 0;
-        while let Some(opening) = self.opening.get(at) {
-            let opened = match opening.opened.try_recv() {
-                Ok(opened) => opened,
-                Err(TryRecvError::Disconnected) => Err("opening its volumes has failed".into()),
-                Err(TryRecvError::Empty) => {
-                    at += 1;
-                    continue;
-                }
-            };
-            let Opening { spec, served, reply, .. } = self.opening.remove(at);
-            let begun = opened.map_err(Failure::volume);
-            let begun = begun.and_then(|ready| self.begin_with(spec, &served, ready));
-            let begun = begun.map(|job| serde_json::to_value(job).expect("results are plain data"));
-            // A client that has gone needs no answer.
-            let _ = reply.send(begun);
-        }
-    }
-
-    fn begin_with(&mut self, mut spec: Spec, before: &Weakly, ready: run::Ready) -> Done<Job> {
-        if let Some((nqn, nsid)) = self.live.lost(before, &ready) {
-            let what = format!("namespace {nsid} of {nqn} was removed meanwhile");
-            return Err(Failure::conflict(what));
-        }
-        // A restart is to copy the same, though a volume may have grown.
-        ready.fix(&mut spec);
-        let id = self.next;
-        let record = Record::new(id, spec, ready.volumes());
-        self.records.save(&record).map_err(unsaved)?;
-        self.next += 1;
-        let record = Arc::new(Mutex::new(record));
-        self.jobs.insert(id, Entry { record, run: None });
-        let run = self.begin(id);
-        let start = self.start_of(id, &run);
-        self.entry(id)?.run = Some(run);
-        start.now(ready);
-        self.job(id)
-    }
-
     /// All jobs.
     pub fn list(&mut self) -> Vec<Job> {
         self.collect();
@@ -305,6 +226,13 @@ impl Jobs {
             (_, None) => {}
         }
         self.check_room()?;
+        if state == JobState::Failed {
+            // Others may have begun since: they did not have to wait for what may never go on.
+            let record = lock(&self.jobs[&id].record).clone();
+            if let Some(why) = self.in_the_way(&record) {
+                return Err(Failure::conflict(format!("{why}: wait for it, or cancel it")));
+            }
+        }
         self.change(id, |record| {
             record.vouch();
             record.set_state(JobState::Running, None);
@@ -568,6 +496,16 @@ impl Jobs {
 }
 
 impl Entry {
+    /// What was asked for is told when it has happened.
+    fn state(&self, record: &Record) -> JobState {
+        match self.run.as_ref().map(|run| run.then) {
+            Some(JobState::Paused) => JobState::Pausing,
+            Some(JobState::Cancelled) => JobState::Cancelling,
+            Some(_) => JobState::Running,
+            None => record.state,
+        }
+    }
+
     fn job(&self) -> Job {
         let record = lock(&self.record);
         let (phase, counts, rate) = match &self.run {
@@ -577,16 +515,9 @@ impl Entry {
             }
             None => (Phase::Copying, record.counts, 0),
         };
-        // What was asked for is told when it has happened.
-        let state = match self.run.as_ref().map(|run| run.then) {
-            Some(JobState::Paused) => JobState::Pausing,
-            Some(JobState::Cancelled) => JobState::Cancelling,
-            Some(_) => JobState::Running,
-            None => record.state,
-        };
         Job {
             id: record.id,
-            state,
+            state: self.state(&record),
             phase,
             error: record.error.clone(),
             sources: record.spec.sources.clone(),

@@ -13,12 +13,7 @@ fn state(job: &Job) -> &'static str {
         (JobState::Running, Phase::Copying) => "copying",
         (JobState::Running, Phase::Flushing) => "flushing",
         (JobState::Running, Phase::Verifying) => "comparing",
-        (JobState::Pausing, _) => "pausing",
-        (JobState::Cancelling, _) => "cancelling",
-        (JobState::Paused, _) => "paused",
-        (JobState::Done, _) => "done",
-        (JobState::Failed, _) => "failed",
-        (JobState::Cancelled, _) => "cancelled",
+        (state, _) => state.name(),
     }
 }
 

@@ -148,7 +148,7 @@ fn who_copies_what_is_served_is_told_how_to() {
     assert!(line.contains("served:NSID"), "{line}");
     // Neither goes together with that.
     let line = said(&[&a, &c, "--create", "-n", "--socket", socket]);
-    assert!(line.contains("--detach, leave out --create and --dry-run, and name it"), "{line}");
+    assert!(line.contains("--detach, leave out --create, and name it"), "{line}");
     // It is the copy itself that has it.
     let line = said(&[&c, &format!("{c}?bs=512")]);
     assert!(line.contains("name it the same way both times"), "{line}");

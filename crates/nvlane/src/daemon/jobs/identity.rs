@@ -109,11 +109,40 @@ impl Identity {
         self.boot = self.boot.take().map(|_| disk::boot());
     }
 
+    /// Whether both are one volume for all that can be told: under one name, or of one UUID. Memory is known by neither.
+    pub fn is_one(&self, other: &Identity) -> bool {
+        let is_named = self.uri == other.uri && self.places.iter().any(|place| tells(place));
+        // Files tell themselves apart, and somebody may have given two of them one.
+        let is_far = |it: &Identity| !it.places.iter().all(|place| place.starts_with(FILE));
+        let is_alike = self.uuid.is_some() && self.uuid == other.uuid;
+        is_named || is_alike && (is_far(self) || is_far(other))
+    }
+
+    /// Whether something keeps blocks of both.
+    pub fn is_kept_with(&self, other: &Identity) -> bool {
+        self.places.iter().any(|place| tells(place) && other.places.contains(place))
+    }
+
+    /// So many bytes, and what is left of the last block.
+    pub fn whole_blocks(&self, bytes: u64) -> u64 {
+        bytes.checked_next_multiple_of(self.block_bytes.unwrap_or(1).into()).unwrap_or(bytes)
+    }
+
     /// Whether some of it was memory of a process.
     pub fn has_memory(&self) -> bool {
         self.uri.parse().is_ok_and(|uri: Uri| uri.has_memory())
     }
 }
+
+/// Whether what is noted of a place tells it from others.
+fn tells(place: &str) -> bool {
+    !place.starts_with(MEMORY) && !place.starts_with(NULL)
+}
+
+/// How places begin that are like others.
+const FILE: &str = "file ";
+const MEMORY: &str = "memory ";
+const NULL: &str = "null ";
 
 /// What is said of disks that nobody can tell from others any more.
 pub fn untold(uris: &[&str]) -> String {
@@ -155,7 +184,7 @@ fn collect(uri: &Uri, found: &mut Found) {
             let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
             let metadata = std::fs::metadata(&path);
             let inode = metadata.as_ref().map_or(0, |found| found.ino());
-            places.push(format!("file {} inode {inode}", path.display()));
+            places.push(format!("{FILE}{} inode {inode}", path.display()));
             born.push(metadata.and_then(|found| found.created()).ok());
         }
         Kind::Device(device) => node(&device.path),
@@ -163,8 +192,8 @@ fn collect(uri: &Uri, found: &mut Found) {
             let wanted = &remote.options.association;
             places.push(format!("{} namespace {:?}", wanted.nqn, wanted.nsid));
         }
-        Kind::Memory(bytes) => places.push(format!("memory {bytes}")),
-        Kind::Null(bytes) => places.push(format!("null {bytes}")),
+        Kind::Memory(bytes) => places.push(format!("{MEMORY}{bytes}")),
+        Kind::Null(bytes) => places.push(format!("{NULL}{bytes}")),
         Kind::Linear(_)
         | Kind::Multipath(..)
         | Kind::Program(..)

@@ -6,8 +6,9 @@ use super::{Key, Live, lock};
 use crate::copy::engine::{Engine, Outcome, Setup};
 use crate::copy::layout::{Layout, Order};
 use crate::copy::open::{Opened, SERVED};
+use crate::copy::plan;
 use crate::copy::shared::{Counts, Shared, Wish};
-use crate::copy::spec::Spec;
+use crate::copy::spec::{Options, Spec};
 use crate::patience;
 use crate::when;
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -58,6 +59,11 @@ impl Ready {
     /// Whether `volume` is one of them.
     pub fn uses(&self, volume: &Arc<dyn Namespace>) -> bool {
         self.opened.volumes.iter().any(|used| Arc::ptr_eq(used, volume))
+    }
+
+    /// What it would do.
+    pub fn plan(&self, options: &Options) -> plan::Told {
+        plan::of(&self.opened, &self.layout, options).told(options)
     }
 
     /// Says in `spec` how long its sources are.
@@ -115,7 +121,7 @@ pub fn is_meant(uri: &str, key: &Key, volume: &Arc<dyn Namespace>) -> bool {
 }
 
 /// A name of a served volume: of which subsystem, if that is said, and which namespace.
-fn split(name: &str) -> Option<(Option<&str>, u32)> {
+pub fn split(name: &str) -> Option<(Option<&str>, u32)> {
     match name.rsplit_once('/') {
         Some((nqn, nsid)) => Some((Some(nqn), nsid.parse().ok()?)),
         None => Some((None, name.parse().ok()?)),
