@@ -101,23 +101,20 @@ impl World {
     }
 
     /// Begins to copy within the target. What is copied has no holes: nobody asks for them.
-    fn copy(&self, at: u64, verify: bool) -> u64 {
+    fn copy(&self, at: u64, verify: bool, throttle: &str) -> u64 {
         let wanted = json!({
             "sources": [{"volume": self.remote(1), "length": BYTES}],
             "targets": [{"volume": self.remote(2), "offset": at}],
-            "options": {"request_bytes": 4 * M, "verify": verify, "extents": false},
+            "options": {"request_bytes": 4 * M, "verify": verify, "extents": false, "throttle": throttle},
         });
         self.host().call("job_add", wanted)["id"].as_u64().unwrap()
     }
 
-    /// Waits for the end of a job. All of it was done by the target.
+    /// Waits for the end of a job. By which means it ends is left open: a target that is just back may be reached by one of
+    /// its namespaces before the other, and then some is read and written here.
     fn finish(&self, id: u64) -> Value {
         let done = wait_for(self.host(), id, "done");
-        let counts = &done["counts"];
-        let bytes = |field: &str| counts[field].as_u64().unwrap();
-        assert_eq!(bytes("durable_bytes"), BYTES, "{done}");
-        assert!(bytes("offloaded_bytes") >= BYTES, "{done}");
-        assert_eq!((bytes("moved_bytes"), bytes("written_bytes")), (0, 0), "{done}");
+        assert_eq!(done["counts"]["durable_bytes"], BYTES, "{done}");
         done
     }
 
@@ -153,7 +150,7 @@ fn one_round(world: &mut World, source: &[u8], round: u64) -> bool {
     world.serve();
     world.begin();
     let at = [0, M, 512, 4 * M][round as usize % 4];
-    let id = world.copy(at, round % 3 == 2);
+    let id = world.copy(at, round % 3 == 2, "none");
     // Blocks of the source begin there.
     let place = M * (3 + round * 1237 % (BYTES / M - 24));
     let since = Instant::now();
@@ -207,8 +204,9 @@ fn kills_amid_copies_from_file_to_file_lose_nothing() {
     world.serve();
     world.begin();
     let before = written_by_calls(world.target());
-    let id = world.copy(M, false);
-    world.finish(id);
+    let id = world.copy(M, false, "none");
+    let done = world.finish(id);
+    assert_eq!(done["counts"]["offloaded_bytes"], BYTES, "{done}");
     let written = written_by_calls(world.target()) - before;
     assert!(written >= BYTES, "{written} bytes by copy_file_range");
     world.host().call("job_clear", json!({}));
@@ -227,8 +225,7 @@ fn a_copy_from_file_to_file_goes_on_from_what_was_durable() {
     fs::write(&world.to, &before).unwrap();
     world.serve();
     world.begin();
-    let id = world.copy(0, false);
-    world.host().call("job_throttle", json!({"id": id, "throttle": "24M"}));
+    let id = world.copy(0, false, "24M");
     let durable = || job(world.host(), id)["counts"]["durable_bytes"].as_u64().unwrap();
     eventually("something that is durable", || durable() > 0);
     let kept = durable();
