@@ -2,7 +2,7 @@
 /*
  * nvlane_check.h: whether what a program wants can be done, in the kernel. Included by nvlane_loop.h.
  *
- * The same as crates/bpf/src/actions.rs, with the same numbers for what is wrong (crates/ublk-bpf/src/mistakes.rs).
+ * The same as crates/bpf/src/actions.rs (crates/ublk-bpf/tests/check.rs holds it to that), numbered as in src/mistakes.rs there.
  */
 #ifndef NVLANE_CHECK_H
 #define NVLANE_CHECK_H

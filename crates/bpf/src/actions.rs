@@ -1,6 +1,6 @@
 //! What a program wants to become of a request, checked before any of it is carried out.
 
-use crate::request::{DELAY_NS_MAX, PARTS_MAX, Part, Request};
+use crate::request::{DELAY_NS_MAX, PARTS_MAX, PHASES_MAX, Part, Request};
 
 /// NVMe's opcodes of the operations that there are.
 pub mod op {
@@ -28,6 +28,8 @@ pub struct Asked<'a> {
     pub blocks: u32,
     /// The backends' sizes in blocks.
     pub sizes: &'a [u64],
+    /// How many times its parts have ended.
+    pub phase: u8,
     /// Parts have covered all of it already, without an error.
     pub is_whole: bool,
     /// `NVLANE_DEFERRED` can be asked.
@@ -60,7 +62,7 @@ pub enum Then {
     Parts(usize),
     /// The request ends with this status, one of [`STATUSES`].
     End(u16),
-    /// No action: the default, if there is one.
+    /// No action: the default. Only of a Flush, or when parts have ended.
     Nothing,
 }
 
@@ -143,7 +145,11 @@ pub fn check(request: &Request, asked: &Asked<'_>) -> Result<Decision, Misuse> {
     }
     let parts = &request.part[..usize::from(request.parts)];
     let then = match (request.completions, parts) {
+        (0, []) if asked.phase == 0 && asked.op != op::FLUSH => {
+            return Err(at_line(MisuseKind::Nothing));
+        }
         (0, []) => Then::Nothing,
+        (0, _) if asked.phase >= PHASES_MAX => return Err(at_line(MisuseKind::Phases)),
         (0, parts) => {
             check_parts(parts, asked)?;
             Then::Parts(parts.len())
@@ -251,7 +257,8 @@ mod tests {
         let mut request = Request { parts: parts.len() as u16, ..Request::default() };
         request.part[..parts.len()].copy_from_slice(parts);
         request.part.iter_mut().for_each(|part| part.op = op);
-        let asked = Asked { op, blocks, sizes: &SIZES, is_whole: false, may_defer: false };
+        let asked =
+            Asked { op, blocks, sizes: &SIZES, phase: 0, is_whole: false, may_defer: false };
         then(&request, &asked)
     }
 
@@ -283,14 +290,26 @@ mod tests {
 
     #[test]
     fn a_request_ends_once() {
-        let asked =
-            Asked { op: op::READ, blocks: 8, sizes: &SIZES, is_whole: false, may_defer: false };
-        let with = |change: fn(&mut Request)| {
+        let asked = Asked {
+            op: op::READ,
+            blocks: 8,
+            sizes: &SIZES,
+            phase: 0,
+            is_whole: false,
+            may_defer: false,
+        };
+        let with_asked = |change: fn(&mut Request), asked: &Asked<'_>| {
             let mut request = Request::default();
             change(&mut request);
-            then(&request, &asked)
+            then(&request, asked)
         };
-        assert_eq!(with(|_| ()), Ok(Then::Nothing));
+        let with = |change| with_asked(change, &asked);
+        assert_eq!(with(|_| ()), Err(MisuseKind::Nothing));
+        assert_eq!(with_asked(|_| (), &Asked { phase: 1, ..asked }), Ok(Then::Nothing));
+        assert_eq!(with_asked(|_| (), &Asked { op: op::FLUSH, ..asked }), Ok(Then::Nothing));
+        let many = Asked { phase: PHASES_MAX, ..asked };
+        assert_eq!(with_asked(|it| it.parts = 1, &many), Err(MisuseKind::Phases));
+        assert_eq!(with_asked(|_| (), &many), Ok(Then::Nothing));
         assert_eq!(with(|it| it.completions = 1), Ok(Then::End(0)));
         assert_eq!(with(|it| it.completions = 2), Err(MisuseKind::CompletedTwice));
         let strange = |it: &mut Request| (it.completions, it.result) = (1, 0x301);
@@ -308,6 +327,7 @@ mod tests {
             op: op::READ,
             blocks: 8,
             sizes: &SIZES,
+            phase: 0,
             is_whole: false,
             may_defer,
         };

@@ -134,8 +134,8 @@ fn run(program: Program, op: u8, prepare: Prepare<'_>) -> Option<Outcome> {
             // A fault can be told to people wherever it is.
             assert!(!program.locate(fault.instruction).to_string().is_empty());
         }
-        let is_whole = false;
-        let asked = Asked { op, blocks, sizes: &SIZES, is_whole, may_defer: blocks % 2 == 0 };
+        let (phase, is_whole, may_defer) = (0, false, blocks % 2 == 0);
+        let asked = Asked { op, blocks, sizes: &SIZES, phase, is_whole, may_defer };
         if let (Ok(_), Ok(Decision::Plan(plan))) = (&result, actions::check(&request, &asked))
             && let Then::Parts(count) = plan.then
         {

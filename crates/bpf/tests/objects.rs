@@ -130,8 +130,14 @@ fn wrong_lists_of_actions_are_refused() {
     ] {
         let mut request = request(READ, number, 4);
         assert_eq!(run(&mut machine, route, &mut request), Ok(0), "case {number}");
-        let asked =
-            Asked { op: READ, blocks: 4, sizes: &[2048, 2048], is_whole: false, may_defer: false };
+        let asked = Asked {
+            op: READ,
+            blocks: 4,
+            sizes: &[2048, 2048],
+            phase: 0,
+            is_whole: false,
+            may_defer: false,
+        };
         let misuse = actions::check(&request, &asked).expect_err("refused");
         assert_eq!(misuse.kind, kind, "case {number}");
         let place = machine.instance().program().place_of_line(route, misuse.line);
@@ -154,8 +160,14 @@ fn wrong_writes_are_refused() {
     ] {
         let mut request = request(WRITE, number, 8);
         assert_eq!(run(&mut machine, route, &mut request), Ok(0), "case {number}");
-        let asked =
-            Asked { op: WRITE, blocks: 8, sizes: &[2048, 2048], is_whole: false, may_defer: false };
+        let asked = Asked {
+            op: WRITE,
+            blocks: 8,
+            sizes: &[2048, 2048],
+            phase: 0,
+            is_whole: false,
+            may_defer: false,
+        };
         let checked = actions::check(&request, &asked);
         assert_eq!(checked.err().map(|misuse| misuse.kind), wrong, "case {number}");
     }
@@ -265,7 +277,7 @@ proptest! {
             let route = machine.instance().program().route();
             let mut request = request(READ, 40, 10);
             if run(&mut machine, route, &mut request).is_ok() {
-                let asked = Asked { op: READ, blocks: 10, sizes: &[2048, 2048], is_whole: false, may_defer: false };
+                let asked = Asked { op: READ, blocks: 10, sizes: &[2048, 2048], phase: 0, is_whole: false, may_defer: false };
                 let _ = actions::check(&request, &asked);
             }
         }

@@ -121,11 +121,8 @@ impl Trial<'_> {
     fn request(&mut self, code: u8, start: u64, blocks: u32) -> Result<(), String> {
         let (route, done) = (self.instance.program().route(), self.instance.program().done());
         let mut request = self.blank(code, start, blocks);
-        let then = self.step(route, code, blocks, &mut request, false)?;
-        match then {
-            Then::Nothing if code != op::FLUSH => return Err(MisuseKind::Nothing.to_string()),
-            Then::End(_) => return Ok(()),
-            _ => {}
+        if let Then::End(_) = self.step(route, code, blocks, &mut request, false)? {
+            return Ok(());
         }
         let Some(done) = done else { return Ok(()) };
         for (failed, status) in [(0, 0), (1, FAILED)] {
@@ -156,8 +153,8 @@ impl Trial<'_> {
             }
         }
         let deferred = program.deferred().filter(|deferred| *deferred != entry);
-        let (sizes, may_defer) = (self.sizes, deferred.is_some());
-        let asked = Asked { op: code, blocks, sizes, is_whole, may_defer };
+        let (sizes, phase, may_defer) = (self.sizes, before.phase, deferred.is_some());
+        let asked = Asked { op: code, blocks, sizes, phase, is_whole, may_defer };
         match (actions::check(request, &asked), deferred) {
             (Ok(Decision::Plan(plan)), _) => Ok(plan.then),
             (Ok(Decision::Deferred), Some(deferred)) => {

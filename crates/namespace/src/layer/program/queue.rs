@@ -9,7 +9,7 @@ use super::loaded::{Loaded, now_ns, seed};
 use crate::layer::wake::{Wake, Waker};
 use crate::{Data, Queue, Request, Sink, dataset};
 use bpf::actions::{self, Asked, Decision, Misuse, MisuseKind, Plan, Then};
-use bpf::request::{self, Backend, PHASES_MAX, Part};
+use bpf::request::{self, Backend, Part};
 use bpf::{Entry, Fault, Machine};
 use nvme::opcode::io as opcode;
 use nvme::{Command, Status};
@@ -229,20 +229,12 @@ impl ProgramQueue {
             *backend = Backend { blocks: *blocks, in_flight: *in_flight, flags: 0 };
         }
         let (blocks, is_whole) = (piece.blocks, *is_whole);
-        let asked = Asked { op: command.opcode, blocks, sizes, is_whole, may_defer };
+        let phase = *phase;
+        let asked = Asked { op: command.opcode, blocks, sizes, phase, is_whole, may_defer };
         let ran = machine.run(entry, context.as_mut_bytes(), &now_ns);
         *state = context.state;
         let misuse = match ran {
             Ok(result) if result as u32 == 0 => match actions::check(context, &asked) {
-                Ok(Decision::Plan(Plan { then: Then::Parts(_), .. })) if *phase >= PHASES_MAX => {
-                    Misuse { kind: MisuseKind::Phases, line: 0 }
-                }
-                // Nothing to be done is something only for a Flush, or when parts have ended.
-                Ok(Decision::Plan(Plan { then: Then::Nothing, .. }))
-                    if *phase == 0 && command.opcode != opcode::FLUSH =>
-                {
-                    Misuse { kind: MisuseKind::Nothing, line: 0 }
-                }
                 Ok(outcome) => return Ok(outcome),
                 Err(misuse) => misuse,
             },
