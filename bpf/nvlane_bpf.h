@@ -116,8 +116,8 @@ struct nvlane_request {
 
 /* Flags of a device. */
 enum {
-	NVLANE_ONE_PLACE = 1,	/* each block is always at the same one place: commands on the same */
-				/* blocks at once need not be kept apart for the program's sake */
+	NVLANE_ONE_PLACE = 1,	/* each block has one place at a time, as its reads and its writes go: commands */
+				/* on the same blocks at once need not be kept apart for the program's sake */
 	NVLANE_MAPS_MAY_GO = 2,	/* where data is does not depend on maps and globals: another server may */
 };				/* go on with a device when they begin anew (docs/bpf.md) */
 

@@ -17,6 +17,7 @@ struct {
 NVLANE_SETUP(d)
 {
 	d->blocks_max = NVLANE_PARTS_MAX;	/* however they alternate, they fit */
+	d->flags = NVLANE_ONE_PLACE;		/* for all that is written, the second */
 	return d->backends != 2 || d->blocks < d->backend[0].blocks || d->blocks > WORDS * 64ull;
 }
 
@@ -51,8 +52,7 @@ NVLANE_DONE(r)
 		return 0;
 	for (i = 0; i < NVLANE_PARTS_MAX && i < r->blocks; i++) {
 		index = (r->start + i) / 64;
-		word = bpf_map_lookup_elem(&written, &index);
-		if (word)
+		if ((word = bpf_map_lookup_elem(&written, &index)))
 			__sync_fetch_and_or(word, 1ull << (r->start + i) % 64);
 	}
 	return 0;

@@ -4,7 +4,7 @@
 # kernel says: WARNING: kernel/sched/core.c:[0-9]+ at set_task_cpu
 # processors: 2
 # Programs that the kernel runs: every example under verified I/O without a return to user space per request, a
-# file system, a full backend, a failing queue, a killed server and its successor, what the verifier refuses, and
+# file system, a full backend, a killed server and its successor, what the verifier refuses, a loop that is not ours, and
 # what wrong lists of actions do.
 #
 # Linux 7.2 now and then warns that its load balancer has moved a thread that a sleepable BPF program may not be
@@ -120,7 +120,9 @@ deep_io 0 "${small[@]}"
 stop_counted statistics
 
 sum=$(sha256sum <"$b")
-in_kernel "bpf:$bpf/snapshot.bpf.o(file:$b?ro,$SCRATCH/over.img?size=16M&create)" -q 2 -d 128
+# Without being told to: a block has one place at a time.
+ublk_add "bpf:$bpf/snapshot.bpf.o(file:$b?ro,$SCRATCH/over.img?size=16M&create)" -q 2 -d 128 --log debug
+expect_match "where a snapshot runs" "$(<"$WORK/ublk.log")" ', program in the kernel'
 cmp -n $((1 << 20)) "$b" "$DEVICE" || die "what was not written is not the base"
 deep_io 0 "${small[@]}"
 stop_counted snapshot
@@ -210,6 +212,20 @@ said=$(fails "$NVLANE" bpf check "$bpf/snapshot.bpf.o" --backends 3)
 expect_match "the verdict on a snapshot of too many" "$said" $'user space: refused\n  NVLANE_SETUP returned 1 [^\n]*\nkernel: ok\n'
 said=$(fails "$NVLANE" ublk add --bpf kernel "bpf:$bpf/tests/hostile.bpf.o($b)")
 expect_match "a wild program in the kernel" "$said" "cannot run in the kernel: the kernel's verifier refuses it"
+# Nor does one whose program reaches into the loop, whoever insists.
+failing="bpf:$bpf/tests/failing.bpf.o($b)"
+said=$(fails "$NVLANE" bpf check "$bpf/tests/failing.bpf.o")
+expect_match "the verdict on a loop that is not ours" "$said" $'\nkernel: refused\n  nvlane_kernel_[a-z]+ uses nvlane_queues'
+said=$(fails "$NVLANE" ublk add --bpf kernel "$failing")
+expect_match "a loop that is not ours, insisting" "$said" 'cannot run in the kernel: nvlane_kernel_[a-z]+ uses nvlane_queues'
+in_kernel "bpf:$bpf/linear.bpf.o($b)" -d 8
+said=$(fails "$NVLANE" bpf replace "$DEVICE" "$bpf/tests/failing.bpf.o")
+expect_match "a loop that is not ours instead of one that is" "$said" 'nvlane_kernel_[a-z]+ uses nvlane_queues'
+dd if="$DEVICE" of=/dev/null bs=4k count=1 iflag=direct status=none
+ublk_stop
+ublk_add "$failing"
+expect_match "where it runs" "$(<"$WORK/ublk.log")" 'program in user space: nvlane_kernel_[a-z]+ uses nvlane_queues'
+ublk_stop
 ublk_add "bpf:$bpf/tests/endless.bpf.o($b)"
 expect_match "where an endless one runs" "$(<"$WORK/ublk.log")" 'program in user space: '
 # Its requests fail, and another device beside it lives on.
@@ -270,41 +286,4 @@ variables=$(jq -r '.. | objects | select(.name == ".bss") | .entries[0].values[0
 expect_match "the variables of maps" "$variables" '^39000000000000000000000200000000'
 ublk_stop
 
-# A queue whose loop fails takes the device with it: nobody waits for it.
-for recovery in "" --recover; do
-    in_kernel "bpf:$bpf/tests/failing.bpf.o($SCRATCH/g.img?size=16M&create)" -q 2 -d 16 $recovery
-    timeout 60 dd if=/dev/zero of="$DEVICE" bs=4k count=4 oflag=direct status=none 2>"$WORK/dd" &
-    writer=$!
-    status=0
-    wait "$UBLK_SERVER" || status=$?
-    expect "the exit status of a server whose queue has failed" $status 1
-    expect_match "what it says" "$(<"$WORK/ublk.log")" 'a queue has failed.*No data available'
-    ! grep 'was taken away' "$WORK/ublk.log" || die "nobody has taken it away"
-    if [[ -n $recovery ]]; then
-        : >"$WORK/ublk.log"
-        "$NVLANE" ublk recover "$ID" --bpf user >"$WORK/ublk.log" 2>&1 </dev/null &
-        UBLK_SERVER=$!
-        ublk_ready "$WORK/ublk.log"
-        wait "$writer" || die "a successor does not carry the writes out"
-        ublk_stop
-    else
-        ! wait "$writer" || die "a write succeeds without a server"
-        expect_match "what the writer is told" "$(<"$WORK/dd")" 'Input/output error'
-        "$NVLANE" ublk del "$ID" 2>/dev/null || true
-        expect "what is left of the device" "$(ls "$DEVICE" "/dev/ublkc$ID" 2>/dev/null)" ""
-    fi
-done
-
-# A list of results that the driver refuses: at its first, or at its second, which is the same to the loop. Nothing else is in flight by
-# which the loop would come to see that.
-if has_feature BATCH_IO; then
-    in_kernel "bpf:$bpf/tests/failing.bpf.o($SCRATCH/g.img)" -d 2
-    timeout 60 dd if=/dev/zero of="$DEVICE" bs=4k seek=2 count=1 oflag=direct status=none 2>"$WORK/dd" || true
-    await 30 says "$WORK/ublk.log" 'a queue has failed.*errno=(16|5)\b'
-    status=0
-    wait "$UBLK_SERVER" || status=$?
-    expect "the exit status of a server whose results were refused" $status 1
-    "$NVLANE" ublk del "$ID" 2>/dev/null || true
-    expect "what is left of the device" "$(ls "$DEVICE" "/dev/ublkc$ID" 2>/dev/null)" ""
-fi
 modprobe -r ublk_drv

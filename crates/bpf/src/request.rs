@@ -16,7 +16,7 @@ pub const FUA: u16 = 1;
 /// Flag of Write Zeroes: the blocks may be deallocated.
 pub const MAY_DISCARD: u16 = 2;
 
-/// Flag of a device: each block is always at the same one place.
+/// Flag of a device: each block has one place at a time.
 pub const ONE_PLACE: u8 = 1;
 /// Flag of a device: where data is does not depend on maps and variables; they may begin anew.
 pub const MAPS_MAY_GO: u8 = 2;

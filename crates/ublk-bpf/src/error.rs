@@ -20,9 +20,7 @@ pub enum Error {
     )]
     NoLoop,
     /// Its loop is not ours, or its program reaches for more than programs may.
-    #[error(
-        "{0}: compile it with clang 19 and this version's nvlane_bpf.h, or trust it with --bpf kernel"
-    )]
+    #[error("{0}: compile it with clang 19 and this version's nvlane_bpf.h")]
     Foreign(String),
     /// The verifier, or libbpf, has refused it.
     #[error("the kernel's verifier refuses it: {0}")]

@@ -57,6 +57,9 @@ struct Parts<'a> {
 
 /// Refuses an object whose loop is not ours, or whose program reaches for more than its own.
 pub fn check(object: &[u8]) -> Result<(), Error> {
+    if is_waived() {
+        return Ok(());
+    }
     let foreign = |what: &str| Err(Error::Foreign(what.to_owned()));
     let unreadable = |error: object::Error| Error::Foreign(error.to_string());
     bpf::load::check_sections(object).map_err(|error| Error::Foreign(error.to_string()))?;
@@ -85,6 +88,12 @@ pub fn check(object: &[u8]) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Tests of what becomes of a loop that fails have one that is not ours, in a build for tests.
+fn is_waived() -> bool {
+    let is_asked = || std::env::var("NVLANE_MUTANT").is_ok_and(|mutant| mutant == "foreign-loop");
+    cfg!(feature = "mutants") && is_asked()
 }
 
 /// Whether a function has a name of the loop's, those around the program included: nothing else calls it.

@@ -36,8 +36,7 @@ mod queue;
 mod ring;
 
 pub use error::Error;
-pub use genuine::check as check_loop;
 pub use kept::KeptMaps;
-pub use program::{KernelProgram, check_trusted, is_there};
+pub use program::{KernelProgram, check, is_there};
 pub use queue::{KernelQueue, Place};
 pub use ring::Fetching;

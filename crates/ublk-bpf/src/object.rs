@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_of_another_version_is_refused_whoever_trusts_it() {
+    fn a_loop_of_another_version_is_refused_before_it_is_loaded() {
         let object = include_bytes!("../../../bpf/null.bpf.o");
         let opened = |object: &[u8]| {
             let mut open = ObjectBuilder::default().name(NAME)?.open_memory(object)?;

@@ -31,8 +31,6 @@ const ZEROES: &str = "/dev/zero";
 pub struct KernelProgram {
     pub(crate) zeroes: File,
     pub(crate) pauses: Pauses,
-    /// The loops of objects are what they are.
-    is_trusted: bool,
     /// Requests come many at a time.
     batches: bool,
     kept: Option<Arc<KeptMaps>>,
@@ -63,22 +61,20 @@ pub struct Made {
 }
 
 impl KernelProgram {
-    /// For a volume that is a program over plain files and block devices, if this kernel takes it. Unless it is
-    /// `is_trusted`, its loop must be ours. Requests come many at a time if they do in `batches`. Maps that are `kept` are
-    /// the program's.
+    /// For a volume that is a program over plain files and block devices, with our loop, if this kernel takes it. Requests
+    /// come many at a time if they do in `batches`. Maps that are `kept` are the program's.
     ///
     /// # Errors
     /// Why not, for people.
     pub fn new(
         namespace: &dyn Namespace,
         depth: u16,
-        is_trusted: bool,
         batches: bool,
         kept: Option<&Arc<KeptMaps>>,
     ) -> Result<KernelProgram, Error> {
         let refuse = |why: &str| Err(Error::Volume(why.to_owned()));
         let volume = for_kernel(namespace)?;
-        check_volume(&volume, is_trusted)?;
+        check_volume(&volume)?;
         if depth > DEPTH_MAX {
             return refuse("queues are at most 1,024 requests deep there");
         }
@@ -88,7 +84,7 @@ impl KernelProgram {
         let pauses = volume.pauses.clone();
         let now = Arc::new(Made::new(Arc::new(volume), batches, shared)?);
         let (kept, state) = (kept.cloned(), Mutex::new(State { now, next: None }));
-        Ok(KernelProgram { zeroes, pauses, is_trusted, batches, kept, state })
+        Ok(KernelProgram { zeroes, pauses, batches, kept, state })
     }
 
     /// Whether a block may be at several places, of which writes at the same time may leave different ones:
@@ -156,10 +152,10 @@ impl KernelProgram {
         names: &[String],
         same_object: bool,
     ) -> Result<Made, Error> {
-        check_volume(&next, self.is_trusted)?;
+        check_volume(&next)?;
         let mut shared = self.inherited(&next, names, same_object)?;
         if next.instance().program().deferred().is_some() {
-            check_trusted(next.object(), next.sizes.len() as u16)?;
+            check_taken(next.object(), next.sizes.len() as u16)?;
             let maps = next.instance().maps().iter();
             let mut lone = maps.filter(|map| !map.is_elsewhere() && find(map, &shared).is_some());
             if let Some(map) = lone.find(|map| !map.definition().read_only) {
@@ -325,10 +321,8 @@ impl Elsewhere for KernelProgram {
 }
 
 /// Refuses what the kernel could take, and is not to have.
-fn check_volume(volume: &ForKernel, is_trusted: bool) -> Result<(), Error> {
-    if !is_trusted {
-        genuine::check(volume.object())?;
-    }
+fn check_volume(volume: &ForKernel) -> Result<(), Error> {
+    genuine::check(volume.object())?;
     match io_bytes_max(volume) < IO_BYTES_MIN {
         true => Err(Error::Volume("the program takes less than 4 KiB at once".to_owned())),
         false => Ok(()),
@@ -348,8 +342,14 @@ pub fn is_there() -> Result<(), Error> {
     crate::object::is_there()
 }
 
-/// Checks whether this kernel takes the program of `object`, whose loop is what it is, over `backends` volumes.
-pub fn check_trusted(object: &[u8], backends: u16) -> Result<(), Error> {
+/// Checks whether the loop of `object` is ours, and whether this kernel takes it with its program, over `backends` volumes.
+pub fn check(object: &[u8], backends: u16) -> Result<(), Error> {
+    genuine::check(object)?;
+    check_taken(object, backends)
+}
+
+/// The same of an object whose loop was looked at.
+fn check_taken(object: &[u8], backends: u16) -> Result<(), Error> {
     let program = bpf::load(object);
     // That needs no kernel to be known.
     if let Ok(program) = &program
@@ -400,7 +400,7 @@ fn share_maps(
     if volume.instance().program().deferred().is_none() {
         return Ok(volume);
     }
-    check_trusted(volume.object(), volume.sizes.len() as u16)?;
+    check_taken(volume.object(), volume.sizes.len() as u16)?;
     // Nobody else has the program while its maps are moved.
     drop(volume);
     let mut outcome = None;

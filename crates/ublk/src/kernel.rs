@@ -24,7 +24,7 @@ pub enum ProgramPlace {
     Auto,
     /// In user space.
     User,
-    /// In the kernel, or the device is not made; the loop in its object is trusted.
+    /// In the kernel, or the device is not made; also where commands on the same blocks ought to be kept apart.
     Kernel,
 }
 
@@ -83,13 +83,7 @@ impl Runs {
             _ if path != DataPath::ZeroCopy => format!("data goes by {path}"),
             _ if options.poll => "--poll is for user space".to_owned(),
             _ if options.threads > 1 => "several threads per queue are for user space".to_owned(),
-            _ => match KernelProgram::new(
-                volume,
-                depth,
-                asked == ProgramPlace::Kernel,
-                batches,
-                kept,
-            ) {
+            _ => match KernelProgram::new(volume, depth, batches, kept) {
                 Ok(program) => match unsuited(volume, &program, asked, made) {
                     Some(why) => why,
                     None => {

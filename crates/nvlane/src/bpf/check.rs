@@ -17,15 +17,14 @@ const PROBLEMS_SHOWN: usize = 10;
 /// Why one that the kernel takes runs in user space all the same.
 const SEVERAL_PLACES: &str = "it may keep a block in several places (no NVLANE_ONE_PLACE)";
 
-const ONLY_TRUSTED: &str = "`nvlane ublk add` runs it in user space unless --bpf kernel is given";
+const ONLY_INSISTED: &str = "`nvlane ublk add` runs it in user space unless --bpf kernel is given";
 
 /// `nvlane bpf check`.
 pub fn command(args: &BpfCheckArgs) -> Result<()> {
     let name = args.program.display();
     let object = fs::read(&args.program).with_context(|| format!("cannot read {name}"))?;
     let user = User::of(&object, args);
-    let kernel =
-        Kernel::of(ublk_bpf::check_loop(&object), ublk_bpf::check_trusted(&object, args.backends));
+    let kernel = Kernel::of(ublk_bpf::check(&object, args.backends));
     let text = match args.output_format {
         ListFormat::Normal => format!("{name}: {}{}", user.text()?, kernel.text(&user)),
         ListFormat::Json => {
@@ -152,101 +151,66 @@ impl User {
 }
 
 /// What the kernel's side has to say of it.
-struct Kernel {
-    /// Its loop is not ours, or it reaches for more than programs may: only `--bpf kernel` has it there.
-    foreign: Option<String>,
-    /// What the kernel makes of the object as it is.
-    verdict: Verdict,
-}
-
-enum Verdict {
+enum Kernel {
     Taken,
+    /// By the kernel, or by us: its loop is not ours, or it reaches for more than programs may.
     Refused(String),
     NotAsked(String),
     /// Nor would be the user that runs this: another may be.
     Forbidden(String),
 }
 
-impl Verdict {
-    fn words(&self) -> (&'static str, Option<&str>) {
-        match self {
-            Verdict::Taken => ("ok", None),
-            Verdict::Refused(why) => ("refused", Some(why)),
-            Verdict::NotAsked(why) | Verdict::Forbidden(why) => ("not asked", Some(why)),
-        }
-    }
-
-    fn text(&self) -> String {
-        match self {
-            Verdict::Taken => "ok".to_owned(),
-            Verdict::Refused(why) => format!("refused\n  {}", why.replace('\n', "\n  ")),
-            Verdict::NotAsked(why) | Verdict::Forbidden(why) => format!("not asked: {why}"),
-        }
-    }
-
-    fn json(&self) -> Value {
-        let (verdict, reason) = self.words();
-        json!({ "verdict": verdict, "reason": reason })
-    }
-}
-
 impl Kernel {
-    /// Of whether the loop is ours, and of what the kernel says to the object as it is.
-    fn of(ours: Result<(), Error>, taken: Result<(), Error>) -> Kernel {
-        let verdict = match taken {
-            Ok(()) => Verdict::Taken,
-            Err(Error::Refused(why) | Error::Volume(why)) => Verdict::Refused(why),
-            Err(error @ Error::Permission) => Verdict::Forbidden(error.to_string()),
-            Err(error) => Verdict::NotAsked(error.to_string()),
-        };
-        Kernel { foreign: ours.err().map(|error| error.to_string()), verdict }
+    fn of(taken: Result<(), Error>) -> Kernel {
+        match taken {
+            Ok(()) => Kernel::Taken,
+            Err(Error::Refused(why) | Error::Volume(why)) => Kernel::Refused(why),
+            Err(error @ Error::Foreign(_)) => Kernel::Refused(error.to_string()),
+            Err(error @ Error::Permission) => Kernel::Forbidden(error.to_string()),
+            Err(error) => Kernel::NotAsked(error.to_string()),
+        }
     }
 
     /// Why it is not to run there, in short.
     fn wrong(&self) -> Option<&'static str> {
-        match (&self.foreign, &self.verdict) {
-            (_, Verdict::Refused(_)) => Some("the kernel does not take it"),
-            (Some(_), _) => Some("the kernel is not given it unless --bpf kernel trusts it"),
-            (None, _) => None,
-        }
+        matches!(self, Kernel::Refused(_)).then_some("the kernel does not take it")
     }
 
     fn text(&self, user: &User) -> String {
-        let verdict = self.verdict.text();
-        match &self.foreign {
-            Some(why) => {
-                format!("kernel: refused by default: {why}\nwith --bpf kernel: {verdict}\n")
-            }
-            None if self.stays_out(user) => {
-                format!("kernel: {verdict}\n{ONLY_TRUSTED}: {SEVERAL_PLACES}\n")
-            }
-            None => format!("kernel: {verdict}\n"),
+        let mut text = match self {
+            Kernel::Taken => "kernel: ok\n".to_owned(),
+            Kernel::Refused(why) => format!("kernel: refused\n  {}\n", why.replace('\n', "\n  ")),
+            Kernel::NotAsked(why) | Kernel::Forbidden(why) => format!("kernel: not asked: {why}\n"),
+        };
+        if self.stays_out(user) {
+            text += &format!("{ONLY_INSISTED}: {SEVERAL_PLACES}\n");
         }
+        text
     }
 
     /// Whether a program runs in user space all the same where the kernel takes it, here or elsewhere.
     fn stays_out(&self, user: &User) -> bool {
-        let may_be_taken = !matches!(self.verdict, Verdict::Refused(_)) && self.foreign.is_none();
+        let may_be_taken = !matches!(self, Kernel::Refused(_));
         may_be_taken && user.outcome.as_ref().is_ok_and(|outcome| !outcome.has_one_place)
     }
 
     /// Where it would run by default, over plain files and block devices.
     fn by_default(&self, user: &User) -> Option<&'static str> {
-        match (&user.outcome, &self.verdict, &self.foreign) {
-            (Err(_), ..) => None,
-            (Ok(_), Verdict::Taken, None) if !self.stays_out(user) => Some("kernel"),
-            (Ok(_), Verdict::Forbidden(_), None) if !self.stays_out(user) => None,
-            (Ok(_), ..) => Some("user"),
+        match (&user.outcome, self) {
+            (Err(_), _) => None,
+            (Ok(_), Kernel::Taken) if !self.stays_out(user) => Some("kernel"),
+            (Ok(_), Kernel::Forbidden(_)) if !self.stays_out(user) => None,
+            (Ok(_), _) => Some("user"),
         }
     }
 
     fn json(&self) -> Value {
-        let Some(why) = &self.foreign else {
-            let mut all = self.verdict.json();
-            all["trusted"] = Value::Null;
-            return all;
+        let (verdict, reason) = match self {
+            Kernel::Taken => ("ok", None),
+            Kernel::Refused(why) => ("refused", Some(why)),
+            Kernel::NotAsked(why) | Kernel::Forbidden(why) => ("not asked", Some(why)),
         };
-        json!({ "verdict": "refused by default", "reason": why, "trusted": self.verdict.json() })
+        json!({ "verdict": verdict, "reason": reason })
     }
 }
 
@@ -259,55 +223,42 @@ mod tests {
         User { loaded: None, outcome: Ok(outcome), backends: 2 }
     }
 
-    fn foreign() -> Result<(), Error> {
-        Err(Error::Foreign("nvlane_loop_step is not the one of this version".into()))
-    }
-
     #[test]
-    fn another_compilers_object_is_refused_by_default_and_asked_for_all_the_same() {
-        for (taken, said, wrong) in [
-            (Ok(()), "ok", "unless --bpf kernel trusts it"),
-            (Err(Error::Kernel), "not asked: this kernel", "unless --bpf kernel trusts it"),
-            (Err(Error::Refused("R1\nR2".into())), "refused\n  R1\n  R2\n", "does not take it"),
-        ] {
-            let kernel = Kernel::of(foreign(), taken);
-            let text = kernel.text(&user(true));
-            assert!(text.starts_with("kernel: refused by default: nvlane_loop_step"), "{text}");
-            assert!(text.contains(&format!("\nwith --bpf kernel: {said}")), "{text}");
-            assert!(kernel.wrong().expect("it is refused").contains(wrong));
-            assert_eq!(kernel.by_default(&user(true)), Some("user"));
-        }
-        let json = Kernel::of(foreign(), Ok(())).json();
-        assert_eq!(json["verdict"], "refused by default");
-        assert_eq!(json["trusted"], json!({ "verdict": "ok", "reason": null }));
+    fn another_compilers_object_is_refused() {
+        let kernel = Kernel::of(Err(Error::Foreign("nvlane_loop_step is another one".into())));
+        let text = kernel.text(&user(false));
+        assert!(text.starts_with("kernel: refused\n  nvlane_loop_step is another one: "), "{text}");
+        assert_eq!((text.lines().count(), kernel.by_default(&user(true))), (2, Some("user")));
+        assert_eq!(kernel.wrong(), Some("the kernel does not take it"));
+        assert_eq!(kernel.json()["verdict"], "refused");
     }
 
     #[test]
     fn where_it_would_run_is_not_known_to_who_may_not_ask() {
-        let kernel = Kernel::of(Ok(()), Err(Error::Permission));
+        let kernel = Kernel::of(Err(Error::Permission));
         assert_eq!((kernel.by_default(&user(true)), kernel.wrong()), (None, None));
         assert_eq!(kernel.by_default(&user(false)), Some("user"));
-        let kernel = Kernel::of(Ok(()), Err(Error::Kernel));
+        let kernel = Kernel::of(Err(Error::Kernel));
         assert_eq!(kernel.by_default(&user(true)), Some("user"));
     }
 
     #[test]
     fn what_cannot_be_shared_with_user_space_is_refused() {
-        let kernel = Kernel::of(Ok(()), Err(Error::Volume("map hash is no array".into())));
+        let kernel = Kernel::of(Err(Error::Volume("map hash is no array".into())));
         assert_eq!(kernel.text(&user(true)), "kernel: refused\n  map hash is no array\n");
         assert_eq!(kernel.wrong(), Some("the kernel does not take it"));
     }
 
     #[test]
     fn a_program_of_several_places_is_said_to_stay_in_user_space() {
-        let kernel = Kernel::of(Ok(()), Ok(()));
+        let kernel = Kernel::of(Ok(()));
         assert_eq!((kernel.text(&user(true)), kernel.wrong()), ("kernel: ok\n".into(), None));
         assert_eq!(kernel.by_default(&user(true)), Some("kernel"));
         let text = kernel.text(&user(false));
         assert!(text.starts_with("kernel: ok\n`nvlane ublk add` runs it in user space"), "{text}");
         assert_eq!(kernel.by_default(&user(false)), Some("user"));
         // A kernel that was not asked is no mistake of the program's.
-        let kernel = Kernel::of(Ok(()), Err(Error::Kernel));
+        let kernel = Kernel::of(Err(Error::Kernel));
         assert_eq!(kernel.wrong(), None);
         assert_eq!(kernel.by_default(&user(true)), Some("user"));
         assert_eq!(kernel.text(&user(true)).lines().count(), 1);

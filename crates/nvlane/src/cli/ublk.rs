@@ -43,8 +43,8 @@ pub struct UblkServeArgs {
     #[arg(long)]
     pub poll: bool,
     /// Where the program of a bpf: volume runs: in the kernel where that comes to the same (Linux 7.1, plain files
-    /// and block devices; this if nothing is said), in the kernel or not at all, or in user space. `kernel` trusts
-    /// the object as it is.
+    /// and block devices; this if nothing is said), in the kernel or not at all, or in user space. `kernel` also takes
+    /// a program that may keep a block in several places, whose overlapping writes nobody keeps apart there.
     #[arg(long, value_name = "WHERE", value_enum)]
     pub bpf: Option<ProgramPlace>,
     /// How to write what was made; JSON is one line.

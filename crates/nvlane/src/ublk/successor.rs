@@ -151,8 +151,7 @@ pub fn check_programs(id: u32, volume: Option<&str>, place: ProgramPlace) -> Res
         let most = check_successor(&object, name, &backends, program.blocks, &kept)?;
         // The volume's program is the first one.
         if number == 0 && place == ProgramPlace::Kernel {
-            ublk_bpf::check_trusted(&object, backends.len() as u16)
-                .with_context(|| name.clone())?;
+            ublk_bpf::check(&object, backends.len() as u16).with_context(|| name.clone())?;
             ::ublk::check_length(id, most).with_context(|| name.clone())?;
         }
     }

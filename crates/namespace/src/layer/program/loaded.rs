@@ -56,7 +56,7 @@ impl Loaded {
         Ok(Loaded { instance, object, name, device, mistakes, interpreted, delays })
     }
 
-    /// Each block is always at one place.
+    /// Each block has one place at a time.
     pub fn has_one_place(&self) -> bool {
         self.device.flags & ONE_PLACE != 0
     }
