@@ -112,6 +112,7 @@ impl Script {
             processors: match says("processors:").as_deref() {
                 None => 1,
                 Some("2") => 2,
+                Some("4") => 4,
                 Some(other) => bail!("{name}: no guest has {other:?} processors"),
             },
         })
@@ -334,8 +335,10 @@ mod tests {
         let script = script.unwrap();
         assert_eq!((script.limit, script.full_only), (Duration::from_secs(30 * SLOWER), true));
         assert!(!script.newest_only && script.devices.is_none() && script.processors == 1);
-        let two = Script::parse("race", path, "# limit: 30\n# processors: 2\n", 5).unwrap();
-        assert_eq!(two.processors, 2);
+        for (said, count) in [("2", 2), ("4", 4)] {
+            let said = format!("# limit: 30\n# processors: {said}\n");
+            assert_eq!(Script::parse("race", path, &said, 5).unwrap().processors, count);
+        }
         assert!(Script::parse("race", path, "# limit: 30\n# processors: 3\n", 5).is_err());
         assert!(Script::parse("discover", path, "#!/bin/bash\ntrue\n# limit: 30\n", 5).is_err());
         let repeated = Script::parse("kill", path, "# limit: 30\n# round: 10\n", 5).unwrap();
