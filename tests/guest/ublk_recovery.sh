@@ -3,7 +3,7 @@
 # round: 60
 # processors: 2
 # A server that is killed at random under verified I/O, and its successor: no error reaches the user, nothing
-# acknowledged is lost, of a local volume and of a remote one. Then upgrades under load, servers in the background, a volume
+# acknowledged is lost, of a file, a block device and a remote volume. Then upgrades under load, servers in the background, a volume
 # that grows in use, and a file system across both.
 . "$(dirname "$0")/harness.sh"
 . "$(dirname "$0")/_ublk.sh"
@@ -143,6 +143,18 @@ for way in "${ways[@]}"; do
     ublk_stop
     rm "$image" "$WORK/ledger"
 done
+
+# A block device by copies: what a killed server had under way there is the other driver's, whose end the successor waits for.
+truncate -s 64M "$image"
+loop=$(losetup -f --show --direct-io=on "$image")
+ublk_add "$loop" --copy -q 2 -d 32 --recover
+times=()
+under_load kill_and_recover $((FULL ? 50 : 3))
+tell_times "a block device, --copy"
+verified_io "$DEVICE" 16M
+ublk_stop
+losetup -d "$loop"
+rm "$image" "$WORK/ledger"
 
 # The same over a remote volume, whose target lives on.
 serve "$image?size=64M&create"
