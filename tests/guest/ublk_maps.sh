@@ -153,8 +153,8 @@ if has_feature QUIESCE; then
     same "after a replacement during an upgrade"
 fi
 # Maps that nobody keeps true are forgotten.
-expect_match "a mirror's map" "$("$NVLANE" bpf replace "$DEVICE" "$bpf/mirror.bpf.o")" 'map written is gone'
-expect "what is kept for a mirror" "$(ls "$maps")" ""
+expect_match "the map under a program without" "$("$NVLANE" bpf replace "$DEVICE" "$bpf/null.bpf.o")" 'map written is gone'
+expect "what is kept for it" "$(ls "$maps")" ""
 ublk_stop
 
 # Hash maps and arrays of each core cannot be kept.

@@ -223,7 +223,7 @@ fn a_bitmap_stays_and_with_it_what_was_written() {
     // Without the bitmap it is forgotten: everything reads as the first volume has it.
     let core = Core::start(Arc::clone(&volume));
     assert_eq!(core.write(7, vec![9; BLOCK], BLOCK), Status::SUCCESS);
-    let replaced = replace(&*volume, "mirror").expect("it fits");
+    let replaced = replace(&*volume, "null").expect("it fits");
     assert_eq!(replaced.dropped, ["written"]);
     assert_eq!(replace(&*volume, "snapshot").expect("it fits").fresh, ["written"]);
     assert_eq!(core.read(7, 1, BLOCK).data, vec![0; BLOCK]);
