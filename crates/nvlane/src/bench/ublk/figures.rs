@@ -2,7 +2,7 @@
 
 use super::program::Turn;
 use super::subject::Way;
-use super::{MEMORY_DEPTHS, Measured, ROWS, Sample, program};
+use super::{KILLED, MEMORY_DEPTHS, Measured, ROWS, Sample, program};
 use crate::bench::report::{Bars, Report, Table, median};
 use crate::bench::served;
 use serde_json::json;
@@ -18,6 +18,7 @@ pub fn fill(measured: &Measured, report: &mut Report) {
     name_what_is_missing(measured, report);
     rows(measured, report);
     memory(measured, report);
+    recovery(measured, report);
     user_space(measured, report);
     contract(measured, report);
     report.machine.notes.push(
@@ -165,6 +166,33 @@ fn memory(measured: &Measured, report: &mut Report) {
     report.tables.push(table);
 }
 
+/// How long it is from a server's end to its successor's first answer.
+fn recovery(measured: &Measured, report: &mut Report) {
+    let samples = &measured.recovery;
+    let times: Vec<f64> = samples.iter().map(|sample| sample.served_ms).collect();
+    let most = times.iter().copied().reduce(f64::max).unwrap_or(f64::NAN);
+    let why = match measured.missing.get(&Way::Recoverable) {
+        Some(why) => format!("{}: {why}", Way::Recoverable.name()),
+        None => "no server was killed".into(),
+    };
+    let middle = median(times.iter().copied());
+    report.figure_or_null("recovery_ms", middle, &why);
+    report.figure_or_null("recovery_ms_max", most, &why);
+    if times.is_empty() {
+        return;
+    }
+    report.tables.push(Table {
+        title: "from kill -9 of a server under 16 writes of 64 KiB to its successor's first answer"
+            .into(),
+        columns: vec!["kills", "median, ms", "most, ms"],
+        rows: vec![vec![times.len().to_string(), format!("{middle:.0}"), format!("{most:.0}")]],
+    });
+    report.rows.push(json!({
+        "row": "recovery", "server": Way::Recoverable.name(), "block_bytes": KILLED.bytes, "depth": KILLED.depth,
+        "writes": KILLED.writes, "samples": samples,
+    }));
+}
+
 /// What a program adds to a read in process, beside what a layer in Rust adds that does the same.
 fn user_space(measured: &Measured, report: &mut Report) {
     let turns = &measured.user_space;
@@ -212,7 +240,9 @@ fn contract(measured: &Measured, report: &mut Report) {
     let rate = |sample: &Sample| sample.iops;
     let over_copy = LARGE.map(|row| (row, measured.ratio(row, [Way::ZeroCopy, Way::Copy], rate)));
     of_all("zero_copy_over_copy_64k", Way::ZeroCopy, least(over_copy));
-    of_all("over_rublk_min", Way::Rublk, over_rublk(measured));
+    of_all("over_rublk_min", Way::Rublk, over_rublk(measured, DEFAULT));
+    let recoverable = over_rublk(measured, Way::Recoverable);
+    of_all("recoverable_over_rublk_min", Way::Rublk, recoverable);
     let large = ROWS[0].name;
     let program = why(Way::ProgramKernel);
     let copy_and_program = [Way::Copy, Way::ProgramKernel];
@@ -222,15 +252,15 @@ fn contract(measured: &Measured, report: &mut Report) {
     report.figure_or_null("bandwidth_bpf_over_copy", 1.0 / copy_over, &program);
 }
 
-/// Our default over rublk at its best, on the row where that is least. A way of rublk's that cannot be
+/// One of ours over rublk at its best, on the row where that is least. A way of rublk's that cannot be
 /// started here counts for nothing; one that has a row without a number leaves none.
-fn over_rublk(measured: &Measured) -> Result<f64, Without> {
+fn over_rublk(measured: &Measured, ours: Way) -> Result<f64, Without> {
     let theirs = [Way::Rublk, Way::RublkZeroCopy];
     let present = theirs.into_iter().filter(|way| !measured.missing.contains_key(way));
     let over = present.map(|theirs| {
         least(ROWS.map(|row| {
             let rate = |sample: &Sample| sample.iops;
-            (row.name, measured.ratio(row.name, [DEFAULT, theirs], rate))
+            (row.name, measured.ratio(row.name, [ours, theirs], rate))
         }))
     });
     let over = over.collect::<Result<Vec<f64>, Without>>()?;
@@ -240,6 +270,7 @@ fn over_rublk(measured: &Measured) -> Result<f64, Without> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::ublk::subject::Recovery;
 
     fn sample(iops: f64, cpu_ns: f64, user_share: f64, returns: f64) -> Sample {
         Sample {
@@ -260,7 +291,10 @@ mod tests {
         let user_space = [(40.0, 10.0), (60.0, 45.0), (50.0, 30.0)]
             .map(|(program_ns, layer_ns)| Turn { program_ns, layer_ns })
             .to_vec();
-        let mut measured = Measured { user_space, ..Measured::default() };
+        let recovery = [80.0, 600.0, 70.0]
+            .map(|served_ms| Recovery { gone_ms: 5.0, live_ms: served_ms - 2.0, served_ms })
+            .to_vec();
+        let mut measured = Measured { user_space, recovery, ..Measured::default() };
         for (place, way) in Way::ALL.into_iter().enumerate() {
             if without.contains(&way) {
                 measured.missing.insert(way, "it is on holiday".into());
@@ -275,13 +309,16 @@ mod tests {
         measured
     }
 
-    const CONTRACT: [&str; 9] = [
+    const CONTRACT: [&str; 12] = [
         "cpu_copy_over_bpf",
         "user_cpu_ns_per_request_bpf",
         "returns_per_request_bpf",
         "bandwidth_bpf_over_copy",
         "zero_copy_over_copy_64k",
         "over_rublk_min",
+        "recoverable_over_rublk_min",
+        "recovery_ms",
+        "recovery_ms_max",
         "user_space_bpf_ns",
         "user_space_layer_ns",
         "user_space_bpf_over_layer_ns",
@@ -292,16 +329,17 @@ mod tests {
         let mut report = Report::new("ublk");
         fill(&measured(&[]), &mut report);
         let figure = |name: &str| report.figures[name];
-        // Copy has rate 1, zero copy 3, the program in the kernel 5, rublk 6 and 7.
+        // Copy has rate 1, zero copy 3, the program in the kernel 5, rublk 6 and 7, a device that outlives its server 8.
         // Of the turns the middle one each: differences are taken within a turn.
-        let expected = [5.0, 100.0, 0.25, 5.0, 3.0, 3.0 / 7.0, 50.0, 30.0, 20.0];
+        let expected =
+            [5.0, 100.0, 0.25, 5.0, 3.0, 3.0 / 7.0, 8.0 / 7.0, 80.0, 600.0, 50.0, 30.0, 20.0];
         for (name, expected) in CONTRACT.into_iter().zip(expected) {
             assert!((figure(name) - expected).abs() < 1e-3, "{name} is {}", figure(name));
         }
         assert_eq!(figure("bpf_kernel_memory_growth_kib"), 4.0);
-        assert_eq!(report.rows.len(), Way::ALL.len() * (ROWS.len() + 1) + 1);
+        assert_eq!(report.rows.len(), Way::ALL.len() * (ROWS.len() + 1) + 2);
         assert_eq!(report.rows.last().unwrap()["samples"][1]["layer_ns"], 45.0);
-        assert_eq!(report.tables.len(), ROWS.len() + 2);
+        assert_eq!(report.tables.len(), ROWS.len() + 3);
     }
 
     #[test]
@@ -312,7 +350,8 @@ mod tests {
         let value = serde_json::to_value(&report).unwrap();
         let figures = value["figures"].as_object().unwrap();
         for name in CONTRACT {
-            let is_null = name != "zero_copy_over_copy_64k" && !name.starts_with("user_space");
+            let others = ["zero_copy_over_copy_64k", "recovery_ms", "recovery_ms_max"];
+            let is_null = !others.contains(&name) && !name.starts_with("user_space");
             assert_eq!(figures[name].is_null(), is_null, "{name}");
         }
         assert_eq!(value["machine"]["peers"]["rublk"], "missing: it is on holiday");

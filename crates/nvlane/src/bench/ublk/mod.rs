@@ -28,7 +28,7 @@ use stage::Stage;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
-use subject::{Look, Subject, Way};
+use subject::{Look, Recovery, Subject, Way};
 
 /// The rows, in the order of tables.
 const ROWS: [Shape; 5] = [
@@ -38,6 +38,9 @@ const ROWS: [Shape; 5] = [
     Shape { name: "randread64k_qd16", writes: false, bytes: 64 << 10, depth: 16 },
     Shape { name: "randwrite64k_qd16", writes: true, bytes: 64 << 10, depth: 16 },
 ];
+
+/// What is under way when a server is killed.
+const KILLED: Shape = ROWS[4];
 
 /// Depths between which resident memory is compared, with writes of 512 KiB.
 const MEMORY_DEPTHS: [usize; 2] = [1, 128];
@@ -51,6 +54,8 @@ struct Plan {
     warm: Duration,
     measure: Duration,
     rounds: u64,
+    /// How often a server is killed.
+    kills: u64,
 }
 
 /// What one window of one server showed; times are per request.
@@ -77,6 +82,8 @@ struct Measured {
     samples: BTreeMap<(Way, &'static str), Vec<Sample>>,
     /// Resident bytes at each of [`MEMORY_DEPTHS`].
     memory: BTreeMap<Way, [u64; 2]>,
+    /// Of each server that was killed.
+    recovery: Vec<Recovery>,
     missing: BTreeMap<Way, String>,
     /// What a program and a layer add to a read in process.
     user_space: Vec<program::Turn>,
@@ -133,12 +140,13 @@ impl Scenario for Ublk {
 
 impl Plan {
     fn new(options: &Options) -> Plan {
-        let (warm, measure, rounds) = match (options.tiny, options.quick) {
-            (true, _) => (2, 10, 1),
-            (_, true) => (10, 60, 1),
-            _ => (100, 500, 3),
+        let (warm, measure, rounds, kills) = match (options.tiny, options.quick) {
+            (true, _) => (2, 10, 1, 2),
+            (_, true) => (10, 60, 1, 6),
+            _ => (100, 500, 3, 20),
         };
-        Plan { warm: Duration::from_millis(warm), measure: Duration::from_millis(measure), rounds }
+        let [warm, measure] = [warm, measure].map(Duration::from_millis);
+        Plan { warm, measure, rounds, kills }
     }
 }
 
@@ -175,7 +183,30 @@ impl Bench<'_> {
             let sample = sample.with_context(|| format!("{}, {}", way.name(), shape.name))?;
             measured.samples.entry((way, shape.name)).or_default().push(sample);
         }
+        if round == 0 && way == Way::Recoverable && self.options.wants("recovery") {
+            measured.recovery = self.recovery(&mut subject, &mut client).context("recovery")?;
+        }
         Ok(())
+    }
+
+    /// Kills the server under writes, which all end well, again and again: how long each successor takes to serve.
+    fn recovery(
+        &self,
+        subject: &mut Subject,
+        client: &mut Client,
+    ) -> anyhow::Result<Vec<Recovery>> {
+        let Plan { warm, kills, .. } = self.plan;
+        let times = (0..kills).map(|round| {
+            let mut took = None;
+            client.run(KILLED, round, warm, Duration::ZERO, || {
+                if took.is_none() {
+                    took = Some(subject.kill_and_recover()?);
+                }
+                Ok(())
+            })?;
+            took.context("nothing was killed")
+        });
+        times.collect()
     }
 
     /// Resident memory after writes with few and many in flight.

@@ -2,11 +2,15 @@
 
 use super::stage::Stage;
 use crate::bench::cores;
+use crate::bench::memory::Memory;
 use crate::bench::usage::{Observed, Usage};
 use ::ublk::Control;
 use ::ublk::driver::{SECTOR_SHIFT, state};
 use anyhow::{Context, bail, ensure};
-use std::fs::File;
+use serde::Serialize;
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -27,6 +31,8 @@ pub enum Way {
     UserCopy,
     /// Nobody does; this is the default.
     ZeroCopy,
+    /// Nor here, of a device that outlives its server: without batches.
+    Recoverable,
     /// A program in user space routes each request; the data is not copied.
     ProgramUser,
     /// The program runs in the kernel.
@@ -39,7 +45,7 @@ pub enum Way {
 
 impl Way {
     /// All of them, in the order of tables.
-    pub const ALL: [Way; 7] = [
+    pub const ALL: [Way; 8] = [
         Way::Copy,
         Way::UserCopy,
         Way::ZeroCopy,
@@ -47,6 +53,7 @@ impl Way {
         Way::ProgramKernel,
         Way::Rublk,
         Way::RublkZeroCopy,
+        Way::Recoverable,
     ];
 
     /// In rows and figures.
@@ -55,6 +62,7 @@ impl Way {
             Way::Copy => "copy",
             Way::UserCopy => "user_copy",
             Way::ZeroCopy => "zero_copy",
+            Way::Recoverable => "zero_copy_recover",
             Way::ProgramUser => "bpf_user",
             Way::ProgramKernel => "bpf_kernel",
             Way::Rublk => "rublk",
@@ -75,6 +83,7 @@ impl Way {
             Way::Copy => (one, &["--copy"]),
             Way::UserCopy => (one, &["--user-copy"]),
             Way::ZeroCopy => (one, &["--zero-copy"]),
+            Way::Recoverable => (one, &["--zero-copy", "--recover"]),
             Way::ProgramUser => (routed(), &["--bpf", "user"]),
             Way::ProgramKernel => (routed(), &["--bpf", "kernel"]),
             Way::Rublk => (one, &["--foreground"]),
@@ -99,6 +108,8 @@ pub struct Subject {
     id: u32,
     observed: Observed,
     process: u32,
+    core: usize,
+    log: PathBuf,
     /// Bytes of the device.
     pub bytes: u64,
 }
@@ -119,11 +130,9 @@ impl Subject {
         let mut command =
             Command::new(if way.is_rublk() { Path::new("rublk") } else { ours.as_path() });
         command.args(way.words(id, stage, program));
-        let log_path = directory.join(format!("{}.log", way.name()));
-        let log = File::create(&log_path)?;
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let mut child = cores::pin_child(&mut command, core).spawn().map_err(not_installed)?;
-        let made = await_device(&mut control, id, &mut child);
+        let log = directory.join(format!("{}.log", way.name()));
+        let mut child = spawn(&mut command, core, &log)?;
+        let made = await_device(&mut control, id, &mut child, None);
         let made = made.and_then(|process| {
             let sectors = control.parameters(id)?.basic.dev_sectors;
             pin_threads(process, core)?;
@@ -131,7 +140,7 @@ impl Subject {
         });
         match made {
             Ok((process, bytes, observed)) => {
-                Ok(Subject { child, control, id, observed, process, bytes })
+                Ok(Subject { child, control, id, observed, process, core, log, bytes })
             }
             Err(error) => {
                 // It may have ended by itself.
@@ -139,9 +148,7 @@ impl Subject {
                 let _ = child.wait();
                 let _ = control.stop(id);
                 let _ = control.delete(id);
-                let said = std::fs::read_to_string(&log_path).unwrap_or_default();
-                let said = said.lines().map(str::trim).rfind(|line| !line.is_empty());
-                bail!("{}", said.map_or(error.to_string(), |said| said.replace("nvlane: ", "")))
+                bail!("{}", last_said(&log).unwrap_or_else(|| error.to_string()))
             }
         }
     }
@@ -149,6 +156,27 @@ impl Subject {
     /// Its block device.
     pub fn node(&self) -> PathBuf {
         node(self.id)
+    }
+
+    /// Kills the server and starts its successor, which answers a read then.
+    pub fn kill_and_recover(&mut self) -> anyhow::Result<Recovery> {
+        let killed = Instant::now();
+        let since = || killed.elapsed().as_secs_f64() * 1e3;
+        self.child.kill()?;
+        self.child.wait()?;
+        let gone_ms = since();
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["ublk", "recover", &self.id.to_string(), "--log=warn"]);
+        self.child = spawn(&mut command, self.core, &self.log)?;
+        let next = await_device(&mut self.control, self.id, &mut self.child, Some(self.process));
+        let live_ms = since();
+        let next = next.and_then(|process| read_once(&self.node()).map(|()| process));
+        let served_ms = since();
+        let why = || last_said(&self.log).unwrap_or_else(|| "it says nothing".into());
+        self.process = next.with_context(why)?;
+        pin_threads(self.process, self.core)?;
+        self.observed = Observed::new(self.process)?;
+        Ok(Recovery { gone_ms, live_ms, served_ms })
     }
 
     /// Begins or ends counting system calls.
@@ -195,6 +223,17 @@ impl Drop for Subject {
     }
 }
 
+/// What a server's end and its successor's beginning took, each since the kill.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Recovery {
+    /// Until the process was gone.
+    pub gone_ms: f64,
+    /// Until the device had a server again.
+    pub live_ms: f64,
+    /// Until a read was answered.
+    pub served_ms: f64,
+}
+
 /// What had been used up at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
@@ -217,16 +256,49 @@ fn not_installed(error: std::io::Error) -> anyhow::Error {
     }
 }
 
-/// Waits until the device can be used; the process that serves it.
-fn await_device(control: &mut Control, id: u32, child: &mut Child) -> anyhow::Result<u32> {
+/// Starts a server on `core` alone; what it says goes to `log`.
+fn spawn(command: &mut Command, core: usize, log: &Path) -> anyhow::Result<Child> {
+    let log = File::create(log)?;
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    cores::pin_child(command, core).spawn().map_err(not_installed)
+}
+
+/// The last line of a server's log.
+fn last_said(log: &Path) -> Option<String> {
+    let said = std::fs::read_to_string(log).ok()?;
+    let line = said.lines().map(str::trim).rfind(|line| !line.is_empty())?;
+    Some(line.replace("nvlane: ", ""))
+}
+
+/// Reads a block that is in no cache.
+fn read_once(node: &Path) -> anyhow::Result<()> {
+    const BYTES: usize = 4096;
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(node)?;
+    let memory = Memory::new(BYTES)?;
+    // SAFETY: the mapping has so many bytes.
+    let read = unsafe { libc::pread(file.as_raw_fd(), memory.start().cast(), BYTES, 0) };
+    ensure!(read == BYTES as isize, "a read: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// Waits until the device can be used, and has another server than `before`; the process that serves it.
+fn await_device(
+    control: &mut Control,
+    id: u32,
+    child: &mut Child,
+    before: Option<u32>,
+) -> anyhow::Result<u32> {
     let until = Instant::now() + START_MAX;
     loop {
         let info = control.info(id);
         if let Ok(info) = info
             && info.state == state::LIVE
+            // None while one has gone and the device has not been told.
+            && let Ok(process) = u32::try_from(info.ublksrv_pid)
+            && Some(process) != before
             && File::open(node(id)).is_ok()
         {
-            return u32::try_from(info.ublksrv_pid).context("the device has no server");
+            return Ok(process);
         }
         if let Some(status) = child.try_wait()? {
             ensure!(status.success(), "the server ended: {status}");
