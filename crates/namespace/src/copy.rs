@@ -38,7 +38,7 @@ pub(crate) use carrier::{Carrier, Ground, Reader, Route};
 pub(crate) use emulate::End;
 pub use kept::{Keeper, kept};
 pub(crate) use refusals::{REMEMBERED, Refusals};
-pub(crate) use threads::Size;
+pub(crate) use threads::Load;
 pub(crate) use turn::TURN_BYTES_MAX;
 
 use crate::file::File;
@@ -68,6 +68,8 @@ pub enum OnThreads {
     No,
     /// Those of one file: one that hangs is one disk's fault.
     One,
+    /// The same, and blocks are shared where they can be.
+    Shares,
     /// Those of several.
     Several,
 }

@@ -344,6 +344,7 @@ impl Namespace for File {
 
     fn copies_on_threads(&self) -> OnThreads {
         match self.kind {
+            Kind::Regular if self.copying.shares => OnThreads::Shares,
             Kind::Regular => OnThreads::One,
             Kind::Block => OnThreads::No,
         }

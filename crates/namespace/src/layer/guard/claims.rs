@@ -19,7 +19,7 @@
 //! than one of eight.
 
 use super::Guard;
-use crate::copy::{Size, Sources};
+use crate::copy::{Load, Sources};
 use crate::layer::conflicts::{RANGES_MAX, Range, User};
 use crate::{Data, Request};
 use std::cmp::Reverse;
@@ -47,9 +47,9 @@ pub(super) enum Thread {
     /// None is needed, or somebody above has it.
     None,
     /// It will be told; nothing is entered before.
-    Awaited(Size),
+    Awaited(Load),
     /// It is to be given back.
-    Ready(Size),
+    Ready(Load),
 }
 
 /// Ranges in one volume's table.

@@ -4,7 +4,7 @@ use super::Guard;
 use super::claims::{Claim, Thread};
 use super::queue::GuardQueue;
 use crate::copy::{
-    CopyCounters, End, Ground, OnThreads, Other, Place, Reader, Route, Size, Sources,
+    CopyCounters, End, Ground, Load, OnThreads, Other, Place, Reader, Route, Sources,
     TURN_BYTES_MAX, threads,
 };
 use crate::layer::conflicts::Range;
@@ -279,12 +279,12 @@ impl GuardQueue {
         let is_ready = self.claims.with(number & !CLAIM, |claim| {
             let blocks = claim.sources().map_or(0, Sources::blocks);
             // Of several disks the one that others wait for may be another's than theirs.
-            let size = match self.on_threads {
-                OnThreads::Several => Size::Large,
-                OnThreads::No | OnThreads::One => Size::of(blocks << self.shift),
+            let load = match self.on_threads {
+                OnThreads::Several => Load::Long,
+                one => Load::of(blocks << self.shift, one == OnThreads::Shares),
             };
-            let is_ready = threads::obtain(&self.reactor, volume, user, size, self.me.clone());
-            claim.thread = if is_ready { Thread::Ready(size) } else { Thread::Awaited(size) };
+            let is_ready = threads::obtain(&self.reactor, volume, user, load, self.me.clone());
+            claim.thread = if is_ready { Thread::Ready(load) } else { Thread::Awaited(load) };
             is_ready
         });
         if !is_ready {
@@ -316,7 +316,7 @@ impl GuardQueue {
     /// A claim that waited, for somebody's blocks or for a thread, may go on.
     pub(super) fn turn_of_claim(&self, number: u64) {
         self.claims.with(number & !CLAIM, |claim| match claim.thread {
-            Thread::Awaited(size) => claim.thread = Thread::Ready(size),
+            Thread::Awaited(load) => claim.thread = Thread::Ready(load),
             Thread::None | Thread::Ready(_) => claim.turn(),
         });
         self.enter_claim(number);
@@ -328,8 +328,8 @@ impl GuardQueue {
         let mut next = self.next_list();
         claim.leave(self.user(number), &mut next);
         self.wake_next(next);
-        if let Thread::Ready(size) = claim.thread {
-            threads::release(&self.reactor, self.guard.number, size);
+        if let Thread::Ready(load) = claim.thread {
+            threads::release(&self.reactor, self.guard.number, load);
         }
         if claim.passes {
             self.has_passed();

@@ -8,7 +8,7 @@ use super::slot::{Slot, Work};
 use super::truce::AGREE;
 use super::waiting::{InLine, Looker};
 use super::{Guard, roster};
-use crate::copy::{Carrier, Ground, OnThreads, Size, threads};
+use crate::copy::{Carrier, Ground, Load, OnThreads, threads};
 use crate::layer::conflicts::{Range, User};
 use crate::layer::slab::Slab;
 use crate::layer::wake::{Wake, Waker};
@@ -137,8 +137,8 @@ impl Drop for GuardQueue {
             let user = self.user(CLAIM | number);
             self.claims.take(number).quit(user, &mut next);
         }
-        for size in ready {
-            threads::release(&self.reactor, self.guard.number, size);
+        for load in ready {
+            threads::release(&self.reactor, self.guard.number, load);
         }
         self.guard.truce.quit(&self.waker, announced);
         let is_brief = |slot| slot & (BRIEF | CLAIM | COPY) == BRIEF;
@@ -150,15 +150,15 @@ impl Drop for GuardQueue {
 
 impl GuardQueue {
     /// No claim waits for a thread any more. Returns the sizes of those that have one.
-    fn stop_waiting_for_threads(&self) -> Vec<Size> {
+    fn stop_waiting_for_threads(&self) -> Vec<Load> {
         let ready = |number: &u64| match self.claims.with(*number, |claim| claim.thread) {
             Thread::None => None,
             // It may have been told already, though it will not hear it.
-            Thread::Awaited(size) => {
+            Thread::Awaited(load) => {
                 let user = self.user(CLAIM | *number);
-                (!threads::give_up(self.guard.number, user)).then_some(size)
+                (!threads::give_up(self.guard.number, user)).then_some(load)
             }
-            Thread::Ready(size) => Some(size),
+            Thread::Ready(load) => Some(load),
         };
         self.claims.numbers(|_| true).iter().filter_map(ready).collect()
     }

@@ -28,7 +28,7 @@ use stage::Stage;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
-use subject::{Look, Recovery, Subject, Way};
+use subject::{InMemory, Look, Recovery, Subject, Way};
 
 /// The rows, in the order of tables.
 const ROWS: [Shape; 5] = [
@@ -196,11 +196,12 @@ impl Bench<'_> {
         client: &mut Client,
     ) -> anyhow::Result<Vec<Recovery>> {
         let Plan { warm, kills, .. } = self.plan;
+        let program = InMemory::new()?;
         let times = (0..kills).map(|round| {
             let mut took = None;
             client.run(KILLED, round, warm, Duration::ZERO, || {
                 if took.is_none() {
-                    took = Some(subject.kill_and_recover()?);
+                    took = Some(subject.kill_and_recover(&program)?);
                 }
                 Ok(())
             })?;

@@ -7,9 +7,10 @@ use crate::bench::usage::{Observed, Usage};
 use ::ublk::Control;
 use ::ublk::driver::{SECTOR_SHIFT, state};
 use anyhow::{Context, bail, ensure};
+use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -159,13 +160,13 @@ impl Subject {
     }
 
     /// Kills the server and starts its successor, which answers a read then.
-    pub fn kill_and_recover(&mut self) -> anyhow::Result<Recovery> {
+    pub fn kill_and_recover(&mut self, program: &InMemory) -> anyhow::Result<Recovery> {
         let killed = Instant::now();
         let since = || killed.elapsed().as_secs_f64() * 1e3;
         self.child.kill()?;
         self.child.wait()?;
         let gone_ms = since();
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(program.path());
         command.args(["ublk", "recover", &self.id.to_string(), "--log=warn"]);
         self.child = spawn(&mut command, self.core, &self.log)?;
         let next = await_device(&mut self.control, self.id, &mut self.child, Some(self.process));
@@ -220,6 +221,25 @@ impl Drop for Subject {
             let _ = self.control.stop(self.id);
             let _ = self.control.delete(self.id);
         }
+    }
+}
+
+/// This program in memory: that it is read from a disk is no part of what is measured. In an exact guest it would come
+/// from the machine around it, and while it does nothing but wait for that the guest's clock runs ahead by minutes.
+pub struct InMemory(OwnedFd);
+
+impl InMemory {
+    /// Reads it.
+    pub fn new() -> anyhow::Result<InMemory> {
+        let memory = memfd_create(c"nvlane", MemfdFlags::CLOEXEC)?;
+        let mut file = File::from(memory);
+        std::io::copy(&mut File::open(std::env::current_exe()?)?, &mut file)?;
+        Ok(InMemory(file.into()))
+    }
+
+    /// By which this process and those that it starts find it.
+    fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()))
     }
 }
 
