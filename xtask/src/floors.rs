@@ -102,7 +102,6 @@ const IN_GUEST: [Bench; 3] = [
             ("returns_per_request_bpf", 0.0, 0.001),
             ("zero_copy_over_copy_64k", 1.0, NO_MOST),
             ("bpf_kernel_memory_growth_kib", NO_LEAST, 1024.0),
-            // The middle: of some kills it is several seconds, which is not explained (docs/roadmap.md).
             ("recovery_ms_max", 0.0, 1000.0),
         ],
     },

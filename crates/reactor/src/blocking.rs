@@ -25,7 +25,7 @@ pub type Work = Box<dyn FnOnce() -> i32 + Send>;
 pub struct Line {
     /// Any, by which it is known.
     pub number: u64,
-    /// Threads that may be busy with it. It may change from one piece of work to the next.
+    /// Threads that may be busy with it, one at least. It may change from one piece of work to the next.
     pub threads: usize,
 }
 
@@ -216,6 +216,6 @@ impl State {
 impl Waiting {
     /// How many threads would find something to do.
     fn ready(&self) -> usize {
-        self.queue.len().min(self.line.threads.saturating_sub(self.busy))
+        self.queue.len().min(self.line.threads.max(1).saturating_sub(self.busy))
     }
 }

@@ -155,7 +155,8 @@ fn lines_are_done_in_order_and_by_no_more_threads_than_they_have() {
     for token in 20..24 {
         let others = Arc::clone(&others);
         let work = move || others.fetch_add(1, Ordering::SeqCst) as i32;
-        let line = Line { number: 8, threads: 1 };
+        // Nobody has none.
+        let line = Line { number: 8, threads: 0 };
         pooled.blocking_in(line, Box::new(work), Rc::clone(&sink) as Rc<_>, token);
     }
     pooled.run();

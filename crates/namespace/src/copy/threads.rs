@@ -8,7 +8,7 @@
 //! **Brief Copies wait for their volume's threads with their blocks held**, a few behind each: it is this volume's
 //! disk that they wait for, nobody else's, and a thread that has done one goes on with the next, without sleeping and
 //! being woken. Nobody waits so for what takes long. 16 ranges of 2 MiB on XFS, two Copies in flight, by two threads and
-//! by one: 83 and 92 GB/s; 8 KiB on ext4, 64 in flight, one before each thread and eight: 550 and 700 MiB/s.
+//! by one: 82 to 84 and 82 to 92 GB/s; 8 KiB on ext4, 64 in flight, one before each thread and eight: 550 and 700 MiB/s.
 //!
 //! Volumes that wait are served in turn, each volume's Copies first come, first served. While one that has no thread
 //! waits, nobody's Copies begin behind others: threads become free.

@@ -73,7 +73,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Serves volumes of `mib` MiB on `core`, in memory or in files of `directory`: as many of them as `kinds` name.
+    /// Serves volumes of `mib` MiB on `core`, in memory or in files of `directory`: those that `kinds` name, all of them if there are no kinds.
     pub fn start(
         net: &Net,
         mib: u64,
