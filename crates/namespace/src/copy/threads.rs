@@ -119,10 +119,12 @@ pub(crate) fn release(reactor: &Reactor, volume: u64, load: Load) {
 impl Load {
     /// Of a Copy of so many bytes, which may be shared or not.
     pub fn of(bytes: u64, shares: bool) -> Load {
-        match shares {
-            _ if bytes <= SMALL_BYTES => Load::Brief,
-            true => Load::Shares,
-            false => Load::Long,
+        match (shares, bytes <= SMALL_BYTES) {
+            (false, true) => Load::Brief,
+            (true, false) => Load::Shares,
+            // To share a few blocks is mostly the file system's log: one before each thread is quicker than eight (XFS,
+            // 8 KiB, 64 in flight: 215 and 180 MiB/s).
+            (false, false) | (true, true) => Load::Long,
         }
     }
 }
@@ -317,6 +319,13 @@ mod tests {
         assert_eq!(line(1).threads, 1);
         assert_eq!(world.release(1, Load::Shares), [most]);
         (0..most).for_each(|_| assert_eq!(world.release(1, Load::Shares), []));
+    }
+
+    #[test]
+    fn what_is_copied_or_shared_is_brief_or_not() {
+        let loads = [(false, SMALL_BYTES), (false, SMALL_BYTES + 1), (true, 1), (true, 1 << 20)];
+        let loads = loads.map(|(shares, bytes)| Load::of(bytes, shares));
+        assert_eq!(loads, [Load::Brief, Load::Long, Load::Long, Load::Shares]);
     }
 
     #[test]
