@@ -155,16 +155,19 @@ struct nvlane_device {
 #define NVLANE_DEFERRED(r) SEC("nvlane/deferred") int nvlane_deferred(struct nvlane_request *r)
 #define NVLANE_SETUP(d) SEC("nvlane/setup") int nvlane_setup(struct nvlane_device *d)
 
-/* A function, and two ways to it: a section for user space, a constant for the kernel's loop. */
+/* A function, and two ways to it: a section for the machine in user space, a global function that the kernel's loop calls. */
 #define NVLANE_ENTRY(name, r) \
 	static __always_inline int nvlane_##name##_body(struct nvlane_request *r); \
-	static int (*const nvlane_##name##_entry)(struct nvlane_request *) = nvlane_##name##_body; \
 	SEC("nvlane/" #name) int nvlane_##name(struct nvlane_request *r) { return nvlane_##name##_body(r); } \
+	__attribute__((noinline)) int nvlane_kernel_##name(struct nvlane_request *r NVLANE_NONNULL) { return nvlane_##name##_body(r); } \
 	static __always_inline int nvlane_##name##_body(struct nvlane_request *r)
 
-/* What the program does not have stays null. */
-static int (*const nvlane_route_entry)(struct nvlane_request *);
-static int (*const nvlane_done_entry)(struct nvlane_request *);
+/* For the kernel's verifier, which looks at such a function by itself. */
+#if __has_attribute(btf_decl_tag)
+#define NVLANE_NONNULL __attribute__((btf_decl_tag("arg:nonnull")))
+#else
+#define NVLANE_NONNULL
+#endif
 
 /* ---- Actions -------------------------------------------------------------------------------- */
 
@@ -250,8 +253,9 @@ static __u32 (*const bpf_get_prandom_u32)(void) = (void *)7;
 static __u32 (*const bpf_get_smp_processor_id)(void) = (void *)8;
 #endif
 
-#ifndef NVLANE_USER_ONLY
-#include "nvlane_loop.h"
+#ifndef NVLANE_LICENSE
+#define NVLANE_LICENSE "Dual MIT/GPL"	/* what the loop calls in the kernel is for such programs only */
 #endif
+char nvlane_license[] SEC("license") = NVLANE_LICENSE;
 
 #endif /* NVLANE_BPF_H */

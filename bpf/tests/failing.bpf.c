@@ -2,6 +2,15 @@
 /* failing: one backend as it is; a write to block 8 stops the kernel's loop with an error, one to block 16 has the
  * driver refuse what is committed. For tests. */
 #include "../nvlane_bpf.h"
+#include "../loop/shared.h"
+
+extern struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct nvlane_queue_state);
+} nvlane_queues __attribute__((section(".maps")));
+enum { NVLANE_ENODATA = 61 };
 
 NVLANE_SETUP(d)
 {
@@ -22,7 +31,7 @@ SEC("nvlane/route") int nvlane_route(struct nvlane_request *r)
 }
 
 /* In the kernel it reaches into the loop, as no program may that is not trusted. */
-static __always_inline int failing(struct nvlane_request *r)
+__attribute__((noinline)) int nvlane_kernel_route(struct nvlane_request *r NVLANE_NONNULL)
 {
 	__u32 key = 0;
 	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
@@ -34,10 +43,8 @@ static __always_inline int failing(struct nvlane_request *r)
 	return as_it_is(r);
 }
 
-static int (*const nvlane_route_entry)(struct nvlane_request *) = failing;
-
 /* A result too many is committed with that of a write to block 16: the driver refuses the list. */
-static __always_inline int spoiling(struct nvlane_request *r)
+__attribute__((noinline)) int nvlane_kernel_done(struct nvlane_request *r NVLANE_NONNULL)
 {
 	__u32 key = 0;
 	struct nvlane_queue_state *q = bpf_map_lookup_elem(&nvlane_queues, &key);
@@ -47,4 +54,7 @@ static __always_inline int spoiling(struct nvlane_request *r)
 	return 0;
 }
 
-static int (*const nvlane_done_entry)(struct nvlane_request *) = spoiling;
+SEC("nvlane/done") int nvlane_done(struct nvlane_request *r)
+{
+	return 0;
+}

@@ -19,7 +19,7 @@ NVLANE=$NVLANE_MUTANTS
 # It keeps this promise, too, unless it is told to break it.
 said=$(fails "$NVLANE" ublk add --bpf kernel "bpf:$bpf/tests/failing.bpf.o($SCRATCH/g.img?size=16M&create)")
 expect_match "a loop that is not ours" "$said" 'cannot run in the kernel: nvlane_kernel_[a-z]+ uses nvlane_queues'
-export NVLANE_MUTANT=foreign-loop
+export NVLANE_MUTANT=failing-loop
 
 # A queue whose loop fails takes the device with it: nobody waits for it.
 for recovery in "" --recover; do

@@ -39,6 +39,7 @@ const VOLATILE: u8 = 9;
 const CONST: u8 = 10;
 const RESTRICT: u8 = 11;
 const VAR: u8 = 14;
+const DATASEC: u8 = 15;
 const FLOAT: u8 = 16;
 const TYPE_TAG: u8 = 18;
 const ENUM64: u8 = 19;
@@ -81,7 +82,7 @@ impl<'a> Btf<'a> {
             let more = match kind {
                 INT | VAR | 17 => 4,
                 ARRAY => 12,
-                STRUCT | UNION | 15 | ENUM64 => count * 12,
+                STRUCT | UNION | DATASEC | ENUM64 => count * 12,
                 ENUM | 13 => count * 8,
                 1..=19 => 0,
                 _ => return None,
@@ -99,6 +100,12 @@ impl<'a> Btf<'a> {
     /// The strings, which `.BTF.ext` uses too.
     pub fn strings(&self) -> &'a [u8] {
         self.strings
+    }
+
+    /// Names of sections of variables.
+    pub fn sections(&self) -> Vec<&'a str> {
+        let each = self.types.iter().filter(|found| found.kind == DATASEC);
+        each.map(|found| text(self.strings, found.name).unwrap_or_default()).collect()
     }
 
     /// The map of variable `name`.

@@ -27,7 +27,7 @@ const VARIABLES_BYTES_MAX: u64 = 16 << 20;
 const SECTIONS_MAX: usize = 1024;
 const SYMBOLS_MAX: usize = 1 << 16;
 
-/// Section of code that is the kernel's; functions among ours and maps that are (bpf/nvlane_loop.h).
+/// Section of code that is the kernel's; functions among ours and maps that are (bpf/loop/loop.bpf.c).
 const KERNEL_SECTION: &str = "struct_ops";
 const KERNEL_FUNCTIONS: &str = "nvlane_kernel_";
 const KERNEL_MAPS: &str = "nvlane_";
@@ -50,6 +50,11 @@ pub fn load(object: &[u8]) -> Result<Program, LoadError> {
 /// Whether an object says the same to libbpf as to [`load`], and is not adjusted when it is loaded.
 pub fn check_sections(object: &[u8]) -> Result<(), LoadError> {
     parse(object).map(drop)
+}
+
+/// Names of the sections whose variables type information (`.BTF`) tells of.
+pub fn typed_sections(types: &[u8]) -> Vec<&str> {
+    Btf::parse(types).map_or_else(Vec::new, |types| types.sections())
 }
 
 fn parse(object: &[u8]) -> Result<Elf<'_>, LoadError> {

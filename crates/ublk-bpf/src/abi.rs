@@ -1,11 +1,9 @@
-//! What is shared with the loop in the kernel: the structures of `bpf/nvlane_loop.h`.
+//! What is shared with the loop in the kernel: the structures of `bpf/loop/shared.h`.
 
 use bpf::request::{BACKENDS_MAX, Request};
 use std::mem::size_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The version of what is here, which an object's loop says it has; to be raised with each change.
-pub const LOOP_VERSION: u8 = 2;
 /// Entries of the submission queue.
 pub const SQ_ENTRIES: u32 = 256;
 /// Most requests in flight of a queue.
@@ -97,8 +95,8 @@ pub struct LoopConfig {
     pub defers: u8,
     /// Requests come many at a time.
     pub batches: u8,
-    /// [`LOOP_VERSION`].
-    pub version: u8,
+    /// The program has NVLANE_DONE.
+    pub has_done: u8,
     /// Zero.
     pub reserved: [u8; 5],
 }

@@ -58,10 +58,10 @@ impl Deferred {
         for (answer, tag) in deferrals.answer.iter_mut().zip(self.waiting.drain(..count)) {
             let tag = u32::from(tag);
             let mut flight = lookup(&self.flights, tag.to_ne_bytes())?;
-            let (mut request, _) =
-                Request::read_from_prefix(&flight).map_err(|_| another_size())?;
+            let (_, mut request) =
+                Request::read_from_suffix(&flight).map_err(|_| another_size())?;
             *answer = Answer { tag, returned: self.decider.decide(&mut request) };
-            flight[..size_of::<Request>()].copy_from_slice(request.as_bytes());
+            request.write_to_suffix(&mut flight).map_err(|_| another_size())?;
             update(&self.flights, tag.to_ne_bytes(), &flight)?;
         }
         deferrals.taken = count as u32;

@@ -14,14 +14,21 @@ pub enum Error {
     /// Privileges are missing.
     #[error("it may not be loaded: that needs CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN")]
     Permission,
-    /// The object was not compiled with the loop.
-    #[error(
-        "the object has no loop for the kernel; compile it anew with this version's nvlane_bpf.h"
-    )]
-    NoLoop,
-    /// Its loop is not ours, or its program reaches for more than programs may.
-    #[error("{0}: compile it with clang 19 and this version's nvlane_bpf.h")]
+    /// The object has nothing for the kernel.
+    #[error("it has no {0}: compile it with this version's nvlane_bpf.h")]
+    NoRoute(&'static str),
+    /// The object brings a loop, as those did that were compiled before nvlane had it itself.
+    #[error("it has a loop of its own: compile it anew, with this version's nvlane_bpf.h")]
+    OldLoop,
+    /// Its program reaches for more than programs may.
+    #[error("{0}: only what nvlane_bpf.h offers runs in the kernel")]
     Foreign(String),
+    /// Program and loop cannot be linked.
+    #[error("it cannot be linked with the loop: {0}")]
+    Link(String),
+    /// Something of the loop is not there.
+    #[error("the loop is not all there")]
+    NoLoop,
     /// The verifier, or libbpf, has refused it.
     #[error("the kernel's verifier refuses it: {0}")]
     Refused(String),
@@ -56,6 +63,14 @@ impl Error {
             }
             said if said.is_empty() => Error::Refused(error.to_string()),
             said => Error::Refused(said),
+        }
+    }
+
+    /// Linking has failed, and `log` was said.
+    pub(crate) fn of_link(error: &libbpf_rs::Error, log: &str) -> Error {
+        match reason(log) {
+            said if said.is_empty() => Error::Link(error.to_string()),
+            said => Error::Link(said),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   /dev/ublkbN --request--> ublk driver --completion--> ring (io_uring)
-//!                                                          |  BPF: nvlane_loop_step (bpf/nvlane_loop.h)
+//!                                                          |  BPF: nvlane_loop_step (bpf/loop/loop.bpf.c)
 //!                                                          |    runs the program, checks its list of actions
 //!        backends: files, block devices <--READ/WRITE_FIXED-|    on the request's own pages
 //!                             '--completions--> the last: commit to the driver
@@ -15,8 +15,8 @@
 //! ```
 //!
 //! The object is the one that the machine in user space runs (crate `bpf`): its sections `nvlane/*` are for that
-//! one, `struct_ops.s/*` for the kernel (docs/decisions/0008). Each queue loads it anew, with its own
-//! constants, and shares the program's maps.
+//! one, its functions `nvlane_kernel_*` for the kernel. The loop is in this crate, and linked around the program when that is
+//! loaded (docs/decisions/0016). Each queue loads the two anew, with its own constants, and shares the program's maps.
 //!
 //! What it does not do: backends that are no plain files or block devices.
 //!
@@ -26,8 +26,8 @@ pub mod abi;
 mod calls;
 mod deferred;
 mod error;
-mod genuine;
 pub mod kept;
+mod link;
 mod log;
 pub mod mistakes;
 mod object;

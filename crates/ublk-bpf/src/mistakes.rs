@@ -4,7 +4,7 @@ use crate::abi::{self, MISTAKES_KEPT, Mistake, MistakeLog};
 use bpf::Program;
 use bpf::actions::MisuseKind;
 
-/// The number in `nvlane_loop.h` as what it stands for.
+/// The number in `loop/shared.h` as what it stands for.
 pub fn kind(mistake: &Mistake) -> Option<MisuseKind> {
     let (first, second) = (usize::from(mistake.first), usize::from(mistake.second));
     Some(match mistake.kind {
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn numbers_are_those_of_the_header() {
-        let header = include_str!("../../../bpf/nvlane_loop.h");
+        let header = include_str!("../../../bpf/loop/shared.h");
         let list = header.split_once("NVLANE_RETURNED = 1,").expect("the list").1;
         let count = 1 + list.split_once('}').expect("its end").0.matches("NVLANE_").count() as u8;
         let of = |number| kind(&Mistake { kind: number, ..Mistake::default() });

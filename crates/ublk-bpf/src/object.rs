@@ -12,7 +12,6 @@ use libbpf_rs::{
 };
 use std::collections::HashMap;
 use std::io;
-use std::mem::offset_of;
 use std::os::fd::{AsFd, RawFd};
 use std::sync::OnceLock;
 use zerocopy::{FromBytes, IntoBytes};
@@ -147,13 +146,7 @@ fn prepare(
         }
         match name.as_str() {
             FLIGHTS => map.set_max_entries(config.depth.into())?,
-            CONFIG => {
-                if !map.initial_value().is_some_and(is_of_this_version) {
-                    let why = "its loop is another version's: compile it again, with this one's nvlane_bpf.h";
-                    return Err(io::Error::other(why).into());
-                }
-                map.set_initial_value(config.as_bytes())?;
-            }
+            CONFIG => map.set_initial_value(config.as_bytes())?,
             OPERATIONS => {
                 let place = map.initial_value_mut();
                 let place = place.and_then(|it| it.get_mut(abi::RING_FD..abi::RING_FD + 4));
@@ -165,12 +158,6 @@ fn prepare(
         }
     }
     Ok(())
-}
-
-/// Whether a loop shares with us what we share with it, by the constants that it was compiled with.
-fn is_of_this_version(constants: &[u8]) -> bool {
-    constants.len() == size_of::<LoopConfig>()
-        && constants[offset_of!(LoopConfig, version)] == abi::LOOP_VERSION
 }
 
 /// Bytes of a value, as the object declares it: libbpf takes any map in its place.
@@ -187,31 +174,4 @@ pub fn io_error(error: &libbpf_rs::Error) -> io::Error {
         _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_loop_of_another_version_is_refused_before_it_is_loaded() {
-        let object = include_bytes!("../../../bpf/null.bpf.o");
-        let opened = |object: &[u8]| {
-            let mut open = ObjectBuilder::default().name(NAME)?.open_memory(object)?;
-            let config = LoopConfig { depth: 1, ..LoopConfig::default() };
-            prepare(&mut open, &config, -1, [&Shared::new(), &Shared::new()])
-        };
-        opened(object).expect("it is this version's");
-        // The constants as clang has left them: the version, and nothing else.
-        let mut constants = [0; size_of::<LoopConfig>()];
-        constants[offset_of!(LoopConfig, version)] = abi::LOOP_VERSION;
-        let found = object.windows(constants.len()).position(|bytes| bytes == constants);
-        let at = found.expect("the constants") + offset_of!(LoopConfig, version);
-        for version in [0, abi::LOOP_VERSION + 1] {
-            let mut other = object.to_vec();
-            other[at] = version;
-            let refused = opened(&other).unwrap_err();
-            assert!(refused.to_string().contains("another version's"), "{refused}");
-        }
-    }
 }

@@ -5,10 +5,10 @@
 //!                 '-next-> Made: what is to take its place; the queues load it while nothing is in flight (queue.rs)
 //! ```
 
-use crate::abi::{DEFERRALS, DEPTH_MAX, LOOP_VERSION, LoopConfig, MISTAKES, MistakeLog};
+use crate::abi::{DEFERRALS, DEPTH_MAX, LoopConfig, MISTAKES, MistakeLog};
 use crate::error::Error;
-use crate::genuine;
 use crate::kept::{self, KeptMaps};
+use crate::link::Linked;
 use crate::mistakes;
 use crate::object::{Loop, Shared, io_error};
 use crate::ring::Ring;
@@ -55,13 +55,14 @@ struct Next {
 #[derive(Debug)]
 pub struct Made {
     pub(crate) volume: Arc<ForKernel>,
+    linked: Linked,
     shared: Mutex<Shared>,
     /// Mistakes that have been told.
     told: Mutex<u64>,
 }
 
 impl KernelProgram {
-    /// For a volume that is a program over plain files and block devices, with our loop, if this kernel takes it. Requests
+    /// For a volume that is a program over plain files and block devices, if this kernel takes it. Requests
     /// come many at a time if they do in `batches`. Maps that are `kept` are the program's.
     ///
     /// # Errors
@@ -155,7 +156,7 @@ impl KernelProgram {
         check_volume(&next)?;
         let mut shared = self.inherited(&next, names, same_object)?;
         if next.instance().program().deferred().is_some() {
-            check_taken(next.object(), next.sizes.len() as u16)?;
+            check(next.object(), next.sizes.len() as u16)?;
             let maps = next.instance().maps().iter();
             let mut lone = maps.filter(|map| !map.is_elsewhere() && find(map, &shared).is_some());
             if let Some(map) = lone.find(|map| !map.definition().read_only) {
@@ -184,8 +185,9 @@ impl Made {
     /// Goes all the way but for the requests, with the maps that are there already, which keep what they hold; then
     /// all maps are.
     fn new(volume: Arc<ForKernel>, batches: bool, shared: Shared) -> Result<Made, Error> {
+        let linked = Linked::of(volume.object())?;
         let (shared, told) = (Mutex::new(shared), Mutex::default());
-        let made = Made { volume, shared, told };
+        let made = Made { volume, linked, shared, told };
         is_there()?;
         let ring = Ring::new(1).map_err(Error::Ring)?;
         let maps = made.volume.instance().maps().iter();
@@ -196,7 +198,7 @@ impl Made {
             return Err(Error::Volume(format!("map {name} is in use already, and not at hand")));
         }
         let config = LoopConfig { depth: 1, batches: batches.into(), ..made.config(&ring) };
-        let object = made.volume.object();
+        let object = &made.linked.object;
         let mut turns = Loop::load(object, &config, ring.fd(), &mut made.shared(), None)?;
         turns.attach()?;
         new.iter().try_for_each(|map| fill(map, &made.shared()))?;
@@ -214,7 +216,7 @@ impl Made {
             Ok((name.clone(), MapHandle::try_from(map).map_err(Error::of_map)?))
         };
         let mut shared = self.shared().iter().map(copy).collect::<Result<Shared, Error>>()?;
-        Loop::load(self.volume.object(), config, ring.fd(), &mut shared, before)
+        Loop::load(&self.linked.object, config, ring.fd(), &mut shared, before)
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
@@ -230,6 +232,7 @@ impl Made {
             block_shift: device.block_shift,
             deallocates: (*deallocates).into(),
             defers: self.volume.instance().program().deferred().is_some().into(),
+            has_done: self.linked.has_done.into(),
             ..on(ring)
         };
         config.sizes[..sizes.len()].copy_from_slice(sizes);
@@ -322,7 +325,6 @@ impl Elsewhere for KernelProgram {
 
 /// Refuses what the kernel could take, and is not to have.
 fn check_volume(volume: &ForKernel) -> Result<(), Error> {
-    genuine::check(volume.object())?;
     match io_bytes_max(volume) < IO_BYTES_MIN {
         true => Err(Error::Volume("the program takes less than 4 KiB at once".to_owned())),
         false => Ok(()),
@@ -342,14 +344,9 @@ pub fn is_there() -> Result<(), Error> {
     crate::object::is_there()
 }
 
-/// Checks whether the loop of `object` is ours, and whether this kernel takes it with its program, over `backends` volumes.
+/// Checks whether a program is no more than that, and whether this kernel takes it, over `backends` volumes.
 pub fn check(object: &[u8], backends: u16) -> Result<(), Error> {
-    genuine::check(object)?;
-    check_taken(object, backends)
-}
-
-/// The same of an object whose loop was looked at.
-fn check_taken(object: &[u8], backends: u16) -> Result<(), Error> {
+    let linked = Linked::of(object)?;
     let program = bpf::load(object);
     // That needs no kernel to be known.
     if let Ok(program) = &program
@@ -367,12 +364,13 @@ fn check_taken(object: &[u8], backends: u16) -> Result<(), Error> {
         depth: 1,
         deallocates: 1,
         defers: 1,
+        has_done: linked.has_done.into(),
         ..on(&ring)
     };
     // What a loop does not do in the one way the verifier does not see.
     let many = LoopConfig { batches: 1, ..config };
-    Loop::load(object, &many, ring.fd(), &mut Shared::new(), None)?;
-    let turns = Loop::load(object, &config, ring.fd(), &mut Shared::new(), None)?;
+    Loop::load(&linked.object, &many, ring.fd(), &mut Shared::new(), None)?;
+    let turns = Loop::load(&linked.object, &config, ring.fd(), &mut Shared::new(), None)?;
     if program.map_err(|error| Error::Volume(error.to_string()))?.deferred().is_some() {
         turns.map(DEFERRALS)?;
     }
@@ -400,7 +398,7 @@ fn share_maps(
     if volume.instance().program().deferred().is_none() {
         return Ok(volume);
     }
-    check_taken(volume.object(), volume.sizes.len() as u16)?;
+    check(volume.object(), volume.sizes.len() as u16)?;
     // Nobody else has the program while its maps are moved.
     drop(volume);
     let mut outcome = None;
@@ -421,7 +419,6 @@ fn on(ring: &Ring) -> LoopConfig {
         cq_tail: places.tail,
         cq_entries: places.entries,
         cq_mask: places.mask,
-        version: LOOP_VERSION,
         ..LoopConfig::default()
     }
 }

@@ -1,5 +1,5 @@
 //! What a program wants is checked by the same rules in user space (`bpf::actions`) and in the kernel
-//! (`bpf/nvlane_check.h`, compiled for this machine here): both are given the same requests, some of which are right and
+//! (`bpf/loop/check.h`, compiled for this machine here): both are given the same requests, some of which are right and
 //! most of which are wrong in one place, and must say the same, the line and the parts that it is about included.
 
 use bpf::actions::{self, Asked, Decision, Misuse, Plan, STATUSES, Then, op};

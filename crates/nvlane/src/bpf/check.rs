@@ -153,7 +153,7 @@ impl User {
 /// What the kernel's side has to say of it.
 enum Kernel {
     Taken,
-    /// By the kernel, or by us: its loop is not ours, or it reaches for more than programs may.
+    /// By the kernel, or by us: it reaches for more than programs may, or was compiled otherwise.
     Refused(String),
     NotAsked(String),
     /// Nor would be the user that runs this: another may be.
@@ -165,7 +165,9 @@ impl Kernel {
         match taken {
             Ok(()) => Kernel::Taken,
             Err(Error::Refused(why) | Error::Volume(why)) => Kernel::Refused(why),
-            Err(error @ Error::Foreign(_)) => Kernel::Refused(error.to_string()),
+            Err(
+                error @ (Error::Foreign(_) | Error::Link(_) | Error::NoRoute(_) | Error::OldLoop),
+            ) => Kernel::Refused(error.to_string()),
             Err(error @ Error::Permission) => Kernel::Forbidden(error.to_string()),
             Err(error) => Kernel::NotAsked(error.to_string()),
         }
@@ -224,13 +226,16 @@ mod tests {
     }
 
     #[test]
-    fn another_compilers_object_is_refused() {
-        let kernel = Kernel::of(Err(Error::Foreign("nvlane_loop_step is another one".into())));
+    fn an_object_that_reaches_for_more_is_refused() {
+        let kernel = Kernel::of(Err(Error::Foreign("nvlane_route uses nvlane_queues".into())));
         let text = kernel.text(&user(false));
-        assert!(text.starts_with("kernel: refused\n  nvlane_loop_step is another one: "), "{text}");
+        assert!(text.starts_with("kernel: refused\n  nvlane_route uses nvlane_queues: "), "{text}");
         assert_eq!((text.lines().count(), kernel.by_default(&user(true))), (2, Some("user")));
         assert_eq!(kernel.wrong(), Some("the kernel does not take it"));
         assert_eq!(kernel.json()["verdict"], "refused");
+        for error in [Error::OldLoop, Error::NoRoute("f"), Error::Link("no types".into())] {
+            assert_eq!(Kernel::of(Err(error)).by_default(&user(true)), Some("user"));
+        }
     }
 
     #[test]

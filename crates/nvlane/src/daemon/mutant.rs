@@ -38,7 +38,7 @@ impl Mutant {
         for word in std::env::var("NVLANE_MUTANT").unwrap_or_default().split(',') {
             match word {
                 // The last is of another place: crates/ublk-bpf/src/genuine.rs.
-                "" | "none" | "foreign-loop" => {}
+                "" | "none" | "failing-loop" => {}
                 "ignore-flush" => broken.flush = true,
                 "ignore-fua" => broken.fua = true,
                 other => panic!("there is no mutant {other}"),

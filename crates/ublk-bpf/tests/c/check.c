@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The checks of the loop in the kernel (nvlane_check.h), run here: cases from standard input, what is said of each to
+ * The checks of the loop in the kernel (bpf/loop/check.h), run here: cases from standard input, what is said of each to
  * standard output. tests/check.rs compares that with what is said in user space.
  */
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 #define SEC(name) __attribute__((used))
 #define const		/* each case has constants of its own */
-#include "nvlane_bpf.h"
+#include "loop/loop.bpf.c"
 #undef const
 
 struct test_case {
@@ -48,7 +48,13 @@ void bpf_iter_num_destroy(struct bpf_iter_num *it)
 	(void)it;
 }
 
-/* The loop's, which does not run here. */
+/* The loop's, which does not run here, and the program's. */
+int nvlane_kernel_route(struct nvlane_request *r)
+{
+	(void)r;
+	abort();
+}
+
 int bpf_io_uring_submit_sqes(struct iou_ctx *ring, __u32 count)
 {
 	(void)ring, (void)count;

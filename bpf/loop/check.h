@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * nvlane_check.h: whether what a program wants can be done, in the kernel. Included by nvlane_loop.h.
+ * check.h: whether what a program wants can be done, in the kernel. Included by loop.bpf.c.
  *
  * The same as crates/bpf/src/actions.rs (crates/ublk-bpf/tests/check.rs holds it to that), numbered as in src/mistakes.rs there.
  */

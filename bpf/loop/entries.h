@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * nvlane_entries.h: what the loop has the ring do, and what its results mean. Included by nvlane_loop.h.
+ * entries.h: what the loop has the ring do, and what its results mean. Included by loop.bpf.c.
  */
 #ifndef NVLANE_ENTRIES_H
 #define NVLANE_ENTRIES_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * nvlane_loop.h: the loop around a program that runs in the kernel. Included by nvlane_bpf.h.
+ * loop.bpf.c: the loop around a program that runs in the kernel.
  *
- *   completion queue --> nvlane_loop_step, for each completion (nvlane_events.h):
+ *   completion queue --> nvlane_loop_step, for each completion (events.h):
  *	FETCH	a request has come	begin, NVLANE_ROUTE, check --> parts | a pause | commit
  *		many have come	the same for each, as far as there is room; others are noted
  *	PART	a part has ended	the last one: NVLANE_DONE, check --> the same
@@ -15,142 +15,17 @@
  *   what was deferred --> user space: NVLANE_DEFERRED --> TAKEN: check --> the same
  *   submission queue <-- at most 32 entries per request, and one that commits all results; io_uring carries them out
  *
- * The functions named nvlane_kernel_* are verified one by one, and belong to the kernel alone, as do the maps
- * and sections named after nvlane: the machine in user space leaves them out. Offsets into the ring come from
- * user space as constants, so that nothing depends on the kernel's own structures.
+ * The program is another object, and calls nothing of this one's. crates/ublk-bpf links the two when the program is loaded; it has
+ * this object in it. Functions are verified one by one. Offsets into the ring come from user space as constants, so
+ * that nothing depends on the kernel's own structures.
  *
- * What a program wants is checked by nvlane_check.h, and becomes entries for the ring by nvlane_entries.h, as
- * nvlane_events.h has it. Only what crates/ublk-bpf shares is named in both places: see its abi.rs.
+ * What a program wants is checked by check.h, and becomes entries for the ring by entries.h, as events.h has it. What is
+ * shared with user space is in shared.h.
  */
-#ifndef NVLANE_LOOP_H
-#define NVLANE_LOOP_H
+#include "../nvlane_bpf.h"
+#include "shared.h"
 
-#define NVLANE_LOOP_VERSION 2	/* of what is shared with user space: crates/ublk-bpf/src/abi.rs */
-#define NVLANE_SQ_ENTRIES 256
-#define NVLANE_DEPTH_MAX 1024
-#define NVLANE_MISTAKES_KEPT 32
-#define NVLANE_TAKEN_MAX 7
-#define NVLANE_TURN_MAX 64		/* completions of a turn: the verifier looks at each */
-#define NVLANE_BUFFERS 64
-#define NVLANE_BATCH_MAX 128
-/* The loop's own entries: one that commits what was gathered, and one that fetches again. */
-#define NVLANE_FULL (NVLANE_SQ_ENTRIES - NVLANE_PARTS_MAX - 2)
-_Static_assert(NVLANE_TAKEN_MAX * NVLANE_PARTS_MAX <= NVLANE_FULL + NVLANE_PARTS_MAX, "they fit as well");
-
-/* ---- What user space tells, and what it is told ----------------------------------------------- */
-
-/* Constants of a queue. */
-struct nvlane_loop_config {
-	__u64 descriptors;		/* address of the driver's descriptors, in the server */
-	__u64 memory;			/* address of the ring's memory region there */
-	__u64 device_blocks;
-	__u64 sizes[NVLANE_BACKENDS_MAX];
-	__u32 cq_bytes, cq_head, cq_tail, cq_entries, cq_mask;
-	__u32 commit, fetch;		/* numbers of the driver's commands */
-	__u32 blocks_max;		/* of a read or write */
-	__u16 queue, depth, backends;
-	__u8 block_shift, deallocates;
-	__u8 defers;			/* there is an NVLANE_DEFERRED */
-	__u8 batches;			/* requests come many at a time, and so do their results go */
-	__u8 version;
-	__u8 reserved[5];
-};
-
-const volatile struct nvlane_loop_config nvlane_config SEC(".rodata.nvlane") = { .version = NVLANE_LOOP_VERSION };
-
-/* What is wrong with a list of actions; numbered as in crates/ublk-bpf. */
-enum {
-	NVLANE_RETURNED = 1,
-	NVLANE_TOO_MANY_PARTS,
-	NVLANE_NO_BACKEND,
-	NVLANE_WRONG_OPERATION,
-	NVLANE_BEYOND_BACKEND,
-	NVLANE_WRONG_LENGTH,
-	NVLANE_MISSING,
-	NVLANE_READ_TWICE,
-	NVLANE_OVERLAP,
-	NVLANE_COMPLETED_TWICE,
-	NVLANE_COMPLETED_WITH_PARTS,
-	NVLANE_WRONG_STATUS,
-	NVLANE_LONG_DELAY,
-	NVLANE_NOBODY_TAKES_IT,
-	NVLANE_NOTHING,
-	NVLANE_TOO_MANY_PHASES,
-};
-
-/* Which function of the program. */
-enum { NVLANE_IN_ROUTE, NVLANE_IN_DONE, NVLANE_IN_DEFERRED };
-
-struct nvlane_mistake {
-	__u64 start;
-	__u32 blocks;
-	__u32 line;
-	__s32 returned;
-	__u8 kind, first, second;	/* which parts */
-	__u8 op;
-	__u8 entry;			/* NVLANE_IN_... */
-	__u8 reserved[7];
-};
-
-struct nvlane_mistake_log {
-	__u64 count;
-	struct nvlane_mistake at[NVLANE_MISTAKES_KEPT];	/* number n is the 2^n-th */
-	__u64 losses;			/* how often a backend said that data is lost */
-};
-
-struct nvlane_queue_state {
-	__u64 requests, completions, entries, submissions, steps;
-	__u64 losses;			/* those that its users were told of */
-	__u32 busy;			/* requests that the program has */
-	__u32 ended;			/* tags that the driver has taken back */
-	__s32 error;
-	__u32 told;			/* of `ended`, what user space was woken for */
-	__u32 over;			/* in batches: no request comes any more */
-	__u32 in_vain;			/* how often fetching has ended since one came */
-	__u32 filled;			/* entries of this turn */
-	__u32 gathered;			/* results that are to be committed */
-	__u32 refetch;			/* the driver is to be asked for requests again */
-	__u32 committing;		/* commits of which the driver has not said what became of them */
-	__u32 in_flight[NVLANE_BACKENDS_MAX];
-};
-
-/* Requests that are with user space, which waits while the loop runs, and the other way round. */
-struct nvlane_deferrals {
-	__u32 given;			/* tags that the loop has added */
-	__u32 taken;			/* answers of NVLANE_DEFERRED; the loop goes through all of them at once */
-	__u32 more;			/* not 0: user space has others still */
-	__u32 reserved;
-	struct nvlane_answer { __u32 tag; __s32 returned; } answer[NVLANE_TAKEN_MAX];
-	__u16 tag[NVLANE_DEPTH_MAX];
-};
-
-/*
- * Requests that have come and not begun, in their order: those of a batch, and all that come while another program takes
- * this one's place. User space writes `holding` and `called` while the loop does not run.
- */
-struct nvlane_held {
-	__u32 holding;			/* not 0: requests that come are for the next program */
-	__u32 called;			/* user space was asked for since it was 0 */
-	__u32 first, end;		/* of those that wait: counts */
-	__u16 tag[NVLANE_DEPTH_MAX];
-};
-
-struct nvlane_flight {
-	struct nvlane_request r;	/* the program's; what follows is not */
-	__u64 start, delay_ns;
-	__u32 blocks;			/* these four as in the request */
-	__u8 op, shift;
-	__u16 flags;
-	__u32 bytes, line;
-	__u32 failed, pending;
-	__u32 no_hole;			/* parts whose backend makes no holes */
-	__s32 returned;
-	__u16 status, result, parts;
-	__u8 phase, is_whole, then, entry;
-	/* Of each part, or of a BLANK: bytes that are there already, and how often it was turned away. */
-	__u32 moved[NVLANE_PARTS_MAX];
-	__u8 tries[NVLANE_PARTS_MAX];
-};
+const volatile struct nvlane_loop_config nvlane_config SEC(".rodata.nvlane") = { 0 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -189,10 +64,7 @@ struct {
 
 /* ---- The kernel's side ------------------------------------------------------------------------ */
 
-#define NVLANE_NONNULL __attribute__((btf_decl_tag("arg:nonnull")))
 #define NVLANE_GLOBAL __attribute__((noinline))
-/* What it does is not looked at by what calls it: the loop's code is the same around every program. */
-#define NVLANE_OPAQUE __attribute__((noinline, weak))
 #define NVLANE_LOOP _Pragma("clang loop unroll(disable)")
 
 /* For i from `first` to less than `end`, a constant: the verifier looks at one round instead of all. */
@@ -272,19 +144,18 @@ enum { NVLANE_THEN_NOTHING, NVLANE_THEN_PARTS, NVLANE_THEN_END, NVLANE_THEN_DEFE
 #define NVLANE_TRIES_MAX 16
 #define NVLANE_IN_VAIN_MAX 1000
 
-NVLANE_OPAQUE int nvlane_kernel_route(struct nvlane_request *r NVLANE_NONNULL)
+/* The program's. */
+extern int nvlane_kernel_route(struct nvlane_request *r NVLANE_NONNULL);
+
+/* Where the program has none of its own, this one is never called (nvlane_config.has_done). */
+__attribute__((noinline, weak)) int nvlane_kernel_done(struct nvlane_request *r NVLANE_NONNULL)
 {
-	return nvlane_route_entry(r);
+	return r->op >> 8;
 }
 
-NVLANE_OPAQUE int nvlane_kernel_done(struct nvlane_request *r NVLANE_NONNULL)
-{
-	return nvlane_done_entry ? nvlane_done_entry(r) : r->op >> 8;
-}
-
-#include "nvlane_check.h"
-#include "nvlane_entries.h"
-#include "nvlane_events.h"
+#include "check.h"
+#include "entries.h"
+#include "events.h"
 
 /* ---- Running it ------------------------------------------------------------------------------- */
 
@@ -395,10 +266,3 @@ int nvlane_loop_step(__u64 *arguments)
 SEC(".struct_ops.link") struct io_uring_bpf_ops nvlane_ops = {
 	.loop_step = (void *)nvlane_loop_step,
 };
-
-#ifndef NVLANE_LICENSE
-#define NVLANE_LICENSE "Dual MIT/GPL"	/* what the loop calls in the kernel is for such programs only */
-#endif
-char nvlane_license[] SEC("license") = NVLANE_LICENSE;
-
-#endif /* NVLANE_LOOP_H */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * nvlane_events.h: what becomes of a request, event by event. Included by nvlane_loop.h.
+ * events.h: what becomes of a request, event by event. Included by loop.bpf.c.
  *
  *   nvlane_kernel_come	its descriptor is read, the program runs --> decide
  *   nvlane_kernel_part	a part has ended; after the last the program runs again, if it wants to --> decide
@@ -340,7 +340,7 @@ NVLANE_GLOBAL int nvlane_kernel_part(struct nvlane_sq *sq NVLANE_NONNULL, struct
 	q->in_flight[backend]--;
 	switch (nvlane_ended(q, f, part, result)) {
 	case 1:
-		if (!nvlane_done_entry) {
+		if (!nvlane_config.has_done) {
 			nvlane_finish(sq, memory, q, f, tag, f->status);
 			break;
 		}
