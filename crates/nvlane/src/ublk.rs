@@ -221,7 +221,7 @@ fn recover(args: &UblkRecoverArgs, upgrade: bool) -> Result<()> {
     if upgrade {
         let place = record.wishes.bpf.unwrap_or_default();
         successor::check_programs(id, args.volume.as_deref(), place)?;
-        let server = ::ublk::quiesce(id)?;
+        let server = ::ublk::quiesce(id, || successor::ask_to_leave(id))?;
         left = record::has_left(id, server);
         if !left {
             tracing::warn!(
@@ -333,13 +333,25 @@ fn serve(
     let id = device.id();
     let record = &record.of_ours(device.runs());
     let notes = Arc::new(Notes::new(id, record));
-    let _door = door::open(id, device.namespace(), &notes);
+    let leave = Arc::new(AtomicBool::new(false));
+    let _door = door::open(id, device.namespace(), &notes, {
+        let (leave, wake) = (Arc::clone(&leave), Arc::clone(&signals.wake));
+        move || {
+            leave.store(true, Ordering::Relaxed);
+            wake();
+        }
+    });
     // Somebody who closed our output still wants to be served.
     let _ = io::stdout().write_all(announce(&device, record, args.output_format).as_bytes());
     let _ = io::stdout().flush();
     signals::notify(&[NotifyState::Ready]);
     loop {
         let timed_out = signals.woken.recv_timeout(REFRESH_PERIOD).is_err();
+        if leave.swap(false, Ordering::Relaxed)
+            && let Err(error) = device.hand_over()
+        {
+            tracing::warn!("{error}");
+        }
         match device.ending() {
             Some(Ending::HandedOver) => {
                 device.leave()?;

@@ -5,6 +5,7 @@
 //!     pause --> the loop notes what comes and goes on with what is in flight; nothing is any more
 //!           --> the next program is loaded for this ring, with what the loop knows; the thread waits for all other queues
 //!     resume -> the loop is that of the program as it is now; it begins with what was held back, in its order
+//!     leave  -> as with a pause, but nothing comes after it: what is held back is the next server's
 //! ```
 
 use crate::abi::{CALL, HELD, Held, LoopConfig, QueueState};
@@ -16,7 +17,7 @@ use crate::program::{KernelProgram, Made};
 use crate::ring::{Fetching, Ring};
 use bpf::request::BACKENDS_MAX;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use namespace::layer::program::Told;
+use namespace::layer::program::{Called, Told};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -52,6 +53,19 @@ pub struct KernelQueue {
     calls: Arc<Calls>,
     held: MapHandle,
     pause: Option<Pause>,
+    leave: Leave,
+}
+
+/// What a queue's [caller](KernelQueue::caller) calls when it is to leave. No pause has that number.
+pub const LEAVE: u64 = u64::MAX;
+
+/// Whether a queue is given up to another server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leave {
+    No,
+    /// When nothing is in flight any more.
+    Soon,
+    Done,
 }
 
 /// How often a loop is tried to be attached, and how long it waits in between.
@@ -104,9 +118,9 @@ impl KernelQueue {
         ring.listen(calls.bell(), CALL).map_err(Error::Ring)?;
         ring.fetch(fetching, queue, depth).map_err(Error::Ring)?;
         turns.attach()?;
-        let (program, pause) = (Arc::clone(program), None);
+        let (program, pause, leave) = (Arc::clone(program), None, Leave::No);
         let mut queue =
-            KernelQueue { turns, deferred, ring, program, made, own, calls, held, pause };
+            KernelQueue { turns, deferred, ring, program, made, own, calls, held, pause, leave };
         match queue.program.pauses.join(Arc::clone(&queue.calls) as _) {
             Some(round) => queue.hold(round),
             None => queue.go_on(),
@@ -118,6 +132,17 @@ impl KernelQueue {
     /// What has happened.
     pub fn state(&self) -> io::Result<QueueState> {
         self.turns.state()
+    }
+
+    /// By whom it is told to leave ([`LEAVE`]).
+    pub fn caller(&self) -> Arc<dyn Called> {
+        Arc::clone(&self.calls) as _
+    }
+
+    /// Whether it was told to leave, and nothing is in flight any more: it is not to serve again. What the driver has given
+    /// since comes once more, to the next server, when this process has ended.
+    pub fn has_left(&self) -> bool {
+        self.leave == Leave::Done
     }
 
     /// Has the kernel serve until tags end, requests are deferred, somebody calls or a signal comes, and tells how
@@ -140,16 +165,25 @@ impl KernelQueue {
         loop {
             while let Some(told) = self.calls.next() {
                 match told {
+                    Told::Pause(LEAVE) => {
+                        self.leave = Leave::Soon;
+                        self.change_held(|held| held.holding = 1)?;
+                    }
                     Told::Pause(round) => self.hold(round)?,
                     Told::Resume => self.go_on()?,
                 }
             }
             let state = self.turns.state()?;
             let is_over = state.error != 0 || state.ended >= u32::from(self.own.depth);
-            if self.pause.is_none() || state.busy > 0 || is_over {
+            let is_going_on = self.pause.is_none() && self.leave == Leave::No;
+            if is_going_on || state.busy > 0 || is_over {
                 return Ok(());
             }
             self.arrive();
+            if self.leave == Leave::Soon {
+                self.leave = Leave::Done;
+                return Ok(());
+            }
             self.calls.wait();
         }
     }
@@ -191,7 +225,8 @@ impl KernelQueue {
             self.attach()?;
             (self.deferred, self.made) = (ready.deferred, ready.made);
         }
-        self.change_held(|held| held.holding = 0)
+        let is_leaving = self.leave != Leave::No;
+        self.change_held(|held| held.holding = is_leaving.into())
     }
 
     /// Attaches the loop in whose place there is none any more: without one the queue is lost.

@@ -235,6 +235,11 @@ impl Batch {
         self.is_over
     }
 
+    /// Whether the driver has taken all that it was, or is to be, told.
+    pub fn is_quiet(&self) -> bool {
+        self.open.is_none() && self.free.len() == self.lists.len()
+    }
+
     /// Whether the driver is still to be told of a tag, or has not answered yet.
     pub fn has(&self, tag: u16) -> bool {
         self.lists.iter().any(|list| list.tags(self.layout).any(|it| it == tag))

@@ -55,8 +55,7 @@ pub struct DeviceOptions {
     pub cpus: Vec<Option<usize>>,
     /// Poll without ever sleeping.
     pub poll: bool,
-    /// Requests come and go many at a time (Linux 7.0), and then the device is not handed over in use. If `None`, where that
-    /// is possible, the device does not outlive its server, and its queues have one thread each.
+    /// Requests come and go many at a time (Linux 7.0). If `None`, where that is possible and queues have one thread each.
     pub batch: Option<bool>,
     /// Where the program of a volume runs that is one.
     pub program: ProgramPlace,
@@ -152,6 +151,7 @@ impl Device {
         check_threads(options.threads, options.depth, flags | driver.mask() & flag::PER_IO_DAEMON)?;
         if options.recovery {
             flags |= flag::USER_RECOVERY | flag::USER_RECOVERY_REISSUE;
+            // With batches the driver would fail requests meanwhile: the server is asked instead (docs/decisions/0010).
             if flags & flag::BATCH_IO == 0 {
                 flags |= driver.mask() & flag::QUIESCE;
             }
@@ -313,6 +313,20 @@ impl Device {
         self.threads.ending()
     }
 
+    /// Gives the device up to the server that comes next, without the driver: what was begun is ended, nothing more is begun, and
+    /// then [`Device::ending`] says [`Ending::HandedOver`].
+    ///
+    /// # Errors
+    /// It would not outlive this server.
+    pub fn hand_over(&mut self) -> Result<(), Error> {
+        if self.info.flags & flag::USER_RECOVERY == 0 {
+            let why = "was not made with --recover: its requests fail when its server is gone";
+            return Err(Error::NotRecoverable { id: self.id(), why });
+        }
+        self.threads.leave();
+        Ok(())
+    }
+
     /// Looks whether the volume's size has changed, and has the device follow. Whether it did.
     pub fn refresh(&mut self) -> Result<bool, Error> {
         self.runs.tell_mistakes();
@@ -412,8 +426,7 @@ fn path_without_root(options: &DeviceOptions, driver: Features) -> Result<DataPa
     }
 }
 
-/// Whether requests come and go many at a time. Not by themselves on devices that are to be handed over in use: the driver
-/// fails their requests meanwhile (docs/decisions/0010).
+/// Whether requests come and go many at a time.
 fn takes_batches(options: &DeviceOptions, driver: Features) -> Result<bool, Error> {
     let why_not = match options.depth {
         _ if !driver.has(flag::BATCH_IO) => Some("need Linux 7.0 or newer"),
@@ -424,7 +437,7 @@ fn takes_batches(options: &DeviceOptions, driver: Features) -> Result<bool, Erro
     match (options.batch, why_not) {
         (Some(true), Some(why)) => Err(Error::Batch(why)),
         (Some(asked), _) => Ok(asked),
-        (None, _) => Ok(why_not.is_none() && !options.recovery && options.threads == 1),
+        (None, _) => Ok(why_not.is_none() && options.threads == 1),
     }
 }
 

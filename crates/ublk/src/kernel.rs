@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::path::DataPath;
 use crate::threads::{Event, Seed, Teller, be_io_flusher};
 use namespace::Namespace;
-use namespace::layer::program::Elsewhere;
+use namespace::layer::program::{Called, Elsewhere};
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
@@ -185,7 +185,11 @@ pub fn limit(parameters: &mut Parameters, program: &KernelProgram) {
 }
 
 /// Serves a queue until all of its tags have ended: the thread sleeps in the kernel.
-pub fn run(seed: &Seed, program: &Arc<KernelProgram>, started: &Sender<Result<(), Error>>) {
+pub fn run(
+    seed: &Seed,
+    program: &Arc<KernelProgram>,
+    started: &Sender<Result<Arc<dyn Called>, Error>>,
+) {
     let (number, depth) = (seed.config.queue, seed.config.depth);
     be_io_flusher();
     if let Some(cpu) = seed.reactor.cpu
@@ -222,7 +226,7 @@ pub fn run(seed: &Seed, program: &Arc<KernelProgram>, started: &Sender<Result<()
             return;
         }
     };
-    let _ = started.send(Ok(()));
+    let _ = started.send(Ok(queue.caller()));
     let (error, returns) = serve(&mut queue, &seed.teller, depth);
     if let Ok(state) = queue.state() {
         let ublk_bpf::abi::QueueState { requests, steps, entries, .. } = state;
@@ -253,6 +257,13 @@ fn serve(queue: &mut KernelQueue, teller: &Teller, depth: u16) -> (Option<i32>, 
         if ending && state.busy == 0 && !idle {
             idle = true;
             teller.tell(Event::Idle(teller.thread));
+        }
+        if queue.has_left() {
+            teller.tell(Event::Idle(teller.thread));
+            // The process ends next, and the thread with it.
+            loop {
+                std::thread::park();
+            }
         }
         // Nothing turns the loop any more, whatever tags the driver still has.
         if state.error != 0 {

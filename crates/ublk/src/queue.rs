@@ -12,6 +12,7 @@ use crate::tags::{Carries, Step, Tags};
 use crate::translate::Shape;
 use crate::zoned;
 use driver::SECTOR_SHIFT;
+use namespace::layer::program::Wake;
 use namespace::{Data, Namespace, Part, Queue, Registered, Request, Sink, dataset};
 use nvme::Status;
 use nvme::opcode::io as opcode;
@@ -124,6 +125,8 @@ pub struct QueueServer {
     ending: Cell<bool>,
     /// It has ended all.
     has_ended: Cell<bool>,
+    /// What comes is the next server's.
+    leaving: Cell<bool>,
     error: Cell<Option<i32>>,
     /// The watcher knows of it.
     error_told: Cell<bool>,
@@ -215,6 +218,7 @@ impl QueueServer {
             first_buffer,
             ending: Cell::new(false),
             has_ended: Cell::new(false),
+            leaving: Cell::new(false),
             error: Cell::new(None),
             error_told: Cell::new(false),
             requests: Cell::new(0),
@@ -312,9 +316,16 @@ impl QueueServer {
 
     #[inline]
     fn tell_if_idle(&self) {
-        if self.ending.get() && self.tags.borrow().busy() == 0 {
+        if self.ending.get() && self.tags.borrow().busy() == 0 && !self.has_more_to_tell() {
             self.watcher.idle();
         }
+    }
+
+    /// Whether one that leaves has results which the driver has not taken. They would do no harm; the requests would come once
+    /// more, to the next server.
+    fn has_more_to_tell(&self) -> bool {
+        let is_quiet = |batch: &RefCell<Batch>| batch.borrow().is_quiet();
+        self.leaving.get() && !self.batch.as_ref().is_none_or(is_quiet)
     }
 
     /// Has the volume carry out a request, or the ring where that is the same.
@@ -449,6 +460,9 @@ impl QueueServer {
     /// The driver has given a request.
     #[inline]
     fn begin(&self, tag: u16) {
+        if self.leaving.get() {
+            return;
+        }
         self.requests.set(self.requests.get() + 1);
         let request = self.descriptors.read(tag);
         let step = self.tags.borrow_mut().begin(tag, &request);
@@ -543,6 +557,16 @@ impl Sink for QueueServer {
             _ => drop(data),
         }
         self.take(tag, step);
+    }
+}
+
+impl Wake for QueueServer {
+    /// Has it leave: what it has begun it ends, and then it is idle. All else that the driver has given, or gives, comes again
+    /// to the next server, when this process has ended.
+    fn wake(&self, _value: u64) {
+        self.leaving.set(true);
+        self.ending.set(true);
+        self.tell_if_idle();
     }
 }
 

@@ -204,34 +204,38 @@ pub fn await_end(id: u32) -> Result<(), Error> {
 
 /// Has the server of a device give it up to the one that comes next, without an error to its users, and
 /// waits until it is gone, with its claim to the volume. One that does not leave is killed. Its process.
-pub fn quiesce(id: u32) -> Result<i32, Error> {
-    let mut control = Control::open()?;
-    let info = control.info(id)?;
-    if info.flags & flag::QUIESCE == 0 {
-        let why = match info.flags & flag::BATCH_IO {
-            0 => "cannot be taken over in use: make it with --recover, on Linux 6.16 or newer",
-            _ => "cannot be taken over in use: make it with --recover, without --batch",
-        };
-        return Err(Error::NotRecoverable { id, why });
+///
+/// Of a device with batches the driver would fail the requests: `ask` has the server [leave](Device::hand_over) by itself.
+pub fn quiesce<E: From<Error>>(id: u32, ask: impl FnOnce() -> Result<(), E>) -> Result<i32, E> {
+    let mut control = Control::open().map_err(Error::from)?;
+    let info = control.info(id).map_err(Error::from)?;
+    let is_told = info.flags & flag::QUIESCE != 0;
+    let can_leave = info.flags & flag::USER_RECOVERY != 0 && info.flags & flag::BATCH_IO != 0;
+    if !is_told && !can_leave {
+        let why = "cannot be taken over in use: make it with --recover, on Linux 6.16 or newer";
+        return Err(Error::NotRecoverable { id, why }.into());
     }
     // Names this very process, whatever gets its number when it is gone.
     let server = Pid::from_raw(info.ublksrv_pid);
     let mut server = server.and_then(|server| pidfd_open(server, PidfdFlags::empty()).ok());
-    control.quiesce(id, QUIESCE_PATIENCE_MS)?;
+    match is_told {
+        true => control.quiesce(id, QUIESCE_PATIENCE_MS).map_err(Error::from)?,
+        false => ask()?,
+    }
     let begun = Instant::now();
     let mut next = begun + QUIESCE_AGAIN;
     loop {
-        let is_live = control.info(id)?.state == state::LIVE;
+        let is_live = control.info(id).map_err(Error::from)?.state == state::LIVE;
         if !is_live && !is_alive(info.ublksrv_pid) {
             return Ok(info.ublksrv_pid);
         }
-        if is_live && Instant::now() >= next {
+        if is_told && is_live && Instant::now() >= next {
             // Refused where requests are with the server for longer than that: there is another time.
             let _ = control.quiesce(id, QUIESCE_AGAIN_PATIENCE_MS);
             next = Instant::now() + QUIESCE_AGAIN;
         }
         if begun.elapsed() >= UPGRADE_PATIENCE {
-            return Err(Error::NotRecoverable { id, why: STILL_SERVED });
+            return Err(Error::NotRecoverable { id, why: STILL_SERVED }.into());
         }
         if is_live
             && begun.elapsed() >= LEAVE_PATIENCE

@@ -6,6 +6,7 @@ use crate::kernel;
 use crate::path::DataPath;
 use crate::queue::{QueueConfig, QueueServer, Share, Watcher};
 use namespace::Namespace;
+use namespace::layer::program::{Called, Waker};
 use reactor::{Drive, Kind, Reactor};
 use std::fs::File;
 use std::io;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use ublk_bpf::KernelProgram;
+use ublk_bpf::{KernelProgram, LEAVE};
 
 /// After so long a device whose threads have not ended is told to stop again.
 const STOP_AGAIN: Duration = Duration::from_secs(1);
@@ -27,6 +28,8 @@ const FURTHER_BYTES: usize = 32 << 20;
 #[derive(Debug)]
 pub struct Threads {
     pub handles: Vec<JoinHandle<()>>,
+    /// To tell each that it is to leave.
+    callers: Vec<Arc<dyn Called>>,
     pub sender: Sender<Event>,
     pub events: Receiver<Event>,
     /// Of each thread: nothing is with the volume, although the driver ends tags.
@@ -52,8 +55,8 @@ impl Threads {
     pub fn new() -> Threads {
         let (sender, events) = channel();
         let (idle, ended, failed) = (Vec::new(), Vec::new(), Vec::new());
-        let (handles, error, fate) = (Vec::new(), None, None);
-        Threads { handles, sender, events, idle, ended, failed, error, fate }
+        let (handles, callers, error, fate) = (Vec::new(), Vec::new(), None, None);
+        Threads { handles, callers, sender, events, idle, ended, failed, error, fate }
     }
 
     pub fn start(&mut self, seed: Seed) -> Result<(), Error> {
@@ -70,7 +73,19 @@ impl Threads {
         self.ended.push(false);
         self.failed.push(false);
         let gone = || Error::Ended(io::Error::other("a thread has ended"));
-        receiver.recv().map_err(|_| gone())?
+        self.callers.push(receiver.recv().map_err(|_| gone())??);
+        Ok(())
+    }
+
+    /// Has the threads end what they have begun, and begin nothing more: another server takes the device over.
+    pub fn leave(&mut self) {
+        if self.fate.is_none() {
+            self.fate = Some(Ending::HandedOver);
+            // One that has ended has nothing to do with it any more.
+            for thread in &self.callers {
+                let _ = thread.call(LEAVE);
+            }
+        }
     }
 
     pub fn all_ended(&self) -> bool {
@@ -149,8 +164,8 @@ pub struct Seed {
     pub teller: Teller,
 }
 
-/// Serves a queue until all of its tags have ended.
-fn run(seed: Seed, started: &Sender<Result<(), Error>>) {
+/// Serves a queue until all of its tags have ended. Tells by whom it is called.
+fn run(seed: Seed, started: &Sender<Result<Arc<dyn Called>, Error>>) {
     if let Some(program) = &seed.program {
         return kernel::run(&seed, program, started);
     }
@@ -176,14 +191,16 @@ fn run(seed: Seed, started: &Sender<Result<(), Error>>) {
     // What the driver refuses it refuses at once: of batches, first what prepares, then what fetches.
     reactor.turn_for(Drive::Poll);
     reactor.turn_for(Drive::Poll);
+    let caller = Waker::new(&reactor, Rc::downgrade(&server) as _);
     let outcome = match server.refusal() {
-        None => Ok(()),
+        None => Ok(Arc::new(caller.clone()) as Arc<dyn Called>),
         Some(errno) => Err(Error::Queue { queue, source: io::Error::from_raw_os_error(errno) }),
     };
     let _ = started.send(outcome);
     // Where waiting is all that is left to do, one call hands over what is queued and waits.
     while reactor.wait_turn() {}
     reactor.run();
+    caller.forget();
     let stats = reactor.stats();
     let (requests, enters) = (server.requests(), stats.enters);
     tracing::debug!(queue, requests, enters, sleeps = stats.sleeps, "a queue has ended");
@@ -283,6 +300,21 @@ mod tests {
         assert_eq!(threads.ending(), None);
         threads.note(Event::Ended(1, None), 7, || false);
         assert_eq!(threads.ending(), Some(Ending::Stopped));
+    }
+
+    #[test]
+    fn who_is_told_to_leave_has_handed_the_device_over_once_all_are_idle() {
+        let mut threads = two();
+        threads.leave();
+        threads.note(Event::Idle(1), 7, || true);
+        assert_eq!(threads.ending(), None);
+        threads.note(Event::Idle(0), 7, || true);
+        assert_eq!(threads.ending(), Some(Ending::HandedOver));
+        // One that is being stopped stays so.
+        let mut threads = two();
+        threads.note(Event::Ending(0, None), 7, || false);
+        threads.leave();
+        assert_eq!(threads.fate, Some(Ending::Stopped));
     }
 
     /// The driver waits for results that it has refused: nothing is handed over so, and nothing ends by itself.

@@ -18,13 +18,22 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Has the server give the device up.
+pub const LEAVE: &str = "device_leave";
+
 /// What the device's volume is called, where volumes have numbers.
 const NUMBER: u32 = 1;
 
 /// Answers calls about the volume of device `id` until it is dropped. None, and a line in the log, if there can be
 /// no socket: the device is served all the same.
-pub fn open(id: u32, volume: &Arc<dyn Namespace>, notes: &Arc<Notes>) -> Option<ControlSocket> {
-    match begin(id, Arc::downgrade(volume), Arc::clone(notes)) {
+/// `leave` is called when the server is to give the device up to another one.
+pub fn open(
+    id: u32,
+    volume: &Arc<dyn Namespace>,
+    notes: &Arc<Notes>,
+    leave: impl Fn() + Send + Sync + 'static,
+) -> Option<ControlSocket> {
+    match begin(id, Arc::downgrade(volume), Arc::clone(notes), leave) {
         Ok(socket) => Some(socket),
         Err(error) => {
             tracing::warn!("/dev/ublkb{id} cannot be asked about its paths and programs: {error}");
@@ -33,7 +42,12 @@ pub fn open(id: u32, volume: &Arc<dyn Namespace>, notes: &Arc<Notes>) -> Option<
     }
 }
 
-fn begin(id: u32, volume: Weak<dyn Namespace>, notes: Arc<Notes>) -> anyhow::Result<ControlSocket> {
+fn begin(
+    id: u32,
+    volume: Weak<dyn Namespace>,
+    notes: Arc<Notes>,
+    leave: impl Fn() + Send + Sync + 'static,
+) -> anyhow::Result<ControlSocket> {
     let path = record::socket_of(id);
     let until = Instant::now() + PATIENCE;
     let mut socket = loop {
@@ -43,6 +57,10 @@ fn begin(id: u32, volume: Weak<dyn Namespace>, notes: Arc<Notes>) -> anyhow::Res
         }
     };
     socket.answer(move |method, params| match volume.upgrade() {
+        Some(_) if method == LEAVE => {
+            leave();
+            Ok(Value::Null)
+        }
         Some(volume) => answer(id, &*volume, &notes, method, params),
         None => Err(Failure::refused("the server is stopping")),
     })?;

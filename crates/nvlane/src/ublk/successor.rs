@@ -1,8 +1,9 @@
 //! What a server needs of the one before it: its volume, and what its programs have kept.
 
+use super::door;
 use super::record::socket_of;
 use crate::cli::ProgramPlace;
-use crate::control::client::Client;
+use crate::control::client::{Client, ClientError};
 use crate::control::method::{BackendNow, ProgramBackends};
 use crate::patience::Patience;
 use crate::settle::{self, CONNECTIONS_CLOSE, Last};
@@ -153,6 +154,26 @@ pub fn check_programs(id: u32, volume: Option<&str>, place: ProgramPlace) -> Res
         if number == 0 && place == ProgramPlace::Kernel {
             ublk_bpf::check(&object, backends.len() as u16).with_context(|| name.clone())?;
             ::ublk::check_length(id, most).with_context(|| name.clone())?;
+        }
+    }
+    Ok(())
+}
+
+/// Asks the server of a device to give it up, where the driver does not do that. One that does not answer is one that does not
+/// leave, which is waited for.
+pub fn ask_to_leave(id: u32) -> Result<()> {
+    let asked = Client::connect(&socket_of(id))
+        .map(|server| server.patient_for(ANSWER_PATIENCE))
+        .and_then(|mut server| server.call(door::LEAVE, Value::Null));
+    match asked {
+        Ok(_) => {}
+        Err(ClientError::Failed(failure)) => {
+            bail!(
+                "/dev/ublkb{id} cannot be taken over in use: its server does not leave ({failure})"
+            )
+        }
+        Err(error) => {
+            tracing::warn!("the server of /dev/ublkb{id} cannot be asked to leave: {error}")
         }
     }
     Ok(())

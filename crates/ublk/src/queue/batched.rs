@@ -73,6 +73,8 @@ impl QueueServer {
         }
         if self.batch().borrow().is_over() {
             self.end_tags();
+        } else if self.leaving.get() {
+            self.tell_if_idle();
         }
     }
 

@@ -425,6 +425,41 @@ fn a_request_that_is_at_work_when_the_driver_fetches_no_more_ends_when_its_resul
     assert_eq!((set.told.ending.get(), set.told.error.get()), (2, Some(libc::EOPNOTSUPP)));
 }
 
+/// Nothing is begun any more, and who leaves is idle when what he has begun is done and the driver has taken its result.
+#[test]
+fn a_queue_that_leaves_ends_what_it_has_begun_and_begins_nothing() {
+    let set = Set::with(again(1), true);
+    set.put(&pattern());
+    give_first(&set, uring::MORE);
+    set.queue.wake(0);
+    assert_eq!((set.told.idle.get(), set.told.ending.get()), (0, 0), "a request is at work");
+    // One that comes now stays with the driver.
+    set.describe(TAG, operation::WRITE);
+    set.queue.begin(TAG);
+    assert_eq!(set.queue.requests(), 1);
+    let end = Instant::now() + Duration::from_secs(20);
+    let list = loop {
+        // Before the turn hands it over, which this driver would refuse.
+        if let Some((list, ..)) = set.queue.batch().borrow_mut().close() {
+            break list;
+        }
+        set.reactor.turn_for(Drive::Poll);
+        assert!(Instant::now() < end && set.told.error.get().is_none(), "no result");
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert_eq!(set.told.idle.get(), 0, "the result is not taken yet");
+    set.queue.complete(about::COMMITTED | u64::from(list), 8, 0);
+    assert_eq!((set.told.idle.get(), set.told.ending.get()), (1, 0));
+    assert!(set.told.ended.borrow().is_empty() && set.stored() != pattern());
+
+    // With nothing begun it is idle at once.
+    for batch in [true, false] {
+        let set = Set::with(again(0), batch);
+        set.queue.wake(0);
+        assert_eq!((set.told.idle.get(), set.told.ending.get()), (1, 0));
+    }
+}
+
 #[test]
 fn what_fetches_is_given_again_where_it_ended_for_now_but_not_for_ever() {
     let set = Set::with(again(0), true);
