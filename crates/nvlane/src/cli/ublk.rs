@@ -95,7 +95,7 @@ pub struct UblkMakeArgs {
     /// Have the driver copy, into memory that belongs to each request.
     #[arg(long, group = "path")]
     pub copy: bool,
-    /// Have requests come and go many at a time (Linux 7.0): the default of devices that do not outlive their server, with one thread per queue.
+    /// Have requests come and go many at a time (Linux 7.0): the default of devices with one thread per queue.
     /// A device that is taken over stays as it was made.
     #[arg(long, conflicts_with = "no_batch")]
     pub batch: bool,
