@@ -4,7 +4,10 @@ use anyhow::{Context, bail};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
 
 /// Niceness of what is measured, where it may be lowered.
 const NICE: i32 = -15;
@@ -54,6 +57,51 @@ pub fn prefer() -> bool {
     }
     // SAFETY: setpriority takes numbers only; 0 means the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) == 0 }
+}
+
+/// Keeps a core from sleeping until it is dropped, by a thread that runs only where nothing else wants to.
+///
+/// The clock of an exact guest counts instructions, and goes on to the next timer where there are none. While a guest waits for the
+/// machine around it (a file, an output), which other work may keep busy, that was seconds; so it is what it takes.
+pub struct Awake {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Awake {
+    pub fn keep(core: usize) -> io::Result<Awake> {
+        let ends = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&ends);
+        let (sender, begun) = sync_channel(1);
+        let thread = std::thread::Builder::new().name("awake".into()).spawn(move || {
+            let ready = pin(core).and_then(|()| be_idle());
+            let is_ready = ready.is_ok();
+            let _ = sender.send(ready);
+            while is_ready && !told.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        })?;
+        let awake = Awake { ends, thread: Some(thread) };
+        begun.recv().map_err(io::Error::other)??;
+        Ok(awake)
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Puts the calling thread behind all other work.
+fn be_idle() -> io::Result<()> {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: `none` is a complete sched_param that outlives the call; 0 means the calling thread.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Fails with one clear line when the two cores cannot be had.

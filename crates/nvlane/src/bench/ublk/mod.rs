@@ -197,6 +197,7 @@ impl Bench<'_> {
     ) -> anyhow::Result<Vec<Recovery>> {
         let Plan { warm, kills, .. } = self.plan;
         let program = InMemory::new()?;
+        let _awake = cores::Awake::keep(self.options.server_core)?;
         let times = (0..kills).map(|round| {
             let mut took = None;
             client.run(KILLED, round, warm, Duration::ZERO, || {
