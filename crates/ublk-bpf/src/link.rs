@@ -14,13 +14,13 @@ use crate::abi::{CONFIG, USER_SECTIONS};
 use crate::error::Error;
 use crate::log;
 use libbpf_rs::Linker;
-use object::read::elf::ElfFile64;
+use object::read::elf::{ElfFile64, ElfSymbol64};
 use object::{
     LittleEndian, Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionIndex, SectionKind,
-    SymbolKind,
+    SymbolKind, elf,
 };
 use rustix::fs::{MemfdFlags, memfd_create};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::AsRawFd;
@@ -55,6 +55,8 @@ const NOT_FOR_PROGRAMS: [&str; 8] = [
     "maps",
     "version",
 ];
+/// Most that a section is aligned to.
+const ALIGNMENT_MAX: u64 = 4096;
 /// Helpers that `nvlane_bpf.h` declares: look up, update, delete, time, random, processor.
 const HELPERS: [i32; 6] = [1, 2, 3, 5, 7, 8];
 
@@ -105,7 +107,17 @@ impl Linked {
 #[derive(PartialEq, Eq)]
 struct Function<'a> {
     code: &'a [u8],
-    relocations: Vec<(u64, String)>,
+    relocations: Vec<(u64, Kind, String)>,
+}
+
+/// What it is that a relocation names.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Function,
+    Map,
+    /// A section of variables.
+    Variables,
+    Other,
 }
 
 /// The functions of a program, for the kernel.
@@ -161,11 +173,12 @@ fn is_waived() -> bool {
     cfg!(feature = "mutants") && is_asked()
 }
 
-/// Whether a map, or a section of variables, is one that a program may have.
-fn is_own(name: &str) -> bool {
-    match name.starts_with('.') {
-        true => name != CONFIG && VARIABLES.iter().any(|begin| name.starts_with(begin)),
-        false => !name.starts_with(LOOP_MAPS),
+/// Whether what an instruction is about is a map, or variables, that a program may have.
+fn is_own(kind: Kind, name: &str) -> bool {
+    match kind {
+        Kind::Map => !name.starts_with(LOOP_MAPS),
+        Kind::Variables => name != CONFIG,
+        Kind::Function | Kind::Other => false,
     }
 }
 
@@ -176,6 +189,10 @@ fn sections(elf: &Elf<'_>) -> Result<Result<(), String>, object::Error> {
         let is_code = section.kind() == SectionKind::Text && section.size() > 0;
         if is_code && name != TEXT && !name.starts_with(USER_SECTIONS) {
             return Ok(Err(format!("it has a program of its own in {name}")));
+        }
+        // The linker fills in as much.
+        if section.align() > ALIGNMENT_MAX {
+            return Ok(Err(format!("its section {name} is aligned to more than a page")));
         }
         if name == CONFIG || NOT_FOR_PROGRAMS.iter().any(|begin| name.starts_with(begin)) {
             return Ok(Err(format!("it has a section {name}, which is not for programs")));
@@ -202,29 +219,50 @@ fn symbols(elf: &Elf<'_>) -> Result<Result<(), String>, object::Error> {
             return Ok(Err(format!("its types tell of {name}, which is not there")));
         }
     }
+    let ours = Elf::parse(LOOP)?;
+    let ours = ours.symbols().filter(|symbol| !symbol.is_local()).map(|symbol| symbol.name());
+    let ours = ours.collect::<Result<BTreeSet<&str>, _>>()?;
     for symbol in elf.symbols() {
         let name = symbol.name()?;
         if symbol.is_undefined() && !name.is_empty() {
             return Ok(Err(format!("it uses {name}, which it does not have")));
         }
-        let Some(index) = symbol.section_index() else { continue };
+        let Some(index) = symbol.section_index() else {
+            // The source's name.
+            if symbol.kind() == SymbolKind::File && symbol.is_local() {
+                continue;
+            }
+            return Ok(Err(format!("{name} is in none of its sections")));
+        };
         let section = elf.section_by_index(index)?;
         let end = symbol.address().checked_add(symbol.size());
         if end.is_none_or(|end| end > section.size()) {
             return Ok(Err(format!("{name} goes beyond its section")));
         }
         let home = section.name()?;
-        let is_known = name == ROUTE || name == DONE;
+        let is_known = home == TEXT && (name == ROUTE || name == DONE);
+        if is_known && !is_plain(&symbol) {
+            return Ok(Err(format!("its {name} is not simply global")));
+        }
+        // The linker goes by names, wherever they are; of the license there is one.
         let is_reserved = match home {
-            TEXT => name.starts_with(LOOP_FUNCTIONS) && !is_known,
-            MAPS => name.starts_with(LOOP_MAPS),
-            _ => false,
+            LICENSE => false,
+            TEXT if name.starts_with(LOOP_FUNCTIONS) => !is_known,
+            MAPS if name.starts_with(LOOP_MAPS) => true,
+            _ => !is_known && ours.contains(name),
         };
         if is_reserved {
             return Ok(Err(format!("it has a {name} of its own")));
         }
     }
     Ok(Ok(()))
+}
+
+/// Whether it is a function that takes the place of the loop's, and is verified by itself: libbpf makes hidden ones part of what
+/// calls them, whose flight they would have as a whole.
+fn is_plain(symbol: &ElfSymbol64<'_, '_, LittleEndian>) -> bool {
+    let is_visible = symbol.elf_symbol().st_visibility() == elf::STV_DEFAULT;
+    symbol.kind() == SymbolKind::Text && symbol.is_global() && !symbol.is_weak() && is_visible
 }
 
 /// Whether a function of the program does what programs may do.
@@ -236,24 +274,26 @@ fn harmless(
     if !rest.is_empty() {
         return Err("ends within an instruction".to_owned());
     }
+    if function.relocations.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+        return Err("has two things put into one instruction".to_owned());
+    }
     let mut at = 0;
     while let Some(word) = code.get(at) {
         let place = at as u64 * 8;
-        let named = function.relocations.iter().find(|(of, _)| *of == place);
-        let named = named.map(|(_, name)| name.as_str());
+        let named = function.relocations.iter().find(|(of, ..)| *of == place);
+        let named = named.map(|(_, kind, name)| (*kind, name.as_str()));
+        let what = |else_what| named.map_or(else_what, |(_, name)| name);
         let (register, immediate) =
             (word[1] >> 4, i32::from_le_bytes([word[4], word[5], word[6], word[7]]));
         match (word[0], register, named) {
             (CALL, 0, None) if HELPERS.contains(&immediate) => {}
-            (CALL, CALL_FUNCTION, Some(name))
+            (CALL, CALL_FUNCTION, Some((Kind::Function, name)))
                 if functions.contains_key(name) && !name.starts_with(LOOP_FUNCTIONS) => {}
-            (CALL, ..) => {
-                return Err(format!("calls {}", named.unwrap_or("what programs may not")));
-            }
+            (CALL, ..) => return Err(format!("calls {}", what("what programs may not"))),
             (LOAD_IMMEDIATE, 0, None) => {}
-            (LOAD_IMMEDIATE, 0, Some(name)) if is_own(name) => {}
-            (LOAD_IMMEDIATE, ..) => return Err(format!("uses {}", named.unwrap_or("an address"))),
-            (_, _, Some(name)) => return Err(format!("has {name} put into an instruction")),
+            (LOAD_IMMEDIATE, 0, Some((kind, name))) if is_own(kind, name) => {}
+            (LOAD_IMMEDIATE, ..) => return Err(format!("uses {}", what("an address"))),
+            (_, _, Some((_, name))) => return Err(format!("has {name} put into an instruction")),
             _ => {}
         }
         // What loads 64 bits has two words.
@@ -310,14 +350,14 @@ fn relocations<'a>(
     section: &impl ObjectSection<'a>,
     first: u64,
     len: u64,
-) -> Result<Vec<(u64, String)>, object::Error> {
+) -> Result<Vec<(u64, Kind, String)>, object::Error> {
     let mut found = Vec::new();
     for (at, relocation) in section.relocations() {
         if at < first || at - first >= len {
             continue;
         }
         let RelocationTarget::Symbol(index) = relocation.target() else {
-            found.push((at - first, "an address".to_owned()));
+            found.push((at - first, Kind::Other, "an address".to_owned()));
             continue;
         };
         let symbol = elf.symbol_by_index(index)?;
@@ -328,18 +368,19 @@ fn relocations<'a>(
             None => "elsewhere".to_owned(),
         };
         let name = symbol.name()?;
-        let named = match home.as_str() {
+        let (kind, named) = match home.as_str() {
             // What is meant may be other than what is named: the instruction adds to the symbol's place.
             TEXT => {
                 let target = target(section.data()?, at, symbol.address());
-                function_at(elf, symbol.section_index(), target)?
+                (Kind::Function, function_at(elf, symbol.section_index(), target)?)
             }
             // The name decides who may use it.
-            MAPS if !name.is_empty() => name.to_owned(),
-            _ if symbol.is_undefined() => name.to_owned(),
-            _ => home,
+            MAPS if !name.is_empty() => (Kind::Map, name.to_owned()),
+            _ if symbol.is_undefined() => (Kind::Other, name.to_owned()),
+            _ if VARIABLES.iter().any(|begin| home.starts_with(begin)) => (Kind::Variables, home),
+            _ => (Kind::Other, home),
         };
-        found.push((at - first, named));
+        found.push((at - first, kind, named));
     }
     found.sort();
     Ok(found)
@@ -360,17 +401,17 @@ fn calls(
     section: SectionIndex,
     first: u64,
     code: &[u8],
-    found: &mut Vec<(u64, String)>,
+    found: &mut Vec<(u64, Kind, String)>,
 ) -> Result<(), object::Error> {
     let mut at = 0;
     let (words, _) = code.as_chunks::<8>();
     while let Some(word) = words.get(at) {
         let place = at as u64 * 8;
         let is_call = word[0] == CALL && word[1] >> 4 == CALL_FUNCTION;
-        if is_call && found.iter().all(|(of, _)| *of != place) {
+        if is_call && found.iter().all(|(of, ..)| *of != place) {
             let distance = i32::from_le_bytes([word[4], word[5], word[6], word[7]]);
             let target = first.checked_add_signed((at as i64 + 1 + i64::from(distance)) * 8);
-            found.push((place, function_at(elf, Some(section), target)?));
+            found.push((place, Kind::Function, function_at(elf, Some(section), target)?));
         }
         at += if word[0] == LOAD_IMMEDIATE { 2 } else { 1 };
     }
@@ -393,277 +434,4 @@ fn function_at(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use libbpf_rs::ObjectBuilder;
-
-    fn example(name: &str) -> Vec<u8> {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf");
-        std::fs::read(format!("{folder}/{name}.bpf.o")).expect("an object")
-    }
-
-    /// Where the code of a function is in an object.
-    fn place(object: &[u8], function: &str) -> usize {
-        let elf = Elf::parse(object).unwrap();
-        let symbol = elf.symbol_by_name(function).unwrap();
-        let section = elf.section_by_index(symbol.section_index().unwrap()).unwrap();
-        (section.file_range().unwrap().0 + symbol.address()) as usize
-    }
-
-    fn said(object: &[u8]) -> String {
-        check(object).expect_err("it is refused").to_string()
-    }
-
-    /// The maps of an object, as libbpf reads it.
-    fn maps(object: &[u8]) -> Vec<String> {
-        let mut builder = ObjectBuilder::default();
-        let open = builder.name("nvlane").and_then(|it| it.open_memory(object));
-        let open = open.expect("libbpf reads it");
-        let mut names: Vec<String> =
-            open.maps().map(|map| map.name().to_string_lossy().into_owned()).collect();
-        names.sort();
-        names
-    }
-
-    #[test]
-    fn the_loop_comes_around_each_program() {
-        let elf = Elf::parse(LOOP).unwrap();
-        let ours = Parts::of(&elf).unwrap().functions;
-        let null = Linked::of(&example("null")).unwrap().object;
-        assert!(ours.len() > 8 && maps(&null).len() == 7);
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf");
-        let mut count = 0;
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.extension().is_none_or(|it| it != "o") {
-                continue;
-            }
-            let program = std::fs::read(&path).unwrap();
-            let linked = Linked::of(&program);
-            let Linked { object, has_done } =
-                linked.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            let elf = Elf::parse(&*object).unwrap();
-            let parts = Parts::of(&elf).unwrap();
-            for (name, function) in ours.iter().filter(|(name, _)| *name != DONE) {
-                assert!(parts.functions.get(name) == Some(function), "{}: {name}", path.display());
-            }
-            let own = Elf::parse(&*program).unwrap();
-            let own = Parts::of(&own).unwrap().functions;
-            assert!(own[ROUTE] == parts.functions[ROUTE], "{}", path.display());
-            assert_eq!(own.contains_key(DONE), has_done);
-            assert!(own.get(DONE).unwrap_or(&ours[DONE]) == &parts.functions[DONE]);
-            let mut all = [maps(&null), maps(&program)].concat();
-            all.sort();
-            assert_eq!(maps(&object), all);
-            count += 1;
-        }
-        assert!(count >= 8);
-        assert!(!Linked::of(&example("tests/maps")).unwrap().has_done);
-        assert!(Linked::of(&example("tests/deferred")).unwrap().has_done);
-    }
-
-    #[test]
-    fn nothing_is_the_loops_but_what_it_calls() {
-        let renamed = |name: &str, from: &str, to: &str| {
-            assert_eq!(from.len(), to.len());
-            let mut object = example(name);
-            let at: Vec<usize> = (0..object.len() - from.len())
-                .filter(|at| object[*at..].starts_with(from.as_bytes()))
-                .collect();
-            assert!(!at.is_empty(), "{name} has no {from}");
-            for at in at {
-                object[at..at + to.len()].copy_from_slice(to.as_bytes());
-            }
-            object
-        };
-        let taken = renamed("statistics", "\0operations\0", "\0nvlane_ops\0");
-        assert!(said(&taken).contains("uses nvlane_ops"), "{}", said(&taken));
-        // One that nobody uses: libbpf would take it for the loop's.
-        let unused = renamed("statistics", "\0latencies\0", "\0nvlane_hd\0");
-        assert!(said(&unused).contains("nvlane_hd"), "{}", said(&unused));
-        let another = renamed("mirror", "\0nvlane_kernel_done\0", "\0nvlane_kernel_part\0");
-        assert!(said(&another).contains("one place only"), "{}", said(&another));
-        let without = renamed("linear", "\0nvlane_kernel_route\0", "\0nvlane_kernel_other\0");
-        assert!(said(&without).contains("no nvlane_kernel_route"), "{}", said(&without));
-        let third = renamed("tests/maps", "\0sum\0", "\0own\0");
-        assert!(check(&third).is_ok(), "names that are not the loop's are free");
-        // What only a build that breaks promises takes.
-        let failing = said(&example("tests/failing"));
-        assert!(failing.contains(" uses nvlane_queues"), "{failing}");
-    }
-
-    #[test]
-    fn symbols_are_where_their_sections_are() {
-        let object = example("statistics");
-        let elf = Elf::parse(&*object).unwrap();
-        let table = elf.section_by_name(".symtab").unwrap().file_range().unwrap().0 as usize;
-        let number = elf.symbol_by_name("operations").unwrap().index().0;
-        // Of a symbol's 24 bytes: st_value at 8, st_size at 16. By a negative place it would be the loop's.
-        for (at, value) in [(8, 33_u64), (8, u64::MAX - 31), (8, 1 << 40), (16, 65)] {
-            let mut moved = object.clone();
-            moved[table + number * 24 + at..][..8].copy_from_slice(&value.to_le_bytes());
-            let said = said(&moved);
-            assert!(said.contains("operations goes beyond") || said.contains("uses"), "{said}");
-        }
-    }
-
-    #[test]
-    fn what_the_kernel_has_for_loops_is_not_for_programs() {
-        const PROGBITS: u32 = 1;
-        for name in
-            [".struct_ops.link", ".struct_ops", ".ksyms", ".kconfig", ".rodata.nvlane", "maps"]
-        {
-            let object = with_section(&example("linear"), name, PROGBITS, 3, &[0; 24]);
-            assert!(said(&object).contains(name), "{}", said(&object));
-        }
-        let old = with_section(&example("linear"), STEP_SECTION, PROGBITS, 6, &[0; 8]);
-        assert!(said(&old).contains("a loop of its own"), "{}", said(&old));
-        let mut free = example("linear");
-        let license = section(&free, LICENSE);
-        free[license.start] = b'd';
-        assert!(said(&free).contains("license"), "{}", said(&free));
-        // Types that tell of a section that is not there.
-        let mut typed = example("linear");
-        let types = section(&typed, ".BTF");
-        let names: Vec<usize> = (types.start..=types.end - 9)
-            .filter(|at| typed[*at..].starts_with(b"\0license\0"))
-            .collect();
-        assert_eq!(names.len(), 1);
-        typed[names[0] + 1..][..7].copy_from_slice(b".ksyms\0");
-        assert!(said(&typed).contains(".ksyms, which is not there"), "{}", said(&typed));
-    }
-
-    #[test]
-    fn a_program_calls_nothing_else() {
-        let object = example("linear");
-        let first = place(&object, "nvlane_kernel_route");
-        let said = |instruction: [u8; 8]| {
-            let mut changed = object.clone();
-            changed[first..first + 8].copy_from_slice(&instruction);
-            check(&changed).map_err(|error| error.to_string())
-        };
-        assert_eq!(said([CALL, 0, 0, 0, 5, 0, 0, 0]), Ok(false));
-        // bpf_probe_write_user, a function of the kernel, one of ours by its distance, the address of a map.
-        for (instruction, wanted) in [
-            ([CALL, 0, 0, 0, 36, 0, 0, 0], "calls"),
-            ([CALL, 0x20, 0, 0, 36, 0, 0, 0], "calls"),
-            ([CALL, 0x10, 0, 0, 36, 0, 0, 0], "calls"),
-            ([LOAD_IMMEDIATE, 0x11, 0, 0, 3, 0, 0, 0], "uses"),
-        ] {
-            let why = said(instruction).expect_err("it is not harmless");
-            assert!(why.contains("nvlane_kernel_route") && why.contains(wanted), "{why}");
-        }
-    }
-
-    /// Adds a section to an object, with this name, kind and flags.
-    fn with_section(object: &[u8], name: &str, kind: u32, flags: u64, bytes: &[u8]) -> Vec<u8> {
-        let number = |at: usize, len| {
-            let mut word = [0; 8];
-            word[..len].copy_from_slice(&object[at..at + len]);
-            u64::from_le_bytes(word) as usize
-        };
-        // e_shoff, e_shnum and e_shstrndx; of a section's header, sh_offset and sh_size.
-        let (headers, count, names) = (number(40, 8), number(60, 2), number(62, 2));
-        let text = number(headers + names * 64 + 24, 8);
-        let text = &object[text..text + number(headers + names * 64 + 32, 8)];
-        let mut changed = object.to_vec();
-        let names_at = changed.len();
-        changed.extend_from_slice(text);
-        changed.extend_from_slice(name.as_bytes());
-        changed.push(0);
-        let names_len = changed.len() - names_at;
-        changed.resize(changed.len().next_multiple_of(8), 0);
-        let bytes_at = changed.len();
-        changed.extend_from_slice(bytes);
-        changed.resize(changed.len().next_multiple_of(8), 0);
-        let headers_at = changed.len();
-        changed.extend_from_slice(&object[headers..headers + count * 64]);
-        changed[headers_at + names * 64 + 24..][..8]
-            .copy_from_slice(&(names_at as u64).to_le_bytes());
-        changed[headers_at + names * 64 + 32..][..8]
-            .copy_from_slice(&(names_len as u64).to_le_bytes());
-        changed.extend_from_slice(&(text.len() as u32).to_le_bytes());
-        changed.extend_from_slice(&kind.to_le_bytes());
-        for word in [flags, 0, bytes_at as u64, bytes.len() as u64, 0, 8, 0] {
-            changed.extend_from_slice(&word.to_le_bytes());
-        }
-        changed[40..48].copy_from_slice(&(headers_at as u64).to_le_bytes());
-        changed[60..62].copy_from_slice(&(count as u16 + 1).to_le_bytes());
-        changed
-    }
-
-    /// Where the bytes of a section are in an object.
-    fn section(object: &[u8], name: &str) -> std::ops::Range<usize> {
-        let elf = Elf::parse(object).unwrap();
-        let (at, len) = elf.section_by_name(name).unwrap().file_range().unwrap();
-        at as usize..(at + len) as usize
-    }
-
-    #[test]
-    fn what_libbpf_reads_otherwise_is_refused() {
-        const PROGBITS: u32 = 1;
-        const EXECUTABLE: u64 = 4;
-        let object = example("linear");
-        let more = object[section(&object, ".BTF.ext")].to_vec();
-        check(&with_section(&object, "noted", PROGBITS, 0, &more)).unwrap();
-        // libbpf takes the last of two.
-        let twice = with_section(&object, ".BTF.ext", PROGBITS, 0, &more);
-        assert!(said(&twice).contains("two sections named .BTF.ext"), "{}", said(&twice));
-        // Code is what is executable, wherever it is loaded.
-        for name in ["struct_ops.s/other", "nvlane/other"] {
-            let code =
-                with_section(&object, name, PROGBITS, EXECUTABLE, &[0x95, 0, 0, 0, 0, 0, 0, 0]);
-            assert!(said(&code).contains("is executable"), "{}", said(&code));
-        }
-        // Relocations by another table of symbols than the one that is looked at.
-        let object = example("statistics");
-        let mut elsewhere = object.clone();
-        let elf = Elf::parse(&*object).unwrap();
-        let index = elf.section_by_name(".rel.text").unwrap().index().0;
-        let headers = u64::from_le_bytes(object[40..48].try_into().unwrap()) as usize;
-        elsewhere[headers + index * 64 + 40] ^= 1;
-        assert!(said(&elsewhere).contains("other symbols"), "{}", said(&elsewhere));
-    }
-
-    #[test]
-    fn what_is_adjusted_is_found_whatever_the_types() {
-        // Programs without maps of their own do not need their types.
-        let mut object = example("linear");
-        let more = section(&object, ".BTF.ext");
-        // That its header goes up to the accesses to adjust, and how many bytes say which.
-        let header = u32::from_le_bytes(object[more.start + 4..][..4].try_into().unwrap());
-        assert!(header >= 32);
-        object[more.start + 24..][..8].copy_from_slice(&[0, 0, 0, 0, 20, 0, 0, 0]);
-        assert!(said(&object).contains("CO-RE"), "{}", said(&object));
-        // With types that nobody here reads it is so, too; alone they are refused.
-        let types = section(&object, ".BTF");
-        let mut unread = object.clone();
-        unread[types.start + 24 + 7] = 31;
-        assert!(said(&unread).contains("CO-RE"), "{}", said(&unread));
-        unread[more.start + 28..][..4].copy_from_slice(&0_u32.to_le_bytes());
-        assert!(said(&unread).contains(".BTF"), "{}", said(&unread));
-        // libbpf takes the other byte order.
-        let mut swapped = example("linear");
-        swapped[more.start..more.start + 2].copy_from_slice(&[0xeb, 0x9f]);
-        assert!(said(&swapped).contains(".BTF.ext"), "{}", said(&swapped));
-    }
-
-    #[test]
-    fn a_call_is_of_what_it_reaches() {
-        // By a function's name, or that of the section, and what the instruction adds.
-        let call = |word: i32| {
-            let word = word.to_le_bytes();
-            [CALL, 0x10, 0, 0, word[0], word[1], word[2], word[3]]
-        };
-        assert_eq!(target(&call(-1), 0, 64), Some(64));
-        assert_eq!(target(&call(3), 0, 64), Some(96));
-        assert_eq!(target(&[LOAD_IMMEDIATE, 0x41, 0, 0, 8, 0, 0, 0], 0, 64), Some(72));
-        assert_eq!((target(&call(-3), 0, 8), target(&call(0), 1, 8)), (None, None));
-    }
-
-    #[test]
-    fn what_is_no_object_of_ours_is_refused() {
-        assert!(check(b"").is_err() && check(b"\x7fELF").is_err());
-        assert!(check(&std::fs::read("/proc/self/exe").unwrap()).is_err());
-    }
-}
+mod tests;

@@ -1,0 +1,358 @@
+use super::*;
+use libbpf_rs::ObjectBuilder;
+
+fn example(name: &str) -> Vec<u8> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf");
+    std::fs::read(format!("{folder}/{name}.bpf.o")).expect("an object")
+}
+
+/// Where the code of a function is in an object.
+fn place(object: &[u8], function: &str) -> usize {
+    let elf = Elf::parse(object).unwrap();
+    let symbol = elf.symbol_by_name(function).unwrap();
+    let section = elf.section_by_index(symbol.section_index().unwrap()).unwrap();
+    (section.file_range().unwrap().0 + symbol.address()) as usize
+}
+
+fn said(object: &[u8]) -> String {
+    check(object).expect_err("it is refused").to_string()
+}
+
+/// An example with another name in all its tables of names.
+fn renamed(name: &str, from: &str, to: &str) -> Vec<u8> {
+    assert_eq!(from.len(), to.len());
+    let mut object = example(name);
+    let at: Vec<usize> = (0..object.len() - from.len())
+        .filter(|at| object[*at..].starts_with(from.as_bytes()))
+        .collect();
+    assert!(!at.is_empty(), "{name} has no {from}");
+    for at in at {
+        object[at..at + to.len()].copy_from_slice(to.as_bytes());
+    }
+    object
+}
+
+/// The maps of an object, as libbpf reads it.
+fn maps(object: &[u8]) -> Vec<String> {
+    let mut builder = ObjectBuilder::default();
+    let open = builder.name("nvlane").and_then(|it| it.open_memory(object));
+    let open = open.expect("libbpf reads it");
+    let mut names: Vec<String> =
+        open.maps().map(|map| map.name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_loop_comes_around_each_program() {
+    let elf = Elf::parse(LOOP).unwrap();
+    let ours = Parts::of(&elf).unwrap().functions;
+    let null = Linked::of(&example("null")).unwrap().object;
+    assert!(ours.len() > 8 && maps(&null).len() == 7);
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf");
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|it| it != "o") {
+            continue;
+        }
+        let program = std::fs::read(&path).unwrap();
+        let linked = Linked::of(&program);
+        let Linked { object, has_done } =
+            linked.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let elf = Elf::parse(&*object).unwrap();
+        let parts = Parts::of(&elf).unwrap();
+        for (name, function) in ours.iter().filter(|(name, _)| *name != DONE) {
+            // The program's is somewhere else there.
+            let named = |function: &Function<'_>| -> Vec<(u64, String)> {
+                function.relocations.iter().map(|(at, _, name)| (*at, name.clone())).collect()
+            };
+            let linked = &parts.functions[name];
+            assert!(linked.code == function.code, "{}: {name}", path.display());
+            assert_eq!(named(linked), named(function), "{}: {name}", path.display());
+        }
+        let own = Elf::parse(&*program).unwrap();
+        let own = Parts::of(&own).unwrap().functions;
+        assert!(own[ROUTE] == parts.functions[ROUTE], "{}", path.display());
+        assert_eq!(own.contains_key(DONE), has_done);
+        assert!(own.get(DONE).unwrap_or(&ours[DONE]) == &parts.functions[DONE]);
+        let mut all = [maps(&null), maps(&program)].concat();
+        all.sort();
+        assert_eq!(maps(&object), all);
+        count += 1;
+    }
+    assert!(count >= 8);
+    assert!(!Linked::of(&example("tests/maps")).unwrap().has_done);
+    assert!(Linked::of(&example("tests/deferred")).unwrap().has_done);
+}
+
+#[test]
+fn nothing_is_the_loops_but_what_it_calls() {
+    let taken = renamed("statistics", "\0operations\0", "\0nvlane_ops\0");
+    assert!(said(&taken).contains("uses nvlane_ops"), "{}", said(&taken));
+    // One that nobody uses: libbpf would take it for the loop's.
+    let unused = renamed("statistics", "\0latencies\0", "\0nvlane_hd\0");
+    assert!(said(&unused).contains("nvlane_hd"), "{}", said(&unused));
+    let another = renamed("mirror", "\0nvlane_kernel_done\0", "\0nvlane_kernel_part\0");
+    assert!(said(&another).contains("one place only"), "{}", said(&another));
+    let without = renamed("linear", "\0nvlane_kernel_route\0", "\0nvlane_kernel_other\0");
+    assert!(said(&without).contains("no nvlane_kernel_route"), "{}", said(&without));
+    let third = renamed("tests/maps", "\0sum\0", "\0own\0");
+    assert!(check(&third).is_ok(), "names that are not the loop's are free");
+    // What only a build that breaks promises takes.
+    let failing = said(&example("tests/failing"));
+    assert!(failing.contains(" uses nvlane_queues"), "{failing}");
+}
+
+#[test]
+fn symbols_are_where_their_sections_are() {
+    let object = example("statistics");
+    let elf = Elf::parse(&*object).unwrap();
+    let table = elf.section_by_name(".symtab").unwrap().file_range().unwrap().0 as usize;
+    let number = elf.symbol_by_name("operations").unwrap().index().0;
+    // Of a symbol's 24 bytes: st_value at 8, st_size at 16. By a negative place it would be the loop's.
+    for (at, value) in [(8, 33_u64), (8, u64::MAX - 31), (8, 1 << 40), (16, 65)] {
+        let mut moved = object.clone();
+        moved[table + number * 24 + at..][..8].copy_from_slice(&value.to_le_bytes());
+        let said = said(&moved);
+        assert!(said.contains("operations goes beyond") || said.contains("uses"), "{said}");
+    }
+}
+
+/// Puts these bytes into the entry of a symbol, from byte `at` of it on: its name at 0, what it is at 4 and 5, its section at 6.
+fn with_symbol(object: &[u8], symbol: &str, at: usize, bytes: &[u8]) -> Vec<u8> {
+    let elf = Elf::parse(object).unwrap();
+    let number = elf.symbol_by_name(symbol).unwrap().index().0;
+    let mut changed = object.to_vec();
+    let entry = section(object, ".symtab").start + number * 24 + at;
+    changed[entry..entry + bytes.len()].copy_from_slice(bytes);
+    changed
+}
+
+#[test]
+fn names_of_the_loops_are_for_nothing_of_a_programs() {
+    // Weak ones would be the loop's for the linker, wherever they are.
+    const WEAK_OBJECT: u8 = 0x21;
+    let taken = renamed("statistics", "\0operations\0", "\0nvlane_ops\0");
+    let weak = with_symbol(&taken, "nvlane_ops", 4, &[WEAK_OBJECT]);
+    for special in [0xfff1_u16, 0xfff2, 0xff00] {
+        let beside = with_symbol(&weak, "nvlane_ops", 6, &special.to_le_bytes());
+        assert!(said(&beside).contains("uses elsewhere"), "{}", said(&beside));
+        // One that nothing uses would have the linker look at a section that is none.
+        let unused = with_symbol(&example("linear"), "nvlane_license", 6, &special.to_le_bytes());
+        assert!(said(&unused).contains("in none of its sections"), "{}", said(&unused));
+    }
+    let placed = |object: &[u8], home: &str| {
+        let elf = Elf::parse(object).unwrap();
+        let home = elf.section_by_name(home).unwrap().index().0 as u16;
+        let placed = with_symbol(object, "nvlane_ops", 6, &home.to_le_bytes());
+        with_symbol(&placed, "nvlane_ops", 8, &[0; 16])
+    };
+    for home in [LICENSE, "nvlane/route"] {
+        let elsewhere = placed(&weak, home);
+        assert!(said(&elsewhere).contains(&format!("uses {home}")), "{}", said(&elsewhere));
+    }
+    let variables = placed(&with_section(&weak, ".data.x", 1, 3, &[0; 64]), ".data.x");
+    assert!(said(&variables).contains("it has a nvlane_ops of its own"), "{}", said(&variables));
+}
+
+#[test]
+fn what_the_loop_calls_is_global() {
+    // libbpf would have it verified as a part of the loop, whose flight is more than the request; or take the loop's own.
+    let object = example("mirror");
+    for (function, other) in [(ROUTE, DONE), (DONE, ROUTE)] {
+        assert!(check(&with_symbol(&object, other, 5, &[0])).is_ok());
+        // Bindings and types, visibilities.
+        for (at, value) in [(4, 0x02), (4, 0x22), (5, 1), (5, 2), (5, 3)] {
+            let changed = with_symbol(&object, function, at, &[value]);
+            assert!(
+                said(&changed).contains(&format!("its {function} is not")),
+                "{}",
+                said(&changed)
+            );
+        }
+    }
+}
+
+#[test]
+fn sections_are_where_they_fit() {
+    let object = example("linear");
+    let elf = Elf::parse(&*object).unwrap();
+    let headers = u64::from_le_bytes(object[40..48].try_into().unwrap()) as usize;
+    for name in [TEXT, "nvlane/route", LICENSE] {
+        let at = headers + elf.section_by_name(name).unwrap().index().0 * 64 + 48;
+        let aligned = |to: u64| {
+            let mut changed = object.clone();
+            changed[at..at + 8].copy_from_slice(&to.to_le_bytes());
+            changed
+        };
+        assert!(check(&aligned(4096)).is_ok());
+        assert!(said(&aligned(1 << 31)).contains("more than a page"));
+    }
+}
+
+#[test]
+fn an_instruction_is_about_one_thing() {
+    let object = example("statistics");
+    let relocations = section(&object, ".rel.text");
+    let mut twice = object.clone();
+    // The second of 16 bytes each is where the first is.
+    twice.copy_within(relocations.start..relocations.start + 8, relocations.start + 16);
+    assert!(said(&twice).contains("two things"), "{}", said(&twice));
+}
+
+#[test]
+fn what_the_kernel_has_for_loops_is_not_for_programs() {
+    const PROGBITS: u32 = 1;
+    for name in [".struct_ops.link", ".struct_ops", ".ksyms", ".kconfig", ".rodata.nvlane", "maps"]
+    {
+        let object = with_section(&example("linear"), name, PROGBITS, 3, &[0; 24]);
+        assert!(said(&object).contains(name), "{}", said(&object));
+    }
+    let old = with_section(&example("linear"), STEP_SECTION, PROGBITS, 6, &[0; 8]);
+    assert!(said(&old).contains("a loop of its own"), "{}", said(&old));
+    let mut free = example("linear");
+    let license = section(&free, LICENSE);
+    free[license.start] = b'd';
+    assert!(said(&free).contains("license"), "{}", said(&free));
+    // Types that tell of a section that is not there.
+    let mut typed = example("linear");
+    let types = section(&typed, ".BTF");
+    let names: Vec<usize> = (types.start..=types.end - 9)
+        .filter(|at| typed[*at..].starts_with(b"\0license\0"))
+        .collect();
+    assert_eq!(names.len(), 1);
+    typed[names[0] + 1..][..7].copy_from_slice(b".ksyms\0");
+    assert!(said(&typed).contains(".ksyms, which is not there"), "{}", said(&typed));
+}
+
+#[test]
+fn a_program_calls_nothing_else() {
+    let object = example("linear");
+    let first = place(&object, "nvlane_kernel_route");
+    let said = |instruction: [u8; 8]| {
+        let mut changed = object.clone();
+        changed[first..first + 8].copy_from_slice(&instruction);
+        check(&changed).map_err(|error| error.to_string())
+    };
+    assert_eq!(said([CALL, 0, 0, 0, 5, 0, 0, 0]), Ok(false));
+    // bpf_probe_write_user, a function of the kernel, one of ours by its distance, the address of a map.
+    for (instruction, wanted) in [
+        ([CALL, 0, 0, 0, 36, 0, 0, 0], "calls"),
+        ([CALL, 0x20, 0, 0, 36, 0, 0, 0], "calls"),
+        ([CALL, 0x10, 0, 0, 36, 0, 0, 0], "calls"),
+        ([LOAD_IMMEDIATE, 0x11, 0, 0, 3, 0, 0, 0], "uses"),
+    ] {
+        let why = said(instruction).expect_err("it is not harmless");
+        assert!(why.contains("nvlane_kernel_route") && why.contains(wanted), "{why}");
+    }
+}
+
+/// Adds a section to an object, with this name, kind and flags.
+fn with_section(object: &[u8], name: &str, kind: u32, flags: u64, bytes: &[u8]) -> Vec<u8> {
+    let number = |at: usize, len| {
+        let mut word = [0; 8];
+        word[..len].copy_from_slice(&object[at..at + len]);
+        u64::from_le_bytes(word) as usize
+    };
+    // e_shoff, e_shnum and e_shstrndx; of a section's header, sh_offset and sh_size.
+    let (headers, count, names) = (number(40, 8), number(60, 2), number(62, 2));
+    let text = number(headers + names * 64 + 24, 8);
+    let text = &object[text..text + number(headers + names * 64 + 32, 8)];
+    let mut changed = object.to_vec();
+    let names_at = changed.len();
+    changed.extend_from_slice(text);
+    changed.extend_from_slice(name.as_bytes());
+    changed.push(0);
+    let names_len = changed.len() - names_at;
+    changed.resize(changed.len().next_multiple_of(8), 0);
+    let bytes_at = changed.len();
+    changed.extend_from_slice(bytes);
+    changed.resize(changed.len().next_multiple_of(8), 0);
+    let headers_at = changed.len();
+    changed.extend_from_slice(&object[headers..headers + count * 64]);
+    changed[headers_at + names * 64 + 24..][..8].copy_from_slice(&(names_at as u64).to_le_bytes());
+    changed[headers_at + names * 64 + 32..][..8].copy_from_slice(&(names_len as u64).to_le_bytes());
+    changed.extend_from_slice(&(text.len() as u32).to_le_bytes());
+    changed.extend_from_slice(&kind.to_le_bytes());
+    for word in [flags, 0, bytes_at as u64, bytes.len() as u64, 0, 8, 0] {
+        changed.extend_from_slice(&word.to_le_bytes());
+    }
+    changed[40..48].copy_from_slice(&(headers_at as u64).to_le_bytes());
+    changed[60..62].copy_from_slice(&(count as u16 + 1).to_le_bytes());
+    changed
+}
+
+/// Where the bytes of a section are in an object.
+fn section(object: &[u8], name: &str) -> std::ops::Range<usize> {
+    let elf = Elf::parse(object).unwrap();
+    let (at, len) = elf.section_by_name(name).unwrap().file_range().unwrap();
+    at as usize..(at + len) as usize
+}
+
+#[test]
+fn what_libbpf_reads_otherwise_is_refused() {
+    const PROGBITS: u32 = 1;
+    const EXECUTABLE: u64 = 4;
+    let object = example("linear");
+    let more = object[section(&object, ".BTF.ext")].to_vec();
+    check(&with_section(&object, "noted", PROGBITS, 0, &more)).unwrap();
+    // libbpf takes the last of two.
+    let twice = with_section(&object, ".BTF.ext", PROGBITS, 0, &more);
+    assert!(said(&twice).contains("two sections named .BTF.ext"), "{}", said(&twice));
+    // Code is what is executable, wherever it is loaded.
+    for name in ["struct_ops.s/other", "nvlane/other"] {
+        let code = with_section(&object, name, PROGBITS, EXECUTABLE, &[0x95, 0, 0, 0, 0, 0, 0, 0]);
+        assert!(said(&code).contains("is executable"), "{}", said(&code));
+    }
+    // Relocations by another table of symbols than the one that is looked at.
+    let object = example("statistics");
+    let mut elsewhere = object.clone();
+    let elf = Elf::parse(&*object).unwrap();
+    let index = elf.section_by_name(".rel.text").unwrap().index().0;
+    let headers = u64::from_le_bytes(object[40..48].try_into().unwrap()) as usize;
+    elsewhere[headers + index * 64 + 40] ^= 1;
+    assert!(said(&elsewhere).contains("other symbols"), "{}", said(&elsewhere));
+}
+
+#[test]
+fn what_is_adjusted_is_found_whatever_the_types() {
+    // Programs without maps of their own do not need their types.
+    let mut object = example("linear");
+    let more = section(&object, ".BTF.ext");
+    // That its header goes up to the accesses to adjust, and how many bytes say which.
+    let header = u32::from_le_bytes(object[more.start + 4..][..4].try_into().unwrap());
+    assert!(header >= 32);
+    object[more.start + 24..][..8].copy_from_slice(&[0, 0, 0, 0, 20, 0, 0, 0]);
+    assert!(said(&object).contains("CO-RE"), "{}", said(&object));
+    // With types that nobody here reads it is so, too; alone they are refused.
+    let types = section(&object, ".BTF");
+    let mut unread = object.clone();
+    unread[types.start + 24 + 7] = 31;
+    assert!(said(&unread).contains("CO-RE"), "{}", said(&unread));
+    unread[more.start + 28..][..4].copy_from_slice(&0_u32.to_le_bytes());
+    assert!(said(&unread).contains(".BTF"), "{}", said(&unread));
+    // libbpf takes the other byte order.
+    let mut swapped = example("linear");
+    swapped[more.start..more.start + 2].copy_from_slice(&[0xeb, 0x9f]);
+    assert!(said(&swapped).contains(".BTF.ext"), "{}", said(&swapped));
+}
+
+#[test]
+fn a_call_is_of_what_it_reaches() {
+    // By a function's name, or that of the section, and what the instruction adds.
+    let call = |word: i32| {
+        let word = word.to_le_bytes();
+        [CALL, 0x10, 0, 0, word[0], word[1], word[2], word[3]]
+    };
+    assert_eq!(target(&call(-1), 0, 64), Some(64));
+    assert_eq!(target(&call(3), 0, 64), Some(96));
+    assert_eq!(target(&[LOAD_IMMEDIATE, 0x41, 0, 0, 8, 0, 0, 0], 0, 64), Some(72));
+    assert_eq!((target(&call(-3), 0, 8), target(&call(0), 1, 8)), (None, None));
+}
+
+#[test]
+fn what_is_no_object_of_ours_is_refused() {
+    assert!(check(b"").is_err() && check(b"\x7fELF").is_err());
+    assert!(check(&std::fs::read("/proc/self/exe").unwrap()).is_err());
+}
