@@ -7,13 +7,16 @@
 //!
 //! The kernel's verifier keeps a program within the kernel's rules, and these let a loop submit any entry to its
 //! ring: read and write whatever the server may. So the loop is always ours, and the program's functions are looked at: they
-//! may call a few helpers, and use maps that are not the loop's. What maps there may be, that libbpf sees the same sections, and
-//! that nothing is adjusted when it is loaded, `bpf::load` sees to.
+//! may call a few helpers, and use maps that are not the loop's. What maps there may be, that relocations are within code, that
+//! libbpf sees the same sections, and that nothing is adjusted when it is loaded, `bpf::load` sees to; and libbpf is asked
+//! whether it has read the same maps.
 
 use crate::abi::{CONFIG, USER_SECTIONS};
 use crate::error::Error;
 use crate::log;
-use libbpf_rs::Linker;
+use crate::object::NAME;
+use bpf::{MapDefinition, MapKind, Program};
+use libbpf_rs::{AsRawLibbpf, Linker, MapType, ObjectBuilder, libbpf_sys};
 use object::read::elf::{ElfFile64, ElfSymbol64};
 use object::{
     LittleEndian, Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionIndex, SectionKind,
@@ -79,7 +82,7 @@ pub struct Linked {
 impl Linked {
     /// Puts the loop around a program, if it reaches for no more than its own.
     pub fn of(program: &[u8]) -> Result<Linked, Error> {
-        let has_done = check(program)?;
+        let known = check(program)?;
         let (linked, said) = log::of(|| {
             let memory = File::from(
                 memfd_create("nvlane-program", MemfdFlags::CLOEXEC).map_err(io::Error::from)?,
@@ -99,7 +102,8 @@ impl Linked {
         };
         let memory = linked.map_err(|error| Error::of_link(&error, &said))?;
         let object = read(memory).map_err(|error| Error::Link(error.to_string()))?;
-        Ok(Linked { object, has_done })
+        maps(&object, &known)?;
+        Ok(Linked { object, has_done: known.done().is_some() })
     }
 }
 
@@ -127,10 +131,11 @@ struct Parts<'a> {
     stray: bool,
 }
 
-/// Refuses a program that reaches for more than its own; tells whether it has an NVLANE_DONE.
-fn check(program: &[u8]) -> Result<bool, Error> {
+/// Refuses a program that reaches for more than its own; what is not refused is as the machine in user space has it.
+fn check(program: &[u8]) -> Result<Program, Error> {
     let foreign = |what: String| Err(Error::Foreign(what));
     bpf::load::check_sections(program).map_err(|error| Error::Foreign(error.to_string()))?;
+    let load = || bpf::load(program).map_err(|error| Error::Volume(error.to_string()));
     let elf = Elf::parse(program).map_err(unreadable)?;
     if elf.section_by_name(STEP_SECTION).is_some() {
         return Err(Error::OldLoop);
@@ -142,13 +147,12 @@ fn check(program: &[u8]) -> Result<bool, Error> {
     if !parts.functions.contains_key(ROUTE) {
         return Err(Error::NoRoute(ROUTE));
     }
-    let has_done = parts.functions.contains_key(DONE);
-    if has_done != elf.section_by_name(USER_DONE).is_some() {
+    if parts.functions.contains_key(DONE) != elf.section_by_name(USER_DONE).is_some() {
         return foreign("it has its NVLANE_DONE in one place only".to_owned());
     }
     // Tests of what becomes of a loop that fails have a program that makes it.
     if is_waived() {
-        return Ok(has_done);
+        return load();
     }
     if parts.stray {
         return foreign("it has code in no function".to_owned());
@@ -159,7 +163,7 @@ fn check(program: &[u8]) -> Result<bool, Error> {
         }
     }
     match symbols(&elf).map_err(unreadable)? {
-        Ok(()) => Ok(has_done),
+        Ok(()) => load(),
         Err(what) => foreign(what),
     }
 }
@@ -171,6 +175,39 @@ fn unreadable(error: object::Error) -> Error {
 fn is_waived() -> bool {
     let is_asked = || std::env::var("NVLANE_MUTANT").is_ok_and(|mutant| mutant == "failing-loop");
     cfg!(feature = "mutants") && is_asked()
+}
+
+/// Refuses what libbpf has read of a program's maps otherwise than `bpf::load`, which goes by other parts of the object.
+fn maps(linked: &[u8], program: &Program) -> Result<(), Error> {
+    let (open, said) = log::of(|| ObjectBuilder::default().name(NAME)?.open_memory(linked));
+    let open = open.map_err(|error| Error::of_link(&error, &said))?;
+    let mut left = program.maps().len();
+    for map in open.maps() {
+        let name = map.name().to_string_lossy();
+        if name.starts_with(LOOP_MAPS) || name == CONFIG {
+            continue;
+        }
+        let kind = match map.map_type() {
+            MapType::Hash => Some(MapKind::Hash),
+            MapType::Array => Some(MapKind::Array),
+            MapType::PercpuArray => Some(MapKind::PerCoreArray),
+            _ => None,
+        };
+        let is_it = |it: &&MapDefinition| {
+            it.name == name || it.is_variables && name.strip_prefix(NAME) == Some(&it.name)
+        };
+        let sizes = (map.key_size(), map.value_size(), map.max_entries());
+        let same = program.maps().iter().find(is_it).is_some_and(|it| {
+            kind == Some(it.kind) && sizes == (it.key_bytes, it.value_bytes, it.entries)
+        });
+        // SAFETY: the map of an object that is open.
+        let pin = unsafe { libbpf_sys::bpf_map__pin_path(map.as_libbpf_object().as_ptr()) };
+        if !same || !pin.is_null() || left == 0 {
+            return Err(Error::Foreign(format!("its map {name} is another one for libbpf")));
+        }
+        left -= 1;
+    }
+    Ok(())
 }
 
 /// Whether what an instruction is about is a map, or variables, that a program may have.

@@ -347,11 +347,9 @@ pub fn is_there() -> Result<(), Error> {
 /// Checks whether a program is no more than that, and whether this kernel takes it, over `backends` volumes.
 pub fn check(object: &[u8], backends: u16) -> Result<(), Error> {
     let linked = Linked::of(object)?;
-    let program = bpf::load(object);
+    let program = bpf::load(object).map_err(|error| Error::Volume(error.to_string()))?;
     // That needs no kernel to be known.
-    if let Ok(program) = &program
-        && program.deferred().is_some()
-    {
+    if program.deferred().is_some() {
         program.maps().iter().try_for_each(check_shared).map_err(Error::Volume)?;
     }
     // Older ones have no such rings, and would only say that something is wrong with it.
@@ -371,7 +369,7 @@ pub fn check(object: &[u8], backends: u16) -> Result<(), Error> {
     let many = LoopConfig { batches: 1, ..config };
     Loop::load(&linked.object, &many, ring.fd(), &mut Shared::new(), None)?;
     let turns = Loop::load(&linked.object, &config, ring.fd(), &mut Shared::new(), None)?;
-    if program.map_err(|error| Error::Volume(error.to_string()))?.deferred().is_some() {
+    if program.deferred().is_some() {
         turns.map(DEFERRALS)?;
     }
     Ok(())
