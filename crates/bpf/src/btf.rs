@@ -12,6 +12,8 @@ const TYPES_MAX: usize = 1 << 16;
 /// Types that lead to one another at most.
 const CHAIN_MAX: usize = 32;
 const MAGIC: u16 = 0xeb9f;
+/// [`Type::count`] of a function that others see.
+const GLOBAL: usize = 1;
 
 /// The types of an object.
 pub struct Btf<'a> {
@@ -23,6 +25,8 @@ pub struct Btf<'a> {
 struct Type<'a> {
     name: u32,
     kind: u8,
+    /// How many parts it has; of a function, who sees it.
+    count: usize,
     /// Size, or the type it leads to.
     size_or_type: u32,
     more: &'a [u8],
@@ -38,9 +42,12 @@ const TYPEDEF: u8 = 8;
 const VOLATILE: u8 = 9;
 const CONST: u8 = 10;
 const RESTRICT: u8 = 11;
+const FUNC: u8 = 12;
+const FUNC_PROTO: u8 = 13;
 const VAR: u8 = 14;
 const DATASEC: u8 = 15;
 const FLOAT: u8 = 16;
+const DECL_TAG: u8 = 17;
 const TYPE_TAG: u8 = 18;
 const ENUM64: u8 = 19;
 
@@ -80,16 +87,16 @@ impl<'a> Btf<'a> {
             let (name, info, size_or_type) = (u32_at(rest, 0)?, u32_at(rest, 4)?, u32_at(rest, 8)?);
             let (kind, count) = ((info >> 24 & 31) as u8, (info & 0xffff) as usize);
             let more = match kind {
-                INT | VAR | 17 => 4,
+                INT | VAR | DECL_TAG => 4,
                 ARRAY => 12,
                 STRUCT | UNION | DATASEC | ENUM64 => count * 12,
-                ENUM | 13 => count * 8,
+                ENUM | FUNC_PROTO => count * 8,
                 1..=19 => 0,
                 _ => return None,
             };
             let more = rest.get(12..12 + more)?;
             rest = &rest[12 + more.len()..];
-            types.push(Type { name, kind, size_or_type, more });
+            types.push(Type { name, kind, count, size_or_type, more });
             if types.len() > TYPES_MAX {
                 return None;
             }
@@ -104,8 +111,24 @@ impl<'a> Btf<'a> {
 
     /// Names of sections of variables.
     pub fn sections(&self) -> Vec<&'a str> {
-        let each = self.types.iter().filter(|found| found.kind == DATASEC);
+        self.names(DATASEC)
+    }
+
+    /// What the source says of functions, arguments and members beside their types.
+    pub fn tags(&self) -> Vec<&'a str> {
+        self.names(DECL_TAG)
+    }
+
+    fn names(&self, kind: u8) -> Vec<&'a str> {
+        let each = self.types.iter().filter(|found| found.kind == kind);
         each.map(|found| text(self.strings, found.name).unwrap_or_default()).collect()
+    }
+
+    /// Whether it is a function that others see, with one argument.
+    pub fn is_global_with_one_argument(&self, id: u32) -> bool {
+        let function = self.at(id).filter(|it| it.kind == FUNC && it.count == GLOBAL);
+        let arguments = function.and_then(|it| self.at(it.size_or_type));
+        arguments.is_some_and(|it| it.kind == FUNC_PROTO && it.count == 1)
     }
 
     /// The map of variable `name`.

@@ -1,4 +1,4 @@
-//! Which line of the source an instruction comes from: the section `.BTF.ext`.
+//! Which line of the source an instruction comes from, and which types functions have: the section `.BTF.ext`.
 
 use crate::btf::{part, text, u32_at};
 
@@ -78,6 +78,27 @@ impl Lines {
         let (_, file, line) = self.starts.get(next.checked_sub(1)?)?;
         Some((self.files.get(*file as usize)?, *line))
     }
+}
+
+/// Types of the function at byte `at` of a section of code: there should be one.
+pub fn types_at(more: &[u8], strings: &[u8], section: &str, at: u64) -> Option<Vec<u32>> {
+    let all = part(more, 0)?;
+    let record = u32_at(all, 0)? as usize;
+    let (mut next, mut found) = (4, Vec::new());
+    while next < all.len() && record >= 8 {
+        let is_it = text(strings, u32_at(all, next)?)? == section;
+        let count = u32_at(all, next + 4)?;
+        next += 8;
+        for _ in 0..count {
+            let entry = all.get(next..next.checked_add(record)?)?;
+            next += record;
+            // libbpf counts instructions.
+            if is_it && u64::from(u32_at(entry, 0)? / 8) == at / 8 {
+                found.push(u32_at(entry, 4)?);
+            }
+        }
+    }
+    Some(found)
 }
 
 /// Whether the object wants its accesses to the kernel's structures adjusted (CO-RE); nothing where `section` makes no

@@ -1,7 +1,7 @@
 //! From an object file to a [`Program`].
 
 use crate::btf::Btf;
-use crate::lines::Lines;
+use crate::lines::{Lines, types_at};
 use crate::map::{MapDefinition, MapKind};
 use crate::memory::{map_address, value_address};
 use crate::op::{Insn, Raw};
@@ -55,6 +55,19 @@ pub fn check_sections(object: &[u8]) -> Result<(), LoadError> {
 /// Names of the sections whose variables type information (`.BTF`) tells of.
 pub fn typed_sections(types: &[u8]) -> Vec<&str> {
     Btf::parse(types).map_or_else(Vec::new, |types| types.sections())
+}
+
+/// What type information says of functions and arguments beside their types.
+pub fn tags(types: &[u8]) -> Vec<&str> {
+    Btf::parse(types).map_or_else(Vec::new, |types| types.tags())
+}
+
+/// Whether the kernel's verifier looks at the function at byte `at` of a section of code by itself, and gives it one
+/// argument, by `types` (`.BTF`) and what says which of them functions have (`more`, `.BTF.ext`).
+pub fn is_verified_alone(types: &[u8], more: &[u8], section: &str, at: u64) -> bool {
+    let Some(types) = Btf::parse(types) else { return false };
+    let found = types_at(more, types.strings(), section, at).unwrap_or_default();
+    !found.is_empty() && found.iter().all(|id| types.is_global_with_one_argument(*id))
 }
 
 fn parse(object: &[u8]) -> Result<Elf<'_>, LoadError> {

@@ -67,7 +67,7 @@ impl Error {
     }
 
     /// Linking has failed, and `log` was said.
-    pub(crate) fn of_link(error: &libbpf_rs::Error, log: &str) -> Error {
+    pub(crate) fn of_link(error: &impl ToString, log: &str) -> Error {
         match reason(log) {
             said if said.is_empty() => Error::Link(error.to_string()),
             said => Error::Link(said),

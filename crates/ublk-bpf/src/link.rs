@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::log;
 use crate::object::NAME;
 use bpf::{MapDefinition, MapKind, Program};
-use libbpf_rs::{AsRawLibbpf, Linker, MapType, ObjectBuilder, libbpf_sys};
+use libbpf_rs::{AsRawLibbpf, MapType, ObjectBuilder, libbpf_sys};
 use object::read::elf::{ElfFile64, ElfSymbol64};
 use object::{
     LittleEndian, Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionIndex, SectionKind,
@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::AsRawFd;
+use std::ptr::null_mut;
 
 /// The loop.
 const LOOP: &[u8] = include_bytes!("../../../bpf/loop/loop.bpf.o");
@@ -58,6 +59,8 @@ const NOT_FOR_PROGRAMS: [&str; 8] = [
     "maps",
     "version",
 ];
+/// What types may say of an argument.
+const TAG: &str = "arg:nonnull";
 /// Most that a section is aligned to.
 const ALIGNMENT_MAX: u64 = 4096;
 /// Helpers that `nvlane_bpf.h` declares: look up, update, delete, time, random, processor.
@@ -83,17 +86,8 @@ impl Linked {
     /// Puts the loop around a program, if it reaches for no more than its own.
     pub fn of(program: &[u8]) -> Result<Linked, Error> {
         let known = check(program)?;
-        let (linked, said) = log::of(|| {
-            let memory = File::from(
-                memfd_create("nvlane-program", MemfdFlags::CLOEXEC).map_err(io::Error::from)?,
-            );
-            let mut linker = Linker::new(format!("/proc/self/fd/{}", memory.as_raw_fd()))?;
-            // First, so that what is said of code comes in the order of the code.
-            linker.add_buf(LOOP)?;
-            linker.add_buf(program)?;
-            linker.link()?;
-            Ok::<File, libbpf_rs::Error>(memory)
-        });
+        // The loop first, so that what is said of code comes in the order of the code.
+        let (linked, said) = log::of(|| link([LOOP, program]));
         let read = |mut memory: File| -> io::Result<Vec<u8>> {
             let mut object = Vec::new();
             memory.rewind()?;
@@ -103,8 +97,33 @@ impl Linked {
         let memory = linked.map_err(|error| Error::of_link(&error, &said))?;
         let object = read(memory).map_err(|error| Error::Link(error.to_string()))?;
         maps(&object, &known)?;
+        functions(&object)?;
         Ok(Linked { object, has_done: known.done().is_some() })
     }
+}
+
+/// Links objects. Not by libbpf_rs, which takes what libbpf returns for a number of the system's, with the other sign.
+fn link(objects: [&[u8]; 2]) -> io::Result<File> {
+    let memory = File::from(memfd_create("nvlane-program", MemfdFlags::CLOEXEC)?);
+    let outcome = |code: i32| match code {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code.saturating_neg())),
+    };
+    // SAFETY: the file is open for as long as the linker is there.
+    let linker = unsafe { libbpf_sys::bpf_linker__new_fd(memory.as_raw_fd(), null_mut()) };
+    if linker.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    let added = objects.iter().try_for_each(|object| {
+        let (first, len) = (object.as_ptr().cast_mut().cast(), object.len() as u64);
+        // SAFETY: a linker that is there, and so many bytes, which it copies.
+        outcome(unsafe { libbpf_sys::bpf_linker__add_buf(linker, first, len, null_mut()) })
+    });
+    // SAFETY: the same linker.
+    let linked = added.and_then(|()| outcome(unsafe { libbpf_sys::bpf_linker__finalize(linker) }));
+    // SAFETY: the same one, for the last time.
+    unsafe { libbpf_sys::bpf_linker__free(linker) };
+    linked.map(|()| memory)
 }
 
 /// A function: its code, and what its relocations name, by their places.
@@ -175,6 +194,23 @@ fn unreadable(error: object::Error) -> Error {
 fn is_waived() -> bool {
     let is_asked = || std::env::var("NVLANE_MUTANT").is_ok_and(|mutant| mutant == "failing-loop");
     cfg!(feature = "mutants") && is_asked()
+}
+
+/// Refuses functions that the verifier would look at as a part of what calls them, with all that is there then: not only the
+/// request, but its flight; or with arguments that the loop does not give. By what is loaded, since the linker goes by names.
+fn functions(linked: &[u8]) -> Result<(), Error> {
+    let elf = Elf::parse(linked).map_err(unreadable)?;
+    let data = |name| elf.section_by_name(name).map(|section| section.data()).transpose();
+    let types = data(".BTF").map_err(unreadable)?.unwrap_or_default();
+    let more = data(".BTF.ext").map_err(unreadable)?.unwrap_or_default();
+    for name in [ROUTE, DONE] {
+        let symbol = elf.symbol_by_name(name).ok_or(Error::NoRoute(name))?;
+        if !bpf::load::is_verified_alone(types, more, TEXT, symbol.address()) {
+            let what = format!("by its types {name} is not a global function with one argument");
+            return Err(Error::Foreign(what));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses what libbpf has read of a program's maps otherwise than `bpf::load`, which goes by other parts of the object.
@@ -251,7 +287,12 @@ fn sections(elf: &Elf<'_>) -> Result<Result<(), String>, object::Error> {
 /// Whether all symbols are a program's, and where they say; so far as types name sections, those too.
 fn symbols(elf: &Elf<'_>) -> Result<Result<(), String>, object::Error> {
     let types = elf.section_by_name(".BTF").map(|section| section.data()).transpose()?;
-    for name in types.map(bpf::load::typed_sections).unwrap_or_default() {
+    let types = types.unwrap_or_default();
+    // Of an argument they say, for instance, that the kernel's memory may be read by it, wherever that is.
+    if let Some(tag) = bpf::load::tags(types).iter().find(|tag| **tag != TAG) {
+        return Ok(Err(format!("its types have the tag {tag:?}")));
+    }
+    for name in bpf::load::typed_sections(types) {
         if elf.section_by_name(name).is_none() {
             return Ok(Err(format!("its types tell of {name}, which is not there")));
         }

@@ -50,7 +50,9 @@ fn the_loop_comes_around_each_program() {
     assert!(ours.len() > 8 && names_of_maps(&null).len() == 7);
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf");
     let mut count = 0;
-    for entry in std::fs::read_dir(folder).unwrap() {
+    // Those of other compilers, too.
+    let folders = ["", "/tests/clang-14", "/tests/clang-16"];
+    for entry in folders.iter().flat_map(|of| std::fs::read_dir(format!("{folder}{of}")).unwrap()) {
         let path = entry.unwrap().path();
         if path.extension().is_none_or(|it| it != "o") {
             continue;
@@ -80,7 +82,7 @@ fn the_loop_comes_around_each_program() {
         assert_eq!(names_of_maps(&object), all);
         count += 1;
     }
-    assert!(count >= 8);
+    assert!(count >= 11);
     assert!(!Linked::of(&example("tests/maps")).unwrap().has_done);
     assert!(Linked::of(&example("tests/deferred")).unwrap().has_done);
 }
@@ -435,4 +437,41 @@ fn a_call_is_of_what_it_reaches() {
 fn what_is_no_object_of_ours_is_refused() {
     assert!(check(b"").is_err() && check(b"\x7fELF").is_err());
     assert!(check(&std::fs::read("/proc/self/exe").unwrap()).is_err());
+}
+
+#[test]
+fn functions_are_verified_alone() {
+    let object = example("tests/maps");
+    let types = types(&object);
+    let word = |at: usize| u32::from_le_bytes(object[at..at + 4].try_into().unwrap());
+    let start = section(&object, ".BTF").start;
+    let strings = start + word(start + 4) as usize + word(start + 16) as usize;
+    let text = |at: usize| -> &[u8] {
+        object[strings + word(at) as usize..].split(|byte| *byte == 0).next().unwrap()
+    };
+    let found = |kind: u32, name: &str| {
+        let is_it =
+            |at: &&usize| word(**at + 4) >> 24 & 31 == kind && text(**at) == name.as_bytes();
+        *types[1..].iter().find(is_it).unwrap()
+    };
+    let number = |at: usize| types.iter().position(|it| *it == at).unwrap() as u32;
+    let refused = |object: &[u8]| Linked::of(object).expect_err("it is refused").to_string();
+    // By its type it is static, which the symbol is not.
+    let mut fixed = object.clone();
+    fixed[found(12, ROUTE) + 4] = 0;
+    assert!(refused(&fixed).contains("cannot be linked with the loop: libbpf: failed to find BTF"));
+    // It has the type of another function, which is static.
+    let more = section(&object, ".BTF.ext");
+    let (own, other) = (number(found(12, ROUTE)), number(found(12, "sum")));
+    let at = more.clone().step_by(4).find(|at| word(*at) == own).unwrap();
+    let mut typed = object.clone();
+    typed[at..at + 4].copy_from_slice(&other.to_le_bytes());
+    let why = "nvlane_kernel_route is not a global function with one argument";
+    assert!(refused(&typed).contains(why), "{}", refused(&typed));
+    // What else may be said of the argument.
+    let tag = found(17, "arg:nonnull");
+    let at = strings + word(tag) as usize;
+    let mut tagged = object.clone();
+    tagged[at..at + 11].copy_from_slice(b"arg:trusted");
+    assert!(said(&tagged).contains("the tag \"arg:trusted\""), "{}", said(&tagged));
 }
