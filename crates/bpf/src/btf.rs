@@ -101,7 +101,26 @@ impl<'a> Btf<'a> {
                 return None;
             }
         }
-        Some(Btf { types, strings })
+        let types = Btf { types, strings };
+        types.types.iter().all(|first| types.ends(*first)).then_some(types)
+    }
+
+    /// Whether what a type leads to is something in the end. libbpf goes on until it is.
+    fn ends(&self, first: Type<'a>) -> bool {
+        let mut found = first;
+        for _ in 0..CHAIN_MAX {
+            let next = match found.kind {
+                ARRAY => u32_at(found.more, 0).unwrap_or_default(),
+                PTR | TYPEDEF | VOLATILE | CONST | RESTRICT | TYPE_TAG | DECL_TAG | FUNC
+                | FUNC_PROTO | VAR => found.size_or_type,
+                _ => return true,
+            };
+            match self.at(next) {
+                Some(next) => found = next,
+                None => return true,
+            }
+        }
+        false
     }
 
     /// The strings, which `.BTF.ext` uses too.

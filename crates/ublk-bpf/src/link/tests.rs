@@ -468,6 +468,13 @@ fn functions_are_verified_alone() {
     typed[at..at + 4].copy_from_slice(&other.to_le_bytes());
     let why = "nvlane_kernel_route is not a global function with one argument";
     assert!(refused(&typed).contains(why), "{}", refused(&typed));
+    // The type of its argument leads to itself (`const`, kind 10).
+    let argument = word(types[word(found(12, ROUTE) + 8) as usize] + 16);
+    let at = types[argument as usize];
+    let mut endless = object.clone();
+    endless[at + 4..at + 8].copy_from_slice(&[0, 0, 0, 10]);
+    endless[at + 8..at + 12].copy_from_slice(&argument.to_le_bytes());
+    assert!(said(&endless).contains(".BTF"), "{}", said(&endless));
     // What else may be said of the argument.
     let tag = found(17, "arg:nonnull");
     let at = strings + word(tag) as usize;
