@@ -11,7 +11,7 @@
 //! libbpf sees the same sections, and that nothing is adjusted when it is loaded, `bpf::load` sees to; and libbpf is asked
 //! whether it has read the same maps.
 
-use crate::abi::{CONFIG, USER_SECTIONS};
+use crate::abi::{CONFIG, DEFERRALS, FLIGHTS, HELD, MISTAKES, OPERATIONS, QUEUES, USER_SECTIONS};
 use crate::error::Error;
 use crate::log;
 use crate::object::NAME;
@@ -40,6 +40,8 @@ const USER_DONE: &str = "nvlane/done";
 /// Names of what is the loop's begin so, functions and maps.
 const LOOP_FUNCTIONS: &str = "nvlane_kernel_";
 const LOOP_MAPS: &str = "nvlane_";
+/// Its maps.
+const OF_THE_LOOP: [&str; 7] = [FLIGHTS, QUEUES, DEFERRALS, HELD, MISTAKES, CONFIG, OPERATIONS];
 /// Sections of functions, of maps, and of the loop's first function.
 const TEXT: &str = ".text";
 const MAPS: &str = ".maps";
@@ -49,7 +51,8 @@ const LICENSE: &str = "license";
 /// What sections of variables are called, or begin with.
 const VARIABLES: [&str; 3] = [".data", ".bss", ".rodata"];
 /// What else libbpf makes something of.
-const NOT_FOR_PROGRAMS: [&str; 8] = [
+const NOT_FOR_PROGRAMS: [&str; 9] = [
+    "?",
     "struct_ops",
     ".struct_ops",
     ".ksyms",
@@ -220,7 +223,7 @@ fn maps(linked: &[u8], program: &Program) -> Result<(), Error> {
     let mut left = program.maps().len();
     for map in open.maps() {
         let name = map.name().to_string_lossy();
-        if name.starts_with(LOOP_MAPS) || name == CONFIG {
+        if OF_THE_LOOP.iter().any(|of| name == *of) {
             continue;
         }
         let kind = match map.map_type() {
@@ -305,11 +308,13 @@ fn symbols(elf: &Elf<'_>) -> Result<Result<(), String>, object::Error> {
         if symbol.is_undefined() && !name.is_empty() {
             return Ok(Err(format!("it uses {name}, which it does not have")));
         }
-        let Some(index) = symbol.section_index() else {
-            // The source's name.
-            if symbol.kind() == SymbolKind::File && symbol.is_local() {
-                continue;
-            }
+        // The source's name.
+        if symbol.kind() == SymbolKind::File && symbol.is_local() {
+            continue;
+        }
+        // Numbers from there on are none of sections, or such as the linker does not look up elsewhere.
+        let is_special = symbol.elf_symbol().st_shndx.get(LittleEndian).0 >= elf::SHN_LORESERVE;
+        let Some(index) = symbol.section_index().filter(|_| !is_special) else {
             return Ok(Err(format!("{name} is in none of its sections")));
         };
         let section = elf.section_by_index(index)?;
@@ -452,8 +457,8 @@ fn relocations<'a>(
                 let target = target(section.data()?, at, symbol.address());
                 (Kind::Function, function_at(elf, symbol.section_index(), target)?)
             }
-            // The name decides who may use it.
-            MAPS if !name.is_empty() => (Kind::Map, name.to_owned()),
+            // The name decides who may use it. A section is that of all maps, and the first of them is the loop's.
+            MAPS if symbol.kind() == SymbolKind::Data => (Kind::Map, name.to_owned()),
             _ if symbol.is_undefined() => (Kind::Other, name.to_owned()),
             _ if VARIABLES.iter().any(|begin| home.starts_with(begin)) => (Kind::Variables, home),
             _ => (Kind::Other, home),
