@@ -27,7 +27,8 @@ const VARIABLES_BYTES_MAX: u64 = 16 << 20;
 const SECTIONS_MAX: usize = 1024;
 const SYMBOLS_MAX: usize = 1 << 16;
 
-/// Section of code that is the kernel's; functions among ours and maps that are (bpf/loop/loop.bpf.c).
+/// What is the kernel's: functions among ours; and in objects from before the loop was nvlane's own, which still run here, a section of
+/// code, maps and variables (bpf/loop/loop.bpf.c).
 const KERNEL_SECTION: &str = "struct_ops";
 const KERNEL_FUNCTIONS: &str = "nvlane_kernel_";
 const KERNEL_MAPS: &str = "nvlane_";

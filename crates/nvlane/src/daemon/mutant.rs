@@ -37,7 +37,7 @@ impl Mutant {
         let mut broken = Broken::default();
         for word in std::env::var("NVLANE_MUTANT").unwrap_or_default().split(',') {
             match word {
-                // The last is of another place: crates/ublk-bpf/src/genuine.rs.
+                // The last is of another place: crates/ublk-bpf/src/link.rs.
                 "" | "none" | "failing-loop" => {}
                 "ignore-flush" => broken.flush = true,
                 "ignore-fua" => broken.fua = true,
