@@ -197,11 +197,11 @@ impl Bench<'_> {
     ) -> anyhow::Result<Vec<Recovery>> {
         let Plan { warm, kills, .. } = self.plan;
         let program = InMemory::new()?;
-        let _awake = cores::Awake::keep(self.options.server_core)?;
         let times = (0..kills).map(|round| {
             let mut took = None;
             client.run(KILLED, round, warm, Duration::ZERO, || {
                 if took.is_none() {
+                    let _awake = cores::Awake::keep(self.options.server_core)?;
                     took = Some(subject.kill_and_recover(&program)?);
                 }
                 Ok(())
