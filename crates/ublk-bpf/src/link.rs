@@ -28,6 +28,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
+use std::thread;
 
 /// The loop.
 const LOOP: &[u8] = include_bytes!("../../../bpf/loop/loop.bpf.o");
@@ -66,6 +67,8 @@ const NOT_FOR_PROGRAMS: [&str; 9] = [
 const TAG: &str = "arg:nonnull";
 /// Most that a section is aligned to.
 const ALIGNMENT_MAX: u64 = 4096;
+/// Of which no more is used than is needed: 2 KiB for each type.
+const STACK_BYTES: usize = 128 << 20;
 /// Helpers that `nvlane_bpf.h` declares: look up, update, delete, time, random, processor.
 const HELPERS: [i32; 6] = [1, 2, 3, 5, 7, 8];
 
@@ -90,7 +93,7 @@ impl Linked {
     pub fn of(program: &[u8]) -> Result<Linked, Error> {
         let known = check(program)?;
         // The loop first, so that what is said of code comes in the order of the code.
-        let (linked, said) = log::of(|| link([LOOP, program]));
+        let (linked, said) = with_room(|| log::of(|| link([LOOP, program])))?;
         let read = |mut memory: File| -> io::Result<Vec<u8>> {
             let mut object = Vec::new();
             memory.rewind()?;
@@ -103,6 +106,14 @@ impl Linked {
         functions(&object)?;
         Ok(Linked { object, has_done: known.done().is_some() })
     }
+}
+
+/// Does what libbpf may recurse for: once for each type that leads to the next, of which an object may have 65,536.
+fn with_room<T: Send>(what: impl FnOnce() -> T + Send) -> Result<T, Error> {
+    let builder = thread::Builder::new().name("link".to_owned()).stack_size(STACK_BYTES);
+    let done = thread::scope(|scope| builder.spawn_scoped(scope, what).map(|it| it.join()));
+    let done = done.map_err(|error| Error::Link(format!("a thread for it: {error}")))?;
+    done.map_err(|_| Error::Link("its thread has panicked".to_owned()))
 }
 
 /// Links objects. Not by libbpf_rs, which takes what libbpf returns for a number of the system's, with the other sign.

@@ -506,3 +506,59 @@ fn functions_are_verified_alone() {
     tagged[at..at + 11].copy_from_slice(b"arg:trusted");
     assert!(said(&tagged).contains("the tag \"arg:trusted\""), "{}", said(&tagged));
 }
+
+/// An example whose types are followed by so many more, each of which is a function that is given the next.
+fn with_a_chain(name: &str, links: u32) -> Vec<u8> {
+    let object = example(name);
+    let types = &object[section(&object, ".BTF")];
+    let number = |at: usize| u32::from_le_bytes(types[at..at + 4].try_into().unwrap());
+    let (header, bytes, names) = (number(4) as usize, number(12) as usize, number(20) as usize);
+    let names = &types[header + number(16) as usize..][..names];
+    let mut last = 0;
+    let mut at = header;
+    while at < header + bytes {
+        let info = number(at + 4);
+        let count = (info & 0xffff) as usize;
+        at += 12
+            + match info >> 24 & 31 {
+                1 | 14 | 17 => 4,
+                3 => 12,
+                4 | 5 | 15 | 19 => count * 12,
+                6 | 13 => count * 8,
+                _ => 0,
+            };
+        last += 1;
+    }
+    let mut changed = types[..header + bytes].to_vec();
+    for link in 0..links {
+        const FUNC_PROTO: u32 = 13 << 24;
+        let next = if link + 1 == links { 0 } else { last + link + 2 };
+        for word in [0, FUNC_PROTO | 1, 0, 0, next] {
+            changed.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+    let all = (changed.len() - header) as u32;
+    changed[12..16].copy_from_slice(&all.to_le_bytes());
+    changed[16..20].copy_from_slice(&all.to_le_bytes());
+    changed.extend_from_slice(names);
+    // The section is another place in the file.
+    let headers = u64::from_le_bytes(object[40..48].try_into().unwrap()) as usize;
+    let index = Elf::parse(&*object).unwrap().section_by_name(".BTF").unwrap().index().0;
+    let mut object = object.clone();
+    object.resize(object.len().next_multiple_of(8), 0);
+    let place = [object.len() as u64, changed.len() as u64];
+    object.extend_from_slice(&changed);
+    for (word, at) in place.iter().zip([24, 32]) {
+        object[headers + index * 64 + at..][..8].copy_from_slice(&word.to_le_bytes());
+    }
+    object
+}
+
+/// libbpf's linker follows types into one another.
+#[test]
+fn a_long_chain_of_types_is_linked_or_refused() {
+    for links in [10, 60_000] {
+        let linked = Linked::of(&with_a_chain("linear", links));
+        assert!(linked.is_ok(), "{links}: {}", linked.unwrap_err());
+    }
+}
