@@ -73,10 +73,12 @@ fn hear_host(host: &TcpStream, mut target: &TcpStream, noted: &Mutex<Noted>) -> 
     let is_io = connect[QID..QID + 2] != [0, 0];
     loop {
         let pdu = pdu(host)?;
+        // Whoever has the target's answer finds the command noted.
+        let mut noted = noted.lock().expect("no panic");
         target.write_all(&pdu)?;
         if is_io && pdu[0] == CAPSULE_CMD {
             let command = Command::read_from_bytes(&pdu[8..72]).expect("64 bytes");
-            noted.lock().expect("no panic").commands.push(command);
+            noted.commands.push(command);
         }
     }
 }

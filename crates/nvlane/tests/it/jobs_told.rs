@@ -99,12 +99,17 @@ fn who_waits_for_a_job_waits_for_the_daemon_too() {
     let mut command = nvlane();
     command.args(["jobs", "wait", "3", "--socket", socket]);
     let mut waits = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // The daemon's end of the connection has a name, from before the socket got its own, and is connected (03, unix(7)).
-    let place = dir.path().to_str().unwrap();
+    // It has a socket that is connected (03; the last number is the inode's, unix(7)). That somebody has would not do: those who
+    // came before may still go.
     eventually("a connection", || {
         let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
-        let is_connected = |line: &str| line.split_whitespace().nth(5) == Some("03");
-        sockets.lines().any(|line| line.contains(place) && is_connected(line))
+        let files = std::fs::read_dir(format!("/proc/{}/fd", waits.id())).unwrap();
+        let links = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
+        let own: Vec<String> = links.map(|link| link.to_string_lossy().into_owned()).collect();
+        sockets.lines().skip(1).any(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words[5] == "03" && own.contains(&format!("socket:[{}]", words[6]))
+        })
     });
     daemon.kill();
     let mut said = String::new();
