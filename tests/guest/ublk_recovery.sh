@@ -143,6 +143,30 @@ for way in "${ways[@]}"; do
     rm "$image" "$WORK/ledger"
 done
 
+# Told to stop while it leaves, it leaves: to take the device away would wait for requests that are the next server's.
+if has_feature BATCH_IO; then
+    ublk_add "delay:write=3s($image?size=64M&create)" -q 1 -d 8 --recover
+    dd if=/dev/zero of="$DEVICE" bs=4k count=1 oflag=direct status=none &
+    writer=$!
+    pause 0.5
+    old=$UBLK_SERVER
+    : >"$WORK/recover.log"
+    "$NVLANE" ublk upgrade "$ID" >"$WORK/recover.log" 2>&1 </dev/null &
+    UBLK_SERVER=$!
+    await 30 says "$WORK/ublk.log" 'asked for by another server'
+    # It has the first one still, and is given another.
+    dd if=/dev/zero of="$DEVICE" bs=4k seek=1 count=1 oflag=direct status=none &
+    second=$!
+    pause 0.5
+    kill -TERM "$old"
+    ublk_ready "$WORK/recover.log"
+    wait "$old" || die "the exit status of a server that was told to stop while it left is $?"
+    wait "$writer" || die "a write that was begun before an upgrade"
+    wait "$second" || die "a write that came during an upgrade"
+    ublk_stop
+    rm "$image"
+fi
+
 # A block device by copies: what a killed server had under way there is the other driver's, whose end the successor waits for.
 truncate -s 64M "$image"
 loop=$(losetup -f --show --direct-io=on "$image")

@@ -347,10 +347,11 @@ fn serve(
     signals::notify(&[NotifyState::Ready]);
     loop {
         let timed_out = signals.woken.recv_timeout(REFRESH_PERIOD).is_err();
-        if leave.swap(false, Ordering::Relaxed)
-            && let Err(error) = device.hand_over()
-        {
-            tracing::warn!("{error}");
+        if leave.swap(false, Ordering::Relaxed) {
+            tracing::info!("/dev/ublkb{id} is asked for by another server");
+            if let Err(error) = device.hand_over() {
+                tracing::warn!("{error}");
+            }
         }
         match device.ending() {
             Some(Ending::HandedOver) => {
@@ -366,7 +367,7 @@ fn serve(
             }
             // Which queue and why has been said.
             Some(Ending::Failed) => break,
-            None if signals.stop.load(Ordering::Relaxed) => {
+            None if signals.stop.load(Ordering::Relaxed) && !device.is_leaving() => {
                 tracing::info!("stopping");
                 break;
             }

@@ -327,6 +327,12 @@ impl Device {
         Ok(())
     }
 
+    /// Whether another server is to have the device, and this one is yet to end what it has begun: it is not to be stopped then,
+    /// which would wait for requests that are the next server's.
+    pub fn is_leaving(&self) -> bool {
+        self.threads.fate == Some(Ending::HandedOver)
+    }
+
     /// Looks whether the volume's size has changed, and has the device follow. Whether it did.
     pub fn refresh(&mut self) -> Result<bool, Error> {
         self.runs.tell_mistakes();
