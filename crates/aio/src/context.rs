@@ -6,6 +6,9 @@
 //!      └──────eventfd, reads the ring itself, io_uring refused───────────────────────^
 //! ```
 //!
+//! Once nothing is left of the ring in a context that is Native, calls go to the kernel without a look
+//! ([`Context::is_bare`]).
+//!
 //! The id is that of a real context, so `struct aio_ring` at it is genuine, limits and accounting
 //! are the kernel's, and any call may go to the kernel at any time. Events of io_uring never go
 //! through that ring: `io_getevents` hands them out directly. A program that reads the ring itself
@@ -164,6 +167,8 @@ pub struct Context {
     /// As [`Context::count_capacity`] says.
     pub capacity: u32,
     mode: AtomicU8,
+    /// As [`Context::is_bare`] says.
+    bare: AtomicBool,
     /// Being destroyed.
     pub dead: AtomicBool,
     engine: OnceLock<Engine>,
@@ -194,6 +199,7 @@ impl Context {
             nr,
             capacity: Context::count_capacity(nr),
             mode: AtomicU8::new(mode as u8),
+            bare: AtomicBool::new(false),
             dead: AtomicBool::new(false),
             engine: OnceLock::new(),
             submitting: Lock::new(Submitting {
@@ -248,6 +254,21 @@ impl Context {
     /// without the ring waits in `inline` before it is no longer counted.
     pub fn is_left(&self, engine: &Engine) -> bool {
         self.outstanding.load(SeqCst) == 0 && engine.inline.waiting().count == 0
+    }
+
+    /// Whether all is the kernel's, for good: nothing has to be locked or counted but for `stat`.
+    #[inline(always)]
+    pub fn is_bare(&self) -> bool {
+        self.bare.load(SeqCst)
+    }
+
+    /// Makes it so if nothing comes from the ring any more and nobody waits there. The lock of the submitting side is held
+    /// where there is a ring.
+    pub fn try_bare(&self) {
+        let is_left = self.engine().is_none_or(|engine| self.is_left(engine));
+        if self.mode() == Mode::Native && is_left && self.waiters.load(SeqCst) == 0 {
+            self.bare.store(true, SeqCst);
+        }
     }
 
     /// The ring, once there is one.

@@ -52,6 +52,9 @@ pub unsafe fn submit(context: usize, nr: c_long, iocbs: *mut *mut c_void) -> c_i
         let Some(held) = CONTEXTS.find(context) else {
             return system::io_submit(context, nr, iocbs);
         };
+        if held.is_bare() {
+            return submit::barely(&held, nr, iocbs);
+        }
         match Inside::enter() {
             Some(_inside) => submit::submit(&held, nr, iocbs),
             None => submit::natively(&held, nr, iocbs),
@@ -94,6 +97,10 @@ pub unsafe fn getevents(
         let Some(held) = CONTEXTS.find(context) else {
             return take_otherwise(context, min, nr, events, timeout);
         };
+        if held.is_bare() {
+            let ask = Ask { min, nr, events, timeout, signals: 0, masked: false };
+            return events::take_barely(&held, ask);
+        }
         match Inside::enter() {
             Some(_inside) => events::take(&held, min, nr, events, timeout),
             None => take_otherwise(context, min, nr, events, timeout),
@@ -148,6 +155,9 @@ unsafe fn take(context: usize, ask: Ask) -> c_int {
             }
             return system::io_getevents(context, ask);
         };
+        if held.is_bare() {
+            return events::take_barely(&held, ask);
+        }
         match Inside::enter() {
             Some(_inside) => events::take_masked(&held, ask),
             None => {

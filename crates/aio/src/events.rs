@@ -53,6 +53,21 @@ pub unsafe fn take(
     unsafe { take_more(context, got, min, nr, events, timeout) }
 }
 
+/// From a context that is bare, with or without a signal set.
+///
+/// # Safety
+/// As `take`.
+#[inline(always)]
+pub unsafe fn take_barely(context: &Context, ask: Ask) -> i32 {
+    context.record.add(Counter::Reaps, 1);
+    // SAFETY: passed on to the caller.
+    let taken = unsafe { rest_natively(context, ask, 0) };
+    if taken > 0 {
+        context.record.add(Counter::Events, taken as u64);
+    }
+    taken
+}
+
 /// When there are `got` events already.
 ///
 /// # Safety

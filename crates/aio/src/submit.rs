@@ -27,6 +27,9 @@ const MANY: u32 = 3;
 pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     let Some(engine) = context.engine().filter(|_| nr > 0) else {
         context.record.add(Counter::Submits, 1);
+        if context.engine().is_none() {
+            context.try_bare();
+        }
         // SAFETY: passed on to the caller.
         return unsafe { beside_ring(context, nr, iocbs) };
     };
@@ -35,6 +38,7 @@ pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     // Under the lock the mode stays what it is. Whoever destroys the context takes the lock once more before
     // counting what is in flight.
     if !context.is_ring() || context.dead.load(SeqCst) {
+        context.try_bare();
         drop(submitting);
         // SAFETY: passed on to the caller.
         return unsafe { not_by_ring(context, nr, iocbs) };
@@ -213,6 +217,22 @@ pub unsafe fn natively(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     if gone != 0 {
         context.native.pending.fetch_sub(gone, SeqCst);
     }
+    if taken > 0 {
+        context.record.add(Counter::Native, taken as u64);
+    } else if taken < 0 {
+        context.record.add(Counter::Refused, 1);
+    }
+    taken
+}
+
+/// The same on a context that is bare.
+///
+/// # Safety
+/// As `submit`.
+pub unsafe fn barely(context: &Context, nr: c_long, iocbs: usize) -> i32 {
+    context.record.add(Counter::Submits, 1);
+    // SAFETY: passed on to the caller.
+    let taken = unsafe { system::io_submit(context.id, nr, iocbs) };
     if taken > 0 {
         context.record.add(Counter::Native, taken as u64);
     } else if taken < 0 {

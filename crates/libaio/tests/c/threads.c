@@ -361,12 +361,92 @@ static void led_by_nobody(int in_use)
     CHECK(status, 0);
 }
 
+/*
+ * A context that goes the kernel's way for good while others wait: what is in flight comes, also once nothing is left of the
+ * other way, and each event once; whoever waits when it is destroyed is told.
+ */
+enum { SETTLED = 300, BATCH = 8 };
+static struct iocb settling[SETTLED + 1];
+static unsigned char settled_seen[SETTLED + 1];
+static volatile long settled_count, settled_all;
+
+static void *takes(void *argument)
+{
+    struct io_event events[BATCH];
+    while (settled_count < settled_all) {
+        struct timespec tenth = {0, 100000000};
+        int count = io_getevents(shared, argument ? 2 : 1, BATCH, events, &tenth);
+        if (count < 0)
+            CHECK(count, 0);
+        for (int i = 0; i < count; i++)
+            __atomic_fetch_add(&settled_seen[(struct iocb *)events[i].obj - settling], 1, __ATOMIC_RELAXED);
+        if (count > 0)
+            __atomic_fetch_add(&settled_count, count, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+static void *waits_for_ever(void *code)
+{
+    struct io_event event;
+    *(int *)code = io_getevents(shared, 1, 1, &event, NULL);
+    return NULL;
+}
+
+static void settled(int in_use)
+{
+    int ends[2], signal = eventfd(0, 0), fd = filled("settled", O_RDONLY, 4096);
+    for (int round = 0; round < 3; round++) {
+        pthread_t threads[2], last;
+        shared = made(64, in_use);
+        CHECK(pipe(ends), 0);
+        memset(settled_seen, 0, sizeof settled_seen);
+        settled_count = 0, settled_all = SETTLED + 1;
+        for (long i = 0; i < 2; i++)
+            pthread_create(&threads[i], NULL, takes, (void *)i);
+        /* This stays in flight for some time; with an eventfd, all that follow go the kernel's way. */
+        settling[SETTLED] = iocb_of(POLL, ends[0], (void *)POLLIN, 0, 0);
+        CHECK(submit_one(shared, &settling[SETTLED]), 1);
+        for (int i = 0; i < SETTLED; i++) {
+            settling[i] = iocb_of(PREAD, fd, buffer, 512, 0);
+            if (i == 0)
+                settling[i].flags = RESFD, settling[i].resfd = signal;
+            int code;
+            while ((code = submit_one(shared, &settling[i])) == -EAGAIN)
+                usleep(100);
+            if (code != 1)
+                CHECK(code, 1);
+            if (i == SETTLED / 3 * round)
+                CHECK(write(ends[1], "x", 1), 1);
+            if (i % 100 == 99)
+                usleep(2000);
+        }
+        for (int i = 0; i < 2; i++)
+            pthread_join(threads[i], NULL);
+        int wrong = 0;
+        for (int i = 0; i <= SETTLED; i++)
+            wrong += settled_seen[i] != 1;
+        CHECK(wrong, 0);
+        CHECK(outcome(shared, iocb_of(PREAD, fd, buffer, 512, 0)), 512);
+        CHECK(outcome(shared, iocb_of(PREAD, fd, (void *)16, 512, 0)), -EFAULT);
+        CHECK(outcome(shared, iocb_of(PREAD, -1, buffer, 512, 0)), -EBADF - 100000);
+        int code = 0;
+        pthread_create(&last, NULL, waits_for_ever, &code);
+        usleep(20000);
+        CHECK(io_destroy(shared), 0);
+        pthread_join(last, NULL);
+        CHECK(code, -EINVAL);
+        close(ends[0]), close(ends[1]);
+    }
+    close(fd), close(signal);
+}
+
 int main(int count, char **arguments)
 {
     static const struct test_case cases[] = {
         {"threads", threads},       {"misled", misled},     {"waiting", waiting},
         {"destroying", destroying}, {"leaving", leaving},   {"beside", beside},
-        {"led_by_nobody", led_by_nobody},
+        {"led_by_nobody", led_by_nobody}, {"settled", settled},
         {NULL, NULL},
     };
     return run_cases(cases, count, arguments);

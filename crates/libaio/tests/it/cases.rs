@@ -96,6 +96,7 @@ cases! {
     leaving: [Ring, Polls], 0;
     beside: [Inline, Waits], 0;
     led_by_nobody: [Ring, Inline], 0;
+    settled: [Polls], 1812;
 }
 
 cases! {
