@@ -268,6 +268,9 @@ impl Context {
         let is_left = self.engine().is_none_or(|engine| self.is_left(engine));
         if self.mode() == Mode::Native && is_left && self.waiters.load(SeqCst) == 0 {
             self.bare.store(true, SeqCst);
+            if let Some(engine) = self.engine() {
+                engine.ring.interrupts.rest();
+            }
         }
     }
 
@@ -390,6 +393,7 @@ impl Context {
             Some(parked) => *parked,
             None => self.new_ring()?,
         };
+        engine.ring.interrupts.work();
         let mut submitting = self.submitting();
         submitting.queue = Some(submission);
         submitting.requests = requests;
@@ -414,6 +418,7 @@ impl Context {
     pub fn into_ring(mut self) -> Option<Parked> {
         let mut engine = self.engine.take()?;
         engine.inline.clear();
+        engine.ring.interrupts.rest();
         let mut submitting = self.submitting();
         let submission = submitting.queue.take()?;
         let requests = std::mem::take(&mut submitting.requests);

@@ -34,6 +34,7 @@ mod events;
 pub mod extended;
 mod inline;
 mod inside;
+mod interrupts;
 mod lifetime;
 mod lock;
 mod parking;

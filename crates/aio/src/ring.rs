@@ -4,6 +4,7 @@
 //! waited for by another while the first computes.
 
 use crate::abi::{Cqe, Entry, Sqe};
+use crate::interrupts::Source;
 use crate::system::{call, failure, now_ns};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::{io, ptr};
@@ -125,6 +126,8 @@ pub struct Ring {
     polled_by_thread: bool,
     /// The descriptor leads to the ring no more: the program has closed it, or may not use it.
     lost: AtomicBool,
+    /// Until it is at rest.
+    pub interrupts: Source,
 }
 
 // SAFETY: the pointers lead to the ring's shared memory, which lives as long as the Ring and is
@@ -613,6 +616,7 @@ fn map(fd: i32, params: &Params) -> io::Result<(Ring, Submission, Completion)> {
         cq_mask: params.cq_entries - 1,
         polled_by_thread: params.flags & SETUP_SQPOLL != 0,
         lost: AtomicBool::new(false),
+        interrupts: Source::new(),
     };
     let submission = Submission {
         sqes,

@@ -1,6 +1,7 @@
 //! System calls that give back `-errno` and leave `errno` alone, as libaio's do.
 
 use crate::abi::Event;
+use crate::interrupts;
 use libc::{c_long, timespec};
 
 /// Makes a system call: its result, or `-errno`. By the instruction, as libaio does: `syscall` of libc would
@@ -138,7 +139,7 @@ pub unsafe fn io_getevents(id: usize, ask: Ask) -> i32 {
     unsafe {
         match (ask.masked, ask.timeout) {
             (true, _) => io_pgetevents(id, ask),
-            (false, 0) => io_getevents_again(id, ask),
+            (false, 0) if interrupts::may_come() => io_getevents_again(id, ask),
             (false, _) => io_getevents_once(id, ask),
         }
     }

@@ -11,9 +11,11 @@
 //!     `- fio        its engine io_uring, with pinned buffers and file, polling like io_setup2
 //! ```
 //!
-//! Windows of all subjects take turns, and ratios are of the windows of one turn, so that what
+//! Windows of subjects take turns, and ratios are of the windows of one turn, so that what
 //! disturbs the machine for longer than a turn disturbs all alike; fio, which takes long to begin, has
-//! a turn in the end.
+//! a turn in the end. Our libaio has its turns with the kernel's AIO alone, before there is any other context, as in
+//! programs that are as they are: while something else in a process has a ring, and for some time after, it waits for events of
+//! files that go to the kernel by a call that costs more (`aio::interrupts`).
 //!
 //! | rows | what is read |
 //! |---|---|
@@ -114,13 +116,20 @@ impl Scenario for Aio {
             groups.push((&file, true, "file", few));
         }
         groups.push((&file, false, "cached", few));
+        let mut cases = Vec::new();
         for (place, direct, name, depths) in groups {
             for &depth in depths {
                 let row = format!("{name}_qd{depth}");
                 if options.wants(&row) {
-                    bench.case(place, direct, depth, &row)?;
+                    cases.extend(bench.case(place, direct, depth, row)?);
                 }
             }
+        }
+        for case in &mut cases {
+            case.as_they_are = bench.turns_of(&Kind::AS_THEY_ARE, case)?;
+        }
+        for case in cases {
+            bench.others(case)?;
         }
         bench.finish(device, &file);
         Ok(bench.report)
@@ -193,7 +202,21 @@ struct Bench {
     worst: (f64, String),
 }
 
-/// The windows of one case.
+/// Windows of some subjects, by name, with whether each polls.
+type Measured = BTreeMap<&'static str, (bool, Vec<Window>)>;
+
+/// One row of each subject.
+struct Case<'a> {
+    place: &'a Place,
+    file: File,
+    direct: bool,
+    depth: usize,
+    row: String,
+    /// Of [`Kind::AS_THEY_ARE`].
+    as_they_are: Measured,
+}
+
+/// The windows of the kernel's AIO that others are compared with.
 struct Windows {
     kernel: Vec<Window>,
     row: String,
@@ -202,53 +225,63 @@ struct Windows {
 }
 
 impl Bench {
-    /// All subjects at one depth, by turns.
-    fn case(&mut self, place: &Place, direct: bool, depth: usize, row: &str) -> anyhow::Result<()> {
-        let file = match place.open(direct) {
-            Ok(file) => file,
+    /// All subjects at one depth; None where the file cannot be read so.
+    fn case<'a>(
+        &mut self,
+        place: &'a Place,
+        direct: bool,
+        depth: usize,
+        row: String,
+    ) -> anyhow::Result<Option<Case<'a>>> {
+        match place.open(direct) {
+            Ok(file) => {
+                let as_they_are = Measured::new();
+                Ok(Some(Case { place, file, direct, depth, row, as_they_are }))
+            }
             // A file system may not have O_DIRECT.
             Err(error) if direct && !place.device => {
                 self.note(format!("{row}: {error:#}"));
-                return Ok(());
+                Ok(None)
             }
-            Err(error) => return Err(error),
-        };
-        let may_poll = direct && stage::has_poll_queues(&place.path);
-        let mut windows = BTreeMap::new();
-        // A thread of the kernel that submits spins long after the last submission: it goes last, alone.
-        let (thread, others): (Vec<Kind>, Vec<Kind>) =
-            Kind::ALL.into_iter().partition(|&kind| kind == Kind::Setup2Thread);
-        for kinds in [others, thread] {
-            self.turns_of(
-                &kinds,
-                (&file, place.bytes, may_poll),
-                (direct, depth, row),
-                &mut windows,
-            )?;
+            Err(error) => Err(error),
         }
-        let kernel = windows.get(KERNEL).map(|(_, windows)| windows.clone()).unwrap_or_default();
-        ensure!(!kernel.is_empty(), "the kernel's AIO is not to be had");
-        let case = Windows { kernel, row: row.to_owned(), depth, direct };
+    }
+
+    /// What is left of a case, and its rows and figures.
+    fn others(&mut self, case: Case<'_>) -> anyhow::Result<()> {
+        // A thread of the kernel that submits spins long after the last submission: it goes last, alone.
+        let (thread, others): (Vec<Kind>, Vec<Kind>) = Kind::ALL
+            .into_iter()
+            .filter(|&kind| kind != Kind::DropIn)
+            .partition(|&kind| kind == Kind::Setup2Thread);
+        let mut measured = self.turns_of(&others, &case)?;
+        measured.append(&mut self.turns_of(&thread, &case)?);
+        let beside = |measured: &Measured| -> anyhow::Result<Windows> {
+            let kernel = measured.get(KERNEL).map(|(_, windows)| windows.clone());
+            let kernel = kernel.context("the kernel's AIO is not to be had")?;
+            Ok(Windows { kernel, row: case.row.clone(), depth: case.depth, direct: case.direct })
+        };
+        let (first, second) = (beside(&case.as_they_are)?, beside(&measured)?);
         let mut polling = false;
         for kind in Kind::ALL {
-            if let Some((polls, windows)) = windows.get(kind.name()) {
-                self.add(&case, kind, windows);
-                self.show(&case, kind.name(), *polls, windows);
+            let (beside, from) = match kind {
+                Kind::Kernel | Kind::DropIn => (&first, &case.as_they_are),
+                _ => (&second, &measured),
+            };
+            if let Some((polls, windows)) = from.get(kind.name()) {
+                self.add(beside, kind, windows);
+                self.show(beside, kind.name(), *polls, windows);
                 polling |= *polls;
             }
         }
-        self.bound(place, &case, polling);
+        self.bound(case.place, &second, polling);
         Ok(())
     }
 
-    /// Windows of some subjects, by turns; with whether each polls.
-    fn turns_of(
-        &mut self,
-        kinds: &[Kind],
-        (file, bytes, may_poll): (&File, usize, bool),
-        (direct, depth, row): (bool, usize, &str),
-        windows: &mut BTreeMap<&'static str, (bool, Vec<Window>)>,
-    ) -> anyhow::Result<()> {
+    /// Windows of some subjects, by turns.
+    fn turns_of(&mut self, kinds: &[Kind], case: &Case<'_>) -> anyhow::Result<Measured> {
+        let &Case { place, direct, depth, ref file, ref row, .. } = case;
+        let may_poll = direct && stage::has_poll_queues(&place.path);
         let mut loads = Vec::new();
         for &kind in kinds.iter().filter(|kind| direct || kind.takes_cached()) {
             match Subject::open(kind, file, depth, may_poll) {
@@ -256,22 +289,23 @@ impl Bench {
                     if let Some(why) = subject.unpolled.as_ref().filter(|_| direct) {
                         self.note(format!("{row}: {} does not poll: {why}", kind.name()));
                     }
-                    loads.push(Load::new(subject, depth, bytes));
+                    loads.push(Load::new(subject, depth, place.bytes));
                 }
                 Err(error) => self.note(format!("{row}: {}: {error:#}", kind.name())),
             }
         }
+        let mut measured = Measured::new();
         for turn in 0..=self.turns {
             for load in &mut loads {
                 let window = load.window(self.window, turn)?;
                 // The first warms up: caches, and how our library comes to know its program.
                 if turn > 0 {
-                    let (_, all) = windows.entry(load.name()).or_insert((load.polls(), Vec::new()));
-                    all.push(window);
+                    let new = || (load.polls(), Vec::new());
+                    measured.entry(load.name()).or_insert_with(new).1.push(window);
                 }
             }
         }
-        Ok(())
+        Ok(measured)
     }
 
     /// fio's row.

@@ -57,6 +57,9 @@ impl Kind {
         Kind::Bare,
     ];
 
+    /// What programs get that are not changed.
+    pub const AS_THEY_ARE: [Kind; 2] = [Kind::Kernel, Kind::DropIn];
+
     /// Its name in rows.
     pub fn name(self) -> &'static str {
         match self {
