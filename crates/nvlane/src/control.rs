@@ -13,3 +13,4 @@ pub mod method;
 pub mod path;
 pub mod protocol;
 pub mod server;
+pub mod times;

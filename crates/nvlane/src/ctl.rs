@@ -3,6 +3,7 @@
 mod exposition;
 mod lists;
 mod metrics;
+mod top;
 
 use crate::cli::{
     AnaCommand, ControllerCommand, CtlArgs, CtlCommand, HostCommand, ListenerCommand, Output,
@@ -40,6 +41,10 @@ pub fn run(args: CtlArgs) -> Result<()> {
         let is_text = args.output.is_none_or(|output| output == Output::Text);
         ensure!(is_text, "metrics are text: `nvlane ctl stats -o json` is JSON");
         return metrics::run(&socket, file.as_deref());
+    }
+    if let CtlCommand::Top { interval, count } = args.command {
+        let output = args.output.unwrap_or(usual);
+        return top::run(&socket, &top::Look { interval, count, output });
     }
     let (method, params) = call_of(args.command)?;
     let result = Client::connect(&socket)?.call(&method, params.clone())?;
@@ -83,7 +88,9 @@ fn call_of(command: CtlCommand) -> Result<(String, Value)> {
         CtlCommand::Stats => ("stats", json!({})),
         CtlCommand::Config => ("config_get", json!({})),
         CtlCommand::Log { filter } => ("log_set", params(&LogSet { filter })),
-        CtlCommand::Metrics { .. } => unreachable!("they are of several methods"),
+        CtlCommand::Metrics { .. } | CtlCommand::Top { .. } => {
+            unreachable!("they are of several methods")
+        }
         CtlCommand::Call { method, params } => return Ok((method, params)),
     };
     Ok((method.to_owned(), params))
@@ -285,6 +292,10 @@ fn statistics(stats: &Statistics) -> String {
             one.others,
             one.errors
         );
+        for (command, times) in one.latency.named().into_iter().filter(|(_, it)| it.count() > 0) {
+            let [p50, p99] = [times.p50_ns, times.p99_ns].map(|ns| top::time(times, ns));
+            let _ = writeln!(text, "    {command}: half took up to {p50}, 99 % up to {p99}");
+        }
     }
     for (index, core) in stats.cores.iter().enumerate() {
         let _ = writeln!(

@@ -30,7 +30,7 @@ mod start;
 mod statistics;
 mod twice;
 
-pub use statistics::{CoreStatistics, Statistics};
+pub use statistics::{CoreStatistics, NamespaceStatistics, Statistics};
 pub use twice::files_of;
 
 use crate::config::identity::Machine;

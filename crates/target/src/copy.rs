@@ -13,6 +13,7 @@ use namespace::output::Payload;
 use nvme::copy::{Entry, Format};
 use nvme::{Command, Limits, Status, opcode};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use subsystem::NamespaceAccess;
 use subsystem::copy::{check_copy, check_format};
 
@@ -66,7 +67,7 @@ impl Connection {
 
     /// Answers a Copy of which nothing has been copied: dword 0 names the first source range.
     fn copy_refused(&self, inner: &mut Inner, slot: u32, request: Box<Request>, status: Status) {
-        self.count(inner, slot, request.command.opcode, status);
+        self.count(inner, slot, request.command.opcode, status, Duration::ZERO);
         self.note_error(inner, &request.command, status);
         self.core.recycle(request);
         self.respond(inner, slot, status, 0, Payload::None);

@@ -6,6 +6,7 @@ use nvme::{Command, Status};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 use subsystem::io::Direction;
 
 /// No slot.
@@ -43,6 +44,8 @@ pub(crate) struct Exchange {
     pub(crate) bytes: u32,
     /// First block of a read of lent memory, by the host's count: layers below count otherwise.
     pub(crate) slba: u64,
+    /// When the namespace was given the command, unless it has ended it at once.
+    pub(crate) begun: Option<Instant>,
     /// Blocks that a Copy is to copy; zero for other commands.
     pub(crate) copy_blocks: u32,
     /// Source ranges that it holds in memory.
@@ -150,6 +153,7 @@ impl Exchanges {
                     direction: Direction::None,
                     bytes: 0,
                     slba: 0,
+                    begun: None,
                     copy_blocks: 0,
                     stop: None,
                     copy_ranges: 0,

@@ -12,6 +12,7 @@ use nvme_tcp::Digest;
 use nvme_tcp::controller::{DATA_HEADER_BYTES_MAX, DataHeader, RESPONSE_BYTES_MAX};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use subsystem::io::{Direction, Placement, Transfer};
 
 impl Connection {
@@ -408,6 +409,8 @@ impl Connection {
         let exchange = inner.exchanges.slot(slot);
         exchange.stage = Stage::Running;
         let view = exchange.view.as_ref().expect("an admitted command has its namespace");
+        let immediate = view.limits.get().immediate;
+        exchange.begun = (!immediate).then(|| self.core.reactor.now());
         match view.queue(&self.core, inner.port) {
             Ok(queue) => self.start_request(&queue, slot, request),
             Err(error) => {
@@ -442,7 +445,11 @@ impl Connection {
             opcode::io::FLUSH => self.flushed(inner, slot, status),
             _ => status,
         };
-        self.count(inner, slot, request.command.opcode, status);
+        let begun = inner.exchanges.slot(slot).begun;
+        let took = begun.map_or(Duration::ZERO, |begun| {
+            self.core.reactor.now().saturating_duration_since(begun)
+        });
+        self.count(inner, slot, request.command.opcode, status, took);
         if !status.is_success() {
             self.note_error(inner, &request.command, status);
         }
@@ -452,7 +459,7 @@ impl Connection {
             self.core.recycle(second);
             self.core.recycle(request);
             self.respond(inner, slot, status, 0, Payload::None);
-            self.count(inner, partner, opcode::io::WRITE, failed);
+            self.count(inner, partner, opcode::io::WRITE, failed, took);
             self.respond(inner, partner, failed, 0, Payload::None);
             return;
         }
@@ -505,8 +512,16 @@ impl Connection {
         });
     }
 
+    /// Counts a command that the namespace has ended after so long.
     #[inline]
-    pub(crate) fn count(&self, inner: &mut Inner, slot: u32, opcode: u8, status: Status) {
+    pub(crate) fn count(
+        &self,
+        inner: &mut Inner,
+        slot: u32,
+        opcode: u8,
+        status: Status,
+        took: Duration,
+    ) {
         let exchange = inner.exchanges.slot(slot);
         let Some(view) = &exchange.view else { return };
         let counters = &view.counters;
@@ -517,22 +532,29 @@ impl Connection {
             }
             return;
         }
+        let [read, write, copy, other] = &counters.latencies;
         match opcode {
             opcode::io::READ | opcode::io::COMPARE => {
+                read.note(took);
                 Counters::add(&counters.reads, 1);
                 Counters::add(&counters.read_bytes, u64::from(exchange.bytes));
             }
             opcode::io::WRITE => {
+                write.note(took);
                 Counters::add(&counters.writes, 1);
                 Counters::add(&counters.written_bytes, u64::from(exchange.bytes));
             }
             // Not one that was passed, of which nothing is known.
             opcode::io::COPY if exchange.copy_blocks != 0 => {
                 let bytes = u64::from(exchange.copy_blocks) << view.limits.get().block_shift;
+                copy.note(took);
                 Counters::add(&counters.copies, 1);
                 Counters::add(&counters.copied_bytes, bytes);
             }
-            _ => Counters::add(&counters.others, 1),
+            _ => {
+                other.note(took);
+                Counters::add(&counters.others, 1);
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::control::Control;
 use crate::core::{Core, Cores};
+use crate::latency::Latency;
 use crate::report::ControllerReport;
 use crate::view::{Counters, NamespaceView};
 use namespace::Namespace;
@@ -111,6 +112,8 @@ pub struct NamespaceStats {
     pub others: u64,
     /// Commands that failed.
     pub errors: u64,
+    /// How long those took that succeeded: those that `reads`, `writes`, `copies` and `others` count, in this order.
+    pub latencies: [Latency; 4],
 }
 
 /// Counters of one core.
@@ -603,6 +606,9 @@ impl Served {
             sum.copied_bytes += one.copied_bytes.load(Ordering::Relaxed);
             sum.others += one.others.load(Ordering::Relaxed);
             sum.errors += one.errors.load(Ordering::Relaxed);
+            for (sum, core) in sum.latencies.iter_mut().zip(&one.latencies) {
+                core.add_to(sum);
+            }
         }
         sum
     }

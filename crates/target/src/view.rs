@@ -3,6 +3,7 @@
 //! The control core tells every core of each change by mailbox before the change is reported done.
 
 use crate::core::Core;
+use crate::latency::Latencies;
 use namespace::copy::Other;
 use namespace::layer::delay;
 use namespace::{Namespace, Queue};
@@ -37,6 +38,8 @@ pub struct Counters {
     pub errors: AtomicU64,
     /// Those of them that failed with a media error (status code type 2h).
     pub media_errors: AtomicU64,
+    /// Of commands that succeeded: those that `reads` counts, `writes`, `copies` and `others`.
+    pub(crate) latencies: [Latencies; 4],
 }
 
 impl Counters {

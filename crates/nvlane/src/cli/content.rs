@@ -85,7 +85,8 @@ pub struct PathsArgs {
     pub output_format: ListFormat,
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+/// A time between two looks.
+pub(super) fn interval(text: &str) -> Result<Duration, String> {
     const RANGE: std::ops::RangeInclusive<Duration> =
         Duration::from_millis(10)..=Duration::from_secs(3600);
     namespace::human::parse_duration(text)

@@ -1,10 +1,12 @@
 //! `nvlane ctl`.
 
+use super::content::interval;
 use crate::config::{AnaState, parse_host, parse_listen, parse_nqn};
 use crate::size;
 use clap::{Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 use uuid::Uuid;
 
 /// Arguments of `nvlane ctl`.
@@ -63,6 +65,22 @@ pub enum CtlCommand {
     #[command(after_help = "Example:
   nvlane ctl stats -o json | jq .namespaces")]
     Stats,
+    /// Watch what is served: commands, bytes and latencies of each namespace, the busiest first.
+    #[command(after_help = "Examples:
+  nvlane ctl top
+  nvlane ctl top --interval 5s
+  nvlane ctl top --count 1 -o json        one second, for a script
+
+Latencies are those of the volume, without the network: known to a power of two, and read off in between.
+Those of the paths to remote volumes: nvlane paths --watch.")]
+    Top {
+        /// How long to look before each table: 1s, 500ms.
+        #[arg(long, value_name = "TIME", value_parser = interval, default_value = "1s")]
+        interval: Duration,
+        /// End after so many tables, instead of when it is stopped.
+        #[arg(short = 'n', long, value_name = "TABLES")]
+        count: Option<u64>,
+    },
     /// Write metrics for Prometheus, in its text format.
     #[command(after_help = "Examples:
   nvlane ctl metrics

@@ -15,13 +15,15 @@ pub enum Kind {
     Counter,
     /// May go either way.
     Gauge,
+    /// Counts by size, which never fall.
+    Histogram,
 }
 
 /// The samples of one family.
 pub struct Family<'a> {
     text: &'a mut String,
     name: &'static str,
-    /// Label sets that there were: one that comes twice would make Prometheus refuse everything.
+    /// Series that there were: one that comes twice would make Prometheus refuse everything.
     seen: BTreeSet<String>,
 }
 
@@ -41,6 +43,7 @@ impl Exposition {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         };
         let mut text = String::new();
         samples(&mut Family { text: &mut text, name, seen: BTreeSet::new() });
@@ -59,13 +62,35 @@ impl Exposition {
 impl Family<'_> {
     /// A sample with these labels, unless there was one with the same.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        self.part("", labels, value);
+    }
+
+    /// The samples of a histogram: how many were up to each bound in seconds, how many in all, and what they come to
+    /// together, in seconds.
+    pub fn histogram(
+        &mut self,
+        labels: &[(&str, &str)],
+        buckets: impl IntoIterator<Item = (f64, u64)>,
+        (count, sum): (u64, f64),
+    ) {
+        let infinite = ("+Inf".to_owned(), count);
+        let buckets = buckets.into_iter().map(|(bound, count)| (bound.to_string(), count));
+        for (bound, count) in buckets.chain([infinite]) {
+            self.part("_bucket", &[labels, &[("le", &*bound)]].concat(), count);
+        }
+        self.part("_sum", labels, sum);
+        self.part("_count", labels, count);
+    }
+
+    fn part(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
         let labels: Vec<String> =
             labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
         let labels = labels.join(",");
-        if !self.seen.contains(&labels) {
-            let braces = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
-            let _ = writeln!(self.text, "{}{braces} {value}", self.name);
-            self.seen.insert(labels);
+        let braces = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+        let series = format!("{}{suffix}{braces}", self.name);
+        if !self.seen.contains(&series) {
+            let _ = writeln!(self.text, "{series} {value}");
+            self.seen.insert(series);
         }
     }
 }
@@ -88,8 +113,15 @@ mod tests {
             family.sample(&[("x", "a\"b\\c\nd"), ("y", "")], 7);
         });
         all.family((Kind::Counter, "b_total"), "None.", |_| {});
+        all.family((Kind::Histogram, "c_seconds"), "Times.", |family| {
+            family.histogram(&[("x", "y")], [(0.5, 1), (2.0, 4)], (5, 9.25));
+        });
         let text = "# test\n# HELP a_bytes A\\\\B.\n# TYPE a_bytes gauge\na_bytes 1\n\
-                    a_bytes{x=\"a\\\"b\\\\c\\nd\",y=\"\"} 0.25\n";
+                    a_bytes{x=\"a\\\"b\\\\c\\nd\",y=\"\"} 0.25\n\
+                    # HELP c_seconds Times.\n# TYPE c_seconds histogram\n\
+                    c_seconds_bucket{x=\"y\",le=\"0.5\"} 1\nc_seconds_bucket{x=\"y\",le=\"2\"} 4\n\
+                    c_seconds_bucket{x=\"y\",le=\"+Inf\"} 5\n\
+                    c_seconds_sum{x=\"y\"} 9.25\nc_seconds_count{x=\"y\"} 5\n";
         assert_eq!(all.into_text(), text);
     }
 }

@@ -13,6 +13,7 @@ use crate::control::client::{Client, ClientError};
 use crate::control::lists::ControllerNow;
 use crate::control::method::{Job, JobState, PathNow, Volume, VolumeMissing, VolumePaths};
 use crate::control::protocol::Failure;
+use crate::control::times::Times;
 use crate::daemon::Statistics;
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
@@ -20,6 +21,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
+use target::latency_bound_ns;
 
 /// Version of the names and labels.
 const VERSION: u32 = 1;
@@ -120,6 +122,14 @@ impl Gathered {
                     ("copy", it.copied_bytes),
                 ];
                 by_command(family, &it.nqn, it.nsid, &bytes);
+            }
+        });
+        let help = "How long commands of hosts took in the volume, of those that succeeded.";
+        all.family((Kind::Histogram, "nvlane_namespace_latency_seconds"), help, |family| {
+            for it in &stats.namespaces {
+                for (command, times) in it.latency.named() {
+                    times_of(family, (&it.nqn, it.nsid, command), times);
+                }
             }
         });
         let help = "Commands of hosts that the volume failed.";
@@ -314,6 +324,20 @@ fn by_command(family: &mut Family<'_>, nqn: &str, nsid: u32, values: &[(&str, u6
     for (command, value) in values {
         family.sample(&[("nqn", nqn), ("nsid", &nsid.to_string()), ("command", command)], value);
     }
+}
+
+/// Times of a kind of command, unless there was none of it.
+fn times_of(family: &mut Family<'_>, (nqn, nsid, command): (&str, u32, &str), times: &Times) {
+    if times.count() == 0 {
+        return;
+    }
+    let mut sum = 0;
+    let up_to = times.buckets.iter().enumerate().filter_map(|(index, count)| {
+        sum += count;
+        Some((latency_bound_ns(index)? as f64 / 1e9, sum))
+    });
+    let labels = [("nqn", nqn), ("nsid", &*nsid.to_string()), ("command", command)];
+    family.histogram(&labels, up_to, (times.count(), times.sum_ns as f64 / 1e9));
 }
 
 /// The names of a volume's paths. Those that are alike have a number behind them: Prometheus takes no two with the same labels.

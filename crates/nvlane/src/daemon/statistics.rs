@@ -2,6 +2,7 @@
 
 use super::Daemon;
 use crate::control::protocol::Failure;
+use crate::control::times::Latencies;
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -65,6 +66,9 @@ pub struct NamespaceStatistics {
     pub others: u64,
     /// Commands that failed.
     pub errors: u64,
+    /// How long those took that succeeded, in the volume.
+    #[serde(default)]
+    pub latency: Latencies,
 }
 
 /// Counters of a core.
@@ -105,6 +109,7 @@ impl Daemon {
             copied_bytes: one.copied_bytes,
             others: one.others,
             errors: one.errors,
+            latency: Latencies::from(&one.latencies),
         });
         let cores: Vec<CoreStatistics> = stats
             .cores

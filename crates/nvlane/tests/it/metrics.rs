@@ -2,7 +2,7 @@
 
 use crate::daemon::{Daemon, eventually, nvlane};
 use crate::host::{HOST_NQN, Host};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -31,7 +31,7 @@ fn parse(text: &str) -> Metrics {
     let mut lines = text.lines();
     let first = lines.next().unwrap();
     assert!(first.starts_with("# nvlane ") && first.contains("metrics of version 1"), "{first}");
-    let mut family = String::new();
+    let (mut family, mut is_histogram) = (String::new(), false);
     while let Some(line) = lines.next() {
         if let Some(help) = line.strip_prefix("# HELP ") {
             let (name, help) = help.split_once(' ').expect(line);
@@ -40,12 +40,17 @@ fn parse(text: &str) -> Metrics {
             let kind = lines.next().unwrap().strip_prefix("# TYPE ").expect(line);
             let kind = kind.strip_prefix(name).expect(line);
             assert_eq!(kind == " counter", name.ends_with("_total"), "{line}");
-            assert!([" counter", " gauge"].contains(&kind), "{line}");
+            assert!([" counter", " gauge", " histogram"].contains(&kind), "{line}");
+            is_histogram = kind == " histogram";
             family = name.to_owned();
             continue;
         }
         let (series, value) = line.rsplit_once(' ').expect(line);
-        let labels = series.strip_prefix(&*family).expect(line);
+        let mut labels = series.strip_prefix(&*family).expect(line);
+        if is_histogram {
+            let parts = ["_bucket", "_sum", "_count"];
+            labels = parts.iter().find_map(|part| labels.strip_prefix(part)).expect(line);
+        }
         if !labels.is_empty() {
             let inner = labels.strip_prefix('{').and_then(|it| it.strip_suffix('}')).expect(line);
             check_labels(inner);
@@ -100,7 +105,7 @@ fn metrics(socket: &Path) -> Metrics {
 }
 
 /// Whoever has dashboards and alerts goes by them.
-const NAMES: [&str; 37] = [
+const NAMES: [&str; 38] = [
     "nvlane_build_info",
     "nvlane_core_buffer_free_bytes",
     "nvlane_core_buffer_size_bytes",
@@ -120,6 +125,7 @@ const NAMES: [&str; 37] = [
     "nvlane_namespace_commands_total",
     "nvlane_namespace_errors_total",
     "nvlane_namespace_info",
+    "nvlane_namespace_latency_seconds",
     "nvlane_namespace_size_bytes",
     "nvlane_path_commands_total",
     "nvlane_path_errors_total",
@@ -229,6 +235,76 @@ fn a_file_is_replaced_as_a_whole_and_others_may_read_it() {
     daemon.kill();
     assert_eq!(write().status.code(), Some(1));
     assert_eq!(fs::read_to_string(&file).unwrap(), before);
+}
+
+/// A volume that takes 20 ms for writes, and none for reads, beside one that is idle.
+#[test]
+fn latencies_are_those_of_the_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &["delay:write=20ms(mem:1M)", "mem:2M", "--nqn", NQN]);
+    let socket = daemon.socket.clone();
+    let host = Host::new(daemon.listeners[0], NQN);
+    let admin = host.enabled();
+    let mut io = host.io(&admin, 1);
+    let series = |part: &str, nsid: u32, command: &str, more: &str| {
+        let labels = format!("nqn=\"{NQN}\",nsid=\"{nsid}\",command=\"{command}\"{more}");
+        format!("nvlane_namespace_latency_seconds_{part}{{{labels}}}")
+    };
+    let mut top = nvlane();
+    top.args(["ctl", "top", "--interval", "500ms", "--count", "2", "-o", "json"]);
+    let mut top = top.arg("--socket").arg(&socket).stdout(Stdio::piped()).spawn().unwrap();
+    // However late it begins, something is written meanwhile.
+    while top.try_wait().unwrap().is_none() {
+        io.write(1, 0, 1, &[7; 512]);
+        io.read(1, 0, 1, 512);
+        let verify = nvme::Command::blocks(nvme::opcode::io::VERIFY, 1, 0, 1);
+        assert!(io.command(verify, crate::host::Bytes::None).status.is_success());
+    }
+    let told = metrics(&socket);
+    let value = |part: &str, command: &str, more: &str| told.value(&series(part, 1, command, more));
+    let writes = value("count", "write", "");
+    assert_eq!(value("bucket", "write", ",le=\"+Inf\""), writes);
+    assert_eq!(value("bucket", "write", ",le=\"0.016777216\""), 0.0, "none in less than 16.8 ms");
+    assert!(value("sum", "write", "") >= writes * 0.019, "20 ms each");
+    assert!(value("bucket", "read", ",le=\"0.016777216\"") >= value("count", "read", "") * 0.9);
+    let commands = format!("nvlane_namespace_commands_total{{nqn=\"{NQN}\",nsid=\"1\",command=");
+    for command in ["read", "write", "other"] {
+        assert_eq!(told.value(&format!("{commands}\"{command}\"}}")), value("count", command, ""));
+    }
+    assert!(!told.values.contains_key(&series("count", 2, "write", "")), "it is idle");
+
+    let text = top.wait_with_output().unwrap();
+    assert!(text.status.success());
+    let lines: Vec<Value> = String::from_utf8(text.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 2);
+    let busy = &lines[0];
+    let [first, second] = [0, 1].map(|index| &busy["namespaces"][index]);
+    assert_eq!((&first["nsid"], &second["nsid"]), (&json!(1), &json!(2)), "the busiest first");
+    let p50 = first["write"]["p50_ns"].as_u64().unwrap();
+    assert!((16 << 20..1 << 30).contains(&p50), "{p50}");
+    assert_eq!(second["writes_per_second"], json!(0.0));
+    let rate = first["writes_per_second"].as_f64().unwrap();
+    assert!((1.0..=50.0).contains(&rate), "one after the other, 20 ms each: {rate}");
+    let bytes = first["written_bytes_per_second"].as_f64().unwrap();
+    assert!((bytes / rate - 512.0).abs() < 1e-6, "{bytes}");
+
+    let run = |args: &[&str]| {
+        let output =
+            nvlane().args(["ctl"]).args(args).arg("--socket").arg(&socket).output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let table = run(&["top", "-n", "1", "--interval", "10ms"]);
+    assert!(table.contains("2 idle namespace(s)") && !table.contains("Reads/s"), "{table}");
+    let stats = run(&["stats"]);
+    assert!(
+        stats.contains("    write: half took up to ") && stats.contains(" ms, 99 % up to "),
+        "{stats}"
+    );
 }
 
 /// Its control socket tells of paths, and of nothing else.
