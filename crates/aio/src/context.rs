@@ -620,6 +620,31 @@ impl Free {
     }
 }
 
+/// Requests to be given back together, the last one freed first.
+#[derive(Default)]
+pub struct Chain {
+    /// The last one freed.
+    pub first: u32,
+    /// The first one freed.
+    pub last: u32,
+    /// How many there are.
+    pub len: u32,
+}
+
+impl Chain {
+    /// Adds one.
+    #[inline]
+    pub fn push(&mut self, engine: &Engine, index: u32) {
+        if self.len == 0 {
+            self.last = index;
+        } else {
+            engine.request(index).next.store(self.first + 1, Relaxed);
+        }
+        self.first = index;
+        self.len += 1;
+    }
+}
+
 impl Reaping {
     /// Whether io_uring is first this time, where events are there from both sides and perhaps not all have room: each
     /// side in turn, so that none waits for ever behind the other.

@@ -8,7 +8,7 @@
 
 use crate::abi::{AioRing, Entry, Event, RING_MAGIC, op};
 use crate::caller;
-use crate::context::{Context, Engine, Mode, Reaping, Request, Submitting, WAKE, state};
+use crate::context::{Chain, Context, Engine, Mode, Reaping, Request, Submitting, WAKE, state};
 use crate::probe::{self, Access};
 use crate::ring::{PERHAPS, Wait};
 use crate::stat::Counter;
@@ -683,26 +683,5 @@ fn may_go_on(request: &Request, res: i32) -> bool {
             access.readable && (res < 0 || !access.direct)
         }
         _ => probe::is_open(entry.fd()),
-    }
-}
-
-/// Requests to be given back together, the last one freed first.
-#[derive(Default)]
-struct Chain {
-    first: u32,
-    last: u32,
-    len: u32,
-}
-
-impl Chain {
-    #[inline]
-    fn push(&mut self, engine: &Engine, index: u32) {
-        if self.len == 0 {
-            self.last = index;
-        } else {
-            engine.request(index).next.store(self.first + 1, Relaxed);
-        }
-        self.first = index;
-        self.len += 1;
     }
 }
