@@ -19,6 +19,7 @@
 pub mod checksum;
 mod contract;
 pub mod copy;
+pub mod counters;
 mod data;
 pub mod dataset;
 pub mod device;

@@ -2,6 +2,7 @@
 
 use crate::connection::Connection;
 use crate::export::Exports;
+use namespace::counters::{Counted, Counters};
 use namespace::output::Spare;
 use namespace::{Data, Namespace, Queue, Request};
 use nvme::Limits;
@@ -51,11 +52,37 @@ pub struct Export {
     pub namespace: Arc<dyn Namespace>,
 }
 
+/// What clients have done, to be read from anywhere.
+#[derive(Debug)]
+pub struct Activity {
+    /// By export, then by core.
+    counters: Vec<Vec<Counters>>,
+    pub(crate) connections: AtomicUsize,
+}
+
+impl Activity {
+    pub(crate) fn new(exports: usize, cores: usize) -> Activity {
+        let of_export = |_| (0..cores).map(|_| Counters::default()).collect();
+        let counters = (0..exports).map(of_export).collect();
+        Activity { counters, connections: AtomicUsize::new(0) }
+    }
+
+    /// Connections now.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// What was done with each export, in the order in which the server was given them.
+    pub fn exports(&self) -> impl Iterator<Item = Counted> + '_ {
+        self.counters.iter().map(Counted::of)
+    }
+}
+
 /// What all cores of a server share.
 pub(crate) struct Shared {
     pub(crate) exports: Vec<Export>,
     pub(crate) mailboxes: OnceLock<Vec<Mailbox>>,
-    pub(crate) connections: AtomicUsize,
+    pub(crate) activity: Arc<Activity>,
     /// The end did not wait any longer for what volumes still had.
     pub(crate) is_cut_short: AtomicBool,
 }
@@ -82,6 +109,8 @@ impl Exports for Shared {
 pub(crate) struct Core {
     pub(crate) reactor: Rc<Reactor>,
     pub(crate) shared: Arc<Shared>,
+    /// Its place among the cores.
+    index: usize,
     pub(crate) receive_buffer: RefCell<Box<[u8]>>,
     pub(crate) spare: RefCell<Spare>,
     #[expect(clippy::vec_box, reason = "requests travel as boxes: nothing is moved but a pointer")]
@@ -109,11 +138,12 @@ impl Core {
     }
 
     /// Makes a core of this thread.
-    pub(crate) fn install(reactor: Rc<Reactor>, shared: Arc<Shared>) {
+    pub(crate) fn install(index: usize, reactor: Rc<Reactor>, shared: Arc<Shared>) {
         let core = Rc::new(Core {
             reactor,
             queues: RefCell::new(vec![None; shared.exports.len()]),
             shared,
+            index,
             receive_buffer: RefCell::new(vec![0; RECEIVE_BYTES].into_boxed_slice()),
             spare: RefCell::default(),
             requests: RefCell::default(),
@@ -130,6 +160,12 @@ impl Core {
     /// Takes the core off this thread, which is about to end.
     pub(crate) fn uninstall() {
         CORE.with(|here| here.borrow_mut().take());
+    }
+
+    /// This core's counters of an export.
+    #[inline]
+    pub(crate) fn counters(&self, export: usize) -> &Counters {
+        &self.shared.activity.counters[export][self.index]
     }
 
     /// A request out of the pool, with nothing in it.
@@ -166,7 +202,7 @@ impl Core {
     pub(crate) fn adopt(self: &Rc<Core>, socket: OwnedFd) {
         let stream = Stream::try_from(socket);
         let (false, Ok(stream)) = (self.stopping.get(), stream) else {
-            self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+            self.shared.activity.connections.fetch_sub(1, Ordering::Relaxed);
             return;
         };
         let key = self.next_connection.get();
@@ -196,7 +232,7 @@ impl Core {
 
     pub(crate) fn remove_connection(&self, key: u64) {
         if self.connections.borrow_mut().remove(&key).is_some() {
-            self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+            self.shared.activity.connections.fetch_sub(1, Ordering::Relaxed);
         }
         self.end_if_stopped();
     }

@@ -4,9 +4,10 @@ use crate::failure::Failure;
 use crate::pieces::Piece;
 use crate::request::Request;
 use namespace::{Data, Run};
-use reactor::Buffer;
+use reactor::{Buffer, Reactor};
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 /// No slot.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -32,6 +33,8 @@ pub(crate) struct Exchange {
     pub(crate) before: u64,
     /// Commands with the volume.
     pub(crate) running: u32,
+    /// When it was given the first, unless it ends them at once.
+    pub(crate) begun: Option<Instant>,
     /// What those of them are for that read: a command that comes back may say something else.
     pub(crate) reads: [Option<Read>; READS_MAX],
     /// Pieces for which the volume, which was asked to lend its memory, had none.
@@ -78,6 +81,7 @@ impl Exchange {
             at: 0,
             before: 0,
             running: 0,
+            begun: None,
             reads: [None; READS_MAX],
             again: [None; READS_MAX],
             failure: None,
@@ -107,6 +111,14 @@ impl Exchange {
     /// The first of those.
     pub(crate) fn next_again(&mut self) -> Option<Piece> {
         self.again.iter_mut().find_map(Option::take)
+    }
+
+    /// Notes when the volume is given its first command.
+    #[inline]
+    pub(crate) fn begin(&mut self, reactor: &Reactor) {
+        if self.begun.is_none() {
+            self.begun = Some(reactor.now());
+        }
     }
 
     /// Notes a failure, unless there was one before.
@@ -147,6 +159,7 @@ impl Exchanges {
         slot.at = request.offset;
         slot.before = request.offset;
         slot.failure = failure;
+        slot.begun = None;
         slot.waits = false;
         slot.is_sending = false;
         slot.has_begun = false;

@@ -41,7 +41,7 @@ mod server;
 mod socket;
 mod wire;
 
-pub use core::Export;
+pub use core::{Activity, Export};
 pub use export::PAYLOAD_MAX;
 pub use server::{Error, Server, ServerConfig};
 pub use socket::{SocketError, is_left_behind};

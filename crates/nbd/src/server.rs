@@ -1,6 +1,6 @@
 //! The server as its user sees it: threads, one per core, and what they listen on.
 
-use crate::core::{CONNECTIONS_MAX, Core, Export, Shared};
+use crate::core::{Activity, CONNECTIONS_MAX, Core, Export, Shared};
 use crate::socket::{LocalSocket, SocketError};
 use reactor::{Complete, Interest, Listener, Mailbox, Reactor};
 use rustix::net::Shutdown;
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::{Rc, Weak};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -96,10 +96,11 @@ impl Server {
     /// If there is no core.
     pub fn start(config: &ServerConfig, exports: Vec<Export>) -> Result<Server, Error> {
         assert!(!config.cores.is_empty(), "a server has at least one core");
+        let activity = Arc::new(Activity::new(exports.len(), config.cores.len()));
         let shared = Arc::new(Shared {
             exports,
             mailboxes: OnceLock::new(),
-            connections: AtomicUsize::new(0),
+            activity,
             is_cut_short: AtomicBool::new(false),
         });
         let mut server =
@@ -115,7 +116,7 @@ impl Server {
             let shared = server.shared.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("nbd-core-{index}"))
-                .spawn(move || run_core(&reactor, shared, &sender))
+                .spawn(move || run_core(index, &reactor, shared, &sender))
                 .map_err(Error::Thread)?;
             server.threads.push(thread);
             server.cores.push(receiver.recv().map_err(|_| Error::Stopped)??);
@@ -146,9 +147,9 @@ impl Server {
         if posted { Ok(()) } else { Err(Error::Stopped) }
     }
 
-    /// Connections now.
-    pub fn connections(&self) -> usize {
-        self.shared.connections.load(Ordering::Relaxed)
+    /// What clients have done so far, and do from now on.
+    pub fn activity(&self) -> Arc<Activity> {
+        self.shared.activity.clone()
     }
 
     /// Stops accepting, answers what is in progress, closes all connections and makes all volumes
@@ -199,6 +200,7 @@ impl Drop for Server {
 }
 
 fn run_core(
+    index: usize,
     config: &reactor::Config,
     shared: Arc<Shared>,
     started: &mpsc::Sender<Result<Mailbox, reactor::Error>>,
@@ -210,7 +212,7 @@ fn run_core(
             return;
         }
     };
-    Core::install(reactor.clone(), shared);
+    Core::install(index, reactor.clone(), shared);
     let _ = started.send(Ok(reactor.mailbox()));
     reactor.run();
     Acceptor::close_all();
@@ -282,8 +284,8 @@ impl Acceptor {
 
     fn hand_over(&self, socket: OwnedFd) {
         let shared = &self.core.shared;
-        if shared.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
-            shared.connections.fetch_sub(1, Ordering::Relaxed);
+        if shared.activity.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+            shared.activity.connections.fetch_sub(1, Ordering::Relaxed);
             tracing::warn!("more than {CONNECTIONS_MAX} connections: one is turned away");
             return;
         }
@@ -296,7 +298,7 @@ impl Acceptor {
             return self.core.adopt(socket);
         }
         if !cores[next].post(move |_reactor| Core::here().adopt(socket)) {
-            shared.connections.fetch_sub(1, Ordering::Relaxed);
+            shared.activity.connections.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

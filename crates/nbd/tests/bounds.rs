@@ -43,7 +43,7 @@ fn garbage_costs_the_connection_and_nothing_else() {
     }
     assert_eq!(good.read(0, 4096).len(), 4096);
     drop(good);
-    eventually("connections end", || server.connections() == 0);
+    eventually("connections end", || server.activity().connections() == 0);
     server.stop().unwrap();
 }
 
@@ -74,7 +74,7 @@ fn a_connection_counts_until_its_commands_are_done() {
             client.send(READ, 0, 0, 4096, &[]);
             client.stream.write_all(&[0x42; 28]).unwrap();
         }
-        eventually("connections end", || server.connections() == 0);
+        eventually("connections end", || server.activity().connections() == 0);
         assert!(sent.elapsed() >= DELAY, "round {round}: counted out before its read was done");
         for client in &mut clients {
             assert!(client.is_hung_up_on());
@@ -175,7 +175,7 @@ fn those_who_connect_and_say_nothing_do_not_keep_others_out() {
     assert_eq!(late.read(0, 4096).len(), 4096);
     assert_eq!(good.read(0, 4096).len(), 4096);
     // 128, the two that are served, and one that came while this was counted.
-    assert!(server.connections() <= 131, "{}", server.connections());
+    assert!(server.activity().connections() <= 131, "{}", server.activity().connections());
     drop(silent);
     server.stop().unwrap();
 }

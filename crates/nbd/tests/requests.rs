@@ -269,3 +269,45 @@ fn stopping_answers_what_is_in_progress() {
     assert_eq!(reader.join().unwrap(), ((cookie, DONE), true));
     assert!(idle.is_hung_up_on());
 }
+
+/// By export, over both cores; what was refused before it came to the volume is not counted.
+#[test]
+fn what_clients_do_is_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = ServerConfig { cores: vec![None; 2], ..ServerConfig::default() };
+    let volumes =
+        ["mem:64M", "delay:read=20ms(mem:64M)", "fault:op=write(mem:1M)", &file(&directory, "")];
+    let (server, address) = serve(&volumes, &config);
+    let activity = server.activity();
+    for manners in [SIMPLE, STRUCTURED] {
+        for index in [0, 1, 3] {
+            // Two connections, so one on each core.
+            for _ in 0..2 {
+                let mut client = Client::connect(address, &index.to_string(), manners);
+                assert_eq!(client.write(0, 4096, &pattern(1, 8192)), DONE);
+                // In several commands.
+                assert_eq!(client.read(0, 5 << 20).len(), 5 << 20);
+                assert_eq!(client.ask(FLUSH, 0, 0, 0), DONE);
+                assert_eq!(client.ask(TRIM, 0, 0, 4096), DONE);
+                assert!(matches!(client.ask(READ, 0, 64 << 20, 4096), Reply::Error(_)));
+            }
+        }
+        let mut client = Client::connect(address, "2", manners);
+        assert!(matches!(client.write(0, 0, &pattern(1, 4096)), Reply::Error(_)));
+        assert_eq!(client.read(0, 4096).len(), 4096);
+    }
+    let counted: Vec<_> = activity.exports().collect();
+    for index in [0, 1, 3] {
+        let it = &counted[index];
+        assert_eq!((it.reads, it.writes, it.others, it.errors), (4, 4, 8, 0), "{index}");
+        assert_eq!((it.read_bytes, it.written_bytes), (20 << 20, 4 * 8192), "{index}");
+        let counts = it.latencies.clone().map(|times| times.buckets.iter().sum::<u64>());
+        assert_eq!(counts, [4, 4, 0, 8], "{index}");
+    }
+    let failing = &counted[2];
+    assert_eq!((failing.reads, failing.writes, failing.errors), (2, 0, 2));
+    assert!(counted[1].latencies[0].sum_ns >= 4 * 19_000_000, "20 ms each");
+    assert_eq!(counted[0].latencies[0].sum_ns, 0, "memory ends reads at once");
+    server.stop().unwrap();
+    assert_eq!(activity.connections(), 0);
+}

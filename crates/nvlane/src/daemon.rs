@@ -30,7 +30,7 @@ mod start;
 mod statistics;
 mod twice;
 
-pub use statistics::{CoreStatistics, NamespaceStatistics, Statistics};
+pub use statistics::{CoreStatistics, NamespaceStatistics, Started, Statistics};
 pub use twice::files_of;
 
 use crate::config::identity::Machine;
@@ -47,7 +47,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use target::{Bound, PortId, Server};
 
 /// How often volumes are asked whether their size has changed.
@@ -92,8 +92,7 @@ pub struct Daemon {
     store: Store,
     machine: Machine,
     jobs: Jobs,
-    started: Instant,
-    started_at: SystemTime,
+    started: Started,
     snapshots: Snapshots,
 }
 

@@ -67,7 +67,11 @@ pub fn run(args: &NbdArgs) -> Result<()> {
     for address in addresses {
         listeners.push(Listener::Tcp(server.listen(*address)?));
     }
-    let door = args.control.as_ref().map(|path| door::open(path, &exports)).transpose()?;
+    let door = args
+        .control
+        .as_ref()
+        .map(|path| door::open(path, &exports, server.activity()))
+        .transpose()?;
     // Somebody who closed our output still wants to be served.
     let _ = io::stdout().write_all(announce(&exports, &listeners, args.output_format).as_bytes());
     let _ = io::stdout().flush();

@@ -8,7 +8,7 @@ use crate::losses::Hosts;
 use crate::report::Owner;
 use crate::takeover::Takeover;
 use crate::trial::Trial;
-use crate::view::Counters;
+use namespace::counters::{Counted, Counters};
 use nvme::fabrics::ConnectData;
 use nvme::{Command, Status, opcode};
 use nvme_tcp::controller;
@@ -264,13 +264,12 @@ impl Control {
             if *nqn != association.nqn || nsid.is_some_and(|nsid| nsid != *of) {
                 continue;
             }
-            for one in cores {
-                sum.reads += one.reads.load(Ordering::Relaxed);
-                sum.writes += one.writes.load(Ordering::Relaxed);
-                sum.bytes_read += one.read_bytes.load(Ordering::Relaxed);
-                sum.bytes_written += one.written_bytes.load(Ordering::Relaxed);
-                sum.media_errors += one.media_errors.load(Ordering::Relaxed);
-            }
+            let counted = Counted::of(cores.iter().map(|core| &**core));
+            sum.reads += counted.reads;
+            sum.writes += counted.writes;
+            sum.bytes_read += counted.read_bytes;
+            sum.bytes_written += counted.written_bytes;
+            sum.media_errors += counted.media_errors;
         }
         sum
     }

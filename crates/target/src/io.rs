@@ -3,7 +3,8 @@
 use crate::connection::{Connection, Inner, KEPT_BYTES_MAX, Role};
 use crate::copy::is_copy;
 use crate::exchange::{Kept, NONE, Stage};
-use crate::view::{Counters, NamespaceView};
+use crate::view::NamespaceView;
+use namespace::counters::Kind;
 use namespace::output::Payload;
 use namespace::{Data, Request, Transient};
 use nvme::dataset::Range;
@@ -524,38 +525,20 @@ impl Connection {
     ) {
         let exchange = inner.exchanges.slot(slot);
         let Some(view) = &exchange.view else { return };
-        let counters = &view.counters;
         if !status.is_success() {
-            Counters::add(&counters.errors, 1);
-            if is_media_error(status) {
-                Counters::add(&counters.media_errors, 1);
-            }
-            return;
+            return view.counters.failed(status);
         }
-        let [read, write, copy, other] = &counters.latencies;
-        match opcode {
-            opcode::io::READ | opcode::io::COMPARE => {
-                read.note(took);
-                Counters::add(&counters.reads, 1);
-                Counters::add(&counters.read_bytes, u64::from(exchange.bytes));
-            }
-            opcode::io::WRITE => {
-                write.note(took);
-                Counters::add(&counters.writes, 1);
-                Counters::add(&counters.written_bytes, u64::from(exchange.bytes));
-            }
+        let bytes = u64::from(exchange.bytes);
+        let (kind, bytes) = match opcode {
+            opcode::io::READ | opcode::io::COMPARE => (Kind::Read, bytes),
+            opcode::io::WRITE => (Kind::Write, bytes),
             // Not one that was passed, of which nothing is known.
             opcode::io::COPY if exchange.copy_blocks != 0 => {
-                let bytes = u64::from(exchange.copy_blocks) << view.limits.get().block_shift;
-                copy.note(took);
-                Counters::add(&counters.copies, 1);
-                Counters::add(&counters.copied_bytes, bytes);
+                (Kind::Copy, u64::from(exchange.copy_blocks) << view.limits.get().block_shift)
             }
-            _ => {
-                other.note(took);
-                Counters::add(&counters.others, 1);
-            }
-        }
+            _ => (Kind::Other, 0),
+        };
+        view.counters.succeeded(kind, bytes, took);
     }
 
     /// Queues the response of the command in `slot`: its data first, if it succeeded and sends any. The namespace is let go
@@ -642,11 +625,4 @@ impl Connection {
         let len = inner.machine.response(&completion, &mut bytes);
         self.send(inner, &bytes[..len]);
     }
-}
-
-/// Whether data could not be stored, or not be read as it was: of the statuses of that type, those of a
-/// comparison, of access and of blocks without data say nothing of the media.
-fn is_media_error(status: Status) -> bool {
-    let others = [Status::COMPARE_FAILURE, Status::ACCESS_DENIED, Status::DEALLOCATED_BLOCK];
-    status.sct() == 2 && !others.contains(&status.code())
 }

@@ -33,7 +33,6 @@ mod core;
 mod exchange;
 mod io;
 mod journal;
-mod latency;
 mod losses;
 mod pass;
 mod report;
@@ -42,7 +41,6 @@ mod takeover;
 mod trial;
 mod view;
 
-pub use latency::{LATENCY_BUCKETS, Latency, latency_bound_ns};
 pub use report::{ControllerReport, ControllerState};
 pub use server::{
     Bound, CoreStats, Error, NamespaceOptions, NamespaceStats, PortState, Server, ServerConfig,

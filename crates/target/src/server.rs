@@ -2,15 +2,14 @@
 
 use crate::control::Control;
 use crate::core::{Core, Cores};
-use crate::latency::Latency;
 use crate::report::ControllerReport;
-use crate::view::{Counters, NamespaceView};
+use crate::view::NamespaceView;
 use namespace::Namespace;
+use namespace::counters::{Counted, Counters};
 use namespace::layer::delay::Delays;
 use reactor::{Listener, Mailbox, Reactor};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -89,31 +88,15 @@ pub struct NamespaceOptions {
     pub ana_group: u32,
 }
 
-/// Counters of one namespace, summed over the cores.
+/// What hosts had of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceStats {
     /// The subsystem.
     pub nqn: String,
     /// Namespace id.
     pub nsid: u32,
-    /// Commands that read.
-    pub reads: u64,
-    /// Commands that wrote.
-    pub writes: u64,
-    /// Bytes sent to hosts.
-    pub read_bytes: u64,
-    /// Bytes taken from hosts.
-    pub written_bytes: u64,
-    /// Copy commands.
-    pub copies: u64,
-    /// Bytes that they copied: into this namespace, from any.
-    pub copied_bytes: u64,
-    /// Other commands.
-    pub others: u64,
-    /// Commands that failed.
-    pub errors: u64,
-    /// How long those took that succeeded: those that `reads`, `writes`, `copies` and `others` count, in this order.
-    pub latencies: [Latency; 4],
+    /// Summed over the cores.
+    pub counted: Counted,
 }
 
 /// Counters of one core.
@@ -596,21 +579,8 @@ impl Drop for Server {
 
 impl Served {
     fn sum(&self, nqn: &str, nsid: u32) -> NamespaceStats {
-        let mut sum = NamespaceStats { nqn: nqn.into(), nsid, ..NamespaceStats::default() };
-        for one in &self.counters {
-            sum.reads += one.reads.load(Ordering::Relaxed);
-            sum.writes += one.writes.load(Ordering::Relaxed);
-            sum.read_bytes += one.read_bytes.load(Ordering::Relaxed);
-            sum.written_bytes += one.written_bytes.load(Ordering::Relaxed);
-            sum.copies += one.copies.load(Ordering::Relaxed);
-            sum.copied_bytes += one.copied_bytes.load(Ordering::Relaxed);
-            sum.others += one.others.load(Ordering::Relaxed);
-            sum.errors += one.errors.load(Ordering::Relaxed);
-            for (sum, core) in sum.latencies.iter_mut().zip(&one.latencies) {
-                core.add_to(sum);
-            }
-        }
-        sum
+        let counted = Counted::of(self.counters.iter().map(|core| &**core));
+        NamespaceStats { nqn: nqn.into(), nsid, counted }
     }
 }
 

@@ -3,8 +3,8 @@
 //! The control core tells every core of each change by mailbox before the change is reported done.
 
 use crate::core::Core;
-use crate::latency::Latencies;
 use namespace::copy::Other;
+use namespace::counters::Counters;
 use namespace::layer::delay;
 use namespace::{Namespace, Queue};
 use nvme::Limits;
@@ -13,42 +13,7 @@ use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use subsystem::{AnaState, PortId};
-
-/// I/O counters of one namespace on one core: written there only, read from anywhere.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-pub struct Counters {
-    /// Read and Compare commands that succeeded.
-    pub reads: AtomicU64,
-    /// Write commands that succeeded.
-    pub writes: AtomicU64,
-    /// Bytes sent to hosts.
-    pub read_bytes: AtomicU64,
-    /// Bytes taken from hosts.
-    pub written_bytes: AtomicU64,
-    /// Copy commands that succeeded.
-    pub copies: AtomicU64,
-    /// Bytes that they copied.
-    pub copied_bytes: AtomicU64,
-    /// Other commands that succeeded.
-    pub others: AtomicU64,
-    /// Commands that failed.
-    pub errors: AtomicU64,
-    /// Those of them that failed with a media error (status code type 2h).
-    pub media_errors: AtomicU64,
-    /// Of commands that succeeded: those that `reads` counts, `writes`, `copies` and `others`.
-    pub(crate) latencies: [Latencies; 4],
-}
-
-impl Counters {
-    /// Adds without a locked instruction: each counter has one writer.
-    #[inline]
-    pub(crate) fn add(counter: &AtomicU64, count: u64) {
-        counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
-    }
-}
 
 /// A namespace as one core sees it.
 pub(crate) struct NamespaceView {

@@ -58,7 +58,7 @@ fn nothing_comes_before_connect() {
     queue.command(connect, Bytes::InCapsule(data.as_bytes())).ok();
     queue.enable();
     witness.check();
-    assert_eq!(rig.server.stats().expect("running").namespaces[0].errors, 0);
+    assert_eq!(rig.server.stats().expect("running").namespaces[0].counted.errors, 0);
 }
 
 /// Sends a Connect for queue `qid` of `cntlid`, edited.

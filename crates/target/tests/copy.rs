@@ -177,7 +177,8 @@ fn what_is_refused_says_why_and_reaches_nobody() {
     let mut served = served(2, |_, _| {});
     let mut witness = served.rig.connect();
     set_formats(&mut served.admin, 0b1100).ok();
-    let errors = |served: &Served| served.rig.server.stats().expect("running").namespaces[0].errors;
+    let errors =
+        |served: &Served| served.rig.server.stats().expect("running").namespaces[0].counted.errors;
     for (what, format, sdlba, entries, status) in refusals() {
         let (command, list) = listed(format, sdlba, &entries);
         for bytes in [Bytes::InCapsule(&list), Bytes::OnRequest(&list)] {
@@ -254,7 +255,7 @@ fn where_commands_are_passed_and_copy_is_not_offered_its_bytes_are_passed() {
     let wanted = [list[..].to_vec(), list[..77].to_vec()];
     assert!(*served.notes[0].bytes.lock().unwrap() == wanted, "as they were sent");
     let stats = served.rig.server.stats().expect("running").namespaces;
-    assert_eq!((stats[0].copies, stats[0].others), (0, 2));
+    assert_eq!((stats[0].counted.copies, stats[0].counted.others), (0, 2));
 }
 
 #[test]
@@ -299,8 +300,14 @@ fn a_failure_tells_the_lowest_range_that_was_not_copied() {
     *served.notes[0].answer.lock().unwrap() = (Status::SUCCESS, 0);
     served.copy(Format::Long, 500, &entries).ok();
     let stats = served.rig.server.stats().expect("running").namespaces;
-    assert_eq!((stats[0].copies, stats[0].copied_bytes, stats[0].errors), (1, 64 * 4096, 1));
-    assert_eq!((stats[0].reads, stats[0].writes, stats[0].others), (0, 0, 0));
+    assert_eq!(
+        (stats[0].counted.copies, stats[0].counted.copied_bytes, stats[0].counted.errors),
+        (1, 64 * 4096, 1)
+    );
+    assert_eq!(
+        (stats[0].counted.reads, stats[0].counted.writes, stats[0].counted.others),
+        (0, 0, 0)
+    );
     // The error log has it.
     let log = Command {
         opcode: opcode::admin::GET_LOG_PAGE,

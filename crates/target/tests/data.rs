@@ -68,7 +68,11 @@ fn reads_give_what_writes_took_whatever_the_digests() {
                 let end = blocks - (MIB >> shift) as u64;
                 trip(&mut io, end, (MIB >> shift) as u32, |data| Bytes::OnRequest(data));
             }
-            assert_eq!(rig.server.stats().expect("running").namespaces[0].errors, 0, "{name}");
+            assert_eq!(
+                rig.server.stats().expect("running").namespaces[0].counted.errors,
+                0,
+                "{name}"
+            );
         }
     }
 }

@@ -231,7 +231,7 @@ fn the_devices_status_comes_back() {
     io.command(failing(VENDOR_BOTH), Bytes::Wanted(512)).refused(Status::INVALID_FIELD.dnr());
     assert_eq!(seen.lock().unwrap().len(), 2, "one that moves data both ways is not passed");
     let stats = rig.server.stats().expect("running");
-    assert_eq!(stats.namespaces[0].errors, 2);
+    assert_eq!(stats.namespaces[0].counted.errors, 2);
 }
 
 #[test]

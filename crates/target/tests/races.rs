@@ -100,7 +100,7 @@ fn no_block_is_read_torn() {
             println!("{name}: {reads} reads, {writes} writes");
         }
         let stats = rig.server.stats().expect("running");
-        assert_eq!(stats.namespaces[0].errors, 0, "{name}");
+        assert_eq!(stats.namespaces[0].counted.errors, 0, "{name}");
     }
 }
 

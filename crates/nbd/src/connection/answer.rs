@@ -4,11 +4,14 @@ use super::begin::told;
 use super::{Connection, Inner};
 use crate::exchange::NONE;
 use crate::extents;
+use crate::failure::Why;
 use crate::pieces::Piece;
 use crate::reply::{self, REPLY_BYTES_MAX};
 use crate::wire::command;
 use namespace::Data;
+use namespace::counters::Kind;
 use namespace::output::Payload;
+use std::time::Duration;
 
 impl Connection {
     /// A piece of a read is there.
@@ -19,6 +22,9 @@ impl Connection {
             let cookie = exchange.request.cookie;
             let is_last = exchange.is_covered() && exchange.running == 0;
             exchange.is_sending = is_last;
+            if is_last {
+                self.count(inner, slot);
+            }
             let header = reply::data_header(cookie, piece.offset, piece.length, is_last);
             return self.send_read(inner, &header, if is_last { slot } else { NONE }, piece, data);
         }
@@ -36,6 +42,9 @@ impl Connection {
         let is_first = !std::mem::replace(&mut exchange.has_begun, true);
         let is_last = piece.end() == request.end();
         exchange.is_sending = is_last;
+        if is_last {
+            self.count(inner, slot);
+        }
         let header = reply::simple(request.cookie, None);
         let header = if is_first { &header[..] } else { &[] };
         self.send_read(inner, header, if is_last { slot } else { NONE }, piece, data);
@@ -61,6 +70,28 @@ impl Connection {
         // SAFETY: the data has so many bytes, and is held as the payload.
         unsafe { output.borrowed(data.as_ptr().add(skip), length, lent, piece.skip) };
         output.hold(slot, Payload::Data(data));
+    }
+
+    /// Counts a request of which nothing is with the volume any more. What was refused before it came there is not counted.
+    fn count(&self, inner: &mut Inner, slot: u32) {
+        let (transmission, _) = inner.serving();
+        let counters = self.core.counters(transmission.session().export);
+        let exchange = inner.exchanges.slot(slot);
+        match exchange.failure.map(|failure| failure.why) {
+            Some(Why::Volume(status)) => return counters.failed(status),
+            Some(Why::Request(_)) => return,
+            None => {}
+        }
+        let kind = match exchange.request.kind {
+            command::READ => Kind::Read,
+            command::WRITE => Kind::Write,
+            _ => Kind::Other,
+        };
+        let bytes = if kind == Kind::Other { 0 } else { u64::from(exchange.request.length) };
+        let took = exchange.begun.map_or(Duration::ZERO, |begun| {
+            self.core.reactor.now().saturating_duration_since(begun)
+        });
+        counters.succeeded(kind, bytes, took);
     }
 
     fn delay(inner: &mut Inner, slot: u32) {
@@ -98,6 +129,8 @@ impl Connection {
             return self.close();
         }
         exchange.is_sending = true;
+        self.count(inner, slot);
+        let exchange = inner.exchanges.slot(slot);
         if failure.is_none() && request.kind == command::BLOCK_STATUS {
             let answer = exchange.answer.take();
             let (_, view) = inner.serving();

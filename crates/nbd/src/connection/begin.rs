@@ -98,9 +98,14 @@ impl Connection {
     /// The same; `state` has the slot.
     fn command_of(&self, inner: &mut Inner, state: u64, command: Command, data: Data, at: u64) {
         let slot = state as u32;
+        let (_, view) = inner.serving();
+        let is_immediate = view.limits.immediate;
         let exchange = inner.exchanges.slot(slot);
         exchange.before = std::mem::replace(&mut exchange.at, at);
         exchange.running += 1;
+        if !is_immediate {
+            exchange.begin(&self.core.reactor);
+        }
         let mut request = self.core.request();
         request.command = command;
         request.data = data;
@@ -255,6 +260,7 @@ impl Connection {
         let answer = Answer::default();
         exchange.answer = Some(answer.clone());
         exchange.running += 1;
+        exchange.begin(&self.core.reactor);
         self.running.set(self.running.get() + 1);
         let ask = move || {
             let runs = namespace.allocation(piece.slba, u64::from(piece.blocks), runs_max);

@@ -88,6 +88,7 @@ impl Connection {
         let mut request = self.core.request();
         let exchange = inner.exchanges.slot(slot);
         exchange.running += 1;
+        exchange.begin(&self.core.reactor);
         let merge = exchange.merges[index].as_mut().expect("a merge that has begun");
         request.command = Command::blocks(opcode::READ, 1, merge.piece.slba, 1);
         // SAFETY: the buffer stays in the exchange until `merge_finished` has seen the last

@@ -1,7 +1,7 @@
 //! How long commands took, as `stats` tells it.
 
+use namespace::counters::{LATENCY_BUCKETS, Latency, latency_bound_ns};
 use serde::{Deserialize, Serialize};
-use target::{LATENCY_BUCKETS, Latency, latency_bound_ns};
 
 /// By kind of command, of those that succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

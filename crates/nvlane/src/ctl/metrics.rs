@@ -4,7 +4,7 @@
 //!   stats, volume_list, ..., job_list --> Gathered --> Exposition --> standard output, or a file as a whole
 //! ```
 //!
-//! The servers of `nvlane nbd` and of block devices answer `volume_paths` alone: of them there are the paths.
+//! The servers of block devices answer `volume_paths` alone: of them there are the paths. Those of `nvlane nbd` have counters as well, but neither jobs nor hosts.
 //! docs/monitoring.md lists the metrics. Names and labels stay as they are.
 
 use super::exposition::{Exposition, Family, Kind};
@@ -16,12 +16,12 @@ use crate::control::protocol::Failure;
 use crate::control::times::Times;
 use crate::daemon::Statistics;
 use anyhow::{Context, Result};
+use namespace::counters::latency_bound_ns;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
-use target::latency_bound_ns;
 
 /// Version of the names and labels.
 const VERSION: u32 = 1;
@@ -54,9 +54,9 @@ struct Gathered {
     /// None of a server that is no daemon.
     stats: Option<Statistics>,
     volumes: Vec<Volume>,
-    missing: Vec<VolumeMissing>,
+    missing: Option<Vec<VolumeMissing>>,
     paths: Vec<VolumePaths>,
-    jobs: Vec<Job>,
+    jobs: Option<Vec<Job>>,
     controllers: Vec<ControllerNow>,
 }
 
@@ -66,8 +66,8 @@ impl Gathered {
         gathered.paths = known(client, "volume_paths")?.unwrap_or_default();
         if gathered.stats.is_some() {
             gathered.volumes = known(client, "volume_list")?.unwrap_or_default();
-            gathered.missing = known(client, "volume_missing")?.unwrap_or_default();
-            gathered.jobs = known(client, "job_list")?.unwrap_or_default();
+            gathered.missing = known(client, "volume_missing")?;
+            gathered.jobs = known(client, "job_list")?;
             gathered.controllers = known(client, "controller_list")?.unwrap_or_default();
         }
         Ok(gathered)
@@ -140,11 +140,13 @@ impl Gathered {
         });
         let help = "Volumes that are to be served (nofail), and cannot be opened now.";
         all.family((GAUGE, "nvlane_volumes_missing"), help, |family| {
-            family.sample(&[], self.missing.len());
+            if let Some(missing) = &self.missing {
+                family.sample(&[], missing.len());
+            }
         });
         let help = "For how long a volume has been missing.";
         all.family((GAUGE, "nvlane_volume_missing_seconds"), help, |family| {
-            for it in &self.missing {
+            for it in self.missing.iter().flatten() {
                 let labels =
                     [("nqn", &*it.nqn), ("nsid", &it.nsid.to_string()), ("volume", &it.volume)];
                 family.sample(&labels, it.seconds);
@@ -176,16 +178,17 @@ impl Gathered {
     }
 
     fn jobs(&self, all: &mut Exposition) {
+        let Some(jobs) = &self.jobs else { return };
         let help = "Copies that the daemon does by itself, by state.";
         all.family((GAUGE, "nvlane_jobs"), help, |family| {
             use JobState::{Cancelled, Cancelling, Done, Failed, Paused, Pausing, Running};
             for state in [Running, Pausing, Paused, Done, Failed, Cancelling, Cancelled] {
-                let count = self.jobs.iter().filter(|job| job.state == state).count();
+                let count = jobs.iter().filter(|job| job.state == state).count();
                 family.sample(&[("state", &word(json!(state)))], count);
             }
         });
         let by_job = |family: &mut Family<'_>, value: &dyn Fn(&Job) -> u64| {
-            for job in &self.jobs {
+            for job in jobs {
                 family.sample(&[("id", &job.id.to_string())], value(job));
             }
         };

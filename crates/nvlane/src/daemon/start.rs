@@ -6,7 +6,7 @@ use super::keys::Keys;
 use super::missing::Missing;
 use super::snapshot::Snapshots;
 use super::twice::named_twice;
-use super::{Daemon, Threads};
+use super::{Daemon, Started, Threads};
 use crate::config::identity::{self, Machine};
 use crate::config::store::{Store, StoreError};
 use crate::config::{self, AnaState, Config, ControllerIds, Invalid, Subsystem};
@@ -18,7 +18,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 use target::{NamespaceOptions, PortState, Server, ServerConfig, SubsystemConfig, TargetConfig};
 use uuid::Uuid;
 use volume::OpenOptions;
@@ -100,8 +100,7 @@ impl Daemon {
             unwell: BTreeSet::new(),
             store,
             machine,
-            started: Instant::now(),
-            started_at: SystemTime::now(),
+            started: Started::now(),
             snapshots: Snapshots::default(),
         };
         let ids = controller_ids(&config);

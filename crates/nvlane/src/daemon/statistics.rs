@@ -3,10 +3,11 @@
 use super::Daemon;
 use crate::control::protocol::Failure;
 use crate::control::times::Latencies;
+use namespace::counters::Counted;
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// The result of `stats`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -98,19 +99,9 @@ pub struct CoreStatistics {
 impl Daemon {
     pub(super) fn statistics(&self) -> Result<Statistics, Failure> {
         let stats = self.server.stats().map_err(|error| Failure::refused(error.to_string()))?;
-        let namespaces = stats.namespaces.into_iter().map(|one| NamespaceStatistics {
-            nqn: one.nqn,
-            nsid: one.nsid,
-            reads: one.reads,
-            writes: one.writes,
-            read_bytes: one.read_bytes,
-            written_bytes: one.written_bytes,
-            copies: one.copies,
-            copied_bytes: one.copied_bytes,
-            others: one.others,
-            errors: one.errors,
-            latency: Latencies::from(&one.latencies),
-        });
+        let namespaces = stats.namespaces.into_iter();
+        let namespaces =
+            namespaces.map(|it| NamespaceStatistics::new(it.nqn, it.nsid, &it.counted));
         let cores: Vec<CoreStatistics> = stats
             .cores
             .into_iter()
@@ -126,14 +117,60 @@ impl Daemon {
                 buffer_bytes: one.buffer_bytes,
             })
             .collect();
-        Ok(Statistics {
+        let connections = cores.iter().map(|core| core.connections).sum();
+        Ok(Statistics::of(self.started, connections, namespaces.collect(), cores))
+    }
+}
+
+/// When a server was started, by both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Started {
+    instant: Instant,
+    time: SystemTime,
+}
+
+impl Started {
+    /// It was just now.
+    pub fn now() -> Started {
+        Started { instant: Instant::now(), time: SystemTime::now() }
+    }
+}
+
+impl Statistics {
+    /// Of this process, and of what it serves.
+    pub fn of(
+        started: Started,
+        connections: usize,
+        namespaces: Vec<NamespaceStatistics>,
+        cores: Vec<CoreStatistics>,
+    ) -> Statistics {
+        Statistics {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            uptime_seconds: self.started.elapsed().as_secs(),
-            connections: cores.iter().map(|core| core.connections).sum(),
-            namespaces: namespaces.collect(),
+            uptime_seconds: started.instant.elapsed().as_secs(),
+            connections,
+            namespaces,
             cores,
-            process: Some(ProcessStatistics::now(self.started_at)),
-        })
+            process: Some(ProcessStatistics::now(started.time)),
+        }
+    }
+}
+
+impl NamespaceStatistics {
+    /// Of that namespace, or of what a front door has in its place.
+    pub fn new(nqn: String, nsid: u32, counted: &Counted) -> NamespaceStatistics {
+        NamespaceStatistics {
+            nqn,
+            nsid,
+            reads: counted.reads,
+            writes: counted.writes,
+            read_bytes: counted.read_bytes,
+            written_bytes: counted.written_bytes,
+            copies: counted.copies,
+            copied_bytes: counted.copied_bytes,
+            others: counted.others,
+            errors: counted.errors,
+            latency: Latencies::from(&counted.latencies),
+        }
     }
 }
 

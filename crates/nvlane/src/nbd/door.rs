@@ -1,12 +1,13 @@
-//! The control socket of `nvlane nbd`: paths and programs of its exports, by the methods of the daemon's that are about them. An
+//! The control socket of `nvlane nbd`: counters, paths and programs of its exports, by the methods of the daemon's that are about them. An
 //! export's number, counted from 1, stands for the namespace's, `nbd:` and its name for the subsystem's.
 
 use crate::bpf::replace;
 use crate::control::method::{ProgramNow, VolumeMaps, VolumePathsOf, VolumeProgram, VolumeTune};
 use crate::control::protocol::Failure;
 use crate::control::server::{ControlSocket, SocketError};
+use crate::daemon::{NamespaceStatistics, Started, Statistics};
 use crate::paths;
-use ::nbd::Export;
+use ::nbd::{Activity, Export};
 use anyhow::{Context, Result};
 use namespace::Namespace;
 use serde::de::DeserializeOwned;
@@ -21,27 +22,46 @@ struct Served {
     volume: Weak<dyn Namespace>,
 }
 
+/// What is asked about.
+struct Exports {
+    served: Vec<Served>,
+    activity: Arc<Activity>,
+    started: Started,
+}
+
+impl Exports {
+    fn statistics(&self) -> Statistics {
+        let namespaces = self.served.iter().zip(self.activity.exports());
+        let namespaces = namespaces.map(|(export, counted)| {
+            NamespaceStatistics::new(export.name.clone(), export.number, &counted)
+        });
+        Statistics::of(self.started, self.activity.connections(), namespaces.collect(), Vec::new())
+    }
+}
+
 /// Answers calls about the exports until it is dropped.
-pub fn open(path: &Path, exports: &[Export]) -> Result<ControlSocket> {
+pub fn open(path: &Path, exports: &[Export], activity: Arc<Activity>) -> Result<ControlSocket> {
     let served = (1..).zip(exports).map(|(number, export)| Served {
         name: format!("nbd:{}", export.name),
         number,
         volume: Arc::downgrade(&export.namespace),
     });
-    let served: Vec<Served> = served.collect();
+    let exports = Exports { served: served.collect(), activity, started: Started::now() };
     let mut socket = ControlSocket::bind(path).map_err(|error| match error {
         SocketError::Taken { path, process } => {
             anyhow::anyhow!("control socket {path:?} belongs to another nvlane (process {process})")
         }
         error => error.into(),
     })?;
-    let begun = socket.answer(move |method, params| answer(&served, method, params));
+    let begun = socket.answer(move |method, params| answer(&exports, method, params));
     begun.context("the control socket has no thread")?;
     Ok(socket)
 }
 
-fn answer(served: &[Served], method: &str, params: Value) -> Result<Value, Failure> {
+fn answer(exports: &Exports, method: &str, params: Value) -> Result<Value, Failure> {
+    let served = &exports.served[..];
     match method {
+        "stats" => Ok(json!(exports.statistics())),
         "volume_maps" => {
             let wanted: VolumePathsOf = read(params)?;
             let meant = meant(served, wanted.nqn.as_deref(), wanted.nsid);
@@ -80,7 +100,11 @@ fn answer(served: &[Served], method: &str, params: Value) -> Result<Value, Failu
             Ok(json!(paths::tuned(&export.name, export.number, &*volume)))
         }
         "volume_list" => {
-            Err(Failure::refused("name the export by its number, 1 for the first one"))
+            let volumes = served.iter().filter_map(|export| {
+                let volume = export.volume.upgrade()?;
+                Some(paths::tuned(&export.name, export.number, &*volume))
+            });
+            Ok(json!(volumes.collect::<Vec<_>>()))
         }
         other => Err(Failure::method(other)),
     }

@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 const NQN: &str = "nqn.2026-11.com.example:a";
 
@@ -307,9 +307,9 @@ fn latencies_are_those_of_the_volume() {
     );
 }
 
-/// Its control socket tells of paths, and of nothing else.
+/// Its control socket tells of its exports, their paths and itself.
 #[test]
-fn paths_of_an_nbd_server_are_metrics_too() {
+fn an_nbd_server_has_metrics_too() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let target = Daemon::start(other.path(), &["mem:1M", "--nqn", "nqn.x:there"]);
     let remote = format!("tcp://{}/nqn.x:there?ns=1", target.listeners[0]);
@@ -318,10 +318,33 @@ fn paths_of_an_nbd_server_are_metrics_too() {
     let mut server = server.current_dir(dir.path()).stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(server.stdout.take().unwrap()).lines();
     lines.map_while(Result::ok).find(|line| line == "ready").expect("it is ready");
-    let told = metrics(&dir.path().join("c.sock"));
+    let socket = dir.path().join("c.sock");
+    let before = metrics(&socket);
+    let write =
+        ["-f", "raw", "-c", "write -P 7 0 64k", "-c", "flush", "nbd+unix:///?socket=a.sock"];
+    let wrote = Command::new("qemu-io").args(write).current_dir(dir.path()).output().unwrap();
+    assert!(wrote.status.success(), "{wrote:?}");
+    let told = metrics(&socket);
+    let mut top = nvlane();
+    top.args(["ctl", "top", "-n", "1", "--interval", "10ms", "--socket"]).arg(&socket);
+    let top = String::from_utf8(top.output().unwrap().stdout).unwrap();
     server.kill().unwrap();
     server.wait().unwrap();
-    assert!(told.names.iter().all(|name| name.starts_with("nvlane_path_")), "{:?}", told.names);
+    let prefixes =
+        ["nvlane_path_", "nvlane_namespace_", "nvlane_process_", "nvlane_build_", "nvlane_uptime_"];
+    let known = |name: &&String| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    assert!(told.names.iter().all(|name| known(&name)), "{:?}", told.names);
     let path = format!("nqn=\"nbd:\",nsid=\"1\",path=\"tcp://{}\"", target.listeners[0]);
     assert_eq!(told.value(&format!("nvlane_path_up{{{path}}}")), 1.0);
+    let export = "nqn=\"nbd:\",nsid=\"1\"";
+    let grown = |name: &str, command: &str| {
+        let series = format!("nvlane_namespace_{name}{{{export},command=\"{command}\"}}");
+        told.value(&series) - before.value(&series)
+    };
+    assert_eq!((grown("commands_total", "write"), grown("bytes_total", "write")), (1.0, 65536.0));
+    assert!(grown("commands_total", "other") >= 1.0, "a flush");
+    let took = format!("nvlane_namespace_latency_seconds_sum{{{export},command=\"write\"}}");
+    assert!(told.value(&took) > 0.0, "it went over a network");
+    assert_eq!(told.value(&format!("nvlane_namespace_size_bytes{{{export}}}")), 1048576.0);
+    assert!(top.contains("1 idle namespace(s)"), "{top}");
 }

@@ -124,7 +124,7 @@ impl Target {
         let server = self.server.as_ref().expect("it runs until it is dropped");
         let stats = server.stats()?;
         let one = stats.namespaces.iter().find(|one| one.nsid == number as u32 + 1);
-        Ok(one.context("it is served")?.copied_bytes)
+        Ok(one.context("it is served")?.counted.copied_bytes)
     }
 }
 

@@ -1,11 +1,12 @@
-//! How long commands take in their namespace, from being submitted to its end: without the network, and without waiting for
-//! the host's data.
+//! How long commands take in their volume, from being submitted to its end: without the network, and without waiting for
+//! the client's data.
 //!
-//! Times are those of the reactor's turns, so the clock is read no more than once a turn, and not at all for volumes that
-//! complete commands while they are submitted, which count as the shortest.
+//! Front doors take times from the reactor's turns, so the clock is read no more than once a turn, and not at all for volumes
+//! that complete commands while they are submitted, which count as the shortest.
 
+use super::{add, load};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// Buckets of a [`Latency`], the last of which has no end.
@@ -27,10 +28,10 @@ pub struct Latency {
     pub sum_ns: u64,
 }
 
-/// Of one kind of command, on one core: written there only, read from anywhere. A core on which the namespace
+/// Of one kind of command, on one core: written there only, read from anywhere. A core on which the volume
 /// is idle has no memory for it.
 #[derive(Debug, Default)]
-pub(crate) struct Latencies(OnceLock<Box<Counts>>);
+pub(super) struct Latencies(OnceLock<Box<Counts>>);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -41,23 +42,20 @@ struct Counts {
 impl Latencies {
     /// Counts a command. For the owning core alone.
     #[inline]
-    pub(crate) fn note(&self, took: Duration) {
+    pub(super) fn note(&self, took: Duration) {
         let counts = self.0.get_or_init(Box::default);
         let ns = took.as_nanos() as u64;
-        let add = |place: &AtomicU64, count: u64| {
-            place.store(place.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
-        };
         add(&counts.buckets[bucket_of(ns)], 1);
         add(&counts.sum_ns, ns);
     }
 
     /// Adds what was counted to `sum`.
-    pub(crate) fn add_to(&self, sum: &mut Latency) {
+    pub(super) fn add_to(&self, sum: &mut Latency) {
         let Some(counts) = self.0.get() else { return };
         for (sum, count) in sum.buckets.iter_mut().zip(&counts.buckets) {
-            *sum += count.load(Ordering::Relaxed);
+            *sum += load(count);
         }
-        sum.sum_ns += counts.sum_ns.load(Ordering::Relaxed);
+        sum.sum_ns += load(&counts.sum_ns);
     }
 }
 
