@@ -138,6 +138,11 @@ impl<'a> Btf<'a> {
         self.names(DECL_TAG)
     }
 
+    /// Whether there is a type of this name, of whatever kind.
+    pub fn has(&self, name: &str) -> bool {
+        self.types.iter().any(|found| text(self.strings, found.name) == Some(name))
+    }
+
     fn names(&self, kind: u8) -> Vec<&'a str> {
         let each = self.types.iter().filter(|found| found.kind == kind);
         each.map(|found| text(self.strings, found.name).unwrap_or_default()).collect()

@@ -101,6 +101,34 @@ pub fn types_at(more: &[u8], strings: &[u8], section: &str, at: u64) -> Option<V
     Some(found)
 }
 
+/// Whether all that is said of code is said of code that there is; `bytes` tells how many a section of code has. Nothing where
+/// the section makes no sense.
+pub fn is_of_code(
+    more: &[u8],
+    strings: &[u8],
+    bytes: impl Fn(&str) -> Option<u64>,
+) -> Option<bool> {
+    // Types of functions, and lines.
+    for number in 0..2 {
+        let all = part(more, number)?;
+        let mut next = 4;
+        while next < all.len() {
+            let record = u32_at(all, 0)? as usize;
+            let end = bytes(text(strings, u32_at(all, next)?)?);
+            let count = u32_at(all, next + 4)?;
+            next += 8;
+            for _ in 0..count {
+                let entry = all.get(next..next.checked_add(record.max(1))?)?;
+                next += entry.len();
+                if end.is_none_or(|end| u32_at(entry, 0).is_none_or(|at| u64::from(at) >= end)) {
+                    return Some(false);
+                }
+            }
+        }
+    }
+    Some(true)
+}
+
 /// Whether the object wants its accesses to the kernel's structures adjusted (CO-RE); nothing where `section` makes no
 /// sense. libbpf also takes one of the other byte order, which makes none here.
 pub fn wants_adjusting(section: &[u8]) -> Option<bool> {

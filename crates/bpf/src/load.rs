@@ -1,7 +1,7 @@
 //! From an object file to a [`Program`].
 
 use crate::btf::Btf;
-use crate::lines::{Lines, types_at};
+use crate::lines::{self, Lines, types_at};
 use crate::map::{MapDefinition, MapKind};
 use crate::memory::{map_address, value_address};
 use crate::op::{Insn, Raw};
@@ -58,6 +58,11 @@ pub fn typed_sections(types: &[u8]) -> Vec<&str> {
     Btf::parse(types).map_or_else(Vec::new, |types| types.sections())
 }
 
+/// Whether type information has a type of this name.
+pub fn has_type(types: &[u8], name: &str) -> bool {
+    Btf::parse(types).is_some_and(|types| types.has(name))
+}
+
 /// What type information says of functions and arguments beside their types.
 pub fn tags(types: &[u8]) -> Vec<&str> {
     Btf::parse(types).map_or_else(Vec::new, |types| types.tags())
@@ -69,6 +74,12 @@ pub fn is_verified_alone(types: &[u8], more: &[u8], section: &str, at: u64) -> b
     let Some(types) = Btf::parse(types) else { return false };
     let found = types_at(more, types.strings(), section, at).unwrap_or_default();
     !found.is_empty() && found.iter().all(|id| types.is_global_with_one_argument(*id))
+}
+
+/// Whether all that `more` (`.BTF.ext`) says of code, it says of code that there is: of so many `bytes` of a section.
+pub fn is_of_code(types: &[u8], more: &[u8], bytes: impl Fn(&str) -> Option<u64>) -> bool {
+    let types = Btf::parse(types);
+    types.and_then(|types| lines::is_of_code(more, types.strings(), bytes)).unwrap_or(false)
 }
 
 fn parse(object: &[u8]) -> Result<Elf<'_>, LoadError> {

@@ -180,7 +180,8 @@ fn check(program: &[u8]) -> Result<Program, Error> {
     if !parts.functions.contains_key(ROUTE) {
         return Err(Error::NoRoute(ROUTE));
     }
-    if parts.functions.contains_key(DONE) != elf.section_by_name(USER_DONE).is_some() {
+    let has_done = elf.section_by_name(USER_DONE).is_some_and(|section| has_code(&section));
+    if parts.functions.contains_key(DONE) != has_done {
         return foreign("it has its NVLANE_DONE in one place only".to_owned());
     }
     // Tests of what becomes of a loop that fails have a program that makes it.
@@ -195,10 +196,12 @@ fn check(program: &[u8]) -> Result<Program, Error> {
             return foreign(format!("{name} {what}"));
         }
     }
-    match symbols(&elf).map_err(unreadable)? {
-        Ok(()) => load(),
-        Err(what) => foreign(what),
+    for looked_at in [types, symbols] {
+        if let Err(what) = looked_at(&elf).map_err(unreadable)? {
+            return foreign(what);
+        }
     }
+    load()
 }
 
 fn unreadable(error: object::Error) -> Error {
@@ -257,6 +260,10 @@ fn maps(linked: &[u8], program: &Program) -> Result<(), Error> {
         }
         left -= 1;
     }
+    // It makes none of sections of variables that are of another type than they should be.
+    if left > 0 {
+        return Err(Error::Foreign(format!("{left} of its maps are none for libbpf")));
+    }
     Ok(())
 }
 
@@ -269,13 +276,21 @@ fn is_own(kind: Kind, name: &str) -> bool {
     }
 }
 
+/// Whether a section is code, as `bpf::load` has it.
+fn has_code<'a>(section: &impl ObjectSection<'a>) -> bool {
+    section.kind() == SectionKind::Text && section.size() > 0
+}
+
 /// Whether all sections are a program's. The inner error says what is there that no program has.
 fn sections(elf: &Elf<'_>) -> Result<Result<(), String>, object::Error> {
     for section in elf.sections() {
         let name = section.name()?;
-        let is_code = section.kind() == SectionKind::Text && section.size() > 0;
-        if is_code && name != TEXT && !name.starts_with(USER_SECTIONS) {
+        if has_code(&section) && name != TEXT && !name.starts_with(USER_SECTIONS) {
             return Ok(Err(format!("it has a program of its own in {name}")));
+        }
+        // The linker adds to an instruction wherever relocations of code say, which is looked at where there is code.
+        if section.kind() == SectionKind::Text && section.size() == 0 {
+            return Ok(Err(format!("its section {name} is code, and empty")));
         }
         // The linker fills in as much.
         if section.align() > ALIGNMENT_MAX {
@@ -298,10 +313,10 @@ fn sections(elf: &Elf<'_>) -> Result<Result<(), String>, object::Error> {
     Ok(Ok(()))
 }
 
-/// Whether all symbols are a program's, and where they say; so far as types name sections, those too.
-fn symbols(elf: &Elf<'_>) -> Result<Result<(), String>, object::Error> {
-    let types = elf.section_by_name(".BTF").map(|section| section.data()).transpose()?;
-    let types = types.unwrap_or_default();
+/// Whether types are a program's, and are about what it has: so far as they name sections, those too.
+fn types(elf: &Elf<'_>) -> Result<Result<(), String>, object::Error> {
+    let data = |name| elf.section_by_name(name).map(|section| section.data()).transpose();
+    let types = data(".BTF")?.unwrap_or_default();
     // Of an argument they say, for instance, that the kernel's memory may be read by it, wherever that is.
     if let Some(tag) = bpf::load::tags(types).iter().find(|tag| **tag != TAG) {
         return Ok(Err(format!("its types have the tag {tag:?}")));
@@ -311,6 +326,25 @@ fn symbols(elf: &Elf<'_>) -> Result<Result<(), String>, object::Error> {
             return Ok(Err(format!("its types tell of {name}, which is not there")));
         }
     }
+    // libbpf takes the first type that is named like a section of variables for that of the section, and those of sections come last.
+    if bpf::load::has_type(types, CONFIG) {
+        return Ok(Err(format!("it has a type named {CONFIG}")));
+    }
+    // What is said of code before it, the linker's numbers having 32 bits, would be said of the loop's.
+    let bytes = |name: &str| {
+        let section = elf.section_by_name(name).filter(has_code);
+        section.map(|section| section.size())
+    };
+    match data(".BTF.ext")? {
+        Some(more) if !bpf::load::is_of_code(types, more, bytes) => {
+            Ok(Err("its section .BTF.ext tells of code that is not there".to_owned()))
+        }
+        _ => Ok(Ok(())),
+    }
+}
+
+/// Whether all symbols are a program's, and where they say.
+fn symbols(elf: &Elf<'_>) -> Result<Result<(), String>, object::Error> {
     let ours = Elf::parse(LOOP)?;
     let ours = ours.symbols().filter(|symbol| !symbol.is_local()).map(|symbol| symbol.name());
     let ours = ours.collect::<Result<BTreeSet<&str>, _>>()?;

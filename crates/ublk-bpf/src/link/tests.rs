@@ -297,6 +297,44 @@ fn sections_are_where_they_fit() {
     }
 }
 
+/// Puts these bytes into the header of a section, from byte `at` of it on: its flags at 8, its size at 32, what it is about at 40.
+fn with_header(object: &[u8], section: &str, at: usize, bytes: &[u8]) -> Vec<u8> {
+    let headers = u64::from_le_bytes(object[40..48].try_into().unwrap()) as usize;
+    let number = Elf::parse(object).unwrap().section_by_name(section).unwrap().index().0;
+    let mut changed = object.to_vec();
+    let at = headers + number * 64 + at;
+    changed[at..at + bytes.len()].copy_from_slice(bytes);
+    changed
+}
+
+#[test]
+fn what_user_space_does_not_run_is_not_linked() {
+    let object = example("mirror");
+    assert!(Linked::of(&object).unwrap().has_done);
+    // Without its flags it is no code, and the machine in user space has none for it.
+    let flags = with_header(&object, USER_DONE, 8, &[2]);
+    assert!(said(&flags).contains("one place only"), "{}", said(&flags));
+}
+
+#[test]
+fn nothing_is_put_into_code_that_is_not_there() {
+    const PROGBITS: u32 = 1;
+    const REL: u32 = 9;
+    let object = with_section(&example("statistics"), "nvlane/x", PROGBITS, 6, &[]);
+    // 64 bits, by the symbol of a section: libbpf adds to what is at that place of no bytes.
+    let elf = Elf::parse(&*object).unwrap();
+    let symbols = elf.section_by_name(".symtab").unwrap().index().0 as u32;
+    let about = elf.section_by_name("nvlane/x").unwrap().index().0 as u32;
+    let section = elf.symbols().find(|it| it.kind() == SymbolKind::Section);
+    let named = (section.unwrap().index().0 as u64) << 32 | 10;
+    let relocation = [(1_u64 << 20).to_le_bytes(), named.to_le_bytes()].concat();
+    let object = with_section(&object, ".relnvlane/x", REL, 0, &relocation);
+    let words = [symbols, about].map(u32::to_le_bytes).concat();
+    let object = with_header(&object, ".relnvlane/x", 40, &words);
+    let object = with_header(&object, ".relnvlane/x", 56, &16_u64.to_le_bytes());
+    assert!(said(&object).contains("nvlane/x is code, and empty"), "{}", said(&object));
+}
+
 #[test]
 fn an_instruction_is_about_one_thing() {
     let object = example("statistics");
@@ -505,6 +543,37 @@ fn functions_are_verified_alone() {
     let mut tagged = object.clone();
     tagged[at..at + 11].copy_from_slice(b"arg:trusted");
     assert!(said(&tagged).contains("the tag \"arg:trusted\""), "{}", said(&tagged));
+}
+
+#[test]
+fn what_is_said_of_code_is_of_the_programs() {
+    let object = example("tests/maps");
+    let more = section(&object, ".BTF.ext").start;
+    let word = |at: usize| u32::from_le_bytes(object[at..at + 4].try_into().unwrap());
+    // Functions and lines: how long a record is, the section, how many records, and the first of them, which begins with a place.
+    for part in [8, 16] {
+        let first = more + (word(more + 4) + word(more + part)) as usize + 12;
+        for place in [u32::MAX - 7, u32::MAX - 0x4000, 1 << 20] {
+            let mut elsewhere = object.clone();
+            elsewhere[first..first + 4].copy_from_slice(&place.to_le_bytes());
+            let said = said(&elsewhere);
+            assert!(said.contains("tells of code that is not there"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn no_type_is_that_of_the_loops_constants() {
+    let taken = renamed("linear", "\0nvlane_request\0", "\0.rodata.nvlane\0");
+    assert!(said(&taken).contains("a type named .rodata.nvlane"), "{}", said(&taken));
+}
+
+#[test]
+fn all_maps_are_maps_for_libbpf() {
+    const NOBITS: u32 = 8;
+    let object = with_section(&example("linear"), ".rodata", NOBITS, 2, &[0; 8]);
+    let said = Linked::of(&object).expect_err("it is refused").to_string();
+    assert!(said.contains("1 of its maps are none for libbpf"), "{said}");
 }
 
 /// An example whose types are followed by so many more, each of which is a function that is given the next.
