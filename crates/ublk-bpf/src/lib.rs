@@ -26,6 +26,8 @@ pub mod abi;
 mod calls;
 mod deferred;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod kept;
 mod link;
 mod log;

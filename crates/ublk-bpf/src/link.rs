@@ -31,7 +31,7 @@ use std::ptr::null_mut;
 use std::thread;
 
 /// The loop.
-const LOOP: &[u8] = include_bytes!("../../../bpf/loop/loop.bpf.o");
+pub(crate) const LOOP: &[u8] = include_bytes!("../../../bpf/loop/loop.bpf.o");
 
 /// The program's functions that the loop calls; the second one where it is there.
 const ROUTE: &str = "nvlane_kernel_route";

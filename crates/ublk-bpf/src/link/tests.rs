@@ -576,6 +576,31 @@ fn all_maps_are_maps_for_libbpf() {
     assert!(said.contains("1 of its maps are none for libbpf"), "{said}");
 }
 
+/// What the fuzzer holds against what is linked finds by itself what is refused here.
+#[test]
+fn the_fuzzer_finds_what_is_not_refused() {
+    let is_found = |object: &[u8]| {
+        let mut memory = link([LOOP, object]).expect("libbpf links it");
+        let mut linked = Linked { object: Vec::new(), has_done: false };
+        memory.rewind().unwrap();
+        memory.read_to_end(&mut linked.object).unwrap();
+        std::panic::catch_unwind(|| crate::fuzzing::oracle::check(object, &linked)).is_err()
+    };
+    let object = example("linear");
+    assert!(!is_found(&object));
+    let place = place(&object, ROUTE);
+    for (at, byte) in [(0, [CALL, 0, 0, 0, 36]), (8, [LOAD_IMMEDIATE, 0x11, 0, 0, 3])] {
+        let mut changed = object.clone();
+        changed[place + at..place + at + 5].copy_from_slice(&byte);
+        assert!(is_found(&changed));
+    }
+    let done = example("mirror");
+    assert!(is_found(&done), "whose NVLANE_DONE nobody knows of");
+    assert!(is_found(&with_symbol(&object, ROUTE, 5, &[2])), "hidden");
+    assert!(is_found(&with_section(&object, ".struct_ops", 1, 3, &[0; 24])));
+    assert!(is_found(&example("tests/failing")));
+}
+
 /// An example whose types are followed by so many more, each of which is a function that is given the next.
 fn with_a_chain(name: &str, links: u32) -> Vec<u8> {
     let object = example(name);
