@@ -1,7 +1,9 @@
 //! What libbpf and the verifier say while something is loaded.
 
-use libbpf_rs::{PrintLevel, set_print};
+use libbpf_rs::libbpf_sys::{LIBBPF_WARN, libbpf_print_fn_t, libbpf_print_level, libbpf_set_print};
 use std::cell::RefCell;
+use std::ffi::{c_char, c_int, c_void};
+use std::mem;
 use std::sync::Once;
 
 thread_local! {
@@ -20,16 +22,38 @@ const LINES_MAX: usize = 12;
 pub fn of<T>(what: impl FnOnce() -> T) -> (T, String) {
     static LISTEN: Once = Once::new();
     LISTEN.call_once(|| {
-        set_print(Some((PrintLevel::Warn, hear)));
+        let hear: Heard = hear;
+        // SAFETY: as libbpf calls it but for the type of the values: that is another one on each processor, and always passed
+        // as a pointer. (`libbpf_rs::set_print` panics on what is no UTF-8, such as names in an object or lines of its source.)
+        unsafe { libbpf_set_print(mem::transmute::<Option<Heard>, libbpf_print_fn_t>(Some(hear))) };
     });
     HEARD.with_borrow_mut(|heard| *heard = Some(String::new()));
     let done = what();
     (done, HEARD.take().unwrap_or_default())
 }
 
-fn hear(_level: PrintLevel, text: String) {
+/// A function that libbpf calls with a format and its values.
+type Heard = unsafe extern "C" fn(libbpf_print_level, *const c_char, *mut c_void) -> c_int;
+
+/// # Safety
+/// The values are those of the format.
+unsafe extern "C" fn hear(
+    level: libbpf_print_level,
+    format: *const c_char,
+    values: *mut c_void,
+) -> c_int {
+    if level == LIBBPF_WARN {
+        // SAFETY: passed on to the caller.
+        let text = unsafe { vsprintf::vsprintf_raw(format, values) };
+        note(&String::from_utf8_lossy(&text.unwrap_or_default()));
+    }
+    // Nobody looks at it.
+    0
+}
+
+fn note(text: &str) {
     HEARD.with_borrow_mut(|heard| match heard {
-        Some(heard) => heard.push_str(&text),
+        Some(heard) => heard.push_str(text),
         None => tracing::debug!("{}", text.trim_end()),
     });
 }
@@ -46,6 +70,17 @@ pub fn reason(log: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_utf_8_is_heard_as_well() {
+        let open = || {
+            // SAFETY: a string that ends.
+            unsafe { libbpf_rs::libbpf_sys::bpf_object__open(c"/nowhere/\xff".as_ptr()) }
+        };
+        let (object, heard) = of(open);
+        assert!(object.is_null());
+        assert!(heard.contains("/nowhere/\u{fffd}"), "{heard}");
+    }
 
     #[test]
     fn the_reason_is_what_the_verifier_said_last() {
