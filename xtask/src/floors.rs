@@ -73,12 +73,14 @@ const IN_GUEST: [Bench; 3] = [
     },
     Bench {
         scenario: "aio",
-        only: "direct",
+        only: "direct,file_qd1",
         floors: &[
             (
                 "dropin_over_aio_direct",
                 &[(1, 0.96), (2, 0.93), (4, 0.97), (8, 0.97), (16, 0.97), (32, 0.96), (64, 0.96)],
             ),
+            // Of overlayfs, where O_DIRECT goes to the kernel.
+            ("dropin_over_aio_file", &[(1, 0.97)]),
             (
                 "io_setup2_over_aio",
                 &[(1, 1.13), (2, 1.18), (4, 1.26), (8, 1.32), (16, 1.35), (32, 1.27), (64, 1.27)],
@@ -125,19 +127,22 @@ const HERE: Bench = Bench {
     ],
 };
 
-/// Measures with that nvlane in exact guests, and counts the figures that are what they have to be.
+/// Measures with that nvlane in exact guests, and counts the figures that are what they have to be. Once more where they are
+/// not: a guest that sleeps while this machine is busy finds its clock ahead when it is woken.
 pub fn in_guests(program: &Path, output: &mut Output) -> Result<Count> {
     let mut count = Count::NONE;
     for bench in &IN_GUEST {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["guest", "--exact", "--timeout", TIME_MAX_S]);
-        command.args(["--qemu=-cpu", &format!("--qemu={PROCESSOR}")]);
-        if let Ok(path) = std::env::var("PATH") {
-            command.arg(format!("--env=PATH={path}"));
-        }
-        command.arg("--").arg(program);
-        bench.add_arguments(&mut command);
-        let lines = bench.judged(command.env("NVLANE_BENCH_IN_GUEST", "1"), output)?;
+        let lines = once_or_twice(output, |output| {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(["guest", "--exact", "--timeout", TIME_MAX_S]);
+            command.args(["--qemu=-cpu", &format!("--qemu={PROCESSOR}")]);
+            if let Ok(path) = std::env::var("PATH") {
+                command.arg(format!("--env=PATH={path}"));
+            }
+            command.arg("--").arg(program);
+            bench.add_arguments(&mut command);
+            bench.judged(command.env("NVLANE_BENCH_IN_GUEST", "1"), output)
+        })?;
         let Count { passed, failed } = counted(lines, output);
         count = Count { passed: count.passed + passed, failed: count.failed + failed };
     }
@@ -150,18 +155,26 @@ pub fn here(program: &Path, directory: &Path, output: &mut Output) -> Result<Cou
         output.say("not run: network namespaces are root's");
         return Ok(Count::NONE);
     }
-    let measure = |output: &mut Output| -> Result<Vec<(String, bool)>> {
+    let lines = once_or_twice(output, |output| {
         let mut command = Command::new(program);
         HERE.add_arguments(&mut command);
         HERE.judged(command.arg("--dir").arg(directory), output)
-    };
-    let mut lines = measure(output)?;
-    if lines.iter().any(|(_, is_met)| !is_met) {
-        lines.iter().for_each(|(line, _)| output.say(line));
-        output.say("once more");
-        lines = measure(output)?;
-    }
+    })?;
     Ok(counted(lines, output))
+}
+
+/// Each figure, and whether it is what it has to be: as measured, or as measured again if any is not.
+fn once_or_twice(
+    output: &mut Output,
+    measure: impl Fn(&mut Output) -> Result<Vec<(String, bool)>>,
+) -> Result<Vec<(String, bool)>> {
+    let lines = measure(output)?;
+    if lines.iter().all(|(_, is_met)| *is_met) {
+        return Ok(lines);
+    }
+    lines.iter().for_each(|(line, _)| output.say(line));
+    output.say("once more");
+    measure(output)
 }
 
 impl Bench {
