@@ -294,7 +294,7 @@ fn statistics(stats: &Statistics) -> String {
         );
         for (command, times) in one.latency.named().into_iter().filter(|(_, it)| it.count() > 0) {
             let [p50, p99] = [times.p50_ns, times.p99_ns].map(|ns| top::time(times, ns));
-            let _ = writeln!(text, "    {command}: half took up to {p50}, 99 % up to {p99}");
+            let _ = writeln!(text, "    {command}: p50 {p50}, p99 {p99}");
         }
     }
     for (index, core) in stats.cores.iter().enumerate() {
