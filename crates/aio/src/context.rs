@@ -180,6 +180,8 @@ pub struct Context {
     pub native: Native,
     /// Threads waiting on the ring.
     pub waiters: AtomicU32,
+    /// Threads that have given up the lock of the submitting side in mid-batch.
+    pub away: AtomicU32,
     /// What the most patient of them waits for.
     pub wait_most: AtomicU32,
     /// Counts.
@@ -212,6 +214,7 @@ impl Context {
             outstanding: AtomicU32::new(0),
             native: Native::default(),
             waiters: AtomicU32::new(0),
+            away: AtomicU32::new(0),
             wait_most: AtomicU32::new(1),
             record: stat::open(id, nr, false),
         };
@@ -242,10 +245,20 @@ impl Context {
         self.record.reason.store(reason as u32, Relaxed);
     }
 
-    /// From now on natively. The caller holds `submitting` when the mode is Ring, so that nothing
-    /// goes to the ring any more once this returns.
+    /// From now on natively, if it was through the ring. The caller holds `submitting`, so that nothing goes to the ring any more
+    /// once this returns.
     pub fn settle(&self, reason: Reason) {
-        if self.mode() != Mode::Native {
+        self.turn_native(Mode::Ring, reason);
+    }
+
+    /// The same before there is a ring. While a thread is making it, the next who sees a reason settles.
+    pub fn settle_unproven(&self, reason: Reason) {
+        self.turn_native(Mode::Proving, reason);
+    }
+
+    fn turn_native(&self, from: Mode, reason: Reason) {
+        let (from, native) = (from as u8, Mode::Native as u8);
+        if self.mode.compare_exchange(from, native, SeqCst, SeqCst).is_ok() {
             self.set(Mode::Native, reason);
         }
     }
@@ -262,11 +275,12 @@ impl Context {
         self.bare.load(SeqCst)
     }
 
-    /// Makes it so if nothing comes from the ring any more and nobody waits there. The lock of the submitting side is held
-    /// where there is a ring.
-    pub fn try_bare(&self) {
+    /// Makes it so if nothing comes from the ring any more, nothing will, and nobody waits there. Under the lock of the
+    /// submitting side.
+    pub fn try_bare(&self, _submitting: &Guard<'_, Submitting>) {
         let is_left = self.engine().is_none_or(|engine| self.is_left(engine));
-        if self.mode() == Mode::Native && is_left && self.waiters.load(SeqCst) == 0 {
+        let is_quiet = self.waiters.load(SeqCst) == 0 && self.away.load(SeqCst) == 0;
+        if self.mode() == Mode::Native && is_left && is_quiet {
             self.bare.store(true, SeqCst);
             if let Some(engine) = self.engine() {
                 engine.ring.interrupts.rest();
@@ -418,7 +432,6 @@ impl Context {
     pub fn into_ring(mut self) -> Option<Parked> {
         let mut engine = self.engine.take()?;
         engine.inline.clear();
-        engine.ring.interrupts.rest();
         let mut submitting = self.submitting();
         let submission = submitting.queue.take()?;
         let requests = std::mem::take(&mut submitting.requests);

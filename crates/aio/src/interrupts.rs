@@ -1,11 +1,13 @@
-//! Whether the kernel may get threads of this process out of a wait on behalf of a ring (`TIF_NOTIFY_SIGNAL`): with
+//! Whether the kernel may get threads of this process out of a wait on behalf of a ring of ours (`TIF_NOTIFY_SIGNAL`): with
 //! completions of what they have submitted, and some time after a ring was closed. Where it may, the way that
 //! does not mind is taken, which costs more ([`io_getevents_again`](crate::system::io_getevents_again)).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
-/// Rings that they may come from. A child has its parent's count, which is too much at worst.
+/// Rings that they may come from, those that were closed for good. A child has its parent's count, which is too much at worst.
 static RINGS: AtomicU32 = AtomicU32::new(0);
+/// Rings closed so far.
+static CLOSED: AtomicU32 = AtomicU32::new(0);
 
 /// Whether there is such a ring.
 #[inline(always)]
@@ -13,7 +15,13 @@ pub fn may_come() -> bool {
     RINGS.load(SeqCst) > 0
 }
 
-/// That a ring is one, which holds beyond its end unless nothing was in flight for long enough to say so.
+/// How many rings were closed so far: if it is more after a wait that was interrupted, that may have been one of them.
+#[inline(always)]
+pub fn closed() -> u32 {
+    CLOSED.load(SeqCst)
+}
+
+/// That a ring is one, until it is at rest, and again from when it is closed.
 pub struct Source {
     at_rest: AtomicBool,
 }
@@ -32,17 +40,17 @@ impl Source {
         }
     }
 
-    /// It is going to be used again, or closed.
+    /// It is going to be used again.
     pub fn work(&self) {
         if self.at_rest.swap(false, SeqCst) {
             RINGS.fetch_add(1, SeqCst);
         }
     }
-}
 
-impl Drop for Source {
-    fn drop(&mut self) {
+    /// It is about to be closed.
+    pub fn close(&self) {
         self.work();
+        CLOSED.fetch_add(1, SeqCst);
     }
 }
 
@@ -61,9 +69,9 @@ mod tests {
         assert!(!may_come());
         source.work();
         source.work();
-        assert_eq!(RINGS.load(SeqCst), 1);
+        assert_eq!((RINGS.load(SeqCst), closed()), (1, 0));
         source.rest();
-        drop(source);
-        assert_eq!(RINGS.load(SeqCst), 1);
+        source.close();
+        assert_eq!((RINGS.load(SeqCst), closed()), (1, 1));
     }
 }

@@ -62,6 +62,7 @@ pub fn destroy(held: Held<Context>) -> i32 {
     if let Some(ring) = context.into_ring()
         && !ring.engine.ring.is_lost()
     {
+        ring.engine.ring.interrupts.rest();
         park(Box::new(ring));
     }
     code

@@ -658,6 +658,8 @@ fn map_shared(fd: i32, len: usize, offset: i64) -> io::Result<*mut u8> {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        // Before it is: a thread that waits from now on is ready for it.
+        self.interrupts.close();
         let ours = self.has_descriptor();
         // SAFETY: our mappings; whoever drops the ring no longer uses the queues (see `new`).
         unsafe {

@@ -27,8 +27,8 @@ const MANY: u32 = 3;
 pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     let Some(engine) = context.engine().filter(|_| nr > 0) else {
         context.record.add(Counter::Submits, 1);
-        if context.engine().is_none() {
-            context.try_bare();
+        if context.mode() == Mode::Native {
+            context.try_bare(&context.submitting());
         }
         // SAFETY: passed on to the caller.
         return unsafe { beside_ring(context, nr, iocbs) };
@@ -38,7 +38,7 @@ pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     // Under the lock the mode stays what it is. Whoever destroys the context takes the lock once more before
     // counting what is in flight.
     if !context.is_ring() || context.dead.load(SeqCst) {
-        context.try_bare();
+        context.try_bare(&submitting);
         drop(submitting);
         // SAFETY: passed on to the caller.
         return unsafe { not_by_ring(context, nr, iocbs) };
@@ -249,7 +249,7 @@ fn look_at(context: &Context, nr: c_long, iocbs: usize) {
             return;
         };
         if iocb.flags & abi::FLAG_RESFD != 0 {
-            context.settle(Reason::Eventfd);
+            context.settle_unproven(Reason::Eventfd);
         }
         if iocb.opcode == abi::POLL {
             context.native.polls.store(true, Relaxed);
@@ -530,7 +530,10 @@ impl Batch<'_> {
 
     /// Something that may take long, while others submit. Nothing is queued.
     fn without_lock<R>(&mut self, work: impl FnOnce() -> R) -> R {
+        // Told under the lock, before and after: what is left of the batch may go to the ring, whatever the mode is then.
+        self.context.away.fetch_add(1, SeqCst);
         let result = Guard::without(&mut self.submitting, work);
+        self.context.away.fetch_sub(1, SeqCst);
         // Others have taken places meanwhile, and marked files.
         self.room = 0;
         self.submitting.files.begin_round();

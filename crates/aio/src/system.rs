@@ -139,9 +139,28 @@ pub unsafe fn io_getevents(id: usize, ask: Ask) -> i32 {
     unsafe {
         match (ask.masked, ask.timeout) {
             (true, _) => io_pgetevents(id, ask),
-            (false, 0) if interrupts::may_come() => io_getevents_again(id, ask),
+            (false, 0) => io_getevents_for_ever(id, ask),
             (false, _) => io_getevents_once(id, ask),
         }
+    }
+}
+
+/// Without a time limit.
+///
+/// # Safety
+/// As [`io_getevents`].
+#[inline]
+unsafe fn io_getevents_for_ever(id: usize, ask: Ask) -> i32 {
+    let closed = interrupts::closed();
+    // SAFETY: passed on to the caller, in both.
+    unsafe {
+        if !interrupts::may_come() {
+            let code = io_getevents_once(id, ask);
+            if code != failure(libc::EINTR) || interrupts::closed() == closed {
+                return code;
+            }
+        }
+        io_getevents_again(id, ask)
     }
 }
 

@@ -7,7 +7,7 @@ use namespace::{Data, Run};
 use reactor::{Buffer, Reactor};
 use std::io;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// No slot.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -33,8 +33,12 @@ pub(crate) struct Exchange {
     pub(crate) before: u64,
     /// Commands with the volume.
     pub(crate) running: u32,
-    /// When it was given the first, unless it ends them at once.
-    pub(crate) begun: Option<Instant>,
+    /// It was given one.
+    pub(crate) was_given: bool,
+    /// Since when it has any, unless it ends them at once.
+    since: Option<Instant>,
+    /// For how long it had any before: not while the client sends data, or takes none.
+    pub(crate) took: Duration,
     /// What those of them are for that read: a command that comes back may say something else.
     pub(crate) reads: [Option<Read>; READS_MAX],
     /// Pieces for which the volume, which was asked to lend its memory, had none.
@@ -81,7 +85,9 @@ impl Exchange {
             at: 0,
             before: 0,
             running: 0,
-            begun: None,
+            was_given: false,
+            since: None,
+            took: Duration::ZERO,
             reads: [None; READS_MAX],
             again: [None; READS_MAX],
             failure: None,
@@ -113,11 +119,24 @@ impl Exchange {
         self.again.iter_mut().find_map(Option::take)
     }
 
-    /// Notes when the volume is given its first command.
+    /// The volume is given a command, which it ends at once or not.
     #[inline]
-    pub(crate) fn begin(&mut self, reactor: &Reactor) {
-        if self.begun.is_none() {
-            self.begun = Some(reactor.now());
+    pub(crate) fn give(&mut self, reactor: &Reactor, is_immediate: bool) {
+        if self.running == 0 && !is_immediate {
+            self.since = Some(reactor.now());
+        }
+        self.running += 1;
+        self.was_given = true;
+    }
+
+    /// It has ended one.
+    #[inline]
+    pub(crate) fn take_back(&mut self, reactor: &Reactor) {
+        self.running -= 1;
+        if self.running == 0
+            && let Some(since) = self.since.take()
+        {
+            self.took += reactor.now().saturating_duration_since(since);
         }
     }
 
@@ -159,7 +178,8 @@ impl Exchanges {
         slot.at = request.offset;
         slot.before = request.offset;
         slot.failure = failure;
-        slot.begun = None;
+        slot.was_given = false;
+        slot.took = Duration::ZERO;
         slot.waits = false;
         slot.is_sending = false;
         slot.has_begun = false;

@@ -275,8 +275,9 @@ fn stopping_answers_what_is_in_progress() {
 fn what_clients_do_is_counted() {
     let directory = tempfile::tempdir().unwrap();
     let config = ServerConfig { cores: vec![None; 2], ..ServerConfig::default() };
-    let volumes =
-        ["mem:64M", "delay:read=20ms(mem:64M)", "fault:op=write(mem:1M)", &file(&directory, "")];
+    let file = file(&directory, "");
+    let torn = "fault:lba=8192-8199(mem:64M)";
+    let volumes = ["mem:64M", "delay:read=20ms(mem:64M)", "fault:op=write(mem:1M)", &file, torn];
     let (server, address) = serve(&volumes, &config);
     let activity = server.activity();
     for manners in [SIMPLE, STRUCTURED] {
@@ -296,7 +297,14 @@ fn what_clients_do_is_counted() {
         assert!(matches!(client.write(0, 0, &pattern(1, 4096)), Reply::Error(_)));
         assert_eq!(client.read(0, 4096).len(), 4096);
     }
+    // What is for nobody is for no volume, and a read that fails half-way is cut and counted.
+    let mut client = Client::connect(address, "0", SIMPLE);
+    assert_eq!(client.ask(READ, 0, 0, 0), DONE);
+    let mut client = Client::connect(address, "4", SIMPLE);
+    client.send(READ, 0, 0, 8 << 20, &[]);
+    assert!(client.receive().is_err());
     let counted: Vec<_> = activity.exports().collect();
+    assert_eq!((counted[4].reads, counted[4].errors, counted[4].media_errors), (0, 1, 1));
     for index in [0, 1, 3] {
         let it = &counted[index];
         assert_eq!((it.reads, it.writes, it.others, it.errors), (4, 4, 8, 0), "{index}");

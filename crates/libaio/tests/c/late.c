@@ -291,6 +291,48 @@ static void pipes(int in_use)
     close(fd), close(direct), close(ends[0]), close(ends[1]), close(signal);
 }
 
+static void *submits_two(void *argument)
+{
+    struct other *other = argument;
+    struct iocb *list[] = {other->iocb, other->iocb + 1};
+    other->id = syscall(SYS_gettid);
+    return (void *)(long)io_submit(other->ctx, 2, list);
+}
+
+/*
+ * A thread whose io_submit waits for a pipe, while others have its context go the kernel's way for good: its events come when a
+ * handler ends that wait.
+ */
+static void overtaken(int in_use)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
+    int ends[2], fd = filled("overtaken", O_RDONLY | O_DIRECT, 4096), signal = eventfd(0, 0);
+    CHECK(pipe(ends), 0);
+    context ctx = made(16, in_use);
+    struct iocb own[2] = {iocb_of(PREAD, ends[0], buffer, 3, 0), iocb_of(PREAD, fd, buffer + 4096, 512, 0)};
+    struct iocb other_way = iocb_of(PREAD, fd, buffer, 512, 0), next = other_way;
+    other_way.flags = RESFD, other_way.resfd = signal;
+    struct other other = {.ctx = ctx, .iocb = own};
+    start(&other, submits_two);
+    CHECK(outcome(ctx, other_way), 512);
+    for (int i = 0; i < 3; i++)
+        CHECK(outcome(ctx, next), 512);
+    handled = 0;
+    CHECK(pthread_kill(other.thread, SIGUSR1), 0);
+    CHECK(ended(&other), 2);
+    CHECK(handled, 1);
+    struct io_event events[4];
+    struct timespec seconds = {10, 0};
+    CHECK(io_getevents(ctx, 2, 4, events, &seconds), 2);
+    int first = events[0].obj == (uintptr_t)own ? 0 : 1;
+    CHECK(events[first].res, -EINTR);
+    CHECK(events[!first].res, 512);
+    CHECK(outcome(ctx, next), 512);
+    CHECK(io_destroy(ctx), 0);
+    close(ends[0]), close(ends[1]), close(fd), close(signal);
+}
+
 static int distracting[2];
 static void *polls_and_reads(void *argument)
 {
@@ -359,7 +401,7 @@ int main(int count, char **arguments)
         {"reused", reused},           {"write_only", write_only},   {"direct_left", direct_left},
         {"limited", limited},         {"interrupted", interrupted}, {"elsewhere", elsewhere},
         {"pipes", pipes},             {"allocating", allocating},   {"unknown", unknown},
-        {"distracted", distracted},   {NULL, NULL},
+        {"distracted", distracted},   {"overtaken", overtaken},     {NULL, NULL},
     };
     /* Whoever waits for himself waits for ever. */
     alarm(60);

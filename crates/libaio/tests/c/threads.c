@@ -368,14 +368,15 @@ static void led_by_nobody(int in_use)
 enum { SETTLED = 300, BATCH = 8 };
 static struct iocb settling[SETTLED + 1];
 static unsigned char settled_seen[SETTLED + 1];
-static volatile long settled_count, settled_all;
+static volatile long settled_count, settled_all, settled_takers;
 
 static void *takes(void *argument)
 {
     struct io_event events[BATCH];
     while (settled_count < settled_all) {
+        /* Without a limit where nobody else takes events: whoever is not woken waits for ever. */
         struct timespec tenth = {0, 100000000};
-        int count = io_getevents(shared, argument ? 2 : 1, BATCH, events, &tenth);
+        int count = io_getevents(shared, argument ? 2 : 1, BATCH, events, settled_takers == 1 ? NULL : &tenth);
         if (count < 0)
             CHECK(count, 0);
         for (int i = 0; i < count; i++)
@@ -402,7 +403,8 @@ static void settled(int in_use)
         CHECK(pipe(ends), 0);
         memset(settled_seen, 0, sizeof settled_seen);
         settled_count = 0, settled_all = SETTLED + 1;
-        for (long i = 0; i < 2; i++)
+        settled_takers = 1 + (round == 1);
+        for (long i = 0; i < settled_takers; i++)
             pthread_create(&threads[i], NULL, takes, (void *)i);
         /* This stays in flight for some time; with an eventfd, all that follow go the kernel's way. */
         settling[SETTLED] = iocb_of(POLL, ends[0], (void *)POLLIN, 0, 0);
@@ -421,7 +423,7 @@ static void settled(int in_use)
             if (i % 100 == 99)
                 usleep(2000);
         }
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < settled_takers; i++)
             pthread_join(threads[i], NULL);
         int wrong = 0;
         for (int i = 0; i <= SETTLED; i++)

@@ -111,6 +111,7 @@ cases! {
     pipes: [Ring, Inline], 18;
     unknown: [Inline, Polls], 0;
     distracted: [Inline, Polls], 4;
+    overtaken: [Ring, Inline], 10;
 }
 
 cases! {

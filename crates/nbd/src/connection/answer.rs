@@ -11,7 +11,6 @@ use crate::wire::command;
 use namespace::Data;
 use namespace::counters::Kind;
 use namespace::output::Payload;
-use std::time::Duration;
 
 impl Connection {
     /// A piece of a read is there.
@@ -72,11 +71,14 @@ impl Connection {
         output.hold(slot, Payload::Data(data));
     }
 
-    /// Counts a request of which nothing is with the volume any more. What was refused before it came there is not counted.
+    /// Counts a request of which nothing is with the volume any more. What never came there is not counted.
     fn count(&self, inner: &mut Inner, slot: u32) {
         let (transmission, _) = inner.serving();
         let counters = self.core.counters(transmission.session().export);
         let exchange = inner.exchanges.slot(slot);
+        if !exchange.was_given {
+            return;
+        }
         match exchange.failure.map(|failure| failure.why) {
             Some(Why::Volume(status)) => return counters.failed(status),
             Some(Why::Request(_)) => return,
@@ -88,10 +90,7 @@ impl Connection {
             _ => Kind::Other,
         };
         let bytes = if kind == Kind::Other { 0 } else { u64::from(exchange.request.length) };
-        let took = exchange.begun.map_or(Duration::ZERO, |begun| {
-            self.core.reactor.now().saturating_duration_since(begun)
-        });
-        counters.succeeded(kind, bytes, took);
+        counters.succeeded(kind, bytes, exchange.took);
     }
 
     fn delay(inner: &mut Inner, slot: u32) {
@@ -126,6 +125,7 @@ impl Connection {
             // "An error ... after the server has already sent out the reply header": what the
             // client takes for data could not be told from it.
             tracing::warn!("a read failed after its reply had begun: hanging up");
+            self.count(inner, slot);
             return self.close();
         }
         exchange.is_sending = true;

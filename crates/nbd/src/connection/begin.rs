@@ -102,10 +102,7 @@ impl Connection {
         let is_immediate = view.limits.immediate;
         let exchange = inner.exchanges.slot(slot);
         exchange.before = std::mem::replace(&mut exchange.at, at);
-        exchange.running += 1;
-        if !is_immediate {
-            exchange.begin(&self.core.reactor);
-        }
+        exchange.give(&self.core.reactor, is_immediate);
         let mut request = self.core.request();
         request.command = command;
         request.data = data;
@@ -259,8 +256,7 @@ impl Connection {
         let runs_max = if request.has(command_flag::REQ_ONE) { 1 } else { RUNS_MAX };
         let answer = Answer::default();
         exchange.answer = Some(answer.clone());
-        exchange.running += 1;
-        exchange.begin(&self.core.reactor);
+        exchange.give(&self.core.reactor, false);
         self.running.set(self.running.get() + 1);
         let ask = move || {
             let runs = namespace.allocation(piece.slba, u64::from(piece.blocks), runs_max);
@@ -275,7 +271,7 @@ impl Connection {
     /// The volume has told its holes, or could not.
     pub(super) fn allocation_told(&self, inner: &mut Inner, slot: u32) {
         let exchange = inner.exchanges.slot(slot);
-        exchange.running -= 1;
+        exchange.take_back(&self.core.reactor);
         exchange.at = exchange.request.end();
         self.proceed(inner, slot);
     }
@@ -290,7 +286,7 @@ impl Connection {
     ) {
         let slot = state as u32;
         let exchange = inner.exchanges.slot(slot);
-        exchange.running -= 1;
+        exchange.take_back(&self.core.reactor);
         let number = state >> NUMBER_SHIFT;
         if (1..FIRST_READ).contains(&number) {
             self.merge_finished(inner, slot, number as usize - 1, request);

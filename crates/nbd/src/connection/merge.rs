@@ -86,9 +86,10 @@ impl Connection {
     /// Begins, or begins again: the client's bytes are there.
     pub(super) fn merge(&self, inner: &mut Inner, slot: u32, index: usize) {
         let mut request = self.core.request();
+        let (_, view) = inner.serving();
+        let is_immediate = view.limits.immediate;
         let exchange = inner.exchanges.slot(slot);
-        exchange.running += 1;
-        exchange.begin(&self.core.reactor);
+        exchange.give(&self.core.reactor, is_immediate);
         let merge = exchange.merges[index].as_mut().expect("a merge that has begun");
         request.command = Command::blocks(opcode::READ, 1, merge.piece.slba, 1);
         // SAFETY: the buffer stays in the exchange until `merge_finished` has seen the last
@@ -101,8 +102,10 @@ impl Connection {
     /// The block was read: it is written as a pair.
     fn compare_and_write(&self, inner: &mut Inner, slot: u32, index: usize) {
         let (mut first, mut second) = (self.core.request(), self.core.request());
+        let (_, view) = inner.serving();
+        let is_immediate = view.limits.immediate;
         let exchange = inner.exchanges.slot(slot);
-        exchange.running += 1;
+        exchange.give(&self.core.reactor, is_immediate);
         let has_fua = exchange.request.has(command_flag::FUA);
         let merge = exchange.merges[index].as_mut().expect("a merge that has begun");
         merge.compose();

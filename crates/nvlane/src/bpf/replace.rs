@@ -53,7 +53,7 @@ fn find(client: &mut Client, volume: &str) -> Result<(Option<String>, u32)> {
         return Ok((None, nsid));
     }
     if let Some((nqn, nsid)) = volume.rsplit_once('/')
-        && nqn.starts_with("nqn.")
+        && (nqn.starts_with("nqn.") || nqn.starts_with("nbd:"))
         && let Ok(nsid) = nsid.parse()
     {
         return Ok((Some(nqn.to_owned()), nsid));
@@ -65,8 +65,10 @@ fn find(client: &mut Client, volume: &str) -> Result<(Option<String>, u32)> {
     let found: Vec<&Volume> = volumes.iter().filter(is_it).collect();
     match found[..] {
         [one] => Ok((Some(one.nqn.clone()), one.nsid)),
-        [] => bail!("the daemon serves no volume {volume}; `nvlane ctl volume list` shows them"),
-        _ => bail!("the daemon serves {volume} more than once: name it NQN/NSID"),
+        [] => bail!(
+            "the server has no volume {volume}; `nvlane ctl volume list` at its socket shows them, with their numbers"
+        ),
+        _ => bail!("the server has {volume} more than once: name it by its number, or NQN/NSID"),
     }
 }
 

