@@ -180,7 +180,7 @@ fn a_program_is_replaced_and_a_restart_finds_the_new_one() {
         (["1", &object("linear").replace(".bpf.o", ".bpf.c")], "not a proper object file"),
         (["1", "/nowhere.bpf.o"], "cannot read /nowhere.bpf.o"),
         (["2", new], "there is no namespace 2"),
-        (["mem:1M", new], "the daemon serves no volume mem:1M"),
+        (["mem:1M", new], "the server has no volume mem:1M"),
         (["/dev/ublkb4000000", new], "/dev/ublkb4000000 has no server that can be asked"),
     ] {
         let said = run(&[&["bpf", "replace", "--socket", &socket][..], &wanted[..]].concat());
