@@ -19,7 +19,7 @@ image=$SCRATCH/recovery.img
 # recover [COMMAND]: a successor for DEVICE
 recover() {
     : >"$WORK/recover.log"
-    "$NVLANE" ublk "${1:-recover}" "$ID" >"$WORK/recover.log" 2>&1 </dev/null &
+    "$NVLANE" ublk "${1:-recover}" "$ID" >>"$WORK/recover.log" 2>&1 </dev/null &
     UBLK_SERVER=$!
     ublk_ready "$WORK/recover.log"
 }
@@ -94,7 +94,7 @@ upgrade_crashing() {
     rm "/run/nvlane/ublk-$ID.sock"
     kill -STOP "$old"
     : >"$WORK/recover.log"
-    "$NVLANE" ublk upgrade "$ID" >"$WORK/recover.log" 2>&1 </dev/null &
+    "$NVLANE" ublk upgrade "$ID" >>"$WORK/recover.log" 2>&1 </dev/null &
     UBLK_SERVER=$!
     await 60 says "$WORK/recover.log" 'not looked at before'
     sleep 1

@@ -68,7 +68,7 @@ pub fn tuned(name: &str, number: u32, volume: &dyn Namespace) -> Volume {
 }
 
 /// Clears a terminal and goes to its first line.
-const CLEAR: &str = "\x1b[H\x1b[2J";
+pub const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// `nvlane paths`.
 pub fn run(args: &PathsArgs) -> Result<()> {

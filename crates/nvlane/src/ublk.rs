@@ -371,6 +371,14 @@ fn serve(
                 tracing::info!("stopping");
                 break;
             }
+            // It should take no longer than a volume takes for a request.
+            None if timed_out && device.is_leaving() => {
+                let threads = device.threads_busy();
+                tracing::warn!(
+                    threads,
+                    "/dev/ublkb{id} is not left yet: requests are with the volume, or results with the driver"
+                );
+            }
             None if timed_out => refresh(&mut device),
             None => {}
         }

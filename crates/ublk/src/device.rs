@@ -333,6 +333,11 @@ impl Device {
         self.threads.fate == Some(Ending::HandedOver)
     }
 
+    /// Its threads that are not done yet with what they have begun, of one that is leaving.
+    pub fn threads_busy(&self) -> usize {
+        self.threads.busy()
+    }
+
     /// Looks whether the volume's size has changed, and has the device follow. Whether it did.
     pub fn refresh(&mut self) -> Result<bool, Error> {
         self.runs.tell_mistakes();

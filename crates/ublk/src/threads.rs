@@ -88,6 +88,11 @@ impl Threads {
         }
     }
 
+    /// Threads that have something to end yet before the device may have another server.
+    pub fn busy(&self) -> usize {
+        self.idle.iter().filter(|idle| !**idle).count()
+    }
+
     pub fn all_ended(&self) -> bool {
         self.ended.iter().all(|ended| *ended)
     }

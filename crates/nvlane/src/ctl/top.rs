@@ -10,6 +10,7 @@ use crate::control::client::Client;
 use crate::control::method::Volume;
 use crate::control::times::{Latencies, Times};
 use crate::daemon::{NamespaceStatistics, Statistics};
+use crate::paths::CLEAR;
 use crate::size;
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
@@ -20,8 +21,6 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Clears a terminal and goes to its first line.
-const CLEAR: &str = "\x1b[H\x1b[2J";
 /// Lines of a table for people; the busiest come first.
 const LINES_MAX: usize = 40;
 
