@@ -224,8 +224,14 @@ fn a_source_that_was_inactive_is_copied_by_the_target_again() {
     target.server.remove_namespace(NQN, 2).expect("it was there");
     assert_eq!(core.copy(with_fua(8), ranges.clone()).status, NOT_POSSIBLE);
     target.add(2, source, [0x43; 16]);
-    other.until_served(rig::read(0, 512), &[0; 512]);
-    core.copy(with_fua(8), ranges).ok();
+    // That it was gone the path may hear only now, after which it looks for it again: until then it has no id.
+    let until = Instant::now() + PATIENCE;
+    let mut done = core.copy(with_fua(8), ranges.clone());
+    while done.status == NOT_POSSIBLE && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+        done = core.copy(with_fua(8), ranges.clone());
+    }
+    done.ok();
     assert!(core.read(8 << 9, 8 << 9) == data);
 }
 
