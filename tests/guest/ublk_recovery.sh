@@ -167,6 +167,18 @@ if has_feature BATCH_IO; then
     rm "$image"
 fi
 
+# What became of its last request is the last thing that it hears, also where waiting long has taught it to sleep at once.
+if has_feature BATCH_IO; then
+    ublk_add "delay:write=500ms($image?size=64M&create)" -q 1 -d 8 --recover
+    dd if=/dev/zero of="$DEVICE" bs=4k count=7 oflag=direct status=none
+    dd if=/dev/zero of="$DEVICE" bs=4k count=1 oflag=direct status=none &
+    writer=$!
+    upgrade
+    wait "$writer" || die "a write that was begun before an upgrade, and nothing after it"
+    ublk_stop
+    rm "$image"
+fi
+
 # A block device by copies: what a killed server had under way there is the other driver's, whose end the successor waits for.
 truncate -s 64M "$image"
 loop=$(losetup -f --show --direct-io=on "$image")

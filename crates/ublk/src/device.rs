@@ -338,8 +338,10 @@ impl Device {
         self.threads.busy()
     }
 
-    /// Looks whether the volume's size has changed, and has the device follow. Whether it did.
+    /// To be called about each second: looks whether the volume's size has changed, and has the device follow (whether it did),
+    /// and whether the driver has refused results that nobody has looked at.
     pub fn refresh(&mut self) -> Result<bool, Error> {
+        self.threads.look();
         self.runs.tell_mistakes();
         let volume = || self.namespace.uri();
         self.namespace.refresh().map_err(|source| Error::Flush { volume: volume(), source })?;

@@ -6,9 +6,9 @@ use crate::device::DeviceOptions;
 use crate::driver::{self, Parameters, SECTOR_SHIFT};
 use crate::error::Error;
 use crate::path::DataPath;
-use crate::threads::{Event, Seed, Teller, be_io_flusher};
+use crate::threads::{Caller, Event, Seed, Teller, be_io_flusher};
 use namespace::Namespace;
-use namespace::layer::program::{Called, Elsewhere};
+use namespace::layer::program::Elsewhere;
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
@@ -185,11 +185,7 @@ pub fn limit(parameters: &mut Parameters, program: &KernelProgram) {
 }
 
 /// Serves a queue until all of its tags have ended: the thread sleeps in the kernel.
-pub fn run(
-    seed: &Seed,
-    program: &Arc<KernelProgram>,
-    started: &Sender<Result<Arc<dyn Called>, Error>>,
-) {
+pub fn run(seed: &Seed, program: &Arc<KernelProgram>, started: &Sender<Result<Caller, Error>>) {
     let (number, depth) = (seed.config.queue, seed.config.depth);
     be_io_flusher();
     if let Some(cpu) = seed.reactor.cpu
@@ -226,7 +222,7 @@ pub fn run(
             return;
         }
     };
-    let _ = started.send(Ok(queue.caller()));
+    let _ = started.send(Ok(Caller { thread: queue.caller(), unheard: Arc::default() }));
     let (error, returns) = serve(&mut queue, &seed.teller, depth);
     if let Ok(state) = queue.state() {
         let ublk_bpf::abi::QueueState { requests, steps, entries, .. } = state;

@@ -24,7 +24,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
+use ublk_bpf::LEAVE;
 use uring::entry;
 
 /// What a completion is about: the upper half of a token; the lower is the tag, or the number of a list.
@@ -110,6 +112,8 @@ pub struct QueueServer {
     descriptors: Descriptors,
     tags: RefCell<Tags>,
     batch: Option<RefCell<Batch>>,
+    /// The driver has been given results, and its answer does not end a sleep: it may be there, unread.
+    unheard: Arc<AtomicBool>,
     /// How often the driver has refused something for a moment since requests came last.
     in_vain: Cell<u32>,
     /// Until then what is refused counts as one with what was before.
@@ -210,6 +214,7 @@ impl QueueServer {
             descriptors,
             tags: RefCell::new(tags),
             batch,
+            unheard: Arc::default(),
             in_vain: Cell::new(0),
             counted_until: Cell::new(Instant::now()),
             slots,
@@ -244,6 +249,11 @@ impl QueueServer {
     /// Requests that the driver has given so far.
     pub fn requests(&self) -> u64 {
         self.requests.get()
+    }
+
+    /// Whether an answer of the driver may be there that the queue has not read: then it is to be called.
+    pub fn unheard(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.unheard)
     }
 
     /// What the driver said if it ended tags in another way than by ending the device.
@@ -561,12 +571,14 @@ impl Sink for QueueServer {
 }
 
 impl Wake for QueueServer {
-    /// Has it leave: what it has begun it ends, and then it is idle. All else that the driver has given, or gives, comes again
-    /// to the next server, when this process has ended.
-    fn wake(&self, _value: u64) {
-        self.leaving.set(true);
-        self.ending.set(true);
-        self.tell_if_idle();
+    /// By [`LEAVE`] has it leave: what it has begun it ends, and then it is idle. All else that the driver has given, or gives,
+    /// comes again to the next server, when this process has ended. By anything else, only ends its sleep.
+    fn wake(&self, value: u64) {
+        if value == LEAVE {
+            self.leaving.set(true);
+            self.ending.set(true);
+            self.tell_if_idle();
+        }
     }
 }
 

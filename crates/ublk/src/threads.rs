@@ -13,6 +13,7 @@ use std::io;
 use std::mem;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -28,8 +29,8 @@ const FURTHER_BYTES: usize = 32 << 20;
 #[derive(Debug)]
 pub struct Threads {
     pub handles: Vec<JoinHandle<()>>,
-    /// To tell each that it is to leave.
-    callers: Vec<Arc<dyn Called>>,
+    /// To tell each something.
+    callers: Vec<Caller>,
     pub sender: Sender<Event>,
     pub events: Receiver<Event>,
     /// Of each thread: nothing is with the volume, although the driver ends tags.
@@ -41,6 +42,17 @@ pub struct Threads {
     pub error: Option<i32>,
     pub fate: Option<Ending>,
 }
+
+/// A thread that can be called.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub thread: Arc<dyn Called>,
+    /// Set where it may sleep beside an answer of the driver that it has not read.
+    pub unheard: Arc<AtomicBool>,
+}
+
+/// Has a thread read what is there.
+const LOOK: u64 = 0;
 
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
@@ -82,8 +94,18 @@ impl Threads {
         if self.fate.is_none() {
             self.fate = Some(Ending::HandedOver);
             // One that has ended has nothing to do with it any more.
-            for thread in &self.callers {
-                let _ = thread.call(LEAVE);
+            for caller in &self.callers {
+                let _ = caller.thread.call(LEAVE);
+            }
+        }
+    }
+
+    /// Has threads that sleep beside an answer of the driver read it: results that it has refused for a moment are given again
+    /// then, although nothing else comes. To be called now and then.
+    pub fn look(&self) {
+        for caller in &self.callers {
+            if caller.unheard.load(Ordering::Relaxed) {
+                let _ = caller.thread.call(LOOK);
             }
         }
     }
@@ -170,7 +192,7 @@ pub struct Seed {
 }
 
 /// Serves a queue until all of its tags have ended. Tells by whom it is called.
-fn run(seed: Seed, started: &Sender<Result<Arc<dyn Called>, Error>>) {
+fn run(seed: Seed, started: &Sender<Result<Caller, Error>>) {
     if let Some(program) = &seed.program {
         return kernel::run(&seed, program, started);
     }
@@ -198,7 +220,7 @@ fn run(seed: Seed, started: &Sender<Result<Arc<dyn Called>, Error>>) {
     reactor.turn_for(Drive::Poll);
     let caller = Waker::new(&reactor, Rc::downgrade(&server) as _);
     let outcome = match server.refusal() {
-        None => Ok(Arc::new(caller.clone()) as Arc<dyn Called>),
+        None => Ok(Caller { thread: Arc::new(caller.clone()), unheard: server.unheard() }),
         Some(errno) => Err(Error::Queue { queue, source: io::Error::from_raw_os_error(errno) }),
     };
     let _ = started.send(outcome);
@@ -320,6 +342,35 @@ mod tests {
         threads.note(Event::Ending(0, None), 7, || false);
         threads.leave();
         assert_eq!(threads.fate, Some(Ending::Stopped));
+    }
+
+    #[derive(Debug, Default)]
+    struct Heard(std::sync::Mutex<Vec<u64>>);
+
+    impl Called for Heard {
+        fn id(&self) -> u64 {
+            0
+        }
+
+        fn call(&self, value: u64) -> bool {
+            self.0.lock().unwrap().push(value);
+            true
+        }
+    }
+
+    #[test]
+    fn those_are_called_that_may_sleep_beside_an_answer() {
+        let heard = [(); 2].map(|()| Arc::<Heard>::default());
+        let mut threads = two();
+        let caller =
+            |heard: &Arc<Heard>| Caller { thread: Arc::clone(heard) as _, unheard: Arc::default() };
+        threads.callers = heard.iter().map(caller).collect();
+        threads.look();
+        threads.callers[1].unheard.store(true, Ordering::Relaxed);
+        threads.look();
+        threads.leave();
+        let heard = heard.map(|it| it.0.lock().unwrap().clone());
+        assert_eq!(heard, [vec![LEAVE], vec![LOOK, LEAVE]]);
     }
 
     /// The driver waits for results that it has refused: nothing is handed over so, and nothing ends by itself.

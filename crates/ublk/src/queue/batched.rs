@@ -5,6 +5,7 @@ use crate::batch::Batch;
 use crate::driver::{self, BatchCommand};
 use reactor::Complete;
 use std::cell::RefCell;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use uring::entry;
 
@@ -63,6 +64,7 @@ impl QueueServer {
     #[inline]
     pub(super) fn committed(&self, list: u16, result: i32) {
         self.reactor.stands_for(-1);
+        self.unheard.store(false, Ordering::Relaxed);
         if matches!(-result, libc::ENOMEM | libc::EAGAIN) && self.may_go_on() {
             // None of them was carried out: the same list is given again.
             return self.ask_again(about::COMMIT_AGAIN | u64::from(list));
@@ -143,9 +145,21 @@ impl QueueServer {
 
     fn hand_list(&self, operation: u32, token: u64, command: BatchCommand, elements: *const u8) {
         let entry = entry::uring_cmd(self.file, operation, elements as u64, command.to_bytes());
+        // The answer to results is heard with the requests that come next, or within a second (`Threads::look`), unless
+        // there may be none, or it may be another refusal.
+        let waits = operation != driver::io::COMMIT_IO_CMDS
+            || self.leaving.get()
+            || self.in_vain.get() > 0
+            || self.batch().borrow().is_over();
         // SAFETY: the list is the batch's until it is told that it is done, and that lives as long as this queue, the
         // sink. So does the memory that the list names.
-        unsafe { self.reactor.submit_at_once(entry, self.me(), token) };
+        unsafe {
+            match waits {
+                true => self.reactor.submit(entry, self.me(), token),
+                false => self.reactor.submit_at_once(entry, self.me(), token),
+            }
+        }
+        self.unheard.store(!waits, Ordering::Relaxed);
     }
 
     /// Has the driver give requests many at a time, until it ends this.

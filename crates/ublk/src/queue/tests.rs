@@ -6,6 +6,7 @@ use crate::driver::{Descriptor, data_position, operation};
 use crate::translate::SHAPE;
 use namespace::Namespace;
 use namespace::layer::fault::{Fault, Rule};
+use namespace::layer::program::Waker;
 use namespace::memory::{Memory, MemoryOptions};
 use nvme::Status;
 use reactor::{Config, Drive};
@@ -68,7 +69,7 @@ impl Set {
         Set::serving(memory, volume, DataPath::UserCopy, batch, share)
     }
 
-    /// The same, of any volume by any way.
+    /// The same, of any volume by any way. It sleeps rather than spins.
     fn serving(
         memory: Arc<Memory>,
         volume: Arc<dyn Namespace>,
@@ -76,7 +77,8 @@ impl Set {
         batch: bool,
         share: Share,
     ) -> Set {
-        let reactor = Reactor::new(&Config::default()).expect("io_uring is allowed");
+        let reactor = Reactor::new(&Config { spin: Duration::ZERO, ..Config::default() })
+            .expect("io_uring is allowed");
         let device = Arc::new(tempfile::tempfile().unwrap());
         device.set_len(4096).unwrap();
         let shape = SHAPE;
@@ -431,7 +433,7 @@ fn a_queue_that_leaves_ends_what_it_has_begun_and_begins_nothing() {
     let set = Set::with(again(1), true);
     set.put(&pattern());
     give_first(&set, uring::MORE);
-    set.queue.wake(0);
+    set.queue.wake(LEAVE);
     assert_eq!((set.told.idle.get(), set.told.ending.get()), (0, 0), "a request is at work");
     // One that comes now stays with the driver.
     set.describe(TAG, operation::WRITE);
@@ -455,9 +457,59 @@ fn a_queue_that_leaves_ends_what_it_has_begun_and_begins_nothing() {
     // With nothing begun it is idle at once.
     for batch in [true, false] {
         let set = Set::with(again(0), batch);
-        set.queue.wake(0);
+        set.queue.wake(LEAVE);
         assert_eq!((set.told.idle.get(), set.told.ending.get()), (1, 0));
     }
+}
+
+/// The driver's answer to its last result is all that comes then.
+#[test]
+fn who_leaves_or_is_given_no_more_is_woken_by_what_became_of_the_last_result() {
+    for leaves in [true, false] {
+        // Again after a pause: so long it is at work.
+        let set = Set::with(again(1), true);
+        give_first(&set, uring::MORE);
+        match leaves {
+            true => set.queue.wake(LEAVE),
+            false => set.queue.complete(about::FETCHED, driver::ABORTED, 0),
+        }
+        let begun = Instant::now();
+        while set.told.error.get().is_none() {
+            set.reactor.turn_for(Drive::Until(begun + Duration::from_secs(20)));
+            assert!(begun.elapsed() < Duration::from_secs(10), "slept beside it");
+        }
+        assert_eq!(set.told.error.get(), Some(libc::EOPNOTSUPP));
+    }
+}
+
+/// Where requests come all the time the driver's answer ends no sleep, and one that is told nothing else is called.
+#[test]
+fn an_answer_that_ended_no_sleep_is_read_when_the_queue_is_called() {
+    let set = Set::with(again(0), true);
+    let unheard = set.queue.unheard();
+    give_first(&set, uring::MORE);
+    assert!(!unheard.load(Ordering::Relaxed));
+    let begun = Instant::now();
+    while !unheard.load(Ordering::Relaxed) {
+        set.reactor.turn_for(Drive::Poll);
+        assert!(begun.elapsed() < Duration::from_secs(20), "no result");
+    }
+    let waker = Waker::new(&set.reactor, Rc::downgrade(&set.queue) as _);
+    let long = Instant::now() + Duration::from_secs(20);
+    let caller = std::thread::spawn({
+        let waker = waker.clone();
+        move || {
+            std::thread::sleep(Duration::from_millis(50));
+            waker.call(0)
+        }
+    });
+    while set.told.error.get().is_none() {
+        set.reactor.turn_for(Drive::Until(long));
+        assert!(Instant::now() < long, "slept beside it");
+    }
+    assert!(caller.join().unwrap() && !unheard.load(Ordering::Relaxed));
+    assert_eq!((set.told.error.get(), set.told.idle.get()), (Some(libc::EOPNOTSUPP), 1));
+    waker.forget();
 }
 
 #[test]
