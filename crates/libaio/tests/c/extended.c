@@ -329,12 +329,13 @@ static void pointers(int fd)
     CHECK(io_destroy(ctx), 0);
 }
 
-/* The thread of this process that submits, and may run on that processor alone: 0 if there is none. */
+/* The thread of this process that submits, and may run on that processor alone: 0 if there is none. The last of several,
+   where all of the process may run there and those of earlier contexts are just ending. */
 static int submitting_thread(int cpu)
 {
     DIR *tasks = opendir("/proc/self/task");
     int found = 0;
-    for (struct dirent *entry; tasks && (entry = readdir(tasks)) && !found;) {
+    for (struct dirent *entry; tasks && (entry = readdir(tasks));) {
         char path[300], name[32] = "";
         cpu_set_t cpus;
         int task = atoi(entry->d_name);
