@@ -40,5 +40,5 @@ mod ring;
 pub use error::Error;
 pub use kept::KeptMaps;
 pub use program::{KernelProgram, check, is_there};
-pub use queue::{KernelQueue, LEAVE, Place};
+pub use queue::{GO, KernelQueue, LEAVE, Place};
 pub use ring::Fetching;

@@ -37,6 +37,8 @@ pub struct Place<'a> {
     pub descriptors: u64,
     /// How requests come.
     pub fetching: Fetching,
+    /// They are held back until it is told to go on ([`GO`]).
+    pub held: bool,
 }
 
 /// A queue that the kernel serves; this thread's alone.
@@ -54,10 +56,14 @@ pub struct KernelQueue {
     held: MapHandle,
     pause: Option<Pause>,
     leave: Leave,
+    /// What comes may be begun.
+    goes: bool,
 }
 
 /// What a queue's [caller](KernelQueue::caller) calls when it is to leave. No pause has that number.
 pub const LEAVE: u64 = u64::MAX;
+/// And when one that was [held](Place::held) is to begin what it is given.
+pub const GO: u64 = u64::MAX - 1;
 
 /// Whether a queue is given up to another server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +115,7 @@ impl KernelQueue {
         }
         files[1 + BACKENDS_MAX] = program.zeroes.as_raw_fd();
         ring.register_files(&files).map_err(Error::Ring)?;
-        let &Place { descriptors, fetching, queue, depth, .. } = place;
+        let &Place { descriptors, fetching, queue, depth, held: waits, .. } = place;
         let own = Own { descriptors, fetching, queue, depth };
         let Ready { made, mut turns, deferred } = Ready::load(made, own, &ring, None)?;
         // Once the loop is attached nothing is submitted from here.
@@ -119,8 +125,19 @@ impl KernelQueue {
         ring.fetch(fetching, queue, depth).map_err(Error::Ring)?;
         turns.attach()?;
         let (program, pause, leave) = (Arc::clone(program), None, Leave::No);
-        let mut queue =
-            KernelQueue { turns, deferred, ring, program, made, own, calls, held, pause, leave };
+        let mut queue = KernelQueue {
+            turns,
+            deferred,
+            ring,
+            program,
+            made,
+            own,
+            calls,
+            held,
+            pause,
+            leave,
+            goes: !waits,
+        };
         match queue.program.pauses.join(Arc::clone(&queue.calls) as _) {
             Some(round) => queue.hold(round),
             None => queue.go_on(),
@@ -158,7 +175,7 @@ impl KernelQueue {
 
     /// Does what it is told, and waits for more where nothing is in flight.
     fn heed(&mut self) -> io::Result<()> {
-        if self.pause.is_none() && !self.calls.has_been_called() {
+        if !self.is_holding() && !self.calls.has_been_called() {
             return Ok(());
         }
         self.change_held(|held| held.called = 0)?;
@@ -169,14 +186,17 @@ impl KernelQueue {
                         self.leave = Leave::Soon;
                         self.change_held(|held| held.holding = 1)?;
                     }
+                    Told::Pause(GO) => {
+                        self.goes = true;
+                        self.hold_or_not()?;
+                    }
                     Told::Pause(round) => self.hold(round)?,
                     Told::Resume => self.go_on()?,
                 }
             }
             let state = self.turns.state()?;
             let is_over = state.error != 0 || state.ended >= u32::from(self.own.depth);
-            let is_going_on = self.pause.is_none() && self.leave == Leave::No;
-            if is_going_on || state.busy > 0 || is_over {
+            if !self.is_holding() || state.busy > 0 || is_over {
                 return Ok(());
             }
             self.arrive();
@@ -225,8 +245,17 @@ impl KernelQueue {
             self.attach()?;
             (self.deferred, self.made) = (ready.deferred, ready.made);
         }
-        let is_leaving = self.leave != Leave::No;
-        self.change_held(|held| held.holding = is_leaving.into())
+        self.hold_or_not()
+    }
+
+    /// Whether what comes is to be held back.
+    fn is_holding(&self) -> bool {
+        self.pause.is_some() || self.leave != Leave::No || !self.goes
+    }
+
+    fn hold_or_not(&self) -> io::Result<()> {
+        let holding = self.is_holding().into();
+        self.change_held(|held| held.holding = holding)
     }
 
     /// Attaches the loop in whose place there is none any more: without one the queue is lost.

@@ -104,7 +104,7 @@ pub struct Device {
     path: DataPath,
     runs: Runs,
     pub(crate) sectors: u64,
-    threads: Threads,
+    pub(crate) threads: Threads,
 }
 
 impl Device {
@@ -204,7 +204,7 @@ impl Device {
             await_own_node(id)?;
         }
         self.control.set_parameters(id, parameters)?;
-        self.start_queues(parameters, options, wake)?;
+        self.start_queues(parameters, options, false, wake)?;
         Ok(self.control.start(id)?)
     }
 
@@ -220,11 +220,13 @@ impl Device {
     }
 
     /// Opens the device's node and starts its threads, all of which fetch when this returns. From then on nobody else can,
-    /// as long as they live. Where one of them fails the others live on.
+    /// as long as they live. Where one of them fails the others live on. Where requests are `held` none is begun until
+    /// [`Threads::go`]: a driver gives them as soon as a queue can take them.
     pub(crate) fn start_queues(
         &mut self,
         parameters: &Parameters,
         options: &DeviceOptions,
+        held: bool,
         wake: &Wake,
     ) -> Result<(), Error> {
         let (info, limits) = (&self.info, self.namespace.limits());
@@ -252,6 +254,7 @@ impl Device {
                 shape,
                 encoded: self.control.is_encoded(),
                 batch: info.flags & flag::BATCH_IO != 0,
+                held,
             };
             let (thread, events) = (self.threads.handles.len(), self.threads.sender.clone());
             let seed = Seed {

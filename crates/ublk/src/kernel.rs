@@ -211,6 +211,7 @@ pub fn run(seed: &Seed, program: &Arc<KernelProgram>, started: &Sender<Result<Ca
             depth,
             descriptors: descriptors.address(),
             fetching,
+            held: seed.config.held,
         };
         let queue = KernelQueue::open(program, &place).map_err(io::Error::other)?;
         Ok((queue, descriptors))

@@ -26,7 +26,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
-use ublk_bpf::LEAVE;
+use ublk_bpf::{GO, LEAVE};
 use uring::entry;
 
 /// What a completion is about: the upper half of a token; the lower is the tag, or the number of a list.
@@ -83,6 +83,8 @@ pub struct QueueConfig {
     pub encoded: bool,
     /// It gives and takes requests many at a time.
     pub batch: bool,
+    /// What it gives is not begun until the thread is told to ([`GO`]).
+    pub held: bool,
 }
 
 /// Is told what becomes of a queue.
@@ -114,6 +116,8 @@ pub struct QueueServer {
     batch: Option<RefCell<Batch>>,
     /// The driver has been given results, and its answer does not end a sleep: it may be there, unread.
     unheard: Arc<AtomicBool>,
+    /// Tags that the driver has given, until they may be begun.
+    held: RefCell<Option<Vec<u16>>>,
     /// How often the driver has refused something for a moment since requests came last.
     in_vain: Cell<u32>,
     /// Until then what is refused counts as one with what was before.
@@ -129,6 +133,8 @@ pub struct QueueServer {
     ending: Cell<bool>,
     /// It has ended all.
     has_ended: Cell<bool>,
+    /// What comes is begun.
+    takes: Cell<bool>,
     /// What comes is the next server's.
     leaving: Cell<bool>,
     error: Cell<Option<i32>>,
@@ -215,6 +221,8 @@ impl QueueServer {
             tags: RefCell::new(tags),
             batch,
             unheard: Arc::default(),
+            held: RefCell::new(config.held.then(Vec::new)),
+            takes: Cell::new(!config.held),
             in_vain: Cell::new(0),
             counted_until: Cell::new(Instant::now()),
             slots,
@@ -470,13 +478,31 @@ impl QueueServer {
     /// The driver has given a request.
     #[inline]
     fn begin(&self, tag: u16) {
-        if self.leaving.get() {
-            return;
+        if !self.takes.get() {
+            return self.hold(tag);
         }
         self.requests.set(self.requests.get() + 1);
         let request = self.descriptors.read(tag);
         let step = self.tags.borrow_mut().begin(tag, &request);
         self.take(tag, step);
+    }
+
+    /// The next server is given it again, or it waits for the time when this one serves.
+    #[cold]
+    fn hold(&self, tag: u16) {
+        if let Some(held) = &mut *self.held.borrow_mut() {
+            held.push(tag);
+        }
+    }
+
+    /// From now on what the driver gives is begun, and so is what it has given, unless that has ended meanwhile.
+    fn go(&self) {
+        self.takes.set(!self.leaving.get());
+        for tag in self.held.take().into_iter().flatten() {
+            if self.tags.borrow().is_fetching(tag) {
+                self.begin(tag);
+            }
+        }
     }
 
     #[cold]
@@ -571,13 +597,19 @@ impl Sink for QueueServer {
 }
 
 impl Wake for QueueServer {
-    /// By [`LEAVE`] has it leave: what it has begun it ends, and then it is idle. All else that the driver has given, or gives,
+    /// By [`GO`] has it begin what it was given. By [`LEAVE`] has it leave: what it has begun it ends, and then it is idle. All else that the driver has given, or gives,
     /// comes again to the next server, when this process has ended. By anything else, only ends its sleep.
     fn wake(&self, value: u64) {
-        if value == LEAVE {
-            self.leaving.set(true);
-            self.ending.set(true);
-            self.tell_if_idle();
+        match value {
+            GO => self.go(),
+            LEAVE => {
+                self.takes.set(false);
+                self.held.take();
+                self.leaving.set(true);
+                self.ending.set(true);
+                self.tell_if_idle();
+            }
+            _ => {}
         }
     }
 }

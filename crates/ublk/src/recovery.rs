@@ -85,13 +85,15 @@ impl Device {
         note: impl FnOnce(u32, &Runs) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let id = self.id();
-        self.start_queues(parameters, options, wake)?;
+        self.start_queues(parameters, options, true, wake)?;
         begins(false)?;
         // Another successor may have come and gone between our look at the maps and here.
         options.kept.iter().try_for_each(|kept| kept.check_names()).map_err(Error::Kept)?;
         note(id, self.runs())?;
         ublk_bpf::kept::forget_others(id, &options.kept).map_err(Error::Kept)?;
-        Ok(self.control.end_recovery(id)?)
+        self.control.end_recovery(id)?;
+        self.threads.go();
+        Ok(())
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use ublk_bpf::{KernelProgram, LEAVE};
+use ublk_bpf::{GO, KernelProgram, LEAVE};
 
 /// After so long a device whose threads have not ended is told to stop again.
 const STOP_AGAIN: Duration = Duration::from_secs(1);
@@ -87,6 +87,14 @@ impl Threads {
         let gone = || Error::Ended(io::Error::other("a thread has ended"));
         self.callers.push(receiver.recv().map_err(|_| gone())??);
         Ok(())
+    }
+
+    /// Has threads that hold what they are given begin it.
+    pub fn go(&self) {
+        for caller in &self.callers {
+            // One that has ended tells so.
+            let _ = caller.thread.call(GO);
+        }
     }
 
     /// Has the threads end what they have begun, and begin nothing more: another server takes the device over.

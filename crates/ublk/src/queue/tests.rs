@@ -83,7 +83,8 @@ impl Set {
         device.set_len(4096).unwrap();
         let shape = SHAPE;
         let depth = 2;
-        let config = QueueConfig { queue: 0, depth, share, path, shape, encoded: true, batch };
+        let config =
+            QueueConfig { queue: 0, depth, share, path, shape, encoded: true, batch, held: false };
         let told = Rc::new(Told::default());
         let watcher = Box::new(Rc::clone(&told));
         let queue = QueueServer::open(config, &reactor, &volume, Arc::clone(&device), watcher);
@@ -400,9 +401,11 @@ fn give_first(set: &Set, flags: u32) {
 fn what_the_driver_does_not_take_ends_and_the_rest_when_it_fetches_no_more() {
     let set = Set::with(again(0), true);
     give_first(&set, uring::MORE);
+    // Its answer ends no sleep.
     let end = Instant::now() + Duration::from_secs(20);
     while set.told.ending.get() == 0 {
-        set.reactor.turn_for(Drive::Until(end));
+        set.reactor.turn_for(Drive::Poll);
+        assert!(Instant::now() < end, "took too long");
     }
     // The result of tag 0 was refused, which is told at once. The driver has the other still.
     assert_eq!(set.told.error.get(), Some(libc::EOPNOTSUPP));
@@ -425,6 +428,46 @@ fn a_request_that_is_at_work_when_the_driver_fetches_no_more_ends_when_its_resul
     assert_eq!(set.told.ended.borrow().len(), 1);
     // Its result was refused.
     assert_eq!((set.told.ending.get(), set.told.error.get()), (2, Some(libc::EOPNOTSUPP)));
+}
+
+/// The driver gives requests before it is told that the server is to have the device.
+#[test]
+fn what_is_held_is_begun_when_that_is_told_or_never() {
+    for batch in [true, false] {
+        let held = || {
+            let set = Set::with(again(0), batch);
+            set.queue.takes.set(false);
+            set.queue.held.replace(Some(Vec::new()));
+            set.put(&pattern());
+            match batch {
+                true => give_first(&set, uring::MORE),
+                false => set.give(operation::WRITE),
+            }
+            assert_eq!(set.queue.requests(), 0);
+            set
+        };
+        let set = held();
+        set.queue.wake(GO);
+        assert_eq!(set.queue.requests(), 1);
+        set.describe(0, operation::FLUSH);
+        set.queue.begin(0);
+        assert_eq!(set.queue.requests(), 2, "the next is begun at once");
+        // Who leaves before begins nothing, whatever comes.
+        let set = held();
+        set.queue.wake(LEAVE);
+        assert_eq!(set.told.idle.get(), 1);
+        set.queue.wake(GO);
+        set.queue.begin(0);
+        assert_eq!(set.queue.requests(), 0);
+        // Nor does who was told meanwhile that there will be no more.
+        if batch {
+            let set = held();
+            set.queue.complete(about::FETCHED, driver::ABORTED, 0);
+            assert_eq!(*set.told.ended.borrow(), [None]);
+            set.queue.wake(GO);
+            assert_eq!(set.queue.requests(), 0);
+        }
+    }
 }
 
 /// Nothing is begun any more, and who leaves is idle when what he has begun is done and the driver has taken its result.
