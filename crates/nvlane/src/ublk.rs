@@ -347,6 +347,9 @@ fn serve(
     signals::notify(&[NotifyState::Ready]);
     loop {
         let timed_out = signals.woken.recv_timeout(REFRESH_PERIOD).is_err();
+        if timed_out {
+            device.look();
+        }
         if leave.swap(false, Ordering::Relaxed) {
             tracing::info!("/dev/ublkb{id} is asked for by another server");
             if let Err(error) = device.hand_over() {

@@ -341,10 +341,14 @@ impl Device {
         self.threads.busy()
     }
 
-    /// To be called about each second: looks whether the volume's size has changed, and has the device follow (whether it did),
-    /// and whether the driver has refused results that nobody has looked at.
-    pub fn refresh(&mut self) -> Result<bool, Error> {
+    /// To be called about each second, before anything that may take long: results that the driver has refused, and of which no
+    /// request has told since, are given again.
+    pub fn look(&self) {
         self.threads.look();
+    }
+
+    /// Looks whether the volume's size has changed, and has the device follow. Whether it did.
+    pub fn refresh(&mut self) -> Result<bool, Error> {
         self.runs.tell_mistakes();
         let volume = || self.namespace.uri();
         self.namespace.refresh().map_err(|source| Error::Flush { volume: volume(), source })?;
@@ -377,6 +381,7 @@ impl Device {
             self.leave()?;
             return Err(Error::Ended(io::Error::from_raw_os_error(errno)));
         }
+        self.threads.attend();
         let stopped = unless_absent(|| self.control.stop(id));
         // A command that fetches many may have been at work, and is not told of the end then (seen in the source of 7.3).
         self.threads.await_end(|| drop(self.control.stop(id)));

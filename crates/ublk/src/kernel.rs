@@ -223,7 +223,7 @@ pub fn run(seed: &Seed, program: &Arc<KernelProgram>, started: &Sender<Result<Ca
             return;
         }
     };
-    let _ = started.send(Ok(Caller { thread: queue.caller(), unheard: Arc::default() }));
+    let _ = started.send(Ok(Caller { thread: queue.caller(), unheard: None }));
     let (error, returns) = serve(&mut queue, &seed.teller, depth);
     if let Ok(state) = queue.state() {
         let ublk_bpf::abi::QueueState { requests, steps, entries, .. } = state;

@@ -9,6 +9,7 @@ use crate::driver::{self, ABORTED, IoCommand, auto_buffer};
 use crate::path::DataPath;
 use crate::plain::Plain;
 use crate::tags::{Carries, Step, Tags};
+use crate::threads::ATTEND;
 use crate::translate::Shape;
 use crate::zoned;
 use driver::SECTOR_SHIFT;
@@ -137,6 +138,8 @@ pub struct QueueServer {
     takes: Cell<bool>,
     /// What comes is the next server's.
     leaving: Cell<bool>,
+    /// Nothing else may come than the driver's answers.
+    attends: Cell<bool>,
     error: Cell<Option<i32>>,
     /// The watcher knows of it.
     error_told: Cell<bool>,
@@ -232,6 +235,7 @@ impl QueueServer {
             ending: Cell::new(false),
             has_ended: Cell::new(false),
             leaving: Cell::new(false),
+            attends: Cell::new(false),
             error: Cell::new(None),
             error_told: Cell::new(false),
             requests: Cell::new(0),
@@ -597,15 +601,17 @@ impl Sink for QueueServer {
 }
 
 impl Wake for QueueServer {
-    /// By [`GO`] has it begin what it was given. By [`LEAVE`] has it leave: what it has begun it ends, and then it is idle. All else that the driver has given, or gives,
+    /// By [`GO`] has it begin what it was given, by [`ATTEND`] hear of what the driver answers soon. By [`LEAVE`] has it leave: what it has begun it ends, and then it is idle. All else that the driver has given, or gives,
     /// comes again to the next server, when this process has ended. By anything else, only ends its sleep.
     fn wake(&self, value: u64) {
         match value {
             GO => self.go(),
+            ATTEND => self.attends.set(true),
             LEAVE => {
                 self.takes.set(false);
                 self.held.take();
                 self.leaving.set(true);
+                self.attends.set(true);
                 self.ending.set(true);
                 self.tell_if_idle();
             }

@@ -47,12 +47,15 @@ pub struct Threads {
 #[derive(Clone, Debug)]
 pub struct Caller {
     pub thread: Arc<dyn Called>,
-    /// Set where it may sleep beside an answer of the driver that it has not read.
-    pub unheard: Arc<AtomicBool>,
+    /// Set where it may sleep beside an answer of the driver that it has not read. None of one that the kernel serves, which is
+    /// not to be called for that.
+    pub unheard: Option<Arc<AtomicBool>>,
 }
 
 /// Has a thread read what is there.
 const LOOK: u64 = 0;
+/// From then on, each answer ends its sleep.
+pub const ATTEND: u64 = 1;
 
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
@@ -112,9 +115,16 @@ impl Threads {
     /// then, although nothing else comes. To be called now and then.
     pub fn look(&self) {
         for caller in &self.callers {
-            if caller.unheard.load(Ordering::Relaxed) {
+            if caller.unheard.as_ref().is_some_and(|unheard| unheard.load(Ordering::Relaxed)) {
                 let _ = caller.thread.call(LOOK);
             }
+        }
+    }
+
+    /// From now on [`Threads::look`] is not needed: whoever might call it waits for the driver.
+    pub fn attend(&self) {
+        for caller in self.callers.iter().filter(|caller| caller.unheard.is_some()) {
+            let _ = caller.thread.call(ATTEND);
         }
     }
 
@@ -228,7 +238,7 @@ fn run(seed: Seed, started: &Sender<Result<Caller, Error>>) {
     reactor.turn_for(Drive::Poll);
     let caller = Waker::new(&reactor, Rc::downgrade(&server) as _);
     let outcome = match server.refusal() {
-        None => Ok(Caller { thread: Arc::new(caller.clone()), unheard: server.unheard() }),
+        None => Ok(Caller { thread: Arc::new(caller.clone()), unheard: Some(server.unheard()) }),
         Some(errno) => Err(Error::Queue { queue, source: io::Error::from_raw_os_error(errno) }),
     };
     let _ = started.send(outcome);
@@ -367,18 +377,21 @@ mod tests {
     }
 
     #[test]
-    fn those_are_called_that_may_sleep_beside_an_answer() {
-        let heard = [(); 2].map(|()| Arc::<Heard>::default());
+    fn those_are_called_whom_it_concerns() {
+        let heard = [(); 3].map(|()| Arc::<Heard>::default());
         let mut threads = two();
         let caller =
-            |heard: &Arc<Heard>| Caller { thread: Arc::clone(heard) as _, unheard: Arc::default() };
-        threads.callers = heard.iter().map(caller).collect();
+            |heard: &Arc<Heard>, unheard| Caller { thread: Arc::clone(heard) as _, unheard };
+        let flags = [Some(false), Some(true), None];
+        let flags = flags.map(|flag| flag.map(|flag| Arc::new(AtomicBool::new(flag))));
+        threads.callers = heard.iter().zip(flags).map(|(it, flag)| caller(it, flag)).collect();
+        threads.go();
         threads.look();
-        threads.callers[1].unheard.store(true, Ordering::Relaxed);
-        threads.look();
+        threads.attend();
         threads.leave();
         let heard = heard.map(|it| it.0.lock().unwrap().clone());
-        assert_eq!(heard, [vec![LEAVE], vec![LOOK, LEAVE]]);
+        let wanted = [vec![GO, ATTEND, LEAVE], vec![GO, LOOK, ATTEND, LEAVE], vec![GO, LEAVE]];
+        assert_eq!(heard, wanted);
     }
 
     /// The driver waits for results that it has refused: nothing is handed over so, and nothing ends by itself.

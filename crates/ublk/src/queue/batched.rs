@@ -84,7 +84,8 @@ impl QueueServer {
     pub(super) fn commit_again(&self, list: u16) {
         let (command, elements) = self.batch().borrow().command(list);
         let token = about::COMMITTED | u64::from(list);
-        self.hand_list(driver::io::COMMIT_IO_CMDS, token, command, elements);
+        // It may be refused again.
+        self.hand_list(driver::io::COMMIT_IO_CMDS, token, (command, elements), true);
     }
 
     /// Whether the driver, which has refused something for a moment, is asked again. Lists that are refused side by side
@@ -140,17 +141,19 @@ impl QueueServer {
     /// Hands the list that was gathered to the driver.
     pub(super) fn hand_over(&self, batch: &RefCell<Batch>, operation: u32, then: u64) {
         let Some((list, command, elements)) = batch.borrow_mut().close() else { return };
-        self.hand_list(operation, then | u64::from(list), command, elements);
-    }
-
-    fn hand_list(&self, operation: u32, token: u64, command: BatchCommand, elements: *const u8) {
-        let entry = entry::uring_cmd(self.file, operation, elements as u64, command.to_bytes());
-        // The answer to results is heard with the requests that come next, or within a second (`Threads::look`), unless
+        // The answer to results is heard with the requests that come next, or within a second (`Device::look`), unless
         // there may be none, or it may be another refusal.
         let waits = operation != driver::io::COMMIT_IO_CMDS
-            || self.leaving.get()
+            || self.attends.get()
             || self.in_vain.get() > 0
-            || self.batch().borrow().is_over();
+            || batch.borrow().is_over();
+        self.hand_list(operation, then | u64::from(list), (command, elements), waits);
+    }
+
+    /// Where it `waits` the answer ends a sleep.
+    fn hand_list(&self, operation: u32, token: u64, list: (BatchCommand, *const u8), waits: bool) {
+        let (command, elements) = list;
+        let entry = entry::uring_cmd(self.file, operation, elements as u64, command.to_bytes());
         // SAFETY: the list is the batch's until it is told that it is done, and that lives as long as this queue, the
         // sink. So does the memory that the list names.
         unsafe {

@@ -507,14 +507,15 @@ fn a_queue_that_leaves_ends_what_it_has_begun_and_begins_nothing() {
 
 /// The driver's answer to its last result is all that comes then.
 #[test]
-fn who_leaves_or_is_given_no_more_is_woken_by_what_became_of_the_last_result() {
-    for leaves in [true, false] {
+fn who_leaves_stops_or_is_given_no_more_is_woken_by_what_became_of_the_last_result() {
+    for way in 0..3 {
         // Again after a pause: so long it is at work.
         let set = Set::with(again(1), true);
         give_first(&set, uring::MORE);
-        match leaves {
-            true => set.queue.wake(LEAVE),
-            false => set.queue.complete(about::FETCHED, driver::ABORTED, 0),
+        match way {
+            0 => set.queue.wake(LEAVE),
+            1 => set.queue.wake(ATTEND),
+            _ => set.queue.complete(about::FETCHED, driver::ABORTED, 0),
         }
         let begun = Instant::now();
         while set.told.error.get().is_none() {
@@ -537,6 +538,7 @@ fn an_answer_that_ended_no_sleep_is_read_when_the_queue_is_called() {
         set.reactor.turn_for(Drive::Poll);
         assert!(begun.elapsed() < Duration::from_secs(20), "no result");
     }
+    assert_eq!(set.told.error.get(), None);
     let waker = Waker::new(&set.reactor, Rc::downgrade(&set.queue) as _);
     let long = Instant::now() + Duration::from_secs(20);
     let caller = std::thread::spawn({
