@@ -39,9 +39,16 @@ fn same<const N: usize>(ranges: [(u64, u32); N]) -> Vec<Range> {
     ranges.into_iter().map(|(slba, blocks)| own(slba, blocks)).collect()
 }
 
-/// A range of what is behind another path.
+/// A range of what is behind another path, once that is usable: what its controller told last may come late.
 fn of(path: &Arc<Path>, slba: u64, blocks: u32) -> Range {
-    let located = Arc::clone(path).origin(slba, blocks.into()).expect("it is live");
+    let until = Instant::now() + PATIENCE;
+    let located = loop {
+        match Arc::clone(path).origin(slba, blocks.into()) {
+            Some(located) => break located,
+            None => assert!(Instant::now() < until, "it is not usable"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
     assert_eq!((located.slba, located.blocks), (slba, u64::from(blocks)));
     Range { of: Some(located.origin), ..own(slba, blocks) }
 }
@@ -381,10 +388,10 @@ fn in_turn(addresses: [SocketAddr; 2]) -> (Core, Arc<Path>) {
     let options = MultipathOptions { settings, ..MultipathOptions::default() };
     let multipath = Multipath::new(paths, options).expect("one namespace");
     let core = Core::new(multipath.clone());
-    let until = std::time::Instant::now() + PATIENCE;
+    let until = Instant::now() + PATIENCE;
     while !multipath.paths().iter().all(|path| path.access.is_usable()) {
-        assert!(std::time::Instant::now() < until, "{:?}", multipath.paths());
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        assert!(Instant::now() < until, "{:?}", multipath.paths());
+        std::thread::sleep(Duration::from_millis(1));
     }
     let mut two = rig::options();
     two.association.nsid = Some(2);
@@ -465,10 +472,10 @@ fn a_copy_on_a_path_that_dies_goes_by_the_other_one_if_it_may_be_done_twice() {
         scripts.iter().for_each(|script| script.answer(None));
         let before = came();
         let answer = core.issue_copy(with_fua(10), same([(0, 4), (source, 4)]));
-        let until = std::time::Instant::now() + PATIENCE;
+        let until = Instant::now() + PATIENCE;
         while came() == before {
-            assert!(std::time::Instant::now() < until, "no Copy comes");
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            assert!(Instant::now() < until, "no Copy comes");
+            std::thread::sleep(Duration::from_millis(1));
         }
         let first = usize::from(came()[0] == before[0]);
         scripts.iter().for_each(|script| script.answer(DONE));
