@@ -349,7 +349,7 @@ wait "$UBLK_SERVER" 2>/dev/null || true
 # Waits for the successor.
 sync -f /mnt/test &
 synced=$!
-reader=
+readers=()
 # Linux 6.12 dies of a successor that comes after one that came to nothing before all queues had fetched (docs/ublk.md):
 # see the end.
 if has_feature QUIESCE; then
@@ -362,13 +362,27 @@ if has_feature QUIESCE; then
     noted=$(<"/run/nvlane/ublk-$ID.json")
     cp --sparse=always "$image" "$image.other"
     dd if="$DEVICE" of="$WORK/read" bs=4k count=1 iflag=direct status=none &
-    reader=$!
+    readers+=($!)
     said=$(fails "$NVLANE" ublk recover "$ID" "$image.other")
     expect_match "a successor that cannot note what it serves" "$said" "cannot note what $DEVICE is served from"
     expect "what is noted" "$(<"/run/nvlane/ublk-$ID.json")" "$noted"
-    kill -0 "$reader" || die "it was let run all the same"
-    rm "$image.other"
+    kill -0 "${readers[0]}" || die "it was let run all the same"
     rmdir "/run/nvlane/ublk-$ID.new"
+    # One that is killed while it notes that, here into a pipe which nobody reads: its queues are ready, the driver gives it requests,
+    # and it has begun none.
+    mkfifo "/run/nvlane/ublk-$ID.new"
+    "$NVLANE" ublk recover "$ID" "$image.other" >"$WORK/recover.log" 2>&1 </dev/null &
+    waiting=$!
+    await 30 says "/proc/$waiting/wchan" wait_for_partner
+    for ((block = 0; block < 8; block++)); do
+        dd if="$DEVICE" of=/dev/null bs=4k skip=$block count=1 iflag=direct status=none &
+        readers+=($!)
+    done
+    pause 1
+    for reader in "${readers[@]}"; do kill -0 "$reader" || die "a successor served requests before the device was its own"; done
+    kill -KILL "$waiting"
+    wait "$waiting" 2>/dev/null || true
+    rm "/run/nvlane/ublk-$ID.new" "$image.other"
     # Somebody has the device's node: a successor waits, and another one comes in between.
     await 20 hold_node
     "$NVLANE" ublk recover "$ID" >"$WORK/recover.log" 2>&1 </dev/null 9>&- &
@@ -382,7 +396,7 @@ if has_feature QUIESCE; then
 fi
 recover
 wait "$synced" || die "sync, while there was no server"
-[[ -z $reader ]] || wait "$reader" || die "a read, while there was no server"
+for reader in "${readers[@]}"; do wait "$reader" || die "a read, while there was no server"; done
 echo 3 >/proc/sys/vm/drop_caches
 expect "the file after a killed server" "$(sha256sum </mnt/test/data)" "$sum"
 if has_feature UPDATE_SIZE; then

@@ -601,8 +601,9 @@ impl Sink for QueueServer {
 }
 
 impl Wake for QueueServer {
-    /// By [`GO`] has it begin what it was given, by [`ATTEND`] hear of what the driver answers soon. By [`LEAVE`] has it leave: what it has begun it ends, and then it is idle. All else that the driver has given, or gives,
-    /// comes again to the next server, when this process has ended. By anything else, only ends its sleep.
+    /// By [`GO`] has it begin what it was given; by [`ATTEND`] be woken by each answer of the driver. By [`LEAVE`] has it leave:
+    /// what it has begun it ends, and then it is idle. All else that the driver has given, or gives, comes again to the next
+    /// server, when this process has ended. By anything else, only ends its sleep.
     fn wake(&self, value: u64) {
         match value {
             GO => self.go(),
