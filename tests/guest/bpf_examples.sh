@@ -60,17 +60,33 @@ done
 kill -TERM "$door"
 wait "$door" || die "the door did not end well: $(<"$WORK/nbd.log")"
 
-# By queues of a block device, each with a thread: as many as there are processors.
+# By queues of a block device, each with a thread: as many as there are processors. On each way of data that this kernel
+# has, the last one not asked for but chosen; everyday a third of the amount is written on each.
 modprobe ublk_drv 2>/dev/null || { echo "this kernel has no ublk"; exit 0; }
+ways=(--copy) words=(copy)
+if has_feature USER_COPY; then ways+=(--user-copy) words+=("user copy"); fi
+if has_feature AUTO_BUF_REG; then ways+=(--auto) words+=("zero copy"); fi
+amount=$((FULL ? 3072 : 1024))
 for name in "${names[@]}"; do
-    ublk_add "$(of "$name")" -q 2 -d 128 --bpf user
-    echo "$name, below a block device"
-    # By two processors where there are two, each with so many in flight.
-    at=$(from "$name" 6144)
-    verified_io "$DEVICE" 3M "${many[@]}" --name=low --offset="${at}k" --cpus_allowed=0 --name=high --offset="$((at + 3072))k" --cpus_allowed="$(($(nproc) - 1))"
-    verified_io "$DEVICE" 512k "${few[@]}" "$(around "$name" 512)"
-    [[ $name != linear ]] || expect_joined "$DEVICE" 5 6 "$SCRATCH/linear.a" "$SCRATCH/linear.b"
-    ublk_stop
+    for at in "${!ways[@]}"; do
+        ublk_add "$(of "$name")" -q 2 -d 128 --bpf user "${ways[at]}"
+        echo "$name, below a block device: ${words[at]}"
+        # What the driver says, and where the program runs.
+        "$NVLANE" ublk list -o json >"$WORK/list.json"
+        expect_json "$WORK/list.json" '.devices[0] | "\(.data_path), \(.program_place)"' "${words[at]}, user"
+        # A part for each block is what a snapshot may have to read: larger requests are cut for it.
+        largest=1024
+        [[ $name != snapshot ]] || largest=16
+        expect "the largest request, in KiB" "$(<"/sys/block/${DEVICE#/dev/}/queue/max_sectors_kb")" $largest
+        # By two processors where there are two, each with so many in flight; then the largest; then one at a time.
+        from=$(from "$name" $((2 * amount)))
+        verified_io "$DEVICE" ${amount}k "${many[@]}" --name=low --offset="${from}k" --cpus_allowed=0 \
+            --name=high --offset="$((from + amount))k" --cpus_allowed="$(($(nproc) - 1))" \
+            --name=large --stonewall --rw=write --bssplit=1M/100 --size=2M "$(around "$name" 2048)" \
+            --name=alone --stonewall "${few[@]}" --size=512k "$(around "$name" 512)"
+        [[ $name != linear ]] || expect_joined "$DEVICE" 5 6 "$SCRATCH/linear.a" "$SCRATCH/linear.b"
+        ublk_stop
+    done
 done
 cmp "$SCRATCH/mirror.a" "$SCRATCH/mirror.b" -n $((8 << 20)) || die "the mirrors differ"
 expect "the base of a snapshot" "$(sha256sum <"$SCRATCH/snapshot.a")" "$base"
