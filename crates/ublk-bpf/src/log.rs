@@ -18,6 +18,15 @@ const STATISTICS: [&str; 4] =
 /// Most lines of a reason.
 const LINES_MAX: usize = 12;
 
+/// What a report begins with, as Linux 7.3 writes them below its reason: what is wrong and where, ...
+const REPORT: &str = "Verification failed: ";
+
+/// ... and then, at length, how it came to that.
+const HISTORY: &str = "Causal path:";
+
+/// Most lines of a report.
+const REPORT_LINES_MAX: usize = 30;
+
 /// Does `what`, and tells what was said meanwhile.
 pub fn of<T>(what: impl FnOnce() -> T) -> (T, String) {
     static LISTEN: Once = Once::new();
@@ -58,13 +67,22 @@ fn note(text: &str) {
     });
 }
 
-/// The end of the verifier's log, which says why; or the last of what was said.
+/// The end of the verifier's log, which says why, or its report if there is one; or the last of what was said.
 pub fn reason(log: &str) -> String {
     let verifier = log.split_once("BEGIN PROG LOAD LOG --").map(|(_, rest)| rest);
     let lines = verifier.unwrap_or(log).lines();
     let said = lines.take_while(|line| !STATISTICS.iter().any(|it| line.starts_with(it)));
     let said: Vec<&str> = said.filter(|line| !line.trim().is_empty()).collect();
-    said[said.len().saturating_sub(LINES_MAX)..].join("\n")
+    match said.iter().position(|line| line.starts_with(REPORT)) {
+        // What stands before a report is the reason in few words.
+        Some(at) => {
+            let report = said[at.saturating_sub(1)..].iter().copied();
+            let wanted: Vec<&str> =
+                report.take_while(|line| *line != HISTORY).take(REPORT_LINES_MAX).collect();
+            wanted.join("\n")
+        }
+        None => said[said.len().saturating_sub(LINES_MAX)..].join("\n"),
+    }
 }
 
 #[cfg(test)]
@@ -89,6 +107,14 @@ mod tests {
             verification time 79936 usec\nprocessed 41 insns\n-- END PROG LOAD LOG --\nlibbpf: failed\n";
         assert_eq!(reason(log), "0: (b7) r1 = 0\nR2 is outside of the allowed memory range");
         assert_eq!(reason("libbpf: no BTF\n"), "libbpf: no BTF");
+        let report = "R1 invalid mem access 'scalar'\nVerification failed: Invalid dereference\nReason:\n  R1 is no pointer.\n\
+            At:\n  nvlane_kernel_route @ wild.bpf.c:41:10";
+        let history: String = (0..50).map(|line| format!("  {line}\n")).collect();
+        let log = format!(
+            "-- BEGIN PROG LOAD LOG --\n0: (b7) r1 = 0\n{report}\nCausal path:\n{history}Suggestion:\n  Do not.\nprocessed 41 insns\n"
+        );
+        assert_eq!(reason(&log), report);
+        assert_eq!(reason(&log.replace("Causal path:", "")).lines().count(), REPORT_LINES_MAX);
         let long: String = (0..50).map(|line| format!("{line}\n")).collect();
         assert_eq!(reason(&long).lines().count(), LINES_MAX);
     }
