@@ -41,6 +41,14 @@ expect "where linear would run" "$("$NVLANE" bpf check "$bpf/linear.bpf.o" -o js
 
 small=(--bssplit=512/40:4k/40:16k/10:128k/7:1M/3)
 
+# alone KIB [LARGEST]: verified I/O of one request at a time around there, on 512 KiB and then the largest ones on 2 MiB;
+# LARGEST are the KiB of a request that the program takes whole
+alone() {
+    expect "the largest request, in KiB" "$(<"/sys/block/${DEVICE#/dev/}/queue/max_sectors_kb")" "${2:-1024}"
+    verified_io "$DEVICE" 512k --iodepth=1 --bssplit=512/40:1536/20:4k/30:64k/10 --name=alone --offset=$(($1 - 256))k --randseed=2 \
+        --name=large --stonewall --rw=write --bssplit=1M/100 --size=2M --offset=$(($1 - 1024))k
+}
+
 # Stops the device after COUNTED requests more, and wants of each queue that the kernel came back a few
 # times at the end, not once per so many requests (everyday: per some dozen): where others compute as well, up to once for each tag that ends.
 COUNTED=$((FULL ? 8192 : 2048))
@@ -65,7 +73,7 @@ expect "the list for programs" "$("$NVLANE" ublk list -o json | jq -r '.devices[
 ! has_feature BATCH_IO || expect_match "how requests come" "$(<"$WORK/ublk.log")" 'in batches'
 # Where the one ends and the other begins is in the middle of a page.
 deep_io 10
-verified_io "$DEVICE" 1M --offset=15872k --bssplit=4k/100 --iodepth=1 --randseed=2
+alone $((16 << 10))
 expect_joined "$DEVICE" 10 12 "$a" "$b"
 mkfs.ext4 -q "$DEVICE"
 mount "$DEVICE" /mnt/test
@@ -85,6 +93,7 @@ ublk_stop
 in_kernel "bpf:$bpf/stripe.bpf.o($a,$b)" -q 2 -d 128 --no-batch
 ! grep -q 'in batches' "$WORK/ublk.log" || die "in batches: $(<"$WORK/ublk.log")"
 deep_io 0 "${small[@]}"
+alone 2048
 blkdiscard -f -o 0 -l 1M "$DEVICE"
 blkdiscard -f -z -o 1M -l 1M "$DEVICE"
 cmp -n $((2 << 20)) /dev/zero "$DEVICE" || die "discarded and zeroed blocks are not zeroes"
@@ -93,6 +102,7 @@ stop_counted stripe
 mirror="bpf:$bpf/mirror.bpf.o($SCRATCH/c.img?size=16M&create,$SCRATCH/d.img?size=16M&create)"
 in_kernel "$mirror" -q 2 -d 128
 deep_io 0 "${small[@]}"
+alone 2048
 stop_counted mirror
 cmp "$SCRATCH/c.img" "$SCRATCH/d.img" || die "the mirrors differ"
 ublk_add "$mirror"
@@ -117,6 +127,7 @@ taskset -c 0 dd if="$DEVICE" of=/dev/null bs=4k count=100 iflag=direct status=no
 expect "the writes that were counted" $(($(counted 01000000) - before[0])) 300
 expect "the reads that were counted" $(($(counted 02000000) - before[1])) 300
 deep_io 0 "${small[@]}"
+alone 2048
 stop_counted statistics
 
 sum=$(sha256sum <"$b")
@@ -125,6 +136,8 @@ ublk_add "bpf:$bpf/snapshot.bpf.o(file:$b?ro,$SCRATCH/over.img?size=16M&create)"
 expect_match "where a snapshot runs" "$(<"$WORK/ublk.log")" ', program in the kernel'
 cmp -n $((1 << 20)) "$b" "$DEVICE" || die "what was not written is not the base"
 deep_io 0 "${small[@]}"
+# For each block there may be a part.
+alone 2048 16
 stop_counted snapshot
 expect "the base of a snapshot" "$(sha256sum <"$b")" "$sum"
 
@@ -135,7 +148,14 @@ dd if="$DEVICE" of=/dev/null bs=1M iflag=direct status=none
 took=$((($(date +%s%N) - begun) / 1000000))
 ((took >= 400)) || die "32 MiB at 64 MiB/s took $took ms"
 deep_io 0 "${small[@]}"
+alone 2048
 stop_counted rate
+
+# What is written first is deferred, as deep as the queues are and alone; a request is as large as a chunk at most.
+in_kernel "bpf:$bpf/thin.bpf.o($SCRATCH/f.img?size=16M&create,$SCRATCH/g.img?size=24M&create)" -q 2 -d 128
+deep_io 0 "${small[@]}"
+alone $((15 << 10))
+stop_counted thin
 
 sum=$(sha256sum <"$b")
 in_kernel "bpf:$bpf/null.bpf.o($b)" -d 16
