@@ -226,7 +226,15 @@ done
 
 # What the verifier refuses does not run, and user space takes it in.
 said=$(fails "$NVLANE" bpf check "$bpf/tests/endless.bpf.o")
-expect_match "the verdict on an endless loop" "$said" $'\nkernel: refused\n  [^\n]'
+expect_match "the verdict on an endless loop in user space" "$said" \
+    $'\nuser space: 52 of 52 requests tried on 2 volumes would fail:\n  opcode 0x02, 1 blocks at 0: nvlane_route instruction [0-9]+ \\(endless.bpf.c:9\\): more than 65536 instructions: an endless loop\\?\n'
+expect_match "the verdict on an endless loop in the kernel" "$said" $'\nkernel: refused\n.*; while \\(forever\\) @ endless.bpf.c:9\n.*infinite loop detected at insn [0-9]+\n'
+expect_match "the verdict on an endless loop" "$said" 'endless.bpf.o: requests would fail with an I/O error; the kernel does not take it'
+# What is tried in user space is none of what it does wrong; the verifier looks at all of it.
+said=$(fails "$NVLANE" bpf check "$bpf/tests/hostile.bpf.o")
+expect_match "the verdict on a hostile program in user space" "$said" $'\nuser space: taken; 52 requests tried on 2 volumes; '
+expect_match "the verdict on a hostile program in the kernel" "$said" $'\nkernel: refused\n.*recursive call from deeper\\(\\) to deeper\\(\\)\n'
+expect_match "the verdict on a hostile program" "$said" 'hostile.bpf.o: the kernel does not take it'
 # The one place is asked whatever the other says.
 said=$(fails "$NVLANE" bpf check "$bpf/snapshot.bpf.o" --backends 3)
 expect_match "the verdict on a snapshot of too many" "$said" $'user space: refused\n  NVLANE_SETUP returned 1 [^\n]*\nkernel: ok\n'
