@@ -12,7 +12,6 @@ image=$SCRATCH/shrink.img
 
 bytes() { blockdev --getsize64 "$DEVICE"; }
 is_large() { [[ $(bytes) == $(($1 << 20)) ]]; }
-is_over() { ! kill -0 "$1" 2>/dev/null; }
 # read_at MIB, write_at MIB: 4 KiB there, past any cache
 read_at() { dd if="$DEVICE" of=/dev/null bs=4k count=1 skip=$(($1 << 20)) iflag=direct,skip_bytes status=none; }
 write_at() { dd if=/dev/zero of="$DEVICE" bs=4k count=1 seek=$(($1 << 20)) oflag=direct,seek_bytes conv=notrunc status=none; }
@@ -29,24 +28,29 @@ begin() {
     ublk_add "$@" -q 2 -d 32
     grep '^/dev' "$WORK/ublk.log"
     expect "its size" "$(bytes)" $((64 << 20))
+    fio --name=goes --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randread --bsrange=512-64k --offset=40M --size=8M \
+        --time_based --runtime=900 >"$WORK/goes" 2>&1 &
+    local goes=$! status=0 until
+    await 30 has_done 0 100
     fio --name=stays --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bsrange=512-64k --size=16M \
         --verify=crc32c --verify_fatal=1 --verify_backlog=32 --time_based --runtime=900 --output="$WORK/stays" &
     stays=$!
-    fio --name=goes --filename="$DEVICE" --direct=1 --ioengine=libaio --iodepth=8 --rw=randread --bsrange=512-64k --offset=40M --size=8M \
-        --time_based --runtime=900 >"$WORK/goes" 2>&1 &
-    local goes=$! status=0
-    await 30 reads
+    await 30 has_done 4 100
     truncate -s 32M "$image"
-    await 30 is_over $goes
+    until=$((SECONDS + 60))
+    while kill -0 $goes 2>/dev/null; do
+        ((SECONDS < until)) || die "reads where nothing is any more do not end; in flight:$(<"/sys/block/${DEVICE#/dev/}/inflight"), fio: $(<"$WORK/goes")"
+        pause 0.1
+    done
     wait $goes || status=$?
     ((status != 0)) || die "reads where nothing is any more did not fail: $(<"$WORK/goes")"
 }
 
-# Requests of both loads are under way.
-reads() {
-    local done
-    read -r done _ <"/sys/block/${DEVICE#/dev/}/stat"
-    ((done > 100))
+# has_done FIELD COUNT: whether DEVICE has carried out more reads (field 0) or writes (field 4) than that
+has_done() {
+    local fields
+    read -ra fields <"/sys/block/${DEVICE#/dev/}/stat"
+    ((fields[$1] > $2))
 }
 
 # The one that stays has seen nothing of it, nor has what lies between.
