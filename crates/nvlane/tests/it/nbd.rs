@@ -462,23 +462,30 @@ fn paths_of_exports_are_watched_and_tuned_at_the_control_socket() {
         let volumes = told["volumes"].as_array().unwrap();
         assert_eq!(volumes.len(), 1, "one has paths: {told}");
         assert_eq!((&volumes[0]["nqn"], &volumes[0]["nsid"]), (&"nbd:far".into(), &2.into()));
+        let paths = volumes[0]["paths"].as_array().unwrap();
         let sent = |path: &Value| path["selections"].as_u64().unwrap_or_else(|| panic!("{path}"));
-        let sent: Vec<u64> = volumes[0]["paths"].as_array().unwrap().iter().map(sent).collect();
-        (volumes[0]["policy"].as_str().unwrap().to_owned(), [sent[0], sent[1]])
+        let live = paths.iter().all(|path| path["access"] == "optimized");
+        (
+            volumes[0]["policy"].as_str().unwrap().to_owned(),
+            [sent(&paths[0]), sent(&paths[1])],
+            live,
+        )
     };
-    let (policy, before) = reads();
+    // An export is ready when one of its paths is.
+    eventually("both paths", || reads().2);
+    let (policy, before, _) = reads();
     assert_eq!(policy, "round-robin");
     run(dir.path(), "nbdcopy", &["--request-size=4096", door.uri(1), "null:"]);
-    let (_, after) = reads();
+    let (_, after, _) = reads();
     let grown = [after[0] - before[0], after[1] - before[1]];
     assert!(grown[0] > 1000 && grown[0].abs_diff(grown[1]) < 200, "taken in turn: {grown:?}");
 
     let (done, text, said) = ask(&["ctl", "volume", "tune", "2", "policy=numa"]);
     assert!(done && text.starts_with("namespace 2 of nbd:far: tcp://"), "{text}{said}");
-    let (policy, before) = reads();
+    let (policy, before, _) = reads();
     assert_eq!(policy, "numa");
     run(dir.path(), "nbdcopy", &["--request-size=4096", door.uri(1), "null:"]);
-    let (_, after) = reads();
+    let (_, after, _) = reads();
     let mut grown = [after[0] - before[0], after[1] - before[1]];
     grown.sort_unstable();
     assert!(grown[0] < 200 && grown[1] > 2000, "by one of them: {grown:?}");
