@@ -28,6 +28,8 @@ struct Bench {
     only: &'static str,
     floors: &'static [Floors],
     bounds: &'static [Bounds],
+    /// Beside another's program, of that name: of no account where that is not installed.
+    beside: &'static [(&'static str, Bounds)],
 }
 
 const NO_MOST: f64 = f64::INFINITY;
@@ -36,7 +38,7 @@ const NO_LEAST: f64 = f64::NEG_INFINITY;
 
 /// What was asked for where that is met (a hundredth less where by no more than that), elsewhere what was measured, less 3 %;
 /// at depth 1 of passthrough, where windows differ by as much again, more.
-const IN_GUEST: [Bench; 3] = [
+const IN_GUEST: [Bench; 4] = [
     Bench {
         scenario: "passthrough",
         only: "loop_library,loop_block_fixed_file,loop_fio,loop_200us_library_qd64,loop_200us_sync_qd64",
@@ -70,6 +72,7 @@ const IN_GUEST: [Bench; 3] = [
             ("async_over_sync", &[(64, 10.0)]),
         ],
         bounds: &[],
+        beside: &[],
     },
     Bench {
         scenario: "aio",
@@ -91,8 +94,9 @@ const IN_GUEST: [Bench; 3] = [
             ),
         ],
         bounds: &[],
+        beside: &[],
     },
-    // As asked for. Beside rublk it is measured where that is installed.
+    // As asked for.
     Bench {
         scenario: "ublk",
         only: "",
@@ -105,12 +109,34 @@ const IN_GUEST: [Bench; 3] = [
             ("zero_copy_over_copy_64k", 1.0, NO_MOST),
             ("bpf_kernel_memory_growth_kib", NO_LEAST, 1024.0),
             ("recovery_ms_max", 0.0, 1000.0),
+            ("recovery_bpf_ms_max", 0.0, 1000.0),
         ],
+        beside: &[
+            ("rublk", ("over_rublk_min", 1.0, NO_MOST)),
+            ("rublk", ("recoverable_over_rublk_min", 1.0, NO_MOST)),
+        ],
+    },
+    Bench {
+        scenario: "ublk",
+        only: "randread64k_qd1,randwrite128k,randread512k,randread1m,randwrite1m",
+        floors: &[],
+        bounds: &[("zero_copy_over_copy_larger", 1.0, NO_MOST)],
+        beside: &[],
     },
 ];
 
-/// As asked for, but for files, of which it is met on a quiet machine only.
-const HERE: Bench = Bench {
+/// As asked for, but for copies of files, of which it is met on a quiet machine only.
+const HERE: [Bench; 2] = [COPY, USER_SPACE];
+
+const USER_SPACE: Bench = Bench {
+    scenario: "ublk",
+    only: "user_space",
+    floors: &[],
+    bounds: &[("user_space_bpf_ns", NO_LEAST, 100.0)],
+    beside: &[],
+};
+
+const COPY: Bench = Bench {
     scenario: "copy",
     only: "",
     floors: &[],
@@ -125,6 +151,7 @@ const HERE: Bench = Bench {
         ("file_over_local", 0.75, NO_MOST),
         ("emulated_over_bound", 0.8, NO_MOST),
     ],
+    beside: &[],
 };
 
 /// Measures with that nvlane in exact guests, and counts the figures that are what they have to be. Once more where they are
@@ -155,12 +182,17 @@ pub fn here(program: &Path, directory: &Path, output: &mut Output) -> Result<Cou
         output.say("not run: network namespaces are root's");
         return Ok(Count::NONE);
     }
-    let lines = once_or_twice(output, |output| {
-        let mut command = Command::new(program);
-        HERE.add_arguments(&mut command);
-        HERE.judged(command.arg("--dir").arg(directory), output)
-    })?;
-    Ok(counted(lines, output))
+    let mut count = Count::NONE;
+    for bench in &HERE {
+        let lines = once_or_twice(output, |output| {
+            let mut command = Command::new(program);
+            bench.add_arguments(&mut command);
+            bench.judged(command.arg("--dir").arg(directory), output)
+        })?;
+        let Count { passed, failed } = counted(lines, output);
+        count = Count { passed: count.passed + passed, failed: count.failed + failed };
+    }
+    Ok(count)
 }
 
 /// Each figure, and whether it is what it has to be: those that are not are measured once more.
@@ -198,8 +230,21 @@ impl Bench {
         let figures = &report["figures"];
         let floors = self.floors.iter().flat_map(|floor| against(figures, floor));
         let bounds = self.bounds.iter().map(|bounds| within(figures, bounds));
-        Ok(floors.chain(bounds).collect())
+        let beside = self.beside.iter().filter(|(peer, _)| is_there(&report, peer, output));
+        let beside = beside.map(|(_, bounds)| within(figures, bounds));
+        Ok(floors.chain(bounds).chain(beside.collect::<Vec<_>>()).collect())
     }
+}
+
+/// Whether a report has a peer's figures; told where it has none, since the peer is not installed.
+fn is_there(report: &Value, peer: &str, output: &mut Output) -> bool {
+    let is_there = !report["machine"]["peers"][peer]
+        .as_str()
+        .is_some_and(|version| version == "missing: not installed");
+    if !is_there {
+        output.say(&format!("not measured: what is beside {peer}, which is not installed"));
+    }
+    is_there
 }
 
 /// Counts them, and tells each.

@@ -139,3 +139,20 @@ fn rows(report: &Value) {
     assert_eq!(idle.len(), 2);
     assert!(idle.iter().all(|row| row["samples"].is_object() && row["beside"].is_string()));
 }
+
+/// Wherever it runs, since that needs no device.
+#[test]
+fn what_a_program_costs_in_user_space_is_measured_without_devices() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = nvlane();
+    command.args(["bench", "ublk", "--quick", "--json", "--only", "user_space", "--dir"]);
+    let output = command.arg(dir.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    for name in ["user_space_bpf_ns", "user_space_layer_ns", "user_space_bpf_over_layer_ns"] {
+        assert!(report["figures"][name].is_number(), "{name}: {report}");
+    }
+    assert!(report["figures"]["over_rublk_min"].is_null(), "{report}");
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), &rows[0]["row"]), (1, &"user_space".into()));
+}

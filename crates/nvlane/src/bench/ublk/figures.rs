@@ -1,8 +1,9 @@
 //! From samples to rows, tables and the figures of the contract.
 
+use super::load::Shape;
 use super::program::Turn;
 use super::subject::Way;
-use super::{KILLED, MEMORY_DEPTHS, Measured, ROWS, Sample, program};
+use super::{KILLED, KILLED_WAYS, LARGER, MEMORY_DEPTHS, Measured, ROWS, Sample, program};
 use crate::bench::report::{Bars, Report, Table, median};
 use crate::bench::served;
 use serde_json::json;
@@ -87,7 +88,8 @@ fn user_ns(sample: &Sample) -> f64 {
 }
 
 fn rows(measured: &Measured, report: &mut Report) {
-    for row in ROWS {
+    let is_run = |row: &Shape| Way::ALL.iter().any(|way| !measured.of(*way, row.name).is_empty());
+    for row in ROWS.into_iter().chain(LARGER.into_iter().filter(is_run)) {
         let mut table = Table {
             title: row.name.into(),
             columns: vec![
@@ -168,29 +170,40 @@ fn memory(measured: &Measured, report: &mut Report) {
 
 /// How long it is from a server's end to its successor's first answer.
 fn recovery(measured: &Measured, report: &mut Report) {
-    let samples = &measured.recovery;
-    let times: Vec<f64> = samples.iter().map(|sample| sample.served_ms).collect();
-    let most = times.iter().copied().reduce(f64::max).unwrap_or(f64::NAN);
-    let why = match measured.missing.get(&Way::Recoverable) {
-        Some(why) => format!("{}: {why}", Way::Recoverable.name()),
-        None => "no server was killed".into(),
-    };
-    let middle = median(times.iter().copied());
-    report.figure_or_null("recovery_ms", middle, &why);
-    report.figure_or_null("recovery_ms_max", most, &why);
-    if times.is_empty() {
-        return;
-    }
-    report.tables.push(Table {
+    let mut table = Table {
         title: "from kill -9 of a server under 16 writes of 64 KiB to its successor's first answer"
             .into(),
-        columns: vec!["kills", "median, ms", "most, ms"],
-        rows: vec![vec![times.len().to_string(), format!("{middle:.0}"), format!("{most:.0}")]],
-    });
-    report.rows.push(json!({
-        "row": "recovery", "server": Way::Recoverable.name(), "block_bytes": KILLED.bytes, "depth": KILLED.depth,
-        "writes": KILLED.writes, "samples": samples,
-    }));
+        columns: vec!["server", "kills", "median, ms", "most, ms"],
+        rows: Vec::new(),
+    };
+    for (way, figure) in KILLED_WAYS.into_iter().zip(["recovery_ms", "recovery_bpf_ms"]) {
+        let samples = measured.recovery.get(&way).map_or(&[][..], Vec::as_slice);
+        let times: Vec<f64> = samples.iter().map(|sample| sample.served_ms).collect();
+        let most = times.iter().copied().reduce(f64::max).unwrap_or(f64::NAN);
+        let why = match measured.missing.get(&way) {
+            Some(why) => format!("{}: {why}", way.name()),
+            None => "no server was killed".into(),
+        };
+        let middle = median(times.iter().copied());
+        report.figure_or_null(figure, middle, &why);
+        report.figure_or_null(&format!("{figure}_max"), most, &why);
+        if times.is_empty() {
+            continue;
+        }
+        table.rows.push(vec![
+            way.name().into(),
+            times.len().to_string(),
+            format!("{middle:.0}"),
+            format!("{most:.0}"),
+        ]);
+        report.rows.push(json!({
+            "row": "recovery", "server": way.name(), "block_bytes": KILLED.bytes, "depth": KILLED.depth,
+            "writes": KILLED.writes, "samples": samples,
+        }));
+    }
+    if !table.rows.is_empty() {
+        report.tables.push(table);
+    }
 }
 
 /// What a program adds to a read in process, beside what a layer in Rust adds that does the same.
@@ -240,6 +253,11 @@ fn contract(measured: &Measured, report: &mut Report) {
     let rate = |sample: &Sample| sample.iops;
     let over_copy = LARGE.map(|row| (row, measured.ratio(row, [Way::ZeroCopy, Way::Copy], rate)));
     of_all("zero_copy_over_copy_64k", Way::ZeroCopy, least(over_copy));
+    let over_copy = LARGER.map(|row| {
+        let over = measured.ratio(row.name, [Way::ZeroCopy, Way::Copy], rate);
+        (row.name, over)
+    });
+    of_all("zero_copy_over_copy_larger", Way::ZeroCopy, least(over_copy));
     of_all("over_rublk_min", Way::Rublk, over_rublk(measured, DEFAULT));
     let recoverable = over_rublk(measured, Way::Recoverable);
     of_all("recoverable_over_rublk_min", Way::Rublk, recoverable);
@@ -291,16 +309,19 @@ mod tests {
         let user_space = [(40.0, 10.0), (60.0, 45.0), (50.0, 30.0)]
             .map(|(program_ns, layer_ns)| Turn { program_ns, layer_ns })
             .to_vec();
-        let recovery = [80.0, 600.0, 70.0]
-            .map(|served_ms| Recovery { gone_ms: 5.0, live_ms: served_ms - 2.0, served_ms })
-            .to_vec();
+        let killed = |times: [f64; 3]| {
+            times.map(|served_ms| Recovery { gone_ms: 5.0, live_ms: served_ms - 2.0, served_ms })
+        };
+        let times = [[80.0, 600.0, 70.0], [90.0, 310.0, 95.0]];
+        let recovery = KILLED_WAYS.into_iter().zip(times.map(|times| killed(times).to_vec()));
+        let recovery = recovery.filter(|(way, _)| !without.contains(way)).collect();
         let mut measured = Measured { user_space, recovery, ..Measured::default() };
         for (place, way) in Way::ALL.into_iter().enumerate() {
             if without.contains(&way) {
                 measured.missing.insert(way, "it is on holiday".into());
                 continue;
             }
-            for row in ROWS {
+            for row in ROWS.into_iter().chain(LARGER) {
                 let one = sample((place + 1) as f64, 1000.0 / (place + 1) as f64, 0.5, 0.25);
                 measured.samples.insert((way, row.name), vec![one]);
             }
@@ -309,16 +330,19 @@ mod tests {
         measured
     }
 
-    const CONTRACT: [&str; 12] = [
+    const CONTRACT: [&str; 15] = [
         "cpu_copy_over_bpf",
         "user_cpu_ns_per_request_bpf",
         "returns_per_request_bpf",
         "bandwidth_bpf_over_copy",
         "zero_copy_over_copy_64k",
+        "zero_copy_over_copy_larger",
         "over_rublk_min",
         "recoverable_over_rublk_min",
         "recovery_ms",
         "recovery_ms_max",
+        "recovery_bpf_ms",
+        "recovery_bpf_ms_max",
         "user_space_bpf_ns",
         "user_space_layer_ns",
         "user_space_bpf_over_layer_ns",
@@ -331,27 +355,42 @@ mod tests {
         let figure = |name: &str| report.figures[name];
         // Copy has rate 1, zero copy 3, the program in the kernel 5, rublk 6 and 7, a device that outlives its server 8.
         // Of the turns the middle one each: differences are taken within a turn.
-        let expected =
-            [5.0, 100.0, 0.25, 5.0, 3.0, 3.0 / 7.0, 8.0 / 7.0, 80.0, 600.0, 50.0, 30.0, 20.0];
+        let expected = [
+            5.0,
+            100.0,
+            0.25,
+            5.0,
+            3.0,
+            3.0,
+            3.0 / 7.0,
+            8.0 / 7.0,
+            80.0,
+            600.0,
+            95.0,
+            310.0,
+            50.0,
+            30.0,
+            20.0,
+        ];
         for (name, expected) in CONTRACT.into_iter().zip(expected) {
             assert!((figure(name) - expected).abs() < 1e-3, "{name} is {}", figure(name));
         }
         assert_eq!(figure("bpf_kernel_memory_growth_kib"), 4.0);
-        assert_eq!(report.rows.len(), Way::ALL.len() * (ROWS.len() + 1) + 2);
+        assert_eq!(report.rows.len(), Way::ALL.len() * (ROWS.len() + LARGER.len() + 1) + 3);
         assert_eq!(report.rows.last().unwrap()["samples"][1]["layer_ns"], 45.0);
-        assert_eq!(report.tables.len(), ROWS.len() + 3);
+        assert_eq!(report.tables.len(), ROWS.len() + LARGER.len() + 3);
     }
 
     #[test]
     fn what_is_missing_is_null_and_named() {
         let mut report = Report::new("ublk");
-        let without = [Way::ProgramKernel, Way::Rublk, Way::RublkZeroCopy];
+        let without = [Way::ProgramKernel, Way::RecoverableProgram, Way::Rublk, Way::RublkZeroCopy];
         fill(&measured(&without), &mut report);
         let value = serde_json::to_value(&report).unwrap();
         let figures = value["figures"].as_object().unwrap();
         for name in CONTRACT {
-            let others = ["zero_copy_over_copy_64k", "recovery_ms", "recovery_ms_max"];
-            let is_null = !others.contains(&name) && !name.starts_with("user_space");
+            let there = ["zero_copy_over", "recovery_ms", "user_space"];
+            let is_null = !there.iter().any(|begin| name.starts_with(begin));
             assert_eq!(figures[name].is_null(), is_null, "{name}");
         }
         assert_eq!(value["machine"]["peers"]["rublk"], "missing: it is on holiday");

@@ -14,7 +14,7 @@ use uring::{Completion, Kind, Ring, RingOptions, Wait, entry};
 
 /// Most requests in flight, and the most bytes of one.
 pub const DEPTH_MAX: usize = 128;
-pub const BYTES_MAX: u32 = 512 << 10;
+pub const BYTES_MAX: u32 = 1 << 20;
 
 /// What is kept in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -39,6 +39,18 @@ const ROWS: [Shape; 5] = [
     Shape { name: "randwrite64k_qd16", writes: true, bytes: 64 << 10, depth: 16 },
 ];
 
+/// Rows of zero copy beside copy alone, of other sizes and depths: in full windows, or when they are named.
+const LARGER: [Shape; 5] = [
+    Shape { name: "randread64k_qd1", writes: false, bytes: 64 << 10, depth: 1 },
+    Shape { name: "randwrite128k_qd4", writes: true, bytes: 128 << 10, depth: 4 },
+    Shape { name: "randread512k_qd16", writes: false, bytes: 512 << 10, depth: 16 },
+    Shape { name: "randread1m_qd16", writes: false, bytes: 1 << 20, depth: 16 },
+    Shape { name: "randwrite1m_qd1", writes: true, bytes: 1 << 20, depth: 1 },
+];
+
+/// Whose servers are killed.
+const KILLED_WAYS: [Way; 2] = [Way::Recoverable, Way::RecoverableProgram];
+
 /// What is under way when a server is killed.
 const KILLED: Shape = ROWS[4];
 
@@ -83,7 +95,7 @@ struct Measured {
     /// Resident bytes at each of [`MEMORY_DEPTHS`].
     memory: BTreeMap<Way, [u64; 2]>,
     /// Of each server that was killed.
-    recovery: Vec<Recovery>,
+    recovery: BTreeMap<Way, Vec<Recovery>>,
     missing: BTreeMap<Way, String>,
     /// What a program and a layer add to a read in process.
     user_space: Vec<program::Turn>,
@@ -102,6 +114,13 @@ impl Scenario for Ublk {
         let scratch = Scratch::new(&options.dir)?;
         let object = program::write(scratch.path())?;
         let user_space = || program::turns(&object, options.quick);
+        let rows = ROWS.iter().chain(&LARGER).map(|shape| shape.name);
+        if !rows.chain(["memory", "recovery"]).any(|row| options.wants(row)) {
+            let mut report = Report::new(self.name());
+            let measured = Measured { user_space: user_space()?, ..Measured::default() };
+            figures::fill(&measured, &mut report);
+            return Ok(report);
+        }
         if let Err(why) = stage::has_ublk() {
             let here = if guest::is_inside() { Vec::new() } else { user_space()? };
             // Nothing of ours is dropped when this process becomes the guest.
@@ -132,6 +151,9 @@ impl Scenario for Ublk {
                 bench.measure(way, round, &mut measured)?;
             }
         }
+        for way in KILLED_WAYS.into_iter().filter(|_| options.wants("recovery")) {
+            bench.kill(way, &mut measured)?;
+        }
         let mut report = Report::new(self.name());
         figures::fill(&measured, &mut report);
         Ok(report)
@@ -161,31 +183,45 @@ struct Bench<'a> {
 impl Bench<'_> {
     /// All rows of one server.
     fn measure(&self, way: Way, round: u64, measured: &mut Measured) -> anyhow::Result<()> {
-        if measured.missing.contains_key(&way) {
-            return Ok(());
-        }
-        let core = self.options.server_core;
-        let started = Subject::start(way, &self.stage, &self.object, &self.scratch, core);
-        let mut subject = match started {
-            Ok(subject) => subject,
-            Err(error) => {
-                measured.missing.insert(way, format!("{error:#}"));
-                return Ok(());
-            }
-        };
+        let Some(mut subject) = self.start(way, measured) else { return Ok(()) };
         let mut client = Client::open(&subject.node(), subject.bytes)?;
         if round == 0 && self.options.wants("memory") {
             let memory = self.memory(&mut subject, &mut client);
             measured.memory.insert(way, memory.with_context(|| way.name())?);
         }
-        for shape in ROWS.iter().filter(|shape| self.options.wants(shape.name)) {
+        let rows = ROWS.iter().filter(|shape| self.options.wants(shape.name));
+        let larger = LARGER.iter().filter(|shape| self.wants_larger(way, shape.name));
+        for shape in rows.chain(larger) {
             let sample = self.window(*shape, round, &mut subject, &mut client);
             let sample = sample.with_context(|| format!("{}, {}", way.name(), shape.name))?;
             measured.samples.entry((way, shape.name)).or_default().push(sample);
         }
-        if round == 0 && way == Way::Recoverable && self.options.wants("recovery") {
-            measured.recovery = self.recovery(&mut subject, &mut client).context("recovery")?;
+        Ok(())
+    }
+
+    /// Starts a server; None where it cannot be, which is noted once.
+    fn start(&self, way: Way, measured: &mut Measured) -> Option<Subject> {
+        if measured.missing.contains_key(&way) {
+            return None;
         }
+        let core = self.options.server_core;
+        let started = Subject::start(way, &self.stage, &self.object, &self.scratch, core);
+        let noted = |error: anyhow::Error| measured.missing.insert(way, format!("{error:#}"));
+        started.map_err(noted).ok()
+    }
+
+    fn wants_larger(&self, way: Way, row: &str) -> bool {
+        let is_compared = matches!(way, Way::Copy | Way::ZeroCopy);
+        let is_named = !self.options.only.is_empty();
+        is_compared && self.options.wants(row) && (is_named || !self.options.quick)
+    }
+
+    /// How long servers are away that are killed.
+    fn kill(&self, way: Way, measured: &mut Measured) -> anyhow::Result<()> {
+        let Some(mut subject) = self.start(way, measured) else { return Ok(()) };
+        let mut client = Client::open(&subject.node(), subject.bytes)?;
+        let times = self.recovery(&mut subject, &mut client);
+        measured.recovery.insert(way, times.with_context(|| format!("{}: recovery", way.name()))?);
         Ok(())
     }
 

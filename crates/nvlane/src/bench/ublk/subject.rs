@@ -32,12 +32,14 @@ pub enum Way {
     UserCopy,
     /// Nobody does; this is the default.
     ZeroCopy,
-    /// Nor here, of a device that outlives its server: without batches.
+    /// Nor here, of a device that outlives its server.
     Recoverable,
     /// A program in user space routes each request; the data is not copied.
     ProgramUser,
     /// The program runs in the kernel.
     ProgramKernel,
+    /// The same of a device that outlives its server: only killed, and not in [`Way::ALL`].
+    RecoverableProgram,
     /// rublk's loop target as it is by default.
     Rublk,
     /// The same with `--zero-copy`.
@@ -45,7 +47,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// All of them, in the order of tables.
+    /// All that have rows, in the order of tables.
     pub const ALL: [Way; 8] = [
         Way::Copy,
         Way::UserCopy,
@@ -66,6 +68,7 @@ impl Way {
             Way::Recoverable => "zero_copy_recover",
             Way::ProgramUser => "bpf_user",
             Way::ProgramKernel => "bpf_kernel",
+            Way::RecoverableProgram => "bpf_kernel_recover",
             Way::Rublk => "rublk",
             Way::RublkZeroCopy => "rublk_zero_copy",
         }
@@ -87,6 +90,7 @@ impl Way {
             Way::Recoverable => (one, &["--zero-copy", "--recover"]),
             Way::ProgramUser => (routed(), &["--bpf", "user"]),
             Way::ProgramKernel => (routed(), &["--bpf", "kernel"]),
+            Way::RecoverableProgram => (routed(), &["--bpf", "kernel", "--recover"]),
             Way::Rublk => (one, &["--foreground"]),
             Way::RublkZeroCopy => (one, &["--foreground", "--zero-copy"]),
         };
