@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::lanes::{Count, Output};
+use crate::objects;
 use crate::packages::{self, List};
 use crate::process::{capture, cargo, checkout, run, target_directory};
 use crate::programs::{RELEASE, SHIPPED};
@@ -54,6 +55,7 @@ fi
 /// Builds in release mode and makes the package; says where it is.
 pub fn make() -> Result<u8> {
     packages::install(List::Run)?;
+    objects::compile_changed()?;
     let build = ["build", "--locked", "--profile", RELEASE, "--package=capi"];
     run(cargo()?.args(build).args(SHIPPED))?;
     println!("{}", pack()?.display());

@@ -10,6 +10,7 @@ mod initramfs;
 mod kernel;
 mod lanes;
 mod ledger;
+mod objects;
 mod packages;
 mod plan;
 mod process;

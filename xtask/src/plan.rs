@@ -17,6 +17,7 @@ use crate::guest::power_cut;
 use crate::guest::session::{Script, Seat, Verdict};
 use crate::kernel::{Kernel, NEWEST_SUITE};
 use crate::lanes::{Count, Output, Step};
+use crate::objects;
 use crate::packages::{self, List};
 use crate::process::{capture, cargo, checkout, run, target_directory};
 use crate::programs::{Programs, RELEASE, SHIPPED};
@@ -175,6 +176,7 @@ pub fn test(arguments: TestArguments) -> Result<u8> {
         runner = runner.resumable(target.join("test-full.progress"))?;
     }
     packages::install(List::Test)?;
+    objects::compile_changed()?;
 
     let mut kernels = vec![(arguments.kernel.clone(), "guest")];
     if arguments.full {
@@ -525,6 +527,7 @@ fn copy_seed(commit: &str) -> u64 {
 /// `cargo xtask run`: what `make run` does.
 pub fn serve(arguments: &[String]) -> Result<u8> {
     packages::install(List::Run)?;
+    objects::compile_changed()?;
     run(cargo()?.args(["build", "--locked", "--profile", RELEASE]).args(SHIPPED))?;
     let nvlane = target_directory()?.join(RELEASE).join("nvlane");
     // Replaced by it, so that signals and the exit status are its own.
@@ -537,6 +540,7 @@ pub fn serve(arguments: &[String]) -> Result<u8> {
 /// `cargo xtask bench`: the benchmarks, with their peers installed.
 pub fn bench(arguments: &[String]) -> Result<u8> {
     packages::install(List::Bench)?;
+    objects::compile_changed()?;
     run(cargo()?.args(["build", "--locked", "--profile", RELEASE]).args(SHIPPED))?;
     let nvlane = target_directory()?.join(RELEASE).join("nvlane");
     run(Command::new(&nvlane).arg("bench").args(arguments))?;

@@ -18,8 +18,8 @@ pub enum BpfCommand {
 
 The program is loaded and given requests of every kind, on imagined volumes that nothing reads or writes.
 The running kernel's verifier is asked too, whatever comes of that, where it may be: `kernel: ok`, its reason, or
-why it was not asked. An object whose loop is not this version's (another compiler's) is refused without asking. Status 1
-if user space or the kernel refuses the program, or a request would fail.")]
+why it was not asked. An object that has more than a program (docs/bpf.md) is refused without asking. Status 1 if user
+space or the kernel refuses the program, or a request would fail.")]
     Check(BpfCheckArgs),
     /// Show what the programs of a daemon's volumes, or of a device, keep in their maps.
     #[command(after_help = "Examples:
