@@ -80,7 +80,7 @@ const IN_GUEST: [Bench; 4] = [
         floors: &[
             (
                 "dropin_over_aio_direct",
-                &[(1, 0.96), (2, 0.93), (4, 0.97), (8, 0.97), (16, 0.97), (32, 0.96), (64, 0.96)],
+                &[(1, 0.97), (2, 0.97), (4, 0.97), (8, 0.97), (16, 0.97), (32, 0.97), (64, 0.97)],
             ),
             // Of overlayfs, where O_DIRECT goes to the kernel.
             ("dropin_over_aio_file", &[(1, 0.97)]),

@@ -3,8 +3,12 @@
 //!
 //! ```text
 //!   Proving ──program waits in io_getevents──> Ring ──eventfd, file that punts──> Native
-//!      └──────eventfd, reads the ring itself, io_uring refused───────────────────────^
+//!      │                                        ^  └──few requests at a time──────>  │^
+//!      │                                        └─────────lists of more ─────────────'│
+//!      └──────eventfd, reads the ring itself, io_uring refused────────────────────────'
 //! ```
+//!
+//! Whether there are few: [`depth`](crate::depth).
 //!
 //! Once nothing is left of the ring in a context that is Native, calls go to the kernel without a look
 //! ([`Context::is_bare`]).
@@ -16,15 +20,17 @@
 //! `io_getevents`, or to call it with success some times, without ever having taken an event itself.
 
 use crate::abi::{AioRing, Entry, Event, RING_MAGIC, op};
+use crate::depth::{self, Rest};
 use crate::inline::Inline;
 use crate::lock::{Guard, Lock};
+use crate::native::Native;
 use crate::parking::{Parked, unpark};
 use crate::probe::{Files, Reason};
 use crate::ring::{Completion, Ring, Setup, Submission};
 use crate::stat::{self, Record};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 
 /// User data of entries that only wake up whoever waits.
 pub const WAKE: u64 = u64::MAX;
@@ -32,9 +38,6 @@ pub const WAKE: u64 = u64::MAX;
 const ENTRIES_MAX: u32 = 256;
 /// Completion queue entries, at most (`IORING_MAX_CQ_ENTRIES`).
 const COMPLETIONS_MAX: u32 = 65_536;
-/// Calls of `io_getevents` that do not wait and bring events, after which the program is known.
-const CALLS_PROVING: u32 = 8;
-
 /// Which way I/O goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -45,7 +48,7 @@ pub enum Mode {
     Switching,
     /// Through io_uring where that is better.
     Ring,
-    /// To the kernel, for good.
+    /// To the kernel: for good, or until there are more at a time.
     Native,
 }
 
@@ -124,6 +127,17 @@ pub struct Submitting {
     pub requests: Free,
     /// I/O priority that the kernel has allowed; none to begin with.
     pub priority: Option<i16>,
+    /// Calls in a row that have left few in flight, and how many it takes.
+    pub few: u64,
+    pub patience: u64,
+}
+
+impl Submitting {
+    /// Of a context without a ring.
+    pub fn new(files: Files) -> Submitting {
+        let requests = Free::default();
+        Submitting { queue: None, files, requests, priority: None, few: 0, patience: depth::CALLS }
+    }
 }
 
 /// Requests that a submitting thread may use.
@@ -141,21 +155,6 @@ pub struct Reaping {
     pub queue: Option<Completion>,
     /// Whether io_uring was first when events were there from both sides.
     ring_was_first: bool,
-}
-
-/// What went to the kernel's context.
-#[derive(Default)]
-pub struct Native {
-    /// Iocbs submitted, and not yet known to be reaped.
-    pub pending: AtomicI64,
-    /// Events that came out of `io_getevents`.
-    reaped: AtomicU64,
-    /// Threads within the kernel's `io_getevents`.
-    inside: AtomicU32,
-    /// A poll was submitted, which may last.
-    pub polls: AtomicBool,
-    calls: AtomicU32,
-    proven: AtomicBool,
 }
 
 /// A context.
@@ -178,6 +177,8 @@ pub struct Context {
     pub outstanding: AtomicU32,
     /// The kernel's part.
     pub native: Native,
+    /// Whether it is the kernel's for now.
+    pub rest: Rest,
     /// Threads waiting on the ring.
     pub waiters: AtomicU32,
     /// Threads that have given up the lock of the submitting side in mid-batch.
@@ -204,15 +205,11 @@ impl Context {
             bare: AtomicBool::new(false),
             dead: AtomicBool::new(false),
             engine: OnceLock::new(),
-            submitting: Lock::new(Submitting {
-                queue: None,
-                files: Files::new(),
-                requests: Free::default(),
-                priority: None,
-            }),
+            submitting: Lock::new(Submitting::new(Files::new())),
             reaping: Lock::new(Reaping { queue: None, ring_was_first: false }),
             outstanding: AtomicU32::new(0),
             native: Native::default(),
+            rest: Rest::default(),
             waiters: AtomicU32::new(0),
             away: AtomicU32::new(0),
             wait_most: AtomicU32::new(1),
@@ -236,7 +233,13 @@ impl Context {
     /// Whether that is through io_uring.
     #[inline]
     pub fn is_ring(&self) -> bool {
-        self.mode.load(SeqCst) == Mode::Ring as u8
+        self.is(Mode::Ring)
+    }
+
+    /// Whether that is the mode.
+    #[inline(always)]
+    pub fn is(&self, mode: Mode) -> bool {
+        self.mode.load(SeqCst) == mode as u8
     }
 
     fn set(&self, mode: Mode, reason: Reason) {
@@ -257,10 +260,22 @@ impl Context {
     }
 
     fn turn_native(&self, from: Mode, reason: Reason) {
-        let (from, native) = (from as u8, Mode::Native as u8);
-        if self.mode.compare_exchange(from, native, SeqCst, SeqCst).is_ok() {
+        if self.exchange(from, Mode::Native) {
             self.set(Mode::Native, reason);
         }
+    }
+
+    /// From one mode to another, if it is that.
+    pub fn exchange(&self, from: Mode, to: Mode) -> bool {
+        self.mode.compare_exchange(from as u8, to as u8, SeqCst, SeqCst).is_ok()
+    }
+
+    /// The ring is there and is used from now on.
+    pub fn set_ring(&self) {
+        if let Some(engine) = self.engine() {
+            engine.ring.interrupts.work();
+        }
+        self.set(Mode::Ring, Reason::None);
     }
 
     /// Whether nothing comes from the ring any more, all having gone to the kernel's context since [`Context::settle`]. What ends
@@ -269,7 +284,7 @@ impl Context {
         self.outstanding.load(SeqCst) == 0 && engine.inline.waiting().count == 0
     }
 
-    /// Whether all is the kernel's, for good: nothing has to be locked or counted but for `stat`.
+    /// Whether all is the kernel's: nothing has to be locked, nor asked for but how many there are.
     #[inline(always)]
     pub fn is_bare(&self) -> bool {
         self.bare.load(SeqCst)
@@ -280,12 +295,17 @@ impl Context {
     pub fn try_bare(&self, _submitting: &Guard<'_, Submitting>) {
         let is_left = self.engine().is_none_or(|engine| self.is_left(engine));
         let is_quiet = self.waiters.load(SeqCst) == 0 && self.away.load(SeqCst) == 0;
-        if self.mode() == Mode::Native && is_left && is_quiet {
+        if self.mode() == Mode::Native && is_left && is_quiet && !self.is_wanted() {
             self.bare.store(true, SeqCst);
             if let Some(engine) = self.engine() {
                 engine.ring.interrupts.rest();
             }
         }
+    }
+
+    /// Undoes that.
+    pub fn unbare(&self) {
+        self.bare.store(false, SeqCst);
     }
 
     /// The ring, once there is one.
@@ -334,47 +354,6 @@ impl Context {
         places / portion * portion
     }
 
-    /// A thread enters the kernel's `io_getevents`; false when the mode has changed and it must not.
-    pub fn enter_native(&self) -> bool {
-        self.native.inside.fetch_add(1, SeqCst);
-        if self.mode() == Mode::Proving {
-            return true;
-        }
-        self.native.inside.fetch_sub(1, SeqCst);
-        false
-    }
-
-    /// The thread has come back with `got` events, having waited or not.
-    pub fn leave_native(&self, got: i32, waited: bool) {
-        self.note_native(got);
-        if got > 0 {
-            let calls = self.native.calls.fetch_add(1, Relaxed) + 1;
-            if waited || calls >= CALLS_PROVING {
-                self.native.proven.store(true, Relaxed);
-            }
-        }
-        self.native.inside.fetch_sub(1, SeqCst);
-    }
-
-    /// The kernel's `io_getevents` has given `got` events, or an error.
-    pub fn note_native(&self, got: i32) {
-        if got > 0 {
-            self.native.reaped.fetch_add(got as u64, SeqCst);
-            self.native.pending.fetch_sub(i64::from(got), SeqCst);
-        }
-    }
-
-    /// The program is known without having been watched.
-    pub fn prove(&self) {
-        self.native.proven.store(true, Relaxed);
-    }
-
-    /// Whether the program is known, and only others that wait are in the way of the ring.
-    pub fn is_proven(&self) -> bool {
-        self.native.proven.load(Relaxed)
-            && !(self.native.polls.load(Relaxed) && self.native.pending.load(SeqCst) > 0)
-    }
-
     /// Makes the ring if the program is known and nobody is within the kernel's `io_getevents`.
     pub fn try_ring(&self) {
         let (proving, switching) = (Mode::Proving as u8, Mode::Switching as u8);
@@ -383,7 +362,7 @@ impl Context {
         {
             return;
         }
-        if self.native.inside.load(SeqCst) != 0 || self.dead.load(SeqCst) {
+        if self.native.is_waited_for() || self.dead.load(SeqCst) {
             self.mode.store(proving, SeqCst);
         } else if self.program_reads_ring() {
             self.set(Mode::Native, Reason::RingReader);
@@ -395,11 +374,11 @@ impl Context {
     }
 
     /// Whether somebody else than `io_getevents` has taken events: the ring's head tells.
-    fn program_reads_ring(&self) -> bool {
+    pub fn program_reads_ring(&self) -> bool {
         let ring = self.id as *const AioRing;
         // SAFETY: the context is held, so its ring is mapped; the kernel writes it too.
         let head = unsafe { (&raw const (*ring).head).read_volatile() };
-        u64::from(head) != self.native.reaped.load(SeqCst) % u64::from(self.nr)
+        u64::from(head) != self.native.reaped() % u64::from(self.nr)
     }
 
     fn make_engine(&self) -> std::io::Result<()> {

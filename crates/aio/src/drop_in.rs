@@ -3,6 +3,7 @@
 //! No panic leaves them: `extern "C"` functions abort. Errors are returned as `-errno`.
 
 use crate::abi::Event;
+use crate::depth::FEW;
 use crate::events;
 use crate::inside::Inside;
 use crate::lifetime::{self, CONTEXTS};
@@ -52,7 +53,7 @@ pub unsafe fn submit(context: usize, nr: c_long, iocbs: *mut *mut c_void) -> c_i
         let Some(held) = CONTEXTS.find(context) else {
             return system::io_submit(context, nr, iocbs);
         };
-        if held.is_bare() {
+        if held.is_bare() && !(nr > c_long::from(FEW) && held.want_ring()) {
             return submit::barely(&held, nr, iocbs);
         }
         match Inside::enter() {
@@ -97,9 +98,11 @@ pub unsafe fn getevents(
         let Some(held) = CONTEXTS.find(context) else {
             return take_otherwise(context, min, nr, events, timeout);
         };
-        if held.is_bare() {
-            let ask = Ask { min, nr, events, timeout, signals: 0, masked: false };
-            return events::take_barely(&held, ask);
+        let ask = Ask { min, nr, events, timeout, signals: 0, masked: false };
+        if held.is_bare()
+            && let Some(taken) = events::take_barely(&held, ask)
+        {
+            return taken;
         }
         match Inside::enter() {
             Some(_inside) => events::take(&held, min, nr, events, timeout),
@@ -155,8 +158,10 @@ unsafe fn take(context: usize, ask: Ask) -> c_int {
             }
             return system::io_getevents(context, ask);
         };
-        if held.is_bare() {
-            return events::take_barely(&held, ask);
+        if held.is_bare()
+            && let Some(taken) = events::take_barely(&held, ask)
+        {
+            return taken;
         }
         match Inside::enter() {
             Some(_inside) => events::take_masked(&held, ask),

@@ -9,6 +9,7 @@
 use crate::abi::{AioRing, Entry, Event, RING_MAGIC, op};
 use crate::caller;
 use crate::context::{Chain, Context, Engine, Mode, Reaping, Request, Submitting, WAKE, state};
+use crate::deadline::{Deadline, time_of};
 use crate::probe::{self, Access};
 use crate::ring::{PERHAPS, Wait};
 use crate::stat::Counter;
@@ -53,19 +54,27 @@ pub unsafe fn take(
     unsafe { take_more(context, got, min, nr, events, timeout) }
 }
 
-/// From a context that is bare, with or without a signal set.
+/// From a context that is bare, with or without a signal set; None where it is no more.
 ///
 /// # Safety
 /// As `take`.
 #[inline(always)]
-pub unsafe fn take_barely(context: &Context, ask: Ask) -> i32 {
+pub unsafe fn take_barely(context: &Context, ask: Ask) -> Option<i32> {
+    if !context.enter_settled() {
+        return None;
+    }
     context.record.add(Counter::Reaps, 1);
-    // SAFETY: passed on to the caller.
-    let taken = unsafe { rest_natively(context, ask, 0) };
+    let taken = if context.dead.load(SeqCst) {
+        failure(libc::EINVAL)
+    } else {
+        // SAFETY: passed on to the caller.
+        unsafe { natively(context, ask) }
+    };
+    context.leave_settled(taken);
     if taken > 0 {
         context.record.add(Counter::Events, taken as u64);
     }
-    taken
+    Some(taken)
 }
 
 /// When there are `got` events already.
@@ -123,9 +132,14 @@ unsafe fn take_otherwise(context: &Context, mut ask: Ask, mut got: c_long) -> i3
                 continue;
             }
             (Mode::Native, Some(engine)) if context.is_left(engine) => {
+                if context.is_wanted() && context.resume(&mut context.submitting())
+                    || !context.enter_settled()
+                {
+                    continue;
+                }
                 // SAFETY: passed on to the caller.
                 let taken = unsafe { rest_natively(context, ask, got) };
-                context.note_native(taken - got as i32);
+                context.leave_settled(taken - got as i32);
                 taken
             }
             (Mode::Ring | Mode::Native, Some(engine)) => {
@@ -146,6 +160,7 @@ unsafe fn take_otherwise(context: &Context, mut ask: Ask, mut got: c_long) -> i3
 ///
 /// # Safety
 /// As `take`.
+#[inline(always)]
 unsafe fn natively(context: &Context, ask: Ask) -> i32 {
     // SAFETY: the context is held, so its ring is there.
     if unsafe { is_poll_of_empty_ring(context.id, ask.timeout) } {
@@ -251,32 +266,6 @@ unsafe fn slice_natively(context: &Context, ask: Ask, end: Deadline) -> (i32, bo
         }
     };
     (taken, now_ns() >= begun + slice_ns)
-}
-
-fn time_of(ns: u64) -> timespec {
-    timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
-}
-
-/// When waiting ends.
-#[derive(Clone, Copy)]
-struct Deadline(Option<u64>);
-
-impl Deadline {
-    /// From the address of a relative time, or 0 for never.
-    fn of(timeout: usize) -> Result<Deadline, caller::Fault> {
-        if timeout == 0 {
-            return Ok(Deadline(None));
-        }
-        Ok(Deadline(system::deadline_ns(caller::read::<timespec>(timeout)?)))
-    }
-
-    fn left_ns(self) -> u64 {
-        match self.0 {
-            None => u64::MAX,
-            Some(0) => 0,
-            Some(end) => end.saturating_sub(now_ns()),
-        }
-    }
 }
 
 /// From wherever events may be, when there are `got` already.
@@ -581,16 +570,18 @@ impl Taking<'_> {
         let timeout = (&raw const none) as usize;
         let ask = Ask { min: 0, timeout, ..self.ask.after(self.got) };
         // SAFETY: passed on to the caller.
-        self.note(unsafe { system::io_getevents_again(self.context.id, ask) })
+        let taken = unsafe { system::io_getevents_again(self.context.id, ask) };
+        self.context.note_native(taken);
+        self.add(taken)
     }
 
-    fn note(&mut self, taken: i32) -> Result<(), i32> {
+    /// Of the kernel's events so many, or an error.
+    fn add(&mut self, taken: i32) -> Result<(), i32> {
         self.context.record.add(Counter::NativeReaps, 1);
         if taken < 0 {
             return Err(taken);
         }
         self.got += c_long::from(taken);
-        self.context.native.pending.fetch_sub(i64::from(taken), SeqCst);
         Ok(())
     }
 
@@ -626,8 +617,14 @@ impl Taking<'_> {
         let timeout = if left_ns == u64::MAX { 0 } else { (&raw const time) as usize };
         self.masked |= self.ask.masked;
         let ask = Ask { timeout, ..self.ask.after(self.got) };
+        // Looked at once more where it is not the kernel's any more.
+        if !self.context.enter_settled() {
+            return Ok(());
+        }
         // SAFETY: passed on to the caller.
-        self.note(unsafe { system::io_getevents(self.context.id, ask) })
+        let taken = unsafe { system::io_getevents(self.context.id, ask) };
+        self.context.leave_settled(taken);
+        self.add(taken)
     }
 
     fn wait_on_ring(&mut self, want: u32, left_ns: u64, native: bool) -> Result<(), i32> {

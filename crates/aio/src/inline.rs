@@ -86,7 +86,6 @@ impl Inline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::Free;
     use crate::probe::Files;
 
     fn event(number: u64) -> Event {
@@ -94,7 +93,7 @@ mod tests {
     }
 
     fn submitting() -> Submitting {
-        Submitting { queue: None, files: Files::new(), requests: Free::default(), priority: None }
+        Submitting::new(Files::new())
     }
 
     fn take(inline: &Inline) -> Option<Event> {

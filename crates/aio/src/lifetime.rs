@@ -40,6 +40,7 @@ pub unsafe fn setup(nr: i32, place: usize) -> i32 {
     };
     let Some(context) = Context::new(id, mode, reason) else { return 0 };
     if wish == "ring" {
+        context.never_rest();
         context.prove();
         context.try_ring();
     }

@@ -58,6 +58,8 @@ pub enum Reason {
     Asked,
     /// The program has closed the ring's descriptor.
     Lost,
+    /// Few requests are in flight, which cost less that way; for as long as that lasts.
+    Few,
 }
 
 /// The reason's name, from its number.
@@ -69,6 +71,7 @@ pub fn reason_name(number: u32) -> &'static str {
         4 => "io_uring-refused",
         5 => "asked",
         6 => "descriptor-closed",
+        7 => "few-in-flight",
         _ => "",
     }
 }

@@ -7,6 +7,8 @@ use crate::abi::{self, Entry, Event, Iocb, op};
 use crate::caller;
 use crate::context::{Context, Engine, Mode, Submitting, state};
 use crate::course::{Course, bytes_of};
+use crate::depth::FEW;
+use crate::inside::Inside;
 use crate::lock::Guard;
 use crate::probe::Reason;
 use crate::stat::Counter;
@@ -37,7 +39,9 @@ pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     context.record.add_locked(Counter::Submits, 1);
     // Under the lock the mode stays what it is. Whoever destroys the context takes the lock once more before
     // counting what is in flight.
-    if !context.is_ring() || context.dead.load(SeqCst) {
+    if (!context.is_ring() && !comes_back(context, &mut submitting, nr))
+        || context.dead.load(SeqCst)
+    {
         context.try_bare(&submitting);
         drop(submitting);
         // SAFETY: passed on to the caller.
@@ -49,12 +53,15 @@ pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
         match unsafe { usual::queue_one(engine, &mut submitting, iocbs) } {
             One::Queued(last) => {
                 // Counted before the kernel is called: its event may be taken before that call comes back.
-                context.outstanding.fetch_add(1, SeqCst);
+                let in_flight = context.outstanding.fetch_add(1, SeqCst) + 1;
                 let before = engine.ring.completion_tail();
                 let taken = engine.ring.submit_here(1);
                 if taken == 1 && !is_refused(engine, before, last) {
                     context.record.add_locked(Counter::Enters, 1);
                     context.record.add_locked(Counter::Ring, 1);
+                    if submitting.has_few(in_flight) {
+                        context.rest(&mut submitting);
+                    }
                     return 1;
                 }
                 Guard::leave_locked(submitting);
@@ -75,6 +82,12 @@ pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
         }
         by_ring(context, nr, iocbs, tried.is_some())
     }
+}
+
+/// Whether a context that is at rest is not any more, since there are many of them.
+#[inline(always)]
+fn comes_back(context: &Context, submitting: &mut Guard<'_, Submitting>, nr: c_long) -> bool {
+    nr > c_long::from(FEW) && context.resume(submitting)
 }
 
 /// On a context that has a ring, to which nothing goes: not yet, or not any more.
@@ -149,6 +162,10 @@ unsafe fn by_ring(context: &Context, nr: c_long, iocbs: usize, tried: bool) -> i
     }
     context.record.add_locked(Counter::Enters, 1);
     context.record.add_locked(Counter::Ring, u64::from(nr));
+    let in_flight = if many { u32::MAX } else { context.outstanding.load(Relaxed).max(nr) };
+    if submitting.has_few(in_flight) {
+        context.rest(&mut submitting);
+    }
     nr as i32
 }
 
@@ -208,6 +225,14 @@ pub unsafe fn natively(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     if context.mode() == Mode::Proving {
         look_at(context, nr, iocbs);
     }
+    // SAFETY: passed on to the caller.
+    unsafe { to_kernel(context, nr, iocbs) }
+}
+
+/// # Safety
+/// As `submit`.
+#[inline(always)]
+unsafe fn to_kernel(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     // Counted before, so that nobody waits elsewhere for what has been submitted here.
     let asked = nr.clamp(0, i64::from(context.nr));
     context.native.pending.fetch_add(asked, SeqCst);
@@ -232,13 +257,20 @@ pub unsafe fn natively(context: &Context, nr: c_long, iocbs: usize) -> i32 {
 pub unsafe fn barely(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     context.record.add(Counter::Submits, 1);
     // SAFETY: passed on to the caller.
-    let taken = unsafe { system::io_submit(context.id, nr, iocbs) };
-    if taken > 0 {
-        context.record.add(Counter::Native, taken as u64);
-    } else if taken < 0 {
-        context.record.add(Counter::Refused, 1);
+    let taken = unsafe { to_kernel(context, nr, iocbs) };
+    // It may be bare no more, and somebody wait elsewhere who has looked before.
+    if context.waiters.load(SeqCst) > 0 {
+        wake_waiters(context);
     }
     taken
+}
+
+#[cold]
+fn wake_waiters(context: &Context) {
+    // A handler that has interrupted this thread within the library must not wait for its locks.
+    if let Some(_inside) = Inside::enter() {
+        context.wake_all(&mut context.submitting());
+    }
 }
 
 /// Learns from iocbs that go to the kernel what kind of program this is.
@@ -352,6 +384,9 @@ impl Batch<'_> {
         let address = caller::read::<usize>(place).map_err(|_| fault)?;
         let iocb = caller::read::<Iocb>(address).map_err(|_| fault)?;
         let course = Course::of(&iocb, &mut self.submitting, self.many);
+        if !matches!(course, Course::Ring(..)) {
+            self.submitting.few = 0;
+        }
         match course {
             Course::Ring(entry, state) => self.queue(&iocb, address, entry, state),
             Course::Here { write, flags, entry } => {
@@ -396,6 +431,9 @@ impl Batch<'_> {
         }
         // The kernel does not know of the entry yet.
         let mark = self.submitting.files.mark(iocb.fildes, entry.opcode());
+        if mark != 0 {
+            self.submitting.few = 0;
+        }
         self.engine.request(index).begin(address as u64, iocb.data, entry, mark, state);
         self.room -= 1;
         (self.queued.count, self.queued.last) = (self.queued.count + 1, index);

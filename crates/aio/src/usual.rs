@@ -189,6 +189,7 @@ pub unsafe fn read_here(context: &Context, engine: &Engine, address: usize, iocb
     // Short and unwilling to wait is no answer: there may be more to read.
     let whole = result == len as isize;
     submitting.files.note_try(iocb.fildes, whole);
+    submitting.few = 0;
     if !whole {
         context.record.add_locked(Counter::Misses, 1);
         Guard::leave_locked(submitting);

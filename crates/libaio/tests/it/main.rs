@@ -1,6 +1,7 @@
 //! Every case runs on Debian's libaio (package libaio1, or libaio1t64) and on ours, and must print the same.
 
 mod cases;
+mod depth;
 mod extended;
 mod leaks;
 mod programs;

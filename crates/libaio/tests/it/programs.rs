@@ -37,7 +37,14 @@ fn all_but_the_first(ways: &Ways, counter: Counter) {
 #[test]
 fn fio_verifies_what_it_writes_past_the_page_cache() {
     all_but_the_first(&fio(&["--direct=1", "--iodepth=32"]), Counter::Ring);
-    all_but_the_first(&fio(&["--direct=1", "--iodepth=1"]), Counter::Ring);
+}
+
+/// One at a time, which is the kernel's once it is known.
+#[test]
+fn fio_verifies_what_it_writes_one_by_one() {
+    let ways = fio(&["--direct=1", "--iodepth=1"]);
+    let (ring, native) = (ways.count(Counter::Ring), ways.native());
+    assert!(ring >= 200 && native > 500, "{ring} by io_uring, {native} natively");
 }
 
 #[test]

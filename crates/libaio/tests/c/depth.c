@@ -1,0 +1,199 @@
+/* Contexts that now have few requests in flight, past the page cache, and now many: whichever way these go, each has one event.
+ *
+ * depth few DIRECTORY        single reads; prints how many
+ * depth turns DIRECTORY      few, then lists, again and again, by one thread
+ * depth threads DIRECTORY    the same by two threads that submit, while a third waits for events, for as long as it takes
+ * depth reapers DIRECTORY    the same, and a fourth waits again and again for a moment
+ */
+#include "aio.h"
+
+enum { BYTES = 4096, BLOCKS = 64, LIST = 8, FEW = 600, SLOTS = 64 };
+
+static context ctx;
+static int fd;
+static char *memory;
+
+/* One request of many at a time, each known by its slot. */
+struct slot {
+    struct iocb iocb;
+    volatile int busy;
+};
+
+static void begin(struct slot *slot, char *buffer, unsigned number)
+{
+    slot->iocb = iocb_of(PREAD, fd, buffer, BYTES, (off_t)(number % BLOCKS) * BYTES);
+    slot->iocb.data = (uintptr_t)slot;
+    __atomic_store_n(&slot->busy, 1, __ATOMIC_SEQ_CST);
+}
+
+static void came(const struct io_event *event)
+{
+    struct slot *slot = (struct slot *)(uintptr_t)event->data;
+    if (event->res != BYTES || event->obj != (uintptr_t)&slot->iocb)
+        CHECK(event->res, BYTES);
+    /* What filled() has put there. */
+    const char *buffer = (const char *)(uintptr_t)slot->iocb.buf;
+    if (buffer[0] != (char)(slot->iocb.offset / 512))
+        CHECK(buffer[0], (char)(slot->iocb.offset / 512));
+    if (__atomic_exchange_n(&slot->busy, 0, __ATOMIC_SEQ_CST) != 1)
+        CHECK("an event that was there already" == NULL, 1);
+}
+
+static void submit_all(struct iocb **list, int count)
+{
+    while (count > 0) {
+        int code = io_submit(ctx, count, list);
+        if (code == -EAGAIN) {
+            usleep(50);
+            continue;
+        }
+        if (code < 1) {
+            CHECK(code, count);
+            exit(1);
+        }
+        list += code, count -= code;
+    }
+}
+
+static void take(int wanted)
+{
+    struct io_event events[LIST];
+    while (wanted > 0) {
+        int code = io_getevents(ctx, 1, wanted < LIST ? wanted : LIST, events, NULL);
+        if (code < 1) {
+            CHECK(code, wanted);
+            exit(1);
+        }
+        for (int i = 0; i < code; i++)
+            came(&events[i]);
+        wanted -= code;
+    }
+}
+
+/* Lists of so many, one after another. */
+static void lists(struct slot *slots, char *buffers, int count, int rounds)
+{
+    struct iocb *list[LIST];
+    for (int round = 0; round < rounds; round++) {
+        for (int i = 0; i < count; i++) {
+            begin(&slots[i], buffers + i * BYTES, round + i);
+            list[i] = &slots[i].iocb;
+        }
+        submit_all(list, count);
+        take(count);
+    }
+}
+
+static void few(int in_use)
+{
+    static struct slot slots[2];
+    (void)in_use;
+    lists(slots, memory, 1, 10 * FEW);
+    lists(slots, memory, 2, 10 * FEW);
+    printf("single reads: %d\n", 10 * FEW + 2 * 10 * FEW);
+}
+
+static void turns(int in_use)
+{
+    static struct slot slots[LIST];
+    (void)in_use;
+    for (int turn = 0; turn < 20; turn++) {
+        lists(slots, memory, 1 + turn % 2, FEW);
+        lists(slots, memory, 3 + turn % (LIST - 2), 20);
+    }
+}
+
+static volatile int submitting, in_flight;
+
+static void *submits(void *argument)
+{
+    static struct slot all[2][SLOTS];
+    struct slot *slots = all[(long)argument];
+    char *buffers = memory + (1 + (long)argument) * SLOTS * BYTES;
+    unsigned seed = 1 + (long)argument;
+    for (int turn = 0; turn < 40; turn++) {
+        /* Now one at a time for long enough, now lists, now in the middle of either. */
+        int count = turn % 2 ? 3 + rand_r(&seed) % (LIST - 2) : 1;
+        int rounds = turn % 2 ? 5 + rand_r(&seed) % 20 : FEW + rand_r(&seed) % 100;
+        for (int round = 0; round < rounds; round++) {
+            struct iocb *list[LIST];
+            int found = 0;
+            for (int i = 0; found < count; i = (i + 1) % SLOTS) {
+                if (!__atomic_load_n(&slots[i].busy, __ATOMIC_SEQ_CST)) {
+                    begin(&slots[i], buffers + i * BYTES, round + i);
+                    list[found++] = &slots[i].iocb;
+                } else if (count == 1) {
+                    sched_yield();
+                    i = -1;
+                }
+            }
+            __atomic_fetch_add(&in_flight, found, __ATOMIC_SEQ_CST);
+            submit_all(list, found);
+        }
+    }
+    __atomic_fetch_sub(&submitting, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static void *reaps(void *argument)
+{
+    struct io_event events[LIST];
+    struct timespec brief = {0, 1000000};
+    while (submitting || in_flight) {
+        /* One waits for ever as long as anything is submitted, so that only an event can wake it. */
+        int is_patient = !argument && submitting;
+        int code = io_getevents(ctx, 1, LIST, events, is_patient ? NULL : &brief);
+        if (code < 0 && (submitting || code != -EINTR))
+            CHECK(code, 0);
+        for (int i = 0; i < code; i++)
+            came(&events[i]);
+        if (code > 0)
+            __atomic_fetch_sub(&in_flight, code, __ATOMIC_SEQ_CST);
+    }
+    return NULL;
+}
+
+static void nothing(int number)
+{
+    (void)number;
+}
+
+static void threads(int reapers)
+{
+    pthread_t all[4];
+    struct sigaction action = {.sa_handler = nothing};
+    sigaction(SIGUSR1, &action, NULL);
+    submitting = 2;
+    for (long i = 0; i < 2; i++)
+        pthread_create(&all[i], NULL, submits, (void *)i);
+    for (long i = 0; i < reapers; i++)
+        pthread_create(&all[2 + i], NULL, reaps, (void *)i);
+    pthread_join(all[0], NULL), pthread_join(all[1], NULL);
+    while (in_flight)
+        usleep(1000);
+    /* The one that waits for ever is told by a signal, which may come too early. */
+    while (pthread_tryjoin_np(all[2], NULL)) {
+        pthread_kill(all[2], SIGUSR1);
+        usleep(1000);
+    }
+    if (reapers > 1)
+        pthread_join(all[3], NULL);
+    CHECK(in_flight, 0);
+}
+
+static const struct test_case cases[] = {{"few", few}, {"turns", turns}, {"threads", threads}, {"reapers", threads}, {NULL, NULL}};
+
+int main(int count, char **arguments)
+{
+    directory = arguments[count - 1];
+    memory = aligned_alloc(BYTES, 4 * SLOTS * BYTES);
+    close(filled("depth", O_RDONLY, BLOCKS * BYTES));
+    fd = file_of("depth", O_RDONLY | O_DIRECT, 0);
+    for (const struct test_case *it = cases; it->name; it++)
+        if (!strcmp(arguments[1], it->name)) {
+            CHECK(io_setup(2 * SLOTS, &ctx), 0);
+            it->run(1 + !strcmp(it->name, "reapers"));
+            CHECK(io_destroy(ctx), 0);
+        }
+    return failed;
+}
