@@ -8,7 +8,7 @@
 //!      └──────eventfd, reads the ring itself, io_uring refused────────────────────────'
 //! ```
 //!
-//! Whether there are few: [`depth`](crate::depth).
+//! Whether there are few: [`depth`](crate::depth). Whether there is one that is waited for at once: [`prompt`](crate::prompt).
 //!
 //! Once nothing is left of the ring in a context that is Native, calls go to the kernel without a look
 //! ([`Context::is_bare`]).
@@ -26,6 +26,7 @@ use crate::lock::{Guard, Lock};
 use crate::native::Native;
 use crate::parking::{Parked, unpark};
 use crate::probe::{Files, Reason};
+use crate::prompt::Prompt;
 use crate::ring::{Completion, Ring, Setup, Submission};
 use crate::stat::{self, Record};
 use std::sync::OnceLock;
@@ -179,6 +180,8 @@ pub struct Context {
     pub native: Native,
     /// Whether it is the kernel's for now.
     pub rest: Rest,
+    /// Whether its program might as well read and write.
+    pub prompt: Prompt,
     /// Threads waiting on the ring.
     pub waiters: AtomicU32,
     /// Threads that have given up the lock of the submitting side in mid-batch.
@@ -210,6 +213,7 @@ impl Context {
             outstanding: AtomicU32::new(0),
             native: Native::default(),
             rest: Rest::default(),
+            prompt: Prompt::default(),
             waiters: AtomicU32::new(0),
             away: AtomicU32::new(0),
             wait_most: AtomicU32::new(1),

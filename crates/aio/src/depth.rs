@@ -30,6 +30,12 @@ pub struct Rest {
 }
 
 impl Submitting {
+    /// Whether its requests may be waited for where they are submitted: not where all are to go by the ring.
+    #[inline(always)]
+    pub fn may_wait(&self) -> bool {
+        self.patience != u64::MAX
+    }
+
     /// A call has left so many in flight, its own past the page cache: whether there have been few for long.
     #[inline(always)]
     pub fn has_few(&mut self, in_flight: u32) -> bool {
@@ -44,9 +50,12 @@ impl Context {
         self.submitting().patience = u64::MAX;
     }
 
-    /// From now on natively. Under the lock of the submitting side.
+    /// From now on natively, unless its program may turn out to be prompt. Under the lock of the submitting side.
     #[cold]
     pub fn rest(&self, submitting: &mut Guard<'_, Submitting>) {
+        if self.prompt.may_be() {
+            return;
+        }
         submitting.few = 0;
         self.rest.at_rest.store(true, SeqCst);
         self.settle(Reason::Few);

@@ -13,7 +13,6 @@ use crate::deadline::{Deadline, time_of};
 use crate::probe::{self, Access};
 use crate::ring::{PERHAPS, Wait};
 use crate::stat::Counter;
-use crate::submit;
 use crate::system::{self, Ask, failure, now_ns};
 use crate::usual;
 use libc::{c_long, timespec};
@@ -36,6 +35,7 @@ pub unsafe fn take(
     timeout: usize,
 ) -> i32 {
     context.record.add(Counter::Reaps, 1);
+    context.prompt.ask(min, timeout);
     let mut got = 0;
     if let Some(engine) = context.engine()
         && context.is_ring()
@@ -101,6 +101,7 @@ unsafe fn take_more(
 /// As `take`.
 pub unsafe fn take_masked(context: &Context, ask: Ask) -> i32 {
     context.record.add(Counter::Reaps, 1);
+    context.prompt.forget();
     // SAFETY: passed on to the caller.
     unsafe { take_otherwise(context, ask, 0) }
 }
@@ -475,7 +476,7 @@ impl Taking<'_> {
         );
         let more = match entry.opcode() {
             // SAFETY: the program vouched for its memory until the event, which is still to come.
-            op::READ => unsafe { submit::carry_out(false, entry.op_flags(), &rest) as i64 },
+            op::READ => unsafe { system::carry_out(false, entry.op_flags(), &rest) as i64 },
             _ => i64::from(failure(libc::EIO)),
         };
         // What was moved before an error counts, as it does in one call.

@@ -43,6 +43,7 @@ mod native;
 mod parking;
 mod polled;
 mod probe;
+mod prompt;
 mod registry;
 mod ring;
 pub mod stat;

@@ -49,8 +49,9 @@ pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     }
     let mut tried = None;
     if nr == 1 && context.occupied(engine) < context.capacity {
+        let waits = context.prompt.is_always() && submitting.may_wait();
         // SAFETY: passed on to the caller.
-        match unsafe { usual::queue_one(engine, &mut submitting, iocbs) } {
+        match unsafe { usual::queue_one(engine, &mut submitting, iocbs, waits) } {
             One::Queued(last) => {
                 // Counted before the kernel is called: its event may be taken before that call comes back.
                 let in_flight = context.outstanding.fetch_add(1, SeqCst) + 1;
@@ -62,6 +63,11 @@ pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
                     if submitting.has_few(in_flight) {
                         context.rest(&mut submitting);
                     }
+                    if in_flight == 1 {
+                        context.prompt.begin();
+                    } else {
+                        context.prompt.forget();
+                    }
                     return 1;
                 }
                 Guard::leave_locked(submitting);
@@ -69,6 +75,17 @@ pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
                 return unsafe { one_refused(context, iocbs, before, taken, last) };
             }
             One::Cached(address, iocb) => tried = Some((address, iocb)),
+            One::Direct(address, iocb) => {
+                Guard::leave_locked(submitting);
+                // SAFETY: the lock is kept; the rest is passed on to the caller.
+                return unsafe {
+                    if usual::wait_here(context, engine, address, iocb) {
+                        1
+                    } else {
+                        by_ring(context, nr, iocbs, false)
+                    }
+                };
+            }
             One::Other => {}
         }
     }
@@ -127,6 +144,11 @@ unsafe fn by_ring(context: &Context, nr: c_long, iocbs: usize, tried: bool) -> i
     // SAFETY: as the caller says.
     let mut submitting = unsafe { context.kept_submitting() };
     submitting.files.begin_round();
+    if nr > 1 {
+        context.prompt.forget();
+    } else {
+        context.prompt.skip();
+    }
     let nr = (nr as u64).min(u64::from(context.nr)) as u32;
     let room = context.capacity.saturating_sub(context.occupied(engine));
     // Nor is it to be tried once more.
@@ -472,7 +494,7 @@ impl Batch<'_> {
             return Err(failure(libc::EFAULT));
         }
         // SAFETY: passed on to the caller.
-        let result = unsafe { carry_out(write, flags, &entry) };
+        let result = unsafe { system::carry_out(write, flags, &entry) };
         let trying = flags & abi::RWF_NOWAIT != 0;
         // Short and unwilling to wait is no answer: there may be more to read.
         let whole = match entry.opcode() {
@@ -652,29 +674,4 @@ impl Batch<'_> {
         self.lost += 1;
         Err(refused)
     }
-}
-
-/// The entry's read or write, by the plainest system call.
-///
-/// # Safety
-/// The buffers may be read or written; the kernel checks that they exist.
-#[inline(always)]
-pub unsafe fn carry_out(write: bool, flags: u32, entry: &Entry) -> isize {
-    let (fd, at) = (entry.fd() as usize, entry.off() as usize);
-    let (address, len) = (entry.addr() as usize, entry.count() as usize);
-    if matches!(entry.opcode(), op::READV | op::WRITEV) {
-        let number = if write { libc::SYS_pwritev2 } else { libc::SYS_preadv2 };
-        // SAFETY: passed on to the caller.
-        return unsafe { system::call(number, [fd, address, len, at, 0, flags as usize]) };
-    }
-    if flags == 0 {
-        let number = if write { libc::SYS_pwrite64 } else { libc::SYS_pread64 };
-        // SAFETY: passed on to the caller.
-        return unsafe { system::call(number, [fd, address, len, at, 0, 0]) };
-    }
-    let vector = [address, len];
-    let number = if write { libc::SYS_pwritev2 } else { libc::SYS_preadv2 };
-    let vector = vector.as_ptr() as usize;
-    // SAFETY: passed on to the caller; the vector lives until the call is over.
-    unsafe { system::call(number, [fd, vector, 1, at, 0, flags as usize]) }
 }

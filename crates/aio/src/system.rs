@@ -1,6 +1,6 @@
 //! System calls that give back `-errno` and leave `errno` alone, as libaio's do.
 
-use crate::abi::Event;
+use crate::abi::{Entry, Event, op};
 use crate::interrupts;
 use libc::{c_long, timespec};
 
@@ -86,6 +86,31 @@ pub unsafe fn io_submit(id: usize, nr: c_long, iocbs: usize) -> i32 {
 pub fn io_cancel(id: usize, iocb: usize, result: usize) -> i32 {
     // SAFETY: addresses are checked by the kernel.
     unsafe { call(libc::SYS_io_cancel, [id, iocb, result, 0, 0, 0]) as i32 }
+}
+
+/// The entry's read or write, by the plainest system call.
+///
+/// # Safety
+/// The buffers may be read or written; the kernel checks that they exist.
+#[inline(always)]
+pub unsafe fn carry_out(write: bool, flags: u32, entry: &Entry) -> isize {
+    let (fd, at) = (entry.fd() as usize, entry.off() as usize);
+    let (address, len) = (entry.addr() as usize, entry.count() as usize);
+    if matches!(entry.opcode(), op::READV | op::WRITEV) {
+        let number = if write { libc::SYS_pwritev2 } else { libc::SYS_preadv2 };
+        // SAFETY: passed on to the caller.
+        return unsafe { call(number, [fd, address, len, at, 0, flags as usize]) };
+    }
+    if flags == 0 {
+        let number = if write { libc::SYS_pwrite64 } else { libc::SYS_pread64 };
+        // SAFETY: passed on to the caller.
+        return unsafe { call(number, [fd, address, len, at, 0, 0]) };
+    }
+    let vector = [address, len];
+    let number = if write { libc::SYS_pwritev2 } else { libc::SYS_preadv2 };
+    let vector = vector.as_ptr() as usize;
+    // SAFETY: passed on to the caller; the vector lives until the call is over.
+    unsafe { call(number, [fd, vector, 1, at, 0, flags as usize]) }
 }
 
 /// What `io_getevents` and `io_pgetevents` are asked.

@@ -20,6 +20,7 @@ use crate::lock::Guard;
 use crate::ring::{Completion, Submission};
 use crate::stat::Counter;
 use crate::submit;
+use crate::system;
 use libc::c_long;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -50,16 +51,23 @@ pub enum One {
     Queued(u32),
     /// It is a usual read from the page cache, of the iocb at that address: for [`read_here`].
     Cached(usize, Iocb),
+    /// It is a usual one past the page cache, to be waited for: for [`wait_here`].
+    Direct(usize, Iocb),
     /// It is not usual, or not for now.
     Other,
 }
 
-/// Queues the first iocb of a list if it is usual. There is room for it.
+/// Queues the first iocb of a list if it is usual, or gives it back if it is to be waited for where it goes past the page cache. There is room for it.
 ///
 /// # Safety
 /// What the iocb names stays valid until its event.
 #[inline(always)]
-pub unsafe fn queue_one(engine: &Engine, submitting: &mut Submitting, iocbs: usize) -> One {
+pub unsafe fn queue_one(
+    engine: &Engine,
+    submitting: &mut Submitting,
+    iocbs: usize,
+    waits: bool,
+) -> One {
     let Some(queue) = submitting.queue.as_mut() else { return One::Other };
     if queue.room() == 0 || !caller::is_readable(iocbs, size_of::<usize>()) {
         return One::Other;
@@ -74,6 +82,9 @@ pub unsafe fn queue_one(engine: &Engine, submitting: &mut Submitting, iocbs: usi
             return One::Cached(address, iocb);
         }
         return One::Other;
+    }
+    if waits {
+        return One::Direct(address, iocb);
     }
     // SAFETY: there is room; the rest is passed on to the caller.
     let queued = unsafe { put(engine, queue, &mut submitting.requests, address, iocb, 0) };
@@ -185,7 +196,7 @@ pub unsafe fn read_here(context: &Context, engine: &Engine, address: usize, iocb
     let waits = alone && submitting.files.may_wait(iocb.fildes);
     let flags = if waits { 0 } else { abi::RWF_NOWAIT };
     // SAFETY: passed on to the caller.
-    let result = unsafe { submit::carry_out(false, flags, &entry) };
+    let result = unsafe { system::carry_out(false, flags, &entry) };
     // Short and unwilling to wait is no answer: there may be more to read.
     let whole = result == len as isize;
     submitting.files.note_try(iocb.fildes, whole);
@@ -199,6 +210,43 @@ pub unsafe fn read_here(context: &Context, engine: &Engine, address: usize, iocb
     unsafe { (&raw mut (*(address as *mut Iocb)).key).write_unaligned(0) };
     let event = Event { data: iocb.data, obj: address as u64, res: result as i64, res2: 0 };
     submit::finish(context, engine, &mut submitting, event);
+    true
+}
+
+/// Carries out the iocb of which [`queue_one`] has just said [`One::Direct`], if it is alone: whether it is done.
+///
+/// # Safety
+/// As [`queue_one`]; this thread has kept the lock of the submitting side, which is kept further if not.
+#[inline(always)]
+pub unsafe fn wait_here(context: &Context, engine: &Engine, address: usize, iocb: Iocb) -> bool {
+    // SAFETY: as the caller says.
+    let mut submitting = unsafe { context.kept_submitting() };
+    let is_alone = context.outstanding.load(Relaxed) == 0
+        && engine.inline.waiting().count == 0
+        && context.native.pending.load(Relaxed) == 0
+        && context.waiters.load(Relaxed) == 0;
+    let write = iocb.opcode == abi::PWRITE;
+    let entry = Entry::new(op::READ + iocb.opcode as u8, iocb.fildes, 0).at(
+        iocb.offset as u64,
+        iocb.buf,
+        iocb.nbytes as u32,
+    );
+    // SAFETY: passed on to the caller.
+    let is_whole =
+        is_alone && unsafe { system::carry_out(write, 0, &entry) } == entry.count() as isize;
+    if !is_whole {
+        // The same once more says what is wrong.
+        context.prompt.forget();
+        Guard::leave_locked(submitting);
+        return false;
+    }
+    // SAFETY: on a page that was met, as writable.
+    unsafe { (&raw mut (*(address as *mut Iocb)).key).write_unaligned(0) };
+    let res = entry.count() as i64;
+    let event = Event { data: iocb.data, obj: address as u64, res, res2: 0 };
+    submitting.few = 0;
+    submit::finish(context, engine, &mut submitting, event);
+    context.prompt.begin();
     true
 }
 

@@ -1,6 +1,9 @@
 /* Contexts that now have few requests in flight, past the page cache, and now many: whichever way these go, each has one event.
  *
  * depth few DIRECTORY        single reads; prints how many
+ * depth prompt DIRECTORY     one at a time, each waited for at once; what is wrong in between is told as ever
+ * depth late DIRECTORY       the same, with something to do between the two calls
+ * depth limited DIRECTORY    the same as the first, with a limit of time
  * depth turns DIRECTORY      few, then lists, again and again, by one thread
  * depth threads DIRECTORY    the same by two threads that submit, while a third waits for events, for as long as it takes
  * depth reapers DIRECTORY    the same, and a fourth waits again and again for a moment
@@ -93,6 +96,68 @@ static void few(int in_use)
     printf("single reads: %d\n", 10 * FEW + 2 * 10 * FEW);
 }
 
+/* Reads and writes that go by turns, so that each read finds what was written before it; gives back the last result. */
+static long ones(int count, int is_late, struct timespec *limit)
+{
+    static struct iocb iocb;
+    struct iocb *list = &iocb;
+    struct io_event event = {0};
+    for (int i = 0; i < count; i++) {
+        char *buffer = memory + (i % 2) * BYTES;
+        if (i % 2 == 0)
+            memset(buffer, i / 2, BYTES);
+        iocb = iocb_of(i % 2 ? PREAD : PWRITE, fd, buffer, BYTES, BLOCKS / 2 * BYTES);
+        iocb.data = i;
+        submit_all(&list, 1);
+        for (double until = seconds() + 3e-5; is_late && seconds() < until;)
+            ;
+        int code = io_getevents(ctx, 1, 1, &event, limit);
+        if (code != 1 || event.data != (unsigned)i || event.obj != (uintptr_t)&iocb || event.res != BYTES)
+            CHECK(code, event.res);
+        if (i % 2 && buffer[17] != (char)(i / 2))
+            CHECK(buffer[17], (char)(i / 2));
+    }
+    return event.res;
+}
+
+static void prompt(int in_use)
+{
+    (void)in_use;
+    CHECK(ones(1000, 0, NULL), BYTES);
+    CHECK(outcome(ctx, iocb_of(PREAD, fd, memory, BYTES, BLOCKS * BYTES)), 0);
+    CHECK(ones(1000, 0, NULL), BYTES);
+    CHECK(outcome(ctx, iocb_of(PREAD, fd, memory, 2 * BYTES, (BLOCKS - 1) * BYTES)), BYTES);
+    CHECK(ones(1000, 0, NULL), BYTES);
+    SHOW(outcome(ctx, iocb_of(PREAD, fd, memory + 1, BYTES, 0)));
+    CHECK(ones(1000, 0, NULL), BYTES);
+    SHOW(outcome(ctx, iocb_of(PREAD, fd, (void *)8192, BYTES, 0)));
+    CHECK(ones(1000, 0, NULL), BYTES);
+    /* A number that stands for another file now, which may not be written. */
+    int other = file_of("depth", O_RDONLY | O_DIRECT, 0), kept = dup(fd);
+    dup2(other, fd);
+    CHECK(outcome(ctx, iocb_of(PWRITE, fd, memory, BYTES, 0)), -100000 - EBADF);
+    dup2(kept, fd);
+    close(kept), close(other);
+    CHECK(ones(1000, 0, NULL), BYTES);
+    /* Two at a time. */
+    static struct slot slots[2];
+    lists(slots, memory, 2, 10);
+    CHECK(ones(1000, 0, NULL), BYTES);
+}
+
+static void late(int in_use)
+{
+    (void)in_use;
+    CHECK(ones(1000, 1, NULL), BYTES);
+}
+
+static void limited(int in_use)
+{
+    struct timespec minute = {60, 0};
+    (void)in_use;
+    CHECK(ones(1000, 0, &minute), BYTES);
+}
+
 static void turns(int in_use)
 {
     static struct slot slots[LIST];
@@ -181,14 +246,16 @@ static void threads(int reapers)
     CHECK(in_flight, 0);
 }
 
-static const struct test_case cases[] = {{"few", few}, {"turns", turns}, {"threads", threads}, {"reapers", threads}, {NULL, NULL}};
+static const struct test_case cases[] = {
+    {"few", few}, {"prompt", prompt}, {"late", late}, {"limited", limited}, {"turns", turns}, {"threads", threads}, {"reapers", threads}, {NULL, NULL},
+};
 
 int main(int count, char **arguments)
 {
     directory = arguments[count - 1];
     memory = aligned_alloc(BYTES, 4 * SLOTS * BYTES);
     close(filled("depth", O_RDONLY, BLOCKS * BYTES));
-    fd = file_of("depth", O_RDONLY | O_DIRECT, 0);
+    fd = file_of("depth", O_RDWR | O_DIRECT, 0);
     for (const struct test_case *it = cases; it->name; it++)
         if (!strcmp(arguments[1], it->name)) {
             CHECK(io_setup(2 * SLOTS, &ctx), 0);
