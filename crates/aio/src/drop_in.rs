@@ -10,6 +10,7 @@ use crate::lifetime::{self, CONTEXTS};
 use crate::polled;
 use crate::submit;
 use crate::system::{self, Ask, failure};
+use crate::thread;
 use libc::{c_int, c_long, c_void, timespec};
 
 /// `io_queue_run` calls this with what an event has.
@@ -44,6 +45,7 @@ pub unsafe fn destroy(context: usize) -> c_int {
 /// What the iocbs name stays valid until their events.
 pub unsafe fn submit(context: usize, nr: c_long, iocbs: *mut *mut c_void) -> c_int {
     let iocbs = iocbs as usize;
+    thread::forget_last();
     if polled::is_id(context) {
         // SAFETY: passed on to the caller.
         return unsafe { polled::submit(context, nr, iocbs) };

@@ -19,22 +19,6 @@ impl Drop for Inside {
     }
 }
 
-/// What tells the calling thread from others that are there at the same time.
-#[inline(always)]
-pub fn thread() -> usize {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let this: usize;
-        // SAFETY: the first word of a thread's block is its own address (System V ABI, thread-local storage).
-        unsafe {
-            std::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) this, options(nostack, preserves_flags, readonly));
-        }
-        this
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    flag::thread()
-}
-
 /// The thread's flag, where the loader has put it when the program started (`initial-exec`): a shared library's
 /// own variables of threads cost a call of `__tls_get_addr` each time, and the compiler cannot be told
 /// otherwise. One byte fits into what glibc keeps for libraries that come later (`dlopen`).
@@ -108,10 +92,6 @@ mod flag {
     #[inline]
     pub fn lower() {
         INSIDE.with(|flag| flag.store(false, Relaxed));
-    }
-
-    pub fn thread() -> usize {
-        INSIDE.with(|flag| std::ptr::from_ref(flag) as usize)
     }
 }
 

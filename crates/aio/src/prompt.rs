@@ -9,9 +9,10 @@
 //!
 //! Whoever does something else meanwhile keeps his two calls: that is what he has asynchronous I/O for.
 
-use crate::inside;
+use crate::thread::{self, Last};
+use std::ptr;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 /// So many in a row show that the program always waits; more are not remembered.
 const CALLS: u32 = 128;
@@ -21,127 +22,140 @@ const LATE: u32 = CALLS / 2;
 /// Ticks of the processor's clock from the end of the one call to the begin of the other, at most: a few microseconds.
 const TICKS_MAX: u64 = 10_000;
 
-/// How a context's program has waited of late.
+/// How a context's program has waited of late: how many times in a row at once.
 #[derive(Default)]
-pub struct Prompt {
-    /// When the request was submitted that alone is in flight; 0 if that is not so, or was taken note of.
-    began: AtomicU64,
-    /// By which thread.
-    by: AtomicUsize,
-    count: AtomicU32,
-}
+pub struct Prompt(AtomicU32);
 
 impl Prompt {
     /// The calling thread has submitted one, and nothing else is in flight.
     #[inline(always)]
     pub fn begin(&self) {
-        self.by.store(inside::thread(), Relaxed);
-        self.began.store(ticks(), Relaxed);
+        thread::set_last(Last { context: self.id(), ticks: ticks() });
     }
 
     /// Several are in flight.
     #[inline(always)]
     pub fn forget(&self) {
-        self.began.store(0, Relaxed);
-        self.count.store(0, Relaxed);
-    }
-
-    /// One was submitted in an unusual way, which says nothing.
-    pub fn skip(&self) {
-        self.began.store(0, Relaxed);
+        thread::forget_last();
+        self.0.store(0, Relaxed);
     }
 
     /// The calling thread asks for `min` events, for ever if that is no `timeout`.
     #[inline(always)]
     pub fn ask(&self, min: i64, timeout: usize) {
-        let began = self.began.load(Relaxed);
-        if began == 0 {
-            return;
+        let last = thread::last();
+        if last.context == self.id() {
+            thread::forget_last();
+            let is_prompt =
+                min == 1 && timeout == 0 && ticks().wrapping_sub(last.ticks) <= TICKS_MAX;
+            self.note(is_prompt);
+        } else if self.may_be() {
+            // It was another thread that submitted, or this one has submitted something else since.
+            self.note(false);
         }
-        self.began.store(0, Relaxed);
-        let count = self.count.load(Relaxed);
-        let waits = min == 1 && timeout == 0 && self.by.load(Relaxed) == inside::thread();
-        let is_prompt = waits && ticks().wrapping_sub(began) <= TICKS_MAX;
+    }
+
+    #[inline(always)]
+    fn note(&self, is_prompt: bool) {
+        let count = self.0.load(Relaxed);
         let count = if is_prompt { (count + 1).min(CALLS_MAX) } else { count.saturating_sub(LATE) };
-        self.count.store(count, Relaxed);
+        self.0.store(count, Relaxed);
+    }
+
+    fn id(&self) -> usize {
+        ptr::from_ref(self) as usize
     }
 
     /// Whether it may yet be found to be.
     pub fn may_be(&self) -> bool {
-        self.count.load(Relaxed) > 0
+        self.0.load(Relaxed) > 0
     }
 
     /// Whether it always asks at once.
     #[inline(always)]
     pub fn is_always(&self) -> bool {
-        self.count.load(Relaxed) >= CALLS
+        self.0.load(Relaxed) >= CALLS
     }
 }
 
-/// The processor's clock, never 0; where there is none that a program may read, nobody is prompt.
+/// The processor's clock. Where there is none that is known here it does not stand still, so that nobody is prompt.
 #[inline(always)]
 fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: reads a register; a process that has had this forbidden (PR_SET_TSC) has no use for the C library's clock either.
-    return unsafe { std::arch::x86_64::_rdtsc() } | 1;
+    // SAFETY: reads a register; a process that has had this forbidden (PR_SET_TSC) has lost the C library's clock with it.
+    return unsafe { std::arch::x86_64::_rdtsc() };
     #[cfg(not(target_arch = "x86_64"))]
-    0
+    {
+        static NOW: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        NOW.fetch_add(2 * TICKS_MAX, Relaxed)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn calls(prompt: &Prompt, count: u32, min: i64, timeout: usize) {
+        for _ in 0..count {
+            prompt.begin();
+            prompt.ask(min, timeout);
+        }
+    }
+
     #[test]
     fn who_asks_at_once_again_and_again_is_prompt_until_he_is_not() {
         let prompt = Prompt::default();
-        let calls = |count: u32, min, timeout| {
-            for _ in 0..count {
-                prompt.begin();
-                prompt.ask(min, timeout);
-                // Nothing was submitted since.
-                prompt.ask(min, timeout);
-            }
-        };
         // One that is interrupted in between costs some of those before it.
-        calls(8 * CALLS, 1, 0);
+        calls(&prompt, 8 * CALLS, 1, 0);
         assert!(prompt.is_always());
-        calls(3, 1, 16);
+        calls(&prompt, 3, 1, 16);
         assert!(!prompt.is_always(), "with a limit");
-        calls(8 * CALLS, 0, 0);
+        calls(&prompt, 8 * CALLS, 0, 0);
         assert!(!prompt.is_always(), "without waiting");
-        calls(8 * CALLS, 1, 0);
+        calls(&prompt, 8 * CALLS, 1, 0);
         assert!(prompt.is_always());
         prompt.forget();
-        assert!(!prompt.is_always(), "several");
-        prompt.ask(1, 0);
-        assert_eq!(prompt.count.load(Relaxed), 0);
+        assert!(!prompt.is_always() && !prompt.may_be(), "several");
     }
 
     #[test]
     fn who_is_late_or_another_is_not() {
         let prompt = Prompt::default();
-        let late = |count: u32, other: bool| {
+        let late = |count: u32| {
             for _ in 0..count {
                 prompt.begin();
-                if other {
-                    std::thread::scope(|scope| drop(scope.spawn(|| prompt.ask(1, 0))));
-                    continue;
-                }
-                let began = prompt.began.load(Relaxed);
-                prompt.began.store(began - TICKS_MAX - 2, Relaxed);
+                let last = thread::last();
+                thread::set_last(Last { ticks: last.ticks.wrapping_sub(TICKS_MAX + 1), ..last });
                 prompt.ask(1, 0);
             }
         };
-        late(2 * CALLS, false);
-        assert!(!prompt.is_always());
-        prompt.count.store(CALLS_MAX, Relaxed);
-        late(3, true);
-        assert!(!prompt.is_always());
-        prompt.count.store(CALLS_MAX, Relaxed);
-        late(2, false);
+        late(2 * CALLS);
+        assert!(!prompt.may_be());
+        prompt.0.store(CALLS_MAX, Relaxed);
+        late(2);
         assert!(prompt.is_always(), "two may have been interrupted");
-        late(1, false);
+        late(1);
         assert!(!prompt.is_always());
+        prompt.0.store(CALLS_MAX, Relaxed);
+        for _ in 0..3 {
+            prompt.begin();
+            std::thread::scope(|scope| drop(scope.spawn(|| prompt.ask(1, 0))));
+        }
+        assert!(!prompt.is_always(), "another thread asked");
+    }
+
+    #[test]
+    fn who_has_two_contexts_in_flight_waits_for_neither() {
+        let both = [Prompt::default(), Prompt::default()];
+        for _ in 0..4 * CALLS {
+            both.iter().for_each(Prompt::begin);
+            both.iter().for_each(|prompt| prompt.ask(1, 0));
+        }
+        assert!(!both[0].is_always());
+        // One after the other he does.
+        for _ in 0..8 * CALLS {
+            both.iter().for_each(|prompt| calls(prompt, 1, 1, 0));
+        }
+        assert!(both.iter().all(Prompt::is_always));
     }
 }
