@@ -220,7 +220,7 @@ impl Bench<'_> {
     fn kill(&self, way: Way, measured: &mut Measured) -> anyhow::Result<()> {
         let Some(mut subject) = self.start(way, measured) else { return Ok(()) };
         let mut client = Client::open(&subject.node(), subject.bytes)?;
-        let times = self.recovery(&mut subject, &mut client);
+        let times = self.recovery(way, &mut subject, &mut client);
         measured.recovery.insert(way, times.with_context(|| format!("{}: recovery", way.name()))?);
         Ok(())
     }
@@ -228,10 +228,15 @@ impl Bench<'_> {
     /// Kills the server under writes, which all end well, again and again: how long each successor takes to serve.
     fn recovery(
         &self,
+        way: Way,
         subject: &mut Subject,
         client: &mut Client,
     ) -> anyhow::Result<Vec<Recovery>> {
-        let Plan { warm, kills, .. } = self.plan;
+        let Plan { warm, mut kills, .. } = self.plan;
+        if way == Way::RecoverableProgram && self.options.quick {
+            // It takes the kernel most of a second to look at a program.
+            kills = kills.min(2);
+        }
         let program = InMemory::new()?;
         let times = (0..kills).map(|round| {
             let mut took = None;
