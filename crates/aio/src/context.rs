@@ -26,7 +26,7 @@ use crate::lock::{Guard, Lock};
 use crate::native::Native;
 use crate::parking::{Parked, unpark};
 use crate::probe::{Files, Reason};
-use crate::prompt::Prompt;
+use crate::prompt::{self, Prompt};
 use crate::ring::{Completion, Ring, Setup, Submission};
 use crate::stat::{self, Record};
 use std::sync::OnceLock;
@@ -131,13 +131,16 @@ pub struct Submitting {
     /// Calls in a row that have left few in flight, and how many it takes.
     pub few: u64,
     pub patience: u64,
+    /// Whether one that is alone may be waited for where it is submitted.
+    pub may_wait: bool,
 }
 
 impl Submitting {
     /// Of a context without a ring.
     pub fn new(files: Files) -> Submitting {
         let requests = Free::default();
-        Submitting { queue: None, files, requests, priority: None, few: 0, patience: depth::CALLS }
+        let (patience, may_wait) = (depth::CALLS, prompt::has_clock());
+        Submitting { queue: None, files, requests, priority: None, few: 0, patience, may_wait }
     }
 }
 
@@ -253,7 +256,7 @@ impl Context {
     }
 
     /// From now on natively, if it was through the ring. The caller holds `submitting`, so that nothing goes to the ring any more
-    /// once this returns.
+    /// once this returns, but for what is left of batches that are [`away`](Context::away), and until [`Context::resume`].
     pub fn settle(&self, reason: Reason) {
         self.turn_native(Mode::Ring, reason);
     }

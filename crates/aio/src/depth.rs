@@ -1,12 +1,14 @@
-//! Contexts of which few requests are in flight go to the kernel's AIO, and come back to the ring when there are more.
+//! Contexts of which few requests are in flight go to the kernel's AIO, and come back to the ring for lists of more.
 //!
 //! ```text
 //!   Ring ──so many calls of io_submit in a row that leave FEW in flight, past the page cache──> Native, at rest
-//!    ^─────────a list of more than FEW, while nobody waits in the kernel's io_getevents────────────'
+//!    ^──a list of more than FEW, or so many calls later, while nobody waits in the kernel's io_getevents──'
 //! ```
 //!
 //! One or two requests at a time cost more instructions by io_uring than by the kernel's AIO, whoever submits them; lists of three or four
-//! and more cost fewer. What is at rest is soon bare ([`Context::is_bare`]): then the library adds next to nothing.
+//! and more cost fewer, requests that are submitted one by one do not, however many are in flight. What is at rest is soon bare
+//! ([`Context::is_bare`]): then the library adds next to nothing. Its program may have become another meanwhile (it reads through the page cache, or waits
+//! for each request at once): so it is looked at again now and then.
 
 use crate::context::{Context, Mode, Submitting};
 use crate::lock::Guard;
@@ -20,6 +22,8 @@ pub const FEW: u32 = 2;
 pub const CALLS: u64 = 256;
 /// How often the way back is tried, before the context stays the kernel's: a thread that reaps may always be waiting there.
 const TRIES: u32 = 64;
+/// After so many calls at rest it is looked at again, for what it costs by the ring until it is at rest once more: a fiftieth of a thirtieth.
+const REST: u64 = 8192;
 
 /// Whether a context is at rest, and wanted back.
 #[derive(Default)]
@@ -30,12 +34,6 @@ pub struct Rest {
 }
 
 impl Submitting {
-    /// Whether its requests may be waited for where they are submitted: not where all are to go by the ring.
-    #[inline(always)]
-    pub fn may_wait(&self) -> bool {
-        self.patience != u64::MAX
-    }
-
     /// A call has left so many in flight, its own past the page cache: whether there have been few for long.
     #[inline(always)]
     pub fn has_few(&mut self, in_flight: u32) -> bool {
@@ -47,13 +45,16 @@ impl Submitting {
 impl Context {
     /// Has it stay with the ring, however few there are.
     pub fn never_rest(&self) {
-        self.submitting().patience = u64::MAX;
+        let mut submitting = self.submitting();
+        submitting.patience = u64::MAX;
+        submitting.may_wait = false;
     }
 
     /// From now on natively, unless its program may turn out to be prompt. Under the lock of the submitting side.
     #[cold]
     pub fn rest(&self, submitting: &mut Guard<'_, Submitting>) {
-        if self.prompt.may_be() {
+        // Those who have given up the lock in mid-batch may go on by the ring.
+        if self.prompt.may_be() || self.away.load(SeqCst) > 0 {
             return;
         }
         submitting.few = 0;
@@ -71,7 +72,13 @@ impl Context {
         self.rest.wanted.load(SeqCst) > 0
     }
 
-    /// There is a list for the ring of a context that is bare: it is not bare any more if it may come back, and whoever submits or
+    /// Whether it is time to look again at a context that is bare, at the call of `io_submit` of that number.
+    #[inline(always)]
+    pub fn is_rested(calls: u64) -> bool {
+        calls.is_multiple_of(REST)
+    }
+
+    /// A context that is bare is to go by the ring: it is not bare any more if it may come back, and whoever submits or
     /// takes next tries to have it back.
     #[cold]
     pub fn want_ring(&self) -> bool {
@@ -87,7 +94,11 @@ impl Context {
     /// of the submitting side.
     #[cold]
     pub fn resume(&self, submitting: &mut Guard<'_, Submitting>) -> bool {
-        if !self.is_at_rest() || !self.exchange(Mode::Native, Mode::Switching) {
+        if !self.is_at_rest() {
+            self.rest.wanted.store(0, SeqCst);
+            return false;
+        }
+        if !self.exchange(Mode::Native, Mode::Switching) {
             return false;
         }
         // From here on nobody begins to wait there: see `enter_settled`.
@@ -104,13 +115,18 @@ impl Context {
         submitting.few = 0;
         self.rest.wanted.store(0, SeqCst);
         self.rest.at_rest.store(false, SeqCst);
+        // Somebody may have made it so just before it was wanted.
+        self.unbare();
         self.set_ring();
         true
     }
 
-    /// Whether nobody is in the way, and the program does not take events by itself meanwhile.
+    /// Whether nobody is in the way, the program does not take events by itself meanwhile, and the ring is still there.
     fn is_free(&self) -> bool {
-        !self.dead.load(SeqCst) && !self.native.is_waited_for() && !self.program_reads_ring()
+        !self.dead.load(SeqCst)
+            && !self.native.is_waited_for()
+            && !self.program_reads_ring()
+            && self.engine().is_some_and(|engine| engine.ring.has_descriptor())
     }
 }
 

@@ -3,7 +3,6 @@
 //! No panic leaves them: `extern "C"` functions abort. Errors are returned as `-errno`.
 
 use crate::abi::Event;
-use crate::depth::FEW;
 use crate::events;
 use crate::inside::Inside;
 use crate::lifetime::{self, CONTEXTS};
@@ -55,8 +54,10 @@ pub unsafe fn submit(context: usize, nr: c_long, iocbs: *mut *mut c_void) -> c_i
         let Some(held) = CONTEXTS.find(context) else {
             return system::io_submit(context, nr, iocbs);
         };
-        if held.is_bare() && !(nr > c_long::from(FEW) && held.want_ring()) {
-            return submit::barely(&held, nr, iocbs);
+        if held.is_bare()
+            && let Some(taken) = submit::barely(&held, nr, iocbs)
+        {
+            return taken;
         }
         match Inside::enter() {
             Some(_inside) => submit::submit(&held, nr, iocbs),

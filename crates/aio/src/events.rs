@@ -60,7 +60,7 @@ pub unsafe fn take(
 /// As `take`.
 #[inline(always)]
 pub unsafe fn take_barely(context: &Context, ask: Ask) -> Option<i32> {
-    if !context.enter_settled() {
+    if !context.enter_bare() {
         return None;
     }
     context.record.add(Counter::Reaps, 1);
@@ -128,8 +128,12 @@ unsafe fn take_otherwise(context: &Context, mut ask: Ask, mut got: c_long) -> i3
                     }
                 }
             }
-            (Mode::Switching, _) => {
-                std::thread::yield_now();
+            (Mode::Switching, engine) => {
+                match engine {
+                    // Whoever has it back holds the lock.
+                    Some(_) => drop(context.submitting()),
+                    None => std::thread::yield_now(),
+                }
                 continue;
             }
             (Mode::Native, Some(engine)) if context.is_left(engine) => {
@@ -616,14 +620,17 @@ impl Taking<'_> {
     unsafe fn wait_natively(&mut self, left_ns: u64) -> Result<(), i32> {
         let time = time_of(left_ns);
         let timeout = if left_ns == u64::MAX { 0 } else { (&raw const time) as usize };
-        self.masked |= self.ask.masked;
         let ask = Ask { timeout, ..self.ask.after(self.got) };
         // Looked at once more where it is not the kernel's any more.
         if !self.context.enter_settled() {
             return Ok(());
         }
+        self.masked |= self.ask.masked;
+        // Nothing of the ring wakes it there.
+        self.context.waiters.fetch_sub(1, SeqCst);
         // SAFETY: passed on to the caller.
         let taken = unsafe { system::io_getevents(self.context.id, ask) };
+        self.context.waiters.fetch_add(1, SeqCst);
         self.context.leave_settled(taken);
         self.add(taken)
     }

@@ -107,6 +107,12 @@ impl<T> Guard<'_, T> {
         mem::forget(guard);
     }
 
+    /// Whether somebody seems to be asleep until it is given up.
+    #[inline(always)]
+    pub fn is_wanted(guard: &Self) -> bool {
+        guard.lock.word.load(Relaxed) == WANTED
+    }
+
     /// Gives up the lock for as long as that takes, which may be long.
     pub fn without<R>(guard: &mut Self, work: impl FnOnce() -> R) -> R {
         let lock = guard.lock;
@@ -168,7 +174,9 @@ mod tests {
             }
         });
         let mut held = lock.lock();
-        assert!(lock.try_lock().is_none());
+        assert!(lock.try_lock().is_none() && !Guard::is_wanted(&held));
+        lock.word.store(WANTED, Relaxed);
+        assert!(Guard::is_wanted(&held));
         assert!(Guard::without(&mut held, || lock.try_lock().is_some()));
         assert!(lock.try_lock().is_none());
         drop(held);

@@ -37,19 +37,27 @@ impl Native {
 impl Context {
     /// A thread enters the kernel's `io_getevents`; false when the mode has changed and it must not.
     pub fn enter_native(&self) -> bool {
-        self.enter_in(Mode::Proving)
+        self.enter(|| self.is(Mode::Proving))
     }
 
-    /// The same of a context that is [`Mode::Native`].
-    #[inline(always)]
+    /// The same of a context that is [`Mode::Native`], and false where anything comes from the ring: it may have been back there
+    /// since the thread looked. From here on it does not go back before [`Context::leave_settled`].
     pub fn enter_settled(&self) -> bool {
-        self.enter_in(Mode::Native)
+        self.enter(|| {
+            self.is(Mode::Native) && self.engine().is_none_or(|engine| self.is_left(engine))
+        })
+    }
+
+    /// The same of one that is bare.
+    #[inline(always)]
+    pub fn enter_bare(&self) -> bool {
+        self.enter(|| self.is_bare())
     }
 
     #[inline(always)]
-    fn enter_in(&self, mode: Mode) -> bool {
+    fn enter(&self, may: impl FnOnce() -> bool) -> bool {
         self.native.inside.fetch_add(1, SeqCst);
-        if self.is(mode) {
+        if may() {
             return true;
         }
         self.native.inside.fetch_sub(1, SeqCst);

@@ -82,13 +82,21 @@ impl Prompt {
 #[inline(always)]
 fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: reads a register; a process that has had this forbidden (PR_SET_TSC) has lost the C library's clock with it.
+    // SAFETY: reads a register, which is allowed: see `has_clock`.
     return unsafe { std::arch::x86_64::_rdtsc() };
     #[cfg(not(target_arch = "x86_64"))]
     {
         static NOW: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         NOW.fetch_add(2 * TICKS_MAX, Relaxed)
     }
+}
+
+/// Whether the process may read it, which it may forbid itself.
+pub fn has_clock() -> bool {
+    let mut answer = 0_i32;
+    // SAFETY: a place for the answer; nothing happens where there is no such question.
+    let asked = unsafe { libc::prctl(libc::PR_GET_TSC, &raw mut answer) };
+    asked != 0 || answer == libc::PR_TSC_ENABLE
 }
 
 #[cfg(test)]

@@ -107,6 +107,12 @@ impl Record {
         self.counters[counter as usize].fetch_add(count, Relaxed);
     }
 
+    /// A counter.
+    #[inline(always)]
+    pub fn count(&self, counter: Counter) -> u64 {
+        self.counters[counter as usize].load(Relaxed)
+    }
+
     /// Adds to a counter that only the holder of one lock writes.
     #[inline]
     pub fn add_locked(&self, counter: Counter, count: u64) {

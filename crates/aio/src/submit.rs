@@ -14,7 +14,6 @@ use crate::probe::Reason;
 use crate::stat::Counter;
 use crate::stream;
 use crate::system::{self, failure};
-use crate::thread;
 use crate::usual::{self, One, Queued};
 use libc::c_long;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -50,7 +49,7 @@ pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     }
     let mut tried = None;
     if nr == 1 && context.occupied(engine) < context.capacity {
-        let waits = context.prompt.is_always() && submitting.may_wait();
+        let waits = submitting.may_wait && context.prompt.is_always();
         // SAFETY: passed on to the caller.
         match unsafe { usual::queue_one(engine, &mut submitting, iocbs, waits) } {
             One::Queued(last) => {
@@ -64,7 +63,7 @@ pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
                     if submitting.has_few(in_flight) {
                         context.rest(&mut submitting);
                     }
-                    if in_flight == 1 {
+                    if in_flight == 1 && submitting.may_wait {
                         context.prompt.begin();
                     } else {
                         context.prompt.forget();
@@ -105,7 +104,7 @@ pub unsafe fn submit(context: &Context, nr: c_long, iocbs: usize) -> i32 {
 /// Whether a context that is at rest is not any more, since there are many of them.
 #[inline(always)]
 fn comes_back(context: &Context, submitting: &mut Guard<'_, Submitting>, nr: c_long) -> bool {
-    nr > c_long::from(FEW) && context.resume(submitting)
+    (nr > c_long::from(FEW) || context.is_wanted()) && context.resume(submitting)
 }
 
 /// On a context that has a ring, to which nothing goes: not yet, or not any more.
@@ -147,9 +146,9 @@ unsafe fn by_ring(context: &Context, nr: c_long, iocbs: usize, tried: bool) -> i
     submitting.files.begin_round();
     if nr > 1 {
         context.prompt.forget();
-    } else {
-        // In an unusual way, which says nothing of its program.
-        thread::forget_last();
+    }
+    if nr > c_long::from(FEW) {
+        submitting.few = 0;
     }
     let nr = (nr as u64).min(u64::from(context.nr)) as u32;
     let room = context.capacity.saturating_sub(context.occupied(engine));
@@ -173,8 +172,14 @@ unsafe fn by_ring(context: &Context, nr: c_long, iocbs: usize, tried: bool) -> i
         many,
     };
     if queued.count < nr {
+        let may_wait = submitting.may_wait;
         // SAFETY: passed on to the caller.
-        return unsafe { batch(submitting).run() };
+        let taken = unsafe { batch(submitting).run() };
+        if nr == 1 && may_wait && context.outstanding.load(Relaxed) == 1 {
+            // Unusual only in that its file was to be looked at.
+            context.prompt.begin();
+        }
+        return taken;
     }
     let before = announce(context, engine, &mut submitting, queued.count);
     let taken = engine.ring.submit_here(queued.count);
@@ -274,11 +279,16 @@ unsafe fn to_kernel(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     taken
 }
 
-/// The same on a context that is bare.
+/// The same on a context that is bare; None where it is to go by the ring, and may.
 ///
 /// # Safety
 /// As `submit`.
-pub unsafe fn barely(context: &Context, nr: c_long, iocbs: usize) -> i32 {
+#[inline(always)]
+pub unsafe fn barely(context: &Context, nr: c_long, iocbs: usize) -> Option<i32> {
+    let is_rested = Context::is_rested(context.record.count(Counter::Submits));
+    if (nr > c_long::from(FEW) || is_rested) && context.want_ring() {
+        return None;
+    }
     context.record.add(Counter::Submits, 1);
     // SAFETY: passed on to the caller.
     let taken = unsafe { to_kernel(context, nr, iocbs) };
@@ -286,7 +296,7 @@ pub unsafe fn barely(context: &Context, nr: c_long, iocbs: usize) -> i32 {
     if context.waiters.load(SeqCst) > 0 {
         wake_waiters(context);
     }
-    taken
+    Some(taken)
 }
 
 #[cold]

@@ -231,10 +231,12 @@ pub unsafe fn wait_here(context: &Context, engine: &Engine, address: usize, iocb
         iocb.buf,
         iocb.nbytes as u32,
     );
-    // SAFETY: passed on to the caller.
-    let is_whole =
-        is_alone && unsafe { system::carry_out(write, 0, &entry) } == entry.count() as isize;
-    if !is_whole {
+    let result = match is_alone {
+        // SAFETY: passed on to the caller.
+        true => unsafe { system::carry_out(write, 0, &entry) },
+        false => -1,
+    };
+    if result < 0 {
         // The same once more says what is wrong.
         context.prompt.forget();
         Guard::leave_locked(submitting);
@@ -242,11 +244,15 @@ pub unsafe fn wait_here(context: &Context, engine: &Engine, address: usize, iocb
     }
     // SAFETY: on a page that was met, as writable.
     unsafe { (&raw mut (*(address as *mut Iocb)).key).write_unaligned(0) };
-    let res = entry.count() as i64;
-    let event = Event { data: iocb.data, obj: address as u64, res, res2: 0 };
+    let event = Event { data: iocb.data, obj: address as u64, res: result as i64, res2: 0 };
     submitting.few = 0;
     submit::finish(context, engine, &mut submitting, event);
-    context.prompt.begin();
+    if Guard::is_wanted(&submitting) {
+        // Whoever comes back at once would have the lock again before the other is awake.
+        context.prompt.forget();
+    } else {
+        context.prompt.begin();
+    }
     true
 }
 

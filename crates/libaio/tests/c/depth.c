@@ -4,6 +4,7 @@
  * depth prompt DIRECTORY     one at a time, each waited for at once; what is wrong in between is told as ever
  * depth late DIRECTORY       the same, with something to do between the two calls
  * depth limited DIRECTORY    the same as the first, with a limit of time
+ * depth again DIRECTORY      twos for long enough, then as the first
  * depth turns DIRECTORY      few, then lists, again and again, by one thread
  * depth threads DIRECTORY    the same by two threads that submit, while a third waits for events, for as long as it takes
  * depth reapers DIRECTORY    the same, and a fourth waits again and again for a moment
@@ -158,6 +159,14 @@ static void limited(int in_use)
     CHECK(ones(1000, 0, &minute), BYTES);
 }
 
+static void again(int in_use)
+{
+    static struct slot slots[2];
+    (void)in_use;
+    lists(slots, memory, 2, FEW);
+    CHECK(ones(12000, 0, NULL), BYTES);
+}
+
 static void turns(int in_use)
 {
     static struct slot slots[LIST];
@@ -247,7 +256,7 @@ static void threads(int reapers)
 }
 
 static const struct test_case cases[] = {
-    {"few", few}, {"prompt", prompt}, {"late", late}, {"limited", limited}, {"turns", turns}, {"threads", threads}, {"reapers", threads}, {NULL, NULL},
+    {"few", few}, {"prompt", prompt}, {"late", late}, {"limited", limited}, {"again", again}, {"turns", turns}, {"threads", threads}, {"reapers", threads}, {NULL, NULL},
 };
 
 int main(int count, char **arguments)
