@@ -17,7 +17,7 @@ expect_json "$report" 'keys | join(" ")' 'figures machine rows scenario'
 expect_json "$report" .scenario ublk
 for figure in cpu_copy_over_bpf user_cpu_ns_per_request_bpf returns_per_request_bpf bandwidth_bpf_over_copy \
     zero_copy_over_copy_64k zero_copy_over_copy_larger over_rublk_min recoverable_over_rublk_min recovery_ms recovery_ms_max \
-    recovery_bpf_ms recovery_bpf_ms_max user_space_bpf_ns user_space_layer_ns user_space_bpf_over_layer_ns; do
+    recovery_bpf_ms recovery_bpf_ms_max recovery_remote_ms recovery_remote_ms_max user_space_bpf_ns user_space_layer_ns user_space_bpf_over_layer_ns; do
     expect_json "$report" ".figures | has(\"$figure\")" true
     expect_json "$report" ".figures.$figure as \$it | (\$it | type) == \"number\"
         or (\$it == null and (.machine.notes | map(select(startswith(\"$figure could not be\"))) | length) == 1)" true
@@ -35,7 +35,7 @@ for way in "${ways[@]}"; do
     expect_json "$report" "[.rows[] | select(.server == \"$way\" and .row != \"recovery\")] | length" 6
 done
 expect_json "$report" '.rows[] | select(.row == "user_space") | .samples | length' 5
-killed=(zero_copy_recover recovery_ms_max)
+killed=(zero_copy_recover recovery_ms_max remote_recover recovery_remote_ms_max)
 [[ $programs != true ]] || killed+=(bpf_kernel_recover recovery_bpf_ms_max)
 for ((at = 0; at < ${#killed[@]}; at += 2)); do
     of=".rows[] | select(.row == \"recovery\" and .server == \"${killed[at]}\") | .samples"

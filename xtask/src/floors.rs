@@ -114,6 +114,7 @@ const IN_GUEST: [Bench; 4] = [
             ("bpf_kernel_memory_growth_kib", NO_LEAST, 1024.0),
             ("recovery_ms_max", 0.0, 1000.0),
             ("recovery_bpf_ms_max", 0.0, 1000.0),
+            ("recovery_remote_ms_max", 0.0, 1000.0),
         ],
         beside: &[
             ("rublk", ("over_rublk_min", 1.0, NO_MOST)),

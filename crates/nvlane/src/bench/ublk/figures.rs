@@ -176,7 +176,8 @@ fn recovery(measured: &Measured, report: &mut Report) {
         columns: vec!["server", "kills", "median, ms", "most, ms"],
         rows: Vec::new(),
     };
-    for (way, figure) in KILLED_WAYS.into_iter().zip(["recovery_ms", "recovery_bpf_ms"]) {
+    let figures = ["recovery_ms", "recovery_bpf_ms", "recovery_remote_ms"];
+    for (way, figure) in KILLED_WAYS.into_iter().zip(figures) {
         let samples = measured.recovery.get(&way).map_or(&[][..], Vec::as_slice);
         let times: Vec<f64> = samples.iter().map(|sample| sample.served_ms).collect();
         let most = times.iter().copied().reduce(f64::max).unwrap_or(f64::NAN);
@@ -312,7 +313,7 @@ mod tests {
         let killed = |times: [f64; 3]| {
             times.map(|served_ms| Recovery { gone_ms: 5.0, live_ms: served_ms - 2.0, served_ms })
         };
-        let times = [[80.0, 600.0, 70.0], [90.0, 310.0, 95.0]];
+        let times = [[80.0, 600.0, 70.0], [90.0, 310.0, 95.0], [170.0, 180.0, 410.0]];
         let recovery = KILLED_WAYS.into_iter().zip(times.map(|times| killed(times).to_vec()));
         let recovery = recovery.filter(|(way, _)| !without.contains(way)).collect();
         let mut measured = Measured { user_space, recovery, ..Measured::default() };
@@ -330,7 +331,7 @@ mod tests {
         measured
     }
 
-    const CONTRACT: [&str; 15] = [
+    const CONTRACT: [&str; 17] = [
         "cpu_copy_over_bpf",
         "user_cpu_ns_per_request_bpf",
         "returns_per_request_bpf",
@@ -343,6 +344,8 @@ mod tests {
         "recovery_ms_max",
         "recovery_bpf_ms",
         "recovery_bpf_ms_max",
+        "recovery_remote_ms",
+        "recovery_remote_ms_max",
         "user_space_bpf_ns",
         "user_space_layer_ns",
         "user_space_bpf_over_layer_ns",
@@ -368,6 +371,8 @@ mod tests {
             600.0,
             95.0,
             310.0,
+            180.0,
+            410.0,
             50.0,
             30.0,
             20.0,
@@ -376,7 +381,7 @@ mod tests {
             assert!((figure(name) - expected).abs() < 1e-3, "{name} is {}", figure(name));
         }
         assert_eq!(figure("bpf_kernel_memory_growth_kib"), 4.0);
-        assert_eq!(report.rows.len(), Way::ALL.len() * (ROWS.len() + LARGER.len() + 1) + 3);
+        assert_eq!(report.rows.len(), Way::ALL.len() * (ROWS.len() + LARGER.len() + 1) + 4);
         assert_eq!(report.rows.last().unwrap()["samples"][1]["layer_ns"], 45.0);
         assert_eq!(report.tables.len(), ROWS.len() + LARGER.len() + 3);
     }
@@ -389,7 +394,7 @@ mod tests {
         let value = serde_json::to_value(&report).unwrap();
         let figures = value["figures"].as_object().unwrap();
         for name in CONTRACT {
-            let there = ["zero_copy_over", "recovery_ms", "user_space"];
+            let there = ["zero_copy_over", "recovery_ms", "recovery_remote", "user_space"];
             let is_null = !there.iter().any(|begin| name.starts_with(begin));
             assert_eq!(figures[name].is_null(), is_null, "{name}");
         }

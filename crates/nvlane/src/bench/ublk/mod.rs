@@ -19,7 +19,7 @@ mod stage;
 mod subject;
 
 use super::report::Report;
-use super::served::Scratch;
+use super::served::{self, Scratch, Served};
 use super::{Options, Scenario, cores, guest};
 use anyhow::Context;
 use load::{Client, Shape};
@@ -27,6 +27,7 @@ use serde::Serialize;
 use stage::Stage;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 use subject::{InMemory, Look, Recovery, Subject, Way};
 
@@ -49,7 +50,11 @@ const LARGER: [Shape; 5] = [
 ];
 
 /// Whose servers are killed.
-const KILLED_WAYS: [Way; 2] = [Way::Recoverable, Way::RecoverableProgram];
+const KILLED_WAYS: [Way; 3] = [Way::Recoverable, Way::RecoverableProgram, Way::RecoverableRemote];
+
+/// What remote volumes are of, and by whom they are asked for: a host that its target knows again.
+const NQN: &str = "nqn.2026-11.com.example:bench";
+const HOST_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:6b0b1b1e-7d0f-4c0e-9a55-0f1a2b3c4d5e";
 
 /// What is under way when a server is killed.
 const KILLED: Shape = ROWS[4];
@@ -141,7 +146,7 @@ impl Scenario for Ublk {
             plan: Plan::new(options),
             stage: Stage::new().context("null block devices cannot be set up")?,
             object,
-            scratch: scratch.path().to_owned(),
+            scratch: &scratch,
         };
         for round in 0..bench.plan.rounds {
             for way in Way::ALL {
@@ -177,7 +182,7 @@ struct Bench<'a> {
     plan: Plan,
     stage: Stage,
     object: PathBuf,
-    scratch: PathBuf,
+    scratch: &'a Scratch,
 }
 
 impl Bench<'_> {
@@ -205,7 +210,8 @@ impl Bench<'_> {
             return None;
         }
         let core = self.options.server_core;
-        let started = Subject::start(way, &self.stage, &self.object, &self.scratch, core);
+        let program = &self.object;
+        let started = Subject::start(way, &self.stage, program, self.scratch.path(), core);
         let noted = |error: anyhow::Error| measured.missing.insert(way, format!("{error:#}"));
         started.map_err(noted).ok()
     }
@@ -218,11 +224,27 @@ impl Bench<'_> {
 
     /// How long servers are away that are killed.
     fn kill(&self, way: Way, measured: &mut Measured) -> anyhow::Result<()> {
+        let _target = match way {
+            Way::RecoverableRemote => Some(self.target()?),
+            _ => None,
+        };
         let Some(mut subject) = self.start(way, measured) else { return Ok(()) };
         let mut client = Client::open(&subject.node(), subject.bytes)?;
         let times = self.recovery(way, &mut subject, &mut client);
         measured.recovery.insert(way, times.with_context(|| format!("{}: recovery", way.name()))?);
         Ok(())
+    }
+
+    /// A target of the first null block device, on the client's core.
+    fn target(&self) -> anyhow::Result<Served> {
+        let address = served::free_address()?;
+        self.stage.set_remote(&format!("tcp://{address}/{NQN}?ns=1&hostnqn={HOST_NQN}"));
+        let mut command = Command::new(std::env::current_exe()?);
+        let place = self.scratch.path().join("target");
+        command.arg("serve").arg(self.stage.one()).args(["--nqn", NQN, "--listen"]);
+        command.arg(address.to_string()).arg("--data-dir").arg(&place);
+        command.arg("--socket").arg(place.with_extension("sock"));
+        Served::start(&mut command, address, self.options.client_core, self.scratch)
     }
 
     /// Kills the server under writes, which all end well, again and again: how long each successor takes to serve.

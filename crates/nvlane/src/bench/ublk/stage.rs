@@ -1,6 +1,7 @@
 //! What the devices stand on: the driver, and two null block devices, which cost nothing and forget everything.
 
 use anyhow::{Context, bail};
+use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,6 +19,8 @@ const SECTORS_MAX: &str = "2048";
 pub struct Stage {
     made: Vec<PathBuf>,
     devices: Vec<PathBuf>,
+    /// By which name the first is reached over a network.
+    remote: RefCell<String>,
 }
 
 impl Stage {
@@ -31,7 +34,7 @@ impl Stage {
                 .status();
             mounted.context("configfs cannot be mounted")?;
         }
-        let mut stage = Stage { made: Vec::new(), devices: Vec::new() };
+        let mut stage = Stage { made: Vec::new(), devices: Vec::new(), remote: RefCell::default() };
         for letter in ["a", "b"] {
             stage.make(&format!("nvlane-bench-{}-{letter}", std::process::id()))?;
         }
@@ -41,6 +44,16 @@ impl Stage {
     /// The first of them.
     pub fn one(&self) -> &Path {
         &self.devices[0]
+    }
+
+    /// The same by a target, once there is one.
+    pub fn remote(&self) -> String {
+        self.remote.borrow().clone()
+    }
+
+    /// Where that is.
+    pub fn set_remote(&self, uri: &str) {
+        self.remote.replace(uri.to_owned());
     }
 
     /// Both, as the backends of a volume.

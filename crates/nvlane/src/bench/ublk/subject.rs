@@ -40,6 +40,8 @@ pub enum Way {
     ProgramKernel,
     /// The same of a device that outlives its server: only killed, and not in [`Way::ALL`].
     RecoverableProgram,
+    /// So is this, of a remote volume.
+    RecoverableRemote,
     /// rublk's loop target as it is by default.
     Rublk,
     /// The same with `--zero-copy`.
@@ -69,6 +71,7 @@ impl Way {
             Way::ProgramUser => "bpf_user",
             Way::ProgramKernel => "bpf_kernel",
             Way::RecoverableProgram => "bpf_kernel_recover",
+            Way::RecoverableRemote => "remote_recover",
             Way::Rublk => "rublk",
             Way::RublkZeroCopy => "rublk_zero_copy",
         }
@@ -91,6 +94,7 @@ impl Way {
             Way::ProgramUser => (routed(), &["--bpf", "user"]),
             Way::ProgramKernel => (routed(), &["--bpf", "kernel"]),
             Way::RecoverableProgram => (routed(), &["--bpf", "kernel", "--recover"]),
+            Way::RecoverableRemote => (stage.remote(), &["--recover"]),
             Way::Rublk => (one, &["--foreground"]),
             Way::RublkZeroCopy => (one, &["--foreground", "--zero-copy"]),
         };
