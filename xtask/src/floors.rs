@@ -243,9 +243,8 @@ impl Bench {
 
 /// Whether a report has a peer's figures; told where it has none, since the peer is not installed.
 fn is_there(report: &Value, peer: &str, output: &mut Output) -> bool {
-    let is_there = !report["machine"]["peers"][peer]
-        .as_str()
-        .is_some_and(|version| version == "missing: not installed");
+    let version = report["machine"]["peers"][peer].as_str();
+    let is_there = version != Some("missing: not installed");
     if !is_there {
         output.say(&format!("not measured: what is beside {peer}, which is not installed"));
     }
