@@ -22,7 +22,7 @@ pub const FEW: u32 = 2;
 pub const CALLS: u64 = 256;
 /// How often the way back is tried, before the context stays the kernel's: a thread that reaps may always be waiting there.
 const TRIES: u32 = 64;
-/// After so many calls at rest it is looked at again, for what it costs by the ring until it is at rest once more: a fiftieth of a thirtieth.
+/// After so many calls at rest it is looked at again: the [`CALLS`] by the ring that this takes are a thirtieth of them, and cost a fiftieth more.
 const REST: u64 = 8192;
 
 /// Whether a context is at rest, and wanted back.
@@ -101,7 +101,8 @@ impl Context {
         if !self.exchange(Mode::Native, Mode::Switching) {
             return false;
         }
-        // From here on nobody begins to wait there: see `enter_settled`.
+        // From here on nobody begins to wait there: see `enter_settled` and `enter_bare`.
+        self.unbare();
         if !self.is_free() {
             self.exchange(Mode::Switching, Mode::Native);
             let tries = match self.rest.wanted.load(SeqCst) {
@@ -115,8 +116,6 @@ impl Context {
         submitting.few = 0;
         self.rest.wanted.store(0, SeqCst);
         self.rest.at_rest.store(false, SeqCst);
-        // Somebody may have made it so just before it was wanted.
-        self.unbare();
         self.set_ring();
         true
     }
