@@ -26,8 +26,7 @@ fn few_at_a_time_are_the_kernels() {
 /// 7,000 but for what interrupts them, where 128 have shown that each is waited for. A machine that stands still may interrupt many.
 #[test]
 fn one_that_is_waited_for_is_carried_out_at_once() {
-    let here = (0..5).map(|_| ways_of("prompt", "auto")[2]).max();
-    assert!(here > Some(4_000), "{here:?} at once");
+    assert!((0..5).any(|_| ways_of("prompt", "auto")[2] > 4_000));
     let [ring, _, here] = ways_of("prompt", "ring");
     assert!(ring > 7_000 && here == 0, "{ring} by io_uring, {here} at once");
 }
@@ -35,8 +34,7 @@ fn one_that_is_waited_for_is_carried_out_at_once() {
 /// What is the kernel's is looked at again: its program may have become one that waits for each at once.
 #[test]
 fn a_program_that_becomes_another_is_found_out() {
-    let here = (0..5).map(|_| ways_of("again", "auto")[2]).max();
-    assert!(here > Some(2_000), "{here:?} at once");
+    assert!((0..5).any(|_| ways_of("again", "auto")[2] > 2_000));
 }
 
 /// What a program does meanwhile it does while its request is in flight; and it need not wait for ever.
@@ -59,7 +57,7 @@ fn lists_bring_the_ring_back() {
 /// Whoever takes events is in the way of the ring while he waits in the kernel, and has it back when he comes again.
 #[test]
 fn nobody_waits_where_nothing_comes() {
-    for _ in 0..5 {
+    for _ in 0..2 {
         let [ring, native, here] = ways_of("threads", "auto");
         assert!(ring > 1_000 && native > 1_000, "{ring} by io_uring, {native} natively");
         assert_eq!(here, 0, "another waits for it");
@@ -71,7 +69,7 @@ fn nobody_waits_where_nothing_comes() {
 /// Two may never be away at once: then all of it stays the kernel's.
 #[test]
 fn two_that_wait_are_told_of_everything() {
-    for _ in 0..5 {
+    for _ in 0..2 {
         let [_, native, _] = ways_of("reapers", "auto");
         assert!(native > 1_000, "{native} natively");
     }
