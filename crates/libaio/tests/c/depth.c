@@ -185,7 +185,7 @@ static void *submits(void *argument)
     struct slot *slots = all[(long)argument];
     char *buffers = memory + (1 + (long)argument) * SLOTS * BYTES;
     unsigned seed = 1 + (long)argument;
-    for (int turn = 0; turn < 40; turn++) {
+    for (int turn = 0; turn < 24; turn++) {
         /* Now one at a time for long enough, now lists, now in the middle of either. */
         int count = turn % 2 ? 3 + rand_r(&seed) % (LIST - 2) : 1;
         int rounds = turn % 2 ? 5 + rand_r(&seed) % 20 : FEW + rand_r(&seed) % 100;
@@ -197,7 +197,7 @@ static void *submits(void *argument)
                     begin(&slots[i], buffers + i * BYTES, round + i);
                     list[found++] = &slots[i].iocb;
                 } else if (count == 1) {
-                    sched_yield();
+                    usleep(20);
                     i = -1;
                 }
             }
