@@ -129,11 +129,11 @@ unsafe fn take_otherwise(context: &Context, mut ask: Ask, mut got: c_long) -> i3
                 }
             }
             (Mode::Switching, engine) => {
-                match engine {
-                    // Whoever has it back holds the lock.
-                    Some(_) => drop(context.submitting()),
-                    None => std::thread::yield_now(),
+                if engine.is_some() {
+                    // Whoever has it back holds the lock; who has just made it needs the processor.
+                    drop(context.submitting());
                 }
+                std::thread::yield_now();
                 continue;
             }
             (Mode::Native, Some(engine)) if context.is_left(engine) => {

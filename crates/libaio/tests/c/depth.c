@@ -2,6 +2,7 @@
  *
  * depth few DIRECTORY        single reads; prints how many
  * depth prompt DIRECTORY     one at a time, each waited for at once; what is wrong in between is told as ever
+ * depth beside DIRECTORY     the same, while another thread submits now and then
  * depth late DIRECTORY       the same, with something to do between the two calls
  * depth limited DIRECTORY    the same as the first, with a limit of time
  * depth again DIRECTORY      twos for long enough, then as the first
@@ -10,6 +11,7 @@
  * depth reapers DIRECTORY    the same, and a fourth waits again and again for a moment
  */
 #include "aio.h"
+#include <sys/resource.h>
 
 enum { BYTES = 4096, BLOCKS = 64, LIST = 8, FEW = 600, SLOTS = 64 };
 
@@ -140,10 +142,61 @@ static void prompt(int in_use)
     dup2(kept, fd);
     close(kept), close(other);
     CHECK(ones(1000, 0, NULL), BYTES);
+    /* An append that the limit of files cuts short: once, and not the rest of it again. */
+    int appended = filled("appended", O_RDWR | O_APPEND | O_DIRECT, BLOCKS * BYTES);
+    struct rlimit limit = {(BLOCKS + 2) * BYTES, RLIM_INFINITY};
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &limit);
+    CHECK(outcome(ctx, iocb_of(PWRITE, appended, memory, BYTES, 0)), BYTES);
+    CHECK(ones(1000, 0, NULL), BYTES);
+    CHECK(outcome(ctx, iocb_of(PWRITE, appended, memory, 2 * BYTES, 0)), BYTES);
+    CHECK(lseek(appended, 0, SEEK_END), (BLOCKS + 2) * BYTES);
+    close(appended);
+    CHECK(ones(1000, 0, NULL), BYTES);
     /* Two at a time. */
     static struct slot slots[2];
     lists(slots, memory, 2, 10);
     CHECK(ones(1000, 0, NULL), BYTES);
+}
+
+static volatile int is_over;
+
+static void *comes_back_at_once(void *argument)
+{
+    struct iocb iocb, *list = &iocb;
+    struct io_event event;
+    (void)argument;
+    while (!is_over) {
+        iocb = iocb_of(PREAD, fd, memory, BYTES, 0);
+        submit_all(&list, 1);
+        /* Its own, or the other's: there is one for each. */
+        if (io_getevents(ctx, 1, 1, &event, NULL) != 1 || event.res != BYTES)
+            CHECK(event.res, BYTES);
+    }
+    return NULL;
+}
+
+/* One that is never away from the context for long, and another that wants to submit as well. */
+static void beside(int in_use)
+{
+    static struct iocb iocbs[10];
+    struct io_event event;
+    pthread_t other;
+    (void)in_use;
+    pthread_create(&other, NULL, comes_back_at_once, NULL);
+    for (int i = 0; i < 10; i++) {
+        struct iocb *list = &iocbs[i];
+        /* Long enough for the other to be known. */
+        usleep(200000);
+        iocbs[i] = iocb_of(PREAD, fd, memory + BYTES, BYTES, BYTES);
+        double begun = seconds();
+        submit_all(&list, 1);
+        if (seconds() - begun > 20)
+            CHECK(seconds() - begun, 20);
+        CHECK(io_getevents(ctx, 1, 1, &event, NULL), 1);
+    }
+    is_over = 1;
+    pthread_join(other, NULL);
 }
 
 static void late(int in_use)
@@ -256,7 +309,7 @@ static void threads(int reapers)
 }
 
 static const struct test_case cases[] = {
-    {"few", few}, {"prompt", prompt}, {"late", late}, {"limited", limited}, {"again", again}, {"turns", turns}, {"threads", threads}, {"reapers", threads}, {NULL, NULL},
+    {"few", few}, {"prompt", prompt}, {"late", late}, {"limited", limited}, {"again", again}, {"beside", beside}, {"turns", turns}, {"threads", threads}, {"reapers", threads}, {NULL, NULL},
 };
 
 int main(int count, char **arguments)

@@ -37,6 +37,13 @@ fn a_program_that_becomes_another_is_found_out() {
     assert!((0..5).any(|_| ways_of("again", "auto")[2] > 2_000));
 }
 
+/// Whoever comes back at once has the context to himself no longer than it takes to carry out a request.
+#[test]
+fn who_is_quick_does_not_keep_others_waiting() {
+    assert!((0..5).any(|_| ways_of("beside", "auto")[2] > 500));
+    ways_of("beside", "ring");
+}
+
 /// What a program does meanwhile it does while its request is in flight; and it need not wait for ever.
 #[test]
 fn who_does_something_else_meanwhile_has_it_in_flight() {
