@@ -38,7 +38,7 @@ const NO_LEAST: f64 = f64::NEG_INFINITY;
 
 /// What was asked for where that is met (a hundredth less where by no more than that), elsewhere what was measured, less 3 %;
 /// at depth 1 of passthrough, where windows differ by as much again, more.
-const IN_GUEST: [Bench; 4] = [
+const IN_GUEST: [Bench; 5] = [
     Bench {
         scenario: "passthrough",
         only: "loop_library,loop_block_fixed_file,loop_fio,loop_200us_library_qd64,loop_200us_sync_qd64",
@@ -112,10 +112,6 @@ const IN_GUEST: [Bench; 4] = [
             ("returns_per_request_bpf", 0.0, 0.001),
             ("zero_copy_over_copy_64k", 1.0, NO_MOST),
             ("bpf_kernel_memory_growth_kib", NO_LEAST, 1024.0),
-            ("recovery_ms_max", 0.0, 1000.0),
-            // The middle one: an exact guest is slow, and most of it is the kernel's verifier.
-            ("recovery_bpf_ms", 0.0, 1000.0),
-            ("recovery_remote_ms_max", 0.0, 1000.0),
         ],
         beside: &[
             ("rublk", ("over_rublk_min", 1.0, NO_MOST)),
@@ -127,6 +123,18 @@ const IN_GUEST: [Bench; 4] = [
         only: "randread64k_qd1,randwrite128k,randread512k,randread1m,randwrite1m",
         floors: &[],
         bounds: &[("zero_copy_over_copy_larger", 1.0, NO_MOST)],
+        beside: &[],
+    },
+    Bench {
+        scenario: "ublk",
+        only: "recovery",
+        floors: &[],
+        bounds: &[
+            ("recovery_ms_max", 0.0, 1000.0),
+            ("recovery_remote_ms_max", 0.0, 1000.0),
+            // The middle one: an exact guest is slow, and most of it is the kernel's verifier.
+            ("recovery_bpf_ms", 0.0, 1000.0),
+        ],
         beside: &[],
     },
 ];
