@@ -140,7 +140,7 @@ const IN_GUEST: [Bench; 5] = [
 ];
 
 /// As asked for, but for copies of files, of which it is met on a quiet machine only.
-const HERE: [Bench; 2] = [COPY, USER_SPACE];
+const HERE: [Bench; 3] = [COPY, COPY_BESIDE, USER_SPACE];
 
 const USER_SPACE: Bench = Bench {
     scenario: "ublk",
@@ -162,10 +162,29 @@ const COPY: Bench = Bench {
         ("copy_8k_held_over_read_write", 7.4, NO_MOST),
         ("network_8k_percent", 0.0, 14.0),
         ("network_2m16_percent", 0.0, 0.6),
-        ("file_over_local", 0.75, NO_MOST),
+        ("file_over_local", 0.9, NO_MOST),
         ("emulated_over_bound", 0.8, NO_MOST),
     ],
     beside: &[],
+};
+
+/// What a quick run leaves out: on XFS, on the disk, beside fio, and the clone. Where blocks are shared 0.9 is asked for, which
+/// not every machine makes (docs/performance.md).
+const COPY_BESIDE: Bench = Bench {
+    scenario: "copy",
+    only: "xfs_2m16_full,emulated_disk_2m16_full,fio_throttled,clone",
+    floors: &[],
+    bounds: &[
+        ("xfs_over_local", 0.87, NO_MOST),
+        ("emulated_disk_over_bound", 0.8, NO_MOST),
+        ("clone_100g_seconds", 0.0, 2.0),
+    ],
+    beside: &[
+        ("fio", ("fio_p99_throttled_over_alone", 0.0, 1.2)),
+        ("fio", ("fio_p99_throttled_percent_over_alone", 0.0, 1.2)),
+        ("fio", ("fio_p99_throttled_file_over_alone", 0.0, 1.2)),
+        ("fio", ("fio_p99_throttled_file_percent_over_alone", 0.0, 1.2)),
+    ],
 };
 
 /// Measures with that nvlane in exact guests, and counts the figures that are what they have to be. Once more where they are

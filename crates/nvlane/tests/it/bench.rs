@@ -2,6 +2,8 @@
 
 use crate::daemon::nvlane;
 use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
 
 /// Every figure that the bench contract names, and those that are measured beside them.
 fn figures() -> Vec<String> {
@@ -155,4 +157,70 @@ fn what_a_program_costs_in_user_space_is_measured_without_devices() {
     assert!(report["figures"]["over_rublk_min"].is_null(), "{report}");
     let rows = report["rows"].as_array().unwrap();
     assert_eq!((rows.len(), &rows[0]["row"]), (1, &"user_space".into()));
+}
+
+/// What a quick run leaves out, which `guest/bench_reports` therefore does not see: two namespaces, XFS, the disk, whole volumes
+/// beside other programs, the clone, and fio.
+#[test]
+fn whoever_names_rows_of_copy_gets_them_in_a_quick_run() {
+    let may = Command::new("unshare").args(["--net", "--mount", "true"]).output();
+    let has_loops = Path::new("/dev/loop-control").exists();
+    if !rustix::process::geteuid().is_root()
+        || !has_loops
+        || !may.is_ok_and(|may| may.status.success())
+    {
+        return println!("network namespaces and loop devices are root's: not run");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = nvlane();
+    command.args(["bench", "copy", "--quick", "--tiny", "--json", "--only"]);
+    command.arg("xfs_,namespaces_,64k,emulated_disk,volume,clone,fio_throttled_percent");
+    let output = command.arg("--dir").arg(dir.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let rows: Vec<&str> =
+        report["rows"].as_array().unwrap().iter().map(|row| row["row"].as_str().unwrap()).collect();
+    for (kind, shapes) in [
+        ("memory", &["64k"][..]),
+        ("namespaces", &["8k", "64k", "2m16"]),
+        ("emulated", &["64k"]),
+        ("file", &["64k"]),
+        ("emulated_disk", &["8k", "64k", "2m16"]),
+        ("xfs", &["8k", "64k", "2m16"]),
+    ] {
+        for (shape, link) in shapes.iter().flat_map(|shape| [(shape, "1g"), (shape, "full")]) {
+            assert!(
+                rows.contains(&&*format!("{kind}_{shape}_{link}")),
+                "{kind}, {shape}: {rows:?}"
+            );
+        }
+    }
+    for row in ["clone", "volume_nvlane", "file_cp", "file_nvlane", "xfs_cp", "xfs_nvlane"] {
+        assert!(rows.contains(&row), "{row}: {rows:?}");
+    }
+    for name in [
+        "namespaces_2m16_full_over_read_write",
+        "xfs_over_local",
+        "emulated_disk_over_bound",
+        "volume_nvlane_mib_s",
+        "file_nvlane_mib_s",
+        "xfs_nvlane_mib_s",
+        "clone_100g_seconds",
+        "clone_100g_over_cp",
+        "clone_100g_over_cp_durable",
+    ] {
+        assert!(
+            report["figures"][name].as_f64().is_some_and(|figure| figure > 0.0),
+            "{name}: {report}"
+        );
+    }
+    // On a busy machine a copy may not do what it is held to; it is said, then.
+    let notes = report["machine"]["notes"].as_array().unwrap();
+    let name = "fio_p99_throttled_percent_over_alone";
+    let is_said = notes.iter().any(|note| note.as_str().unwrap().starts_with(name));
+    assert!(report["figures"][name].is_number() || is_said, "{report}");
+    for peer in ["nbdcopy", "qemu-img", "fio"] {
+        assert!(report["machine"]["peers"][peer].is_string(), "{peer}: {report}");
+    }
 }

@@ -47,7 +47,7 @@ struct Plan {
     runs: usize,
     /// Size of each volume in MiB.
     mib: u64,
-    /// Only rows that figures of the contract are of.
+    /// Only rows that figures of the contract are of; whoever names rows gets those.
     brief: bool,
 }
 
@@ -108,7 +108,12 @@ impl Plan {
             (_, true) => (ms(100), ms(400), 3, 512),
             _ => (ms(300), ms(1000), 5, 1024),
         };
-        Plan { timing: Timing { warm, measure }, runs, mib, brief: options.quick }
+        Plan {
+            timing: Timing { warm, measure },
+            runs,
+            mib,
+            brief: options.quick && options.only.is_empty(),
+        }
     }
 }
 
