@@ -28,6 +28,7 @@ impl Reactor {
     ///
     /// # Panics
     /// When called from within a turn, that is by a sink, poller or letter.
+    #[inline]
     pub fn turn_for(&self, wait: Drive) -> bool {
         let worked = self.take_turns(wait);
         // What the caller does before it comes back may take long.
@@ -35,6 +36,7 @@ impl Reactor {
         worked
     }
 
+    #[inline]
     fn take_turns(&self, wait: Drive) -> bool {
         let _turning = self.begin_turns();
         match wait {
@@ -106,6 +108,7 @@ impl Reactor {
 
     /// Where there is nothing to do but to wait for the ring, and spinning does not pay or there is `enough`
     /// to do: hands over what was submitted and waits, in one system call instead of two.
+    #[inline]
     fn sleep_at_once(&self, limit: Option<Instant>, enough: bool) {
         let only_ring = self.state.get() == State::Running
             && !self.config.poll_always
@@ -119,6 +122,7 @@ impl Reactor {
     }
 
     /// Marks that turns are being taken, which must not be done from within one.
+    #[inline]
     pub(crate) fn begin_turns(&self) -> Turning<'_> {
         let nested = self.turning.replace(true);
         assert!(!nested, "turns are not taken from within a turn");

@@ -101,6 +101,7 @@ impl Mailbox {
     }
 
     /// Announces sleep. `false` if something waits, and then nobody will write the eventfd.
+    #[inline]
     pub(crate) fn fall_asleep(&self) -> bool {
         self.shared.asleep.store(true, Ordering::SeqCst);
         if self.shared.pending.load(Ordering::SeqCst) {
@@ -111,6 +112,7 @@ impl Mailbox {
     }
 
     /// Sleep is over.
+    #[inline]
     pub(crate) fn wake_up(&self) {
         self.shared.asleep.store(false, Ordering::SeqCst);
     }

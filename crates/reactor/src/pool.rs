@@ -185,6 +185,7 @@ impl BufferPool {
     }
 
     /// Whether [`BufferPool::serve`] has something to do.
+    #[inline]
     pub(crate) fn has_served(&self) -> bool {
         self.shared.returned.get() && !self.shared.waiters.borrow().is_empty()
     }

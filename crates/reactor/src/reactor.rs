@@ -105,6 +105,8 @@ pub struct Reactor {
     /// Told when the completions at hand are delivered; moved to `settled`, which is empty between.
     pub(crate) settling: RefCell<VecDeque<(Rc<dyn Complete>, u64)>>,
     pub(crate) settled: RefCell<VecDeque<(Rc<dyn Complete>, u64)>>,
+    /// Whether one of these, the backlog or `post` may not be empty.
+    pub(crate) stirred: Cell<bool>,
     pub(crate) mailbox: Mailbox,
     pub(crate) post: RefCell<Post>,
     pub(crate) blocking: OnceCell<Blocking>,
@@ -184,6 +186,7 @@ impl Reactor {
             deferring: RefCell::default(),
             settling: RefCell::default(),
             settled: RefCell::default(),
+            stirred: Cell::new(false),
             mailbox,
             post: RefCell::default(),
             blocking: OnceCell::new(),
@@ -393,6 +396,7 @@ impl Reactor {
     #[inline]
     pub fn settle(&self, sink: Rc<dyn Complete>, token: u64) {
         self.settling.borrow_mut().push_back((sink, token));
+        self.stirred.set(true);
     }
 
     /// Adds a poller, which is active at first.
@@ -517,6 +521,7 @@ impl Reactor {
     #[inline]
     fn answer(&self, sink: Rc<dyn Complete>, token: u64, result: i32) {
         self.deferred.borrow_mut().push_back(Deferred { sink, token, result });
+        self.stirred.set(true);
     }
 }
 

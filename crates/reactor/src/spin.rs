@@ -56,7 +56,8 @@ impl Spin {
     /// A turn did something. `now` gives the time, where it matters.
     #[inline]
     pub fn worked(&mut self, now: impl FnOnce() -> Instant) {
-        if let Some(gap) = self.gap.take() {
+        if let Some(gap) = self.gap {
+            self.gap = None;
             self.judge(gap, now);
         }
     }

@@ -83,6 +83,7 @@ impl Reactor {
             self.mailbox.collect(&mut post);
         }
         let worked = !post.is_empty();
+        self.stirred.set(self.stirred.get() | worked);
         drop(post);
         // One at a time, taken before it is run: should it panic, the rest is still there.
         loop {
@@ -169,12 +170,13 @@ impl Reactor {
         sound(entered);
     }
 
+    #[inline]
     fn reap(&self) -> bool {
         // What comes while these are delivered has its turn in the next. Each is taken before its sink is told: what
         // a sink that panics has left is still with the ring.
-        self.ring.borrow_mut().note_completed();
+        let noted = self.ring.borrow_mut().note_completed();
         let mut worked = false;
-        for _ in 0..DELIVERED_MAX {
+        for _ in 0..noted.min(DELIVERED_MAX) {
             let Some(completion) = self.ring.borrow_mut().next_noted() else { break };
             self.counts.completed.add(1);
             worked |= self.deliver(completion);
@@ -246,11 +248,18 @@ impl Reactor {
     /// Whether there is something to do that nobody will tell of.
     #[inline]
     pub(crate) fn is_pressed(&self) -> bool {
-        self.has_deferred()
+        (self.stirred.get() && self.is_stirred()) || self.buffers.has_served()
+    }
+
+    /// Whether something waits for the loop that nobody will tell of; of memory, the pool knows.
+    #[cold]
+    fn is_stirred(&self) -> bool {
+        let waits = self.has_deferred()
             || self.has_settling()
             || self.has_leftovers()
-            || !self.backlog.borrow().is_empty()
-            || self.buffers.has_served()
+            || !self.backlog.borrow().is_empty();
+        self.stirred.set(waits);
+        waits
     }
 
     #[inline]
@@ -277,6 +286,7 @@ impl Reactor {
 
     /// Sleeps until a completion, a letter, the next timer or `limit`, unless there is something
     /// to do.
+    #[inline]
     pub(crate) fn sleep(&self, limit: Option<Instant>) {
         if self.is_pressed() {
             return;
@@ -371,6 +381,7 @@ impl Reactor {
         }
         self.counts.backlogged.add(1);
         self.backlog.borrow_mut().push_back(entry);
+        self.stirred.set(true);
     }
 
     /// Moves the backlog into the submission queue as far as there is room.
@@ -435,10 +446,7 @@ impl Reactor {
         self.now.set(None);
         // What completes as it is submitted is not waited for, then.
         self.flush();
-        let idle = !self.has_deferred()
-            && !self.has_settling()
-            && !self.has_leftovers()
-            && self.backlog.borrow().is_empty();
+        let idle = !self.is_stirred();
         let wait = match wait {
             _ if self.commands.poll() || !idle || !self.mailbox.fall_asleep() => Wait::No,
             // The first ring does not tell of the others any more.

@@ -242,10 +242,12 @@ impl Completions {
         self.next == tail || (self.kind == Kind::Mixed && self.ends_in_filler(tail))
     }
 
-    /// Notes where completions end now, for [`Completions::next_noted`].
+    /// Notes where completions end now, for [`Completions::next_noted`]. How many slots lie before that: of a mixed ring
+    /// some may be fillers, and big completions take two.
     #[inline]
-    pub fn note_end(&mut self) {
+    pub fn note_end(&mut self) -> usize {
         self.noted = self.tail();
+        self.noted.wrapping_sub(self.next) as usize
     }
 
     /// The next completion, if it lies before the end that was noted.

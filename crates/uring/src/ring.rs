@@ -280,10 +280,10 @@ impl Ring {
         }
     }
 
-    /// Notes how far there are completions now, for [`Ring::next_noted`].
+    /// Notes how far there are completions now, for [`Ring::next_noted`], and says how many those are at most.
     #[inline]
-    pub fn note_completed(&mut self) {
-        self.completions.note_end();
+    pub fn note_completed(&mut self) -> usize {
+        self.completions.note_end()
     }
 
     /// Takes the next of the completions that there were at the last [`Ring::note_completed`]. None if all were taken.

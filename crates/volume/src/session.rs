@@ -63,6 +63,8 @@ pub const CLOSE_WAIT: Duration = Duration::from_secs(5);
 
 /// How long what a volume said of itself is relied upon.
 const LIMITS_AGE: Duration = Duration::from_secs(1);
+/// Of commands that are submitted while others are in flight, every so many ask the clock how old that is.
+const ASK_EVERY: u8 = 8;
 
 /// Entries of the ring's submission queue: more in flight than that is no error.
 const ENTRIES: std::ops::RangeInclusive<usize> = 32..=4096;
@@ -134,6 +136,8 @@ struct Open {
     limits: RefCell<Limits>,
     /// When it is asked again.
     ask_at: Cell<Instant>,
+    /// So many commands more, and the clock is asked, if others are in flight all the time.
+    unasked: Cell<u8>,
     /// It is also looked at then whether it has changed its size: that waits for no device.
     looks: bool,
     /// Ordinary memory must lie at a multiple of this, or is copied.
@@ -212,7 +216,8 @@ impl Session {
         let limits = RefCell::new(limits);
         let ask_at = Cell::new(Instant::now() + LIMITS_AGE);
         let sides = Rc::new(Other { namespace, queue });
-        let open = Rc::new(Open { id, sides, limits, ask_at, looks, alignment });
+        let open =
+            Rc::new(Open { id, sides, limits, ask_at, unasked: Cell::new(0), looks, alignment });
         self.core.flights.opened(&open);
         Ok(Volume { core: Rc::clone(&self.core), open })
     }
@@ -261,19 +266,19 @@ impl Session {
     pub fn wait(&self, min: usize, timeout: Option<Duration>) -> usize {
         let flights = &self.core.flights;
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        if flights.ready() >= min || flights.in_flight() == 0 {
+        let drive = until.map_or(Drive::Forever, Drive::Until);
+        let is_over = || flights.ready() >= min || flights.in_flight() == 0;
+        if is_over() {
             self.core.turn(Drive::Poll);
-        }
-        loop {
-            let (ready, in_flight) = (flights.ready(), flights.in_flight());
-            if ready >= min || in_flight == 0 {
-                return ready;
-            }
-            if !self.core.turn(until.map_or(Drive::Forever, Drive::Until)) {
-                // The time is over, or whoever has the reactor has stopped it.
+            if is_over() {
                 return flights.ready();
             }
-            if until.is_some_and(|until| Instant::now() >= until) {
+        }
+        loop {
+            // False when the time is over, or whoever has the reactor has stopped it.
+            let has_worked = self.core.turn(drive);
+            let is_late = || until.is_some_and(|until| Instant::now() >= until);
+            if !has_worked || is_over() || is_late() {
                 return flights.ready();
             }
         }
@@ -340,15 +345,28 @@ impl Volume {
 impl Open {
     /// How many bytes of a command's data go down, or what is wrong with it. Once a second it is looked what the volume
     /// is now, as a server does, and limits are asked for before anything is refused; a volume that has shrunk in
-    /// between refuses by itself.
+    /// between refuses by itself. `others` are in flight: then not every command asks for the time.
     #[inline]
-    fn check(&self, submission: &Submission, now: Instant) -> Result<usize, Status> {
-        if now < self.ask_at.get()
-            && let Ok(bytes) = check::check(submission, &self.limits.borrow())
-        {
+    fn check(
+        &self,
+        submission: &Submission,
+        others: usize,
+        reactor: &Reactor,
+    ) -> Result<usize, Status> {
+        let is_recent = match self.unasked.get() {
+            left @ 1.. if others > 0 => {
+                self.unasked.set(left - 1);
+                true
+            }
+            _ => {
+                self.unasked.set(ASK_EVERY - 1);
+                reactor.now() < self.ask_at.get()
+            }
+        };
+        if is_recent && let Ok(bytes) = check::check(submission, &self.limits.borrow()) {
             return Ok(bytes);
         }
-        self.check_anew(submission, now)
+        self.check_anew(submission, reactor.now())
     }
 
     #[cold]
