@@ -85,6 +85,19 @@ impl Batch {
         self.blocks -= skipped.map(|piece| piece.blocks).sum::<u64>();
     }
 
+    /// Forgets the first `blocks` blocks of the first piece.
+    ///
+    /// # Panics
+    /// If it has no more.
+    pub fn skip_blocks(&mut self, blocks: u64) {
+        let first = &mut self.pieces[0];
+        assert!(blocks < first.blocks, "something is left of it");
+        first.source += blocks;
+        first.destination += blocks;
+        first.blocks -= blocks;
+        self.blocks -= blocks;
+    }
+
     /// The range that piece `index` is of; of the first one if there is no such piece, since
     /// whoever counts wrongly has not proven that any was copied.
     ///
@@ -172,5 +185,18 @@ mod tests {
         assert_eq!([0, 1, 2, u64::MAX].map(|index| batch.range_of(index)), [1, 2, 1, 1]);
         batch.skip(1);
         assert_eq!((batch.range_of(0), batch.blocks(), batch.destination()), (2, 1, 2));
+    }
+
+    #[test]
+    fn the_rest_of_a_piece_goes_where_it_went() {
+        let mut order = Order::default();
+        order.begin(5, [4, 2].map(|blocks| Range { slba: 9, blocks, is_same: false }));
+        let mut batch = Batch::default();
+        batch.push(order.take(4));
+        batch.push(order.take(2));
+        batch.skip_blocks(3);
+        assert_eq!((batch.pieces()[0].source, batch.destination(), batch.blocks()), (12, 8, 3));
+        batch.skip_blocks(0);
+        assert_eq!(batch.pieces().iter().map(|piece| piece.blocks).collect::<Vec<_>>(), [1, 2]);
     }
 }

@@ -16,7 +16,7 @@
 //! **Below the guard a Copy is fast or refused.** A backend that has no means of its own for a piece
 //! answers [`Status::FAST_COPY_NOT_POSSIBLE`] and has copied nothing; with Do Not Retry set it will never
 //! have one for this kind of source. (`linear` and `bpf`, whose children differ, may answer so after the first
-//! `result` ranges.) Whoever sits at a place where both ends are in reach (the guard; `linear` and `bpf`
+//! `result` ranges, and after [`Sources::begun_blocks`] of the next; so may a file.) Whoever sits at a place where both ends are in reach (the guard; `linear` and `bpf`
 //! between their children) then reads and writes that piece.
 //!
 //! Ranges are copied as if one after another, each as if it were read whole before any of it is
@@ -97,6 +97,9 @@ pub struct Sources {
     /// For whom it is: a host's controller, or another user of the volume, by any number that nobody else has. Each is
     /// served in turn where Copies wait. 0: whoever has the queue.
     pub asker: u64,
+    /// Of the range that a refusal (Fast Copy Not Possible) names, so many of its first blocks were copied: who reads and
+    /// writes the rest begins there. Zero when it is sent.
+    pub begun_blocks: u32,
     /// The number of the guard further up that has a thread ready for it ([`Namespace::copies_on_threads`]). Set by
     /// guards.
     pub thread_of: Option<u64>,

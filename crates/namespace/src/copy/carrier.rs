@@ -116,14 +116,17 @@ struct Job {
     batch: Batch,
     routes: Vec<Route>,
     step: Step,
-    /// The child that the step is about, and how many of the pieces it had copied before it refused.
+    /// The child that the step is about, and how many of the pieces it had copied before it refused, and blocks of the next.
     child: usize,
     skip: usize,
+    skip_blocks: u64,
     /// The request of fast steps, while none is under way.
     down: Option<Box<Request>>,
     /// Set at the end.
     status: Status,
     lowest: Option<usize>,
+    /// What was copied of the range that is refused.
+    begun_blocks: u32,
     is_driven: bool,
     /// All of it.
     bytes: u64,
@@ -195,6 +198,7 @@ impl Carrier {
         };
         job.order.begin(request.command.slba(), sources.ranges.iter().map(range));
         (job.status, job.lowest, job.step) = (Status::SUCCESS, None, Step::None);
+        job.begun_blocks = 0;
         job.bytes = sources.blocks() << self.shift;
         let bytes = job.bytes;
         job.request = Some(request);
@@ -288,9 +292,7 @@ impl Carrier {
     fn begin_emulated(&self, number: u64, job: &mut Job, ground: &dyn Ground) -> Next {
         let readable = job.routes.iter().all(|route| route.reader.is_some());
         if job.is_fast_only() || !readable {
-            job.status = Status::FAST_COPY_NOT_POSSIBLE;
-            job.lowest = Some(job.batch.range_of(0));
-            return Next::Ended;
+            return job.refuse();
         }
         job.step = Step::UnderWay;
         let route = &job.routes[0];
@@ -313,7 +315,8 @@ impl Carrier {
         let mut job = self.jobs.take(number);
         let bytes = job.bytes;
         let mut request = job.request.take().expect("it is here until the end");
-        let sources = job.sources.take().expect("they are here until the end");
+        let mut sources = job.sources.take().expect("they are here until the end");
+        sources.begun_blocks = job.begun_blocks;
         request.data = Data::Sources(sources);
         request.status = job.status;
         request.result = job.lowest.unwrap_or(0) as u64;
@@ -396,6 +399,19 @@ impl Job {
         Next::Ended
     }
 
+    /// Leaves the step at hand, and what follows, to whoever is above.
+    fn refuse(&mut self) -> Next {
+        let piece = self.batch.pieces()[0];
+        self.status = Status::FAST_COPY_NOT_POSSIBLE;
+        self.lowest = Some(piece.range);
+        // What is moved backwards has its last blocks copied.
+        if !piece.is_backwards {
+            let range = &self.sources().ranges[piece.range];
+            self.begun_blocks = (piece.source - range.slba) as u32;
+        }
+        Next::Ended
+    }
+
     /// Puts the step into one command.
     fn begin_fast(&mut self) -> Next {
         let fast_only = self.is_fast_only();
@@ -409,6 +425,7 @@ impl Job {
             Source { place, slba, blocks: piece.blocks as u32, fast_only }
         };
         sources.ranges.extend(self.routes.iter().zip(self.batch.pieces()).map(source));
+        sources.begun_blocks = 0;
         sources.stop = self.sources().stop.clone();
         sources.thread_of = self.sources().thread_of;
         let copy = self.request.as_ref().expect("it is here until the end");
@@ -426,29 +443,44 @@ impl Job {
     }
 
     /// A command has come back.
-    fn note(&mut self, status: Status, result: u64) {
+    fn note(&mut self, status: Status, result: u64, begun_blocks: u32) {
         if status.is_success() {
             self.step = Step::None;
         } else if status.code() == Status::FAST_COPY_NOT_POSSIBLE {
             self.step = Step::Refused;
-            self.skip = usize::try_from(result).unwrap_or(0);
+            self.skip = usize::try_from(result).unwrap_or(usize::MAX);
+            self.skip_blocks = begun_blocks.into();
         } else {
             (self.step, self.status) = (Step::Ended, status);
             self.lowest = Some(self.batch.range_of(result));
         }
     }
 
-    /// Leaves out what was copied before the rest was refused.
+    /// Leaves out what was copied before the rest was refused; nothing if somebody counts wrongly.
     fn skip(&mut self) {
-        let skip = mem::take(&mut self.skip);
-        if skip < self.routes.len() {
-            self.routes.drain(..skip);
-            self.batch.skip(skip);
+        let (skip, blocks) = (mem::take(&mut self.skip), mem::take(&mut self.skip_blocks));
+        if skip >= self.routes.len() {
+            return;
+        }
+        self.routes.drain(..skip);
+        self.batch.skip(skip);
+        if blocks < self.batch.pieces()[0].blocks {
+            self.batch.skip_blocks(blocks);
+            self.routes[0].skip_blocks(blocks);
         }
     }
 }
 
 impl Route {
+    /// Leaves out the first `blocks` blocks, of what is to be read and written.
+    fn skip_blocks(&mut self, blocks: u64) {
+        self.blocks -= blocks;
+        self.destination += blocks;
+        if let Some(reader) = &mut self.reader {
+            reader.slba += blocks;
+        }
+    }
+
     /// Whether both can be done in one step.
     fn goes_with(&self, other: &Route) -> bool {
         let same_means = match (&self.fast, &other.fast) {
@@ -464,13 +496,13 @@ impl Sink for Carrier {
     /// A command for one step has come back.
     fn completed(&self, mut request: Box<Request>, number: u64) {
         let (status, result) = (request.status, request.result);
-        let (is_driven, bytes, child) = self.jobs.with(number, |job| {
-            job.note(status, result);
-            (job.is_driven, job.batch.blocks() << self.shift, job.child)
-        });
         let Data::Sources(sources) = &mut request.data else {
             unreachable!("a Copy comes back with its sources")
         };
+        let (is_driven, bytes, child) = self.jobs.with(number, |job| {
+            job.note(status, result, sources.begun_blocks);
+            (job.is_driven, job.batch.blocks() << self.shift, job.child)
+        });
         let Some(ground) = self.ground() else { return };
         if status.is_success() {
             ground.copied(bytes, true);

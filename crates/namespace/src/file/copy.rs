@@ -234,7 +234,7 @@ impl Complete for Flight {
             // No thread could be had, or the reactor is stopping.
             return request.finish(status(command.opcode, -result));
         };
-        let Data::Sources(sources) = &request.data else {
+        let Data::Sources(sources) = &mut request.data else {
             unreachable!("it came with its sources");
         };
         // Checked when it came in; the file may have been made smaller since.
@@ -258,9 +258,11 @@ impl Complete for Flight {
             How::NotDurable(errno) => not_durable(errno),
             How::Stopped => Status::ABORT_REQUESTED,
         };
-        let failed = !matches!(ended.how, How::Whole | How::Refused(_));
+        let is_refused = matches!(ended.how, How::Refused(_));
+        let whole: u64 = sources.ranges[..ranges].iter().map(|range| u64::from(range.blocks)).sum();
+        sources.begun_blocks = if is_refused { (done - whole) as u32 } else { 0 };
         request.status = status;
-        request.result = if failed { ranges as u64 } else { 0 };
+        request.result = if ended.how == How::Whole { 0 } else { ranges as u64 };
         request.complete();
     }
 }

@@ -242,6 +242,33 @@ fn the_lowest_range_that_was_not_copied_is_told() {
 }
 
 #[test]
+fn what_was_copied_of_a_range_before_its_rest_was_refused_is_not_copied_again() {
+    let parts = [watched(true), watched(true)];
+    let linear = Linear::new(parts.iter().map(|it| it.clone() as Arc<dyn Namespace>).collect());
+    let linear = linear.expect("blocks of one size");
+    let core = Core::new(&[guarded(linear, false), guarded(memory(), false)], 8 << 20);
+    let numbers: Vec<u64> = (1..9).collect();
+    core.run(vec![(1, core.write(20, &numbers))]);
+    // The second part refuses in the middle of the second range. Nobody needs to write to the first part then.
+    parts[1].answer((opcode::COPY, 0, false), Status::FAST_COPY_NOT_POSSIBLE);
+    for slba in 0..BLOCKS {
+        parts[0].answer((opcode::WRITE, slba, false), Status::WRITE_FAULT);
+    }
+    let spans = [(1, 20, 2), (1, 22, 5), (1, 27, 1)];
+    let copy = |core: &Core| core.run(vec![(0, core.copy(0, BLOCKS - 5, &spans, false))]).remove(0);
+    let outcome = copy(&core);
+    assert_eq!((outcome.status, outcome.result), (Status::SUCCESS, 0));
+    assert_eq!(parts[0].take(), [(opcode::COPY, BLOCKS - 5, false)]);
+    let seen = parts[1].take();
+    assert_eq!(seen[..2], [(opcode::COPY, 0, false), (opcode::WRITE, 0, false)]);
+    assert_eq!(core.read(0, BLOCKS - 5, 8), numbers.iter().copied().map(Some).collect::<Vec<_>>());
+    // What is left of a range cannot be written: that range is named.
+    parts[1].answer((opcode::WRITE, 0, false), Status::WRITE_FAULT);
+    let outcome = copy(&core);
+    assert_eq!((outcome.status, outcome.result), (Status::WRITE_FAULT, 1));
+}
+
+#[test]
 fn a_read_only_volume_is_not_copied_to() {
     let below = watched(true);
     let core = Core::new(&[guarded(below.clone(), true)], 8 << 20);

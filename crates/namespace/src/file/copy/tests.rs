@@ -53,6 +53,13 @@ fn contents(file: &File) -> Vec<u8> {
 
 /// Copies to `file` by a queue of its own; gives status and result.
 fn copied(file: &Arc<File>, sdlba: u64, ranges: Vec<Source>) -> (Status, u64) {
+    let (status, result, begun) = copied_in_part(file, sdlba, ranges);
+    assert_eq!(begun, 0, "no range is refused in its middle");
+    (status, result)
+}
+
+/// The same, and how many blocks of the range that is refused were copied.
+fn copied_in_part(file: &Arc<File>, sdlba: u64, ranges: Vec<Source>) -> (Status, u64, u32) {
     let config =
         Config { buffer_bytes: 1 << 20, spin: std::time::Duration::ZERO, ..Config::default() };
     let reactor = Reactor::new(&config).unwrap();
@@ -73,7 +80,7 @@ fn copied(file: &Arc<File>, sdlba: u64, ranges: Vec<Source>) -> (Status, u64) {
     });
     let Data::Sources(sources) = &request.data else { panic!("sources come back") };
     assert_eq!(sources.ranges.len(), count);
-    (request.status, request.result)
+    (request.status, request.result, sources.begun_blocks)
 }
 
 fn same(slba: u64, blocks: u32) -> Source {
@@ -378,6 +385,12 @@ fn another_file_system_is_refused_and_not_asked_again() {
     assert_eq!(to.plan(8, &sources).err(), Some(refused.0));
     // Within one it goes on.
     assert_eq!(copied(&to, 8, vec![same(80, 64)]), DONE);
+    // Parts of pages are read and written: what was copied before the kernel was asked is told.
+    let to = filled(&directory.path().join("other"), 4096, false);
+    let in_part = copied_in_part(&to, 3, vec![of(&from, 100, 2), of(&from, 200, 64)]);
+    assert_eq!(in_part, (refused.0, 1, 3));
+    assert_eq!(contents(&to)[3 * 512..5 * 512], contents(&from)[100 * 512..102 * 512]);
+    assert_eq!(contents(&to)[5 * 512..8 * 512], contents(&from)[200 * 512..203 * 512]);
 }
 
 #[test]
