@@ -58,7 +58,7 @@ impl Connection {
     fn copy_listed(&self, inner: &mut Inner, slot: u32, mut request: Box<Request>, list: &[u8]) {
         match self.sources_of(inner, slot, &request.command, list) {
             Ok(sources) => {
-                request.data = Data::Sources(sources);
+                self.core.hold_sources(&mut request, sources);
                 self.io_submit(inner, slot, request);
             }
             Err(status) => self.copy_refused(inner, slot, request, status),
@@ -81,7 +81,8 @@ impl Connection {
         command: &Command,
         list: &[u8],
     ) -> Result<Box<Sources>, Status> {
-        if !inner.exchanges.hold_ranges(slot, command.copy_ranges()) {
+        let free = self.core.copy_ranges_free();
+        if !inner.exchanges.hold_ranges(slot, command.copy_ranges(), free) {
             return Err(Status::COMMAND_INTERRUPTED);
         }
         let Role::Io(queue) = &inner.role else { unreachable!("I/O comes on I/O queues") };

@@ -30,6 +30,10 @@ const REQUESTS_MAX: usize = 4096;
 /// Lists of sources kept for reuse per core; of 128 ranges each takes some kilobytes.
 const SOURCES_MAX: usize = 64;
 
+/// Source ranges of Copies in progress of all connections of a core: with what layers below keep of each that is some tens of
+/// MiB at most. A connection may hold as many as it leaves to others, and always one Copy: so there are 128 more for each.
+const COPY_RANGES_MAX: usize = 1 << 16;
+
 thread_local! {
     static CORE: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
 }
@@ -51,6 +55,8 @@ pub(crate) struct Core {
     requests: RefCell<Vec<Box<Request>>>,
     #[expect(clippy::vec_box, reason = "sources travel as boxes too")]
     sources: RefCell<Vec<Box<Sources>>>,
+    /// Source ranges that requests hold, until they are back.
+    copy_ranges: Cell<usize>,
     connections: RefCell<HashMap<u64, Rc<Connection>>>,
     next_connection: Cell<u64>,
     /// Closed connections of a controller whose requests are still with namespaces.
@@ -97,6 +103,7 @@ impl Core {
             control: OnceCell::new(),
             requests: RefCell::default(),
             sources: RefCell::default(),
+            copy_ranges: Cell::new(0),
             connections: RefCell::default(),
             next_connection: Cell::new(0),
             draining: RefCell::default(),
@@ -182,9 +189,22 @@ impl Core {
         self.sources.borrow_mut().pop().unwrap_or_default()
     }
 
+    /// Source ranges that Copies may hold beside those in progress.
+    pub(crate) fn copy_ranges_free(&self) -> usize {
+        COPY_RANGES_MAX.saturating_sub(self.copy_ranges.get())
+    }
+
+    /// Has a request carry `sources`, until it comes back to be recycled.
+    pub(crate) fn hold_sources(&self, request: &mut Request, sources: Box<Sources>) {
+        self.copy_ranges.update(|held| held + sources.ranges.len());
+        request.data = Data::Sources(sources);
+    }
+
     #[cold]
     fn recycle_sources(&self, request: &mut Request) {
         let Data::Sources(mut sources) = std::mem::take(&mut request.data) else { return };
+        // A Copy comes back with the ranges that it had.
+        self.copy_ranges.update(|held| held - sources.ranges.len());
         sources.clear();
         let mut kept = self.sources.borrow_mut();
         if kept.len() < SOURCES_MAX {

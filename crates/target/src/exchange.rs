@@ -13,7 +13,8 @@ use subsystem::io::Direction;
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// Source ranges of Copies that a connection may have in memory, some tens of bytes each: those of a
-/// queue of 128 entries (Linux's default), all of the longest. More is answered Command Interrupted.
+/// queue of 128 entries (Linux's default), all of the longest, if as many are free ([`crate::core`]). More
+/// is answered Command Interrupted.
 const COPY_RANGES_MAX: usize = 128 * 128;
 
 /// Where a command stands.
@@ -196,9 +197,10 @@ impl Exchanges {
     }
 
     /// Notes that `index` holds `ranges` source ranges of a Copy until it ends. False, with nothing
-    /// noted, if the connection would hold more than [`COPY_RANGES_MAX`].
-    pub(crate) fn hold_ranges(&mut self, index: u32, ranges: usize) -> bool {
-        if self.copy_ranges + ranges > COPY_RANGES_MAX {
+    /// noted, if the connection would hold more than [`COPY_RANGES_MAX`], or than the `free` ones: it never holds
+    /// more than is left to others, who may always have one Copy.
+    pub(crate) fn hold_ranges(&mut self, index: u32, ranges: usize, free: usize) -> bool {
+        if self.copy_ranges != 0 && self.copy_ranges + ranges > COPY_RANGES_MAX.min(free) {
             return false;
         }
         self.copy_ranges += ranges;
@@ -314,6 +316,26 @@ impl Exchanges {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_holds_no_more_ranges_than_are_free_but_always_some() {
+        let mut exchanges = Exchanges::new(200);
+        let first = exchanges.begin(0).unwrap();
+        assert!(exchanges.hold_ranges(first, 128, 0), "there is always room for one");
+        let second = exchanges.begin(1).unwrap();
+        assert!(
+            !exchanges.hold_ranges(second, 128, 255) && exchanges.hold_ranges(second, 128, 256)
+        );
+        exchanges.end(first);
+        assert!(!exchanges.hold_ranges(second, 1, 128) && exchanges.hold_ranges(second, 1, 129));
+        exchanges.end(second);
+        for cid in 0..128 {
+            let slot = exchanges.begin(cid).unwrap();
+            assert!(exchanges.hold_ranges(slot, 128, usize::MAX));
+        }
+        let slot = exchanges.begin(128).unwrap();
+        assert!(!exchanges.hold_ranges(slot, 1, usize::MAX));
+    }
 
     #[test]
     fn identifiers_in_use_are_refused_until_their_response_is_sent() {

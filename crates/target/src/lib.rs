@@ -20,8 +20,10 @@
 //! Bounds: 1,024 connections that have not sent Connect, for 10 s each; as many commands per
 //! connection as its queue has entries; a receive buffer of 256 KiB per core; data in the core's
 //! buffer pool, else commands wait for it. No connection holds more of the pool than it leaves
-//! free, and one whose peer lets nothing go for 2 s while others wait is dropped. One Get LBA Status
-//! of a controller waits at most, and one of all is carried out at a time.
+//! free, and one whose peer lets nothing go for 2 s while others wait is dropped. Copies in progress have
+//! 65,536 source ranges per core and 16,384 per connection, which holds no more of them either than it
+//! leaves, but always one Copy's; more is answered Command Interrupted. One Get LBA Status of a controller
+//! waits at most, and one of all is carried out at a time.
 
 mod admin;
 mod allocation;

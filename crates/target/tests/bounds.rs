@@ -4,13 +4,16 @@
 
 mod host;
 
-use host::rig::Rig;
+use host::rig::{Rig, memory};
 use host::{Bytes, PATIENCE, ic_req, narrow};
+use namespace::layer::delay::{Delay, Delays};
+use namespace::layer::guard::{Guard, GuardOptions};
+use nvme::copy::{self, Entry, Format};
 use nvme::{Command, opcode};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 
@@ -114,11 +117,65 @@ fn admin_answers_that_are_not_read_are_bounded_and_all_come_in_the_end() {
     let cids: Vec<u16> = (0..30).map(|_| admin.issue(command, Bytes::Wanted(MIB))).collect();
     for _ in 0..20 {
         witness.check();
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
     }
     let grown = resident().saturating_sub(before);
     assert!(grown < 8 * MIB, "{} MiB more are resident", grown / MIB);
     for cid in cids {
         assert_eq!(admin.complete(cid).ok().data.len(), MIB);
     }
+}
+
+/// A Copy within namespace `nsid` of as many ranges as there may be, and its list.
+fn longest_copy(nsid: u32) -> (Command, Vec<u8>) {
+    let (format, entry) = (Format::Short, Entry { nsid: 0, slba: 0, blocks: 1, fast_only: false });
+    let mut list = vec![0; 128 * format.entry_bytes()];
+    list.chunks_exact_mut(format.entry_bytes()).for_each(|bytes| entry.write(format, bytes));
+    (copy::command(nsid, 1000, 128, format), list)
+}
+
+#[test]
+fn copies_that_never_end_are_bounded_however_many_hosts_have_them() {
+    const HOSTS: u64 = 128;
+    const COPIES: u64 = 120;
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let rig = Rig::memory(1);
+    let mut witness = rig.witness();
+    // A volume that nothing comes back from while the test lasts.
+    let hung = Delays { write: PATIENCE * 10, ..Delays::default() };
+    let hung = Delay::new(memory(64 << 20, 12, 1), hung);
+    rig.add(2, Guard::new(hung, GuardOptions::default()));
+    let refused = || {
+        let namespaces = rig.server.stats().expect("running").namespaces;
+        namespaces.iter().map(|namespace| namespace.counted.errors).sum::<u64>()
+    };
+    let (command, list) = longest_copy(2);
+    let (before, mut crowd, mut held) = (resident(), Vec::new(), Vec::new());
+    for number in 0..HOSTS {
+        let (admin, mut io) = rig.connect();
+        let before = refused();
+        for _ in 0..COPIES {
+            io.issue(command, Bytes::InCapsule(&list));
+        }
+        io.settle();
+        held.push(COPIES - (refused() - before));
+        crowd.push((admin, io));
+        if number % 16 == 0 {
+            witness.check();
+        }
+    }
+    // The first have what a connection may have; those who come late have less, and one at least.
+    assert_eq!((held[0], held.iter().min()), (COPIES, Some(&1)), "{held:?}");
+    let ranges = held.iter().sum::<u64>() * 128;
+    assert!(ranges <= (1 << 16) + HOSTS * 128, "{ranges} source ranges are held");
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 48 * MIB, "{} MiB more are resident", grown / MIB);
+    // Others copy meanwhile.
+    let (_late, mut io) = rig.connect();
+    let (command, list) = longest_copy(1);
+    io.command(command, Bytes::InCapsule(&list)).ok();
+    witness.check();
+    drop(crowd);
+    io.command(command, Bytes::InCapsule(&list)).ok();
+    witness.check();
 }
