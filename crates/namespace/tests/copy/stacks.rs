@@ -4,6 +4,7 @@ use crate::devices::Devices;
 use crate::dice::Dice;
 use crate::leaf::Leaf;
 use crate::tally::{Means, Tally};
+use crate::world::SCATTERED;
 use namespace::copy::Located;
 use namespace::file::{File, FileOptions};
 use namespace::layer::delay::{Delay, Delays};
@@ -41,8 +42,10 @@ pub struct Maker<'a> {
     pub elsewhere: Option<&'a Elsewhere<'a>>,
     /// A target is to have it: each of its volumes takes as much at once as a target promises.
     pub served: bool,
-    /// Failures are also so many after so many commands, or of certain blocks, and such that a host tries again.
+    /// Failures are also so many after so many commands, or of certain blocks.
     pub varied: bool,
+    /// Some of these are such that a host tries again.
+    pub interrupts: bool,
     pub tally: Arc<Tally>,
     pub files: Cell<u32>,
 }
@@ -63,6 +66,7 @@ impl<'a> Maker<'a> {
             elsewhere: None,
             served: false,
             varied: false,
+            interrupts: false,
             tally: Arc::default(),
             files: Cell::new(0),
         }
@@ -146,7 +150,7 @@ impl<'a> Maker<'a> {
 
     /// Perhaps not now and then, but several in a row, or of certain blocks; and perhaps with a status that says to try again.
     fn vary(&self, rule: Rule, blocks: u64, dice: &mut Dice) -> Rule {
-        let status = match dice.one_in(4) {
+        let status = match self.interrupts && dice.one_in(4) {
             true => rule.status.or(Some(Status::COMMAND_INTERRUPTED)),
             false => rule.status,
         };
@@ -226,9 +230,7 @@ impl<'a> Maker<'a> {
         };
         let (name, children) = match dice.roll(3) {
             0 if blocks.is_multiple_of(count * chunk) => ("stripe", several(blocks / count, dice)),
-            1 if blocks.is_multiple_of(count * 3) => {
-                ("tests/scattered", several(blocks / count + 3, dice))
-            }
+            1 if blocks.is_multiple_of(count * 3) => (SCATTERED, several(blocks / count + 3, dice)),
             _ => ("linear", self.parts(blocks, dice)),
         };
         let routed = routed(name, children, self.cores);

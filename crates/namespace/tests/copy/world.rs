@@ -16,6 +16,13 @@ pub const VOLUMES: usize = 3;
 /// Commands between two looks at everything.
 const LOOK_EVERY: u64 = 200;
 
+/// One in so many Copies is to be durable when it is done.
+const FUA_EVERY: u64 = 16;
+/// Status code type of what a path has met: whether the command was carried out nobody knows.
+const PATH: u8 = 3;
+/// The program that writes some blocks to two places.
+pub const SCATTERED: &str = "tests/scattered";
+
 /// How large a world is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Size {
@@ -50,6 +57,8 @@ enum Action {
     Copy {
         spans: Vec<Span>,
         fast_only: Vec<bool>,
+        /// With Force Unit Access.
+        fua: bool,
     },
     Write(Vec<u64>),
     Swap(Vec<u64>),
@@ -67,8 +76,11 @@ pub struct World<'a> {
     /// Copies that have succeeded, and that have failed.
     copied: u64,
     failed: u64,
-    /// Of those, the ones of which the range that was named is seen to be copied whole.
+    /// Of those, the ones of which the range that was named is seen to be copied whole, though it is known how far
+    /// they were.
     named_in_vain: u64,
+    /// Volumes by other names are such, too, as [`World::keeps_two`] says.
+    pub others_keep_two: bool,
     tally: Arc<Tally>,
     uris: Vec<String>,
 }
@@ -103,6 +115,7 @@ impl<'a> World<'a> {
             copied,
             failed,
             named_in_vain,
+            others_keep_two: false,
             tally: Arc::clone(tally),
         }
     }
@@ -185,14 +198,16 @@ impl<'a> World<'a> {
             1 => 3,
             _ => 0,
         };
+        let fua = self.dice.one_in(FUA_EVERY);
         let fast_only = spans.iter().map(|_| one_in > 0 && self.dice.one_in(one_in)).collect();
-        Step { volume, slba, action: Action::Copy { spans, fast_only } }
+        Step { volume, slba, action: Action::Copy { spans, fast_only, fua } }
     }
 
     fn request(&self, step: &Step) -> Box<Request> {
         match &step.action {
-            Action::Copy { spans, fast_only } => {
+            Action::Copy { spans, fast_only, fua } => {
                 let mut request = self.core.copy(step.volume, step.slba, spans, false);
+                request.command.cdw12 |= u32::from(*fua) << 30;
                 let Data::Sources(sources) = &mut request.data else { unreachable!("just made") };
                 for (range, fast_only) in sources.ranges.iter_mut().zip(fast_only) {
                     range.fast_only = *fast_only;
@@ -213,7 +228,7 @@ impl<'a> World<'a> {
         let ok =
             outcome.status.is_success() && outcome.second.is_none_or(|second| second.is_success());
         let numbers = match step.action {
-            Action::Copy { spans, fast_only } => {
+            Action::Copy { spans, fast_only, .. } => {
                 return self.check_copy(step.volume, step.slba, &spans, &fast_only, outcome);
             }
             Action::Write(numbers) | Action::Swap(numbers) => numbers,
@@ -255,16 +270,26 @@ impl<'a> World<'a> {
         // Of the others, some blocks may have been copied.
         let old = self.model[volume].clone();
         self.move_all(volume, slba + done, rest);
-        // The range named is one that was not copied whole, as far as that can be seen: not where a volume
-        // had copied a part, refused the rest, and what was read and written in its stead then met a fault
-        // in the first part.
+        // The range named is one that was not copied whole, as far as that can be seen and anybody knows.
         let start = (slba + done) as usize;
         let named = start..start + rest[0].2 as usize;
         let changes = named.clone().all(|block| old[block] != self.model[volume][block]);
         let would = self.model[volume][named.clone()].to_vec();
         self.settle(volume, &old, slba + done, total - done);
         let whole = self.model[volume][named] == would[..];
-        self.named_in_vain += u64::from(changes && whole);
+        if changes && whole && !self.keeps_two(volume) && outcome.status.code().sct() != PATH {
+            let Outcome { status, result, .. } = outcome;
+            println!("in vain: {status}, range {result} of {spans:?} to {slba} of {volume}");
+            println!("    {:?}", self.uris);
+            self.named_in_vain += 1;
+        }
+    }
+
+    /// Whether some blocks of a volume are written to two places and read from one: then it cannot be seen that one of two
+    /// writes has failed.
+    fn keeps_two(&self, volume: usize) -> bool {
+        let uri = &self.uris[volume];
+        uri.contains(SCATTERED) || self.others_keep_two && uri.contains("tcp:")
     }
 
     /// Range by range, each read whole before it is written.
