@@ -8,10 +8,11 @@
 use crate::connection::{Connection, Inner, Role};
 use namespace::Data;
 use namespace::Request;
-use namespace::copy::{Place, Source, Sources};
+use namespace::copy::{Other, Place, Source, Sources};
 use namespace::output::Payload;
 use nvme::copy::{Entry, Format};
 use nvme::{Command, Limits, Status, opcode};
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use subsystem::NamespaceAccess;
@@ -96,25 +97,36 @@ impl Connection {
             Some(NamespaceAccess { nsid, limits, state })
         };
         exchange.copy_blocks = check_copy(command, entries.clone(), &view.limits.get(), access)?;
-        let names_namespaces = command.copy_format().is_some_and(Format::names_namespaces);
         let mut sources = self.core.sources();
         sources.stop = Some(exchange.begin_copy());
         sources.asker = 1 + u64::from(queue.link.controller.0);
-        for entry in entries {
-            let place = if !names_namespaces || entry.nsid == command.nsid.get() {
-                Place::Same
-            } else {
-                // Just found, by the checks.
-                let view = subsystem.namespace(entry.nsid).ok_or(Status::INTERNAL)?;
-                let source = view.source(&self.core, port).map_err(|error| {
-                    tracing::error!(%error, volume = view.namespace.uri(), "cannot open a queue");
-                    Status::NAMESPACE_NOT_READY
-                })?;
-                Place::Other(source)
-            };
-            let Entry { slba, blocks, fast_only, .. } = entry;
-            sources.ranges.push(Source { place, slba, blocks, fast_only });
-        }
+        fill(&mut sources, command, entries, |nsid| {
+            // Just found, by the checks.
+            let view = subsystem.namespace(nsid).ok_or(Status::INTERNAL)?;
+            view.source(&self.core, port).map_err(|error| {
+                tracing::error!(%error, volume = view.namespace.uri(), "cannot open a queue");
+                Status::NAMESPACE_NOT_READY
+            })
+        })?;
         Ok(sources)
     }
+}
+
+/// Puts the `entries` of a Copy into `sources`, after they were checked. `volume` gives another namespace's volume.
+pub(crate) fn fill(
+    sources: &mut Sources,
+    command: &Command,
+    entries: impl Iterator<Item = Entry>,
+    volume: impl Fn(u32) -> Result<Rc<Other>, Status>,
+) -> Result<(), Status> {
+    let names_namespaces = command.copy_format().is_some_and(Format::names_namespaces);
+    for entry in entries {
+        let Entry { nsid, slba, blocks, fast_only } = entry;
+        let place = match names_namespaces && nsid != command.nsid.get() {
+            true => Place::Other(volume(nsid)?),
+            false => Place::Same,
+        };
+        sources.ranges.push(Source { place, slba, blocks, fast_only });
+    }
+    Ok(())
 }

@@ -33,6 +33,8 @@ mod control;
 mod copy;
 mod core;
 mod exchange;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod io;
 mod journal;
 mod losses;
