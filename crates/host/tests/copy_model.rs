@@ -50,7 +50,7 @@ const LARGE_COSTS: u64 = 8;
 const WORLD_MAX: u64 = 2_000;
 /// One in so many Copies that fail may name a range that is copied whole, where they are sent again as a whole: that range was
 /// copied before, and failed then.
-const NAMED_IN_VAIN: u64 = 100;
+const NAMED_IN_VAIN: u64 = 500;
 
 /// Less at once no volume of a target's may take.
 const TRANSFER_BYTES_MIN: u32 = 8 << 10;
@@ -344,7 +344,7 @@ fn copies_of_remote_volumes_leave_what_the_model_says() {
             }
         }
         assert_eq!(in_vain, 0, "{accident:?}: {counts:?}");
-        assert!(in_vain_again <= 2 + failed / NAMED_IN_VAIN, "{accident:?}: {counts:?}");
+        assert!(in_vain_again <= 1 + failed / NAMED_IN_VAIN, "{accident:?}: {counts:?}");
     }
     println!("met: {}", tally.line());
     tally.insist("memory,file,moved,delay,rate");
