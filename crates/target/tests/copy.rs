@@ -445,6 +445,34 @@ fn a_connection_holds_so_many_ranges() {
     }
 }
 
+/// Ranges are free again when Copies are back from the namespace, whether their connection is there or not.
+#[test]
+fn ranges_of_ended_connections_are_free_again() {
+    let mut served = served(1, |_, limits| {
+        limits.copy = CopyLimits { ranges_max: 256, blocks_max: 1000, ..COPY };
+    });
+    let mut host = served.rig.host();
+    host.entries = 256;
+    let (command, list) = listed(Format::Long, 500, &[entry(1, 0, 1); 256]);
+    let held = |served: &Served| served.notes[0].held.load(Ordering::SeqCst);
+    // More than a core has, all together.
+    for round in 0..6 {
+        let admin = host.enabled();
+        let mut io = host.io(&admin, 1);
+        served.notes[0].hold.store(true, Ordering::SeqCst);
+        for _ in 0..64 {
+            io.issue(command, Bytes::InCapsule(&list));
+        }
+        soon("the Copies", || held(&served) == 65 * round + 64);
+        // Who comes while its connection has ended has what is left.
+        io.socket.stream.shutdown(Shutdown::Both).expect("connected");
+        let other = served.io.issue(command, Bytes::InCapsule(&list));
+        soon("another Copy", || held(&served) == 65 * round + 65);
+        served.notes[0].hold.store(false, Ordering::SeqCst);
+        served.io.complete(other).ok();
+    }
+}
+
 #[test]
 fn a_copy_that_waits_for_its_list_is_aborted() {
     let mut served = served(2, |_, _| {});
