@@ -175,7 +175,7 @@ const COPY_BESIDE: Bench = Bench {
     only: "xfs_2m16_full,emulated_disk_2m16_full,fio_throttled,clone",
     floors: &[],
     bounds: &[
-        ("xfs_over_local", 0.87, NO_MOST),
+        ("xfs_over_local", 0.85, NO_MOST),
         ("emulated_disk_over_bound", 0.8, NO_MOST),
         ("clone_100g_seconds", 0.0, 2.0),
     ],
