@@ -19,6 +19,7 @@ mod host;
 mod hostile;
 mod job_paths;
 mod jobs;
+mod jobs_kills;
 mod jobs_overlap;
 mod jobs_told;
 mod keys;
