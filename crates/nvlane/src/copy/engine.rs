@@ -414,8 +414,7 @@ pub fn can_copy(source: &Limits, target: &Limits, options: &Options) -> bool {
     target.copy.is_offered()
         && source.block_shift == target.block_shift
         && source.metadata_bytes == target.metadata_bytes
-        && !options.read_write
-        && options.sparse_bytes.is_none()
+        && options.why_read().is_none()
 }
 
 impl Sink for Engine {

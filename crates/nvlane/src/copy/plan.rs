@@ -193,13 +193,12 @@ fn parts(
         means,
     };
     if !opened.is_copied(layout, extent.volume, target.volume, options) {
-        let why = match () {
-            () if options.read_write => "as asked for".to_owned(),
-            () if options.sparse_bytes.is_some() => "to look for zeroes".to_owned(),
-            () if layout.targets.len() > 1 && from.block_shift == limits.block_shift => {
+        let why = match options.why_read() {
+            Some(why) => why.to_owned(),
+            None if layout.targets.len() > 1 && from.block_shift == limits.block_shift => {
                 "once for several targets".to_owned()
             }
-            () => why_not_copied(&from, &limits),
+            None => why_not_copied(&from, &limits),
         };
         return vec![way(0, extent.bytes, Means::Read(why))];
     }

@@ -93,6 +93,19 @@ pub struct Options {
     pub throttle: Throttle,
 }
 
+impl Options {
+    /// Why everything is read and written here, if it is.
+    pub fn why_read(&self) -> Option<&'static str> {
+        match self {
+            Options { read_write: true, .. } => Some("as asked for"),
+            Options { sparse_bytes: Some(_), .. } => Some("to look for zeroes"),
+            // A Copy keeps holes, and nobody asks where they are.
+            Options { allocated: true, extents: false, .. } => Some("to have holes take room"),
+            _ => None,
+        }
+    }
+}
+
 impl Default for Options {
     fn default() -> Options {
         Options {
@@ -144,10 +157,10 @@ impl Spec {
         if sparse_bytes.is_some_and(|bytes| bytes < 512 || !bytes.is_power_of_two()) {
             return Err("the sparse size is no power of two from 512 to 2G".to_owned());
         }
-        if self.options.fast_only && (self.options.read_write || sparse_bytes.is_some()) {
+        if self.options.fast_only && self.options.why_read().is_some() {
             return Err(
                 "what is never read here cannot be read here: leave out one of --fast-only, \
-                        and --read-write or --sparse"
+                        and --read-write, --sparse, or --allocated with --no-extents"
                     .to_owned(),
             );
         }
@@ -196,6 +209,7 @@ mod tests {
             Options { request_bytes: Some(1), ..Options::default() },
             Options { sparse_bytes: Some(1000), ..Options::default() },
             Options { fast_only: true, read_write: true, ..Options::default() },
+            Options { fast_only: true, allocated: true, extents: false, ..Options::default() },
             Options { throttle: Throttle::Percent(0), ..Options::default() },
         ] {
             assert!(spec("b", options.clone()).check().is_err(), "{options:?}");

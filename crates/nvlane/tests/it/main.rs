@@ -9,6 +9,7 @@ mod control;
 mod controllers;
 mod copy;
 mod copy_end;
+mod copy_flags;
 mod copy_kills;
 mod copy_plan;
 mod daemon;
