@@ -1,9 +1,11 @@
 //! Flags of `nvlane copy` that have nbdcopy's names: what each does to what is there afterwards.
 
-use crate::copy::{done, file, pattern};
+use crate::copy::{done, file, pattern, said};
+use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 const M: u64 = 1 << 20;
 
@@ -47,5 +49,50 @@ fn allocated_holes_take_room() {
             let is_right = if is_allocated { stored >= 8 * M } else { stored < 4 * M };
             assert!(is_right, "{args:?} {flags:?}: {stored} bytes are stored");
         }
+    }
+}
+
+/// Nobody looks whether that is true: what is no zero stays.
+#[test]
+fn a_target_that_is_said_to_be_zero_is_left_alone_where_there_are_holes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, data) = holey(dir.path());
+    let before = vec![0xee; 8 << 20];
+    let mut kept = before.clone();
+    for at in [M as usize, 5 * M as usize] {
+        kept[at..][..M as usize].copy_from_slice(&data[at..][..M as usize]);
+    }
+    for flag in ["--target-is-zero", "--destination-is-zero"] {
+        for how in [&[][..], &["--read-write"]] {
+            let target = file(dir.path(), "target", &before);
+            let json = done(&[&[&source[..], &target, flag], how].concat());
+            assert_eq!(
+                (&json["skipped_bytes"], &json["zeroed_bytes"]),
+                (&Value::from(6 * M), &Value::from(0))
+            );
+            assert!(fs::read(&target).unwrap() == kept, "{flag} {how:?}: other bytes");
+        }
+    }
+    let target = file(dir.path(), "target", &before);
+    done(&[&source, &target]);
+    assert!(fs::read(&target).unwrap() == data, "other bytes");
+}
+
+/// By each of its names.
+#[test]
+fn so_many_requests_are_in_flight() {
+    const DELAY: Duration = Duration::from_millis(25);
+    // 32 pieces, each of which takes so long to write.
+    let args = ["mem:2M", "delay:write=25ms(mem:2M)", "--request-size", "64K", "--read-write"];
+    let took = |flag: &str, depth: &str| {
+        let started = Instant::now();
+        done(&[&args[..], &["--no-extents", flag, depth]].concat());
+        started.elapsed()
+    };
+    for flag in ["-R", "--requests", "--queue-depth"] {
+        let (one, four, all) = (took(flag, "1"), took(flag, "4"), took(flag, "32"));
+        assert!(one >= 32 * DELAY && four >= 8 * DELAY, "{flag}: {one:?}, {four:?}");
+        assert!(all < one - 4 * DELAY, "{flag}: {one:?}, {all:?}");
+        assert!(said(&["mem:2M", "mem:2M", flag, "0"]).contains("requests"), "{flag}");
     }
 }
