@@ -29,8 +29,8 @@ use crate::jobs;
 use crate::serve::log;
 use crate::signals;
 use anyhow::{Context, Error, Result, anyhow, bail};
-use engine::{Engine, Outcome, Setup};
-use line::Line;
+use engine::{Engine, Outcome, Setup, Watch};
+use line::{Line, Percents};
 use namespace::file::{Made, OpenError};
 use open::Opened;
 use reactor::{Config, Kind, Reactor};
@@ -65,6 +65,7 @@ pub fn run(args: &CopyArgs) -> Result<()> {
     if let Some(part) = parts.find(|part| part.volume.starts_with(open::SERVED)) {
         bail!("{}: a volume of the daemon's is copied by the daemon: add --detach", part.volume);
     }
+    let percents = percents(args)?;
     let shared = Arc::new(Shared::new(spec.options.throttle));
     let stop = Arc::clone(&shared);
     signals::on_stop(move || stop.stop())?;
@@ -79,7 +80,8 @@ pub fn run(args: &CopyArgs) -> Result<()> {
 
     let started = Instant::now();
     let (total, order) = (layout.bytes, layout.order);
-    let outcome = carry_out(&opened, layout, &spec, &shared)?;
+    let watch = watch(percents, args.progress.is_some());
+    let outcome = carry_out(&opened, layout, &spec, &shared, watch)?;
     let (_, counts) = shared.now();
     let (verifying, ended) = (shared.verifying_since(), Instant::now());
     let seconds = |since: Instant, until: Instant| (until - since).as_secs_f64();
@@ -186,12 +188,33 @@ fn spec_of(args: &CopyArgs) -> Spec {
     Spec { sources: sources.to_vec(), targets: targets.collect::<Vec<Part>>(), options }
 }
 
+/// A program that is told how far it is.
+fn percents(args: &CopyArgs) -> Result<Option<Percents>> {
+    let Some(Some(fd)) = args.progress else { return Ok(None) };
+    let percents = Percents::to(fd);
+    Ok(Some(percents.with_context(|| format!("--progress={fd}: cannot write to it"))?))
+}
+
+/// Tells that, or whoever is before a terminal.
+fn watch(percents: Option<Percents>, always: bool) -> Watch {
+    if let Some(percents) = percents {
+        let percents = RefCell::new(percents);
+        return Box::new(move |shared| percents.borrow_mut().update(&shared.now().1));
+    }
+    let line = RefCell::new(Line::new(always));
+    Box::new(move |shared| {
+        let (phase, counts) = shared.now();
+        line.borrow_mut().update(phase, &counts, None);
+    })
+}
+
 /// Runs the copy on this thread.
 fn carry_out(
     opened: &Opened,
     layout: layout::Layout,
     spec: &Spec,
     shared: &Arc<Shared>,
+    watch: Watch,
 ) -> Result<Outcome> {
     if layout.bytes == 0 {
         opened.keep();
@@ -206,7 +229,6 @@ fn carry_out(
     let reactor = Reactor::new(&Config { kind: Kind::Big, spin, ..Config::default() })?;
     let outcome = Rc::new(RefCell::new(None));
     let (end, told) = (Rc::clone(&reactor), Rc::clone(&outcome));
-    let progress = RefCell::new(Line::new());
     let setup = Setup {
         volumes: opened.volumes.clone(),
         layout,
@@ -215,10 +237,7 @@ fn carry_out(
         before: Counts::default(),
         shared: Arc::clone(shared),
         keep: None,
-        watch: Some(Box::new(move |shared| {
-            let (phase, counts) = shared.now();
-            progress.borrow_mut().update(phase, &counts, None);
-        })),
+        watch: Some(watch),
     };
     let ended = move |outcome| {
         *told.borrow_mut() = Some(outcome);

@@ -40,6 +40,9 @@ pub struct CopyArgs {
     /// Say what would be done, and by which means, and do nothing; with --detach, what the daemon would do.
     #[arg(short = 'n', long)]
     pub dry_run: bool,
+    /// Show how far it is where standard error is no terminal, too; with FD, write lines like 37/100 to that instead.
+    #[arg(short, long, value_name = "FD", num_args = 0..=1, require_equals = true, conflicts_with = "detach")]
+    pub progress: Option<Option<u32>>,
     /// How.
     #[command(flatten)]
     pub how: HowArgs,
@@ -82,7 +85,7 @@ pub struct HowArgs {
     #[arg(long, alias = "destination-is-zero")]
     pub target_is_zero: bool,
     /// Look for zeroes in the data too, in pieces of so many bytes, and make holes of them; everything is then
-    /// read here.
+    /// read here. 0, as when left out: do not.
     #[arg(short = 'S', long, value_name = "BYTES", value_parser = size::parse)]
     pub sparse: Option<u64>,
     /// Fill up with zeroes the block of a target that the source ends within, rather than refuse that.
@@ -111,7 +114,10 @@ impl HowArgs {
             extents: !self.no_extents,
             allocated: self.allocated,
             target_is_zero: self.target_is_zero,
-            sparse_bytes: self.sparse.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
+            sparse_bytes: self
+                .sparse
+                .filter(|bytes| *bytes > 0)
+                .map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
             pad: self.pad,
             fast_only: self.fast_only,
             read_write: self.read_write,

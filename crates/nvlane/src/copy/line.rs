@@ -1,19 +1,23 @@
-//! How far a copy is, on a terminal.
+//! How far a copy is, on a terminal; and for programs.
 
 use super::shared::{Counts, Phase};
 use crate::session::Progress;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, Write, stderr};
 use std::time::Instant;
 
 /// A line that is written again and again, and taken away in the end.
 pub struct Line {
+    is_shown: bool,
     copying: Progress,
     verifying: Option<Progress>,
 }
 
 impl Line {
-    /// Of a copy that begins now.
-    pub fn new() -> Line {
-        Line { copying: Progress::new("copied", None), verifying: None }
+    /// Of a copy that begins now; `always` shows it where there is no terminal, too.
+    pub fn new(always: bool) -> Line {
+        let is_shown = always || stderr().is_terminal();
+        Line { is_shown, copying: Progress::shown("copied", None, is_shown), verifying: None }
     }
 
     /// So far it is. `rate` is in bytes per second, where it is known; otherwise it is that since the beginning.
@@ -22,7 +26,7 @@ impl Line {
             Phase::Copying | Phase::Flushing => (&mut self.copying, counts.done_bytes),
             Phase::Verifying => {
                 self.copying.end();
-                let line = || Progress::new("compared", None);
+                let line = || Progress::shown("compared", None, self.is_shown);
                 (self.verifying.get_or_insert_with(line), counts.verified_bytes)
             }
         };
@@ -39,6 +43,29 @@ impl Drop for Line {
         self.copying.end();
         if let Some(line) = &mut self.verifying {
             line.end();
+        }
+    }
+}
+
+/// Percents, a line of nbdcopy's each.
+pub struct Percents {
+    file: File,
+    last: Option<u64>,
+}
+
+impl Percents {
+    /// To a descriptor, which is opened anew through /dev/fd: it is somebody else's, and not ours to close.
+    pub fn to(fd: u32) -> io::Result<Percents> {
+        let file = OpenOptions::new().write(true).open(format!("/dev/fd/{fd}"))?;
+        Ok(Percents { file, last: None })
+    }
+
+    /// So far it is.
+    pub fn update(&mut self, counts: &Counts) {
+        let percent = counts.done_bytes.saturating_mul(100) / counts.total_bytes.max(1);
+        if self.last.replace(percent) != Some(percent) {
+            // Who has gone needs none.
+            let _ = writeln!(self.file, "{percent}/100");
         }
     }
 }

@@ -37,7 +37,7 @@ pub fn wait(socket: &Path, client: Client, id: u64) -> Result<Job> {
                 if !is_at_work(&job) {
                     return Ok(job);
                 }
-                let line = line.get_or_insert_with(Line::new);
+                let line = line.get_or_insert_with(|| Line::new(false));
                 line.update(job.phase, &job.counts, Some(job.bytes_per_second));
             }
             Err(error) if is_away(&error) => {

@@ -24,8 +24,13 @@ struct Shown {
 impl Progress {
     /// Of `what` (`"read"`), of which there are `total` bytes if that is known.
     pub fn new(what: &'static str, total: Option<u64>) -> Progress {
+        Progress::shown(what, total, stderr().is_terminal())
+    }
+
+    /// The same, if it `is_shown`.
+    pub fn shown(what: &'static str, total: Option<u64>, is_shown: bool) -> Progress {
         let started = Instant::now();
-        let shown = stderr().is_terminal().then(|| Shown { next: started + INTERVAL, width: 0 });
+        let shown = is_shown.then(|| Shown { next: started + INTERVAL, width: 0 });
         Progress { shown, what, total, started }
     }
 

@@ -96,3 +96,15 @@ fn so_many_requests_are_in_flight() {
         assert!(said(&["mem:2M", "mem:2M", flag, "0"]).contains("requests"), "{flag}");
     }
 }
+
+/// As nbdcopy has it: zeroes are not looked for.
+#[test]
+fn a_sparse_size_of_zero_looks_for_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let zeroes = file(dir.path(), "zeroes", &[0; 4 << 20]);
+    let target = file(dir.path(), "target", &[0xee; 4 << 20]);
+    let json = done(&[&zeroes, &target, "-S", "0"]);
+    assert_eq!((&json["command_bytes"], &json["zeroed_bytes"]), (&(4 * M).into(), &0.into()));
+    let json = done(&[&zeroes, &target, "--sparse=4K"]);
+    assert_eq!(json["zeroed_bytes"], 4 * M, "{json}");
+}

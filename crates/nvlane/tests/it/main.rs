@@ -12,6 +12,7 @@ mod copy_end;
 mod copy_flags;
 mod copy_kills;
 mod copy_plan;
+mod copy_told;
 mod daemon;
 mod follow;
 mod holes;
