@@ -337,6 +337,38 @@ fn our_own_target_copies_where_the_data_is() {
     assert!(other.read(0, 64 << 9) == second);
 }
 
+/// Where 2h is offered as well our host takes that.
+#[test]
+fn our_own_target_copies_by_format_3h_where_that_is_all() {
+    let target = Target::serve(guarded(), 1, 0);
+    target.add(2, guarded(), [0x43; 16]);
+    for in_capsule in [true, false] {
+        let copier = Copier { formats: 0b1001, in_capsule, passes: true, ..Copier::default() };
+        let script = Script::before(target.address, copier);
+        let (one, two) = (path(&script, 1), path(&script, 2));
+        let (core, other) = (Core::usable(one), Core::usable(two.clone()));
+        let (first, second) = (pattern(1, 128 << 9), pattern(2, 64 << 9));
+        core.write(0, &first);
+        other.write(0, &second);
+        let fast = Range { fast_only: true, ..of(&two, 0, 6) };
+        core.copy(with_fua(16), vec![of(&two, 24, 40), own(4, 8), fast]).ok();
+        let mut wanted = first.clone();
+        wanted[16 << 9..56 << 9].copy_from_slice(&second[24 << 9..]);
+        wanted[56 << 9..64 << 9].copy_from_slice(&first[4 << 9..12 << 9]);
+        wanted[64 << 9..70 << 9].copy_from_slice(&second[..6 << 9]);
+        assert!(core.read(0, 128 << 9) == wanted);
+        // All ranges are looked at before anything is copied.
+        let beyond = Range { slba: 1 << 40, ..of(&two, 0, 1) };
+        let done = core.copy(with_fua(100), vec![of(&two, 8, 2), beyond]);
+        assert_eq!((done.status.code(), done.result), (Status::LBA_OUT_OF_RANGE, 0));
+        assert!(core.read(0, 128 << 9) == wanted && other.read(0, 64 << 9) == second);
+        let formats = script.copies().into_iter().map(|seen| seen.command.cdw12.get() >> 8 & 0xf);
+        assert_eq!(formats.collect::<Vec<_>>(), [3, 3]);
+        let in_capsules = script.copies().iter().all(|seen| seen.list.is_empty() != in_capsule);
+        assert!(in_capsules, "lists went another way");
+    }
+}
+
 /// The path's id of before has become another namespace's: who was told it cannot use it any more.
 #[test]
 fn a_source_is_copied_by_the_id_that_it_has_now() {

@@ -1,10 +1,12 @@
-//! The real target behind a relay that says what Copy there is, and answers every Copy itself.
+//! The real target behind a relay that says what Copy there is, and answers every Copy itself, or has the target do it.
 //!
 //! ```text
 //!   host -> Identify              -> target -> edited: ONCS, OCFS, MSSRL, MCL, MSRC -> host
 //!   host -> Host Behavior Support -> noted and answered here
 //!   host -> Copy (list in the capsule, or asked for by R2T) -> noted, answered or held here
 //! ```
+//!
+//! With `passes` the target is given both, and answers.
 
 use nvme::identify::{self, Cns};
 use nvme::{Command, Status, opcode};
@@ -36,13 +38,16 @@ pub struct Copier {
     pub ours: bool,
     /// CRDT1 to CRDT3.
     pub retry_delays: [u16; 3],
+    /// Copies are noted, without the lists that are asked for, and are carried out by the target.
+    pub passes: bool,
 }
 
 impl Default for Copier {
     fn default() -> Copier {
         let (behavior, limits) = (Status::SUCCESS, (100, 1000, 16));
         let retry_delays = [0; 3];
-        Copier { formats: 0b1111, behavior, limits, in_capsule: true, ours: true, retry_delays }
+        let (in_capsule, ours, passes) = (true, true, false);
+        Copier { formats: 0b1111, behavior, limits, in_capsule, ours, retry_delays, passes }
     }
 }
 
@@ -169,6 +174,10 @@ impl Connection {
             let data = pdu[usize::from(pdu[3]).max(72)..].to_vec();
             let (cid, dword10) = (command.cid.get(), command.cdw10.get());
             match command.opcode {
+                opcode::io::COPY if self.copier.passes => {
+                    self.noted.lock().expect("no panic").copies.push(Seen { command, list: data });
+                    target.write_all(&pdu)?;
+                }
                 opcode::io::COPY if data.is_empty() => {
                     let bytes = command.copy_ranges() * 32;
                     asked.insert(cid, command);
@@ -176,7 +185,8 @@ impl Connection {
                 }
                 opcode::io::COPY => self.copy(command, data)?,
                 opcode::admin::SET_FEATURES
-                    if dword10 as u8 == nvme::feature::Fid::HOST_BEHAVIOR.0 =>
+                    if dword10 as u8 == nvme::feature::Fid::HOST_BEHAVIOR.0
+                        && !self.copier.passes =>
                 {
                     let cdfe = u16::from_le_bytes([data[4], data[5]]);
                     self.noted.lock().expect("no panic").enabled.push(cdfe);
