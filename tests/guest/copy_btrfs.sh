@@ -25,6 +25,14 @@ cmp "$source" "$clone"
 kept=$(data_bytes "$clone")
 ((kept <= 80 << 20)) || die "holes are filled: $kept bytes"
 
+# What it is going to be is told before. Another file system only copies, and between two of them nobody does.
+shared='^Copy: blocks are shared \(FICLONERANGE\), or copy_file_range$'
+truncate -s 1M "$SCRATCH/one.img" "$SCRATCH/two.img"
+expect_match "the means of two files" "$(means "$source" "$clone")" "$shared"
+expect_match "the means of one" "$(means "$source" "$source")" "$shared"
+expect "the means on ext4" "$(means "$SCRATCH/one.img" "$SCRATCH/two.img")" "Copy: copy_file_range"
+expect "the means between both" "$(means "$SCRATCH/one.img" "$clone")" "Copy: read and written beside the target"
+
 # What is written to one is not seen by the other.
 xfs_io -c "pwrite -q -S 0xaa 0 1m" "$clone"
 cmp -n $((1 << 20)) "$source" <(head -c 1M /dev/zero | tr '\0' '\1')

@@ -40,6 +40,9 @@ sync -f /mnt/test
 cmp -n $((extent << 10)) "$source" <(head -c ${extent}K /dev/zero | tr '\0' '\1')
 cmp -i $((99 << 20)) -n $((extent << 10)) "$source" "$clone"
 
+# That it would was told.
+expect "the means" "$(means "$source" "$clone")" "Copy: blocks are shared (FICLONERANGE), or copy_file_range"
+
 # Into a volume that had something: its bytes are gone where the source has holes. (A small one: XFS makes no
 # references in parts of the disk that are nearly full.)
 truncate -s 256M /mnt/test/small.img /mnt/test/old.img

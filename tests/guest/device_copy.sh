@@ -38,6 +38,8 @@ expect_match "the block device's" "$(said "$block")" 'by the device.*by ng'
 expect_match "the block device's, read-only" "$(said "$block?ro")" 'read-only'
 expect_match "the block device's, cached" "$(said "$block?buffered")" 'page cache'
 expect_match "with metadata" "$(said "$(device nvlane-plain 2)")" 'metadata'
+expect_match "the means within the namespace" "$(means "$plain" "$plain")" '^Copy: by the controller of nqn\..*nvlane-plain$'
+expect_match "the same, by the block device" "$(means "$block" "$block")" '^Copy: by the controller of nqn\..*nvlane-plain$'
 
 # --- The device copies, in each way that it has ---
 dd if="$WORK/source" of="$block" bs=512 seek=0 oflag=direct conv=notrunc status=none
@@ -106,6 +108,8 @@ done
 head -c 20M /dev/urandom >"$WORK/random"
 dd if="$WORK/random" of="${devices[0]}" bs=1M oflag=direct status=none
 expect_match "a block device's" "$(said "${devices[0]}")" 'read and written|reading and writing'
+expect "the means of two" "$(means "${devices[@]}")" "Copy: read and written beside the target"
+expect "the means to an NVMe device" "$(means "${devices[0]}" "$plain")" "Copy: read and written beside the target"
 "$NVLANE" copy "${devices[0]}" "${devices[1]}" --verify -o json >"$WORK/copied"
 cat "$WORK/copied"
 cmp -n $((48 << 20)) "${devices[0]}" "${devices[1]}"

@@ -49,6 +49,15 @@ expect_json() {
     [[ $got == "$3" ]] || die "$2 is '$got', wanted '$3', in $(head -c 2000 "$1")"
 }
 
+# means SOURCE TARGET: by which means the one is copied to the other, as `info` tells it and the plan of a copy does
+means() {
+    local told planned
+    told=$("$NVLANE" info "$1" "$2" -o json | jq -r '[.copied_to.parts[].means] | unique | join("; ")')
+    planned=$("$NVLANE" copy -n "$1@+32K" "$2@64K" -o json | jq -r '[.parts[].means] | unique | join("; ")')
+    expect "what the plan for $1 and $2 names" "$planned" "$told"
+    echo "$told"
+}
+
 # fails COMMAND...: it must fail, and say something
 fails() {
     local said
