@@ -229,7 +229,7 @@ fn a_path_that_stays_away_takes_its_cache_with_it() {
 fn cut_at_any_moment_two_caches_lose_nothing() {
     let rounds = std::env::var("NVLANE_COPY_KILLS").ok().and_then(|text| text.parse().ok());
     let rounds: u64 = rounds.unwrap_or(4);
-    let mut met = 0;
+    let mut met = [0; 2];
     for round in 0..rounds {
         let shape = if round % 2 == 0 { Shape::Linear } else { Shape::Multipath };
         let data = pattern(BYTES as usize, 100 + round);
@@ -249,7 +249,12 @@ fn cut_at_any_moment_two_caches_lose_nothing() {
         }
         let done = finish(&daemon, id);
         assert!(pair.stored() == data, "round {round}, {shape:?}: other bytes; {done}");
-        met += u64::from(done["counts"]["setbacks"] != 0);
+        met[round as usize % 2] += u64::from(done["counts"]["setbacks"] != 0);
     }
-    assert!(rounds < 4 || met > 0, "no cut met anything that was not flushed, of {rounds}");
+    // Nearly all do, of each shape.
+    let least = rounds / 4;
+    assert!(
+        met.iter().all(|met| *met >= least),
+        "cuts met something that was not flushed in {met:?} rounds of each shape, of {rounds} of both"
+    );
 }
