@@ -1,6 +1,6 @@
 //! Whether very many hosts are a herd: 2,000 of them against 16 shared targets. No herd is a swing of at most 20 %: how far
 //! a path's share of the throughput gets, 100 ms at a time, from its own mean. `scenarios.rs` holds
-//! completion-time to that in `herd-open` and `herd-closed`, and `stated.rs` says what it does in `herd-long`.
+//! completion-time to that in `herd-open` and `herd-closed`, `stated.rs` in `herd-long`.
 //!
 //! Bounds in both directions are what was measured from eight seeds, with some room.
 

@@ -57,7 +57,7 @@ fn other_scenarios() {
         ("bandwidth-10-open", [62.0, 100.0, 86.0, 100.0]),
         ("bandwidth-4-open", [77.0, 100.0, 83.0, 100.0]),
         ("sizes", [67.0, 100.0, 72.0, 100.0]),
-        ("asymmetric-fifo", [18.0, 19.0, 14.0, 94.0]),
+        ("asymmetric-fifo", [18.0, 19.0, 14.0, 97.0]),
         ("asymmetric-commands", [18.0, 19.0, 29.0, 100.0]),
         ("asymmetric-fair", [18.0, 18.0, 21.0, 100.0]),
         ("threads-64x2", [96.0, 97.0, 95.0, 97.0]),
@@ -76,14 +76,13 @@ fn other_scenarios() {
 }
 
 /// "2,000 hosts, 16 targets", completion-time: how far shares swing at most (`herds.rs` has the others). Of targets that are
-/// five times slower it is more than is wanted, and so much at most; sooner and shorter than in the document, where it takes
-/// minutes.
+/// five times slower sooner and shorter than in the document, where it takes minutes; counting alone gives 14 to 21 % there.
 #[test]
 fn herds() {
     let stated = [
         ("herd-calm", S, (5 * S, 7 * S), 0.2, 2),
-        ("herd-long", S, (8 * S, 14 * S), 0.4, 2),
-        ("herd-long", 15 * S, (30 * S, 45 * S), 0.45, 1),
+        ("herd-long", S, (8 * S, 14 * S), 0.2, 2),
+        ("herd-long", 15 * S, (30 * S, 45 * S), 0.2, 1),
     ];
     for (name, start_spread_ns, window, swing, seeds) in stated {
         let scenario = Scenario { start_spread_ns, ..within(name, window) };

@@ -19,8 +19,9 @@
 //! writes where bandwidth differs by direction.
 //!
 //! Paths that are as good as another are taken in turn, by turns of the caller: his commands of one moment go together. As
-//! good is the same time, and of a path with nothing in flight a tenth more than the best: estimates made of a few
-//! commands differ by as much.
+//! good is the same time; of a path with nothing in flight it is a tenth more than the best, or as much more as the smoothed
+//! latency may be wrong by ([`ERRORS`]). What few commands have told of a queue that others use, too, is chance for the most part,
+//! and old: were it believed, all who heard the same would go where it was a little shorter.
 //!
 //! A path that is chosen no more is measured no more. Reads are helped by probes (`probe`), other
 //! groups by giving one command in [`REFRESH_EVERY`] to a path whose estimate is old. That command is
@@ -35,9 +36,13 @@ use crate::set::PathSet;
 pub const WORK_OVERHEAD: u64 = 4096;
 /// Samples that end a batch before its time.
 const BATCH_SAMPLES: u32 = 64;
-/// An idle path that is expected to take so little more than the best one is as good: with few commands a path, what is
-/// known of each differs by as much from host to host, and all would go where it is a little better.
-const AS_GOOD: f64 = 0.9;
+/// An idle path that is expected to take so little more than the best one, as a part of that, is as good: with few commands
+/// a path, what is known of each differs by as much from host to host, and all would go where it is a little better.
+const AS_GOOD: f64 = 0.1;
+/// The same, in standard errors of the smoothed latency.
+const ERRORS: f64 = 1.5;
+/// What the last batch counts for, at most, where it is noted how far batches are from what was expected.
+const DEVIATION_SHARE_MAX: f64 = 0.75;
 /// A sample counts as at most so many smoothed latencies: one lost packet is no trend.
 const CLIP: f64 = 8.0;
 /// Work in flight counts as a queue from so many commands on.
@@ -96,6 +101,10 @@ pub struct Estimate {
     batch_backlog: f64,
     batch_work: f64,
     batch_samples: u32,
+    /// How far the latencies of batches are from the smoothed one.
+    deviation_ns: f64,
+    /// Others are no better that are expected to take so much less.
+    margin_ns: f64,
     /// Samples that were cut to [`CLIP`] smoothed latencies.
     pub clipped: u64,
     /// When the smoothed latency changed last.
@@ -188,8 +197,8 @@ impl Estimates {
             // Without a branch, which would be foreseen in half of the cases at best.
             best = if time_ns < better_ns { path } else { best };
             best_ns = if time_ns < better_ns { time_ns } else { best_ns };
-            let enough = if own.in_flight == 0 { AS_GOOD } else { 1.0 };
-            better_ns = if time_ns < better_ns { time_ns * enough } else { better_ns };
+            let margin_ns = if own.in_flight == 0 { own.margin_ns } else { 0.0 };
+            better_ns = if time_ns < better_ns { time_ns - margin_ns } else { better_ns };
         }
         if demand.refreshes {
             self.selections += 1;
@@ -398,6 +407,8 @@ impl Estimate {
         batch_backlog: 0.0,
         batch_work: 0.0,
         batch_samples: 0,
+        deviation_ns: 0.0,
+        margin_ns: 0.0,
         clipped: 0,
         updated_ns: 0,
         failing: false,
@@ -516,7 +527,13 @@ impl Estimate {
             let steps = (elapsed_ns / batch_ns.max(1)).clamp(1, 64) as i32;
             1.0 - (1.0 - 0.5f64.powi(i32::from(ewma_shift))).powi(steps)
         };
-        self.forecast.latency_ns += share * (latency_ns - self.forecast.latency_ns);
+        let off_ns = latency_ns - self.forecast.latency_ns;
+        if self.forecast.latency_ns > 0.0 {
+            let share = share.min(DEVIATION_SHARE_MAX);
+            self.deviation_ns += share * (off_ns.abs() - self.deviation_ns);
+        }
+        self.forecast.latency_ns += share * off_ns;
+        self.settle_margin(share);
         self.follow(self.backlog + share * (backlog - self.backlog));
         // One command or two in flight are no queue.
         let queued = self.backlog > QUEUE_MIN * self.batch_work / samples;
@@ -524,6 +541,13 @@ impl Estimate {
         self.by_queue = if queued { waiting_ns / self.backlog } else { 0.0 };
         self.settle_rate();
         self.begin_batch(now_ns);
+    }
+
+    /// By how much the latency may be wrong to which the last batch has contributed this share; 0 where it is known
+    /// otherwise.
+    fn settle_margin(&mut self, share: f64) {
+        let error_ns = self.deviation_ns * (share / (2.0 - share)).sqrt();
+        self.margin_ns = (AS_GOOD * self.forecast.latency_ns).max(ERRORS * error_ns);
     }
 
     fn begin_batch(&mut self, now_ns: u64) {
@@ -551,6 +575,7 @@ impl Estimate {
     fn assume(&mut self, latency_ns: f64, now_ns: u64) {
         self.failing = false;
         self.forecast.latency_ns = latency_ns;
+        self.settle_margin(0.0);
         self.by_queue = 0.0;
         self.settle_rate();
         self.follow(0.0);
@@ -576,6 +601,7 @@ impl Estimate {
     #[cold]
     fn rebound(&mut self, token: &Token, latency_ns: f64, now_ns: u64) {
         self.forecast.latency_ns = latency_ns;
+        self.settle_margin(0.0);
         self.fastest = latency_ns / token.work as f64;
         self.by_queue = 0.0;
         self.settle_rate();

@@ -467,6 +467,36 @@ fn idle_paths_that_are_nearly_as_good_are_taken_in_turn() {
 }
 
 #[test]
+fn what_may_be_chance_is_not_believed() {
+    // Latencies of the other path, and how far apart they are: so many of ten commands go to it, beside one of 100 us.
+    let cases = [
+        // Seldom asked, and now this, now that: the last says nothing.
+        ([100, 300, 100, 300, 100, 300, 100, 300], 500 * MS, 5),
+        // Seldom asked, and always the same.
+        ([300; 8], 500 * MS, 0),
+        // As far apart, and asked so often that the mean is known.
+        ([300, 200, 400, 200, 400, 200, 400, 300], MS, 0),
+        // It answers at times and at times not at all quickly, but never as the other does.
+        ([900, 700, 900, 700, 900, 700, 900, 700], 500 * MS, 0),
+    ];
+    for (latencies_us, apart_ns, taken) in cases {
+        let mut bench = Bench::new();
+        let mut now_ns = 0;
+        for latency_us in latencies_us {
+            now_ns += apart_ns;
+            bench.run(0, now_ns, 100 * US);
+            bench.run(1, now_ns, latency_us * US);
+        }
+        now_ns += MS;
+        let chosen = (0..10).filter(|turn| bench.select(now_ns + turn * US) == 1).count();
+        assert_eq!(chosen, taken, "{latencies_us:?}");
+        // What a sibling has measured just now is known.
+        bench.estimates.told(1, 300 * US, WORK, now_ns);
+        assert!((10..20).all(|turn| bench.select(now_ns + turn * US) == 0), "{latencies_us:?}");
+    }
+}
+
+#[test]
 fn a_path_with_something_in_flight_is_as_good_only_if_it_is_no_slower() {
     for (latency_us, expected) in [(40, 1), (52, 0)] {
         let mut bench = Bench::new();
