@@ -63,8 +63,6 @@ pub const CLOSE_WAIT: Duration = Duration::from_secs(5);
 
 /// How long what a volume said of itself is relied upon.
 const LIMITS_AGE: Duration = Duration::from_secs(1);
-/// Of commands that are submitted while others are in flight, every so many ask the clock how old that is.
-const ASK_EVERY: u8 = 8;
 
 /// Entries of the ring's submission queue: more in flight than that is no error.
 const ENTRIES: std::ops::RangeInclusive<usize> = 32..=4096;
@@ -136,8 +134,6 @@ struct Open {
     limits: RefCell<Limits>,
     /// When it is asked again.
     ask_at: Cell<Instant>,
-    /// So many commands more, and the clock is asked, if others are in flight all the time.
-    unasked: Cell<u8>,
     /// It is also looked at then whether it has changed its size: that waits for no device.
     looks: bool,
     /// Ordinary memory must lie at a multiple of this, or is copied.
@@ -216,8 +212,7 @@ impl Session {
         let limits = RefCell::new(limits);
         let ask_at = Cell::new(Instant::now() + LIMITS_AGE);
         let sides = Rc::new(Other { namespace, queue });
-        let open =
-            Rc::new(Open { id, sides, limits, ask_at, unasked: Cell::new(0), looks, alignment });
+        let open = Rc::new(Open { id, sides, limits, ask_at, looks, alignment });
         self.core.flights.opened(&open);
         Ok(Volume { core: Rc::clone(&self.core), open })
     }
@@ -345,28 +340,15 @@ impl Volume {
 impl Open {
     /// How many bytes of a command's data go down, or what is wrong with it. Once a second it is looked what the volume
     /// is now, as a server does, and limits are asked for before anything is refused; a volume that has shrunk in
-    /// between refuses by itself. `others` are in flight: then not every command asks for the time.
+    /// between refuses by itself.
     #[inline]
-    fn check(
-        &self,
-        submission: &Submission,
-        others: usize,
-        reactor: &Reactor,
-    ) -> Result<usize, Status> {
-        let is_recent = match self.unasked.get() {
-            left @ 1.. if others > 0 => {
-                self.unasked.set(left - 1);
-                true
-            }
-            _ => {
-                self.unasked.set(ASK_EVERY - 1);
-                reactor.now() < self.ask_at.get()
-            }
-        };
-        if is_recent && let Ok(bytes) = check::check(submission, &self.limits.borrow()) {
+    fn check(&self, submission: &Submission, now: Instant) -> Result<usize, Status> {
+        if now < self.ask_at.get()
+            && let Ok(bytes) = check::check(submission, &self.limits.borrow())
+        {
             return Ok(bytes);
         }
-        self.check_anew(submission, reactor.now())
+        self.check_anew(submission, now)
     }
 
     #[cold]

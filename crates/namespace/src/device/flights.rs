@@ -37,12 +37,6 @@ impl Count {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// Whether no more is under way than the one that has just entered.
-    #[inline]
-    pub(super) fn is_alone(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 1
-    }
-
     /// It has come back, or was not sent.
     #[inline]
     pub(super) fn leave(&self) {

@@ -28,8 +28,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How often a queue in use looks whether the namespace's blocks are what they were.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Of commands that come while others are under way, every so many ask the clock whether it is time.
-const ASK_EVERY: u8 = 8;
 
 /// How often a command is tried again that the driver has cancelled.
 const CANCELLED_MAX: u32 = 6;
@@ -84,8 +82,6 @@ pub(super) struct DeviceQueue {
     lists: RefCell<Lists>,
     /// When it is next looked whether the namespace's blocks are what they were.
     look_at: Cell<Instant>,
-    /// So many commands more, and the clock is asked, if others are under way all the time.
-    unasked: Cell<u8>,
     /// The device was removed.
     gone: Cell<bool>,
     watcher: RefCell<Option<Weak<dyn AccessWatcher>>>,
@@ -124,7 +120,6 @@ impl DeviceQueue {
             admin_refused: Cell::new(None),
             retries: Rc::new(Retries { queue: me.clone(), waiting: RefCell::default() }),
             look_at: Cell::new(Instant::now() + LOOK_EVERY),
-            unasked: Cell::new(0),
             gone: Cell::new(false),
             watcher: RefCell::default(),
         }))
@@ -209,9 +204,10 @@ impl DeviceQueue {
     #[inline]
     fn check(&self, request: &Request, extents: &Extents) -> Result<(), Status> {
         let (command, limits) = (&request.command, &self.device.limits);
-        match self.unasked.get() {
-            left @ 1.. if !self.in_flight.is_alone() => self.unasked.set(left - 1),
-            _ => self.look(),
+        let now = self.reactor.now();
+        if now >= self.look_at.get() {
+            self.look_at.set(now + LOOK_EVERY);
+            self.device.look_aside();
         }
         self.device.shape.check()?;
         if request.fused.is_some() || command.flags & 3 != 0 {
@@ -234,17 +230,6 @@ impl DeviceQueue {
         }
         let zone_extension_bytes = self.device.facts.zone_extension_bytes;
         check::data(command, limits, zone_extension_bytes, extents.data.1)
-    }
-
-    /// Looks whether the namespace's blocks are what they were, if that was long ago.
-    #[inline]
-    fn look(&self) {
-        self.unasked.set(ASK_EVERY - 1);
-        let now = self.reactor.now();
-        if now >= self.look_at.get() {
-            self.look_at.set(now + LOOK_EVERY);
-            self.device.look_aside();
-        }
     }
 
     fn check_metadata(&self, request: &Request) -> Result<(), Status> {

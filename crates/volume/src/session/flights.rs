@@ -165,7 +165,7 @@ impl Flights {
                 return self.start_copy(open, index, submission, &limits);
             }
         }
-        let checked = open.check(&submission, self.in_flight.get(), reactor);
+        let checked = open.check(&submission, reactor.now());
         let mut copy = None;
         if let Ok(bytes) = checked
             && is_misplaced(&submission, bytes, open.alignment)
